@@ -1,0 +1,46 @@
+/* device.h - where tensors live and kernels run. */
+#ifndef FOVEA_DEVICE_H
+#define FOVEA_DEVICE_H
+
+#include "fovea/env.h"
+
+typedef struct fv_device fv_device;
+
+typedef enum fv_dtype {
+    FV_F32 = 0,
+    FV_F64,  /* the reference arithmetic: slow, used to check the others */
+    FV_BF16, /* stored in 16 bits, added up in f32 */
+    FV_F16,
+    FV_I32, /* ids and positions */
+    FV_U8,  /* masks: 1 takes part, 0 does not */
+    FV_Q8,  /* int8 weights, one f32 scale for each 32 along the inner axis; packed only */
+    FV_Q4,  /* 4-bit weights, likewise; packed only */
+    FV_DTYPES
+} fv_dtype;
+
+#define FV_FLOATS 4 /* the first four dtypes have kernel tables */
+
+typedef struct fv_device_opt {
+    int threads;       /* 0: all cores this process may use */
+    const char *level; /* CPU only: "generic", "neon", "avx2", ...; NULL: $FOVEA_CPU, else the best there is */
+    const fv_env *env; /* must outlive the device; NULL: defaults */
+} fv_device_opt;
+
+/* Opens "cpu" (or, where built, "cuda" and "cuda:N").  A device may be shared by threads. */
+FV_API fv_status fv_device_open(fv_device **out, const char *name, fv_device_opt opt, fv_err *e);
+FV_API void fv_device_close(fv_device *d); /* NULL is allowed */
+
+FV_API const char *fv_device_name(const fv_device *d);  /* "cpu" */
+FV_API const char *fv_device_level(const fv_device *d); /* "neon+bf16+i8mm", "avx512", "sm_90" */
+FV_API int fv_device_threads(const fv_device *d);
+FV_API const fv_env *fv_device_env(const fv_device *d);
+
+/* Levels this build has and this machine can run, best first, ending in NULL. */
+FV_API const char *const *fv_cpu_levels(void);
+
+/* "f32", "bf16", ...; bytes of one element (0 for packed dtypes).  fv_dtype_parse is false for an unknown word. */
+FV_API const char *fv_dtype_name(fv_dtype t);
+FV_API size_t fv_dtype_size(fv_dtype t);
+FV_API bool fv_dtype_parse(fv_dtype *out, const char *name);
+
+#endif

@@ -1,0 +1,79 @@
+/* op.h - for authors of ops: making tensors, recording them, reaching kernels.
+ *
+ * An op is one file with both directions: it checks shapes, makes its output, calls a kernel and records a
+ * node.  NULL inputs are passed on; failures are raised into the context. */
+#ifndef FOVEA_OP_H
+#define FOVEA_OP_H
+
+#include "fovea/backend.h"
+
+struct fv_node {
+    fv_node *prev;
+    void (*backward)(fv_ctx *c, fv_node *n);
+    fv_tensor *y;
+    int n_in;
+    fv_tensor *in[4];
+    void *temp; /* saved scratch that fv_backward may reuse afterwards, or NULL */
+    size_t temp_bytes;
+};
+
+/* Keeps the first error of the context; always returns NULL. */
+FV_API void *fv_raise(fv_ctx *c, fv_status code, const char *fmt, ...) FV_PRINTF(3, 4);
+
+FV_API fv_stream *fv_ctx_stream(fv_ctx *c);
+/* The kernels for this dtype; NULL (raised) where the device has none. */
+FV_API const fv_kernels *fv_kernels_of(fv_ctx *c, fv_dtype t);
+/* Raises "<kernel>: this device has no kernel for <dtype>" and is false unless have. */
+FV_API bool fv_need(fv_ctx *c, bool have, const char *kernel, fv_dtype t);
+/* True if all are non-NULL, float and of one dtype; raises otherwise (NULL: silently, the error is older). */
+FV_API bool fv_same_dtype(fv_ctx *c, const char *op, const fv_tensor *a, const fv_tensor *b);
+
+/* A new tensor with undefined contents, of the given dtype; NULL when memory is out or the context has failed. */
+FV_API fv_tensor *fv_new(fv_ctx *c, fv_dtype t, fv_shape s);
+/* Another shape for the same memory (same number of elements). */
+FV_API fv_tensor *fv_alias(fv_ctx *c, fv_tensor *x, fv_shape s);
+/* Step-lifetime device memory: n elements of t. */
+FV_API void *fv_scratch(fv_ctx *c, fv_dtype t, int64_t n);
+
+/* Where the gradient of t goes; data is NULL if t wants none.  Once asked, the kernel must deliver. */
+FV_API fv_sink fv_grad(fv_ctx *c, fv_tensor *t);
+
+/* The place in the random sequence for one use in this step. */
+FV_API fv_rng fv_next_rng(fv_ctx *c);
+FV_API uint64_t fv_rng_site(const fv_ctx *c);
+FV_API void fv_rng_set_site(fv_ctx *c, uint64_t site);
+
+/* fv_record(c, sizeof(my_node), backward, y, x, ...): a node of that size whose fv_node is filled in, or NULL when
+ * nothing is to be recorded.  With backward NULL it raises if any input wants a gradient. */
+#define fv_record(c, size, backward, y, ...)                                                                          \
+    fv_record_n(c, __func__, size, backward, y, (int)(sizeof((fv_tensor *[]){__VA_ARGS__}) / sizeof(fv_tensor *)),    \
+                (fv_tensor *[]){__VA_ARGS__})
+FV_API void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ctx *, fv_node *), fv_tensor *y, int n_in,
+                         fv_tensor **in);
+
+/* Philox4x32-10: four words at position i of the place (seed, site, step). */
+static inline void fv_philox(uint32_t out[4], uint64_t seed, uint64_t site, uint64_t step, uint64_t i)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)(i >> 32) ^ (uint32_t)(step >> 32), c2 = (uint32_t)step, c3 = (uint32_t)site;
+    for (int r = 0; r < 10; r++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+/* Element e is kept when word e%4 at position e/4 is at least this: a drop rate of p. */
+static inline uint32_t fv_drop_threshold(float p)
+{
+    double t = (double)p * 4294967296.0;
+    return t >= 4294967295.0 ? 4294967295u : (uint32_t)t;
+}
+
+#endif

@@ -1,0 +1,176 @@
+/* simd.h - one vector type for all instruction levels.
+ *
+ * Kernels in this folder are written once against these few functions and compiled once per level with
+ * other flags (see CMakeLists.txt); each file exports NAME(file), which puts its kernels into a table.
+ * VW is the number of f32 lanes.  The alternative, one file of intrinsics per kernel and level, was five
+ * times the code and let the levels drift apart. */
+#ifndef FV_SIMD_H
+#define FV_SIMD_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "fovea/backend.h"
+
+#define JOIN_(a, b, c) a##b##_##c
+#define JOIN(a, b, c) JOIN_(a, b, c)
+#define NAME(file) JOIN(fv__cpu_, file, CPU_LEVEL) /* fv__cpu_gemm_avx2 */
+
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+#include <arm_neon.h>
+#define VW 4
+typedef float32x4_t vf;
+typedef uint32x4_t vm; /* a mask: all ones or all zeros in each lane */
+static inline vf v_load(const float *p) { return vld1q_f32(p); }
+static inline void v_store(float *p, vf a) { vst1q_f32(p, a); }
+static inline vf v_set1(float a) { return vdupq_n_f32(a); }
+static inline vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
+static inline vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
+static inline vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
+static inline vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
+static inline vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
+static inline vf v_min(vf a, vf b) { return vminq_f32(a, b); }
+static inline vf v_sqrt(vf a) { return vsqrtq_f32(a); }
+static inline vf v_abs(vf a) { return vabsq_f32(a); }
+static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }    /* a*b + c */
+static inline vf v_fnma(vf a, vf b, vf c) { return vfmsq_f32(c, a, b); }   /* c - a*b */
+static inline vf v_round(vf a) { return vrndnq_f32(a); }
+static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
+static inline vf v_sel(vm m, vf a, vf b) { return vbslq_f32(m, a, b); } /* m ? a : b */
+static inline float v_hsum(vf a) { return vaddvq_f32(a); }
+static inline float v_hmax(vf a) { return vmaxvq_f32(a); }
+/* a * 2^n, n integral and a * 2^n normal */
+static inline vf v_ldexp(vf a, vf n)
+{
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vcvtq_s32_f32(n), 23)));
+}
+static inline vf v_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+
+#elif defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
+#include <immintrin.h>
+#define VW 16
+typedef __m512 vf;
+typedef __mmask16 vm;
+static inline vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+static inline vf v_set1(float a) { return _mm512_set1_ps(a); }
+static inline vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+static inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+static inline vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+static inline vf v_abs(vf a) { return _mm512_abs_ps(a); }
+static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+static inline vf v_round(vf a) { return _mm512_roundscale_ps(a, 8); }
+static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline vf v_sel(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
+static inline float v_hsum(vf a) { return _mm512_reduce_add_ps(a); }
+static inline float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
+static inline vf v_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+static inline vf v_load_bf16(const uint16_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+
+#elif defined(CPU_AVX2)
+#include <immintrin.h>
+#define VW 8
+typedef __m256 vf;
+typedef __m256 vm;
+static inline vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+static inline vf v_set1(float a) { return _mm256_set1_ps(a); }
+static inline vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+static inline vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+static inline vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+static inline vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
+static inline vf v_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline vf v_sel(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+static inline float v_hsum(vf a)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float v_hmax(vf a)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+static inline vf v_ldexp(vf a, vf n)
+{
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+}
+static inline vf v_load_bf16(const uint16_t *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+
+#else /* generic: the compiler's own vectors, whatever it makes of them */
+#define VW 4
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vm __attribute__((vector_size(16)));
+static inline vf v_load(const float *p)
+{
+    vf a;
+    memcpy(&a, p, sizeof a);
+    return a;
+}
+static inline void v_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
+static inline vf v_set1(float a) { return (vf){a, a, a, a}; }
+static inline vf v_add(vf a, vf b) { return a + b; }
+static inline vf v_sub(vf a, vf b) { return a - b; }
+static inline vf v_mul(vf a, vf b) { return a * b; }
+static inline vf v_div(vf a, vf b) { return a / b; }
+static inline vf v_sel(vm m, vf a, vf b) { return (vf)((m & (vm)a) | (~m & (vm)b)); }
+static inline vm v_lt(vf a, vf b) { return a < b; }
+static inline vf v_max(vf a, vf b) { return v_sel(a < b, b, a); }
+static inline vf v_min(vf a, vf b) { return v_sel(b < a, b, a); }
+static inline vf v_sqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
+static inline vf v_abs(vf a) { return (vf)((vm)a & 0x7fffffff); }
+static inline vf v_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline vf v_fnma(vf a, vf b, vf c) { return c - a * b; }
+static inline vf v_round(vf a) { return (a + 12582912.0f) - 12582912.0f; } /* |a| < 2^22 */
+static inline float v_hsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+static inline float v_hmax(vf a) { return fmaxf(fmaxf(a[0], a[2]), fmaxf(a[1], a[3])); }
+static inline vf v_ldexp(vf a, vf n)
+{
+    vm i = {(int32_t)n[0], (int32_t)n[1], (int32_t)n[2], (int32_t)n[3]};
+    return (vf)((vm)a + (i << 23));
+}
+static inline vf v_load_bf16(const uint16_t *p)
+{
+    vm i = {p[0], p[1], p[2], p[3]};
+    return (vf)(i << 16);
+}
+#endif
+
+static inline vf v_zero(void) { return v_set1(0.0f); }
+
+/* The first n < VW lanes; the others read as `fill` and are not written. */
+static inline vf v_load_n(const float *p, int64_t n, float fill)
+{
+    float t[VW];
+    for (int i = 0; i < VW; i++) t[i] = i < n ? p[i] : fill;
+    return v_load(t);
+}
+static inline void v_store_n(float *p, vf a, int64_t n)
+{
+    float t[VW];
+    v_store(t, a);
+    for (int i = 0; i < n && i < VW; i++) p[i] = t[i];
+}
+
+#endif

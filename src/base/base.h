@@ -1,0 +1,66 @@
+/* base.h - memory, files, strings and checked sizes for the rest of the library; libc only. */
+#ifndef FV_BASE_H
+#define FV_BASE_H
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "fovea/env.h"
+
+/* ---- memory: env may be NULL everywhere ---- */
+
+/* size bytes, 64-byte aligned, cleared; NULL if there are none (or size is 0).  fv__free gets the same size. */
+void *fv__alloc(const fv_env *env, size_t size);
+void fv__free(const fv_env *env, void *p, size_t size);
+/* Grows *p, which holds `have` bytes, to at least `want` (doubling); false leaves it as it was. */
+bool fv__grow(const fv_env *env, void **p, size_t *have, size_t want);
+
+/* ---- sizes that come from files ---- */
+
+static inline bool fv__add_size(size_t *out, size_t a, size_t b) { return !__builtin_add_overflow(a, b, out); }
+static inline bool fv__mul_size(size_t *out, size_t a, size_t b) { return !__builtin_mul_overflow(a, b, out); }
+static inline bool fv__mul_i64(int64_t *out, int64_t a, int64_t b) { return !__builtin_mul_overflow(a, b, out); }
+
+/* ---- growing text or bytes; failed stays set once memory is out ---- */
+
+typedef struct fv_buf {
+    const fv_env *env;
+    char *data; /* NUL-terminated once anything was added; NULL before */
+    size_t len, cap;
+    bool failed;
+} fv_buf;
+
+void fv__buf_add(fv_buf *b, const void *bytes, size_t n);
+void fv__buf_str(fv_buf *b, const char *s);
+void fv__buf_fmt(fv_buf *b, const char *fmt, ...) FV_PRINTF(2, 3);
+void fv__buf_free(fv_buf *b);
+
+/* ---- strings ---- */
+
+char *fv__strdup(const fv_env *env, const char *s); /* free with fv__free(env, p, strlen(p) + 1) */
+/* The entry of list (ending in NULL) nearest to word by edit distance, or NULL if none is near: for "did you mean". */
+const char *fv__nearest(const char *word, const char *const *list);
+
+/* Length of the valid UTF-8 sequence at s (1..4, at most n bytes), or 0; *cp gets the code point. */
+int fv__utf8_get(uint32_t *cp, const char *s, size_t n);
+int fv__utf8_put(char out[4], uint32_t cp);
+/* Offset of the first malformed byte, or n. */
+size_t fv__utf8_check(const char *s, size_t n);
+
+/* ---- files ---- */
+
+typedef struct fv_file {
+    const fv_env *env;
+    const char *data; /* not NUL-terminated */
+    size_t size, cap; /* cap: bytes to free when not mapped */
+    bool mapped;
+} fv_file;
+
+/* The whole file, memory-mapped where possible.  Errors name the path and the reason. */
+fv_status fv__file_open(fv_file *f, const fv_env *env, const char *path, fv_err *e);
+void fv__file_close(fv_file *f);
+/* Writes path.tmp, syncs and renames it: path has the old or the new content, never half of it. */
+fv_status fv__file_write(const fv_env *env, const char *path, const void *data, size_t n, fv_err *e);
+bool fv__file_exists(const fv_env *env, const char *path);
+
+#endif

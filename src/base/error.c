@@ -1,0 +1,23 @@
+/* error.c - filling in an fv_err. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "fovea/error.h"
+
+fv_status fv_fail(fv_err *e, fv_status code, const char *fmt, ...)
+{
+    if (!e) return code;
+    va_list ap;
+    va_start(ap, fmt);
+    e->code = code;
+    vsnprintf(e->text, sizeof e->text, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+const char *fv_status_name(fv_status code)
+{
+    static const char *const names[] = {"ok",   "out of memory", "argument", "shape",   "dtype", "input/output",
+                                        "format", "device",      "missing",  "numeric", "state"};
+    return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown status";
+}

@@ -1,0 +1,207 @@
+/* file.c - whole files in, whole files out, through the fv_io of an fv_env. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base.h"
+
+/* ---- the file system ---- */
+
+static int posix_open_read(void *self, const char *path)
+{
+    (void)self;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+static int posix_open_write(void *self, const char *path)
+{
+    (void)self;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return fd < 0 ? -errno : fd;
+}
+
+static int64_t posix_read(void *self, int fd, void *buf, size_t n)
+{
+    (void)self;
+    ssize_t got;
+    do got = read(fd, buf, n);
+    while (got < 0 && errno == EINTR);
+    return got < 0 ? -errno : got;
+}
+
+static int64_t posix_write(void *self, int fd, const void *buf, size_t n)
+{
+    (void)self;
+    ssize_t put;
+    do put = write(fd, buf, n);
+    while (put < 0 && errno == EINTR);
+    return put < 0 ? -errno : put;
+}
+
+/* Only regular files have a size here: a pipe or a directory is refused rather than read as empty. */
+static int64_t posix_size(void *self, int fd)
+{
+    (void)self;
+    struct stat st;
+    if (fstat(fd, &st)) return -errno;
+    if (S_ISDIR(st.st_mode)) return -EISDIR;
+    return S_ISREG(st.st_mode) ? st.st_size : -ESPIPE;
+}
+
+static const void *posix_map(void *self, int fd, size_t n)
+{
+    (void)self;
+    void *p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void posix_unmap(void *self, const void *p, size_t n)
+{
+    (void)self;
+    munmap((void *)(uintptr_t)p, n);
+}
+
+static int posix_sync(void *self, int fd)
+{
+    (void)self;
+    return fsync(fd) ? -errno : 0;
+}
+
+static int posix_close(void *self, int fd)
+{
+    (void)self;
+    return close(fd) ? -errno : 0;
+}
+
+static int posix_rename(void *self, const char *from, const char *to)
+{
+    (void)self;
+    return rename(from, to) ? -errno : 0;
+}
+
+static int posix_unlink(void *self, const char *path)
+{
+    (void)self;
+    return unlink(path) ? -errno : 0;
+}
+
+static int posix_mkdir(void *self, const char *path)
+{
+    (void)self;
+    return mkdir(path, 0777) ? -errno : 0;
+}
+
+static int posix_sync_dir(void *self, const char *path)
+{
+    (void)self;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    int rc = fsync(fd) ? -errno : 0;
+    close(fd);
+    return rc;
+}
+
+static const fv_io posix = {posix_open_read, posix_open_write, posix_read,   posix_write,  posix_size,  posix_map,      posix_unmap,
+                            posix_sync,      posix_close,      posix_rename, posix_unlink, posix_mkdir, posix_sync_dir, NULL};
+
+static const fv_io *io_of(const fv_env *env) { return env && env->io ? env->io : &posix; }
+
+/* ---- reading ---- */
+
+/* What cannot be mapped (a pipe, /dev/stdin) is read to its end. */
+static fv_status read_all(fv_file *f, const fv_io *io, int fd, const char *path, fv_err *e)
+{
+    fv_buf b = {.env = f->env};
+    char chunk[65536];
+    for (;;) {
+        int64_t n = io->read(io->self, fd, chunk, sizeof chunk);
+        if (n < 0) {
+            fv__buf_free(&b);
+            return fv_fail(e, FV_EIO, "%s: cannot read: %s", path, strerror((int)-n));
+        }
+        if (!n) break;
+        fv__buf_add(&b, chunk, (size_t)n);
+    }
+    if (b.failed) {
+        fv__buf_free(&b);
+        return fv_fail(e, FV_ENOMEM, "%s: out of memory after %zu bytes", path, b.len);
+    }
+    *f = (fv_file){.env = f->env, .data = b.data, .size = b.len, .cap = b.cap};
+    return FV_OK;
+}
+
+fv_status fv__file_open(fv_file *f, const fv_env *env, const char *path, fv_err *e)
+{
+    const fv_io *io = io_of(env);
+    *f = (fv_file){.env = env};
+    int fd = io->open_read(io->self, path);
+    if (fd < 0) return fv_fail(e, FV_EIO, "%s: cannot open: %s", path, strerror(-fd));
+    int64_t size = io->size(io->self, fd);
+    fv_status st = FV_OK;
+    if (size > 0) {
+        f->data = io->map(io->self, fd, (size_t)size);
+        f->size = (size_t)size;
+        f->mapped = f->data != NULL;
+    }
+    if (size < 0 && size != -ESPIPE)
+        st = fv_fail(e, FV_EIO, "%s: cannot read: %s", path, strerror((int)-size));
+    else if (!f->mapped)
+        st = read_all(f, io, fd, path, e);
+    io->close(io->self, fd);
+    return st;
+}
+
+void fv__file_close(fv_file *f)
+{
+    const fv_io *io = io_of(f->env);
+    if (f->mapped)
+        io->unmap(io->self, f->data, f->size);
+    else
+        fv__free(f->env, (void *)(uintptr_t)f->data, f->cap);
+    f->data = NULL;
+    f->size = 0;
+    f->mapped = false;
+}
+
+bool fv__file_exists(const fv_env *env, const char *path)
+{
+    const fv_io *io = io_of(env);
+    int fd = io->open_read(io->self, path);
+    if (fd < 0) return false;
+    io->close(io->self, fd);
+    return true;
+}
+
+/* ---- writing ---- */
+
+static int64_t write_all(const fv_io *io, int fd, const char *data, size_t n)
+{
+    while (n) {
+        int64_t put = io->write(io->self, fd, data, n);
+        if (put < 0) return put;
+        if (!put) return -ENOSPC;
+        data += put;
+        n -= (size_t)put;
+    }
+    return io->sync(io->self, fd);
+}
+
+fv_status fv__file_write(const fv_env *env, const char *path, const void *data, size_t n, fv_err *e)
+{
+    const fv_io *io = io_of(env);
+    char tmp[4096];
+    if ((size_t)snprintf(tmp, sizeof tmp, "%s.tmp", path) >= sizeof tmp) return fv_fail(e, FV_EIO, "%.200s...: path too long", path);
+    int fd = io->open_write(io->self, tmp);
+    if (fd < 0) return fv_fail(e, FV_EIO, "%s: cannot create: %s", tmp, strerror(-fd));
+    int64_t rc = write_all(io, fd, data, n);
+    int closed = io->close(io->self, fd);
+    if (!rc) rc = closed;
+    if (!rc) rc = io->rename(io->self, tmp, path);
+    if (!rc) return FV_OK;
+    io->unlink(io->self, tmp);
+    return fv_fail(e, FV_EIO, "%s: cannot write: %s", path, strerror((int)-rc));
+}
