@@ -19,7 +19,9 @@ typedef struct fv_mem {
     void *self;
 } fv_mem;
 
-/* Files.  Every open, read, write, sync, rename and unlink of the library goes through one of these.
+typedef void fv_name_fn(void *user, const char *name);
+
+/* Files.  Every open, read, write, sync, rename, unlink and listing of the library goes through one of these.
  * Calls return 0 or a count, or a negative errno. */
 typedef struct fv_io {
     int (*open_read)(void *self, const char *path);
@@ -35,6 +37,8 @@ typedef struct fv_io {
     int (*unlink)(void *self, const char *path);
     int (*mkdir)(void *self, const char *path);
     int (*sync_dir)(void *self, const char *path);
+    int (*rmdir)(void *self, const char *path); /* an empty directory */
+    int (*list)(void *self, const char *path, fv_name_fn *each, void *user); /* names in a directory, in no order */
     void *self;
 } fv_io;
 

@@ -49,6 +49,8 @@ size_t fv__utf8_check(const char *s, size_t n);
 
 /* ---- files ---- */
 
+const fv_io *fv__io(const fv_env *env); /* never NULL */
+
 typedef struct fv_file {
     const fv_env *env;
     const char *data; /* not NUL-terminated */
@@ -59,7 +61,24 @@ typedef struct fv_file {
 /* The whole file, memory-mapped where possible.  Errors name the path and the reason. */
 fv_status fv__file_open(fv_file *f, const fv_env *env, const char *path, fv_err *e);
 void fv__file_close(fv_file *f);
-/* Writes path.tmp, syncs and renames it: path has the old or the new content, never half of it. */
+
+/* Writing in pieces: to path.tmp, which commit syncs and renames, so path has the old or the new content, never half of
+ * it.  A failed write is remembered: add needs no check, commit reports.  Between open and commit, abandon gives up. */
+#define FV_PATH 4096
+typedef struct fv_out {
+    const fv_env *env;
+    int fd;        /* -1 when nothing is open */
+    int rc;        /* the first failure, a negative errno */
+    uint64_t size; /* bytes written so far */
+    char tmp[FV_PATH];
+} fv_out;
+
+fv_status fv__out_open(fv_out *o, const fv_env *env, const char *path, fv_err *e);
+void fv__out_add(fv_out *o, const void *bytes, size_t n);
+fv_status fv__out_commit(fv_out *o, fv_err *e);
+void fv__out_abandon(fv_out *o);
+
+/* The same for one piece: writes path.tmp, syncs and renames it: path has the old or the new content, never half of it. */
 fv_status fv__file_write(const fv_env *env, const char *path, const void *data, size_t n, fv_err *e);
 bool fv__file_exists(const fv_env *env, const char *path);
 

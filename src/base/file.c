@@ -1,4 +1,5 @@
 /* file.c - whole files in, whole files out, through the fv_io of an fv_env. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -105,10 +106,47 @@ static int posix_sync_dir(void *self, const char *path)
     return rc;
 }
 
-static const fv_io posix = {posix_open_read, posix_open_write, posix_read,   posix_write,  posix_size,  posix_map,      posix_unmap,
-                            posix_sync,      posix_close,      posix_rename, posix_unlink, posix_mkdir, posix_sync_dir, NULL};
+static int posix_rmdir(void *self, const char *path)
+{
+    (void)self;
+    return rmdir(path) ? -errno : 0;
+}
 
-static const fv_io *io_of(const fv_env *env) { return env && env->io ? env->io : &posix; }
+static int posix_list(void *self, const char *path, fv_name_fn *each, void *user)
+{
+    (void)self;
+    DIR *dir = opendir(path);
+    if (!dir) return -errno;
+    struct dirent *entry;
+    errno = 0;
+    while ((entry = readdir(dir))) {
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) each(user, entry->d_name);
+        errno = 0;
+    }
+    int rc = -errno;
+    closedir(dir);
+    return rc;
+}
+
+static const fv_io posix = {
+    .open_read = posix_open_read,
+    .open_write = posix_open_write,
+    .read = posix_read,
+    .write = posix_write,
+    .size = posix_size,
+    .map = posix_map,
+    .unmap = posix_unmap,
+    .sync = posix_sync,
+    .close = posix_close,
+    .rename = posix_rename,
+    .unlink = posix_unlink,
+    .mkdir = posix_mkdir,
+    .sync_dir = posix_sync_dir,
+    .rmdir = posix_rmdir,
+    .list = posix_list,
+};
+
+const fv_io *fv__io(const fv_env *env) { return env && env->io ? env->io : &posix; }
 
 /* ---- reading ---- */
 
@@ -136,7 +174,7 @@ static fv_status read_all(fv_file *f, const fv_io *io, int fd, const char *path,
 
 fv_status fv__file_open(fv_file *f, const fv_env *env, const char *path, fv_err *e)
 {
-    const fv_io *io = io_of(env);
+    const fv_io *io = fv__io(env);
     *f = (fv_file){.env = env};
     int fd = io->open_read(io->self, path);
     if (fd < 0) return fv_fail(e, FV_EIO, "%s: cannot open: %s", path, strerror(-fd));
@@ -157,7 +195,7 @@ fv_status fv__file_open(fv_file *f, const fv_env *env, const char *path, fv_err 
 
 void fv__file_close(fv_file *f)
 {
-    const fv_io *io = io_of(f->env);
+    const fv_io *io = fv__io(f->env);
     if (f->mapped)
         io->unmap(io->self, f->data, f->size);
     else
@@ -169,7 +207,7 @@ void fv__file_close(fv_file *f)
 
 bool fv__file_exists(const fv_env *env, const char *path)
 {
-    const fv_io *io = io_of(env);
+    const fv_io *io = fv__io(env);
     int fd = io->open_read(io->self, path);
     if (fd < 0) return false;
     io->close(io->self, fd);
@@ -178,30 +216,70 @@ bool fv__file_exists(const fv_env *env, const char *path)
 
 /* ---- writing ---- */
 
-static int64_t write_all(const fv_io *io, int fd, const char *data, size_t n)
+fv_status fv__out_open(fv_out *o, const fv_env *env, const char *path, fv_err *e)
 {
-    while (n) {
-        int64_t put = io->write(io->self, fd, data, n);
-        if (put < 0) return put;
-        if (!put) return -ENOSPC;
+    const fv_io *io = fv__io(env);
+    *o = (fv_out){.env = env, .fd = -1};
+    if (strlen(path) + sizeof ".tmp" > sizeof o->tmp) return fv_fail(e, FV_EIO, "%.200s...: path too long", path);
+    snprintf(o->tmp, sizeof o->tmp, "%s.tmp", path);
+    o->fd = io->open_write(io->self, o->tmp);
+    if (o->fd < 0) return fv_fail(e, FV_EIO, "%s: cannot create: %s", o->tmp, strerror(-o->fd));
+    return FV_OK;
+}
+
+void fv__out_add(fv_out *o, const void *bytes, size_t n)
+{
+    const fv_io *io = fv__io(o->env);
+    const char *data = bytes;
+    while (n && !o->rc) {
+        int64_t put = io->write(io->self, o->fd, data, n);
+        if (put <= 0) {
+            o->rc = put ? (int)put : -ENOSPC;
+            return;
+        }
         data += put;
         n -= (size_t)put;
+        o->size += (uint64_t)put;
     }
-    return io->sync(io->self, fd);
+}
+
+/* The name without the ".tmp" that fv__out_open put behind it. */
+static void final_name(const fv_out *o, char path[FV_PATH])
+{
+    size_t n = strlen(o->tmp) - (sizeof ".tmp" - 1);
+    memcpy(path, o->tmp, n);
+    path[n] = 0;
+}
+
+fv_status fv__out_commit(fv_out *o, fv_err *e)
+{
+    const fv_io *io = fv__io(o->env);
+    char path[FV_PATH];
+    final_name(o, path);
+    if (!o->rc) o->rc = io->sync(io->self, o->fd);
+    int closed = io->close(io->self, o->fd);
+    o->fd = -1;
+    if (!o->rc) o->rc = closed;
+    if (!o->rc) o->rc = io->rename(io->self, o->tmp, path);
+    if (!o->rc) return FV_OK;
+    io->unlink(io->self, o->tmp);
+    return fv_fail(e, FV_EIO, "%s: cannot write: %s", path, strerror(-o->rc));
+}
+
+void fv__out_abandon(fv_out *o)
+{
+    const fv_io *io = fv__io(o->env);
+    if (o->fd < 0) return;
+    io->close(io->self, o->fd);
+    io->unlink(io->self, o->tmp);
+    o->fd = -1;
 }
 
 fv_status fv__file_write(const fv_env *env, const char *path, const void *data, size_t n, fv_err *e)
 {
-    const fv_io *io = io_of(env);
-    char tmp[4096];
-    if ((size_t)snprintf(tmp, sizeof tmp, "%s.tmp", path) >= sizeof tmp) return fv_fail(e, FV_EIO, "%.200s...: path too long", path);
-    int fd = io->open_write(io->self, tmp);
-    if (fd < 0) return fv_fail(e, FV_EIO, "%s: cannot create: %s", tmp, strerror(-fd));
-    int64_t rc = write_all(io, fd, data, n);
-    int closed = io->close(io->self, fd);
-    if (!rc) rc = closed;
-    if (!rc) rc = io->rename(io->self, tmp, path);
-    if (!rc) return FV_OK;
-    io->unlink(io->self, tmp);
-    return fv_fail(e, FV_EIO, "%s: cannot write: %s", path, strerror((int)-rc));
+    fv_out o;
+    fv_status st = fv__out_open(&o, env, path, e);
+    if (st) return st;
+    fv__out_add(&o, data, n);
+    return fv__out_commit(&o, e);
 }
