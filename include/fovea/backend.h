@@ -227,7 +227,7 @@ typedef struct fv_kernels {
 
 typedef struct fv_backend {
     const char *name;
-    void *(*alloc)(fv_device *d, size_t bytes); /* 256-byte aligned; NULL: none left */
+    void *(*alloc)(fv_device *d, size_t bytes); /* 64-byte aligned, not cleared; NULL: none left */
     void (*release)(fv_device *d, void *p, size_t bytes);
     fv_status (*stream_open)(fv_stream *s, fv_err *e);
     void (*stream_close)(fv_stream *s);

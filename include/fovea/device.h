@@ -35,8 +35,8 @@ FV_API const char *fv_device_level(const fv_device *d); /* "neon+bf16+i8mm", "av
 FV_API int fv_device_threads(const fv_device *d);
 FV_API const fv_env *fv_device_env(const fv_device *d);
 
-/* Levels this build has and this machine can run, best first, ending in NULL. */
-FV_API const char *const *fv_cpu_levels(void);
+/* CPU levels this build has and this machine can run, best first: writes at most `most` names, returns how many. */
+FV_API int fv_cpu_levels(const char **out, int most);
 
 /* "f32", "bf16", ...; bytes of one element (0 for packed dtypes).  fv_dtype_parse is false for an unknown word. */
 FV_API const char *fv_dtype_name(fv_dtype t);

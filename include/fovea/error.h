@@ -6,11 +6,18 @@
 #ifndef FOVEA_ERROR_H
 #define FOVEA_ERROR_H
 
-#if defined(__GNUC__)
+/* Marks what the library exports; in C++ it also gives C linkage, so that no header needs a guard for that. */
+#if defined(__cplusplus)
+#define FV_API extern "C" __attribute__((visibility("default")))
+#elif defined(__GNUC__)
 #define FV_API __attribute__((visibility("default")))
-#define FV_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define FV_API
+#endif
+
+#if defined(__GNUC__)
+#define FV_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
 #define FV_PRINTF(fmt, args)
 #endif
 
@@ -38,5 +45,8 @@ FV_API fv_status fv_fail(fv_err *e, fv_status code, const char *fmt, ...) FV_PRI
 
 /* "out of memory", "shape", ...: a word for a status, never NULL. */
 FV_API const char *fv_status_name(fv_status code);
+
+/* The entry of list (ending in NULL) nearest to word by edit distance, or NULL if none is near: for "did you mean". */
+FV_API const char *fv_nearest(const char *word, const char *const *list);
 
 #endif

@@ -12,8 +12,8 @@ struct fv_node {
     void (*backward)(fv_ctx *c, fv_node *n);
     fv_tensor *y;
     int n_in;
-    fv_tensor *in[4];
-    void *temp; /* saved scratch that fv_backward may reuse afterwards, or NULL */
+    fv_tensor **in;
+    void *temp; /* fv_scratch that only backward needs: its memory may be reused afterwards; or NULL */
     size_t temp_bytes;
 };
 
@@ -37,6 +37,9 @@ FV_API void *fv_scratch(fv_ctx *c, fv_dtype t, int64_t n);
 
 /* Where the gradient of t goes; data is NULL if t wants none.  Once asked, the kernel must deliver. */
 FV_API fv_sink fv_grad(fv_ctx *c, fv_tensor *t);
+/* For y whose gradient is that of x unchanged (reshape, one side of an addition): hands n->y's gradient over to x, or
+ * adds it there if x has one already.  n->y's gradient cannot be read afterwards, so this comes last in a backward. */
+FV_API void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n);
 
 /* The place in the random sequence for one use in this step. */
 FV_API fv_rng fv_next_rng(fv_ctx *c);

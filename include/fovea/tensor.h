@@ -36,7 +36,8 @@ typedef struct fv_tensor {
     bool packed;   /* a weight in the backend's own layout (fv_pack): only matmul takes it */
     bool held;     /* survives fv_backward */
     bool released; /* memory was given back during fv_backward */
-    const char *name; /* parameters only */
+    struct fv_tensor *base; /* whose memory this shares (fv_reshape, fv_head, ...), or NULL */
+    const char *name;       /* parameters only */
 } fv_tensor;
 
 typedef struct fv_desc { char s[96]; } fv_desc_text; /* "f32(2,3,4)", for messages */
@@ -147,6 +148,6 @@ FV_API fv_status fv_params_set(fv_params *p, fv_tensor *t, const float *host, in
 FV_API fv_status fv_params_get_grad(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e);
 /* The flat blocks, for optimisers: device memory, *n elements, padding between parameters is zero. */
 FV_API void *fv_params_data(const fv_params *p, int64_t *n);
-FV_API void *fv_params_grad(const fv_params *p, int64_t *n);
+FV_API void *fv_params_grad(fv_params *p, int64_t *n);
 
 #endif

@@ -1,0 +1,173 @@
+/* cpu.c - the CPU as a device: its memory, the instruction levels it has, and the tables for one of them. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#ifndef HWCAP2_I8MM
+#define HWCAP2_I8MM (1 << 13)
+#endif
+#ifndef HWCAP2_BF16
+#define HWCAP2_BF16 (1 << 14)
+#endif
+#endif
+
+#include "backend/ref/tables.h"
+#include "core/core.h"
+
+#define HUGE_FROM ((size_t)4 << 20) /* ask for huge pages from here on: fewer misses of the TLB in long rows */
+
+/* ---- levels, best first ---- */
+
+typedef struct level {
+    const char *name;
+    bool (*here)(void); /* this machine can run it */
+    void (*fill)(fv_kernels *k);
+} level;
+
+static bool always(void) { return true; }
+void fv__cpu_level_generic(fv_kernels *k);
+
+#if defined(HAVE_CPU_NEON)
+void fv__cpu_level_neon(fv_kernels *k);
+void fv__cpu_level_neon_bf16(fv_kernels *k);
+static bool has_neon_bf16(void)
+{
+    unsigned long one = getauxval(AT_HWCAP), two = getauxval(AT_HWCAP2);
+    return (two & HWCAP2_BF16) && (two & HWCAP2_I8MM) && (one & HWCAP_ASIMDDP) && (one & HWCAP_ASIMDHP);
+}
+#endif
+
+#if defined(HAVE_CPU_AVX2)
+void fv__cpu_level_avx2(fv_kernels *k);
+void fv__cpu_level_avx512(fv_kernels *k);
+void fv__cpu_level_avx512_bf16(fv_kernels *k);
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+static bool has_avx512_bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+static const level levels[] = {
+#if defined(HAVE_CPU_NEON)
+    {"neon_bf16", has_neon_bf16, fv__cpu_level_neon_bf16},
+    {"neon", always, fv__cpu_level_neon},
+#endif
+#if defined(HAVE_CPU_AVX2)
+    {"avx512_bf16", has_avx512_bf16, fv__cpu_level_avx512_bf16},
+    {"avx512", has_avx512, fv__cpu_level_avx512},
+    {"avx2", has_avx2, fv__cpu_level_avx2},
+#endif
+    {"generic", always, fv__cpu_level_generic},
+};
+#define N_LEVELS ((int)(sizeof levels / sizeof *levels))
+
+int fv_cpu_levels(const char **out, int most)
+{
+    int n = 0;
+    for (int i = 0; i < N_LEVELS; i++)
+        if (levels[i].here() && n < most) out[n++] = levels[i].name;
+    return n;
+}
+
+/* The level asked for by option or $FOVEA_CPU, else the best. */
+static fv_status choose(const level **out, const char *name, fv_err *e)
+{
+    const char *source = name ? "level" : "FOVEA_CPU";
+    if (!name) name = getenv("FOVEA_CPU");
+    char have[128] = "";
+    size_t len = 0;
+    for (int i = 0; i < N_LEVELS; i++) {
+        if (!levels[i].here()) continue;
+        if (!name || !*name || !strcmp(levels[i].name, name)) {
+            *out = &levels[i];
+            return FV_OK;
+        }
+        if (len < sizeof have) len += (size_t)snprintf(have + len, sizeof have - len, "%s%s", len ? ", " : "", levels[i].name);
+    }
+    return fv_fail(e, FV_EDEVICE, "%s %s: not a CPU level of this build and machine, which has %s", source, name, have);
+}
+
+/* ---- memory and streams: a CPU stream does everything at once ---- */
+
+static void *mem_alloc(fv_device *d, size_t bytes)
+{
+    void *p = d->env.mem ? d->env.mem->alloc(d->env.mem->self, bytes) : NULL;
+    if (!d->env.mem) p = bytes <= SIZE_MAX - 64 ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
+    if (p && bytes >= HUGE_FROM) {
+        size_t page = (size_t)sysconf(_SC_PAGESIZE), at = ((uintptr_t)p + page - 1) / page * page;
+        madvise((void *)at, ((uintptr_t)p + bytes - at) / page * page, MADV_HUGEPAGE);
+    }
+    return p;
+}
+
+static void mem_release(fv_device *d, void *p, size_t bytes) { fv__free(&d->env, p, bytes); }
+
+static void copy(fv_stream *s, void *dst, const void *src, size_t bytes)
+{
+    (void)s;
+    if (bytes) memmove(dst, src, bytes);
+}
+
+static void zero(fv_stream *s, void *dst, size_t bytes)
+{
+    (void)s;
+    if (bytes) memset(dst, 0, bytes);
+}
+
+static void sync(fv_stream *s) { (void)s; }
+
+static void cpu_close(fv_device *d) { fv__free(&d->env, d->impl, FV_FLOATS * sizeof(fv_kernels)); }
+
+static const fv_backend backend = {
+    .name = "cpu",
+    .alloc = mem_alloc,
+    .release = mem_release,
+    .upload = copy,
+    .download = copy,
+    .move = copy,
+    .zero = zero,
+    .sync = sync,
+    .close = cpu_close,
+};
+
+/* ---- opening ---- */
+
+static int cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set)) return 1;
+    int n = CPU_COUNT(&set);
+    return n > 0 ? n : 1;
+}
+
+fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e)
+{
+    const level *l = NULL;
+    fv_status st = choose(&l, opt.level, e);
+    if (st) return st;
+    fv_kernels *k = fv__alloc(&d->env, FV_FLOATS * sizeof *k);
+    if (!k) return fv_fail(e, FV_ENOMEM, "device cpu: out of memory");
+    fv__ref_fill(k);
+    for (int i = 0; i < FV_FLOATS; i++) {
+        l->fill(&k[i]);
+        d->k[i] = &k[i];
+    }
+    d->backend = &backend;
+    d->impl = k;
+    d->level = l->name;
+    d->threads = opt.threads ? opt.threads : cores();
+    return FV_OK;
+}

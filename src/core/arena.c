@@ -1,0 +1,70 @@
+/* arena.c - bump allocation in chunks that stay. */
+#include "core.h"
+
+#define ALIGN 64
+#define LEAST_CHUNK ((size_t)1 << 20)
+#define MOST_SPARE_ROOM ((size_t)256 << 20) /* a chunk is at most this much larger than asked for */
+
+static void *chunk_alloc(fv_arena *a, size_t bytes)
+{
+    return a->dev ? a->dev->backend->alloc(a->dev, bytes) : fv__alloc(a->env, bytes);
+}
+
+static void chunk_free(fv_arena *a, fv_chunk k)
+{
+    if (a->dev)
+        a->dev->backend->release(a->dev, k.data, k.size);
+    else
+        fv__free(a->env, k.data, k.size);
+}
+
+/* Chunks grow with what is held already, so their number stays small whatever the model. */
+static bool add_chunk(fv_arena *a, size_t bytes)
+{
+    void *array = a->chunks;
+    if (!fv__grow(a->env, &array, &a->room, (a->n + 1) * sizeof *a->chunks)) return false;
+    a->chunks = array;
+    size_t size = a->total / 2 < MOST_SPARE_ROOM ? a->total / 2 : MOST_SPARE_ROOM;
+    if (size < LEAST_CHUNK) size = LEAST_CHUNK;
+    if (size < bytes) size = bytes;
+    void *data = chunk_alloc(a, size);
+    if (!data && size > bytes) data = chunk_alloc(a, size = bytes);
+    if (!data) return false;
+    a->chunks[a->n++] = (fv_chunk){data, size};
+    a->total += size;
+    return true;
+}
+
+void *fv__arena_take(fv_arena *a, size_t bytes)
+{
+    if (bytes > SIZE_MAX - ALIGN) return NULL;
+    bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    if (!bytes) bytes = ALIGN; /* every tensor has an address of its own */
+    while (a->at < a->n && a->chunks[a->at].size - a->used < bytes) a->at++, a->used = 0;
+    if (a->at == a->n && !add_chunk(a, bytes)) return NULL;
+    char *p = a->chunks[a->at].data + a->used;
+    a->used += bytes;
+    return p;
+}
+
+void fv__arena_rewind(fv_arena *a, fv_mark m)
+{
+    a->at = m.chunk;
+    a->used = m.used;
+}
+
+bool fv__arena_before(const fv_arena *a, const void *p, fv_mark m)
+{
+    for (size_t i = m.chunk; i < a->n; i++) {
+        const char *from = a->chunks[i].data + (i == m.chunk ? m.used : 0);
+        if ((const char *)p >= from && (const char *)p < a->chunks[i].data + a->chunks[i].size) return false;
+    }
+    return true;
+}
+
+void fv__arena_free(fv_arena *a)
+{
+    for (size_t i = 0; i < a->n; i++) chunk_free(a, a->chunks[i]);
+    fv__free(a->env, a->chunks, a->room);
+    *a = (fv_arena){.dev = a->dev, .env = a->env};
+}

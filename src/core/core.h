@@ -1,0 +1,71 @@
+/* core.h - what the files of src/core share: the arena and the inside of a context. */
+#ifndef FV_CORE_H
+#define FV_CORE_H
+
+#include "base/base.h"
+#include "fovea/op.h"
+
+/* ---- arena: memory that is only given out, and taken back all at once ----
+ * Chunks are kept and refilled in the same order, so the same sequence of requests gets the same addresses: a step
+ * that repeats allocates nothing, and can be captured as a graph.  One large reserved block would be simpler, but
+ * its size would have to be known, and fail-at-N tests could not see it grow. */
+typedef struct fv_chunk {
+    char *data;
+    size_t size;
+} fv_chunk;
+
+typedef struct fv_arena {
+    fv_device *dev; /* chunks live there; NULL: host memory */
+    const fv_env *env;
+    fv_chunk *chunks;
+    size_t n, room; /* chunks in use of the array, and its bytes */
+    size_t at, used; /* filling chunks[at], used bytes of it */
+    size_t total;
+} fv_arena;
+
+void *fv__arena_take(fv_arena *a, size_t bytes); /* 64-byte aligned, not cleared; NULL: no memory */
+void fv__arena_rewind(fv_arena *a, fv_mark m);
+bool fv__arena_before(const fv_arena *a, const void *p, fv_mark m); /* p was taken before m, or elsewhere */
+void fv__arena_free(fv_arena *a);
+
+/* ---- context ---- */
+
+typedef struct fv_block {
+    void *data;
+    size_t bytes;
+} fv_block;
+
+struct fv_ctx {
+    fv_device *dev;
+    fv_stream stream;
+    fv_dtype dtype;
+    fv_err err;
+    bool record, train;
+    uint64_t seed, site;
+    uint64_t *step; /* device */
+    fv_arena host;  /* tensors and nodes */
+    fv_arena data;  /* what they point to */
+    fv_node *tape;  /* newest first */
+    fv_block *spare; /* memory that backward is done with */
+    size_t n_spare, spare_room;
+    fv_tap_fn *tap;
+    void *tap_user;
+};
+
+/* True once anything has failed; moves a stream's failure into the context. */
+bool fv__failed(fv_ctx *c);
+
+/* Memory for a gradient: from what backward has set free, else from the arena. */
+void *fv__block_take(fv_ctx *c, size_t bytes);
+void fv__block_give(fv_ctx *c, void *data, size_t bytes);
+
+fv_dtype fv__grad_dtype(const fv_tensor *t);
+size_t fv__tensor_bytes(fv_dtype t, int64_t n);
+
+fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e);
+void fv__stream_close(fv_stream *s);
+
+/* Backends, one function each. */
+fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e);
+
+#endif

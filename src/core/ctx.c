@@ -1,0 +1,142 @@
+/* ctx.c - contexts: the sticky error, the lifetime of everything computed, marks and taps. */
+#include <stdio.h>
+
+#include "core.h"
+
+fv_status fv_ctx_new(fv_ctx **out, fv_device *d, fv_ctx_opt opt, fv_err *e)
+{
+    *out = NULL;
+    if ((unsigned)opt.dtype >= FV_FLOATS || !d->k[opt.dtype])
+        return fv_fail(e, FV_EDTYPE, "context: %s does not compute in %s", fv_device_name(d), fv_dtype_name(opt.dtype));
+    fv_ctx *c = fv__alloc(&d->env, sizeof *c);
+    if (!c) return fv_fail(e, FV_ENOMEM, "context: out of memory");
+    *c = (fv_ctx){.dev = d, .dtype = opt.dtype, .record = opt.record, .train = opt.train, .seed = opt.seed};
+    c->host = (fv_arena){.env = &d->env};
+    c->data = (fv_arena){.dev = d, .env = &d->env};
+    fv_status st = fv__stream_open(&c->stream, d, opt.threads, e);
+    if (!st && !(c->step = d->backend->alloc(d, sizeof *c->step))) st = fv_fail(e, FV_ENOMEM, "context: out of memory");
+    if (st) {
+        fv_ctx_free(c);
+        return st;
+    }
+    fv_ctx_reset(c, 0);
+    *out = c;
+    return FV_OK;
+}
+
+void fv_ctx_free(fv_ctx *c)
+{
+    if (!c) return;
+    fv_device *d = c->dev;
+    fv__stream_close(&c->stream);
+    if (c->step) d->backend->release(d, c->step, sizeof *c->step);
+    fv__arena_free(&c->host);
+    fv__arena_free(&c->data);
+    fv__free(&d->env, c->spare, c->spare_room);
+    fv__free(&d->env, c, sizeof *c);
+}
+
+void fv_ctx_reset(fv_ctx *c, uint64_t step)
+{
+    c->host.at = c->host.used = c->data.at = c->data.used = 0;
+    c->tape = NULL;
+    c->n_spare = 0;
+    c->site = 0;
+    c->err = (fv_err){0};
+    c->stream.err = (fv_err){0};
+    c->dev->backend->upload(&c->stream, c->step, &step, sizeof step);
+}
+
+/* ---- errors ---- */
+
+void *fv_raise(fv_ctx *c, fv_status code, const char *fmt, ...)
+{
+    if (c->err.code) return NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(c->err.text, sizeof c->err.text, fmt, ap);
+    va_end(ap);
+    c->err.code = code;
+    return NULL;
+}
+
+bool fv__failed(fv_ctx *c)
+{
+    if (!c->err.code && c->stream.err.code) c->err = c->stream.err;
+    return c->err.code != FV_OK;
+}
+
+fv_status fv_ctx_status(fv_ctx *c)
+{
+    c->dev->backend->sync(&c->stream);
+    fv__failed(c);
+    return c->err.code;
+}
+
+const fv_err *fv_ctx_err(const fv_ctx *c) { return &c->err; }
+
+/* ---- settings ---- */
+
+void fv_ctx_set_train(fv_ctx *c, bool train) { c->train = train; }
+void fv_ctx_set_record(fv_ctx *c, bool record) { c->record = record; }
+bool fv_ctx_training(const fv_ctx *c) { return c->train; }
+fv_device *fv_ctx_device(const fv_ctx *c) { return c->dev; }
+size_t fv_ctx_bytes(const fv_ctx *c) { return c->host.total + c->data.total + c->stream.work_bytes; }
+fv_stream *fv_ctx_stream(fv_ctx *c) { return &c->stream; }
+
+fv_rng fv_next_rng(fv_ctx *c) { return (fv_rng){.seed = c->seed, .site = c->site++, .step = c->step}; }
+uint64_t fv_rng_site(const fv_ctx *c) { return c->site; }
+void fv_rng_set_site(fv_ctx *c, uint64_t site) { c->site = site; }
+
+/* ---- kernels ---- */
+
+const fv_kernels *fv_kernels_of(fv_ctx *c, fv_dtype t)
+{
+    if ((unsigned)t < FV_FLOATS && c->dev->k[t]) return c->dev->k[t];
+    return fv_raise(c, FV_EDTYPE, "%s does not compute in %s", fv_device_name(c->dev), fv_dtype_name(t));
+}
+
+bool fv_need(fv_ctx *c, bool have, const char *kernel, fv_dtype t)
+{
+    if (!have) fv_raise(c, FV_EMISSING, "%s: %s has no kernel for %s", kernel, fv_device_name(c->dev), fv_dtype_name(t));
+    return have;
+}
+
+bool fv_same_dtype(fv_ctx *c, const char *op, const fv_tensor *a, const fv_tensor *b)
+{
+    if (!a || !b) return false;
+    if (a->dtype == b->dtype && (unsigned)a->dtype < FV_FLOATS) return true;
+    fv_raise(c, FV_EDTYPE, "%s: %s and %s are not of one float dtype", op, fv_desc(a).s, fv_desc(b).s);
+    return false;
+}
+
+/* ---- marks ---- */
+
+fv_mark fv_mark_here(fv_ctx *c) { return (fv_mark){c->data.at, c->data.used}; }
+
+fv_tensor *fv_keep(fv_ctx *c, fv_mark mark, fv_tensor *x)
+{
+    if (!x || c->record || fv__failed(c)) return x;
+    bool stays = fv__arena_before(&c->data, x->data, mark);
+    fv__arena_rewind(&c->data, mark);
+    if (stays) return x;
+    size_t bytes = fv__tensor_bytes(x->dtype, fv_len(x));
+    void *to = fv__arena_take(&c->data, bytes); /* cannot fail: x itself lies at or behind this place */
+    if (to != x->data) c->dev->backend->move(&c->stream, to, x->data, bytes);
+    x->data = to;
+    x->base = NULL;
+    return x;
+}
+
+/* ---- taps ---- */
+
+void fv_ctx_set_tap(fv_ctx *c, fv_tap_fn *fn, void *user)
+{
+    c->tap = fn;
+    c->tap_user = user;
+}
+
+void fv_tap(fv_ctx *c, const char *site, const char *name, const void *what)
+{
+    if (c->tap && what && !fv__failed(c)) c->tap(c->tap_user, c, site, name, what);
+}

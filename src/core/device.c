@@ -1,0 +1,105 @@
+/* device.c - opening a device by name, dtypes, and what every stream has. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core.h"
+
+/* ---- dtypes ---- */
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[FV_DTYPES] = {
+    [FV_F32] = {"f32", 4}, [FV_F64] = {"f64", 8}, [FV_BF16] = {"bf16", 2}, [FV_F16] = {"f16", 2},
+    [FV_I32] = {"i32", 4}, [FV_U8] = {"u8", 1},   [FV_Q8] = {"q8", 0},     [FV_Q4] = {"q4", 0},
+};
+
+const char *fv_dtype_name(fv_dtype t) { return (unsigned)t < FV_DTYPES ? dtypes[t].name : "?"; }
+
+size_t fv_dtype_size(fv_dtype t) { return (unsigned)t < FV_DTYPES ? dtypes[t].size : 0; }
+
+bool fv_dtype_parse(fv_dtype *out, const char *name)
+{
+    for (int i = 0; i < FV_DTYPES; i++)
+        if (!strcmp(dtypes[i].name, name)) {
+            *out = (fv_dtype)i;
+            return true;
+        }
+    return false;
+}
+
+/* ---- devices ---- */
+
+fv_status fv_device_open(fv_device **out, const char *name, fv_device_opt opt, fv_err *e)
+{
+    *out = NULL;
+    if (opt.threads < 0 || opt.threads > 4096) return fv_fail(e, FV_EARG, "device %s: %d threads, expected 0 to 4096", name, opt.threads);
+    bool cuda = !strncmp(name, "cuda", 4) && (!name[4] || name[4] == ':');
+    if (cuda) return fv_fail(e, FV_EDEVICE, "device %s: this build has no CUDA backend", name);
+    if (strcmp(name, "cpu")) return fv_fail(e, FV_EDEVICE, "device %s: unknown, expected cpu or cuda", name);
+
+    fv_device *d = fv__alloc(opt.env, sizeof *d);
+    if (!d) return fv_fail(e, FV_ENOMEM, "device %s: out of memory", name);
+    if (opt.env) d->env = *opt.env;
+    fv_status st = fv__cpu_open(d, opt, e);
+    if (st) {
+        fv__free(opt.env, d, sizeof *d);
+        return st;
+    }
+    *out = d;
+    return FV_OK;
+}
+
+void fv_device_close(fv_device *d)
+{
+    if (!d) return;
+    fv_env env = d->env;
+    d->backend->close(d);
+    fv__free(&env, d, sizeof *d);
+}
+
+const char *fv_device_name(const fv_device *d) { return d->backend->name; }
+const char *fv_device_level(const fv_device *d) { return d->level; }
+int fv_device_threads(const fv_device *d) { return d->threads; }
+const fv_env *fv_device_env(const fv_device *d) { return &d->env; }
+
+/* ---- streams ---- */
+
+fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e)
+{
+    *s = (fv_stream){.dev = d, .threads = threads > 0 ? threads : d->threads};
+    return d->backend->stream_open ? d->backend->stream_open(s, e) : FV_OK;
+}
+
+void fv__stream_close(fv_stream *s)
+{
+    if (!s->dev) return;
+    const fv_backend *b = s->dev->backend;
+    b->sync(s);
+    if (s->work) b->release(s->dev, s->work, s->work_bytes);
+    if (b->stream_close) b->stream_close(s);
+    *s = (fv_stream){0};
+}
+
+void *fv_stream_work(fv_stream *s, size_t bytes)
+{
+    if (bytes <= s->work_bytes) return s->work;
+    const fv_backend *b = s->dev->backend;
+    size_t size = bytes + bytes / 4; /* a little more, so that slowly growing shapes do not come back each time */
+    b->sync(s);
+    if (s->work) b->release(s->dev, s->work, s->work_bytes);
+    s->work = b->alloc(s->dev, size);
+    s->work_bytes = s->work ? size : 0;
+    if (!s->work) fv_stream_fail(s, FV_ENOMEM, "out of memory: %zu bytes of workspace", size);
+    return s->work;
+}
+
+void fv_stream_fail(fv_stream *s, fv_status code, const char *fmt, ...)
+{
+    if (s->err.code) return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(s->err.text, sizeof s->err.text, fmt, ap);
+    va_end(ap);
+    s->err.code = code;
+}

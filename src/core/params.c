@@ -1,0 +1,296 @@
+/* params.c - named parameters in one flat block, their gradients in a second.
+ *
+ * Declared first (names, shapes), given memory once: optimisers, checkpoints and all-reduce then see one array.
+ * Clearing gradients only marks them: the next backward writes where it would have added, and whoever reads the flat
+ * block finds zeros where nothing arrived. */
+#include <math.h>
+#include <stdio.h>
+
+#include "core.h"
+
+#define ALIGN_ELEMENTS 64 /* each parameter starts at a multiple of this many elements */
+
+typedef struct entry {
+    fv_tensor tensor;
+    fv_init init;
+    int64_t offset; /* elements into the flat block */
+    char name[];
+} entry;
+
+struct fv_params {
+    fv_env env;
+    fv_device *dev;
+    fv_stream stream;
+    entry **list;
+    size_t n, room;
+    int64_t elements; /* of the flat block */
+    fv_dtype dtype;
+    void *data;
+    void *grad;
+    fv_err err; /* of a declaration */
+};
+
+static int64_t round_up(int64_t n) { return (n + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS; }
+static fv_dtype grad_type(const fv_params *p) { return p->dtype == FV_F64 ? FV_F64 : FV_F32; }
+static bool begins(const char *s, const char *prefix) { return !strncmp(s, prefix, strlen(prefix)); }
+
+fv_status fv_params_new(fv_params **out, const fv_env *env, fv_err *e)
+{
+    fv_params *p = fv__alloc(env, sizeof *p);
+    *out = p;
+    if (!p) return fv_fail(e, FV_ENOMEM, "parameters: out of memory");
+    if (env) p->env = *env;
+    return FV_OK;
+}
+
+void fv_params_free(fv_params *p)
+{
+    if (!p) return;
+    fv_env env = p->env;
+    for (size_t i = 0; i < p->n; i++) fv__free(&env, p->list[i], sizeof(entry) + strlen(p->list[i]->name) + 1);
+    fv__free(&env, p->list, p->room);
+    if (p->dev) {
+        fv__stream_close(&p->stream);
+        const fv_backend *b = p->dev->backend;
+        if (p->data) b->release(p->dev, p->data, fv__tensor_bytes(p->dtype, p->elements));
+        if (p->grad) b->release(p->dev, p->grad, fv__tensor_bytes(grad_type(p), p->elements));
+    }
+    fv__free(&env, p, sizeof *p);
+}
+
+/* ---- declaring ---- */
+
+static bool shape_ok(fv_shape s)
+{
+    int64_t n = 1;
+    if (s.n < 0 || s.n > FV_MAX_DIM) return false;
+    for (int i = 0; i < s.n; i++)
+        if (s.d[i] < 1 || !fv__mul_i64(&n, n, s.d[i])) return false;
+    return n < INT64_MAX / 16;
+}
+
+fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...)
+{
+    char name[256];
+    va_list ap;
+    va_start(ap, fmt);
+    int len = vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    if (p->err.code) return NULL;
+
+    fv_tensor bad = {.shape = s};
+    if (p->data)
+        fv_fail(&p->err, FV_ESTATE, "parameter %s: declared after fv_params_alloc", name);
+    else if (len < 1 || (size_t)len >= sizeof name)
+        fv_fail(&p->err, FV_EARG, "parameter %.60s...: the name has %d bytes, expected 1 to %zu", name, len, sizeof name - 1);
+    else if (!shape_ok(s))
+        fv_fail(&p->err, FV_ESHAPE, "parameter %s: cannot have the shape %s", name, s.n <= FV_MAX_DIM ? fv_desc(&bad).s : "(too many axes)");
+    else if (fv_params_find(p, name))
+        fv_fail(&p->err, FV_ESTATE, "parameter %s: declared twice", name);
+    if (p->err.code) return NULL;
+
+    void *list = p->list;
+    entry *t = fv__alloc(&p->env, sizeof *t + (size_t)len + 1);
+    if (!t || !fv__grow(&p->env, &list, &p->room, (p->n + 1) * sizeof *p->list)) {
+        fv__free(&p->env, t, sizeof *t + (size_t)len + 1);
+        fv_fail(&p->err, FV_ENOMEM, "parameter %s: out of memory", name);
+        return NULL;
+    }
+    memcpy(t->name, name, (size_t)len + 1);
+    t->tensor = (fv_tensor){.shape = s, .is_param = true, .held = true, .name = t->name};
+    t->init = init;
+    t->offset = p->elements;
+    p->elements += round_up(fv_shape_len(s));
+    p->list = list;
+    p->list[p->n++] = t;
+    return &t->tensor;
+}
+
+static void *flat(fv_params *p, fv_dtype t)
+{
+    size_t bytes = fv__tensor_bytes(t, p->elements);
+    void *data = p->dev->backend->alloc(p->dev, bytes);
+    if (data) p->dev->backend->zero(&p->stream, data, bytes);
+    return data;
+}
+
+fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train, fv_err *e)
+{
+    if (p->err.code) return fv_fail(e, p->err.code, "%s", p->err.text);
+    if (p->data) return fv_fail(e, FV_ESTATE, "parameters: allocated twice");
+    if (!p->n) return fv_fail(e, FV_ESTATE, "parameters: none declared");
+    if ((unsigned)dtype >= FV_FLOATS || !d->k[dtype])
+        return fv_fail(e, FV_EDTYPE, "parameters: %s does not compute in %s", fv_device_name(d), fv_dtype_name(dtype));
+    fv_status st = fv__stream_open(&p->stream, d, 0, e);
+    if (st) return st;
+    p->dev = d;
+    p->dtype = dtype;
+    p->data = flat(p, dtype);
+    if (train && p->data) p->grad = flat(p, grad_type(p));
+    if (!p->data || (train && !p->grad))
+        return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s", (long long)p->elements, fv_dtype_name(dtype));
+    for (size_t i = 0; i < p->n; i++) {
+        entry *t = p->list[i];
+        t->tensor.dtype = dtype;
+        t->tensor.data = (char *)p->data + fv__tensor_bytes(dtype, t->offset);
+        if (p->grad) t->tensor.grad = (char *)p->grad + fv__tensor_bytes(grad_type(p), t->offset);
+        t->tensor.wants_grad = train && !t->init.buffer;
+    }
+    return FV_OK;
+}
+
+/* ---- finding ---- */
+
+int fv_params_count(const fv_params *p) { return (int)p->n; }
+
+fv_tensor *fv_params_at(const fv_params *p, int i) { return i >= 0 && (size_t)i < p->n ? &p->list[i]->tensor : NULL; }
+
+fv_tensor *fv_params_find(const fv_params *p, const char *name)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if (!strcmp(p->list[i]->name, name)) return &p->list[i]->tensor;
+    return NULL;
+}
+
+int64_t fv_params_elements(const fv_params *p, const char *prefix)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < p->n; i++)
+        if (begins(p->list[i]->name, prefix)) n += fv_len(&p->list[i]->tensor);
+    return n;
+}
+
+int fv_params_train(fv_params *p, const char *prefix, bool on)
+{
+    int n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        entry *t = p->list[i];
+        if (!begins(t->name, prefix)) continue;
+        t->tensor.wants_grad = on && p->grad && !t->init.buffer;
+        n++;
+    }
+    return n;
+}
+
+/* ---- values ---- */
+
+static fv_status same_size(const fv_tensor *t, int64_t n, fv_err *e)
+{
+    if (n == fv_len(t)) return FV_OK;
+    return fv_fail(e, FV_ESHAPE, "parameter %s: %lld numbers for %s", t->name, (long long)n, fv_desc(t).s);
+}
+
+static fv_status finish(fv_params *p, fv_err *e)
+{
+    p->dev->backend->sync(&p->stream);
+    fv_err err = p->stream.err;
+    p->stream.err = (fv_err){0};
+    return err.code ? fv_fail(e, err.code, "%s", err.text) : FV_OK;
+}
+
+fv_status fv_params_set(fv_params *p, fv_tensor *t, const float *host, int64_t n, fv_err *e)
+{
+    fv_status st = p->data ? same_size(t, n, e) : fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    if (st) return st;
+    const fv_backend *b = p->dev->backend;
+    if (p->dtype == FV_F32) {
+        b->upload(&p->stream, t->data, host, fv__tensor_bytes(FV_F32, n));
+    } else {
+        float *tmp = fv_stream_work(&p->stream, fv__tensor_bytes(FV_F32, n));
+        if (!tmp) return finish(p, e);
+        b->upload(&p->stream, tmp, host, fv__tensor_bytes(FV_F32, n));
+        p->dev->k[FV_F32]->cast(&p->stream, (fv_sink){.data = t->data, .dtype = p->dtype}, tmp, n);
+    }
+    return finish(p, e);
+}
+
+static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, int64_t n, fv_err *e)
+{
+    const void *at = src;
+    if (from != FV_F32) {
+        float *tmp = fv_stream_work(&p->stream, fv__tensor_bytes(FV_F32, n));
+        if (!tmp) return finish(p, e);
+        p->dev->k[from]->cast(&p->stream, (fv_sink){.data = tmp, .dtype = FV_F32}, src, n);
+        at = tmp;
+    }
+    p->dev->backend->download(&p->stream, host, at, fv__tensor_bytes(FV_F32, n));
+    return finish(p, e);
+}
+
+fv_status fv_params_get(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
+{
+    fv_status st = p->data ? same_size(t, n, e) : fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    return st ? st : get(p, t->data, p->dtype, host, n, e);
+}
+
+fv_status fv_params_get_grad(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
+{
+    fv_status st = p->grad ? same_size(t, n, e) : fv_fail(e, FV_ESTATE, "parameters: allocated without gradients");
+    if (st) return st;
+    if (t->has_grad) return get(p, t->grad, grad_type(p), host, n, e);
+    memset(host, 0, (size_t)n * sizeof *host);
+    return FV_OK;
+}
+
+void fv_params_zero_grad(fv_params *p)
+{
+    for (size_t i = 0; i < p->n; i++) p->list[i]->tensor.has_grad = false;
+}
+
+void *fv_params_data(const fv_params *p, int64_t *n)
+{
+    *n = p->elements;
+    return p->data;
+}
+
+void *fv_params_grad(fv_params *p, int64_t *n)
+{
+    *n = p->elements;
+    for (size_t i = 0; p->grad && i < p->n; i++) {
+        fv_tensor *t = &p->list[i]->tensor;
+        if (!t->has_grad) p->dev->backend->zero(&p->stream, t->grad, fv__tensor_bytes(grad_type(p), fv_len(t)));
+        t->has_grad = true;
+    }
+    if (p->grad) p->dev->backend->sync(&p->stream);
+    return p->grad;
+}
+
+/* ---- first values ---- */
+
+/* Element i of one parameter: two words make one uniform or, by Box-Muller, one normal number. */
+static float draw(fv_init init, double bound, uint64_t seed, uint64_t site, uint64_t i)
+{
+    uint32_t w[4];
+    fv_philox(w, seed, site, 0, i);
+    double u = ((double)w[0] + 0.5) * 0x1p-32, v = ((double)w[1] + 0.5) * 0x1p-32;
+    if (init.kind == FV_INIT_NORMAL) return (float)(bound * sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
+    return (float)(bound * (2.0 * u - 1.0));
+}
+
+/* The half-width, or standard deviation, of what is drawn.  Xavier: rows are outputs, all other axes inputs. */
+static double spread(fv_init init, const fv_tensor *t)
+{
+    double scale = init.scale != 0 ? init.scale : 1.0;
+    if (init.kind != FV_INIT_XAVIER) return scale;
+    double out = t->shape.n ? (double)t->shape.d[0] : 1.0, in = (double)fv_len(t) / out;
+    return scale * sqrt(6.0 / (in + out));
+}
+
+fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)
+{
+    if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    for (size_t i = 0; i < p->n; i++) {
+        entry *t = p->list[i];
+        int64_t n = fv_len(&t->tensor);
+        size_t bytes = (size_t)n * sizeof(float);
+        float *host = fv__alloc(&p->env, bytes);
+        if (!host) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
+        double bound = spread(t->init, &t->tensor);
+        for (int64_t j = 0; j < n && t->init.kind != FV_INIT_ZERO; j++)
+            host[j] = t->init.kind == FV_INIT_ONE ? 1.0f : draw(t->init, bound, seed, i, (uint64_t)j);
+        fv_status st = fv_params_set(p, &t->tensor, host, n, e);
+        fv__free(&p->env, host, bytes);
+        if (st) return st;
+    }
+    return FV_OK;
+}

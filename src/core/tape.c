@@ -1,0 +1,148 @@
+/* tape.c - recording ops and running them backwards.
+ *
+ * Nodes form a list, newest first; backward walks it once.  When a node has run, nothing that is still to come can
+ * need its output or that output's gradient: everything that read them was recorded later, so has run already.
+ * Their memory is handed to the gradients that follow, which keeps the peak near that of the forward pass alone. */
+#include "core.h"
+
+void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ctx *, fv_node *), fv_tensor *y, int n_in,
+                  fv_tensor **in)
+{
+    bool wanted = false;
+    if (!y || !c->record || fv__failed(c)) return NULL;
+    for (int i = 0; i < n_in; i++) wanted = wanted || (in[i] && in[i]->wants_grad);
+    if (!wanted) return NULL;
+    if (!backward)
+        return fv_raise(c, FV_ESTATE, "%s has no gradient, but its input wants one; fv_detach the input if that is meant", op);
+
+    size_t at = (size + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
+    fv_node *n = fv__arena_take(&c->host, at + (size_t)n_in * sizeof *in);
+    if (!n) return fv_raise(c, FV_ENOMEM, "%s: out of memory", op);
+    memset(n, 0, size);
+    n->in = (fv_tensor **)(void *)((char *)n + at);
+    memcpy(n->in, in, (size_t)n_in * sizeof *in);
+    n->n_in = n_in;
+    n->backward = backward;
+    n->y = y;
+    n->prev = c->tape;
+    c->tape = n;
+    y->wants_grad = true;
+    return n;
+}
+
+/* ---- memory that comes free on the way back ---- */
+
+void fv__block_give(fv_ctx *c, void *data, size_t bytes)
+{
+    void *array = c->spare;
+    if (!data || !bytes) return;
+    if (!fv__grow(&c->dev->env, &array, &c->spare_room, (c->n_spare + 1) * sizeof *c->spare)) return; /* only less reuse */
+    c->spare = array;
+    c->spare[c->n_spare++] = (fv_block){data, bytes};
+}
+
+/* The smallest block that fits and wastes at most an eighth, else fresh memory. */
+void *fv__block_take(fv_ctx *c, size_t bytes)
+{
+    size_t best = c->n_spare;
+    for (size_t i = 0; i < c->n_spare; i++) {
+        size_t have = c->spare[i].bytes;
+        if (have >= bytes && have - bytes <= bytes / 8 && (best == c->n_spare || have < c->spare[best].bytes)) best = i;
+    }
+    if (best == c->n_spare) {
+        void *p = fv__arena_take(&c->data, bytes);
+        return p ? p : fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a gradient, %zu held", bytes, c->data.total);
+    }
+    void *p = c->spare[best].data;
+    c->spare[best] = c->spare[--c->n_spare];
+    return p;
+}
+
+fv_dtype fv__grad_dtype(const fv_tensor *t)
+{
+    return t->is_param && t->dtype != FV_F64 ? FV_F32 : t->dtype;
+}
+
+static size_t grad_bytes(const fv_tensor *t) { return fv__tensor_bytes(fv__grad_dtype(t), fv_len(t)); }
+
+fv_sink fv_grad(fv_ctx *c, fv_tensor *t)
+{
+    if (!t || !t->wants_grad || fv__failed(c)) return (fv_sink){0};
+    if (!t->grad) t->grad = fv__block_take(c, grad_bytes(t));
+    fv_sink s = {.data = t->grad, .dtype = fv__grad_dtype(t), .add = t->has_grad};
+    t->has_grad = t->grad != NULL;
+    return s;
+}
+
+void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
+{
+    fv_tensor *y = n->y;
+    if (!x || !x->wants_grad || fv__failed(c)) return;
+    if (!x->grad && !y->held && y->dtype == x->dtype && fv_len(x) == fv_len(y)) {
+        x->grad = y->grad;
+        x->has_grad = true;
+        y->grad = NULL;
+        y->has_grad = false;
+        return;
+    }
+    const fv_kernels *k = fv_kernels_of(c, y->dtype);
+    if (k && fv_need(c, k->cast, "cast", y->dtype)) k->cast(&c->stream, fv_grad(c, x), y->grad, fv_len(y));
+}
+
+static void release(fv_ctx *c, fv_node *n)
+{
+    fv_tensor *y = n->y;
+    if (n->temp) fv__block_give(c, n->temp, n->temp_bytes);
+    if (y->held) return;
+    if (y->grad) fv__block_give(c, y->grad, grad_bytes(y));
+    y->grad = NULL;
+    y->has_grad = false;
+    if (y->base) return;
+    fv__block_give(c, y->data, fv__tensor_bytes(y->dtype, fv_len(y)));
+    y->released = true;
+}
+
+static fv_status run(fv_ctx *c, fv_tensor *y)
+{
+    for (fv_node *n = c->tape; n && !fv__failed(c); n = n->prev) {
+        if (n->y->has_grad) n->backward(c, n);
+        if (n->y != y) release(c, n);
+    }
+    c->tape = NULL;
+    fv__failed(c);
+    return c->err.code;
+}
+
+/* True when y can be differentiated; its gradient is then ready to be written. */
+static bool start(fv_ctx *c, fv_tensor *y)
+{
+    if (!y || fv__failed(c)) return false;
+    if (!y->wants_grad || !c->tape)
+        fv_raise(c, FV_ESTATE, "backward: nothing that leads to %s was recorded", fv_desc(y).s);
+    else
+        fv_grad(c, y);
+    return !c->err.code;
+}
+
+fv_status fv_backward(fv_ctx *c, fv_tensor *loss)
+{
+    if (loss && fv_len(loss) != 1) fv_raise(c, FV_ESHAPE, "backward: the loss is %s, expected one number", fv_desc(loss).s);
+    if (!start(c, loss)) return c->err.code;
+    const fv_kernels *k = fv_kernels_of(c, loss->dtype);
+    if (!k || !fv_need(c, k->fill, "fill", loss->dtype)) return c->err.code;
+    k->fill(&c->stream, loss->grad, 1.0f, 1);
+    return run(c, loss);
+}
+
+fv_status fv_backward_from(fv_ctx *c, fv_tensor *y, const float *dy)
+{
+    if (!start(c, y)) return c->err.code;
+    fv_mark mark = fv_mark_here(c);
+    float *t = fv_scratch(c, FV_F32, fv_len(y));
+    const fv_kernels *k = fv_kernels_of(c, FV_F32);
+    if (!t || !k || !fv_need(c, k->cast, "cast", FV_F32)) return c->err.code;
+    c->dev->backend->upload(&c->stream, t, dy, fv__tensor_bytes(FV_F32, fv_len(y)));
+    k->cast(&c->stream, (fv_sink){.data = y->grad, .dtype = y->dtype}, t, fv_len(y));
+    fv__arena_rewind(&c->data, mark);
+    return run(c, y);
+}
