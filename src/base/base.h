@@ -38,8 +38,7 @@ void fv__buf_free(fv_buf *b);
 /* ---- strings ---- */
 
 char *fv__strdup(const fv_env *env, const char *s); /* free with fv__free(env, p, strlen(p) + 1) */
-/* The entry of list (ending in NULL) nearest to word by edit distance, or NULL if none is near: for "did you mean". */
-const char *fv__nearest(const char *word, const char *const *list);
+static inline const char *fv__nearest(const char *word, const char *const *list) { return fv_nearest(word, list); }
 
 /* Length of the valid UTF-8 sequence at s (1..4, at most n bytes), or 0; *cp gets the code point. */
 int fv__utf8_get(uint32_t *cp, const char *s, size_t n);

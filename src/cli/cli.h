@@ -1,0 +1,110 @@
+/* cli.h - what a command of the program is made of.
+ *
+ * A command is one file with one cli_command: what it does, its options, examples and a function.  The same
+ * tables drive the parser, --help, the manual pages and the shell completions, so they cannot disagree.  To add a
+ * command, write its file and add it to the table in commands.c.
+ *
+ * Results go to standard output, messages to standard error.  A command exits with CLI_OK, with CLI_FAILED
+ * when the work could not be done, or with CLI_USAGE when it was called wrongly.  It prints only once it can no
+ * longer fail, so a failed command writes nothing. */
+#ifndef FOVEA_CLI_H
+#define FOVEA_CLI_H
+
+#include <stddef.h>
+
+#include "fovea/fovea.h"
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+typedef enum cli_kind {
+    CLI_IS_FLAG,  /* bool */
+    CLI_IS_INT,   /* int64_t */
+    CLI_IS_REAL,  /* double */
+    CLI_IS_TEXT,  /* const char *, NULL when absent */
+    CLI_IS_FILE,  /* likewise; completed as a file name */
+    CLI_IS_DIR,   /* likewise; completed as a directory */
+    CLI_IS_CHOICE /* int, an index into words */
+} cli_kind;
+
+typedef struct cli_option {
+    const char *name; /* "causal" for --causal */
+    char letter;      /* 'c' for -c, or 0 */
+    cli_kind kind;
+    size_t at;                /* where the value goes in the command's struct */
+    const char *value;        /* what the value is called in the help: "N", "FILE" */
+    const char *help;         /* one line or a few; the default is added by itself */
+    double least, greatest;   /* of numbers, both allowed */
+    const char *const *words; /* of a choice, ending in NULL */
+} cli_option;
+
+/* Entries of an option table: CLI_INT(struct, field, letter, name, value, least, greatest, help). */
+#define CLI_FLAG(s, field, letter, name, help) {name, letter, CLI_IS_FLAG, offsetof(s, field), NULL, help, 0, 0, NULL}
+#define CLI_INT(s, field, letter, name, value, least, greatest, help)                                                         \
+    {name, letter, CLI_IS_INT, offsetof(s, field), value, help, least, greatest, NULL}
+#define CLI_REAL(s, field, letter, name, value, least, greatest, help)                                                        \
+    {name, letter, CLI_IS_REAL, offsetof(s, field), value, help, least, greatest, NULL}
+#define CLI_TEXT(s, field, letter, name, value, help)                                                                         \
+    {name, letter, CLI_IS_TEXT, offsetof(s, field), value, help, 0, 0, NULL}
+#define CLI_FILE(s, field, letter, name, value, help)                                                                         \
+    {name, letter, CLI_IS_FILE, offsetof(s, field), value, help, 0, 0, NULL}
+#define CLI_DIR(s, field, letter, name, value, help) {name, letter, CLI_IS_DIR, offsetof(s, field), value, help, 0, 0, NULL}
+#define CLI_CHOICE(s, field, letter, name, words, help)                                                                       \
+    {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words}
+
+typedef struct cli_example {
+    const char *line, *what; /* "fovea attend --causal", "each row sees only the past" */
+} cli_example;
+
+typedef struct cli {
+    const char *name; /* "fovea bench gemm": messages begin with it */
+} cli;
+
+typedef struct cli_command cli_command;
+struct cli_command {
+    const char *name;    /* one word */
+    const char *summary; /* half a line, no full stop */
+    const char *about;   /* paragraphs, an empty line between them; wrapped when printed */
+    const cli_command *const *subs; /* commands below this one, ending in NULL; then there is no run and no options */
+
+    const cli_option *options;   /* ending in {0}; NULL: none */
+    size_t size;                 /* of the struct that holds their values */
+    const void *defaults;        /* such a struct; NULL: all zero */
+    const char *operands;        /* "[FILE]", "COMMAND..."; NULL: none are taken */
+    int min_operands, max_operands;
+    const cli_example *examples; /* ending in {0}; NULL: none */
+
+    /* values: the struct, filled in; returns the exit code. */
+    int (*run)(const cli *c, const void *values, int n, char **operand);
+};
+
+/* The program itself, with all commands below it. */
+extern const cli_command cli_root;
+
+/* ---- for commands ---- */
+
+int cli_fail(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3);  /* "fovea attend: ...", returns CLI_FAILED */
+int cli_usage(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3); /* the same, returns CLI_USAGE */
+int cli_error(const cli *c, const fv_err *e);                      /* the text of e, returns CLI_FAILED */
+
+/* ---- for the program ---- */
+
+/* Follows words down the tree; *n says how many were used.  path (of size bytes) gets "fovea bench gemm". */
+const cli_command *cli_find(char **words, int n_words, int *n, char *path, size_t size);
+const cli_command *cli_sub(const cli_command *parent, const char *name);
+/* The command nearest to a mistyped word, or NULL. */
+const char *cli_nearest_sub(const cli_command *parent, const char *word);
+
+/* Fills in values and moves the operands to the front of argv (*n of them).  *help: --help was among the options. */
+int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char **argv, int *n, bool *help);
+
+/* The texts made from the tables. */
+void cli_print_help(const cli_command *cmd, const char *path);
+void cli_print_man(const cli_command *cmd, const char *path);
+extern const char *const cli_shells[]; /* "none", "bash", "zsh", "fish", NULL */
+void cli_print_completion(int shell);  /* an index into them, not 0 */
+/* How an option's value is written: "N", "f32|bf16"; "" for a flag. */
+void cli_value_text(char *out, size_t size, const cli_option *o);
+/* The option's help and its default, if there is one worth showing. */
+void cli_help_text(char *out, size_t size, const cli_command *cmd, const cli_option *o);
+
+#endif

@@ -1,0 +1,49 @@
+/* commands.c - the table of commands, and the way down to one. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+extern const cli_command info_command, help_command;
+
+static const cli_command *const commands[] = {
+    &info_command,
+    &help_command,
+    NULL,
+};
+
+const cli_command cli_root = {
+    .name = "fovea",
+    .summary = "self-attention in C: compute it, train it, look at it",
+    .about = "fovea is a library and a program for models built on self-attention.  Each command below does one thing; "
+             "\"fovea help COMMAND\" explains it and shows examples.\n\n"
+             "The environment variable FOVEA_CPU forces the kernels of one instruction level (\"fovea info\" lists them).",
+    .subs = commands,
+};
+
+const cli_command *cli_sub(const cli_command *parent, const char *name)
+{
+    for (const cli_command *const *s = parent->subs; s && *s; s++)
+        if (!strcmp((*s)->name, name)) return *s;
+    return NULL;
+}
+
+const char *cli_nearest_sub(const cli_command *parent, const char *word)
+{
+    const char *names[64];
+    size_t n = 0;
+    for (const cli_command *const *s = parent->subs; s && *s && n < 63; s++) names[n++] = (*s)->name;
+    names[n] = NULL;
+    return fv_nearest(word, names);
+}
+
+const cli_command *cli_find(char **words, int n_words, int *n, char *path, size_t size)
+{
+    const cli_command *cmd = &cli_root, *next;
+    size_t used = (size_t)snprintf(path, size, "%s", cmd->name);
+    for (*n = 0; *n < n_words && (next = cli_sub(cmd, words[*n])); ++*n) {
+        cmd = next;
+        if (used < size) used += (size_t)snprintf(path + used, size - used, " %s", cmd->name);
+    }
+    return cmd;
+}

@@ -1,0 +1,148 @@
+/* options.c - parsing: --name=value, --name value, -n value, -nvalue, -ab for flags, -- ends the options. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const cli_option *by_name(const cli_command *cmd, const char *name, size_t len)
+{
+    for (const cli_option *o = cmd->options; o && o->name; o++)
+        if (!strncmp(o->name, name, len) && !o->name[len]) return o;
+    return NULL;
+}
+
+static const cli_option *by_letter(const cli_command *cmd, char letter)
+{
+    for (const cli_option *o = cmd->options; o && o->name; o++)
+        if (o->letter == letter) return o;
+    return NULL;
+}
+
+static int unknown(const cli *c, const cli_command *cmd, const char *name, size_t len)
+{
+    const char *names[64] = {"help"};
+    char word[64];
+    size_t n = 1;
+    for (const cli_option *o = cmd->options; o && o->name && n < 63; o++) names[n++] = o->name;
+    names[n] = NULL;
+    snprintf(word, sizeof word, "%.*s", (int)len, name);
+    const char *near = fv_nearest(word, names);
+    if (near) return cli_usage(c, "unknown option '--%s'; did you mean '--%s'?", word, near);
+    return cli_usage(c, "unknown option '--%s'; see '%s --help'", word, c->name);
+}
+
+static int store_number(const cli *c, const cli_option *o, void *at, const char *value)
+{
+    char *end;
+    errno = 0;
+    if (o->kind == CLI_IS_INT) {
+        int64_t x = strtoll(value, &end, 10);
+        if (end == value || *end || errno || (double)x < o->least || (double)x > o->greatest)
+            return cli_usage(c, "--%s wants a whole number from %.0f to %.0f, not '%s'", o->name, o->least, o->greatest, value);
+        *(int64_t *)at = x;
+    } else {
+        double x = strtod(value, &end);
+        if (end == value || *end || isnan(x) || x < o->least || x > o->greatest)
+            return cli_usage(c, "--%s wants a number from %g to %g, not '%s'", o->name, o->least, o->greatest, value);
+        *(double *)at = x;
+    }
+    return CLI_OK;
+}
+
+static int store_choice(const cli *c, const cli_option *o, void *at, const char *value)
+{
+    char all[256];
+    for (int i = 0; o->words[i]; i++)
+        if (!strcmp(o->words[i], value)) {
+            *(int *)at = i;
+            return CLI_OK;
+        }
+    cli_value_text(all, sizeof all, o);
+    return cli_usage(c, "--%s wants one of %s, not '%s'", o->name, all, value);
+}
+
+static int store(const cli *c, const cli_option *o, void *values, const char *value)
+{
+    void *at = (char *)values + o->at;
+    switch (o->kind) {
+    case CLI_IS_FLAG: *(bool *)at = true; return CLI_OK;
+    case CLI_IS_INT:
+    case CLI_IS_REAL: return store_number(c, o, at, value);
+    case CLI_IS_CHOICE: return store_choice(c, o, at, value);
+    default: *(const char **)at = value; return CLI_OK;
+    }
+}
+
+/* One "--..." argument; *used counts the arguments it took. */
+static int parse_long(const cli *c, const cli_command *cmd, void *values, char **argv, int *used, bool *help)
+{
+    const char *name = argv[0] + 2, *value = strchr(name, '=');
+    size_t len = value ? (size_t)(value - name) : strlen(name);
+    const cli_option *o = by_name(cmd, name, len);
+    *used = 1;
+    if (!o && !strcmp(name, "help")) {
+        *help = true;
+        return CLI_OK;
+    }
+    if (!o) return unknown(c, cmd, name, len);
+    if (value && o->kind == CLI_IS_FLAG) return cli_usage(c, "--%s takes no value", o->name);
+    if (value)
+        value++;
+    else if (o->kind != CLI_IS_FLAG) {
+        char what[256];
+        cli_value_text(what, sizeof what, o);
+        if (!argv[1]) return cli_usage(c, "--%s needs a value: %s", o->name, what);
+        value = argv[1];
+        *used = 2;
+    }
+    return store(c, o, values, value);
+}
+
+/* One "-..." argument: flags in a row, the last of them may take a value. */
+static int parse_short(const cli *c, const cli_command *cmd, void *values, char **argv, int *used, bool *help)
+{
+    *used = 1;
+    for (const char *p = argv[0] + 1; *p; p++) {
+        const cli_option *o = by_letter(cmd, *p);
+        if (!o && *p == 'h') {
+            *help = true;
+            return CLI_OK;
+        }
+        if (!o) return cli_usage(c, "unknown option '-%c'; see '%s --help'", *p, c->name);
+        const char *value = NULL;
+        if (o->kind != CLI_IS_FLAG) {
+            value = p[1] ? p + 1 : argv[1];
+            if (!value) return cli_usage(c, "-%c needs a value", *p);
+            if (!p[1]) *used = 2;
+        }
+        int code = store(c, o, values, value);
+        if (code || value) return code;
+    }
+    return CLI_OK;
+}
+
+int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char **argv, int *n, bool *help)
+{
+    *n = 0;
+    for (int i = 0, used; i < argc; i += used) {
+        int code = CLI_OK;
+        used = 1;
+        if (!strcmp(argv[i], "--")) {
+            while (++i < argc) argv[(*n)++] = argv[i];
+            break;
+        }
+        if (!strncmp(argv[i], "--", 2))
+            code = parse_long(c, cmd, values, argv + i, &used, help);
+        else if (argv[i][0] == '-' && argv[i][1])
+            code = parse_short(c, cmd, values, argv + i, &used, help);
+        else
+            argv[(*n)++] = argv[i];
+        if (code || *help) return code;
+    }
+    if (*n > cmd->max_operands) return cli_usage(c, "'%s' is one argument too many; see '%s --help'", argv[cmd->max_operands], c->name);
+    if (*n < cmd->min_operands) return cli_usage(c, "an argument is missing: %s %s", c->name, cmd->operands);
+    return CLI_OK;
+}
