@@ -65,7 +65,4 @@ size_t fv__tensor_bytes(fv_dtype t, int64_t n);
 fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e);
 void fv__stream_close(fv_stream *s);
 
-/* Backends, one function each. */
-fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e);
-
 #endif

@@ -1,7 +1,7 @@
 /* device.c - opening a device by name, dtypes, and what every stream has. */
 #include <stdio.h>
-#include <stdlib.h>
 
+#include "backend/backends.h"
 #include "core.h"
 
 /* ---- dtypes ---- */

@@ -15,8 +15,9 @@
 #endif
 #endif
 
+#include "backend/backends.h"
 #include "backend/ref/tables.h"
-#include "core/core.h"
+#include "base/base.h"
 
 #define HUGE_FROM ((size_t)4 << 20) /* ask for huge pages from here on: fewer misses of the TLB in long rows */
 
@@ -127,7 +128,7 @@ static void zero(fv_stream *s, void *dst, size_t bytes)
     if (bytes) memset(dst, 0, bytes);
 }
 
-static void sync(fv_stream *s) { (void)s; }
+static void finish(fv_stream *s) { (void)s; }
 
 static void cpu_close(fv_device *d) { fv__free(&d->env, d->impl, FV_FLOATS * sizeof(fv_kernels)); }
 
@@ -139,7 +140,7 @@ static const fv_backend backend = {
     .download = copy,
     .move = copy,
     .zero = zero,
-    .sync = sync,
+    .sync = finish,
     .close = cpu_close,
 };
 
