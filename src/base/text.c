@@ -4,16 +4,29 @@
 
 #include "base.h"
 
+/* Room for n more bytes and the terminator; the pointer is moved here, so that no address of it is taken. */
+static bool reserve(fv_buf *b, size_t n)
+{
+    size_t want, cap = b->cap;
+    if (!fv__add_size(&want, b->len, n) || !fv__add_size(&want, want, 1)) return false;
+    if (want <= cap) return true;
+    size_t size = cap > want / 2 && cap <= SIZE_MAX / 2 ? cap * 2 : want < 64 ? 64 : want;
+    char *p = fv__alloc(b->env, size);
+    if (!p) return false;
+    if (b->len) memcpy(p, b->data, b->len);
+    fv__free(b->env, b->data, cap);
+    b->data = p;
+    b->cap = size;
+    return true;
+}
+
 void fv__buf_add(fv_buf *b, const void *bytes, size_t n)
 {
-    size_t want;
-    void *p = b->data;
     if (b->failed) return;
-    if (!fv__add_size(&want, b->len, n) || !fv__add_size(&want, want, 1) || !fv__grow(b->env, &p, &b->cap, want)) {
+    if (!reserve(b, n)) {
         b->failed = true;
         return;
     }
-    b->data = p;
     if (n) memcpy(b->data + b->len, bytes, n);
     b->len += n;
     b->data[b->len] = 0;
