@@ -1,0 +1,16 @@
+# The CUDA backend: a shared object of its own, opened when a CUDA device is asked for, so that the library needs no
+# CUDA at run time.  Without sources, nvcc or the wish for it nothing is built and nothing else changes.
+file(GLOB cuda CONFIGURE_DEPENDS src/backend/cuda/*.cu)
+if(FOVEA_CUDA AND cuda)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80 90)
+    endif()
+    enable_language(CUDA)
+    add_library(fovea_cuda MODULE ${cuda})
+    target_include_directories(fovea_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    install(TARGETS fovea_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/fovea)
+  endif()
+endif()
