@@ -21,6 +21,7 @@
 #include <arm_neon.h>
 #define VW 4
 typedef float32x4_t vf;
+typedef uint32x4_t vu;
 typedef uint32x4_t vm; /* a mask: all ones or all zeros in each lane */
 static inline vf v_load(const float *p) { return vld1q_f32(p); }
 static inline void v_store(float *p, vf a) { vst1q_f32(p, a); }
@@ -46,6 +47,22 @@ static inline vf v_ldexp(vf a, vf n)
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vcvtq_s32_f32(n), 23)));
 }
 static inline vf v_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline vf v_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+static inline void v_store_f16(uint16_t *p, vf a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
+static inline void v_store_low16(uint16_t *p, vu a) { vst1_u16(p, vmovn_u32(a)); } /* low halves of the lanes */
+/* *hi:*lo = a * b, lane by lane */
+static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
+{
+    vu p = vreinterpretq_u32_u64(vmull_n_u32(vget_low_u32(a), b));
+    vu q = vreinterpretq_u32_u64(vmull_n_u32(vget_high_u32(a), b));
+    *lo = vuzp1q_u32(p, q);
+    *hi = vuzp2q_u32(p, q);
+}
+/* p[4*i+j] = lane i of the j-th */
+static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
+{
+    vst4q_u32(p, (uint32x4x4_t){{a, b, c, d}});
+}
 
 #elif defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
 #include <immintrin.h>
@@ -74,6 +91,33 @@ static inline vf v_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 static inline vf v_load_bf16(const uint16_t *p)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+static inline vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline void v_store_f16(uint16_t *p, vf a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+typedef uint32_t vu __attribute__((vector_size(64)));
+static inline void v_store_low16(uint16_t *p, vu a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)a)); }
+static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
+{
+    __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
+    __m512i even = _mm512_mul_epu32(x, m), odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
+    *lo = (vu)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+    *hi = (vu)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+}
+static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
+{
+    __m512i ab0 = _mm512_unpacklo_epi32((__m512i)a, (__m512i)b), ab1 = _mm512_unpackhi_epi32((__m512i)a, (__m512i)b);
+    __m512i cd0 = _mm512_unpacklo_epi32((__m512i)c, (__m512i)d), cd1 = _mm512_unpackhi_epi32((__m512i)c, (__m512i)d);
+    __m512i t[4] = {_mm512_unpacklo_epi64(ab0, cd0), _mm512_unpackhi_epi64(ab0, cd0), _mm512_unpacklo_epi64(ab1, cd1),
+                    _mm512_unpackhi_epi64(ab1, cd1)}; /* quarter q of t[j] is lane 4q+j */
+    for (int j = 0; j < 4; j++) {
+        _mm_storeu_si128((__m128i *)(p + 4 * j), _mm512_castsi512_si128(t[j]));
+        _mm_storeu_si128((__m128i *)(p + 16 + 4 * j), _mm512_extracti32x4_epi32(t[j], 1));
+        _mm_storeu_si128((__m128i *)(p + 32 + 4 * j), _mm512_extracti32x4_epi32(t[j], 2));
+        _mm_storeu_si128((__m128i *)(p + 48 + 4 * j), _mm512_extracti32x4_epi32(t[j], 3));
+    }
 }
 
 #elif defined(CPU_AVX2)
@@ -117,6 +161,35 @@ static inline vf v_load_bf16(const uint16_t *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
+static inline vf v_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline void v_store_f16(uint16_t *p, vf a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+typedef uint32_t vu __attribute__((vector_size(32)));
+static inline void v_store_low16(uint16_t *p, vu a)
+{
+    __m256i m = _mm256_and_si256((__m256i)a, _mm256_set1_epi32(0xffff));
+    _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
+}
+static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
+{
+    __m256i m = _mm256_set1_epi32((int)b), x = (__m256i)a;
+    __m256i even = _mm256_mul_epu32(x, m), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
+    *lo = (vu)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *hi = (vu)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
+{
+    __m256i ab0 = _mm256_unpacklo_epi32((__m256i)a, (__m256i)b), ab1 = _mm256_unpackhi_epi32((__m256i)a, (__m256i)b);
+    __m256i cd0 = _mm256_unpacklo_epi32((__m256i)c, (__m256i)d), cd1 = _mm256_unpackhi_epi32((__m256i)c, (__m256i)d);
+    __m256i t[4] = {_mm256_unpacklo_epi64(ab0, cd0), _mm256_unpackhi_epi64(ab0, cd0), _mm256_unpacklo_epi64(ab1, cd1),
+                    _mm256_unpackhi_epi64(ab1, cd1)}; /* half h of t[j] is lane 4h+j */
+    for (int j = 0; j < 4; j++) {
+        _mm_storeu_si128((__m128i *)(p + 4 * j), _mm256_castsi256_si128(t[j]));
+        _mm_storeu_si128((__m128i *)(p + 16 + 4 * j), _mm256_extracti128_si256(t[j], 1));
+    }
+}
 
 #else /* generic: the compiler's own vectors, whatever it makes of them */
 #define VW 4
@@ -136,8 +209,8 @@ static inline vf v_mul(vf a, vf b) { return a * b; }
 static inline vf v_div(vf a, vf b) { return a / b; }
 static inline vf v_sel(vm m, vf a, vf b) { return (vf)((m & (vm)a) | (~m & (vm)b)); }
 static inline vm v_lt(vf a, vf b) { return a < b; }
-static inline vf v_max(vf a, vf b) { return v_sel(a < b, b, a); }
-static inline vf v_min(vf a, vf b) { return v_sel(b < a, b, a); }
+static inline vf v_max(vf a, vf b) { return v_sel(b < a, a, b); } /* a NaN in b is kept, as everywhere */
+static inline vf v_min(vf a, vf b) { return v_sel(a < b, a, b); }
 static inline vf v_sqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
 static inline vf v_abs(vf a) { return (vf)((vm)a & 0x7fffffff); }
 static inline vf v_fma(vf a, vf b, vf c) { return a * b + c; }
@@ -155,9 +228,57 @@ static inline vf v_load_bf16(const uint16_t *p)
     vm i = {p[0], p[1], p[2], p[3]};
     return (vf)(i << 16);
 }
+typedef uint32_t vu __attribute__((vector_size(16)));
+static inline vf v_load_f16(const uint16_t *p)
+{
+    vu h = {p[0], p[1], p[2], p[3]}, mag = h & 0x7fff;
+    vu wide = (vu)((vf)(mag << 13) * 0x1p112f); /* a power of two moves the exponent and renormalises subnormals */
+    vu special = (vu)(mag >= 0x7c00);           /* infinities and NaNs: the largest exponent of f32 */
+    return (vf)((special & (mag << 13 | 0x7f800000)) | (~special & wide) | (h & 0x8000) << 16);
+}
+static inline void v_store_f16(uint16_t *p, vf a)
+{
+    vu u = (vu)a, mag = u & 0x7fffffff;
+    vu normal = (mag - 0x38000000 + 0xfff + (mag >> 13 & 1)) >> 13;
+    vu small = (vu)((vf)mag + 0.5f) - 0x3f000000; /* below 2^-14: the addition rounds to multiples of 2^-24 */
+    vu is_small = (vu)(mag < 0x38800000), is_big = (vu)(mag >= 0x477ff000), is_nan = (vu)(mag > 0x7f800000);
+    vu r = (is_small & small) | (~is_small & normal);
+    r = (is_big & 0x7c00) | (~is_big & r);
+    r |= (is_nan & 0x0200) | (u >> 16 & 0x8000);
+    for (int i = 0; i < 4; i++) p[i] = (uint16_t)r[i];
+}
+static inline void v_store_low16(uint16_t *p, vu a)
+{
+    for (int i = 0; i < 4; i++) p[i] = (uint16_t)a[i];
+}
+static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
+{
+    for (int i = 0; i < 4; i++) {
+        uint64_t w = (uint64_t)a[i] * b;
+        (*hi)[i] = (uint32_t)(w >> 32);
+        (*lo)[i] = (uint32_t)w;
+    }
+}
+static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
+{
+    for (int i = 0; i < 4; i++) p[4 * i] = a[i], p[4 * i + 1] = b[i], p[4 * i + 2] = c[i], p[4 * i + 3] = d[i];
+}
 #endif
 
+/* Integer lanes beside the float ones, on the compiler's own operators; (vi)a takes the bits of a. */
+typedef int32_t vi __attribute__((vector_size(4 * VW)));
+
 static inline vf v_zero(void) { return v_set1(0.0f); }
+static inline vf v_neg(vf a) { return v_sub(v_set1(-0.0f), a); }
+static inline vf v_copysign(vf a, vf sign) { return (vf)(((vi)a & 0x7fffffff) | ((vi)sign & (int32_t)0x80000000)); }
+
+/* Rounds to nearest even; a NaN stays one. */
+static inline void v_store_bf16(uint16_t *p, vf a)
+{
+    vu u = (vu)a, nan = (vu)((u & 0x7fffffff) > 0x7f800000);
+    vu r = u + 0x7fff + (u >> 16 & 1);
+    v_store_low16(p, ((nan & (u | 0x400000)) | (~nan & r)) >> 16);
+}
 
 /* The first n < VW lanes; the others read as `fill` and are not written. */
 static inline vf v_load_n(const float *p, int64_t n, float fill)
