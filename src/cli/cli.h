@@ -88,8 +88,14 @@ int cli_error(const cli *c, const fv_err *e);                      /* the text o
 
 /* ---- for the program ---- */
 
-/* Follows words down the tree; *n says how many were used.  path (of size bytes) gets "fovea bench gemm". */
-const cli_command *cli_find(char **words, int n_words, int *n, char *path, size_t size);
+/* Where a command stands in the tree: "fovea bench gemm". */
+typedef struct cli_path {
+    char s[128];
+} cli_path;
+cli_path cli_below(const char *path, const char *name); /* "fovea bench", "gemm" */
+
+/* Follows words down the tree; *n says how many were used. */
+const cli_command *cli_find(char **words, int n_words, int *n, cli_path *path);
 const cli_command *cli_sub(const cli_command *parent, const char *name);
 /* The command nearest to a mistyped word, or NULL. */
 const char *cli_nearest_sub(const cli_command *parent, const char *word);

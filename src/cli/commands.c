@@ -37,13 +37,20 @@ const char *cli_nearest_sub(const cli_command *parent, const char *word)
     return fv_nearest(word, names);
 }
 
-const cli_command *cli_find(char **words, int n_words, int *n, char *path, size_t size)
+cli_path cli_below(const char *path, const char *name)
+{
+    cli_path p;
+    snprintf(p.s, sizeof p.s, "%.80s %.40s", path, name);
+    return p;
+}
+
+const cli_command *cli_find(char **words, int n_words, int *n, cli_path *path)
 {
     const cli_command *cmd = &cli_root, *next;
-    size_t used = (size_t)snprintf(path, size, "%s", cmd->name);
+    *path = (cli_path){"fovea"};
     for (*n = 0; *n < n_words && (next = cli_sub(cmd, words[*n])); ++*n) {
         cmd = next;
-        if (used < size) used += (size_t)snprintf(path + used, size - used, " %s", cmd->name);
+        *path = cli_below(path->s, cmd->name);
     }
     return cmd;
 }

@@ -15,11 +15,7 @@ typedef void visit_fn(const cli_command *cmd, const char *path);
 static void each(const cli_command *cmd, const char *path, visit_fn *visit)
 {
     visit(cmd, path);
-    for (const cli_command *const *s = cmd->subs; s && *s; s++) {
-        char sub[160];
-        snprintf(sub, sizeof sub, "%s %s", path, (*s)->name);
-        each(*s, sub, visit);
-    }
+    for (const cli_command *const *s = cmd->subs; s && *s; s++) each(*s, cli_below(path, (*s)->name).s, visit);
 }
 
 static bool takes_files(const cli_command *cmd) { return cmd->operands && strstr(cmd->operands, "FILE"); }

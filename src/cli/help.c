@@ -131,20 +131,20 @@ static const cli_example help_examples[] = {
 static int run_help(const cli *c, const void *values, int n, char **operand)
 {
     const help_values *v = values;
-    char path[128];
+    cli_path path;
     int used;
-    const cli_command *cmd = cli_find(operand, n, &used, path, sizeof path);
+    const cli_command *cmd = cli_find(operand, n, &used, &path);
     if (used < n) {
         const char *near = cli_nearest_sub(cmd, operand[used]);
-        if (near) return cli_usage(c, "there is no command '%s %s'; did you mean '%s'?", path, operand[used], near);
-        return cli_usage(c, "there is no command '%s %s'", path, operand[used]);
+        if (near) return cli_usage(c, "there is no command '%s %s'; did you mean '%s'?", path.s, operand[used], near);
+        return cli_usage(c, "there is no command '%s %s'", path.s, operand[used]);
     }
     if (v->completion)
         cli_print_completion(v->completion);
     else if (v->man)
-        cli_print_man(cmd, path);
+        cli_print_man(cmd, path.s);
     else
-        cli_print_help(cmd, path);
+        cli_print_help(cmd, path.s);
     return CLI_OK;
 }
 

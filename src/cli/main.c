@@ -70,10 +70,10 @@ static int run_command(const cli *c, const cli_command *cmd, int argc, char **ar
 
 int main(int argc, char **argv)
 {
-    char path[128];
+    cli_path path;
     int n, code;
-    const cli_command *cmd = cli_find(argv + 1, argc - 1, &n, path, sizeof path);
-    const cli c = {path};
+    const cli_command *cmd = cli_find(argv + 1, argc - 1, &n, &path);
+    const cli c = {path.s};
     char **rest = argv + 1 + n;
 
     if (!cmd->subs)
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
     else if (*rest)
         code = not_a_command(&c, cmd, *rest);
     else
-        code = cli_usage(&c, "a command is missing; see '%s --help'", path);
+        code = cli_usage(&c, "a command is missing; see '%s --help'", path.s);
 
     if (fflush(stdout) || ferror(stdout)) return cli_fail(&c, "cannot write the output: %s", strerror(errno));
     return code;

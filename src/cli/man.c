@@ -82,9 +82,7 @@ static void title(const cli_command *cmd, const char *path)
 static void subcommands(const cli_command *cmd, const char *path)
 {
     for (const cli_command *const *s = cmd->subs; *s; s++) {
-        char sub[160];
-        snprintf(sub, sizeof sub, "%s %s", path, (*s)->name);
-        printf(".SS %s\n", sub);
+        printf(".SS %s\n", cli_below(path, (*s)->name).s);
         text((*s)->summary);
         if ((*s)->about) {
             printf(".PP\n");
