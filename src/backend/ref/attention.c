@@ -1,0 +1,239 @@
+/* attention.c - scaled dot-product attention, its gradient, exact weights, and writing to a key/value cache.
+ *
+ * Everything is written down pair by pair from the definition in backend.h.  The forward pass keeps one row of
+ * scores; the backward pass keeps none and recomputes the weight of a pair from lse wherever it needs it:
+ *     w = exp(score - lse),  dw = keep * dy_i.v_j / (1 - dropout),  dscore = w * (dw - dy_i.y_i). */
+#include "ref.h"
+
+typedef const fv_attn_args args;
+typedef struct { int64_t b, h, i, j; } pair; /* row i of head h asks key j, in sequence b */
+
+static int64_t length(args *a, int64_t b) { return a->lens ? a->lens[b] : a->Tk; }
+static int64_t position(args *a, pair p) { return p.i + length(a, p.b) - a->Tq; }
+static int64_t kv_head(args *a, int64_t h) { return h / (a->H / a->G); }
+
+static int64_t at_q(args *a, pair p) { return p.b * a->q_batch + p.i * a->q_row + p.h * a->Wk; }
+static int64_t at_k(args *a, pair p) { return p.b * a->k_batch + p.j * a->k_row + kv_head(a, p.h) * a->Wk; }
+static int64_t at_v(args *a, pair p) { return p.b * a->v_batch + p.j * a->v_row + kv_head(a, p.h) * a->Wv; }
+static int64_t at_y(args *a, pair p) { return ((p.b * a->Tq + p.i) * a->H + p.h) * a->Wv; }
+static int64_t at_lse(args *a, pair p) { return (p.b * a->H + p.h) * a->Tq + p.i; }
+static int64_t at_grid(const int64_t s[3], pair p) { return p.b * s[0] + p.h * s[1] + p.i * s[2] + p.j; }
+
+static int64_t at_rel(args *a, pair p)
+{
+    int64_t l = a->rel_zero + p.j - position(a, p);
+    l = l < 0 ? 0 : l >= a->rel_len ? a->rel_len - 1 : l;
+    return p.h * a->rel_len + l;
+}
+
+static acc scale_of(args *a) { return a->scale != 0 ? (acc)a->scale : 1 / SQRT((acc)a->Wk); }
+
+static acc dot(const void *x, int64_t ix, const void *y, int64_t iy, int64_t n)
+{
+    acc sum = 0;
+    for (int64_t w = 0; w < n; w++) sum += ld(x, ix + w) * ld(y, iy + w);
+    return sum;
+}
+
+static bool takes_part(args *a, pair p)
+{
+    int64_t pos = position(a, p);
+    if (p.j >= length(a, p.b)) return false;
+    if (a->key_mask && !a->key_mask[p.b * a->Tk + p.j]) return false;
+    if (a->mask && !a->mask[at_grid(a->mask_s, p)]) return false;
+    if (a->causal && p.j > pos) return false;
+    return a->window <= 0 || p.j > pos - a->window;
+}
+
+/* -inf for a key that takes no part */
+static acc score(args *a, pair p)
+{
+    if (!takes_part(a, p)) return -(acc)INFINITY;
+    acc s = scale_of(a) * dot(a->q, at_q(a, p), a->k, at_k(a, p), a->Wk);
+    if (a->bias) s += ld(a->bias, at_grid(a->bias_s, p));
+    if (a->rel) s += ld(a->rel, at_rel(a, p));
+    return s;
+}
+
+/* What dropout multiplies the weight with: 0 or 1/(1-p). */
+static acc dropout(args *a, pair p)
+{
+    if (a->dropout <= 0) return 1;
+    uint64_t e = (uint64_t)(at_lse(a, p) * ((a->Tk + 3) / 4 * 4) + p.j);
+    uint32_t word[4];
+    fv_philox(word, a->rng.seed, a->rng.site, *a->rng.step, e / 4);
+    return word[e % 4] >= fv_drop_threshold(a->dropout) ? 1 / (1 - (acc)a->dropout) : 0;
+}
+
+static bool lens_ok(fv_stream *s, args *a)
+{
+    for (int64_t b = 0; a->lens && b < a->B; b++) {
+        if (a->lens[b] >= 0 && a->lens[b] <= a->Tk) continue;
+        fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b, a->lens[b], (long long)a->Tk);
+        return false;
+    }
+    return true;
+}
+
+/* ---- forward ---- */
+
+static void row(args *a, pair p, acc *w)
+{
+    acc top = -(acc)INFINITY, sum = 0;
+    for (p.j = 0; p.j < a->Tk; p.j++) {
+        w[p.j] = score(a, p);
+        if (w[p.j] > top) top = w[p.j];
+    }
+    bool empty = top == -(acc)INFINITY;
+    for (int64_t j = 0; j < a->Tk; j++) {
+        w[j] = empty ? 0 : EXP(w[j] - top);
+        sum += w[j];
+    }
+    if (a->lse) sts(a->lse, at_lse(a, p), empty ? top : top + LOG(sum));
+
+    for (p.j = 0; p.j < a->Tk; p.j++) w[p.j] *= w[p.j] != 0 ? dropout(a, p) / sum : 0;
+    for (int64_t c = 0; c < a->Wv; c++) {
+        acc y = 0;
+        for (p.j = 0; p.j < a->Tk; p.j++)
+            if (w[p.j] != 0) y += w[p.j] * ld(a->v, at_v(a, p) + c);
+        st(a->y, at_y(a, p) + c, y);
+    }
+}
+
+static void attention(fv_stream *s, args *a)
+{
+    acc *w = fv_stream_work(s, (size_t)(a->Tk + 1) * sizeof *w);
+    if (!w || !lens_ok(s, a)) return;
+    for (int64_t b = 0; b < a->B; b++)
+        for (int64_t h = 0; h < a->H; h++)
+            for (int64_t i = 0; i < a->Tq; i++) row(a, (pair){b, h, i, 0}, w);
+}
+
+static void attention_weights(fv_stream *s, fv_stat *w, args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+{
+    (void)s;
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = 0; j < a->Tk; j++) {
+            pair p = {b, h, i, j};
+            acc x = score(a, p);
+            sts(w, (i - i0) * a->Tk + j, x == -(acc)INFINITY ? 0 : EXP(x - lds(a->lse, at_lse(a, p))));
+        }
+}
+
+/* ---- backward ---- */
+
+typedef struct { acc w, ds; } slope; /* weight after dropout, and d loss / d score */
+
+static slope slope_at(args *a, const fv_attn_grads *g, const acc *dyy, pair p)
+{
+    acc x = score(a, p);
+    if (x == -(acc)INFINITY) return (slope){0, 0};
+    acc w = EXP(x - lds(a->lse, at_lse(a, p))), keep = dropout(a, p);
+    acc dw = keep != 0 ? keep * dot(g->dy, at_y(a, p), a->v, at_v(a, p), a->Wv) : 0;
+    return (slope){w * keep, w * (dw - dyy[at_lse(a, p)])};
+}
+
+static void query_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
+{
+    pair p;
+    for (p.b = 0; p.b < a->B; p.b++)
+        for (p.h = 0; p.h < a->H; p.h++)
+            for (p.i = 0; p.i < a->Tq; p.i++) {
+                for (int64_t c = 0; c < a->Wk; c++) sum[c] = 0;
+                for (p.j = 0; p.j < a->Tk; p.j++) {
+                    acc ds = scale_of(a) * slope_at(a, g, dyy, p).ds;
+                    for (int64_t c = 0; ds != 0 && c < a->Wk; c++) sum[c] += ds * ld(a->k, at_k(a, p) + c);
+                }
+                for (int64_t c = 0; c < a->Wk; c++) put(g->dq, at_q(a, p) + c, sum[c]);
+            }
+}
+
+/* One key head serves H/G query heads, whose gradients are added up. */
+static void key_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
+{
+    acc *dk = sum, *dv = sum + a->Wk;
+    int64_t serves = a->H / a->G;
+    pair p;
+    for (p.b = 0; p.b < a->B; p.b++)
+        for (int64_t head = 0; head < a->G; head++)
+            for (p.j = 0; p.j < a->Tk; p.j++) {
+                for (int64_t c = 0; c < a->Wk + a->Wv; c++) sum[c] = 0;
+                for (p.h = head * serves; p.h < (head + 1) * serves; p.h++)
+                    for (p.i = 0; p.i < a->Tq; p.i++) {
+                        slope t = slope_at(a, g, dyy, p);
+                        for (int64_t c = 0; c < a->Wk; c++) dk[c] += scale_of(a) * t.ds * ld(a->q, at_q(a, p) + c);
+                        for (int64_t c = 0; c < a->Wv; c++) dv[c] += t.w * ld(g->dy, at_y(a, p) + c);
+                    }
+                p.h = head * serves;
+                for (int64_t c = 0; g->dk.data && c < a->Wk; c++) put(g->dk, at_k(a, p) + c, dk[c]);
+                for (int64_t c = 0; g->dv.data && c < a->Wv; c++) put(g->dv, at_v(a, p) + c, dv[c]);
+            }
+}
+
+/* Each element of the bias collects from every pair that read it: all along an axis whose stride is 0. */
+static void bias_grads(args *a, const fv_attn_grads *g, const acc *dyy)
+{
+    int64_t n[3] = {a->B, a->H, a->Tq}, own[3], shared[3];
+    for (int x = 0; x < 3; x++) {
+        own[x] = a->bias_s[x] ? n[x] : 1;
+        shared[x] = a->bias_s[x] ? 1 : n[x];
+    }
+    for (int64_t e = 0; e < own[0] * own[1] * own[2] * a->Tk; e++) {
+        int64_t j = e % a->Tk, i = e / a->Tk % own[2], h = e / a->Tk / own[2] % own[1], b = e / a->Tk / own[2] / own[1];
+        acc sum = 0;
+        for (int64_t r = 0; r < shared[0] * shared[1] * shared[2]; r++) {
+            int64_t ri = r % shared[2], rh = r / shared[2] % shared[1], rb = r / shared[2] / shared[1];
+            sum += slope_at(a, g, dyy, (pair){b + rb, h + rh, i + ri, j}).ds;
+        }
+        put(g->dbias, at_grid(a->bias_s, (pair){b, h, i, j}), sum);
+    }
+}
+
+static void rel_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
+{
+    pair p;
+    for (int64_t l = 0; l < a->H * a->rel_len; l++) sum[l] = 0;
+    for (p.b = 0; p.b < a->B; p.b++)
+        for (p.h = 0; p.h < a->H; p.h++)
+            for (p.i = 0; p.i < a->Tq; p.i++)
+                for (p.j = 0; p.j < a->Tk; p.j++) sum[at_rel(a, p)] += slope_at(a, g, dyy, p).ds;
+    for (int64_t l = 0; l < a->H * a->rel_len; l++) put(g->drel, l, sum[l]);
+}
+
+static void attention_bwd(fv_stream *s, args *a, const fv_attn_grads *g)
+{
+    int64_t rows = a->B * a->H * a->Tq, sums = a->Wk + a->Wv + (g->drel.data ? a->H * a->rel_len : 0);
+    acc *dyy = fv_stream_work(s, (size_t)(rows + sums) * sizeof *dyy), *sum = dyy + rows; /* dyy: dy_i.y_i of each row */
+    if (!dyy) return;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = at_y(a, (pair){r / a->Tq / a->H, r / a->Tq % a->H, r % a->Tq, 0});
+        dyy[r] = dot(g->dy, at, a->y, at, a->Wv);
+    }
+    if (g->dq.data) query_grads(a, g, dyy, sum);
+    if (g->dk.data || g->dv.data) key_grads(a, g, dyy, sum);
+    if (g->dbias.data) bias_grads(a, g, dyy);
+    if (g->drel.data) rel_grads(a, g, dyy, sum);
+}
+
+/* ---- cache ---- */
+
+static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B, int64_t T, int64_t cap, int64_t D)
+{
+    for (int64_t b = 0; b < B; b++) {
+        if (pos[b] < 0 || pos[b] + T > cap) {
+            fv_stream_fail(s, FV_EARG, "cache_write: %lld rows at %d do not fit a cache of %lld", (long long)T, pos[b], (long long)cap);
+            return;
+        }
+        memcpy((real *)cache + (b * cap + pos[b]) * D, (const real *)x + b * T * D, (size_t)(T * D) * sizeof(real));
+    }
+}
+
+void REF(attention)(fv_kernels *k);
+
+void REF(attention)(fv_kernels *k)
+{
+    k->attention = attention;
+    k->attention_bwd = attention_bwd;
+    k->attention_weights = attention_weights;
+    k->cache_write = cache_write;
+}
