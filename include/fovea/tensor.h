@@ -110,6 +110,12 @@ FV_API fv_status fv_backward(fv_ctx *c, fv_tensor *loss);
 /* The same from a given gradient of y (host floats, fv_len(y) of them). */
 FV_API fv_status fv_backward_from(fv_ctx *c, fv_tensor *y, const float *dy);
 
+/* Gradient checkpointing: y = fn(c, user, x), keeping x and y but nothing from in between; fv_backward runs fn again
+ * to get it, with the same random numbers.  What fn reads besides x (parameters, masks, an encoder's memory) comes
+ * through user, gets its gradient as always, and must stay as it is until then. */
+typedef fv_tensor *fv_block_fn(fv_ctx *c, void *user, fv_tensor *x);
+FV_API fv_tensor *fv_checkpoint(fv_ctx *c, fv_block_fn *fn, void *user, fv_tensor *x);
+
 /* ---- taps: one callback sees what passes ---- */
 
 /* site: "attention", "hidden", ...; name: which one ("encoder.layers.0.self_attn"); what: the tensor, or for

@@ -48,6 +48,7 @@ struct fv_ctx {
     fv_node *tape;  /* newest first */
     fv_block *spare; /* memory that backward is done with */
     size_t n_spare, spare_room;
+    bool backward; /* running: new tensors may use spare memory */
     fv_tap_fn *tap;
     void *tap_user;
 };
@@ -55,7 +56,7 @@ struct fv_ctx {
 /* True once anything has failed; moves a stream's failure into the context. */
 bool fv__failed(fv_ctx *c);
 
-/* Memory for a gradient: from what backward has set free, else from the arena. */
+/* Memory for a tensor or gradient: while going backward from what came free on the way, else from the arena. */
 void *fv__block_take(fv_ctx *c, size_t bytes);
 void fv__block_give(fv_ctx *c, void *data, size_t bytes);
 

@@ -41,6 +41,7 @@ void fv_ctx_reset(fv_ctx *c, uint64_t step)
     c->host.at = c->host.used = c->data.at = c->data.used = 0;
     c->tape = NULL;
     c->n_spare = 0;
+    c->backward = false;
     c->site = 0;
     c->err = (fv_err){0};
     c->stream.err = (fv_err){0};

@@ -45,14 +45,11 @@ void fv__block_give(fv_ctx *c, void *data, size_t bytes)
 void *fv__block_take(fv_ctx *c, size_t bytes)
 {
     size_t best = c->n_spare;
-    for (size_t i = 0; i < c->n_spare; i++) {
+    for (size_t i = 0; c->backward && i < c->n_spare; i++) {
         size_t have = c->spare[i].bytes;
         if (have >= bytes && have - bytes <= bytes / 8 && (best == c->n_spare || have < c->spare[best].bytes)) best = i;
     }
-    if (best == c->n_spare) {
-        void *p = fv__arena_take(&c->data, bytes);
-        return p ? p : fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a gradient, %zu held", bytes, c->data.total);
-    }
+    if (best == c->n_spare) return fv__arena_take(&c->data, bytes);
     void *p = c->spare[best].data;
     c->spare[best] = c->spare[--c->n_spare];
     return p;
@@ -69,6 +66,7 @@ fv_sink fv_grad(fv_ctx *c, fv_tensor *t)
 {
     if (!t || !t->wants_grad || fv__failed(c)) return (fv_sink){0};
     if (!t->grad) t->grad = fv__block_take(c, grad_bytes(t));
+    if (!t->grad) fv_raise(c, FV_ENOMEM, "out of memory: the gradient of %s, %zu bytes held", fv_desc(t).s, c->data.total);
     fv_sink s = {.data = t->grad, .dtype = fv__grad_dtype(t), .add = t->has_grad};
     t->has_grad = t->grad != NULL;
     return s;
@@ -102,12 +100,16 @@ static void release(fv_ctx *c, fv_node *n)
     y->released = true;
 }
 
+/* Runs the tape from its newest node; y, where it began, stays readable. */
 static fv_status run(fv_ctx *c, fv_tensor *y)
 {
+    bool outer = c->backward;
+    c->backward = true;
     for (fv_node *n = c->tape; n && !fv__failed(c); n = n->prev) {
         if (n->y->has_grad) n->backward(c, n);
         if (n->y != y) release(c, n);
     }
+    c->backward = outer;
     c->tape = NULL;
     fv__failed(c);
     return c->err.code;
@@ -145,4 +147,52 @@ fv_status fv_backward_from(fv_ctx *c, fv_tensor *y, const float *dy)
     k->cast(&c->stream, (fv_sink){.data = y->grad, .dtype = y->dtype}, t, fv_len(y));
     fv__arena_rewind(&c->data, mark);
     return run(c, y);
+}
+
+/* ---- checkpointing ---- */
+
+typedef struct checkpoint {
+    fv_node node;
+    fv_block_fn *fn;
+    void *user;
+    uint64_t site; /* of the random numbers at entry */
+} checkpoint;
+
+/* The block once more, recorded on a tape of its own; its ops reach x and everything outside by themselves. */
+static void rerun(fv_ctx *c, fv_node *n)
+{
+    checkpoint *k = (checkpoint *)n;
+    fv_node *outer = c->tape;
+    uint64_t site = c->site;
+    c->tape = NULL;
+    c->site = k->site;
+    fv_tensor *y = k->fn(c, k->user, n->in[0]);
+    c->site = site;
+    if (y && y->wants_grad && y != n->in[0]) {
+        y->grad = n->y->grad;
+        y->has_grad = true;
+        n->y->grad = NULL;
+        n->y->has_grad = false;
+        run(c, NULL);
+    }
+    c->tape = outer;
+}
+
+fv_tensor *fv_checkpoint(fv_ctx *c, fv_block_fn *fn, void *user, fv_tensor *x)
+{
+    if (!x || !c->record || fv__failed(c)) return x ? fn(c, user, x) : NULL;
+    uint64_t site = c->site;
+    fv_mark mark = fv_mark_here(c);
+    c->record = false;
+    fv_tensor *y = fv_keep(c, mark, fn(c, user, x));
+    c->record = true;
+    if (!y || y == x) return y;
+
+    /* Parameters inside may want gradients even where x does not. */
+    bool wanted = x->wants_grad;
+    x->wants_grad = true;
+    checkpoint *k = fv_record_n(c, "checkpoint", sizeof *k, rerun, y, 1, &x);
+    x->wants_grad = wanted;
+    if (k) k->fn = fn, k->user = user, k->site = site;
+    return y;
 }

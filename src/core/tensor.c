@@ -71,7 +71,7 @@ fv_tensor *fv_new(fv_ctx *c, fv_dtype t, fv_shape s)
         if (s.n < 0 || s.n > FV_MAX_DIM) bad.shape.n = 0;
         return fv_raise(c, FV_ESHAPE, "cannot make a tensor of %d axes, %s", s.n, fv_desc(&bad).s);
     }
-    void *data = fv__arena_take(&c->data, bytes);
+    void *data = fv__block_take(c, bytes);
     if (!data) return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a tensor, %zu held", bytes, c->data.total);
     return header(c, t, s, data);
 }
@@ -89,7 +89,7 @@ void *fv_scratch(fv_ctx *c, fv_dtype t, int64_t n)
 {
     if (fv__failed(c)) return NULL;
     size_t bytes = fv__tensor_bytes(t, n);
-    void *p = fv__arena_take(&c->data, bytes);
+    void *p = fv__block_take(c, bytes);
     return p ? p : fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes of scratch, %zu held", bytes, c->data.total);
 }
 
