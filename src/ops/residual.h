@@ -1,0 +1,11 @@
+/* residual.h - the sum in front of a fused norm. */
+#ifndef FV_RESIDUAL_H
+#define FV_RESIDUAL_H
+
+#include "fovea/op.h"
+
+/* x + a as a recorded tensor whose numbers the norm kernel, called next, fills in: the tape sees an addition and a norm,
+ * memory sees one pass.  Raises unless both have one shape and dtype. */
+fv_tensor *fv__residual(fv_ctx *c, const char *op, fv_tensor *x, fv_tensor *a);
+
+#endif
