@@ -213,8 +213,17 @@ static inline vf v_max(vf a, vf b) { return v_sel(b < a, a, b); } /* a NaN in b 
 static inline vf v_min(vf a, vf b) { return v_sel(a < b, a, b); }
 static inline vf v_sqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
 static inline vf v_abs(vf a) { return (vf)((vm)a & 0x7fffffff); }
+#if defined(__FP_FAST_FMAF)
+static inline vf v_fma(vf a, vf b, vf c)
+{
+    for (int i = 0; i < 4; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+}
+static inline vf v_fnma(vf a, vf b, vf c) { return v_fma(-a, b, c); }
+#else
 static inline vf v_fma(vf a, vf b, vf c) { return a * b + c; }
 static inline vf v_fnma(vf a, vf b, vf c) { return c - a * b; }
+#endif
 static inline vf v_round(vf a) { return (a + 12582912.0f) - 12582912.0f; } /* |a| < 2^22 */
 static inline float v_hsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 static inline float v_hmax(vf a) { return fmaxf(fmaxf(a[0], a[2]), fmaxf(a[1], a[3])); }
