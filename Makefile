@@ -1,0 +1,51 @@
+# A thin front to CMake.  On a fresh Debian or Ubuntu machine two commands do everything: make demo, make test.
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+
+.PHONY: all setup setup-check demo test test-asan test-tsan check format install clean
+
+all: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fovea_program
+
+setup:
+	@tools/setup.sh build
+
+setup-check:
+	@tools/setup.sh build check
+
+demo: setup all
+	@build/fovea attend
+
+test: setup build/build.ninja
+	@cmake --build build -j $(JOBS)
+	@ctest --preset release -j $(JOBS)
+
+# The unit tests again under the address and undefined-behaviour sanitizers, and the threaded ones under the thread sanitizer.
+test-asan test-tsan: setup
+test-asan: build-dev/build.ninja
+	@cmake --build build-dev -j $(JOBS)
+	@ctest --preset dev -j $(JOBS)
+
+test-tsan: build-tsan/build.ninja
+	@cmake --build build-tsan -j $(JOBS)
+	@ctest --preset tsan -j $(JOBS)
+
+check: setup-check all
+	@tools/check.sh
+
+format:
+	@tools/check_format.sh --fix
+
+install: build/build.ninja
+	@cmake --build build -j $(JOBS)
+	@cmake --install build --prefix "$(PREFIX)"
+
+clean:
+	rm -rf build build-dev build-tsan build-cuda
+
+build/build.ninja:
+	@cmake --preset release
+build-dev/build.ninja:
+	@cmake --preset dev
+build-tsan/build.ninja:
+	@cmake --preset tsan

@@ -1,0 +1,22 @@
+#!/bin/sh
+# check_exports.sh BUILD - the shared library exports names that begin with fv_ (and not with fv__, which are internal)
+# and has its SONAME; the program's own objects use public names only.
+set -u
+build=${1:-build}
+failed=0
+
+lib=$build/libfovea.so
+names=$(nm -D --defined-only "$lib" | awk '{print $NF}') || exit 1
+bad=$(echo "$names" | grep -vE '^fv_[a-z]')
+[ -z "$bad" ] || { echo "exported, but not public:" "$bad"; failed=1; }
+echo "$names" | grep -qx fv_attention || { echo "fv_attention is not exported"; failed=1; }
+readelf -d "$lib" | grep -q 'SONAME.*libfovea\.so\.[0-9]' || { echo "$lib has no SONAME"; failed=1; }
+
+objects=$(find "$build" -path '*fovea_program.dir*' -name '*.o')
+internal=$(echo "$objects" | xargs nm -u | awk '{print $NF}' | grep '^fv__' | sort -u)
+[ -z "$internal" ] || { echo "the program uses internal names:" "$internal"; failed=1; }
+missing=$(echo "$objects" | xargs nm -u | awk '{print $NF}' | grep '^fv_' | sort -u | while read -r name; do
+    echo "$names" | grep -qx "$name" || echo "$name"
+done)
+[ -z "$missing" ] || { echo "the program uses names that are not exported:" "$missing"; failed=1; }
+exit $failed
