@@ -138,6 +138,9 @@ FV_API void fv_params_free(fv_params *p);
  * tensor's address never changes; its data comes with fv_params_alloc. */
 FV_API fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...) FV_PRINTF(4, 5);
 
+/* Cleared host memory that lives as long as the parameters, for arrays of layers; NULL (and sticky) if there is none. */
+FV_API void *fv_params_take(fv_params *p, size_t bytes);
+
 /* Gives all declared parameters memory on d, and gradients if train. */
 FV_API fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train, fv_err *e);
 FV_API fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e);

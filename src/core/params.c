@@ -27,7 +27,8 @@ struct fv_params {
     fv_dtype dtype;
     void *data;
     void *grad;
-    fv_err err; /* of a declaration */
+    fv_arena layers; /* fv_params_take */
+    fv_err err;      /* of a declaration */
 };
 
 static int64_t round_up(int64_t n) { return (n + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS; }
@@ -40,6 +41,7 @@ fv_status fv_params_new(fv_params **out, const fv_env *env, fv_err *e)
     *out = p;
     if (!p) return fv_fail(e, FV_ENOMEM, "parameters: out of memory");
     if (env) p->env = *env;
+    p->layers.env = &p->env;
     return FV_OK;
 }
 
@@ -49,6 +51,7 @@ void fv_params_free(fv_params *p)
     fv_env env = p->env;
     for (size_t i = 0; i < p->n; i++) fv__free(&env, p->list[i], sizeof(entry) + strlen(p->list[i]->name) + 1);
     fv__free(&env, p->list, p->room);
+    fv__arena_free(&p->layers);
     if (p->dev) {
         fv__stream_close(&p->stream);
         const fv_backend *b = p->dev->backend;
@@ -104,6 +107,17 @@ fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...
     p->list = list;
     p->list[p->n++] = t;
     return &t->tensor;
+}
+
+void *fv_params_take(fv_params *p, size_t bytes)
+{
+    if (p->err.code) return NULL;
+    void *at = fv__arena_take(&p->layers, bytes);
+    if (!at)
+        fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of layers", bytes);
+    else
+        memset(at, 0, bytes);
+    return at;
 }
 
 static void *flat(fv_params *p, fv_dtype t)

@@ -1,0 +1,83 @@
+/* model.h - models: a family is one file of src/models; a model is a family with a configuration and parameters.
+ *
+ * A model opens straight from its Hugging Face directory (config.json, model.safetensors) and is saved back into
+ * one: parameters carry the published names, so nothing is converted.  It is const while it runs: any number of
+ * contexts may share it.  Training changes its parameters and belongs to one thread. */
+#ifndef FOVEA_MODEL_H
+#define FOVEA_MODEL_H
+
+#include "fovea/store.h"
+#include "fovea/tensor.h"
+
+/* ---- what goes in and comes out: tensors by name, the names of transformers ---- */
+
+#define FV_MAX_ITEMS 24
+
+typedef struct fv_items {
+    int n;
+    struct { const char *name; fv_tensor *value; } at[FV_MAX_ITEMS];
+    double n_labels; /* labels that count, over the whole batch with all its parts; losses are divided by it */
+} fv_items;
+
+FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name); /* NULL if absent */
+FV_API void fv_items_put(fv_items *s, const char *name, fv_tensor *value); /* NULL values are left out */
+
+/* ---- families ---- */
+
+typedef struct fv_setup {
+    fv_params *params;  /* declare into this */
+    const void *config; /* filled from config.json by the family's table */
+    const char *head;   /* the architecture: one of the family's heads */
+} fv_setup;
+
+typedef struct fv_session fv_session;
+
+typedef struct fv_family {
+    const char *type;         /* config.json's model_type: "marian" */
+    const char *const *heads; /* architectures, ending in NULL; the first is the default */
+    const fv_field *config;   /* the table of its keys */
+    size_t config_size;
+    size_t size;              /* of the family's own struct */
+    /* What a table cannot say (heads divide the width); NULL: nothing. */
+    fv_status (*check)(const void *config, fv_err *e);
+    /* Fills self with layers and declares their parameters; failures stick to the parameters. */
+    void (*declare)(void *self, const fv_setup *s);
+    /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar). */
+    void (*forward)(fv_ctx *c, const void *self, const fv_items *in, fv_items *out);
+
+    /* ---- generation; NULL where the family does not generate ---- */
+    /* Reserves what a session keeps (fv_session_cache), and for an encoder-decoder runs the encoder on in. */
+    void (*begin)(fv_ctx *c, const void *self, fv_session *s, const fv_items *in);
+    /* ids (rows,T): appends them and gives the logits (rows,V) that follow the last one. */
+    fv_tensor *(*step)(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids);
+} fv_family;
+
+/* The families of this build, in order of name: NULL past the end. */
+FV_API const fv_family *fv_family_at(int i);
+FV_API const fv_family *fv_family_find(const char *type);
+
+/* ---- models ---- */
+
+typedef struct fv_model fv_model;
+
+typedef struct fv_model_opt {
+    fv_dtype dtype;   /* of the parameters */
+    bool train;       /* with gradients */
+    const char *head; /* NULL: what config.json says, else the family's first */
+} fv_model_opt;
+
+FV_API fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt, fv_err *e);
+/* A new one with random parameters; config is the text of a config.json. */
+FV_API fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt, uint64_t seed, fv_err *e);
+/* Writes config.json and model.safetensors (parameters as dtype) into dir, which is made if needed. */
+FV_API fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e);
+FV_API void fv_model_free(fv_model *m); /* NULL is allowed */
+
+FV_API const fv_family *fv_model_family(const fv_model *m);
+FV_API const char *fv_model_head(const fv_model *m);
+FV_API const void *fv_model_config(const fv_model *m);
+FV_API fv_params *fv_model_params(const fv_model *m);
+
+FV_API void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);
+
+#endif
