@@ -1,0 +1,129 @@
+/* linear.c - y = act(x w' + bias) in one product, and weights laid out for it. */
+#include "core/core.h"
+
+typedef struct { fv_node node; fv_act act; bool kn; void *pre; } linear;
+
+static const fv_unary_op unary_of[] = {[FV_RELU] = FV_U_RELU, [FV_GELU] = FV_U_GELU, [FV_GELU_TANH] = FV_U_GELU_TANH,
+                                       [FV_SILU] = FV_U_SILU, [FV_TANH] = FV_U_TANH, [FV_SIGMOID] = FV_U_SIGMOID};
+
+/* The derivative of these cannot be had from y alone, so the value before them is kept. */
+static bool needs_pre(fv_act act) { return act == FV_GELU || act == FV_GELU_TANH || act == FV_SILU; }
+
+/* Memory of y's size that comes free once the gradient is through. */
+static void keep(linear *s, void *block)
+{
+    s->pre = s->node.temp = block;
+    s->node.temp_bytes = fv__tensor_bytes(s->node.y->dtype, fv_len(s->node.y));
+}
+
+/* y = act(p):  dp = act'(p) dy.  It takes the place of p where p was kept. */
+static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s)
+{
+    const fv_tensor *y = s->node.y;
+    const void *p = s->pre ? s->pre : y->data;
+    if (!s->act) return y->grad;
+    if (!s->pre) keep(s, fv__block_take(c, fv__tensor_bytes(y->dtype, fv_len(y))));
+    if (!s->pre || !fv_need(c, k->unary_bwd, "unary_bwd", y->dtype)) return NULL;
+    k->unary_bwd(fv_ctx_stream(c), unary_of[s->act], (fv_sink){s->pre, y->dtype, false}, y->grad, p, y->data, fv_len(y), 0, 0);
+    return s->pre;
+}
+
+/* p = x w' + bias:  dx = dp w,  dw = dp' x,  dbias = the column sums of dp */
+static void backward(fv_ctx *c, fv_node *node)
+{
+    linear *s = (linear *)node;
+    fv_tensor *x = node->in[0], *w = node->in[1], *bias = node->n_in > 2 ? node->in[2] : NULL;
+    const fv_kernels *k = fv_kernels_of(c, x->dtype);
+    if (!fv_need(c, k && k->gemm, "gemm", x->dtype)) return;
+    const void *dp = grad_before_act(c, k, s);
+    if (!dp) return;
+
+    fv_stream *st = fv_ctx_stream(c);
+    int64_t rows = fv_rows(x), cols = fv_cols(x), n = fv_cols(node->y);
+    fv_sink dx = fv_grad(c, x), dw = fv_grad(c, w);
+    if (dx.data)
+        k->gemm(st, &(fv_gemm){.m = rows, .n = cols, .k = n, .batch = 1, .a = dp, .b = w->data, .c = dx.data, .lda = n,
+                               .ldb = s->kn ? n : cols, .ldc = cols, .tb = s->kn, .bt = w->dtype, .ct = dx.dtype, .add = dx.add});
+    if (dw.data && s->kn)
+        k->gemm(st, &(fv_gemm){.m = cols, .n = n, .k = rows, .batch = 1, .a = x->data, .b = dp, .c = dw.data, .lda = cols,
+                               .ldb = n, .ldc = n, .ta = true, .bt = x->dtype, .ct = dw.dtype, .add = dw.add});
+    else if (dw.data)
+        k->gemm(st, &(fv_gemm){.m = n, .n = cols, .k = rows, .batch = 1, .a = dp, .b = x->data, .c = dw.data, .lda = n,
+                               .ldb = cols, .ldc = cols, .ta = true, .bt = x->dtype, .ct = dw.dtype, .add = dw.add});
+    fv_sink db = bias ? fv_grad(c, bias) : (fv_sink){0};
+    if (db.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, db, dp, rows, n);
+}
+
+/* A packed weight has a dtype of its own and is always described as (N,K). */
+static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tensor *bias, bool kn)
+{
+    if (!fv_same_dtype(c, "linear", x, bias ? bias : x)) return false;
+    if (!w->packed && !fv_same_dtype(c, "linear", x, w)) return false;
+    int64_t in = w->shape.d[!kn], out = w->shape.d[kn];
+    bool ok = x->shape.n > 0 && w->shape.n == 2 && in == fv_cols(x) && (!bias || (bias->shape.n == 1 && bias->shape.d[0] == out));
+    if (!ok)
+        fv_raise(c, FV_ESHAPE, "linear: x %s, w %s stored (%s), bias %s", fv_desc(x).s, fv_desc(w).s, kn ? "in,out" : "out,in",
+                 bias ? fv_desc(bias).s : "none");
+    return ok;
+}
+
+static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act, bool kn)
+{
+    kn = kn && !(w && w->packed);
+    if (!x || !w || !fit(c, x, w, bias, kn)) return NULL;
+    if ((unsigned)act >= sizeof unary_of / sizeof *unary_of) return fv_raise(c, FV_EARG, "linear: no activation %d", (int)act);
+    const fv_kernels *k = fv_kernels_of(c, x->dtype);
+    if (!fv_need(c, k && k->gemm, "gemm", x->dtype)) return NULL;
+
+    int64_t n = w->shape.d[kn];
+    fv_shape shape = x->shape;
+    shape.d[shape.n - 1] = n;
+    fv_tensor *y = fv_new(c, x->dtype, shape);
+    if (!y) return NULL;
+
+    /* Recorded before it runs, because only a recorded product has to keep p. */
+    fv_tensor *in[] = {x, w, bias};
+    linear *s = fv_record_n(c, "linear", sizeof *s, w->packed ? NULL : backward, y, bias ? 3 : 2, in);
+    if (s) {
+        s->act = act;
+        s->kn = kn;
+        if (needs_pre(act)) keep(s, fv_scratch(c, y->dtype, fv_len(y)));
+    }
+    if (fv__failed(c)) return NULL;
+    fv_gemm g = {.m = fv_rows(x), .n = n, .k = fv_cols(x), .batch = 1, .a = x->data, .b = w->data, .c = y->data,
+                 .lda = fv_cols(x), .ldb = kn ? n : fv_cols(x), .ldc = n, .tb = !kn, .bt = w->dtype, .ct = y->dtype,
+                 .packed = w->packed, .bias = bias ? bias->data : NULL, .act = act, .pre = s ? s->pre : NULL};
+    k->gemm(fv_ctx_stream(c), &g);
+    return y;
+}
+
+fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
+{
+    return apply(c, x, w, bias, act, false);
+}
+
+fv_tensor *fv_linear_kn(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
+{
+    return apply(c, x, w, bias, act, true);
+}
+
+fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool kn)
+{
+    if (!fv_same_dtype(c, "pack", w, w)) return NULL;
+    if (w->shape.n != 2) return fv_raise(c, FV_ESHAPE, "pack: a weight has two axes, not %s", fv_desc(w).s);
+    const fv_kernels *k = fv_kernels_of(c, w->dtype);
+    if (!fv_need(c, k && k->pack && k->pack_bytes, "pack", w->dtype)) return NULL;
+    int64_t n = w->shape.d[kn], cols = w->shape.d[!kn];
+    size_t bytes = (unsigned)dtype < FV_DTYPES ? k->pack_bytes(n, cols, dtype) : 0;
+    if (!bytes) return fv_raise(c, FV_EDTYPE, "pack: this device cannot lay %s out as %s", fv_desc(w).s, fv_dtype_name(dtype));
+
+    fv_tensor *y = fv_new(c, FV_U8, FV_SHAPE((int64_t)bytes));
+    if (!y) return NULL;
+    y->dtype = dtype;
+    y->shape = FV_SHAPE(n, cols);
+    y->packed = true;
+    fv_record(c, sizeof(fv_node), NULL, y, w);
+    if (fv__failed(c)) return NULL;
+    k->pack(fv_ctx_stream(c), y->data, dtype, w->data, w->dtype, n, cols, w->shape.d[1], !kn);
+    return y;
+}
