@@ -12,9 +12,9 @@
 #include "fovea/tensor.h"
 
 typedef struct fv_array {
-    fv_shape shape; /* of text: (rows, columns) */
-    float *data;    /* the product of shape of them; NULL when that is 0 */
-    char stored[16]; /* what the file held: "text", "f16", "i64", "bool", ... */
+    fv_shape shape;    /* of text: (rows, columns) */
+    float *data;       /* the product of shape of them; NULL when that is 0 */
+    char stored[16];   /* what the file held: "text", "f16", "i64", "bool", ... */
     const fv_env *env; /* whose memory data is */
 } fv_array;
 

@@ -1,0 +1,193 @@
+/* st_index.c - model.safetensors.index.json: which shard holds which tensor.
+ *
+ * {"metadata": {...}, "weight_map": {"tensor": "shard.safetensors", ...}}.  Shards are plain names of files beside the
+ * index.  Every tensor of the map must be in its shard, and every tensor of a shard must be in the map, once. */
+#include <stdio.h>
+
+#include "scan.h"
+#include "store.h"
+
+#define MOST_SHARDS 1024
+#define LONGEST 1024        /* bytes of a tensor's name */
+#define LARGEST (64u << 20) /* bytes of an index */
+
+typedef struct shard_map {
+    fv_scan scan;
+    const fv_env *env;
+    const char *map; /* where the weight_map begins */
+    fv_raw *name;    /* of shards, without escapes, in order of names */
+    size_t name_bytes;
+    int shards;
+    fv_st_shard *x;
+    uint8_t **seen; /* for each shard one byte per tensor */
+} shard_map;
+
+static bool fail(shard_map *m, fv_status code, const char *what, fv_raw name)
+{
+    if (!m->scan.st) m->scan.st = fv_fail(m->scan.e, code, "%s: \"%.*s\": %s", m->scan.path, FV_RAW_SHOWN(name), what);
+    return false;
+}
+
+/* ---- which shards ---- */
+
+static int compare(fv_raw a, fv_raw b)
+{
+    int order = memcmp(a.s, b.s, a.n < b.n ? a.n : b.n);
+    return order ? order : (a.n > b.n) - (a.n < b.n);
+}
+
+/* Place of the name among the shards, or where it belongs: negative, one's complement. */
+static int shard_of(const shard_map *m, fv_raw name)
+{
+    int from = 0, to = m->shards;
+    while (from < to) {
+        int mid = (from + to) / 2, order = compare(name, m->name[mid]);
+        if (!order) return mid;
+        if (order < 0)
+            to = mid;
+        else
+            from = mid + 1;
+    }
+    return ~from;
+}
+
+/* A plain file name: an index must not reach outside of its directory. */
+static bool check_name(shard_map *m, fv_raw r)
+{
+    static const char end[] = ".safetensors";
+    size_t n = sizeof end - 1;
+    if (r.n <= n || r.n > 255 || memcmp(r.s + r.n - n, end, n))
+        return fail(m, FV_EFORMAT, "a shard must be a .safetensors file", r);
+    if (r.escaped || memchr(r.s, '/', r.n) || r.s[0] == '.')
+        return fail(m, FV_EFORMAT, "a shard must be a file beside the index", r);
+    return true;
+}
+
+static bool note_shard(shard_map *m, fv_raw tensor, fv_raw shard)
+{
+    (void)tensor;
+    if (!check_name(m, shard)) return false;
+    int at = shard_of(m, shard);
+    if (at >= 0) return true;
+    at = ~at;
+    if (m->shards == MOST_SHARDS) return fail(m, FV_EFORMAT, "more than 1024 shards", shard);
+    void *p = m->name;
+    if (!fv__grow(m->env, &p, &m->name_bytes, (size_t)(m->shards + 1) * sizeof *m->name))
+        return fail(m, FV_ENOMEM, "out of memory", shard);
+    m->name = p;
+    memmove(m->name + at + 1, m->name + at, (size_t)(m->shards - at) * sizeof *m->name);
+    m->name[at] = shard;
+    m->shards++;
+    return true;
+}
+
+/* ---- which tensors ---- */
+
+static bool mark_tensor(shard_map *m, fv_raw tensor, fv_raw shard)
+{
+    char name[LONGEST];
+    if (tensor.n >= LONGEST) return fail(m, FV_EFORMAT, "a name too long", tensor);
+    fv__raw_decode(name, tensor);
+    int at = shard_of(m, shard);
+    const fv_st_plan *p = &m->x[at].plan;
+    const fv_st_entry *t = fv__st_plan_find(p, name);
+    if (!t) return fail(m, FV_EFORMAT, "not in the shard the index gives", tensor);
+    if (m->seen[at][t - p->entry]++) return fail(m, FV_EFORMAT, "stands twice in the index", tensor);
+    return true;
+}
+
+static bool walk_map(shard_map *m, bool (*each)(shard_map *m, fv_raw tensor, fv_raw shard))
+{
+    fv_scan *s = &m->scan;
+    fv_raw tensor, shard;
+    s->at = m->map;
+    if (!fv__scan_take(s, '{')) return false;
+    for (bool first = true; fv__scan_more(s, '}', first); first = false)
+        if (!fv__scan_string(s, &tensor) || !fv__scan_take(s, ':') || !fv__scan_string(s, &shard) || !each(m, tensor, shard))
+            return false;
+    return !s->st;
+}
+
+static bool find_map(shard_map *m)
+{
+    fv_scan *s = &m->scan;
+    fv_raw key;
+    if (!fv__scan_take(s, '{')) return false;
+    for (bool first = true; fv__scan_more(s, '}', first); first = false) {
+        if (!fv__scan_string(s, &key) || !fv__scan_take(s, ':')) return false;
+        bool map = fv__raw_is(key, "weight_map");
+        if (map && m->map) return fv__scan_fail(s, "weight_map stands twice");
+        if (map) m->map = s->at;
+        if (!fv__scan_skip(s, 16)) return false;
+    }
+    if (!fv__scan_end(s)) return false;
+    return m->map || fv__scan_fail(s, "no weight_map in it");
+}
+
+/* ---- all together ---- */
+
+static fv_status no_memory(shard_map *m) { return m->scan.st = fv_fail(m->scan.e, FV_ENOMEM, "%s: out of memory", m->scan.path); }
+
+static fv_status open_shards(shard_map *m, const char *path)
+{
+    char file[FV_PATH];
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+    if (n >= sizeof file - 256) return fv_fail(m->scan.e, FV_EIO, "%.200s...: path too long", path);
+    memcpy(file, path, n);
+    for (int i = 0; i < m->shards; i++) {
+        fv_status st = FV_OK;
+        memcpy(file + n, m->name[i].s, m->name[i].n);
+        file[n + m->name[i].n] = 0;
+        if (!fv__file_exists(m->env, file)) st = fv_fail(m->scan.e, FV_EIO, "%s: its shard %s is missing", path, file + n);
+        if (!st) st = fv__st_shard_open(&m->x[i], m->env, file, m->scan.e);
+        if (st) return st;
+        for (uint32_t k = 0; k < m->x[i].plan.count; k++) m->x[i].plan.entry[k].shard = (uint16_t)i;
+    }
+    return FV_OK;
+}
+
+static fv_status check_shards(shard_map *m)
+{
+    for (int i = 0; i < m->shards; i++) {
+        uint32_t n = m->x[i].plan.count;
+        m->seen[i] = fv__alloc(m->env, n);
+        if (n && !m->seen[i]) return no_memory(m);
+    }
+    if (!walk_map(m, mark_tensor)) return m->scan.st;
+    for (int i = 0; i < m->shards; i++) {
+        const fv_st_plan *p = &m->x[i].plan;
+        for (uint32_t k = 0; k < p->count; k++)
+            if (!m->seen[i][k])
+                return fv_fail(m->scan.e, FV_EFORMAT, "%s: %.*s holds \"%.100s\", which the index does not place there",
+                               m->scan.path, FV_RAW_SHOWN(m->name[i]), p->text + p->entry[k].name);
+    }
+    return FV_OK;
+}
+
+static fv_status read_index(shard_map *m, fv_st_shard **x, int *n, const char *path)
+{
+    if (!find_map(m) || !walk_map(m, note_shard)) return m->scan.st;
+    if (!m->shards) return fv_fail(m->scan.e, FV_EFORMAT, "%s: its weight_map is empty", path);
+    m->seen = fv__alloc(m->env, (size_t)m->shards * sizeof *m->seen);
+    *x = m->x = fv__alloc(m->env, (size_t)m->shards * sizeof *m->x);
+    if (!m->seen || !m->x) return no_memory(m);
+    *n = m->shards;
+    for (int i = 0; i < m->shards; i++) m->x[i].file.env = m->x[i].plan.env = m->env;
+    fv_status st = open_shards(m, path);
+    return st ? st : check_shards(m);
+}
+
+fv_status fv__st_index_open(fv_st_shard **x, int *n, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_file f;
+    fv_status st = fv__file_open(&f, env, path, e);
+    if (st) return st;
+    shard_map m = {.scan = {.start = f.data, .at = f.data, .end = f.data + f.size, .path = path, .e = e}, .env = env};
+    st = f.size > LARGEST ? fv_fail(e, FV_EFORMAT, "%s: too large for an index", path) : read_index(&m, x, n, path);
+    for (int i = 0; i < m.shards && m.seen; i++) fv__free(env, m.seen[i], m.x ? m.x[i].plan.count : 0);
+    fv__free(env, m.seen, (size_t)m.shards * sizeof *m.seen);
+    fv__free(env, m.name, m.name_bytes);
+    fv__file_close(&f);
+    return st;
+}

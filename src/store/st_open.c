@@ -1,0 +1,196 @@
+/* st_open.c - safetensors files, one or several with an index, and what is in them. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "safetensors.h"
+#include "store.h"
+
+struct fv_st {
+    const fv_env *env;
+    char *path; /* as given, for messages */
+    fv_st_shard *shard;
+    int shards, count;
+};
+
+/* ---- paths ---- */
+
+fv_status fv__path(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
+{
+    size_t n = strlen(dir);
+    const char *slash = !n || dir[n - 1] == '/' ? "" : "/";
+    if ((size_t)snprintf(out, FV_PATH, "%s%s%s", dir, slash, name) < FV_PATH) return FV_OK;
+    return fv_fail(e, FV_EIO, "%.200s...: path too long", dir);
+}
+
+bool fv__is_dir(const fv_env *env, const char *path)
+{
+    const fv_io *io = fv__io(env);
+    int fd = io->open_read(io->self, path);
+    if (fd < 0) return false;
+    bool dir = io->size(io->self, fd) == -EISDIR;
+    io->close(io->self, fd);
+    return dir;
+}
+
+bool fv__ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !memcmp(s + n - m, end, m);
+}
+
+/* ---- opening ---- */
+
+fv_status fv__st_shard_open(fv_st_shard *x, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_status st = fv__file_open(&x->file, env, path, e);
+    if (!st) st = fv__st_plan(&x->plan, env, x->file.data, x->file.size, path, e);
+    if (st) fv__file_close(&x->file);
+    return st;
+}
+
+void fv__st_shards_free(const fv_env *env, fv_st_shard *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        fv__st_plan_free(&x[i].plan);
+        fv__file_close(&x[i].file);
+    }
+    fv__free(env, x, (size_t)n * sizeof *x);
+}
+
+static fv_status open_one(fv_st *s, const char *path, fv_err *e)
+{
+    s->shard = fv__alloc(s->env, sizeof *s->shard);
+    if (!s->shard) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    s->shards = 1;
+    s->shard->file.env = s->shard->plan.env = s->env;
+    return fv__st_shard_open(s->shard, s->env, path, e);
+}
+
+/* A directory stands for the one file in it, or for its index. */
+static fv_status open_dir(fv_st *s, const char *dir, fv_err *e)
+{
+    char path[FV_PATH];
+    fv_status st = fv__path(path, dir, "model.safetensors", e);
+    if (st || fv__file_exists(s->env, path)) return st ? st : open_one(s, path, e);
+    st = fv__path(path, dir, "model.safetensors.index.json", e);
+    if (st || fv__file_exists(s->env, path)) return st ? st : fv__st_index_open(&s->shard, &s->shards, s->env, path, e);
+    return fv_fail(e, FV_EIO, "%s: neither model.safetensors nor model.safetensors.index.json in it", dir);
+}
+
+fv_status fv_st_open(fv_st **out, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_st *s = fv__alloc(env, sizeof *s);
+    *out = NULL;
+    if (!s) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    s->env = env;
+    s->path = fv__strdup(env, path);
+    fv_status st;
+    if (!s->path)
+        st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    else if (fv__is_dir(env, path))
+        st = open_dir(s, path, e);
+    else if (fv__ends_with(path, ".json"))
+        st = fv__st_index_open(&s->shard, &s->shards, env, path, e);
+    else
+        st = open_one(s, path, e);
+    if (st) {
+        fv_st_close(s);
+        return st;
+    }
+    for (int i = 0; i < s->shards; i++) s->count += (int)s->shard[i].plan.count;
+    *out = s;
+    return FV_OK;
+}
+
+void fv_st_close(fv_st *s)
+{
+    if (!s) return;
+    const fv_env *env = s->env;
+    fv__st_shards_free(env, s->shard, s->shards);
+    if (s->path) fv__free(env, s->path, strlen(s->path) + 1);
+    fv__free(env, s, sizeof *s);
+}
+
+/* ---- looking ---- */
+
+int fv_st_count(const fv_st *s) { return s->count; }
+
+static fv_st_info info(const fv_st_shard *x, const fv_st_entry *t)
+{
+    fv_st_info i = {.name = x->plan.text + t->name, .dtype_name = fv__kinds[t->kind].plain, .shape = fv__st_shape(t), .count = 1};
+    for (int k = 0; k < t->rank; k++) i.count *= t->d[k];
+    i.bytes = fv__st_bytes(t);
+    i.data = x->file.data + t->begin;
+    return i;
+}
+
+fv_st_info fv_st_at(const fv_st *s, int i)
+{
+    const fv_st_shard *x = s->shard;
+    for (; i >= (int)x->plan.count; x++) i -= (int)x->plan.count;
+    return info(x, &x->plan.entry[i]);
+}
+
+/* Two at a time, so that no list is needed. */
+static const char *nearest(const fv_st *s, const char *name)
+{
+    const char *best = NULL;
+    for (int i = 0; i < s->count && i < 20000; i++) {
+        const char *list[] = {best ? best : "", fv_st_at(s, i).name, NULL};
+        best = fv__nearest(name, best ? list : list + 1);
+    }
+    return best;
+}
+
+fv_status fv_st_find(const fv_st *s, const char *name, fv_st_info *out, fv_err *e)
+{
+    for (int i = 0; i < s->shards; i++) {
+        const fv_st_entry *t = fv__st_plan_find(&s->shard[i].plan, name);
+        if (!t) continue;
+        *out = info(&s->shard[i], t);
+        return FV_OK;
+    }
+    if (!e) return FV_EARG;
+    const char *near = nearest(s, name);
+    if (near) return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; did you mean \"%.100s\"?", s->path, name, near);
+    if (!s->count) return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; it has none at all", s->path, name);
+    return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; it has %d, from \"%.80s\" to \"%.80s\"", s->path, name, s->count,
+                   fv_st_at(s, 0).name, fv_st_at(s, s->count - 1).name);
+}
+
+const char *fv_st_meta(const fv_st *s, const char *key)
+{
+    for (int i = 0; i < s->shards; i++) {
+        const fv_st_plan *p = &s->shard[i].plan;
+        for (size_t at = p->meta; at < p->meta_end;) {
+            const char *k = p->text + at, *value = k + strlen(k) + 1;
+            if (!strcmp(k, key)) return value;
+            at = (size_t)(value + strlen(value) + 1 - p->text);
+        }
+    }
+    return NULL;
+}
+
+/* ---- reading ---- */
+
+fv_status fv_st_read(const fv_st *s, const fv_st_info *t, void *out, fv_dtype to, int64_t n, fv_err *e)
+{
+    int k = 0;
+    while (k < FV_KINDS && strcmp(fv__kinds[k].plain, t->dtype_name)) k++;
+    if (k == FV_KINDS || !fv__kind_readable((fv_kind)k))
+        return fv_fail(e, FV_EDTYPE, "%s: tensor \"%.100s\": %s is not read", s->path, t->name, t->dtype_name);
+    if (to > FV_U8 || (fv__kind_float((fv_kind)k) && (to == FV_I32 || to == FV_U8)))
+        return fv_fail(e, FV_EDTYPE, "%s: tensor \"%.100s\": %s cannot be read as %s", s->path, t->name, t->dtype_name,
+                       to == FV_I32  ? "i32"
+                       : to == FV_U8 ? "u8"
+                                     : "packed weights");
+    if (n != t->count)
+        return fv_fail(e, FV_ESHAPE, "%s: tensor \"%.100s\" has %lld elements where %lld are wanted", s->path, t->name,
+                       (long long)t->count, (long long)n);
+    int64_t done = fv__convert(out, to, t->data, (fv_kind)k, n);
+    if (done == n) return FV_OK;
+    static const char *const names[] = {
+        [FV_F32] = "f32", [FV_F64] = "f64", [FV_BF16] = "bf16", [FV_F16] = "f16", [FV_I32] = "i32", [FV_U8] = "u8"};
+    return fv_fail(e, FV_ENUMERIC, "%s: tensor \"%.100s\": the %s at %s cannot be held in %s", s->path, t->name, t->dtype_name,
+                   fv__place(&t->shape, done).s, names[to]);
+}

@@ -1,0 +1,23 @@
+/* store.h - what the files of this folder share beyond the formats themselves. */
+#ifndef FV_STORE_STORE_H
+#define FV_STORE_STORE_H
+
+#include "fovea/store.h"
+#include "store/safetensors.h"
+
+/* dir/name */
+fv_status fv__path(char out[FV_PATH], const char *dir, const char *name, fv_err *e);
+bool fv__is_dir(const fv_env *env, const char *path);
+bool fv__ends_with(const char *s, const char *end);
+
+typedef struct fv_st_shard {
+    fv_file file;
+    fv_st_plan plan;
+} fv_st_shard;
+
+fv_status fv__st_shard_open(fv_st_shard *x, const fv_env *env, const char *path, fv_err *e);
+void fv__st_shards_free(const fv_env *env, fv_st_shard *x, int n);
+/* Opens every shard an index names, and checks that index and shards agree.  *x and *n are to be freed on failure too. */
+fv_status fv__st_index_open(fv_st_shard **x, int *n, const fv_env *env, const char *path, fv_err *e);
+
+#endif
