@@ -1,0 +1,300 @@
+/* gemm.c - the matrix product: blocks, threads and tables.  The arithmetic is in the kinds, see gemm.h.
+ *
+ *   for each block of rows of A that packed is no larger than A_BYTES:
+ *       pack it, all of k, in strips of mr rows                       (shared, then a barrier)
+ *       for each group of panels of B of this thread's part:
+ *           for each run of FV_GEMM_KC values of k:
+ *               pack the group's run of B, unless it came packed       (own cache)
+ *               for each panel of the group, for each strip:  tile     (panel in L1, strips from L2)
+ *           bias, activation, rounding
+ *
+ * Every element gets its runs in order from one thread, so neither the split nor the other rows can change it.
+ * B is packed again for every block of rows.  Packing all of it once, shared, was tried on paper: it saves at most
+ * 1/32 of the time at 128 rows and less with more, and costs a barrier per run and a copy of B in memory. */
+#include <omp.h>
+
+#include "gemm.h"
+
+#define A_BYTES ((size_t)4 << 20)
+#define GROUP 8          /* panels of B packed at a time */
+#define SMALL (1 << 18)  /* multiply-adds below which one thread is faster than two */
+#define EDGE 512         /* floats in the largest tile of any kind */
+
+typedef struct plan {
+    const fv_gemm *g;
+    const gemm_kind *kind;
+    fv_dtype table;
+    float alpha;
+    int64_t panels;   /* of B */
+    int64_t block;    /* rows of A packed at a time */
+    int64_t strips;   /* in the largest block */
+    int group;        /* panels at a time */
+    size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
+} plan;
+
+/* Who computes one product: this thread, as one of `size` that share packed A. */
+typedef struct team {
+    int id, size;
+    char *a, *b;
+    float *sum;
+} team;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Where part i of n equal parts of `all` begins. */
+static int64_t part(int64_t all, int64_t i, int64_t n) { return all * i / n; }
+
+static void wait(const team *t)
+{
+    if (t->size > 1) {
+#pragma omp barrier
+    }
+}
+
+/* ---- packing ---- */
+
+static const void *at(const void *p, int64_t i, fv_dtype t) { return (const char *)p + i * (int64_t)fv_dtype_size(t); }
+
+static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, int64_t rows, int64_t strips)
+{
+    const fv_gemm *g = p->g;
+    size_t strip_bytes = gemm_units(g->k) * p->kind->a_unit;
+    int64_t runs = up(g->k, FV_GEMM_KC);
+    for (int64_t u = part(strips * runs, t->id, t->size); u < part(strips * runs, t->id + 1, t->size); u++) {
+        int64_t s = u / runs, k = u % runs * FV_GEMM_KC;
+        int64_t i = i0 + part(rows, s, strips);
+        gemm_src src = {at(a, g->ta ? k * g->lda + i : i * g->lda + k, p->table), p->table, g->lda, !g->ta,
+                        (int)(i0 + part(rows, s + 1, strips) - i)};
+        p->kind->pack_a(t->a + (size_t)s * strip_bytes + gemm_units(k) * p->kind->a_unit, &src, least(FV_GEMM_KC, g->k - k));
+    }
+}
+
+static void pack_columns(const gemm_kind *kind, char *out, const void *b, fv_dtype bt, int64_t ldb, bool tb, int64_t j, int64_t n,
+                         int64_t k, int64_t kc)
+{
+    gemm_src src = {at(b, tb ? j * ldb + k : k * ldb + j, bt), bt, ldb, tb, (int)least(kind->nr, n - j)};
+    kind->pack_b(out, &src, kc);
+}
+
+/* ---- one product ---- */
+
+/* A tile that sticks out of C on the right goes through a small one of its own. */
+static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
+{
+    float buf[EDGE];
+    float *c = t->c;
+    int64_t ldc = t->ldc, wide = (int64_t)t->panels * kind->nr;
+    for (int i = 0; i < t->rows && t->add; i++)
+        for (int64_t j = 0; j < wide; j++) buf[i * wide + j] = j < cols ? c[i * ldc + j] : 0;
+    t->c = buf;
+    t->ldc = wide;
+    kind->tile(t);
+    for (int i = 0; i < t->rows; i++) memcpy(c + i * ldc, buf + i * wide, (size_t)cols * sizeof *c);
+    t->c = c;
+    t->ldc = ldc;
+}
+
+/* All strips against one run of a group of panels. */
+static void multiply(const plan *p, gemm_tile *t, const char *a, float *sum, int64_t rows, int64_t s0, int64_t s1, int64_t strips,
+                     int count, int64_t cols)
+{
+    const gemm_kind *kind = p->kind;
+    size_t strip_bytes = gemm_units(p->g->k) * kind->a_unit;
+    int widest = gemm_walk(kind->mr, (int)up(rows, strips));
+    const char *b = t->b;
+    for (int q = 0; q < count; q += t->panels) {
+        t->panels = widest;
+        while (t->panels > count - q) t->panels /= 2;
+        t->b = b + (size_t)q * t->b_next;
+        int64_t left = cols - (int64_t)q * kind->nr;
+        for (int64_t s = s0; s < s1; s++) {
+            int64_t i = part(rows, s, strips);
+            t->rows = (int)(part(rows, s + 1, strips) - i);
+            t->a = a + (size_t)s * strip_bytes;
+            t->c = sum + (i - part(rows, s0, strips)) * t->ldc + (int64_t)q * kind->nr;
+            if (left >= (int64_t)t->panels * kind->nr) kind->tile(t);
+            else edge_tile(kind, t, left);
+        }
+    }
+}
+
+/* A group of panels from j on, for the strips [s0,s1) of a block. */
+static void columns(const plan *p, const team *t, const gemm_end *whole, const void *b, int64_t rows, int64_t s0, int64_t s1,
+                    int64_t strips, int64_t panel, int count)
+{
+    const fv_gemm *g = p->g;
+    const gemm_kind *kind = p->kind;
+    int64_t j = panel * kind->nr, i = part(rows, s0, strips);
+    gemm_end e = *whole;
+    e.rows = part(rows, s1, strips) - i;
+    e.cols = least((int64_t)count * kind->nr, g->n - j);
+    e.c = (char *)e.c + (i * g->ldc + j) * (int64_t)fv_dtype_size(g->ct);
+    if (e.pre) e.pre = (char *)e.pre + (i * g->ldc + j) * (int64_t)fv_dtype_size(p->table);
+    if (e.bias) e.bias = at(e.bias, j, p->table);
+    bool direct = g->ct == FV_F32;
+    e.sum = direct ? e.c : t->sum;
+    e.ld_sum = direct ? g->ldc : (int64_t)p->group * kind->nr;
+    if (g->add && !direct) NAME(gemm_start)(&e);
+
+    int64_t k = 0;
+    do {
+        gemm_tile tile = {.ldc = e.ld_sum, .kc = least(FV_GEMM_KC, g->k - k), .alpha = p->alpha, .add = g->add || k};
+        if (g->packed) {
+            tile.b_next = gemm_units(g->k) * kind->b_unit;
+            tile.b = (const char *)b + (size_t)panel * tile.b_next + gemm_units(k) * kind->b_unit;
+        } else {
+            tile.b_next = gemm_units(tile.kc) * kind->b_unit;
+            tile.b = t->b;
+            for (int q = 0; q < count; q++)
+                pack_columns(kind, t->b + (size_t)q * tile.b_next, b, g->bt, g->ldb, g->tb, j + q * kind->nr, g->n, k, tile.kc);
+        }
+        multiply(p, &tile, t->a + gemm_units(k) * kind->a_unit, e.sum, rows, s0, s1, strips, count, e.cols);
+        k += FV_GEMM_KC;
+    } while (k < g->k);
+    if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
+}
+
+/* Splits a block among the team into down x across parts so that the largest is smallest; columns first. */
+static int split_down(int size, int64_t strips, int64_t panels)
+{
+    int best = 1;
+    int64_t least_work = INT64_MAX;
+    for (int down = 1; down <= size; down++) {
+        if (size % down) continue;
+        int64_t work = up(strips, down) * up(panels, size / down);
+        if (work < least_work) {
+            least_work = work;
+            best = down;
+        }
+    }
+    return best;
+}
+
+/* Product number e of the batch. */
+static void product(const plan *p, const team *t, int64_t e)
+{
+    const fv_gemm *g = p->g;
+    const void *a = at(g->a, e * g->stride_a, p->table), *b = g->packed ? g->b : at(g->b, e * g->stride_b, g->bt);
+    gemm_end whole = {.ldc = g->ldc, .bias = g->bias, .table = p->table, .ct = g->ct, .act = g->act};
+    for (int64_t i0 = 0; i0 < g->m; i0 += p->block) {
+        int64_t rows = least(p->block, g->m - i0), strips = up(rows, p->kind->mr);
+        if (i0) wait(t);
+        pack_rows(p, t, a, i0, rows, strips);
+        wait(t);
+        int64_t from = e * g->stride_c + i0 * g->ldc;
+        whole.c = (char *)g->c + from * (int64_t)fv_dtype_size(g->ct);
+        whole.pre = g->pre ? (char *)g->pre + from * (int64_t)fv_dtype_size(p->table) : NULL;
+        int down = split_down(t->size, strips, p->panels), across = t->size / down;
+        int64_t s0 = part(strips, t->id / across, down), s1 = part(strips, t->id / across + 1, down);
+        int64_t j0 = part(p->panels, t->id % across, across), j1 = part(p->panels, t->id % across + 1, across);
+        for (int64_t j = j0; j < j1 && s0 < s1; j += p->group)
+            columns(p, t, &whole, b, rows, s0, s1, strips, j, (int)least(p->group, j1 - j));
+    }
+    wait(t); /* the next product packs over this one's rows */
+}
+
+/* ---- the call ---- */
+
+static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
+{
+    plan p = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
+    size_t strip_bytes = gemm_units(g->k) * kind->a_unit;
+    p.panels = up(g->n, kind->nr);
+    int64_t most = (int64_t)(A_BYTES / (strip_bytes ? strip_bytes : 1)) * kind->mr;
+    if (most < kind->mr) most = kind->mr;
+    p.block = up(up(g->m, up(g->m, most)), kind->mr) * kind->mr;
+    if (p.block > g->m) p.block = g->m;
+    p.strips = up(p.block, kind->mr);
+    p.a_bytes = (size_t)p.strips * strip_bytes;
+    /* A weight that few rows read comes from memory: then each panel is followed to its end. */
+    p.group = g->packed && p.a_bytes <= A_BYTES / 16 ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GROUP;
+    if (!g->packed) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, FV_GEMM_KC)) * kind->b_unit;
+    if (g->ct != FV_F32) p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr) * sizeof(float);
+    p.sum_bytes = (p.sum_bytes + 63) / 64 * 64;
+    return p;
+}
+
+static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
+{
+    if (g->m < 1 || g->n < 1 || g->batch < 1) return;
+    plan p = make_plan(g, table, kind);
+    double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
+    int threads = work * (double)g->batch < SMALL ? 1 : s->threads;
+    /* Products of a batch are dealt out whole, unless they are few and large, or all go into one C. */
+    bool whole = threads == 1 || (g->batch >= threads && g->stride_c && (work < 8 * SMALL || g->batch >= 4 * threads));
+    size_t a_all = p.a_bytes * (size_t)(whole ? threads : 1);
+    char *scratch = fv_stream_work(s, a_all + (size_t)threads * (p.b_bytes + p.sum_bytes));
+    if (!scratch) return;
+
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        int id = omp_get_thread_num(), size = omp_get_num_threads();
+        char *own = scratch + a_all + (size_t)id * (p.b_bytes + p.sum_bytes);
+        team t = {id, size, scratch, own, (float *)(own + p.b_bytes)};
+        int64_t from = 0, to = g->batch;
+        if (whole) {
+            from = part(g->batch, id, size);
+            to = part(g->batch, id + 1, size);
+            t = (team){0, 1, scratch + (size_t)id * p.a_bytes, own, (float *)(own + p.b_bytes)};
+        }
+        for (int64_t e = from; e < to; e++) product(&p, &t, e);
+    }
+}
+
+static const gemm_kind *packed_kind(fv_dtype dt)
+{
+    switch (dt) {
+    case FV_F32:
+    case FV_BF16:
+    case FV_F16: return NAME(gemm_f32)(dt);
+    default: return NULL;
+    }
+}
+
+static const gemm_kind *plain_kind(fv_dtype table)
+{
+    (void)table;
+    return NAME(gemm_f32)(FV_F32);
+}
+
+static void gemm(fv_stream *s, const fv_gemm *g, fv_dtype table)
+{
+    const gemm_kind *kind = g->packed ? packed_kind(g->bt) : plain_kind(table);
+    if (kind) run(s, g, table, kind);
+    else fv_stream_fail(s, FV_EDTYPE, "gemm: no product with %s weights", fv_dtype_name(g->bt));
+}
+static void gemm_f32(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_F32); }
+static void gemm_bf16(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_BF16); }
+static void gemm_f16(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_F16); }
+
+/* ---- weights laid out ahead ---- */
+
+static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
+{
+    const gemm_kind *kind = packed_kind(dt);
+    return kind && n > 0 && k > 0 ? (size_t)up(n, kind->nr) * gemm_units(k) * kind->b_unit : 0;
+}
+
+static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n, int64_t k, int64_t ld, bool tb)
+{
+    const gemm_kind *kind = packed_kind(dt);
+    if (!kind) return;
+    int64_t runs = up(k, FV_GEMM_KC), all = up(n, kind->nr) * runs;
+    size_t panel_bytes = gemm_units(k) * kind->b_unit;
+#pragma omp parallel for num_threads(s->threads) schedule(static) if (n * k > SMALL)
+    for (int64_t u = 0; u < all; u++) {
+        int64_t panel = u / runs, k0 = u % runs * FV_GEMM_KC;
+        char *to = (char *)out + (size_t)panel * panel_bytes + gemm_units(k0) * kind->b_unit;
+        pack_columns(kind, to, w, st, ld, tb, panel * kind->nr, n, k0, least(FV_GEMM_KC, k - k0));
+    }
+}
+
+void NAME(gemm)(fv_kernels *k);
+void NAME(gemm)(fv_kernels *k)
+{
+    if (k->dtype == FV_F64) return; /* the reference serves it */
+    k->gemm = k->dtype == FV_F32 ? gemm_f32 : k->dtype == FV_BF16 ? gemm_bf16 : gemm_f16;
+    k->pack_bytes = pack_bytes;
+    k->pack = pack;
+}

@@ -1,0 +1,101 @@
+/* gemm.h - the parts of the matrix product: what a kind of product is, and the loops that drive any kind.
+ *
+ * A kind says how a strip of A (up to mr rows) and of B (nr columns) is laid out in memory and multiplies two
+ * such panels into a tile of f32 sums.  The driver (gemm.c) knows nothing but the sizes.  Panels go all along k;
+ * `unit` is what 32 values of k take, and since FV_GEMM_KC is a multiple of 32 a run can start at any multiple. */
+#ifndef FV_GEMM_H
+#define FV_GEMM_H
+
+#include "simd.h"
+
+#define GEMM_UNIT 32
+#define GEMM_WALK 4 /* the most panels of B that one tile reads side by side */
+
+/* A matrix to be packed: element (i,k) of a panel's strip is at p[i*ld + k] if along_k, else at p[k*ld + i]. */
+typedef struct gemm_src {
+    const void *p;
+    fv_dtype dtype;
+    int64_t ld;
+    bool along_k;
+    int n; /* rows of A, or columns of B, that there are; the rest of the panel is padding */
+} gemm_src;
+
+/* One tile: c (rows, panels*nr) = alpha * (a b) + (add ? c : 0) over kc <= FV_GEMM_KC values of k. */
+typedef struct gemm_tile {
+    const void *a, *b;
+    size_t b_next; /* bytes from one panel of b to the next */
+    float *c;
+    int64_t ldc, kc;
+    int rows, panels;
+    float alpha;
+    bool add;
+} gemm_tile;
+
+typedef struct gemm_kind {
+    int mr, nr;
+    size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
+    void (*pack_a)(void *out, const gemm_src *a, int64_t kc);
+    void (*pack_b)(void *out, const gemm_src *b, int64_t kc);
+    void (*tile)(const gemm_tile *t);
+} gemm_kind;
+
+static inline size_t gemm_units(int64_t k) { return (size_t)((k + GEMM_UNIT - 1) / GEMM_UNIT); }
+
+/* How many panels side by side keep a tile of so many rows busy: 1, 2 or 4. */
+static inline int gemm_walk(int mr, int rows) { return rows * 4 <= mr ? 4 : rows * 2 <= mr ? 2 : 1; }
+
+/* Functions of sizes that are constants at every call, and loops over them that must unroll. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* VW values from element i of f32, bf16 or f16 memory. */
+INLINE vf v_load_as(const void *p, int64_t i, fv_dtype t)
+{
+    if (t == FV_BF16) return v_load_bf16((const uint16_t *)p + i);
+    if (t == FV_F16) return v_load_f16((const uint16_t *)p + i);
+    return v_load((const float *)p + i);
+}
+INLINE void v_store_as(void *p, int64_t i, fv_dtype t, vf a)
+{
+    if (t == FV_BF16) v_store_bf16((uint16_t *)p + i, a);
+    else if (t == FV_F16) v_store_f16((uint16_t *)p + i, a);
+    else v_store((float *)p + i, a);
+}
+/* The first n < VW of them; the others read as 0 and are not written. */
+INLINE vf v_load_as_n(const void *p, int64_t i, int64_t n, fv_dtype t)
+{
+    uint16_t h[VW] = {0};
+    if (t == FV_F32) return v_load_n((const float *)p + i, n, 0.0f);
+    for (int j = 0; j < n && j < VW; j++) h[j] = ((const uint16_t *)p)[i + j];
+    return t == FV_BF16 ? v_load_bf16(h) : v_load_f16(h);
+}
+INLINE void v_store_as_n(void *p, int64_t i, int64_t n, fv_dtype t, vf a)
+{
+    uint16_t h[VW] = {0};
+    if (t == FV_F32) {
+        v_store_n((float *)p + i, a, n);
+        return;
+    }
+    if (t == FV_BF16) v_store_bf16(h, a);
+    else v_store_f16(h, a);
+    for (int j = 0; j < n && j < VW; j++) ((uint16_t *)p)[i + j] = h[j];
+}
+
+/* The kind for B held as `bt` in panels: f32, or bf16 and f16 widened on the way. */
+const gemm_kind *NAME(gemm_f32)(fv_dtype bt);
+
+/* A strip of floats of any dtype as f32 panel of `width` per k; round: to bf16 first. */
+void NAME(gemm_pack)(float *out, int width, const gemm_src *s, int64_t kc, bool round);
+
+/* The last step for a block of C: c = act(sum + bias); pointers are at the block's first element. */
+typedef struct gemm_end {
+    float *sum; /* may be c itself */
+    int64_t ld_sum, ldc, rows, cols;
+    void *c, *pre;    /* pre or NULL */
+    const void *bias; /* or NULL */
+    fv_dtype table, ct;
+    fv_act act;
+} gemm_end;
+void NAME(gemm_finish)(const gemm_end *e);
+void NAME(gemm_start)(const gemm_end *e); /* sum = c */
+
+#endif

@@ -1,0 +1,72 @@
+/* gemm_end.c - from sums to C: bias, the value before the activation, the activation, rounding.
+ *
+ * A pass of its own over sums that are still in cache: it costs a load and a store for each K multiply-adds, and keeps
+ * the tiles of every kind free of it.  The activation sees the sum in f32, not what was rounded into pre. */
+#include "gemm.h"
+#include "vmath.h"
+
+INLINE vf activate(vf x, const fv_act act)
+{
+    switch (act) {
+    case FV_RELU: return v_max(v_zero(), x);
+    case FV_GELU: return v_gelu(x);
+    case FV_GELU_TANH: return v_gelu_tanh(x);
+    case FV_SILU: return v_silu(x);
+    case FV_TANH: return v_tanh(x);
+    case FV_SIGMOID: return v_sigmoid(x);
+    default: return x;
+    }
+}
+
+INLINE void rows_of(const gemm_end *e, const fv_act act, const fv_dtype table, const fv_dtype ct)
+{
+    for (int64_t i = 0; i < e->rows; i++)
+        for (int64_t j = 0; j < e->cols; j += VW) {
+            const float *sum = e->sum + i * e->ld_sum + j;
+            int64_t at = i * e->ldc + j, n = e->cols - j;
+            if (n >= VW) {
+                vf x = v_load(sum);
+                if (e->bias) x = v_add(x, v_load_as(e->bias, j, table));
+                if (e->pre) v_store_as(e->pre, at, table, x);
+                v_store_as(e->c, at, ct, activate(x, act));
+            } else {
+                vf x = v_load_n(sum, n, 0.0f);
+                if (e->bias) x = v_add(x, v_load_as_n(e->bias, j, n, table));
+                if (e->pre) v_store_as_n(e->pre, at, n, table, x);
+                v_store_as_n(e->c, at, n, ct, activate(x, act));
+            }
+        }
+}
+
+INLINE void with_types(const gemm_end *e, const fv_act act)
+{
+    if (e->table == FV_F32) rows_of(e, act, FV_F32, FV_F32);
+    else if (e->table == FV_BF16 && e->ct == FV_BF16) rows_of(e, act, FV_BF16, FV_BF16);
+    else if (e->table == FV_BF16) rows_of(e, act, FV_BF16, FV_F32);
+    else if (e->ct == FV_F16) rows_of(e, act, FV_F16, FV_F16);
+    else rows_of(e, act, FV_F16, FV_F32);
+}
+
+void NAME(gemm_finish)(const gemm_end *e)
+{
+    switch (e->act) {
+    case FV_RELU: with_types(e, FV_RELU); break;
+    case FV_GELU: with_types(e, FV_GELU); break;
+    case FV_GELU_TANH: with_types(e, FV_GELU_TANH); break;
+    case FV_SILU: with_types(e, FV_SILU); break;
+    case FV_TANH: with_types(e, FV_TANH); break;
+    case FV_SIGMOID: with_types(e, FV_SIGMOID); break;
+    default: with_types(e, FV_ACT_NONE);
+    }
+}
+
+/* Old values of C as the sums to start from. */
+void NAME(gemm_start)(const gemm_end *e)
+{
+    for (int64_t i = 0; i < e->rows; i++)
+        for (int64_t j = 0; j < e->cols; j += VW) {
+            int64_t at = i * e->ldc + j, n = e->cols - j;
+            if (n >= VW) v_store(e->sum + i * e->ld_sum + j, v_load_as(e->c, at, e->ct));
+            else v_store_n(e->sum + i * e->ld_sum + j, v_load_as_n(e->c, at, n, e->ct), n);
+        }
+}
