@@ -10,7 +10,7 @@ look() {
     src/backend/ref/*) extra="-DREF_DTYPE=f32 -DREF_F32=1" ;;
     src/backend/cpu/*) extra="-DCPU_LEVEL=generic -DCPU_GENERIC=1" ;;
     # fv_need and fv_same_dtype say no to NULL, which the analyzer cannot know: it sees one file at a time.
-    src/ops/*) extra= checks=--checks=-clang-analyzer-core.NullDereference,-clang-analyzer-core.CallAndMessage ;;
+    src/ops/*) extra='' checks=--checks=-clang-analyzer-core.NullDereference,-clang-analyzer-core.CallAndMessage ;;
     *) extra= ;;
     esac
     # shellcheck disable=SC2086 # no extra option has blanks

@@ -38,18 +38,20 @@ typedef struct cli_option {
 } cli_option;
 
 /* Entries of an option table: CLI_INT(struct, field, letter, name, value, least, greatest, help). */
-#define CLI_FLAG(s, field, letter, name, help) {name, letter, CLI_IS_FLAG, offsetof(s, field), NULL, help, 0, 0, NULL}
-#define CLI_INT(s, field, letter, name, value, least, greatest, help)                                                         \
-    {name, letter, CLI_IS_INT, offsetof(s, field), value, help, least, greatest, NULL}
-#define CLI_REAL(s, field, letter, name, value, least, greatest, help)                                                        \
-    {name, letter, CLI_IS_REAL, offsetof(s, field), value, help, least, greatest, NULL}
-#define CLI_TEXT(s, field, letter, name, value, help)                                                                         \
-    {name, letter, CLI_IS_TEXT, offsetof(s, field), value, help, 0, 0, NULL}
-#define CLI_FILE(s, field, letter, name, value, help)                                                                         \
-    {name, letter, CLI_IS_FILE, offsetof(s, field), value, help, 0, 0, NULL}
-#define CLI_DIR(s, field, letter, name, value, help) {name, letter, CLI_IS_DIR, offsetof(s, field), value, help, 0, 0, NULL}
-#define CLI_CHOICE(s, field, letter, name, words, help)                                                                       \
+/* clang-format off */
+#define CLI_ENTRY(s, field, letter, name, kind, value, least, greatest, help) \
+    {name, letter, kind, offsetof(s, field), value, help, least, greatest, NULL}
+#define CLI_FLAG(s, field, letter, name, help) CLI_ENTRY(s, field, letter, name, CLI_IS_FLAG, NULL, 0, 0, help)
+#define CLI_TEXT(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_TEXT, value, 0, 0, help)
+#define CLI_FILE(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_FILE, value, 0, 0, help)
+#define CLI_DIR(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_DIR, value, 0, 0, help)
+#define CLI_INT(s, field, letter, name, value, least, greatest, help) \
+    CLI_ENTRY(s, field, letter, name, CLI_IS_INT, value, least, greatest, help)
+#define CLI_REAL(s, field, letter, name, value, least, greatest, help) \
+    CLI_ENTRY(s, field, letter, name, CLI_IS_REAL, value, least, greatest, help)
+#define CLI_CHOICE(s, field, letter, name, words, help) \
     {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words}
+/* clang-format on */
 
 typedef struct cli_example {
     const char *line, *what; /* "fovea attend --causal", "each row sees only the past" */
@@ -61,15 +63,15 @@ typedef struct cli {
 
 typedef struct cli_command cli_command;
 struct cli_command {
-    const char *name;    /* one word */
-    const char *summary; /* half a line, no full stop */
-    const char *about;   /* paragraphs, an empty line between them; wrapped when printed */
+    const char *name;               /* one word */
+    const char *summary;            /* half a line, no full stop */
+    const char *about;              /* paragraphs, an empty line between them; wrapped when printed */
     const cli_command *const *subs; /* commands below this one, ending in NULL; then there is no run and no options */
 
-    const cli_option *options;   /* ending in {0}; NULL: none */
-    size_t size;                 /* of the struct that holds their values */
-    const void *defaults;        /* such a struct; NULL: all zero */
-    const char *operands;        /* "[FILE]", "COMMAND..."; NULL: none are taken */
+    const cli_option *options; /* ending in {0}; NULL: none */
+    size_t size;               /* of the struct that holds their values */
+    const void *defaults;      /* such a struct; NULL: all zero */
+    const char *operands;      /* "[FILE]", "COMMAND..."; NULL: none are taken */
     int min_operands, max_operands;
     const cli_example *examples; /* ending in {0}; NULL: none */
 

@@ -31,7 +31,8 @@ void cli_value_text(char *out, size_t size, const cli_option *o)
         snprintf(out, size, "%s", o->value ? o->value : "");
         return;
     }
-    for (int i = 0; o->words[i] && used < size; i++) used += (size_t)snprintf(out + used, size - used, "%s%s", i ? "|" : "", o->words[i]);
+    for (int i = 0; o->words[i] && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? "|" : "", o->words[i]);
 }
 
 void cli_help_text(char *out, size_t size, const cli_command *cmd, const cli_option *o)
@@ -151,8 +152,9 @@ static int run_help(const cli *c, const void *values, int n, char **operand)
 const cli_command help_command = {
     .name = "help",
     .summary = "explain a command",
-    .about = "Without a command, lists all of them.  The manual pages and the completion scripts are made from the same tables that "
-             "parse the command line.",
+    .about =
+        "Without a command, lists all of them.  The manual pages and the completion scripts are made from the same tables that "
+        "parse the command line.",
     .options = help_options,
     .size = sizeof(help_values),
     .operands = "[COMMAND]...",

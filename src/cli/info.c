@@ -53,10 +53,10 @@ static json_t *to_json(const facts *f)
     for (int i = 0; i < f->n_features; i++) json_array_append_new(features, json_string(f->features[i]));
     for (int i = 0; i < f->n_libraries; i++)
         json_object_set_new(libraries, f->libraries[i].name, json_string(f->libraries[i].version));
-    json_t *device = json_pack("{s:s, s:s, s:i}", "name", fv_device_name(f->device), "level", fv_device_level(f->device), "threads",
-                               fv_device_threads(f->device));
-    return json_pack("{s:s, s:[o], s:o, s:o, s:o}", "version", fv_version(), "devices", device, "levels", levels, "features", features,
-                     "libraries", libraries);
+    json_t *device = json_pack("{s:s, s:s, s:i}", "name", fv_device_name(f->device), "level", fv_device_level(f->device),
+                               "threads", fv_device_threads(f->device));
+    return json_pack("{s:s, s:[o], s:o, s:o, s:o}", "version", fv_version(), "devices", device, "levels", levels, "features",
+                     features, "libraries", libraries);
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
@@ -83,8 +83,9 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command info_command = {
     .name = "info",
     .summary = "version, devices, CPU features, kernels and libraries",
-    .about = "Says what this build is and what it found on this machine.  \"levels\" are the sets of kernels that were built and that "
-             "this processor can run, best first; the environment variable FOVEA_CPU picks one of them.",
+    .about =
+        "Says what this build is and what it found on this machine.  \"levels\" are the sets of kernels that were built and that "
+        "this processor can run, best first; the environment variable FOVEA_CPU picks one of them.",
     .options = options,
     .size = sizeof(info_values),
     .examples = examples,

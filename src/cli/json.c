@@ -15,12 +15,15 @@ int cli_print_json(const cli *c, json_t *object)
 
 json_t *cli_json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-json_t *cli_json_matrix(const float *x, int64_t rows, int64_t cols)
+json_t *cli_json_matrix(const float *x, const uint8_t *mask, int64_t rows, int64_t cols)
 {
     json_t *m = json_array();
     for (int64_t i = 0; i < rows; i++) {
         json_t *row = json_array();
-        for (int64_t j = 0; j < cols; j++) json_array_append_new(row, cli_json_number((double)x[i * cols + j]));
+        for (int64_t j = 0; j < cols; j++) {
+            bool hidden = mask && !mask[i * cols + j];
+            json_array_append_new(row, hidden ? json_null() : cli_json_number((double)x[i * cols + j]));
+        }
         json_array_append_new(m, row);
     }
     return m;

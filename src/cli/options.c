@@ -142,7 +142,8 @@ int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char
             argv[(*n)++] = argv[i];
         if (code || *help) return code;
     }
-    if (*n > cmd->max_operands) return cli_usage(c, "'%s' is one argument too many; see '%s --help'", argv[cmd->max_operands], c->name);
+    if (*n > cmd->max_operands)
+        return cli_usage(c, "'%s' is one argument too many; see '%s --help'", argv[cmd->max_operands], c->name);
     if (*n < cmd->min_operands) return cli_usage(c, "an argument is missing: %s %s", c->name, cmd->operands);
     return CLI_OK;
 }
