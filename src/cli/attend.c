@@ -119,7 +119,8 @@ static int read_mask(const cli *c, const char *place, fv_array *m, attention *a)
     }
     for (int64_t i = 0; i < a->H * a->Tq * a->Tk; i++) {
         float x = m->data[rows == 1 ? i % a->Tk : i % (a->Tq * a->Tk)];
-        a->mask[i] = (added ? x != -INFINITY : x != 0) ? 1 : 0;
+        bool seen = added ? x != -INFINITY : x != 0;
+        a->mask[i] = seen;
         a->bias[i] = added && x != -INFINITY ? x : 0;
     }
     a->masked = true;
