@@ -1,0 +1,200 @@
+/* bleu.c - corpus BLEU with one reference, exponential smoothing, and mteval-v13a's tokens. */
+#include <math.h>
+#include <stdio.h>
+
+#include <utf8proc.h>
+
+#include "fovea/metric.h"
+#include "train/ngram.h"
+
+/* ---- tokens ---- */
+
+static bool is_digit(uint32_t c) { return c >= '0' && c <= '9'; }
+static bool is_stop(uint32_t c) { return c == '.' || c == ','; }
+
+static bool is_apart(uint32_t c)
+{
+    return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') ||
+           (c >= ':' && c <= '@') || c == '/';
+}
+
+/* One rule of the tokeniser: where it holds at x[i], it writes how these one or two characters come out and says how
+ * many they were; 0 otherwise.  Rules run over the whole text one after the other, each from left to right. */
+typedef size_t rule(fv_symbols *out, const uint32_t *x, size_t left);
+
+static void spaced(fv_symbols *out, uint32_t c)
+{
+    fv__symbols_add(out, ' ');
+    fv__symbols_add(out, c);
+    fv__symbols_add(out, ' ');
+}
+
+static size_t punctuation(fv_symbols *out, const uint32_t *x, size_t left)
+{
+    (void)left;
+    if (!is_apart(x[0])) return 0;
+    spaced(out, x[0]);
+    return 1;
+}
+
+static size_t stop_after_no_digit(fv_symbols *out, const uint32_t *x, size_t left)
+{
+    if (left < 2 || is_digit(x[0]) || !is_stop(x[1])) return 0;
+    fv__symbols_add(out, x[0]);
+    spaced(out, x[1]);
+    return 2;
+}
+
+static size_t stop_before_no_digit(fv_symbols *out, const uint32_t *x, size_t left)
+{
+    if (left < 2 || !is_stop(x[0]) || is_digit(x[1])) return 0;
+    spaced(out, x[0]);
+    fv__symbols_add(out, x[1]);
+    return 2;
+}
+
+static size_t dash_after_digit(fv_symbols *out, const uint32_t *x, size_t left)
+{
+    if (left < 2 || !is_digit(x[0]) || x[1] != '-') return 0;
+    fv__symbols_add(out, x[0]);
+    spaced(out, x[1]);
+    return 2;
+}
+
+static void exchange(fv_symbols *a, fv_symbols *b)
+{
+    fv_symbols t = *a;
+    *a = *b;
+    *b = t;
+}
+
+static void run_rule(rule *r, fv_symbols *text, fv_symbols *tmp)
+{
+    tmp->n = 0;
+    for (size_t i = 0; i < text->n && !tmp->failed;) {
+        size_t used = r(tmp, text->at + i, text->n - i);
+        if (!used) fv__symbols_add(tmp, text->at[i]);
+        i += used ? used : 1;
+    }
+    exchange(text, tmp);
+}
+
+static void replace(fv_symbols *text, fv_symbols *tmp, const char *from, uint32_t to)
+{
+    size_t len = strlen(from);
+    tmp->n = 0;
+    for (size_t i = 0; i < text->n;) {
+        size_t k = 0;
+        while (k < len && i + k < text->n && text->at[i + k] == (unsigned char)from[k]) k++;
+        if (k < len)
+            fv__symbols_add(tmp, text->at[i++]);
+        else if (i += len, to)
+            fv__symbols_add(tmp, to);
+    }
+    exchange(text, tmp);
+}
+
+static void tokens_13a(fv_symbols *text, fv_symbols *tmp)
+{
+    replace(text, tmp, "<skipped>", 0);
+    replace(text, tmp, "-\n", 0);
+    replace(text, tmp, "\n", ' ');
+    replace(text, tmp, "&quot;", '"');
+    replace(text, tmp, "&amp;", '&');
+    replace(text, tmp, "&lt;", '<');
+    replace(text, tmp, "&gt;", '>');
+    tmp->n = 0; /* the rules look at the neighbours of a stop, so the text is framed in blanks */
+    fv__symbols_add(tmp, ' ');
+    for (size_t i = 0; i < text->n; i++) fv__symbols_add(tmp, text->at[i]);
+    fv__symbols_add(tmp, ' ');
+    exchange(text, tmp);
+    run_rule(punctuation, text, tmp);
+    run_rule(stop_after_no_digit, text, tmp);
+    run_rule(stop_before_no_digit, text, tmp);
+    run_rule(dash_after_digit, text, tmp);
+}
+
+/* ---- words as numbers: equal words of a text and its reference get the same one ---- */
+
+typedef struct words {
+    fv_symbols text[2]; /* code points, and scratch */
+    fv_symbols seen;    /* the different words, one after the other */
+    fv_symbols from;    /* where each begins in seen; one more at the end */
+} words;
+
+static void number_word(words *w, fv_symbols *out, const uint32_t *word, size_t len)
+{
+    size_t n = w->from.n ? w->from.n - 1 : 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = w->from.at[i], have = w->from.at[i + 1] - at;
+        if (have == len && !memcmp(w->seen.at + at, word, len * sizeof *word)) {
+            fv__symbols_add(out, (uint32_t)i);
+            return;
+        }
+    }
+    if (!w->from.n) fv__symbols_add(&w->from, 0);
+    for (size_t i = 0; i < len; i++) fv__symbols_add(&w->seen, word[i]);
+    fv__symbols_add(&w->from, (uint32_t)w->seen.n);
+    fv__symbols_add(out, (uint32_t)n);
+}
+
+static void read_words(words *w, fv_symbols *out, const char *text, fv_bleu_opt opt)
+{
+    fv_symbols *x = &w->text[0];
+    fv__symbols_text(x, text);
+    for (size_t i = 0; opt.lowercase && i < x->n; i++) x->at[i] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)x->at[i]);
+    while (x->n && fv__is_blank(x->at[x->n - 1])) x->n--;
+    if (opt.tokens == FV_BLEU_13A) tokens_13a(x, &w->text[1]);
+    out->n = 0;
+    for (size_t i = 0, from = 0; i <= x->n; i++) {
+        if (i < x->n && !fv__is_blank(x->at[i])) continue;
+        if (i > from) number_word(w, out, x->at + from, i - from);
+        from = i + 1;
+    }
+}
+
+/* ---- the score ---- */
+
+static void finish(fv_bleu *b)
+{
+    b->brevity = b->length >= b->reference_length ? 1 : b->length ? exp(1 - (double)b->reference_length / (double)b->length) : 0;
+    if (!(b->match[0] | b->match[1] | b->match[2] | b->match[3])) return;
+    double halved = 1, sum = 0;
+    for (int i = 0; i < 4; i++) {
+        if (!b->total[i]) return; /* no text is long enough: the product is 0 */
+        if (!b->match[i]) halved *= 2;
+        b->precision[i] = 100.0 * (b->match[i] ? (double)b->match[i] : 1 / halved) / (double)b->total[i];
+        sum += log(b->precision[i]);
+    }
+    b->score = b->brevity * exp(sum / 4);
+}
+
+fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n,
+                        fv_bleu_opt opt, fv_err *e)
+{
+    words w = {.text = {{.env = env}, {.env = env}}, .seen = {.env = env}, .from = {.env = env}};
+    fv_symbols hyp = {.env = env}, ref = {.env = env}, scratch[2] = {{.env = env}, {.env = env}};
+    *out = (fv_bleu){0};
+    for (int64_t i = 0; i < n; i++) {
+        w.seen.n = w.from.n = 0;
+        read_words(&w, &hyp, texts[i], opt);
+        read_words(&w, &ref, references[i], opt);
+        out->length += (int64_t)hyp.n;
+        out->reference_length += (int64_t)ref.n;
+        for (size_t k = 0; k < 4; k++) {
+            out->total[k] += fv__ngram_count(&hyp, k + 1);
+            out->match[k] += fv__ngram_matches(&hyp, &ref, k + 1, scratch);
+        }
+    }
+    fv_symbols *all[] = {&w.text[0], &w.text[1], &w.seen, &w.from, &hyp, &ref, &scratch[0], &scratch[1]};
+    bool failed = false;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        failed = failed || all[i]->failed;
+        fv__symbols_free(all[i]);
+    }
+    if (failed) return fv_fail(e, FV_ENOMEM, "bleu: out of memory");
+    finish(out);
+    snprintf(out->signature, sizeof out->signature, "nrefs:1|case:%s|eff:no|tok:%s|smooth:exp|version:2.6.0",
+             opt.lowercase ? "lc" : "mixed", opt.tokens == FV_BLEU_13A ? "13a" : "none");
+    return FV_OK;
+}

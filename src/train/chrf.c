@@ -1,0 +1,61 @@
+/* chrf.c - chrF2: the F-score of character n-grams, recall counting twice. */
+#include <stdio.h>
+
+#include "fovea/metric.h"
+#include "train/ngram.h"
+
+#define ORDERS 6
+#define BETA2 4.0 /* beta squared */
+
+static void read_chars(fv_symbols *s, const char *text)
+{
+    size_t n = 0;
+    fv__symbols_text(s, text);
+    for (size_t i = 0; i < s->n; i++)
+        if (!fv__is_blank(s->at[i])) s->at[n++] = s->at[i];
+    s->n = n;
+}
+
+typedef struct counts { int64_t text, reference, match; } counts;
+
+/* Precision and recall are averaged over the orders that both sides have at all. */
+static double f_score(const counts c[ORDERS])
+{
+    double precision = 0, recall = 0;
+    int used = 0;
+    for (int i = 0; i < ORDERS; i++) {
+        if (!c[i].text || !c[i].reference) continue;
+        precision += (double)c[i].match / (double)c[i].text;
+        recall += (double)c[i].match / (double)c[i].reference;
+        used++;
+    }
+    if (precision + recall == 0) return 0;
+    precision /= used;
+    recall /= used;
+    return 100 * (1 + BETA2) * precision * recall / (BETA2 * precision + recall);
+}
+
+fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n, fv_err *e)
+{
+    fv_symbols hyp = {.env = env}, ref = {.env = env}, scratch[2] = {{.env = env}, {.env = env}};
+    counts c[ORDERS] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        read_chars(&hyp, texts[i]);
+        read_chars(&ref, references[i]);
+        for (size_t k = 0; k < ORDERS; k++) {
+            int64_t in_ref = fv__ngram_count(&ref, k + 1);
+            c[k].reference += in_ref;
+            c[k].text += in_ref ? fv__ngram_count(&hyp, k + 1) : 0; /* what no reference could match does not count */
+            c[k].match += fv__ngram_matches(&hyp, &ref, k + 1, scratch);
+        }
+    }
+    bool failed = hyp.failed || ref.failed || scratch[0].failed || scratch[1].failed;
+    fv__symbols_free(&hyp);
+    fv__symbols_free(&ref);
+    fv__symbols_free(&scratch[0]);
+    fv__symbols_free(&scratch[1]);
+    if (failed) return fv_fail(e, FV_ENOMEM, "chrf: out of memory");
+    out->score = f_score(c);
+    snprintf(out->signature, sizeof out->signature, "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0");
+    return FV_OK;
+}
