@@ -171,9 +171,9 @@ static fv_status read_index(shard_map *m, fv_st_shard **x, int *n, const char *p
     if (!m->shards) return fv_fail(m->scan.e, FV_EFORMAT, "%s: its weight_map is empty", path);
     m->seen = fv__alloc(m->env, (size_t)m->shards * sizeof *m->seen);
     *x = m->x = fv__alloc(m->env, (size_t)m->shards * sizeof *m->x);
+    *n = m->x ? m->shards : 0;
+    for (int i = 0; i < *n; i++) m->x[i].file.env = m->x[i].plan.env = m->env;
     if (!m->seen || !m->x) return no_memory(m);
-    *n = m->shards;
-    for (int i = 0; i < m->shards; i++) m->x[i].file.env = m->x[i].plan.env = m->env;
     fv_status st = open_shards(m, path);
     return st ? st : check_shards(m);
 }
