@@ -57,11 +57,13 @@ typedef struct cli_example {
     const char *line, *what; /* "fovea attend --causal", "each row sees only the past" */
 } cli_example;
 
+typedef struct cli_command cli_command;
+
 typedef struct cli {
     const char *name; /* "fovea bench gemm": messages begin with it */
+    const cli_command *command;
 } cli;
 
-typedef struct cli_command cli_command;
 struct cli_command {
     const char *name;               /* one word */
     const char *summary;            /* half a line, no full stop */
@@ -74,6 +76,8 @@ struct cli_command {
     const char *operands;      /* "[FILE]", "COMMAND..."; NULL: none are taken */
     int min_operands, max_operands;
     const cli_example *examples; /* ending in {0}; NULL: none */
+
+    const void *more; /* for commands that share a run: what tells them apart */
 
     /* values: the struct, filled in; returns the exit code. */
     int (*run)(const cli *c, const void *values, int n, char **operand);

@@ -73,7 +73,7 @@ int main(int argc, char **argv)
     cli_path path;
     int n, code;
     const cli_command *cmd = cli_find(argv + 1, argc - 1, &n, &path);
-    const cli c = {path.s};
+    const cli c = {path.s, cmd};
     char **rest = argv + 1 + n;
 
     if (!cmd->subs)

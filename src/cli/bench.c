@@ -1,0 +1,203 @@
+/* bench.c - fovea bench: timing and reporting, and the list of benchmarks. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "fovea/op.h"
+
+enum { WARM_UP = 2, LEAST_RUNS = 5, MOST_RUNS = 10000 };
+#define PATIENCE 20 /* times the seconds asked for: then even one run is enough */
+
+const char *const bench_dtypes[] = {"f32", "bf16", "f16", "f64", NULL};
+
+fv_dtype bench_dtype(int choice)
+{
+    fv_dtype t = FV_F32;
+    fv_dtype_parse(&t, bench_dtypes[choice]);
+    return t;
+}
+
+/* ---- opening and inputs ---- */
+
+int bench_open(bench *b, const cli *c, bench_values opt, fv_dtype dtype, bool record)
+{
+    fv_err e;
+    *b = (bench){.c = c, .opt = opt, .random = 1};
+    fv_mem_counter_init(&b->memory);
+    b->env.mem = &b->memory.mem;
+    fv_device_opt device = {.threads = (int)opt.threads, .env = &b->env};
+    fv_status st = fv_device_open(&b->device, "cpu", device, &e);
+    if (!st) st = fv_ctx_new(&b->hold, b->device, (fv_ctx_opt){.dtype = dtype}, &e);
+    if (!st) st = fv_ctx_new(&b->step, b->device, (fv_ctx_opt){.dtype = dtype, .record = record}, &e);
+    return st ? cli_error(c, &e) : CLI_OK;
+}
+
+void bench_close(bench *b)
+{
+    fv_ctx_free(b->step);
+    fv_ctx_free(b->hold);
+    fv_device_close(b->device);
+}
+
+static uint32_t next(bench *b)
+{
+    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(b->random >> 33);
+}
+
+fv_tensor *bench_floats(bench *b, fv_shape s)
+{
+    int64_t n = fv_shape_len(s);
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; x && i < n; i++) x[i] = (float)next(b) / 1073741824.0f - 1;
+    fv_tensor *t = x ? fv_floats(b->hold, x, s) : fv_raise(b->hold, FV_ENOMEM, "out of memory");
+    free(x);
+    return t;
+}
+
+fv_tensor *bench_ids(bench *b, fv_shape s, int32_t most)
+{
+    int64_t n = fv_shape_len(s);
+    int32_t *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; x && i < n; i++) x[i] = (int32_t)(next(b) % (uint32_t)most);
+    fv_tensor *t = x ? fv_ints(b->hold, x, s) : fv_raise(b->hold, FV_ENOMEM, "out of memory");
+    free(x);
+    return t;
+}
+
+/* ---- timing ---- */
+
+typedef struct timing {
+    int runs;
+    double median, spread; /* spread: between the quartiles */
+} timing;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds of one repetition, or -1 where it failed. */
+static double once(bench *b, bench_fn *fn, void *what, uint64_t step)
+{
+    fv_ctx_reset(b->step, step);
+    double start = now();
+    fn(b->step, what);
+    return fv_ctx_status(b->step) ? -1 : now() - start;
+}
+
+static int measure(bench *b, timing *t, bench_fn *fn, void *what)
+{
+    double *seconds = malloc(MOST_RUNS * sizeof *seconds), total = 0;
+    if (!seconds || fv_ctx_status(b->hold)) {
+        free(seconds);
+        return seconds ? cli_error(b->c, fv_ctx_err(b->hold)) : cli_fail(b->c, "out of memory");
+    }
+    int n = -WARM_UP;
+    for (; n < MOST_RUNS; n++) {
+        double s = once(b, fn, what, (uint64_t)(n + WARM_UP));
+        if (s < 0) {
+            free(seconds);
+            return cli_error(b->c, fv_ctx_err(b->step));
+        }
+        total += s;
+        if (n < 0) {
+            if (total > b->opt.seconds) n = -1; /* slow enough: warmed up */
+            if (n == -1) total = 0;
+            continue;
+        }
+        seconds[n] = s;
+        if ((n + 1 >= LEAST_RUNS && total >= b->opt.seconds) || total > PATIENCE * b->opt.seconds) {
+            n++;
+            break;
+        }
+    }
+    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
+    *t = (timing){n, seconds[n / 2], seconds[n * 3 / 4] - seconds[n / 4]};
+    free(seconds);
+    return CLI_OK;
+}
+
+/* ---- reporting ---- */
+
+/* "m=2048 n=2048 k=2048 dtype=f32" */
+static void print_parameters(const json_t *parameters)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)parameters, key, value)
+    {
+        if (json_is_true(value)) printf(" %s", key);
+        if (json_is_string(value)) printf(" %s=%s", key, json_string_value(value));
+        if (json_is_integer(value)) printf(" %s=%lld", key, (long long)json_integer_value(value));
+    }
+}
+
+static void print_text(const bench *b, const char *name, const json_t *parameters, const timing *t, bench_work w)
+{
+    printf("%s", name);
+    print_parameters(parameters);
+    printf(" threads=%d: %.4g ms +- %.2g", fv_device_threads(b->device), 1e3 * t->median, 1e3 * t->spread);
+    if (w.flops > 0) printf(", %.1f GFLOP/s", 1e-9 * w.flops / t->median);
+    if (w.bytes > 0) printf(", %.1f GB/s", 1e-9 * w.bytes / t->median);
+    printf(", %.1f MiB\n", (double)b->memory.peak / 1048576);
+}
+
+static json_t *to_json(const bench *b, const char *name, json_t *parameters, const timing *t, bench_work w)
+{
+    json_t *line = json_pack("{s:s}", "name", name);
+    json_object_update(line, parameters);
+    json_t *rest = json_pack("{s:i, s:s, s:i, s:f, s:f}", "threads", fv_device_threads(b->device), "level",
+                             fv_device_level(b->device), "runs", t->runs, "median_s", t->median, "spread_s", t->spread);
+    json_object_update(line, rest);
+    json_decref(rest);
+    if (w.flops > 0) json_object_set_new(line, "gflops", json_real(1e-9 * w.flops / t->median));
+    if (w.bytes > 0) json_object_set_new(line, "gb_per_s", json_real(1e-9 * w.bytes / t->median));
+    json_object_set_new(line, "peak_bytes", json_integer((json_int_t)b->memory.peak));
+    if (w.inputs > 0) json_object_set_new(line, "extra_bytes", json_integer((json_int_t)((double)b->memory.peak - w.inputs)));
+    return line;
+}
+
+int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what, bench_work work)
+{
+    timing t;
+    int code = measure(b, &t, fn, what);
+    if (!code && b->opt.json)
+        code = cli_print_json(b->c, to_json(b, name, parameters, &t, work));
+    else if (!code)
+        print_text(b, name, parameters, &t, work);
+    json_decref(parameters);
+    return code;
+}
+
+/* ---- the list ---- */
+
+extern const cli_command bench_gemm_command, bench_attention_command, bench_softmax_command, bench_layernorm_command,
+    bench_rmsnorm_command, bench_gelu_command, bench_cross_entropy_command, bench_adamw_command;
+
+static const cli_command *const benchmarks[] = {
+    &bench_gemm_command,          &bench_attention_command, &bench_softmax_command,
+    &bench_layernorm_command,     &bench_rmsnorm_command,   &bench_gelu_command,
+    &bench_cross_entropy_command, &bench_adamw_command,     NULL,
+};
+
+const cli_command bench_command = {
+    .name = "bench",
+    .summary = "measure the operations on this machine",
+    .about =
+        "Each benchmark repeats one operation and prints a line: its parameters, the median time and the spread (between the "
+        "quartiles), the rate, and the most memory that was held.  With --json each line is an object with name, the "
+        "parameters, threads, level, runs, median_s, spread_s, gflops or gb_per_s or both, and peak_bytes.",
+    .subs = benchmarks,
+};

@@ -1,0 +1,59 @@
+/* bench.h - what the benchmarks share: inputs, timing, reporting.
+ *
+ * A benchmark opens a `bench`, makes its inputs in the context `hold`, describes one repetition as a function over the
+ * context `step`, which is reset before each, and hands both to bench_run. */
+#ifndef FOVEA_CLI_BENCH_H
+#define FOVEA_CLI_BENCH_H
+
+#include "json.h"
+
+typedef struct bench_values {
+    int64_t threads;
+    double seconds;
+    bool json;
+} bench_values;
+
+#define BENCH_DEFAULTS                                                                                                           \
+    {                                                                                                                            \
+        .seconds = 1                                                                                                             \
+    }
+
+/* The options that every benchmark has; s is its struct, with a bench_values named common. */
+#define BENCH_OPTIONS(s)                                                                                                         \
+    CLI_INT(s, common.threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores this process may use"),                      \
+        CLI_REAL(s, common.seconds, 0, "seconds", "S", 0, 3600, "repeat for at least so long"),                                  \
+        CLI_FLAG(s, common.json, 0, "json", "print one JSON object a line")
+
+extern const char *const bench_dtypes[]; /* "f32", "bf16", "f16", "f64" */
+fv_dtype bench_dtype(int choice);        /* an index into them */
+
+typedef struct bench {
+    const cli *c;
+    bench_values opt;
+    fv_mem_counter memory;
+    fv_env env;
+    fv_device *device;
+    fv_ctx *hold, *step;
+    uint64_t random;
+} bench;
+
+/* One repetition; failures stay in the context. */
+typedef void bench_fn(fv_ctx *c, void *what);
+
+/* What one repetition does, for the rates; 0: not said. */
+typedef struct bench_work {
+    double flops, bytes;
+    double inputs; /* bytes of input and output, to report what is needed beside them */
+} bench_work;
+
+int bench_open(bench *b, const cli *c, bench_values opt, fv_dtype dtype, bool record);
+void bench_close(bench *b);
+
+/* Numbers between -1 and 1, the same in every run; ids from 0 to below most. */
+fv_tensor *bench_floats(bench *b, fv_shape s);
+fv_tensor *bench_ids(bench *b, fv_shape s, int32_t most);
+
+/* Repeats fn, and prints a line: the name, the parameters (a JSON object, which it drops), times, rates and memory. */
+int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what, bench_work work);
+
+#endif

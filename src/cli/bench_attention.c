@@ -1,0 +1,111 @@
+/* bench_attention.c - fovea bench attention: the operator, forward and with its gradient. */
+#include <stdlib.h>
+
+#include "bench.h"
+
+typedef struct attention_values {
+    bench_values common;
+    int64_t batch, heads, kv_heads, len, keys, width;
+    int dtype;
+    bool causal, backward;
+} attention_values;
+
+static const attention_values defaults = {.common = BENCH_DEFAULTS, .batch = 4, .heads = 8, .len = 512, .width = 64};
+
+static const cli_option options[] = {
+    CLI_INT(attention_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences"),
+    CLI_INT(attention_values, heads, 'n', "heads", "N", 1, 4096, "heads"),
+    CLI_INT(attention_values, kv_heads, 0, "kv-heads", "N", 0, 4096,
+            "heads of keys and values, shared by groups; 0: as many as heads"),
+    CLI_INT(attention_values, len, 'l', "len", "N", 1, 1 << 24, "queries in a sequence"),
+    CLI_INT(attention_values, keys, 0, "keys", "N", 0, 1 << 24, "keys in a sequence; 0: as many as queries"),
+    CLI_INT(attention_values, width, 'w', "width", "N", 1, 1 << 16, "width of a head"),
+    CLI_CHOICE(attention_values, dtype, 'd', "dtype", bench_dtypes, "of everything"),
+    CLI_FLAG(attention_values, causal, 'c', "causal", "a row sees only the keys up to its own position"),
+    CLI_FLAG(attention_values, backward, 0, "backward", "with the gradients of queries, keys and values"),
+    BENCH_OPTIONS(attention_values),
+    {0},
+};
+
+static const cli_example examples[] = {
+    {"fovea bench attention --len 2048 --causal", "each row sees its past: half the work"},
+    {"fovea bench attention --len 512 --backward", "a training step's share"},
+    {"fovea bench attention --batch 1 --len 16384 --json", "memory is linear in the length: see extra_bytes"},
+    {0},
+};
+
+typedef struct call {
+    fv_tensor *q, *k, *v;
+    fv_attn opt;
+    float *dy; /* NULL: forward only */
+} call;
+
+static void attend(fv_ctx *c, void *what)
+{
+    call *a = what;
+    if (!a->dy) {
+        fv_attention(c, a->q, a->k, a->v, a->opt);
+        return;
+    }
+    fv_tensor *q = fv_watch(c, fv_detach(c, a->q)), *k = fv_watch(c, fv_detach(c, a->k)), *v = fv_watch(c, fv_detach(c, a->v));
+    fv_backward_from(c, fv_attention(c, q, k, v, a->opt), a->dy);
+}
+
+/* Multiply-adds count two.  Forward has two products for each pair of query and key, backward five. */
+static double flops(const attention_values *v, int64_t keys)
+{
+    double pairs = (double)v->len * (double)keys;
+    if (v->causal) pairs -= 0.5 * (double)v->len * (double)(v->len - 1);
+    return (v->backward ? 14 : 4) * pairs * (double)(v->batch * v->heads * v->width);
+}
+
+static int measure(bench *b, const attention_values *v, int64_t keys, int64_t kv_heads)
+{
+    call a = {.opt = {.n_head = v->heads, .n_kv_head = kv_heads, .causal = v->causal}};
+    a.q = bench_floats(b, FV_SHAPE(v->batch, v->len, v->heads * v->width));
+    a.k = bench_floats(b, FV_SHAPE(v->batch, keys, kv_heads * v->width));
+    a.v = bench_floats(b, FV_SHAPE(v->batch, keys, kv_heads * v->width));
+    int64_t rows = v->batch * v->len * v->heads * v->width;
+    if (v->backward) {
+        a.dy = malloc((size_t)rows * sizeof *a.dy);
+        if (!a.dy) return cli_fail(b->c, "out of memory");
+        for (int64_t i = 0; i < rows; i++) a.dy[i] = (float)(i % 7) - 3;
+    }
+    json_t *parameters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:b}", "batch", (json_int_t)v->batch, "heads",
+                                   (json_int_t)v->heads, "kv_heads", (json_int_t)kv_heads, "len", (json_int_t)v->len, "keys",
+                                   (json_int_t)keys, "width", (json_int_t)v->width, "dtype", bench_dtypes[v->dtype], "causal",
+                                   v->causal, "backward", v->backward);
+    double size = (double)fv_dtype_size(bench_dtype(v->dtype));
+    double inputs = size * (double)(2 * rows + 2 * v->batch * keys * kv_heads * v->width);
+    bench_work work = {.flops = flops(v, keys), .inputs = v->backward ? 2 * inputs : inputs};
+    int code = bench_run(b, "attention", parameters, attend, &a, work);
+    free(a.dy);
+    return code;
+}
+
+static int run(const cli *c, const void *values, int n, char **operand)
+{
+    (void)n, (void)operand;
+    const attention_values *v = values;
+    int64_t keys = v->keys ? v->keys : v->len, kv_heads = v->kv_heads ? v->kv_heads : v->heads;
+    if (v->causal && keys < v->len) return cli_usage(c, "--causal needs at least as many keys as queries");
+    bench b;
+    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), v->backward);
+    if (!code) code = measure(&b, v, keys, kv_heads);
+    bench_close(&b);
+    return code;
+}
+
+const cli_command bench_attention_command = {
+    .name = "attention",
+    .summary = "scaled dot-product attention, tiled",
+    .about =
+        "The rate counts the multiply-adds that the result needs (half of them when causal), and with --backward those of the "
+        "gradient, in which the scores are computed once more.  extra_bytes is the memory held beside queries, keys, values, "
+        "the output and, with --backward, their gradients.",
+    .options = options,
+    .size = sizeof(attention_values),
+    .defaults = &defaults,
+    .examples = examples,
+    .run = run,
+};

@@ -1,0 +1,238 @@
+/* bench_rows.c - fovea bench softmax, layernorm, ...: operations whose time is the memory they read and write.
+ *
+ * Forward goes through the public ops.  Gradients are measured alone, by calling their kernels: through a tape, handing
+ * in the gradient of the result would cost as much as the operation. */
+#include "bench.h"
+#include "fovea/op.h"
+
+typedef struct rows_values {
+    bench_values common;
+    int64_t rows, cols;
+    int dtype;
+    bool backward;
+} rows_values;
+
+static const rows_values matrix = {.common = BENCH_DEFAULTS, .rows = 8192, .cols = 1024};
+static const rows_values logits = {.common = BENCH_DEFAULTS, .rows = 1024, .cols = 32000};
+static const rows_values weights = {.common = BENCH_DEFAULTS, .rows = 16384, .cols = 1024};
+
+static const cli_option options[] = {
+    CLI_INT(rows_values, rows, 'r', "rows", "N", 1, 1 << 30, "rows"),
+    CLI_INT(rows_values, cols, 'c', "cols", "N", 1, 1 << 30, "columns"),
+    CLI_CHOICE(rows_values, dtype, 'd', "dtype", bench_dtypes, "of the matrix"),
+    CLI_FLAG(rows_values, backward, 0, "backward", "the gradient instead"),
+    BENCH_OPTIONS(rows_values),
+    {0},
+};
+
+static const cli_option adamw_options[] = {
+    CLI_INT(rows_values, rows, 'r', "rows", "N", 1, 1 << 30, "rows of parameters"),
+    CLI_INT(rows_values, cols, 'c', "cols", "N", 1, 1 << 30, "columns of them"),
+    BENCH_OPTIONS(rows_values),
+    {0},
+};
+
+/* The inputs: matrices of one size (y stands for a result, or for a moment), rows and columns of numbers. */
+typedef struct operands {
+    int64_t rows, cols;
+    fv_tensor *x, *y, *dx, *dy;
+    fv_tensor *gain, *bias;         /* one for each column */
+    fv_tensor *mean, *rstd, *dloss; /* one for each row, of the kind statistics have */
+    fv_tensor *labels;
+} operands;
+
+typedef struct operation {
+    const char *name;
+    bench_fn *forward, *backward;
+    int reads_forward, reads_backward; /* how often a matrix crosses the bus, at least */
+} operation;
+
+static const fv_kernels *kernels(fv_ctx *c, const operands *o) { return fv_kernels_of(c, o->x->dtype); }
+static fv_sink into(const fv_tensor *t) { return (fv_sink){.data = t->data, .dtype = t->dtype}; }
+
+static void softmax(fv_ctx *c, void *what) { fv_softmax(c, ((operands *)what)->x); }
+
+static void softmax_bwd(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    const fv_kernels *k = kernels(c, o);
+    if (k && fv_need(c, k->softmax_bwd, "softmax_bwd", k->dtype))
+        k->softmax_bwd(fv_ctx_stream(c), into(o->dx), o->dy->data, o->y->data, o->rows, o->cols, false);
+}
+
+static void layernorm(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    fv_layernorm(c, o->x, o->gain, o->bias, 1e-5f);
+}
+
+static void layernorm_bwd(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    const fv_kernels *k = kernels(c, o);
+    if (k && fv_need(c, k->layernorm_bwd, "layernorm_bwd", k->dtype))
+        k->layernorm_bwd(fv_ctx_stream(c), into(o->dx), into(o->gain), into(o->bias), o->dy->data, o->x->data, o->gain->data,
+                         o->mean->data, o->rstd->data, o->rows, o->cols);
+}
+
+static void rmsnorm(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    fv_rmsnorm(c, o->x, o->gain, 1e-5f);
+}
+
+static void rmsnorm_bwd(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    const fv_kernels *k = kernels(c, o);
+    if (k && fv_need(c, k->rmsnorm_bwd, "rmsnorm_bwd", k->dtype))
+        k->rmsnorm_bwd(fv_ctx_stream(c), into(o->dx), into(o->gain), o->dy->data, o->x->data, o->gain->data, o->rstd->data,
+                       o->rows, o->cols);
+}
+
+static void gelu(fv_ctx *c, void *what) { fv_gelu(c, ((operands *)what)->x); }
+
+static void gelu_bwd(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    const fv_kernels *k = kernels(c, o);
+    if (k && fv_need(c, k->unary_bwd, "unary_bwd", k->dtype))
+        k->unary_bwd(fv_ctx_stream(c), FV_U_GELU, into(o->dx), o->dy->data, o->x->data, o->y->data, o->rows * o->cols, 0, 0);
+}
+
+static void cross_entropy(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    fv_cross_entropy(c, o->x, o->labels, (fv_ce_opt){.ignore = -100});
+}
+
+static void cross_entropy_bwd(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    const fv_kernels *k = kernels(c, o);
+    if (k && fv_need(c, k->cross_entropy_bwd, "cross_entropy_bwd", k->dtype))
+        k->cross_entropy_bwd(fv_ctx_stream(c), into(o->dx), o->dloss->data, o->mean->data, o->x->data, o->labels->data, o->rows,
+                             o->cols, 0, -100);
+}
+
+static void adamw(fv_ctx *c, void *what)
+{
+    const operands *o = what;
+    const fv_kernels *k = kernels(c, o);
+    const fv_adamw step = {
+        .lr = 1e-6f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.01f, .correct1 = 1, .correct2 = 1};
+    if (k && fv_need(c, k->adamw, "adamw", k->dtype))
+        k->adamw(fv_ctx_stream(c), o->x->data, o->y->data, o->dx->data, NULL, o->dy->data, o->rows * o->cols, &step);
+}
+
+static const operation softmax_op = {"softmax", softmax, softmax_bwd, 2, 3};
+static const operation layernorm_op = {"layernorm", layernorm, layernorm_bwd, 2, 3};
+static const operation rmsnorm_op = {"rmsnorm", rmsnorm, rmsnorm_bwd, 2, 3};
+static const operation gelu_op = {"gelu", gelu, gelu_bwd, 2, 3};
+static const operation cross_entropy_op = {"cross-entropy", cross_entropy, cross_entropy_bwd, 1, 2};
+static const operation adamw_op = {"adamw", adamw, NULL, 7, 0};
+
+/* Statistics are f32, and f64 for f64: a cast to the wider of f32 and the dtype makes them. */
+static fv_tensor *per_row(bench *b, int64_t rows, float value)
+{
+    fv_tensor *t = fv_full(b->hold, FV_SHAPE(rows), value);
+    return t && t->dtype != FV_F64 ? fv_cast(b->hold, t, FV_F32) : t;
+}
+
+static operands make(bench *b, const rows_values *v, const operation *op)
+{
+    fv_shape s = FV_SHAPE(v->rows, v->cols), column = FV_SHAPE(v->cols);
+    operands o = {.rows = v->rows, .cols = v->cols, .x = bench_floats(b, s)};
+    if (v->backward || !op->backward) {
+        o.y = fv_zeros(b->hold, s);
+        o.dx = fv_zeros(b->hold, s);
+        o.dy = bench_floats(b, s);
+    }
+    o.gain = bench_floats(b, column);
+    o.bias = bench_floats(b, column);
+    o.mean = per_row(b, v->rows, 0);
+    o.rstd = per_row(b, v->rows, 1);
+    o.dloss = per_row(b, v->rows, 1);
+    o.labels = bench_ids(b, FV_SHAPE(v->rows), (int32_t)v->cols);
+    return o;
+}
+
+static int run(const cli *c, const void *values, int n, char **operand)
+{
+    (void)n, (void)operand;
+    const rows_values *v = values;
+    const operation *op = c->command->more;
+    bench b;
+    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
+    if (!code) {
+        operands o = make(&b, v, op);
+        json_t *parameters = json_pack("{s:I, s:I, s:s}", "rows", (json_int_t)v->rows, "cols", (json_int_t)v->cols, "dtype",
+                                       bench_dtypes[v->dtype]);
+        if (op->backward) json_object_set_new(parameters, "backward", json_boolean(v->backward));
+        double passes = v->backward ? op->reads_backward : op->reads_forward;
+        double bytes = passes * (double)v->rows * (double)v->cols * (double)fv_dtype_size(bench_dtype(v->dtype));
+        code = bench_run(&b, op->name, parameters, v->backward ? op->backward : op->forward, &o, (bench_work){.bytes = bytes});
+    }
+    bench_close(&b);
+    return code;
+}
+
+const cli_command bench_softmax_command = {
+    .name = "softmax",
+    .summary = "softmax over rows",
+    .options = options,
+    .size = sizeof(rows_values),
+    .defaults = &matrix,
+    .more = &softmax_op,
+    .run = run,
+};
+
+const cli_command bench_layernorm_command = {
+    .name = "layernorm",
+    .summary = "layer normalisation of rows",
+    .options = options,
+    .size = sizeof(rows_values),
+    .defaults = &matrix,
+    .more = &layernorm_op,
+    .run = run,
+};
+
+const cli_command bench_rmsnorm_command = {
+    .name = "rmsnorm",
+    .summary = "root-mean-square normalisation of rows",
+    .options = options,
+    .size = sizeof(rows_values),
+    .defaults = &matrix,
+    .more = &rmsnorm_op,
+    .run = run,
+};
+
+const cli_command bench_gelu_command = {
+    .name = "gelu",
+    .summary = "the activation x Phi(x)",
+    .options = options,
+    .size = sizeof(rows_values),
+    .defaults = &matrix,
+    .more = &gelu_op,
+    .run = run,
+};
+
+const cli_command bench_cross_entropy_command = {
+    .name = "cross-entropy",
+    .summary = "loss of logits over a vocabulary (the columns)",
+    .options = options,
+    .size = sizeof(rows_values),
+    .defaults = &logits,
+    .more = &cross_entropy_op,
+    .run = run,
+};
+
+const cli_command bench_adamw_command = {
+    .name = "adamw",
+    .summary = "one step of the optimiser over f32 parameters",
+    .options = adamw_options,
+    .size = sizeof(rows_values),
+    .defaults = &weights,
+    .more = &adamw_op,
+    .run = run,
+};
