@@ -1,0 +1,409 @@
+/* grammar.c - one English sentence and its French translation, drawn from a grammar.
+ *
+ * A sentence is first a list of words in each language, chosen with all agreement; spelling them out comes last,
+ * because elision and contraction depend on the neighbour, whatever phrase it came from. */
+#include <stdio.h>
+#include <string.h>
+
+#include "fovea/grammar.h"
+#include "fovea/op.h"
+
+#include "lexicon.h"
+
+#define COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
+
+typedef struct words {
+    const char *at[40];
+    int n;
+} words;
+
+typedef struct sentence {
+    uint64_t seed, i;
+    uint32_t drawn; /* random numbers used */
+    words en, fr;
+    int pair[2];    /* the two content words that decide whether it is held out */
+} sentence;
+
+static void add(words *w, const char *s) { w->at[w->n++] = s; }
+
+static int draw(sentence *s, int n)
+{
+    uint32_t r[4];
+    fv_philox(r, s->seed, s->drawn++, 0, s->i);
+    return (int)((uint64_t)r[0] * (uint64_t)n >> 32);
+}
+
+static bool chance(sentence *s, int percent) { return draw(s, 100) < percent; }
+
+/* ---- words ---- */
+
+/* A vowel is heard first: h is silent in all words of this lexicon. */
+static bool vowel_first(const char *s)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    if (u[0] < 0x80) return strchr("aeiouh", u[0]) != NULL;
+    return !(u[0] == 0xC3 && u[1] == 0xA7); /* of the letters beyond ASCII only ç is none */
+}
+
+static const noun *a_noun(sentence *s, int kinds)
+{
+    int n = 0;
+    for (int i = 0; i < COUNT(nouns); i++) n += (nouns[i].kind & kinds) != 0;
+    n = draw(s, n);
+    for (int i = 0;; i++)
+        if ((nouns[i].kind & kinds) && !n--) return &nouns[i];
+}
+
+static const adjective *an_adjective(sentence *s, int kind)
+{
+    int n = 0;
+    for (int i = 0; i < COUNT(adjectives); i++) n += (adjectives[i].kinds & kind) != 0;
+    n = draw(s, n);
+    for (int i = 0;; i++)
+        if ((adjectives[i].kinds & kind) && !n--) return &adjectives[i];
+}
+
+/* ---- noun phrases ---- */
+
+typedef enum article { THE, A, BARE, THIS, OWN, COUNTED, ALL_OF_A_KIND } article;
+
+typedef struct phrase {
+    const noun *noun;
+    const adjective *adjective; /* or NULL */
+    article article;
+    int which; /* of the owners or numbers */
+    bool plural;
+    bool negated; /* object of a negation: "pas de" */
+} phrase;
+
+static phrase a_phrase(sentence *s, int kinds, bool adjectives_too)
+{
+    phrase p = {.noun = a_noun(s, kinds)};
+    if (!p.noun->en_plural) { /* a substance */
+        p.article = chance(s, 50) ? BARE : THE;
+    } else {
+        static const article usual[] = {THE, THE, A, A, BARE, THIS, OWN, COUNTED};
+        p.article = usual[draw(s, COUNT(usual))];
+        p.plural = p.article == BARE || p.article == COUNTED || (p.article != A && chance(s, 30));
+    }
+    if (p.article == OWN) p.which = draw(s, COUNT(owners));
+    if (p.article == COUNTED) p.which = draw(s, COUNT(numbers));
+    if (adjectives_too && chance(s, 35)) p.adjective = an_adjective(s, p.noun->kind);
+    return p;
+}
+
+static void say_en(words *w, phrase p)
+{
+    const char *word = p.plural ? p.noun->en_plural : p.noun->en;
+    const char *next = p.adjective ? p.adjective->en : word;
+    switch (p.article) {
+    case THE: add(w, "the"); break;
+    case A: add(w, strchr("aeiou", next[0]) ? "an" : "a"); break;
+    case THIS: add(w, p.plural ? "these" : "this"); break;
+    case OWN: add(w, owners[p.which].en); break;
+    case COUNTED: add(w, numbers[p.which][0]); break;
+    case BARE:
+    case ALL_OF_A_KIND: break;
+    }
+    if (p.adjective) add(w, p.adjective->en);
+    add(w, word);
+}
+
+static const char *agreeing(const adjective *a, char gender, bool plural) { return a->fr[(gender == 'f') + 2 * plural]; }
+
+static void say_article(words *w, phrase p, const char *next, bool adjective_first)
+{
+    bool f = p.noun->gender == 'f';
+    const char *the = p.plural ? "les" : f ? "la" : "le";
+    if (p.negated && (p.article == A || p.article == BARE)) {
+        add(w, "de");
+        return;
+    }
+    switch (p.article) {
+    case THE:
+    case ALL_OF_A_KIND: add(w, the); break;
+    case A: add(w, f ? "une" : "un"); break;
+    case BARE:
+        add(w, p.plural && !adjective_first ? "des" : "de");
+        if (!p.plural) add(w, the); /* of the substance, some */
+        break;
+    case THIS: add(w, p.plural ? "ces" : f ? "cette" : vowel_first(next) ? "cet" : "ce"); break;
+    case OWN: add(w, owners[p.which].fr[p.plural ? 2 : f && !vowel_first(next)]); break;
+    case COUNTED: add(w, numbers[p.which][1]); break;
+    }
+}
+
+static void say_fr(words *w, phrase p)
+{
+    const char *word = p.plural ? p.noun->fr_plural : p.noun->fr, *quality = NULL;
+    bool first = p.adjective && p.adjective->place == 'b';
+    if (p.adjective) {
+        quality = agreeing(p.adjective, p.noun->gender, p.plural);
+        if (first && p.adjective->fr_vowel && p.noun->gender == 'm' && !p.plural && vowel_first(word)) quality = p.adjective->fr_vowel;
+    }
+    say_article(w, p, first ? quality : word, first);
+    if (first) add(w, quality);
+    add(w, word);
+    if (quality && !first) add(w, quality);
+}
+
+static void say(sentence *s, phrase p)
+{
+    say_en(&s->en, p);
+    say_fr(&s->fr, p);
+}
+
+/* ---- subjects ---- */
+
+typedef struct subject {
+    const pronoun *pronoun; /* or NULL, and then */
+    phrase phrase;
+    int person; /* of the French verb */
+    bool third; /* English verb with -s */
+    bool plural;
+    char gender;
+} subject;
+
+static subject a_subject(sentence *s, int kinds, int pronouns_percent)
+{
+    if (chance(s, pronouns_percent)) {
+        const pronoun *p = &pronouns[draw(s, COUNT(pronouns))];
+        return (subject){.pronoun = p, .person = p->person, .third = p->third, .plural = p->plural, .gender = p->gender};
+    }
+    phrase p = a_phrase(s, kinds, true);
+    if (p.article == BARE) p.article = THE;
+    return (subject){.phrase = p, .person = p.plural ? 4 : 1, .third = !p.plural, .plural = p.plural, .gender = p.noun->gender};
+}
+
+static void say_subject(sentence *s, subject who)
+{
+    if (!who.pronoun) {
+        say(s, who.phrase);
+        return;
+    }
+    add(&s->en, who.pronoun->en);
+    add(&s->fr, who.pronoun->fr);
+}
+
+static void say_be(sentence *s, subject who)
+{
+    add(&s->en, who.pronoun ? who.pronoun->en_be : who.plural ? "are" : "is");
+    add(&s->fr, who.pronoun ? who.pronoun->fr_be : who.plural ? "sont" : "est");
+}
+
+/* ---- sentences ---- */
+
+static const verb *a_verb(sentence *s) { return &verbs[draw(s, COUNT(verbs))]; }
+
+/* Chooses the object and notes that this verb had it. */
+static phrase an_object(sentence *s, const verb *v)
+{
+    phrase p = a_phrase(s, v->takes, true);
+    s->pair[0] = (int)(v - verbs);
+    s->pair[1] = (int)(p.noun - nouns);
+    return p;
+}
+
+static void say_pair(words *en, words *fr, const char *const pair[2])
+{
+    add(en, pair[0]);
+    add(fr, pair[1]);
+}
+
+static void say_place(sentence *s)
+{
+    phrase place = {.noun = a_noun(s, PLACE), .article = THE};
+    say_pair(&s->en, &s->fr, preps[draw(s, COUNT(preps))]);
+    say(s, place);
+}
+
+/* The cat sees a red apple in the garden. */
+static void statement(sentence *s)
+{
+    const verb *v = a_verb(s);
+    subject who = a_subject(s, v->who, 40);
+    say_subject(s, who);
+    add(&s->en, who.third ? v->en_s : v->en);
+    add(&s->fr, v->fr[who.person]);
+    say(s, an_object(s, v));
+    if (chance(s, 15))
+        say_place(s);
+    else if (chance(s, 15))
+        say_pair(&s->en, &s->fr, times[draw(s, COUNT(times))]);
+}
+
+/* I like to eat apples. */
+static void wish(sentence *s)
+{
+    const verb *m = &modals[draw(s, COUNT(modals))], *v = a_verb(s);
+    subject who = a_subject(s, PERSON, 55);
+    say_subject(s, who);
+    add(&s->en, who.third ? m->en_s : m->en);
+    add(&s->en, v->en);
+    add(&s->fr, m->fr[who.person]);
+    add(&s->fr, v->fr_infinitive);
+    say(s, an_object(s, v));
+}
+
+/* He does not eat the apple. */
+static void denial(sentence *s)
+{
+    const verb *v = a_verb(s);
+    subject who = a_subject(s, v->who, 50);
+    say_subject(s, who);
+    add(&s->en, who.third ? "does" : "do");
+    add(&s->en, "not");
+    add(&s->en, v->en);
+    add(&s->fr, "ne");
+    add(&s->fr, v->fr[who.person]);
+    add(&s->fr, "pas");
+    phrase object = an_object(s, v);
+    object.negated = true;
+    say(s, object);
+}
+
+/* The houses are beautiful. */
+static void description(sentence *s)
+{
+    subject who = a_subject(s, LIVING | FOOD | DRINK | THING | PLACE | TEXT, 0);
+    who.phrase.adjective = NULL;
+    const adjective *a = an_adjective(s, who.phrase.noun->kind);
+    s->pair[0] = 100 + (int)(a - adjectives);
+    s->pair[1] = (int)(who.phrase.noun - nouns);
+    say_subject(s, who);
+    say_be(s, who);
+    if (chance(s, 20)) add(&s->en, "very"), add(&s->fr, "très");
+    add(&s->en, a->en);
+    add(&s->fr, agreeing(a, who.gender, who.plural));
+}
+
+/* The dog is behind the house. */
+static void location(sentence *s)
+{
+    subject who = a_subject(s, LIVING | THING, 10);
+    say_subject(s, who);
+    say_be(s, who);
+    phrase place = a_phrase(s, PLACE, true);
+    if (place.article == BARE || place.article == COUNTED) place.article = THE;
+    s->pair[0] = who.pronoun ? 1000 + who.person : 1100 + (int)(who.phrase.noun - nouns);
+    s->pair[1] = (int)(place.noun - nouns);
+    say_pair(&s->en, &s->fr, preps[draw(s, COUNT(preps))]);
+    say(s, place);
+}
+
+/* Does the girl buy your hat? */
+static void question(sentence *s)
+{
+    const verb *v = a_verb(s);
+    subject who = a_subject(s, v->who, 50);
+    add(&s->en, who.third ? "does" : "do");
+    add(&s->fr, "est-ce");
+    add(&s->fr, "que");
+    say_subject(s, who);
+    add(&s->en, v->en);
+    add(&s->fr, v->fr[who.person]);
+    say(s, an_object(s, v));
+    add(&s->en, "?");
+    add(&s->fr, "?");
+}
+
+/* Where are my keys? */
+static void whereabouts(sentence *s)
+{
+    subject what = a_subject(s, LIVING | THING | PLACE | TEXT, 0);
+    if (what.phrase.article == A || what.phrase.article == COUNTED) what.phrase.article = THE;
+    s->pair[0] = 2000 + (int)what.phrase.article * 10 + (what.phrase.article == OWN ? what.phrase.which : 0);
+    s->pair[1] = (int)(what.phrase.noun - nouns);
+    add(&s->en, "where");
+    add(&s->fr, "où");
+    say_be(s, what);
+    say_subject(s, what);
+    add(&s->en, "?");
+    add(&s->fr, "?");
+}
+
+/* We like cherries: the whole kind, so French says "les". */
+static void taste(sentence *s)
+{
+    subject who = a_subject(s, PERSON, 60);
+    phrase what = {.noun = a_noun(s, like.takes), .article = ALL_OF_A_KIND};
+    what.plural = what.noun->en_plural != NULL;
+    if (chance(s, 30)) what.adjective = an_adjective(s, what.noun->kind);
+    s->pair[0] = 500 + who.person;
+    s->pair[1] = (int)(what.noun - nouns);
+    bool not = chance(s, 25);
+    say_subject(s, who);
+    if (not) {
+        add(&s->en, who.third ? "does" : "do");
+        add(&s->en, "not");
+        add(&s->fr, "ne");
+    }
+    add(&s->en, who.third && !not ? like.en_s : like.en);
+    add(&s->fr, like.fr[who.person]);
+    if (not) add(&s->fr, "pas");
+    say(s, what);
+}
+
+/* ---- spelling ---- */
+
+static bool loses_vowel(const char *s)
+{
+    static const char *const those[] = {"je", "le", "la", "de", "ne", "que"};
+    for (int i = 0; i < COUNT(those); i++)
+        if (!strcmp(s, those[i])) return true;
+    return false;
+}
+
+/* "de" before "le" or "les" becomes one word with it, unless "le" loses its vowel. */
+static const char *contracted(const words *w, int i)
+{
+    if (strcmp(w->at[i], "de") || i + 1 == w->n) return NULL;
+    if (!strcmp(w->at[i + 1], "les")) return "des";
+    return !strcmp(w->at[i + 1], "le") && i + 2 < w->n && !vowel_first(w->at[i + 2]) ? "du" : NULL;
+}
+
+static void capital(char *s)
+{
+    unsigned char *u = (unsigned char *)s;
+    if (u[0] >= 'a' && u[0] <= 'z')
+        u[0] = (unsigned char)(u[0] - 32);
+    else if (u[0] == 0xC3 && u[1] >= 0xA0)
+        u[1] = (unsigned char)(u[1] - 32);
+}
+
+static void spell(char *out, size_t size, const words *w, bool french)
+{
+    size_t n = 0;
+    bool question = !strcmp(w->at[w->n - 1], "?");
+    const char *gap = "";
+    for (int i = 0; i < w->n && n < size; i++) {
+        const char *word = w->at[i], *one = french ? contracted(w, i) : NULL;
+        bool last = i + 1 == w->n;
+        if (one) i++, word = one;
+        if (last && question && !french) gap = "";
+        bool elided = french && !one && !last && loses_vowel(word) && vowel_first(w->at[i + 1]);
+        n += (size_t)snprintf(out + n, size - n, "%s%.*s%s", gap, (int)(strlen(word) - elided), word, elided ? "'" : "");
+        gap = elided ? "" : " ";
+    }
+    if (!question && n < size) snprintf(out + n, size - n, ".");
+    capital(out);
+}
+
+/* A fixed draw of its own, so that a pair is held out for every seed or for none. */
+static bool pair_held_out(const int pair[2])
+{
+    uint32_t r[4];
+    fv_philox(r, 0x66726e63, (uint64_t)pair[0], 1, (uint64_t)pair[1]);
+    return r[0] % 8 == 0;
+}
+
+void fv_grammar_sentence(fv_grammar_pair *out, uint64_t seed, uint64_t i)
+{
+    static void (*const kinds[])(sentence *) = {statement, statement, statement, wish,     wish,        wish,  denial,
+                                                denial,    description, location, question, whereabouts, taste, taste};
+    sentence s = {.seed = seed, .i = i};
+    kinds[draw(&s, COUNT(kinds))](&s);
+    spell(out->en, sizeof out->en, &s.en, false);
+    spell(out->fr, sizeof out->fr, &s.fr, true);
+    out->held_out = pair_held_out(s.pair);
+}
