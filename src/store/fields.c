@@ -1,0 +1,338 @@
+/* fields.c - field tables: members of a struct by key, with range and default.
+ *
+ * Everything goes through text or JSON on one side and get_number/put_number on the other, so that each type is known in
+ * one place.  Reading a configuration goes on after a problem: all of them are told at once. */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "json.h"
+#include "number.h"
+
+/* ---- members ---- */
+
+static void put_number(void *obj, const fv_field *f, double x)
+{
+    void *at = (char *)obj + f->offset;
+    if (f->type == FV_FIELD_FLOAT)
+        f->size == sizeof(float) ? (void)(*(float *)at = (float)x) : (void)(*(double *)at = x);
+    else if (f->type == FV_FIELD_BOOL)
+        *(bool *)at = x != 0;
+    else
+        f->size == sizeof(int64_t) ? (void)(*(int64_t *)at = (int64_t)x) : (void)(*(int32_t *)at = (int32_t)x);
+}
+
+static double get_number(const void *obj, const fv_field *f)
+{
+    const void *at = (const char *)obj + f->offset;
+    if (f->type == FV_FIELD_FLOAT) return f->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
+    if (f->type == FV_FIELD_BOOL) return *(const bool *)at;
+    return f->size == sizeof(int64_t) ? (double)*(const int64_t *)at : (double)*(const int32_t *)at;
+}
+
+static bool put_text(void *obj, const fv_field *f, const char *s)
+{
+    size_t n = strlen(s);
+    if (n >= f->size) return false;
+    memcpy((char *)obj + f->offset, s, n + 1);
+    return true;
+}
+
+static bool put_choice(void *obj, const fv_field *f, const char *s)
+{
+    int i = 0;
+    while (f->choices[i] && strcmp(f->choices[i], s)) i++;
+    if (!f->choices[i]) return false;
+    put_number(obj, f, i);
+    return true;
+}
+
+static bool in_range(const fv_field *f, double x)
+{
+    double most = f->type == FV_FIELD_INT ? (f->size == sizeof(int64_t) ? 0x1p53 : INT32_MAX) : DBL_MAX;
+    return x >= f->least && x <= f->greatest && x >= -most && x <= most;
+}
+
+void fv_fields_default(void *obj, const fv_field *table)
+{
+    for (const fv_field *f = table; f->name; f++)
+        if (f->type == FV_FIELD_TEXT)
+            put_text(obj, f, f->text ? f->text : "");
+        else
+            put_number(obj, f, f->normal);
+}
+
+static const fv_field *find(const fv_field *table, const char *key)
+{
+    while (table->name && strcmp(table->name, key)) table++;
+    return table->name ? table : NULL;
+}
+
+/* ---- what a field wants, in words ---- */
+
+/* "12", "1e-05": as short as the member's own precision allows.  A limit nobody can reach is not a limit. */
+static fv_digits digits(const fv_field *f, double x)
+{
+    locale_t before = fv__c_numbers();
+    fv_digits d = fv__digits(x, f->type == FV_FIELD_FLOAT && f->size == sizeof(float));
+    fv__c_numbers_end(before);
+    return d;
+}
+
+static void add_range(fv_buf *b, const fv_field *f)
+{
+    bool low = f->least > -(double)FLT_MAX, high = f->greatest < (double)FLT_MAX;
+    if (low && high)
+        fv__buf_fmt(b, " from %s to %s", digits(f, f->least).s, digits(f, f->greatest).s);
+    else if (low)
+        fv__buf_fmt(b, " of at least %s", digits(f, f->least).s);
+    else if (high)
+        fv__buf_fmt(b, " of at most %s", digits(f, f->greatest).s);
+}
+
+static void add_wanted(fv_buf *b, const fv_field *f)
+{
+    switch (f->type) {
+    case FV_FIELD_INT:
+        fv__buf_str(b, "an integer");
+        add_range(b, f);
+        break;
+    case FV_FIELD_FLOAT:
+        fv__buf_str(b, "a number");
+        add_range(b, f);
+        break;
+    case FV_FIELD_BOOL: fv__buf_str(b, "true or false"); break;
+    case FV_FIELD_CHOICE:
+        fv__buf_str(b, "one of");
+        for (int i = 0; f->choices[i]; i++) fv__buf_fmt(b, "%s %s", i ? "," : "", f->choices[i]);
+        break;
+    default: fv__buf_fmt(b, "a text of at most %zu bytes", f->size - 1); break;
+    }
+}
+
+static const char *nearest(const fv_field *table, const char *key)
+{
+    const char *best = NULL;
+    for (; table->name; table++) {
+        const char *list[] = {best ? best : table->name, table->name, NULL};
+        best = fv__nearest(key, best ? list : list + 1);
+    }
+    return best;
+}
+
+/* ---- from text ---- */
+
+static bool parse_number(const fv_field *f, const char *s, double *x)
+{
+    char *end;
+    if (f->type == FV_FIELD_BOOL) {
+        bool yes = !strcmp(s, "true") || !strcmp(s, "1"), no = !strcmp(s, "false") || !strcmp(s, "0");
+        *x = yes;
+        return yes || no;
+    }
+    if (!*s || strspn(s, "+-.0123456789eE") != strlen(s)) return false;
+    locale_t before = fv__c_numbers();
+    *x = strtod(s, &end);
+    fv__c_numbers_end(before);
+    return !*end && isfinite(*x) && (f->type == FV_FIELD_FLOAT || *x == floor(*x)) && in_range(f, *x);
+}
+
+static bool set_text(void *obj, const fv_field *f, const char *value)
+{
+    double x;
+    if (f->type == FV_FIELD_TEXT) return put_text(obj, f, value);
+    if (f->type == FV_FIELD_CHOICE) return put_choice(obj, f, value);
+    if (!parse_number(f, value, &x)) return false;
+    put_number(obj, f, x);
+    return true;
+}
+
+fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const char *value, fv_err *e)
+{
+    const fv_field *f = find(table, key);
+    if (!f) {
+        const char *near = nearest(table, key);
+        return near ? fv_fail(e, FV_EARG, "%.100s: no such key; did you mean %s?", key, near)
+                    : fv_fail(e, FV_EARG, "%.100s: no such key", key);
+    }
+    if (set_text(obj, f, value)) return FV_OK;
+    fv_buf wanted = {0};
+    add_wanted(&wanted, f);
+    fv_status st = fv_fail(e, FV_EARG, "%s: expected %s, found \"%.80s\"", key, wanted.data ? wanted.data : "something else",
+                           value);
+    fv__buf_free(&wanted);
+    return st;
+}
+
+int fv_fields_get(const void *obj, const fv_field *table, const char *key, char *out, size_t n)
+{
+    const fv_field *f = find(table, key);
+    if (!f) return -1;
+    double x = f->type == FV_FIELD_TEXT ? 0 : get_number(obj, f);
+    switch (f->type) {
+    case FV_FIELD_TEXT: return snprintf(out, n, "%s", (const char *)obj + f->offset);
+    case FV_FIELD_CHOICE: return snprintf(out, n, "%s", f->choices[(int)x]);
+    case FV_FIELD_BOOL: return snprintf(out, n, "%s", x != 0 ? "true" : "false");
+    case FV_FIELD_INT: return snprintf(out, n, "%lld", (long long)x);
+    default: return snprintf(out, n, "%s", digits(f, x).s);
+    }
+}
+
+/* ---- from JSON ---- */
+
+typedef struct reading {
+    const fv_json *j;
+    fv_buf said;
+    int problems;
+} reading;
+
+static void problem(reading *r, const char *key, const json_t *found, const fv_field *wanted, const char *more)
+{
+    if (r->problems++ > 4) return; /* the first few are enough to act on */
+    fv__buf_fmt(&r->said, "%s%s: ", r->problems > 1 ? "; " : "", key);
+    if (wanted) {
+        fv__buf_str(&r->said, "expected ");
+        add_wanted(&r->said, wanted);
+        fv__buf_str(&r->said, ", found ");
+    }
+    fv_buf text = {.env = r->said.env};
+    if (found) fv__json_print(&text, found, -1);
+    if (text.len > 60) memcpy(text.data + 57, "...", 4);
+    fv__buf_fmt(&r->said, "%s%s", text.data ? text.data : "", more);
+    fv__buf_free(&text);
+}
+
+static bool read_value(void *obj, const fv_field *f, const json_t *v)
+{
+    const char *s = json_string_value(v);
+    if (f->type == FV_FIELD_TEXT) return s && put_text(obj, f, s);
+    if (f->type == FV_FIELD_CHOICE) return s && put_choice(obj, f, s);
+    if (f->type == FV_FIELD_BOOL ? !json_is_boolean(v) : f->type == FV_FIELD_INT ? !json_is_integer(v) : !json_is_number(v))
+        return false;
+    double x = f->type == FV_FIELD_BOOL ? json_is_true(v) : json_number_value(v);
+    if (!in_range(f, x)) return false;
+    put_number(obj, f, x);
+    return true;
+}
+
+static bool harmless(const fv_key_rule *const *rules, const char *key, const json_t *v)
+{
+    if (json_is_null(v)) return true;
+    for (; rules && *rules; rules++)
+        for (const fv_key_rule *r = *rules; r->key; r++) {
+            if (strcmp(r->key, key)) continue;
+            if (!r->value) return true;
+            json_t *allowed = json_loads(r->value, JSON_DECODE_ANY, NULL);
+            bool same = allowed && json_equal(allowed, v);
+            json_decref(allowed);
+            if (same) return true;
+        }
+    return false;
+}
+
+/* A key in no table: was it meant as one of ours, or is it something we do not have? */
+static void unknown(reading *r, const fv_field *table, const char *key, const json_t *v)
+{
+    char more[160];
+    const char *near = nearest(table, key);
+    if (near)
+        snprintf(more, sizeof more, " is not implemented (the nearest key that is: %s)", near);
+    else
+        snprintf(more, sizeof more, " is not implemented");
+    problem(r, key, v, NULL, more);
+}
+
+static fv_status report(reading *r, fv_err *e)
+{
+    fv_status st = FV_OK;
+    if (r->problems > 5)
+        st = fv_fail(e, FV_EFORMAT, "%s: %.400s; and %d more", r->j->name, r->said.data ? r->said.data : "", r->problems - 5);
+    else if (r->problems)
+        st = fv_fail(e, FV_EFORMAT, "%s: %s", r->j->name, r->said.data ? r->said.data : "");
+    fv__buf_free(&r->said);
+    return st;
+}
+
+fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at, const fv_key_rule *const *rules,
+                         fv_err *e)
+{
+    reading r = {.j = j, .said = {.env = j->env}};
+    json_t *object = fv__json_at(j, at), *v;
+    const char *key;
+    fv_fields_default(obj, table);
+    if (!json_is_object(object)) return fv_fail(e, FV_EFORMAT, "%s: %s: not an object", j->name, at);
+    json_object_foreach(object, key, v)
+    {
+        const fv_field *f = find(table, key);
+        if (f && !json_is_null(v) && !read_value(obj, f, v)) problem(&r, key, v, f, "");
+        if (!f && !harmless(rules, key, v)) unknown(&r, table, key, v);
+    }
+    return report(&r, e);
+}
+
+/* ---- to JSON ---- */
+
+/* The shortest double that reads back as this float: 0.1f is written as 0.1. */
+static double tidy(const fv_field *f, double x)
+{
+    locale_t before = fv__c_numbers();
+    double y = strtod(fv__digits(x, f->size == sizeof(float)).s, NULL);
+    fv__c_numbers_end(before);
+    return y;
+}
+
+static json_t *value_of(const void *obj, const fv_field *f)
+{
+    if (f->type == FV_FIELD_TEXT) return json_string((const char *)obj + f->offset);
+    double x = get_number(obj, f);
+    switch (f->type) {
+    case FV_FIELD_CHOICE: return json_string(f->choices[(int)x]);
+    case FV_FIELD_BOOL: return json_boolean(x != 0);
+    case FV_FIELD_INT: return json_integer((json_int_t)x);
+    default: return json_real(tidy(f, x));
+    }
+}
+
+/* What stands there already reads as this value: 1 for 1.0, or null for the default. */
+static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
+{
+    if (f->type == FV_FIELD_TEXT || f->type == FV_FIELD_CHOICE) {
+        const char *now = f->type == FV_FIELD_TEXT ? (const char *)obj + f->offset : f->choices[(int)get_number(obj, f)];
+        const char *normal = f->type == FV_FIELD_TEXT ? (f->text ? f->text : "") : f->choices[(int)f->normal];
+        return json_is_null(old) ? !strcmp(now, normal) : json_is_string(old) && !strcmp(now, json_string_value(old));
+    }
+    double x = json_is_null(old) ? f->normal : json_is_boolean(old) ? json_is_true(old) : json_number_value(old);
+    bool single = f->type == FV_FIELD_FLOAT && f->size == sizeof(float);
+    return (single ? (double)(float)x : x) == get_number(obj, f);
+}
+
+fv_status fv_fields_write(const void *obj, const fv_field *table, fv_json *j, fv_err *e)
+{
+    for (const fv_field *f = table; f->name; f++) {
+        const json_t *old = json_object_get(j->root, f->name);
+        if (old && says_the_same(obj, f, old)) continue;
+        if (json_object_set_new(j->root, f->name, value_of(obj, f)))
+            return fv_fail(e, FV_ENOMEM, "%s: %s: out of memory", j->name, f->name);
+    }
+    return FV_OK;
+}
+
+/* ---- help ---- */
+
+void fv_fields_help(const fv_field *table, void (*line)(void *user, const char *text), void *user)
+{
+    for (const fv_field *f = table; f->name; f++) {
+        fv_buf b = {0};
+        fv__buf_fmt(&b, "%-24s %s; ", f->name, f->help);
+        add_wanted(&b, f);
+        if (f->type == FV_FIELD_TEXT)
+            fv__buf_fmt(&b, " [%s]", f->text ? f->text : "");
+        else if (f->type == FV_FIELD_CHOICE)
+            fv__buf_fmt(&b, " [%s]", f->choices[(int)f->normal]);
+        else
+            fv__buf_fmt(&b, " [%s]", f->type == FV_FIELD_BOOL ? (f->normal != 0 ? "true" : "false") : digits(f, f->normal).s);
+        if (b.data) line(user, b.data);
+        fv__buf_free(&b);
+    }
+}
