@@ -66,4 +66,8 @@ size_t fv__tensor_bytes(fv_dtype t, int64_t n);
 fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e);
 void fv__stream_close(fv_stream *s);
 
+/* Elements [at, at+n) of an allocated parameter as they are, in its dtype: files convert by themselves, piece by piece. */
+fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n, fv_err *e);
+fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n, fv_err *e);
+
 #endif

@@ -246,6 +246,20 @@ fv_status fv_params_get_grad(fv_params *p, const fv_tensor *t, float *host, int6
     return FV_OK;
 }
 
+fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n, fv_err *e)
+{
+    if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    p->dev->backend->upload(&p->stream, (char *)t->data + fv__tensor_bytes(p->dtype, at), host, fv__tensor_bytes(p->dtype, n));
+    return finish(p, e);
+}
+
+fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n, fv_err *e)
+{
+    if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    p->dev->backend->download(&p->stream, host, (const char *)t->data + fv__tensor_bytes(p->dtype, at), fv__tensor_bytes(p->dtype, n));
+    return finish(p, e);
+}
+
 void fv_params_zero_grad(fv_params *p)
 {
     for (size_t i = 0; i < p->n; i++) p->list[i]->tensor.has_grad = false;
