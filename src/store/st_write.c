@@ -8,7 +8,7 @@
 
 #include "store.h"
 
-#define BLOCK 8192 /* elements at a time */
+#define BLOCK 4096 /* elements at a time */
 
 typedef struct writer {
     const fv_env *env;

@@ -1,0 +1,212 @@
+/* params.c - parameters from files and into files.
+ *
+ * Loading has two steps: match every parameter with a tensor of the file and collect what does not fit, then copy.  A
+ * file that does not fit changes nothing. */
+#include <stdio.h>
+
+#include "core/core.h"
+#include "store.h"
+
+#define PIECE (1 << 18) /* elements converted at a time */
+
+typedef struct loading {
+    fv_params *p;
+    const fv_env *env;
+    const char *path;
+    fv_st *file;
+    fv_load_opt opt;
+    fv_st_info *from; /* for each parameter; count -1: stays as it is */
+    uint8_t *used;    /* for each tensor of the file */
+    fv_err *e;
+} loading;
+
+/* ---- names ---- */
+
+static bool matches(const char *pattern, const char *name)
+{
+    size_t n = strlen(pattern), m = strlen(name);
+    bool front = n && pattern[0] == '*', back = n > 1 && pattern[n - 1] == '*';
+    if (front && back) return n == 2 || memmem(name, m, pattern + 1, n - 2);
+    if (front) return m >= n - 1 && !memcmp(name + m - (n - 1), pattern + 1, n - 1);
+    if (back) return m >= n - 1 && !memcmp(name, pattern, n - 1);
+    return !strcmp(pattern, name);
+}
+
+static bool listed(const char *const *list, const char *name)
+{
+    for (; list && *list; list++)
+        if (matches(*list, name)) return true;
+    return false;
+}
+
+/* The tensor of that name, with the prefix added or taken away if need be. */
+static bool find(const loading *l, const char *name, fv_st_info *out)
+{
+    char longer[512];
+    size_t n = l->opt.prefix ? strlen(l->opt.prefix) : 0;
+    if (!fv_st_find(l->file, name, out, NULL)) return true;
+    if (!n) return false;
+    if (!strncmp(name, l->opt.prefix, n) && !fv_st_find(l->file, name + n, out, NULL)) return true;
+    return (size_t)snprintf(longer, sizeof longer, "%s%s", l->opt.prefix, name) < sizeof longer &&
+           !fv_st_find(l->file, longer, out, NULL);
+}
+
+static const char *other_name(const loading *l, const char *name)
+{
+    for (const fv_tie *t = l->opt.ties; t && t->name; t++)
+        if (!strcmp(t->name, name)) return t->same_as;
+    return NULL;
+}
+
+/* ---- matching ---- */
+
+/* Problems of one kind: the first few by name, then how many. */
+typedef struct listing {
+    fv_buf text;
+    int n;
+} listing;
+
+static void note(listing *l, const char *what, const char *name)
+{
+    if (!l->n++) fv__buf_fmt(&l->text, "%s: ", what);
+    if (l->n <= 3) fv__buf_fmt(&l->text, "%s%.80s", l->n > 1 ? ", " : "", name);
+}
+
+static void close_listing(fv_buf *all, listing *l)
+{
+    if (l->n > 3) fv__buf_fmt(&l->text, " and %d more", l->n - 3);
+    if (l->n) fv__buf_fmt(all, "%s%s", all->len ? "; " : "", l->text.data ? l->text.data : "");
+    fv__buf_free(&l->text);
+}
+
+/* Which tensor of the file it is, by its data: infos come from fv_st_at and fv_st_find alike. */
+static void mark_used(loading *l, const fv_st_info *t)
+{
+    for (int i = 0; i < fv_st_count(l->file); i++)
+        if (fv_st_at(l->file, i).name == t->name) l->used[i] = 1;
+}
+
+static void match_params(loading *l, listing *missing, listing *shapes)
+{
+    for (int i = 0; i < fv_params_count(l->p); i++) {
+        const fv_tensor *t = fv_params_at(l->p, i);
+        fv_st_info *from = &l->from[i];
+        const char *other = other_name(l, t->name);
+        if (!find(l, t->name, from) && !(other && find(l, other, from))) {
+            from->count = -1;
+            if (!listed(l->opt.fresh, t->name)) note(missing, "missing", t->name);
+            continue;
+        }
+        mark_used(l, from);
+        if (fv_shape_same(from->shape, t->shape)) continue;
+        char text[256];
+        fv_tensor stored = {.shape = from->shape};
+        snprintf(text, sizeof text, "%.60s is %s, expected %s", t->name, strchr(fv_desc(&stored).s, '('),
+                 strchr(fv_desc(t).s, '('));
+        note(shapes, "of another shape", text);
+    }
+}
+
+/* A surplus name that is tied to a parameter must hold the same numbers, or something would be lost. */
+static bool is_copy(const loading *l, const fv_st_info *t)
+{
+    fv_st_info same;
+    const char *other = other_name(l, t->name);
+    return other && find(l, other, &same) && same.bytes == t->bytes && !memcmp(same.data, t->data, t->bytes);
+}
+
+static void match_file(loading *l, listing *surplus)
+{
+    for (int i = 0; i < fv_st_count(l->file); i++) {
+        fv_st_info t = fv_st_at(l->file, i);
+        if (!l->used[i] && !listed(l->opt.ignore, t.name) && !is_copy(l, &t)) note(surplus, "unexpected", t.name);
+    }
+}
+
+static fv_status match(loading *l)
+{
+    listing missing = {.text.env = l->env}, shapes = missing, surplus = missing;
+    fv_buf all = {.env = l->env};
+    fv_status st = FV_OK;
+    match_params(l, &missing, &shapes);
+    match_file(l, &surplus);
+    int problems = missing.n + shapes.n + surplus.n;
+    close_listing(&all, &missing);
+    close_listing(&all, &shapes);
+    close_listing(&all, &surplus);
+    if (problems) st = fv_fail(l->e, shapes.n ? FV_ESHAPE : FV_EFORMAT, "%s: %s", l->path, all.data ? all.data : "does not fit");
+    fv__buf_free(&all);
+    return st;
+}
+
+/* ---- copying ---- */
+
+static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *piece)
+{
+    fv_st_info part = *from;
+    size_t width = from->count ? (size_t)(from->bytes / (uint64_t)from->count) : 0;
+    if (!strcmp(from->dtype_name, fv_dtype_name(t->dtype))) return fv__params_write(l->p, t, 0, from->data, from->count, l->e);
+    for (int64_t at = 0; at < from->count; at += PIECE) {
+        part.count = from->count - at < PIECE ? from->count - at : PIECE;
+        part.data = (const char *)from->data + (size_t)at * width;
+        part.shape = FV_SHAPE(part.count);
+        fv_status st = fv_st_read(l->file, &part, piece, t->dtype, part.count, l->e);
+        if (!st) st = fv__params_write(l->p, t, at, piece, part.count, l->e);
+        if (st) return st;
+    }
+    return FV_OK;
+}
+
+static fv_status load(loading *l)
+{
+    fv_status st = match(l);
+    if (st) return st;
+    int64_t longest = 0;
+    for (int i = 0; i < fv_params_count(l->p); i++)
+        if (l->from[i].count > longest) longest = l->from[i].count;
+    size_t room = (size_t)(longest < PIECE ? longest : PIECE) * sizeof(double);
+    void *piece = fv__alloc(l->env, room);
+    if (room && !piece) return fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->path);
+    for (int i = 0; i < fv_params_count(l->p) && !st; i++)
+        if (l->from[i].count >= 0) st = copy(l, fv_params_at(l->p, i), &l->from[i], piece);
+    fv__free(l->env, piece, room);
+    return st;
+}
+
+fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e)
+{
+    loading l = {.p = p, .env = env, .path = path, .opt = opt, .e = e};
+    fv_status st = fv_st_open(&l.file, env, path, e);
+    if (st) return st;
+    size_t infos = (size_t)fv_params_count(p) * sizeof *l.from, marks = (size_t)fv_st_count(l.file);
+    l.from = fv__alloc(env, infos);
+    l.used = fv__alloc(env, marks);
+    st = (infos && !l.from) || (marks && !l.used) ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : load(&l);
+    fv__free(env, l.from, infos);
+    fv__free(env, l.used, marks);
+    fv_st_close(l.file);
+    return st;
+}
+
+/* ---- saving ---- */
+
+static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e)
+{
+    return fv__params_read(user, fv_params_find(user, item->name), at, out, n, e);
+}
+
+fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype, uint64_t shard_bytes, fv_err *e)
+{
+    int n = fv_params_count(p);
+    size_t room = (size_t)n * sizeof(fv_st_item);
+    fv_st_item *items = fv__alloc(env, room);
+    if (n && !items) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    for (int i = 0; i < n; i++) {
+        const fv_tensor *t = fv_params_at(p, i);
+        items[i] = (fv_st_item){.name = t->name, .dtype = dtype, .shape = t->shape, .from = t->dtype};
+    }
+    fv_st_save_opt opt = {.shard_bytes = shard_bytes, .fetch = fetch, .user = p};
+    fv_status st = fv_st_save(env, path, items, n, opt, e);
+    fv__free(env, items, room);
+    return st;
+}
