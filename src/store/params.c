@@ -143,15 +143,11 @@ static fv_status match(loading *l)
 
 static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *piece)
 {
-    fv_st_info part = *from;
-    size_t width = from->count ? (size_t)(from->bytes / (uint64_t)from->count) : 0;
     if (!strcmp(from->dtype_name, fv_dtype_name(t->dtype))) return fv__params_write(l->p, t, 0, from->data, from->count, l->e);
     for (int64_t at = 0; at < from->count; at += PIECE) {
-        part.count = from->count - at < PIECE ? from->count - at : PIECE;
-        part.data = (const char *)from->data + (size_t)at * width;
-        part.shape = FV_SHAPE(part.count);
-        fv_status st = fv_st_read(l->file, &part, piece, t->dtype, part.count, l->e);
-        if (!st) st = fv__params_write(l->p, t, at, piece, part.count, l->e);
+        int64_t n = from->count - at < PIECE ? from->count - at : PIECE;
+        fv_status st = fv__st_read_part(l->file, from, at, n, piece, t->dtype, l->e);
+        if (!st) st = fv__params_write(l->p, t, at, piece, n, l->e);
         if (st) return st;
     }
     return FV_OK;

@@ -173,24 +173,37 @@ const char *fv_st_meta(const fv_st *s, const char *key)
 
 /* ---- reading ---- */
 
-fv_status fv_st_read(const fv_st *s, const fv_st_info *t, void *out, fv_dtype to, int64_t n, fv_err *e)
+static fv_status readable(const fv_st *s, const fv_st_info *t, fv_dtype to, fv_kind *kind, fv_err *e)
 {
     int k = 0;
     while (k < FV_KINDS && strcmp(fv__kinds[k].plain, t->dtype_name)) k++;
-    if (k == FV_KINDS || !fv__kind_readable((fv_kind)k))
+    *kind = (fv_kind)k;
+    if (k == FV_KINDS || !fv__kind_readable(*kind))
         return fv_fail(e, FV_EDTYPE, "%s: tensor \"%.100s\": %s is not read", s->path, t->name, t->dtype_name);
-    if (to > FV_U8 || (fv__kind_float((fv_kind)k) && (to == FV_I32 || to == FV_U8)))
+    if (to > FV_U8 || (fv__kind_float(*kind) && (to == FV_I32 || to == FV_U8)))
         return fv_fail(e, FV_EDTYPE, "%s: tensor \"%.100s\": %s cannot be read as %s", s->path, t->name, t->dtype_name,
                        to == FV_I32  ? "i32"
                        : to == FV_U8 ? "u8"
                                      : "packed weights");
-    if (n != t->count)
-        return fv_fail(e, FV_ESHAPE, "%s: tensor \"%.100s\" has %lld elements where %lld are wanted", s->path, t->name,
-                       (long long)t->count, (long long)n);
-    int64_t done = fv__convert(out, to, t->data, (fv_kind)k, n);
-    if (done == n) return FV_OK;
+    return FV_OK;
+}
+
+fv_status fv__st_read_part(const fv_st *s, const fv_st_info *t, int64_t at, int64_t n, void *out, fv_dtype to, fv_err *e)
+{
     static const char *const names[] = {
         [FV_F32] = "f32", [FV_F64] = "f64", [FV_BF16] = "bf16", [FV_F16] = "f16", [FV_I32] = "i32", [FV_U8] = "u8"};
+    fv_kind k;
+    fv_status st = readable(s, t, to, &k, e);
+    if (st) return st;
+    int64_t done = fv__convert(out, to, (const char *)t->data + at * (fv__kinds[k].bits / 8), k, n);
+    if (done == n) return FV_OK;
     return fv_fail(e, FV_ENUMERIC, "%s: tensor \"%.100s\": the %s at %s cannot be held in %s", s->path, t->name, t->dtype_name,
-                   fv__place(&t->shape, done).s, names[to]);
+                   fv__place(&t->shape, at + done).s, names[to]);
+}
+
+fv_status fv_st_read(const fv_st *s, const fv_st_info *t, void *out, fv_dtype to, int64_t n, fv_err *e)
+{
+    if (n == t->count) return fv__st_read_part(s, t, 0, n, out, to, e);
+    return fv_fail(e, FV_ESHAPE, "%s: tensor \"%.100s\" has %lld elements where %lld are wanted", s->path, t->name,
+                   (long long)t->count, (long long)n);
 }

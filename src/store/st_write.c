@@ -8,7 +8,7 @@
 
 #include "store.h"
 
-#define BLOCK 4096 /* elements at a time */
+#define BLOCK 65536 /* elements at a time */
 
 typedef struct writer {
     const fv_env *env;
@@ -16,6 +16,7 @@ typedef struct writer {
     fv_st_save_opt opt;
     uint32_t *order; /* of items: by name, and within one file as the format wants it */
     uint64_t *bytes; /* of each item */
+    char *in, *out;  /* a block fetched, and converted */
     int n;
     fv_err *e;
 } writer;
@@ -92,21 +93,20 @@ static void add_header(writer *w, fv_buf *b, const uint32_t *order, int n)
 
 static fv_status add_data(writer *w, fv_out *o, const fv_st_item *t)
 {
-    _Alignas(64) char in[BLOCK * 8], out[BLOCK * 8];
     fv_kind from = kind_of(t->from);
     size_t width = (size_t)fv__kinds[from].bits / 8, stored = (size_t)fv__kinds[kind_of(t->dtype)].bits / 8;
     int64_t n;
     fv__shape_count(&n, &t->shape);
     for (int64_t at = 0; at < n && !o->rc; at += BLOCK) {
         int64_t m = n - at < BLOCK ? n - at : BLOCK;
-        const void *src = t->data ? (const char *)t->data + (size_t)at * width : in;
-        fv_status st = t->data ? FV_OK : w->opt.fetch(w->opt.user, t, at, m, in, w->e);
+        const void *src = t->data ? (const char *)t->data + (size_t)at * width : w->in;
+        fv_status st = t->data ? FV_OK : w->opt.fetch(w->opt.user, t, at, m, w->in, w->e);
         if (st) return st;
-        int64_t done = t->from == t->dtype ? m : fv__convert(out, t->dtype, src, from, m);
+        int64_t done = t->from == t->dtype ? m : fv__convert(w->out, t->dtype, src, from, m);
         if (done < m)
             return fv_fail(w->e, FV_ENUMERIC, "%s: the %s at %s cannot be held in %s", t->name, fv__kinds[from].plain,
                            fv__place(&t->shape, at + done).s, fv__kinds[kind_of(t->dtype)].plain);
-        fv__out_add(o, t->from == t->dtype ? src : out, (size_t)m * stored);
+        fv__out_add(o, t->from == t->dtype ? src : w->out, (size_t)m * stored);
     }
     return FV_OK;
 }
@@ -230,15 +230,28 @@ static fv_status save(writer *w, const char *path)
     return st;
 }
 
+/* One block for everything: order, sizes, and two buffers as large as the longest item needs. */
+static fv_status with_memory(writer *w, const char *path)
+{
+    int64_t longest = 0, count;
+    for (int i = 0; i < w->n; i++)
+        if (w->items[i].shape.n <= FV_MAX_DIM && fv__shape_count(&count, &w->items[i].shape) && count > longest) longest = count;
+    size_t block = (size_t)(longest < BLOCK ? longest : BLOCK) * sizeof(double),
+           room = (size_t)w->n * (sizeof *w->bytes + sizeof *w->order);
+    char *memory = fv__alloc(w->env, 2 * block + room);
+    if (!memory && w->n) return fv_fail(w->e, FV_ENOMEM, "%s: out of memory", path);
+    w->in = memory;
+    w->out = memory + block;
+    w->bytes = (uint64_t *)(void *)(memory + 2 * block);
+    w->order = (uint32_t *)(void *)(w->bytes + w->n);
+    fv_status st = save(w, path);
+    fv__free(w->env, memory, 2 * block + room);
+    return st;
+}
+
 fv_status fv_st_save(const fv_env *env, const char *path, const fv_st_item *items, int n, fv_st_save_opt opt, fv_err *e)
 {
     if (!fv__ends_with(path, ".safetensors")) return fv_fail(e, FV_EARG, "%s: the name must end in .safetensors", path);
     writer w = {.env = env, .items = items, .opt = opt, .n = n, .e = e};
-    size_t room = (size_t)(n ? n : 1);
-    w.order = fv__alloc(env, room * sizeof *w.order);
-    w.bytes = fv__alloc(env, room * sizeof *w.bytes);
-    fv_status st = w.order && w.bytes ? save(&w, path) : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    fv__free(env, w.order, room * sizeof *w.order);
-    fv__free(env, w.bytes, room * sizeof *w.bytes);
-    return st;
+    return with_memory(&w, path);
 }

@@ -1,0 +1,82 @@
+/* dir.c - model directories as Hugging Face lays them out. */
+#include <stdio.h>
+
+#include "store.h"
+
+struct fv_dir {
+    const fv_env *env;
+    char *path;
+    fv_json *config, *generation;
+};
+
+const fv_json *fv_dir_config(const fv_dir *d) { return d->config; }
+const fv_json *fv_dir_generation(const fv_dir *d) { return d->generation; }
+
+bool fv_dir_file(const fv_dir *d, const char *name, char *out, size_t n)
+{
+    char path[FV_PATH];
+    if (fv__path(path, d->path, name, NULL) || !fv__file_exists(d->env, path) || strlen(path) >= n) return false;
+    memcpy(out, path, strlen(path) + 1);
+    return true;
+}
+
+static fv_status read_configs(fv_dir *d, fv_err *e)
+{
+    char path[FV_PATH];
+    if (!fv__is_dir(d->env, d->path)) return fv_fail(e, FV_EIO, "%s: not a directory", d->path);
+    if (!fv_dir_file(d, "config.json", path, sizeof path))
+        return fv_fail(e, FV_EIO, "%s: no config.json in it, so not the directory of a model", d->path);
+    fv_status st = fv_json_open(&d->config, d->env, path, e);
+    if (!st && fv_dir_file(d, "generation_config.json", path, sizeof path)) st = fv_json_open(&d->generation, d->env, path, e);
+    return st;
+}
+
+fv_status fv_dir_open(fv_dir **out, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_dir *d = fv__alloc(env, sizeof *d);
+    *out = NULL;
+    if (d) {
+        d->env = env;
+        d->path = fv__strdup(env, path);
+    }
+    fv_status st = d && d->path ? read_configs(d, e) : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    if (st)
+        fv_dir_close(d);
+    else
+        *out = d;
+    return st;
+}
+
+void fv_dir_close(fv_dir *d)
+{
+    if (!d) return;
+    fv_json_close(d->config);
+    fv_json_close(d->generation);
+    if (d->path) fv__free(d->env, d->path, strlen(d->path) + 1);
+    fv__free(d->env, d, sizeof *d);
+}
+
+/* A pickle is a program: reading one means running it.  We say how to leave it behind. */
+static fv_status refuse_pickle(const fv_dir *d, fv_err *e)
+{
+    return fv_fail(
+        e, FV_EFORMAT,
+        "%s: its weights are a pickle (pytorch_model.bin), which is not read because it can run code; in that directory, "
+        "convert it once: python3 -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in "
+        "torch.load('pytorch_model.bin', weights_only=True).items()}, 'model.safetensors', {'format': 'pt'})\"",
+        d->path);
+}
+
+fv_status fv_dir_weights(const fv_dir *d, fv_st **out, fv_err *e)
+{
+    char path[FV_PATH];
+    *out = NULL;
+    if (!fv_dir_file(d, "model.safetensors", path, sizeof path) &&
+        !fv_dir_file(d, "model.safetensors.index.json", path, sizeof path)) {
+        if (fv_dir_file(d, "pytorch_model.bin", path, sizeof path) ||
+            fv_dir_file(d, "pytorch_model.bin.index.json", path, sizeof path))
+            return refuse_pickle(d, e);
+        return fv_fail(e, FV_EIO, "%s: no weights in it (model.safetensors)", d->path);
+    }
+    return fv_st_open(out, d->env, path, e);
+}
