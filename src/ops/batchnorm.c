@@ -21,8 +21,8 @@ static void backward(fv_ctx *c, fv_node *n)
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k->batchnorm_bwd, "batchnorm_bwd", x->dtype)) return;
     fv_sink dx = fv_grad(c, x), dgain = fv_grad(c, gain), dbias = fv_grad(c, bias);
-    k->batchnorm_bwd(fv_ctx_stream(c), dx, dgain, dbias, n->y->grad, x->data, s->mean, s->var, gain ? gain->data : NULL,
-                     s->outer, s->channels, s->inner, s->eps, s->batch);
+    k->batchnorm_bwd(fv_ctx_stream(c), dx, dgain, dbias, n->y->grad, x->data, s->mean, s->var, gain ? gain->data : NULL, s->outer,
+                     s->channels, s->inner, s->eps, s->batch);
 }
 
 static bool check(fv_ctx *c, const fv_tensor *x, const fv_tensor *of_channel, const char *what)

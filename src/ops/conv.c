@@ -17,11 +17,14 @@ typedef struct {
     int64_t maps;   /* channels of the map */
     int64_t groups;
     bool transposed;
-    void *columns;  /* scratch for `chunk` unfolded images; NULL where the image is its own unfolding */
+    void *columns; /* scratch for `chunk` unfolded images; NULL where the image is its own unfolding */
     int64_t chunk;
 } conv;
 
-typedef struct { fv_node node; conv v; } conv_node;
+typedef struct {
+    fv_node node;
+    conv v;
+} conv_node;
 
 static int64_t image_len(const conv *v) { return v->g.channels * v->g.h * v->g.w; }
 static int64_t places(const conv *v) { return v->g.oh * v->g.ow; }
@@ -37,7 +40,9 @@ static fv_sink sink_at(fv_sink s, int64_t n) { return (fv_sink){at(s.data, s.dty
 /* ---- the three steps ---- */
 
 /* Elements from one image of an operand to the next, and from one group to the next. */
-typedef struct { int64_t image, group; } step;
+typedef struct {
+    int64_t image, group;
+} step;
 
 /* One product for each image and group: the longer of the two loops is left to the kernel. */
 static void products(fv_ctx *c, const conv *v, fv_gemm g, int64_t images, step a, step b, step y)
@@ -127,8 +132,11 @@ static void weigh(fv_ctx *c, const conv *v, fv_dtype t, fv_sink dw, const void *
 static fv_walk bias_walk(const fv_tensor *y)
 {
     int64_t channels = y->shape.d[1], inner = fv_len(y) / (y->shape.d[0] * channels);
-    return (fv_walk){.n = 3, .shape = {y->shape.d[0], channels, inner}, .y = {channels * inner, inner, 1},
-                     .a = {channels * inner, inner, 1}, .b = {0, 1, 0}};
+    return (fv_walk){.n = 3,
+                     .shape = {y->shape.d[0], channels, inner},
+                     .y = {channels * inner, inner, 1},
+                     .a = {channels * inner, inner, 1},
+                     .b = {0, 1, 0}};
 }
 
 static void backward(fv_ctx *c, fv_node *n)
@@ -181,10 +189,20 @@ static bool describe(conv *v, const fv_tensor *x, const fv_tensor *w, const fv_c
     int64_t kh = two ? w->shape.d[2] : 1, kw = w->shape.d[dims + 1], h = two ? x->shape.d[2] : 1, width = x->shape.d[dims + 1];
     int64_t oh = two ? out_len(o, h, kh, transposed) : 1, ow = out_len(o, width, kw, transposed);
     *v = (conv){.maps = transposed ? in : out, .groups = o->groups, .transposed = transposed};
-    v->g = (fv_conv_geom){.batch = x->shape.d[0], .channels = transposed ? out : in, .h = transposed ? oh : h,
-                          .w = transposed ? ow : width, .kh = kh, .kw = kw, .sh = two ? o->stride : 1, .sw = o->stride,
-                          .ph = two ? o->pad : 0, .pw = o->pad, .dh = o->dilation, .dw = o->dilation,
-                          .oh = transposed ? h : oh, .ow = transposed ? width : ow};
+    v->g = (fv_conv_geom){.batch = x->shape.d[0],
+                          .channels = transposed ? out : in,
+                          .h = transposed ? oh : h,
+                          .w = transposed ? ow : width,
+                          .kh = kh,
+                          .kw = kw,
+                          .sh = two ? o->stride : 1,
+                          .sw = o->stride,
+                          .ph = two ? o->pad : 0,
+                          .pw = o->pad,
+                          .dh = o->dilation,
+                          .dw = o->dilation,
+                          .oh = transposed ? h : oh,
+                          .ow = transposed ? width : ow};
     return oh > 0 && ow > 0;
 }
 

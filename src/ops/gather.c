@@ -9,7 +9,10 @@ static bool ids_ok(fv_ctx *c, const char *op, const fv_tensor *ids)
 
 /* ---- y = table[ids] ---- */
 
-typedef struct { fv_node node; int32_t skip; } gather;
+typedef struct {
+    fv_node node;
+    int32_t skip;
+} gather;
 
 static void gather_backward(fv_ctx *c, fv_node *n)
 {

@@ -14,8 +14,8 @@ static void backward(fv_ctx *c, fv_node *n)
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k->rmsnorm_bwd, "rmsnorm_bwd", x->dtype)) return;
     fv_sink dx = fv_grad(c, x), dgain = fv_grad(c, gain);
-    k->rmsnorm_bwd(fv_ctx_stream(c), dx, dgain, n->y->grad, x->data, gain ? gain->data : NULL, ((rmsnorm *)n)->rstd,
-                   fv_rows(x), fv_cols(x));
+    k->rmsnorm_bwd(fv_ctx_stream(c), dx, dgain, n->y->grad, x->data, gain ? gain->data : NULL, ((rmsnorm *)n)->rstd, fv_rows(x),
+                   fv_cols(x));
 }
 
 /* The norm of x, or of *sum = x + a where a is given. */
@@ -23,8 +23,7 @@ static fv_tensor *norm(fv_ctx *c, const char *op, fv_tensor **sum, fv_tensor *x,
 {
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!k || (gain && !fv_same_dtype(c, op, x, gain))) return NULL;
-    if (gain && fv_len(gain) != fv_cols(x))
-        return fv_raise(c, FV_ESHAPE, "%s: x %s, gain %s", op, fv_desc(x).s, fv_desc(gain).s);
+    if (gain && fv_len(gain) != fv_cols(x)) return fv_raise(c, FV_ESHAPE, "%s: x %s, gain %s", op, fv_desc(x).s, fv_desc(gain).s);
     if (!fv_need(c, k->rmsnorm, "rmsnorm", x->dtype)) return NULL;
 
     fv_tensor *in = a ? fv__residual(c, op, x, a) : x;

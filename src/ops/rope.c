@@ -1,7 +1,10 @@
 /* rope.c - rotary positions: pairs of each head are turned by pos * freq; the gradient turns back. */
 #include "fovea/op.h"
 
-typedef struct { fv_node node; fv_rope_opt opt; } rope;
+typedef struct {
+    fv_node node;
+    fv_rope_opt opt;
+} rope;
 
 static void turn(fv_ctx *c, fv_sink y, const fv_tensor *x, const void *from, const fv_tensor *pos, const fv_tensor *freq,
                  fv_rope_opt opt, bool back)

@@ -22,8 +22,7 @@ static acc load_as(fv_dtype t, const void *p, int64_t i)
     }
 }
 
-static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n, int64_t vocab,
-                   int64_t d)
+static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n, int64_t vocab, int64_t d)
 {
     if (!valid(s, "gather", ids, n, vocab)) return;
     for (int64_t i = 0; i < n; i++) {

@@ -37,8 +37,8 @@ static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void 
 }
 
 /* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)). */
-static void layernorm_dx(fv_sink dx, const void *dy, const void *x, const void *gain, const fv_stat *mean,
-                         const fv_stat *rstd, int64_t rows, int64_t cols)
+static void layernorm_dx(fv_sink dx, const void *dy, const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd,
+                         int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++) {
         int64_t o = r * cols;
@@ -57,8 +57,8 @@ static void layernorm_dx(fv_sink dx, const void *dy, const void *x, const void *
     }
 }
 
-static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x,
-                          const void *gain, const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
+                          const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     (void)s;
     if (dx.data) layernorm_dx(dx, dy, x, gain, mean, rstd, rows, cols);
@@ -76,8 +76,8 @@ static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias
 }
 
 /* y = gain * x * rstd,  rstd = 1 / sqrt(mean(x^2) + eps) */
-static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain,
-                    int64_t rows, int64_t cols, float eps)
+static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain, int64_t rows,
+                    int64_t cols, float eps)
 {
     (void)s;
     for (int64_t r = 0; r < rows; r++) {
@@ -98,8 +98,7 @@ static void rmsnorm_dx(fv_sink dx, const void *dy, const void *x, const void *ga
     for (int64_t r = 0; r < rows; r++) {
         int64_t o = r * cols;
         acc scale = lds(rstd, r), gn_mean = 0;
-        for (int64_t j = 0; j < cols; j++)
-            gn_mean += ld(dy, o + j) * (gain ? ld(gain, j) : 1) * ld(x, o + j) * scale;
+        for (int64_t j = 0; j < cols; j++) gn_mean += ld(dy, o + j) * (gain ? ld(gain, j) : 1) * ld(x, o + j) * scale;
         gn_mean /= (acc)cols;
         for (int64_t j = 0; j < cols; j++) {
             acc g = ld(dy, o + j) * (gain ? ld(gain, j) : 1);

@@ -35,8 +35,8 @@ static bool grid_of(fv_stream *s, grid *g, const void *lp, const int32_t *labels
     }
     for (int64_t u = 0; u < g->U; u++) {
         if (g->labels[u] >= 0 && g->labels[u] < V && g->labels[u] != blank) continue;
-        fv_stream_fail(s, FV_EARG, "rnnt: label %d of sequence %lld is the blank or outside 0..%lld", g->labels[u],
-                       (long long)b, (long long)V - 1);
+        fv_stream_fail(s, FV_EARG, "rnnt: label %d of sequence %lld is the blank or outside 0..%lld", g->labels[u], (long long)b,
+                       (long long)V - 1);
         return false;
     }
     return true;
@@ -76,8 +76,8 @@ static void sequence_bwd(fv_sink dlp, acc d, acc loss, const fv_stat *alpha, con
 }
 
 static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss, const fv_stat *alpha, const void *lp,
-                     const int32_t *labels, const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U1,
-                     int64_t V, int32_t blank)
+                     const int32_t *labels, const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U1, int64_t V,
+                     int32_t blank)
 {
     if (!dlp.data) return;
     acc *beta = fv_stream_work(s, (size_t)U1 * sizeof *beta);

@@ -1,0 +1,209 @@
+/* nn.h - layers: small structs of parameters, with two verbs.
+ *
+ * fv_X_init declares a layer's parameters below a path (printf-style, "encoder.layers.%d.fc1") and fills the struct;
+ * failures stick to the fv_params.  fv_X_fwd computes and leaves the struct alone, so threads may share it.  Options are
+ * structs in which zero means the default, which is what the Transformer of 2017 has. */
+#ifndef FOVEA_NN_H
+#define FOVEA_NN_H
+
+#include "fovea/ops.h"
+#include "fovea/position.h"
+
+/* ---- linear: path.weight, path.bias ---- */
+
+typedef struct fv_lin {
+    fv_tensor *w, *b; /* w may be replaced by its fv_pack for inference; b may be NULL */
+    bool kn;
+} fv_lin;
+
+typedef struct fv_lin_opt {
+    bool no_bias;
+    bool kn;   /* the weight is stored (in,out), as GPT-2 has it, else (out,in) */
+    float std; /* first values: normal with this deviation; 0: Xavier */
+} fv_lin_opt;
+
+FV_API void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, const char *path, ...) FV_PRINTF(6, 7);
+FV_API fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x);             /* (..,in) -> (..,out) */
+FV_API fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act); /* with the activation in one pass */
+
+/* ---- norm: path.weight, path.bias ---- */
+
+typedef struct fv_norm {
+    fv_tensor *gain, *bias;
+    float eps;
+    bool rms;
+} fv_norm;
+
+typedef struct fv_norm_opt {
+    bool rms; /* RMS norm, which has no bias; else layer norm */
+    bool no_bias;
+    float eps; /* 0: 1e-5 */
+} fv_norm_opt;
+
+FV_API void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path, ...) FV_PRINTF(5, 6);
+FV_API fv_tensor *fv_norm_fwd(fv_ctx *c, const fv_norm *l, fv_tensor *x);
+/* *sum = x + a, result = norm(*sum), in one pass; sum may be NULL. */
+FV_API fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_tensor *x, fv_tensor *a);
+
+/* ---- embedding: path.weight (vocab,width) ---- */
+
+typedef struct fv_emb {
+    fv_tensor *table;
+    float scale;
+    int32_t skip;
+} fv_emb;
+
+typedef struct fv_emb_opt {
+    float scale; /* rows are multiplied by it: sqrt(width) in the Transformer of 2017; 0: 1 */
+    bool has_pad;
+    int32_t pad; /* its row gets no gradient, where has_pad */
+    float std;   /* first values; 0: 1/sqrt(width) */
+} fv_emb_opt;
+
+FV_API void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt, const char *path, ...)
+    FV_PRINTF(6, 7);
+FV_API fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids);  /* I32 (B,T) -> (B,T,width) */
+FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x); /* tied output: (..,width) -> (..,vocab) */
+
+/* ---- multi-head attention: path.q_proj, path.k_proj, path.v_proj, path.out_proj ---- */
+
+typedef struct fv_mha {
+    fv_lin q, k, v, qkv, out;
+    int64_t n_head, n_kv_head, head;
+    float scale, dropout;
+    const char *name; /* the path, for taps */
+} fv_mha;
+
+typedef struct fv_mha_opt {
+    int64_t width, n_head;
+    int64_t memory;    /* width of what is attended to; 0: width */
+    int64_t n_kv_head; /* 0: n_head */
+    int64_t head;      /* width of one head; 0: width / n_head */
+    bool packed;       /* one weight for q, k and v (self-attention only) */
+    bool kn, no_bias, no_out_bias;
+    float scale;   /* 0: 1/sqrt(head) */
+    float dropout; /* on the weights */
+    float std;
+    const char *q_name, *k_name, *v_name, *qkv_name, *out_name; /* below the path; NULL: q_proj, .., in_proj, out_proj */
+} fv_mha_opt;
+
+/* Keys and values kept between calls, (B,cap,G*W). */
+typedef struct fv_kv {
+    fv_tensor *k, *v;
+    fv_tensor *pos;  /* I32 (B): rows where the new keys go; NULL: none are added, k and v are complete */
+    fv_tensor *lens; /* I32 (B): keys that exist after that; NULL: all */
+} fv_kv;
+
+/* What differs from call to call; zero is plain self-attention. */
+typedef struct fv_mha_arg {
+    fv_tensor *memory; /* (B,Tk,..): attended to; NULL: x itself */
+    bool causal;
+    int64_t window;
+    fv_tensor *key_mask, *mask, *bias, *rel; /* as in fv_attn */
+    int64_t rel_zero;
+    fv_turn turn;    /* rotary positions, where it has freq */
+    const fv_kv *kv; /* no gradient */
+} fv_mha_arg;
+
+FV_API void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...) FV_PRINTF(4, 5);
+FV_API fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg); /* (B,Tq,width) -> the same */
+/* Keys and values of a memory, to be attended to many times: a complete fv_kv. */
+FV_API fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory);
+
+/* Transformer-XL: score = (q + u).k + (q + v).r[distance].  Besides path's own: path.r_net, path.r_w_bias, path.r_r_bias. */
+typedef struct fv_rel_mha {
+    fv_mha att;
+    fv_lin r;
+    fv_tensor *u, *v; /* (H,W) */
+} fv_rel_mha;
+
+FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *path, ...) FV_PRINTF(4, 5);
+/* arg.memory: earlier states and then x, (B,L,width).  places (L,width): sinusoids of the distances L-1, .., 1, 0. */
+FV_API fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *places, fv_mha_arg arg);
+
+/* ---- feed-forward: path.fc1, path.fc2, and path.gate where gated ---- */
+
+typedef struct fv_mlp {
+    fv_lin up, gate, down;
+    fv_act act;
+    float dropout;
+} fv_mlp;
+
+typedef struct fv_mlp_opt {
+    fv_act act; /* FV_ACT_NONE: relu */
+    bool gated; /* act(gate x) * (up x), else act(up x) */
+    bool kn, no_bias;
+    float dropout; /* inside, after the activation */
+    float std;
+    const char *up_name, *gate_name, *down_name; /* below the path; NULL: fc1, gate, fc2 */
+} fv_mlp_opt;
+
+FV_API void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt, const char *path, ...)
+    FV_PRINTF(6, 7);
+FV_API fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x);
+
+/* ---- whole layers ---- */
+
+/* Names below the layer's path; NULL: BART's, which are given here. */
+typedef struct fv_layer_names {
+    const char *self, *self_norm;   /* self_attn, self_attn_layer_norm */
+    const char *cross, *cross_norm; /* encoder_attn, encoder_attn_layer_norm */
+    const char *mlp, *mlp_norm;     /* "" (fc1 and fc2 stand in the layer itself), final_layer_norm */
+} fv_layer_names;
+
+typedef struct fv_layer_opt {
+    fv_mha_opt mha; /* of both attentions; its width is the layer's */
+    int64_t hidden; /* of the feed-forward part */
+    fv_mlp_opt mlp;
+    fv_norm_opt norm;
+    bool pre_norm; /* x + f(norm(x)), else norm(x + f(x)) */
+    float dropout; /* on what each part adds */
+    fv_layer_names names;
+} fv_layer_opt;
+
+/* An encoder's layer; with arg.causal also that of a decoder without cross-attention. */
+typedef struct fv_encoder_layer {
+    fv_mha self;
+    fv_norm self_norm, mlp_norm;
+    fv_mlp mlp;
+    bool pre_norm;
+    float dropout;
+} fv_encoder_layer;
+
+FV_API void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, const char *path, ...) FV_PRINTF(4, 5);
+FV_API fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self);
+
+typedef struct fv_decoder_layer {
+    fv_mha self, cross;
+    fv_norm self_norm, cross_norm, mlp_norm;
+    fv_mlp mlp;
+    bool pre_norm;
+    float dropout;
+} fv_decoder_layer;
+
+FV_API void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, const char *path, ...) FV_PRINTF(4, 5);
+FV_API fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross);
+
+/* ---- convolution and patches: path.weight, path.bias ---- */
+
+typedef struct fv_conv {
+    fv_tensor *w, *b;
+    fv_conv_opt opt;
+    int dims;
+    bool transposed;
+} fv_conv;
+
+typedef struct fv_conv_layer_opt {
+    int dims; /* 1 or 2; 0: 2 */
+    bool transposed, no_bias;
+    fv_conv_opt conv; /* stride, padding, ... */
+    float std;
+} fv_conv_layer_opt;
+
+FV_API void fv_conv_init(fv_params *p, fv_conv *l, int64_t in, int64_t out, int64_t kernel, fv_conv_layer_opt opt,
+                         const char *path, ...) FV_PRINTF(7, 8);
+FV_API fv_tensor *fv_conv_fwd(fv_ctx *c, const fv_conv *l, fv_tensor *x);
+/* An image (B,C,H,W) as the sequence of its patches (B,N,width), row by row; init with stride = kernel. */
+FV_API fv_tensor *fv_conv_patches(fv_ctx *c, const fv_conv *l, fv_tensor *image);
+
+#endif

@@ -1,0 +1,23 @@
+/* embedding.c - a table of vectors by id, read both ways: into the model, and as the scores of every id out of it. */
+#include "nn/part.h"
+
+#include <math.h>
+
+void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt, const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    fv_path at = fv__path(path, ap);
+    va_end(ap);
+    float std = opt.std > 0 ? opt.std : (float)(1 / sqrt((double)width));
+    *l = (fv_emb){.scale = opt.scale, .skip = opt.has_pad ? opt.pad : -1};
+    l->table = fv_param(p, fv__weight(std), FV_SHAPE(vocab, width), "%s.weight", at.s);
+}
+
+fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids)
+{
+    fv_tensor *x = fv_gather(c, l->table, ids, l->skip);
+    return l->scale == 0 || l->scale == 1 ? x : fv_scale(c, x, l->scale);
+}
+
+fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x) { return fv_linear(c, x, l->table, NULL, FV_ACT_NONE); }

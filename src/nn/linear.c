@@ -1,0 +1,21 @@
+/* linear.c - a weight and a bias. */
+#include "nn/part.h"
+
+void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    fv_path at = fv__path(path, ap);
+    va_end(ap);
+    fv_shape shape = opt.kn ? FV_SHAPE(in, out) : FV_SHAPE(out, in);
+    *l = (fv_lin){.kn = opt.kn};
+    l->w = fv_param(p, fv__weight(opt.std), shape, "%s.weight", at.s);
+    if (!opt.no_bias) l->b = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(out), "%s.bias", at.s);
+}
+
+fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act)
+{
+    return (l->kn ? fv_linear_kn : fv_linear)(c, x, l->w, l->b, act);
+}
+
+fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x) { return fv_lin_act(c, l, x, FV_ACT_NONE); }

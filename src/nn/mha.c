@@ -1,0 +1,107 @@
+/* mha.c - multi-head attention: projections around the attention operator, rotary positions and a cache between them. */
+#include "nn/part.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *kept(fv_params *p, const fv_path *path)
+{
+    char *s = fv_params_take(p, strlen(path->s) + 1);
+    return s ? strcpy(s, path->s) : NULL;
+}
+
+void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    fv_path at = fv__path(path, ap);
+    va_end(ap);
+    *l = (fv_mha){.n_head = opt.n_head, .scale = opt.scale, .dropout = opt.dropout, .name = kept(p, &at)};
+    l->n_kv_head = opt.n_kv_head ? opt.n_kv_head : opt.n_head;
+    l->head = opt.head ? opt.head : opt.n_head > 0 ? opt.width / opt.n_head : 0;
+
+    int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head, from = opt.memory ? opt.memory : opt.width;
+    fv_lin_opt in = {.no_bias = opt.no_bias, .kn = opt.kn, .std = opt.std}, out = in;
+    out.no_bias = opt.no_out_bias;
+    if (opt.packed) {
+        fv_lin_init(p, &l->qkv, opt.width, q + 2 * kv, in, "%s", fv__below(&at, opt.qkv_name, "in_proj").s);
+    } else {
+        fv_lin_init(p, &l->q, opt.width, q, in, "%s", fv__below(&at, opt.q_name, "q_proj").s);
+        fv_lin_init(p, &l->k, from, kv, in, "%s", fv__below(&at, opt.k_name, "k_proj").s);
+        fv_lin_init(p, &l->v, from, kv, in, "%s", fv__below(&at, opt.v_name, "v_proj").s);
+    }
+    fv_lin_init(p, &l->out, q, opt.width, out, "%s", fv__below(&at, opt.out_name, "out_proj").s);
+}
+
+static fv_attn settings(const fv_mha *l, const fv_mha_arg *a)
+{
+    fv_attn s = {.n_head = l->n_head,
+                 .n_kv_head = l->n_kv_head,
+                 .causal = a->causal,
+                 .window = a->window,
+                 .scale = l->scale,
+                 .dropout = l->dropout,
+                 .key_mask = a->key_mask,
+                 .mask = a->mask,
+                 .bias = a->bias,
+                 .rel = a->rel,
+                 .rel_zero = a->rel_zero,
+                 .name = l->name};
+    if (a->kv) s.lens = a->kv->lens;
+    if (a->turn.sharpen > 0 && a->turn.sharpen != 1)
+        s.scale = a->turn.sharpen * (l->scale != 0 ? l->scale : (float)(1 / sqrt((double)l->head)));
+    return s;
+}
+
+static fv_tensor *turned(fv_ctx *c, const fv_turn *t, fv_tensor *x, int64_t n_head)
+{
+    return t->freq ? fv_rope(c, x, t->pos, t->freq, (fv_rope_opt){.n_head = n_head, .adjacent = t->adjacent}) : x;
+}
+
+static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory, bool with_keys, fv_tensor *qkv[3])
+{
+    qkv[1] = qkv[2] = NULL;
+    if (l->qkv.w) {
+        fv_tensor *all = fv_lin_fwd(c, &l->qkv, x);
+        int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head;
+        qkv[0] = fv_slice(c, all, -1, 0, q);
+        qkv[1] = fv_slice(c, all, -1, q, q + kv);
+        qkv[2] = fv_slice(c, all, -1, q + kv, q + 2 * kv);
+        return;
+    }
+    qkv[0] = fv_lin_fwd(c, &l->q, x);
+    if (!with_keys) return;
+    qkv[1] = fv_lin_fwd(c, &l->k, memory);
+    qkv[2] = fv_lin_fwd(c, &l->v, memory);
+}
+
+fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
+{
+    if (!x) return NULL;
+    fv_attn how = settings(l, &arg);
+    if (l->qkv.w && arg.memory && arg.memory != x)
+        return fv_raise(c, FV_EARG, "%s: one weight holds q, k and v, so nothing but x can be attended to", l->name);
+    if (l->qkv.w && !arg.turn.freq && !arg.kv)
+        return fv_lin_fwd(c, &l->out, fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how));
+
+    fv_tensor *t[3];
+    bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */
+    project(c, l, x, arg.memory ? arg.memory : x, !complete, t);
+    t[0] = turned(c, &arg.turn, t[0], l->n_head);
+    if (complete) {
+        t[1] = arg.kv->k;
+        t[2] = arg.kv->v;
+    } else {
+        t[1] = turned(c, &arg.turn, t[1], l->n_kv_head);
+    }
+    if (arg.kv && !complete) {
+        t[1] = fv_cache_write(c, arg.kv->k, t[1], arg.kv->pos);
+        t[2] = fv_cache_write(c, arg.kv->v, t[2], arg.kv->pos);
+    }
+    return fv_lin_fwd(c, &l->out, fv_attention(c, t[0], t[1], t[2], how));
+}
+
+fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)
+{
+    return (fv_kv){.k = fv_lin_fwd(c, &l->k, memory), .v = fv_lin_fwd(c, &l->v, memory)};
+}

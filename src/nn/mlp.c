@@ -1,0 +1,25 @@
+/* mlp.c - the feed-forward part: wider, an activation or a gate, and back. */
+#include "nn/part.h"
+
+void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt, const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    fv_path at = fv__path(path, ap);
+    va_end(ap);
+    fv_lin_opt lin = {.no_bias = opt.no_bias, .kn = opt.kn, .std = opt.std};
+    *l = (fv_mlp){.act = opt.act ? opt.act : FV_RELU, .dropout = opt.dropout};
+    fv_lin_init(p, &l->up, width, hidden, lin, "%s", fv__below(&at, opt.up_name, "fc1").s);
+    if (opt.gated) fv_lin_init(p, &l->gate, width, hidden, lin, "%s", fv__below(&at, opt.gate_name, "gate").s);
+    fv_lin_init(p, &l->down, hidden, width, lin, "%s", fv__below(&at, opt.down_name, "fc2").s);
+}
+
+fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
+{
+    fv_tensor *h;
+    if (l->gate.w)
+        h = fv_mul(c, fv_lin_act(c, &l->gate, x, l->act), fv_lin_fwd(c, &l->up, x));
+    else
+        h = fv_lin_act(c, &l->up, x, l->act);
+    return fv_lin_fwd(c, &l->down, fv_dropout(c, h, l->dropout));
+}

@@ -1,0 +1,26 @@
+/* part.h - what the layers share: paths, first values, and constants made on the host. */
+#ifndef FV_PART_H
+#define FV_PART_H
+
+#include <stdarg.h>
+
+#include "fovea/nn.h"
+#include "fovea/op.h"
+
+/* A parameter's path.  One that is too long is cut, and then refused by fv_param once a name is added to it. */
+typedef struct fv_path {
+    char s[256];
+} fv_path;
+
+fv_path fv__path(const char *fmt, va_list ap);
+/* path.name, or path itself where name is empty; NULL stands for otherwise. */
+fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
+
+/* Normal with deviation std, or Xavier where that is 0. */
+fv_init fv__weight(float std);
+
+/* An f32 tensor with element i = value(user, i), uploaded in pieces so that no host memory is asked for. */
+fv_tensor *fv__table(fv_ctx *c, fv_shape s, float (*value)(const void *user, int64_t i), const void *user);
+fv_tensor *fv__int_table(fv_ctx *c, fv_shape s, int32_t (*value)(const void *user, int64_t i), const void *user);
+
+#endif

@@ -1,0 +1,64 @@
+/* position.c - positions that are added to the input: learned, or sinusoids in a table.
+ *
+ * The sinusoids are a table on the device rather than computed where they are needed: rows then come by position ids like
+ * any embedding's, also one token at a time, and the table is made once, in double, as the published models made theirs. */
+#include "nn/part.h"
+
+#include <math.h>
+
+#include "base/base.h"
+
+void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind, int64_t offset, const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    fv_path at = fv__path(path, ap);
+    va_end(ap);
+    fv_init init = fv__weight(0.02f);
+    if (kind != FV_POS_LEARNED) init = (fv_init){.kind = FV_INIT_ZERO, .buffer = true};
+    *l = (fv_pos){.kind = kind, .offset = offset};
+    l->table = fv_param(p, init, FV_SHAPE(rows, width), "%s.weight", at.s);
+}
+
+/* Column j of a row: which frequency, and sine or cosine.  An odd width has one sine more than cosines. */
+static float sinusoid(fv_pos_kind kind, int64_t row, int64_t j, int64_t width)
+{
+    int64_t half = (width + 1) / 2;
+    bool pairs = kind == FV_POS_PAIRS, cosine = pairs ? j % 2 : j >= half;
+    int64_t i = pairs ? j / 2 : cosine ? j - half : j;
+    double angle = (double)row / pow(10000, (double)(2 * i) / (double)width);
+    return (float)(cosine ? cos(angle) : sin(angle));
+}
+
+fv_status fv_pos_fill(fv_params *p, const fv_pos *l, fv_err *e)
+{
+    if (l->kind == FV_POS_LEARNED) return FV_OK;
+    if (!l->table) return fv_fail(e, FV_ESTATE, "positions: not declared");
+    int64_t rows = l->table->shape.d[0], width = l->table->shape.d[1];
+    size_t bytes = (size_t)(rows * width) * sizeof(float);
+    float *host = fv__alloc(NULL, bytes);
+    if (!host) return fv_fail(e, FV_ENOMEM, "positions %s: out of memory", l->table->name);
+    for (int64_t i = 0; i < rows * width; i++) host[i] = sinusoid(l->kind, i / width - l->offset, i % width, width);
+    fv_status st = fv_params_set(p, l->table, host, rows * width, e);
+    fv__free(NULL, host, bytes);
+    return st;
+}
+
+fv_tensor *fv_pos_fwd(fv_ctx *c, const fv_pos *l, fv_tensor *x, fv_tensor *rows)
+{
+    if (!x) return NULL;
+    if (rows) return fv_add(c, x, fv_gather(c, l->table, rows, -1));
+    int64_t T = x->shape.n > 1 ? x->shape.d[x->shape.n - 2] : 1;
+    return fv_add(c, x, fv_slice(c, l->table, 0, l->offset, l->offset + T));
+}
+
+static int32_t row_major(const void *user, int64_t i)
+{
+    const int64_t *from_and_len = user;
+    return (int32_t)(from_and_len[0] + i % from_and_len[1]);
+}
+
+fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from)
+{
+    return fv__int_table(c, FV_SHAPE(B, T), row_major, (int64_t[]){from, T});
+}

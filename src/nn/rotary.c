@@ -1,0 +1,84 @@
+/* rotary.c - frequencies of rotary positions, plain and stretched to contexts longer than the trained one. */
+#include "nn/part.h"
+
+#include <math.h>
+
+#define TWO_PI 6.283185307179586
+#define MOST_FREQS 256
+
+static double plain(double base, int64_t i, int64_t width) { return pow(base, -2.0 * (double)i / (double)width); }
+
+/* The base such that the slowest pair covers len positions as it covered those it was trained on. */
+static double dynamic_base(const fv_rotary *r, double base, int64_t len)
+{
+    double n = (double)(len > r->trained ? len : r->trained), w = (double)r->width;
+    return base * pow((double)r->factor * n / (double)r->trained - ((double)r->factor - 1), w / (w - 2));
+}
+
+/* The pair (not whole) that turns `rotations` times within the trained context. */
+static double pair_turning(const fv_rotary *r, double base, double rotations)
+{
+    return (double)r->width * log((double)r->trained / (rotations * TWO_PI)) / (2 * log(base));
+}
+
+/* Pairs that turn often keep their frequency, those that turn rarely are slowed by factor, a ramp lies between. */
+static double yarn(const fv_rotary *r, double base, int64_t i)
+{
+    double low = pair_turning(r, base, r->high > 0 ? (double)r->high : 32);
+    double high = pair_turning(r, base, r->low > 0 ? (double)r->low : 1);
+    if (!r->no_truncate) low = floor(low), high = ceil(high);
+    low = fmax(low, 0);
+    high = fmin(high, (double)(r->width - 1));
+    if (low == high) high += 0.001;
+    double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1), f = plain(base, i, r->width);
+    return f / (double)r->factor * ramp + f * (1 - ramp);
+}
+
+/* The same idea by wavelength: shorter than trained/high stays, longer than trained/low is slowed. */
+static double llama3(const fv_rotary *r, double base, int64_t i)
+{
+    double low = r->low > 0 ? (double)r->low : 1, high = r->high > 0 ? (double)r->high : 4;
+    double f = plain(base, i, r->width), turns = (double)r->trained * f / TWO_PI;
+    if (turns > high) return f;
+    if (turns < low) return f / (double)r->factor;
+    double smooth = (turns - low) / (high - low);
+    return (1 - smooth) * f / (double)r->factor + smooth * f;
+}
+
+void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq)
+{
+    double base = r->base > 0 ? (double)r->base : 10000;
+    if (r->kind == FV_ROTARY_DYNAMIC) base = dynamic_base(r, base, len);
+    for (int64_t i = 0; i < r->width / 2; i++) {
+        double f = plain(base, i, r->width);
+        if (r->kind == FV_ROTARY_LINEAR) f /= (double)r->factor;
+        if (r->kind == FV_ROTARY_YARN) f = yarn(r, base, i);
+        if (r->kind == FV_ROTARY_LLAMA3) f = llama3(r, base, i);
+        freq[i] = (float)f;
+    }
+}
+
+/* Yarn multiplies cos and sin, so q and k: their product has the square. */
+static float sharpening(const fv_rotary *r)
+{
+    if (r->kind != FV_ROTARY_YARN) return 1;
+    double by = r->sharpen > 0 ? (double)r->sharpen : r->factor > 1 ? 0.1 * log((double)r->factor) + 1 : 1;
+    return (float)(by * by);
+}
+
+static float listed(const void *user, int64_t i) { return ((const float *)user)[i]; }
+
+fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
+{
+    float freq[MOST_FREQS];
+    bool scaled = r->kind != FV_ROTARY_PLAIN, by_length = scaled && r->kind != FV_ROTARY_LINEAR;
+    if (r->width < 2 || r->width % 2 || r->width > 2 * MOST_FREQS || (scaled && !(r->factor > 0)) ||
+        (by_length && r->trained < 1)) {
+        fv_raise(c, FV_EARG, "rotary: width %lld, factor %g, trained on %lld positions", (long long)r->width, (double)r->factor,
+                 (long long)r->trained);
+        return (fv_turn){0};
+    }
+    fv_rotary_freqs(r, len, freq);
+    fv_tensor *f = fv__table(c, FV_SHAPE(r->width / 2), listed, freq);
+    return (fv_turn){.pos = pos, .freq = f, .adjacent = r->adjacent, .sharpen = sharpening(r)};
+}
