@@ -89,7 +89,7 @@ static void row(args *a, pair p, acc *w)
         w[j] = empty ? 0 : EXP(w[j] - top);
         sum += w[j];
     }
-    if (a->lse) sts(a->lse, at_lse(a, p), empty ? top : top + LOG(sum));
+    sts(a->lse, at_lse(a, p), empty ? top : top + LOG(sum));
 
     for (p.j = 0; p.j < a->Tk; p.j++) w[p.j] *= w[p.j] != 0 ? dropout(a, p) / sum : 0;
     for (int64_t c = 0; c < a->Wv; c++) {

@@ -1,0 +1,217 @@
+/* attention.c - attention forward, many rows at a time, and the table of attention kernels.
+ *
+ * A job is up to MANY rows of one key head.  It packs their q once, then for each tile of keys packs k and v once and
+ * takes its panels of LANES rows through
+ *     s = k q';  m' = max(m, s);  p = 2^(s - m');  keep = 2^(m - m');  l = keep l + sum p;  o = keep o + v' p
+ * and in the end y = o / l, lse = ln 2 m + ln l.  Tiles that no row of a panel can see are skipped. */
+#include "attention.h"
+
+#include <omp.h>
+
+#define MANY 192 /* rows of a job: enough to make packing keys cheap */
+
+typedef struct job {
+    const attn *t;
+    int64_t b, g, r0;
+    int n; /* rows */
+    attn_row row[MANY];
+    float *q, *o;    /* panels (Wk, LANES) and (wv, LANES) */
+    float *m, *l;    /* of each row: greatest score so far, and the sum of powers */
+    float *k, *v;    /* of the tile: strips of keys (Wk, STEP), and strips of columns (KEYS, STEP) */
+    float *s, *room; /* a panel's scores, then its weights */
+} job;
+
+static int64_t job_floats(const attn *t)
+{
+    return MANY * (t->a->Wk + t->wv + 2) + KEYS * (t->a->Wk + t->wv) + 3 * KEYS * LANES + KEYS * attn_max(t->wk, t->wv);
+}
+
+static void job_place(job *x, const attn *t, float *work)
+{
+    x->t = t;
+    x->q = work;
+    x->o = x->q + MANY * t->a->Wk;
+    x->m = x->o + MANY * t->wv;
+    x->l = x->m + MANY;
+    x->k = x->l + MANY;
+    x->v = x->k + KEYS * t->a->Wk;
+    x->s = x->v + KEYS * t->wv;
+    x->room = x->s + KEYS * LANES;
+}
+
+static void start(job *x)
+{
+    const attn *t = x->t;
+    const fv_attn_args *a = t->a;
+    for (int r = 0; r < x->n; r++) x->row[r] = NAME(attn_row)(t, x->b, x->g, x->r0 + r);
+    for (int p = 0; p < x->n; p += LANES) {
+        const float *rows[LANES];
+        int n = (int)attn_min(x->n - p, LANES);
+        for (int l = 0; l < n; l++) rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[p + l]), a->Wk, x->room + l * t->wk);
+        NAME(attn_pack_lanes)(x->q + p * a->Wk, LANES, rows, n, a->Wk, t->scale2);
+    }
+    for (int r = 0; r < MANY; r++) x->m[r] = -FLT_MAX, x->l[r] = 0;
+    memset(x->o, 0, (size_t)(MANY * t->wv) * sizeof *x->o);
+}
+
+static void pack_keys(job *x, int64_t j0, int64_t n)
+{
+    const attn *t = x->t;
+    const fv_attn_args *a = t->a;
+    const float *rows[KEYS];
+    for (int64_t j = 0; j < n; j++)
+        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, j0 + j), a->Wk, x->room + j * t->wk);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)(x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+    for (int64_t j = 0; j < n; j++)
+        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, j0 + j), a->Wv, x->room + j * t->wv);
+    NAME(attn_pack_steps)(x->v, KEYS * STEP, rows, (int)n, a->Wv);
+}
+
+/* Scores to weights for one vector of rows; n is a multiple of 4.  The sums over keys mod 4 keep the adder busy. */
+static void soften(float *s, int64_t n, float *m, float *l, float *keep)
+{
+    vf top = v_load(m), t1 = top, t2 = top, t3 = top;
+    for (int64_t j = 0; j < n; j += 4) {
+        const float *p = s + j * LANES;
+        top = v_max(top, v_load(p));
+        t1 = v_max(t1, v_load(p + LANES));
+        t2 = v_max(t2, v_load(p + 2 * LANES));
+        t3 = v_max(t3, v_load(p + 3 * LANES));
+    }
+    top = v_max(v_max(top, t1), v_max(t2, t3));
+    vf fade = attn_exp2(v_sub(v_load(m), top)), sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
+    for (int64_t j = 0; j < n; j += 4)
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            float *p = s + (j + k) * LANES;
+            vf e = attn_exp2(v_sub(v_load(p), top));
+            sum[k] = v_add(sum[k], e);
+            v_store(p, e);
+        }
+    v_store(m, top);
+    v_store(l, v_fma(v_load(l), fade, v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]))));
+    v_store(keep, fade);
+}
+
+/* The rows of panel p meet the keys [j0, j0+n) of the tile. */
+static void meet(job *x, int p, int64_t j0, int64_t n)
+{
+    const attn *t = x->t;
+    const fv_attn_args *a = t->a;
+    const attn_row *row = x->row + p;
+    int n_rows = (int)attn_min(x->n - p, LANES);
+    float keep[LANES];
+    for (int64_t j = 0; j < n; j += STEP) attn_block(x->s + j * LANES, x->k + j * a->Wk, x->q + p * a->Wk, a->Wk, ATTN_FRESH, NULL);
+    NAME(attn_dress)(x->s, t, row, n_rows, j0, n, x->room);
+    for (int64_t i = n * LANES; i < attn_up(n, 4) * LANES; i++) x->s[i] = -INFINITY;
+    for (int v = 0; v < LANES; v += VW) soften(x->s + v, attn_up(n, 4), x->m + p + v, x->l + p + v, keep + v);
+    if (a->dropout > 0) {
+        NAME(attn_dropout)(x->room, t, row, n_rows, j0, n);
+        for (int64_t i = 0; i < n * LANES; i += VW) v_store(x->s + i, v_mul(v_load(x->s + i), v_load(x->room + i)));
+    }
+    for (int64_t c = 0; c < a->Wv; c += STEP)
+        attn_block(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, ATTN_SCALED, keep);
+}
+
+static void finish(job *x)
+{
+    const attn *t = x->t;
+    for (int p = 0; p < x->n; p += LANES) {
+        NAME(attn_turn)(x->room, t->wv, x->o + p * t->wv, LANES, t->wv, LANES);
+        for (int l = 0; l < LANES && p + l < x->n; l++)
+            NAME(attn_finish)(t, &x->row[p + l], x->room + l * t->wv, x->m[p + l], x->l[p + l]);
+    }
+}
+
+static void run(job *x)
+{
+    int64_t lo[MANY / LANES + 1], hi[MANY / LANES + 1], first = INT64_MAX, last = 0;
+    start(x);
+    for (int p = 0; p < x->n; p += LANES) {
+        int64_t from = INT64_MAX, to = 0;
+        for (int r = p; r < x->n && r < p + LANES; r++) {
+            if (x->row[r].hi > 0) from = attn_min(from, x->row[r].lo);
+            to = attn_max(to, x->row[r].hi);
+        }
+        lo[p / LANES] = from;
+        hi[p / LANES] = to;
+        first = attn_min(first, from);
+        last = attn_max(last, to);
+    }
+    for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
+        pack_keys(x, j0, attn_min(KEYS, last - j0));
+        for (int p = 0; p < x->n; p += LANES)
+            if (lo[p / LANES] < j0 + KEYS && hi[p / LANES] > j0) meet(x, p, j0, attn_min(KEYS, hi[p / LANES] - j0));
+    }
+    finish(x);
+}
+
+static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
+{
+    attn t;
+    if (!NAME(attn_init)(&t, s, a, dtype)) return;
+    bool few = t.rows <= FEW && a->dropout <= 0;
+    int64_t parts = few ? 1 : (t.rows + MANY - 1) / MANY, jobs = a->B * a->G * parts;
+    int64_t rows = attn_up((t.rows + parts - 1) / parts, LANES);
+    int threads = NAME(attn_threads)(s, jobs, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
+    int64_t each = attn_up(few ? NAME(attn_few_floats)(&t) : job_floats(&t), 16);
+    float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
+    if (!work) return;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (int64_t i = 0; i < jobs; i++) {
+        int64_t unit = i / parts, part = parts - 1 - i % parts; /* under causality the last rows have the most to do */
+        float *mine = work + each * omp_get_thread_num();
+        if (few) {
+            NAME(attn_few)(&t, unit / a->G, unit % a->G, mine);
+            continue;
+        }
+        job x = {.b = unit / a->G, .g = unit % a->G, .r0 = part * rows, .n = (int)attn_min(rows, t.rows - part * rows)};
+        job_place(&x, &t, mine);
+        run(&x);
+    }
+}
+
+/* ---- the table ---- */
+
+static void weights(fv_stream *s, float *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1, fv_dtype dtype)
+{
+    attn t;
+    if (!NAME(attn_init)(&t, s, a, dtype)) return;
+    int threads = NAME(attn_threads)(s, i1 - i0, (i1 - i0) * a->Tk * a->Wk);
+    int64_t each = attn_up(NAME(attn_few_floats)(&t), 16);
+    float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
+    if (!work) return;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 8)
+    for (int64_t i = i0; i < i1; i++) NAME(attn_weights)(w + (i - i0) * a->Tk, &t, b, h, i, work + each * omp_get_thread_num());
+}
+
+static void forward_f32(fv_stream *s, const fv_attn_args *a) { forward(s, a, FV_F32); }
+static void forward_bf16(fv_stream *s, const fv_attn_args *a) { forward(s, a, FV_BF16); }
+static void forward_f16(fv_stream *s, const fv_attn_args *a) { forward(s, a, FV_F16); }
+
+static void backward_f32(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g) { NAME(attn_bwd)(s, a, g, FV_F32); }
+static void backward_bf16(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g) { NAME(attn_bwd)(s, a, g, FV_BF16); }
+static void backward_f16(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g) { NAME(attn_bwd)(s, a, g, FV_F16); }
+
+static void weights_f32(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+{
+    weights(s, w, a, b, h, i0, i1, FV_F32);
+}
+static void weights_bf16(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+{
+    weights(s, w, a, b, h, i0, i1, FV_BF16);
+}
+static void weights_f16(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+{
+    weights(s, w, a, b, h, i0, i1, FV_F16);
+}
+
+void NAME(attention)(fv_kernels *k);
+
+void NAME(attention)(fv_kernels *k)
+{
+    if (k->dtype == FV_F64) return; /* the reference is what it is for */
+    k->attention = k->dtype == FV_F32 ? forward_f32 : k->dtype == FV_BF16 ? forward_bf16 : forward_f16;
+    k->attention_bwd = k->dtype == FV_F32 ? backward_f32 : k->dtype == FV_BF16 ? backward_bf16 : backward_f16;
+    k->attention_weights = k->dtype == FV_F32 ? weights_f32 : k->dtype == FV_BF16 ? weights_bf16 : weights_f16;
+}

@@ -1,0 +1,182 @@
+/* attention.h - what the attention kernels share: panels, the one inner product, exp2, and how scores are dressed.
+ *
+ * Nothing of size Tq x Tk is ever stored: keys come in tiles, and a row carries its maximum, its sum and its
+ * unfinished output from tile to tile.  All heavy work is one operation on packed memory,
+ *
+ *     attn_block: C (STEP, LANES) += A' B,   A (depth, STEP), B (depth, LANES), all contiguous,
+ *
+ * which runs like a matrix product because it is one.  With x' for "stored transposed", forward needs
+ *     S' (key, row) = K Q'    and    O' (w, row) += V' P',
+ * so rows of the softmax lie in lanes: maxima and sums need no work across a vector, and P' comes out as the
+ * next product wants it.  The alternative, keys in lanes, pays for both.
+ *
+ * Same bits everywhere: a score is one chain of multiply-adds over w, an output one chain over keys that is
+ * rescaled at multiples of KEYS, a sum over keys four chains (key mod 4) per tile.  None of this depends on which
+ * rows share a panel, so a row alone (attention_rows.c), in a batch, or on any thread is the same row. */
+#ifndef FV_ATTENTION_H
+#define FV_ATTENTION_H
+
+#include <float.h>
+
+#include "vmath.h"
+
+#define LANES (3 * VW) /* positions side by side: three vectors */
+#if defined(CPU_AVX2) || defined(CPU_GENERIC)
+#define STEP 4 /* 12 sums, of 16 registers */
+#else
+#define STEP 8 /* 24 sums, of 32 registers */
+#endif
+#define KEYS 96  /* in a tile: a multiple of LANES, STEP and 4 at every level */
+#define FEW 3    /* up to so many rows of a key head a panel would be mostly padding: attention_rows.c */
+#define GROUP 48 /* rows that backward takes together, likewise */
+
+#define LOG2E 1.44269504f
+#define INLINED static inline __attribute__((always_inline))
+
+/* One call, prepared.  The rows of key head g are those of all query heads it serves, head after head. */
+typedef struct attn {
+    const fv_attn_args *a;
+    fv_dtype dtype;
+    int64_t serves;  /* query heads of a key head */
+    int64_t rows;    /* serves * Tq */
+    int64_t wk, wv;  /* widths rounded up to STEP */
+    float scale, scale2; /* of the scores; times log2 e, since all exponentials are powers of 2 */
+    bool dressed;    /* scores are more than dot products: mask, key_mask, bias or rel */
+} attn;
+
+/* A row: which it is, and that it sees keys lo <= j < hi as far as length, causality and window go. */
+typedef struct attn_row {
+    int64_t b, h, i, pos, lo, hi;
+} attn_row;
+
+/* ---- attention_tile.c ---- */
+
+bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtype); /* false: the stream has failed */
+attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r);
+/* Threads for so many jobs of so many multiply-adds together: small work is not worth waking them. */
+int NAME(attn_threads)(const fv_stream *s, int64_t jobs, int64_t work);
+
+/* out[j] for keys j0 .. j0+n of a row: bias and rel times log2 e, -inf where a mask says no. */
+void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n);
+/* Puts those on scores that are there as (n, LANES), and -inf beyond each row's range.  room: 2 * KEYS * LANES. */
+void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n, float *room);
+/* The factors of dropout, 0 or 1/(1-p), as (n rounded up to 4, LANES). */
+void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n);
+
+/* n floats from element `at` of x: x itself if it is f32, else widened into room. */
+const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t n, float *room);
+/* x[at..] = by * row, or added to it. */
+void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float by);
+
+/* y and lse of a row that has met all its keys: output o, greatest score m (times log2 e) and sum l. */
+void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m, float l);
+
+/* n rows of width w, transposed: out (w, lanes) with zeros beyond n.  lanes is a multiple of 4. */
+void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w, float by);
+/* n rows of width w in strips of STEP columns, zeros beyond w: column c of row r at out[c/STEP*stride + r*STEP + c%STEP]. */
+void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows, int n, int64_t w);
+/* x (n, ldx) -> out (m, ldo) transposed; n and m are rounded up to 4. */
+void NAME(attn_turn)(float *out, int64_t ldo, const float *x, int64_t ldx, int64_t n, int64_t m);
+
+/* ---- attention_rows.c: few rows at a time ---- */
+
+int64_t NAME(attn_few_floats)(const attn *t); /* of work */
+void NAME(attn_few)(const attn *t, int64_t b, int64_t g, float *work); /* forward of all rows of key head g */
+void NAME(attn_weights)(float *w, const attn *t, int64_t b, int64_t h, int64_t i, float *work);
+
+/* ---- attention_bwd.c ---- */
+
+void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype dtype);
+
+static inline int64_t attn_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t attn_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t attn_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+static inline int64_t attn_at_q(const fv_attn_args *a, const attn_row *r) { return r->b * a->q_batch + r->i * a->q_row + r->h * a->Wk; }
+static inline int64_t attn_at_k(const fv_attn_args *a, int64_t b, int64_t g, int64_t j) { return b * a->k_batch + j * a->k_row + g * a->Wk; }
+static inline int64_t attn_at_v(const fv_attn_args *a, int64_t b, int64_t g, int64_t j) { return b * a->v_batch + j * a->v_row + g * a->Wv; }
+static inline int64_t attn_at_y(const fv_attn_args *a, const attn_row *r) { return ((r->b * a->Tq + r->i) * a->H + r->h) * a->Wv; }
+static inline int64_t attn_at_lse(const fv_attn_args *a, const attn_row *r) { return (r->b * a->H + r->h) * a->Tq + r->i; }
+
+/* 2^t for t <= 0, relative error below 1e-7 (1.4 half-ulps); exactly 0 below -126, so for -inf, and never subnormal.
+ * t = n + x with |x| <= 1/2: adding and taking away 1.5 * 2^23 rounds, and leaves n in the low bits to be shifted
+ * into the exponent.  The polynomial is exactly 1 at 0, so that t = -127 gives the bits of 0. */
+static inline vf attn_exp2(vf t)
+{
+    const vf magic = v_set1(12582912.0f);
+    t = v_sel(v_lt(t, v_set1(-126.0f)), v_set1(-127.0f), t);
+    vf z = v_add(t, magic);
+    vf x = v_sub(t, v_sub(z, magic));
+    vf p = v_set1(0x1.41fbbcp-13f);
+    p = v_fma(p, x, v_set1(0x1.5f3e54p-10f));
+    p = v_fma(p, x, v_set1(0x1.3b2d4cp-7f));
+    p = v_fma(p, x, v_set1(0x1.c6aee8p-5f));
+    p = v_fma(p, x, v_set1(0x1.ebfbdcp-3f));
+    p = v_fma(p, x, v_set1(0x1.62e43p-1f));
+    p = v_fma(p, x, v_set1(1.0f));
+    return (vf)((vi)p + ((vi)z << 23));
+}
+
+/* Four by four transposition, at every level. */
+typedef float f4 __attribute__((vector_size(16)));
+typedef int32_t i4 __attribute__((vector_size(16)));
+
+static inline f4 attn_load4(const float *p)
+{
+    f4 x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+INLINED void attn_turn4(f4 y[4], f4 a, f4 b, f4 c, f4 d)
+{
+    const i4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
+    f4 ac0 = __builtin_shuffle(a, c, low), ac1 = __builtin_shuffle(a, c, high);
+    f4 bd0 = __builtin_shuffle(b, d, low), bd1 = __builtin_shuffle(b, d, high);
+    y[0] = __builtin_shuffle(ac0, bd0, low);
+    y[1] = __builtin_shuffle(ac0, bd0, high);
+    y[2] = __builtin_shuffle(ac1, bd1, low);
+    y[3] = __builtin_shuffle(ac1, bd1, high);
+}
+
+/* One column of A, ready to be broadcast: NEON multiplies by a lane of a register, elsewhere a broadcast is a load. */
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+typedef struct { vf v[STEP / VW]; } attn_column;
+INLINED attn_column attn_load_column(const float *a) { return (attn_column){{v_load(a), v_load(a + VW)}}; }
+INLINED vf attn_spread(attn_column c, const int m) { return v_set1(c.v[m / VW][m % VW]); }
+#else
+typedef const float *attn_column;
+INLINED attn_column attn_load_column(const float *a) { return a; }
+INLINED vf attn_spread(attn_column c, const int m) { return v_set1(c[m]); }
+#endif
+
+enum attn_start { ATTN_FRESH, ATTN_MORE, ATTN_SCALED }; /* C starts at 0, at C, at C times keep (one factor a lane) */
+
+INLINED void attn_block(float *c, const float *a, const float *b, int64_t depth, const enum attn_start start, const float *keep)
+{
+    vf s[STEP][3];
+#pragma GCC unroll 8
+    for (int m = 0; m < STEP; m++)
+#pragma GCC unroll 3
+        for (int n = 0; n < 3; n++) {
+            s[m][n] = start == ATTN_FRESH ? v_zero() : v_load(c + m * LANES + n * VW);
+            if (start == ATTN_SCALED) s[m][n] = v_mul(s[m][n], v_load(keep + n * VW));
+        }
+    for (int64_t k = 0; k < depth; k++, a += STEP, b += LANES) {
+        attn_column x = attn_load_column(a);
+        vf b0 = v_load(b), b1 = v_load(b + VW), b2 = v_load(b + 2 * VW);
+#pragma GCC unroll 8
+        for (int m = 0; m < STEP; m++) {
+            vf y = attn_spread(x, m);
+            s[m][0] = v_fma(y, b0, s[m][0]);
+            s[m][1] = v_fma(y, b1, s[m][1]);
+            s[m][2] = v_fma(y, b2, s[m][2]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < STEP; m++)
+#pragma GCC unroll 3
+        for (int n = 0; n < 3; n++) v_store(c + m * LANES + n * VW, s[m][n]);
+}
+
+#endif

@@ -1,0 +1,381 @@
+/* attention_bwd.c - the gradient of attention, again in tiles; weights come back from lse.
+ *
+ * Forward is p = 2^(s - lse), y = (keep p) v.  With D_i = dy_i . y_i, for rows i and keys j:
+ *     dp = keep (dy v'),  ds = p (dp - D),  dq = scale ds k,  dk = scale ds' q,  dv = (keep p)' dy
+ * Scores and dp are made as (key, row), which is what dq wants; dk and dv want (row, key), so p and ds are turned
+ * once: two hundredths of the work, where making them twice would cost two fifths.
+ *
+ * A sweep takes one block of keys past a range of rows: dk and dv of the block stay in cache, dq is added up for all
+ * rows of the range.  Each sum is one chain in the order of rows or keys, so it does not matter who does which part:
+ * with enough key heads a thread takes one whole; else all threads share the blocks of a head for dk and dv, and
+ * then its rows for dq.  Sums that several heads share (a bias without batch axis) are never split among threads. */
+#include <omp.h>
+
+#include "attention.h"
+
+#define BLOCK 192 /* keys of a sweep */
+#define MANY 192  /* rows of a job that wants dq alone */
+
+typedef struct backward {
+    attn t;
+    const fv_attn_grads *g;
+    float *dbias; /* as bias is laid out, in f32; NULL if not wanted */
+    float *drel;  /* (B,H,rel_len) in f32, one share for each sequence */
+} backward;
+
+/* What one thread works in. */
+typedef struct sweep {
+    const backward *w;
+    int64_t b, g, r0, r1; /* rows of key head g in sequence b */
+    bool want_q, want_k;
+    float *dq;            /* panels (wk, LANES) of all rows */
+    float *lse, *dyy;     /* of each row: lse times log2 e, +inf for a row without keys; dy . y */
+    float *k_t, *v_t, *k; /* the block: strips of keys (Wk, STEP), (Wv, STEP), strips of columns (BLOCK, STEP) */
+    float *dk, *dv;       /* panels of keys (wk, LANES), (wv, LANES) */
+    attn_row row[GROUP];  /* the group of rows that is passing */
+    int n;
+    float *q_t, *dy_t;    /* panels of rows (Wk, LANES), (Wv, LANES) */
+    float *q, *dy;        /* strips of columns (GROUP, STEP) */
+    float *s, *ds;        /* a panel of rows: (key, row) */
+    float *p_t, *ds_t;    /* panels of keys (GROUP, LANES): (row, key) */
+    float *room;
+} sweep;
+
+static int64_t sweep_floats(const attn *t, int64_t rows, bool want_q)
+{
+    int64_t w = t->wk + t->wv;
+    return attn_up(rows, GROUP) * (want_q ? t->wk + 2 : 2) + BLOCK * (2 * w + t->wk) + 2 * GROUP * w + 2 * KEYS * (LANES + GROUP) +
+           2 * KEYS * LANES + BLOCK * attn_max(t->wk, t->wv);
+}
+
+static void sweep_place(sweep *x, const backward *w, float *work)
+{
+    const attn *t = &w->t;
+    int64_t rows = attn_up(x->r1 - x->r0, GROUP);
+    x->w = w;
+    x->lse = work;
+    x->dyy = x->lse + rows;
+    x->dq = x->dyy + rows;
+    x->k_t = x->dq + (x->want_q ? rows * t->wk : 0);
+    x->v_t = x->k_t + BLOCK * t->wk;
+    x->k = x->v_t + BLOCK * t->wv;
+    x->dk = x->k + BLOCK * t->wk;
+    x->dv = x->dk + BLOCK * t->wk;
+    x->q_t = x->dv + BLOCK * t->wv;
+    x->dy_t = x->q_t + GROUP * t->wk;
+    x->q = x->dy_t + GROUP * t->wv;
+    x->dy = x->q + GROUP * t->wk;
+    x->s = x->dy + GROUP * t->wv;
+    x->ds = x->s + KEYS * LANES;
+    x->p_t = x->ds + KEYS * LANES;
+    x->ds_t = x->p_t + KEYS * GROUP;
+    x->room = x->ds_t + KEYS * GROUP;
+}
+
+/* ---- what a sweep needs of its rows and keys ---- */
+
+static void rows_start(sweep *x)
+{
+    const attn *t = &x->w->t;
+    const fv_attn_args *a = t->a;
+    int64_t n = x->r1 - x->r0;
+    for (int64_t r = 0; r < attn_up(n, GROUP); r++) {
+        x->lse[r] = INFINITY;
+        x->dyy[r] = 0;
+        if (r >= n) continue;
+        attn_row row = NAME(attn_row)(t, x->b, x->g, x->r0 + r);
+        float lse = ((const float *)a->lse)[attn_at_lse(a, &row)];
+        if (lse == -INFINITY) continue;
+        const float *y = NAME(attn_load)(a->y, t->dtype, attn_at_y(a, &row), a->Wv, x->room);
+        const float *dy = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &row), a->Wv, x->room + t->wv);
+        vf sum = v_zero();
+        for (int64_t c = 0; c < a->Wv; c += VW)
+            sum = a->Wv - c < VW ? v_fma(v_load_n(y + c, a->Wv - c, 0), v_load_n(dy + c, a->Wv - c, 0), sum)
+                                 : v_fma(v_load(y + c), v_load(dy + c), sum);
+        x->lse[r] = lse * LOG2E;
+        x->dyy[r] = v_hsum(sum);
+    }
+    if (x->want_q) memset(x->dq, 0, (size_t)(attn_up(n, GROUP) * t->wk) * sizeof *x->dq);
+}
+
+static void rows_finish(sweep *x)
+{
+    const attn *t = &x->w->t;
+    for (int64_t r = 0; r < x->r1 - x->r0; r += LANES) {
+        NAME(attn_turn)(x->room, t->wk, x->dq + r * t->wk, LANES, t->wk, LANES);
+        for (int64_t l = 0; l < LANES && x->r0 + r + l < x->r1; l++) {
+            attn_row row = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
+            NAME(attn_store)(x->w->g->dq, attn_at_q(t->a, &row), x->room + l * t->wk, t->a->Wk, t->scale);
+        }
+    }
+}
+
+static void keys_start(sweep *x, int64_t k0, int64_t n)
+{
+    const attn *t = &x->w->t;
+    const fv_attn_args *a = t->a;
+    const float *rows[BLOCK];
+    for (int64_t j = 0; j < n; j++)
+        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, k0 + j), a->Wk, x->room + j * t->wk);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)(x->k_t + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+    if (x->want_q) NAME(attn_pack_steps)(x->k, BLOCK * STEP, rows, (int)n, a->Wk);
+    for (int64_t j = 0; j < n; j++)
+        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, k0 + j), a->Wv, x->room + j * t->wv);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)(x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
+    if (x->want_k) memset(x->dk, 0, (size_t)(BLOCK * (t->wk + t->wv)) * sizeof *x->dk); /* and dv behind it */
+}
+
+static void keys_finish(sweep *x, int64_t k0, int64_t n)
+{
+    const attn *t = &x->w->t;
+    const fv_attn_args *a = t->a;
+    const fv_attn_grads *g = x->w->g;
+    for (int64_t j = 0; j < n; j += LANES) {
+        NAME(attn_turn)(x->room, t->wk, x->dk + j * t->wk, LANES, t->wk, LANES);
+        for (int64_t l = 0; g->dk.data && l < LANES && j + l < n; l++)
+            NAME(attn_store)(g->dk, attn_at_k(a, x->b, x->g, k0 + j + l), x->room + l * t->wk, a->Wk, t->scale);
+        NAME(attn_turn)(x->room, t->wv, x->dv + j * t->wv, LANES, t->wv, LANES);
+        for (int64_t l = 0; g->dv.data && l < LANES && j + l < n; l++)
+            NAME(attn_store)(g->dv, attn_at_v(a, x->b, x->g, k0 + j + l), x->room + l * t->wv, a->Wv, 1);
+    }
+}
+
+/* ---- a group of rows and a tile of keys ---- */
+
+static void group_start(sweep *x, int64_t r)
+{
+    const attn *t = &x->w->t;
+    const fv_attn_args *a = t->a;
+    const float *rows[GROUP];
+    x->n = (int)attn_min(GROUP, x->r1 - x->r0 - r);
+    for (int l = 0; l < x->n; l++) x->row[l] = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
+
+    for (int l = 0; l < x->n; l++) rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[l]), a->Wk, x->room + l * t->wk);
+    for (int p = 0; p < x->n; p += LANES)
+        NAME(attn_pack_lanes)(x->q_t + p * a->Wk, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wk, t->scale2);
+    if (x->want_k) NAME(attn_pack_steps)(x->q, GROUP * STEP, rows, x->n, a->Wk);
+
+    for (int l = 0; l < x->n; l++) rows[l] = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &x->row[l]), a->Wv, x->room + l * t->wv);
+    for (int p = 0; p < x->n; p += LANES)
+        NAME(attn_pack_lanes)(x->dy_t + p * a->Wv, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wv, 1);
+    if (x->want_k) NAME(attn_pack_steps)(x->dy, GROUP * STEP, rows, x->n, a->Wv);
+}
+
+/* s and dp, as they come from their products, to keep p and ds; r: the panel's first row in the range. */
+static void slope(sweep *x, int64_t r, int p, int64_t j0, int64_t n)
+{
+    const attn *t = &x->w->t;
+    int n_rows = (int)attn_min(x->n - p, LANES);
+    bool drop = t->a->dropout > 0;
+    NAME(attn_dress)(x->s, t, x->row + p, n_rows, j0, n, x->room);
+    if (drop) NAME(attn_dropout)(x->room, t, x->row + p, n_rows, j0, n);
+    for (int v = 0; v < LANES; v += VW) {
+        vf lse = v_load(x->lse + r + v), dyy = v_load(x->dyy + r + v);
+        for (int64_t i = v; i < n * LANES; i += LANES) {
+            vf w = attn_exp2(v_sub(v_load(x->s + i), lse)), dp = v_load(x->ds + i);
+            vf f = drop ? v_load(x->room + i) : v_set1(1);
+            v_store(x->s + i, drop ? v_mul(w, f) : w);
+            v_store(x->ds + i, v_mul(w, v_sub(drop ? v_mul(dp, f) : dp, dyy)));
+        }
+    }
+}
+
+/* Panel p of the group against n keys of the block from `at` on; turned results reach up to `wide` keys. */
+static void panel(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n, int64_t wide)
+{
+    const attn *t = &x->w->t;
+    const fv_attn_args *a = t->a;
+    for (int64_t j = 0; j < n; j += STEP) {
+        attn_block(x->s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk, ATTN_FRESH, NULL);
+        attn_block(x->ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv, ATTN_FRESH, NULL);
+    }
+    if (n > 0) slope(x, r + p, p, j0, n);
+    memset(x->s + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->s);
+    memset(x->ds + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->ds);
+    if (x->want_q)
+        for (int64_t c = 0; n > 0 && c < a->Wk; c += STEP)
+            attn_block(x->dq + (r + p) * t->wk + c * LANES, x->k + c * BLOCK + at * STEP, x->ds, n, ATTN_MORE, NULL);
+    for (int64_t j = 0; x->want_k && j < wide; j += LANES) {
+        NAME(attn_turn)(x->p_t + j * GROUP + p * LANES, LANES, x->s + j * LANES, LANES, LANES, LANES);
+        NAME(attn_turn)(x->ds_t + j * GROUP + p * LANES, LANES, x->ds + j * LANES, LANES, LANES, LANES);
+    }
+}
+
+/* Adds ds of the tile to the gradients of bias and rel. */
+static void spread(sweep *x, int64_t j0, int64_t n)
+{
+    const backward *w = x->w;
+    const fv_attn_args *a = w->t.a;
+    for (int l = 0; l < x->n; l++) {
+        const attn_row *r = &x->row[l];
+        for (int64_t j = 0; w->dbias && j < n; j++)
+            w->dbias[r->b * a->bias_s[0] + r->h * a->bias_s[1] + r->i * a->bias_s[2] + j0 + j] +=
+                x->ds_t[j / LANES * LANES * GROUP + l * LANES + j % LANES];
+        for (int64_t j = 0; w->drel && j < n; j++) {
+            int64_t d = attn_max(0, attn_min(a->rel_len - 1, a->rel_zero + j0 + j - r->pos));
+            w->drel[(r->b * a->H + r->h) * a->rel_len + d] += x->ds_t[j / LANES * LANES * GROUP + l * LANES + j % LANES];
+        }
+    }
+}
+
+static void tile(sweep *x, int64_t r, int64_t j0, int64_t at, int64_t n)
+{
+    const attn *t = &x->w->t;
+    int64_t wide = attn_up(n, LANES);
+    for (int p = 0; p < x->n; p += LANES) {
+        int64_t lo = INT64_MAX, hi = 0;
+        for (int l = p; l < x->n && l < p + LANES; l++) {
+            if (x->row[l].hi > 0) lo = attn_min(lo, x->row[l].lo);
+            hi = attn_max(hi, x->row[l].hi);
+        }
+        panel(x, r, p, j0, at, lo < j0 + n ? attn_max(0, attn_min(n, hi - j0)) : 0, wide);
+    }
+    if (!x->want_k) return;
+    for (int64_t j = 0; j < wide; j += LANES) {
+        for (int64_t c = 0; c < t->a->Wk; c += STEP)
+            attn_block(x->dk + (at + j) * t->wk + c * LANES, x->q + c * GROUP, x->ds_t + j * GROUP, x->n, ATTN_MORE, NULL);
+        for (int64_t c = 0; c < t->a->Wv; c += STEP)
+            attn_block(x->dv + (at + j) * t->wv + c * LANES, x->dy + c * GROUP, x->p_t + j * GROUP, x->n, ATTN_MORE, NULL);
+    }
+    if (x->w->dbias || x->w->drel) spread(x, j0, n);
+}
+
+/* Keys [k0, k0+n) past all rows of x. */
+static void pass(sweep *x, int64_t k0, int64_t n)
+{
+    keys_start(x, k0, n);
+    for (int64_t r = 0; r < x->r1 - x->r0; r += GROUP) {
+        int64_t lo = INT64_MAX, hi = 0;
+        for (int64_t l = r; l < r + GROUP && x->r0 + l < x->r1; l++) {
+            attn_row row = NAME(attn_row)(&x->w->t, x->b, x->g, x->r0 + l);
+            if (row.hi > 0) lo = attn_min(lo, row.lo);
+            hi = attn_max(hi, row.hi);
+        }
+        if (lo >= k0 + n || hi <= k0) continue;
+        group_start(x, r);
+        for (int64_t at = 0; at < n && k0 + at < hi; at += KEYS)
+            if (lo < k0 + at + KEYS) tile(x, r, k0 + at, at, attn_min(attn_min(KEYS, n - at), hi - k0 - at));
+    }
+    if (x->want_k) keys_finish(x, k0, n);
+}
+
+static void zero_rows(fv_sink x, int64_t at, int64_t stride, int64_t n, int64_t width, float *room)
+{
+    if (!x.data || x.add) return;
+    memset(room, 0, (size_t)width * sizeof *room);
+    for (int64_t j = 0; j < n; j++) NAME(attn_store)(x, at + j * stride, room, width, 1);
+}
+
+/* The block at k0, and zeros for keys that lie behind the end of the sequence. */
+static void block(sweep *x, int64_t k0)
+{
+    const fv_attn_args *a = x->w->t.a;
+    const fv_attn_grads *g = x->w->g;
+    int64_t end = attn_min(k0 + BLOCK, a->Tk), len = attn_max(k0, attn_min(end, a->lens ? a->lens[x->b] : a->Tk));
+    if (len > k0) pass(x, k0, len - k0);
+    if (!x->want_k) return;
+    zero_rows(g->dk, attn_at_k(a, x->b, x->g, len), a->k_row, end - len, a->Wk, x->room);
+    zero_rows(g->dv, attn_at_v(a, x->b, x->g, len), a->v_row, end - len, a->Wv, x->room);
+}
+
+/* ---- who does what ---- */
+
+/* A unit is what must stay on one thread: a key head of a sequence, or all that share an element of the bias. */
+typedef struct units {
+    int64_t b, g;         /* how many along each axis */
+    int64_t per_b, per_g; /* sequences and key heads of one */
+} units;
+
+static units units_of(const backward *w)
+{
+    const fv_attn_args *a = w->t.a;
+    bool all_b = w->dbias && a->bias_s[0] == 0, all_g = w->dbias && a->bias_s[1] == 0;
+    return (units){all_b ? 1 : a->B, all_g ? 1 : a->G, all_b ? a->B : 1, all_g ? a->G : 1};
+}
+
+/* Key blocks [k0, k1) of all that unit u holds. */
+static void unit(const backward *w, units all, int64_t u, int64_t k0, int64_t k1, bool want_q, float *work)
+{
+    int64_t b0 = u / all.g * all.per_b, g0 = u % all.g * all.per_g;
+    for (int64_t b = b0; b < b0 + all.per_b; b++)
+        for (int64_t g = g0; g < g0 + all.per_g; g++) {
+            sweep x = {.b = b, .g = g, .r1 = w->t.rows, .want_q = want_q, .want_k = true};
+            sweep_place(&x, w, work);
+            rows_start(&x);
+            for (int64_t k = k0; k < k1; k += BLOCK) block(&x, k);
+            if (want_q) rows_finish(&x);
+        }
+}
+
+static void rows_only(const backward *w, int64_t b, int64_t g, int64_t r0, float *work)
+{
+    sweep x = {.b = b, .g = g, .r0 = r0, .r1 = attn_min(r0 + MANY, w->t.rows), .want_q = true};
+    sweep_place(&x, w, work);
+    rows_start(&x);
+    for (int64_t k = 0; k < w->t.a->Tk; k += BLOCK) block(&x, k);
+    rows_finish(&x);
+}
+
+/* ---- gradients of bias and rel ---- */
+
+/* Zeros, or delivers, each row of keys of the bias that there is. */
+static void bias_rows(const backward *w, int threads, bool deliver)
+{
+    const fv_attn_args *a = w->t.a;
+    int64_t B = a->bias_s[0] ? a->B : 1, H = a->bias_s[1] ? a->H : 1, T = a->bias_s[2] ? a->Tq : 1;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t r = 0; r < B * H * T; r++) {
+        int64_t at = r / T / H * a->bias_s[0] + r / T % H * a->bias_s[1] + r % T * a->bias_s[2];
+        if (deliver) NAME(attn_store)(w->g->dbias, at, w->dbias + at, a->Tk, 1);
+        else memset(w->dbias + at, 0, (size_t)a->Tk * sizeof *w->dbias);
+    }
+}
+
+static void rel_deliver(const backward *w)
+{
+    const fv_attn_args *a = w->t.a;
+    int64_t n = a->H * a->rel_len;
+    for (int64_t b = 1; b < a->B; b++)
+        for (int64_t i = 0; i < n; i++) w->drel[i] += w->drel[b * n + i];
+    NAME(attn_store)(w->g->drel, 0, w->drel, n, 1);
+}
+
+void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype dtype)
+{
+    backward w = {.g = g};
+    if (!NAME(attn_init)(&w.t, s, a, dtype)) return;
+    bool own_bias = g->dbias.data && g->dbias.dtype != FV_F32; /* sums of 16-bit numbers are kept in f32 meanwhile */
+    if (g->dbias.data) w.dbias = g->dbias.data;
+    bool want_q = g->dq.data, want_k = g->dk.data || g->dv.data || g->dbias.data || g->drel.data;
+
+    units all = units_of(&w);
+    int64_t n_units = all.b * all.g, blocks = (a->Tk + BLOCK - 1) / BLOCK, parts = (w.t.rows + MANY - 1) / MANY;
+    int64_t cost = a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv);
+    int threads = NAME(attn_threads)(s, INT64_MAX, cost), whole = (int)attn_min(threads, n_units);
+    /* One after the other costs 7 products instead of 5, but leaves no thread idle.  rel is summed along diagonals. */
+    bool split = want_k && want_q && !g->drel.data && 7 * n_units < 5 * threads * ((n_units + whole - 1) / whole);
+
+    int64_t bias_n = own_bias ? (a->B - 1) * a->bias_s[0] + (a->H - 1) * a->bias_s[1] + (a->Tq - 1) * a->bias_s[2] + a->Tk : 0;
+    int64_t rel_n = g->drel.data ? a->B * a->H * a->rel_len : 0;
+    int64_t each = attn_up(attn_max(sweep_floats(&w.t, w.t.rows, want_q && !split), sweep_floats(&w.t, MANY, true)), 16);
+    float *work = fv_stream_work(s, (size_t)(each * threads + bias_n + rel_n) * sizeof *work);
+    if (!work) return;
+    if (own_bias) w.dbias = work + each * threads;
+    if (g->drel.data) w.drel = memset(work + each * threads + bias_n, 0, (size_t)rel_n * sizeof *work);
+    if (g->dbias.data && (own_bias || !g->dbias.add)) bias_rows(&w, threads, false);
+
+    if (want_k) {
+        int64_t cut = split ? blocks : 1, span = split ? BLOCK : a->Tk;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+        for (int64_t i = 0; i < n_units * cut; i++)
+            unit(&w, all, i / cut, i % cut * span, attn_min(a->Tk, (i % cut + 1) * span), want_q && !split,
+                 work + each * omp_get_thread_num());
+    }
+    if (want_q && (split || !want_k)) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+        for (int64_t i = 0; i < a->B * a->G * parts; i++)
+            rows_only(&w, i / parts / a->G, i / parts % a->G, i % parts * MANY, work + each * omp_get_thread_num());
+    }
+    if (own_bias) bias_rows(&w, threads, true);
+    if (g->drel.data) rel_deliver(&w);
+}

@@ -1,0 +1,164 @@
+/* attention_rows.c - attention of a few rows, as in decoding from a cache, and exact weights.
+ *
+ * With one row there is nothing to share, and time is that of reading k and v once.  So nothing is packed: keys are
+ * turned four by four in registers to give each its own lane and its own chain over w, and v is added up in place.
+ * The chains are those of attention.c, and so are the bits. */
+#include "attention.h"
+
+#define ABREAST 16 /* keys whose chains run side by side */
+
+/* sum[k] += q[w..w+3] . row k [w..w+3], for four rows, in the order of w */
+static inline f4 dot4(const float *q, const float *const *k, int64_t w, f4 sum)
+{
+    f4 y[4];
+    attn_turn4(y, attn_load4(k[0] + w), attn_load4(k[1] + w), attn_load4(k[2] + w), attn_load4(k[3] + w));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) sum = y[i] * q[w + i] + sum;
+    return sum;
+}
+
+/* s[j] = q . row j of k, for n rows; s has room for n rounded up to ABREAST. */
+static void scores(float *s, const float *q, const float *k, int64_t ld, int64_t n, int64_t width)
+{
+    for (int64_t j = 0; j < n; j += ABREAST) {
+        const float *row[ABREAST];
+        f4 sum[ABREAST / 4] = {{0}};
+        for (int x = 0; x < ABREAST; x++) row[x] = k + attn_min(j + x, n - 1) * ld;
+        int64_t w = 0;
+        for (; w + 4 <= width; w += 4)
+#pragma GCC unroll 4
+            for (int x = 0; x < ABREAST / 4; x++) sum[x] = dot4(q, row + 4 * x, w, sum[x]);
+        for (; w < width; w++)
+            for (int x = 0; x < ABREAST / 4; x++) {
+                f4 column = {row[4 * x][w], row[4 * x + 1][w], row[4 * x + 2][w], row[4 * x + 3][w]};
+                sum[x] = column * q[w] + sum[x];
+            }
+        memcpy(s + j, sum, sizeof sum);
+    }
+}
+
+/* Masks and biases of a row on n scores, -inf out of its range and from n to a multiple of ABREAST. */
+static void dress(float *s, const attn *t, const attn_row *r, int64_t j0, int64_t n)
+{
+    if (t->dressed) {
+        float e[KEYS];
+        NAME(attn_extras)(e, t, r, j0, n);
+        for (int64_t j = 0; j < n; j++) s[j] = e[j] < -FLT_MAX ? -INFINITY : s[j] + e[j];
+    }
+    for (int64_t j = 0; j < r->lo - j0 && j < n; j++) s[j] = -INFINITY;
+    for (int64_t j = attn_max(0, attn_min(n, r->hi - j0)); j < attn_up(n, ABREAST); j++) s[j] = -INFINITY;
+}
+
+static inline float first(vf x)
+{
+    float t[VW];
+    v_store(t, x);
+    return t[0];
+}
+
+/* Weights from n (a multiple of ABREAST) scores, and what is left of the sums so far; `soften` of attention.c for one row. */
+static float soften(float *s, int64_t n, float *m, float *l)
+{
+    vf top = v_set1(*m);
+    for (int64_t j = 0; j < n; j += VW) top = v_max(top, v_load(s + j));
+    top = v_set1(v_hmax(top));
+    vf fade = attn_exp2(v_sub(v_set1(*m), top));
+    f4 sum = {0};
+    for (int64_t j = 0; j < n; j += VW) v_store(s + j, attn_exp2(v_sub(v_load(s + j), top)));
+    for (int64_t j = 0; j < n; j += 4) sum += attn_load4(s + j);
+    *l = first(v_fma(v_set1(*l), fade, v_set1((sum[0] + sum[1]) + (sum[2] + sum[3]))));
+    *m = first(top);
+    return first(fade);
+}
+
+/* o = fade * o + sum of p[j] v_j; o has room for width rounded up to VW */
+static void gather(float *o, float fade, const float *p, const float *v, int64_t ld, int64_t n, int64_t width)
+{
+    for (int64_t c = 0; c < width; c += VW) v_store(o + c, v_mul(v_load(o + c), v_set1(fade)));
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        const float *x = v + j * ld;
+        vf p0 = v_set1(p[j]), p1 = v_set1(p[j + 1]), p2 = v_set1(p[j + 2]), p3 = v_set1(p[j + 3]);
+        int64_t c = 0;
+        for (; c + VW <= width; c += VW) {
+            vf y = v_fma(p0, v_load(x + c), v_load(o + c));
+            y = v_fma(p1, v_load(x + ld + c), y);
+            y = v_fma(p2, v_load(x + 2 * ld + c), y);
+            v_store(o + c, v_fma(p3, v_load(x + 3 * ld + c), y));
+        }
+        for (int k = 0; c < width && k < 4; k++)
+            v_store(o + c, v_fma(v_set1(p[j + k]), v_load_n(x + k * ld + c, width - c, 0), v_load(o + c)));
+    }
+    for (; j < n; j++)
+        for (int64_t c = 0; c < width; c += VW) {
+            const float *x = v + j * ld + c;
+            v_store(o + c, v_fma(v_set1(p[j]), width - c < VW ? v_load_n(x, width - c, 0) : v_load(x), v_load(o + c)));
+        }
+}
+
+/* Keys or values [j0, j0+n) of a head as rows of f32: where they are, or widened into room.  *ld: from row to row. */
+static const float *tile(const attn *t, const void *x, int64_t at, int64_t row, int64_t n, int64_t width, float *room, int64_t *ld)
+{
+    *ld = t->dtype == FV_F32 ? row : width;
+    if (t->dtype == FV_F32) return (const float *)x + at;
+    for (int64_t j = 0; j < n; j++) NAME(attn_load)(x, t->dtype, at + j * row, width, room + j * width);
+    return room;
+}
+
+static void scaled_query(float *q, const attn *t, const attn_row *r)
+{
+    const float *x = NAME(attn_load)(t->a->q, t->dtype, attn_at_q(t->a, r), t->a->Wk, q);
+    for (int64_t c = 0; c < t->a->Wk; c++) q[c] = x[c] * t->scale2;
+}
+
+int64_t NAME(attn_few_floats)(const attn *t)
+{
+    return FEW * (t->a->Wk + attn_up(t->a->Wv, VW) + KEYS) + KEYS * attn_max(t->a->Wk, t->a->Wv);
+}
+
+void NAME(attn_few)(const attn *t, int64_t b, int64_t g, float *work)
+{
+    const fv_attn_args *a = t->a;
+    int64_t wo = attn_up(a->Wv, VW), lo = INT64_MAX, hi = 0, ld;
+    attn_row row[FEW];
+    float *q = work, *o = q + FEW * a->Wk, *s = o + FEW * wo, *room = s + FEW * KEYS, m[FEW], l[FEW], fade[FEW];
+    memset(o, 0, (size_t)(FEW * wo) * sizeof *o);
+    for (int64_t r = 0; r < t->rows; r++) {
+        row[r] = NAME(attn_row)(t, b, g, r);
+        scaled_query(q + r * a->Wk, t, &row[r]);
+        m[r] = -FLT_MAX;
+        l[r] = 0;
+        if (row[r].hi > 0) lo = attn_min(lo, row[r].lo);
+        hi = attn_max(hi, row[r].hi);
+    }
+    for (int64_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS) {
+        int64_t n = attn_min(KEYS, hi - j0);
+        const float *k = tile(t, a->k, attn_at_k(a, b, g, j0), a->k_row, n, a->Wk, room, &ld);
+        for (int64_t r = 0; r < t->rows; r++) {
+            scores(s + r * KEYS, q + r * a->Wk, k, ld, n, a->Wk);
+            dress(s + r * KEYS, t, &row[r], j0, n);
+            fade[r] = soften(s + r * KEYS, attn_up(n, ABREAST), &m[r], &l[r]);
+        }
+        const float *v = tile(t, a->v, attn_at_v(a, b, g, j0), a->v_row, n, a->Wv, room, &ld);
+        for (int64_t r = 0; r < t->rows; r++) gather(o + r * wo, fade[r], s + r * KEYS, v, ld, n, a->Wv);
+    }
+    for (int64_t r = 0; r < t->rows; r++) NAME(attn_finish)(t, &row[r], o + r * wo, m[r], l[r]);
+}
+
+void NAME(attn_weights)(float *w, const attn *t, int64_t b, int64_t h, int64_t i, float *work)
+{
+    const fv_attn_args *a = t->a;
+    int64_t g = h / t->serves, ld;
+    attn_row row = NAME(attn_row)(t, b, g, h % t->serves * a->Tq + i);
+    float *q = work, *s = q + a->Wk, *room = s + KEYS, lse = ((const float *)a->lse)[attn_at_lse(a, &row)];
+    scaled_query(q, t, &row);
+    memset(w, 0, (size_t)a->Tk * sizeof *w);
+    for (int64_t j0 = row.lo / KEYS * KEYS; j0 < row.hi && lse > -INFINITY; j0 += KEYS) {
+        int64_t n = attn_min(KEYS, row.hi - j0);
+        const float *k = tile(t, a->k, attn_at_k(a, b, g, j0), a->k_row, n, a->Wk, room, &ld);
+        scores(s, q, k, ld, n, a->Wk);
+        dress(s, t, &row, j0, n);
+        for (int64_t j = 0; j < n; j += VW) v_store(s + j, attn_exp2(v_sub(v_load(s + j), v_set1(lse * LOG2E))));
+        memcpy(w + j0, s, (size_t)n * sizeof *w);
+    }
+}

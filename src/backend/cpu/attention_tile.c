@@ -1,0 +1,238 @@
+/* attention_tile.c - packing rows into panels and back, and dressing scores with masks, biases and dropout. */
+#include "attention.h"
+
+#include "fovea/op.h"
+
+bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
+{
+    for (int64_t b = 0; a->lens && b < a->B; b++)
+        if (a->lens[b] < 0 || a->lens[b] > a->Tk) {
+            fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b, a->lens[b], (long long)a->Tk);
+            return false;
+        }
+    float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk);
+    *t = (attn){.a = a, .dtype = dtype, .serves = a->H / a->G, .rows = a->H / a->G * a->Tq, .wk = attn_up(a->Wk, STEP),
+                .wv = attn_up(a->Wv, STEP), .scale = scale, .scale2 = scale * LOG2E,
+                .dressed = a->mask || a->key_mask || a->bias || a->rel};
+    return true;
+}
+
+attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r)
+{
+    const fv_attn_args *a = t->a;
+    int64_t len = a->lens ? a->lens[b] : a->Tk;
+    attn_row x = {.b = b, .h = g * t->serves + r / a->Tq, .i = r % a->Tq};
+    x.pos = x.i + len - a->Tq;
+    x.hi = a->causal ? attn_max(0, attn_min(len, x.pos + 1)) : len;
+    x.lo = a->window > 0 ? attn_max(0, x.pos - a->window + 1) : 0;
+    if (x.lo >= x.hi) x.lo = x.hi = 0;
+    return x;
+}
+
+int NAME(attn_threads)(const fv_stream *s, int64_t jobs, int64_t work)
+{
+    if (work < 1 << 18) return 1;
+    return (int)attn_max(1, attn_min(s->threads, jobs));
+}
+
+/* ---- rows in and out ---- */
+
+const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t n, float *room)
+{
+    if (dtype == FV_F32) return (const float *)x + at;
+    const uint16_t *h = (const uint16_t *)x + at;
+    int64_t i = 0;
+    if (dtype == FV_BF16) for (; i + VW <= n; i += VW) v_store(room + i, v_load_bf16(h + i));
+    else for (; i + VW <= n; i += VW) v_store(room + i, v_load_f16(h + i));
+    if (i < n) {
+        uint16_t tail[VW] = {0};
+        memcpy(tail, h + i, (size_t)(n - i) * sizeof *h);
+        v_store_n(room + i, dtype == FV_BF16 ? v_load_bf16(tail) : v_load_f16(tail), n - i);
+    }
+    return room;
+}
+
+/* VW elements of x from i, as many as there are up to n. */
+static vf sink_load(fv_sink x, int64_t i, int64_t n)
+{
+    if (x.dtype == FV_F32) return n < VW ? v_load_n((float *)x.data + i, n, 0) : v_load((float *)x.data + i);
+    uint16_t h[VW] = {0};
+    memcpy(h, (uint16_t *)x.data + i, (size_t)attn_min(n, VW) * sizeof *h);
+    return x.dtype == FV_BF16 ? v_load_bf16(h) : v_load_f16(h);
+}
+
+void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float by)
+{
+    for (int64_t i = 0; i < n; i += VW) {
+        int64_t left = n - i;
+        vf v = left < VW ? v_load_n(row + i, left, 0) : v_load(row + i);
+        v = v_fma(v, v_set1(by), x.add ? sink_load(x, at + i, left) : v_zero());
+        if (x.dtype == FV_F32) {
+            if (left < VW) v_store_n((float *)x.data + at + i, v, left);
+            else v_store((float *)x.data + at + i, v);
+        } else {
+            uint16_t h[VW];
+            if (x.dtype == FV_BF16) v_store_bf16(h, v);
+            else v_store_f16(h, v);
+            memcpy((uint16_t *)x.data + at + i, h, (size_t)attn_min(left, VW) * sizeof *h);
+        }
+    }
+}
+
+void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m, float l)
+{
+    const fv_attn_args *a = t->a;
+    NAME(attn_store)((fv_sink){.data = a->y, .dtype = t->dtype}, attn_at_y(a, r), o, a->Wv, l > 0 ? 1 / l : l);
+    ((float *)a->lse)[attn_at_lse(a, r)] = l == 0 ? -INFINITY : m * 0.693147181f + logf(l);
+}
+
+/* ---- transposition, four by four at every level ---- */
+
+static inline void turn_to(float *out, int64_t ldo, f4 a, f4 b, f4 c, f4 d)
+{
+    f4 y[4];
+    attn_turn4(y, a, b, c, d);
+    for (int i = 0; i < 4; i++) memcpy(out + i * ldo, &y[i], sizeof y[i]);
+}
+
+void NAME(attn_turn)(float *out, int64_t ldo, const float *x, int64_t ldx, int64_t n, int64_t m)
+{
+    for (int64_t i = 0; i < n; i += 4)
+        for (int64_t j = 0; j < m; j += 4) {
+            const float *p = x + i * ldx + j;
+            turn_to(out + j * ldo + i, ldo, attn_load4(p), attn_load4(p + ldx), attn_load4(p + 2 * ldx), attn_load4(p + 3 * ldx));
+        }
+}
+
+void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w, float by)
+{
+    const f4 factor = {by, by, by, by};
+    int full = n / 4 * 4;
+    for (int l = 0; l < full; l += 4) {
+        const float *const *p = rows + l;
+        int64_t c = 0;
+        for (; c + 4 <= w; c += 4)
+            turn_to(out + c * lanes + l, lanes, attn_load4(p[0] + c) * factor, attn_load4(p[1] + c) * factor, attn_load4(p[2] + c) * factor,
+                  attn_load4(p[3] + c) * factor);
+        for (; c < w; c++)
+            for (int x = 0; x < 4; x++) out[c * lanes + l + x] = p[x][c] * by;
+    }
+    for (int64_t c = 0; full < lanes && c < w; c++)
+        for (int l = full; l < lanes; l++) out[c * lanes + l] = l < n ? rows[l][c] * by : 0;
+}
+
+void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows, int n, int64_t w)
+{
+    for (int r = 0; r < n; r++) {
+        int64_t c = 0;
+        for (; c + STEP <= w; c += STEP) memcpy(out + c / STEP * stride + r * STEP, rows[r] + c, STEP * sizeof *out);
+        for (int x = 0; c < w && x < STEP; x++) out[c / STEP * stride + r * STEP + x] = c + x < w ? rows[r][c + x] : 0;
+    }
+}
+
+/* ---- what is added to the scores ---- */
+
+void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n)
+{
+    const fv_attn_args *a = t->a;
+    for (int64_t j = 0; j < n; j++) out[j] = 0;
+    if (a->bias) {
+        float room[KEYS];
+        const float *bias =
+            NAME(attn_load)(a->bias, t->dtype, r->b * a->bias_s[0] + r->h * a->bias_s[1] + r->i * a->bias_s[2] + j0, n, room);
+        for (int64_t j = 0; j < n; j++) /* a finite bias must not become a mask by overflow */
+            out[j] = bias[j] < -FLT_MAX ? -INFINITY : fmaxf(bias[j] * LOG2E, -FLT_MAX);
+    }
+    if (a->rel) {
+        int64_t first = a->rel_zero + j0 - r->pos;
+        for (int64_t j = 0; j < n; j++) {
+            float one;
+            int64_t l = attn_max(0, attn_min(a->rel_len - 1, first + j));
+            out[j] += NAME(attn_load)(a->rel, t->dtype, r->h * a->rel_len + l, 1, &one)[0] * LOG2E;
+        }
+    }
+    if (a->mask) {
+        const uint8_t *mask = a->mask + r->b * a->mask_s[0] + r->h * a->mask_s[1] + r->i * a->mask_s[2] + j0;
+        for (int64_t j = 0; j < n; j++) out[j] = mask[j] ? out[j] : -INFINITY;
+    }
+    if (a->key_mask) {
+        const uint8_t *mask = a->key_mask + r->b * a->Tk + j0;
+        for (int64_t j = 0; j < n; j++) out[j] = mask[j] ? out[j] : -INFINITY;
+    }
+}
+
+/* -inf where a key lies outside of a row's range; lo and hi count from the first key of the tile. */
+static void bound(float *s, const float *lo, const float *hi, int64_t n)
+{
+    for (int v = 0; v < LANES; v += VW) {
+        vf from = v_load(lo + v), to = v_load(hi + v);
+        for (int64_t j = 0; j < n; j++) {
+            vf at = v_set1((float)j), x = v_load(s + j * LANES + v);
+            x = v_sel(v_lt(at, from), v_set1(-INFINITY), x);
+            v_store(s + j * LANES + v, v_sel(v_lt(at, to), x, v_set1(-INFINITY)));
+        }
+    }
+}
+
+void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n, float *room)
+{
+    float *flat = room, *turned = room + KEYS * LANES, lo[LANES], hi[LANES];
+    bool ragged = false;
+    for (int l = 0; l < LANES; l++) {
+        const attn_row *r = &rows[l < n_rows ? l : 0];
+        lo[l] = (float)attn_max(r->lo - j0, 0);
+        hi[l] = (float)attn_max(attn_min(r->hi - j0, n), 0);
+        ragged = ragged || lo[l] > 0 || hi[l] < (float)n;
+    }
+    if (t->dressed) {
+        memset(flat, 0, KEYS * LANES * sizeof *flat);
+        for (int l = 0; l < n_rows; l++) NAME(attn_extras)(flat + l * KEYS, t, &rows[l], j0, n);
+        NAME(attn_turn)(turned, LANES, flat, KEYS, LANES, attn_up(n, 4));
+        for (int64_t j = 0; j < n * LANES; j += VW) { /* a masked score is -inf whatever it was, NaN included */
+            vf e = v_load(turned + j), x = v_add(v_load(s + j), e);
+            v_store(s + j, v_sel(v_lt(e, v_set1(-FLT_MAX)), v_set1(-INFINITY), x));
+        }
+    }
+    if (ragged) bound(s, lo, hi, n);
+}
+
+/* ---- dropout: Philox with a row in each lane; the four words of a position are four keys ---- */
+
+static void philox(vu out[4], vu c0, vu c1, uint64_t seed, uint64_t site, uint64_t step)
+{
+    const vu zero = {0};
+    vu c2 = zero + (uint32_t)step, c3 = zero + (uint32_t)site;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    c1 ^= (uint32_t)(step >> 32);
+    for (int r = 0; r < 10; r++) {
+        vu hi0, lo0, hi1, lo1;
+        v_mul_wide(&hi0, &lo0, c0, 0xD2511F53u);
+        v_mul_wide(&hi1, &lo1, c2, 0xCD9E8D57u);
+        c0 = hi1 ^ c1 ^ k0;
+        c2 = hi0 ^ c3 ^ k1;
+        c1 = lo1;
+        c3 = lo0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n)
+{
+    const fv_attn_args *a = t->a;
+    uint32_t threshold = fv_drop_threshold(a->dropout);
+    vf factor = v_set1(1 / (1 - a->dropout));
+    for (int v = 0; v < LANES; v += VW)
+        for (int64_t j = 0; j < n; j += 4) {
+            vu low, high, word[4];
+            for (int l = 0; l < VW; l++) {
+                const attn_row *r = &rows[v + l < n_rows ? v + l : 0];
+                uint64_t at = (uint64_t)(attn_at_lse(a, r) * ((a->Tk + 3) / 4) + (j0 + j) / 4);
+                low[l] = (uint32_t)at;
+                high[l] = (uint32_t)(at >> 32);
+            }
+            philox(word, low, high, a->rng.seed, a->rng.site, *a->rng.step);
+            for (int k = 0; k < 4; k++) v_store(f + (j + k) * LANES + v, (vf)((vu)(word[k] >= threshold) & (vu)factor));
+        }
+}
