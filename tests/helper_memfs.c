@@ -86,7 +86,7 @@ static void link_node(memfs_node *dir, const char *name, memfs_node *node)
 {
     entry *e = lookup(dir->names, name);
     if (!e) e = &dir->names->e[dir->names->n++];
-    if (e->name != name) snprintf(e->name, sizeof e->name, "%s", name);
+    if (e->name != name) snprintf(e->name, sizeof e->name, "%.*s", (int)sizeof e->name - 1, name);
     e->node = node;
 }
 

@@ -84,7 +84,7 @@ static fv_status read_file(fv_array *a, const char *path, fv_array_opt opt, fv_e
 
 static fv_status check_finite(const fv_array *a, const char *place, fv_err *e)
 {
-    int64_t n;
+    int64_t n = 0;
     fv__shape_count(&n, &a->shape);
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(a->data[i]))

@@ -161,7 +161,7 @@ static int64_t convert_fortran(float *out, const char *src, const npy *h, int64_
 fv_status fv__npy_read(fv_array *a, const fv_file *f, const char *path, fv_err *e)
 {
     npy h = {.path = path, .e = e};
-    size_t start;
+    size_t start = 0;
     int64_t n;
     uint64_t bytes;
     fv_status st = frame(&h, f, &start);

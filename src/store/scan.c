@@ -97,7 +97,7 @@ bool fv__scan_string(fv_scan *s, fv_raw *out)
 size_t fv__raw_decode(char *out, fv_raw r)
 {
     size_t len = 0;
-    uint32_t cp;
+    uint32_t cp = 0;
     for (const char *p = r.s, *end = r.s + r.n; p < end;) {
         if (*p != '\\') {
             out[len++] = *p++;
