@@ -6,13 +6,17 @@
 #ifndef FOVEA_ERROR_H
 #define FOVEA_ERROR_H
 
-/* Marks what the library exports; in C++ it also gives C linkage, so that no header needs a guard for that. */
+/* FV_API marks the functions and FV_DATA the constants that the library exports.  In C++ they also give C linkage, so
+ * that no header needs a guard for that. */
 #if defined(__cplusplus)
 #define FV_API extern "C" __attribute__((visibility("default")))
+#define FV_DATA FV_API
 #elif defined(__GNUC__)
 #define FV_API __attribute__((visibility("default")))
+#define FV_DATA FV_API extern
 #else
 #define FV_API
+#define FV_DATA extern
 #endif
 
 #if defined(__GNUC__)

@@ -151,7 +151,7 @@ typedef struct fv_field {
 typedef struct fv_key_rule {
     const char *key, *value;
 } fv_key_rule;
-FV_API extern const fv_key_rule fv_keys_common[]; /* keys every Hugging Face configuration may have */
+FV_DATA const fv_key_rule fv_keys_common[]; /* keys every Hugging Face configuration may have */
 
 FV_API void fv_fields_default(void *obj, const fv_field *table);
 /* Reads the object at place `at` of j into *obj, defaults first.  rules: NULL, or lists of rules, ending in NULL. */

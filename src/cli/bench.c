@@ -171,7 +171,7 @@ static json_t *to_json(const bench *b, const char *name, json_t *parameters, con
 
 int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what, bench_work work)
 {
-    timing t;
+    timing t = {0};
     int code = measure(b, &t, fn, what);
     if (!code && b->opt.json)
         code = cli_print_json(b->c, to_json(b, name, parameters, &t, work));
