@@ -84,7 +84,7 @@ static void a_memory_limit_is_an_error_with_sizes(void **state)
 static fv_tensor *step(fv_ctx *c, fv_tensor *x)
 {
     fv_tensor *h = fv_gelu(c, fv_mul(c, x, x));
-    fv_tensor *y = fv_add(c, fv_softmax(c, h), fv_reshape(c, fv_reshape(c, x, FV_SHAPE(-1)), x->shape));
+    fv_tensor *y = fv_add(c, fv_softmax(c, h), fv_reshape(c, fv_reshape(c, x, FV_SHAPE(-1)), fv_shape_of(x)));
     return fv_mean_all(c, fv_square(c, fv_add(c, y, h)));
 }
 
@@ -289,7 +289,9 @@ static void checkpointing_gives_the_same_gradient_in_less_memory(void **state)
     }
     assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
     assert_memory_equal(dw[0], dw[1], sizeof dw[0]);
-    assert_true(dw[0][0] != 0 || dw[0][1] != 0);
+    int reached = 0;
+    for (int i = 0; i < N; i++) reached += dw[0][i] != 0;
+    assert_true(reached > 0);
     assert_true(bytes[1] * 2 < bytes[0]);
 }
 

@@ -42,7 +42,10 @@ typedef struct fv_tensor {
 
 typedef struct fv_desc { char s[96]; } fv_desc_text; /* "f32(2,3,4)", for messages */
 
+/* Sizes are 0 for NULL, so that code which computes with shapes needs no checks either. */
 FV_API fv_desc_text fv_desc(const fv_tensor *t);
+FV_API fv_shape fv_shape_of(const fv_tensor *t);
+FV_API int64_t fv_dim(const fv_tensor *t, int axis); /* axis < 0 counts from the end; 0 where there is none */
 FV_API int64_t fv_len(const fv_tensor *t);  /* number of elements */
 FV_API int64_t fv_rows(const fv_tensor *t); /* product of all axes but the last; 1 for a scalar */
 FV_API int64_t fv_cols(const fv_tensor *t); /* last axis; 1 for a scalar */

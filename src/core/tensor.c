@@ -20,19 +20,28 @@ bool fv_shape_same(fv_shape a, fv_shape b)
     return true;
 }
 
-int64_t fv_len(const fv_tensor *t) { return fv_shape_len(t->shape); }
-int64_t fv_cols(const fv_tensor *t) { return t->shape.n ? t->shape.d[t->shape.n - 1] : 1; }
+fv_shape fv_shape_of(const fv_tensor *t) { return t ? t->shape : (fv_shape){0}; }
+int64_t fv_len(const fv_tensor *t) { return t ? fv_shape_len(t->shape) : 0; }
+int64_t fv_cols(const fv_tensor *t) { return !t ? 0 : t->shape.n ? t->shape.d[t->shape.n - 1] : 1; }
+
+int64_t fv_dim(const fv_tensor *t, int axis)
+{
+    int at = t && axis < 0 ? axis + t->shape.n : axis;
+    return t && at >= 0 && at < t->shape.n ? t->shape.d[at] : 0;
+}
 
 int64_t fv_rows(const fv_tensor *t)
 {
     int64_t n = 1;
+    if (!t) return 0;
     for (int i = 0; i < t->shape.n - 1; i++) n *= t->shape.d[i];
     return n;
 }
 
 fv_desc_text fv_desc(const fv_tensor *t)
 {
-    fv_desc_text out;
+    fv_desc_text out = {"nothing"};
+    if (!t) return out;
     size_t room = sizeof out.s, n = (size_t)snprintf(out.s, room, "%s%s(", t->packed ? "packed " : "", fv_dtype_name(t->dtype));
     for (int i = 0; i < t->shape.n && n < room; i++)
         n += (size_t)snprintf(out.s + n, room - n, "%s%lld", i ? "," : "", (long long)t->shape.d[i]);
