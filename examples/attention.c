@@ -35,8 +35,8 @@ int main(void)
     if (failed)
         fprintf(stderr, "%s\n", fv_ctx_err(c)->text);
     else
-        printf("weights %.4f %.4f %.4f %.4f\noutput  %.4f %.4f %.4f\n", (double)weights[0], (double)weights[1], (double)weights[2],
-               (double)weights[3], (double)y[0], (double)y[1], (double)y[2]);
+        printf("weights %.4f %.4f %.4f %.4f\noutput  %.4f %.4f %.4f\n", (double)weights[0], (double)weights[1],
+               (double)weights[2], (double)weights[3], (double)y[0], (double)y[1], (double)y[2]);
     fv_ctx_free(c);
     fv_device_close(device);
     return failed ? 1 : 0;
