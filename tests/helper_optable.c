@@ -217,8 +217,8 @@ static void near(const op_case *k, const char *what, const double *got, const do
         if (got[i] == want[i]) continue; /* infinities too */
         double off = fabs(got[i] - want[i]), most = loose * tolerance * (fabs(want[i]) + size + 1e-9);
         if (!(off <= most))
-            fail_msg("%s: %s: element %lld is %.9g, expected %.9g (off by %.2g, at most %.2g)", k->name, what, (long long)i, got[i],
-                     want[i], off, most);
+            fail_msg("%s: %s: element %lld is %.9g, expected %.9g (off by %.2g, at most %.2g)", k->name, what, (long long)i,
+                     got[i], want[i], off, most);
     }
 }
 
@@ -298,7 +298,7 @@ static void check_differences(const op_case *k, numbers *v, const result *r)
             want[n] = difference(&l, k, v, &v->x[i][j]);
             got[n] = r->g[i][j];
         }
-        char what[64];
+        char what[96];
         snprintf(what, sizeof what, "gradient of input %d against differences, every %lld", i, (long long)step);
         near(k, what, got, want, n, 1e-6);
     }
@@ -316,7 +316,8 @@ static void check_grad(const op_case *k, numbers *v)
             result got = run_alone(k, v, dtypes[d].t, true, times, 1);
             for (int i = 0; i < v->n; i++) {
                 char what[64];
-                snprintf(what, sizeof what, "%s gradient of input %d%s", fv_dtype_name(dtypes[d].t), i, times == 2 ? ", used twice" : "");
+                snprintf(what, sizeof what, "%s gradient of input %d%s", fv_dtype_name(dtypes[d].t), i,
+                         times == 2 ? ", used twice" : "");
                 near(k, what, got.g[i], want.g[i], v->len[i], dtypes[d].grad);
             }
             result_free(&got);

@@ -111,6 +111,7 @@ static double same(double x) { return x; }
 #define WIDE .low = -6, .high = 6
 #define ABOVE .low = 0.25f, .high = 4
 
+/* clang-format off */
 static const op_case cases[] = {
     {.name = "scale", .build = scale, .in = {{FV_SHAPE(3, 37)}}, .each = each_scale, .flags = OP_BY_ROW},
     {.name = "affine", .build = affine, .in = {{FV_SHAPE(3, 37)}}, .each = each_affine, .flags = OP_BY_ROW},
@@ -139,9 +140,11 @@ static const op_case cases[] = {
     {.name = "add to a row", .build = add, .in = {{FV_SHAPE(19)}, {FV_SHAPE(4, 3, 19)}}, .want = want_add},
     {.name = "add a column", .build = add, .in = {{FV_SHAPE(2, 6, 5)}, {FV_SHAPE(6, 1)}}, .want = want_add, .flags = OP_BY_ROW},
     {.name = "add, outer", .build = add, .in = {{FV_SHAPE(7, 1)}, {FV_SHAPE(1, 9)}}, .want = want_add, .flags = OP_BY_ROW},
-    {.name = "add, in between", .build = add, .in = {{FV_SHAPE(2, 1, 3, 1)}, {FV_SHAPE(4, 1, 5)}}, .want = want_add, .flags = OP_BY_ROW},
+    {.name = "add, in between", .build = add, .in = {{FV_SHAPE(2, 1, 3, 1)}, {FV_SHAPE(4, 1, 5)}}, .want = want_add,
+     .flags = OP_BY_ROW},
     {.name = "add one number", .build = add, .in = {{FV_SHAPE(5, 7)}, {FV_SHAPE(1)}}, .want = want_add, .flags = OP_BY_ROW},
-    {.name = "add a row, many", .build = add, .in = {{FV_SHAPE(300, 131)}, {FV_SHAPE(131)}}, .want = want_add, .flags = OP_BY_ROW},
+    {.name = "add a row, many", .build = add, .in = {{FV_SHAPE(300, 131)}, {FV_SHAPE(131)}}, .want = want_add,
+     .flags = OP_BY_ROW},
     {.name = "add itself", .build = add_itself, .in = {{FV_SHAPE(4, 9)}}, .flags = OP_BY_ROW},
     {.name = "sub", .build = sub, .in = {{FV_SHAPE(2, 3, 5)}, {FV_SHAPE(3, 5)}}, .want = want_sub, .flags = OP_BY_ROW,
      .bad = {FV_SHAPE(2, 3, 5), FV_SHAPE(4, 5)}},
@@ -166,7 +169,9 @@ static const op_case cases[] = {
      .flags = OP_BY_ROW | OP_NOT_F64, .loose = 100},
     {.name = "masked_fill", .build = masked_fill, .in = {{FV_SHAPE(2, 3, 5)}}, .want = want_masked, .flags = OP_BY_ROW,
      .bad = {FV_SHAPE(2, 5, 3)}},
-    {.name = "masked_fill by rows", .build = masked_rows, .in = {{FV_SHAPE(4, 3, 17)}}, .flags = OP_BY_ROW, .bad = {FV_SHAPE(4, 2, 17)}},
+    {.name = "masked_fill by rows", .build = masked_rows, .in = {{FV_SHAPE(4, 3, 17)}}, .flags = OP_BY_ROW,
+     .bad = {FV_SHAPE(4, 2, 17)}},
 };
+/* clang-format on */
 
 int main(void) { return op_table_run("elementwise", cases, sizeof cases / sizeof *cases); }

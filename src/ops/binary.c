@@ -1,7 +1,11 @@
 /* binary.c - y = a op b, element by element, a and b broadcast as NumPy does. */
 #include "ops/walk.h"
 
-typedef struct { fv_node node; fv_binary_op op; fv_walk walk; } binary;
+typedef struct {
+    fv_node node;
+    fv_binary_op op;
+    fv_walk walk;
+} binary;
 
 /* Where y = a + b or a - b has the shape of an operand, dy is that operand's gradient as it stands: it is handed over. */
 static void backward(fv_ctx *c, fv_node *n)

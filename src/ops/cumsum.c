@@ -1,7 +1,10 @@
 /* cumsum.c - y[i] = x[0] + ... + x[i] along an axis. */
 #include "ops/walk.h"
 
-typedef struct { fv_node node; fv_axes axes; } cumsum;
+typedef struct {
+    fv_node node;
+    fv_axes axes;
+} cumsum;
 
 /* x[i] is in every sum from i on: dx[i] = dy[i] + ... + dy[n-1] */
 static void backward(fv_ctx *c, fv_node *n)

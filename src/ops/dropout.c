@@ -1,7 +1,11 @@
 /* dropout.c - y = x / (1 - p) where it is kept, 0 elsewhere: what is kept depends on seed, step and place alone. */
 #include "ops/walk.h"
 
-typedef struct { fv_node node; float p; fv_rng rng; } dropout;
+typedef struct {
+    fv_node node;
+    float p;
+    fv_rng rng;
+} dropout;
 
 /* dx = dy where x was kept: the same draw again, nothing is stored */
 static void backward(fv_ctx *c, fv_node *n)

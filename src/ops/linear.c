@@ -1,10 +1,15 @@
 /* linear.c - y = act(x w' + bias) in one product, and weights laid out for it. */
 #include "core/core.h"
+#include "ops/act.h"
+#include "ops/product.h"
+#include "ops/walk.h"
 
-typedef struct { fv_node node; fv_act act; bool kn; void *pre; } linear;
-
-static const fv_unary_op unary_of[] = {[FV_RELU] = FV_U_RELU, [FV_GELU] = FV_U_GELU, [FV_GELU_TANH] = FV_U_GELU_TANH,
-                                       [FV_SILU] = FV_U_SILU, [FV_TANH] = FV_U_TANH, [FV_SIGMOID] = FV_U_SIGMOID};
+typedef struct {
+    fv_node node;
+    fv_act act;
+    bool kn;
+    void *pre;
+} linear;
 
 /* The derivative of these cannot be had from y alone, so the value before them is kept. */
 static bool needs_pre(fv_act act) { return act == FV_GELU || act == FV_GELU_TANH || act == FV_SILU; }
@@ -21,10 +26,11 @@ static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s)
 {
     const fv_tensor *y = s->node.y;
     const void *p = s->pre ? s->pre : y->data;
-    if (!s->act) return y->grad;
+    fv_unary_op op;
+    if (!fv__act_op(&op, s->act)) return y->grad;
     if (!s->pre) keep(s, fv__block_take(c, fv__tensor_bytes(y->dtype, fv_len(y))));
     if (!s->pre || !fv_need(c, k->unary_bwd, "unary_bwd", y->dtype)) return NULL;
-    k->unary_bwd(fv_ctx_stream(c), unary_of[s->act], (fv_sink){s->pre, y->dtype, false}, y->grad, p, y->data, fv_len(y), 0, 0);
+    k->unary_bwd(fv_ctx_stream(c), op, (fv_sink){s->pre, y->dtype, false}, y->grad, p, y->data, fv_len(y), 0, 0);
     return s->pre;
 }
 
@@ -38,20 +44,17 @@ static void backward(fv_ctx *c, fv_node *node)
     const void *dp = grad_before_act(c, k, s);
     if (!dp) return;
 
-    fv_stream *st = fv_ctx_stream(c);
     int64_t rows = fv_rows(x), cols = fv_cols(x), n = fv_cols(node->y);
-    fv_sink dx = fv_grad(c, x), dw = fv_grad(c, w);
-    if (dx.data)
-        k->gemm(st, &(fv_gemm){.m = rows, .n = cols, .k = n, .batch = 1, .a = dp, .b = w->data, .c = dx.data, .lda = n,
-                               .ldb = s->kn ? n : cols, .ldc = cols, .tb = s->kn, .bt = w->dtype, .ct = dx.dtype, .add = dx.add});
-    if (dw.data && s->kn)
-        k->gemm(st, &(fv_gemm){.m = cols, .n = n, .k = rows, .batch = 1, .a = x->data, .b = dp, .c = dw.data, .lda = cols,
-                               .ldb = n, .ldc = n, .ta = true, .bt = x->dtype, .ct = dw.dtype, .add = dw.add});
-    else if (dw.data)
-        k->gemm(st, &(fv_gemm){.m = n, .n = cols, .k = rows, .batch = 1, .a = dp, .b = x->data, .c = dw.data, .lda = n,
-                               .ldb = cols, .ldc = cols, .ta = true, .bt = x->dtype, .ct = dw.dtype, .add = dw.add});
-    fv_sink db = bias ? fv_grad(c, bias) : (fv_sink){0};
-    if (db.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, db, dp, rows, n);
+    fv_factor p = {dp, false, 0}, turned_p = {dp, true, 0}, of_w = {w->data, s->kn, 0};
+    fv_factor of_x = {x->data, false, 0}, turned_x = {x->data, true, 0};
+    fv_sink dx = fv_grad(c, x), dw = fv_grad(c, w), dbias = fv_grad(c, bias);
+    fv_gemm by_x = fv__product(dx, p, of_w, rows, cols, n, x->dtype);
+    fv_gemm by_w = s->kn ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
+                         : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
+    fv_stream *st = fv_ctx_stream(c);
+    if (dx.data) k->gemm(st, &by_x);
+    if (dw.data) k->gemm(st, &by_w);
+    if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n);
 }
 
 /* A packed weight has a dtype of its own and is always described as (N,K). */
@@ -71,7 +74,8 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
 {
     kn = kn && !(w && w->packed);
     if (!x || !w || !fit(c, x, w, bias, kn)) return NULL;
-    if ((unsigned)act >= sizeof unary_of / sizeof *unary_of) return fv_raise(c, FV_EARG, "linear: no activation %d", (int)act);
+    fv_unary_op op;
+    if (act && !fv__act_op(&op, act)) return fv_raise(c, FV_EARG, "linear: no activation %d", (int)act);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->gemm, "gemm", x->dtype)) return NULL;
 
@@ -90,9 +94,12 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
         if (needs_pre(act)) keep(s, fv_scratch(c, y->dtype, fv_len(y)));
     }
     if (fv__failed(c)) return NULL;
-    fv_gemm g = {.m = fv_rows(x), .n = n, .k = fv_cols(x), .batch = 1, .a = x->data, .b = w->data, .c = y->data,
-                 .lda = fv_cols(x), .ldb = kn ? n : fv_cols(x), .ldc = n, .tb = !kn, .bt = w->dtype, .ct = y->dtype,
-                 .packed = w->packed, .bias = bias ? bias->data : NULL, .act = act, .pre = s ? s->pre : NULL};
+    fv_factor of_x = {x->data, false, 0}, of_w = {w->data, !kn, 0};
+    fv_gemm g = fv__product(fv__out(y), of_x, of_w, fv_rows(x), n, fv_cols(x), w->dtype);
+    g.packed = w->packed;
+    g.bias = bias ? bias->data : NULL;
+    g.act = act;
+    g.pre = s ? s->pre : NULL;
     k->gemm(fv_ctx_stream(c), &g);
     return y;
 }

@@ -1,7 +1,10 @@
 /* masked_fill.c - y = mask ? x : value. */
 #include "ops/walk.h"
 
-typedef struct { fv_node node; fv_walk walk; } masked_fill;
+typedef struct {
+    fv_node node;
+    fv_walk walk;
+} masked_fill;
 
 /* dx = mask ? dy : 0 */
 static void backward(fv_ctx *c, fv_node *n)

@@ -1,65 +1,67 @@
 /* matmul.c - y = alpha * a b for each pair of a batch, either factor stored transposed. */
-#include "fovea/op.h"
+#include "ops/product.h"
+#include "ops/walk.h"
 
-typedef struct { fv_node node; fv_gemm gemm; } matmul;
+typedef struct {
+    fv_node node;
+    fv_gemm gemm;
+} matmul;
 
-/* One factor's gradient is again a product: of dy (m,n) and the other factor, with the flags turned around. */
-typedef struct { const void *a, *b; bool ta, tb; int64_t m, n, k, lda, ldb, stride_a, stride_b; } product;
-
-static void deliver(fv_ctx *c, const fv_kernels *k, const fv_gemm *f, fv_sink g, int64_t stride_g, product p)
+/* One factor's gradient is again a product, for each of the batch.  A factor that served all collects from all. */
+static void deliver(fv_ctx *c, const fv_kernels *k, const fv_gemm *y, fv_gemm d, int64_t stride)
 {
-    fv_gemm d = {.m = p.m, .n = p.n, .k = p.k, .batch = f->batch, .a = p.a, .b = p.b, .c = g.data, .lda = p.lda, .ldb = p.ldb,
-                 .ldc = p.n, .stride_a = p.stride_a, .stride_b = p.stride_b, .stride_c = stride_g, .ta = p.ta, .tb = p.tb,
-                 .bt = k->dtype, .ct = g.dtype, .add = g.add, .alpha = f->alpha};
-    if (!g.data) return;
-    if (stride_g || f->batch == 1) {
-        k->gemm(fv_ctx_stream(c), &d);
-        return;
-    }
     size_t size = fv_dtype_size(k->dtype);
-    d.batch = 1;
-    for (int64_t i = 0; i < f->batch; i++) { /* a factor that served all collects from all */
-        k->gemm(fv_ctx_stream(c), &d);
-        d.a = (const char *)d.a + (size_t)p.stride_a * size;
-        d.b = (const char *)d.b + (size_t)p.stride_b * size;
+    bool shared = !stride && y->batch > 1;
+    d.alpha = y->alpha;
+    d.batch = shared ? 1 : y->batch;
+    d.stride_c = stride;
+    k->gemm(fv_ctx_stream(c), &d);
+    for (int64_t i = 1; shared && i < y->batch; i++) {
+        d.a = (const char *)d.a + (size_t)d.stride_a * size;
+        d.b = (const char *)d.b + (size_t)d.stride_b * size;
         d.add = true;
+        k->gemm(fv_ctx_stream(c), &d);
     }
 }
 
-/* y = A B:  dA = dy B',  dB = A' dy;  where a factor is stored transposed so is its gradient. */
+/* y = A B:  dA = dy B',  dB = A' dy;  where a factor is stored transposed so is its gradient: dA' = B dy',  dB' = dy' A */
 static void backward(fv_ctx *c, fv_node *node)
 {
-    const fv_gemm *f = &((matmul *)node)->gemm;
+    const fv_gemm *y = &((matmul *)node)->gemm;
     fv_tensor *a = node->in[0], *b = node->in[1];
-    const fv_kernels *k = fv_kernels_of(c, a->dtype);
-    if (!fv_need(c, k && k->gemm, "gemm", a->dtype)) return;
-    const void *dy = node->y->grad;
-    int64_t m = f->m, n = f->n, kk = f->k, sy = f->stride_c;
+    fv_dtype t = a->dtype;
+    const fv_kernels *k = fv_kernels_of(c, t);
+    if (!fv_need(c, k && k->gemm, "gemm", t)) return;
 
-    product da = !f->ta ? (product){dy, b->data, false, !f->tb, m, kk, n, n, f->ldb, sy, f->stride_b}
-                        : (product){b->data, dy, f->tb, true, kk, m, n, f->ldb, n, f->stride_b, sy};
-    deliver(c, k, f, fv_grad(c, a), f->stride_a, da);
-    product db = !f->tb ? (product){a->data, dy, !f->ta, false, kk, n, m, f->lda, n, f->stride_a, sy}
-                        : (product){dy, a->data, true, f->ta, n, kk, m, n, f->lda, sy, f->stride_a};
-    deliver(c, k, f, fv_grad(c, b), f->stride_b, db);
+    const void *dy = node->y->grad;
+    fv_factor of_y = {dy, false, y->stride_c}, turned_y = {dy, true, y->stride_c};
+    fv_factor of_a = {a->data, y->ta, y->stride_a}, turned_a = {a->data, !y->ta, y->stride_a};
+    fv_factor of_b = {b->data, y->tb, y->stride_b}, turned_b = {b->data, !y->tb, y->stride_b};
+    fv_sink da = fv_grad(c, a);
+    if (da.data && !y->ta) deliver(c, k, y, fv__product(da, of_y, turned_b, y->m, y->k, y->n, t), y->stride_a);
+    if (da.data && y->ta) deliver(c, k, y, fv__product(da, of_b, turned_y, y->k, y->m, y->n, t), y->stride_a);
+    fv_sink db = fv_grad(c, b);
+    if (db.data && !y->tb) deliver(c, k, y, fv__product(db, turned_a, of_y, y->k, y->n, y->m, t), y->stride_b);
+    if (db.data && y->tb) deliver(c, k, y, fv__product(db, turned_y, of_a, y->n, y->k, y->m, t), y->stride_b);
 }
 
-/* The sizes of a product, or false: the inner lengths and the leading axes must agree, or b has no leading axes. */
+/* The product, still without its output; false unless the inner lengths and the leading axes agree, or b has none. */
 static bool fit(fv_gemm *g, const fv_tensor *a, const fv_tensor *b, fv_mm opt)
 {
     int na = a->shape.n, nb = b->shape.n;
     if (na < 2 || nb < 2 || (nb > 2 && nb != na)) return false;
     const int64_t *da = a->shape.d + na - 2, *db = b->shape.d + nb - 2;
-    *g = (fv_gemm){.m = da[opt.ta], .k = da[!opt.ta], .n = db[!opt.tb], .batch = 1, .lda = da[1], .ldb = db[1],
-                   .ldc = db[!opt.tb], .ta = opt.ta, .tb = opt.tb, .bt = b->dtype, .ct = a->dtype, .alpha = opt.alpha};
+    int64_t m = da[opt.ta], n = db[!opt.tb], k = da[!opt.ta], batch = 1;
     for (int i = 0; i < na - 2; i++) {
         if (nb > 2 && a->shape.d[i] != b->shape.d[i]) return false;
-        g->batch *= a->shape.d[i];
+        batch *= a->shape.d[i];
     }
-    g->stride_a = g->m * g->k;
-    g->stride_b = nb > 2 ? g->n * g->k : 0;
-    g->stride_c = g->m * g->n;
-    return db[opt.tb] == g->k;
+    fv_factor left = {a->data, opt.ta, m * k}, right = {b->data, opt.tb, nb > 2 ? n * k : 0};
+    *g = fv__product((fv_sink){.dtype = a->dtype}, left, right, m, n, k, b->dtype);
+    g->alpha = opt.alpha;
+    g->batch = batch;
+    g->stride_c = m * n;
+    return db[opt.tb] == k;
 }
 
 fv_tensor *fv_matmul(fv_ctx *c, fv_tensor *a, fv_tensor *b, fv_mm opt)
@@ -77,12 +79,12 @@ fv_tensor *fv_matmul(fv_ctx *c, fv_tensor *a, fv_tensor *b, fv_mm opt)
     shape.d[shape.n - 1] = g.n;
     fv_tensor *y = fv_new(c, a->dtype, shape);
     if (!y) return NULL;
+    g.c = y->data;
     if (!g.stride_b && !g.ta) { /* one b for all rows of all a: a single tall product */
         g.m *= g.batch;
         g.batch = 1;
         g.stride_a = g.stride_c = 0;
     }
-    g.a = a->data, g.b = b->data, g.c = y->data;
     k->gemm(fv_ctx_stream(c), &g);
 
     matmul *s = fv_record(c, sizeof *s, backward, y, a, b);

@@ -1,7 +1,10 @@
 /* permute.c - permute, transpose and expand: one copy with other strides. */
 #include "ops/walk.h"
 
-typedef struct { fv_node node; fv_walk walk; } strided;
+typedef struct {
+    fv_node node;
+    fv_walk walk;
+} strided;
 
 static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_shape shape, fv_walk w, void (*backward)(fv_ctx *, fv_node *))
 {

@@ -2,7 +2,12 @@
 #include "core/core.h"
 #include "ops/walk.h"
 
-typedef struct { fv_node node; fv_reduce_op op; fv_axes axes; int32_t *arg; } reduce;
+typedef struct {
+    fv_node node;
+    fv_reduce_op op;
+    fv_axes axes;
+    int32_t *arg;
+} reduce;
 
 /* dx = dy (sum), dy / n (mean), dy at the place of the largest and 0 elsewhere (max) */
 static void backward(fv_ctx *c, fv_node *n)

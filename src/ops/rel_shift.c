@@ -6,7 +6,9 @@
 #include "core/core.h"
 #include "ops/walk.h"
 
-typedef struct { int64_t lead, T, L, wide; } sizes;
+typedef struct {
+    int64_t lead, T, L, wide;
+} sizes;
 
 static sizes sizes_of(const fv_tensor *x)
 {

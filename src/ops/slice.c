@@ -2,7 +2,9 @@
 #include "ops/walk.h"
 
 /* A run begins at place `at` of an axis of n places. */
-typedef struct { int64_t n, at; } run;
+typedef struct {
+    int64_t n, at;
+} run;
 
 static void *skip(const void *p, int64_t n, fv_dtype t) { return (char *)(uintptr_t)p + (size_t)n * fv_dtype_size(t); }
 
@@ -32,7 +34,11 @@ static fv_tensor *resized(fv_ctx *c, const fv_tensor *x, int axis, int64_t n)
 
 /* ---- slice and pad: x is the larger, or y is ---- */
 
-typedef struct { fv_node node; fv_axes axes; int64_t at, len; } part; /* axes of x; at: where the smaller begins; len: of y */
+typedef struct {
+    fv_node node;
+    fv_axes axes;
+    int64_t at, len;
+} part; /* axes of x; at: where the smaller begins; len: of y */
 
 /* y = x[at .. at + n):  dx = dy there, and 0 around it */
 static void slice_backward(fv_ctx *c, fv_node *n)
@@ -122,7 +128,10 @@ fv_tensor *fv_pad(fv_ctx *c, fv_tensor *x, int axis, int64_t before, int64_t aft
 
 /* ---- concat ---- */
 
-typedef struct { fv_node node; int axis; } concat;
+typedef struct {
+    fv_node node;
+    int axis;
+} concat;
 
 /* each dx is its run of dy */
 static void concat_backward(fv_ctx *c, fv_node *n)
@@ -179,7 +188,11 @@ fv_tensor *fv_concat(fv_ctx *c, fv_tensor *const *x, int n, int axis)
 
 /* ---- roll ---- */
 
-typedef struct { fv_node node; fv_axes axes; int64_t by; } roll;
+typedef struct {
+    fv_node node;
+    fv_axes axes;
+    int64_t by;
+} roll;
 
 /* y[(i + by) mod n] (+)= x[i], 0 <= by <= n, in two runs */
 static void turn(fv_ctx *c, const fv_kernels *k, fv_sink y, const void *x, fv_axes a, int64_t by)

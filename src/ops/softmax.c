@@ -1,7 +1,10 @@
 /* softmax.c - y = exp(x) / sum exp(x) over the last axis, or its logarithm. */
 #include "fovea/op.h"
 
-typedef struct { fv_node node; bool log; } softmax;
+typedef struct {
+    fv_node node;
+    bool log;
+} softmax;
 
 /* dx = y (dy - sum dy y), or for the logarithm dx = dy - exp(y) sum dy */
 static void backward(fv_ctx *c, fv_node *n)

@@ -1,7 +1,10 @@
 /* topk.c - the k largest of each row, largest first, and where they stood. */
 #include "fovea/op.h"
 
-typedef struct { fv_node node; const int32_t *index; } topk;
+typedef struct {
+    fv_node node;
+    const int32_t *index;
+} topk;
 
 /* dx = dy at the places that were taken, 0 elsewhere */
 static void backward(fv_ctx *c, fv_node *n)

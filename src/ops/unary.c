@@ -1,7 +1,11 @@
 /* unary.c - y = f(x), element by element: activations, roots, logarithms, and by * x + plus. */
-#include "fovea/op.h"
+#include "ops/act.h"
 
-typedef struct { fv_node node; fv_unary_op op; float p0, p1; } unary;
+typedef struct {
+    fv_node node;
+    fv_unary_op op;
+    float p0, p1;
+} unary;
 
 /* dx = f'(x) dy; each f' is written in x or in y, whichever is cheaper */
 static void backward(fv_ctx *c, fv_node *n)
@@ -53,9 +57,8 @@ fv_tensor *fv_clamp(fv_ctx *c, fv_tensor *x, float low, float high)
 
 fv_tensor *fv_activate(fv_ctx *c, fv_tensor *x, fv_act act)
 {
-    static const fv_unary_op op[] = {[FV_RELU] = FV_U_RELU, [FV_GELU] = FV_U_GELU, [FV_GELU_TANH] = FV_U_GELU_TANH,
-                                     [FV_SILU] = FV_U_SILU, [FV_TANH] = FV_U_TANH, [FV_SIGMOID] = FV_U_SIGMOID};
+    fv_unary_op op;
     if (act == FV_ACT_NONE) return x;
-    if ((unsigned)act >= sizeof op / sizeof *op) return fv_raise(c, FV_EARG, "activate: no activation %d", (int)act);
-    return apply(c, "activate", op[act], x, 0, 0);
+    if (!fv__act_op(&op, act)) return fv_raise(c, FV_EARG, "activate: no activation %d", (int)act);
+    return apply(c, "activate", op, x, 0, 0);
 }

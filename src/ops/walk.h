@@ -10,7 +10,9 @@
 int fv__axis(fv_ctx *c, const char *op, const fv_tensor *x, int axis);
 
 /* Row-major x seen from one axis: element (o, i, r) lies at (o * n + i) * inner + r. */
-typedef struct fv_axes { int64_t outer, n, inner; } fv_axes;
+typedef struct fv_axes {
+    int64_t outer, n, inner;
+} fv_axes;
 fv_axes fv__axes(fv_shape s, int axis);
 
 fv_shape fv__without(fv_shape s, int axis);

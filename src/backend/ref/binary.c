@@ -19,7 +19,8 @@ static acc value(fv_binary_op op, acc a, acc b)
 static acc slope_a(fv_binary_op op, acc a, acc b)
 {
     switch (op) {
-    case FV_B_ADD: case FV_B_SUB: return 1;
+    case FV_B_ADD:
+    case FV_B_SUB: return 1;
     case FV_B_MUL: return b;
     case FV_B_DIV: return 1 / b;
     case FV_B_MAX: return a > b ? 1 : a < b ? 0 : (acc)0.5;

@@ -1,0 +1,29 @@
+/* product.h - an fv_gemm of matrices without gaps, which is all that ops have. */
+#ifndef FV_PRODUCT_H
+#define FV_PRODUCT_H
+
+#include "fovea/op.h"
+
+/* One factor: its memory, whether it is stored transposed, and the elements from one of a batch to the next. */
+typedef struct fv_factor {
+    const void *data;
+    bool t;
+    int64_t stride;
+} fv_factor;
+
+/* to (m,n) (+)= a (m,k) b (k,n) in the arithmetic of dtype; for one pair, until batch and stride_c are set. */
+static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t m, int64_t n, int64_t k, fv_dtype dtype)
+{
+    fv_gemm g = {.m = m, .n = n, .k = k, .batch = 1, .a = a.data, .b = b.data, .c = to.data, .ta = a.t, .tb = b.t};
+    g.lda = a.t ? m : k;
+    g.ldb = b.t ? k : n;
+    g.ldc = n;
+    g.stride_a = a.stride;
+    g.stride_b = b.stride;
+    g.bt = dtype;
+    g.ct = to.dtype;
+    g.add = to.add;
+    return g;
+}
+
+#endif

@@ -1,0 +1,140 @@
+/* test_ops_matmul.c - products: matmul with every flag and batch, linear with every activation, packed weights. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "optable.h"
+
+static fv_tensor *nn(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){0}); }
+static fv_tensor *tn(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){.ta = true}); }
+static fv_tensor *nt(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){.tb = true}); }
+static fv_tensor *tt(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){.ta = true, .tb = true}); }
+static fv_tensor *scaled(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){.alpha = 0.375f}); }
+static fv_tensor *gram(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[0], (fv_mm){.tb = true}); }
+
+static fv_tensor *linear(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_ACT_NONE); }
+static fv_tensor *linear_kn(fv_ctx *c, fv_tensor *const *x) { return fv_linear_kn(c, x[0], x[1], x[2], FV_ACT_NONE); }
+static fv_tensor *plain(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], NULL, FV_ACT_NONE); }
+static fv_tensor *relu(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_RELU); }
+static fv_tensor *gelu(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_GELU); }
+static fv_tensor *gelu_tanh(fv_ctx *c, fv_tensor *const *x) { return fv_linear_kn(c, x[0], x[1], x[2], FV_GELU_TANH); }
+static fv_tensor *silu(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_SILU); }
+static fv_tensor *tanh_(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_TANH); }
+static fv_tensor *sigmoid(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_SIGMOID); }
+
+static fv_tensor *packed(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_linear(c, x[0], fv_pack(c, x[1], x[1] ? x[1]->dtype : FV_F32, false), NULL, FV_ACT_NONE);
+}
+
+/* ---- what they should give ---- */
+
+typedef struct {
+    int64_t batch, m, n, k, shared;
+    bool ta, tb;
+} sizes;
+
+static void product(double *y, const double *a, const double *b, sizes s)
+{
+    for (int64_t g = 0; g < s.batch; g++)
+        for (int64_t i = 0; i < s.m; i++)
+            for (int64_t j = 0; j < s.n; j++) {
+                double sum = 0;
+                for (int64_t l = 0; l < s.k; l++)
+                    sum += a[g * s.m * s.k + (s.ta ? l * s.m + i : i * s.k + l)] *
+                           b[(s.shared ? 0 : g) * s.n * s.k + (s.tb ? j * s.k + l : l * s.n + j)];
+                y[(g * s.m + i) * s.n + j] = sum;
+            }
+}
+
+static void want_matmul(const op_case *k, double *y, const double *const *in)
+{
+    fv_shape a = k->in[0].shape, b = k->in[1].shape;
+    sizes s = {.batch = 1, .ta = k->build == tn || k->build == tt, .tb = k->build == nt || k->build == tt, .shared = b.n < a.n};
+    for (int i = 0; i < a.n - 2; i++) s.batch *= a.d[i];
+    s.m = a.d[a.n - 2 + s.ta];
+    s.k = a.d[a.n - 1 - s.ta];
+    s.n = b.d[b.n - 1 - s.tb];
+    product(y, in[0], in[1], s);
+}
+
+static void want_linear(const op_case *k, double *y, const double *const *in)
+{
+    bool kn = k->build == linear_kn || k->build == gelu_tanh;
+    const int64_t *w = k->in[1].shape.d;
+    sizes s = {.batch = 1, .m = fv_shape_len(k->in[0].shape) / w[!kn], .n = w[kn], .k = w[!kn], .tb = !kn};
+    product(y, in[0], in[1], s);
+    for (int64_t i = 0; i < s.m * s.n; i++) {
+        double p = y[i] + (in[2] ? in[2][i % s.n] : 0);
+        y[i] = k->build == relu        ? fmax(p, 0)
+               : k->build == gelu      ? 0.5 * p * erfc(-p / sqrt(2))
+               : k->build == gelu_tanh ? 0.5 * p * (1 + tanh(sqrt(2 / M_PI) * (p + 0.044715 * p * p * p)))
+               : k->build == silu      ? p / (1 + exp(-p))
+               : k->build == tanh_     ? tanh(p)
+               : k->build == sigmoid   ? 1 / (1 + exp(-p))
+                                       : p;
+    }
+}
+
+/* clang-format off */
+#define LAYER {FV_SHAPE(3, 4, 7)}, {FV_SHAPE(5, 7)}, {FV_SHAPE(5), .optional = true}
+#define LAYER_KN {FV_SHAPE(3, 4, 7)}, {FV_SHAPE(7, 5)}, {FV_SHAPE(5), .optional = true}
+#define BAD_LAYER FV_SHAPE(3, 4, 6), FV_SHAPE(5, 7)
+
+static const op_case cases[] = {
+    {.name = "matmul", .build = nn, .in = {{FV_SHAPE(5, 7)}, {FV_SHAPE(7, 3)}}, .want = want_matmul, .flags = OP_BY_ROW,
+     .bad = {FV_SHAPE(5, 7), FV_SHAPE(3, 7)}},
+    {.name = "matmul, a transposed", .build = tn, .in = {{FV_SHAPE(7, 5)}, {FV_SHAPE(7, 3)}}, .want = want_matmul,
+     .bad = {FV_SHAPE(5, 7), FV_SHAPE(7, 3)}},
+    {.name = "matmul, b transposed", .build = nt, .in = {{FV_SHAPE(5, 7)}, {FV_SHAPE(3, 7)}}, .want = want_matmul,
+     .flags = OP_BY_ROW, .bad = {FV_SHAPE(5, 7), FV_SHAPE(7, 3)}},
+    {.name = "matmul, both transposed", .build = tt, .in = {{FV_SHAPE(7, 5)}, {FV_SHAPE(3, 7)}}, .want = want_matmul,
+     .bad = {FV_SHAPE(7), FV_SHAPE(3, 7)}},
+    {.name = "matmul, scaled", .build = scaled, .in = {{FV_SHAPE(5, 7)}, {FV_SHAPE(7, 3)}}, .flags = OP_BY_ROW},
+    {.name = "matmul with itself", .build = gram, .in = {{FV_SHAPE(2, 5, 7)}}, .flags = OP_BY_ROW},
+    {.name = "matmul, batched", .build = nn, .in = {{FV_SHAPE(2, 3, 4, 7)}, {FV_SHAPE(2, 3, 7, 5)}}, .want = want_matmul,
+     .bad = {FV_SHAPE(2, 3, 4, 7), FV_SHAPE(3, 2, 7, 5)}},
+    {.name = "matmul, batched, a transposed", .build = tn, .in = {{FV_SHAPE(3, 7, 4)}, {FV_SHAPE(3, 7, 5)}}, .want = want_matmul},
+    {.name = "matmul, batched, b transposed", .build = nt, .in = {{FV_SHAPE(3, 4, 7)}, {FV_SHAPE(3, 5, 7)}}, .want = want_matmul},
+    {.name = "matmul, batched, both transposed", .build = tt, .in = {{FV_SHAPE(3, 7, 4)}, {FV_SHAPE(3, 5, 7)}},
+     .want = want_matmul},
+    {.name = "matmul, one b for all", .build = nn, .in = {{FV_SHAPE(2, 3, 4, 7)}, {FV_SHAPE(7, 5)}}, .want = want_matmul,
+     .flags = OP_BY_ROW, .bad = {FV_SHAPE(2, 3, 4, 7), FV_SHAPE(3, 7, 5)}},
+    {.name = "matmul, one b for all, a transposed", .build = tn, .in = {{FV_SHAPE(4, 7, 3)}, {FV_SHAPE(7, 5)}},
+     .want = want_matmul, .flags = OP_BY_ROW},
+    {.name = "matmul, one b for all, both transposed", .build = tt, .in = {{FV_SHAPE(4, 7, 3)}, {FV_SHAPE(5, 7)}},
+     .want = want_matmul, .flags = OP_BY_ROW},
+    {.name = "matmul, large", .build = nt, .in = {{FV_SHAPE(129, 300)}, {FV_SHAPE(67, 300)}}, .want = want_matmul,
+     .flags = OP_BY_ROW},
+    {.name = "matmul, deep", .build = tn, .in = {{FV_SHAPE(700, 33)}, {FV_SHAPE(700, 65)}}, .want = want_matmul},
+
+    {.name = "linear", .build = linear, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW, .bad = {BAD_LAYER}},
+    {.name = "linear_kn", .build = linear_kn, .in = {LAYER_KN}, .want = want_linear, .flags = OP_BY_ROW,
+     .bad = {FV_SHAPE(3, 4, 7), FV_SHAPE(7, 6), FV_SHAPE(5)}},
+    {.name = "linear without bias", .build = plain, .in = {{FV_SHAPE(3, 7)}, {FV_SHAPE(5, 7)}}, .want = want_linear,
+     .flags = OP_BY_ROW, .bad = {{0}, FV_SHAPE(5)}},
+    {.name = "linear of one row", .build = linear, .in = {{FV_SHAPE(7)}, {FV_SHAPE(5, 7)}, {FV_SHAPE(5), .optional = true}},
+     .want = want_linear},
+    {.name = "linear, frozen weight", .build = gelu,
+     .in = {{FV_SHAPE(3, 7)}, {FV_SHAPE(5, 7), .fixed = true}, {FV_SHAPE(5), .optional = true}}, .want = want_linear,
+     .flags = OP_BY_ROW},
+    {.name = "linear and relu", .build = relu, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW, .bad = {BAD_LAYER}},
+    {.name = "linear and gelu", .build = gelu, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW, .bad = {BAD_LAYER}},
+    {.name = "linear_kn and gelu_tanh", .build = gelu_tanh, .in = {LAYER_KN}, .want = want_linear, .flags = OP_BY_ROW},
+    {.name = "linear and silu", .build = silu, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},
+    {.name = "linear and tanh", .build = tanh_, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},
+    {.name = "linear and sigmoid", .build = sigmoid, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},
+    {.name = "linear and gelu, large", .build = gelu,
+     .in = {{FV_SHAPE(130, 270)}, {FV_SHAPE(97, 270)}, {FV_SHAPE(97), .optional = true}}, .want = want_linear,
+     .flags = OP_BY_ROW},
+    {.name = "linear, packed weight", .build = packed, .in = {{FV_SHAPE(6, 70)}, {FV_SHAPE(37, 70)}}, .want = want_linear,
+     .flags = OP_NO_GRAD | OP_BY_ROW | OP_NOT_F64 | OP_NOT_F16},
+};
+/* clang-format on */
+
+int main(void) { return op_table_run("matmul", cases, sizeof cases / sizeof *cases); }
