@@ -62,7 +62,7 @@ void fv__c_numbers_end(locale_t before);
 
 /* The shortest decimal that reads back as the same double (as the same float, when it is one). */
 typedef struct fv_digits {
-    char s[32];
+    char s[40];
 } fv_digits;
 fv_digits fv__digits(double x, bool single);
 

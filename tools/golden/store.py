@@ -67,7 +67,7 @@ tensors["scalar"] = torch.tensor(2.5)
 tensors["empty"] = torch.zeros(0, 4)
 tensors["f8_e4m3fnuz"] = numbers[:4].to(torch.float8_e4m3fnuz)
 tensors["c64"] = torch.zeros(2, dtype=torch.complex64)
-save_file(tensors, os.path.join(out, "all.safetensors"), metadata={"format": "pt", "made by": "store.py \u00e9 \"quoted\""})
+save_file(tensors, os.path.join(out, "all.safetensors"), metadata={"made by": "store.py \u00e9 \"quoted\""})
 
 # Two shards with their index.
 shards = {"model-00001-of-00002.safetensors": {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.ones(2)},
@@ -80,5 +80,12 @@ for file, content in shards.items():
 with open(os.path.join(out, "sharded", "model.safetensors.index.json"), "w", encoding="utf-8") as file:
     json.dump({"metadata": {"total_size": 38}, "weight_map": weight_map}, file, indent=2, sort_keys=True)
     file.write("\n")
+
+# What our writer must write, byte for byte.
+written = {"model.embed": torch.arange(6, dtype=torch.float32).reshape(2, 3), "a.half": torch.tensor([1.5, -2.0, 0.25], dtype=torch.float16),
+           "b.brain": torch.tensor([[1.0], [-3.0]], dtype=torch.bfloat16), "ids": torch.tensor([1, -2, 3], dtype=torch.int32),
+           "mask": torch.tensor([1, 0, 1, 1, 0], dtype=torch.uint8), "double": torch.tensor(0.1, dtype=torch.float64),
+           "z.empty": torch.zeros(0, 2), "a.full": torch.full((3,), 7.0)}
+save_file(written, os.path.join(out, "written.safetensors"), metadata={"format": "pt"})
 
 print("numpy", np.__version__, "safetensors", safetensors.__version__, "torch", torch.__version__, "python", sys.version.split()[0])

@@ -1,0 +1,321 @@
+/* test_store_config.c - JSON documents, field tables and model directories. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/store.h"
+#include "helper_memfs.h"
+
+typedef struct net {
+    int n_layer;
+    int64_t n_embd;
+    float dropout;
+    double eps;
+    bool tied;
+    char name[8];
+    int act;
+} net;
+
+static const char *const acts[] = {"relu", "gelu", NULL};
+
+static const fv_field table[] = {
+    FV_INT(net, n_layer, 1, 12, 96, "number of blocks"),
+    FV_INT_KEY("hidden_size", net, n_embd, 1, 768, 1 << 16, "model width"),
+    FV_FLOAT(net, dropout, 0, 0.1f, 1, "share of activations dropped"),
+    FV_FLOAT(net, eps, 0, 1e-12, 1, "added to the variance"),
+    FV_BOOL(net, tied, true, "output embeddings are the input's"),
+    FV_TEXT(net, name, "base", "what to call it"),
+    FV_CHOICE(net, act, 1, acts, "activation"),
+    {0},
+};
+
+static const fv_key_rule mine[] = {{"use_cache", NULL}, {"is_decoder", "false"}, {"scaling", "{\"type\": \"none\"}"}, {0}};
+static const fv_key_rule *const rules[] = {mine, NULL};
+
+static fv_status read_net(net *n, const char *text, fv_err *e)
+{
+    fv_json *j;
+    fv_status st = fv_json_parse(&j, NULL, text, "config.json", e);
+    if (st) return st;
+    st = fv_fields_read(n, table, j, "", rules, e);
+    fv_json_close(j);
+    return st;
+}
+
+static void fields_are_read(void **state)
+{
+    (void)state;
+    net n;
+    fv_err e = {0};
+    assert_int_equal(read_net(&n, "{}", &e), FV_OK);
+    assert_true(n.n_layer == 12 && n.n_embd == 768 && n.dropout == 0.1f && n.eps == 1e-12 && n.tied && n.act == 1);
+    assert_string_equal(n.name, "base");
+    if (read_net(
+            &n,
+            "{\"n_layer\": 2, \"hidden_size\": 64, \"dropout\": 0, \"eps\": 1e-5, \"tied\": false, \"name\": \"tiny\", \"act\": "
+            "\"relu\", \"use_cache\": [1], \"is_decoder\": false, \"scaling\": {\"type\": \"none\"}, \"anything\": null}",
+            &e))
+        fail_msg("%s", e.text);
+    assert_true(n.n_layer == 2 && n.n_embd == 64 && n.dropout == 0 && n.eps == 1e-5 && !n.tied && n.act == 0);
+    assert_string_equal(n.name, "tiny");
+    assert_int_equal(read_net(&n, "{\"n_layer\": null}", &e), FV_OK);
+    assert_int_equal(n.n_layer, 12);
+}
+
+static void every_problem_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"{\"n_layer\": 0}", "config.json: n_layer: expected an integer from 1 to 96, found 0"},
+        {"{\"n_layer\": 2.0}", "config.json: n_layer: expected an integer from 1 to 96, found 2.0"},
+        {"{\"n_layer\": \"2\"}", "config.json: n_layer: expected an integer from 1 to 96, found \"2\""},
+        {"{\"dropout\": 1.5}", "config.json: dropout: expected a number from 0 to 1, found 1.5"},
+        {"{\"tied\": 1}", "config.json: tied: expected true or false, found 1"},
+        {"{\"name\": \"much too long\"}", "config.json: name: expected a text of at most 7 bytes, found \"much too long\""},
+        {"{\"act\": \"swish\"}", "config.json: act: expected one of relu, gelu, found \"swish\""},
+        {"{\"n_layers\": 3}", "config.json: n_layers: 3 is not implemented (the nearest key that is: n_layer)"},
+        {"{\"is_decoder\": true}", "config.json: is_decoder: true is not implemented"},
+        {"{\"scaling\": {\"type\": \"yarn\"}}", "config.json: scaling: {\"type\": \"yarn\"} is not implemented"},
+        {"{\"tied\": 1, \"n_layer\": 0}",
+         "config.json: tied: expected true or false, found 1; n_layer: expected an integer from 1 to 96, found 0"},
+        {"{\"n_layer\": 1, \"n_layer\": 2}", "config.json: line 1: duplicate object key"},
+        {"[]", "config.json: not a JSON object"},
+        {"{\"a\": }", "config.json: byte 6: a malformed number"},
+        {"{\"a\": 1e999}", "config.json: line 1: real number overflow"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        net n;
+        fv_err e = {0};
+        assert_int_equal(read_net(&n, cases[i].text, &e), FV_EFORMAT);
+        if (strncmp(e.text, cases[i].message, strlen(cases[i].message)))
+            fail_msg("%s\nsays:     %s\nexpected: %s", cases[i].text, e.text, cases[i].message);
+    }
+    net n;
+    fv_err e = {0};
+    assert_int_equal(read_net(&n, "{\"q1\":1,\"q2\":1,\"q3\":1,\"q4\":1,\"q5\":1,\"q6\":1,\"q7\":1}", &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "; and 2 more"));
+    char deep[200];
+    memset(deep, '[', sizeof deep);
+    memcpy(deep, "{\"a\":", 5);
+    deep[sizeof deep - 1] = 0;
+    assert_int_equal(read_net(&n, deep, &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "nested too deep"));
+}
+
+static void unknown_keys_survive_being_written(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\n  \"use_cache\": [\n    1,\n    -2.5,\n    \"a\\n\\u0001\u00e9\"\n  ],\n  \"dropout\": 0,\n  \"eps\": 1e-12,\n"
+        "  \"n_layer\": null,\n  \"empty\": {},\n  \"hidden_size\": 64,\n  \"list\": []\n}\n";
+    memfs fs;
+    fv_json *j;
+    net n;
+    memfs_init(&fs);
+    memfs_put(&fs, "config.json", text, sizeof text - 1);
+    fv_env env = {.io = &fs.io};
+    static const fv_key_rule any[] = {{"use_cache", NULL}, {"empty", NULL}, {"list", NULL}, {0}};
+    static const fv_key_rule *const lenient[] = {any, NULL};
+    assert_int_equal(fv_json_open(&j, &env, "config.json", NULL), FV_OK);
+    assert_int_equal(fv_fields_read(&n, table, j, "", lenient, NULL), FV_OK);
+    assert_int_equal(fv_json_save(j, "same.json", NULL), FV_OK);
+    size_t m;
+    const char *same = memfs_get(&fs, "same.json", &m);
+    assert_int_equal(m, sizeof text - 1);
+    assert_memory_equal(same, text, m);
+    n.n_embd = 32;
+    n.dropout = 0.2f;
+    assert_int_equal(fv_fields_write(&n, table, j, NULL), FV_OK);
+    assert_int_equal(fv_json_set(j, "architectures", "[\"Net\"]", NULL), FV_OK);
+    assert_int_equal(fv_json_set(j, "broken", "[", NULL), FV_EARG);
+    assert_int_equal(fv_json_save(j, "new.json", NULL), FV_OK);
+    fv_json_close(j);
+    assert_int_equal(fv_json_open(&j, &env, "new.json", NULL), FV_OK);
+    double x = 0;
+    bool b = false;
+    assert_true(fv_json_number(j, "hidden_size", &x) && x == 32);
+    assert_true(fv_json_number(j, "dropout", &x) && x == 0.2);
+    assert_true(fv_json_number(j, "use_cache.1", &x) && x == -2.5);
+    assert_true(fv_json_bool(j, "tied", &b) && b);
+    assert_false(fv_json_has(j, "n_layer"));
+    assert_string_equal(fv_json_text(j, "architectures.0"), "Net");
+    assert_null(fv_json_text(j, "architectures.1"));
+    assert_int_equal(fv_json_count(j, "use_cache"), 3);
+    assert_int_equal(fv_json_count(j, "dropout"), -1);
+    assert_string_equal(fv_json_key(j, "", 0), "use_cache");
+    assert_null(fv_json_key(j, "", 100));
+    fv_json_close(j);
+    memfs_free(&fs);
+}
+
+static void fields_are_set_from_text(void **state)
+{
+    (void)state;
+    net n;
+    fv_err e;
+    char text[32];
+    fv_fields_default(&n, table);
+    assert_int_equal(fv_fields_set(&n, table, "n_layer", "3", &e), FV_OK);
+    assert_int_equal(fv_fields_set(&n, table, "dropout", "2.5e-1", &e), FV_OK);
+    assert_int_equal(fv_fields_set(&n, table, "tied", "false", &e), FV_OK);
+    assert_int_equal(fv_fields_set(&n, table, "name", "x", &e), FV_OK);
+    assert_int_equal(fv_fields_set(&n, table, "act", "relu", &e), FV_OK);
+    assert_true(n.n_layer == 3 && n.dropout == 0.25f && !n.tied && n.act == 0);
+    static const char *const got[][2] = {{"n_layer", "3"}, {"dropout", "0.25"}, {"tied", "false"},
+                                         {"name", "x"},    {"act", "relu"},     {"eps", "1e-12"}};
+    for (size_t i = 0; i < sizeof got / sizeof *got; i++) {
+        assert_int_equal(fv_fields_get(&n, table, got[i][0], text, sizeof text), (int)strlen(got[i][1]));
+        assert_string_equal(text, got[i][1]);
+    }
+    assert_int_equal(fv_fields_get(&n, table, "none", text, sizeof text), -1);
+    static const char *const bad[][2] = {{"n_layer", ""},       {"n_layer", "3x"},  {"n_layer", "2.5"},
+                                         {"n_layer", "97"},     {"dropout", "nan"}, {"tied", "maybe"},
+                                         {"name", "too long!"}, {"act", "swish"},   {"n_layer", "0x3"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(fv_fields_set(&n, table, bad[i][0], bad[i][1], &e), FV_EARG);
+    assert_string_equal(e.text, "n_layer: expected an integer from 1 to 96, found \"0x3\"");
+    assert_int_equal(fv_fields_set(&n, table, "n_lyer", "3", &e), FV_EARG);
+    assert_string_equal(e.text, "n_lyer: no such key; did you mean n_layer?");
+}
+
+static void gather(void *user, const char *line)
+{
+    strcat(user, line);
+    strcat(user, "\n");
+}
+
+static void help_is_printed(void **state)
+{
+    (void)state;
+    char text[2048] = "";
+    fv_fields_help(table, gather, text);
+    assert_non_null(strstr(text, "n_layer                  number of blocks; an integer from 1 to 96 [12]\n"));
+    assert_non_null(strstr(text, "act                      activation; one of relu, gelu [gelu]\n"));
+    assert_non_null(strstr(text, "dropout                  share of activations dropped; a number from 0 to 1 [0.1]\n"));
+}
+
+/* ---- directories ---- */
+
+static void directories_are_opened(void **state)
+{
+    (void)state;
+    memfs fs;
+    fv_dir *d;
+    fv_st *s;
+    fv_err e = {0};
+    char path[256];
+    memfs_init(&fs);
+    fv_env env = {.io = &fs.io};
+    assert_int_equal(fv_dir_open(&d, &env, "m", &e), FV_EIO);
+    assert_string_equal(e.text, "m: not a directory");
+    memfs_put(&fs, "m/vocab.txt", "", 0);
+    assert_int_equal(fv_dir_open(&d, &env, "m", &e), FV_EIO);
+    assert_non_null(strstr(e.text, "no config.json"));
+    memfs_put(&fs, "m/config.json", "{\"model_type\": \"bert\"}", 22);
+    assert_int_equal(fv_dir_open(&d, &env, "m", &e), FV_OK);
+    assert_string_equal(fv_json_text(fv_dir_config(d), "model_type"), "bert");
+    assert_null(fv_dir_generation(d));
+    assert_true(fv_dir_file(d, "vocab.txt", path, sizeof path));
+    assert_string_equal(path, "m/vocab.txt");
+    assert_false(fv_dir_file(d, "merges.txt", path, sizeof path));
+    assert_false(fv_dir_file(d, "vocab.txt", path, 4));
+    assert_int_equal(fv_dir_weights(d, &s, &e), FV_EIO);
+    memfs_put(&fs, "m/pytorch_model.bin", "", 0);
+    assert_int_equal(fv_dir_weights(d, &s, &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "'model.safetensors', {'format': 'pt'})\""));
+    memfs_put(&fs, "m/model.safetensors", "\2\0\0\0\0\0\0\0{}", 10);
+    assert_int_equal(fv_dir_weights(d, &s, &e), FV_OK);
+    fv_st_close(s);
+    fv_dir_close(d);
+    memfs_put(&fs, "m/generation_config.json", "{\"max_length\": 20", 16);
+    assert_int_equal(fv_dir_open(&d, &env, "m", &e), FV_EFORMAT);
+    memfs_put(&fs, "m/generation_config.json", "{\"max_length\": 20}", 18);
+    assert_int_equal(fv_dir_open(&d, &env, "m", &e), FV_OK);
+    assert_true(fv_json_has(fv_dir_generation(d), "max_length"));
+    fv_dir_close(d);
+    assert_int_equal(fs.opened + fs.maps, 0);
+    memfs_free(&fs);
+}
+
+static uint32_t next(uint32_t *x)
+{
+    *x ^= *x << 13;
+    *x ^= *x >> 17;
+    return *x ^= *x << 5;
+}
+
+static void mutated_configurations_are_survived(void **state)
+{
+    (void)state;
+    static const char good[] =
+        "{\"n_layer\": 2, \"hidden_size\": 64, \"dropout\": 0.5, \"eps\": 1e-5, \"tied\": false, \"name\": \"t\\u00e9\", "
+        "\"act\": \"relu\", \"use_cache\": [1, {\"a\": null}], \"scaling\": {\"type\": \"none\"}}";
+    uint32_t seed = 7;
+    for (int i = 0; i < 20000; i++) {
+        char bad[sizeof good + 8];
+        memcpy(bad, good, sizeof good);
+        for (uint32_t k = next(&seed) % 3 + 1; k; k--) {
+            size_t at = next(&seed) % (sizeof good - 1);
+            bad[at] = next(&seed) % 2 ? "{}[]\",:0123456789-.e\\u "[next(&seed) % 23] : (char)(next(&seed) % 255 + 1);
+        }
+        if (!(next(&seed) % 8)) bad[next(&seed) % (sizeof good - 1)] = 0;
+        net n;
+        fv_err e = {0};
+        fv_status st = read_net(&n, bad, &e);
+        assert_true(!st || e.text[0]);
+        if (!st) assert_true(n.n_layer >= 1 && n.n_layer <= 96 && n.act >= 0 && n.act < 2);
+    }
+}
+
+static void every_failure_is_reported(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 2; kind++)
+        for (int at = 1;; at++) {
+            memfs fs;
+            fv_mem_counter mem;
+            memfs_init(&fs);
+            fv_mem_counter_init(&mem);
+            memfs_put(&fs, "m/config.json", "{\"n_layer\": 0}", 14);
+            memfs_put(&fs, "m/generation_config.json", "{}", 2);
+            fv_env env = {.io = &fs.io, .mem = &mem.mem};
+            if (kind)
+                fs.fail_at = at;
+            else
+                mem.fail_at = (size_t)at;
+            fv_dir *d;
+            net n;
+            fv_err e = {0};
+            fv_status st = fv_dir_open(&d, &env, "m", &e);
+            if (!st) assert_int_equal(fv_fields_read(&n, table, fv_dir_config(d), "", NULL, &e), FV_EFORMAT);
+            if (!st) fv_json_save(fv_dir_config(d), "m/config.json", &e);
+            assert_true(e.text[0]);
+            fv_dir_close(d);
+            bool done = kind ? fs.calls < at : mem.count < (size_t)at;
+            assert_int_equal(mem.live, 0);
+            assert_int_equal(fs.opened + fs.maps, 0);
+            memfs_free(&fs);
+            if (done) break;
+            assert_true(at < 1000);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fields_are_read),
+        cmocka_unit_test(every_problem_is_named),
+        cmocka_unit_test(unknown_keys_survive_being_written),
+        cmocka_unit_test(fields_are_set_from_text),
+        cmocka_unit_test(help_is_printed),
+        cmocka_unit_test(directories_are_opened),
+        cmocka_unit_test(mutated_configurations_are_survived),
+        cmocka_unit_test(every_failure_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
