@@ -60,17 +60,16 @@ def ops():
     with_grads(o, "batchnorm_eval", lambda x, gain, bias: F.batch_norm(x, *still, gain, bias, False, 0.1, 1e-3),
                x=x, gain=f32(3), bias=f32(3))
 
-    layer = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(6, 4, bias=False), eps=1e-6)
-    p = layer.parametrizations.weight
+    # The order of the paper, v first; torch.nn.utils.parametrizations begins with u.
+    layer = torch.nn.utils.spectral_norm(torch.nn.Linear(6, 4, bias=False), eps=1e-6)
     with torch.no_grad():
-        for t in (p.original, p[0]._u, p[0]._v):
+        for t in (layer.weight_orig, layer.weight_u, layer.weight_v):
             t.copy_(t.float().double())
-    store(o, "spectral", w=p.original, u=p[0]._u, v=p[0]._v)
-    layer.train()
-    y = layer.weight
+    store(o, "spectral", w=layer.weight_orig, u=layer.weight_u, v=layer.weight_v)
+    layer(torch.zeros(1, 6))
     dy = f32(4, 6)
-    y.backward(dy)
-    store(o, "spectral", y=y, dy=dy, dw=p.original.grad, u_after=p[0]._u, v_after=p[0]._v)
+    layer.weight.backward(dy)
+    store(o, "spectral", y=layer.weight, dy=dy, dw=layer.weight_orig.grad, u_after=layer.weight_u, v_after=layer.weight_v)
 
     conv = dict(
         conv1d=(F.conv1d, (2, 4, 9), (6, 2, 3), 6, dict(stride=2, padding=1, dilation=2, groups=2)),
