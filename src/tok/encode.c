@@ -1,0 +1,199 @@
+/* encode.c - text to tokens: the stages in their order. */
+#include "work.h"
+
+#define MAX_TEXT (UINT32_MAX / 8) /* so that no stage's growth overflows 32-bit offsets */
+#define CACHE_FROM 2048           /* bytes of text from which a cache pays */
+
+/* ---- the work ---- */
+
+bool fv__no_memory(fv__work *w)
+{
+    fv_fail(&w->err, FV_ENOMEM, "out of memory while encoding");
+    return false;
+}
+
+bool fv__want(fv__work *w, void **p, size_t *cap, size_t n, size_t size)
+{
+    size_t bytes;
+    if (n && n <= *cap / size) return true;
+    if (fv__mul_size(&bytes, n ? n : 1, size) && fv__grow(w->env, p, cap, bytes)) return true;
+    return fv__no_memory(w);
+}
+
+bool fv__add_piece(fv__work *w, size_t a, size_t b)
+{
+    void *p = w->next_pieces;
+    if (a == b) return true;
+    bool ok = fv__want(w, &p, &w->cap_next, w->n_next + 1, sizeof *w->next_pieces);
+    w->next_pieces = p;
+    if (ok) w->next_pieces[w->n_next++] = (fv__piece){(uint32_t)a, (uint32_t)b};
+    return ok;
+}
+
+static bool push(fv__work *w, fv__token token)
+{
+    fv__tokens *k = w->sink;
+    void *v = k->v;
+    bool ok = fv__want(w, &v, &k->cap, k->n + 1, sizeof *k->v);
+    k->v = v;
+    if (ok) k->v[k->n++] = token;
+    return ok;
+}
+
+/* Spaces at the ends of a token, plain or as GPT-2 writes them. */
+static void edges(fv__str s, fv__token *out)
+{
+    uint32_t cp;
+    size_t i = 0, end = s.n;
+    while (i < s.n) {
+        size_t len = (size_t)fv__char_at(&cp, s.s + i);
+        if (cp != 0x120 && !fv__is_space(cp)) break;
+        i += len;
+        out->lead++;
+    }
+    while (end) {
+        size_t at = end - 1;
+        while (at && (s.s[at] & 0xC0) == 0x80) at--;
+        fv__char_at(&cp, s.s + at);
+        if (cp != 0x120 && !fv__is_space(cp)) break;
+        end = at;
+        out->trail++;
+    }
+}
+
+bool fv__emit(fv__work *w, int32_t id, uint32_t a, uint32_t b)
+{
+    fv__token token = {.id = id};
+    if (w->want) {
+        fv__text_span(w->text, a, b, &token.from, &token.to);
+        if (w->by->post.trim) edges(fv__vocab_str(&w->by->model.vocab, id), &token);
+    }
+    if (w->by->spm && id == w->by->model.unk && w->last_unknown) { /* SentencePiece gives one for a run of unknown pieces */
+        w->sink->v[w->sink->n - 1].to = token.to;
+        return true;
+    }
+    w->last_unknown = id == w->by->model.unk;
+    return push(w, token);
+}
+
+static bool emit_added(fv__work *w, const fv__added *added, const fv__text *text, size_t a, size_t b)
+{
+    fv__token token = {.id = added->id};
+    if (w->want) {
+        fv__text_span(text, a, b, &token.from, &token.to);
+        if (w->by->post.trim) edges((fv__str){text->s + a, b - a}, &token);
+    }
+    w->last_unknown = false;
+    return push(w, token);
+}
+
+/* ---- stages ---- */
+
+static bool run_model(const fv_tok *t, fv__work *w, uint32_t a, uint32_t b)
+{
+    switch (t->model.kind) {
+    case FV__MODEL_BPE: return fv__bpe(&t->model, w, a, b);
+    case FV__MODEL_WORDPIECE: return fv__wordpiece(&t->model, w, a, b);
+    case FV__MODEL_UNIGRAM: return fv__unigram(&t->model, w, a, b);
+    case FV__MODEL_WORDLEVEL: return fv__wordlevel(&t->model, w, a, b);
+    case FV__MODEL_CHAR: return fv__charmodel(&t->model, w, a, b);
+    }
+    return false;
+}
+
+/* text[a, b) holds no added token any more. */
+static bool encode_plain(const fv_tok *t, fv__work *w, const fv__text *text, size_t a, size_t b)
+{
+    w->text = text;
+    w->n_next = 0;
+    if (!fv__add_piece(w, a, b)) return false;
+    fv__piece *pieces = w->pieces;
+    size_t cap = w->cap_pieces;
+    w->pieces = w->next_pieces, w->cap_pieces = w->cap_next, w->n_pieces = w->n_next;
+    w->next_pieces = pieces, w->cap_next = cap;
+    for (int i = 0; i < t->n_split; i++)
+        if (!fv__split_text(t->split + i, w)) return false;
+    for (size_t i = 0; i < w->n_pieces; i++)
+        if (!run_model(t, w, w->pieces[i].a, w->pieces[i].b)) return false;
+    return true;
+}
+
+typedef bool (*between)(const fv_tok *t, fv__work *w, const fv__text *text, size_t a, size_t b);
+
+/* Cuts text[from, to) at its added tokens and gives what lies between to `rest`. */
+static bool cut_added(const fv_tok *t, fv__work *w, const fv__text *text, bool normal, between rest)
+{
+    size_t at = 0, done = 0, a, b;
+    const fv__added *hit;
+    while ((hit = fv__added_find(t, normal, text->s, text->n, &at, done, &a, &b))) {
+        if (a < done) a = done;
+        if (b <= a) continue;
+        if (done < a && !rest(t, w, text, done, a)) return false;
+        if (!emit_added(w, hit, text, a, b)) return false;
+        done = b;
+    }
+    return done >= text->n || rest(t, w, text, done, text->n);
+}
+
+static bool normalise(const fv_tok *t, fv__work *w, const fv__text *text, size_t a, size_t b)
+{
+    if (!t->n_norm && t->added.normal.n <= 1) return encode_plain(t, w, text, a, b);
+    fv__text part = *text, *out = NULL;
+    const fv__text *in = &part;
+    if (a || b < text->n) { /* steps look at the ends of their text: give them this part alone */
+        fv__text_start(&w->norm[0], w->env, w->track, b - a);
+        fv__text_copy(&w->norm[0], text, a, b);
+        if (w->norm[0].failed) return fv__no_memory(w);
+        in = &w->norm[0];
+    }
+    for (int i = 0; i < t->n_norm; i++) {
+        out = in == &w->norm[0] ? &w->norm[1] : &w->norm[0];
+        if (!fv__normalise(t->norm + i, w, in, out)) return false;
+        in = out;
+    }
+    return cut_added(t, w, in, true, encode_plain);
+}
+
+/* Valid UTF-8 passes as it is; what is not is replaced, and every byte keeps its place. */
+static bool sanitise(fv__work *w, const char *s, size_t n)
+{
+    size_t good = fv__utf8_check(s, n);
+    fv__text_free(&w->clean);
+    if (good == n) {
+        fv__text_view(&w->clean, s, n, w->track);
+        return true;
+    }
+    fv__text whole;
+    fv__text_view(&whole, s, n, true);
+    fv__text_start(&w->clean, w->env, w->track, n);
+    for (size_t i = 0; i < n && !w->clean.failed;) {
+        good = i + fv__utf8_check(s + i, n - i);
+        fv__text_copy(&w->clean, &whole, i, good);
+        if (good == n) break;
+        size_t bad = fv__utf8_bad(s + good, n - good);
+        fv__text_put(&w->clean, "\xEF\xBF\xBD", 3, (uint32_t)good, (uint32_t)(good + bad));
+        i = good + bad;
+    }
+    return !w->clean.failed || fv__no_memory(w);
+}
+
+static void prepare_cache(const fv_tok *t, fv__work *w, size_t n)
+{
+    /* Without one encoding is slower, not different: a failure here is none.  Two vocabularies must not share one. */
+    if (!w->cache && n >= CACHE_FROM && t->model.kind == FV__MODEL_BPE && !w->t->target)
+        w->cache = fv__alloc(w->env, FV__CACHE_SLOTS * sizeof *w->cache);
+}
+
+bool fv__encode_text(const fv_tok *t, fv__work *w, const char *s, size_t n, fv__tokens *sink)
+{
+    w->by = t;
+    w->sink = sink;
+    w->last_unknown = false;
+    sink->n = 0;
+    if (n > MAX_TEXT) {
+        fv_fail(&w->err, FV_EARG, "a text of %zu bytes is too long to encode at once (at most %u)", n, (unsigned)MAX_TEXT);
+        return false;
+    }
+    prepare_cache(t, w, n);
+    return sanitise(w, s ? s : "", n) && cut_added(t, w, &w->clean, false, normalise);
+}

@@ -1,0 +1,336 @@
+/* split.c - pre-tokenizers: the pieces of the current text, cut further by each step.
+ *
+ * Finding and keeping are apart: a finder walks a piece and reports stretches that cover it, each a match or not; a
+ * behaviour turns these into pieces.  Metaspace and ByteLevel change the text as well. */
+#include "work.h"
+
+typedef struct cutter {
+    fv__work *w;
+    fv__behaviour behaviour;
+    bool invert;
+    bool last_match, open; /* open: [a, b) is a piece that may still grow */
+    size_t a, b;
+    bool failed;
+} cutter;
+
+static void flush(cutter *c)
+{
+    if (c->open && !fv__add_piece(c->w, c->a, c->b)) c->failed = true;
+    c->open = false;
+}
+
+static void begin(cutter *c, size_t a, size_t b)
+{
+    flush(c);
+    c->open = true;
+    c->a = a;
+    c->b = b;
+}
+
+/* The next stretch of a piece. */
+static void report(cutter *c, size_t a, size_t b, bool match)
+{
+    match = match != c->invert;
+    bool joins = false;
+    switch (c->behaviour) {
+    case FV__REMOVED:
+        if (match) flush(c);
+        else begin(c, a, b);
+        return;
+    case FV__ISOLATED: break;
+    case FV__CONTIGUOUS: joins = match == c->last_match; break;
+    case FV__MERGED_PREVIOUS: joins = match && !c->last_match; break;
+    case FV__MERGED_NEXT: joins = !match && c->last_match; break;
+    }
+    if (joins && c->open)
+        c->b = b;
+    else
+        begin(c, a, b);
+    c->last_match = match;
+}
+
+static void end_piece(cutter *c)
+{
+    flush(c);
+    c->last_match = false;
+}
+
+/* ---- finders ---- */
+
+typedef bool (*char_test)(uint32_t);
+
+static void by_char(cutter *c, const char *s, size_t a, size_t b, char_test test, uint32_t delimiter)
+{
+    size_t from = a;
+    for (size_t i = a; i < b;) {
+        uint32_t cp;
+        size_t len = (size_t)fv__char_at(&cp, s + i);
+        if (test ? test(cp) : cp == delimiter) {
+            if (from < i) report(c, from, i, false);
+            report(c, i, i + len, true);
+            from = i + len;
+        }
+        i += len;
+    }
+    if (from < b) report(c, from, b, false);
+}
+
+static bool by_pattern(cutter *c, const fv__pattern *p, const char *s, size_t a, size_t b)
+{
+    size_t at = 0, kept = 0, from, to, n = b - a;
+    int found = 0;
+    uint32_t cp;
+    while (at <= n && (found = fv__pattern_find(p, c->w, s + a, n, at, &from, &to)) > 0) {
+        bool empty_again = from == to && from == kept && at;
+        if (!empty_again) {
+            if (kept < from) report(c, a + kept, a + from, false);
+            report(c, a + from, a + to, true);
+            kept = to;
+        }
+        at = to > from ? to : to < n ? to + (size_t)fv__char_at(&cp, s + a + to) : to + 1;
+    }
+    if (kept < n) report(c, a + kept, b, false);
+    return found >= 0;
+}
+
+/* Words and runs of anything else that is not space: \w+|[^\w\s]+. */
+static void by_words(cutter *c, const char *s, size_t a, size_t b)
+{
+    int last = 0; /* 0 space, 1 word, 2 other */
+    size_t from = a;
+    for (size_t i = a; i < b;) {
+        uint32_t cp;
+        size_t len = (size_t)fv__char_at(&cp, s + i);
+        int kind = fv__is_word(cp) ? 1 : fv__is_space(cp) ? 0 : 2;
+        if (kind != last) {
+            if (last) report(c, from, i, false);
+            from = i;
+            last = kind;
+        }
+        i += len;
+    }
+    if (last) report(c, from, b, false);
+}
+
+/* Space separates, punctuation stands alone. */
+static void by_bert(cutter *c, const char *s, size_t a, size_t b)
+{
+    size_t from = a;
+    for (size_t i = a; i < b;) {
+        uint32_t cp;
+        size_t len = (size_t)fv__char_at(&cp, s + i);
+        bool space = fv__is_space(cp), punct = !space && fv__is_punct(cp);
+        if (space || punct) {
+            if (from < i) report(c, from, i, false);
+            if (punct) report(c, i, i + len, false);
+            from = i + len;
+        }
+        i += len;
+    }
+    if (from < b) report(c, from, b, false);
+}
+
+static void by_length(cutter *c, const char *s, size_t a, size_t b, int64_t length)
+{
+    size_t from = a;
+    int64_t n = 0;
+    for (size_t i = a; i < b;) {
+        uint32_t cp;
+        i += (size_t)fv__char_at(&cp, s + i);
+        if (++n == length) {
+            report(c, from, i, false);
+            from = i;
+            n = 0;
+        }
+    }
+    if (from < b) report(c, from, b, false);
+}
+
+/* ---- GPT-2's regex by hand: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ ---- */
+
+static size_t contraction(const char *s, size_t n)
+{
+    if (n < 2) return 0;
+    if (s[1] == 's' || s[1] == 't' || s[1] == 'm' || s[1] == 'd') return 2;
+    if (n < 3) return 0;
+    bool three = (s[1] == 'r' && s[2] == 'e') || (s[1] == 'v' && s[2] == 'e') || (s[1] == 'l' && s[2] == 'l');
+    return three ? 3 : 0;
+}
+
+static size_t run_of(int kind, const char *s, size_t i, size_t b)
+{
+    while (i < b) {
+        uint32_t cp;
+        size_t len = (size_t)fv__char_at(&cp, s + i);
+        if (fv__gpt_class(cp) != kind) break;
+        i += len;
+    }
+    return i;
+}
+
+/* White space from i: all of it at the end, otherwise all but the last, which belongs to what follows. */
+static size_t spaces(const char *s, size_t i, size_t b)
+{
+    size_t end = i, last = i;
+    while (end < b) {
+        uint32_t cp;
+        size_t len = (size_t)fv__char_at(&cp, s + end);
+        if (!fv__is_space(cp)) break;
+        last = end;
+        end += len;
+    }
+    return end == b || last == i ? end : last;
+}
+
+static void by_gpt2(cutter *c, const char *s, size_t a, size_t b)
+{
+    for (size_t i = a; i < b;) {
+        uint32_t cp;
+        size_t end = s[i] == '\'' ? contraction(s + i, b - i) : 0, len;
+        if (end) {
+            end += i;
+        } else {
+            size_t start = s[i] == ' ' && i + 1 < b ? i + 1 : i;
+            len = (size_t)fv__char_at(&cp, s + start);
+            int kind = fv__gpt_class(cp);
+            end = kind == 3 ? spaces(s, i, b) : run_of(kind, s, start + len, b);
+        }
+        report(c, i, end, true);
+        i = end;
+    }
+}
+
+/* ---- steps that change the text ---- */
+
+static fv__text *other_text(fv__work *w, size_t room)
+{
+    fv__text *out = w->text == &w->shift[0] ? &w->shift[1] : &w->shift[0];
+    fv__text_start(out, w->env, w->track, room);
+    return out;
+}
+
+/* Puts a prefix before in[a, b) that stands for its first character. */
+static void put_prefix(fv__text *out, const fv__text *in, size_t a, fv__str prefix)
+{
+    uint32_t from, to, cp;
+    fv__text_span(in, a, a + (size_t)fv__char_at(&cp, in->s + a), &from, &to);
+    fv__text_put(out, prefix.s, prefix.n, from, to);
+}
+
+static bool adopt(fv__work *w, const fv__text *out)
+{
+    if (out->failed) return fv__no_memory(w);
+    w->text = out;
+    return true;
+}
+
+static bool add_prefix_space(fv__work *w)
+{
+    const fv__text *in = w->text;
+    fv__text *out = other_text(w, in->n + w->n_pieces);
+    for (size_t i = 0; i < w->n_pieces && !out->failed; i++) {
+        fv__piece *p = w->pieces + i;
+        size_t from = out->n;
+        if (in->s[p->a] != ' ') put_prefix(out, in, p->a, (fv__str){" ", 1});
+        fv__text_copy(out, in, p->a, p->b);
+        *p = (fv__piece){(uint32_t)from, (uint32_t)out->n};
+    }
+    return adopt(w, out);
+}
+
+static bool map_bytes(fv__work *w)
+{
+    const fv__text *in = w->text;
+    fv__text *out = other_text(w, in->n * 2);
+    for (size_t i = 0; i < w->n_pieces && !out->failed; i++) {
+        fv__piece *p = w->pieces + i;
+        size_t start = out->n;
+        for (size_t k = p->a; k < p->b; k++) {
+            uint32_t from, to;
+            fv__text_span(in, k, k + 1, &from, &to);
+            fv__text_put_char(out, fv__byte_to_char((unsigned char)in->s[k]), from, to);
+        }
+        *p = (fv__piece){(uint32_t)start, (uint32_t)out->n};
+    }
+    return adopt(w, out);
+}
+
+static bool metaspace_text(const fv__split *step, fv__work *w)
+{
+    const fv__text *in = w->text;
+    fv__text *out = other_text(w, in->n + in->n / 2);
+    for (size_t i = 0; i < w->n_pieces && !out->failed; i++) {
+        fv__piece *p = w->pieces + i;
+        size_t start = out->n, kept = p->a;
+        uint32_t from, to;
+        bool there = in->s[p->a] == ' ' || (p->b - p->a >= step->replacement.n && !memcmp(in->s + p->a, step->replacement.s, step->replacement.n));
+        fv__text_span(in, p->a, p->b, &from, &to);
+        if (!there && (step->scheme == FV__ALWAYS || (step->scheme == FV__FIRST && !from))) put_prefix(out, in, p->a, step->replacement);
+        for (size_t k = p->a; k < p->b; k++) {
+            if (in->s[k] != ' ') continue;
+            fv__text_copy(out, in, kept, k);
+            fv__text_span(in, k, k + 1, &from, &to);
+            fv__text_put(out, step->replacement.s, step->replacement.n, from, to);
+            kept = k + 1;
+        }
+        fv__text_copy(out, in, kept, p->b);
+        *p = (fv__piece){(uint32_t)start, (uint32_t)out->n};
+    }
+    return adopt(w, out);
+}
+
+/* ---- one step ---- */
+
+static bool cut(const fv__split *step, cutter *c, const char *s, size_t a, size_t b)
+{
+    uint32_t delimiter = 0;
+    if (step->replacement.n) fv__char_at(&delimiter, step->replacement.s);
+    switch (step->kind) {
+    case FV__BERT_SPLIT: by_bert(c, s, a, b); break;
+    case FV__WHITESPACE: by_words(c, s, a, b); break;
+    case FV__WHITESPACE_SPLIT: by_char(c, s, a, b, fv__is_space, 0); break;
+    case FV__PUNCTUATION: by_char(c, s, a, b, fv__is_punct, 0); break;
+    case FV__DIGITS: by_char(c, s, a, b, fv__is_numeric, 0); break;
+    case FV__DELIMITER:
+    case FV__METASPACE: by_char(c, s, a, b, NULL, delimiter); break;
+    case FV__SPLIT: return by_pattern(c, &step->pattern, s, a, b);
+    case FV__BYTE_LEVEL: by_gpt2(c, s, a, b); break;
+    case FV__FIXED_LENGTH: by_length(c, s, a, b, step->length); break;
+    }
+    return true;
+}
+
+static fv__behaviour behaviour_of(const fv__split *step)
+{
+    switch (step->kind) {
+    case FV__WHITESPACE_SPLIT:
+    case FV__DELIMITER: return FV__REMOVED;
+    case FV__DIGITS: return step->individual ? FV__ISOLATED : FV__CONTIGUOUS;
+    case FV__METASPACE: return FV__MERGED_NEXT;
+    case FV__PUNCTUATION:
+    case FV__SPLIT: return step->behaviour;
+    default: return FV__ISOLATED;
+    }
+}
+
+bool fv__split_text(const fv__split *step, fv__work *w)
+{
+    if (step->kind == FV__METASPACE && !metaspace_text(step, w)) return false;
+    if (step->kind == FV__BYTE_LEVEL && step->prefix_space && !add_prefix_space(w)) return false;
+    bool cuts = step->kind == FV__BYTE_LEVEL ? step->use_regex : step->kind == FV__METASPACE ? step->split : true;
+    if (cuts) {
+        cutter c = {.w = w, .behaviour = behaviour_of(step), .invert = step->kind == FV__SPLIT && step->invert};
+        w->n_next = 0;
+        for (size_t i = 0; i < w->n_pieces; i++) {
+            if (!cut(step, &c, w->text->s, w->pieces[i].a, w->pieces[i].b)) return false;
+            end_piece(&c);
+            if (c.failed) return false;
+        }
+        fv__piece *pieces = w->pieces;
+        size_t cap = w->cap_pieces;
+        w->pieces = w->next_pieces, w->cap_pieces = w->cap_next, w->n_pieces = w->n_next;
+        w->next_pieces = pieces, w->cap_next = cap;
+    }
+    if (step->kind == FV__BYTE_LEVEL && !step->in_model) return map_bytes(w);
+    return true;
+}
