@@ -1,0 +1,247 @@
+/* binary.c - y = a op b with broadcasting, its gradients, and masked_fill. */
+#ifndef DTYPE
+#include "strides.h"
+
+#define COLUMNS 256 /* of a gradient that is summed over rows: what one thread takes at a time */
+
+static inline vf add(vf a, vf b) { return v_add(a, b); }
+static inline vf sub(vf a, vf b) { return v_sub(a, b); }
+static inline vf mul(vf a, vf b) { return v_mul(a, b); }
+static inline vf div_(vf a, vf b) { return v_div(a, b); }
+/* what is neither less nor more is equal, or one is NaN and must come out: the union of the bits is both */
+static inline vf max(vf a, vf b) { return v_sel(v_lt(a, b), b, v_sel(v_lt(b, a), a, (vf)((vi)a | (vi)b))); }
+
+static void forward(fv_binary_op op, float *y, const float *a, const float *b, int64_t n)
+{
+    switch (op) {
+    case FV_B_ADD: map2(y, a, b, n, add); break;
+    case FV_B_SUB: map2(y, a, b, n, sub); break;
+    case FV_B_MUL: map2(y, a, b, n, mul); break;
+    case FV_B_DIV: map2(y, a, b, n, div_); break;
+    case FV_B_MAX: map2(y, a, b, n, max); break;
+    case FV_B_COUNT: break;
+    }
+}
+
+/* ---- gradients: side 0 is a, side 1 is b ---- */
+
+static inline vf negate(vf a, vf p, vf q) { return (void)p, (void)q, v_neg(a); }
+static inline vf d_mul(vf dy, vf other) { return v_mul(dy, other); }
+static inline vf d_div_b(vf dy, vf a, vf b) { return v_neg(v_div(v_mul(dy, a), v_mul(b, b))); }
+/* the larger one has it all, equals share it */
+static inline vf d_max(vf dy, vf mine, vf other)
+{
+    return v_sel(v_lt(other, mine), dy, v_sel(v_lt(mine, other), v_zero(), v_mul(v_set1(0.5f), dy)));
+}
+
+static bool reads_inputs(fv_binary_op op) { return op != FV_B_ADD && op != FV_B_SUB; }
+
+/* What each element of dy adds to its element of da (db). */
+static void terms(fv_binary_op op, int side, float *d, const float *dy, const float *a, const float *b, int64_t n)
+{
+    switch (op) {
+    case FV_B_ADD: memcpy(d, dy, (size_t)n * sizeof *d); break;
+    case FV_B_SUB:
+        if (side) map1(d, dy, n, v_zero(), v_zero(), negate);
+        else memcpy(d, dy, (size_t)n * sizeof *d);
+        break;
+    case FV_B_MUL: map2(d, dy, side ? a : b, n, d_mul); break;
+    case FV_B_DIV:
+        if (side) map3(d, dy, a, b, n, d_div_b);
+        else map2(d, dy, b, n, div_);
+        break;
+    case FV_B_MAX: map3(d, dy, side ? b : a, side ? a : b, n, d_max); break;
+    case FV_B_COUNT: break;
+    }
+}
+
+static const int64_t *strides_of(const fv_walk *w, int side) { return side ? w->b : w->a; }
+static int64_t place_on(place p, int side) { return side ? p.b : p.a; }
+
+static bool is_repeated(const fv_walk *w, int side)
+{
+    for (int d = 0; d < w->n; d++)
+        if (!strides_of(w, side)[d] && w->shape[d] > 1) return true;
+    return false;
+}
+
+/* Splits all axes but the last into those the operand has and those it is repeated along. */
+static void split(const fv_walk *w, int side, fv_walk *own, fv_walk *over)
+{
+    *own = *over = (fv_walk){0};
+    for (int d = 0; d < w->n - 1; d++) {
+        fv_walk *to = strides_of(w, side)[d] ? own : over;
+        to->shape[to->n] = w->shape[d];
+        to->y[to->n] = w->y[d];
+        to->a[to->n] = w->a[d];
+        to->b[to->n++] = w->b[d];
+    }
+}
+
+#define BY_DTYPE "binary.c"
+#include "by_dtype.h"
+
+void NAME(binary)(fv_kernels *k);
+void NAME(binary)(fv_kernels *k) { fill_by_dtype(k); }
+
+#else /* the kernels of dtype DTYPE */
+
+/* y may be a or b. */
+static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w)
+{
+    int last = w->n - 1;
+    int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
+#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    for (int64_t i = 0; i < rows * per_row; i++) {
+        float ta[PIECE], tb[PIECE], ty[PIECE];
+        place p = place_of(w, last, i / per_row);
+        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from), at = p.y + from * w->y[last];
+        const float *pa = fetch_strided(ta, a, p.a + from * w->a[last], w->a[last], m, DTYPE);
+        const float *pb = fetch_strided(tb, b, p.b + from * w->b[last], w->b[last], m, DTYPE);
+        float *to = aim_strided(output(y, DTYPE), at, w->y[last], ty);
+        forward(op, to, pa, pb, m);
+        deliver_strided(output(y, DTYPE), at, w->y[last], to, m);
+    }
+}
+
+typedef struct {
+    fv_binary_op op;
+    const void *dy, *a, *b;
+    const fv_walk *w;
+} OF(operands);
+
+/* The terms of n elements of the last axis, from `from` on, in the row at p. */
+static void OF(row_terms)(const OF(operands) *g, int side, float *d, place p, int64_t from, int64_t n)
+{
+    float tdy[PIECE], ta[PIECE], tb[PIECE];
+    const fv_walk *w = g->w;
+    int last = w->n - 1;
+    const float *dy = fetch_strided(tdy, g->dy, p.y + from * w->y[last], w->y[last], n, DTYPE), *a = dy, *b = dy;
+    if (reads_inputs(g->op)) {
+        a = fetch_strided(ta, g->a, p.a + from * w->a[last], w->a[last], n, DTYPE);
+        b = fetch_strided(tb, g->b, p.b + from * w->b[last], w->b[last], n, DTYPE);
+    }
+    terms(g->op, side, d, dy, a, b, n);
+}
+
+/* Operands that are not repeated: one term for each element. */
+static void OF(grad_each)(fv_stream *s, const OF(operands) *g, const fv_sink sink[2])
+{
+    const fv_walk *w = g->w;
+    int last = w->n - 1;
+    int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
+#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    for (int64_t i = 0; i < rows * per_row; i++) {
+        place p = place_of(w, last, i / per_row);
+        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
+        for (int side = 0; side < 2; side++) {
+            if (!sink[side].data) continue;
+            float tmp[PIECE];
+            int64_t step = strides_of(w, side)[last], at = place_on(p, side) + from * step;
+            float *to = aim_strided(sink[side], at, step, tmp);
+            OF(row_terms)(g, side, to, p, from, m);
+            deliver_strided(sink[side], at, step, to, m);
+        }
+    }
+}
+
+/* Repeated along leading axes alone, as a bias is: columns are summed row after row, each by one thread. */
+static void OF(grad_columns)(fv_stream *s, const OF(operands) *g, int side, fv_sink sink)
+{
+    const fv_walk *w = g->w;
+    int last = w->n - 1;
+    fv_walk own, over;
+    split(w, side, &own, &over);
+    int64_t cols = w->shape[last], per_row = pieces(cols, COLUMNS), step = strides_of(w, side)[last];
+    int64_t rows = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
+#pragma omp parallel for num_threads(threads_for(s, rows * repeats * cols)) schedule(static)
+    for (int64_t i = 0; i < rows * per_row; i++) {
+        float sum[COLUMNS] = {0}, d[COLUMNS];
+        place p = place_of(&own, own.n, i / per_row);
+        int64_t from = i % per_row * COLUMNS, m = least(COLUMNS, cols - from);
+        for (int64_t r = 0; r < repeats; r++) {
+            place q = place_of(&over, over.n, r);
+            OF(row_terms)(g, side, d, (place){p.y + q.y, p.a + q.a, p.b + q.b}, from, m);
+            for (int64_t j = 0; j < m; j++) sum[j] += d[j];
+        }
+        deliver_strided(sink, place_on(p, side) + from * step, step, sum, m);
+    }
+}
+
+/* Repeated along the last axis: first the sum of each piece, then for each element the sum of its pieces. */
+static void OF(grad_rows)(fv_stream *s, const OF(operands) *g, int side, fv_sink sink)
+{
+    const fv_walk *w = g->w;
+    int last = w->n - 1;
+    int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
+    float *part = fv_stream_work(s, (size_t)(rows * per_row + 1) * sizeof *part);
+    if (!part) return;
+#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    for (int64_t i = 0; i < rows * per_row; i++) {
+        float d[PIECE];
+        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
+        OF(row_terms)(g, side, d, place_of(w, last, i / per_row), from, m);
+        part[i] = sum_of(d, m);
+    }
+    fv_walk numbered = *w, own, over; /* y counts rows instead of elements of dy */
+    int64_t step = 1;
+    for (int d = last - 1; d >= 0; step *= w->shape[d--]) numbered.y[d] = step;
+    split(&numbered, side, &own, &over);
+    int64_t elements = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
+#pragma omp parallel for num_threads(threads_for(s, rows * per_row)) schedule(static)
+    for (int64_t i = 0; i < elements; i++) {
+        place p = place_of(&own, own.n, i);
+        float sum = 0;
+        for (int64_t r = 0; r < repeats; r++) {
+            const float *of_row = part + (p.y + place_of(&over, over.n, r).y) * per_row;
+            for (int64_t j = 0; j < per_row; j++) sum += of_row[j];
+        }
+        deliver(sink, place_on(p, side), &sum, 1);
+    }
+}
+
+static void OF(binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy, const void *a, const void *b,
+                           const fv_walk *w)
+{
+    OF(operands) g = {op, dy, a, b, w};
+    fv_sink each[2] = {da, db};
+    for (int side = 0; side < 2; side++) {
+        fv_sink sink = each[side];
+        if (!sink.data || !is_repeated(w, side)) continue;
+        each[side].data = NULL;
+        if (strides_of(w, side)[w->n - 1])
+            OF(grad_columns)(s, &g, side, sink);
+        else
+            OF(grad_rows)(s, &g, side, sink);
+    }
+    if (each[0].data || each[1].data) OF(grad_each)(s, &g, each);
+}
+
+static void OF(masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value, const fv_walk *w)
+{
+    if (!y.data) return;
+    int last = w->n - 1;
+    int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
+#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    for (int64_t i = 0; i < rows * per_row; i++) {
+        float tx[PIECE], ty[PIECE];
+        place p = place_of(w, last, i / per_row);
+        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from), at = p.y + from * w->y[last], step = w->b[last];
+        const float *px = fetch_strided(tx, x, p.a + from * w->a[last], w->a[last], m, DTYPE);
+        const uint8_t *pm = mask + p.b + from * step;
+        float *to = aim_strided(y, at, w->y[last], ty);
+        if (step == 1)
+            for (int64_t j = 0; j < m; j++) to[j] = pm[j] ? px[j] : value;
+        else
+            for (int64_t j = 0; j < m; j++) to[j] = pm[j * step] ? px[j] : value;
+        deliver_strided(y, at, w->y[last], to, m);
+    }
+}
+
+static void OF(table)(fv_kernels *k)
+{
+    k->binary = OF(binary);
+    k->binary_bwd = OF(binary_bwd);
+    k->masked_fill = OF(masked_fill);
+}
+#endif

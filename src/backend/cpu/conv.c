@@ -1,0 +1,78 @@
+/* conv.c - images unfolded into the columns of a matrix product, and back. */
+#ifndef DTYPE
+#include "stage.h"
+
+/* Column row (kr, kc), output row p reads row r of the image: outputs [from, to) lie inside it, the others in the padding. */
+typedef struct { int64_t r, c, from, to; } span;
+
+static int64_t up(int64_t a, int64_t b) { return a <= 0 ? 0 : (a + b - 1) / b; } /* a/b rounded up, 0 for what is negative */
+
+static span span_of(const fv_conv_geom *g, int64_t kr, int64_t kc, int64_t p)
+{
+    span s = {.r = p * g->sh - g->ph + kr * g->dh, .c = kc * g->dw - g->pw};
+    s.to = least(g->ow, up(g->w - s.c, g->sw));
+    s.from = least(s.to, up(-s.c, g->sw));
+    if (s.r < 0 || s.r >= g->h) s.from = s.to = 0;
+    return s;
+}
+
+#define BY_DTYPE "conv.c"
+#include "by_dtype.h"
+
+void NAME(conv)(fv_kernels *k);
+void NAME(conv)(fv_kernels *k) { fill_by_dtype(k); }
+
+#else /* the kernels of dtype DTYPE */
+
+static void OF(im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
+{
+    int64_t kernel = g->kh * g->kw, rows = g->batch * g->channels * kernel, size = g->oh * g->ow;
+#pragma omp parallel for num_threads(threads_for(s, rows * size)) schedule(static)
+    for (int64_t i = 0; i < rows; i++) {
+        const REAL *plane = (const REAL *)x + i / kernel * g->h * g->w;
+        for (int64_t p = 0; p < g->oh; p++) {
+            REAL *to = (REAL *)col + i * size + p * g->ow;
+            span in = span_of(g, i % kernel / g->kw, i % g->kw, p);
+            int64_t at = in.r * g->w + in.c; /* of the pixel under output 0, which may be outside */
+            memset(to, 0, (size_t)in.from * sizeof *to);
+            if (g->sw == 1 && in.to > in.from)
+                memcpy(to + in.from, plane + at + in.from, (size_t)(in.to - in.from) * sizeof *to);
+            else
+                for (int64_t q = in.from; q < in.to; q++) to[q] = plane[at + q * g->sw];
+            memset(to + in.to, 0, (size_t)(g->ow - in.to) * sizeof *to);
+        }
+    }
+}
+
+/* x[r,c] = the sum of every column element that im2col takes from it, in the order of the kernel's places */
+static void OF(col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
+{
+    if (!x.data) return;
+    int64_t kernel = g->kh * g->kw, size = g->oh * g->ow, image = g->h * g->w, planes = g->batch * g->channels;
+    int threads = threads_for(s, planes * kernel * size);
+    float *work = fv_stream_work(s, (size_t)(threads * (image + g->ow)) * sizeof *work);
+    if (!work) return;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < planes; i++) {
+        float *tmp = work + omp_get_thread_num() * (image + g->ow), *sum = aim(x, i * image, tmp + g->ow);
+        memset(sum, 0, (size_t)image * sizeof *sum);
+        for (int64_t k = 0; k < kernel * g->oh; k++) {
+            span in = span_of(g, k / g->oh / g->kw, k / g->oh % g->kw, k % g->oh);
+            if (in.from >= in.to) continue;
+            const float *row = fetch(tmp, col, (i * kernel * g->oh + k) * g->ow, g->ow, DTYPE);
+            int64_t at = in.r * g->w + in.c;
+            if (g->sw == 1)
+                for (int64_t q = in.from; q < in.to; q++) sum[at + q] += row[q];
+            else
+                for (int64_t q = in.from; q < in.to; q++) sum[at + q * g->sw] += row[q];
+        }
+        deliver(x, i * image, sum, image);
+    }
+}
+
+static void OF(table)(fv_kernels *k)
+{
+    k->im2col = OF(im2col);
+    k->col2im = OF(col2im);
+}
+#endif

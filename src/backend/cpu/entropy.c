@@ -1,0 +1,100 @@
+/* entropy.c - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is kept.
+ *
+ * A row of logits may be far larger than the first cache, so it is read once: each piece gives its largest and its sum
+ * of exponentials, and what was summed before is rescaled whenever the largest grows. */
+#ifndef DTYPE
+#include "rows.h"
+
+/* What is known of a row so far: its largest, the sum of e^(x - top) and that of x - top. */
+typedef struct { float top, total, below; } row_sums;
+
+static inline vf f_below(vf sum, vf x, vf b, vf top) { return (void)b, v_add(sum, v_sub(x, top)); }
+
+static void extend(row_sums *s, const float *x, int64_t n, int64_t before, bool smoothed)
+{
+    float m = max_of(x, n);
+    if (m > s->top || m != m) {
+        if (smoothed && before) s->below += (float)before * (s->top - m);
+        s->total *= s->top == -INFINITY ? 0.0f : expf(s->top - m);
+        s->top = m;
+    }
+    if (smoothed) s->below += fold2(x, x, n, s->top, v_set1(s->top), f_below);
+    if (s->top > -INFINITY || s->top != s->top) s->total += exp_sum_of(x, n, s->top);
+}
+
+/* d e^(x - lse) - e */
+static void grad(float *dx, const float *x, int64_t n, float lse, float d, float e)
+{
+    vf l = v_set1(lse), by = v_set1(d), less = v_set1(-e);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(dx + i, v_fma(v_exp(v_sub(v_load(x + i), l)), by, less));
+    if (i < n) v_store_n(dx + i, v_fma(v_exp(v_sub(v_load_n(x + i, n - i, 0), l)), by, less), n - i);
+}
+
+static bool valid(fv_stream *s, const int32_t *labels, int64_t rows, int64_t vocab, int32_t ignore)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        if (labels[r] == ignore || (labels[r] >= 0 && labels[r] < vocab)) continue;
+        fv_stream_fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld", labels[r], (long long)r,
+                       (long long)vocab - 1);
+        return false;
+    }
+    return true;
+}
+
+#define BY_DTYPE "entropy.c"
+#include "by_dtype.h"
+
+void NAME(entropy)(fv_kernels *k);
+void NAME(entropy)(fv_kernels *k) { fill_by_dtype(k); }
+
+#else /* the kernels of dtype DTYPE */
+
+static void OF(cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x, const int32_t *labels, int64_t rows,
+                              int64_t vocab, float smooth, int32_t ignore)
+{
+    if (!valid(s, labels, rows, vocab, ignore)) return;
+#pragma omp parallel for num_threads(threads_for(s, rows * vocab)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        float tmp[PIECE], at_label;
+        ((float *)loss)[r] = ((float *)lse)[r] = 0;
+        if (labels[r] == ignore) continue;
+        row_sums sums = {-INFINITY, 0, 0};
+        for (int64_t i = 0; i < vocab; i += PIECE) {
+            int64_t m = least(PIECE, vocab - i);
+            extend(&sums, fetch(tmp, x, r * vocab + i, m, DTYPE), m, i, smooth != 0);
+        }
+        widen(&at_label, element(x, r * vocab + labels[r], DTYPE), 1, DTYPE);
+        float log_total = logf(sums.total);
+        ((float *)lse)[r] = sums.top + log_total;
+        ((float *)loss)[r] = log_total - (1 - smooth) * (at_label - sums.top) - (smooth != 0 ? smooth * sums.below / (float)vocab : 0);
+    }
+}
+
+/* dx = dloss * (softmax(x) - (1 - smooth) * [label] - smooth / vocab) */
+static void OF(cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse, const void *x,
+                                  const int32_t *labels, int64_t rows, int64_t vocab, float smooth, int32_t ignore)
+{
+    if (!dx.data) return;
+    int64_t per_row = pieces(vocab, PIECE);
+#pragma omp parallel for num_threads(threads_for(s, rows * vocab)) schedule(static)
+    for (int64_t k = 0; k < rows * per_row; k++) {
+        float tmp[PIECE], out[PIECE];
+        int64_t r = k / per_row, i = k % per_row * PIECE, at = r * vocab + i, m = least(PIECE, vocab - i), hit = labels[r] - i;
+        float *to = aim(dx, at, out), d = ((const float *)dloss)[r];
+        if (labels[r] == ignore) {
+            memset(to, 0, (size_t)m * sizeof *to);
+        } else {
+            grad(to, fetch(tmp, x, at, m, DTYPE), m, ((const float *)lse)[r], d, d * (smooth / (float)vocab));
+            if (hit >= 0 && hit < m) to[hit] -= d * (1 - smooth);
+        }
+        deliver(dx, at, to, m);
+    }
+}
+
+static void OF(table)(fv_kernels *k)
+{
+    k->cross_entropy = OF(cross_entropy);
+    k->cross_entropy_bwd = OF(cross_entropy_bwd);
+}
+#endif

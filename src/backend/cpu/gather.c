@@ -1,0 +1,102 @@
+/* gather.c - rows of a table by id, and the sum of rows back into the table. */
+#ifndef DTYPE
+#include "stage.h"
+
+#define BLOCK_ROWS 32 /* of a table: threads take blocks in turn, because frequent ids lie together */
+
+static bool valid(fv_stream *s, const char *kernel, const int32_t *ids, int64_t n, int64_t vocab)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 && ids[i] < vocab) continue;
+        fv_stream_fail(s, FV_EARG, "%s: id %d at place %lld is outside 0..%lld", kernel, ids[i], (long long)i,
+                       (long long)vocab - 1);
+        return false;
+    }
+    return true;
+}
+
+/* n elements of any float dtype as f32 */
+static void widen_any(float *y, const void *x, int64_t at, int64_t n, fv_dtype t)
+{
+    if (t != FV_F64)
+        widen(y, element(x, at, t), n, t);
+    else
+        for (int64_t i = 0; i < n; i++) y[i] = (float)((const double *)x)[at + i];
+}
+
+/* The places of each id in ascending order: first[id] starts a chain through next, -1 ends it. */
+static void chain(int64_t *first, int64_t *next, const int32_t *ids, int64_t n, int64_t vocab)
+{
+    for (int64_t v = 0; v < vocab; v++) first[v] = -1;
+    for (int64_t i = n - 1; i >= 0; i--) {
+        next[i] = first[ids[i]];
+        first[ids[i]] = i;
+    }
+}
+
+#define BY_DTYPE "gather.c"
+#include "by_dtype.h"
+
+void NAME(gather)(fv_kernels *k);
+void NAME(gather)(fv_kernels *k) { fill_by_dtype(k); }
+
+#else /* the kernels of dtype DTYPE */
+
+static void OF(gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n, int64_t vocab, int64_t d)
+{
+    if (!valid(s, "gather", ids, n, vocab)) return;
+#pragma omp parallel for num_threads(threads_for(s, n * d)) schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        if (tt == DTYPE) {
+            memcpy((char *)y + i * d * bytes_of(DTYPE), element(table, ids[i] * d, DTYPE), (size_t)(d * bytes_of(DTYPE)));
+            continue;
+        }
+        for (int64_t j = 0; j < d; j += PIECE) {
+            float tmp[PIECE];
+            int64_t m = least(PIECE, d - j);
+            widen_any(tmp, table, ids[i] * d + j, m, tt);
+            narrow((char *)y + (i * d + j) * bytes_of(DTYPE), tmp, m, DTYPE);
+        }
+    }
+}
+
+/* One row of the table: the sum along a chain of rows of dy, rounded once. */
+static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t head, const int64_t *next, int64_t d)
+{
+    for (int64_t j = 0; j < d; j += PIECE) {
+        float sum[PIECE], tmp[PIECE];
+        int64_t m = least(PIECE, d - j);
+        if (head < 0)
+            memset(sum, 0, (size_t)m * sizeof *sum);
+        else
+            widen(sum, element(dy, head * d + j, DTYPE), m, DTYPE);
+        for (int64_t i = head < 0 ? -1 : next[head]; i >= 0; i = next[i]) {
+            const float *p = fetch(tmp, dy, i * d + j, m, DTYPE);
+            for (int64_t k = 0; k < m; k++) sum[k] += p[k];
+        }
+        deliver(dtable, row * d + j, sum, m);
+    }
+}
+
+/* Each row of the table belongs to one thread and is summed in the order of places, whoever does it. */
+static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n, int64_t vocab, int64_t d,
+                           int32_t skip)
+{
+    if (!dtable.data || !valid(s, "gather_bwd", ids, n, vocab)) return;
+    int64_t *first = fv_stream_work(s, (size_t)(vocab + n) * sizeof *first), *next = first + vocab;
+    if (!first) return;
+    chain(first, next, ids, n, vocab);
+#pragma omp parallel for num_threads(threads_for(s, dtable.add ? n * d : vocab * d)) schedule(static, 1)
+    for (int64_t b = 0; b < vocab; b += BLOCK_ROWS)
+        for (int64_t v = b; v < least(vocab, b + BLOCK_ROWS); v++) {
+            int64_t head = v == skip ? -1 : first[v];
+            if (head >= 0 || !dtable.add) OF(sum_chain)(dtable, v, dy, head, next, d);
+        }
+}
+
+static void OF(table)(fv_kernels *k)
+{
+    k->gather = OF(gather);
+    k->gather_bwd = OF(gather_bwd);
+}
+#endif

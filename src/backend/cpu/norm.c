@@ -1,0 +1,206 @@
+/* norm.c - layer norm and RMS norm over the last axis, with the residual sum in the same pass.
+ *
+ * RMS norm is layer norm with a mean that is taken to be 0, so both run through the same code.  A row fits the first
+ * cache: it comes from memory once and is then gone over three times. */
+#ifndef DTYPE
+#include "stage.h"
+
+#define BLOCK_ROWS 32 /* the gradients of gain and bias are summed in blocks of this many rows, then over the blocks */
+
+static inline vf plus(vf a, vf b) { return v_add(a, b); }
+static inline vf f_square(vf sum, vf x, vf b, vf mean)
+{
+    (void)b;
+    vf d = v_sub(x, mean);
+    return v_fma(d, d, sum);
+}
+
+/* y = gain * (x - mean) * rstd + bias; gain and bias may be NULL */
+static void normalise(float *y, const float *x, const float *gain, const float *bias, int64_t n, float mean, float rstd)
+{
+    vf m = v_set1(mean), r = v_set1(rstd);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) {
+        vf v = v_mul(v_sub(v_load(x + i), m), r);
+        if (gain) v = v_mul(v, v_load(gain + i));
+        if (bias) v = v_add(v, v_load(bias + i));
+        v_store(y + i, v);
+    }
+    if (i < n) {
+        vf v = v_mul(v_sub(v_load_n(x + i, n - i, 0), m), r);
+        if (gain) v = v_mul(v, v_load_n(gain + i, n - i, 0));
+        if (bias) v = v_add(v, v_load_n(bias + i, n - i, 0));
+        v_store_n(y + i, v, n - i);
+    }
+}
+
+/* ---- backward.  With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)) ---- */
+
+typedef struct { float mean, rstd, g_mean, gn_mean; } row_stats;
+
+/* The two means over a row; that of g is 0 for RMS norm. */
+static void row_means(row_stats *s, const float *dy, const float *x, const float *gain, int64_t n, bool centred)
+{
+    vf m = v_set1(s->mean), g0 = v_zero(), g1 = g0, d0 = g0, d1 = g0;
+    int64_t i = 0;
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        vf a = v_load(dy + i), b = v_load(dy + i + VW);
+        if (gain) a = v_mul(a, v_load(gain + i)), b = v_mul(b, v_load(gain + i + VW));
+        g0 = v_add(g0, a);
+        g1 = v_add(g1, b);
+        d0 = v_fma(a, v_sub(v_load(x + i), m), d0);
+        d1 = v_fma(b, v_sub(v_load(x + i + VW), m), d1);
+    }
+    for (; i < n; i += VW) {
+        vf a = v_load_n(dy + i, n - i, 0);
+        if (gain) a = v_mul(a, v_load_n(gain + i, n - i, 0));
+        g0 = v_add(g0, a);
+        d0 = v_fma(a, v_sub(v_load_n(x + i, n - i, s->mean), m), d0);
+    }
+    s->g_mean = centred ? v_hsum(v_add(g0, g1)) / (float)n : 0.0f;
+    s->gn_mean = v_hsum(v_add(d0, d1)) * s->rstd / (float)n;
+}
+
+/* One vector of a row: what it adds to dgain and dbias, and its dx.  Pointers that are NULL are not wanted. */
+ALWAYS_INLINE vf grad_step(vf dy, vf x, vf gain, vf *dgain, vf *dbias, const row_stats *s)
+{
+    vf rstd = v_set1(s->rstd), n = v_mul(v_sub(x, v_set1(s->mean)), rstd);
+    if (dgain) *dgain = v_fma(dy, n, *dgain);
+    if (dbias) *dbias = v_add(*dbias, dy);
+    vf g = v_sub(v_mul(dy, gain), v_set1(s->g_mean));
+    return v_mul(rstd, v_fnma(n, v_set1(s->gn_mean), g));
+}
+
+static void grad_row(float *dx, float *dgain, float *dbias, const float *dy, const float *x, const float *gain, int64_t n,
+                     const row_stats *s)
+{
+    int64_t i = 0;
+    vf one = v_set1(1.0f), zero = v_zero();
+    for (; i + VW <= n; i += VW) {
+        vf dg = dgain ? v_load(dgain + i) : zero, db = dbias ? v_load(dbias + i) : zero;
+        vf d = grad_step(v_load(dy + i), v_load(x + i), gain ? v_load(gain + i) : one, &dg, &db, s);
+        if (dx) v_store(dx + i, d);
+        if (dgain) v_store(dgain + i, dg);
+        if (dbias) v_store(dbias + i, db);
+    }
+    if (i < n) {
+        int64_t m = n - i;
+        vf dg = dgain ? v_load_n(dgain + i, m, 0) : zero, db = dbias ? v_load_n(dbias + i, m, 0) : zero;
+        vf d = grad_step(v_load_n(dy + i, m, 0), v_load_n(x + i, m, 0), gain ? v_load_n(gain + i, m, 0) : one, &dg, &db, s);
+        if (dx) v_store_n(dx + i, d, m);
+        if (dgain) v_store_n(dgain + i, dg, m);
+        if (dbias) v_store_n(dbias + i, db, m);
+    }
+}
+
+/* Widens a gain or bias once for all rows; *room moves past it. */
+static const float *whole(float **room, const void *p, int64_t n, fv_dtype t)
+{
+    if (!p || t == FV_F32) return p;
+    float *wide = *room;
+    widen(wide, p, n, t);
+    *room += n;
+    return wide;
+}
+
+#define BY_DTYPE "norm.c"
+#include "by_dtype.h"
+
+void NAME(norm)(fv_kernels *k);
+void NAME(norm)(fv_kernels *k) { fill_by_dtype(k); }
+
+#else /* the kernels of dtype DTYPE */
+
+/* The row that is normalised: x, or x + a as it was rounded into sum.  tmp has room for it. */
+static const float *OF(residual)(float *tmp, float *other, void *sum, const void *x, const void *a, int64_t at, int64_t n)
+{
+    const float *row = fetch(tmp, x, at, n, DTYPE);
+    if (!a) return row;
+    float *to = sum ? aim(output(sum, DTYPE), at, tmp) : tmp;
+    map2(to, row, fetch(other, a, at, n, DTYPE), n, plus);
+    if (!sum || DTYPE == FV_F32) return to;
+    deliver(output(sum, DTYPE), at, to, n);
+    return fetch(tmp, sum, at, n, DTYPE);
+}
+
+/* mean is NULL for RMS norm. */
+static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum, const void *x, const void *a, const void *gain,
+                     const void *bias, int64_t rows, int64_t cols, float eps)
+{
+    int threads = threads_for(s, rows * cols);
+    float *room = fv_stream_work(s, (size_t)(cols * (2 + 2 * threads)) * sizeof *room);
+    if (!room) return;
+    const float *g = whole(&room, gain, cols, DTYPE), *b = whole(&room, bias, cols, DTYPE);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        float *tmp = room + 2 * cols * omp_get_thread_num(), *out = aim(output(y, DTYPE), r * cols, tmp + cols);
+        const float *row = OF(residual)(tmp, tmp + cols, sum, x, a, r * cols, cols);
+        float m = mean ? sum_of(row, cols) / (float)cols : 0.0f;
+        float square = fold2(row, row, cols, m, v_set1(m), f_square);
+        rstd[r] = 1.0f / sqrtf(square / (float)cols + eps);
+        if (mean) mean[r] = m;
+        normalise(out, row, g, b, cols, m, rstd[r]);
+        deliver(output(y, DTYPE), r * cols, out, cols);
+    }
+}
+
+static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
+                         const float *mean, const float *rstd, int64_t rows, int64_t cols)
+{
+    int threads = threads_for(s, rows * cols);
+    int64_t blocks = pieces(rows, BLOCK_ROWS), kinds = !!dgain.data + !!dbias.data;
+    float *room = fv_stream_work(s, (size_t)(cols * (1 + 3 * threads + kinds * blocks)) * sizeof *room);
+    if (!room) return;
+    const float *g = whole(&room, gain, cols, DTYPE);
+    float *part = room + 3 * cols * threads, *part_gain = dgain.data ? part : NULL;
+    float *part_bias = dbias.data ? part + (part_gain ? blocks * cols : 0) : NULL;
+    memset(part, 0, (size_t)(kinds * blocks * cols) * sizeof *part);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t k = 0; k < blocks; k++) {
+        float *tmp = room + 3 * cols * omp_get_thread_num();
+        float *dg = part_gain ? part_gain + k * cols : NULL, *db = part_bias ? part_bias + k * cols : NULL;
+        for (int64_t r = k * BLOCK_ROWS; r < least(rows, (k + 1) * BLOCK_ROWS); r++) {
+            const float *d = fetch(tmp, dy, r * cols, cols, DTYPE), *in = fetch(tmp + cols, x, r * cols, cols, DTYPE);
+            row_stats st = {.mean = mean ? mean[r] : 0.0f, .rstd = rstd[r]};
+            float *to = dx.data ? aim(dx, r * cols, tmp + 2 * cols) : NULL;
+            if (to) row_means(&st, d, in, g, cols, mean);
+            grad_row(to, dg, db, d, in, g, cols, &st);
+            if (to) deliver(dx, r * cols, to, cols);
+        }
+    }
+    if (dgain.data) sum_parts(s, dgain, part_gain, blocks, cols);
+    if (dbias.data) sum_parts(s, dbias, part_bias, blocks, cols);
+}
+
+static void OF(layernorm)(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x, const void *a,
+                          const void *gain, const void *bias, int64_t rows, int64_t cols, float eps)
+{
+    OF(norm)(s, y, mean, rstd, sum, x, a, gain, bias, rows, cols, eps);
+}
+
+static void OF(layernorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x,
+                              const void *gain, const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+{
+    OF(norm_bwd)(s, dx, dgain, dbias, dy, x, gain, mean, rstd, rows, cols);
+}
+
+static void OF(rmsnorm)(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain,
+                        int64_t rows, int64_t cols, float eps)
+{
+    OF(norm)(s, y, NULL, rstd, sum, x, a, gain, NULL, rows, cols, eps);
+}
+
+static void OF(rmsnorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x, const void *gain,
+                            const fv_stat *rstd, int64_t rows, int64_t cols)
+{
+    OF(norm_bwd)(s, dx, dgain, (fv_sink){0}, dy, x, gain, NULL, rstd, rows, cols);
+}
+
+static void OF(table)(fv_kernels *k)
+{
+    k->layernorm = OF(layernorm);
+    k->layernorm_bwd = OF(layernorm_bwd);
+    k->rmsnorm = OF(rmsnorm);
+    k->rmsnorm_bwd = OF(rmsnorm_bwd);
+}
+#endif

@@ -1,0 +1,104 @@
+/* optim.c - AdamW over a flat block of parameters, and the sum of squares that clipping asks for. */
+#ifndef DTYPE
+#include "stage.h"
+
+#define BLOCK 16384 /* elements of one partial sum of squares */
+
+/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) / (sqrt(v/correct2) + eps))
+ * with everything that is the same for all elements worked out beforehand. */
+typedef struct { vf scale, beta1, rest1, beta2, rest2, inv2, eps, shrink, rate; } constants;
+
+static constants prepare(const fv_adamw *o)
+{
+    return (constants){.scale = v_set1(o->grad_scale ? *o->grad_scale : 1.0f),
+                       .beta1 = v_set1(o->beta1),
+                       .rest1 = v_set1(1 - o->beta1),
+                       .beta2 = v_set1(o->beta2),
+                       .rest2 = v_set1(1 - o->beta2),
+                       .inv2 = v_set1(1 / o->correct2),
+                       .eps = v_set1(o->eps),
+                       .shrink = v_set1(1 - o->lr * o->decay),
+                       .rate = v_set1(o->lr / o->correct1)};
+}
+
+ALWAYS_INLINE vf step(vf w, vf *m, vf *v, vf grad, const constants *c)
+{
+    vf g = v_mul(grad, c->scale);
+    *m = v_fma(*m, c->beta1, v_mul(g, c->rest1));
+    *v = v_fma(*v, c->beta2, v_mul(v_mul(g, g), c->rest2));
+    vf root = v_add(v_sqrt(v_mul(*v, c->inv2)), c->eps);
+    return v_fnma(c->rate, v_div(*m, root), v_mul(w, c->shrink));
+}
+
+static void update(float *w, float *m, float *v, const float *grad, int64_t n, constants c)
+{
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) {
+        vf a = v_load(m + i), b = v_load(v + i);
+        v_store(w + i, step(v_load(w + i), &a, &b, v_load(grad + i), &c));
+        v_store(m + i, a);
+        v_store(v + i, b);
+    }
+    if (i < n) {
+        vf a = v_load_n(m + i, n - i, 0), b = v_load_n(v + i, n - i, 0);
+        v_store_n(w + i, step(v_load_n(w + i, n - i, 0), &a, &b, v_load_n(grad + i, n - i, 0), &c), n - i);
+        v_store_n(m + i, a, n - i);
+        v_store_n(v + i, b, n - i);
+    }
+}
+
+/* In eight lanes of f64, so that neither the square nor the sum leaves its range. */
+static double squares(const float *x, int64_t n)
+{
+    double lane[8] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) lane[j] += (double)x[i + j] * (double)x[i + j];
+    for (; i < n; i++) lane[i % 8] += (double)x[i] * (double)x[i];
+    for (int j = 0; j < 8; j++) sum += lane[j];
+    return sum;
+}
+
+#define BY_DTYPE "optim.c"
+#include "by_dtype.h"
+
+void NAME(optim)(fv_kernels *k);
+void NAME(optim)(fv_kernels *k) { fill_by_dtype(k); }
+
+#else /* the kernels of dtype DTYPE */
+
+static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o)
+{
+    const constants c = prepare(o);
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t count = least(PIECE, n - i);
+        update(w + i, m + i, v + i, grad + i, count, c);
+        if (copy) narrow((char *)copy + i * bytes_of(DTYPE), w + i, count, DTYPE);
+    }
+}
+
+static void OF(sumsq)(fv_stream *s, float *out, const void *x, int64_t n)
+{
+    int64_t blocks = pieces(n, BLOCK);
+    double sum = 0, *part = fv_stream_work(s, (size_t)(blocks + 1) * sizeof *part);
+    if (!part) return;
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
+    for (int64_t b = 0; b < blocks; b++) {
+        float tmp[PIECE];
+        part[b] = 0;
+        for (int64_t i = b * BLOCK; i < least(n, (b + 1) * BLOCK); i += PIECE) {
+            int64_t m = least(PIECE, n - i);
+            part[b] += squares(fetch(tmp, x, i, m, DTYPE), m);
+        }
+    }
+    for (int64_t b = 0; b < blocks; b++) sum += part[b];
+    *out = (float)sum;
+}
+
+static void OF(table)(fv_kernels *k)
+{
+    k->adamw = OF(adamw);
+    k->sumsq = OF(sumsq);
+}
+#endif

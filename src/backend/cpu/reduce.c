@@ -1,0 +1,270 @@
+/* reduce.c - along one axis: sums, means, largest, running sums; x is (outer,n,inner).
+ *
+ * A sum is taken in blocks of fixed size, each by one thread; the sums of the blocks are then added first to last.  So
+ * the order depends on n alone. */
+#ifndef DTYPE
+#include "stage.h"
+
+#define BLOCK_ROWS 256     /* of a sum over rows */
+#define BLOCK_LENGTH 16384 /* of a sum along a row */
+#define COLUMNS 256        /* one thread takes at a time */
+
+/* sum[j] += x[0,j] + ... + x[n-1,j], eight rows at a time */
+static void add_rows(float *sum, const float *x, int64_t n, int64_t stride, int64_t m)
+{
+    int64_t r = 0;
+    for (; r + 8 <= n; r += 8, x += 8 * stride) {
+        int64_t j = 0;
+        for (; j + VW <= m; j += VW) {
+            const float *p = x + j;
+            vf a = v_add(v_add(v_load(p), v_load(p + stride)), v_add(v_load(p + 2 * stride), v_load(p + 3 * stride)));
+            p += 4 * stride;
+            vf b = v_add(v_add(v_load(p), v_load(p + stride)), v_add(v_load(p + 2 * stride), v_load(p + 3 * stride)));
+            v_store(sum + j, v_add(v_load(sum + j), v_add(a, b)));
+        }
+        for (; j < m; j++) {
+            const float *p = x + j, *q = p + 4 * stride;
+            float a = (p[0] + p[stride]) + (p[2 * stride] + p[3 * stride]), b = (q[0] + q[stride]) + (q[2 * stride] + q[3 * stride]);
+            sum[j] += a + b;
+        }
+    }
+    for (; r < n; r++, x += stride)
+        for (int64_t j = 0; j < m; j++) sum[j] += x[j];
+}
+
+/* NaN counts as the largest, so it is not lost. */
+static inline bool larger(float a, float b) { return a > b || (a != a && b == b); }
+
+/* Where the first of the largest of x is. */
+static int64_t first_largest(const float *x, int64_t n)
+{
+    vf top = v_set1(-INFINITY);
+    vi nan = {0};
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) {
+        vf a = v_load(x + i);
+        top = v_max(top, a);
+        nan |= (vi)(a != a);
+    }
+    float best = v_hmax(top);
+    for (int j = 0; j < VW; j++)
+        if (nan[j]) best = NAN;
+    for (; i < n; i++)
+        if (larger(x[i], best)) best = x[i];
+    for (i = 0; i < n - 1; i++)
+        if (x[i] == best || (best != best && x[i] != x[i])) break;
+    return i;
+}
+
+#define BY_DTYPE "reduce.c"
+#include "by_dtype.h"
+
+void NAME(reduce)(fv_kernels *k);
+void NAME(reduce)(fv_kernels *k) { fill_by_dtype(k); }
+
+#else /* the kernels of dtype DTYPE */
+
+/* ---- sums ---- */
+
+/* The sum over rows [from, from+n) of columns [col, col+m) of x, whose rows are `stride` apart. */
+static void OF(block_of_rows)(float *sum, const void *x, int64_t from, int64_t n, int64_t stride, int64_t m)
+{
+    float wide[8][COLUMNS];
+    memset(sum, 0, (size_t)m * sizeof *sum);
+    if (DTYPE == FV_F32) {
+        add_rows(sum, (const float *)x + from, n, stride, m);
+        return;
+    }
+    for (int64_t r = 0; r < n; r += 8) {
+        int64_t rows = least(8, n - r);
+        for (int64_t i = 0; i < rows; i++) widen(wide[i], element(x, from + (r + i) * stride, DTYPE), m, DTYPE);
+        add_rows(sum, wide[0], rows, COLUMNS, m);
+    }
+}
+
+/* Over the middle axis, inner > 1: every block of rows and columns has its own partial sum. */
+static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner, float by)
+{
+    int64_t blocks = n > BLOCK_ROWS ? pieces(n, BLOCK_ROWS) : 1, per_row = pieces(inner, COLUMNS);
+    float *part = blocks > 1 ? fv_stream_work(s, (size_t)(blocks * inner) * sizeof *part) : NULL;
+    if (blocks > 1 && !part) return;
+    for (int64_t o = 0; o < (blocks > 1 ? outer : 1); o++) {
+        int64_t first = blocks > 1 ? o : 0, count = blocks > 1 ? 1 : outer; /* with one block, all of outer at once */
+#pragma omp parallel for num_threads(threads_for(s, count * n * inner)) schedule(static)
+        for (int64_t i = 0; i < count * blocks * per_row; i++) {
+            float tmp[COLUMNS];
+            int64_t at = i % per_row * COLUMNS, b = i / per_row % blocks, k = first + i / per_row / blocks;
+            int64_t m = least(COLUMNS, inner - at);
+            float *sum = part ? part + b * inner + at : tmp;
+            OF(block_of_rows)(sum, x, (k * n + b * BLOCK_ROWS) * inner + at, least(BLOCK_ROWS, n - b * BLOCK_ROWS), inner, m);
+            for (int64_t j = 0; by != 1.0f && j < m; j++) sum[j] /= by;
+            if (!part) deliver(y, k * inner + at, sum, m);
+        }
+        if (part) {
+            fv_sink row = y;
+            row.data = (char *)y.data + o * inner * bytes_of(y.dtype);
+            sum_parts(s, row, part, blocks, inner);
+        }
+    }
+}
+
+static float OF(block_of_row)(const void *x, int64_t from, int64_t n)
+{
+    float tmp[PIECE], sum = 0;
+    if (DTYPE == FV_F32) return sum_of((const float *)x + from, n);
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t m = least(PIECE, n - i);
+        sum += sum_of(fetch(tmp, x, from + i, m, DTYPE), m);
+    }
+    return sum;
+}
+
+/* Along rows, inner = 1. */
+static void OF(sum_along)(fv_stream *s, void *y, const void *x, int64_t outer, int64_t n, float by)
+{
+    int64_t blocks = n > BLOCK_LENGTH ? pieces(n, BLOCK_LENGTH) : 1;
+    float *part = fv_stream_work(s, (size_t)(outer * blocks + 1) * sizeof *part);
+    if (!part) return;
+#pragma omp parallel for num_threads(threads_for(s, outer * n)) schedule(static)
+    for (int64_t i = 0; i < outer * blocks; i++) {
+        int64_t at = i % blocks * BLOCK_LENGTH;
+        part[i] = OF(block_of_row)(x, i / blocks * n + at, least(BLOCK_LENGTH, n - at));
+    }
+    for (int64_t o = 0; o < outer; o++) {
+        float sum = part[o * blocks];
+        for (int64_t b = 1; b < blocks; b++) sum += part[o * blocks + b];
+        part[o] = sum / by; /* entries up to o have been used */
+    }
+    narrow(y, part, outer, DTYPE);
+}
+
+static void OF(colsum)(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols)
+{
+    if (y.data) OF(sum_rows)(s, y, x, 1, rows, cols, 1.0f);
+}
+
+/* ---- the largest ---- */
+
+static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n)
+{
+    int threads = threads_for(s, outer * n);
+    float *wide = DTYPE == FV_F32 ? NULL : fv_stream_work(s, (size_t)(threads * n) * sizeof *wide);
+    if (DTYPE != FV_F32 && !wide) return;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t o = 0; o < outer; o++) {
+        const float *row = fetch(wide ? wide + omp_get_thread_num() * n : NULL, x, o * n, n, DTYPE);
+        int64_t i = first_largest(row, n);
+        narrow((char *)y + o * bytes_of(DTYPE), row + i, 1, DTYPE);
+        if (arg) arg[o] = (int32_t)i;
+    }
+}
+
+static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
+{
+    int64_t per_row = pieces(inner, COLUMNS);
+#pragma omp parallel for num_threads(threads_for(s, outer * n * inner)) schedule(static)
+    for (int64_t i = 0; i < outer * per_row; i++) {
+        float best[COLUMNS], tmp[COLUMNS];
+        int32_t place[COLUMNS] = {0};
+        int64_t o = i / per_row, at = i % per_row * COLUMNS, m = least(COLUMNS, inner - at);
+        widen(best, element(x, o * n * inner + at, DTYPE), m, DTYPE);
+        for (int64_t k = 1; k < n; k++) {
+            const float *row = fetch(tmp, x, (o * n + k) * inner + at, m, DTYPE);
+            for (int64_t j = 0; j < m; j++) {
+                bool up = larger(row[j], best[j]);
+                best[j] = up ? row[j] : best[j];
+                place[j] = up ? (int32_t)k : place[j];
+            }
+        }
+        narrow((char *)y + (o * inner + at) * bytes_of(DTYPE), best, m, DTYPE);
+        if (arg) memcpy(arg + o * inner + at, place, (size_t)m * sizeof *place);
+    }
+}
+
+static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
+{
+    float by = op == FV_R_MEAN ? (float)n : 1.0f;
+    if (op == FV_R_MAX && inner == 1)
+        OF(max_along)(s, y, arg, x, outer, n);
+    else if (op == FV_R_MAX)
+        OF(max_rows)(s, y, arg, x, outer, n, inner);
+    else if (inner == 1)
+        OF(sum_along)(s, y, x, outer, n, by);
+    else
+        OF(sum_rows)(s, output(y, DTYPE), x, outer, n, inner, by);
+}
+
+/* dx[o,i,r] = dy[o,r], divided by n for the mean, only where i is the place of the largest for max */
+static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg, int64_t outer, int64_t n,
+                           int64_t inner)
+{
+    if (!dx.data) return;
+    /* A long run of dx is one row of inner, or for inner = 1 part of the axis itself. */
+    int64_t run = inner == 1 ? n : inner, runs = inner == 1 ? outer : outer * n, per_run = pieces(run, PIECE);
+    float by = op == FV_R_MEAN ? (float)n : 1.0f;
+#pragma omp parallel for num_threads(threads_for(s, outer * n * inner)) schedule(static)
+    for (int64_t k = 0; k < runs * per_run; k++) {
+        float tmp[PIECE];
+        int64_t r = k / per_run, at = k % per_run * PIECE, m = least(PIECE, run - at);
+        int64_t from = inner == 1 ? r : r / n * inner + at;
+        widen(tmp, element(dy, from, DTYPE), inner == 1 ? 1 : m, DTYPE);
+        for (int64_t j = 0; by != 1.0f && j < (inner == 1 ? 1 : m); j++) tmp[j] /= by;
+        for (int64_t j = 1; inner == 1 && j < m; j++) tmp[j] = tmp[0];
+        if (op == FV_R_MAX && inner == 1) {
+            for (int64_t j = 0; j < m; j++) tmp[j] = arg[r] == at + j ? tmp[j] : 0.0f;
+        } else if (op == FV_R_MAX) {
+            for (int64_t j = 0; j < m; j++) tmp[j] = arg[from + j] == r % n ? tmp[j] : 0.0f;
+        }
+        deliver(dx, r * run + at, tmp, m);
+    }
+}
+
+/* ---- running sums ---- */
+
+static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, bool reverse)
+{
+    int64_t per_row = pieces(n, PIECE);
+#pragma omp parallel for num_threads(threads_for(s, outer * n)) schedule(static)
+    for (int64_t o = 0; o < outer; o++) {
+        float tmp[PIECE], out[PIECE], sum = 0;
+        for (int64_t p = 0; p < per_row; p++) {
+            int64_t at = (reverse ? per_row - 1 - p : p) * PIECE, m = least(PIECE, n - at);
+            const float *in = fetch(tmp, x, o * n + at, m, DTYPE);
+            for (int64_t j = 0; j < m; j++) {
+                int64_t i = reverse ? m - 1 - j : j;
+                out[i] = sum += in[i];
+            }
+            deliver(y, o * n + at, out, m);
+        }
+    }
+}
+
+static void OF(cumsum)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner, bool reverse)
+{
+    if (!y.data) return;
+    if (inner == 1) {
+        OF(cumsum_along)(s, y, x, outer, n, reverse);
+        return;
+    }
+    int64_t per_row = pieces(inner, COLUMNS);
+#pragma omp parallel for num_threads(threads_for(s, outer * n * inner)) schedule(static)
+    for (int64_t i = 0; i < outer * per_row; i++) {
+        float tmp[COLUMNS], out[COLUMNS], sum[COLUMNS] = {0};
+        int64_t o = i / per_row, at = i % per_row * COLUMNS, m = least(COLUMNS, inner - at);
+        for (int64_t k = 0; k < n; k++) {
+            int64_t to = (o * n + (reverse ? n - 1 - k : k)) * inner + at;
+            const float *in = fetch(tmp, x, to, m, DTYPE);
+            for (int64_t j = 0; j < m; j++) out[j] = sum[j] += in[j];
+            deliver(y, to, out, m);
+        }
+    }
+}
+
+static void OF(table)(fv_kernels *k)
+{
+    k->colsum = OF(colsum);
+    k->reduce = OF(reduce);
+    k->reduce_bwd = OF(reduce_bwd);
+    k->cumsum = OF(cumsum);
+}
+#endif

@@ -1,0 +1,96 @@
+/* softmax.c - y = exp(x - max) / sum exp(x - max) by rows, or its logarithm x - max - log sum. */
+#ifndef DTYPE
+#include "rows.h"
+
+static inline vf times(vf x, vf by, vf q) { return (void)q, v_mul(x, by); }
+static inline vf minus(vf x, vf max, vf log_sum) { return v_sub(v_sub(x, max), log_sum); }
+static inline vf exp_times(vf x, vf shift, vf by) { return v_mul(v_exp(v_sub(x, shift)), by); }
+
+/* dx = y (dy - sum dy y) */
+static void grad(float *dx, const float *dy, const float *y, int64_t n, float sum)
+{
+    vf s = v_set1(sum);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(dx + i, v_mul(v_load(y + i), v_sub(v_load(dy + i), s)));
+    if (i < n) v_store_n(dx + i, v_mul(v_load_n(y + i, n - i, 0), v_sub(v_load_n(dy + i, n - i, 0), s)), n - i);
+}
+
+/* y = log softmax(x):  dx = dy - exp(y) sum dy */
+static void log_grad(float *dx, const float *dy, const float *y, int64_t n, float sum)
+{
+    vf s = v_set1(sum);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(dx + i, v_fnma(v_exp(v_load(y + i)), s, v_load(dy + i)));
+    if (i < n) v_store_n(dx + i, v_fnma(v_exp(v_load_n(y + i, n - i, 0)), s, v_load_n(dy + i, n - i, 0)), n - i);
+}
+
+#define BY_DTYPE "softmax.c"
+#include "by_dtype.h"
+
+void NAME(softmax)(fv_kernels *k);
+void NAME(softmax)(fv_kernels *k) { fill_by_dtype(k); }
+
+#else /* the kernels of dtype DTYPE */
+
+/* In f32 the exponentials are kept in y; rounded ones would not do, so other dtypes compute them again. */
+static void OF(row)(void *y, const void *x, int64_t from, int64_t cols, bool as_log)
+{
+    float in[PIECE], out[PIECE], max = -INFINITY, sum = 0;
+    bool keep = DTYPE == FV_F32 && !as_log;
+    for (int64_t i = 0; i < cols; i += PIECE) {
+        int64_t m = least(PIECE, cols - i);
+        float top = max_of(fetch(in, x, from + i, m, DTYPE), m);
+        max = top > max ? top : max;
+    }
+    for (int64_t i = 0; i < cols; i += PIECE) {
+        int64_t m = least(PIECE, cols - i);
+        const float *p = fetch(in, x, from + i, m, DTYPE);
+        sum += keep ? exp_row((float *)y + from + i, p, m, max) : exp_sum_of(p, m, max);
+    }
+    vf shift = v_set1(max), log_sum = v_set1(logf(sum)), by = v_set1(1.0f / sum);
+    for (int64_t i = 0; i < cols; i += PIECE) {
+        int64_t m = least(PIECE, cols - i);
+        float *to = aim(output(y, DTYPE), from + i, out);
+        const float *p = keep ? to : fetch(in, x, from + i, m, DTYPE);
+        if (as_log)
+            map1(to, p, m, shift, log_sum, minus);
+        else if (keep)
+            map1(to, p, m, by, by, times);
+        else
+            map1(to, p, m, shift, by, exp_times);
+        deliver(output(y, DTYPE), from + i, to, m);
+    }
+}
+
+static void OF(softmax)(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols, bool as_log)
+{
+#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) OF(row)(y, x, r * cols, cols, as_log);
+}
+
+static void OF(softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows, int64_t cols, bool as_log)
+{
+    if (!dx.data) return;
+#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        float td[PIECE], ty[PIECE], out[PIECE], sum = 0;
+        for (int64_t i = 0; i < cols; i += PIECE) {
+            int64_t at = r * cols + i, m = least(PIECE, cols - i);
+            const float *d = fetch(td, dy, at, m, DTYPE);
+            sum += as_log ? sum_of(d, m) : dot_of(d, fetch(ty, y, at, m, DTYPE), m);
+        }
+        for (int64_t i = 0; i < cols; i += PIECE) {
+            int64_t at = r * cols + i, m = least(PIECE, cols - i);
+            float *to = aim(dx, at, out);
+            (as_log ? log_grad : grad)(to, fetch(td, dy, at, m, DTYPE), fetch(ty, y, at, m, DTYPE), m, sum);
+            deliver(dx, at, to, m);
+        }
+    }
+}
+
+static void OF(table)(fv_kernels *k)
+{
+    k->softmax = OF(softmax);
+    k->softmax_bwd = OF(softmax_bwd);
+}
+#endif

@@ -1,0 +1,70 @@
+/* strides.h - places of elements in an fv_walk, and rows of operands with any stride. */
+#ifndef FV_STRIDES_H
+#define FV_STRIDES_H
+
+#include "stage.h"
+
+typedef struct { int64_t y, a, b; } place;
+
+/* The i-th step through the first `axes` axes. */
+static inline place place_of(const fv_walk *w, int axes, int64_t i)
+{
+    place at = {0, 0, 0};
+    for (int d = axes - 1; d >= 0; d--) {
+        int64_t k = d ? i % w->shape[d] : i;
+        i /= w->shape[d];
+        at.y += k * w->y[d];
+        at.a += k * w->a[d];
+        at.b += k * w->b[d];
+    }
+    return at;
+}
+
+static inline int64_t steps_of(const fv_walk *w, int axes)
+{
+    int64_t n = 1;
+    for (int d = 0; d < axes; d++) n *= w->shape[d];
+    return n;
+}
+
+static inline float widen_one(const void *p, int64_t i, fv_dtype t)
+{
+    float f;
+    widen(&f, element(p, i, t), 1, t);
+    return f;
+}
+
+/* As fetch, with a stride. */
+static inline const float *fetch_strided(float *tmp, const void *p, int64_t at, int64_t stride, int64_t n, fv_dtype t)
+{
+    if (stride == 1) return fetch(tmp, p, at, n, t);
+    if (stride == 0) {
+        float f = widen_one(p, at, t);
+        for (int64_t i = 0; i < n; i++) tmp[i] = f;
+    } else if (t == FV_F32) {
+        for (int64_t i = 0; i < n; i++) tmp[i] = ((const float *)p)[at + i * stride];
+    } else {
+        for (int64_t i = 0; i < n; i++) tmp[i] = widen_one(p, at + i * stride, t);
+    }
+    return tmp;
+}
+
+/* As aim and deliver, with a stride. */
+static inline float *aim_strided(fv_sink s, int64_t at, int64_t stride, float *tmp)
+{
+    return stride == 1 ? aim(s, at, tmp) : tmp;
+}
+
+static inline void deliver_strided(fv_sink s, int64_t at, int64_t stride, float *p, int64_t n)
+{
+    if (stride == 1) {
+        deliver(s, at, p, n);
+    } else if (s.dtype == FV_F32) {
+        float *to = (float *)s.data + at;
+        for (int64_t i = 0; i < n; i++) to[i * stride] = s.add ? to[i * stride] + p[i] : p[i];
+    } else {
+        for (int64_t i = 0; i < n; i++) deliver(s, at + i * stride, p + i, 1);
+    }
+}
+
+#endif
