@@ -1,7 +1,7 @@
 /* gemm.c - the matrix product: blocks, threads and tables.  The arithmetic is in the kinds, see gemm.h.
  *
  *   for each block of rows of A that packed is no larger than A_BYTES:
- *       pack it, all of k, in strips of mr rows                       (shared, then a barrier)
+ *       pack it, run by run of k, in strips of mr rows                (shared, then a barrier)
  *       for each group of panels of B of this thread's part:
  *           for each run of FV_GEMM_KC values of k:
  *               pack the group's run of B, unless it came packed       (own cache)
@@ -15,7 +15,7 @@
 
 #include "gemm.h"
 
-#define A_BYTES ((size_t)4 << 20)
+#define A_BYTES ((size_t)2 << 20)
 #define GROUP 8          /* panels of B packed at a time */
 #define SMALL (1 << 18)  /* multiply-adds below which one thread is faster than two */
 #define EDGE 512         /* floats in the largest tile of any kind */
@@ -59,14 +59,14 @@ static const void *at(const void *p, int64_t i, fv_dtype t) { return (const char
 static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, int64_t rows, int64_t strips)
 {
     const fv_gemm *g = p->g;
-    size_t strip_bytes = gemm_units(g->k) * p->kind->a_unit;
     int64_t runs = up(g->k, FV_GEMM_KC);
     for (int64_t u = part(strips * runs, t->id, t->size); u < part(strips * runs, t->id + 1, t->size); u++) {
         int64_t s = u / runs, k = u % runs * FV_GEMM_KC;
         int64_t i = i0 + part(rows, s, strips);
         gemm_src src = {at(a, g->ta ? k * g->lda + i : i * g->lda + k, p->table), p->table, g->lda, !g->ta,
                         (int)(i0 + part(rows, s + 1, strips) - i)};
-        p->kind->pack_a(t->a + (size_t)s * strip_bytes + gemm_units(k) * p->kind->a_unit, &src, least(FV_GEMM_KC, g->k - k));
+        int64_t kc = least(FV_GEMM_KC, g->k - k);
+        p->kind->pack_a(t->a + ((size_t)strips * gemm_units(k) + (size_t)s * gemm_units(kc)) * p->kind->a_unit, &src, kc);
     }
 }
 
@@ -100,7 +100,7 @@ static void multiply(const plan *p, gemm_tile *t, const char *a, float *sum, int
                      int count, int64_t cols)
 {
     const gemm_kind *kind = p->kind;
-    size_t strip_bytes = gemm_units(p->g->k) * kind->a_unit;
+    size_t strip_bytes = gemm_units(t->kc) * kind->a_unit;
     int widest = gemm_walk(kind->mr, (int)up(rows, strips));
     const char *b = t->b;
     for (int q = 0; q < count; q += t->panels) {
@@ -149,7 +149,7 @@ static void columns(const plan *p, const team *t, const gemm_end *whole, const v
             for (int q = 0; q < count; q++)
                 pack_columns(kind, t->b + (size_t)q * tile.b_next, b, g->bt, g->ldb, g->tb, j + q * kind->nr, g->n, k, tile.kc);
         }
-        multiply(p, &tile, t->a + gemm_units(k) * kind->a_unit, e.sum, rows, s0, s1, strips, count, e.cols);
+        multiply(p, &tile, t->a + (size_t)strips * gemm_units(k) * kind->a_unit, e.sum, rows, s0, s1, strips, count, e.cols);
         k += FV_GEMM_KC;
     } while (k < g->k);
     if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
