@@ -49,13 +49,13 @@ static fv_status remove_dir(const fv_env *env, const char *dir, fv_err *e)
     fv_buf names = {.env = env};
     char path[FV_PATH];
     fv_status st = fv__ckpt_names(&names, dir, e);
-    if (!st) st = fv__path(path, dir, FV_MANIFEST, e);
+    if (!st) st = fv__store_path(path, dir, FV_MANIFEST, e);
     if (!st && fv__file_exists(env, path)) {
         io->unlink(io->self, path);
         io->sync_dir(io->self, dir);
     }
     for (size_t at = 0; at < names.len && !st; at += strlen(names.data + at) + 1) {
-        st = fv__path(path, dir, names.data + at, e);
+        st = fv__store_path(path, dir, names.data + at, e);
         if (!st) io->unlink(io->self, path);
     }
     fv__buf_free(&names);
@@ -96,9 +96,9 @@ static fv_status begin(fv_ckpt *c, const char *root, const char *config, fv_err 
     if (strlen(root) + 64 > sizeof c->root) return fv_fail(e, FV_EIO, "%.200s...: path too long", root);
     memcpy(c->root, root, strlen(root) + 1);
     int n = snprintf(name, sizeof name, "step-%lld.tmp", (long long)c->step);
-    fv_status st = fv__path(c->dir, root, name, e);
+    fv_status st = fv__store_path(c->dir, root, name, e);
     name[n - 4] = 0;
-    if (!st) st = fv__path(final, root, name, e);
+    if (!st) st = fv__store_path(final, root, name, e);
     if (!st) st = make_dir(c->env, root, e);
     if (!st) st = clear_way(c, final, e);
     if (!st) st = make_dir(c->env, c->dir, e);
@@ -134,7 +134,7 @@ fv_status fv_ckpt_add_file(fv_ckpt *c, const char *name, fv_err *e)
     char path[FV_PATH];
     fv_file f;
     if (!fv__ckpt_name_ok(name)) return fv_fail(e, FV_EARG, "%s: \"%.100s\" cannot be a file of a checkpoint", c->dir, name);
-    fv_status st = fv__path(path, c->dir, name, e);
+    fv_status st = fv__store_path(path, c->dir, name, e);
     if (!st) st = fv__file_open(&f, c->env, path, e);
     if (st) return st;
     fv__buf_fmt(&c->manifest, "%s\n    {\"name\": \"%s\", \"size\": %zu, \"xxh3\": \"%016llx\"}", c->files++ ? "," : "", name,
@@ -146,7 +146,7 @@ fv_status fv_ckpt_add_file(fv_ckpt *c, const char *name, fv_err *e)
 fv_status fv_ckpt_add(fv_ckpt *c, const char *name, const void *data, size_t n, fv_err *e)
 {
     char path[FV_PATH];
-    fv_status st = fv__path(path, c->dir, name, e);
+    fv_status st = fv__store_path(path, c->dir, name, e);
     if (!st) st = fv__file_write(c->env, path, data, n, e);
     return st ? st : fv_ckpt_add_file(c, name, e);
 }
@@ -168,7 +168,7 @@ static fv_status write_manifest(fv_ckpt *c, fv_err *e)
     char path[FV_PATH];
     fv__buf_str(&c->manifest, "\n  ]\n}\n");
     if (c->manifest.failed) return fv_fail(e, FV_ENOMEM, "%s: out of memory", c->dir);
-    fv_status st = fv__path(path, c->dir, FV_MANIFEST, e);
+    fv_status st = fv__store_path(path, c->dir, FV_MANIFEST, e);
     if (!st) st = fv__file_write(c->env, path, c->manifest.data, c->manifest.len, e);
     int rc = st ? 0 : io->sync_dir(io->self, c->dir);
     return rc ? failed(c->dir, "sync", rc, e) : st;
@@ -180,8 +180,8 @@ static fv_status publish(fv_ckpt *c, fv_err *e)
     const fv_io *io = fv__io(c->env);
     char name[64], final[FV_PATH], last[FV_PATH];
     snprintf(name, sizeof name, "step-%lld", (long long)c->step);
-    fv_status st = fv__path(final, c->root, name, e);
-    if (!st) st = fv__path(last, c->root, "last", e);
+    fv_status st = fv__store_path(final, c->root, name, e);
+    if (!st) st = fv__store_path(last, c->root, "last", e);
     if (st) return st;
     int rc = io->rename(io->self, c->dir, final);
     if (rc) return failed(final, "rename", rc, e);
@@ -216,7 +216,7 @@ static void tidy(fv_ckpt *c, int keep)
         bool part;
         int64_t step = fv__ckpt_step(names.data + at, &part);
         bool old = !part && keep > 0 && step < c->step && count_newer(c, &names, step) >= keep;
-        if (step >= 0 && (part || old) && !fv__path(path, c->root, names.data + at, NULL)) remove_dir(c->env, path, NULL);
+        if (step >= 0 && (part || old) && !fv__store_path(path, c->root, names.data + at, NULL)) remove_dir(c->env, path, NULL);
     }
     fv__buf_free(&names);
 }

@@ -46,7 +46,7 @@ static fv_status verify_file(const fv_env *env, const char *dir, const fv_json *
     snprintf(at, sizeof at, "files.%d.xxh3", i);
     const char *hash = fv_json_text(j, at);
     if (!name || !hash || !fv__ckpt_name_ok(name)) return fv_fail(e, FV_EFORMAT, "%s: its manifest is malformed", dir);
-    fv_status st = fv__path(path, dir, name, e);
+    fv_status st = fv__store_path(path, dir, name, e);
     if (!st) st = fv__file_open(&f, env, path, e);
     if (st) return st;
     if ((double)f.size != size)
@@ -80,7 +80,7 @@ fv_status fv__ckpt_verify(const fv_env *env, const char *dir, int64_t step, cons
 {
     char path[FV_PATH];
     fv_json *j;
-    fv_status st = fv__path(path, dir, FV_MANIFEST, e);
+    fv_status st = fv__store_path(path, dir, FV_MANIFEST, e);
     if (!st) st = fv_json_open(&j, env, path, e);
     if (st) return st;
     st = verify_manifest(env, dir, step, config, j, e);
@@ -113,7 +113,7 @@ fv_status fv_ckpt_find(fv_ckpt_found *out, const fv_env *env, const char *root, 
         char dir[FV_PATH], name[64];
         fv_err why = {0};
         snprintf(name, sizeof name, "step-%lld", (long long)step);
-        st = fv__path(dir, root, name, e);
+        st = fv__store_path(dir, root, name, e);
         if (!st && strlen(dir) >= sizeof out->dir) st = fv_fail(e, FV_EIO, "%.200s...: path too long", dir);
         if (st) break;
         fv_status bad = fv__ckpt_verify(env, dir, step, config, &why);

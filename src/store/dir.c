@@ -15,7 +15,7 @@ const fv_json *fv_dir_generation(const fv_dir *d) { return d->generation; }
 bool fv_dir_file(const fv_dir *d, const char *name, char *out, size_t n)
 {
     char path[FV_PATH];
-    if (fv__path(path, d->path, name, NULL) || !fv__file_exists(d->env, path) || strlen(path) >= n) return false;
+    if (fv__store_path(path, d->path, name, NULL) || !fv__file_exists(d->env, path) || strlen(path) >= n) return false;
     memcpy(out, path, strlen(path) + 1);
     return true;
 }

@@ -14,7 +14,7 @@ struct fv_st {
 
 /* ---- paths ---- */
 
-fv_status fv__path(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
+fv_status fv__store_path(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
 {
     size_t n = strlen(dir);
     const char *slash = !n || dir[n - 1] == '/' ? "" : "/";
@@ -70,9 +70,9 @@ static fv_status open_one(fv_st *s, const char *path, fv_err *e)
 static fv_status open_dir(fv_st *s, const char *dir, fv_err *e)
 {
     char path[FV_PATH];
-    fv_status st = fv__path(path, dir, "model.safetensors", e);
+    fv_status st = fv__store_path(path, dir, "model.safetensors", e);
     if (st || fv__file_exists(s->env, path)) return st ? st : open_one(s, path, e);
-    st = fv__path(path, dir, "model.safetensors.index.json", e);
+    st = fv__store_path(path, dir, "model.safetensors.index.json", e);
     if (st || fv__file_exists(s->env, path)) return st ? st : fv__st_index_open(&s->shard, &s->shards, s->env, path, e);
     return fv_fail(e, FV_EIO, "%s: neither model.safetensors nor model.safetensors.index.json in it", dir);
 }

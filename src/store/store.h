@@ -6,7 +6,7 @@
 #include "store/safetensors.h"
 
 /* dir/name */
-fv_status fv__path(char out[FV_PATH], const char *dir, const char *name, fv_err *e);
+fv_status fv__store_path(char out[FV_PATH], const char *dir, const char *name, fv_err *e);
 bool fv__is_dir(const fv_env *env, const char *path);
 bool fv__ends_with(const char *s, const char *end);
 
