@@ -17,6 +17,7 @@ typedef struct fv_items {
     int n;
     struct { const char *name; fv_tensor *value; } at[FV_MAX_ITEMS];
     double n_labels; /* labels that count, over the whole batch with all its parts; losses are divided by it */
+    float smooth;    /* label smoothing, for families that train with it */
 } fv_items;
 
 FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name); /* NULL if absent */
@@ -36,12 +37,17 @@ typedef struct fv_family {
     const char *type;         /* config.json's model_type: "marian" */
     const char *const *heads; /* architectures, ending in NULL; the first is the default */
     const fv_field *config;   /* the table of its keys */
+    const fv_key_rule *rules; /* other keys that change nothing, besides fv_keys_common; NULL: none */
     size_t config_size;
     size_t size;              /* of the family's own struct */
     /* What a table cannot say (heads divide the width); NULL: nothing. */
     fv_status (*check)(const void *config, fv_err *e);
     /* Fills self with layers and declares their parameters; failures stick to the parameters. */
     void (*declare)(void *self, const fv_setup *s);
+    /* How names in a file may differ from those declared; NULL: not at all. */
+    fv_load_opt (*load)(const void *config);
+    /* Once parameters have values: computes what is not in a file (sinusoids); NULL: nothing. */
+    fv_status (*ready)(const void *self, fv_params *p, fv_err *e);
     /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar). */
     void (*forward)(fv_ctx *c, const void *self, const fv_items *in, fv_items *out);
 
@@ -76,6 +82,7 @@ FV_API void fv_model_free(fv_model *m); /* NULL is allowed */
 FV_API const fv_family *fv_model_family(const fv_model *m);
 FV_API const char *fv_model_head(const fv_model *m);
 FV_API const void *fv_model_config(const fv_model *m);
+FV_API const void *fv_model_self(const fv_model *m); /* the family's struct */
 FV_API fv_params *fv_model_params(const fv_model *m);
 
 FV_API void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);

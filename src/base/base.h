@@ -80,5 +80,7 @@ void fv__out_abandon(fv_out *o);
 /* The same for one piece: writes path.tmp, syncs and renames it: path has the old or the new content, never half of it. */
 fv_status fv__file_write(const fv_env *env, const char *path, const void *data, size_t n, fv_err *e);
 bool fv__file_exists(const fv_env *env, const char *path);
+/* Makes the directory unless it is there; the one above it must be. */
+fv_status fv__dir_make(const fv_env *env, const char *path, fv_err *e);
 
 #endif

@@ -214,6 +214,13 @@ bool fv__file_exists(const fv_env *env, const char *path)
     return true;
 }
 
+fv_status fv__dir_make(const fv_env *env, const char *path, fv_err *e)
+{
+    const fv_io *io = fv__io(env);
+    int rc = io->mkdir(io->self, path);
+    return !rc || rc == -EEXIST ? FV_OK : fv_fail(e, FV_EIO, "%s: cannot make the directory: %s", path, strerror(-rc));
+}
+
 /* ---- writing ---- */
 
 fv_status fv__out_open(fv_out *o, const fv_env *env, const char *path, fv_err *e)

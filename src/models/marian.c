@@ -1,0 +1,231 @@
+/* marian.c - the Transformer of 2017 as Marian and Hugging Face's "marian" family have it.
+ *
+ *     x = sqrt(D) E[ids] + sinusoids;   encoder layers;   decoder layers with cross-attention;   logits = y E' + bias
+ *
+ * Post-norm, as published; with normalize_before the layers normalise first, and one norm follows each stack.
+ * Parameters have the names of model.safetensors.  One table serves both sides and the output unless the configuration
+ * says otherwise. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "fovea/model.h"
+#include "fovea/nn.h"
+
+#define MAX_LAYER 64
+
+typedef struct config {
+    int vocab_size, decoder_vocab_size, d_model;
+    int encoder_layers, encoder_attention_heads, encoder_ffn_dim;
+    int decoder_layers, decoder_attention_heads, decoder_ffn_dim;
+    int max_position_embeddings;
+    int activation_function;
+    float dropout, attention_dropout, activation_dropout, init_std;
+    bool scale_embedding, share_encoder_decoder_embeddings, tie_word_embeddings;
+    bool normalize_before, add_final_layer_norm;
+    int pad_token_id, eos_token_id, decoder_start_token_id;
+} config;
+
+static const char *const activations[] = {"gelu", "relu", "swish", "silu", "gelu_new", "tanh", NULL};
+static const fv_act activation_of[] = {FV_GELU, FV_RELU, FV_SILU, FV_SILU, FV_GELU_TANH, FV_TANH};
+
+static const fv_field fields[] = {
+    FV_INT(config, vocab_size, 1, 58101, 1 << 24, "tokens of the source"),
+    FV_INT(config, decoder_vocab_size, 0, 0, 1 << 24, "tokens of the target; 0: as many as the source has"),
+    FV_INT(config, d_model, 1, 1024, 1 << 16, "model width"),
+    FV_INT(config, encoder_layers, 1, 12, MAX_LAYER, "layers of the encoder"),
+    FV_INT(config, encoder_attention_heads, 1, 16, 256, "its attention heads"),
+    FV_INT(config, encoder_ffn_dim, 1, 4096, 1 << 18, "width of its feed-forward part"),
+    FV_INT(config, decoder_layers, 1, 12, MAX_LAYER, "layers of the decoder"),
+    FV_INT(config, decoder_attention_heads, 1, 16, 256, "its attention heads"),
+    FV_INT(config, decoder_ffn_dim, 1, 4096, 1 << 18, "width of its feed-forward part"),
+    FV_INT(config, max_position_embeddings, 1, 1024, 1 << 20, "longest sequence"),
+    FV_CHOICE(config, activation_function, 0, activations, "of the feed-forward part"),
+    FV_FLOAT(config, dropout, 0, 0.1, 0.99, "on what each part of a layer adds, and on the embeddings"),
+    FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "on the attention weights"),
+    FV_FLOAT(config, activation_dropout, 0, 0, 0.99, "inside the feed-forward part"),
+    FV_FLOAT(config, init_std, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
+    FV_BOOL(config, scale_embedding, false, "multiply embeddings by the square root of the width"),
+    FV_BOOL(config, share_encoder_decoder_embeddings, true, "one table for both sides"),
+    FV_BOOL(config, tie_word_embeddings, true, "the decoder's table is the output weight too"),
+    FV_BOOL(config, normalize_before, false, "norm before each part of a layer, not after"),
+    FV_BOOL(config, add_final_layer_norm, false, "a norm after each stack of layers"),
+    FV_INT(config, pad_token_id, 0, 58100, 1 << 24, "padding"),
+    FV_INT(config, eos_token_id, 0, 0, 1 << 24, "end of a sentence"),
+    FV_INT(config, decoder_start_token_id, 0, 58100, 1 << 24, "what the decoder begins with"),
+    {0},
+};
+
+static const fv_key_rule rules[] = {
+    {"is_encoder_decoder", "true"}, {"is_decoder", "false"}, {"static_position_embeddings", "true"}, {"encoder_layerdrop", NULL},
+    {"decoder_layerdrop", NULL},    {"use_cache", NULL},     {"normalize_embedding", "false"},       {"add_bias_logits", "false"},
+    {"extra_pos_embeddings", NULL}, {"num_hidden_layers", NULL}, {"bad_words_ids", NULL},           {"forced_eos_token_id", NULL},
+    {"bos_token_id", NULL},         {"classif_dropout", NULL}, {"classifier_dropout", NULL},        {"num_beams", NULL},
+    {"max_length", NULL},           {NULL, NULL},
+};
+
+typedef struct marian {
+    config cfg;
+    fv_emb source, target; /* the same table where shared */
+    fv_pos source_pos, target_pos;
+    fv_encoder_layer *encoder;
+    fv_decoder_layer *decoder;
+    fv_norm encoder_norm, decoder_norm;
+    fv_tensor *head; /* (V,D) */
+    fv_tensor *bias; /* (1,V) */
+} marian;
+
+static int target_vocab(const config *k) { return k->decoder_vocab_size ? k->decoder_vocab_size : k->vocab_size; }
+
+static fv_status check(const void *config_, fv_err *e)
+{
+    const config *k = config_;
+    if (k->d_model % k->encoder_attention_heads || k->d_model % k->decoder_attention_heads)
+        return fv_fail(e, FV_EFORMAT, "d_model %d is no multiple of the attention heads, %d and %d", k->d_model,
+                       k->encoder_attention_heads, k->decoder_attention_heads);
+    if (k->d_model % 2) return fv_fail(e, FV_EFORMAT, "d_model %d is odd: sines and cosines need pairs", k->d_model);
+    if (k->share_encoder_decoder_embeddings && target_vocab(k) != k->vocab_size)
+        return fv_fail(e, FV_EFORMAT, "one table cannot hold vocab_size %d and decoder_vocab_size %d", k->vocab_size, target_vocab(k));
+    if (k->pad_token_id >= k->vocab_size || k->decoder_start_token_id >= target_vocab(k))
+        return fv_fail(e, FV_EFORMAT, "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary", k->pad_token_id,
+                       k->decoder_start_token_id);
+    return FV_OK;
+}
+
+static fv_layer_opt layer_opt(const config *k, int heads, int hidden)
+{
+    return (fv_layer_opt){
+        .mha = {.width = k->d_model, .n_head = heads, .dropout = k->attention_dropout, .std = k->init_std},
+        .hidden = hidden,
+        .mlp = {.act = activation_of[k->activation_function], .dropout = k->activation_dropout, .std = k->init_std},
+        .pre_norm = k->normalize_before,
+        .dropout = k->dropout,
+    };
+}
+
+static void declare_embeddings(marian *m, fv_params *p)
+{
+    const config *k = &m->cfg;
+    int vocab = target_vocab(k);
+    fv_emb_opt opt = {.scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1, .has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
+    if (k->share_encoder_decoder_embeddings) {
+        fv_emb_init(p, &m->source, vocab, k->d_model, opt, "model.shared");
+        m->target = m->source;
+    } else {
+        fv_emb_init(p, &m->source, k->vocab_size, k->d_model, opt, "model.encoder.embed_tokens");
+        fv_emb_init(p, &m->target, vocab, k->d_model, opt, "model.decoder.embed_tokens");
+    }
+    m->head = m->target.table;
+    if (!k->tie_word_embeddings)
+        m->head = fv_param(p, (fv_init){FV_INIT_NORMAL, k->init_std, false}, FV_SHAPE(vocab, k->d_model), "lm_head.weight");
+    m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, vocab), "final_logits_bias");
+    fv_pos_init(p, &m->source_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, "model.encoder.embed_positions");
+    fv_pos_init(p, &m->target_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, "model.decoder.embed_positions");
+}
+
+static void declare(void *self, const fv_setup *s)
+{
+    marian *m = self;
+    fv_params *p = s->params;
+    m->cfg = *(const config *)s->config;
+    const config *k = &m->cfg;
+    declare_embeddings(m, p);
+    m->encoder = fv_params_take(p, (size_t)k->encoder_layers * sizeof *m->encoder);
+    m->decoder = fv_params_take(p, (size_t)k->decoder_layers * sizeof *m->decoder);
+    if (!m->encoder || !m->decoder) return;
+    for (int i = 0; i < k->encoder_layers; i++)
+        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim), "model.encoder.layers.%d", i);
+    for (int i = 0; i < k->decoder_layers; i++)
+        fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim), "model.decoder.layers.%d", i);
+    if (!k->add_final_layer_norm) return;
+    fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){0}, "model.encoder.layer_norm");
+    fv_norm_init(p, &m->decoder_norm, k->d_model, (fv_norm_opt){0}, "model.decoder.layer_norm");
+}
+
+static fv_load_opt load(const void *config_)
+{
+    static const fv_tie shared[] = {
+        {"lm_head.weight", "model.shared.weight"},
+        {"model.encoder.embed_tokens.weight", "model.shared.weight"},
+        {"model.decoder.embed_tokens.weight", "model.shared.weight"},
+        {NULL, NULL},
+    };
+    static const fv_tie apart[] = {{"lm_head.weight", "model.decoder.embed_tokens.weight"}, {NULL, NULL}};
+    static const char *const fresh[] = {"final_logits_bias", "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight", NULL};
+    const config *k = config_;
+    const fv_tie *ties = !k->tie_word_embeddings ? NULL : k->share_encoder_decoder_embeddings ? shared : apart;
+    return (fv_load_opt){.ties = ties, .fresh = fresh};
+}
+
+static fv_status ready(const void *self, fv_params *p, fv_err *e)
+{
+    const marian *m = self;
+    fv_status st = fv_pos_fill(p, &m->source_pos, e);
+    return st ? st : fv_pos_fill(p, &m->target_pos, e);
+}
+
+/* ---- forward ---- */
+
+static fv_tensor *embed(fv_ctx *c, const marian *m, const fv_emb *table, const fv_pos *pos, fv_tensor *ids, fv_tensor *rows)
+{
+    return fv_dropout(c, fv_pos_fwd(c, pos, fv_emb_fwd(c, table, ids), rows), m->cfg.dropout);
+}
+
+static fv_tensor *encode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *mask)
+{
+    fv_tensor *x = embed(c, m, &m->source, &m->source_pos, ids, NULL);
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.encoder_layers; i++) {
+        fv_tap(c, "hidden", "encoder", x);
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->encoder[i], x, (fv_mha_arg){.key_mask = mask}));
+    }
+    return m->cfg.add_final_layer_norm ? fv_norm_fwd(c, &m->encoder_norm, x) : x;
+}
+
+static fv_tensor *logits(fv_ctx *c, const marian *m, fv_tensor *x)
+{
+    if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
+    return fv_linear(c, x, m->head, fv_reshape(c, m->bias, FV_SHAPE(-1)), FV_ACT_NONE);
+}
+
+static fv_tensor *decode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *mask, fv_tensor *memory, fv_tensor *memory_mask)
+{
+    fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, NULL);
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        fv_tap(c, "hidden", "decoder", x);
+        x = fv_keep(c, mark, fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .key_mask = mask},
+                                                  (fv_mha_arg){.memory = memory, .key_mask = memory_mask}));
+    }
+    return x;
+}
+
+static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
+{
+    const marian *m = self;
+    fv_tensor *mask = fv_items_get(in, "attention_mask"), *labels = fv_items_get(in, "labels");
+    fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
+    fv_items_put(out, "encoder_last_hidden_state", memory);
+    fv_tensor *y = decode(c, m, fv_items_get(in, "decoder_input_ids"), fv_items_get(in, "decoder_attention_mask"), memory, mask);
+    fv_tensor *scores = logits(c, m, y);
+    fv_items_put(out, "logits", scores);
+    if (!labels) return;
+    fv_tensor *rows = fv_cross_entropy(c, scores, labels, (fv_ce_opt){.smooth = in->smooth, .ignore = -100});
+    fv_items_put(out, "loss", fv_scale(c, fv_sum_all(c, rows), in->n_labels > 0 ? (float)(1 / in->n_labels) : 1));
+}
+
+static const char *const heads[] = {"MarianMTModel", NULL};
+
+const fv_family fv__family_marian = {
+    .type = "marian",
+    .heads = heads,
+    .config = fields,
+    .rules = rules,
+    .config_size = sizeof(config),
+    .size = sizeof(marian),
+    .check = check,
+    .declare = declare,
+    .load = load,
+    .ready = ready,
+    .forward = forward,
+};

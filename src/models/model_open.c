@@ -1,0 +1,188 @@
+/* model_open.c - models of any family: found by name, made or opened, run, saved.
+ *
+ * The list of families is made from this folder by the build: a file x.c defines `const fv_family fv__family_x`, and
+ * nothing else has to know about it. */
+#include <stdio.h>
+
+#include "base/base.h"
+#include "fovea/model.h"
+
+#define X(file) extern const fv_family fv__family_##file;
+#include "model_files.h"
+#undef X
+
+static const fv_family *const families[] = {
+#define X(file) &fv__family_##file,
+#include "model_files.h"
+#undef X
+};
+#define N_FAMILIES ((int)(sizeof families / sizeof *families))
+
+const fv_family *fv_family_at(int i) { return i >= 0 && i < N_FAMILIES ? families[i] : NULL; }
+
+const fv_family *fv_family_find(const char *type)
+{
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (!strcmp(families[i]->type, type)) return families[i];
+    return NULL;
+}
+
+/* ---- items ---- */
+
+fv_tensor *fv_items_get(const fv_items *s, const char *name)
+{
+    for (int i = 0; i < s->n; i++)
+        if (!strcmp(s->at[i].name, name)) return s->at[i].value;
+    return NULL;
+}
+
+void fv_items_put(fv_items *s, const char *name, fv_tensor *value)
+{
+    if (!value || s->n == FV_MAX_ITEMS) return;
+    s->at[s->n].name = name;
+    s->at[s->n++].value = value;
+}
+
+/* ---- models ---- */
+
+struct fv_model {
+    fv_env env;
+    const fv_family *family;
+    const char *head;
+    fv_json *json; /* config.json as it was, to be saved with what we do not know kept */
+    void *config, *self;
+    fv_params *params;
+};
+
+void fv_model_free(fv_model *m)
+{
+    if (!m) return;
+    fv_env env = m->env;
+    fv_params_free(m->params);
+    fv_json_close(m->json);
+    if (m->family) {
+        fv__free(&env, m->config, m->family->config_size);
+        fv__free(&env, m->self, m->family->size);
+    }
+    fv__free(&env, m, sizeof *m);
+}
+
+static fv_status choose_family(fv_model *m, const char *name, fv_err *e)
+{
+    const char *type = fv_json_text(m->json, "model_type"), *known[N_FAMILIES + 1] = {NULL};
+    for (int i = 0; i < N_FAMILIES; i++) known[i] = families[i]->type;
+    if (!type) return fv_fail(e, FV_EFORMAT, "%s: model_type is missing", name);
+    m->family = fv_family_find(type);
+    if (m->family) return FV_OK;
+    const char *near = fv__nearest(type, known);
+    return fv_fail(e, FV_EMISSING, "%s: model_type \"%s\" is not a family of this build%s%s", name, type,
+                   near ? "; the nearest is " : "", near ? near : "");
+}
+
+/* The head asked for, else the one the file names, else the family's first. */
+static fv_status choose_head(fv_model *m, const char *wanted, const char *name, fv_err *e)
+{
+    const char *named = wanted ? wanted : fv_json_text(m->json, "architectures.0");
+    if (!named) named = m->family->heads[0];
+    for (const char *const *h = m->family->heads; *h; h++)
+        if (!strcmp(*h, named)) m->head = *h;
+    if (m->head) return FV_OK;
+    const char *near = fv__nearest(named, m->family->heads);
+    return fv_fail(e, FV_EMISSING, "%s: %s has no head \"%s\"; the nearest is %s", name, m->family->type, named,
+                   near ? near : m->family->heads[0]);
+}
+
+/* From m->json to declared and allocated parameters. */
+static fv_status build(fv_model *m, fv_device *d, fv_model_opt opt, const char *name, fv_err *e)
+{
+    fv_status st = choose_family(m, name, e);
+    if (!st) st = choose_head(m, opt.head, name, e);
+    if (st) return st;
+    const fv_family *f = m->family;
+    m->config = fv__alloc(&m->env, f->config_size);
+    m->self = fv__alloc(&m->env, f->size);
+    if (!m->config || !m->self) return fv_fail(e, FV_ENOMEM, "%s: out of memory", name);
+
+    const fv_key_rule *rules[] = {fv_keys_common, f->rules, NULL};
+    fv_err inner;
+    st = fv_fields_read(m->config, f->config, m->json, "", rules, e);
+    if (!st && f->check && (st = f->check(m->config, &inner))) fv_fail(e, st, "%s: %s", name, inner.text);
+    if (!st) st = fv_params_new(&m->params, &m->env, e);
+    if (st) return st;
+    f->declare(m->self, &(fv_setup){.params = m->params, .config = m->config, .head = m->head});
+    return fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
+}
+
+static fv_status ready(fv_model *m, fv_err *e)
+{
+    return m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK;
+}
+
+static fv_status start(fv_model **out, fv_device *d, fv_err *e)
+{
+    fv_model *m = *out = fv__alloc(fv_device_env(d), sizeof *m);
+    if (!m) return fv_fail(e, FV_ENOMEM, "model: out of memory");
+    m->env = *fv_device_env(d);
+    return FV_OK;
+}
+
+static fv_status finish(fv_model **out, fv_status st)
+{
+    if (st) {
+        fv_model_free(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt, uint64_t seed, fv_err *e)
+{
+    fv_status st = start(out, d, e);
+    fv_model *m = *out;
+    if (!st) st = fv_json_parse(&m->json, &m->env, config, "config", e);
+    if (!st) st = build(m, d, opt, "config", e);
+    if (!st) st = fv_params_randomize(m->params, seed, e);
+    if (!st) st = ready(m, e);
+    return finish(out, st);
+}
+
+fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt, fv_err *e)
+{
+    char path[4096];
+    fv_dir *files = NULL;
+    fv_st *weights = NULL;
+    fv_status st = start(out, d, e);
+    fv_model *m = *out;
+    if (!st) st = fv_dir_open(&files, &m->env, dir, e);
+    if (!st) st = fv_dir_weights(files, &weights, e); /* says what is wrong with the weights before anything is built */
+    if (!st && !fv_dir_file(files, "config.json", path, sizeof path)) st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
+    if (!st) st = fv_json_open(&m->json, &m->env, path, e);
+    if (!st) st = build(m, d, opt, path, e);
+    if (!st) st = fv_params_load(m->params, &m->env, dir, m->family->load ? m->family->load(m->config) : (fv_load_opt){0}, e);
+    if (!st) st = ready(m, e);
+    fv_st_close(weights);
+    fv_dir_close(files);
+    return finish(out, st);
+}
+
+fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
+{
+    char path[4096], value[256];
+    if (snprintf(path, sizeof path, "%s/model.safetensors", dir) >= (int)sizeof path)
+        return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
+    fv_status st = fv__dir_make(&m->env, dir, e);
+    if (!st) st = fv_params_save(m->params, &m->env, path, dtype, 0, e);
+    if (!st) st = fv_fields_write(m->config, m->family->config, m->json, e);
+    snprintf(value, sizeof value, "[\"%s\"]", m->head);
+    if (!st) st = fv_json_set(m->json, "architectures", value, e);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    return st ? st : fv_json_save(m->json, path, e);
+}
+
+const fv_family *fv_model_family(const fv_model *m) { return m->family; }
+const char *fv_model_head(const fv_model *m) { return m->head; }
+const void *fv_model_config(const fv_model *m) { return m->config; }
+fv_params *fv_model_params(const fv_model *m) { return m->params; }
+const void *fv_model_self(const fv_model *m) { return m->self; }
+
+void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out) { m->family->forward(c, m->self, in, out); }
