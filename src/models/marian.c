@@ -9,8 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "fovea/model.h"
-#include "fovea/nn.h"
+#include "fovea/gen.h"
 
 #define MAX_LAYER 64
 
@@ -214,6 +213,37 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_items_put(out, "loss", fv_scale(c, fv_sum_all(c, rows), in->n_labels > 0 ? (float)(1 / in->n_labels) : 1));
 }
 
+/* ---- generation: the encoder once, its keys and values kept; then token after token ---- */
+
+enum { MASK = 0, CROSS = 1 }; /* what the session keeps: the source's mask, then keys and values of each layer */
+
+static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
+{
+    const marian *m = self;
+    fv_tensor *mask = fv_items_get(in, "attention_mask"), *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
+    fv_session_keep(c, s, MASK, mask);
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        fv_kv kv = fv_mha_keys(c, &m->decoder[i].cross, memory);
+        fv_session_keep(c, s, CROSS + 2 * i, kv.k);
+        fv_session_keep(c, s, CROSS + 2 * i + 1, kv.v);
+    }
+}
+
+static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
+{
+    const marian *m = self;
+    fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, fv_session_places(c, s));
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        fv_kv self_kv = fv_session_kv(c, s, i, m->cfg.d_model);
+        fv_kv cross_kv = {.k = fv_session_kept(c, s, CROSS + 2 * i), .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
+        x = fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .kv = &self_kv},
+                                 (fv_mha_arg){.kv = &cross_kv, .key_mask = fv_session_kept(c, s, MASK)});
+    }
+    int64_t n = fv_dim(x, 1);
+    fv_tensor *last = fv_reshape(c, fv_slice(c, x, 1, n - 1, n), FV_SHAPE(fv_dim(x, 0), m->cfg.d_model));
+    return logits(c, m, last);
+}
+
 static const char *const heads[] = {"MarianMTModel", NULL};
 
 const fv_family fv__family_marian = {
@@ -228,4 +258,6 @@ const fv_family fv__family_marian = {
     .load = load,
     .ready = ready,
     .forward = forward,
+    .begin = begin,
+    .step = step,
 };

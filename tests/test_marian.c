@@ -1,0 +1,245 @@
+/* test_marian.c - the marian family against transformers: logits, loss, every gradient, every attention map, round trip. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+#include "fovea/model.h"
+
+static const char *const names[] = {"marian-shared", "marian-apart"};
+
+static fv_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    fv_device_close(device);
+    return 0;
+}
+
+static void check(fv_status st, const fv_err *e)
+{
+    if (st) print_error("%s\n", e->text);
+    assert_int_equal(st, FV_OK);
+}
+
+static float *golden(const fv_st *g, const char *name, fv_st_info *info)
+{
+    fv_err e;
+    check(fv_st_find(g, name, info, &e), &e);
+    float *x = malloc((size_t)info->count * sizeof *x);
+    check(fv_st_read(g, info, x, FV_F32, info->count, &e), &e);
+    return x;
+}
+
+static fv_tensor *input(fv_ctx *c, const fv_st *g, const char *name, fv_dtype as)
+{
+    fv_err e;
+    fv_st_info info;
+    check(fv_st_find(g, name, &info, &e), &e);
+    void *x = malloc((size_t)info.count * fv_dtype_size(as));
+    check(fv_st_read(g, &info, x, as, info.count, &e), &e);
+    fv_tensor *t = as == FV_U8 ? fv_bytes(c, x, info.shape) : fv_ints(c, x, info.shape);
+    free(x);
+    return t;
+}
+
+static fv_items inputs(fv_ctx *c, const fv_st *g)
+{
+    fv_items in = {0};
+    fv_tensor *labels = input(c, g, "labels", FV_I32);
+    fv_items_put(&in, "input_ids", input(c, g, "input_ids", FV_I32));
+    fv_items_put(&in, "attention_mask", input(c, g, "attention_mask", FV_U8));
+    fv_items_put(&in, "decoder_input_ids", input(c, g, "decoder_input_ids", FV_I32));
+    fv_items_put(&in, "labels", labels);
+    int32_t label[64];
+    assert_int_equal(fv_read_i32(c, labels, label, fv_len(labels)), FV_OK);
+    for (int64_t i = 0; i < fv_len(labels); i++) in.n_labels += label[i] != -100;
+    return in;
+}
+
+static void near(const char *what, const double *got, const float *want, int64_t n, double tolerance)
+{
+    double most = 0, scale = 1;
+    for (int64_t i = 0; i < n; i++) {
+        most = fmax(most, fabs(got[i] - (double)want[i]));
+        scale = fmax(scale, fabs((double)want[i]));
+    }
+    if (!(most <= tolerance * scale)) print_error("%s: off by %g\n", what, most);
+    assert_true(most <= tolerance * scale);
+}
+
+static void same_values(fv_ctx *c, const fv_items *out, const fv_st *g, const char *name, double tolerance)
+{
+    fv_st_info info;
+    float *want = golden(g, name, &info);
+    double *got = malloc((size_t)info.count * sizeof *got);
+    assert_int_equal(fv_read_f64(c, fv_items_get(out, name), got, info.count), FV_OK);
+    near(name, got, want, info.count, tolerance);
+    free(got);
+    free(want);
+}
+
+/* The relative error of a gradient as a whole: the norm of the difference over the norm. */
+static void same_gradients(fv_ctx *c, const fv_model *m, const fv_st *g)
+{
+    int compared = 0;
+    for (int i = 0; i < fv_st_count(g); i++) {
+        fv_st_info info = fv_st_at(g, i);
+        if (strncmp(info.name, "grad.", 5)) continue;
+        fv_tensor *p = fv_params_find(fv_model_params(m), info.name + 5);
+        if (!p) print_error("%s is no parameter here\n", info.name + 5);
+        assert_non_null(p);
+        float *want = golden(g, info.name, &info);
+        double *got = malloc((size_t)info.count * sizeof *got), off = 0, norm = 0;
+        assert_int_equal(fv_read_grad(c, p, got, info.count), FV_OK);
+        for (int64_t j = 0; j < info.count; j++) {
+            off += (got[j] - (double)want[j]) * (got[j] - (double)want[j]);
+            norm += (double)want[j] * (double)want[j];
+        }
+        if (sqrt(off) > 1e-3 * sqrt(norm) + 1e-7) print_error("%s: off by %g of %g\n", info.name, sqrt(off), sqrt(norm));
+        assert_true(sqrt(off) <= 1e-3 * sqrt(norm) + 1e-7);
+        free(got);
+        free(want);
+        compared++;
+    }
+    assert_true(compared > 70);
+}
+
+/* ---- attention maps, by tap ---- */
+
+typedef struct maps {
+    const fv_st *golden;
+    int seen;
+} maps;
+
+static void compare_map(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
+{
+    maps *m = user;
+    char key[64];
+    int layer;
+    if (strcmp(site, "attention")) return;
+    const char *kind = strstr(name, "encoder_attn") ? "cross" : strstr(name, "model.encoder") ? "encoder" : "decoder";
+    assert_int_equal(sscanf(strstr(name, "layers."), "layers.%d", &layer), 1);
+    snprintf(key, sizeof key, "%s_attentions.%d", kind, layer);
+
+    fv_st_info info;
+    float *want = golden(m->golden, key, &info);
+    fv_shape s = fv_attn_view_shape(what);
+    assert_int_equal(fv_shape_len(s), info.count);
+    int64_t rows = s.d[2], cols = s.d[3];
+    float *w = malloc((size_t)(rows * cols) * sizeof *w);
+    for (int64_t b = 0; b < s.d[0]; b++)
+        for (int64_t h = 0; h < s.d[1]; h++) {
+            assert_int_equal(fv_attn_view_weights(c, what, b, h, 0, rows, w), FV_OK);
+            for (int64_t i = 0; i < rows * cols; i++)
+                assert_true(fabsf(w[i] - want[(b * s.d[1] + h) * rows * cols + i]) < 1e-4f);
+        }
+    free(w);
+    free(want);
+    m->seen++;
+}
+
+static void path_of(char out[512], const char *name, const char *end) { snprintf(out, 512, "%s/golden/%s%s", FOVEA_TESTS, name, end); }
+
+static void the_family_is_the_published_one(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[512];
+        fv_err e;
+        fv_st *g;
+        fv_model *m;
+        fv_ctx *c;
+        path_of(path, names[i], ".safetensors");
+        check(fv_st_open(&g, NULL, path, &e), &e);
+        path_of(path, names[i], "");
+        check(fv_model_open(&m, device, path, (fv_model_opt){.train = true}, &e), &e);
+        check(fv_ctx_new(&c, device, (fv_ctx_opt){.record = true}, &e), &e);
+        maps seen = {.golden = g};
+        fv_ctx_set_tap(c, compare_map, &seen);
+
+        fv_items in = inputs(c, g), out = {0};
+        fv_model_forward(c, m, &in, &out);
+        fv_hold(c, fv_items_get(&out, "logits"));
+        fv_hold(c, fv_items_get(&out, "encoder_last_hidden_state"));
+        assert_int_equal(fv_backward(c, fv_items_get(&out, "loss")), FV_OK);
+        same_values(c, &out, g, "encoder_last_hidden_state", 1e-4);
+        same_values(c, &out, g, "logits", 1e-4);
+        same_values(c, &out, g, "loss", 1e-5);
+        same_gradients(c, m, g);
+        assert_int_equal(seen.seen, 6);
+
+        fv_ctx_free(c);
+        fv_model_free(m);
+        fv_st_close(g);
+    }
+}
+
+static void what_was_saved_opens_with_the_same_bits(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/fovea-marian-XXXXXX", path[512];
+    fv_err e;
+    fv_model *one, *two;
+    assert_non_null(mkdtemp(dir));
+    path_of(path, "marian-apart", "");
+    check(fv_model_open(&one, device, path, (fv_model_opt){0}, &e), &e);
+    check(fv_model_save(one, dir, FV_F32, &e), &e);
+    check(fv_model_open(&two, device, dir, (fv_model_opt){0}, &e), &e);
+    int64_t n, again;
+    const float *a = fv_params_data(fv_model_params(one), &n), *b = fv_params_data(fv_model_params(two), &again);
+    assert_int_equal(n, again);
+    assert_memory_equal(a, b, (size_t)n * sizeof *a);
+    fv_model_free(one);
+    fv_model_free(two);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, i ? "config.json" : "model.safetensors");
+        remove(path);
+    }
+    remove(dir);
+}
+
+static void a_config_it_cannot_follow_is_refused(void **state)
+{
+    (void)state;
+    static const struct { const char *config, *says; } cases[] = {
+        {"{\"model_type\":\"marian\",\"d_model\":15,\"encoder_attention_heads\":3,\"decoder_attention_heads\":3}", "odd"},
+        {"{\"model_type\":\"marian\",\"d_model\":16,\"encoder_attention_heads\":3}", "multiple"},
+        {"{\"model_type\":\"marian\",\"normalize_embedding\":true}", "normalize_embedding"},
+        {"{\"model_type\":\"mariann\"}", "marian"},
+        {"{\"model_type\":\"marian\",\"architectures\":[\"MarianModle\"]}", "MarianMTModel"},
+        {"{}", "model_type"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fv_model *m;
+        fv_err e;
+        assert_int_not_equal(fv_model_new(&m, device, cases[i].config, (fv_model_opt){0}, 1, &e), FV_OK);
+        assert_null(m);
+        if (!strstr(e.text, cases[i].says)) print_error("%s\n", e.text);
+        assert_non_null(strstr(e.text, cases[i].says));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_family_is_the_published_one),
+        cmocka_unit_test(what_was_saved_opens_with_the_same_bits),
+        cmocka_unit_test(a_config_it_cannot_follow_is_refused),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
