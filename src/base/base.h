@@ -52,7 +52,7 @@ const fv_io *fv__io(const fv_env *env); /* never NULL */
 
 typedef struct fv_file {
     const fv_env *env;
-    const char *data; /* not NUL-terminated */
+    const char *data; /* not NUL-terminated; "" for an empty file */
     size_t size, cap; /* cap: bytes to free when not mapped */
     bool mapped;
 } fv_file;

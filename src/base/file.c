@@ -168,7 +168,7 @@ static fv_status read_all(fv_file *f, const fv_io *io, int fd, const char *path,
         fv__buf_free(&b);
         return fv_fail(e, FV_ENOMEM, "%s: out of memory after %zu bytes", path, b.len);
     }
-    *f = (fv_file){.env = f->env, .data = b.data, .size = b.len, .cap = b.cap};
+    *f = (fv_file){.env = f->env, .data = b.data ? b.data : "", .size = b.len, .cap = b.cap};
     return FV_OK;
 }
 
@@ -198,10 +198,10 @@ void fv__file_close(fv_file *f)
     const fv_io *io = fv__io(f->env);
     if (f->mapped)
         io->unmap(io->self, f->data, f->size);
-    else
+    else if (f->cap)
         fv__free(f->env, (void *)(uintptr_t)f->data, f->cap);
     f->data = NULL;
-    f->size = 0;
+    f->size = f->cap = 0;
     f->mapped = false;
 }
 
