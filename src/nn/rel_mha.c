@@ -24,7 +24,7 @@ void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *pa
 /* (B,T,H,W) with (L,D) -> (B,H,T,L): every query by every distance, then shifted. */
 static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_tensor *places, float scale)
 {
-    if (!q || !places) return NULL;
+    if (!q) return NULL;
     int64_t B = q->shape.d[0], T = q->shape.d[1], H = q->shape.d[2], W = q->shape.d[3], L = fv_rows(places);
     fv_tensor *r = fv_reshape(c, fv_lin_fwd(c, &l->r, places), FV_SHAPE(L, H, W));
     r = fv_permute(c, r, (int[]){1, 0, 2});
@@ -38,7 +38,7 @@ fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tenso
 {
     const fv_mha *m = &l->att;
     fv_tensor *memory = arg.memory ? arg.memory : x, *q = fv_lin_fwd(c, &m->q, x);
-    if (!q || !memory) return NULL;
+    if (!q || !memory || !places) return NULL;
     if (q->shape.n != 3 || memory->shape.n != 3 || arg.kv || arg.bias)
         return fv_raise(c, FV_EARG, "%s: x %s, memory %s; a cache or another bias does not go with relative positions", m->name,
                         fv_desc(x).s, fv_desc(memory).s);
