@@ -1,0 +1,200 @@
+/* attention.c - y = softmax(scale q k' + bias) v, heads side by side, without storing the weights.
+ *
+ * The kernel keeps one number a row, the log-sum-exp of its scores.  Backward and the exact weights of any head and
+ * rows are computed again from it.  q, k and v may lie in one tensor: then the kernel reads and writes with strides. */
+#include <math.h>
+
+#include "core/core.h"
+
+struct fv_attn_view {
+    fv_attn_args args;
+    fv_dtype dtype;
+};
+
+typedef struct {
+    fv_node node;
+    fv_attn_view view;
+    int bias, rel; /* which inputs they are; 0: none (input 0 is q) */
+    bool packed;
+} attention;
+
+/* One part of a packed tensor's gradient. */
+static fv_sink part(fv_sink s, int64_t from)
+{
+    if (s.data) s.data = (char *)s.data + (size_t)from * fv_dtype_size(s.dtype);
+    return s;
+}
+
+static void backward(fv_ctx *c, fv_node *n)
+{
+    const attention *s = (const attention *)n;
+    const fv_attn_args *a = &s->view.args;
+    const fv_kernels *k = fv_kernels_of(c, s->view.dtype);
+    if (!k || !fv_need(c, k->attention_bwd, "attention_bwd", s->view.dtype)) return;
+    fv_attn_grads g = {.dy = n->y->grad};
+    if (s->packed) {
+        fv_sink all = fv_grad(c, n->in[0]);
+        g.dq = all;
+        g.dk = part(all, a->H * a->Wk);
+        g.dv = part(all, a->H * a->Wk + a->G * a->Wk);
+    } else {
+        g.dq = fv_grad(c, n->in[0]);
+        g.dk = fv_grad(c, n->in[1]);
+        g.dv = fv_grad(c, n->in[2]);
+    }
+    if (s->bias) g.dbias = fv_grad(c, n->in[s->bias]);
+    if (s->rel) g.drel = fv_grad(c, n->in[s->rel]);
+    k->attention_bwd(fv_ctx_stream(c), a, &g);
+}
+
+/* ---- checks ---- */
+
+/* Strides of a mask or bias of shape (B|1,H|1,Tq|1,Tk), leading axes may be missing; false if it is none. */
+static bool grid(int64_t s[3], const fv_tensor *t, const fv_attn_args *a)
+{
+    const int64_t want[3] = {a->B, a->H, a->Tq};
+    int missing = 4 - t->shape.n;
+    if (missing < 0 || t->shape.n < 1 || fv_cols(t) != a->Tk) return false;
+    int64_t step = a->Tk;
+    for (int i = 2; i >= 0; i--) {
+        int64_t len = i < missing ? 1 : t->shape.d[i - missing];
+        if (len != 1 && len != want[i]) return false;
+        s[i] = len == 1 ? 0 : step;
+        step *= len;
+    }
+    return true;
+}
+
+static bool is(const fv_tensor *t, fv_dtype type, fv_shape s) { return !t || (t->dtype == type && fv_shape_same(t->shape, s)); }
+
+static bool bad(fv_ctx *c, const char *what, const fv_tensor *t, const fv_attn_args *a)
+{
+    fv_raise(c, FV_ESHAPE, "attention: %s is %s, with B %lld, H %lld, Tq %lld, Tk %lld", what, fv_desc(t).s, (long long)a->B,
+             (long long)a->H, (long long)a->Tq, (long long)a->Tk);
+    return false;
+}
+
+/* The optional inputs. */
+static bool extras(fv_ctx *c, fv_attn_args *a, fv_dtype t, const fv_attn *o)
+{
+    if (!is(o->lens, FV_I32, FV_SHAPE(a->B))) return bad(c, "lens", o->lens, a);
+    if (!is(o->key_mask, FV_U8, FV_SHAPE(a->B, a->Tk))) return bad(c, "key_mask", o->key_mask, a);
+    if (o->mask && (o->mask->dtype != FV_U8 || !grid(a->mask_s, o->mask, a))) return bad(c, "mask", o->mask, a);
+    if (o->bias && (o->bias->dtype != t || !grid(a->bias_s, o->bias, a))) return bad(c, "bias", o->bias, a);
+    if (o->rel && (o->rel->dtype != t || o->rel->shape.n != 2 || o->rel->shape.d[0] != a->H)) return bad(c, "rel", o->rel, a);
+    if (o->rel) a->rel_len = o->rel->shape.d[1];
+    if (o->rel && (o->rel_zero < 0 || o->rel_zero >= a->rel_len)) return bad(c, "rel, with rel_zero outside it,", o->rel, a);
+    if (!(o->dropout >= 0 && o->dropout < 1) || o->window < 0 || !isfinite(o->scale)) {
+        fv_raise(c, FV_EARG, "attention: dropout %g, window %lld, scale %g", (double)o->dropout, (long long)o->window, (double)o->scale);
+        return false;
+    }
+    a->lens = o->lens ? o->lens->data : NULL;
+    a->key_mask = o->key_mask ? o->key_mask->data : NULL;
+    a->mask = o->mask ? o->mask->data : NULL;
+    a->bias = o->bias ? o->bias->data : NULL;
+    a->rel = o->rel ? o->rel->data : NULL;
+    a->rel_zero = o->rel_zero;
+    a->causal = o->causal;
+    a->window = o->window;
+    a->scale = o->scale;
+    return true;
+}
+
+/* ---- forward ---- */
+
+static fv_tensor *run(fv_ctx *c, fv_attn_view *v, fv_tensor **in, int n_in, bool packed, const fv_attn *o)
+{
+    fv_attn_args *a = &v->args;
+    const fv_kernels *k = fv_kernels_of(c, v->dtype);
+    if (!k || !fv_need(c, k->attention, "attention", v->dtype) || !extras(c, a, v->dtype, o)) return NULL;
+    if (o->dropout > 0 && fv_ctx_training(c)) {
+        a->dropout = o->dropout;
+        a->rng = fv_next_rng(c);
+    }
+    fv_tensor *y = fv_new(c, v->dtype, FV_SHAPE(a->B, a->Tq, a->H * a->Wv));
+    a->lse = fv_scratch(c, v->dtype == FV_F64 ? FV_F64 : FV_F32, a->B * a->H * a->Tq);
+    if (!y || !a->lse) return NULL;
+    a->y = y->data;
+    k->attention(fv_ctx_stream(c), a);
+    fv_tap(c, "attention", o->name, v);
+
+    int bias = o->bias ? n_in : 0;
+    if (o->bias) in[n_in++] = o->bias;
+    int rel = o->rel ? n_in : 0;
+    if (o->rel) in[n_in++] = o->rel;
+    attention *s = fv_record_n(c, "attention", sizeof *s, backward, y, n_in, in);
+    if (s) s->view = *v, s->bias = bias, s->rel = rel, s->packed = packed;
+    return y;
+}
+
+static bool heads(fv_ctx *c, fv_attn_args *a, const fv_attn *o)
+{
+    a->H = o->n_head;
+    a->G = o->n_kv_head ? o->n_kv_head : o->n_head;
+    if (a->H >= 1 && a->G >= 1 && a->H % a->G == 0) return true;
+    fv_raise(c, FV_EARG, "attention: %lld heads cannot share %lld key heads", (long long)a->H, (long long)a->G);
+    return false;
+}
+
+fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_attn o)
+{
+    fv_attn_view view = {0};
+    fv_attn_args *a = &view.args;
+    if (!q || !k || !v || !heads(c, a, &o) || !fv_same_dtype(c, "attention", q, k) || !fv_same_dtype(c, "attention", q, v)) return NULL;
+    bool three = q->shape.n == 3 && k->shape.n == 3 && v->shape.n == 3;
+    if (!three || fv_dim(k, 0) != fv_dim(q, 0) || fv_dim(v, 0) != fv_dim(q, 0) || fv_dim(k, 1) != fv_dim(v, 1) || fv_cols(q) % a->H ||
+        fv_cols(k) % a->G || fv_cols(v) % a->G || fv_cols(q) / a->H != fv_cols(k) / a->G || !fv_cols(q) || !fv_cols(v))
+        return fv_raise(c, FV_ESHAPE, "attention: q %s, k %s, v %s with %lld heads and %lld key heads", fv_desc(q).s, fv_desc(k).s,
+                        fv_desc(v).s, (long long)a->H, (long long)a->G);
+    view.dtype = q->dtype;
+    a->B = fv_dim(q, 0), a->Tq = fv_dim(q, 1), a->Tk = fv_dim(k, 1);
+    a->Wk = fv_cols(q) / a->H, a->Wv = fv_cols(v) / a->G;
+    a->q = q->data, a->k = k->data, a->v = v->data;
+    a->q_row = fv_cols(q), a->k_row = fv_cols(k), a->v_row = fv_cols(v);
+    a->q_batch = a->Tq * a->q_row, a->k_batch = a->Tk * a->k_row, a->v_batch = a->Tk * a->v_row;
+    return run(c, &view, (fv_tensor *[5]){q, k, v}, 3, false, &o);
+}
+
+fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
+{
+    fv_attn_view view = {0};
+    fv_attn_args *a = &view.args;
+    if (!qkv || !heads(c, a, &o) || !fv_same_dtype(c, "attention", qkv, qkv)) return NULL;
+    int64_t parts = a->H + 2 * a->G;
+    if (qkv->shape.n != 3 || fv_cols(qkv) % parts || !fv_cols(qkv))
+        return fv_raise(c, FV_ESHAPE, "attention: %s does not hold q of %lld heads, k and v of %lld", fv_desc(qkv).s, (long long)a->H,
+                        (long long)a->G);
+    view.dtype = qkv->dtype;
+    a->B = fv_dim(qkv, 0), a->Tq = a->Tk = fv_dim(qkv, 1);
+    a->Wk = a->Wv = fv_cols(qkv) / parts;
+    size_t size = fv_dtype_size(qkv->dtype);
+    a->q = qkv->data;
+    a->k = (const char *)qkv->data + (size_t)(a->H * a->Wk) * size;
+    a->v = (const char *)qkv->data + (size_t)((a->H + a->G) * a->Wk) * size;
+    a->q_row = a->k_row = a->v_row = fv_cols(qkv);
+    a->q_batch = a->k_batch = a->v_batch = a->Tq * fv_cols(qkv);
+    return run(c, &view, (fv_tensor *[3]){qkv}, 1, true, &o);
+}
+
+/* ---- exact weights ---- */
+
+fv_shape fv_attn_view_shape(const fv_attn_view *v) { return FV_SHAPE(v->args.B, v->args.H, v->args.Tq, v->args.Tk); }
+
+fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to, float *host)
+{
+    const fv_attn_args *a = &v->args;
+    const fv_kernels *k = fv_kernels_of(c, v->dtype);
+    if (!k || !fv_need(c, k->attention_weights, "attention_weights", v->dtype)) return fv_ctx_err(c)->code;
+    if (b < 0 || b >= a->B || head < 0 || head >= a->H || from < 0 || to < from || to > a->Tq) {
+        fv_raise(c, FV_EARG, "attention weights: sequence %lld, head %lld, rows %lld to %lld of B %lld, H %lld, Tq %lld", (long long)b,
+                 (long long)head, (long long)from, (long long)to, (long long)a->B, (long long)a->H, (long long)a->Tq);
+        return fv_ctx_err(c)->code;
+    }
+    fv_mark mark = fv_mark_here(c);
+    fv_tensor *w = fv_new(c, v->dtype == FV_F64 ? FV_F64 : FV_F32, FV_SHAPE(to - from, a->Tk));
+    if (!w) return fv_ctx_err(c)->code;
+    k->attention_weights(fv_ctx_stream(c), w->data, a, b, head, from, to);
+    fv_status st = fv_read(c, w, host, fv_len(w));
+    fv__arena_rewind(&c->data, mark);
+    return st;
+}
