@@ -245,17 +245,20 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
 static const gemm_kind *packed_kind(fv_dtype dt)
 {
     switch (dt) {
+    case FV_BF16: return NAME(gemm_bf16)() ? NAME(gemm_bf16)() : NAME(gemm_f32)(FV_BF16);
     case FV_F32:
-    case FV_BF16:
     case FV_F16: return NAME(gemm_f32)(dt);
+    case FV_Q8:
+    case FV_Q4: return NAME(gemm_int8)(dt);
     default: return NULL;
     }
 }
 
+/* Without instructions for it, what is not f32 is widened while packing. */
 static const gemm_kind *plain_kind(fv_dtype table)
 {
-    (void)table;
-    return NAME(gemm_f32)(FV_F32);
+    const gemm_kind *bf16 = table == FV_BF16 ? NAME(gemm_bf16)() : NULL;
+    return bf16 ? bf16 : NAME(gemm_f32)(FV_F32);
 }
 
 static void gemm(fv_stream *s, const fv_gemm *g, fv_dtype table)

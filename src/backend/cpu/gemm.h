@@ -83,6 +83,12 @@ INLINE void v_store_as_n(void *p, int64_t i, int64_t n, fv_dtype t, vf a)
 /* The kind for B held as `bt` in panels: f32, or bf16 and f16 widened on the way. */
 const gemm_kind *NAME(gemm_f32)(fv_dtype bt);
 
+/* The kind for products of bf16, or NULL where there are no instructions for it. */
+const gemm_kind *NAME(gemm_bf16)(void);
+
+/* The kind for B held as FV_Q8 or FV_Q4. */
+const gemm_kind *NAME(gemm_int8)(fv_dtype bt);
+
 /* A strip of floats of any dtype as f32 panel of `width` per k; round: to bf16 first. */
 void NAME(gemm_pack)(float *out, int width, const gemm_src *s, int64_t kc, bool round);
 

@@ -1,0 +1,232 @@
+/* gemm_bf16.c - products of bf16, added up in f32, where the processor has instructions for them.
+ *
+ * NEON: bfmmla multiplies 2 rows of A by 2 columns of B over 4 values of k, so a panel is [k/4][rows or columns][4] and
+ * an accumulator is a 2 x 2 block of C.  AVX-512: vdpbf16ps adds two values of k to each lane, so a panel is
+ * [k/2][..][2] and the tile is that of f32.  A single row costs as much as two on NEON, which memory hides.
+ *
+ * Both instructions round each step in their own way, so sums differ in the last bits from the widened products of
+ * the other levels; per element they are still a function of that row and column alone. */
+#include "gemm_turn.h"
+
+#if defined(CPU_NEON_BF16)
+
+#define MR 8
+#define NR 12
+#define G 4 /* values of k side by side */
+
+/* ---- the tile: s[pair of rows][pair of columns], each {00, 01, 10, 11} ---- */
+
+/* In the order written, as in gemm_f32.c. */
+INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, bfloat16x8_t b)
+{
+    __asm__ volatile("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(s) : "w"(a), "w"(b));
+    return s;
+}
+
+INLINE void step(float32x4_t *s, const bfloat16_t *a, const char *b, size_t b_next, const int pairs, const int panels)
+{
+    bfloat16x8_t x[MR / 2];
+#pragma GCC unroll 4
+    for (int i = 0; i < pairs; i++) x[i] = vld1q_bf16(a + i * 2 * G);
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; p++)
+#pragma GCC unroll 6
+        for (int j = 0; j < NR / 2; j++) {
+            bfloat16x8_t w = vld1q_bf16((const bfloat16_t *)(b + (size_t)p * b_next) + j * 2 * G);
+#pragma GCC unroll 4
+            for (int i = 0; i < pairs; i++) {
+                int at = (i * panels + p) * (NR / 2) + j;
+                s[at] = mma(s[at], x[i], w);
+            }
+        }
+}
+
+INLINE void multiply(const gemm_tile *t, const int pairs, const int panels)
+{
+    const bfloat16_t *a = t->a;
+    const char *b = t->b;
+    const size_t b_next = t->b_next;
+    float32x4_t s[MR / 2 * NR / 2];
+#pragma GCC unroll 32
+    for (int i = 0; i < pairs * panels * (NR / 2); i++) s[i] = v_zero();
+    for (int i = 0; i < t->rows; i++) __builtin_prefetch(t->c + i * t->ldc, 1);
+    int64_t k = t->kc;
+    for (; k > G; k -= 2 * G) {
+        step(s, a, b, b_next, pairs, panels);
+        step(s, a + MR * G, b + NR * G * 2, b_next, pairs, panels);
+        a += 2 * MR * G;
+        b += 2 * NR * G * 2;
+    }
+    if (k > 0) step(s, a, b, b_next, pairs, panels);
+#pragma GCC unroll 4
+    for (int i = 0; i < pairs; i++) put_pair(t, s + i * panels * (NR / 2), i, panels * NR);
+}
+
+static void tile(const gemm_tile *t)
+{
+    switch ((t->rows + 1) / 2 * 8 + t->panels) {
+    case 1 * 8 + 1: multiply(t, 1, 1); break;
+    case 1 * 8 + 2: multiply(t, 1, 2); break;
+    case 1 * 8 + 4: multiply(t, 1, 4); break;
+    case 2 * 8 + 1: multiply(t, 2, 1); break;
+    case 2 * 8 + 2: multiply(t, 2, 2); break;
+    case 3 * 8 + 1: multiply(t, 3, 1); break;
+    case 4 * 8 + 1: multiply(t, 4, 1); break;
+    default: break;
+    }
+}
+
+/* ---- panels ---- */
+
+INLINE void along_k(uint16_t *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t)
+{
+    for (int64_t k0 = 0; k0 < kc; k0 += 4 * G) /* a cache line of f32 at a time */
+        for (int i = 0; i < width; i++) {
+            int64_t row = (i < s->n ? i : s->n - 1) * s->ld;
+            for (int64_t k = k0; k < k0 + 4 * G && k < kc; k += G) {
+                uint16_t *to = out + (k / G * width + i) * G;
+                if (kc - k < G) v_store_bf16(to, v_load_as_n(s->p, row + k, kc - k, t));
+                else if (t == FV_BF16) memcpy(to, (const uint16_t *)s->p + row + k, G * sizeof *to);
+                else v_store_bf16(to, v_load_as(s->p, row + k, t));
+            }
+        }
+}
+
+INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t)
+{
+    for (int64_t k = 0; k < kc; k += G)
+        for (int i = 0; i < width; i += VW) {
+            vf x[G];
+            int64_t n = s->n - i;
+            for (int j = 0; j < G; j++) {
+                int64_t from = (k + j) * s->ld + i;
+                x[j] = k + j >= kc || n <= 0 ? v_zero() : n >= VW ? v_load_as(s->p, from, t) : v_load_as_n(s->p, from, n, t);
+            }
+            turn(x);
+            for (int j = 0; j < VW; j++) v_store_bf16(out + (k / G * width + i + j) * G, x[j]);
+        }
+}
+
+INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
+{
+    if (s->along_k && s->dtype == FV_BF16) along_k(out, width, s, kc, FV_BF16);
+    else if (s->along_k && s->dtype == FV_F16) along_k(out, width, s, kc, FV_F16);
+    else if (s->along_k) along_k(out, width, s, kc, FV_F32);
+    else if (s->dtype == FV_BF16) across(out, width, s, kc, FV_BF16);
+    else if (s->dtype == FV_F16) across(out, width, s, kc, FV_F16);
+    else across(out, width, s, kc, FV_F32);
+}
+
+#define A_WIDTH MR
+
+#elif defined(CPU_AVX512_BF16)
+
+#define MR 14
+#define NR (2 * VW)
+#define A_WIDTH 16
+
+/* ---- the tile: as in gemm_f32.c, two values of k at a time ---- */
+
+INLINE __m512bh pair(const void *a) /* two values of one row, for all lanes */
+{
+    int32_t bits;
+    memcpy(&bits, a, sizeof bits);
+    return (__m512bh)_mm512_set1_epi32(bits);
+}
+
+INLINE void step(vf *s, const uint16_t *a, const char *b, size_t b_next, const int rows, const int panels)
+{
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; p++) {
+        const char *from = b + (size_t)p * b_next;
+        __m512bh w0 = (__m512bh)_mm512_loadu_si512(from), w1 = (__m512bh)_mm512_loadu_si512(from + 64);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            vf *at = s + (i * panels + p) * 2;
+            at[0] = _mm512_dpbf16_ps(at[0], pair(a + i * 2), w0);
+            at[1] = _mm512_dpbf16_ps(at[1], pair(a + i * 2), w1);
+        }
+    }
+}
+
+INLINE void multiply(const gemm_tile *t, const int rows, const int panels)
+{
+    const uint16_t *a = t->a;
+    const char *b = t->b;
+    vf s[MR * 2], alpha = v_set1(t->alpha);
+#pragma GCC unroll 32
+    for (int i = 0; i < rows * panels * 2; i++) s[i] = v_zero();
+    for (int64_t k = t->kc; k > 0; k -= 2, a += A_WIDTH * 2, b += NR * 4) step(s, a, b, t->b_next, rows, panels);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < panels * 2; j++) {
+            float *c = t->c + i * t->ldc + j * VW;
+            v_store(c, v_fma(alpha, s[i * panels * 2 + j], t->add ? v_load(c) : v_zero()));
+        }
+}
+
+static void tile(const gemm_tile *t)
+{
+    switch (t->rows * 8 + t->panels) {
+    case 1 * 8 + 1: multiply(t, 1, 1); break;
+    case 1 * 8 + 2: multiply(t, 1, 2); break;
+    case 1 * 8 + 4: multiply(t, 1, 4); break;
+    case 2 * 8 + 1: multiply(t, 2, 1); break;
+    case 2 * 8 + 2: multiply(t, 2, 2); break;
+    case 2 * 8 + 4: multiply(t, 2, 4); break;
+    case 3 * 8 + 1: multiply(t, 3, 1); break;
+    case 3 * 8 + 2: multiply(t, 3, 2); break;
+    case 3 * 8 + 4: multiply(t, 3, 4); break;
+    case 4 * 8 + 1: multiply(t, 4, 1); break;
+    case 4 * 8 + 2: multiply(t, 4, 2); break;
+    case 5 * 8 + 1: multiply(t, 5, 1); break;
+    case 5 * 8 + 2: multiply(t, 5, 2); break;
+    case 6 * 8 + 1: multiply(t, 6, 1); break;
+    case 6 * 8 + 2: multiply(t, 6, 2); break;
+    case 7 * 8 + 1: multiply(t, 7, 1); break;
+    case 7 * 8 + 2: multiply(t, 7, 2); break;
+    case 8 * 8 + 1: multiply(t, 8, 1); break;
+    case 9 * 8 + 1: multiply(t, 9, 1); break;
+    case 10 * 8 + 1: multiply(t, 10, 1); break;
+    case 11 * 8 + 1: multiply(t, 11, 1); break;
+    case 12 * 8 + 1: multiply(t, 12, 1); break;
+    case 13 * 8 + 1: multiply(t, 13, 1); break;
+    case 14 * 8 + 1: multiply(t, 14, 1); break;
+    default: break;
+    }
+}
+
+/* ---- panels: through a small one of f32, whose rows k and k+1 are then merged ---- */
+
+INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
+{
+    float panel[GEMM_UNIT * NR];
+    gemm_src part = *s;
+    for (int64_t k = 0; k < kc; k += GEMM_UNIT) {
+        int64_t n = kc - k < GEMM_UNIT ? kc - k : GEMM_UNIT;
+        part.p = (const char *)s->p + (s->along_k ? k : k * s->ld) * (int64_t)fv_dtype_size(s->dtype);
+        NAME(gemm_pack)(panel, width, &part, n, true);
+        if (n % 2) memset(panel + n * width, 0, (size_t)width * sizeof *panel);
+        for (int64_t i = 0; i < n; i += 2)
+            for (int j = 0; j < width; j += VW) { /* rounded already, so the high halves are all there is */
+                vu low = (vu)v_load(panel + i * width + j) >> 16, high = (vu)v_load(panel + (i + 1) * width + j);
+                v_store((float *)out + (k + i) / 2 * width + j, (vf)(low | high));
+            }
+    }
+}
+
+#endif
+
+#if defined(MR)
+static void pack_a(void *out, const gemm_src *a, int64_t kc) { pack(out, A_WIDTH, a, kc); }
+static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack(out, NR, b, kc); }
+
+const gemm_kind *NAME(gemm_bf16)(void)
+{
+    static const gemm_kind kind = {MR, NR, GEMM_UNIT * A_WIDTH * 2, GEMM_UNIT * NR * 2, pack_a, pack_b, tile};
+    return &kind;
+}
+#else
+const gemm_kind *NAME(gemm_bf16)(void) { return NULL; }
+#endif

@@ -1,0 +1,164 @@
+/* gemm_int8.c - products with weights of 8 or 4 bits and activations of 8.
+ *
+ * Both are cut into blocks of 32 along k with one f32 scale each (per row of A, per column of B):
+ *   A, FV_Q8:  scale = max|x| / 127,              q = round(x * (127 / max|x|)), -127..127
+ *   FV_Q4:     scale = x / -8 for the x of largest magnitude (the first of equals),  q = round(x / scale), -8..7
+ * Rounding is to nearest, ties to even; a block whose largest is below 2^-100 counts as zero.  A is quantised as it
+ * is packed, row by row, so a row means the same in any batch.  Blocks are added up in f32 in the order of k, runs of
+ * FV_GEMM_KC as everywhere.  The layout of panels is in gemm_int8.h.  One scale for a whole row of A would save an
+ * eighth of the instructions, and one large activation would then cost the rest of its row their digits. */
+#include "gemm_int8.h"
+
+#define TINY 0x1p-100f
+#define A_UNIT (sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value))
+#define B_UNIT(q4) (NR * sizeof(float) + ((q4) ? 16 : 32) * NR)
+
+/* ---- the tile ---- */
+
+INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const bool q4)
+{
+    const char *a = t->a, *b = t->b;
+    const size_t b_next = t->b_next;
+    vf s[SUMS];
+#pragma GCC unroll 16
+    for (int i = 0; i < SUMS; i++) s[i] = v_zero();
+    for (int64_t k = 0; k < t->kc; k += BLOCK, a += A_UNIT, b += B_UNIT(q4))
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) block(panel_sums(s, p), a, b + (size_t)p * b_next, rows, panels, q4);
+    put(t, s, rows, panels);
+}
+
+INLINE void tile(const gemm_tile *t, const bool q4)
+{
+    switch (t->rows * 8 + t->panels) {
+    case 1 * 8 + 1: multiply(t, 1, 1, q4); break;
+    case 1 * 8 + 2: multiply(t, 1, 2, q4); break;
+    case 1 * 8 + 4: multiply(t, 1, 4, q4); break;
+    case 2 * 8 + 1: multiply(t, 2, 1, q4); break;
+    case 2 * 8 + 2: multiply(t, 2, 2, q4); break;
+    case 3 * 8 + 1: multiply(t, 3, 1, q4); break;
+    case 4 * 8 + 1: multiply(t, 4, 1, q4); break;
+#if MR > 4
+    case 3 * 8 + 2: multiply(t, 3, 2, q4); break;
+    case 5 * 8 + 1: multiply(t, 5, 1, q4); break;
+    case 6 * 8 + 1: multiply(t, 6, 1, q4); break;
+#endif
+#if MR > 6
+    case 2 * 8 + 4: multiply(t, 2, 4, q4); break;
+    case 4 * 8 + 2: multiply(t, 4, 2, q4); break;
+    case 7 * 8 + 1: multiply(t, 7, 1, q4); break;
+    case 8 * 8 + 1: multiply(t, 8, 1, q4); break;
+#endif
+#if MR > 8
+    case 3 * 8 + 4: multiply(t, 3, 4, q4); break;
+    case 5 * 8 + 2: multiply(t, 5, 2, q4); break;
+    case 6 * 8 + 2: multiply(t, 6, 2, q4); break;
+    case 9 * 8 + 1: multiply(t, 9, 1, q4); break;
+    case 10 * 8 + 1: multiply(t, 10, 1, q4); break;
+    case 11 * 8 + 1: multiply(t, 11, 1, q4); break;
+    case 12 * 8 + 1: multiply(t, 12, 1, q4); break;
+#endif
+    default: break;
+    }
+}
+
+static void tile_q8(const gemm_tile *t) { tile(t, false); }
+static void tile_q4(const gemm_tile *t) { tile(t, true); }
+
+/* ---- quantising ---- */
+
+static float largest(const float *x)
+{
+    vf m = v_zero();
+    for (int j = 0; j < BLOCK; j += VW) m = v_max(m, v_abs(v_load(x + j)));
+    return v_hmax(m);
+}
+
+/* Returns the scale. */
+static float quantise(int8_t *q, const float *x)
+{
+    float most = largest(x);
+    if (most < TINY) {
+        memset(q, 0, BLOCK);
+        return 0;
+    }
+    float inverse = 127.0f / most;
+    for (int j = 0; j < BLOCK; j++) q[j] = (int8_t)rintf(x[j] * inverse);
+    return most / 127.0f;
+}
+
+static float quantise4(int8_t *q, const float *x)
+{
+    float most = largest(x), signed_most = most;
+    if (most < TINY) {
+        memset(q, 0, BLOCK);
+        return 0;
+    }
+    for (int j = BLOCK - 1; j >= 0; j--)
+        if (fabsf(x[j]) >= most) signed_most = x[j];
+    float inverse = -8.0f / signed_most;
+    for (int j = 0; j < BLOCK; j++) q[j] = (int8_t)fminf(rintf(x[j] * inverse), 7.0f);
+    return signed_most / -8.0f;
+}
+
+/* Values k..k+31 of row or column i of a strip, 0 where there are none: in place if they lie so, else in buf. */
+static const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64_t kc)
+{
+    int64_t n = kc - k < BLOCK ? kc - k : BLOCK;
+    if (i >= s->n) n = 0;
+    if (s->along_k && s->dtype == FV_F32 && n == BLOCK) return (const float *)s->p + i * s->ld + k;
+    memset(buf, 0, BLOCK * sizeof *buf);
+    for (int64_t j = 0; j < n; j += s->along_k ? VW : 1) {
+        if (s->along_k && n - j >= VW) v_store(buf + j, v_load_as(s->p, i * s->ld + k + j, s->dtype));
+        else if (s->along_k) v_store_n(buf + j, v_load_as_n(s->p, i * s->ld + k + j, n - j, s->dtype), n - j);
+        else v_store_n(buf + j, v_load_as_n(s->p, (k + j) * s->ld + i, 1, s->dtype), 1);
+    }
+    return buf;
+}
+
+/* ---- panels ---- */
+
+static void pack_a(void *out, const gemm_src *a, int64_t kc)
+{
+    float buf[BLOCK];
+    int8_t q[BLOCK];
+    for (int64_t k = 0; k < kc; k += BLOCK) {
+        a_head *head = (a_head *)((char *)out + (size_t)(k / BLOCK) * A_UNIT);
+        a_value *to = (a_value *)(head + 1);
+        for (int i = 0; i < MR; i++) {
+            float scale = quantise(q, fetch(buf, a, i, k, kc));
+            int sum = 0;
+            for (int j = 0; j < BLOCK; j++) sum += q[j];
+            set_head(head, i, scale, sum);
+            for (int t = 0; t < BLOCK; t += G)
+                for (int j = 0; j < G; j++) to[t * A_WIDTH + i * G + j] = q[t + j];
+        }
+    }
+}
+
+INLINE void pack_b(void *out, const gemm_src *b, int64_t kc, const bool q4)
+{
+    float buf[BLOCK];
+    int8_t q[BLOCK];
+    for (int64_t k = 0; k < kc; k += BLOCK) {
+        float *scale = (float *)((char *)out + (size_t)(k / BLOCK) * B_UNIT(q4));
+        uint8_t *to = (uint8_t *)(scale + NR);
+        for (int i = 0; i < NR; i++) {
+            const float *x = fetch(buf, b, i, k, kc);
+            scale[i] = q4 ? quantise4(q, x) / 16 : quantise(q, x);
+            for (int t = 0; t < (q4 ? 16 : 32); t++) {
+                int low = q[t] + (q4 ? B_BIAS / 16 : B_BIAS), high = q4 ? q[t + 16] + B_BIAS / 16 : 0;
+                to[t / G * G * NR + i * G + t % G] = (uint8_t)(q4 ? (low & 15) | (high & 15) << 4 : low);
+            }
+        }
+    }
+}
+static void pack_q8(void *out, const gemm_src *b, int64_t kc) { pack_b(out, b, kc, false); }
+static void pack_q4(void *out, const gemm_src *b, int64_t kc) { pack_b(out, b, kc, true); }
+
+const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
+{
+    static const gemm_kind q8 = {MR, NR, A_UNIT, B_UNIT(false), pack_a, pack_q8, tile_q8};
+    static const gemm_kind q4 = {MR, NR, A_UNIT, B_UNIT(true), pack_a, pack_q4, tile_q4};
+    return bt == FV_Q4 ? &q4 : &q8;
+}

@@ -1,0 +1,238 @@
+/* gemm_int8.h - one block of 32 values of k of an integer product, for each level's instructions.
+ *
+ * Each flavour says how wide its tile is (MR, NR), how many values of k stand side by side (G), what the values of a
+ * panel of A look like, and how `block` adds a block to the sums:
+ *     s[i][j] = fma((float)sum_k a[i][k] b[k][j], scale_a[i] * scale_b[j], s[i][j])
+ * The integer sum is exact, so every flavour gives the same bits.
+ *
+ * A block of a panel of B is NR scales, then [32/G][NR][G] bytes; of FV_Q4 [16/G][NR][G] bytes whose low halves are the
+ * k below 16 and whose high halves are the others.  Halves are unpacked to the upper four bits of a byte, that is to
+ * 16 times their value, which costs one instruction; the scale held is a 16th of the true one. */
+#ifndef FV_GEMM_INT8_H
+#define FV_GEMM_INT8_H
+
+#include "gemm_turn.h"
+
+#define BLOCK 32
+
+#if defined(CPU_NEON_BF16)
+
+/* smmla: 2 rows by 2 columns over 8 values of k.  Scales of A are held twice, as the blocks of C want them. */
+#define MR 8
+#define NR 8
+#define G 8
+#define A_WIDTH 8
+#define B_BIAS 0
+typedef int8_t a_value;
+typedef struct a_head { float scale[MR / 2][4]; } a_head;
+#define SUMS (MR / 2 * NR / 2)
+
+INLINE void set_head(a_head *h, int i, float scale, int sum)
+{
+    (void)sum;
+    h->scale[i / 2][i % 2 * 2] = h->scale[i / 2][i % 2 * 2 + 1] = scale;
+}
+
+INLINE void load_columns(int8x16_t w[4], const int8_t *b, const bool q4)
+{
+    if (q4) {
+        uint8x16_t lo = vld1q_u8((const uint8_t *)b), hi = vld1q_u8((const uint8_t *)b + NR * G), upper = vdupq_n_u8(0xf0);
+        w[0] = vreinterpretq_s8_u8(vshlq_n_u8(lo, 4)), w[1] = vreinterpretq_s8_u8(vshlq_n_u8(hi, 4));
+        w[2] = vreinterpretq_s8_u8(vandq_u8(lo, upper)), w[3] = vreinterpretq_s8_u8(vandq_u8(hi, upper));
+    } else {
+        for (int t = 0; t < 4; t++) w[t] = vld1q_s8(b + t * NR * G);
+    }
+}
+
+/* s[pair of rows][panel][pair of columns], two pairs of rows at a time so that all of A and B stays in registers. */
+INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels, const bool q4)
+{
+    const a_head *head = a;
+    const int8_t *qa = (const int8_t *)(head + 1), *qb = (const int8_t *)((const float *)b + NR);
+    const int pairs = (rows + 1) / 2;
+#pragma GCC unroll 2
+    for (int h = 0; h < pairs; h += 2) {
+        const int n = pairs - h < 2 ? pairs - h : 2;
+        int8x16_t x[2][4];
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; t++)
+#pragma GCC unroll 2
+            for (int i = 0; i < n; i++) x[i][t] = vld1q_s8(qa + (t * A_WIDTH + 2 * (h + i)) * G);
+#pragma GCC unroll 4
+        for (int j = 0; j < NR / 2; j++) {
+            int8x16_t w[4];
+            load_columns(w, qb + 2 * j * G, q4);
+            vf sb = vreinterpretq_f32_f64(vld1q_dup_f64((const double *)((const float *)b + 2 * j)));
+#pragma GCC unroll 2
+            for (int i = 0; i < n; i++) {
+                int32x4_t sum = vdupq_n_s32(0);
+#pragma GCC unroll 4
+                for (int t = 0; t < 4; t++) sum = vmmlaq_s32(sum, x[i][t], w[t]);
+                vf *at = s + (h + i) * panels * (NR / 2) + j;
+                *at = v_fma(vcvtq_f32_s32(sum), v_mul(v_load(head->scale[h + i]), sb), *at);
+            }
+        }
+    }
+}
+
+INLINE vf *panel_sums(vf *s, const int p) { return s + p * (NR / 2); }
+
+INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < (rows + 1) / 2; i++) put_pair(t, s + i * panels * (NR / 2), i, panels * NR);
+}
+
+#else /* one row of C to a vector of columns */
+
+#define NR VW
+#define A_WIDTH MR
+#define SUMS MR
+
+#if defined(CPU_AVX512_BF16)
+
+/* vpdpbusd: unsigned by signed bytes, 4 values of k to a lane.  B is held 128 too high, and 128 times the sum of A's
+ * values taken off again. */
+#define MR 12
+#define G 4
+#define B_BIAS 128
+typedef int8_t a_value;
+typedef struct a_head { float scale[MR]; int32_t start[MR]; } a_head;
+typedef struct { __m512i w[8]; } columns;
+INLINE columns load_columns(const uint8_t *b, const bool q4)
+{
+    columns c;
+    const __m512i upper = _mm512_set1_epi8((char)0xf0);
+    const int loads = q4 ? 4 : 8;
+#pragma GCC unroll 8
+    for (int t = 0; t < loads; t++) {
+        c.w[t] = _mm512_loadu_si512(b + t * NR * G);
+        if (!q4) continue;
+        c.w[t + 4] = _mm512_and_si512(c.w[t], upper);
+        c.w[t] = _mm512_and_si512(_mm512_slli_epi16(c.w[t], 4), upper);
+    }
+    return c;
+}
+INLINE vf dot(const a_head *head, const a_value *a, const int i, columns c)
+{
+    __m512i sum = _mm512_set1_epi32(head->start[i]);
+#pragma GCC unroll 8
+    for (int t = 0; t < 8; t++) {
+        int32_t four;
+        memcpy(&four, a + (t * A_WIDTH + i) * G, sizeof four);
+        sum = _mm512_dpbusd_epi32(sum, c.w[t], _mm512_set1_epi32(four));
+    }
+    return _mm512_cvtepi32_ps(sum);
+}
+
+#elif defined(CPU_AVX512) || defined(CPU_AVX2)
+
+/* vpmaddwd: 2 values of k to a lane, in 16 bits.  A is held in 16 bits; B is widened as it is loaded. */
+#define G 2
+#define B_BIAS 0
+typedef int16_t a_value;
+#if defined(CPU_AVX2)
+#define MR 6
+typedef __m256i wide;
+INLINE wide widen(const void *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(p)); }
+INLINE wide madd(wide s, wide a, wide b) { return _mm256_add_epi32(s, _mm256_madd_epi16(a, b)); }
+INLINE wide spread(int32_t two) { return _mm256_set1_epi32(two); }
+INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
+/* 16 times the halves: shifted to the top of 16 bits, and back with the sign */
+INLINE wide low_half(wide x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 12), 8); }
+INLINE wide high_half(wide x) { return _mm256_slli_epi16(_mm256_srai_epi16(x, 4), 4); }
+#else
+#define MR 12
+typedef __m512i wide;
+INLINE wide widen(const void *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(p)); }
+INLINE wide madd(wide s, wide a, wide b) { return _mm512_add_epi32(s, _mm512_madd_epi16(a, b)); }
+INLINE wide spread(int32_t two) { return _mm512_set1_epi32(two); }
+INLINE vf to_float(wide s) { return _mm512_cvtepi32_ps(s); }
+INLINE wide low_half(wide x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 12), 8); }
+INLINE wide high_half(wide x) { return _mm512_slli_epi16(_mm512_srai_epi16(x, 4), 4); }
+#endif
+typedef struct a_head { float scale[MR]; } a_head;
+
+#else
+
+/* The compiler's own way, one value of k after another. */
+#define MR 4
+#define G 1
+#define B_BIAS 0
+typedef int8_t a_value;
+typedef struct a_head { float scale[MR]; } a_head;
+
+#endif
+
+INLINE void set_head(a_head *h, int i, float scale, int sum)
+{
+    h->scale[i] = scale;
+#if B_BIAS
+    h->start[i] = -B_BIAS * sum;
+#else
+    (void)sum;
+#endif
+}
+
+INLINE vf *panel_sums(vf *s, const int p) { return s + p; }
+
+/* s[row][panel] */
+INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels, const bool q4)
+{
+    const a_head *head = a;
+    const a_value *qa = (const a_value *)(head + 1);
+    const uint8_t *qb = (const uint8_t *)((const float *)b + NR);
+    vf sb = v_load(b);
+#if defined(CPU_AVX512_BF16)
+    columns c = load_columns(qb, q4);
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++)
+        s[i * panels] = v_fma(dot(head, qa, i, c), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
+#elif defined(CPU_AVX512) || defined(CPU_AVX2)
+    wide sum[MR];
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++) sum[i] = spread(0);
+#pragma GCC unroll 16
+    for (int t = 0; t < BLOCK / G; t++) {
+        const int half = BLOCK / G / 2;
+        wide w = widen(qb + (q4 ? t % half : t) * NR * G);
+        if (q4) w = t < half ? low_half(w) : high_half(w);
+#pragma GCC unroll 12
+        for (int i = 0; i < rows; i++) {
+            int32_t two;
+            memcpy(&two, qa + (t * A_WIDTH + i) * G, sizeof two);
+            sum[i] = madd(sum[i], spread(two), w);
+        }
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++) s[i * panels] = v_fma(to_float(sum[i]), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
+#else
+    int32_t sum[MR][NR] = {{0}};
+    for (int k = 0; k < BLOCK; k++)
+        for (int j = 0; j < NR; j++) {
+            uint8_t byte = qb[(q4 ? k % 16 : k) * NR + j];
+            int32_t w = (int8_t)(!q4 ? byte : k < 16 ? (uint8_t)(byte << 4) : byte & 0xf0);
+            for (int i = 0; i < rows; i++) sum[i][j] += w * qa[k * A_WIDTH + i];
+        }
+    for (int i = 0; i < rows; i++) {
+        float f[NR];
+        for (int j = 0; j < NR; j++) f[j] = (float)sum[i][j];
+        s[i * panels] = v_fma(v_load(f), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
+    }
+#endif
+}
+
+INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)
+{
+    vf alpha = v_set1(t->alpha);
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < panels; j++) {
+            float *c = t->c + i * t->ldc + j * VW;
+            v_store(c, v_fma(alpha, s[i * panels + j], t->add ? v_load(c) : v_zero()));
+        }
+}
+
+#endif
+#endif
