@@ -1,4 +1,4 @@
-/* test_ops_golden.c - norms, losses, convolutions and rotary positions give PyTorch's values and gradients. */
+/* test_ops_golden.c - norms, losses, convolutions, rotary positions and the optimiser do what PyTorch does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/op.h"
 #include "golden.h"
 
 #define MAX_IN 3
@@ -153,9 +154,41 @@ static void agrees(void **state)
     fv_device_close(d);
 }
 
+/* w, m, v and grad as tensors of a context: the kernel asks only for their memory. */
+static void adamw_agrees(void **state)
+{
+    (void)state;
+    fv_device *d;
+    golden g = {.file = FOVEA_TESTS "/golden/nn_ops.safetensors"};
+    const char *name = getenv("FOVEA_TEST_DEVICE");
+    const float half = 0.5f;
+    assert_int_equal(fv_device_open(&d, name ? name : "cpu", (fv_device_opt){0}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&g.ctx, d, (fv_ctx_opt){0}, NULL), FV_OK);
+    fv_tensor *w = golden_floats(&g, "adamw.before"), *grads = golden_floats(&g, "adamw.grads");
+    fv_tensor *m = fv_zeros(g.ctx, FV_SHAPE(20)), *v = fv_zeros(g.ctx, FV_SHAPE(20)), *by = fv_floats(g.ctx, &half, FV_SHAPE(1));
+    const fv_kernels *k = fv_kernels_of(g.ctx, FV_F32);
+    float left1 = 1, left2 = 1;
+    for (int t = 0; t < 3; t++) {
+        left1 *= 0.9f;
+        left2 *= 0.95f;
+        fv_adamw o = {.lr = 0.05f,
+                      .beta1 = 0.9f,
+                      .beta2 = 0.95f,
+                      .eps = 1e-6f,
+                      .decay = 0.1f,
+                      .correct1 = 1 - left1,
+                      .correct2 = 1 - left2,
+                      .grad_scale = by->data};
+        k->adamw(fv_ctx_stream(g.ctx), w->data, m->data, v->data, NULL, (float *)grads->data + 20 * t, 20, &o);
+    }
+    golden_near(&g, w, 2e-6, "adamw.after");
+    fv_ctx_free(g.ctx);
+    fv_device_close(d);
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[ENTRIES];
+    struct CMUnitTest tests[ENTRIES + 1] = {[ENTRIES] = cmocka_unit_test(adamw_agrees)};
     for (size_t i = 0; i < ENTRIES; i++)
         tests[i] = (struct CMUnitTest){entries[i].name, agrees, NULL, NULL, (void *)(uintptr_t)&entries[i]};
     return cmocka_run_group_tests_name("ops beside PyTorch", tests, NULL, NULL);

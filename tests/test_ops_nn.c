@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -355,4 +357,67 @@ static const op_case cases[] = {
      .bad = {FV_SHAPE(2, 2, 14)}},
 };
 
-int main(void) { return op_table_run("norms, tables, losses, convolutions, positions", cases, sizeof cases / sizeof *cases); }
+/* ---- what only the numbers show: ids and lengths out of range ---- */
+
+typedef fv_tensor *faulty(fv_ctx *c);
+
+static fv_tensor *id_too_large(fv_ctx *c) { return fv_gather(c, fv_zeros(c, FV_SHAPE(6, 2)), fv_ints(c, ids, FV_SHAPE(6)), -1); }
+static fv_tensor *row_too_large(fv_ctx *c)
+{
+    return fv_scatter_add(c, fv_zeros(c, FV_SHAPE(6, 2)), fv_ints(c, ids, FV_SHAPE(6)), 6);
+}
+
+static fv_tensor *label_too_large(fv_ctx *c)
+{
+    return fv_cross_entropy(c, fv_zeros(c, FV_SHAPE(5, 12)), fv_ints(c, labels, FV_SHAPE(5)), (fv_ce_opt){.ignore = -100});
+}
+
+static fv_tensor *label_not_ignored(fv_ctx *c)
+{
+    return fv_cross_entropy(c, fv_zeros(c, FV_SHAPE(5, 13)), fv_ints(c, labels, FV_SHAPE(5)), (fv_ce_opt){.ignore = -1});
+}
+
+static fv_tensor *transduce(fv_ctx *c, const int32_t *tlen, int32_t blank)
+{
+    fv_tensor *x = fv_zeros(c, FV_SHAPE(3, 4, 4, 5)), *u = fv_ints(c, lens, FV_SHAPE(3));
+    return fv_rnnt_loss(c, x, fv_ints(c, words, FV_SHAPE(3, 3)), fv_ints(c, tlen, FV_SHAPE(3)), u, blank);
+}
+
+static fv_tensor *no_frames(fv_ctx *c) { return transduce(c, (int32_t[]){4, 0, 2}, 0); }
+static fv_tensor *too_many_frames(fv_ctx *c) { return transduce(c, (int32_t[]){4, 5, 2}, 0); }
+static fv_tensor *blank_as_label(fv_ctx *c) { return transduce(c, frames, 3); }
+
+static const struct {
+    faulty *build;
+    const char *says;
+} faults[] = {
+    {id_too_large, "id 6"},          {row_too_large, "id 6"},
+    {label_too_large, "label 12"},   {label_not_ignored, "label -100"},
+    {no_frames, "sequence 1 has 0"}, {too_many_frames, "sequence 1 has 5"},
+    {blank_as_label, "label 3"},
+};
+
+static void faults_are_named(void **state)
+{
+    (void)state;
+    fv_device *d;
+    fv_ctx *c;
+    const char *name = getenv("FOVEA_TEST_DEVICE");
+    assert_int_equal(fv_device_open(&d, name ? name : "cpu", (fv_device_opt){0}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&c, d, (fv_ctx_opt){0}, NULL), FV_OK);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        fv_ctx_reset(c, 0);
+        faults[i].build(c);
+        assert_int_equal(fv_ctx_status(c), FV_EARG);
+        if (!strstr(fv_ctx_err(c)->text, faults[i].says)) fail_msg("\"%s\" is not in: %s", faults[i].says, fv_ctx_err(c)->text);
+    }
+    fv_ctx_free(c);
+    fv_device_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(faults_are_named)};
+    int failed = op_table_run("norms, tables, losses, convolutions, positions", cases, sizeof cases / sizeof *cases);
+    return failed + cmocka_run_group_tests(tests, NULL, NULL);
+}

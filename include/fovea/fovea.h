@@ -13,6 +13,7 @@
 #include "fovea/env.h"
 #include "fovea/error.h"
 #include "fovea/info.h"
+#include "fovea/nn.h"
 #include "fovea/ops.h"
 #include "fovea/tensor.h"
 

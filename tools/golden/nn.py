@@ -97,6 +97,7 @@ def ops():
     store(o, "hinge", sign=sign)
     with_grads(o, "hinge", lambda x: F.relu(1 - sign * x).mean(), x=f32(3, 4))
     rope(o)
+    adamw(o)
     return o
 
 
@@ -120,6 +121,17 @@ def rope(o):
 
     with_grads(o, "rope_half", by_halves, x=x)
     with_grads(o, "rope_adjacent", by_neighbours, x=x)
+
+
+def adamw(o):
+    """Three steps of torch.optim.AdamW, the gradients clipped to half their size."""
+    w, grads = leaf(f32(20)), f32(3, 20)
+    store(o, "adamw", before=w, grads=grads)
+    step = torch.optim.AdamW([w], lr=0.05, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
+    for g in grads:
+        w.grad = 0.5 * g
+        step.step()
+    store(o, "adamw", after=w)
 
 
 # ---- layers ----
@@ -185,6 +197,7 @@ def split_kv(name, _):
 def layers():
     from torch import nn
 
+    torch.manual_seed(21)
     o = {}
     keep = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     keep_memory = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
