@@ -21,15 +21,15 @@ static void print_table(const char *row, const char *column, const float *x, con
     for (int64_t j = 0; j < shown; j++) {
         char head[32];
         snprintf(head, sizeof head, "%s %lld", column, (long long)(j + 1));
-        printf("  %*s", width, head);
+        printf(" %*s", width, head);
     }
     for (int64_t i = 0; i < shown_rows; i++) {
         printf("\n   %s %-*lld", row, label - (int)strlen(row) - 1, (long long)(i + 1));
         for (int64_t j = 0; j < shown; j++) {
             if (mask && !mask[i * cols + j])
-                printf("  %*s", width, "hidden");
+                printf(" %*s", width, "hidden");
             else
-                printf("  %*.*f", width, digits, (double)x[i * cols + j]);
+                printf(" %*.*f", width, digits, (double)x[i * cols + j]);
         }
         if (shown < cols) printf("  ...");
     }
