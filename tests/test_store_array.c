@@ -172,6 +172,7 @@ static void npy_headers_are_strict(void **state)
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", false},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }", false},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1), }", false},
+        {"{'descr': '<f4', 'fortran_order': True, 'shape': (4611686018427387904, 4, 0), }", false},
         {"{'descr': '<f4', 'fortran_order': False}", false},
         {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", false},
         {"{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", false},

@@ -149,6 +149,7 @@ static void every_rule_is_enforced(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":"
          "[0,1]}}",
          1, NULL},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4611686018427387904,0],\"data_offsets\":[0,0]}}", 0, NULL},
         {"{\"__metadata__\":{\"k\":\"v\",\"l\":\"\"}}", 0, NULL},
         {" {}", 0, "does not begin with '{'"},
         {"[]", 0, "does not begin with '{'"},

@@ -162,8 +162,8 @@ void fv__csv_write(fv_out *o, const fv_array *a)
 {
     char text[8192];
     size_t used = 0;
-    int64_t n = 1, cols = a->shape.n ? a->shape.d[a->shape.n - 1] : 1;
-    for (int i = 0; i < a->shape.n; i++) n *= a->shape.d[i];
+    int64_t n = 0, cols = a->shape.n ? a->shape.d[a->shape.n - 1] : 1;
+    fv__shape_count(&n, &a->shape);
     locale_t before = fv__c_numbers();
     for (int64_t i = 0; i < n; i++) {
         fv_digits d = fv__digits((double)a->data[i], true);

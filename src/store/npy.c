@@ -173,7 +173,7 @@ fv_status fv__npy_read(fv_array *a, const fv_file *f, const char *path, fv_err *
     a->shape = h.shape;
     snprintf(a->stored, sizeof a->stored, "%s", fv__kinds[h.kind].plain);
     st = fv__array_alloc(a, path, e);
-    if (st) return st;
+    if (st || !n) return st;
     const char *src = f->data + start;
     int64_t done = h.fortran && h.shape.n > 1 ? convert_fortran(a->data, src, &h, n)
                                               : fv__convert(a->data, FV_F32, src, h.kind, n);
@@ -185,12 +185,11 @@ fv_status fv__npy_read(fv_array *a, const fv_file *f, const char *path, fv_err *
 void fv__npy_write(fv_out *o, const fv_array *a)
 {
     char head[256];
-    int64_t n = 1;
+    int64_t n = 0;
+    fv__shape_count(&n, &a->shape);
     int len = snprintf(head, sizeof head, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
-    for (int i = 0; i < a->shape.n; i++) {
-        n *= a->shape.d[i];
+    for (int i = 0; i < a->shape.n; i++)
         len += snprintf(head + len, sizeof head - (size_t)len, i ? ", %lld" : "%lld", (long long)a->shape.d[i]);
-    }
     len += snprintf(head + len, sizeof head - (size_t)len, a->shape.n == 1 ? ",), }" : "), }");
     while ((10 + len + 1) % 64) head[len++] = ' '; /* data begins at a multiple of 64, as NumPy has it */
     head[len++] = '\n';

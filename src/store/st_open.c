@@ -117,8 +117,8 @@ int fv_st_count(const fv_st *s) { return s->count; }
 
 static fv_st_info info(const fv_st_shard *x, const fv_st_entry *t)
 {
-    fv_st_info i = {.name = x->plan.text + t->name, .dtype_name = fv__kinds[t->kind].plain, .shape = fv__st_shape(t), .count = 1};
-    for (int k = 0; k < t->rank; k++) i.count *= t->d[k];
+    fv_st_info i = {.name = x->plan.text + t->name, .dtype_name = fv__kinds[t->kind].plain, .shape = fv__st_shape(t)};
+    fv__shape_count(&i.count, &i.shape);
     i.bytes = fv__st_bytes(t);
     i.data = x->file.data + t->begin;
     return i;

@@ -67,7 +67,7 @@ static int by_name(const void *a, const void *b, void *user)
 
 uint64_t fv__st_bytes(const fv_st_entry *t)
 {
-    uint64_t n = 1;
+    uint64_t n = 1; /* wraps only where an axis of length 0 follows, or came before */
     for (int i = 0; i < t->rank; i++) n *= (uint64_t)t->d[i];
     return n * (uint64_t)fv__kinds[t->kind].bits / 8;
 }
@@ -157,7 +157,7 @@ static bool tensor(walk *w, fv_raw name)
 
 /* ---- the header ---- */
 
-/* Metadata comes behind all names in the text, so a first member of that name is remembered and walked last. */
+/* Kept behind all names in the text: wherever it stands in the header, it is walked last. */
 static bool metadata(walk *w)
 {
     fv_raw key, value;

@@ -27,8 +27,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const fv_st_entry *t = &p.entry[i];
         uint64_t bytes = fv__st_bytes(t);
         if (t->begin > size || bytes > size - t->begin || fv__st_plan_find(&p, p.text + t->name) != t) abort();
-        int64_t n = 1;
-        for (int k = 0; k < t->rank; k++) n *= t->d[k];
+        int64_t n = 0;
+        fv_shape shape = fv__st_shape(t);
+        if (!fv__shape_count(&n, &shape)) abort();
         if (!fv__kind_readable(t->kind) || n > 1 << 16) continue;
         for (int to = FV_F32; to <= FV_U8; to++) fv__convert(out, (fv_dtype)to, data + t->begin, t->kind, n);
     }
