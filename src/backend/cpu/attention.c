@@ -8,7 +8,7 @@
 
 #include <omp.h>
 
-#define MANY 192 /* rows of a job: enough to make packing keys cheap */
+#define MANY 384 /* most rows of a job: enough to make packing keys cheap */
 
 typedef struct job {
     const attn *t;
@@ -101,7 +101,7 @@ static void meet(job *x, int p, int64_t j0, int64_t n)
     const attn_row *row = x->row + p;
     int n_rows = (int)attn_min(x->n - p, LANES);
     float keep[LANES];
-    for (int64_t j = 0; j < n; j += STEP) attn_block(x->s + j * LANES, x->k + j * a->Wk, x->q + p * a->Wk, a->Wk, ATTN_FRESH, NULL);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_set)(x->s + j * LANES, x->k + j * a->Wk, x->q + p * a->Wk, a->Wk);
     NAME(attn_dress)(x->s, t, row, n_rows, j0, n, x->room);
     for (int64_t i = n * LANES; i < attn_up(n, 4) * LANES; i++) x->s[i] = -INFINITY;
     for (int v = 0; v < LANES; v += VW) soften(x->s + v, attn_up(n, 4), x->m + p + v, x->l + p + v, keep + v);
@@ -110,7 +110,7 @@ static void meet(job *x, int p, int64_t j0, int64_t n)
         for (int64_t i = 0; i < n * LANES; i += VW) v_store(x->s + i, v_mul(v_load(x->s + i), v_load(x->room + i)));
     }
     for (int64_t c = 0; c < a->Wv; c += STEP)
-        attn_block(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, ATTN_SCALED, keep);
+        NAME(attn_fade)(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, keep);
 }
 
 static void finish(job *x)

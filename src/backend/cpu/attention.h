@@ -3,7 +3,7 @@
  * Nothing of size Tq x Tk is ever stored: keys come in tiles, and a row carries its maximum, its sum and its
  * unfinished output from tile to tile.  All heavy work is one operation on packed memory,
  *
- *     attn_block: C (STEP, LANES) += A' B,   A (depth, STEP), B (depth, LANES), all contiguous,
+ *     C (STEP, LANES) += A' B,   A (depth, STEP), B (depth, LANES), all contiguous,
  *
  * which runs like a matrix product because it is one.  With x' for "stored transposed", forward needs
  *     S' (key, row) = K Q'    and    O' (w, row) += V' P',
@@ -26,9 +26,13 @@
 #else
 #define STEP 8 /* 24 sums, of 32 registers */
 #endif
-#define KEYS 96  /* in a tile: a multiple of LANES, STEP and 4 at every level */
+#if defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
+#define KEYS 96 /* in a tile: a multiple of LANES, STEP and 4, so that a panel's scores stay in the nearest cache */
+#else
+#define KEYS 192
+#endif
 #define FEW 3    /* up to so many rows of a key head a panel would be mostly padding: attention_rows.c */
-#define GROUP 48 /* rows that backward takes together, likewise */
+#define GROUP 96 /* rows that backward takes together, likewise */
 
 #define LOG2E 1.44269504f
 #define INLINED static inline __attribute__((always_inline))
@@ -78,6 +82,12 @@ void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows,
 /* x (n, ldx) -> out (m, ldo) transposed; n and m are rounded up to 4. */
 void NAME(attn_turn)(float *out, int64_t ldo, const float *x, int64_t ldx, int64_t n, int64_t m);
 
+/* ---- attention_block.c: C (STEP, LANES) = A' B, C + A' B, and C times keep (a factor for each lane) + A' B ---- */
+
+void NAME(attn_set)(float *c, const float *a, const float *b, int64_t depth);
+void NAME(attn_add)(float *c, const float *a, const float *b, int64_t depth);
+void NAME(attn_fade)(float *c, const float *a, const float *b, int64_t depth, const float *keep);
+
 /* ---- attention_rows.c: few rows at a time ---- */
 
 int64_t NAME(attn_few_floats)(const attn *t); /* of work */
@@ -98,22 +108,22 @@ static inline int64_t attn_at_v(const fv_attn_args *a, int64_t b, int64_t g, int
 static inline int64_t attn_at_y(const fv_attn_args *a, const attn_row *r) { return ((r->b * a->Tq + r->i) * a->H + r->h) * a->Wv; }
 static inline int64_t attn_at_lse(const fv_attn_args *a, const attn_row *r) { return (r->b * a->H + r->h) * a->Tq + r->i; }
 
-/* 2^t for t <= 0, relative error below 1e-7 (1.4 half-ulps); exactly 0 below -126, so for -inf, and never subnormal.
+/* 2^t for t <= 0, relative error below 1.7e-7 (3 half-ulps); exactly 0 below -127, so for -inf.
  * t = n + x with |x| <= 1/2: adding and taking away 1.5 * 2^23 rounds, and leaves n in the low bits to be shifted
  * into the exponent.  The polynomial is exactly 1 at 0, so that t = -127 gives the bits of 0. */
 static inline vf attn_exp2(vf t)
 {
     const vf magic = v_set1(12582912.0f);
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+    t = v_max(v_set1(-127.0f), t); /* subnormals cost nothing here */
+#else
     t = v_sel(v_lt(t, v_set1(-126.0f)), v_set1(-127.0f), t);
+#endif
     vf z = v_add(t, magic);
-    vf x = v_sub(t, v_sub(z, magic));
-    vf p = v_set1(0x1.41fbbcp-13f);
-    p = v_fma(p, x, v_set1(0x1.5f3e54p-10f));
-    p = v_fma(p, x, v_set1(0x1.3b2d4cp-7f));
-    p = v_fma(p, x, v_set1(0x1.c6aee8p-5f));
-    p = v_fma(p, x, v_set1(0x1.ebfbdcp-3f));
-    p = v_fma(p, x, v_set1(0x1.62e43p-1f));
-    p = v_fma(p, x, v_set1(1.0f));
+    vf x = v_sub(t, v_sub(z, magic)), x2 = v_mul(x, x);
+    vf p = v_fma(v_set1(0x1.5bba14p-10f), x, v_set1(0x1.3cea88p-7f));
+    p = v_fma(p, x2, v_fma(v_set1(0x1.c6b752p-5f), x, v_set1(0x1.ebf9bcp-3f)));
+    p = v_fma(p, x2, v_fma(v_set1(0x1.62e42ap-1f), x, v_set1(1.0f)));
     return (vf)((vi)p + ((vi)z << 23));
 }
 
@@ -137,46 +147,6 @@ INLINED void attn_turn4(f4 y[4], f4 a, f4 b, f4 c, f4 d)
     y[1] = __builtin_shuffle(ac0, bd0, high);
     y[2] = __builtin_shuffle(ac1, bd1, low);
     y[3] = __builtin_shuffle(ac1, bd1, high);
-}
-
-/* One column of A, ready to be broadcast: NEON multiplies by a lane of a register, elsewhere a broadcast is a load. */
-#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-typedef struct { vf v[STEP / VW]; } attn_column;
-INLINED attn_column attn_load_column(const float *a) { return (attn_column){{v_load(a), v_load(a + VW)}}; }
-INLINED vf attn_spread(attn_column c, const int m) { return v_set1(c.v[m / VW][m % VW]); }
-#else
-typedef const float *attn_column;
-INLINED attn_column attn_load_column(const float *a) { return a; }
-INLINED vf attn_spread(attn_column c, const int m) { return v_set1(c[m]); }
-#endif
-
-enum attn_start { ATTN_FRESH, ATTN_MORE, ATTN_SCALED }; /* C starts at 0, at C, at C times keep (one factor a lane) */
-
-INLINED void attn_block(float *c, const float *a, const float *b, int64_t depth, const enum attn_start start, const float *keep)
-{
-    vf s[STEP][3];
-#pragma GCC unroll 8
-    for (int m = 0; m < STEP; m++)
-#pragma GCC unroll 3
-        for (int n = 0; n < 3; n++) {
-            s[m][n] = start == ATTN_FRESH ? v_zero() : v_load(c + m * LANES + n * VW);
-            if (start == ATTN_SCALED) s[m][n] = v_mul(s[m][n], v_load(keep + n * VW));
-        }
-    for (int64_t k = 0; k < depth; k++, a += STEP, b += LANES) {
-        attn_column x = attn_load_column(a);
-        vf b0 = v_load(b), b1 = v_load(b + VW), b2 = v_load(b + 2 * VW);
-#pragma GCC unroll 8
-        for (int m = 0; m < STEP; m++) {
-            vf y = attn_spread(x, m);
-            s[m][0] = v_fma(y, b0, s[m][0]);
-            s[m][1] = v_fma(y, b1, s[m][1]);
-            s[m][2] = v_fma(y, b2, s[m][2]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int m = 0; m < STEP; m++)
-#pragma GCC unroll 3
-        for (int n = 0; n < 3; n++) v_store(c + m * LANES + n * VW, s[m][n]);
 }
 
 #endif

@@ -13,7 +13,8 @@
 
 #include "attention.h"
 
-#define BLOCK 192 /* keys of a sweep */
+#define BLOCK 384 /* keys of a sweep */
+#define TILE 96   /* keys that meet a group of rows at a time */
 #define MANY 192  /* rows of a job that wants dq alone */
 
 typedef struct backward {
@@ -44,8 +45,8 @@ typedef struct sweep {
 static int64_t sweep_floats(const attn *t, int64_t rows, bool want_q)
 {
     int64_t w = t->wk + t->wv;
-    return attn_up(rows, GROUP) * (want_q ? t->wk + 2 : 2) + BLOCK * (2 * w + t->wk) + 2 * GROUP * w + 2 * KEYS * (LANES + GROUP) +
-           2 * KEYS * LANES + BLOCK * attn_max(t->wk, t->wv);
+    return attn_up(rows, GROUP) * (want_q ? t->wk + 2 : 2) + BLOCK * (2 * w + t->wk) + 2 * GROUP * w + 2 * TILE * (LANES + GROUP) +
+           attn_max(2 * KEYS * LANES, BLOCK * attn_max(t->wk, t->wv));
 }
 
 static void sweep_place(sweep *x, const backward *w, float *work)
@@ -66,10 +67,10 @@ static void sweep_place(sweep *x, const backward *w, float *work)
     x->q = x->dy_t + GROUP * t->wv;
     x->dy = x->q + GROUP * t->wk;
     x->s = x->dy + GROUP * t->wv;
-    x->ds = x->s + KEYS * LANES;
-    x->p_t = x->ds + KEYS * LANES;
-    x->ds_t = x->p_t + KEYS * GROUP;
-    x->room = x->ds_t + KEYS * GROUP;
+    x->ds = x->s + TILE * LANES;
+    x->p_t = x->ds + TILE * LANES;
+    x->ds_t = x->p_t + TILE * GROUP;
+    x->room = x->ds_t + TILE * GROUP;
 }
 
 /* ---- what a sweep needs of its rows and keys ---- */
@@ -186,15 +187,15 @@ static void panel(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n,
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
     for (int64_t j = 0; j < n; j += STEP) {
-        attn_block(x->s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk, ATTN_FRESH, NULL);
-        attn_block(x->ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv, ATTN_FRESH, NULL);
+        NAME(attn_set)(x->s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk);
+        NAME(attn_set)(x->ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv);
     }
     if (n > 0) slope(x, r + p, p, j0, n);
     memset(x->s + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->s);
     memset(x->ds + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->ds);
     if (x->want_q)
         for (int64_t c = 0; n > 0 && c < a->Wk; c += STEP)
-            attn_block(x->dq + (r + p) * t->wk + c * LANES, x->k + c * BLOCK + at * STEP, x->ds, n, ATTN_MORE, NULL);
+            NAME(attn_add)(x->dq + (r + p) * t->wk + c * LANES, x->k + c * BLOCK + at * STEP, x->ds, n);
     for (int64_t j = 0; x->want_k && j < wide; j += LANES) {
         NAME(attn_turn)(x->p_t + j * GROUP + p * LANES, LANES, x->s + j * LANES, LANES, LANES, LANES);
         NAME(attn_turn)(x->ds_t + j * GROUP + p * LANES, LANES, x->ds + j * LANES, LANES, LANES, LANES);
@@ -233,9 +234,9 @@ static void tile(sweep *x, int64_t r, int64_t j0, int64_t at, int64_t n)
     if (!x->want_k) return;
     for (int64_t j = 0; j < wide; j += LANES) {
         for (int64_t c = 0; c < t->a->Wk; c += STEP)
-            attn_block(x->dk + (at + j) * t->wk + c * LANES, x->q + c * GROUP, x->ds_t + j * GROUP, x->n, ATTN_MORE, NULL);
+            NAME(attn_add)(x->dk + (at + j) * t->wk + c * LANES, x->q + c * GROUP, x->ds_t + j * GROUP, x->n);
         for (int64_t c = 0; c < t->a->Wv; c += STEP)
-            attn_block(x->dv + (at + j) * t->wv + c * LANES, x->dy + c * GROUP, x->p_t + j * GROUP, x->n, ATTN_MORE, NULL);
+            NAME(attn_add)(x->dv + (at + j) * t->wv + c * LANES, x->dy + c * GROUP, x->p_t + j * GROUP, x->n);
     }
     if (x->w->dbias || x->w->drel) spread(x, j0, n);
 }
@@ -253,8 +254,8 @@ static void pass(sweep *x, int64_t k0, int64_t n)
         }
         if (lo >= k0 + n || hi <= k0) continue;
         group_start(x, r);
-        for (int64_t at = 0; at < n && k0 + at < hi; at += KEYS)
-            if (lo < k0 + at + KEYS) tile(x, r, k0 + at, at, attn_min(attn_min(KEYS, n - at), hi - k0 - at));
+        for (int64_t at = 0; at < n && k0 + at < hi; at += TILE)
+            if (lo < k0 + at + TILE) tile(x, r, k0 + at, at, attn_min(attn_min(TILE, n - at), hi - k0 - at));
     }
     if (x->want_k) keys_finish(x, k0, n);
 }

@@ -1,0 +1,71 @@
+/* attention_block.c - the inner product of attention: a block of sums that stays in registers.
+ *
+ *     C (STEP, LANES) = start + A' B,   A (depth, STEP), B (depth, LANES), all contiguous
+ *
+ * STEP * 3 sums and what feeds them fill the registers.  These are functions of their own, since inlined into a loop
+ * the compiler keeps the loop's values in registers and sums in memory. */
+#include "attention.h"
+
+/* One column of A, ready to be broadcast: NEON multiplies by a lane of a register, elsewhere a broadcast is a load. */
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+typedef struct { vf v[STEP / VW]; } column;
+INLINED column load_column(const float *a) { return (column){{v_load(a), v_load(a + VW)}}; }
+INLINED vf spread(column c, const int m) { return v_set1(c.v[m / VW][m % VW]); }
+#else
+typedef const float *column;
+INLINED column load_column(const float *a) { return a; }
+INLINED vf spread(column c, const int m) { return v_set1(c[m]); }
+#endif
+
+typedef struct { vf s[STEP][3]; } sums; /* only ever indexed by constants, so that it lives in registers */
+
+INLINED void multiply(float *c, sums x, const float *a, const float *b, int64_t depth)
+{
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < depth; k++, a += STEP, b += LANES) {
+        column y = load_column(a);
+        vf b0 = v_load(b), b1 = v_load(b + VW), b2 = v_load(b + 2 * VW);
+#pragma GCC unroll 8
+        for (int m = 0; m < STEP; m++) {
+            vf z = spread(y, m);
+            x.s[m][0] = v_fma(z, b0, x.s[m][0]);
+            x.s[m][1] = v_fma(z, b1, x.s[m][1]);
+            x.s[m][2] = v_fma(z, b2, x.s[m][2]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < STEP; m++)
+#pragma GCC unroll 3
+        for (int n = 0; n < 3; n++) v_store(c + m * LANES + n * VW, x.s[m][n]);
+}
+
+void NAME(attn_set)(float *c, const float *a, const float *b, int64_t depth)
+{
+    sums x;
+#pragma GCC unroll 8
+    for (int m = 0; m < STEP; m++) x.s[m][0] = x.s[m][1] = x.s[m][2] = v_zero();
+    multiply(c, x, a, b, depth);
+}
+
+void NAME(attn_add)(float *c, const float *a, const float *b, int64_t depth)
+{
+    sums x;
+#pragma GCC unroll 8
+    for (int m = 0; m < STEP; m++)
+#pragma GCC unroll 3
+        for (int n = 0; n < 3; n++) x.s[m][n] = v_load(c + m * LANES + n * VW);
+    multiply(c, x, a, b, depth);
+}
+
+void NAME(attn_fade)(float *c, const float *a, const float *b, int64_t depth, const float *keep)
+{
+    sums x;
+    vf k0 = v_load(keep), k1 = v_load(keep + VW), k2 = v_load(keep + 2 * VW);
+#pragma GCC unroll 8
+    for (int m = 0; m < STEP; m++) {
+        x.s[m][0] = v_mul(v_load(c + m * LANES), k0);
+        x.s[m][1] = v_mul(v_load(c + m * LANES + VW), k1);
+        x.s[m][2] = v_mul(v_load(c + m * LANES + 2 * VW), k2);
+    }
+    multiply(c, x, a, b, depth);
+}
