@@ -8,19 +8,28 @@
 #include "tok.h"
 
 typedef struct unit {
-    uint32_t cp, from, to, ccc;
+    uint32_t cp;
+    uint8_t ccc;
+    bool extra;     /* not the first of the characters that a source character became */
+    uint16_t eaten; /* source characters that were composed into this one */
 } unit;
+
+typedef struct source {
+    uint32_t from, to;
+} source;
 
 typedef struct block {
     const fv_env *env;
     unit *v, *tmp;
-    size_t n, cap, cap_tmp; /* caps in bytes */
+    source *sources; /* one for each character of the block */
+    size_t n, n_sources;
+    size_t cap, cap_tmp, cap_sources; /* bytes */
     bool failed;
 } block;
 
-static uint32_t combining(uint32_t cp) { return cp < 0x300 ? 0 : utf8proc_get_property((utf8proc_int32_t)cp)->combining_class; }
+static uint8_t combining(uint32_t cp) { return cp < 0x300 ? 0 : (uint8_t)utf8proc_get_property((utf8proc_int32_t)cp)->combining_class; }
 
-static void push(block *b, uint32_t cp, uint32_t from, uint32_t to)
+static void push(block *b, uint32_t cp, bool extra)
 {
     void *v = b->v;
     if (b->failed || !fv__grow(b->env, &v, &b->cap, (b->n + 1) * sizeof *b->v)) {
@@ -28,23 +37,35 @@ static void push(block *b, uint32_t cp, uint32_t from, uint32_t to)
         return;
     }
     b->v = v;
-    b->v[b->n++] = (unit){cp, from, to, combining(cp)};
+    b->v[b->n++] = (unit){.cp = cp, .ccc = combining(cp), .extra = extra};
+}
+
+static void push_source(block *b, uint32_t from, uint32_t to)
+{
+    void *v = b->sources;
+    if (b->failed || !fv__grow(b->env, &v, &b->cap_sources, (b->n_sources + 1) * sizeof *b->sources)) {
+        b->failed = true;
+        return;
+    }
+    b->sources = v;
+    b->sources[b->n_sources++] = (source){from, to};
 }
 
 static void decompose(block *b, const fv__text *in, size_t from, size_t to, bool compat)
 {
     utf8proc_option_t how = UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
-    for (size_t i = from; i < to;) {
+    for (size_t i = from; i < to && !b->failed;) {
         uint32_t cp, a, z;
         utf8proc_int32_t parts[32];
         int boundclass = 0;
         size_t len = (size_t)fv__char_at(&cp, in->s + i);
         fv__text_span(in, i, i + len, &a, &z);
+        push_source(b, a, z);
         utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, parts, 32, how, &boundclass);
         if (n < 1 || n > 32)
-            push(b, cp, a, z);
+            push(b, cp, false);
         else
-            for (utf8proc_ssize_t k = 0; k < n; k++) push(b, (uint32_t)parts[k], a, z);
+            for (utf8proc_ssize_t k = 0; k < n; k++) push(b, (uint32_t)parts[k], k > 0);
         i += len;
     }
 }
@@ -63,9 +84,9 @@ static void order(block *b, size_t from, size_t to)
     }
     b->tmp = tmp;
     memcpy(b->tmp, b->v + from, (to - from) * sizeof *b->v);
-    for (size_t i = 0; i < to - from; i++) start[(b->tmp[i].ccc & 255) + 1]++;
+    for (size_t i = 0; i < to - from; i++) start[b->tmp[i].ccc + 1]++;
     for (int c = 0; c < 256; c++) start[c + 1] += start[c];
-    for (size_t i = 0; i < to - from; i++) b->v[from + start[b->tmp[i].ccc & 255]++] = b->tmp[i];
+    for (size_t i = 0; i < to - from; i++) b->v[from + start[b->tmp[i].ccc]++] = b->tmp[i];
 }
 
 static void order_all(block *b)
@@ -102,6 +123,7 @@ static void compose(block *b)
             uint32_t c = blocked ? 0 : pair(b->v[starter].cp, u.cp);
             if (c) {
                 b->v[starter].cp = c;
+                b->v[starter].eaten = (uint16_t)(b->v[starter].eaten + !u.extra);
                 continue;
             }
         }
@@ -109,6 +131,20 @@ static void compose(block *b)
         b->v[out++] = u;
     }
     b->n = out;
+}
+
+/* Sources are given out in order, as in the reference: reordered marks trade places, not sources. */
+static void emit(fv__text *out, const block *b)
+{
+    size_t at = 0;
+    source s = {0};
+    for (size_t k = 0; k < b->n; k++) {
+        if (!b->v[k].extra && at < b->n_sources) {
+            s = b->sources[at];
+            at += 1u + b->v[k].eaten;
+        }
+        fv__text_put_char(out, b->v[k].cp, s.from, s.to);
+    }
 }
 
 static bool ascii(char c) { return !(c & 0x80); }
@@ -123,14 +159,15 @@ void fv__unicode_form(fv__text *out, const fv__text *in, bool do_compose, bool c
         fv__text_copy(out, in, i, plain);
         if (plain == in->n) break;
         while (end < in->n && !ascii(in->s[end])) end++;
-        b.n = 0;
+        b.n = b.n_sources = 0;
         decompose(&b, in, plain, end, compat);
         if (!b.failed) order_all(&b);
         if (!b.failed && do_compose) compose(&b);
-        for (size_t k = 0; k < b.n && !b.failed; k++) fv__text_put_char(out, b.v[k].cp, b.v[k].from, b.v[k].to);
+        if (!b.failed) emit(out, &b);
         i = end;
     }
     if (b.failed) out->failed = true;
     fv__free(b.env, b.v, b.cap);
     fv__free(b.env, b.tmp, b.cap_tmp);
+    fv__free(b.env, b.sources, b.cap_sources);
 }

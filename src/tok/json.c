@@ -200,18 +200,21 @@ static size_t skip_string(const fv__json *j, size_t at)
     return at + 1;
 }
 
+/* Numbers and words end where punctuation, a string or space begins. */
+static bool in_word(char c) { return c == '+' || c == '-' || c == '.' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z'); }
+
 static size_t skip_value(const fv__json *j, size_t at)
 {
     int depth = 0;
     do {
-        switch (j->s[at]) {
-        case '"': at = skip_string(j, at); break;
-        case '{':
-        case '[': depth++, at++; break;
-        case '}':
-        case ']': depth--, at++; break;
-        default: /* numbers and words end at a separator; separators inside containers are passed over */
-            for (at++; at < j->n && !strchr(",]}{[\" \n\r\t:", j->s[at]); at++) {}
+        char c = j->s[at];
+        if (c == '"') {
+            at = skip_string(j, at);
+        } else if (in_word(c)) {
+            while (at < j->n && in_word(j->s[at])) at++;
+        } else {
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+            at++;
         }
     } while (depth && at < j->n);
     return at;

@@ -189,21 +189,22 @@ static fv_status load_scored(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
     bool ok = buf && m->scores && fv__vocab_init(&m->vocab, p, n, n, size);
     fv_status st = ok ? FV_OK : no_memory(v, e);
     for (fv__jiter it = fv__json_iter(v); st == FV_OK && fv__json_next(&it);) {
-        fv__jval item = fv__json_item(v, &it);
+        fv__jval item = {.j = v.j, .at = it.value};
         fv__jiter two = fv__json_iter(item);
         if (fv__json_kind(item) != '[' || !fv__json_next(&two) || v.j->s[two.value] != '"') {
-            st = fv__json_bad(item, e, "[\"piece\", score] was expected");
+            st = fv__json_bad(fv__json_item(v, &it), e, "[\"piece\", score] was expected");
             break;
         }
         fv__str raw = fv__json_raw((fv__jval){.j = v.j, .at = two.value});
         size_t len = fv__json_unescape(buf, raw.s, raw.n);
         if (!fv__json_next(&two)) {
-            st = fv__json_bad(item, e, "a score was expected");
+            st = fv__json_bad(fv__json_item(v, &it), e, "a score was expected");
             break;
         }
-        st = fv__json_to_double(&m->scores[it.index], fv__json_item(item, &two), e);
-        if (st == FV_OK && fv__json_next(&two)) st = fv__json_bad(item, e, "[\"piece\", score] was expected");
-        if (st == FV_OK) st = put_token(&m->vocab, buf, len, it.index, item, e);
+        st = fv__json_to_double(&m->scores[it.index], (fv__jval){.j = v.j, .at = two.value}, NULL);
+        if (st != FV_OK) st = fv__json_bad(fv__json_item(v, &it), e, "its score is no finite number");
+        if (st == FV_OK && fv__json_next(&two)) st = fv__json_bad(fv__json_item(v, &it), e, "[\"piece\", score] was expected");
+        if (st == FV_OK) st = put_token(&m->vocab, buf, len, it.index, v, e);
     }
     fv__free(p->env, buf, size);
     return st;

@@ -1,0 +1,452 @@
+/* json_save.c - writing a tokenizer.json: every section as the reference spells it.
+ *
+ * SentencePiece's own normaliser and scores have no name there.  They are written as the components that stand for
+ * them in published conversions: Precompiled, Strip and Replace, Metaspace, and merges in the order of scores. */
+#include <stdio.h>
+
+#include "tok.h"
+
+/* ---- JSON text ---- */
+
+static void put_str(fv_buf *b, fv__str s)
+{
+    fv__buf_str(b, "\"");
+    size_t kept = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned char c = (unsigned char)s.s[i];
+        if (c >= 0x20 && c != '"' && c != '\\') continue;
+        fv__buf_add(b, s.s + kept, i - kept);
+        if (c == '\n')
+            fv__buf_str(b, "\\n");
+        else if (c < 0x20)
+            fv__buf_fmt(b, "\\u%04x", c);
+        else
+            fv__buf_fmt(b, "\\%c", c);
+        kept = i + 1;
+    }
+    fv__buf_add(b, s.s + kept, s.n - kept);
+    fv__buf_str(b, "\"");
+}
+
+static void put_bool(fv_buf *b, const char *key, bool x) { fv__buf_fmt(b, ",\"%s\":%s", key, x ? "true" : "false"); }
+
+static void put_member(fv_buf *b, const char *key, fv__str s)
+{
+    fv__buf_fmt(b, ",\"%s\":", key);
+    put_str(b, s);
+}
+
+/* The shortest decimal that reads back as the same number; never a decimal comma. */
+static void put_double(fv_buf *b, double x)
+{
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        double back;
+        if (sscanf(text, "%lf", &back) == 1 && back == x) break;
+    }
+    for (char *p = text; *p; p++)
+        if (*p == ',') *p = '.';
+    fv__buf_str(b, text);
+    if (!strpbrk(text, ".eE")) fv__buf_str(b, ".0");
+}
+
+static void put_base64(fv_buf *b, fv__str s)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < s.n; i += 3) {
+        uint32_t x = 0;
+        for (size_t k = 0; k < 3; k++) x = x << 8 | (i + k < s.n ? (unsigned char)s.s[i + k] : 0);
+        char out[4] = {digits[x >> 18], digits[x >> 12 & 63], i + 1 < s.n ? digits[x >> 6 & 63] : '=', i + 2 < s.n ? digits[x & 63] : '='};
+        fv__buf_add(b, out, 4);
+    }
+}
+
+static void put_pattern(fv_buf *b, const fv__pattern *p)
+{
+    fv__buf_fmt(b, ",\"pattern\":{\"%s\":", p->regex ? "Regex" : "String");
+    put_str(b, p->text);
+    fv__buf_str(b, "}");
+}
+
+/* ---- normalizer, pre_tokenizer, decoder ---- */
+
+static void put_spm_norm(fv_buf *b, const fv__norm *s)
+{
+    if (s->map.units) {
+        fv__buf_str(b, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
+        put_base64(b, s->map.blob);
+        fv__buf_str(b, s->squeeze ? "\"}," : "\"}");
+    }
+    if (s->squeeze)
+        fv__buf_str(b, "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true},"
+                       "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}");
+}
+
+static void put_norm(fv_buf *b, const fv__norm *s)
+{
+    static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer", "Strip",
+                                        "Replace", "Prepend", "Precompiled", "ByteLevel"};
+    if (s->kind == FV__SPM_NORM) {
+        put_spm_norm(b, s);
+        return;
+    }
+    fv__buf_fmt(b, "{\"type\":\"%s\"", names[s->kind]);
+    switch (s->kind) {
+    case FV__BERT_NORM:
+        put_bool(b, "clean_text", s->clean);
+        put_bool(b, "handle_chinese_chars", s->cjk);
+        fv__buf_fmt(b, ",\"strip_accents\":%s", !s->accents_set ? "null" : s->accents ? "true" : "false");
+        put_bool(b, "lowercase", s->lowercase);
+        break;
+    case FV__STRIP:
+        put_bool(b, "strip_left", s->left);
+        put_bool(b, "strip_right", s->right);
+        break;
+    case FV__REPLACE:
+        put_pattern(b, &s->pattern);
+        put_member(b, "content", s->content);
+        break;
+    case FV__PREPEND: put_member(b, "prepend", s->content); break;
+    case FV__PRECOMPILED:
+        fv__buf_str(b, ",\"precompiled_charsmap\":\"");
+        put_base64(b, s->map.blob);
+        fv__buf_str(b, "\"");
+        break;
+    default: break;
+    }
+    fv__buf_str(b, "}");
+}
+
+static const char *scheme_name(fv__scheme s) { return s == FV__FIRST ? "first" : s == FV__NEVER ? "never" : "always"; }
+
+static void put_metaspace(fv_buf *b, fv__str replacement, fv__scheme scheme, bool split)
+{
+    fv__buf_str(b, "{\"type\":\"Metaspace\"");
+    put_member(b, "replacement", replacement);
+    fv__buf_fmt(b, ",\"prepend_scheme\":\"%s\",\"split\":%s}", scheme_name(scheme), split ? "true" : "false");
+}
+
+static void put_byte_level(fv_buf *b, bool prefix, bool trim, bool regex)
+{
+    fv__buf_str(b, "{\"type\":\"ByteLevel\"");
+    put_bool(b, "add_prefix_space", prefix);
+    put_bool(b, "trim_offsets", trim);
+    put_bool(b, "use_regex", regex);
+    fv__buf_str(b, "}");
+}
+
+static void put_split(fv_buf *b, const fv__split *s)
+{
+    static const char *const names[] = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "CharDelimiterSplit", "Split",
+                                        "Metaspace", "ByteLevel", "FixedLength"};
+    static const char *const behaviours[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    if (s->kind == FV__METASPACE) {
+        put_metaspace(b, s->replacement, s->scheme, s->split);
+        return;
+    }
+    if (s->kind == FV__BYTE_LEVEL) {
+        put_byte_level(b, s->prefix_space, s->trim, s->use_regex);
+        return;
+    }
+    fv__buf_fmt(b, "{\"type\":\"%s\"", names[s->kind]);
+    if (s->kind == FV__SPLIT) put_pattern(b, &s->pattern);
+    if (s->kind == FV__SPLIT || s->kind == FV__PUNCTUATION) fv__buf_fmt(b, ",\"behavior\":\"%s\"", behaviours[s->behaviour]);
+    if (s->kind == FV__SPLIT) put_bool(b, "invert", s->invert);
+    if (s->kind == FV__DIGITS) put_bool(b, "individual_digits", s->individual);
+    if (s->kind == FV__DELIMITER) put_member(b, "delimiter", s->replacement);
+    if (s->kind == FV__FIXED_LENGTH) fv__buf_fmt(b, ",\"length\":%lld", (long long)s->length);
+    fv__buf_str(b, "}");
+}
+
+static void put_dec(fv_buf *b, const fv__dec *s)
+{
+    static const char *const names[] = {"ByteLevel", "WordPiece", "Metaspace", "BPEDecoder", "ByteFallback", "Fuse", "Strip", "Replace", "CTC"};
+    if (s->kind == FV__DEC_METASPACE) {
+        put_metaspace(b, s->text, s->scheme, s->split);
+        return;
+    }
+    if (s->kind == FV__DEC_BYTE_LEVEL) {
+        put_byte_level(b, s->prefix_space, s->trim, s->use_regex);
+        return;
+    }
+    fv__buf_fmt(b, "{\"type\":\"%s\"", names[s->kind]);
+    if (s->kind == FV__DEC_WORDPIECE) put_member(b, "prefix", s->text);
+    if (s->kind == FV__DEC_BPE) put_member(b, "suffix", s->text);
+    if (s->kind == FV__DEC_STRIP || s->kind == FV__DEC_REPLACE) put_member(b, "content", s->text);
+    if (s->kind == FV__DEC_STRIP) fv__buf_fmt(b, ",\"start\":%lld,\"stop\":%lld", (long long)s->start, (long long)s->stop);
+    if (s->kind == FV__DEC_REPLACE) put_pattern(b, &s->pattern);
+    if (s->kind == FV__DEC_CTC) put_member(b, "pad_token", s->text), put_member(b, "word_delimiter_token", s->word);
+    if (s->kind == FV__DEC_CTC || s->kind == FV__DEC_WORDPIECE) put_bool(b, "cleanup", s->cleanup);
+    fv__buf_str(b, "}");
+}
+
+static void put_steps(fv_buf *b, const fv_tok *t)
+{
+    static const fv__str meta = {"\xE2\x96\x81", 3};
+    bool spm_norm = t->spm && (t->norm->map.units || t->norm->squeeze);
+    fv__buf_str(b, ",\n\"normalizer\":");
+    if (!t->n_norm || (t->spm && !spm_norm)) fv__buf_str(b, "null");
+    else {
+        fv__buf_str(b, "{\"type\":\"Sequence\",\"normalizers\":[");
+        for (int i = 0; i < t->n_norm; i++) fv__buf_str(b, i ? "," : ""), put_norm(b, t->norm + i);
+        fv__buf_str(b, "]}");
+    }
+    fv__buf_str(b, ",\n\"pre_tokenizer\":");
+    fv__scheme scheme = t->spm && t->norm->prefix ? FV__ALWAYS : FV__NEVER;
+    if (t->spm)
+        put_metaspace(b, meta, scheme, t->model.kind == FV__MODEL_WORDLEVEL);
+    else if (!t->n_split)
+        fv__buf_str(b, "null");
+    else {
+        fv__buf_str(b, "{\"type\":\"Sequence\",\"pretokenizers\":[");
+        for (int i = 0; i < t->n_split; i++) fv__buf_str(b, i ? "," : ""), put_split(b, t->split + i);
+        fv__buf_str(b, "]}");
+    }
+    fv__buf_str(b, ",\n\"decoder\":");
+    if (t->spm) {
+        fv__buf_str(b, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},");
+        put_metaspace(b, meta, scheme, true);
+        fv__buf_str(b, "]}");
+    } else if (!t->has_dec)
+        fv__buf_str(b, "null");
+    else {
+        fv__buf_str(b, "{\"type\":\"Sequence\",\"decoders\":[");
+        for (int i = 0; i < t->n_dec; i++) fv__buf_str(b, i ? "," : ""), put_dec(b, t->dec + i);
+        fv__buf_str(b, "]}");
+    }
+}
+
+/* ---- post_processor ---- */
+
+static void put_items(fv_buf *b, const fv__post *p, const char *key, const fv__template_item *items, int n)
+{
+    fv__buf_fmt(b, ",\"%s\":[", key);
+    for (int i = 0; i < n; i++) {
+        bool text = items[i].sequence >= 0;
+        fv__buf_fmt(b, "%s{\"%s\":{\"id\":", i ? "," : "", text ? "Sequence" : "SpecialToken");
+        put_str(b, text ? (fv__str){items[i].sequence ? "B" : "A", 1} : p->specials[items[i].special].name);
+        fv__buf_fmt(b, ",\"type_id\":%d}}", items[i].type);
+    }
+    fv__buf_str(b, "]");
+}
+
+static void put_template(fv_buf *b, const fv__post *p)
+{
+    fv__buf_str(b, "{\"type\":\"TemplateProcessing\"");
+    put_items(b, p, "single", p->single, p->n_single);
+    put_items(b, p, "pair", p->pair, p->n_pair);
+    fv__buf_str(b, ",\"special_tokens\":{");
+    for (int i = 0; i < p->n_specials; i++) {
+        const fv__template_special *s = p->specials + i;
+        if (i) fv__buf_str(b, ",");
+        put_str(b, s->name);
+        fv__buf_str(b, ":{\"id\":");
+        put_str(b, s->name);
+        fv__buf_str(b, ",\"ids\":[");
+        for (int32_t k = 0; k < s->n; k++) fv__buf_fmt(b, "%s%d", k ? "," : "", s->ids[k]);
+        fv__buf_str(b, "],\"tokens\":[");
+        for (int32_t k = 0; k < s->n; k++) fv__buf_str(b, k ? "," : ""), put_str(b, s->tokens[k]);
+        fv__buf_str(b, "]}");
+    }
+    fv__buf_str(b, "}}");
+}
+
+static void put_named(fv_buf *b, const char *key, const fv__template_special *s)
+{
+    fv__buf_fmt(b, ",\"%s\":[", key);
+    put_str(b, s->name);
+    fv__buf_fmt(b, ",%d]", s->ids[0]);
+}
+
+static void put_post(fv_buf *b, const fv_tok *t)
+{
+    const fv__post *p = &t->post;
+    fv__buf_str(b, ",\n\"post_processor\":");
+    if (p->kind == FV__POST_NONE && !p->byte_level) {
+        fv__buf_str(b, "null");
+        return;
+    }
+    bool two = p->byte_level && p->kind != FV__POST_NONE;
+    if (two) fv__buf_str(b, "{\"type\":\"Sequence\",\"processors\":[");
+    if (p->byte_level && p->byte_first) put_byte_level(b, p->byte_prefix_space, p->byte_trim, p->byte_use_regex);
+    if (two && p->byte_first) fv__buf_str(b, ",");
+    if (p->kind == FV__POST_TEMPLATE) put_template(b, p);
+    if (p->kind == FV__POST_BERT || p->kind == FV__POST_ROBERTA) {
+        fv__buf_fmt(b, "{\"type\":\"%s\"", p->kind == FV__POST_BERT ? "BertProcessing" : "RobertaProcessing");
+        put_named(b, "sep", p->specials + 1);
+        put_named(b, "cls", p->specials);
+        if (p->kind == FV__POST_ROBERTA) {
+            put_bool(b, "trim_offsets", p->trim && !(p->byte_level && p->byte_trim));
+            put_bool(b, "add_prefix_space", p->trim_prefix_space);
+        }
+        fv__buf_str(b, "}");
+    }
+    if (two && !p->byte_first) fv__buf_str(b, ",");
+    if (p->byte_level && !p->byte_first) put_byte_level(b, p->byte_prefix_space, p->byte_trim, p->byte_use_regex);
+    if (two) fv__buf_str(b, "]}");
+}
+
+/* ---- model ---- */
+
+static void put_vocab(fv_buf *b, const fv__vocab *v)
+{
+    fv__buf_str(b, ",\n\"vocab\":{");
+    bool first = true;
+    for (int32_t id = 0; id < v->size; id++) {
+        if (!fv__vocab_has(v, id)) continue;
+        fv__buf_str(b, first ? "\n" : ",\n");
+        put_str(b, fv__vocab_str(v, id));
+        fv__buf_fmt(b, ":%d", id);
+        first = false;
+    }
+    fv__buf_str(b, "}");
+}
+
+static void put_affix(fv_buf *b, const char *key, fv__str s)
+{
+    if (s.n)
+        put_member(b, key, s);
+    else
+        fv__buf_fmt(b, ",\"%s\":null", key);
+}
+
+static void put_bpe(fv_buf *b, const fv__model *m)
+{
+    fv__buf_str(b, "{\"type\":\"BPE\",\"dropout\":null");
+    put_affix(b, "unk_token", m->unk_token);
+    put_affix(b, "continuing_subword_prefix", m->prefix);
+    put_affix(b, "end_of_word_suffix", m->suffix);
+    put_bool(b, "fuse_unk", m->fuse_unk);
+    put_bool(b, "byte_fallback", m->byte_fallback);
+    put_bool(b, "ignore_merges", m->ignore_merges);
+    put_vocab(b, &m->vocab);
+    fv__buf_str(b, ",\n\"merges\":[");
+    for (int32_t i = 0; i < m->n_pairs; i++) {
+        fv__buf_str(b, i ? ",\n[" : "\n[");
+        put_str(b, fv__vocab_str(&m->vocab, m->pairs[i][0]));
+        fv__buf_str(b, ",");
+        put_str(b, fv__vocab_str(&m->vocab, m->pairs[i][1]));
+        fv__buf_str(b, "]");
+    }
+    fv__buf_str(b, "]}");
+}
+
+static void put_unigram(fv_buf *b, const fv__model *m)
+{
+    fv__buf_str(b, "{\"type\":\"Unigram\",\"unk_id\":");
+    if (m->unk >= 0)
+        fv__buf_fmt(b, "%d", m->unk);
+    else
+        fv__buf_str(b, "null");
+    put_bool(b, "byte_fallback", m->byte_fallback);
+    fv__buf_str(b, ",\n\"vocab\":[");
+    for (int32_t id = 0; id < m->vocab.size; id++) {
+        fv__buf_str(b, id ? ",\n[" : "\n[");
+        put_str(b, fv__vocab_str(&m->vocab, id));
+        fv__buf_str(b, ",");
+        put_double(b, m->scores[id]);
+        fv__buf_str(b, "]");
+    }
+    fv__buf_str(b, "]}");
+}
+
+static void put_model(fv_buf *b, const fv__model *m)
+{
+    fv__buf_str(b, ",\n\"model\":");
+    if (m->kind == FV__MODEL_BPE) {
+        put_bpe(b, m);
+    } else if (m->kind == FV__MODEL_UNIGRAM) {
+        put_unigram(b, m);
+    } else {
+        bool pieces = m->kind == FV__MODEL_WORDPIECE;
+        fv__buf_fmt(b, "{\"type\":\"%s\"", pieces ? "WordPiece" : "WordLevel");
+        put_member(b, "unk_token", m->unk_token.s ? m->unk_token : (fv__str){"", 0});
+        if (pieces) put_member(b, "continuing_subword_prefix", m->prefix);
+        if (pieces) fv__buf_fmt(b, ",\"max_input_chars_per_word\":%lld", (long long)m->max_chars);
+        put_vocab(b, &m->vocab);
+        fv__buf_str(b, "}");
+    }
+}
+
+/* ---- the file ---- */
+
+static void put_limits(fv_buf *b, const fv_tok *t)
+{
+    static const char *const strategies[] = {"LongestFirst", "OnlyFirst", "OnlySecond"};
+    const fv__truncation *c = &t->truncation;
+    const fv__padding *p = &t->padding;
+    if (c->set)
+        fv__buf_fmt(b, ",\n\"truncation\":{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\",\"stride\":%lld}", c->left ? "Left" : "Right",
+                    (long long)c->max_length, strategies[c->strategy], (long long)c->stride);
+    else
+        fv__buf_str(b, ",\n\"truncation\":null");
+    if (!p->set) {
+        fv__buf_str(b, ",\n\"padding\":null");
+        return;
+    }
+    fv__buf_fmt(b, ",\n\"padding\":{\"direction\":\"%s\",\"pad_id\":%lld,\"pad_type_id\":%lld", p->left ? "Left" : "Right", (long long)p->id,
+                (long long)p->type);
+    put_member(b, "pad_token", p->token);
+    if (p->has_multiple)
+        fv__buf_fmt(b, ",\"pad_to_multiple_of\":%lld", (long long)p->multiple);
+    else
+        fv__buf_str(b, ",\"pad_to_multiple_of\":null");
+    if (p->fixed)
+        fv__buf_fmt(b, ",\"strategy\":{\"Fixed\":%lld}}", (long long)p->length);
+    else
+        fv__buf_str(b, ",\"strategy\":\"BatchLongest\"}");
+}
+
+static void put_added_one(fv_buf *b, bool first, const fv__added *a)
+{
+    fv__buf_fmt(b, "%s{\"id\":%d", first ? "\n" : ",\n", a->id);
+    put_member(b, "content", a->content);
+    put_bool(b, "single_word", a->single_word);
+    put_bool(b, "lstrip", a->lstrip);
+    put_bool(b, "rstrip", a->rstrip);
+    put_bool(b, "normalized", a->normalized);
+    put_bool(b, "special", a->special);
+    fv__buf_str(b, "}");
+}
+
+static void put_added(fv_buf *b, const fv_tok *t)
+{
+    bool first = true;
+    fv__buf_str(b, ",\n\"added_tokens\":[");
+    /* A SentencePiece file keeps what must not be found by the model in the types of its pieces. */
+    for (int32_t id = 0; t->spm && id < t->model.vocab.size; id++) {
+        int type = t->spm->types[id];
+        fv__added a = {.content = fv__vocab_str(&t->model.vocab, id), .id = id, .special = type != FV__SPM_USER};
+        if ((type == FV__SPM_CONTROL || type == FV__SPM_USER || type == FV__SPM_UNKNOWN) && !fv__added_by_id(t, id))
+            put_added_one(b, first, &a), first = false;
+    }
+    for (int32_t i = 0; i < t->added.n; i++) put_added_one(b, first, t->added.all + i), first = false;
+    fv__buf_str(b, "]");
+}
+
+static fv_status can_save(const fv_tok *t, fv_err *e)
+{
+    if (t->pieces) return fv_fail(e, FV_EMISSING, "a Marian tokenizer has two sets of pieces, which one tokenizer.json cannot hold");
+    if (t->model.kind == FV__MODEL_CHAR) return fv_fail(e, FV_EMISSING, "a SentencePiece character model has no counterpart in a tokenizer.json");
+    if (t->spm && (t->norm->suffix || !t->norm->escape))
+        return fv_fail(e, FV_EMISSING, "treat_whitespace_as_suffix and unescaped spaces have no counterpart in a tokenizer.json");
+    return FV_OK;
+}
+
+fv_status fv_tok_save(const fv_tok *t, const char *path, fv_err *e)
+{
+    fv_status st = can_save(t, e);
+    if (st != FV_OK) return st;
+    fv_buf b = {.env = t->env};
+    fv__buf_str(&b, "{\"version\":\"1.0\"");
+    put_limits(&b, t);
+    put_added(&b, t);
+    put_steps(&b, t);
+    put_post(&b, t);
+    put_model(&b, &t->model);
+    fv__buf_str(&b, "}\n");
+    st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : fv__file_write(t->env, path, b.data, b.len, e);
+    fv__buf_free(&b);
+    return st;
+}

@@ -1,0 +1,92 @@
+/* stream.c - decoding as ids arrive.
+ *
+ * A decoder's output for some ids need not start with its output for fewer: half a character, a space that only a
+ * following token shows.  So each push decodes a window of recent ids and gives what is new in it, once that does not end
+ * in U+FFFD.  The window starts at ids whose text was given before, so that the first token's special treatment is not met again. */
+#include "tok.h"
+
+#define HOLD 16 /* ids held back at most: longer than any character, so what is still broken then stays broken */
+
+struct fv_tok_stream {
+    const fv_tok *t;
+    bool skip;
+    int32_t *ids; /* those before `known` have been given out */
+    size_t n, cap, known;
+    char *text; /* the last answer */
+    size_t text_len;
+};
+
+fv_status fv_tok_stream_new(fv_tok_stream **out, const fv_tok *t, bool skip_specials, fv_err *e)
+{
+    fv_tok_stream *s = fv__alloc(t->env, sizeof *s);
+    *out = s;
+    if (!s) return fv_fail(e, FV_ENOMEM, "out of memory for a stream");
+    s->t = t;
+    s->skip = skip_specials;
+    return FV_OK;
+}
+
+void fv_tok_stream_free(fv_tok_stream *s)
+{
+    if (!s) return;
+    fv_tok_free_text(s->t, s->text, s->text_len);
+    fv__free(s->t->env, s->ids, s->cap);
+    fv__free(s->t->env, s, sizeof *s);
+}
+
+static bool ends_broken(const char *s, size_t n) { return n >= 3 && !memcmp(s + n - 3, "\xEF\xBF\xBD", 3); }
+
+/* Gives what the ids after `known` add, unless it may still change. */
+static fv_status advance(fv_tok_stream *s, bool last, const char **text, size_t *len, fv_err *e)
+{
+    char *before = NULL, *now = NULL;
+    size_t n_before = 0, n_now = 0;
+    *text = "";
+    *len = 0;
+    fv_status st = fv_tok_decode(s->t, &before, &n_before, s->ids, (int64_t)s->known, s->skip, e);
+    if (st == FV_OK) st = fv_tok_decode(s->t, &now, &n_now, s->ids, (int64_t)s->n, s->skip, e);
+    bool sure = st == FV_OK && (last || !ends_broken(now, n_now) || s->n - s->known > HOLD);
+    if (sure) {
+        size_t same = 0; /* all of `before`, except where a decoder changes what it gave */
+        while (same < n_before && same < n_now && before[same] == now[same]) same++;
+        while (same && same < n_now && (now[same] & 0xC0) == 0x80) same--;
+        fv_tok_free_text(s->t, s->text, s->text_len);
+        s->text = fv__alloc(s->t->env, n_now - same + 1);
+        s->text_len = s->text ? n_now - same : 0;
+        if (!s->text) st = fv_fail(e, FV_ENOMEM, "out of memory while decoding");
+    }
+    if (sure && st == FV_OK) {
+        memcpy(s->text, now + (n_now - s->text_len), s->text_len);
+        *text = s->text;
+        *len = s->text_len;
+        /* Keep the ids just given: they are the next window's start. */
+        size_t fresh = s->n - s->known;
+        if (s->text_len) {
+            memmove(s->ids, s->ids + s->known, fresh * sizeof *s->ids);
+            s->n = fresh;
+        }
+        s->known = s->n;
+    }
+    fv_tok_free_text(s->t, before, n_before);
+    fv_tok_free_text(s->t, now, n_now);
+    return st;
+}
+
+fv_status fv_tok_stream_push(fv_tok_stream *s, int32_t id, const char **text, size_t *len, fv_err *e)
+{
+    void *ids = s->ids;
+    *text = "";
+    *len = 0;
+    if (!fv_tok_token(s->t, id)) return fv_fail(e, FV_EARG, "id %d is not in the vocabulary", id);
+    if (!fv__grow(s->t->env, &ids, &s->cap, (s->n + 1) * sizeof *s->ids)) return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
+    s->ids = ids;
+    s->ids[s->n++] = id;
+    return advance(s, false, text, len, e);
+}
+
+fv_status fv_tok_stream_finish(fv_tok_stream *s, const char **text, size_t *len, fv_err *e)
+{
+    fv_status st = advance(s, true, text, len, e);
+    if (st == FV_OK) s->n = s->known = 0;
+    return st;
+}
