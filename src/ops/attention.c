@@ -5,17 +5,19 @@
 #include <math.h>
 
 #include "core/core.h"
+#include "ops/stat.h"
+
+enum { Q, K, V, BIAS, REL, INPUTS };
 
 struct fv_attn_view {
     fv_attn_args args;
     fv_dtype dtype;
+    fv_tensor *in[INPUTS]; /* those there are; K and V are NULL where Q holds all three */
 };
 
 typedef struct {
     fv_node node;
-    fv_attn_view view;
-    int bias, rel; /* which inputs they are; 0: none (input 0 is q) */
-    bool packed;
+    const fv_attn_view *view;
 } attention;
 
 /* One part of a packed tensor's gradient. */
@@ -25,25 +27,35 @@ static fv_sink part(fv_sink s, int64_t from)
     return s;
 }
 
+/* The same tensor in two places: their gradients go to the same memory, one after the other. */
+static bool shared(const fv_attn_view *v)
+{
+    for (int i = 0; i < INPUTS; i++)
+        for (int j = 0; j < i; j++)
+            if (v->in[i] && v->in[i] == v->in[j]) return true;
+    return false;
+}
+
 static void backward(fv_ctx *c, fv_node *n)
 {
-    const attention *s = (const attention *)n;
-    const fv_attn_args *a = &s->view.args;
-    const fv_kernels *k = fv_kernels_of(c, s->view.dtype);
-    if (!k || !fv_need(c, k->attention_bwd, "attention_bwd", s->view.dtype)) return;
+    const fv_attn_view *v = ((const attention *)n)->view;
+    const fv_attn_args *a = &v->args;
+    const fv_kernels *k = fv_kernels_of(c, v->dtype);
+    if (!k || !fv_need(c, k->attention_bwd, "attention_bwd", v->dtype)) return;
     fv_attn_grads g = {.dy = n->y->grad};
-    if (s->packed) {
-        fv_sink all = fv_grad(c, n->in[0]);
-        g.dq = all;
-        g.dk = part(all, a->H * a->Wk);
-        g.dv = part(all, a->H * a->Wk + a->G * a->Wk);
-    } else {
-        g.dq = fv_grad(c, n->in[0]);
-        g.dk = fv_grad(c, n->in[1]);
-        g.dv = fv_grad(c, n->in[2]);
+    fv_sink *to[INPUTS] = {&g.dq, &g.dk, &g.dv, &g.dbias, &g.drel};
+    bool apart = shared(v);
+    for (int i = 0; i < INPUTS; i++) {
+        *to[i] = fv_grad(c, v->in[i]);
+        if (!apart || !to[i]->data) continue;
+        k->attention_bwd(fv_ctx_stream(c), a, &g);
+        *to[i] = (fv_sink){0};
     }
-    if (s->bias) g.dbias = fv_grad(c, n->in[s->bias]);
-    if (s->rel) g.drel = fv_grad(c, n->in[s->rel]);
+    if (apart) return;
+    if (!v->in[K]) {
+        g.dk = part(g.dq, a->H * a->Wk);
+        g.dv = part(g.dq, (a->H + a->G) * a->Wk);
+    }
     k->attention_bwd(fv_ctx_stream(c), a, &g);
 }
 
@@ -102,7 +114,7 @@ static bool extras(fv_ctx *c, fv_attn_args *a, fv_dtype t, const fv_attn *o)
 
 /* ---- forward ---- */
 
-static fv_tensor *run(fv_ctx *c, fv_attn_view *v, fv_tensor **in, int n_in, bool packed, const fv_attn *o)
+static fv_tensor *run(fv_ctx *c, fv_attn_view *v, const fv_attn *o)
 {
     fv_attn_args *a = &v->args;
     const fv_kernels *k = fv_kernels_of(c, v->dtype);
@@ -111,19 +123,23 @@ static fv_tensor *run(fv_ctx *c, fv_attn_view *v, fv_tensor **in, int n_in, bool
         a->dropout = o->dropout;
         a->rng = fv_next_rng(c);
     }
+    v->in[BIAS] = o->bias;
+    v->in[REL] = o->rel;
     fv_tensor *y = fv_new(c, v->dtype, FV_SHAPE(a->B, a->Tq, a->H * a->Wv));
-    a->lse = fv_scratch(c, v->dtype == FV_F64 ? FV_F64 : FV_F32, a->B * a->H * a->Tq);
+    a->lse = fv_scratch(c, fv__stat_dtype(v->dtype), a->B * a->H * a->Tq);
     if (!y || !a->lse) return NULL;
     a->y = y->data;
     k->attention(fv_ctx_stream(c), a);
-    fv_tap(c, "attention", o->name, v);
 
-    int bias = o->bias ? n_in : 0;
-    if (o->bias) in[n_in++] = o->bias;
-    int rel = o->rel ? n_in : 0;
-    if (o->rel) in[n_in++] = o->rel;
-    attention *s = fv_record_n(c, "attention", sizeof *s, backward, y, n_in, in);
-    if (s) s->view = *v, s->bias = bias, s->rel = rel, s->packed = packed;
+    if (c->record) { /* the view outlives the call */
+        fv_attn_view *kept = fv__arena_take(&c->host, sizeof *kept);
+        if (!kept) return fv_raise(c, FV_ENOMEM, "attention: out of memory");
+        *kept = *v;
+        v = kept;
+    }
+    attention *s = fv_record_n(c, "attention", sizeof *s, backward, y, INPUTS, v->in);
+    if (s) s->view = v;
+    fv_tap(c, "attention", o->name, v);
     return y;
 }
 
@@ -152,7 +168,8 @@ fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_
     a->q = q->data, a->k = k->data, a->v = v->data;
     a->q_row = fv_cols(q), a->k_row = fv_cols(k), a->v_row = fv_cols(v);
     a->q_batch = a->Tq * a->q_row, a->k_batch = a->Tk * a->k_row, a->v_batch = a->Tk * a->v_row;
-    return run(c, &view, (fv_tensor *[5]){q, k, v}, 3, false, &o);
+    view.in[Q] = q, view.in[K] = k, view.in[V] = v;
+    return run(c, &view, &o);
 }
 
 fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
@@ -173,10 +190,21 @@ fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
     a->v = (const char *)qkv->data + (size_t)((a->H + a->G) * a->Wk) * size;
     a->q_row = a->k_row = a->v_row = fv_cols(qkv);
     a->q_batch = a->k_batch = a->v_batch = a->Tq * fv_cols(qkv);
-    return run(c, &view, (fv_tensor *[3]){qkv}, 1, true, &o);
+    view.in[Q] = qkv;
+    return run(c, &view, &o);
 }
 
 /* ---- exact weights ---- */
+
+/* Backward gives memory back as it goes; what the weights are made of may be gone. */
+static const fv_tensor *gone(const fv_attn_view *v)
+{
+    for (int i = 0; i < INPUTS; i++) {
+        const fv_tensor *t = v->in[i];
+        if (t && i != V && (t->released || (t->base && t->base->released))) return t;
+    }
+    return NULL;
+}
 
 fv_shape fv_attn_view_shape(const fv_attn_view *v) { return FV_SHAPE(v->args.B, v->args.H, v->args.Tq, v->args.Tk); }
 
@@ -190,8 +218,12 @@ fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int6
                  (long long)head, (long long)from, (long long)to, (long long)a->B, (long long)a->H, (long long)a->Tq);
         return fv_ctx_err(c)->code;
     }
+    if (gone(v)) {
+        fv_raise(c, FV_ESTATE, "attention weights: backward has released %s; ask before it, or fv_hold that tensor", fv_desc(gone(v)).s);
+        return fv_ctx_err(c)->code;
+    }
     fv_mark mark = fv_mark_here(c);
-    fv_tensor *w = fv_new(c, v->dtype == FV_F64 ? FV_F64 : FV_F32, FV_SHAPE(to - from, a->Tk));
+    fv_tensor *w = fv_new(c, fv__stat_dtype(v->dtype), FV_SHAPE(to - from, a->Tk));
     if (!w) return fv_ctx_err(c)->code;
     k->attention_weights(fv_ctx_stream(c), w->data, a, b, head, from, to);
     fv_status st = fv_read(c, w, host, fv_len(w));

@@ -149,7 +149,7 @@ static void run(job *x)
 static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
 {
     attn t;
-    if (!NAME(attn_init)(&t, s, a, dtype)) return;
+    if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
     bool few = t.rows <= FEW && a->dropout <= 0;
     int64_t parts = few ? 1 : (t.rows + MANY - 1) / MANY, jobs = a->B * a->G * parts;
     int64_t rows = attn_up((t.rows + parts - 1) / parts, LANES);

@@ -344,7 +344,7 @@ static void rel_deliver(const backward *w)
 void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype dtype)
 {
     backward w = {.g = g};
-    if (!NAME(attn_init)(&w.t, s, a, dtype)) return;
+    if (!NAME(attn_init)(&w.t, s, a, dtype) || a->B == 0) return;
     bool own_bias = g->dbias.data && g->dbias.dtype != FV_F32; /* sums of 16-bit numbers are kept in f32 meanwhile */
     if (g->dbias.data) w.dbias = g->dbias.data;
     bool want_q = g->dq.data, want_k = g->dk.data || g->dv.data || g->dbias.data || g->drel.data;
