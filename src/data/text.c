@@ -1,0 +1,104 @@
+/* text.c - the lines of a text file, plain or gzip. */
+#include <zlib.h>
+
+#include "base/base.h"
+#include "fovea/data.h"
+
+struct fv_text {
+    const fv_env *env;
+    fv_file file;
+    fv_buf plain; /* what came out of a gzip file */
+    const char *data;
+    size_t size;
+    size_t *at; /* where each line begins, and one more: the end */
+    size_t n, bytes;
+};
+
+static bool is_gzip(const fv_file *f) { return f->size > 2 && (unsigned char)f->data[0] == 0x1f && (unsigned char)f->data[1] == 0x8b; }
+
+/* Members one after another, as gzip allows; anything else behind them is refused. */
+static fv_status unpack(fv_text *t, const char *path, fv_err *e)
+{
+    z_stream z = {0};
+    char chunk[65536];
+    size_t left = t->file.size;
+    if (inflateInit2(&z, 15 + 16) != Z_OK) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    z.next_in = (Bytef *)(uintptr_t)t->file.data;
+    int rc = Z_OK;
+    do {
+        if (!z.avail_in) {
+            z.avail_in = left > (1u << 30) ? 1u << 30 : (uInt)left;
+            left -= z.avail_in;
+        }
+        z.next_out = (Bytef *)chunk;
+        z.avail_out = sizeof chunk;
+        rc = inflate(&z, Z_NO_FLUSH);
+        fv__buf_add(&t->plain, chunk, sizeof chunk - z.avail_out);
+        if (rc == Z_STREAM_END && (z.avail_in || left)) rc = inflateReset(&z);
+    } while (rc == Z_OK && !t->plain.failed && (z.avail_in || left || !z.avail_out));
+    inflateEnd(&z);
+    if (t->plain.failed) return fv_fail(e, FV_ENOMEM, "%s: out of memory after %zu unpacked bytes", path, t->plain.len);
+    if (rc != Z_STREAM_END) return fv_fail(e, FV_EFORMAT, "%s: gzip data is damaged or ends early after %zu unpacked bytes", path, t->plain.len);
+    t->data = t->plain.data;
+    t->size = t->plain.len;
+    return FV_OK;
+}
+
+static bool mark(fv_text *t, size_t at)
+{
+    void *p = t->at;
+    if (!fv__grow(t->env, &p, &t->bytes, (t->n + 1) * sizeof *t->at)) return false;
+    t->at = p;
+    t->at[t->n++] = at;
+    return true;
+}
+
+static fv_status find_lines(fv_text *t, const char *path, fv_err *e)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < t->size;) {
+        ok = mark(t, i);
+        const char *end = memchr(t->data + i, '\n', t->size - i);
+        i = end ? (size_t)(end - t->data) + 1 : t->size;
+    }
+    ok = ok && mark(t, t->size);
+    return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory for its lines", path);
+}
+
+fv_status fv_text_open(fv_text **out, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_text *t = *out = fv__alloc(env, sizeof *t);
+    if (!t) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    t->env = env;
+    t->plain.env = env;
+    fv_status st = fv__file_open(&t->file, env, path, e);
+    t->data = t->file.data;
+    t->size = t->file.size;
+    if (!st && is_gzip(&t->file)) st = unpack(t, path, e);
+    if (!st) st = find_lines(t, path, e);
+    if (st) {
+        fv_text_close(t);
+        *out = NULL;
+    }
+    return st;
+}
+
+void fv_text_close(fv_text *t)
+{
+    if (!t) return;
+    fv__file_close(&t->file);
+    fv__buf_free(&t->plain);
+    fv__free(t->env, t->at, t->bytes);
+    fv__free(t->env, t, sizeof *t);
+}
+
+int64_t fv_text_count(const fv_text *t) { return (int64_t)t->n - 1; }
+
+const char *fv_text_line(const fv_text *t, int64_t i, size_t *len)
+{
+    const char *from = t->data + t->at[i], *to = t->data + t->at[i + 1];
+    if (to > from && to[-1] == '\n') to--;
+    if (to > from && to[-1] == '\r') to--;
+    *len = (size_t)(to - from);
+    return from;
+}
