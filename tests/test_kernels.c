@@ -81,7 +81,11 @@ static double number(const void *p, fv_dtype t, int64_t i)
 
 /* ---- cases ---- */
 
-typedef struct out { fv_dtype t; int64_t n; bool add, absent; } out;
+typedef struct out {
+    fv_dtype t;
+    int64_t n;
+    bool add, absent;
+} out;
 
 /* What a case does with one table: it reads `in`, its own structure, and writes the sinks. */
 typedef void (*action)(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y);
@@ -157,7 +161,12 @@ static const int64_t lengths[] = {1, 3, 4, 5, 16, 31, 257, 1024, 1025, 70001};
 
 /* ---- one element after another ---- */
 
-typedef struct { fv_unary_op op; int64_t n; const void *dy, *x, *y; float p0, p1; } unary_case;
+typedef struct {
+    fv_unary_op op;
+    int64_t n;
+    const void *dy, *x, *y;
+    float p0, p1;
+} unary_case;
 
 static void run_unary(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {
@@ -211,7 +220,12 @@ static void an_element_does_not_depend_on_its_place(void **state)
         }
 }
 
-typedef struct { fv_binary_op op; const void *dy, *a, *b; const uint8_t *mask; fv_walk w; } binary_case;
+typedef struct {
+    fv_binary_op op;
+    const void *dy, *a, *b;
+    const uint8_t *mask;
+    fv_walk w;
+} binary_case;
 
 static void run_binary(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {
@@ -232,16 +246,20 @@ static void run_masked_fill(const fv_kernels *k, fv_stream *s, const void *in, c
 }
 
 /* A row of these: shape, then which axes a and b have. */
-typedef struct { int n; int64_t shape[4]; bool a[4], b[4]; } broadcast;
+typedef struct {
+    int n;
+    int64_t shape[4];
+    bool a[4], b[4];
+} broadcast;
 
 static const broadcast broadcasts[] = {
     {1, {1}, {1}, {1}},
     {1, {70001}, {1}, {1}},
-    {1, {2049}, {1}, {0}},                              /* with a scalar */
-    {2, {97, 777}, {1, 1}, {0, 1}},                     /* a bias */
-    {2, {97, 777}, {1, 1}, {1, 0}},                     /* one number for each row */
-    {2, {5, 3}, {0, 1}, {1, 0}},                        /* an outer sum */
-    {3, {3, 17, 300}, {1, 1, 1}, {0, 1, 0}},            /* the bias of a convolution */
+    {1, {2049}, {1}, {0}},                   /* with a scalar */
+    {2, {97, 777}, {1, 1}, {0, 1}},          /* a bias */
+    {2, {97, 777}, {1, 1}, {1, 0}},          /* one number for each row */
+    {2, {5, 3}, {0, 1}, {1, 0}},             /* an outer sum */
+    {3, {3, 17, 300}, {1, 1, 1}, {0, 1, 0}}, /* the bias of a convolution */
     {3, {7, 5, 1030}, {1, 0, 1}, {1, 1, 0}},
     {4, {3, 4, 5, 6}, {1, 0, 1, 0}, {0, 1, 1, 1}},
 };
@@ -289,7 +307,14 @@ static void broadcast_operations_and_gradients(void **state)
 
 /* ---- moving ---- */
 
-typedef struct { const void *x; int64_t n, vocab, d; const int32_t *ids; fv_dtype tt; int32_t skip; fv_walk w; } move_case;
+typedef struct {
+    const void *x;
+    int64_t n, vocab, d;
+    const int32_t *ids;
+    fv_dtype tt;
+    int32_t skip;
+    fv_walk w;
+} move_case;
 
 static void run_copy(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {
@@ -302,15 +327,15 @@ static void copies(void **state)
     (void)state;
     static const fv_walk walks[] = {
         {1, {5000}, {1}, {1}, {0}},
-        {2, {33, 70}, {70, 1}, {1, 33}, {0}},                              /* transposed */
-        {3, {3, 129, 200}, {25800, 200, 1}, {25800, 1, 129}, {0}},         /* a batch of them */
-        {3, {40, 9, 65}, {585, 65, 1}, {65, 2600, 1}, {0}},                /* heads first */
-        {3, {40, 9, 65}, {65, 2600, 1}, {585, 65, 1}, {0}},                /* and back */
+        {2, {33, 70}, {70, 1}, {1, 33}, {0}},                      /* transposed */
+        {3, {3, 129, 200}, {25800, 200, 1}, {25800, 1, 129}, {0}}, /* a batch of them */
+        {3, {40, 9, 65}, {585, 65, 1}, {65, 2600, 1}, {0}},        /* heads first */
+        {3, {40, 9, 65}, {65, 2600, 1}, {585, 65, 1}, {0}},        /* and back */
         {3, {7, 35, 36}, {36, 252, 1}, {1, 7 * 36, 7}, {0}},
-        {2, {65, 40}, {1, 65}, {40, 1}, {0}},                              /* written along the first axis */
-        {3, {6, 50, 30}, {1500, 30, 1}, {0, 30, 1}, {0}},                  /* repeated */
+        {2, {65, 40}, {1, 65}, {40, 1}, {0}},             /* written along the first axis */
+        {3, {6, 50, 30}, {1500, 30, 1}, {0, 30, 1}, {0}}, /* repeated */
         {2, {50, 300}, {300, 1}, {1, 0}, {0}},
-        {2, {64, 100}, {200, 2}, {300, 3}, {0}},                           /* gaps in both */
+        {2, {64, 100}, {200, 2}, {300, 3}, {0}}, /* gaps in both */
     };
     for (int t = 0; t < KINDS; t++)
         for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
@@ -343,7 +368,8 @@ static void fills_and_casts(void **state)
             move_case c = {.n = lengths[l], .x = numbers(kinds[t], lengths[l], -100, 100)};
             check("fill", kinds[t], run_fill, &c, &(out){kinds[t], c.n, false, false}, 1, 0);
             for (fv_dtype to = 0; to < FV_FLOATS; to++)
-                for (int add = 0; add < 2; add++) check("cast", kinds[t], run_cast, &c, &(out){to, c.n, add, false}, 1, add ? 2 : 0);
+                for (int add = 0; add < 2; add++)
+                    check("cast", kinds[t], run_cast, &c, &(out){to, c.n, add, false}, 1, add ? 2 : 0);
             free((void *)c.x);
         }
 }
@@ -431,7 +457,13 @@ static void an_id_out_of_range_fails_the_stream(void **state)
 
 /* ---- along an axis ---- */
 
-typedef struct { const void *x, *dy; int32_t *arg; int64_t outer, n, inner; fv_reduce_op op; bool reverse; } axis_case;
+typedef struct {
+    const void *x, *dy;
+    int32_t *arg;
+    int64_t outer, n, inner;
+    fv_reduce_op op;
+    bool reverse;
+} axis_case;
 
 static void run_colsum(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {
@@ -572,7 +604,8 @@ static void cross_entropy_and_its_gradient(void **state)
                 row_case c = {.rows = row_shapes[i][0], .cols = row_shapes[i][1], .smooth = smoothed ? 0.1f : 0};
                 int64_t n = c.rows * c.cols;
                 void *x = numbers(kinds[t], n, -9, 9);
-                float *dloss = numbers(FV_F32, c.rows, -1, 1), *loss = memory((size_t)c.rows * 4), *lse = memory((size_t)c.rows * 4);
+                float *dloss = numbers(FV_F32, c.rows, -1, 1), *loss = memory((size_t)c.rows * 4),
+                      *lse = memory((size_t)c.rows * 4);
                 int32_t *labels = integers(c.rows, (int32_t)c.cols);
                 if (c.rows > 2) labels[1] = -100;
                 reference[kinds[t]].cross_entropy(NULL, loss, lse, x, labels, c.rows, c.cols, c.smooth, -100);
@@ -641,11 +674,13 @@ static void norms_and_their_gradients(void **state)
                 float *mean = numbers(FV_F32, c.rows, 0.4f, 0.6f), *rstd = numbers(FV_F32, c.rows, 0.9f, 1.2f);
                 c.x = x, c.a = parts & 1 ? a : NULL, c.gain = parts & 2 ? gain : NULL, c.bias = parts & 4 ? bias : NULL;
                 c.dy = dy, c.mean = mean, c.rstd = rstd;
-                out o[4] = {{k, n, false, false}, {FV_F32, c.rows, false, false}, {FV_F32, c.rows, false, false}, {k, n, false, false}};
+                out o[4] = {
+                    {k, n, false, false}, {FV_F32, c.rows, false, false}, {FV_F32, c.rows, false, false}, {k, n, false, false}};
                 check("layernorm", k, run_layernorm, &c, o, 4, 256);
                 check("rmsnorm", k, run_rmsnorm, &c, o, 4, 256);
                 for (int mode = 0; mode < MODES; mode++) {
-                    out d[3] = {sink_out(k, n, mode), sink_out(k, c.cols, (mode + 1) % MODES), sink_out(k, c.cols, (mode + 2) % MODES)};
+                    out d[3] = {sink_out(k, n, mode), sink_out(k, c.cols, (mode + 1) % MODES),
+                                sink_out(k, c.cols, (mode + 2) % MODES)};
                     check("layernorm_bwd", k, run_layernorm_bwd, &c, d, 3, 128);
                     check("rmsnorm_bwd", k, run_rmsnorm_bwd, &c, d, 2, 128);
                 }
@@ -677,7 +712,12 @@ static void a_row_does_not_depend_on_its_batch(void **state)
 
 /* ---- the rest ---- */
 
-typedef struct { const void *x; int64_t n; float p; fv_rng rng; } drop_case;
+typedef struct {
+    const void *x;
+    int64_t n;
+    float p;
+    fv_rng rng;
+} drop_case;
 
 static void run_dropout(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {
@@ -701,7 +741,10 @@ static void dropout_keeps_the_same_elements_everywhere(void **state)
             }
 }
 
-typedef struct { const void *x; fv_conv_geom g; } conv_case;
+typedef struct {
+    const void *x;
+    fv_conv_geom g;
+} conv_case;
 
 static void run_im2col(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {
@@ -740,7 +783,13 @@ static void images_are_unfolded_and_folded(void **state)
         }
 }
 
-typedef struct { const void *x; const int32_t *pos; const float *freq; int64_t B, T, H, W, half; bool adjacent, back; } rope_case;
+typedef struct {
+    const void *x;
+    const int32_t *pos;
+    const float *freq;
+    int64_t B, T, H, W, half;
+    bool adjacent, back;
+} rope_case;
 
 static void run_rope(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {
@@ -769,7 +818,13 @@ static void rotary_positions(void **state)
         }
 }
 
-typedef struct { const float *grad; const void *x; int64_t n; bool copy; fv_adamw o; } optim_case;
+typedef struct {
+    const float *grad;
+    const void *x;
+    int64_t n;
+    bool copy;
+    fv_adamw o;
+} optim_case;
 
 static void run_adamw(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {

@@ -42,13 +42,17 @@ static void terms(fv_binary_op op, int side, float *d, const float *dy, const fl
     switch (op) {
     case FV_B_ADD: memcpy(d, dy, (size_t)n * sizeof *d); break;
     case FV_B_SUB:
-        if (side) map1(d, dy, n, v_zero(), v_zero(), negate);
-        else memcpy(d, dy, (size_t)n * sizeof *d);
+        if (side)
+            map1(d, dy, n, v_zero(), v_zero(), negate);
+        else
+            memcpy(d, dy, (size_t)n * sizeof *d);
         break;
     case FV_B_MUL: map2(d, dy, side ? a : b, n, d_mul); break;
     case FV_B_DIV:
-        if (side) map3(d, dy, a, b, n, d_div_b);
-        else map2(d, dy, b, n, div_);
+        if (side)
+            map3(d, dy, a, b, n, d_div_b);
+        else
+            map2(d, dy, b, n, div_);
         break;
     case FV_B_MAX: map3(d, dy, side ? b : a, side ? a : b, n, d_max); break;
     case FV_B_COUNT: break;
@@ -78,6 +82,13 @@ static void split(const fv_walk *w, int side, fv_walk *own, fv_walk *over)
     }
 }
 
+/* What the gradients are made from. */
+typedef struct {
+    fv_binary_op op;
+    const void *dy, *a, *b;
+    const fv_walk *w;
+} operands;
+
 #define BY_DTYPE "binary.c"
 #include "by_dtype.h"
 
@@ -91,7 +102,8 @@ static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, co
 {
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    int threads = threads_for(s, rows * cols);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float ta[PIECE], tb[PIECE], ty[PIECE];
         place p = place_of(w, last, i / per_row);
@@ -104,14 +116,8 @@ static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, co
     }
 }
 
-typedef struct {
-    fv_binary_op op;
-    const void *dy, *a, *b;
-    const fv_walk *w;
-} OF(operands);
-
 /* The terms of n elements of the last axis, from `from` on, in the row at p. */
-static void OF(row_terms)(const OF(operands) *g, int side, float *d, place p, int64_t from, int64_t n)
+static void OF(row_terms)(const operands *g, int side, float *d, place p, int64_t from, int64_t n)
 {
     float tdy[PIECE], ta[PIECE], tb[PIECE];
     const fv_walk *w = g->w;
@@ -125,12 +131,13 @@ static void OF(row_terms)(const OF(operands) *g, int side, float *d, place p, in
 }
 
 /* Operands that are not repeated: one term for each element. */
-static void OF(grad_each)(fv_stream *s, const OF(operands) *g, const fv_sink sink[2])
+static void OF(grad_each)(fv_stream *s, const operands *g, const fv_sink sink[2])
 {
     const fv_walk *w = g->w;
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    int threads = threads_for(s, rows * cols);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         place p = place_of(w, last, i / per_row);
         int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
@@ -146,7 +153,7 @@ static void OF(grad_each)(fv_stream *s, const OF(operands) *g, const fv_sink sin
 }
 
 /* Repeated along leading axes alone, as a bias is: columns are summed row after row, each by one thread. */
-static void OF(grad_columns)(fv_stream *s, const OF(operands) *g, int side, fv_sink sink)
+static void OF(grad_columns)(fv_stream *s, const operands *g, int side, fv_sink sink)
 {
     const fv_walk *w = g->w;
     int last = w->n - 1;
@@ -154,7 +161,8 @@ static void OF(grad_columns)(fv_stream *s, const OF(operands) *g, int side, fv_s
     split(w, side, &own, &over);
     int64_t cols = w->shape[last], per_row = pieces(cols, COLUMNS), step = strides_of(w, side)[last];
     int64_t rows = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
-#pragma omp parallel for num_threads(threads_for(s, rows * repeats * cols)) schedule(static)
+    int threads = threads_for(s, rows * repeats * cols);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float sum[COLUMNS] = {0}, d[COLUMNS];
         place p = place_of(&own, own.n, i / per_row);
@@ -169,14 +177,15 @@ static void OF(grad_columns)(fv_stream *s, const OF(operands) *g, int side, fv_s
 }
 
 /* Repeated along the last axis: first the sum of each piece, then for each element the sum of its pieces. */
-static void OF(grad_rows)(fv_stream *s, const OF(operands) *g, int side, fv_sink sink)
+static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sink)
 {
     const fv_walk *w = g->w;
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
     float *part = fv_stream_work(s, (size_t)(rows * per_row + 1) * sizeof *part);
     if (!part) return;
-#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    int threads = threads_for(s, rows * cols);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float d[PIECE];
         int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
@@ -188,7 +197,8 @@ static void OF(grad_rows)(fv_stream *s, const OF(operands) *g, int side, fv_sink
     for (int d = last - 1; d >= 0; step *= w->shape[d--]) numbered.y[d] = step;
     split(&numbered, side, &own, &over);
     int64_t elements = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
-#pragma omp parallel for num_threads(threads_for(s, rows * per_row)) schedule(static)
+    threads = threads_for(s, rows * per_row);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < elements; i++) {
         place p = place_of(&own, own.n, i);
         float sum = 0;
@@ -203,7 +213,7 @@ static void OF(grad_rows)(fv_stream *s, const OF(operands) *g, int side, fv_sink
 static void OF(binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy, const void *a, const void *b,
                            const fv_walk *w)
 {
-    OF(operands) g = {op, dy, a, b, w};
+    operands g = {op, dy, a, b, w};
     fv_sink each[2] = {da, db};
     for (int side = 0; side < 2; side++) {
         fv_sink sink = each[side];
@@ -222,7 +232,8 @@ static void OF(masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_
     if (!y.data) return;
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-#pragma omp parallel for num_threads(threads_for(s, rows * cols)) schedule(static)
+    int threads = threads_for(s, rows * cols);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float tx[PIECE], ty[PIECE];
         place p = place_of(w, last, i / per_row);

@@ -3,7 +3,9 @@
 #include "stage.h"
 
 /* Column row (kr, kc), output row p reads row r of the image: outputs [from, to) lie inside it, the others in the padding. */
-typedef struct { int64_t r, c, from, to; } span;
+typedef struct {
+    int64_t r, c, from, to;
+} span;
 
 static int64_t up(int64_t a, int64_t b) { return a <= 0 ? 0 : (a + b - 1) / b; } /* a/b rounded up, 0 for what is negative */
 
@@ -27,7 +29,8 @@ void NAME(conv)(fv_kernels *k) { fill_by_dtype(k); }
 static void OF(im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
 {
     int64_t kernel = g->kh * g->kw, rows = g->batch * g->channels * kernel, size = g->oh * g->ow;
-#pragma omp parallel for num_threads(threads_for(s, rows * size)) schedule(static)
+    int threads = threads_for(s, rows * size);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows; i++) {
         const REAL *plane = (const REAL *)x + i / kernel * g->h * g->w;
         for (int64_t p = 0; p < g->oh; p++) {

@@ -83,10 +83,7 @@ static inline vf d_sqrt(vf dy, vf y) { return v_div(v_mul(dy, v_set1(0.5f)), y);
 static inline vf d_rsqrt(vf dy, vf y) { return v_mul(v_mul(dy, v_set1(-0.5f)), v_mul(v_mul(y, y), y)); }
 static inline vf d_square(vf dy, vf x) { return v_mul(v_add(dy, dy), x); }
 static inline vf d_softplus(vf dy, vf x) { return v_mul(dy, v_sigmoid(x)); }
-static inline vf d_abs(vf dy, vf x)
-{
-    return v_sel(v_lt(v_zero(), x), dy, v_sel(v_lt(x, v_zero()), v_neg(dy), v_zero()));
-}
+static inline vf d_abs(vf dy, vf x) { return v_sel(v_lt(v_zero(), x), dy, v_sel(v_lt(x, v_zero()), v_neg(dy), v_zero())); }
 
 /* These two need a parameter, so they are loops of their own. */
 static void leaky_relu_bwd(float *dx, const float *dy, const float *x, int64_t n, float slope)
@@ -138,7 +135,8 @@ void NAME(elementwise)(fv_kernels *k) { fill_by_dtype(k); }
 /* y and x may be the same memory. */
 static void OF(unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0, float p1)
 {
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
+    int threads = threads_for(s, n);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         float in[PIECE], out[PIECE];
         int64_t m = least(PIECE, n - i);
@@ -149,11 +147,12 @@ static void OF(unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int6
 }
 
 static void OF(unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x, const void *y, int64_t n,
-                      float p0, float p1)
+                          float p0, float p1)
 {
     if (!dx.data) return;
     const void *z = reads_y(op) ? y : x;
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
+    int threads = threads_for(s, n);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         float in[PIECE], at[PIECE], out[PIECE];
         int64_t m = least(PIECE, n - i);

@@ -6,7 +6,9 @@
 #include "rows.h"
 
 /* What is known of a row so far: its largest, the sum of e^(x - top) and that of x - top. */
-typedef struct { float top, total, below; } row_sums;
+typedef struct {
+    float top, total, below;
+} row_sums;
 
 static inline vf f_below(vf sum, vf x, vf b, vf top) { return (void)b, v_add(sum, v_sub(x, top)); }
 
@@ -54,7 +56,8 @@ static void OF(cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const v
                               int64_t vocab, float smooth, int32_t ignore)
 {
     if (!valid(s, labels, rows, vocab, ignore)) return;
-#pragma omp parallel for num_threads(threads_for(s, rows * vocab)) schedule(static)
+    int threads = threads_for(s, rows * vocab);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         float tmp[PIECE], at_label;
         ((float *)loss)[r] = ((float *)lse)[r] = 0;
@@ -67,7 +70,8 @@ static void OF(cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const v
         widen(&at_label, element(x, r * vocab + labels[r], DTYPE), 1, DTYPE);
         float log_total = logf(sums.total);
         ((float *)lse)[r] = sums.top + log_total;
-        ((float *)loss)[r] = log_total - (1 - smooth) * (at_label - sums.top) - (smooth != 0 ? smooth * sums.below / (float)vocab : 0);
+        ((float *)loss)[r] = log_total - (1 - smooth) * (at_label - sums.top) -
+                             (smooth != 0 ? smooth * sums.below / (float)vocab : 0);
     }
 }
 
@@ -77,7 +81,8 @@ static void OF(cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss
 {
     if (!dx.data) return;
     int64_t per_row = pieces(vocab, PIECE);
-#pragma omp parallel for num_threads(threads_for(s, rows * vocab)) schedule(static)
+    int threads = threads_for(s, rows * vocab);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t k = 0; k < rows * per_row; k++) {
         float tmp[PIECE], out[PIECE];
         int64_t r = k / per_row, i = k % per_row * PIECE, at = r * vocab + i, m = least(PIECE, vocab - i), hit = labels[r] - i;

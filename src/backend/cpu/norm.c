@@ -36,7 +36,9 @@ static void normalise(float *y, const float *x, const float *gain, const float *
 
 /* ---- backward.  With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)) ---- */
 
-typedef struct { float mean, rstd, g_mean, gn_mean; } row_stats;
+typedef struct {
+    float mean, rstd, g_mean, gn_mean;
+} row_stats;
 
 /* The two means over a row; that of g is 0 for RMS norm. */
 static void row_means(row_stats *s, const float *dy, const float *x, const float *gain, int64_t n, bool centred)

@@ -6,7 +6,9 @@
 
 /* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) / (sqrt(v/correct2) + eps))
  * with everything that is the same for all elements worked out beforehand. */
-typedef struct { vf scale, beta1, rest1, beta2, rest2, inv2, eps, shrink, rate; } constants;
+typedef struct {
+    vf scale, beta1, rest1, beta2, rest2, inv2, eps, shrink, rate;
+} constants;
 
 static constants prepare(const fv_adamw *o)
 {
@@ -70,7 +72,8 @@ void NAME(optim)(fv_kernels *k) { fill_by_dtype(k); }
 static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o)
 {
     const constants c = prepare(o);
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
+    int threads = threads_for(s, n);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         int64_t count = least(PIECE, n - i);
         update(w + i, m + i, v + i, grad + i, count, c);
@@ -83,7 +86,8 @@ static void OF(sumsq)(fv_stream *s, float *out, const void *x, int64_t n)
     int64_t blocks = pieces(n, BLOCK);
     double sum = 0, *part = fv_stream_work(s, (size_t)(blocks + 1) * sizeof *part);
     if (!part) return;
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
+    int threads = threads_for(s, n);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         float tmp[PIECE];
         part[b] = 0;

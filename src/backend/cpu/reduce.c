@@ -24,7 +24,8 @@ static void add_rows(float *sum, const float *x, int64_t n, int64_t stride, int6
         }
         for (; j < m; j++) {
             const float *p = x + j, *q = p + 4 * stride;
-            float a = (p[0] + p[stride]) + (p[2 * stride] + p[3 * stride]), b = (q[0] + q[stride]) + (q[2 * stride] + q[3 * stride]);
+            float a = (p[0] + p[stride]) + (p[2 * stride] + p[3 * stride]),
+                  b = (q[0] + q[stride]) + (q[2 * stride] + q[3 * stride]);
             sum[j] += a + b;
         }
     }
@@ -90,7 +91,8 @@ static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, 
     if (blocks > 1 && !part) return;
     for (int64_t o = 0; o < (blocks > 1 ? outer : 1); o++) {
         int64_t first = blocks > 1 ? o : 0, count = blocks > 1 ? 1 : outer; /* with one block, all of outer at once */
-#pragma omp parallel for num_threads(threads_for(s, count * n * inner)) schedule(static)
+        int threads = threads_for(s, count * n * inner);
+#pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t i = 0; i < count * blocks * per_row; i++) {
             float tmp[COLUMNS];
             int64_t at = i % per_row * COLUMNS, b = i / per_row % blocks, k = first + i / per_row / blocks;
@@ -125,7 +127,8 @@ static void OF(sum_along)(fv_stream *s, void *y, const void *x, int64_t outer, i
     int64_t blocks = n > BLOCK_LENGTH ? pieces(n, BLOCK_LENGTH) : 1;
     float *part = fv_stream_work(s, (size_t)(outer * blocks + 1) * sizeof *part);
     if (!part) return;
-#pragma omp parallel for num_threads(threads_for(s, outer * n)) schedule(static)
+    int threads = threads_for(s, outer * n);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < outer * blocks; i++) {
         int64_t at = i % blocks * BLOCK_LENGTH;
         part[i] = OF(block_of_row)(x, i / blocks * n + at, least(BLOCK_LENGTH, n - at));
@@ -162,7 +165,8 @@ static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, in
 static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
 {
     int64_t per_row = pieces(inner, COLUMNS);
-#pragma omp parallel for num_threads(threads_for(s, outer * n * inner)) schedule(static)
+    int threads = threads_for(s, outer * n * inner);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < outer * per_row; i++) {
         float best[COLUMNS], tmp[COLUMNS];
         int32_t place[COLUMNS] = {0};
@@ -181,7 +185,8 @@ static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int
     }
 }
 
-static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
+static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n,
+                       int64_t inner)
 {
     float by = op == FV_R_MEAN ? (float)n : 1.0f;
     if (op == FV_R_MAX && inner == 1)
@@ -195,14 +200,15 @@ static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, con
 }
 
 /* dx[o,i,r] = dy[o,r], divided by n for the mean, only where i is the place of the largest for max */
-static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg, int64_t outer, int64_t n,
-                           int64_t inner)
+static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg, int64_t outer,
+                           int64_t n, int64_t inner)
 {
     if (!dx.data) return;
     /* A long run of dx is one row of inner, or for inner = 1 part of the axis itself. */
     int64_t run = inner == 1 ? n : inner, runs = inner == 1 ? outer : outer * n, per_run = pieces(run, PIECE);
     float by = op == FV_R_MEAN ? (float)n : 1.0f;
-#pragma omp parallel for num_threads(threads_for(s, outer * n * inner)) schedule(static)
+    int threads = threads_for(s, outer * n * inner);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t k = 0; k < runs * per_run; k++) {
         float tmp[PIECE];
         int64_t r = k / per_run, at = k % per_run * PIECE, m = least(PIECE, run - at);
@@ -224,7 +230,8 @@ static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void
 static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, bool reverse)
 {
     int64_t per_row = pieces(n, PIECE);
-#pragma omp parallel for num_threads(threads_for(s, outer * n)) schedule(static)
+    int threads = threads_for(s, outer * n);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t o = 0; o < outer; o++) {
         float tmp[PIECE], out[PIECE], sum = 0;
         for (int64_t p = 0; p < per_row; p++) {
@@ -247,7 +254,8 @@ static void OF(cumsum)(fv_stream *s, fv_sink y, const void *x, int64_t outer, in
         return;
     }
     int64_t per_row = pieces(inner, COLUMNS);
-#pragma omp parallel for num_threads(threads_for(s, outer * n * inner)) schedule(static)
+    int threads = threads_for(s, outer * n * inner);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < outer * per_row; i++) {
         float tmp[COLUMNS], out[COLUMNS], sum[COLUMNS] = {0};
         int64_t o = i / per_row, at = i % per_row * COLUMNS, m = least(COLUMNS, inner - at);

@@ -42,8 +42,8 @@ void NAME(rope)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernel of dtype DTYPE */
 
-static void OF(rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq, int64_t B, int64_t T, int64_t H,
-                     int64_t W, int64_t half, bool adjacent, bool back)
+static void OF(rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq, int64_t B, int64_t T,
+                     int64_t H, int64_t W, int64_t half, bool adjacent, bool back)
 {
     if (!y.data) return;
     int threads = threads_for(s, B * T * H * W);

@@ -24,7 +24,10 @@ static inline float max_of(const float *x, int64_t n)
 static inline vf f_exp_sum(vf sum, vf x, vf b, vf shift) { return (void)b, v_add(sum, v_exp(v_sub(x, shift))); }
 
 /* The sum of e^(x - shift). */
-static inline float exp_sum_of(const float *x, int64_t n, float shift) { return fold2(x, x, n, -INFINITY, v_set1(shift), f_exp_sum); }
+static inline float exp_sum_of(const float *x, int64_t n, float shift)
+{
+    return fold2(x, x, n, -INFINITY, v_set1(shift), f_exp_sum);
+}
 
 /* y = e^(x - shift), returning the sum. */
 static inline float exp_row(float *y, const float *x, int64_t n, float shift)

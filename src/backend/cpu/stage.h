@@ -10,7 +10,7 @@
 
 #include "simd.h"
 
-#define PIECE 1024         /* elements: 4 KiB of f32 */
+#define PIECE 1024           /* elements: 4 KiB of f32 */
 #define WORTH_A_THREAD 16384 /* elements */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -144,8 +144,7 @@ ALWAYS_INLINE void map3(float *y, const float *a, const float *b, const float *c
 {
     int64_t i = 0;
     for (; i + VW <= n; i += VW) v_store(y + i, f(v_load(a + i), v_load(b + i), v_load(c + i)));
-    if (i < n)
-        v_store_n(y + i, f(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0), v_load_n(c + i, n - i, 0)), n - i);
+    if (i < n) v_store_n(y + i, f(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0), v_load_n(c + i, n - i, 0)), n - i);
 }
 
 /* ---- sums in one fixed order: four vectors in turn, then their lanes ---- */
@@ -172,7 +171,8 @@ static inline vf f_dot(vf sum, vf a, vf b, vf p) { return (void)p, v_fma(a, b, s
 /* y (cols) receives the sum of n rows of partial results, first to last. */
 static inline void sum_parts(fv_stream *s, fv_sink y, const float *part, int64_t n, int64_t cols)
 {
-#pragma omp parallel for num_threads(threads_for(s, n * cols)) schedule(static)
+    int threads = threads_for(s, n * cols);
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t j = 0; j < cols; j += PIECE / 4) {
         float sum[PIECE / 4];
         int64_t m = least(PIECE / 4, cols - j);

@@ -4,7 +4,9 @@
 
 #include "stage.h"
 
-typedef struct { int64_t y, a, b; } place;
+typedef struct {
+    int64_t y, a, b;
+} place;
 
 /* The i-th step through the first `axes` axes. */
 static inline place place_of(const fv_walk *w, int axes, int64_t i)

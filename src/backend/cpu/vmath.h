@@ -34,7 +34,7 @@ static inline vf v_exp_parts(vf x, vf *h)
     return v_fma(q, r2, r);
 }
 
-/* e^x, 1 ulp.  0 below -86.9 (so there are no subnormal results), infinite above 88.72. */
+/* e^x, 1.2 ulp.  0 below -86.9 (so there are no subnormal results), infinite above 88.72. */
 static inline vf v_exp(vf x)
 {
     vf h, e = v_exp_parts(x, &h), y = v_fma(h, e, h);
@@ -116,10 +116,7 @@ static inline vf v_gelu(vf x)
 }
 
 /* Twice the argument of tanh in gelu_tanh, 2 sqrt(2/pi) (x + 0.044715 x^3): 1/2 (1 + tanh u) is sigmoid(2u). */
-static inline vf v_gelu_tanh_arg(vf x)
-{
-    return v_mul(x, v_fma(v_mul(x, x), v_set1(7.1354816e-2f), v_set1(1.5957691f)));
-}
+static inline vf v_gelu_tanh_arg(vf x) { return v_mul(x, v_fma(v_mul(x, x), v_set1(7.1354816e-2f), v_set1(1.5957691f))); }
 
 /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), within 2e-7 |x|. */
 static inline vf v_gelu_tanh(vf x) { return v_div(x, v_add(v_set1(1.0f), v_exp(v_neg(v_gelu_tanh_arg(x))))); }
