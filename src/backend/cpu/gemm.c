@@ -201,12 +201,12 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
     plan p = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
     size_t strip_bytes = gemm_units(g->k) * kind->a_unit;
     p.panels = up(g->n, kind->nr);
-    int64_t most = (int64_t)(A_BYTES / (strip_bytes ? strip_bytes : 1)) * kind->mr;
+    int64_t most = (int64_t)(A_BYTES / (strip_bytes + 1)) * kind->mr;
     if (most < kind->mr) most = kind->mr;
     p.block = up(up(g->m, up(g->m, most)), kind->mr) * kind->mr;
     if (p.block > g->m) p.block = g->m;
     p.strips = up(p.block, kind->mr);
-    p.a_bytes = (size_t)p.strips * strip_bytes;
+    p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
     /* A weight that few rows read comes from memory: then each panel is followed to its end. */
     p.group = g->packed && p.a_bytes <= A_BYTES / 16 ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GROUP;
     if (!g->packed) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, FV_GEMM_KC)) * kind->b_unit;
@@ -224,7 +224,7 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
     /* Products of a batch are dealt out whole, unless they are few and large, or all go into one C. */
     bool whole = threads == 1 || (g->batch >= threads && g->stride_c && (work < 8 * SMALL || g->batch >= 4 * threads));
     size_t a_all = p.a_bytes * (size_t)(whole ? threads : 1);
-    char *scratch = fv_stream_work(s, a_all + (size_t)threads * (p.b_bytes + p.sum_bytes));
+    char *scratch = fv_stream_work(s, a_all + (size_t)threads * (p.b_bytes + p.sum_bytes) + 64);
     if (!scratch) return;
 
 #pragma omp parallel num_threads(threads) if (threads > 1)
