@@ -91,6 +91,7 @@ static bool emit_added(fv__work *w, const fv__added *added, const fv__text *text
 
 static bool run_model(const fv_tok *t, fv__work *w, uint32_t a, uint32_t b)
 {
+    if (w->on_piece) return w->on_piece(w->on_piece_self, w->text->s + a, b - a) || fv__no_memory(w);
     switch (t->model.kind) {
     case FV__MODEL_BPE: return fv__bpe(&t->model, w, a, b);
     case FV__MODEL_WORDPIECE: return fv__wordpiece(&t->model, w, a, b);

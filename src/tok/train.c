@@ -1,0 +1,240 @@
+/* train.c - fv_tok_train: count the pieces of all texts, then learn a vocabulary from them. */
+#include "train.h"
+#include "work.h"
+
+static const fv_tok_train_opts defaults;
+
+fv_status fv__train_no_memory(fv__trainer *r) { return fv_fail(r->e, FV_ENOMEM, "out of memory while training a tokenizer"); }
+
+void fv__progress(fv__trainer *r, const char *stage, double done)
+{
+    if (r->o->progress) r->o->progress(r->o->progress_self, stage, done < 0 ? 0 : done > 1 ? 1 : done);
+}
+
+/* ---- specials ---- */
+
+static const char *unknown_token(fv_tok_kind kind) { return kind == FV_TOK_BYTE_BPE ? NULL : kind == FV_TOK_WORDPIECE ? "[UNK]" : "<unk>"; }
+
+/* What was asked for, or the usual ones; an unknown token where the kind cannot do without. */
+static bool set_specials(fv__trainer *r)
+{
+    static const char *const gpt[] = {"<|endoftext|>", NULL}, *const bert[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", NULL};
+    static const char *const pieces[] = {"<unk>", "<s>", "</s>", "<pad>", NULL};
+    fv_tok_kind kind = r->o->kind;
+    const char *const *list = r->o->specials ? r->o->specials : kind == FV_TOK_BYTE_BPE ? gpt : kind == FV_TOK_WORDPIECE ? bert : pieces;
+    const char *unknown = unknown_token(kind);
+    bool there = !unknown;
+    for (int i = 0; list[i] && !there; i++) there = !strcmp(list[i], unknown);
+    if (!there && fv__set_add(&r->specials, unknown, strlen(unknown)) < 0) return false;
+    for (int i = 0; list[i]; i++)
+        if (*list[i] && fv__set_add(&r->specials, list[i], strlen(list[i])) < 0) return false;
+    return true;
+}
+
+/* ---- counting ---- */
+
+static bool count_piece(void *self, const char *s, size_t n)
+{
+    fv__set *words = self;
+    int32_t i = fv__set_add(words, s, n);
+    if (i >= 0) words->v[i].count++;
+    return i >= 0;
+}
+
+static fv_status count_words(fv__trainer *r, fv_tok_source texts)
+{
+    fv_encoding *enc;
+    fv_status st = fv_encoding_new(&enc, r->t, r->e);
+    if (st != FV_OK) return st;
+    fv__work *w = (fv__work *)enc;
+    w->on_piece = count_piece;
+    w->on_piece_self = &r->words;
+    const char *text;
+    size_t n;
+    int64_t seen = 0;
+    while (st == FV_OK && texts.next(texts.self, &text, &n)) {
+        if (!fv__encode_text(r->t, w, text, n, &w->tokens[0])) st = fv_fail(r->e, w->err.code, "%s", w->err.text);
+        if (++seen % 1024 == 0) fv__progress(r, "reading", 0);
+    }
+    fv_encoding_free(enc);
+    if (st == FV_OK && !fv__set_sort(&r->words, false)) st = fv__train_no_memory(r);
+    return st;
+}
+
+bool fv__alphabet(fv__trainer *r, fv__set *out)
+{
+    if (r->o->kind == FV_TOK_BYTE_BPE) {
+        for (int b = 0; b < 256; b++) {
+            char s[4];
+            if (fv__set_add(out, s, (size_t)fv__utf8_put(s, fv__byte_to_char((unsigned char)b))) < 0) return false;
+        }
+        return fv__set_sort(out, false);
+    }
+    for (int32_t i = 0; i < r->words.n; i++) {
+        fv__str s = fv__set_str(&r->words, i);
+        for (size_t k = 0, len; k < s.n; k += len) {
+            uint32_t cp;
+            len = (size_t)fv__char_at(&cp, s.s + k);
+            int32_t c = fv__set_add(out, s.s + k, len);
+            if (c < 0) return false;
+            out->v[c].count += r->words.v[i].count;
+        }
+    }
+    if (r->o->alphabet <= 0 || r->o->alphabet >= out->n) return fv__set_sort(out, false);
+    fv__set kept = {.env = out->env};
+    bool ok = fv__set_sort(out, true);
+    for (int32_t i = 0; i < r->o->alphabet && ok; i++) {
+        int32_t c = fv__set_add(&kept, fv__set_str(out, i).s, out->v[i].len);
+        ok = c >= 0;
+        if (ok) kept.v[c].count = out->v[i].count;
+    }
+    fv__set_free(out);
+    *out = kept;
+    return ok && fv__set_sort(out, false);
+}
+
+/* ---- the tokenizer around the model ---- */
+
+#define META "\\u2581"
+#define BYTES(trim) "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":" trim ",\"use_regex\":true}"
+#define METASPACE "{\"type\":\"Metaspace\",\"replacement\":\"" META "\",\"prepend_scheme\":\"always\",\"split\":true}"
+
+/* The stages around the model, as the JSON they will be saved as. */
+static fv_status set_stages(fv__trainer *r)
+{
+    const fv_tok_train_opts *o = r->o;
+    fv_buf b = {.env = r->t->env};
+    const char *lower = o->lowercase ? "true" : "false";
+    fv__buf_str(&b, "{");
+    if (o->kind == FV_TOK_WORDPIECE)
+        fv__buf_fmt(&b, "\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true,\"strip_accents\":null,"
+                        "\"lowercase\":%s},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\","
+                        "\"cleanup\":true}", lower);
+    else
+        fv__buf_fmt(&b, "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s%s%s]}", o->nfkc ? "{\"type\":\"NFKC\"}" : "",
+                    o->nfkc && o->lowercase ? "," : "", o->lowercase ? "{\"type\":\"Lowercase\"}" : "");
+    if (o->kind == FV_TOK_BYTE_BPE)
+        fv__buf_str(&b, ",\"pre_tokenizer\":" BYTES("true") ",\"decoder\":" BYTES("true") ",\"post_processor\":" BYTES("false"));
+    if (o->kind == FV_TOK_BPE || o->kind == FV_TOK_UNIGRAM) fv__buf_str(&b, ",\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE);
+    fv__buf_str(&b, "}");
+    r->t->model.kind = FV__MODEL_WORDLEVEL; /* until the real one is there */
+    bool ok = fv__vocab_init(&r->t->model.vocab, &r->t->pool, 0, 0, 0) && !b.failed;
+    fv_status st = ok ? fv__json_load(r->t, b.data, b.len, "stages", r->e) : fv__train_no_memory(r);
+    fv__buf_free(&b);
+    return st;
+}
+
+/* BERT's frame, if its tokens are there. */
+static bool set_frame(fv_tok *t)
+{
+    int32_t cls = fv__vocab_id(&t->model.vocab, "[CLS]", 5), sep = fv__vocab_id(&t->model.vocab, "[SEP]", 5);
+    if (t->model.kind != FV__MODEL_WORDPIECE || cls < 0 || sep < 0) return true;
+    t->post.specials = fv__pool_array(&t->pool, 2, sizeof *t->post.specials);
+    t->post.kind = FV__POST_BERT;
+    t->post.n_specials = 2;
+    return t->post.specials && fv__post_special(t, t->post.specials, (fv__str){"[CLS]", 5}, cls) &&
+           fv__post_special(t, t->post.specials + 1, (fv__str){"[SEP]", 5}, sep) && fv__post_layout(t, "00A010", "00A010B111");
+}
+
+static bool set_model(fv__trainer *r)
+{
+    fv_tok *t = r->t;
+    fv__model *m = &t->model;
+    static const fv__model_kind kinds[] = {FV__MODEL_BPE, FV__MODEL_BPE, FV__MODEL_WORDPIECE, FV__MODEL_UNIGRAM};
+    m->kind = kinds[r->o->kind];
+    m->max_chars = 100;
+    m->fuse_unk = r->o->kind == FV_TOK_BPE;
+    if (m->kind == FV__MODEL_WORDPIECE) m->prefix = (fv__str){"##", 2};
+    fv_status st = m->kind == FV__MODEL_UNIGRAM ? fv__train_unigram(r) : fv__train_bpe(r);
+    if (st != FV_OK) return false;
+    const char *unknown = unknown_token(r->o->kind);
+    if (unknown) {
+        m->unk_token = (fv__str){unknown, strlen(unknown)};
+        m->has_unk_token = true;
+        m->unk = fv__vocab_id(&m->vocab, unknown, strlen(unknown));
+    }
+    t->added.all = fv__pool_array(&t->pool, (size_t)r->specials.n, sizeof *t->added.all);
+    if (!t->added.all) return fv__train_no_memory(r), false;
+    for (int32_t i = 0; i < r->specials.n; i++) {
+        fv__str s = fv__set_str(&r->specials, i);
+        fv__added *a = t->added.all + t->added.n++;
+        if (!fv__pool_str(&t->pool, &a->content, s.s, s.n)) return fv__train_no_memory(r), false;
+        a->special = true;
+        a->id = fv__added_number(t, a->content);
+    }
+    return set_frame(t) || (fv__train_no_memory(r), false);
+}
+
+fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts, const fv_tok_train_opts *o, fv_err *e)
+{
+    fv_err own = {0};
+    *out = NULL;
+    if (!o) o = &defaults;
+    if ((unsigned)o->kind > FV_TOK_UNIGRAM || o->vocab < 0 || o->min_count < 0 || o->alphabet < 0 || !texts.next)
+        return fv_fail(e, FV_EARG, "fv_tok_train: an option is out of range");
+    fv_tok *t = fv__tok_new(env, e);
+    if (!t) return FV_ENOMEM;
+    fv__trainer r = {.t = t, .o = o, .vocab = o->vocab ? o->vocab : 8000, .min_count = o->min_count ? o->min_count : 2, .e = &own,
+                     .words = {.env = t->env}, .specials = {.env = t->env}};
+    fv_status st = set_stages(&r);
+    if (st == FV_OK) st = count_words(&r, texts);
+    if (st == FV_OK && !r.words.n) st = fv_fail(&own, FV_EARG, "there is no text to train a tokenizer on");
+    if (st == FV_OK && !set_specials(&r)) st = fv__train_no_memory(&r);
+    if (st == FV_OK && !set_model(&r)) st = own.code;
+    if (st == FV_OK) st = fv__tok_finish(t, "the trained tokenizer", &own);
+    fv__set_free(&r.words);
+    fv__set_free(&r.specials);
+    if (st == FV_OK) {
+        *out = t;
+        return FV_OK;
+    }
+    fv_tok_close(t);
+    return fv_fail(e, st, "%s", own.text);
+}
+
+/* ---- files ---- */
+
+typedef struct reader {
+    const fv_env *env;
+    const char *const *paths;
+    int n, at;
+    fv_file file;
+    bool open;
+    size_t pos;
+    fv_err *e;
+    fv_status st;
+} reader;
+
+/* The next line, without its end. */
+static bool next_line(void *self, const char **text, size_t *len)
+{
+    reader *r = self;
+    for (;;) {
+        if (r->open && r->pos < r->file.size) {
+            const char *s = r->file.data + r->pos, *nl = memchr(s, '\n', r->file.size - r->pos);
+            *text = s;
+            *len = nl ? (size_t)(nl - s) : r->file.size - r->pos;
+            r->pos += *len + 1;
+            return true;
+        }
+        if (r->open) fv__file_close(&r->file);
+        r->open = false;
+        if (r->at == r->n) return false;
+        r->st = fv__file_open(&r->file, r->env, r->paths[r->at++], r->e);
+        if (r->st != FV_OK) return false;
+        r->open = true;
+        r->pos = 0;
+    }
+}
+
+fv_status fv_tok_train_files(fv_tok **out, const fv_env *env, const char *const *paths, int n_paths, const fv_tok_train_opts *o, fv_err *e)
+{
+    fv_err own = {0};
+    reader r = {.env = env, .paths = paths, .n = n_paths, .e = &own};
+    fv_status st = fv_tok_train(out, env, (fv_tok_source){next_line, &r}, o, e);
+    if (r.open) fv__file_close(&r.file);
+    if (r.st == FV_OK) return st;
+    fv_tok_close(*out);
+    *out = NULL;
+    return fv_fail(e, r.st, "%s", own.text);
+}
