@@ -50,10 +50,11 @@ bool fv__unigram_finish(fv__model *m, fv__pool *p, const uint8_t *types)
     return ok;
 }
 
-/* With single precision a sum is compared before it is rounded, as SentencePiece does it. */
-static void offer(const fv__model *m, fv__path *to, double sum, int32_t id, uint32_t start)
+static void offer(const fv__model *m, fv__path *to, double so_far, double score, int32_t id, uint32_t start)
 {
-    if (to->start == UINT32_MAX || sum > to->score) *to = (fv__path){m->single ? (float)sum : sum, id, start, 0};
+    double sum = so_far + score;
+    if (m->single) sum = (float)sum; /* a sum of two floats in double, rounded, is their float sum */
+    if (to->start == UINT32_MAX || sum > to->score) *to = (fv__path){sum, id, start, 0};
 }
 
 static void forward(const fv__model *m, fv__path *best, const char *s, uint32_t n)
@@ -69,11 +70,10 @@ static void forward(const fv__model *m, fv__path *best, const char *s, uint32_t 
             if (node == FV__TRIE_NONE) break;
             int32_t id = m->trie.nodes[node].value;
             if (id < 0) continue;
-            offer(m, best + k + 1, best[i].score + m->scores[id], id, i);
+            offer(m, best + k + 1, best[i].score, m->scores[id], id, i);
             if (k + 1 - i == len) alone = true;
         }
-        double unknown = best[i].score + m->unk_score;
-        if (!alone) offer(m, best + i + len, m->single ? (float)unknown : unknown, -1, i);
+        if (!alone) offer(m, best + i + len, best[i].score, m->unk_score, -1, i);
     }
 }
 
