@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "fovea/model.h"
+#include "fovea/gen.h"
 
 static const char *const names[] = {"marian-shared", "marian-apart"};
 
@@ -190,6 +190,64 @@ static void the_family_is_the_published_one(void **state)
     }
 }
 
+/* Greedy search and beams give what transformers' generate gave, padding aside, and each source alone the same. */
+static void it_generates_what_the_published_one_does(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[512];
+        fv_err e;
+        fv_st *g;
+        fv_model *m;
+        path_of(path, names[i], ".safetensors");
+        check(fv_st_open(&g, NULL, path, &e), &e);
+        path_of(path, names[i], "");
+        check(fv_model_open(&m, device, path, (fv_model_opt){0}, &e), &e);
+
+        fv_st_info info;
+        int32_t ids[3 * 9];
+        float *mask = golden(g, "attention_mask", &info);
+        check(fv_st_find(g, "input_ids", &info, &e), &e);
+        check(fv_st_read(g, &info, ids, FV_I32, info.count, &e), &e);
+        const int32_t *source[3] = {ids, ids + 9, ids + 18};
+        int64_t len[3] = {0};
+        for (int k = 0; k < 27; k++) len[k / 9] += mask[k] != 0;
+        free(mask);
+
+        for (int beams = 1; beams <= 4; beams += 3) {
+            char key[16];
+            int32_t want[64];
+            snprintf(key, sizeof key, "beam%d", beams);
+            check(fv_st_find(g, key, &info, &e), &e);
+            check(fv_st_read(g, &info, want, FV_I32, info.count, &e), &e);
+            int64_t width = info.shape.d[1];
+            fv_gen_opt opt;
+            fv_fields_default(&opt, fv_gen_fields);
+            int32_t start = want[0];
+            opt.num_beams = beams;
+            opt.max_length = 12;
+            opt.start = opt.pad = start;
+            opt.eos = opt.forced_eos = 0;
+            opt.banned = NULL;
+            opt.n_banned = 0;
+            for (int alone = 0; alone < 4; alone++) { /* all three, then one by one */
+                int first = alone ? alone - 1 : 0, n = alone ? 1 : 3;
+                fv_generated out;
+                check(fv_generate(&out, device, m, source + first, len + first, n, &opt, &e), &e);
+                for (int r = 0; r < n; r++) {
+                    const int32_t *row = want + (first + r) * width + 1;
+                    for (int64_t k = 0; k < out.hyp[r].n; k++) assert_int_equal(out.hyp[r].ids[k], row[k]);
+                    for (int64_t k = out.hyp[r].n; k < width - 1; k++) assert_int_equal(row[k], start);
+                    assert_true(out.hyp[r].score < 0);
+                }
+                fv_generated_free(&out);
+            }
+        }
+        fv_model_free(m);
+        fv_st_close(g);
+    }
+}
+
 static void what_was_saved_opens_with_the_same_bits(void **state)
 {
     (void)state;
@@ -239,6 +297,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_family_is_the_published_one),
+        cmocka_unit_test(it_generates_what_the_published_one_does),
         cmocka_unit_test(what_was_saved_opens_with_the_same_bits),
         cmocka_unit_test(a_config_it_cannot_follow_is_refused),
     };

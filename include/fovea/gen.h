@@ -1,4 +1,4 @@
-/* gen.h - sessions: what a model remembers of the sequences it is generating.
+/* gen.h - generating sequences, and sessions: what a model remembers of them on the way.
  *
  * A session holds, on the model's device, the keys and values of every token so far for `rows` sequences side by side.
  * It belongs to one thread at a time; the model is shared. */
@@ -19,7 +19,7 @@ FV_API int64_t fv_session_len(const fv_session *s, int64_t row); /* tokens so fa
 /* Cuts a row back to n tokens: after a prompt that was padded, or to try again from there. */
 FV_API void fv_session_cut(fv_session *s, int64_t row, int64_t n);
 
-/* Runs the family's begin: an encoder on in, whose batch is the session's rows. */
+/* Runs the family's begin: an encoder on in, whose batch is the session's rows or divides them. */
 FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
 /* Appends ids I32 (rows,T) and gives the logits (rows,V) that follow; NULL once the context has failed. */
 FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
@@ -32,8 +32,52 @@ FV_API void fv_session_reorder(fv_ctx *c, fv_session *s, const int32_t *from);
 FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width);
 /* I32 (rows,T): where the tokens of this step stand. */
 FV_API fv_tensor *fv_session_places(fv_ctx *c, fv_session *s);
-/* Copies x, whose first axis is the rows, into the session under a number, and gets it back in a later step. */
+/* Copies x into the session under a number, and gets it back in a later step.  Its first axis is the rows, or divides
+ * them: then each is repeated, so that one encoded sentence serves all its beams. */
 FV_API void fv_session_keep(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
 FV_API fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int slot); /* NULL: nothing there */
+
+/* ---- generating ---- */
+
+typedef enum fv_early { FV_EARLY_FALSE = 0, FV_EARLY_TRUE, FV_EARLY_NEVER } fv_early;
+
+/* Names and meanings are those of transformers' generate. */
+typedef struct fv_gen_opt {
+    int64_t num_beams, max_length, min_length, num_return_sequences; /* lengths count the start token */
+    float length_penalty;
+    int early_stopping; /* fv_early */
+    bool do_sample;     /* with one beam */
+    float temperature;
+    int64_t top_k; /* 0: all */
+    float top_p;
+    float repetition_penalty;
+    int64_t seed;
+    int32_t start, eos, pad, forced_eos; /* ids; forced_eos -1: none */
+    const int32_t *banned;               /* ids that are never chosen */
+    int n_banned;
+} fv_gen_opt;
+
+/* Keys, ranges, defaults and help of the above (not of the ids). */
+FV_DATA const fv_field fv_gen_fields[];
+
+typedef struct fv_hyp {
+    int32_t *ids; /* behind the start token, the end token included if it was reached */
+    int64_t n;
+    double score; /* sum of log-probabilities; with beams divided by length^length_penalty */
+} fv_hyp;
+
+/* n sources, each with `each` hypotheses, best first. */
+typedef struct fv_generated {
+    fv_hyp *hyp;
+    int64_t n, each;
+    const fv_env *env;
+    size_t bytes;
+} fv_generated;
+
+/* Generates for n sources (token ids) with a model that has an encoder.  The same hypotheses as transformers, beam for
+ * beam; a source's result does not depend on the others. */
+FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len, int64_t n,
+                             const fv_gen_opt *opt, fv_err *e);
+FV_API void fv_generated_free(fv_generated *g);
 
 #endif

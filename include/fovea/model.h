@@ -54,6 +54,8 @@ typedef struct fv_family {
     /* ---- generation; NULL where the family does not generate ---- */
     /* Reserves what a session keeps (fv_session_cache), and for an encoder-decoder runs the encoder on in. */
     void (*begin)(fv_ctx *c, const void *self, fv_session *s, const fv_items *in);
+    /* Tokens it can generate: the V of step's logits. */
+    int64_t (*vocabulary)(const void *self);
     /* ids (rows,T): appends them and gives the logits (rows,V) that follow the last one. */
     fv_tensor *(*step)(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids);
 } fv_family;

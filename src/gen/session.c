@@ -126,13 +126,18 @@ fv_tensor *fv_session_places(fv_ctx *c, fv_session *s)
 void fv_session_keep(fv_ctx *c, fv_session *s, int number, fv_tensor *x)
 {
     if (!x || fv__failed(c) || !numbered(c, number)) return;
-    if (fv_dim(x, 0) != s->rows) {
+    int64_t n = fv_dim(x, 0);
+    if (n < 1 || s->rows % n) {
         fv_raise(c, FV_ESHAPE, "session: %s kept for %lld rows", fv_desc(x).s, (long long)s->rows);
         return;
     }
     slot *at = &s->kept[number];
-    if (hold(c, s, at, x->dtype, x->shape))
-        s->dev->backend->move(&c->stream, at->t.data, x->data, fv__tensor_bytes(x->dtype, fv_len(x)));
+    fv_shape shape = x->shape;
+    shape.d[0] = s->rows;
+    if (!hold(c, s, at, x->dtype, shape)) return;
+    size_t row = fv__tensor_bytes(x->dtype, fv_len(x)) / (size_t)n;
+    for (int64_t i = 0; i < s->rows; i++)
+        s->dev->backend->move(&c->stream, (char *)at->t.data + (size_t)i * row, (char *)x->data + (size_t)(i / (s->rows / n)) * row, row);
 }
 
 fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int number)

@@ -244,6 +244,8 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     return logits(c, m, last);
 }
 
+static int64_t vocabulary(const void *self) { return target_vocab(&((const marian *)self)->cfg); }
+
 static const char *const heads[] = {"MarianMTModel", NULL};
 
 const fv_family fv__family_marian = {
@@ -259,5 +261,6 @@ const fv_family fv__family_marian = {
     .ready = ready,
     .forward = forward,
     .begin = begin,
+    .vocabulary = vocabulary,
     .step = step,
 };

@@ -1,0 +1,366 @@
+/* generate.c - beam search, greedy search and sampling, as transformers defines them.
+ *
+ * Every source has K running beams, best first, and K finished hypotheses.  A step looks at the 2K best continuations of
+ * all beams together: those that end and are among the first K may replace a finished one; the best K that do not end run
+ * on.  A source is done when no running beam can beat its worst finished hypothesis any more.  Greedy search and sampling
+ * are one beam that takes its own continuation and ends with it. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/base.h"
+#include "fovea/op.h"
+#include "gen/pick.h"
+
+#define FAR (-1.0e9f) /* a score that never wins */
+
+static const char *const early_words[] = {"false", "true", "never", NULL};
+
+const fv_field fv_gen_fields[] = {
+    FV_INT(fv_gen_opt, num_beams, 1, 4, 256, "beams"),
+    FV_INT(fv_gen_opt, max_length, 2, 256, 1 << 20, "tokens at most, the start included"),
+    FV_INT(fv_gen_opt, min_length, 0, 0, 1 << 20, "no end before so many"),
+    FV_INT(fv_gen_opt, num_return_sequences, 1, 1, 256, "hypotheses for each source"),
+    FV_FLOAT(fv_gen_opt, length_penalty, -10, 1, 10, "scores are divided by length to this power"),
+    FV_CHOICE(fv_gen_opt, early_stopping, 0, early_words, "stop once enough beams have ended"),
+    FV_BOOL(fv_gen_opt, do_sample, false, "draw tokens instead of taking the best"),
+    FV_FLOAT(fv_gen_opt, temperature, 1e-4, 1, 100, "above 1 flattens, below sharpens"),
+    FV_INT(fv_gen_opt, top_k, 0, 50, 1 << 24, "draw from so many best; 0: from all"),
+    FV_FLOAT(fv_gen_opt, top_p, 1e-6, 1, 1, "draw from the best that hold this share"),
+    FV_FLOAT(fv_gen_opt, repetition_penalty, 1e-3, 1, 100, "above 1 makes repeating less likely"),
+    FV_INT(fv_gen_opt, seed, 0, 1, 9e15, "of drawing"),
+    {0},
+};
+
+typedef struct beam {
+    float score;
+    bool finished;
+    int64_t n; /* tokens, the start included */
+    int32_t *ids;
+} beam;
+
+typedef struct search {
+    fv_ctx *ctx;
+    fv_session *session;
+    const fv_gen_opt *o;
+    const fv_env *env;
+    int64_t n, K, V;    /* sources, beams, vocabulary */
+    int64_t cur;        /* tokens of every running beam */
+    beam *run, *done;   /* n * K each */
+    bool *over;         /* n */
+    float *scores;      /* n * K * V */
+    fv_pick *picks;     /* 2K, or V when sampling */
+    beam *next;         /* K, and their ids in spare */
+    int32_t *spare, *token, *from; /* from and token: n * K rows of the next step */
+    size_t bytes;
+} search;
+
+static void copy_beam(beam *to, const beam *from)
+{
+    int32_t *ids = to->ids;
+    memcpy(ids, from->ids, (size_t)from->n * sizeof *ids);
+    *to = *from;
+    to->ids = ids;
+}
+
+/* ---- memory: one block, cut up ---- */
+
+static void *cut(uintptr_t *at, size_t bytes)
+{
+    void *p = (void *)*at;
+    *at += (bytes + 63) / 64 * 64;
+    return p;
+}
+
+/* With base NULL it only counts. */
+static size_t lay_out(search *s, void *base)
+{
+    uintptr_t at = (uintptr_t)base;
+    int64_t rows = s->n * s->K, len = s->o->max_length;
+    size_t ids = (size_t)(rows * len) * sizeof(int32_t);
+    s->run = cut(&at, (size_t)rows * sizeof *s->run);
+    s->done = cut(&at, (size_t)rows * sizeof *s->done);
+    s->next = cut(&at, (size_t)(2 * s->K) * sizeof *s->next);
+    s->over = cut(&at, (size_t)s->n * sizeof *s->over);
+    s->scores = cut(&at, (size_t)(rows * s->V) * sizeof *s->scores);
+    s->picks = cut(&at, (size_t)(s->V > 2 * s->K ? s->V : 2 * s->K) * sizeof *s->picks);
+    s->token = cut(&at, (size_t)rows * sizeof *s->token);
+    s->from = cut(&at, (size_t)rows * sizeof *s->from);
+    int32_t *run = cut(&at, ids), *done = cut(&at, ids);
+    s->spare = cut(&at, (size_t)(2 * s->K * len) * sizeof *s->spare);
+    for (int64_t i = 0; base && i < rows; i++) {
+        s->run[i] = (beam){.score = i % s->K ? FAR : 0, .n = 1, .ids = run + i * len};
+        s->done[i] = (beam){.score = FAR, .n = 1, .ids = done + i * len};
+        s->run[i].ids[0] = s->done[i].ids[0] = s->token[i] = s->o->start;
+    }
+    for (int64_t i = 0; base && i < 2 * s->K; i++) s->next[i].ids = s->spare + i * len;
+    return at - (uintptr_t)base;
+}
+
+/* ---- one step of one source ---- */
+
+static bool ends(const search *s, int32_t token) { return token == s->o->eos || s->cur + 1 >= s->o->max_length; }
+
+/* The 2K best continuations of all K beams of source i, in s->next with their new token; rows they come from in `row`. */
+static int64_t continuations(search *s, int64_t i, int32_t *row)
+{
+    int64_t want = 2 * s->K, n = 0;
+    for (int64_t k = 0; k < s->K; k++) {
+        const beam *b = &s->run[i * s->K + k];
+        float *score = s->scores + (i * s->K + k) * s->V;
+        fv__pick_rules(score, s->V, b->ids, b->n, s->o);
+        int64_t have = want < s->V ? want : s->V;
+        fv__pick_best(s->picks, have, score, s->V);
+        for (int64_t j = 0; j < have; j++) {
+            float total = b->score + s->picks[j].score;
+            if (n == want && !(total > s->next[n - 1].score)) break;
+            int64_t at = n < want ? n++ : n - 1;
+            int32_t *ids = s->next[at].ids;
+            for (; at > 0 && total > s->next[at - 1].score; at--) {
+                s->next[at] = s->next[at - 1];
+                row[at] = row[at - 1];
+            }
+            s->next[at] = (beam){.score = total, .n = b->n + 1, .ids = ids, .finished = ends(s, s->picks[j].token)};
+            ids[b->n] = s->picks[j].token;
+            row[at] = (int32_t)(i * s->K + k);
+        }
+    }
+    for (int64_t j = 0; j < n; j++) memcpy(s->next[j].ids, s->run[row[j]].ids, (size_t)(s->next[j].n - 1) * sizeof(int32_t));
+    return n;
+}
+
+/* Keeps the K best finished ones, best first; of equals the older. */
+static void finish(search *s, beam *done, const beam *b, float score)
+{
+    beam *worst = &done[s->K - 1];
+    if (!(score > worst->score)) return;
+    copy_beam(worst, b);
+    worst->score = score;
+    worst->finished = true;
+    for (int64_t k = s->K - 1; k > 0 && done[k].score > done[k - 1].score; k--) {
+        beam t = done[k];
+        done[k] = done[k - 1];
+        done[k - 1] = t;
+    }
+}
+
+static bool all_finished(const search *s, const beam *done)
+{
+    for (int64_t k = 0; k < s->K; k++)
+        if (!done[k].finished) return false;
+    return true;
+}
+
+/* No running beam can come before the worst finished one: judged as if the best ended at this length. */
+static bool decided(const search *s, const beam *run, const beam *done)
+{
+    double len = (double)s->cur - 1;
+    if (s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done)) return true;
+    if (s->o->early_stopping == FV_EARLY_NEVER && s->o->length_penalty > 0) len = (double)s->o->max_length - 1;
+    float best = (float)((double)run[0].score / pow(len, (double)s->o->length_penalty));
+    for (int64_t k = 0; k < s->K; k++) {
+        float worst = done[k].finished ? done[s->K - 1].score : FAR;
+        if (best > worst) return false;
+    }
+    return true;
+}
+
+static void beam_step(search *s, int64_t i, int32_t *row)
+{
+    beam *run = s->run + i * s->K, *done = s->done + i * s->K;
+    int64_t n = continuations(s, i, row), kept = 0;
+    double scale = pow((double)s->cur, (double)s->o->length_penalty); /* length with the new token, without the start */
+    bool full = s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done);
+    for (int64_t j = 0; j < n && j < s->K; j++)
+        if (s->next[j].finished && !full) finish(s, done, &s->next[j], (float)((double)s->next[j].score / scale));
+    for (int64_t j = 0; j < n && kept < s->K; j++) {
+        if (s->next[j].finished) continue;
+        copy_beam(&run[kept], &s->next[j]);
+        s->from[i * s->K + kept] = row[j];
+        s->token[i * s->K + kept++] = s->next[j].ids[s->next[j].n - 1];
+    }
+    if (!kept) s->over[i] = true; /* every continuation ended: the greatest length */
+    for (; kept < s->K; kept++) { /* fewer tokens than beams: the rest follow the first and never win */
+        if (kept) copy_beam(&run[kept], &run[0]);
+        run[kept].score = FAR;
+        s->from[i * s->K + kept] = kept ? s->from[i * s->K] : (int32_t)(i * s->K);
+        s->token[i * s->K + kept] = kept ? s->token[i * s->K] : s->o->pad;
+    }
+}
+
+/* Greedy or drawn: the one beam takes its token, and is its own hypothesis when it ends. */
+static void single_step(search *s, int64_t i)
+{
+    beam *b = &s->run[i];
+    float *score = s->scores + i * s->V;
+    fv_pick best;
+    double lse = 0, most = -INFINITY;
+    for (int64_t v = 0; v < s->V; v++)
+        if ((double)score[v] > most) most = (double)score[v];
+    for (int64_t v = 0; v < s->V; v++) lse += exp((double)score[v] - most);
+    lse = most + log(lse);
+    double plain;
+    if (s->o->do_sample) {
+        uint32_t w[4];
+        fv_philox(w, (uint64_t)s->o->seed, (uint64_t)i, (uint64_t)s->cur, 0);
+        fv__pick_rules(score, s->V, b->ids, b->n, s->o);
+        best.token = fv__pick_sample(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32, s->picks);
+    } else {
+        fv__pick_rules(score, s->V, b->ids, b->n, s->o);
+        fv__pick_best(&best, 1, score, s->V);
+    }
+    plain = isfinite(score[best.token]) ? (double)score[best.token] - lse : 0;
+    b->ids[b->n++] = best.token;
+    b->score += (float)(plain < 0 ? plain : 0);
+    s->token[i] = best.token;
+    s->from[i] = (int32_t)i;
+    if (!ends(s, best.token)) return;
+    b->finished = s->over[i] = true;
+    copy_beam(&s->done[i], b);
+}
+
+/* ---- the whole ---- */
+
+static fv_status context_failed(fv_ctx *c, fv_err *e)
+{
+    const fv_err *why = fv_ctx_err(c);
+    return fv_fail(e, why->code, "%s", why->text);
+}
+
+/* Logits for beams: log-probabilities; for one beam: as they are, since that is what its processors work on. */
+static fv_status step_scores(search *s, int64_t step, fv_err *e)
+{
+    fv_ctx *c = s->ctx;
+    fv_ctx_reset(c, (uint64_t)step);
+    fv_tensor *y = fv_session_step(c, s->session, fv_ints(c, s->token, FV_SHAPE(s->n * s->K, 1)));
+    if (s->K > 1) y = fv_log_softmax(c, y);
+    return fv_read(c, y, s->scores, s->n * s->K * s->V) ? context_failed(c, e) : FV_OK;
+}
+
+static bool all_over(const search *s)
+{
+    for (int64_t i = 0; i < s->n; i++)
+        if (!s->over[i]) return false;
+    return true;
+}
+
+static void advance(search *s, int32_t *row)
+{
+    for (int64_t i = 0; i < s->n; i++) {
+        if (s->over[i]) { /* rows of a source that is done are fed padding and looked at no more */
+            for (int64_t k = 0; k < s->K; k++) {
+                s->from[i * s->K + k] = (int32_t)(i * s->K + k);
+                s->token[i * s->K + k] = s->o->pad;
+            }
+        } else if (s->K == 1) {
+            single_step(s, i);
+        } else {
+            beam_step(s, i, row);
+        }
+    }
+    s->cur++;
+    for (int64_t i = 0; s->K > 1 && i < s->n; i++)
+        if (!s->over[i]) s->over[i] = decided(s, s->run + i * s->K, s->done + i * s->K);
+}
+
+static fv_status loop(search *s, fv_err *e)
+{
+    int32_t row[512];
+    fv_status st = FV_OK;
+    s->cur = 1;
+    for (int64_t step = 1; !st && !all_over(s); step++) {
+        st = step_scores(s, step, e);
+        if (st) break;
+        advance(s, row);
+        if (s->K > 1) fv_session_reorder(s->ctx, s->session, s->from);
+        if (fv_ctx_status(s->ctx)) st = context_failed(s->ctx, e);
+    }
+    return st;
+}
+
+/* ---- in and out ---- */
+
+static fv_status encode(search *s, const int32_t *const *source, const int64_t *len, fv_err *e)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < s->n; i++) most = len[i] > most ? len[i] : most;
+    if (most < 1) return fv_fail(e, FV_EARG, "generate: an empty source");
+    size_t bytes = (size_t)(s->n * most) * (sizeof(int32_t) + 1);
+    int32_t *ids = fv__alloc(s->env, bytes);
+    if (!ids) return fv_fail(e, FV_ENOMEM, "generate: out of memory");
+    uint8_t *mask = (uint8_t *)(ids + s->n * most);
+    for (int64_t i = 0; i < s->n; i++)
+        for (int64_t j = 0; j < most; j++) {
+            ids[i * most + j] = j < len[i] ? source[i][j] : s->o->pad;
+            mask[i * most + j] = j < len[i];
+        }
+    fv_items in = {0};
+    fv_ctx_reset(s->ctx, 0);
+    fv_items_put(&in, "input_ids", fv_ints(s->ctx, ids, FV_SHAPE(s->n, most)));
+    fv_items_put(&in, "attention_mask", fv_bytes(s->ctx, mask, FV_SHAPE(s->n, most)));
+    fv__free(s->env, ids, bytes);
+    fv_session_begin(s->ctx, s->session, &in);
+    return fv_ctx_status(s->ctx) ? context_failed(s->ctx, e) : FV_OK;
+}
+
+/* Copies the best of each source into one block of the caller's. */
+static fv_status deliver(const search *s, fv_generated *out, fv_err *e)
+{
+    int64_t each = s->o->num_return_sequences, len = s->o->max_length;
+    size_t heads = (size_t)(s->n * each) * sizeof(fv_hyp), bytes = heads + (size_t)(s->n * each * len) * sizeof(int32_t);
+    fv_hyp *h = fv__alloc(s->env, bytes);
+    if (!h) return fv_fail(e, FV_ENOMEM, "generate: out of memory");
+    int32_t *ids = (int32_t *)(h + s->n * each);
+    for (int64_t i = 0; i < s->n; i++)
+        for (int64_t k = 0; k < each; k++, ids += len) {
+            const beam *b = &s->done[i * s->K + k];
+            if (!b->finished) b = &s->run[i * s->K + k]; /* none ended: what there is */
+            h[i * each + k] = (fv_hyp){.ids = ids, .n = b->n - 1, .score = (double)b->score};
+            memcpy(ids, b->ids + 1, (size_t)(b->n - 1) * sizeof *ids);
+        }
+    *out = (fv_generated){.hyp = h, .n = s->n, .each = each, .env = s->env, .bytes = bytes};
+    return FV_OK;
+}
+
+void fv_generated_free(fv_generated *g)
+{
+    fv__free(g->env, g->hyp, g->bytes);
+    *g = (fv_generated){0};
+}
+
+static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err *e)
+{
+    if (!fv_model_family(m)->begin) return fv_fail(e, FV_EMISSING, "generate: the family %s has no encoder", fv_model_family(m)->type);
+    if (n < 1 || o->num_beams < 1 || o->num_beams > 256 || o->max_length < 2)
+        return fv_fail(e, FV_EARG, "generate: %lld sources, %lld beams, max_length %lld", (long long)n, (long long)o->num_beams,
+                       (long long)o->max_length);
+    if (o->num_return_sequences > o->num_beams)
+        return fv_fail(e, FV_EARG, "generate: %lld hypotheses asked of %lld beams", (long long)o->num_return_sequences, (long long)o->num_beams);
+    if (o->do_sample && o->num_beams > 1) return fv_fail(e, FV_EARG, "generate: sampling takes one beam, not %lld", (long long)o->num_beams);
+    return FV_OK;
+}
+
+fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len, int64_t n,
+                      const fv_gen_opt *opt, fv_err *e)
+{
+    search s = {.o = opt, .env = fv_device_env(d), .n = n, .K = opt->num_beams};
+    *out = (fv_generated){0};
+    fv_status st = check(m, opt, n, e);
+    if (st) return st;
+    s.V = fv_model_family(m)->vocabulary(fv_model_self(m));
+    fv_dtype dtype = fv_params_at(fv_model_params(m), 0)->dtype;
+    st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = dtype}, e);
+    if (!st) st = fv_session_new(&s.session, m, d, n * s.K, opt->max_length, e);
+    s.bytes = lay_out(&s, NULL);
+    char *block = st ? NULL : fv__alloc(s.env, s.bytes);
+    if (!st && !block) st = fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", s.bytes);
+    if (!st) {
+        lay_out(&s, block);
+        st = encode(&s, source, len, e);
+    }
+    if (!st) st = loop(&s, e);
+    if (!st) st = deliver(&s, out, e);
+    fv__free(s.env, block, s.bytes);
+    fv_session_free(s.session);
+    fv_ctx_free(s.ctx);
+    return st;
+}
