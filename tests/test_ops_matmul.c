@@ -137,4 +137,87 @@ static const op_case cases[] = {
 };
 /* clang-format on */
 
-int main(void) { return op_table_run("matmul", cases, sizeof cases / sizeof *cases); }
+/* ---- packed weights: what the table cannot say ---- */
+
+typedef struct fixture {
+    fv_device *dev;
+    fv_ctx *ctx;
+} fixture;
+
+static void open_all(fixture *f)
+{
+    assert_int_equal(fv_device_open(&f->dev, "cpu", (fv_device_opt){.threads = 1}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&f->ctx, f->dev, (fv_ctx_opt){0}, NULL), FV_OK);
+}
+
+static void close_all(fixture *f)
+{
+    fv_ctx_free(f->ctx);
+    fv_device_close(f->dev);
+}
+
+/* Between -1 and 1, in no order. */
+static float scattered(uint32_t i) { return (float)(int32_t)(i * i * 2654435761u + i * 40503u) * 0x1p-31f; }
+
+/* Every dtype a weight can be packed as, from both layouts, against the plain product; q8 and q4 keep 7 and 3 bits. */
+static void packed_weights_multiply_like_plain_ones(void **state)
+{
+    (void)state;
+    static const struct {
+        fv_dtype t;
+        double off;
+    } as[] = {{FV_F32, 1e-5}, {FV_BF16, 1e-2}, {FV_Q8, 2e-2}, {FV_Q4, 0.2}};
+    enum { M = 5, N = 37, K = 96 };
+    float x[M * K], w[N * K], want[M * N], got[M * N];
+    fixture f;
+    open_all(&f);
+    for (uint32_t i = 0; i < M * K; i++) x[i] = scattered(i);
+    for (uint32_t i = 0; i < N * K; i++) w[i] = scattered(i + 1000);
+    for (int kn = 0; kn < 2; kn++)
+        for (size_t i = 0; i < sizeof as / sizeof *as; i++) {
+            fv_ctx_reset(f.ctx, 0);
+            fv_tensor *a = fv_floats(f.ctx, x, FV_SHAPE(M, K));
+            fv_tensor *b = fv_floats(f.ctx, w, kn ? FV_SHAPE(K, N) : FV_SHAPE(N, K));
+            fv_tensor *y = kn ? fv_linear_kn(f.ctx, a, b, NULL, FV_GELU) : fv_linear(f.ctx, a, b, NULL, FV_GELU);
+            assert_int_equal(fv_read(f.ctx, y, want, M * N), FV_OK);
+            y = fv_linear(f.ctx, a, fv_pack(f.ctx, b, as[i].t, kn), NULL, FV_GELU);
+            if (fv_read(f.ctx, y, got, M * N)) fail_msg("%s", fv_ctx_err(f.ctx)->text);
+            double off = 0, size = 0;
+            for (int j = 0; j < M * N; j++) {
+                off += pow((double)got[j] - (double)want[j], 2);
+                size += pow((double)want[j], 2);
+            }
+            if (!(sqrt(off) <= as[i].off * sqrt(size)))
+                fail_msg("%s: off by %.3g of the whole", fv_dtype_name(as[i].t), sqrt(off / size));
+        }
+    close_all(&f);
+}
+
+static void packed_weights_go_nowhere_else(void **state)
+{
+    (void)state;
+    fixture f;
+    open_all(&f);
+    fv_tensor *w = fv_zeros(f.ctx, FV_SHAPE(16, 32)), *p = fv_pack(f.ctx, w, FV_F32, false);
+    assert_non_null(p);
+    assert_null(fv_add(f.ctx, w, p));
+    assert_int_equal(fv_ctx_status(f.ctx), FV_EDTYPE);
+    assert_non_null(strstr(fv_ctx_err(f.ctx)->text, "packed f32(16,32)"));
+    fv_ctx_reset(f.ctx, 0);
+    assert_null(fv_pack(f.ctx, fv_zeros(f.ctx, FV_SHAPE(2, 3, 4)), FV_F32, false));
+    assert_int_equal(fv_ctx_status(f.ctx), FV_ESHAPE);
+    fv_ctx_reset(f.ctx, 0);
+    assert_null(fv_pack(f.ctx, fv_zeros(f.ctx, FV_SHAPE(3, 4)), FV_I32, false));
+    assert_int_equal(fv_ctx_status(f.ctx), FV_EDTYPE);
+    close_all(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packed_weights_multiply_like_plain_ones),
+        cmocka_unit_test(packed_weights_go_nowhere_else),
+    };
+    int failed = cmocka_run_group_tests_name("packed", tests, NULL, NULL);
+    return failed + op_table_run("matmul", cases, sizeof cases / sizeof *cases);
+}

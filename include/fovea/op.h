@@ -25,7 +25,7 @@ FV_API fv_stream *fv_ctx_stream(fv_ctx *c);
 FV_API const fv_kernels *fv_kernels_of(fv_ctx *c, fv_dtype t);
 /* Raises "<kernel>: this device has no kernel for <dtype>" and is false unless have. */
 FV_API bool fv_need(fv_ctx *c, bool have, const char *kernel, fv_dtype t);
-/* True if all are non-NULL, float and of one dtype; raises otherwise (NULL: silently, the error is older). */
+/* True if all are non-NULL, float, of one dtype and not packed; raises otherwise (NULL: silently, the error is older). */
 FV_API bool fv_same_dtype(fv_ctx *c, const char *op, const fv_tensor *a, const fv_tensor *b);
 
 /* A new tensor with undefined contents, of the given dtype; NULL when memory is out or the context has failed. */

@@ -106,7 +106,7 @@ bool fv_need(fv_ctx *c, bool have, const char *kernel, fv_dtype t)
 bool fv_same_dtype(fv_ctx *c, const char *op, const fv_tensor *a, const fv_tensor *b)
 {
     if (!a || !b) return false;
-    if (a->dtype == b->dtype && (unsigned)a->dtype < FV_FLOATS) return true;
+    if (a->dtype == b->dtype && (unsigned)a->dtype < FV_FLOATS && !a->packed && !b->packed) return true;
     fv_raise(c, FV_EDTYPE, "%s: %s and %s are not of one float dtype", op, fv_desc(a).s, fv_desc(b).s);
     return false;
 }
