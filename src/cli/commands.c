@@ -4,10 +4,10 @@
 
 #include "cli.h"
 
-extern const cli_command attend_command, bench_command, info_command, help_command, tokenize_command, tokenizer_command;
+extern const cli_command attend_command, bench_command, demo_command, info_command, help_command, tokenize_command, tokenizer_command;
 
 static const cli_command *const commands[] = {
-    &attend_command, &bench_command, &info_command, &tokenize_command, &tokenizer_command, &help_command, NULL,
+    &attend_command, &bench_command, &demo_command, &info_command, &tokenize_command, &tokenizer_command, &help_command, NULL,
 };
 
 const cli_command cli_root = {
