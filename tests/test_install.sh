@@ -44,9 +44,8 @@ fi
 
 # Manual pages and completions are there and load.
 "$prefix/bin/fovea" --version > /dev/null
-for page in fovea fovea-attend fovea-bench fovea-info fovea-help; do
-    file=$prefix/share/man/man1/$page.1
-    [ -s "$file" ] || { echo "$file is missing"; exit 1; }
+[ -s "$prefix/share/man/man1/fovea-attend.1" ]
+for file in "$prefix"/share/man/man1/*.1; do
     if command -v mandoc > /dev/null; then
         # The pages carry no date: they are made from the program, whose version they name.
         if mandoc -T lint -W warning "$file" | grep -v 'missing date'; then exit 1; fi

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <utf8proc.h>
+#include <zlib.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #if defined(__aarch64__)
@@ -20,7 +21,11 @@ int fv_libraries(fv_library *out, int max)
     snprintf(openmp, sizeof openmp, "%d", _OPENMP);
     const struct {
         const char *name, *version;
-    } all[] = {{"jansson", jansson_version_str()}, {"openmp", openmp}, {"pcre2", pcre2}, {"utf8proc", utf8proc_version()}};
+    } all[] = {{"jansson", jansson_version_str()},
+               {"openmp", openmp},
+               {"pcre2", pcre2},
+               {"utf8proc", utf8proc_version()},
+               {"zlib", zlibVersion()}};
 
     int n = (int)(sizeof all / sizeof *all);
     for (int i = 0; i < n && i < max; i++) {
