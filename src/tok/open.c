@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "json_load.h"
+#include "unpack.h"
 
 #define MAX_PATH 4096
 
@@ -16,7 +17,7 @@ static bool join(char out[MAX_PATH], const char *dir, const char *name)
 static bool has_file(const fv_env *env, const char *dir, const char *name)
 {
     char path[MAX_PATH];
-    return join(path, dir, name) && fv__file_exists(env, path);
+    return join(path, dir, name) && fv__packed_exists(env, path);
 }
 
 static bool ends_with(const char *s, const char *end)
@@ -90,7 +91,7 @@ static fv_status load_config(config *c, fv_tok *t, const char *dir, fv_err *e)
                   .unk = {"[UNK]", 5}, .cls = {"[CLS]", 5}, .sep = {"[SEP]", 5}, .pad = {"[PAD]", 5}, .mask = {"[MASK]", 6}};
     if (!has_file(t->env, dir, "tokenizer_config.json")) return FV_OK;
     join(path, dir, "tokenizer_config.json");
-    fv_status st = fv__file_open(&f, t->env, path, e);
+    fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
     fv__json j = {f.data, f.size, path};
     o = fv__alloc(t->env, sizeof *o);
@@ -182,7 +183,7 @@ static fv_status load_vocab_txt(fv_tok *t, const char *path, fv_err *e)
     fv_file f;
     directory(dir, path);
     fv_status st = load_config(&c, t, dir, e);
-    if (st == FV_OK) st = fv__file_open(&f, t->env, path, e);
+    if (st == FV_OK) st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
     st = read_lines(t, &f, path, e);
     fv__file_close(&f);
@@ -221,7 +222,7 @@ static fv_status read_vocab_json(fv__vocab *out, fv_tok *t, const char *path, fv
 {
     fv_file f;
     fv__jval root;
-    fv_status st = fv__file_open(&f, t->env, path, e);
+    fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
     fv__json j = {f.data, f.size, path};
     st = fv__json_open(&root, &j, e);
@@ -301,7 +302,7 @@ static fv_status load_bpe_files(fv_tok *t, const char *dir, fv_err *e)
     fv_status st = load_config(&c, t, dir, e);
     fv__model *m = &t->model;
     if (st == FV_OK) st = read_vocab_json(&m->vocab, t, vocab, e);
-    if (st == FV_OK) st = fv__file_open(&f, t->env, merges, e);
+    if (st == FV_OK) st = fv__unpack(&f, t->env, merges, e);
     if (st != FV_OK) return st;
     bool named = c.class.n > 0, bart = fv__str_is(c.class, "BartTokenizer");
     bool clip = named ? fv__str_is(c.class, "CLIPTokenizer") : fv__vocab_id(&m->vocab, "<|startoftext|>", 15) >= 0;
@@ -335,7 +336,7 @@ static fv_status load_bpe_files(fv_tok *t, const char *dir, fv_err *e)
 static fv_status load_spm_file(fv_tok *t, const char *path, fv_err *e)
 {
     fv_file f;
-    fv_status st = fv__file_open(&f, t->env, path, e);
+    fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
     st = fv__spm_load(t, f.data, f.size, path, e);
     fv__file_close(&f);
@@ -413,8 +414,6 @@ static fv_status load_bytes(fv_tok *t, const char *data, size_t n, const char *n
 {
     size_t i = 0;
     while (i < n && blank(data[i])) i++;
-    if (n >= 2 && (unsigned char)data[0] == 0x1F && (unsigned char)data[1] == 0x8B)
-        return fv_fail(e, FV_EFORMAT, "%s: it is compressed with gzip; unpack it first", name);
     /* A SentencePiece model starts with the tag of its first piece, 0x0A, which is also a line feed; a JSON object goes on with {. */
     if (i < n && data[i] == '{' && i < 2) return fv__json_load(t, data, n, name, e);
     if (n && data[0] == 0x0A) return fv__spm_load(t, data, n, name, e);
@@ -428,8 +427,8 @@ static fv_status load_file(fv_tok *t, const char *path, fv_err *e)
     fv_file f;
     directory(dir, path);
     if (ends_with(path, "merges.txt") || ends_with(path, "vocab.json")) return load_bpe_files(t, dir, e);
-    if (ends_with(path, ".txt")) return load_vocab_txt(t, path, e);
-    fv_status st = fv__file_open(&f, t->env, path, e);
+    if (ends_with(path, ".txt") || ends_with(path, ".txt.gz")) return load_vocab_txt(t, path, e);
+    fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
     st = load_bytes(t, f.data, f.size, path, e);
     fv__file_close(&f);
@@ -450,7 +449,7 @@ static fv_status load_path(fv_tok *t, const char *path, fv_err *e)
     }
     if (has_file(t->env, path, "merges.txt")) return load_bpe_files(t, path, e);
     if (has_file(t->env, path, "vocab.txt")) return join(inner, path, "vocab.txt") ? load_vocab_txt(t, inner, e) : FV_EARG;
-    if (has_file(t->env, path, ".")) /* a directory */
+    if (fv__file_exists(t->env, join(inner, path, ".") ? inner : path)) /* a directory */
         return fv_fail(e, FV_EIO, "%s: it holds no tokenizer.json, vocab.txt, merges.txt, spiece.model, tokenizer.model or source.spm", path);
     return load_file(t, path, e);
 }
