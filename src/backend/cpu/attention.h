@@ -127,7 +127,7 @@ static inline vf attn_exp2(vf t)
     return (vf)((vi)p + ((vi)z << 23));
 }
 
-/* Four by four transposition, at every level. */
+/* Vectors of four, at every level: transposition, and chains of rows that come alone. */
 typedef float f4 __attribute__((vector_size(16)));
 typedef int32_t i4 __attribute__((vector_size(16)));
 
@@ -136,6 +136,15 @@ static inline f4 attn_load4(const float *p)
     f4 x;
     memcpy(&x, p, sizeof x);
     return x;
+}
+
+INLINED f4 attn_fma4(f4 a, f4 b, f4 c)
+{
+#if VW == 4
+    return (f4)v_fma((vf)a, (vf)b, (vf)c);
+#else
+    return (f4)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c);
+#endif
 }
 
 INLINED void attn_turn4(f4 y[4], f4 a, f4 b, f4 c, f4 d)

@@ -30,7 +30,7 @@ typedef struct sweep {
     int64_t b, g, r0, r1; /* rows of key head g in sequence b */
     bool want_q, want_k;
     float *dq;            /* panels (wk, LANES) of all rows */
-    float *lse, *dyy;     /* of each row: lse times log2 e, +inf for a row without keys; dy . y */
+    float *lse, *dyy;     /* of each row: +inf for one without keys; dy . y */
     float *k_t, *v_t, *k; /* the block: strips of keys (Wk, STEP), (Wv, STEP), strips of columns (BLOCK, STEP) */
     float *dk, *dv;       /* panels of keys (wk, LANES), (wv, LANES) */
     attn_row row[GROUP];  /* the group of rows that is passing */
@@ -93,7 +93,7 @@ static void rows_start(sweep *x)
         for (int64_t c = 0; c < a->Wv; c += VW)
             sum = a->Wv - c < VW ? v_fma(v_load_n(y + c, a->Wv - c, 0), v_load_n(dy + c, a->Wv - c, 0), sum)
                                  : v_fma(v_load(y + c), v_load(dy + c), sum);
-        x->lse[r] = lse * LOG2E;
+        x->lse[r] = lse;
         x->dyy[r] = v_hsum(sum);
     }
     if (x->want_q) memset(x->dq, 0, (size_t)(attn_up(n, GROUP) * t->wk) * sizeof *x->dq);
@@ -173,7 +173,7 @@ static void slope(sweep *x, int64_t r, int p, int64_t j0, int64_t n)
     for (int v = 0; v < LANES; v += VW) {
         vf lse = v_load(x->lse + r + v), dyy = v_load(x->dyy + r + v);
         for (int64_t i = v; i < n * LANES; i += LANES) {
-            vf w = attn_exp2(v_sub(v_load(x->s + i), lse)), dp = v_load(x->ds + i);
+            vf w = attn_exp2(v_fnma(lse, v_set1(LOG2E), v_load(x->s + i))), dp = v_load(x->ds + i);
             vf f = drop ? v_load(x->room + i) : v_set1(1);
             v_store(x->s + i, drop ? v_mul(w, f) : w);
             v_store(x->ds + i, v_mul(w, v_sub(drop ? v_mul(dp, f) : dp, dyy)));

@@ -7,13 +7,15 @@
 
 #define ABREAST 16 /* keys whose chains run side by side */
 
+static inline f4 four(float x) { return (f4){x, x, x, x}; }
+
 /* sum[k] += q[w..w+3] . row k [w..w+3], for four rows, in the order of w */
 static inline f4 dot4(const float *q, const float *const *k, int64_t w, f4 sum)
 {
     f4 y[4];
     attn_turn4(y, attn_load4(k[0] + w), attn_load4(k[1] + w), attn_load4(k[2] + w), attn_load4(k[3] + w));
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) sum = y[i] * q[w + i] + sum;
+    for (int i = 0; i < 4; i++) sum = attn_fma4(y[i], four(q[w + i]), sum);
     return sum;
 }
 
@@ -31,7 +33,7 @@ static void scores(float *s, const float *q, const float *k, int64_t ld, int64_t
         for (; w < width; w++)
             for (int x = 0; x < ABREAST / 4; x++) {
                 f4 column = {row[4 * x][w], row[4 * x + 1][w], row[4 * x + 2][w], row[4 * x + 3][w]};
-                sum[x] = column * q[w] + sum[x];
+                sum[x] = attn_fma4(column, four(q[w]), sum[x]);
             }
         memcpy(s + j, sum, sizeof sum);
     }
@@ -158,7 +160,7 @@ void NAME(attn_weights)(float *w, const attn *t, int64_t b, int64_t h, int64_t i
         const float *k = tile(t, a->k, attn_at_k(a, b, g, j0), a->k_row, n, a->Wk, room, &ld);
         scores(s, q, k, ld, n, a->Wk);
         dress(s, t, &row, j0, n);
-        for (int64_t j = 0; j < n; j += VW) v_store(s + j, attn_exp2(v_sub(v_load(s + j), v_set1(lse * LOG2E))));
+        for (int64_t j = 0; j < n; j += VW) v_store(s + j, attn_exp2(v_fnma(v_set1(lse), v_set1(LOG2E), v_load(s + j))));
         memcpy(w + j0, s, (size_t)n * sizeof *w);
     }
 }
