@@ -206,10 +206,11 @@ static void real_vocabularies_give_golden_ids(void **state)
         const char *name = json_string_value(json_object_get(c, "tokenizer"));
         json_t *text = json_object_get(c, "text");
         fv_err e = {0};
+        assert_non_null(name);
         if (strcmp(name, last)) {
             fv_encoding_free(enc);
             fv_tok_close(t);
-            snprintf(last, sizeof last, "%s", name);
+            snprintf(last, sizeof last, "%s", name ? name : "");
             if (!open_real(&t, name, &e)) fail_msg("%s", e.text);
             enc = new_encoding(t);
         }
