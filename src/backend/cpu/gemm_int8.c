@@ -17,14 +17,10 @@
 
 INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const bool q4)
 {
-    const char *a = t->a, *b = t->b;
-    const size_t b_next = t->b_next;
     vf s[SUMS];
 #pragma GCC unroll 16
     for (int i = 0; i < SUMS; i++) s[i] = v_zero();
-    for (int64_t k = 0; k < t->kc; k += BLOCK, a += A_UNIT, b += B_UNIT(q4))
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) block(panel_sums(s, p), a, b + (size_t)p * b_next, rows, panels, q4);
+    run(s, t->a, t->b, t->b_next, (int64_t)gemm_units(t->kc), B_UNIT(q4), rows, panels, q4);
     put(t, s, rows, panels);
 }
 

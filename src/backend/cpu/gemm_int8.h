@@ -1,7 +1,7 @@
 /* gemm_int8.h - one block of 32 values of k of an integer product, for each level's instructions.
  *
  * Each flavour says how wide its tile is (MR, NR), how many values of k stand side by side (G), what the values of a
- * panel of A look like, and how `block` adds a block to the sums:
+ * panel of A look like, and how `run` adds blocks, one after another, to the sums:
  *     s[i][j] = fma((float)sum_k a[i][k] b[k][j], scale_a[i] * scale_b[j], s[i][j])
  * The integer sum is exact, so every flavour gives the same bits.
  *
@@ -33,49 +33,102 @@ INLINE void set_head(a_head *h, int i, float scale, int sum)
     h->scale[i / 2][i % 2 * 2] = h->scale[i / 2][i % 2 * 2 + 1] = scale;
 }
 
-INLINE void load_columns(int8x16_t w[4], const int8_t *b, const bool q4)
+/* All of it stays in the order written: gcc 12 moves products far from the loads they need and runs out of registers.
+ * The first of a chain clears its sum itself, because a copy of a register of zeros takes a turn of a multiplier. */
+INLINE int8x16_t load16(const void *p)
 {
-    if (q4) {
-        uint8x16_t lo = vld1q_u8((const uint8_t *)b), hi = vld1q_u8((const uint8_t *)b + NR * G), upper = vdupq_n_u8(0xf0);
-        w[0] = vreinterpretq_s8_u8(vshlq_n_u8(lo, 4)), w[1] = vreinterpretq_s8_u8(vshlq_n_u8(hi, 4));
-        w[2] = vreinterpretq_s8_u8(vandq_u8(lo, upper)), w[3] = vreinterpretq_s8_u8(vandq_u8(hi, upper));
-    } else {
-        for (int t = 0; t < 4; t++) w[t] = vld1q_s8(b + t * NR * G);
-    }
+    int8x16_t x;
+    __asm__ volatile("ldr %q0, %1" : "=w"(x) : "m"(*(const int8x16_t *)p));
+    return x;
+}
+INLINE vf load_twice(const float *p) /* p[0] p[1] p[0] p[1] */
+{
+    vf x;
+    __asm__ volatile("ld1r {%0.2d}, %1" : "=w"(x) : "Q"(*(const double *)p));
+    return x;
+}
+INLINE int32x4_t mma(int32x4_t s, int8x16_t a, int8x16_t b)
+{
+    __asm__ volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(s) : "w"(a), "w"(b));
+    return s;
+}
+INLINE int32x4_t mma_first(int8x16_t a, int8x16_t b)
+{
+    int32x4_t s;
+    __asm__ volatile("movi %0.4s, #0\n\tsmmla %0.4s, %1.16b, %2.16b" : "=&w"(s) : "w"(a), "w"(b));
+    return s;
+}
+INLINE vf to_float(int32x4_t s)
+{
+    vf f;
+    __asm__ volatile("scvtf %0.4s, %1.4s" : "=w"(f) : "w"(s));
+    return f;
+}
+INLINE vf times(vf a, vf b)
+{
+    vf t;
+    __asm__ volatile("fmul %0.4s, %1.4s, %2.4s" : "=w"(t) : "w"(a), "w"(b));
+    return t;
+}
+INLINE vf add_times(vf s, vf a, vf b)
+{
+    __asm__ volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(s) : "w"(a), "w"(b));
+    return s;
 }
 
-/* s[pair of rows][panel][pair of columns], two pairs of rows at a time so that all of A and B stays in registers. */
+/* Values t*8.. of k of a pair of columns. */
+INLINE int8x16_t load_columns(const uint8_t *b, const int t, const bool q4)
+{
+    int8x16_t x = load16(b + (q4 ? t % 2 : t) * NR * G);
+    if (!q4) return x;
+    return t < 2 ? vshlq_n_s8(x, 4) : vandq_s8(x, vdupq_n_s8((int8_t)0xf0));
+}
+
+/* s[pair of rows][panel][pair of columns] += one block.  Up to eight chains of products side by side hide how long each
+ * takes; more would leave no registers for s. */
 INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels, const bool q4)
 {
     const a_head *head = a;
-    const int8_t *qa = (const int8_t *)(head + 1), *qb = (const int8_t *)((const float *)b + NR);
-    const int pairs = (rows + 1) / 2;
+    const int8_t *qa = (const int8_t *)(head + 1);
+    const uint8_t *qb = (const uint8_t *)((const float *)b + NR);
+    const int pairs = (rows + 1) / 2, wide = pairs > 2 ? 2 : 4;
 #pragma GCC unroll 2
-    for (int h = 0; h < pairs; h += 2) {
-        const int n = pairs - h < 2 ? pairs - h : 2;
-        int8x16_t x[2][4];
+    for (int j0 = 0; j0 < NR / 2; j0 += wide) {
+        int32x4_t sum[8];
 #pragma GCC unroll 4
-        for (int t = 0; t < 4; t++)
-#pragma GCC unroll 2
-            for (int i = 0; i < n; i++) x[i][t] = vld1q_s8(qa + (t * A_WIDTH + 2 * (h + i)) * G);
+        for (int t = 0; t < 4; t++) {
+            int8x16_t x[4];
 #pragma GCC unroll 4
-        for (int j = 0; j < NR / 2; j++) {
-            int8x16_t w[4];
-            load_columns(w, qb + 2 * j * G, q4);
-            vf sb = vreinterpretq_f32_f64(vld1q_dup_f64((const double *)((const float *)b + 2 * j)));
-#pragma GCC unroll 2
-            for (int i = 0; i < n; i++) {
-                int32x4_t sum = vdupq_n_s32(0);
+            for (int i = 0; i < pairs; i++) x[i] = load16(qa + (t * A_WIDTH + 2 * i) * G);
 #pragma GCC unroll 4
-                for (int t = 0; t < 4; t++) sum = vmmlaq_s32(sum, x[i][t], w[t]);
-                vf *at = s + (h + i) * panels * (NR / 2) + j;
-                *at = v_fma(vcvtq_f32_s32(sum), v_mul(v_load(head->scale[h + i]), sb), *at);
+            for (int j = 0; j < wide; j++) {
+                int8x16_t w = load_columns(qb + 2 * (j0 + j) * G, t, q4);
+#pragma GCC unroll 4
+                for (int i = 0; i < pairs; i++) sum[i * wide + j] = t ? mma(sum[i * wide + j], x[i], w) : mma_first(x[i], w);
+            }
+        }
+        vf f[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < pairs * wide; i++) f[i] = to_float(sum[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < wide; j++) {
+            vf sb = load_twice((const float *)b + 2 * (j0 + j));
+#pragma GCC unroll 4
+            for (int i = 0; i < pairs; i++) {
+                vf *at = s + i * panels * (NR / 2) + j0 + j;
+                *at = add_times(*at, f[i * wide + j], times(v_load(head->scale[i]), sb));
             }
         }
     }
 }
 
-INLINE vf *panel_sums(vf *s, const int p) { return s + p * (NR / 2); }
+INLINE void run(vf *s, const char *a, const char *b, size_t b_next, int64_t blocks, const size_t b_unit, const int rows,
+                const int panels, const bool q4)
+{
+    for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit)
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) block(s + p * (NR / 2), a, b + (size_t)p * b_next, rows, panels, q4);
+}
 
 INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)
 {
@@ -174,8 +227,6 @@ INLINE void set_head(a_head *h, int i, float scale, int sum)
 #endif
 }
 
-INLINE vf *panel_sums(vf *s, const int p) { return s + p; }
-
 /* s[row][panel] */
 INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels, const bool q4)
 {
@@ -220,6 +271,14 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
         s[i * panels] = v_fma(v_load(f), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
     }
 #endif
+}
+
+INLINE void run(vf *s, const char *a, const char *b, size_t b_next, int64_t blocks, const size_t b_unit, const int rows,
+                const int panels, const bool q4)
+{
+    for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value), b += b_unit)
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) block(s + p, a, b + (size_t)p * b_next, rows, panels, q4);
 }
 
 INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)
