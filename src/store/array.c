@@ -23,7 +23,7 @@ bool fv__shape_count(int64_t *n, const fv_shape *s)
 fv_desc_text fv__place(const fv_shape *s, int64_t i)
 {
     fv_desc_text d = {"("};
-    int64_t at[FV_MAX_DIM];
+    int64_t at[FV_MAX_DIM] = {0};
     for (int k = s->n - 1; k >= 0; k--) {
         at[k] = i % s->d[k];
         i /= s->d[k];

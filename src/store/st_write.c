@@ -88,7 +88,8 @@ static void add_header(writer *w, fv_buf *b, const uint32_t *order, int n)
     }
     fv__buf_str(b, "}");
     while (b->len % 8 && !b->failed) fv__buf_str(b, " ");
-    for (int i = 0; i < 8 && !b->failed; i++) b->data[i] = (char)((uint64_t)(b->len - 8) >> 8 * i);
+    uint64_t length = b->len - 8;
+    for (int i = 0; i < 8 && !b->failed; i++) b->data[i] = (char)(length >> 8 * i);
 }
 
 static fv_status add_data(writer *w, fv_out *o, const fv_st_item *t)
