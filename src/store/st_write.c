@@ -83,8 +83,9 @@ static void add_header(writer *w, fv_buf *b, const uint32_t *order, int n)
         add_text(b, t->name);
         fv__buf_fmt(b, ":{\"dtype\":\"%s\",\"shape\":[", fv__kinds[kind_of(t->dtype)].name);
         for (int k = 0; k < t->shape.n; k++) fv__buf_fmt(b, k ? ",%lld" : "%lld", (long long)t->shape.d[k]);
-        fv__buf_fmt(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)(at + w->bytes[order[i]]));
-        at += w->bytes[order[i]];
+        uint64_t end = at + w->bytes[order[i]];
+        fv__buf_fmt(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)end);
+        at = end;
     }
     fv__buf_str(b, "}");
     while (b->len % 8 && !b->failed) fv__buf_str(b, " ");
