@@ -142,6 +142,7 @@ static void impossible_items_are_refused(void **state)
     assert_int_equal(fv_st_save(&env, "x.safetensors", &packed, 1, (fv_st_save_opt){0}, &e), FV_EDTYPE);
     assert_int_equal(fv_st_save(&env, "x.safetensors", &broken, 1, (fv_st_save_opt){0}, &e), FV_EARG);
     assert_int_equal(fv_st_save(&env, "x.safetensors", &shape, 1, (fv_st_save_opt){0}, &e), FV_ESHAPE);
+    assert_int_equal(fv_st_save(&env, "x.safetensors", &(fv_st_item){.name = "a"}, 1, (fv_st_save_opt){0}, &e), FV_EARG);
     assert_int_equal(fv_st_save(&env, "x.bin", &meta, 1, (fv_st_save_opt){0}, &e), FV_EARG);
     assert_false(memfs_has(&fs, "x.safetensors"));
     assert_int_equal(fv_st_save(&env, "x.safetensors", NULL, 0, (fv_st_save_opt){0}, &e), FV_OK);

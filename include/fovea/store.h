@@ -27,7 +27,7 @@ FV_API fv_status fv_st_open(fv_st **out, const fv_env *env, const char *path, fv
 FV_API void fv_st_close(fv_st *s); /* NULL is allowed */
 
 FV_API int fv_st_count(const fv_st *s);
-FV_API fv_st_info fv_st_at(const fv_st *s, int i); /* in order of names; 0 <= i < fv_st_count */
+FV_API fv_st_info fv_st_at(const fv_st *s, int i); /* by name, shard after shard; i < fv_st_count */
 /* The error names the nearest that is there. */
 FV_API fv_status fv_st_find(const fv_st *s, const char *name, fv_st_info *out, fv_err *e);
 FV_API const char *fv_st_meta(const fv_st *s, const char *key); /* an entry of __metadata__, or NULL */
@@ -48,7 +48,7 @@ typedef struct fv_st_item {
 typedef struct fv_st_save_opt {
     uint64_t shard_bytes;         /* split into model-00001-of-0000N.safetensors and an index beyond this; 0: never */
     const char *const (*meta)[2]; /* pairs ending in NULL; default {"format", "pt"} */
-    /* Elements [at, at+n) of item, as item->from.  Called in order, for a few thousand at a time. */
+    /* Elements [at, at+n) of item, as item->from.  Called in order, for at most 65536 at a time. */
     fv_status (*fetch)(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e);
     void *user;
 } fv_st_save_opt;

@@ -201,6 +201,7 @@ static fv_status prepare(writer *w)
         if (to == FV_KINDS || from == FV_KINDS) return fv_fail(w->e, FV_EDTYPE, "%s: a packed dtype cannot be written", t->name);
         if (t->shape.n > FV_MAX_DIM || !fv__shape_count(&count, &t->shape) || !fv__kind_bytes(&w->bytes[i], to, (uint64_t)count))
             return fv_fail(w->e, FV_ESHAPE, "%s: a shape that cannot be", t->name);
+        if (count && !t->data && !w->opt.fetch) return fv_fail(w->e, FV_EARG, "%s: neither data nor a way to fetch it", t->name);
         if (!strcmp(t->name, "__metadata__") || fv__utf8_check(t->name, strlen(t->name)) < strlen(t->name))
             return fv_fail(w->e, FV_EARG, "\"%.100s\" cannot be the name of a tensor", t->name);
         w->order[i] = (uint32_t)i;
