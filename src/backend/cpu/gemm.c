@@ -77,6 +77,36 @@ static void pack_columns(const gemm_kind *kind, char *out, const void *b, fv_dty
     kind->pack_b(out, &src, kc);
 }
 
+/* ---- fetching ahead: while the tiles of a run are multiplied, what the next one needs comes into the cache ----
+ * With few strips there is no time for it, and the processor's own prefetching of long streams does better. */
+
+#define FETCH_FROM 3 /* strips */
+
+typedef struct ahead {
+    const char *p;         /* `rows` rows of `lines` cache lines, `stride` bytes apart */
+    int64_t stride, rows, lines;
+    int64_t row, line;     /* where it stands */
+    int64_t each;          /* lines to ask for at each tile */
+} ahead;
+
+static ahead ahead_of(const void *p, int64_t stride, int64_t rows, int64_t bytes, int64_t tiles)
+{
+    ahead f = {.p = p, .stride = stride, .rows = rows, .lines = up(bytes, 64)};
+    f.each = up(f.rows * f.lines, tiles);
+    return f;
+}
+
+static void fetch(ahead *f)
+{
+    for (int64_t i = 0; i < f->each && f->row < f->rows; i++) {
+        __builtin_prefetch(f->p + f->row * f->stride + f->line * 64, 0, 2);
+        if (++f->line == f->lines) {
+            f->line = 0;
+            f->row++;
+        }
+    }
+}
+
 /* ---- one product ---- */
 
 /* A tile that sticks out of C on the right goes through a small one of its own. */
@@ -96,8 +126,8 @@ static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
 }
 
 /* All strips against one run of a group of panels. */
-static void multiply(const plan *p, gemm_tile *t, const char *a, float *sum, int64_t rows, int64_t s0, int64_t s1, int64_t strips,
-                     int count, int64_t cols)
+static void multiply(const plan *p, gemm_tile *t, ahead *next, const char *a, float *sum, int64_t rows, int64_t s0, int64_t s1,
+                     int64_t strips, int count, int64_t cols)
 {
     const gemm_kind *kind = p->kind;
     size_t strip_bytes = gemm_units(t->kc) * kind->a_unit;
@@ -113,10 +143,32 @@ static void multiply(const plan *p, gemm_tile *t, const char *a, float *sum, int
             t->rows = (int)(part(rows, s + 1, strips) - i);
             t->a = a + (size_t)s * strip_bytes;
             t->c = sum + (i - part(rows, s0, strips)) * t->ldc + (int64_t)q * kind->nr;
+            fetch(next);
             if (left >= (int64_t)t->panels * kind->nr) kind->tile(t);
             else edge_tile(kind, t, left);
         }
     }
+}
+
+/* What the run of k after this one reads of B: of the same columns, or of the next group's. */
+static ahead next_run(const plan *p, const void *b, int64_t j, int64_t k, int count, const char *panel, size_t b_next, int64_t tiles)
+{
+    const fv_gemm *g = p->g;
+    int64_t size = (int64_t)fv_dtype_size(g->bt), cols = (int64_t)count * p->kind->nr;
+    if (k >= g->k) {
+        k = 0;
+        j += cols;
+        panel += (size_t)count * b_next - gemm_units(g->k - 1) / 8 * 8 * p->kind->b_unit;
+    } else {
+        panel += gemm_units(FV_GEMM_KC) * p->kind->b_unit;
+    }
+    if (j >= g->n || p->strips < FETCH_FROM) return (ahead){0};
+    int64_t kc = least(FV_GEMM_KC, g->k - k);
+    if (cols > g->n - j) cols = g->n - j;
+    if (g->packed)
+        return ahead_of(panel, (int64_t)b_next, up(cols, p->kind->nr), (int64_t)(gemm_units(kc) * p->kind->b_unit), tiles);
+    if (g->tb) return ahead_of(at(b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size, tiles);
+    return ahead_of(at(b, k * g->ldb + j, g->bt), g->ldb * size, kc, cols * size, tiles);
 }
 
 /* A group of panels from j on, for the strips [s0,s1) of a block. */
@@ -146,10 +198,15 @@ static void columns(const plan *p, const team *t, const gemm_end *whole, const v
         } else {
             tile.b_next = gemm_units(tile.kc) * kind->b_unit;
             tile.b = t->b;
-            for (int q = 0; q < count; q++)
-                pack_columns(kind, t->b + (size_t)q * tile.b_next, b, g->bt, g->ldb, g->tb, j + q * kind->nr, g->n, k, tile.kc);
+            /* a row of B at a time where rows hold the columns, so that it is read once */
+            int64_t piece = g->tb ? FV_GEMM_KC : GEMM_UNIT;
+            for (int64_t u = 0; u < tile.kc; u += piece)
+                for (int q = 0; q < count; q++)
+                    pack_columns(kind, t->b + (size_t)q * tile.b_next + gemm_units(u) * kind->b_unit, b, g->bt, g->ldb, g->tb,
+                                 j + q * kind->nr, g->n, k + u, least(piece, tile.kc - u));
         }
-        multiply(p, &tile, t->a + (size_t)strips * gemm_units(k) * kind->a_unit, e.sum, rows, s0, s1, strips, count, e.cols);
+        ahead next = next_run(p, b, j, k + FV_GEMM_KC, count, tile.b, tile.b_next, (s1 - s0) * count);
+        multiply(p, &tile, &next, t->a + (size_t)strips * gemm_units(k) * kind->a_unit, e.sum, rows, s0, s1, strips, count, e.cols);
         k += FV_GEMM_KC;
     } while (k < g->k);
     if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
@@ -207,8 +264,8 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
     if (p.block > g->m) p.block = g->m;
     p.strips = up(p.block, kind->mr);
     p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
-    /* A weight that few rows read comes from memory: then each panel is followed to its end. */
-    p.group = g->packed && p.a_bytes <= A_BYTES / 16 ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GROUP;
+    /* What a single strip reads of a weight comes straight from memory: then each panel is followed to its end. */
+    p.group = g->packed && p.strips == 1 ? gemm_walk(kind->mr, (int)p.block) : GROUP;
     if (!g->packed) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, FV_GEMM_KC)) * kind->b_unit;
     if (g->ct != FV_F32) p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr) * sizeof(float);
     p.sum_bytes = (p.sum_bytes + 63) / 64 * 64;

@@ -13,47 +13,63 @@ INLINE vf rounded(vf x, const bool round)
     return v_load_bf16(h);
 }
 
-INLINE void along_k(float *out, int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
+/* n < VW values of k are left, or all of a block. */
+INLINE void turn_block(float *out, const int width, const void *p, const int64_t *row, int64_t k, int64_t n, const fv_dtype t,
+                       const bool round)
+{
+    vf x[VW];
+#pragma GCC unroll 16
+    for (int j = 0; j < VW; j++)
+        x[j] = rounded(n >= VW ? v_load_as(p, row[j] + k, t) : v_load_as_n(p, row[j] + k, n, t), round);
+    turn(x);
+#pragma GCC unroll 16
+    for (int j = 0; j < VW; j++)
+        if (j < n) v_store(out + (k + j) * width, x[j]);
+}
+
+INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
 {
     for (int i = 0; i < width; i += VW) {
-        int64_t row[VW];
+        int64_t row[VW], k = 0;
         for (int j = 0; j < VW; j++) row[j] = (i + j < s->n ? i + j : s->n - 1) * s->ld;
-        int64_t k = 0;
-        for (; k < kc; k += VW) {
-            int n = kc - k < VW ? (int)(kc - k) : VW;
-            vf x[VW];
-#pragma GCC unroll 16
-            for (int j = 0; j < VW; j++)
-                x[j] = rounded(n == VW ? v_load_as(s->p, row[j] + k, t) : v_load_as_n(s->p, row[j] + k, n, t), round);
-            turn(x);
-#pragma GCC unroll 16
-            for (int j = 0; j < VW; j++)
-                if (j < n) v_store(out + (k + j) * width + i, x[j]);
-        }
+        for (; k + VW <= kc; k += VW) turn_block(out + i, width, s->p, row, k, VW, t, round);
+        if (k < kc) turn_block(out + i, width, s->p, row, k, kc - k, t, round);
     }
 }
 
-INLINE void across(float *out, int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
+INLINE void across(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
 {
+    if (s->n >= width) {
+        for (int64_t k = 0; k < kc; k++)
+#pragma GCC unroll 4
+            for (int i = 0; i < width; i += VW) v_store(out + k * width + i, rounded(v_load_as(s->p, k * s->ld + i, t), round));
+        return;
+    }
     for (int64_t k = 0; k < kc; k++)
         for (int i = 0; i < width; i += VW) {
-            int n = s->n - i < VW ? s->n - i : VW;
-            vf x = n == VW ? v_load_as(s->p, k * s->ld + i, t) : n > 0 ? v_load_as_n(s->p, k * s->ld + i, n, t) : v_zero();
+            int64_t n = s->n - i, at = k * s->ld + i;
+            vf x = n >= VW ? v_load_as(s->p, at, t) : n > 0 ? v_load_as_n(s->p, at, n, t) : v_zero();
             v_store(out + k * width + i, rounded(x, round));
         }
 }
 
-INLINE void either(float *out, int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
+INLINE void either(float *out, const int width, const gemm_src *s, int64_t kc, bool round)
 {
-    if (s->along_k) along_k(out, width, s, kc, t, round);
-    else across(out, width, s, kc, t, round);
+    if (s->dtype == FV_BF16 && s->along_k) along_k(out, width, s, kc, FV_BF16, false);
+    else if (s->dtype == FV_BF16) across(out, width, s, kc, FV_BF16, false);
+    else if (s->dtype == FV_F16 && s->along_k) along_k(out, width, s, kc, FV_F16, round);
+    else if (s->dtype == FV_F16) across(out, width, s, kc, FV_F16, round);
+    else if (s->along_k && round) along_k(out, width, s, kc, FV_F32, true);
+    else if (s->along_k) along_k(out, width, s, kc, FV_F32, false);
+    else if (round) across(out, width, s, kc, FV_F32, true);
+    else across(out, width, s, kc, FV_F32, false);
 }
 
 void NAME(gemm_pack)(float *out, int width, const gemm_src *s, int64_t kc, bool round)
 {
-    if (s->dtype == FV_BF16) either(out, width, s, kc, FV_BF16, false);
-    else if (s->dtype == FV_F16 && round) either(out, width, s, kc, FV_F16, true);
-    else if (s->dtype == FV_F16) either(out, width, s, kc, FV_F16, false);
-    else if (round) either(out, width, s, kc, FV_F32, true);
-    else either(out, width, s, kc, FV_F32, false);
+    switch (width / VW) { /* a width the compiler knows */
+    case 1: either(out, VW, s, kc, round); break;
+    case 2: either(out, 2 * VW, s, kc, round); break;
+    default: either(out, 3 * VW, s, kc, round); break;
+    }
 }
