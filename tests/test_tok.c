@@ -36,7 +36,8 @@ static char *component(const char *name, size_t *n)
     char *all = slurp(GOLDEN "components.jsonl", &size), *out = NULL;
     for (char *line = strtok(all, "\n"); line && !out; line = strtok(NULL, "\n")) {
         json_t *j = json_loads(line, 0, NULL);
-        if (!strcmp(json_string_value(json_object_get(j, "name")), name)) out = json_dumps(json_object_get(j, "tokenizer"), JSON_COMPACT);
+        if (!strcmp(json_string_value(json_object_get(j, "name")), name))
+            out = json_dumps(json_object_get(j, "tokenizer"), JSON_COMPACT);
         json_decref(j);
     }
     free(all);
@@ -103,15 +104,22 @@ static void wrong_files_are_named(void **state)
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",1e999]]}}", "finite"},
         {"{" WORDS ",\"normalizer\":{\"type\":\"Magic\"}}", "Magic"},
         {"{" WORDS ",\"normalizer\":{\"type\":\"NFC\",\"extra\":1}}", "extra"},
-        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}", "normalizer.pattern"},
-        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\h\"},\"content\":\"\"}}", "not implemented"},
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
+         "normalizer.pattern"},
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\h\"},\"content\":\"\"}}",
+         "not implemented"},
         {"{" WORDS ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}}", "damaged"},
         {"{" WORDS ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}", "UnicodeScripts"},
-        {"{" WORDS ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Odd\",\"invert\":false}}", "Odd"},
-        {"{" WORDS ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}}],"
-         "\"pair\":[],\"special_tokens\":{}}}", "special_tokens"},
+        {"{" WORDS
+         ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Odd\",\"invert\":false}}",
+         "Odd"},
+        {"{" WORDS
+         ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}}],"
+         "\"pair\":[],\"special_tokens\":{}}}",
+         "special_tokens"},
         {"{" WORDS ",\"added_tokens\":[{\"id\":7,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-         "\"normalized\":false,\"special\":true}]}", "added_tokens[0]"},
+         "\"normalized\":false,\"special\":true}]}",
+         "added_tokens[0]"},
         {"\n\x05xxxxx", "pieces[0]"},
         {"\n\x7fxxxxx", "no SentencePiece"},
     };
@@ -185,8 +193,9 @@ static void try_damaged(const char *s, size_t n)
 static void damaged_files_do_no_harm(void **state)
 {
     (void)state;
-    static const char *const names[] = {"BPE bytes", "BPE byte fallback, whole text", "WordPiece", "Unigram byte fallback", "TemplateProcessing",
-                                        "Sequence of processors", "cl100k", "Added tokens"};
+    static const char *const names[] = {
+        "BPE bytes",          "BPE byte fallback, whole text", "WordPiece", "Unigram byte fallback",
+        "TemplateProcessing", "Sequence of processors",        "cl100k",    "Added tokens"};
     static const char *const models[] = {"unigram-symbols", "bpe-bytes", "word", "bpe-suffix"};
     uint64_t seed = 88172645463325252ull;
     for (int i = 0; i < 12; i++) {
@@ -242,7 +251,8 @@ static fv_status all_of_it(const fv_env *env, void *arg, fv_err *e)
     size_t len = 0;
     fv_status st = fv_tok_read(&t, env, a->s, a->n, "x", e);
     if (st == FV_OK) st = fv_encoding_new(&enc, t, e);
-    if (st == FV_OK) st = fv_tok_encode(enc, text, sizeof text - 1, (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_CHARS}, e);
+    if (st == FV_OK)
+        st = fv_tok_encode(enc, text, sizeof text - 1, (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_CHARS}, e);
     if (st == FV_OK) st = fv_tok_decode(t, &back, &len, enc->ids, enc->n, false, e);
     if (back) fv_tok_free_text(t, back, len);
     fv_encoding_free(enc);
@@ -250,7 +260,8 @@ static fv_status all_of_it(const fv_env *env, void *arg, fv_err *e)
     return st;
 }
 
-static const char *const corpus[] = {"low lower lowest", "new newer newest", "wide wider widest", "low low new new wide", "lower newer wider"};
+static const char *const corpus[] = {"low lower lowest", "new newer newest", "wide wider widest", "low low new new wide",
+                                     "lower newer wider"};
 
 typedef struct lines {
     const char *const *s;
@@ -278,7 +289,8 @@ static fv_status train_it(const fv_env *env, void *arg, fv_err *e)
 static void failing_allocations_are_reported(void **state)
 {
     (void)state;
-    static const char *const names[] = {"BPE bytes", "WordPiece", "Unigram byte fallback", "cl100k", "Added tokens", "Sequence of processors", "Decoder CTC"};
+    static const char *const names[] = {
+        "BPE bytes", "WordPiece", "Unigram byte fallback", "cl100k", "Added tokens", "Sequence of processors", "Decoder CTC"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         span_arg a;
         char *s = component(names[i], &a.n);
@@ -355,7 +367,9 @@ static void length_is_kept(void **state)
 static void hostile_texts_are_linear(void **state)
 {
     (void)state;
-    static const char *const names[] = {"BPE bytes", "BPE byte fallback, whole text", "WordPiece", "Unigram", "cl100k", "NFC", "Bert", "Added tokens", "Replace regex"};
+    static const char *const names[] = {
+        "BPE bytes",    "BPE byte fallback, whole text", "WordPiece", "Unigram", "cl100k", "NFC", "Bert", "Added tokens",
+        "Replace regex"};
     static const char *const fillers[] = {"a", " ", "!", "\xcc\x81", "\xe6\xbc\xa2", "<", "ab", "a\xcc\x81"};
     size_t n = 200000;
     char *text = malloc(n);
@@ -391,7 +405,8 @@ static void streams_give_whole_characters(void **state)
         size_t n, len;
         assert_int_equal(fv_tok_stream_new(&s, t, true, &e), FV_OK);
         for (int64_t k = 0; k <= enc->n; k++) {
-            fv_status st = k < enc->n ? fv_tok_stream_push(s, enc->ids[k], &piece, &n, &e) : fv_tok_stream_finish(s, &piece, &n, &e);
+            fv_status st = k < enc->n ? fv_tok_stream_push(s, enc->ids[k], &piece, &n, &e)
+                                      : fv_tok_stream_finish(s, &piece, &n, &e);
             assert_int_equal(st, FV_OK);
             json_t *valid = json_stringn(piece, n); /* only UTF-8 becomes a string */
             assert_non_null(valid);
@@ -426,7 +441,8 @@ static void directories_open(void **state)
     fv_encoding_free(enc);
     fv_tok_close(t);
 
-    put(&fs, "bert/tokenizer_config.json", "{\"do_lower_case\": true, \"tokenizer_class\": \"BertTokenizer\", \"model_max_length\": 512}");
+    put(&fs, "bert/tokenizer_config.json",
+        "{\"do_lower_case\": true, \"tokenizer_class\": \"BertTokenizer\", \"model_max_length\": 512}");
     assert_int_equal(fv_tok_open(&t, &env, "bert", &e), FV_OK);
     enc = encode(t, "HELLO w\xc3\xb6rld", 12, (fv_tok_opts){0});
     assert_ids(enc, (int32_t[]){5, 6}, 2);
@@ -502,7 +518,8 @@ static void training_is_deterministic_and_reads_back(void **state)
             lines l = {corpus, 5, 0};
             fv_tok *t;
             const char *specials[] = {"<unk>", "</s>", NULL};
-            fv_tok_train_opts o = {.kind = (fv_tok_kind)kind, .vocab = kind ? 45 : 280, .specials = kind == FV_TOK_WORDPIECE ? NULL : specials};
+            fv_tok_train_opts o = {
+                .kind = (fv_tok_kind)kind, .vocab = kind ? 45 : 280, .specials = kind == FV_TOK_WORDPIECE ? NULL : specials};
             if (fv_tok_train(&t, &env, (fv_tok_source){next_line, &l}, &o, &e)) fail_msg("%s", e.text);
             assert_true(fv_tok_size(t) <= (kind ? 45 : 280));
             if (kind != FV_TOK_WORDPIECE) assert_int_equal(fv_tok_id(t, "</s>"), 1);

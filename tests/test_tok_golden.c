@@ -86,18 +86,20 @@ static int check_case(const fv_tok *t, fv_encoding *enc, const char *name, json_
 {
     fv_err e = {0};
     json_t *text = json_object_get(c, "text"), *pair = json_object_get(c, "pair");
-    fv_tok_opts o = {.specials = json_is_true(json_object_get(c, "special")), .offsets = FV_OFFSETS_CHARS,
-                     .pair = pair ? json_string_value(pair) : NULL, .pair_len = json_string_length(pair)};
+    fv_tok_opts o = {.specials = json_is_true(json_object_get(c, "special")),
+                     .offsets = FV_OFFSETS_CHARS,
+                     .pair = pair ? json_string_value(pair) : NULL,
+                     .pair_len = json_string_length(pair)};
     if (fv_tok_encode(enc, json_string_value(text), json_string_length(text), o, &e)) {
         fprintf(stderr, "%s: %s\n", name, e.text);
         return 1;
     }
-    const char *what = !same_ids(json_object_get(c, "ids"), enc)                         ? "ids"
-                       : !same_types(json_object_get(c, "types"), enc)                   ? "types"
-                       : !same_offsets(json_object_get(c, "offsets"), enc)               ? "offsets"
-                       : !same_text(t, json_object_get(c, "decoded"), enc, false)        ? "decoded texts"
-                       : !same_text(t, json_object_get(c, "skipped"), enc, true)         ? "decoded texts without specials"
-                                                                                         : NULL;
+    const char *what = !same_ids(json_object_get(c, "ids"), enc)                  ? "ids"
+                       : !same_types(json_object_get(c, "types"), enc)            ? "types"
+                       : !same_offsets(json_object_get(c, "offsets"), enc)        ? "offsets"
+                       : !same_text(t, json_object_get(c, "decoded"), enc, false) ? "decoded texts"
+                       : !same_text(t, json_object_get(c, "skipped"), enc, true)  ? "decoded texts without specials"
+                                                                                  : NULL;
     if (what) explain(what, name, c, enc);
     return what != NULL;
 }
@@ -139,7 +141,8 @@ static void components_are_the_references(void **state)
     int n = 0, bad = 0;
     for (json_t *line; (line = read_line(f)); n++) {
         char *text = json_dumps(json_object_get(line, "tokenizer"), JSON_COMPACT);
-        bad += check_tokenizer(json_string_value(json_object_get(line, "name")), text, strlen(text), json_object_get(line, "cases"));
+        bad += check_tokenizer(json_string_value(json_object_get(line, "name")), text, strlen(text),
+                               json_object_get(line, "cases"));
         free(text);
         json_decref(line);
     }
@@ -169,7 +172,8 @@ static void models_are_sentencepieces(void **state)
         {
             json_t *text = json_object_get(c, "text");
             assert_int_equal(fv_tok_encode(enc, json_string_value(text), json_string_length(text), (fv_tok_opts){0}, &e), FV_OK);
-            bool same = same_ids(json_object_get(c, "ids"), enc), back = same && same_text(t, json_object_get(c, "decoded"), enc, false);
+            bool same = same_ids(json_object_get(c, "ids"), enc),
+                 back = same && same_text(t, json_object_get(c, "decoded"), enc, false);
             if (!same || !back) explain(same ? "decoded texts" : "ids", path, c, enc), bad++;
         }
         fv_encoding_free(enc);

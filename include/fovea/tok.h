@@ -59,8 +59,8 @@ typedef struct fv_tok_opts {
     fv_offsets offsets; /* what spans count; NONE is fastest and leaves spans NULL */
     const char *pair;   /* a second text, or NULL */
     size_t pair_len;
-    int64_t max_len;    /* at most so many tokens, specials included; 0: no limit.  The direction and strategy are the file's */
-    bool as_target;     /* Marian only: use the target language's pieces */
+    int64_t max_len; /* at most so many tokens, specials included; 0: no limit.  The direction and strategy are the file's */
+    bool as_target;  /* Marian only: use the target language's pieces */
 } fv_tok_opts;
 
 /* Results of the last call, valid until the next one.  token_types is 0 for the first text and 1 for the second,
@@ -111,7 +111,7 @@ typedef struct fv_tok_train_opts {
     int32_t alphabet;            /* keep only so many different characters, the most frequent; 0: all */
     const char *const *specials; /* ends with NULL; they get the first ids.  NULL: what the kind needs for unknown text */
     bool lowercase;
-    bool nfkc;                   /* normalise text by NFKC first; WordPiece normalises as BERT does instead */
+    bool nfkc; /* normalise text by NFKC first; WordPiece normalises as BERT does instead */
     /* Called now and then with a stage's name and its progress in [0, 1]; may be NULL. */
     void (*progress)(void *self, const char *stage, double done);
     void *progress_self;

@@ -32,9 +32,9 @@ static int read_all(const cli *c, const char *path, bytes *out)
         got = fread(out->s + out->n, 1, 65535, f);
         out->n += got;
     } while (got);
-    bool failed = ferror(f) || !feof(f);
+    bool whole = out->s && feof(f) && !ferror(f);
     if (path) fclose(f);
-    if (!failed) {
+    if (whole) {
         out->s[out->n] = 0;
         return CLI_OK;
     }
@@ -54,8 +54,10 @@ static const cli_option tokenize_options[] = {
     CLI_FILE(tokenize_values, model, 'm', "model", "DIR_OR_FILE",
              "a model directory, or a tokenizer.json, vocab.txt, merges.txt or SentencePiece file"),
     CLI_FLAG(tokenize_values, decode, 'd', "decode", "read ids, write text"),
-    CLI_FLAG(tokenize_values, json, 0, "json", "one JSON object: ids, tokens and offsets in characters; ids or such an object with --decode"),
-    CLI_FLAG(tokenize_values, no_special, 0, "no-special", "without special tokens: none are added, and decoding leaves them out"),
+    CLI_FLAG(tokenize_values, json, 0, "json",
+             "one JSON object: ids, tokens and offsets in characters; ids or such an object with --decode"),
+    CLI_FLAG(tokenize_values, no_special, 0, "no-special",
+             "without special tokens: none are added, and decoding leaves them out"),
     {0},
 };
 
@@ -100,10 +102,10 @@ static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, bytes
 /* Ids of "[1, 2]", of {"ids": [1, 2], ...}, or of numbers with space between. */
 static int read_ids(const cli *c, bytes text, int32_t **out, int64_t *n)
 {
-    size_t start = strspn(text.s, " \t\r\n");
+    size_t start = text.s ? strspn(text.s, " \t\r\n") : 0;
     *n = 0;
     *out = malloc((text.n / 2 + 1) * sizeof **out);
-    if (!*out) return cli_fail(c, "out of memory");
+    if (!*out || !text.s) return cli_fail(c, "out of memory");
     if (text.s[start] == '{' || text.s[start] == '[') {
         json_t *root = json_loadb(text.s, text.n, JSON_REJECT_DUPLICATES, NULL);
         json_t *list = json_is_object(root) ? json_object_get(root, "ids") : root;
@@ -162,9 +164,10 @@ static int run_tokenize(const cli *c, const void *values, int n, char **operand)
 const cli_command tokenize_command = {
     .name = "tokenize",
     .summary = "text to token ids, and back",
-    .about = "Reads a text (the whole file, or standard input) and prints the ids of its tokens.  The tokenizer is opened as it is: a "
-             "model directory, a tokenizer.json, vocab.txt, vocab.json with merges.txt, or a SentencePiece model.\n\n"
-             "Bytes that are not UTF-8 are read as U+FFFD.  Offsets count characters.",
+    .about =
+        "Reads a text (the whole file, or standard input) and prints the ids of its tokens.  The tokenizer is opened as it is: a "
+        "model directory, a tokenizer.json, vocab.txt, vocab.json with merges.txt, or a SentencePiece model.\n\n"
+        "Bytes that are not UTF-8 are read as U+FFFD.  Offsets count characters.",
     .options = tokenize_options,
     .size = sizeof(tokenize_values),
     .operands = "[FILE]",
@@ -233,8 +236,14 @@ static int run_train(const cli *c, const void *values, int n, char **operand)
     if (v->special && !list) return cli_fail(c, "out of memory");
     if (list) split_list(list, specials);
     bool terminal = isatty(STDERR_FILENO);
-    fv_tok_train_opts o = {.kind = (fv_tok_kind)v->kind, .vocab = (int32_t)v->vocab, .min_count = v->min_count, .alphabet = (int32_t)v->alphabet,
-                           .specials = list ? specials : NULL, .lowercase = v->lowercase, .nfkc = v->nfkc, .progress = terminal ? show : NULL};
+    fv_tok_train_opts o = {.kind = (fv_tok_kind)v->kind,
+                           .vocab = (int32_t)v->vocab,
+                           .min_count = v->min_count,
+                           .alphabet = (int32_t)v->alphabet,
+                           .specials = list ? specials : NULL,
+                           .lowercase = v->lowercase,
+                           .nfkc = v->nfkc,
+                           .progress = terminal ? show : NULL};
     fv_status st = fv_tok_train_files(&t, NULL, (const char *const *)operand, n, &o, &e);
     if (terminal) fprintf(stderr, "\r%30s\r", "");
     if (st == FV_OK) st = fv_tok_save(t, v->output, &e);
@@ -251,8 +260,9 @@ static int run_train(const cli *c, const void *values, int n, char **operand)
 static const cli_command train_command = {
     .name = "train",
     .summary = "learn a vocabulary from text files",
-    .about = "Learns a tokenizer from plain text files, a text on each line, and writes it as a tokenizer.json, which Hugging Face "
-             "tokenizers opens as well.  The same files and options give the same tokenizer.",
+    .about =
+        "Learns a tokenizer from plain text files, a text on each line, and writes it as a tokenizer.json, which Hugging Face "
+        "tokenizers opens as well.  The same files and options give the same tokenizer.",
     .options = train_options,
     .size = sizeof(train_values),
     .defaults = &train_defaults,

@@ -92,7 +92,8 @@ fv_status fv__added_finish(fv_tok *t, const char *file, fv_err *e)
         }
         qsort(order, (size_t)s->n, sizeof *order, by_id);
         for (int32_t i = 0; i < s->n; i++) s->by_id[i] = order[i].index;
-        if (st == FV_OK && !build_tries(t, w, keys, values)) st = fv_fail(e, w->err.code, "%s: added_tokens: %s", file, w->err.text);
+        if (st == FV_OK && !build_tries(t, w, keys, values))
+            st = fv_fail(e, w->err.code, "%s: added_tokens: %s", file, w->err.text);
         fv__text_free(&w->norm[0]);
         fv__text_free(&w->norm[1]);
         fv__pattern_release(w);
@@ -147,7 +148,8 @@ static size_t spaces_after(const char *s, size_t i, size_t n)
     return i;
 }
 
-const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at, size_t done, size_t *a, size_t *b)
+const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at, size_t done, size_t *a,
+                                size_t *b)
 {
     const fv__added_set *set = &t->added;
     const fv__trie *trie = normal ? &set->normal : &set->raw;

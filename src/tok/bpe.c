@@ -5,7 +5,7 @@
  * can reach across, which changes nothing and makes the runs short again. */
 #include "work.h"
 
-#define SHORT 40        /* symbols; up to here the scan wins */
+#define SHORT 40 /* symbols; up to here the scan wins */
 #define NO_MERGE INT32_MAX
 
 static const fv__merge *find(const fv__model *m, int32_t a, int32_t b)

@@ -57,13 +57,15 @@ static void put_replaced(fv_buf *out, fv__str s, fv__str what, fv__str by)
 /* Undoes the spaces that splitting put before punctuation and abbreviations: each rule in turn over the whole string. */
 static void put_clean(fv_buf *out, fv__str s)
 {
-    static const char *const rules[][2] = {{" .", "."},     {" ?", "?"},     {" !", "!"},          {" ,", ","},   {" ' ", "'"}, {" n't", "n't"},
-                                           {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    static const char *const rules[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                           {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                           {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
     fv_buf cur = {.env = out->env}, next = {.env = out->env};
     fv__buf_add(&cur, s.s, s.n);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         next.len = 0;
-        put_replaced(&next, (fv__str){cur.data, cur.len}, (fv__str){rules[i][0], strlen(rules[i][0])}, (fv__str){rules[i][1], strlen(rules[i][1])});
+        put_replaced(&next, (fv__str){cur.data, cur.len}, (fv__str){rules[i][0], strlen(rules[i][0])},
+                     (fv__str){rules[i][1], strlen(rules[i][1])});
         fv_buf swap = cur;
         cur = next;
         next = swap;
@@ -175,8 +177,10 @@ static void wordpiece(const fv__dec *d, list *out, fv__str s, bool first)
 
 static void strip(const fv__dec *d, list *out, fv__str s)
 {
-    for (int64_t i = 0; i < d->start && s.n >= d->text.n && !memcmp(s.s, d->text.s, d->text.n); i++) s.s += d->text.n, s.n -= d->text.n;
-    for (int64_t i = 0; i < d->stop && s.n >= d->text.n && !memcmp(s.s + s.n - d->text.n, d->text.s, d->text.n); i++) s.n -= d->text.n;
+    for (int64_t i = 0; i < d->start && s.n >= d->text.n && !memcmp(s.s, d->text.s, d->text.n); i++)
+        s.s += d->text.n, s.n -= d->text.n;
+    for (int64_t i = 0; i < d->stop && s.n >= d->text.n && !memcmp(s.s + s.n - d->text.n, d->text.s, d->text.n); i++)
+        s.n -= d->text.n;
     list_add(out, s.s, s.n);
 }
 
@@ -324,7 +328,8 @@ static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__
     return ok ? FV_OK : fv_fail(e, w->err.code, "%s", w->err.text);
 }
 
-fv_status fv_tok_decode(const fv_tok *t, char **out, size_t *out_len, const int32_t *ids, int64_t n, bool skip_specials, fv_err *e)
+fv_status fv_tok_decode(const fv_tok *t, char **out, size_t *out_len, const int32_t *ids, int64_t n, bool skip_specials,
+                        fv_err *e)
 {
     *out = NULL;
     *out_len = 0;

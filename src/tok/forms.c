@@ -27,7 +27,10 @@ typedef struct block {
     bool failed;
 } block;
 
-static uint8_t combining(uint32_t cp) { return cp < 0x300 ? 0 : (uint8_t)utf8proc_get_property((utf8proc_int32_t)cp)->combining_class; }
+static uint8_t combining(uint32_t cp)
+{
+    return cp < 0x300 ? 0 : (uint8_t)utf8proc_get_property((utf8proc_int32_t)cp)->combining_class;
+}
 
 static void push(block *b, uint32_t cp, bool extra)
 {

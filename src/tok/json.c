@@ -50,7 +50,8 @@ static bool check_escape(checker *c)
     if (v < 0) return wrong(c, "\\u needs four hexadecimal digits");
     c->at += 4;
     if (v < 0xD800 || v > 0xDFFF) return true;
-    if (v > 0xDBFF || j->n - c->at < 6 || j->s[c->at] != '\\' || j->s[c->at + 1] != 'u') return wrong(c, "half of a surrogate pair");
+    if (v > 0xDBFF || j->n - c->at < 6 || j->s[c->at] != '\\' || j->s[c->at + 1] != 'u')
+        return wrong(c, "half of a surrogate pair");
     v = hex4(j->s + c->at + 2);
     if (v < 0xDC00 || v > 0xDFFF) return wrong(c, "half of a surrogate pair");
     c->at += 6;
@@ -201,7 +202,10 @@ static size_t skip_string(const fv__json *j, size_t at)
 }
 
 /* Numbers and words end where punctuation, a string or space begins. */
-static bool in_word(char c) { return c == '+' || c == '-' || c == '.' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z'); }
+static bool in_word(char c)
+{
+    return c == '+' || c == '-' || c == '.' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
+}
 
 static size_t skip_value(const fv__json *j, size_t at)
 {

@@ -48,7 +48,8 @@ static fv_status direction(bool *left, fv_tok *t, fv__jobj *o, fv_err *e)
     fv__str s = {"Right", 5};
     fv_status st = fv__json_str(&s, &t->pool, o, "direction", false, e);
     *left = fv__str_is(s, "Left");
-    if (st == FV_OK && !*left && !fv__str_is(s, "Right")) return fv__json_bad(o->self, e, "direction \"%.60s\" is not known", s.s);
+    if (st == FV_OK && !*left && !fv__str_is(s, "Right"))
+        return fv__json_bad(o->self, e, "direction \"%.60s\" is not known", s.s);
     return st;
 }
 
@@ -88,7 +89,8 @@ static fv_status load_padding(fv_tok *t, fv__jval v, fv_err *e)
     if (!fv__json_get(&s, &o, "strategy")) return fv__json_bad(v, e, "\"strategy\" is missing");
     if (fv__json_kind(s) == '{') { /* {"Fixed": 128} */
         x->fixed = true;
-        if ((st = fv__json_object(&fixed, s, e)) != FV_OK || (st = fv__json_int(&x->length, &fixed, "Fixed", 0, INT32_MAX, true, e)) != FV_OK ||
+        if ((st = fv__json_object(&fixed, s, e)) != FV_OK ||
+            (st = fv__json_int(&x->length, &fixed, "Fixed", 0, INT32_MAX, true, e)) != FV_OK ||
             (st = fv__json_done(&fixed, e)) != FV_OK)
             return st;
     } else if (fv__json_kind(s) != '"' || !fv__str_is(fv__json_raw(s), "BatchLongest")) {
@@ -114,9 +116,9 @@ fv_status fv__json_load(fv_tok *t, const char *data, size_t n, const char *file,
         const char *name;
         fv_status (*load)(fv_tok *, fv__jval, fv_err *);
     } sections[] = {
-        {"version", load_version},       {"truncation", load_truncation},      {"padding", load_padding},
-        {"model", fv__load_model},       {"normalizer", fv__load_normaliser},  {"pre_tokenizer", fv__load_splitter},
-        {"post_processor", fv__load_post}, {"decoder", fv__load_decoder},      {"added_tokens", load_added},
+        {"version", load_version},         {"truncation", load_truncation},     {"padding", load_padding},
+        {"model", fv__load_model},         {"normalizer", fv__load_normaliser}, {"pre_tokenizer", fv__load_splitter},
+        {"post_processor", fv__load_post}, {"decoder", fv__load_decoder},       {"added_tokens", load_added},
     };
     fv__json j = {data, n, file};
     fv__jval root, v;

@@ -115,12 +115,14 @@ static fv_status load_merges(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
         if (size > longest) longest = size;
     }
     if (n > INT32_MAX / 4) return fv__json_bad(v, e, "%lld merges are too many", (long long)n);
-    char *buf = fv__alloc(p->env, 2 * longest + 2);
-    fv_status st = buf && fv__merge_table(m, p, (int32_t)n) ? FV_OK : no_memory(v, e);
+    char *buf = fv__merge_table(m, p, (int32_t)n) ? fv__alloc(p->env, 2 * longest + 2) : NULL;
+    if (!buf) return no_memory(v, e);
+    fv_status st = FV_OK;
     for (fv__jiter it = fv__json_iter(v); st == FV_OK && fv__json_next(&it);) {
         fv__str a, b;
         const char *why = "two tokens were expected";
-        if (merge_halves((fv__jval){.j = v.j, .at = it.value}, buf, &a, &b)) why = fv__bpe_add(m, (int32_t)it.index, a, b, buf + longest + 1);
+        if (merge_halves((fv__jval){.j = v.j, .at = it.value}, buf, &a, &b))
+            why = fv__bpe_add(m, (int32_t)it.index, a, b, buf + longest + 1);
         if (why) st = fv__json_bad(fv__json_item(v, &it), e, "%s", why);
     }
     fv__free(p->env, buf, 2 * longest + 2);
@@ -217,7 +219,8 @@ static fv_status load_unigram(fv__model *m, fv__pool *p, fv__jobj *o, fv_err *e)
     int64_t unk = -1;
     m->kind = FV__MODEL_UNIGRAM;
     if (!fv__json_get(&v, o, "vocab")) return fv__json_bad(o->self, e, "\"vocab\" is missing");
-    if ((st = load_scored(m, p, v, e)) != FV_OK || (st = fv__json_int(&unk, o, "unk_id", 0, m->vocab.size - 1, false, e)) != FV_OK ||
+    if ((st = load_scored(m, p, v, e)) != FV_OK ||
+        (st = fv__json_int(&unk, o, "unk_id", 0, m->vocab.size - 1, false, e)) != FV_OK ||
         (st = fv__json_bool(&m->byte_fallback, o, "byte_fallback", false, e)) != FV_OK)
         return st;
     m->unk = (int32_t)unk;

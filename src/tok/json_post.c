@@ -14,7 +14,8 @@ static fv_status read_special(fv__template_special *s, fv_tok *t, fv__jval v, fv
     fv_status st = fv__json_object(&o, v, e);
     if (st == FV_OK) st = fv__json_str(&id, &t->pool, &o, "id", true, e);
     if (st != FV_OK) return st;
-    if (!fv__json_get(&ids, &o, "ids") || !fv__json_get(&tokens, &o, "tokens") || fv__json_kind(ids) != '[' || fv__json_kind(tokens) != '[')
+    if (!fv__json_get(&ids, &o, "ids") || !fv__json_get(&tokens, &o, "tokens") || fv__json_kind(ids) != '[' ||
+        fv__json_kind(tokens) != '[')
         return fv__json_bad(v, e, "arrays \"ids\" and \"tokens\" were expected");
     s->n = (int32_t)fv__json_count(ids);
     if (fv__json_count(tokens) != s->n) return fv__json_bad(v, e, "\"ids\" and \"tokens\" differ in length");
@@ -61,7 +62,8 @@ static fv_status read_item(fv__template_item *out, fv_tok *t, fv__jval v, bool p
     fv_status st = fv__json_object(&o, v, e);
     if (st != FV_OK) return st;
     bool sequence = fv__json_get(&inner, &o, "Sequence");
-    if (!sequence && !fv__json_get(&inner, &o, "SpecialToken")) return fv__json_bad(v, e, "Sequence or SpecialToken was expected");
+    if (!sequence && !fv__json_get(&inner, &o, "SpecialToken"))
+        return fv__json_bad(v, e, "Sequence or SpecialToken was expected");
     if ((st = fv__json_done(&o, e)) != FV_OK || (st = fv__json_object(&in, inner, e)) != FV_OK ||
         (st = fv__json_str(&id, &t->pool, &in, "id", true, e)) != FV_OK ||
         (st = fv__json_int(&type, &in, "type_id", 0, INT32_MAX, true, e)) != FV_OK || (st = fv__json_done(&in, e)) != FV_OK)
@@ -69,7 +71,8 @@ static fv_status read_item(fv__template_item *out, fv_tok *t, fv__jval v, bool p
     *out = (fv__template_item){.sequence = -1, .type = (int32_t)type, .special = -1};
     if (sequence) {
         bool b = fv__str_is(id, "B");
-        if ((!b && !fv__str_is(id, "A")) || (b && !pair)) return fv__json_bad(inner, e, "sequence \"%.60s\" is not known here", id.s);
+        if ((!b && !fv__str_is(id, "A")) || (b && !pair))
+            return fv__json_bad(inner, e, "sequence \"%.60s\" is not known here", id.s);
         out->sequence = b;
         return FV_OK;
     }
@@ -82,7 +85,8 @@ static fv_status read_items(fv__template_item **out, int *n_out, fv_tok *t, fv__
 {
     fv__jval v;
     fv_status st = FV_OK;
-    if (!fv__json_get(&v, o, key) || fv__json_kind(v) != '[') return fv__json_bad(o->self, e, "an array \"%s\" was expected", key);
+    if (!fv__json_get(&v, o, key) || fv__json_kind(v) != '[')
+        return fv__json_bad(o->self, e, "an array \"%s\" was expected", key);
     int64_t n = fv__json_count(v);
     if (n > 4096) return fv__json_bad(v, e, "%lld parts are too many", (long long)n);
     fv__template_item *items = fv__pool_array(&t->pool, (size_t)n, sizeof *items);
@@ -191,7 +195,8 @@ static fv_status read_post(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
         return read_template(t, o, e);
     }
     bool roberta = fv__str_is(type, "RobertaProcessing");
-    if (!roberta && !fv__str_is(type, "BertProcessing")) return fv__json_bad(o->self, e, "type \"%.60s\" is not implemented", type.s);
+    if (!roberta && !fv__str_is(type, "BertProcessing"))
+        return fv__json_bad(o->self, e, "type \"%.60s\" is not implemented", type.s);
     p->kind = roberta ? FV__POST_ROBERTA : FV__POST_BERT;
     return read_bert(t, o, roberta, e);
 }

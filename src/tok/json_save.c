@@ -57,7 +57,8 @@ static void put_base64(fv_buf *b, fv__str s)
     for (size_t i = 0; i < s.n; i += 3) {
         uint32_t x = 0;
         for (size_t k = 0; k < 3; k++) x = x << 8 | (i + k < s.n ? (unsigned char)s.s[i + k] : 0);
-        char out[4] = {digits[x >> 18], digits[x >> 12 & 63], i + 1 < s.n ? digits[x >> 6 & 63] : '=', i + 2 < s.n ? digits[x & 63] : '='};
+        char out[4] = {digits[x >> 18], digits[x >> 12 & 63], i + 1 < s.n ? digits[x >> 6 & 63] : '=',
+                       i + 2 < s.n ? digits[x & 63] : '='};
         fv__buf_add(b, out, 4);
     }
 }
@@ -85,8 +86,9 @@ static void put_spm_norm(fv_buf *b, const fv__norm *s)
 
 static void put_norm(fv_buf *b, const fv__norm *s)
 {
-    static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer", "Strip",
-                                        "Replace", "Prepend", "Precompiled", "ByteLevel"};
+    static const char *const names[] = {"NFC",          "NFD",         "NFKC",           "NFKD",  "Lowercase",
+                                        "StripAccents", "Nmt",         "BertNormalizer", "Strip", "Replace",
+                                        "Prepend",      "Precompiled", "ByteLevel"};
     if (s->kind == FV__SPM_NORM) {
         put_spm_norm(b, s);
         return;
@@ -138,8 +140,8 @@ static void put_byte_level(fv_buf *b, bool prefix, bool trim, bool regex)
 
 static void put_split(fv_buf *b, const fv__split *s)
 {
-    static const char *const names[] = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "CharDelimiterSplit", "Split",
-                                        "Metaspace", "ByteLevel", "FixedLength"};
+    static const char *const names[] = {"BertPreTokenizer",   "Whitespace", "WhitespaceSplit", "Punctuation", "Digits",
+                                        "CharDelimiterSplit", "Split",      "Metaspace",       "ByteLevel",   "FixedLength"};
     static const char *const behaviours[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     if (s->kind == FV__METASPACE) {
         put_metaspace(b, s->replacement, s->scheme, s->split);
@@ -161,7 +163,8 @@ static void put_split(fv_buf *b, const fv__split *s)
 
 static void put_dec(fv_buf *b, const fv__dec *s)
 {
-    static const char *const names[] = {"ByteLevel", "WordPiece", "Metaspace", "BPEDecoder", "ByteFallback", "Fuse", "Strip", "Replace", "CTC"};
+    static const char *const names[] = {"ByteLevel", "WordPiece", "Metaspace", "BPEDecoder", "ByteFallback",
+                                        "Fuse",      "Strip",     "Replace",   "CTC"};
     if (s->kind == FV__DEC_METASPACE) {
         put_metaspace(b, s->text, s->scheme, s->split);
         return;
@@ -186,7 +189,8 @@ static void put_steps(fv_buf *b, const fv_tok *t)
     static const fv__str meta = {"\xE2\x96\x81", 3};
     bool spm_norm = t->spm && (t->norm->map.units || t->norm->squeeze);
     fv__buf_str(b, ",\n\"normalizer\":");
-    if (!t->n_norm || (t->spm && !spm_norm)) fv__buf_str(b, "null");
+    if (!t->n_norm || (t->spm && !spm_norm))
+        fv__buf_str(b, "null");
     else {
         fv__buf_str(b, "{\"type\":\"Sequence\",\"normalizers\":[");
         for (int i = 0; i < t->n_norm; i++) fv__buf_str(b, i ? "," : ""), put_norm(b, t->norm + i);
@@ -377,16 +381,16 @@ static void put_limits(fv_buf *b, const fv_tok *t)
     const fv__truncation *c = &t->truncation;
     const fv__padding *p = &t->padding;
     if (c->set)
-        fv__buf_fmt(b, ",\n\"truncation\":{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\",\"stride\":%lld}", c->left ? "Left" : "Right",
-                    (long long)c->max_length, strategies[c->strategy], (long long)c->stride);
+        fv__buf_fmt(b, ",\n\"truncation\":{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\",\"stride\":%lld}",
+                    c->left ? "Left" : "Right", (long long)c->max_length, strategies[c->strategy], (long long)c->stride);
     else
         fv__buf_str(b, ",\n\"truncation\":null");
     if (!p->set) {
         fv__buf_str(b, ",\n\"padding\":null");
         return;
     }
-    fv__buf_fmt(b, ",\n\"padding\":{\"direction\":\"%s\",\"pad_id\":%lld,\"pad_type_id\":%lld", p->left ? "Left" : "Right", (long long)p->id,
-                (long long)p->type);
+    fv__buf_fmt(b, ",\n\"padding\":{\"direction\":\"%s\",\"pad_id\":%lld,\"pad_type_id\":%lld", p->left ? "Left" : "Right",
+                (long long)p->id, (long long)p->type);
     put_member(b, "pad_token", p->token);
     if (p->has_multiple)
         fv__buf_fmt(b, ",\"pad_to_multiple_of\":%lld", (long long)p->multiple);
@@ -427,8 +431,10 @@ static void put_added(fv_buf *b, const fv_tok *t)
 
 static fv_status can_save(const fv_tok *t, fv_err *e)
 {
-    if (t->pieces) return fv_fail(e, FV_EMISSING, "a Marian tokenizer has two sets of pieces, which one tokenizer.json cannot hold");
-    if (t->model.kind == FV__MODEL_CHAR) return fv_fail(e, FV_EMISSING, "a SentencePiece character model has no counterpart in a tokenizer.json");
+    if (t->pieces)
+        return fv_fail(e, FV_EMISSING, "a Marian tokenizer has two sets of pieces, which one tokenizer.json cannot hold");
+    if (t->model.kind == FV__MODEL_CHAR)
+        return fv_fail(e, FV_EMISSING, "a SentencePiece character model has no counterpart in a tokenizer.json");
     if (t->spm && (t->norm->suffix || !t->norm->escape))
         return fv_fail(e, FV_EMISSING, "treat_whitespace_as_suffix and unescaped spaces have no counterpart in a tokenizer.json");
     return FV_OK;

@@ -105,10 +105,20 @@ static const struct {
     const char *name;
     fv__norm_kind kind;
 } norm_names[] = {
-    {"NFC", FV__NFC},   {"NFD", FV__NFD},         {"NFKC", FV__NFKC},
-    {"NFKD", FV__NFKD}, {"Lowercase", FV__LOWERCASE}, {"StripAccents", FV__STRIP_ACCENTS},
-    {"Nmt", FV__NMT},   {"BertNormalizer", FV__BERT_NORM}, {"Bert", FV__BERT_NORM}, {"Strip", FV__STRIP},
-    {"Replace", FV__REPLACE}, {"Prepend", FV__PREPEND}, {"Precompiled", FV__PRECOMPILED}, {"ByteLevel", FV__BYTE_NORM},
+    {"NFC", FV__NFC},
+    {"NFD", FV__NFD},
+    {"NFKC", FV__NFKC},
+    {"NFKD", FV__NFKD},
+    {"Lowercase", FV__LOWERCASE},
+    {"StripAccents", FV__STRIP_ACCENTS},
+    {"Nmt", FV__NMT},
+    {"BertNormalizer", FV__BERT_NORM},
+    {"Bert", FV__BERT_NORM},
+    {"Strip", FV__STRIP},
+    {"Replace", FV__REPLACE},
+    {"Prepend", FV__PREPEND},
+    {"Precompiled", FV__PRECOMPILED},
+    {"ByteLevel", FV__BYTE_NORM},
 };
 
 static fv_status read_norm(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
@@ -175,7 +185,8 @@ static fv_status read_metaspace(fv__str *replacement, fv__scheme *scheme, bool *
     if ((st = one_char(replacement, t, o, "replacement", e)) != FV_OK ||
         (st = one_of(&which, &t->pool, o, "prepend_scheme", schemes, false, e)) != FV_OK ||
         (st = fv__json_bool(&prefix, o, "add_prefix_space", false, e)) != FV_OK ||
-        (st = fv__json_bool(split, o, "split", false, e)) != FV_OK || (st = fv__json_str(&ignored, &t->pool, o, "str_rep", false, e)) != FV_OK)
+        (st = fv__json_bool(split, o, "split", false, e)) != FV_OK ||
+        (st = fv__json_str(&ignored, &t->pool, o, "str_rep", false, e)) != FV_OK)
         return st;
     if (!prefix && which >= 0 && which != FV__NEVER)
         return fv__json_bad(o->self, e, "add_prefix_space and prepend_scheme contradict each other");
@@ -197,10 +208,17 @@ static const struct {
     const char *name;
     fv__split_kind kind;
 } split_names[] = {
-    {"BertPreTokenizer", FV__BERT_SPLIT}, {"Whitespace", FV__WHITESPACE}, {"WhitespaceSplit", FV__WHITESPACE_SPLIT},
-    {"Punctuation", FV__PUNCTUATION},     {"Digits", FV__DIGITS},         {"CharDelimiterSplit", FV__DELIMITER},
-    {"Delimiter", FV__DELIMITER},         {"Split", FV__SPLIT},           {"Metaspace", FV__METASPACE},
-    {"ByteLevel", FV__BYTE_LEVEL},        {"FixedLength", FV__FIXED_LENGTH},
+    {"BertPreTokenizer", FV__BERT_SPLIT},
+    {"Whitespace", FV__WHITESPACE},
+    {"WhitespaceSplit", FV__WHITESPACE_SPLIT},
+    {"Punctuation", FV__PUNCTUATION},
+    {"Digits", FV__DIGITS},
+    {"CharDelimiterSplit", FV__DELIMITER},
+    {"Delimiter", FV__DELIMITER},
+    {"Split", FV__SPLIT},
+    {"Metaspace", FV__METASPACE},
+    {"ByteLevel", FV__BYTE_LEVEL},
+    {"FixedLength", FV__FIXED_LENGTH},
 };
 
 static fv_status read_split(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
@@ -246,9 +264,15 @@ static const struct {
     const char *name;
     fv__dec_kind kind;
 } dec_names[] = {
-    {"ByteLevel", FV__DEC_BYTE_LEVEL},       {"WordPiece", FV__DEC_WORDPIECE}, {"Metaspace", FV__DEC_METASPACE},
-    {"BPEDecoder", FV__DEC_BPE},             {"Fuse", FV__DEC_FUSE},           {"Strip", FV__DEC_STRIP},
-    {"ByteFallback", FV__DEC_BYTE_FALLBACK}, {"Replace", FV__DEC_REPLACE},     {"CTC", FV__DEC_CTC},
+    {"ByteLevel", FV__DEC_BYTE_LEVEL},
+    {"WordPiece", FV__DEC_WORDPIECE},
+    {"Metaspace", FV__DEC_METASPACE},
+    {"BPEDecoder", FV__DEC_BPE},
+    {"Fuse", FV__DEC_FUSE},
+    {"Strip", FV__DEC_STRIP},
+    {"ByteFallback", FV__DEC_BYTE_FALLBACK},
+    {"Replace", FV__DEC_REPLACE},
+    {"CTC", FV__DEC_CTC},
 };
 
 static fv_status read_dec(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
@@ -268,7 +292,8 @@ static fv_status read_dec(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
     case FV__DEC_METASPACE: st = read_metaspace(&s->text, &s->scheme, &s->split, t, o, e); break;
     case FV__DEC_BPE: st = fv__json_str(&s->text, &t->pool, o, "suffix", true, e); break;
     case FV__DEC_STRIP:
-        if ((st = one_char(&s->text, t, o, "content", e)) == FV_OK && (st = fv__json_int(&s->start, o, "start", 0, INT32_MAX, true, e)) == FV_OK)
+        if ((st = one_char(&s->text, t, o, "content", e)) == FV_OK &&
+            (st = fv__json_int(&s->start, o, "start", 0, INT32_MAX, true, e)) == FV_OK)
             st = fv__json_int(&s->stop, o, "stop", 0, INT32_MAX, true, e);
         break;
     case FV__DEC_REPLACE:

@@ -7,9 +7,10 @@
 
 static uint32_t nmt(uint32_t cp)
 {
-    if ((cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F || cp == 0x8F || cp == 0x9F) return UINT32_MAX;
-    bool blank = cp == 9 || cp == 0xA || cp == 0xC || cp == 0xD || cp == 0x1680 || (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 ||
-                 cp == 0x2029 || cp == 0x2581 || cp == 0xFEFF || cp == 0xFFFD;
+    if ((cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F || cp == 0x8F || cp == 0x9F)
+        return UINT32_MAX;
+    bool blank = cp == 9 || cp == 0xA || cp == 0xC || cp == 0xD || cp == 0x1680 || (cp >= 0x200B && cp <= 0x200F) ||
+                 cp == 0x2028 || cp == 0x2029 || cp == 0x2581 || cp == 0xFEFF || cp == 0xFFFD;
     return blank ? ' ' : cp;
 }
 
@@ -152,7 +153,9 @@ static bool replace(const fv__norm *step, fv__work *w, fv__text *out, const fv__
         if (!empty_again) {
             fv__text_copy(out, in, kept, a);
             size_t last = b;
-            if (b) do last--; while (last && (in->s[last] & 0xC0) == 0x80);
+            if (b) do
+                    last--;
+                while (last && (in->s[last] & 0xC0) == 0x80);
             fv__text_span(in, last, b, &from, &to);
             fv__text_put(out, step->content.s, step->content.n, from, to);
             kept = b;

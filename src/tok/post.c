@@ -140,7 +140,8 @@ static fv_status shorten(fv__work *w, const fv_tok_opts *o, fv_err *e)
     int64_t added = o->specials ? added_by(&w->t->post, o->pair != NULL) : 0, room = o->max_len - added;
     if (!o->max_len) return FV_OK;
     if (o->max_len < 0 || room < 0)
-        return fv_fail(e, FV_EARG, "max_len %lld leaves no room for the %lld special tokens", (long long)o->max_len, (long long)added);
+        return fv_fail(e, FV_EARG, "max_len %lld leaves no room for the %lld special tokens", (long long)o->max_len,
+                       (long long)added);
     if (o->pair) return truncate_pair(w, room, e);
     keep(&w->tokens[0], room, w->t->truncation.left);
     return FV_OK;
@@ -152,8 +153,9 @@ static bool reserve(fv__work *w, size_t n)
 {
     fv_encoding *out = &w->out;
     void *ids = out->ids, *types = out->token_types, *special = out->special, *spans = w->spans;
-    bool ok = fv__want(w, &ids, &w->cap_ids, n, sizeof *out->ids) && fv__want(w, &types, &w->cap_types, n, sizeof *out->token_types) &&
-              fv__want(w, &special, &w->cap_special, n, 1) && (!w->want || fv__want(w, &spans, &w->cap_spans, n, sizeof *out->spans));
+    bool ok = fv__want(w, &ids, &w->cap_ids, n, sizeof *out->ids) &&
+              fv__want(w, &types, &w->cap_types, n, sizeof *out->token_types) && fv__want(w, &special, &w->cap_special, n, 1) &&
+              (!w->want || fv__want(w, &spans, &w->cap_spans, n, sizeof *out->spans));
     out->ids = ids;
     out->token_types = types;
     out->special = special;
@@ -235,7 +237,8 @@ static bool encode_one(fv__work *w, const fv_tok_opts *o, int which, const char 
 fv_status fv_tok_encode(fv_encoding *enc, const char *text, size_t len, fv_tok_opts o, fv_err *e)
 {
     fv__work *w = (fv__work *)enc;
-    if (!enc || (!text && len) || o.offsets > FV_OFFSETS_CHARS) return fv_fail(e, FV_EARG, "fv_tok_encode: no encoding, no text, or an unknown unit");
+    if (!enc || (!text && len) || o.offsets > FV_OFFSETS_CHARS)
+        return fv_fail(e, FV_EARG, "fv_tok_encode: no encoding, no text, or an unknown unit");
     enc->n = 0;
     w->want = o.offsets != FV_OFFSETS_NONE;
     w->track = w->want;

@@ -9,8 +9,9 @@
 #include "work.h"
 
 #define SPACES "\\t-\\r\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-#define WORDS \
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define WORDS                                                                                                                    \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-"   \
+    "\\x{1F169}\\x{1F170}-\\x{1F189}"
 #define MAX_PATTERN 16384
 #define STEP_LIMIT 4000000
 
@@ -83,7 +84,8 @@ static void escape(reader *r)
     case 'z':
     case 'Z': break;
     default:
-        if ((k >= '0' && k <= '9') || (k >= 'a' && k <= 'z') || (k >= 'A' && k <= 'Z')) r->refused = "an escape that is not known";
+        if ((k >= '0' && k <= '9') || (k >= 'a' && k <= 'z') || (k >= 'A' && k <= 'Z'))
+            r->refused = "an escape that is not known";
     }
     if (k == 'v') /* a class of line ends in PCRE2 */
         fv__buf_str(&r->out, "\\x0B");

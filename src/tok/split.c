@@ -34,8 +34,10 @@ static void report(cutter *c, size_t a, size_t b, bool match)
     bool joins = false;
     switch (c->behaviour) {
     case FV__REMOVED:
-        if (match) flush(c);
-        else begin(c, a, b);
+        if (match)
+            flush(c);
+        else
+            begin(c, a, b);
         return;
     case FV__ISOLATED: break;
     case FV__CONTIGUOUS: joins = match == c->last_match; break;
@@ -263,9 +265,11 @@ static bool metaspace_text(const fv__split *step, fv__work *w)
         fv__piece *p = w->pieces + i;
         size_t start = out->n, kept = p->a;
         uint32_t from, to;
-        bool there = in->s[p->a] == ' ' || (p->b - p->a >= step->replacement.n && !memcmp(in->s + p->a, step->replacement.s, step->replacement.n));
+        bool there = in->s[p->a] == ' ' ||
+                     (p->b - p->a >= step->replacement.n && !memcmp(in->s + p->a, step->replacement.s, step->replacement.n));
         fv__text_span(in, p->a, p->b, &from, &to);
-        if (!there && (step->scheme == FV__ALWAYS || (step->scheme == FV__FIRST && !from))) put_prefix(out, in, p->a, step->replacement);
+        if (!there && (step->scheme == FV__ALWAYS || (step->scheme == FV__FIRST && !from)))
+            put_prefix(out, in, p->a, step->replacement);
         for (size_t k = p->a; k < p->b; k++) {
             if (in->s[k] != ' ') continue;
             fv__text_copy(out, in, kept, k);

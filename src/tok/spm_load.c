@@ -100,7 +100,10 @@ typedef struct loader {
     fv_err *e;
 } loader;
 
-static fv_status bad(loader *l, const char *where, const char *what) { return fv_fail(l->e, FV_EFORMAT, "%s: %s: %s", l->file, where, what); }
+static fv_status bad(loader *l, const char *where, const char *what)
+{
+    return fv_fail(l->e, FV_EFORMAT, "%s: %s: %s", l->file, where, what);
+}
 static fv_status no_memory(loader *l) { return fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->file); }
 
 /* Most of this message says how the model was trained; only what changes encoding is read. */
@@ -160,7 +163,8 @@ static fv_status read_piece(loader *l, int32_t id, fv__str bytes)
               fv__utf8_check(piece.s, piece.n) == piece.n && !memchr(piece.s, 0, piece.n);
     if (!ok) return fv_fail(l->e, FV_EFORMAT, "%s: pieces[%d]: the piece is damaged", l->file, id);
     if (fv__vocab_put(&t->model.vocab, piece.s, piece.n, id) != FV__ADDED)
-        return fv_fail(l->e, FV_EFORMAT, "%s: pieces[%d]: \"%.*s\" is there twice", l->file, id, (int)(piece.n < 60 ? piece.n : 60), piece.s);
+        return fv_fail(l->e, FV_EFORMAT, "%s: pieces[%d]: \"%.*s\" is there twice", l->file, id,
+                       (int)(piece.n < 60 ? piece.n : 60), piece.s);
     t->model.scores[id] = score;
     t->spm->types[id] = (uint8_t)type;
     if (type != FV__SPM_UNKNOWN) return FV_OK;
@@ -199,7 +203,10 @@ static int by_score(const void *a, const void *b)
     return x->score != y->score ? (x->score > y->score ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
 }
 
-static bool mergeable(const fv_tok *t, int32_t id) { return id >= 0 && (t->spm->types[id] == FV__SPM_NORMAL || t->spm->types[id] == FV__SPM_USER); }
+static bool mergeable(const fv_tok *t, int32_t id)
+{
+    return id >= 0 && (t->spm->types[id] == FV__SPM_NORMAL || t->spm->types[id] == FV__SPM_USER);
+}
 
 /* All ways to make a piece of two others; each counts or, with rank >= 0, is stored. */
 static int32_t ways(fv_tok *t, int32_t id, int32_t rank, int32_t at)
@@ -261,17 +268,19 @@ static fv_status set_model(loader *l, const spec *s)
     fv__byte_ids(m);
     for (int b = 0; b < 256; b++) {
         int32_t id = m->byte_ids[b];
-        if (s->byte_fallback && (id < 0 || t->spm->types[id] != FV__SPM_BYTE)) return bad(l, "pieces", "byte_fallback is set, but byte pieces are missing");
+        if (s->byte_fallback && (id < 0 || t->spm->types[id] != FV__SPM_BYTE))
+            return bad(l, "pieces", "byte_fallback is set, but byte pieces are missing");
     }
     for (int32_t id = 0; id < m->vocab.size; id++)
-        if (t->spm->types[id] == FV__SPM_UNUSED && m->kind == FV__MODEL_BPE) return bad(l, "pieces", "unused pieces in a BPE model are not implemented");
+        if (t->spm->types[id] == FV__SPM_UNUSED && m->kind == FV__MODEL_BPE)
+            return bad(l, "pieces", "unused pieces in a BPE model are not implemented");
     if (m->kind == FV__MODEL_BPE) return make_merges(l);
     if (m->kind != FV__MODEL_WORDLEVEL) return FV_OK;
     t->split = fv__pool_alloc(&t->pool, sizeof *t->split);
     if (!t->split) return no_memory(l);
     t->n_split = 1;
-    *t->split = (fv__split){.kind = FV__SPLIT, .behaviour = s->suffix ? FV__MERGED_PREVIOUS : FV__MERGED_NEXT,
-                            .pattern = {.text = {META, 3}}};
+    *t->split = (fv__split){
+        .kind = FV__SPLIT, .behaviour = s->suffix ? FV__MERGED_PREVIOUS : FV__MERGED_NEXT, .pattern = {.text = {META, 3}}};
     return FV_OK;
 }
 
@@ -300,11 +309,13 @@ static fv_status set_normaliser(loader *l, const spec *s)
     t->norm = fv__pool_alloc(&t->pool, sizeof *t->norm);
     if (!t->norm) return no_memory(l);
     t->n_norm = 1;
-    *t->norm = (fv__norm){.kind = FV__SPM_NORM, .prefix = s->prefix, .squeeze = s->squeeze, .escape = s->escape, .suffix = s->suffix};
+    *t->norm = (fv__norm){
+        .kind = FV__SPM_NORM, .prefix = s->prefix, .squeeze = s->squeeze, .escape = s->escape, .suffix = s->suffix};
     t->spm->prefix = s->prefix;
     t->spm->squeeze = s->squeeze;
     if (!fv__pool_str(&t->pool, &t->spm->unk_surface, s->unk_surface.s, s->unk_surface.n)) return no_memory(l);
-    if (fv__utf8_check(s->unk_surface.s, s->unk_surface.n) != s->unk_surface.n) return bad(l, "trainer_spec.unk_surface", "it is not UTF-8");
+    if (fv__utf8_check(s->unk_surface.s, s->unk_surface.n) != s->unk_surface.n)
+        return bad(l, "trainer_spec.unk_surface", "it is not UTF-8");
     if (!s->charsmap.n) return FV_OK;
     if (!fv__pool_str(&t->pool, &blob, s->charsmap.s, s->charsmap.n)) return no_memory(l);
     if (!fv__charsmap_init(&t->norm->map, blob)) return bad(l, "normalizer_spec.precompiled_charsmap", "the map is damaged");

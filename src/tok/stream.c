@@ -2,7 +2,7 @@
  *
  * A decoder's output for some ids need not start with its output for fewer: half a character, a space that only a
  * following token shows.  So each push decodes a window of recent ids and gives what is new in it, once that does not end
- * in U+FFFD.  The window starts at ids whose text was given before, so that the first token's special treatment is not met again. */
+ * in U+FFFD.  The window starts at ids whose text was given before: what decoders do to a first token happens there. */
 #include "tok.h"
 
 #define HOLD 16 /* ids held back at most: longer than any character, so what is still broken then stays broken */
@@ -36,6 +36,23 @@ void fv_tok_stream_free(fv_tok_stream *s)
 
 static bool ends_broken(const char *s, size_t n) { return n >= 3 && !memcmp(s + n - 3, "\xEF\xBF\xBD", 3); }
 
+/* Makes the answer, and the ids just answered for the next window's start. */
+static fv_status give(fv_tok_stream *s, const char *text, size_t n, fv_err *e)
+{
+    fv_tok_free_text(s->t, s->text, s->text_len);
+    s->text_len = 0;
+    s->text = fv__alloc(s->t->env, n + 1);
+    if (!s->text) return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
+    memcpy(s->text, text, n);
+    s->text_len = n;
+    if (n) {
+        memmove(s->ids, s->ids + s->known, (s->n - s->known) * sizeof *s->ids);
+        s->n -= s->known;
+    }
+    s->known = s->n;
+    return FV_OK;
+}
+
 /* Gives what the ids after `known` add, unless it may still change. */
 static fv_status advance(fv_tok_stream *s, bool last, const char **text, size_t *len, fv_err *e)
 {
@@ -45,27 +62,13 @@ static fv_status advance(fv_tok_stream *s, bool last, const char **text, size_t 
     *len = 0;
     fv_status st = fv_tok_decode(s->t, &before, &n_before, s->ids, (int64_t)s->known, s->skip, e);
     if (st == FV_OK) st = fv_tok_decode(s->t, &now, &n_now, s->ids, (int64_t)s->n, s->skip, e);
-    bool sure = st == FV_OK && (last || !ends_broken(now, n_now) || s->n - s->known > HOLD);
-    if (sure) {
+    if (st == FV_OK && (last || !ends_broken(now, n_now) || s->n - s->known > HOLD)) {
         size_t same = 0; /* all of `before`, except where a decoder changes what it gave */
         while (same < n_before && same < n_now && before[same] == now[same]) same++;
         while (same && same < n_now && (now[same] & 0xC0) == 0x80) same--;
-        fv_tok_free_text(s->t, s->text, s->text_len);
-        s->text = fv__alloc(s->t->env, n_now - same + 1);
-        s->text_len = s->text ? n_now - same : 0;
-        if (!s->text) st = fv_fail(e, FV_ENOMEM, "out of memory while decoding");
-    }
-    if (sure && st == FV_OK) {
-        memcpy(s->text, now + (n_now - s->text_len), s->text_len);
-        *text = s->text;
+        st = give(s, now + same, n_now - same, e);
+        *text = s->text ? s->text : "";
         *len = s->text_len;
-        /* Keep the ids just given: they are the next window's start. */
-        size_t fresh = s->n - s->known;
-        if (s->text_len) {
-            memmove(s->ids, s->ids + s->known, fresh * sizeof *s->ids);
-            s->n = fresh;
-        }
-        s->known = s->n;
     }
     fv_tok_free_text(s->t, before, n_before);
     fv_tok_free_text(s->t, now, n_now);
@@ -78,7 +81,8 @@ fv_status fv_tok_stream_push(fv_tok_stream *s, int32_t id, const char **text, si
     *text = "";
     *len = 0;
     if (!fv_tok_token(s->t, id)) return fv_fail(e, FV_EARG, "id %d is not in the vocabulary", id);
-    if (!fv__grow(s->t->env, &ids, &s->cap, (s->n + 1) * sizeof *s->ids)) return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
+    if (!fv__grow(s->t->env, &ids, &s->cap, (s->n + 1) * sizeof *s->ids))
+        return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
     s->ids = ids;
     s->ids[s->n++] = id;
     return advance(s, false, text, len, e);

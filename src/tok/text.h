@@ -43,15 +43,15 @@ size_t fv__utf8_bad(const char *s, size_t n);
 
 /* ---- characters ---- */
 
-bool fv__is_space(uint32_t cp);       /* White_Space */
-bool fv__is_punct(uint32_t cp);       /* category P, or ASCII punctuation */
-bool fv__is_numeric(uint32_t cp);     /* Nd, Nl, No */
-bool fv__is_letter(uint32_t cp);      /* L */
-bool fv__is_word(uint32_t cp);        /* \w */
-bool fv__is_mark(uint32_t cp);        /* M */
-bool fv__is_nonspacing(uint32_t cp);  /* Mn */
-bool fv__is_control(uint32_t cp);     /* Cc, Cf, Co */
-bool fv__is_cjk(uint32_t cp);         /* the blocks BERT isolates */
+bool fv__is_space(uint32_t cp);      /* White_Space */
+bool fv__is_punct(uint32_t cp);      /* category P, or ASCII punctuation */
+bool fv__is_numeric(uint32_t cp);    /* Nd, Nl, No */
+bool fv__is_letter(uint32_t cp);     /* L */
+bool fv__is_word(uint32_t cp);       /* \w */
+bool fv__is_mark(uint32_t cp);       /* M */
+bool fv__is_nonspacing(uint32_t cp); /* Mn */
+bool fv__is_control(uint32_t cp);    /* Cc, Cf, Co */
+bool fv__is_cjk(uint32_t cp);        /* the blocks BERT isolates */
 uint32_t fv__lower(uint32_t cp);
 
 /* Class for GPT-2 style splitting: 0 other, 1 letter, 2 number, 3 white space. */

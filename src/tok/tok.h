@@ -21,7 +21,7 @@ typedef struct fv__work fv__work; /* what one call writes to; see work.h */
 typedef struct fv__pattern {
     fv__str text; /* as in the file */
     bool regex;
-    void *code;  /* pcre2_code, for a regex */
+    void *code; /* pcre2_code, for a regex */
 } fv__pattern;
 
 /* Compiles p->text when it is a regex; `why` gets a sentence on failure. */
@@ -45,8 +45,20 @@ bool fv__charsmap_init(fv__charsmap *m, fv__str blob);
 bool fv__charsmap_find(const fv__charsmap *m, const char *s, size_t n, bool longest, size_t *len, fv__str *out);
 
 typedef enum fv__norm_kind {
-    FV__NFC, FV__NFD, FV__NFKC, FV__NFKD, FV__LOWERCASE, FV__STRIP_ACCENTS, FV__NMT, FV__BERT_NORM, FV__STRIP, FV__REPLACE,
-    FV__PREPEND, FV__PRECOMPILED, FV__BYTE_NORM, FV__SPM_NORM
+    FV__NFC,
+    FV__NFD,
+    FV__NFKC,
+    FV__NFKD,
+    FV__LOWERCASE,
+    FV__STRIP_ACCENTS,
+    FV__NMT,
+    FV__BERT_NORM,
+    FV__STRIP,
+    FV__REPLACE,
+    FV__PREPEND,
+    FV__PRECOMPILED,
+    FV__BYTE_NORM,
+    FV__SPM_NORM
 } fv__norm_kind;
 
 typedef struct fv__norm {
@@ -56,8 +68,8 @@ typedef struct fv__norm {
     fv__pattern pattern;                              /* Replace */
     fv__str content;                                  /* Replace, Prepend */
     fv__charsmap map;                                 /* Precompiled, Spm */
-    bool prefix, squeeze, escape, suffix;             /* Spm: dummy prefix, remove extra spaces, space as U+2581, dummy at the end */
-    const fv__trie *symbols;                          /* Spm: user-defined symbols, which pass unchanged; or NULL */
+    bool prefix, squeeze, escape, suffix; /* Spm: dummy prefix, remove extra spaces, space as U+2581, dummy at the end */
+    const fv__trie *symbols;              /* Spm: user-defined symbols, which pass unchanged; or NULL */
 } fv__norm;
 
 /* One step.  out is started by the callee. */
@@ -68,13 +80,19 @@ void fv__unicode_form(fv__text *out, const fv__text *in, bool compose, bool comp
 /* ---- split ---- */
 
 typedef enum fv__split_kind {
-    FV__BERT_SPLIT, FV__WHITESPACE, FV__WHITESPACE_SPLIT, FV__PUNCTUATION, FV__DIGITS, FV__DELIMITER, FV__SPLIT, FV__METASPACE,
-    FV__BYTE_LEVEL, FV__FIXED_LENGTH
+    FV__BERT_SPLIT,
+    FV__WHITESPACE,
+    FV__WHITESPACE_SPLIT,
+    FV__PUNCTUATION,
+    FV__DIGITS,
+    FV__DELIMITER,
+    FV__SPLIT,
+    FV__METASPACE,
+    FV__BYTE_LEVEL,
+    FV__FIXED_LENGTH
 } fv__split_kind;
 
-typedef enum fv__behaviour {
-    FV__REMOVED, FV__ISOLATED, FV__MERGED_PREVIOUS, FV__MERGED_NEXT, FV__CONTIGUOUS
-} fv__behaviour;
+typedef enum fv__behaviour { FV__REMOVED, FV__ISOLATED, FV__MERGED_PREVIOUS, FV__MERGED_NEXT, FV__CONTIGUOUS } fv__behaviour;
 
 typedef enum fv__scheme { FV__FIRST, FV__NEVER, FV__ALWAYS } fv__scheme;
 
@@ -102,7 +120,13 @@ typedef struct fv__merge {
     int32_t rank, id; /* id -1: a free slot */
 } fv__merge;
 
-typedef enum fv__model_kind { FV__MODEL_BPE, FV__MODEL_WORDPIECE, FV__MODEL_UNIGRAM, FV__MODEL_WORDLEVEL, FV__MODEL_CHAR } fv__model_kind;
+typedef enum fv__model_kind {
+    FV__MODEL_BPE,
+    FV__MODEL_WORDPIECE,
+    FV__MODEL_UNIGRAM,
+    FV__MODEL_WORDLEVEL,
+    FV__MODEL_CHAR
+} fv__model_kind;
 
 typedef struct fv__model {
     fv__model_kind kind;
@@ -119,11 +143,11 @@ typedef struct fv__model {
     int32_t n_pairs;
     fv__str prefix, suffix; /* of continuing and of last symbols; never NULL */
     bool ignore_merges;
-    bool takes_bytes;           /* words come as bytes, not as GPT-2's characters for them */
-    int32_t symbols[4][256];    /* takes_bytes: id of a byte; +1 when it is not first, +2 when it is last */
-    int32_t *ascii;             /* 128 ids of one-character tokens, or -1 */
-    uint64_t *joints;           /* which symbols may meet in a merge: a Bloom filter over pairs; NULL: any */
-    const fv__trie *frozen;     /* SentencePiece's user-defined symbols, which are never merged; or NULL */
+    bool takes_bytes;        /* words come as bytes, not as GPT-2's characters for them */
+    int32_t symbols[4][256]; /* takes_bytes: id of a byte; +1 when it is not first, +2 when it is last */
+    int32_t *ascii;          /* 128 ids of one-character tokens, or -1 */
+    uint64_t *joints;        /* which symbols may meet in a merge: a Bloom filter over pairs; NULL: any */
+    const fv__trie *frozen;  /* SentencePiece's user-defined symbols, which are never merged; or NULL */
     /* WordPiece, Unigram */
     fv__trie trie;
     uint32_t continuing; /* node of the prefix */
@@ -141,7 +165,10 @@ bool fv__wordpiece_finish(fv__model *m, fv__pool *p);
 bool fv__unigram_finish(fv__model *m, fv__pool *p, const uint8_t *types);
 void fv__byte_ids(fv__model *m);
 #define FV__JOINT_BITS 16
-static inline uint32_t fv__joint(uint32_t a, uint32_t b) { return (a * 0x9E3779B1u ^ b * 0x85EBCA6Bu) * 0xC2B2AE35u >> (32 - FV__JOINT_BITS); }
+static inline uint32_t fv__joint(uint32_t a, uint32_t b)
+{
+    return (a * 0x9E3779B1u ^ b * 0x85EBCA6Bu) * 0xC2B2AE35u >> (32 - FV__JOINT_BITS);
+}
 bool fv__merge_table(fv__model *m, fv__pool *p, int32_t n);
 void fv__merge_put(fv__model *m, int32_t a, int32_t b, int32_t rank, int32_t id);
 
@@ -162,9 +189,9 @@ typedef struct fv__added {
 
 typedef struct fv__added_set {
     fv__added *all;
-    int32_t n, fresh; /* fresh: those the model does not know */
-    fv__vocab names;   /* content to index */
-    int32_t *by_id;    /* indices sorted by id */
+    int32_t n, fresh;     /* fresh: those the model does not know */
+    fv__vocab names;      /* content to index */
+    int32_t *by_id;       /* indices sorted by id */
     fv__trie raw, normal; /* of contents (values are indices); normal ones hold the normalised content */
     bool first_raw[256], first_normal[256];
 } fv__added_set;
@@ -206,8 +233,15 @@ bool fv__post_layout(fv_tok *t, const char *single, const char *pair);
 /* ---- decode ---- */
 
 typedef enum fv__dec_kind {
-    FV__DEC_BYTE_LEVEL, FV__DEC_WORDPIECE, FV__DEC_METASPACE, FV__DEC_BPE, FV__DEC_BYTE_FALLBACK, FV__DEC_FUSE, FV__DEC_STRIP,
-    FV__DEC_REPLACE, FV__DEC_CTC
+    FV__DEC_BYTE_LEVEL,
+    FV__DEC_WORDPIECE,
+    FV__DEC_METASPACE,
+    FV__DEC_BPE,
+    FV__DEC_BYTE_FALLBACK,
+    FV__DEC_FUSE,
+    FV__DEC_STRIP,
+    FV__DEC_REPLACE,
+    FV__DEC_CTC
 } fv__dec_kind;
 
 typedef struct fv__dec {
@@ -223,11 +257,16 @@ typedef struct fv__dec {
 /* ---- SentencePiece files, as they are ---- */
 
 typedef enum fv__spm_type {
-    FV__SPM_NORMAL = 1, FV__SPM_UNKNOWN, FV__SPM_CONTROL, FV__SPM_USER, FV__SPM_UNUSED, FV__SPM_BYTE
+    FV__SPM_NORMAL = 1,
+    FV__SPM_UNKNOWN,
+    FV__SPM_CONTROL,
+    FV__SPM_USER,
+    FV__SPM_UNUSED,
+    FV__SPM_BYTE
 } fv__spm_type;
 
 typedef struct fv__spm {
-    uint8_t *types; /* of each piece */
+    uint8_t *types;       /* of each piece */
     bool prefix, squeeze; /* when decoding: a space in front was added, extra ones were removed */
     fv__str unk_surface;
     fv__trie symbols; /* user-defined; empty if there are none */
@@ -266,8 +305,8 @@ struct fv_tok {
     bool has_dec;
     fv__truncation truncation;
     fv__padding padding;
-    fv__spm *spm;     /* set when the model came from a SentencePiece file */
-    fv_tok *target;   /* Marian: the target language's pieces */
+    fv__spm *spm;      /* set when the model came from a SentencePiece file */
+    fv_tok *target;    /* Marian: the target language's pieces */
     fv__vocab *pieces; /* Marian: vocab.json, which numbers the pieces of both */
     int32_t pieces_unk;
     bool strip_decoded;
@@ -279,7 +318,8 @@ fv_status fv__tok_finish(fv_tok *t, const char *file, fv_err *e);
 fv_status fv__added_finish(fv_tok *t, const char *file, fv_err *e);
 /* The next added token in s[0, n).  *at is where to look on, moved past the match; done is the end of the last one taken,
  * to which a stripping token may reach back.  NULL: no more. */
-const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at, size_t done, size_t *a, size_t *b);
+const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at, size_t done, size_t *a,
+                                size_t *b);
 const fv__added *fv__added_by_id(const fv_tok *t, int32_t id);
 /* Numbers an added token as the reference does: its id in the model, else the next one after the vocabulary's count. */
 int32_t fv__added_number(fv_tok *t, fv__str content);

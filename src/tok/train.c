@@ -13,15 +13,22 @@ void fv__progress(fv__trainer *r, const char *stage, double done)
 
 /* ---- specials ---- */
 
-static const char *unknown_token(fv_tok_kind kind) { return kind == FV_TOK_BYTE_BPE ? NULL : kind == FV_TOK_WORDPIECE ? "[UNK]" : "<unk>"; }
+static const char *unknown_token(fv_tok_kind kind)
+{
+    return kind == FV_TOK_BYTE_BPE ? NULL : kind == FV_TOK_WORDPIECE ? "[UNK]" : "<unk>";
+}
 
 /* What was asked for, or the usual ones; an unknown token where the kind cannot do without. */
 static bool set_specials(fv__trainer *r)
 {
-    static const char *const gpt[] = {"<|endoftext|>", NULL}, *const bert[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", NULL};
+    static const char *const gpt[] = {"<|endoftext|>", NULL}, *const bert[] = {"[PAD]", "[UNK]",  "[CLS]",
+                                                                               "[SEP]", "[MASK]", NULL};
     static const char *const pieces[] = {"<unk>", "<s>", "</s>", "<pad>", NULL};
     fv_tok_kind kind = r->o->kind;
-    const char *const *list = r->o->specials ? r->o->specials : kind == FV_TOK_BYTE_BPE ? gpt : kind == FV_TOK_WORDPIECE ? bert : pieces;
+    const char *const *list = r->o->specials             ? r->o->specials
+                              : kind == FV_TOK_BYTE_BPE  ? gpt
+                              : kind == FV_TOK_WORDPIECE ? bert
+                                                         : pieces;
     const char *unknown = unknown_token(kind);
     bool there = !unknown;
     for (int i = 0; list[i] && !there; i++) there = !strcmp(list[i], unknown);
@@ -107,15 +114,20 @@ static fv_status set_stages(fv__trainer *r)
     const char *lower = o->lowercase ? "true" : "false";
     fv__buf_str(&b, "{");
     if (o->kind == FV_TOK_WORDPIECE)
-        fv__buf_fmt(&b, "\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true,\"strip_accents\":null,"
-                        "\"lowercase\":%s},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\","
-                        "\"cleanup\":true}", lower);
+        fv__buf_fmt(&b,
+                    "\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true,\"strip_"
+                    "accents\":null,"
+                    "\"lowercase\":%s},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"decoder\":{\"type\":\"WordPiece\","
+                    "\"prefix\":\"##\","
+                    "\"cleanup\":true}",
+                    lower);
     else
         fv__buf_fmt(&b, "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s%s%s]}", o->nfkc ? "{\"type\":\"NFKC\"}" : "",
                     o->nfkc && o->lowercase ? "," : "", o->lowercase ? "{\"type\":\"Lowercase\"}" : "");
     if (o->kind == FV_TOK_BYTE_BPE)
         fv__buf_str(&b, ",\"pre_tokenizer\":" BYTES("true") ",\"decoder\":" BYTES("true") ",\"post_processor\":" BYTES("false"));
-    if (o->kind == FV_TOK_BPE || o->kind == FV_TOK_UNIGRAM) fv__buf_str(&b, ",\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE);
+    if (o->kind == FV_TOK_BPE || o->kind == FV_TOK_UNIGRAM)
+        fv__buf_str(&b, ",\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE);
     fv__buf_str(&b, "}");
     r->t->model.kind = FV__MODEL_WORDLEVEL; /* until the real one is there */
     bool ok = fv__vocab_init(&r->t->model.vocab, &r->t->pool, 0, 0, 0) && !b.failed;
@@ -174,8 +186,13 @@ fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts, con
         return fv_fail(e, FV_EARG, "fv_tok_train: an option is out of range");
     fv_tok *t = fv__tok_new(env, e);
     if (!t) return FV_ENOMEM;
-    fv__trainer r = {.t = t, .o = o, .vocab = o->vocab ? o->vocab : 8000, .min_count = o->min_count ? o->min_count : 2, .e = &own,
-                     .words = {.env = t->env}, .specials = {.env = t->env}};
+    fv__trainer r = {.t = t,
+                     .o = o,
+                     .vocab = o->vocab ? o->vocab : 8000,
+                     .min_count = o->min_count ? o->min_count : 2,
+                     .e = &own,
+                     .words = {.env = t->env},
+                     .specials = {.env = t->env}};
     fv_status st = set_stages(&r);
     if (st == FV_OK) st = count_words(&r, texts);
     if (st == FV_OK && !r.words.n) st = fv_fail(&own, FV_EARG, "there is no text to train a tokenizer on");
@@ -227,7 +244,8 @@ static bool next_line(void *self, const char **text, size_t *len)
     }
 }
 
-fv_status fv_tok_train_files(fv_tok **out, const fv_env *env, const char *const *paths, int n_paths, const fv_tok_train_opts *o, fv_err *e)
+fv_status fv_tok_train_files(fv_tok **out, const fv_env *env, const char *const *paths, int n_paths, const fv_tok_train_opts *o,
+                             fv_err *e)
 {
     fv_err own = {0};
     reader r = {.env = env, .paths = paths, .n = n_paths, .e = &own};

@@ -12,7 +12,7 @@ typedef struct fv__set {
         size_t at;
         uint32_t len, hash;
         int64_t count;
-    } *v;
+    } * v;
     int32_t n;
     int32_t *slots; /* index + 1, 0: free */
     uint32_t mask;

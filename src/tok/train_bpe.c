@@ -60,7 +60,7 @@ static uint32_t slot_of(const state *s, int32_t a, int32_t b)
 static bool grow_pairs(state *s)
 {
     pair *old = s->pairs;
-    uint32_t n = s->mask ? s->mask + 1 : 0, size = n ? n * 2 : 4096;
+    uint32_t n = old ? s->mask + 1 : 0, size = n ? n * 2 : 4096;
     size_t bytes = size * sizeof *old;
     pair *fresh = fv__alloc(s->env, bytes);
     if (!fresh) return false;
@@ -76,7 +76,8 @@ static bool grow_pairs(state *s)
 
 static pair *get_pair(state *s, int32_t a, int32_t b)
 {
-    if (s->n_pairs >= s->mask / 4 * 3 && !grow_pairs(s)) {
+    bool full = !s->pairs || s->n_pairs >= s->mask / 4 * 3;
+    if (full && !grow_pairs(s)) {
         s->failed = true;
         return NULL;
     }
@@ -90,7 +91,8 @@ static void note(state *s, pair *p, int32_t w)
 {
     void *places = s->places;
     if (p->seen && s->places[p->seen].word == w) return;
-    if (s->n_places == INT32_MAX - 1 || !fv__grow(s->env, &places, &s->places_size, ((size_t)s->n_places + 2) * sizeof *s->places)) {
+    if (s->n_places == INT32_MAX - 1 ||
+        !fv__grow(s->env, &places, &s->places_size, ((size_t)s->n_places + 2) * sizeof *s->places)) {
         s->failed = true;
         return;
     }
@@ -298,7 +300,8 @@ fv_status fv__train_bpe(fv__trainer *r)
     fv__set alphabet = {.env = s.env};
     if (r->o->kind == FV_TOK_WORDPIECE) s.prefix = (fv__str){"##", 2};
     bool ok = true;
-    for (int32_t i = 0; i < r->specials.n && ok; i++) ok = fv__set_add(&s.tokens, fv__set_str(&r->specials, i).s, r->specials.v[i].len) >= 0;
+    for (int32_t i = 0; i < r->specials.n && ok; i++)
+        ok = fv__set_add(&s.tokens, fv__set_str(&r->specials, i).s, r->specials.v[i].len) >= 0;
     ok = ok && fv__alphabet(r, &alphabet) && start_words(&s, &alphabet) && learn(&s) && to_model(&s);
     fv__set_free(&alphabet);
     fv__set_free(&s.tokens);

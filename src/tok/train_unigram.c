@@ -5,9 +5,9 @@
 
 #include "train.h"
 
-#define MAX_CHARS 16    /* of a piece */
-#define SEEDS_PER 20    /* seeds for each piece wanted */
-#define SHRINK 0.75     /* pieces kept by one pruning */
+#define MAX_CHARS 16 /* of a piece */
+#define SEEDS_PER 20 /* seeds for each piece wanted */
+#define SHRINK 0.75  /* pieces kept by one pruning */
 #define EM_STEPS 2
 #define LEAST_EXPECTED 0.5
 
@@ -25,7 +25,7 @@ typedef struct state {
     int32_t n;
     size_t v_size;
     fv__trie trie;
-    fv__pool pool; /* of the trie */
+    fv__pool pool;              /* of the trie */
     double *forward, *backward; /* by byte of the longest word */
     int32_t *back;              /* the piece that ends at a byte on the best path */
     size_t longest;
@@ -91,7 +91,8 @@ static bool start_pieces(state *s, const fv__set *alphabet)
     s->v = fv__alloc(s->env, s->v_size);
     if (!s->v) return false;
     double sum = 0;
-    for (int32_t i = 0; i < alphabet->n; i++) s->v[s->n++] = (piece){fv__set_str(alphabet, i), (double)alphabet->v[i].count, true};
+    for (int32_t i = 0; i < alphabet->n; i++)
+        s->v[s->n++] = (piece){fv__set_str(alphabet, i), (double)alphabet->v[i].count, true};
     for (int32_t i = 0; i < n; i++) s->v[s->n++] = (piece){fv__set_str(&s->seeds, i), (double)s->seeds.v[i].count, false};
     for (int32_t i = 0; i < s->n; i++) sum += s->v[i].score;
     for (int32_t i = 0; i < s->n; i++) s->v[i].score = log(s->v[i].score / sum);
@@ -152,7 +153,8 @@ static double expect(state *s, fv__str text, double count)
     for (size_t i = 0; i <= text.n; i++) f[i] = b[i] = -INFINITY;
     f[0] = b[text.n] = 0;
     for (size_t a = 0; a < text.n; a++)
-        for (walker w = pieces_at(s, text, a); f[a] > -INFINITY && next_piece(&w);) f[w.at] = log_add(f[w.at], f[a] + s->v[w.piece].score);
+        for (walker w = pieces_at(s, text, a); f[a] > -INFINITY && next_piece(&w);)
+            f[w.at] = log_add(f[w.at], f[a] + s->v[w.piece].score);
     if (f[text.n] == -INFINITY) return 0;
     for (size_t a = text.n; a-- > 0;)
         if (starts_char(text, a))
@@ -186,7 +188,10 @@ static bool best_path(state *s, fv__str text, int32_t without)
 static double digamma(double x)
 {
     double sum = 0;
-    for (; x < 7; x++) sum -= 1 / x;
+    while (x < 7) {
+        sum -= 1 / x;
+        x += 1;
+    }
     double y = 1 / (x * x);
     return sum + log(x) - 0.5 / x - y * (1.0 / 12 - y * (1.0 / 120 - y / 252));
 }
@@ -317,7 +322,8 @@ static bool to_model(state *s)
     m->scores = fv__pool_array(&r->t->pool, (size_t)n, sizeof *m->scores);
     if (!m->scores || !fv__vocab_init(&m->vocab, &r->t->pool, n, n, text)) return false;
     int32_t id = 0;
-    for (int32_t i = 0; i < r->specials.n; i++) fv__vocab_put(&m->vocab, fv__set_str(&r->specials, i).s, r->specials.v[i].len, id++);
+    for (int32_t i = 0; i < r->specials.n; i++)
+        fv__vocab_put(&m->vocab, fv__set_str(&r->specials, i).s, r->specials.v[i].len, id++);
     for (int32_t i = 0; i < s->n; i++) {
         if (fv__vocab_put(&m->vocab, s->v[i].text.s, s->v[i].text.n, id) != FV__ADDED) continue; /* spelled like a special */
         /* Six decimals: few enough digits that every JSON reader gets the same number. */
@@ -335,7 +341,8 @@ static bool train(state *s, fv__set *alphabet)
     s->forward = fv__alloc(s->env, bytes * sizeof *s->forward);
     s->backward = fv__alloc(s->env, bytes * sizeof *s->backward);
     s->back = fv__alloc(s->env, bytes * sizeof *s->back);
-    if (!s->forward || !s->backward || !s->back || !find_seeds(s) || !fv__alphabet(s->r, alphabet) || !start_pieces(s, alphabet)) return false;
+    if (!s->forward || !s->backward || !s->back || !find_seeds(s) || !fv__alphabet(s->r, alphabet) || !start_pieces(s, alphabet))
+        return false;
     s->expected_size = ((size_t)s->n + 1) * sizeof *s->expected;
     s->expected = fv__alloc(s->env, s->expected_size);
     if (!s->expected || !build_trie(s)) return false;

@@ -59,7 +59,7 @@ static void expand(fv__trie *t, const item *items, range *ranges, uint32_t node,
     struct fv__bits *b = t->bits + *n_bits;
     for (uint32_t k = d->kids; k < d->kids + d->n_kids; k++) b->set[t->bytes[k] >> 6] |= 1ull << (t->bytes[k] & 63);
     for (int w = 1; w < 4; w++) b->before[w] = (uint16_t)(b->before[w - 1] + __builtin_popcountll(b->set[w - 1]));
-    d->dense = (uint16_t)++*n_bits;
+    d->dense = (uint16_t)++ * n_bits;
 }
 
 static bool build(fv__trie *t, fv__pool *p, const item *items, int32_t n)

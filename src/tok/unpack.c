@@ -65,7 +65,8 @@ bool fv__packed_exists(const fv_env *env, const char *path)
 fv_status fv__unpack(fv_file *f, const fv_env *env, const char *path, fv_err *e)
 {
     char gz[4200];
-    bool plain = fv__file_exists(env, path) || (size_t)snprintf(gz, sizeof gz, "%s.gz", path) >= sizeof gz || !fv__file_exists(env, gz);
+    bool plain = fv__file_exists(env, path) || (size_t)snprintf(gz, sizeof gz, "%s.gz", path) >= sizeof gz ||
+                 !fv__file_exists(env, gz);
     fv_status st = fv__file_open(f, env, plain ? path : gz, e);
     if (st != FV_OK) return st;
     bool packed = f->size > 2 && (unsigned char)f->data[0] == 0x1F && (unsigned char)f->data[1] == 0x8B;

@@ -17,11 +17,11 @@ typedef struct fv__vocab {
     struct fv__entry {
         uint32_t at, len;
         bool set;
-    } *ids;
+    } * ids;
     struct fv__slot {
         uint32_t hash;
         int32_t id; /* -1: free */
-    } *slots;
+    } * slots;
 } fv__vocab;
 
 typedef enum fv__vocab_add { FV__ADDED, FV__SAME_TEXT, FV__SAME_ID, FV__NO_ROOM } fv__vocab_add;
@@ -46,12 +46,12 @@ typedef struct fv__trie {
         int32_t value; /* -1: no key ends here */
         uint16_t n_kids;
         uint16_t dense; /* 1 + index of its bitmap, 0: none */
-    } *nodes;
+    } * nodes;
     uint8_t *bytes; /* of each node: the byte that leads to it */
     struct fv__bits {
         uint64_t set[4];
         uint16_t before[4]; /* members below each word */
-    } *bits;
+    } * bits;
     uint32_t n;
 } fv__trie;
 

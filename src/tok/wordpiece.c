@@ -1,4 +1,4 @@
-/* wordpiece.c - the longest token first, again and again; and the two models that hardly are one: whole words, single characters. */
+/* wordpiece.c - the longest token first, again and again; and two models that hardly are one: whole words, characters. */
 #include "work.h"
 
 bool fv__wordpiece_finish(fv__model *m, fv__pool *p)

@@ -45,7 +45,7 @@ struct fv__work {
     fv__piece *pieces, *next_pieces;
     size_t n_pieces, cap_pieces, n_next, cap_next;
 
-    fv__tokens tokens[2]; /* of the first text and of the second */
+    fv__tokens tokens[2];                                  /* of the first text and of the second */
     bool (*on_piece)(void *self, const char *s, size_t n); /* training: gets the pieces instead of the model */
     void *on_piece_self;
     fv__tokens *sink;

@@ -12,7 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *const texts[] = {"", "Hello  world", "<s> a\xcc\x81 \xe6\xbc\xa2\xe5\xad\x97 [MASK] 12\n\t", "\xff\xf0\x9f \xe2\x96\x81x"};
+static const char *const texts[] = {"", "Hello  world", "<s> a\xcc\x81 \xe6\xbc\xa2\xe5\xad\x97 [MASK] 12\n\t",
+                                    "\xff\xf0\x9f \xe2\x96\x81x"};
 
 static void use(const fv_tok *t)
 {
@@ -22,7 +23,10 @@ static void use(const fv_tok *t)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         char *text;
         size_t n, len = strlen(texts[i]);
-        fv_tok_opts o = {.specials = true, .offsets = i & 1 ? FV_OFFSETS_BYTES : FV_OFFSETS_CHARS, .pair = i & 2 ? texts[1] : NULL, .pair_len = 12};
+        fv_tok_opts o = {.specials = true,
+                         .offsets = i & 1 ? FV_OFFSETS_BYTES : FV_OFFSETS_CHARS,
+                         .pair = i & 2 ? texts[1] : NULL,
+                         .pair_len = 12};
         if (fv_tok_encode(enc, texts[i], len, o, &e)) continue;
         for (int64_t k = 0; k < enc->n && !o.pair; k++)
             if (enc->spans[k].from > enc->spans[k].to || enc->spans[k].to > (int64_t)len) abort();
