@@ -285,11 +285,24 @@ static void join_pieces(const fv_tok *t, fv_buf *out, const fv__str *pieces, siz
     fv__buf_free(&run);
 }
 
+/* As Python's strip(). */
+static bool blank(uint32_t cp) { return fv__is_space(cp) || (cp >= 0x1C && cp <= 0x1F); }
+
 static void trim(fv_buf *b)
 {
-    size_t from = 0;
-    while (b->len && b->data[b->len - 1] == ' ') b->len--;
-    while (from < b->len && b->data[from] == ' ') from++;
+    size_t from = 0, len;
+    uint32_t cp;
+    while (b->len) {
+        size_t at = b->len - 1;
+        while (at && (b->data[at] & 0xC0) == 0x80) at--;
+        fv__char_at(&cp, b->data + at);
+        if (!blank(cp)) break;
+        b->len = at;
+    }
+    for (; from < b->len; from += len) {
+        len = (size_t)fv__char_at(&cp, b->data + from);
+        if (!blank(cp)) break;
+    }
     if (!b->data) return;
     memmove(b->data, b->data + from, b->len - from);
     b->len -= from;

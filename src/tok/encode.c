@@ -63,13 +63,14 @@ static void edges(fv__str s, fv__token *out)
 
 bool fv__emit(fv__work *w, int32_t id, uint32_t a, uint32_t b)
 {
-    fv__token token = {.id = id};
+    fv__token token = {.id = id, .a = a, .b = b};
     if (w->want) {
         fv__text_span(w->text, a, b, &token.from, &token.to);
         if (w->by->post.trim) edges(fv__vocab_str(&w->by->model.vocab, id), &token);
     }
     if (w->by->spm && id == w->by->model.unk && w->last_unknown) { /* SentencePiece gives one for a run of unknown pieces */
         w->sink->v[w->sink->n - 1].to = token.to;
+        w->sink->v[w->sink->n - 1].b = b;
         return true;
     }
     w->last_unknown = id == w->by->model.unk;

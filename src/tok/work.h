@@ -7,6 +7,7 @@
 typedef struct fv__token {
     int32_t id;
     uint32_t from, to;    /* in the clean text */
+    uint32_t a, b;        /* in the text the model saw */
     uint16_t lead, trail; /* spaces to cut from the offsets */
 } fv__token;
 
