@@ -60,7 +60,9 @@ static void ends(const fv__model *m, int32_t id, bool last, int32_t out[2])
         at = s.n - 1;
         while (at && (s.s[at] & 0xC0) == 0x80) at--;
     }
-    int32_t c = fv__vocab_id(&m->vocab, s.s + at, (size_t)fv__char_at(&cp, s.s + at));
+    size_t len = (size_t)fv__char_at(&cp, s.s + at);
+    int byte = m->takes_bytes ? fv__char_to_byte(cp) : -1;
+    int32_t c = byte >= 0 ? m->symbols[0][byte] : cp < 0x80 ? m->ascii[cp] : fv__vocab_id(&m->vocab, s.s + at, len);
     if (c >= 0) out[1] = c;
 }
 

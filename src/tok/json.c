@@ -394,15 +394,14 @@ fv_status fv__json_str(fv__str *out, fv__pool *p, fv__jobj *o, const char *key, 
 fv_status fv__json_to_int(int64_t *out, fv__jval v, int64_t least, int64_t most, fv_err *e)
 {
     if (fv__json_kind(v) != '0') return fv__json_bad(v, e, "a number was expected");
-    const char *s = v.j->s + v.at;
-    size_t n = fv__json_size(v);
-    bool minus = *s == '-';
+    const char *s = v.j->s + v.at, *end = v.j->s + v.j->n;
+    bool minus = *s == '-', whole = true;
     int64_t x = 0;
-    for (size_t i = minus; i < n; i++) {
-        bool digit = s[i] >= '0' && s[i] <= '9';
-        if (!digit || __builtin_mul_overflow(x, 10, &x) || __builtin_add_overflow(x, s[i] - '0', &x))
-            return fv__json_bad(v, e, "a whole number from %lld to %lld was expected", (long long)least, (long long)most);
+    for (s += minus; s < end && in_word(*s) && whole; s++) {
+        bool digit = *s >= '0' && *s <= '9';
+        whole = digit && !__builtin_mul_overflow(x, 10, &x) && !__builtin_add_overflow(x, *s - '0', &x);
     }
+    if (!whole) return fv__json_bad(v, e, "a whole number from %lld to %lld was expected", (long long)least, (long long)most);
     if (minus) x = -x;
     if (x < least || x > most)
         return fv__json_bad(v, e, "%lld is not in %lld to %lld", (long long)x, (long long)least, (long long)most);

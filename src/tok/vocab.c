@@ -1,19 +1,29 @@
 /* vocab.c - text to id by open addressing, id to text by index. */
 #include "vocab.h"
 
+/* Up to seven bytes as a number; overlapping loads instead of a loop. */
+static uint64_t tail(const char *s, size_t n)
+{
+    uint32_t lo, hi;
+    if (n >= 4) {
+        memcpy(&lo, s, 4);
+        memcpy(&hi, s + n - 4, 4);
+        return (uint64_t)hi << 32 | lo;
+    }
+    return n ? (uint64_t)(unsigned char)s[0] << 16 | (uint64_t)(unsigned char)s[n / 2] << 8 | (unsigned char)s[n - 1] : 0;
+}
+
 /* Multiply and fold, eight bytes at a time; good enough to be used modulo a power of two. */
 uint32_t fv__hash(const char *s, size_t n)
 {
     const uint64_t k = 0x9E3779B97F4A7C15ull;
-    uint64_t h = n * k, w = 0;
+    uint64_t h = n * k, w;
     for (; n >= 8; s += 8, n -= 8) {
         memcpy(&w, s, 8);
         h = (h ^ w) * k;
         h ^= h >> 32;
     }
-    w = 0;
-    for (size_t i = 0; i < n; i++) w |= (uint64_t)(unsigned char)s[i] << (8 * i);
-    h = (h ^ w) * k;
+    h = (h ^ tail(s, n)) * k;
     h ^= h >> 29;
     h *= 0xBF58476D1CE4E5B9ull;
     return (uint32_t)(h >> 32);
