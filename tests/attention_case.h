@@ -7,7 +7,9 @@
 /* Options of a problem; the seed decides which axes of mask and bias are repeated. */
 enum { LENS = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, CAUSAL = 32, WINDOW = 64, DROPOUT = 128, APART = 256, ADD = 512 };
 
-typedef struct sizes { int64_t B, Tq, Tk, H, G, Wk, Wv; } sizes;
+typedef struct sizes {
+    int64_t B, Tq, Tk, H, G, Wk, Wv;
+} sizes;
 
 /* All in host memory as f64, rounded so that every dtype in use can hold it. */
 typedef struct problem {

@@ -39,10 +39,14 @@ static void write_as(void *x, fv_dtype t, int64_t i, double value)
     float f = (float)value;
     uint32_t u;
     memcpy(&u, &f, sizeof u);
-    if (t == FV_F64) ((double *)x)[i] = value;
-    else if (t == FV_F32) ((float *)x)[i] = f;
-    else if (t == FV_F16) ((_Float16 *)x)[i] = (_Float16)f;
-    else ((uint16_t *)x)[i] = (uint16_t)(u >> 16); /* exact: see number */
+    if (t == FV_F64)
+        ((double *)x)[i] = value;
+    else if (t == FV_F32)
+        ((float *)x)[i] = f;
+    else if (t == FV_F16)
+        ((_Float16 *)x)[i] = (_Float16)f;
+    else
+        ((uint16_t *)x)[i] = (uint16_t)(u >> 16); /* exact: see number */
 }
 
 double difference(const double *got, const double *want, int64_t n)
@@ -196,8 +200,12 @@ answer answer_new(const problem *p, const fv_kernels *k, fv_stream *s)
     prepared x = prepare(p, t);
     k->attention(s, &x.a);
     k->attention_bwd(s, &x.a, &x.g);
-    answer r = {doubles(x.a.y, t, p->n_y), doubles(x.a.lse, stat, p->n.B * p->n.H * p->n.Tq), doubles(x.g.dq.data, t, p->n_q),
-                doubles(x.g.dk.data, t, p->n_k), doubles(x.g.dv.data, t, p->n_v), doubles(x.g.dbias.data, t, p->n_bias),
+    answer r = {doubles(x.a.y, t, p->n_y),
+                doubles(x.a.lse, stat, p->n.B * p->n.H * p->n.Tq),
+                doubles(x.g.dq.data, t, p->n_q),
+                doubles(x.g.dk.data, t, p->n_k),
+                doubles(x.g.dv.data, t, p->n_v),
+                doubles(x.g.dbias.data, t, p->n_bias),
                 doubles(x.g.drel.data, stat, p->n_rel)};
     prepared_free(&x);
     return r;

@@ -26,14 +26,16 @@ static void stream_free(fv_stream *s)
 
 /* ---- value and gradient ---- */
 
-typedef struct bound { double y, lse, grad; } bound; /* largest relative errors allowed */
+typedef struct bound {
+    double y, lse, grad;
+} bound; /* largest relative errors allowed */
 
 static void check(const char *what, double got, double most, const problem *p)
 {
     sizes n = p->n;
     if (got <= most) return;
-    fail_msg("%s is off by %.3g > %.3g: B%d Tq%d Tk%d H%d G%d Wk%d Wv%d options %#x seed %d", what, got, most, (int)n.B, (int)n.Tq,
-             (int)n.Tk, (int)n.H, (int)n.G, (int)n.Wk, (int)n.Wv, (unsigned)p->options, (int)p->seed);
+    fail_msg("%s is off by %.3g > %.3g: B%d Tq%d Tk%d H%d G%d Wk%d Wv%d options %#x seed %d", what, got, most, (int)n.B,
+             (int)n.Tq, (int)n.Tk, (int)n.H, (int)n.G, (int)n.Wk, (int)n.Wv, (unsigned)p->options, (int)p->seed);
 }
 
 static void compare(const problem *p, const answer *got, const answer *want, bound most)
@@ -63,7 +65,7 @@ static void one(sizes n, int options, uint64_t seed, fv_dtype t, bound most, int
 static const bound f32 = {2e-6, 2e-6, 2e-5};
 
 static const sizes small[] = {
-    {1, 1, 1, 1, 1, 3, 3},  {2, 7, 7, 2, 2, 16, 16},  {3, 5, 9, 4, 2, 3, 5},  {2, 1, 13, 2, 1, 16, 8},
+    {1, 1, 1, 1, 1, 3, 3},   {2, 7, 7, 2, 2, 16, 16},  {3, 5, 9, 4, 2, 3, 5},   {2, 1, 13, 2, 1, 16, 8},
     {2, 2, 33, 1, 1, 40, 3}, {2, 17, 33, 2, 1, 8, 16}, {1, 49, 50, 2, 2, 4, 4}, {2, 13, 100, 1, 1, 8, 8},
 };
 #define N_SMALL (sizeof small / sizeof *small)
@@ -78,12 +80,13 @@ static void every_combination_of_options(void **state)
 static void every_size(void **state)
 {
     static const sizes sizes_[] = {
-        {1, 33, 33, 2, 2, 64, 64},    {1, 65, 65, 1, 1, 64, 64},   {1, 130, 130, 2, 1, 128, 128}, {2, 130, 65, 2, 2, 80, 40},
-        {1, 65, 130, 4, 1, 40, 80},   {1, 7, 300, 2, 2, 64, 64},   {1, 300, 7, 2, 2, 16, 16},     {2, 1, 300, 4, 2, 64, 64},
-        {1, 3, 257, 1, 1, 3, 128},    {1, 200, 200, 1, 1, 128, 3}, {1, 97, 193, 1, 1, 16, 16},    {1, 1, 1000, 1, 1, 64, 64},
+        {1, 33, 33, 2, 2, 64, 64},  {1, 65, 65, 1, 1, 64, 64},   {1, 130, 130, 2, 1, 128, 128}, {2, 130, 65, 2, 2, 80, 40},
+        {1, 65, 130, 4, 1, 40, 80}, {1, 7, 300, 2, 2, 64, 64},   {1, 300, 7, 2, 2, 16, 16},     {2, 1, 300, 4, 2, 64, 64},
+        {1, 3, 257, 1, 1, 3, 128},  {1, 200, 200, 1, 1, 128, 3}, {1, 97, 193, 1, 1, 16, 16},    {1, 1, 1000, 1, 1, 64, 64},
         {1, 250, 250, 3, 3, 8, 8},
     };
-    static const int options[] = {0, CAUSAL, CAUSAL | WINDOW, LENS | CAUSAL, MASK, BIAS | APART, REL | CAUSAL, DROPOUT, KEY_MASK | ADD};
+    static const int options[] = {0,       CAUSAL,        CAUSAL | WINDOW, LENS | CAUSAL, MASK, BIAS | APART, REL | CAUSAL,
+                                  DROPOUT, KEY_MASK | ADD};
     (void)state;
     for (size_t i = 0; i < sizeof sizes_ / sizeof *sizes_; i++)
         for (size_t o = 0; o < sizeof options / sizeof *options; o++)
@@ -160,8 +163,10 @@ static void same(const double *a, const double *b, int64_t n, const char *what, 
 
 static void same_bits_for_any_number_of_threads(void **state)
 {
-    static const sizes n[] = {{1, 400, 400, 1, 1, 16, 16}, {1, 130, 500, 4, 2, 8, 16}, {3, 200, 200, 2, 2, 16, 16}, {2, 1, 700, 3, 3, 64, 64}};
-    static const int options[] = {0, CAUSAL, BIAS, REL | CAUSAL, DROPOUT | BIAS, MASK | LENS | CAUSAL, KEY_MASK | WINDOW | CAUSAL};
+    static const sizes n[] = {
+        {1, 400, 400, 1, 1, 16, 16}, {1, 130, 500, 4, 2, 8, 16}, {3, 200, 200, 2, 2, 16, 16}, {2, 1, 700, 3, 3, 64, 64}};
+    static const int options[] = {
+        0, CAUSAL, BIAS, REL | CAUSAL, DROPOUT | BIAS, MASK | LENS | CAUSAL, KEY_MASK | WINDOW | CAUSAL};
     (void)state;
     for (size_t i = 0; i < sizeof n / sizeof *n * (sizeof options / sizeof *options); i++)
         for (uint64_t seed = 0; seed < 8; seed += i % 7 == 2 ? 1 : 8) { /* bias: with each axis repeated or not */
@@ -216,7 +221,8 @@ static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, i
 
 static void same_bits_for_a_row_alone(void **state)
 {
-    static const sizes n[] = {{2, 210, 210, 2, 2, 64, 64}, {1, 70, 70, 4, 1, 20, 7}, {3, 30, 450, 2, 1, 128, 80}, {1, 33, 33, 1, 1, 3, 3}};
+    static const sizes n[] = {
+        {2, 210, 210, 2, 2, 64, 64}, {1, 70, 70, 4, 1, 20, 7}, {3, 30, 450, 2, 1, 128, 80}, {1, 33, 33, 1, 1, 3, 3}};
     static const int options[] = {CAUSAL, CAUSAL | BIAS | MASK | APART, CAUSAL | WINDOW | KEY_MASK, REL | CAUSAL, 0};
     (void)state;
     for (size_t i = 0; i < sizeof n / sizeof *n; i++)
@@ -287,8 +293,10 @@ static void empty_rows_give_zeros(void **state)
         int64_t row = way < 2 ? 4 : 0;
         for (int64_t h = 0; h < p.n.H; h++)
             for (int64_t j = 0; j < p.n.Tk; j++) {
-                if (way % 2) p.mask[h * p.mask_s[1] + row * p.mask_s[2] + j] = 0;
-                else p.bias[h * p.bias_s[1] + row * p.bias_s[2] + j] = -INFINITY;
+                if (way % 2)
+                    p.mask[h * p.mask_s[1] + row * p.mask_s[2] + j] = 0;
+                else
+                    p.bias[h * p.bias_s[1] + row * p.bias_s[2] + j] = -INFINITY;
             }
         answer got = answer_new(&p, dev->k[FV_F32], &s), want = answer_new(&p, &ref[FV_F64], &s);
         for (int64_t c = 0; c < p.n.H * p.n.Wv; c++) assert_true(got.y[row * p.n.H * p.n.Wv + c] == 0);

@@ -65,7 +65,10 @@ static void worked_example(void **state)
 
 enum { CAUSAL = 1, PADDING = 2, MASK = 4, BIAS = 8, CROSS = 16 };
 
-typedef struct { const char *name; int with; } mha;
+typedef struct {
+    const char *name;
+    int with;
+} mha;
 
 typedef struct taken {
     const golden *g;
@@ -85,7 +88,8 @@ static void take_weights(void *user, fv_ctx *c, const char *site, const char *na
     for (int64_t h = 0; h < s.d[0] * s.d[1]; h++) {
         assert_int_equal(fv_attn_view_weights(c, what, h / s.d[1], h % s.d[1], 0, s.d[2], w), FV_OK);
         for (int64_t i = 0; i < n; i++)
-            if (fabsf(w[i] - want.data[h * n + i]) > 3e-6f) fail_msg("%s: weight %g, not %g", t->m->name, (double)w[i], (double)want.data[h * n + i]);
+            if (fabsf(w[i] - want.data[h * n + i]) > 3e-6f)
+                fail_msg("%s: weight %g, not %g", t->m->name, (double)w[i], (double)want.data[h * n + i]);
     }
     free(w);
     fv_array_close(&want);
@@ -98,7 +102,8 @@ static void one_mha(const mha *m)
     taken t = {&g, m};
     fv_tensor *x = fv_watch(c, golden_floats(&g, "%s.x", m->name));
     fv_tensor *memory = m->with & CROSS ? fv_watch(c, golden_floats(&g, "%s.memory", m->name)) : x;
-    fv_tensor *w_in = fv_watch(c, golden_floats(&g, "%s.w_in", m->name)), *b_in = fv_watch(c, golden_floats(&g, "%s.b_in", m->name));
+    fv_tensor *w_in = fv_watch(c, golden_floats(&g, "%s.w_in", m->name)),
+              *b_in = fv_watch(c, golden_floats(&g, "%s.b_in", m->name));
     fv_tensor *w_out = fv_watch(c, golden_floats(&g, "%s.w_out", m->name)), *b_out = golden_floats(&g, "%s.b_out", m->name);
     fv_attn how = {.n_head = 3, .causal = m->with & CAUSAL};
     if (m->with & PADDING) how.key_mask = golden_mask(&g, "%s.padding", m->name);
@@ -133,9 +138,11 @@ static void one_mha(const mha *m)
 static void multi_head_attention_with_every_mask(void **state)
 {
     static const mha all[] = {
-        {"full", 0},         {"causal", CAUSAL},    {"padding", PADDING},     {"mask", MASK},
-        {"head_mask", MASK}, {"bias", BIAS},        {"shared_bias", BIAS},    {"causal_padding", CAUSAL | PADDING},
-        {"cross", CROSS},    {"cross_padding", CROSS | PADDING},
+        {"full", 0},           {"causal", CAUSAL},
+        {"padding", PADDING},  {"mask", MASK},
+        {"head_mask", MASK},   {"bias", BIAS},
+        {"shared_bias", BIAS}, {"causal_padding", CAUSAL | PADDING},
+        {"cross", CROSS},      {"cross_padding", CROSS | PADDING},
     };
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) one_mha(&all[i]);
@@ -143,7 +150,11 @@ static void multi_head_attention_with_every_mask(void **state)
 
 static void scaled_dot_product_attention(void **state)
 {
-    static const struct { const char *name; fv_attn how; bool mask, rel; } all[] = {
+    static const struct {
+        const char *name;
+        fv_attn how;
+        bool mask, rel;
+    } all[] = {
         {"grouped", {.n_head = 4, .n_kv_head = 2, .causal = true}, false, false},
         {"wide_values", {.n_head = 2}, false, false},
         {"window", {.n_head = 2, .causal = true, .window = 4}, false, false}, /* the mask of the file, as options */
@@ -232,7 +243,9 @@ static void refused(fv_status code, const char *word, fv_attn how, fv_dtype mask
     fv_ctx *c = context(false);
     fv_tensor *x = fv_floats(c, zeros, FV_SHAPE(2, 3, 8));
     fv_shape wrong = FV_SHAPE(2, 4);
-    fv_tensor *bad = mask_type == FV_U8 ? fv_bytes(c, ones, wrong) : mask_type == FV_I32 ? fv_ints(c, ints, wrong) : fv_floats(c, zeros, wrong);
+    fv_tensor *bad = mask_type == FV_U8    ? fv_bytes(c, ones, wrong)
+                     : mask_type == FV_I32 ? fv_ints(c, ints, wrong)
+                                           : fv_floats(c, zeros, wrong);
     if (!strcmp(word, "key_mask")) how.key_mask = bad;
     if (!strcmp(word, "mask")) how.mask = bad;
     if (!strcmp(word, "bias")) how.bias = bad;
@@ -277,7 +290,8 @@ static void decoding_equals_the_whole(void **state)
     for (int i = 0; i < 3; i++) t[i] = fv_floats(c, x[i], FV_SHAPE(BATCH, LEN, WIDTH));
     fv_read(c, fv_attention(c, t[0], t[1], t[2], how), whole, BATCH * LEN * WIDTH);
 
-    fv_tensor *keys = fv_floats(c, zeros, FV_SHAPE(BATCH, CAP, WIDTH)), *values = fv_floats(c, zeros, FV_SHAPE(BATCH, CAP, WIDTH));
+    fv_tensor *keys = fv_floats(c, zeros, FV_SHAPE(BATCH, CAP, WIDTH)),
+              *values = fv_floats(c, zeros, FV_SHAPE(BATCH, CAP, WIDTH));
     for (int32_t i = 0; i < LEN; i++) {
         fv_tensor *pos = fv_ints(c, (int32_t[]){i, i}, FV_SHAPE(BATCH));
         fv_tensor *now[3];
@@ -285,7 +299,8 @@ static void decoding_equals_the_whole(void **state)
         how.lens = fv_ints(c, (int32_t[]){i + 1, i + 1}, FV_SHAPE(BATCH));
         fv_tensor *y = fv_attention(c, now[0], fv_cache_write(c, keys, now[1], pos), fv_cache_write(c, values, now[2], pos), how);
         assert_int_equal(fv_read(c, y, step, BATCH * WIDTH), FV_OK);
-        for (int b = 0; b < BATCH; b++) assert_memory_equal(step + b * WIDTH, whole + (b * LEN + i) * WIDTH, WIDTH * sizeof *step);
+        for (int b = 0; b < BATCH; b++)
+            assert_memory_equal(step + b * WIDTH, whole + (b * LEN + i) * WIDTH, WIDTH * sizeof *step);
     }
     fv_ctx_free(c);
 }
@@ -296,7 +311,10 @@ static void decoding_equals_the_whole(void **state)
 
 static fv_tensor *full X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2}); }
 static fv_tensor *causal X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .n_kv_head = 1, .causal = true}); }
-static fv_tensor *packed X { return fv_attention_packed(c, x[0], (fv_attn){.n_head = 2, .n_kv_head = 1, .causal = true, .window = 3}); }
+static fv_tensor *packed X
+{
+    return fv_attention_packed(c, x[0], (fv_attn){.n_head = 2, .n_kv_head = 1, .causal = true, .window = 3});
+}
 static fv_tensor *biased X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .bias = x[3]}); }
 static fv_tensor *relative X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .rel = x[3], .rel_zero = 2}); }
 static fv_tensor *itself X { return fv_attention(c, x[0], x[0], x[0], (fv_attn){.n_head = 2, .scale = 0.5f}); }
@@ -305,7 +323,8 @@ static fv_tensor *dropped X { return fv_attention(c, x[0], x[1], x[2], (fv_attn)
 static fv_tensor *masked X
 {
     static const uint8_t key[2 * 7] = {1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1};
-    static const uint8_t grid[5 * 7] = {1, 0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0, 1, 1, 1};
+    static const uint8_t grid[5 * 7] = {1, 0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1,
+                                        1, 1, 1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0, 1, 1, 1};
     return fv_attention(c, x[0], x[1], x[2],
                         (fv_attn){.n_head = 2,
                                   .key_mask = fv_bytes(c, key, FV_SHAPE(2, 7)),
@@ -313,26 +332,41 @@ static fv_tensor *masked X
                                   .lens = fv_ints(c, (int32_t[]){7, 6}, FV_SHAPE(2))});
 }
 
-static fv_tensor *written X
-{
-    return fv_cache_write(c, x[0], x[1], fv_ints(c, (int32_t[]){1, 3}, FV_SHAPE(2)));
-}
+static fv_tensor *written X { return fv_cache_write(c, x[0], x[1], fv_ints(c, (int32_t[]){1, 3}, FV_SHAPE(2))); }
 
-#define QKV {FV_SHAPE(2, 5, 6)}, {FV_SHAPE(2, 7, 6)}, {FV_SHAPE(2, 7, 10)}
+#define QKV                                                                                                                      \
+    {FV_SHAPE(2, 5, 6)}, {FV_SHAPE(2, 7, 6)}, { FV_SHAPE(2, 7, 10) }
 
 static const op_case cases[] = {
     {.name = "full", .build = full, .in = {QKV}, .bad = {{0}, FV_SHAPE(2, 7, 8)}},
-    {.name = "grouped, causal", .build = causal, .in = {{FV_SHAPE(2, 5, 6)}, {FV_SHAPE(2, 7, 3)}, {FV_SHAPE(2, 7, 5)}}, .bad = {FV_SHAPE(3, 5, 6)}},
-    {.name = "packed, causal, window", .build = packed, .in = {{FV_SHAPE(3, 6, 12)}}, .flags = OP_BY_ROW, .bad = {FV_SHAPE(3, 6, 10)}},
+    {.name = "grouped, causal",
+     .build = causal,
+     .in = {{FV_SHAPE(2, 5, 6)}, {FV_SHAPE(2, 7, 3)}, {FV_SHAPE(2, 7, 5)}},
+     .bad = {FV_SHAPE(3, 5, 6)}},
+    {.name = "packed, causal, window",
+     .build = packed,
+     .in = {{FV_SHAPE(3, 6, 12)}},
+     .flags = OP_BY_ROW,
+     .bad = {FV_SHAPE(3, 6, 10)}},
     {.name = "many rows, packed", .build = packed, .in = {{FV_SHAPE(3, 70, 24)}}, .flags = OP_BY_ROW},
-    {.name = "bias of each head", .build = biased, .in = {QKV, {FV_SHAPE(2, 5, 7), .optional = true}}, .bad = {{0}, {0}, {0}, FV_SHAPE(2, 7, 5)}},
+    {.name = "bias of each head",
+     .build = biased,
+     .in = {QKV, {FV_SHAPE(2, 5, 7), .optional = true}},
+     .bad = {{0}, {0}, {0}, FV_SHAPE(2, 7, 5)}},
     {.name = "bias of all", .build = biased, .in = {QKV, {FV_SHAPE(5, 7), .optional = true}}},
     {.name = "bias of keys", .build = biased, .in = {QKV, {FV_SHAPE(2, 1, 1, 7), .optional = true}}},
-    {.name = "bias by distance", .build = relative, .in = {QKV, {FV_SHAPE(2, 6), .optional = true}}, .bad = {{0}, {0}, {0}, FV_SHAPE(3, 6)}},
+    {.name = "bias by distance",
+     .build = relative,
+     .in = {QKV, {FV_SHAPE(2, 6), .optional = true}},
+     .bad = {{0}, {0}, {0}, FV_SHAPE(3, 6)}},
     {.name = "masks", .build = masked, .in = {QKV}},
     {.name = "one tensor for all", .build = itself, .in = {{FV_SHAPE(2, 5, 6)}}},
     {.name = "dropout", .build = dropped, .in = {QKV}, .flags = OP_TRAIN},
-    {.name = "cache", .build = written, .in = {{FV_SHAPE(2, 5, 4)}, {FV_SHAPE(2, 2, 4)}}, .flags = OP_NO_GRAD, .bad = {{0}, FV_SHAPE(2, 6, 4)}},
+    {.name = "cache",
+     .build = written,
+     .in = {{FV_SHAPE(2, 5, 4)}, {FV_SHAPE(2, 2, 4)}},
+     .flags = OP_NO_GRAD,
+     .bad = {{0}, FV_SHAPE(2, 6, 4)}},
 };
 
 int main(void)

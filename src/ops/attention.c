@@ -97,7 +97,8 @@ static bool extras(fv_ctx *c, fv_attn_args *a, fv_dtype t, const fv_attn *o)
     if (o->rel) a->rel_len = o->rel->shape.d[1];
     if (o->rel && (o->rel_zero < 0 || o->rel_zero >= a->rel_len)) return bad(c, "rel, with rel_zero outside it,", o->rel, a);
     if (!(o->dropout >= 0 && o->dropout < 1) || o->window < 0 || !isfinite(o->scale)) {
-        fv_raise(c, FV_EARG, "attention: dropout %g, window %lld, scale %g", (double)o->dropout, (long long)o->window, (double)o->scale);
+        fv_raise(c, FV_EARG, "attention: dropout %g, window %lld, scale %g", (double)o->dropout, (long long)o->window,
+                 (double)o->scale);
         return false;
     }
     a->lens = o->lens ? o->lens->data : NULL;
@@ -156,12 +157,14 @@ fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_
 {
     fv_attn_view view = {0};
     fv_attn_args *a = &view.args;
-    if (!q || !k || !v || !heads(c, a, &o) || !fv_same_dtype(c, "attention", q, k) || !fv_same_dtype(c, "attention", q, v)) return NULL;
+    if (!q || !k || !v || !heads(c, a, &o) || !fv_same_dtype(c, "attention", q, k) || !fv_same_dtype(c, "attention", q, v))
+        return NULL;
     bool three = q->shape.n == 3 && k->shape.n == 3 && v->shape.n == 3;
-    if (!three || fv_dim(k, 0) != fv_dim(q, 0) || fv_dim(v, 0) != fv_dim(q, 0) || fv_dim(k, 1) != fv_dim(v, 1) || fv_cols(q) % a->H ||
-        fv_cols(k) % a->G || fv_cols(v) % a->G || fv_cols(q) / a->H != fv_cols(k) / a->G || !fv_cols(q) || !fv_cols(v))
-        return fv_raise(c, FV_ESHAPE, "attention: q %s, k %s, v %s with %lld heads and %lld key heads", fv_desc(q).s, fv_desc(k).s,
-                        fv_desc(v).s, (long long)a->H, (long long)a->G);
+    if (!three || fv_dim(k, 0) != fv_dim(q, 0) || fv_dim(v, 0) != fv_dim(q, 0) || fv_dim(k, 1) != fv_dim(v, 1) ||
+        fv_cols(q) % a->H || fv_cols(k) % a->G || fv_cols(v) % a->G || fv_cols(q) / a->H != fv_cols(k) / a->G || !fv_cols(q) ||
+        !fv_cols(v))
+        return fv_raise(c, FV_ESHAPE, "attention: q %s, k %s, v %s with %lld heads and %lld key heads", fv_desc(q).s,
+                        fv_desc(k).s, fv_desc(v).s, (long long)a->H, (long long)a->G);
     view.dtype = q->dtype;
     a->B = fv_dim(q, 0), a->Tq = fv_dim(q, 1), a->Tk = fv_dim(k, 1);
     a->Wk = fv_cols(q) / a->H, a->Wv = fv_cols(v) / a->G;
@@ -179,8 +182,8 @@ fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
     if (!qkv || !heads(c, a, &o) || !fv_same_dtype(c, "attention", qkv, qkv)) return NULL;
     int64_t parts = a->H + 2 * a->G;
     if (qkv->shape.n != 3 || fv_cols(qkv) % parts || !fv_cols(qkv))
-        return fv_raise(c, FV_ESHAPE, "attention: %s does not hold q of %lld heads, k and v of %lld", fv_desc(qkv).s, (long long)a->H,
-                        (long long)a->G);
+        return fv_raise(c, FV_ESHAPE, "attention: %s does not hold q of %lld heads, k and v of %lld", fv_desc(qkv).s,
+                        (long long)a->H, (long long)a->G);
     view.dtype = qkv->dtype;
     a->B = fv_dim(qkv, 0), a->Tq = a->Tk = fv_dim(qkv, 1);
     a->Wk = a->Wv = fv_cols(qkv) / parts;
@@ -214,12 +217,14 @@ fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int6
     const fv_kernels *k = fv_kernels_of(c, v->dtype);
     if (!k || !fv_need(c, k->attention_weights, "attention_weights", v->dtype)) return fv_ctx_err(c)->code;
     if (b < 0 || b >= a->B || head < 0 || head >= a->H || from < 0 || to < from || to > a->Tq) {
-        fv_raise(c, FV_EARG, "attention weights: sequence %lld, head %lld, rows %lld to %lld of B %lld, H %lld, Tq %lld", (long long)b,
-                 (long long)head, (long long)from, (long long)to, (long long)a->B, (long long)a->H, (long long)a->Tq);
+        fv_raise(c, FV_EARG, "attention weights: sequence %lld, head %lld, rows %lld to %lld of B %lld, H %lld, Tq %lld",
+                 (long long)b, (long long)head, (long long)from, (long long)to, (long long)a->B, (long long)a->H,
+                 (long long)a->Tq);
         return fv_ctx_err(c)->code;
     }
     if (gone(v)) {
-        fv_raise(c, FV_ESTATE, "attention weights: backward has released %s; ask before it, or fv_hold that tensor", fv_desc(gone(v)).s);
+        fv_raise(c, FV_ESTATE, "attention weights: backward has released %s; ask before it, or fv_hold that tensor",
+                 fv_desc(gone(v)).s);
         return fv_ctx_err(c)->code;
     }
     fv_mark mark = fv_mark_here(c);

@@ -47,7 +47,8 @@ static void start(job *x)
     for (int p = 0; p < x->n; p += LANES) {
         const float *rows[LANES];
         int n = (int)attn_min(x->n - p, LANES);
-        for (int l = 0; l < n; l++) rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[p + l]), a->Wk, x->room + l * t->wk);
+        for (int l = 0; l < n; l++)
+            rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[p + l]), a->Wk, x->room + l * t->wk);
         NAME(attn_pack_lanes)(x->q + p * a->Wk, LANES, rows, n, a->Wk, t->scale2);
     }
     for (int r = 0; r < MANY; r++) x->m[r] = -FLT_MAX, x->l[r] = 0;
@@ -61,7 +62,8 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
     const float *rows[KEYS];
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, j0 + j), a->Wk, x->room + j * t->wk);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)(x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+    for (int64_t j = 0; j < n; j += STEP)
+        NAME(attn_pack_lanes)(x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, j0 + j), a->Wv, x->room + j * t->wv);
     NAME(attn_pack_steps)(x->v, KEYS * STEP, rows, (int)n, a->Wv);
@@ -109,8 +111,7 @@ static void meet(job *x, int p, int64_t j0, int64_t n)
         NAME(attn_dropout)(x->room, t, row, n_rows, j0, n);
         for (int64_t i = 0; i < n * LANES; i += VW) v_store(x->s + i, v_mul(v_load(x->s + i), v_load(x->room + i)));
     }
-    for (int64_t c = 0; c < a->Wv; c += STEP)
-        NAME(attn_fade)(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, keep);
+    for (int64_t c = 0; c < a->Wv; c += STEP) NAME(attn_fade)(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, keep);
 }
 
 static void finish(job *x)
@@ -146,14 +147,21 @@ static void run(job *x)
     finish(x);
 }
 
+/* Rows of a job: the same number for all, fewer than MANY where threads would be idle. */
+static int64_t job_rows(const attn *t, int threads)
+{
+    int64_t heads = t->a->B * t->a->G, parts = attn_max((t->rows + MANY - 1) / MANY, (4 * threads + heads - 1) / heads);
+    return attn_up(attn_max((t->rows + parts - 1) / parts, attn_min(96, t->rows)), LANES);
+}
+
 static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
 {
     attn t;
     if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
     bool few = t.rows <= FEW && a->dropout <= 0;
-    int64_t parts = few ? 1 : (t.rows + MANY - 1) / MANY, jobs = a->B * a->G * parts;
-    int64_t rows = attn_up((t.rows + parts - 1) / parts, LANES);
-    int threads = NAME(attn_threads)(s, jobs, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
+    int threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
+    int64_t rows = few ? t.rows : job_rows(&t, threads), parts = (t.rows + rows - 1) / rows, jobs = a->B * a->G * parts;
+    threads = (int)attn_min(threads, jobs);
     int64_t each = attn_up(few ? NAME(attn_few_floats)(&t) : job_floats(&t), 16);
     float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
@@ -177,7 +185,7 @@ static void weights(fv_stream *s, float *w, const fv_attn_args *a, int64_t b, in
 {
     attn t;
     if (!NAME(attn_init)(&t, s, a, dtype)) return;
-    int threads = NAME(attn_threads)(s, i1 - i0, (i1 - i0) * a->Tk * a->Wk);
+    int threads = (int)attn_min(NAME(attn_threads)(s, (i1 - i0) * a->Tk * a->Wk), attn_max(1, i1 - i0));
     int64_t each = attn_up(NAME(attn_few_floats)(&t), 16);
     float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;

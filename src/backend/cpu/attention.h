@@ -41,11 +41,11 @@
 typedef struct attn {
     const fv_attn_args *a;
     fv_dtype dtype;
-    int64_t serves;  /* query heads of a key head */
-    int64_t rows;    /* serves * Tq */
-    int64_t wk, wv;  /* widths rounded up to STEP */
+    int64_t serves;      /* query heads of a key head */
+    int64_t rows;        /* serves * Tq */
+    int64_t wk, wv;      /* widths rounded up to STEP */
     float scale, scale2; /* of the scores; times log2 e, since all exponentials are powers of 2 */
-    bool dressed;    /* scores are more than dot products: mask, key_mask, bias or rel */
+    bool dressed;        /* scores are more than dot products: mask, key_mask, bias or rel */
 } attn;
 
 /* A row: which it is, and that it sees keys lo <= j < hi as far as length, causality and window go. */
@@ -57,8 +57,8 @@ typedef struct attn_row {
 
 bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtype); /* false: the stream has failed */
 attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r);
-/* Threads for so many jobs of so many multiply-adds together: small work is not worth waking them. */
-int NAME(attn_threads)(const fv_stream *s, int64_t jobs, int64_t work);
+/* Threads for so many multiply-adds: small work is not worth waking them. */
+int NAME(attn_threads)(const fv_stream *s, int64_t work);
 
 /* out[j] for keys j0 .. j0+n of a row: bias and rel times log2 e, -inf where a mask says no. */
 void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n);
@@ -90,7 +90,7 @@ void NAME(attn_fade)(float *c, const float *a, const float *b, int64_t depth, co
 
 /* ---- attention_rows.c: few rows at a time ---- */
 
-int64_t NAME(attn_few_floats)(const attn *t); /* of work */
+int64_t NAME(attn_few_floats)(const attn *t);                          /* of work */
 void NAME(attn_few)(const attn *t, int64_t b, int64_t g, float *work); /* forward of all rows of key head g */
 void NAME(attn_weights)(float *w, const attn *t, int64_t b, int64_t h, int64_t i, float *work);
 
@@ -102,10 +102,23 @@ static inline int64_t attn_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t attn_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t attn_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-static inline int64_t attn_at_q(const fv_attn_args *a, const attn_row *r) { return r->b * a->q_batch + r->i * a->q_row + r->h * a->Wk; }
-static inline int64_t attn_at_k(const fv_attn_args *a, int64_t b, int64_t g, int64_t j) { return b * a->k_batch + j * a->k_row + g * a->Wk; }
-static inline int64_t attn_at_v(const fv_attn_args *a, int64_t b, int64_t g, int64_t j) { return b * a->v_batch + j * a->v_row + g * a->Wv; }
-static inline int64_t attn_at_y(const fv_attn_args *a, const attn_row *r) { return ((r->b * a->Tq + r->i) * a->H + r->h) * a->Wv; }
+/* Where things begin, in elements. */
+static inline int64_t attn_at_q(const fv_attn_args *a, const attn_row *r)
+{
+    return r->b * a->q_batch + r->i * a->q_row + r->h * a->Wk;
+}
+static inline int64_t attn_at_k(const fv_attn_args *a, int64_t b, int64_t g, int64_t j)
+{
+    return b * a->k_batch + j * a->k_row + g * a->Wk;
+}
+static inline int64_t attn_at_v(const fv_attn_args *a, int64_t b, int64_t g, int64_t j)
+{
+    return b * a->v_batch + j * a->v_row + g * a->Wv;
+}
+static inline int64_t attn_at_y(const fv_attn_args *a, const attn_row *r)
+{
+    return ((r->b * a->Tq + r->i) * a->H + r->h) * a->Wv;
+}
 static inline int64_t attn_at_lse(const fv_attn_args *a, const attn_row *r) { return (r->b * a->H + r->h) * a->Tq + r->i; }
 
 /* 2^t for t <= 0, relative error below 1.7e-7 (3 half-ulps); exactly 0 below -127, so for -inf.

@@ -8,7 +8,9 @@
 
 /* One column of A, ready to be broadcast: NEON multiplies by a lane of a register, elsewhere a broadcast is a load. */
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-typedef struct { vf v[STEP / VW]; } column;
+typedef struct {
+    vf v[STEP / VW];
+} column;
 INLINED column load_column(const float *a) { return (column){{v_load(a), v_load(a + VW)}}; }
 INLINED vf spread(column c, const int m) { return v_set1(c.v[m / VW][m % VW]); }
 #else
@@ -17,7 +19,9 @@ INLINED column load_column(const float *a) { return a; }
 INLINED vf spread(column c, const int m) { return v_set1(c[m]); }
 #endif
 
-typedef struct { vf s[STEP][3]; } sums; /* only ever indexed by constants, so that it lives in registers */
+typedef struct {
+    vf s[STEP][3];
+} sums; /* only ever indexed by constants, so that it lives in registers */
 
 INLINED void multiply(float *c, sums x, const float *a, const float *b, int64_t depth)
 {

@@ -35,18 +35,18 @@ typedef struct sweep {
     float *dk, *dv;       /* panels of keys (wk, LANES), (wv, LANES) */
     attn_row row[GROUP];  /* the group of rows that is passing */
     int n;
-    float *q_t, *dy_t;    /* panels of rows (Wk, LANES), (Wv, LANES) */
-    float *q, *dy;        /* strips of columns (GROUP, STEP) */
-    float *s, *ds;        /* a panel of rows: (key, row) */
-    float *p_t, *ds_t;    /* panels of keys (GROUP, LANES): (row, key) */
+    float *q_t, *dy_t; /* panels of rows (Wk, LANES), (Wv, LANES) */
+    float *q, *dy;     /* strips of columns (GROUP, STEP) */
+    float *s, *ds;     /* a panel of rows: (key, row) */
+    float *p_t, *ds_t; /* panels of keys (GROUP, LANES): (row, key) */
     float *room;
 } sweep;
 
 static int64_t sweep_floats(const attn *t, int64_t rows, bool want_q)
 {
     int64_t w = t->wk + t->wv;
-    return attn_up(rows, GROUP) * (want_q ? t->wk + 2 : 2) + BLOCK * (2 * w + t->wk) + 2 * GROUP * w + 2 * TILE * (LANES + GROUP) +
-           attn_max(2 * KEYS * LANES, BLOCK * attn_max(t->wk, t->wv));
+    return attn_up(rows, GROUP) * (want_q ? t->wk + 2 : 2) + BLOCK * (2 * w + t->wk) + 2 * GROUP * w +
+           2 * TILE * (LANES + GROUP) + attn_max(2 * KEYS * LANES, BLOCK * attn_max(t->wk, t->wv));
 }
 
 static void sweep_place(sweep *x, const backward *w, float *work)
@@ -118,11 +118,13 @@ static void keys_start(sweep *x, int64_t k0, int64_t n)
     const float *rows[BLOCK];
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, k0 + j), a->Wk, x->room + j * t->wk);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)(x->k_t + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+    for (int64_t j = 0; j < n; j += STEP)
+        NAME(attn_pack_lanes)(x->k_t + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
     if (x->want_q) NAME(attn_pack_steps)(x->k, BLOCK * STEP, rows, (int)n, a->Wk);
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, k0 + j), a->Wv, x->room + j * t->wv);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)(x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
+    for (int64_t j = 0; j < n; j += STEP)
+        NAME(attn_pack_lanes)(x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
     if (x->want_k) memset(x->dk, 0, (size_t)(BLOCK * (t->wk + t->wv)) * sizeof *x->dk); /* and dv behind it */
 }
 
@@ -151,34 +153,54 @@ static void group_start(sweep *x, int64_t r)
     x->n = (int)attn_min(GROUP, x->r1 - x->r0 - r);
     for (int l = 0; l < x->n; l++) x->row[l] = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
 
-    for (int l = 0; l < x->n; l++) rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[l]), a->Wk, x->room + l * t->wk);
+    for (int l = 0; l < x->n; l++)
+        rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[l]), a->Wk, x->room + l * t->wk);
     for (int p = 0; p < x->n; p += LANES)
         NAME(attn_pack_lanes)(x->q_t + p * a->Wk, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wk, t->scale2);
     if (x->want_k) NAME(attn_pack_steps)(x->q, GROUP * STEP, rows, x->n, a->Wk);
 
-    for (int l = 0; l < x->n; l++) rows[l] = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &x->row[l]), a->Wv, x->room + l * t->wv);
+    for (int l = 0; l < x->n; l++)
+        rows[l] = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &x->row[l]), a->Wv, x->room + l * t->wv);
     for (int p = 0; p < x->n; p += LANES)
         NAME(attn_pack_lanes)(x->dy_t + p * a->Wv, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wv, 1);
     if (x->want_k) NAME(attn_pack_steps)(x->dy, GROUP * STEP, rows, x->n, a->Wv);
 }
 
-/* s and dp, as they come from their products, to keep p and ds; r: the panel's first row in the range. */
-static void slope(sweep *x, int64_t r, int p, int64_t j0, int64_t n)
+/* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4. */
+static void slope(float *s, float *ds, int64_t n, vf lse, vf dyy)
+{
+    for (int64_t j = 0; j < n; j += 4)
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            int64_t i = (j + k) * LANES;
+            vf w = attn_exp2(v_fnma(lse, v_set1(LOG2E), v_load(s + i)));
+            v_store(s + i, w);
+            v_store(ds + i, v_mul(w, v_sub(v_load(ds + i), dyy)));
+        }
+}
+
+static void multiply(float *x, const float *by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VW) v_store(x + i, v_mul(v_load(x + i), v_load(by + i)));
+}
+
+/* Panel p of the group meets n keys, j0 the first, which is at `at` in the block: keep p and ds. */
+static void slopes(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n)
 {
     const attn *t = &x->w->t;
+    const fv_attn_args *a = t->a;
     int n_rows = (int)attn_min(x->n - p, LANES);
-    bool drop = t->a->dropout > 0;
-    NAME(attn_dress)(x->s, t, x->row + p, n_rows, j0, n, x->room);
-    if (drop) NAME(attn_dropout)(x->room, t, x->row + p, n_rows, j0, n);
-    for (int v = 0; v < LANES; v += VW) {
-        vf lse = v_load(x->lse + r + v), dyy = v_load(x->dyy + r + v);
-        for (int64_t i = v; i < n * LANES; i += LANES) {
-            vf w = attn_exp2(v_fnma(lse, v_set1(LOG2E), v_load(x->s + i))), dp = v_load(x->ds + i);
-            vf f = drop ? v_load(x->room + i) : v_set1(1);
-            v_store(x->s + i, drop ? v_mul(w, f) : w);
-            v_store(x->ds + i, v_mul(w, v_sub(drop ? v_mul(dp, f) : dp, dyy)));
-        }
+    float *s = x->s, *ds = x->ds;
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_set)(s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_set)(ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv);
+    NAME(attn_dress)(s, t, x->row + p, n_rows, j0, n, x->room);
+    if (a->dropout > 0) {
+        NAME(attn_dropout)(x->room, t, x->row + p, n_rows, j0, n);
+        multiply(ds, x->room, n * LANES);
     }
+    for (int v = 0; v < LANES; v += VW)
+        slope(s + v, ds + v, attn_up(n, 4), v_load(x->lse + r + p + v), v_load(x->dyy + r + p + v));
+    if (a->dropout > 0) multiply(s, x->room, n * LANES);
 }
 
 /* Panel p of the group against n keys of the block from `at` on; turned results reach up to `wide` keys. */
@@ -186,11 +208,7 @@ static void panel(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n,
 {
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
-    for (int64_t j = 0; j < n; j += STEP) {
-        NAME(attn_set)(x->s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk);
-        NAME(attn_set)(x->ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv);
-    }
-    if (n > 0) slope(x, r + p, p, j0, n);
+    if (n > 0) slopes(x, r, p, j0, at, n);
     memset(x->s + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->s);
     memset(x->ds + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->ds);
     if (x->want_q)
@@ -327,8 +345,10 @@ static void bias_rows(const backward *w, int threads, bool deliver)
 #pragma omp parallel for num_threads(threads)
     for (int64_t r = 0; r < B * H * T; r++) {
         int64_t at = r / T / H * a->bias_s[0] + r / T % H * a->bias_s[1] + r % T * a->bias_s[2];
-        if (deliver) NAME(attn_store)(w->g->dbias, at, w->dbias + at, a->Tk, 1);
-        else memset(w->dbias + at, 0, (size_t)a->Tk * sizeof *w->dbias);
+        if (deliver)
+            NAME(attn_store)(w->g->dbias, at, w->dbias + at, a->Tk, 1);
+        else
+            memset(w->dbias + at, 0, (size_t)a->Tk * sizeof *w->dbias);
     }
 }
 
@@ -341,42 +361,68 @@ static void rel_deliver(const backward *w)
     NAME(attn_store)(w->g->drel, 0, w->drel, n, 1);
 }
 
+/* ---- the whole ---- */
+
+typedef struct plan {
+    bool want_q, want_k;
+    bool split; /* dk and dv by blocks of keys, then dq by rows: 7 products instead of 5, but no thread is idle */
+    units all;
+    int64_t n_units, parts; /* parts: jobs of one key head for dq alone */
+    int64_t each;           /* floats of work for a thread */
+    int threads;
+} plan;
+
+static plan plan_of(const backward *w, const fv_stream *s)
+{
+    const fv_attn_args *a = w->t.a;
+    const fv_attn_grads *g = w->g;
+    plan p = {.want_q = g->dq.data, .want_k = g->dk.data || g->dv.data || g->dbias.data || g->drel.data, .all = units_of(w)};
+    p.n_units = p.all.b * p.all.g;
+    p.parts = (w->t.rows + MANY - 1) / MANY;
+    p.threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
+    int64_t rounds = (p.n_units + p.threads - 1) / p.threads;
+    p.split = p.want_k && (p.want_q ? 7 : 5) * p.n_units < 5 * p.threads * rounds;
+    if (g->drel.data) p.split = false; /* its sums run along diagonals, through all blocks */
+
+    int64_t rows = w->t.rows, jobs = p.split || !p.want_k ? a->B * a->G * p.parts : 1;
+    if (p.want_k) jobs = attn_max(jobs, p.split ? p.n_units * ((a->Tk + BLOCK - 1) / BLOCK) : p.n_units);
+    p.threads = (int)attn_max(1, attn_min(p.threads, jobs));
+    p.each = sweep_floats(&w->t, rows, p.want_q && !p.split);
+    p.each = attn_up(attn_max(p.each, sweep_floats(&w->t, attn_min(rows, MANY), true)), 16);
+    return p;
+}
+
+static void run(const backward *w, const plan *p, float *work)
+{
+    const fv_attn_args *a = w->t.a;
+    if (p->want_k) {
+        int64_t span = p->split ? BLOCK : attn_max(1, a->Tk), cut = (attn_max(1, a->Tk) + span - 1) / span;
+#pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1)
+        for (int64_t i = 0; i < p->n_units * cut; i++)
+            unit(w, p->all, i / cut, i % cut * span, attn_min(a->Tk, (i % cut + 1) * span), p->want_q && !p->split,
+                 work + p->each * omp_get_thread_num());
+    }
+    if (p->want_q && (p->split || !p->want_k)) {
+#pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1)
+        for (int64_t i = 0; i < a->B * a->G * p->parts; i++)
+            rows_only(w, i / p->parts / a->G, i / p->parts % a->G, i % p->parts * MANY, work + p->each * omp_get_thread_num());
+    }
+}
+
 void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype dtype)
 {
-    backward w = {.g = g};
+    backward w = {.g = g, .dbias = g->dbias.data};
     if (!NAME(attn_init)(&w.t, s, a, dtype) || a->B == 0) return;
-    bool own_bias = g->dbias.data && g->dbias.dtype != FV_F32; /* sums of 16-bit numbers are kept in f32 meanwhile */
-    if (g->dbias.data) w.dbias = g->dbias.data;
-    bool want_q = g->dq.data, want_k = g->dk.data || g->dv.data || g->dbias.data || g->drel.data;
-
-    units all = units_of(&w);
-    int64_t n_units = all.b * all.g, blocks = (a->Tk + BLOCK - 1) / BLOCK, parts = (w.t.rows + MANY - 1) / MANY;
-    int64_t cost = a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv);
-    int threads = NAME(attn_threads)(s, INT64_MAX, cost), whole = (int)attn_min(threads, n_units);
-    /* One after the other costs 7 products instead of 5, but leaves no thread idle.  rel is summed along diagonals. */
-    bool split = want_k && want_q && !g->drel.data && 7 * n_units < 5 * threads * ((n_units + whole - 1) / whole);
-
-    int64_t bias_n = own_bias ? (a->B - 1) * a->bias_s[0] + (a->H - 1) * a->bias_s[1] + (a->Tq - 1) * a->bias_s[2] + a->Tk : 0;
-    int64_t rel_n = g->drel.data ? a->B * a->H * a->rel_len : 0;
-    int64_t each = attn_up(attn_max(sweep_floats(&w.t, w.t.rows, want_q && !split), sweep_floats(&w.t, MANY, true)), 16);
-    float *work = fv_stream_work(s, (size_t)(each * threads + bias_n + rel_n) * sizeof *work);
+    plan p = plan_of(&w, s);
+    bool wide = g->dbias.data && g->dbias.dtype != FV_F32; /* sums of 16-bit numbers are kept in f32 meanwhile */
+    int64_t n_bias = wide ? (a->B - 1) * a->bias_s[0] + (a->H - 1) * a->bias_s[1] + (a->Tq - 1) * a->bias_s[2] + a->Tk : 0;
+    int64_t n_rel = g->drel.data ? a->B * a->H * a->rel_len : 0, n = p.each * p.threads;
+    float *work = fv_stream_work(s, (size_t)(n + n_bias + n_rel) * sizeof *work);
     if (!work) return;
-    if (own_bias) w.dbias = work + each * threads;
-    if (g->drel.data) w.drel = memset(work + each * threads + bias_n, 0, (size_t)rel_n * sizeof *work);
-    if (g->dbias.data && (own_bias || !g->dbias.add)) bias_rows(&w, threads, false);
-
-    if (want_k) {
-        int64_t cut = split ? blocks : 1, span = split ? BLOCK : a->Tk;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-        for (int64_t i = 0; i < n_units * cut; i++)
-            unit(&w, all, i / cut, i % cut * span, attn_min(a->Tk, (i % cut + 1) * span), want_q && !split,
-                 work + each * omp_get_thread_num());
-    }
-    if (want_q && (split || !want_k)) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-        for (int64_t i = 0; i < a->B * a->G * parts; i++)
-            rows_only(&w, i / parts / a->G, i / parts % a->G, i % parts * MANY, work + each * omp_get_thread_num());
-    }
-    if (own_bias) bias_rows(&w, threads, true);
-    if (g->drel.data) rel_deliver(&w);
+    if (wide) w.dbias = work + n;
+    if (n_rel) w.drel = memset(work + n + n_bias, 0, (size_t)n_rel * sizeof *work);
+    if (w.dbias && (wide || !g->dbias.add)) bias_rows(&w, p.threads, false);
+    run(&w, &p, work);
+    if (wide) bias_rows(&w, p.threads, true);
+    if (n_rel) rel_deliver(&w);
 }

@@ -99,7 +99,8 @@ static void gather(float *o, float fade, const float *p, const float *v, int64_t
 }
 
 /* Keys or values [j0, j0+n) of a head as rows of f32: where they are, or widened into room.  *ld: from row to row. */
-static const float *tile(const attn *t, const void *x, int64_t at, int64_t row, int64_t n, int64_t width, float *room, int64_t *ld)
+static const float *tile(const attn *t, const void *x, int64_t at, int64_t row, int64_t n, int64_t width, float *room,
+                         int64_t *ld)
 {
     *ld = t->dtype == FV_F32 ? row : width;
     if (t->dtype == FV_F32) return (const float *)x + at;

@@ -7,12 +7,19 @@ bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtyp
 {
     for (int64_t b = 0; a->lens && b < a->B; b++)
         if (a->lens[b] < 0 || a->lens[b] > a->Tk) {
-            fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b, a->lens[b], (long long)a->Tk);
+            fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b, a->lens[b],
+                           (long long)a->Tk);
             return false;
         }
     float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk);
-    *t = (attn){.a = a, .dtype = dtype, .serves = a->H / a->G, .rows = a->H / a->G * a->Tq, .wk = attn_up(a->Wk, STEP),
-                .wv = attn_up(a->Wv, STEP), .scale = scale, .scale2 = scale * LOG2E,
+    *t = (attn){.a = a,
+                .dtype = dtype,
+                .serves = a->H / a->G,
+                .rows = a->H / a->G * a->Tq,
+                .wk = attn_up(a->Wk, STEP),
+                .wv = attn_up(a->Wv, STEP),
+                .scale = scale,
+                .scale2 = scale * LOG2E,
                 .dressed = a->mask || a->key_mask || a->bias || a->rel};
     return true;
 }
@@ -29,11 +36,7 @@ attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r)
     return x;
 }
 
-int NAME(attn_threads)(const fv_stream *s, int64_t jobs, int64_t work)
-{
-    if (work < 1 << 18) return 1;
-    return (int)attn_max(1, attn_min(s->threads, jobs));
-}
+int NAME(attn_threads)(const fv_stream *s, int64_t work) { return work < 1 << 18 ? 1 : s->threads; }
 
 /* ---- rows in and out ---- */
 
@@ -42,8 +45,10 @@ const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t 
     if (dtype == FV_F32) return (const float *)x + at;
     const uint16_t *h = (const uint16_t *)x + at;
     int64_t i = 0;
-    if (dtype == FV_BF16) for (; i + VW <= n; i += VW) v_store(room + i, v_load_bf16(h + i));
-    else for (; i + VW <= n; i += VW) v_store(room + i, v_load_f16(h + i));
+    if (dtype == FV_BF16)
+        for (; i + VW <= n; i += VW) v_store(room + i, v_load_bf16(h + i));
+    else
+        for (; i + VW <= n; i += VW) v_store(room + i, v_load_f16(h + i));
     if (i < n) {
         uint16_t tail[VW] = {0};
         memcpy(tail, h + i, (size_t)(n - i) * sizeof *h);
@@ -68,12 +73,16 @@ void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float 
         vf v = left < VW ? v_load_n(row + i, left, 0) : v_load(row + i);
         v = v_fma(v, v_set1(by), x.add ? sink_load(x, at + i, left) : v_zero());
         if (x.dtype == FV_F32) {
-            if (left < VW) v_store_n((float *)x.data + at + i, v, left);
-            else v_store((float *)x.data + at + i, v);
+            if (left < VW)
+                v_store_n((float *)x.data + at + i, v, left);
+            else
+                v_store((float *)x.data + at + i, v);
         } else {
             uint16_t h[VW];
-            if (x.dtype == FV_BF16) v_store_bf16(h, v);
-            else v_store_f16(h, v);
+            if (x.dtype == FV_BF16)
+                v_store_bf16(h, v);
+            else
+                v_store_f16(h, v);
             memcpy((uint16_t *)x.data + at + i, h, (size_t)attn_min(left, VW) * sizeof *h);
         }
     }
@@ -112,8 +121,8 @@ void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int 
         const float *const *p = rows + l;
         int64_t c = 0;
         for (; c + 4 <= w; c += 4)
-            turn_to(out + c * lanes + l, lanes, attn_load4(p[0] + c) * factor, attn_load4(p[1] + c) * factor, attn_load4(p[2] + c) * factor,
-                  attn_load4(p[3] + c) * factor);
+            turn_to(out + c * lanes + l, lanes, attn_load4(p[0] + c) * factor, attn_load4(p[1] + c) * factor,
+                    attn_load4(p[2] + c) * factor, attn_load4(p[3] + c) * factor);
         for (; c < w; c++)
             for (int x = 0; x < 4; x++) out[c * lanes + l + x] = p[x][c] * by;
     }
@@ -138,8 +147,8 @@ void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0,
     for (int64_t j = 0; j < n; j++) out[j] = 0;
     if (a->bias) {
         float room[KEYS];
-        const float *bias =
-            NAME(attn_load)(a->bias, t->dtype, r->b * a->bias_s[0] + r->h * a->bias_s[1] + r->i * a->bias_s[2] + j0, n, room);
+        const float *bias = NAME(attn_load)(a->bias, t->dtype,
+                                            r->b * a->bias_s[0] + r->h * a->bias_s[1] + r->i * a->bias_s[2] + j0, n, room);
         for (int64_t j = 0; j < n; j++) /* a finite bias must not become a mask by overflow */
             out[j] = bias[j] < -FLT_MAX ? -INFINITY : fmaxf(bias[j] * LOG2E, -FLT_MAX);
     }

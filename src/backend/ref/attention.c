@@ -6,7 +6,9 @@
 #include "ref.h"
 
 typedef const fv_attn_args args;
-typedef struct { int64_t b, h, i, j; } pair; /* row i of head h asks key j, in sequence b */
+typedef struct {
+    int64_t b, h, i, j;
+} pair; /* row i of head h asks key j, in sequence b */
 
 static int64_t length(args *a, int64_t b) { return a->lens ? a->lens[b] : a->Tk; }
 static int64_t position(args *a, pair p) { return p.i + length(a, p.b) - a->Tq; }
@@ -69,7 +71,8 @@ static bool lens_ok(fv_stream *s, args *a)
 {
     for (int64_t b = 0; a->lens && b < a->B; b++) {
         if (a->lens[b] >= 0 && a->lens[b] <= a->Tk) continue;
-        fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b, a->lens[b], (long long)a->Tk);
+        fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b, a->lens[b],
+                       (long long)a->Tk);
         return false;
     }
     return true;
@@ -122,7 +125,9 @@ static void attention_weights(fv_stream *s, fv_stat *w, args *a, int64_t b, int6
 
 /* ---- backward ---- */
 
-typedef struct { acc w, ds; } slope; /* weight after dropout, and d loss / d score */
+typedef struct {
+    acc w, ds;
+} slope; /* weight after dropout, and d loss / d score */
 
 static slope slope_at(args *a, const fv_attn_grads *g, const acc *dyy, pair p)
 {
@@ -217,11 +222,13 @@ static void attention_bwd(fv_stream *s, args *a, const fv_attn_grads *g)
 
 /* ---- cache ---- */
 
-static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B, int64_t T, int64_t cap, int64_t D)
+static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B, int64_t T, int64_t cap,
+                        int64_t D)
 {
     for (int64_t b = 0; b < B; b++) {
         if (pos[b] < 0 || pos[b] + T > cap) {
-            fv_stream_fail(s, FV_EARG, "cache_write: %lld rows at %d do not fit a cache of %lld", (long long)T, pos[b], (long long)cap);
+            fv_stream_fail(s, FV_EARG, "cache_write: %lld rows at %d do not fit a cache of %lld", (long long)T, pos[b],
+                           (long long)cap);
             return;
         }
         memcpy((real *)cache + (b * cap + pos[b]) * D, (const real *)x + b * T * D, (size_t)(T * D) * sizeof(real));
