@@ -17,6 +17,8 @@
 
 #if defined(CPU_NEON_BF16)
 
+#include "gemm_smmla.h"
+
 /* smmla: 2 rows by 2 columns over 8 values of k.  Scales of A are held twice, as the blocks of C want them. */
 #define MR 8
 #define NR 8
@@ -125,6 +127,11 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 INLINE void run(vf *s, const char *a, const char *b, size_t b_next, int64_t blocks, const size_t b_unit, const int rows,
                 const int panels, const bool q4)
 {
+    static const float none[MR * 2] = {0};
+    if (rows > 6 && !q4 && blocks) {
+        smmla_tile(s, a, b, blocks, none);
+        return;
+    }
     for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit)
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) block(s + p * (NR / 2), a, b + (size_t)p * b_next, rows, panels, q4);
