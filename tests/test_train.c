@@ -1,0 +1,286 @@
+/* test_train.c - training: a tiny corpus is learnt by heart, parts add up to the whole batch, and a run that was stopped
+ * and resumed, with other threads, has the same bits as one that was not. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+#include "fovea/gen.h"
+#include "fovea/grammar.h"
+#include "fovea/train.h"
+
+enum { N = 60 };
+
+static fv_grammar_pair pair[N];
+static const char *en[N], *fr[N];
+static fv_tok *tok;
+static fv_pairs *pairs;
+static int32_t pad, eos;
+
+static void check(fv_status st, const fv_err *e)
+{
+    if (st) print_error("%s\n", e->text);
+    assert_int_equal(st, FV_OK);
+}
+
+static bool next_text(void *self, const char **text, size_t *len)
+{
+    int *i = self;
+    if (*i == 2 * N) return false;
+    *text = *i % 2 ? fr[*i / 2] : en[*i / 2];
+    *len = strlen(*text);
+    ++*i;
+    return true;
+}
+
+static int make_corpus(void **state)
+{
+    (void)state;
+    static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
+    fv_err e;
+    int at = 0;
+    for (int i = 0; i < N; i++) {
+        fv_grammar_sentence(&pair[i], 5, (uint64_t)i);
+        en[i] = pair[i].en, fr[i] = pair[i].fr;
+    }
+    fv_tok_train_opts o = {.kind = FV_TOK_BPE, .vocab = 400, .min_count = 1, .specials = specials};
+    check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
+    pad = fv_tok_id(tok, "<pad>");
+    eos = fv_tok_id(tok, "</s>");
+    check(fv_pairs_make(&pairs, NULL, tok, en, fr, N, (fv_pairs_opt){.eos = eos}, NULL, &e), &e);
+    return 0;
+}
+
+static int free_corpus(void **state)
+{
+    (void)state;
+    fv_pairs_close(pairs);
+    fv_tok_close(tok);
+    return 0;
+}
+
+static fv_model *new_model(fv_device *d, double dropout)
+{
+    char config[700];
+    fv_model *m;
+    fv_err e;
+    snprintf(config, sizeof config,
+             "{\"model_type\": \"marian\", \"vocab_size\": %d, \"d_model\": 48, \"encoder_layers\": 1, \"decoder_layers\": 1, "
+             "\"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 96, \"decoder_ffn_dim\": 96, "
+             "\"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": true, \"dropout\": %g, "
+             "\"attention_dropout\": %g, \"init_std\": 0.0, \"pad_token_id\": %d, \"eos_token_id\": %d, \"decoder_start_token_id\": %d}",
+             fv_tok_size(tok), dropout, dropout, pad, eos, pad);
+    check(fv_model_new(&m, d, config, (fv_model_opt){.train = true}, 3, &e), &e);
+    return m;
+}
+
+static fv_train_job job_of(fv_device *d, fv_model *m, int64_t updates)
+{
+    fv_train_job j = {.model = m, .device = d, .train = pairs, .tok = tok, .pad = pad, .start = pad};
+    fv_fields_default(&j.opt, fv_train_fields);
+    j.opt.updates = updates;
+    j.opt.batch_tokens = 300;
+    j.opt.lr = 5e-3f;
+    j.opt.warmup = 20;
+    j.opt.schedule = FV_CONSTANT;
+    j.opt.smooth = 0;
+    return j;
+}
+
+static fv_device *device(int threads)
+{
+    fv_device *d;
+    fv_err e;
+    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = threads}, &e), &e);
+    return d;
+}
+
+static void a_tiny_corpus_is_learnt_by_heart(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_train_state s;
+    fv_device *d = device(2);
+    fv_model *m = new_model(d, 0);
+    fv_train_job j = job_of(d, m, 400);
+    check(fv_train(&j, &s, &e), &e);
+    assert_true(s.loss < 0.05);
+
+    fv_gen_opt o;
+    fv_fields_default(&o, fv_gen_fields);
+    o.num_beams = 2;
+    o.max_length = 60;
+    o.start = o.pad = pad;
+    o.eos = eos;
+    o.forced_eos = -1;
+    o.banned = NULL;
+    o.n_banned = 0;
+    int right = 0;
+    for (int i = 0; i < N; i++) {
+        int64_t len, want_len;
+        const int32_t *source = fv_pairs_source(pairs, i, &len), *want = fv_pairs_target(pairs, i, &want_len);
+        fv_generated g;
+        check(fv_generate(&g, d, m, &source, &len, 1, &o, &e), &e);
+        right += g.hyp[0].n == want_len && !memcmp(g.hyp[0].ids, want, (size_t)want_len * sizeof *want);
+        fv_generated_free(&g);
+    }
+    assert_true(right >= N - 2);
+    fv_model_free(m);
+    fv_device_close(d);
+}
+
+/* Parameters after one update from all pairs at once and from parts, as far apart as rounding makes them. */
+static void parts_of_a_batch_add_up(void **state)
+{
+    (void)state;
+    float *w[2];
+    int64_t n = 0;
+    for (int parts = 0; parts < 2; parts++) {
+        fv_err e;
+        fv_train_state s;
+        fv_device *d = device(1);
+        fv_model *m = new_model(d, 0);
+        fv_train_job j = job_of(d, m, 1);
+        j.opt.batch_tokens = parts ? 300 : 100000;
+        j.opt.accumulate = parts ? 1000 : 1;
+        j.opt.warmup = 0;
+        j.opt.clip = 0;
+        j.opt.eps = 1e-4f; /* a first step of Adam is the sign of the gradient: a large eps keeps rounding small */
+        check(fv_train(&j, &s, &e), &e);
+        const float *p = fv_params_data(fv_model_params(m), &n);
+        w[parts] = malloc((size_t)n * sizeof **w);
+        memcpy(w[parts], p, (size_t)n * sizeof **w);
+        fv_model_free(m);
+        fv_device_close(d);
+    }
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double off = fabs((double)w[0][i] - (double)w[1][i]);
+        if (off > most) most = off;
+    }
+    assert_true(most < 1e-5);
+    free(w[0]);
+    free(w[1]);
+}
+
+/* ---- resuming ---- */
+
+static volatile int stop;
+
+static void stop_at(void *user, const fv_train_state *s, const char *event)
+{
+    if (!strcmp(event, "step") && s->step == *(const int64_t *)user) stop = 1;
+}
+
+static float *trained(const char *dir, int threads, int64_t stop_after, bool resume, int64_t *n)
+{
+    fv_err e;
+    fv_train_state s;
+    fv_device *d = device(threads);
+    fv_model *m = new_model(d, 0.2);
+    fv_train_job j = job_of(d, m, 40);
+    j.dir = dir;
+    j.resume = resume;
+    j.opt.save_every = 15;
+    j.valid = pairs;
+    j.opt.eval_every = 10;
+    stop = 0;
+    j.stop = &stop;
+    j.progress = stop_at;
+    j.user = &stop_after;
+    check(fv_train(&j, &s, &e), &e);
+    assert_int_equal(s.step, stop_after ? stop_after : 40);
+    const float *p = fv_params_data(fv_model_params(m), n);
+    float *w = malloc((size_t)*n * sizeof *w);
+    memcpy(w, p, (size_t)*n * sizeof *w);
+    fv_model_free(m);
+    fv_device_close(d);
+    return w;
+}
+
+static void remove_tree(const char *dir)
+{
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void a_resumed_run_has_the_same_bits(void **state)
+{
+    (void)state;
+    char one[] = "/tmp/fovea-train-XXXXXX", two[] = "/tmp/fovea-train-XXXXXX";
+    assert_non_null(mkdtemp(one));
+    assert_non_null(mkdtemp(two));
+    int64_t n, m;
+    float *whole = trained(one, 1, 0, false, &n);
+    free(trained(two, 2, 17, false, &m));
+    free(trained(two, 1, 23, true, &m));
+    float *pieces = trained(two, 3, 0, true, &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(whole, pieces, (size_t)n * sizeof *whole);
+    free(whole);
+    free(pieces);
+    remove_tree(one);
+    remove_tree(two);
+}
+
+static void a_loss_that_is_not_finite_stops_the_run(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_train_state s;
+    fv_device *d = device(1);
+    fv_model *m = new_model(d, 0);
+    fv_tensor *t = fv_params_find(fv_model_params(m), "model.shared.weight");
+    int64_t n = fv_len(t);
+    float *w = malloc((size_t)n * sizeof *w);
+    check(fv_params_get(fv_model_params(m), t, w, n, &e), &e);
+    for (int64_t i = 0; i < n; i++) w[i] = NAN;
+    check(fv_params_set(fv_model_params(m), t, w, n, &e), &e);
+    fv_train_job j = job_of(d, m, 5);
+    assert_int_equal(fv_train(&j, &s, &e), FV_ENUMERIC);
+    assert_non_null(strstr(e.text, "update 1"));
+    assert_int_equal(s.step, 0);
+    free(w);
+    fv_model_free(m);
+    fv_device_close(d);
+}
+
+static void schedules_rise_and_fall(void **state)
+{
+    (void)state;
+    fv_train_opt o;
+    fv_fields_default(&o, fv_train_fields);
+    o.updates = 1000;
+    o.warmup = 100;
+    o.lr = 1;
+    for (int k = FV_INVERSE_SQRT; k <= FV_CONSTANT; k++) {
+        o.schedule = k;
+        assert_true(fabs(fv_learning_rate(&o, 50) - 0.5) < 1e-12);
+        assert_true(fabs(fv_learning_rate(&o, 100) - 1) < 1e-12);
+    }
+    o.schedule = FV_INVERSE_SQRT;
+    assert_true(fabs(fv_learning_rate(&o, 400) - 0.5) < 1e-12);
+    o.schedule = FV_COSINE;
+    assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 && fabs(fv_learning_rate(&o, 1000)) < 1e-12);
+    o.schedule = FV_LINEAR;
+    assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 && fabs(fv_learning_rate(&o, 1000)) < 1e-12);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart),   cmocka_unit_test(parts_of_a_batch_add_up),
+        cmocka_unit_test(a_resumed_run_has_the_same_bits),    cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
+        cmocka_unit_test(schedules_rise_and_fall),
+    };
+    return cmocka_run_group_tests(tests, make_corpus, free_corpus);
+}
