@@ -5,25 +5,25 @@
 
 /* ---- paths ---- */
 
-bool fv__join(char out[FV__MAX_PATH], const char *dir, const char *name)
+bool fv__tok_join(char out[FV__MAX_PATH], const char *dir, const char *name)
 {
     return (size_t)snprintf(out, FV__MAX_PATH, "%s/%s", dir, name) < FV__MAX_PATH;
 }
 
-bool fv__has_file(const fv_env *env, const char *dir, const char *name)
+bool fv__tok_has_file(const fv_env *env, const char *dir, const char *name)
 {
     char path[FV__MAX_PATH];
-    return fv__join(path, dir, name) && fv__packed_exists(env, path);
+    return fv__tok_join(path, dir, name) && fv__packed_exists(env, path);
 }
 
-bool fv__ends_with(const char *s, const char *end)
+bool fv__tok_ends_with(const char *s, const char *end)
 {
     size_t n = strlen(s), k = strlen(end);
     return n >= k && !strcmp(s + n - k, end);
 }
 
 /* The directory of a path, "." if it names none. */
-void fv__directory(char out[FV__MAX_PATH], const char *path)
+void fv__tok_directory(char out[FV__MAX_PATH], const char *path)
 {
     const char *slash = strrchr(path, '/');
     snprintf(out, FV__MAX_PATH, "%.*s", slash ? (int)(slash > path ? slash - path : 1) : 1, slash ? path : ".");
@@ -49,7 +49,7 @@ static fv_status read_config(fv__config *c, fv_tok *t, fv__jobj *o, fv_err *e)
     bool basic = true;
     fv_status st;
     if ((st = fv__json_str(&c->class, &t->pool, o, "tokenizer_class", false, e)) != FV_OK) return st;
-    if (c->class.n > 4 && fv__ends_with(c->class.s, "Fast")) c->class.n -= 4;
+    if (c->class.n > 4 && fv__tok_ends_with(c->class.s, "Fast")) c->class.n -= 4;
     c->has_lower = fv__json_get(&v, o, "do_lower_case") && !fv__json_null(v);
     c->has_accents = fv__json_get(&v, o, "strip_accents") && !fv__json_null(v);
     if ((st = fv__json_bool(&c->lower, o, "do_lower_case", false, e)) != FV_OK ||
@@ -85,8 +85,8 @@ fv_status fv__load_config(fv__config *c, fv_tok *t, const char *dir, fv_err *e)
                       .sep = {"[SEP]", 5},
                       .pad = {"[PAD]", 5},
                       .mask = {"[MASK]", 6}};
-    if (!fv__has_file(t->env, dir, "tokenizer_config.json")) return FV_OK;
-    fv__join(path, dir, "tokenizer_config.json");
+    if (!fv__tok_has_file(t->env, dir, "tokenizer_config.json")) return FV_OK;
+    fv__tok_join(path, dir, "tokenizer_config.json");
     fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
     fv__json j = {f.data, f.size, path};

@@ -79,7 +79,7 @@ fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e)
     char dir[FV__MAX_PATH];
     fv__config c;
     fv_file f;
-    fv__directory(dir, path);
+    fv__tok_directory(dir, path);
     fv_status st = fv__load_config(&c, t, dir, e);
     if (st == FV_OK) st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
@@ -217,7 +217,7 @@ fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e)
     char vocab[FV__MAX_PATH], merges[FV__MAX_PATH];
     fv__config c;
     fv_file f;
-    if (!fv__join(vocab, dir, "vocab.json") || !fv__join(merges, dir, "merges.txt"))
+    if (!fv__tok_join(vocab, dir, "vocab.json") || !fv__tok_join(merges, dir, "merges.txt"))
         return fv_fail(e, FV_EARG, "%.200s: the path is too long", dir);
     fv_status st = fv__load_config(&c, t, dir, e);
     fv__model *m = &t->model;

@@ -18,9 +18,9 @@ static fv_status load_file(fv_tok *t, const char *path, fv_err *e)
 {
     char dir[FV__MAX_PATH];
     fv_file f;
-    fv__directory(dir, path);
-    if (fv__ends_with(path, "merges.txt") || fv__ends_with(path, "vocab.json")) return fv__load_bpe_files(t, dir, e);
-    if (fv__ends_with(path, ".txt") || fv__ends_with(path, ".txt.gz")) return fv__load_vocab_txt(t, path, e);
+    fv__tok_directory(dir, path);
+    if (fv__tok_ends_with(path, "merges.txt") || fv__tok_ends_with(path, "vocab.json")) return fv__load_bpe_files(t, dir, e);
+    if (fv__tok_ends_with(path, ".txt") || fv__tok_ends_with(path, ".txt.gz")) return fv__load_vocab_txt(t, path, e);
     fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
     st = load_bytes(t, f.data, f.size, path, e);
@@ -32,17 +32,17 @@ static fv_status load_path(fv_tok *t, const char *path, fv_err *e)
 {
     static const char *const pieces[] = {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", NULL};
     char inner[FV__MAX_PATH];
-    if (fv__has_file(t->env, path, "tokenizer.json"))
-        return fv__join(inner, path, "tokenizer.json") ? load_file(t, inner, e) : FV_EARG;
-    if (fv__has_file(t->env, path, "source.spm")) return fv__load_marian(t, path, e);
+    if (fv__tok_has_file(t->env, path, "tokenizer.json"))
+        return fv__tok_join(inner, path, "tokenizer.json") ? load_file(t, inner, e) : FV_EARG;
+    if (fv__tok_has_file(t->env, path, "source.spm")) return fv__load_marian(t, path, e);
     for (int i = 0; pieces[i]; i++) {
-        if (!fv__has_file(t->env, path, pieces[i])) continue;
-        return fv__join(inner, path, pieces[i]) ? fv__load_pieces(t, path, inner, e) : FV_EARG;
+        if (!fv__tok_has_file(t->env, path, pieces[i])) continue;
+        return fv__tok_join(inner, path, pieces[i]) ? fv__load_pieces(t, path, inner, e) : FV_EARG;
     }
-    if (fv__has_file(t->env, path, "merges.txt")) return fv__load_bpe_files(t, path, e);
-    if (fv__has_file(t->env, path, "vocab.txt"))
-        return fv__join(inner, path, "vocab.txt") ? fv__load_vocab_txt(t, inner, e) : FV_EARG;
-    if (fv__file_exists(t->env, fv__join(inner, path, ".") ? inner : path)) /* a directory */
+    if (fv__tok_has_file(t->env, path, "merges.txt")) return fv__load_bpe_files(t, path, e);
+    if (fv__tok_has_file(t->env, path, "vocab.txt"))
+        return fv__tok_join(inner, path, "vocab.txt") ? fv__load_vocab_txt(t, inner, e) : FV_EARG;
+    if (fv__file_exists(t->env, fv__tok_join(inner, path, ".") ? inner : path)) /* a directory */
         return fv_fail(e, FV_EIO,
                        "%s: it holds no tokenizer.json, vocab.txt, merges.txt, spiece.model, tokenizer.model or source.spm",
                        path);

@@ -7,10 +7,10 @@
 
 #define FV__MAX_PATH 4096
 
-bool fv__join(char out[FV__MAX_PATH], const char *dir, const char *name); /* false: too long */
-bool fv__has_file(const fv_env *env, const char *dir, const char *name);  /* packed or not */
-void fv__directory(char out[FV__MAX_PATH], const char *path);             /* of a path; "." if it names none */
-bool fv__ends_with(const char *s, const char *end);
+bool fv__tok_join(char out[FV__MAX_PATH], const char *dir, const char *name); /* false: too long */
+bool fv__tok_has_file(const fv_env *env, const char *dir, const char *name);  /* packed or not */
+void fv__tok_directory(char out[FV__MAX_PATH], const char *path);             /* of a path; "." if it names none */
+bool fv__tok_ends_with(const char *s, const char *end);
 
 /* What tokenizer_config.json says, or the defaults where it says nothing. */
 typedef struct fv__config {

@@ -67,7 +67,8 @@ fv_status fv__load_pieces(fv_tok *t, const char *dir, const char *file, fv_err *
 fv_status fv__load_marian(fv_tok *t, const char *dir, fv_err *e)
 {
     char source[FV__MAX_PATH], target[FV__MAX_PATH], vocab[FV__MAX_PATH];
-    if (!fv__join(source, dir, "source.spm") || !fv__join(target, dir, "target.spm") || !fv__join(vocab, dir, "vocab.json"))
+    if (!fv__tok_join(source, dir, "source.spm") || !fv__tok_join(target, dir, "target.spm") ||
+        !fv__tok_join(vocab, dir, "vocab.json"))
         return fv_fail(e, FV_EARG, "%.200s: the path is too long", dir);
     fv_status st = load_model(t, source, e);
     if (st == FV_OK && !(t->target = fv__tok_new(t->env, e))) return FV_ENOMEM;
