@@ -28,30 +28,54 @@ static const cli_example examples[] = {
 
 /* ---- multiply-adds ---- */
 
-typedef float lanes __attribute__((vector_size(64)));
-enum { LANES = 16, MOST_CHAINS = 12, ROUNDS = 1 << 20 };
+enum { ROUNDS = 1 << 18, LANES = 16 };
 
-/* n chains s = s a + a, independent of each other: enough to hide the latency, few enough for the registers. */
-static inline __attribute__((always_inline)) float chains(int n, float a)
+/* Independent chains s = s a + a on vectors of one size: enough to hide the latency, few enough for the registers.
+ * Written out for each size, because only then do the chains stay in registers. */
+typedef float quad __attribute__((vector_size(16)));
+static float chains_quad(float a)
 {
-    lanes s[MOST_CHAINS] = {{0}};
+    enum { N = 20 };
+    quad s[N] = {{0}}, f = {a, a, a, a};
     for (int64_t r = 0; r < ROUNDS; r++)
-        for (int i = 0; i < n; i++) s[i] = s[i] * a + a;
-    float sum = 0;
-    for (int i = 0; i < n; i++) sum += s[i][0];
-    return sum;
+#pragma GCC unroll 32
+        for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
+    for (int i = 1; i < N; i++) s[0] += s[i];
+    return s[0][0] * N;
 }
-
-static float chains_plain(float a) { return chains(6, a); }
+static const double quad_flops = 2.0 * ROUNDS * 20 * 4;
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static float chains_avx2(float a) { return chains(6, a); }
-__attribute__((target("avx512f"))) static float chains_avx512(float a) { return chains(12, a); }
+typedef float oct __attribute__((vector_size(32)));
+__attribute__((target("avx2,fma"))) static float chains_oct(float a)
+{
+    enum { N = 12 };
+    oct s[N] = {{0}}, f = {a, a, a, a, a, a, a, a};
+    for (int64_t r = 0; r < ROUNDS; r++)
+#pragma GCC unroll 32
+        for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
+    for (int i = 1; i < N; i++) s[0] += s[i];
+    return s[0][0] * N;
+}
+static const double oct_flops = 2.0 * ROUNDS * 12 * 8;
+
+typedef float hex __attribute__((vector_size(64)));
+__attribute__((target("avx512f"))) static float chains_hex(float a)
+{
+    enum { N = 20 };
+    hex s[N] = {{0}}, f = {a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a};
+    for (int64_t r = 0; r < ROUNDS; r++)
+#pragma GCC unroll 32
+        for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
+    for (int i = 1; i < N; i++) s[0] += s[i];
+    return s[0][0] * N;
+}
+static const double hex_flops = 2.0 * ROUNDS * 20 * 16;
 #endif
 
 typedef struct probe {
     float (*chains)(float a);
-    int n_chains;
+    double flops; /* of one call */
     int64_t n; /* floats in each array, a multiple of 4 * threads * LANES */
     float *a, *b, *c;
     float sink; /* what was computed goes here, so that it must be computed */
@@ -59,11 +83,11 @@ typedef struct probe {
 
 static void choose_chains(probe *p)
 {
-    p->chains = chains_plain;
-    p->n_chains = 6;
+    p->chains = chains_quad;
+    p->flops = quad_flops;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) p->chains = chains_avx2;
-    if (__builtin_cpu_supports("avx512f")) p->chains = chains_avx512, p->n_chains = 12;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) p->chains = chains_oct, p->flops = oct_flops;
+    if (__builtin_cpu_supports("avx512f")) p->chains = chains_hex, p->flops = hex_flops;
 #endif
 }
 
@@ -78,25 +102,28 @@ static void multiply_add(fv_ctx *c, void *what)
 
 /* ---- memory ---- */
 
+/* A quarter of a thread's share each, a cache line of every stream in turn. */
+static float read_streams(const float *x, int64_t quarter)
+{
+    quad s[4][4] = {{{0}}};
+    for (int64_t i = 0; i < quarter; i += LANES)
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++)
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) s[k][j] += *(const quad *)(const void *)(x + k * quarter + i + 4 * j);
+    for (int k = 0; k < 4; k++)
+        for (int j = 0; j < 4; j++) s[0][0] += s[k][j];
+    return s[0][0][0] + s[0][0][3];
+}
+
 static void read_all(fv_ctx *c, void *what)
 {
     probe *p = what;
     int threads = fv_device_threads(fv_ctx_device(c));
+    int64_t quarter = p->n / threads / 4 / LANES * LANES;
     float sum = 0;
 #pragma omp parallel for reduction(+ : sum) num_threads(threads) schedule(static, 1)
-    for (int t = 0; t < threads; t++) {
-        int64_t quarter = p->n / threads / 4 / LANES;
-        const lanes *x = (const lanes *)(const void *)(p->b + t * 4 * quarter * LANES);
-        lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-        for (int64_t i = 0; i < quarter; i++) {
-            s0 += x[i];
-            s1 += x[quarter + i];
-            s2 += x[2 * quarter + i];
-            s3 += x[3 * quarter + i];
-        }
-        s0 += s1 + s2 + s3;
-        sum += s0[0] + s0[LANES - 1];
-    }
+    for (int t = 0; t < threads; t++) sum += read_streams(p->b + t * 4 * quarter, quarter);
     p->sink = sum;
 }
 
@@ -123,7 +150,7 @@ static float *array(const bench *b, int64_t n)
 static int measure(bench *b, probe *p)
 {
     double threads = fv_device_threads(b->device), n = (double)p->n;
-    bench_work fma = {.flops = 2.0 * LANES * ROUNDS * p->n_chains * threads};
+    bench_work fma = {.flops = p->flops * threads};
     int code = bench_run(b, "multiply-add", json_object(), multiply_add, p, fma);
     if (!code) code = bench_run(b, "read", json_object(), read_all, p, (bench_work){.bytes = 4 * n});
     if (!code) code = bench_run(b, "triad", json_object(), triad, p, (bench_work){.bytes = 12 * n});

@@ -40,6 +40,10 @@ INLINE column load_a(const float *a, const int rows)
     c.v[1] = rows > VW ? v_load(a + VW) : c.v[0];
     return c;
 }
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* The lane of the instruction must be a constant, which these builds do not see. */
+INLINE vf fma_row(vf b, column a, const int row, vf sum) { return v_fma(v_set1(a.v[row / VW][row % VW]), b, sum); }
+#else
 /* As volatile assembly because then they stay in the order written: the same accumulators in the same order at every
  * step, four to a cycle.  Left to gcc 12 the order differs from step to step, which costs Neoverse a fifth. */
 INLINE vf fma_row(vf b, column a, const int row, vf sum)
@@ -47,6 +51,7 @@ INLINE vf fma_row(vf b, column a, const int row, vf sum)
     __asm__ volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]), "i"(row % VW));
     return sum;
 }
+#endif
 #else
 typedef const float *column;
 INLINE column load_a(const float *a, const int rows)
