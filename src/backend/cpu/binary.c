@@ -2,7 +2,7 @@
 #ifndef DTYPE
 #include "strides.h"
 
-#define COLUMNS 256 /* of a gradient that is summed over rows: what one thread takes at a time */
+#define COLUMNS 512 /* of a gradient that is summed over rows: what one thread takes at a time */
 
 static inline vf add(vf a, vf b) { return v_add(a, b); }
 static inline vf sub(vf a, vf b) { return v_sub(a, b); }

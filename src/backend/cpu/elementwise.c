@@ -53,8 +53,7 @@ static void forward(fv_unary_op op, float *y, const float *x, int64_t n, float p
 /* gelu' = Phi(x) + x phi(x) */
 static inline vf d_gelu(vf dy, vf x)
 {
-    vf half = v_set1(0.5f);
-    vf cdf = v_fma(half, v_erf(v_mul(x, v_set1(0.70710678f))), half);
+    vf cdf = v_add(v_half_erf(x), v_set1(0.5f));
     vf density = v_mul(v_set1(0.39894228f), v_exp(v_mul(v_mul(x, x), v_set1(-0.5f))));
     return v_mul(dy, v_fma(x, density, cdf));
 }

@@ -66,8 +66,9 @@ static void OF(gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, co
 static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t head, const int64_t *next, int64_t d)
 {
     for (int64_t j = 0; j < d; j += PIECE) {
-        float sum[PIECE], tmp[PIECE];
-        int64_t m = least(PIECE, d - j);
+        float out[PIECE], tmp[PIECE];
+        int64_t at = row * d + j, m = least(PIECE, d - j);
+        float *sum = aim(dtable, at, out);
         if (head < 0)
             memset(sum, 0, (size_t)m * sizeof *sum);
         else
@@ -76,7 +77,7 @@ static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t h
             const float *p = fetch(tmp, dy, i * d + j, m, DTYPE);
             for (int64_t k = 0; k < m; k++) sum[k] += p[k];
         }
-        deliver(dtable, row * d + j, sum, m);
+        deliver(dtable, at, sum, m);
     }
 }
 

@@ -5,7 +5,8 @@
 #ifndef DTYPE
 #include "stage.h"
 
-#define BLOCK_ROWS 32 /* the gradients of gain and bias are summed in blocks of this many rows, then over the blocks */
+#define SIDE_BY_SIDE 4 /* rows whose gradient is taken together */
+#define BLOCK_ROWS 32  /* the gradients of gain and bias are summed in blocks of this many rows, then over the blocks */
 
 static inline vf plus(vf a, vf b) { return v_add(a, b); }
 static inline vf f_square(vf sum, vf x, vf b, vf mean)
@@ -20,13 +21,15 @@ static void normalise(float *y, const float *x, const float *gain, const float *
 {
     vf m = v_set1(mean), r = v_set1(rstd);
     int64_t i = 0;
-    for (; i + VW <= n; i += VW) {
-        vf v = v_mul(v_sub(v_load(x + i), m), r);
-        if (gain) v = v_mul(v, v_load(gain + i));
-        if (bias) v = v_add(v, v_load(bias + i));
-        v_store(y + i, v);
+    for (; i + LINE <= n; i += LINE) {
+        for (int64_t j = i; j < i + LINE; j += VW) {
+            vf v = v_mul(v_sub(v_load(x + j), m), r);
+            if (gain) v = v_mul(v, v_load(gain + j));
+            if (bias) v = v_add(v, v_load(bias + j));
+            v_store(y + j, v);
+        }
     }
-    if (i < n) {
+    for (; i < n; i += VW) {
         vf v = v_mul(v_sub(v_load_n(x + i, n - i, 0), m), r);
         if (gain) v = v_mul(v, v_load_n(gain + i, n - i, 0));
         if (bias) v = v_add(v, v_load_n(bias + i, n - i, 0));
@@ -63,33 +66,45 @@ static void row_means(row_stats *s, const float *dy, const float *x, const float
     s->gn_mean = v_hsum(v_add(d0, d1)) * s->rstd / (float)n;
 }
 
-/* One vector of a row: what it adds to dgain and dbias, and its dx.  Pointers that are NULL are not wanted. */
+typedef struct {
+    const float *dy, *x;
+    float *dx;
+    row_stats s;
+} grad_row;
+
+/* One vector of one row: what it adds to dgain and dbias, and its dx. */
 ALWAYS_INLINE vf grad_step(vf dy, vf x, vf gain, vf *dgain, vf *dbias, const row_stats *s)
 {
     vf rstd = v_set1(s->rstd), n = v_mul(v_sub(x, v_set1(s->mean)), rstd);
-    if (dgain) *dgain = v_fma(dy, n, *dgain);
-    if (dbias) *dbias = v_add(*dbias, dy);
-    vf g = v_sub(v_mul(dy, gain), v_set1(s->g_mean));
-    return v_mul(rstd, v_fnma(n, v_set1(s->gn_mean), g));
+    *dgain = v_fma(dy, n, *dgain);
+    *dbias = v_add(*dbias, dy);
+    vf rest = v_fnma(n, v_set1(s->rstd * s->gn_mean), v_set1(-s->rstd * s->g_mean));
+    return v_fma(v_mul(dy, gain), rstd, rest);
 }
 
-static void grad_row(float *dx, float *dgain, float *dbias, const float *dy, const float *x, const float *gain, int64_t n,
-                     const row_stats *s)
+/* `rows` rows side by side, so that the running sums of dgain and dbias are loaded and stored once for all of them; each
+ * still takes its rows in order.  Pointers that are NULL are not wanted. */
+ALWAYS_INLINE void grad_rows(const grad_row *r, int rows, float *dgain, float *dbias, const float *gain, int64_t n)
 {
     int64_t i = 0;
     vf one = v_set1(1.0f), zero = v_zero();
     for (; i + VW <= n; i += VW) {
-        vf dg = dgain ? v_load(dgain + i) : zero, db = dbias ? v_load(dbias + i) : zero;
-        vf d = grad_step(v_load(dy + i), v_load(x + i), gain ? v_load(gain + i) : one, &dg, &db, s);
-        if (dx) v_store(dx + i, d);
+        vf dg = dgain ? v_load(dgain + i) : zero, db = dbias ? v_load(dbias + i) : zero, g = gain ? v_load(gain + i) : one;
+        for (int k = 0; k < rows; k++) {
+            vf d = grad_step(v_load(r[k].dy + i), v_load(r[k].x + i), g, &dg, &db, &r[k].s);
+            if (r[k].dx) v_store(r[k].dx + i, d);
+        }
         if (dgain) v_store(dgain + i, dg);
         if (dbias) v_store(dbias + i, db);
     }
     if (i < n) {
         int64_t m = n - i;
         vf dg = dgain ? v_load_n(dgain + i, m, 0) : zero, db = dbias ? v_load_n(dbias + i, m, 0) : zero;
-        vf d = grad_step(v_load_n(dy + i, m, 0), v_load_n(x + i, m, 0), gain ? v_load_n(gain + i, m, 0) : one, &dg, &db, s);
-        if (dx) v_store_n(dx + i, d, m);
+        vf g = gain ? v_load_n(gain + i, m, 0) : one;
+        for (int k = 0; k < rows; k++) {
+            vf d = grad_step(v_load_n(r[k].dy + i, m, 0), v_load_n(r[k].x + i, m, 0), g, &dg, &db, &r[k].s);
+            if (r[k].dx) v_store_n(r[k].dx + i, d, m);
+        }
         if (dgain) v_store_n(dgain + i, dg, m);
         if (dbias) v_store_n(dbias + i, db, m);
     }
@@ -146,28 +161,46 @@ static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum,
     }
 }
 
+/* Rows [r, r+count); tmp has room for three times as many. */
+static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *dy, const void *x, const float *gain,
+                           const float *mean, const float *rstd, int64_t r, int count, int64_t cols, float *tmp)
+{
+    grad_row row[SIDE_BY_SIDE];
+    for (int k = 0; k < count; k++, tmp += 3 * cols) {
+        int64_t at = (r + k) * cols;
+        row[k] = (grad_row){.dy = fetch(tmp, dy, at, cols, DTYPE),
+                            .x = fetch(tmp + cols, x, at, cols, DTYPE),
+                            .dx = dx.data ? aim(dx, at, tmp + 2 * cols) : NULL,
+                            .s = {.mean = mean ? mean[r + k] : 0.0f, .rstd = rstd[r + k]}};
+        if (dx.data) row_means(&row[k].s, row[k].dy, row[k].x, gain, cols, mean);
+    }
+    if (count == SIDE_BY_SIDE)
+        grad_rows(row, SIDE_BY_SIDE, dgain, dbias, gain, cols);
+    else
+        grad_rows(row, 1, dgain, dbias, gain, cols);
+    for (int k = 0; dx.data && k < count; k++) deliver(dx, (r + k) * cols, row[k].dx, cols);
+}
+
 static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
                          const float *mean, const float *rstd, int64_t rows, int64_t cols)
 {
     int threads = threads_for(s, rows * cols);
-    int64_t blocks = pieces(rows, BLOCK_ROWS), kinds = !!dgain.data + !!dbias.data;
-    float *room = fv_stream_work(s, (size_t)(cols * (1 + 3 * threads + kinds * blocks)) * sizeof *room);
+    int64_t blocks = pieces(rows, BLOCK_ROWS), kinds = !!dgain.data + !!dbias.data, each = 3 * SIDE_BY_SIDE * cols;
+    float *room = fv_stream_work(s, (size_t)(cols * (1 + kinds * blocks) + each * threads) * sizeof *room);
     if (!room) return;
     const float *g = whole(&room, gain, cols, DTYPE);
-    float *part = room + 3 * cols * threads, *part_gain = dgain.data ? part : NULL;
+    float *part = room + each * threads, *part_gain = dgain.data ? part : NULL;
     float *part_bias = dbias.data ? part + (part_gain ? blocks * cols : 0) : NULL;
     memset(part, 0, (size_t)(kinds * blocks * cols) * sizeof *part);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t k = 0; k < blocks; k++) {
-        float *tmp = room + 3 * cols * omp_get_thread_num();
+        float *tmp = room + each * omp_get_thread_num();
         float *dg = part_gain ? part_gain + k * cols : NULL, *db = part_bias ? part_bias + k * cols : NULL;
-        for (int64_t r = k * BLOCK_ROWS; r < least(rows, (k + 1) * BLOCK_ROWS); r++) {
-            const float *d = fetch(tmp, dy, r * cols, cols, DTYPE), *in = fetch(tmp + cols, x, r * cols, cols, DTYPE);
-            row_stats st = {.mean = mean ? mean[r] : 0.0f, .rstd = rstd[r]};
-            float *to = dx.data ? aim(dx, r * cols, tmp + 2 * cols) : NULL;
-            if (to) row_means(&st, d, in, g, cols, mean);
-            grad_row(to, dg, db, d, in, g, cols, &st);
-            if (to) deliver(dx, r * cols, to, cols);
+        int64_t end = least(rows, (k + 1) * BLOCK_ROWS);
+        for (int64_t r = k * BLOCK_ROWS; r < end;) {
+            int count = end - r < SIDE_BY_SIDE ? 1 : SIDE_BY_SIDE;
+            OF(grad_group)(dx, dg, db, dy, x, g, mean, rstd, r, count, cols, tmp);
+            r += count;
         }
     }
     if (dgain.data) sum_parts(s, dgain, part_gain, blocks, cols);

@@ -35,13 +35,17 @@ ALWAYS_INLINE vf step(vf w, vf *m, vf *v, vf grad, const constants *c)
 static void update(float *w, float *m, float *v, const float *grad, int64_t n, constants c)
 {
     int64_t i = 0;
-    for (; i + VW <= n; i += VW) {
-        vf a = v_load(m + i), b = v_load(v + i);
-        v_store(w + i, step(v_load(w + i), &a, &b, v_load(grad + i), &c));
+    for (; i + 2 * VW <= n; i += 2 * VW) { /* two at a time: roots and quotients take long */
+        vf a = v_load(m + i), b = v_load(v + i), p = v_load(m + i + VW), q = v_load(v + i + VW);
+        vf u = step(v_load(w + i), &a, &b, v_load(grad + i), &c), z = step(v_load(w + i + VW), &p, &q, v_load(grad + i + VW), &c);
+        v_store(w + i, u);
+        v_store(w + i + VW, z);
         v_store(m + i, a);
+        v_store(m + i + VW, p);
         v_store(v + i, b);
+        v_store(v + i + VW, q);
     }
-    if (i < n) {
+    for (; i < n; i += VW) {
         vf a = v_load_n(m + i, n - i, 0), b = v_load_n(v + i, n - i, 0);
         v_store_n(w + i, step(v_load_n(w + i, n - i, 0), &a, &b, v_load_n(grad + i, n - i, 0), &c), n - i);
         v_store_n(m + i, a, n - i);

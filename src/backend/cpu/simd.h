@@ -282,12 +282,16 @@ static inline vf v_neg(vf a) { return v_sub(v_set1(-0.0f), a); }
 static inline vf v_copysign(vf a, vf sign) { return (vf)(((vi)a & 0x7fffffff) | ((vi)sign & (int32_t)0x80000000)); }
 
 /* Rounds to nearest even; a NaN stays one. */
+#if defined(CPU_NEON_BF16)
+static inline void v_store_bf16(uint16_t *p, vf a) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(a)); }
+#else
 static inline void v_store_bf16(uint16_t *p, vf a)
 {
     vu u = (vu)a, nan = (vu)((u & 0x7fffffff) > 0x7f800000);
     vu r = u + 0x7fff + (u >> 16 & 1);
     v_store_low16(p, ((nan & (u | 0x400000)) | (~nan & r)) >> 16);
 }
+#endif
 
 /* The first n < VW lanes; the others read as `fill` and are not written. */
 static inline vf v_load_n(const float *p, int64_t n, float fill)

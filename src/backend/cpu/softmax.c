@@ -11,8 +11,9 @@ static void grad(float *dx, const float *dy, const float *y, int64_t n, float su
 {
     vf s = v_set1(sum);
     int64_t i = 0;
-    for (; i + VW <= n; i += VW) v_store(dx + i, v_mul(v_load(y + i), v_sub(v_load(dy + i), s)));
-    if (i < n) v_store_n(dx + i, v_mul(v_load_n(y + i, n - i, 0), v_sub(v_load_n(dy + i, n - i, 0), s)), n - i);
+    for (; i + LINE <= n; i += LINE)
+        for (int64_t j = i; j < i + LINE; j += VW) v_store(dx + j, v_mul(v_load(y + j), v_sub(v_load(dy + j), s)));
+    for (; i < n; i += VW) v_store_n(dx + i, v_mul(v_load_n(y + i, n - i, 0), v_sub(v_load_n(dy + i, n - i, 0), s)), n - i);
 }
 
 /* y = log softmax(x):  dx = dy - exp(y) sum dy */

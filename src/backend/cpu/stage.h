@@ -11,6 +11,7 @@
 #include "simd.h"
 
 #define PIECE 1024           /* elements: 4 KiB of f32 */
+#define LINE 16              /* elements: a cache line of f32, and no less than a vector */
 #define WORTH_A_THREAD 16384 /* elements */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -124,20 +125,28 @@ static inline void deliver(fv_sink s, int64_t at, float *p, int64_t n)
     narrow(to, p, n, s.dtype);
 }
 
-/* ---- loops over one piece; f sees the last elements padded to a whole vector ---- */
+/* ---- loops over one piece: two vectors at a time; f sees the last elements padded to a whole vector ---- */
 
 ALWAYS_INLINE void map1(float *y, const float *x, int64_t n, vf p, vf q, vf (*f)(vf, vf, vf))
 {
     int64_t i = 0;
-    for (; i + VW <= n; i += VW) v_store(y + i, f(v_load(x + i), p, q));
-    if (i < n) v_store_n(y + i, f(v_load_n(x + i, n - i, 0), p, q), n - i);
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        vf u = f(v_load(x + i), p, q), v = f(v_load(x + i + VW), p, q);
+        v_store(y + i, u);
+        v_store(y + i + VW, v);
+    }
+    for (; i < n; i += VW) v_store_n(y + i, f(v_load_n(x + i, n - i, 0), p, q), n - i);
 }
 
 ALWAYS_INLINE void map2(float *y, const float *a, const float *b, int64_t n, vf (*f)(vf, vf))
 {
     int64_t i = 0;
-    for (; i + VW <= n; i += VW) v_store(y + i, f(v_load(a + i), v_load(b + i)));
-    if (i < n) v_store_n(y + i, f(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0)), n - i);
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        vf u = f(v_load(a + i), v_load(b + i)), v = f(v_load(a + i + VW), v_load(b + i + VW));
+        v_store(y + i, u);
+        v_store(y + i + VW, v);
+    }
+    for (; i < n; i += VW) v_store_n(y + i, f(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0)), n - i);
 }
 
 ALWAYS_INLINE void map3(float *y, const float *a, const float *b, const float *c, int64_t n, vf (*f)(vf, vf, vf))

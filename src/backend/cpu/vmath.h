@@ -17,15 +17,14 @@
 #define LN2_HI 0.693145751953125f
 #define LN2_LO 1.42860682e-6f
 
-/* e^x = 2 h (1 + e) with h = 2^(n-1) and e = e^r - 1, where x = n ln2 + r, |r| <= ln2/2.  Right for x in -86.9..88.7;
- * n stops at 128, which lets r and so the product grow to infinity by themselves above that.  Half the power is
- * returned because the whole one may not be a float. */
+/* e^x = 2 h (1 + e) with h = 2^(n-1) and e = e^r - 1, where x = n ln2 + r, |r| <= ln2/2; for x in -87.3..89.  Half the
+ * power is returned because the whole one may not be a float. */
 static inline vf v_exp_parts(vf x, vf *h)
 {
     const vf magic = v_set1(0x1.8p23f + 126.0f); /* its last bits count in ones and carry the bias of the exponent */
-    vf z = v_min(v_set1(0x1.8p23f + 254.0f), v_fma(x, v_set1(1.44269504f), magic));
+    vf z = v_fma(x, v_set1(1.44269504f), magic);
     vf n = v_sub(z, magic);
-    *h = (vf)((vi)z << 23);
+    *h = (vf)((vu)z << 23);
     vf r = v_fnma(n, v_set1(LN2_LO), v_fnma(n, v_set1(LN2_HI), x));
     vf r2 = v_mul(r, r);
     vf q = v_fma(v_set1(1.3820138e-3f), r, v_set1(8.368686e-3f));
@@ -34,11 +33,11 @@ static inline vf v_exp_parts(vf x, vf *h)
     return v_fma(q, r2, r);
 }
 
-/* e^x, 1.2 ulp.  0 below -86.9 (so there are no subnormal results), infinite above 88.72. */
+/* e^x, 1.2 ulp, infinite above 88.72.  Below -86.99 it is 0: there n is -126, whose half power has the bits of 0. */
 static inline vf v_exp(vf x)
 {
-    vf h, e = v_exp_parts(x, &h), y = v_fma(h, e, h);
-    return v_sel(v_lt(x, v_set1(-86.9f)), v_zero(), v_add(y, y));
+    vf h, e = v_exp_parts(v_min(v_set1(89.0f), v_max(v_set1(-87.3f), x)), &h), y = v_fma(h, e, h);
+    return v_add(y, y);
 }
 
 /* log((1+t)/(1-t)) for |t| <= 1/3, that is log(1+u) for t = u / (2+u) */
@@ -56,9 +55,9 @@ static inline vf v_log(vf x)
 {
     vm tiny = v_lt(x, v_set1(0x1p-126f));
     vi i = (vi)v_sel(tiny, v_mul(x, v_set1(0x1p23f)), x);
-    vi e = (i - 0x3f3504f3) >> 23;
+    vi e = (vi)((vu)i - 0x3f3504f3u) >> 23;
     vf n = v_sub(__builtin_convertvector(e, vf), v_sel(tiny, v_set1(23.0f), v_zero()));
-    vf u = v_sub((vf)(i - (e << 23)), v_set1(1.0f));
+    vf u = v_sub((vf)((vu)i - ((vu)e << 23)), v_set1(1.0f));
     vf y = v_log_ratio(v_div(u, v_add(u, v_set1(2.0f))));
     y = v_fma(n, v_set1(LN2_HI), v_fma(n, v_set1(LN2_LO), y));
     y = v_sel(v_lt(x, v_set1(INFINITY)), y, x);
@@ -75,21 +74,18 @@ static inline vf v_tanh(vf x)
     return v_copysign(v_div(w, v_add(w, v_set1(2.0f))), x);
 }
 
-/* erf, 6 ulp: x P(x^2) / Q(x^2) up to 3.925, where erf has reached 1.  All coefficients are positive, so nothing cancels. */
+/* erf, 6 ulp: x P(x^2) / Q(x^2) up to 3.925, where erf has reached 1.  All coefficients are positive, so nothing
+ * cancels; the polynomials are taken in pairs, which shortens the chain. */
 static inline vf v_erf(vf x)
 {
     x = v_min(v_set1(3.925f), v_max(v_set1(-3.925f), x));
-    vf z = v_mul(x, x);
-    vf p = v_fma(v_set1(2.0460257e-6f), z, v_set1(2.8484323e-4f));
-    p = v_fma(p, z, v_set1(3.7725444e-3f));
-    p = v_fma(p, z, v_set1(5.2769277e-2f));
-    p = v_fma(p, z, v_set1(1.9059366e-1f));
-    p = v_fma(p, z, v_set1(1.1283791f));
-    vf q = v_fma(v_set1(3.804774e-5f), z, v_set1(1.1638561e-3f));
-    q = v_fma(q, z, v_set1(1.4983186e-2f));
-    q = v_fma(q, z, v_set1(1.1418267e-1f));
-    q = v_fma(q, z, v_set1(5.0224197e-1f));
-    q = v_fma(q, z, v_set1(1.0f));
+    vf z = v_mul(x, x), z2 = v_mul(z, z);
+    vf p = v_fma(z2, v_fma(v_set1(2.0460257e-6f), z, v_set1(2.8484323e-4f)),
+                 v_fma(v_set1(3.7725444e-3f), z, v_set1(5.2769277e-2f)));
+    vf q = v_fma(z2, v_fma(v_set1(3.804774e-5f), z, v_set1(1.1638561e-3f)),
+                 v_fma(v_set1(1.4983186e-2f), z, v_set1(1.1418267e-1f)));
+    p = v_fma(p, z2, v_fma(v_set1(1.9059366e-1f), z, v_set1(1.1283791f)));
+    q = v_fma(q, z2, v_fma(v_set1(5.0224197e-1f), z, v_set1(1.0f)));
     return v_min(v_set1(1.0f), v_max(v_set1(-1.0f), v_div(v_mul(x, p), q)));
 }
 
@@ -108,12 +104,23 @@ static inline vf v_softplus(vf x)
 /* x sigmoid(x), 3 ulp down to x = -86. */
 static inline vf v_silu(vf x) { return v_div(x, v_add(v_set1(1.0f), v_exp(v_neg(x)))); }
 
-/* x Phi(x) = x/2 (1 + erf(x / sqrt 2)), within 2e-7 |x| (the sum cancels in the left tail, where the result is small). */
-static inline vf v_gelu(vf x)
+/* Phi(x) - 1/2, the normal distribution function from its middle: v_erf(x / sqrt 2) / 2 with both factors put into the
+ * coefficients.  Not below -1/2, so that x Phi(x) does not change sign; at the other end 1/2 may be passed by an ulp. */
+static inline vf v_half_erf(vf x)
 {
-    vf h = v_mul(x, v_set1(0.5f));
-    return v_fma(h, v_erf(v_mul(x, v_set1(0.70710678f))), h);
+    x = v_min(v_set1(5.5507883f), v_max(v_set1(-5.5507883f), x));
+    vf z = v_mul(x, x), z2 = v_mul(z, z);
+    vf p = v_fma(z2, v_fma(v_set1(2.2605603e-8f), z, v_set1(6.294206e-6f)),
+                 v_fma(v_set1(1.6672448e-4f), z, v_set1(4.664189e-3f)));
+    vf q = v_fma(z2, v_fma(v_set1(1.1889919e-6f), z, v_set1(7.274101e-5f)),
+                 v_fma(v_set1(1.8728982e-3f), z, v_set1(2.8545668e-2f)));
+    p = v_fma(p, z2, v_fma(v_set1(3.3692516e-2f), z, v_set1(3.9894226e-1f)));
+    q = v_fma(q, z2, v_fma(v_set1(2.5112098e-1f), z, v_set1(1.0f)));
+    return v_max(v_set1(-0.5f), v_div(v_mul(x, p), q));
 }
+
+/* x Phi(x), within 2e-7 |x| (the sum cancels in the left tail, where the result is small). */
+static inline vf v_gelu(vf x) { return v_fma(x, v_half_erf(x), v_mul(x, v_set1(0.5f))); }
 
 /* Twice the argument of tanh in gelu_tanh, 2 sqrt(2/pi) (x + 0.044715 x^3): 1/2 (1 + tanh u) is sigmoid(2u). */
 static inline vf v_gelu_tanh_arg(vf x) { return v_mul(x, v_fma(v_mul(x, x), v_set1(7.1354816e-2f), v_set1(1.5957691f))); }
