@@ -1,5 +1,4 @@
 /* helper_optable.c - the examination of optable.h. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,224 +9,10 @@
 
 #include <cmocka.h>
 
-#include "fovea/op.h"
-#include "optable.h"
+#include "oplab.h"
 
-#define PLACES 48 /* of each input at which differences are taken */
-
-/* ---- numbers ---- */
-
-/* Eight significant bits, which every float dtype has. */
-static double to_8_bits(double v)
-{
-    int e;
-    double m = frexp(v, &e);
-    return ldexp(nearbyint(m * 256), e - 8);
-}
-
-static double uniform(uint64_t site, uint64_t i)
-{
-    uint32_t w[4];
-    fv_philox(w, 20, site, 0, i);
-    return ((double)w[0] + 0.5) * 0x1p-32;
-}
-
-typedef struct numbers {
-    int n; /* inputs */
-    int64_t len[OP_MAX_IN];
-    double *x[OP_MAX_IN];
-} numbers;
-
-static double *room(int64_t n)
-{
-    double *p = calloc((size_t)n + 1, sizeof *p);
-    assert_non_null(p);
-    return p;
-}
-
-/* All numbers of all inputs on one grid, dealt out by repeated exchange. */
-static void deal(numbers *v, const op_case *k)
-{
-    int64_t all = 0, at = 0;
-    for (int i = 0; i < v->n; i++) all += v->len[i];
-    double *grid = room(all);
-    for (int64_t i = 0; i < all; i++) grid[i] = ((double)i + 0.5) / (double)all;
-    for (int64_t i = all - 1; i > 0; i--) {
-        int64_t j = (int64_t)(uniform(99, (uint64_t)i) * (double)(i + 1));
-        double t = grid[i];
-        grid[i] = grid[j];
-        grid[j] = t;
-    }
-    double low = k->in[0].low, high = k->in[0].high;
-    if (low == 0 && high == 0) low = -1, high = 1;
-    for (int i = 0; i < v->n; i++)
-        for (int64_t j = 0; j < v->len[i]; j++) v->x[i][j] = to_8_bits(low + (high - low) * grid[at++]);
-    free(grid);
-}
-
-static numbers draw(const op_case *k)
-{
-    numbers v = {0};
-    for (; v.n < OP_MAX_IN && k->in[v.n].shape.n; v.n++) {
-        const op_input *in = &k->in[v.n];
-        double low = in->low, high = in->high;
-        if (low == 0 && high == 0) low = -1, high = 1;
-        v.len[v.n] = fv_shape_len(in->shape);
-        v.x[v.n] = room(v.len[v.n]);
-        for (int64_t j = 0; j < v.len[v.n]; j++)
-            v.x[v.n][j] = to_8_bits(low + (high - low) * uniform((uint64_t)v.n, (uint64_t)j));
-    }
-    if (k->flags & OP_DISTINCT) deal(&v, k);
-    return v;
-}
-
-static void numbers_free(numbers *v)
-{
-    for (int i = 0; i < v->n; i++) free(v->x[i]);
-}
-
-/* The gradient that is sent back into y. */
-static float weight(int64_t i) { return (float)to_8_bits(2 * uniform(77, (uint64_t)i) - 1); }
-
-/* ---- one place to compute in ---- */
-
-typedef struct lab {
-    fv_mem_counter mem;
-    fv_env env;
-    fv_device *dev;
-    fv_ctx *ctx;
-} lab;
-
-static fv_status lab_open(lab *l, const op_case *k, fv_dtype t, bool record, int threads, size_t fail_at)
-{
-    fv_err e;
-    const char *name = getenv("FOVEA_TEST_DEVICE");
-    *l = (lab){0};
-    fv_mem_counter_init(&l->mem);
-    l->mem.fail_at = fail_at;
-    l->env = (fv_env){.mem = &l->mem.mem};
-    fv_status st = fv_device_open(&l->dev, name ? name : "cpu", (fv_device_opt){.threads = threads, .env = &l->env}, &e);
-    fv_ctx_opt opt = {.dtype = t, .record = record, .train = k->flags & OP_TRAIN, .seed = 7};
-    return st ? st : fv_ctx_new(&l->ctx, l->dev, opt, &e);
-}
-
-static void lab_close(lab *l)
-{
-    fv_ctx_free(l->ctx);
-    fv_device_close(l->dev);
-    assert_int_equal(l->mem.live, 0);
-}
-
-/* ---- running a case ---- */
-
-typedef struct result {
-    int64_t n;
-    double *y, *g[OP_MAX_IN];
-    const void *at[1 + OP_MAX_IN]; /* where y and the gradients lay */
-} result;
-
-static void result_free(result *r)
-{
-    free(r->y);
-    for (int i = 0; i < OP_MAX_IN; i++) free(r->g[i]);
-}
-
-static bool wants(const op_case *k, int i) { return !(k->flags & OP_NO_GRAD) && !k->in[i].fixed; }
-
-static fv_status read_value(fv_ctx *c, const fv_tensor *y, result *r)
-{
-    r->n = fv_len(y);
-    r->y = room(r->n);
-    if (y->dtype != FV_I32) return fv_read_f64(c, y, r->y, r->n);
-    int32_t *t = calloc((size_t)r->n + 1, sizeof *t);
-    assert_non_null(t);
-    fv_status st = fv_read_i32(c, y, t, r->n);
-    for (int64_t i = 0; i < r->n; i++) r->y[i] = t[i];
-    free(t);
-    return st;
-}
-
-static fv_tensor *upload(fv_ctx *c, const double *x, fv_shape s, fv_dtype t)
-{
-    if (t == FV_F64) return fv_doubles(c, x, s);
-    int64_t n = fv_shape_len(s);
-    float *f = calloc((size_t)n + 1, sizeof *f);
-    assert_non_null(f);
-    for (int64_t i = 0; i < n; i++) f[i] = (float)x[i];
-    fv_tensor *y = fv_floats(c, f, s);
-    free(f);
-    return y;
-}
-
-static fv_status send_back(fv_ctx *c, fv_tensor *y)
-{
-    float *dy = calloc((size_t)fv_len(y) + 1, sizeof *dy);
-    assert_non_null(dy);
-    for (int64_t i = 0; i < fv_len(y); i++) dy[i] = weight(i);
-    fv_status st = fv_backward_from(c, y, dy);
-    free(dy);
-    return st;
-}
-
-/* The value and, if the lab records, the gradients.  times 2: the op twice on the same inputs, added. */
-static fv_status run(lab *l, const op_case *k, const numbers *v, fv_dtype t, bool grad, int times, result *r)
-{
-    fv_ctx *c = l->ctx;
-    fv_tensor *in[OP_MAX_IN] = {0};
-    *r = (result){0};
-    for (int i = 0; i < v->n; i++) {
-        in[i] = upload(c, v->x[i], k->in[i].shape, t);
-        if (grad && wants(k, i)) fv_watch(c, in[i]);
-    }
-    fv_tensor *y = k->build(c, in);
-    if (times == 2) y = fv_add(c, y, k->build(c, in));
-    if (!y || fv_ctx_status(c)) return fv_ctx_status(c);
-    fv_status st = read_value(c, y, r);
-    if (grad && !st) st = send_back(c, y);
-    r->at[0] = y->data;
-    for (int i = 0; i < v->n && !st; i++) {
-        r->g[i] = room(v->len[i]);
-        r->at[1 + i] = in[i]->grad;
-        if (grad) st = fv_read_grad(c, in[i], r->g[i], v->len[i]);
-    }
-    return st;
-}
-
-static result run_alone(const op_case *k, const numbers *v, fv_dtype t, bool grad, int times, int threads)
-{
-    lab l;
-    result r;
-    assert_int_equal(lab_open(&l, k, t, grad, threads, 0), FV_OK);
-    fv_status st = run(&l, k, v, t, grad, times, &r);
-    if (st) fail_msg("%s: %s: %s", k->name, fv_dtype_name(t), fv_ctx_err(l.ctx)->text);
-    if (!r.y) fail_msg("%s: NULL without an error", k->name);
-    lab_close(&l);
-    return r;
-}
-
-/* ---- comparing ---- */
-
-/* Element by element, relative to the number and to the size of all of them together. */
-static void near(const op_case *k, const char *what, const double *got, const double *want, int64_t n, double tolerance)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += isfinite(want[i]) ? want[i] * want[i] : 0;
-    double size = n ? sqrt(sum / (double)n) : 0, loose = k->loose > 0 ? k->loose : 1;
-    for (int64_t i = 0; i < n; i++) {
-        if (got[i] == want[i]) continue; /* infinities too */
-        double off = fabs(got[i] - want[i]), most = loose * tolerance * (fabs(want[i]) + size + 1e-9);
-        if (!(off <= most))
-            fail_msg("%s: %s: element %lld is %.9g, expected %.9g (off by %.2g, at most %.2g)", k->name, what, (long long)i,
-                     got[i], want[i], off, most);
-    }
-}
-
-static void same_bits(const op_case *k, const char *what, const double *a, const double *b, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (memcmp(&a[i], &b[i], sizeof *a))
-            fail_msg("%s: %s: element %lld is %.9g and %.9g", k->name, what, (long long)i, a[i], b[i]);
-}
+#define PLACES 48 /* of each input at which differences are taken; a quarter of them where it is large */
+#define LARGE 2000
 
 static const struct {
     fv_dtype t;
@@ -293,7 +78,7 @@ static void check_differences(const op_case *k, numbers *v, const result *r)
     assert_int_equal(lab_open(&l, k, FV_F64, false, 1, 0), FV_OK);
     for (int i = 0; i < v->n; i++) {
         double want[PLACES], got[PLACES];
-        int64_t step = (v->len[i] + PLACES - 1) / PLACES, n = 0;
+        int64_t most = v->len[i] > LARGE ? PLACES / 4 : PLACES, step = (v->len[i] + most - 1) / most, n = 0;
         for (int64_t j = 0; wants(k, i) && j < v->len[i]; j += step, n++) {
             want[n] = difference(&l, k, v, &v->x[i][j]);
             got[n] = r->g[i][j];
@@ -305,25 +90,34 @@ static void check_differences(const op_case *k, numbers *v, const result *r)
     lab_close(&l);
 }
 
+static void check_dtypes(const op_case *k, const numbers *v, const result *want, int times)
+{
+    for (size_t d = 0; d < DTYPES; d++) {
+        if (k->flags & dtypes[d].skip) continue;
+        result got = run_alone(k, v, dtypes[d].t, true, times, 1);
+        for (int i = 0; i < v->n; i++) {
+            char what[64];
+            snprintf(what, sizeof what, "%s gradient of input %d%s", fv_dtype_name(dtypes[d].t), i,
+                     times == 2 ? ", used twice" : "");
+            near(k, what, got.g[i], want->g[i], v->len[i], dtypes[d].grad);
+        }
+        result_free(&got);
+    }
+}
+
 static void check_grad(const op_case *k, numbers *v)
 {
     bool f64 = !(k->flags & OP_NOT_F64);
-    for (int times = 1; times <= 2; times++) {
-        result want = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, times, 1);
-        if (f64 && times == 1) check_differences(k, v, &want);
-        for (size_t d = 0; d < DTYPES; d++) {
-            if (k->flags & dtypes[d].skip) continue;
-            result got = run_alone(k, v, dtypes[d].t, true, times, 1);
-            for (int i = 0; i < v->n; i++) {
-                char what[64];
-                snprintf(what, sizeof what, "%s gradient of input %d%s", fv_dtype_name(dtypes[d].t), i,
-                         times == 2 ? ", used twice" : "");
-                near(k, what, got.g[i], want.g[i], v->len[i], dtypes[d].grad);
-            }
-            result_free(&got);
-        }
-        result_free(&want);
+    result once = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, 1, 1), twice = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, 2, 1);
+    if (f64) check_differences(k, v, &once);
+    check_dtypes(k, v, &once, 1);
+    check_dtypes(k, v, &twice, 2);
+    for (int i = 0; i < v->n && !(k->flags & OP_TRAIN); i++) { /* in training the second use may draw other numbers */
+        for (int64_t j = 0; j < v->len[i]; j++) twice.g[i][j] /= 2;
+        near(k, "gradient of an input used twice", twice.g[i], once.g[i], v->len[i], f64 ? 1e-12 : 1e-5);
     }
+    result_free(&once);
+    result_free(&twice);
 }
 
 /* Two steps without clearing add up to twice the gradient of one. */
@@ -417,7 +211,12 @@ static void check_steady(const op_case *k, const numbers *v)
     lab_close(&l);
 }
 
-static void check_out_of_memory(const op_case *k, const numbers *v)
+static void must_be_memory(const op_case *k, fv_status st, const char *what, size_t n)
+{
+    if (st && st != FV_ENOMEM) fail_msg("%s: %s %zu: %s, expected out of memory", k->name, what, n, fv_status_name(st));
+}
+
+static void check_failing_allocations(const op_case *k, const numbers *v)
 {
     bool grad = !(k->flags & OP_NO_GRAD), reached = true;
     for (size_t n = 1; reached; n++) {
@@ -425,13 +224,46 @@ static void check_out_of_memory(const op_case *k, const numbers *v)
         result r = {0};
         fv_status st = lab_open(&l, k, FV_F32, grad, 1, n);
         if (!st) st = run(&l, k, v, FV_F32, grad, 1, &r);
-        if (st && st != FV_ENOMEM)
-            fail_msg("%s: allocation %zu fails: %s, expected out of memory", k->name, n, fv_status_name(st));
+        must_be_memory(k, st, "without allocation", n);
         reached = l.mem.count >= n;
         if (!reached) assert_int_equal(st, FV_OK);
         result_free(&r);
         lab_close(&l);
     }
+}
+
+/* Spoils the arena's room down to `left` bytes; false if there was less. */
+static bool leave(fv_arena *a, size_t left)
+{
+    size_t have = a->chunks[a->n - 1].size, used = a->at == a->n - 1 ? a->used : 0;
+    if (left > have - used) return false;
+    a->at = a->n - 1;
+    a->used = have - left;
+    return true;
+}
+
+/* Arenas allocate in large chunks, so a failing allocation seldom meets an op in the middle.  Here the room that is left
+ * to the op ends after 0, 64, 128, ... bytes, in ever larger steps, until it is enough. */
+static void check_little_room(const op_case *k, const numbers *v, bool host)
+{
+    lab l;
+    result r;
+    bool grad = !(k->flags & OP_NO_GRAD), enough = false;
+    assert_int_equal(lab_open(&l, k, FV_F32, grad, 1, 0), FV_OK);
+    assert_int_equal(run(&l, k, v, FV_F32, grad, 1, &r), FV_OK); /* kernels have their workspace now */
+    result_free(&r);
+    for (size_t left = 0; !enough; left += left < 512 ? 64 : left / 512 * 64) {
+        fv_ctx_reset(l.ctx, 0);
+        inputs in = give(l.ctx, k, v, FV_F32, grad);
+        if (!leave(host ? &l.ctx->host : &l.ctx->data, left)) break;
+        l.mem.limit = l.mem.live;
+        fv_status st = compute(l.ctx, k, v, in, grad, 1, &r);
+        must_be_memory(k, st, "room for bytes", left);
+        enough = !st;
+        l.mem.limit = 0;
+        result_free(&r);
+    }
+    lab_close(&l);
 }
 
 /* ---- refusals ---- */
@@ -488,7 +320,7 @@ static void check_not_recorded(const op_case *k, const numbers *v)
 static void examine(void **state)
 {
     const op_case *k = *state;
-    numbers v = draw(k);
+    numbers v = numbers_draw(k);
     check_value(k, &v);
     if (k->flags & OP_NO_GRAD) {
         check_not_recorded(k, &v);
@@ -500,7 +332,9 @@ static void examine(void **state)
     check_threads(k, &v);
     if (k->flags & OP_BY_ROW) check_row(k, &v);
     check_steady(k, &v);
-    check_out_of_memory(k, &v);
+    check_failing_allocations(k, &v);
+    check_little_room(k, &v, false);
+    check_little_room(k, &v, true);
     check_bad_shapes(k, &v);
     check_null(k, &v);
     numbers_free(&v);

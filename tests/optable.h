@@ -17,12 +17,13 @@
  *   gradient    f64 against fourth-order differences of the value; f32, bf16, f16 against f64; of inputs used twice; of
  *               inputs that are parameters, added up over two steps (f32 for the 16-bit dtypes)
  *   promises    the same bits for 1 to 4 threads, and with OP_BY_ROW for a row alone; no allocation and the same
- *               addresses from the second step on; each allocation failing in turn is FV_ENOMEM and leaks nothing
+ *               addresses from the second step on; memory running out, at each allocation and at any point in an
+ *               arena, is FV_ENOMEM and leaks nothing
  *   refusals    `bad` shapes, which the message must name; NULL for each input that is not optional; with OP_NO_GRAD an
  *               input that wants a gradient
  *
  * Numbers are drawn so that bf16 and f16 hold them exactly: all dtypes start from the same inputs.  Differences are
- * taken at up to 48 places of each input, so a row may be large enough to be split among threads. */
+ * taken at 48 places of each input or fewer, so a row may be large enough to be split among threads. */
 #ifndef OPTABLE_H
 #define OPTABLE_H
 
