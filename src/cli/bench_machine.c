@@ -42,7 +42,7 @@ static inline void advance(quad *s, quad f) { *s = *s * f + f; }
 
 static float chains_quad(float a)
 {
-    enum { N = 20 };
+    enum { N = 24 };
     quad s[N] = {{0}}, f = {a, a, a, a};
     for (int64_t r = 0; r < ROUNDS; r++)
 #pragma GCC unroll 32
@@ -51,7 +51,7 @@ static float chains_quad(float a)
     for (int i = 1; i < N; i++) s[0] += s[i];
     return s[0][0] * N;
 }
-static const double quad_flops = 2.0 * ROUNDS * 20 * 4;
+static const double quad_flops = 2.0 * ROUNDS * 24 * 4;
 
 #if defined(__x86_64__)
 typedef float oct __attribute__((vector_size(32)));
