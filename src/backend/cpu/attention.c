@@ -154,29 +154,47 @@ static int64_t job_rows(const attn *t, int threads)
     return attn_up(attn_max((t->rows + parts - 1) / parts, attn_min(96, t->rows)), LANES);
 }
 
-static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
+static void many(fv_stream *s, const attn *t, int threads)
 {
-    attn t;
-    if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
-    bool few = t.rows <= FEW && a->dropout <= 0;
-    int threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
-    int64_t rows = few ? t.rows : job_rows(&t, threads), parts = (t.rows + rows - 1) / rows, jobs = a->B * a->G * parts;
+    const fv_attn_args *a = t->a;
+    int64_t rows = job_rows(t, threads), parts = (t->rows + rows - 1) / rows, jobs = a->B * a->G * parts;
     threads = (int)attn_min(threads, jobs);
-    int64_t each = attn_up(few ? NAME(attn_few_floats)(&t) : job_floats(&t), 16);
+    int64_t each = attn_up(job_floats(t), 16);
     float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < jobs; i++) {
         int64_t unit = i / parts, part = parts - 1 - i % parts; /* under causality the last rows have the most to do */
-        float *mine = work + each * omp_get_thread_num();
-        if (few) {
-            NAME(attn_few)(&t, unit / a->G, unit % a->G, mine);
-            continue;
-        }
-        job x = {.b = unit / a->G, .g = unit % a->G, .r0 = part * rows, .n = (int)attn_min(rows, t.rows - part * rows)};
-        job_place(&x, &t, mine);
+        job x = {.b = unit / a->G, .g = unit % a->G, .r0 = part * rows, .n = (int)attn_min(rows, t->rows - part * rows)};
+        job_place(&x, t, work + each * omp_get_thread_num());
         run(&x);
     }
+}
+
+static void few(fv_stream *s, const attn *t, int threads)
+{
+    const fv_attn_args *a = t->a;
+    int64_t parts = attn_min(a->G, (threads + a->B - 1) / a->B), heads = (a->G + parts - 1) / parts;
+    threads = (int)attn_min(threads, a->B * parts);
+    int64_t each = attn_up(NAME(attn_few_floats)(t, heads), 16);
+    float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
+    if (!work) return;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (int64_t i = 0; i < a->B * parts; i++) {
+        int64_t g0 = i % parts * heads;
+        NAME(attn_few)(t, i / parts, g0, attn_max(0, attn_min(heads, a->G - g0)), work + each * omp_get_thread_num());
+    }
+}
+
+static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
+{
+    attn t;
+    if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
+    int threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
+    if (t.rows <= FEW && a->dropout <= 0)
+        few(s, &t, threads);
+    else
+        many(s, &t, threads);
 }
 
 /* ---- the table ---- */
@@ -186,7 +204,7 @@ static void weights(fv_stream *s, float *w, const fv_attn_args *a, int64_t b, in
     attn t;
     if (!NAME(attn_init)(&t, s, a, dtype)) return;
     int threads = (int)attn_min(NAME(attn_threads)(s, (i1 - i0) * a->Tk * a->Wk), attn_max(1, i1 - i0));
-    int64_t each = attn_up(NAME(attn_few_floats)(&t), 16);
+    int64_t each = attn_up(NAME(attn_few_floats)(&t, 1) + a->Wk + KEYS, 16);
     float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 8)

@@ -31,7 +31,7 @@
 #else
 #define KEYS 192
 #endif
-#define FEW 3    /* up to so many rows of a key head a panel would be mostly padding: attention_rows.c */
+#define FEW 8    /* up to so many rows of a key head a panel would be mostly padding: attention_rows.c */
 #define GROUP 96 /* rows that backward takes together, likewise */
 
 #define LOG2E 1.44269504f
@@ -90,8 +90,9 @@ void NAME(attn_fade)(float *c, const float *a, const float *b, int64_t depth, co
 
 /* ---- attention_rows.c: few rows at a time ---- */
 
-int64_t NAME(attn_few_floats)(const attn *t);                          /* of work */
-void NAME(attn_few)(const attn *t, int64_t b, int64_t g, float *work); /* forward of all rows of key head g */
+int64_t NAME(attn_few_floats)(const attn *t, int64_t heads); /* of work */
+/* Forward of all rows of key heads [g0, g0+heads). */
+void NAME(attn_few)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work);
 void NAME(attn_weights)(float *w, const attn *t, int64_t b, int64_t h, int64_t i, float *work);
 
 /* ---- attention_bwd.c ---- */

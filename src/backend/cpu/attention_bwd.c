@@ -166,17 +166,23 @@ static void group_start(sweep *x, int64_t r)
     if (x->want_k) NAME(attn_pack_steps)(x->dy, GROUP * STEP, rows, x->n, a->Wv);
 }
 
-/* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4. */
+/* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4.  Four at a time, all loaded before
+ * any is stored, so that the compiler may weave them: one after the other they would wait for themselves. */
 static void slope(float *s, float *ds, int64_t n, vf lse, vf dyy)
 {
-    for (int64_t j = 0; j < n; j += 4)
+    for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
+        vf w[4], d[4];
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++) {
-            int64_t i = (j + k) * LANES;
-            vf w = attn_exp2(v_fnma(lse, v_set1(LOG2E), v_load(s + i)));
-            v_store(s + i, w);
-            v_store(ds + i, v_mul(w, v_sub(v_load(ds + i), dyy)));
+            w[k] = attn_exp2(v_fnma(lse, v_set1(LOG2E), v_load(s + k * LANES)));
+            d[k] = v_mul(w[k], v_sub(v_load(ds + k * LANES), dyy));
         }
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            v_store(s + k * LANES, w[k]);
+            v_store(ds + k * LANES, d[k]);
+        }
+    }
 }
 
 static void multiply(float *x, const float *by, int64_t n)

@@ -2,10 +2,13 @@
  *
  * With one row there is nothing to share, and time is that of reading k and v once.  So nothing is packed: keys are
  * turned four by four in registers to give each its own lane and its own chain over w, and v is added up in place.
+ * All heads of a sequence go together through some keys and then through the next, since that is how k and v lie in
+ * memory: head after head, each would touch every page for a few hundred bytes.
  * The chains are those of attention.c, and so are the bits. */
 #include "attention.h"
 
 #define ABREAST 16 /* keys whose chains run side by side */
+#define VALUES 4   /* rows of v that are read side by side */
 
 static inline f4 four(float x) { return (f4){x, x, x, x}; }
 
@@ -73,29 +76,27 @@ static float soften(float *s, int64_t n, float *m, float *l)
     return first(fade);
 }
 
-/* o = fade * o + sum of p[j] v_j; o has room for width rounded up to VW */
-static void gather(float *o, float fade, const float *p, const float *v, int64_t ld, int64_t n, int64_t width)
+/* o += sum of p[j] v_j over n rows of v, in their order; o has room for width rounded up to VW */
+static void gather(float *o, const float *p, const float *v, int64_t ld, int64_t n, int64_t width)
 {
-    for (int64_t c = 0; c < width; c += VW) v_store(o + c, v_mul(v_load(o + c), v_set1(fade)));
-    int64_t j = 0;
-    for (; j + 4 <= n; j += 4) {
-        const float *x = v + j * ld;
-        vf p0 = v_set1(p[j]), p1 = v_set1(p[j + 1]), p2 = v_set1(p[j + 2]), p3 = v_set1(p[j + 3]);
-        int64_t c = 0;
+    int64_t c = 0;
+    if (n == 4) {
+        vf p0 = v_set1(p[0]), p1 = v_set1(p[1]), p2 = v_set1(p[2]), p3 = v_set1(p[3]);
         for (; c + VW <= width; c += VW) {
-            vf y = v_fma(p0, v_load(x + c), v_load(o + c));
-            y = v_fma(p1, v_load(x + ld + c), y);
-            y = v_fma(p2, v_load(x + 2 * ld + c), y);
-            v_store(o + c, v_fma(p3, v_load(x + 3 * ld + c), y));
+            vf y = v_fma(p0, v_load(v + c), v_load(o + c));
+            y = v_fma(p1, v_load(v + ld + c), y);
+            y = v_fma(p2, v_load(v + 2 * ld + c), y);
+            v_store(o + c, v_fma(p3, v_load(v + 3 * ld + c), y));
         }
-        for (int k = 0; c < width && k < 4; k++)
-            v_store(o + c, v_fma(v_set1(p[j + k]), v_load_n(x + k * ld + c, width - c, 0), v_load(o + c)));
     }
-    for (; j < n; j++)
-        for (int64_t c = 0; c < width; c += VW) {
+    for (; c < width; c += VW) {
+        vf y = v_load(o + c);
+        for (int64_t j = 0; j < n; j++) {
             const float *x = v + j * ld + c;
-            v_store(o + c, v_fma(v_set1(p[j]), width - c < VW ? v_load_n(x, width - c, 0) : v_load(x), v_load(o + c)));
+            y = v_fma(v_set1(p[j]), width - c < VW ? v_load_n(x, width - c, 0) : v_load(x), y);
         }
+        v_store(o + c, y);
+    }
 }
 
 /* Keys or values [j0, j0+n) of a head as rows of f32: where they are, or widened into room.  *ld: from row to row. */
@@ -114,39 +115,84 @@ static void scaled_query(float *q, const attn *t, const attn_row *r)
     for (int64_t c = 0; c < t->a->Wk; c++) q[c] = x[c] * t->scale2;
 }
 
-int64_t NAME(attn_few_floats)(const attn *t)
-{
-    return FEW * (t->a->Wk + attn_up(t->a->Wv, VW) + KEYS) + KEYS * attn_max(t->a->Wk, t->a->Wv);
-}
+/* ---- forward ---- */
 
-void NAME(attn_few)(const attn *t, int64_t b, int64_t g, float *work)
+/* The rows of key heads [g0, g0+heads) of one sequence: row r of the x-th head is number x * t->rows + r. */
+typedef struct few {
+    const attn *t;
+    int64_t b, g0, heads, n;
+    float *q, *o, *s; /* (n, Wk), (n, wo), (n, KEYS) */
+    float *m, *l, *room;
+    int64_t wo; /* Wv rounded up to VW */
+} few;
+
+int64_t NAME(attn_few_floats)(const attn *t, int64_t heads)
 {
     const fv_attn_args *a = t->a;
-    int64_t wo = attn_up(a->Wv, VW), lo = INT64_MAX, hi = 0, ld;
-    attn_row row[FEW];
-    float *q = work, *o = q + FEW * a->Wk, *s = o + FEW * wo, *room = s + FEW * KEYS, m[FEW], l[FEW], fade[FEW];
-    memset(o, 0, (size_t)(FEW * wo) * sizeof *o);
-    for (int64_t r = 0; r < t->rows; r++) {
-        row[r] = NAME(attn_row)(t, b, g, r);
-        scaled_query(q + r * a->Wk, t, &row[r]);
-        m[r] = -FLT_MAX;
-        l[r] = 0;
-        if (row[r].hi > 0) lo = attn_min(lo, row[r].lo);
-        hi = attn_max(hi, row[r].hi);
-    }
-    for (int64_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS) {
-        int64_t n = attn_min(KEYS, hi - j0);
-        const float *k = tile(t, a->k, attn_at_k(a, b, g, j0), a->k_row, n, a->Wk, room, &ld);
-        for (int64_t r = 0; r < t->rows; r++) {
-            scores(s + r * KEYS, q + r * a->Wk, k, ld, n, a->Wk);
-            dress(s + r * KEYS, t, &row[r], j0, n);
-            fade[r] = soften(s + r * KEYS, attn_up(n, ABREAST), &m[r], &l[r]);
-        }
-        const float *v = tile(t, a->v, attn_at_v(a, b, g, j0), a->v_row, n, a->Wv, room, &ld);
-        for (int64_t r = 0; r < t->rows; r++) gather(o + r * wo, fade[r], s + r * KEYS, v, ld, n, a->Wv);
-    }
-    for (int64_t r = 0; r < t->rows; r++) NAME(attn_finish)(t, &row[r], o + r * wo, m[r], l[r]);
+    return heads * t->rows * (a->Wk + attn_up(a->Wv, VW) + KEYS + 2) + KEYS * attn_max(a->Wk, a->Wv);
 }
+
+static few few_place(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work)
+{
+    few f = {.t = t, .b = b, .g0 = g0, .heads = heads, .n = heads * t->rows, .wo = attn_up(t->a->Wv, VW)};
+    f.q = work;
+    f.o = f.q + f.n * t->a->Wk;
+    f.s = f.o + f.n * f.wo;
+    f.m = f.s + f.n * KEYS;
+    f.l = f.m + f.n;
+    f.room = f.l + f.n;
+    return f;
+}
+
+static attn_row row_of(const few *f, int64_t x) { return NAME(attn_row)(f->t, f->b, f->g0 + x / f->t->rows, x % f->t->rows); }
+
+/* All rows meet the keys [j0, j0+n) of a tile. */
+static void meet(few *f, int64_t j0, int64_t n)
+{
+    const attn *t = f->t;
+    const fv_attn_args *a = t->a;
+    int64_t ld;
+    for (int64_t j = 0; j < n; j += ABREAST)
+        for (int64_t x = 0; x < f->n; x++) {
+            int64_t some = attn_min(ABREAST, n - j), at = attn_at_k(a, f->b, f->g0 + x / t->rows, j0 + j);
+            const float *k = tile(t, a->k, at, a->k_row, some, a->Wk, f->room, &ld);
+            scores(f->s + x * KEYS + j, f->q + x * a->Wk, k, ld, some, a->Wk);
+        }
+    for (int64_t x = 0; x < f->n; x++) {
+        attn_row row = row_of(f, x);
+        dress(f->s + x * KEYS, t, &row, j0, n);
+        vf fade = v_set1(soften(f->s + x * KEYS, attn_up(n, ABREAST), &f->m[x], &f->l[x]));
+        for (float *o = f->o + x * f->wo; o < f->o + (x + 1) * f->wo; o += VW) v_store(o, v_mul(v_load(o), fade));
+    }
+    for (int64_t j = 0; j < n; j += VALUES)
+        for (int64_t x = 0; x < f->n; x++) {
+            int64_t some = attn_min(VALUES, n - j), at = attn_at_v(a, f->b, f->g0 + x / t->rows, j0 + j);
+            const float *v = tile(t, a->v, at, a->v_row, some, a->Wv, f->room, &ld);
+            gather(f->o + x * f->wo, f->s + x * KEYS + j, v, ld, some, a->Wv);
+        }
+}
+
+void NAME(attn_few)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work)
+{
+    few f = few_place(t, b, g0, heads, work);
+    int64_t lo = INT64_MAX, hi = 0;
+    memset(f.o, 0, (size_t)(f.n * f.wo) * sizeof *f.o);
+    for (int64_t x = 0; x < f.n; x++) {
+        attn_row row = row_of(&f, x);
+        scaled_query(f.q + x * t->a->Wk, t, &row);
+        f.m[x] = -FLT_MAX;
+        f.l[x] = 0;
+        if (row.hi > 0) lo = attn_min(lo, row.lo);
+        hi = attn_max(hi, row.hi);
+    }
+    for (int64_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS) meet(&f, j0, attn_min(KEYS, hi - j0));
+    for (int64_t x = 0; x < f.n; x++) {
+        attn_row row = row_of(&f, x);
+        NAME(attn_finish)(t, &row, f.o + x * f.wo, f.m[x], f.l[x]);
+    }
+}
+
+/* ---- exact weights ---- */
 
 void NAME(attn_weights)(float *w, const attn *t, int64_t b, int64_t h, int64_t i, float *work)
 {
