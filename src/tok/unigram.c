@@ -7,6 +7,7 @@
 #include "work.h"
 
 #define UNKNOWN_PENALTY 10.0
+#define RESTART 100000.0 /* floats this large blur; where all paths meet the sum starts again, as SentencePiece has it */
 
 /* SentencePiece: control, unknown and byte pieces are never found in text; user-defined ones always win. */
 static bool takes_part(const uint8_t *types, int32_t id)
@@ -61,9 +62,10 @@ static void forward(const fv__model *m, fv__path *best, const char *s, uint32_t 
 {
     best[0] = (fv__path){0, -1, 0, 0};
     for (uint32_t i = 1; i <= n; i++) best[i].start = UINT32_MAX;
-    for (uint32_t i = 0, len; i < n; i += len) {
+    for (uint32_t i = 0, len, reach = 0; i < n; i += len) {
         uint32_t cp, node = 0;
         bool alone = false;
+        if (m->single && i == reach && best[i].score < -RESTART) best[i].score = 0;
         len = (uint32_t)fv__char_at(&cp, s + i);
         for (uint32_t k = i; k < n; k++) {
             node = fv__trie_step(&m->trie, node, (unsigned char)s[k]);
@@ -72,7 +74,9 @@ static void forward(const fv__model *m, fv__path *best, const char *s, uint32_t 
             if (id < 0) continue;
             offer(m, best + k + 1, best[i].score, m->scores[id], id, i);
             if (k + 1 - i == len) alone = true;
+            if (k + 1 > reach) reach = k + 1;
         }
+        if (i + len > reach) reach = i + len;
         if (!alone) offer(m, best + i + len, best[i].score, m->unk_score, -1, i);
     }
 }
