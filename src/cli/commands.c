@@ -4,7 +4,8 @@
 
 #include "cli.h"
 
-extern const cli_command attend_command, bench_command, demo_command, info_command, help_command, tokenize_command, tokenizer_command;
+extern const cli_command attend_command, bench_command, demo_command, info_command, help_command, tokenize_command,
+    tokenizer_command;
 
 static const cli_command *const commands[] = {
     &attend_command, &bench_command, &demo_command, &info_command, &tokenize_command, &tokenizer_command, &help_command, NULL,
