@@ -381,7 +381,7 @@ static void hostile_texts_are_linear(void **state)
             clock_t from = clock();
             fv_encoding_free(encode(t, text, whole, (fv_tok_opts){.offsets = FV_OFFSETS_CHARS}));
             double seconds = (double)(clock() - from) / CLOCKS_PER_SEC;
-            if (seconds > 4) fail_msg("%s took %.1f s for 200 kB of \"%s\"", names[i], seconds, fillers[k]);
+            if (seconds > 20) fail_msg("%s took %.1f s for 200 kB of \"%s\"", names[i], seconds, fillers[k]);
         }
         fv_tok_close(t);
     }
