@@ -40,18 +40,18 @@ INLINE column load_a(const float *a, const int rows)
     c.v[1] = rows > VW ? v_load(a + VW) : c.v[0];
     return c;
 }
-#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-/* The lane of the instruction must be a constant, which these builds do not see. */
-INLINE vf fma_row(vf b, column a, const int row, vf sum) { return v_fma(v_set1(a.v[row / VW][row % VW]), b, sum); }
-#else
 /* As volatile assembly because then they stay in the order written: the same accumulators in the same order at every
  * step, four to a cycle.  Left to gcc 12 the order differs from step to step, which costs Neoverse a fifth. */
 INLINE vf fma_row(vf b, column a, const int row, vf sum)
 {
-    __asm__ volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]), "i"(row % VW));
+    switch (row % VW) { /* a constant once the loops are unrolled */
+    case 0: __asm__ volatile("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW])); break;
+    case 1: __asm__ volatile("fmla %0.4s, %1.4s, %2.s[1]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW])); break;
+    case 2: __asm__ volatile("fmla %0.4s, %1.4s, %2.s[2]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW])); break;
+    default: __asm__ volatile("fmla %0.4s, %1.4s, %2.s[3]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
+    }
     return sum;
 }
-#endif
 #else
 typedef const float *column;
 INLINE column load_a(const float *a, const int rows)
@@ -108,6 +108,10 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
         }
 }
 
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* One tile of any size: instrumented, the many below would take minutes to compile. */
+static void tile(const gemm_tile *t, const fv_dtype bt) { multiply(t, t->rows, t->panels, bt); }
+#else
 INLINE void tile(const gemm_tile *t, const fv_dtype bt)
 {
     switch (t->rows * 8 + t->panels) {
@@ -144,6 +148,7 @@ INLINE void tile(const gemm_tile *t, const fv_dtype bt)
     default: break;
     }
 }
+#endif
 
 static void tile_f32(const gemm_tile *t) { tile(t, FV_F32); }
 static void tile_bf16(const gemm_tile *t) { tile(t, FV_BF16); }
