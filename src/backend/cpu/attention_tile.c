@@ -207,41 +207,57 @@ void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows,
 
 /* ---- dropout: Philox with a row in each lane; the four words of a position are four keys ---- */
 
-static void philox(vu out[4], vu c0, vu c1, uint64_t seed, uint64_t site, uint64_t step)
+typedef struct {
+    vu c[3][4];
+} counters; /* of a panel: three vectors, four words each */
+
+/* As fv_philox; the three vectors go round together, since one alone waits for its own products. */
+static counters philox(counters x, uint64_t seed)
 {
-    const vu zero = {0};
-    vu c2 = zero + (uint32_t)step, c3 = zero + (uint32_t)site;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    c1 ^= (uint32_t)(step >> 32);
     for (int r = 0; r < 10; r++) {
-        vu hi0, lo0, hi1, lo1;
-        v_mul_wide(&hi0, &lo0, c0, 0xD2511F53u);
-        v_mul_wide(&hi1, &lo1, c2, 0xCD9E8D57u);
-        c0 = hi1 ^ c1 ^ k0;
-        c2 = hi0 ^ c3 ^ k1;
-        c1 = lo1;
-        c3 = lo0;
+#pragma GCC unroll 3
+        for (int v = 0; v < 3; v++) {
+            vu *c = x.c[v], hi0, lo0, hi1, lo1;
+            v_mul_wide(&hi0, &lo0, c[0], 0xD2511F53u);
+            v_mul_wide(&hi1, &lo1, c[2], 0xCD9E8D57u);
+            c[0] = hi1 ^ c[1] ^ k0;
+            c[2] = hi0 ^ c[3] ^ k1;
+            c[1] = lo1;
+            c[3] = lo0;
+        }
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+    return x;
 }
 
 void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n)
 {
     const fv_attn_args *a = t->a;
-    uint32_t threshold = fv_drop_threshold(a->dropout);
-    vf factor = v_set1(1 / (1 - a->dropout));
-    for (int v = 0; v < LANES; v += VW)
-        for (int64_t j = 0; j < n; j += 4) {
-            vu low, high, word[4];
-            for (int l = 0; l < VW; l++) {
-                const attn_row *r = &rows[v + l < n_rows ? v + l : 0];
-                uint64_t at = (uint64_t)(attn_at_lse(a, r) * ((a->Tk + 3) / 4) + (j0 + j) / 4);
-                low[l] = (uint32_t)at;
-                high[l] = (uint32_t)(at >> 32);
-            }
-            philox(word, low, high, a->rng.seed, a->rng.site, *a->rng.step);
-            for (int k = 0; k < 4; k++) v_store(f + (j + k) * LANES + v, (vf)((vu)(word[k] >= threshold) & (vu)factor));
+    const vu zero = {0};
+    uint64_t step = *a->rng.step;
+    vu low[3], high[3], threshold = zero + fv_drop_threshold(a->dropout), factor = (vu)v_set1(1 / (1 - a->dropout));
+    for (int l = 0; l < LANES; l++) {
+        uint64_t at = (uint64_t)(attn_at_lse(a, &rows[l < n_rows ? l : 0]) * ((a->Tk + 3) / 4) + j0 / 4);
+        low[l / VW][l % VW] = (uint32_t)at;
+        high[l / VW][l % VW] = (uint32_t)(at >> 32);
+    }
+    for (int64_t j = 0; j < n; j += 4) {
+        counters x;
+#pragma GCC unroll 3
+        for (int v = 0; v < 3; v++) {
+            x.c[v][0] = low[v];
+            x.c[v][1] = high[v] ^ (uint32_t)(step >> 32);
+            x.c[v][2] = zero + (uint32_t)step;
+            x.c[v][3] = zero + (uint32_t)a->rng.site;
+            low[v] += 1;
+            high[v] -= (vu)(low[v] == 0); /* the carry: true is -1 */
         }
+        x = philox(x, a->rng.seed);
+#pragma GCC unroll 3
+        for (int v = 0; v < 3; v++)
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; k++) v_store(f + (j + k) * LANES + v * VW, (vf)((vu)(x.c[v][k] >= threshold) & factor));
+    }
 }
