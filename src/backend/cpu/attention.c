@@ -51,8 +51,9 @@ static void start(job *x)
             rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[p + l]), a->Wk, x->room + l * t->wk);
         NAME(attn_pack_lanes)(x->q + p * a->Wk, LANES, rows, n, a->Wk, t->scale2);
     }
-    for (int r = 0; r < MANY; r++) x->m[r] = -FLT_MAX, x->l[r] = 0;
-    memset(x->o, 0, (size_t)(MANY * t->wv) * sizeof *x->o);
+    int64_t lanes = attn_up(x->n, LANES);
+    for (int64_t r = 0; r < lanes; r++) x->m[r] = -FLT_MAX, x->l[r] = 0;
+    memset(x->o, 0, (size_t)(lanes * t->wv) * sizeof *x->o);
 }
 
 static void pack_keys(job *x, int64_t j0, int64_t n)

@@ -125,7 +125,9 @@ static void keys_start(sweep *x, int64_t k0, int64_t n)
         rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, k0 + j), a->Wv, x->room + j * t->wv);
     for (int64_t j = 0; j < n; j += STEP)
         NAME(attn_pack_lanes)(x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
-    if (x->want_k) memset(x->dk, 0, (size_t)(BLOCK * (t->wk + t->wv)) * sizeof *x->dk); /* and dv behind it */
+    if (!x->want_k) return;
+    memset(x->dk, 0, (size_t)(attn_up(n, LANES) * t->wk) * sizeof *x->dk);
+    memset(x->dv, 0, (size_t)(attn_up(n, LANES) * t->wv) * sizeof *x->dv);
 }
 
 static void keys_finish(sweep *x, int64_t k0, int64_t n)
