@@ -16,8 +16,8 @@
 #define MOST_CALLS 10000
 enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
 
-typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                      float beta, float *c, int ldc);
+typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
+                      int ldb, float beta, float *c, int ldc);
 
 static double now(void)
 {

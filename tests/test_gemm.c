@@ -48,7 +48,10 @@ static void *numbers(fv_dtype t, int64_t n, float **f)
     return p;
 }
 
-static void to_floats(float *f, const void *p, fv_dtype t, int64_t n) { reference[t].cast(NULL, (fv_sink){f, FV_F32, false}, p, n); }
+static void to_floats(float *f, const void *p, fv_dtype t, int64_t n)
+{
+    reference[t].cast(NULL, (fv_sink){f, FV_F32, false}, p, n);
+}
 
 /* Values of k of one row as the kernel sees them when the weight is packed as dt; weight: they are the weight's. */
 static void as_seen(float *x, int64_t k, fv_dtype dt, bool weight)
@@ -347,7 +350,8 @@ static void test_row_alone(void **state)
     const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4};
     for (int q = 0; q < 5; q++)
         for (int64_t m = 2; m < 70; m += 1 + m / 3) {
-            gemm_case t = {.m = m, .n = 75, .k = 530, .tb = true, .packed = true, .pack_as = packs[q], .bias = true, .act = FV_GELU};
+            gemm_case t = {.m = m, .n = 75, .k = 530, .tb = true, .packed = true, .pack_as = packs[q], .bias = true,
+                           .act = FV_GELU};
             problem p = make(&t);
             float *all = run(device, &t, &p, 2, NULL);
             for (int64_t i = 0; i < m; i++) {
@@ -381,8 +385,8 @@ static void test_documented_order(void **state)
 #endif
     for (size_t i = 0; i < SIZES; i++)
         for (int flags = 0; flags < 8; flags++) {
-            gemm_case t = {.m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2], .ta = flags & 1, .tb = flags & 2, .add = flags & 4,
-                           .bias = !(flags & 4), .alpha = i % 2 ? 0.3f : 0};
+            gemm_case t = {.m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2], .ta = flags & 1, .tb = flags & 2,
+                           .add = flags & 4, .bias = !(flags & 4), .alpha = i % 2 ? 0.3f : 0};
             problem p = make(&t);
             float *fast = run(device, &t, &p, 2, NULL);
             fv_device plain = *device;

@@ -39,6 +39,14 @@ typedef struct team {
     float *sum;
 } team;
 
+/* What a thread does of one block of rows: strips s0..s1 of it, which are rows i0..i1, times all or some of B. */
+typedef struct share {
+    int64_t rows, strips; /* of the block */
+    int64_t s0, s1, i0, i1;
+    const void *b;
+    gemm_end end; /* at row i0, column 0 */
+} share;
+
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -125,24 +133,23 @@ static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
     t->ldc = ldc;
 }
 
-/* All strips against one run of a group of panels. */
-static void multiply(const plan *p, gemm_tile *t, ahead *next, const char *a, float *sum, int64_t rows, int64_t s0, int64_t s1,
-                     int64_t strips, int count, int64_t cols)
+/* A share's strips against one run of a group of `count` panels, which are `cols` columns of C. */
+static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const share *w, const char *a, float *sum, int count,
+                     int64_t cols)
 {
-    const gemm_kind *kind = p->kind;
     size_t strip_bytes = gemm_units(t->kc) * kind->a_unit;
-    int widest = gemm_walk(kind->mr, (int)up(rows, strips));
+    int widest = gemm_walk(kind->mr, (int)up(w->rows, w->strips));
     const char *b = t->b;
     for (int q = 0; q < count; q += t->panels) {
         t->panels = widest;
         while (t->panels > count - q) t->panels /= 2;
         t->b = b + (size_t)q * t->b_next;
         int64_t left = cols - (int64_t)q * kind->nr;
-        for (int64_t s = s0; s < s1; s++) {
-            int64_t i = part(rows, s, strips);
-            t->rows = (int)(part(rows, s + 1, strips) - i);
+        for (int64_t s = w->s0; s < w->s1; s++) {
+            int64_t i = part(w->rows, s, w->strips);
+            t->rows = (int)(part(w->rows, s + 1, w->strips) - i);
             t->a = a + (size_t)s * strip_bytes;
-            t->c = sum + (i - part(rows, s0, strips)) * t->ldc + (int64_t)q * kind->nr;
+            t->c = sum + (i - w->i0) * t->ldc + (int64_t)q * kind->nr;
             fetch(next);
             if (left >= (int64_t)t->panels * kind->nr) kind->tile(t);
             else edge_tile(kind, t, left);
@@ -150,39 +157,57 @@ static void multiply(const plan *p, gemm_tile *t, ahead *next, const char *a, fl
     }
 }
 
-/* What the run of k after this one reads of B: of the same columns, or of the next group's. */
-static ahead next_run(const plan *p, const void *b, int64_t j, int64_t k, int count, const char *panel, size_t b_next, int64_t tiles)
+/* What will be read of B after this run (k, of the `count` panels that t begins with): the next run of the same columns,
+ * or the first of the next group's. */
+static ahead next_run(const plan *p, const gemm_tile *t, const share *w, int64_t panel, int64_t k, int count)
 {
     const fv_gemm *g = p->g;
-    int64_t size = (int64_t)fv_dtype_size(g->bt), cols = (int64_t)count * p->kind->nr;
+    int64_t size = (int64_t)fv_dtype_size(g->bt), tiles = (w->s1 - w->s0) * count, unit = (int64_t)p->kind->b_unit;
+    const char *packed = (const char *)t->b - (int64_t)gemm_units(k) * unit;
+    k += FV_GEMM_KC;
     if (k >= g->k) {
         k = 0;
-        j += cols;
-        panel += (size_t)count * b_next - gemm_units(g->k - 1) / 8 * 8 * p->kind->b_unit;
-    } else {
-        panel += gemm_units(FV_GEMM_KC) * p->kind->b_unit;
+        panel += count;
+        packed += (size_t)count * t->b_next;
     }
-    if (j >= g->n || p->strips < FETCH_FROM) return (ahead){0};
-    int64_t kc = least(FV_GEMM_KC, g->k - k);
-    if (cols > g->n - j) cols = g->n - j;
+    int64_t j = panel * p->kind->nr, cols = least((int64_t)count * p->kind->nr, g->n - j), kc = least(FV_GEMM_KC, g->k - k);
+    if (cols <= 0 || p->strips < FETCH_FROM) return (ahead){0};
     if (g->packed)
-        return ahead_of(panel, (int64_t)b_next, up(cols, p->kind->nr), (int64_t)(gemm_units(kc) * p->kind->b_unit), tiles);
-    if (g->tb) return ahead_of(at(b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size, tiles);
-    return ahead_of(at(b, k * g->ldb + j, g->bt), g->ldb * size, kc, cols * size, tiles);
+        return ahead_of(packed + (int64_t)gemm_units(k) * unit, (int64_t)t->b_next, up(cols, p->kind->nr),
+                        (int64_t)gemm_units(kc) * unit, tiles);
+    if (g->tb) return ahead_of(at(w->b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size, tiles);
+    return ahead_of(at(w->b, k * g->ldb + j, g->bt), g->ldb * size, kc, cols * size, tiles);
 }
 
-/* A group of panels from j on, for the strips [s0,s1) of a block. */
-static void columns(const plan *p, const team *t, const gemm_end *whole, const void *b, int64_t rows, int64_t s0, int64_t s1,
-                    int64_t strips, int64_t panel, int count)
+/* One run of k of a group of panels of B: packed already, or packed now into this thread's memory. */
+static void find_panels(const plan *p, gemm_tile *t, const void *b, char *own, int64_t panel, int64_t k, int count)
 {
     const fv_gemm *g = p->g;
     const gemm_kind *kind = p->kind;
-    int64_t j = panel * kind->nr, i = part(rows, s0, strips);
-    gemm_end e = *whole;
-    e.rows = part(rows, s1, strips) - i;
+    if (g->packed) {
+        t->b_next = gemm_units(g->k) * kind->b_unit;
+        t->b = (const char *)b + (size_t)panel * t->b_next + gemm_units(k) * kind->b_unit;
+        return;
+    }
+    t->b_next = gemm_units(t->kc) * kind->b_unit;
+    t->b = own;
+    int64_t piece = g->tb ? FV_GEMM_KC : GEMM_UNIT; /* where a row of B holds all columns, read it for all while it is near */
+    for (int64_t u = 0; u < t->kc; u += piece)
+        for (int q = 0; q < count; q++)
+            pack_columns(kind, own + (size_t)q * t->b_next + gemm_units(u) * kind->b_unit, b, g->bt, g->ldb, g->tb,
+                         (panel + q) * kind->nr, g->n, k + u, least(piece, t->kc - u));
+}
+
+/* A share of C in the columns of a group of panels. */
+static void columns(const plan *p, const team *t, const share *w, int64_t panel, int count)
+{
+    const fv_gemm *g = p->g;
+    const gemm_kind *kind = p->kind;
+    int64_t j = panel * kind->nr;
+    gemm_end e = w->end;
     e.cols = least((int64_t)count * kind->nr, g->n - j);
-    e.c = (char *)e.c + (i * g->ldc + j) * (int64_t)fv_dtype_size(g->ct);
-    if (e.pre) e.pre = (char *)e.pre + (i * g->ldc + j) * (int64_t)fv_dtype_size(p->table);
+    e.c = (char *)e.c + j * (int64_t)fv_dtype_size(g->ct);
+    if (e.pre) e.pre = (char *)e.pre + j * (int64_t)fv_dtype_size(p->table);
     if (e.bias) e.bias = at(e.bias, j, p->table);
     bool direct = g->ct == FV_F32;
     e.sum = direct ? e.c : t->sum;
@@ -192,21 +217,9 @@ static void columns(const plan *p, const team *t, const gemm_end *whole, const v
     int64_t k = 0;
     do {
         gemm_tile tile = {.ldc = e.ld_sum, .kc = least(FV_GEMM_KC, g->k - k), .alpha = p->alpha, .add = g->add || k};
-        if (g->packed) {
-            tile.b_next = gemm_units(g->k) * kind->b_unit;
-            tile.b = (const char *)b + (size_t)panel * tile.b_next + gemm_units(k) * kind->b_unit;
-        } else {
-            tile.b_next = gemm_units(tile.kc) * kind->b_unit;
-            tile.b = t->b;
-            /* a row of B at a time where rows hold the columns, so that it is read once */
-            int64_t piece = g->tb ? FV_GEMM_KC : GEMM_UNIT;
-            for (int64_t u = 0; u < tile.kc; u += piece)
-                for (int q = 0; q < count; q++)
-                    pack_columns(kind, t->b + (size_t)q * tile.b_next + gemm_units(u) * kind->b_unit, b, g->bt, g->ldb, g->tb,
-                                 j + q * kind->nr, g->n, k + u, least(piece, tile.kc - u));
-        }
-        ahead next = next_run(p, b, j, k + FV_GEMM_KC, count, tile.b, tile.b_next, (s1 - s0) * count);
-        multiply(p, &tile, &next, t->a + (size_t)strips * gemm_units(k) * kind->a_unit, e.sum, rows, s0, s1, strips, count, e.cols);
+        find_panels(p, &tile, w->b, t->b, panel, k, count);
+        ahead next = next_run(p, &tile, w, panel, k, count);
+        multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_units(k) * kind->a_unit, e.sum, count, e.cols);
         k += FV_GEMM_KC;
     } while (k < g->k);
     if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
@@ -232,23 +245,26 @@ static int split_down(int size, int64_t strips, int64_t panels)
 static void product(const plan *p, const team *t, int64_t e)
 {
     const fv_gemm *g = p->g;
-    const void *a = at(g->a, e * g->stride_a, p->table), *b = g->packed ? g->b : at(g->b, e * g->stride_b, g->bt);
-    gemm_end whole = {.ldc = g->ldc, .bias = g->bias, .table = p->table, .ct = g->ct, .act = g->act};
+    const void *a = at(g->a, e * g->stride_a, p->table);
+    share w = {.b = g->packed ? g->b : at(g->b, e * g->stride_b, g->bt)};
     for (int64_t i0 = 0; i0 < g->m; i0 += p->block) {
-        int64_t rows = least(p->block, g->m - i0), strips = up(rows, p->kind->mr);
-        if (i0) wait(t);
-        pack_rows(p, t, a, i0, rows, strips);
+        w.rows = least(p->block, g->m - i0);
+        w.strips = up(w.rows, p->kind->mr);
+        pack_rows(p, t, a, i0, w.rows, w.strips);
         wait(t);
-        int64_t from = e * g->stride_c + i0 * g->ldc;
-        whole.c = (char *)g->c + from * (int64_t)fv_dtype_size(g->ct);
-        whole.pre = g->pre ? (char *)g->pre + from * (int64_t)fv_dtype_size(p->table) : NULL;
-        int down = split_down(t->size, strips, p->panels), across = t->size / down;
-        int64_t s0 = part(strips, t->id / across, down), s1 = part(strips, t->id / across + 1, down);
+        int down = split_down(t->size, w.strips, p->panels), across = t->size / down;
+        w.s0 = part(w.strips, t->id / across, down);
+        w.s1 = part(w.strips, t->id / across + 1, down);
+        w.i0 = part(w.rows, w.s0, w.strips);
+        w.i1 = part(w.rows, w.s1, w.strips);
+        int64_t from = e * g->stride_c + (i0 + w.i0) * g->ldc;
+        w.end = (gemm_end){.ldc = g->ldc, .rows = w.i1 - w.i0, .bias = g->bias, .table = p->table, .ct = g->ct, .act = g->act,
+                           .c = (char *)g->c + from * (int64_t)fv_dtype_size(g->ct),
+                           .pre = g->pre ? (char *)g->pre + from * (int64_t)fv_dtype_size(p->table) : NULL};
         int64_t j0 = part(p->panels, t->id % across, across), j1 = part(p->panels, t->id % across + 1, across);
-        for (int64_t j = j0; j < j1 && s0 < s1; j += p->group)
-            columns(p, t, &whole, b, rows, s0, s1, strips, j, (int)least(p->group, j1 - j));
+        for (int64_t j = j0; j < j1 && w.s0 < w.s1; j += p->group) columns(p, t, &w, j, (int)least(p->group, j1 - j));
+        if (i0 + p->block < g->m || e + 1 < g->batch) wait(t); /* the next rows are packed over these */
     }
-    wait(t); /* the next product packs over this one's rows */
 }
 
 /* ---- the call ---- */

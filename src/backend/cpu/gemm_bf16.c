@@ -78,18 +78,19 @@ static void tile(const gemm_tile *t)
 
 /* ---- panels ---- */
 
+INLINE void store(uint16_t *p, vf x) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(x)); } /* to nearest even */
+
 INLINE void along_k(uint16_t *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t)
 {
-    for (int64_t k0 = 0; k0 < kc; k0 += 4 * G) /* a cache line of f32 at a time */
-        for (int i = 0; i < width; i++) {
-            int64_t row = (i < s->n ? i : s->n - 1) * s->ld;
-            for (int64_t k = k0; k < k0 + 4 * G && k < kc; k += G) {
-                uint16_t *to = out + (k / G * width + i) * G;
-                if (kc - k < G) v_store_bf16(to, v_load_as_n(s->p, row + k, kc - k, t));
-                else if (t == FV_BF16) memcpy(to, (const uint16_t *)s->p + row + k, G * sizeof *to);
-                else v_store_bf16(to, v_load_as(s->p, row + k, t));
-            }
+    for (int i = 0; i < width; i++) {
+        int64_t at = (i < s->n ? i : s->n - 1) * s->ld, end = at + kc;
+        uint16_t *to = out + i * G;
+        for (; at + G <= end; at += G, to += width * G) {
+            if (t == FV_BF16) memcpy(to, (const uint16_t *)s->p + at, G * sizeof *to);
+            else store(to, v_load_as(s->p, at, t));
         }
+        if (at < end) store(to, v_load_as_n(s->p, at, end - at, t));
+    }
 }
 
 INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t)
@@ -103,7 +104,7 @@ INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc
                 x[j] = k + j >= kc || n <= 0 ? v_zero() : n >= VW ? v_load_as(s->p, from, t) : v_load_as_n(s->p, from, n, t);
             }
             turn(x);
-            for (int j = 0; j < VW; j++) v_store_bf16(out + (k / G * width + i + j) * G, x[j]);
+            for (int j = 0; j < VW; j++) store(out + (k / G * width + i + j) * G, x[j]);
         }
 }
 

@@ -63,7 +63,7 @@ static void tile_q4(const gemm_tile *t) { tile(t, true); }
 
 /* ---- quantising ---- */
 
-static float largest(const float *x)
+INLINE float largest(const float *x)
 {
     vf m = v_zero();
     for (int j = 0; j < BLOCK; j += VW) m = v_max(m, v_abs(v_load(x + j)));
@@ -71,7 +71,7 @@ static float largest(const float *x)
 }
 
 /* Returns the scale. */
-static float quantise(int8_t *q, const float *x)
+INLINE float quantise(int8_t *restrict q, const float *restrict x)
 {
     float most = largest(x);
     if (most < TINY) {
@@ -83,7 +83,7 @@ static float quantise(int8_t *q, const float *x)
     return most / 127.0f;
 }
 
-static float quantise4(int8_t *q, const float *x)
+INLINE float quantise4(int8_t *restrict q, const float *restrict x)
 {
     float most = largest(x), signed_most = most;
     if (most < TINY) {
@@ -98,7 +98,7 @@ static float quantise4(int8_t *q, const float *x)
 }
 
 /* Values k..k+31 of row or column i of a strip, 0 where there are none: in place if they lie so, else in buf. */
-static const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64_t kc)
+INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64_t kc)
 {
     int64_t n = kc - k < BLOCK ? kc - k : BLOCK;
     if (i >= s->n) n = 0;
@@ -124,10 +124,13 @@ static void pack_a(void *out, const gemm_src *a, int64_t kc)
         for (int i = 0; i < MR; i++) {
             float scale = quantise(q, fetch(buf, a, i, k, kc));
             int sum = 0;
-            for (int j = 0; j < BLOCK; j++) sum += q[j];
+            for (int j = 0; j < BLOCK && B_BIAS; j++) sum += q[j];
             set_head(head, i, scale, sum);
-            for (int t = 0; t < BLOCK; t += G)
-                for (int j = 0; j < G; j++) to[t * A_WIDTH + i * G + j] = q[t + j];
+            for (int t = 0; t < BLOCK; t += G) {
+                a_value group[G];
+                for (int j = 0; j < G; j++) group[j] = q[t + j];
+                memcpy(to + t * A_WIDTH + i * G, group, sizeof group);
+            }
         }
     }
 }

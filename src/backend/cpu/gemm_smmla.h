@@ -27,7 +27,8 @@
     "scvtf v" #c0 ".4s, v" #c0 ".4s\n scvtf v" #c1 ".4s, v" #c1 ".4s\n"                                               \
     "scvtf v" #c2 ".4s, v" #c2 ".4s\n scvtf v" #c3 ".4s, v" #c3 ".4s\n"
 #define SCALES(from_a, from_b, h, j)                                                                                  \
-    "ldr q13, [%[" from_b "], #16*" #j "]\n ldr q14, [%[" from_a "], #32*" #h "]\n ldr q15, [%[" from_a "], #16+32*" #h "]\n" \
+    "ldr q13, [%[" from_b "], #16*" #j "]\n"                                                                          \
+    "ldr q14, [%[" from_a "], #32*" #h "]\n ldr q15, [%[" from_a "], #16+32*" #h "]\n"                                \
     "dup v12.2d, v13.d[0]\n dup v13.2d, v13.d[1]\n"                                                                   \
     "fmul v8.4s, v15.4s, v12.4s\n fmul v12.4s, v14.4s, v12.4s\n fmul v14.4s, v14.4s, v13.4s\n fmul v13.4s, v15.4s, v13.4s\n"
 #define ADD(c0, c1, c2, c3, s0, s1, s2, s3)                                                                           \
@@ -70,8 +71,8 @@ static inline void smmla_tile(vf s[16], const void *a, const void *b, int64_t bl
         "stp q24, q25, [%[s], #128]\n stp q26, q27, [%[s], #160]\n stp q28, q29, [%[s], #192]\n stp q30, q31, [%[s], #224]\n"
         : [a] "+r"(a), [b] "+r"(b), [blocks] "+r"(blocks), [last_a] "+r"(last_a), [last_b] "+r"(last_b)
         : [s] "r"(s)
-        : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16",
-          "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+        : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15",
+          "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
 }
 
 #undef LOAD
