@@ -278,7 +278,8 @@ static void checkpointing_gives_the_same_gradient_in_less_memory(void **state)
     for (int keep = 0; keep < 2; keep++) {
         fixture f;
         open_with(&f, (fv_ctx_opt){.record = true, .train = true, .seed = 5});
-        fv_tensor *x = fv_watch(f.ctx, fv_full(f.ctx, FV_SHAPE(N), 0.3f)), *w = fv_watch(f.ctx, fv_full(f.ctx, FV_SHAPE(N), 0.7f));
+        fv_tensor *x = fv_watch(f.ctx, fv_full(f.ctx, FV_SHAPE(N), 0.3f)),
+                  *w = fv_watch(f.ctx, fv_full(f.ctx, FV_SHAPE(N), 0.7f));
         fv_tensor *y = x;
         for (int i = 0; i < BLOCKS; i++) y = keep ? fv_checkpoint(f.ctx, block, w, y) : block(f.ctx, w, y);
         assert_int_equal(fv_backward(f.ctx, fv_sum_all(f.ctx, y)), FV_OK);

@@ -146,15 +146,17 @@ static void compare_map(void *user, fv_ctx *c, const char *site, const char *nam
     for (int64_t b = 0; b < s.d[0]; b++)
         for (int64_t h = 0; h < s.d[1]; h++) {
             assert_int_equal(fv_attn_view_weights(c, what, b, h, 0, rows, w), FV_OK);
-            for (int64_t i = 0; i < rows * cols; i++)
-                assert_true(fabsf(w[i] - want[(b * s.d[1] + h) * rows * cols + i]) < 1e-4f);
+            for (int64_t i = 0; i < rows * cols; i++) assert_true(fabsf(w[i] - want[(b * s.d[1] + h) * rows * cols + i]) < 1e-4f);
         }
     free(w);
     free(want);
     m->seen++;
 }
 
-static void path_of(char out[512], const char *name, const char *end) { snprintf(out, 512, "%s/golden/%s%s", FOVEA_TESTS, name, end); }
+static void path_of(char out[512], const char *name, const char *end)
+{
+    snprintf(out, 512, "%s/golden/%s%s", FOVEA_TESTS, name, end);
+}
 
 static void the_family_is_the_published_one(void **state)
 {
@@ -275,7 +277,9 @@ static void what_was_saved_opens_with_the_same_bits(void **state)
 static void a_config_it_cannot_follow_is_refused(void **state)
 {
     (void)state;
-    static const struct { const char *config, *says; } cases[] = {
+    static const struct {
+        const char *config, *says;
+    } cases[] = {
         {"{\"model_type\":\"marian\",\"d_model\":15,\"encoder_attention_heads\":3,\"decoder_attention_heads\":3}", "odd"},
         {"{\"model_type\":\"marian\",\"d_model\":16,\"encoder_attention_heads\":3}", "multiple"},
         {"{\"model_type\":\"marian\",\"normalize_embedding\":true}", "normalize_embedding"},

@@ -10,12 +10,20 @@
 #include "fovea/metric.h"
 
 static const char *const texts[] = {
-    "The cat sat on the mat.",  "Prices rose 3.5% (to $1,234.50) in 2019-20, didn't they?", "J’aime manger des pommes&amp;poires.", "",
-    "Ein Hund läuft; er bellt..", "A B C D e",
+    "The cat sat on the mat.",
+    "Prices rose 3.5% (to $1,234.50) in 2019-20, didn't they?",
+    "J’aime manger des pommes&amp;poires.",
+    "",
+    "Ein Hund läuft; er bellt..",
+    "A B C D e",
 };
 static const char *const references[] = {
-    "The cat is sitting on the mat.", "Prices rose by 3.5% (to $1,234.50) in 2019-2020, did n't they?",
-    "J'aime manger des pommes & des poires.", "empty", "Ein Hund rennt, er bellt.", "a b c d e",
+    "The cat is sitting on the mat.",
+    "Prices rose by 3.5% (to $1,234.50) in 2019-2020, did n't they?",
+    "J'aime manger des pommes & des poires.",
+    "empty",
+    "Ein Hund rennt, er bellt.",
+    "a b c d e",
 };
 enum { N = sizeof texts / sizeof *texts };
 
@@ -24,7 +32,12 @@ static void near(double got, double want) { assert_true(fabs(got - want) < 1e-5)
 static void bleu_equals_sacrebleu(void **state)
 {
     (void)state;
-    static const struct { fv_bleu_opt opt; double score; int64_t length, reference; const char *signature; } cases[] = {
+    static const struct {
+        fv_bleu_opt opt;
+        double score;
+        int64_t length, reference;
+        const char *signature;
+    } cases[] = {
         {{FV_BLEU_13A, false}, 43.221592, 44, 48, "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"},
         {{FV_BLEU_NONE, false}, 17.781019, 29, 36, "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"},
         {{FV_BLEU_13A, true}, 51.356104, 44, 48, "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"},
@@ -43,8 +56,15 @@ static void bleu_equals_sacrebleu(void **state)
 static void the_corners_of_bleu(void **state)
 {
     (void)state;
-    static const struct { const char *text, *reference; double score; } cases[] = {
-        {"The cat sat on the mat.", "dog ran", 0}, {"the the the the", "the cat", 15.973578}, {"the", "the", 0}, {"", "", 0}, {"", "x", 0},
+    static const struct {
+        const char *text, *reference;
+        double score;
+    } cases[] = {
+        {"The cat sat on the mat.", "dog ran", 0},
+        {"the the the the", "the cat", 15.973578},
+        {"the", "the", 0},
+        {"", "", 0},
+        {"", "x", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fv_bleu b;

@@ -76,7 +76,8 @@ static fv_model *new_model(fv_device *d, double dropout)
              "{\"model_type\": \"marian\", \"vocab_size\": %d, \"d_model\": 48, \"encoder_layers\": 1, \"decoder_layers\": 1, "
              "\"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 96, \"decoder_ffn_dim\": 96, "
              "\"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": true, \"dropout\": %g, "
-             "\"attention_dropout\": %g, \"init_std\": 0.0, \"pad_token_id\": %d, \"eos_token_id\": %d, \"decoder_start_token_id\": %d}",
+             "\"attention_dropout\": %g, \"init_std\": 0.0, \"pad_token_id\": %d, \"eos_token_id\": %d, "
+             "\"decoder_start_token_id\": %d}",
              fv_tok_size(tok), dropout, dropout, pad, eos, pad);
     check(fv_model_new(&m, d, config, (fv_model_opt){.train = true}, 3, &e), &e);
     return m;
@@ -278,8 +279,8 @@ static void schedules_rise_and_fall(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart),   cmocka_unit_test(parts_of_a_batch_add_up),
-        cmocka_unit_test(a_resumed_run_has_the_same_bits),    cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
+        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart), cmocka_unit_test(parts_of_a_batch_add_up),
+        cmocka_unit_test(a_resumed_run_has_the_same_bits),  cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
         cmocka_unit_test(schedules_rise_and_fall),
     };
     return cmocka_run_group_tests(tests, make_corpus, free_corpus);

@@ -2,7 +2,8 @@
  *
  * A kernel is a plain function over raw pointers and sizes: it has never heard of tensors, shapes or tapes,
  * it checks nothing (the op did) and returns nothing.  There is one flat table per backend and float dtype;
- * in the table of dtype T every `void *` float argument holds T unless its comment says otherwise.  A kernel that a backend lacks is NULL: the op turns that into a message.
+ * in the table of dtype T every `void *` float argument holds T unless its comment says otherwise.  A kernel that a
+ * backend lacks is NULL: the op turns that into a message.
  *
  * Kernels run in order on a stream and may return before they are done.  A kernel that cannot go on (no
  * workspace, an id out of range) calls fv_stream_fail, and the context picks that up.
@@ -12,216 +13,7 @@
 #ifndef FOVEA_BACKEND_H
 #define FOVEA_BACKEND_H
 
-#include "fovea/device.h"
-#include "fovea/ops.h"
-#include "fovea/tensor.h"
-
-typedef struct fv_stream fv_stream;
-
-/* Numbers kept beside the data, in at least f32: means, log-sum-exps, losses.  f32, but f64 in the f64 table. */
-typedef void fv_stat;
-
-/* Where a gradient goes: not wanted (data NULL), to be written, or to be added to what is there.  dtype is
- * the table's, or f32 for parameters (f64 in the f64 table).  Forward outputs are plain pointers and are always written. */
-typedef struct fv_sink {
-    void *data;
-    fv_dtype dtype;
-    bool add;
-} fv_sink;
-
-/* One place of the random sequence: key (seed), stream (site, *step), position given by the element.
- * step lives in device memory so that a captured graph can be replayed with another value. */
-typedef struct fv_rng {
-    uint64_t seed, site;
-    const uint64_t *step;
-} fv_rng;
-
-/* ---- matrix product ---- */
-
-/* C = act(alpha * A B + bias), or C += alpha * A B, for each of `batch` triples.
- * A is (m,k), stored (k,m) if ta; B is (k,n), stored (n,k) if tb; strides and leading dimensions in elements.
- * Order of addition, the same on every CPU level: with s_j the chain fma(a_k, b_k, s) over the j-th run of
- * FV_GEMM_KC values of k starting from 0, C = ((s_0 + s_1) + s_2) + ... (old C first when add). */
-#define FV_GEMM_KC 256
-typedef struct fv_gemm {
-    int64_t m, n, k, batch;
-    const void *a, *b;
-    void *c;
-    int64_t lda, ldb, ldc;
-    int64_t stride_a, stride_b, stride_c; /* from one of the batch to the next; 0 shares */
-    bool ta, tb;
-    fv_dtype bt;   /* of b: the table's, or with packed any dtype pack accepts */
-    fv_dtype ct;   /* of c: the table's or f32 */
-    bool packed;   /* b was laid out by pack (then ldb, stride_b, tb mean nothing and batch is 1) */
-    bool add;      /* no bias, act or pre then */
-    float alpha;   /* 0 means 1 */
-    const void *bias; /* (n) or NULL */
-    fv_act act;
-    void *pre;     /* (m,n,ldc) gets the value before act, or NULL */
-} fv_gemm;
-
-/* ---- element-wise and shape ---- */
-
-typedef enum fv_unary_op {
-    FV_U_SCALE, /* p0 * x + p1 */
-    FV_U_RELU, FV_U_GELU, FV_U_GELU_TANH, FV_U_SILU, FV_U_TANH, FV_U_SIGMOID,
-    FV_U_EXP, FV_U_LOG, FV_U_SQRT, FV_U_RSQRT, FV_U_ABS, FV_U_SQUARE, FV_U_SOFTPLUS,
-    FV_U_LEAKY_RELU, /* p0: slope below zero */
-    FV_U_CLAMP,      /* to p0..p1 */
-    FV_U_COUNT
-} fv_unary_op;
-
-typedef enum fv_binary_op { FV_B_ADD, FV_B_SUB, FV_B_MUL, FV_B_DIV, FV_B_MAX, FV_B_COUNT } fv_binary_op;
-
-/* Nested loops over shape[0..n), last fastest, with a stride in elements for each operand (0 repeats).
- * Ops collapse neighbouring axes before they get here, so n is small and the last axis long. */
-typedef struct fv_walk {
-    int n;
-    int64_t shape[FV_MAX_DIM + 2];
-    int64_t y[FV_MAX_DIM + 2], a[FV_MAX_DIM + 2], b[FV_MAX_DIM + 2];
-} fv_walk;
-
-typedef enum fv_reduce_op { FV_R_SUM, FV_R_MEAN, FV_R_MAX, FV_R_COUNT } fv_reduce_op;
-
-/* ---- convolution as a matrix product: x (B,C,H,W) <-> col (B, C*kh*kw, oh*ow) ---- */
-typedef struct fv_conv_geom {
-    int64_t batch, channels, h, w, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow; /* kernel, stride, padding, dilation, out */
-} fv_conv_geom;
-
-/* ---- attention ----
- * q (B,Tq,H*Wk), k (B,Tk,G*Wk), v (B,Tk,G*Wv) -> y (B,Tq,H*Wv); query head h reads key head h / (H/G).
- * Row i of q stands at position pos(i) = i + len - Tq, where len = lens[b], or Tk where lens is NULL.
- * Key j takes part for row i when all of these hold: j < len; key_mask[b,j] is 1; mask[b,h,i,j] is 1;
- * causal: j <= pos(i); window > 0: j > pos(i) - window.
- * Score = scale * q_i.k_j + bias[b,h,i,j] + rel[h, rel_zero + j - pos(i)] (index clamped to 0..rel_len-1).
- * Weights = softmax over the keys that take part; then dropout; y_i = sum_j weight_j v_j.  A row in which
- * none takes part gives y = 0, lse = -inf and no gradient.  Weights are never stored: lse is enough. */
-typedef struct fv_attn_args {
-    int64_t B, Tq, Tk, H, G, Wk, Wv;
-    const void *q, *k, *v;
-    int64_t q_row, k_row, v_row;       /* elements from one position to the next */
-    int64_t q_batch, k_batch, v_batch; /* and from one sequence to the next */
-    void *y;                           /* (B,Tq,H*Wv), contiguous */
-    fv_stat *lse;                      /* (B,H,Tq) natural log, before dropout; -inf for an empty row */
-    const int32_t *lens;               /* (B) or NULL */
-    const uint8_t *key_mask;           /* (B,Tk) or NULL */
-    const uint8_t *mask;               /* NULL, or element (b,h,i,j) at b*mask_s[0]+h*mask_s[1]+i*mask_s[2]+j */
-    int64_t mask_s[3];
-    const void *bias;                  /* NULL, or likewise with bias_s */
-    int64_t bias_s[3];
-    const void *rel;                   /* NULL, or (H,rel_len) */
-    int64_t rel_len, rel_zero;
-    bool causal;
-    int64_t window;
-    float scale;                       /* 0 means 1/sqrt(Wk) */
-    float dropout;                     /* 0: none.  Keep (b,h,i,j) iff fv_random_keep of element ((b*H+h)*Tq+i)*Tk4+j, */
-    fv_rng rng;                        /*   Tk4 = Tk rounded up to 4; kept weights are divided by 1-dropout */
-} fv_attn_args;
-
-typedef struct fv_attn_grads {
-    const void *dy;       /* (B,Tq,H*Wv) */
-    fv_sink dq, dk, dv;   /* laid out as q, k, v are, strides included */
-    fv_sink dbias;        /* with bias_s; repeated axes are summed */
-    fv_sink drel;
-} fv_attn_grads;
-
-/* ---- the optimiser ---- */
-typedef struct fv_adamw {
-    float lr, beta1, beta2, eps, decay; /* decay is decoupled: p -= lr * decay * p */
-    float correct1, correct2;           /* 1 - beta^t */
-    const float *grad_scale;            /* device: gradients are multiplied by it (clipping); NULL: 1 */
-} fv_adamw;
-
-typedef struct fv_kernels {
-    fv_dtype dtype;
-
-    void (*gemm)(fv_stream *s, const fv_gemm *g);
-    /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is 0 if it cannot. */
-    size_t (*pack_bytes)(int64_t n, int64_t k, fv_dtype dt);
-    void (*pack)(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n, int64_t k, int64_t ld, bool tb);
-
-    void (*unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0, float p1);
-    void (*unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x, const void *y, int64_t n,
-                      float p0, float p1);
-    void (*binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w);
-    /* y strides are those of dy; where a (or b) has stride 0 its gradient is summed */
-    void (*binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy, const void *a, const void *b,
-                       const fv_walk *w);
-    /* y[w.y] (+)= x[w.a] */
-    void (*copy)(fv_stream *s, fv_sink y, const void *x, const fv_walk *w);
-    void (*fill)(fv_stream *s, void *y, float value, int64_t n);
-    void (*cast)(fv_stream *s, fv_sink y, const void *x, int64_t n); /* to y.dtype, any float dtype */
-    /* y[m,0] += ... over rows: column sums of (rows,cols) */
-    void (*colsum)(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols);
-    void (*reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner);
-    void (*reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg, int64_t outer, int64_t n,
-                       int64_t inner);
-    /* largest first, ties to the lower index */
-    void (*topk)(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows, int64_t cols, int64_t k);
-    void (*topk_bwd)(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows, int64_t cols, int64_t k);
-    void (*cumsum)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner, bool reverse);
-    /* y (+)= mask[w.b] ? x[w.a] : value */
-    void (*masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value, const fv_walk *w);
-
-    void (*softmax)(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols, bool log);
-    void (*softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows, int64_t cols, bool log);
-    /* sum (or NULL) gets a + x first and is what is normalised: residual and norm in one pass; gain, bias may be NULL */
-    void (*layernorm)(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain,
-                      const void *bias, int64_t rows, int64_t cols, float eps);
-    void (*layernorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
-                          const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols);
-    void (*rmsnorm)(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain, int64_t rows,
-                    int64_t cols, float eps);
-    void (*rmsnorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x, const void *gain,
-                        const fv_stat *rstd, int64_t rows, int64_t cols);
-    /* x (outer,channels,inner); stats: mean and variance of the batch over outer and inner */
-    void (*batchnorm_stats)(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer, int64_t channels, int64_t inner);
-    void (*batchnorm)(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
-                      const void *bias, int64_t outer, int64_t channels, int64_t inner, float eps);
-    /* batch: the statistics came from x itself, so they have gradients too */
-    void (*batchnorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const fv_stat *mean,
-                          const fv_stat *var, const void *gain, int64_t outer, int64_t channels, int64_t inner, float eps, bool batch);
-    void (*dropout)(fv_stream *s, fv_sink y, const void *x, int64_t n, float p, fv_rng rng);
-
-    /* y[i] = table[ids[i]]; table is (vocab,d) of dtype tt.  An id outside 0..vocab-1 fails the stream. */
-    void (*gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n, int64_t vocab, int64_t d);
-    /* rows of dtable that no id names are left alone when adding, zeroed when not; skip: an id without gradient, or -1 */
-    void (*gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n, int64_t vocab, int64_t d,
-                       int32_t skip);
-    /* loss[r] = (1-smooth) * (lse - x[label]) + smooth * (lse - mean(x)); 0 where label == ignore */
-    void (*cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x, const int32_t *labels, int64_t rows, int64_t vocab,
-                          float smooth, int32_t ignore);
-    void (*cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse, const void *x, const int32_t *labels,
-                              int64_t rows, int64_t vocab, float smooth, int32_t ignore);
-
-    void (*im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g);
-    void (*col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g);
-    /* (planes,h,w) -> (planes,oh,ow), bilinear, corners not aligned */
-    void (*bilinear)(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w, int64_t oh, int64_t ow);
-    void (*bilinear_bwd)(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h, int64_t w, int64_t oh, int64_t ow);
-
-    /* rotates pairs of the first 2*half of each head of x (B,T,H*W) by pos[b*T+t] * freq[i]; pairs are (i, i+half), or
-     * (2i, 2i+1) if adjacent.  back turns the other way, which is the gradient. */
-    void (*rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq, int64_t B, int64_t T, int64_t H,
-                 int64_t W, int64_t half, bool adjacent, bool back);
-    /* lp (B,T,U+1,V) log-probabilities; labels (B,U); tlen, ulen (B).  alpha is scratch (B,T,U+1) kept for the gradient */
-    void (*rnnt)(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels, const int32_t *tlen,
-                 const int32_t *ulen, int64_t B, int64_t T, int64_t U1, int64_t V, int32_t blank);
-    void (*rnnt_bwd)(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss, const fv_stat *alpha, const void *lp,
-                     const int32_t *labels, const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U1, int64_t V,
-                     int32_t blank);
-
-    void (*attention)(fv_stream *s, const fv_attn_args *a);
-    void (*attention_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
-    /* exact weights, before dropout, of rows [i0,i1) of one head: w (i1-i0,Tk), from q, k and lse */
-    void (*attention_weights)(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1);
-    /* cache (B,cap,D): row pos[b]+t of sequence b becomes x[b,t] */
-    void (*cache_write)(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B, int64_t T, int64_t cap, int64_t D);
-
-    /* w is the f32 master; copy (table dtype, or NULL) receives the rounded result */
-    void (*adamw)(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o);
-    void (*sumsq)(fv_stream *s, float *out, const void *x, int64_t n); /* sum of squares, added up in f64 */
-} fv_kernels;
+#include "fovea/kernels.h"
 
 /* ---- devices and streams ---- */
 
@@ -231,7 +23,7 @@ typedef struct fv_backend {
     void (*release)(fv_device *d, void *p, size_t bytes);
     fv_status (*stream_open)(fv_stream *s, fv_err *e);
     void (*stream_close)(fv_stream *s);
-    void (*upload)(fv_stream *s, void *dst, const void *host, size_t bytes); /* host memory may change after return */
+    void (*upload)(fv_stream *s, void *dst, const void *host, size_t bytes);   /* host memory may change after return */
     void (*download)(fv_stream *s, void *host, const void *src, size_t bytes); /* waits */
     void (*move)(fv_stream *s, void *dst, const void *src, size_t bytes);      /* on the device; may overlap */
     void (*zero)(fv_stream *s, void *dst, size_t bytes);

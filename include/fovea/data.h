@@ -26,9 +26,9 @@ typedef struct fv_pairs_opt {
     const char *source, *target; /* two files, line by line; target NULL: source is a table */
     /* of a table: "a<TAB>b" a line, or JSONL where both names are given */
     const char *source_field, *target_field;
-    int64_t max_len;  /* tokens of a side, the end included; 0: 512 */
-    int32_t eos;      /* put after every side; -1: what the tokenizer adds is all */
-    int64_t most;     /* at most so many pairs are read; 0: all */
+    int64_t max_len; /* tokens of a side, the end included; 0: 512 */
+    int32_t eos;     /* put after every side; -1: what the tokenizer adds is all */
+    int64_t most;    /* at most so many pairs are read; 0: all */
 } fv_pairs_opt;
 
 typedef struct fv_pairs_report {
@@ -37,10 +37,11 @@ typedef struct fv_pairs_report {
     int64_t source_tokens, target_tokens;
 } fv_pairs_report;
 
-FV_API fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv_pairs_opt opt, fv_pairs_report *report, fv_err *e);
+FV_API fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv_pairs_opt opt, fv_pairs_report *report,
+                               fv_err *e);
 /* The same from memory: n texts of each side. */
-FV_API fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok, const char *const *source, const char *const *target,
-                               int64_t n, fv_pairs_opt opt, fv_pairs_report *report, fv_err *e);
+FV_API fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok, const char *const *source,
+                               const char *const *target, int64_t n, fv_pairs_opt opt, fv_pairs_report *report, fv_err *e);
 FV_API void fv_pairs_close(fv_pairs *p);
 FV_API int64_t fv_pairs_count(const fv_pairs *p);
 FV_API const int32_t *fv_pairs_source(const fv_pairs *p, int64_t i, int64_t *n);
@@ -52,7 +53,8 @@ typedef struct fv_plan fv_plan;
 
 /* All batches of one epoch.  The same (pairs, tokens, seed, epoch) gives the same plan on every machine; epoch -1 keeps
  * the order of lengths, for evaluation. */
-FV_API fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_pairs *p, int64_t tokens, uint64_t seed, int64_t epoch, fv_err *e);
+FV_API fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_pairs *p, int64_t tokens, uint64_t seed, int64_t epoch,
+                              fv_err *e);
 FV_API void fv_plan_free(fv_plan *p);
 FV_API int64_t fv_plan_count(const fv_plan *p);
 FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n); /* numbers of its pairs */

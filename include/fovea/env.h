@@ -37,7 +37,7 @@ typedef struct fv_io {
     int (*unlink)(void *self, const char *path);
     int (*mkdir)(void *self, const char *path);
     int (*sync_dir)(void *self, const char *path);
-    int (*rmdir)(void *self, const char *path); /* an empty directory */
+    int (*rmdir)(void *self, const char *path);                              /* an empty directory */
     int (*list)(void *self, const char *path, fv_name_fn *each, void *user); /* names in a directory, in no order */
     void *self;
 } fv_io;

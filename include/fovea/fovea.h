@@ -1,23 +1,36 @@
 /* fovea.h - self-attention in C: the whole public surface, in reading order.
  *
- * error.h   how failure is reported              ops.h    the operations, attention among them
- * env.h     memory and files, replaceable        nn.h     layers: linear, norm, attention, encoder, decoder
- * device.h  where kernels run                    see op.h and backend.h to add an op or a backend
- * tensor.h  contexts, tensors, parameters         info.h   what this build is made of
- * tok.h     tokenizers */
+ * error.h    how failure is reported             model.h    families of models, opened and saved as they are
+ * env.h      memory and files, replaceable       gen.h      generating: beams, sampling, sessions
+ * device.h   where kernels run                   data.h     parallel text, encoded and batched
+ * tensor.h   contexts, tensors, parameters       train.h    optimiser, schedule, checkpoints, resuming
+ * ops.h      the operations                      metric.h   BLEU and chrF
+ * nn.h       layers, with position.h             grammar.h  the demonstration corpus
+ * tok.h      tokenizers                          array.h    small matrices from files
+ * store.h    safetensors, configuration          info.h     what this build is made of
+ *
+ * Not included here, for authors: op.h to add an operation, backend.h and kernels.h to add a backend. */
 #ifndef FOVEA_H
 #define FOVEA_H
 
 #define FV_VERSION "0.1.0"
 
+#include "fovea/array.h"
+#include "fovea/data.h"
 #include "fovea/device.h"
 #include "fovea/env.h"
 #include "fovea/error.h"
+#include "fovea/gen.h"
+#include "fovea/grammar.h"
 #include "fovea/info.h"
+#include "fovea/metric.h"
+#include "fovea/model.h"
 #include "fovea/nn.h"
 #include "fovea/ops.h"
+#include "fovea/store.h"
 #include "fovea/tensor.h"
 #include "fovea/tok.h"
+#include "fovea/train.h"
 
 /* The version of the library that is running, to hold against FV_VERSION. */
 FV_API const char *fv_version(void);

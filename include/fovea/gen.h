@@ -14,7 +14,7 @@ FV_API void fv_session_free(fv_session *s); /* NULL is allowed */
 /* Forgets all tokens; memory stays. */
 FV_API void fv_session_reset(fv_session *s);
 
-FV_API int64_t fv_session_count(const fv_session *s);         /* rows */
+FV_API int64_t fv_session_count(const fv_session *s);            /* rows */
 FV_API int64_t fv_session_len(const fv_session *s, int64_t row); /* tokens so far */
 /* Cuts a row back to n tokens: after a prompt that was padded, or to try again from there. */
 FV_API void fv_session_cut(fv_session *s, int64_t row, int64_t n);
@@ -76,8 +76,8 @@ typedef struct fv_generated {
 
 /* Generates for n sources (token ids) with a model that has an encoder.  The same hypotheses as transformers, beam for
  * beam; a source's result does not depend on the others. */
-FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len, int64_t n,
-                             const fv_gen_opt *opt, fv_err *e);
+FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,
+                             int64_t n, const fv_gen_opt *opt, fv_err *e);
 FV_API void fv_generated_free(fv_generated *g);
 
 #endif

@@ -18,23 +18,23 @@ typedef struct fv_bleu_opt {
 } fv_bleu_opt;
 
 typedef struct fv_bleu {
-    double score;         /* 0..100 */
-    double precision[4];  /* of 1- to 4-grams, in per cent, smoothed as "exp" where none matched */
-    double brevity;       /* penalty, 0..1 */
+    double score;        /* 0..100 */
+    double precision[4]; /* of 1- to 4-grams, in per cent, smoothed as "exp" where none matched */
+    double brevity;      /* penalty, 0..1 */
     int64_t match[4], total[4];
     int64_t length, reference_length; /* in tokens */
-    char signature[96];   /* what sacreBLEU would print for the same settings */
+    char signature[96];               /* what sacreBLEU would print for the same settings */
 } fv_bleu;
 
-FV_API fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n,
-                               fv_bleu_opt opt, fv_err *e);
+FV_API fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts, const char *const *references,
+                               int64_t n, fv_bleu_opt opt, fv_err *e);
 
 typedef struct fv_chrf {
     double score; /* 0..100: chrF2, character 1- to 6-grams, blanks left out */
     char signature[96];
 } fv_chrf;
 
-FV_API fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n,
-                               fv_err *e);
+FV_API fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts, const char *const *references,
+                               int64_t n, fv_err *e);
 
 #endif

@@ -15,12 +15,15 @@
 
 typedef struct fv_items {
     int n;
-    struct { const char *name; fv_tensor *value; } at[FV_MAX_ITEMS];
+    struct {
+        const char *name;
+        fv_tensor *value;
+    } at[FV_MAX_ITEMS];
     double n_labels; /* labels that count, over the whole batch with all its parts; losses are divided by it */
     float smooth;    /* label smoothing, for families that train with it */
 } fv_items;
 
-FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name); /* NULL if absent */
+FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name);       /* NULL if absent */
 FV_API void fv_items_put(fv_items *s, const char *name, fv_tensor *value); /* NULL values are left out */
 
 /* ---- families ---- */
@@ -39,7 +42,7 @@ typedef struct fv_family {
     const fv_field *config;   /* the table of its keys */
     const fv_key_rule *rules; /* other keys that change nothing, besides fv_keys_common; NULL: none */
     size_t config_size;
-    size_t size;              /* of the family's own struct */
+    size_t size; /* of the family's own struct */
     /* What a table cannot say (heads divide the width); NULL: nothing. */
     fv_status (*check)(const void *config, fv_err *e);
     /* Fills self with layers and declares their parameters; failures stick to the parameters. */

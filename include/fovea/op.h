@@ -48,8 +48,8 @@ FV_API void fv_rng_set_site(fv_ctx *c, uint64_t site);
 
 /* fv_record(c, sizeof(my_node), backward, y, x, ...): a node of that size whose fv_node is filled in, or NULL when
  * nothing is to be recorded.  With backward NULL it raises if any input wants a gradient. */
-#define fv_record(c, size, backward, y, ...)                                                                          \
-    fv_record_n(c, __func__, size, backward, y, (int)(sizeof((fv_tensor *[]){__VA_ARGS__}) / sizeof(fv_tensor *)),    \
+#define fv_record(c, size, backward, y, ...)                                                                                     \
+    fv_record_n(c, __func__, size, backward, y, (int)(sizeof((fv_tensor *[]){__VA_ARGS__}) / sizeof(fv_tensor *)),               \
                 (fv_tensor *[]){__VA_ARGS__})
 FV_API void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ctx *, fv_node *), fv_tensor *y, int n_in,
                          fv_tensor **in);

@@ -22,7 +22,10 @@ typedef enum fv_act {
 
 /* (..,M,K) x (..,K,N) -> (..,M,N).  Leading axes must be equal, or b has none and serves all.  ta, tb: a is
  * stored (..,K,M), b (..,N,K). */
-typedef struct fv_mm { bool ta, tb; float alpha; /* 0 means 1 */ } fv_mm;
+typedef struct fv_mm {
+    bool ta, tb;
+    float alpha; /* 0 means 1 */
+} fv_mm;
 FV_API fv_tensor *fv_matmul(fv_ctx *c, fv_tensor *a, fv_tensor *b, fv_mm opt);
 /* act(x w' + bias): x (..,K), w (N,K) -> (..,N); w may be packed (then no gradient); bias (N) or NULL. */
 FV_API fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act);
@@ -39,8 +42,8 @@ FV_API fv_tensor *fv_mul(fv_ctx *c, fv_tensor *a, fv_tensor *b);
 FV_API fv_tensor *fv_div(fv_ctx *c, fv_tensor *a, fv_tensor *b);
 FV_API fv_tensor *fv_maximum(fv_ctx *c, fv_tensor *a, fv_tensor *b); /* equal: half the gradient each */
 
-FV_API fv_tensor *fv_scale(fv_ctx *c, fv_tensor *x, float by);                /* by * x */
-FV_API fv_tensor *fv_affine(fv_ctx *c, fv_tensor *x, float by, float plus);   /* by * x + plus */
+FV_API fv_tensor *fv_scale(fv_ctx *c, fv_tensor *x, float by);              /* by * x */
+FV_API fv_tensor *fv_affine(fv_ctx *c, fv_tensor *x, float by, float plus); /* by * x + plus */
 FV_API fv_tensor *fv_activate(fv_ctx *c, fv_tensor *x, fv_act act);
 FV_API fv_tensor *fv_relu(fv_ctx *c, fv_tensor *x);
 FV_API fv_tensor *fv_leaky_relu(fv_ctx *c, fv_tensor *x, float slope);
@@ -64,11 +67,11 @@ FV_API fv_tensor *fv_masked_fill(fv_ctx *c, fv_tensor *x, fv_tensor *mask, float
 
 /* ---- shape ---- */
 
-FV_API fv_tensor *fv_reshape(fv_ctx *c, fv_tensor *x, fv_shape s); /* one axis may be -1; shares memory */
-FV_API fv_tensor *fv_permute(fv_ctx *c, fv_tensor *x, const int *axes);  /* axes: one per axis of x */
-FV_API fv_tensor *fv_transpose(fv_ctx *c, fv_tensor *x);                 /* last two axes */
+FV_API fv_tensor *fv_reshape(fv_ctx *c, fv_tensor *x, fv_shape s);                       /* one axis may be -1; shares memory */
+FV_API fv_tensor *fv_permute(fv_ctx *c, fv_tensor *x, const int *axes);                  /* axes: one per axis of x */
+FV_API fv_tensor *fv_transpose(fv_ctx *c, fv_tensor *x);                                 /* last two axes */
 FV_API fv_tensor *fv_slice(fv_ctx *c, fv_tensor *x, int axis, int64_t from, int64_t to); /* axis < 0 counts from the end */
-FV_API fv_tensor *fv_head(fv_ctx *c, fv_tensor *x, int64_t n);           /* first n along axis 0; shares memory */
+FV_API fv_tensor *fv_head(fv_ctx *c, fv_tensor *x, int64_t n);                           /* first n along axis 0; shares memory */
 FV_API fv_tensor *fv_concat(fv_ctx *c, fv_tensor *const *x, int n, int axis);
 FV_API bool fv_split(fv_ctx *c, fv_tensor **out, fv_tensor *x, int n, int axis); /* n equal parts; false on failure */
 FV_API fv_tensor *fv_pad(fv_ctx *c, fv_tensor *x, int axis, int64_t before, int64_t after, float value);
@@ -79,16 +82,16 @@ FV_API fv_tensor *fv_rel_shift(fv_ctx *c, fv_tensor *x);
 
 /* ---- along an axis ---- */
 
-FV_API fv_tensor *fv_sum(fv_ctx *c, fv_tensor *x, int axis);  /* the axis disappears */
+FV_API fv_tensor *fv_sum(fv_ctx *c, fv_tensor *x, int axis); /* the axis disappears */
 FV_API fv_tensor *fv_mean(fv_ctx *c, fv_tensor *x, int axis);
-FV_API fv_tensor *fv_max(fv_ctx *c, fv_tensor *x, int axis);  /* gradient to the first largest */
-FV_API fv_tensor *fv_sum_all(fv_ctx *c, fv_tensor *x);        /* a scalar */
+FV_API fv_tensor *fv_max(fv_ctx *c, fv_tensor *x, int axis); /* gradient to the first largest */
+FV_API fv_tensor *fv_sum_all(fv_ctx *c, fv_tensor *x);       /* a scalar */
 FV_API fv_tensor *fv_mean_all(fv_ctx *c, fv_tensor *x);
 FV_API fv_tensor *fv_argmax(fv_ctx *c, fv_tensor *x, int axis); /* I32; no gradient */
 /* The k largest of each row, largest first; *index (I32) may be NULL. */
 FV_API fv_tensor *fv_topk(fv_ctx *c, fv_tensor *x, int64_t k, fv_tensor **index);
 FV_API fv_tensor *fv_cumsum(fv_ctx *c, fv_tensor *x, int axis);
-FV_API fv_tensor *fv_softmax(fv_ctx *c, fv_tensor *x);     /* last axis */
+FV_API fv_tensor *fv_softmax(fv_ctx *c, fv_tensor *x); /* last axis */
 FV_API fv_tensor *fv_log_softmax(fv_ctx *c, fv_tensor *x);
 
 /* ---- normalisation; gain and bias of one row, or NULL ---- */
@@ -96,7 +99,8 @@ FV_API fv_tensor *fv_log_softmax(fv_ctx *c, fv_tensor *x);
 FV_API fv_tensor *fv_layernorm(fv_ctx *c, fv_tensor *x, fv_tensor *gain, fv_tensor *bias, float eps);
 FV_API fv_tensor *fv_rmsnorm(fv_ctx *c, fv_tensor *x, fv_tensor *gain, float eps);
 /* *sum = x + a, result = norm(*sum): the residual step in one pass over memory.  sum may be NULL. */
-FV_API fv_tensor *fv_add_layernorm(fv_ctx *c, fv_tensor **sum, fv_tensor *x, fv_tensor *a, fv_tensor *gain, fv_tensor *bias, float eps);
+FV_API fv_tensor *fv_add_layernorm(fv_ctx *c, fv_tensor **sum, fv_tensor *x, fv_tensor *a, fv_tensor *gain, fv_tensor *bias,
+                                   float eps);
 FV_API fv_tensor *fv_add_rmsnorm(fv_ctx *c, fv_tensor **sum, fv_tensor *x, fv_tensor *a, fv_tensor *gain, float eps);
 /* x (B,C,..); mean, var (C): running statistics (f32), moved by `momentum` towards the batch while training. */
 FV_API fv_tensor *fv_batchnorm(fv_ctx *c, fv_tensor *x, fv_tensor *gain, fv_tensor *bias, fv_tensor *mean, fv_tensor *var,
@@ -112,7 +116,9 @@ FV_API fv_tensor *fv_gather(fv_ctx *c, fv_tensor *table, fv_tensor *ids, int32_t
 /* (V,D) with y[ids[i]] += x[i]: the other direction; x (..,D) */
 FV_API fv_tensor *fv_scatter_add(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int64_t vocab);
 
-typedef struct fv_conv_opt { int64_t stride, pad, dilation, groups, out_pad; } fv_conv_opt; /* 0 means 1, 0, 1, 1, 0 */
+typedef struct fv_conv_opt {
+    int64_t stride, pad, dilation, groups, out_pad;
+} fv_conv_opt; /* 0 means 1, 0, 1, 1, 0 */
 /* x (B,C,T), w (O,C/groups,K) ; x (B,C,H,W), w (O,C/groups,KH,KW); bias (O) or NULL */
 FV_API fv_tensor *fv_conv1d(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_conv_opt opt);
 FV_API fv_tensor *fv_conv2d(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_conv_opt opt);
@@ -123,18 +129,24 @@ FV_API fv_tensor *fv_upsample_nearest(fv_ctx *c, fv_tensor *x, int64_t times); /
 FV_API fv_tensor *fv_upsample_bilinear(fv_ctx *c, fv_tensor *x, int64_t oh, int64_t ow);
 
 /* Rotary positions on x (B,T,H*W): pos I32 (B,T), freq f32 (half) angles per step; see nn.h for making freq. */
-typedef struct fv_rope_opt { int64_t n_head; bool adjacent; } fv_rope_opt;
+typedef struct fv_rope_opt {
+    int64_t n_head;
+    bool adjacent;
+} fv_rope_opt;
 FV_API fv_tensor *fv_rope(fv_ctx *c, fv_tensor *x, fv_tensor *pos, fv_tensor *freq, fv_rope_opt opt);
 
 /* ---- losses; each returns one value per row or a scalar, in f32 (f64 for f64) ---- */
 
-typedef struct fv_ce_opt { float smooth; int32_t ignore; } fv_ce_opt; /* ignore: a label that does not count; use -100 */
+typedef struct fv_ce_opt {
+    float smooth;
+    int32_t ignore;
+} fv_ce_opt; /* ignore: a label that does not count; use -100 */
 /* logits (..,V), labels I32 (..) -> (..): one loss per row, 0 for ignored.  Probabilities are never stored. */
 FV_API fv_tensor *fv_cross_entropy(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_ce_opt opt);
-FV_API fv_tensor *fv_bce(fv_ctx *c, fv_tensor *logits, fv_tensor *target);   /* mean, with logits */
-FV_API fv_tensor *fv_hinge(fv_ctx *c, fv_tensor *x, fv_tensor *sign);        /* mean of max(0, 1 - sign x) */
-FV_API fv_tensor *fv_mse(fv_ctx *c, fv_tensor *x, fv_tensor *target);        /* mean */
-FV_API fv_tensor *fv_mae(fv_ctx *c, fv_tensor *x, fv_tensor *target);        /* mean */
+FV_API fv_tensor *fv_bce(fv_ctx *c, fv_tensor *logits, fv_tensor *target); /* mean, with logits */
+FV_API fv_tensor *fv_hinge(fv_ctx *c, fv_tensor *x, fv_tensor *sign);      /* mean of max(0, 1 - sign x) */
+FV_API fv_tensor *fv_mse(fv_ctx *c, fv_tensor *x, fv_tensor *target);      /* mean */
+FV_API fv_tensor *fv_mae(fv_ctx *c, fv_tensor *x, fv_tensor *target);      /* mean */
 /* logits (B,T,U+1,V), labels (B,U), tlen and ulen (B) -> (B): minus log-likelihood over all alignments */
 FV_API fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tensor *tlen, fv_tensor *ulen, int32_t blank);
 
@@ -143,19 +155,19 @@ FV_API fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, 
 /* q (B,Tq,H*Wk), k (B,Tk,G*Wk), v (B,Tk,G*Wv) -> (B,Tq,H*Wv).  Masks are U8: 1 takes part, 0 does not, everywhere in
  * fovea.  A row in which no key takes part gives zeros and no gradient.  Memory is linear in Tq and Tk. */
 typedef struct fv_attn {
-    int64_t n_head;       /* H */
-    int64_t n_kv_head;    /* G; 0 means H */
-    bool causal;          /* row i sees keys up to its own position; the last row stands at the last key */
-    int64_t window;       /* > 0: only that many keys back */
-    float scale;          /* 0 means 1/sqrt(Wk) */
-    float dropout;        /* on the weights, while training */
-    fv_tensor *key_mask;  /* U8 (B,Tk): padding */
-    fv_tensor *mask;      /* U8 (B|1,H|1,Tq|1,Tk), or fewer leading axes */
-    fv_tensor *bias;      /* float, likewise; added to the scores, with gradient */
-    fv_tensor *rel;       /* float (H,L): added by distance, element rel_zero for a key at the row's own position */
+    int64_t n_head;      /* H */
+    int64_t n_kv_head;   /* G; 0 means H */
+    bool causal;         /* row i sees keys up to its own position; the last row stands at the last key */
+    int64_t window;      /* > 0: only that many keys back */
+    float scale;         /* 0 means 1/sqrt(Wk) */
+    float dropout;       /* on the weights, while training */
+    fv_tensor *key_mask; /* U8 (B,Tk): padding */
+    fv_tensor *mask;     /* U8 (B|1,H|1,Tq|1,Tk), or fewer leading axes */
+    fv_tensor *bias;     /* float, likewise; added to the scores, with gradient */
+    fv_tensor *rel;      /* float (H,L): added by distance, element rel_zero for a key at the row's own position */
     int64_t rel_zero;
-    fv_tensor *lens;      /* I32 (B): only the first lens[b] keys exist (a cache filled so far) */
-    const char *name;     /* for taps */
+    fv_tensor *lens;  /* I32 (B): only the first lens[b] keys exist (a cache filled so far) */
+    const char *name; /* for taps */
 } fv_attn;
 FV_API fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_attn opt);
 /* The same from one tensor (B,T,(H+2G)*W) that holds q, k and v side by side. */
@@ -165,7 +177,8 @@ FV_API fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn opt);
 typedef struct fv_attn_view fv_attn_view;
 FV_API fv_shape fv_attn_view_shape(const fv_attn_view *v); /* (B,H,Tq,Tk) */
 /* Exact weights before dropout, (to-from, Tk), rows [from,to) of one head, into host memory. */
-FV_API fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to, float *host);
+FV_API fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to,
+                                      float *host);
 
 /* cache (B,cap,D), x (B,T,D), pos I32 (B): writes x at rows pos[b].. of the cache and returns the cache.  No gradient. */
 FV_API fv_tensor *fv_cache_write(fv_ctx *c, fv_tensor *cache, fv_tensor *x, fv_tensor *pos);

@@ -19,36 +19,37 @@ typedef struct fv_shape {
 } fv_shape;
 
 /* FV_SHAPE(2, 3, 4) is the shape (2,3,4). */
-#define FV_SHAPE(...)                                                                                                 \
-    ((fv_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
+#define FV_SHAPE(...) ((fv_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 
 typedef struct fv_ctx fv_ctx;
 typedef struct fv_node fv_node;
 
 typedef struct fv_tensor {
-    void *data;    /* device memory: read it with fv_read, never through this pointer */
-    void *grad;    /* NULL until a gradient arrives; of the tensor's dtype; for bf16 and f16 parameters f32 */
+    void *data; /* device memory: read it with fv_read, never through this pointer */
+    void *grad; /* NULL until a gradient arrives; of the tensor's dtype; for bf16 and f16 parameters f32 */
     fv_shape shape;
     fv_dtype dtype;
     bool wants_grad; /* a parameter being trained, or computed from one */
     bool has_grad;   /* grad holds a value (else it is still to be written) */
     bool is_param;
-    bool packed;   /* a weight in the backend's own layout (fv_pack): only matmul takes it */
-    bool held;     /* survives fv_backward */
-    bool released; /* memory was given back during fv_backward */
+    bool packed;            /* a weight in the backend's own layout (fv_pack): only matmul takes it */
+    bool held;              /* survives fv_backward */
+    bool released;          /* memory was given back during fv_backward */
     struct fv_tensor *base; /* whose memory this shares (fv_reshape, fv_head, ...), or NULL */
     const char *name;       /* parameters only */
 } fv_tensor;
 
-typedef struct fv_desc { char s[96]; } fv_desc_text; /* "f32(2,3,4)", for messages */
+typedef struct fv_desc {
+    char s[96];
+} fv_desc_text; /* "f32(2,3,4)", for messages */
 
 /* Sizes are 0 for NULL, so that code which computes with shapes needs no checks either. */
 FV_API fv_desc_text fv_desc(const fv_tensor *t);
 FV_API fv_shape fv_shape_of(const fv_tensor *t);
 FV_API int64_t fv_dim(const fv_tensor *t, int axis); /* axis < 0 counts from the end; 0 where there is none */
-FV_API int64_t fv_len(const fv_tensor *t);  /* number of elements */
-FV_API int64_t fv_rows(const fv_tensor *t); /* product of all axes but the last; 1 for a scalar */
-FV_API int64_t fv_cols(const fv_tensor *t); /* last axis; 1 for a scalar */
+FV_API int64_t fv_len(const fv_tensor *t);           /* number of elements */
+FV_API int64_t fv_rows(const fv_tensor *t);          /* product of all axes but the last; 1 for a scalar */
+FV_API int64_t fv_cols(const fv_tensor *t);          /* last axis; 1 for a scalar */
 FV_API int64_t fv_shape_len(fv_shape s);
 FV_API bool fv_shape_same(fv_shape a, fv_shape b);
 
@@ -69,7 +70,7 @@ FV_API void fv_ctx_free(fv_ctx *c);
  * (seed, step) gives the same dropout whatever the thread count or backend. */
 FV_API void fv_ctx_reset(fv_ctx *c, uint64_t step);
 
-FV_API fv_status fv_ctx_status(fv_ctx *c);      /* waits for the device */
+FV_API fv_status fv_ctx_status(fv_ctx *c); /* waits for the device */
 FV_API const fv_err *fv_ctx_err(const fv_ctx *c);
 FV_API void fv_ctx_set_train(fv_ctx *c, bool train);
 FV_API void fv_ctx_set_record(fv_ctx *c, bool record);
@@ -79,7 +80,9 @@ FV_API size_t fv_ctx_bytes(const fv_ctx *c); /* memory its arenas hold */
 
 /* Marks a place in the arena; fv_keep moves x down to it and gives back everything else made since.
  * While recording both do nothing.  Any other tensor made after the mark is gone. */
-typedef struct fv_mark { size_t chunk, used; } fv_mark;
+typedef struct fv_mark {
+    size_t chunk, used;
+} fv_mark;
 FV_API fv_mark fv_mark_here(fv_ctx *c);
 FV_API fv_tensor *fv_keep(fv_ctx *c, fv_mark mark, fv_tensor *x);
 
@@ -132,7 +135,11 @@ FV_API void fv_tap(fv_ctx *c, const char *site, const char *name, const void *wh
 typedef struct fv_params fv_params;
 
 typedef enum fv_init_kind { FV_INIT_ZERO, FV_INIT_ONE, FV_INIT_NORMAL, FV_INIT_UNIFORM, FV_INIT_XAVIER } fv_init_kind;
-typedef struct fv_init { fv_init_kind kind; float scale; bool buffer; } fv_init; /* buffer: saved, never trained */
+typedef struct fv_init {
+    fv_init_kind kind;
+    float scale;
+    bool buffer;
+} fv_init; /* buffer: saved, never trained */
 
 FV_API fv_status fv_params_new(fv_params **out, const fv_env *env, fv_err *e);
 FV_API void fv_params_free(fv_params *p);

@@ -42,15 +42,15 @@ FV_API fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, f
 /* ---- a run ---- */
 
 typedef struct fv_train_state {
-    int64_t step;            /* updates done */
-    int64_t epoch, batch;    /* where the data stands: batches of this epoch that were used */
-    double loss;             /* of the last update, a label */
-    double valid;            /* last evaluation; NaN before the first */
-    double best;             /* least so far */
+    int64_t step;             /* updates done */
+    int64_t epoch, batch;     /* where the data stands: batches of this epoch that were used */
+    double loss;              /* of the last update, a label */
+    double valid;             /* last evaluation; NaN before the first */
+    double best;              /* least so far */
     int64_t best_step, worse; /* evaluations since then */
     double lr, norm;
-    int64_t tokens;          /* labels seen by this process */
-    double seconds;          /* spent by this process */
+    int64_t tokens; /* labels seen by this process */
+    double seconds; /* spent by this process */
 } fv_train_state;
 
 typedef struct fv_train_job {
@@ -60,9 +60,9 @@ typedef struct fv_train_job {
     const fv_tok *tok;             /* saved beside the model; NULL: none */
     int32_t pad, start;            /* ids */
     fv_train_opt opt;
-    const char *dir;     /* the run: checkpoints/, train.jsonl, model/; NULL: nothing is written */
-    const char *config;  /* text that must be the same to resume; NULL: none */
-    bool resume;         /* go on from the newest checkpoint, if there is one */
+    const char *dir;          /* the run: checkpoints/, train.jsonl, model/; NULL: nothing is written */
+    const char *config;       /* text that must be the same to resume; NULL: none */
+    bool resume;              /* go on from the newest checkpoint, if there is one */
     const volatile int *stop; /* non-zero: finish the update, save, return; NULL: never */
     void (*progress)(void *user, const fv_train_state *s, const char *event); /* "step", "valid", "saved", ...; may be NULL */
     void *user;

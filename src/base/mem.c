@@ -77,7 +77,4 @@ static void count_release(void *self, void *p, size_t size)
     free(p);
 }
 
-void fv_mem_counter_init(fv_mem_counter *m)
-{
-    *m = (fv_mem_counter){.mem = {count_alloc, count_release, m}};
-}
+void fv_mem_counter_init(fv_mem_counter *m) { *m = (fv_mem_counter){.mem = {count_alloc, count_release, m}}; }

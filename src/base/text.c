@@ -108,7 +108,11 @@ int fv__utf8_get(uint32_t *cp, const char *s, size_t n)
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *u = (const unsigned char *)s;
     if (!n) return 0;
-    int len = u[0] < 0x80 ? 1 : u[0] >= 0xC2 && u[0] < 0xE0 ? 2 : u[0] >= 0xE0 && u[0] < 0xF0 ? 3 : u[0] >= 0xF0 && u[0] < 0xF5 ? 4 : 0;
+    int len = u[0] < 0x80                   ? 1
+              : u[0] >= 0xC2 && u[0] < 0xE0 ? 2
+              : u[0] >= 0xE0 && u[0] < 0xF0 ? 3
+              : u[0] >= 0xF0 && u[0] < 0xF5 ? 4
+                                            : 0;
     if (!len || (size_t)len > n) return 0;
     uint32_t c = len == 1 ? u[0] : u[0] & (0x7Fu >> len);
     for (int i = 1; i < len; i++) {

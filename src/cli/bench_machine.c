@@ -48,8 +48,8 @@ static float chains_quad(float a)
                      "fmla v20.4s, v30.4s, v31.4s\n fmla v21.4s, v30.4s, v31.4s\n fmla v22.4s, v30.4s, v31.4s\n"
                      "fmla v23.4s, v30.4s, v31.4s\n"
                      "subs %0, %0, #1\n b.ne 1b\n"
-                     : "+r"(rounds)::"cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21", "v22",
-                       "v23", "v30", "v31");
+                     : "+r"(rounds)::"cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20",
+                       "v21", "v22", "v23", "v30", "v31");
     return a;
 }
 #else
@@ -100,7 +100,7 @@ static const double hex_flops = 2.0 * ROUNDS * 20 * 16;
 typedef struct probe {
     float (*chains)(float a);
     double flops; /* of one call */
-    int64_t n; /* floats in each array, a multiple of 4 * threads * LANES */
+    int64_t n;    /* floats in each array, a multiple of 4 * threads * LANES */
     float *a, *b, *c;
     volatile float zero; /* not known to the compiler */
     float sink;          /* what was computed goes here, so that it must be computed */

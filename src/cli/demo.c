@@ -39,7 +39,8 @@ static const cli_example examples[] = {
 
 /* A model that two cores train in a minute. */
 static const char config_format[] =
-    "{\"model_type\": \"marian\", \"architectures\": [\"MarianMTModel\"], \"vocab_size\": %d, \"d_model\": 128, \"encoder_layers\": 2, "
+    "{\"model_type\": \"marian\", \"architectures\": [\"MarianMTModel\"], \"vocab_size\": %d, \"d_model\": 128, "
+    "\"encoder_layers\": 2, "
     "\"decoder_layers\": 2, \"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 256, "
     "\"decoder_ffn_dim\": 256, \"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": true, "
     "\"dropout\": 0.0, \"init_std\": 0.0, \"pad_token_id\": %d, \"eos_token_id\": %d, \"decoder_start_token_id\": %d, "
@@ -67,7 +68,9 @@ static bool make_corpus(corpus *k, const values *v)
     while (slots < (size_t)(v->sentences + v->tests) * 4) slots *= 2;
     uint64_t *seen = calloc(slots, sizeof *seen);
     int64_t n = v->sentences + v->tests;
-    *k = (corpus){.pair = malloc((size_t)n * sizeof *k->pair), .en = malloc((size_t)n * sizeof *k->en), .fr = malloc((size_t)n * sizeof *k->fr)};
+    *k = (corpus){.pair = malloc((size_t)n * sizeof *k->pair),
+                  .en = malloc((size_t)n * sizeof *k->en),
+                  .fr = malloc((size_t)n * sizeof *k->fr)};
     bool ok = seen && k->pair && k->en && k->fr;
     for (uint64_t i = 0; ok && k->n_train + k->n_test < n; i++) {
         fv_grammar_pair p;
@@ -92,7 +95,10 @@ static void free_corpus(corpus *k)
     free(k->fr);
 }
 
-typedef struct reader { const corpus *k; int64_t at; } reader;
+typedef struct reader {
+    const corpus *k;
+    int64_t at;
+} reader;
 
 static bool next_text(void *self, const char **text, size_t *len)
 {
@@ -114,7 +120,10 @@ static void on_interrupt(int sig)
     interrupted = 1;
 }
 
-typedef struct show { const values *v; bool live; } show;
+typedef struct show {
+    const values *v;
+    bool live;
+} show;
 
 static void progress(void *user, const fv_train_state *s, const char *event)
 {
@@ -162,12 +171,24 @@ static fv_status learn(lab *l, fv_train_state *done)
     show w = {.v = v, .live = isatty(2)};
     snprintf(config, sizeof config, config_format, fv_tok_size(l->tok), l->pad, l->eos, l->pad, l->eos);
     fv_status st = fv_pairs_make(&l->train, NULL, l->tok, l->k.en, l->k.fr, l->k.n_train, ends, NULL, &l->e);
-    if (!st) st = fv_pairs_make(&l->test, NULL, l->tok, l->k.en + l->k.n_train, l->k.fr + l->k.n_train, l->k.n_test, ends, NULL, &l->e);
+    if (!st)
+        st = fv_pairs_make(&l->test, NULL, l->tok, l->k.en + l->k.n_train, l->k.fr + l->k.n_train, l->k.n_test, ends, NULL,
+                           &l->e);
     if (!st) st = fv_model_new(&l->model, l->dev, config, (fv_model_opt){.train = true}, (uint64_t)v->seed, &l->e);
     if (st) return st;
 
-    fv_train_job job = {.model = l->model, .device = l->dev, .train = l->train, .valid = l->test, .tok = l->tok, .pad = l->pad,
-                        .start = l->pad, .dir = v->dir, .config = config, .stop = &interrupted, .progress = progress, .user = &w};
+    fv_train_job job = {.model = l->model,
+                        .device = l->dev,
+                        .train = l->train,
+                        .valid = l->test,
+                        .tok = l->tok,
+                        .pad = l->pad,
+                        .start = l->pad,
+                        .dir = v->dir,
+                        .config = config,
+                        .stop = &interrupted,
+                        .progress = progress,
+                        .user = &w};
     fv_fields_default(&job.opt, fv_train_fields);
     job.opt.updates = v->updates;
     job.opt.batch_tokens = 1200;
@@ -232,7 +253,8 @@ static fv_status judge(lab *l, int64_t *right)
         bool same = !strcmp(out[i], want);
         *right += same;
         if (shown < 10 || (!same && shown < 14)) {
-            printf("  %-48s %s%s%s%s\n", l->k.en[l->k.n_train + i], out[i], same ? "" : "   (expected: ", same ? "" : want, same ? "" : ")");
+            printf("  %-48s %s%s%s%s\n", l->k.en[l->k.n_train + i], out[i], same ? "" : "   (expected: ", same ? "" : want,
+                   same ? "" : ")");
             shown++;
         }
     }
@@ -269,8 +291,8 @@ static fv_status all(lab *l)
     fv_status st = fv_device_open(&l->dev, "cpu", (fv_device_opt){.threads = (int)l->v->threads}, &l->e);
     if (!st) st = make_tokenizer(l);
     if (!st && !l->v->quiet)
-        fprintf(stderr, "%lld English sentences and their French translations, e.g. \"%s\" - \"%s\"\n", (long long)l->k.n_train, l->k.en[0],
-                l->k.fr[0]);
+        fprintf(stderr, "%lld English sentences and their French translations, e.g. \"%s\" - \"%s\"\n", (long long)l->k.n_train,
+                l->k.en[0], l->k.fr[0]);
     if (!st) st = learn(l, &done);
     if (st) return st;
     printf("Trained a Transformer of %lld parameters: %lld updates in %.0f s, %.0f target words/s.\n\n",

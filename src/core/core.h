@@ -18,7 +18,7 @@ typedef struct fv_arena {
     fv_device *dev; /* chunks live there; NULL: host memory */
     const fv_env *env;
     fv_chunk *chunks;
-    size_t n, room; /* chunks in use of the array, and its bytes */
+    size_t n, room;  /* chunks in use of the array, and its bytes */
     size_t at, used; /* filling chunks[at], used bytes of it */
     size_t total;
 } fv_arena;
@@ -42,10 +42,10 @@ struct fv_ctx {
     fv_err err;
     bool record, train;
     uint64_t seed, site;
-    uint64_t *step; /* device */
-    fv_arena host;  /* tensors and nodes */
-    fv_arena data;  /* what they point to */
-    fv_node *tape;  /* newest first */
+    uint64_t *step;  /* device */
+    fv_arena host;   /* tensors and nodes */
+    fv_arena data;   /* what they point to */
+    fv_node *tape;   /* newest first */
     fv_block *spare; /* memory that backward is done with */
     size_t n_spare, spare_room;
     bool backward; /* running: new tensors may use spare memory */

@@ -33,7 +33,8 @@ bool fv_dtype_parse(fv_dtype *out, const char *name)
 fv_status fv_device_open(fv_device **out, const char *name, fv_device_opt opt, fv_err *e)
 {
     *out = NULL;
-    if (opt.threads < 0 || opt.threads > 4096) return fv_fail(e, FV_EARG, "device %s: %d threads, expected 0 to 4096", name, opt.threads);
+    if (opt.threads < 0 || opt.threads > 4096)
+        return fv_fail(e, FV_EARG, "device %s: %d threads, expected 0 to 4096", name, opt.threads);
     bool cuda = !strncmp(name, "cuda", 4) && (!name[4] || name[4] == ':');
     if (cuda) return fv_fail(e, FV_EDEVICE, "device %s: this build has no CUDA backend", name);
     if (strcmp(name, "cpu")) return fv_fail(e, FV_EDEVICE, "device %s: unknown, expected cpu or cuda", name);

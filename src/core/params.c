@@ -87,7 +87,8 @@ fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...
     else if (len < 1 || (size_t)len >= sizeof name)
         fv_fail(&p->err, FV_EARG, "parameter %.60s...: the name has %d bytes, expected 1 to %zu", name, len, sizeof name - 1);
     else if (!shape_ok(s))
-        fv_fail(&p->err, FV_ESHAPE, "parameter %s: cannot have the shape %s", name, s.n <= FV_MAX_DIM ? fv_desc(&bad).s : "(too many axes)");
+        fv_fail(&p->err, FV_ESHAPE, "parameter %s: cannot have the shape %s", name,
+                s.n <= FV_MAX_DIM ? fv_desc(&bad).s : "(too many axes)");
     else if (fv_params_find(p, name))
         fv_fail(&p->err, FV_ESTATE, "parameter %s: declared twice", name);
     if (p->err.code) return NULL;
@@ -142,7 +143,8 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     p->data = flat(p, dtype);
     if (train && p->data) p->grad = flat(p, grad_type(p));
     if (!p->data || (train && !p->grad))
-        return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s", (long long)p->elements, fv_dtype_name(dtype));
+        return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s", (long long)p->elements,
+                       fv_dtype_name(dtype));
     for (size_t i = 0; i < p->n; i++) {
         entry *t = p->list[i];
         t->tensor.dtype = dtype;
@@ -256,7 +258,8 @@ fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *h
 fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
-    p->dev->backend->download(&p->stream, host, (const char *)t->data + fv__tensor_bytes(p->dtype, at), fv__tensor_bytes(p->dtype, n));
+    p->dev->backend->download(&p->stream, host, (const char *)t->data + fv__tensor_bytes(p->dtype, at),
+                              fv__tensor_bytes(p->dtype, n));
     return finish(p, e);
 }
 

@@ -55,10 +55,7 @@ void *fv__block_take(fv_ctx *c, size_t bytes)
     return p;
 }
 
-fv_dtype fv__grad_dtype(const fv_tensor *t)
-{
-    return t->is_param && t->dtype != FV_F64 ? FV_F32 : t->dtype;
-}
+fv_dtype fv__grad_dtype(const fv_tensor *t) { return t->is_param && t->dtype != FV_F64 ? FV_F32 : t->dtype; }
 
 static size_t grad_bytes(const fv_tensor *t) { return fv__tensor_bytes(fv__grad_dtype(t), fv_len(t)); }
 

@@ -27,7 +27,9 @@ static int64_t below(uint64_t seed, uint64_t stream, int64_t epoch, int64_t i, i
     return (int64_t)(r % (uint64_t)n);
 }
 
-typedef struct sized { int32_t row, source, target; } sized;
+typedef struct sized {
+    int32_t row, source, target;
+} sized;
 
 static int by_length(const void *a, const void *b)
 {
@@ -101,10 +103,12 @@ static void order(sized *all, const fv_pairs *pairs, int64_t n, int64_t tokens, 
     for (int64_t i = 0; i < n; i += window) qsort(all + i, (size_t)(n - i < window ? n - i : window), sizeof *all, by_length);
 }
 
-fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_pairs *pairs, int64_t tokens, uint64_t seed, int64_t epoch, fv_err *e)
+fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_pairs *pairs, int64_t tokens, uint64_t seed, int64_t epoch,
+                       fv_err *e)
 {
     int64_t n = fv_pairs_count(pairs);
-    size_t all_bytes = (size_t)n * sizeof(sized), row_bytes = (size_t)n * sizeof(int32_t), from_bytes = (size_t)(n + 1) * sizeof(int64_t);
+    size_t all_bytes = (size_t)n * sizeof(sized), row_bytes = (size_t)n * sizeof(int32_t),
+           from_bytes = (size_t)(n + 1) * sizeof(int64_t);
     size_t tmp_bytes = 2 * row_bytes;
     fv_plan *p = *out = fv__alloc(env, sizeof *p);
     sized *all = fv__alloc(env, all_bytes);
@@ -148,7 +152,8 @@ const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n)
 
 /* ---- tensors ---- */
 
-static int64_t longest(const fv_pairs *p, const int32_t *rows, int64_t n, const int32_t *(*side)(const fv_pairs *, int64_t, int64_t *))
+static int64_t longest(const fv_pairs *p, const int32_t *rows, int64_t n,
+                       const int32_t *(*side)(const fv_pairs *, int64_t, int64_t *))
 {
     int64_t most = 0;
     for (int64_t i = 0; i < n; i++) {

@@ -21,7 +21,7 @@ typedef struct sentence {
     uint64_t seed, i;
     uint32_t drawn; /* random numbers used */
     words en, fr;
-    int pair[2];    /* the two content words that decide whether it is held out */
+    int pair[2]; /* the two content words that decide whether it is held out */
 } sentence;
 
 static void add(words *w, const char *s) { w->at[w->n++] = s; }
@@ -139,7 +139,8 @@ static void say_fr(words *w, phrase p)
     bool first = p.adjective && p.adjective->place == 'b';
     if (p.adjective) {
         quality = agreeing(p.adjective, p.noun->gender, p.plural);
-        if (first && p.adjective->fr_vowel && p.noun->gender == 'm' && !p.plural && vowel_first(word)) quality = p.adjective->fr_vowel;
+        if (first && p.adjective->fr_vowel && p.noun->gender == 'm' && !p.plural && vowel_first(word))
+            quality = p.adjective->fr_vowel;
     }
     say_article(w, p, first ? quality : word, first);
     if (first) add(w, quality);
@@ -333,14 +334,14 @@ static void taste(sentence *s)
     s->pair[1] = (int)(what.noun - nouns);
     bool not = chance(s, 25);
     say_subject(s, who);
-    if (not) {
+    if (not ) {
         add(&s->en, who.third ? "does" : "do");
         add(&s->en, "not");
         add(&s->fr, "ne");
     }
     add(&s->en, who.third && !not ? like.en_s : like.en);
     add(&s->fr, like.fr[who.person]);
-    if (not) add(&s->fr, "pas");
+    if (not ) add(&s->fr, "pas");
     say(s, what);
 }
 
@@ -399,8 +400,8 @@ static bool pair_held_out(const int pair[2])
 
 void fv_grammar_sentence(fv_grammar_pair *out, uint64_t seed, uint64_t i)
 {
-    static void (*const kinds[])(sentence *) = {statement, statement, statement, wish,     wish,        wish,  denial,
-                                                denial,    description, location, question, whereabouts, taste, taste};
+    static void (*const kinds[])(sentence *) = {statement, statement,   statement, wish,     wish,        wish,  denial,
+                                                denial,    description, location,  question, whereabouts, taste, taste};
     sentence s = {.seed = seed, .i = i};
     kinds[draw(&s, COUNT(kinds))](&s);
     spell(out->en, sizeof out->en, &s.en, false);

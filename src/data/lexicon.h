@@ -143,11 +143,11 @@ static const adjective adjectives[] = {
 };
 
 typedef struct verb {
-    const char *en, *en_s;   /* "eat", "eats" */
+    const char *en, *en_s; /* "eat", "eats" */
     const char *fr_infinitive;
-    const char *fr[5];       /* je, il, nous, vous, ils */
-    int takes;               /* kinds of object */
-    int who;                 /* kinds of subject */
+    const char *fr[5]; /* je, il, nous, vous, ils */
+    int takes;         /* kinds of object */
+    int who;           /* kinds of subject */
 } verb;
 
 static const verb verbs[] = {
@@ -169,7 +169,12 @@ static const verb verbs[] = {
     {"write", "writes", "écrire", {"écris", "écrit", "écrivons", "écrivez", "écrivent"}, TEXT, PERSON},
     {"visit", "visits", "visiter", {"visite", "visite", "visitons", "visitez", "visitent"}, PLACE, PERSON},
     {"open", "opens", "ouvrir", {"ouvre", "ouvre", "ouvrons", "ouvrez", "ouvrent"}, TEXT, PERSON},
-    {"choose", "chooses", "choisir", {"choisis", "choisit", "choisissons", "choisissez", "choisissent"}, FOOD | DRINK | THING | TEXT, PERSON},
+    {"choose",
+     "chooses",
+     "choisir",
+     {"choisis", "choisit", "choisissons", "choisissez", "choisissent"},
+     FOOD | DRINK | THING | TEXT,
+     PERSON},
     {"forget", "forgets", "oublier", {"oublie", "oublie", "oublions", "oubliez", "oublient"}, THING | TEXT, PERSON},
     {"follow", "follows", "suivre", {"suis", "suit", "suivons", "suivez", "suivent"}, LIVING, LIVING},
     {"hear", "hears", "entendre", {"entends", "entend", "entendons", "entendez", "entendent"}, LIVING, LIVING},
@@ -183,7 +188,8 @@ static const verb modals[] = {
     {"prefer to", "prefers to", "préférer", {"préfère", "préfère", "préférons", "préférez", "préfèrent"}, 0, PERSON},
     {"hope to", "hopes to", "espérer", {"espère", "espère", "espérons", "espérez", "espèrent"}, 0, PERSON},
 };
-static const verb like = {"like", "likes", "aimer", {"aime", "aime", "aimons", "aimez", "aiment"}, FOOD | DRINK | ANIMAL | TEXT, PERSON};
+static const verb like = {"like", "likes", "aimer", {"aime", "aime", "aimons", "aimez", "aiment"}, FOOD | DRINK | ANIMAL | TEXT,
+                          PERSON};
 
 typedef struct pronoun {
     const char *en, *fr, *en_be, *fr_be;
@@ -194,8 +200,8 @@ typedef struct pronoun {
 } pronoun;
 
 static const pronoun pronouns[] = {
-    {"I", "je", "am", "suis", 0, false, 'm', false},   {"you", "vous", "are", "êtes", 3, false, 'm', true},
-    {"he", "il", "is", "est", 1, true, 'm', false},    {"she", "elle", "is", "est", 1, true, 'f', false},
+    {"I", "je", "am", "suis", 0, false, 'm', false},      {"you", "vous", "are", "êtes", 3, false, 'm', true},
+    {"he", "il", "is", "est", 1, true, 'm', false},       {"she", "elle", "is", "est", 1, true, 'f', false},
     {"we", "nous", "are", "sommes", 2, false, 'm', true}, {"they", "ils", "are", "sont", 4, false, 'm', true},
 };
 
@@ -205,13 +211,15 @@ typedef struct owner {
 } owner;
 
 static const owner owners[] = {
-    {"my", {"mon", "ma", "mes"}},       {"your", {"votre", "votre", "vos"}}, {"his", {"son", "sa", "ses"}},
+    {"my", {"mon", "ma", "mes"}},       {"your", {"votre", "votre", "vos"}},  {"his", {"son", "sa", "ses"}},
     {"our", {"notre", "notre", "nos"}}, {"their", {"leur", "leur", "leurs"}},
 };
 
-static const char *const numbers[][2] = {{"two", "deux"}, {"three", "trois"}, {"four", "quatre"}, {"five", "cinq"}, {"ten", "dix"}};
+static const char *const numbers[][2] = {
+    {"two", "deux"}, {"three", "trois"}, {"four", "quatre"}, {"five", "cinq"}, {"ten", "dix"}};
 static const char *const times[][2] = {
-    {"today", "aujourd'hui"}, {"every day", "tous les jours"}, {"in the morning", "le matin"}, {"in the evening", "le soir"}, {"now", "maintenant"},
+    {"today", "aujourd'hui"},      {"every day", "tous les jours"}, {"in the morning", "le matin"},
+    {"in the evening", "le soir"}, {"now", "maintenant"},
 };
 static const char *const preps[][2] = {{"in", "dans"}, {"in front of", "devant"}, {"behind", "derrière"}};
 

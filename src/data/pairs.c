@@ -22,7 +22,10 @@ struct fv_pairs {
     int64_t n;
 };
 
-typedef struct span { const char *s; size_t n; } span;
+typedef struct span {
+    const char *s;
+    size_t n;
+} span;
 
 /* A reading under way. */
 typedef struct reading {
@@ -166,7 +169,8 @@ static fv_status read_table(reading *r, const fv_text *t)
         }
         const char *tab = memchr(line.s, '\t', line.n);
         if (!tab || memchr(tab + 1, '\t', line.n - (size_t)(tab + 1 - line.s)))
-            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: expected two fields with one tab between them", r->opt.source, (long long)i + 1);
+            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: expected two fields with one tab between them", r->opt.source,
+                           (long long)i + 1);
         st = add(r, (span){line.s, (size_t)(tab - line.s)}, (span){tab + 1, line.n - (size_t)(tab + 1 - line.s)}, name, i + 1);
     }
     return st;
@@ -198,7 +202,8 @@ static fv_status end(reading *r, fv_pairs **out, fv_status st)
     return st;
 }
 
-fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv_pairs_opt opt, fv_pairs_report *report, fv_err *e)
+fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv_pairs_opt opt, fv_pairs_report *report,
+                        fv_err *e)
 {
     fv_pairs_report unread;
     reading r = {.opt = opt, .report = report ? report : &unread, .e = e};
@@ -212,8 +217,8 @@ fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv
     return end(&r, out, st);
 }
 
-fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok, const char *const *source, const char *const *target,
-                        int64_t n, fv_pairs_opt opt, fv_pairs_report *report, fv_err *e)
+fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok, const char *const *source,
+                        const char *const *target, int64_t n, fv_pairs_opt opt, fv_pairs_report *report, fv_err *e)
 {
     static const char *const name[2] = {"source", "target"};
     fv_pairs_report unread;

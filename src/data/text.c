@@ -14,7 +14,10 @@ struct fv_text {
     size_t n, bytes;
 };
 
-static bool is_gzip(const fv_file *f) { return f->size > 2 && (unsigned char)f->data[0] == 0x1f && (unsigned char)f->data[1] == 0x8b; }
+static bool is_gzip(const fv_file *f)
+{
+    return f->size > 2 && (unsigned char)f->data[0] == 0x1f && (unsigned char)f->data[1] == 0x8b;
+}
 
 /* Members one after another, as gzip allows; anything else behind them is refused. */
 static fv_status unpack(fv_text *t, const char *path, fv_err *e)
@@ -38,7 +41,8 @@ static fv_status unpack(fv_text *t, const char *path, fv_err *e)
     } while (rc == Z_OK && !t->plain.failed && (z.avail_in || left || !z.avail_out));
     inflateEnd(&z);
     if (t->plain.failed) return fv_fail(e, FV_ENOMEM, "%s: out of memory after %zu unpacked bytes", path, t->plain.len);
-    if (rc != Z_STREAM_END) return fv_fail(e, FV_EFORMAT, "%s: gzip data is damaged or ends early after %zu unpacked bytes", path, t->plain.len);
+    if (rc != Z_STREAM_END)
+        return fv_fail(e, FV_EFORMAT, "%s: gzip data is damaged or ends early after %zu unpacked bytes", path, t->plain.len);
     t->data = t->plain.data;
     t->size = t->plain.len;
     return FV_OK;

@@ -43,13 +43,13 @@ typedef struct search {
     fv_session *session;
     const fv_gen_opt *o;
     const fv_env *env;
-    int64_t n, K, V;    /* sources, beams, vocabulary */
-    int64_t cur;        /* tokens of every running beam */
-    beam *run, *done;   /* n * K each */
-    bool *over;         /* n */
-    float *scores;      /* n * K * V */
-    fv_pick *picks;     /* 2K, or V when sampling */
-    beam *next;         /* K, and their ids in spare */
+    int64_t n, K, V;               /* sources, beams, vocabulary */
+    int64_t cur;                   /* tokens of every running beam */
+    beam *run, *done;              /* n * K each */
+    bool *over;                    /* n */
+    float *scores;                 /* n * K * V */
+    fv_pick *picks;                /* 2K, or V when sampling */
+    beam *next;                    /* K, and their ids in spare */
     int32_t *spare, *token, *from; /* from and token: n * K rows of the next step */
     size_t bytes;
 } search;
@@ -329,18 +329,21 @@ void fv_generated_free(fv_generated *g)
 
 static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err *e)
 {
-    if (!fv_model_family(m)->begin) return fv_fail(e, FV_EMISSING, "generate: the family %s has no encoder", fv_model_family(m)->type);
+    if (!fv_model_family(m)->begin)
+        return fv_fail(e, FV_EMISSING, "generate: the family %s has no encoder", fv_model_family(m)->type);
     if (n < 1 || o->num_beams < 1 || o->num_beams > 256 || o->max_length < 2)
         return fv_fail(e, FV_EARG, "generate: %lld sources, %lld beams, max_length %lld", (long long)n, (long long)o->num_beams,
                        (long long)o->max_length);
     if (o->num_return_sequences > o->num_beams)
-        return fv_fail(e, FV_EARG, "generate: %lld hypotheses asked of %lld beams", (long long)o->num_return_sequences, (long long)o->num_beams);
-    if (o->do_sample && o->num_beams > 1) return fv_fail(e, FV_EARG, "generate: sampling takes one beam, not %lld", (long long)o->num_beams);
+        return fv_fail(e, FV_EARG, "generate: %lld hypotheses asked of %lld beams", (long long)o->num_return_sequences,
+                       (long long)o->num_beams);
+    if (o->do_sample && o->num_beams > 1)
+        return fv_fail(e, FV_EARG, "generate: sampling takes one beam, not %lld", (long long)o->num_beams);
     return FV_OK;
 }
 
-fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len, int64_t n,
-                      const fv_gen_opt *opt, fv_err *e)
+fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,
+                      int64_t n, const fv_gen_opt *opt, fv_err *e)
 {
     search s = {.o = opt, .env = fv_device_env(d), .n = n, .K = opt->num_beams};
     *out = (fv_generated){0};

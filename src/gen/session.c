@@ -20,8 +20,8 @@ struct fv_session {
     fv_device *dev;
     const fv_model *model;
     int64_t rows, cap;
-    int64_t step;   /* tokens of the step under way */
-    int32_t *len;   /* tokens of each row before it */
+    int64_t step;                   /* tokens of the step under way */
+    int32_t *len;                   /* tokens of each row before it */
     fv_tensor *pos, *lens, *places; /* on the device, for the step under way */
     slot *k, *v, *kept;
 };
@@ -33,7 +33,8 @@ fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int6
     *out = NULL;
     if (rows < 1 || cap < 1 || rows > INT32_MAX || cap > INT32_MAX)
         return fv_fail(e, FV_EARG, "session: %lld rows of %lld tokens", (long long)rows, (long long)cap);
-    if (!fv_model_family(m)->step) return fv_fail(e, FV_EMISSING, "session: the family %s does not generate", fv_model_family(m)->type);
+    if (!fv_model_family(m)->step)
+        return fv_fail(e, FV_EMISSING, "session: the family %s does not generate", fv_model_family(m)->type);
     fv_session *s = fv__alloc(&d->env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "session: out of memory");
     *s = (fv_session){.env = d->env, .dev = d, .model = m, .rows = rows, .cap = cap};
@@ -137,7 +138,8 @@ void fv_session_keep(fv_ctx *c, fv_session *s, int number, fv_tensor *x)
     if (!hold(c, s, at, x->dtype, shape)) return;
     size_t row = fv__tensor_bytes(x->dtype, fv_len(x)) / (size_t)n;
     for (int64_t i = 0; i < s->rows; i++)
-        s->dev->backend->move(&c->stream, (char *)at->t.data + (size_t)i * row, (char *)x->data + (size_t)(i / (s->rows / n)) * row, row);
+        s->dev->backend->move(&c->stream, (char *)at->t.data + (size_t)i * row,
+                              (char *)x->data + (size_t)(i / (s->rows / n)) * row, row);
 }
 
 fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int number)

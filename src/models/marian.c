@@ -56,11 +56,24 @@ static const fv_field fields[] = {
 };
 
 static const fv_key_rule rules[] = {
-    {"is_encoder_decoder", "true"}, {"is_decoder", "false"}, {"static_position_embeddings", "true"}, {"encoder_layerdrop", NULL},
-    {"decoder_layerdrop", NULL},    {"use_cache", NULL},     {"normalize_embedding", "false"},       {"add_bias_logits", "false"},
-    {"extra_pos_embeddings", NULL}, {"num_hidden_layers", NULL}, {"bad_words_ids", NULL},           {"forced_eos_token_id", NULL},
-    {"bos_token_id", NULL},         {"classif_dropout", NULL}, {"classifier_dropout", NULL},        {"num_beams", NULL},
-    {"max_length", NULL},           {NULL, NULL},
+    {"is_encoder_decoder", "true"},
+    {"is_decoder", "false"},
+    {"static_position_embeddings", "true"},
+    {"encoder_layerdrop", NULL},
+    {"decoder_layerdrop", NULL},
+    {"use_cache", NULL},
+    {"normalize_embedding", "false"},
+    {"add_bias_logits", "false"},
+    {"extra_pos_embeddings", NULL},
+    {"num_hidden_layers", NULL},
+    {"bad_words_ids", NULL},
+    {"forced_eos_token_id", NULL},
+    {"bos_token_id", NULL},
+    {"classif_dropout", NULL},
+    {"classifier_dropout", NULL},
+    {"num_beams", NULL},
+    {"max_length", NULL},
+    {NULL, NULL},
 };
 
 typedef struct marian {
@@ -84,7 +97,8 @@ static fv_status check(const void *config_, fv_err *e)
                        k->encoder_attention_heads, k->decoder_attention_heads);
     if (k->d_model % 2) return fv_fail(e, FV_EFORMAT, "d_model %d is odd: sines and cosines need pairs", k->d_model);
     if (k->share_encoder_decoder_embeddings && target_vocab(k) != k->vocab_size)
-        return fv_fail(e, FV_EFORMAT, "one table cannot hold vocab_size %d and decoder_vocab_size %d", k->vocab_size, target_vocab(k));
+        return fv_fail(e, FV_EFORMAT, "one table cannot hold vocab_size %d and decoder_vocab_size %d", k->vocab_size,
+                       target_vocab(k));
     if (k->pad_token_id >= k->vocab_size || k->decoder_start_token_id >= target_vocab(k))
         return fv_fail(e, FV_EFORMAT, "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary", k->pad_token_id,
                        k->decoder_start_token_id);
@@ -106,7 +120,8 @@ static void declare_embeddings(marian *m, fv_params *p)
 {
     const config *k = &m->cfg;
     int vocab = target_vocab(k);
-    fv_emb_opt opt = {.scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1, .has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
+    fv_emb_opt opt = {
+        .scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1, .has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
     if (k->share_encoder_decoder_embeddings) {
         fv_emb_init(p, &m->source, vocab, k->d_model, opt, "model.shared");
         m->target = m->source;
@@ -133,9 +148,11 @@ static void declare(void *self, const fv_setup *s)
     m->decoder = fv_params_take(p, (size_t)k->decoder_layers * sizeof *m->decoder);
     if (!m->encoder || !m->decoder) return;
     for (int i = 0; i < k->encoder_layers; i++)
-        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim), "model.encoder.layers.%d", i);
+        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim),
+                              "model.encoder.layers.%d", i);
     for (int i = 0; i < k->decoder_layers; i++)
-        fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim), "model.decoder.layers.%d", i);
+        fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim),
+                              "model.decoder.layers.%d", i);
     if (!k->add_final_layer_norm) return;
     fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){0}, "model.encoder.layer_norm");
     fv_norm_init(p, &m->decoder_norm, k->d_model, (fv_norm_opt){0}, "model.decoder.layer_norm");
@@ -150,7 +167,8 @@ static fv_load_opt load(const void *config_)
         {NULL, NULL},
     };
     static const fv_tie apart[] = {{"lm_head.weight", "model.decoder.embed_tokens.weight"}, {NULL, NULL}};
-    static const char *const fresh[] = {"final_logits_bias", "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight", NULL};
+    static const char *const fresh[] = {"final_logits_bias", "model.encoder.embed_positions.weight",
+                                        "model.decoder.embed_positions.weight", NULL};
     const config *k = config_;
     const fv_tie *ties = !k->tie_word_embeddings ? NULL : k->share_encoder_decoder_embeddings ? shared : apart;
     return (fv_load_opt){.ties = ties, .fresh = fresh};
@@ -193,8 +211,9 @@ static fv_tensor *decode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < m->cfg.decoder_layers; i++) {
         fv_tap(c, "hidden", "decoder", x);
-        x = fv_keep(c, mark, fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .key_mask = mask},
-                                                  (fv_mha_arg){.memory = memory, .key_mask = memory_mask}));
+        x = fv_keep(c, mark,
+                    fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .key_mask = mask},
+                                         (fv_mha_arg){.memory = memory, .key_mask = memory_mask}));
     }
     return x;
 }

@@ -113,10 +113,7 @@ static fv_status build(fv_model *m, fv_device *d, fv_model_opt opt, const char *
     return fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
 }
 
-static fv_status ready(fv_model *m, fv_err *e)
-{
-    return m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK;
-}
+static fv_status ready(fv_model *m, fv_err *e) { return m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK; }
 
 static fv_status start(fv_model **out, fv_device *d, fv_err *e)
 {
@@ -185,4 +182,7 @@ const void *fv_model_config(const fv_model *m) { return m->config; }
 fv_params *fv_model_params(const fv_model *m) { return m->params; }
 const void *fv_model_self(const fv_model *m) { return m->self; }
 
-void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out) { m->family->forward(c, m->self, in, out); }
+void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)
+{
+    m->family->forward(c, m->self, in, out);
+}

@@ -90,7 +90,8 @@ static void update(fv_adam *a, const float *grad, fv_adamw o, float decay)
         if (!first->wants_grad) continue;
         o.decay = vector ? 0 : decay;
         float *w = a->master ? a->master + from : (float *)(void *)data + from;
-        k->adamw(&a->stream, w, a->m + from, a->v + from, a->master ? data + (size_t)from * size : NULL, grad + from, to - from, &o);
+        k->adamw(&a->stream, w, a->m + from, a->v + from, a->master ? data + (size_t)from * size : NULL, grad + from, to - from,
+                 &o);
     }
 }
 
@@ -129,7 +130,8 @@ static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n
 fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
     fv_shape s = FV_SHAPE(a->n);
-    const fv_st_item items[] = {{"m", FV_F32, s, FV_F32, NULL}, {"v", FV_F32, s, FV_F32, NULL}, {"master", FV_F32, s, FV_F32, NULL}};
+    const fv_st_item items[] = {
+        {"m", FV_F32, s, FV_F32, NULL}, {"v", FV_F32, s, FV_F32, NULL}, {"master", FV_F32, s, FV_F32, NULL}};
     return fv_st_save(env, path, items, a->master ? 3 : 2, (fv_st_save_opt){.fetch = fetch, .user = a}, e);
 }
 
@@ -139,7 +141,8 @@ static fv_status restore(fv_adam *a, const fv_st *file, const char *name, float 
     fv_status st = fv_st_find(file, name, &info, e);
     if (st) return st;
     if (info.count != a->n)
-        return fv_fail(e, FV_EFORMAT, "moments \"%s\": %lld numbers, expected %lld", name, (long long)info.count, (long long)a->n);
+        return fv_fail(e, FV_EFORMAT, "moments \"%s\": %lld numbers, expected %lld", name, (long long)info.count,
+                       (long long)a->n);
     size_t bytes = (size_t)a->n * sizeof(float);
     float *host = fv__alloc(&a->dev->env, bytes);
     if (!host) return fv_fail(e, FV_ENOMEM, "moments \"%s\": out of memory", name);

@@ -16,7 +16,9 @@ static void read_chars(fv_symbols *s, const char *text)
     s->n = n;
 }
 
-typedef struct counts { int64_t text, reference, match; } counts;
+typedef struct counts {
+    int64_t text, reference, match;
+} counts;
 
 /* Precision and recall are averaged over the orders that both sides have at all. */
 static double f_score(const counts c[ORDERS])
@@ -35,7 +37,8 @@ static double f_score(const counts c[ORDERS])
     return 100 * (1 + BETA2) * precision * recall / (BETA2 * precision + recall);
 }
 
-fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n, fv_err *e)
+fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n,
+                        fv_err *e)
 {
     fv_symbols hyp = {.env = env}, ref = {.env = env}, scratch[2] = {{.env = env}, {.env = env}};
     counts c[ORDERS] = {0};

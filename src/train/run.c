@@ -129,7 +129,8 @@ static fv_status read_state(fv_train_state *s, const fv_env *env, const char *pa
     static const char *const keys[] = {"step", "epoch", "batch", "best_step", "worse"};
     for (int i = 0; i < 5; i++)
         if (!fv_json_number(j, keys[i], &n[i]) || !(n[i] >= 0)) st = fv_fail(e, FV_EFORMAT, "%s: %s is missing", path, keys[i]);
-    s->step = (int64_t)n[0], s->epoch = (int64_t)n[1], s->batch = (int64_t)n[2], s->best_step = (int64_t)n[3], s->worse = (int64_t)n[4];
+    s->step = (int64_t)n[0], s->epoch = (int64_t)n[1], s->batch = (int64_t)n[2], s->best_step = (int64_t)n[3],
+    s->worse = (int64_t)n[4];
     fv_json_number(j, "best", &s->best);
     fv_json_number(j, "valid", &s->valid);
     fv_json_close(j);
@@ -236,11 +237,13 @@ static fv_status average(fv_run *r, const fv_train_job *job, int64_t n, fv_err *
     const fv_io *io = fv__io(r->env);
     fv_params *p = fv_model_params(job->model);
     steps s = {.n = 0};
-    if (io->list && io->list(io->self, r->checkpoints, note_step, &s)) return fv_fail(e, FV_EIO, "%s: cannot be listed", r->checkpoints);
+    if (io->list && io->list(io->self, r->checkpoints, note_step, &s))
+        return fv_fail(e, FV_EIO, "%s: cannot be listed", r->checkpoints);
     qsort(s.at, (size_t)s.n, sizeof *s.at, newest_first);
     if (s.n > n) s.n = (int)n;
 
-    size_t elements = (size_t)fv_params_elements(p, ""), sum_bytes = elements * sizeof(double), host_bytes = elements * sizeof(float);
+    size_t elements = (size_t)fv_params_elements(p, ""), sum_bytes = elements * sizeof(double),
+           host_bytes = elements * sizeof(float);
     double *sum = fv__alloc(r->env, sum_bytes);
     float *host = fv__alloc(r->env, host_bytes);
     fv_status st = sum && host ? FV_OK : fv_fail(e, FV_ENOMEM, "average: out of memory");

@@ -44,7 +44,8 @@ static fv_status next_batch(loop *l, const int32_t **rows, int64_t *n, fv_err *e
         l->s->batch = 0;
     }
     if (!l->plan) {
-        fv_status st = fv_plan_make(&l->plan, fv_device_env(j->device), j->train, j->opt.batch_tokens, (uint64_t)j->opt.seed, l->s->epoch, e);
+        fv_status st = fv_plan_make(&l->plan, fv_device_env(j->device), j->train, j->opt.batch_tokens, (uint64_t)j->opt.seed,
+                                    l->s->epoch, e);
         if (st) return st;
     }
     *rows = fv_plan_batch(l->plan, l->s->batch++, n);
@@ -186,7 +187,10 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
 {
     loop l = {.job = job, .s = out};
     *out = (fv_train_state){.valid = NAN, .best = NAN};
-    fv_ctx_opt how = {.dtype = fv_params_at(fv_model_params(job->model), 0)->dtype, .seed = (uint64_t)job->opt.seed, .record = true, .train = true};
+    fv_ctx_opt how = {.dtype = fv_params_at(fv_model_params(job->model), 0)->dtype,
+                      .seed = (uint64_t)job->opt.seed,
+                      .record = true,
+                      .train = true};
     fv_status st = fv_ctx_new(&l.ctx, job->device, how, e);
     if (!st) st = fv_adam_new(&l.adam, fv_model_params(job->model), job->device, e);
     if (!st && job->dir) st = fv__run_open(&l.run, job, l.adam, out, e);
