@@ -14,7 +14,7 @@ setup-check:
 	@tools/setup.sh build check
 
 demo: setup all
-	@build/fovea attend
+	@build/fovea demo
 
 test: setup build/build.ninja
 	@cmake --build build -j $(JOBS)
@@ -41,7 +41,7 @@ install: build/build.ninja
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean:
-	rm -rf build build-dev build-tsan build-cuda
+	rm -rf fovea-demo build build-dev build-tsan build-cuda
 
 build/build.ninja:
 	@cmake --preset release
