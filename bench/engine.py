@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The engine's figures of docs/benchmarks.md: fovea beside its peers, alternately, on this machine.
 
-    bench/engine.py [--threads 1 2] [--only gemm small low attention memory rows] [--rounds 3] > table.md
+    bench/engine.py [--threads 1 2] [--only machine gemm small low attention memory rows] [--rounds 3] > table.md
 
 Needs build/fovea (make), the peer program (cc -O2 bench/peer_blas.c -o build/peer_blas -ldl), OpenBLAS and BLIS
 from Debian and PyTorch from PyPI.  Every figure is the median over rounds of a program's own median; peers take turns
@@ -18,6 +18,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
 BLAS = os.environ.get("PEER_BLAS", os.path.join(ROOT, "build", "peer_blas"))
+SECONDS = os.environ.get("SECONDS", "0.4")  # that a figure is repeated for
 
 
 def lines_of(command):
@@ -30,7 +31,7 @@ def lines_of(command):
 
 
 def fovea(threads, *args):
-    rows = lines_of([FOVEA, "bench", *map(str, args), "--threads", str(threads), "--json"])
+    rows = lines_of([FOVEA, "bench", *map(str, args), "--threads", str(threads), "--seconds", SECONDS, "--json"])
     return rows[0]["median_s"] if rows else float("nan")
 
 
@@ -151,6 +152,13 @@ def attention(threads, n):
     print(f"\nCausal over full, T 2048, {threads} threads: {ours_at[False, 2048, True] / ours_at[False, 2048, False]:.2f}")
 
 
+def machine(threads, n):
+    del n
+    for row in lines_of([FOVEA, "bench", "machine", "--threads", str(threads), "--seconds", SECONDS, "--json"]):
+        rate = f"{row['gflops']:.1f} GFLOP/s" if "gflops" in row else f"{row['gb_per_s']:.1f} GB/s"
+        print(f"- {row['name']}, {threads} threads: {rate}")
+
+
 def memory(threads, n):
     del n
     for backward in ([], ["--backward"]):
@@ -163,14 +171,13 @@ def memory(threads, n):
 def row_ops(threads, n):
     torch, out = Torch(threads), []
     for name, rows, cols in (("softmax", 4096, 1024), ("layernorm", 4096, 768), ("gelu", 4096, 3072), ("cross-entropy", 1024, 50257),
-                             ("adamw", 1, 124 * 10**6)):
-        flags = ["--n", cols] if name == "adamw" else ["--rows", rows, "--cols", cols]
-        ours, peer = rounds(n, lambda: fovea(threads, name, *flags), lambda: torch.row_op(name, rows, cols))
+                             ("adamw", 121094, 1024)):
+        ours, peer = rounds(n, lambda: fovea(threads, name, "--rows", rows, "--cols", cols), lambda: torch.row_op(name, rows, cols))
         out.append([name, f"{rows}×{cols}", str(threads), f"{1e3 * ours:.2f}", f"{1e3 * peer:.2f}", f"{peer / ours:.2f}"])
     table("Rows and vectors, f32, milliseconds", ["op", "size", "threads", "fovea", "PyTorch", "ratio"], out)
 
 
-PARTS = {"gemm": gemm, "small": small, "low": low, "attention": attention, "memory": memory, "rows": row_ops}
+PARTS = {"machine": machine, "gemm": gemm, "small": small, "low": low, "attention": attention, "memory": memory, "rows": row_ops}
 
 
 def main():
