@@ -140,6 +140,7 @@ typedef struct fv_kernels {
     void (*pack)(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n, int64_t k, int64_t ld, bool tb);
 
     void (*unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0, float p1);
+    /* dx may be x itself; for relu, tanh and sigmoid x may be y: their gradient is computed from y alone */
     void (*unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x, const void *y, int64_t n, float p0,
                       float p1);
     void (*binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w);

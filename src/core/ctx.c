@@ -118,6 +118,7 @@ fv_mark fv_mark_here(fv_ctx *c) { return (fv_mark){c->data.at, c->data.used}; }
 fv_tensor *fv_keep(fv_ctx *c, fv_mark mark, fv_tensor *x)
 {
     if (!x || c->record || fv__failed(c)) return x;
+    if (x->packed) return fv_raise(c, FV_EARG, "keep: %s has no size of its own to be moved by", fv_desc(x).s);
     bool stays = fv__arena_before(&c->data, x->data, mark);
     fv__arena_rewind(&c->data, mark);
     if (stays) return x;
