@@ -102,8 +102,7 @@ static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, co
 {
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-    int threads = threads_for(s, rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float ta[PIECE], tb[PIECE], ty[PIECE];
         place p = place_of(w, last, i / per_row);
@@ -136,8 +135,7 @@ static void OF(grad_each)(fv_stream *s, const operands *g, const fv_sink sink[2]
     const fv_walk *w = g->w;
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-    int threads = threads_for(s, rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         place p = place_of(w, last, i / per_row);
         int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
@@ -161,8 +159,7 @@ static void OF(grad_columns)(fv_stream *s, const operands *g, int side, fv_sink 
     split(w, side, &own, &over);
     int64_t cols = w->shape[last], per_row = pieces(cols, COLUMNS), step = strides_of(w, side)[last];
     int64_t rows = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
-    int threads = threads_for(s, rows * repeats * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_axes(s, rows, repeats, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float sum[COLUMNS] = {0}, d[COLUMNS];
         place p = place_of(&own, own.n, i / per_row);
@@ -184,8 +181,7 @@ static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sin
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
     float *part = fv_stream_work(s, (size_t)(rows * per_row + 1) * sizeof *part);
     if (!part) return;
-    int threads = threads_for(s, rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float d[PIECE];
         int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
@@ -197,8 +193,7 @@ static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sin
     for (int d = last - 1; d >= 0; step *= w->shape[d--]) numbered.y[d] = step;
     split(&numbered, side, &own, &over);
     int64_t elements = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
-    threads = threads_for(s, rows * per_row);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, per_row)) schedule(static)
     for (int64_t i = 0; i < elements; i++) {
         place p = place_of(&own, own.n, i);
         float sum = 0;
@@ -232,8 +227,7 @@ static void OF(masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_
     if (!y.data) return;
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-    int threads = threads_for(s, rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float tx[PIECE], ty[PIECE];
         place p = place_of(w, last, i / per_row);

@@ -29,8 +29,7 @@ void NAME(conv)(fv_kernels *k) { fill_by_dtype(k); }
 static void OF(im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
 {
     int64_t kernel = g->kh * g->kw, rows = g->batch * g->channels * kernel, size = g->oh * g->ow;
-    int threads = threads_for(s, rows * size);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, size)) schedule(static)
     for (int64_t i = 0; i < rows; i++) {
         const REAL *plane = (const REAL *)x + i / kernel * g->h * g->w;
         for (int64_t p = 0; p < g->oh; p++) {

@@ -61,8 +61,7 @@ static void OF(copy_rows)(fv_stream *s, fv_sink y, const void *x, const fv_walk 
 {
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last), ys = w->y[last], xs = w->a[last];
-    int threads = collides(w) ? 1 : threads_for(s, rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(collides(w) ? 1 : threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float tmp[PIECE];
         place p = place_of(w, last, i / per_row);
@@ -83,8 +82,7 @@ static void OF(transpose)(fv_stream *s, fv_sink y, const void *x, const fv_walk 
 {
     fv_walk rest = without(w, u, v);
     int64_t tu = pieces(w->shape[u], TILE), tv = pieces(w->shape[v], TILE), others = steps_of(&rest, rest.n);
-    int threads = threads_for(s, others * w->shape[u] * w->shape[v]);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_axes(s, others, w->shape[u], w->shape[v])) schedule(static)
     for (int64_t i = 0; i < others * tu * tv; i++) {
         float wide[TILE][TILE], out[TILE];
         const float *row[TILE];
@@ -115,16 +113,14 @@ static void OF(constant)(fv_stream *s, void *y, float value, int64_t n)
 {
     float tmp[PIECE];
     for (int i = 0; i < PIECE; i++) tmp[i] = value;
-    int threads = threads_for(s, n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) narrow((char *)y + i * bytes_of(DTYPE), tmp, least(PIECE, n - i), DTYPE);
 }
 
 static void OF(cast)(fv_stream *s, fv_sink y, const void *x, int64_t n)
 {
     if (!y.data) return;
-    int threads = threads_for(s, n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         float tmp[PIECE];
         int64_t m = least(PIECE, n - i);

@@ -23,8 +23,7 @@ static void OF(dropout)(fv_stream *s, fv_sink y, const void *x, int64_t n, float
     if (!y.data) return;
     uint32_t from = fv_drop_threshold(p);
     float scale = 1 / (1 - p);
-    int threads = threads_for(s, n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         float in[PIECE], out[PIECE];
         uint32_t word[PIECE];

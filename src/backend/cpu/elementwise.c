@@ -134,8 +134,7 @@ void NAME(elementwise)(fv_kernels *k) { fill_by_dtype(k); }
 /* y and x may be the same memory. */
 static void OF(unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0, float p1)
 {
-    int threads = threads_for(s, n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         float in[PIECE], out[PIECE];
         int64_t m = least(PIECE, n - i);
@@ -150,8 +149,7 @@ static void OF(unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *
 {
     if (!dx.data) return;
     const void *z = reads_y(op) ? y : x;
-    int threads = threads_for(s, n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         float in[PIECE], at[PIECE], out[PIECE];
         int64_t m = least(PIECE, n - i);

@@ -56,8 +56,7 @@ static void OF(cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const v
                               int64_t vocab, float smooth, int32_t ignore)
 {
     if (!valid(s, labels, rows, vocab, ignore)) return;
-    int threads = threads_for(s, rows * vocab);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, vocab)) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         float tmp[PIECE], at_label;
         ((float *)loss)[r] = ((float *)lse)[r] = 0;
@@ -81,8 +80,7 @@ static void OF(cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss
 {
     if (!dx.data) return;
     int64_t per_row = pieces(vocab, PIECE);
-    int threads = threads_for(s, rows * vocab);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, vocab)) schedule(static)
     for (int64_t k = 0; k < rows * per_row; k++) {
         float tmp[PIECE], out[PIECE];
         int64_t r = k / per_row, i = k % per_row * PIECE, at = r * vocab + i, m = least(PIECE, vocab - i), hit = labels[r] - i;

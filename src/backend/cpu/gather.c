@@ -46,8 +46,7 @@ static void OF(gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, co
                        int64_t d)
 {
     if (!valid(s, "gather", ids, n, vocab)) return;
-    int threads = threads_for(s, n * d);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, n, d)) schedule(static)
     for (int64_t i = 0; i < n; i++) {
         if (tt == DTYPE) {
             memcpy((char *)y + i * d * bytes_of(DTYPE), element(table, ids[i] * d, DTYPE), (size_t)(d * bytes_of(DTYPE)));
@@ -89,8 +88,7 @@ static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const i
     int64_t *first = fv_stream_work(s, (size_t)(vocab + n) * sizeof *first), *next = first + vocab;
     if (!first) return;
     chain(first, next, ids, n, vocab);
-    int threads = threads_for(s, dtable.add ? n * d : vocab * d);
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
+#pragma omp parallel for num_threads(threads_for_rows(s, dtable.add ? n : vocab, d)) schedule(static, 1)
     for (int64_t b = 0; b < vocab; b += BLOCK_ROWS)
         for (int64_t v = b; v < least(vocab, b + BLOCK_ROWS); v++) {
             int64_t head = v == skip ? -1 : first[v];

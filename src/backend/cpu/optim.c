@@ -76,8 +76,7 @@ void NAME(optim)(fv_kernels *k) { fill_by_dtype(k); }
 static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o)
 {
     const constants c = prepare(o);
-    int threads = threads_for(s, n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         int64_t count = least(PIECE, n - i);
         update(w + i, m + i, v + i, grad + i, count, c);
@@ -90,8 +89,7 @@ static void OF(sumsq)(fv_stream *s, float *out, const void *x, int64_t n)
     int64_t blocks = pieces(n, BLOCK);
     double sum = 0, *part = fv_stream_work(s, (size_t)(blocks + 1) * sizeof *part);
     if (!part) return;
-    int threads = threads_for(s, n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         float tmp[PIECE];
         part[b] = 0;

@@ -91,8 +91,7 @@ static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, 
     if (blocks > 1 && !part) return;
     for (int64_t o = 0; o < (blocks > 1 ? outer : 1); o++) {
         int64_t first = blocks > 1 ? o : 0, count = blocks > 1 ? 1 : outer; /* with one block, all of outer at once */
-        int threads = threads_for(s, count * n * inner);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_axes(s, count, n, inner)) schedule(static)
         for (int64_t i = 0; i < count * blocks * per_row; i++) {
             float tmp[COLUMNS];
             int64_t at = i % per_row * COLUMNS, b = i / per_row % blocks, k = first + i / per_row / blocks;
@@ -127,8 +126,7 @@ static void OF(sum_along)(fv_stream *s, void *y, const void *x, int64_t outer, i
     int64_t blocks = n > BLOCK_LENGTH ? pieces(n, BLOCK_LENGTH) : 1;
     float *part = fv_stream_work(s, (size_t)(outer * blocks + 1) * sizeof *part);
     if (!part) return;
-    int threads = threads_for(s, outer * n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, outer, n)) schedule(static)
     for (int64_t i = 0; i < outer * blocks; i++) {
         int64_t at = i % blocks * BLOCK_LENGTH;
         part[i] = OF(block_of_row)(x, i / blocks * n + at, least(BLOCK_LENGTH, n - at));
@@ -151,11 +149,12 @@ static void OF(colsum)(fv_stream *s, fv_sink y, const void *x, int64_t rows, int
 static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n)
 {
     int threads = threads_for(s, outer * n);
-    float *wide = DTYPE == FV_F32 ? NULL : fv_stream_work(s, (size_t)(threads * n) * sizeof *wide);
-    if (DTYPE != FV_F32 && !wide) return;
+    int64_t room = DTYPE == FV_F32 ? 0 : n; /* for a row of f32, where x is not that already */
+    float *wide = fv_stream_work(s, (size_t)(threads * room + 1) * sizeof *wide);
+    if (!wide) return;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t o = 0; o < outer; o++) {
-        const float *row = fetch(wide ? wide + omp_get_thread_num() * n : NULL, x, o * n, n, DTYPE);
+        const float *row = fetch(wide + omp_get_thread_num() * room, x, o * n, n, DTYPE);
         int64_t i = first_largest(row, n);
         narrow((char *)y + o * bytes_of(DTYPE), row + i, 1, DTYPE);
         if (arg) arg[o] = (int32_t)i;
@@ -165,8 +164,7 @@ static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, in
 static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
 {
     int64_t per_row = pieces(inner, COLUMNS);
-    int threads = threads_for(s, outer * n * inner);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
     for (int64_t i = 0; i < outer * per_row; i++) {
         float best[COLUMNS], tmp[COLUMNS];
         int32_t place[COLUMNS] = {0};
@@ -207,8 +205,7 @@ static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void
     /* A long run of dx is one row of inner, or for inner = 1 part of the axis itself. */
     int64_t run = inner == 1 ? n : inner, runs = inner == 1 ? outer : outer * n, per_run = pieces(run, PIECE);
     float by = op == FV_R_MEAN ? (float)n : 1.0f;
-    int threads = threads_for(s, outer * n * inner);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
     for (int64_t k = 0; k < runs * per_run; k++) {
         float tmp[PIECE];
         int64_t r = k / per_run, at = k % per_run * PIECE, m = least(PIECE, run - at);
@@ -230,8 +227,7 @@ static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void
 static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, bool reverse)
 {
     int64_t per_row = pieces(n, PIECE);
-    int threads = threads_for(s, outer * n);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, outer, n)) schedule(static)
     for (int64_t o = 0; o < outer; o++) {
         float tmp[PIECE], out[PIECE], sum = 0;
         for (int64_t p = 0; p < per_row; p++) {
@@ -254,8 +250,7 @@ static void OF(cumsum)(fv_stream *s, fv_sink y, const void *x, int64_t outer, in
         return;
     }
     int64_t per_row = pieces(inner, COLUMNS);
-    int threads = threads_for(s, outer * n * inner);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
     for (int64_t i = 0; i < outer * per_row; i++) {
         float tmp[COLUMNS], out[COLUMNS], sum[COLUMNS] = {0};
         int64_t o = i / per_row, at = i % per_row * COLUMNS, m = least(COLUMNS, inner - at);

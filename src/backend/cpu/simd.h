@@ -61,7 +61,8 @@ static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
 /* p[4*i+j] = lane i of the j-th */
 static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
 {
-    vst4q_u32(p, (uint32x4x4_t){{a, b, c, d}});
+    uint32x4x4_t all = {{a, b, c, d}};
+    vst4q_u32(p, all);
 }
 
 #elif defined(CPU_AVX512) || defined(CPU_AVX512_BF16)

@@ -65,16 +65,14 @@ static void OF(row)(void *y, const void *x, int64_t from, int64_t cols, bool as_
 
 static void OF(softmax)(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols, bool as_log)
 {
-    int threads = threads_for(s, rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t r = 0; r < rows; r++) OF(row)(y, x, r * cols, cols, as_log);
 }
 
 static void OF(softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows, int64_t cols, bool as_log)
 {
     if (!dx.data) return;
-    int threads = threads_for(s, rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         float td[PIECE], ty[PIECE], out[PIECE], sum = 0;
         for (int64_t i = 0; i < cols; i += PIECE) {

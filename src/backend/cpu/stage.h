@@ -24,6 +24,8 @@ static inline int threads_for(const fv_stream *s, int64_t n)
     int64_t useful = n / WORTH_A_THREAD;
     return useful < 2 ? 1 : useful < s->threads ? (int)useful : s->threads;
 }
+static inline int threads_for_rows(const fv_stream *s, int64_t rows, int64_t cols) { return threads_for(s, rows * cols); }
+static inline int threads_for_axes(const fv_stream *s, int64_t a, int64_t b, int64_t c) { return threads_for(s, a * b * c); }
 
 static inline int64_t bytes_of(fv_dtype t) { return t == FV_F32 ? 4 : 2; }
 static inline const void *element(const void *p, int64_t i, fv_dtype t) { return (const char *)p + i * bytes_of(t); }
@@ -180,8 +182,7 @@ static inline vf f_dot(vf sum, vf a, vf b, vf p) { return (void)p, v_fma(a, b, s
 /* y (cols) receives the sum of n rows of partial results, first to last. */
 static inline void sum_parts(fv_stream *s, fv_sink y, const float *part, int64_t n, int64_t cols)
 {
-    int threads = threads_for(s, n * cols);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for_rows(s, n, cols)) schedule(static)
     for (int64_t j = 0; j < cols; j += PIECE / 4) {
         float sum[PIECE / 4];
         int64_t m = least(PIECE / 4, cols - j);
