@@ -3,7 +3,7 @@
  *   for each block of rows of A that packed is no larger than A_BYTES:
  *       pack it, run by run of k, in strips of mr rows                (shared, then a barrier)
  *       for each group of panels of B of this thread's part:
- *           for each run of FV_GEMM_KC values of k:
+ *           for each run of values of k (FV_GEMM_KC of them in f32):
  *               pack the group's run of B, unless it came packed       (own cache)
  *               for each panel of the group, for each strip:  tile     (panel in L1, strips from L2)
  *           bias, activation, rounding
@@ -16,6 +16,7 @@
 #include "gemm.h"
 
 #define A_BYTES ((size_t)2 << 20)
+#define NEAR ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
 #define GROUP 8          /* panels of B packed at a time */
 #define SMALL (1 << 18)  /* multiply-adds below which one thread is faster than two */
 #define EDGE 512         /* floats in the largest tile of any kind */
@@ -67,13 +68,13 @@ static const void *at(const void *p, int64_t i, fv_dtype t) { return (const char
 static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, int64_t rows, int64_t strips)
 {
     const fv_gemm *g = p->g;
-    int64_t runs = up(g->k, FV_GEMM_KC);
+    int64_t runs = up(g->k, p->kind->run);
     for (int64_t u = part(strips * runs, t->id, t->size); u < part(strips * runs, t->id + 1, t->size); u++) {
-        int64_t s = u / runs, k = u % runs * FV_GEMM_KC;
+        int64_t s = u / runs, k = u % runs * p->kind->run;
         int64_t i = i0 + part(rows, s, strips);
         gemm_src src = {at(a, g->ta ? k * g->lda + i : i * g->lda + k, p->table), p->table, g->lda, !g->ta,
                         (int)(i0 + part(rows, s + 1, strips) - i)};
-        int64_t kc = least(FV_GEMM_KC, g->k - k);
+        int64_t kc = least(p->kind->run, g->k - k);
         p->kind->pack_a(t->a + ((size_t)strips * gemm_units(k) + (size_t)s * gemm_units(kc)) * p->kind->a_unit, &src, kc);
     }
 }
@@ -85,8 +86,8 @@ static void pack_columns(const gemm_kind *kind, char *out, const void *b, fv_dty
     kind->pack_b(out, &src, kc);
 }
 
-/* ---- fetching ahead: while the tiles of a run are multiplied, what the next one needs comes into the cache ----
- * With few strips there is no time for it, and the processor's own prefetching of long streams does better. */
+/* ---- fetching ahead: while the tiles of a run are multiplied, what is packed next comes into the cache; with few
+ * strips there is no time for it ---- */
 
 #define FETCH_FROM 3 /* strips */
 
@@ -140,41 +141,41 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
     size_t strip_bytes = gemm_units(t->kc) * kind->a_unit;
     int widest = gemm_walk(kind->mr, (int)up(w->rows, w->strips));
     const char *b = t->b;
+    /* Each strip asks for its part of the panel that comes next, evenly over its tile; one strip alone leaves that to the
+     * processor, which follows a few long streams better. */
+    int64_t panel_bytes = (int64_t)(gemm_units(t->kc) * kind->b_unit), mine = w->s1 - w->s0;
+    t->ahead_step = mine > 1 ? panel_bytes / (64 * mine) : 0;
     for (int q = 0; q < count; q += t->panels) {
         t->panels = widest;
         while (t->panels > count - q) t->panels /= 2;
         t->b = b + (size_t)q * t->b_next;
         int64_t left = cols - (int64_t)q * kind->nr;
+        const char *coming = q + t->panels < count ? (const char *)t->b + (size_t)t->panels * t->b_next : b + panel_bytes;
         for (int64_t s = w->s0; s < w->s1; s++) {
             int64_t i = part(w->rows, s, w->strips);
             t->rows = (int)(part(w->rows, s + 1, w->strips) - i);
             t->a = a + (size_t)s * strip_bytes;
             t->c = sum + (i - w->i0) * t->ldc + (int64_t)q * kind->nr;
             fetch(next);
+            t->ahead = mine == 1 ? t->b : coming + panel_bytes * (s - w->s0) / mine;
             if (left >= (int64_t)t->panels * kind->nr) kind->tile(t);
             else edge_tile(kind, t, left);
         }
     }
 }
 
-/* What will be read of B after this run (k, of the `count` panels that t begins with): the next run of the same columns,
- * or the first of the next group's. */
-static ahead next_run(const plan *p, const gemm_tile *t, const share *w, int64_t panel, int64_t k, int count)
+/* What will be packed of B after this run of k: the next of the same columns, or the first of the next group's. */
+static ahead next_run(const plan *p, const share *w, int64_t panel, int64_t k, int count)
 {
     const fv_gemm *g = p->g;
-    int64_t size = (int64_t)fv_dtype_size(g->bt), tiles = (w->s1 - w->s0) * count, unit = (int64_t)p->kind->b_unit;
-    const char *packed = (const char *)t->b - (int64_t)gemm_units(k) * unit;
-    k += FV_GEMM_KC;
+    int64_t size = (int64_t)fv_dtype_size(g->bt), tiles = (w->s1 - w->s0) * count;
+    k += p->kind->run;
     if (k >= g->k) {
         k = 0;
         panel += count;
-        packed += (size_t)count * t->b_next;
     }
-    int64_t j = panel * p->kind->nr, cols = least((int64_t)count * p->kind->nr, g->n - j), kc = least(FV_GEMM_KC, g->k - k);
-    if (cols <= 0 || p->strips < FETCH_FROM) return (ahead){0};
-    if (g->packed)
-        return ahead_of(packed + (int64_t)gemm_units(k) * unit, (int64_t)t->b_next, up(cols, p->kind->nr),
-                        (int64_t)gemm_units(kc) * unit, tiles);
+    int64_t j = panel * p->kind->nr, cols = least((int64_t)count * p->kind->nr, g->n - j), kc = least(p->kind->run, g->k - k);
+    if (g->packed || cols <= 0 || p->strips < FETCH_FROM) return (ahead){0};
     if (g->tb) return ahead_of(at(w->b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size, tiles);
     return ahead_of(at(w->b, k * g->ldb + j, g->bt), g->ldb * size, kc, cols * size, tiles);
 }
@@ -191,7 +192,7 @@ static void find_panels(const plan *p, gemm_tile *t, const void *b, char *own, i
     }
     t->b_next = gemm_units(t->kc) * kind->b_unit;
     t->b = own;
-    int64_t piece = g->tb ? FV_GEMM_KC : GEMM_UNIT; /* where a row of B holds all columns, read it for all while it is near */
+    int64_t piece = g->tb ? p->kind->run : GEMM_UNIT; /* where a row of B holds all columns, read it for all while it is near */
     for (int64_t u = 0; u < t->kc; u += piece)
         for (int q = 0; q < count; q++)
             pack_columns(kind, own + (size_t)q * t->b_next + gemm_units(u) * kind->b_unit, b, g->bt, g->ldb, g->tb,
@@ -216,11 +217,11 @@ static void columns(const plan *p, const team *t, const share *w, int64_t panel,
 
     int64_t k = 0;
     do {
-        gemm_tile tile = {.ldc = e.ld_sum, .kc = least(FV_GEMM_KC, g->k - k), .alpha = p->alpha, .add = g->add || k};
+        gemm_tile tile = {.ldc = e.ld_sum, .kc = least(p->kind->run, g->k - k), .alpha = p->alpha, .add = g->add || k};
         find_panels(p, &tile, w->b, t->b, panel, k, count);
-        ahead next = next_run(p, &tile, w, panel, k, count);
+        ahead next = next_run(p, w, panel, k, count);
         multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_units(k) * kind->a_unit, e.sum, count, e.cols);
-        k += FV_GEMM_KC;
+        k += p->kind->run;
     } while (k < g->k);
     if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
 }
@@ -280,9 +281,9 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
     if (p.block > g->m) p.block = g->m;
     p.strips = up(p.block, kind->mr);
     p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
-    /* What a single strip reads of a weight comes straight from memory: then each panel is followed to its end. */
-    p.group = g->packed && p.strips == 1 ? gemm_walk(kind->mr, (int)p.block) : GROUP;
-    if (!g->packed) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, FV_GEMM_KC)) * kind->b_unit;
+    /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its end. */
+    p.group = g->packed && p.a_bytes <= NEAR ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GROUP;
+    if (!g->packed) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, kind->run)) * kind->b_unit;
     if (g->ct != FV_F32) p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr) * sizeof(float);
     p.sum_bytes = (p.sum_bytes + 63) / 64 * 64;
     return p;
@@ -356,13 +357,13 @@ static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype s
 {
     const gemm_kind *kind = packed_kind(dt);
     if (!kind) return;
-    int64_t runs = up(k, FV_GEMM_KC), all = up(n, kind->nr) * runs;
+    int64_t runs = up(k, kind->run), all = up(n, kind->nr) * runs;
     size_t panel_bytes = gemm_units(k) * kind->b_unit;
 #pragma omp parallel for num_threads(s->threads) schedule(static) if (n * k > SMALL)
     for (int64_t u = 0; u < all; u++) {
-        int64_t panel = u / runs, k0 = u % runs * FV_GEMM_KC;
+        int64_t panel = u / runs, k0 = u % runs * kind->run;
         char *to = (char *)out + (size_t)panel * panel_bytes + gemm_units(k0) * kind->b_unit;
-        pack_columns(kind, to, w, st, ld, tb, panel * kind->nr, n, k0, least(FV_GEMM_KC, k - k0));
+        pack_columns(kind, to, w, st, ld, tb, panel * kind->nr, n, k0, least(kind->run, k - k0));
     }
 }
 

@@ -2,7 +2,7 @@
  *
  * A kind says how a strip of A (up to mr rows) and of B (nr columns) is laid out in memory and multiplies two
  * such panels into a tile of f32 sums.  The driver (gemm.c) knows nothing but the sizes.  Panels go all along k;
- * `unit` is what 32 values of k take, and since FV_GEMM_KC is a multiple of 32 a run can start at any multiple. */
+ * `unit` is what 32 values of k take, and since a run is a multiple of 32 any run can be found. */
 #ifndef FV_GEMM_H
 #define FV_GEMM_H
 
@@ -20,10 +20,12 @@ typedef struct gemm_src {
     int n; /* rows of A, or columns of B, that there are; the rest of the panel is padding */
 } gemm_src;
 
-/* One tile: c (rows, panels*nr) = alpha * (a b) + (add ? c : 0) over kc <= FV_GEMM_KC values of k. */
+/* One tile: c (rows, panels*nr) = alpha * (a b) + (add ? c : 0) over a run of kc values of k. */
 typedef struct gemm_tile {
     const void *a, *b;
     size_t b_next; /* bytes from one panel of b to the next */
+    const char *ahead; /* memory to ask for meanwhile: `ahead_step` bytes for every 4 values of k */
+    int64_t ahead_step;
     float *c;
     int64_t ldc, kc;
     int rows, panels;
@@ -33,6 +35,7 @@ typedef struct gemm_tile {
 
 typedef struct gemm_kind {
     int mr, nr;
+    int run; /* values of k added up in registers: FV_GEMM_KC where the order is documented */
     size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
     void (*pack_a)(void *out, const gemm_src *a, int64_t kc);
     void (*pack_b)(void *out, const gemm_src *b, int64_t kc);

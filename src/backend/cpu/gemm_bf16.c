@@ -50,8 +50,12 @@ INLINE void multiply(const gemm_tile *t, const int pairs, const int panels)
 #pragma GCC unroll 32
     for (int i = 0; i < pairs * panels * (NR / 2); i++) s[i] = v_zero();
     for (int i = 0; i < t->rows; i++) __builtin_prefetch(t->c + i * t->ldc, 1);
+    const char *ahead = t->ahead;
     int64_t k = t->kc;
     for (; k > G; k -= 2 * G) {
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
+        ahead += 2 * t->ahead_step;
         step(s, a, b, b_next, pairs, panels);
         step(s, a + MR * G, b + NR * G * 2, b_next, pairs, panels);
         a += 2 * MR * G;
@@ -157,7 +161,12 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels)
     vf s[MR * 2], alpha = v_set1(t->alpha);
 #pragma GCC unroll 32
     for (int i = 0; i < rows * panels * 2; i++) s[i] = v_zero();
-    for (int64_t k = t->kc; k > 0; k -= 2, a += A_WIDTH * 2, b += NR * 4) step(s, a, b, t->b_next, rows, panels);
+    const char *ahead = t->ahead;
+    for (int64_t k = t->kc; k > 0; k -= 2, a += A_WIDTH * 2, b += NR * 4) {
+        __builtin_prefetch(ahead);
+        ahead += t->ahead_step / 2;
+        step(s, a, b, t->b_next, rows, panels);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
@@ -225,7 +234,7 @@ static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack(out, NR, b, 
 
 const gemm_kind *NAME(gemm_bf16)(void)
 {
-    static const gemm_kind kind = {MR, NR, GEMM_UNIT * A_WIDTH * 2, GEMM_UNIT * NR * 2, pack_a, pack_b, tile};
+    static const gemm_kind kind = {MR, NR, FV_GEMM_KC, GEMM_UNIT * A_WIDTH * 2, GEMM_UNIT * NR * 2, pack_a, pack_b, tile};
     return &kind;
 }
 #else

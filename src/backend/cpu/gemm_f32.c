@@ -90,8 +90,12 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
     for (int i = 0; i < rows * panels * NV; i++) s[i] = v_zero();
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) __builtin_prefetch(t->c + i * t->ldc, 1);
+    const char *ahead = t->ahead;
     int64_t k = t->kc;
     for (; k >= STEPS; k -= STEPS) {
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
+        ahead += t->ahead_step;
 #pragma GCC unroll 4
         for (int i = 0; i < STEPS; i++) step(s, a + i * A_WIDTH, b + i * b_step, b_next, rows, panels, bt);
         a += STEPS * A_WIDTH;
@@ -179,10 +183,13 @@ static void pack_b_16(void *out, const gemm_src *b, int64_t kc, fv_dtype to)
 static void pack_b_bf16(void *out, const gemm_src *b, int64_t kc) { pack_b_16(out, b, kc, FV_BF16); }
 static void pack_b_f16(void *out, const gemm_src *b, int64_t kc) { pack_b_16(out, b, kc, FV_F16); }
 
+#define A_UNIT (GEMM_UNIT * A_WIDTH * 4)
+#define B_UNIT(size) (GEMM_UNIT * NR * (size))
+
 const gemm_kind *NAME(gemm_f32)(fv_dtype bt)
 {
-    static const gemm_kind f32 = {MR, NR, GEMM_UNIT * A_WIDTH * 4, GEMM_UNIT * NR * 4, pack_a, pack_b, tile_f32};
-    static const gemm_kind bf16 = {MR, NR, GEMM_UNIT * A_WIDTH * 4, GEMM_UNIT * NR * 2, pack_a_bf16, pack_b_bf16, tile_bf16};
-    static const gemm_kind f16 = {MR, NR, GEMM_UNIT * A_WIDTH * 4, GEMM_UNIT * NR * 2, pack_a, pack_b_f16, tile_f16};
+    static const gemm_kind f32 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(4), pack_a, pack_b, tile_f32};
+    static const gemm_kind bf16 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(2), pack_a_bf16, pack_b_bf16, tile_bf16};
+    static const gemm_kind f16 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(2), pack_a, pack_b_f16, tile_f16};
     return bt == FV_BF16 ? &bf16 : bt == FV_F16 ? &f16 : &f32;
 }

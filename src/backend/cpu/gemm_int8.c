@@ -4,12 +4,13 @@
  *   A, FV_Q8:  scale = max|x| / 127,              q = round(x * (127 / max|x|)), -127..127
  *   FV_Q4:     scale = x / -8 for the x of largest magnitude (the first of equals),  q = round(x / scale), -8..7
  * Rounding is to nearest, ties to even; a block whose largest is below 2^-100 counts as zero.  A is quantised as it
- * is packed, row by row, so a row means the same in any batch.  Blocks are added up in f32 in the order of k, runs of
- * FV_GEMM_KC as everywhere.  The layout of panels is in gemm_int8.h.  One scale for a whole row of A would save an
+ * is packed, row by row, so a row means the same in any batch.  Blocks are added up in f32 in the order of k within runs
+ * of RUN values, runs in order.  The layout of panels is in gemm_int8.h.  One scale for a whole row of A would save an
  * eighth of the instructions, and one large activation would then cost the rest of its row their digits. */
 #include "gemm_int8.h"
 
 #define TINY 0x1p-100f
+#define RUN 1024 /* longer than in f32: a tile of bytes is done in no time, and C is touched once a run */
 #define A_UNIT (sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value))
 #define B_UNIT(q4) (NR * sizeof(float) + ((q4) ? 16 : 32) * NR)
 
@@ -20,7 +21,7 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
     vf s[SUMS];
 #pragma GCC unroll 16
     for (int i = 0; i < SUMS; i++) s[i] = v_zero();
-    run(s, t->a, t->b, t->b_next, (int64_t)gemm_units(t->kc), B_UNIT(q4), rows, panels, q4);
+    run(s, t, B_UNIT(q4), rows, panels, q4);
     put(t, s, rows, panels);
 }
 
@@ -70,6 +71,20 @@ INLINE float largest(const float *x)
     return v_hmax(m);
 }
 
+/* x times by, rounded to bytes */
+INLINE void to_bytes(int8_t *restrict q, const float *restrict x, float by)
+{
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+    for (int j = 0; j < BLOCK; j += 8) { /* gcc 12 does not find the rounding conversion */
+        int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + j), by));
+        int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + j + 4), by));
+        vst1_s8(q + j, vmovn_s16(vuzp1q_s16(vreinterpretq_s16_s32(low), vreinterpretq_s16_s32(high))));
+    }
+#else
+    for (int j = 0; j < BLOCK; j++) q[j] = (int8_t)rintf(x[j] * by);
+#endif
+}
+
 /* Returns the scale. */
 INLINE float quantise(int8_t *restrict q, const float *restrict x)
 {
@@ -78,8 +93,7 @@ INLINE float quantise(int8_t *restrict q, const float *restrict x)
         memset(q, 0, BLOCK);
         return 0;
     }
-    float inverse = 127.0f / most;
-    for (int j = 0; j < BLOCK; j++) q[j] = (int8_t)rintf(x[j] * inverse);
+    to_bytes(q, x, 127.0f / most);
     return most / 127.0f;
 }
 
@@ -117,11 +131,15 @@ INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64
 static void pack_a(void *out, const gemm_src *a, int64_t kc)
 {
     float buf[BLOCK];
-    int8_t q[BLOCK];
+    int8_t q[BLOCK] = {0};
     for (int64_t k = 0; k < kc; k += BLOCK) {
         a_head *head = (a_head *)((char *)out + (size_t)(k / BLOCK) * A_UNIT);
         a_value *to = (a_value *)(head + 1);
         for (int i = 0; i < MR; i++) {
+            if (i >= a->n) { /* nobody looks at these sums */
+                set_head(head, i, 0, 0);
+                continue;
+            }
             float scale = quantise(q, fetch(buf, a, i, k, kc));
             int sum = 0;
             for (int j = 0; j < BLOCK && B_BIAS; j++) sum += q[j];
@@ -157,7 +175,7 @@ static void pack_q4(void *out, const gemm_src *b, int64_t kc) { pack_b(out, b, k
 
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
 {
-    static const gemm_kind q8 = {MR, NR, A_UNIT, B_UNIT(false), pack_a, pack_q8, tile_q8};
-    static const gemm_kind q4 = {MR, NR, A_UNIT, B_UNIT(true), pack_a, pack_q4, tile_q4};
+    static const gemm_kind q8 = {MR, NR, RUN, A_UNIT, B_UNIT(false), pack_a, pack_q8, tile_q8};
+    static const gemm_kind q4 = {MR, NR, RUN, A_UNIT, B_UNIT(true), pack_a, pack_q4, tile_q4};
     return bt == FV_Q4 ? &q4 : &q8;
 }

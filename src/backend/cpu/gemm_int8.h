@@ -124,17 +124,21 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
     }
 }
 
-INLINE void run(vf *s, const char *a, const char *b, size_t b_next, int64_t blocks, const size_t b_unit, const int rows,
-                const int panels, const bool q4)
+INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels, const bool q4)
 {
+    const char *a = t->a, *b = t->b, *ahead = t->ahead;
+    int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
     static const float none[MR * 2] = {0};
     if (rows > 6 && !q4 && blocks) {
-        smmla_tile(s, a, b, blocks, none);
+        smmla_tile(s, a, b, blocks, none, ahead, step);
         return;
     }
-    for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit)
+    for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit, ahead += step) {
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
 #pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) block(s + p * (NR / 2), a, b + (size_t)p * b_next, rows, panels, q4);
+        for (int p = 0; p < panels; p++) block(s + p * (NR / 2), a, b + (size_t)p * t->b_next, rows, panels, q4);
+    }
 }
 
 INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)
@@ -280,12 +284,16 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #endif
 }
 
-INLINE void run(vf *s, const char *a, const char *b, size_t b_next, int64_t blocks, const size_t b_unit, const int rows,
-                const int panels, const bool q4)
+INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels, const bool q4)
 {
-    for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value), b += b_unit)
+    const char *a = t->a, *b = t->b, *ahead = t->ahead;
+    int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
+    for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value), b += b_unit, ahead += step) {
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
 #pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) block(s + p, a, b + (size_t)p * b_next, rows, panels, q4);
+        for (int p = 0; p < panels; p++) block(s + p, a, b + (size_t)p * t->b_next, rows, panels, q4);
+    }
 }
 
 INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)

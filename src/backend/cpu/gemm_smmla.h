@@ -35,8 +35,10 @@
     "fmla v" #s0 ".4s, v" #c0 ".4s, v12.4s\n fmla v" #s1 ".4s, v" #c1 ".4s, v8.4s\n"                                  \
     "fmla v" #s2 ".4s, v" #c2 ".4s, v14.4s\n fmla v" #s3 ".4s, v" #c3 ".4s, v13.4s\n"
 
-/* s[i][j] = the sums of a tile over all blocks of a strip of A and a panel of B; none: zeros, read as scales once. */
-static inline void smmla_tile(vf s[16], const void *a, const void *b, int64_t blocks, const float none[16])
+/* s[i][j] = the sums of a tile over all blocks of a strip of A and a panel of B.  none: zeros, read as scales once; ahead:
+ * memory to ask for, `step` bytes for each block. */
+static inline void smmla_tile(vf s[16], const void *a, const void *b, int64_t blocks, const float none[16], const char *ahead,
+                              int64_t step)
 {
     const void *last_a = none, *last_b = none;
     __asm__ volatile(
@@ -62,6 +64,7 @@ static inline void smmla_tile(vf s[16], const void *a, const void *b, int64_t bl
         LOAD(15, 2, 1, 1) PRODUCTS(15, 4, 5, 6, 7) ADD(0, 1, 2, 3, 24, 28, 25, 29)
         LOAD(8, 3, 1, 1) PRODUCTS(8, 4, 5, 6, 7)
 
+        "prfm pldl1keep, [%[ahead]]\n prfm pldl1keep, [%[ahead], #64]\n add %[ahead], %[ahead], %[step]\n"
         "mov %[last_a], %[a]\n mov %[last_b], %[b]\n"
         "add %[a], %[a], #320\n add %[b], %[b], #288\n"
         "subs %[blocks], %[blocks], #1\n"
@@ -69,8 +72,9 @@ static inline void smmla_tile(vf s[16], const void *a, const void *b, int64_t bl
         FLOATS(4, 5, 6, 7) SCALES("last_a", "last_b", 1, 1) ADD(4, 5, 6, 7, 26, 30, 27, 31)
         "stp q16, q17, [%[s]]\n stp q18, q19, [%[s], #32]\n stp q20, q21, [%[s], #64]\n stp q22, q23, [%[s], #96]\n"
         "stp q24, q25, [%[s], #128]\n stp q26, q27, [%[s], #160]\n stp q28, q29, [%[s], #192]\n stp q30, q31, [%[s], #224]\n"
-        : [a] "+r"(a), [b] "+r"(b), [blocks] "+r"(blocks), [last_a] "+r"(last_a), [last_b] "+r"(last_b)
-        : [s] "r"(s)
+        : [a] "+r"(a), [b] "+r"(b), [blocks] "+r"(blocks), [last_a] "+r"(last_a), [last_b] "+r"(last_b),
+          [ahead] "+r"(ahead)
+        : [s] "r"(s), [step] "r"(step)
         : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15",
           "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
 }
