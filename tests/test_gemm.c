@@ -99,8 +99,17 @@ static problem make(const gemm_case *t)
 {
     problem p = {0};
     int64_t pad = t->pad ? 3 : 0, batch = t->batch ? t->batch : 1;
-    fv_gemm g = {.m = t->m, .n = t->n, .k = t->k, .batch = batch, .ta = t->ta, .tb = t->tb, .bt = t->table, .ct = t->ct,
-                 .add = t->add, .alpha = t->alpha, .act = t->act};
+    fv_gemm g = {.m = t->m,
+                 .n = t->n,
+                 .k = t->k,
+                 .batch = batch,
+                 .ta = t->ta,
+                 .tb = t->tb,
+                 .bt = t->table,
+                 .ct = t->ct,
+                 .add = t->add,
+                 .alpha = t->alpha,
+                 .act = t->act};
     g.lda = (t->ta ? t->m : t->k) + pad, g.ldb = (t->tb ? t->k : t->n) + pad, g.ldc = t->n + pad;
     g.stride_a = (t->ta ? t->k : t->m) * g.lda, g.stride_b = (t->tb ? t->n : t->k) * g.ldb, g.stride_c = t->m * g.ldc;
     p.c_len = batch * g.stride_c;
@@ -251,8 +260,15 @@ static void test_plain(void **state)
     for (int d = 0; d < 3; d++)
         for (size_t i = 0; i < SIZES; i++)
             for (int flags = 0; flags < 4; flags++)
-                check(&(gemm_case){.m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2], .ta = flags & 1, .tb = flags & 2,
-                                   .table = tables[d], .ct = i % 3 ? tables[d] : FV_F32, .pad = i % 2, .add = i % 4 == 1,
+                check(&(gemm_case){.m = sizes[i][0],
+                                   .n = sizes[i][1],
+                                   .k = sizes[i][2],
+                                   .ta = flags & 1,
+                                   .tb = flags & 2,
+                                   .table = tables[d],
+                                   .ct = i % 3 ? tables[d] : FV_F32,
+                                   .pad = i % 2,
+                                   .add = i % 4 == 1,
                                    .alpha = i % 3 == 1 ? -0.3f : 0});
 }
 
@@ -263,9 +279,18 @@ static void test_packed(void **state)
     for (int d = 0; d < 3; d++)
         for (int q = 0; q < 5; q++)
             for (size_t i = 0; i < SIZES; i++)
-                check(&(gemm_case){.m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2], .ta = i % 5 == 4, .tb = i % 4 != 3,
-                                   .table = tables[d], .ct = i % 3 ? tables[d] : FV_F32, .pad = i % 2, .add = i % 4 == 1,
-                                   .alpha = i % 3 == 1 ? 0.7f : 0, .packed = true, .pack_as = packs[q]});
+                check(&(gemm_case){.m = sizes[i][0],
+                                   .n = sizes[i][1],
+                                   .k = sizes[i][2],
+                                   .ta = i % 5 == 4,
+                                   .tb = i % 4 != 3,
+                                   .table = tables[d],
+                                   .ct = i % 3 ? tables[d] : FV_F32,
+                                   .pad = i % 2,
+                                   .add = i % 4 == 1,
+                                   .alpha = i % 3 == 1 ? 0.7f : 0,
+                                   .packed = true,
+                                   .pack_as = packs[q]});
 }
 
 static void test_every_small_m(void **state)
@@ -285,8 +310,17 @@ static void test_activation(void **state)
     for (int d = 0; d < 3; d++)
         for (fv_act act = FV_ACT_NONE; act <= FV_SIGMOID; act++)
             for (int i = 0; i < 4; i++)
-                check(&(gemm_case){.m = 1 + 9 * i, .n = 37, .k = 20 + 250 * (i % 2), .tb = i % 2, .bias = i != 2, .pre = i > 1,
-                                   .act = act, .table = tables[d], .ct = tables[d], .pad = i % 2, .packed = i == 3,
+                check(&(gemm_case){.m = 1 + 9 * i,
+                                   .n = 37,
+                                   .k = 20 + 250 * (i % 2),
+                                   .tb = i % 2,
+                                   .bias = i != 2,
+                                   .pre = i > 1,
+                                   .act = act,
+                                   .table = tables[d],
+                                   .ct = tables[d],
+                                   .pad = i % 2,
+                                   .packed = i == 3,
                                    .pack_as = FV_F32});
 }
 
@@ -350,8 +384,8 @@ static void test_row_alone(void **state)
     const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4};
     for (int q = 0; q < 5; q++)
         for (int64_t m = 2; m < 70; m += 1 + m / 3) {
-            gemm_case t = {.m = m, .n = 75, .k = 530, .tb = true, .packed = true, .pack_as = packs[q], .bias = true,
-                           .act = FV_GELU};
+            gemm_case t = {
+                .m = m, .n = 75, .k = 530, .tb = true, .packed = true, .pack_as = packs[q], .bias = true, .act = FV_GELU};
             problem p = make(&t);
             float *all = run(device, &t, &p, 2, NULL);
             for (int64_t i = 0; i < m; i++) {
@@ -385,8 +419,14 @@ static void test_documented_order(void **state)
 #endif
     for (size_t i = 0; i < SIZES; i++)
         for (int flags = 0; flags < 8; flags++) {
-            gemm_case t = {.m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2], .ta = flags & 1, .tb = flags & 2,
-                           .add = flags & 4, .bias = !(flags & 4), .alpha = i % 2 ? 0.3f : 0};
+            gemm_case t = {.m = sizes[i][0],
+                           .n = sizes[i][1],
+                           .k = sizes[i][2],
+                           .ta = flags & 1,
+                           .tb = flags & 2,
+                           .add = flags & 4,
+                           .bias = !(flags & 4),
+                           .alpha = i % 2 ? 0.3f : 0};
             problem p = make(&t);
             float *fast = run(device, &t, &p, 2, NULL);
             fv_device plain = *device;
@@ -419,8 +459,10 @@ static void test_levels_agree(void **state)
             assert_int_equal(fv_device_open(&d, "cpu", (fv_device_opt){.level = names[i], .threads = 2}, &e), FV_OK);
             float *c = run(d, &t, &p, 2, NULL);
             if (first) assert_memory_equal(c, first, (size_t)p.c_len * 4);
-            if (first) free(c);
-            else first = c;
+            if (first)
+                free(c);
+            else
+                first = c;
             fv_device_close(d);
         }
         free(first);
@@ -473,10 +515,17 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),          cmocka_unit_test(test_packed),     cmocka_unit_test(test_every_small_m),
-        cmocka_unit_test(test_activation),     cmocka_unit_test(test_batch),      cmocka_unit_test(test_batch_into_one),
-        cmocka_unit_test(test_empty_sum),      cmocka_unit_test(test_row_alone),  cmocka_unit_test(test_documented_order),
-        cmocka_unit_test(test_levels_agree),   cmocka_unit_test(test_quantised_extremes),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_every_small_m),
+        cmocka_unit_test(test_activation),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_batch_into_one),
+        cmocka_unit_test(test_empty_sum),
+        cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_documented_order),
+        cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_quantised_extremes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -17,19 +17,19 @@
 
 #define A_BYTES ((size_t)2 << 20)
 #define NEAR ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
-#define GROUP 8          /* panels of B packed at a time */
-#define SMALL (1 << 18)  /* multiply-adds below which one thread is faster than two */
-#define EDGE 512         /* floats in the largest tile of any kind */
+#define GROUP 8                  /* panels of B packed at a time */
+#define SMALL (1 << 18)          /* multiply-adds below which one thread is faster than two */
+#define EDGE 512                 /* floats in the largest tile of any kind */
 
 typedef struct plan {
     const fv_gemm *g;
     const gemm_kind *kind;
     fv_dtype table;
     float alpha;
-    int64_t panels;   /* of B */
-    int64_t block;    /* rows of A packed at a time */
-    int64_t strips;   /* in the largest block */
-    int group;        /* panels at a time */
+    int64_t panels;                     /* of B */
+    int64_t block;                      /* rows of A packed at a time */
+    int64_t strips;                     /* in the largest block */
+    int group;                          /* panels at a time */
     size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
 } plan;
 
@@ -92,10 +92,10 @@ static void pack_columns(const gemm_kind *kind, char *out, const void *b, fv_dty
 #define FETCH_FROM 3 /* strips */
 
 typedef struct ahead {
-    const char *p;         /* `rows` rows of `lines` cache lines, `stride` bytes apart */
+    const char *p; /* `rows` rows of `lines` cache lines, `stride` bytes apart */
     int64_t stride, rows, lines;
-    int64_t row, line;     /* where it stands */
-    int64_t each;          /* lines to ask for at each tile */
+    int64_t row, line; /* where it stands */
+    int64_t each;      /* lines to ask for at each tile */
 } ahead;
 
 static ahead ahead_of(const void *p, int64_t stride, int64_t rows, int64_t bytes, int64_t tiles)
@@ -158,8 +158,10 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
             t->c = sum + (i - w->i0) * t->ldc + (int64_t)q * kind->nr;
             fetch(next);
             t->ahead = mine == 1 ? t->b : coming + panel_bytes * (s - w->s0) / mine;
-            if (left >= (int64_t)t->panels * kind->nr) kind->tile(t);
-            else edge_tile(kind, t, left);
+            if (left >= (int64_t)t->panels * kind->nr)
+                kind->tile(t);
+            else
+                edge_tile(kind, t, left);
         }
     }
 }
@@ -259,7 +261,12 @@ static void product(const plan *p, const team *t, int64_t e)
         w.i0 = part(w.rows, w.s0, w.strips);
         w.i1 = part(w.rows, w.s1, w.strips);
         int64_t from = e * g->stride_c + (i0 + w.i0) * g->ldc;
-        w.end = (gemm_end){.ldc = g->ldc, .rows = w.i1 - w.i0, .bias = g->bias, .table = p->table, .ct = g->ct, .act = g->act,
+        w.end = (gemm_end){.ldc = g->ldc,
+                           .rows = w.i1 - w.i0,
+                           .bias = g->bias,
+                           .table = p->table,
+                           .ct = g->ct,
+                           .act = g->act,
                            .c = (char *)g->c + from * (int64_t)fv_dtype_size(g->ct),
                            .pre = g->pre ? (char *)g->pre + from * (int64_t)fv_dtype_size(p->table) : NULL};
         int64_t j0 = part(p->panels, t->id % across, across), j1 = part(p->panels, t->id % across + 1, across);
@@ -338,8 +345,10 @@ static const gemm_kind *plain_kind(fv_dtype table)
 static void gemm(fv_stream *s, const fv_gemm *g, fv_dtype table)
 {
     const gemm_kind *kind = g->packed ? packed_kind(g->bt) : plain_kind(table);
-    if (kind) run(s, g, table, kind);
-    else fv_stream_fail(s, FV_EDTYPE, "gemm: no product with %s weights", fv_dtype_name(g->bt));
+    if (kind)
+        run(s, g, table, kind);
+    else
+        fv_stream_fail(s, FV_EDTYPE, "gemm: no product with %s weights", fv_dtype_name(g->bt));
 }
 static void gemm_f32(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_F32); }
 static void gemm_bf16(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_BF16); }

@@ -23,7 +23,7 @@ typedef struct gemm_src {
 /* One tile: c (rows, panels*nr) = alpha * (a b) + (add ? c : 0) over a run of kc values of k. */
 typedef struct gemm_tile {
     const void *a, *b;
-    size_t b_next; /* bytes from one panel of b to the next */
+    size_t b_next;     /* bytes from one panel of b to the next */
     const char *ahead; /* memory to ask for meanwhile: `ahead_step` bytes for every 4 values of k */
     int64_t ahead_step;
     float *c;
@@ -35,7 +35,7 @@ typedef struct gemm_tile {
 
 typedef struct gemm_kind {
     int mr, nr;
-    int run; /* values of k added up in registers: FV_GEMM_KC where the order is documented */
+    int run;               /* values of k added up in registers: FV_GEMM_KC where the order is documented */
     size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
     void (*pack_a)(void *out, const gemm_src *a, int64_t kc);
     void (*pack_b)(void *out, const gemm_src *b, int64_t kc);
@@ -59,9 +59,12 @@ INLINE vf v_load_as(const void *p, int64_t i, fv_dtype t)
 }
 INLINE void v_store_as(void *p, int64_t i, fv_dtype t, vf a)
 {
-    if (t == FV_BF16) v_store_bf16((uint16_t *)p + i, a);
-    else if (t == FV_F16) v_store_f16((uint16_t *)p + i, a);
-    else v_store((float *)p + i, a);
+    if (t == FV_BF16)
+        v_store_bf16((uint16_t *)p + i, a);
+    else if (t == FV_F16)
+        v_store_f16((uint16_t *)p + i, a);
+    else
+        v_store((float *)p + i, a);
 }
 /* The first n < VW of them; the others read as 0 and are not written. */
 INLINE vf v_load_as_n(const void *p, int64_t i, int64_t n, fv_dtype t)
@@ -78,8 +81,10 @@ INLINE void v_store_as_n(void *p, int64_t i, int64_t n, fv_dtype t, vf a)
         v_store_n((float *)p + i, a, n);
         return;
     }
-    if (t == FV_BF16) v_store_bf16(h, a);
-    else v_store_f16(h, a);
+    if (t == FV_BF16)
+        v_store_bf16(h, a);
+    else
+        v_store_f16(h, a);
     for (int j = 0; j < n && j < VW; j++) ((uint16_t *)p)[i + j] = h[j];
 }
 

@@ -90,8 +90,10 @@ INLINE void along_k(uint16_t *out, const int width, const gemm_src *s, int64_t k
         int64_t at = (i < s->n ? i : s->n - 1) * s->ld, end = at + kc;
         uint16_t *to = out + i * G;
         for (; at + G <= end; at += G, to += width * G) {
-            if (t == FV_BF16) memcpy(to, (const uint16_t *)s->p + at, G * sizeof *to);
-            else store(to, v_load_as(s->p, at, t));
+            if (t == FV_BF16)
+                memcpy(to, (const uint16_t *)s->p + at, G * sizeof *to);
+            else
+                store(to, v_load_as(s->p, at, t));
         }
         if (at < end) store(to, v_load_as_n(s->p, at, end - at, t));
     }
@@ -114,12 +116,18 @@ INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc
 
 INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
 {
-    if (s->along_k && s->dtype == FV_BF16) along_k(out, width, s, kc, FV_BF16);
-    else if (s->along_k && s->dtype == FV_F16) along_k(out, width, s, kc, FV_F16);
-    else if (s->along_k) along_k(out, width, s, kc, FV_F32);
-    else if (s->dtype == FV_BF16) across(out, width, s, kc, FV_BF16);
-    else if (s->dtype == FV_F16) across(out, width, s, kc, FV_F16);
-    else across(out, width, s, kc, FV_F32);
+    if (s->along_k && s->dtype == FV_BF16)
+        along_k(out, width, s, kc, FV_BF16);
+    else if (s->along_k && s->dtype == FV_F16)
+        along_k(out, width, s, kc, FV_F16);
+    else if (s->along_k)
+        along_k(out, width, s, kc, FV_F32);
+    else if (s->dtype == FV_BF16)
+        across(out, width, s, kc, FV_BF16);
+    else if (s->dtype == FV_F16)
+        across(out, width, s, kc, FV_F16);
+    else
+        across(out, width, s, kc, FV_F32);
 }
 
 #define A_WIDTH MR

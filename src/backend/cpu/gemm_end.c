@@ -40,11 +40,16 @@ INLINE void rows_of(const gemm_end *e, const fv_act act, const fv_dtype table, c
 
 INLINE void with_types(const gemm_end *e, const fv_act act)
 {
-    if (e->table == FV_F32) rows_of(e, act, FV_F32, FV_F32);
-    else if (e->table == FV_BF16 && e->ct == FV_BF16) rows_of(e, act, FV_BF16, FV_BF16);
-    else if (e->table == FV_BF16) rows_of(e, act, FV_BF16, FV_F32);
-    else if (e->ct == FV_F16) rows_of(e, act, FV_F16, FV_F16);
-    else rows_of(e, act, FV_F16, FV_F32);
+    if (e->table == FV_F32)
+        rows_of(e, act, FV_F32, FV_F32);
+    else if (e->table == FV_BF16 && e->ct == FV_BF16)
+        rows_of(e, act, FV_BF16, FV_BF16);
+    else if (e->table == FV_BF16)
+        rows_of(e, act, FV_BF16, FV_F32);
+    else if (e->ct == FV_F16)
+        rows_of(e, act, FV_F16, FV_F16);
+    else
+        rows_of(e, act, FV_F16, FV_F32);
 }
 
 void NAME(gemm_finish)(const gemm_end *e)
@@ -66,7 +71,9 @@ void NAME(gemm_start)(const gemm_end *e)
     for (int64_t i = 0; i < e->rows; i++)
         for (int64_t j = 0; j < e->cols; j += VW) {
             int64_t at = i * e->ldc + j, n = e->cols - j;
-            if (n >= VW) v_store(e->sum + i * e->ld_sum + j, v_load_as(e->c, at, e->ct));
-            else v_store_n(e->sum + i * e->ld_sum + j, v_load_as_n(e->c, at, n, e->ct), n);
+            if (n >= VW)
+                v_store(e->sum + i * e->ld_sum + j, v_load_as(e->c, at, e->ct));
+            else
+                v_store_n(e->sum + i * e->ld_sum + j, v_load_as_n(e->c, at, n, e->ct), n);
         }
 }

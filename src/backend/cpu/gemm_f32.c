@@ -32,7 +32,9 @@
 /* The values of A for one k, ready to be broadcast.  NEON multiplies by a lane of a register, so the rows are
  * loaded as vectors; elsewhere a broadcast is a load of its own and costs nothing. */
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-typedef struct { vf v[A_WIDTH / VW]; } column;
+typedef struct {
+    vf v[A_WIDTH / VW];
+} column;
 INLINE column load_a(const float *a, const int rows)
 {
     column c;
@@ -175,8 +177,10 @@ static void pack_b_16(void *out, const gemm_src *b, int64_t kc, fv_dtype to)
         NAME(gemm_pack)(panel, NR, &part, n, false);
         for (int64_t i = 0; i < n * NR; i += VW) {
             uint16_t *to16 = (uint16_t *)out + k * NR + i;
-            if (to == FV_BF16) v_store_bf16(to16, v_load(panel + i));
-            else v_store_f16(to16, v_load(panel + i));
+            if (to == FV_BF16)
+                v_store_bf16(to16, v_load(panel + i));
+            else
+                v_store_f16(to16, v_load(panel + i));
         }
     }
 }

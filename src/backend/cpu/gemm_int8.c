@@ -119,9 +119,12 @@ INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64
     if (s->along_k && s->dtype == FV_F32 && n == BLOCK) return (const float *)s->p + i * s->ld + k;
     memset(buf, 0, BLOCK * sizeof *buf);
     for (int64_t j = 0; j < n; j += s->along_k ? VW : 1) {
-        if (s->along_k && n - j >= VW) v_store(buf + j, v_load_as(s->p, i * s->ld + k + j, s->dtype));
-        else if (s->along_k) v_store_n(buf + j, v_load_as_n(s->p, i * s->ld + k + j, n - j, s->dtype), n - j);
-        else v_store_n(buf + j, v_load_as_n(s->p, (k + j) * s->ld + i, 1, s->dtype), 1);
+        if (s->along_k && n - j >= VW)
+            v_store(buf + j, v_load_as(s->p, i * s->ld + k + j, s->dtype));
+        else if (s->along_k)
+            v_store_n(buf + j, v_load_as_n(s->p, i * s->ld + k + j, n - j, s->dtype), n - j);
+        else
+            v_store_n(buf + j, v_load_as_n(s->p, (k + j) * s->ld + i, 1, s->dtype), 1);
     }
     return buf;
 }

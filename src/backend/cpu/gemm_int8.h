@@ -26,7 +26,9 @@
 #define A_WIDTH 8
 #define B_BIAS 0
 typedef int8_t a_value;
-typedef struct a_head { float scale[MR / 2][4]; } a_head;
+typedef struct a_head {
+    float scale[MR / 2][4];
+} a_head;
 #define SUMS (MR / 2 * NR / 2)
 
 INLINE void set_head(a_head *h, int i, float scale, int sum)
@@ -161,8 +163,13 @@ INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panel
 #define G 4
 #define B_BIAS 128
 typedef int8_t a_value;
-typedef struct a_head { float scale[MR]; int32_t start[MR]; } a_head;
-typedef struct { __m512i w[8]; } columns;
+typedef struct a_head {
+    float scale[MR];
+    int32_t start[MR];
+} a_head;
+typedef struct {
+    __m512i w[8];
+} columns;
 INLINE columns load_columns(const uint8_t *b, const bool q4)
 {
     columns c;
@@ -215,7 +222,9 @@ INLINE vf to_float(wide s) { return _mm512_cvtepi32_ps(s); }
 INLINE wide low_half(wide x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 12), 8); }
 INLINE wide high_half(wide x) { return _mm512_slli_epi16(_mm512_srai_epi16(x, 4), 4); }
 #endif
-typedef struct a_head { float scale[MR]; } a_head;
+typedef struct a_head {
+    float scale[MR];
+} a_head;
 
 #else
 
@@ -224,7 +233,9 @@ typedef struct a_head { float scale[MR]; } a_head;
 #define G 1
 #define B_BIAS 0
 typedef int8_t a_value;
-typedef struct a_head { float scale[MR]; } a_head;
+typedef struct a_head {
+    float scale[MR];
+} a_head;
 
 #endif
 
@@ -248,8 +259,7 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #if defined(CPU_AVX512_BF16)
     columns c = load_columns(qb, q4);
 #pragma GCC unroll 12
-    for (int i = 0; i < rows; i++)
-        s[i * panels] = v_fma(dot(head, qa, i, c), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
+    for (int i = 0; i < rows; i++) s[i * panels] = v_fma(dot(head, qa, i, c), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
     wide sum[MR];
 #pragma GCC unroll 12

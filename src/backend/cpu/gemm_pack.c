@@ -19,8 +19,7 @@ INLINE void turn_block(float *out, const int width, const void *p, const int64_t
 {
     vf x[VW];
 #pragma GCC unroll 16
-    for (int j = 0; j < VW; j++)
-        x[j] = rounded(n >= VW ? v_load_as(p, row[j] + k, t) : v_load_as_n(p, row[j] + k, n, t), round);
+    for (int j = 0; j < VW; j++) x[j] = rounded(n >= VW ? v_load_as(p, row[j] + k, t) : v_load_as_n(p, row[j] + k, n, t), round);
     turn(x);
 #pragma GCC unroll 16
     for (int j = 0; j < VW; j++)
@@ -55,14 +54,22 @@ INLINE void across(float *out, const int width, const gemm_src *s, int64_t kc, c
 
 INLINE void either(float *out, const int width, const gemm_src *s, int64_t kc, bool round)
 {
-    if (s->dtype == FV_BF16 && s->along_k) along_k(out, width, s, kc, FV_BF16, false);
-    else if (s->dtype == FV_BF16) across(out, width, s, kc, FV_BF16, false);
-    else if (s->dtype == FV_F16 && s->along_k) along_k(out, width, s, kc, FV_F16, round);
-    else if (s->dtype == FV_F16) across(out, width, s, kc, FV_F16, round);
-    else if (s->along_k && round) along_k(out, width, s, kc, FV_F32, true);
-    else if (s->along_k) along_k(out, width, s, kc, FV_F32, false);
-    else if (round) across(out, width, s, kc, FV_F32, true);
-    else across(out, width, s, kc, FV_F32, false);
+    if (s->dtype == FV_BF16 && s->along_k)
+        along_k(out, width, s, kc, FV_BF16, false);
+    else if (s->dtype == FV_BF16)
+        across(out, width, s, kc, FV_BF16, false);
+    else if (s->dtype == FV_F16 && s->along_k)
+        along_k(out, width, s, kc, FV_F16, round);
+    else if (s->dtype == FV_F16)
+        across(out, width, s, kc, FV_F16, round);
+    else if (s->along_k && round)
+        along_k(out, width, s, kc, FV_F32, true);
+    else if (s->along_k)
+        along_k(out, width, s, kc, FV_F32, false);
+    else if (round)
+        across(out, width, s, kc, FV_F32, true);
+    else
+        across(out, width, s, kc, FV_F32, false);
 }
 
 void NAME(gemm_pack)(float *out, int width, const gemm_src *s, int64_t kc, bool round)

@@ -1,7 +1,7 @@
 /* level_fill.c - puts the fast kernels of one instruction level over the reference ones. */
 #include "simd.h"
 
-#define X(file) void NAME(file)(fv_kernels *k);
+#define X(file) void NAME(file)(fv_kernels * k);
 #include "cpu_files.h"
 #undef X
 

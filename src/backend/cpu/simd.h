@@ -34,8 +34,8 @@ static inline vf v_max(vf a, vf b) { return vmaxq_f32(a, b); }
 static inline vf v_min(vf a, vf b) { return vminq_f32(a, b); }
 static inline vf v_sqrt(vf a) { return vsqrtq_f32(a); }
 static inline vf v_abs(vf a) { return vabsq_f32(a); }
-static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }    /* a*b + c */
-static inline vf v_fnma(vf a, vf b, vf c) { return vfmsq_f32(c, a, b); }   /* c - a*b */
+static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }  /* a*b + c */
+static inline vf v_fnma(vf a, vf b, vf c) { return vfmsq_f32(c, a, b); } /* c - a*b */
 static inline vf v_round(vf a) { return vrndnq_f32(a); }
 static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
 static inline vf v_sel(vm m, vf a, vf b) { return vbslq_f32(m, a, b); } /* m ? a : b */
