@@ -164,12 +164,12 @@ INLINED f4 attn_fma4(f4 a, f4 b, f4 c)
 INLINED void attn_turn4(f4 y[4], f4 a, f4 b, f4 c, f4 d)
 {
     const i4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
-    f4 ac0 = __builtin_shuffle(a, c, low), ac1 = __builtin_shuffle(a, c, high);
-    f4 bd0 = __builtin_shuffle(b, d, low), bd1 = __builtin_shuffle(b, d, high);
-    y[0] = __builtin_shuffle(ac0, bd0, low);
-    y[1] = __builtin_shuffle(ac0, bd0, high);
-    y[2] = __builtin_shuffle(ac1, bd1, low);
-    y[3] = __builtin_shuffle(ac1, bd1, high);
+    f4 ac0 = v_shuffle(a, c, low), ac1 = v_shuffle(a, c, high);
+    f4 bd0 = v_shuffle(b, d, low), bd1 = v_shuffle(b, d, high);
+    y[0] = v_shuffle(ac0, bd0, low);
+    y[1] = v_shuffle(ac0, bd0, high);
+    y[2] = v_shuffle(ac1, bd1, low);
+    y[3] = v_shuffle(ac1, bd1, high);
 }
 
 #endif

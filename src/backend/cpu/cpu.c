@@ -83,8 +83,8 @@ int fv_cpu_levels(const char **out, int most)
     return n;
 }
 
-/* The level asked for by option or $FOVEA_CPU, else the best. */
-static fv_status choose(const level **out, const char *name, fv_err *e)
+/* The level asked for by option or $FOVEA_CPU, else the best; NULL if there is none of that name. */
+static const level *choose(const char *name, fv_err *e)
 {
     const char *source = name ? "level" : "FOVEA_CPU";
     if (!name) name = getenv("FOVEA_CPU");
@@ -92,13 +92,11 @@ static fv_status choose(const level **out, const char *name, fv_err *e)
     size_t len = 0;
     for (int i = 0; i < N_LEVELS; i++) {
         if (!levels[i].here()) continue;
-        if (!name || !*name || !strcmp(levels[i].name, name)) {
-            *out = &levels[i];
-            return FV_OK;
-        }
+        if (!name || !*name || !strcmp(levels[i].name, name)) return &levels[i];
         if (len < sizeof have) len += (size_t)snprintf(have + len, sizeof have - len, "%s%s", len ? ", " : "", levels[i].name);
     }
-    return fv_fail(e, FV_EDEVICE, "%s %s: not a CPU level of this build and machine, which has %s", source, name, have);
+    fv_fail(e, FV_EDEVICE, "%s %s: not a CPU level of this build and machine, which has %s", source, name, have);
+    return NULL;
 }
 
 /* ---- memory and streams: a CPU stream does everything at once ---- */
@@ -156,9 +154,8 @@ static int cores(void)
 
 fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e)
 {
-    const level *l = NULL;
-    fv_status st = choose(&l, opt.level, e);
-    if (st) return st;
+    const level *l = choose(opt.level, e);
+    if (!l) return FV_EDEVICE;
     fv_kernels *k = fv__alloc(&d->env, FV_FLOATS * sizeof *k);
     if (!k) return fv_fail(e, FV_ENOMEM, "device cpu: out of memory");
     fv__ref_fill(k);

@@ -23,10 +23,10 @@ INLINE void turn(vf x[VW])
     /* 4x4 blocks within each 128 bits: afterwards x[4g + r] holds, in its lane l, column 4l + r of rows 4g.. */
 #pragma GCC unroll 16
     for (int g = 0; g < VW; g += 4) {
-        vf a = __builtin_shuffle(x[g], x[g + 1], lo), b = __builtin_shuffle(x[g + 2], x[g + 3], lo);
-        vf c = __builtin_shuffle(x[g], x[g + 1], hi), d = __builtin_shuffle(x[g + 2], x[g + 3], hi);
-        y[g] = __builtin_shuffle(a, b, lo2), y[g + 1] = __builtin_shuffle(a, b, hi2);
-        y[g + 2] = __builtin_shuffle(c, d, lo2), y[g + 3] = __builtin_shuffle(c, d, hi2);
+        vf a = v_shuffle(x[g], x[g + 1], lo), b = v_shuffle(x[g + 2], x[g + 3], lo);
+        vf c = v_shuffle(x[g], x[g + 1], hi), d = v_shuffle(x[g + 2], x[g + 3], hi);
+        y[g] = v_shuffle(a, b, lo2), y[g + 1] = v_shuffle(a, b, hi2);
+        y[g + 2] = v_shuffle(c, d, lo2), y[g + 3] = v_shuffle(c, d, hi2);
     }
 #if VW == 4
     for (int r = 0; r < 4; r++) x[r] = y[r];
@@ -34,8 +34,8 @@ INLINE void turn(vf x[VW])
     const vi low = {0, 1, 2, 3, 8, 9, 10, 11}, high = {4, 5, 6, 7, 12, 13, 14, 15};
 #pragma GCC unroll 4
     for (int r = 0; r < 4; r++) {
-        x[r] = __builtin_shuffle(y[r], y[4 + r], low);
-        x[4 + r] = __builtin_shuffle(y[r], y[4 + r], high);
+        x[r] = v_shuffle(y[r], y[4 + r], low);
+        x[4 + r] = v_shuffle(y[r], y[4 + r], high);
     }
 #else
     const vi low = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
@@ -44,10 +44,10 @@ INLINE void turn(vf x[VW])
     const vi odd = {4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31};
 #pragma GCC unroll 4
     for (int r = 0; r < 4; r++) {
-        vf a = __builtin_shuffle(y[r], y[4 + r], even), b = __builtin_shuffle(y[r], y[4 + r], odd);
-        vf c = __builtin_shuffle(y[8 + r], y[12 + r], even), d = __builtin_shuffle(y[8 + r], y[12 + r], odd);
-        x[r] = __builtin_shuffle(a, c, low), x[8 + r] = __builtin_shuffle(a, c, high);
-        x[4 + r] = __builtin_shuffle(b, d, low), x[12 + r] = __builtin_shuffle(b, d, high);
+        vf a = v_shuffle(y[r], y[4 + r], even), b = v_shuffle(y[r], y[4 + r], odd);
+        vf c = v_shuffle(y[8 + r], y[12 + r], even), d = v_shuffle(y[8 + r], y[12 + r], odd);
+        x[r] = v_shuffle(a, c, low), x[8 + r] = v_shuffle(a, c, high);
+        x[4 + r] = v_shuffle(b, d, low), x[12 + r] = v_shuffle(b, d, high);
     }
 #endif
 }

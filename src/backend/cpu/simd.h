@@ -278,6 +278,20 @@ static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
 /* Integer lanes beside the float ones, on the compiler's own operators; (vi)a takes the bits of a. */
 typedef int32_t vi __attribute__((vector_size(4 * VW)));
 
+/* Lanes of a and b, numbered through, as m says.  gcc has this as one operation; for clang it is spelt out. */
+#if defined(__clang__)
+#define v_shuffle(a, b, m)                                                                                                       \
+    ({                                                                                                                           \
+        __typeof__(a) a_ = (a), b_ = (b), y_;                                                                                    \
+        __typeof__(m) m_ = (m);                                                                                                  \
+        const int n_ = (int)(sizeof y_ / sizeof y_[0]);                                                                          \
+        for (int i_ = 0; i_ < n_; i_++) y_[i_] = m_[i_] < n_ ? a_[m_[i_]] : b_[m_[i_] - n_];                                     \
+        y_;                                                                                                                      \
+    })
+#else
+#define v_shuffle __builtin_shuffle
+#endif
+
 static inline vf v_zero(void) { return v_set1(0.0f); }
 static inline vf v_neg(vf a) { return v_sub(v_set1(-0.0f), a); }
 static inline vf v_copysign(vf a, vf sign) { return (vf)(((vi)a & 0x7fffffff) | ((vi)sign & (int32_t)0x80000000)); }
