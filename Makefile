@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup setup-check demo test test-asan test-tsan check format install clean
+.PHONY: all setup setup-check demo test test-asan test-tsan check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -30,8 +30,12 @@ test-tsan: build-tsan/build.ninja
 	@cmake --build build-tsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS)
 
-check: setup-check all
+check: setup-check
 	@tools/check.sh
+
+# clang-tidy over every source file: minutes.
+tidy: setup-check all
+	@tools/check_tidy.sh
 
 format:
 	@tools/check_format.sh --fix
