@@ -18,7 +18,7 @@ typedef struct values {
     bool quiet;
 } values;
 
-static const values defaults = {.dir = "fovea-demo", .updates = 1400, .seed = 1, .sentences = 30000, .tests = 500};
+static const values defaults = {.dir = "fovea-demo", .updates = 1000, .seed = 1, .sentences = 30000, .tests = 500};
 
 static const cli_option options[] = {
     CLI_DIR(values, dir, 'o', "output", "DIR", "where the model and its training log go"),
@@ -246,7 +246,13 @@ static fv_status judge(lab *l, int64_t *right)
     char **out = calloc((size_t)n, sizeof *out);
     size_t *len = calloc((size_t)n, sizeof *len);
     *right = 0;
-    fv_status st = out && len ? translate(l, l->test, 0, n, out, len) : fv_fail(&l->e, FV_ENOMEM, "out of memory");
+    fv_status st = FV_OK;
+    if (!out || !len) {
+        free(out);
+        free(len);
+        return fv_fail(&l->e, FV_ENOMEM, "out of memory");
+    }
+    st = translate(l, l->test, 0, n, out, len);
     if (!st) printf("Sentences it has never seen:\n\n");
     for (int64_t i = 0, shown = 0; !st && i < n; i++) {
         const char *want = l->k.fr[l->k.n_train + i];
@@ -258,7 +264,7 @@ static fv_status judge(lab *l, int64_t *right)
             shown++;
         }
     }
-    for (int64_t i = 0; i < n && out; i++)
+    for (int64_t i = 0; i < n; i++)
         if (out[i]) fv_tok_free_text(l->tok, out[i], len[i]);
     free(out);
     free(len);
