@@ -1,10 +1,10 @@
 /* demo.c - fovea demo: a Transformer learns to translate, here and now, on a corpus that the program makes itself. */
-#include <math.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -21,7 +21,7 @@ typedef struct values {
 static const values defaults = {.dir = "fovea-demo", .updates = 1000, .seed = 1, .sentences = 30000, .tests = 500};
 
 static const cli_option options[] = {
-    CLI_DIR(values, dir, 'o', "output", "DIR", "where the model and its training log go"),
+    CLI_DIR(values, dir, 'o', "output", "DIR", "where the model goes; an older one is replaced"),
     CLI_INT(values, updates, 'u', "updates", "N", 1, 1000000, "updates of the parameters"),
     CLI_INT(values, sentences, 0, "sentences", "N", 100, 1000000, "sentences to learn from"),
     CLI_INT(values, tests, 0, "tests", "N", 1, 100000, "held-out sentences to be judged by"),
@@ -32,7 +32,7 @@ static const cli_option options[] = {
 };
 
 static const cli_example examples[] = {
-    {"fovea demo", "train for about a minute, translate sentences never seen, keep the model in fovea-demo/"},
+    {"fovea demo", "train for a minute or two, translate sentences never seen, keep the model in fovea-demo/"},
     {"fovea demo --updates 200 --output /tmp/short", "a quick look, with a worse model"},
     {0},
 };
@@ -184,8 +184,6 @@ static fv_status learn(lab *l, fv_train_state *done)
                         .tok = l->tok,
                         .pad = l->pad,
                         .start = l->pad,
-                        .dir = v->dir,
-                        .config = config,
                         .stop = &interrupted,
                         .progress = progress,
                         .user = &w};
@@ -203,6 +201,17 @@ static fv_status learn(lab *l, fv_train_state *done)
     st = fv_train(&job, done, &l->e);
     if (w.live && !v->quiet) fprintf(stderr, "\r\033[K");
     return st;
+}
+
+static fv_status save(lab *l)
+{
+    char dir[1024], path[1100];
+    snprintf(dir, sizeof dir, "%s/model", l->v->dir);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    if (mkdir(l->v->dir, 0777) && errno != EEXIST)
+        return fv_fail(&l->e, FV_EIO, "%s: cannot make the directory: %s", l->v->dir, strerror(errno));
+    fv_status st = fv_model_save(l->model, dir, FV_F32, &l->e);
+    return st ? st : fv_tok_save(l->tok, path, &l->e);
 }
 
 /* ---- judging ---- */
@@ -300,6 +309,7 @@ static fv_status all(lab *l)
         fprintf(stderr, "%lld English sentences and their French translations, e.g. \"%s\" - \"%s\"\n", (long long)l->k.n_train,
                 l->k.en[0], l->k.fr[0]);
     if (!st) st = learn(l, &done);
+    if (!st) st = save(l);
     if (st) return st;
     printf("Trained a Transformer of %lld parameters: %lld updates in %.0f s, %.0f target words/s.\n\n",
            (long long)fv_params_elements(fv_model_params(l->model), ""), (long long)done.step, done.seconds,
