@@ -21,6 +21,7 @@ typedef struct result {
 } result;
 
 static char folder[64];
+static bool leaks; /* let a sanitized program look for leaks; it takes seconds at each exit */
 
 static void read_text(char *to, size_t size, const char *path)
 {
@@ -40,7 +41,8 @@ static result *fovea(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(arguments, sizeof arguments, fmt, ap);
     va_end(ap);
-    snprintf(line, sizeof line, "cd %s && exec '%s' %s > out 2> err < /dev/null", folder, FOVEA_PROGRAM, arguments);
+    snprintf(line, sizeof line, "cd %s && ASAN_OPTIONS=detect_leaks=%d exec '%s' %s > out 2> err < /dev/null", folder, leaks,
+             FOVEA_PROGRAM, arguments);
     int status = system(line);
     r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     snprintf(line, sizeof line, "%s/out", folder);
@@ -340,6 +342,17 @@ static void test_other_formats(void **state)
     refused(fovea("attend --q q.csv --k q.csv --v x.safetensors:w"), 1, "fovea attend: ", "w");
 }
 
+/* Nothing is left behind, neither after a result nor after a failure. */
+static void test_leaks(void **state)
+{
+    (void)state;
+    leaks = true;
+    assert_int_equal(fovea("attend --q q.csv --k q.csv --v v.csv --heads 3 --json")->code, 0);
+    refused(fovea("attend --q q.csv --k q.csv --v v.csv --heads 2"), 1, "fovea attend: ", "do not divide");
+    assert_int_equal(fovea("bench attention --len 9 --backward --seconds 0 --json")->code, 0);
+    leaks = false;
+}
+
 /* ---- bench ---- */
 
 static void test_bench(void **state)
@@ -406,6 +419,7 @@ int main(void)
         cmocka_unit_test(test_other_formats),
         cmocka_unit_test(test_bench),
         cmocka_unit_test(test_manual_and_completion),
+        cmocka_unit_test(test_leaks),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
