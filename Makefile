@@ -27,7 +27,7 @@ test-asan: build-dev/build.ninja
 	@ctest --preset dev -j $(JOBS)
 
 test-tsan: build-tsan/build.ninja
-	@cmake --build build-tsan -j $(JOBS)
+	@cmake --build build-tsan -j $(JOBS) --target thread_tests
 	@ctest --preset tsan -j $(JOBS)
 
 check: setup-check
