@@ -4,12 +4,19 @@
 
 #include "cli.h"
 
-extern const cli_command attend_command, bench_command, demo_command, info_command, help_command, tokenize_command,
-    tokenizer_command;
+/* clang-format off: one line for each command */
+extern const cli_command attend_command;
+extern const cli_command bench_command;
+extern const cli_command demo_command;
+extern const cli_command info_command;
+extern const cli_command tokenize_command;
+extern const cli_command tokenizer_command;
+extern const cli_command help_command;
 
 static const cli_command *const commands[] = {
     &attend_command, &bench_command, &demo_command, &info_command, &tokenize_command, &tokenizer_command, &help_command, NULL,
 };
+/* clang-format on */
 
 const cli_command cli_root = {
     .name = "fovea",

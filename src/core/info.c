@@ -6,6 +6,9 @@
 #include <zlib.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#if defined(HAVE_CAIRO)
+#include <cairo.h>
+#endif
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -21,11 +24,16 @@ int fv_libraries(fv_library *out, int max)
     snprintf(openmp, sizeof openmp, "%d", _OPENMP);
     const struct {
         const char *name, *version;
-    } all[] = {{"jansson", jansson_version_str()},
-               {"openmp", openmp},
-               {"pcre2", pcre2},
-               {"utf8proc", utf8proc_version()},
-               {"zlib", zlibVersion()}};
+    } all[] = {
+#if defined(HAVE_CAIRO)
+        {"cairo", cairo_version_string()},
+#endif
+        {"jansson", jansson_version_str()},
+        {"openmp", openmp},
+        {"pcre2", pcre2},
+        {"utf8proc", utf8proc_version()},
+        {"zlib", zlibVersion()}
+    };
 
     int n = (int)(sizeof all / sizeof *all);
     for (int i = 0; i < n && i < max; i++) {
