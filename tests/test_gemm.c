@@ -62,9 +62,10 @@ static void as_seen(float *x, int64_t k, fv_dtype dt, bool weight)
         to_floats(x, h, dt, k);
         free(h);
     }
-    if (dt != FV_Q8 && dt != FV_Q4) return;
-    for (int64_t b = 0; b < k; b += 32) {
-        int64_t n = k - b < 32 ? k - b : 32;
+    if (dt != FV_Q8 && dt != FV_Q4 && dt != FV_I8) return;
+    int64_t block = dt == FV_I8 ? 4096 : 32;
+    for (int64_t b = 0; b < k; b += block) {
+        int64_t n = k - b < block ? k - b : block;
         float most = 0;
         for (int64_t i = b; i < b + n; i++)
             if (fabsf(x[i]) > fabsf(most)) most = x[i];
@@ -275,9 +276,9 @@ static void test_plain(void **state)
 static void test_packed(void **state)
 {
     (void)state;
-    const fv_dtype tables[] = {FV_F32, FV_BF16, FV_F16}, packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4};
+    const fv_dtype tables[] = {FV_F32, FV_BF16, FV_F16}, packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
     for (int d = 0; d < 3; d++)
-        for (int q = 0; q < 5; q++)
+        for (int q = 0; q < 6; q++)
             for (size_t i = 0; i < SIZES; i++)
                 check(&(gemm_case){.m = sizes[i][0],
                                    .n = sizes[i][1],
@@ -296,8 +297,8 @@ static void test_packed(void **state)
 static void test_every_small_m(void **state)
 {
     (void)state;
-    const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4};
-    for (int q = 0; q < 5; q++)
+    const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    for (int q = 0; q < 6; q++)
         for (int64_t m = 1; m <= 17; m++)
             for (int64_t n = 250; n < 253; n += 2)
                 check(&(gemm_case){.m = m, .n = n, .k = 64, .tb = true, .packed = true, .pack_as = packs[q]});
@@ -381,8 +382,8 @@ static void test_empty_sum(void **state)
 static void test_row_alone(void **state)
 {
     (void)state;
-    const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4};
-    for (int q = 0; q < 5; q++)
+    const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    for (int q = 0; q < 6; q++)
         for (int64_t m = 2; m < 70; m += 1 + m / 3) {
             gemm_case t = {
                 .m = m, .n = 75, .k = 530, .tb = true, .packed = true, .pack_as = packs[q], .bias = true, .act = FV_GELU};
@@ -445,8 +446,8 @@ static void test_levels_agree(void **state)
     (void)state;
     const char *names[8];
     int n = fv_cpu_levels(names, 8);
-    const fv_dtype packs[] = {FV_F32, FV_F16, FV_Q8, FV_Q4};
-    for (int q = 0; q < 4; q++) {
+    const fv_dtype packs[] = {FV_F32, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    for (int q = 0; q < 5; q++) {
         gemm_case t = {.m = 19, .n = 61, .k = 700, .tb = true, .packed = true, .pack_as = packs[q], .bias = true};
         problem p = make(&t);
         float *first = NULL;
@@ -474,8 +475,8 @@ static void test_levels_agree(void **state)
 static void test_quantised_extremes(void **state)
 {
     (void)state;
-    const fv_dtype packs[] = {FV_Q8, FV_Q4};
-    for (int q = 0; q < 2; q++) {
+    const fv_dtype packs[] = {FV_Q8, FV_Q4, FV_I8};
+    for (int q = 0; q < 3; q++) {
         gemm_case t = {.m = 2, .n = 3, .k = 64, .tb = true, .packed = true, .pack_as = packs[q]};
         problem p = make(&t);
         float *a = p.a_real, *b = p.b_real;

@@ -166,7 +166,7 @@ static void packed_weights_multiply_like_plain_ones(void **state)
     static const struct {
         fv_dtype t;
         double off;
-    } as[] = {{FV_F32, 1e-5}, {FV_BF16, 1e-2}, {FV_Q8, 2e-2}, {FV_Q4, 0.2}};
+    } as[] = {{FV_F32, 1e-5}, {FV_BF16, 1e-2}, {FV_Q8, 2e-2}, {FV_Q4, 0.2}, {FV_I8, 2e-2}};
     enum { M = 5, N = 37, K = 96 };
     float x[M * K], w[N * K], want[M * N], got[M * N];
     fixture f;

@@ -15,6 +15,7 @@ typedef enum fv_dtype {
     FV_U8,  /* masks: 1 takes part, 0 does not */
     FV_Q8,  /* int8 weights, one f32 scale for each 32 along the inner axis; packed only */
     FV_Q4,  /* 4-bit weights, likewise; packed only */
+    FV_I8,  /* int8 weights, one f32 scale for each row of at most 4096: faster and coarser than FV_Q8; packed only */
     FV_DTYPES
 } fv_dtype;
 

@@ -46,11 +46,12 @@ static void multiply(fv_ctx *c, void *what)
         fv_linear(c, p->x, p->w, NULL, FV_ACT_NONE);
 }
 
-/* Bytes of a weight: quantised ones have one f32 scale for 32 numbers. */
+/* Bytes of a weight: quantised ones have one f32 scale for 32 numbers, or for a row. */
 static double weight_bytes(double n, fv_dtype t)
 {
     if (t == FV_Q8) return n * (1 + 4.0 / 32);
     if (t == FV_Q4) return n * (0.5 + 4.0 / 32);
+    if (t == FV_I8) return n;
     return n * (double)fv_dtype_size(t);
 }
 
@@ -61,7 +62,7 @@ static int run(const cli *c, const void *values, int n_operands, char **operand)
     const char *name = dtypes[v->dtype];
     fv_dtype dtype = FV_Q8;
     fv_dtype_parse(&dtype, name);
-    bool quantised = dtype == FV_Q8 || dtype == FV_Q4;
+    bool quantised = dtype == FV_Q8 || dtype == FV_Q4 || dtype == FV_I8;
     fv_dtype outer = quantised ? FV_F32 : dtype;
 
     bench b;

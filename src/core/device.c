@@ -10,8 +10,8 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[FV_DTYPES] = {
-    [FV_F32] = {"f32", 4}, [FV_F64] = {"f64", 8}, [FV_BF16] = {"bf16", 2}, [FV_F16] = {"f16", 2},
-    [FV_I32] = {"i32", 4}, [FV_U8] = {"u8", 1},   [FV_Q8] = {"q8", 0},     [FV_Q4] = {"q4", 0},
+    [FV_F32] = {"f32", 4}, [FV_F64] = {"f64", 8}, [FV_BF16] = {"bf16", 2}, [FV_F16] = {"f16", 2}, [FV_I32] = {"i32", 4},
+    [FV_U8] = {"u8", 1},   [FV_Q8] = {"q8", 0},   [FV_Q4] = {"q4", 0},     [FV_I8] = {"int8", 0},
 };
 
 const char *fv_dtype_name(fv_dtype t) { return (unsigned)t < FV_DTYPES ? dtypes[t].name : "?"; }

@@ -1,5 +1,6 @@
 /* gemm.c - the matrix product: blocks, threads and tables.  The arithmetic is in the kinds, see gemm.h.
  *
+ *   if there are several blocks of rows and it is no larger than B_BYTES, pack all of B   (shared, then a barrier)
  *   for each block of rows of A that packed is no larger than A_BYTES:
  *       pack it, run by run of k, in strips of mr rows                (shared, then a barrier)
  *       for each group of panels of B of this thread's part:
@@ -9,13 +10,13 @@
  *           bias, activation, rounding
  *
  * Every element gets its runs in order from one thread, so neither the split nor the other rows can change it.
- * B is packed again for every block of rows.  Packing all of it once, shared, was tried on paper: it saves at most
- * 1/32 of the time at 128 rows and less with more, and costs a barrier per run and a copy of B in memory. */
+ */
 #include <omp.h>
 
 #include "gemm.h"
 
 #define A_BYTES ((size_t)2 << 20)
+#define B_BYTES ((size_t)32 << 20)
 #define NEAR ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
 #define GROUP 8                  /* panels of B packed at a time */
 #define SMALL (1 << 18)          /* multiply-adds below which one thread is faster than two */
@@ -31,12 +32,13 @@ typedef struct plan {
     int64_t strips;                     /* in the largest block */
     int group;                          /* panels at a time */
     size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
+    size_t all_b;                       /* of scratch: all of B, packed before anything else; 0: it is not */
 } plan;
 
 /* Who computes one product: this thread, as one of `size` that share packed A. */
 typedef struct team {
     int id, size;
-    char *a, *b;
+    char *a, *b, *all_b;
     float *sum;
 } team;
 
@@ -44,8 +46,8 @@ typedef struct team {
 typedef struct share {
     int64_t rows, strips; /* of the block */
     int64_t s0, s1, i0, i1;
-    const void *b;
-    gemm_end end; /* at row i0, column 0 */
+    const void *b; /* as it came, or packed */
+    gemm_end end;  /* at row i0, column 0 */
 } share;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -75,7 +77,7 @@ static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, i
         gemm_src src = {at(a, g->ta ? k * g->lda + i : i * g->lda + k, p->table), p->table, g->lda, !g->ta,
                         (int)(i0 + part(rows, s + 1, strips) - i)};
         int64_t kc = least(p->kind->run, g->k - k);
-        p->kind->pack_a(t->a + ((size_t)strips * gemm_units(k) + (size_t)s * gemm_units(kc)) * p->kind->a_unit, &src, kc);
+        p->kind->pack_a(t->a + (size_t)strips * gemm_a_bytes(p->kind, k) + (size_t)s * gemm_a_bytes(p->kind, kc), &src, kc);
     }
 }
 
@@ -84,6 +86,18 @@ static void pack_columns(const gemm_kind *kind, char *out, const void *b, fv_dty
 {
     gemm_src src = {at(b, tb ? j * ldb + k : k * ldb + j, bt), bt, ldb, tb, (int)least(kind->nr, n - j)};
     kind->pack_b(out, &src, kc);
+}
+
+/* All panels of B, all along k, one after another: the part `id` of `size` of the work. */
+static void pack_panels(const gemm_kind *kind, char *out, const void *b, fv_dtype bt, int64_t ldb, bool tb, int64_t n, int64_t k,
+                        int id, int size)
+{
+    int64_t runs = (int64_t)gemm_runs(kind, k), all = up(n, kind->nr) * runs;
+    for (int64_t u = part(all, id, size); u < part(all, id + 1, size); u++) {
+        int64_t panel = u / runs, k0 = u % runs * kind->run;
+        char *to = out + (size_t)panel * gemm_b_bytes(kind, k) + gemm_b_bytes(kind, k0);
+        pack_columns(kind, to, b, bt, ldb, tb, panel * kind->nr, n, k0, least(kind->run, k - k0));
+    }
 }
 
 /* ---- fetching ahead: while the tiles of a run are multiplied, what is packed next comes into the cache; with few
@@ -138,12 +152,12 @@ static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
 static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const share *w, const char *a, float *sum, int count,
                      int64_t cols)
 {
-    size_t strip_bytes = gemm_units(t->kc) * kind->a_unit;
+    size_t strip_bytes = gemm_a_bytes(kind, t->kc);
     int widest = gemm_walk(kind->mr, (int)up(w->rows, w->strips));
     const char *b = t->b;
     /* Each strip asks for its part of the panel that comes next, evenly over its tile; one strip alone leaves that to the
      * processor, which follows a few long streams better. */
-    int64_t panel_bytes = (int64_t)(gemm_units(t->kc) * kind->b_unit), mine = w->s1 - w->s0;
+    int64_t panel_bytes = (int64_t)gemm_b_bytes(kind, t->kc), mine = w->s1 - w->s0;
     t->ahead_step = mine > 1 ? panel_bytes / (64 * mine) : 0;
     for (int q = 0; q < count; q += t->panels) {
         t->panels = widest;
@@ -177,7 +191,7 @@ static ahead next_run(const plan *p, const share *w, int64_t panel, int64_t k, i
         panel += count;
     }
     int64_t j = panel * p->kind->nr, cols = least((int64_t)count * p->kind->nr, g->n - j), kc = least(p->kind->run, g->k - k);
-    if (g->packed || cols <= 0 || p->strips < FETCH_FROM) return (ahead){0};
+    if (g->packed || p->all_b || cols <= 0 || p->strips < FETCH_FROM) return (ahead){0};
     if (g->tb) return ahead_of(at(w->b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size, tiles);
     return ahead_of(at(w->b, k * g->ldb + j, g->bt), g->ldb * size, kc, cols * size, tiles);
 }
@@ -187,9 +201,9 @@ static void find_panels(const plan *p, gemm_tile *t, const void *b, char *own, i
 {
     const fv_gemm *g = p->g;
     const gemm_kind *kind = p->kind;
-    if (g->packed) {
-        t->b_next = gemm_units(g->k) * kind->b_unit;
-        t->b = (const char *)b + (size_t)panel * t->b_next + gemm_units(k) * kind->b_unit;
+    if (g->packed || p->all_b) {
+        t->b_next = gemm_b_bytes(kind, g->k);
+        t->b = (const char *)b + (size_t)panel * t->b_next + gemm_b_bytes(kind, k);
         return;
     }
     t->b_next = gemm_units(t->kc) * kind->b_unit;
@@ -222,7 +236,7 @@ static void columns(const plan *p, const team *t, const share *w, int64_t panel,
         gemm_tile tile = {.ldc = e.ld_sum, .kc = least(p->kind->run, g->k - k), .alpha = p->alpha, .add = g->add || k};
         find_panels(p, &tile, w->b, t->b, panel, k, count);
         ahead next = next_run(p, w, panel, k, count);
-        multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_units(k) * kind->a_unit, e.sum, count, e.cols);
+        multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum, count, e.cols);
         k += p->kind->run;
     } while (k < g->k);
     if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
@@ -250,6 +264,10 @@ static void product(const plan *p, const team *t, int64_t e)
     const fv_gemm *g = p->g;
     const void *a = at(g->a, e * g->stride_a, p->table);
     share w = {.b = g->packed ? g->b : at(g->b, e * g->stride_b, g->bt)};
+    if (p->all_b) {
+        pack_panels(p->kind, t->all_b, w.b, g->bt, g->ldb, g->tb, g->n, g->k, t->id, t->size);
+        w.b = t->all_b; /* complete at the barrier after the first rows */
+    }
     for (int64_t i0 = 0; i0 < g->m; i0 += p->block) {
         w.rows = least(p->block, g->m - i0);
         w.strips = up(w.rows, p->kind->mr);
@@ -280,7 +298,7 @@ static void product(const plan *p, const team *t, int64_t e)
 static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     plan p = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
-    size_t strip_bytes = gemm_units(g->k) * kind->a_unit;
+    size_t strip_bytes = gemm_a_bytes(kind, g->k);
     p.panels = up(g->n, kind->nr);
     int64_t most = (int64_t)(A_BYTES / (strip_bytes + 1)) * kind->mr;
     if (most < kind->mr) most = kind->mr;
@@ -291,6 +309,8 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
     /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its end. */
     p.group = g->packed && p.a_bytes <= NEAR ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GROUP;
     if (!g->packed) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, kind->run)) * kind->b_unit;
+    if (!g->packed && p.block < g->m && (size_t)p.panels * gemm_b_bytes(kind, g->k) <= B_BYTES)
+        p.all_b = ((size_t)p.panels * gemm_b_bytes(kind, g->k) + 63) / 64 * 64;
     if (g->ct != FV_F32) p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr) * sizeof(float);
     p.sum_bytes = (p.sum_bytes + 63) / 64 * 64;
     return p;
@@ -304,20 +324,21 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
     int threads = work * (double)g->batch < SMALL ? 1 : s->threads;
     /* Products of a batch are dealt out whole, unless they are few and large, or all go into one C. */
     bool whole = threads == 1 || (g->batch >= threads && g->stride_c && (work < 8 * SMALL || g->batch >= 4 * threads));
-    size_t a_all = p.a_bytes * (size_t)(whole ? threads : 1);
-    char *scratch = fv_stream_work(s, a_all + (size_t)threads * (p.b_bytes + p.sum_bytes) + 64);
+    if (whole && threads > 1) p.all_b = 0; /* each would need its own */
+    size_t a_all = p.a_bytes * (size_t)(whole ? threads : 1), shared = a_all + p.all_b;
+    char *scratch = fv_stream_work(s, shared + (size_t)threads * (p.b_bytes + p.sum_bytes) + 64);
     if (!scratch) return;
 
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int id = omp_get_thread_num(), size = omp_get_num_threads();
-        char *own = scratch + a_all + (size_t)id * (p.b_bytes + p.sum_bytes);
-        team t = {id, size, scratch, own, (float *)(own + p.b_bytes)};
+        char *own = scratch + shared + (size_t)id * (p.b_bytes + p.sum_bytes);
+        team t = {id, size, scratch, own, scratch + a_all, (float *)(own + p.b_bytes)};
         int64_t from = 0, to = g->batch;
         if (whole) {
             from = part(g->batch, id, size);
             to = part(g->batch, id + 1, size);
-            t = (team){0, 1, scratch + (size_t)id * p.a_bytes, own, (float *)(own + p.b_bytes)};
+            t = (team){0, 1, scratch + (size_t)id * p.a_bytes, own, scratch + a_all, (float *)(own + p.b_bytes)};
         }
         for (int64_t e = from; e < to; e++) product(&p, &t, e);
     }
@@ -330,7 +351,8 @@ static const gemm_kind *packed_kind(fv_dtype dt)
     case FV_F32:
     case FV_F16: return NAME(gemm_f32)(dt);
     case FV_Q8:
-    case FV_Q4: return NAME(gemm_int8)(dt);
+    case FV_Q4:
+    case FV_I8: return NAME(gemm_int8)(dt);
     default: return NULL;
     }
 }
@@ -359,21 +381,15 @@ static void gemm_f16(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_F16); }
 static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 {
     const gemm_kind *kind = packed_kind(dt);
-    return kind && n > 0 && k > 0 ? (size_t)up(n, kind->nr) * gemm_units(k) * kind->b_unit : 0;
+    return kind && n > 0 && k > 0 ? (size_t)up(n, kind->nr) * gemm_b_bytes(kind, k) : 0;
 }
 
 static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n, int64_t k, int64_t ld, bool tb)
 {
     const gemm_kind *kind = packed_kind(dt);
     if (!kind) return;
-    int64_t runs = up(k, kind->run), all = up(n, kind->nr) * runs;
-    size_t panel_bytes = gemm_units(k) * kind->b_unit;
-#pragma omp parallel for num_threads(s->threads) schedule(static) if (n * k > SMALL)
-    for (int64_t u = 0; u < all; u++) {
-        int64_t panel = u / runs, k0 = u % runs * kind->run;
-        char *to = (char *)out + (size_t)panel * panel_bytes + gemm_units(k0) * kind->b_unit;
-        pack_columns(kind, to, w, st, ld, tb, panel * kind->nr, n, k0, least(kind->run, k - k0));
-    }
+#pragma omp parallel num_threads(s->threads) if (n * k > SMALL)
+    pack_panels(kind, out, w, st, ld, tb, n, k, omp_get_thread_num(), omp_get_num_threads());
 }
 
 void NAME(gemm)(fv_kernels *k);

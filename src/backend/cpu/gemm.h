@@ -2,7 +2,7 @@
  *
  * A kind says how a strip of A (up to mr rows) and of B (nr columns) is laid out in memory and multiplies two
  * such panels into a tile of f32 sums.  The driver (gemm.c) knows nothing but the sizes.  Panels go all along k;
- * `unit` is what 32 values of k take, and since a run is a multiple of 32 any run can be found. */
+ * `unit` is what 32 values of k take and `head` what stands before each run of them, so any run can be found. */
 #ifndef FV_GEMM_H
 #define FV_GEMM_H
 
@@ -37,12 +37,24 @@ typedef struct gemm_kind {
     int mr, nr;
     int run;               /* values of k added up in registers: FV_GEMM_KC where the order is documented */
     size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
+    size_t a_head, b_head; /* bytes before each run; a kind with heads multiplies packed weights only */
     void (*pack_a)(void *out, const gemm_src *a, int64_t kc);
     void (*pack_b)(void *out, const gemm_src *b, int64_t kc);
     void (*tile)(const gemm_tile *t);
 } gemm_kind;
 
 static inline size_t gemm_units(int64_t k) { return (size_t)((k + GEMM_UNIT - 1) / GEMM_UNIT); }
+static inline size_t gemm_runs(const gemm_kind *kind, int64_t k) { return (size_t)((k + kind->run - 1) / kind->run); }
+
+/* Bytes of the first k values of a strip of A, and of a panel of B. */
+static inline size_t gemm_a_bytes(const gemm_kind *kind, int64_t k)
+{
+    return gemm_units(k) * kind->a_unit + gemm_runs(kind, k) * kind->a_head;
+}
+static inline size_t gemm_b_bytes(const gemm_kind *kind, int64_t k)
+{
+    return gemm_units(k) * kind->b_unit + gemm_runs(kind, k) * kind->b_head;
+}
 
 /* How many panels side by side keep a tile of so many rows busy: 1, 2 or 4. */
 static inline int gemm_walk(int mr, int rows) { return rows * 4 <= mr ? 4 : rows * 2 <= mr ? 2 : 1; }
@@ -94,7 +106,7 @@ const gemm_kind *NAME(gemm_f32)(fv_dtype bt);
 /* The kind for products of bf16, or NULL where there are no instructions for it. */
 const gemm_kind *NAME(gemm_bf16)(void);
 
-/* The kind for B held as FV_Q8 or FV_Q4. */
+/* The kind for B held as FV_Q8, FV_Q4 or FV_I8. */
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt);
 
 /* A strip of floats of any dtype as f32 panel of `width` per k; round: to bf16 first. */

@@ -242,7 +242,7 @@ static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack(out, NR, b, 
 
 const gemm_kind *NAME(gemm_bf16)(void)
 {
-    static const gemm_kind kind = {MR, NR, FV_GEMM_KC, GEMM_UNIT * A_WIDTH * 2, GEMM_UNIT * NR * 2, pack_a, pack_b, tile};
+    static const gemm_kind kind = {MR, NR, FV_GEMM_KC, GEMM_UNIT * A_WIDTH * 2, GEMM_UNIT * NR * 2, 0, 0, pack_a, pack_b, tile};
     return &kind;
 }
 #else

@@ -192,8 +192,8 @@ static void pack_b_f16(void *out, const gemm_src *b, int64_t kc) { pack_b_16(out
 
 const gemm_kind *NAME(gemm_f32)(fv_dtype bt)
 {
-    static const gemm_kind f32 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(4), pack_a, pack_b, tile_f32};
-    static const gemm_kind bf16 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(2), pack_a_bf16, pack_b_bf16, tile_bf16};
-    static const gemm_kind f16 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(2), pack_a, pack_b_f16, tile_f16};
+    static const gemm_kind f32 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(4), 0, 0, pack_a, pack_b, tile_f32};
+    static const gemm_kind bf16 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(2), 0, 0, pack_a_bf16, pack_b_bf16, tile_bf16};
+    static const gemm_kind f16 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(2), 0, 0, pack_a, pack_b_f16, tile_f16};
     return bt == FV_BF16 ? &bf16 : bt == FV_F16 ? &f16 : &f32;
 }

@@ -1,66 +1,72 @@
 /* gemm_int8.c - products with weights of 8 or 4 bits and activations of 8.
  *
- * Both are cut into blocks of 32 along k with one f32 scale each (per row of A, per column of B):
+ * For FV_Q8 and FV_Q4 both are cut into blocks of 32 along k with one f32 scale each (per row of A, per column of B):
  *   A, FV_Q8:  scale = max|x| / 127,              q = round(x * (127 / max|x|)), -127..127
  *   FV_Q4:     scale = x / -8 for the x of largest magnitude (the first of equals),  q = round(x / scale), -8..7
+ * For FV_I8 a block is as long as a run: one scale for a row of up to ROW values, q as for FV_Q8.  That is twice as fast,
+ * and one large activation costs the rest of its row their digits.
  * Rounding is to nearest, ties to even; a block whose largest is below 2^-100 counts as zero.  A is quantised as it
  * is packed, row by row, so a row means the same in any batch.  Blocks are added up in f32 in the order of k within runs
- * of RUN values, runs in order.  The layout of panels is in gemm_int8.h.  One scale for a whole row of A would save an
- * eighth of the instructions, and one large activation would then cost the rest of its row their digits. */
-#include "gemm_int8.h"
+ * of RUN values, runs in order.  The layout of panels is in gemm_int8.h. */
+#include "gemm_int8_row.h"
 
 #define TINY 0x1p-100f
 #define RUN 1024 /* longer than in f32: a tile of bytes is done in no time, and C is touched once a run */
+#define ROW 4096 /* of FV_I8: its sums fit 32 bits, and its panels the nearest cache */
 #define A_UNIT (sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value))
 #define B_UNIT(q4) (NR * sizeof(float) + ((q4) ? 16 : 32) * NR)
 
 /* ---- the tile ---- */
 
-INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const bool q4)
+INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const fv_dtype bt)
 {
     vf s[SUMS];
 #pragma GCC unroll 16
     for (int i = 0; i < SUMS; i++) s[i] = v_zero();
-    run(s, t, B_UNIT(q4), rows, panels, q4);
+    if (bt == FV_I8)
+        whole(s, t, rows, panels);
+    else
+        run(s, t, B_UNIT(bt == FV_Q4), rows, panels, bt == FV_Q4);
     put(t, s, rows, panels);
 }
 
-INLINE void tile(const gemm_tile *t, const bool q4)
+INLINE void tile(const gemm_tile *t, const fv_dtype bt)
 {
     switch (t->rows * 8 + t->panels) {
-    case 1 * 8 + 1: multiply(t, 1, 1, q4); break;
-    case 1 * 8 + 2: multiply(t, 1, 2, q4); break;
-    case 1 * 8 + 4: multiply(t, 1, 4, q4); break;
-    case 2 * 8 + 1: multiply(t, 2, 1, q4); break;
-    case 2 * 8 + 2: multiply(t, 2, 2, q4); break;
-    case 3 * 8 + 1: multiply(t, 3, 1, q4); break;
-    case 4 * 8 + 1: multiply(t, 4, 1, q4); break;
+    case 1 * 8 + 1: multiply(t, 1, 1, bt); break;
+    case 1 * 8 + 2: multiply(t, 1, 2, bt); break;
+    case 1 * 8 + 4: multiply(t, 1, 4, bt); break;
+    case 2 * 8 + 1: multiply(t, 2, 1, bt); break;
+    case 2 * 8 + 2: multiply(t, 2, 2, bt); break;
+    case 3 * 8 + 1: multiply(t, 3, 1, bt); break;
+    case 4 * 8 + 1: multiply(t, 4, 1, bt); break;
 #if MR > 4
-    case 3 * 8 + 2: multiply(t, 3, 2, q4); break;
-    case 5 * 8 + 1: multiply(t, 5, 1, q4); break;
-    case 6 * 8 + 1: multiply(t, 6, 1, q4); break;
+    case 3 * 8 + 2: multiply(t, 3, 2, bt); break;
+    case 5 * 8 + 1: multiply(t, 5, 1, bt); break;
+    case 6 * 8 + 1: multiply(t, 6, 1, bt); break;
 #endif
 #if MR > 6
-    case 2 * 8 + 4: multiply(t, 2, 4, q4); break;
-    case 4 * 8 + 2: multiply(t, 4, 2, q4); break;
-    case 7 * 8 + 1: multiply(t, 7, 1, q4); break;
-    case 8 * 8 + 1: multiply(t, 8, 1, q4); break;
+    case 2 * 8 + 4: multiply(t, 2, 4, bt); break;
+    case 4 * 8 + 2: multiply(t, 4, 2, bt); break;
+    case 7 * 8 + 1: multiply(t, 7, 1, bt); break;
+    case 8 * 8 + 1: multiply(t, 8, 1, bt); break;
 #endif
 #if MR > 8
-    case 3 * 8 + 4: multiply(t, 3, 4, q4); break;
-    case 5 * 8 + 2: multiply(t, 5, 2, q4); break;
-    case 6 * 8 + 2: multiply(t, 6, 2, q4); break;
-    case 9 * 8 + 1: multiply(t, 9, 1, q4); break;
-    case 10 * 8 + 1: multiply(t, 10, 1, q4); break;
-    case 11 * 8 + 1: multiply(t, 11, 1, q4); break;
-    case 12 * 8 + 1: multiply(t, 12, 1, q4); break;
+    case 3 * 8 + 4: multiply(t, 3, 4, bt); break;
+    case 5 * 8 + 2: multiply(t, 5, 2, bt); break;
+    case 6 * 8 + 2: multiply(t, 6, 2, bt); break;
+    case 9 * 8 + 1: multiply(t, 9, 1, bt); break;
+    case 10 * 8 + 1: multiply(t, 10, 1, bt); break;
+    case 11 * 8 + 1: multiply(t, 11, 1, bt); break;
+    case 12 * 8 + 1: multiply(t, 12, 1, bt); break;
 #endif
     default: break;
     }
 }
 
-static void tile_q8(const gemm_tile *t) { tile(t, false); }
-static void tile_q4(const gemm_tile *t) { tile(t, true); }
+static void tile_q8(const gemm_tile *t) { tile(t, FV_Q8); }
+static void tile_q4(const gemm_tile *t) { tile(t, FV_Q4); }
+static void tile_i8(const gemm_tile *t) { tile(t, FV_I8); }
 
 /* ---- quantising ---- */
 
@@ -131,10 +137,23 @@ INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64
 
 /* ---- panels ---- */
 
+/* A block of row i of a strip of A; returns the sum of its values, where somebody asks for it. */
+INLINE int put_a(a_value *to, const int8_t *q, int i)
+{
+    int sum = 0;
+    for (int j = 0; j < BLOCK && B_BIAS; j++) sum += q[j];
+    for (int t = 0; t < BLOCK; t += G) {
+        a_value group[G];
+        for (int j = 0; j < G; j++) group[j] = q[t + j];
+        memcpy(to + t * A_WIDTH + i * G, group, sizeof group);
+    }
+    return sum;
+}
+
 static void pack_a(void *out, const gemm_src *a, int64_t kc)
 {
     float buf[BLOCK];
-    int8_t q[BLOCK] = {0};
+    int8_t q[BLOCK];
     for (int64_t k = 0; k < kc; k += BLOCK) {
         a_head *head = (a_head *)((char *)out + (size_t)(k / BLOCK) * A_UNIT);
         a_value *to = (a_value *)(head + 1);
@@ -144,14 +163,7 @@ static void pack_a(void *out, const gemm_src *a, int64_t kc)
                 continue;
             }
             float scale = quantise(q, fetch(buf, a, i, k, kc));
-            int sum = 0;
-            for (int j = 0; j < BLOCK && B_BIAS; j++) sum += q[j];
-            set_head(head, i, scale, sum);
-            for (int t = 0; t < BLOCK; t += G) {
-                a_value group[G];
-                for (int j = 0; j < G; j++) group[j] = q[t + j];
-                memcpy(to + t * A_WIDTH + i * G, group, sizeof group);
-            }
+            set_head(head, i, scale, put_a(to, q, i));
         }
     }
 }
@@ -176,9 +188,62 @@ INLINE void pack_b(void *out, const gemm_src *b, int64_t kc, const bool q4)
 static void pack_q8(void *out, const gemm_src *b, int64_t kc) { pack_b(out, b, kc, false); }
 static void pack_q4(void *out, const gemm_src *b, int64_t kc) { pack_b(out, b, kc, true); }
 
+/* ---- panels with one scale for each row ---- */
+
+/* The largest magnitude of row or column i over a run. */
+INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
+{
+    float buf[BLOCK], most = 0;
+    for (int64_t k = 0; k < kc; k += BLOCK) {
+        float m = largest(fetch(buf, s, i, k, kc));
+        most = most < m ? m : most;
+    }
+    return most;
+}
+
+static void pack_a_row(void *out, const gemm_src *a, int64_t kc)
+{
+    a_head *head = out;
+    float buf[BLOCK];
+    int8_t q[BLOCK];
+    for (int i = 0; i < MR; i++) {
+        float most = i < a->n ? largest_of_run(a, i, kc) : 0;
+        int sum = 0;
+        for (int64_t k = 0; k < kc && i < a->n; k += BLOCK) {
+            if (most < TINY)
+                memset(q, 0, sizeof q);
+            else
+                to_bytes(q, fetch(buf, a, i, k, kc), 127.0f / most);
+            sum += put_a((a_value *)(head + 1) + k * A_WIDTH, q, i);
+        }
+        set_head(head, i, most < TINY ? 0 : most / 127.0f, sum);
+    }
+}
+
+static void pack_i8(void *out, const gemm_src *b, int64_t kc)
+{
+    float *scale = out, buf[BLOCK];
+    int8_t q[BLOCK];
+    for (int i = 0; i < NR; i++) {
+        float most = i < b->n ? largest_of_run(b, i, kc) : 0;
+        scale[i] = most < TINY ? 0 : most / 127.0f;
+        for (int64_t k = 0; k < kc; k += BLOCK) {
+            if (most < TINY)
+                memset(q, 0, sizeof q);
+            else
+                to_bytes(q, fetch(buf, b, i, k, kc), 127.0f / most);
+            uint8_t *to = (uint8_t *)(scale + NR) + k * NR;
+            for (int t = 0; t < BLOCK; t++) to[t / G * G * NR + i * G + t % G] = (uint8_t)(q[t] + B_BIAS);
+        }
+    }
+}
+
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
 {
-    static const gemm_kind q8 = {MR, NR, RUN, A_UNIT, B_UNIT(false), pack_a, pack_q8, tile_q8};
-    static const gemm_kind q4 = {MR, NR, RUN, A_UNIT, B_UNIT(true), pack_a, pack_q4, tile_q4};
-    return bt == FV_Q4 ? &q4 : &q8;
+    static const gemm_kind q8 = {MR, NR, RUN, A_UNIT, B_UNIT(false), 0, 0, pack_a, pack_q8, tile_q8};
+    static const gemm_kind q4 = {MR, NR, RUN, A_UNIT, B_UNIT(true), 0, 0, pack_a, pack_q4, tile_q4};
+    static const gemm_kind i8 = {
+        MR,         NR,      ROW,    BLOCK * A_WIDTH * sizeof(a_value), BLOCK * NR, sizeof(a_head), NR * sizeof(float),
+        pack_a_row, pack_i8, tile_i8};
+    return bt == FV_Q4 ? &q4 : bt == FV_I8 ? &i8 : &q8;
 }
