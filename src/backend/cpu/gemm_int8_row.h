@@ -1,0 +1,155 @@
+/* gemm_int8_row.h - a whole run of an integer product with one scale for each row, for each level's instructions.
+ *
+ *     s[i][j] = (float)(sum_k a[i][k] b[k][j]) * (scale_a[i] * scale_b[j])
+ *
+ * The tiles and the order of bytes are those of gemm_int8.h; the head of A and the scales of B stand once before the run
+ * instead of once in every block, so the sums stay integers to its end and nothing interrupts the products. */
+#ifndef FV_GEMM_INT8_ROW_H
+#define FV_GEMM_INT8_ROW_H
+
+#include "gemm_int8.h"
+
+#if defined(CPU_NEON_BF16)
+
+INLINE void whole(vf *s, const gemm_tile *t, const int rows, const int panels)
+{
+    const a_head *head = t->a;
+    const int8_t *a = (const int8_t *)(head + 1), *b = (const int8_t *)((const float *)t->b + NR);
+    const char *ahead = t->ahead;
+    const int64_t step = t->ahead_step * (BLOCK / 4);
+    const int pairs = (rows + 1) / 2;
+    int32x4_t sum[SUMS];
+#pragma GCC unroll 16
+    for (int i = 0; i < pairs * panels * (NR / 2); i++) sum[i] = vdupq_n_s32(0);
+    fetched next = fetch_from(t, panels);
+    for (size_t units = gemm_units(t->kc); units; units--, ahead += step) {
+        if (panels == 1) {
+            __builtin_prefetch(ahead);
+            __builtin_prefetch(ahead + 64);
+        } else
+            fetch_group(&next, panels, NR * BLOCK);
+#pragma GCC unroll 4
+        for (int u = 0; u < BLOCK / G; u++, a += A_WIDTH * G, b += NR * G) {
+            int8x16_t x[MR / 2];
+#pragma GCC unroll 4
+            for (int i = 0; i < pairs; i++) x[i] = load16(a + 2 * i * G);
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++)
+#pragma GCC unroll 4
+                for (int j = 0; j < NR / 2; j++) {
+                    int8x16_t w = load16(b + (size_t)p * t->b_next + 2 * j * G);
+#pragma GCC unroll 4
+                    for (int i = 0; i < pairs; i++) {
+                        int32x4_t *at = sum + (i * panels + p) * (NR / 2) + j;
+                        *at = mma(*at, x[i], w);
+                    }
+                }
+        }
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; p++)
+#pragma GCC unroll 4
+        for (int j = 0; j < NR / 2; j++) {
+            vf scale = load_twice((const float *)((const char *)t->b + (size_t)p * t->b_next) + 2 * j);
+#pragma GCC unroll 4
+            for (int i = 0; i < pairs; i++) {
+                const int at = (i * panels + p) * (NR / 2) + j;
+                s[at] = v_mul(vcvtq_f32_s32(sum[at]), v_mul(v_load(head->scale[i]), scale));
+            }
+        }
+}
+
+#else
+
+/* One vector of integer sums, what it starts from, and one step of G values of k. */
+#if defined(CPU_AVX512_BF16)
+typedef __m512i sums;
+INLINE sums start(const a_head *h, int i) { return _mm512_set1_epi32(h->start[i]); }
+INLINE sums columns_of(const uint8_t *b) { return _mm512_loadu_si512(b); }
+INLINE sums add(sums s, const a_value *a, sums w)
+{
+    int32_t four;
+    memcpy(&four, a, sizeof four);
+    return _mm512_dpbusd_epi32(s, w, _mm512_set1_epi32(four));
+}
+INLINE vf floats(sums s) { return _mm512_cvtepi32_ps(s); }
+#elif defined(CPU_AVX512) || defined(CPU_AVX2)
+typedef wide sums;
+INLINE sums start(const a_head *h, int i)
+{
+    (void)h, (void)i;
+    return spread(0);
+}
+INLINE sums columns_of(const uint8_t *b) { return widen(b); }
+INLINE sums add(sums s, const a_value *a, sums w)
+{
+    int32_t two;
+    memcpy(&two, a, sizeof two);
+    return madd(s, spread(two), w);
+}
+INLINE vf floats(sums s) { return to_float(s); }
+#else
+typedef struct {
+    int32_t v[NR];
+} sums;
+INLINE sums start(const a_head *h, int i)
+{
+    (void)h, (void)i;
+    return (sums){{0}};
+}
+INLINE sums columns_of(const uint8_t *b)
+{
+    sums w;
+    for (int j = 0; j < NR; j++) w.v[j] = (int8_t)b[j];
+    return w;
+}
+INLINE sums add(sums s, const a_value *a, sums w)
+{
+    for (int j = 0; j < NR; j++) s.v[j] += *a * w.v[j];
+    return s;
+}
+INLINE vf floats(sums s)
+{
+    float f[NR];
+    for (int j = 0; j < NR; j++) f[j] = (float)s.v[j];
+    return v_load(f);
+}
+#endif
+
+INLINE void whole(vf *s, const gemm_tile *t, const int rows, const int panels)
+{
+    const a_head *head = t->a;
+    const a_value *a = (const a_value *)(head + 1);
+    const uint8_t *b = (const uint8_t *)((const float *)t->b + NR);
+    const char *ahead = t->ahead;
+    const int64_t step = t->ahead_step * (BLOCK / 4);
+    sums sum[SUMS];
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) sum[i * panels + p] = start(head, i);
+    for (size_t units = gemm_units(t->kc); units; units--, ahead += step) {
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
+#pragma GCC unroll 4
+        for (int u = 0; u < BLOCK / G; u++, a += A_WIDTH * G, b += NR * G) {
+            sums w[GEMM_WALK];
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++) w[p] = columns_of(b + (size_t)p * t->b_next);
+#pragma GCC unroll 12
+            for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+                for (int p = 0; p < panels; p++) sum[i * panels + p] = add(sum[i * panels + p], a + i * G, w[p]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; p++) {
+        vf scale = v_load((const float *)((const char *)t->b + (size_t)p * t->b_next));
+#pragma GCC unroll 12
+        for (int i = 0; i < rows; i++)
+            s[i * panels + p] = v_mul(floats(sum[i * panels + p]), v_mul(v_set1(head->scale[i]), scale));
+    }
+}
+
+#endif
+#endif
