@@ -23,6 +23,7 @@ static fv_grammar_pair pair[N];
 static const char *en[N], *fr[N];
 static fv_tok *tok;
 static fv_pairs *pairs;
+static fv_feed feed;
 static int32_t pad, eos;
 
 static void check(fv_status st, const fv_err *e)
@@ -56,13 +57,14 @@ static int make_corpus(void **state)
     pad = fv_tok_id(tok, "<pad>");
     eos = fv_tok_id(tok, "</s>");
     check(fv_pairs_make(&pairs, NULL, tok, en, fr, N, (fv_pairs_opt){.eos = eos}, NULL, &e), &e);
+    check(fv_feed_pairs(&feed, pairs, pad, pad, true, &e), &e);
     return 0;
 }
 
 static int free_corpus(void **state)
 {
     (void)state;
-    fv_pairs_close(pairs);
+    fv_feed_close(&feed);
     fv_tok_close(tok);
     return 0;
 }
@@ -85,7 +87,7 @@ static fv_model *new_model(fv_device *d, double dropout)
 
 static fv_train_job job_of(fv_device *d, fv_model *m, int64_t updates)
 {
-    fv_train_job j = {.model = m, .device = d, .train = pairs, .tok = tok, .pad = pad, .start = pad};
+    fv_train_job j = {.model = m, .device = d, .train = &feed, .tok = tok};
     fv_fields_default(&j.opt, fv_train_fields);
     j.opt.updates = updates;
     j.opt.batch_tokens = 300;
@@ -191,7 +193,7 @@ static float *trained(const char *dir, int threads, int64_t stop_after, bool res
     j.dir = dir;
     j.resume = resume;
     j.opt.save_every = 15;
-    j.valid = pairs;
+    j.valid = &feed;
     j.opt.eval_every = 10;
     stop = 0;
     j.stop = &stop;

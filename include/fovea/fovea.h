@@ -20,6 +20,7 @@
 #include "fovea/device.h"
 #include "fovea/env.h"
 #include "fovea/error.h"
+#include "fovea/feed.h"
 #include "fovea/gen.h"
 #include "fovea/grammar.h"
 #include "fovea/info.h"

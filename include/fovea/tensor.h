@@ -61,6 +61,7 @@ typedef struct fv_ctx_opt {
     uint64_t seed;  /* of dropout */
     bool record;    /* keep a tape, so that fv_backward works */
     bool train;     /* dropout is active, batch norm uses the batch */
+    bool recompute; /* layers keep what enters them and nothing else: fv_backward computes it again (fv_checkpoint) */
 } fv_ctx_opt;
 
 FV_API fv_status fv_ctx_new(fv_ctx **out, fv_device *d, fv_ctx_opt opt, fv_err *e);

@@ -1,4 +1,4 @@
-/* train.h - training a model on pairs of sentences: optimiser, schedule, evaluation, checkpoints, resuming.
+/* train.h - training a model on a feed: optimiser, schedule, evaluation, checkpoints, resuming.
  *
  * A run is a function of its data, options and seed: the same numbers come out whatever the thread count, and a run that
  * was stopped anywhere and resumed ends with the same bits as one that was not.  A loss or gradient that is not finite
@@ -7,22 +7,33 @@
 #define FOVEA_TRAIN_H
 
 #include "fovea/data.h"
-#include "fovea/model.h"
 
 typedef enum fv_schedule { FV_INVERSE_SQRT = 0, FV_COSINE, FV_LINEAR, FV_CONSTANT } fv_schedule;
+typedef enum fv_result { FV_RESULT_LAST = 0, FV_RESULT_BEST, FV_RESULT_AVERAGE, FV_RESULT_EMA } fv_result;
 
 typedef struct fv_train_opt {
-    int64_t updates, batch_tokens, accumulate;
+    int64_t updates, batch_tokens, batch_rows, accumulate;
     float lr;
     int schedule; /* fv_schedule */
     int64_t warmup;
     float beta1, beta2, eps, decay, clip, smooth;
-    int64_t seed;
-    int64_t log_every, eval_every, save_every, keep, average, patience;
+    float layer_decay;
+    char freeze[512], lr_scale[512];
+    int dtype; /* fv_train_dtypes */
+    bool recompute;
+    int64_t seed, prefetch;
+    int64_t log_every, eval_every, save_every, keep, patience;
+    int best_by; /* 0: loss, 1: metric */
+    int64_t bleu;
+    float ema;
+    int result; /* fv_result */
+    int64_t average;
 } fv_train_opt;
 
 /* Keys, ranges, defaults and help of the above. */
 FV_DATA const fv_field fv_train_fields[];
+/* The dtype that the option names: of parameters and arithmetic; f32 master weights are kept for narrow ones. */
+FV_API fv_dtype fv_train_dtype(const fv_train_opt *o);
 
 /* The learning rate of update `step`, which counts from 1. */
 FV_API double fv_learning_rate(const fv_train_opt *o, int64_t step);
@@ -30,12 +41,15 @@ FV_API double fv_learning_rate(const fv_train_opt *o, int64_t step);
 /* ---- the optimiser ---- */
 
 typedef struct fv_adam fv_adam;
-/* Moments for every parameter of p, and for narrow ones an f32 master copy. */
-FV_API fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, fv_err *e);
+/* Moments for every parameter of p, for narrow ones an f32 master copy, and a moving average if o asks for one.  Freezes
+ * what o->freeze names; a pattern that no parameter matches is an error. */
+FV_API fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o, fv_err *e);
 FV_API void fv_adam_free(fv_adam *a);
 /* One step with the gradients in p, scaled so that their norm is at most o->clip (0: no limit); *norm gets it as it was.
  * Vectors (norms, biases) are not decayed.  A norm that is not finite is FV_ENUMERIC and changes nothing. */
 FV_API fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *norm, fv_err *e);
+/* Puts the moving average in the parameters' place, and back again.  Nothing without one. */
+FV_API fv_status fv_adam_swap(fv_adam *a, fv_err *e);
 FV_API fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 FV_API fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 
@@ -45,8 +59,8 @@ typedef struct fv_train_state {
     int64_t step;             /* updates done */
     int64_t epoch, batch;     /* where the data stands: batches of this epoch that were used */
     double loss;              /* of the last update, a label */
-    double valid;             /* last evaluation; NaN before the first */
-    double best;              /* least so far */
+    double valid, metric;     /* last evaluation; NaN before the first, and where there is no metric */
+    double best;              /* the least loss or the greatest metric so far */
     int64_t best_step, worse; /* evaluations since then */
     double lr, norm;
     int64_t tokens; /* labels seen by this process */
@@ -56,22 +70,29 @@ typedef struct fv_train_state {
 typedef struct fv_train_job {
     fv_model *model; /* opened with train */
     fv_device *device;
-    const fv_pairs *train, *valid; /* valid may be NULL */
-    const fv_tok *tok;             /* saved beside the model; NULL: none */
-    int32_t pad, start;            /* ids */
+    const fv_feed *train, *valid; /* valid may be NULL */
+    const fv_tok *tok;            /* saved beside the model; NULL: none */
     fv_train_opt opt;
-    const char *dir;          /* the run: checkpoints/, train.jsonl, model/; NULL: nothing is written */
-    const char *config;       /* text that must be the same to resume; NULL: none */
-    bool resume;              /* go on from the newest checkpoint, if there is one */
+    const char *dir;    /* the run: checkpoints/, best/, model/, train.jsonl, curve.svg, events; NULL: nothing is written */
+    const char *config; /* text that must be the same to resume; NULL: none */
+    bool resume;        /* go on from the newest checkpoint, if there is one */
     const volatile int *stop; /* non-zero: finish the update, save, return; NULL: never */
-    void (*progress)(void *user, const fv_train_state *s, const char *event); /* "step", "valid", "saved", ...; may be NULL */
+    void (*progress)(void *user, const fv_train_state *s, const char *event); /* "step", "valid", "saved"; may be NULL */
+    void (*say)(void *user, const char *text);                                /* what a reader should know; may be NULL */
     void *user;
+    /* A metric of its own at each evaluation, instead of the feed's; greater is better. */
+    const char *score_name; /* NULL: none */
+    fv_status (*score)(void *user, double *value, fv_err *e);
+    void *score_user;
+    /* Writes what else belongs into a model's directory; may be NULL. */
+    fv_status (*extra)(void *user, const char *dir, fv_err *e);
+    void *extra_user;
 } fv_train_job;
 
 /* Runs to the end, or until stopped.  What was saved stays good whatever happens. */
 FV_API fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e);
 
-/* The mean loss of a label over all pairs. */
-FV_API fv_status fv_train_evaluate(const fv_train_job *job, const fv_pairs *pairs, double *loss, fv_err *e);
+/* The mean loss of a label over all examples of a feed, and the share of right answers where the feed judges (else NaN). */
+FV_API fv_status fv_train_evaluate(const fv_train_job *job, const fv_feed *feed, double *loss, double *metric, fv_err *e);
 
 #endif

@@ -146,6 +146,7 @@ typedef struct lab {
     fv_tok *tok;
     fv_model *model;
     fv_pairs *train, *test;
+    fv_feed train_feed, test_feed;
     corpus k;
     int32_t pad, eos;
     fv_err e;
@@ -174,16 +175,16 @@ static fv_status learn(lab *l, fv_train_state *done)
     if (!st)
         st = fv_pairs_make(&l->test, NULL, l->tok, l->k.en + l->k.n_train, l->k.fr + l->k.n_train, l->k.n_test, ends, NULL,
                            &l->e);
+    if (!st) st = fv_feed_pairs(&l->train_feed, l->train, l->pad, l->pad, false, &l->e);
+    if (!st) st = fv_feed_pairs(&l->test_feed, l->test, l->pad, l->pad, false, &l->e);
     if (!st) st = fv_model_new(&l->model, l->dev, config, (fv_model_opt){.train = true}, (uint64_t)v->seed, &l->e);
     if (st) return st;
 
     fv_train_job job = {.model = l->model,
                         .device = l->dev,
-                        .train = l->train,
-                        .valid = l->test,
+                        .train = &l->train_feed,
+                        .valid = &l->test_feed,
                         .tok = l->tok,
-                        .pad = l->pad,
-                        .start = l->pad,
                         .stop = &interrupted,
                         .progress = progress,
                         .user = &w};
@@ -329,6 +330,8 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     (void)operand;
     lab l = {.c = c, .v = vals};
     fv_status st = all(&l);
+    fv_feed_close(&l.train_feed);
+    fv_feed_close(&l.test_feed);
     fv_pairs_close(l.train);
     fv_pairs_close(l.test);
     fv_model_free(l.model);

@@ -40,7 +40,7 @@ struct fv_ctx {
     fv_stream stream;
     fv_dtype dtype;
     fv_err err;
-    bool record, train;
+    bool record, train, recompute;
     uint64_t seed, site;
     uint64_t *step;  /* device */
     fv_arena host;   /* tensors and nodes */

@@ -1,12 +1,5 @@
-/* pairs.c - parallel sentences as token ids: read from two files, a table or memory, each encoded once. */
-#include <stdio.h>
-
-#include <jansson.h>
-
-#include "base/base.h"
-#include "fovea/data.h"
-
-#define DEFAULT_MAX_LEN 512
+/* pairs.c - parallel sentences as token ids, each encoded once, and the feed for sequence to sequence. */
+#include "data/records.h"
 
 /* Ids of all sentences of one side, one after another. */
 typedef struct side {
@@ -20,31 +13,21 @@ struct fv_pairs {
     const fv_env *env;
     side side[2];
     int64_t n;
+    fv_buf texts; /* targets as they were, each ending in NUL */
+    size_t *text_at;
+    size_t text_bytes;
 };
 
-typedef struct span {
-    const char *s;
-    size_t n;
-} span;
-
 /* A reading under way. */
-typedef struct reading {
+typedef struct filling {
     fv_pairs *p;
     fv_encoding *enc;
-    fv_pairs_opt opt;
-    fv_pairs_report *report;
-    fv_err *e;
-    int noted;
-} reading;
+    const fv_pairs_opt *opt;
+} filling;
 
-static fv_status no_memory(reading *r) { return fv_fail(r->e, FV_ENOMEM, "pairs: out of memory after %lld", (long long)r->p->n); }
-
-static void note(reading *r, const char *name, int64_t line, const char *why, long long number)
+static fv_status no_memory(const fv__reading *r, const fv_pairs *p)
 {
-    if (r->noted == 3) return;
-    char *out = r->report->first[r->noted++];
-    int n = snprintf(out, sizeof r->report->first[0], "%.80s:%lld: ", name, (long long)line);
-    if (n > 0 && (size_t)n < sizeof r->report->first[0]) snprintf(out + n, sizeof r->report->first[0] - (size_t)n, why, number);
+    return fv_fail(r->e, FV_ENOMEM, "pairs: out of memory after %lld", (long long)p->n);
 }
 
 static bool grow(const fv_env *env, side *s, int64_t ids, int64_t n)
@@ -57,176 +40,107 @@ static bool grow(const fv_env *env, side *s, int64_t ids, int64_t n)
     return ok;
 }
 
-/* Encodes one side behind what is there; the pair counts only once both have been added. */
-static fv_status encode(reading *r, int which, span text, int64_t *len)
+/* Encodes one side behind what is there; the pair counts only once both have been added.  *len 0: left out. */
+static fv_status encode(fv__reading *r, const fv__record *rec, int which, int64_t *len)
 {
-    side *s = &r->p->side[which];
-    fv_tok_opts how = {.specials = r->opt.eos < 0, .as_target = which == 1};
-    fv_status st = fv_tok_encode(r->enc, text.s, text.n, how, r->e);
+    const filling *f = r->user;
+    side *s = &f->p->side[which];
+    bool end = f->opt->eos >= 0;
+    fv_tok_opts how = {.specials = !end, .as_target = which == 1};
+    fv_status st = fv_tok_encode(f->enc, rec->text[which].s, rec->text[which].n, how, r->e);
     if (st) return st;
-    *len = r->enc->n + (r->opt.eos >= 0);
-    if (!grow(r->p->env, s, *len, r->p->n)) return no_memory(r);
-    memcpy(s->ids + s->n_ids, r->enc->ids, (size_t)r->enc->n * sizeof *s->ids);
-    if (r->opt.eos >= 0) s->ids[s->n_ids + r->enc->n] = r->opt.eos;
+    *len = f->enc->n + end;
+    if (*len > fv__records_most(r) && ((st = fv__records_long(r, rec, which, *len, len)) || !*len)) return st;
+    if (!grow(f->p->env, s, *len, f->p->n)) return no_memory(r, f->p);
+    memcpy(s->ids + s->n_ids, f->enc->ids, (size_t)(*len - end) * sizeof *s->ids);
+    if (end) s->ids[s->n_ids + *len - 1] = f->opt->eos;
     return FV_OK;
 }
 
-static bool blank(span t)
+static fv_status keep_text(fv__reading *r, fv_pairs *p, fv__span text)
 {
-    for (size_t i = 0; i < t.n; i++)
-        if (!strchr(" \t", t.s[i])) return false;
-    return true;
+    void *at = p->text_at;
+    if (!fv__grow(p->env, &at, &p->text_bytes, (size_t)(p->n + 1) * sizeof *p->text_at)) return no_memory(r, p);
+    p->text_at = at;
+    p->text_at[p->n] = p->texts.len;
+    fv__buf_add(&p->texts, text.s, text.n);
+    fv__buf_add(&p->texts, "", 1);
+    return p->texts.failed ? no_memory(r, p) : FV_OK;
 }
 
-/* One pair; name and line say where it stood. */
-static fv_status add(reading *r, span source, span target, const char *const name[2], int64_t line)
+static fv_status add(fv__reading *r, const fv__record *rec)
 {
-    const span text[2] = {source, target};
-    int64_t len[2], most = r->opt.max_len ? r->opt.max_len : DEFAULT_MAX_LEN;
-    r->report->lines++;
+    const filling *f = r->user;
+    fv_pairs *p = f->p;
+    int64_t len[2];
     for (int i = 0; i < 2; i++) {
-        size_t bad = fv__utf8_check(text[i].s, text[i].n);
-        if (bad < text[i].n) {
-            r->report->malformed++;
-            note(r, name[i], line, "not UTF-8 at byte %lld", (long long)bad + 1);
-            return FV_OK;
-        }
-        if (blank(text[i])) {
-            r->report->empty++;
-            note(r, name[i], line, "empty", 0);
-            return FV_OK;
-        }
-        fv_status st = encode(r, i, text[i], &len[i]);
-        if (st) return st;
-        if (len[i] > most) {
-            r->report->too_long++;
-            note(r, name[i], line, "too long: %lld tokens", (long long)len[i]);
-            return FV_OK;
-        }
+        fv_status st = encode(r, rec, i, &len[i]);
+        if (st || !len[i]) return st;
     }
+    fv_status st = f->opt->keep_texts ? keep_text(r, p, rec->text[1]) : FV_OK;
+    if (st) return st;
     for (int i = 0; i < 2; i++) {
-        side *s = &r->p->side[i];
-        s->n_ids += len[i];
-        s->at[r->p->n + 1] = s->n_ids;
+        p->side[i].n_ids += len[i];
+        p->side[i].at[p->n + 1] = p->side[i].n_ids;
+        r->report->tokens[i] += len[i];
     }
-    r->p->n++;
+    p->n++;
     r->report->kept++;
-    r->report->source_tokens += len[0];
-    r->report->target_tokens += len[1];
     return FV_OK;
-}
-
-static bool enough(const reading *r) { return r->opt.most && r->p->n >= r->opt.most; }
-
-static fv_status read_two(reading *r, const fv_text *a, const fv_text *b)
-{
-    if (fv_text_count(a) != fv_text_count(b))
-        return fv_fail(r->e, FV_EFORMAT, "%s has %lld lines and %s has %lld: they must be parallel", r->opt.source,
-                       (long long)fv_text_count(a), r->opt.target, (long long)fv_text_count(b));
-    const char *const name[2] = {r->opt.source, r->opt.target};
-    fv_status st = FV_OK;
-    for (int64_t i = 0; !st && i < fv_text_count(a) && !enough(r); i++) {
-        span s, t;
-        s.s = fv_text_line(a, i, &s.n);
-        t.s = fv_text_line(b, i, &t.n);
-        st = add(r, s, t, name, i + 1);
-    }
-    return st;
-}
-
-static fv_status read_json_line(reading *r, span line, int64_t number)
-{
-    const char *const name[2] = {r->opt.source, r->opt.source}, *const field[2] = {r->opt.source_field, r->opt.target_field};
-    json_error_t err;
-    json_t *o = json_loadb(line.s, line.n, JSON_REJECT_DUPLICATES, &err);
-    if (!o) return fv_fail(r->e, FV_EFORMAT, "%s:%lld: not JSON: %s", r->opt.source, (long long)number, err.text);
-    span text[2];
-    fv_status st = FV_OK;
-    for (int i = 0; !st && i < 2; i++) {
-        const json_t *v = json_object_get(o, field[i]);
-        if (!json_is_string(v)) {
-            st = fv_fail(r->e, FV_EFORMAT, "%s:%lld: no text called \"%s\"", r->opt.source, (long long)number, field[i]);
-            break;
-        }
-        text[i] = (span){json_string_value(v), json_string_length(v)};
-    }
-    if (!st) st = add(r, text[0], text[1], name, number);
-    json_decref(o);
-    return st;
-}
-
-static fv_status read_table(reading *r, const fv_text *t)
-{
-    const char *const name[2] = {r->opt.source, r->opt.source};
-    bool json = r->opt.source_field && r->opt.target_field;
-    fv_status st = FV_OK;
-    for (int64_t i = 0; !st && i < fv_text_count(t) && !enough(r); i++) {
-        span line;
-        line.s = fv_text_line(t, i, &line.n);
-        if (json) {
-            st = read_json_line(r, line, i + 1);
-            continue;
-        }
-        const char *tab = memchr(line.s, '\t', line.n);
-        if (!tab || memchr(tab + 1, '\t', line.n - (size_t)(tab + 1 - line.s)))
-            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: expected two fields with one tab between them", r->opt.source,
-                           (long long)i + 1);
-        st = add(r, (span){line.s, (size_t)(tab - line.s)}, (span){tab + 1, line.n - (size_t)(tab + 1 - line.s)}, name, i + 1);
-    }
-    return st;
 }
 
 /* ---- opening ---- */
 
-static fv_status begin(reading *r, fv_pairs **out, const fv_env *env, const fv_tok *tok)
+static fv_status begin(fv__reading *r, filling *f, const fv_tok *tok)
 {
-    *r->report = (fv_pairs_report){0};
-    r->p = *out = fv__alloc(env, sizeof *r->p);
-    if (!r->p) return fv_fail(r->e, FV_ENOMEM, "pairs: out of memory");
-    r->p->env = env;
+    *r->report = (fv_data_report){0};
+    f->p = fv__alloc(r->env, sizeof *f->p);
+    if (!f->p) return fv_fail(r->e, FV_ENOMEM, "pairs: out of memory");
+    f->p->env = f->p->texts.env = r->env;
     for (int i = 0; i < 2; i++)
-        if (!grow(env, &r->p->side[i], 1, 0)) return no_memory(r);
-    return fv_encoding_new(&r->enc, tok, r->e);
+        if (!grow(r->env, &f->p->side[i], 1, 0)) return no_memory(r, f->p);
+    return fv_encoding_new(&f->enc, tok, r->e);
 }
 
-static fv_status end(reading *r, fv_pairs **out, fv_status st)
+static fv_status end(fv__reading *r, filling *f, fv_pairs **out, fv_status st)
 {
-    fv_encoding_free(r->enc);
-    if (!st && !r->p->n)
-        st = fv_fail(r->e, FV_EFORMAT, "%s: none of %lld pairs can be used%s%s", r->opt.source ? r->opt.source : "pairs",
-                     (long long)r->report->lines, r->noted ? "; the first: " : "", r->noted ? r->report->first[0] : "");
-    if (st) {
-        fv_pairs_close(*out);
-        *out = NULL;
-    }
+    fv_encoding_free(f->enc);
+    if (!st && !f->p->n)
+        st = fv_fail(r->e, FV_EFORMAT, "%s: none of %lld pairs can be used%s%s", r->from->file ? r->from->file : "pairs",
+                     (long long)r->report->records, r->noted ? "; the first: " : "", r->noted ? r->report->first[0] : "");
+    if (st)
+        fv_pairs_close(f->p);
+    else
+        *out = f->p;
     return st;
 }
 
-fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv_pairs_opt opt, fv_pairs_report *report,
-                        fv_err *e)
+fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv_pairs_opt opt, fv_data_report *report, fv_err *e)
 {
-    fv_pairs_report unread;
-    reading r = {.opt = opt, .report = report ? report : &unread, .e = e};
-    fv_text *a = NULL, *b = NULL;
-    fv_status st = begin(&r, out, env, tok);
-    if (!st) st = fv_text_open(&a, env, opt.source, e);
-    if (!st && opt.target) st = fv_text_open(&b, env, opt.target, e);
-    if (!st) st = opt.target ? read_two(&r, a, b) : read_table(&r, a);
-    fv_text_close(a);
-    fv_text_close(b);
-    return end(&r, out, st);
+    fv_data_report unread;
+    filling f = {.opt = &opt};
+    fv__reading r = {.env = env, .from = &opt.from, .n_texts = 2, .each = add, .user = &f, .report = report ? report : &unread, .e = e};
+    *out = NULL;
+    fv_status st = begin(&r, &f, tok);
+    if (!st) st = fv__records_read(&r);
+    return end(&r, &f, out, st);
 }
 
 fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok, const char *const *source,
-                        const char *const *target, int64_t n, fv_pairs_opt opt, fv_pairs_report *report, fv_err *e)
+                        const char *const *target, int64_t n, fv_pairs_opt opt, fv_data_report *report, fv_err *e)
 {
-    static const char *const name[2] = {"source", "target"};
-    fv_pairs_report unread;
-    reading r = {.opt = opt, .report = report ? report : &unread, .e = e};
-    fv_status st = begin(&r, out, env, tok);
-    for (int64_t i = 0; !st && i < n && !enough(&r); i++)
-        st = add(&r, (span){source[i], strlen(source[i])}, (span){target[i], strlen(target[i])}, name, i + 1);
-    return end(&r, out, st);
+    fv_data_report unread;
+    filling f = {.opt = &opt};
+    fv__reading r = {.env = env, .from = &opt.from, .n_texts = 2, .each = add, .user = &f, .report = report ? report : &unread, .e = e};
+    *out = NULL;
+    fv_status st = begin(&r, &f, tok);
+    for (int64_t i = 0; !st && i < n && !(opt.from.most && r.report->kept >= opt.from.most); i++) {
+        fv__record rec = {.text = {{source[i], strlen(source[i])}, {target[i], strlen(target[i])}},
+                          .file = {"source", "target"},
+                          .line = i + 1};
+        st = fv__records_give(&r, &rec);
+    }
+    return end(&r, &f, out, st);
 }
 
 void fv_pairs_close(fv_pairs *p)
@@ -236,6 +150,8 @@ void fv_pairs_close(fv_pairs *p)
         fv__free(p->env, p->side[i].ids, p->side[i].ids_bytes);
         fv__free(p->env, p->side[i].at, p->side[i].at_bytes);
     }
+    fv__buf_free(&p->texts);
+    fv__free(p->env, p->text_at, p->text_bytes);
     fv__free(p->env, p, sizeof *p);
 }
 
@@ -249,3 +165,82 @@ static const int32_t *ids_of(const side *s, int64_t i, int64_t *n)
 
 const int32_t *fv_pairs_source(const fv_pairs *p, int64_t i, int64_t *n) { return ids_of(&p->side[0], i, n); }
 const int32_t *fv_pairs_target(const fv_pairs *p, int64_t i, int64_t *n) { return ids_of(&p->side[1], i, n); }
+const char *fv_pairs_text(const fv_pairs *p, int64_t i) { return p->text_at ? p->texts.data + p->text_at[i] : NULL; }
+
+/* ---- the feed ---- */
+
+typedef struct pairs_feed {
+    const fv_env *env;
+    fv_pairs *p;
+    int32_t pad, start;
+    bool own;
+} pairs_feed;
+
+static int64_t longest(const fv_pairs *p, int which, const int32_t *rows, int64_t n)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t len;
+        ids_of(&p->side[which], rows[i], &len);
+        if (len > most) most = len;
+    }
+    return most;
+}
+
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+{
+    const pairs_feed *f = self;
+    (void)how;
+    int64_t s = longest(f->p, 0, rows, n), t = longest(f->p, 1, rows, n);
+    int32_t *source = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, s));
+    uint8_t *mask = fv_batch_put(out, "attention_mask", FV_U8, FV_SHAPE(n, s));
+    int32_t *input = fv_batch_put(out, "decoder_input_ids", FV_I32, FV_SHAPE(n, t));
+    int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, t));
+    if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t len;
+        const int32_t *ids = fv_pairs_source(f->p, rows[i], &len);
+        for (int64_t j = 0; j < s; j++) {
+            source[i * s + j] = j < len ? ids[j] : f->pad;
+            mask[i * s + j] = j < len;
+        }
+        ids = fv_pairs_target(f->p, rows[i], &len);
+        for (int64_t j = 0; j < t; j++) {
+            input[i * t + j] = j == 0 ? f->start : j <= len ? ids[j - 1] : f->pad;
+            label[i * t + j] = j < len ? ids[j] : -100;
+        }
+        out->labels += (double)len;
+    }
+    return FV_OK;
+}
+
+static int64_t count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return ((const pairs_feed *)self)->p->n;
+}
+
+static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
+{
+    const pairs_feed *f = self;
+    fv_pairs_source(f->p, i, source);
+    fv_pairs_target(f->p, i, target);
+}
+
+static void close_feed(void *self)
+{
+    pairs_feed *f = self;
+    const fv_env *env = f->env;
+    if (f->own) fv_pairs_close(f->p);
+    fv__free(env, f, sizeof *f);
+}
+
+fv_status fv_feed_pairs(fv_feed *out, fv_pairs *p, int32_t pad, int32_t start, bool own, fv_err *e)
+{
+    pairs_feed *f = fv__alloc(p->env, sizeof *f);
+    *out = (fv_feed){0};
+    if (!f) return fv_fail(e, FV_ENOMEM, "pairs: out of memory");
+    *f = (pairs_feed){.env = p->env, .p = p, .pad = pad, .start = start, .own = own};
+    *out = (fv_feed){.self = f, .count = count, .size = size, .make = make, .close = close_feed};
+    return FV_OK;
+}

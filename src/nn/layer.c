@@ -2,7 +2,29 @@
  *
  *   pre-norm:   x + drop(f(norm(x)))      the sum meets the next part's norm in one pass
  *   post-norm:  norm(x + drop(f(x)))      the sum meets its own */
+#include "core/core.h"
 #include "nn/part.h"
+
+/* ---- a layer that is computed twice, where the context asks for it ---- */
+
+typedef struct block {
+    const fv_encoder_layer *encoder; /* one of the two */
+    const fv_decoder_layer *decoder;
+    fv_mha_arg self, cross;
+} block;
+
+static fv_tensor *run(fv_ctx *c, void *user, fv_tensor *x);
+
+/* A copy that lives until backward; NULL: the layer is recorded as it is. */
+static block *recomputed(fv_ctx *c, block b)
+{
+    if (!c->recompute || !c->record || b.self.kv) return NULL;
+    block *p = fv__arena_take(&c->host, sizeof *p);
+    if (p) *p = b;
+    return p ? p : fv_raise(c, FV_ENOMEM, "layer: out of memory");
+}
+
+/* ---- layers ---- */
 
 /* Names without a default of their own fall back on BART's. */
 static void norm_init(fv_params *p, fv_norm *l, const fv_layer_opt *o, const fv_path *at, const char *name, const char *otherwise)
@@ -42,7 +64,7 @@ void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, 
     norm_init(p, &l->mlp_norm, &opt, &at, opt.names.mlp_norm, "final_layer_norm");
 }
 
-fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
+static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
 {
     fv_tensor *h = l->pre_norm ? fv_norm_fwd(c, &l->self_norm, x) : x;
     fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
@@ -52,6 +74,12 @@ fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor 
     }
     x = fv_norm_add(c, &l->self_norm, NULL, x, a);
     return fv_norm_add(c, &l->mlp_norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
+}
+
+fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
+{
+    block *b = recomputed(c, (block){.encoder = l, .self = self});
+    return b ? fv_checkpoint(c, run, b, x) : encode(c, l, x, self);
 }
 
 void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, const char *path, ...)
@@ -69,7 +97,7 @@ void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, 
     norm_init(p, &l->mlp_norm, &opt, &at, opt.names.mlp_norm, "final_layer_norm");
 }
 
-fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross)
+static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross)
 {
     fv_tensor *h = l->pre_norm ? fv_norm_fwd(c, &l->self_norm, x) : x;
     fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
@@ -82,4 +110,16 @@ fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor 
     x = fv_norm_add(c, &l->self_norm, NULL, x, a);
     x = fv_norm_add(c, &l->cross_norm, NULL, x, fv_dropout(c, fv_mha_fwd(c, &l->cross, x, cross), l->dropout));
     return fv_norm_add(c, &l->mlp_norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
+}
+
+fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross)
+{
+    block *b = recomputed(c, (block){.decoder = l, .self = self, .cross = cross});
+    return b ? fv_checkpoint(c, run, b, x) : decode(c, l, x, self, cross);
+}
+
+static fv_tensor *run(fv_ctx *c, void *user, fv_tensor *x)
+{
+    const block *b = user;
+    return b->encoder ? encode(c, b->encoder, x, b->self) : decode(c, b->decoder, x, b->self, b->cross);
 }

@@ -1,8 +1,8 @@
-/* adam.c - AdamW over the flat block of parameters, with the norm of the gradient and its limit. */
+/* adam.c - AdamW over the flat block of parameters, with the norm of the gradient and its limit, and a moving average. */
 #include <math.h>
 
 #include "core/core.h"
-#include "fovea/train.h"
+#include "train/groups.h"
 
 struct fv_adam {
     fv_device *dev;
@@ -11,7 +11,11 @@ struct fv_adam {
     int64_t n; /* numbers in the flat block */
     fv_dtype dtype;
     float *m, *v, *master; /* device; master only where parameters are narrow */
+    float *ema;            /* device, or NULL */
+    bool swapped;          /* the parameters hold the average, and ema (where they are not narrow) them */
     float *scratch;        /* device: the sum of squares, the scale */
+    float *scale;          /* host: a factor of the learning rate for each parameter */
+    size_t scale_bytes;
 };
 
 static float *block(fv_adam *a, int64_t n)
@@ -22,27 +26,46 @@ static float *block(fv_adam *a, int64_t n)
     return p;
 }
 
-fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, fv_err *e)
+/* The parameters in f32, on the device. */
+static float *weights(const fv_adam *a)
 {
-    fv_adam *a = *out = fv__alloc(&d->env, sizeof *a);
+    int64_t n;
+    return a->master ? a->master : fv_params_data(a->params, &n);
+}
+
+static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
+{
+    int64_t n;
+    bool narrow = a->dtype != FV_F32;
+    void *data = fv_params_data(a->params, &n);
+    a->m = block(a, a->n);
+    a->v = block(a, a->n);
+    a->scratch = block(a, 2);
+    if (narrow) a->master = block(a, a->n);
+    if (ema) a->ema = block(a, a->n);
+    if (!a->m || !a->v || !a->scratch || (narrow && !a->master) || (ema && !a->ema))
+        return fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters", (long long)a->n);
+    if (narrow) a->dev->k[a->dtype]->cast(&a->stream, (fv_sink){.data = a->master, .dtype = FV_F32}, data, a->n);
+    if (ema) a->dev->backend->move(&a->stream, a->ema, weights(a), (size_t)a->n * sizeof(float));
+    return FV_OK;
+}
+
+fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o, fv_err *e)
+{
+    *out = NULL;
+    fv_adam *a = fv__alloc(&d->env, sizeof *a);
     if (!a) return fv_fail(e, FV_ENOMEM, "adam: out of memory");
     *a = (fv_adam){.dev = d, .params = p, .dtype = fv_params_at(p, 0)->dtype};
-    fv_status st = fv__stream_open(&a->stream, d, 0, e);
-    void *data = fv_params_data(p, &a->n);
-    bool narrow = a->dtype != FV_F32;
-    if (!st) {
-        a->m = block(a, a->n);
-        a->v = block(a, a->n);
-        a->scratch = block(a, 2);
-        if (narrow) a->master = block(a, a->n);
-        if (!a->m || !a->v || !a->scratch || (narrow && !a->master))
-            st = fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters", (long long)a->n);
-    }
-    if (!st && narrow) d->k[a->dtype]->cast(&a->stream, (fv_sink){.data = a->master, .dtype = FV_F32}, data, a->n);
-    if (st) {
+    fv_params_data(p, &a->n);
+    a->scale_bytes = (size_t)fv_params_count(p) * sizeof *a->scale;
+    a->scale = fv__alloc(&d->env, a->scale_bytes);
+    fv_status st = a->scale ? fv__groups(a->scale, p, o, e) : fv_fail(e, FV_ENOMEM, "adam: out of memory");
+    if (!st) st = fv__stream_open(&a->stream, d, 0, e);
+    if (!st) st = make_blocks(a, o && o->ema > 0, e);
+    if (st)
         fv_adam_free(a);
-        *out = NULL;
-    }
+    else
+        *out = a;
     return st;
 }
 
@@ -50,13 +73,13 @@ void fv_adam_free(fv_adam *a)
 {
     if (!a) return;
     fv_env env = a->dev->env;
-    const fv_backend *b = a->dev->backend;
     size_t bytes = (size_t)a->n * sizeof(float);
-    fv__stream_close(&a->stream);
-    if (a->m) b->release(a->dev, a->m, bytes);
-    if (a->v) b->release(a->dev, a->v, bytes);
-    if (a->master) b->release(a->dev, a->master, bytes);
-    if (a->scratch) b->release(a->dev, a->scratch, 2 * sizeof(float));
+    float *const blocks[] = {a->m, a->v, a->master, a->ema};
+    for (int i = 0; i < 4; i++)
+        if (blocks[i]) a->dev->backend->release(a->dev, blocks[i], bytes);
+    if (a->scratch) a->dev->backend->release(a->dev, a->scratch, 2 * sizeof(float));
+    if (a->stream.dev) fv__stream_close(&a->stream);
+    fv__free(&env, a->scale, a->scale_bytes);
     fv__free(&env, a, sizeof *a);
 }
 
@@ -70,8 +93,14 @@ static double gradient_norm(fv_adam *a, const void *grad)
     return sqrt((double)sum);
 }
 
+static bool alike(const fv_adam *a, int i, int j)
+{
+    const fv_tensor *s = fv_params_at(a->params, i), *t = fv_params_at(a->params, j);
+    return s->wants_grad == t->wants_grad && (s->shape.n < 2) == (t->shape.n < 2) && a->scale[i] == a->scale[j];
+}
+
 /* Neighbours in the flat block that are treated alike take one call; the padding between them is zero and stays so. */
-static void update(fv_adam *a, const float *grad, fv_adamw o, float decay)
+static void update(fv_adam *a, const float *grad, fv_adamw o, float lr, float decay)
 {
     const fv_kernels *k = a->dev->k[a->dtype];
     int64_t all;
@@ -79,20 +108,36 @@ static void update(fv_adam *a, const float *grad, fv_adamw o, float decay)
     size_t size = fv_dtype_size(a->dtype);
     for (int i = 0, n = fv_params_count(a->params); i < n;) {
         const fv_tensor *first = fv_params_at(a->params, i);
-        bool vector = first->shape.n < 2;
+        int from_i = i++;
+        while (i < n && alike(a, from_i, i)) i++;
         int64_t from = (int64_t)((size_t)((char *)first->data - data) / size), to = all;
-        for (i++; i < n; i++) {
-            const fv_tensor *t = fv_params_at(a->params, i);
-            if (t->wants_grad == first->wants_grad && (t->shape.n < 2) == vector) continue;
-            to = (int64_t)((size_t)((char *)t->data - data) / size);
-            break;
-        }
+        if (i < n) to = (int64_t)((size_t)((char *)fv_params_at(a->params, i)->data - data) / size);
         if (!first->wants_grad) continue;
-        o.decay = vector ? 0 : decay;
+        o.decay = first->shape.n < 2 ? 0 : decay;
+        o.lr = lr * a->scale[from_i];
         float *w = a->master ? a->master + from : (float *)(void *)data + from;
         k->adamw(&a->stream, w, a->m + from, a->v + from, a->master ? data + (size_t)from * size : NULL, grad + from, to - from,
                  &o);
     }
+}
+
+/* ema = d ema + (1-d) w.  Early on the average is short, else it would remember the first values for long. */
+static fv_status follow(fv_adam *a, double decay, int64_t step, fv_err *e)
+{
+    const fv_kernels *k = a->dev->k[FV_F32];
+    double early = (1.0 + (double)step) / (10.0 + (double)step), d = decay < early ? decay : early;
+    float *part = fv_stream_work(&a->stream, (size_t)a->n * sizeof(float));
+    if (!part) return fv_fail(e, FV_ENOMEM, "moving average: out of memory");
+    k->unary(&a->stream, FV_U_SCALE, part, weights(a), a->n, (float)(1 - d), 0);
+    k->unary(&a->stream, FV_U_SCALE, a->ema, a->ema, a->n, (float)d, 0);
+    k->cast(&a->stream, (fv_sink){.data = a->ema, .dtype = FV_F32, .add = true}, part, a->n);
+    return FV_OK;
+}
+
+static fv_status finish(fv_adam *a, fv_err *e)
+{
+    a->dev->backend->sync(&a->stream);
+    return a->stream.err.code ? fv_fail(e, a->stream.err.code, "%s", a->stream.err.text) : FV_OK;
 }
 
 fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *norm, fv_err *e)
@@ -104,35 +149,62 @@ fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *
     if (!isfinite(*norm)) return fv_fail(e, FV_ENUMERIC, "update %lld: the gradient is not finite", (long long)step);
     float scale = o->clip > 0 && *norm > (double)o->clip ? (float)((double)o->clip / *norm) : 1;
     a->dev->backend->upload(&a->stream, a->scratch + 1, &scale, sizeof scale);
-    fv_adamw how = {.lr = (float)fv_learning_rate(o, step),
-                    .beta1 = o->beta1,
+    fv_adamw how = {.beta1 = o->beta1,
                     .beta2 = o->beta2,
                     .eps = o->eps,
                     .correct1 = (float)(1 - pow((double)o->beta1, (double)step)),
                     .correct2 = (float)(1 - pow((double)o->beta2, (double)step)),
                     .grad_scale = a->scratch + 1};
-    update(a, grad, how, o->decay);
-    a->dev->backend->sync(&a->stream);
-    return a->stream.err.code ? fv_fail(e, a->stream.err.code, "%s", a->stream.err.text) : FV_OK;
+    update(a, grad, how, (float)fv_learning_rate(o, step), o->decay);
+    fv_status st = a->ema ? follow(a, (double)o->ema, step, e) : FV_OK;
+    return st ? st : finish(a, e);
 }
 
-/* ---- on disk: "m", "v" and "master" as f32 ---- */
+fv_status fv_adam_swap(fv_adam *a, fv_err *e)
+{
+    if (!a->ema) return FV_OK;
+    const fv_backend *b = a->dev->backend;
+    int64_t n;
+    void *data = fv_params_data(a->params, &n);
+    a->swapped = !a->swapped;
+    if (a->master) { /* the parameters are copies, made anew from either */
+        const float *from = a->swapped ? a->ema : a->master;
+        a->dev->k[FV_F32]->cast(&a->stream, (fv_sink){.data = data, .dtype = a->dtype}, from, a->n);
+        return finish(a, e);
+    }
+    size_t bytes = (size_t)a->n * sizeof(float);
+    void *hold = fv_stream_work(&a->stream, bytes);
+    if (!hold) return fv_fail(e, FV_ENOMEM, "moving average: out of memory");
+    b->move(&a->stream, hold, data, bytes);
+    b->move(&a->stream, data, a->ema, bytes);
+    b->move(&a->stream, a->ema, hold, bytes);
+    return finish(a, e);
+}
+
+/* ---- on disk: "m", "v", "master" and "ema" as f32 ---- */
+
+static float **block_named(fv_adam *a, const char *name)
+{
+    return name[0] == 'v' ? &a->v : name[0] == 'e' ? &a->ema : name[1] == 'a' ? &a->master : &a->m;
+}
 
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e)
 {
     (void)e;
     fv_adam *a = user;
-    const float *from = item->name[0] == 'v' ? a->v : item->name[1] == 'a' ? a->master : a->m;
-    a->dev->backend->download(&a->stream, out, from + at, (size_t)n * sizeof(float));
+    a->dev->backend->download(&a->stream, out, *block_named(a, item->name) + at, (size_t)n * sizeof(float));
     return FV_OK;
 }
 
+static const char *const names[] = {"m", "v", "master", "ema"};
+
 fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
-    fv_shape s = FV_SHAPE(a->n);
-    const fv_st_item items[] = {
-        {"m", FV_F32, s, FV_F32, NULL}, {"v", FV_F32, s, FV_F32, NULL}, {"master", FV_F32, s, FV_F32, NULL}};
-    return fv_st_save(env, path, items, a->master ? 3 : 2, (fv_st_save_opt){.fetch = fetch, .user = a}, e);
+    fv_st_item items[4];
+    int n = 0;
+    for (int i = 0; i < 4; i++)
+        if (*block_named(a, names[i])) items[n++] = (fv_st_item){names[i], FV_F32, FV_SHAPE(a->n), FV_F32, NULL};
+    return fv_st_save(env, path, items, n, (fv_st_save_opt){.fetch = fetch, .user = a}, e);
 }
 
 static fv_status restore(fv_adam *a, const fv_st *file, const char *name, float *to, fv_err *e)
@@ -158,9 +230,8 @@ fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *
     fv_st *file;
     fv_status st = fv_st_open(&file, env, path, e);
     if (st) return st;
-    st = restore(a, file, "m", a->m, e);
-    if (!st) st = restore(a, file, "v", a->v, e);
-    if (!st && a->master) st = restore(a, file, "master", a->master, e);
+    for (int i = 0; !st && i < 4; i++)
+        if (*block_named(a, names[i])) st = restore(a, file, names[i], *block_named(a, names[i]), e);
     fv_st_close(file);
     return st;
 }

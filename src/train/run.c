@@ -1,91 +1,63 @@
 /* run.c - what a run leaves on disk.
  *
- *     checkpoints/step-N/   config.json, model.safetensors, tokenizer.json, moments.safetensors, state.json, MANIFEST.json
- *     train.jsonl           a line for every report
- *     model/                the result, as Hugging Face lays it out
+ *     checkpoints/step-N/   a model's directory, moments.safetensors, state.json, MANIFEST.json
+ *     best/                 a model's directory: the best evaluation so far
+ *     model/                a model's directory: the result
+ *     train.jsonl, events.out.tfevents.fovea, curve.svg
  *
- * The log is rewritten when a run resumes: lines that a lost piece of the run had written go away with it. */
+ * A model's directory has config.json, model.safetensors, tokenizer.json and what the job adds to it. */
 #include "train/run.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#define PATH 1024
-
-struct fv_run {
-    const fv_env *env;
-    char dir[PATH], checkpoints[PATH];
-    fv_buf log;
-};
-
-static fv_status join(char out[PATH], const char *dir, const char *name, fv_err *e)
+fv_status fv__run_join(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
 {
-    int n = snprintf(out, PATH, "%s/%s", dir, name);
-    return n > 0 && n < PATH ? FV_OK : fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
+    int n = snprintf(out, FV_PATH, "%s/%s", dir, name);
+    return n > 0 && n < FV_PATH ? FV_OK : fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
 }
 
-/* ---- the log ---- */
+int64_t fv__run_last(const fv_run *r) { return r->last; }
 
-static void number(fv_buf *b, const char *key, double value)
+fv_status fv__run_log(fv_run *r, const fv_train_job *job, const fv_train_state *s, const char *event, fv_err *e)
 {
-    if (isfinite(value)) fv__buf_fmt(b, ", \"%s\": %.9g", key, value);
+    bool valid = !strcmp(event, "valid");
+    double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : (double)NAN;
+    fv__entry x = {.step = s->step, .epoch = s->epoch, .valid = valid, .loss = valid ? s->valid : s->loss};
+    x.metric = valid ? s->metric : (double)NAN;
+    x.lr = valid ? (double)NAN : s->lr;
+    x.norm = valid ? (double)NAN : s->norm;
+    x.rate = valid ? (double)NAN : rate;
+    return fv__log_add(r->log, &x, job->score ? job->score_name : job->valid ? job->valid->metric : NULL, e);
 }
 
-static fv_status write_log(fv_run *r, fv_err *e)
-{
-    char path[PATH];
-    fv_status st = join(path, r->dir, "train.jsonl", e);
-    if (!st && r->log.failed) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    return st ? st : fv__file_write(r->env, path, r->log.data ? r->log.data : "", r->log.len, e);
-}
-
-fv_status fv__run_log(fv_run *r, const fv_train_state *s, const char *event, fv_err *e)
-{
-    bool train = !strcmp(event, "train");
-    fv__buf_fmt(&r->log, "{\"event\": \"%s\", \"step\": %lld, \"epoch\": %lld", event, (long long)s->step, (long long)s->epoch);
-    number(&r->log, train ? "loss" : "valid_loss", train ? s->loss : s->valid);
-    if (train) {
-        number(&r->log, "lr", s->lr);
-        number(&r->log, "norm", s->norm);
-        number(&r->log, "tokens_per_s", s->seconds > 0 ? (double)s->tokens / s->seconds : NAN);
-    }
-    fv__buf_str(&r->log, "}\n");
-    return write_log(r, e);
-}
-
-/* Lines of an earlier log up to the step resumed from. */
-static fv_status keep_log(fv_run *r, int64_t step, fv_err *e)
-{
-    char path[PATH];
-    fv_file f;
-    fv_status st = join(path, r->dir, "train.jsonl", e);
-    if (st || !fv__file_exists(r->env, path)) return st;
-    st = fv__file_open(&f, r->env, path, e);
-    if (st) return st;
-    for (size_t i = 0; i < f.size;) {
-        const char *line = f.data + i, *end = memchr(line, '\n', f.size - i);
-        long long at = 0;
-        char head[128];
-        size_t n = end ? (size_t)(end - line) + 1 : f.size - i;
-        snprintf(head, sizeof head, "%.*s", (int)(n < sizeof head ? n : sizeof head - 1), line);
-        const char *key = strstr(head, "\"step\": ");
-        if (end && key && sscanf(key, "\"step\": %lld", &at) == 1 && at <= step) fv__buf_add(&r->log, line, n);
-        i += n;
-    }
-    fv__file_close(&f);
-    return FV_OK;
-}
-
-/* ---- checkpoints ---- */
+/* ---- models ---- */
 
 static fv_status write_model(const fv_train_job *job, const char *dir, fv_err *e)
 {
-    char path[PATH];
+    char path[FV_PATH];
     fv_status st = fv_model_save(job->model, dir, FV_F32, e);
-    if (!st) st = join(path, dir, "tokenizer.json", e);
-    return st || !job->tok ? st : fv_tok_save(job->tok, path, e);
+    if (!st) st = fv__run_join(path, dir, "tokenizer.json", e);
+    if (!st && job->tok) st = fv_tok_save(job->tok, path, e);
+    return st || !job->extra ? st : job->extra(job->extra_user, dir, e);
 }
+
+fv_status fv__run_params(const fv_run *r, const char *dir, fv_err *e)
+{
+    const fv_model *m = r->job->model;
+    const fv_family *f = fv_model_family(m);
+    fv_load_opt how = f->load ? f->load(fv_model_config(m)) : (fv_load_opt){0};
+    return fv_params_load(fv_model_params(m), r->env, dir, how, e);
+}
+
+fv_status fv__run_best(fv_run *r, const fv_train_job *job, fv_err *e)
+{
+    char dir[FV_PATH];
+    fv_status st = fv__run_join(dir, r->dir, "best", e);
+    return st ? st : write_model(job, dir, e);
+}
+
+/* ---- checkpoints ---- */
 
 /* Doubles are written with all their digits: a resumed run compares them again. */
 static void state_text(fv_buf *b, const fv_train_state *s)
@@ -94,31 +66,63 @@ static void state_text(fv_buf *b, const fv_train_state *s)
                 (long long)s->epoch, (long long)s->batch, (long long)s->best_step, (long long)s->worse);
     if (isfinite(s->best)) fv__buf_fmt(b, ", \"best\": %.17g", s->best);
     if (isfinite(s->valid)) fv__buf_fmt(b, ", \"valid\": %.17g", s->valid);
+    if (isfinite(s->metric)) fv__buf_fmt(b, ", \"metric\": %.17g", s->metric);
     fv__buf_str(b, "}\n");
+}
+
+/* Every file that writing a model left in the checkpoint's directory belongs to it. */
+typedef struct adding {
+    fv_ckpt *k;
+    fv_status st;
+    fv_err *e;
+} adding;
+
+static void add_file(void *user, const char *name)
+{
+    adding *a = user;
+    if (!a->st) a->st = fv_ckpt_add_file(a->k, name, a->e);
+}
+
+static fv_status add_files(fv_run *r, fv_ckpt *k, fv_err *e)
+{
+    const fv_io *io = fv__io(r->env);
+    adding a = {.k = k, .e = e};
+    int rc = io->list(io->self, fv_ckpt_dir(k), add_file, &a);
+    return rc ? fv_fail(e, FV_EIO, "%s: cannot be listed: %s", fv_ckpt_dir(k), strerror(-rc)) : a.st;
+}
+
+static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job, fv_adam *adam, const fv_train_state *s, fv_err *e)
+{
+    char path[FV_PATH];
+    fv_buf state = {.env = r->env};
+    fv_status st = write_model(job, fv_ckpt_dir(k), e);
+    if (!st) st = fv__run_join(path, fv_ckpt_dir(k), "moments.safetensors", e);
+    if (!st) st = fv_adam_save(adam, r->env, path, e);
+    if (!st) st = add_files(r, k, e);
+    state_text(&state, s);
+    if (!st && state.failed) st = fv_fail(e, FV_ENOMEM, "checkpoint: out of memory");
+    if (!st) st = fv_ckpt_add(k, "state.json", state.data, state.len, e);
+    fv__buf_free(&state);
+    return st;
 }
 
 fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const fv_train_state *s, fv_err *e)
 {
     fv_ckpt *k = NULL;
-    char path[PATH];
-    fv_buf state = {.env = r->env};
-    int keep = (int)(job->opt.average > job->opt.keep ? job->opt.average : job->opt.keep);
+    const fv_train_opt *o = &job->opt;
+    int keep = (int)(o->result == FV_RESULT_AVERAGE && o->average > o->keep ? o->average : o->keep);
     fv_status st = fv_ckpt_begin(&k, r->env, r->checkpoints, s->step, job->config, e);
-    if (!st) st = write_model(job, fv_ckpt_dir(k), e);
-    if (!st) st = fv_ckpt_add_file(k, "config.json", e);
-    if (!st) st = fv_ckpt_add_file(k, "model.safetensors", e);
-    if (!st && job->tok) st = fv_ckpt_add_file(k, "tokenizer.json", e);
-    if (!st) st = join(path, fv_ckpt_dir(k), "moments.safetensors", e);
-    if (!st) st = fv_adam_save(adam, r->env, path, e);
-    if (!st) st = fv_ckpt_add_file(k, "moments.safetensors", e);
-    state_text(&state, s);
-    if (!st && state.failed) st = fv_fail(e, FV_ENOMEM, "checkpoint: out of memory");
-    if (!st) st = fv_ckpt_add(k, "state.json", state.data, state.len, e);
-    fv__buf_free(&state);
-    if (!st) return fv_ckpt_commit(k, keep, e);
-    fv_ckpt_abandon(k);
-    return st;
+    if (st) return st;
+    st = fill_checkpoint(r, k, job, adam, s, e);
+    if (st)
+        fv_ckpt_abandon(k);
+    else
+        st = fv_ckpt_commit(k, keep, e);
+    if (!st) r->last = s->step;
+    return st ? st : fv__log_draw(r->log, e);
 }
+
+/* ---- resuming ---- */
 
 static fv_status read_state(fv_train_state *s, const fv_env *env, const char *path, fv_err *e)
 {
@@ -133,29 +137,45 @@ static fv_status read_state(fv_train_state *s, const fv_env *env, const char *pa
     s->worse = (int64_t)n[4];
     fv_json_number(j, "best", &s->best);
     fv_json_number(j, "valid", &s->valid);
+    fv_json_number(j, "metric", &s->metric);
     fv_json_close(j);
     return st;
 }
 
-static fv_status read_params(const fv_run *r, const fv_train_job *job, const char *dir, fv_err *e)
+/* Why a checkpoint cannot be gone on from, and how many there were of that kind. */
+typedef struct skipped {
+    const fv_train_job *job;
+    int n;
+    char first[400];
+} skipped;
+
+static void skip(void *user, const char *dir, const char *why)
 {
-    const fv_family *f = fv_model_family(job->model);
-    fv_load_opt how = f->load ? f->load(fv_model_config(job->model)) : (fv_load_opt){0};
-    return fv_params_load(fv_model_params(job->model), r->env, dir, how, e);
+    skipped *s = user;
+    char text[FV_PATH + 600];
+    (void)dir;
+    if (!s->n++) snprintf(s->first, sizeof s->first, "%s", why);
+    snprintf(text, sizeof text, "skipped a checkpoint: %s", why);
+    if (s->job->say) s->job->say(s->job->user, text);
 }
 
 static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_train_state *s, fv_err *e)
 {
     fv_ckpt_found found;
-    char path[PATH];
-    fv_status st = fv_ckpt_find(&found, r->env, r->checkpoints, job->config, NULL, NULL, e);
-    if (st || found.step < 0) return st;
-    st = read_params(r, job, found.dir, e);
-    if (!st) st = join(path, found.dir, "moments.safetensors", e);
+    char path[FV_PATH];
+    skipped bad = {.job = job};
+    fv_status st = fv_ckpt_find(&found, r->env, r->checkpoints, job->config, skip, &bad, e);
+    if (st) return st;
+    if (found.step < 0)
+        return bad.n ? fv_fail(e, FV_EFORMAT, "%s: none of %d checkpoints can be used; the newest: %s", r->checkpoints, bad.n, bad.first)
+                     : FV_OK;
+    st = fv__run_params(r, found.dir, e);
+    if (!st) st = fv__run_join(path, found.dir, "moments.safetensors", e);
     if (!st) st = fv_adam_load(adam, r->env, path, e);
-    if (!st) st = join(path, found.dir, "state.json", e);
+    if (!st) st = fv__run_join(path, found.dir, "state.json", e);
     if (!st) st = read_state(s, r->env, path, e);
-    return st ? st : keep_log(r, s->step, e);
+    r->last = s->step;
+    return st;
 }
 
 /* ---- opening and finishing ---- */
@@ -166,98 +186,46 @@ fv_status fv__run_open(fv_run **out, const fv_train_job *job, fv_adam *adam, fv_
     fv_run *r = *out = fv__alloc(env, sizeof *r);
     if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", job->dir);
     r->env = env;
-    r->log.env = env;
-    snprintf(r->dir, sizeof r->dir, "%s", job->dir);
-    fv_status st = join(r->checkpoints, job->dir, "checkpoints", e);
-    if (!st) st = fv__dir_make(env, job->dir, e);
+    r->job = job;
+    r->last = -1;
+    fv_status st = fv__run_join(r->checkpoints, job->dir, "checkpoints", e);
+    if (st) return st;
+    memcpy(r->dir, job->dir, strlen(job->dir) + 1);
+    st = fv__dir_make(env, job->dir, e);
     if (!st) st = fv__dir_make(env, r->checkpoints, e);
     if (!st && job->resume) st = resume(r, job, adam, s, e);
-    return st ? st : write_log(r, e);
+    return st ? st : fv__log_open(&r->log, env, r->dir, job->resume ? s->step : -1, e);
 }
 
 void fv__run_close(fv_run *r)
 {
     if (!r) return;
-    fv__buf_free(&r->log);
+    fv__log_close(r->log);
     fv__free(r->env, r, sizeof *r);
 }
 
-/* ---- the mean of checkpoints ---- */
-
-typedef struct steps {
-    int64_t at[1000];
-    int n;
-} steps;
-
-static void note_step(void *user, const char *name)
+static fv_status choose(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_err *e)
 {
-    steps *s = user;
-    long long step;
-    char rest;
-    if (s->n < 1000 && sscanf(name, "step-%lld%c", &step, &rest) == 1) s->at[s->n++] = step;
-}
-
-static int newest_first(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? 1 : x > y ? -1 : 0;
-}
-
-/* Adds what the checkpoint has of every parameter to sum, parameter after parameter. */
-static fv_status add_checkpoint(fv_run *r, const fv_train_job *job, int64_t step, double *sum, float *host, fv_err *e)
-{
-    char name[64], dir[PATH];
-    snprintf(name, sizeof name, "step-%lld", (long long)step);
-    fv_params *p = fv_model_params(job->model);
-    fv_status st = join(dir, r->checkpoints, name, e);
-    if (!st) st = read_params(r, job, dir, e);
-    for (int i = 0; !st && i < fv_params_count(p); i++) {
-        const fv_tensor *t = fv_params_at(p, i);
-        int64_t n = fv_len(t);
-        st = fv_params_get(p, t, host, n, e);
-        for (int64_t k = 0; k < n; k++) *sum++ += (double)host[k];
+    char dir[FV_PATH];
+    fv_status st;
+    switch ((fv_result)job->opt.result) {
+    case FV_RESULT_AVERAGE: return fv__run_average(r, job->opt.average, e);
+    case FV_RESULT_EMA: return fv_adam_swap(adam, e);
+    case FV_RESULT_BEST:
+        if (!job->valid) return fv_fail(e, FV_EARG, "result = best needs validation data");
+        st = fv__run_join(dir, r->dir, "best", e);
+        return st ? st : fv__run_params(r, dir, e);
+    case FV_RESULT_LAST: break;
     }
-    return st;
+    return FV_OK;
 }
 
-static fv_status set_mean(fv_params *p, const double *sum, int n, float *host, fv_err *e)
+fv_status fv__run_finish(fv_run *r, const fv_train_job *job, fv_adam *adam, bool whole, fv_err *e)
 {
-    fv_status st = FV_OK;
-    for (int i = 0; !st && i < fv_params_count(p); i++) {
-        fv_tensor *t = fv_params_at(p, i);
-        for (int64_t k = 0; k < fv_len(t); k++) host[k] = (float)(*sum++ / n);
-        st = fv_params_set(p, t, host, fv_len(t), e);
-    }
-    return st;
-}
-
-/* Of the newest n checkpoints, or as many as there are; added up in f64. */
-static fv_status average(fv_run *r, const fv_train_job *job, int64_t n, fv_err *e)
-{
-    const fv_io *io = fv__io(r->env);
-    fv_params *p = fv_model_params(job->model);
-    steps s = {.n = 0};
-    if (io->list && io->list(io->self, r->checkpoints, note_step, &s))
-        return fv_fail(e, FV_EIO, "%s: cannot be listed", r->checkpoints);
-    qsort(s.at, (size_t)s.n, sizeof *s.at, newest_first);
-    if (s.n > n) s.n = (int)n;
-
-    size_t elements = (size_t)fv_params_elements(p, ""), sum_bytes = elements * sizeof(double),
-           host_bytes = elements * sizeof(float);
-    double *sum = fv__alloc(r->env, sum_bytes);
-    float *host = fv__alloc(r->env, host_bytes);
-    fv_status st = sum && host ? FV_OK : fv_fail(e, FV_ENOMEM, "average: out of memory");
-    for (int i = 0; !st && i < s.n; i++) st = add_checkpoint(r, job, s.at[i], sum, host, e);
-    if (!st && s.n) st = set_mean(p, sum, s.n, host, e);
-    fv__free(r->env, sum, sum_bytes);
-    fv__free(r->env, host, host_bytes);
-    return st;
-}
-
-fv_status fv__run_finish(fv_run *r, const fv_train_job *job, fv_err *e)
-{
-    char dir[PATH];
-    fv_status st = job->opt.average > 1 ? average(r, job, job->opt.average, e) : FV_OK;
-    if (!st) st = join(dir, r->dir, "model", e);
+    char dir[FV_PATH];
+    fv_status st = fv__log_draw(r->log, e);
+    if (st || !whole) return st;
+    st = choose(r, job, adam, e);
+    if (!st) st = fv__run_join(dir, r->dir, "model", e);
     return st ? st : write_model(job, dir, e);
 }

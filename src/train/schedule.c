@@ -5,29 +5,45 @@
 #include "fovea/train.h"
 
 static const char *const schedules[] = {"inverse_sqrt", "cosine", "linear", "constant", NULL};
+static const char *const results[] = {"last", "best", "average", "ema", NULL};
+static const char *const dtypes[] = {"f32", "bf16", NULL};
+static const char *const judges[] = {"loss", "metric", NULL};
 
 const fv_field fv_train_fields[] = {
     FV_INT(fv_train_opt, updates, 1, 10000, 1e12, "updates of the parameters in all"),
     FV_INT(fv_train_opt, batch_tokens, 1, 4096, 1e9, "padded tokens of a batch, each side"),
-    FV_INT(fv_train_opt, accumulate, 1, 1, 1e6, "batches whose gradients make one update"),
+    FV_INT(fv_train_opt, batch_rows, 0, 0, 1e6, "examples of a batch; 0: as many as its tokens allow"),
+    FV_INT(fv_train_opt, accumulate, 1, 1, 65536, "batches whose gradients make one update"),
     FV_FLOAT(fv_train_opt, lr, 0, 5e-4, 100, "highest learning rate"),
     FV_CHOICE(fv_train_opt, schedule, 0, schedules, "how it falls after the warm-up"),
     FV_INT(fv_train_opt, warmup, 0, 4000, 1e12, "updates over which it rises from zero"),
+    FV_FLOAT(fv_train_opt, layer_decay, 0.01, 1, 1, "factor of the learning rate for each layer further from the output"),
+    FV_TEXT(fv_train_opt, lr_scale, "", "factors by name: \"classifier*=10 *embed*=0.1\""),
+    FV_TEXT(fv_train_opt, freeze, "", "names that are not trained: \"model.encoder.* *.bias\""),
     FV_FLOAT(fv_train_opt, beta1, 0, 0.9, 0.99999, "decay of the mean gradient"),
     FV_FLOAT(fv_train_opt, beta2, 0, 0.98, 0.99999999, "decay of the mean square"),
     FV_FLOAT(fv_train_opt, eps, 0, 1e-9, 1, "added to its root"),
     FV_FLOAT(fv_train_opt, decay, 0, 0, 10, "weight decay, apart from the gradient (AdamW)"),
     FV_FLOAT(fv_train_opt, clip, 0, 1, 1e9, "greatest norm of the gradient; 0: no limit"),
-    FV_FLOAT(fv_train_opt, smooth, 0, 0.1, 0.999, "label smoothing"),
+    FV_FLOAT(fv_train_opt, smooth, 0, 0, 0.999, "label smoothing"),
+    FV_CHOICE(fv_train_opt, dtype, 0, dtypes, "of parameters and arithmetic; bf16 keeps f32 master weights"),
+    FV_BOOL(fv_train_opt, recompute, false, "keep only what enters each layer and compute the rest again: less memory"),
     FV_INT(fv_train_opt, seed, 0, 1, 9e15, "of parameters, dropout and the order of the data"),
+    FV_INT(fv_train_opt, prefetch, 0, 4, 1024, "batches made ahead by a thread; 0: no thread"),
     FV_INT(fv_train_opt, log_every, 1, 50, 1e9, "updates between lines of train.jsonl"),
     FV_INT(fv_train_opt, eval_every, 0, 500, 1e12, "updates between evaluations; 0: only at the end"),
     FV_INT(fv_train_opt, save_every, 0, 1000, 1e12, "updates between checkpoints; 0: only at the end"),
     FV_INT(fv_train_opt, keep, 1, 3, 1000, "checkpoints kept"),
-    FV_INT(fv_train_opt, average, 0, 0, 1000, "the result is the mean of so many last checkpoints; 0: of none"),
+    FV_CHOICE(fv_train_opt, best_by, 0, judges, "what makes an evaluation the best"),
     FV_INT(fv_train_opt, patience, 0, 0, 1e6, "stop after so many evaluations without a new best; 0: never"),
+    FV_INT(fv_train_opt, bleu, 0, 0, 1e6, "validation sentences translated at each evaluation for BLEU; 0: none"),
+    FV_FLOAT(fv_train_opt, ema, 0, 0, 0.999999, "decay of a moving average of the parameters; 0: none"),
+    FV_CHOICE(fv_train_opt, result, 0, results, "which parameters the model gets in the end"),
+    FV_INT(fv_train_opt, average, 1, 10, 1000, "checkpoints whose mean is the result \"average\""),
     {0},
 };
+
+fv_dtype fv_train_dtype(const fv_train_opt *o) { return o->dtype == 1 ? FV_BF16 : FV_F32; }
 
 double fv_learning_rate(const fv_train_opt *o, int64_t step)
 {

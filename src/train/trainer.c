@@ -23,9 +23,12 @@ typedef struct loop {
     fv_train_state *s;
     fv_ctx *ctx;
     fv_adam *adam;
-    fv_plan *plan; /* of s->epoch */
-    fv_run *run;   /* NULL: nothing is written */
+    fv_feeder *feeder;
+    const fv_fed **part; /* the batches of one update */
+    fv_run *run;         /* NULL: nothing is written */
 } loop;
+
+static fv_dtype dtype_of(const fv_train_job *j) { return fv_params_at(fv_model_params(j->model), 0)->dtype; }
 
 static fv_status context_failed(fv_ctx *c, fv_err *e)
 {
@@ -33,37 +36,35 @@ static fv_status context_failed(fv_ctx *c, fv_err *e)
     return fv_fail(e, why->code, "%s", why->text);
 }
 
-/* The next batch of the plan; at its end the next epoch begins. */
-static fv_status next_batch(loop *l, const int32_t **rows, int64_t *n, fv_err *e)
+/* The batches of one update: their losses are divided by the labels of all of them, so they must all be there first.  An
+ * update ends with its epoch, however many it has got. */
+static fv_status gather(loop *l, int64_t *n, double *labels, fv_err *e)
 {
-    const fv_train_job *j = l->job;
-    if (l->plan && l->s->batch == fv_plan_count(l->plan)) {
-        fv_plan_free(l->plan);
-        l->plan = NULL;
-        l->s->epoch++;
-        l->s->batch = 0;
-    }
-    if (!l->plan) {
-        fv_status st = fv_plan_make(&l->plan, fv_device_env(j->device), j->train, j->opt.batch_tokens, (uint64_t)j->opt.seed,
-                                    l->s->epoch, e);
+    *n = 0;
+    *labels = 0;
+    fv_feeder_done(l->feeder);
+    do {
+        fv_status st = fv_feeder_next(l->feeder, &l->part[*n], e);
         if (st) return st;
-    }
-    *rows = fv_plan_batch(l->plan, l->s->batch++, n);
+        *labels += l->part[*n]->batch.labels;
+    } while (!l->part[(*n)++]->last && *n < l->job->opt.accumulate);
     return FV_OK;
 }
 
 /* Adds the gradient of one batch; *loss is its share of the update's. */
-static fv_status accumulate(loop *l, const int32_t *rows, int64_t n, double n_labels, int64_t part, double *loss, fv_err *e)
+static fv_status accumulate(loop *l, const fv_batch *b, double labels, int64_t part, double *loss, fv_err *e)
 {
     const fv_train_job *j = l->job;
     fv_ctx *c = l->ctx;
     float value = 0;
     fv_ctx_reset(c, (uint64_t)(l->s->step * j->opt.accumulate + part));
-    fv_items in = fv_pairs_items(c, j->train, rows, n, j->pad, j->start), out = {0};
-    in.n_labels = n_labels;
+    fv_items in = fv_batch_items(c, b), out = {0};
+    in.n_labels = labels;
     in.smooth = j->opt.smooth;
     fv_model_forward(c, j->model, &in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
+    if (!y && !fv_ctx_status(c))
+        return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
     if (fv_read(c, y, &value, 1)) return context_failed(c, e);
     if (!isfinite(value)) return fv_fail(e, FV_ENUMERIC, "update %lld: the loss is not finite", (long long)l->s->step + 1);
     if (fv_backward(c, y)) return context_failed(c, e);
@@ -71,83 +72,101 @@ static fv_status accumulate(loop *l, const int32_t *rows, int64_t n, double n_la
     return FV_OK;
 }
 
-static double labels_of(const fv_pairs *p, const int32_t *rows, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t len;
-        fv_pairs_target(p, rows[i], &len);
-        sum += (double)len;
-    }
-    return sum;
-}
-
-enum { MOST_PARTS = 1024 };
-
 static fv_status update(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
-    const int32_t *rows[MOST_PARTS];
-    int64_t n[MOST_PARTS], parts = j->opt.accumulate < MOST_PARTS ? j->opt.accumulate : MOST_PARTS;
-    double labels = 0, loss = 0;
-    fv_status st = FV_OK;
+    int64_t n;
+    double labels, loss = 0;
     fv_params_zero_grad(fv_model_params(j->model));
-
-    /* An epoch's plan must stay while its batches are used, so an update never reaches into the next one. */
-    int64_t got = 0;
-    while (!st && got < parts && (got == 0 || l->s->batch < fv_plan_count(l->plan))) {
-        st = next_batch(l, &rows[got], &n[got], e);
-        if (!st) labels += labels_of(j->train, rows[got], n[got]), got++;
-    }
-    for (int64_t i = 0; !st && i < got; i++) st = accumulate(l, rows[i], n[i], labels, i, &loss, e);
+    fv_status st = gather(l, &n, &labels, e);
+    for (int64_t i = 0; !st && i < n; i++) st = accumulate(l, &l->part[i]->batch, labels, i, &loss, e);
     if (!st) st = fv_adam_step(l->adam, &j->opt, l->s->step + 1, &l->s->norm, e);
     if (st) return st;
-    l->s->step++;
-    l->s->loss = loss;
-    l->s->lr = fv_learning_rate(&j->opt, l->s->step);
-    l->s->tokens += (int64_t)labels;
+    fv_train_state *s = l->s;
+    s->epoch = l->part[n - 1]->epoch;
+    s->batch = l->part[n - 1]->index + 1;
+    s->step++;
+    s->loss = loss;
+    s->lr = fv_learning_rate(&j->opt, s->step);
+    s->tokens += (int64_t)labels;
     return FV_OK;
 }
 
 /* ---- evaluation ---- */
 
-fv_status fv_train_evaluate(const fv_train_job *j, const fv_pairs *pairs, double *loss, fv_err *e)
+typedef struct sums {
+    double loss, labels, hits, of;
+} sums;
+
+static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_ctx *c, const fv_batch *b, sums *all, fv_err *e)
 {
-    fv_ctx *c;
+    float value = 0;
+    fv_items in = fv_batch_items(c, b), out = {0};
+    fv_model_forward(c, j->model, &in, &out);
+    fv_tensor *y = fv_items_get(&out, "loss");
+    if (!y && !fv_ctx_status(c))
+        return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
+    if (fv_read(c, y, &value, 1)) return context_failed(c, e);
+    if (feed->judge && feed->judge(feed->self, c, b, &out, &all->hits, &all->of)) return context_failed(c, e);
+    all->loss += (double)value * b->labels;
+    all->labels += b->labels;
+    return FV_OK;
+}
+
+fv_status fv_train_evaluate(const fv_train_job *j, const fv_feed *feed, double *loss, double *metric, fv_err *e)
+{
+    const fv_env *env = fv_device_env(j->device);
+    const fv_draw draw = {.epoch = -1};
+    fv_plan_opt how = {.tokens = j->opt.batch_tokens, .rows = j->opt.batch_rows, .draw = draw};
+    fv_ctx *c = NULL;
     fv_plan *plan = NULL;
-    double sum = 0, labels = 0;
-    fv_status st = fv_ctx_new(&c, j->device, (fv_ctx_opt){.dtype = fv_params_at(fv_model_params(j->model), 0)->dtype}, e);
-    if (st) return st;
-    st = fv_plan_make(&plan, fv_device_env(j->device), pairs, j->opt.batch_tokens, 0, -1, e);
+    fv_batch b = {.env = env};
+    sums all = {0};
+    fv_status st = fv_ctx_new(&c, j->device, (fv_ctx_opt){.dtype = dtype_of(j)}, e);
+    if (!st) st = fv_plan_make(&plan, env, feed, how, e);
     for (int64_t i = 0; !st && i < fv_plan_count(plan); i++) {
         int64_t n;
-        float value = 0;
         const int32_t *rows = fv_plan_batch(plan, i, &n);
         fv_ctx_reset(c, (uint64_t)i);
-        fv_items in = fv_pairs_items(c, pairs, rows, n, j->pad, j->start), out = {0};
-        double here = in.n_labels;
-        fv_model_forward(c, j->model, &in, &out);
-        if (fv_read(c, fv_items_get(&out, "loss"), &value, 1)) st = context_failed(c, e);
-        sum += (double)value * here;
-        labels += here;
+        fv_batch_clear(&b);
+        st = feed->make(feed->self, &b, rows, n, draw, e);
+        if (!st) st = evaluate_batch(j, feed, c, &b, &all, e);
     }
-    *loss = labels > 0 ? sum / labels : NAN;
+    *loss = all.labels > 0 ? all.loss / all.labels : NAN;
+    *metric = all.of > 0 ? all.hits / all.of : NAN;
+    fv_batch_free(&b);
     fv_plan_free(plan);
     fv_ctx_free(c);
+    return st;
+}
+
+/* With a moving average as the result, it is what is judged. */
+static fv_status measure(loop *l, bool average, fv_err *e)
+{
+    const fv_train_job *j = l->job;
+    fv_status st = average ? fv_adam_swap(l->adam, e) : FV_OK;
+    if (st) return st;
+    st = fv_train_evaluate(j, j->valid, &l->s->valid, &l->s->metric, e);
+    if (!st && j->score) st = j->score(j->score_user, &l->s->metric, e);
     return st;
 }
 
 static fv_status evaluate(loop *l, fv_err *e)
 {
     fv_train_state *s = l->s;
-    if (!l->job->valid) return FV_OK;
-    fv_status st = fv_train_evaluate(l->job, l->job->valid, &s->valid, e);
+    const fv_train_job *j = l->job;
+    bool average = j->opt.result == FV_RESULT_EMA, by_metric = j->opt.best_by == 1;
+    if (!j->valid) return FV_OK;
+    fv_status st = measure(l, average, e);
     if (st) return st;
-    bool better = !(s->valid >= s->best);
-    if (better) s->best = s->valid, s->best_step = s->step;
+    if (by_metric && isnan(s->metric)) return fv_fail(e, FV_EARG, "best_by = metric: this objective has no metric");
+    bool better = by_metric ? !(s->metric <= s->best) : !(s->valid >= s->best);
+    if (better) s->best = by_metric ? s->metric : s->valid, s->best_step = s->step;
     s->worse = better ? 0 : s->worse + 1;
-    tell(l->job, s, "valid");
-    return l->run ? fv__run_log(l->run, s, "valid", e) : FV_OK;
+    if (better && l->run) st = fv__run_best(l->run, j, e);
+    if (!st && average) st = fv_adam_swap(l->adam, e);
+    tell(j, s, "valid");
+    return st || !l->run ? st : fv__run_log(l->run, j, s, "valid", e);
 }
 
 /* ---- the whole ---- */
@@ -168,13 +187,13 @@ static fv_status iterate(loop *l, fv_err *e)
     fv_train_state *s = l->s;
     double start = now();
     fv_status st = FV_OK;
-    bool stop = false;
+    bool stop = o->patience && s->worse >= o->patience;
     while (!st && s->step < o->updates && !stop) {
         st = update(l, e);
         if (st) break;
         s->seconds = now() - start;
         tell(j, s, "step");
-        if (l->run && due(s->step, o->log_every)) st = fv__run_log(l->run, s, "train", e);
+        if (l->run && due(s->step, o->log_every)) st = fv__run_log(l->run, j, s, "train", e);
         bool last = s->step == o->updates;
         if (!st && (due(s->step, o->eval_every) || last)) st = evaluate(l, e);
         stop = (j->stop && *j->stop) || (o->patience && s->worse >= o->patience);
@@ -183,21 +202,47 @@ static fv_status iterate(loop *l, fv_err *e)
     return st;
 }
 
+static fv_status start(loop *l, fv_err *e)
+{
+    const fv_train_job *j = l->job;
+    const fv_train_opt *o = &j->opt;
+    const fv_env *env = fv_device_env(j->device);
+    fv_ctx_opt how = {
+        .dtype = dtype_of(j), .seed = (uint64_t)o->seed, .record = true, .train = true, .recompute = o->recompute};
+    fv_status st = fv_ctx_new(&l->ctx, j->device, how, e);
+    if (!st) st = fv_adam_new(&l->adam, fv_model_params(j->model), j->device, o, e);
+    if (!st && j->dir) st = fv__run_open(&l->run, j, l->adam, l->s, e);
+    if (st) return st;
+    l->part = fv__alloc(env, (size_t)o->accumulate * sizeof *l->part);
+    if (!l->part) return fv_fail(e, FV_ENOMEM, "training: out of memory");
+    fv_feeder_opt feeder = {.plan = {.tokens = o->batch_tokens, .rows = o->batch_rows, .draw = {(uint64_t)o->seed, l->s->epoch}},
+                            .batch = l->s->batch,
+                            .hold = o->accumulate,
+                            .ahead = o->prefetch};
+    return fv_feeder_new(&l->feeder, env, j->train, feeder, e);
+}
+
+/* What the reader can go back to, once it has failed. */
+static fv_status with_last_good(const loop *l, fv_status st, fv_err *e)
+{
+    int64_t good = l->run ? fv__run_last(l->run) : -1;
+    if (st != FV_ENUMERIC || good < 0 || !e) return st;
+    fv_err why = *e;
+    return fv_fail(e, st, "%.380s; the last checkpoint, of update %lld, is intact", why.text, (long long)good);
+}
+
 fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
 {
     loop l = {.job = job, .s = out};
-    *out = (fv_train_state){.valid = NAN, .best = NAN};
-    fv_ctx_opt how = {.dtype = fv_params_at(fv_model_params(job->model), 0)->dtype,
-                      .seed = (uint64_t)job->opt.seed,
-                      .record = true,
-                      .train = true};
-    fv_status st = fv_ctx_new(&l.ctx, job->device, how, e);
-    if (!st) st = fv_adam_new(&l.adam, fv_model_params(job->model), job->device, e);
-    if (!st && job->dir) st = fv__run_open(&l.run, job, l.adam, out, e);
+    *out = (fv_train_state){.valid = NAN, .metric = NAN, .best = NAN};
+    fv_status st = start(&l, e);
     if (!st) st = iterate(&l, e);
-    if (!st && l.run) st = fv__run_finish(l.run, job, e);
+    bool whole = out->step >= job->opt.updates || (job->opt.patience && out->worse >= job->opt.patience);
+    if (!st && l.run) st = fv__run_finish(l.run, job, l.adam, whole, e);
+    if (st) st = with_last_good(&l, st, e);
     fv__run_close(l.run);
-    fv_plan_free(l.plan);
+    fv_feeder_free(l.feeder);
+    fv__free(fv_device_env(job->device), l.part, (size_t)job->opt.accumulate * sizeof *l.part);
     fv_adam_free(l.adam);
     fv_ctx_free(l.ctx);
     return st;

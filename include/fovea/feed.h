@@ -1,0 +1,97 @@
+/* feed.h - what a trainer eats: numbered examples, planned into batches of named arrays.
+ *
+ * A feed is an object with a handful of functions; each training objective is one file of src/data that makes one.  All of
+ * them only read: several threads may make batches of one feed at once.  What is drawn at random (masks, spans, offsets)
+ * comes from counters, so a batch is a function of the feed, its rows, the seed and the epoch, and of nothing else. */
+#ifndef FOVEA_FEED_H
+#define FOVEA_FEED_H
+
+#include "fovea/model.h"
+
+/* ---- a batch: arrays in host memory, by the names the model knows them by ---- */
+
+#define FV_MAX_PARTS 8
+
+typedef struct fv_batch {
+    const fv_env *env;
+    int n;
+    struct {
+        const char *name;
+        fv_dtype dtype; /* FV_I32 or FV_U8 */
+        fv_shape shape;
+        void *data; /* kept and used again by the next batch */
+        size_t room;
+    } part[FV_MAX_PARTS];
+    double labels; /* that count in the loss */
+    fv_err err;    /* the first failure of fv_batch_put */
+} fv_batch;
+
+/* Memory for one more array, with undefined contents; NULL when there is none, which the batch remembers. */
+FV_API void *fv_batch_put(fv_batch *b, const char *name, fv_dtype t, fv_shape s);
+FV_API void fv_batch_clear(fv_batch *b); /* memory stays */
+FV_API void fv_batch_free(fv_batch *b);
+/* The same as tensors of the context, which go into a model. */
+FV_API fv_items fv_batch_items(fv_ctx *c, const fv_batch *b);
+
+/* ---- feeds ---- */
+
+typedef struct fv_draw {
+    uint64_t seed;
+    int64_t epoch; /* -1: evaluation, the same whenever it happens */
+} fv_draw;
+
+typedef struct fv_feed {
+    void *self;
+    const char *metric; /* what judge counts: "accuracy"; NULL: nothing but the loss */
+    int64_t (*count)(const void *self, int64_t epoch);
+    /* Lengths of example i, for putting like to like; *target is 0 where there is one side only. */
+    void (*size)(const void *self, int64_t i, int64_t *source, int64_t *target);
+    fv_status (*make)(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e);
+    /* Adds to hits and of: how many answers the model's output got right, and of how many.  NULL: not asked. */
+    fv_status (*judge)(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of);
+    void (*close)(void *self);
+} fv_feed;
+
+FV_API void fv_feed_close(fv_feed *f); /* NULL, and an empty one, are allowed */
+
+/* ---- plans: which examples go together ---- */
+
+typedef struct fv_plan fv_plan;
+
+typedef struct fv_plan_opt {
+    int64_t tokens; /* at most so many padded tokens a side; one example that is longer stands alone */
+    int64_t rows;   /* at most so many examples; 0: no limit */
+    fv_draw draw;   /* epoch -1 keeps the order of lengths */
+} fv_plan_opt;
+
+/* All batches of one epoch.  The same feed and options give the same plan on every machine. */
+FV_API fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_plan_opt opt, fv_err *e);
+FV_API void fv_plan_free(fv_plan *p); /* NULL is allowed */
+FV_API int64_t fv_plan_count(const fv_plan *p);
+FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n); /* numbers of its examples */
+
+/* ---- feeders: batches in order, made ahead of their use by a thread ---- */
+
+typedef struct fv_feeder fv_feeder;
+
+typedef struct fv_feeder_opt {
+    fv_plan_opt plan;     /* its epoch is where it begins */
+    int64_t batch;        /* batches of that epoch to leave out */
+    int64_t hold;         /* batches the caller wants to keep at a time; 0: 1 */
+    int64_t ahead;        /* batches made beforehand; 0: none, and no thread */
+} fv_feeder_opt;
+
+typedef struct fv_fed {
+    fv_batch batch;
+    int64_t epoch, index; /* where it stands */
+    bool last;            /* of its epoch */
+} fv_fed;
+
+FV_API fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *f, fv_feeder_opt opt, fv_err *e);
+FV_API void fv_feeder_free(fv_feeder *f); /* NULL is allowed; waits for the thread */
+/* The next batch, valid until fv_feeder_done has been called and `hold` more were asked for. */
+FV_API fv_status fv_feeder_next(fv_feeder *f, const fv_fed **out, fv_err *e);
+/* The caller needs no batch that it was given so far. */
+FV_API void fv_feeder_done(fv_feeder *f);
+
+#endif

@@ -1,0 +1,163 @@
+/* feeder.c - the batches of epoch after epoch, in order, made ahead of their use by a thread.
+ *
+ * A ring of slots: the maker fills them in order, the caller takes them in order and hands them back all at once.  Which
+ * batch comes next is a matter of counting alone, so the thread changes when a batch is made, never what is in it. */
+#include <pthread.h>
+
+#include "base/base.h"
+#include "fovea/feed.h"
+
+typedef struct slot {
+    fv_fed fed;
+    fv_status st;
+    fv_err err;
+} slot;
+
+struct fv_feeder {
+    const fv_env *env;
+    fv_feed feed;
+    fv_feeder_opt opt;
+    fv_plan *plan; /* of the maker, as are epoch and batch */
+    int64_t epoch, batch;
+    slot *ring;
+    int64_t n; /* slots */
+    slot *failed;
+
+    bool threaded;
+    pthread_t thread;
+    pthread_mutex_t lock; /* over what follows */
+    pthread_cond_t moved;
+    int64_t made, taken, freed; /* slots so far: freed <= taken <= made <= freed + n */
+    bool quit;
+};
+
+/* ---- making ---- */
+
+/* Moves to the next batch that exists; at the end of an epoch a new plan begins. */
+static fv_status advance(fv_feeder *f, fv_err *e)
+{
+    while (!f->plan || f->batch >= fv_plan_count(f->plan)) {
+        if (f->plan) {
+            fv_plan_free(f->plan);
+            f->plan = NULL;
+            f->epoch++;
+            f->batch = 0;
+        }
+        fv_plan_opt o = f->opt.plan;
+        o.draw.epoch = f->epoch;
+        fv_status st = fv_plan_make(&f->plan, f->env, &f->feed, o, e);
+        if (st) return st;
+    }
+    return FV_OK;
+}
+
+static void fill(fv_feeder *f, slot *s)
+{
+    int64_t n;
+    fv_batch_clear(&s->fed.batch);
+    s->st = advance(f, &s->err);
+    if (s->st) return;
+    const int32_t *rows = fv_plan_batch(f->plan, f->batch, &n);
+    s->fed.epoch = f->epoch;
+    s->fed.index = f->batch++;
+    s->fed.last = f->batch == fv_plan_count(f->plan);
+    s->st = f->feed.make(f->feed.self, &s->fed.batch, rows, n, (fv_draw){f->opt.plan.draw.seed, f->epoch}, &s->err);
+    if (!s->st && s->fed.batch.err.code) s->st = fv_fail(&s->err, s->fed.batch.err.code, "%s", s->fed.batch.err.text);
+}
+
+static void *work(void *self)
+{
+    fv_feeder *f = self;
+    for (bool failed = false; !failed;) {
+        pthread_mutex_lock(&f->lock);
+        while (!f->quit && f->made == f->freed + f->n) pthread_cond_wait(&f->moved, &f->lock);
+        bool quit = f->quit;
+        slot *s = &f->ring[f->made % f->n];
+        pthread_mutex_unlock(&f->lock);
+        if (quit) break;
+        fill(f, s);
+        failed = s->st != FV_OK;
+        pthread_mutex_lock(&f->lock);
+        f->made++;
+        pthread_cond_broadcast(&f->moved);
+        pthread_mutex_unlock(&f->lock);
+    }
+    return NULL;
+}
+
+/* ---- taking ---- */
+
+fv_status fv_feeder_next(fv_feeder *f, const fv_fed **out, fv_err *e)
+{
+    if (f->failed) return fv_fail(e, f->failed->st, "%s", f->failed->err.text);
+    slot *s = &f->ring[f->taken % f->n];
+    if (f->threaded) {
+        pthread_mutex_lock(&f->lock);
+        while (f->made == f->taken) pthread_cond_wait(&f->moved, &f->lock);
+        f->taken++;
+        pthread_mutex_unlock(&f->lock);
+    } else {
+        fill(f, s);
+        f->taken++;
+    }
+    *out = &s->fed;
+    if (s->st) f->failed = s; /* nothing comes after it */
+    return s->st ? fv_fail(e, s->st, "%s", s->err.text) : FV_OK;
+}
+
+void fv_feeder_done(fv_feeder *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->freed = f->taken;
+    pthread_cond_broadcast(&f->moved);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- lifetime ---- */
+
+fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *feed, fv_feeder_opt opt, fv_err *e)
+{
+    *out = NULL;
+    fv_feeder *f = fv__alloc(env, sizeof *f);
+    if (!f) return fv_fail(e, FV_ENOMEM, "batches: out of memory");
+    int64_t n = (opt.hold > 0 ? opt.hold : 1) + opt.ahead;
+    f->env = env;
+    f->feed = *feed;
+    f->opt = opt;
+    f->epoch = opt.plan.draw.epoch;
+    f->batch = opt.batch;
+    f->n = n;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->moved, NULL);
+    f->ring = fv__alloc(env, (size_t)n * sizeof *f->ring);
+    for (int64_t i = 0; f->ring && i < n; i++) f->ring[i].fed.batch.env = env;
+    fv_status st = f->ring ? FV_OK : fv_fail(e, FV_ENOMEM, "batches: out of memory");
+    if (!st && opt.ahead > 0) {
+        int rc = pthread_create(&f->thread, NULL, work, f);
+        f->threaded = !rc;
+        if (rc) st = fv_fail(e, FV_ENOMEM, "batches: cannot start a thread: %s", strerror(rc));
+    }
+    if (st)
+        fv_feeder_free(f);
+    else
+        *out = f;
+    return st;
+}
+
+void fv_feeder_free(fv_feeder *f)
+{
+    if (!f) return;
+    if (f->threaded) {
+        pthread_mutex_lock(&f->lock);
+        f->quit = true;
+        pthread_cond_broadcast(&f->moved);
+        pthread_mutex_unlock(&f->lock);
+        pthread_join(f->thread, NULL);
+    }
+    fv_plan_free(f->plan);
+    for (int64_t i = 0; f->ring && i < f->n; i++) fv_batch_free(&f->ring[i].fed.batch);
+    fv__free(f->env, f->ring, (size_t)f->n * sizeof *f->ring);
+    pthread_mutex_destroy(&f->lock);
+    pthread_cond_destroy(&f->moved);
+    fv__free(f->env, f, sizeof *f);
+}

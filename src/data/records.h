@@ -1,0 +1,46 @@
+/* records.h - records of one or two texts from files of any format, checked and counted. */
+#ifndef FV_RECORDS_H
+#define FV_RECORDS_H
+
+#include "base/base.h"
+#include "fovea/data.h"
+
+typedef struct fv__span {
+    const char *s;
+    size_t n;
+} fv__span;
+
+typedef struct fv__record {
+    fv__span text[2];    /* UTF-8 */
+    const char *file[2]; /* where they stand */
+    int64_t line;
+} fv__record;
+
+typedef struct fv__reading fv__reading;
+
+/* Each record in turn; what it returns ends the reading unless FV_OK. */
+typedef fv_status fv__record_fn(fv__reading *r, const fv__record *rec);
+
+struct fv__reading {
+    const fv_env *env;
+    const fv_records *from;
+    int n_texts; /* 1 or 2 */
+    fv__record_fn *each;
+    void *user;
+    fv_data_report *report;
+    fv_err *e;
+    int noted;
+    fv_buf utf8[2]; /* what became of ISO-8859-1 */
+};
+
+fv_status fv__records_read(fv__reading *r);
+/* One record that stands in memory, with the same checks. */
+fv_status fv__records_give(fv__reading *r, const fv__record *rec);
+/* Tokens that text i of a record may have. */
+int64_t fv__records_most(const fv__reading *r);
+/* A text of n tokens is too long: by the policy *keep says how many of them stay (0: the record is left out). */
+fv_status fv__records_long(fv__reading *r, const fv__record *rec, int i, int64_t n, int64_t *keep);
+/* A note for the report: where, and why. */
+void fv__records_note(fv__reading *r, const char *file, int64_t line, const char *why, ...) FV_PRINTF(4, 5);
+
+#endif
