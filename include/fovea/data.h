@@ -30,7 +30,7 @@ typedef enum fv_format {
 } fv_format;
 
 typedef enum fv_policy { FV_DROP = 0, FV_CUT, FV_REFUSE } fv_policy;
-FV_DATA const char *const fv_formats[];  /* words for the above, ending in NULL */
+FV_DATA const char *const fv_formats[]; /* words for the above, ending in NULL */
 FV_DATA const char *const fv_policies[];
 
 typedef struct fv_records {

@@ -75,10 +75,10 @@ FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n); /*
 typedef struct fv_feeder fv_feeder;
 
 typedef struct fv_feeder_opt {
-    fv_plan_opt plan;     /* its epoch is where it begins */
-    int64_t batch;        /* batches of that epoch to leave out */
-    int64_t hold;         /* batches the caller wants to keep at a time; 0: 1 */
-    int64_t ahead;        /* batches made beforehand; 0: none, and no thread */
+    fv_plan_opt plan; /* its epoch is where it begins */
+    int64_t batch;    /* batches of that epoch to leave out */
+    int64_t hold;     /* batches the caller wants to keep at a time; 0: 1 */
+    int64_t ahead;    /* batches made beforehand; 0: none, and no thread */
 } fv_feeder_opt;
 
 typedef struct fv_fed {

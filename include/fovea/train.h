@@ -73,9 +73,9 @@ typedef struct fv_train_job {
     const fv_feed *train, *valid; /* valid may be NULL */
     const fv_tok *tok;            /* saved beside the model; NULL: none */
     fv_train_opt opt;
-    const char *dir;    /* the run: checkpoints/, best/, model/, train.jsonl, curve.svg, events; NULL: nothing is written */
-    const char *config; /* text that must be the same to resume; NULL: none */
-    bool resume;        /* go on from the newest checkpoint, if there is one */
+    const char *dir;          /* the run: checkpoints/, best/, model/, train.jsonl, curve.svg, events; NULL: nothing is written */
+    const char *config;       /* text that must be the same to resume; NULL: none */
+    bool resume;              /* go on from the newest checkpoint, if there is one */
     const volatile int *stop; /* non-zero: finish the update, save, return; NULL: never */
     void (*progress)(void *user, const fv_train_state *s, const char *event); /* "step", "valid", "saved"; may be NULL */
     void (*say)(void *user, const char *text);                                /* what a reader should know; may be NULL */

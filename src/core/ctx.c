@@ -10,7 +10,8 @@ fv_status fv_ctx_new(fv_ctx **out, fv_device *d, fv_ctx_opt opt, fv_err *e)
         return fv_fail(e, FV_EDTYPE, "context: %s does not compute in %s", fv_device_name(d), fv_dtype_name(opt.dtype));
     fv_ctx *c = fv__alloc(&d->env, sizeof *c);
     if (!c) return fv_fail(e, FV_ENOMEM, "context: out of memory");
-    *c = (fv_ctx){.dev = d, .dtype = opt.dtype, .record = opt.record, .train = opt.train, .recompute = opt.recompute, .seed = opt.seed};
+    *c = (fv_ctx){
+        .dev = d, .dtype = opt.dtype, .record = opt.record, .train = opt.train, .recompute = opt.recompute, .seed = opt.seed};
     c->host = (fv_arena){.env = &d->env};
     c->data = (fv_arena){.dev = d, .env = &d->env};
     fv_status st = fv__stream_open(&c->stream, d, opt.threads, e);

@@ -119,7 +119,8 @@ fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv
 {
     fv_data_report unread;
     filling f = {.opt = &opt};
-    fv__reading r = {.env = env, .from = &opt.from, .n_texts = 2, .each = add, .user = &f, .report = report ? report : &unread, .e = e};
+    fv__reading r = {
+        .env = env, .from = &opt.from, .n_texts = 2, .each = add, .user = &f, .report = report ? report : &unread, .e = e};
     *out = NULL;
     fv_status st = begin(&r, &f, tok);
     if (!st) st = fv__records_read(&r);
@@ -131,7 +132,8 @@ fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok, co
 {
     fv_data_report unread;
     filling f = {.opt = &opt};
-    fv__reading r = {.env = env, .from = &opt.from, .n_texts = 2, .each = add, .user = &f, .report = report ? report : &unread, .e = e};
+    fv__reading r = {
+        .env = env, .from = &opt.from, .n_texts = 2, .each = add, .user = &f, .report = report ? report : &unread, .e = e};
     *out = NULL;
     fv_status st = begin(&r, &f, tok);
     for (int64_t i = 0; !st && i < n && !(opt.from.most && r.report->kept >= opt.from.most); i++) {

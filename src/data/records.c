@@ -128,7 +128,8 @@ static fv_status read_words(fv__reading *r, const fv_text *t)
         fv__span line = line_of(t, i);
         const char *gap = memchr(line.s, ' ', line.n), *tab = memchr(line.s, '\t', line.n);
         if (!gap || (tab && tab < gap)) gap = tab;
-        if (!gap) return fv_fail(r->e, FV_EFORMAT, "%s:%lld: expected a word, a blank and a text", r->from->file, (long long)i + 1);
+        if (!gap)
+            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: expected a word, a blank and a text", r->from->file, (long long)i + 1);
         size_t n = (size_t)(gap - line.s);
         st = give(r, (fv__span){line.s, n}, (fv__span){gap + 1, line.n - n - 1}, i + 1);
     }
@@ -240,7 +241,8 @@ fv_status fv__records_read(fv__reading *r)
     fv_format format = format_of(r->from);
     fv_status st = FV_OK;
     if (format == FV_FORMAT_LINES && r->n_texts == 2 && !r->from->beside)
-        return fv_fail(r->e, FV_EARG, "%s: lines hold one text each, and two are wanted: name a second file, or the format", r->from->file);
+        return fv_fail(r->e, FV_EARG, "%s: lines hold one text each, and two are wanted: name a second file, or the format",
+                       r->from->file);
     if (format != FV_FORMAT_LINES && r->from->beside)
         return fv_fail(r->e, FV_EARG, "%s: only lines can stand beside another file", r->from->file);
     st = fv_text_open(&a, r->env, r->from->file, r->e);

@@ -91,7 +91,8 @@ static fv_status add_files(fv_run *r, fv_ckpt *k, fv_err *e)
     return rc ? fv_fail(e, FV_EIO, "%s: cannot be listed: %s", fv_ckpt_dir(k), strerror(-rc)) : a.st;
 }
 
-static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job, fv_adam *adam, const fv_train_state *s, fv_err *e)
+static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job, fv_adam *adam, const fv_train_state *s,
+                                 fv_err *e)
 {
     char path[FV_PATH];
     fv_buf state = {.env = r->env};
@@ -167,7 +168,8 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
     fv_status st = fv_ckpt_find(&found, r->env, r->checkpoints, job->config, skip, &bad, e);
     if (st) return st;
     if (found.step < 0)
-        return bad.n ? fv_fail(e, FV_EFORMAT, "%s: none of %d checkpoints can be used; the newest: %s", r->checkpoints, bad.n, bad.first)
+        return bad.n ? fv_fail(e, FV_EFORMAT, "%s: none of %d checkpoints can be used; the newest: %s", r->checkpoints, bad.n,
+                               bad.first)
                      : FV_OK;
     st = fv__run_params(r, found.dir, e);
     if (!st) st = fv__run_join(path, found.dir, "moments.safetensors", e);

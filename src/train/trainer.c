@@ -63,8 +63,7 @@ static fv_status accumulate(loop *l, const fv_batch *b, double labels, int64_t p
     in.smooth = j->opt.smooth;
     fv_model_forward(c, j->model, &in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
-    if (!y && !fv_ctx_status(c))
-        return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
+    if (!y && !fv_ctx_status(c)) return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
     if (fv_read(c, y, &value, 1)) return context_failed(c, e);
     if (!isfinite(value)) return fv_fail(e, FV_ENUMERIC, "update %lld: the loss is not finite", (long long)l->s->step + 1);
     if (fv_backward(c, y)) return context_failed(c, e);
@@ -104,8 +103,7 @@ static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_c
     fv_items in = fv_batch_items(c, b), out = {0};
     fv_model_forward(c, j->model, &in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
-    if (!y && !fv_ctx_status(c))
-        return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
+    if (!y && !fv_ctx_status(c)) return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
     if (fv_read(c, y, &value, 1)) return context_failed(c, e);
     if (feed->judge && feed->judge(feed->self, c, b, &out, &all->hits, &all->of)) return context_failed(c, e);
     all->loss += (double)value * b->labels;
@@ -207,8 +205,7 @@ static fv_status start(loop *l, fv_err *e)
     const fv_train_job *j = l->job;
     const fv_train_opt *o = &j->opt;
     const fv_env *env = fv_device_env(j->device);
-    fv_ctx_opt how = {
-        .dtype = dtype_of(j), .seed = (uint64_t)o->seed, .record = true, .train = true, .recompute = o->recompute};
+    fv_ctx_opt how = {.dtype = dtype_of(j), .seed = (uint64_t)o->seed, .record = true, .train = true, .recompute = o->recompute};
     fv_status st = fv_ctx_new(&l->ctx, j->device, how, e);
     if (!st) st = fv_adam_new(&l->adam, fv_model_params(j->model), j->device, o, e);
     if (!st && j->dir) st = fv__run_open(&l->run, j, l->adam, l->s, e);
