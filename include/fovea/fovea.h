@@ -9,7 +9,7 @@
  * tok.h      tokenizers                          array.h    small matrices from files
  * store.h    safetensors, configuration          info.h     what this build is made of
  *
- * Not included here, for authors: op.h to add an operation, backend.h and kernels.h to add a backend. */
+ * Not included here, for authors: heads.h to add a family, op.h to add an operation, backend.h and kernels.h to add a backend. */
 #ifndef FOVEA_H
 #define FOVEA_H
 

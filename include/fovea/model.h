@@ -20,6 +20,7 @@ typedef struct fv_items {
         fv_tensor *value;
     } at[FV_MAX_ITEMS];
     double n_labels; /* labels that count, over the whole batch with all its parts; losses are divided by it */
+    double n_rows;   /* sequences, likewise, for losses that count these; 0: those of this part */
     float smooth;    /* label smoothing, for families that train with it */
 } fv_items;
 
@@ -36,11 +37,19 @@ typedef struct fv_setup {
 
 typedef struct fv_session fv_session;
 
+/* Something forward takes.  Labels may also be floats, where the problem is a regression or has many labels. */
+typedef struct fv_input {
+    const char *name;
+    fv_dtype dtype; /* FV_I32, FV_U8 for masks, FV_F32 for floats of the model's dtype */
+    bool needed;
+} fv_input;
+
 typedef struct fv_family {
     const char *type;         /* config.json's model_type: "marian" */
     const char *const *heads; /* architectures, ending in NULL; the first is the default */
     const fv_field *config;   /* the table of its keys */
     const fv_key_rule *rules; /* other keys that change nothing, besides fv_keys_common; NULL: none */
+    const fv_input *inputs;   /* of all heads, ending in {0} */
     size_t config_size;
     size_t size; /* of the family's own struct */
     /* What a table cannot say (heads divide the width); NULL: nothing. */
@@ -48,10 +57,12 @@ typedef struct fv_family {
     /* Fills self with layers and declares their parameters; failures stick to the parameters. */
     void (*declare)(void *self, const fv_setup *s);
     /* How names in a file may differ from those declared; NULL: not at all. */
-    fv_load_opt (*load)(const void *config);
+    fv_load_opt (*load)(const void *self);
     /* Once parameters have values: computes what is not in a file (sinusoids); NULL: nothing. */
     fv_status (*ready)(const void *self, fv_params *p, fv_err *e);
-    /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar). */
+    /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar).  What passes between the
+     * layers it shows by fv_tap(c, "hidden", name, x), name being transformers': "hidden_states", or
+     * "encoder_hidden_states" and "decoder_hidden_states"; before the first layer, between any two, behind the last. */
     void (*forward)(fv_ctx *c, const void *self, const fv_items *in, fv_items *out);
 
     /* ---- generation; NULL where the family does not generate ---- */
@@ -91,5 +102,15 @@ FV_API const void *fv_model_self(const fv_model *m); /* the family's struct */
 FV_API fv_params *fv_model_params(const fv_model *m);
 
 FV_API void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);
+
+typedef struct fv_run_opt {
+    bool attentions;    /* attentions.N, or encoder_attentions.N, decoder_attentions.N and cross_attentions.N: (B,H,Tq,Tk) */
+    bool hidden_states; /* hidden_states.N, .. likewise: (B,T,D) */
+    bool grad;          /* grad.<parameter>; needs labels, and a model opened to be trained */
+    int threads;        /* 0: the device's */
+} fv_run_opt;
+
+/* Runs m on the arrays of in (a safetensors file whose names are the family's inputs) and writes all outputs to out. */
+FV_API fv_status fv_model_run(const fv_model *m, fv_device *d, const char *in, const char *out, fv_run_opt opt, fv_err *e);
 
 #endif

@@ -82,5 +82,7 @@ FV_API void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq); /* wi
 FV_API fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len);
 /* I32 (B,T): from, from+1, ... in every row. */
 FV_API fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from);
+/* I32 (B,T) from ids (B,T): pad+1, pad+2, ... in every row, over what is no padding; padding gets pad (RoBERTa). */
+FV_API fv_tensor *fv_positions_unpadded(fv_ctx *c, fv_tensor *ids, int32_t pad);
 
 #endif

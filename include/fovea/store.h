@@ -66,6 +66,7 @@ typedef struct fv_tie {
 typedef struct fv_load_opt {
     const char *prefix;        /* names may have it in the file and not here, or the other way round: "bert." */
     const fv_tie *ties;        /* ending in NULL: a missing name is read from the other; a surplus one must equal it */
+    const fv_tie *endings;     /* likewise: a name that ends so may end in the other in the file: ".weight", ".gamma" */
     const char *const *ignore; /* names in the file that may stay unread; '*' at an end stands for anything */
     const char *const *fresh;  /* parameters that may be missing and keep their values, likewise */
 } fv_load_opt;
@@ -157,7 +158,8 @@ FV_API void fv_fields_default(void *obj, const fv_field *table);
 /* Reads the object at place `at` of j into *obj, defaults first.  rules: NULL, or lists of rules, ending in NULL. */
 FV_API fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at,
                                 const fv_key_rule *const *rules, fv_err *e);
-/* Puts every field into j, changing only what differs. */
+/* Puts every field into j, changing only what differs.  A key that is absent stays so where the field's default is a
+ * value that no file can hold (out of its range, the empty choice), which stands for "not given". */
 FV_API fv_status fv_fields_write(const void *obj, const fv_field *table, fv_json *j, fv_err *e);
 /* One field from text, as in key=value. */
 FV_API fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const char *value, fv_err *e);

@@ -76,6 +76,12 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
+static const fv_input inputs[] = {
+    {"input_ids", FV_I32, true},         {"attention_mask", FV_U8, false},
+    {"decoder_input_ids", FV_I32, true}, {"decoder_attention_mask", FV_U8, false},
+    {"labels", FV_I32, false},           {0},
+};
+
 typedef struct marian {
     config cfg;
     fv_emb source, target; /* the same table where shared */
@@ -158,7 +164,7 @@ static void declare(void *self, const fv_setup *s)
     fv_norm_init(p, &m->decoder_norm, k->d_model, (fv_norm_opt){0}, "model.decoder.layer_norm");
 }
 
-static fv_load_opt load(const void *config_)
+static fv_load_opt load(const void *self)
 {
     static const fv_tie shared[] = {
         {"lm_head.weight", "model.shared.weight"},
@@ -169,7 +175,7 @@ static fv_load_opt load(const void *config_)
     static const fv_tie apart[] = {{"lm_head.weight", "model.decoder.embed_tokens.weight"}, {NULL, NULL}};
     static const char *const fresh[] = {"final_logits_bias", "model.encoder.embed_positions.weight",
                                         "model.decoder.embed_positions.weight", NULL};
-    const config *k = config_;
+    const config *k = &((const marian *)self)->cfg;
     const fv_tie *ties = !k->tie_word_embeddings ? NULL : k->share_encoder_decoder_embeddings ? shared : apart;
     return (fv_load_opt){.ties = ties, .fresh = fresh};
 }
@@ -193,15 +199,16 @@ static fv_tensor *encode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *
     fv_tensor *x = embed(c, m, &m->source, &m->source_pos, ids, NULL);
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < m->cfg.encoder_layers; i++) {
-        fv_tap(c, "hidden", "encoder", x);
+        fv_tap(c, "hidden", "encoder_hidden_states", x);
         x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->encoder[i], x, (fv_mha_arg){.key_mask = mask}));
     }
-    return m->cfg.add_final_layer_norm ? fv_norm_fwd(c, &m->encoder_norm, x) : x;
+    if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->encoder_norm, x);
+    fv_tap(c, "hidden", "encoder_hidden_states", x);
+    return x;
 }
 
 static fv_tensor *logits(fv_ctx *c, const marian *m, fv_tensor *x)
 {
-    if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
     return fv_linear(c, x, m->head, fv_reshape(c, m->bias, FV_SHAPE(-1)), FV_ACT_NONE);
 }
 
@@ -210,11 +217,13 @@ static fv_tensor *decode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *
     fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, NULL);
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < m->cfg.decoder_layers; i++) {
-        fv_tap(c, "hidden", "decoder", x);
+        fv_tap(c, "hidden", "decoder_hidden_states", x);
         x = fv_keep(c, mark,
                     fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .key_mask = mask},
                                          (fv_mha_arg){.memory = memory, .key_mask = memory_mask}));
     }
+    if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
+    fv_tap(c, "hidden", "decoder_hidden_states", x);
     return x;
 }
 
@@ -260,6 +269,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     }
     int64_t n = fv_dim(x, 1);
     fv_tensor *last = fv_reshape(c, fv_slice(c, x, 1, n - 1, n), FV_SHAPE(fv_dim(x, 0), m->cfg.d_model));
+    if (m->cfg.add_final_layer_norm) last = fv_norm_fwd(c, &m->decoder_norm, last);
     return logits(c, m, last);
 }
 
@@ -272,6 +282,7 @@ const fv_family fv__family_marian = {
     .heads = heads,
     .config = fields,
     .rules = rules,
+    .inputs = inputs,
     .config_size = sizeof(config),
     .size = sizeof(marian),
     .check = check,

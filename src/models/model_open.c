@@ -92,6 +92,21 @@ static fv_status choose_head(fv_model *m, const char *wanted, const char *name, 
                    near ? near : m->family->heads[0]);
 }
 
+/* transformers counts labels by their names; a family that has labels has a field num_labels. */
+static fv_status count_labels(fv_model *m, const char *name, fv_err *e)
+{
+    char value[16];
+    int n = fv_json_count(m->json, "id2label");
+    if (n <= 0 || fv_fields_get(m->config, m->family->config, "num_labels", value, sizeof value) < 0) return FV_OK;
+    for (int i = 0; i < n; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "id2label.%d", i);
+        if (!fv_json_has(m->json, key)) return fv_fail(e, FV_EFORMAT, "%s: id2label has %d names, but none for %d", name, n, i);
+    }
+    snprintf(value, sizeof value, "%d", n);
+    return fv_fields_set(m->config, m->family->config, "num_labels", value, e);
+}
+
 /* From m->json to declared and allocated parameters. */
 static fv_status build(fv_model *m, fv_device *d, fv_model_opt opt, const char *name, fv_err *e)
 {
@@ -106,6 +121,7 @@ static fv_status build(fv_model *m, fv_device *d, fv_model_opt opt, const char *
     const fv_key_rule *rules[] = {fv_keys_common, f->rules, NULL};
     fv_err inner;
     st = fv_fields_read(m->config, f->config, m->json, "", rules, e);
+    if (!st) st = count_labels(m, name, e);
     if (!st && f->check && (st = f->check(m->config, &inner))) fv_fail(e, st, "%s: %s", name, inner.text);
     if (!st) st = fv_params_new(&m->params, &m->env, e);
     if (st) return st;
@@ -155,7 +171,7 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
     if (!st && !fv_dir_file(files, "config.json", path, sizeof path)) st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
     if (!st) st = fv_json_open(&m->json, &m->env, path, e);
     if (!st) st = build(m, d, opt, path, e);
-    if (!st) st = fv_params_load(m->params, &m->env, dir, m->family->load ? m->family->load(m->config) : (fv_load_opt){0}, e);
+    if (!st) st = fv_params_load(m->params, &m->env, dir, m->family->load ? m->family->load(m->self) : (fv_load_opt){0}, e);
     if (!st) st = ready(m, e);
     fv_st_close(weights);
     fv_dir_close(files);

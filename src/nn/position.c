@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "base/base.h"
+#include "core/core.h"
 
 void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind, int64_t offset, const char *path, ...)
 {
@@ -61,4 +61,19 @@ static int32_t row_major(const void *user, int64_t i)
 fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from)
 {
     return fv__int_table(c, FV_SHAPE(B, T), row_major, (int64_t[]){from, T});
+}
+
+/* Counted on the host: these are integers, a few for each sentence, and ids came from there. */
+fv_tensor *fv_positions_unpadded(fv_ctx *c, fv_tensor *ids, int32_t pad)
+{
+    if (!ids) return NULL;
+    int64_t T = fv_cols(ids);
+    int32_t *host = fv__arena_take(&c->host, (size_t)fv_len(ids) * sizeof *host);
+    if (!host) return fv_raise(c, FV_ENOMEM, "positions: out of memory");
+    if (fv_read_i32(c, ids, host, fv_len(ids))) return NULL;
+    for (int64_t i = 0, n = 0; i < fv_len(ids); i++) {
+        if (i % T == 0) n = 0;
+        host[i] = host[i] == pad ? pad : pad + (int32_t)++n;
+    }
+    return fv_ints(c, host, ids->shape);
 }

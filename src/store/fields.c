@@ -307,11 +307,20 @@ static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
     return (single ? (double)(float)x : x) == get_number(obj, f);
 }
 
+/* A default that no file can hold, an empty word or a number out of range, says that the key was not given. */
+static bool not_given(const void *obj, const fv_field *f)
+{
+    if (f->type == FV_FIELD_TEXT) return false;
+    double x = get_number(obj, f);
+    if (f->type == FV_FIELD_CHOICE) return !*f->choices[(int)x];
+    return x == f->normal && !in_range(f, x);
+}
+
 fv_status fv_fields_write(const void *obj, const fv_field *table, fv_json *j, fv_err *e)
 {
     for (const fv_field *f = table; f->name; f++) {
         const json_t *old = json_object_get(j->root, f->name);
-        if (old && says_the_same(obj, f, old)) continue;
+        if (old ? says_the_same(obj, f, old) : not_given(obj, f)) continue;
         if (json_object_set_new(j->root, f->name, value_of(obj, f)))
             return fv_fail(e, FV_ENOMEM, "%s: %s: out of memory", j->name, f->name);
     }

@@ -40,7 +40,7 @@ static bool listed(const char *const *list, const char *name)
 }
 
 /* The tensor of that name, with the prefix added or taken away if need be. */
-static bool find(const loading *l, const char *name, fv_st_info *out)
+static bool find_name(const loading *l, const char *name, fv_st_info *out)
 {
     char longer[512];
     size_t n = l->opt.prefix ? strlen(l->opt.prefix) : 0;
@@ -49,6 +49,21 @@ static bool find(const loading *l, const char *name, fv_st_info *out)
     if (!strncmp(name, l->opt.prefix, n) && !fv_st_find(l->file, name + n, out, NULL)) return true;
     return (size_t)snprintf(longer, sizeof longer, "%s%s", l->opt.prefix, name) < sizeof longer &&
            !fv_st_find(l->file, longer, out, NULL);
+}
+
+/* The same, also with another ending. */
+static bool find(const loading *l, const char *name, fv_st_info *out)
+{
+    char other[512];
+    if (find_name(l, name, out)) return true;
+    size_t n = strlen(name);
+    for (const fv_tie *t = l->opt.endings; t && t->name; t++) {
+        size_t cut = strlen(t->name);
+        if (n < cut || strcmp(name + n - cut, t->name)) continue;
+        int len = snprintf(other, sizeof other, "%.*s%s", (int)(n - cut), name, t->same_as);
+        if (len < (int)sizeof other && find_name(l, other, out)) return true;
+    }
+    return false;
 }
 
 static const char *other_name(const loading *l, const char *name)

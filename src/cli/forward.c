@@ -1,0 +1,68 @@
+/* forward.c - fovea forward: a model on raw tensors, from one file into another. */
+#include "cli.h"
+
+typedef struct forward_values {
+    const char *model, *input, *output, *head;
+    bool attentions, hidden_states, grad;
+    int64_t threads;
+    int dtype;
+} forward_values;
+
+static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", NULL};
+
+static const cli_option options[] = {
+    CLI_DIR(forward_values, model, 'm', "model", "DIR", "a model directory: config.json and model.safetensors"),
+    CLI_FILE(forward_values, input, 'i', "input", "FILE", "safetensors file with input_ids, attention_mask, labels, ..."),
+    CLI_FILE(forward_values, output, 'o', "output", "FILE", "safetensors file to write: logits, last_hidden_state, loss, ..."),
+    CLI_FLAG(forward_values, attentions, 0, "attentions", "also attentions.N: exact weights of layer N, (B,H,Tq,Tk)"),
+    CLI_FLAG(forward_values, hidden_states, 0, "hidden-states",
+             "also hidden_states.N: what enters layer N, (B,T,D), and the last"),
+    CLI_FLAG(forward_values, grad, 0, "grad", "also grad.NAME: the gradient of the loss for each parameter; needs labels"),
+    CLI_TEXT(forward_values, head, 0, "head", "NAME", "the architecture, where it is not that of config.json"),
+    CLI_CHOICE(forward_values, dtype, 0, "dtype", dtypes, "of parameters and activations"),
+    CLI_INT(forward_values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
+    {0},
+};
+
+static const cli_example examples[] = {
+    {"fovea forward -m bert-base-uncased -i in.safetensors -o out.safetensors", "outputs under transformers' names"},
+    {"fovea forward -m bert-base-uncased -i in.safetensors -o out.safetensors --attentions", "with every attention map"},
+    {"fovea forward -m t5-small -i in.safetensors -o out.safetensors --grad",
+     "loss and gradients, where labels are among the inputs"},
+    {0},
+};
+
+static int run(const cli *c, const void *values, int n, char **operand)
+{
+    const forward_values *v = values;
+    (void)n, (void)operand;
+    if (!v->model || !v->input || !v->output)
+        return cli_usage(c, "a model, an input and an output are needed: -m DIR -i FILE -o FILE");
+    fv_err e;
+    fv_device *d = NULL;
+    fv_model *m = NULL;
+    fv_model_opt how = {.train = v->grad, .head = v->head};
+    fv_dtype_parse(&how.dtype, dtypes[v->dtype]);
+    fv_run_opt what = {.attentions = v->attentions, .hidden_states = v->hidden_states, .grad = v->grad};
+    bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e) ||
+                  fv_model_open(&m, d, v->model, how, &e) || fv_model_run(m, d, v->input, v->output, what, &e);
+    fv_model_free(m);
+    fv_device_close(d);
+    return failed ? cli_error(c, &e) : CLI_OK;
+}
+
+const cli_command forward_command = {
+    .name = "forward",
+    .summary = "a model on raw tensors",
+    .about = "Runs any model on the tensors of a safetensors file and writes what comes out to another.  Names are those of "
+             "transformers: input_ids, attention_mask, token_type_ids, decoder_input_ids, labels and so on go in; logits, "
+             "last_hidden_state, pooler_output, start_logits, loss and so on come out, in f32.  An input that the model does "
+             "not know is an error.\n\n"
+             "Attention weights are exact: they are recomputed from the log-sum-exp that the tiled operator keeps for each "
+             "row.  Models with an encoder and a decoder give encoder_attentions.N, decoder_attentions.N and "
+             "cross_attentions.N.  A row in which every key is masked gives zeros.",
+    .options = options,
+    .size = sizeof(forward_values),
+    .examples = examples,
+    .run = run,
+};

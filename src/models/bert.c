@@ -1,0 +1,275 @@
+/* bert.c - BERT: an encoder that sees both sides, with the heads it is pre-trained and fine-tuned with.
+ *
+ *     x = norm(words + types + positions);   layers, each norm(x + attention(x)), norm(x + mlp(x))
+ *
+ * The pooler is a dense layer with tanh on the first token; the masked-word head scores words with the input table. */
+#include <stddef.h>
+#include <string.h>
+
+#include "fovea/heads.h"
+#include "fovea/op.h"
+
+#define MAX_LAYER 256
+
+enum { BASE, PRETRAINING, MASKED, NEXT, SEQUENCE, TOKEN, SPAN };
+static const char *const heads[] = {"BertModel",
+                                    "BertForPreTraining",
+                                    "BertForMaskedLM",
+                                    "BertForNextSentencePrediction",
+                                    "BertForSequenceClassification",
+                                    "BertForTokenClassification",
+                                    "BertForQuestionAnswering",
+                                    NULL};
+
+typedef struct config {
+    int vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size;
+    int max_position_embeddings, type_vocab_size, pad_token_id, num_labels;
+    int hidden_act, problem_type;
+    float hidden_dropout_prob, attention_probs_dropout_prob, classifier_dropout;
+    float initializer_range, layer_norm_eps;
+    bool tie_word_embeddings;
+} config;
+
+static const fv_field fields[] = {
+    FV_INT(config, vocab_size, 1, 30522, 1 << 24, "tokens"),
+    FV_INT(config, hidden_size, 1, 768, 1 << 16, "model width"),
+    FV_INT(config, num_hidden_layers, 1, 12, MAX_LAYER, "layers"),
+    FV_INT(config, num_attention_heads, 1, 12, 1024, "attention heads"),
+    FV_INT(config, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),
+    FV_CHOICE(config, hidden_act, 0, fv_act_words, "activation of the feed-forward part and of the masked-word head"),
+    FV_FLOAT(config, hidden_dropout_prob, 0, 0.1, 0.99, "on what each part of a layer adds, and on the embeddings"),
+    FV_FLOAT(config, attention_probs_dropout_prob, 0, 0.1, 0.99, "on the attention weights"),
+    FV_INT(config, max_position_embeddings, 1, 512, 1 << 20, "longest sequence"),
+    FV_INT(config, type_vocab_size, 1, 2, 1 << 16, "kinds of token: first and second sentence"),
+    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
+    FV_FLOAT(config, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
+    FV_INT(config, pad_token_id, 0, 0, 1 << 24, "padding"),
+    FV_FLOAT(config, classifier_dropout, 0, -1, 0.99, "before the classifier; not given: hidden_dropout_prob"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels of a sequence are; not given: as they look"),
+    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
+    FV_BOOL(config, tie_word_embeddings, true, "the input table scores the words of the masked-word head"),
+    {0},
+};
+
+static const fv_key_rule rules[] = {
+    {"position_embedding_type", "\"absolute\""},
+    {"directionality", NULL}, /* these six stand in the first checkpoints and were never read */
+    {"pooler_fc_size", NULL},
+    {"pooler_num_attention_heads", NULL},
+    {"pooler_num_fc_layers", NULL},
+    {"pooler_size_per_head", NULL},
+    {"pooler_type", NULL},
+    {NULL, NULL},
+};
+
+static const fv_input inputs[] = {
+    {"input_ids", FV_I32, true},        {"attention_mask", FV_U8, false}, {"token_type_ids", FV_I32, false},
+    {"position_ids", FV_I32, false},    {"labels", FV_I32, false},        {"next_sentence_label", FV_I32, false},
+    {"start_positions", FV_I32, false}, {"end_positions", FV_I32, false}, {0},
+};
+
+typedef struct bert {
+    config cfg;
+    int head;
+    fv_emb words, types;
+    fv_pos positions;
+    fv_norm norm;
+    fv_encoder_layer *layers;
+    fv_lin pooler, classifier, relation; /* relation: is the second sentence the next one */
+    fv_lin transform;                    /* masked words: dense, norm, then a score for each */
+    fv_norm transform_norm;
+    fv_tensor *decoder, *bias;
+} bert;
+
+static fv_status check(const void *config_, fv_err *e)
+{
+    const config *k = config_;
+    if (k->hidden_size % k->num_attention_heads)
+        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d", k->hidden_size,
+                       k->num_attention_heads);
+    if (k->pad_token_id >= k->vocab_size)
+        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d", k->pad_token_id, k->vocab_size);
+    return FV_OK;
+}
+
+static int head_of(const char *name)
+{
+    int i = 0;
+    while (heads[i] && strcmp(heads[i], name)) i++;
+    return i;
+}
+
+/* ---- parameters ---- */
+
+static fv_layer_opt layer_opt(const config *k)
+{
+    float std = k->initializer_range;
+    return (fv_layer_opt){
+        .mha = {.width = k->hidden_size,
+                .n_head = k->num_attention_heads,
+                .dropout = k->attention_probs_dropout_prob,
+                .std = std,
+                .q_name = "self.query",
+                .k_name = "self.key",
+                .v_name = "self.value",
+                .out_name = "output.dense"},
+        .hidden = k->intermediate_size,
+        .mlp = {.act = fv_act_of(k->hidden_act), .std = std, .up_name = "intermediate.dense", .down_name = "output.dense"},
+        .norm = {.eps = k->layer_norm_eps},
+        .dropout = k->hidden_dropout_prob,
+        .names = {.self = "attention", .self_norm = "attention.output.LayerNorm", .mlp_norm = "output.LayerNorm"},
+    };
+}
+
+static void declare_words_head(bert *m, fv_params *p)
+{
+    const config *k = &m->cfg;
+    fv_lin_init(p, &m->transform, k->hidden_size, k->hidden_size, (fv_lin_opt){.std = k->initializer_range},
+                "cls.predictions.transform.dense");
+    fv_norm_init(p, &m->transform_norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
+                 "cls.predictions.transform.LayerNorm");
+    m->decoder = m->words.table;
+    m->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "cls.predictions.bias");
+    if (k->tie_word_embeddings) return;
+    fv_lin apart; /* then the bias above is in the file and serves nothing */
+    fv_lin_init(p, &apart, k->hidden_size, k->vocab_size, (fv_lin_opt){.std = k->initializer_range}, "cls.predictions.decoder");
+    m->decoder = apart.w;
+    m->bias = apart.b;
+}
+
+static void declare_head(bert *m, fv_params *p)
+{
+    const config *k = &m->cfg;
+    fv_lin_opt lin = {.std = k->initializer_range};
+    int64_t D = k->hidden_size;
+    if (m->head != MASKED && m->head != TOKEN && m->head != SPAN)
+        fv_lin_init(p, &m->pooler, D, D, lin, "%spooler.dense", m->head == BASE ? "" : "bert.");
+    if (m->head == PRETRAINING || m->head == MASKED) declare_words_head(m, p);
+    if (m->head == PRETRAINING || m->head == NEXT) fv_lin_init(p, &m->relation, D, 2, lin, "cls.seq_relationship");
+    if (m->head == SEQUENCE || m->head == TOKEN) fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier");
+    if (m->head == SPAN) fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs");
+}
+
+static void declare(void *self, const fv_setup *s)
+{
+    bert *m = self;
+    fv_params *p = s->params;
+    m->cfg = *(const config *)s->config;
+    m->head = head_of(s->head);
+    const config *k = &m->cfg;
+    const char *at = m->head == BASE ? "" : "bert.";
+    fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
+    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.word_embeddings", at);
+    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, FV_POS_LEARNED, 0,
+                "%sembeddings.position_embeddings", at);
+    fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size, (fv_emb_opt){.std = k->initializer_range},
+                "%sembeddings.token_type_embeddings", at);
+    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps}, "%sembeddings.LayerNorm", at);
+    m->layers = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layers);
+    for (int i = 0; m->layers && i < k->num_hidden_layers; i++)
+        fv_encoder_layer_init(p, &m->layers[i], layer_opt(k), "%sencoder.layer.%d", at, i);
+    declare_head(m, p);
+}
+
+static fv_load_opt load(const void *self)
+{
+    static const fv_tie ties[] = {{"cls.predictions.decoder.bias", "cls.predictions.bias"},
+                                  {"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+                                  {NULL, NULL}};
+    static const fv_tie bias_alone[] = {{"cls.predictions.decoder.bias", "cls.predictions.bias"}, {NULL, NULL}};
+    static const fv_tie endings[] = {
+        {".LayerNorm.weight", ".LayerNorm.gamma"}, {".LayerNorm.bias", ".LayerNorm.beta"}, {NULL, NULL}};
+    /* Heads a checkpoint was pre-trained with and this one does not use. */
+    static const char *const others[] = {"*embeddings.position_ids", "*pooler.dense.*", "cls.seq_relationship.*", NULL};
+    static const char *const all[] = {"*embeddings.position_ids", "*pooler.dense.*", "cls.*", NULL};
+    const bert *m = self;
+    bool words = m->head == PRETRAINING || m->head == MASKED;
+    return (fv_load_opt){.prefix = "bert.",
+                         .ties = m->cfg.tie_word_embeddings ? ties : bias_alone,
+                         .endings = endings,
+                         .ignore = words ? others : all};
+}
+
+/* ---- forward ---- */
+
+static fv_tensor *embed(fv_ctx *c, const bert *m, const fv_items *in)
+{
+    fv_tensor *ids = fv_items_get(in, "input_ids"), *types = fv_items_get(in, "token_type_ids");
+    if (fv_dim(ids, 1) > m->cfg.max_position_embeddings)
+        return fv_raise(c, FV_ESHAPE, "bert: input_ids %s, but max_position_embeddings is %d", fv_desc(ids).s,
+                        m->cfg.max_position_embeddings);
+    fv_tensor *type = types ? fv_emb_fwd(c, &m->types, types) : fv_slice(c, m->types.table, 0, 0, 1);
+    fv_tensor *x = fv_add(c, fv_emb_fwd(c, &m->words, ids), type);
+    x = fv_norm_fwd(c, &m->norm, fv_pos_fwd(c, &m->positions, x, fv_items_get(in, "position_ids")));
+    return fv_dropout(c, x, m->cfg.hidden_dropout_prob);
+}
+
+static fv_tensor *encode(fv_ctx *c, const bert *m, const fv_items *in)
+{
+    fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
+    fv_tensor *x = embed(c, m, in);
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
+        fv_tap(c, "hidden", "hidden_states", x);
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layers[i], x, arg));
+    }
+    fv_tap(c, "hidden", "hidden_states", x);
+    return x;
+}
+
+static fv_tensor *word_scores(fv_ctx *c, const bert *m, fv_tensor *x)
+{
+    fv_tensor *h = fv_norm_fwd(c, &m->transform_norm, fv_lin_act(c, &m->transform, x, fv_act_of(m->cfg.hidden_act)));
+    return fv_linear(c, h, m->decoder, m->bias, FV_ACT_NONE);
+}
+
+static void pretraining(fv_ctx *c, const bert *m, fv_tensor *x, fv_tensor *pooled, const fv_items *in, fv_items *out)
+{
+    fv_tensor *labels = fv_items_get(in, "labels"), *next = fv_items_get(in, "next_sentence_label");
+    fv_tensor *words = word_scores(c, m, x), *relation = fv_lin_fwd(c, &m->relation, pooled);
+    fv_items_put(out, "prediction_logits", words);
+    fv_items_put(out, "seq_relationship_logits", relation);
+    if (!labels || !next) return;
+    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_len(next), .smooth = in->smooth};
+    fv_items_put(out, "loss", fv_add(c, fv_loss_tokens(c, words, labels, in), fv_loss_tokens(c, relation, next, &rows)));
+}
+
+static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
+{
+    const bert *m = self;
+    const config *k = &m->cfg;
+    fv_tensor *labels = fv_items_get(in, "labels"), *logits = NULL, *pooled = NULL;
+    float dropout = k->classifier_dropout >= 0 ? k->classifier_dropout : k->hidden_dropout_prob;
+    fv_tensor *x = encode(c, m, in);
+    if (m->pooler.w) pooled = fv_lin_act(c, &m->pooler, fv_first(c, x), FV_TANH);
+    switch (m->head) {
+    case BASE:
+        fv_items_put(out, "last_hidden_state", x);
+        fv_items_put(out, "pooler_output", pooled);
+        return;
+    case PRETRAINING: pretraining(c, m, x, pooled, in, out); return;
+    case SPAN: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
+    case MASKED: logits = word_scores(c, m, x); break;
+    case NEXT: logits = fv_lin_fwd(c, &m->relation, pooled); break;
+    case SEQUENCE: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, pooled, dropout)); break;
+    default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, dropout)); break;
+    }
+    fv_items_put(out, "logits", logits);
+    if (!labels) return;
+    fv_problem problem = m->head == SEQUENCE ? (fv_problem)k->problem_type : FV_PROBLEM_SINGLE;
+    fv_items_put(out, "loss", fv_loss_classes(c, logits, labels, problem, in));
+}
+
+const fv_family fv__family_bert = {
+    .type = "bert",
+    .heads = heads,
+    .config = fields,
+    .rules = rules,
+    .inputs = inputs,
+    .config_size = sizeof(config),
+    .size = sizeof(bert),
+    .check = check,
+    .declare = declare,
+    .load = load,
+    .forward = forward,
+};

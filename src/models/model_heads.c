@@ -1,0 +1,72 @@
+/* model_heads.c - what heads of many families share: activations by name, masks, losses. */
+#include "fovea/heads.h"
+#include "fovea/op.h"
+
+const char *const fv_act_words[] = {"gelu",      "relu",        "silu", "swish",   "gelu_new", "gelu_pytorch_tanh",
+                                    "gelu_fast", "gelu_python", "tanh", "sigmoid", NULL};
+
+/* gelu_new, gelu_fast and gelu_pytorch_tanh write one formula in three ways. */
+fv_act fv_act_of(int word)
+{
+    static const fv_act acts[] = {FV_GELU,      FV_RELU,      FV_SILU, FV_SILU, FV_GELU_TANH,
+                                  FV_GELU_TANH, FV_GELU_TANH, FV_GELU, FV_TANH, FV_SIGMOID};
+    return word >= 0 && word < (int)(sizeof acts / sizeof *acts) ? acts[word] : FV_ACT_NONE;
+}
+
+const char *const fv_problem_words[] = {"", "regression", "single_label_classification", "multi_label_classification", NULL};
+
+fv_mha_arg fv_masked(fv_ctx *c, fv_tensor *mask)
+{
+    if (!mask || mask->shape.n != 3) return (fv_mha_arg){.key_mask = mask};
+    return (fv_mha_arg){.mask = fv_reshape(c, mask, FV_SHAPE(fv_dim(mask, 0), 1, fv_dim(mask, 1), fv_dim(mask, 2)))};
+}
+
+fv_tensor *fv_first(fv_ctx *c, fv_tensor *x)
+{
+    return fv_reshape(c, fv_slice(c, x, 1, 0, 1), FV_SHAPE(fv_dim(x, 0), fv_dim(x, 2)));
+}
+
+/* ---- losses ---- */
+
+static fv_tensor *divided(fv_ctx *c, fv_tensor *sum, double by) { return fv_scale(c, sum, by > 0 ? (float)(1 / by) : 1); }
+
+fv_tensor *fv_loss_tokens(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, const fv_items *in)
+{
+    fv_tensor *rows = fv_cross_entropy(c, logits, labels, (fv_ce_opt){.smooth = in->smooth, .ignore = -100});
+    return divided(c, fv_sum_all(c, rows), in->n_labels);
+}
+
+/* Means over this part of the batch become its share of the mean over all. */
+static fv_tensor *share(fv_ctx *c, fv_tensor *mean, const fv_tensor *labels, const fv_items *in)
+{
+    return in->n_labels > 0 ? fv_scale(c, mean, (float)((double)fv_len(labels) / in->n_labels)) : mean;
+}
+
+fv_tensor *fv_loss_classes(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_problem p, const fv_items *in)
+{
+    if (!logits || !labels) return NULL;
+    bool ids = labels->dtype == FV_I32;
+    if (p == FV_PROBLEM_GUESS) p = fv_cols(logits) == 1 ? FV_PROBLEM_REGRESSION : ids ? FV_PROBLEM_SINGLE : FV_PROBLEM_MULTI;
+    if (ids != (p == FV_PROBLEM_SINGLE))
+        return fv_raise(c, FV_EDTYPE, "%s with labels %s: expected %s", fv_problem_words[p], fv_desc(labels).s,
+                        ids ? "floats" : "integers");
+    if (ids) return fv_loss_tokens(c, logits, labels, in);
+    if (fv_len(labels) == fv_len(logits)) labels = fv_reshape(c, labels, logits->shape);
+    return share(c, (p == FV_PROBLEM_MULTI ? fv_bce : fv_mse)(c, logits, labels), labels, in);
+}
+
+static fv_tensor *column(fv_ctx *c, fv_tensor *x, int64_t i)
+{
+    return fv_reshape(c, fv_slice(c, x, -1, i, i + 1), FV_SHAPE(fv_dim(x, 0), fv_dim(x, 1)));
+}
+
+void fv_put_spans(fv_ctx *c, fv_tensor *x, const fv_items *in, fv_items *out)
+{
+    fv_tensor *start = column(c, x, 0), *end = column(c, x, 1);
+    fv_tensor *from = fv_items_get(in, "start_positions"), *to = fv_items_get(in, "end_positions");
+    fv_items_put(out, "start_logits", start);
+    fv_items_put(out, "end_logits", end);
+    if (!from || !to) return;
+    fv_tensor *both = fv_add(c, fv_loss_tokens(c, start, from, in), fv_loss_tokens(c, end, to, in));
+    fv_items_put(out, "loss", fv_scale(c, both, 0.5f));
+}

@@ -1,0 +1,243 @@
+/* test_families.c - every family against transformers: outputs, attention maps, gradients, saving and opening again.
+ *
+ * A case is a folder of tests/golden/models, made by tools/golden/families.py: a model directory with in.safetensors and
+ * out.safetensors.  Each is run as "fovea forward" would, and everything in out.safetensors must come out. */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+
+#define CASES FOVEA_TESTS "/golden/models"
+#define MAX_CASES 256
+
+static fv_device *device;
+static char scratch[] = "/tmp/fovea-families-XXXXXX";
+static char *cases[MAX_CASES];
+static int n_cases;
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static int setup(void **state)
+{
+    (void)state;
+    DIR *d = opendir(CASES);
+    if (!d || !mkdtemp(scratch)) return -1;
+    for (struct dirent *f; (f = readdir(d)) && n_cases < MAX_CASES;)
+        if (f->d_name[0] != '.') cases[n_cases++] = strdup(f->d_name);
+    closedir(d);
+    qsort(cases, (size_t)n_cases, sizeof *cases, by_name);
+    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
+}
+
+static const char *in_scratch(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", scratch, name);
+    return path;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"one.safetensors",   "two.safetensors", "saved/model.safetensors",
+                                        "saved/config.json", "saved",           ""};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) remove(in_scratch(files[i]));
+    for (int i = 0; i < n_cases; i++) free(cases[i]);
+    fv_device_close(device);
+    return 0;
+}
+
+static void ok(fv_status st, const char *which, const fv_err *e)
+{
+    if (st) fail_msg("%s: %s", which, e->text);
+}
+
+static const char *of_case(const char *name, const char *file)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s%s%s", CASES, name, file ? "/" : "", file ? file : "");
+    return path;
+}
+
+static float *numbers(const fv_st *s, const fv_st_info *t)
+{
+    fv_err e;
+    float *x = malloc((size_t)t->count * sizeof *x + 1);
+    assert_non_null(x);
+    ok(fv_st_read(s, t, x, FV_F32, t->count, &e), t->name, &e);
+    return x;
+}
+
+/* ---- outputs ---- */
+
+static bool begins(const char *s, const char *with) { return !strncmp(s, with, strlen(with)); }
+
+/* Outputs: each number within 1e-4.  Gradients: the norm of the difference within 1e-3 of the norm; those that are zero in
+ * theory, as that of a key's bias, are allowed their rounding. */
+static void compare(const char *name, const fv_st_info *t, const float *got, const float *want)
+{
+    double most = 0, off = 0, norm = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        double d = fabs((double)got[i] - (double)want[i]);
+        if (!(d <= most)) most = d; /* NaN counts as far off */
+        off += d * d;
+        norm += (double)want[i] * (double)want[i];
+    }
+    if (begins(t->name, "grad.")) {
+        if (!(sqrt(off) <= 1e-3 * sqrt(norm) + 1e-6)) fail_msg("%s: %s: off by %g of %g", name, t->name, sqrt(off), sqrt(norm));
+    } else if (!(most <= 1e-4)) {
+        fail_msg("%s: %s: off by %g", name, t->name, most);
+    }
+}
+
+static void same_as_published(const char *name, const fv_st *got, const fv_st *want)
+{
+    int outputs = 0;
+    for (int i = 0; i < fv_st_count(want); i++) {
+        fv_st_info w = fv_st_at(want, i), g;
+        fv_err e;
+        if (begins(w.name, "sequences")) continue; /* generated: tests of their own */
+        ok(fv_st_find(got, w.name, &g, &e), name, &e);
+        if (!fv_shape_same(g.shape, w.shape))
+            fail_msg("%s: %s is %s, expected %s", name, w.name, fv_desc(&(fv_tensor){.shape = g.shape}).s,
+                     fv_desc(&(fv_tensor){.shape = w.shape}).s);
+        float *a = numbers(got, &g), *b = numbers(want, &w);
+        compare(name, &w, a, b);
+        outputs += !begins(w.name, "grad.");
+        free(a);
+        free(b);
+    }
+    assert_true(outputs > 0);
+}
+
+static void same_bits(const char *name, const fv_st *a, const fv_st *b)
+{
+    assert_int_equal(fv_st_count(a), fv_st_count(b));
+    for (int i = 0; i < fv_st_count(a); i++) {
+        fv_st_info x = fv_st_at(a, i), y = fv_st_at(b, i);
+        assert_string_equal(x.name, y.name);
+        assert_int_equal(x.bytes, y.bytes);
+        if (memcmp(x.data, y.data, x.bytes)) fail_msg("%s: %s depends on the number of threads", name, x.name);
+    }
+}
+
+static fv_st *open_file(const char *name, const char *path)
+{
+    fv_st *s;
+    fv_err e;
+    ok(fv_st_open(&s, NULL, path, &e), name, &e);
+    return s;
+}
+
+static fv_st *run(fv_model *m, const char *name, const char *to, fv_run_opt opt)
+{
+    char in[512];
+    fv_err e;
+    snprintf(in, sizeof in, "%s", of_case(name, "in.safetensors"));
+    ok(fv_model_run(m, device, in, in_scratch(to), opt, &e), name, &e);
+    return open_file(name, in_scratch(to));
+}
+
+static void what_comes_out_is_the_published_one(void **state)
+{
+    (void)state;
+    for (int i = 0; i < n_cases; i++) {
+        fv_model *m;
+        fv_err e;
+        fv_st_info loss;
+        fv_st *want = open_file(cases[i], of_case(cases[i], "out.safetensors"));
+        bool grad = !fv_st_find(want, "loss", &loss, NULL);
+        ok(fv_model_open(&m, device, of_case(cases[i], NULL), (fv_model_opt){.train = grad}, &e), cases[i], &e);
+        fv_run_opt opt = {.attentions = true, .hidden_states = true, .grad = grad};
+        fv_st *two = run(m, cases[i], "two.safetensors", opt);
+        same_as_published(cases[i], two, want);
+        opt.threads = 1;
+        fv_st *one = run(m, cases[i], "one.safetensors", opt);
+        same_bits(cases[i], one, two);
+        fv_st_close(one);
+        fv_st_close(two);
+        fv_st_close(want);
+        fv_model_free(m);
+    }
+}
+
+/* ---- saving ---- */
+
+/* A tensor of the published file is in ours under its name, or its bits are under another: tied weights are stored once.
+ * Integers are no parameters: position_ids in old files. */
+static bool holds(const fv_st *saved, const fv_st_info *t)
+{
+    fv_st_info s;
+    if (t->dtype_name[0] == 'i') return true;
+    if (!fv_st_find(saved, t->name, &s, NULL)) return s.bytes == t->bytes && !memcmp(s.data, t->data, t->bytes);
+    for (int i = 0; i < fv_st_count(saved); i++) {
+        s = fv_st_at(saved, i);
+        if (s.bytes == t->bytes && !memcmp(s.data, t->data, t->bytes)) return true;
+    }
+    return false;
+}
+
+static void what_was_saved_has_the_same_bits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < n_cases; i++) {
+        fv_model *m;
+        fv_err e;
+        ok(fv_model_open(&m, device, of_case(cases[i], NULL), (fv_model_opt){0}, &e), cases[i], &e);
+        ok(fv_model_save(m, in_scratch("saved"), FV_F32, &e), cases[i], &e);
+        fv_st *was = open_file(cases[i], of_case(cases[i], "model.safetensors"));
+        fv_st *is = open_file(cases[i], in_scratch("saved/model.safetensors"));
+        for (int k = 0; k < fv_st_count(was); k++) {
+            fv_st_info t = fv_st_at(was, k);
+            if (!holds(is, &t)) fail_msg("%s: %s was not saved as it was", cases[i], t.name);
+        }
+        fv_st_close(is);
+        fv_st_close(was);
+
+        fv_model *again;
+        ok(fv_model_open(&again, device, in_scratch("saved"), (fv_model_opt){0}, &e), cases[i], &e);
+        assert_string_equal(fv_model_head(again), fv_model_head(m));
+        int64_t n, n_again;
+        const void *a = fv_params_data(fv_model_params(m), &n), *b = fv_params_data(fv_model_params(again), &n_again);
+        assert_int_equal(n, n_again);
+        assert_memory_equal(a, b, (size_t)n * sizeof(float));
+        fv_model_free(again);
+        fv_model_free(m);
+    }
+}
+
+static void every_family_has_a_case(void **state)
+{
+    (void)state;
+    for (int i = 0; fv_family_at(i); i++) {
+        bool found = false;
+        for (int k = 0; k < n_cases && !found; k++) {
+            fv_json *j;
+            fv_err e;
+            ok(fv_json_open(&j, NULL, of_case(cases[k], "config.json"), &e), cases[k], &e);
+            found = !strcmp(fv_json_text(j, "model_type"), fv_family_at(i)->type);
+            fv_json_close(j);
+        }
+        if (!found) fail_msg("%s has no case in tests/golden/models", fv_family_at(i)->type);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_comes_out_is_the_published_one),
+        cmocka_unit_test(what_was_saved_has_the_same_bits),
+        cmocka_unit_test(every_family_has_a_case),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,76 @@
+"""Golden cases of the model families: a tiny random model as transformers saves it, an input, and what comes out.
+
+A case is a folder of tests/golden/models: config.json and model.safetensors as save_pretrained writes them,
+in.safetensors (input_ids, attention_mask, labels, ...) and out.safetensors: every output under the name transformers
+gives it (tuples as hidden_states.0, attentions.1, ...) and, where there is a loss, grad.<parameter> for each parameter
+that got a gradient.  tests/test_families.c runs all of them.  A family's script is a few lines:
+
+    from families import build, case, mask_of, tokens
+    case("bert-masked", build(BertForMaskedLM, config), input_ids=ids, attention_mask=mask, labels=labels)
+
+Names that begin with "sequences" are what generate() gave, for tests of their own.
+Run a family's script with the folder: python3 tools/golden/bert.py tests/golden/models
+(made with transformers 5.22.2, torch 2.15.0)"""
+import os
+import shutil
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+
+def build(cls, config, seed=7, spread=0.2):
+    """A model whose parameters are all random, biases and norms too: zeros and ones would hide mistakes.  Tables that are
+    computed (sinusoids) stay."""
+    torch.manual_seed(seed)
+    model = cls._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(spread * torch.randn_like(p))
+    return model
+
+
+def tokens(vocab, *shape, seed=1, low=1):
+    return torch.randint(low, vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mask_of(lengths, width):
+    """(B,width): row b begins with lengths[b] ones."""
+    return (torch.arange(width)[None, :] < torch.tensor(lengths)[:, None]).long()
+
+
+def flatten(output):
+    """A ModelOutput as flat names; caches are left out."""
+    flat = {}
+    for name, value in output.items():
+        if torch.is_tensor(value):
+            flat[name] = value
+        elif isinstance(value, tuple) and all(torch.is_tensor(v) for v in value):
+            flat.update({f"{name}.{i}": v for i, v in enumerate(value)})
+    return flat
+
+
+def case(name, model, extra=None, change=None, instead=None, **inputs):
+    """Writes the case.  extra: tensors for out.safetensors beside the outputs; change(folder): called once the model is saved;
+    instead: inputs that transformers wants in another form."""
+    folder = os.path.join(sys.argv[1], name)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    if os.path.exists(os.path.join(folder, "generation_config.json")):
+        os.remove(os.path.join(folder, "generation_config.json"))
+    if change:
+        change(folder)
+    output = model(**{**inputs, **(instead or {})}, output_attentions=True, output_hidden_states=True, return_dict=True)
+    found = flatten(output)
+    if output.get("loss") is not None:
+        model.zero_grad()
+        output.loss.backward()
+        found.update({"grad." + key: p.grad for key, p in model.named_parameters() if p.grad is not None})
+    found.update(extra or {})
+    found = {k: v.detach().clone().contiguous() for k, v in found.items()}
+    save_file({k: v.contiguous() for k, v in inputs.items()}, os.path.join(folder, "in.safetensors"))
+    save_file(found, os.path.join(folder, "out.safetensors"))
+    size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
+    plain = sorted(k for k in found if not k.startswith("grad."))
+    print(f"{name}: {size // 1024} KiB; {len(found) - len(plain)} gradients; {' '.join(plain)}")
