@@ -30,7 +30,7 @@ typedef struct fv_rng {
  * A is (m,k), stored (k,m) if ta; B is (k,n), stored (n,k) if tb; strides and leading dimensions in elements.
  * Order of addition, the same on every CPU level: with s_j the chain fma(a_k, b_k, s) over the j-th run of
  * FV_GEMM_KC values of k starting from 0, C = ((s_0 + s_1) + s_2) + ... (old C first when add). */
-#define FV_GEMM_KC 256
+#define FV_GEMM_KC 384
 typedef struct fv_gemm {
     int64_t m, n, k, batch;
     const void *a, *b;

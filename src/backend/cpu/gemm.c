@@ -165,8 +165,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
         t->b = b + (size_t)q * t->b_next;
         int64_t left = cols - (int64_t)q * kind->nr;
         const char *coming = q + t->panels < count ? (const char *)t->b + (size_t)t->panels * t->b_next : b + panel_bytes;
-        for (int64_t s = w->s0; s < w->s1; s++) {
-            int64_t i = part(w->rows, s, w->strips);
+        for (int64_t s = w->s0, i = w->i0; s < w->s1; s++, i += t->rows) {
             t->rows = (int)(part(w->rows, s + 1, w->strips) - i);
             t->a = a + (size_t)s * strip_bytes;
             t->c = sum + (i - w->i0) * t->ldc + (int64_t)q * kind->nr;
