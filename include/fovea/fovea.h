@@ -5,7 +5,7 @@
  * device.h   where kernels run                   data.h     parallel text, encoded and batched
  * tensor.h   contexts, tensors, parameters       train.h    optimiser, schedule, checkpoints, resuming
  * ops.h      the operations                      metric.h   BLEU and chrF
- * nn.h       layers, with position.h             grammar.h  the demonstration corpus
+ * nn.h       layers; position.h, pack.h          grammar.h  the demonstration corpus
  * tok.h      tokenizers                          array.h    small matrices from files
  * store.h    safetensors, configuration          info.h     what this build is made of
  *
@@ -28,6 +28,7 @@
 #include "fovea/model.h"
 #include "fovea/nn.h"
 #include "fovea/ops.h"
+#include "fovea/pack.h"
 #include "fovea/store.h"
 #include "fovea/tensor.h"
 #include "fovea/tok.h"

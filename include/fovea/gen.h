@@ -14,7 +14,7 @@ FV_API void fv_session_free(fv_session *s); /* NULL is allowed */
 /* Forgets all tokens; memory stays. */
 FV_API void fv_session_reset(fv_session *s);
 
-FV_API int64_t fv_session_count(const fv_session *s);            /* rows */
+FV_API int64_t fv_session_count(const fv_session *s);            /* rows in use */
 FV_API int64_t fv_session_len(const fv_session *s, int64_t row); /* tokens so far */
 /* Cuts a row back to n tokens: after a prompt that was padded, or to try again from there. */
 FV_API void fv_session_cut(fv_session *s, int64_t row, int64_t n);
@@ -25,6 +25,8 @@ FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
 FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
 /* Row i becomes a copy of what row from[i] was: beams that go on and beams that end. */
 FV_API void fv_session_reorder(fv_ctx *c, fv_session *s, const int32_t *from);
+/* The same, and only n rows stay, until fv_session_reset: sequences that are done make room. */
+FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
 
 /* ---- for families, inside begin and step ---- */
 
@@ -33,7 +35,7 @@ FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width);
 /* I32 (rows,T): where the tokens of this step stand. */
 FV_API fv_tensor *fv_session_places(fv_ctx *c, fv_session *s);
 /* Copies x into the session under a number, and gets it back in a later step.  Its first axis is the rows, or divides
- * them: then each is repeated, so that one encoded sentence serves all its beams. */
+ * them: then each serves as many neighbouring rows, which only change places together with their group or within it. */
 FV_API void fv_session_keep(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
 FV_API fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int slot); /* NULL: nothing there */
 
@@ -51,6 +53,7 @@ typedef struct fv_gen_opt {
     int64_t top_k; /* 0: all */
     float top_p;
     float repetition_penalty;
+    bool renormalize_logits; /* probabilities of what may be chosen add up to 1 */
     int64_t seed;
     int32_t start, eos, pad, forced_eos; /* ids; forced_eos -1: none */
     const int32_t *banned;               /* ids that are never chosen */

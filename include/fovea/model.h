@@ -60,6 +60,8 @@ typedef struct fv_family {
     fv_load_opt (*load)(const void *self);
     /* Once parameters have values: computes what is not in a file (sinusoids); NULL: nothing. */
     fv_status (*ready)(const void *self, fv_params *p, fv_err *e);
+    /* For a model opened to serve: lays the weights of products out as dtype (nn.h); NULL: they stay as they are. */
+    void (*pack)(void *self, fv_params *p, fv_dtype dtype);
     /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar).  What passes between the
      * layers it shows by fv_tap(c, "hidden", name, x), name being transformers': "hidden_states", or
      * "encoder_hidden_states" and "decoder_hidden_states"; before the first layer, between any two, behind the last. */
@@ -85,6 +87,8 @@ typedef struct fv_model fv_model;
 typedef struct fv_model_opt {
     fv_dtype dtype;   /* of the parameters */
     bool train;       /* with gradients */
+    bool serve;       /* not to be changed: parameters stay in the file, and weights of products are laid out once */
+    fv_dtype weights; /* as this, where it serves: f32, bf16, q8, q4 */
     const char *head; /* NULL: what config.json says, else the family's first */
 } fv_model_opt;
 

@@ -7,6 +7,7 @@
 #define FOVEA_NN_H
 
 #include "fovea/ops.h"
+#include "fovea/pack.h"
 #include "fovea/position.h"
 
 /* ---- linear: path.weight, path.bias ---- */
@@ -25,6 +26,10 @@ typedef struct fv_lin_opt {
 FV_API void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, const char *path, ...) FV_PRINTF(6, 7);
 FV_API fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x);             /* (..,in) -> (..,out) */
 FV_API fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act); /* with the activation in one pass */
+
+/* Replaces the weight by its layout for products (fv_params_pack), once parameters have values and will not change.  Where
+ * the device has none for the parameters' own dtype the weight stays as it is. */
+FV_API void fv_lin_pack(fv_params *p, fv_lin *l, fv_dtype dtype);
 
 /* ---- norm: path.weight, path.bias ---- */
 
@@ -87,7 +92,8 @@ typedef struct fv_mha_opt {
     const char *q_name, *k_name, *v_name, *qkv_name, *out_name; /* below the path; NULL: q_proj, .., in_proj, out_proj */
 } fv_mha_opt;
 
-/* Keys and values kept between calls, (B,cap,G*W). */
+/* Keys and values kept between calls, (B,cap,G*W).  Where they are complete their B may also divide that of x: then each
+ * serves several neighbours, as one encoded sentence serves all its beams. */
 typedef struct fv_kv {
     fv_tensor *k, *v;
     fv_tensor *pos;  /* I32 (B): rows where the new keys go; NULL: none are added, k and v are complete */
@@ -109,6 +115,9 @@ FV_API void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *pat
 FV_API fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg); /* (B,Tq,width) -> the same */
 /* Keys and values of a memory, to be attended to many times: a complete fv_kv. */
 FV_API fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory);
+
+/* Packs all weights; joined: q, k and v become one product, for attention to x itself. */
+FV_API void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined);
 
 /* Transformer-XL: score = (q + u).k + (q + v).r[distance].  Besides path's own: path.r_net, path.r_w_bias, path.r_r_bias. */
 typedef struct fv_rel_mha {
@@ -141,6 +150,7 @@ typedef struct fv_mlp_opt {
 FV_API void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt, const char *path, ...)
     FV_PRINTF(6, 7);
 FV_API fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x);
+FV_API void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype);
 
 /* ---- whole layers ---- */
 
@@ -172,6 +182,7 @@ typedef struct fv_encoder_layer {
 
 FV_API void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, const char *path, ...) FV_PRINTF(4, 5);
 FV_API fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self);
+FV_API void fv_encoder_layer_pack(fv_params *p, fv_encoder_layer *l, fv_dtype dtype);
 
 typedef struct fv_decoder_layer {
     fv_mha self, cross;
@@ -183,6 +194,7 @@ typedef struct fv_decoder_layer {
 
 FV_API void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, const char *path, ...) FV_PRINTF(4, 5);
 FV_API fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross);
+FV_API void fv_decoder_layer_pack(fv_params *p, fv_decoder_layer *l, fv_dtype dtype);
 
 /* ---- convolution and patches: path.weight, path.bias ---- */
 

@@ -74,6 +74,9 @@ typedef struct fv_load_opt {
 /* Fills every parameter from path (as fv_st_open).  Names that are missing, unexpected or of another shape are all found
  * before anything is changed, and listed: the first few and the count. */
 FV_API fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e);
+/* Instead of fv_params_alloc and fv_params_load, for parameters that will not change: those the file holds as dtype are used
+ * where it is mapped, on a device whose memory is the host's, and the file stays open as long as p. */
+FV_API fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *path, fv_load_opt opt, fv_err *e);
 /* Writes them all, as dtype, in files of at most shard_bytes (0: one file). */
 FV_API fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype, uint64_t shard_bytes,
                                 fv_err *e);

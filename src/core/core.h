@@ -66,6 +66,14 @@ size_t fv__tensor_bytes(fv_dtype t, int64_t n);
 fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e);
 void fv__stream_close(fv_stream *s);
 
+/* Its memory is the host's: files can be used where they are mapped. */
+bool fv__device_is_host(const fv_device *d);
+
+/* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for, and gets no memory of its own.
+ * The lender is given back when the parameters go. */
+void fv__params_lend(fv_params *p, fv_tensor *t, const void *data);
+void fv__params_lender(fv_params *p, void *lender, void (*give_back)(void *lender));
+
 /* Elements [at, at+n) of an allocated parameter as they are, in its dtype: files convert by themselves, piece by piece. */
 fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n, fv_err *e);
 fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n, fv_err *e);

@@ -59,6 +59,7 @@ void fv_device_close(fv_device *d)
     fv__free(&env, d, sizeof *d);
 }
 
+bool fv__device_is_host(const fv_device *d) { return !strcmp(d->backend->name, "cpu"); }
 const char *fv_device_name(const fv_device *d) { return d->backend->name; }
 const char *fv_device_level(const fv_device *d) { return d->level; }
 int fv_device_threads(const fv_device *d) { return d->threads; }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "core.h"
+#include "fovea/pack.h"
 
 #define ALIGN_ELEMENTS 64 /* each parameter starts at a multiple of this many elements */
 
@@ -14,6 +15,7 @@ typedef struct entry {
     fv_tensor tensor;
     fv_init init;
     int64_t offset; /* elements into the flat block */
+    bool lent;      /* its data is somebody else's and only read */
     char name[];
 } entry;
 
@@ -28,7 +30,10 @@ struct fv_params {
     void *data;
     void *grad;
     fv_arena layers; /* fv_params_take */
-    fv_err err;      /* of a declaration */
+    fv_arena packed; /* fv_params_pack */
+    void *lender;
+    void (*give_back)(void *lender);
+    fv_err err; /* of a declaration */
 };
 
 static int64_t round_up(int64_t n) { return (n + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS; }
@@ -52,6 +57,8 @@ void fv_params_free(fv_params *p)
     for (size_t i = 0; i < p->n; i++) fv__free(&env, p->list[i], sizeof(entry) + strlen(p->list[i]->name) + 1);
     fv__free(&env, p->list, p->room);
     fv__arena_free(&p->layers);
+    if (p->packed.dev) fv__arena_free(&p->packed);
+    if (p->give_back) p->give_back(p->lender);
     if (p->dev) {
         fv__stream_close(&p->stream);
         const fv_backend *b = p->dev->backend;
@@ -103,8 +110,6 @@ fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...
     memcpy(t->name, name, (size_t)len + 1);
     t->tensor = (fv_tensor){.shape = s, .is_param = true, .held = true, .name = t->name};
     t->init = init;
-    t->offset = p->elements;
-    p->elements += round_up(fv_shape_len(s));
     p->list = list;
     p->list[p->n++] = t;
     return &t->tensor;
@@ -129,6 +134,17 @@ static void *flat(fv_params *p, fv_dtype t)
     return data;
 }
 
+/* Where each parameter stands in the flat block: one after the other, as declared, without those that are lent. */
+static void lay_out(fv_params *p)
+{
+    p->elements = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        p->list[i]->offset = p->elements;
+        if (!p->list[i]->lent) p->elements += round_up(fv_len(&p->list[i]->tensor));
+    }
+    if (!p->elements) p->elements = ALIGN_ELEMENTS;
+}
+
 fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train, fv_err *e)
 {
     if (p->err.code) return fv_fail(e, p->err.code, "%s", p->err.text);
@@ -140,6 +156,8 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     if (st) return st;
     p->dev = d;
     p->dtype = dtype;
+    p->packed = (fv_arena){.dev = d, .env = &p->env};
+    lay_out(p);
     p->data = flat(p, dtype);
     if (train && p->data) p->grad = flat(p, grad_type(p));
     if (!p->data || (train && !p->grad))
@@ -148,6 +166,7 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     for (size_t i = 0; i < p->n; i++) {
         entry *t = p->list[i];
         t->tensor.dtype = dtype;
+        if (t->lent) continue;
         t->tensor.data = (char *)p->data + fv__tensor_bytes(dtype, t->offset);
         if (p->grad) t->tensor.grad = (char *)p->grad + fv__tensor_bytes(grad_type(p), t->offset);
         t->tensor.wants_grad = train && !t->init.buffer;
@@ -196,6 +215,13 @@ static fv_status same_size(const fv_tensor *t, int64_t n, fv_err *e)
     return fv_fail(e, FV_ESHAPE, "parameter %s: %lld numbers for %s", t->name, (long long)n, fv_desc(t).s);
 }
 
+static fv_status writable(const fv_params *p, const fv_tensor *t, fv_err *e)
+{
+    if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    if (!((const entry *)t)->lent) return FV_OK;
+    return fv_fail(e, FV_ESTATE, "parameter %s: read where its file is mapped, so it cannot be changed", t->name);
+}
+
 static fv_status finish(fv_params *p, fv_err *e)
 {
     p->dev->backend->sync(&p->stream);
@@ -206,7 +232,8 @@ static fv_status finish(fv_params *p, fv_err *e)
 
 fv_status fv_params_set(fv_params *p, fv_tensor *t, const float *host, int64_t n, fv_err *e)
 {
-    fv_status st = p->data ? same_size(t, n, e) : fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    fv_status st = writable(p, t, e);
+    if (!st) st = same_size(t, n, e);
     if (st) return st;
     const fv_backend *b = p->dev->backend;
     if (p->dtype == FV_F32) {
@@ -250,7 +277,8 @@ fv_status fv_params_get_grad(fv_params *p, const fv_tensor *t, float *host, int6
 
 fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n, fv_err *e)
 {
-    if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    fv_status st = writable(p, t, e);
+    if (st) return st;
     p->dev->backend->upload(&p->stream, (char *)t->data + fv__tensor_bytes(p->dtype, at), host, fv__tensor_bytes(p->dtype, n));
     return finish(p, e);
 }
@@ -261,6 +289,100 @@ fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *ho
     p->dev->backend->download(&p->stream, host, (const char *)t->data + fv__tensor_bytes(p->dtype, at),
                               fv__tensor_bytes(p->dtype, n));
     return finish(p, e);
+}
+
+/* ---- data of others, and weights laid out ---- */
+
+void fv__params_lend(fv_params *p, fv_tensor *t, const void *data)
+{
+    (void)p;
+    ((entry *)t)->lent = true;
+    t->data = (void *)(uintptr_t)data; /* never written: see writable */
+}
+
+void fv__params_lender(fv_params *p, void *lender, void (*give_back)(void *lender))
+{
+    p->lender = lender;
+    p->give_back = give_back;
+}
+
+bool fv_params_lent(const fv_tensor *t) { return t->is_param && ((const entry *)t)->lent; }
+
+fv_status fv_params_status(const fv_params *p, fv_err *e)
+{
+    return p->err.code ? fv_fail(e, p->err.code, "%s", p->err.text) : FV_OK;
+}
+
+static const fv_kernels *kernels(const fv_params *p) { return p->dev->k[p->dtype]; }
+
+bool fv_params_packs(const fv_params *p, fv_dtype dtype)
+{
+    return p->data && kernels(p)->pack && kernels(p)->pack_bytes && kernels(p)->pack_bytes(1, 1, dtype) > 0;
+}
+
+/* A tensor that lives as long as the parameters. */
+static fv_tensor *added(fv_params *p, fv_dtype t, fv_shape shape, size_t bytes)
+{
+    fv_tensor *y = fv_params_take(p, sizeof *y);
+    void *data = y ? fv__arena_take(&p->packed, bytes) : NULL;
+    if (y && !data) fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of weights", bytes);
+    if (!data) return NULL;
+    *y = (fv_tensor){.data = data, .shape = shape, .dtype = t};
+    return y;
+}
+
+/* t[0], t[1], .. one behind the other; zeros for what is NULL, which has as many elements as the others. */
+static void join(fv_params *p, void *out, fv_tensor *const *t, int n, size_t each)
+{
+    const fv_backend *b = p->dev->backend;
+    for (int i = 0; i < n; i++) {
+        if (t[i])
+            b->move(&p->stream, (char *)out + (size_t)i * each, t[i]->data, each);
+        else
+            b->zero(&p->stream, (char *)out + (size_t)i * each, each);
+    }
+}
+
+static bool alike(fv_params *p, fv_tensor *const *t, int n, int axes)
+{
+    const fv_tensor *first = NULL;
+    for (int i = 0; i < n; i++) {
+        if (!first) first = t[i];
+        if (!t[i] || (t[i]->shape.n == axes && fv_shape_same(t[i]->shape, first->shape) && !t[i]->packed)) continue;
+        fv_fail(&p->err, FV_ESHAPE, "parameters: %s and %s cannot be joined", fv_desc(first).s, fv_desc(t[i]).s);
+        return false;
+    }
+    return first;
+}
+
+fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
+{
+    if (p->err.code || !p->data || !alike(p, t, n, 1)) return NULL;
+    int64_t len = 0;
+    for (int i = 0; i < n; i++) len = t[i] ? fv_len(t[i]) : len;
+    fv_tensor *y = added(p, p->dtype, FV_SHAPE(n * len), fv__tensor_bytes(p->dtype, n * len));
+    if (y) join(p, y->data, t, n, fv__tensor_bytes(p->dtype, len));
+    return y;
+}
+
+fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool kn)
+{
+    if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2)) return NULL;
+    int64_t rows = w[0]->shape.d[kn], cols = w[0]->shape.d[!kn];
+    size_t each = fv__tensor_bytes(p->dtype, rows * cols);
+    if (!fv_params_packs(p, dtype) || (n > 1 && kn)) {
+        fv_fail(&p->err, FV_EDTYPE, "parameter %s: %s cannot lay %d of them out as %s", w[0]->name, fv_device_name(p->dev), n,
+                fv_dtype_name(dtype));
+        return NULL;
+    }
+    fv_tensor *y = added(p, dtype, FV_SHAPE(n * rows, cols), kernels(p)->pack_bytes(n * rows, cols, dtype));
+    void *from = n > 1 && y ? fv_stream_work(&p->stream, (size_t)n * each) : w[0]->data;
+    if (!from) fv_fail(&p->err, FV_ENOMEM, "parameter %s: out of memory for its layout", w[0]->name);
+    if (!y || !from) return NULL;
+    if (n > 1) join(p, from, w, n, each);
+    y->packed = true;
+    kernels(p)->pack(&p->stream, y->data, dtype, from, p->dtype, n * rows, cols, w[0]->shape.d[1], !kn);
+    return y;
 }
 
 void fv_params_zero_grad(fv_params *p)

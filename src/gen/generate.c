@@ -27,6 +27,7 @@ const fv_field fv_gen_fields[] = {
     FV_INT(fv_gen_opt, top_k, 0, 50, 1 << 24, "draw from so many best; 0: from all"),
     FV_FLOAT(fv_gen_opt, top_p, 1e-6, 1, 1, "draw from the best that hold this share"),
     FV_FLOAT(fv_gen_opt, repetition_penalty, 1e-3, 1, 100, "above 1 makes repeating less likely"),
+    FV_BOOL(fv_gen_opt, renormalize_logits, false, "share out the probability of tokens that are ruled out"),
     FV_INT(fv_gen_opt, seed, 0, 1, 9e15, "of drawing"),
     {0},
 };
@@ -44,15 +45,27 @@ typedef struct search {
     const fv_gen_opt *o;
     const fv_env *env;
     int64_t n, K, V;               /* sources, beams, vocabulary */
+    int64_t live;                  /* sources not yet over: the first so many of `at`, and rows of the session */
     int64_t cur;                   /* tokens of every running beam */
+    int64_t top;                   /* best of each row that are looked at; 0: all scores are */
     beam *run, *done;              /* n * K each */
     bool *over;                    /* n */
-    float *scores;                 /* n * K * V */
-    fv_pick *picks;                /* 2K, or V when sampling */
+    int64_t *at;                   /* n: which source stands at a place of the batch */
+    float *scores;                 /* n * K rows of V, or of top */
+    int32_t *tokens;               /* with top, those the scores are of */
+    fv_pick *picks;                /* top, 2K, or V when sampling */
     beam *next;                    /* K, and their ids in spare */
-    int32_t *spare, *token, *from; /* from and token: n * K rows of the next step */
+    int32_t *spare, *token, *from; /* from and token: rows of the next step */
     size_t bytes;
 } search;
+
+/* Whether the rules can be followed with no more than the best of a row: they rule out a few tokens, at most. */
+static int64_t best_needed(const fv_gen_opt *o, int64_t V)
+{
+    if (o->do_sample || o->repetition_penalty != 1) return 0;
+    int64_t k = (o->num_beams > 1 ? 2 * o->num_beams : 1) + o->n_banned + 1;
+    return k < V ? k : V;
+}
 
 static void copy_beam(beam *to, const beam *from)
 {
@@ -81,7 +94,9 @@ static size_t lay_out(search *s, void *base)
     s->done = cut(&at, (size_t)rows * sizeof *s->done);
     s->next = cut(&at, (size_t)(2 * s->K) * sizeof *s->next);
     s->over = cut(&at, (size_t)s->n * sizeof *s->over);
-    s->scores = cut(&at, (size_t)(rows * s->V) * sizeof *s->scores);
+    s->at = cut(&at, (size_t)s->n * sizeof *s->at);
+    s->scores = cut(&at, (size_t)(rows * (s->top ? s->top : s->V)) * sizeof *s->scores);
+    s->tokens = cut(&at, (size_t)(rows * s->top) * sizeof *s->tokens);
     s->picks = cut(&at, (size_t)(s->V > 2 * s->K ? s->V : 2 * s->K) * sizeof *s->picks);
     s->token = cut(&at, (size_t)rows * sizeof *s->token);
     s->from = cut(&at, (size_t)rows * sizeof *s->from);
@@ -92,6 +107,7 @@ static size_t lay_out(search *s, void *base)
         s->done[i] = (beam){.score = FAR, .n = 1, .ids = done + i * len};
         s->run[i].ids[0] = s->done[i].ids[0] = s->token[i] = s->o->start;
     }
+    for (int64_t i = 0; base && i < s->n; i++) s->at[i] = i;
     for (int64_t i = 0; base && i < 2 * s->K; i++) s->next[i].ids = s->spare + i * len;
     return at - (uintptr_t)base;
 }
@@ -100,16 +116,36 @@ static size_t lay_out(search *s, void *base)
 
 static bool ends(const search *s, int32_t token) { return token == s->o->eos || s->cur + 1 >= s->o->max_length; }
 
-/* The 2K best continuations of all K beams of source i, in s->next with their new token; rows they come from in `row`. */
-static int64_t continuations(search *s, int64_t i, int32_t *row)
+/* The best continuations of beam b in s->picks, at most `want`; row: of the batch.  Returns how many. */
+static int64_t best_of(search *s, const beam *b, int64_t row, int64_t want)
+{
+    if (!s->top) {
+        float *score = s->scores + row * s->V;
+        fv__pick_rules(score, s->V, b->ids, b->n, s->o);
+        if (s->o->renormalize_logits) fv__pick_renormalise(score, s->V);
+        if (want > s->V) want = s->V;
+        fv__pick_best(s->picks, want, score, s->V);
+        return want;
+    }
+    if (fv__pick_forced(s->o, b->n)) {
+        s->picks[0] = (fv_pick){0, s->o->forced_eos};
+        return 1;
+    }
+    int64_t n = 0;
+    for (int64_t j = row * s->top; j < (row + 1) * s->top && n < want; j++)
+        if (!fv__pick_ruled_out(s->o, b->n, s->tokens[j])) s->picks[n++] = (fv_pick){s->scores[j], s->tokens[j]};
+    if (!n) s->picks[n++] = (fv_pick){-INFINITY, s->tokens[row * s->top]}; /* every token there is was ruled out */
+    return n;
+}
+
+/* The 2K best continuations of all K beams of source i, which stands at place p, in s->next with their new token; rows they
+ * come from in `row`. */
+static int64_t continuations(search *s, int64_t p, int64_t i, int32_t *row)
 {
     int64_t want = 2 * s->K, n = 0;
     for (int64_t k = 0; k < s->K; k++) {
         const beam *b = &s->run[i * s->K + k];
-        float *score = s->scores + (i * s->K + k) * s->V;
-        fv__pick_rules(score, s->V, b->ids, b->n, s->o);
-        int64_t have = want < s->V ? want : s->V;
-        fv__pick_best(s->picks, have, score, s->V);
+        int64_t have = best_of(s, b, p * s->K + k, want);
         for (int64_t j = 0; j < have; j++) {
             float total = b->score + s->picks[j].score;
             if (n == want && !(total > s->next[n - 1].score)) break;
@@ -121,10 +157,13 @@ static int64_t continuations(search *s, int64_t i, int32_t *row)
             }
             s->next[at] = (beam){.score = total, .n = b->n + 1, .ids = ids, .finished = ends(s, s->picks[j].token)};
             ids[b->n] = s->picks[j].token;
-            row[at] = (int32_t)(i * s->K + k);
+            row[at] = (int32_t)(p * s->K + k);
         }
     }
-    for (int64_t j = 0; j < n; j++) memcpy(s->next[j].ids, s->run[row[j]].ids, (size_t)(s->next[j].n - 1) * sizeof(int32_t));
+    for (int64_t j = 0; j < n; j++) {
+        const beam *b = &s->run[(i - p) * s->K + row[j]];
+        memcpy(s->next[j].ids, b->ids, (size_t)b->n * sizeof(int32_t));
+    }
     return n;
 }
 
@@ -164,10 +203,12 @@ static bool decided(const search *s, const beam *run, const beam *done)
     return true;
 }
 
-static void beam_step(search *s, int64_t i, int32_t *row)
+static void beam_step(search *s, int64_t p, int32_t *row)
 {
+    int64_t i = s->at[p];
     beam *run = s->run + i * s->K, *done = s->done + i * s->K;
-    int64_t n = continuations(s, i, row), kept = 0;
+    int32_t *from = s->from + p * s->K, *token = s->token + p * s->K;
+    int64_t n = continuations(s, p, i, row), kept = 0;
     double scale = pow((double)s->cur, (double)s->o->length_penalty); /* length with the new token, without the start */
     bool full = s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done);
     for (int64_t j = 0; j < n && j < s->K; j++)
@@ -175,44 +216,47 @@ static void beam_step(search *s, int64_t i, int32_t *row)
     for (int64_t j = 0; j < n && kept < s->K; j++) {
         if (s->next[j].finished) continue;
         copy_beam(&run[kept], &s->next[j]);
-        s->from[i * s->K + kept] = row[j];
-        s->token[i * s->K + kept++] = s->next[j].ids[s->next[j].n - 1];
+        from[kept] = row[j];
+        token[kept++] = s->next[j].ids[s->next[j].n - 1];
     }
     if (!kept) s->over[i] = true; /* every continuation ended: the greatest length */
     for (; kept < s->K; kept++) { /* fewer tokens than beams: the rest follow the first and never win */
         if (kept) copy_beam(&run[kept], &run[0]);
         run[kept].score = FAR;
-        s->from[i * s->K + kept] = kept ? s->from[i * s->K] : (int32_t)(i * s->K);
-        s->token[i * s->K + kept] = kept ? s->token[i * s->K] : s->o->pad;
+        from[kept] = kept ? from[0] : (int32_t)(p * s->K);
+        token[kept] = kept ? token[0] : s->o->pad;
     }
 }
 
-/* Greedy or drawn: the one beam takes its token, and is its own hypothesis when it ends. */
-static void single_step(search *s, int64_t i)
+/* The one token a row goes on with, by the rules and perhaps drawn; its score is the model's own log-probability. */
+static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
 {
-    beam *b = &s->run[i];
-    float *score = s->scores + i * s->V;
-    fv_pick best;
-    double lse = 0, most = -INFINITY;
-    for (int64_t v = 0; v < s->V; v++)
-        if ((double)score[v] > most) most = (double)score[v];
-    for (int64_t v = 0; v < s->V; v++) lse += exp((double)score[v] - most);
-    lse = most + log(lse);
-    double plain;
+    float *score = s->scores + row * s->V;
+    double all = s->top ? 0 : fv__pick_log_sum(score, s->V);
+    fv_pick best = {0};
     if (s->o->do_sample) {
         uint32_t w[4];
         fv_philox(w, (uint64_t)s->o->seed, (uint64_t)i, (uint64_t)s->cur, 0);
         fv__pick_rules(score, s->V, b->ids, b->n, s->o);
         best.token = fv__pick_sample(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32, s->picks);
     } else {
-        fv__pick_rules(score, s->V, b->ids, b->n, s->o);
-        fv__pick_best(&best, 1, score, s->V);
+        best_of(s, b, row, 1);
+        best = s->picks[0];
     }
-    plain = isfinite(score[best.token]) ? (double)score[best.token] - lse : 0;
+    if (!s->top) best.score = isfinite(score[best.token]) ? (float)((double)score[best.token] - all) : 0;
+    return best;
+}
+
+/* Greedy or drawn: the one beam takes its token, and is its own hypothesis when it ends. */
+static void single_step(search *s, int64_t p)
+{
+    int64_t i = s->at[p];
+    beam *b = &s->run[i];
+    fv_pick best = choose(s, b, p, i);
     b->ids[b->n++] = best.token;
-    b->score += (float)(plain < 0 ? plain : 0);
-    s->token[i] = best.token;
-    s->from[i] = (int32_t)i;
+    b->score += best.score < 0 ? best.score : 0;
+    s->token[p] = best.token;
+    s->from[p] = (int32_t)p;
     if (!ends(s, best.token)) return;
     b->finished = s->over[i] = true;
     copy_beam(&s->done[i], b);
@@ -226,40 +270,58 @@ static fv_status context_failed(fv_ctx *c, fv_err *e)
     return fv_fail(e, why->code, "%s", why->text);
 }
 
-/* Logits for beams: log-probabilities; for one beam: as they are, since that is what its processors work on. */
+/* What may not be chosen in this step is taken out before the softmax, which comes to the same as doing it once more. */
+static fv_tensor *renormalised(search *s, fv_tensor *y)
+{
+    uint8_t *mask = (uint8_t *)s->picks; /* V of these are less than V picks */
+    for (int64_t v = 0; v < s->V; v++) mask[v] = !fv__pick_ruled_out(s->o, s->cur, (int32_t)v);
+    return fv_masked_fill(s->ctx, y, fv_bytes(s->ctx, mask, FV_SHAPE(1, s->V)), -INFINITY);
+}
+
+/* Where the best are enough, they and their log-probabilities.  Else all: log-probabilities for beams, and for one beam
+ * logits as they are, since that is what its rules work on. */
 static fv_status step_scores(search *s, int64_t step, fv_err *e)
 {
     fv_ctx *c = s->ctx;
+    int64_t rows = s->live * s->K;
     fv_ctx_reset(c, (uint64_t)step);
-    fv_tensor *y = fv_session_step(c, s->session, fv_ints(c, s->token, FV_SHAPE(s->n * s->K, 1)));
-    if (s->K > 1) y = fv_log_softmax(c, y);
-    return fv_read(c, y, s->scores, s->n * s->K * s->V) ? context_failed(c, e) : FV_OK;
-}
-
-static bool all_over(const search *s)
-{
-    for (int64_t i = 0; i < s->n; i++)
-        if (!s->over[i]) return false;
-    return true;
+    fv_tensor *y = fv_session_step(c, s->session, fv_ints(c, s->token, FV_SHAPE(rows, 1))), *token;
+    if (s->top && s->o->renormalize_logits) y = renormalised(s, y);
+    if (s->top || s->K > 1) y = fv_log_softmax(c, y);
+    if (!s->top) return fv_read(c, y, s->scores, rows * s->V) ? context_failed(c, e) : FV_OK;
+    y = fv_topk(c, y, s->top, &token);
+    if (fv_read(c, y, s->scores, rows * s->top) || fv_read_i32(c, token, s->tokens, rows * s->top)) return context_failed(c, e);
+    return FV_OK;
 }
 
 static void advance(search *s, int32_t *row)
 {
-    for (int64_t i = 0; i < s->n; i++) {
-        if (s->over[i]) { /* rows of a source that is done are fed padding and looked at no more */
-            for (int64_t k = 0; k < s->K; k++) {
-                s->from[i * s->K + k] = (int32_t)(i * s->K + k);
-                s->token[i * s->K + k] = s->o->pad;
-            }
-        } else if (s->K == 1) {
-            single_step(s, i);
-        } else {
-            beam_step(s, i, row);
-        }
+    for (int64_t p = 0; p < s->live; p++) {
+        if (s->K == 1)
+            single_step(s, p);
+        else
+            beam_step(s, p, row);
     }
     s->cur++;
-    for (int64_t i = 0; s->K > 1 && i < s->n; i++)
+    for (int64_t p = 0; s->K > 1 && p < s->live; p++) {
+        int64_t i = s->at[p];
         if (!s->over[i]) s->over[i] = decided(s, s->run + i * s->K, s->done + i * s->K);
+    }
+}
+
+/* Sources that are over leave the batch; the last one takes the place. */
+static void retire(search *s)
+{
+    for (int64_t p = 0; p < s->live;) {
+        if (!s->over[s->at[p]]) {
+            p++;
+            continue;
+        }
+        int64_t last = --s->live;
+        s->at[p] = s->at[last];
+        memmove(s->from + p * s->K, s->from + last * s->K, (size_t)s->K * sizeof *s->from);
+        memmove(s->token + p * s->K, s->token + last * s->K, (size_t)s->K * sizeof *s->token);
+    }
 }
 
 static fv_status loop(search *s, fv_err *e)
@@ -267,11 +329,12 @@ static fv_status loop(search *s, fv_err *e)
     int32_t row[512];
     fv_status st = FV_OK;
     s->cur = 1;
-    for (int64_t step = 1; !st && !all_over(s); step++) {
+    for (int64_t step = 1; !st && s->live; step++) {
         st = step_scores(s, step, e);
         if (st) break;
         advance(s, row);
-        if (s->K > 1) fv_session_reorder(s->ctx, s->session, s->from);
+        retire(s);
+        if (s->live) fv_session_select(s->ctx, s->session, s->from, s->live * s->K);
         if (fv_ctx_status(s->ctx)) st = context_failed(s->ctx, e);
     }
     return st;
@@ -345,11 +408,12 @@ static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err
 fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,
                       int64_t n, const fv_gen_opt *opt, fv_err *e)
 {
-    search s = {.o = opt, .env = fv_device_env(d), .n = n, .K = opt->num_beams};
+    search s = {.o = opt, .env = fv_device_env(d), .n = n, .live = n, .K = opt->num_beams};
     *out = (fv_generated){0};
     fv_status st = check(m, opt, n, e);
     if (st) return st;
     s.V = fv_model_family(m)->vocabulary(fv_model_self(m));
+    s.top = best_needed(opt, s.V);
     fv_dtype dtype = fv_params_at(fv_model_params(m), 0)->dtype;
     st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = dtype}, e);
     if (!st) st = fv_session_new(&s.session, m, d, n * s.K, opt->max_length, e);

@@ -16,13 +16,39 @@ static void penalise(float *score, const int32_t *so_far, int64_t n, float by)
     }
 }
 
+bool fv__pick_forced(const fv_gen_opt *o, int64_t n) { return o->forced_eos >= 0 && n == o->max_length - 1; }
+
+bool fv__pick_ruled_out(const fv_gen_opt *o, int64_t n, int32_t token)
+{
+    if (fv__pick_forced(o, n)) return token != o->forced_eos;
+    if (token == o->eos && n < o->min_length) return true;
+    for (int i = 0; i < o->n_banned; i++)
+        if (o->banned[i] == token) return true;
+    return false;
+}
+
 void fv__pick_rules(float *score, int64_t V, const int32_t *so_far, int64_t n, const fv_gen_opt *o)
 {
     if (o->repetition_penalty != 1) penalise(score, so_far, n, o->repetition_penalty);
     for (int i = 0; i < o->n_banned; i++) score[o->banned[i]] = -INFINITY;
     if (n < o->min_length && o->eos >= 0) score[o->eos] = -INFINITY;
-    if (o->forced_eos >= 0 && n == o->max_length - 1)
+    if (fv__pick_forced(o, n))
         for (int64_t i = 0; i < V; i++) score[i] = i == o->forced_eos ? 0 : -INFINITY;
+}
+
+double fv__pick_log_sum(const float *score, int64_t V)
+{
+    double sum = 0, most = -INFINITY;
+    for (int64_t v = 0; v < V; v++)
+        if ((double)score[v] > most) most = (double)score[v];
+    for (int64_t v = 0; v < V; v++) sum += exp((double)score[v] - most);
+    return most + log(sum);
+}
+
+void fv__pick_renormalise(float *score, int64_t V)
+{
+    double all = fv__pick_log_sum(score, V);
+    for (int64_t v = 0; v < V; v++) score[v] = (float)((double)score[v] - all);
 }
 
 void fv__pick_best(fv_pick *out, int64_t k, const float *score, int64_t V)

@@ -187,6 +187,17 @@ static fv_status ready(const void *self, fv_params *p, fv_err *e)
     return st ? st : fv_pos_fill(p, &m->target_pos, e);
 }
 
+/* The output weight apart from the table it may share: rows of that are still looked up. */
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    marian *m = self;
+    for (int i = 0; i < m->cfg.encoder_layers; i++) fv_encoder_layer_pack(p, &m->encoder[i], dtype);
+    for (int i = 0; i < m->cfg.decoder_layers; i++) fv_decoder_layer_pack(p, &m->decoder[i], dtype);
+    fv_lin head = {.w = m->head};
+    fv_lin_pack(p, &head, dtype);
+    m->head = head.w;
+}
+
 /* ---- forward ---- */
 
 static fv_tensor *embed(fv_ctx *c, const marian *m, const fv_emb *table, const fv_pos *pos, fv_tensor *ids, fv_tensor *rows)
@@ -289,6 +300,7 @@ const fv_family fv__family_marian = {
     .declare = declare,
     .load = load,
     .ready = ready,
+    .pack = pack,
     .forward = forward,
     .begin = begin,
     .vocabulary = vocabulary,

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "fovea/model.h"
+#include "fovea/pack.h"
 
 #define X(file) extern const fv_family fv__family_##file;
 #include "model_files.h"
@@ -107,8 +108,8 @@ static fv_status count_labels(fv_model *m, const char *name, fv_err *e)
     return fv_fields_set(m->config, m->family->config, "num_labels", value, e);
 }
 
-/* From m->json to declared and allocated parameters. */
-static fv_status build(fv_model *m, fv_device *d, fv_model_opt opt, const char *name, fv_err *e)
+/* From m->json to declared parameters. */
+static fv_status build(fv_model *m, fv_model_opt opt, const char *name, fv_err *e)
 {
     fv_status st = choose_family(m, name, e);
     if (!st) st = choose_head(m, opt.head, name, e);
@@ -126,7 +127,27 @@ static fv_status build(fv_model *m, fv_device *d, fv_model_opt opt, const char *
     if (!st) st = fv_params_new(&m->params, &m->env, e);
     if (st) return st;
     f->declare(m->self, &(fv_setup){.params = m->params, .config = m->config, .head = m->head});
-    return fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
+    return FV_OK;
+}
+
+/* Gives the parameters the values of a file. */
+static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, const char *dir, fv_err *e)
+{
+    fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
+    if (opt.serve) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
+    fv_status st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
+    return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
+}
+
+static fv_status pack(fv_model *m, fv_model_opt opt, fv_err *e)
+{
+    if (!opt.serve) return FV_OK;
+    if (m->family->pack)
+        m->family->pack(m->self, m->params, opt.weights);
+    else if (opt.weights != opt.dtype)
+        return fv_fail(e, FV_EMISSING, "the family %s has no layout of its weights as %s", m->family->type,
+                       fv_dtype_name(opt.weights));
+    return fv_params_status(m->params, e);
 }
 
 static fv_status ready(fv_model *m, fv_err *e) { return m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK; }
@@ -153,9 +174,11 @@ fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_mode
     fv_status st = start(out, d, e);
     fv_model *m = *out;
     if (!st) st = fv_json_parse(&m->json, &m->env, config, "config", e);
-    if (!st) st = build(m, d, opt, "config", e);
+    if (!st) st = build(m, opt, "config", e);
+    if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     if (!st) st = fv_params_randomize(m->params, seed, e);
     if (!st) st = ready(m, e);
+    if (!st) st = pack(m, opt, e);
     return finish(out, st);
 }
 
@@ -170,9 +193,11 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
     if (!st) st = fv_dir_weights(files, &weights, e); /* says what is wrong with the weights before anything is built */
     if (!st && !fv_dir_file(files, "config.json", path, sizeof path)) st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
     if (!st) st = fv_json_open(&m->json, &m->env, path, e);
-    if (!st) st = build(m, d, opt, path, e);
-    if (!st) st = fv_params_load(m->params, &m->env, dir, m->family->load ? m->family->load(m->self) : (fv_load_opt){0}, e);
+    if (!st && opt.serve && opt.train) st = fv_fail(e, FV_EARG, "%s: a model that serves is not trained", dir);
+    if (!st) st = build(m, opt, path, e);
+    if (!st) st = load(m, d, opt, dir, e);
     if (!st) st = ready(m, e);
+    if (!st) st = pack(m, opt, e);
     fv_st_close(weights);
     fv_dir_close(files);
     return finish(out, st);

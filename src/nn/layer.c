@@ -123,3 +123,16 @@ static fv_tensor *run(fv_ctx *c, void *user, fv_tensor *x)
     const block *b = user;
     return b->encoder ? encode(c, b->encoder, x, b->self) : decode(c, b->decoder, x, b->self, b->cross);
 }
+
+void fv_encoder_layer_pack(fv_params *p, fv_encoder_layer *l, fv_dtype dtype)
+{
+    fv_mha_pack(p, &l->self, dtype, true);
+    fv_mlp_pack(p, &l->mlp, dtype);
+}
+
+void fv_decoder_layer_pack(fv_params *p, fv_decoder_layer *l, fv_dtype dtype)
+{
+    fv_mha_pack(p, &l->self, dtype, true);
+    fv_mha_pack(p, &l->cross, dtype, false);
+    fv_mlp_pack(p, &l->mlp, dtype);
+}

@@ -19,3 +19,14 @@ fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act)
 }
 
 fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x) { return fv_lin_act(c, l, x, FV_ACT_NONE); }
+
+/* Where nothing is gained, nothing is lost: a device may be as fast with weights as they are. */
+static bool stays(const fv_params *p, const fv_tensor *w, fv_dtype dtype)
+{
+    return dtype == w->dtype && !fv_params_packs(p, dtype);
+}
+
+void fv_lin_pack(fv_params *p, fv_lin *l, fv_dtype dtype)
+{
+    if (l->w && !l->w->packed && !stays(p, l->w, dtype)) l->w = fv_params_pack(p, &l->w, 1, dtype, l->kn);
+}

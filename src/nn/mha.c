@@ -75,9 +75,8 @@ static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory,
     qkv[2] = fv_lin_fwd(c, &l->v, memory);
 }
 
-fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
+static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
-    if (!x) return NULL;
     fv_attn how = settings(l, &arg);
     if (l->qkv.w && arg.memory && arg.memory != x)
         return fv_raise(c, FV_EARG, "%s: one weight holds q, k and v, so nothing but x can be attended to", l->name);
@@ -101,7 +100,32 @@ fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
     return fv_lin_fwd(c, &l->out, fv_attention(c, t[0], t[1], t[2], how));
 }
 
+fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
+{
+    if (!x) return NULL;
+    int64_t B = fv_dim(x, 0), served = arg.kv && !arg.kv->pos ? fv_dim(arg.kv->k, 0) : B;
+    if (served == B || served < 1 || B % served || arg.causal) return attend(c, l, x, arg);
+    /* Keys of one sequence for several of x (an encoder's, for all beams): as rows of one they read them together. */
+    fv_tensor *rows = fv_reshape(c, x, FV_SHAPE(served, B / served * fv_dim(x, 1), fv_cols(x)));
+    return fv_reshape(c, attend(c, l, rows, arg), x->shape);
+}
+
 fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)
 {
     return (fv_kv){.k = fv_lin_fwd(c, &l->k, memory), .v = fv_lin_fwd(c, &l->v, memory)};
+}
+
+void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined)
+{
+    bool alike = l->n_kv_head == l->n_head && !l->q.kn;
+    if (joined && l->q.w && alike && fv_params_packs(p, dtype)) {
+        l->qkv.w = fv_params_pack(p, (fv_tensor *[]){l->q.w, l->k.w, l->v.w}, 3, dtype, false);
+        l->qkv.b = fv_params_join(p, (fv_tensor *[]){l->q.b, l->k.b, l->v.b}, 3);
+    } else {
+        fv_lin_pack(p, &l->q, dtype);
+        fv_lin_pack(p, &l->k, dtype);
+        fv_lin_pack(p, &l->v, dtype);
+        fv_lin_pack(p, &l->qkv, dtype);
+    }
+    fv_lin_pack(p, &l->out, dtype);
 }

@@ -23,3 +23,10 @@ fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
         h = fv_lin_act(c, &l->up, x, l->act);
     return fv_lin_fwd(c, &l->down, fv_dropout(c, h, l->dropout));
 }
+
+void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype)
+{
+    fv_lin_pack(p, &l->up, dtype);
+    fv_lin_pack(p, &l->gate, dtype);
+    fv_lin_pack(p, &l->down, dtype);
+}

@@ -20,25 +20,28 @@ void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_ki
     l->table = fv_param(p, init, FV_SHAPE(rows, width), "%s.weight", at.s);
 }
 
-/* Column j of a row: which frequency, and sine or cosine.  An odd width has one sine more than cosines. */
-static float sinusoid(fv_pos_kind kind, int64_t row, int64_t j, int64_t width)
+/* Column j of all rows: which frequency, and sine or cosine.  An odd width has one sine more than cosines. */
+static void sinusoid(float *table, fv_pos_kind kind, int64_t first, int64_t rows, int64_t j, int64_t width)
 {
     int64_t half = (width + 1) / 2;
     bool pairs = kind == FV_POS_PAIRS, cosine = pairs ? j % 2 : j >= half;
     int64_t i = pairs ? j / 2 : cosine ? j - half : j;
-    double angle = (double)row / pow(10000, (double)(2 * i) / (double)width);
-    return (float)(cosine ? cos(angle) : sin(angle));
+    double wave = pow(10000, (double)(2 * i) / (double)width);
+    for (int64_t row = 0; row < rows; row++) {
+        double angle = (double)(row + first) / wave;
+        table[row * width + j] = (float)(cosine ? cos(angle) : sin(angle));
+    }
 }
 
 fv_status fv_pos_fill(fv_params *p, const fv_pos *l, fv_err *e)
 {
-    if (l->kind == FV_POS_LEARNED) return FV_OK;
+    if (l->kind == FV_POS_LEARNED || (l->table && fv_params_lent(l->table))) return FV_OK;
     if (!l->table) return fv_fail(e, FV_ESTATE, "positions: not declared");
     int64_t rows = l->table->shape.d[0], width = l->table->shape.d[1];
     size_t bytes = (size_t)(rows * width) * sizeof(float);
     float *host = fv__alloc(NULL, bytes);
     if (!host) return fv_fail(e, FV_ENOMEM, "positions %s: out of memory", l->table->name);
-    for (int64_t i = 0; i < rows * width; i++) host[i] = sinusoid(l->kind, i / width - l->offset, i % width, width);
+    for (int64_t j = 0; j < width; j++) sinusoid(host, l->kind, -l->offset, rows, j, width);
     fv_status st = fv_params_set(p, l->table, host, rows * width, e);
     fv__free(NULL, host, bytes);
     return st;

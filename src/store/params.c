@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/core.h"
+#include "fovea/pack.h"
 #include "store.h"
 
 #define PIECE (1 << 18) /* elements converted at a time */
@@ -168,10 +169,9 @@ static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *pi
     return FV_OK;
 }
 
-static fv_status load(loading *l)
+static fv_status copy_all(loading *l)
 {
-    fv_status st = match(l);
-    if (st) return st;
+    fv_status st = FV_OK;
     int64_t longest = 0;
     for (int i = 0; i < fv_params_count(l->p); i++)
         if (l->from[i].count > longest) longest = l->from[i].count;
@@ -184,18 +184,58 @@ static fv_status load(loading *l)
     return st;
 }
 
+/* Opens the file and what matching needs. */
+static fv_status begin(loading *l)
+{
+    fv_status st = fv_st_open(&l->file, l->env, l->path, l->e);
+    if (st) return st;
+    size_t infos = (size_t)fv_params_count(l->p) * sizeof *l->from, marks = (size_t)fv_st_count(l->file);
+    l->from = fv__alloc(l->env, infos);
+    l->used = fv__alloc(l->env, marks);
+    return (infos && !l->from) || (marks && !l->used) ? fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->path) : match(l);
+}
+
+static void end(loading *l, bool keep_file)
+{
+    if (!l->file) return;
+    fv__free(l->env, l->from, (size_t)fv_params_count(l->p) * sizeof *l->from);
+    fv__free(l->env, l->used, (size_t)fv_st_count(l->file));
+    if (!keep_file) fv_st_close(l->file);
+}
+
 fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e)
 {
     loading l = {.p = p, .env = env, .path = path, .opt = opt, .e = e};
-    fv_status st = fv_st_open(&l.file, env, path, e);
-    if (st) return st;
-    size_t infos = (size_t)fv_params_count(p) * sizeof *l.from, marks = (size_t)fv_st_count(l.file);
-    l.from = fv__alloc(env, infos);
-    l.used = fv__alloc(env, marks);
-    st = (infos && !l.from) || (marks && !l.used) ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : load(&l);
-    fv__free(env, l.from, infos);
-    fv__free(env, l.used, marks);
-    fv_st_close(l.file);
+    fv_status st = begin(&l);
+    if (!st) st = copy_all(&l);
+    end(&l, false);
+    return st;
+}
+
+static void close_file(void *file) { fv_st_close(file); }
+
+/* What lies in the file as it is wanted can be used there. */
+static bool as_wanted(const fv_st_info *from, fv_dtype dtype)
+{
+    return !strcmp(from->dtype_name, fv_dtype_name(dtype)) && (uintptr_t)from->data % fv_dtype_size(dtype) == 0;
+}
+
+fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *path, fv_load_opt opt, fv_err *e)
+{
+    loading l = {.p = p, .env = fv_device_env(d), .path = path, .opt = opt, .e = e};
+    fv_status st = fv_params_status(p, e);
+    if (!st) st = begin(&l);
+    int lent = 0;
+    for (int i = 0; !st && fv__device_is_host(d) && i < fv_params_count(p); i++) {
+        if (l.from[i].count < 1 || !as_wanted(&l.from[i], dtype)) continue;
+        fv__params_lend(p, fv_params_at(p, i), l.from[i].data);
+        l.from[i].count = -1; /* nothing to copy */
+        lent++;
+    }
+    if (!st) st = fv_params_alloc(p, d, dtype, false, e);
+    if (!st) st = copy_all(&l);
+    if (lent) fv__params_lender(p, l.file, close_file); /* whatever came of it */
+    end(&l, lent > 0);
     return st;
 }
 

@@ -1,0 +1,318 @@
+/* test_session.c - sessions: rows that change places, rows that leave, weights laid out once; the same bits throughout. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+
+enum { SOURCES = 4, BEAMS = 3, ROWS = SOURCES * BEAMS, VOCAB = 50, LONGEST = 100, WORDS = 7 };
+
+static const char config[] =
+    "{\"model_type\":\"marian\",\"vocab_size\":50,\"d_model\":24,\"encoder_layers\":2,\"decoder_layers\":2,"
+    "\"encoder_attention_heads\":2,\"decoder_attention_heads\":3,\"encoder_ffn_dim\":40,\"decoder_ffn_dim\":36,"
+    "\"max_position_embeddings\":128,\"scale_embedding\":true,\"init_std\":0.3,\"pad_token_id\":49,\"eos_token_id\":0,"
+    "\"decoder_start_token_id\":49}";
+
+static fv_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    fv_device_close(device);
+    return 0;
+}
+
+static void check(fv_status st, const fv_err *e)
+{
+    if (st) print_error("%s\n", e->text);
+    assert_int_equal(st, FV_OK);
+}
+
+static uint32_t random_state;
+static int draw(int n)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (int)((random_state >> 8) % (uint32_t)n);
+}
+
+/* Source i: words of its own, of a length of its own. */
+static int source_len(int i) { return WORDS - i; }
+static int source_word(int i, int j) { return 1 + (i * 13 + j * 7) % (VOCAB - 2); }
+
+/* Begins with n sources side by side, padded to the longest. */
+static void begin(fv_ctx *c, fv_session *s, const int *sources, int n)
+{
+    int32_t ids[SOURCES * WORDS];
+    uint8_t mask[SOURCES * WORDS];
+    fv_items in = {0};
+    int most = 0;
+    for (int i = 0; i < n; i++) most = source_len(sources[i]) > most ? source_len(sources[i]) : most;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < most; j++) {
+            mask[i * most + j] = j < source_len(sources[i]);
+            ids[i * most + j] = mask[i * most + j] ? source_word(sources[i], j) : VOCAB - 1;
+        }
+    fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(n, most)));
+    fv_items_put(&in, "attention_mask", fv_bytes(c, mask, FV_SHAPE(n, most)));
+    fv_session_begin(c, s, &in);
+    assert_int_equal(fv_ctx_status(c), FV_OK);
+}
+
+static void step(fv_ctx *c, fv_session *s, const int32_t *ids, int rows, int n, float *logits)
+{
+    fv_tensor *y = fv_session_step(c, s, fv_ints(c, ids, FV_SHAPE(rows, n)));
+    if (fv_read(c, y, logits, rows * VOCAB)) print_error("%s\n", fv_ctx_err(c)->text);
+    assert_int_equal(fv_ctx_status(c), FV_OK);
+}
+
+typedef struct row {
+    int source, n;
+    int32_t ids[LONGEST];
+} row;
+
+/* What a session of its own says after all these tokens, given at once. */
+static void alone(const fv_model *m, const row *r, float *logits)
+{
+    fv_ctx *c;
+    fv_session *s;
+    fv_err e;
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    check(fv_session_new(&s, m, device, 1, LONGEST, &e), &e);
+    begin(c, s, &r->source, 1);
+    step(c, s, r->ids, 1, r->n, logits);
+    fv_session_free(s);
+    fv_ctx_free(c);
+}
+
+/* Beams go on from any beam of their source; sources leave, and the last takes the place. */
+static int shuffle(row *rows, int n_rows, int32_t *from, int time)
+{
+    static row old[ROWS];
+    int groups = n_rows / BEAMS;
+    memcpy(old, rows, (size_t)n_rows * sizeof *rows);
+    int leaves = time % 30 == 29 && groups > 1 ? draw(groups) : -1, left = leaves >= 0 ? groups - 1 : groups;
+    for (int g = 0; g < left; g++)
+        for (int k = 0; k < BEAMS; k++) {
+            int source = g == leaves ? groups - 1 : g;
+            from[g * BEAMS + k] = source * BEAMS + (draw(4) ? draw(BEAMS) : k);
+            if (time % 7 == 3) from[g * BEAMS + k] = source * BEAMS + (k + 1) % BEAMS; /* a circle */
+            rows[g * BEAMS + k] = old[from[g * BEAMS + k]];
+        }
+    return left * BEAMS;
+}
+
+static void rows_that_change_places_keep_their_history(void **state)
+{
+    (void)state;
+    static row rows[ROWS];
+    fv_model *m;
+    fv_ctx *c;
+    fv_session *s;
+    fv_err e;
+    check(fv_model_new(&m, device, config, (fv_model_opt){0}, 5, &e), &e);
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    check(fv_session_new(&s, m, device, ROWS, LONGEST, &e), &e);
+    random_state = 1;
+    for (int again = 0; again < 2; again++) { /* a session can be used again */
+        fv_ctx_reset(c, 0);
+        begin(c, s, (int[]){0, 1, 2, 3}, SOURCES);
+        for (int i = 0; i < ROWS; i++) rows[i] = (row){.source = i / BEAMS};
+        int n_rows = ROWS;
+        for (int time = 0; time < LONGEST; time++) {
+            int32_t ids[ROWS], from[ROWS];
+            float logits[ROWS * VOCAB], want[VOCAB];
+            for (int i = 0; i < n_rows; i++) ids[i] = rows[i].ids[rows[i].n++] = draw(VOCAB - 1);
+            fv_ctx_reset(c, (uint64_t)time);
+            step(c, s, ids, n_rows, 1, logits);
+            for (int i = 0; i < n_rows && (time % 9 == 0 || time == LONGEST - 1); i++) {
+                alone(m, &rows[i], want);
+                assert_memory_equal(logits + i * VOCAB, want, sizeof want);
+            }
+            n_rows = shuffle(rows, n_rows, from, time);
+            fv_session_select(c, s, from, n_rows);
+            assert_int_equal(fv_ctx_status(c), FV_OK);
+            assert_int_equal(fv_session_count(s), n_rows);
+        }
+        assert_int_equal(n_rows, BEAMS);
+    }
+    fv_session_free(s);
+    fv_ctx_free(c);
+    fv_model_free(m);
+}
+
+static void a_wrong_order_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t from[4];
+        int n;
+    } cases[] = {{{0, 1, 2, 4}, 4}, {{-1, 1, 2, 3}, 4}, {{0, 1, 2, 3}, 0}, {{0, 2, 2, 3}, 4}, {{0, 1, 2, 3}, 3}};
+    fv_model *m;
+    fv_ctx *c;
+    fv_session *s;
+    fv_err e;
+    check(fv_model_new(&m, device, config, (fv_model_opt){0}, 5, &e), &e);
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    check(fv_session_new(&s, m, device, 4, LONGEST, &e), &e);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fv_ctx_reset(c, 0);
+        begin(c, s, (int[]){0, 1}, 2);
+        fv_session_select(c, s, cases[i].from, cases[i].n);
+        assert_int_equal(fv_ctx_status(c), FV_EARG);
+    }
+    fv_session_free(s);
+    fv_ctx_free(c);
+    fv_model_free(m);
+}
+
+/* ---- models that serve ---- */
+
+static fv_gen_opt beams(int64_t n, const int32_t *pad)
+{
+    fv_gen_opt o;
+    fv_fields_default(&o, fv_gen_fields);
+    o.num_beams = n;
+    o.max_length = 40;
+    o.start = o.pad = *pad;
+    o.eos = 0;
+    o.forced_eos = -1;
+    o.banned = pad;
+    o.n_banned = 1;
+    return o;
+}
+
+static fv_generated generate(const fv_model *m, int first, int n, const fv_gen_opt *o)
+{
+    static int32_t ids[SOURCES][WORDS];
+    const int32_t *source[SOURCES];
+    int64_t len[SOURCES];
+    fv_generated out;
+    fv_err e;
+    for (int i = 0; i < n; i++) {
+        source[i] = ids[i];
+        len[i] = source_len(first + i);
+        for (int j = 0; j < len[i]; j++) ids[i][j] = source_word(first + i, j);
+    }
+    check(fv_generate(&out, device, m, source, len, n, o, &e), &e);
+    return out;
+}
+
+static void same_hypothesis(const fv_hyp *a, const fv_hyp *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->ids, b->ids, (size_t)a->n * sizeof *a->ids);
+    assert_memory_equal(&a->score, &b->score, sizeof a->score);
+}
+
+static void save_and_serve(fv_model **plain, fv_model **served, fv_dtype stored, fv_dtype weights)
+{
+    char dir[] = "/tmp/fovea-session-XXXXXX", path[64];
+    fv_err e;
+    assert_non_null(mkdtemp(dir));
+    check(fv_model_new(plain, device, config, (fv_model_opt){0}, 11, &e), &e);
+    check(fv_model_save(*plain, dir, stored, &e), &e);
+    check(fv_model_open(served, device, dir, (fv_model_opt){.serve = true, .weights = weights}, &e), &e);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, i ? "config.json" : "model.safetensors");
+        assert_int_equal(unlink(path), 0); /* what is mapped stays */
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static void a_model_that_serves_gives_the_same_bits(void **state)
+{
+    (void)state;
+    const int32_t pad = VOCAB - 1;
+    fv_model *plain, *served;
+    save_and_serve(&plain, &served, FV_F32, FV_F32);
+    for (int64_t k = 1; k <= 5; k += 2)
+        for (int more = 0; more < 3; more++) {
+            fv_gen_opt o = beams(k, &pad);
+            o.renormalize_logits = more == 1;
+            o.repetition_penalty = more == 2 ? 1.3f : 1.0f;
+            fv_generated a = generate(plain, 0, SOURCES, &o), b = generate(served, 0, SOURCES, &o);
+            for (int i = 0; i < SOURCES; i++) {
+                fv_generated one = generate(served, i, 1, &o);
+                same_hypothesis(&a.hyp[i], &b.hyp[i]);
+                same_hypothesis(&a.hyp[i], &one.hyp[0]);
+                fv_generated_free(&one);
+            }
+            fv_generated_free(&a);
+            fv_generated_free(&b);
+        }
+    fv_model_free(plain);
+    fv_model_free(served);
+}
+
+/* Rounded weights move the score a little, and a batch changes nothing. */
+static void narrow_weights_serve(void **state)
+{
+    (void)state;
+    static const struct {
+        fv_dtype dtype;
+        double off;
+    } kinds[] = {{FV_BF16, 0.1}, {FV_Q8, 0.2}, {FV_Q4, 2}};
+    const int32_t pad = VOCAB - 1;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        fv_model *plain, *served;
+        save_and_serve(&plain, &served, FV_F32, kinds[k].dtype);
+        fv_gen_opt o = beams(4, &pad);
+        fv_generated a = generate(plain, 0, SOURCES, &o), b = generate(served, 0, SOURCES, &o);
+        for (int i = 0; i < SOURCES; i++) {
+            fv_generated one = generate(served, i, 1, &o);
+            same_hypothesis(&b.hyp[i], &one.hyp[0]);
+            double off = fabs(b.hyp[i].score - a.hyp[i].score);
+            assert_true(off > 0 && off < kinds[k].off);
+            fv_generated_free(&one);
+        }
+        fv_generated_free(&a);
+        fv_generated_free(&b);
+        fv_model_free(plain);
+        fv_model_free(served);
+    }
+}
+
+/* A file of another dtype is converted, and what is mapped is not written to. */
+static void a_served_parameter_does_not_change(void **state)
+{
+    (void)state;
+    fv_model *plain, *served;
+    fv_err e;
+    float one = 1;
+    save_and_serve(&plain, &served, FV_F32, FV_F32);
+    fv_tensor *t = fv_params_find(fv_model_params(served), "model.decoder.layers.0.fc1.bias");
+    assert_true(fv_params_lent(t));
+    assert_int_equal(fv_params_set(fv_model_params(served), t, &one, 1, &e), FV_ESTATE);
+    assert_non_null(strstr(e.text, "mapped"));
+    fv_model_free(plain);
+    fv_model_free(served);
+    save_and_serve(&plain, &served, FV_BF16, FV_F32);
+    t = fv_params_find(fv_model_params(served), "model.decoder.layers.0.fc1.bias");
+    assert_false(fv_params_lent(t));
+    fv_model_free(plain);
+    fv_model_free(served);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_that_change_places_keep_their_history), cmocka_unit_test(a_wrong_order_is_refused),
+        cmocka_unit_test(a_model_that_serves_gives_the_same_bits),    cmocka_unit_test(narrow_weights_serve),
+        cmocka_unit_test(a_served_parameter_does_not_change),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
