@@ -223,7 +223,7 @@ static void it_generates_what_the_published_one_does(void **state)
             check(fv_st_find(g, key, &info, &e), &e);
             check(fv_st_read(g, &info, want, FV_I32, info.count, &e), &e);
             int64_t width = info.shape.d[1];
-            fv_gen_opt opt;
+            fv_gen_opt opt = {0};
             fv_fields_default(&opt, fv_gen_fields);
             int32_t start = want[0];
             opt.num_beams = beams;

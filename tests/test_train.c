@@ -117,7 +117,7 @@ static void a_tiny_corpus_is_learnt_by_heart(void **state)
     check(fv_train(&j, &s, &e), &e);
     assert_true(s.loss < 0.05);
 
-    fv_gen_opt o;
+    fv_gen_opt o = {0};
     fv_fields_default(&o, fv_gen_fields);
     o.num_beams = 2;
     o.max_length = 60;

@@ -34,6 +34,7 @@ FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int
 FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width);
 /* I32 (rows,T): where the tokens of this step stand. */
 FV_API fv_tensor *fv_session_places(fv_ctx *c, fv_session *s);
+FV_API fv_tensor *fv_session_places_from(fv_ctx *c, fv_session *s, int32_t from); /* counted from there, not from 0 */
 /* Copies x into the session under a number, and gets it back in a later step.  Its first axis is the rows, or divides
  * them: then each serves as many neighbouring rows, which only change places together with their group or within it. */
 FV_API void fv_session_keep(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
@@ -43,28 +44,49 @@ FV_API fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int slot); /* NULL: 
 
 typedef enum fv_early { FV_EARLY_FALSE = 0, FV_EARLY_TRUE, FV_EARLY_NEVER } fv_early;
 
-/* Names and meanings are those of transformers' generate. */
+/* Called as tokens are chosen, where num_beams is 1: source counts from 0.  false: this sequence ends here. */
+typedef bool fv_token_fn(void *user, int64_t source, int32_t token);
+
+/* Names and meanings are those of transformers' generate.  Begin with {0} and fv_fields_default, or with fv_gen_open. */
 typedef struct fv_gen_opt {
-    int64_t num_beams, max_length, min_length, num_return_sequences; /* lengths count the start token */
+    int64_t num_beams, num_return_sequences;
+    int64_t max_length, min_length;         /* with the start token or the prompt */
+    int64_t max_new_tokens, min_new_tokens; /* without it; where not 0 these decide */
     float length_penalty;
     int early_stopping; /* fv_early */
     bool do_sample;     /* with one beam */
     float temperature;
     int64_t top_k; /* 0: all */
-    float top_p;
+    float top_p, min_p, typical_p;
     float repetition_penalty;
+    int64_t no_repeat_ngram_size;
     bool renormalize_logits; /* probabilities of what may be chosen add up to 1 */
     int64_t seed;
-    int32_t start, eos, pad, forced_eos; /* ids; forced_eos -1: none */
-    const int32_t *banned;               /* ids that are never chosen */
+    int32_t start, eos, pad, forced_bos, forced_eos; /* ids; -1: none */
+    const int32_t *ends;                             /* further ids that end a sequence */
+    int n_ends;
+    const int32_t *banned; /* ids that are never chosen */
     int n_banned;
+    const int32_t *bad_words; /* runs of ids that are never completed, -1 behind each */
+    int64_t n_bad_words;      /* length of the whole list */
+    fv_token_fn *token;       /* or NULL */
+    void *user;
+    void *own; /* of fv_gen_open */
+    size_t own_bytes;
+    const fv_env *env;
 } fv_gen_opt;
 
-/* Keys, ranges, defaults and help of the above (not of the ids). */
+/* Keys, ranges, defaults and help of the above (not of the lists). */
 FV_DATA const fv_field fv_gen_fields[];
 
+/* What the directory of a model says: its generation_config.json or, without one, its config.json; then the parameters of
+ * a task ("summarization", or NULL) in config.json; for the rest transformers' defaults.  Keys of generation_config.json
+ * that would change the result and are not implemented are errors. */
+FV_API fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task, fv_err *e);
+FV_API void fv_gen_close(fv_gen_opt *o); /* of what fv_gen_open filled */
+
 typedef struct fv_hyp {
-    int32_t *ids; /* behind the start token, the end token included if it was reached */
+    int32_t *ids; /* behind the start token or the prompt, the end token included if it was reached */
     int64_t n;
     double score; /* sum of log-probabilities; with beams divided by length^length_penalty */
 } fv_hyp;
@@ -77,8 +99,8 @@ typedef struct fv_generated {
     size_t bytes;
 } fv_generated;
 
-/* Generates for n sources (token ids) with a model that has an encoder.  The same hypotheses as transformers, beam for
- * beam; a source's result does not depend on the others. */
+/* Generates for n sources (token ids): what an encoder reads or, where a family has none, the prompt to be continued.
+ * The same hypotheses as transformers gives for each source alone, beam for beam, whatever the others are. */
 FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,
                              int64_t n, const fv_gen_opt *opt, fv_err *e);
 FV_API void fv_generated_free(fv_generated *g);

@@ -46,6 +46,7 @@ typedef struct fv_input {
 
 typedef struct fv_family {
     const char *type;         /* config.json's model_type: "marian" */
+    const char *const *also;  /* other model types it serves, ending in NULL; NULL: none */
     const char *const *heads; /* architectures, ending in NULL; the first is the default */
     const fv_field *config;   /* the table of its keys */
     const fv_key_rule *rules; /* other keys that change nothing, besides fv_keys_common; NULL: none */
@@ -68,10 +69,12 @@ typedef struct fv_family {
     void (*forward)(fv_ctx *c, const void *self, const fv_items *in, fv_items *out);
 
     /* ---- generation; NULL where the family does not generate ---- */
-    /* Reserves what a session keeps (fv_session_cache), and for an encoder-decoder runs the encoder on in. */
+    /* Runs the encoder on in and keeps what steps need of it; NULL: no encoder, a source is the beginning of what follows. */
     void (*begin)(fv_ctx *c, const void *self, fv_session *s, const fv_items *in);
     /* Tokens it can generate: the V of step's logits. */
     int64_t (*vocabulary)(const void *self);
+    /* Places of a sequence, or 0 for no limit; NULL: the same. */
+    int64_t (*context)(const void *self);
     /* ids (rows,T): appends them and gives the logits (rows,V) that follow the last one. */
     fv_tensor *(*step)(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids);
 } fv_family;

@@ -113,7 +113,7 @@ typedef enum fv_field_type {
 } fv_field_type;
 
 typedef struct fv_field {
-    const char *name; /* the key */
+    const char *name; /* the key; "rope_scaling.factor" is a member of the object at rope_scaling */
     fv_field_type type;
     size_t offset, size; /* of the member: int or int64_t; float or double; bool; char[]; an enum */
     double least, normal, greatest;

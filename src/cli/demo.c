@@ -219,7 +219,7 @@ static fv_status save(lab *l)
 
 static fv_gen_opt greedy(const lab *l)
 {
-    fv_gen_opt o;
+    fv_gen_opt o = {0};
     fv_fields_default(&o, fv_gen_fields);
     o.num_beams = 1;
     o.max_length = 48;

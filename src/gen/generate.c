@@ -1,9 +1,13 @@
 /* generate.c - beam search, greedy search and sampling, as transformers defines them.
  *
- * Every source has K running beams, best first, and K finished hypotheses.  A step looks at the 2K best continuations of
- * all beams together: those that end and are among the first K may replace a finished one; the best K that do not end run
- * on.  A source is done when no running beam can beat its worst finished hypothesis any more.  Greedy search and sampling
- * are one beam that takes its own continuation and ends with it. */
+ * Every source has K running beams, best first, and K finished hypotheses.  A step looks at the best continuations of all
+ * beams together, 2K or more: those that end and are among the first K may replace a finished one; the best K that do not
+ * end run on.  A source is done when no running beam can beat its worst finished hypothesis any more.  Greedy search and
+ * sampling are one beam that takes its own continuation and ends with it.
+ *
+ * A sequence begins with its prompt: the start token behind an encoder, or else the source itself.  Prompts may differ in
+ * length: all but the last token of each go through the model together, padded, the padding is cut off again, and from the
+ * last token on all rows go in step, each at its own place. */
 #include <math.h>
 #include <stdio.h>
 
@@ -12,30 +16,12 @@
 #include "gen/pick.h"
 
 #define FAR (-1.0e9f) /* a score that never wins */
-
-static const char *const early_words[] = {"false", "true", "never", NULL};
-
-const fv_field fv_gen_fields[] = {
-    FV_INT(fv_gen_opt, num_beams, 1, 4, 256, "beams"),
-    FV_INT(fv_gen_opt, max_length, 2, 256, 1 << 20, "tokens at most, the start included"),
-    FV_INT(fv_gen_opt, min_length, 0, 0, 1 << 20, "no end before so many"),
-    FV_INT(fv_gen_opt, num_return_sequences, 1, 1, 256, "hypotheses for each source"),
-    FV_FLOAT(fv_gen_opt, length_penalty, -10, 1, 10, "scores are divided by length to this power"),
-    FV_CHOICE(fv_gen_opt, early_stopping, 0, early_words, "stop once enough beams have ended"),
-    FV_BOOL(fv_gen_opt, do_sample, false, "draw tokens instead of taking the best"),
-    FV_FLOAT(fv_gen_opt, temperature, 1e-4, 1, 100, "above 1 flattens, below sharpens"),
-    FV_INT(fv_gen_opt, top_k, 0, 50, 1 << 24, "draw from so many best; 0: from all"),
-    FV_FLOAT(fv_gen_opt, top_p, 1e-6, 1, 1, "draw from the best that hold this share"),
-    FV_FLOAT(fv_gen_opt, repetition_penalty, 1e-3, 1, 100, "above 1 makes repeating less likely"),
-    FV_BOOL(fv_gen_opt, renormalize_logits, false, "share out the probability of tokens that are ruled out"),
-    FV_INT(fv_gen_opt, seed, 0, 1, 9e15, "of drawing"),
-    {0},
-};
+#define RUN 512       /* tokens of prompts that go through the model at a time */
 
 typedef struct beam {
     float score;
     bool finished;
-    int64_t n; /* tokens, the start included */
+    int64_t n; /* tokens, the prompt included */
     int32_t *ids;
 } beam;
 
@@ -46,25 +32,37 @@ typedef struct search {
     const fv_env *env;
     int64_t n, K, V;               /* sources, beams, vocabulary */
     int64_t live;                  /* sources not yet over: the first so many of `at`, and rows of the session */
-    int64_t cur;                   /* tokens of every running beam */
+    int64_t made;                  /* tokens behind the prompt, of every running beam */
+    int64_t *prompt, *end;         /* n each: tokens given, and tokens at most */
+    int64_t longest;               /* the greatest of end */
+    int64_t wide;                  /* continuations looked at: enough that K of them do not end */
     int64_t top;                   /* best of each row that are looked at; 0: all scores are */
     beam *run, *done;              /* n * K each */
     bool *over;                    /* n */
     int64_t *at;                   /* n: which source stands at a place of the batch */
     float *scores;                 /* n * K rows of V, or of top */
     int32_t *tokens;               /* with top, those the scores are of */
-    fv_pick *picks;                /* top, 2K, or V when sampling */
-    beam *next;                    /* K, and their ids in spare */
+    float *room;                   /* longest */
+    fv_pick *picks;                /* top, wide, or V when sampling */
+    beam *next;                    /* wide, and their ids in spare */
+    int32_t *row;                  /* wide: which row of the batch each of next continues */
     int32_t *spare, *token, *from; /* from and token: rows of the next step */
+    void *block;
     size_t bytes;
 } search;
 
+static int32_t pad(const search *s) { return s->o->pad >= 0 ? s->o->pad : s->o->eos >= 0 ? s->o->eos : 0; }
+
+static fv_so_far so_far(const search *s, const beam *b, int64_t i) { return (fv_so_far){b->ids, b->n, s->prompt[i], s->end[i]}; }
+
 /* Whether the rules can be followed with no more than the best of a row: they rule out a few tokens, at most. */
-static int64_t best_needed(const fv_gen_opt *o, int64_t V)
+static int64_t best_needed(const search *s, bool encoder)
 {
-    if (o->do_sample || o->repetition_penalty != 1) return 0;
-    int64_t k = (o->num_beams > 1 ? 2 * o->num_beams : 1) + o->n_banned + 1;
-    return k < V ? k : V;
+    const fv_gen_opt *o = s->o;
+    if (o->do_sample || o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0) return 0;
+    if (o->renormalize_logits && !encoder) return 0; /* rows of different lengths have different rules */
+    int64_t k = (o->num_beams > 1 ? s->wide : 1) + o->n_banned + o->n_ends + 1;
+    return k < s->V ? k : s->V;
 }
 
 static void copy_beam(beam *to, const beam *from)
@@ -88,64 +86,83 @@ static void *cut(uintptr_t *at, size_t bytes)
 static size_t lay_out(search *s, void *base)
 {
     uintptr_t at = (uintptr_t)base;
-    int64_t rows = s->n * s->K, len = s->o->max_length;
+    int64_t rows = s->n * s->K, len = s->longest;
     size_t ids = (size_t)(rows * len) * sizeof(int32_t);
     s->run = cut(&at, (size_t)rows * sizeof *s->run);
     s->done = cut(&at, (size_t)rows * sizeof *s->done);
-    s->next = cut(&at, (size_t)(2 * s->K) * sizeof *s->next);
+    s->next = cut(&at, (size_t)s->wide * sizeof *s->next);
+    s->row = cut(&at, (size_t)s->wide * sizeof *s->row);
     s->over = cut(&at, (size_t)s->n * sizeof *s->over);
     s->at = cut(&at, (size_t)s->n * sizeof *s->at);
     s->scores = cut(&at, (size_t)(rows * (s->top ? s->top : s->V)) * sizeof *s->scores);
     s->tokens = cut(&at, (size_t)(rows * s->top) * sizeof *s->tokens);
-    s->picks = cut(&at, (size_t)(s->V > 2 * s->K ? s->V : 2 * s->K) * sizeof *s->picks);
+    s->room = cut(&at, (size_t)len * sizeof *s->room);
+    s->picks = cut(&at, (size_t)(s->V > s->wide ? s->V : s->wide) * sizeof *s->picks);
     s->token = cut(&at, (size_t)rows * sizeof *s->token);
     s->from = cut(&at, (size_t)rows * sizeof *s->from);
     int32_t *run = cut(&at, ids), *done = cut(&at, ids);
-    s->spare = cut(&at, (size_t)(2 * s->K * len) * sizeof *s->spare);
+    s->spare = cut(&at, (size_t)(s->wide * len) * sizeof *s->spare);
     for (int64_t i = 0; base && i < rows; i++) {
-        s->run[i] = (beam){.score = i % s->K ? FAR : 0, .n = 1, .ids = run + i * len};
-        s->done[i] = (beam){.score = FAR, .n = 1, .ids = done + i * len};
-        s->run[i].ids[0] = s->done[i].ids[0] = s->token[i] = s->o->start;
+        s->run[i] = (beam){.score = i % s->K ? FAR : 0, .ids = run + i * len};
+        s->done[i] = (beam){.score = FAR, .ids = done + i * len};
     }
     for (int64_t i = 0; base && i < s->n; i++) s->at[i] = i;
-    for (int64_t i = 0; base && i < 2 * s->K; i++) s->next[i].ids = s->spare + i * len;
+    for (int64_t i = 0; base && i < s->wide; i++) s->next[i].ids = s->spare + i * len;
     return at - (uintptr_t)base;
+}
+
+/* Every beam begins with its prompt. */
+static void give_prompts(search *s, const int32_t *const *source, bool encoder)
+{
+    for (int64_t i = 0; i < s->n * s->K; i++) {
+        int64_t n = s->prompt[i / s->K];
+        const int32_t *ids = encoder ? &s->o->start : source[i / s->K];
+        memcpy(s->run[i].ids, ids, (size_t)n * sizeof *ids);
+        memcpy(s->done[i].ids, ids, (size_t)n * sizeof *ids);
+        s->run[i].n = s->done[i].n = n;
+        s->token[i] = ids[n - 1];
+    }
 }
 
 /* ---- one step of one source ---- */
 
-static bool ends(const search *s, int32_t token) { return token == s->o->eos || s->cur + 1 >= s->o->max_length; }
+static bool ends(const search *s, int64_t i, int32_t token)
+{
+    return fv__pick_ends(token, s->o) || s->prompt[i] + s->made + 1 >= s->end[i];
+}
 
-/* The best continuations of beam b in s->picks, at most `want`; row: of the batch.  Returns how many. */
-static int64_t best_of(search *s, const beam *b, int64_t row, int64_t want)
+/* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns how many. */
+static int64_t best_of(search *s, fv_so_far f, int64_t row, int64_t want)
 {
     if (!s->top) {
         float *score = s->scores + row * s->V;
-        fv__pick_rules(score, s->V, b->ids, b->n, s->o);
+        fv__pick_rules(score, s->V, f, s->o, s->room);
         if (s->o->renormalize_logits) fv__pick_renormalise(score, s->V);
         if (want > s->V) want = s->V;
         fv__pick_best(s->picks, want, score, s->V);
         return want;
     }
-    if (fv__pick_forced(s->o, b->n)) {
-        s->picks[0] = (fv_pick){0, s->o->forced_eos};
+    int32_t forced = fv__pick_forced(s->o, f);
+    if (forced >= 0) {
+        s->picks[0] = (fv_pick){0, forced};
         return 1;
     }
     int64_t n = 0;
     for (int64_t j = row * s->top; j < (row + 1) * s->top && n < want; j++)
-        if (!fv__pick_ruled_out(s->o, b->n, s->tokens[j])) s->picks[n++] = (fv_pick){s->scores[j], s->tokens[j]};
+        if (!fv__pick_ruled_out(s->o, f, s->tokens[j])) s->picks[n++] = (fv_pick){s->scores[j], s->tokens[j]};
     if (!n) s->picks[n++] = (fv_pick){-INFINITY, s->tokens[row * s->top]}; /* every token there is was ruled out */
     return n;
 }
 
-/* The 2K best continuations of all K beams of source i, which stands at place p, in s->next with their new token; rows they
- * come from in `row`. */
-static int64_t continuations(search *s, int64_t p, int64_t i, int32_t *row)
+/* The best continuations of all K beams of source i, which stands at place p, in s->next with their new token; rows they
+ * come from in s->row. */
+static int64_t continuations(search *s, int64_t p, int64_t i)
 {
-    int64_t want = 2 * s->K, n = 0;
+    int64_t want = s->wide, n = 0;
+    int32_t *row = s->row;
     for (int64_t k = 0; k < s->K; k++) {
         const beam *b = &s->run[i * s->K + k];
-        int64_t have = best_of(s, b, p * s->K + k, want);
+        int64_t have = best_of(s, so_far(s, b, i), p * s->K + k, want);
         for (int64_t j = 0; j < have; j++) {
             float total = b->score + s->picks[j].score;
             if (n == want && !(total > s->next[n - 1].score)) break;
@@ -155,7 +172,7 @@ static int64_t continuations(search *s, int64_t p, int64_t i, int32_t *row)
                 s->next[at] = s->next[at - 1];
                 row[at] = row[at - 1];
             }
-            s->next[at] = (beam){.score = total, .n = b->n + 1, .ids = ids, .finished = ends(s, s->picks[j].token)};
+            s->next[at] = (beam){.score = total, .n = b->n + 1, .ids = ids, .finished = ends(s, i, s->picks[j].token)};
             ids[b->n] = s->picks[j].token;
             row[at] = (int32_t)(p * s->K + k);
         }
@@ -190,11 +207,12 @@ static bool all_finished(const search *s, const beam *done)
 }
 
 /* No running beam can come before the worst finished one: judged as if the best ended at this length. */
-static bool decided(const search *s, const beam *run, const beam *done)
+static bool decided(const search *s, int64_t i)
 {
-    double len = (double)s->cur - 1;
+    const beam *run = s->run + i * s->K, *done = s->done + i * s->K;
+    double len = (double)s->made;
     if (s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done)) return true;
-    if (s->o->early_stopping == FV_EARLY_NEVER && s->o->length_penalty > 0) len = (double)s->o->max_length - 1;
+    if (s->o->early_stopping == FV_EARLY_NEVER && s->o->length_penalty > 0) len = (double)(s->end[i] - s->prompt[i]);
     float best = (float)((double)run[0].score / pow(len, (double)s->o->length_penalty));
     for (int64_t k = 0; k < s->K; k++) {
         float worst = done[k].finished ? done[s->K - 1].score : FAR;
@@ -203,20 +221,20 @@ static bool decided(const search *s, const beam *run, const beam *done)
     return true;
 }
 
-static void beam_step(search *s, int64_t p, int32_t *row)
+static void beam_step(search *s, int64_t p)
 {
     int64_t i = s->at[p];
     beam *run = s->run + i * s->K, *done = s->done + i * s->K;
     int32_t *from = s->from + p * s->K, *token = s->token + p * s->K;
-    int64_t n = continuations(s, p, i, row), kept = 0;
-    double scale = pow((double)s->cur, (double)s->o->length_penalty); /* length with the new token, without the start */
+    int64_t n = continuations(s, p, i), kept = 0;
+    double scale = pow((double)(s->made + 1), (double)s->o->length_penalty);
     bool full = s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done);
     for (int64_t j = 0; j < n && j < s->K; j++)
         if (s->next[j].finished && !full) finish(s, done, &s->next[j], (float)((double)s->next[j].score / scale));
     for (int64_t j = 0; j < n && kept < s->K; j++) {
         if (s->next[j].finished) continue;
         copy_beam(&run[kept], &s->next[j]);
-        from[kept] = row[j];
+        from[kept] = s->row[j];
         token[kept++] = s->next[j].ids[s->next[j].n - 1];
     }
     if (!kept) s->over[i] = true; /* every continuation ended: the greatest length */
@@ -224,7 +242,7 @@ static void beam_step(search *s, int64_t p, int32_t *row)
         if (kept) copy_beam(&run[kept], &run[0]);
         run[kept].score = FAR;
         from[kept] = kept ? from[0] : (int32_t)(p * s->K);
-        token[kept] = kept ? token[0] : s->o->pad;
+        token[kept] = kept ? token[0] : pad(s);
     }
 }
 
@@ -236,11 +254,11 @@ static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
     fv_pick best = {0};
     if (s->o->do_sample) {
         uint32_t w[4];
-        fv_philox(w, (uint64_t)s->o->seed, (uint64_t)i, (uint64_t)s->cur, 0);
-        fv__pick_rules(score, s->V, b->ids, b->n, s->o);
+        fv_philox(w, (uint64_t)s->o->seed, (uint64_t)i, (uint64_t)s->made, 0);
+        fv__pick_rules(score, s->V, so_far(s, b, i), s->o, s->room);
         best.token = fv__pick_sample(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32, s->picks);
     } else {
-        best_of(s, b, row, 1);
+        best_of(s, so_far(s, b, i), row, 1);
         best = s->picks[0];
     }
     if (!s->top) best.score = isfinite(score[best.token]) ? (float)((double)score[best.token] - all) : 0;
@@ -257,9 +275,8 @@ static void single_step(search *s, int64_t p)
     b->score += best.score < 0 ? best.score : 0;
     s->token[p] = best.token;
     s->from[p] = (int32_t)p;
-    if (!ends(s, best.token)) return;
-    b->finished = s->over[i] = true;
-    copy_beam(&s->done[i], b);
+    bool stop = s->o->token && !s->o->token(s->o->user, i, best.token);
+    if (stop || ends(s, i, best.token)) b->finished = s->over[i] = true; /* and stays where it is */
 }
 
 /* ---- the whole ---- */
@@ -270,21 +287,46 @@ static fv_status context_failed(fv_ctx *c, fv_err *e)
     return fv_fail(e, why->code, "%s", why->text);
 }
 
+/* All but the last token of each prompt, in runs that bound the memory of a step. */
+static fv_status read_prompts(search *s, fv_err *e)
+{
+    int64_t most = 0, rows = s->n * s->K;
+    for (int64_t i = 0; i < s->n; i++) most = s->prompt[i] - 1 > most ? s->prompt[i] - 1 : most;
+    size_t bytes = (size_t)(rows * (most < RUN ? most : RUN)) * sizeof(int32_t);
+    int32_t *ids = fv__alloc(s->env, bytes);
+    if (bytes && !ids) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", bytes);
+    fv_status st = FV_OK;
+    for (int64_t at = 0; at < most && !st; at += RUN) {
+        int64_t T = most - at < RUN ? most - at : RUN;
+        for (int64_t i = 0; i < rows * T; i++) {
+            const beam *b = &s->run[i / T];
+            ids[i] = at + i % T < b->n - 1 ? b->ids[at + i % T] : pad(s);
+        }
+        fv_ctx_reset(s->ctx, 0);
+        fv_session_step(s->ctx, s->session, fv_ints(s->ctx, ids, FV_SHAPE(rows, T)));
+        if (fv_ctx_status(s->ctx)) st = context_failed(s->ctx, e);
+        for (int64_t i = 0; i < rows; i++) fv_session_cut(s->session, i, s->run[i].n - 1);
+    }
+    fv__free(s->env, ids, bytes);
+    return st;
+}
+
 /* What may not be chosen in this step is taken out before the softmax, which comes to the same as doing it once more. */
 static fv_tensor *renormalised(search *s, fv_tensor *y)
 {
-    uint8_t *mask = (uint8_t *)s->picks; /* V of these are less than V picks */
-    for (int64_t v = 0; v < s->V; v++) mask[v] = !fv__pick_ruled_out(s->o, s->cur, (int32_t)v);
+    uint8_t *mask = (uint8_t *)s->picks;                         /* V of these are less than V picks */
+    fv_so_far f = so_far(s, &s->run[s->at[0] * s->K], s->at[0]); /* behind an encoder all are equally long */
+    for (int64_t v = 0; v < s->V; v++) mask[v] = !fv__pick_ruled_out(s->o, f, (int32_t)v);
     return fv_masked_fill(s->ctx, y, fv_bytes(s->ctx, mask, FV_SHAPE(1, s->V)), -INFINITY);
 }
 
 /* Where the best are enough, they and their log-probabilities.  Else all: log-probabilities for beams, and for one beam
  * logits as they are, since that is what its rules work on. */
-static fv_status step_scores(search *s, int64_t step, fv_err *e)
+static fv_status step_scores(search *s, fv_err *e)
 {
     fv_ctx *c = s->ctx;
     int64_t rows = s->live * s->K;
-    fv_ctx_reset(c, (uint64_t)step);
+    fv_ctx_reset(c, (uint64_t)s->made + 1);
     fv_tensor *y = fv_session_step(c, s->session, fv_ints(c, s->token, FV_SHAPE(rows, 1))), *token;
     if (s->top && s->o->renormalize_logits) y = renormalised(s, y);
     if (s->top || s->K > 1) y = fv_log_softmax(c, y);
@@ -294,18 +336,18 @@ static fv_status step_scores(search *s, int64_t step, fv_err *e)
     return FV_OK;
 }
 
-static void advance(search *s, int32_t *row)
+static void advance(search *s)
 {
     for (int64_t p = 0; p < s->live; p++) {
         if (s->K == 1)
             single_step(s, p);
         else
-            beam_step(s, p, row);
+            beam_step(s, p);
     }
-    s->cur++;
+    s->made++;
     for (int64_t p = 0; s->K > 1 && p < s->live; p++) {
         int64_t i = s->at[p];
-        if (!s->over[i]) s->over[i] = decided(s, s->run + i * s->K, s->done + i * s->K);
+        if (!s->over[i]) s->over[i] = decided(s, i);
     }
 }
 
@@ -326,13 +368,11 @@ static void retire(search *s)
 
 static fv_status loop(search *s, fv_err *e)
 {
-    int32_t row[512];
-    fv_status st = FV_OK;
-    s->cur = 1;
-    for (int64_t step = 1; !st && s->live; step++) {
-        st = step_scores(s, step, e);
+    fv_status st = read_prompts(s, e);
+    while (!st && s->live) {
+        st = step_scores(s, e);
         if (st) break;
-        advance(s, row);
+        advance(s);
         retire(s);
         if (s->live) fv_session_select(s->ctx, s->session, s->from, s->live * s->K);
         if (fv_ctx_status(s->ctx)) st = context_failed(s->ctx, e);
@@ -353,7 +393,7 @@ static fv_status encode(search *s, const int32_t *const *source, const int64_t *
     uint8_t *mask = (uint8_t *)(ids + s->n * most);
     for (int64_t i = 0; i < s->n; i++)
         for (int64_t j = 0; j < most; j++) {
-            ids[i * most + j] = j < len[i] ? source[i][j] : s->o->pad;
+            ids[i * most + j] = j < len[i] ? source[i][j] : pad(s);
             mask[i * most + j] = j < len[i];
         }
     fv_items in = {0};
@@ -366,9 +406,9 @@ static fv_status encode(search *s, const int32_t *const *source, const int64_t *
 }
 
 /* Copies the best of each source into one block of the caller's. */
-static fv_status deliver(const search *s, fv_generated *out, fv_err *e)
+static fv_status deliver(const search *s, fv_generated *out, int64_t each, fv_err *e)
 {
-    int64_t each = s->o->num_return_sequences, len = s->o->max_length;
+    int64_t len = s->longest;
     size_t heads = (size_t)(s->n * each) * sizeof(fv_hyp), bytes = heads + (size_t)(s->n * each * len) * sizeof(int32_t);
     fv_hyp *h = fv__alloc(s->env, bytes);
     if (!h) return fv_fail(e, FV_ENOMEM, "generate: out of memory");
@@ -377,8 +417,8 @@ static fv_status deliver(const search *s, fv_generated *out, fv_err *e)
         for (int64_t k = 0; k < each; k++, ids += len) {
             const beam *b = &s->done[i * s->K + k];
             if (!b->finished) b = &s->run[i * s->K + k]; /* none ended: what there is */
-            h[i * each + k] = (fv_hyp){.ids = ids, .n = b->n - 1, .score = (double)b->score};
-            memcpy(ids, b->ids + 1, (size_t)(b->n - 1) * sizeof *ids);
+            h[i * each + k] = (fv_hyp){.ids = ids, .n = b->n - s->prompt[i], .score = (double)b->score};
+            memcpy(ids, b->ids + s->prompt[i], (size_t)(b->n - s->prompt[i]) * sizeof *ids);
         }
     *out = (fv_generated){.hyp = h, .n = s->n, .each = each, .env = s->env, .bytes = bytes};
     return FV_OK;
@@ -392,41 +432,103 @@ void fv_generated_free(fv_generated *g)
 
 static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err *e)
 {
-    if (!fv_model_family(m)->begin)
-        return fv_fail(e, FV_EMISSING, "generate: the family %s has no encoder", fv_model_family(m)->type);
-    if (n < 1 || o->num_beams < 1 || o->num_beams > 256 || o->max_length < 2)
-        return fv_fail(e, FV_EARG, "generate: %lld sources, %lld beams, max_length %lld", (long long)n, (long long)o->num_beams,
-                       (long long)o->max_length);
-    if (o->num_return_sequences > o->num_beams)
+    const fv_family *f = fv_model_family(m);
+    if (!f->step || f->vocabulary(fv_model_self(m)) < 1)
+        return fv_fail(e, FV_EMISSING, "generate: %s does not write text", fv_model_head(m));
+    if (n < 1 || o->num_beams < 1 || o->num_beams > 256 || o->num_return_sequences < 1 || o->max_new_tokens < 0)
+        return fv_fail(e, FV_EARG, "generate: %lld sources, %lld beams, %lld hypotheses, %lld new tokens", (long long)n,
+                       (long long)o->num_beams, (long long)o->num_return_sequences, (long long)o->max_new_tokens);
+    if (!o->do_sample && o->num_return_sequences > o->num_beams)
         return fv_fail(e, FV_EARG, "generate: %lld hypotheses asked of %lld beams", (long long)o->num_return_sequences,
                        (long long)o->num_beams);
     if (o->do_sample && o->num_beams > 1)
         return fv_fail(e, FV_EARG, "generate: sampling takes one beam, not %lld", (long long)o->num_beams);
+    if (f->begin && o->start < 0) return fv_fail(e, FV_EARG, "generate: the id of the start token is not known");
     return FV_OK;
+}
+
+/* How long each sequence is and may become; what the model has places for limits what was not asked for. */
+static fv_status measure(search *s, const fv_model *m, const int64_t *len, fv_err *e)
+{
+    const fv_family *f = fv_model_family(m);
+    int64_t room = f->context ? f->context(fv_model_self(m)) : 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        s->prompt[i] = f->begin ? 1 : len[i];
+        s->end[i] = s->o->max_new_tokens ? s->prompt[i] + s->o->max_new_tokens : s->o->max_length;
+        if (room && s->end[i] > room) s->end[i] = room;
+        if (s->prompt[i] < 1) return fv_fail(e, FV_EARG, "generate: an empty prompt");
+        if (s->prompt[i] >= s->end[i])
+            return fv_fail(e, FV_EARG, "generate: the prompt has %lld tokens, and %lld is all there may be",
+                           (long long)s->prompt[i], (long long)s->end[i]);
+        if (s->end[i] > s->longest) s->longest = s->end[i];
+    }
+    return FV_OK;
+}
+
+static fv_status check_ids(const int32_t *ids, int64_t n, int32_t least, int64_t V, fv_err *e)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < least || ids[i] >= V)
+            return fv_fail(e, FV_EARG, "generate: id %d is outside the vocabulary of %lld", ids[i], (long long)V);
+    return FV_OK;
+}
+
+/* An encoder's vocabulary may be another, and its table looks for itself. */
+static fv_status check_all_ids(const search *s, const int32_t *const *source, const int64_t *len, bool encoder, fv_err *e)
+{
+    const fv_gen_opt *o = s->o;
+    fv_status st = check_ids((int32_t[]){o->start, o->eos, o->pad, o->forced_bos, o->forced_eos}, 5, -1, s->V, e);
+    if (!st) st = check_ids(o->ends, o->n_ends, 0, s->V, e);
+    if (!st) st = check_ids(o->banned, o->n_banned, 0, s->V, e);
+    for (int64_t i = 0; i < s->n && !encoder && !st; i++) st = check_ids(source[i], len[i], 0, s->V, e);
+    return st;
+}
+
+static fv_status search_all(search *s, const fv_model *m, const int32_t *const *source, const int64_t *len, fv_err *e)
+{
+    bool encoder = fv_model_family(m)->begin != NULL;
+    fv_status st = measure(s, m, len, e);
+    if (!st) st = check_all_ids(s, source, len, encoder, e);
+    if (!st) st = fv_session_new(&s->session, m, fv_ctx_device(s->ctx), s->n * s->K, s->longest, e);
+    if (st) return st;
+    s->wide = (2 + s->o->n_ends) * s->K;
+    s->top = best_needed(s, encoder);
+    s->bytes = lay_out(s, NULL);
+    char *block = fv__alloc(s->env, s->bytes);
+    if (!block) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", s->bytes);
+    lay_out(s, block);
+    give_prompts(s, source, encoder);
+    s->block = block;
+    if (encoder) st = encode(s, source, len, e);
+    return st ? st : loop(s, e);
 }
 
 fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,
                       int64_t n, const fv_gen_opt *opt, fv_err *e)
 {
-    search s = {.o = opt, .env = fv_device_env(d), .n = n, .live = n, .K = opt->num_beams};
+    search s = {.o = opt, .env = fv_device_env(d), .K = opt->num_beams};
     *out = (fv_generated){0};
     fv_status st = check(m, opt, n, e);
     if (st) return st;
+    int64_t copies = opt->do_sample ? opt->num_return_sequences : 1; /* each draws for itself */
+    s.n = s.live = n * copies;
     s.V = fv_model_family(m)->vocabulary(fv_model_self(m));
-    s.top = best_needed(opt, s.V);
-    fv_dtype dtype = fv_params_at(fv_model_params(m), 0)->dtype;
-    st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = dtype}, e);
-    if (!st) st = fv_session_new(&s.session, m, d, n * s.K, opt->max_length, e);
-    s.bytes = lay_out(&s, NULL);
-    char *block = st ? NULL : fv__alloc(s.env, s.bytes);
-    if (!st && !block) st = fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", s.bytes);
-    if (!st) {
-        lay_out(&s, block);
-        st = encode(&s, source, len, e);
+    size_t bytes = (size_t)s.n * (sizeof *source + 3 * sizeof *len);
+    const int32_t **all = fv__alloc(s.env, bytes);
+    if (!all) return fv_fail(e, FV_ENOMEM, "generate: out of memory");
+    int64_t *lens = (int64_t *)(all + s.n);
+    s.prompt = lens + s.n;
+    s.end = s.prompt + s.n;
+    for (int64_t i = 0; i < s.n; i++) {
+        all[i] = source[i / copies];
+        lens[i] = len[i / copies];
     }
-    if (!st) st = loop(&s, e);
-    if (!st) st = deliver(&s, out, e);
-    fv__free(s.env, block, s.bytes);
+    st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = fv_params_at(fv_model_params(m), 0)->dtype}, e);
+    if (!st) st = search_all(&s, m, all, lens, e);
+    if (!st) st = deliver(&s, out, opt->num_return_sequences / copies, e);
+    if (!st) out->n = n, out->each = opt->num_return_sequences;
+    fv__free(s.env, s.block, s.bytes);
+    fv__free(s.env, all, bytes);
     fv_session_free(s.session);
     fv_ctx_free(s.ctx);
     return st;

@@ -1,48 +1,108 @@
 /* pick.c - the next token. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "gen/pick.h"
 
-/* Positive scores are divided, negative ones multiplied: both become less likely. */
-static void penalise(float *score, const int32_t *so_far, int64_t n, float by)
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- rules ---- */
+
+/* Positive scores are divided, negative ones multiplied: both become less likely.  From what they were before, so that a
+ * token which stands there twice is not penalised twice. */
+static void penalise(float *score, fv_so_far f, float by, float *was)
 {
-    for (int64_t i = 0; i < n; i++) {
-        bool again = false;
-        for (int64_t j = 0; j < i && !again; j++) again = so_far[j] == so_far[i];
-        if (again) continue;
-        float *s = &score[so_far[i]];
-        *s = *s < 0 ? *s * by : *s / by;
+    for (int64_t i = 0; i < f.n; i++) was[i] = score[f.ids[i]];
+    for (int64_t i = 0; i < f.n; i++) score[f.ids[i]] = was[i] < 0 ? was[i] * by : was[i] / by;
+}
+
+/* No run of `size` tokens comes twice: where the last size-1 stood before, what followed them is out. */
+static void no_repeat(float *score, fv_so_far f, int64_t size)
+{
+    const int32_t *tail = f.ids + f.n - (size - 1);
+    for (int64_t i = 0; i + size <= f.n; i++)
+        if (!memcmp(f.ids + i, tail, (size_t)(size - 1) * sizeof *tail)) score[f.ids[i + size - 1]] = -INFINITY;
+}
+
+static void no_bad_words(float *score, int64_t V, fv_so_far f, const fv_gen_opt *o)
+{
+    const int32_t *w = o->bad_words, *end = w + o->n_bad_words;
+    for (int64_t n; w < end; w += n + 1) {
+        for (n = 0; w + n < end && w[n] >= 0; n++) {}
+        bool before = n > 0 && n - 1 <= f.n && !memcmp(w, f.ids + f.n - (n - 1), (size_t)(n - 1) * sizeof *w);
+        if (before && w[n - 1] < V) score[w[n - 1]] = -INFINITY;
     }
 }
 
-bool fv__pick_forced(const fv_gen_opt *o, int64_t n) { return o->forced_eos >= 0 && n == o->max_length - 1; }
+static bool too_early(const fv_gen_opt *o, fv_so_far f) { return f.n < o->min_length || f.n - f.prompt < o->min_new_tokens; }
 
-bool fv__pick_ruled_out(const fv_gen_opt *o, int64_t n, int32_t token)
+static void no_end(float *score, const fv_gen_opt *o)
 {
-    if (fv__pick_forced(o, n)) return token != o->forced_eos;
-    if (token == o->eos && n < o->min_length) return true;
+    if (o->eos >= 0) score[o->eos] = -INFINITY;
+    for (int i = 0; i < o->n_ends; i++) score[o->ends[i]] = -INFINITY;
+}
+
+static void force(float *score, int64_t V, int32_t token)
+{
+    for (int64_t i = 0; i < V; i++) score[i] = i == token ? 0 : -INFINITY;
+}
+
+void fv__pick_rules(float *score, int64_t V, fv_so_far f, const fv_gen_opt *o, float *room)
+{
+    int32_t forced = fv__pick_forced(o, f);
+    if (o->repetition_penalty != 1) penalise(score, f, o->repetition_penalty, room);
+    if (o->no_repeat_ngram_size > 0 && f.n + 1 >= o->no_repeat_ngram_size) no_repeat(score, f, o->no_repeat_ngram_size);
+    if (o->n_bad_words > 0) no_bad_words(score, V, f, o);
+    for (int i = 0; i < o->n_banned; i++) score[o->banned[i]] = -INFINITY;
+    if (too_early(o, f)) no_end(score, o);
+    if (forced >= 0) force(score, V, forced);
+}
+
+int32_t fv__pick_forced(const fv_gen_opt *o, fv_so_far f)
+{
+    if (o->forced_eos >= 0 && f.n == f.most - 1) return o->forced_eos;
+    return o->forced_bos >= 0 && f.n == 1 ? o->forced_bos : -1;
+}
+
+bool fv__pick_ruled_out(const fv_gen_opt *o, fv_so_far f, int32_t token)
+{
+    int32_t forced = fv__pick_forced(o, f);
+    if (forced >= 0) return token != forced;
+    if (fv__pick_ends(token, o) && too_early(o, f)) return true;
     for (int i = 0; i < o->n_banned; i++)
         if (o->banned[i] == token) return true;
     return false;
 }
 
-void fv__pick_rules(float *score, int64_t V, const int32_t *so_far, int64_t n, const fv_gen_opt *o)
+bool fv__pick_ends(int32_t token, const fv_gen_opt *o)
 {
-    if (o->repetition_penalty != 1) penalise(score, so_far, n, o->repetition_penalty);
-    for (int i = 0; i < o->n_banned; i++) score[o->banned[i]] = -INFINITY;
-    if (n < o->min_length && o->eos >= 0) score[o->eos] = -INFINITY;
-    if (fv__pick_forced(o, n))
-        for (int64_t i = 0; i < V; i++) score[i] = i == o->forced_eos ? 0 : -INFINITY;
+    bool ends = token == o->eos;
+    for (int i = 0; i < o->n_ends && !ends; i++) ends = token == o->ends[i];
+    return ends;
+}
+
+/* ---- the best ---- */
+
+#define ABREAST 16
+
+/* The greatest of a row; its lanes keep a vector unit busy. */
+static float greatest(const float *score, int64_t V)
+{
+    float lane[ABREAST];
+    int64_t i = 0;
+    for (int k = 0; k < ABREAST; k++) lane[k] = -INFINITY;
+    for (; i + ABREAST <= V; i += ABREAST)
+        for (int k = 0; k < ABREAST; k++) lane[k] = score[i + k] > lane[k] ? score[i + k] : lane[k];
+    for (; i < V; i++) lane[0] = score[i] > lane[0] ? score[i] : lane[0];
+    for (int k = 1; k < ABREAST; k++) lane[0] = lane[k] > lane[0] ? lane[k] : lane[0];
+    return lane[0];
 }
 
 double fv__pick_log_sum(const float *score, int64_t V)
 {
-    double sum = 0, most = -INFINITY;
-    for (int64_t v = 0; v < V; v++)
-        if ((double)score[v] > most) most = (double)score[v];
-    for (int64_t v = 0; v < V; v++) sum += exp((double)score[v] - most);
-    return most + log(sum);
+    float top = greatest(score, V);
+    double sum = 0;
+    for (int64_t v = 0; v < V; v++) sum += (double)expf(score[v] - top);
+    return (double)top + log(sum);
 }
 
 void fv__pick_renormalise(float *score, int64_t V)
@@ -53,14 +113,22 @@ void fv__pick_renormalise(float *score, int64_t V)
 
 void fv__pick_best(fv_pick *out, int64_t k, const float *score, int64_t V)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < V; i++) {
+    int64_t n = 0, i = 0;
+    if (k == 1) { /* as most often: find its value, then its place */
+        float top = greatest(score, V);
+        while (i < V - 1 && score[i] != top) i++;
+        out[0] = (fv_pick){score[i], (int32_t)i};
+        return;
+    }
+    for (; i < V; i++) {
         if (n == k && !(score[i] > out[n - 1].score)) continue;
         int64_t at = n < k ? n++ : n - 1;
         for (; at > 0 && score[i] > out[at - 1].score; at--) out[at] = out[at - 1];
         out[at] = (fv_pick){score[i], (int32_t)i};
     }
 }
+
+/* ---- drawing ---- */
 
 static int best_first(const void *a, const void *b)
 {
@@ -69,21 +137,96 @@ static int best_first(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
+/* All tokens with at least this score, in their order. */
+static int64_t collect(fv_pick *c, const float *score, int64_t V, float least)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < V; i++) {
+        c[n] = (fv_pick){score[i], (int32_t)i};
+        n += score[i] >= least;
+    }
+    return n;
+}
+
+/* exp((score - top) / heat) in place of the scores; returns their sum. */
+static double weigh(fv_pick *c, int64_t n, float top, float heat)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)(c[i].score = expf((c[i].score - top) / heat));
+    return sum;
+}
+
+/* The k best and all that tie with the last. */
+static int64_t collect_best(fv_pick *c, const float *score, int64_t V, int64_t k)
+{
+    fv__pick_best(c, k, score, V);
+    return collect(c, score, V, c[k - 1].score);
+}
+
+/* Tokens that hold at least `share` of *all, without sorting a vocabulary: the threshold falls until those above it do. */
+static int64_t collect_share(fv_pick *c, double *all, const float *score, int64_t V, float top, float heat, float share)
+{
+    *all = 0;
+    for (int64_t i = 0; i < V; i++) *all += (double)expf((score[i] - top) / heat);
+    for (float below = 8 * heat; below < 1e6f; below *= 2) {
+        double held = 0;
+        int64_t n = collect(c, score, V, top - below);
+        for (int64_t i = 0; i < n; i++) held += (double)expf((c[i].score - top) / heat);
+        if (held >= (double)share * *all) return n;
+    }
+    return collect(c, score, V, -INFINITY);
+}
+
+/* How many weights, best first, hold so much: at least one. */
+static int64_t holding(const fv_pick *c, int64_t n, double much)
+{
+    double held = 0;
+    int64_t kept = 0;
+    for (; kept < n && (kept == 0 || held < much); kept++) held += (double)c[kept].score;
+    return kept;
+}
+
+/* The smallest run whose surprise is nearest to the expected one and which holds the share: c moves to its start. */
+static int64_t typical(fv_pick **c, int64_t n, double share)
+{
+    const fv_pick *w = *c;
+    double sum = 0, expected = 0, held = 0;
+    int64_t from = 0;
+    while (n > 1 && w[n - 1].score <= 0) n--; /* what cannot come has no surprise */
+    for (int64_t i = 0; i < n; i++) sum += (double)w[i].score;
+    for (int64_t i = 0; i < n; i++) expected -= (double)w[i].score / sum * log((double)w[i].score / sum);
+    while (from < n && -log((double)w[from].score / sum) < expected) from++;
+    int64_t to = from; /* weights fall, so surprise grows: the nearest are a run around here */
+    while (held < share * sum && to - from < n) {
+        double left = from > 0 ? expected + log((double)w[from - 1].score / sum) : INFINITY;
+        double right = to < n ? -log((double)w[to].score / sum) - expected : INFINITY;
+        held += (double)(left <= right ? w[--from] : w[to++]).score;
+    }
+    *c += from;
+    return to - from;
+}
+
+static int32_t draw(const fv_pick *c, int64_t n, double u)
+{
+    double sum = 0, run = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)c[i].score;
+    for (int64_t i = 0; i < n; i++)
+        if ((run += (double)c[i].score) > u * sum) return c[i].token;
+    return c[n - 1].token;
+}
+
 int32_t fv__pick_sample(const float *score, int64_t V, const fv_gen_opt *o, double u, fv_pick *c)
 {
-    for (int64_t i = 0; i < V; i++) c[i] = (fv_pick){score[i] / o->temperature, (int32_t)i};
-    qsort(c, (size_t)V, sizeof *c, best_first);
-    int64_t n = o->top_k > 0 && o->top_k < V ? o->top_k : V;
-    while (n < V && n > 0 && c[n].score == c[n - 1].score) n++; /* all that tie with the last are kept */
-
-    double sum = 0, part = 0;
-    for (int64_t i = 0; i < n; i++) sum += exp((double)(c[i].score - c[0].score));
-    int64_t kept = 0;
-    for (; kept < n && (kept == 0 || part < (double)o->top_p * sum); kept++) part += exp((double)(c[kept].score - c[0].score));
-    double at = u * part, run = 0;
-    for (int64_t i = 0; i < kept; i++) {
-        run += exp((double)(c[i].score - c[0].score));
-        if (run > at) return c[i].token;
-    }
-    return c[kept - 1].token;
+    float top = greatest(score, V), heat = o->temperature;
+    bool some = o->top_k > 0 && o->top_k < V, part = o->top_p < 1;
+    double all = 0;
+    int64_t n = some   ? collect_best(c, score, V, o->top_k)
+                : part ? collect_share(c, &all, score, V, top, heat, o->top_p)
+                       : collect(c, score, V, -INFINITY);
+    if (some || part || o->min_p > 0 || o->typical_p < 1) qsort(c, (size_t)n, sizeof *c, best_first);
+    double sum = weigh(c, n, top, heat);
+    if (part) n = holding(c, n, (double)o->top_p * (some ? sum : all));
+    while (n > 1 && o->min_p > 0 && c[n - 1].score < o->min_p * c[0].score) n--;
+    if (o->typical_p < 1) n = typical(&c, n, (double)o->typical_p);
+    return draw(c, n, u);
 }

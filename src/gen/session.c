@@ -192,6 +192,15 @@ fv_tensor *fv_session_places(fv_ctx *c, fv_session *s)
     return s->places;
 }
 
+fv_tensor *fv_session_places_from(fv_ctx *c, fv_session *s, int32_t from)
+{
+    if (!s->places || fv__failed(c)) return NULL;
+    int64_t n = fv_dim(s->places, 1);
+    int32_t *at = s->host + 2 * s->rows;
+    for (int64_t i = 0; i < s->rows * n; i++) at[i] = from + s->len[i / n] + (int32_t)(i % n);
+    return fv_ints(c, at, s->places->shape);
+}
+
 void fv_session_keep(fv_ctx *c, fv_session *s, int number, fv_tensor *x)
 {
     if (!x || fv__failed(c) || !numbered(c, number)) return;

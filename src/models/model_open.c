@@ -23,8 +23,11 @@ const fv_family *fv_family_at(int i) { return i >= 0 && i < N_FAMILIES ? familie
 
 const fv_family *fv_family_find(const char *type)
 {
-    for (int i = 0; i < N_FAMILIES; i++)
+    for (int i = 0; i < N_FAMILIES; i++) {
         if (!strcmp(families[i]->type, type)) return families[i];
+        for (const char *const *also = families[i]->also; also && *also; also++)
+            if (!strcmp(*also, type)) return families[i];
+    }
     return NULL;
 }
 

@@ -71,9 +71,9 @@ static bool takes(const fv_family *f, const char *name)
 }
 
 /* Which of transformers' tuples an attention belongs to: with one stack there is only one. */
-static const char *kind_of(const fv_family *f, const char *name)
+static const char *kind_of(const fv_model *m, const char *name)
 {
-    if (!takes(f, "decoder_input_ids")) return "attentions";
+    if (!takes(fv_model_family(m), "decoder_input_ids") || strstr(fv_model_head(m), "EncoderModel")) return "attentions";
     if (strstr(name, "encoder_attn") || strstr(name, "EncDec") || strstr(name, "cross")) return "cross_attentions";
     return strstr(name, "decoder") ? "decoder_attentions" : "encoder_attentions";
 }
@@ -81,7 +81,7 @@ static const char *kind_of(const fv_family *f, const char *name)
 static void add_map(running *r, const char *name, const fv_attn_view *v)
 {
     fv_shape s = fv_attn_view_shape(v);
-    const char *kind = kind_of(fv_model_family(r->m), name);
+    const char *kind = kind_of(r->m, name);
     float *to = add(r, s, "%s.%d", kind, count(r, kind));
     for (int64_t i = 0; to && i < s.d[0] * s.d[1]; i++, to += s.d[2] * s.d[3])
         if (fv_attn_view_weights(r->c, v, i / s.d[1], i % s.d[1], 0, s.d[2], to)) return;

@@ -207,6 +207,7 @@ static bool read_value(void *obj, const fv_field *f, const json_t *v)
 {
     const char *s = json_string_value(v);
     if (f->type == FV_FIELD_TEXT) return s && put_text(obj, f, s);
+    if (f->type == FV_FIELD_CHOICE && json_is_boolean(v)) s = json_is_true(v) ? "true" : "false";
     if (f->type == FV_FIELD_CHOICE) return s && put_choice(obj, f, s);
     if (f->type == FV_FIELD_BOOL ? !json_is_boolean(v) : f->type == FV_FIELD_INT ? !json_is_integer(v) : !json_is_number(v))
         return false;
@@ -254,6 +255,36 @@ static fv_status report(reading *r, fv_err *e)
     return st;
 }
 
+/* Whether the table has members of an object: "rope_scaling.factor" for "rope_scaling". */
+static bool has_below(const fv_field *table, const char *key)
+{
+    size_t n = strlen(key);
+    for (; table->name; table++)
+        if (!strncmp(table->name, key, n) && table->name[n] == '.') return true;
+    return false;
+}
+
+static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_rule *const *rules, const char *key, json_t *v)
+{
+    const fv_field *f = find(table, key);
+    if (f && !json_is_null(v) && !read_value(obj, f, v)) problem(r, key, v, f, "");
+    if (f) return;
+    if (!json_is_object(v) || !has_below(table, key)) {
+        if (!harmless(rules, key, v)) unknown(r, table, key, v);
+        return;
+    }
+    const char *name;
+    json_t *member;
+    json_object_foreach(v, name, member)
+    {
+        char place[256];
+        if (snprintf(place, sizeof place, "%s.%s", key, name) < (int)sizeof place)
+            read_key(r, obj, table, rules, place, member);
+        else
+            problem(r, key, member, NULL, " has too long a key");
+    }
+}
+
 fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at, const fv_key_rule *const *rules,
                          fv_err *e)
 {
@@ -262,12 +293,7 @@ fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, con
     const char *key;
     fv_fields_default(obj, table);
     if (!json_is_object(object)) return fv_fail(e, FV_EFORMAT, "%s: %s: not an object", j->name, at);
-    json_object_foreach(object, key, v)
-    {
-        const fv_field *f = find(table, key);
-        if (f && !json_is_null(v) && !read_value(obj, f, v)) problem(&r, key, v, f, "");
-        if (!f && !harmless(rules, key, v)) unknown(&r, table, key, v);
-    }
+    json_object_foreach(object, key, v) read_key(&r, obj, table, rules, key, v);
     return report(&r, e);
 }
 
@@ -287,7 +313,10 @@ static json_t *value_of(const void *obj, const fv_field *f)
     if (f->type == FV_FIELD_TEXT) return json_string((const char *)obj + f->offset);
     double x = get_number(obj, f);
     switch (f->type) {
-    case FV_FIELD_CHOICE: return json_string(f->choices[(int)x]);
+    case FV_FIELD_CHOICE:
+        if (!strcmp(f->choices[(int)x], "true") || !strcmp(f->choices[(int)x], "false"))
+            return json_boolean(f->choices[(int)x][0] == 't');
+        return json_string(f->choices[(int)x]);
     case FV_FIELD_BOOL: return json_boolean(x != 0);
     case FV_FIELD_INT: return json_integer((json_int_t)x);
     default: return json_real(tidy(f, x));
@@ -300,6 +329,7 @@ static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
     if (f->type == FV_FIELD_TEXT || f->type == FV_FIELD_CHOICE) {
         const char *now = f->type == FV_FIELD_TEXT ? (const char *)obj + f->offset : f->choices[(int)get_number(obj, f)];
         const char *normal = f->type == FV_FIELD_TEXT ? (f->text ? f->text : "") : f->choices[(int)f->normal];
+        if (json_is_boolean(old)) return !strcmp(now, json_is_true(old) ? "true" : "false");
         return json_is_null(old) ? !strcmp(now, normal) : json_is_string(old) && !strcmp(now, json_string_value(old));
     }
     double x = json_is_null(old) ? f->normal : json_is_boolean(old) ? json_is_true(old) : json_number_value(old);
@@ -316,12 +346,29 @@ static bool not_given(const void *obj, const fv_field *f)
     return x == f->normal && !in_range(f, x);
 }
 
+/* The same member has come by another key: "rope_parameters.rope_theta" for "rope_theta". */
+static bool given_elsewhere(const fv_field *table, const fv_field *f, const fv_json *j)
+{
+    for (; table->name; table++)
+        if (table != f && table->offset == f->offset && fv__json_at(j, table->name)) return true;
+    return false;
+}
+
+/* Members of an object are changed, never added: only a file that has the object knows what its members mean together. */
+static bool stays_absent(const void *obj, const fv_field *table, const fv_field *f, const fv_json *j)
+{
+    return not_given(obj, f) || strchr(f->name, '.') || given_elsewhere(table, f, j);
+}
+
 fv_status fv_fields_write(const void *obj, const fv_field *table, fv_json *j, fv_err *e)
 {
     for (const fv_field *f = table; f->name; f++) {
-        const json_t *old = json_object_get(j->root, f->name);
-        if (old ? says_the_same(obj, f, old) : not_given(obj, f)) continue;
-        if (json_object_set_new(j->root, f->name, value_of(obj, f)))
+        const json_t *old = fv__json_at(j, f->name);
+        if (old ? says_the_same(obj, f, old) : stays_absent(obj, table, f, j)) continue;
+        const char *dot = strrchr(f->name, '.');
+        char above[256] = "";
+        if (dot) snprintf(above, sizeof above, "%.*s", (int)(dot - f->name), f->name);
+        if (json_object_set_new(fv__json_at(j, above), dot ? dot + 1 : f->name, value_of(obj, f)))
             return fv_fail(e, FV_ENOMEM, "%s: %s: out of memory", j->name, f->name);
     }
     return FV_OK;
@@ -340,7 +387,10 @@ void fv_fields_help(const fv_field *table, void (*line)(void *user, const char *
         else if (f->type == FV_FIELD_CHOICE)
             fv__buf_fmt(&b, " [%s]", f->choices[(int)f->normal]);
         else
-            fv__buf_fmt(&b, " [%s]", f->type == FV_FIELD_BOOL ? (f->normal != 0 ? "true" : "false") : digits(f, f->normal).s);
+            fv__buf_fmt(&b, " [%s]",
+                        f->type == FV_FIELD_BOOL ? (f->normal != 0 ? "true" : "false")
+                        : in_range(f, f->normal) ? digits(f, f->normal).s
+                                                 : "none");
         if (b.data) line(user, b.data);
         fv__buf_free(&b);
     }

@@ -1,0 +1,194 @@
+/* config.c - how a model wants to generate: the table of keys, and generation_config.json. */
+#include <stdio.h>
+
+#include "base/base.h"
+#include "fovea/gen.h"
+
+static const char *const early_words[] = {"false", "true", "never", NULL};
+
+const fv_field fv_gen_fields[] = {
+    FV_INT(fv_gen_opt, num_beams, 1, 4, 256, "beams"),
+    FV_INT(fv_gen_opt, num_return_sequences, 1, 1, 256, "hypotheses for each source"),
+    FV_INT(fv_gen_opt, max_length, 1, 256, 1 << 20, "tokens at most, the start or the prompt included"),
+    FV_INT(fv_gen_opt, min_length, 0, 0, 1 << 20, "no end before so many"),
+    FV_INT(fv_gen_opt, max_new_tokens, 1, 0, 1 << 20, "tokens at most, without the prompt"),
+    FV_INT(fv_gen_opt, min_new_tokens, 1, 0, 1 << 20, "no end before so many, without the prompt"),
+    FV_FLOAT(fv_gen_opt, length_penalty, -10, 1, 10, "scores are divided by length to this power"),
+    FV_CHOICE(fv_gen_opt, early_stopping, 0, early_words, "stop once enough beams have ended"),
+    FV_BOOL(fv_gen_opt, do_sample, false, "draw tokens instead of taking the best"),
+    FV_FLOAT(fv_gen_opt, temperature, 1e-4, 1, 100, "above 1 flattens, below sharpens"),
+    FV_INT(fv_gen_opt, top_k, 0, 50, 1 << 24, "draw from so many best; 0: from all"),
+    FV_FLOAT(fv_gen_opt, top_p, 1e-6, 1, 1, "draw from the best that hold this share"),
+    FV_FLOAT(fv_gen_opt, min_p, 0, 0, 1, "draw from those with at least this share of the best one's probability"),
+    FV_FLOAT(fv_gen_opt, typical_p, 1e-6, 1, 1, "draw from the most typical that hold this share"),
+    FV_FLOAT(fv_gen_opt, repetition_penalty, 1e-3, 1, 100, "above 1 makes repeating less likely"),
+    FV_INT(fv_gen_opt, no_repeat_ngram_size, 0, 0, 1 << 20, "no run of so many tokens comes twice; 0: any may"),
+    FV_BOOL(fv_gen_opt, renormalize_logits, false, "share out the probability of tokens that are ruled out"),
+    FV_INT(fv_gen_opt, seed, 0, 1, 9e15, "of drawing"),
+    FV_INT_KEY("decoder_start_token_id", fv_gen_opt, start, 0, -1, 1 << 24, "what a decoder begins with"),
+    FV_INT_KEY("eos_token_id", fv_gen_opt, eos, 0, -1, 1 << 24, "ends a sequence"),
+    FV_INT_KEY("pad_token_id", fv_gen_opt, pad, 0, -1, 1 << 24, "padding"),
+    FV_INT_KEY("forced_bos_token_id", fv_gen_opt, forced_bos, 0, -1, 1 << 24, "the first token"),
+    FV_INT_KEY("forced_eos_token_id", fv_gen_opt, forced_eos, 0, -1, 1 << 24, "the last token where the length runs out"),
+    {0},
+};
+
+/* Keys that change nothing, at any value or at the one that means "off". */
+static const fv_key_rule harmless[] = {
+    {"_from_model_config", NULL},
+    {"transformers_version", NULL},
+    {"bos_token_id", NULL},
+    {"bad_words_ids", NULL}, /* read below, as are suppress_tokens */
+    {"suppress_tokens", NULL},
+    {"use_cache", NULL},
+    {"cache_implementation", NULL},
+    {"output_attentions", NULL},
+    {"output_hidden_states", NULL},
+    {"output_logits", NULL},
+    {"output_scores", NULL},
+    {"return_dict_in_generate", NULL},
+    {"remove_invalid_values", NULL},
+    {"is_assistant", NULL},
+    {"num_assistant_tokens", NULL},
+    {"num_assistant_tokens_schedule", NULL},
+    {"assistant_confidence_threshold", NULL},
+    {"max_matching_ngram_size", NULL},
+    {"target_lookbehind", NULL},
+    {"assistant_lookbehind", NULL},
+    {"disable_compile", NULL},
+    {"low_memory", NULL},
+    {"trust_remote_code", NULL},
+    {"chat_format", NULL},
+    {"max_window_size", NULL},
+    {"num_beam_groups", "1"},
+    {"diversity_penalty", "0.0"},
+    {"encoder_no_repeat_ngram_size", "0"},
+    {"encoder_repetition_penalty", "1.0"},
+    {"epsilon_cutoff", "0.0"},
+    {"eta_cutoff", "0.0"},
+    {"guidance_scale", "1.0"},
+    {"token_healing", "false"},
+    {NULL, NULL},
+};
+
+/* ---- lists ---- */
+
+/* Ids at a place: one number, or a list of them; returns how many, and writes them unless out is NULL. */
+static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
+{
+    char place[64];
+    double x;
+    if (fv_json_number(j, at, &x)) {
+        if (out) out[0] = (int32_t)x;
+        return 1;
+    }
+    int n = fv_json_count(j, at);
+    for (int i = 0; i < n; i++) {
+        snprintf(place, sizeof place, "%s.%d", at, i);
+        if (!fv_json_number(j, place, &x) || !(x >= 0 && x <= INT32_MAX)) return -1;
+        if (out) out[i] = (int32_t)x;
+    }
+    return n > 0 ? n : 0;
+}
+
+/* All of bad_words_ids, -1 behind each. */
+static int64_t words_at(const fv_json *j, int32_t *out)
+{
+    char place[64];
+    int64_t total = 0;
+    for (int i = 0, n = fv_json_count(j, "bad_words_ids"); i < n; i++) {
+        snprintf(place, sizeof place, "bad_words_ids.%d", i);
+        int64_t len = ids_at(j, place, out ? out + total : NULL);
+        if (len < 1) return -1;
+        total += len;
+        if (out) out[total] = -1;
+        total++;
+    }
+    return total;
+}
+
+/* Where eos_token_id is a list, its first goes into the field and the others into ends. */
+static fv_status read_lists(fv_gen_opt *o, const fv_json *j, const char *path, fv_err *e)
+{
+    int64_t ends = ids_at(j, "eos_token_id", NULL), out = ids_at(j, "suppress_tokens", NULL), words = words_at(j, NULL);
+    if (ends < 0 || ends > 256 || out < 0 || out > 1 << 20 || words < 0)
+        return fv_fail(e, FV_EFORMAT, "%s: eos_token_id, suppress_tokens and bad_words_ids must be lists of ids", path);
+    o->own_bytes = (size_t)(ends + out + words) * sizeof(int32_t);
+    if (!o->own_bytes) return FV_OK;
+    int32_t *own = o->own = fv__alloc(o->env, o->own_bytes);
+    if (!own) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    ids_at(j, "eos_token_id", own);
+    ids_at(j, "suppress_tokens", own + ends);
+    words_at(j, own + ends + out);
+    if (ends) o->eos = own[0];
+    if (ends > 1) o->ends = own + 1, o->n_ends = (int)ends - 1;
+    if (out) o->banned = own + ends, o->n_banned = (int)out;
+    if (words) o->bad_words = own + ends + out, o->n_bad_words = words;
+    return FV_OK;
+}
+
+/* ---- files ---- */
+
+/* Those of our keys that stand below a place, among others that are not for us. */
+static fv_status read_known(fv_gen_opt *o, const fv_json *j, const char *below, fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (const fv_field *f = fv_gen_fields; f->name && !st; f++) {
+        char at[128], value[64] = "";
+        double x;
+        bool yes;
+        snprintf(at, sizeof at, "%s%s", below, f->name);
+        const char *text = fv_json_text(j, at);
+        if (text) snprintf(value, sizeof value, "%s", text);
+        if (fv_json_number(j, at, &x)) snprintf(value, sizeof value, "%.9g", x);
+        if (fv_json_bool(j, at, &yes)) snprintf(value, sizeof value, "%s", yes ? "true" : "false");
+        if (*value) st = fv_fields_set(o, fv_gen_fields, f->name, value, e);
+    }
+    return st;
+}
+
+/* eos_token_id may be a list, and the table knows one number: the lists come first and the table reads the first id. */
+static fv_status read_file(fv_gen_opt *o, fv_json *j, const char *path, bool ours, fv_err *e)
+{
+    const fv_key_rule *rules[] = {harmless, NULL};
+    fv_gen_opt lists = {.env = o->env};
+    char first[16];
+    fv_status st = read_lists(&lists, j, path, e);
+    snprintf(first, sizeof first, "%d", lists.eos);
+    if (!st && lists.n_ends) st = fv_json_set(j, "eos_token_id", first, e);
+    if (!st && ours) st = fv_fields_read(&lists, fv_gen_fields, j, "", rules, e);
+    if (!st && !ours) {
+        fv_fields_default(&lists, fv_gen_fields);
+        st = read_known(&lists, j, "", e);
+    }
+    if (!fv_json_has(j, "num_beams")) lists.num_beams = 1; /* where transformers' defaults are others than ours */
+    if (!fv_json_has(j, "max_length")) lists.max_length = 20;
+    *o = lists;
+    return st;
+}
+
+fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task, fv_err *e)
+{
+    char path[4096], below[128];
+    fv_dir *files = NULL;
+    fv_json *j = NULL;
+    *out = (fv_gen_opt){.env = env};
+    fv_status st = fv_dir_open(&files, env, dir, e);
+    if (st) return st;
+    bool ours = fv_dir_file(files, "generation_config.json", path, sizeof path);
+    if (!ours && !fv_dir_file(files, "config.json", path, sizeof path)) st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
+    if (!st) st = fv_json_open(&j, env, path, e);
+    if (!st) st = read_file(out, j, path, ours, e);
+    snprintf(below, sizeof below, "task_specific_params.%s.", task ? task : "");
+    if (!st && task) st = read_known(out, fv_dir_config(files), below, e);
+    if (st) fv_gen_close(out);
+    fv_json_close(j);
+    fv_dir_close(files);
+    return st;
+}
+
+void fv_gen_close(fv_gen_opt *o)
+{
+    fv__free(o->env, o->own, o->own_bytes);
+    *o = (fv_gen_opt){0};
+}

@@ -1,0 +1,214 @@
+/* gpt2.c - GPT-2: a stack of causal layers with the norm first, learned positions, one table for input and output.
+ *
+ *     x = E[ids] + P[positions];   x += attn(ln_1 x);   x += mlp(ln_2 x);   logits = ln_f(x) E'
+ *
+ * Its weights are stored (in,out), and one of them holds q, k and v.  Files have the names below "transformer." or, in the
+ * oldest ones, without it; their masks (attn.bias) are constants and are left unread. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "fovea/gen.h"
+#include "fovea/heads.h"
+#include "models/model_part.h"
+
+#define MAX_LAYER 256
+
+typedef struct config {
+    int vocab_size, n_positions, n_embd, n_layer, n_head, n_inner;
+    int activation_function;
+    float resid_pdrop, embd_pdrop, attn_pdrop, layer_norm_epsilon, initializer_range;
+    bool scale_attn_weights, scale_attn_by_inverse_layer_idx, tie_word_embeddings;
+    int pad_token_id, num_labels, problem_type;
+} config;
+
+static const fv_field fields[] = {
+    FV_INT(config, vocab_size, 1, 50257, 1 << 24, "tokens"),
+    FV_INT(config, n_positions, 1, 1024, 1 << 20, "longest sequence"),
+    FV_INT(config, n_embd, 1, 768, 1 << 16, "model width"),
+    FV_INT(config, n_layer, 1, 12, MAX_LAYER, "layers"),
+    FV_INT(config, n_head, 1, 12, 256, "attention heads"),
+    FV_INT(config, n_inner, 1, 0, 1 << 18, "width of the feed-forward part; four times the model's if not said"),
+    FV_CHOICE(config, activation_function, 4, fv_act_words, "of the feed-forward part"),
+    FV_FLOAT(config, resid_pdrop, 0, 0.1, 0.99, "dropout on what each part of a layer adds"),
+    FV_FLOAT(config, embd_pdrop, 0, 0.1, 0.99, "dropout on the embeddings"),
+    FV_FLOAT(config, attn_pdrop, 0, 0.1, 0.99, "dropout on the attention weights"),
+    FV_FLOAT(config, layer_norm_epsilon, 1e-12, 1e-5, 1, "added to the variance"),
+    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
+    FV_BOOL(config, scale_attn_weights, true, "scores are divided by the square root of the head's width"),
+    FV_BOOL(config, scale_attn_by_inverse_layer_idx, false, "and by the layer's number, from 1"),
+    FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
+    FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
+    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels are; not given: as they look"),
+    {0},
+};
+
+static const fv_key_rule rules[] = {
+    {"is_encoder_decoder", "false"},   {"n_ctx", NULL},
+    {"reorder_and_upcast_attn", NULL}, /* a matter of half precision: sums are f32 here */
+    {"summary_activation", NULL},      {"summary_first_dropout", NULL},
+    {"summary_proj_to_labels", NULL},  {"summary_type", NULL},
+    {"summary_use_proj", NULL},        {NULL, NULL},
+};
+
+static const fv_input inputs[] = {
+    {"input_ids", FV_I32, true},     {"attention_mask", FV_U8, false}, {"token_type_ids", FV_I32, false},
+    {"position_ids", FV_I32, false}, {"labels", FV_I32, false},        {0},
+};
+
+enum { BASE, LANGUAGE, CLASSIFY };
+static const char *const heads[] = {"GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification", NULL};
+
+typedef struct gpt2 {
+    config cfg;
+    int head;
+    fv_emb tokens;
+    fv_pos places;
+    fv_encoder_layer *layer;
+    fv_norm norm;
+    fv_tensor *out; /* (V,D) or, to classify, (labels,D); NULL: none */
+} gpt2;
+
+static fv_status check(const void *config_, fv_err *e)
+{
+    const config *k = config_;
+    if (k->n_embd % k->n_head)
+        return fv_fail(e, FV_EFORMAT, "n_embd %d is no multiple of the attention heads, %d", k->n_embd, k->n_head);
+    return FV_OK;
+}
+
+static fv_layer_opt layer_opt(const config *k, int i)
+{
+    double scale = k->scale_attn_weights ? 1 / sqrt((double)k->n_embd / k->n_head) : 1;
+    if (k->scale_attn_by_inverse_layer_idx) scale /= i + 1;
+    return (fv_layer_opt){
+        .mha = {.width = k->n_embd,
+                .n_head = k->n_head,
+                .packed = true,
+                .kn = true,
+                .scale = (float)scale,
+                .dropout = k->attn_pdrop,
+                .std = k->initializer_range,
+                .qkv_name = "c_attn",
+                .out_name = "c_proj"},
+        .hidden = k->n_inner ? k->n_inner : 4 * k->n_embd,
+        .mlp = {.act = fv_act_of(k->activation_function),
+                .kn = true,
+                .std = k->initializer_range,
+                .up_name = "c_fc",
+                .down_name = "c_proj"},
+        .norm = {.eps = k->layer_norm_epsilon},
+        .pre_norm = true,
+        .dropout = k->resid_pdrop,
+        .names = {.self = "attn", .self_norm = "ln_1", .mlp = "mlp", .mlp_norm = "ln_2"},
+    };
+}
+
+static void declare(void *self, const fv_setup *s)
+{
+    gpt2 *m = self;
+    fv_params *p = s->params;
+    m->cfg = *(const config *)s->config;
+    const config *k = &m->cfg;
+    m->head = !strcmp(s->head, heads[0]) ? LANGUAGE : !strcmp(s->head, heads[1]) ? BASE : CLASSIFY;
+    const char *below = m->head == BASE ? "" : "transformer.";
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range}, "%swte", below);
+    fv_pos_init(p, &m->places, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, "%swpe", below);
+    m->layer = fv_params_take(p, (size_t)k->n_layer * sizeof *m->layer);
+    if (!m->layer) return;
+    for (int i = 0; i < k->n_layer; i++) fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%sh.%d", below, i);
+    fv_norm_init(p, &m->norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f", below);
+    fv_init first = {FV_INIT_NORMAL, k->initializer_range, false};
+    if (m->head == LANGUAGE && k->tie_word_embeddings) m->out = m->tokens.table;
+    if (m->head == LANGUAGE && !k->tie_word_embeddings)
+        m->out = fv_param(p, first, FV_SHAPE(k->vocab_size, k->n_embd), "lm_head.weight");
+    if (m->head == CLASSIFY) m->out = fv_param(p, first, FV_SHAPE(k->num_labels, k->n_embd), "score.weight");
+}
+
+static fv_load_opt load(const void *self)
+{
+    static const fv_tie ties[] = {{"lm_head.weight", "transformer.wte.weight"}, {NULL, NULL}};
+    static const char *const masks[] = {"*.attn.bias", "*.attn.masked_bias", NULL};
+    static const char *const masks_and_heads[] = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight", "score.weight", NULL};
+    const gpt2 *m = self;
+    return (fv_load_opt){.prefix = "transformer.",
+                         .ties = m->head == LANGUAGE && m->cfg.tie_word_embeddings ? ties : NULL,
+                         .ignore = m->head == BASE ? masks_and_heads : masks};
+}
+
+/* The output weight apart from the table it may share: rows of that are still looked up. */
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    gpt2 *m = self;
+    for (int i = 0; i < m->cfg.n_layer; i++) fv_encoder_layer_pack(p, &m->layer[i], dtype);
+    m->out = fv__packed(p, m->out, dtype);
+}
+
+/* ---- forward ---- */
+
+static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *types, fv_tensor *rows)
+{
+    if (fv_dim(ids, 1) > m->cfg.n_positions)
+        return fv_raise(c, FV_EARG, "gpt2: %lld tokens, and n_positions is %d", (long long)fv_dim(ids, 1), m->cfg.n_positions);
+    fv_tensor *x = fv_pos_fwd(c, &m->places, fv_emb_fwd(c, &m->tokens, ids), rows);
+    if (types) x = fv_add(c, x, fv_emb_fwd(c, &m->tokens, types));
+    return fv_dropout(c, x, m->cfg.embd_pdrop);
+}
+
+static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
+{
+    const gpt2 *m = self;
+    fv_tensor *ids = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
+    fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"), fv_items_get(in, "position_ids"));
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        fv_tap(c, "hidden", "hidden_states", x);
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layer[i], x, (fv_mha_arg){.causal = true, .key_mask = mask}));
+    }
+    x = fv_norm_fwd(c, &m->norm, x);
+    fv_tap(c, "hidden", "hidden_states", x);
+    if (m->head == BASE) fv_items_put(out, "last_hidden_state", x);
+    if (m->head == LANGUAGE) fv__put_tokens(c, in, out, fv_linear(c, x, m->out, NULL, FV_ACT_NONE), true);
+    if (m->head == CLASSIFY) fv__put_class(c, in, out, fv__last_but(c, x, ids, m->cfg.pad_token_id), m->out, m->cfg.problem_type);
+}
+
+/* ---- generation ---- */
+
+static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
+{
+    const gpt2 *m = self;
+    fv_tensor *x = embed(c, m, ids, NULL, fv_session_places(c, s));
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        fv_kv kv = fv_session_kv(c, s, i, m->cfg.n_embd);
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layer[i], x, (fv_mha_arg){.causal = true, .kv = &kv}));
+    }
+    return fv_linear(c, fv_norm_fwd(c, &m->norm, fv__last_place(c, x)), m->out, NULL, FV_ACT_NONE);
+}
+
+static int64_t vocabulary(const void *self)
+{
+    const gpt2 *m = self;
+    return m->head == LANGUAGE ? m->cfg.vocab_size : 0;
+}
+
+static int64_t context(const void *self) { return ((const gpt2 *)self)->cfg.n_positions; }
+
+const fv_family fv__family_gpt2 = {
+    .type = "gpt2",
+    .heads = heads,
+    .config = fields,
+    .rules = rules,
+    .inputs = inputs,
+    .config_size = sizeof(config),
+    .size = sizeof(gpt2),
+    .check = check,
+    .declare = declare,
+    .load = load,
+    .pack = pack,
+    .forward = forward,
+    .vocabulary = vocabulary,
+    .context = context,
+    .step = step,
+};

@@ -1,0 +1,316 @@
+/* llama.c - Llama, and Mistral and Qwen2, which differ from it by configuration alone.
+ *
+ *     x = E[ids];   x += attn(norm x), rotary positions;   x += down(silu(gate n) * up n), n = norm x;   logits = norm(x) W'
+ *
+ * RMS norms, fewer key heads than query heads, no positions but the rotation.  A Mistral may see a window of keys only;
+ * a Qwen2 has biases on q, k and v. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "fovea/gen.h"
+#include "fovea/heads.h"
+#include "models/model_part.h"
+
+#define MAX_LAYER 256
+#define MAX_HEAD 512
+
+enum { LLAMA, MISTRAL, QWEN2 };
+static const char *const types[] = {"llama", "mistral", "qwen2", NULL};
+
+static const char *const rope_words[] = {"default", "linear", "dynamic", "yarn", "llama3", NULL};
+static const fv_rotary_kind rope_kinds[] = {FV_ROTARY_PLAIN, FV_ROTARY_LINEAR, FV_ROTARY_DYNAMIC, FV_ROTARY_YARN,
+                                            FV_ROTARY_LLAMA3};
+
+typedef struct rope {
+    int type, original;
+    float theta, factor, low, high, slow, fast, attention, mscale, mscale_all;
+    bool truncate;
+} rope;
+
+typedef struct config {
+    int model_type;
+    int vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
+    int hidden_act, max_position_embeddings, sliding_window, max_window_layers, pad_token_id, num_labels, problem_type;
+    float rms_norm_eps, attention_dropout, initializer_range;
+    bool attention_bias, mlp_bias, tie_word_embeddings, use_sliding_window;
+    rope rope;
+} config;
+
+/* The rotation's keys stand in rope_parameters, in older files in rope_scaling with rope_theta outside. */
+#define ROPE(at)                                                                                                                 \
+    FV_CHOICE_KEY(at ".rope_type", config, rope.type, 0, rope_words, "how positions beyond the trained ones are made"),          \
+        FV_CHOICE_KEY(at ".type", config, rope.type, 0, rope_words, "the same, as older files have it"),                         \
+        FV_FLOAT_KEY(at ".rope_theta", config, rope.theta, 1, 0, 1e12, "base of the frequencies; 10000 if not said"),            \
+        FV_FLOAT_KEY(at ".factor", config, rope.factor, 1e-3, 0, 1e6, "how much longer than trained"),                           \
+        FV_INT_KEY(at ".original_max_position_embeddings", config, rope.original, 1, 0, 1 << 28, "positions trained on"),        \
+        FV_FLOAT_KEY(at ".low_freq_factor", config, rope.low, 1e-3, 0, 1e6, "llama3"),                                           \
+        FV_FLOAT_KEY(at ".high_freq_factor", config, rope.high, 1e-3, 0, 1e6, "llama3"),                                         \
+        FV_FLOAT_KEY(at ".beta_slow", config, rope.slow, 1e-3, 0, 1e6, "yarn; 1 if not said"),                                   \
+        FV_FLOAT_KEY(at ".beta_fast", config, rope.fast, 1e-3, 0, 1e6, "yarn; 32 if not said"),                                  \
+        FV_FLOAT_KEY(at ".attention_factor", config, rope.attention, 1e-3, 0, 1e6, "yarn; by the factor if not said"),           \
+        FV_FLOAT_KEY(at ".mscale", config, rope.mscale, 1e-3, 0, 1e6, "yarn"),                                                   \
+        FV_FLOAT_KEY(at ".mscale_all_dim", config, rope.mscale_all, 1e-3, 0, 1e6, "yarn"),                                       \
+        FV_BOOL_KEY(at ".truncate", config, rope.truncate, true, "yarn: the ramp's bounds are whole numbers")
+
+static const fv_field fields[] = {
+    FV_CHOICE(config, model_type, LLAMA, types, "which of them"),
+    FV_INT(config, vocab_size, 1, 32000, 1 << 24, "tokens"),
+    FV_INT(config, hidden_size, 1, 4096, 1 << 16, "model width"),
+    FV_INT(config, intermediate_size, 1, 11008, 1 << 18, "width of the feed-forward part"),
+    FV_INT(config, num_hidden_layers, 1, 32, MAX_LAYER, "layers"),
+    FV_INT(config, num_attention_heads, 1, 32, 256, "attention heads"),
+    FV_INT(config, num_key_value_heads, 1, 0, 256, "heads of keys and values; as many if not said"),
+    FV_INT(config, head_dim, 1, 0, MAX_HEAD, "width of a head; the model's divided by the heads if not said"),
+    FV_CHOICE(config, hidden_act, 2, fv_act_words, "of the feed-forward part"),
+    FV_INT(config, max_position_embeddings, 1, 2048, 1 << 28, "longest sequence"),
+    FV_INT(config, sliding_window, 1, 0, 1 << 28, "keys a row sees"),
+    FV_BOOL(config, use_sliding_window, false, "Qwen2: whether it does"),
+    FV_INT(config, max_window_layers, 0, 28, MAX_LAYER, "Qwen2: layers without the window"),
+    FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
+    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels are; not given: as they look"),
+    FV_FLOAT(config, rms_norm_eps, 1e-12, 1e-6, 1, "added to the mean of squares"),
+    FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "dropout on the attention weights"),
+    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
+    FV_BOOL(config, attention_bias, false, "biases on q, k, v and the output"),
+    FV_BOOL(config, mlp_bias, false, "biases in the feed-forward part"),
+    FV_BOOL(config, tie_word_embeddings, false, "the table is the output weight too"),
+    FV_FLOAT_KEY("rope_theta", config, rope.theta, 1, 0, 1e12, "base of the rotation's frequencies; 10000 if not said"),
+    ROPE("rope_scaling"),
+    ROPE("rope_parameters"),
+    {0},
+};
+
+static const fv_key_rule rules[] = {
+    {"is_encoder_decoder", "false"},
+    {"pretraining_tp", NULL}, /* splits sums, which changes rounding alone */
+    {"layer_types", NULL},    /* made from sliding_window, which is looked at */
+    {"partial_rotary_factor", "1.0"},
+    {"rope_scaling.partial_rotary_factor", "1.0"},
+    {"rope_parameters.partial_rotary_factor", "1.0"},
+    {"rope_interleaved", "false"},
+    {NULL, NULL},
+};
+
+static const fv_input inputs[] = {
+    {"input_ids", FV_I32, true},
+    {"attention_mask", FV_U8, false},
+    {"position_ids", FV_I32, false},
+    {"labels", FV_I32, false},
+    {0},
+};
+
+enum { BASE, LANGUAGE, CLASSIFY };
+static const char *const heads[] = {
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "LlamaModel",
+    "MistralModel",
+    "Qwen2Model",
+    "LlamaForSequenceClassification",
+    "MistralForSequenceClassification",
+    "Qwen2ForSequenceClassification",
+    NULL,
+};
+
+typedef struct llama {
+    config cfg;
+    int head;
+    fv_emb tokens;
+    fv_rotary rotary;
+    fv_encoder_layer *layer;
+    fv_norm norm;
+    fv_tensor *out; /* (V,D) or, to classify, (labels,D); NULL: none */
+} llama;
+
+static int key_heads(const config *k) { return k->num_key_value_heads ? k->num_key_value_heads : k->num_attention_heads; }
+static int head_dim(const config *k) { return k->head_dim ? k->head_dim : k->hidden_size / k->num_attention_heads; }
+
+static fv_status check(const void *config_, fv_err *e)
+{
+    const config *k = config_;
+    if (!k->head_dim && k->hidden_size % k->num_attention_heads)
+        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of the attention heads, %d", k->hidden_size,
+                       k->num_attention_heads);
+    if (head_dim(k) % 2 || head_dim(k) > MAX_HEAD)
+        return fv_fail(e, FV_EFORMAT, "head_dim %d: rotary positions need an even number of at most %d", head_dim(k), MAX_HEAD);
+    if (k->num_attention_heads % key_heads(k))
+        return fv_fail(e, FV_EFORMAT, "%d attention heads cannot share %d key heads", k->num_attention_heads, key_heads(k));
+    if (k->rope.type && !(k->rope.factor > 0))
+        return fv_fail(e, FV_EFORMAT, "rotary positions of type %s need a factor", rope_words[k->rope.type]);
+    if (k->model_type == QWEN2 && k->use_sliding_window && k->sliding_window && k->sliding_window < k->max_position_embeddings)
+        return fv_fail(e, FV_EMISSING, "a sliding_window of %d in some layers of %d positions is not implemented",
+                       k->sliding_window, k->max_position_embeddings);
+    return FV_OK;
+}
+
+static fv_rotary rotary_of(const config *k)
+{
+    const rope *r = &k->rope;
+    bool yarn = rope_kinds[r->type] == FV_ROTARY_YARN;
+    fv_rotary y = {.kind = rope_kinds[r->type],
+                   .width = head_dim(k),
+                   .base = r->theta,
+                   .factor = r->factor,
+                   .trained = r->original ? r->original : k->max_position_embeddings,
+                   .low = yarn ? r->slow : r->low,
+                   .high = yarn ? r->fast : r->high,
+                   .sharpen = r->attention,
+                   .no_truncate = !r->truncate};
+    if (y.kind == FV_ROTARY_DYNAMIC) y.trained = k->max_position_embeddings;
+    if (!(r->attention > 0) && r->mscale > 0 && r->mscale_all > 0 && r->factor > 1)
+        y.sharpen = (float)((0.1 * (double)r->mscale * log((double)r->factor) + 1) /
+                            (0.1 * (double)r->mscale_all * log((double)r->factor) + 1));
+    return y;
+}
+
+static fv_layer_opt layer_opt(const config *k)
+{
+    bool biased = k->model_type == QWEN2 || (k->model_type == LLAMA && k->attention_bias);
+    return (fv_layer_opt){
+        .mha = {.width = k->hidden_size,
+                .n_head = k->num_attention_heads,
+                .n_kv_head = key_heads(k),
+                .head = head_dim(k),
+                .no_bias = !biased,
+                .no_out_bias = !biased || k->model_type == QWEN2,
+                .dropout = k->attention_dropout,
+                .std = k->initializer_range,
+                .out_name = "o_proj"},
+        .hidden = k->intermediate_size,
+        .mlp = {.act = fv_act_of(k->hidden_act),
+                .gated = true,
+                .no_bias = !(k->mlp_bias && k->model_type == LLAMA),
+                .std = k->initializer_range,
+                .up_name = "up_proj",
+                .gate_name = "gate_proj",
+                .down_name = "down_proj"},
+        .norm = {.rms = true, .eps = k->rms_norm_eps},
+        .pre_norm = true,
+        .names = {.self_norm = "input_layernorm", .mlp = "mlp", .mlp_norm = "post_attention_layernorm"},
+    };
+}
+
+static void declare(void *self, const fv_setup *s)
+{
+    llama *m = self;
+    fv_params *p = s->params;
+    m->cfg = *(const config *)s->config;
+    const config *k = &m->cfg;
+    m->head = strstr(s->head, "ForCausalLM") ? LANGUAGE : strstr(s->head, "ForSequence") ? CLASSIFY : BASE;
+    m->rotary = rotary_of(k);
+    const char *below = m->head == BASE ? "" : "model.";
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size, (fv_emb_opt){.std = k->initializer_range}, "%sembed_tokens", below);
+    m->layer = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layer);
+    if (!m->layer) return;
+    for (int i = 0; i < k->num_hidden_layers; i++) fv_encoder_layer_init(p, &m->layer[i], layer_opt(k), "%slayers.%d", below, i);
+    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps}, "%snorm", below);
+    fv_init first = {FV_INIT_NORMAL, k->initializer_range, false};
+    if (m->head == LANGUAGE && k->tie_word_embeddings) m->out = m->tokens.table;
+    if (m->head == LANGUAGE && !k->tie_word_embeddings)
+        m->out = fv_param(p, first, FV_SHAPE(k->vocab_size, k->hidden_size), "lm_head.weight");
+    if (m->head == CLASSIFY) m->out = fv_param(p, first, FV_SHAPE(k->num_labels, k->hidden_size), "score.weight");
+}
+
+static fv_load_opt load(const void *self)
+{
+    static const fv_tie ties[] = {{"lm_head.weight", "model.embed_tokens.weight"}, {NULL, NULL}};
+    static const char *const computed[] = {"*.rotary_emb.inv_freq", NULL};
+    static const char *const computed_and_heads[] = {"*.rotary_emb.inv_freq", "lm_head.weight", "score.weight", NULL};
+    const llama *m = self;
+    return (fv_load_opt){.prefix = "model.",
+                         .ties = m->head == LANGUAGE && m->cfg.tie_word_embeddings ? ties : NULL,
+                         .ignore = m->head == BASE ? computed_and_heads : computed};
+}
+
+/* The output weight apart from the table it may share: rows of that are still looked up. */
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    llama *m = self;
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) fv_encoder_layer_pack(p, &m->layer[i], dtype);
+    m->out = fv__packed(p, m->out, dtype);
+}
+
+/* ---- forward ---- */
+
+static fv_mha_arg attend(const llama *m, fv_turn turn)
+{
+    return (fv_mha_arg){.causal = true, .turn = turn, .window = m->cfg.model_type == MISTRAL ? m->cfg.sliding_window : 0};
+}
+
+static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
+{
+    const llama *m = self;
+    fv_tensor *ids = fv_items_get(in, "input_ids"), *places = fv_items_get(in, "position_ids");
+    int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
+    fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
+    fv_mha_arg arg = attend(m, fv_rotary_at(c, &m->rotary, places ? places : fv_positions(c, B, T, 0), T));
+    arg.key_mask = fv_items_get(in, "attention_mask");
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
+        fv_tap(c, "hidden", "hidden_states", x);
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layer[i], x, arg));
+    }
+    x = fv_norm_fwd(c, &m->norm, x);
+    fv_tap(c, "hidden", "hidden_states", x);
+    if (m->head == BASE) fv_items_put(out, "last_hidden_state", x);
+    if (m->head == LANGUAGE) fv__put_tokens(c, in, out, fv_linear(c, x, m->out, NULL, FV_ACT_NONE), true);
+    if (m->head == CLASSIFY) fv__put_class(c, in, out, fv__last_but(c, x, ids, m->cfg.pad_token_id), m->out, m->cfg.problem_type);
+}
+
+/* ---- generation ---- */
+
+/* Positions in use by the longest row: what rotary positions that grow with the length grow by. */
+static int64_t longest(const fv_session *s, fv_tensor *ids)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < fv_session_count(s); i++) most = fv_session_len(s, i) > most ? fv_session_len(s, i) : most;
+    return most + fv_dim(ids, 1);
+}
+
+static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
+{
+    const llama *m = self;
+    fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
+    fv_mha_arg arg = attend(m, fv_rotary_at(c, &m->rotary, fv_session_places(c, s), longest(s, ids)));
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
+        fv_kv kv = fv_session_kv(c, s, i, key_heads(&m->cfg) * head_dim(&m->cfg));
+        arg.kv = &kv;
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layer[i], x, arg));
+    }
+    return fv_linear(c, fv_norm_fwd(c, &m->norm, fv__last_place(c, x)), m->out, NULL, FV_ACT_NONE);
+}
+
+static int64_t vocabulary(const void *self)
+{
+    const llama *m = self;
+    return m->head == LANGUAGE ? m->cfg.vocab_size : 0;
+}
+
+static int64_t context(const void *self)
+{
+    const llama *m = self;
+    return m->rotary.kind == FV_ROTARY_DYNAMIC ? 0 : m->cfg.max_position_embeddings;
+}
+
+const fv_family fv__family_llama = {
+    .type = "llama",
+    .also = types + 1,
+    .heads = heads,
+    .config = fields,
+    .rules = rules,
+    .inputs = inputs,
+    .config_size = sizeof(config),
+    .size = sizeof(llama),
+    .check = check,
+    .declare = declare,
+    .load = load,
+    .pack = pack,
+    .forward = forward,
+    .vocabulary = vocabulary,
+    .context = context,
+    .step = step,
+};

@@ -1,0 +1,329 @@
+/* t5.c - T5: an encoder and a decoder that know where a token stands by distance alone.
+ *
+ *     x += attn(norm x) with a bias for each distance;   x += wo(relu(wi n)), n = norm x;   logits = norm(y) E' / sqrt(D)
+ *
+ * RMS norms first, no biases, scores are not scaled, and the width of all heads together need not be the model's.  The
+ * first block of a stack holds the table of distances for all.  Version 1.1 has a gate in the feed-forward part and an
+ * output weight of its own, which is not scaled. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "fovea/gen.h"
+#include "fovea/heads.h"
+#include "models/model_part.h"
+
+#define MAX_LAYER 96
+
+typedef struct config {
+    int vocab_size, d_model, d_kv, d_ff, num_layers, num_decoder_layers, num_heads;
+    int relative_attention_num_buckets, relative_attention_max_distance;
+    int feed_forward_proj, scale_decoder_outputs;
+    float dropout_rate, layer_norm_epsilon, initializer_factor;
+    bool tie_word_embeddings;
+    int pad_token_id, decoder_start_token_id;
+} config;
+
+static const char *const feeds[] = {"relu", "gated-gelu", "gated-silu",     "gated-relu", "gelu",
+                                    "silu", "gelu_new",   "gated-gelu_new", NULL};
+static const struct {
+    fv_act act;
+    bool gated;
+} feed_of[] = {
+    {FV_RELU, false}, {FV_GELU_TANH, true}, /* so named, it means the tanh form */
+    {FV_SILU, true},  {FV_RELU, true},      {FV_GELU, false}, {FV_SILU, false}, {FV_GELU_TANH, false}, {FV_GELU_TANH, true},
+};
+
+enum { AS_TIED, SCALED, PLAIN };
+static const char *const scaled_words[] = {"", "true", "false", NULL};
+
+static const fv_field fields[] = {
+    FV_INT(config, vocab_size, 1, 32128, 1 << 24, "tokens"),
+    FV_INT(config, d_model, 1, 512, 1 << 16, "model width"),
+    FV_INT(config, d_kv, 1, 64, 4096, "width of a head"),
+    FV_INT(config, d_ff, 1, 2048, 1 << 18, "width of the feed-forward part"),
+    FV_INT(config, num_layers, 1, 6, MAX_LAYER, "layers of the encoder"),
+    FV_INT(config, num_decoder_layers, 1, 0, MAX_LAYER, "layers of the decoder; as many if not said"),
+    FV_INT(config, num_heads, 1, 8, 256, "attention heads"),
+    FV_INT(config, relative_attention_num_buckets, 4, 32, 4096, "distances that are told apart"),
+    FV_INT(config, relative_attention_max_distance, 2, 128, 1 << 16, "distances from there on are one"),
+    FV_CHOICE(config, feed_forward_proj, 0, feeds, "activation of the feed-forward part"),
+    FV_CHOICE(config, scale_decoder_outputs, AS_TIED, scaled_words,
+              "divide what the output weight reads by the root of the width"),
+    FV_FLOAT(config, dropout_rate, 0, 0.1, 0.99, "dropout, everywhere"),
+    FV_FLOAT(config, layer_norm_epsilon, 1e-12, 1e-6, 1, "added to the mean of squares"),
+    FV_FLOAT(config, initializer_factor, 0, 1, 100, "first values are so many times wider"),
+    FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
+    FV_INT(config, pad_token_id, 0, 0, 1 << 24, "padding"),
+    FV_INT(config, decoder_start_token_id, 0, 0, 1 << 24, "what the decoder begins with"),
+    {0},
+};
+
+static const fv_key_rule rules[] = {
+    {"is_encoder_decoder", NULL}, /* false in encoders that were saved alone */
+    {"dense_act_fn", NULL},       /* these two follow from feed_forward_proj */
+    {"is_gated_act", NULL},       {"n_positions", NULL},   {"output_past", NULL}, {"classifier_dropout", NULL},
+    {"num_hidden_layers", NULL},  {"is_decoder", "false"}, {NULL, NULL},
+};
+
+static const fv_input inputs[] = {
+    {"input_ids", FV_I32, true},
+    {"attention_mask", FV_U8, false},
+    {"decoder_input_ids", FV_I32, false},
+    {"decoder_attention_mask", FV_U8, false},
+    {"labels", FV_I32, false},
+    {0},
+};
+
+enum { TEXT, BASE, ENCODER };
+static const char *const heads[] = {"T5ForConditionalGeneration", "T5Model", "T5EncoderModel", NULL};
+
+typedef struct t5 {
+    config cfg;
+    int head;
+    fv_emb tokens;
+    fv_rel_bias encoder_rel, decoder_rel;
+    fv_encoder_layer *encoder;
+    fv_decoder_layer *decoder;
+    fv_norm encoder_norm, decoder_norm;
+    fv_tensor *out; /* (V,D) */
+    float scale;    /* of what out reads */
+} t5;
+
+static int decoder_layers(const config *k) { return k->num_decoder_layers ? k->num_decoder_layers : k->num_layers; }
+
+static fv_status check(const void *config_, fv_err *e)
+{
+    const config *k = config_;
+    if (k->relative_attention_max_distance <= k->relative_attention_num_buckets / 2)
+        return fv_fail(e, FV_EFORMAT, "relative_attention_max_distance %d must be more than half of %d buckets",
+                       k->relative_attention_max_distance, k->relative_attention_num_buckets);
+    if (k->pad_token_id >= k->vocab_size || k->decoder_start_token_id >= k->vocab_size)
+        return fv_fail(e, FV_EFORMAT, "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary", k->pad_token_id,
+                       k->decoder_start_token_id);
+    return FV_OK;
+}
+
+static fv_layer_opt layer_opt(const config *k, bool decoder)
+{
+    float std = k->initializer_factor / sqrtf((float)k->d_model);
+    bool gated = feed_of[k->feed_forward_proj].gated;
+    return (fv_layer_opt){
+        .mha = {.width = k->d_model,
+                .n_head = k->num_heads,
+                .head = k->d_kv,
+                .no_bias = true,
+                .no_out_bias = true,
+                .scale = 1,
+                .dropout = k->dropout_rate,
+                .std = std,
+                .q_name = "q",
+                .k_name = "k",
+                .v_name = "v",
+                .out_name = "o"},
+        .hidden = k->d_ff,
+        .mlp = {.act = feed_of[k->feed_forward_proj].act,
+                .gated = gated,
+                .no_bias = true,
+                .dropout = k->dropout_rate,
+                .std = std,
+                .up_name = gated ? "wi_1" : "wi",
+                .gate_name = "wi_0",
+                .down_name = "wo"},
+        .norm = {.rms = true, .eps = k->layer_norm_epsilon},
+        .pre_norm = true,
+        .dropout = k->dropout_rate,
+        .names = {.self = "layer.0.SelfAttention",
+                  .self_norm = "layer.0.layer_norm",
+                  .cross = "layer.1.EncDecAttention",
+                  .cross_norm = "layer.1.layer_norm",
+                  .mlp = decoder ? "layer.2.DenseReluDense" : "layer.1.DenseReluDense",
+                  .mlp_norm = decoder ? "layer.2.layer_norm" : "layer.1.layer_norm"},
+    };
+}
+
+static void declare_decoder(t5 *m, fv_params *p)
+{
+    const config *k = &m->cfg;
+    fv_norm_opt norm = {.rms = true, .eps = k->layer_norm_epsilon};
+    m->decoder = fv_params_take(p, (size_t)decoder_layers(k) * sizeof *m->decoder);
+    for (int i = 0; m->decoder && i < decoder_layers(k); i++)
+        fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, true), "decoder.block.%d", i);
+    fv_rel_bias_init(p, &m->decoder_rel, k->relative_attention_num_buckets, k->num_heads, k->relative_attention_max_distance,
+                     true, "decoder.block.0.layer.0.SelfAttention.relative_attention_bias");
+    fv_norm_init(p, &m->decoder_norm, k->d_model, norm, "decoder.final_layer_norm");
+    if (m->head != TEXT) return;
+    /* Files of version 1.1 say that nothing is tied; some written later say instead that nothing is scaled. */
+    bool apart = !k->tie_word_embeddings || k->scale_decoder_outputs == PLAIN;
+    bool scaled = k->scale_decoder_outputs == AS_TIED ? k->tie_word_embeddings : k->scale_decoder_outputs == SCALED;
+    m->scale = scaled ? 1 / sqrtf((float)k->d_model) : 1;
+    m->out = m->tokens.table;
+    if (apart)
+        m->out = fv_param(p, (fv_init){FV_INIT_NORMAL, k->initializer_factor, false}, FV_SHAPE(k->vocab_size, k->d_model),
+                          "lm_head.weight");
+}
+
+static void declare(void *self, const fv_setup *s)
+{
+    t5 *m = self;
+    fv_params *p = s->params;
+    m->cfg = *(const config *)s->config;
+    const config *k = &m->cfg;
+    m->head = !strcmp(s->head, heads[0]) ? TEXT : !strcmp(s->head, heads[1]) ? BASE : ENCODER;
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, (fv_emb_opt){.std = k->initializer_factor}, "shared");
+    m->encoder = fv_params_take(p, (size_t)k->num_layers * sizeof *m->encoder);
+    for (int i = 0; m->encoder && i < k->num_layers; i++)
+        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, false), "encoder.block.%d", i);
+    fv_rel_bias_init(p, &m->encoder_rel, k->relative_attention_num_buckets, k->num_heads, k->relative_attention_max_distance,
+                     false, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias");
+    fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){.rms = true, .eps = k->layer_norm_epsilon},
+                 "encoder.final_layer_norm");
+    if (m->head != ENCODER) declare_decoder(m, p);
+}
+
+static fv_load_opt load(const void *self)
+{
+    static const fv_tie ties[] = {
+        {"lm_head.weight", "shared.weight"},
+        {"encoder.embed_tokens.weight", "shared.weight"},
+        {"decoder.embed_tokens.weight", "shared.weight"},
+        {"shared.weight", "encoder.embed_tokens.weight"},
+        {NULL, NULL},
+    };
+    /* An old mistake: the first decoder block once had distances for cross-attention, which were never used. */
+    static const char *const unused[] = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL};
+    static const char *const beyond[] = {"decoder.*", "lm_head.weight", NULL};
+    static const char *const head[] = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", "lm_head.weight",
+                                       NULL};
+    const t5 *m = self;
+    return (fv_load_opt){.ties = ties, .ignore = m->head == ENCODER ? beyond : m->head == BASE ? head : unused};
+}
+
+/* The output weight apart from the table it may share: rows of that are still looked up. */
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    t5 *m = self;
+    for (int i = 0; i < m->cfg.num_layers; i++) fv_encoder_layer_pack(p, &m->encoder[i], dtype);
+    for (int i = 0; m->decoder && i < decoder_layers(&m->cfg); i++) fv_decoder_layer_pack(p, &m->decoder[i], dtype);
+    m->out = fv__packed(p, m->out, dtype);
+}
+
+/* ---- forward ---- */
+
+static fv_tensor *embed(fv_ctx *c, const t5 *m, fv_tensor *ids)
+{
+    return fv_dropout(c, fv_emb_fwd(c, &m->tokens, ids), m->cfg.dropout_rate);
+}
+
+static fv_tensor *encode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_tensor *mask, const char *shown)
+{
+    fv_tensor *x = embed(c, m, ids);
+    fv_mha_arg arg = {.key_mask = mask};
+    arg.rel = fv_rel_bias_fwd(c, &m->encoder_rel, &arg.rel_zero);
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.num_layers; i++) {
+        fv_tap(c, "hidden", shown, x);
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->encoder[i], x, arg));
+    }
+    x = fv_dropout(c, fv_norm_fwd(c, &m->encoder_norm, x), m->cfg.dropout_rate);
+    fv_tap(c, "hidden", shown, x);
+    return x;
+}
+
+static fv_tensor *decode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_mha_arg self, fv_mha_arg cross)
+{
+    fv_tensor *x = embed(c, m, ids);
+    self.causal = true;
+    self.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &self.rel_zero);
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
+        fv_tap(c, "hidden", "decoder_hidden_states", x);
+        x = fv_keep(c, mark, fv_decoder_layer_fwd(c, &m->decoder[i], x, self, cross));
+    }
+    x = fv_dropout(c, fv_norm_fwd(c, &m->decoder_norm, x), m->cfg.dropout_rate);
+    fv_tap(c, "hidden", "decoder_hidden_states", x);
+    return x;
+}
+
+static fv_tensor *logits(fv_ctx *c, const t5 *m, fv_tensor *x)
+{
+    return fv_linear(c, m->scale != 1 ? fv_scale(c, x, m->scale) : x, m->out, NULL, FV_ACT_NONE);
+}
+
+static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
+{
+    const t5 *m = self;
+    fv_tensor *mask = fv_items_get(in, "attention_mask"), *labels = fv_items_get(in, "labels");
+    fv_tensor *ids = fv_items_get(in, "decoder_input_ids");
+    const char *shown = m->head == ENCODER ? "hidden_states" : "encoder_hidden_states";
+    fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask, shown);
+    fv_items_put(out, m->head == ENCODER ? "last_hidden_state" : "encoder_last_hidden_state", memory);
+    if (m->head == ENCODER) return;
+    if (!ids && labels) ids = fv__shift_right(c, labels, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
+    if (!ids) {
+        fv_raise(c, FV_EARG, "t5: decoder_input_ids or labels are missing");
+        return;
+    }
+    fv_tensor *x = decode(c, m, ids, (fv_mha_arg){.key_mask = fv_items_get(in, "decoder_attention_mask")},
+                          (fv_mha_arg){.memory = memory, .key_mask = mask});
+    if (m->head == BASE)
+        fv_items_put(out, "last_hidden_state", x);
+    else
+        fv__put_tokens(c, in, out, logits(c, m, x), false);
+}
+
+/* ---- generation: the encoder once, its keys and values kept; then token after token ---- */
+
+enum { MASK = 0, CROSS = 1 }; /* what the session keeps: the source's mask, then keys and values of each layer */
+
+static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
+{
+    const t5 *m = self;
+    fv_tensor *mask = fv_items_get(in, "attention_mask");
+    fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask, "encoder_hidden_states");
+    fv_session_keep(c, s, MASK, mask);
+    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
+        fv_kv kv = fv_mha_keys(c, &m->decoder[i].cross, memory);
+        fv_session_keep(c, s, CROSS + 2 * i, kv.k);
+        fv_session_keep(c, s, CROSS + 2 * i + 1, kv.v);
+    }
+}
+
+static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
+{
+    const t5 *m = self;
+    fv_tensor *x = embed(c, m, ids);
+    fv_mha_arg arg = {.causal = true};
+    arg.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &arg.rel_zero);
+    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
+        fv_kv own = fv_session_kv(c, s, i, (int64_t)m->cfg.num_heads * m->cfg.d_kv);
+        fv_kv kv = {.k = fv_session_kept(c, s, CROSS + 2 * i), .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
+        arg.kv = &own;
+        x = fv_decoder_layer_fwd(c, &m->decoder[i], x, arg, (fv_mha_arg){.kv = &kv, .key_mask = fv_session_kept(c, s, MASK)});
+    }
+    return logits(c, m, fv_norm_fwd(c, &m->decoder_norm, fv__last_place(c, x)));
+}
+
+static int64_t vocabulary(const void *self)
+{
+    const t5 *m = self;
+    return m->head == TEXT ? m->cfg.vocab_size : 0;
+}
+
+const fv_family fv__family_t5 = {
+    .type = "t5",
+    .heads = heads,
+    .config = fields,
+    .rules = rules,
+    .inputs = inputs,
+    .config_size = sizeof(config),
+    .size = sizeof(t5),
+    .check = check,
+    .declare = declare,
+    .load = load,
+    .pack = pack,
+    .forward = forward,
+    .begin = begin,
+    .vocabulary = vocabulary,
+    .step = step,
+};
