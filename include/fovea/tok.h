@@ -110,6 +110,7 @@ typedef struct fv_tok_train_opts {
     int64_t min_count;           /* a pair (BPE, WordPiece) or piece (Unigram) must be seen so often; 0: 2 */
     int32_t alphabet;            /* keep only so many different characters, the most frequent; 0: all */
     const char *const *specials; /* ends with NULL; they get the first ids.  NULL: what the kind needs for unknown text */
+    const char *before, *after;  /* specials that encoding puts around a text; NULL: none, for WordPiece [CLS] and [SEP] */
     bool lowercase;
     bool nfkc; /* normalise text by NFKC first; WordPiece normalises as BERT does instead */
     /* Called now and then with a stage's name and its progress in [0, 1]; may be NULL. */

@@ -136,16 +136,23 @@ static fv_status set_stages(fv__trainer *r)
     return st;
 }
 
-/* BERT's frame, if its tokens are there. */
-static bool set_frame(fv_tok *t)
+/* What encoding puts around a text: BERT's frame for WordPiece, or what was asked for, as far as it is in the vocabulary. */
+static bool set_frame(fv__trainer *r)
 {
-    int32_t cls = fv__vocab_id(&t->model.vocab, "[CLS]", 5), sep = fv__vocab_id(&t->model.vocab, "[SEP]", 5);
-    if (t->model.kind != FV__MODEL_WORDPIECE || cls < 0 || sep < 0) return true;
+    fv_tok *t = r->t;
+    bool bert = t->model.kind == FV__MODEL_WORDPIECE && !r->o->before && !r->o->after;
+    const char *name[2] = {bert ? "[CLS]" : r->o->before, bert ? "[SEP]" : r->o->after};
+    int32_t id[2];
+    for (int i = 0; i < 2; i++) id[i] = name[i] ? fv__vocab_id(&t->model.vocab, name[i], strlen(name[i])) : -1;
+    if (id[0] < 0 && id[1] < 0) return true;
     t->post.specials = fv__pool_array(&t->pool, 2, sizeof *t->post.specials);
-    t->post.kind = FV__POST_BERT;
-    t->post.n_specials = 2;
-    return t->post.specials && fv__post_special(t, t->post.specials, (fv__str){"[CLS]", 5}, cls) &&
-           fv__post_special(t, t->post.specials + 1, (fv__str){"[SEP]", 5}, sep) && fv__post_layout(t, "00A010", "00A010B111");
+    if (!t->post.specials) return false;
+    t->post.kind = bert ? FV__POST_BERT : FV__POST_TEMPLATE;
+    for (int i = 0; i < 2; i++)
+        if (id[i] >= 0 && !fv__post_special(t, t->post.specials + t->post.n_specials++, (fv__str){name[i], strlen(name[i])}, id[i]))
+            return false;
+    if (id[0] >= 0 && id[1] >= 0) return fv__post_layout(t, "00A010", bert ? "00A010B111" : "00A01010B010");
+    return id[0] >= 0 ? fv__post_layout(t, "00A0", "00A0B0") : fv__post_layout(t, "A000", "A000B000");
 }
 
 static bool set_model(fv__trainer *r)
@@ -174,7 +181,7 @@ static bool set_model(fv__trainer *r)
         a->special = true;
         a->id = fv__added_number(t, a->content);
     }
-    return set_frame(t) || (fv__train_no_memory(r), false);
+    return set_frame(r) || (fv__train_no_memory(r), false);
 }
 
 fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts, const fv_tok_train_opts *o, fv_err *e)
