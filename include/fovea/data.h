@@ -74,6 +74,14 @@ FV_API const int32_t *fv_pairs_target(const fv_pairs *p, int64_t i, int64_t *n);
 /* The target as it was read, NUL-terminated; NULL without keep_texts. */
 FV_API const char *fv_pairs_text(const fv_pairs *p, int64_t i);
 
+/* ---- names of labels, in order of their first appearance in the training data ---- */
+
+typedef struct fv_labels {
+    int n;
+    bool closed; /* a name that is not there is an error, not a new label */
+    char name[256][64];
+} fv_labels;
+
 /* ---- feeds, one for each objective; each owns what it is given or reads, and is closed by fv_feed_close ---- */
 
 /* input_ids, attention_mask, decoder_input_ids (start, then the target), labels (the target, -100 behind it).  Owns p when

@@ -29,6 +29,7 @@
 #include "fovea/nn.h"
 #include "fovea/ops.h"
 #include "fovea/pack.h"
+#include "fovea/recipe.h"
 #include "fovea/store.h"
 #include "fovea/tensor.h"
 #include "fovea/tok.h"

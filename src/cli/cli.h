@@ -23,8 +23,14 @@ typedef enum cli_kind {
     CLI_IS_TEXT,  /* const char *, NULL when absent */
     CLI_IS_FILE,  /* likewise; completed as a file name */
     CLI_IS_DIR,   /* likewise; completed as a directory */
-    CLI_IS_CHOICE /* int, an index into words */
+    CLI_IS_CHOICE, /* int, an index into words */
+    CLI_IS_LIST    /* cli_list: may be given again and again */
 } cli_kind;
+
+typedef struct cli_list {
+    const char *at[64];
+    int n;
+} cli_list;
 
 typedef struct cli_option {
     const char *name; /* "causal" for --causal */
@@ -45,6 +51,7 @@ typedef struct cli_option {
 #define CLI_TEXT(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_TEXT, value, 0, 0, help)
 #define CLI_FILE(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_FILE, value, 0, 0, help)
 #define CLI_DIR(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_DIR, value, 0, 0, help)
+#define CLI_LIST(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_LIST, value, 0, 0, help)
 #define CLI_INT(s, field, letter, name, value, least, greatest, help) \
     CLI_ENTRY(s, field, letter, name, CLI_IS_INT, value, least, greatest, help)
 #define CLI_REAL(s, field, letter, name, value, least, greatest, help) \

@@ -12,11 +12,12 @@ extern const cli_command forward_command;
 extern const cli_command info_command;
 extern const cli_command tokenize_command;
 extern const cli_command tokenizer_command;
+extern const cli_command train_command;
 extern const cli_command help_command;
 
 static const cli_command *const commands[] = {
     &attend_command,    &bench_command, &demo_command, &forward_command, &info_command, &tokenize_command,
-    &tokenizer_command, &help_command,  NULL,
+    &tokenizer_command, &train_command, &help_command, NULL,
 };
 /* clang-format on */
 

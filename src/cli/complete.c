@@ -201,7 +201,7 @@ static void fish_lines(const cli_command *cmd, const char *path)
         printf(" -l %s", o->name);
         if (o->letter) printf(" -s %c", o->letter);
         if (o->kind == CLI_IS_FILE || o->kind == CLI_IS_DIR) printf(" -r -F");
-        if (o->kind == CLI_IS_INT || o->kind == CLI_IS_REAL || o->kind == CLI_IS_TEXT) printf(" -x");
+        if (o->kind == CLI_IS_INT || o->kind == CLI_IS_REAL || o->kind == CLI_IS_TEXT || o->kind == CLI_IS_LIST) printf(" -x");
         if (o->kind == CLI_IS_CHOICE) {
             printf(" -x -a '");
             print_words(o->words);

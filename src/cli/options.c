@@ -64,6 +64,14 @@ static int store_choice(const cli *c, const cli_option *o, void *at, const char 
     return cli_usage(c, "--%s wants one of %s, not '%s'", o->name, all, value);
 }
 
+static int store_more(const cli *c, const cli_option *o, cli_list *list, const char *value)
+{
+    const int most = (int)(sizeof list->at / sizeof *list->at);
+    if (list->n == most) return cli_usage(c, "--%s is given more than %d times", o->name, most);
+    list->at[list->n++] = value;
+    return CLI_OK;
+}
+
 static int store(const cli *c, const cli_option *o, void *values, const char *value)
 {
     void *at = (char *)values + o->at;
@@ -72,6 +80,7 @@ static int store(const cli *c, const cli_option *o, void *values, const char *va
     case CLI_IS_INT:
     case CLI_IS_REAL: return store_number(c, o, at, value);
     case CLI_IS_CHOICE: return store_choice(c, o, at, value);
+    case CLI_IS_LIST: return store_more(c, o, at, value);
     default: *(const char **)at = value; return CLI_OK;
     }
 }

@@ -253,7 +253,7 @@ void fv_recipe_help(const char *type, void (*line)(void *user, const char *text)
 {
     const fv_family *f = type ? fv_family_find(type) : NULL;
     line(user, "[model]");
-    line(user, "model_type               family; then keys of its config.json, see --help-keys FAMILY");
+    line(user, "model_type               family; then keys of its config.json, see --help-keys --family NAME");
     line(user, "architecture             head: one of the family's; the first by default");
     line(user, "from                     directory of a model to go on from, instead of model_type");
     if (f) fv_fields_help(f->config, line, user);

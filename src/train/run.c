@@ -46,7 +46,7 @@ fv_status fv__run_params(const fv_run *r, const char *dir, fv_err *e)
 {
     const fv_model *m = r->job->model;
     const fv_family *f = fv_model_family(m);
-    fv_load_opt how = f->load ? f->load(fv_model_config(m)) : (fv_load_opt){0};
+    fv_load_opt how = f->load ? f->load(fv_model_self(m)) : (fv_load_opt){0};
     return fv_params_load(fv_model_params(m), r->env, dir, how, e);
 }
 

@@ -1,0 +1,214 @@
+/* train.c - fovea train: follows a recipe, shows how it goes, and can be stopped and resumed. */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "fovea/recipe.h"
+
+typedef struct values {
+    const char *dir, *device, *keys_of;
+    cli_list set;
+    int64_t threads;
+    bool resume, dry_run, help_keys, quiet;
+} values;
+
+static const values defaults = {.device = "cpu"};
+
+static const cli_option options[] = {
+    CLI_DIR(values, dir, 'o', "output", "DIR", "the run: checkpoints, log, curve and in the end the model"),
+    CLI_LIST(values, set, 's', "set", "SECTION.KEY=VALUE", "change a key of the recipe; may be given again and again"),
+    CLI_FLAG(values, resume, 'r', "resume", "go on from the newest checkpoint in the directory"),
+    CLI_INT(values, threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores this process may use"),
+    CLI_TEXT(values, device, 'd', "device", "NAME", "cpu, cuda or cuda:N"),
+    CLI_FLAG(values, dry_run, 'n', "dry-run", "read everything and make the model, but train and write nothing"),
+    CLI_FLAG(values, help_keys, 0, "help-keys", "print every key with its range, default and meaning"),
+    CLI_TEXT(values, keys_of, 0, "family", "NAME", "with --help-keys: the keys of this family's [model], too"),
+    CLI_FLAG(values, quiet, 'q', "quiet", "no progress on standard error"),
+    {0},
+};
+
+static const cli_example examples[] = {
+    {"fovea train recipes/multi30k-cpu.ini -o runs/m30k --set data.dir=multi30k/tok", "a translation model"},
+    {"fovea train recipes/multi30k-cpu.ini -o runs/m30k --resume", "after Ctrl-C, a crash or a power cut"},
+    {"fovea train recipes/multi30k-cpu.ini --dry-run --set train.lr=3e-4", "is everything there, and how large is it?"},
+    {"fovea train --help-keys --family marian", "what a recipe can say"},
+    {0},
+};
+
+/* ---- interruption: the first finishes the update and saves, the second ends at once ---- */
+
+static volatile int interrupted;
+
+static void on_interrupt(int sig)
+{
+    static const char text[] = "\nfinishing the update and saving; once more to quit at once\n";
+    (void)sig;
+    if (interrupted++) _exit(130);
+    if (write(2, text, sizeof text - 1) < 0) interrupted = 1;
+}
+
+/* ---- progress ---- */
+
+typedef struct show {
+    const fv_train_opt *opt;
+    bool live, quiet, dirty; /* dirty: a line that will be written over stands there */
+    int64_t first;           /* update this process began behind, -1 until the first */
+    double told;
+} show;
+
+static void clear(show *w)
+{
+    if (w->dirty) fprintf(stderr, "\r\033[K");
+    w->dirty = false;
+}
+
+static void say(void *user, const char *text)
+{
+    show *w = user;
+    clear(w);
+    if (!w->quiet) fprintf(stderr, "%s\n", text);
+}
+
+/* "1:23:45" */
+static void duration(char *out, size_t n, double seconds)
+{
+    long s = (long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(out, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(out, n, "%ld:%02ld", s / 60, s % 60);
+}
+
+static void bar(show *w, const fv_train_state *s)
+{
+    enum { CELLS = 24 };
+    char cells[CELLS + 1], left[32];
+    double done = (double)s->step / (double)w->opt->updates;
+    int64_t here = s->step - w->first;
+    int full = (int)(done * CELLS);
+    for (int i = 0; i < CELLS; i++) cells[i] = i < full ? '#' : '.';
+    cells[CELLS] = 0;
+    duration(left, sizeof left, here > 0 ? s->seconds / (double)here * (double)(w->opt->updates - s->step) : 0);
+    fprintf(stderr, "\r\033[K[%s] %lld/%lld  loss %.3f  %.0f tokens/s  %s left", cells, (long long)s->step,
+            (long long)w->opt->updates, s->loss, s->seconds > 0 ? (double)s->tokens / s->seconds : 0, left);
+    w->dirty = true;
+}
+
+static void progress(void *user, const fv_train_state *s, const char *event)
+{
+    show *w = user;
+    if (w->quiet) return;
+    if (w->first < 0) w->first = s->step - 1;
+    if (!strcmp(event, "valid")) {
+        clear(w);
+        fprintf(stderr, "update %lld, epoch %lld: validation loss %.4f", (long long)s->step, (long long)s->epoch + 1, s->valid);
+        if (!isnan(s->metric)) fprintf(stderr, ", metric %.4g", s->metric);
+        fprintf(stderr, "%s\n", s->best_step == s->step ? ", the best so far" : "");
+    } else if (!strcmp(event, "step") && w->live) {
+        bool late = s->seconds - w->told > 0.1;
+        if (late || s->step == w->opt->updates) bar(w, s), w->told = s->seconds;
+    } else if (!strcmp(event, "step") && s->step % w->opt->log_every == 0) {
+        fprintf(stderr, "update %lld of %lld: loss %.4f, %.0f tokens/s\n", (long long)s->step, (long long)w->opt->updates, s->loss,
+                s->seconds > 0 ? (double)s->tokens / s->seconds : 0);
+    }
+}
+
+/* ---- the command ---- */
+
+static void print_line(void *user, const char *text)
+{
+    (void)user;
+    puts(text);
+}
+
+static int help_keys(const cli *c, const values *v)
+{
+    if (v->keys_of && !fv_family_find(v->keys_of)) return cli_usage(c, "there is no family '%s'", v->keys_of);
+    fv_recipe_help(v->keys_of, print_line, NULL);
+    return CLI_OK;
+}
+
+static fv_status apply(fv_recipe *r, const values *v, fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (int i = 0; !st && i < v->set.n; i++) {
+        char key[128];
+        const char *equals = strchr(v->set.at[i], '=');
+        if (!equals || equals - v->set.at[i] >= (int)sizeof key)
+            return fv_fail(e, FV_EARG, "--set %.100s: expected section.key=value", v->set.at[i]);
+        snprintf(key, sizeof key, "%.*s", (int)(equals - v->set.at[i]), v->set.at[i]);
+        st = fv_recipe_set(r, key, equals + 1, e);
+    }
+    return st ? st : fv_recipe_check(r, e);
+}
+
+static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_train_state *s, fv_err *e)
+{
+    show w = {.opt = fv_recipe_options(r), .live = isatty(2), .quiet = v->quiet, .first = -1};
+    fv_recipe_job job = {.device = d,
+                         .dir = v->dry_run ? NULL : v->dir,
+                         .resume = v->resume,
+                         .stop = &interrupted,
+                         .progress = progress,
+                         .say = say,
+                         .user = &w};
+    struct sigaction act = {.sa_handler = on_interrupt};
+    if (!v->dry_run) sigaction(SIGINT, &act, NULL), sigaction(SIGTERM, &act, NULL);
+    fv_status st = fv_recipe_train(r, &job, s, e);
+    clear(&w);
+    return st;
+}
+
+static void conclude(const values *v, const fv_recipe *r, const fv_train_state *s)
+{
+    const fv_train_opt *o = fv_recipe_options(r);
+    bool patience = o->patience && s->worse >= o->patience;
+    if (v->dry_run)
+        printf("Everything is there; nothing was trained.\n");
+    else if (s->step < o->updates && !patience)
+        printf("Stopped after update %lld of %lld; --resume goes on from there.\n", (long long)s->step, (long long)o->updates);
+    else
+        printf("%s/model: %lld updates, loss %.4f\n", v->dir, (long long)s->step, s->loss);
+    if (!v->dry_run && !isnan(s->valid)) printf("best evaluation: %.4f at update %lld\n", s->best, (long long)s->best_step);
+}
+
+static int run(const cli *c, const void *vals, int n, char **operand)
+{
+    const values *v = vals;
+    fv_err e = {0};
+    fv_recipe *r = NULL;
+    fv_device *d = NULL;
+    fv_train_state s;
+    if (v->help_keys) return help_keys(c, v);
+    if (n < 1) return cli_usage(c, "a recipe is missing; see '%s --help'", c->name);
+    if (!v->dir && !v->dry_run) return cli_usage(c, "--output DIR is missing: where the run goes");
+    fv_status st = fv_recipe_open(&r, NULL, operand[0], &e);
+    if (!st) st = apply(r, v, &e);
+    if (!st) st = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e);
+    if (!st) st = train(v, r, d, &s, &e);
+    if (!st) conclude(v, r, &s);
+    fv_device_close(d);
+    fv_recipe_close(r);
+    return st ? cli_error(c, &e) : CLI_OK;
+}
+
+const cli_command train_command = {
+    .name = "train",
+    .summary = "train a model as a recipe says",
+    .about = "A recipe is a file of sections and keys that says what is trained, on what and how; every key can also be given "
+             "by --set.  The run's directory gets the recipe as it was run, train.jsonl, an event file for TensorBoard, "
+             "curve.svg, checkpoints and, in the end, the model in Hugging Face's layout with its tokenizer.\n\n"
+             "Ctrl-C finishes the update and saves; a second one quits at once.  A resumed run ends with the same bits as one "
+             "that was never stopped, whatever the number of threads.",
+    .options = options,
+    .size = sizeof(values),
+    .defaults = &defaults,
+    .operands = "RECIPE",
+    .max_operands = 1,
+    .examples = examples,
+    .run = run,
+};
