@@ -17,12 +17,12 @@
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
 typedef enum cli_kind {
-    CLI_IS_FLAG,  /* bool */
-    CLI_IS_INT,   /* int64_t */
-    CLI_IS_REAL,  /* double */
-    CLI_IS_TEXT,  /* const char *, NULL when absent */
-    CLI_IS_FILE,  /* likewise; completed as a file name */
-    CLI_IS_DIR,   /* likewise; completed as a directory */
+    CLI_IS_FLAG,   /* bool */
+    CLI_IS_INT,    /* int64_t */
+    CLI_IS_REAL,   /* double */
+    CLI_IS_TEXT,   /* const char *, NULL when absent */
+    CLI_IS_FILE,   /* likewise; completed as a file name */
+    CLI_IS_DIR,    /* likewise; completed as a directory */
     CLI_IS_CHOICE, /* int, an index into words */
     CLI_IS_LIST    /* cli_list: may be given again and again */
 } cli_kind;

@@ -16,8 +16,8 @@ extern const cli_command train_command;
 extern const cli_command help_command;
 
 static const cli_command *const commands[] = {
-    &attend_command,    &bench_command, &demo_command, &forward_command, &info_command, &tokenize_command,
-    &tokenizer_command, &train_command, &help_command, NULL,
+    &attend_command,   &bench_command,     &demo_command,  &forward_command, &info_command,
+    &tokenize_command, &tokenizer_command, &train_command, &help_command,    NULL,
 };
 /* clang-format on */
 

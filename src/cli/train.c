@@ -112,8 +112,8 @@ static void progress(void *user, const fv_train_state *s, const char *event)
         bool late = s->seconds - w->told > 0.1;
         if (late || s->step == w->opt->updates) bar(w, s), w->told = s->seconds;
     } else if (!strcmp(event, "step") && s->step % w->opt->log_every == 0) {
-        fprintf(stderr, "update %lld of %lld: loss %.4f, %.0f tokens/s\n", (long long)s->step, (long long)w->opt->updates, s->loss,
-                s->seconds > 0 ? (double)s->tokens / s->seconds : 0);
+        fprintf(stderr, "update %lld of %lld: loss %.4f, %.0f tokens/s\n", (long long)s->step, (long long)w->opt->updates,
+                s->loss, s->seconds > 0 ? (double)s->tokens / s->seconds : 0);
     }
 }
 

@@ -149,7 +149,8 @@ static bool set_frame(fv__trainer *r)
     if (!t->post.specials) return false;
     t->post.kind = bert ? FV__POST_BERT : FV__POST_TEMPLATE;
     for (int i = 0; i < 2; i++)
-        if (id[i] >= 0 && !fv__post_special(t, t->post.specials + t->post.n_specials++, (fv__str){name[i], strlen(name[i])}, id[i]))
+        if (id[i] >= 0 &&
+            !fv__post_special(t, t->post.specials + t->post.n_specials++, (fv__str){name[i], strlen(name[i])}, id[i]))
             return false;
     if (id[0] >= 0 && id[1] >= 0) return fv__post_layout(t, "00A010", bert ? "00A010B111" : "00A01010B010");
     return id[0] >= 0 ? fv__post_layout(t, "00A0", "00A0B0") : fv__post_layout(t, "A000", "A000B000");

@@ -9,7 +9,8 @@
 
 /* ---- tables ---- */
 
-static const char *const objectives[] = {"seq2seq", "causal", "masked", "masked_next", "spans", "denoise", "classify", "tag", "answer", NULL};
+static const char *const objectives[] = {"seq2seq", "causal",   "masked", "masked_next", "spans",
+                                         "denoise", "classify", "tag",    "answer",      NULL};
 static const char *const kinds[] = {"byte_bpe", "bpe", "wordpiece", "unigram", NULL};
 
 const fv_field fv_data_fields[] = {

@@ -32,13 +32,13 @@ static const char *const *specials_of(const fv_recipe *r)
 {
     static const char *const pairs[] = {"<pad>", "</s>", "<unk>", NULL}, *const pairs_bytes[] = {"<pad>", "</s>", NULL};
     static const char *const frame[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
-    static const char *const holes[] = {"<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_1>", "<extra_id_2>", "<extra_id_3>",
-                                        "<extra_id_4>", "<extra_id_5>", "<extra_id_6>", "<extra_id_7>", "<extra_id_8>", "<extra_id_9>",
-                                        "<extra_id_10>", "<extra_id_11>", "<extra_id_12>", "<extra_id_13>", "<extra_id_14>",
-                                        "<extra_id_15>", "<extra_id_16>", "<extra_id_17>", "<extra_id_18>", "<extra_id_19>",
-                                        "<extra_id_20>", "<extra_id_21>", "<extra_id_22>", "<extra_id_23>", "<extra_id_24>",
-                                        "<extra_id_25>", "<extra_id_26>", "<extra_id_27>", "<extra_id_28>", "<extra_id_29>",
-                                        "<extra_id_30>", "<extra_id_31>", NULL};
+    static const char *const holes[] = {
+        "<pad>",         "</s>",          "<unk>",         "<extra_id_0>",  "<extra_id_1>",  "<extra_id_2>",
+        "<extra_id_3>",  "<extra_id_4>",  "<extra_id_5>",  "<extra_id_6>",  "<extra_id_7>",  "<extra_id_8>",
+        "<extra_id_9>",  "<extra_id_10>", "<extra_id_11>", "<extra_id_12>", "<extra_id_13>", "<extra_id_14>",
+        "<extra_id_15>", "<extra_id_16>", "<extra_id_17>", "<extra_id_18>", "<extra_id_19>", "<extra_id_20>",
+        "<extra_id_21>", "<extra_id_22>", "<extra_id_23>", "<extra_id_24>", "<extra_id_25>", "<extra_id_26>",
+        "<extra_id_27>", "<extra_id_28>", "<extra_id_29>", "<extra_id_30>", "<extra_id_31>", NULL};
     if (r->tokenizer.kind == FV_TOK_WORDPIECE) return NULL; /* BERT's own */
     switch ((fv_objective)r->data.objective) {
     case FV_SEQ2SEQ: return r->tokenizer.kind == FV_TOK_BYTE_BPE ? pairs_bytes : pairs;
@@ -113,8 +113,8 @@ static void report(const fv__kitchen *k, const char *path, const fv_data_report 
     fv__say(k, "%s: %lld of %lld records, %lld%s%.0lld tokens", path, (long long)r->kept, (long long)r->records,
             (long long)r->tokens[0], r->tokens[1] ? " + " : "", (long long)r->tokens[1]);
     if (left || r->cut)
-        fv__say(k, "  left out: %lld empty, %lld malformed, %lld too long; cut: %lld", (long long)r->empty, (long long)r->malformed,
-                (long long)r->too_long, (long long)r->cut);
+        fv__say(k, "  left out: %lld empty, %lld malformed, %lld too long; cut: %lld", (long long)r->empty,
+                (long long)r->malformed, (long long)r->too_long, (long long)r->cut);
     for (int i = 0; i < 3 && *r->first[i]; i++) fv__say(k, "  %s", r->first[i]);
 }
 

@@ -4,7 +4,10 @@
 #include "store/json.h"
 #include "train/recipe.h"
 
-static bool own_key(const char *key) { return !strcmp(key, "model_type") || !strcmp(key, "architecture") || !strcmp(key, "from"); }
+static bool own_key(const char *key)
+{
+    return !strcmp(key, "model_type") || !strcmp(key, "architecture") || !strcmp(key, "from");
+}
 
 /* ---- checking ---- */
 
@@ -15,8 +18,8 @@ static fv_status unknown_family(const char *type, const char *place, fv_err *e)
     for (const fv_family *f; n < 63 && (f = fv_family_at(n));) names[n++] = f->type;
     names[n] = NULL;
     const char *near = fv_nearest(type, names);
-    return fv_fail(e, FV_EARG, "%s: [model] model_type: there is no family %.60s%s%s%s", place, type, near ? "; did you mean " : "",
-                   near ? near : "", near ? "?" : "");
+    return fv_fail(e, FV_EARG, "%s: [model] model_type: there is no family %.60s%s%s%s", place, type,
+                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
@@ -71,8 +74,13 @@ static fv_status set_value(fv_json *j, const fv_family *f, const char *key, cons
     const fv_field *t = field_of(f, key);
     char text[600];
     bool quoted = t && (t->type == FV_FIELD_TEXT || t->type == FV_FIELD_CHOICE);
-    const char *plain = t && t->type == FV_FIELD_BOOL ? (!strcmp(value, "1") ? "true" : !strcmp(value, "0") ? "false" : value) : value;
-    snprintf(text, sizeof text, quoted ? "\"%s\"" : "%s", plain);
+    const char *plain = t && t->type == FV_FIELD_BOOL ? (!strcmp(value, "1")   ? "true"
+                                                         : !strcmp(value, "0") ? "false"
+                                                                               : value)
+                                                      : value;
+    /* transformers wants a float where it expects one, even if it is whole */
+    bool whole = t && t->type == FV_FIELD_FLOAT && !strpbrk(plain, ".eE");
+    snprintf(text, sizeof text, quoted ? "\"%s\"" : whole ? "%s.0" : "%s", plain);
     return fv_json_set(j, key, text, e);
 }
 
@@ -83,8 +91,8 @@ static fv_status set_derived(fv__kitchen *k, fv_json *j, const fv_family *f, boo
         const char *key;
         int32_t value;
     } derived[] = {
-        {"vocab_size", fv_tok_size(k->tok)}, {"pad_token_id", k->pad},          {"eos_token_id", k->eos},
-        {"bos_token_id", k->eos},            {"decoder_start_token_id", k->start},
+        {"vocab_size", fv_tok_size(k->tok)},  {"pad_token_id", k->pad}, {"eos_token_id", k->eos}, {"bos_token_id", k->eos},
+        {"decoder_start_token_id", k->start},
     };
     fv_status st = FV_OK;
     for (size_t i = 0; fresh && !st && i < sizeof derived / sizeof *derived; i++) {
@@ -110,7 +118,8 @@ static fv_status set_labels(fv__kitchen *k, fv_json *j)
     fv_buf a = {.env = k->env}, b = {.env = k->env};
     fv__json_print(&a, to_name, -1);
     fv__json_print(&b, to_id, -1);
-    fv_status st = a.failed || b.failed ? fv_fail(k->e, FV_ENOMEM, "labels: out of memory") : fv_json_set(j, "id2label", a.data, k->e);
+    fv_status st = a.failed || b.failed ? fv_fail(k->e, FV_ENOMEM, "labels: out of memory")
+                                        : fv_json_set(j, "id2label", a.data, k->e);
     if (!st) st = fv_json_set(j, "label2id", b.data, k->e);
     fv__buf_free(&a);
     fv__buf_free(&b);
@@ -162,7 +171,8 @@ static fv_status load(fv__kitchen *k, const char *from, bool other_head)
         bool there = !fv_st_find(file, want, &info, NULL);
         if (!there && how.prefix) {
             size_t len = strlen(how.prefix);
-            snprintf(name, sizeof name, "%s%s", strncmp(want, how.prefix, len) ? how.prefix : "", strncmp(want, how.prefix, len) ? want : want + len);
+            snprintf(name, sizeof name, "%s%s", strncmp(want, how.prefix, len) ? how.prefix : "",
+                     strncmp(want, how.prefix, len) ? want : want + len);
             there = !fv_st_find(file, name, &info, NULL);
         }
         found += there;
@@ -194,7 +204,6 @@ fv_status fv__recipe_new_model(fv__kitchen *k)
     fv__buf_free(&text);
     fv_json_close(j);
     if (!st)
-        fv__say(k, "%s: %lld parameters", fv_model_head(k->model),
-                (long long)fv_params_elements(fv_model_params(k->model), ""));
+        fv__say(k, "%s: %lld parameters", fv_model_head(k->model), (long long)fv_params_elements(fv_model_params(k->model), ""));
     return st;
 }

@@ -71,7 +71,9 @@ fv_status fv__recipe_bleu(void *kitchen, double *value, fv_err *e)
     out.reference = (const char **)(out.len + out.n);
     for (int64_t i = 0; i < out.n; i++) out.reference[i] = fv_pairs_text(k->valid_pairs, i);
     fv_status st = translate(k, &out, e);
-    if (!st) st = fv_bleu_score(&bleu, k->env, (const char *const *)out.text, out.reference, out.n, (fv_bleu_opt){.tokens = FV_BLEU_NONE}, e);
+    if (!st)
+        st = fv_bleu_score(&bleu, k->env, (const char *const *)out.text, out.reference, out.n,
+                           (fv_bleu_opt){.tokens = FV_BLEU_NONE}, e);
     *value = bleu.score;
     for (int64_t i = 0; i < out.n; i++)
         if (out.text[i]) fv_tok_free_text(k->tok, out.text[i], out.len[i]);
@@ -95,7 +97,8 @@ static void tokenizer_config(const fv__kitchen *k, fv_buf *b)
     token(b, k->tok, "mask_token", fv_tok_id(k->tok, "[MASK]") >= 0 ? fv_tok_id(k->tok, "[MASK]") : fv_tok_id(k->tok, "<mask>"));
     token(b, k->tok, "cls_token", fv_tok_id(k->tok, "[CLS]"));
     token(b, k->tok, "sep_token", fv_tok_id(k->tok, "[SEP]"));
-    fv__buf_fmt(b, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %lld\n}\n", (long long)k->r->data.max_len);
+    fv__buf_fmt(b, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %lld\n}\n",
+                (long long)k->r->data.max_len);
 }
 
 static void generation_config(const fv__kitchen *k, fv_buf *b)
@@ -146,7 +149,8 @@ static fv_status enter(fv__kitchen *k)
     const char *dir = k->job->dir;
     int names = 0;
     if (io->list && io->list(io->self, dir, count_name, &names) == 0 && names && !k->job->resume)
-        return fv_fail(k->e, FV_ESTATE, "%s: is not empty; give --resume to go on with the run in it, or name another directory", dir);
+        return fv_fail(k->e, FV_ESTATE, "%s: is not empty; give --resume to go on with the run in it, or name another directory",
+                       dir);
     return fv__dir_make(k->env, dir, k->e);
 }
 
@@ -161,8 +165,8 @@ static fv_status keep_recipe(fv__kitchen *k)
 /* What must be the same to resume: all keys but those that say how long, how often and where. */
 static fv_status fixed_part(fv__kitchen *k, fv_buf *b)
 {
-    static const char *const free_keys[] = {"updates", "log_every", "eval_every", "save_every", "keep",    "patience", "prefetch",
-                                            "bleu",    "result",    "average",    "best_by",    "dir",     NULL};
+    static const char *const free_keys[] = {"updates", "log_every", "eval_every", "save_every", "keep", "patience", "prefetch",
+                                            "bleu",    "result",    "average",    "best_by",    "dir",  NULL};
     const char *text = fv_recipe_text(k->r, k->e);
     for (const char *end; text && *text; text = end + 1) {
         bool is_free = false;
