@@ -3,12 +3,12 @@
 # the style checks.  Quick when nothing is missing.  Without root or sudo it prints the one line to run.
 set -eu
 
-build="build-essential cmake ninja-build pkg-config libjansson-dev libutf8proc-dev libpcre2-dev zlib1g-dev libinih-dev libcairo2-dev"
-build="$build libxxhash-dev libcmocka-dev"
+build="build-essential cmake ninja-build pkg-config libjansson-dev libutf8proc-dev libpcre2-dev zlib1g-dev libinih-dev"
+build="$build libcairo2-dev libpango1.0-dev libxxhash-dev libcmocka-dev"
 check="clang-format clang-tidy shellcheck mandoc"
 
 if ! command -v dpkg-query > /dev/null; then
-    echo "setup: not a Debian system; needed are a C17 compiler with OpenMP, CMake, Ninja, pkg-config, jansson, utf8proc, PCRE2, zlib, inih, cairo, xxHash, cmocka" >&2
+    echo "setup: not a Debian system; needed are a C17 compiler with OpenMP, CMake, Ninja, pkg-config, jansson, utf8proc, PCRE2, zlib, inih, cairo, Pango, xxHash, cmocka" >&2
     exit 0
 fi
 

@@ -7,7 +7,8 @@
  * ops.h      the operations                      metric.h   BLEU and chrF
  * nn.h       layers; position.h, pack.h          grammar.h  the demonstration corpus
  * tok.h      tokenizers                          array.h    small matrices from files
- * store.h    safetensors, configuration          info.h     what this build is made of
+ * store.h    safetensors, configuration          see.h      attention, captured and drawn
+ *                                                info.h     what this build is made of
  *
  * Not included here, for authors: heads.h to add a family, op.h to add an operation, backend.h and kernels.h to add a backend. */
 #ifndef FOVEA_H
@@ -30,6 +31,7 @@
 #include "fovea/ops.h"
 #include "fovea/pack.h"
 #include "fovea/recipe.h"
+#include "fovea/see.h"
 #include "fovea/store.h"
 #include "fovea/tensor.h"
 #include "fovea/tok.h"

@@ -176,6 +176,7 @@ FV_API fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn opt);
 /* What a tap of site "attention" receives.  Valid during the call, and until reset if recording. */
 typedef struct fv_attn_view fv_attn_view;
 FV_API fv_shape fv_attn_view_shape(const fv_attn_view *v); /* (B,H,Tq,Tk) */
+FV_API bool fv_attn_view_causal(const fv_attn_view *v);
 /* Exact weights before dropout, (to-from, Tk), rows [from,to) of one head, into host memory. */
 FV_API fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to,
                                       float *host);

@@ -4,20 +4,31 @@
 
 #include "cli.h"
 
-/* clang-format off: one line for each command */
+/* One line for each command. */
+/* clang-format off */
 extern const cli_command attend_command;
 extern const cli_command bench_command;
 extern const cli_command demo_command;
 extern const cli_command forward_command;
 extern const cli_command info_command;
+extern const cli_command see_command;
 extern const cli_command tokenize_command;
 extern const cli_command tokenizer_command;
 extern const cli_command train_command;
 extern const cli_command help_command;
 
 static const cli_command *const commands[] = {
-    &attend_command,   &bench_command,     &demo_command,  &forward_command, &info_command,
-    &tokenize_command, &tokenizer_command, &train_command, &help_command,    NULL,
+    &attend_command,
+    &bench_command,
+    &demo_command,
+    &forward_command,
+    &info_command,
+    &see_command,
+    &tokenize_command,
+    &tokenizer_command,
+    &train_command,
+    &help_command,
+    NULL,
 };
 /* clang-format on */
 

@@ -211,6 +211,8 @@ static const fv_tensor *gone(const fv_attn_view *v)
 
 fv_shape fv_attn_view_shape(const fv_attn_view *v) { return FV_SHAPE(v->args.B, v->args.H, v->args.Tq, v->args.Tk); }
 
+bool fv_attn_view_causal(const fv_attn_view *v) { return v->args.causal; }
+
 fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to, float *host)
 {
     const fv_attn_args *a = &v->args;

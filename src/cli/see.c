@@ -1,0 +1,252 @@
+/* see.c - fovea see: what attends to what in a model, as a picture, a page or numbers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "fovea/see.h"
+
+typedef struct values {
+    const char *model, *source, *target, *text, *rows, *output, *title;
+    int kind, view;
+    int64_t layer, head, beams, threads;
+    bool rollout;
+} values;
+
+static const values defaults = {.layer = -1, .head = -1, .beams = 4};
+
+static const char *const kinds[] = {"auto", "encoder", "decoder", "cross", NULL};
+static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment", NULL};
+
+static const cli_option options[] = {
+    CLI_DIR(values, model, 'm', "model", "DIR", "the model, as Hugging Face lays it out"),
+    CLI_TEXT(values, source, 's', "source", "TEXT", "what a translator reads"),
+    CLI_TEXT(values, target, 't', "target", "TEXT", "what it is to write; without it a translation is made first"),
+    CLI_TEXT(values, text, 0, "text", "TEXT", "what a model of one text reads"),
+    CLI_CHOICE(values, kind, 'k', "kind", kinds, "which attention; auto: cross where there is one, else the only one"),
+    CLI_INT(values, layer, 'l', "layer", "N", -1, 1e6, "one layer, counted from 0; -1: all"),
+    CLI_INT(values, head, 'n', "head", "N", -1, 1e6, "one head, counted from 0; -1: all"),
+    CLI_FLAG(values, rollout, 'r', "rollout", "through all layers (up to --layer), as Abnar and Zuidema combine them"),
+    CLI_CHOICE(values, view, 'v', "view", views,
+               "of a picture: one heat map, a grid of all layers and heads, lines between tokens, or the alignment of a "
+               "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
+    CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
+    CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
+    CLI_INT(values, beams, 'b', "beam", "N", 1, 256, "beams, where a translation is made"),
+    CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
+    CLI_FILE(values, output, 'o', "output", "FILE", "what is written, by its ending: .svg .png .pdf .html .json .csv"),
+    {0},
+};
+
+static const cli_example examples[] = {
+    {"fovea see -m fovea-demo/model --source 'I like to eat apples.' -o apples.svg",
+     "translate, and show which word comes from which"},
+    {"fovea see -m fovea-demo/model --source 'I like to eat apples.' -o apples.html", "everything, as a page to explore"},
+    {"fovea see -m fovea-demo/model --source 'I see you.' --target 'Je vous vois.' --kind decoder --layer 1 --head 0 -o d.png",
+     "one head, of a translation given"},
+    {"fovea see -m bert-base-uncased --text 'The cat sat on the mat.' --rollout -o r.pdf", "a model of one text"},
+    {0},
+};
+
+typedef struct work {
+    const cli *c;
+    const values *v;
+    fv_device *dev;
+    fv_model *model;
+    fv_tok *tok;
+    fv_see *see;
+    int32_t *source, *target;
+    int64_t n_source, n_target;
+    int32_t start, eos, pad;
+    char *written; /* the target as text */
+    size_t written_len;
+    fv_err e;
+} work;
+
+/* ---- what goes in ---- */
+
+/* Ids of a text.  A sentence of a pair ends in the end token, whether or not the tokenizer puts it there. */
+static fv_status encode(work *w, const char *text, bool pair, bool as_target, int32_t **ids, int64_t *n)
+{
+    fv_encoding *enc;
+    fv_status st = fv_encoding_new(&enc, w->tok, &w->e);
+    if (st) return st;
+    st = fv_tok_encode(enc, text, strlen(text), (fv_tok_opts){.specials = true, .as_target = as_target}, &w->e);
+    *ids = st ? NULL : malloc((size_t)(enc->n + 1) * sizeof **ids);
+    if (!st && !*ids) st = fv_fail(&w->e, FV_ENOMEM, "out of memory");
+    if (!st) {
+        *n = enc->n;
+        if (enc->n) memcpy(*ids, enc->ids, (size_t)enc->n * sizeof **ids);
+        if (pair && (!*n || (*ids)[*n - 1] != w->eos)) (*ids)[(*n)++] = w->eos;
+        if (!*n) st = fv_fail(&w->e, FV_EARG, "the text is empty: there is no token to look at");
+    }
+    fv_encoding_free(enc);
+    return st;
+}
+
+static int32_t id_of(const fv_dir *d, const char *key)
+{
+    double x = -1;
+    if (!fv_dir_generation(d) || !fv_json_number(fv_dir_generation(d), key, &x)) fv_json_number(fv_dir_config(d), key, &x);
+    return x >= 0 && x <= 1 << 24 ? (int32_t)x : -1;
+}
+
+static fv_status read_ids(work *w)
+{
+    fv_dir *d;
+    fv_status st = fv_dir_open(&d, NULL, w->v->model, &w->e);
+    if (st) return st;
+    w->start = id_of(d, "decoder_start_token_id");
+    w->eos = id_of(d, "eos_token_id");
+    w->pad = id_of(d, "pad_token_id");
+    fv_dir_close(d);
+    if (w->start >= 0 && w->eos >= 0) return FV_OK;
+    return fv_fail(&w->e, FV_EFORMAT, "%s/config.json: decoder_start_token_id or eos_token_id is missing", w->v->model);
+}
+
+static fv_status translate(work *w)
+{
+    fv_gen_opt o = {0};
+    fv_generated g;
+    fv_fields_default(&o, fv_gen_fields);
+    o.num_beams = w->v->beams;
+    o.max_length = 512;
+    o.start = w->start;
+    o.eos = w->eos;
+    o.pad = w->pad < 0 ? w->start : w->pad;
+    o.forced_eos = -1;
+    o.banned = &o.pad;
+    o.n_banned = 1;
+    const int32_t *one = w->source;
+    fv_status st = fv_generate(&g, w->dev, w->model, &one, &w->n_source, 1, &o, &w->e);
+    if (st) return st;
+    w->n_target = g.hyp[0].n;
+    w->target = malloc((size_t)(w->n_target + 1) * sizeof *w->target);
+    if (!w->target)
+        st = fv_fail(&w->e, FV_ENOMEM, "out of memory");
+    else if (w->n_target)
+        memcpy(w->target, g.hyp[0].ids, (size_t)w->n_target * sizeof *w->target);
+    fv_generated_free(&g);
+    return st;
+}
+
+static fv_status take_pair(work *w)
+{
+    fv_status st = read_ids(w);
+    if (!st) st = encode(w, w->v->source, true, false, &w->source, &w->n_source);
+    if (!st) st = w->v->target ? encode(w, w->v->target, true, true, &w->target, &w->n_target) : translate(w);
+    return st ? st : fv_tok_decode(w->tok, &w->written, &w->written_len, w->target, w->n_target, true, &w->e);
+}
+
+/* ---- what comes out ---- */
+
+static fv_status rows_of(work *w, fv_see_opt *o)
+{
+    long long from, to;
+    char end;
+    if (!w->v->rows) return FV_OK;
+    if (sscanf(w->v->rows, "%lld:%lld%c", &from, &to, &end) != 2 || from < 0 || to <= from)
+        return fv_fail(&w->e, FV_EARG, "--rows %s: A:B is wanted, two numbers with A < B", w->v->rows);
+    o->from = from, o->to = to;
+    return FV_OK;
+}
+
+static bool is_picture(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && (!strcmp(dot, ".svg") || !strcmp(dot, ".png") || !strcmp(dot, ".pdf"));
+}
+
+/* Where nothing narrower is asked, a translation is shown by its alignment: by the head that has one. */
+static fv_status choose(work *w, fv_see_opt *o, char *note, size_t room)
+{
+    const values *v = w->v;
+    bool cross = o->pick.kind == FV_SEE_CROSS, free_choice = v->layer < 0 && v->head < 0 && !v->rollout;
+    bool aligned = o->view == FV_VIEW_ALIGNMENT || (o->view == FV_VIEW_AUTO && is_picture(v->output));
+    if (!cross || !free_choice || !(aligned || strstr(v->output, ".html"))) return FV_OK;
+    double score;
+    fv_status st = fv_see_alignment(w->see, &o->pick, &score, &w->e);
+    if (st || !aligned) return st;
+    o->view = FV_VIEW_ALIGNMENT;
+    snprintf(note, room, "Cross-attention, layer %lld, head %lld: the head that aligns best (score %.2f).",
+             (long long)o->pick.layer, (long long)o->pick.head, score);
+    o->note = note;
+    return FV_OK;
+}
+
+static fv_status save(work *w)
+{
+    const values *v = w->v;
+    char title[256], note[160];
+    bool pair = w->written != NULL;
+    fv_see_opt o = {
+        .pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout}, .view = (fv_see_view)v->view, .title = v->title};
+    o.every_kind = !v->kind;
+    if (v->kind)
+        o.pick.kind = (fv_see_kind)(v->kind - 1);
+    else
+        o.pick.kind = pair ? FV_SEE_CROSS : fv_see_layers(w->see, FV_SEE_ENCODER) ? FV_SEE_ENCODER : FV_SEE_DECODER;
+    fv_status st = rows_of(w, &o);
+    if (!st) st = choose(w, &o, note, sizeof note);
+    if (pair)
+        snprintf(title, sizeof title, "%.110s \u2192 %.110s", v->source, w->written);
+    else
+        snprintf(title, sizeof title, "%.220s", v->text);
+    bool whole = o.view == FV_VIEW_ALIGNMENT || strstr(v->output, ".html");
+    if (!st && !o.title && whole) o.title = title;
+    return st ? st : fv_see_save(w->see, NULL, v->output, o, &w->e);
+}
+
+static fv_status all(work *w)
+{
+    const values *v = w->v;
+    fv_status st = fv_device_open(&w->dev, "cpu", (fv_device_opt){.threads = (int)v->threads}, &w->e);
+    if (!st) st = fv_model_open(&w->model, w->dev, v->model, (fv_model_opt){0}, &w->e);
+    if (!st) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
+    if (st) return st;
+    bool pair = fv_see_takes_pair(w->model);
+    if (pair && !v->source) return fv_fail(&w->e, FV_EARG, "%s reads a source and writes a target: give --source", v->model);
+    if (!pair && !v->text) return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
+    st = pair ? take_pair(w) : encode(w, v->text, false, false, &w->source, &w->n_source);
+    fv_see_in in = {.tok = w->tok, .source = w->source, .n_source = w->n_source, .target = w->target, .n_target = w->n_target};
+    in.start = w->start;
+    if (!st) st = fv_see_run(&w->see, w->dev, w->model, in, &w->e);
+    return st ? st : save(w);
+}
+
+static int run(const cli *c, const void *vals, int n, char **operand)
+{
+    (void)n, (void)operand;
+    const values *v = vals;
+    if (!v->model) return cli_usage(c, "--model is missing: the directory of a model");
+    if (!v->output) return cli_usage(c, "--output is missing: a file whose ending says what is written");
+    if (!v->source == !v->text) return cli_usage(c, "give --source (a translator) or --text (a model of one text)");
+    if (v->target && !v->source) return cli_usage(c, "--target goes with --source");
+    work w = {.c = c, .v = v};
+    fv_status st = all(&w);
+    if (!st && w.written && !v->target) printf("%s\n", w.written);
+    if (w.written) fv_tok_free_text(w.tok, w.written, w.written_len);
+    free(w.source);
+    free(w.target);
+    fv_see_free(w.see);
+    fv_tok_close(w.tok);
+    fv_model_free(w.model);
+    fv_device_close(w.dev);
+    return st ? cli_error(c, &w.e) : CLI_OK;
+}
+
+const cli_command see_command = {
+    .name = "see",
+    .summary = "show what attends to what, as a picture, a page or numbers",
+    .about =
+        "Runs a model once on a text and writes what its attention does: pictures (.svg, .png, .pdf), a page to explore in a "
+        "browser (.html), or all numbers (.json, .csv).  The weights are exact: they are recomputed from what the tiled "
+        "operator keeps, only for the layers, heads and rows that are shown.\n\n"
+        "A translator reads --source; without --target it translates first, prints the translation and shows how it came "
+        "about.  Rows of its cross attention are the tokens as they are written: the row of a token is the look that chose it.",
+    .options = options,
+    .size = sizeof(values),
+    .defaults = &defaults,
+    .examples = examples,
+    .run = run,
+};

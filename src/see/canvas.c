@@ -1,0 +1,126 @@
+/* canvas.c - text and colours on a cairo surface. */
+#ifdef HAVE_CAIRO
+#include "canvas.h"
+
+#include <math.h>
+
+#define FONT "Inter, Source Sans 3, Noto Sans, DejaVu Sans, sans-serif"
+
+fv_rgb fv__shade(double t)
+{
+    static const unsigned stops[] = {0xf4f7fb, 0xd6e4f2, 0xabcae7, 0x74a8d8, 0x3f7fbe, 0x1b5796, 0x08285a};
+    enum { LAST = sizeof stops / sizeof *stops - 1 };
+    double at = (t < 0 ? 0 : t > 1 ? 1 : t) * LAST;
+    int i = at >= LAST ? LAST - 1 : (int)at;
+    fv_rgb a = FV_RGB(stops[i]), b = FV_RGB(stops[i + 1]);
+    double f = at - i;
+    return (fv_rgb){a.r + f * (b.r - a.r), a.g + f * (b.g - a.g), a.b + f * (b.b - a.b)};
+}
+
+fv_rgb fv__head_color(int64_t head)
+{
+    static const unsigned colors[] = {0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x555555, 0xa89a00};
+    return FV_RGB(colors[head % 8]);
+}
+
+fv_rgb fv__token_color(const char *t)
+{
+    size_t n = strlen(t);
+    bool special = n > 2 && ((t[0] == '<' && t[n - 1] == '>') || (t[0] == '[' && t[n - 1] == ']'));
+    return special ? FV_MUTED : FV_INK;
+}
+
+/* ---- canvas ---- */
+
+/* Measures must not depend on the surface, so hinting is off: the same layout serves screen and paper. */
+bool fv__canvas_open(fv_canvas *c, cairo_surface_t *surface)
+{
+    *c = (fv_canvas){.cr = cairo_create(surface), .fine = 1};
+    cairo_font_options_t *o = cairo_font_options_create();
+    cairo_font_options_set_hint_metrics(o, CAIRO_HINT_METRICS_OFF);
+    cairo_font_options_set_hint_style(o, CAIRO_HINT_STYLE_NONE);
+    cairo_font_options_set_antialias(o, CAIRO_ANTIALIAS_GRAY);
+    c->layout = pango_cairo_create_layout(c->cr);
+    pango_cairo_context_set_font_options(pango_layout_get_context(c->layout), o);
+    pango_cairo_context_set_resolution(pango_layout_get_context(c->layout), 96);
+    pango_layout_set_single_paragraph_mode(c->layout, TRUE);
+    cairo_font_options_destroy(o);
+    return cairo_status(c->cr) == CAIRO_STATUS_SUCCESS;
+}
+
+void fv__canvas_close(fv_canvas *c)
+{
+    if (c->layout) g_object_unref(c->layout);
+    if (c->cr) cairo_destroy(c->cr);
+    *c = (fv_canvas){0};
+}
+
+void fv__canvas_color(fv_canvas *c, fv_rgb k, double alpha) { cairo_set_source_rgba(c->cr, k.r, k.g, k.b, alpha); }
+
+void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double round)
+{
+    cairo_t *cr = c->cr;
+    cairo_new_path(cr);
+    if (round <= 0) {
+        cairo_rectangle(cr, x, y, w, h);
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        double cx = i == 0 || i == 3 ? x + w - round : x + round, cy = i < 2 ? y + h - round : y + round;
+        cairo_arc(cr, cx, cy, round, i * M_PI / 2, (i + 1) * M_PI / 2);
+    }
+    cairo_close_path(cr);
+}
+
+static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h)
+{
+    int pw, ph;
+    PangoFontDescription *d = pango_font_description_new();
+    pango_font_description_set_family_static(d, FONT);
+    pango_font_description_set_absolute_size(d, s.size * PANGO_SCALE);
+    if (s.bold) pango_font_description_set_weight(d, PANGO_WEIGHT_SEMIBOLD);
+    pango_layout_set_font_description(c->layout, d);
+    pango_font_description_free(d);
+    pango_layout_set_width(c->layout, -1);
+    pango_layout_set_ellipsize(c->layout, PANGO_ELLIPSIZE_NONE);
+    pango_layout_set_text(c->layout, text, -1);
+    pango_layout_get_size(c->layout, &pw, &ph);
+    if (s.most > 0 && pw > s.most * PANGO_SCALE) {
+        pango_layout_set_width(c->layout, (int)(s.most * PANGO_SCALE));
+        pango_layout_set_ellipsize(c->layout, PANGO_ELLIPSIZE_MIDDLE);
+        PangoRectangle logical;
+        pango_layout_get_extents(c->layout, NULL, &logical);
+        pw = logical.width;
+        pango_layout_set_width(c->layout, pw);
+    }
+    *w = (double)pw / PANGO_SCALE;
+    *h = (double)ph / PANGO_SCALE;
+}
+
+double fv__canvas_width(fv_canvas *c, const char *text, fv_style s)
+{
+    double w, h;
+    set(c, text, s, &w, &h);
+    return w;
+}
+
+double fv__canvas_text(fv_canvas *c, double x, double y, const char *text, fv_style s)
+{
+    double w, h, angle = -s.turn * M_PI / 180;
+    set(c, text, s, &w, &h);
+    cairo_save(c->cr);
+    cairo_translate(c->cr, x, y);
+    cairo_rotate(c->cr, angle);
+    cairo_move_to(c->cr, -w * s.anchor, -h / 2);
+    fv__canvas_color(c, s.color, 1);
+    pango_cairo_update_layout(c->cr, c->layout);
+    pango_cairo_show_layout(c->cr, c->layout);
+    cairo_restore(c->cr);
+    cairo_new_path(c->cr);
+    if (c->on_text) {
+        double along = w * (0.5 - s.anchor);
+        c->on_text(c->user, &(fv_text_box){x + along * cos(angle), y + along * sin(angle), w, h, angle});
+    }
+    return w;
+}
+#endif

@@ -1,0 +1,93 @@
+/* canvas.h - a sheet to draw on: cairo for shapes, Pango for text, so that any script is shaped and any font serves. */
+#ifndef FV_SEE_CANVAS_H
+#define FV_SEE_CANVAS_H
+
+#include <cairo.h>
+#include <pango/pangocairo.h>
+
+#include "see.h"
+
+typedef struct fv_rgb {
+    double r, g, b;
+} fv_rgb;
+
+#define FV_RGB(hex) ((fv_rgb){((hex) >> 16 & 255) / 255.0, ((hex) >> 8 & 255) / 255.0, ((hex)&255) / 255.0})
+
+/* Weight 0 to 1 on one scale of blues: its lightness falls evenly, so it reads in grey and to any eye. */
+fv_rgb fv__shade(double t);
+/* Colours of heads, apart for colour-blind eyes too (Okabe and Ito), and again from the start after eight. */
+fv_rgb fv__head_color(int64_t head);
+
+#define FV_INK FV_RGB(0x1b2430)
+#define FV_MUTED FV_RGB(0x5f6b7a)
+#define FV_FAINT FV_RGB(0xd9dee5)
+
+/* Where a text stands: its centre, size and turn.  Tests look at these. */
+typedef struct fv_text_box {
+    double x, y, w, h, angle;
+} fv_text_box;
+
+typedef struct fv_canvas {
+    cairo_t *cr;
+    PangoLayout *layout;
+    double fine; /* device pixels for a unit */
+    void (*on_text)(void *user, const fv_text_box *b);
+    void *user;
+} fv_canvas;
+
+typedef struct fv_style {
+    double size; /* of the type, in pixels */
+    bool bold;
+    fv_rgb color;
+    double most;   /* width beyond which the middle is left out; 0: none */
+    double anchor; /* 0: x is the left end, 0.5 the middle, 1 the right end */
+    double turn;   /* degrees, counter-clockwise around (x,y) */
+} fv_style;
+
+double fv__canvas_width(fv_canvas *c, const char *text, fv_style s);
+/* y is the middle of the line; returns the width. */
+double fv__canvas_text(fv_canvas *c, double x, double y, const char *text, fv_style s);
+void fv__canvas_color(fv_canvas *c, fv_rgb color, double alpha);
+void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double round); /* a path */
+
+/* ---- pictures ---- */
+
+/* What a picture shows: maps of one size, layers by heads of them, with their tokens. */
+typedef struct fv_plate {
+    const fv_see *s;
+    fv_see_kind kind;
+    fv_see_view view;
+    int64_t layers, heads, rows, cols;
+    int64_t layer, head, from; /* the first shown; head FV_SEE_ALL: a mean */
+    float *w;                  /* (layers,heads,rows,cols) */
+    float most;                /* the greatest of them */
+    double *place;             /* rows + cols of them: room for where tokens stand */
+    char title[160];
+    const char *note;
+} fv_plate;
+
+/* Draws the plate; *w and *h get the size it needs, which does not depend on what the canvas is. */
+typedef void fv_draw_fn(fv_canvas *c, const fv_plate *p, double *w, double *h);
+fv_draw_fn fv__draw_heat, fv__draw_grid, fv__draw_lines, fv__draw_alignment;
+
+/* The text of a row or column, its number where it has none. */
+const char *fv__plate_row(const fv_plate *p, int64_t i, char number[24]);
+const char *fv__plate_col(const fv_plate *p, int64_t i, char number[24]);
+/* Special tokens step back. */
+fv_rgb fv__token_color(const char *token);
+/* Title and note from (x,y) on, at most `most` wide; returns where the next line may begin and widens *right. */
+double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most, double *right);
+/* One map with its corner at (x,y), cells cw by ch. */
+void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw, double ch, bool numbers);
+/* The scale of shades; returns its height. */
+double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, double *right);
+
+/* The plate of what opt asks for; freed with fv__plate_free. */
+fv_status fv__plate_load(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_err *e);
+void fv__plate_free(fv_plate *p);
+fv_draw_fn *fv__plate_draw(const fv_plate *p);
+/* Puts a canvas around a surface; false if memory is out. */
+bool fv__canvas_open(fv_canvas *c, cairo_surface_t *surface);
+void fv__canvas_close(fv_canvas *c);
+
+#endif

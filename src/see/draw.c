@@ -1,0 +1,211 @@
+/* draw.c - heat maps: one with all its tokens, and the grid of all layers and heads. */
+#ifdef HAVE_CAIRO
+#include <math.h>
+#include <stdio.h>
+
+#include "canvas.h"
+
+enum { MARGIN = 28, TURN = 50, MOST_BOXES = 6000, MOST_LABEL = 170 };
+
+/* ---- parts that views share ---- */
+
+double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most, double *right)
+{
+    fv_style title = {.size = 17, .bold = true, .color = FV_INK, .most = most},
+             note = {.size = 12, .color = FV_MUTED, .most = most};
+    double w = fv__canvas_text(c, x, y + 11, p->title, title), v = 0;
+    y += 26;
+    if (p->note && *p->note) {
+        v = fv__canvas_text(c, x, y + 9, p->note, note);
+        y += 20;
+    }
+    *right = fmax(*right, x + fmax(w, v));
+    return y + 14;
+}
+
+double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, double *right)
+{
+    enum { STEPS = 60, WIDTH = 150, HEIGHT = 9 };
+    char most[16];
+    fv_style s = {.size = 11, .color = FV_MUTED};
+    snprintf(most, sizeof most, "%.2f", (double)p->most);
+    double at = x + fv__canvas_text(c, x, y + HEIGHT / 2.0, "0", s) + 6;
+    cairo_pattern_t *shades = cairo_pattern_create_linear(at, 0, at + WIDTH, 0);
+    for (int i = 0; i <= STEPS; i++) {
+        fv_rgb k = fv__shade((double)i / STEPS);
+        cairo_pattern_add_color_stop_rgb(shades, (double)i / STEPS, k.r, k.g, k.b);
+    }
+    fv__canvas_box(c, at, y, WIDTH, HEIGHT, 2);
+    cairo_set_source(c->cr, shades);
+    cairo_fill(c->cr);
+    cairo_pattern_destroy(shades);
+    at += WIDTH + 6;
+    at += fv__canvas_text(c, at, y + HEIGHT / 2.0, most, s);
+    *right = fmax(*right, at);
+    return HEIGHT;
+}
+
+/* Many cells are painted as one image: a box each would make a file of many megabytes. */
+static void cells_image(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw, double ch)
+{
+    int64_t longest = p->rows > p->cols ? p->rows : p->cols, k = 2000 / longest;
+    k = k < 1 ? 1 : k > 8 ? 8 : k; /* several pixels a cell, as viewers smooth what they enlarge */
+    cairo_surface_t *s = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(p->cols * k), (int)(p->rows * k));
+    unsigned char *data = cairo_image_surface_get_data(s);
+    int stride = cairo_image_surface_get_stride(s);
+    for (int64_t i = 0; data && i < p->rows * k; i++)
+        for (int64_t j = 0; j < p->cols * k; j++) {
+            fv_rgb f = fv__shade((double)w[i / k * p->cols + j / k] / (double)p->most);
+            uint32_t pixel = (uint32_t)(f.r * 255 + 0.5) << 16 | (uint32_t)(f.g * 255 + 0.5) << 8 | (uint32_t)(f.b * 255 + 0.5);
+            memcpy(data + i * stride + j * 4, &pixel, sizeof pixel);
+        }
+    cairo_surface_mark_dirty(s);
+    cairo_save(c->cr);
+    cairo_translate(c->cr, x, y);
+    cairo_scale(c->cr, cw / (double)k, ch / (double)k);
+    cairo_set_source_surface(c->cr, s, 0, 0);
+    cairo_pattern_set_filter(cairo_get_source(c->cr), CAIRO_FILTER_NEAREST);
+    cairo_paint(c->cr);
+    cairo_restore(c->cr);
+    cairo_surface_destroy(s);
+}
+
+void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw, double ch, bool numbers)
+{
+    if (p->rows * p->cols * p->layers * p->heads > MOST_BOXES) {
+        cells_image(c, p, w, x, y, cw, ch);
+        return;
+    }
+    double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0;
+    for (int64_t i = 0; i < p->rows; i++)
+        for (int64_t j = 0; j < p->cols; j++) {
+            double v = (double)w[i * p->cols + j], t = p->most > 0 ? v / (double)p->most : 0;
+            double left = x + (double)j * cw, top = y + (double)i * ch;
+            fv__canvas_box(c, left, top, cw - gap, ch - gap, round);
+            fv__canvas_color(c, fv__shade(t), 1);
+            cairo_fill(c->cr);
+            if (!numbers || v < 0.095) continue; /* two digits of per cent: what is less is pale enough to see */
+            char text[8];
+            snprintf(text, sizeof text, "%.0f", v * 100);
+            fv__canvas_text(c, left + (cw - gap) / 2, top + (ch - gap) / 2, text,
+                            (fv_style){.size = 10.5, .color = t > 0.5 ? FV_RGB(0xffffff) : FV_INK, .anchor = 0.5});
+        }
+}
+
+/* ---- labels around a map ---- */
+
+typedef const char *label_fn(const fv_plate *p, int64_t i, char number[24]);
+
+static double widest(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, int64_t step, fv_style s)
+{
+    double w = 0;
+    char number[24];
+    for (int64_t i = 0; i < n; i += step) w = fmax(w, fv__canvas_width(c, label(p, i, number), s));
+    return w;
+}
+
+/* How labels stand beside cells of this size: their type, and every how many there is room for one. */
+static fv_style label_style(double cell, double room, int64_t *step)
+{
+    double size = cell * 0.72;
+    size = size > 13 ? 13 : size < 8.5 ? 8.5 : size;
+    *step = (int64_t)ceil(size * 1.45 / room);
+    if (*step < 1) *step = 1;
+    return (fv_style){.size = size, .most = MOST_LABEL};
+}
+
+static void row_labels(fv_canvas *c, const fv_plate *p, double right, double y, double cell, int64_t step, fv_style s)
+{
+    char number[24];
+    s.anchor = 1;
+    for (int64_t i = 0; i < p->rows; i += step) {
+        const char *text = fv__plate_row(p, i, number);
+        s.color = fv__token_color(text);
+        fv__canvas_text(c, right, y + ((double)i + 0.5) * cell, text, s);
+    }
+}
+
+/* Slanted, so that they are read without turning the head and need only the width of a cell; widens *right. */
+static void col_labels(fv_canvas *c, const fv_plate *p, double x, double bottom, double cell, int64_t step, fv_style s,
+                       double *right)
+{
+    char number[24];
+    double lean = cos(TURN * M_PI / 180), up = sin(TURN * M_PI / 180);
+    s.turn = TURN;
+    for (int64_t j = 0; j < p->cols; j += step) {
+        const char *text = fv__plate_col(p, j, number);
+        double at = x + ((double)j + 0.5) * cell;
+        s.color = fv__token_color(text);
+        double w = fv__canvas_text(c, at, bottom, text, s);
+        *right = fmax(*right, at + w * lean + s.size * up);
+    }
+}
+
+/* ---- views ---- */
+
+static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+
+void fv__draw_heat(fv_canvas *c, const fv_plate *p, double *width, double *height)
+{
+    double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(1600 / n, 1.5, 34), right = 0;
+    int64_t row_step, col_step;
+    fv_style rows = label_style(cell, cell, &row_step), cols = label_style(cell, cell * sin(TURN * M_PI / 180), &col_step);
+    double left = MARGIN + widest(c, p, fv__plate_row, p->rows, row_step, rows) + 8;
+    double tall = widest(c, p, fv__plate_col, p->cols, col_step, cols) * sin(TURN * M_PI / 180) + cols.size;
+    double body = fmax(left + (double)p->cols * cell - MARGIN, 520);
+    double y = fv__draw_title(c, p, MARGIN, MARGIN, body, &right) + tall;
+
+    col_labels(c, p, left, y - 7, cell, col_step, cols, &right);
+    row_labels(c, p, left - 8, y, cell, row_step, rows);
+    fv__draw_cells(c, p, p->w, left, y, cell, cell, cell >= 26);
+    right = fmax(right, left + (double)p->cols * cell);
+    y += (double)p->rows * cell + 16;
+    y += fv__draw_scale(c, p, left, y, &right);
+    *width = right + MARGIN;
+    *height = y + MARGIN;
+}
+
+void fv__draw_grid(fv_canvas *c, const fv_plate *p, double *width, double *height)
+{
+    double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(160 / n, 0.25, 14), right = 0, gap = 16;
+    double mw = fmax((double)p->cols * cell, 44), mh = fmax((double)p->rows * cell, 16);
+    int64_t row_step, col_step;
+    fv_style rows = label_style(cell, cell, &row_step), cols = label_style(cell, cell * sin(TURN * M_PI / 180), &col_step);
+    bool labels = row_step == 1 && col_step == 1;
+    fv_style head = {.size = 12, .bold = true, .color = FV_MUTED, .anchor = 0.5}, layer = head;
+    layer.anchor = 0;
+    double left = MARGIN + fv__canvas_width(c, "layer 00", layer) + 10, tall = 0, lean = 0;
+    if (labels) {
+        double wide = widest(c, p, fv__plate_col, p->cols, 1, cols);
+        left += widest(c, p, fv__plate_row, p->rows, 1, rows) + 8;
+        tall = wide * sin(TURN * M_PI / 180) + cols.size;
+        lean = fmax(0, wide * cos(TURN * M_PI / 180) - cell); /* the last label leans over its neighbour's map */
+    }
+    double body = fmax(left + (double)p->heads * (mw + gap) - MARGIN, 520);
+    double y = fv__draw_title(c, p, MARGIN, MARGIN, body, &right);
+    gap = labels ? fmax(gap, lean - mw * 0.5) : gap;
+
+    for (int64_t h = 0; h < p->heads; h++) {
+        char text[32];
+        double x = left + (double)h * (mw + gap);
+        snprintf(text, sizeof text, "head %lld", (long long)(p->head + h));
+        if (p->head != FV_SEE_ALL) fv__canvas_text(c, x + mw / 2, y + 8, text, head);
+        if (labels) col_labels(c, p, x, y + 22 + tall - 5, cell, 1, cols, &right);
+    }
+    y += 24 + tall;
+    for (int64_t l = 0; l < p->layers; l++, y += mh + gap) {
+        char text[32];
+        snprintf(text, sizeof text, "layer %lld", (long long)(p->layer + l));
+        if (p->layer != FV_SEE_ALL) fv__canvas_text(c, MARGIN, y + mh / 2, text, layer);
+        if (labels) row_labels(c, p, left - 6, y, cell, 1, rows);
+        for (int64_t h = 0; h < p->heads; h++) {
+            double x = left + (double)h * (mw + gap);
+            fv__draw_cells(c, p, p->w + (l * p->heads + h) * p->rows * p->cols, x, y, cell, cell, false);
+            right = fmax(right, x + mw);
+        }
+    }
+    y += fv__draw_scale(c, p, left, y, &right);
+    *width = right + MARGIN;
+    *height = y + MARGIN;
+}
+#endif

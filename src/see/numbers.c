@@ -1,0 +1,209 @@
+/* numbers.c - a record as JSON and as CSV, row by row, with digits enough to read the same bits back. */
+#include <stdio.h>
+
+#include "see.h"
+
+void fv__see_quote(fv_buf *b, const char *text)
+{
+    fv__buf_str(b, "\"");
+    for (const unsigned char *u = (const unsigned char *)text; *u; u++) {
+        if (*u == '"' || *u == '\\')
+            fv__buf_fmt(b, "\\%c", *u);
+        else if (*u < 0x20 || *u == '<')
+            fv__buf_fmt(b, "\\u%04x", *u);
+        else
+            fv__buf_add(b, u, 1);
+    }
+    fv__buf_str(b, "\"");
+}
+
+/* What is asked for, spelled out: which layers, which heads, or one combined map. */
+typedef struct job {
+    fv_out *o;
+    fv_see *s;
+    fv_see_kind kind;
+    int64_t from, to;
+    bool csv;
+    fv_buf text; /* what is being formatted */
+    float *row;
+} job;
+
+static void flush(job *j)
+{
+    if (j->text.len) fv__out_add(j->o, j->text.data, j->text.len);
+    j->text.len = 0;
+}
+
+static void csv_field(fv_buf *b, const char *text)
+{
+    fv__buf_str(b, "\"");
+    for (; *text; text++) fv__buf_str(b, *text == '"' ? "\"\"" : (char[]){*text, 0});
+    fv__buf_str(b, "\"");
+}
+
+/* A label, or its number where there is none. */
+static void label(job *j, const char *text, int64_t i)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)i);
+    if (j->csv)
+        csv_field(&j->text, text ? text : number);
+    else
+        fv__see_quote(&j->text, text ? text : number);
+}
+
+static void number(char out[24], int64_t n, bool rollout)
+{
+    snprintf(out, 24, n == FV_SEE_ALL ? (rollout ? "rollout" : "mean") : "%lld", (long long)n);
+}
+
+static void csv_row(job *j, fv_see_pick p, int64_t i)
+{
+    char layer[24], head[24];
+    int64_t cols = fv_see_cols(j->s, j->kind);
+    number(layer, p.layer, p.rollout);
+    number(head, p.head, p.rollout);
+    for (int64_t c = 0; c < cols; c++) {
+        fv__buf_fmt(&j->text, "%s,%s,%s,%lld,%lld,", fv_see_kind_name(j->kind), layer, head, (long long)i, (long long)c);
+        label(j, fv_see_row(j->s, j->kind, i), i);
+        fv__buf_str(&j->text, ",");
+        label(j, fv_see_col(j->s, j->kind, c), c);
+        fv__buf_fmt(&j->text, ",%.9g\n", (double)j->row[c]);
+    }
+}
+
+static void json_row(job *j, int64_t i)
+{
+    int64_t cols = fv_see_cols(j->s, j->kind);
+    fv__buf_str(&j->text, i == j->from ? "[" : ", [");
+    for (int64_t c = 0; c < cols; c++) fv__buf_fmt(&j->text, "%s%.9g", c ? ", " : "", (double)j->row[c]);
+    fv__buf_str(&j->text, "]");
+}
+
+/* The rows of one map. */
+static fv_status write_map(job *j, fv_see_pick p, fv_err *e)
+{
+    for (int64_t i = j->from; i < j->to; i++) {
+        fv_status st = fv_see_weights(j->s, p, i, i + 1, j->row, e);
+        if (st) return st;
+        if (j->csv)
+            csv_row(j, p, i);
+        else
+            json_row(j, i);
+        flush(j);
+    }
+    return FV_OK;
+}
+
+static fv_status write_head(job *j, fv_see_pick p, bool first, fv_err *e)
+{
+    char head[24];
+    number(head, p.head, p.rollout);
+    const char *quote = p.head == FV_SEE_ALL ? "\"" : "";
+    if (!j->csv) fv__buf_fmt(&j->text, "%s\n        {\"head\": %s%s%s, \"weights\": [", first ? "" : ",", quote, head, quote);
+    fv_status st = write_map(j, p, e);
+    if (!j->csv) fv__buf_str(&j->text, "]}");
+    return st;
+}
+
+static fv_status write_layer(job *j, fv_see_pick p, bool every_head, bool first, fv_err *e)
+{
+    char layer[24];
+    number(layer, p.layer, p.rollout);
+    const char *quote = p.layer == FV_SEE_ALL ? "\"" : "", *name = fv_see_layer_name(j->s, j->kind, p.layer);
+    if (!j->csv) {
+        fv__buf_fmt(&j->text, "%s\n      {\"layer\": %s%s%s, ", first ? "" : ",", quote, layer, quote);
+        if (name && !p.rollout) {
+            fv__buf_str(&j->text, "\"name\": ");
+            fv__see_quote(&j->text, name);
+            fv__buf_str(&j->text, ", ");
+        }
+        fv__buf_str(&j->text, "\"heads\": [");
+    }
+    fv_status st = FV_OK;
+    int64_t heads = every_head ? fv_see_heads(j->s, j->kind) : 1;
+    for (int64_t h = 0; !st && h < heads; h++) {
+        if (every_head) p.head = h;
+        st = write_head(j, p, h == 0, e);
+    }
+    if (!j->csv) fv__buf_str(&j->text, "]}");
+    return st;
+}
+
+static void write_labels(job *j, const char *name, const char *(*get)(const fv_see *, fv_see_kind, int64_t), int64_t from,
+                         int64_t to)
+{
+    fv__buf_fmt(&j->text, ",\n     \"%s\": [", name);
+    for (int64_t i = from; i < to; i++) {
+        if (i > from) fv__buf_str(&j->text, ", ");
+        label(j, get(j->s, j->kind, i), i);
+    }
+    fv__buf_str(&j->text, "]");
+}
+
+/* All that is asked of one kind.  A layer or head that is not named means each of them; of a rollout, all together. */
+static fv_status write_kind(job *j, fv_see_pick p, bool first, fv_err *e)
+{
+    int64_t cols = fv_see_cols(j->s, j->kind);
+    size_t bytes = (size_t)cols * sizeof(float);
+    bool every_layer = p.layer == FV_SEE_ALL && !p.rollout;
+    j->row = fv__alloc(j->s->env, bytes);
+    if (!j->row) return fv_fail(e, FV_ENOMEM, "attention weights: out of memory");
+    if (!j->csv) {
+        fv__buf_fmt(&j->text, "%s\n    {\"kind\": \"%s\", \"rollout\": %s, \"first_row\": %lld", first ? "" : ",",
+                    fv_see_kind_name(j->kind), p.rollout ? "true" : "false", (long long)j->from);
+        write_labels(j, "rows", fv_see_row, j->from, j->to);
+        write_labels(j, "columns", fv_see_col, 0, cols);
+        fv__buf_str(&j->text, ",\n     \"layers\": [");
+    }
+    fv_status st = FV_OK;
+    int64_t layers = every_layer ? fv_see_layers(j->s, j->kind) : 1;
+    bool every_head = p.head == FV_SEE_ALL && !p.rollout;
+    for (int64_t l = 0; !st && l < layers; l++) {
+        if (every_layer) p.layer = l;
+        st = write_layer(j, p, every_head, l == 0, e);
+    }
+    if (!j->csv) fv__buf_str(&j->text, "]}");
+    fv__free(j->s->env, j->row, bytes);
+    return st;
+}
+
+static fv_status write_all(job *j, const fv_see_opt *opt, fv_err *e)
+{
+    bool first = true;
+    fv_status st = FV_OK;
+    for (int k = 0; !st && k < FV_SEE_KINDS; k++) {
+        fv_see_pick p = opt->pick;
+        if (!fv_see_layers(j->s, (fv_see_kind)k) || (!opt->every_kind && p.kind != (fv_see_kind)k)) continue;
+        p.kind = j->kind = (fv_see_kind)k;
+        j->from = opt->to ? opt->from : 0;
+        j->to = opt->to ? opt->to : fv_see_rows(j->s, j->kind);
+        st = fv__see_check(j->s, p, e);
+        if (!st) st = write_kind(j, p, first, e);
+        first = false;
+    }
+    return st;
+}
+
+fv_status fv__see_json(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e)
+{
+    job j = {.o = o, .s = s, .text = {.env = s->env}};
+    fv__buf_str(&j.text, "{\"attentions\": [");
+    fv_status st = write_all(&j, opt, e);
+    fv__buf_str(&j.text, "]}\n");
+    flush(&j);
+    if (!st && j.text.failed) st = fv_fail(e, FV_ENOMEM, "attention weights: out of memory");
+    fv__buf_free(&j.text);
+    return st;
+}
+
+fv_status fv__see_csv(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e)
+{
+    job j = {.o = o, .s = s, .csv = true, .text = {.env = s->env}};
+    fv__buf_str(&j.text, "kind,layer,head,row,column,row_token,column_token,weight\n");
+    fv_status st = write_all(&j, opt, e);
+    flush(&j);
+    if (!st && j.text.failed) st = fv_fail(e, FV_ENOMEM, "attention weights: out of memory");
+    fv__buf_free(&j.text);
+    return st;
+}

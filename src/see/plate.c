@@ -1,0 +1,217 @@
+/* plate.c - what a picture shows, in numbers, and its way into a file as SVG, PNG or PDF. */
+#include "see.h"
+
+#ifndef HAVE_CAIRO
+fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format, fv_err *e)
+{
+    (void)o, (void)s, (void)opt;
+    return fv_fail(e, FV_EMISSING,
+                   "this build draws no pictures (.%s), because it was made without cairo and Pango; .html, .json and .csv work",
+                   format);
+}
+#else
+#include <cairo-pdf.h>
+#include <cairo-svg.h>
+#include <stdio.h>
+
+#include "canvas.h"
+
+enum { MOST_WEIGHTS = 1 << 25 };
+
+/* ---- loading ---- */
+
+static fv_see_view view_of(const fv_see_opt *opt)
+{
+    if (opt->view != FV_VIEW_AUTO) return opt->view;
+    return opt->pick.rollout || opt->pick.head != FV_SEE_ALL ? FV_VIEW_HEAT : FV_VIEW_GRID;
+}
+
+/* Which layers and heads a view shows: a grid all that are not named, lines the heads of one layer, others one map. */
+static fv_status choose(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_see_pick *pick, fv_err *e)
+{
+    bool grid = p->view == FV_VIEW_GRID;
+    *pick = opt->pick;
+    if (grid && pick->rollout) return fv_fail(e, FV_EARG, "a rollout is one map: it has no grid");
+    if (p->view == FV_VIEW_ALIGNMENT && p->kind != FV_SEE_CROSS)
+        return fv_fail(e, FV_EARG, "an alignment joins two sentences: it shows the cross attention, not the %s",
+                       fv_see_kind_name(p->kind));
+    p->layers = p->heads = 1;
+    if (grid && pick->layer == FV_SEE_ALL) p->layers = fv_see_layers(s, p->kind), pick->layer = 0;
+    if (grid && pick->head == FV_SEE_ALL) p->heads = fv_see_heads(s, p->kind), pick->head = 0;
+    if (p->view == FV_VIEW_LINES && pick->head == FV_SEE_ALL && pick->layer != FV_SEE_ALL && !pick->rollout)
+        p->heads = fv_see_heads(s, p->kind), pick->head = 0;
+    p->layer = pick->layer;
+    p->head = pick->head;
+    return FV_OK;
+}
+
+static const char *default_note(const fv_plate *p, const fv_see_opt *opt)
+{
+    if (opt->note) return opt->note;
+    if (p->kind == FV_SEE_CROSS)
+        return "A row is a token of the translation as it is written; the columns are the source it looks at.";
+    return "A row is a token; the columns are the tokens it looks at.";
+}
+
+static fv_status load_maps(fv_plate *p, fv_see *s, fv_see_pick pick, fv_err *e)
+{
+    int64_t size = p->rows * p->cols;
+    for (int64_t i = 0; i < p->layers * p->heads; i++) {
+        fv_see_pick one = pick;
+        if (p->layers > 1) one.layer += i / p->heads;
+        if (p->heads > 1) one.head += i % p->heads;
+        fv_status st = fv_see_weights(s, one, p->from, p->from + p->rows, p->w + i * size, e);
+        if (st) return st;
+    }
+    for (int64_t i = 0; i < p->layers * p->heads * size; i++) p->most = p->w[i] > p->most ? p->w[i] : p->most;
+    return FV_OK;
+}
+
+fv_status fv__plate_load(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_err *e)
+{
+    fv_see_pick pick;
+    *p = (fv_plate){.s = s, .kind = opt->pick.kind, .view = view_of(opt), .from = opt->to ? opt->from : 0};
+    fv_status st = choose(p, s, opt, &pick, e);
+    if (st) return st;
+    p->rows = opt->to ? opt->to - opt->from : fv_see_rows(s, p->kind);
+    p->cols = fv_see_cols(s, p->kind);
+    if (p->rows * p->cols > MOST_WEIGHTS / (p->layers * p->heads))
+        return fv_fail(e, FV_EARG,
+                       "%lld maps of %lld x %lld weights are too many for one picture: choose a layer, a head or rows",
+                       (long long)(p->layers * p->heads), (long long)p->rows, (long long)p->cols);
+    if (opt->title)
+        snprintf(p->title, sizeof p->title, "%s", opt->title);
+    else
+        fv__see_title(p->title, sizeof p->title, s, opt->pick);
+    p->note = default_note(p, opt);
+    p->w = fv__alloc(s->env, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
+    p->place = fv__alloc(s->env, (size_t)(p->rows + p->cols) * sizeof *p->place);
+    st = p->w && p->place ? load_maps(p, s, pick, e) : fv_fail(e, FV_ENOMEM, "picture: out of memory");
+    if (st) fv__plate_free(p);
+    return st;
+}
+
+void fv__plate_free(fv_plate *p)
+{
+    fv__free(p->s->env, p->w, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
+    fv__free(p->s->env, p->place, (size_t)(p->rows + p->cols) * sizeof *p->place);
+    p->w = NULL;
+    p->place = NULL;
+}
+
+static const char *text_or_number(const char *text, int64_t i, char number[24])
+{
+    if (text) return text;
+    snprintf(number, 24, "%lld", (long long)i);
+    return number;
+}
+
+const char *fv__plate_row(const fv_plate *p, int64_t i, char number[24])
+{
+    return text_or_number(fv_see_row(p->s, p->kind, p->from + i), p->from + i, number);
+}
+
+const char *fv__plate_col(const fv_plate *p, int64_t i, char number[24])
+{
+    return text_or_number(fv_see_col(p->s, p->kind, i), i, number);
+}
+
+fv_draw_fn *fv__plate_draw(const fv_plate *p)
+{
+    static fv_draw_fn *const draw[FV_VIEWS] = {
+        [FV_VIEW_HEAT] = fv__draw_heat,
+        [FV_VIEW_GRID] = fv__draw_grid,
+        [FV_VIEW_LINES] = fv__draw_lines,
+        [FV_VIEW_ALIGNMENT] = fv__draw_alignment,
+    };
+    return draw[p->view];
+}
+
+/* ---- files ---- */
+
+static cairo_status_t to_buffer(void *user, const unsigned char *data, unsigned n)
+{
+    fv_buf *b = user;
+    fv__buf_add(b, data, n);
+    return b->failed ? CAIRO_STATUS_NO_MEMORY : CAIRO_STATUS_SUCCESS;
+}
+
+static cairo_surface_t *surface_for(const char *format, fv_buf *b, double w, double h, double *fine)
+{
+    if (!strcmp(format, "svg")) {
+        cairo_surface_t *s = cairo_svg_surface_create_for_stream(to_buffer, b, w, h);
+        cairo_svg_surface_set_document_unit(s, CAIRO_SVG_UNIT_PX);
+        return s;
+    }
+    if (!strcmp(format, "pdf")) return cairo_pdf_surface_create_for_stream(to_buffer, b, w * 0.75, h * 0.75);
+    double longest = w > h ? w : h;
+    *fine = longest * 2 <= 16000 ? 2 : 1; /* sharp on screens of today */
+    return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(w * *fine + 0.5), (int)(h * *fine + 0.5));
+}
+
+/* A title inside an SVG is what a screen reader says; it stands right behind the opening tag. */
+static void put_title(fv_out *o, const fv_buf *b, const char *title)
+{
+    const char *tag = strstr(b->data, "<svg"), *end = tag ? strchr(tag, '>') : NULL;
+    size_t head = end ? (size_t)(end - b->data) + 1 : 0;
+    fv__out_add(o, b->data, head);
+    fv__out_add(o, "\n<title>", 8);
+    for (; *title; title++) {
+        const char *as = *title == '<' ? "&lt;" : *title == '&' ? "&amp;" : (char[]){*title, 0};
+        fv__out_add(o, as, strlen(as));
+    }
+    fv__out_add(o, "</title>", 8);
+    fv__out_add(o, b->data + head, b->len - head);
+}
+
+static fv_status draw_to(fv_out *o, const fv_plate *p, const char *format, double w, double h, fv_err *e)
+{
+    fv_buf b = {.env = p->s->env};
+    double fine = !strcmp(format, "pdf") ? 0.75 : 1;
+    cairo_surface_t *surface = surface_for(format, &b, w, h, &fine);
+    fv_canvas c;
+    if (fv__canvas_open(&c, surface)) {
+        c.fine = fine;
+        cairo_scale(c.cr, fine, fine);
+        cairo_set_source_rgb(c.cr, 1, 1, 1);
+        cairo_paint(c.cr);
+        fv__plate_draw(p)(&c, p, &w, &h);
+    }
+    cairo_status_t cs = cairo_status(c.cr);
+    fv__canvas_close(&c);
+    if (!cs && !strcmp(format, "png")) cs = cairo_surface_write_to_png_stream(surface, to_buffer, &b);
+    cairo_surface_finish(surface);
+    if (!cs)
+        cs = cairo_surface_status(surface) == CAIRO_STATUS_SURFACE_FINISHED ? CAIRO_STATUS_SUCCESS
+                                                                            : cairo_surface_status(surface);
+    cairo_surface_destroy(surface);
+    fv_status st = FV_OK;
+    if (cs)
+        st = fv_fail(e, cs == CAIRO_STATUS_NO_MEMORY ? FV_ENOMEM : FV_EARG, "a picture of %.0f x %.0f pixels: %s", w, h,
+                     cairo_status_to_string(cs));
+    else if (!strcmp(format, "svg"))
+        put_title(o, &b, p->title);
+    else
+        fv__out_add(o, b.data, b.len);
+    fv__buf_free(&b);
+    return st;
+}
+
+/* Drawn twice: first on next to nothing, to learn the size. */
+fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format, fv_err *e)
+{
+    fv_plate p;
+    fv_canvas c;
+    double w = 0, h = 0;
+    fv_status st = fv__plate_load(&p, s, opt, e);
+    if (st) return st;
+    cairo_surface_t *nothing = cairo_image_surface_create(CAIRO_FORMAT_A8, 1, 1);
+    bool ok = fv__canvas_open(&c, nothing);
+    if (ok) fv__plate_draw (&p)(&c, &p, &w, &h);
+    fv__canvas_close(&c);
+    cairo_surface_destroy(nothing);
+    st = ok ? draw_to(o, &p, format, w, h, e) : fv_fail(e, FV_ENOMEM, "picture: out of memory");
+    fv__plate_free(&p);
+    return st;
+}
+#endif
