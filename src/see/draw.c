@@ -104,13 +104,12 @@ static double widest(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n
     return w;
 }
 
-/* How labels stand beside cells of this size: their type, and every how many there is room for one. */
-static fv_style label_style(double cell, double room, int64_t *step)
+/* How labels stand where each has this much room: their type, and every how many there is one. */
+static fv_style label_style(double room, int64_t *step)
 {
-    double size = cell * 0.72;
+    double size = room * 0.78;
     size = size > 13 ? 13 : size < 8.5 ? 8.5 : size;
-    *step = (int64_t)ceil(size * 1.45 / room);
-    if (*step < 1) *step = 1;
+    *step = (int64_t)ceil(size * 1.25 / room);
     return (fv_style){.size = size, .most = MOST_LABEL};
 }
 
@@ -147,9 +146,10 @@ static double clamp(double x, double low, double high) { return x < low ? low : 
 
 void fv__draw_heat(fv_canvas *c, const fv_plate *p, double *width, double *height)
 {
-    double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(1600 / n, 1.5, 34), right = 0;
+    double n = (double)(p->rows > p->cols ? p->rows : p->cols), right = 0;
+    double cell = clamp(fmax(900 / n, fmin(16, 1600 / n)), 1.5, 34);
     int64_t row_step, col_step;
-    fv_style rows = label_style(cell, cell, &row_step), cols = label_style(cell, cell * sin(TURN * M_PI / 180), &col_step);
+    fv_style rows = label_style(cell, &row_step), cols = label_style(cell * sin(TURN * M_PI / 180), &col_step);
     double left = MARGIN + widest(c, p, fv__plate_row, p->rows, row_step, rows) + 8;
     double tall = widest(c, p, fv__plate_col, p->cols, col_step, cols) * sin(TURN * M_PI / 180) + cols.size;
     double body = fmax(left + (double)p->cols * cell - MARGIN, 520);
@@ -167,11 +167,12 @@ void fv__draw_heat(fv_canvas *c, const fv_plate *p, double *width, double *heigh
 
 void fv__draw_grid(fv_canvas *c, const fv_plate *p, double *width, double *height)
 {
-    double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(160 / n, 0.25, 14), right = 0, gap = 16;
+    double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(180 / n, 0.25, 17), right = 0, gap = 16;
     double mw = fmax((double)p->cols * cell, 44), mh = fmax((double)p->rows * cell, 16);
     int64_t row_step, col_step;
-    fv_style rows = label_style(cell, cell, &row_step), cols = label_style(cell, cell * sin(TURN * M_PI / 180), &col_step);
+    fv_style rows = label_style(cell, &row_step), cols = label_style(cell * sin(TURN * M_PI / 180), &col_step);
     bool labels = row_step == 1 && col_step == 1;
+    rows.size = cols.size;
     fv_style head = {.size = 12, .bold = true, .color = FV_MUTED, .anchor = 0.5}, layer = head;
     layer.anchor = 0;
     double left = MARGIN + fv__canvas_width(c, "layer 00", layer) + 10, tall = 0, lean = 0;

@@ -45,12 +45,24 @@ static fv_status choose(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_see_pi
     return FV_OK;
 }
 
+/* How the picture is to be read. */
 static const char *default_note(const fv_plate *p, const fv_see_opt *opt)
 {
     if (opt->note) return opt->note;
+    bool maps = p->view == FV_VIEW_HEAT || p->view == FV_VIEW_GRID;
     if (p->kind == FV_SEE_CROSS)
-        return "A row is a token of the translation as it is written; the columns are the source it looks at.";
-    return "A row is a token; the columns are the tokens it looks at.";
+        return maps ? "Rows: the translation as it is written. Columns: the source it looks at."
+                    : "Each token of the translation, as it is written, looks at the source.";
+    return maps ? "Rows: the tokens that look. Columns: what they look at." : "Each token looks at tokens of the same text.";
+}
+
+/* The title of a picture that shows more than one map must not speak of a mean. */
+static void default_title(fv_plate *p, const fv_see_opt *opt)
+{
+    char *end;
+    fv__see_title(p->title, sizeof p->title, p->s, opt->pick);
+    if (p->layers * p->heads > 1 && (end = strstr(p->title, "mean of all")))
+        snprintf(end, sizeof p->title - (size_t)(end - p->title), "%s", p->layers > 1 ? "all layers and heads" : "all heads");
 }
 
 static fv_status load_maps(fv_plate *p, fv_see *s, fv_see_pick pick, fv_err *e)
@@ -82,7 +94,7 @@ fv_status fv__plate_load(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_err *
     if (opt->title)
         snprintf(p->title, sizeof p->title, "%s", opt->title);
     else
-        fv__see_title(p->title, sizeof p->title, s, opt->pick);
+        default_title(p, opt);
     p->note = default_note(p, opt);
     p->w = fv__alloc(s->env, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
     p->place = fv__alloc(s->env, (size_t)(p->rows + p->cols) * sizeof *p->place);

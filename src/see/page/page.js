@@ -218,11 +218,13 @@ function move(g) {
 document.addEventListener("keydown", e => { if (e.key === "Escape") { held = null; light(null); } });
 
 function lines(m, list) {
-  const n = Math.max(m.rows.length, m.cols.length), step = n <= 40 ? 27 : 21, size = 14, between = 220;
+  const n = Math.max(m.rows.length, m.cols.length), few = n <= 14, step = few ? 36 : n <= 40 ? 27 : 21, size = few ? 17 : 14;
   const left = m.rows.map(t => fit(t, 190, size)), right = m.cols.map(t => fit(t, 190, size));
   const lw = Math.max(40, ...left.map(t => t.width)), rw = Math.max(40, ...right.map(t => t.width));
-  const x0 = lw + 18, x1 = x0 + between, y = i => 14 + i * step;
+  const between = Math.max(120, Math.min(few ? 320 : 220, $("stage").clientWidth - lw - rw - 40));
+  const x0 = lw + 18, x1 = x0 + between, y = i => step / 2 + i * step;
   const svg = draw($("stage"), "svg", { width: x1 + rw + 18, height: n * step + 10, role: "group", "aria-label": "tokens and where they look" });
+  svg.style.fontSize = `${size}px`;
   const layer = draw(svg, "g", {}), paths = [];
   list.forEach((w, h) => {
     for (let k = 0; k < m.size; k++) {
