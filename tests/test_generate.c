@@ -168,6 +168,41 @@ static void it_generates_what_transformers_does(void **state)
     assert_true(found >= 10);
 }
 
+/* A real model, and the text its own program writes. */
+static void stories_are_told_as_they_were(void **state)
+{
+    (void)state;
+    static const char dir[] = FOVEA_TESTS "/golden/stories260K";
+    static const int32_t begin[] = {1};
+    const int32_t *prompt = begin;
+    int64_t one = 1;
+    char *text, want[1024] = "";
+    size_t len, n;
+    fv_err e;
+    fv_tok *tok;
+    fv_model *m;
+    fv_gen_opt o;
+    fv_generated out;
+    FILE *f = fopen(FOVEA_TESTS "/golden/stories260K/greedy.txt", "rb");
+    assert_non_null(f);
+    n = fread(want, 1, sizeof want - 1, f);
+    fclose(f);
+    while (n && want[n - 1] == '\n') want[--n] = 0;
+    ok(fv_tok_open(&tok, NULL, dir, &e), dir, &e);
+    ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
+    ok(fv_gen_open(&o, NULL, dir, NULL, &e), dir, &e);
+    o.max_new_tokens = 200;
+    ok(fv_generate(&out, device, m, &prompt, &one, 1, &o, &e), dir, &e);
+    assert_int_equal(out.hyp[0].n, 200);
+    ok(fv_tok_decode(tok, &text, &len, out.hyp[0].ids, out.hyp[0].n, true, &e), dir, &e);
+    assert_string_equal(text, want);
+    fv_tok_free_text(tok, text, len);
+    fv_generated_free(&out);
+    fv_gen_close(&o);
+    fv_model_free(m);
+    fv_tok_close(tok);
+}
+
 /* ---- tokens as they come ---- */
 
 typedef struct heard {
@@ -339,6 +374,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_generates_what_transformers_does),
+        cmocka_unit_test(stories_are_told_as_they_were),
         cmocka_unit_test(tokens_are_told_as_they_come_and_can_be_the_last),
         cmocka_unit_test(draws_follow_the_distribution_and_its_cuts),
         cmocka_unit_test(copies_of_a_prompt_draw_for_themselves),

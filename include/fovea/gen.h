@@ -105,4 +105,16 @@ FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
                              int64_t n, const fv_gen_opt *opt, fv_err *e);
 FV_API void fv_generated_free(fv_generated *g);
 
+/* ---- how likely a text is ---- */
+
+/* out[i] = log p(ids[i] | ids[0..i)), for i from 1 to n-1; out[0] = 0.  A text longer than the model's context is read in
+ * windows of `window` tokens (0: all the context; for models without a limit, 2048) that move on by `stride` (0: half of
+ * that): a token sees at least window - stride before it.  For models without an encoder. */
+FV_API fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n, int64_t window,
+                          int64_t stride, fv_err *e);
+/* out[i] = log p(continuation i | the source or prompt), for n continuations of one: labels by their likelihood. */
+FV_API fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m, const int32_t *prompt, int64_t prompt_len,
+                                        const int32_t *const *continuation, const int64_t *len, int64_t n, int32_t start,
+                                        fv_err *e);
+
 #endif

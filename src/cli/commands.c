@@ -10,8 +10,11 @@ extern const cli_command attend_command;
 extern const cli_command bench_command;
 extern const cli_command demo_command;
 extern const cli_command forward_command;
+extern const cli_command generate_command;
 extern const cli_command info_command;
+extern const cli_command score_command;
 extern const cli_command see_command;
+extern const cli_command summarize_command;
 extern const cli_command tokenize_command;
 extern const cli_command tokenizer_command;
 extern const cli_command train_command;
@@ -22,8 +25,11 @@ static const cli_command *const commands[] = {
     &bench_command,
     &demo_command,
     &forward_command,
+    &generate_command,
     &info_command,
+    &score_command,
     &see_command,
+    &summarize_command,
     &tokenize_command,
     &tokenizer_command,
     &train_command,

@@ -1,0 +1,131 @@
+/* score.c - fovea score: how likely texts are under a model: perplexity and bits per byte. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "write.h"
+
+typedef struct score_values {
+    writer_values w;
+    bool whole;
+    int64_t window, stride;
+} score_values;
+
+static const cli_option options[] = {
+    WRITER_OPTIONS(score_values),
+    CLI_FLAG(score_values, whole, 'w', "whole", "the input is one text, not one a line"),
+    CLI_INT(score_values, window, 0, "window", "N", 0, 1 << 20, "tokens the model sees at a time; 0: as many as it can"),
+    CLI_INT(score_values, stride, 0, "stride", "N", 0, 1 << 20, "tokens a window moves on by; 0: half a window"),
+    {0},
+};
+
+static const cli_example examples[] = {
+    {"fovea score -m gpt2 < sentences.txt", "perplexity of each line, then of all"},
+    {"fovea score -m gpt2 --whole --stride 512 wiki.txt", "a long text by a sliding window"},
+    {"fovea score -m gpt2 --whole --dtype q8 wiki.txt", "what eight-bit weights lose"},
+    {"fovea score -m t5-small < pairs.tsv", "with an encoder: source, a tab, target"},
+    {0},
+};
+
+typedef struct total {
+    double log_p;
+    int64_t tokens, bytes;
+} total;
+
+static double perplexity(const total *t) { return exp(-t->log_p / (double)(t->tokens ? t->tokens : 1)); }
+static double bits_per_byte(const total *t) { return (0 - t->log_p) / log(2) / (double)(t->bytes ? t->bytes : 1); }
+
+/* A text behind the token that texts begin with, so that its first token has a probability too. */
+static int score_text(writer *w, const score_values *v, const char *text, size_t len, total *out)
+{
+    fv_err e;
+    ids x = {0};
+    if (fv_tok_encode(w->enc, text, len, (fv_tok_opts){.specials = true}, &e)) return cli_error(w->c, &e);
+    bool begun = w->begin < 0 || (w->enc->n && w->enc->ids[0] == w->begin);
+    bool ok = (begun || ids_add(&x, &w->begin, 1)) && ids_add(&x, w->enc->ids, w->enc->n);
+    double *p = malloc((size_t)(x.n + 1) * sizeof *p);
+    int code = ok && p ? CLI_OK : cli_fail(w->c, "out of memory");
+    if (!code && x.n > 1 && fv_score(p, w->device, w->model, x.at, x.n, v->window, v->stride, &e)) code = cli_error(w->c, &e);
+    *out = (total){.tokens = x.n > 1 ? x.n - 1 : 0, .bytes = (int64_t)len};
+    for (int64_t i = 1; i < x.n && !code; i++) out->log_p += p[i];
+    free(p);
+    ids_free(&x);
+    return code;
+}
+
+/* Source, a tab, target. */
+static int score_pair(writer *w, const char *text, size_t len, total *out)
+{
+    fv_err e;
+    ids source = {0}, target = {0};
+    const char *tab = memchr(text, '\t', len);
+    if (!tab) return cli_fail(w->c, "a line has no tab between source and target: \"%.*s\"", len < 40 ? (int)len : 40, text);
+    size_t first = (size_t)(tab - text);
+    int code = writer_encode(w, &source, text, first);
+    if (!code && fv_tok_encode(w->enc, tab + 1, len - first - 1, (fv_tok_opts){.specials = true, .as_target = true}, &e))
+        code = cli_error(w->c, &e);
+    if (!code && !ids_add(&target, w->enc->ids, w->enc->n)) code = cli_fail(w->c, "out of memory");
+    *out = (total){.tokens = target.n, .bytes = (int64_t)(len - first - 1)};
+    const int32_t *at = target.at;
+    if (!code && target.n &&
+        fv_score_continuations(&out->log_p, w->device, w->model, source.at, source.n, &at, &target.n, 1, w->gen.start, &e))
+        code = cli_error(w->c, &e);
+    ids_free(&source);
+    ids_free(&target);
+    return code;
+}
+
+static int print_score(writer *w, bool json, const char *text, size_t len, const total *t)
+{
+    if (!json) {
+        printf("%.4f\t%.4f\t%lld\t", perplexity(t), bits_per_byte(t), (long long)t->tokens);
+        if (text) fwrite(text, 1, len, stdout);
+        puts(text ? "" : "all");
+        return CLI_OK;
+    }
+    json_t *o = json_pack("{s:o, s:o, s:f, s:I, s:I}", "perplexity", cli_json_number(perplexity(t)), "bits_per_byte",
+                          cli_json_number(bits_per_byte(t)), "log_probability", t->log_p, "tokens", (json_int_t)t->tokens,
+                          "bytes", (json_int_t)t->bytes);
+    if (text && o) json_object_set_new(o, "text", json_stringn(text, len));
+    return cli_print_json(w->c, o);
+}
+
+static int run(const cli *c, const void *values, int n, char **operand)
+{
+    const score_values *v = values;
+    writer w;
+    lines in = {0};
+    total all = {0};
+    int code = writer_open(&w, c, &v->w, NULL, 1);
+    if (!code) code = read_lines(c, &in, n ? operand[0] : NULL, v->whole);
+    if (!code && !in.n) code = cli_fail(c, "there is nothing to score");
+    for (int64_t i = 0; i < in.n && !code; i++) {
+        total one = {0};
+        code = w.encoder ? score_pair(&w, in.at[i], in.len[i], &one) : score_text(&w, v, in.at[i], in.len[i], &one);
+        all.log_p += one.log_p;
+        all.tokens += one.tokens;
+        all.bytes += one.bytes;
+        if (!code && !v->whole) code = print_score(&w, v->w.json, in.at[i], in.len[i], &one);
+    }
+    if (!code) code = print_score(&w, v->w.json, NULL, 0, &all);
+    free_lines(&in);
+    writer_close(&w);
+    return code;
+}
+
+const cli_command score_command = {
+    .name = "score",
+    .summary = "how likely texts are: perplexity and bits per byte",
+    .about = "Prints for each line of a file or of standard input: perplexity of a token, bits per byte of text, tokens, the "
+             "line; and at the end the same for all together.  A text stands behind the token that texts begin with, where the "
+             "model has one, so that every token of it counts.  A text longer than the model's context is read through a window "
+             "that moves on by --stride tokens: each token then sees at least a window less a stride before it.\n\n"
+             "For a model with an encoder a line holds source, a tab, and target, whose likelihood is told.",
+    .options = options,
+    .size = sizeof(score_values),
+    .operands = "[FILE]",
+    .max_operands = 1,
+    .examples = examples,
+    .run = run,
+};
