@@ -18,6 +18,7 @@ models: base core ops nn store
 train: base core store data
 gen: base core store tok
 see: base core store
+task: base core store tok
 server: public
 cli: public
 '

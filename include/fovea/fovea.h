@@ -8,7 +8,7 @@
  * nn.h       layers; position.h, pack.h          grammar.h  the demonstration corpus
  * tok.h      tokenizers                          array.h    small matrices from files
  * store.h    safetensors, configuration          see.h      attention, captured and drawn
- *                                                info.h     what this build is made of
+ * task.h     texts in, labels and spans out      info.h     what this build is made of
  *
  * Not included here, for authors: heads.h to add a family, op.h to add an operation, backend.h and kernels.h to add a backend. */
 #ifndef FOVEA_H
@@ -33,6 +33,7 @@
 #include "fovea/recipe.h"
 #include "fovea/see.h"
 #include "fovea/store.h"
+#include "fovea/task.h"
 #include "fovea/tensor.h"
 #include "fovea/tok.h"
 #include "fovea/train.h"

@@ -57,6 +57,8 @@ typedef struct fv_family {
     fv_status (*check)(const void *config, fv_err *e);
     /* Fills self with layers and declares their parameters; failures stick to the parameters. */
     void (*declare)(void *self, const fv_setup *s);
+    /* Tokens of the longest sequence; NULL: no limit. */
+    int64_t (*longest)(const void *self);
     /* How names in a file may differ from those declared; NULL: not at all. */
     fv_load_opt (*load)(const void *self);
     /* Once parameters have values: computes what is not in a file (sinusoids); NULL: nothing. */

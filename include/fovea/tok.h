@@ -71,6 +71,8 @@ typedef struct fv_encoding {
     int32_t *token_types;
     uint8_t *special;
     fv_span *spans;
+    int32_t
+        *words; /* beside spans: which word of its text, as the tokenizer splits it, a token is part of; -1 for special ones */
 } fv_encoding;
 
 FV_API fv_status fv_encoding_new(fv_encoding **out, const fv_tok *t, fv_err *e);

@@ -6,30 +6,40 @@
 
 /* One line for each command. */
 /* clang-format off */
+extern const cli_command answer_command;
 extern const cli_command attend_command;
 extern const cli_command bench_command;
+extern const cli_command classify_command;
 extern const cli_command demo_command;
+extern const cli_command embed_command;
+extern const cli_command fill_command;
 extern const cli_command forward_command;
 extern const cli_command generate_command;
 extern const cli_command info_command;
 extern const cli_command score_command;
 extern const cli_command see_command;
 extern const cli_command summarize_command;
+extern const cli_command tag_command;
 extern const cli_command tokenize_command;
 extern const cli_command tokenizer_command;
 extern const cli_command train_command;
 extern const cli_command help_command;
 
 static const cli_command *const commands[] = {
+    &answer_command,
     &attend_command,
     &bench_command,
+    &classify_command,
     &demo_command,
+    &embed_command,
+    &fill_command,
     &forward_command,
     &generate_command,
     &info_command,
     &score_command,
     &see_command,
     &summarize_command,
+    &tag_command,
     &tokenize_command,
     &tokenizer_command,
     &train_command,

@@ -7,41 +7,7 @@
 #include "cli.h"
 #include "fovea/tok.h"
 #include "json.h"
-
-/* ---- input ---- */
-
-typedef struct bytes {
-    char *s;
-    size_t n;
-} bytes;
-
-/* All of a file, or of standard input when path is NULL. */
-static int read_all(const cli *c, const char *path, bytes *out)
-{
-    FILE *f = path ? fopen(path, "rb") : stdin;
-    size_t cap = 0, got;
-    *out = (bytes){0};
-    if (!f) return cli_fail(c, "%s: cannot open", path);
-    do {
-        if (cap - out->n < 65536) {
-            cap = cap * 2 + 65536 * 2;
-            char *bigger = realloc(out->s, cap);
-            if (!bigger) break;
-            out->s = bigger;
-        }
-        got = fread(out->s + out->n, 1, 65535, f);
-        out->n += got;
-    } while (got);
-    bool whole = out->s && feof(f) && !ferror(f);
-    if (path) fclose(f);
-    if (whole) {
-        out->s[out->n] = 0;
-        return CLI_OK;
-    }
-    free(out->s);
-    out->s = NULL;
-    return cli_fail(c, "%s: cannot read", path ? path : "standard input");
-}
+#include "texts.h"
 
 /* ---- fovea tokenize ---- */
 
@@ -80,7 +46,7 @@ static json_t *encoding_json(const fv_tok *t, const fv_encoding *enc)
     return json_pack("{s:o, s:o, s:o}", "ids", ids, "tokens", tokens, "offsets", offsets);
 }
 
-static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, bytes text)
+static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, cli_bytes text)
 {
     fv_err e;
     fv_encoding *enc;
@@ -100,7 +66,7 @@ static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, bytes
 }
 
 /* Ids of "[1, 2]", of {"ids": [1, 2], ...}, or of numbers with space between. */
-static int read_ids(const cli *c, bytes text, int32_t **out, int64_t *n)
+static int read_ids(const cli *c, cli_bytes text, int32_t **out, int64_t *n)
 {
     size_t start = text.s ? strspn(text.s, " \t\r\n") : 0;
     *n = 0;
@@ -126,7 +92,7 @@ static int read_ids(const cli *c, bytes text, int32_t **out, int64_t *n)
     return CLI_OK;
 }
 
-static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, bytes text)
+static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, cli_bytes text)
 {
     int32_t *ids;
     int64_t n;
@@ -151,10 +117,10 @@ static int run_tokenize(const cli *c, const void *values, int n, char **operand)
     const tokenize_values *v = values;
     fv_tok *t;
     fv_err e;
-    bytes text;
+    cli_bytes text;
     if (!v->model) return cli_usage(c, "a tokenizer is needed: -m DIR_OR_FILE");
     if (fv_tok_open(&t, NULL, v->model, &e)) return cli_error(c, &e);
-    int code = read_all(c, n ? operand[0] : NULL, &text);
+    int code = cli_read_all(c, n ? operand[0] : NULL, &text);
     if (code == CLI_OK) code = v->decode ? decode(c, v, t, text) : encode(c, v, t, text);
     if (text.s) free(text.s);
     fv_tok_close(t);

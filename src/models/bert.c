@@ -181,7 +181,8 @@ static fv_load_opt load(const void *self)
         {".LayerNorm.weight", ".LayerNorm.gamma"}, {".LayerNorm.bias", ".LayerNorm.beta"}, {NULL, NULL}};
     /* Heads a checkpoint was pre-trained with and this one does not use. */
     static const char *const others[] = {"*embeddings.position_ids", "*pooler.dense.*", "cls.seq_relationship.*", NULL};
-    static const char *const all[] = {"*embeddings.position_ids", "*pooler.dense.*", "cls.*", NULL};
+    static const char *const all[] = {
+        "*embeddings.position_ids", "*pooler.dense.*", "cls.*", "classifier.*", "qa_outputs.*", NULL};
     const bert *m = self;
     bool words = m->head == PRETRAINING || m->head == MASKED;
     return (fv_load_opt){.prefix = "bert.",
@@ -189,6 +190,8 @@ static fv_load_opt load(const void *self)
                          .endings = endings,
                          .ignore = words ? others : all};
 }
+
+static int64_t longest(const void *self) { return ((const bert *)self)->cfg.max_position_embeddings; }
 
 /* ---- forward ---- */
 
@@ -270,6 +273,7 @@ const fv_family fv__family_bert = {
     .size = sizeof(bert),
     .check = check,
     .declare = declare,
+    .longest = longest,
     .load = load,
     .forward = forward,
 };

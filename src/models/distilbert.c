@@ -144,11 +144,14 @@ static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}, {NULL, NULL}};
     static const char *const own[] = {"*embeddings.position_ids", NULL};
-    static const char *const others[] = {"*embeddings.position_ids", "vocab_*", NULL}; /* the head of pre-training */
+    static const char *const others[] = {
+        "*embeddings.position_ids", "vocab_*", "pre_classifier.*", "classifier.*", "qa_outputs.*", NULL};
     const distilbert *m = self;
     return (fv_load_opt){
         .prefix = "distilbert.", .ties = m->cfg.tie_word_embeddings ? ties : NULL, .ignore = m->head == MASKED ? own : others};
 }
+
+static int64_t longest(const void *self) { return ((const distilbert *)self)->cfg.max_position_embeddings; }
 
 /* ---- forward ---- */
 
@@ -212,6 +215,7 @@ const fv_family fv__family_distilbert = {
     .size = sizeof(distilbert),
     .check = check,
     .declare = declare,
+    .longest = longest,
     .load = load,
     .forward = forward,
 };

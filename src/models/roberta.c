@@ -173,10 +173,17 @@ static fv_load_opt load(const void *self)
     static const fv_tie bias_alone[] = {{"lm_head.decoder.bias", "lm_head.bias"}, {NULL, NULL}};
     /* Heads a checkpoint was pre-trained with and this one does not use. */
     static const char *const others[] = {"*embeddings.position_ids", "*pooler.dense.*", NULL};
-    static const char *const all[] = {"*embeddings.position_ids", "*pooler.dense.*", "lm_head.*", NULL};
+    static const char *const all[] = {
+        "*embeddings.position_ids", "*pooler.dense.*", "lm_head.*", "classifier.*", "qa_outputs.*", NULL};
     const roberta *m = self;
     return (fv_load_opt){
         .prefix = "roberta.", .ties = m->cfg.tie_word_embeddings ? ties : bias_alone, .ignore = m->head == MASKED ? others : all};
+}
+
+static int64_t longest(const void *self)
+{
+    const config *k = &((const roberta *)self)->cfg;
+    return k->max_position_embeddings - k->pad_token_id - 1;
 }
 
 /* ---- forward ---- */
@@ -186,10 +193,9 @@ static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
     const config *k = &m->cfg;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *types = fv_items_get(in, "token_type_ids");
     fv_tensor *places = fv_items_get(in, "position_ids");
-    int64_t longest = k->max_position_embeddings - k->pad_token_id - 1;
-    if (!places && fv_dim(ids, 1) > longest)
+    if (!places && fv_dim(ids, 1) > longest(m))
         return fv_raise(c, FV_ESHAPE, "roberta: input_ids %s, but max_position_embeddings %d leaves room for %lld tokens",
-                        fv_desc(ids).s, k->max_position_embeddings, (long long)longest);
+                        fv_desc(ids).s, k->max_position_embeddings, (long long)longest(m));
     if (!places) places = fv_positions_unpadded(c, ids, k->pad_token_id);
     fv_tensor *type = types ? fv_emb_fwd(c, &m->types, types) : fv_slice(c, m->types.table, 0, 0, 1);
     fv_tensor *x = fv_add(c, fv_emb_fwd(c, &m->words, ids), type);
@@ -253,6 +259,7 @@ const fv_family fv__family_roberta = {
     .size = sizeof(roberta),
     .check = check,
     .declare = declare,
+    .longest = longest,
     .load = load,
     .forward = forward,
 };

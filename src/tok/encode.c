@@ -36,6 +36,7 @@ static bool push(fv__work *w, fv__token token)
     void *v = k->v;
     bool ok = fv__want(w, &v, &k->cap, k->n + 1, sizeof *k->v);
     k->v = v;
+    token.word = w->word;
     if (ok) k->v[k->n++] = token;
     return ok;
 }
@@ -85,7 +86,9 @@ static bool emit_added(fv__work *w, const fv__added *added, const fv__text *text
         if (w->by->post.trim) edges((fv__str){text->s + a, b - a}, &token);
     }
     w->last_unknown = false;
-    return push(w, token);
+    bool ok = push(w, token);
+    w->word++;
+    return ok;
 }
 
 /* ---- stages ---- */
@@ -115,7 +118,7 @@ static bool encode_plain(const fv_tok *t, fv__work *w, const fv__text *text, siz
     w->next_pieces = pieces, w->cap_next = cap;
     for (int i = 0; i < t->n_split; i++)
         if (!fv__split_text(t->split + i, w)) return false;
-    for (size_t i = 0; i < w->n_pieces; i++)
+    for (size_t i = 0; i < w->n_pieces; i++, w->word++)
         if (!run_model(t, w, w->pieces[i].a, w->pieces[i].b)) return false;
     return true;
 }
@@ -191,6 +194,7 @@ bool fv__encode_text(const fv_tok *t, fv__work *w, const char *s, size_t n, fv__
     w->by = t;
     w->sink = sink;
     w->last_unknown = false;
+    w->word = 0;
     sink->n = 0;
     if (n > MAX_TEXT) {
         fv_fail(&w->err, FV_EARG, "a text of %zu bytes is too long to encode at once (at most %u)", n, (unsigned)MAX_TEXT);

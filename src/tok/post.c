@@ -24,6 +24,7 @@ void fv_encoding_free(fv_encoding *enc)
     fv__free(env, w->out.token_types, w->cap_types);
     fv__free(env, w->out.special, w->cap_special);
     fv__free(env, w->spans, w->cap_spans);
+    fv__free(env, w->words, w->cap_words);
     fv__text_free(&w->clean);
     for (int i = 0; i < 2; i++) {
         fv__text_free(&w->norm[i]);
@@ -152,24 +153,28 @@ static fv_status shorten(fv__work *w, const fv_tok_opts *o, fv_err *e)
 static bool reserve(fv__work *w, size_t n)
 {
     fv_encoding *out = &w->out;
-    void *ids = out->ids, *types = out->token_types, *special = out->special, *spans = w->spans;
+    void *ids = out->ids, *types = out->token_types, *special = out->special, *spans = w->spans, *words = w->words;
     bool ok = fv__want(w, &ids, &w->cap_ids, n, sizeof *out->ids) &&
               fv__want(w, &types, &w->cap_types, n, sizeof *out->token_types) && fv__want(w, &special, &w->cap_special, n, 1) &&
-              (!w->want || fv__want(w, &spans, &w->cap_spans, n, sizeof *out->spans));
+              (!w->want || (fv__want(w, &spans, &w->cap_spans, n, sizeof *out->spans) &&
+                            fv__want(w, &words, &w->cap_words, n, sizeof *out->words)));
     out->ids = ids;
     out->token_types = types;
     out->special = special;
     w->spans = spans;
+    w->words = words;
     out->spans = w->want ? w->spans : NULL;
+    out->words = w->want ? w->words : NULL;
     return ok;
 }
 
-static void put(fv_encoding *out, int32_t id, int32_t type, bool special, fv_span span)
+static void put(fv_encoding *out, int32_t id, int32_t type, bool special, fv_span span, int32_t word)
 {
     out->ids[out->n] = id;
     out->token_types[out->n] = type;
     out->special[out->n] = special;
     if (out->spans) out->spans[out->n] = span;
+    if (out->words) out->words[out->n] = word;
     out->n++;
 }
 
@@ -186,10 +191,11 @@ static bool assemble(fv__work *w, const fv_tok_opts *o)
         const fv__template_item *it = items + i;
         if (it->sequence >= 0) {
             const fv__tokens *k = &w->tokens[it->sequence];
-            for (size_t j = 0; j < k->n; j++) put(&w->out, k->v[j].id, it->type, false, (fv_span){k->v[j].from, k->v[j].to});
+            for (size_t j = 0; j < k->n; j++)
+                put(&w->out, k->v[j].id, it->type, false, (fv_span){k->v[j].from, k->v[j].to}, (int32_t)k->v[j].word);
         } else if (o->specials) {
             const fv__template_special *s = p->specials + it->special;
-            for (int32_t j = 0; j < s->n; j++) put(&w->out, s->ids[j], it->type, true, (fv_span){0, 0});
+            for (int32_t j = 0; j < s->n; j++) put(&w->out, s->ids[j], it->type, true, (fv_span){0, 0}, -1);
         }
     }
     return true;

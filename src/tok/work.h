@@ -9,6 +9,7 @@ typedef struct fv__token {
     uint32_t from, to;    /* in the clean text */
     uint32_t a, b;        /* in the text the model saw */
     uint16_t lead, trail; /* spaces to cut from the offsets */
+    uint32_t word;        /* which piece of the split text it came from */
 } fv__token;
 
 typedef struct fv__tokens {
@@ -32,8 +33,9 @@ struct fv__work {
     const fv_tok *t;
     const fv_tok *by; /* t, or Marian's target pieces */
     const fv_env *env;
-    size_t cap_ids, cap_types, cap_special, cap_spans;
-    fv_span *spans; /* kept when a call does not want them */
+    size_t cap_ids, cap_types, cap_special, cap_spans, cap_words;
+    fv_span *spans; /* these two are kept when a call does not want them */
+    int32_t *words;
 
     bool want; /* offsets are wanted */
     bool track;
@@ -51,6 +53,7 @@ struct fv__work {
     void *on_piece_self;
     fv__tokens *sink;
     bool last_unknown; /* the last token emitted was the unknown one */
+    uint32_t word;     /* pieces of this text that are done */
 
     fv__symbol *symbols;
     size_t cap_symbols;

@@ -1,0 +1,107 @@
+/* task.h - what people do with an encoder: text in, an answer out.
+ *
+ * A task is a model opened for one job with its tokenizer and what its directory says about their use (labels, pooling).
+ * It takes any number of texts at once and puts those of like length into one batch; a text's result does not depend on
+ * the others.  Results are transformers' and sentence-transformers'.  A task belongs to one thread. */
+#ifndef FOVEA_TASK_H
+#define FOVEA_TASK_H
+
+#include "fovea/model.h"
+#include "fovea/tok.h"
+
+typedef struct fv_task fv_task;
+
+typedef enum fv_job { FV_JOB_EMBED, FV_JOB_CLASSIFY, FV_JOB_FILL, FV_JOB_TAG, FV_JOB_ANSWER } fv_job;
+
+/* Opens dir for a job.  A model without the head that the job needs is refused, with what it has instead. */
+FV_API fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_job job, fv_model_opt opt, fv_err *e);
+FV_API void fv_task_close(fv_task *t); /* NULL is allowed */
+FV_API const fv_tok *fv_task_tok(const fv_task *t);
+/* Tokens it sees at once, special ones included; longer texts are cut, except by fv_task_answer. */
+FV_API int64_t fv_task_longest(const fv_task *t);
+
+/* UTF-8, and a second text that goes with the first (an answer, a hypothesis) or NULL. */
+typedef struct fv_text {
+    const char *s;
+    size_t n;
+    const char *pair;
+    size_t pair_n;
+} fv_text;
+
+/* ---- vectors ---- */
+
+typedef enum fv_pool { FV_POOL_GIVEN = 0, FV_POOL_MEAN, FV_POOL_CLS, FV_POOL_MAX } fv_pool;
+
+typedef struct fv_embed_opt {
+    fv_pool pool; /* given: what 1_Pooling/config.json says; mean where nothing does */
+    bool raw;     /* not scaled to length 1 */
+} fv_embed_opt;
+
+FV_API int64_t fv_task_width(const fv_task *t); /* numbers in a vector */
+FV_API fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_opt opt, float *out,
+                               fv_err *e); /* (n,width) */
+
+/* ---- labels of a text ---- */
+
+FV_API int fv_task_labels(const fv_task *t);
+FV_API const char *fv_task_label(const fv_task *t, int i); /* as config.json names it, else LABEL_i */
+/* Whether labels do not exclude each other: then scores are by sigmoid, else by softmax; a regression's are as they come. */
+FV_API bool fv_task_many(const fv_task *t);
+FV_API fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores, fv_err *e); /* (n,labels) */
+
+/* ---- masked words ---- */
+
+typedef struct fv_word {
+    int32_t id;
+    float score; /* probability */
+} fv_word;
+
+typedef struct fv_mask_found {
+    int64_t text;  /* which one */
+    int64_t token; /* where, in tokens */
+    fv_word *top;  /* k of them, likeliest first */
+} fv_mask_found;
+
+FV_API const char *fv_task_mask(const fv_task *t); /* how a mask is written: "[MASK]" */
+/* *found: all masks of all texts in order, *n_found of them, valid until the next call.  A text without one is refused. */
+FV_API fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k, fv_mask_found **found, int64_t *n_found,
+                              fv_err *e);
+/* The text's tokens as the last fv_task_fill saw them, with id in the mask's place: decode them for the whole sentence. */
+FV_API const int32_t *fv_task_filled(fv_task *t, const fv_mask_found *m, int32_t id, int64_t *n);
+
+/* ---- spans ---- */
+
+typedef struct fv_entity {
+    int64_t text;     /* which one */
+    int64_t from, to; /* characters */
+    const char *s;    /* the n bytes there, in the text given */
+    size_t n;
+    const char *label; /* without B- and I- */
+    float score;       /* mean probability of its tokens */
+} fv_entity;
+
+/* Runs of tokens with one label, as transformers' aggregation "simple"; those labelled O are left out.  Valid until the next call. */
+FV_API fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_entity **found, int64_t *n_found, fv_err *e);
+
+typedef struct fv_answer {
+    int64_t text;     /* which question */
+    int64_t from, to; /* characters of the context; 0,0: there is no answer */
+    const char *s;    /* the n bytes there, in the context given */
+    size_t n;
+    float score; /* probability of its ends; that of equal words in several places is added up */
+} fv_answer;
+
+typedef struct fv_answer_opt {
+    int64_t k;       /* answers to a question; 0: 1 */
+    int64_t longest; /* tokens of an answer; 0: 15 */
+    int64_t window;  /* tokens at once, the question included; 0: 384, or what the model sees if that is less */
+    int64_t stride;  /* tokens that neighbouring windows share; 0: half of a window, at most 128 */
+    bool or_none;    /* "no answer" competes, with the score of the first token */
+} fv_answer_opt;
+
+/* text: the question, pair: the context.  k for each question (fewer where there are no more), best first; valid until the next
+ * call. */
+FV_API fv_status fv_task_answer(fv_task *t, const fv_text *texts, int64_t n, fv_answer_opt opt, fv_answer **found,
+                                int64_t *n_found, fv_err *e);
+
+#endif

@@ -1,0 +1,239 @@
+/* open.c - a model and its tokenizer opened for a job, and what the directory says about their use. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "task.h"
+
+/* What the architecture's name must hold; NULL: the bare encoder is taken, whatever stands on it. */
+static const char *const head_of_job[] = {[FV_JOB_EMBED] = NULL,
+                                          [FV_JOB_CLASSIFY] = "ForSequenceClassification",
+                                          [FV_JOB_FILL] = "ForMaskedLM",
+                                          [FV_JOB_TAG] = "ForTokenClassification",
+                                          [FV_JOB_ANSWER] = "ForQuestionAnswering"};
+
+void fv_task_close(fv_task *t)
+{
+    if (!t) return;
+    fv_env env = t->env;
+    fv_ctx_free(t->ctx);
+    fv_encoding_free(t->enc);
+    fv_tok_close(t->tok);
+    fv_model_free(t->model);
+    fv_dir_close(t->dir);
+    fv__arena_free(&t->host);
+    fv__arena_free(&t->names);
+    fv__free(&env, t, sizeof *t);
+}
+
+const fv_tok *fv_task_tok(const fv_task *t) { return t->tok; }
+int64_t fv_task_longest(const fv_task *t) { return t->longest; }
+int fv_task_labels(const fv_task *t) { return t->labels; }
+const char *fv_task_label(const fv_task *t, int i) { return i >= 0 && i < t->labels ? t->label[i] : NULL; }
+const char *fv_task_mask(const fv_task *t) { return t->mask; }
+
+/* ---- the model ---- */
+
+static fv_status open_model(fv_task *t, const char *path, fv_model_opt opt, fv_err *e)
+{
+    const char *type = fv_json_text(fv_dir_config(t->dir), "model_type");
+    const fv_family *f = type ? fv_family_find(type) : NULL;
+    const char *wanted = head_of_job[t->job];
+    if (f && !wanted && !opt.head) opt.head = f->heads[0];
+    fv_status st = fv_model_open(&t->model, t->dev, path, opt, e);
+    if (st || !wanted || strstr(fv_model_head(t->model), wanted)) return st;
+    return fv_fail(e, FV_EARG, "%s: a model %s is needed, and this is a %s", path, wanted, fv_model_head(t->model));
+}
+
+int64_t fv__task_setting(const fv_task *t, const char *key)
+{
+    char text[32];
+    const fv_field *fields = fv_model_family(t->model)->config;
+    return fv_fields_get(fv_model_config(t->model), fields, key, text, sizeof text) > 0 ? strtoll(text, NULL, 10) : 0;
+}
+
+static bool takes(const fv_family *f, const char *name)
+{
+    for (const fv_input *i = f->inputs; i->name; i++)
+        if (!strcmp(i->name, name)) return true;
+    return false;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return !a || (b > 0 && b < a) ? b : a; }
+
+/* A number of a file of the directory; 0 where there is none, or the file cannot be read: some hold 1e30 for "no limit". */
+static int64_t number_of(const fv_task *t, const char *file, const char *key)
+{
+    char path[FV_PATH];
+    fv_json *j;
+    double x = 0;
+    if (!fv_dir_file(t->dir, file, path, sizeof path) || fv_json_open(&j, &t->env, path, NULL)) return 0;
+    fv_json_number(j, key, &x);
+    fv_json_close(j);
+    return x > 0 && x < 1e9 ? (int64_t)x : 0;
+}
+
+/* What the model sees, and how much of it its users chose; the tokenizer's own limit is the last of these to count. */
+static int64_t longest(const fv_task *t)
+{
+    const fv_family *f = fv_model_family(t->model);
+    int64_t chosen = t->job == FV_JOB_EMBED ? number_of(t, "sentence_bert_config.json", "max_seq_length") : 0;
+    if (!chosen) chosen = number_of(t, "tokenizer_config.json", "model_max_length");
+    if (!chosen) chosen = fv_tok_max_len(t->tok);
+    return smaller(chosen, f->longest ? f->longest(fv_model_self(t->model)) : 0);
+}
+
+static void read_limits(fv_task *t)
+{
+    const fv_json *j = fv_dir_config(t->dir);
+    const fv_family *f = fv_model_family(t->model);
+    double pad = fv_tok_pad(t->tok) >= 0 ? fv_tok_pad(t->tok) : 0, kinds = 2;
+    fv_json_number(j, "pad_token_id", &pad);
+    fv_json_number(j, "type_vocab_size", &kinds);
+    t->pad = (int32_t)pad;
+    t->types = takes(f, "token_type_ids") && kinds > 1;
+    t->longest = longest(t);
+}
+
+/* Labels without a name have transformers'. */
+static fv_status read_labels(fv_task *t, fv_err *e)
+{
+    char key[32];
+    int64_t n = fv__task_setting(t, "num_labels");
+    t->label = fv__arena_take(&t->names, (size_t)n * sizeof *t->label);
+    if (!t->label) return fv_fail(e, FV_ENOMEM, "out of memory for %lld labels", (long long)n);
+    for (t->labels = 0; t->labels < n; t->labels++) {
+        snprintf(key, sizeof key, "id2label.%d", t->labels);
+        const char *name = fv_json_text(fv_dir_config(t->dir), key);
+        char *made = name ? NULL : fv__arena_take(&t->names, sizeof key);
+        if (!name && !made) return fv_fail(e, FV_ENOMEM, "out of memory for %lld labels", (long long)n);
+        if (made) snprintf(made, sizeof key, "LABEL_%d", t->labels);
+        t->label[t->labels] = name ? name : made;
+    }
+    return FV_OK;
+}
+
+/* ---- the mask ---- */
+
+static fv_status read_mask(fv_task *t, const char *path, fv_err *e)
+{
+    static const char *const usual[] = {"[MASK]", "<mask>", NULL};
+    char file[FV_PATH];
+    fv_json *j = NULL;
+    if (fv_dir_file(t->dir, "tokenizer_config.json", file, sizeof file) && !fv_json_open(&j, &t->env, file, NULL)) {
+        const char *name = fv_json_text(j, "mask_token");
+        if (!name) name = fv_json_text(j, "mask_token.content");
+        if (name) snprintf(t->mask, sizeof t->mask, "%s", name);
+        fv_json_close(j);
+    }
+    for (int i = 0; !t->mask[0] && usual[i]; i++)
+        if (fv_tok_id(t->tok, usual[i]) >= 0) snprintf(t->mask, sizeof t->mask, "%s", usual[i]);
+    if (fv_tok_id(t->tok, t->mask) >= 0) return FV_OK;
+    return fv_fail(e, FV_EARG, "%s: its tokenizer has no mask token", path);
+}
+
+/* ---- sentence-transformers' files ---- */
+
+/* modules.json is an array; ours are objects. */
+static fv_status open_modules(fv_json **out, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_file f;
+    fv_buf text = {.env = env};
+    fv_status st = fv__file_open(&f, env, path, e);
+    if (st) return st;
+    fv__buf_str(&text, "{\"modules\":");
+    fv__buf_add(&text, f.data, f.size);
+    fv__buf_str(&text, "}");
+    fv__file_close(&f);
+    st = text.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : fv_json_parse(out, env, text.data, path, e);
+    fv__buf_free(&text);
+    return st;
+}
+
+static fv_status read_pooling(fv_task *t, const char *folder, fv_err *e)
+{
+    static const struct {
+        const char *flag, *word;
+        fv_pool pool;
+    } modes[] = {{"pooling_mode_mean_tokens", "mean", FV_POOL_MEAN},
+                 {"pooling_mode_cls_token", "cls", FV_POOL_CLS},
+                 {"pooling_mode_max_tokens", "max", FV_POOL_MAX}};
+    char name[256], path[FV_PATH];
+    fv_json *j;
+    snprintf(name, sizeof name, "%.200s/config.json", folder);
+    if (!fv_dir_file(t->dir, name, path, sizeof path)) return fv_fail(e, FV_EIO, "modules.json: there is no %s", name);
+    fv_status st = fv_json_open(&j, &t->env, path, e);
+    if (st) return st;
+    int found = 0;
+    const char *word = fv_json_text(j, "pooling_mode"), *key;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        bool on = word && !strcmp(word, modes[i].word);
+        fv_json_bool(j, modes[i].flag, &on);
+        if (on) t->pool = modes[i].pool;
+        found += on;
+    }
+    for (int i = 0; (key = fv_json_key(j, "", i)); i++) { /* modes there are besides */
+        bool on = false, known = false;
+        for (size_t k = 0; k < sizeof modes / sizeof *modes; k++) known |= !strcmp(key, modes[k].flag);
+        if (!known && !strncmp(key, "pooling_mode_", 13) && fv_json_bool(j, key, &on) && on) found += 2;
+    }
+    fv_json_close(j);
+    return found == 1 ? FV_OK : fv_fail(e, FV_EFORMAT, "%s: expected one pooling mode of mean, cls and max", path);
+}
+
+static fv_status read_modules(fv_task *t, fv_err *e)
+{
+    char path[FV_PATH], at[48];
+    fv_json *j;
+    if (!fv_dir_file(t->dir, "modules.json", path, sizeof path)) return FV_OK;
+    fv_status st = open_modules(&j, &t->env, path, e);
+    if (st) return st;
+    t->not_normal = true;
+    for (int i = 0; !st && i < fv_json_count(j, "modules"); i++) {
+        snprintf(at, sizeof at, "modules.%d.type", i);
+        const char *type = fv_json_text(j, at), *last = type ? strrchr(type, '.') : NULL;
+        last = last ? last + 1 : type ? type : "";
+        snprintf(at, sizeof at, "modules.%d.path", i);
+        const char *folder = fv_json_text(j, at);
+        if (!strcmp(last, "Pooling"))
+            st = read_pooling(t, folder ? folder : "", e);
+        else if (!strcmp(last, "Normalize"))
+            t->not_normal = false;
+        else if (strcmp(last, "Transformer") || (folder && *folder))
+            st = fv_fail(e, FV_EMISSING, "%s: a module of type %s in \"%s\" is not implemented", path, last,
+                         folder ? folder : "");
+    }
+    fv_json_close(j);
+    return st;
+}
+
+/* ---- opening ---- */
+
+static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err *e)
+{
+    fv_status st = fv_dir_open(&t->dir, &t->env, path, e);
+    if (!st) st = open_model(t, path, opt, e);
+    if (!st) st = fv_tok_open(&t->tok, &t->env, path, e);
+    if (!st) st = fv_encoding_new(&t->enc, t->tok, e);
+    if (st) return st;
+    read_limits(t);
+    if (t->job == FV_JOB_CLASSIFY || t->job == FV_JOB_TAG) st = read_labels(t, e);
+    if (!st && t->job == FV_JOB_FILL) st = read_mask(t, path, e);
+    if (!st && t->job == FV_JOB_EMBED) st = read_modules(t, e);
+    fv_dtype dtype = fv_params_at(fv_model_params(t->model), 0)->dtype;
+    return st ? st : fv_ctx_new(&t->ctx, t->dev, (fv_ctx_opt){.dtype = dtype}, e);
+}
+
+fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_job job, fv_model_opt opt, fv_err *e)
+{
+    fv_task *t = *out = fv__alloc(fv_device_env(d), sizeof *t);
+    if (!t) return fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
+    t->env = *fv_device_env(d);
+    t->host.env = t->names.env = &t->env;
+    t->job = job;
+    t->dev = d;
+    fv_status st = open_all(t, dir, opt, e);
+    if (!st) return FV_OK;
+    fv_task_close(t);
+    *out = NULL;
+    return st;
+}

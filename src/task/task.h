@@ -1,0 +1,77 @@
+/* task.h - what the tasks share: the open model, encoded texts, batches. */
+#ifndef FV_TASK_H
+#define FV_TASK_H
+
+#include "core/core.h"
+#include "fovea/task.h"
+
+/* One encoded sequence; memory of the call. */
+typedef struct fv_seq {
+    int64_t n;
+    int32_t *ids, *types;
+    fv_span *spans;   /* characters */
+    int32_t *words;   /* which word a token is part of */
+    uint8_t *special; /* 1: added by the tokenizer */
+} fv_seq;
+
+/* Bytes at which the characters of a text begin, and its end; for finding what a span of characters covers. */
+typedef struct fv_chars {
+    const char *s;
+    size_t *at;
+    int64_t n;
+} fv_chars;
+
+struct fv_task {
+    fv_env env;
+    fv_job job;
+    fv_device *dev;
+    fv_model *model;
+    fv_tok *tok;
+    fv_encoding *enc;
+    fv_dir *dir;
+    fv_ctx *ctx;
+    fv_arena host;   /* texts and results of one call */
+    int64_t longest; /* tokens at once */
+    int32_t pad;
+    bool types;      /* the model takes token_type_ids */
+    fv_pool pool;    /* of sentence-transformers' files */
+    bool not_normal; /* likewise: vectors are not scaled to length 1 */
+    fv_arena names;  /* as long as the task */
+    int labels;
+    const char **label;
+    char mask[64];
+    fv_seq *filled; /* texts of the last fv_task_fill, and room for one of them */
+    int32_t *copy;
+};
+
+/* An integer of the model's configuration; 0 where the family has no such key. */
+int64_t fv__task_setting(const fv_task *t, const char *key);
+/* Forgets what the last call gave. */
+void fv__task_begin(fv_task *t);
+/* Memory until the next call; NULL with e filled. */
+void *fv__task_take(fv_task *t, size_t bytes, fv_err *e);
+/* most: tokens it may have, cut beyond; 0: no limit. */
+fv_status fv__task_encode(fv_task *t, fv_seq *out, const fv_text *x, int64_t most, fv_err *e);
+fv_status fv__task_encode_all(fv_task *t, fv_seq **out, const fv_text *texts, int64_t n, fv_err *e);
+
+/* What came out for sequence i: its rows of each output asked for, each `width` numbers wide. */
+typedef fv_status fv_row_fn(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e);
+
+typedef struct fv_wanted {
+    const char *names[2]; /* of outputs; the second may be NULL */
+    int64_t per_token;    /* numbers that come out for each token, which limits a batch */
+    fv_row_fn *fn;
+    void *user;
+} fv_wanted;
+
+/* Runs all sequences, the longest first, those of like length together, and calls fn for each. */
+fv_status fv__task_run(fv_task *t, const fv_seq *seqs, int64_t n, const fv_wanted *w, fv_err *e);
+
+fv_status fv__task_chars(fv_task *t, fv_chars *out, const char *s, size_t n, fv_err *e);
+/* The bytes of characters [from, to). */
+const char *fv__chars_slice(const fv_chars *c, int64_t from, int64_t to, size_t *n);
+
+/* x becomes softmax(x). */
+void fv__softmax_row(float *x, int64_t n);
+
+#endif
