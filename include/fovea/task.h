@@ -80,7 +80,8 @@ typedef struct fv_entity {
     float score;       /* mean probability of its tokens */
 } fv_entity;
 
-/* Runs of tokens with one label, as transformers' aggregation "simple"; those labelled O are left out.  Valid until the next call. */
+/* Runs of tokens with one label, as transformers' aggregation "simple"; those labelled O are left out.  Valid until the next
+ * call. */
 FV_API fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_entity **found, int64_t *n_found, fv_err *e);
 
 typedef struct fv_answer {
