@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "demo.h"
 #include "fovea/gen.h"
 #include "fovea/grammar.h"
 #include "fovea/train.h"
@@ -156,7 +156,7 @@ static fv_status make_tokenizer(lab *l)
 {
     static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
     reader r = {.k = &l->k};
-    fv_tok_train_opts o = {.kind = FV_TOK_BPE, .vocab = 2400, .min_count = 1, .specials = specials};
+    fv_tok_train_opts o = {.kind = FV_TOK_BYTE_BPE, .vocab = 2400, .min_count = 1, .specials = specials};
     fv_status st = fv_tok_train(&l->tok, NULL, (fv_tok_source){next_text, &r}, &o, &l->e);
     if (st) return st;
     l->pad = fv_tok_id(l->tok, "<pad>");
@@ -204,15 +204,32 @@ static fv_status learn(lab *l, fv_train_state *done)
     return st;
 }
 
+/* How to translate with it, for whoever opens the directory. */
+static fv_status save_generation(lab *l, const char *path)
+{
+    char text[300];
+    fv_json *j;
+    snprintf(text, sizeof text,
+             "{\"decoder_start_token_id\": %d, \"pad_token_id\": %d, \"eos_token_id\": %d, \"forced_eos_token_id\": %d, "
+             "\"bad_words_ids\": [[%d]], \"max_length\": 64, \"num_beams\": 4}",
+             l->pad, l->pad, l->eos, l->eos, l->pad);
+    fv_status st = fv_json_parse(&j, NULL, text, path, &l->e);
+    if (!st) st = fv_json_save(j, path, &l->e);
+    fv_json_close(j);
+    return st;
+}
+
 static fv_status save(lab *l)
 {
     char dir[1024], path[1100];
     snprintf(dir, sizeof dir, "%s/model", l->v->dir);
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     if (mkdir(l->v->dir, 0777) && errno != EEXIST)
         return fv_fail(&l->e, FV_EIO, "%s: cannot make the directory: %s", l->v->dir, strerror(errno));
     fv_status st = fv_model_save(l->model, dir, FV_F32, &l->e);
-    return st ? st : fv_tok_save(l->tok, path, &l->e);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    if (!st) st = fv_tok_save(l->tok, path, &l->e);
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    return st ? st : save_generation(l, path);
 }
 
 /* ---- judging ---- */
@@ -281,19 +298,29 @@ static fv_status judge(lab *l, int64_t *right)
     return st;
 }
 
-/* One sentence of the reader's choice, whether or not the corpus has it. */
+/* One sentence of the reader's choice, whether or not the corpus has it: translated, then looked into. */
 static fv_status famous(lab *l, const char *en)
 {
     const char *nothing = "x";
     fv_pairs *p;
-    char *out = NULL;
+    fv_generated g;
+    char *fr = NULL;
     size_t len;
+    fv_gen_opt o = greedy(l);
+    demo_scene d = {.dev = l->dev, .model = l->model, .tok = l->tok, .dir = l->v->dir, .en = en, .start = l->pad};
     fv_status st = fv_pairs_make(&p, NULL, l->tok, &en, &nothing, 1, (fv_pairs_opt){.eos = l->eos}, NULL, &l->e);
     if (st) return st;
-    st = translate(l, p, 0, 1, &out, &len);
+    d.source = fv_pairs_source(p, 0, &d.n_source);
+    st = fv_generate(&g, l->dev, l->model, &d.source, &d.n_source, 1, &o, &l->e);
     if (!st) {
-        printf("\n  %-48s %s\n", en, out);
-        fv_tok_free_text(l->tok, out, len);
+        d.target = g.hyp[0].ids;
+        d.n_target = g.hyp[0].n;
+        st = fv_tok_decode(l->tok, &fr, &len, d.target, d.n_target, true, &l->e);
+        if (!st) printf("\n%s\n  %s\n", en, fr);
+        d.fr = fr;
+        if (!st) st = demo_show(&d, &l->e);
+        if (fr) fv_tok_free_text(l->tok, fr, len);
+        fv_generated_free(&g);
     }
     fv_pairs_close(p);
     return st;
@@ -316,12 +343,11 @@ static fv_status all(lab *l)
            (long long)fv_params_elements(fv_model_params(l->model), ""), (long long)done.step, done.seconds,
            done.seconds > 0 ? (double)done.tokens / done.seconds : 0);
     st = judge(l, &right);
-    if (!st) st = famous(l, "I like to eat apples.");
     if (st) return st;
     printf("\n%lld of %lld unseen sentences are translated word for word: %.1f %%\n", (long long)right, (long long)l->k.n_test,
            100.0 * (double)right / (double)l->k.n_test);
     printf("The model is in %s/model, in the layout of Hugging Face's MarianMTModel.\n", l->v->dir);
-    return FV_OK;
+    return famous(l, "I like to eat apples.");
 }
 
 static int run(const cli *c, const void *vals, int n, char **operand)

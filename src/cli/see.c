@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "fovea/gen.h"
 #include "fovea/see.h"
 
 typedef struct values {
@@ -13,7 +14,7 @@ typedef struct values {
     bool rollout;
 } values;
 
-static const values defaults = {.layer = -1, .head = -1, .beams = 4};
+static const values defaults = {.layer = -1, .head = -1};
 
 static const char *const kinds[] = {"auto", "encoder", "decoder", "cross", NULL};
 static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment", NULL};
@@ -32,7 +33,7 @@ static const cli_option options[] = {
                "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
     CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
     CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
-    CLI_INT(values, beams, 'b', "beam", "N", 1, 256, "beams, where a translation is made"),
+    CLI_INT(values, beams, 'b', "beam", "N", 0, 256, "beams, where a translation is made; 0: as the model says"),
     CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
     CLI_FILE(values, output, 'o', "output", "FILE", "what is written, by its ending: .svg .png .pdf .html .json .csv"),
     {0},
@@ -57,7 +58,7 @@ typedef struct work {
     fv_see *see;
     int32_t *source, *target;
     int64_t n_source, n_target;
-    int32_t start, eos, pad;
+    fv_gen_opt gen;
     char *written; /* the target as text */
     size_t written_len;
     fv_err e;
@@ -69,6 +70,9 @@ typedef struct work {
 static fv_status encode(work *w, const char *text, bool pair, bool as_target, int32_t **ids, int64_t *n)
 {
     fv_encoding *enc;
+    const fv_family *f = fv_model_family(w->model);
+    int64_t most = f->context ? f->context(fv_model_self(w->model)) : 0;
+    if (!*text) return fv_fail(&w->e, FV_EARG, "the text is empty: there is no token to look at");
     fv_status st = fv_encoding_new(&enc, w->tok, &w->e);
     if (st) return st;
     st = fv_tok_encode(enc, text, strlen(text), (fv_tok_opts){.specials = true, .as_target = as_target}, &w->e);
@@ -77,48 +81,22 @@ static fv_status encode(work *w, const char *text, bool pair, bool as_target, in
     if (!st) {
         *n = enc->n;
         if (enc->n) memcpy(*ids, enc->ids, (size_t)enc->n * sizeof **ids);
-        if (pair && (!*n || (*ids)[*n - 1] != w->eos)) (*ids)[(*n)++] = w->eos;
-        if (!*n) st = fv_fail(&w->e, FV_EARG, "the text is empty: there is no token to look at");
+        if (pair && (!*n || (*ids)[*n - 1] != w->gen.eos)) (*ids)[(*n)++] = w->gen.eos;
+        if (most && *n > most)
+            st = fv_fail(&w->e, FV_EARG, "the text has %lld tokens, this model takes at most %lld", (long long)*n,
+                         (long long)most);
     }
     fv_encoding_free(enc);
     return st;
 }
 
-static int32_t id_of(const fv_dir *d, const char *key)
-{
-    double x = -1;
-    if (!fv_dir_generation(d) || !fv_json_number(fv_dir_generation(d), key, &x)) fv_json_number(fv_dir_config(d), key, &x);
-    return x >= 0 && x <= 1 << 24 ? (int32_t)x : -1;
-}
-
-static fv_status read_ids(work *w)
-{
-    fv_dir *d;
-    fv_status st = fv_dir_open(&d, NULL, w->v->model, &w->e);
-    if (st) return st;
-    w->start = id_of(d, "decoder_start_token_id");
-    w->eos = id_of(d, "eos_token_id");
-    w->pad = id_of(d, "pad_token_id");
-    fv_dir_close(d);
-    if (w->start >= 0 && w->eos >= 0) return FV_OK;
-    return fv_fail(&w->e, FV_EFORMAT, "%s/config.json: decoder_start_token_id or eos_token_id is missing", w->v->model);
-}
-
 static fv_status translate(work *w)
 {
-    fv_gen_opt o = {0};
     fv_generated g;
-    fv_fields_default(&o, fv_gen_fields);
-    o.num_beams = w->v->beams;
-    o.max_length = 512;
-    o.start = w->start;
-    o.eos = w->eos;
-    o.pad = w->pad < 0 ? w->start : w->pad;
-    o.forced_eos = -1;
-    o.banned = &o.pad;
-    o.n_banned = 1;
+    if (w->v->beams) w->gen.num_beams = w->v->beams;
+    w->gen.num_return_sequences = 1;
     const int32_t *one = w->source;
-    fv_status st = fv_generate(&g, w->dev, w->model, &one, &w->n_source, 1, &o, &w->e);
+    fv_status st = fv_generate(&g, w->dev, w->model, &one, &w->n_source, 1, &w->gen, &w->e);
     if (st) return st;
     w->n_target = g.hyp[0].n;
     w->target = malloc((size_t)(w->n_target + 1) * sizeof *w->target);
@@ -132,7 +110,9 @@ static fv_status translate(work *w)
 
 static fv_status take_pair(work *w)
 {
-    fv_status st = read_ids(w);
+    fv_status st = fv_gen_open(&w->gen, NULL, w->v->model, NULL, &w->e);
+    if (!st && (w->gen.start < 0 || w->gen.eos < 0))
+        st = fv_fail(&w->e, FV_EFORMAT, "%s: its configuration lacks decoder_start_token_id or eos_token_id", w->v->model);
     if (!st) st = encode(w, w->v->source, true, false, &w->source, &w->n_source);
     if (!st) st = w->v->target ? encode(w, w->v->target, true, true, &w->target, &w->n_target) : translate(w);
     return st ? st : fv_tok_decode(w->tok, &w->written, &w->written_len, w->target, w->n_target, true, &w->e);
@@ -209,7 +189,7 @@ static fv_status all(work *w)
     if (!pair && !v->text) return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
     st = pair ? take_pair(w) : encode(w, v->text, false, false, &w->source, &w->n_source);
     fv_see_in in = {.tok = w->tok, .source = w->source, .n_source = w->n_source, .target = w->target, .n_target = w->n_target};
-    in.start = w->start;
+    in.start = w->gen.start;
     if (!st) st = fv_see_run(&w->see, w->dev, w->model, in, &w->e);
     return st ? st : save(w);
 }
@@ -228,6 +208,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     if (w.written) fv_tok_free_text(w.tok, w.written, w.written_len);
     free(w.source);
     free(w.target);
+    fv_gen_close(&w.gen);
     fv_see_free(w.see);
     fv_tok_close(w.tok);
     fv_model_free(w.model);

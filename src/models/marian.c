@@ -286,6 +286,8 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 
 static int64_t vocabulary(const void *self) { return target_vocab(&((const marian *)self)->cfg); }
 
+static int64_t context(const void *self) { return ((const marian *)self)->cfg.max_position_embeddings; }
+
 static const char *const heads[] = {"MarianMTModel", NULL};
 
 const fv_family fv__family_marian = {
@@ -304,5 +306,6 @@ const fv_family fv__family_marian = {
     .forward = forward,
     .begin = begin,
     .vocabulary = vocabulary,
+    .context = context,
     .step = step,
 };

@@ -28,7 +28,7 @@ double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, doubl
     enum { STEPS = 60, WIDTH = 150, HEIGHT = 9 };
     char most[16];
     fv_style s = {.size = 11, .color = FV_MUTED};
-    snprintf(most, sizeof most, "%.2f", (double)p->most);
+    snprintf(most, sizeof most, "%.0f %%", 100 * (double)p->most);
     double at = x + fv__canvas_text(c, x, y + HEIGHT / 2.0, "0", s) + 6;
     cairo_pattern_t *shades = cairo_pattern_create_linear(at, 0, at + WIDTH, 0);
     for (int i = 0; i <= STEPS; i++) {

@@ -59,12 +59,15 @@ void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *heig
     for (int64_t h = 0; h < p->heads; h++) {
         const float *w = p->w + h * p->rows * p->cols;
         fv_rgb color = p->heads > 1 ? fv__head_color(h) : fv__shade(0.8);
+        double thick = p->heads > 1 ? 2 : 3.4,
+               aside = ((double)h - (double)(p->heads - 1) / 2) * fmin(2.6, 14 / (double)p->heads);
         for (int64_t i = 0; i < p->rows * p->cols; i++) {
             double v = (double)w[i];
             if (v < LEAST) continue;
-            curve(c, x0, y + ((double)(i / p->cols) + 0.5) * step, x1, y + ((double)(i % p->cols) + 0.5) * step, false);
+            double from = ((double)(i / p->cols) + 0.5) * step, to = ((double)(i % p->cols) + 0.5) * step;
+            curve(c, x0, y + from + aside, x1, y + to + aside, false);
             fv__canvas_color(c, color, fmin(1, 0.08 + 0.92 * v));
-            cairo_set_line_width(c->cr, 0.6 + 3.4 * v);
+            cairo_set_line_width(c->cr, 0.6 + thick * v);
             cairo_stroke(c->cr);
         }
     }
@@ -121,7 +124,7 @@ void fv__draw_alignment(fv_canvas *c, const fv_plate *p, double *width, double *
         fv__draw_lines(c, p, width, height);
         return;
     }
-    double *at = p->place, y = fv__draw_title(c, p, MARGIN, MARGIN, wide, &right);
+    double *at = p->place, y = fv__draw_title(c, p, MARGIN, MARGIN, fmax(wide, 720), &right);
     fv__canvas_text(c, x, y + 8, "source", side);
     y += 36;
     set_line(c, p, fv__plate_col, p->cols, s, x + (wide - top) / 2, y, gap, at + p->rows);

@@ -254,6 +254,14 @@ static fv_status look(fv_see *s, const fv_model *m, const fv_see_in *in, bool pa
     return st;
 }
 
+static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv_err *e)
+{
+    const fv_family *f = fv_model_family(m);
+    int64_t most = f->context ? f->context(fv_model_self(m)) : 0;
+    if (!most || n <= most) return FV_OK;
+    return fv_fail(e, FV_EARG, "the %s has %lld tokens, this model takes at most %lld", what, (long long)n, (long long)most);
+}
+
 fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in, fv_err *e)
 {
     fv_ctx *c;
@@ -262,7 +270,9 @@ fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in
     if (in.n_source < 1) return fv_fail(e, FV_EARG, "there is no token to look at");
     if (pair && in.n_target < 1)
         return fv_fail(e, FV_EARG, "this model reads a source and writes a target; the target is missing");
-    fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, e);
+    fv_status st = check_length(m, in.n_source, pair ? "source" : "text", e);
+    if (!st && pair) st = check_length(m, in.n_target, "target", e);
+    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, e);
     if (st) return st;
     st = fv_see_watch(out, c, 0, e);
     if (st) {

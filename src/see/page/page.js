@@ -227,12 +227,13 @@ function lines(m, list) {
   svg.style.fontSize = `${size}px`;
   const layer = draw(svg, "g", {}), paths = [];
   list.forEach((w, h) => {
+    const aside = (h - (list.length - 1) / 2) * Math.min(2.8, 16 / list.length); /* heads beside one another, not over */
     for (let k = 0; k < m.size; k++) {
       if (w[k] < LEAST) continue;
-      const i = Math.floor(k / m.cols.length), j = k % m.cols.length, mid = (x0 + x1) / 2;
+      const i = Math.floor(k / m.cols.length), j = k % m.cols.length, mid = (x0 + x1) / 2, a = y(i) + aside, b = y(j) + aside;
       const stroke = list.length > 1 ? HEADS[h % 8] : "rgb(var(--line))";
-      const p = draw(layer, "path", { d: `M${x0 + 8} ${y(i)}C${mid} ${y(i)} ${mid} ${y(j)} ${x1 - 8} ${y(j)}`, fill: "none", stroke,
-        "stroke-width": 0.7 + 4 * w[k], "stroke-opacity": 0.1 + 0.9 * w[k] });
+      const p = draw(layer, "path", { d: `M${x0 + 8} ${a}C${mid} ${a} ${mid} ${b} ${x1 - 8} ${b}`, fill: "none", stroke,
+        "stroke-width": 0.7 + (list.length > 1 ? 2.2 : 4) * w[k], "stroke-opacity": 0.1 + 0.9 * w[k] });
       paths.push({ p, i, j });
     }
   });
@@ -318,7 +319,7 @@ function readout(t) {
   list.sort((a, b) => b.v - a.v);
   box.append(make("div", { class: "who" }, `${(t.side ? m.cols : m.rows)[t.i]} ${t.side ? "is looked at by" : "looks at"}`));
   const ol = make("ol", {});
-  for (const { name, v } of list.slice(0, 10)) {
+  for (const { name, v } of list.slice(0, 10).filter((x, k) => !k || x.v >= 0.0005)) {
     const bar = make("i", {});
     bar.style.width = `${Math.max(1, 100 * v)}%`;
     ol.append(make("li", {}, make("span", {}, name), make("b", {}, percent(v)), bar));
