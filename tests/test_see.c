@@ -184,6 +184,71 @@ static void rollouts_are_those_of_numpy(void **state)
         }
 }
 
+/* ---- every family, by the names its attentions have ---- */
+
+static void put_if_there(fv_ctx *c, fv_items *in, const fv_st *g, const char *name, fv_dtype as)
+{
+    fv_st_info info;
+    if (!fv_st_find(g, name, &info, NULL)) fv_items_put(in, name, input(c, g, name, as));
+}
+
+/* Sequence 0 of the golden batch of a model, all kinds, layers and heads. */
+static void compare_family(const char *name, bool pair, fv_see_kind only)
+{
+    char path[512];
+    fv_err e;
+    fv_st *given, *want;
+    lab l = {0};
+    snprintf(path, sizeof path, "%s/golden/models/%s/in.safetensors", FOVEA_TESTS, name);
+    check(fv_st_open(&given, NULL, path, &e), &e);
+    snprintf(path, sizeof path, "%s/golden/models/%s/out.safetensors", FOVEA_TESTS, name);
+    check(fv_st_open(&want, NULL, path, &e), &e);
+    snprintf(path, sizeof path, "%s/golden/models/%s", FOVEA_TESTS, name);
+    check(fv_model_open(&l.m, device, path, (fv_model_opt){0}, &e), &e);
+    assert_int_equal(fv_see_takes_pair(l.m), pair);
+    check(fv_ctx_new(&l.c, device, (fv_ctx_opt){.record = true}, &e), &e);
+    check(fv_see_watch(&l.s, l.c, 0, &e), &e);
+    fv_items in = {0}, out = {0};
+    put_if_there(l.c, &in, given, "input_ids", FV_I32);
+    put_if_there(l.c, &in, given, "attention_mask", FV_U8);
+    put_if_there(l.c, &in, given, "token_type_ids", FV_I32);
+    put_if_there(l.c, &in, given, "decoder_input_ids", FV_I32);
+    fv_model_forward(l.c, l.m, &in, &out);
+    assert_int_equal(fv_ctx_status(l.c), FV_OK);
+    for (int k = 0; k < FV_SEE_KINDS; k++) {
+        fv_see_kind kind = (fv_see_kind)k;
+        assert_int_equal(fv_see_layers(l.s, kind), pair || kind == only ? 2 : 0);
+        int64_t size = fv_see_rows(l.s, kind) * fv_see_cols(l.s, kind), heads = fv_see_heads(l.s, kind);
+        float *w = malloc((size_t)(size + 1) * sizeof *w);
+        for (int64_t i = 0; i < fv_see_layers(l.s, kind) * heads; i++) {
+            char key[64];
+            snprintf(key, sizeof key, "%s%sattentions.%d", pair ? fv_see_kind_name(kind) : "", pair ? "_" : "", (int)(i / heads));
+            float *all = golden(want, key, 3 * heads * size);
+            check(fv_see_weights(l.s, (fv_see_pick){kind, i / heads, i % heads, false}, 0, fv_see_rows(l.s, kind), w, &e), &e);
+            near(w, all + i % heads * size, size, 1e-4f);
+            free(all);
+        }
+        free(w);
+    }
+    fv_see_free(l.s);
+    fv_ctx_free(l.c);
+    fv_model_free(l.m);
+    fv_st_close(given);
+    fv_st_close(want);
+}
+
+static void families_are_seen_by_their_names(void **state)
+{
+    (void)state;
+    compare_family("bert", false, FV_SEE_ENCODER);
+    compare_family("roberta", false, FV_SEE_ENCODER);
+    compare_family("distilbert", false, FV_SEE_ENCODER);
+    compare_family("gpt2", false, FV_SEE_DECODER);
+    compare_family("llama", false, FV_SEE_DECODER);
+    compare_family("t5", true, FV_SEE_CROSS);
+    compare_family("bart", true, FV_SEE_CROSS);
+}
+
 /* ---- a pass of one sentence ---- */
 
 static const int32_t source[] = {5, 9, 3, 17, 0}, target[] = {4, 8, 15, 16, 23, 0};
@@ -358,9 +423,10 @@ static void the_head_that_aligns_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_are_those_of_transformers),  cmocka_unit_test(rollouts_are_those_of_numpy),
-        cmocka_unit_test(tokens_stand_where_they_belong),     cmocka_unit_test(what_is_not_there_is_named),
-        cmocka_unit_test(json_and_csv_hold_the_same_weights), cmocka_unit_test(the_head_that_aligns_is_found),
+        cmocka_unit_test(weights_are_those_of_transformers), cmocka_unit_test(rollouts_are_those_of_numpy),
+        cmocka_unit_test(families_are_seen_by_their_names),  cmocka_unit_test(tokens_stand_where_they_belong),
+        cmocka_unit_test(what_is_not_there_is_named),        cmocka_unit_test(json_and_csv_hold_the_same_weights),
+        cmocka_unit_test(the_head_that_aligns_is_found),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

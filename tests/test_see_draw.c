@@ -184,13 +184,13 @@ static void files_are_what_their_names_say(void **state)
     scene sc;
     size_t n;
     open_scene(&sc, 7, 9, 2, 3);
-    fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .layer = 1, .head = 2}, .title = "a < b & \"c\""};
+    fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .layer = 1, .head = 2}, .title = "a < b & \"c\" \xff", .text = "\xff\xfe"};
     for (int view = 1; view < FV_VIEWS; view++) {
         o.view = (fv_see_view)view;
         double w = 0, h = 0;
         char *svg = saved(sc.s, "x.svg", o, &n);
         assert_true(well_formed(svg));
-        assert_non_null(strstr(svg, "<title>a &lt; b &amp; \"c\"</title>"));
+        assert_non_null(strstr(svg, "<title>a &lt; b &amp; \"c\" \uFFFD</title>"));
         assert_int_equal(sscanf(strstr(svg, "width=\""), "width=\"%lf", &w), 1);
         assert_int_equal(sscanf(strstr(svg, "height=\""), "height=\"%lf", &h), 1);
         assert_true(w > 100 && w < 3000 && h > 100 && h < 3000);
@@ -358,7 +358,7 @@ static void the_page_holds_all_and_needs_nothing(void **state)
     size_t n;
     fv_err e;
     open_scene(&sc, 7, 11, 2, 3);
-    char *page = saved(sc.s, "x.html", (fv_see_opt){.pick = {FV_SEE_CROSS, 1, 2, false}, .title = "</script> & more"}, &n);
+    char *page = saved(sc.s, "x.html", (fv_see_opt){.pick = {FV_SEE_CROSS, 1, 2, false}, .text = "</script> & \xff more"}, &n);
     assert_memory_equal(page, "<!DOCTYPE html>", 15);
     assert_non_null(strstr(page, "</html>"));
     assert_null(strstr(page, "@css@"));
@@ -377,7 +377,7 @@ static void the_page_holds_all_and_needs_nothing(void **state)
     json_t *j = json_loadb(data, (size_t)(end - data), JSON_REJECT_DUPLICATES, &je);
     if (!j) print_error("%s\n", je.text);
     assert_non_null(j);
-    assert_string_equal(json_string_value(json_object_get(j, "title")), "</script> & more");
+    assert_string_equal(json_string_value(json_object_get(j, "title")), "</script> & \uFFFD more");
     json_t *m = json_array_get(json_object_get(j, "maps"), 0);
     assert_string_equal(json_string_value(json_object_get(m, "kind")), "cross");
     assert_int_equal(json_array_size(json_object_get(m, "rows")), 7);

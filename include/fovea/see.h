@@ -99,8 +99,9 @@ typedef struct fv_see_opt {
     fv_see_view view;
     bool every_kind;   /* json and csv: of all kinds, whatever pick.kind is */
     int64_t from, to;  /* rows; both 0: all */
-    const char *title; /* NULL: what is seen, in words */
-    const char *note;  /* a line under the title; NULL: none */
+    const char *text;  /* what the model read and wrote, for the heading; NULL: nothing */
+    const char *title; /* NULL: what is seen, in words; of an alignment and a page, the text */
+    const char *note;  /* a line under it; NULL: how to read the picture */
 } fv_see_opt;
 
 /* Writes path, by its ending: .svg, .png, .pdf a picture; .html a page to explore, with every kind, layer and head;

@@ -18,10 +18,10 @@ typedef struct values {
     bool quiet;
 } values;
 
-static const values defaults = {.dir = "fovea-demo", .updates = 1000, .seed = 1, .sentences = 30000, .tests = 500};
+static const values defaults = {.dir = "fovea-demo", .updates = 800, .seed = 1, .sentences = 30000, .tests = 500};
 
 static const cli_option options[] = {
-    CLI_DIR(values, dir, 'o', "output", "DIR", "where the model goes; an older one is replaced"),
+    CLI_DIR(values, dir, 'o', "output", "DIR", "where the model and the pictures go; older ones are replaced"),
     CLI_INT(values, updates, 'u', "updates", "N", 1, 1000000, "updates of the parameters"),
     CLI_INT(values, sentences, 0, "sentences", "N", 100, 1000000, "sentences to learn from"),
     CLI_INT(values, tests, 0, "tests", "N", 1, 100000, "held-out sentences to be judged by"),
@@ -32,7 +32,7 @@ static const cli_option options[] = {
 };
 
 static const cli_example examples[] = {
-    {"fovea demo", "train for a minute or two, translate sentences never seen, keep the model in fovea-demo/"},
+    {"fovea demo", "train for about a minute, translate sentences never seen, keep model and pictures in fovea-demo/"},
     {"fovea demo --updates 200 --output /tmp/short", "a quick look, with a worse model"},
     {0},
 };

@@ -52,7 +52,7 @@ static void print_ways(const char *dir, bool pictures)
 
 fv_status demo_show(const demo_scene *d, fv_err *e)
 {
-    char title[400], note[160];
+    char text[400], note[160];
     double score;
     fv_see *s;
     fv_see_opt o = {0};
@@ -61,12 +61,12 @@ fv_status demo_show(const demo_scene *d, fv_err *e)
     fv_status st = fv_see_run(&s, d->dev, d->model, in, e);
     if (st) return st;
     st = fv_see_alignment(s, &o.pick, &score, e);
-    snprintf(title, sizeof title, "%s \u2192 %s", d->en, d->fr);
+    snprintf(text, sizeof text, "%s \u2192 %s", d->en, d->fr);
     snprintf(note, sizeof note, "Cross-attention, layer %d, head %d: the head that aligns best (score %.2f).", (int)o.pick.layer,
              (int)o.pick.head, score);
-    fv_see_opt align = {.pick = o.pick, .view = FV_VIEW_ALIGNMENT, .title = title, .note = note};
-    fv_see_opt grid = {.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false}, .view = FV_VIEW_GRID};
-    fv_see_opt page = {.pick = o.pick, .title = title};
+    fv_see_opt align = {.pick = o.pick, .view = FV_VIEW_ALIGNMENT, .text = text, .note = note};
+    fv_see_opt grid = {.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false}, .view = FV_VIEW_GRID, .text = text};
+    fv_see_opt page = {.pick = o.pick, .text = text};
     if (!st) st = print_words(s, o.pick, e);
     if (!st) st = save(s, d->dir, "attention.html", page, e);
     bool pictures = false;

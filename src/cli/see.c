@@ -157,10 +157,12 @@ static fv_status choose(work *w, fv_see_opt *o, char *note, size_t room)
 static fv_status save(work *w)
 {
     const values *v = w->v;
-    char title[256], note[160];
+    char *text = NULL, note[160];
+    fv_see_opt o = {.pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout}, .view = (fv_see_view)v->view};
     bool pair = w->written != NULL;
-    fv_see_opt o = {
-        .pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout}, .view = (fv_see_view)v->view, .title = v->title};
+    if (pair && asprintf(&text, "%s \u2192 %s", v->source, w->written) < 0) return fv_fail(&w->e, FV_ENOMEM, "out of memory");
+    o.text = pair ? text : v->text;
+    o.title = v->title;
     o.every_kind = !v->kind;
     if (v->kind)
         o.pick.kind = (fv_see_kind)(v->kind - 1);
@@ -168,13 +170,9 @@ static fv_status save(work *w)
         o.pick.kind = pair ? FV_SEE_CROSS : fv_see_layers(w->see, FV_SEE_ENCODER) ? FV_SEE_ENCODER : FV_SEE_DECODER;
     fv_status st = rows_of(w, &o);
     if (!st) st = choose(w, &o, note, sizeof note);
-    if (pair)
-        snprintf(title, sizeof title, "%.110s \u2192 %.110s", v->source, w->written);
-    else
-        snprintf(title, sizeof title, "%.220s", v->text);
-    bool whole = o.view == FV_VIEW_ALIGNMENT || strstr(v->output, ".html");
-    if (!st && !o.title && whole) o.title = title;
-    return st ? st : fv_see_save(w->see, NULL, v->output, o, &w->e);
+    if (!st) st = fv_see_save(w->see, NULL, v->output, o, &w->e);
+    free(text);
+    return st;
 }
 
 static fv_status all(work *w)

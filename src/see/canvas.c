@@ -83,7 +83,9 @@ static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h
     pango_font_description_free(d);
     pango_layout_set_width(c->layout, -1);
     pango_layout_set_ellipsize(c->layout, PANGO_ELLIPSIZE_NONE);
-    pango_layout_set_text(c->layout, text, -1);
+    char *valid = g_utf8_validate(text, -1, NULL) ? NULL : g_utf8_make_valid(text, -1); /* headings come from users */
+    pango_layout_set_text(c->layout, valid ? valid : text, -1);
+    g_free(valid);
     pango_layout_get_size(c->layout, &pw, &ph);
     if (s.most > 0 && pw > s.most * PANGO_SCALE) {
         pango_layout_set_width(c->layout, (int)(s.most * PANGO_SCALE));

@@ -58,12 +58,12 @@ typedef struct fv_plate {
     fv_see_kind kind;
     fv_see_view view;
     int64_t layers, heads, rows, cols;
-    int64_t layer, head, from; /* the first shown; head FV_SEE_ALL: a mean */
-    float *w;                  /* (layers,heads,rows,cols) */
-    float most;                /* the greatest of them */
-    double *place;             /* rows + cols of them: room for where tokens stand */
-    char title[160];
-    const char *note;
+    int64_t layer, head, from;       /* the first shown; head FV_SEE_ALL: a mean */
+    float *w;                        /* (layers,heads,rows,cols) */
+    float most;                      /* the greatest of them */
+    double *place;                   /* rows + cols of them: room for where tokens stand */
+    const char *title, *text, *note; /* text and note stand under the title and may be NULL */
+    char own[160];                   /* a title of ours */
 } fv_plate;
 
 /* Draws the plate; *w and *h get the size it needs, which does not depend on what the canvas is. */

@@ -11,15 +11,17 @@ enum { MARGIN = 28, TURN = 50, MOST_BOXES = 6000, MOST_LABEL = 170 };
 
 double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most, double *right)
 {
-    fv_style title = {.size = 17, .bold = true, .color = FV_INK, .most = most},
-             note = {.size = 12, .color = FV_MUTED, .most = most};
-    double w = fv__canvas_text(c, x, y + 11, p->title, title), v = 0;
+    fv_style title = {.size = 17, .bold = true, .color = FV_INK, .most = most}, under = {.size = 12.5, .most = most};
+    const char *lines[] = {p->text, p->note};
+    double w = fv__canvas_text(c, x, y + 11, p->title, title);
     y += 26;
-    if (p->note && *p->note) {
-        v = fv__canvas_text(c, x, y + 9, p->note, note);
+    for (int i = 0; i < 2; i++) {
+        if (!lines[i] || !*lines[i]) continue;
+        under.color = i ? FV_MUTED : FV_INK;
+        w = fmax(w, fv__canvas_text(c, x, y + 9, lines[i], under));
         y += 20;
     }
-    *right = fmax(*right, x + fmax(w, v));
+    *right = fmax(*right, x + w);
     return y + 14;
 }
 

@@ -3,16 +3,29 @@
 
 #include "see.h"
 
+int fv__see_char(char out[4], const char *s)
+{
+    uint32_t cp;
+    int n = fv__utf8_get(&cp, s, strnlen(s, 4));
+    if (n)
+        memcpy(out, s, (size_t)n);
+    else
+        memcpy(out, "\xEF\xBF\xBD", 3);
+    return n ? n : 1;
+}
+
 void fv__see_quote(fv_buf *b, const char *text)
 {
     fv__buf_str(b, "\"");
-    for (const unsigned char *u = (const unsigned char *)text; *u; u++) {
-        if (*u == '"' || *u == '\\')
-            fv__buf_fmt(b, "\\%c", *u);
-        else if (*u < 0x20 || *u == '<')
-            fv__buf_fmt(b, "\\u%04x", *u);
+    while (*text) {
+        char c[5] = {0};
+        text += fv__see_char(c, text);
+        if (*c == '"' || *c == '\\')
+            fv__buf_fmt(b, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20 || *c == '<')
+            fv__buf_fmt(b, "\\u%04x", (unsigned char)*c);
         else
-            fv__buf_add(b, u, 1);
+            fv__buf_str(b, c);
     }
     fv__buf_str(b, "\"");
 }

@@ -117,7 +117,7 @@ static fv_status put_data(page *p, const fv_see_opt *opt, fv_err *e)
     fv_status st = FV_OK;
     bool first = true;
     fv__buf_str(&p->text, "{\"title\": ");
-    fv__see_quote(&p->text, opt->title ? opt->title : "");
+    fv__see_quote(&p->text, opt->title ? opt->title : opt->text ? opt->text : "");
     fv__buf_str(&p->text, ", \"note\": ");
     fv__see_quote(&p->text, opt->note ? opt->note : "");
     fv__buf_fmt(&p->text, ", \"begin\": {\"kind\": \"%s\", \"layer\": %lld, \"head\": %lld, \"rollout\": %s, \"view\": \"%s\"}",

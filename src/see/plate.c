@@ -60,9 +60,9 @@ static const char *default_note(const fv_plate *p, const fv_see_opt *opt)
 static void default_title(fv_plate *p, const fv_see_opt *opt)
 {
     char *end;
-    fv__see_title(p->title, sizeof p->title, p->s, opt->pick);
-    if (p->layers * p->heads > 1 && (end = strstr(p->title, "mean of all")))
-        snprintf(end, sizeof p->title - (size_t)(end - p->title), "%s", p->layers > 1 ? "all layers and heads" : "all heads");
+    fv__see_title(p->own, sizeof p->own, p->s, opt->pick);
+    if (p->layers * p->heads > 1 && (end = strstr(p->own, "mean of all")))
+        snprintf(end, sizeof p->own - (size_t)(end - p->own), "%s", p->layers > 1 ? "all layers and heads" : "all heads");
 }
 
 static fv_status load_maps(fv_plate *p, fv_see *s, fv_see_pick pick, fv_err *e)
@@ -91,10 +91,9 @@ fv_status fv__plate_load(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_err *
         return fv_fail(e, FV_EARG,
                        "%lld maps of %lld x %lld weights are too many for one picture: choose a layer, a head or rows",
                        (long long)(p->layers * p->heads), (long long)p->rows, (long long)p->cols);
-    if (opt->title)
-        snprintf(p->title, sizeof p->title, "%s", opt->title);
-    else
-        default_title(p, opt);
+    default_title(p, opt);
+    p->title = opt->title ? opt->title : p->view == FV_VIEW_ALIGNMENT && opt->text ? opt->text : p->own;
+    p->text = p->title == opt->text ? NULL : opt->text;
     p->note = default_note(p, opt);
     p->w = fv__alloc(s->env, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
     p->place = fv__alloc(s->env, (size_t)(p->rows + p->cols) * sizeof *p->place);
@@ -168,8 +167,10 @@ static void put_title(fv_out *o, const fv_buf *b, const char *title)
     size_t head = end ? (size_t)(end - b->data) + 1 : 0;
     fv__out_add(o, b->data, head);
     fv__out_add(o, "\n<title>", 8);
-    for (; *title; title++) {
-        const char *as = *title == '<' ? "&lt;" : *title == '&' ? "&amp;" : (char[]){*title, 0};
+    while (*title) {
+        char c[5] = {0};
+        title += fv__see_char(c, title);
+        const char *as = *c == '<' ? "&lt;" : *c == '&' ? "&amp;" : (unsigned char)*c < 0x20 ? " " : c;
         fv__out_add(o, as, strlen(as));
     }
     fv__out_add(o, "</title>", 8);

@@ -49,6 +49,8 @@ fv_status fv__see_html(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e);
 /* format: "svg", "png", "pdf" */
 fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format, fv_err *e);
 
+/* The character at s, which is not the end, into out; malformed bytes become U+FFFD.  Returns how many were read. */
+int fv__see_char(char out[4], const char *s);
 /* Text as a JSON string, quotes included; "<" as an escape, so that it can stand inside a page. */
 void fv__see_quote(fv_buf *b, const char *text);
 
