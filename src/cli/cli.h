@@ -41,12 +41,13 @@ typedef struct cli_option {
     const char *help;         /* one line or a few; the default is added by itself */
     double least, greatest;   /* of numbers, both allowed */
     const char *const *words; /* of a choice, ending in NULL */
+    const fv_field *field;    /* of an option that stands for a key of a field table; NULL otherwise */
 } cli_option;
 
 /* Entries of an option table: CLI_INT(struct, field, letter, name, value, least, greatest, help). */
 /* clang-format off */
 #define CLI_ENTRY(s, field, letter, name, kind, value, least, greatest, help) \
-    {name, letter, kind, offsetof(s, field), value, help, least, greatest, NULL}
+    {name, letter, kind, offsetof(s, field), value, help, least, greatest, NULL, NULL}
 #define CLI_FLAG(s, field, letter, name, help) CLI_ENTRY(s, field, letter, name, CLI_IS_FLAG, NULL, 0, 0, help)
 #define CLI_TEXT(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_TEXT, value, 0, 0, help)
 #define CLI_FILE(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_FILE, value, 0, 0, help)
@@ -57,8 +58,16 @@ typedef struct cli_option {
 #define CLI_REAL(s, field, letter, name, value, least, greatest, help) \
     CLI_ENTRY(s, field, letter, name, CLI_IS_REAL, value, least, greatest, help)
 #define CLI_CHOICE(s, field, letter, name, words, help) \
-    {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words}
+    {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words, NULL}
 /* clang-format on */
+
+/* Keys of a field table that were given as options, in this order: --num-beams 4 is num_beams, "4". */
+typedef struct cli_settings {
+    int n;
+    struct {
+        const char *key, *value;
+    } at[64];
+} cli_settings;
 
 typedef struct cli_example {
     const char *line, *what; /* "fovea attend --causal", "each row sees only the past" */
@@ -80,6 +89,8 @@ struct cli_command {
     const cli_option *options; /* ending in {0}; NULL: none */
     size_t size;               /* of the struct that holds their values */
     const void *defaults;      /* such a struct; NULL: all zero */
+    const fv_field *fields;    /* further options, one for each key of a table; NULL: none */
+    size_t settings;           /* where those that were given go: a cli_settings in the struct */
     const char *operands;      /* "[FILE]", "COMMAND..."; NULL: none are taken */
     int min_operands, max_operands;
     const cli_example *examples; /* ending in {0}; NULL: none */
@@ -99,7 +110,18 @@ int cli_fail(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3);  /* "fovea att
 int cli_usage(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3); /* the same, returns CLI_USAGE */
 int cli_error(const cli *c, const fv_err *e);                      /* the text of e, returns CLI_FAILED */
 
+/* Puts what was given into obj; values have been checked against the table already. */
+int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *table);
+
 /* ---- for the program ---- */
+
+/* The options of a command, its own and those of its fields, one after the other: begin with {0}. */
+typedef struct cli_each {
+    cli_option option;
+    int n;
+    char name[64];
+} cli_each;
+bool cli_next(const cli_command *cmd, cli_each *at);
 
 /* Where a command stands in the tree: "fovea bench gemm". */
 typedef struct cli_path {

@@ -30,7 +30,8 @@ static void print_words(const char *const *words)
 static void bash_case(const cli_command *cmd, const char *path)
 {
     printf("    \"%s\")\n        case \"$prev\" in\n", path);
-    for (const cli_option *o = cmd->options; o && o->name; o++) {
+    for (cli_each at = {0}; cli_next(cmd, &at);) {
+        const cli_option *o = &at.option;
         if (o->kind == CLI_IS_FLAG) continue;
         printf("        --%s", o->name);
         if (o->letter) printf("|-%c", o->letter);
@@ -46,7 +47,7 @@ static void bash_case(const cli_command *cmd, const char *path)
     }
     printf("        esac\n        words=\"");
     for (const cli_command *const *s = cmd->subs; s && *s; s++) printf("%s ", (*s)->name);
-    for (const cli_option *o = cmd->options; o && o->name; o++) printf("--%s ", o->name);
+    for (cli_each at = {0}; cli_next(cmd, &at);) printf("--%s ", at.option.name);
     printf(cmd == &cli_root ? "--help --version\"\n" : "--help\"\n");
     if (takes_files(cmd)) printf("        files=$(compgen -f -- \"$cur\")\n");
     printf("        ;;\n");
@@ -106,7 +107,8 @@ static void zsh_function_name(const char *path)
 
 static void zsh_options(const cli_command *cmd)
 {
-    for (const cli_option *o = cmd->options; o && o->name; o++) {
+    for (cli_each at = {0}; cli_next(cmd, &at);) {
+        const cli_option *o = &at.option;
         printf(" \\\n        ");
         if (o->letter)
             printf("'(-%c --%s)'{-%c,--%s}'[", o->letter, o->name, o->letter, o->name);
@@ -196,7 +198,8 @@ static void fish_lines(const cli_command *cmd, const char *path)
         fish_text((*s)->summary);
         putchar('\n');
     }
-    for (const cli_option *o = cmd->options; o && o->name; o++) {
+    for (cli_each at = {0}; cli_next(cmd, &at);) {
+        const cli_option *o = &at.option;
         fish_condition(cmd, path);
         printf(" -l %s", o->name);
         if (o->letter) printf(" -s %c", o->letter);

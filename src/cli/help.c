@@ -37,7 +37,7 @@ void cli_value_text(char *out, size_t size, const cli_option *o)
 
 void cli_help_text(char *out, size_t size, const cli_command *cmd, const cli_option *o)
 {
-    const char *d = cmd->defaults ? (const char *)cmd->defaults + o->at : NULL;
+    const char *d = cmd->defaults && !o->field ? (const char *)cmd->defaults + o->at : NULL;
     int64_t whole = 0;
     double real = 0;
     const char *text = NULL;
@@ -53,7 +53,7 @@ void cli_help_text(char *out, size_t size, const cli_command *cmd, const cli_opt
         snprintf(out, size, "%s (default %g)", o->help, real);
     else if (text)
         snprintf(out, size, "%s (default %s)", o->help, text);
-    else if (o->kind == CLI_IS_CHOICE)
+    else if (o->kind == CLI_IS_CHOICE && !o->field)
         snprintf(out, size, "%s (default %s)", o->help, o->words[choice]);
     else
         snprintf(out, size, "%s", o->help);
@@ -74,7 +74,8 @@ static void print_option(char letter, const char *name, const char *value, const
 static void print_options(const cli_command *cmd)
 {
     puts("\nOptions:");
-    for (const cli_option *o = cmd->options; o && o->name; o++) {
+    for (cli_each at = {0}; cli_next(cmd, &at);) {
+        const cli_option *o = &at.option;
         char value[256], help[1024];
         cli_value_text(value, sizeof value, o);
         cli_help_text(help, sizeof help, cmd, o);

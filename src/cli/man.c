@@ -41,7 +41,8 @@ static void option(char letter, const char *name, const char *value, const char 
 
 static void options(const cli_command *cmd)
 {
-    for (const cli_option *o = cmd->options; o && o->name; o++) {
+    for (cli_each at = {0}; cli_next(cmd, &at);) {
+        const cli_option *o = &at.option;
         char value[256], help[1024];
         cli_value_text(value, sizeof value, o);
         cli_help_text(help, sizeof help, cmd, o);

@@ -1,38 +1,80 @@
 /* options.c - parsing: --name=value, --name value, -n value, -nvalue, -ab for flags, -- ends the options. */
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-static const cli_option *by_name(const cli_command *cmd, const char *name, size_t len)
+/* ---- the options of a command ---- */
+
+static cli_option of_field(const fv_field *f, const char *name)
 {
-    for (const cli_option *o = cmd->options; o && o->name; o++)
-        if (!strncmp(o->name, name, len) && !o->name[len]) return o;
-    return NULL;
+    static const cli_kind kinds[] = {[FV_FIELD_INT] = CLI_IS_INT,
+                                     [FV_FIELD_FLOAT] = CLI_IS_REAL,
+                                     [FV_FIELD_BOOL] = CLI_IS_FLAG,
+                                     [FV_FIELD_TEXT] = CLI_IS_TEXT,
+                                     [FV_FIELD_CHOICE] = CLI_IS_CHOICE};
+    return (cli_option){.name = name,
+                        .kind = kinds[f->type],
+                        .value = f->type == FV_FIELD_INT     ? "N"
+                                 : f->type == FV_FIELD_FLOAT ? "X"
+                                                             : NULL,
+                        .help = f->help,
+                        .words = f->choices,
+                        .field = f};
 }
 
-static const cli_option *by_letter(const cli_command *cmd, char letter)
+bool cli_next(const cli_command *cmd, cli_each *at)
 {
-    for (const cli_option *o = cmd->options; o && o->name; o++)
-        if (o->letter == letter) return o;
-    return NULL;
+    int own = 0;
+    while (cmd->options && cmd->options[own].name) own++;
+    int i = at->n++;
+    if (i < own) {
+        at->option = cmd->options[i];
+        return true;
+    }
+    if (!cmd->fields || !cmd->fields[i - own].name) return false;
+    snprintf(at->name, sizeof at->name, "%s", cmd->fields[i - own].name);
+    for (char *p = at->name; *p; p++) *p = *p == '_' ? '-' : *p;
+    at->option = of_field(&cmd->fields[i - own], at->name);
+    return true;
+}
+
+static bool by_name(const cli_command *cmd, const char *name, size_t len, cli_each *at)
+{
+    for (*at = (cli_each){0}; cli_next(cmd, at);)
+        if (!strncmp(at->option.name, name, len) && !at->option.name[len]) return true;
+    return false;
+}
+
+static bool by_letter(const cli_command *cmd, char letter, cli_each *at)
+{
+    for (*at = (cli_each){0}; cli_next(cmd, at);)
+        if (at->option.letter == letter) return true;
+    return false;
 }
 
 static int unknown(const cli *c, const cli_command *cmd, const char *name, size_t len)
 {
+    cli_each all[62]; /* their names must stay for as long as the list */
     const char *names[64] = {"help"};
     char word[64];
-    size_t n = 1;
-    for (const cli_option *o = cmd->options; o && o->name && n < 63; o++) names[n++] = o->name;
-    names[n] = NULL;
+    size_t n = 0;
+    for (cli_each at = {0}; n < 62 && cli_next(cmd, &at); n++) {
+        all[n] = at;
+        names[n + 1] = at.option.field ? all[n].name : at.option.name;
+    }
+    names[n + 1] = NULL;
     snprintf(word, sizeof word, "%.*s", (int)len, name);
     const char *near = fv_nearest(word, names);
     if (near) return cli_usage(c, "unknown option '--%s'; did you mean '--%s'?", word, near);
     return cli_usage(c, "unknown option '--%s'; see '%s --help'", word, c->name);
 }
+
+/* ---- values ---- */
 
 static int store_number(const cli *c, const cli_option *o, void *at, const char *value)
 {
@@ -72,8 +114,34 @@ static int store_more(const cli *c, const cli_option *o, cli_list *list, const c
     return CLI_OK;
 }
 
-static int store(const cli *c, const cli_option *o, void *values, const char *value)
+/* A key of a field table: checked now, applied by the command once it knows what lies below (the model's own settings). */
+static int store_setting(const cli *c, const cli_option *o, cli_settings *s, const fv_field *table, const char *value)
 {
+    union {
+        max_align_t align;
+        char bytes[4096];
+    } room = {0};
+    fv_err e;
+    if (o->field->offset + o->field->size > sizeof room || s->n == (int)(sizeof s->at / sizeof *s->at))
+        return cli_usage(c, "--%s: too many settings", o->name);
+    if (fv_fields_set(&room, table, o->field->name, value, &e)) return cli_usage(c, "--%s", e.text);
+    s->at[s->n].key = o->field->name;
+    s->at[s->n++].value = value;
+    return CLI_OK;
+}
+
+int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *table)
+{
+    fv_err e;
+    for (int i = 0; i < s->n; i++)
+        if (fv_fields_set(obj, table, s->at[i].key, s->at[i].value, &e)) return cli_error(c, &e);
+    return CLI_OK;
+}
+
+static int store(const cli *c, const cli_command *cmd, const cli_option *o, void *values, const char *value)
+{
+    if (o->field)
+        return store_setting(c, o, (cli_settings *)((char *)values + cmd->settings), cmd->fields, value ? value : "true");
     void *at = (char *)values + o->at;
     switch (o->kind) {
     case CLI_IS_FLAG: *(bool *)at = true; return CLI_OK;
@@ -90,14 +158,15 @@ static int parse_long(const cli *c, const cli_command *cmd, void *values, char *
 {
     const char *name = argv[0] + 2, *value = strchr(name, '=');
     size_t len = value ? (size_t)(value - name) : strlen(name);
-    const cli_option *o = by_name(cmd, name, len);
+    cli_each found;
+    const cli_option *o = by_name(cmd, name, len, &found) ? &found.option : NULL;
     *used = 1;
     if (!o && !strcmp(name, "help")) {
         *help = true;
         return CLI_OK;
     }
     if (!o) return unknown(c, cmd, name, len);
-    if (value && o->kind == CLI_IS_FLAG) return cli_usage(c, "--%s takes no value", o->name);
+    if (value && o->kind == CLI_IS_FLAG && !o->field) return cli_usage(c, "--%s takes no value", o->name);
     if (value)
         value++;
     else if (o->kind != CLI_IS_FLAG) {
@@ -107,7 +176,7 @@ static int parse_long(const cli *c, const cli_command *cmd, void *values, char *
         value = argv[1];
         *used = 2;
     }
-    return store(c, o, values, value);
+    return store(c, cmd, o, values, value);
 }
 
 /* One "-..." argument: flags in a row, the last of them may take a value. */
@@ -115,7 +184,8 @@ static int parse_short(const cli *c, const cli_command *cmd, void *values, char 
 {
     *used = 1;
     for (const char *p = argv[0] + 1; *p; p++) {
-        const cli_option *o = by_letter(cmd, *p);
+        cli_each found;
+        const cli_option *o = by_letter(cmd, *p, &found) ? &found.option : NULL;
         if (!o && *p == 'h') {
             *help = true;
             return CLI_OK;
@@ -127,7 +197,7 @@ static int parse_short(const cli *c, const cli_command *cmd, void *values, char 
             if (!value) return cli_usage(c, "-%c needs a value", *p);
             if (!p[1]) *used = 2;
         }
-        int code = store(c, o, values, value);
+        int code = store(c, cmd, o, values, value);
         if (code || value) return code;
     }
     return CLI_OK;
