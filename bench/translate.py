@@ -84,7 +84,7 @@ def fovea(folder, lines, dtype, batch, tokens, threads=THREADS, beams=BEAMS):
 def run(folder, lines, tokens, rounds):
     all_lines = open(lines, encoding="utf-8").read().splitlines()
     print("| weights | lines a batch | fovea tokens/s | CTranslate2 tokens/s | ratio |\n| --- | --- | --- | --- | --- |")
-    for dtype, kind in (("f32", "float32"), ("q8", "int8"), ("i8", "int8")):
+    for dtype, kind in (("f32", "float32"), ("q8", "int8"), ("int8", "int8")):
         for batch, count in ((1, 6), (32, 64)):
             part = f"{folder}/part.txt"
             with open(part, "w", encoding="utf-8") as f:

@@ -183,7 +183,7 @@ static void a_wrong_order_is_refused(void **state)
 
 static fv_gen_opt beams(int64_t n, const int32_t *pad)
 {
-    fv_gen_opt o;
+    fv_gen_opt o = {0};
     fv_fields_default(&o, fv_gen_fields);
     o.num_beams = n;
     o.max_length = 40;

@@ -9,6 +9,7 @@
  * tok.h      tokenizers                          array.h    small matrices from files
  * store.h    safetensors, configuration          see.h      attention, captured and drawn
  * task.h     texts in, labels and spans out      info.h     what this build is made of
+ * translate.h lines in, lines out
  *
  * Not included here, for authors: heads.h to add a family, op.h to add an operation, backend.h and kernels.h to add a backend. */
 #ifndef FOVEA_H
@@ -37,6 +38,7 @@
 #include "fovea/tensor.h"
 #include "fovea/tok.h"
 #include "fovea/train.h"
+#include "fovea/translate.h"
 
 /* The version of the library that is running, to hold against FV_VERSION. */
 FV_API const char *fv_version(void);

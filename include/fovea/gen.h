@@ -69,6 +69,7 @@ typedef struct fv_gen_opt {
     int n_banned;
     const int32_t *bad_words; /* runs of ids that are never completed, -1 behind each */
     int64_t n_bad_words;      /* length of the whole list */
+    const int64_t *numbers;   /* of the sources, for their random numbers; NULL: 0, 1, .. */
     fv_token_fn *token;       /* or NULL */
     void *user;
     void *own; /* of fv_gen_open */

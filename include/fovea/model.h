@@ -112,6 +112,9 @@ FV_API fv_params *fv_model_params(const fv_model *m);
 
 FV_API void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);
 
+/* What an attention that a tap sees is, by its name, in a model of two stacks: "encoder", "decoder" or "cross". */
+FV_API const char *fv_attention_kind(const char *name);
+
 typedef struct fv_run_opt {
     bool attentions;    /* attentions.N, or encoder_attentions.N, decoder_attentions.N and cross_attentions.N: (B,H,Tq,Tk) */
     bool hidden_states; /* hidden_states.N, .. likewise: (B,T,D) */

@@ -12,6 +12,7 @@ extern const cli_command bench_command;
 extern const cli_command classify_command;
 extern const cli_command demo_command;
 extern const cli_command embed_command;
+extern const cli_command eval_command;
 extern const cli_command fill_command;
 extern const cli_command forward_command;
 extern const cli_command generate_command;
@@ -23,6 +24,7 @@ extern const cli_command tag_command;
 extern const cli_command tokenize_command;
 extern const cli_command tokenizer_command;
 extern const cli_command train_command;
+extern const cli_command translate_command;
 extern const cli_command help_command;
 
 static const cli_command *const commands[] = {
@@ -32,6 +34,7 @@ static const cli_command *const commands[] = {
     &classify_command,
     &demo_command,
     &embed_command,
+    &eval_command,
     &fill_command,
     &forward_command,
     &generate_command,
@@ -43,6 +46,7 @@ static const cli_command *const commands[] = {
     &tokenize_command,
     &tokenizer_command,
     &train_command,
+    &translate_command,
     &help_command,
     NULL,
 };

@@ -124,7 +124,10 @@ static int store_setting(const cli *c, const cli_option *o, cli_settings *s, con
     fv_err e;
     if (o->field->offset + o->field->size > sizeof room || s->n == (int)(sizeof s->at / sizeof *s->at))
         return cli_usage(c, "--%s: too many settings", o->name);
-    if (fv_fields_set(&room, table, o->field->name, value, &e)) return cli_usage(c, "--%s", e.text);
+    if (fv_fields_set(&room, table, o->field->name, value, &e)) {
+        const char *why = strchr(e.text, ':'); /* behind the key, which is not how the option is written */
+        return cli_usage(c, "--%s%s", o->name, why ? why : e.text);
+    }
     s->at[s->n].key = o->field->name;
     s->at[s->n++].value = value;
     return CLI_OK;

@@ -76,7 +76,7 @@ static const fv_key_rule harmless[] = {
 /* Ids at a place: one number, or a list of them; returns how many, and writes them unless out is NULL. */
 static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
 {
-    char place[64];
+    char place[96];
     double x;
     if (fv_json_number(j, at, &x)) {
         if (out) out[0] = (int32_t)x;
@@ -91,18 +91,20 @@ static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
     return n > 0 ? n : 0;
 }
 
-/* All of bad_words_ids, -1 behind each. */
-static int64_t words_at(const fv_json *j, int32_t *out)
+/* Of bad_words_ids those of one id, or the longer ones with -1 behind each. */
+static int64_t words_at(const fv_json *j, bool single, int32_t *out)
 {
     char place[64];
     int64_t total = 0;
     for (int i = 0, n = fv_json_count(j, "bad_words_ids"); i < n; i++) {
         snprintf(place, sizeof place, "bad_words_ids.%d", i);
-        int64_t len = ids_at(j, place, out ? out + total : NULL);
+        int64_t len = ids_at(j, place, NULL);
         if (len < 1) return -1;
+        if ((len == 1) != single) continue;
+        if (out) ids_at(j, place, out + total);
         total += len;
-        if (out) out[total] = -1;
-        total++;
+        if (out && !single) out[total] = -1;
+        total += !single;
     }
     return total;
 }
@@ -110,20 +112,22 @@ static int64_t words_at(const fv_json *j, int32_t *out)
 /* Where eos_token_id is a list, its first goes into the field and the others into ends. */
 static fv_status read_lists(fv_gen_opt *o, const fv_json *j, const char *path, fv_err *e)
 {
-    int64_t ends = ids_at(j, "eos_token_id", NULL), out = ids_at(j, "suppress_tokens", NULL), words = words_at(j, NULL);
-    if (ends < 0 || ends > 256 || out < 0 || out > 1 << 20 || words < 0)
+    int64_t ends = ids_at(j, "eos_token_id", NULL), out = ids_at(j, "suppress_tokens", NULL);
+    int64_t words = words_at(j, false, NULL), single = words_at(j, true, NULL), banned = out + single;
+    if (ends < 0 || ends > 256 || out < 0 || out > 1 << 20 || words < 0 || single < 0)
         return fv_fail(e, FV_EFORMAT, "%s: eos_token_id, suppress_tokens and bad_words_ids must be lists of ids", path);
-    o->own_bytes = (size_t)(ends + out + words) * sizeof(int32_t);
+    o->own_bytes = (size_t)(ends + banned + words) * sizeof(int32_t);
     if (!o->own_bytes) return FV_OK;
     int32_t *own = o->own = fv__alloc(o->env, o->own_bytes);
     if (!own) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     ids_at(j, "eos_token_id", own);
     ids_at(j, "suppress_tokens", own + ends);
-    words_at(j, own + ends + out);
+    words_at(j, true, own + ends + out); /* never chosen, which is cheaper to obey */
+    words_at(j, false, own + ends + banned);
     if (ends) o->eos = own[0];
     if (ends > 1) o->ends = own + 1, o->n_ends = (int)ends - 1;
-    if (out) o->banned = own + ends, o->n_banned = (int)out;
-    if (words) o->bad_words = own + ends + out, o->n_bad_words = words;
+    if (banned) o->banned = own + ends, o->n_banned = (int)banned;
+    if (words) o->bad_words = own + ends + banned, o->n_bad_words = words;
     return FV_OK;
 }
 

@@ -31,6 +31,7 @@ typedef struct search {
     const fv_gen_opt *o;
     const fv_env *env;
     int64_t n, K, V;               /* sources, beams, vocabulary */
+    int64_t copies;                /* neighbouring sources that are one, each drawing for itself */
     int64_t live;                  /* sources not yet over: the first so many of `at`, and rows of the session */
     int64_t made;                  /* tokens behind the prompt, of every running beam */
     int64_t *prompt, *end;         /* n each: tokens given, and tokens at most */
@@ -254,7 +255,8 @@ static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
     fv_pick best = {0};
     if (s->o->do_sample) {
         uint32_t w[4];
-        fv_philox(w, (uint64_t)s->o->seed, (uint64_t)i, (uint64_t)s->made, 0);
+        int64_t number = s->o->numbers ? s->o->numbers[i / s->copies] * s->copies + i % s->copies : i;
+        fv_philox(w, (uint64_t)s->o->seed, (uint64_t)number, (uint64_t)s->made, 0);
         fv__pick_rules(score, s->V, so_far(s, b, i), s->o, s->room);
         best.token = fv__pick_sample(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32, s->picks);
     } else {
@@ -510,7 +512,7 @@ fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const 
     *out = (fv_generated){0};
     fv_status st = check(m, opt, n, e);
     if (st) return st;
-    int64_t copies = opt->do_sample ? opt->num_return_sequences : 1; /* each draws for itself */
+    int64_t copies = s.copies = opt->do_sample ? opt->num_return_sequences : 1;
     s.n = s.live = n * copies;
     s.V = fv_model_family(m)->vocabulary(fv_model_self(m));
     size_t bytes = (size_t)s.n * (sizeof *source + 3 * sizeof *len);

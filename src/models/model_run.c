@@ -70,12 +70,18 @@ static bool takes(const fv_family *f, const char *name)
     return false;
 }
 
+const char *fv_attention_kind(const char *name)
+{
+    if (strstr(name, "encoder_attn") || strstr(name, "EncDec") || strstr(name, "cross")) return "cross";
+    return strstr(name, "decoder") ? "decoder" : "encoder";
+}
+
 /* Which of transformers' tuples an attention belongs to: with one stack there is only one. */
 static const char *kind_of(const fv_model *m, const char *name)
 {
     if (!takes(fv_model_family(m), "decoder_input_ids") || strstr(fv_model_head(m), "EncoderModel")) return "attentions";
-    if (strstr(name, "encoder_attn") || strstr(name, "EncDec") || strstr(name, "cross")) return "cross_attentions";
-    return strstr(name, "decoder") ? "decoder_attentions" : "encoder_attentions";
+    const char *kind = fv_attention_kind(name);
+    return !strcmp(kind, "cross") ? "cross_attentions" : !strcmp(kind, "decoder") ? "decoder_attentions" : "encoder_attentions";
 }
 
 static void add_map(running *r, const char *name, const fv_attn_view *v)
