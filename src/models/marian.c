@@ -287,7 +287,6 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 static int64_t context(const void *self) { return ((const marian *)self)->cfg.max_position_embeddings; }
 static int64_t vocabulary(const void *self) { return target_vocab(&((const marian *)self)->cfg); }
 
-
 static const char *const heads[] = {"MarianMTModel", NULL};
 
 const fv_family fv__family_marian = {
