@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/base.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/grammar.h"
@@ -278,12 +279,212 @@ static void schedules_rise_and_fall(void **state)
     assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 && fabs(fv_learning_rate(&o, 1000)) < 1e-12);
 }
 
+/* ---- options ---- */
+
+static float *after(void (*change)(fv_train_opt *), int64_t updates, int64_t *n, fv_train_state *s, size_t *bytes)
+{
+    fv_err e;
+    fv_device *d = device(2);
+    fv_model *m = new_model(d, 0.1);
+    fv_train_job j = job_of(d, m, updates);
+    if (change) change(&j.opt);
+    check(fv_train(&j, s, &e), &e);
+    const float *p = fv_params_data(fv_model_params(m), n);
+    float *w = malloc((size_t)*n * sizeof *w);
+    memcpy(w, p, (size_t)*n * sizeof *w);
+    if (bytes) *bytes = 0;
+    fv_model_free(m);
+    fv_device_close(d);
+    return w;
+}
+
+static void recompute(fv_train_opt *o) { o->recompute = true; }
+static void no_thread(fv_train_opt *o) { o->prefetch = 0; }
+
+/* Layers that are computed twice, and batches made by the same thread, change nothing. */
+static void what_only_moves_work_changes_no_bit(void **state)
+{
+    (void)state;
+    fv_train_state s;
+    int64_t n, m;
+    float *plain = after(NULL, 8, &n, &s, NULL), *twice = after(recompute, 8, &m, &s, NULL),
+          *alone = after(no_thread, 8, &m, &s, NULL);
+    assert_memory_equal(plain, twice, (size_t)n * sizeof *plain);
+    assert_memory_equal(plain, alone, (size_t)n * sizeof *plain);
+    free(plain);
+    free(twice);
+    free(alone);
+}
+
+static double moved(fv_params *p, const float *before, const char *name)
+{
+    int64_t all;
+    const float *base = fv_params_data(p, &all);
+    const fv_tensor *t = fv_params_find(p, name);
+    assert_non_null(t);
+    double sum = 0;
+    int64_t from = (const float *)t->data - base;
+    for (int64_t i = 0; i < fv_len(t); i++) sum += fabs((double)base[from + i] - (double)before[from + i]);
+    return sum / (double)fv_len(t);
+}
+
+static void parameters_move_as_their_group_says(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_train_state s;
+    fv_device *d = device(1);
+    fv_model *m = new_model(d, 0);
+    fv_params *p = fv_model_params(m);
+    int64_t n;
+    const float *now = fv_params_data(p, &n);
+    float *before = malloc((size_t)n * sizeof *before);
+    memcpy(before, now, (size_t)n * sizeof *before);
+    fv_train_job j = job_of(d, m, 1);
+    j.opt.warmup = 0;
+    j.opt.layer_decay = 0.5f;
+    snprintf(j.opt.freeze, sizeof j.opt.freeze, "model.encoder.layers.0.self_attn.* *.fc1.bias");
+    snprintf(j.opt.lr_scale, sizeof j.opt.lr_scale, "*decoder*fc2.weight=0.1");
+    check(fv_train(&j, &s, &e), &e);
+    /* A first step of Adam moves every number by the learning rate. */
+    double full = 5e-3;
+    assert_true(moved(p, before, "model.encoder.layers.0.self_attn.q_proj.weight") == 0);
+    assert_true(moved(p, before, "model.decoder.layers.0.fc1.bias") == 0);
+    assert_true(fabs(moved(p, before, "model.decoder.layers.0.self_attn.v_proj.weight") - full * 0.5) < full * 0.05);
+    assert_true(fabs(moved(p, before, "model.decoder.layers.0.fc2.weight") - full * 0.05) < full * 0.005);
+    assert_true(moved(p, before, "model.shared.weight") < full * 0.26);
+    free(before);
+    fv_model_free(m);
+
+    m = new_model(d, 0);
+    j = job_of(d, m, 1);
+    snprintf(j.opt.freeze, sizeof j.opt.freeze, "model.encodr.*");
+    assert_int_equal(fv_train(&j, &s, &e), FV_EARG);
+    assert_non_null(strstr(e.text, "model.encodr.*"));
+    fv_model_free(m);
+    fv_device_close(d);
+}
+
+/* The average of parameters that move towards a place lies between where they were and where they are. */
+static void a_moving_average_follows(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_device *d = device(1);
+    fv_model *m = new_model(d, 0);
+    fv_params *p = fv_model_params(m);
+    fv_train_opt o;
+    fv_fields_default(&o, fv_train_fields);
+    o.warmup = 0;
+    o.schedule = FV_CONSTANT;
+    o.lr = 0.01f;
+    o.clip = 0;
+    o.ema = 0.5f;
+    int64_t n;
+    fv_adam *a;
+    check(fv_adam_new(&a, p, d, &o, &e), &e);
+    float *w = fv_params_data(p, &n), *grad = fv_params_grad(p, &n), first = w[0], want = first;
+    for (int64_t step = 1; step <= 4; step++) {
+        double norm,
+            decay = 0.5 < (1.0 + (double)step) / (10.0 + (double)step) ? 0.5 : (1.0 + (double)step) / (10.0 + (double)step);
+        for (int64_t i = 0; i < n; i++) grad[i] = 1;
+        check(fv_adam_step(a, &o, step, &norm, &e), &e);
+        want = (float)(decay * (double)want + (1 - decay) * (double)w[0]);
+    }
+    float last = w[0];
+    check(fv_adam_swap(a, &e), &e);
+    assert_true(fabs((double)(w[0] - want)) < 1e-6 && last < want && want < first);
+    check(fv_adam_swap(a, &e), &e);
+    assert_true(w[0] == last);
+    fv_adam_free(a);
+    fv_model_free(m);
+    fv_device_close(d);
+}
+
+static void narrow(fv_train_opt *o) { o->ema = 0.9f; }
+
+static void bf16_learns_too(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_train_state s;
+    fv_device *d = device(2);
+    char config[700];
+    fv_model *m;
+    snprintf(config, sizeof config,
+             "{\"model_type\": \"marian\", \"vocab_size\": %d, \"d_model\": 48, \"encoder_layers\": 1, \"decoder_layers\": 1, "
+             "\"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 96, \"decoder_ffn_dim\": 96, "
+             "\"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": true, \"init_std\": 0.0, "
+             "\"pad_token_id\": %d, \"eos_token_id\": %d, \"decoder_start_token_id\": %d}",
+             fv_tok_size(tok), pad, eos, pad);
+    check(fv_model_new(&m, d, config, (fv_model_opt){.train = true, .dtype = FV_BF16}, 3, &e), &e);
+    fv_train_job j = job_of(d, m, 120);
+    narrow(&j.opt);
+    j.opt.result = FV_RESULT_EMA;
+    check(fv_train(&j, &s, &e), &e);
+    assert_true(s.loss < 1.5);
+    fv_model_free(m);
+    fv_device_close(d);
+}
+
+/* ---- the disk is full ---- */
+
+static int64_t room;
+
+static int64_t small_write(void *self, int fd, const void *buf, size_t n)
+{
+    (void)self;
+    if (room >= 0 && (int64_t)n > room) return -28; /* ENOSPC */
+    if (room >= 0) room -= (int64_t)n;
+    return write(fd, buf, n);
+}
+
+static void a_full_disk_stops_the_run_with_its_last_state_good(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/fovea-train-XXXXXX", root[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(root, sizeof root, "%s/checkpoints", dir);
+    fv_io io = *fv__io(NULL);
+    io.write = small_write;
+    fv_env env = {.io = &io};
+    fv_device *d;
+    fv_err e;
+    fv_train_state s;
+    fv_ckpt_found found;
+    room = -1;
+    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1, .env = &env}, &e), &e);
+    fv_model *m = new_model(d, 0);
+    fv_train_job j = job_of(d, m, 30);
+    j.dir = dir;
+    j.opt.save_every = 10;
+    j.progress = stop_at;
+    int64_t never = -1;
+    j.user = &never;
+    room = 1500000; /* one checkpoint and a half */
+    assert_int_equal(fv_train(&j, &s, &e), FV_EIO);
+    assert_non_null(strstr(e.text, "No space left"));
+    check(fv_ckpt_find(&found, NULL, root, NULL, NULL, NULL, &e), &e);
+    assert_int_equal(found.step, s.step - 10);
+    assert_true(found.step >= 10);
+    fv_model_free(m);
+    fv_device_close(d);
+    remove_tree(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart), cmocka_unit_test(parts_of_a_batch_add_up),
-        cmocka_unit_test(a_resumed_run_has_the_same_bits),  cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
+        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart),
+        cmocka_unit_test(parts_of_a_batch_add_up),
+        cmocka_unit_test(a_resumed_run_has_the_same_bits),
+        cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
         cmocka_unit_test(schedules_rise_and_fall),
+        cmocka_unit_test(what_only_moves_work_changes_no_bit),
+        cmocka_unit_test(parameters_move_as_their_group_says),
+        cmocka_unit_test(a_moving_average_follows),
+        cmocka_unit_test(bf16_learns_too),
+        cmocka_unit_test(a_full_disk_stops_the_run_with_its_last_state_good),
     };
     return cmocka_run_group_tests(tests, make_corpus, free_corpus);
 }

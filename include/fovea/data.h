@@ -88,4 +88,32 @@ typedef struct fv_labels {
  * own is set, else p must live longer. */
 FV_API fv_status fv_feed_pairs(fv_feed *out, fv_pairs *p, int32_t pad, int32_t start, bool own, fv_err *e);
 
+/* What the other objectives need besides their files.  Ids are -1 where the tokenizer has no such token. */
+typedef struct fv_task {
+    const fv_env *env;
+    const fv_tok *tok; /* must outlive the feed */
+    int32_t pad, start, eos, cls, sep, mask;
+    int64_t context;         /* tokens of a window of running text, its frame included */
+    float share, span;       /* of tokens that are hidden; mean length of a hidden span */
+    double part[2];          /* of a plain text: from and to, as shares of its length; {0, 0}: all */
+    fv_labels *labels;       /* filled while it is open */
+    const char *label_until; /* a label ends before any of these characters; NULL: nowhere */
+} fv_task;
+
+typedef fv_status fv_feed_fn(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e);
+
+/* Running text, the ids as labels: what comes next. */
+FV_API fv_feed_fn fv_feed_causal;
+/* Running text with hidden words, drawn anew whenever a window is seen. */
+FV_API fv_feed_fn fv_feed_masked;
+/* The same for pairs of sentences, with next_sentence_label: BERT's pre-training. */
+FV_API fv_feed_fn fv_feed_masked_next;
+/* Running text with hidden spans: T5's (sentinels, the target holds the spans) and BART's (masks, it holds the text). */
+FV_API fv_feed_fn fv_feed_spans;
+FV_API fv_feed_fn fv_feed_denoise;
+/* A label for each text, a tag for each word (CoNLL columns), an answer in a context (SQuAD's JSON). */
+FV_API fv_feed_fn fv_feed_classify;
+FV_API fv_feed_fn fv_feed_tag;
+FV_API fv_feed_fn fv_feed_answer;
+
 #endif

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <ini.h>
 
@@ -34,6 +35,7 @@ const fv_field fv_data_fields[] = {
     FV_INT(fv_data_opt, context, 2, 256, 1 << 20, "tokens of a window of running text (causal, masked, spans, denoise)"),
     FV_FLOAT(fv_data_opt, mask, 0.01, 0.15, 0.9, "share of tokens that are hidden (masked, spans, denoise)"),
     FV_FLOAT(fv_data_opt, span, 1, 3, 100, "mean length of a hidden span (spans, denoise)"),
+    FV_FLOAT(fv_data_opt, hold_out, 0, 0, 0.9, "share of a plain text's end that is kept for evaluation, where valid is empty"),
     FV_TEXT(fv_data_opt, label_until, "", "a label ends where one of these characters stands (classify)"),
     {0},
 };
@@ -226,12 +228,23 @@ fv_status fv_recipe_check(fv_recipe *r, fv_err *e)
         return fv_fail(e, FV_EARG, "[train] bleu: needs the objective seq2seq and validation data");
     if (r->train.result == FV_RESULT_EMA && !(r->train.ema > 0))
         return fv_fail(e, FV_EARG, "[train] result = ema: [train] ema is 0, so there is no moving average");
-    if (r->train.result == FV_RESULT_BEST && !*r->data.valid)
+    if (r->train.result == FV_RESULT_BEST && !*r->data.valid && !(r->data.hold_out > 0))
         return fv_fail(e, FV_EARG, "[train] result = best: needs validation data");
     return fv__recipe_family(r, &f, e);
 }
 
 /* ---- writing ---- */
+
+/* A default outside the range means that nothing was said, and cannot be said otherwise. */
+static bool not_given(const void *obj, const fv_field *f)
+{
+    char value[64];
+    bool number = f->type == FV_FIELD_INT || f->type == FV_FIELD_FLOAT;
+    if (!number || (f->normal >= f->least && f->normal <= f->greatest)) return false;
+    fv_field one[] = {*f, {0}};
+    fv_fields_get(obj, one, f->name, value, sizeof value);
+    return strtod(value, NULL) == f->normal;
+}
 
 const char *fv_recipe_text(fv_recipe *r, fv_err *e)
 {
@@ -242,6 +255,7 @@ const char *fv_recipe_text(fv_recipe *r, fv_err *e)
         fv__buf_fmt(&r->text, "\n[%s]\n", sections[i].name);
         for (const fv_field *f = sections[i].table; f->name; f++) {
             char value[600];
+            if (not_given(part(r, &sections[i]), f)) continue;
             fv_fields_get(part(r, &sections[i]), sections[i].table, f->name, value, sizeof value);
             fv__buf_fmt(&r->text, "%s =%s%s\n", f->name, *value ? " " : "", value);
         }

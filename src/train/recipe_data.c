@@ -158,6 +158,38 @@ static fv_status open_pairs(fv__kitchen *k, fv_feed *out, fv_records from, bool 
     return st;
 }
 
+static fv_task task(fv__kitchen *k, bool valid)
+{
+    static const char *const firsts[] = {"[CLS]", "<s>", NULL}, *const seps[] = {"[SEP]", "</s>", NULL};
+    static const char *const masks[] = {"[MASK]", "<mask>", NULL};
+    const fv_data_opt *d = &k->r->data;
+    fv_task t = {.env = k->env,
+                 .tok = k->tok,
+                 .pad = k->pad,
+                 .start = k->start,
+                 .eos = k->eos,
+                 .cls = any_id(k->tok, firsts),
+                 .sep = any_id(k->tok, seps),
+                 .mask = any_id(k->tok, masks),
+                 .context = d->context,
+                 .share = d->mask,
+                 .span = d->span,
+                 .labels = &k->labels,
+                 .label_until = given(d->label_until)};
+    if (d->hold_out > 0 && !*d->valid) {
+        t.part[0] = valid ? 1 - (double)d->hold_out : 0;
+        t.part[1] = valid ? 1 : 1 - (double)d->hold_out;
+    }
+    k->labels.closed = valid;
+    return t;
+}
+
+static fv_feed_fn *const feeds[] = {
+    [FV_CAUSAL] = fv_feed_causal, [FV_MASKED] = fv_feed_masked,   [FV_MASKED_NEXT] = fv_feed_masked_next,
+    [FV_SPANS] = fv_feed_spans,   [FV_DENOISE] = fv_feed_denoise, [FV_CLASSIFY] = fv_feed_classify,
+    [FV_TAG] = fv_feed_tag,       [FV_ANSWER] = fv_feed_answer,
+};
+
 static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const char *beside, bool valid)
 {
     const fv_data_opt *d = &k->r->data;
@@ -166,8 +198,9 @@ static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const
     fv__recipe_path(path, d->dir, file);
     fv__recipe_path(other, d->dir, beside);
     fv_records from = records(k->r, path, other, valid ? d->max_valid : d->max_train);
+    fv_task t = task(k, valid);
     fv_status st = d->objective == FV_SEQ2SEQ ? open_pairs(k, out, from, valid, &r)
-                                              : fv_fail(k->e, FV_EMISSING, "[data] objective: not in this build");
+                                              : feeds[d->objective](out, &t, &from, &r, k->e);
     if (!st) report(k, path, &r);
     return st;
 }
@@ -175,6 +208,8 @@ static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const
 fv_status fv__recipe_data(fv__kitchen *k)
 {
     const fv_data_opt *d = &k->r->data;
+    bool held = d->hold_out > 0 && !*d->valid;
     fv_status st = open_feed(k, &k->train, d->train, d->train_target, false);
-    return st || !*d->valid ? st : open_feed(k, &k->valid, d->valid, d->valid_target, true);
+    if (!st && (*d->valid || held)) st = open_feed(k, &k->valid, held ? d->train : d->valid, d->valid_target, true);
+    return st;
 }

@@ -1,0 +1,228 @@
+/* answer.c - the feed for finding answers in a text: SQuAD's JSON, question and context in one row.
+ *
+ *     [CLS] question [SEP] context [SEP]      token types 0 and 1; start and end are the answer's first and last token
+ *
+ * A context that is too long is cut to a window around the answer, where in the window the answer lies being drawn from
+ * its number, so that its place gives nothing away.  Only the first answer of a question is learnt. */
+#include <jansson.h>
+
+#include "data/labels.h"
+#include "data/ragged.h"
+#include "data/running.h"
+
+typedef struct asked {
+    const fv_env *env;
+    fv_task task;
+    fv__ragged text;
+    int32_t (*place)[3]; /* first token of the context, of the answer, last of the answer */
+    size_t place_bytes;
+    fv_encoding *question, *context;
+} asked;
+
+/* Tokens of the context that hold the characters [from, to). */
+static bool find_tokens(const fv_encoding *x, int64_t from, int64_t to, int64_t *first, int64_t *last)
+{
+    *first = *last = -1;
+    for (int64_t i = 0; i < x->n; i++) {
+        if (*first < 0 && x->spans[i].to > from && x->spans[i].to > x->spans[i].from) *first = i;
+        if (x->spans[i].from < to && x->spans[i].to > x->spans[i].from) *last = i;
+    }
+    return *first >= 0 && *last >= *first;
+}
+
+static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
+{
+    int32_t row[4096];
+    int64_t most = fv__records_most(rd) < 4096 ? fv__records_most(rd) : 4096, q = a->question->n, room, from = 0,
+            n = a->context->n;
+    if (q > most / 2) q = most / 2;
+    room = most - q - 3;
+    if (last - first + 1 > room) {
+        rd->report->too_long++;
+        fv__records_note(rd, rd->from->file, rd->report->records, "question %lld: the answer is too long",
+                         (long long)rd->report->records);
+        return FV_OK;
+    }
+    if (n > room) { /* the window may begin anywhere that keeps the answer inside */
+        int64_t low = last + 1 > room ? last + 1 - room : 0, high = first < n - room ? first : n - room;
+        from = low + fv__draw_below((fv_draw){0, 0}, 6, a->text.n, 0, high - low + 1);
+        n = room;
+        rd->report->cut++;
+    }
+    row[0] = a->task.cls;
+    memcpy(row + 1, a->question->ids, (size_t)q * sizeof *row);
+    row[q + 1] = a->task.sep;
+    memcpy(row + q + 2, a->context->ids + from, (size_t)n * sizeof *row);
+    row[q + n + 2] = a->task.sep;
+    void *p = a->place;
+    bool ok = fv__grow(a->env, &p, &a->place_bytes, (size_t)(a->text.n + 1) * sizeof *a->place);
+    a->place = p;
+    if (ok) {
+        int32_t *place = a->place[a->text.n];
+        place[0] = (int32_t)(q + 2);
+        place[1] = (int32_t)(q + 2 + first - from);
+        place[2] = (int32_t)(q + 2 + last - from);
+    }
+    if (!ok || !fv__ragged_add(&a->text, row, q + n + 3)) return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
+    rd->report->kept++;
+    rd->report->tokens[0] += q + n + 3;
+    return FV_OK;
+}
+
+static int64_t characters(const char *s)
+{
+    int64_t n = 0;
+    for (; *s; s++) n += ((unsigned char)*s & 0xc0) != 0x80;
+    return n;
+}
+
+static fv_status add_question(fv__reading *rd, asked *a, const json_t *qa)
+{
+    const char *question = json_string_value(json_object_get(qa, "question"));
+    const json_t *answer = json_array_get(json_object_get(qa, "answers"), 0), *start = json_object_get(answer, "answer_start");
+    const char *text = json_string_value(json_object_get(answer, "text"));
+    int64_t first, last;
+    rd->report->records++;
+    if (!question || !text || !json_is_integer(start))
+        return fv_fail(rd->e, FV_EFORMAT, "%s: question %lld: not as SQuAD has it", rd->from->file,
+                       (long long)rd->report->records);
+    fv_status st = fv_tok_encode(a->question, question, strlen(question), (fv_tok_opts){0}, rd->e);
+    if (st) return st;
+    int64_t from = json_integer_value(start);
+    if (find_tokens(a->context, from, from + characters(text), &first, &last)) return add_row(rd, a, first, last);
+    rd->report->empty++;
+    fv__records_note(rd, rd->from->file, rd->report->records, "question %lld: its answer is not in the context",
+                     (long long)rd->report->records);
+    return FV_OK;
+}
+
+static fv_status add_paragraph(fv__reading *rd, asked *a, const json_t *paragraph)
+{
+    const char *context = json_string_value(json_object_get(paragraph, "context"));
+    size_t i;
+    json_t *qa;
+    if (!context) return fv_fail(rd->e, FV_EFORMAT, "%s: a paragraph has no context", rd->from->file);
+    fv_status st = fv_tok_encode(a->context, context, strlen(context), (fv_tok_opts){.offsets = FV_OFFSETS_CHARS}, rd->e);
+    json_array_foreach(json_object_get(paragraph, "qas"), i, qa)
+    {
+        if (st || (rd->from->most && rd->report->kept >= rd->from->most)) break;
+        st = add_question(rd, a, qa);
+    }
+    return st;
+}
+
+static fv_status read_squad(fv__reading *rd, asked *a)
+{
+    fv_text *t;
+    json_error_t err;
+    fv_status st = fv_text_open(&t, rd->env, rd->from->file, rd->e);
+    if (st) return st;
+    size_t n = 0, i, k;
+    const char *last = fv_text_count(t) ? fv_text_line(t, fv_text_count(t) - 1, &n) : "";
+    const char *first = fv_text_count(t) ? fv_text_line(t, 0, &k) : last;
+    json_t *root = json_loadb(first, (size_t)(last + n - first), JSON_REJECT_DUPLICATES, &err), *article, *paragraph;
+    if (!root) st = fv_fail(rd->e, FV_EFORMAT, "%s:%d: not JSON: %s", rd->from->file, err.line, err.text);
+    json_array_foreach(json_object_get(root, "data"), i, article)
+    {
+        json_array_foreach(json_object_get(article, "paragraphs"), k, paragraph)
+        {
+            if (!st && !(rd->from->most && rd->report->kept >= rd->from->most)) st = add_paragraph(rd, a, paragraph);
+        }
+    }
+    json_decref(root);
+    fv_text_close(t);
+    return st;
+}
+
+/* ---- the feed ---- */
+
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+{
+    const asked *a = self;
+    (void)how;
+    int64_t T = fv__ragged_put(&a->text, out, rows, n, a->task.pad);
+    int32_t *type = fv_batch_put(out, "token_type_ids", FV_I32, FV_SHAPE(n, T));
+    int32_t *start = fv_batch_put(out, "start_positions", FV_I32, FV_SHAPE(n));
+    int32_t *end = fv_batch_put(out, "end_positions", FV_I32, FV_SHAPE(n));
+    if (!end) return fv_fail(e, out->err.code, "%s", out->err.text);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t len;
+        fv__ragged_row(&a->text, rows[i], &len);
+        const int32_t *place = a->place[rows[i]];
+        for (int64_t t = 0; t < T; t++) type[i * T + t] = t >= place[0] && t < len;
+        start[i] = place[1];
+        end[i] = place[2];
+    }
+    out->labels = (double)n;
+    return FV_OK;
+}
+
+static int64_t best(const float *x, int64_t n)
+{
+    int64_t at = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] > x[at]) at = i;
+    return at;
+}
+
+static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of)
+{
+    (void)self;
+    const fv_env *env = fv_device_env(fv_ctx_device(c));
+    const fv_tensor *first = fv_items_get(out, "start_logits"), *last = fv_items_get(out, "end_logits");
+    const int32_t *start = fv__batch_ints(b, "start_positions"), *end = fv__batch_ints(b, "end_positions");
+    int64_t n = fv_len(first), T = fv_cols(first);
+    size_t bytes = 2 * (size_t)n * sizeof(float);
+    float *x = fv__alloc(env, bytes);
+    fv_status st = x ? fv_read(c, first, x, n) : FV_OK;
+    if (!st && x) st = fv_read(c, last, x + n, n);
+    for (int64_t i = 0; !st && x && i < fv_rows(first); i++) {
+        *hits += best(x + i * T, T) == start[i] && best(x + n + i * T, T) == end[i];
+        *of += 1;
+    }
+    fv__free(env, x, bytes);
+    return st;
+}
+
+static int64_t count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return ((const asked *)self)->text.n;
+}
+
+static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
+{
+    fv__ragged_row(&((const asked *)self)->text, i, source);
+    *target = 0;
+}
+
+static void close_feed(void *self)
+{
+    asked *a = self;
+    const fv_env *env = a->env;
+    fv__ragged_free(&a->text);
+    fv__free(env, a->place, a->place_bytes);
+    fv__free(env, a, sizeof *a);
+}
+
+fv_status fv_feed_answer(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+{
+    *out = (fv_feed){0};
+    if (t->cls < 0 || t->sep < 0) return fv_fail(e, FV_EARG, "the tokenizer has no frame for a question and its context");
+    asked *a = fv__alloc(t->env, sizeof *a);
+    if (!a) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    *a = (asked){.env = t->env, .task = *t, .text = {.env = t->env}};
+    fv__reading rd = {.env = t->env, .from = from, .n_texts = 1, .user = a, .report = report, .e = e};
+    fv_status st = fv_encoding_new(&a->question, t->tok, e);
+    if (!st) st = fv_encoding_new(&a->context, t->tok, e);
+    if (!st) st = read_squad(&rd, a);
+    fv_encoding_free(a->question);
+    fv_encoding_free(a->context);
+    if (!st && !a->text.n) st = fv_fail(e, FV_EFORMAT, "%s: no question can be used", from->file);
+    if (st)
+        close_feed(a);
+    else
+        *out = (fv_feed){
+            .self = a, .metric = "exact", .count = count, .size = size, .make = make, .judge = judge, .close = close_feed};
+    return st;
+}

@@ -1,0 +1,38 @@
+/* causal.c - the feed for language models that see only the past: windows of running text.
+ *
+ * As in transformers the labels are the ids themselves, and the model compares what it says at t with the id at t+1.  So
+ * the first token of a window is not predicted, and windows overlap by one: every token but the first of all is. */
+#include "data/running.h"
+
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+{
+    const fv__running *r = self;
+    int64_t T = 0, len;
+    for (int64_t i = 0; i < n; i++) {
+        fv__running_window(r, rows[i], how, &len);
+        if (len > T) T = len;
+    }
+    int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T)),
+            *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
+    if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t *from = fv__running_window(r, rows[i], how, &len);
+        for (int64_t t = 0; t < T; t++) {
+            ids[i * T + t] = t < len ? from[t] : r->task.pad;
+            label[i * T + t] = t < len ? from[t] : -100;
+        }
+        out->labels += (double)(len - 1);
+    }
+    return FV_OK;
+}
+
+fv_status fv_feed_causal(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+{
+    fv__running *r;
+    *out = (fv_feed){0};
+    fv_status st = fv__running_open(&r, t, from, t->context, true, report, e);
+    if (!st)
+        *out = (fv_feed){
+            .self = r, .count = fv__running_count, .size = fv__running_size, .make = make, .close = fv__running_close};
+    return st;
+}

@@ -1,0 +1,104 @@
+/* classify.c - the feed for classifying texts: one label for each. */
+#include "data/labels.h"
+#include "data/ragged.h"
+#include "data/records.h"
+
+typedef struct labelled {
+    const fv_env *env;
+    fv_task task;
+    fv__ragged text;
+    int32_t *label;
+    size_t label_bytes;
+    fv_encoding *enc;
+} labelled;
+
+/* In a line that begins with its label the text comes second. */
+static int text_of(const fv_records *from) { return from->format == FV_FORMAT_WORD; }
+
+static fv_status add(fv__reading *rd, const fv__record *rec)
+{
+    labelled *l = rd->user;
+    int which = text_of(rd->from);
+    fv__span text = rec->text[which], name = rec->text[!which];
+    size_t n = 0;
+    while (n < name.n && !(l->task.label_until && strchr(l->task.label_until, name.s[n]))) n++;
+    int label = fv__label(l->task.labels, name.s, n);
+    if (label < 0) return fv__label_unknown(l->task.labels, rec->file[!which], rec->line, name.s, n, rd->e);
+
+    fv_status st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true}, rd->e);
+    int64_t len = l->enc->n;
+    if (!st && len > fv__records_most(rd)) {
+        st = fv__records_long(rd, rec, which, len, &len);
+        if (st || !len) return st;
+        st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true, .max_len = len}, rd->e);
+    }
+    if (st) return st;
+    void *p = l->label;
+    bool ok = fv__grow(l->env, &p, &l->label_bytes, (size_t)(l->text.n + 1) * sizeof *l->label);
+    l->label = p;
+    if (ok) l->label[l->text.n] = label;
+    if (!ok || !fv__ragged_add(&l->text, l->enc->ids, l->enc->n))
+        return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
+    rd->report->kept++;
+    rd->report->tokens[0] += l->enc->n;
+    return FV_OK;
+}
+
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+{
+    const labelled *l = self;
+    (void)how;
+    fv__ragged_put(&l->text, out, rows, n, l->task.pad);
+    int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n));
+    if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
+    for (int64_t i = 0; i < n; i++) label[i] = l->label[rows[i]];
+    out->labels = (double)n;
+    return FV_OK;
+}
+
+static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of)
+{
+    (void)self;
+    return fv__judge_rows(c, out, fv__batch_ints(b, "labels"), b->part[0].shape.d[0], hits, of);
+}
+
+static int64_t count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return ((const labelled *)self)->text.n;
+}
+
+static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
+{
+    fv__ragged_row(&((const labelled *)self)->text, i, source);
+    *target = 0;
+}
+
+static void close_feed(void *self)
+{
+    labelled *l = self;
+    const fv_env *env = l->env;
+    fv__ragged_free(&l->text);
+    fv__free(env, l->label, l->label_bytes);
+    fv__free(env, l, sizeof *l);
+}
+
+fv_status fv_feed_classify(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+{
+    *out = (fv_feed){0};
+    labelled *l = fv__alloc(t->env, sizeof *l);
+    if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    *l = (labelled){.env = t->env, .task = *t, .text = {.env = t->env}};
+    fv__reading rd = {.env = t->env, .from = from, .n_texts = 2, .each = add, .user = l, .report = report, .e = e};
+    fv_status st = fv_encoding_new(&l->enc, t->tok, e);
+    if (!st) st = fv__records_read(&rd);
+    fv_encoding_free(l->enc);
+    l->enc = NULL;
+    if (!st && !l->text.n) st = fv_fail(e, FV_EFORMAT, "%s: no record can be used", from->file);
+    if (st)
+        close_feed(l);
+    else
+        *out = (fv_feed){
+            .self = l, .metric = "accuracy", .count = count, .size = size, .make = make, .judge = judge, .close = close_feed};
+    return st;
+}

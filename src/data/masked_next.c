@@ -1,0 +1,144 @@
+/* masked_next.c - the feed BERT was pre-trained with: hidden words, and whether a sentence follows another.
+ *
+ * Every line is a sentence, an empty one ends a document.  Half of the time the second sentence is the next one of the
+ * document, else any other: next_sentence_label is 0 and 1. */
+#include "data/masking.h"
+#include "data/ragged.h"
+#include "data/records.h"
+#include "data/running.h"
+
+typedef struct sentences {
+    const fv_env *env;
+    fv_task task;
+    fv__ragged text;
+    int32_t *document; /* of each sentence */
+    size_t document_bytes;
+    fv_encoding *enc;
+    int32_t documents;
+} sentences;
+
+static int64_t room(const fv_task *t) { return (t->context - 3) / 2; }
+
+static fv_status add(fv__reading *rd, const fv__record *rec)
+{
+    sentences *s = rd->user;
+    fv_status st = fv_tok_encode(s->enc, rec->text[0].s, rec->text[0].n, (fv_tok_opts){0}, rd->e);
+    if (st || !s->enc->n) return st;
+    int64_t n = s->enc->n < room(&s->task) ? s->enc->n : room(&s->task);
+    rd->report->cut += n < s->enc->n;
+    void *p = s->document;
+    bool ok = fv__grow(s->env, &p, &s->document_bytes, (size_t)(s->text.n + 1) * sizeof *s->document);
+    s->document = p;
+    if (ok) s->document[s->text.n] = s->documents;
+    if (!ok || !fv__ragged_add(&s->text, s->enc->ids, n)) return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
+    rd->report->kept++;
+    rd->report->tokens[0] += n;
+    return FV_OK;
+}
+
+static fv_status read_sentences(fv__reading *rd, sentences *s)
+{
+    fv_text *t;
+    fv_status st = fv_text_open(&t, rd->env, rd->from->file, rd->e);
+    for (int64_t i = 0; !st && i < fv_text_count(t); i++) {
+        fv__record rec = {.file = {rd->from->file, NULL}, .line = i + 1};
+        rec.text[0].s = fv_text_line(t, i, &rec.text[0].n);
+        if (rec.text[0].n)
+            st = fv__records_give(rd, &rec);
+        else
+            s->documents++;
+    }
+    fv_text_close(t);
+    return st;
+}
+
+/* The second sentence of example i, and whether it is the next one. */
+static int64_t partner(const sentences *s, int64_t i, fv_draw how, bool *next)
+{
+    int64_t n = s->text.n;
+    *next = i + 1 < n && s->document[i + 1] == s->document[i] && fv__draw_unit(how, 4, i, 0) < 0.5;
+    if (*next) return i + 1;
+    int64_t j = fv__draw_below(how, 5, i, 0, n);
+    return j == i + 1 ? (j + 1) % n : j;
+}
+
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+{
+    const sentences *s = self;
+    const fv_task *k = &s->task;
+    int64_t T = 0, a, b;
+    bool next;
+    for (int64_t i = 0; i < n; i++) {
+        fv__ragged_row(&s->text, rows[i], &a);
+        fv__ragged_row(&s->text, partner(s, rows[i], how, &next), &b);
+        if (a + b + 3 > T) T = a + b + 3;
+    }
+    int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T));
+    uint8_t *mask = fv_batch_put(out, "attention_mask", FV_U8, FV_SHAPE(n, T));
+    int32_t *type = fv_batch_put(out, "token_type_ids", FV_I32, FV_SHAPE(n, T));
+    int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
+    int32_t *follows = fv_batch_put(out, "next_sentence_label", FV_I32, FV_SHAPE(n));
+    if (!follows) return fv_fail(e, out->err.code, "%s", out->err.text);
+    for (int64_t i = 0; i < n; i++, ids += T, mask += T, type += T, label += T) {
+        const int32_t *first = fv__ragged_row(&s->text, rows[i], &a);
+        const int32_t *second = fv__ragged_row(&s->text, partner(s, rows[i], how, &next), &b);
+        int64_t all = a + b + 3;
+        follows[i] = !next;
+        ids[0] = k->cls;
+        memcpy(ids + 1, first, (size_t)a * sizeof *ids);
+        ids[a + 1] = k->sep;
+        memcpy(ids + a + 2, second, (size_t)b * sizeof *ids);
+        ids[all - 1] = k->sep;
+        for (int64_t t = 0; t < T; t++) {
+            mask[t] = t < all;
+            type[t] = t > a + 1 && t < all;
+            if (t >= all) ids[t] = k->pad, label[t] = -100;
+        }
+        out->labels += (double)fv__mask_row(ids, label, all, k, rows[i], how);
+    }
+    return FV_OK;
+}
+
+static int64_t count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return ((const sentences *)self)->text.n;
+}
+
+static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
+{
+    const sentences *s = self;
+    fv__ragged_row(&s->text, i, source);
+    *source = *source * 2 + 3; /* its partner is drawn later: about as long */
+    *target = 0;
+}
+
+static void close_feed(void *self)
+{
+    sentences *s = self;
+    const fv_env *env = s->env;
+    fv__ragged_free(&s->text);
+    fv__free(env, s->document, s->document_bytes);
+    fv__free(env, s, sizeof *s);
+}
+
+fv_status fv_feed_masked_next(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+{
+    *out = (fv_feed){0};
+    if (t->mask < 0 || t->cls < 0 || t->sep < 0)
+        return fv_fail(e, FV_EARG, "the tokenizer has no mask token, or no frame for pairs");
+    sentences *s = fv__alloc(t->env, sizeof *s);
+    if (!s) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    *s = (sentences){.env = t->env, .task = *t, .text = {.env = t->env}};
+    fv__reading rd = {.env = t->env, .from = from, .n_texts = 1, .each = add, .user = s, .report = report, .e = e};
+    fv_status st = fv_encoding_new(&s->enc, t->tok, e);
+    if (!st) st = read_sentences(&rd, s);
+    fv_encoding_free(s->enc);
+    s->enc = NULL;
+    if (!st && s->text.n < 3) st = fv_fail(e, FV_EFORMAT, "%s: has fewer than three sentences", from->file);
+    if (st)
+        close_feed(s);
+    else
+        *out = (fv_feed){.self = s, .count = count, .size = size, .make = make, .close = close_feed};
+    return st;
+}

@@ -1,0 +1,211 @@
+/* test_train_kill.c - the program training, from outside: killed at any moment it loses at most one checkpoint interval,
+ * interrupted it saves, and whatever happened to it on the way, it ends with the same bits. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+
+enum { KILLS = 50, SAVE_EVERY = 5, UPDATES = 400 };
+
+static char folder[64];
+
+static const char *at(const char *fmt, ...)
+{
+    static char path[8][256];
+    static int k;
+    char name[160];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    k = (k + 1) % 8;
+    snprintf(path[k], sizeof path[k], "%s/%s", folder, name);
+    return path[k];
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/fovea-kill-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    FILE *f = fopen(at("data.tsv"), "wb");
+    for (uint64_t i = 0; i < 60; i++) {
+        fv_grammar_pair p;
+        fv_grammar_sentence(&p, 5, i);
+        fprintf(f, "%s\t%s\n", p.en, p.fr);
+    }
+    fclose(f);
+    f = fopen(at("r.ini"), "wb");
+    fprintf(
+        f,
+        "[model]\nmodel_type = marian\nd_model = 16\nencoder_layers = 1\ndecoder_layers = 1\nencoder_attention_heads = 2\n"
+        "decoder_attention_heads = 2\nencoder_ffn_dim = 32\ndecoder_ffn_dim = 32\nmax_position_embeddings = 64\ndropout = 0.1\n"
+        "init_std = 0\n[data]\ntrain = %s\nvalid = %s\nmax_valid = 10\n[tokenizer]\nvocab = 200\n"
+        "[train]\nbatch_tokens = 60\nlr = 3e-3\nwarmup = 10\nlog_every = 1\neval_every = 10\nsave_every = %d\nema = 0.9\n",
+        at("data.tsv"), at("data.tsv"), SAVE_EVERY);
+    fclose(f);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    char line[100];
+    snprintf(line, sizeof line, "rm -rf '%s'", folder);
+    return system(line);
+}
+
+/* Starts "fovea train" on a run of so many updates; returns its process. */
+static pid_t start(const char *dir, int updates, int threads)
+{
+    char recipe[256], out[256], count[64], n[16];
+    snprintf(recipe, sizeof recipe, "%s", at("r.ini"));
+    snprintf(out, sizeof out, "%s", at("%s", dir));
+    snprintf(count, sizeof count, "train.updates=%d", updates);
+    snprintf(n, sizeof n, "%d", threads);
+    pid_t pid = fork();
+    if (pid) return pid;
+    if (!freopen("/dev/null", "w", stdout) || !freopen(at("stderr"), "w", stderr)) _exit(126);
+    execl(FOVEA_PROGRAM, "fovea", "train", recipe, "-o", out, "--resume", "--threads", n, "--set", count, (char *)NULL);
+    _exit(127);
+}
+
+static int finish(pid_t pid)
+{
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static int64_t newest(const char *dir)
+{
+    fv_ckpt_found found;
+    fv_err e;
+    assert_int_equal(fv_ckpt_find(&found, NULL, at("%s/checkpoints", dir), NULL, NULL, NULL, &e), FV_OK);
+    return found.step;
+}
+
+/* The last update that the log tells of, or 0. */
+static int64_t logged(const char *dir)
+{
+    char line[400];
+    long long step = 0, last = 0;
+    FILE *f = fopen(at("%s/train.jsonl", dir), "rb");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *key = strstr(line, "\"step\": ");
+        if (key && strchr(line, '\n') && sscanf(key, "\"step\": %lld", &step) == 1) last = step;
+    }
+    if (f) fclose(f);
+    return last;
+}
+
+static size_t contents(const char *path, char **out)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    size_t n = (size_t)ftell(f);
+    rewind(f);
+    *out = malloc(n + 1);
+    assert_int_equal(fread(*out, 1, n, f), n);
+    fclose(f);
+    return n;
+}
+
+static void same_files(const char *a, const char *b)
+{
+    char *x, *y;
+    size_t n = contents(a, &x), m = contents(b, &y);
+    assert_int_equal(n, m);
+    assert_memory_equal(x, y, n);
+    free(x);
+    free(y);
+}
+
+static void same_run(const char *a, const char *b)
+{
+    char path[2][300];
+    static const char *const files[] = {"model/model.safetensors", "model/config.json", "model/tokenizer.json",
+                                        "best/model.safetensors", "recipe.ini"};
+    for (int i = 0; i < 5; i++) {
+        snprintf(path[0], sizeof path[0], "%s/%s", at("%s", a), files[i]);
+        snprintf(path[1], sizeof path[1], "%s/%s", at("%s", b), files[i]);
+        same_files(path[0], path[1]);
+    }
+}
+
+static void killed_at_any_moment_it_loses_one_interval_at_most(void **state)
+{
+    (void)state;
+    uint32_t random = 12345;
+    int64_t before = -1;
+    for (int i = 0; i < KILLS; i++) {
+        random = random * 1664525u + 1013904223u;
+        struct timespec wait = {0, (long)(15 + random % 1000 * 130 / 1000) * 1000000};
+        pid_t pid = start("killed", UPDATES, 1 + i % 2);
+        nanosleep(&wait, NULL);
+        kill(pid, SIGKILL);
+        int code = finish(pid);
+        assert_true(code == -SIGKILL || code == 0);
+        int64_t after = newest("killed"), told = logged("killed");
+        assert_true(after >= before);
+        assert_true(told <= (after < 0 ? 0 : after) + SAVE_EVERY);
+        before = after;
+    }
+    assert_int_equal(finish(start("killed", UPDATES, 1)), 0);
+    assert_int_equal(finish(start("whole", UPDATES, 2)), 0);
+    same_run("killed", "whole");
+}
+
+static void an_interrupt_finishes_the_update_and_saves(void **state)
+{
+    (void)state;
+    pid_t pid = start("stopped", 60, 2);
+    for (int i = 0; i < 2000 && logged("stopped") < 3; i++) usleep(5000);
+    kill(pid, SIGINT);
+    assert_int_equal(finish(pid), 0);
+    assert_int_equal(newest("stopped"), logged("stopped"));
+    assert_int_equal(finish(start("stopped", 60, 1)), 0);
+    assert_int_equal(finish(start("straight", 60, 2)), 0);
+    same_run("stopped", "straight");
+}
+
+static void broken_checkpoints_are_skipped(void **state)
+{
+    (void)state;
+    assert_int_equal(finish(start("broken", 10, 1)), 0);
+    FILE *f = fopen(at("broken/checkpoints/step-10/model.safetensors"), "r+b");
+    assert_non_null(f);
+    fseek(f, -3, SEEK_END);
+    fputc('x', f);
+    fclose(f);
+    assert_int_equal(finish(start("broken", 20, 1)), 0);
+    char *text;
+    contents(at("stderr"), &text);
+    assert_non_null(strstr(text, "skipped a checkpoint"));
+    assert_non_null(strstr(text, "step-10"));
+    free(text);
+    assert_int_equal(finish(start("unbroken", 20, 1)), 0);
+    same_files(at("broken/model/model.safetensors"), at("unbroken/model/model.safetensors"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_at_any_moment_it_loses_one_interval_at_most),
+        cmocka_unit_test(an_interrupt_finishes_the_update_and_saves),
+        cmocka_unit_test(broken_checkpoints_are_skipped),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
