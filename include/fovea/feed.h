@@ -23,6 +23,7 @@ typedef struct fv_batch {
         size_t room;
     } part[FV_MAX_PARTS];
     double labels; /* that count in the loss */
+    double tokens; /* for telling the speed: of the text itself; 0: as many as labels */
     fv_err err;    /* the first failure of fv_batch_put */
 } fv_batch;
 

@@ -63,7 +63,7 @@ typedef struct fv_train_state {
     double best;              /* the least loss or the greatest metric so far */
     int64_t best_step, worse; /* evaluations since then */
     double lr, norm;
-    int64_t tokens; /* labels seen by this process */
+    int64_t tokens; /* seen by this process: of the text, and where it has two sides of the target */
     double seconds; /* spent by this process */
 } fv_train_state;
 

@@ -28,7 +28,7 @@ void *fv_batch_put(fv_batch *b, const char *name, fv_dtype t, fv_shape s)
 void fv_batch_clear(fv_batch *b)
 {
     b->n = 0;
-    b->labels = 0;
+    b->labels = b->tokens = 0;
     b->err = (fv_err){0};
 }
 

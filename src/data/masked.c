@@ -40,6 +40,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         if (k->sep >= 0) ids[all - 1] = k->sep;
         for (int64_t t = 0; t < T; t++) mask[t] = t < all;
         for (int64_t t = all; t < T; t++) ids[t] = k->pad, label[t] = -100;
+        out->tokens += (double)all;
         out->labels += (double)fv__mask_row(ids, label, all, k, rows[i], how);
     }
     return FV_OK;

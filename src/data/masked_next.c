@@ -1,6 +1,6 @@
 /* masked_next.c - the feed BERT was pre-trained with: hidden words, and whether a sentence follows another.
  *
- * Every line is a sentence, an empty one ends a document.  Half of the time the second sentence is the next one of the
+ * Every line is a sentence, a blank one ends a document.  Half of the time the second sentence is the next one of the
  * document, else any other: next_sentence_label is 0 and 1. */
 #include "data/masking.h"
 #include "data/ragged.h"
@@ -40,13 +40,15 @@ static fv_status read_sentences(fv__reading *rd, sentences *s)
 {
     fv_text *t;
     fv_status st = fv_text_open(&t, rd->env, rd->from->file, rd->e);
-    for (int64_t i = 0; !st && i < fv_text_count(t); i++) {
+    for (int64_t i = 0; !st && i < fv_text_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         fv__record rec = {.file = {rd->from->file, NULL}, .line = i + 1};
         rec.text[0].s = fv_text_line(t, i, &rec.text[0].n);
-        if (rec.text[0].n)
-            st = fv__records_give(rd, &rec);
-        else
+        size_t k = 0;
+        while (k < rec.text[0].n && (rec.text[0].s[k] == ' ' || rec.text[0].s[k] == '\t')) k++;
+        if (k == rec.text[0].n)
             s->documents++;
+        else
+            st = fv__records_give(rd, &rec);
     }
     fv_text_close(t);
     return st;
@@ -94,6 +96,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
             type[t] = t > a + 1 && t < all;
             if (t >= all) ids[t] = k->pad, label[t] = -100;
         }
+        out->tokens += (double)all;
         out->labels += (double)fv__mask_row(ids, label, all, k, rows[i], how);
     }
     return FV_OK;

@@ -47,6 +47,7 @@ int64_t fv__ragged_put(const fv__ragged *r, fv_batch *out, const int32_t *rows, 
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
         const int32_t *row = fv__ragged_row(r, rows[i], &len);
+        out->tokens += (double)len;
         for (int64_t t = 0; t < T; t++) {
             ids[i * T + t] = t < len ? row[t] : pad;
             mask[i * T + t] = t < len;

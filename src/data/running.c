@@ -40,7 +40,7 @@ static fv_status read_plain(fv__reading *rd, filling *f)
 {
     fv_text *t;
     fv_status st = fv_text_open(&t, rd->env, rd->from->file, rd->e);
-    for (int64_t i = 0; !st && i < fv_text_count(t); i++) {
+    for (int64_t i = 0; !st && i < fv_text_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         size_t n;
         const char *s = fv_text_line(t, i, &n);
         size_t bad = fv__utf8_check(s, n);

@@ -41,6 +41,8 @@ typedef struct fv__kitchen {
 } fv__kitchen;
 
 void fv__say(const fv__kitchen *k, const char *fmt, ...) FV_PRINTF(2, 3);
+/* The texts that a tokenizer is trained on, each ending in NUL. */
+fv_status fv__recipe_texts(fv__kitchen *k, const fv_records *from, fv_buf *out);
 /* Opens or trains the tokenizer.  A resumed run opens the one it made. */
 fv_status fv__recipe_tokenizer(fv__kitchen *k);
 /* The two feeds, with a report of what was read and left out. */

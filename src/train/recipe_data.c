@@ -9,22 +9,38 @@ void fv__recipe_path(char out[FV_PATH], const char *dir, const char *name)
     snprintf(out, FV_PATH, "%s%s%s", whole ? "" : dir, whole ? "" : "/", name);
 }
 
-/* ---- texts for the tokenizer: all of the training data that will be encoded ---- */
+/* ---- the tokenizer ---- */
+
+static const char *given(const char *s) { return *s ? s : NULL; }
+
+static fv_records records(const fv_recipe *r, const char *file, const char *beside, int64_t most)
+{
+    const fv_data_opt *d = &r->data;
+    return (fv_records){.file = file,
+                        .beside = given(beside),
+                        .format = (fv_format)d->format,
+                        .field = {given(d->source_field), given(d->target_field)},
+                        .header = d->header,
+                        .latin1 = d->latin1,
+                        .malformed = (fv_policy)d->malformed,
+                        .empty = (fv_policy)d->empty,
+                        .too_long = (fv_policy)d->too_long,
+                        .max_len = d->max_len,
+                        .most = most};
+}
 
 typedef struct texts {
-    fv_text *side[2];
-    int64_t at;
-    int n;
+    fv_buf all; /* each ending in NUL */
+    size_t at;
 } texts;
 
 static bool next_text(void *self, const char **text, size_t *len)
 {
     texts *t = self;
-    int64_t lines = fv_text_count(t->side[0]);
-    if (t->at >= lines * t->n) return false;
-    fv_text *from = t->side[t->at % t->n];
-    int64_t i = t->at++ / t->n;
-    *text = i < fv_text_count(from) ? fv_text_line(from, i, len) : (*len = 0, "");
+    if (t->at >= t->all.len) return false;
+    *text = t->all.data + t->at;
+    *len = strlen(*text);
+    t->at += *len + 1;
     return true;
 }
 
@@ -62,15 +78,14 @@ static fv_status train_tokenizer(fv__kitchen *k)
                              .after = !wordpiece && (ends || framed) ? "</s>" : NULL,
                              .lowercase = o->lowercase,
                              .nfkc = o->nfkc};
-    char path[FV_PATH];
-    texts t = {.n = *r->data.train_target ? 2 : 1};
+    char path[FV_PATH], other[FV_PATH];
+    texts t = {.all = {.env = k->env}};
     fv__recipe_path(path, r->data.dir, r->data.train);
-    fv_status st = fv_text_open(&t.side[0], k->env, path, k->e);
-    fv__recipe_path(path, r->data.dir, r->data.train_target);
-    if (!st && t.n == 2) st = fv_text_open(&t.side[1], k->env, path, k->e);
+    fv__recipe_path(other, r->data.dir, r->data.train_target);
+    fv_records from = records(r, path, other, 0);
+    fv_status st = fv__recipe_texts(k, &from, &t.all);
     if (!st) st = fv_tok_train(&k->tok, k->env, (fv_tok_source){next_text, &t}, &how, k->e);
-    fv_text_close(t.side[0]);
-    fv_text_close(t.side[1]);
+    fv__buf_free(&t.all);
     if (!st) fv__say(k, "tokenizer: %d tokens, trained on the data", fv_tok_size(k->tok));
     return st;
 }
@@ -116,24 +131,6 @@ static void report(const fv__kitchen *k, const char *path, const fv_data_report 
         fv__say(k, "  left out: %lld empty, %lld malformed, %lld too long; cut: %lld", (long long)r->empty,
                 (long long)r->malformed, (long long)r->too_long, (long long)r->cut);
     for (int i = 0; i < 3 && *r->first[i]; i++) fv__say(k, "  %s", r->first[i]);
-}
-
-static const char *given(const char *s) { return *s ? s : NULL; }
-
-static fv_records records(const fv_recipe *r, const char *file, const char *beside, int64_t most)
-{
-    const fv_data_opt *d = &r->data;
-    return (fv_records){.file = file,
-                        .beside = given(beside),
-                        .format = (fv_format)d->format,
-                        .field = {given(d->source_field), given(d->target_field)},
-                        .header = d->header,
-                        .latin1 = d->latin1,
-                        .malformed = (fv_policy)d->malformed,
-                        .empty = (fv_policy)d->empty,
-                        .too_long = (fv_policy)d->too_long,
-                        .max_len = d->max_len,
-                        .most = most};
 }
 
 /* The end token where the tokenizer does not put it itself. */

@@ -38,30 +38,36 @@ static fv_status context_failed(fv_ctx *c, fv_err *e)
 
 /* The batches of one update: their losses are divided by the labels of all of them, so they must all be there first.  An
  * update ends with its epoch, however many it has got. */
-static fv_status gather(loop *l, int64_t *n, double *labels, double *rows, fv_err *e)
+typedef struct amount {
+    double labels, rows, tokens;
+} amount;
+
+static fv_status gather(loop *l, int64_t *n, amount *all, fv_err *e)
 {
     *n = 0;
-    *labels = *rows = 0;
+    *all = (amount){0};
     fv_feeder_done(l->feeder);
     do {
         fv_status st = fv_feeder_next(l->feeder, &l->part[*n], e);
         if (st) return st;
-        *labels += l->part[*n]->batch.labels;
-        *rows += (double)l->part[*n]->batch.part[0].shape.d[0];
+        const fv_batch *b = &l->part[*n]->batch;
+        all->labels += b->labels;
+        all->rows += (double)b->part[0].shape.d[0];
+        all->tokens += b->tokens > 0 ? b->tokens : b->labels;
     } while (!l->part[(*n)++]->last && *n < l->job->opt.accumulate);
     return FV_OK;
 }
 
 /* Adds the gradient of one batch; *loss is its share of the update's. */
-static fv_status accumulate(loop *l, const fv_batch *b, double labels, double rows, int64_t part, double *loss, fv_err *e)
+static fv_status accumulate(loop *l, const fv_batch *b, const amount *all, int64_t part, double *loss, fv_err *e)
 {
     const fv_train_job *j = l->job;
     fv_ctx *c = l->ctx;
     float value = 0;
     fv_ctx_reset(c, (uint64_t)(l->s->step * j->opt.accumulate + part));
     fv_items in = fv_batch_items(c, b), out = {0};
-    in.n_labels = labels;
-    in.n_rows = rows;
+    in.n_labels = all->labels;
+    in.n_rows = all->rows;
     in.smooth = j->opt.smooth;
     fv_model_forward(c, j->model, &in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
@@ -77,10 +83,11 @@ static fv_status update(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
     int64_t n;
-    double labels, rows, loss = 0;
+    amount all;
+    double loss = 0;
     fv_params_zero_grad(fv_model_params(j->model));
-    fv_status st = gather(l, &n, &labels, &rows, e);
-    for (int64_t i = 0; !st && i < n; i++) st = accumulate(l, &l->part[i]->batch, labels, rows, i, &loss, e);
+    fv_status st = gather(l, &n, &all, e);
+    for (int64_t i = 0; !st && i < n; i++) st = accumulate(l, &l->part[i]->batch, &all, i, &loss, e);
     if (!st) st = fv_adam_step(l->adam, &j->opt, l->s->step + 1, &l->s->norm, e);
     if (st) return st;
     fv_train_state *s = l->s;
@@ -89,7 +96,7 @@ static fv_status update(loop *l, fv_err *e)
     s->step++;
     s->loss = loss;
     s->lr = fv_learning_rate(&j->opt, s->step);
-    s->tokens += (int64_t)labels;
+    s->tokens += (int64_t)all.tokens;
     return FV_OK;
 }
 
