@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cli_dtypes[] = {"f32", "bf16", "f16", "f64", NULL};
+const char *const cli_dtypes[] = {"f32", "bf16", "q8", "int8", "q4", NULL};
 
 int cli_read_all(const cli *c, const char *path, cli_bytes *out)
 {
@@ -74,10 +74,11 @@ void cli_print_flat(const char *s, size_t n)
 int cli_open_task(const cli *c, cli_task *out, const cli_model *m, fv_job job)
 {
     fv_err e;
-    fv_model_opt opt = {0};
+    static const fv_dtype weights[] = {FV_F32, FV_BF16, FV_Q8, FV_I8, FV_Q4};
+    fv_model_opt opt = {.weights = weights[m->dtype]};
     *out = (cli_task){0};
     if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
-    fv_dtype_parse(&opt.dtype, cli_dtypes[m->dtype]);
+    if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
     if (fv_device_open(&out->device, "cpu", (fv_device_opt){.threads = (int)m->threads}, &e) ||
         fv_task_open(&out->task, out->device, m->dir, job, opt, &e))
         return cli_error(c, &e);

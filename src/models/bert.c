@@ -8,6 +8,7 @@
 
 #include "fovea/heads.h"
 #include "fovea/op.h"
+#include "models/model_part.h"
 
 #define MAX_LAYER 256
 
@@ -191,6 +192,15 @@ static fv_load_opt load(const void *self)
                          .ignore = words ? others : all};
 }
 
+/* The words' scores apart from the table they may share: rows of that are still looked up.  Classifiers stay: they are small. */
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    bert *m = self;
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) fv_encoder_layer_pack(p, &m->layers[i], dtype);
+    if (m->transform.w) fv_lin_pack(p, &m->transform, dtype);
+    m->decoder = fv__packed(p, m->decoder, dtype);
+}
+
 static int64_t longest(const void *self) { return ((const bert *)self)->cfg.max_position_embeddings; }
 
 /* ---- forward ---- */
@@ -275,5 +285,6 @@ const fv_family fv__family_bert = {
     .declare = declare,
     .longest = longest,
     .load = load,
+    .pack = pack,
     .forward = forward,
 };

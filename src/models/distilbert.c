@@ -4,6 +4,7 @@
 
 #include "fovea/heads.h"
 #include "fovea/op.h"
+#include "models/model_part.h"
 
 #define MAX_LAYER 256
 #define EPS 1e-12f /* under the square root of each norm; not configurable */
@@ -151,6 +152,18 @@ static fv_load_opt load(const void *self)
         .prefix = "distilbert.", .ties = m->cfg.tie_word_embeddings ? ties : NULL, .ignore = m->head == MASKED ? own : others};
 }
 
+/* The words' scores apart from the table they may share: rows of that are still looked up.  Classifiers stay: they are small. */
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    distilbert *m = self;
+    for (int i = 0; i < m->cfg.n_layers; i++) {
+        fv_mha_pack(p, &m->layers[i].attention, dtype, true);
+        fv_mlp_pack(p, &m->layers[i].mlp, dtype);
+    }
+    if (m->dense.w) fv_lin_pack(p, &m->dense, dtype);
+    m->decoder = fv__packed(p, m->decoder, dtype);
+}
+
 static int64_t longest(const void *self) { return ((const distilbert *)self)->cfg.max_position_embeddings; }
 
 /* ---- forward ---- */
@@ -217,5 +230,6 @@ const fv_family fv__family_distilbert = {
     .declare = declare,
     .longest = longest,
     .load = load,
+    .pack = pack,
     .forward = forward,
 };

@@ -8,6 +8,7 @@
 
 #include "fovea/heads.h"
 #include "fovea/op.h"
+#include "models/model_part.h"
 
 #define MAX_LAYER 256
 
@@ -180,6 +181,15 @@ static fv_load_opt load(const void *self)
         .prefix = "roberta.", .ties = m->cfg.tie_word_embeddings ? ties : bias_alone, .ignore = m->head == MASKED ? others : all};
 }
 
+/* The words' scores apart from the table they may share: rows of that are still looked up.  Classifiers stay: they are small. */
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    roberta *m = self;
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) fv_encoder_layer_pack(p, &m->layers[i], dtype);
+    if (m->dense.w) fv_lin_pack(p, &m->dense, dtype);
+    m->decoder = fv__packed(p, m->decoder, dtype);
+}
+
 static int64_t longest(const void *self)
 {
     const config *k = &((const roberta *)self)->cfg;
@@ -261,5 +271,6 @@ const fv_family fv__family_roberta = {
     .declare = declare,
     .longest = longest,
     .load = load,
+    .pack = pack,
     .forward = forward,
 };

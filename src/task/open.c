@@ -38,6 +38,7 @@ static fv_status open_model(fv_task *t, const char *path, fv_model_opt opt, fv_e
     const char *type = fv_json_text(fv_dir_config(t->dir), "model_type");
     const fv_family *f = type ? fv_family_find(type) : NULL;
     const char *wanted = head_of_job[t->job];
+    opt.serve = true;
     if (f && !wanted && !opt.head) opt.head = f->heads[0];
     fv_status st = fv_model_open(&t->model, t->dev, path, opt, e);
     if (st || !wanted || strstr(fv_model_head(t->model), wanted)) return st;
