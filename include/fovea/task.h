@@ -13,7 +13,8 @@ typedef struct fv_task fv_task;
 
 typedef enum fv_job { FV_JOB_EMBED, FV_JOB_CLASSIFY, FV_JOB_FILL, FV_JOB_TAG, FV_JOB_ANSWER } fv_job;
 
-/* Opens dir for a job; opt.serve is understood.  A model without the head that the job needs is refused, with what it has instead. */
+/* Opens dir for a job, to serve (opt.serve is understood).  A model without the head that the job needs is refused, with what it
+ * has instead. */
 FV_API fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_job job, fv_model_opt opt, fv_err *e);
 FV_API void fv_task_close(fv_task *t); /* NULL is allowed */
 FV_API const fv_tok *fv_task_tok(const fv_task *t);
