@@ -31,8 +31,9 @@ static const cli_example examples[] = {
 enum { ROUNDS = 1 << 18, LANES = 16 };
 
 /* Independent chains s = s a + a on vectors of one size: enough to hide the latency, few enough for the registers.
- * Written out for each size and unrolled throughout, because only then do the chains stay in registers.  They run on
- * zeros, so that no limit of power is met. */
+ * Written out for each size and unrolled throughout, because only then do the chains stay in registers.  They begin at
+ * different values, else the compiler sees that they are one chain; the first round makes them zeros, so that no limit of
+ * power is met. */
 typedef float quad __attribute__((vector_size(16)));
 
 #if defined(__aarch64__) /* in assembly: the compiler's order of the same instructions runs at half the rate */
@@ -56,7 +57,9 @@ static float chains_quad(float a)
 static float chains_quad(float a)
 {
     enum { N = 16 };
-    quad s[N] = {{0}}, f = {a, a, a, a};
+    quad s[N], f = {a, a, a, a};
+#pragma GCC unroll 32
+    for (int i = 0; i < N; i++) s[i] = f + (float)i;
     for (int64_t r = 0; r < ROUNDS; r++)
 #pragma GCC unroll 32
         for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
@@ -72,7 +75,9 @@ typedef float oct __attribute__((vector_size(32)));
 __attribute__((target("avx2,fma"))) static float chains_oct(float a)
 {
     enum { N = 12 };
-    oct s[N] = {{0}}, f = {a, a, a, a, a, a, a, a};
+    oct s[N], f = {a, a, a, a, a, a, a, a};
+#pragma GCC unroll 32
+    for (int i = 0; i < N; i++) s[i] = f + (float)i;
     for (int64_t r = 0; r < ROUNDS; r++)
 #pragma GCC unroll 32
         for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
@@ -86,7 +91,9 @@ typedef float hex __attribute__((vector_size(64)));
 __attribute__((target("avx512f"))) static float chains_hex(float a)
 {
     enum { N = 20 };
-    hex s[N] = {{0}}, f = {a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a};
+    hex s[N], f = {a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a};
+#pragma GCC unroll 32
+    for (int i = 0; i < N; i++) s[i] = f + (float)i;
     for (int64_t r = 0; r < ROUNDS; r++)
 #pragma GCC unroll 32
         for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
