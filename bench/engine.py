@@ -129,10 +129,11 @@ def low(threads, n):
     out = []
     for m, cols, k in ((512, 3072, 768), (128, 768, 768), (1, 50257, 768)):
         flags = ["--m", m, "--n", cols, "--k", k, "--packed"]
-        seconds = rounds(n, *(lambda d=d: fovea(threads, "gemm", *flags, "--dtype", d) for d in ("f32", "bf16", "q8", "q4")))
+        dtypes = ("f32", "bf16", "q8", "q4", "int8")
+        seconds = rounds(n, *(lambda d=d: fovea(threads, "gemm", *flags, "--dtype", d) for d in dtypes))
         flop = 2e-9 * m * cols * k
         out.append([f"{m}×{cols}×{k}", str(threads), *(f"{flop / s:.1f}" for s in seconds), *(f"{seconds[0] / s:.2f}" for s in seconds[1:])])
-    table("Narrow weights, Gop/s", ["m×n×k", "threads", "f32", "bf16", "q8", "q4", "bf16/f32", "q8/f32", "q4/f32"], out)
+    table("Narrow weights, Gop/s", ["m×n×k", "threads", "f32", "bf16", "q8", "q4", "int8", "bf16/f32", "q8/f32", "q4/f32", "int8/f32"], out)
 
 
 def attention(threads, n):
