@@ -95,6 +95,7 @@ static int split_heads(const cli *c, const attend_values *o, attention *a)
     a->Wv /= a->H;
     a->scale = 1 / sqrtf((float)a->Wk);
     a->causal = o->causal;
+    if (a->Tq < 1 || a->Tk < 1 || a->Wv < 1) return cli_fail(c, "a matrix without rows or columns cannot be attended to");
     if (a->Tq > MOST_WEIGHTS / a->Tk || a->Tq * a->Tk > MOST_WEIGHTS / a->H)
         return cli_fail(c, "%lld queries on %lld keys in %lld heads are too many to look at: more than %d weights",
                         (long long)a->Tq, (long long)a->Tk, (long long)a->H, MOST_WEIGHTS);
