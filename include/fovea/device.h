@@ -42,6 +42,8 @@ FV_API int fv_cpu_levels(const char **out, int most);
 /* "f32", "bf16", ...; bytes of one element (0 for packed dtypes).  fv_dtype_parse is false for an unknown word. */
 FV_API const char *fv_dtype_name(fv_dtype t);
 FV_API size_t fv_dtype_size(fv_dtype t);
+/* Bytes of n values of a quantised dtype as a file holds them (docs/formats.md); n * fv_dtype_size for the others. */
+FV_API size_t fv_dtype_row(fv_dtype t, int64_t n);
 FV_API bool fv_dtype_parse(fv_dtype *out, const char *name);
 
 #endif

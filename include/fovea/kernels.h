@@ -135,7 +135,8 @@ typedef struct fv_kernels {
     fv_dtype dtype;
 
     void (*gemm)(fv_stream *s, const fv_gemm *g);
-    /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is 0 if it cannot. */
+    /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is 0 if it cannot.  st may be
+     * dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k) bytes, ld bytes apart. */
     size_t (*pack_bytes)(int64_t n, int64_t k, fv_dtype dt);
     void (*pack)(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n, int64_t k, int64_t ld, bool tb);
 

@@ -93,7 +93,7 @@ typedef struct fv_model_opt {
     fv_dtype dtype;   /* of the parameters */
     bool train;       /* with gradients */
     bool serve;       /* not to be changed: parameters stay in the file, and weights of products are laid out once */
-    fv_dtype weights; /* as this, where it serves: f32, bf16, q8, q4 */
+    fv_dtype weights; /* as this, where it serves: f32 (or as they are stored, where that is smaller), bf16, q8, q4, int8 */
     const char *head; /* NULL: what config.json says, else the family's first */
 } fv_model_opt;
 
@@ -103,6 +103,16 @@ FV_API fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, 
 /* Writes config.json and model.safetensors (parameters as dtype) into dir, which is made if needed. */
 FV_API fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e);
 FV_API void fv_model_free(fv_model *m); /* NULL is allowed */
+
+typedef struct fv_quantised {
+    int weights, others;    /* matrices that became smaller, and parameters that stayed */
+    uint64_t before, after; /* bytes of all of them */
+} fv_quantised;
+
+/* Copies the directory of a model with the weights of its products as FV_Q8, FV_Q4 or FV_I8 (docs/formats.md).  It opens
+ * like any other, to serve, and computes what `from` does when it is opened with such weights.  `to` must not have a model. */
+FV_API fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_dtype weights, fv_quantised *out,
+                                   fv_err *e);
 
 FV_API const fv_family *fv_model_family(const fv_model *m);
 FV_API const char *fv_model_head(const fv_model *m);

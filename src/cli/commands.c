@@ -17,6 +17,7 @@ extern const cli_command fill_command;
 extern const cli_command forward_command;
 extern const cli_command generate_command;
 extern const cli_command info_command;
+extern const cli_command quantize_command;
 extern const cli_command score_command;
 extern const cli_command see_command;
 extern const cli_command summarize_command;
@@ -39,6 +40,7 @@ static const cli_command *const commands[] = {
     &forward_command,
     &generate_command,
     &info_command,
+    &quantize_command,
     &score_command,
     &see_command,
     &summarize_command,

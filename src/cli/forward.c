@@ -8,7 +8,7 @@ typedef struct forward_values {
     int dtype;
 } forward_values;
 
-static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", NULL};
+static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "q8", "q4", "int8", NULL};
 
 static const cli_option options[] = {
     CLI_DIR(forward_values, model, 'm', "model", "DIR", "a model directory: config.json and model.safetensors"),
@@ -19,7 +19,8 @@ static const cli_option options[] = {
              "also hidden_states.N: what enters layer N, (B,T,D), and the last"),
     CLI_FLAG(forward_values, grad, 0, "grad", "also grad.NAME: the gradient of the loss for each parameter; needs labels"),
     CLI_TEXT(forward_values, head, 0, "head", "NAME", "the architecture, where it is not that of config.json"),
-    CLI_CHOICE(forward_values, dtype, 0, "dtype", dtypes, "of parameters and activations"),
+    CLI_CHOICE(forward_values, dtype, 0, "dtype", dtypes,
+               "of parameters and activations; q8, q4 and int8: of the weights of products"),
     CLI_INT(forward_values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
     {0},
 };
@@ -41,8 +42,10 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_err e;
     fv_device *d = NULL;
     fv_model *m = NULL;
-    fv_model_opt how = {.train = v->grad, .head = v->head};
-    fv_dtype_parse(&how.dtype, dtypes[v->dtype]);
+    fv_model_opt how = {.train = v->grad, .head = v->head, .serve = !v->grad};
+    fv_dtype_parse(&how.weights, dtypes[v->dtype]);
+    if (fv_dtype_size(how.weights)) how.dtype = how.weights;
+    if (v->grad && how.dtype != how.weights) return cli_usage(c, "%s is for running alone: no --grad", dtypes[v->dtype]);
     fv_run_opt what = {.attentions = v->attentions, .hidden_states = v->hidden_states, .grad = v->grad};
     bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e) ||
                   fv_model_open(&m, d, v->model, how, &e) || fv_model_run(m, d, v->input, v->output, what, &e);

@@ -69,10 +69,15 @@ void fv__stream_close(fv_stream *s);
 /* Its memory is the host's: files can be used where they are mapped. */
 bool fv__device_is_host(const fv_device *d);
 
-/* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for, and gets no memory of its own.
- * The lender is given back when the parameters go. */
-void fv__params_lend(fv_params *p, fv_tensor *t, const void *data);
+/* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for or, where rows is not FV_F32,
+ * quantised, row after row, and gets no memory of its own.  The lender is given back when the parameters go. */
+void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype rows);
 void fv__params_lender(fv_params *p, void *lender, void (*give_back)(void *lender));
+
+/* Rows of it are looked up, whatever else is done with it. */
+void fv__param_table(fv_tensor *t);
+/* It was laid out for products and is used for nothing else; *kn: from (K,N). */
+bool fv__params_product(const fv_tensor *t, bool *kn);
 
 /* Elements [at, at+n) of an allocated parameter as they are, in its dtype: files convert by themselves, piece by piece. */
 fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n, fv_err *e);

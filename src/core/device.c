@@ -18,6 +18,17 @@ const char *fv_dtype_name(fv_dtype t) { return (unsigned)t < FV_DTYPES ? dtypes[
 
 size_t fv_dtype_size(fv_dtype t) { return (unsigned)t < FV_DTYPES ? dtypes[t].size : 0; }
 
+size_t fv_dtype_row(fv_dtype t, int64_t n)
+{
+    size_t blocks = (size_t)((n + 31) / 32), runs = (size_t)((n + 4095) / 4096);
+    switch (t) {
+    case FV_Q8: return blocks * (sizeof(float) + 32);
+    case FV_Q4: return blocks * (sizeof(float) + 16);
+    case FV_I8: return blocks * 32 + runs * sizeof(float);
+    default: return (size_t)n * fv_dtype_size(t);
+    }
+}
+
 bool fv_dtype_parse(fv_dtype *out, const char *name)
 {
     for (int i = 0; i < FV_DTYPES; i++)

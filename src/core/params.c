@@ -14,8 +14,11 @@
 typedef struct entry {
     fv_tensor tensor;
     fv_init init;
-    int64_t offset; /* elements into the flat block */
-    bool lent;      /* its data is somebody else's and only read */
+    int64_t offset;   /* elements into the flat block */
+    bool lent;        /* its data is somebody else's and only read */
+    fv_dtype rows;    /* of what is lent, where it is quantised: (N, row) bytes; else FV_F32 */
+    bool table;       /* rows of it are looked up */
+    bool product, kn; /* fv_params_pack was asked for it, from (K,N) */
     char name[];
 } entry;
 
@@ -165,7 +168,7 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
                        fv_dtype_name(dtype));
     for (size_t i = 0; i < p->n; i++) {
         entry *t = p->list[i];
-        t->tensor.dtype = dtype;
+        t->tensor.dtype = t->rows ? t->rows : dtype;
         if (t->lent) continue;
         t->tensor.data = (char *)p->data + fv__tensor_bytes(dtype, t->offset);
         if (p->grad) t->tensor.grad = (char *)p->grad + fv__tensor_bytes(grad_type(p), t->offset);
@@ -263,6 +266,9 @@ static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, 
 fv_status fv_params_get(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
 {
     fv_status st = p->data ? same_size(t, n, e) : fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    if (!st && ((const entry *)t)->rows)
+        st = fv_fail(e, FV_EDTYPE, "parameter %s: stored as %s, which is not turned back into numbers", t->name,
+                     fv_dtype_name(t->dtype));
     return st ? st : get(p, t->data, p->dtype, host, n, e);
 }
 
@@ -293,10 +299,11 @@ fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *ho
 
 /* ---- data of others, and weights laid out ---- */
 
-void fv__params_lend(fv_params *p, fv_tensor *t, const void *data)
+void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype rows)
 {
     (void)p;
     ((entry *)t)->lent = true;
+    ((entry *)t)->rows = rows;
     t->data = (void *)(uintptr_t)data; /* never written: see writable */
 }
 
@@ -304,6 +311,15 @@ void fv__params_lender(fv_params *p, void *lender, void (*give_back)(void *lende
 {
     p->lender = lender;
     p->give_back = give_back;
+}
+
+void fv__param_table(fv_tensor *t) { ((entry *)t)->table = true; }
+
+bool fv__params_product(const fv_tensor *t, bool *kn)
+{
+    const entry *w = (const entry *)t;
+    *kn = w->kn;
+    return w->product && !w->table;
 }
 
 bool fv_params_lent(const fv_tensor *t) { return t->is_param && ((const entry *)t)->lent; }
@@ -368,11 +384,17 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
 fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool kn)
 {
     if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2)) return NULL;
-    int64_t rows = w[0]->shape.d[kn], cols = w[0]->shape.d[!kn];
+    int64_t rows = w[0]->shape.d[kn], cols = w[0]->shape.d[!kn], ld = w[0]->shape.d[1];
     size_t each = fv__tensor_bytes(p->dtype, rows * cols);
-    if (!fv_params_packs(p, dtype) || (n > 1 && kn)) {
-        fv_fail(&p->err, FV_EDTYPE, "parameter %s: %s cannot lay %d of them out as %s", w[0]->name, fv_device_name(p->dev), n,
-                fv_dtype_name(dtype));
+    fv_dtype from_dtype = w[0]->dtype;
+    bool stored = !fv_dtype_size(from_dtype);
+    if (stored) {
+        ld = (int64_t)fv_dtype_row(dtype, cols);
+        each = (size_t)(rows * ld);
+    }
+    if (!fv_params_packs(p, dtype) || (n > 1 && kn && !stored) || (stored && from_dtype != dtype)) {
+        fv_fail(&p->err, FV_EDTYPE, "parameter %s: %s cannot lay %d of them, stored as %s, out as %s", w[0]->name,
+                fv_device_name(p->dev), n, fv_dtype_name(from_dtype), fv_dtype_name(dtype));
         return NULL;
     }
     fv_tensor *y = added(p, dtype, FV_SHAPE(n * rows, cols), kernels(p)->pack_bytes(n * rows, cols, dtype));
@@ -381,7 +403,9 @@ fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dty
     if (!y || !from) return NULL;
     if (n > 1) join(p, from, w, n, each);
     y->packed = true;
-    kernels(p)->pack(&p->stream, y->data, dtype, from, p->dtype, n * rows, cols, w[0]->shape.d[1], !kn);
+    kernels(p)->pack(&p->stream, y->data, dtype, from, from_dtype, n * rows, cols, ld, !kn || stored);
+    for (int i = 0; i < n; i++)
+        if (w[i]->is_param) ((entry *)w[i])->product = true, ((entry *)w[i])->kn = kn;
     return y;
 }
 

@@ -4,7 +4,7 @@
  * nothing else has to know about it. */
 #include <stdio.h>
 
-#include "base/base.h"
+#include "core/core.h"
 #include "fovea/model.h"
 #include "fovea/pack.h"
 
@@ -111,6 +111,25 @@ static fv_status count_labels(fv_model *m, const char *name, fv_err *e)
     return fv_fields_set(m->config, m->family->config, "num_labels", value, e);
 }
 
+/* How the file holds the weights of products, if not as floats.  What others call quantised is not read. */
+static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtype *rows, const char *dir, fv_err *e)
+{
+    const char *method = fv_json_text(m->json, "quantization_config.quant_method"),
+               *weights = fv_json_text(m->json, "quantization_config.weights");
+    *rows = FV_F32;
+    if (!fv_json_has(m->json, "quantization_config")) return FV_OK;
+    if (!method || strcmp(method, "fovea") || !weights || !fv_dtype_parse(rows, weights) || fv_dtype_size(*rows))
+        return fv_fail(e, FV_EMISSING, "%s: config.json: quantization_config of quant_method \"%s\" is not implemented", dir,
+                       method ? method : "");
+    if (!opt->serve || !fv__device_is_host(d))
+        return fv_fail(e, FV_EMISSING, "%s: its weights are stored as %s: such a model is only run, and on the cpu", dir,
+                       weights);
+    if (opt->weights != FV_F32 && opt->weights != *rows)
+        return fv_fail(e, FV_EDTYPE, "%s: its weights are stored as %s, not %s", dir, weights, fv_dtype_name(opt->weights));
+    opt->weights = *rows;
+    return FV_OK;
+}
+
 /* From m->json to declared parameters. */
 static fv_status build(fv_model *m, fv_model_opt opt, const char *name, fv_err *e)
 {
@@ -134,9 +153,10 @@ static fv_status build(fv_model *m, fv_model_opt opt, const char *name, fv_err *
 }
 
 /* Gives the parameters the values of a file. */
-static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, const char *dir, fv_err *e)
+static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows, const char *dir, fv_err *e)
 {
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
+    how.rows = rows;
     if (opt.serve) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
     fv_status st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
@@ -197,8 +217,10 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
     if (!st && !fv_dir_file(files, "config.json", path, sizeof path)) st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
     if (!st) st = fv_json_open(&m->json, &m->env, path, e);
     if (!st && opt.serve && opt.train) st = fv_fail(e, FV_EARG, "%s: a model that serves is not trained", dir);
+    fv_dtype rows = FV_F32;
+    if (!st) st = stored_as(m, d, &opt, &rows, dir, e);
     if (!st) st = build(m, opt, path, e);
-    if (!st) st = load(m, d, opt, dir, e);
+    if (!st) st = load(m, d, opt, rows, dir, e);
     if (!st) st = ready(m, e);
     if (!st) st = pack(m, opt, e);
     fv_st_close(weights);

@@ -22,6 +22,7 @@ const fv_key_rule fv_keys_common[] = {
     {"tokenizer_class", NULL},
     {"torch_dtype", NULL},
     {"transformers_version", NULL},
+    {"quantization_config", NULL}, /* looked at where a model is opened */
     {"use_bfloat16", "false"},
     {"torchscript", "false"},
     {"tf_legacy_loss", NULL},

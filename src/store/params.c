@@ -102,6 +102,15 @@ static void mark_used(loading *l, const fv_st_info *t)
         if (fv_st_at(l->file, i).name == t->name) l->used[i] = 1;
 }
 
+/* A matrix as rows of a quantised dtype, whichever of its axes was the inner one of products. */
+static bool quantised(const loading *l, const fv_st_info *from, fv_shape s)
+{
+    if (!l->opt.rows || s.n != 2 || from->shape.n != 2 || strcmp(from->dtype_name, "u8")) return false;
+    for (int i = 0; i < 2; i++)
+        if (from->shape.d[0] == s.d[i] && from->shape.d[1] == (int64_t)fv_dtype_row(l->opt.rows, s.d[!i])) return true;
+    return false;
+}
+
 static void match_params(loading *l, listing *missing, listing *shapes)
 {
     for (int i = 0; i < fv_params_count(l->p); i++) {
@@ -114,7 +123,7 @@ static void match_params(loading *l, listing *missing, listing *shapes)
             continue;
         }
         mark_used(l, from);
-        if (fv_shape_same(from->shape, t->shape)) continue;
+        if (fv_shape_same(from->shape, t->shape) || quantised(l, from, t->shape)) continue;
         char text[256];
         fv_tensor stored = {.shape = from->shape};
         snprintf(text, sizeof text, "%.60s is %s, expected %s", t->name, strchr(fv_desc(&stored).s, '('),
@@ -227,8 +236,10 @@ fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *
     if (!st) st = begin(&l);
     int lent = 0;
     for (int i = 0; !st && fv__device_is_host(d) && i < fv_params_count(p); i++) {
-        if (l.from[i].count < 1 || !as_wanted(&l.from[i], dtype)) continue;
-        fv__params_lend(p, fv_params_at(p, i), l.from[i].data);
+        fv_tensor *t = fv_params_at(p, i);
+        bool rows = quantised(&l, &l.from[i], t->shape);
+        if (l.from[i].count < 1 || !(rows || as_wanted(&l.from[i], dtype))) continue;
+        fv__params_lend(p, t, l.from[i].data, rows ? opt.rows : FV_F32);
         l.from[i].count = -1; /* nothing to copy */
         lent++;
     }

@@ -85,6 +85,7 @@ static void pack_columns(const gemm_kind *kind, char *out, const void *b, fv_dty
                          int64_t k, int64_t kc)
 {
     gemm_src src = {at(b, tb ? j * ldb + k : k * ldb + j, bt), bt, ldb, tb, (int)least(kind->nr, n - j)};
+    if (!fv_dtype_size(bt)) src.p = (const char *)b + (size_t)(j * ldb) + fv_dtype_row(bt, k); /* rows of blocks */
     kind->pack_b(out, &src, kc);
 }
 

@@ -168,16 +168,35 @@ static void pack_a(void *out, const gemm_src *a, int64_t kc)
     }
 }
 
+/* Block k of column i of a weight that came quantised; returns its scale.  Bytes of FV_Q4 hold two values. */
+INLINE float stored_block(int8_t *q, const gemm_src *b, int i, int64_t k)
+{
+    const bool q4 = b->dtype == FV_Q4;
+    const char *p = (const char *)b->p + (size_t)(i * b->ld) + fv_dtype_row(b->dtype, k);
+    float scale = 0;
+    memset(q, 0, BLOCK);
+    if (i >= b->n) return 0;
+    memcpy(&scale, p, sizeof scale);
+    memcpy(q, p + sizeof scale, q4 ? 16 : 32);
+    for (int t = 15; t >= 0 && q4; t--) {
+        q[t + 16] = (int8_t)(q[t] >> 4);
+        q[t] = (int8_t)((int8_t)((uint8_t)q[t] << 4) >> 4);
+    }
+    return scale;
+}
+
 INLINE void pack_b(void *out, const gemm_src *b, int64_t kc, const bool q4)
 {
     float buf[BLOCK];
     int8_t q[BLOCK];
+    const bool stored = b->dtype == FV_Q8 || b->dtype == FV_Q4;
     for (int64_t k = 0; k < kc; k += BLOCK) {
         float *scale = (float *)((char *)out + (size_t)(k / BLOCK) * B_UNIT(q4));
         uint8_t *to = (uint8_t *)(scale + NR);
         for (int i = 0; i < NR; i++) {
-            const float *x = fetch(buf, b, i, k, kc);
-            scale[i] = q4 ? quantise4(q, x) / 16 : quantise(q, x);
+            const float *x = stored ? NULL : fetch(buf, b, i, k, kc);
+            float s = stored ? stored_block(q, b, i, k) : q4 ? quantise4(q, x) : quantise(q, x);
+            scale[i] = q4 ? s / 16 : s;
             for (int t = 0; t < (q4 ? 16 : 32); t++) {
                 int low = q[t] + (q4 ? B_BIAS / 16 : B_BIAS), high = q4 ? q[t + 16] + B_BIAS / 16 : 0;
                 to[t / G * G * NR + i * G + t % G] = (uint8_t)(q4 ? (low & 15) | (high & 15) << 4 : low);
@@ -225,10 +244,15 @@ static void pack_i8(void *out, const gemm_src *b, int64_t kc)
     float *scale = out, buf[BLOCK];
     int8_t q[BLOCK];
     for (int i = 0; i < NR; i++) {
-        float most = i < b->n ? largest_of_run(b, i, kc) : 0;
+        const bool stored = b->dtype == FV_I8;
+        const char *row = (const char *)b->p + (size_t)(i * b->ld); /* where stored: a scale, then the bytes */
+        float most = i < b->n && !stored ? largest_of_run(b, i, kc) : 0;
         scale[i] = most < TINY ? 0 : most / 127.0f;
+        if (stored && i < b->n) memcpy(&scale[i], row, sizeof(float));
         for (int64_t k = 0; k < kc; k += BLOCK) {
-            if (most < TINY)
+            if (stored && i < b->n)
+                memcpy(q, row + sizeof(float) + k, sizeof q);
+            else if (most < TINY)
                 memset(q, 0, sizeof q);
             else
                 to_bytes(q, fetch(buf, b, i, k, kc), 127.0f / most);

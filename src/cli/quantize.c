@@ -1,0 +1,68 @@
+/* quantize.c - fovea quantize: a model's directory with smaller weights. */
+#include <stdio.h>
+
+#include "cli.h"
+#include "json.h"
+
+typedef struct quantize_values {
+    const char *model, *output;
+    int weights;
+    bool json;
+    int64_t threads;
+} quantize_values;
+
+static const char *const dtypes[] = {"q8", "q4", "int8", NULL};
+
+static const cli_option options[] = {
+    CLI_DIR(quantize_values, model, 'm', "model", "DIR", "a model directory: config.json and model.safetensors"),
+    CLI_DIR(quantize_values, output, 'o', "output", "DIR", "the directory to make"),
+    CLI_CHOICE(quantize_values, weights, 'w', "weights", dtypes, "how the weights of products are held"),
+    CLI_FLAG(quantize_values, json, 0, "json", "print one object"),
+    CLI_INT(quantize_values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
+    {0},
+};
+
+static const cli_example examples[] = {
+    {"fovea quantize -m gpt2 -o gpt2-q8", "8 bits, a scale for each 32 weights"},
+    {"fovea quantize -m gpt2 -o gpt2-q4 --weights q4", "4 bits, likewise"},
+    {"fovea score -m gpt2-q8 text.txt", "how much it costs: compare with -m gpt2"},
+    {0},
+};
+
+static int run(const cli *c, const void *values, int n, char **operand)
+{
+    const quantize_values *v = values;
+    (void)n, (void)operand;
+    if (!v->model || !v->output) return cli_usage(c, "a model and an output are needed: -m DIR -o DIR");
+    fv_err e;
+    fv_device *d = NULL;
+    fv_quantised q;
+    fv_dtype weights = FV_Q8;
+    fv_dtype_parse(&weights, dtypes[v->weights]);
+    bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e) ||
+                  fv_model_quantize(d, v->model, v->output, weights, &q, &e);
+    fv_device_close(d);
+    if (failed) return cli_error(c, &e);
+    if (v->json)
+        return cli_print_json(c, json_pack("{s:s, s:s, s:i, s:i, s:I, s:I}", "model", v->output, "weights", dtypes[v->weights],
+                                           "matrices", q.weights, "others", q.others, "bytes_before", (json_int_t)q.before,
+                                           "bytes_after", (json_int_t)q.after));
+    printf("%s: %d matrices as %s, %d other parameters as they were; %.1f MB instead of %.1f MB\n", v->output, q.weights,
+           dtypes[v->weights], q.others, (double)q.after * 1e-6, (double)q.before * 1e-6);
+    return CLI_OK;
+}
+
+const cli_command quantize_command = {
+    .name = "quantize",
+    .summary = "a copy of a model with weights of 8 or 4 bits",
+    .about =
+        "Copies a model's directory and holds the weights of its matrix products in 8 or 4 bits; embeddings, norms and biases "
+        "stay as they are.  The copy opens like any model, takes less memory and computes faster.  It computes the "
+        "same as the original opened with --dtype q8, q4 or int8.\n\n"
+        "q8 and q4 have one scale for 32 weights; int8 has one for a row and is the fastest, and the coarsest for "
+        "activations that are uneven.  What it costs in quality \"fovea score\" and \"fovea eval\" tell.",
+    .options = options,
+    .size = sizeof(quantize_values),
+    .examples = examples,
+    .run = run,
+};

@@ -1,0 +1,54 @@
+/* quant.c - rows of weights in 8 or 4 bits, as files hold them.
+ *
+ * The numbers are those that the matrix product makes of a weight when it lays it out (backend/cpu/gemm_int8.c), so a model
+ * stored so gives the same bits as one that is quantised while it is opened. */
+#include <math.h>
+
+#include "store.h"
+
+#define BLOCK 32
+#define ROW 4096
+#define TINY 0x1p-100f
+
+/* The value of largest magnitude, the first of equals. */
+static float largest(const float *x, int64_t n)
+{
+    float most = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (fabsf(x[i]) > fabsf(most)) most = x[i];
+    return most;
+}
+
+static uint8_t byte(float x) { return (uint8_t)(int8_t)rintf(x); }
+static uint8_t half(float x) { return (uint8_t)((int)fminf(rintf(x), 7.0f) & 15); }
+
+/* n values as 8 bits behind their scale, zeros up to `room`. */
+static void eight(uint8_t *out, const float *x, int64_t n, int64_t room)
+{
+    float most = fabsf(largest(x, n)), scale = most < TINY ? 0 : most / 127.0f, by = most < TINY ? 0 : 127.0f / most;
+    memcpy(out, &scale, sizeof scale);
+    for (int64_t i = 0; i < room; i++) out[sizeof scale + (size_t)i] = i < n ? byte(x[i] * by) : 0;
+}
+
+static void four(uint8_t *out, const float *x, int64_t n)
+{
+    float most = largest(x, n), scale = fabsf(most) < TINY ? 0 : most / -8.0f, by = fabsf(most) < TINY ? 0 : -8.0f / most;
+    memcpy(out, &scale, sizeof scale);
+    for (int i = 0; i < BLOCK / 2; i++) {
+        uint8_t low = i < n ? half(x[i] * by) : 0, high = i + 16 < n ? half(x[i + 16] * by) : 0;
+        out[sizeof scale + (size_t)i] = (uint8_t)(low | high << 4);
+    }
+}
+
+void fv__quantise_row(void *out, fv_dtype t, const float *x, int64_t n)
+{
+    int64_t step = t == FV_I8 ? ROW : BLOCK;
+    for (int64_t i = 0; i < n; i += step) {
+        uint8_t *to = (uint8_t *)out + fv_dtype_row(t, i);
+        int64_t m = n - i < step ? n - i : step;
+        if (t == FV_Q4)
+            four(to, x + i, m);
+        else
+            eight(to, x + i, m, (m + BLOCK - 1) / BLOCK * BLOCK);
+    }
+}
