@@ -151,6 +151,8 @@ static void print_text(const bench *b, const char *name, const json_t *parameter
     printf(" threads=%d: %.4g ms +- %.2g", fv_device_threads(b->device), 1e3 * t->median, 1e3 * t->spread);
     if (w.flops > 0) printf(", %.1f GFLOP/s", 1e-9 * w.flops / t->median);
     if (w.bytes > 0) printf(", %.1f GB/s", 1e-9 * w.bytes / t->median);
+    if (w.tokens > 0) printf(", %.1f tokens/s", w.tokens / t->median);
+    if (w.sentences > 0) printf(", %.2f sentences/s", w.sentences / t->median);
     printf(", %.1f MiB\n", (double)b->memory.peak / 1048576);
 }
 
@@ -164,6 +166,8 @@ static json_t *to_json(const bench *b, const char *name, json_t *parameters, con
     json_decref(rest);
     if (w.flops > 0) json_object_set_new(line, "gflops", json_real(1e-9 * w.flops / t->median));
     if (w.bytes > 0) json_object_set_new(line, "gb_per_s", json_real(1e-9 * w.bytes / t->median));
+    if (w.tokens > 0) json_object_set_new(line, "tokens_per_s", json_real(w.tokens / t->median));
+    if (w.sentences > 0) json_object_set_new(line, "sentences_per_s", json_real(w.sentences / t->median));
     json_object_set_new(line, "peak_bytes", json_integer((json_int_t)b->memory.peak));
     if (w.inputs > 0) json_object_set_new(line, "extra_bytes", json_integer((json_int_t)((double)b->memory.peak - w.inputs)));
     return line;
@@ -184,11 +188,13 @@ int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void
 /* ---- the list ---- */
 
 extern const cli_command bench_gemm_command, bench_attention_command, bench_softmax_command, bench_layernorm_command,
-    bench_rmsnorm_command, bench_gelu_command, bench_cross_entropy_command, bench_adamw_command, bench_machine_command;
+    bench_rmsnorm_command, bench_gelu_command, bench_cross_entropy_command, bench_adamw_command, bench_machine_command,
+    bench_forward_command, bench_train_command;
 
 static const cli_command *const benchmarks[] = {
-    &bench_gemm_command, &bench_attention_command,     &bench_softmax_command, &bench_layernorm_command, &bench_rmsnorm_command,
-    &bench_gelu_command, &bench_cross_entropy_command, &bench_adamw_command,   &bench_machine_command,   NULL,
+    &bench_gemm_command,    &bench_attention_command, &bench_softmax_command,       &bench_layernorm_command,
+    &bench_rmsnorm_command, &bench_gelu_command,      &bench_cross_entropy_command, &bench_adamw_command,
+    &bench_machine_command, &bench_forward_command,   &bench_train_command,         NULL,
 };
 
 const cli_command bench_command = {

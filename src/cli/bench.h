@@ -44,6 +44,7 @@ typedef void bench_fn(fv_ctx *c, void *what);
 typedef struct bench_work {
     double flops, bytes;
     double inputs; /* bytes of input and output, to report what is needed beside them */
+    double tokens, sentences;
 } bench_work;
 
 int bench_open(bench *b, const cli *c, bench_values opt, fv_dtype dtype, bool record);

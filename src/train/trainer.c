@@ -36,12 +36,12 @@ static fv_status context_failed(fv_ctx *c, fv_err *e)
     return fv_fail(e, why->code, "%s", why->text);
 }
 
-/* The batches of one update: their losses are divided by the labels of all of them, so they must all be there first.  An
- * update ends with its epoch, however many it has got. */
 typedef struct amount {
     double labels, rows, tokens;
 } amount;
 
+/* The batches of one update: their losses are divided by the labels of all of them, so they must all be there first.  An
+ * update ends with its epoch, however many it has got. */
 static fv_status gather(loop *l, int64_t *n, amount *all, fv_err *e)
 {
     *n = 0;

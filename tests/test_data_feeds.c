@@ -1,0 +1,385 @@
+/* test_data_feeds.c - what each objective puts in a batch, and that it is the same whenever it is asked for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+
+static char folder[64];
+static fv_tok *tok;
+static fv_labels labels;
+static fv_batch batch;
+
+static void check(fv_status st, const fv_err *e)
+{
+    if (st) print_error("%s\n", e->text);
+    assert_int_equal(st, FV_OK);
+}
+
+static const char *file(const char *name, const char *text)
+{
+    static char path[160];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    return path;
+}
+
+static const char words[] =
+    "the cat sees the dog\nthe dog sees the cat\na cat likes fish\n\nfish likes water\nno dog likes the rain\n";
+
+static bool next_text(void *self, const char **text, size_t *len)
+{
+    int *i = self;
+    *text = words;
+    *len = sizeof words - 1;
+    return (*i)++ == 0;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    static const char *const specials[] = {"<pad>",        "</s>",         "<unk>",        "<s>", "<mask>",
+                                           "<extra_id_0>", "<extra_id_1>", "<extra_id_2>", NULL};
+    int at = 0;
+    fv_err e;
+    snprintf(folder, sizeof folder, "/tmp/fovea-feeds-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    fv_tok_train_opts o = {
+        .kind = FV_TOK_BYTE_BPE, .vocab = 300, .min_count = 1, .specials = specials, .before = "<s>", .after = "</s>"};
+    check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    char line[100];
+    fv_batch_free(&batch);
+    fv_tok_close(tok);
+    snprintf(line, sizeof line, "rm -rf '%s'", folder);
+    return system(line);
+}
+
+static fv_task task(void)
+{
+    labels = (fv_labels){0};
+    return (fv_task){.tok = tok,
+                     .pad = fv_tok_id(tok, "<pad>"),
+                     .start = fv_tok_id(tok, "<pad>"),
+                     .eos = fv_tok_id(tok, "</s>"),
+                     .cls = fv_tok_id(tok, "<s>"),
+                     .sep = fv_tok_id(tok, "</s>"),
+                     .mask = fv_tok_id(tok, "<mask>"),
+                     .context = 12,
+                     .share = 0.3f,
+                     .span = 2,
+                     .labels = &labels};
+}
+
+static fv_feed open_feed(fv_feed_fn *fn, fv_task t, fv_records from, fv_data_report *r)
+{
+    fv_feed f;
+    fv_err e;
+    *r = (fv_data_report){0};
+    check(fn(&f, &t, &from, r, &e), &e);
+    return f;
+}
+
+static void make(const fv_feed *f, int32_t from, int64_t n, fv_draw how)
+{
+    int32_t rows[64];
+    fv_err e;
+    for (int64_t i = 0; i < n; i++) rows[i] = from + (int32_t)i;
+    fv_batch_clear(&batch);
+    check(f->make(f->self, &batch, rows, n, how, &e), &e);
+}
+
+static const int32_t *part(const char *name, int64_t *rows, int64_t *cols)
+{
+    *rows = *cols = 0;
+    for (int i = 0; i < batch.n; i++) {
+        if (strcmp(batch.part[i].name, name)) continue;
+        *rows = batch.part[i].shape.d[0];
+        *cols = batch.part[i].shape.n > 1 ? batch.part[i].shape.d[1] : 1;
+        return batch.part[i].data;
+    }
+    fail_msg("the batch has no %s", name);
+    return NULL;
+}
+
+static uint64_t digest(void)
+{
+    uint64_t h = 1469598103934665603u;
+    for (int i = 0; i < batch.n; i++) {
+        const unsigned char *s = batch.part[i].data;
+        size_t n = (size_t)fv_shape_len(batch.part[i].shape) * fv_dtype_size(batch.part[i].dtype);
+        while (n--) h = (h ^ *s++) * 1099511628211u;
+    }
+    return h;
+}
+
+/* The ids of the whole text, as the feeds see it. */
+static int64_t whole(int32_t *out)
+{
+    fv_encoding *enc;
+    fv_err e;
+    check(fv_encoding_new(&enc, tok, &e), &e);
+    check(fv_tok_encode(enc, words, sizeof words - 1, (fv_tok_opts){0}, &e), &e);
+    int64_t n = enc->n;
+    memcpy(out, enc->ids, (size_t)n * sizeof *out);
+    fv_encoding_free(enc);
+    return n;
+}
+
+static void causal_predicts_every_token_but_the_first(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int32_t text[400];
+    int64_t all = whole(text), B, T, seen = 0;
+    fv_feed f = open_feed(fv_feed_causal, task(), (fv_records){.file = file("t.txt", words)}, &r);
+    assert_int_equal(r.tokens[0], all);
+    int64_t n = f.count(f.self, -1);
+    make(&f, 0, n, (fv_draw){.epoch = -1});
+    const int32_t *ids = part("input_ids", &B, &T);
+    assert_int_equal(T, 12);
+    assert_int_equal((int64_t)batch.labels, all - 1);
+    for (int64_t i = 0; i < B; i++)
+        for (int64_t t = 0; t < T && i * 11 + t < all; t++) {
+            assert_int_equal(ids[i * T + t], text[i * 11 + t]);
+            seen += t > 0;
+        }
+    assert_int_equal(seen, all - 1);
+    make(&f, 0, f.count(f.self, 0), (fv_draw){1, 0});
+    uint64_t first = digest();
+    make(&f, 0, f.count(f.self, 1), (fv_draw){1, 3});
+    assert_true(first != digest()); /* windows have moved */
+    fv_feed_close(&f);
+}
+
+static void a_part_of_the_text_can_be_held_out(void **state)
+{
+    (void)state;
+    fv_data_report r, s;
+    int32_t text[400];
+    fv_task t = task();
+    t.part[1] = 0.5;
+    fv_feed f = open_feed(fv_feed_causal, t, (fv_records){.file = file("t.txt", words)}, &r);
+    fv_feed_close(&f);
+    t.part[0] = 0.5, t.part[1] = 1;
+    f = open_feed(fv_feed_causal, t, (fv_records){.file = file("t.txt", words)}, &s);
+    fv_feed_close(&f);
+    assert_true(r.tokens[0] + s.tokens[0] >= whole(text) && r.tokens[0] + s.tokens[0] <= whole(text) + 4);
+}
+
+/* Where a label stands, something may have changed; elsewhere nothing has. */
+static void masked_hides_some_and_remembers_them(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int64_t B, T, hidden = 0, masks = 0;
+    fv_task k = task();
+    fv_feed f = open_feed(fv_feed_masked, k, (fv_records){.file = file("t.txt", words)}, &r);
+    int64_t n = f.count(f.self, -1);
+    make(&f, 0, n, (fv_draw){.epoch = -1});
+    uint64_t once = digest();
+    const int32_t *ids = part("input_ids", &B, &T), *label = part("labels", &B, &T);
+    for (int64_t i = 0; i < B; i++) {
+        assert_int_equal(ids[i * T], k.cls);
+        int64_t here = 0;
+        for (int64_t t = 0; t < T; t++) {
+            here += label[i * T + t] >= 0;
+            if (label[i * T + t] < 0) assert_int_not_equal(ids[i * T + t], k.mask);
+            masks += ids[i * T + t] == k.mask;
+        }
+        hidden += here;
+    }
+    assert_true(hidden > B && hidden < B * T / 2 && masks > 0 && masks < hidden);
+    assert_int_equal((int64_t)batch.labels, hidden);
+    make(&f, 0, n, (fv_draw){.epoch = -1});
+    assert_true(digest() == once);
+    make(&f, 0, f.count(f.self, 0), (fv_draw){1, 0});
+    once = digest();
+    make(&f, 0, f.count(f.self, 0), (fv_draw){1, 0});
+    assert_true(digest() == once);
+    make(&f, 0, f.count(f.self, 0), (fv_draw){1, 1});
+    assert_true(digest() != once);
+    fv_feed_close(&f);
+}
+
+static void sentences_follow_or_not(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int64_t B, T, yes = 0, no = 0;
+    fv_task k = task();
+    k.context = 40;
+    fv_feed f = open_feed(fv_feed_masked_next, k, (fv_records){.file = file("t.txt", words)}, &r);
+    assert_int_equal(f.count(f.self, 0), 5);
+    for (int64_t epoch = 0; epoch < 20; epoch++) {
+        make(&f, 0, 5, (fv_draw){1, epoch});
+        const int32_t *next = part("next_sentence_label", &B, &T);
+        for (int i = 0; i < 5; i++) next[i] ? no++ : yes++;
+        assert_int_equal(next[2], 1); /* the last sentence of its document has none that follows */
+        const int32_t *type = part("token_type_ids", &B, &T);
+        assert_int_equal(type[0], 0);
+    }
+    assert_true(yes > 15 && no > 40);
+    fv_feed_close(&f);
+}
+
+/* Sentinels replaced by the spans that stand behind them in the target give the text again. */
+static void spans_can_be_put_back(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int32_t text[400], again[64];
+    int64_t B, S, T;
+    whole(text);
+    fv_task k = task();
+    fv_feed f = open_feed(fv_feed_spans, k, (fv_records){.file = file("t.txt", words)}, &r);
+    make(&f, 0, 2, (fv_draw){.epoch = -1});
+    const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T),
+                  *input = part("decoder_input_ids", &B, &T);
+    for (int64_t i = 0; i < 2; i++) {
+        const int32_t *s = source + i * S, *l = label + i * T;
+        int64_t n = 0, at = 0;
+        assert_int_equal(input[i * T], k.start);
+        for (int64_t t = 1; t < T; t++) assert_int_equal(input[i * T + t], l[t - 1]);
+        for (int64_t j = 0; j < S && s[j] != k.eos; j++) {
+            if (!fv_tok_special(tok, s[j])) {
+                again[n++] = s[j];
+                continue;
+            }
+            assert_int_equal(l[at++], s[j]);
+            while (l[at] != k.eos && !fv_tok_special(tok, l[at])) again[n++] = l[at++];
+        }
+        assert_int_equal(l[at], k.eos);
+        assert_int_equal(n, 12);
+        assert_memory_equal(again, text + i * 12, 12 * sizeof *again);
+    }
+    fv_feed_close(&f);
+}
+
+static void denoising_asks_for_the_whole_text(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int32_t text[400];
+    int64_t B, S, T, masks = 0;
+    whole(text);
+    fv_task k = task();
+    fv_feed f = open_feed(fv_feed_denoise, k, (fv_records){.file = file("t.txt", words)}, &r);
+    make(&f, 0, 1, (fv_draw){.epoch = -1});
+    const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T);
+    assert_int_equal(T, 13);
+    assert_memory_equal(label, text, 12 * sizeof *label);
+    assert_int_equal(label[12], k.eos);
+    for (int64_t i = 0; i < S; i++) masks += source[i] == k.mask;
+    assert_int_equal(masks, 2);
+    assert_true(S < T);
+    fv_feed_close(&f);
+}
+
+static void classes_are_numbered_as_they_come(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int64_t B, T;
+    fv_task k = task();
+    k.label_until = ":";
+    const char *text = "NUM:date when is the rain\nHUM:ind who likes fish\nNUM:count how many dogs\n";
+    fv_feed f = open_feed(fv_feed_classify, k, (fv_records){.file = file("c.label", text), .format = FV_FORMAT_WORD}, &r);
+    assert_int_equal(labels.n, 2);
+    assert_string_equal(labels.name[0], "NUM");
+    make(&f, 0, 3, (fv_draw){.epoch = -1});
+    const int32_t *label = part("labels", &B, &T);
+    assert_true(label[0] == 0 && label[1] == 1 && label[2] == 0);
+    assert_int_equal(part("input_ids", &B, &T)[0], k.cls);
+    fv_feed_close(&f);
+
+    fv_err e;
+    fv_records other = {.file = file("d.label", "LOC:city where\n"), .format = FV_FORMAT_WORD};
+    labels.closed = true;
+    assert_int_equal(fv_feed_classify(&f, &k, &other, &r, &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "d.label:1: the label \"LOC\" does not occur"));
+}
+
+static void tags_begin_with_b_and_stand_on_first_pieces(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int64_t B, T, counted = 0;
+    fv_task k = task();
+    const char *text =
+        "-DOCSTART- -X- O O\n\nthe DT I-NP O\nwashington NNP I-NP I-PER\npost NN I-NP I-PER\nrome NN x B-PER\n\nno x y I-LOC\n";
+    fv_feed f = open_feed(fv_feed_tag, k, (fv_records){.file = file("n.conll", text)}, &r);
+    assert_int_equal(r.kept, 2);
+    make(&f, 0, 1, (fv_draw){.epoch = -1});
+    const int32_t *label = part("labels", &B, &T);
+    static const char *const want[] = {"O", "B-PER", "I-PER", "B-PER"};
+    for (int64_t t = 0; t < T; t++)
+        if (label[t] >= 0) assert_string_equal(labels.name[label[t]], want[counted++]);
+    assert_int_equal(counted, 4);
+    assert_true(T > 6); /* washington has several pieces */
+    make(&f, 1, 1, (fv_draw){.epoch = -1});
+    label = part("labels", &B, &T);
+    assert_string_equal(labels.name[label[1]], "B-LOC");
+    fv_feed_close(&f);
+}
+
+static void answers_are_found_by_their_characters(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int64_t B, T, n;
+    fv_task k = task();
+    const char *text =
+        "{\"version\": \"1.1\", \"data\": [{\"title\": \"t\", \"paragraphs\": [{\"context\": \"\\u00e9t\\u00e9 the cat sees the "
+        "dog\","
+        " \"qas\": [{\"id\": \"1\", \"question\": \"who sees\", \"answers\": [{\"text\": \"the cat\", \"answer_start\": 4}]},"
+        " {\"id\": \"2\", \"question\": \"whom\", \"answers\": [{\"text\": \"the dog\", \"answer_start\": 17}]}]}]}]}";
+    for (int64_t most = 64; most >= 14; most -= 50) {
+        fv_feed f = open_feed(fv_feed_answer, k, (fv_records){.file = file("q.json", text), .max_len = most}, &r);
+        assert_int_equal(r.kept, 2);
+        assert_int_equal(r.cut, most == 64 ? 0 : 2);
+        for (int32_t q = 0; q < 2; q++) {
+            char *answer;
+            size_t len;
+            fv_err e;
+            make(&f, q, 1, (fv_draw){.epoch = -1});
+            const int32_t *ids = part("input_ids", &B, &T), *start = part("start_positions", &B, &n),
+                          *end = part("end_positions", &B, &n);
+            check(fv_tok_decode(tok, &answer, &len, ids + start[0], end[0] - start[0] + 1, false, &e), &e);
+            assert_string_equal(answer + (answer[0] == ' '), q ? "the dog" : "the cat");
+            fv_tok_free_text(tok, answer, len);
+        }
+        fv_feed_close(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(causal_predicts_every_token_but_the_first),
+        cmocka_unit_test(a_part_of_the_text_can_be_held_out),
+        cmocka_unit_test(masked_hides_some_and_remembers_them),
+        cmocka_unit_test(sentences_follow_or_not),
+        cmocka_unit_test(spans_can_be_put_back),
+        cmocka_unit_test(denoising_asks_for_the_whole_text),
+        cmocka_unit_test(classes_are_numbered_as_they_come),
+        cmocka_unit_test(tags_begin_with_b_and_stand_on_first_pieces),
+        cmocka_unit_test(answers_are_found_by_their_characters),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
