@@ -411,6 +411,42 @@ static void test_row_alone(void **state)
         }
 }
 
+/* A long inner axis is taken in pieces where there are many rows, and whole where there are few: no bit may tell. */
+static void test_long_row_alone(void **state)
+{
+    (void)state;
+    const fv_dtype tables[] = {FV_F32, FV_BF16};
+    for (int flags = 0; flags < 16; flags++) {
+        fv_dtype table = tables[flags & 1];
+        gemm_case t = {.m = 330,
+                       .n = 21,
+                       .k = 20011,
+                       .tb = flags & 2,
+                       .pad = true,
+                       .table = table,
+                       .ct = flags & 4 ? FV_F32 : table,
+                       .add = flags & 8,
+                       .bias = !(flags & 8),
+                       .act = flags & 8 ? FV_ACT_NONE : FV_RELU};
+        size_t size = fv_dtype_size(t.ct);
+        problem p = make(&t);
+        char *all = run(device, &t, &p, 2, NULL);
+        for (int64_t i = 0; i < 330; i += 47) {
+            gemm_case alone = t;
+            problem row = p;
+            alone.m = row.g.m = 1;
+            row.g.a = (const char *)p.g.a + (size_t)(i * p.g.lda) * fv_dtype_size(table);
+            row.c_first = (char *)p.c_first + (size_t)(i * p.g.ldc) * size;
+            row.c_len = row.g.ldc;
+            char *one = run(device, &alone, &row, 1, NULL);
+            assert_memory_equal(one, all + (size_t)(i * p.g.ldc) * size, 21 * size);
+            free(one);
+        }
+        free(all);
+        drop(&p);
+    }
+}
+
 /* With fused multiply-add the fast product in f32 is the reference, bit by bit. */
 static void test_documented_order(void **state)
 {
@@ -516,17 +552,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_every_small_m),
-        cmocka_unit_test(test_activation),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_batch_into_one),
-        cmocka_unit_test(test_empty_sum),
-        cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_documented_order),
-        cmocka_unit_test(test_levels_agree),
-        cmocka_unit_test(test_quantised_extremes),
+        cmocka_unit_test(test_plain),          cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_every_small_m),  cmocka_unit_test(test_activation),
+        cmocka_unit_test(test_batch),          cmocka_unit_test(test_batch_into_one),
+        cmocka_unit_test(test_empty_sum),      cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_long_row_alone), cmocka_unit_test(test_documented_order),
+        cmocka_unit_test(test_levels_agree),   cmocka_unit_test(test_quantised_extremes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -316,32 +316,122 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
     return p;
 }
 
+/* A plan, and who follows it. */
+typedef struct crew {
+    plan p;
+    int threads;
+    bool whole; /* products of a batch are dealt out whole */
+    size_t a_all, shared, bytes;
+} crew;
+
+static crew prepare(const fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
+{
+    crew w = {.p = make_plan(g, table, kind)};
+    plan *p = &w.p;
+    double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
+    int threads = w.threads = work * (double)g->batch < SMALL ? 1 : s->threads;
+    /* Products of a batch are dealt out whole, unless they are few and large, or all go into one C. */
+    w.whole = threads == 1 || (g->batch >= threads && g->stride_c && (work < 8 * SMALL || g->batch >= 4 * threads));
+    if (w.whole && threads > 1) p->all_b = 0; /* each would need its own */
+    w.a_all = p->a_bytes * (size_t)(w.whole ? threads : 1);
+    w.shared = w.a_all + p->all_b;
+    w.bytes = w.shared + (size_t)threads * (p->b_bytes + p->sum_bytes) + 64;
+    return w;
+}
+
+static void follow(const crew *w, char *scratch)
+{
+    const plan *p = &w->p;
+#pragma omp parallel num_threads(w->threads) if (w->threads > 1)
+    {
+        int id = omp_get_thread_num(), size = omp_get_num_threads();
+        char *own = scratch + w->shared + (size_t)id * (p->b_bytes + p->sum_bytes);
+        team t = {id, size, scratch, own, scratch + w->a_all, (float *)(own + p->b_bytes)};
+        int64_t from = 0, to = p->g->batch;
+        if (w->whole) {
+            from = part(p->g->batch, id, size);
+            to = part(p->g->batch, id + 1, size);
+            t = (team){0, 1, scratch + (size_t)id * p->a_bytes, own, scratch + w->a_all, (float *)(own + p->b_bytes)};
+        }
+        for (int64_t e = from; e < to; e++) product(p, &t, e);
+    }
+}
+
+/* ---- long inner axes: k in pieces, so that a block keeps enough rows to be worth a passage of B ----
+ * The pieces end where runs do, and the sums stay in f32 between them: every element still gets its runs one by one. */
+
+#define PIECE 8   /* runs */
+#define ENOUGH 16 /* strips of a block */
+
+static bool is_long(const fv_gemm *g, const gemm_kind *kind)
+{
+    size_t strip = gemm_a_bytes(kind, g->k);
+    return !g->packed && g->batch == 1 && g->k > PIECE * kind->run && A_BYTES / (strip + 1) < ENOUGH &&
+           g->m > (int64_t)(A_BYTES / (strip + 1)) * kind->mr && g->m > ENOUGH * kind->mr;
+}
+
+static void finish_rows(const fv_stream *s, const fv_gemm *g, fv_dtype table, float *sum, int64_t ld_sum, bool start)
+{
+#pragma omp parallel num_threads(s->threads) if (s->threads > 1)
+    {
+        int id = omp_get_thread_num(), size = omp_get_num_threads();
+        int64_t i0 = part(g->m, id, size), i1 = part(g->m, id + 1, size), from = i0 * g->ldc;
+        gemm_end e = {.sum = sum + i0 * ld_sum,
+                      .ld_sum = ld_sum,
+                      .ldc = g->ldc,
+                      .rows = i1 - i0,
+                      .cols = g->n,
+                      .bias = g->bias,
+                      .table = table,
+                      .ct = g->ct,
+                      .act = g->act,
+                      .c = (char *)g->c + from * (int64_t)fv_dtype_size(g->ct),
+                      .pre = g->pre ? (char *)g->pre + from * (int64_t)fv_dtype_size(table) : NULL};
+        start ? NAME(gemm_start)(&e) : NAME(gemm_finish)(&e);
+    }
+}
+
+static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
+{
+    bool direct = g->ct == FV_F32;
+    size_t sums = direct ? 0 : ((size_t)g->m * (size_t)g->n * sizeof(float) + 63) / 64 * 64;
+    int64_t piece = PIECE * kind->run;
+    fv_gemm now = *g;
+    now.k = piece;
+    now.ct = FV_F32;
+    now.bias = now.pre = NULL;
+    now.act = FV_ACT_NONE;
+    if (!direct) now.ldc = g->n;
+    crew w = prepare(s, &now, table, kind);
+    size_t bytes = w.bytes;
+    now.k = g->k % piece ? g->k % piece : piece; /* the last one may pack more rows at a time */
+    w = prepare(s, &now, table, kind);
+    if (w.bytes > bytes) bytes = w.bytes;
+    char *scratch = fv_stream_work(s, sums + bytes);
+    if (!scratch) return;
+    if (!direct) now.c = scratch;
+    if (!direct && g->add) finish_rows(s, g, table, now.c, now.ldc, true);
+    for (int64_t k = 0; k < g->k; k += piece) {
+        now.a = at(g->a, g->ta ? k * g->lda : k, table);
+        now.b = at(g->b, g->tb ? k : k * g->ldb, g->bt);
+        now.k = least(piece, g->k - k);
+        now.add = g->add || k > 0;
+        w = prepare(s, &now, table, kind);
+        follow(&w, scratch + sums);
+    }
+    if (!direct || g->bias || g->act || g->pre) finish_rows(s, g, table, now.c, now.ldc, false);
+}
+
 static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     if (g->m < 1 || g->n < 1 || g->batch < 1) return;
-    plan p = make_plan(g, table, kind);
-    double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
-    int threads = work * (double)g->batch < SMALL ? 1 : s->threads;
-    /* Products of a batch are dealt out whole, unless they are few and large, or all go into one C. */
-    bool whole = threads == 1 || (g->batch >= threads && g->stride_c && (work < 8 * SMALL || g->batch >= 4 * threads));
-    if (whole && threads > 1) p.all_b = 0; /* each would need its own */
-    size_t a_all = p.a_bytes * (size_t)(whole ? threads : 1), shared = a_all + p.all_b;
-    char *scratch = fv_stream_work(s, shared + (size_t)threads * (p.b_bytes + p.sum_bytes) + 64);
-    if (!scratch) return;
-
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        int id = omp_get_thread_num(), size = omp_get_num_threads();
-        char *own = scratch + shared + (size_t)id * (p.b_bytes + p.sum_bytes);
-        team t = {id, size, scratch, own, scratch + a_all, (float *)(own + p.b_bytes)};
-        int64_t from = 0, to = g->batch;
-        if (whole) {
-            from = part(g->batch, id, size);
-            to = part(g->batch, id + 1, size);
-            t = (team){0, 1, scratch + (size_t)id * p.a_bytes, own, scratch + a_all, (float *)(own + p.b_bytes)};
-        }
-        for (int64_t e = from; e < to; e++) product(&p, &t, e);
+    if (is_long(g, kind)) {
+        run_long(s, g, table, kind);
+        return;
     }
+    crew w = prepare(s, g, table, kind);
+    char *scratch = fv_stream_work(s, w.bytes);
+    if (scratch) follow(&w, scratch);
 }
 
 static const gemm_kind *packed_kind(fv_dtype dt)
