@@ -72,16 +72,16 @@ def peer(folder, lines, kind, batch, tokens, threads=THREADS, beams=BEAMS):
     print(json.dumps({"tokens": made, "seconds": time.perf_counter() - start}))
 
 
-def fovea(folder, lines, dtype, batch, tokens, threads=THREADS, beams=BEAMS):
+def fovea(folder, lines, dtype, batch, tokens, under, threads=THREADS, beams=BEAMS):
     program = os.environ.get("FOVEA", "build/fovea")
     done = subprocess.run(
-        [program, "translate", "-m", folder, "--dtype", dtype, "--batch", str(batch), "--threads", str(threads), "--beam",
+        under + [program, "translate", "-m", folder, "--dtype", dtype, "--batch", str(batch), "--threads", str(threads), "--beam",
          str(beams), "--max-length", str(tokens + 1), "--min-length", str(tokens + 1), "--stats", lines],
         check=True, capture_output=True, text=True)
     return json.loads(done.stderr.splitlines()[-1])
 
 
-def run(folder, lines, tokens, rounds):
+def run(folder, lines, tokens, rounds, under):
     all_lines = open(lines, encoding="utf-8").read().splitlines()
     print("| weights | lines a batch | fovea tokens/s | CTranslate2 tokens/s | ratio |\n| --- | --- | --- | --- | --- |")
     for dtype, kind in (("f32", "float32"), ("q8", "int8"), ("int8", "int8")):
@@ -91,9 +91,9 @@ def run(folder, lines, tokens, rounds):
                 f.write("\n".join(all_lines[:count]) + "\n")
             ours, theirs = [], []
             for _ in range(rounds):
-                r = fovea(folder, part, dtype, batch, tokens)
+                r = fovea(folder, part, dtype, batch, tokens, under)
                 ours.append(r["tokens"] / r["seconds"])
-                out = subprocess.run([sys.executable, __file__, "peer", folder, part, kind, str(batch), "--tokens", str(tokens)],
+                out = subprocess.run(under + [sys.executable, __file__, "peer", folder, part, kind, str(batch), "--tokens", str(tokens)],
                                      check=True, capture_output=True, text=True).stdout
                 r = json.loads(out.splitlines()[-1])
                 theirs.append(r["tokens"] / r["seconds"])
@@ -111,13 +111,14 @@ def main():
     p.add_argument("--tokens", type=int, default=32)
     p.add_argument("--beams", type=int, default=BEAMS)
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--under", default="", help="a command that runs each measurement, as nice or taskset do")
     a = p.parse_args()
     if a.what == "make":
         make(a.folder, a.lines)
     elif a.what == "peer":
         peer(a.folder, a.lines, a.kind, a.batch, a.tokens, beams=a.beams)
     else:
-        run(a.folder, a.lines, a.tokens, a.rounds)
+        run(a.folder, a.lines, a.tokens, a.rounds, a.under.split())
 
 
 if __name__ == "__main__":

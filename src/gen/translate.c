@@ -61,12 +61,8 @@ static fv_status read_settings(fv_translator *t, const char *dir, fv_err *e)
 static fv_status check_model(const fv_translator *t, const char *dir, fv_err *e)
 {
     const fv_family *f = fv_model_family(t->model);
-    int64_t V = f->vocabulary ? f->vocabulary(fv_model_self(t->model)) : 0;
     if (!f->begin || !f->step)
         return fv_fail(e, FV_EARG, "%s: a %s has no encoder and decoder, so it does not translate", dir, f->type);
-    if (fv_tok_size(t->tok) > V)
-        return fv_fail(e, FV_EFORMAT, "%s: the tokenizer has %d tokens and the model %lld", dir, fv_tok_size(t->tok),
-                       (long long)V);
     if (t->gen.start < 0 || t->gen.eos < 0)
         return fv_fail(e, FV_EFORMAT, "%s: decoder_start_token_id and eos_token_id are needed, and not given", dir);
     return FV_OK;
