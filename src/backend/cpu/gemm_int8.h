@@ -80,18 +80,6 @@ INLINE vf add_times(vf s, vf a, vf b)
     return s;
 }
 
-/* Few rows read several panels side by side.  Panels of bytes are too short for the processor to find its stride in each, so
- * the group that comes next, which lies behind this one in one piece, is asked for meanwhile.  (Not for FV_Q8, whose loop is
- * long enough for the processor to be ahead: there it costs a seventh.) */
-typedef const char *fetched;
-INLINE fetched fetch_from(const gemm_tile *t, const int panels) { return (const char *)t->b + (size_t)panels * t->b_next; }
-INLINE void fetch_group(fetched *next, const int panels, const size_t unit)
-{
-#pragma GCC unroll 20
-    for (size_t i = 0; i < (size_t)panels * unit; i += 64) __builtin_prefetch(*next + i);
-    *next += (size_t)panels * unit;
-}
-
 /* Values t*8.. of k of a pair of columns. */
 INLINE int8x16_t load_columns(const uint8_t *b, const int t, const bool q4)
 {
@@ -147,13 +135,9 @@ INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, 
         smmla_tile(s, a, b, blocks, none, ahead, step);
         return;
     }
-    fetched next = fetch_from(t, panels);
     for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit, ahead += step) {
-        if (panels == 1 || !q4) {
-            __builtin_prefetch(ahead);
-            __builtin_prefetch(ahead + 64);
-        } else
-            fetch_group(&next, panels, b_unit);
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) block(s + p * (NR / 2), a, b + (size_t)p * t->b_next, rows, panels, q4);
     }

@@ -21,13 +21,9 @@ INLINE void whole(vf *s, const gemm_tile *t, const int rows, const int panels)
     int32x4_t sum[SUMS];
 #pragma GCC unroll 16
     for (int i = 0; i < pairs * panels * (NR / 2); i++) sum[i] = vdupq_n_s32(0);
-    fetched next = fetch_from(t, panels);
     for (size_t units = gemm_units(t->kc); units; units--, ahead += step) {
-        if (panels == 1) {
-            __builtin_prefetch(ahead);
-            __builtin_prefetch(ahead + 64);
-        } else
-            fetch_group(&next, panels, NR * BLOCK);
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
 #pragma GCC unroll 4
         for (int u = 0; u < BLOCK / G; u++, a += A_WIDTH * G, b += NR * G) {
             int8x16_t x[MR / 2];
