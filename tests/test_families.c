@@ -205,6 +205,15 @@ static bool holds(const fv_st *saved, const fv_st_info *t)
     return false;
 }
 
+/* Where saved models go: $FOVEA_SAVED/<case> stays there, for tools/golden/saved.py to open in transformers. */
+static const char *saved_at(const char *name, const char *file)
+{
+    static char path[512];
+    const char *keep = getenv("FOVEA_SAVED");
+    snprintf(path, sizeof path, "%s/%s%s", keep ? keep : scratch, keep ? name : "saved", file);
+    return path;
+}
+
 static void what_was_saved_has_the_same_bits(void **state)
 {
     (void)state;
@@ -212,9 +221,9 @@ static void what_was_saved_has_the_same_bits(void **state)
         fv_model *m;
         fv_err e;
         ok(fv_model_open(&m, device, of_case(cases[i], NULL), (fv_model_opt){0}, &e), cases[i], &e);
-        ok(fv_model_save(m, in_scratch("saved"), FV_F32, &e), cases[i], &e);
+        ok(fv_model_save(m, saved_at(cases[i], ""), FV_F32, &e), cases[i], &e);
         fv_st *was = open_file(cases[i], of_case(cases[i], "model.safetensors"));
-        fv_st *is = open_file(cases[i], in_scratch("saved/model.safetensors"));
+        fv_st *is = open_file(cases[i], saved_at(cases[i], "/model.safetensors"));
         for (int k = 0; k < fv_st_count(was); k++) {
             fv_st_info t = fv_st_at(was, k);
             if (!holds(is, &t)) fail_msg("%s: %s was not saved as it was", cases[i], t.name);
@@ -223,7 +232,7 @@ static void what_was_saved_has_the_same_bits(void **state)
         fv_st_close(was);
 
         fv_model *again;
-        ok(fv_model_open(&again, device, in_scratch("saved"), (fv_model_opt){0}, &e), cases[i], &e);
+        ok(fv_model_open(&again, device, saved_at(cases[i], ""), (fv_model_opt){0}, &e), cases[i], &e);
         assert_string_equal(fv_model_head(again), fv_model_head(m));
         int64_t n, n_again;
         const void *a = fv_params_data(fv_model_params(m), &n), *b = fv_params_data(fv_model_params(again), &n_again);
@@ -231,6 +240,36 @@ static void what_was_saved_has_the_same_bits(void **state)
         assert_memory_equal(a, b, (size_t)n * sizeof(float));
         fv_model_free(again);
         fv_model_free(m);
+    }
+}
+
+/* ---- refusals ---- */
+
+static void a_config_it_cannot_follow_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *says;
+    } wrong[] = {
+        {"{\"model_type\":\"bert\",\"hidden_size\":100,\"num_attention_heads\":12}", "multiple"},
+        {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}", "position_embedding_type"},
+        {"{\"model_type\":\"bert\",\"is_decoder\":true}", "is_decoder"},
+        {"{\"model_type\":\"bert\",\"hidden_act\":\"mish\"}", "hidden_act"},
+        {"{\"model_type\":\"bert\",\"pad_token_id\":7,\"vocab_size\":7}", "pad_token_id"},
+        {"{\"model_type\":\"bert\",\"id2label\":{\"0\":\"a\",\"2\":\"b\"}}", "id2label"},
+        {"{\"model_type\":\"bert\",\"problem_type\":\"guess\"}", "problem_type"},
+        {"{\"model_type\":\"bert\",\"layer_norm_eps\":0}", "layer_norm_eps"},
+        {"{\"model_type\":\"bert\",\"architectures\":[\"BertForMultipleChoice\"]}", "no head \"BertForMultipleChoice\""},
+        {"{\"model_type\":\"roberta\",\"max_position_embeddings\":2}", "max_position_embeddings"},
+        {"{\"model_type\":\"distilbert\",\"sinusoidal_pos_embds\":true}", "sinusoidal_pos_embds"},
+        {"{\"model_type\":\"distilbert\",\"dim\":10,\"n_heads\":3}", "multiple"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        fv_model *m;
+        fv_err e;
+        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e), FV_OK);
+        assert_null(m);
+        if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
     }
 }
 
@@ -256,6 +295,7 @@ int main(void)
         cmocka_unit_test(what_comes_out_is_the_published_one),
         cmocka_unit_test(what_serves_gives_the_same),
         cmocka_unit_test(what_was_saved_has_the_same_bits),
+        cmocka_unit_test(a_config_it_cannot_follow_is_refused),
         cmocka_unit_test(every_family_has_a_case),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,4 +1,4 @@
-/* roberta.c - RoBERTa: BERT's encoder without its sentence pairs, positions counted from behind the padding id.
+/* roberta.c - RoBERTa, XLM-R and CamemBERT: BERT's encoder without sentence pairs, positions counted behind the padding id.
  *
  *     position of a token = pad_token_id + how many that are no padding stand up to it; padding has pad_token_id
  *
@@ -18,7 +18,18 @@ static const char *const heads[] = {"RobertaModel",
                                     "RobertaForSequenceClassification",
                                     "RobertaForTokenClassification",
                                     "RobertaForQuestionAnswering",
+                                    "XLMRobertaModel",
+                                    "XLMRobertaForMaskedLM",
+                                    "XLMRobertaForSequenceClassification",
+                                    "XLMRobertaForTokenClassification",
+                                    "XLMRobertaForQuestionAnswering",
+                                    "CamembertModel",
+                                    "CamembertForMaskedLM",
+                                    "CamembertForSequenceClassification",
+                                    "CamembertForTokenClassification",
+                                    "CamembertForQuestionAnswering",
                                     NULL};
+static const char *const others[] = {"xlm-roberta", "camembert", NULL}; /* trained on more languages; else the same */
 
 typedef struct config {
     int vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size;
@@ -90,7 +101,7 @@ static int head_of(const char *name)
 {
     int i = 0;
     while (heads[i] && strcmp(heads[i], name)) i++;
-    return i;
+    return i % (SPAN + 1); /* the same five under each name */
 }
 
 /* ---- parameters ---- */
@@ -173,12 +184,12 @@ static fv_load_opt load(const void *self)
                                   {NULL, NULL}};
     static const fv_tie bias_alone[] = {{"lm_head.decoder.bias", "lm_head.bias"}, {NULL, NULL}};
     /* Heads a checkpoint was pre-trained with and this one does not use. */
-    static const char *const others[] = {"*embeddings.position_ids", "*pooler.dense.*", NULL};
+    static const char *const unused[] = {"*embeddings.position_ids", "*pooler.dense.*", NULL};
     static const char *const all[] = {
         "*embeddings.position_ids", "*pooler.dense.*", "lm_head.*", "classifier.*", "qa_outputs.*", NULL};
     const roberta *m = self;
     return (fv_load_opt){
-        .prefix = "roberta.", .ties = m->cfg.tie_word_embeddings ? ties : bias_alone, .ignore = m->head == MASKED ? others : all};
+        .prefix = "roberta.", .ties = m->cfg.tie_word_embeddings ? ties : bias_alone, .ignore = m->head == MASKED ? unused : all};
 }
 
 /* The words' scores apart from the table they may share: rows of that are still looked up.  Classifiers stay: they are small. */
@@ -261,6 +272,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 const fv_family fv__family_roberta = {
     .type = "roberta",
+    .also = others,
     .heads = heads,
     .config = fields,
     .rules = rules,

@@ -1,7 +1,8 @@
 """Golden cases of RoBERTa.  Run: python3 tools/golden/roberta.py tests/golden/models   (versions: families.py)"""
 import torch
-from transformers import (RobertaConfig, RobertaForMaskedLM, RobertaForQuestionAnswering, RobertaForSequenceClassification,
-                          RobertaForTokenClassification, RobertaModel)
+from transformers import (CamembertConfig, CamembertForTokenClassification, RobertaConfig, RobertaForMaskedLM, RobertaForQuestionAnswering, RobertaForSequenceClassification,
+                          RobertaForTokenClassification, RobertaModel,
+                          XLMRobertaConfig, XLMRobertaForSequenceClassification)
 
 from families import build, case, mask_of, tokens
 
@@ -26,3 +27,7 @@ case("roberta-token", build(RobertaForTokenClassification, RobertaConfig(**SMALL
      labels=torch.where(mask == 1, tokens(4, 3, T, seed=3, low=0), -100))
 case("roberta-span", build(RobertaForQuestionAnswering, RobertaConfig(**SMALL)), **batch, start_positions=torch.tensor([1, 0, 0]),
      end_positions=torch.tensor([5, 2, 0]))
+case("xlm-roberta", build(XLMRobertaForSequenceClassification, XLMRobertaConfig(**SMALL, **labels)), **batch,
+     labels=torch.tensor([3, 0, 2]))
+case("camembert", build(CamembertForTokenClassification, CamembertConfig(**SMALL, **labels)), **batch,
+     labels=torch.where(mask == 1, tokens(4, 3, T, seed=3, low=0), -100))

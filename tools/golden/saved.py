@@ -1,0 +1,24 @@
+"""Opens in transformers what fovea saved: every tensor must have the bits of the original, and none be missing or new.
+Run:  mkdir saved && FOVEA_SAVED=$PWD/saved build/tests/test_families
+      python3 tools/golden/saved.py saved tests/golden/models   (seen with transformers 5.22.2, torch 2.15.0)"""
+import json
+import os
+import sys
+
+import torch
+import transformers
+
+transformers.logging.set_verbosity_error()
+saved, golden = sys.argv[1:]
+wrong = 0
+for case in sorted(os.listdir(saved)):
+    head = getattr(transformers, json.load(open(os.path.join(saved, case, "config.json")))["architectures"][0])
+    ours, info = head.from_pretrained(os.path.join(saved, case), output_loading_info=True)
+    theirs = head.from_pretrained(os.path.join(golden, case)).state_dict()
+    other = [k for k, v in theirs.items() if not torch.equal(v, ours.state_dict()[k])]
+    left = {k: v for k, v in info.items() if v}
+    wrong += bool(other or left)
+    if other or left:
+        print(case, other, left)
+print(len(os.listdir(saved)), "models,", wrong, "differ")
+sys.exit(wrong > 0)
