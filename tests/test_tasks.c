@@ -299,6 +299,28 @@ static void a_model_for_another_job_is_refused(void **state)
     assert_int_not_equal(fv_task_open(&t, device, CASES "nowhere", FV_JOB_FILL, (fv_model_opt){0}, &e), FV_OK);
 }
 
+/* Any encoder gives vectors, whatever head stands on it and whether or not its file has a pooler. */
+static void an_encoder_is_taken_from_under_its_head(void **state)
+{
+    (void)state;
+    static const char *const cases[] = {"fill-bert", "tag-roberta", "classify-bert", "answer-roberta"};
+    static const fv_dtype weights[] = {FV_F32, FV_BF16, FV_Q8, FV_I8};
+    for (size_t i = 0; i < 4; i++) {
+        golden g = {.name = cases[i]};
+        char path[512];
+        fv_err e;
+        float x[16];
+        double length = 0;
+        fv_text text = {.s = "the cat", .n = 7};
+        snprintf(path, sizeof path, CASES "%s", cases[i]);
+        ok(&g, fv_task_open(&g.task, device, path, FV_JOB_EMBED, (fv_model_opt){.weights = weights[i]}, &e), &e);
+        ok(&g, fv_task_embed(g.task, &text, 1, (fv_embed_opt){0}, x, &e), &e);
+        for (int j = 0; j < 16; j++) length += (double)x[j] * (double)x[j];
+        near(&g, "the length", length, 1);
+        fv_task_close(g.task);
+    }
+}
+
 static void a_real_encoder_knows_what_belongs_together(void **state)
 {
     (void)state;
@@ -334,6 +356,7 @@ int main(void)
         cmocka_unit_test(entities_are_those_of_the_pipeline),
         cmocka_unit_test(answers_are_those_of_the_pipeline),
         cmocka_unit_test(a_model_for_another_job_is_refused),
+        cmocka_unit_test(an_encoder_is_taken_from_under_its_head),
         cmocka_unit_test(a_real_encoder_knows_what_belongs_together),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -62,7 +62,7 @@ typedef struct fv_family {
     /* How names in a file may differ from those declared; NULL: not at all. */
     fv_load_opt (*load)(const void *self);
     /* Once parameters have values: computes what is not in a file (sinusoids); NULL: nothing. */
-    fv_status (*ready)(const void *self, fv_params *p, fv_err *e);
+    fv_status (*ready)(void *self, fv_params *p, fv_err *e);
     /* For a model opened to serve: lays the weights of products out as dtype (nn.h); NULL: they stay as they are. */
     void (*pack)(void *self, fv_params *p, fv_dtype dtype);
     /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar).  What passes between the

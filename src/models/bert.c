@@ -186,10 +186,20 @@ static fv_load_opt load(const void *self)
         "*embeddings.position_ids", "*pooler.dense.*", "cls.*", "classifier.*", "qa_outputs.*", NULL};
     const bert *m = self;
     bool words = m->head == PRETRAINING || m->head == MASKED;
+    static const char *const pooler[] = {"pooler.dense.*", NULL}; /* of the bare encoder, which some leave out */
     return (fv_load_opt){.prefix = "bert.",
+                         .fresh = pooler,
                          .ties = m->cfg.tie_word_embeddings ? ties : bias_alone,
                          .endings = endings,
                          .ignore = words ? others : all};
+}
+
+/* An encoder taken from under another head has no pooler in its file: nothing comes out for it then. */
+static fv_status ready(void *self, fv_params *p, fv_err *e)
+{
+    bert *m = self;
+    if (m->head == BASE && !fv__any(p, m->pooler.w, e)) m->pooler.w = NULL;
+    return fv_params_status(p, e);
 }
 
 /* The words' scores apart from the table they may share: rows of that are still looked up.  Classifiers stay: they are small. */
@@ -285,6 +295,7 @@ const fv_family fv__family_bert = {
     .declare = declare,
     .longest = longest,
     .load = load,
+    .ready = ready,
     .pack = pack,
     .forward = forward,
 };

@@ -180,7 +180,7 @@ static fv_load_opt load(const void *self)
     return (fv_load_opt){.ties = ties, .fresh = fresh};
 }
 
-static fv_status ready(const void *self, fv_params *p, fv_err *e)
+static fv_status ready(void *self, fv_params *p, fv_err *e)
 {
     const marian *m = self;
     fv_status st = fv_pos_fill(p, &m->source_pos, e);

@@ -63,6 +63,16 @@ void fv__put_class(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, f
     if (labels) fv_items_put(out, "loss", fv_loss_classes(c, logits, labels, (fv_problem)problem, in));
 }
 
+bool fv__any(fv_params *p, const fv_tensor *t, fv_err *e)
+{
+    size_t bytes = (size_t)fv_len(t) * sizeof(float);
+    float *x = fv__alloc(NULL, bytes);
+    bool any = !x || fv_params_get(p, t, x, fv_len(t), e);
+    for (int64_t i = 0; !any && i < fv_len(t); i++) any = x[i] != 0;
+    fv__free(NULL, x, bytes);
+    return any;
+}
+
 fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype)
 {
     fv_lin l = {.w = w};

@@ -13,6 +13,9 @@ void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *log
 /* Puts "logits" (B,labels) of x (B,D) under the weight w and, where there are labels, the "loss". */
 void fv__put_class(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w, int problem);
 
+/* Whether a parameter has any number that is not 0; true where it cannot be read, which e says. */
+bool fv__any(fv_params *p, const fv_tensor *t, fv_err *e);
+
 /* A weight's layout for products (fv_lin_pack), or NULL for none. */
 fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype);
 

@@ -188,8 +188,19 @@ static fv_load_opt load(const void *self)
     static const char *const all[] = {
         "*embeddings.position_ids", "*pooler.dense.*", "lm_head.*", "classifier.*", "qa_outputs.*", NULL};
     const roberta *m = self;
-    return (fv_load_opt){
-        .prefix = "roberta.", .ties = m->cfg.tie_word_embeddings ? ties : bias_alone, .ignore = m->head == MASKED ? unused : all};
+    static const char *const pooler[] = {"pooler.dense.*", NULL}; /* of the bare encoder, which some leave out */
+    return (fv_load_opt){.prefix = "roberta.",
+                         .ties = m->cfg.tie_word_embeddings ? ties : bias_alone,
+                         .ignore = m->head == MASKED ? unused : all,
+                         .fresh = pooler};
+}
+
+/* An encoder taken from under another head has no pooler in its file: nothing comes out for it then. */
+static fv_status ready(void *self, fv_params *p, fv_err *e)
+{
+    roberta *m = self;
+    if (m->head == BASE && !fv__any(p, m->dense.w, e)) m->dense.w = NULL;
+    return fv_params_status(p, e);
 }
 
 /* The words' scores apart from the table they may share: rows of that are still looked up.  Classifiers stay: they are small. */
@@ -254,7 +265,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     switch (m->head) {
     case BASE:
         fv_items_put(out, "last_hidden_state", x);
-        fv_items_put(out, "pooler_output", fv_lin_act(c, &m->dense, fv_first(c, x), FV_TANH));
+        if (m->dense.w) fv_items_put(out, "pooler_output", fv_lin_act(c, &m->dense, fv_first(c, x), FV_TANH));
         return;
     case SPAN: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
     case MASKED: logits = word_scores(c, m, x); break;
@@ -283,6 +294,7 @@ const fv_family fv__family_roberta = {
     .declare = declare,
     .longest = longest,
     .load = load,
+    .ready = ready,
     .pack = pack,
     .forward = forward,
 };

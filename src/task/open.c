@@ -33,13 +33,23 @@ const char *fv_task_mask(const fv_task *t) { return t->mask; }
 
 /* ---- the model ---- */
 
+/* "BertForMaskedLM" and "GPT2LMHeadModel" stand on "BertModel" and "GPT2Model". */
+static void base_of(char out[64], const char *head)
+{
+    const char *cut = strstr(head, "For");
+    if (!cut) cut = strstr(head, "LMHead");
+    snprintf(out, 64, "%.*s%s", cut ? (int)(cut - head) : 60, head, cut ? "Model" : "");
+}
+
 static fv_status open_model(fv_task *t, const char *path, fv_model_opt opt, fv_err *e)
 {
-    const char *type = fv_json_text(fv_dir_config(t->dir), "model_type");
-    const fv_family *f = type ? fv_family_find(type) : NULL;
-    const char *wanted = head_of_job[t->job];
+    const char *head = fv_json_text(fv_dir_config(t->dir), "architectures.0"), *wanted = head_of_job[t->job];
+    char base[64];
     opt.serve = true;
-    if (f && !wanted && !opt.head) opt.head = f->heads[0];
+    if (head && !wanted && !opt.head) {
+        base_of(base, head);
+        opt.head = base;
+    }
     fv_status st = fv_model_open(&t->model, t->dev, path, opt, e);
     if (st || !wanted || strstr(fv_model_head(t->model), wanted)) return st;
     return fv_fail(e, FV_EARG, "%s: a model %s is needed, and this is a %s", path, wanted, fv_model_head(t->model));

@@ -199,7 +199,8 @@ fv_status fv__recipe_new_model(fv__kitchen *k)
     if (!st && from) {
         const char *was = fv_json_text(j, "architectures.0");
         st = load(k, from, was && strcmp(was, fv_model_head(k->model)) != 0);
-        if (!st && f->ready) st = f->ready(fv_model_self(k->model), fv_model_params(k->model), k->e);
+        if (!st && f->ready)
+            st = f->ready((void *)fv_model_self(k->model), fv_model_params(k->model), k->e); /* it is ours still */
     }
     fv__buf_free(&text);
     fv_json_close(j);
