@@ -33,6 +33,10 @@ typedef struct seen {
 static void look(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     seen *s = user;
+    if (!strcmp(site, "attention_output")) {
+        assert_true(fv_shape_same(((const fv_tensor *)what)->shape, FV_SHAPE(1, 4, 3)));
+        return;
+    }
     assert_string_equal(site, "attention");
     assert_true(fv_shape_same(fv_attn_view_shape(what), FV_SHAPE(1, 1, 4, 4)));
     assert_int_equal(fv_attn_view_weights(c, what, 0, 0, 0, 4, s->weights), FV_OK);

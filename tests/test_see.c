@@ -393,6 +393,69 @@ static void json_and_csv_hold_the_same_weights(void **state)
     fv_model_free(m);
 }
 
+/* ---- ablation ---- */
+
+/* Silencing a head is the same as an output projection that does not read it. */
+static void a_silenced_head_adds_nothing(void **state)
+{
+    (void)state;
+    enum { D = 16 };
+    static const struct {
+        fv_see_pick head;
+        const char *weight;
+        int heads;
+    } cases[] = {
+        {{FV_SEE_ENCODER, 0, 2, false}, "model.encoder.layers.0.self_attn.out_proj.weight", 4},
+        {{FV_SEE_DECODER, 1, 0, false}, "model.decoder.layers.1.self_attn.out_proj.weight", 2},
+        {{FV_SEE_CROSS, 1, 1, false}, "model.decoder.layers.1.encoder_attn.out_proj.weight", 2},
+    };
+    fv_see_in in = {.source = source, .n_source = 5, .target = target, .n_target = 6, .start = 40};
+    fv_see_pick none = {.layer = FV_SEE_ALL};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[512];
+        fv_err e;
+        fv_model *m;
+        double before, silenced, cut;
+        float w[D * D];
+        path_of(path, names[0], "");
+        check(fv_model_open(&m, device, path, (fv_model_opt){0}, &e), &e);
+        check(fv_see_ablate(device, m, in, none, &before, &e), &e);
+        check(fv_see_ablate(device, m, in, cases[i].head, &silenced, &e), &e);
+        fv_tensor *p = fv_params_find(fv_model_params(m), cases[i].weight);
+        check(fv_params_get(fv_model_params(m), p, w, D * D, &e), &e);
+        int width = D / cases[i].heads;
+        for (int k = 0; k < D * D; k++)
+            if (k % D / width == cases[i].head.head) w[k] = 0;
+        check(fv_params_set(fv_model_params(m), p, w, D * D, &e), &e);
+        check(fv_see_ablate(device, m, in, none, &cut, &e), &e);
+        assert_true(fabs(silenced - cut) < 1e-5);
+        assert_true(fabs(silenced - before) > 1e-4); /* and it did something */
+        assert_int_equal(fv_see_ablate(device, m, in, (fv_see_pick){FV_SEE_CROSS, 2, 0, false}, &cut, &e), FV_EARG);
+        assert_int_equal(fv_see_ablate(device, m, in, (fv_see_pick){FV_SEE_CROSS, 0, 9, false}, &cut, &e), FV_EARG);
+        fv_model_free(m);
+    }
+}
+
+static void who_predicts_nothing_has_no_loss(void **state)
+{
+    (void)state;
+    char path[512];
+    fv_err e;
+    fv_model *m;
+    double loss;
+    fv_see_in in = {.source = (const int32_t[]){3, 4, 5}, .n_source = 3};
+    fv_see_pick none = {.layer = FV_SEE_ALL};
+    path_of(path, "models/bert-masked", "");
+    check(fv_model_open(&m, device, path, (fv_model_opt){0}, &e), &e);
+    assert_int_equal(fv_see_ablate(device, m, in, none, &loss, &e), FV_EMISSING);
+    fv_model_free(m);
+    path_of(path, "models/gpt2-language", "");
+    check(fv_model_open(&m, device, path, (fv_model_opt){0}, &e), &e);
+    check(fv_see_ablate(device, m, in, none, &loss, &e), &e);
+    assert_true(loss > 0);
+    fv_model_free(m);
+}
+
 /* A head that copies is found among heads that stare or scatter. */
 static fv_tensor *rows_of(fv_ctx *c, const float *x) { return fv_floats(c, x, FV_SHAPE(1, 3, 6)); }
 
@@ -426,7 +489,8 @@ int main(void)
         cmocka_unit_test(weights_are_those_of_transformers), cmocka_unit_test(rollouts_are_those_of_numpy),
         cmocka_unit_test(families_are_seen_by_their_names),  cmocka_unit_test(tokens_stand_where_they_belong),
         cmocka_unit_test(what_is_not_there_is_named),        cmocka_unit_test(json_and_csv_hold_the_same_weights),
-        cmocka_unit_test(the_head_that_aligns_is_found),
+        cmocka_unit_test(the_head_that_aligns_is_found),     cmocka_unit_test(a_silenced_head_adds_nothing),
+        cmocka_unit_test(who_predicts_nothing_has_no_loss),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

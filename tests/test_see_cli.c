@@ -153,6 +153,23 @@ static void rows_layers_and_heads_narrow_what_is_written(void **state)
     json_decref(j);
 }
 
+static void heads_are_weighed(void **state)
+{
+    (void)state;
+    const char *given = "see -m demo/model --source 'I like apples.' --target \"J'aime les pommes.\" --ablate";
+    const result *r = fovea("%s --json", given);
+    json_error_t je;
+    json_t *j = json_loads(r->out, 0, &je);
+    assert_int_equal(r->code, 0);
+    assert_true(json_real_value(json_object_get(j, "loss")) > 0);
+    assert_int_equal(json_array_size(json_object_get(j, "heads")), 3 * 2 * 4);
+    json_decref(j);
+    r = fovea("%s --kind cross", given);
+    assert_int_equal(r->code, 0);
+    assert_non_null(strstr(r->out, "cross    layer 1"));
+    assert_null(strstr(r->out, "encoder"));
+}
+
 static void wrong_calls_are_explained(void **state)
 {
     (void)state;
@@ -163,6 +180,7 @@ static void wrong_calls_are_explained(void **state)
         {"see --source x -o x.csv", "--model is missing", 2},
         {"see -m demo/model --source x", "--output is missing", 2},
         {"see -m demo/model -o x.csv", "--source", 2},
+        {"see -m demo/model --source x --json -o x.csv", "--json goes with --ablate", 2},
         {"see -m demo/model --text x --target y -o x.csv", "--target goes with --source", 2},
         {"see -m demo/model --text x -o x.csv", "give --source", 1},
         {"see -m demo/model --source '' -o x.csv", "empty", 1},
@@ -195,6 +213,7 @@ int main(void)
         cmocka_unit_test(the_demo_is_the_same_for_a_seed),
         cmocka_unit_test(every_format_is_written),
         cmocka_unit_test(rows_layers_and_heads_narrow_what_is_written),
+        cmocka_unit_test(heads_are_weighed),
         cmocka_unit_test(wrong_calls_are_explained),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -83,6 +83,11 @@ FV_API fv_status fv_see_weights(fv_see *s, fv_see_pick p, int64_t from, int64_t 
  * together look at all of the source.  *score in [0,1] is the geometric mean of the two; NULL is allowed. */
 FV_API fv_status fv_see_alignment(fv_see *s, fv_see_pick *best, double *score, fv_err *e);
 
+/* What a head is worth: the mean loss of a token, in nats, when that head (kind, layer, head) adds nothing; with layer
+ * FV_SEE_ALL of the model as it is.  Predicted are the target or, in a model of one text that looks back, each next token;
+ * other models predict nothing (FV_EMISSING). */
+FV_API fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pick head, double *loss, fv_err *e);
+
 /* ---- writing ---- */
 
 typedef enum fv_see_view {

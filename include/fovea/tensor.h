@@ -125,8 +125,9 @@ FV_API fv_tensor *fv_checkpoint(fv_ctx *c, fv_block_fn *fn, void *user, fv_tenso
 
 /* ---- taps: one callback sees what passes ---- */
 
-/* site: "attention", "hidden", ...; name: which one ("encoder.layers.0.self_attn"); what: the tensor, or for
- * attention the view from which exact weights can be asked (ops.h). */
+/* site: "attention", "attention_output", "hidden", ...; name: which one ("encoder.layers.0.self_attn"); what: the tensor,
+ * or for "attention" the view from which exact weights can be asked (ops.h).  Nothing has read an output yet when the tap
+ * sees it: in a pass that is not recorded the tap may fv_write to it. */
 typedef void fv_tap_fn(void *user, fv_ctx *c, const char *site, const char *name, const void *what);
 FV_API void fv_ctx_set_tap(fv_ctx *c, fv_tap_fn *fn, void *user);
 FV_API void fv_tap(fv_ctx *c, const char *site, const char *name, const void *what);

@@ -6,12 +6,13 @@
 #include "cli.h"
 #include "fovea/gen.h"
 #include "fovea/see.h"
+#include "json.h"
 
 typedef struct values {
     const char *model, *source, *target, *text, *rows, *output, *title;
     int kind, view;
     int64_t layer, head, beams, threads;
-    bool rollout;
+    bool rollout, ablate, json;
 } values;
 
 static const values defaults = {.layer = -1, .head = -1};
@@ -28,6 +29,9 @@ static const cli_option options[] = {
     CLI_INT(values, layer, 'l', "layer", "N", -1, 1e6, "one layer, counted from 0; -1: all"),
     CLI_INT(values, head, 'n', "head", "N", -1, 1e6, "one head, counted from 0; -1: all"),
     CLI_FLAG(values, rollout, 'r', "rollout", "through all layers (up to --layer), as Abnar and Zuidema combine them"),
+    CLI_FLAG(values, ablate, 'a', "ablate",
+             "print what each head is worth: how the loss of a token changes when that head adds nothing"),
+    CLI_FLAG(values, json, 0, "json", "with --ablate: one JSON object"),
     CLI_CHOICE(values, view, 'v', "view", views,
                "of a picture: one heat map, a grid of all layers and heads, lines between tokens, or the alignment of a "
                "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
@@ -45,6 +49,7 @@ static const cli_example examples[] = {
     {"fovea see -m fovea-demo/model --source 'I like to eat apples.' -o apples.html", "everything, as a page to explore"},
     {"fovea see -m fovea-demo/model --source 'I see you.' --target 'Je vous vois.' --kind decoder --layer 1 --head 0 -o d.png",
      "one head, of a translation given"},
+    {"fovea see -m fovea-demo/model --source 'I like to eat apples.' --ablate", "which heads matter for this sentence"},
     {"fovea see -m bert-base-uncased --text 'The cat sat on the mat.' --rollout -o r.pdf", "a model of one text"},
     {0},
 };
@@ -61,6 +66,7 @@ typedef struct work {
     fv_gen_opt gen;
     char *written; /* the target as text */
     size_t written_len;
+    double loss, *worth; /* of all heads, kind after kind, layer after layer */
     fv_err e;
 } work;
 
@@ -175,6 +181,58 @@ static fv_status save(work *w)
     return st;
 }
 
+/* ---- what heads are worth ---- */
+
+static bool wanted(const work *w, int kind) { return !w->v->kind || w->v->kind - 1 == kind; }
+
+static fv_status ablate(work *w, fv_see_in in)
+{
+    int64_t n = 0;
+    for (int k = 0; k < FV_SEE_KINDS; k++) n += fv_see_layers(w->see, (fv_see_kind)k) * fv_see_heads(w->see, (fv_see_kind)k);
+    double *to = w->worth = malloc((size_t)n * sizeof *to);
+    if (!to) return fv_fail(&w->e, FV_ENOMEM, "out of memory");
+    fv_status st = fv_see_ablate(w->dev, w->model, in, (fv_see_pick){.layer = FV_SEE_ALL}, &w->loss, &w->e);
+    for (int k = 0; k < FV_SEE_KINDS; k++) {
+        int64_t heads = fv_see_heads(w->see, (fv_see_kind)k),
+                all = wanted(w, k) ? fv_see_layers(w->see, (fv_see_kind)k) * heads : 0;
+        for (int64_t i = 0; !st && i < all; i++, to++) {
+            st = fv_see_ablate(w->dev, w->model, in, (fv_see_pick){(fv_see_kind)k, i / heads, i % heads, false}, to, &w->e);
+            *to -= w->loss;
+        }
+    }
+    return st;
+}
+
+static int print_worth_json(const work *w)
+{
+    json_t *list = json_array();
+    const double *from = w->worth;
+    for (int k = 0; k < FV_SEE_KINDS; k++) {
+        int64_t heads = fv_see_heads(w->see, (fv_see_kind)k),
+                all = wanted(w, k) ? fv_see_layers(w->see, (fv_see_kind)k) * heads : 0;
+        for (int64_t i = 0; i < all; i++)
+            json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f}", "kind", fv_see_kind_name((fv_see_kind)k), "layer",
+                                                  (json_int_t)(i / heads), "head", (json_int_t)(i % heads), "change", *from++));
+    }
+    return cli_print_json(w->c, json_pack("{s:f, s:o}", "loss", w->loss, "heads", list));
+}
+
+static int print_worth(const work *w)
+{
+    if (w->v->json) return print_worth_json(w);
+    const double *from = w->worth;
+    printf("Loss of a token: %.4f.  Change when a head adds nothing:\n", w->loss);
+    for (int k = 0; k < FV_SEE_KINDS; k++) {
+        int64_t heads = fv_see_heads(w->see, (fv_see_kind)k);
+        for (int64_t l = 0; wanted(w, k) && l < fv_see_layers(w->see, (fv_see_kind)k); l++) {
+            printf("  %-8s layer %-3lld", fv_see_kind_name((fv_see_kind)k), (long long)l);
+            for (int64_t h = 0; h < heads; h++) printf(" %+8.4f", *from++);
+            printf("\n");
+        }
+    }
+    return CLI_OK;
+}
+
 static fv_status all(work *w)
 {
     const values *v = w->v;
@@ -189,7 +247,8 @@ static fv_status all(work *w)
     fv_see_in in = {.tok = w->tok, .source = w->source, .n_source = w->n_source, .target = w->target, .n_target = w->n_target};
     in.start = w->gen.start;
     if (!st) st = fv_see_run(&w->see, w->dev, w->model, in, &w->e);
-    return st ? st : save(w);
+    if (!st && v->ablate) st = ablate(w, in);
+    return st || !v->output ? st : save(w);
 }
 
 static int run(const cli *c, const void *vals, int n, char **operand)
@@ -197,12 +256,15 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     (void)n, (void)operand;
     const values *v = vals;
     if (!v->model) return cli_usage(c, "--model is missing: the directory of a model");
-    if (!v->output) return cli_usage(c, "--output is missing: a file whose ending says what is written");
+    if (!v->output && !v->ablate) return cli_usage(c, "--output is missing: a file whose ending says what is written");
     if (!v->source == !v->text) return cli_usage(c, "give --source (a translator) or --text (a model of one text)");
+    if (v->json && !v->ablate) return cli_usage(c, "--json goes with --ablate; weights are written by -o FILE.json");
     if (v->target && !v->source) return cli_usage(c, "--target goes with --source");
     work w = {.c = c, .v = v};
     fv_status st = all(&w);
-    if (!st && w.written && !v->target) printf("%s\n", w.written);
+    if (!st && w.written && !v->target && !v->json) printf("%s\n", w.written);
+    int code = st ? cli_error(c, &w.e) : v->ablate ? print_worth(&w) : CLI_OK;
+    free(w.worth);
     if (w.written) fv_tok_free_text(w.tok, w.written, w.written_len);
     free(w.source);
     free(w.target);
@@ -211,7 +273,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     fv_tok_close(w.tok);
     fv_model_free(w.model);
     fv_device_close(w.dev);
-    return st ? cli_error(c, &w.e) : CLI_OK;
+    return code;
 }
 
 const cli_command see_command = {

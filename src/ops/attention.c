@@ -141,6 +141,7 @@ static fv_tensor *run(fv_ctx *c, fv_attn_view *v, const fv_attn *o)
     attention *s = fv_record_n(c, "attention", sizeof *s, backward, y, INPUTS, v->in);
     if (s) s->view = v;
     fv_tap(c, "attention", o->name, v);
+    fv_tap(c, "attention_output", o->name, y);
     return y;
 }
 

@@ -60,11 +60,11 @@ void fv__canvas_color(fv_canvas *c, fv_rgb k, double alpha) { cairo_set_source_r
 void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double round)
 {
     cairo_t *cr = c->cr;
-    cairo_new_path(cr);
     if (round <= 0) {
         cairo_rectangle(cr, x, y, w, h);
         return;
     }
+    cairo_new_sub_path(cr);
     for (int i = 0; i < 4; i++) {
         double cx = i == 0 || i == 3 ? x + w - round : x + round, cy = i < 2 ? y + h - round : y + round;
         cairo_arc(cr, cx, cy, round, i * M_PI / 2, (i + 1) * M_PI / 2);

@@ -48,7 +48,7 @@ double fv__canvas_width(fv_canvas *c, const char *text, fv_style s);
 /* y is the middle of the line; returns the width. */
 double fv__canvas_text(fv_canvas *c, double x, double y, const char *text, fv_style s);
 void fv__canvas_color(fv_canvas *c, fv_rgb color, double alpha);
-void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double round); /* a path */
+void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double round); /* added to the path */
 
 /* ---- pictures ---- */
 

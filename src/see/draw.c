@@ -78,20 +78,25 @@ void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, d
         cells_image(c, p, w, x, y, cw, ch);
         return;
     }
-    double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0;
-    for (int64_t i = 0; i < p->rows; i++)
-        for (int64_t j = 0; j < p->cols; j++) {
-            double v = (double)w[i * p->cols + j], t = p->most > 0 ? v / (double)p->most : 0;
-            double left = x + (double)j * cw, top = y + (double)i * ch;
-            fv__canvas_box(c, left, top, cw - gap, ch - gap, round);
-            fv__canvas_color(c, fv__shade(t), 1);
-            cairo_fill(c->cr);
-            if (!numbers || v < 0.095) continue; /* two digits of per cent: what is less is pale enough to see */
-            char text[8];
-            snprintf(text, sizeof text, "%.0f", v * 100);
-            fv__canvas_text(c, left + (cw - gap) / 2, top + (ch - gap) / 2, text,
-                            (fv_style){.size = 10.5, .color = t > 0.5 ? FV_RGB(0xffffff) : FV_INK, .anchor = 0.5});
-        }
+    double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0, faint = 0.004 * (double)p->most;
+    for (int64_t i = 0; i < p->rows * p->cols; i++) /* all that look empty in one piece: most do, and each costs a line */
+        if ((double)w[i] <= faint)
+            fv__canvas_box(c, x + (double)(i % p->cols) * cw, y + (double)(i / p->cols) * ch, cw - gap, ch - gap, round);
+    fv__canvas_color(c, fv__shade(0), 1);
+    cairo_fill(c->cr);
+    for (int64_t i = 0; i < p->rows * p->cols; i++) {
+        double v = (double)w[i], left = x + (double)(i % p->cols) * cw, top = y + (double)(i / p->cols) * ch;
+        if (v <= faint) continue;
+        fv__canvas_box(c, left, top, cw - gap, ch - gap, round);
+        fv__canvas_color(c, fv__shade(v / (double)p->most), 1);
+        cairo_fill(c->cr);
+        if (!numbers || v < 0.095) continue; /* two digits of per cent: what is less is pale enough to see */
+        char text[8];
+        snprintf(text, sizeof text, "%.0f", v * 100);
+        fv_rgb ink = v > 0.5 * (double)p->most ? FV_RGB(0xffffff) : FV_INK;
+        fv__canvas_text(c, left + (cw - gap) / 2, top + (ch - gap) / 2, text,
+                        (fv_style){.size = 10.5, .color = ink, .anchor = 0.5});
+    }
 }
 
 /* ---- labels around a map ---- */

@@ -189,8 +189,10 @@ static fv_status write_all(job *j, const fv_see_opt *opt, fv_err *e)
         fv_see_pick p = opt->pick;
         if (!fv_see_layers(j->s, (fv_see_kind)k) || (!opt->every_kind && p.kind != (fv_see_kind)k)) continue;
         p.kind = j->kind = (fv_see_kind)k;
+        int64_t rows = fv_see_rows(j->s, j->kind); /* kinds have rows of their own: where one has fewer, those it has */
         j->from = opt->to ? opt->from : 0;
-        j->to = opt->to ? opt->to : fv_see_rows(j->s, j->kind);
+        j->to = opt->to && opt->to < rows ? opt->to : rows;
+        if (j->from >= j->to) continue;
         st = fv__see_check(j->s, p, e);
         if (!st) st = write_kind(j, p, first, e);
         first = false;

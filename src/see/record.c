@@ -19,7 +19,7 @@ static bool names_cross(const char *name)
     return false;
 }
 
-static fv_see_kind kind_of(const char *name, bool causal)
+fv_see_kind fv__see_kind(const char *name, bool causal)
 {
     if (names_cross(name)) return FV_SEE_CROSS;
     if (strstr(name, "decoder")) return FV_SEE_DECODER;
@@ -70,7 +70,7 @@ static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, co
     fv_see *s = user;
     if (strcmp(site, "attention") != 0 || s->err.code) return;
     if (!name) name = "attention";
-    add_layer(s, kind_of(name, fv_attn_view_causal(what)), name, what);
+    add_layer(s, fv__see_kind(name, fv_attn_view_causal(what)), name, what);
 }
 
 /* ---- making one ---- */
@@ -185,11 +185,16 @@ typedef struct labels {
     int64_t n;
 } labels;
 
-static fv_status make_labels(labels *l, const fv_see *s, const fv_tok *tok, const int32_t *ids, int64_t n, fv_err *e)
+/* n labels: of the ids, or of first and then the ids. */
+static fv_status make_labels(labels *l, const fv_see *s, const fv_tok *tok, const int32_t *first, const int32_t *ids, int64_t n,
+                             fv_err *e)
 {
     *l = (labels){.text = fv__alloc(s->env, (size_t)n * sizeof *l->text), .n = n};
     bool ok = l->text != NULL;
-    for (int64_t i = 0; ok && i < n; i++) ok = (l->text[i] = token_text(s, tok, ids[i])) != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        int32_t id = !first ? ids[i] : i ? ids[i - 1] : *first;
+        ok = (l->text[i] = token_text(s, tok, id)) != NULL;
+    }
     return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "attention record: out of memory");
 }
 
@@ -203,76 +208,32 @@ static fv_status put_labels(fv_see *s, fv_see_kind k, const labels *rows, const 
 
 /* ---- a pass ---- */
 
-static fv_tensor *ones(fv_ctx *c, int64_t n)
-{
-    fv_tensor *t = NULL;
-    uint8_t *x = fv__alloc(fv_device_env(fv_ctx_device(c)), (size_t)n);
-    if (x) {
-        memset(x, 1, (size_t)n);
-        t = fv_bytes(c, x, FV_SHAPE(1, n));
-    }
-    fv__free(fv_device_env(fv_ctx_device(c)), x, (size_t)n);
-    return t;
-}
-
-static fv_status pass(fv_see *s, const fv_model *m, const fv_see_in *in, const int32_t *read, fv_err *e)
-{
-    fv_items items = {0}, out = {0};
-    fv_items_put(&items, "input_ids", fv_ints(s->ctx, in->source, FV_SHAPE(1, in->n_source)));
-    fv_items_put(&items, "attention_mask", ones(s->ctx, in->n_source));
-    if (read) fv_items_put(&items, "decoder_input_ids", fv_ints(s->ctx, read, FV_SHAPE(1, in->n_target)));
-    fv_model_forward(s->ctx, m, &items, &out);
-    fv_status st = fv_ctx_status(s->ctx);
-    if (st) return fv_fail(e, st, "%s", fv_ctx_err(s->ctx)->text);
-    return s->err.code ? fv_fail(e, s->err.code, "%s", s->err.text) : FV_OK;
-}
-
-/* The pass and its labels.  A decoder at position i reads token i-1 of the target and says token i. */
-static fv_status look(fv_see *s, const fv_model *m, const fv_see_in *in, bool pair, fv_err *e)
+/* The pass and its labels.  A decoder at position i reads token i-1 of the target and says token i: what it says are the
+ * rows of a cross-attention, what it reads those of its own. */
+static fv_status look(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
 {
     labels source = {0}, says = {0}, reads = {0};
-    int32_t *read = NULL;
-    size_t bytes = (size_t)in->n_target * sizeof *read;
-    fv_status st = FV_OK;
-    if (pair) {
-        read = fv__alloc(s->env, bytes);
-        if (!read) return fv_fail(e, FV_ENOMEM, "attention record: out of memory");
-        read[0] = in->start;
-        memcpy(read + 1, in->target, bytes - sizeof *read);
-        st = make_labels(&reads, s, in->tok, read, in->n_target, e);
-        if (!st) st = make_labels(&says, s, in->tok, in->target, in->n_target, e);
-    }
-    if (!st) st = make_labels(&source, s, in->tok, in->source, in->n_source, e);
-    if (!st) st = pass(s, m, in, read, e);
+    fv_items out = {0};
+    bool pair = fv_see_takes_pair(m);
+    fv_status st = fv__see_pass(s->ctx, m, in, &out, e);
+    if (!st && s->err.code) st = fv_fail(e, s->err.code, "%s", s->err.text);
+    if (!st) st = make_labels(&source, s, in->tok, NULL, in->source, in->n_source, e);
+    if (!st && pair) st = make_labels(&says, s, in->tok, NULL, in->target, in->n_target, e);
+    if (!st && pair) st = make_labels(&reads, s, in->tok, &in->start, in->target, in->n_target, e);
     if (!st) st = put_labels(s, FV_SEE_ENCODER, &source, &source, e);
     if (!st) st = put_labels(s, FV_SEE_DECODER, pair ? &reads : &source, pair ? &reads : &source, e);
     if (!st) st = put_labels(s, FV_SEE_CROSS, &says, &source, e);
     free_labels(s, &source.text, source.n);
     free_labels(s, &says.text, says.n);
     free_labels(s, &reads.text, reads.n);
-    fv__free(s->env, read, bytes);
     return st;
-}
-
-static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv_err *e)
-{
-    const fv_family *f = fv_model_family(m);
-    int64_t most = f->context ? f->context(fv_model_self(m)) : 0;
-    if (!most || n <= most) return FV_OK;
-    return fv_fail(e, FV_EARG, "the %s has %lld tokens, this model takes at most %lld", what, (long long)n, (long long)most);
 }
 
 fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in, fv_err *e)
 {
     fv_ctx *c;
-    bool pair = fv_see_takes_pair(m);
     *out = NULL;
-    if (in.n_source < 1) return fv_fail(e, FV_EARG, "there is no token to look at");
-    if (pair && in.n_target < 1)
-        return fv_fail(e, FV_EARG, "this model reads a source and writes a target; the target is missing");
-    fv_status st = check_length(m, in.n_source, pair ? "source" : "text", e);
-    if (!st && pair) st = check_length(m, in.n_target, "target", e);
-    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, e);
+    fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, e);
     if (st) return st;
     st = fv_see_watch(out, c, 0, e);
     if (st) {
@@ -281,7 +242,7 @@ fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in
     }
     fv_see *s = *out;
     s->own = true;
-    st = look(s, m, &in, pair, e);
+    st = look(s, m, &in, e);
     if (!st && !s->map[FV_SEE_ENCODER].layers && !s->map[FV_SEE_DECODER].layers)
         st = fv_fail(e, FV_EMISSING, "no attention ran in this model");
     if (!st) return FV_OK;

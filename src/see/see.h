@@ -27,6 +27,11 @@ struct fv_see {
     fv_see_map map[FV_SEE_KINDS];
 };
 
+/* What an attention of this name is. */
+fv_see_kind fv__see_kind(const char *name, bool causal);
+/* Runs m in c on the tokens of in; the texts are checked first. */
+fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out, fv_err *e);
+
 /* The mean of the heads of one layer, or one of them; scratch: (to-from, cols) where it is the mean. */
 fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t head, int64_t from, int64_t to, float *out,
                              float *scratch, fv_err *e);
