@@ -32,19 +32,24 @@ fv_rgb fv__token_color(const char *t)
 
 /* ---- canvas ---- */
 
-/* Measures must not depend on the surface, so hinting is off: the same layout serves screen and paper. */
+/* Measures must not depend on the surface, so hinting is off: the same layout serves screen and paper.  The font map is
+ * the canvas's own, because Pango would keep its default one for as long as the thread lives. */
 bool fv__canvas_open(fv_canvas *c, cairo_surface_t *surface)
 {
     *c = (fv_canvas){.cr = cairo_create(surface), .fine = 1};
+    PangoFontMap *fonts = pango_cairo_font_map_new();
+    PangoContext *context = pango_font_map_create_context(fonts);
     cairo_font_options_t *o = cairo_font_options_create();
     cairo_font_options_set_hint_metrics(o, CAIRO_HINT_METRICS_OFF);
     cairo_font_options_set_hint_style(o, CAIRO_HINT_STYLE_NONE);
     cairo_font_options_set_antialias(o, CAIRO_ANTIALIAS_GRAY);
-    c->layout = pango_cairo_create_layout(c->cr);
-    pango_cairo_context_set_font_options(pango_layout_get_context(c->layout), o);
-    pango_cairo_context_set_resolution(pango_layout_get_context(c->layout), 96);
+    pango_cairo_context_set_font_options(context, o);
+    pango_cairo_context_set_resolution(context, 96);
+    c->layout = pango_layout_new(context);
     pango_layout_set_single_paragraph_mode(c->layout, TRUE);
     cairo_font_options_destroy(o);
+    g_object_unref(context);
+    g_object_unref(fonts);
     return cairo_status(c->cr) == CAIRO_STATUS_SUCCESS;
 }
 

@@ -77,6 +77,8 @@ const char *fv__plate_col(const fv_plate *p, int64_t i, char number[24]);
 fv_rgb fv__token_color(const char *token);
 /* Title and note from (x,y) on, at most `most` wide; returns where the next line may begin and widens *right. */
 double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most, double *right);
+/* The shade of a weight.  In large maps weights are small: there it goes by the square root, and the scale says so. */
+fv_rgb fv__plate_shade(const fv_plate *p, double weight);
 /* One map with its corner at (x,y), cells cw by ch. */
 void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw, double ch, bool numbers);
 /* The scale of shades; returns its height. */

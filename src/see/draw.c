@@ -25,12 +25,20 @@ double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, doubl
     return y + 14;
 }
 
+static bool by_root(const fv_plate *p) { return p->cols > 40; }
+
+fv_rgb fv__plate_shade(const fv_plate *p, double weight)
+{
+    double t = p->most > 0 ? weight / (double)p->most : 0;
+    return fv__shade(by_root(p) ? sqrt(t) : t);
+}
+
 double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, double *right)
 {
     enum { STEPS = 60, WIDTH = 150, HEIGHT = 9 };
-    char most[16];
+    char most[40];
     fv_style s = {.size = 11, .color = FV_MUTED};
-    snprintf(most, sizeof most, "%.0f %%", 100 * (double)p->most);
+    snprintf(most, sizeof most, "%.0f %%%s", 100 * (double)p->most, by_root(p) ? ", by its square root" : "");
     double at = x + fv__canvas_text(c, x, y + HEIGHT / 2.0, "0", s) + 6;
     cairo_pattern_t *shades = cairo_pattern_create_linear(at, 0, at + WIDTH, 0);
     for (int i = 0; i <= STEPS; i++) {
@@ -57,7 +65,7 @@ static void cells_image(fv_canvas *c, const fv_plate *p, const float *w, double 
     int stride = cairo_image_surface_get_stride(s);
     for (int64_t i = 0; data && i < p->rows * k; i++)
         for (int64_t j = 0; j < p->cols * k; j++) {
-            fv_rgb f = fv__shade((double)w[i / k * p->cols + j / k] / (double)p->most);
+            fv_rgb f = fv__plate_shade(p, (double)w[i / k * p->cols + j / k]);
             uint32_t pixel = (uint32_t)(f.r * 255 + 0.5) << 16 | (uint32_t)(f.g * 255 + 0.5) << 8 | (uint32_t)(f.b * 255 + 0.5);
             memcpy(data + i * stride + j * 4, &pixel, sizeof pixel);
         }
@@ -78,7 +86,7 @@ void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, d
         cells_image(c, p, w, x, y, cw, ch);
         return;
     }
-    double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0, faint = 0.004 * (double)p->most;
+    double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0, faint = (by_root(p) ? 2e-5 : 0.004) * (double)p->most;
     for (int64_t i = 0; i < p->rows * p->cols; i++) /* all that look empty in one piece: most do, and each costs a line */
         if ((double)w[i] <= faint)
             fv__canvas_box(c, x + (double)(i % p->cols) * cw, y + (double)(i / p->cols) * ch, cw - gap, ch - gap, round);
@@ -88,7 +96,7 @@ void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, d
         double v = (double)w[i], left = x + (double)(i % p->cols) * cw, top = y + (double)(i / p->cols) * ch;
         if (v <= faint) continue;
         fv__canvas_box(c, left, top, cw - gap, ch - gap, round);
-        fv__canvas_color(c, fv__shade(v / (double)p->most), 1);
+        fv__canvas_color(c, fv__plate_shade(p, v), 1);
         cairo_fill(c->cr);
         if (!numbers || v < 0.095) continue; /* two digits of per cent: what is less is pale enough to see */
         char text[8];

@@ -67,11 +67,13 @@ function shade(t) {
   const i = Math.min(stops.length - 2, Math.floor(at)), a = rgb(stops[i]), b = rgb(stops[i + 1]);
   return a.map((x, k) => Math.round(x + (at - i) * (b[k] - x)));
 }
+const byRoot = m => m.cols.length > 40; /* in large maps weights are small */
 function paint(canvas, m, w) {
   canvas.width = m.cols.length;
   canvas.height = m.rows.length;
   const g = canvas.getContext("2d"), image = g.createImageData(canvas.width, canvas.height), top = most(w);
-  for (let i = 0; i < m.size; i++) image.data.set([...shade(w[i] / top), 255], 4 * i);
+  const curve = byRoot(m) ? Math.sqrt : x => x;
+  for (let i = 0; i < m.size; i++) image.data.set([...shade(curve(w[i] / top)), 255], 4 * i);
   g.putImageData(image, 0, 0);
 }
 
@@ -352,7 +354,9 @@ function stage() {
   now = Object.assign(state.view === "heat" ? heat(m, mean) : lines(m, list), { m, mean });
   now.tokens[0][0].tabIndex = now.tokens[1][0].tabIndex = 0;
   $("caption").textContent = caption();
-  $("hint").textContent = state.view === "heat" ? HINTS[state.kind].replace("Left:", "Rows:").replace("Right:", "Columns:") : HINTS[state.kind];
+  const hint = HINTS[state.kind];
+  $("hint").textContent = state.view !== "heat" ? hint : hint.replace("Left:", "Rows:").replace("Right:", "Columns:") +
+    (byRoot(m) ? " Shades go by the square root." : "");
   light(null);
 }
 function refresh() {
@@ -364,6 +368,7 @@ function refresh() {
   stage();
 }
 $("title").textContent = data.title || "Attention";
+$("title").classList.toggle("long", data.title.length > 130);
 $("note").textContent = data.note;
 if (data.title) document.title = `${data.title} - attention`;
 refresh();
