@@ -159,7 +159,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
     /* Each strip asks for its part of the panel that comes next, evenly over its tile; one strip alone leaves that to the
      * processor, which follows a few long streams better. */
     int64_t panel_bytes = (int64_t)gemm_b_bytes(kind, t->kc), mine = w->s1 - w->s0;
-    t->ahead_step = mine > 1 ? panel_bytes / (64 * mine) : 0;
+    t->ahead_step = mine > 1 ? panel_bytes / (up(t->kc, 4) * mine) : 0;
     for (int q = 0; q < count; q += t->panels) {
         t->panels = widest;
         while (t->panels > count - q) t->panels /= 2;
@@ -288,7 +288,8 @@ static int64_t streams(const plan *p, const team *t, const share *w, int64_t j0,
     return j0 + wide * part_len;
 }
 
-/* Splits a block among the team into down x across parts so that the largest is smallest; columns first. */
+/* Splits a block among the team into down x across parts so that the largest is smallest.  Columns first, unless it is a
+ * sixteenth larger so: threads that share columns read all of them twice. */
 static int split_down(int size, int64_t strips, int64_t panels)
 {
     int best = 1;
@@ -296,7 +297,7 @@ static int split_down(int size, int64_t strips, int64_t panels)
     for (int down = 1; down <= size; down++) {
         if (size % down) continue;
         int64_t work = up(strips, down) * up(panels, size / down);
-        if (work < least_work) {
+        if (best == down || work + work / 16 < least_work) {
             least_work = work;
             best = down;
         }
