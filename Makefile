@@ -2,10 +2,14 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup setup-check demo test test-asan test-tsan check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
+
+# The same with the backend for NVIDIA GPUs, where nvcc is found: minutes.
+cuda: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fovea_program cuda
 
 setup:
 	@tools/setup.sh build
@@ -30,6 +34,11 @@ test-tsan: build-tsan/build.ninja
 	@cmake --build build-tsan -j $(JOBS) --target thread_tests
 	@ctest --preset tsan -j $(JOBS)
 
+# The tests that also run on a device, on a GPU; without one each of them is reported as skipped.
+test-cuda: build/build.ninja
+	@cmake --build build -j $(JOBS) --target all cuda
+	@ctest --test-dir build -L cuda --output-on-failure
+
 check: setup-check
 	@tools/check.sh
 
@@ -41,7 +50,7 @@ format:
 	@tools/check_format.sh --fix
 
 install: build/build.ninja
-	@cmake --build build -j $(JOBS)
+	@cmake --build build -j $(JOBS) --target all cuda
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean:

@@ -1,16 +1,32 @@
 # The CUDA backend: a shared object of its own, opened when a CUDA device is asked for, so that the library needs no
-# CUDA at run time.  Without sources, nvcc or the wish for it nothing is built and nothing else changes.
-file(GLOB cuda CONFIGURE_DEPENDS src/backend/cuda/*.cu)
-if(FOVEA_CUDA AND cuda)
+# CUDA at run time.  Without nvcc or the wish for it nothing is built and nothing else changes.  It takes minutes to
+# compile, so it is no part of what a plain build makes: its target is "cuda", and `make cuda` and `make install` build it.
+#
+# Machine code for sm_90, and for everything else from sm_80 on an intermediate form that the driver compiles.
+add_custom_target(cuda)
+if(FOVEA_CUDA)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 80 90)
+      set(CMAKE_CUDA_ARCHITECTURES 80-virtual 90-real)
+    endif()
+    if(NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_C_COMPILER_LAUNCHER}")
     endif()
     enable_language(CUDA)
-    add_library(fovea_cuda MODULE ${cuda})
+    find_package(CUDAToolkit REQUIRED)
+    file(GLOB cuda CONFIGURE_DEPENDS src/backend/cuda/*.cu)
+    add_library(fovea_cuda MODULE EXCLUDE_FROM_ALL ${cuda})
+    add_dependencies(cuda fovea_cuda)
+    # cuBLASLt is opened with the first product: the path to it is all that is linked.
+    set_target_properties(fovea_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden
+      CUDA_RUNTIME_LIBRARY Static BUILD_RPATH "${CUDAToolkit_LIBRARY_DIR}" INSTALL_RPATH "${CUDAToolkit_LIBRARY_DIR}")
     target_include_directories(fovea_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-    install(TARGETS fovea_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/fovea)
+    target_compile_options(fovea_cuda PRIVATE -Xcompiler=-Wall,-Wextra)
+    target_link_libraries(fovea_cuda PRIVATE ${CMAKE_DL_LIBS})
+    install(TARGETS fovea_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/fovea OPTIONAL)
+  else()
+    message(STATUS "nvcc was not found: building without the CUDA backend")
   endif()
 endif()

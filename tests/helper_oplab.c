@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "oplab.h"
 
 /* ---- numbers ---- */
@@ -84,12 +85,12 @@ float weight(int64_t i) { return (float)to_8_bits(2 * uniform(77, (uint64_t)i) -
 fv_status lab_open(lab *l, const op_case *k, fv_dtype t, bool record, int threads, size_t fail_at)
 {
     fv_err e;
-    const char *name = getenv("FOVEA_TEST_DEVICE");
+    const char *name = t == FV_F64 ? "cpu" : test_device(); /* the yardstick is always the reference arithmetic */
     *l = (lab){0};
     fv_mem_counter_init(&l->mem);
     l->mem.fail_at = fail_at;
     l->env = (fv_env){.mem = &l->mem.mem};
-    fv_status st = fv_device_open(&l->dev, name ? name : "cpu", (fv_device_opt){.threads = threads, .env = &l->env}, &e);
+    fv_status st = fv_device_open(&l->dev, name, (fv_device_opt){.threads = threads, .env = &l->env}, &e);
     fv_ctx_opt opt = {.dtype = t, .record = record, .train = k->flags & OP_TRAIN, .seed = 7};
     return st ? st : fv_ctx_new(&l->ctx, l->dev, opt, &e);
 }

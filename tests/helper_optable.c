@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "oplab.h"
 
 #define PLACES 48 /* of each input at which differences are taken; a quarter of them where it is large */
@@ -109,7 +110,7 @@ static void check_grad(const op_case *k, numbers *v)
 {
     bool f64 = !(k->flags & OP_NOT_F64);
     result once = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, 1, 1), twice = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, 2, 1);
-    if (f64) check_differences(k, v, &once);
+    if (f64 && test_on_cpu()) check_differences(k, v, &once); /* f64 is the same everywhere */
     check_dtypes(k, v, &once, 1);
     check_dtypes(k, v, &twice, 2);
     for (int i = 0; i < v->n && !(k->flags & OP_TRAIN); i++) { /* in training the second use may draw other numbers */
@@ -188,7 +189,11 @@ static void check_row(const op_case *k, const numbers *v)
     part.x[0] = v->x[0] + last;
     result all = run_alone(k, v, FV_F32, false, 1, 2), one = run_alone(&alone, &part, FV_F32, false, 1, 2);
     assert_int_equal(one.n * rows, all.n);
-    same_bits(k, "the last row alone and among others", one.y, all.y + one.n * (rows - 1), one.n);
+    const char *what = "the last row alone and among others";
+    if (test_on_cpu())
+        same_bits(k, what, one.y, all.y + one.n * (rows - 1), one.n);
+    else /* a library's matrix product may choose another algorithm for another size */
+        near(k, what, one.y, all.y + one.n * (rows - 1), one.n, 1e-5);
     result_free(&all);
     result_free(&one);
 }
@@ -329,12 +334,14 @@ static void examine(void **state)
         if (!(k->flags & OP_NOT_PARAM)) check_params(k, &v, FV_F32, 1e-5);
         if (!(k->flags & (OP_NOT_PARAM | OP_NOT_BF16))) check_params(k, &v, FV_BF16, 4e-2);
     }
-    check_threads(k, &v);
     if (k->flags & OP_BY_ROW) check_row(k, &v);
     check_steady(k, &v);
-    check_failing_allocations(k, &v);
-    check_little_room(k, &v, false);
-    check_little_room(k, &v, true);
+    if (test_on_cpu()) { /* whose threads and memory these are about */
+        check_threads(k, &v);
+        check_failing_allocations(k, &v);
+        check_little_room(k, &v, false);
+        check_little_room(k, &v, true);
+    }
     check_bad_shapes(k, &v);
     check_null(k, &v);
     numbers_free(&v);

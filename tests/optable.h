@@ -11,7 +11,7 @@
  *     int main(void) { return op_table_run("gates", cases, sizeof cases / sizeof *cases); }
  *
  * Integers, masks and whatever else the op takes are made inside build, from constants.  For each row, on the device
- * $FOVEA_TEST_DEVICE (cpu unless set, at the level of $FOVEA_CPU):
+ * $FOVEA_TEST_DEVICE (cpu unless set, at the level of $FOVEA_CPU; f64 always on the CPU):
  *
  *   value       f64 against `want` or `each`, plain host code, where given; f32, bf16, f16 against f64
  *   gradient    f64 against fourth-order differences of the value; f32, bf16, f16 against f64; of inputs used twice; of

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "golden.h"
 #include "optable.h"
 
@@ -385,7 +386,7 @@ int main(void)
         cmocka_unit_test(decoding_equals_the_whole),
     };
     fv_err e;
-    if (fv_device_open(&dev, "cpu", (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    if (fv_device_open(&dev, test_device(), (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     fv_device_close(dev);
     return failed + op_table_run("attention", cases, sizeof cases / sizeof *cases);

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "fovea/fovea.h"
 
 #define CASES FOVEA_TESTS "/golden/models"
@@ -36,7 +37,7 @@ static int setup(void **state)
         if (f->d_name[0] != '.') cases[n_cases++] = strdup(f->d_name);
     closedir(d);
     qsort(cases, (size_t)n_cases, sizeof *cases, by_name);
-    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
+    return fv_device_open(&device, test_device(), (fv_device_opt){.threads = 2}, NULL);
 }
 
 static const char *in_scratch(const char *name)
@@ -235,9 +236,11 @@ static void what_was_saved_has_the_same_bits(void **state)
         ok(fv_model_open(&again, device, saved_at(cases[i], ""), (fv_model_opt){0}, &e), cases[i], &e);
         assert_string_equal(fv_model_head(again), fv_model_head(m));
         int64_t n, n_again;
-        const void *a = fv_params_data(fv_model_params(m), &n), *b = fv_params_data(fv_model_params(again), &n_again);
+        float *a = test_values(fv_model_params(m), &n), *b = test_values(fv_model_params(again), &n_again);
         assert_int_equal(n, n_again);
-        assert_memory_equal(a, b, (size_t)n * sizeof(float));
+        assert_memory_equal(a, b, (size_t)n * sizeof *a);
+        free(a);
+        free(b);
         fv_model_free(again);
         fv_model_free(m);
     }

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "optable.h"
 
 /* ---- norms ---- */
@@ -402,8 +403,7 @@ static void faults_are_named(void **state)
     (void)state;
     fv_device *d;
     fv_ctx *c;
-    const char *name = getenv("FOVEA_TEST_DEVICE");
-    assert_int_equal(fv_device_open(&d, name ? name : "cpu", (fv_device_opt){0}, NULL), FV_OK);
+    assert_int_equal(fv_device_open(&d, test_device(), (fv_device_opt){0}, NULL), FV_OK);
     assert_int_equal(fv_ctx_new(&c, d, (fv_ctx_opt){0}, NULL), FV_OK);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         fv_ctx_reset(c, 0);

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "optable.h"
 
 static fv_tensor *sum_first(fv_ctx *c, fv_tensor *const *x) { return fv_sum(c, x[0], 0); }
@@ -156,7 +157,7 @@ static fv_ctx *ctx;
 static int open_all(void **state)
 {
     (void)state;
-    return fv_device_open(&dev, "cpu", (fv_device_opt){.threads = 1}, NULL) ||
+    return fv_device_open(&dev, test_device(), (fv_device_opt){.threads = 1}, NULL) ||
            fv_ctx_new(&ctx, dev, (fv_ctx_opt){.record = true}, NULL);
 }
 

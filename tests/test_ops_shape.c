@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "optable.h"
 
 /* reshape and head share memory with x; a scale makes y a tensor of its own that can be read after backward */
@@ -167,7 +168,8 @@ static fv_ctx *ctx;
 static int open_all(void **state)
 {
     (void)state;
-    return fv_device_open(&dev, "cpu", (fv_device_opt){.threads = 1}, NULL) || fv_ctx_new(&ctx, dev, (fv_ctx_opt){0}, NULL);
+    return fv_device_open(&dev, test_device(), (fv_device_opt){.threads = 1}, NULL) ||
+           fv_ctx_new(&ctx, dev, (fv_ctx_opt){0}, NULL);
 }
 
 static int close_all(void **state)

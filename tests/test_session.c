@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "fovea/fovea.h"
 
 enum { SOURCES = 4, BEAMS = 3, ROWS = SOURCES * BEAMS, VOCAB = 50, LONGEST = 100, WORDS = 7 };
@@ -26,7 +27,7 @@ static fv_device *device;
 static int open_device(void **state)
 {
     (void)state;
-    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
+    return fv_device_open(&device, test_device(), (fv_device_opt){.threads = 2}, NULL);
 }
 
 static int close_device(void **state)
@@ -115,6 +116,13 @@ static int shuffle(row *rows, int n_rows, int32_t *from, int time)
     return left * BEAMS;
 }
 
+/* The same bits on the CPU, where a row's numbers do not depend on the batch; near on a device. */
+static void same_numbers(const float *a, const float *b, int n)
+{
+    if (test_on_cpu()) assert_memory_equal(a, b, (size_t)n * sizeof *a);
+    for (int i = 0; i < n; i++) assert_true(fabsf(a[i] - b[i]) <= 1e-4f * (1 + fabsf(b[i])));
+}
+
 static void rows_that_change_places_keep_their_history(void **state)
 {
     (void)state;
@@ -140,7 +148,7 @@ static void rows_that_change_places_keep_their_history(void **state)
             step(c, s, ids, n_rows, 1, logits);
             for (int i = 0; i < n_rows && (time % 9 == 0 || time == LONGEST - 1); i++) {
                 alone(m, &rows[i], want);
-                assert_memory_equal(logits + i * VOCAB, want, sizeof want);
+                same_numbers(logits + i * VOCAB, want, VOCAB);
             }
             n_rows = shuffle(rows, n_rows, from, time);
             fv_session_select(c, s, from, n_rows);
@@ -215,7 +223,8 @@ static void same_hypothesis(const fv_hyp *a, const fv_hyp *b)
 {
     assert_int_equal(a->n, b->n);
     assert_memory_equal(a->ids, b->ids, (size_t)a->n * sizeof *a->ids);
-    assert_memory_equal(&a->score, &b->score, sizeof a->score);
+    if (test_on_cpu()) assert_memory_equal(&a->score, &b->score, sizeof a->score);
+    assert_true(fabs(a->score - b->score) <= 1e-4);
 }
 
 static void save_and_serve(fv_model **plain, fv_model **served, fv_dtype stored, fv_dtype weights)
@@ -269,6 +278,7 @@ static void narrow_weights_serve(void **state)
     const int32_t pad = VOCAB - 1;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         fv_model *plain, *served;
+        if (!test_on_cpu() && kinds[k].dtype >= FV_FLOATS) continue; /* quantised weights are the CPU's */
         save_and_serve(&plain, &served, FV_F32, kinds[k].dtype);
         fv_gen_opt o = beams(4, &pad);
         fv_generated a = generate(plain, 0, SOURCES, &o), b = generate(served, 0, SOURCES, &o);
@@ -293,6 +303,7 @@ static void a_served_parameter_does_not_change(void **state)
     fv_model *plain, *served;
     fv_err e;
     float one = 1;
+    if (!test_on_cpu()) skip(); /* a device has memory of its own: nothing is mapped */
     save_and_serve(&plain, &served, FV_F32, FV_F32);
     fv_tensor *t = fv_params_find(fv_model_params(served), "model.decoder.layers.0.fc1.bias");
     assert_true(fv_params_lent(t));

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "fovea/store.h"
 #include "helper_memfs.h"
 
@@ -14,7 +15,7 @@ static fv_device *dev;
 static int open_device(void **state)
 {
     (void)state;
-    return fv_device_open(&dev, "cpu", (fv_device_opt){.threads = 1}, NULL);
+    return fv_device_open(&dev, test_device(), (fv_device_opt){.threads = 1}, NULL);
 }
 
 static int close_device(void **state)

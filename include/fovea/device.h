@@ -27,7 +27,8 @@ typedef struct fv_device_opt {
     const fv_env *env; /* must outlive the device; NULL: defaults */
 } fv_device_opt;
 
-/* Opens "cpu" (or, where built, "cuda" and "cuda:N").  A device may be shared by threads. */
+/* Opens "cpu", which NULL means too, or, where built, "cuda" and "cuda:N".  A device may be shared by threads.  The work of
+ * all contexts of one CUDA device follows one another; with $FOVEA_CUDA the backend's file can be named. */
 FV_API fv_status fv_device_open(fv_device **out, const char *name, fv_device_opt opt, fv_err *e);
 FV_API void fv_device_close(fv_device *d); /* NULL is allowed */
 
@@ -38,6 +39,10 @@ FV_API const fv_env *fv_device_env(const fv_device *d);
 
 /* CPU levels this build has and this machine can run, best first: writes at most `most` names, returns how many. */
 FV_API int fv_cpu_levels(const char **out, int most);
+
+/* A line on each CUDA device ("NVIDIA H200, sm_90, 139.8 GiB"), at most `most`; returns how many there are, or -1 with the
+ * reason: no backend in this build, no driver, no device. */
+FV_API int fv_cuda_devices(char (*lines)[128], int most, fv_err *e);
 
 /* "f32", "bf16", ...; bytes of one element (0 for packed dtypes).  fv_dtype_parse is false for an unknown word. */
 FV_API const char *fv_dtype_name(fv_dtype t);

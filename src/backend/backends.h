@@ -6,4 +6,9 @@
 
 fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e);
 
+/* name: "cuda" or "cuda:N" */
+fv_status fv__cuda_open(fv_device *d, const char *name, fv_err *e);
+/* A line on each CUDA device; returns how many there are, or -1 with the reason in e. */
+int fv__cuda_list(char (*lines)[128], int most, fv_err *e);
+
 #endif

@@ -8,6 +8,7 @@
 #include "json.h"
 
 typedef struct bench_values {
+    const char *device;
     int64_t threads;
     double seconds;
     bool json;
@@ -20,7 +21,8 @@ typedef struct bench_values {
 
 /* The options that every benchmark has; s is its struct, with a bench_values named common. */
 #define BENCH_OPTIONS(s)                                                                                                         \
-    CLI_INT(s, common.threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores this process may use"),                      \
+    CLI_DEVICE(s, common.device),                                                                                                \
+        CLI_INT(s, common.threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores this process may use"),                  \
         CLI_REAL(s, common.seconds, 0, "seconds", "S", 0, 3600, "repeat for at least so long"),                                  \
         CLI_FLAG(s, common.json, 0, "json", "print one JSON object a line")
 

@@ -8,6 +8,8 @@
 
 #include "bench.h"
 
+#include <string.h>
+
 typedef struct machine_values {
     bench_values common;
     int64_t mib;
@@ -195,6 +197,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
 {
     (void)n, (void)operand;
     const machine_values *v = values;
+    if (v->common.device && strcmp(v->common.device, "cpu"))
+        return cli_usage(c, "--device %s: the limits of the processor are measured", v->common.device);
     bench b;
     probe p = {0};
     int code = bench_open(&b, c, v->common, FV_F32, false);

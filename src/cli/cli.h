@@ -59,6 +59,8 @@ typedef struct cli_option {
     CLI_ENTRY(s, field, letter, name, CLI_IS_REAL, value, least, greatest, help)
 #define CLI_CHOICE(s, field, letter, name, words, help) \
     {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words, NULL}
+/* Where to compute; NULL is the CPU. */
+#define CLI_DEVICE(s, field) CLI_TEXT(s, field, 0, "device", "NAME", "where to compute: cpu (unless given), cuda or cuda:N")
 /* clang-format on */
 
 /* Keys of a field table that were given as options, in this order: --num-beams 4 is num_beams, "4". */

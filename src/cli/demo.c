@@ -13,7 +13,7 @@
 #include "fovea/train.h"
 
 typedef struct values {
-    const char *dir;
+    const char *dir, *device;
     int64_t updates, seed, threads, sentences, tests;
     bool quiet;
 } values;
@@ -26,6 +26,7 @@ static const cli_option options[] = {
     CLI_INT(values, sentences, 0, "sentences", "N", 100, 1000000, "sentences to learn from"),
     CLI_INT(values, tests, 0, "tests", "N", 1, 100000, "held-out sentences to be judged by"),
     CLI_INT(values, seed, 's', "seed", "N", 0, 1e15, "of everything that is drawn"),
+    CLI_DEVICE(values, device),
     CLI_INT(values, threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores"),
     CLI_FLAG(values, quiet, 'q', "quiet", "no progress on standard error"),
     {0},
@@ -331,7 +332,7 @@ static fv_status all(lab *l)
     fv_train_state done;
     int64_t right = 0;
     if (!make_corpus(&l->k, l->v)) return fv_fail(&l->e, FV_ENOMEM, "out of memory");
-    fv_status st = fv_device_open(&l->dev, "cpu", (fv_device_opt){.threads = (int)l->v->threads}, &l->e);
+    fv_status st = fv_device_open(&l->dev, l->v->device, (fv_device_opt){.threads = (int)l->v->threads}, &l->e);
     if (!st) st = make_tokenizer(l);
     if (!st && !l->v->quiet)
         fprintf(stderr, "%lld English sentences and their French translations, e.g. \"%s\" - \"%s\"\n", (long long)l->k.n_train,

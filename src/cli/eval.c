@@ -21,6 +21,7 @@ static const cli_option options[] = {
     CLI_INT(eval_values, beam, 'b', "beam", "N", 1, 256, "beams; as the model says, else 4"),
     CLI_CHOICE(eval_values, dtype, 0, "dtype", eval_dtypes, "of the weights"),
     CLI_INT(eval_values, batch, 0, "batch", "N", 1, 4096, "lines that go through the model together"),
+    CLI_DEVICE(eval_values, device),
     CLI_INT(eval_values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
     CLI_FLAG(eval_values, json, 0, "json", "one JSON object"),
     {0},

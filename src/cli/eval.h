@@ -7,6 +7,7 @@
 
 typedef struct eval_values {
     const char *model, *source, *reference, *hypothesis, *output;
+    const char *device;
     int64_t beam, threads, batch;
     int dtype;
     bool lowercase, json;

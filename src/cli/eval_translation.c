@@ -86,7 +86,7 @@ static int translate(work *w, const texts *source)
     for (int64_t i = 0; code == CLI_OK && i < source->n; i++) len[i] = strlen(source->at[i]);
     if (code == CLI_OK && !fv_dtype_parse(&how.weights, eval_dtypes[v->dtype]))
         code = cli_usage(w->c, "no dtype %s", eval_dtypes[v->dtype]);
-    if (code == CLI_OK && (fv_device_open(&d, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e) ||
+    if (code == CLI_OK && (fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
                            fv_translator_open(&t, d, v->model, how, &e)))
         code = cli_error(w->c, &e);
     if (code == CLI_OK && v->beam) fv_translator_gen(t)->num_beams = v->beam;

@@ -2,7 +2,7 @@
 #include "cli.h"
 
 typedef struct forward_values {
-    const char *model, *input, *output, *head;
+    const char *model, *input, *output, *head, *device;
     bool attentions, hidden_states, grad;
     int64_t threads;
     int dtype;
@@ -21,6 +21,7 @@ static const cli_option options[] = {
     CLI_TEXT(forward_values, head, 0, "head", "NAME", "the architecture, where it is not that of config.json"),
     CLI_CHOICE(forward_values, dtype, 0, "dtype", dtypes,
                "of parameters and activations; q8, q4 and int8: of the weights of products"),
+    CLI_DEVICE(forward_values, device),
     CLI_INT(forward_values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
     {0},
 };
@@ -47,7 +48,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     if (fv_dtype_size(how.weights)) how.dtype = how.weights;
     if (v->grad && how.dtype != how.weights) return cli_usage(c, "%s is for running alone: no --grad", dtypes[v->dtype]);
     fv_run_opt what = {.attentions = v->attentions, .hidden_states = v->hidden_states, .grad = v->grad};
-    bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e) ||
+    bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
                   fv_model_open(&m, d, v->model, how, &e) || fv_model_run(m, d, v->input, v->output, what, &e);
     fv_model_free(m);
     fv_device_close(d);

@@ -5,11 +5,13 @@
 #include "json.h"
 
 typedef struct info_values {
+    const char *device;
     int64_t threads;
     bool json;
 } info_values;
 
 static const cli_option options[] = {
+    CLI_DEVICE(info_values, device),
     CLI_INT(info_values, threads, 't', "threads", "N", 0, 1024, "threads of the device; 0: all cores this process may use"),
     CLI_FLAG(info_values, json, 0, "json", "print one JSON object"),
     {0},
@@ -18,6 +20,7 @@ static const cli_option options[] = {
 static const cli_example examples[] = {
     {"fovea info", "what this build can do on this machine"},
     {"FOVEA_CPU=generic fovea info", "the same with the portable kernels forced"},
+    {"fovea info --device cuda", "the same, and whether a GPU can be used"},
     {"fovea info --json", "for scripts and bug reports"},
     {0},
 };
@@ -30,6 +33,9 @@ typedef struct facts {
     fv_library libraries[MOST];
     int n_libraries;
     const fv_device *device;
+    char gpus[MOST][128];
+    int n_gpus;
+    fv_err no_gpu;
 } facts;
 
 static void print_text(const facts *f)
@@ -37,6 +43,8 @@ static void print_text(const facts *f)
     printf("fovea      %s\n", fv_version());
     printf("device     %s: %d threads, kernels for %s\n", fv_device_name(f->device), fv_device_threads(f->device),
            fv_device_level(f->device));
+    if (f->n_gpus < 0) printf("gpus       none: %s\n", f->no_gpu.text);
+    for (int i = 0; i < f->n_gpus && i < MOST; i++) printf("%s cuda:%d %s\n", i ? "          " : "gpus      ", i, f->gpus[i]);
     printf("levels    ");
     for (int i = 0; i < f->n_levels; i++) printf(" %s", f->levels[i]);
     printf("\nfeatures  ");
@@ -53,10 +61,12 @@ static json_t *to_json(const facts *f)
     for (int i = 0; i < f->n_features; i++) json_array_append_new(features, json_string(f->features[i]));
     for (int i = 0; i < f->n_libraries; i++)
         json_object_set_new(libraries, f->libraries[i].name, json_string(f->libraries[i].version));
+    json_t *gpus = json_array();
+    for (int i = 0; i < f->n_gpus && i < MOST; i++) json_array_append_new(gpus, json_string(f->gpus[i]));
     json_t *device = json_pack("{s:s, s:s, s:i}", "name", fv_device_name(f->device), "level", fv_device_level(f->device),
                                "threads", fv_device_threads(f->device));
-    return json_pack("{s:s, s:[o], s:o, s:o, s:o}", "version", fv_version(), "devices", device, "levels", levels, "features",
-                     features, "libraries", libraries);
+    return json_pack("{s:s, s:[o], s:o, s:o, s:o, s:o}", "version", fv_version(), "devices", device, "gpus", gpus, "levels",
+                     levels, "features", features, "libraries", libraries);
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
@@ -65,9 +75,10 @@ static int run(const cli *c, const void *values, int n, char **operand)
     const info_values *v = values;
     fv_device *device;
     fv_err e;
-    if (fv_device_open(&device, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e)) return cli_error(c, &e);
+    if (fv_device_open(&device, v->device, (fv_device_opt){.threads = (int)v->threads}, &e)) return cli_error(c, &e);
 
     facts f = {.device = device};
+    f.n_gpus = fv_cuda_devices(f.gpus, MOST, &f.no_gpu);
     f.n_levels = fv_cpu_levels(f.levels, MOST);
     f.n_features = fv_cpu_features(f.features, MOST);
     f.n_libraries = fv_libraries(f.libraries, MOST);

@@ -11,6 +11,7 @@
 typedef struct values {
     const char *model, *source, *target, *text, *rows, *output, *title;
     int kind, view;
+    const char *device;
     int64_t layer, head, beams, threads;
     bool rollout, ablate, json;
 } values;
@@ -38,6 +39,7 @@ static const cli_option options[] = {
     CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
     CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
     CLI_INT(values, beams, 'b', "beam", "N", 0, 256, "beams, where a translation is made; 0: as the model says"),
+    CLI_DEVICE(values, device),
     CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
     CLI_FILE(values, output, 'o', "output", "FILE", "what is written, by its ending: .svg .png .pdf .html .json .csv"),
     {0},
@@ -236,7 +238,7 @@ static int print_worth(const work *w)
 static fv_status all(work *w)
 {
     const values *v = w->v;
-    fv_status st = fv_device_open(&w->dev, "cpu", (fv_device_opt){.threads = (int)v->threads}, &w->e);
+    fv_status st = fv_device_open(&w->dev, v->device, (fv_device_opt){.threads = (int)v->threads}, &w->e);
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, (fv_model_opt){0}, &w->e);
     if (!st) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;

@@ -79,7 +79,7 @@ int cli_open_task(const cli *c, cli_task *out, const cli_model *m, fv_job job)
     *out = (cli_task){0};
     if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
     if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
-    if (fv_device_open(&out->device, "cpu", (fv_device_opt){.threads = (int)m->threads}, &e) ||
+    if (fv_device_open(&out->device, m->device, (fv_device_opt){.threads = (int)m->threads}, &e) ||
         fv_task_open(&out->task, out->device, m->dir, job, opt, &e))
         return cli_error(c, &e);
     return CLI_OK;

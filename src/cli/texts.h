@@ -29,6 +29,7 @@ void cli_print_flat(const char *s, size_t n);
 
 typedef struct cli_model {
     const char *dir;
+    const char *device;
     int64_t threads;
     int dtype;
 } cli_model;
@@ -40,7 +41,7 @@ extern const char *const cli_dtypes[];
     CLI_DIR(s, model.dir, 'm', "model", "DIR", "a model directory: config.json, model.safetensors and the tokenizer's files"),   \
         CLI_CHOICE(s, model.dtype, 0, "dtype", cli_dtypes,                                                                       \
                    "of the weights of products: q8 and q4 have a scale for each 32, int8 one for each row"),                     \
-        CLI_INT(s, model.threads, 't', "threads", "N", 0, 4096, "0: all cores")
+        CLI_DEVICE(s, model.device), CLI_INT(s, model.threads, 't', "threads", "N", 0, 4096, "0: all cores")
 
 typedef struct cli_task {
     fv_device *device;

@@ -12,6 +12,7 @@
 #include "json.h"
 
 typedef struct values {
+    const char *device;
     const char *model;
     int64_t beam, nbest, threads, batch;
     int dtype;
@@ -33,6 +34,7 @@ static const cli_option options[] = {
     CLI_CHOICE(values, dtype, 0, "dtype", dtypes,
                "of the weights; q8 and q4 have one scale for each 32, int8 one for a row: faster, coarser"),
     CLI_INT(values, batch, 0, "batch", "N", 1, 4096, "lines that go through the model together"),
+    CLI_DEVICE(values, device),
     CLI_INT(values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
     CLI_FLAG(values, json, 0, "json", "an object for each line: its translations with scores, ids and tokens"),
     CLI_FLAG(values, stats, 0, "stats", "at the end, on standard error: lines, tokens and seconds, as JSON"),
@@ -271,7 +273,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     if (!v->model) return cli_usage(c, "a model is needed: -m DIR");
     if (!fv_dtype_parse(&how.weights, dtypes[v->dtype])) return cli_usage(c, "no dtype %s", dtypes[v->dtype]);
     double start = now();
-    bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e) ||
+    bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
                   fv_translator_open(&w.t, d, v->model, how, &e);
     double opened = now();
     int code = failed ? cli_error(c, &e) : set_up(&w);

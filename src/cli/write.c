@@ -40,7 +40,7 @@ int writer_open(writer *w, const cli *c, const writer_values *v, const char *tas
     *w = (writer){.c = c, .begin = -1};
     fv_dtype_parse(&how.weights, writer_dtypes[v->dtype]);
     if (!v->model) return cli_usage(c, "a model is needed: -m DIR");
-    if (fv_device_open(&w->device, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e) ||
+    if (fv_device_open(&w->device, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
         fv_dir_open(&w->dir, NULL, v->model, &e) || fv_tok_open(&w->tok, NULL, v->model, &e) ||
         fv_encoding_new(&w->enc, w->tok, &e) || fv_model_open(&w->model, w->device, v->model, how, &e) ||
         fv_gen_open(&w->gen, NULL, v->model, task, &e))

@@ -12,6 +12,7 @@
 
 typedef struct writer_values {
     const char *model;
+    const char *device;
     int64_t threads;
     int dtype;
     bool json;
@@ -23,7 +24,7 @@ extern const char *const writer_dtypes[];
 /* s is the command's struct, with a writer_values named w. */
 #define WRITER_OPTIONS(s)                                                                                                        \
     CLI_DIR(s, w.model, 'm', "model", "DIR", "a model directory: config.json, model.safetensors and a tokenizer"),               \
-        CLI_CHOICE(s, w.dtype, 0, "dtype", writer_dtypes, "of the weights"),                                                     \
+        CLI_CHOICE(s, w.dtype, 0, "dtype", writer_dtypes, "of the weights"), CLI_DEVICE(s, w.device),                            \
         CLI_INT(s, w.threads, 't', "threads", "N", 0, 4096, "0: all cores"),                                                     \
         CLI_FLAG(s, w.json, 0, "json", "print one JSON object a line")
 

@@ -44,16 +44,16 @@ bool fv_dtype_parse(fv_dtype *out, const char *name)
 fv_status fv_device_open(fv_device **out, const char *name, fv_device_opt opt, fv_err *e)
 {
     *out = NULL;
+    if (!name) name = "cpu";
     if (opt.threads < 0 || opt.threads > 4096)
         return fv_fail(e, FV_EARG, "device %s: %d threads, expected 0 to 4096", name, opt.threads);
     bool cuda = !strncmp(name, "cuda", 4) && (!name[4] || name[4] == ':');
-    if (cuda) return fv_fail(e, FV_EDEVICE, "device %s: this build has no CUDA backend", name);
-    if (strcmp(name, "cpu")) return fv_fail(e, FV_EDEVICE, "device %s: unknown, expected cpu or cuda", name);
+    if (!cuda && strcmp(name, "cpu")) return fv_fail(e, FV_EDEVICE, "device %s: unknown, expected cpu or cuda", name);
 
     fv_device *d = fv__alloc(opt.env, sizeof *d);
     if (!d) return fv_fail(e, FV_ENOMEM, "device %s: out of memory", name);
     if (opt.env) d->env = *opt.env;
-    fv_status st = fv__cpu_open(d, opt, e);
+    fv_status st = cuda ? fv__cuda_open(d, name, e) : fv__cpu_open(d, opt, e);
     if (st) {
         fv__free(opt.env, d, sizeof *d);
         return st;
@@ -71,6 +71,8 @@ void fv_device_close(fv_device *d)
 }
 
 bool fv__device_is_host(const fv_device *d) { return !strcmp(d->backend->name, "cpu"); }
+int fv_cuda_devices(char (*lines)[128], int most, fv_err *e) { return fv__cuda_list(lines, most, e); }
+
 const char *fv_device_name(const fv_device *d) { return d->backend->name; }
 const char *fv_device_level(const fv_device *d) { return d->level; }
 int fv_device_threads(const fv_device *d) { return d->threads; }

@@ -1,0 +1,233 @@
+/* attention_bwd.cu - the gradients of attention: of queries by rows, of keys and values by columns.
+ *
+ *     w = exp(score - lse),  dw = keep dy_i.v_j,  ds = w (dw - dy_i.y_i),  dq_i = sum_j ds k_j,  dk_j = sum_i ds q_i,
+ *     dv_j = sum_i keep w dy_i
+ *
+ * Weights are computed again from lse, once for each direction: a block that owns its rows, and another that owns its
+ * columns, write every result once and in a fixed order.  One pass with atomic additions for dq would spare two of seven
+ * products, and give other bits each time. */
+#include "attention.h"
+
+template <class T>
+void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *part,
+                             int64_t parts, int width);
+int64_t fv_cuda_attention_shares(const fv_attn_args *a);
+
+template <class T, int W> constexpr int columns_of = W <= 64 ? 64 : 32; /* of a tile */
+template <class T, int W>
+constexpr int turns_of = W == 256 && sizeof(T) == 4 ? 1 : 2; /* tiles there is memory for: one in use, one on its way */
+
+template <class T, int W> static size_t shared_bytes()
+{
+    constexpr int K = columns_of<T, W>;
+    size_t spare = sizeof(T) == 4 ? WARPS * 16 * (K + 4) * sizeof(float) : 0;
+    constexpr int N = turns_of<T, W>;
+    return (size_t)(2 * ROWS + 2 * N * K) * stride_of<T, W> * sizeof(T) + N * K * sizeof(float2) + spare;
+}
+
+/* lse in units of log 2 and dy_i.y_i, for each row; `share` threads of a warp take one, a power of two.  An empty row gets
+ * lse = +inf, which makes its weights 0. */
+template <class T, int V> __global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const T *dy, int share)
+{
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / share, rows = o.a.B * o.a.H * o.a.Tq;
+    bool there = r < rows;
+    int64_t at = there ? o.at_y(r / o.a.Tq / o.a.H, r / o.a.Tq % o.a.H, r % o.a.Tq) : 0;
+    float sum = 0, d[V], y[V];
+    for (int c = threadIdx.x % share * V; there && c < o.a.Wv; c += share * V) {
+        load(d, dy, at + c);
+        load(y, (const T *)o.a.y, at + c);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum += d[j] * y[j];
+    }
+    for (int x = share / 2; x; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
+    if (!there || threadIdx.x % share) return;
+    float lse = ((const float *)o.a.lse)[r];
+    stat[r] = make_float2(lse == -INFINITY ? INFINITY : lse * LOG2E, sum);
+}
+
+template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, float2 *stat)
+{
+    constexpr int V = 16 / sizeof(T);
+    int64_t rows = o.a.B * o.a.H * o.a.Tq, packs = ceil_div(o.a.Wv, o.quick_y ? V : 1);
+    int share = 1;
+    while (share < 32 && share < packs) share *= 2;
+    dim3 grid((unsigned)ceil_div(rows * share, THREADS));
+    if (o.quick_y)
+        launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, o, dy, share);
+    else
+        launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share);
+}
+
+/* Rows of a strip of sums to a gradient that is laid out as x is. */
+template <int N, class T>
+__device__ inline void write_rows(sink<T> to, int64_t base, int64_t step, const float (&c)[N][4], int row0, int rows, int width,
+                                  float scale)
+{
+    bool pairs = width % 2 == 0 && step % 2 == 0 && base % 2 == 0 &&
+                 ((uintptr_t)to.p & 7) == 0; /* then two neighbours go together */
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int r = tile_row(row0, i * 2), col = tile_col(0, n, 0);
+            const float v[2] = {c[n][i * 2] * scale, c[n][i * 2 + 1] * scale};
+            if (r >= rows) continue;
+            if (pairs && col < width)
+                deliver(to, base + r * step + col, v);
+            else
+                for (int e = 0; e < 2; e++)
+                    if (col + e < width) put(to, base + r * step + col + e, v[e]);
+        }
+}
+
+template <class T, int W, bool PLAIN>
+__global__ void __launch_bounds__(32 * WARPS)
+    grad_queries(const __grid_constant__ job<T> o, const T *dy, sink<T> dq, const float2 *stat)
+{
+    constexpr int K = columns_of<T, W>, S = stride_of<T, W>;
+    extern __shared__ __align__(16) unsigned char memory[];
+    constexpr int N = turns_of<T, W>;
+    T *q = (T *)memory, *d = q + ROWS * S, *keys = d + ROWS * S, *values = keys + N * K * S;
+    int warp = threadIdx.x / 32;
+    float *spare = (float *)(values + N * K * S) + warp * 16 * (K + 4);
+    head<T> at(o, blockIdx.z, blockIdx.y);
+    int g = o.kv_head(at.h), tile = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, row0 = tile + warp * 16;
+    int first = at.first(tile) / K * K, last = at.last_key(tile, ROWS);
+    float2 known[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int i = tile_row(row0, r * 2);
+        known[r] = i < at.rows ? stat[o.at_lse(at.b, at.h, i)] : make_float2(INFINITY, 0);
+    }
+    float sum[W / 8][4];
+    clear(sum);
+    fetch<ROWS, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk, o.quick_q);
+    fetch<ROWS, W>(d, dy + o.at_y(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile, (int)o.a.Wv, o.quick_y);
+    auto bring = [&](int j) {
+        int turn = j / K % N * K * S;
+        fetch<K, W>(keys + turn, o.k(at.b, g, j), o.a.k_row, (int)o.a.Tk - j, (int)o.a.Wk, o.quick_k);
+        fetch<K, W>(values + turn, o.v(at.b, g, j), o.a.v_row, (int)o.a.Tk - j, (int)o.a.Wv, o.quick_v);
+    };
+    if (first < last) bring(first);
+    for (int j = first; j < last; j += K) {
+        const T *k = keys + j / K % N * K * S, *v = values + j / K % N * K * S;
+        float s[K / 8][4], dp[K / 8][4];
+        clear(s);
+        clear(dp);
+        arrived<0>();
+        __syncthreads(); /* this tile is here, and the one before is done with */
+        if (N > 1 && j + K < last) bring(j + K);
+        mul_nt<K / 8, W, S, S>(s, q + warp * 16 * S, k);
+        mul_nt<K / 8, W, S, S>(dp, d + warp * 16 * S, v);
+        slopes<false, PLAIN>(s, dp, at, row0, j, at.whole(tile, ROWS, j, K), [&](int e, int) { return known[e / 2]; });
+        mul_nn<W / 8, K / 8, S>(sum, dp, k, spare);
+        if (N == 1) __syncthreads();
+        if (N == 1 && j + K < last) bring(j + K);
+    }
+    int64_t base = o.q(at.b, at.h, 0) - (const T *)o.a.q;
+    write_rows(dq, base, o.a.q_row, sum, row0, at.rows, (int)o.a.Wk, o.scale * LN2);
+}
+
+/* WHICH: 1 keys, 2 values, 3 both.  Wide heads take one after the other: two strips of sums fill the registers. */
+template <class T, int W, int WHICH, bool PLAIN>
+__global__ void __launch_bounds__(32 * WARPS)
+    grad_keys(const __grid_constant__ job<T> o, const T *dy, sink<T> dk, sink<T> dv, const float2 *stat)
+{
+    constexpr int Q = columns_of<T, W>, S = stride_of<T, W>;
+    extern __shared__ __align__(16) unsigned char memory[];
+    constexpr int N = turns_of<T, W>;
+    T *k = (T *)memory, *v = k + ROWS * S, *queries = v + ROWS * S, *slopes_of_y = queries + N * Q * S;
+    float2 *stats = (float2 *)(slopes_of_y + N * Q * S);
+    int warp = threadIdx.x / 32;
+    float *spare = (float *)(stats + N * Q) + warp * 16 * (Q + 4);
+    int b = blockIdx.z, g = blockIdx.y, tile = (int)blockIdx.x * ROWS, row0 = tile + warp * 16, serves = (int)(o.a.H / o.a.G);
+    int keys = (int)o.a.Tk;
+    float sk[WHICH & 1 ? W / 8 : 1][4], sv[WHICH & 2 ? W / 8 : 1][4];
+    clear(sk);
+    clear(sv);
+    fetch<ROWS, W>(k, o.k(b, g, tile), o.a.k_row, keys - tile, (int)o.a.Wk, o.quick_k);
+    fetch<ROWS, W>(v, o.v(b, g, tile), o.a.v_row, keys - tile, (int)o.a.Wv, o.quick_v);
+    for (int h = g * serves; h < (g + 1) * serves; h++) {
+        head<T> at(o, b, h);
+        int first = at.first_row(tile) / Q * Q, last = at.last_row(tile, ROWS);
+        auto bring = [&](int i) {
+            int turn = i / Q % N, row = i + (int)threadIdx.x;
+            fetch<Q, W>(queries + turn * Q * S, o.q(b, h, i), o.a.q_row, at.rows - i, (int)o.a.Wk, o.quick_q);
+            fetch<Q, W>(slopes_of_y + turn * Q * S, dy + o.at_y(b, h, i), o.a.H * o.a.Wv, at.rows - i, (int)o.a.Wv, o.quick_y);
+            if (threadIdx.x < Q)
+                stats[turn * Q + threadIdx.x] = row < at.rows ? stat[o.at_lse(b, h, row)] : make_float2(INFINITY, 0);
+        };
+        __syncthreads(); /* the head before is done with */
+        if (first < last) bring(first);
+        for (int i = first; i < last; i += Q) {
+            const T *q = queries + i / Q % N * Q * S, *d = slopes_of_y + i / Q % N * Q * S;
+            const float2 *known = stats + i / Q % N * Q;
+            float s[Q / 8][4], dp[Q / 8][4];
+            clear(s);
+            clear(dp);
+            arrived<0>();
+            __syncthreads(); /* this tile is here, and the one before is done with */
+            if (N > 1 && i + Q < last) bring(i + Q);
+            mul_nt<Q / 8, W, S, S>(s, k + warp * 16 * S, q);
+            mul_nt<Q / 8, W, S, S>(dp, v + warp * 16 * S, d);
+            slopes<true, PLAIN>(s, dp, at, row0, i, at.whole(i, Q, tile, ROWS),
+                                [&](int e, int n) { return known[tile_col(0, n, e)]; });
+            if constexpr (WHICH & 1) mul_nn<W / 8, Q / 8, S>(sk, dp, q, spare);
+            if constexpr (WHICH & 2) mul_nn<W / 8, Q / 8, S>(sv, s, d, spare);
+            if (N == 1) __syncthreads();
+            if (N == 1 && i + Q < last) bring(i + Q);
+        }
+    }
+    if constexpr (WHICH & 1)
+        if (dk.p) write_rows(dk, o.k(b, g, 0) - (const T *)o.a.k, o.a.k_row, sk, row0, keys, (int)o.a.Wk, o.scale * LN2);
+    if constexpr (WHICH & 2)
+        if (dv.p) write_rows(dv, o.v(b, g, 0) - (const T *)o.a.v, o.a.v_row, sv, row0, keys, (int)o.a.Wv, 1);
+}
+
+template <class T, int W, bool PLAIN>
+static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
+{
+    const T *dy = (const T *)g->dy;
+    sink<T> dk = to<T>(g->dk), dv = to<T>(g->dv);
+    dim3 rows((unsigned)ceil_div(o.a.Tq, ROWS), (unsigned)o.a.H, (unsigned)o.a.B);
+    dim3 columns((unsigned)ceil_div(o.a.Tk, ROWS), (unsigned)o.a.G, (unsigned)o.a.B);
+    size_t bytes = shared_bytes<T, W>();
+    if (g->dq.data) launch(s, "attention_bwd", grad_queries<T, W, PLAIN>, rows, 32 * WARPS, bytes, o, dy, to<T>(g->dq), stat);
+    if constexpr (W < 256) {
+        if (dk.p || dv.p) launch(s, "attention_bwd", grad_keys<T, W, 3, PLAIN>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+    } else {
+        if (dk.p) launch(s, "attention_bwd", grad_keys<T, W, 1, PLAIN>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+        if (dv.p) launch(s, "attention_bwd", grad_keys<T, W, 2, PLAIN>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+    }
+}
+
+template <class T, int W> static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
+{
+    if (W < 256 && o.plain && o.a.dropout <= 0)
+        start_as<T, W, (W < 256)>(s, o, g, stat);
+    else
+        start_as<T, W, false>(s, o, g, stat);
+}
+
+template <class T> static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+{
+    if (!a->B || !a->Tk) return;
+    job<T> o = prepare<T>(s, a);
+    o.quick_y = o.quick_y && aligned(g->dy);
+    int64_t rows = a->B * a->H * a->Tq;
+    int64_t parts = g->drel.data ? fv_cuda_attention_shares(a) : 0;
+    int width = tile_width(s, a);
+    float2 *stat = width ? work<float2>(s, rows + parts * a->H * a->rel_len / 2 + 1) : NULL; /* one block for all */
+    if (!stat) return;
+    prepare_rows(s, o, (const T *)g->dy, stat);
+    switch (width) {
+    case 32: start<T, 32>(s, o, g, stat); break;
+    case 64: start<T, 64>(s, o, g, stat); break;
+    case 128: start<T, 128>(s, o, g, stat); break;
+    case 256: start<T, 256>(s, o, g, stat); break;
+    }
+    if (g->dbias.data || g->drel.data) fv_cuda_attention_added<T>(s, o, g, stat, (float *)(stat + rows), parts, width);
+}
+
+template <class T> void fv_cuda_attention_bwd(fv_kernels *k) { k->attention_bwd = attention_bwd<T>; }
+FOR_ALL_DTYPES(fv_cuda_attention_bwd)

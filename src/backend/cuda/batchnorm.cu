@@ -1,0 +1,99 @@
+/* batchnorm.cu - statistics of a channel over the batch, and the norm made from them; x is (outer,channels,inner).  A
+ * block treats one channel. */
+#include "cuda.h"
+
+struct layout {
+    int64_t outer, channels, inner;
+    __device__ int64_t at(int64_t i) const { return (i / inner * channels + blockIdx.x) * inner + i % inner; }
+    __device__ int64_t count() const { return outer * inner; }
+};
+
+template <class T> __global__ void stats_channel(float *mean, float *var, const T *x, layout l)
+{
+    float m = 0, v = 0;
+    for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) m += up(x[l.at(i)]);
+    m = block_all(m, add_up()) / (float)l.count();
+    for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) {
+        float d = up(x[l.at(i)]) - m;
+        v += d * d;
+    }
+    v = block_all(v, add_up()) / (float)l.count();
+    if (threadIdx.x == 0) mean[blockIdx.x] = m, var[blockIdx.x] = v;
+}
+
+template <class T>
+static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer, int64_t channels,
+                            int64_t inner)
+{
+    launch(s, "batchnorm_stats", stats_channel<T>, dim3((unsigned)channels), THREADS, 0, (float *)mean, (float *)var,
+           (const T *)x, layout{outer, channels, inner});
+}
+
+/* y = gain * (x - mean) / sqrt(var + eps) + bias */
+template <class T> struct normalise {
+    static constexpr int wide = 1;
+    T *y;
+    const T *x, *gain, *bias;
+    const float *mean, *var;
+    int64_t channels, inner;
+    float eps;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        int64_t ch = i / inner % channels;
+        float scale = (gain ? up(gain[ch]) : 1) / sqrtf(var[ch] + eps);
+        y[i] = down<T>((up(x[i]) - mean[ch]) * scale + (bias ? up(bias[ch]) : 0));
+    }
+};
+
+template <class T>
+static void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
+                      const void *bias, int64_t outer, int64_t channels, int64_t inner, float eps)
+{
+    normalise<T> f = {(T *)y, (const T *)x, (const T *)gain, (const T *)bias, (const float *)mean, (const float *)var, channels,
+                      inner,  eps};
+    each(s, "batchnorm", outer * channels * inner, false, f);
+}
+
+/* With n = (x - mean) * rstd, and sums over a channel:  dgain = sum(dy * n), dbias = sum(dy),
+ * dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n)); the means drop out when the statistics are constants. */
+template <class T>
+__global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *dy, const T *x, const float *mean,
+                            const float *var, const T *gain, layout l, float eps, bool batch)
+{
+    int64_t ch = blockIdx.x;
+    float m = mean[ch], rstd = 1 / sqrtf(var[ch] + eps), dg = 0, db = 0;
+    for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) {
+        int64_t at = l.at(i);
+        dg += up(dy[at]) * (up(x[at]) - m) * rstd;
+        db += up(dy[at]);
+    }
+    dg = block_all(dg, add_up());
+    db = block_all(db, add_up());
+    if (threadIdx.x == 0 && dgain.p) put(dgain, ch, dg);
+    if (threadIdx.x == 0 && dbias.p) put(dbias, ch, db);
+    if (!dx.p) return;
+    float scale = (gain ? up(gain[ch]) : 1) * rstd, count = (float)l.count();
+    float d_mean = batch ? db / count : 0, dn_mean = batch ? dg / count : 0;
+    for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) {
+        int64_t at = l.at(i);
+        put(dx, at, scale * (up(dy[at]) - d_mean - (up(x[at]) - m) * rstd * dn_mean));
+    }
+}
+
+template <class T>
+static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x,
+                          const fv_stat *mean, const fv_stat *var, const void *gain, int64_t outer, int64_t channels,
+                          int64_t inner, float eps, bool batch)
+{
+    launch(s, "batchnorm_bwd", bwd_channel<T>, dim3((unsigned)channels), THREADS, 0, to<T>(dx), to<T>(dgain), to<T>(dbias),
+           (const T *)dy, (const T *)x, (const float *)mean, (const float *)var, (const T *)gain, layout{outer, channels, inner},
+           eps, batch);
+}
+
+template <class T> void fv_cuda_batchnorm(fv_kernels *k)
+{
+    k->batchnorm_stats = batchnorm_stats<T>;
+    k->batchnorm = batchnorm<T>;
+    k->batchnorm_bwd = batchnorm_bwd<T>;
+}
+FOR_ALL_DTYPES(fv_cuda_batchnorm)

@@ -1,0 +1,125 @@
+/* copy.cu - moving numbers: strided copies, filling, and between float dtypes. */
+#include "cuda.h"
+
+/* ---- y[w.y] (+)= x[w.a] ---- */
+
+template <class T> struct strided {
+    static constexpr int wide = 1;
+    sink<T> y;
+    const T *x;
+    fv_walk w;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        offsets o = locate(w, i);
+        put(y, o.y, up(x[o.a]));
+    }
+};
+
+/* Whole packs of 16 bytes, where the last axis of both is dense; strides are in packs. */
+struct dense {
+    static constexpr int wide = 1;
+    uint4 *y;
+    const uint4 *x;
+    fv_walk w;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        offsets o = locate(w, i);
+        y[o.y] = x[o.a];
+    }
+};
+
+/* The walk in packs of `by` elements; false if some stride or length is no multiple. */
+static bool in_packs(fv_walk *w, int64_t by)
+{
+    int last = w->n - 1;
+    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || w->shape[last] % by) return false;
+    for (int i = 0; i < last; i++) {
+        if (w->y[i] % by || w->a[i] % by) return false;
+        w->y[i] /= by;
+        w->a[i] /= by;
+    }
+    w->shape[last] /= by;
+    return true;
+}
+
+template <class T> static void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
+{
+    if (!y.data) return;
+    fv_walk packs = *w;
+    if (!y.add && y.dtype == kind<T>::dtype && aligned(y.data, x) && in_packs(&packs, 16 / sizeof(T)))
+        each(s, "copy", walk_len(packs), false, dense{(uint4 *)y.data, (const uint4 *)x, packs});
+    else
+        each(s, "copy", walk_len(*w), false, strided<T>{to<T>(y), (const T *)x, *w});
+}
+
+/* ---- one value everywhere ---- */
+
+template <class T> struct same {
+    static constexpr int wide = 16 / sizeof(T);
+    T *y;
+    float value;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        float v[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = value;
+        store(y, i, v);
+    }
+};
+
+template <class T> static void fill(fv_stream *s, void *y, float value, int64_t n)
+{
+    each(s, "fill", n, aligned(y), same<T>{(T *)y, value});
+}
+
+/* ---- conversion ---- */
+
+template <class E> __device__ inline E narrow(double v) { return down<E>((float)v); }
+template <> __device__ inline double narrow<double>(double v) { return v; }
+__device__ inline double widen(double v) { return v; }
+template <class E> __device__ inline double widen(E v) { return (double)up(v); }
+
+/* In f64 only where one side is f64: all other pairs meet in f32 exactly. */
+template <class E, class T> struct convert {
+    static constexpr int wide = 4;
+    E *y;
+    const T *x;
+    bool add;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        pack<T, V> in = *(const pack<T, V> *)(x + i);
+        pack<E, V> out;
+        if (add) out = *(const pack<E, V> *)(y + i);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            if constexpr (sizeof(E) == 8 || sizeof(T) == 8)
+                out.v[j] = narrow<E>(widen(in.v[j]) + (add ? widen(out.v[j]) : 0.0));
+            else
+                out.v[j] = down<E>(add ? up(in.v[j]) + up(out.v[j]) : up(in.v[j]));
+        }
+        *(pack<E, V> *)(y + i) = out;
+    }
+};
+
+template <class T> static void cast(fv_stream *s, fv_sink y, const void *x, int64_t n)
+{
+    if (!y.data) return;
+    bool can = aligned(y.data, x);
+    const T *in = (const T *)x;
+    switch (y.dtype) {
+    case FV_F64: each(s, "cast", n, can, convert<double, T>{(double *)y.data, in, y.add}); break;
+    case FV_BF16: each(s, "cast", n, can, convert<bf16, T>{(bf16 *)y.data, in, y.add}); break;
+    case FV_F16: each(s, "cast", n, can, convert<f16, T>{(f16 *)y.data, in, y.add}); break;
+    default: each(s, "cast", n, can, convert<float, T>{(float *)y.data, in, y.add}); break;
+    }
+}
+
+template <class T> void fv_cuda_copy(fv_kernels *k)
+{
+    k->copy = copy<T>;
+    k->fill = fill<T>;
+    k->cast = cast<T>;
+}
+FOR_ALL_DTYPES(fv_cuda_copy)
+
+void fv_cuda_double(fv_kernels *k) { k->cast = cast<double>; }

@@ -1,0 +1,299 @@
+/* cuda.cu - an NVIDIA GPU as a device: its memory, its stream, what went wrong on it, and its tables of kernels.
+ *
+ * Memory comes from the driver's stream-ordered pool, which keeps what was given back; with one stream for everything a
+ * block can be handed out again before the kernels that used it have run. */
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "cuda.h"
+
+#define ROWS_OF_FAULTS 64 /* streams beyond so many share the last row */
+#define LEAST_SM 80
+
+/* ---- errors ---- */
+
+/* A sentence for the context.  After an error of this kind the device is lost to the process. */
+static void lost(fv_stream *s, const char *kernel, cudaError_t rc)
+{
+    device_of(s)->host.fail(s, rc == cudaErrorMemoryAllocation ? FV_ENOMEM : FV_EDEVICE,
+                            "cuda: %s (%s); the last kernel started was %s", cudaGetErrorString(rc), cudaGetErrorName(rc),
+                            kernel ? kernel : "none");
+}
+
+void fv_cuda_started(fv_stream *s, const char *kernel)
+{
+    ((lane *)s->impl)->last = kernel;
+    cudaError_t rc = cudaGetLastError();
+    if (rc != cudaSuccess) lost(s, kernel, rc);
+}
+
+static void tell(fv_stream *s, int which, const fault *f)
+{
+    const fv_cuda_host *h = &device_of(s)->host;
+    long long place = (long long)(f->where >> 32), limit = f->limit;
+    int number = (int)(uint32_t)f->where;
+    switch (which) {
+    case FAULT_GATHER: h->fail(s, FV_EARG, "gather: id %d at place %lld is outside 0..%lld", number, place, limit - 1); break;
+    case FAULT_GATHER_BWD:
+        h->fail(s, FV_EARG, "gather_bwd: id %d at place %lld is outside 0..%lld", number, place, limit - 1);
+        break;
+    case FAULT_LABEL:
+        h->fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld", number, place, limit - 1);
+        break;
+    case FAULT_LENS: h->fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", place, number, limit); break;
+    case FAULT_CACHE:
+        h->fail(s, FV_EARG, "cache_write: %lld rows at %d do not fit a cache of %lld", f->more, number, limit);
+        break;
+    case FAULT_RNNT:
+        h->fail(s, FV_EARG, "rnnt: sequence %lld has %d frames and %lld labels, room is for %lld and %lld", place, number,
+                f->more, limit >> 32, limit & 0xffffffff);
+        break;
+    case FAULT_RNNT_LABEL:
+        h->fail(s, FV_EARG, "rnnt: label %d of sequence %lld is the blank or outside 0..%lld", number, place, limit - 1);
+        break;
+    }
+}
+
+/* ---- memory and streams ---- */
+
+static void enter(const device *d) { cudaSetDevice(d->number); }
+
+static void *mem_alloc(fv_device *dev, size_t bytes)
+{
+    device *d = (device *)dev->impl;
+    void *p = NULL;
+    enter(d);
+    if (cudaMallocAsync(&p, bytes ? bytes : 1, d->stream) == cudaSuccess) return p;
+    cudaGetLastError();
+    /* What the pool keeps may be in pieces too small: give them back and try once more. */
+    cudaMemPool_t pool;
+    cudaStreamSynchronize(d->stream);
+    if (cudaDeviceGetDefaultMemPool(&pool, d->number) == cudaSuccess) cudaMemPoolTrimTo(pool, 0);
+    if (cudaMallocAsync(&p, bytes ? bytes : 1, d->stream) == cudaSuccess) return p;
+    cudaGetLastError();
+    return NULL;
+}
+
+static void mem_release(fv_device *dev, void *p, size_t bytes)
+{
+    (void)bytes;
+    device *d = (device *)dev->impl;
+    enter(d);
+    cudaFreeAsync(p, d->stream);
+}
+
+static fv_status stream_open(fv_stream *s, fv_err *e)
+{
+    device *d = device_of(s);
+    lane *l = new (std::nothrow) lane{};
+    if (!l) return d->host.refuse(e, FV_ENOMEM, "device cuda: out of memory");
+    while (l->row < ROWS_OF_FAULTS - 1 && (__atomic_fetch_or(&d->in_use, 1ull << l->row, __ATOMIC_ACQ_REL) >> l->row & 1))
+        l->row++;
+    s->impl = l;
+    return FV_OK;
+}
+
+static void stream_close(fv_stream *s)
+{
+    lane *l = (lane *)s->impl;
+    if (l && l->row < ROWS_OF_FAULTS - 1) __atomic_fetch_and(&device_of(s)->in_use, ~(1ull << l->row), __ATOMIC_ACQ_REL);
+    delete l;
+    s->impl = NULL;
+}
+
+static void sync(fv_stream *s)
+{
+    const device *d = device_of(s);
+    lane *l = (lane *)s->impl;
+    if (!l) return;
+    enter(d);
+    cudaError_t rc = cudaStreamSynchronize(d->stream);
+    if (rc != cudaSuccess) lost(s, l->last, rc);
+    fault *f = faults_of(s);
+    for (int i = 0; i < FAULTS; i++) {
+        if (f[i].where == ~0ull) continue;
+        tell(s, i, &f[i]);
+        f[i].where = ~0ull;
+    }
+}
+
+static void copy(fv_stream *s, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, const char *name)
+{
+    if (!bytes || s->err.code) return;
+    enter(device_of(s));
+    cudaMemcpyAsync(dst, src, bytes, kind, device_of(s)->stream);
+    fv_cuda_started(s, name);
+}
+
+/* From memory that is not pinned the driver has taken its copy when the call returns. */
+static void upload(fv_stream *s, void *dst, const void *host, size_t bytes)
+{
+    copy(s, dst, host, bytes, cudaMemcpyHostToDevice, "upload");
+}
+
+static void download(fv_stream *s, void *host, const void *src, size_t bytes)
+{
+    copy(s, host, src, bytes, cudaMemcpyDeviceToHost, "download");
+    sync(s);
+    if (s->err.code) memset(host, 0, bytes); /* nobody may act on what was there before */
+}
+
+/* cudaMemcpyAsync leaves overlapping moves undefined, so those go through scratch. */
+static void move(fv_stream *s, void *dst, const void *src, size_t bytes)
+{
+    const char *to = (const char *)dst, *from = (const char *)src;
+    if (!bytes || to == from) return;
+    if (to + bytes <= from || from + bytes <= to) {
+        copy(s, dst, src, bytes, cudaMemcpyDeviceToDevice, "move");
+        return;
+    }
+    void *between = device_of(s)->host.work(s, bytes);
+    if (!between) return;
+    copy(s, between, src, bytes, cudaMemcpyDeviceToDevice, "move");
+    copy(s, dst, between, bytes, cudaMemcpyDeviceToDevice, "move");
+}
+
+static void zero(fv_stream *s, void *dst, size_t bytes)
+{
+    if (!bytes || s->err.code) return;
+    enter(device_of(s));
+    cudaMemsetAsync(dst, 0, bytes, device_of(s)->stream);
+    fv_cuda_started(s, "zero");
+}
+
+static void device_close(fv_device *dev)
+{
+    device *d = (device *)dev->impl;
+    if (!d) return;
+    enter(d);
+    if (d->stream) cudaStreamSynchronize(d->stream);
+    fv_cuda_products_free(d->mm);
+    if (d->faults) cudaFreeHost(d->faults);
+    if (d->stream) cudaStreamDestroy(d->stream);
+    delete d;
+    dev->impl = NULL;
+}
+
+static const fv_backend backend = {
+    "cuda", mem_alloc, mem_release, stream_open, stream_close, upload, download, move, zero, sync, device_close,
+};
+
+/* ---- tables ---- */
+
+template <class T> static void fill(fv_kernels *k)
+{
+    fv_cuda_attention<T>(k);
+    fv_cuda_attention_bwd<T>(k);
+    fv_cuda_attention_rows<T>(k);
+    fv_cuda_batchnorm<T>(k);
+    fv_cuda_binary<T>(k);
+    fv_cuda_conv<T>(k);
+    fv_cuda_copy<T>(k);
+    fv_cuda_elementwise<T>(k);
+    fv_cuda_entropy<T>(k);
+    fv_cuda_gather<T>(k);
+    fv_cuda_gemm<T>(k);
+    fv_cuda_norm<T>(k);
+    fv_cuda_optim<T>(k);
+    fv_cuda_reduce<T>(k);
+    fv_cuda_rnnt<T>(k);
+    fv_cuda_rope<T>(k);
+    fv_cuda_softmax<T>(k);
+    fv_cuda_topk<T>(k);
+}
+
+static void tables(device *d, fv_device *dev)
+{
+    for (int i = 0; i < FV_FLOATS; i++) {
+        d->k[i].dtype = (fv_dtype)i;
+        dev->k[i] = &d->k[i];
+    }
+    fill<float>(&d->k[FV_F32]);
+    fill<bf16>(&d->k[FV_BF16]);
+    fill<f16>(&d->k[FV_F16]);
+    fv_cuda_double(&d->k[FV_F64]);
+}
+
+/* ---- opening ---- */
+
+/* How many devices there are, or -1 and why there are none. */
+static int count(const fv_cuda_host *h, fv_err *e)
+{
+    int n = 0, driver = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    cudaGetLastError();
+    if (rc == cudaSuccess && n > 0) return n;
+    cudaDriverGetVersion(&driver);
+    if (!driver)
+        h->refuse(e, FV_EDEVICE, "device cuda: no NVIDIA driver is loaded");
+    else if (rc == cudaErrorInsufficientDriver)
+        h->refuse(e, FV_EDEVICE, "device cuda: the driver is made for CUDA %d.%d, this build needs %d.%d", driver / 1000,
+                  driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    else
+        h->refuse(e, FV_EDEVICE, "device cuda: no CUDA device was found (%s)", cudaGetErrorString(rc));
+    return -1;
+}
+
+static cudaError_t start(device *d, const cudaDeviceProp *p)
+{
+    cudaMemPool_t pool;
+    uint64_t keep = UINT64_MAX; /* the pool gives nothing back to the driver by itself */
+    cudaError_t rc = cudaSetDevice(d->number);
+    d->processors = p->multiProcessorCount;
+    d->most_shared = p->sharedMemPerBlockOptin;
+    snprintf(d->level, sizeof d->level, "sm_%d%d", p->major, p->minor);
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (rc == cudaSuccess) rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault), cudaHostAllocMapped);
+    if (rc == cudaSuccess) rc = cudaDeviceGetDefaultMemPool(&pool, d->number);
+    if (rc == cudaSuccess) rc = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+    for (int i = 0; rc == cudaSuccess && i < ROWS_OF_FAULTS * FAULTS; i++) d->faults[i].where = ~0ull;
+    return rc;
+}
+
+static fv_status same_build(const fv_cuda_host *h, size_t abi, fv_err *e)
+{
+    if (abi == FV_CUDA_ABI) return FV_OK;
+    return h->refuse(e, FV_EDEVICE,
+                     "device cuda: the backend was built from other sources than the library; build both together");
+}
+
+FV_API fv_status fv_cuda_open(fv_device *dev, const fv_cuda_host *host, size_t abi, int number, fv_err *e)
+{
+    if (same_build(host, abi, e)) return FV_EDEVICE;
+    int n = count(host, e);
+    if (n < 0) return FV_EDEVICE;
+    if (number >= n) return host->refuse(e, FV_EDEVICE, "device cuda:%d: there are %d, counted from 0", number, n);
+    cudaDeviceProp p;
+    cudaError_t rc = cudaGetDeviceProperties(&p, number);
+    if (rc == cudaSuccess && p.major * 10 + p.minor < LEAST_SM)
+        return host->refuse(e, FV_EDEVICE, "device cuda:%d: %s is sm_%d%d, kernels begin at sm_%d", number, p.name, p.major,
+                            p.minor, LEAST_SM);
+    device *d = new (std::nothrow) device{};
+    if (!d) return host->refuse(e, FV_ENOMEM, "device cuda: out of memory");
+    d->host = *host;
+    d->number = number;
+    dev->impl = d;
+    if (rc == cudaSuccess) rc = start(d, &p);
+    if (rc != cudaSuccess) {
+        device_close(dev);
+        return host->refuse(e, FV_EDEVICE, "device cuda:%d: %s", number, cudaGetErrorString(rc));
+    }
+    dev->backend = &backend;
+    dev->level = d->level;
+    dev->threads = 1;
+    tables(d, dev);
+    return FV_OK;
+}
+
+FV_API int fv_cuda_list(const fv_cuda_host *host, size_t abi, char (*lines)[128], int most, fv_err *e)
+{
+    int n = same_build(host, abi, e) ? -1 : count(host, e);
+    for (int i = 0; i < n && i < most; i++) {
+        cudaDeviceProp p;
+        if (cudaGetDeviceProperties(&p, i) != cudaSuccess) p = cudaDeviceProp{};
+        snprintf(lines[i], sizeof lines[i], "%.80s, sm_%d%d, %.1f GiB", p.name, p.major, p.minor,
+                 (double)p.totalGlobalMem / (1 << 30));
+    }
+    return n;
+}

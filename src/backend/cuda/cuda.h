@@ -1,0 +1,300 @@
+/* cuda.h - what the files of this folder share: the device behind an fv_device, launching, reading and writing numbers.
+ *
+ * Kernels are templates over T, what memory holds (float, bf16 or f16); arithmetic is in f32.  All streams of a device
+ * are one CUDA stream: contexts, parameters and the optimiser then follow one another without events, and memory that
+ * was given back can be handed out again at once.  Sums are made in an order that only the shape decides: no atomic
+ * addition of floats anywhere, so a run repeats bit by bit. */
+#ifndef FV_CUDA_H
+#define FV_CUDA_H
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <mutex>
+
+#include "backend/cuda_host.h"
+#include "fovea/op.h"
+
+typedef __nv_bfloat16 bf16;
+typedef __half f16;
+
+/* ---- the device ---- */
+
+/* What a kernel found wrong: the first place, the number there and the limits it broke.  Read at the next sync. */
+enum fault_kind { FAULT_GATHER, FAULT_GATHER_BWD, FAULT_LABEL, FAULT_LENS, FAULT_CACHE, FAULT_RNNT, FAULT_RNNT_LABEL, FAULTS };
+struct fault {
+    unsigned long long where; /* place << 32 | number, so that the least is the first; all ones: nothing happened */
+    long long limit, more;
+};
+
+struct products; /* gemm.cu: cuBLASLt, its plans and its workspace */
+
+struct device {
+    fv_cuda_host host;
+    int number;
+    cudaStream_t stream;
+    fault *faults;             /* pinned: FAULTS for each stream */
+    unsigned long long in_use; /* streams that have a row of faults */
+    int processors;
+    size_t most_shared; /* bytes a block may ask for */
+    char level[16];
+    std::mutex opening; /* of mm */
+    products *mm;
+    fv_kernels k[FV_FLOATS];
+};
+
+/* Behind an fv_stream. */
+struct lane {
+    int row;          /* of faults */
+    const char *last; /* the kernel started last, for messages */
+};
+
+static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
+static inline fault *faults_of(const fv_stream *s) { return device_of(s)->faults + (size_t)((lane *)s->impl)->row * FAULTS; }
+
+/* Remembers what was started and picks up a refusal to start. */
+void fv_cuda_started(fv_stream *s, const char *kernel);
+
+__host__ __device__ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class... P, class... A>
+static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, A... args)
+{
+    if (!grid.x || !grid.y || !grid.z || s->err.code) return;
+    cudaSetDevice(device_of(s)->number);
+    if (shared > (48 << 10)) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    kernel<<<grid, threads, shared, device_of(s)->stream>>>(static_cast<P>(args)...);
+    fv_cuda_started(s, name);
+}
+
+/* Scratch for n elements of E on the stream; NULL once that failed. */
+template <class E> static E *work(fv_stream *s, int64_t n)
+{
+    return (E *)device_of(s)->host.work(s, (size_t)(n > 0 ? n : 1) * sizeof(E));
+}
+
+__device__ inline void report(fault *f, int64_t place, int64_t number, int64_t limit, int64_t more = 0)
+{
+    f->limit = limit;
+    f->more = more;
+    atomicMin(&f->where, (unsigned long long)place << 32 | (uint32_t)number);
+}
+
+/* ---- numbers ---- */
+
+template <class T> struct kind;
+template <> struct kind<float> {
+    static constexpr fv_dtype dtype = FV_F32;
+};
+template <> struct kind<bf16> {
+    static constexpr fv_dtype dtype = FV_BF16;
+};
+template <> struct kind<f16> {
+    static constexpr fv_dtype dtype = FV_F16;
+};
+
+__device__ inline float up(float x) { return x; }
+__device__ inline float up(bf16 x) { return __bfloat162float(x); }
+__device__ inline float up(f16 x) { return __half2float(x); }
+template <class T> __device__ inline T down(float x);
+template <> __device__ inline float down<float>(float x) { return x; }
+template <> __device__ inline bf16 down<bf16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ inline f16 down<f16>(float x) { return __float2half_rn(x); }
+
+/* V neighbours, moved in accesses of up to 16 bytes. */
+template <class T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) pack {
+    T v[V];
+};
+
+template <int V, class T> __device__ inline void load(float (&x)[V], const T *p, int64_t i)
+{
+    pack<T, V> k = *(const pack<T, V> *)(p + i);
+#pragma unroll
+    for (int j = 0; j < V; j++) x[j] = up(k.v[j]);
+}
+
+template <int V, class T> __device__ inline void store(T *p, int64_t i, const float (&x)[V])
+{
+    pack<T, V> k;
+#pragma unroll
+    for (int j = 0; j < V; j++) k.v[j] = down<T>(x[j]);
+    *(pack<T, V> *)(p + i) = k;
+}
+
+/* An fv_sink as a kernel sees it; wide: f32 where T is narrower. */
+template <class T> struct sink {
+    void *p;
+    bool wide, add;
+};
+template <class T> static sink<T> to(fv_sink s) { return {s.data, s.dtype == FV_F32 && kind<T>::dtype != FV_F32, s.add}; }
+template <class T> static sink<T> to(T *p) { return {p, false, false}; }
+
+template <int V, class T, class E> __device__ inline void deliver_as(E *p, int64_t i, const float (&x)[V], bool add)
+{
+    float y[V];
+    if (add) load(y, p, i);
+#pragma unroll
+    for (int j = 0; j < V; j++) y[j] = add ? y[j] + x[j] : x[j];
+    store(p, i, y);
+}
+
+template <int V, class T> __device__ inline void deliver(sink<T> s, int64_t i, const float (&x)[V])
+{
+    if (s.wide)
+        deliver_as<V, T>((float *)s.p, i, x, s.add);
+    else
+        deliver_as<V, T>((T *)s.p, i, x, s.add);
+}
+
+template <class T> __device__ inline void put(sink<T> s, int64_t i, float v)
+{
+    const float x[1] = {v};
+    deliver(s, i, x);
+}
+
+template <class... P> static bool aligned(P... p) { return (((uintptr_t)p | ...) & 15) == 0; }
+
+/* ---- one thread for each element, or for V of them ---- */
+
+enum { THREADS = 256 };
+
+template <int V, class F> __global__ void each_kernel(int64_t n, F f)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x * V;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < n; i += step) f.template at<V>(i);
+}
+
+/* F::at<V>(i) treats elements i .. i+V-1; V is F::wide where that divides n and the caller says that memory is aligned. */
+template <class F> static void each(fv_stream *s, const char *name, int64_t n, bool can_be_wide, F f)
+{
+    bool wide = can_be_wide && n % F::wide == 0;
+    int64_t blocks = ceil_div(wide ? n / F::wide : n, THREADS), most = (int64_t)device_of(s)->processors * 32;
+    dim3 grid((unsigned)(blocks < most ? blocks : most));
+    if (wide)
+        launch(s, name, each_kernel<F::wide, F>, grid, THREADS, 0, n, f);
+    else
+        launch(s, name, each_kernel<1, F>, grid, THREADS, 0, n, f);
+}
+
+/* ---- sums of a block: to all threads, in an order that only the number of threads decides ---- */
+
+struct add_up {
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct greater {
+    __device__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
+};
+
+template <class F> __device__ inline float warp_all(float v, F join)
+{
+    for (int o = 16; o; o /= 2) v = join(v, __shfl_xor_sync(~0u, v, o));
+    return v;
+}
+
+template <class F> __device__ inline float block_all(float v, F join)
+{
+    __shared__ float part[32];
+    unsigned warps = (blockDim.x + 31) / 32;
+    v = warp_all(v, join);
+    if (warps == 1) return v;
+    __syncthreads(); /* part may still be read from the time before */
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = part[0];
+    for (unsigned i = 1; i < warps; i++) v = join(v, part[i]);
+    return v;
+}
+
+/* Threads for a row of n packs: one a pack where that is possible, whole warps, by the length of the row alone. */
+static inline unsigned row_threads(int64_t n)
+{
+    unsigned t = 32;
+    while (t < 512 && t < n) t *= 2;
+    return t;
+}
+
+/* ---- strided walks ---- */
+
+/* Offsets of the element that stands at place i of the walk. */
+struct offsets {
+    int64_t y, a, b;
+};
+
+__device__ inline offsets locate(const fv_walk &w, int64_t i)
+{
+    offsets o = {0, 0, 0};
+    for (int d = w.n - 1; d >= 0; d--) {
+        int64_t at;
+        if (i <= 0x7fffffff && w.shape[d] <= 0x7fffffff) { /* 32-bit division is several times faster */
+            uint32_t q = (uint32_t)i / (uint32_t)w.shape[d];
+            at = (uint32_t)i - q * (uint32_t)w.shape[d];
+            i = q;
+        } else {
+            at = i % w.shape[d];
+            i /= w.shape[d];
+        }
+        o.y += at * w.y[d];
+        o.a += at * w.a[d];
+        o.b += at * w.b[d];
+    }
+    return o;
+}
+
+static inline int64_t walk_len(const fv_walk &w)
+{
+    int64_t n = 1;
+    for (int i = 0; i < w.n; i++) n *= w.shape[i];
+    return n;
+}
+
+/* ---- random numbers: the words of fv_philox ---- */
+
+__device__ inline void philox(uint32_t (&out)[4], uint64_t seed, uint64_t site, uint64_t step, uint64_t i)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)(i >> 32) ^ (uint32_t)(step >> 32), c2 = (uint32_t)step, c3 = (uint32_t)site;
+#pragma unroll
+    for (int r = 0; r < 10; r++) {
+        uint32_t h0 = __umulhi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0, h1 = __umulhi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
+        c0 = h1 ^ c1 ^ k0;
+        c2 = h0 ^ c3 ^ k1;
+        c1 = l1;
+        c3 = l0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+/* ---- the kernels of each file: name<T>(table) puts them in ---- */
+
+template <class T> void fv_cuda_attention(fv_kernels *k);
+template <class T> void fv_cuda_attention_bwd(fv_kernels *k);
+template <class T> void fv_cuda_attention_rows(fv_kernels *k);
+template <class T> void fv_cuda_batchnorm(fv_kernels *k);
+template <class T> void fv_cuda_binary(fv_kernels *k);
+template <class T> void fv_cuda_conv(fv_kernels *k);
+template <class T> void fv_cuda_copy(fv_kernels *k);
+template <class T> void fv_cuda_elementwise(fv_kernels *k);
+template <class T> void fv_cuda_entropy(fv_kernels *k);
+template <class T> void fv_cuda_gather(fv_kernels *k);
+template <class T> void fv_cuda_gemm(fv_kernels *k);
+template <class T> void fv_cuda_norm(fv_kernels *k);
+template <class T> void fv_cuda_optim(fv_kernels *k);
+template <class T> void fv_cuda_reduce(fv_kernels *k);
+template <class T> void fv_cuda_rnnt(fv_kernels *k);
+template <class T> void fv_cuda_rope(fv_kernels *k);
+template <class T> void fv_cuda_softmax(fv_kernels *k);
+template <class T> void fv_cuda_topk(fv_kernels *k);
+void fv_cuda_double(fv_kernels *k); /* copy.cu: what f64 has here, conversion */
+
+/* What a file of kernels ends with. */
+#define FOR_ALL_DTYPES(name)                                                                                                     \
+    template void name<float>(fv_kernels *);                                                                                     \
+    template void name<bf16>(fv_kernels *);                                                                                      \
+    template void name<f16>(fv_kernels *);
+
+void fv_cuda_products_free(products *p);
+
+#endif

@@ -1,0 +1,109 @@
+/* entropy.cu - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is kept. */
+#include "cuda.h"
+
+/* What one thread knows of its part of a row: the largest, the sum of exp(x - largest), the sum of x - first of the row. */
+struct part_of_row {
+    float top, total, off;
+};
+
+template <class T, int V> __device__ part_of_row look(const T *row, int64_t vocab)
+{
+    part_of_row p = {-INFINITY, 0, 0};
+    float first = up(row[0]), v[V];
+    for (int64_t i = threadIdx.x * V; i < vocab; i += blockDim.x * V) {
+        load(v, row, i);
+        float top = p.top;
+#pragma unroll
+        for (int j = 0; j < V; j++) top = v[j] > top ? v[j] : top;
+        if (top > p.top) {
+            p.total *= expf(p.top - top);
+            p.top = top;
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            p.total += expf(v[j] - top);
+            p.off += v[j] - first;
+        }
+    }
+    return p;
+}
+
+/* loss = (1 - smooth) * (lse - x[label]) + smooth * (lse - mean(x)) */
+template <class T, int V>
+__global__ void entropy_row(float *loss, float *lse, const T *x, const int32_t *labels, int64_t vocab, float smooth,
+                            int32_t ignore, fault *bad)
+{
+    int64_t r = blockIdx.x;
+    int32_t label = labels[r];
+    bool outside = label < 0 || label >= vocab;
+    if (label == ignore || outside) {
+        if (threadIdx.x) return;
+        loss[r] = lse[r] = 0;
+        if (label != ignore) report(bad, r, label, vocab);
+        return;
+    }
+    const T *row = x + r * vocab;
+    part_of_row p = look<T, V>(row, vocab);
+    float top = block_all(p.top, greater());
+    float total = block_all(p.top == -INFINITY ? 0.0f : p.total * expf(p.top - top), add_up());
+    float off = smooth != 0 ? block_all(p.off, add_up()) : 0;
+    if (threadIdx.x) return;
+    float log_total = logf(total), mean = off / (float)vocab + (up(row[0]) - top);
+    lse[r] = top + log_total;
+    loss[r] = log_total - (1 - smooth) * (up(row[label]) - top) - (smooth != 0 ? smooth * mean : 0);
+}
+
+template <class T>
+static void cross_entropy(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x, const int32_t *labels, int64_t rows,
+                          int64_t vocab, float smooth, int32_t ignore)
+{
+    constexpr int V = 16 / sizeof(T);
+    fault *bad = faults_of(s) + FAULT_LABEL;
+    if (vocab % V == 0 && aligned(x))
+        launch(s, "cross_entropy", entropy_row<T, V>, dim3((unsigned)rows), row_threads(vocab / V), 0, (float *)loss,
+               (float *)lse, (const T *)x, labels, vocab, smooth, ignore, bad);
+    else
+        launch(s, "cross_entropy", entropy_row<T, 1>, dim3((unsigned)rows), row_threads(vocab), 0, (float *)loss, (float *)lse,
+               (const T *)x, labels, vocab, smooth, ignore, bad);
+}
+
+/* dx = dloss * (softmax(x) - (1 - smooth) * [label] - smooth / vocab) */
+template <class T, int V>
+__global__ void entropy_bwd_row(sink<T> dx, const float *dloss, const float *lse, const T *x, const int32_t *labels,
+                                int64_t vocab, float smooth, int32_t ignore)
+{
+    int64_t r = blockIdx.x;
+    int32_t label = labels[r];
+    bool counts = label != ignore;
+    float d = counts ? dloss[r] : 0, shift = lse[r], even = smooth / (float)vocab, v[V];
+    for (int64_t i = threadIdx.x * V; i < vocab; i += blockDim.x * V) {
+        load(v, x, r * vocab + i);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float target = even + (i + j == label ? 1 - smooth : 0);
+            v[j] = counts ? d * (expf(v[j] - shift) - target) : 0;
+        }
+        deliver(dx, r * vocab + i, v);
+    }
+}
+
+template <class T>
+static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse, const void *x,
+                              const int32_t *labels, int64_t rows, int64_t vocab, float smooth, int32_t ignore)
+{
+    constexpr int V = 16 / sizeof(T);
+    if (!dx.data) return;
+    if (vocab % V == 0 && aligned(x, dx.data))
+        launch(s, "cross_entropy_bwd", entropy_bwd_row<T, V>, dim3((unsigned)rows), row_threads(vocab / V), 0, to<T>(dx),
+               (const float *)dloss, (const float *)lse, (const T *)x, labels, vocab, smooth, ignore);
+    else
+        launch(s, "cross_entropy_bwd", entropy_bwd_row<T, 1>, dim3((unsigned)rows), row_threads(vocab), 0, to<T>(dx),
+               (const float *)dloss, (const float *)lse, (const T *)x, labels, vocab, smooth, ignore);
+}
+
+template <class T> void fv_cuda_entropy(fv_kernels *k)
+{
+    k->cross_entropy = cross_entropy<T>;
+    k->cross_entropy_bwd = cross_entropy_bwd<T>;
+}
+FOR_ALL_DTYPES(fv_cuda_entropy)

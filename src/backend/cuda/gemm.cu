@@ -1,0 +1,383 @@
+/* gemm.cu - the matrix product through cuBLASLt, with bias, activation and the value before it written in the same pass.
+ *
+ * cuBLASLt thinks in columns: our row-major C = A B is its C' = B' A', so the factors change places.  f32 means f32: tf32
+ * would round the factors to 10 bits and is not used.  What its kernels cannot do (no bias with these strides, an exact
+ * gelu, an empty sum) is done by a plain kernel, or by a product and a pass over its result.
+ *
+ * Looking up an algorithm takes longer than a small product, so plans are kept by shape.  The library is opened with the
+ * first product: a program that only asks which devices there are does not wait for 600 MB of kernels. */
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <cstring>
+#include <new>
+
+#include "cuda.h"
+#include "scalar.h"
+
+#define LT_WORK ((size_t)32 << 20) /* bytes; what NVIDIA advises for Hopper */
+#define PLANS 1024                 /* a power of two */
+#define TRIES 8                    /* places a plan may stand at */
+
+/* ---- the library ---- */
+
+struct lt_library {
+    decltype(&cublasLtCreate) create;
+    decltype(&cublasLtDestroy) destroy;
+    decltype(&cublasLtMatmul) matmul;
+    decltype(&cublasLtMatmulDescCreate) desc_create;
+    decltype(&cublasLtMatmulDescDestroy) desc_destroy;
+    decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+    decltype(&cublasLtMatrixLayoutCreate) layout_create;
+    decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+    decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
+    decltype(&cublasLtMatmulPreferenceCreate) prefer_create;
+    decltype(&cublasLtMatmulPreferenceDestroy) prefer_destroy;
+    decltype(&cublasLtMatmulPreferenceSetAttribute) prefer_set;
+    decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
+};
+
+template <class F> static bool find(F *f, void *from, const char *name) { return (*f = (F)dlsym(from, name)) != NULL; }
+
+static bool load_library(lt_library *l)
+{
+    char name[32];
+    snprintf(name, sizeof name, "libcublasLt.so.%d", CUDART_VERSION / 1000);
+    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    return so && find(&l->create, so, "cublasLtCreate") && find(&l->destroy, so, "cublasLtDestroy") &&
+           find(&l->matmul, so, "cublasLtMatmul") && find(&l->desc_create, so, "cublasLtMatmulDescCreate") &&
+           find(&l->desc_destroy, so, "cublasLtMatmulDescDestroy") && find(&l->desc_set, so, "cublasLtMatmulDescSetAttribute") &&
+           find(&l->layout_create, so, "cublasLtMatrixLayoutCreate") &&
+           find(&l->layout_destroy, so, "cublasLtMatrixLayoutDestroy") &&
+           find(&l->layout_set, so, "cublasLtMatrixLayoutSetAttribute") &&
+           find(&l->prefer_create, so, "cublasLtMatmulPreferenceCreate") &&
+           find(&l->prefer_destroy, so, "cublasLtMatmulPreferenceDestroy") &&
+           find(&l->prefer_set, so, "cublasLtMatmulPreferenceSetAttribute") &&
+           find(&l->choose, so, "cublasLtMatmulAlgoGetHeuristic");
+}
+
+/* ---- plans ---- */
+
+/* Everything an algorithm depends on.  Compared as bytes, so it must be cleared first. */
+struct shape_key {
+    int64_t m, n, k, batch, lda, ldb, ldc, stride_a, stride_b, stride_c;
+    int dtype, ct, epilogue;
+    int ta, tb, add;
+    int align_a, align_b, align_c; /* largest power of two up to 256 that divides the address */
+};
+
+struct plan {
+    shape_key key;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+    size_t work;
+    bool made, can; /* can: there is an algorithm */
+};
+
+struct products {
+    std::mutex lock; /* a device may be shared by threads */
+    lt_library lt;
+    cublasLtHandle_t handle;
+    void *work;
+    plan plans[PLANS];
+    unsigned turn;
+};
+
+static products *open_products(fv_stream *s)
+{
+    device *d = device_of(s);
+    std::lock_guard<std::mutex> hold(d->opening);
+    if (d->mm) return d->mm;
+    products *p = new (std::nothrow) products{};
+    if (!p) {
+        d->host.fail(s, FV_ENOMEM, "gemm: out of memory");
+        return NULL;
+    }
+    if (!load_library(&p->lt)) {
+        d->host.fail(s, FV_EDEVICE, "gemm: libcublasLt.so.%d cannot be loaded: %s", CUDART_VERSION / 1000, dlerror());
+        delete p;
+        return NULL;
+    }
+    cudaSetDevice(d->number);
+    if (p->lt.create(&p->handle) != CUBLAS_STATUS_SUCCESS || cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
+        cudaGetLastError();
+        d->host.fail(s, FV_ENOMEM, "gemm: cuBLASLt found no memory on the device");
+        fv_cuda_products_free(p);
+        return NULL;
+    }
+    return d->mm = p;
+}
+
+static void forget(const lt_library *lt, plan *p)
+{
+    if (!p->made) return;
+    if (p->a) lt->layout_destroy(p->a);
+    if (p->b) lt->layout_destroy(p->b);
+    if (p->c) lt->layout_destroy(p->c);
+    if (p->desc) lt->desc_destroy(p->desc);
+    *p = plan{};
+}
+
+void fv_cuda_products_free(products *p)
+{
+    if (!p) return;
+    for (int i = 0; i < PLANS; i++) forget(&p->lt, &p->plans[i]);
+    if (p->handle) p->lt.destroy(p->handle);
+    if (p->work) cudaFree(p->work);
+    delete p;
+}
+
+static cudaDataType type_of(int t) { return t == FV_BF16 ? CUDA_R_16BF : t == FV_F16 ? CUDA_R_16F : CUDA_R_32F; }
+
+static bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
+                   int64_t stride)
+{
+    int32_t count = (int32_t)batch;
+    return lt->layout_create(l, type_of(t), (uint64_t)rows, (uint64_t)cols, ld) == CUBLAS_STATUS_SUCCESS &&
+           lt->layout_set(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) == CUBLAS_STATUS_SUCCESS &&
+           lt->layout_set(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* Its first factor is our b, its second our a: see above. */
+static bool describe(const lt_library *lt, plan *p)
+{
+    const shape_key *k = &p->key;
+    cublasOperation_t first = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)k->epilogue;
+    if (lt->desc_create(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
+    lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+    lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    int64_t ld_pre = k->ldc;
+    lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_pre, sizeof ld_pre);
+    return layout(lt, &p->a, k->dtype, k->tb ? k->k : k->n, k->tb ? k->n : k->k, k->ldb, k->batch, k->stride_b) &&
+           layout(lt, &p->b, k->dtype, k->ta ? k->m : k->k, k->ta ? k->k : k->m, k->lda, k->batch, k->stride_a) &&
+           layout(lt, &p->c, k->ct, k->n, k->m, k->ldc, k->batch, k->stride_c);
+}
+
+static bool pick(const products *mm, plan *p)
+{
+    const lt_library *lt = &mm->lt;
+    cublasLtMatmulPreference_t prefer = NULL;
+    cublasLtMatmulHeuristicResult_t best;
+    int found = 0;
+    size_t most = LT_WORK;
+    uint32_t a = (uint32_t)p->key.align_b, b = (uint32_t)p->key.align_a, c = (uint32_t)p->key.align_c;
+    if (lt->prefer_create(&prefer) != CUBLAS_STATUS_SUCCESS) return false;
+    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a);
+    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b);
+    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c);
+    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c);
+    cublasStatus_t rc = lt->choose(mm->handle, p->desc, p->a, p->b, p->c, p->c, prefer, 1, &best, &found);
+    lt->prefer_destroy(prefer);
+    if (rc != CUBLAS_STATUS_SUCCESS || !found) return false;
+    p->algo = best.algo;
+    p->work = best.workspaceSize;
+    return true;
+}
+
+static plan *plan_for(products *mm, const shape_key *key)
+{
+    uint64_t h = 1469598103934665603ull;
+    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ ((const unsigned char *)key)[i]) * 1099511628211ull;
+    plan *free_one = NULL;
+    for (unsigned i = 0; i < TRIES; i++) {
+        plan *p = &mm->plans[(h + i) % PLANS];
+        if (p->made && !memcmp(&p->key, key, sizeof *key)) return p;
+        if (!p->made && !free_one) free_one = p;
+    }
+    plan *p = free_one ? free_one : &mm->plans[(h + mm->turn++ % TRIES) % PLANS];
+    forget(&mm->lt, p);
+    p->key = *key;
+    p->made = true;
+    p->can = describe(&mm->lt, p) && pick(mm, p);
+    return p;
+}
+
+/* ---- what follows the product ---- */
+
+static int alignment(const void *p)
+{
+    uintptr_t a = (uintptr_t)p | 256;
+    return (int)(a & (~a + 1));
+}
+
+/* The epilogue that does bias, act and pre at once, or -1. */
+static int epilogue(const fv_gemm *g, fv_dtype t)
+{
+    bool dense = g->ct == t && g->ldc % 8 == 0;
+    if (!g->bias && !g->act && !g->pre) return CUBLASLT_EPILOGUE_DEFAULT;
+    if (g->act == FV_ACT_NONE && !g->pre && dense) return CUBLASLT_EPILOGUE_BIAS;
+    if (g->act == FV_RELU && !g->pre && dense) return g->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    if (g->act == FV_GELU_TANH && !g->pre && dense) return g->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    if (g->act == FV_GELU_TANH && dense) return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return -1;
+}
+
+/* True when it ran (or failed for good); false when cuBLASLt has no algorithm for it. */
+template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int how)
+{
+    products *mm = open_products(s);
+    if (!mm) return true;
+    shape_key key;
+    memset(&key, 0, sizeof key);
+    key.m = g->m, key.n = g->n, key.k = g->k, key.batch = g->batch;
+    key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
+    if (g->batch > 1) key.stride_a = g->stride_a, key.stride_b = g->stride_b, key.stride_c = g->stride_c;
+    key.dtype = kind<T>::dtype, key.ct = g->ct, key.epilogue = how;
+    key.ta = g->ta, key.tb = g->tb, key.add = g->add;
+    key.align_a = alignment(g->a), key.align_b = alignment(g->b), key.align_c = alignment(g->c);
+    std::lock_guard<std::mutex> hold(mm->lock);
+    plan *p = plan_for(mm, &key);
+    if (!p->can) return false;
+    if (g->bias && how != CUBLASLT_EPILOGUE_DEFAULT)
+        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
+    if (g->pre && how != CUBLASLT_EPILOGUE_DEFAULT)
+        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre);
+    float alpha = g->alpha == 0 ? 1 : g->alpha, beta = g->add ? 1 : 0;
+    cudaSetDevice(device_of(s)->number);
+    cublasStatus_t rc = mm->lt.matmul(mm->handle, p->desc, &alpha, g->b, p->a, g->a, p->b, &beta, g->c, p->c, g->c, p->c,
+                                      &p->algo, mm->work, p->work, device_of(s)->stream);
+    fv_cuda_started(s, "gemm");
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        p->can = false; /* refused after all: the plain kernel takes it, now and later */
+        return false;
+    }
+    return true;
+}
+
+/* y = act(x + bias), and pre = x + bias; all (rows,n), dense. */
+template <class T> struct finish {
+    static constexpr int wide = 16 / sizeof(T);
+    T *y, *pre;
+    const T *x, *bias;
+    int64_t n;
+    fv_act act;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        float v[V], b[V];
+        load(v, x, i);
+        if (bias) load(b, bias, i % n);
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] += bias ? b[j] : 0;
+        if (pre) store(pre, i, v);
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = activate(act, v[j]);
+        store(y, i, v);
+    }
+};
+
+/* ---- the plain kernel: a thread for each element ---- */
+
+template <class T> struct plain {
+    static constexpr int wide = 1;
+    fv_gemm g;
+    template <int V> __device__ void at(int64_t e) const
+    {
+        int64_t j = e % g.n, i = e / g.n % g.m, z = e / g.n / g.m, to = z * g.stride_c + i * g.ldc + j;
+        const T *a = (const T *)g.a + z * g.stride_a, *b = (const T *)g.b + z * g.stride_b;
+        float sum = 0;
+        for (int64_t k = 0; k < g.k; k++)
+            sum = fmaf(up(a[g.ta ? k * g.lda + i : i * g.lda + k]), up(b[g.tb ? j * g.ldb + k : k * g.ldb + j]), sum);
+        sum *= g.alpha == 0 ? 1 : g.alpha;
+        if (g.bias) sum += up(((const T *)g.bias)[j]);
+        if (g.pre) ((T *)g.pre)[to] = down<T>(sum);
+        sink<T> c = {g.c, g.ct == FV_F32 && kind<T>::dtype != FV_F32, g.add};
+        put(c, to, activate(g.act, sum));
+    }
+};
+
+/* ---- the product ---- */
+
+template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
+{
+    fv_gemm g = *want;
+    if (s->err.code || !g.m || !g.n || !g.batch) return;
+    if (g.packed) { /* here a plain (n,k) matrix */
+        g.tb = true;
+        g.ldb = g.k;
+    }
+    if (g.bt != kind<T>::dtype) {
+        T *b = work<T>(s, g.n * g.k);
+        if (!b) return;
+        s->dev->k[g.bt]->cast(s, fv_sink{b, kind<T>::dtype, false}, g.b, g.n * g.k);
+        g.b = b;
+    }
+    int how = epilogue(&g, kind<T>::dtype);
+    if (g.k && how >= 0 && by_library<T>(s, &g, how)) return;
+    /* A bare product, and a pass over its result. */
+    bool dense = g.ldc == g.n && (g.batch == 1 || g.stride_c == g.m * g.n) && g.ct == kind<T>::dtype;
+    fv_gemm bare = g;
+    bare.bias = NULL;
+    bare.act = FV_ACT_NONE;
+    bare.pre = NULL;
+    if (g.k && how != CUBLASLT_EPILOGUE_DEFAULT && dense) {
+        bare.bias = g.bias;
+        how = epilogue(&bare, kind<T>::dtype);
+        bool added = how >= 0 && by_library<T>(s, &bare, how);
+        bare.bias = NULL;
+        if (added || by_library<T>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) {
+            const void *bias = added ? NULL : g.bias;
+            bool wide = g.n % (16 / (int64_t)sizeof(T)) == 0 && aligned(g.c, g.pre, bias);
+            finish<T> f = {(T *)g.c, (T *)g.pre, (const T *)g.c, (const T *)bias, g.n, g.act};
+            if (g.act || g.pre || bias) each(s, "gemm", g.batch * g.m * g.n, wide, f);
+            return;
+        }
+    }
+    each(s, "gemm", g.batch * g.m * g.n, false, plain<T>{g});
+}
+
+/* ---- packed weights: this library wants no layout of its own ---- */
+
+static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
+{
+    size_t size = dt == FV_F32 ? 4 : dt == FV_BF16 || dt == FV_F16 ? 2 : 0;
+    return (size_t)n * (size_t)k * size;
+}
+
+/* out (n,k) = w (n,k), or of w stored (k,n) if !tb; from T to E */
+template <class E, class T> struct lay_out {
+    static constexpr int wide = 1;
+    E *out;
+    const T *w;
+    int64_t k, ld;
+    bool tb;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        int64_t r = i / k, c = i % k;
+        out[i] = down<E>(up(w[tb ? r * ld + c : c * ld + r]));
+    }
+};
+
+/* A backend has one pack for each table, but a weight comes in any dtype: `from` says which. */
+template <class E>
+static void lay_out_as(fv_stream *s, E *out, const void *w, fv_dtype from, int64_t n, int64_t k, int64_t ld, bool tb)
+{
+    if (from == FV_BF16)
+        each(s, "pack", n * k, false, lay_out<E, bf16>{out, (const bf16 *)w, k, ld, tb});
+    else if (from == FV_F16)
+        each(s, "pack", n * k, false, lay_out<E, f16>{out, (const f16 *)w, k, ld, tb});
+    else
+        each(s, "pack", n * k, false, lay_out<E, float>{out, (const float *)w, k, ld, tb});
+}
+
+static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from, int64_t n, int64_t k, int64_t ld,
+                        bool tb)
+{
+    if (dt == FV_BF16)
+        lay_out_as(s, (bf16 *)out, w, from, n, k, ld, tb);
+    else if (dt == FV_F16)
+        lay_out_as(s, (f16 *)out, w, from, n, k, ld, tb);
+    else
+        lay_out_as(s, (float *)out, w, from, n, k, ld, tb);
+}
+
+template <class T> void fv_cuda_gemm(fv_kernels *k)
+{
+    k->gemm = gemm<T>;
+    k->pack_bytes = pack_bytes;
+    k->pack = pack_weight;
+}
+FOR_ALL_DTYPES(fv_cuda_gemm)

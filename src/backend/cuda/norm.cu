@@ -1,0 +1,221 @@
+/* norm.cu - layer norm and RMS norm over the last axis, with the residual sum in the same pass.
+ *
+ * A block holds one row in shared memory as f32, so memory is read once; both norms are one kernel, since RMS norm is
+ * layer norm with the mean left at 0.  The gradients of gain and bias are column sums over all rows: pieces of ROWS rows
+ * first, then the pieces in order. */
+#include "cuda.h"
+
+#define ROWS 32
+#define LANES 8
+
+template <class T> struct norm_args {
+    T *y, *sum;
+    float *mean, *rstd; /* mean NULL: RMS norm */
+    const T *x, *a, *gain, *bias;
+    int64_t cols;
+    float eps;
+};
+
+/* The row that is normalised, in shared memory; where there is a residual it is rounded as it is stored. */
+template <class T, int V> __device__ void fetch_row(float *row, const norm_args<T> &n, int64_t from)
+{
+    for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V) {
+        float v[V], r[V];
+        load(v, n.x, from + i);
+        if (n.a) {
+            load(r, n.a, from + i);
+#pragma unroll
+            for (int j = 0; j < V; j++) v[j] = up(down<T>(v[j] + r[j]));
+            store(n.sum, from + i, v);
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) row[i + j] = v[j];
+    }
+}
+
+/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps) */
+template <class T, int V> __global__ void norm_row(norm_args<T> n)
+{
+    extern __shared__ float row[];
+    int64_t from = blockIdx.x * n.cols;
+    float m = 0, var = 0, v[V], g[V], b[V];
+    fetch_row<T, V>(row, n, from);
+    if (n.mean) {
+        for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V)
+#pragma unroll
+            for (int j = 0; j < V; j++) m += row[i + j];
+        m = block_all(m, add_up()) / (float)n.cols;
+    }
+    for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V)
+#pragma unroll
+        for (int j = 0; j < V; j++) var += (row[i + j] - m) * (row[i + j] - m);
+    float scale = 1 / sqrtf(block_all(var, add_up()) / (float)n.cols + n.eps);
+    if (threadIdx.x == 0) {
+        if (n.mean) n.mean[blockIdx.x] = m;
+        n.rstd[blockIdx.x] = scale;
+    }
+    for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V) {
+        if (n.gain) load(g, n.gain, i);
+        if (n.bias) load(b, n.bias, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = (row[i + j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
+        store(n.y, from + i, v);
+    }
+}
+
+template <class T> struct back_args {
+    sink<T> dx;
+    const T *dy, *x, *gain;
+    const float *mean, *rstd;
+    int64_t rows, cols;
+};
+
+/* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)); mean(g) drops out without mean. */
+template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
+{
+    int64_t from = blockIdx.x * a.cols;
+    float m = a.mean ? a.mean[blockIdx.x] : 0, scale = a.rstd[blockIdx.x], gs = 0, gns = 0, d[V], x[V], g[V];
+    for (int64_t i = threadIdx.x * V; i < a.cols; i += blockDim.x * V) {
+        load(d, a.dy, from + i);
+        load(x, a.x, from + i);
+        if (a.gain) load(g, a.gain, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float t = d[j] * (a.gain ? g[j] : 1);
+            gs += t;
+            gns += t * (x[j] - m) * scale;
+        }
+    }
+    gs = a.mean ? block_all(gs, add_up()) / (float)a.cols : 0;
+    gns = block_all(gns, add_up()) / (float)a.cols;
+    bool once = a.cols <= (int64_t)blockDim.x * V; /* then a thread still has all it needs */
+    for (int64_t i = threadIdx.x * V; i < a.cols; i += blockDim.x * V) {
+        if (!once) {
+            load(d, a.dy, from + i);
+            load(x, a.x, from + i);
+            if (a.gain) load(g, a.gain, i);
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) d[j] = scale * (d[j] * (a.gain ? g[j] : 1) - gs - (x[j] - m) * scale * gns);
+        deliver(a.dx, from + i, d);
+    }
+}
+
+/* Block (columns, piece): part[piece] gets the sums of dy * n, behind all of these those of dy. */
+template <class T, int V> __global__ void norm_columns(float *part, back_args<T> a)
+{
+    int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, from = (int64_t)blockIdx.y * ROWS;
+    int64_t to = from + ROWS < a.rows ? from + ROWS : a.rows;
+    float dg[V] = {}, db[V] = {}, d[V], x[V];
+    if (c >= a.cols) return;
+#pragma unroll 4
+    for (int64_t r = from; r < to; r++) {
+        float m = a.mean ? a.mean[r] : 0, scale = a.rstd[r];
+        load(d, a.dy, r * a.cols + c);
+        load(x, a.x, r * a.cols + c);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            dg[j] += d[j] * (x[j] - m) * scale;
+            db[j] += d[j];
+        }
+    }
+    store(part, blockIdx.y * a.cols + c, dg);
+    store(part, (gridDim.y + blockIdx.y) * a.cols + c, db);
+}
+
+/* The pieces in order: LANES threads share a column, for the gain and then for the bias. */
+template <class T> __global__ void sum_pieces(sink<T> dgain, sink<T> dbias, const float *part, int64_t pieces, int64_t cols)
+{
+    __shared__ float lanes[LANES][32];
+    int column = threadIdx.x % 32, lane = threadIdx.x / 32;
+    int64_t c = (int64_t)blockIdx.x * 32 + column;
+    for (int which = 0; which < 2; which++) {
+        sink<T> to = which ? dbias : dgain;
+        const float *from = part + which * pieces * cols + c;
+        float sum = 0;
+        if (!to.p) continue;
+        for (int64_t p = lane; p < pieces && c < cols; p += LANES) sum += from[p * cols];
+        __syncthreads();
+        lanes[lane][column] = sum;
+        __syncthreads();
+        if (lane || c >= cols) continue;
+        for (int i = 1; i < LANES; i++) sum += lanes[i][column];
+        put(to, c, sum);
+    }
+}
+
+template <class T> static void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
+{
+    constexpr int V = 16 / sizeof(T);
+    size_t shared = (size_t)n.cols * sizeof(float);
+    if (shared > device_of(s)->most_shared) {
+        device_of(s)->host.fail(s, FV_EMISSING, "%s: rows of %lld numbers, cuda takes up to %lld", name, (long long)n.cols,
+                                (long long)(device_of(s)->most_shared / sizeof(float)));
+        return;
+    }
+    if (n.cols % V == 0 && aligned(n.y, n.sum, n.x, n.a, n.gain, n.bias))
+        launch(s, name, norm_row<T, V>, dim3((unsigned)rows), row_threads(n.cols / V), shared, n);
+    else
+        launch(s, name, norm_row<T, 1>, dim3((unsigned)rows), row_threads(n.cols), shared, n);
+}
+
+template <class T> static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias)
+{
+    constexpr int V = 16 / sizeof(T);
+    bool wide = a.cols % V == 0 && aligned(a.dx.p, a.dy, a.x, a.gain);
+    if (a.dx.p && wide) launch(s, name, norm_dx_row<T, V>, dim3((unsigned)a.rows), row_threads(a.cols / V), 0, a);
+    if (a.dx.p && !wide) launch(s, name, norm_dx_row<T, 1>, dim3((unsigned)a.rows), row_threads(a.cols), 0, a);
+    if (!dgain.data && !dbias.data) return;
+    int64_t pieces = ceil_div(a.rows > 0 ? a.rows : 1, ROWS);
+    float *part = work<float>(s, 2 * pieces * a.cols);
+    if (!part) return;
+    if (wide)
+        launch(s, name, norm_columns<T, V>, dim3((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces), 32, 0, part, a);
+    else
+        launch(s, name, norm_columns<T, 1>, dim3((unsigned)ceil_div(a.cols, 32), (unsigned)pieces), 32, 0, part, a);
+    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(a.cols, 32)), 32 * LANES, 0, to<T>(dgain), to<T>(dbias), part, pieces,
+           a.cols);
+}
+
+template <class T>
+static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x, const void *a,
+                      const void *gain, const void *bias, int64_t rows, int64_t cols, float eps)
+{
+    norm_args<T> n = {(T *)y,       (T *)sum,        (float *)mean,   (float *)rstd, (const T *)x,
+                      (const T *)a, (const T *)gain, (const T *)bias, cols,          eps};
+    norm(s, "layernorm", n, rows);
+}
+
+template <class T>
+static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
+                          const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+{
+    back_args<T> a = {to<T>(dx),           (const T *)dy,       (const T *)x, (const T *)gain,
+                      (const float *)mean, (const float *)rstd, rows,         cols};
+    norm_bwd(s, "layernorm_bwd", a, dgain, dbias);
+}
+
+template <class T>
+static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain, int64_t rows,
+                    int64_t cols, float eps)
+{
+    norm_args<T> n = {(T *)y, (T *)sum, NULL, (float *)rstd, (const T *)x, (const T *)a, (const T *)gain, NULL, cols, eps};
+    norm(s, "rmsnorm", n, rows);
+}
+
+template <class T>
+static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x, const void *gain,
+                        const fv_stat *rstd, int64_t rows, int64_t cols)
+{
+    back_args<T> a = {to<T>(dx), (const T *)dy, (const T *)x, (const T *)gain, NULL, (const float *)rstd, rows, cols};
+    norm_bwd(s, "rmsnorm_bwd", a, dgain, fv_sink{});
+}
+
+template <class T> void fv_cuda_norm(fv_kernels *k)
+{
+    k->layernorm = layernorm<T>;
+    k->layernorm_bwd = layernorm_bwd<T>;
+    k->rmsnorm = rmsnorm<T>;
+    k->rmsnorm_bwd = rmsnorm_bwd<T>;
+}
+FOR_ALL_DTYPES(fv_cuda_norm)

@@ -1,0 +1,205 @@
+/* reduce.cu - along one axis: sum, mean, running sums; and masked filling.
+ *
+ * Long sums are made in two steps: pieces of a fixed length first, then the pieces in order.  So the chip is busy even
+ * when there is only one sum to make, and the order of addition depends on the shape alone. */
+#include "cuda.h"
+
+#define ROW_PIECE 16384  /* elements of one piece along a dense axis */
+#define COLUMN_PIECE 128 /* and along one with a stride */
+#define COLUMNS 32
+#define LANES 8
+
+/* ---- sums of x (outer,n,inner) -> y (outer,inner), times scale ---- */
+
+/* inner is 1: block (piece, outer). */
+template <class E, class T, int V> __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float scale)
+{
+    int64_t from = (int64_t)blockIdx.x * ROW_PIECE, to = from + ROW_PIECE < n ? from + ROW_PIECE : n, row = blockIdx.y;
+    float sum = 0;
+    for (int64_t i = from + threadIdx.x * V; i < to; i += blockDim.x * V) {
+        float v[V];
+        load(v, x, row * n + i);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum += v[j];
+    }
+    sum = block_all(sum, add_up());
+    if (threadIdx.x) return;
+    if (part)
+        part[row * gridDim.x + blockIdx.x] = sum;
+    else
+        put(y, row, sum * scale);
+}
+
+/* Block (columns, piece, outer): LANES threads share the piece of V columns. */
+template <class E, class T, int V>
+__global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64_t inner, int64_t piece, float scale)
+{
+    __shared__ float lanes[LANES][COLUMNS * V];
+    int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
+    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column, from = blockIdx.y * piece, to = from + piece < n ? from + piece : n;
+    float sum[V] = {}, v[V];
+    if (c < inner)
+#pragma unroll 4
+        for (int64_t i = from + lane; i < to; i += LANES) {
+            load(v, x, (blockIdx.z * n + i) * inner + c);
+#pragma unroll
+            for (int j = 0; j < V; j++) sum[j] += v[j];
+        }
+#pragma unroll
+    for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
+    __syncthreads();
+    if (lane || c >= inner) return;
+    for (int i = 1; i < LANES; i++)
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
+    for (int j = 0; j < V; j++) {
+        if (part)
+            part[((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * inner + c + j] = sum[j];
+        else
+            put(y, blockIdx.z * inner + c + j, sum[j] * scale);
+    }
+}
+
+template <class E, class T>
+static void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, int64_t n, int64_t inner, int64_t piece,
+                    float scale)
+{
+    constexpr int V = 16 / sizeof(E);
+    unsigned pieces = (unsigned)ceil_div(n > 0 ? n : 1, piece);
+    if (inner % V == 0 && aligned(x))
+        launch(s, "sum", column_sums<E, T, V>, dim3((unsigned)ceil_div(inner, COLUMNS * V), pieces, (unsigned)outer),
+               COLUMNS * LANES, 0, y, part, x, n, inner, piece, scale);
+    else
+        launch(s, "sum", column_sums<E, T, 1>, dim3((unsigned)ceil_div(inner, COLUMNS), pieces, (unsigned)outer), COLUMNS * LANES,
+               0, y, part, x, n, inner, piece, scale);
+}
+
+template <class E, class T>
+static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n, int64_t inner, float scale)
+{
+    int64_t piece = inner == 1 ? ROW_PIECE : COLUMN_PIECE, pieces = ceil_div(n > 0 ? n : 1, piece);
+    float *part = NULL;
+    if (pieces > 1 && !(part = work<float>(s, outer * pieces * inner))) return;
+    for (int64_t o = 0; o < outer; o += 65535) { /* the most blocks along y and z */
+        unsigned some = (unsigned)(outer - o < 65535 ? outer - o : 65535);
+        const E *from = x + o * n * inner;
+        sink<T> at = y;
+        at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
+        float *p = part ? part + o * pieces * inner : NULL;
+        bool dense = inner == 1, wide = n % (16 / sizeof(E)) == 0 && aligned(x);
+        unsigned threads = row_threads(wide ? n / (16 / (int64_t)sizeof(E)) : n);
+        if (dense && wide)
+            launch(s, "sum", row_sums<E, T, 16 / sizeof(E)>, dim3((unsigned)pieces, some), threads, 0, at, p, from, n, scale);
+        else if (dense)
+            launch(s, "sum", row_sums<E, T, 1>, dim3((unsigned)pieces, some), threads, 0, at, p, from, n, scale);
+        else
+            columns<E, T>(s, at, p, from, some, n, inner, piece, scale);
+    }
+    if (!part) return;
+    /* the pieces: (outer,pieces,inner) */
+    for (int64_t o = 0; o < outer; o += 65535) {
+        unsigned some = (unsigned)(outer - o < 65535 ? outer - o : 65535);
+        sink<T> at = y;
+        at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
+        columns<float, T>(s, at, NULL, part + o * pieces * inner, some, pieces, inner, pieces, scale);
+    }
+}
+
+template <class T> static void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols)
+{
+    if (y.data) sums_of_pieces<T, T>(s, to<T>(y), (const T *)x, 1, rows, cols, 1);
+}
+
+/* ---- the largest: topk.cu has the kernel ---- */
+
+template <class T> void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n, int64_t inner);
+
+template <class T>
+static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
+{
+    if (op == FV_R_MAX)
+        fv_cuda_largest<T>(s, (T *)y, arg, (const T *)x, outer, n, inner);
+    else
+        sums_of_pieces<T, T>(s, to<T>((T *)y), (const T *)x, outer, n, inner, op == FV_R_MEAN ? 1.0f / (float)n : 1.0f);
+}
+
+template <class T> struct spread {
+    static constexpr int wide = 1;
+    fv_reduce_op op;
+    sink<T> dx;
+    const T *dy;
+    const int32_t *arg;
+    int64_t n, inner;
+    template <int V> __device__ void at(int64_t e) const
+    {
+        int64_t r = e % inner, i = e / inner % n, o = e / inner / n * inner + r;
+        float g = up(dy[o]);
+        if (op == FV_R_MEAN) g /= (float)n;
+        if (op == FV_R_MAX && arg[o] != i) g = 0;
+        put(dx, e, g);
+    }
+};
+
+template <class T>
+static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg, int64_t outer, int64_t n,
+                       int64_t inner)
+{
+    if (dx.data) each(s, "reduce_bwd", outer * n * inner, false, spread<T>{op, to<T>(dx), (const T *)dy, arg, n, inner});
+}
+
+/* ---- running sums: a thread for each line ---- */
+
+template <class T> struct running {
+    static constexpr int wide = 1;
+    sink<T> y;
+    const T *x;
+    int64_t n, inner;
+    bool reverse;
+    template <int V> __device__ void at(int64_t e) const
+    {
+        float t = 0;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t p = (e / inner * n + (reverse ? n - 1 - i : i)) * inner + e % inner;
+            t += up(x[p]);
+            put(y, p, t);
+        }
+    }
+};
+
+template <class T>
+static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner, bool reverse)
+{
+    if (y.data) each(s, "cumsum", outer * inner, false, running<T>{to<T>(y), (const T *)x, n, inner, reverse});
+}
+
+/* ---- y (+)= mask[w.b] ? x[w.a] : value ---- */
+
+template <class T> struct masked {
+    static constexpr int wide = 1;
+    sink<T> y;
+    const T *x;
+    const uint8_t *mask;
+    float value;
+    fv_walk w;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        offsets o = locate(w, i);
+        put(y, o.y, mask[o.b] ? up(x[o.a]) : value);
+    }
+};
+
+template <class T>
+static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value, const fv_walk *w)
+{
+    if (y.data) each(s, "masked_fill", walk_len(*w), false, masked<T>{to<T>(y), (const T *)x, mask, value, *w});
+}
+
+template <class T> void fv_cuda_reduce(fv_kernels *k)
+{
+    k->colsum = colsum<T>;
+    k->reduce = reduce<T>;
+    k->reduce_bwd = reduce_bwd<T>;
+    k->cumsum = cumsum<T>;
+    k->masked_fill = masked_fill<T>;
+}
+FOR_ALL_DTYPES(fv_cuda_reduce)

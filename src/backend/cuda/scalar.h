@@ -1,0 +1,91 @@
+/* scalar.h - functions of one number and their slopes, for the element-wise kernels and the end of a matrix product. */
+#ifndef FV_CUDA_SCALAR_H
+#define FV_CUDA_SCALAR_H
+
+#include "cuda.h"
+
+#define SQRT1_2F 0.70710678118654752440f
+#define SQRT_2_OVER_PI 0.79788456080286535588f
+#define ONE_OVER_SQRT_2PI 0.39894228040143267794f
+#define GELU_CUBIC 0.044715f
+
+/* exp only of what is not positive, so that nothing overflows */
+__device__ inline float sigmoid(float x)
+{
+    float e = expf(-fabsf(x));
+    return x >= 0 ? 1 / (1 + e) : e / (1 + e);
+}
+
+__device__ inline float normal_cdf(float x) { return 0.5f * (1 + erff(x * SQRT1_2F)); }
+
+/* the tanh that stands for 2 Phi - 1 in the approximate gelu, and its slope */
+__device__ inline float gelu_bend(float x) { return tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)); }
+__device__ inline float gelu_bend_slope(float x, float t) { return (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x); }
+
+__device__ inline float unary_value(fv_unary_op op, float x, float p0, float p1)
+{
+    switch (op) {
+    case FV_U_SCALE: return p0 * x + p1;
+    case FV_U_RELU: return x > 0 || x != x ? x : 0; /* NaN stays NaN */
+    case FV_U_GELU: return x * normal_cdf(x);
+    case FV_U_GELU_TANH: return 0.5f * x * (1 + gelu_bend(x));
+    case FV_U_SILU: return x * sigmoid(x);
+    case FV_U_TANH: return tanhf(x);
+    case FV_U_SIGMOID: return sigmoid(x);
+    case FV_U_EXP: return expf(x);
+    case FV_U_LOG: return logf(x);
+    case FV_U_SQRT: return sqrtf(x);
+    case FV_U_RSQRT: return 1 / sqrtf(x);
+    case FV_U_ABS: return fabsf(x);
+    case FV_U_SQUARE: return x * x;
+    case FV_U_SOFTPLUS: return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x)));
+    case FV_U_LEAKY_RELU: return x > 0 ? x : p0 * x;
+    case FV_U_CLAMP: return x < p0 ? p0 : x > p1 ? p1 : x;
+    default: return 0;
+    }
+}
+
+/* These slopes are written in y, all others in x: a caller that has no x may pass y for it. */
+__device__ inline bool slope_in_y(fv_unary_op op)
+{
+    return op == FV_U_RELU || op == FV_U_TANH || op == FV_U_SIGMOID || op == FV_U_EXP || op == FV_U_SQRT || op == FV_U_RSQRT;
+}
+
+__device__ inline float unary_slope(fv_unary_op op, float x, float y, float p0, float p1)
+{
+    float t;
+    switch (op) {
+    case FV_U_SCALE: return p0;
+    case FV_U_RELU: return y > 0;
+    case FV_U_GELU: return normal_cdf(x) + x * ONE_OVER_SQRT_2PI * expf(-0.5f * x * x);
+    case FV_U_GELU_TANH: t = gelu_bend(x); return 0.5f * (1 + t + x * gelu_bend_slope(x, t));
+    case FV_U_SILU: t = sigmoid(x); return t * (1 + x * (1 - t));
+    case FV_U_TANH: return 1 - y * y;
+    case FV_U_SIGMOID: return y * (1 - y);
+    case FV_U_EXP: return y;
+    case FV_U_LOG: return 1 / x;
+    case FV_U_SQRT: return 0.5f / y;
+    case FV_U_RSQRT: return -0.5f * y * y * y;
+    case FV_U_ABS: return (float)((x > 0) - (x < 0));
+    case FV_U_SQUARE: return 2 * x;
+    case FV_U_SOFTPLUS: return sigmoid(x);
+    case FV_U_LEAKY_RELU: return x > 0 ? 1 : p0;
+    case FV_U_CLAMP: return x >= p0 && x <= p1;
+    default: return 0;
+    }
+}
+
+__device__ inline float activate(fv_act act, float x)
+{
+    switch (act) {
+    case FV_RELU: return unary_value(FV_U_RELU, x, 0, 0);
+    case FV_GELU: return unary_value(FV_U_GELU, x, 0, 0);
+    case FV_GELU_TANH: return unary_value(FV_U_GELU_TANH, x, 0, 0);
+    case FV_SILU: return unary_value(FV_U_SILU, x, 0, 0);
+    case FV_TANH: return unary_value(FV_U_TANH, x, 0, 0);
+    case FV_SIGMOID: return unary_value(FV_U_SIGMOID, x, 0, 0);
+    default: return x;
+    }
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* softmax.cu - y = exp(x - max) / sum exp(x - max) by rows, or its logarithm x - max - log sum; a block for each row. */
+#include "cuda.h"
+
+template <class T, int V> __global__ void softmax_row(T *y, const T *x, int64_t cols, bool as_log)
+{
+    const T *in = x + blockIdx.x * cols;
+    float top = -INFINITY, sum = 0, v[V];
+    for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
+        load(v, in, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) top = v[j] > top ? v[j] : top;
+    }
+    top = block_all(top, greater());
+    for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
+        load(v, in, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum += expf(v[j] - top);
+    }
+    sum = block_all(sum, add_up());
+    float shift = logf(sum), scale = 1 / sum;
+    for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
+        load(v, in, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = as_log ? v[j] - top - shift : expf(v[j] - top) * scale;
+        store(y + blockIdx.x * cols, i, v);
+    }
+}
+
+/* dx = y (dy - sum dy y);  for the logarithm dx = dy - exp(y) sum dy */
+template <class T, int V> __global__ void softmax_bwd_row(sink<T> dx, const T *dy, const T *y, int64_t cols, bool as_log)
+{
+    int64_t row = blockIdx.x * cols;
+    float sum = 0, g[V], p[V];
+    for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
+        load(g, dy, row + i);
+        load(p, y, row + i);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum += g[j] * (as_log ? 1 : p[j]);
+    }
+    sum = block_all(sum, add_up());
+    for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
+        load(g, dy, row + i);
+        load(p, y, row + i);
+#pragma unroll
+        for (int j = 0; j < V; j++) g[j] = as_log ? g[j] - expf(p[j]) * sum : p[j] * (g[j] - sum);
+        deliver(dx, row + i, g);
+    }
+}
+
+template <class T> static void softmax(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols, bool as_log)
+{
+    constexpr int V = 16 / sizeof(T);
+    if (!cols) return;
+    if (cols % V == 0 && aligned(x, y))
+        launch(s, "softmax", softmax_row<T, V>, dim3((unsigned)rows), row_threads(cols / V), 0, (T *)y, (const T *)x, cols,
+               as_log);
+    else
+        launch(s, "softmax", softmax_row<T, 1>, dim3((unsigned)rows), row_threads(cols), 0, (T *)y, (const T *)x, cols, as_log);
+}
+
+template <class T>
+static void softmax_bwd(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows, int64_t cols, bool as_log)
+{
+    constexpr int V = 16 / sizeof(T);
+    if (!dx.data || !cols) return;
+    if (cols % V == 0 && aligned(dx.data, dy, y))
+        launch(s, "softmax_bwd", softmax_bwd_row<T, V>, dim3((unsigned)rows), row_threads(cols / V), 0, to<T>(dx), (const T *)dy,
+               (const T *)y, cols, as_log);
+    else
+        launch(s, "softmax_bwd", softmax_bwd_row<T, 1>, dim3((unsigned)rows), row_threads(cols), 0, to<T>(dx), (const T *)dy,
+               (const T *)y, cols, as_log);
+}
+
+template <class T> void fv_cuda_softmax(fv_kernels *k)
+{
+    k->softmax = softmax<T>;
+    k->softmax_bwd = softmax_bwd<T>;
+}
+FOR_ALL_DTYPES(fv_cuda_softmax)

@@ -1,0 +1,132 @@
+/* topk.cu - the largest along an axis, and the k largest of each row; ties go to the lower index, NaN counts as largest.
+ *
+ * The k largest are found one after another: the next is the best of those that come after the one before it in this
+ * order.  That reads a row k times, which for the few that beams and viewers ask for beats sorting it. */
+#include "cuda.h"
+
+struct place {
+    float v;
+    int64_t i; /* -1: none yet */
+};
+
+__device__ inline bool larger(float a, float b) { return a > b || (a != a && b == b); }
+
+/* a comes before b */
+__device__ inline bool before(place a, place b)
+{
+    if (b.i < 0 || a.i < 0) return b.i < 0 && a.i >= 0;
+    return larger(a.v, b.v) || (!larger(b.v, a.v) && a.i < b.i);
+}
+
+__device__ inline place first_of(place a, place b) { return before(a, b) ? a : b; }
+
+__device__ inline place warp_first(place p)
+{
+    for (int o = 16; o; o /= 2) {
+        place q = {__shfl_xor_sync(~0u, p.v, o), (int64_t)__shfl_xor_sync(~0u, (long long)p.i, o)};
+        p = first_of(p, q);
+    }
+    return p;
+}
+
+/* To all threads of the block. */
+__device__ inline place block_first(place p)
+{
+    __shared__ place part[32];
+    p = warp_first(p);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = p;
+    __syncthreads();
+    p = part[0];
+    for (unsigned w = 1; w < blockDim.x / 32; w++) p = first_of(p, part[w]);
+    return p;
+}
+
+template <class T> __global__ void topk_row(T *values, int32_t *index, const T *x, int64_t cols, int64_t k)
+{
+    const T *row = x + blockIdx.x * cols;
+    place last = {0, -1};
+    for (int64_t p = 0; p < k; p++) {
+        place best = {0, -1};
+        for (int64_t j = threadIdx.x; j < cols; j += blockDim.x) {
+            place c = {up(row[j]), j};
+            if (last.i < 0 || before(last, c)) best = first_of(best, c);
+        }
+        last = block_first(best);
+        if (threadIdx.x == 0) {
+            index[blockIdx.x * k + p] = (int32_t)last.i;
+            values[blockIdx.x * k + p] = row[last.i];
+        }
+    }
+}
+
+template <class T>
+static void topk(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows, int64_t cols, int64_t k)
+{
+    launch(s, "topk", topk_row<T>, dim3((unsigned)rows), row_threads(cols), 0, (T *)values, index, (const T *)x, cols, k);
+}
+
+/* dx = dy at the places that were taken; the rest was cleared before, or is added to. */
+template <class T> struct scatter {
+    static constexpr int wide = 1;
+    sink<T> dx;
+    const T *dy;
+    const int32_t *index;
+    int64_t cols, k;
+    template <int V> __device__ void at(int64_t i) const { put(dx, i / k * cols + index[i], up(dy[i])); }
+};
+
+template <class T>
+static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows, int64_t cols, int64_t k)
+{
+    if (!dx.data) return;
+    size_t size = dx.dtype == FV_F32 ? 4 : sizeof(T);
+    if (!dx.add) s->dev->backend->zero(s, dx.data, (size_t)(rows * cols) * size);
+    each(s, "topk_bwd", rows * k, false, scatter<T>{to<T>(dx), (const T *)dy, index, cols, k});
+}
+
+/* ---- the largest of x (outer,n,inner) along n ---- */
+
+template <class T> __global__ void largest_row(T *y, int32_t *arg, const T *x, int64_t n)
+{
+    place best = {0, -1};
+    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) best = first_of(best, place{up(x[blockIdx.x * n + j]), j});
+    best = block_first(best);
+    if (threadIdx.x) return;
+    y[blockIdx.x] = x[blockIdx.x * n + best.i];
+    arg[blockIdx.x] = (int32_t)best.i;
+}
+
+template <class T> struct largest_line {
+    static constexpr int wide = 1;
+    T *y;
+    int32_t *arg;
+    const T *x;
+    int64_t n, inner;
+    template <int V> __device__ void at(int64_t e) const
+    {
+        int64_t from = e / inner * n * inner + e % inner;
+        place best = {0, -1};
+        for (int64_t i = 0; i < n; i++) best = first_of(best, place{up(x[from + i * inner]), i});
+        y[e] = x[from + best.i * inner];
+        arg[e] = (int32_t)best.i;
+    }
+};
+
+template <class T> void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n, int64_t inner)
+{
+    if (inner == 1 && n >= 32)
+        launch(s, "max", largest_row<T>, dim3((unsigned)outer), row_threads(n), 0, y, arg, x, n);
+    else
+        each(s, "max", outer * inner, false, largest_line<T>{y, arg, x, n, inner});
+}
+template void fv_cuda_largest<float>(fv_stream *, float *, int32_t *, const float *, int64_t, int64_t, int64_t);
+template void fv_cuda_largest<bf16>(fv_stream *, bf16 *, int32_t *, const bf16 *, int64_t, int64_t, int64_t);
+template void fv_cuda_largest<f16>(fv_stream *, f16 *, int32_t *, const f16 *, int64_t, int64_t, int64_t);
+
+template <class T> void fv_cuda_topk(fv_kernels *k)
+{
+    k->topk = topk<T>;
+    k->topk_bwd = topk_bwd<T>;
+}
+FOR_ALL_DTYPES(fv_cuda_topk)

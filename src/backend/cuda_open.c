@@ -1,0 +1,82 @@
+/* cuda_open.c - finds and opens the CUDA backend, a shared object that nothing else of the library depends on.
+ *
+ * It is looked for where $FOVEA_CUDA says, beside the program or library that holds this code, in the folder it is
+ * installed to, and last wherever the loader looks.  Once opened it stays: its kernels are functions that tables point to. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backend/backends.h"
+#include "backend/cuda_host.h"
+#include "base/base.h"
+
+#define FILE_NAME "libfovea_cuda.so"
+
+static const fv_cuda_host host = {.work = fv_stream_work, .fail = fv_stream_fail, .refuse = fv_fail};
+
+/* The folder of the file that holds this function, with its last slash; "" if the loader does not know. */
+static void own_folder(char *out, size_t room)
+{
+    Dl_info here;
+    out[0] = 0;
+    if (!dladdr((const void *)&host, &here) || !here.dli_fname) return;
+    const char *slash = strrchr(here.dli_fname, '/');
+    if (slash && (size_t)(slash - here.dli_fname) + 2 <= room)
+        snprintf(out, room, "%.*s", (int)(slash - here.dli_fname) + 1, here.dli_fname);
+}
+
+static void *open_backend(fv_err *e)
+{
+    const char *asked = getenv("FOVEA_CUDA");
+    if (asked && *asked) {
+        void *so = dlopen(asked, RTLD_NOW | RTLD_LOCAL);
+        if (!so) fv_fail(e, FV_EDEVICE, "device cuda: FOVEA_CUDA: %s", dlerror());
+        return so;
+    }
+    static const char *const places[] = {"", "../", "fovea/", "../lib/fovea/"};
+    char folder[FV_PATH - 64], path[FV_PATH];
+    own_folder(folder, sizeof folder);
+    for (size_t i = 0; *folder && i < sizeof places / sizeof *places; i++) {
+        snprintf(path, sizeof path, "%s%s" FILE_NAME, folder, places[i]);
+        if (!fv__file_exists(NULL, path)) continue;
+        void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!so) fv_fail(e, FV_EDEVICE, "device cuda: %s", dlerror());
+        return so;
+    }
+    void *so = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
+    if (!so)
+        fv_fail(e, FV_EDEVICE,
+                "device cuda: %s was not found beside fovea; this build has no CUDA backend, or FOVEA_CUDA must name it",
+                FILE_NAME);
+    return so;
+}
+
+/* The number in "cuda:3"; "cuda" is 0; -1 for anything else. */
+static int number_of(const char *name)
+{
+    if (!name[4]) return 0;
+    char *end;
+    long n = strtol(name + 5, &end, 10);
+    return name[5] >= '0' && name[5] <= '9' && !*end && n < 4096 ? (int)n : -1;
+}
+
+fv_status fv__cuda_open(fv_device *d, const char *name, fv_err *e)
+{
+    int number = number_of(name);
+    if (number < 0) return fv_fail(e, FV_EDEVICE, "device %s: expected cuda or cuda:N, N counts from 0", name);
+    void *so = open_backend(e);
+    if (!so) return FV_EDEVICE;
+    fv_cuda_open_fn *open;
+    *(void **)&open = dlsym(so, FV_CUDA_OPEN);
+    if (!open) return fv_fail(e, FV_EDEVICE, "device cuda: " FILE_NAME " is not fovea's");
+    return open(d, &host, FV_CUDA_ABI, number, e);
+}
+
+int fv__cuda_list(char (*lines)[128], int most, fv_err *e)
+{
+    void *so = open_backend(e);
+    fv_cuda_list_fn *list = NULL;
+    if (so) *(void **)&list = dlsym(so, FV_CUDA_LIST);
+    if (so && !list) fv_fail(e, FV_EDEVICE, "device cuda: " FILE_NAME " is not fovea's");
+    return list ? list(&host, FV_CUDA_ABI, lines, most, e) : -1;
+}
