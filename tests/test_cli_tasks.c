@@ -1,4 +1,5 @@
 /* test_cli_tasks.c - forward, embed, classify, fill, tag and answer from outside, on the tiny models of tests/golden. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -137,6 +138,41 @@ static void classify(void **state)
     refused(fovea("", "classify -m " TASKS "classify-bert"), 1, "no text");
 }
 
+/* Labels of one's own: what transformers' zero-shot pipeline gives, and by likelihood. */
+static void labels(void **state)
+{
+    (void)state;
+    json_t *expect = json_load_file(TASKS "zero-shot/expect.json", 0, NULL);
+    assert_non_null(expect);
+    for (int many = 0; many < 2; many++) {
+        worked(fovea("The cat sat on the mat, and it was good!\\na\\nWas it?\\n",
+                     "classify -m " TASKS "zero-shot --labels \"good, bad,so so\" --json %s", many ? "--many" : ""));
+        for (int i = 0; i < 3; i++) {
+            json_t *j = line(i), *got = json_object_get(j, "labels");
+            json_t *want = json_array_get(json_object_get(expect, many ? "many_results" : "results"), (size_t)i);
+            for (size_t k = 0; k < 3; k++) {
+                json_t *x = json_array_get(got, k);
+                assert_string_equal(json_string_value(json_object_get(x, "label")),
+                                    json_string_value(json_array_get(json_object_get(want, "labels"), k)));
+                double score = json_number_value(json_array_get(json_object_get(want, "scores"), k));
+                assert_true(fabs(json_number_value(json_object_get(x, "score")) - score) < 2e-5);
+            }
+            json_decref(j);
+        }
+    }
+    json_decref(expect);
+
+    /* a model of children's stories knows who is happy */
+    worked(fovea("One day Lily went to the park. She was so\\nTom fell and hurt his leg. He was\\n",
+                 "classify -m " FOVEA_TESTS "/golden/stories260K --labels happy,sad --prompt '{}' -k 0"));
+    double happy, sad;
+    assert_int_equal(sscanf(said, "happy %lf sad %*f sad %lf", &happy, &sad), 2);
+    assert_true(fabs(happy - 0.968422) < 1e-4 && fabs(sad - 0.845438) < 1e-4); /* as transformers has it */
+    refused(fovea("x\\n", "classify -m " TASKS "classify-bert --labels a,b"), 1, "entailment");
+    refused(fovea("x\\n", "classify -m " TASKS "zero-shot --labels a,,b"), 2, "empty label");
+    refused(fovea("x\\n", "classify -m " TASKS "fill-bert --labels a,b"), 1, "does not write text");
+}
+
 static void fill(void **state)
 {
     (void)state;
@@ -191,7 +227,7 @@ static void answer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward), cmocka_unit_test(embed), cmocka_unit_test(classify),
+        cmocka_unit_test(forward), cmocka_unit_test(embed), cmocka_unit_test(classify), cmocka_unit_test(labels),
         cmocka_unit_test(fill),    cmocka_unit_test(tag),   cmocka_unit_test(answer),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

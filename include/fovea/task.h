@@ -49,6 +49,8 @@ FV_API const char *fv_task_label(const fv_task *t, int i); /* as config.json nam
 /* Whether labels do not exclude each other: then scores are by sigmoid, else by softmax; a regression's are as they come. */
 FV_API bool fv_task_many(const fv_task *t);
 FV_API fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores, fv_err *e); /* (n,labels) */
+/* The same before softmax or sigmoid. */
+FV_API fv_status fv_task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits, fv_err *e);
 
 /* ---- masked words ---- */
 

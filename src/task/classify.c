@@ -27,6 +27,15 @@ static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *
     return FV_OK;
 }
 
+static fv_status score_all(fv_task *t, const fv_text *texts, int64_t n, scoring c, fv_err *e)
+{
+    fv_seq *seqs;
+    fv__task_begin(t);
+    fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
+    fv_wanted w = {.names = {"logits"}, .per_token = 1, .fn = score_row, .user = &c};
+    return st ? st : fv__task_run(t, seqs, n, &w, e);
+}
+
 /* As transformers chooses: a regression's value as it is, the sigmoid for one label or many that go together. */
 fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores, fv_err *e)
 {
@@ -35,9 +44,10 @@ fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *s
         c.how = PLAIN;
     else if (fv_task_many(t) || t->labels == 1)
         c.how = MANY;
-    fv_seq *seqs;
-    fv__task_begin(t);
-    fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
-    fv_wanted w = {.names = {"logits"}, .per_token = 1, .fn = score_row, .user = &c};
-    return st ? st : fv__task_run(t, seqs, n, &w, e);
+    return score_all(t, texts, n, c, e);
+}
+
+fv_status fv_task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits, fv_err *e)
+{
+    return score_all(t, texts, n, (scoring){.how = PLAIN, .out = logits}, e);
 }

@@ -98,6 +98,12 @@ def main():
         write(folder, texts=TEXTS, results=p(TEXTS), pairs=[[q["text"], q["text_pair"]] for q in pairs],
               pair_results=[p(q, truncation=True) for q in pairs])
 
+    folder, _, _ = made("zero-shot", "bert", "BertForSequenceClassification", **names(["contradiction", "neutral", "entailment"]))
+    p = pipe("zero-shot-classification", folder)
+    few = [TEXTS[1], TEXTS[3], TEXTS[5]]
+    write(folder, texts=few, results=p(few, candidate_labels=["good", "bad", "so so"]),
+          many_results=p(few, candidate_labels=["good", "bad", "so so"], multi_label=True))
+
     for name, family, head in (("tag-bert", "bert", "BertForTokenClassification"),
                                ("tag-roberta", "roberta", "RobertaForTokenClassification")):
         folder, _, _ = made(name, family, head, **names(TAGS))
