@@ -415,9 +415,42 @@ static void faults_are_named(void **state)
     fv_device_close(d);
 }
 
+/* The gradient of logits stands in their own place only where nobody else is still to read them. */
+static void logits_are_kept_for_other_readers(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, IN = 3, OUT = 7 };
+    fv_device *d;
+    fv_ctx *c;
+    float x[ROWS * IN], w[OUT * IN];
+    double dx[4][ROWS * IN];
+    const int32_t wanted[ROWS] = {1, 6, -100, 0, 3};
+    for (int i = 0; i < ROWS * IN; i++) x[i] = (float)(i % 4) - 1.3f;
+    for (int i = 0; i < OUT * IN; i++) w[i] = (float)(i % 5) * 0.4f - 0.7f;
+    const char *name = getenv("FOVEA_TEST_DEVICE");
+    assert_int_equal(fv_device_open(&d, name ? name : "cpu", (fv_device_opt){0}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, NULL), FV_OK);
+    for (int parts = 1; parts < 4; parts++) { /* entropy, squares, both */
+        fv_ctx_reset(c, 0);
+        fv_tensor *in = fv_watch(c, fv_floats(c, x, FV_SHAPE(ROWS, IN)));
+        fv_tensor *y = fv_linear(c, in, fv_floats(c, w, FV_SHAPE(OUT, IN)), NULL, FV_ACT_NONE), *loss = NULL;
+        if (parts & 2) loss = fv_sum_all(c, fv_mul(c, y, y));
+        if (parts & 1) {
+            fv_tensor *ce = fv_sum_all(c,
+                                       fv_cross_entropy(c, y, fv_ints(c, wanted, FV_SHAPE(ROWS)), (fv_ce_opt){.ignore = -100}));
+            loss = loss ? fv_add(c, loss, ce) : ce;
+        }
+        assert_int_equal(fv_backward(c, loss), FV_OK);
+        assert_int_equal(fv_read_grad(c, in, dx[parts], ROWS * IN), FV_OK);
+    }
+    for (int i = 0; i < ROWS * IN; i++) assert_true(fabs(dx[3][i] - dx[1][i] - dx[2][i]) < 1e-5);
+    fv_ctx_free(c);
+    fv_device_close(d);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(faults_are_named)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(faults_are_named), cmocka_unit_test(logits_are_kept_for_other_readers)};
     int failed = op_table_run("norms, tables, losses, convolutions, positions", cases, sizeof cases / sizeof *cases);
     return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void release(fv_ctx *c, fv_node *n)
     fv_tensor *y = n->y;
     if (n->temp) fv__block_give(c, n->temp, n->temp_bytes);
     if (y->held) return;
-    if (y->grad) fv__block_give(c, y->grad, grad_bytes(y));
+    if (y->grad && y->grad != y->data) fv__block_give(c, y->grad, grad_bytes(y)); /* a gradient may stand in y's place */
     y->grad = NULL;
     y->has_grad = false;
     if (y->base) return;

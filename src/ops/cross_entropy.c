@@ -1,7 +1,8 @@
 /* cross_entropy.c - loss = (1-smooth) * (lse - x[label]) + smooth * (lse - mean(x)), one for each row.
  *
- * Only the log-sum-exp of a row is kept: backward computes the probabilities again, straight into the gradient. */
-#include "fovea/op.h"
+ * Only the log-sum-exp of a row is kept: backward computes the probabilities again, straight into the gradient.  Logits are
+ * often the largest tensor of all, so their gradient takes their place where nobody needs them any more. */
+#include "ops/product.h"
 #include "ops/stat.h"
 
 typedef struct {
@@ -10,13 +11,33 @@ typedef struct {
     fv_ce_opt opt;
 } cross_entropy;
 
+/* Every node that is still to run was recorded before this one: none of them may read x, nor its maker need it. */
+static bool last_to_read(const fv_node *n, const fv_tensor *x)
+{
+    if (x->held || x->base || x->grad || x->is_param) return false;
+    for (const fv_node *m = n->prev; m; m = m->prev) {
+        if (m->y == x) return fv__linear_forgets(m);
+        for (int i = 0; i < m->n_in; i++)
+            if (m->in[i] == x) return false;
+    }
+    return false;
+}
+
+static fv_sink grad_of(fv_ctx *c, const fv_node *n, fv_tensor *x)
+{
+    if (!x->wants_grad || !last_to_read(n, x)) return fv_grad(c, x);
+    x->grad = x->data;
+    x->has_grad = true;
+    return (fv_sink){.data = x->data, .dtype = x->dtype};
+}
+
 static void backward(fv_ctx *c, fv_node *n)
 {
     const cross_entropy *s = (cross_entropy *)n;
     fv_tensor *x = n->in[0], *labels = n->in[1];
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k->cross_entropy_bwd, "cross_entropy_bwd", x->dtype)) return;
-    k->cross_entropy_bwd(fv_ctx_stream(c), fv_grad(c, x), n->y->grad, s->lse, x->data, labels->data, fv_rows(x), fv_cols(x),
+    k->cross_entropy_bwd(fv_ctx_stream(c), grad_of(c, n, x), n->y->grad, s->lse, x->data, labels->data, fv_rows(x), fv_cols(x),
                          s->opt.smooth, s->opt.ignore);
 }
 

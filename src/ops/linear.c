@@ -57,6 +57,8 @@ static void backward(fv_ctx *c, fv_node *node)
     if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n);
 }
 
+bool fv__linear_forgets(const fv_node *n) { return n->backward == backward && ((const linear *)n)->act == FV_ACT_NONE; }
+
 /* A packed weight has a dtype of its own and is always described as (N,K). */
 static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tensor *bias, bool kn)
 {

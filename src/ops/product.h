@@ -26,4 +26,7 @@ static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t 
     return g;
 }
 
+/* The node is a linear map whose gradient never looks at its output again: whoever reads that last may write over it. */
+bool fv__linear_forgets(const fv_node *n);
+
 #endif
