@@ -129,6 +129,18 @@ static void texts_have_the_probability_transformers_gives(void **state)
     json_decref(whole);
 }
 
+static void a_line_is_a_message(void **state)
+{
+    (void)state;
+    assert_int_equal(run("D=$(mktemp -d) && cp $M/* $D && cp '" FOVEA_TESTS "/golden/chatml.jinja' $D/chat_template.jinja && "
+                         "printf 'Hi\\n\\nAnd?\\n' | $F chat -m $D --max-new-tokens 6 --json; C=$?; rm -r $D; exit $C"),
+                     0);
+    json_t *j = object(1);
+    assert_string_equal(json_string_value(json_object_get(j, "role")), "assistant");
+    json_decref(j);
+    refuses("echo Hi | $F chat -m $M", 1, "no chat template");
+}
+
 static void wrong_calls_are_told(void **state)
 {
     (void)state;
@@ -145,7 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_continued),    cmocka_unit_test(lines_give_what_each_gives_alone),
         cmocka_unit_test(drawing_follows_the_seed), cmocka_unit_test(texts_have_the_probability_transformers_gives),
-        cmocka_unit_test(wrong_calls_are_told),
+        cmocka_unit_test(a_line_is_a_message),      cmocka_unit_test(wrong_calls_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
  * tok.h      tokenizers                          array.h    small matrices from files
  * store.h    safetensors, configuration          see.h      attention, captured and drawn
  * task.h     texts in, labels and spans out      info.h     what this build is made of
- * translate.h lines in, lines out
+ * translate.h lines in, lines out               chat.h     conversations as the text a model knows
  *
  * Not included here, for authors: heads.h to add a family, op.h to add an operation, backend.h and kernels.h to add a backend. */
 #ifndef FOVEA_H
@@ -18,6 +18,7 @@
 #define FV_VERSION "0.1.0"
 
 #include "fovea/array.h"
+#include "fovea/chat.h"
 #include "fovea/data.h"
 #include "fovea/device.h"
 #include "fovea/env.h"

@@ -9,6 +9,7 @@
 extern const cli_command answer_command;
 extern const cli_command attend_command;
 extern const cli_command bench_command;
+extern const cli_command chat_command;
 extern const cli_command classify_command;
 extern const cli_command demo_command;
 extern const cli_command embed_command;
@@ -32,6 +33,7 @@ static const cli_command *const commands[] = {
     &answer_command,
     &attend_command,
     &bench_command,
+    &chat_command,
     &classify_command,
     &demo_command,
     &embed_command,
