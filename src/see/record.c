@@ -11,13 +11,7 @@ static const char *const kind_names[] = {"encoder", "decoder", "cross"};
 
 const char *fv_see_kind_name(fv_see_kind k) { return (unsigned)k < FV_SEE_KINDS ? kind_names[k] : "?"; }
 
-static bool names_cross(const char *name)
-{
-    static const char *const words[] = {"encoder_attn", "EncDecAttention", "crossattention", "cross_attn"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strstr(name, words[i])) return true;
-    return false;
-}
+static bool names_cross(const char *name) { return !strcmp(fv_attention_kind(name), "cross"); }
 
 fv_see_kind fv__see_kind(const char *name, bool causal)
 {
