@@ -16,7 +16,7 @@
 
 #include "fovea/fovea.h"
 
-enum { KILLS = 50, SAVE_EVERY = 5, UPDATES = 400 };
+enum { KILLS = 50, SAVE_EVERY = 5, UPDATES = 240 };
 
 static char folder[64];
 
@@ -52,7 +52,7 @@ static int set_up(void **state)
         "[model]\nmodel_type = marian\nd_model = 16\nencoder_layers = 1\ndecoder_layers = 1\nencoder_attention_heads = 2\n"
         "decoder_attention_heads = 2\nencoder_ffn_dim = 32\ndecoder_ffn_dim = 32\nmax_position_embeddings = 64\ndropout = 0.1\n"
         "init_std = 0\n[data]\ntrain = %s\nvalid = %s\nmax_valid = 10\n[tokenizer]\nvocab = 200\n"
-        "[train]\nbatch_tokens = 60\nlr = 3e-3\nwarmup = 10\nlog_every = 1\neval_every = 10\nsave_every = %d\nema = 0.9\n",
+        "[train]\nbatch_tokens = 60\nlr = 3e-3\nwarmup = 10\nlog_every = 1\neval_every = 40\nsave_every = %d\nema = 0.9\n",
         at("data.tsv"), at("data.tsv"), SAVE_EVERY);
     fclose(f);
     return 0;
