@@ -16,9 +16,10 @@
 #include "see/canvas.h"
 #endif
 
-/* fontconfig links its patterns by offsets, which no leak checker can follow: what it still holds looks lost. */
+/* fontconfig links its patterns by offsets, which no leak checker can follow: what it still holds looks lost.  Cairo keeps
+ * what it knows of fonts until the process ends. */
 const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void) { return "leak:libfontconfig"; }
+const char *__lsan_default_suppressions(void) { return "leak:libfontconfig\nleak:libcairo"; }
 
 static fv_device *device;
 static char folder[] = "/tmp/fovea-draw-XXXXXX";
