@@ -236,10 +236,7 @@ static int by_likelihood(const cli *c, const classify_values *v, const cli_texts
 {
     asking a = {.c = c, .v = v, .labels = labels};
     size_t n = (size_t)labels->n;
-    int dtype = 0;
-    while (writer_dtypes[dtype] && strcmp(writer_dtypes[dtype], cli_dtypes[v->model.dtype])) dtype++;
-    if (!writer_dtypes[dtype]) return cli_usage(c, "a language model has no weights as %s", cli_dtypes[v->model.dtype]);
-    writer_values w = {.model = v->model.dir, .threads = v->model.threads, .dtype = dtype};
+    writer_values w = {.model = v->model.dir, .threads = v->model.threads, .dtype = v->model.dtype};
     int code = writer_open(&a.w, c, &w, NULL, 1);
     a.label = calloc(n, sizeof *a.label);
     a.at = calloc(n, sizeof *a.at);

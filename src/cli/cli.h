@@ -115,6 +115,9 @@ int cli_error(const cli *c, const fv_err *e);                      /* the text o
 /* Puts what was given into obj; values have been checked against the table already. */
 int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *table);
 
+/* How the weights of products may be held, for --dtype: q8 and q4 with a scale for each 32, int8 with one for each row. */
+extern const char *const cli_weights[];
+
 /* ---- for the program ---- */
 
 /* The options of a command, its own and those of its fields, one after the other: begin with {0}. */

@@ -7,8 +7,6 @@
 static const eval_kind *const kinds[] = {&eval_translation};
 enum { N_KINDS = (int)(sizeof kinds / sizeof *kinds) };
 
-const char *const eval_dtypes[] = {"f32", "bf16", "q8", "q4", "int8", NULL};
-
 static const eval_values defaults = {.batch = 32};
 
 static const cli_option options[] = {
@@ -19,7 +17,7 @@ static const cli_option options[] = {
     CLI_FILE(eval_values, output, 'o', "output", "FILE", "also write what the model wrote"),
     CLI_FLAG(eval_values, lowercase, 0, "lowercase", "BLEU without regard to case"),
     CLI_INT(eval_values, beam, 'b', "beam", "N", 1, 256, "beams; as the model says, else 4"),
-    CLI_CHOICE(eval_values, dtype, 0, "dtype", eval_dtypes, "of the weights"),
+    CLI_CHOICE(eval_values, dtype, 0, "dtype", cli_weights, "of the weights"),
     CLI_INT(eval_values, batch, 0, "batch", "N", 1, 4096, "lines that go through the model together"),
     CLI_DEVICE(eval_values, device),
     CLI_INT(eval_values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),

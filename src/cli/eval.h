@@ -14,8 +14,6 @@ typedef struct eval_values {
     cli_settings settings;
 } eval_values;
 
-extern const char *const eval_dtypes[];
-
 typedef struct eval_kind {
     const char *needs;                   /* for messages: "--reference F with -m DIR --source F" */
     bool (*takes)(const eval_values *v); /* whether the options are those of this kind */

@@ -8,6 +8,8 @@
 
 #include "cli.h"
 
+const char *const cli_weights[] = {"f32", "bf16", "q8", "q4", "int8", NULL};
+
 /* ---- the options of a command ---- */
 
 static cli_option of_field(const fv_field *f, const char *name)

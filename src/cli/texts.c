@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cli_dtypes[] = {"f32", "bf16", "q8", "int8", "q4", NULL};
-
 int cli_read_all(const cli *c, const char *path, cli_bytes *out)
 {
     FILE *f = path ? fopen(path, "rb") : stdin;

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const writer_dtypes[] = {"f32", "bf16", "q8", "q4", NULL};
-
 /* The keys of the library's table, in the order of GENERATE_OPTIONS. */
 static const char *const keys[WRITER_KEYS] = {
     "max_new_tokens",     "min_new_tokens",       "num_beams", "length_penalty", "early_stopping", "num_return_sequences",
@@ -38,7 +36,7 @@ int writer_open(writer *w, const cli *c, const writer_values *v, const char *tas
     double begin;
     fv_model_opt how = {.serve = true};
     *w = (writer){.c = c, .begin = -1};
-    fv_dtype_parse(&how.weights, writer_dtypes[v->dtype]);
+    fv_dtype_parse(&how.weights, cli_weights[v->dtype]);
     if (!v->model) return cli_usage(c, "a model is needed: -m DIR");
     if (fv_device_open(&w->device, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
         fv_dir_open(&w->dir, NULL, v->model, &e) || fv_tok_open(&w->tok, NULL, v->model, &e) ||

@@ -19,12 +19,10 @@ typedef struct writer_values {
     const char *key[WRITER_KEYS]; /* as texts: the library's table checks them */
 } writer_values;
 
-extern const char *const writer_dtypes[];
-
 /* s is the command's struct, with a writer_values named w. */
 #define WRITER_OPTIONS(s)                                                                                                        \
     CLI_DIR(s, w.model, 'm', "model", "DIR", "a model directory: config.json, model.safetensors and a tokenizer"),               \
-        CLI_CHOICE(s, w.dtype, 0, "dtype", writer_dtypes, "of the weights"), CLI_DEVICE(s, w.device),                            \
+        CLI_CHOICE(s, w.dtype, 0, "dtype", cli_weights, "of the weights"), CLI_DEVICE(s, w.device),                              \
         CLI_INT(s, w.threads, 't', "threads", "N", 0, 4096, "0: all cores"),                                                     \
         CLI_FLAG(s, w.json, 0, "json", "print one JSON object a line")
 
