@@ -138,13 +138,13 @@ static inline void v_sincos(vf *sin, vf *cos, vf x)
     vd wide = __builtin_convertvector(x, vd);
     vd n = wide * 0.63661977236758134 + magic; /* rounds to an integer */
     vf r = __builtin_convertvector(wide - (n - magic) * 1.5707963267948966, vf);
-    vi quarter = __builtin_convertvector(n - magic, vi);
+    vu quarter = (vu)__builtin_convertvector(n - magic, vi);
     vf z = v_mul(r, r);
     vf s = v_fma(v_set1(-1.9517906e-4f), z, v_set1(8.3321873e-3f));
     s = v_fma(v_mul(v_fma(s, z, v_set1(-1.6666655e-1f)), z), r, r);
     vf c = v_fma(v_set1(2.4432327e-5f), z, v_set1(-1.3887309e-3f));
     c = v_fma(v_fma(c, z, v_set1(4.1666646e-2f)), v_mul(z, z), v_fma(v_set1(-0.5f), z, v_set1(1.0f)));
-    vi swap = (quarter & 1) != 0, s_bits = (vi)s, c_bits = (vi)c;
+    vu swap = (vu)((quarter & 1) != 0), s_bits = (vu)s, c_bits = (vu)c;
     *sin = (vf)(((swap & c_bits) | (~swap & s_bits)) ^ (quarter & 2) << 30);
     *cos = (vf)(((swap & s_bits) | (~swap & c_bits)) ^ ((quarter + 1) & 2) << 30);
 }
