@@ -138,7 +138,7 @@ static inline void v_sincos(vf *sin, vf *cos, vf x)
     vd wide = __builtin_convertvector(x, vd);
     vd n = wide * 0.63661977236758134 + magic; /* rounds to an integer */
     vf r = __builtin_convertvector(wide - (n - magic) * 1.5707963267948966, vf);
-    vu quarter = (vu)__builtin_convertvector(n - magic, vi);
+    vu quarter = (vu) __builtin_convertvector(n - magic, vi);
     vf z = v_mul(r, r);
     vf s = v_fma(v_set1(-1.9517906e-4f), z, v_set1(8.3321873e-3f));
     s = v_fma(v_mul(v_fma(s, z, v_set1(-1.6666655e-1f)), z), r, r);
