@@ -108,7 +108,7 @@ typedef struct job {
     int64_t from, n; /* the window: lines [from, from + n) */
     item *items;     /* of the window */
     int64_t *order;  /* those that are not empty, by length */
-    int64_t todo;    /* how many that are */
+    int64_t pending; /* how many that are */
     int64_t ready;   /* items handed on */
     fv_translated_fn *done;
     void *user;
@@ -285,7 +285,7 @@ static int64_t batch_size(const job *j, int64_t from)
 {
     const fv_translate_opt *o = &j->t->opt;
     int64_t n = 1;
-    while (from + n < j->todo && n < o->batch && (n + 1) * j->items[j->order[from + n]].out.n_source <= o->tokens) n++;
+    while (from + n < j->pending && n < o->batch && (n + 1) * j->items[j->order[from + n]].out.n_source <= o->tokens) n++;
     return n;
 }
 
@@ -294,7 +294,7 @@ static int64_t next_batch(const job *j, int64_t *n)
 {
     int64_t best = 0, earliest = j->n;
     *n = 0;
-    for (int64_t from = 0, size; from < j->todo; from += size) {
+    for (int64_t from = 0, size; from < j->pending; from += size) {
         size = batch_size(j, from);
         if (j->items[j->order[from]].done) continue;
         for (int64_t i = from; i < from + size; i++)
@@ -319,16 +319,16 @@ static fv_status run_window(job *j)
 {
     fv_status st = FV_OK;
     int64_t n = 1;
-    j->ready = j->todo = 0;
+    j->ready = j->pending = 0;
     memset(j->items, 0, (size_t)j->n * sizeof *j->items);
     for (int64_t i = 0; i < j->n && !st; i++) {
         st = encode(j, i);
         if (!st && j->items[i].out.n_source)
-            j->order[j->todo++] = i;
+            j->order[j->pending++] = i;
         else if (!st)
             st = keep(j, &j->items[i], &(fv_hyp){0}, 1);
     }
-    if (!st) qsort_r(j->order, (size_t)j->todo, sizeof *j->order, by_length, j->items);
+    if (!st) qsort_r(j->order, (size_t)j->pending, sizeof *j->order, by_length, j->items);
     while (!st && n) {
         hand_on(j);
         int64_t from = j->stop ? n = 0 : next_batch(j, &n);

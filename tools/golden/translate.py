@@ -14,12 +14,13 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/golden/translate")
 os.makedirs(folder, exist_ok=True)
+os.chdir(folder)  # the models keep the name they are written under
 
 lines = ["the cat sat on the mat", "a dog runs to the house", "the dog sat", "a cat and a dog and a mat in the house",
          "house", "the cat runs and the dog sat on a mat in a house", "on the mat a cat", "zebra 42 !"]
 for side in ("source", "target"):
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines * 20), model_prefix=f"{folder}/{side}", vocab_size=48, hard_vocab_limit=False,
+        sentence_iterator=iter(lines * 20), model_prefix=side, vocab_size=48, hard_vocab_limit=False,
         character_coverage=1.0, normalization_rule_name="identity", minloglevel=2)
     os.replace(f"{folder}/{side}.model", f"{folder}/{side}.spm")
     os.remove(f"{folder}/{side}.vocab")
