@@ -1,0 +1,245 @@
+/* test_tok_files.c - tokenizers from files: wrong ones, damaged ones, directories of every kind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "helper_files.h"
+#include "helper_memfs.h"
+#include "helper_tok.h"
+
+/* ---- wrong files ---- */
+
+static void wrong_files_are_named(void **state)
+{
+    (void)state;
+#define WORDS "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"<unk>\":1},\"unk_token\":\"<unk>\"}"
+    static const struct {
+        const char *file, *says;
+    } wrong[] = {
+        {"", "neither"},
+        {"{", "a key was expected"},
+        {"{\"model\":", "ends too early"},
+        {"{} x", "follows"},
+        {"{\"version\":\"1.0\"}", "\"model\" is missing"},
+        {"{\"version\":\"2.0\"," WORDS "}", "version"},
+        {"{" WORDS ",\"surprise\":1}", "surprise"},
+        {"{" WORDS "," WORDS "}", "twice"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"a\":1}}}", "twice"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"b\":0}}}", "taken"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":100000000}}}", "too large"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":-1}}}", "model.vocab.a"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":1.5}}}", "whole number"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"\\ud800\":1}}}", "surrogate"},
+        {"{\"model\":{\"type\":\"Neural\",\"vocab\":{}}}", "Neural"},
+        {"{\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{},\"merges\":[]}}", "dropout"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", "model.merges[0]"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "two tokens"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}", "what it makes"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1]],\"unk_id\":1}}", "unk_id"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",1e999]]}}", "finite"},
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Magic\"}}", "Magic"},
+        {"{" WORDS ",\"normalizer\":{\"type\":\"NFC\",\"extra\":1}}", "extra"},
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
+         "normalizer.pattern"},
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\h\"},\"content\":\"\"}}",
+         "not implemented"},
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}}", "damaged"},
+        {"{" WORDS ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}", "UnicodeScripts"},
+        {"{" WORDS
+         ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Odd\",\"invert\":false}}",
+         "Odd"},
+        {"{" WORDS
+         ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}}],"
+         "\"pair\":[],\"special_tokens\":{}}}",
+         "special_tokens"},
+        {"{" WORDS ",\"added_tokens\":[{\"id\":7,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+         "\"normalized\":false,\"special\":true}]}",
+         "added_tokens[0]"},
+        {"\n\x05xxxxx", "pieces[0]"},
+        {"\n\x7fxxxxx", "no SentencePiece"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        fv_tok *t;
+        fv_err e = {0};
+        assert_int_not_equal(fv_tok_read(&t, NULL, wrong[i].file, strlen(wrong[i].file), "x.json", &e), FV_OK);
+        assert_null(t);
+        if (strncmp(e.text, "x.json: ", 8) || !strstr(e.text, wrong[i].says)) fail_msg("case %zu: %s", i, e.text);
+    }
+    char deep[400] = "";
+    memset(deep, '[', 300);
+    fv_tok *t;
+    fv_err e = {0};
+    assert_int_equal(fv_tok_read(&t, NULL, deep, 300, "x.json", &e), FV_EFORMAT);
+}
+
+/* ---- files that were damaged at random ---- */
+
+static uint64_t next_random(uint64_t *s)
+{
+    *s ^= *s << 13;
+    *s ^= *s >> 7;
+    *s ^= *s << 17;
+    return *s;
+}
+
+static void mutate(char *s, size_t *n, uint64_t *seed)
+{
+    static const char interesting[] = "{}[]\",:0\\-1e.\x00\xff\x80\x0a";
+    for (int k = (int)(next_random(seed) % 4) + 1; k-- && *n > 8;) {
+        size_t at = next_random(seed) % *n;
+        switch (next_random(seed) % 5) {
+        case 0: s[at] = (char)next_random(seed); break;
+        case 1: s[at] = interesting[next_random(seed) % (sizeof interesting - 1)]; break;
+        case 2: /* cut a piece out */
+        {
+            size_t len = next_random(seed) % 16 + 1;
+            if (at + len < *n) memmove(s + at, s + at + len, *n - at - len), *n -= len;
+            break;
+        }
+        case 3: s[at] ^= (char)(1 << next_random(seed) % 8); break;
+        default: *n = next_random(seed) % 20 ? *n : at; /* the end is missing */
+        }
+    }
+}
+
+static void try_damaged(const char *s, size_t n)
+{
+    static const char text[] = "Hello <s> w\xc3\xb6rld 123  apples [MASK] \xe6\xbc\xa2 \xff";
+    fv_mem_counter mem;
+    fv_tok *t;
+    fv_encoding *enc;
+    fv_err e = {0};
+    fv_mem_counter_init(&mem);
+    fv_env env = {.mem = &mem.mem};
+    if (fv_tok_read(&t, &env, s, n, "damaged", &e)) {
+        assert_true(e.text[0]);
+    } else if (fv_encoding_new(&enc, t, &e) == FV_OK) {
+        char *back;
+        size_t len;
+        if (!fv_tok_encode(enc, text, sizeof text - 1, (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_BYTES}, &e) &&
+            !fv_tok_decode(t, &back, &len, enc->ids, enc->n, false, &e))
+            fv_tok_free_text(t, back, len);
+        fv_encoding_free(enc);
+        fv_tok_close(t);
+    }
+    assert_int_equal(mem.live, 0);
+}
+
+static void damaged_files_do_no_harm(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "BPE bytes",          "BPE byte fallback, whole text", "WordPiece", "Unigram byte fallback",
+        "TemplateProcessing", "Sequence of processors",        "cl100k",    "Added tokens"};
+    static const char *const models[] = {"unigram-symbols", "bpe-bytes", "word", "bpe-suffix"};
+    uint64_t seed = 88172645463325252ull;
+    for (int i = 0; i < 12; i++) {
+        char path[256];
+        size_t n, m;
+        snprintf(path, sizeof path, TOK_GOLDEN "spm/%s.model", models[i % 4]);
+        char *whole = i < 8 ? tok_component(names[i], &n) : slurp(path, &n), *copy = malloc(n + 1);
+        for (int k = 0; k < 400; k++) {
+            memcpy(copy, whole, n + 1);
+            m = n;
+            mutate(copy, &m, &seed);
+            try_damaged(copy, m);
+        }
+        free(copy);
+        free(whole);
+    }
+}
+
+/* ---- directories ---- */
+
+static void put(memfs *fs, const char *path, const char *text) { memfs_put(fs, path, text, strlen(text)); }
+
+static void directories_open(void **state)
+{
+    (void)state;
+    memfs fs;
+    fv_tok *t;
+    fv_err e = {0};
+    memfs_init(&fs);
+    fv_env env = {.io = &fs.io};
+    put(&fs, "bert/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n##s\n!\nHello\n");
+    if (fv_tok_open(&t, &env, "bert", &e)) fail_msg("%s", e.text);
+    fv_encoding *enc = tok_encode(t, "Hello worlds! [MASK]", 20, (fv_tok_opts){.specials = true});
+    tok_assert_ids(enc, (int32_t[]){2, 9, 6, 7, 8, 4, 3}, 7); /* capitals in the vocabulary: a cased one */
+    fv_encoding_free(enc);
+    fv_tok_close(t);
+
+    put(&fs, "bert/tokenizer_config.json",
+        "{\"do_lower_case\": true, \"tokenizer_class\": \"BertTokenizer\", \"model_max_length\": 512}");
+    assert_int_equal(fv_tok_open(&t, &env, "bert", &e), FV_OK);
+    enc = tok_encode(t, "HELLO w\xc3\xb6rld", 12, (fv_tok_opts){0});
+    tok_assert_ids(enc, (int32_t[]){5, 6}, 2);
+    fv_encoding_free(enc);
+    fv_tok_close(t);
+    put(&fs, "bert/tokenizer_config.json", "{\"tokenizer_class\": \"BertJapaneseTokenizer\"}");
+    assert_int_equal(fv_tok_open(&t, &env, "bert", &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "BertJapaneseTokenizer"));
+
+    put(&fs, "gpt/vocab.json", "{\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"\\u0120ab\":4,\"<|endoftext|>\":5}");
+    put(&fs, "gpt/merges.txt", "#version: 0.2\na b\n\xc4\xa0 ab\n");
+    if (fv_tok_open(&t, &env, "gpt/merges.txt", &e)) fail_msg("%s", e.text);
+    enc = tok_encode(t, "ab ab<|endoftext|>a", 19, (fv_tok_opts){0});
+    tok_assert_ids(enc, (int32_t[]){3, 4, 5, 0}, 4);
+    fv_encoding_free(enc);
+    fv_tok_close(t);
+    put(&fs, "gpt/merges.txt", "#version: 0.2\na b\na c\n");
+    assert_int_equal(fv_tok_open(&t, &env, "gpt", &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "gpt/merges.txt: line 3"));
+    assert_int_equal(fv_tok_open(&t, &env, "nowhere", &e), FV_EIO);
+    memfs_free(&fs);
+}
+
+static void marian_directories_open(void **state)
+{
+    (void)state;
+    memfs fs;
+    fv_tok *t;
+    fv_err e = {0};
+    size_t n, m;
+    char *source = slurp(TOK_GOLDEN "spm/unigram.model", &n), *target = slurp(TOK_GOLDEN "spm/bpe.model", &m);
+    memfs_init(&fs);
+    fv_env env = {.io = &fs.io};
+    memfs_put(&fs, "mt/source.spm", source, n);
+    memfs_put(&fs, "mt/target.spm", target, m);
+    put(&fs, "mt/vocab.json", "{\"</s>\":0,\"<unk>\":1,\"\\u2581\":2,\"a\":3,\"e\":4,\">>fra<<\":5,\"<pad>\":6}");
+    if (fv_tok_open(&t, &env, "mt", &e)) fail_msg("%s", e.text);
+    fv_encoding *enc = tok_encode(t, ">>fra<<a", 8, (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_BYTES});
+    assert_int_equal(enc->ids[0], 5);
+    assert_int_equal(enc->ids[enc->n - 1], 0);
+    assert_int_equal(enc->spans[enc->n - 2].to, 8);
+    assert_int_equal(fv_tok_size(t), 7);
+    assert_int_equal(fv_tok_unknown(t), 1);
+    assert_int_equal(fv_tok_pad(t), 6);
+    assert_int_equal(fv_tok_encode(enc, "a", 1, (fv_tok_opts){.as_target = true}, &e), FV_OK);
+    assert_true(enc->n >= 1);
+    fv_encoding_free(enc);
+    char *text;
+    size_t len;
+    assert_int_equal(fv_tok_decode(t, &text, &len, (int32_t[]){2, 3, 4, 0}, 4, true, &e), FV_OK);
+    assert_string_equal(text, "ae");
+    fv_tok_free_text(t, text, len);
+    assert_int_equal(fv_tok_save(t, "x.json", &e), FV_EMISSING);
+    fv_tok_close(t);
+    memfs_free(&fs);
+    free(source);
+    free(target);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_files_are_named),
+        cmocka_unit_test(damaged_files_do_no_harm),
+        cmocka_unit_test(directories_open),
+        cmocka_unit_test(marian_directories_open),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
