@@ -70,23 +70,23 @@ static int tear_down(void **state)
     return system(line);
 }
 
-static fv_task task(void)
+static fv_feed_opt task(void)
 {
     labels = (fv_labels){0};
-    return (fv_task){.tok = tok,
-                     .pad = fv_tok_id(tok, "<pad>"),
-                     .start = fv_tok_id(tok, "<pad>"),
-                     .eos = fv_tok_id(tok, "</s>"),
-                     .cls = fv_tok_id(tok, "<s>"),
-                     .sep = fv_tok_id(tok, "</s>"),
-                     .mask = fv_tok_id(tok, "<mask>"),
-                     .context = 12,
-                     .share = 0.3f,
-                     .span = 2,
-                     .labels = &labels};
+    return (fv_feed_opt){.tok = tok,
+                         .pad = fv_tok_id(tok, "<pad>"),
+                         .start = fv_tok_id(tok, "<pad>"),
+                         .eos = fv_tok_id(tok, "</s>"),
+                         .cls = fv_tok_id(tok, "<s>"),
+                         .sep = fv_tok_id(tok, "</s>"),
+                         .mask = fv_tok_id(tok, "<mask>"),
+                         .context = 12,
+                         .share = 0.3f,
+                         .span = 2,
+                         .labels = &labels};
 }
 
-static fv_feed open_feed(fv_feed_fn *fn, fv_task t, fv_records from, fv_data_report *r)
+static fv_feed open_feed(fv_feed_fn *fn, fv_feed_opt t, fv_records from, fv_data_report *r)
 {
     fv_feed f;
     fv_err e;
@@ -172,7 +172,7 @@ static void a_part_of_the_text_can_be_held_out(void **state)
     (void)state;
     fv_data_report r, s;
     int32_t text[400];
-    fv_task t = task();
+    fv_feed_opt t = task();
     t.part[1] = 0.5;
     fv_feed f = open_feed(fv_feed_causal, t, (fv_records){.file = file("t.txt", words)}, &r);
     fv_feed_close(&f);
@@ -188,7 +188,7 @@ static void masked_hides_some_and_remembers_them(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T, hidden = 0, masks = 0;
-    fv_task k = task();
+    fv_feed_opt k = task();
     fv_feed f = open_feed(fv_feed_masked, k, (fv_records){.file = file("t.txt", words)}, &r);
     int64_t n = f.count(f.self, -1);
     make(&f, 0, n, (fv_draw){.epoch = -1});
@@ -222,7 +222,7 @@ static void sentences_follow_or_not(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T, yes = 0, no = 0;
-    fv_task k = task();
+    fv_feed_opt k = task();
     k.context = 40;
     fv_feed f = open_feed(fv_feed_masked_next, k, (fv_records){.file = file("t.txt", words)}, &r);
     assert_int_equal(f.count(f.self, 0), 5);
@@ -246,7 +246,7 @@ static void spans_can_be_put_back(void **state)
     int32_t text[400], again[64];
     int64_t B, S, T;
     whole(text);
-    fv_task k = task();
+    fv_feed_opt k = task();
     fv_feed f = open_feed(fv_feed_spans, k, (fv_records){.file = file("t.txt", words)}, &r);
     make(&f, 0, 2, (fv_draw){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T),
@@ -278,7 +278,7 @@ static void denoising_asks_for_the_whole_text(void **state)
     int32_t text[400];
     int64_t B, S, T, masks = 0;
     whole(text);
-    fv_task k = task();
+    fv_feed_opt k = task();
     fv_feed f = open_feed(fv_feed_denoise, k, (fv_records){.file = file("t.txt", words)}, &r);
     make(&f, 0, 1, (fv_draw){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T);
@@ -296,7 +296,7 @@ static void classes_are_numbered_as_they_come(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T;
-    fv_task k = task();
+    fv_feed_opt k = task();
     k.label_until = ":";
     const char *text = "NUM:date when is the rain\nHUM:ind who likes fish\nNUM:count how many dogs\n";
     fv_feed f = open_feed(fv_feed_classify, k, (fv_records){.file = file("c.label", text), .format = FV_FORMAT_WORD}, &r);
@@ -320,7 +320,7 @@ static void tags_begin_with_b_and_stand_on_first_pieces(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T, counted = 0;
-    fv_task k = task();
+    fv_feed_opt k = task();
     const char *text =
         "-DOCSTART- -X- O O\n\nthe DT I-NP O\nwashington NNP I-NP I-PER\npost NN I-NP I-PER\nrome NN x B-PER\n\nno x y I-LOC\n";
     fv_feed f = open_feed(fv_feed_tag, k, (fv_records){.file = file("n.conll", text)}, &r);
@@ -343,7 +343,7 @@ static void answers_are_found_by_their_characters(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T, n;
-    fv_task k = task();
+    fv_feed_opt k = task();
     const char *text =
         "{\"version\": \"1.1\", \"data\": [{\"title\": \"t\", \"paragraphs\": [{\"context\": \"\\u00e9t\\u00e9 the cat sees the "
         "dog\","

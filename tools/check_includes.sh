@@ -15,6 +15,7 @@ store: base core
 tok: base
 data: base core store tok
 models: base core ops nn store
+metric: base
 train: base core store data
 gen: base core store tok
 see: base core store

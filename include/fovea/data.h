@@ -12,12 +12,12 @@
 
 /* ---- text files: plain or gzip, a line each ---- */
 
-typedef struct fv_text fv_text;
-FV_API fv_status fv_text_open(fv_text **out, const fv_env *env, const char *path, fv_err *e);
-FV_API void fv_text_close(fv_text *t); /* NULL is allowed */
-FV_API int64_t fv_text_count(const fv_text *t);
+typedef struct fv_textfile fv_textfile;
+FV_API fv_status fv_textfile_open(fv_textfile **out, const fv_env *env, const char *path, fv_err *e);
+FV_API void fv_textfile_close(fv_textfile *t); /* NULL is allowed */
+FV_API int64_t fv_textfile_count(const fv_textfile *t);
 /* Line i, without its end (LF or CR LF); not NUL-terminated. */
-FV_API const char *fv_text_line(const fv_text *t, int64_t i, size_t *len);
+FV_API const char *fv_textfile_line(const fv_textfile *t, int64_t i, size_t *len);
 
 /* ---- records: one or two texts each ---- */
 
@@ -89,7 +89,7 @@ typedef struct fv_labels {
 FV_API fv_status fv_feed_pairs(fv_feed *out, fv_pairs *p, int32_t pad, int32_t start, bool own, fv_err *e);
 
 /* What the other objectives need besides their files.  Ids are -1 where the tokenizer has no such token. */
-typedef struct fv_task {
+typedef struct fv_feed_opt {
     const fv_env *env;
     const fv_tok *tok; /* must outlive the feed */
     int32_t pad, start, eos, cls, sep, mask;
@@ -98,9 +98,9 @@ typedef struct fv_task {
     double part[2];          /* of a plain text: from and to, as shares of its length; {0, 0}: all */
     fv_labels *labels;       /* filled while it is open */
     const char *label_until; /* a label ends before any of these characters; NULL: nowhere */
-} fv_task;
+} fv_feed_opt;
 
-typedef fv_status fv_feed_fn(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e);
+typedef fv_status fv_feed_fn(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e);
 
 /* Running text, the ids as labels: what comes next. */
 FV_API fv_feed_fn fv_feed_causal;

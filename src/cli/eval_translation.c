@@ -33,18 +33,18 @@ static char *copy(const char *s, size_t n)
 
 static fv_status read_texts(texts *out, const char *path, fv_err *e)
 {
-    fv_text *file;
-    fv_status st = fv_text_open(&file, NULL, path, e);
+    fv_textfile *file;
+    fv_status st = fv_textfile_open(&file, NULL, path, e);
     if (st) return st;
-    int64_t n = fv_text_count(file);
+    int64_t n = fv_textfile_count(file);
     *out = (texts){.at = calloc((size_t)n + 1, sizeof *out->at), .n = n};
     for (int64_t i = 0; out->at && i < n && !st; i++) {
         size_t len;
-        const char *line = fv_text_line(file, i, &len);
+        const char *line = fv_textfile_line(file, i, &len);
         if (!(out->at[i] = copy(line, len))) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     }
     if (!out->at) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    fv_text_close(file);
+    fv_textfile_close(file);
     return st;
 }
 

@@ -220,18 +220,18 @@ static int from_input(work *w)
 static int from_file(work *w, const char *path)
 {
     fv_err e;
-    fv_text *text;
-    if (fv_text_open(&text, NULL, path, &e)) return cli_error(w->c, &e);
-    int64_t n = fv_text_count(text);
+    fv_textfile *text;
+    if (fv_textfile_open(&text, NULL, path, &e)) return cli_error(w->c, &e);
+    int64_t n = fv_textfile_count(text);
     const char **line = malloc((size_t)(n + 1) * sizeof *line);
     size_t *len = malloc((size_t)(n + 1) * sizeof *len);
     int code = line && len ? CLI_OK : cli_fail(w->c, "out of memory");
-    for (int64_t i = 0; code == CLI_OK && i < n; i++) line[i] = fv_text_line(text, i, &len[i]);
+    for (int64_t i = 0; code == CLI_OK && i < n; i++) line[i] = fv_textfile_line(text, i, &len[i]);
     if (code == CLI_OK && fv_translate(w->t, (fv_lines){.text = line, .len = len, .n = n, .name = path}, print, w, &e))
         code = cli_error(w->c, &e);
     free(line);
     free(len);
-    fv_text_close(text);
+    fv_textfile_close(text);
     return code;
 }
 

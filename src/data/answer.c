@@ -12,7 +12,7 @@
 
 typedef struct asked {
     const fv_env *env;
-    fv_task task;
+    fv_feed_opt task;
     fv__ragged text;
     int32_t (*place)[3]; /* first token of the context, of the answer, last of the answer */
     size_t place_bytes;
@@ -113,13 +113,13 @@ static fv_status add_paragraph(fv__reading *rd, asked *a, const json_t *paragrap
 
 static fv_status read_squad(fv__reading *rd, asked *a)
 {
-    fv_text *t;
+    fv_textfile *t;
     json_error_t err;
-    fv_status st = fv_text_open(&t, rd->env, rd->from->file, rd->e);
+    fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
     if (st) return st;
     size_t n = 0, i, k;
-    const char *last = fv_text_count(t) ? fv_text_line(t, fv_text_count(t) - 1, &n) : "";
-    const char *first = fv_text_count(t) ? fv_text_line(t, 0, &k) : last;
+    const char *last = fv_textfile_count(t) ? fv_textfile_line(t, fv_textfile_count(t) - 1, &n) : "";
+    const char *first = fv_textfile_count(t) ? fv_textfile_line(t, 0, &k) : last;
     json_t *root = json_loadb(first, (size_t)(last + n - first), JSON_REJECT_DUPLICATES, &err), *article, *paragraph;
     if (!root) st = fv_fail(rd->e, FV_EFORMAT, "%s:%d: not JSON: %s", rd->from->file, err.line, err.text);
     json_array_foreach(json_object_get(root, "data"), i, article)
@@ -130,7 +130,7 @@ static fv_status read_squad(fv__reading *rd, asked *a)
         }
     }
     json_decref(root);
-    fv_text_close(t);
+    fv_textfile_close(t);
     return st;
 }
 
@@ -205,7 +205,7 @@ static void close_feed(void *self)
     fv__free(env, a, sizeof *a);
 }
 
-fv_status fv_feed_answer(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_answer(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     if (t->cls < 0 || t->sep < 0) return fv_fail(e, FV_EARG, "the tokenizer has no frame for a question and its context");

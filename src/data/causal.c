@@ -26,7 +26,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-fv_status fv_feed_causal(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_causal(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
 {
     fv__running *r;
     *out = (fv_feed){0};

@@ -5,7 +5,7 @@
 
 typedef struct labelled {
     const fv_env *env;
-    fv_task task;
+    fv_feed_opt task;
     fv__ragged text;
     int32_t *label;
     size_t label_bytes;
@@ -83,7 +83,7 @@ static void close_feed(void *self)
     fv__free(env, l, sizeof *l);
 }
 
-fv_status fv_feed_classify(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_classify(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     labelled *l = fv__alloc(t->env, sizeof *l);

@@ -4,7 +4,7 @@
 #include "data/masking.h"
 #include "data/running.h"
 
-int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_task *t, int64_t row, fv_draw how)
+int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, int64_t row, fv_draw how)
 {
     int64_t hidden = 0, forced = fv__draw_below(how, 1, row, 0, n);
     int32_t vocab = fv_tok_size(t->tok);
@@ -26,7 +26,7 @@ int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_task *t,
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
 {
     const fv__running *r = self;
-    const fv_task *k = &r->task;
+    const fv_feed_opt *k = &r->task;
     int64_t front = k->cls >= 0, frame = front + (k->sep >= 0), T = r->width + frame, len;
     int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T));
     uint8_t *mask = fv_batch_put(out, "attention_mask", FV_U8, FV_SHAPE(n, T));
@@ -46,7 +46,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-fv_status fv_feed_masked(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_masked(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
 {
     fv__running *r;
     int64_t frame = (t->cls >= 0) + (t->sep >= 0);

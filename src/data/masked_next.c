@@ -9,7 +9,7 @@
 
 typedef struct sentences {
     const fv_env *env;
-    fv_task task;
+    fv_feed_opt task;
     fv__ragged text;
     int32_t *document; /* of each sentence */
     size_t document_bytes;
@@ -17,7 +17,7 @@ typedef struct sentences {
     int32_t documents;
 } sentences;
 
-static int64_t room(const fv_task *t) { return (t->context - 3) / 2; }
+static int64_t room(const fv_feed_opt *t) { return (t->context - 3) / 2; }
 
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
@@ -38,11 +38,11 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
 
 static fv_status read_sentences(fv__reading *rd, sentences *s)
 {
-    fv_text *t;
-    fv_status st = fv_text_open(&t, rd->env, rd->from->file, rd->e);
-    for (int64_t i = 0; !st && i < fv_text_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
+    fv_textfile *t;
+    fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
+    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         fv__record rec = {.file = {rd->from->file, NULL}, .line = i + 1};
-        rec.text[0].s = fv_text_line(t, i, &rec.text[0].n);
+        rec.text[0].s = fv_textfile_line(t, i, &rec.text[0].n);
         size_t k = 0;
         while (k < rec.text[0].n && (rec.text[0].s[k] == ' ' || rec.text[0].s[k] == '\t')) k++;
         if (k == rec.text[0].n)
@@ -50,7 +50,7 @@ static fv_status read_sentences(fv__reading *rd, sentences *s)
         else
             st = fv__records_give(rd, &rec);
     }
-    fv_text_close(t);
+    fv_textfile_close(t);
     return st;
 }
 
@@ -67,7 +67,7 @@ static int64_t partner(const sentences *s, int64_t i, fv_draw how, bool *next)
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
 {
     const sentences *s = self;
-    const fv_task *k = &s->task;
+    const fv_feed_opt *k = &s->task;
     int64_t T = 0, a, b;
     bool next;
     for (int64_t i = 0; i < n; i++) {
@@ -125,7 +125,7 @@ static void close_feed(void *self)
     fv__free(env, s, sizeof *s);
 }
 
-fv_status fv_feed_masked_next(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_masked_next(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     if (t->mask < 0 || t->cls < 0 || t->sep < 0)

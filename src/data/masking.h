@@ -6,6 +6,6 @@
 
 /* Hides a share of ids in place and writes what stood there to labels, -100 elsewhere; specials are left alone.  Returns
  * how many. */
-int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_task *t, int64_t row, fv_draw how);
+int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, int64_t row, fv_draw how);
 
 #endif

@@ -103,28 +103,28 @@ static fv_status give(fv__reading *r, fv__span a, fv__span b, int64_t line)
 
 static bool enough(const fv__reading *r) { return r->from->most && r->report->kept >= r->from->most; }
 
-static fv__span line_of(const fv_text *t, int64_t i)
+static fv__span line_of(const fv_textfile *t, int64_t i)
 {
     fv__span s;
-    s.s = fv_text_line(t, i, &s.n);
+    s.s = fv_textfile_line(t, i, &s.n);
     return s;
 }
 
-static fv_status read_lines(fv__reading *r, const fv_text *a, const fv_text *b)
+static fv_status read_lines(fv__reading *r, const fv_textfile *a, const fv_textfile *b)
 {
-    if (b && fv_text_count(a) != fv_text_count(b))
+    if (b && fv_textfile_count(a) != fv_textfile_count(b))
         return fv_fail(r->e, FV_EFORMAT, "%s has %lld lines and %s has %lld: they must be parallel", r->from->file,
-                       (long long)fv_text_count(a), r->from->beside, (long long)fv_text_count(b));
+                       (long long)fv_textfile_count(a), r->from->beside, (long long)fv_textfile_count(b));
     fv_status st = FV_OK;
-    for (int64_t i = 0; !st && i < fv_text_count(a) && !enough(r); i++)
+    for (int64_t i = 0; !st && i < fv_textfile_count(a) && !enough(r); i++)
         st = give(r, line_of(a, i), b ? line_of(b, i) : (fv__span){"", 0}, i + 1);
     return st;
 }
 
-static fv_status read_words(fv__reading *r, const fv_text *t)
+static fv_status read_words(fv__reading *r, const fv_textfile *t)
 {
     fv_status st = FV_OK;
-    for (int64_t i = 0; !st && i < fv_text_count(t) && !enough(r); i++) {
+    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !enough(r); i++) {
         fv__span line = line_of(t, i);
         const char *gap = memchr(line.s, ' ', line.n), *tab = memchr(line.s, '\t', line.n);
         if (!gap || (tab && tab < gap)) gap = tab;
@@ -155,13 +155,13 @@ static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
     return st;
 }
 
-static fv_status read_json(fv__reading *r, const fv_text *t)
+static fv_status read_json(fv__reading *r, const fv_textfile *t)
 {
     fv_status st = FV_OK;
     for (int i = 0; i < r->n_texts; i++)
         if (!r->from->field[i] || !*r->from->field[i])
             return fv_fail(r->e, FV_EARG, "%s: JSONL needs the names of its fields", r->from->file);
-    for (int64_t i = 0; !st && i < fv_text_count(t) && !enough(r); i++) st = read_json_line(r, line_of(t, i), i + 1);
+    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !enough(r); i++) st = read_json_line(r, line_of(t, i), i + 1);
     return st;
 }
 
@@ -179,10 +179,10 @@ static int split(fv__span line, fv__span *out)
 }
 
 /* Which columns hold the texts, from 0.  *header: the first line only names them. */
-static fv_status find_columns(const fv__reading *r, const fv_text *t, int column[2], bool *header)
+static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int column[2], bool *header)
 {
     fv__span cell[MOST_COLUMNS];
-    int n = fv_text_count(t) ? split(line_of(t, 0), cell) : 0;
+    int n = fv_textfile_count(t) ? split(line_of(t, 0), cell) : 0;
     *header = r->from->header;
     for (int i = 0; i < r->n_texts; i++) {
         const char *name = r->from->field[i];
@@ -203,12 +203,12 @@ static fv_status find_columns(const fv__reading *r, const fv_text *t, int column
     return FV_OK;
 }
 
-static fv_status read_table(fv__reading *r, const fv_text *t)
+static fv_status read_table(fv__reading *r, const fv_textfile *t)
 {
     int column[2] = {0, 1};
     bool header, chosen = r->from->field[0] && *r->from->field[0];
     fv_status st = find_columns(r, t, column, &header);
-    for (int64_t i = header; !st && i < fv_text_count(t) && !enough(r); i++) {
+    for (int64_t i = header; !st && i < fv_textfile_count(t) && !enough(r); i++) {
         fv__span cell[MOST_COLUMNS];
         int n = split(line_of(t, i), cell), last = r->n_texts > 1 && column[1] > column[0] ? column[1] : column[0];
         if (n <= last || (!chosen && n != r->n_texts))
@@ -237,7 +237,7 @@ static fv_format format_of(const fv_records *from)
 
 fv_status fv__records_read(fv__reading *r)
 {
-    fv_text *a = NULL, *b = NULL;
+    fv_textfile *a = NULL, *b = NULL;
     fv_format format = format_of(r->from);
     fv_status st = FV_OK;
     if (format == FV_FORMAT_LINES && r->n_texts == 2 && !r->from->beside)
@@ -245,15 +245,15 @@ fv_status fv__records_read(fv__reading *r)
                        r->from->file);
     if (format != FV_FORMAT_LINES && r->from->beside)
         return fv_fail(r->e, FV_EARG, "%s: only lines can stand beside another file", r->from->file);
-    st = fv_text_open(&a, r->env, r->from->file, r->e);
-    if (!st && r->from->beside) st = fv_text_open(&b, r->env, r->from->beside, r->e);
+    st = fv_textfile_open(&a, r->env, r->from->file, r->e);
+    if (!st && r->from->beside) st = fv_textfile_open(&b, r->env, r->from->beside, r->e);
     if (!st)
         st = format == FV_FORMAT_TSV     ? read_table(r, a)
              : format == FV_FORMAT_JSONL ? read_json(r, a)
              : format == FV_FORMAT_WORD  ? read_words(r, a)
                                          : read_lines(r, a, b);
-    fv_text_close(a);
-    fv_text_close(b);
+    fv_textfile_close(a);
+    fv_textfile_close(b);
     for (int i = 0; i < 2; i++) fv__buf_free(&r->utf8[i]);
     return st;
 }

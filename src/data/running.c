@@ -38,11 +38,11 @@ static fv_status add_document(fv__reading *rd, const fv__record *rec)
 /* Lines are kept with their ends; an empty one is text like any other. */
 static fv_status read_plain(fv__reading *rd, filling *f)
 {
-    fv_text *t;
-    fv_status st = fv_text_open(&t, rd->env, rd->from->file, rd->e);
-    for (int64_t i = 0; !st && i < fv_text_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
+    fv_textfile *t;
+    fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
+    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         size_t n;
-        const char *s = fv_text_line(t, i, &n);
+        const char *s = fv_textfile_line(t, i, &n);
         size_t bad = fv__utf8_check(s, n);
         rd->report->records++;
         if (bad < n && rd->from->malformed == FV_REFUSE)
@@ -56,7 +56,7 @@ static fv_status read_plain(fv__reading *rd, filling *f)
         fv__buf_add(&f->text, s, n);
         fv__buf_add(&f->text, "\n", 1);
     }
-    fv_text_close(t);
+    fv_textfile_close(t);
     if (!st && f->text.failed) st = no_memory(rd);
     if (st) return st;
     /* The part that was asked for, cut where a character begins. */
@@ -76,7 +76,7 @@ static bool is_table(const fv_records *from)
     return from->format == FV_FORMAT_TSV || from->format == FV_FORMAT_JSONL || (from->format == FV_FORMAT_AUTO && named);
 }
 
-fv_status fv__running_open(fv__running **out, const fv_task *t, const fv_records *from, int64_t width, bool shared,
+fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_records *from, int64_t width, bool shared,
                            fv_data_report *report, fv_err *e)
 {
     *out = NULL;

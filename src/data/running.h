@@ -7,7 +7,7 @@
 
 typedef struct fv__running {
     const fv_env *env;
-    fv_task task;
+    fv_feed_opt task;
     int32_t *ids;
     size_t bytes;
     int64_t n;
@@ -16,7 +16,7 @@ typedef struct fv__running {
 } fv__running;
 
 /* width: tokens of a window; shared: windows overlap by one token. */
-fv_status fv__running_open(fv__running **out, const fv_task *t, const fv_records *from, int64_t width, bool shared,
+fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_records *from, int64_t width, bool shared,
                            fv_data_report *report, fv_err *e);
 void fv__running_close(void *self);
 int64_t fv__running_count(const void *self, int64_t epoch);

@@ -27,7 +27,7 @@ typedef struct cutting {
 
 static void amounts(const corrupting *c, int64_t n, cutting *k)
 {
-    const fv_task *t = &c->text->task;
+    const fv_feed_opt *t = &c->text->task;
     int64_t most = c->sentinels ? c->n_sentinel : MOST_SPANS;
     k->hidden = (int64_t)((double)n * (double)t->share + 0.5);
     if (k->hidden < 1) k->hidden = 1;
@@ -68,7 +68,7 @@ static void lengths(const corrupting *c, int64_t n, int64_t *source, int64_t *ta
 static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t row, fv_draw how, int32_t *source,
                     int32_t *target)
 {
-    const fv_task *t = &c->text->task;
+    const fv_feed_opt *t = &c->text->task;
     cutting k = cut(c, n, row, how);
     for (int64_t i = 0; i < k.spans; i++) {
         for (int64_t j = 0; j < k.keep[i]; j++) *source++ = *from++;
@@ -86,7 +86,7 @@ static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
 {
     const corrupting *c = self;
-    const fv_task *k = &c->text->task;
+    const fv_feed_opt *k = &c->text->task;
     int64_t S, T, len;
     lengths(c, c->text->width, &S, &T);
     int32_t *source = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, S));
@@ -142,7 +142,7 @@ static void find_sentinels(corrupting *c, const fv_tok *tok)
     }
 }
 
-static fv_status open_feed(fv_feed *out, const fv_task *t, const fv_records *from, bool sentinels, fv_data_report *report,
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from, bool sentinels, fv_data_report *report,
                            fv_err *e)
 {
     *out = (fv_feed){0};
@@ -162,12 +162,12 @@ static fv_status open_feed(fv_feed *out, const fv_task *t, const fv_records *fro
     return st;
 }
 
-fv_status fv_feed_spans(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_spans(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
 {
     return open_feed(out, t, from, true, report, e);
 }
 
-fv_status fv_feed_denoise(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_denoise(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
 {
     return open_feed(out, t, from, false, report, e);
 }

@@ -10,7 +10,7 @@
 
 typedef struct tagged {
     const fv_env *env;
-    fv_task task;
+    fv_feed_opt task;
     fv__ragged text, label; /* of the same lengths */
     fv_encoding *enc;
     int32_t *ids, *tags; /* the sentence under way */
@@ -101,16 +101,16 @@ static fv_status read_line(fv__reading *rd, tagged *g, fv__span line, int64_t nu
 
 static fv_status read_all(fv__reading *rd, tagged *g)
 {
-    fv_text *t;
-    fv_status st = fv_text_open(&t, rd->env, rd->from->file, rd->e);
-    for (int64_t i = 0; !st && i < fv_text_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
+    fv_textfile *t;
+    fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
+    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         fv__span line;
-        line.s = fv_text_line(t, i, &line.n);
+        line.s = fv_textfile_line(t, i, &line.n);
         bool start = line.n >= 10 && !memcmp(line.s, "-DOCSTART-", 10);
         st = start || !line.n ? end_sentence(rd, g, i) : read_line(rd, g, line, i + 1);
     }
-    if (!st) st = end_sentence(rd, g, fv_text_count(t));
-    fv_text_close(t);
+    if (!st) st = end_sentence(rd, g, fv_textfile_count(t));
+    fv_textfile_close(t);
     return st;
 }
 
@@ -163,7 +163,7 @@ static void close_feed(void *self)
     fv__free(env, g, sizeof *g);
 }
 
-fv_status fv_feed_tag(fv_feed *out, const fv_task *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_tag(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     tagged *g = fv__alloc(t->env, sizeof *g);

@@ -4,7 +4,7 @@
 #include "base/base.h"
 #include "fovea/data.h"
 
-struct fv_text {
+struct fv_textfile {
     const fv_env *env;
     fv_file file;
     fv_buf plain; /* what came out of a gzip file */
@@ -20,7 +20,7 @@ static bool is_gzip(const fv_file *f)
 }
 
 /* Members one after another, as gzip allows; anything else behind them is refused. */
-static fv_status unpack(fv_text *t, const char *path, fv_err *e)
+static fv_status unpack(fv_textfile *t, const char *path, fv_err *e)
 {
     z_stream z = {0};
     char chunk[65536];
@@ -48,7 +48,7 @@ static fv_status unpack(fv_text *t, const char *path, fv_err *e)
     return FV_OK;
 }
 
-static bool mark(fv_text *t, size_t at)
+static bool mark(fv_textfile *t, size_t at)
 {
     void *p = t->at;
     if (!fv__grow(t->env, &p, &t->bytes, (t->n + 1) * sizeof *t->at)) return false;
@@ -57,7 +57,7 @@ static bool mark(fv_text *t, size_t at)
     return true;
 }
 
-static fv_status find_lines(fv_text *t, const char *path, fv_err *e)
+static fv_status find_lines(fv_textfile *t, const char *path, fv_err *e)
 {
     bool ok = true;
     for (size_t i = 0; ok && i < t->size;) {
@@ -69,9 +69,9 @@ static fv_status find_lines(fv_text *t, const char *path, fv_err *e)
     return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory for its lines", path);
 }
 
-fv_status fv_text_open(fv_text **out, const fv_env *env, const char *path, fv_err *e)
+fv_status fv_textfile_open(fv_textfile **out, const fv_env *env, const char *path, fv_err *e)
 {
-    fv_text *t = *out = fv__alloc(env, sizeof *t);
+    fv_textfile *t = *out = fv__alloc(env, sizeof *t);
     if (!t) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     t->env = env;
     t->plain.env = env;
@@ -81,13 +81,13 @@ fv_status fv_text_open(fv_text **out, const fv_env *env, const char *path, fv_er
     if (!st && is_gzip(&t->file)) st = unpack(t, path, e);
     if (!st) st = find_lines(t, path, e);
     if (st) {
-        fv_text_close(t);
+        fv_textfile_close(t);
         *out = NULL;
     }
     return st;
 }
 
-void fv_text_close(fv_text *t)
+void fv_textfile_close(fv_textfile *t)
 {
     if (!t) return;
     fv__file_close(&t->file);
@@ -96,9 +96,9 @@ void fv_text_close(fv_text *t)
     fv__free(t->env, t, sizeof *t);
 }
 
-int64_t fv_text_count(const fv_text *t) { return (int64_t)t->n - 1; }
+int64_t fv_textfile_count(const fv_textfile *t) { return (int64_t)t->n - 1; }
 
-const char *fv_text_line(const fv_text *t, int64_t i, size_t *len)
+const char *fv_textfile_line(const fv_textfile *t, int64_t i, size_t *len)
 {
     const char *from = t->data + t->at[i], *to = t->data + t->at[i + 1];
     if (to > from && to[-1] == '\n') to--;

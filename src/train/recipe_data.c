@@ -155,24 +155,24 @@ static fv_status open_pairs(fv__kitchen *k, fv_feed *out, fv_records from, bool 
     return st;
 }
 
-static fv_task task(fv__kitchen *k, bool valid)
+static fv_feed_opt task(fv__kitchen *k, bool valid)
 {
     static const char *const firsts[] = {"[CLS]", "<s>", NULL}, *const seps[] = {"[SEP]", "</s>", NULL};
     static const char *const masks[] = {"[MASK]", "<mask>", NULL};
     const fv_data_opt *d = &k->r->data;
-    fv_task t = {.env = k->env,
-                 .tok = k->tok,
-                 .pad = k->pad,
-                 .start = k->start,
-                 .eos = k->eos,
-                 .cls = any_id(k->tok, firsts),
-                 .sep = any_id(k->tok, seps),
-                 .mask = any_id(k->tok, masks),
-                 .context = d->context,
-                 .share = d->mask,
-                 .span = d->span,
-                 .labels = &k->labels,
-                 .label_until = given(d->label_until)};
+    fv_feed_opt t = {.env = k->env,
+                     .tok = k->tok,
+                     .pad = k->pad,
+                     .start = k->start,
+                     .eos = k->eos,
+                     .cls = any_id(k->tok, firsts),
+                     .sep = any_id(k->tok, seps),
+                     .mask = any_id(k->tok, masks),
+                     .context = d->context,
+                     .share = d->mask,
+                     .span = d->span,
+                     .labels = &k->labels,
+                     .label_until = given(d->label_until)};
     if (d->hold_out > 0 && !*d->valid) {
         t.part[0] = valid ? 1 - (double)d->hold_out : 0;
         t.part[1] = valid ? 1 : 1 - (double)d->hold_out;
@@ -195,7 +195,7 @@ static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const
     fv__recipe_path(path, d->dir, file);
     fv__recipe_path(other, d->dir, beside);
     fv_records from = records(k->r, path, other, valid ? d->max_valid : d->max_train);
-    fv_task t = task(k, valid);
+    fv_feed_opt t = task(k, valid);
     fv_status st = d->objective == FV_SEQ2SEQ ? open_pairs(k, out, from, valid, &r)
                                               : feeds[d->objective](out, &t, &from, &r, k->e);
     if (!st) report(k, path, &r);

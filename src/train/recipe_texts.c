@@ -32,12 +32,12 @@ static fv_status add_first(fv__reading *r, const fv__record *rec)
 }
 
 /* The words of CoNLL columns, a sentence a text. */
-static void add_words(fv_buf *b, const fv_text *t)
+static void add_words(fv_buf *b, const fv_textfile *t)
 {
     bool open = false;
-    for (int64_t i = 0; i < fv_text_count(t); i++) {
+    for (int64_t i = 0; i < fv_textfile_count(t); i++) {
         size_t n, k = 0;
-        const char *s = fv_text_line(t, i, &n);
+        const char *s = fv_textfile_line(t, i, &n);
         while (k < n && s[k] != ' ' && s[k] != '\t') k++;
         bool word = k && !(n >= 10 && !memcmp(s, "-DOCSTART-", 10));
         if (word) fv__buf_add(b, s, k);
@@ -64,12 +64,12 @@ static void add_named(fv_buf *b, json_t *v)
     }
 }
 
-static fv_status add_json(fv_buf *b, const fv_text *t, const char *path, fv_err *e)
+static fv_status add_json(fv_buf *b, const fv_textfile *t, const char *path, fv_err *e)
 {
     json_error_t err;
     size_t n = 0, k;
-    int64_t lines = fv_text_count(t);
-    const char *first = lines ? fv_text_line(t, 0, &k) : "", *last = lines ? fv_text_line(t, lines - 1, &n) : first;
+    int64_t lines = fv_textfile_count(t);
+    const char *first = lines ? fv_textfile_line(t, 0, &k) : "", *last = lines ? fv_textfile_line(t, lines - 1, &n) : first;
     json_t *root = json_loadb(first, (size_t)(last + n - first), 0, &err);
     if (!root) return fv_fail(e, FV_EFORMAT, "%s:%d: not JSON: %s", path, err.line, err.text);
     add_named(b, root);
@@ -81,14 +81,14 @@ fv_status fv__recipe_texts(fv__kitchen *k, const fv_records *from, fv_buf *out)
 {
     int objective = k->r->data.objective;
     fv_data_report unread = {0};
-    fv_text *t;
+    fv_textfile *t;
     bool table = objective == FV_SEQ2SEQ || objective == FV_CLASSIFY;
     fv_status st = FV_OK;
     if (objective == FV_TAG || objective == FV_ANSWER) {
-        st = fv_text_open(&t, k->env, from->file, k->e);
+        st = fv_textfile_open(&t, k->env, from->file, k->e);
         if (!st && objective == FV_TAG) add_words(out, t);
         if (!st && objective == FV_ANSWER) st = add_json(out, t, from->file, k->e);
-        fv_text_close(t);
+        fv_textfile_close(t);
     } else {
         fv__reading r = {.env = k->env,
                          .from = from,

@@ -5,7 +5,7 @@
 #include <utf8proc.h>
 
 #include "fovea/metric.h"
-#include "train/ngram.h"
+#include "metric/ngram.h"
 
 /* ---- tokens ---- */
 

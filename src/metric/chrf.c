@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "fovea/metric.h"
-#include "train/ngram.h"
+#include "metric/ngram.h"
 
 #define ORDERS 6
 #define BETA2 4.0 /* beta squared */

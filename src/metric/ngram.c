@@ -1,7 +1,7 @@
 /* ngram.c - shared n-grams by sorting: the starts of all n-grams of both sequences in order, then one merge. */
 #include <stdlib.h>
 
-#include "train/ngram.h"
+#include "metric/ngram.h"
 
 void fv__symbols_add(fv_symbols *s, uint32_t symbol)
 {
