@@ -1,9 +1,6 @@
 /* generate.c - beam search, greedy search and sampling, as transformers defines them.
  *
- * Every source has K running beams, best first, and K finished hypotheses.  A step looks at the best continuations of all
- * beams together, 2K or more: those that end and are among the first K may replace a finished one; the best K that do not
- * end run on.  A source is done when no running beam can beat its worst finished hypothesis any more.  Greedy search and
- * sampling are one beam that takes its own continuation and ends with it.
+ * Beam search is in beam.c; greedy search and sampling are one beam that takes its own continuation and ends with it.
  *
  * A sequence begins with its prompt: the start token behind an encoder, or else the source itself.  Prompts may differ in
  * length: all but the last token of each go through the model together, padded, the padding is cut off again, and from the
@@ -13,48 +10,9 @@
 
 #include "base/base.h"
 #include "fovea/op.h"
-#include "gen/pick.h"
+#include "gen/search.h"
 
-#define FAR (-1.0e9f) /* a score that never wins */
-#define RUN 512       /* tokens of prompts that go through the model at a time */
-
-typedef struct beam {
-    float score;
-    bool finished;
-    int64_t n; /* tokens, the prompt included */
-    int32_t *ids;
-} beam;
-
-typedef struct search {
-    fv_ctx *ctx;
-    fv_session *session;
-    const fv_gen_opt *o;
-    const fv_env *env;
-    int64_t n, K, V;               /* sources, beams, vocabulary */
-    int64_t copies;                /* neighbouring sources that are one, each drawing for itself */
-    int64_t live;                  /* sources not yet over: the first so many of `at`, and rows of the session */
-    int64_t made;                  /* tokens behind the prompt, of every running beam */
-    int64_t *prompt, *end;         /* n each: tokens given, and tokens at most */
-    int64_t longest;               /* the greatest of end */
-    int64_t wide;                  /* continuations looked at: enough that K of them do not end */
-    int64_t top;                   /* best of each row that are looked at; 0: all scores are */
-    beam *run, *done;              /* n * K each */
-    bool *over;                    /* n */
-    int64_t *at;                   /* n: which source stands at a place of the batch */
-    float *scores;                 /* n * K rows of V, or of top */
-    int32_t *tokens;               /* with top, those the scores are of */
-    float *room;                   /* longest */
-    fv_pick *picks;                /* top, wide, or V when sampling */
-    beam *next;                    /* wide, and their ids in spare */
-    int32_t *row;                  /* wide: which row of the batch each of next continues */
-    int32_t *spare, *token, *from; /* from and token: rows of the next step */
-    void *block;
-    size_t bytes;
-} search;
-
-static int32_t pad(const search *s) { return s->o->pad >= 0 ? s->o->pad : s->o->eos >= 0 ? s->o->eos : 0; }
-
-static fv_so_far so_far(const search *s, const beam *b, int64_t i) { return (fv_so_far){b->ids, b->n, s->prompt[i], s->end[i]}; }
+#define RUN 512 /* tokens of prompts that go through the model at a time */
 
 /* Whether the rules can be followed with no more than the best of a row: they rule out a few tokens, at most. */
 static int64_t best_needed(const search *s, bool encoder)
@@ -64,14 +22,6 @@ static int64_t best_needed(const search *s, bool encoder)
     if (o->renormalize_logits && !encoder) return 0; /* rows of different lengths have different rules */
     int64_t k = (o->num_beams > 1 ? s->wide : 1) + o->n_banned + o->n_ends + 1;
     return k < s->V ? k : s->V;
-}
-
-static void copy_beam(beam *to, const beam *from)
-{
-    int32_t *ids = to->ids;
-    memcpy(ids, from->ids, (size_t)from->n * sizeof *ids);
-    *to = *from;
-    to->ids = ids;
 }
 
 /* ---- memory: one block, cut up ---- */
@@ -127,13 +77,12 @@ static void give_prompts(search *s, const int32_t *const *source, bool encoder)
 
 /* ---- one step of one source ---- */
 
-static bool ends(const search *s, int64_t i, int32_t token)
+bool fv__search_ends(const search *s, int64_t i, int32_t token)
 {
     return fv__pick_ends(token, s->o) || s->prompt[i] + s->made + 1 >= s->end[i];
 }
 
-/* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns how many. */
-static int64_t best_of(search *s, fv_so_far f, int64_t row, int64_t want)
+int64_t fv__search_best(search *s, fv_so_far f, int64_t row, int64_t want)
 {
     if (!s->top) {
         float *score = s->scores + row * s->V;
@@ -155,98 +104,6 @@ static int64_t best_of(search *s, fv_so_far f, int64_t row, int64_t want)
     return n;
 }
 
-/* The best continuations of all K beams of source i, which stands at place p, in s->next with their new token; rows they
- * come from in s->row. */
-static int64_t continuations(search *s, int64_t p, int64_t i)
-{
-    int64_t want = s->wide, n = 0;
-    int32_t *row = s->row;
-    for (int64_t k = 0; k < s->K; k++) {
-        const beam *b = &s->run[i * s->K + k];
-        int64_t have = best_of(s, so_far(s, b, i), p * s->K + k, want);
-        for (int64_t j = 0; j < have; j++) {
-            float total = b->score + s->picks[j].score;
-            if (n == want && !(total > s->next[n - 1].score)) break;
-            int64_t at = n < want ? n++ : n - 1;
-            int32_t *ids = s->next[at].ids;
-            for (; at > 0 && total > s->next[at - 1].score; at--) {
-                s->next[at] = s->next[at - 1];
-                row[at] = row[at - 1];
-            }
-            s->next[at] = (beam){.score = total, .n = b->n + 1, .ids = ids, .finished = ends(s, i, s->picks[j].token)};
-            ids[b->n] = s->picks[j].token;
-            row[at] = (int32_t)(p * s->K + k);
-        }
-    }
-    for (int64_t j = 0; j < n; j++) {
-        const beam *b = &s->run[(i - p) * s->K + row[j]];
-        memcpy(s->next[j].ids, b->ids, (size_t)b->n * sizeof(int32_t));
-    }
-    return n;
-}
-
-/* Keeps the K best finished ones, best first; of equals the older. */
-static void finish(search *s, beam *done, const beam *b, float score)
-{
-    beam *worst = &done[s->K - 1];
-    if (!(score > worst->score)) return;
-    copy_beam(worst, b);
-    worst->score = score;
-    worst->finished = true;
-    for (int64_t k = s->K - 1; k > 0 && done[k].score > done[k - 1].score; k--) {
-        beam t = done[k];
-        done[k] = done[k - 1];
-        done[k - 1] = t;
-    }
-}
-
-static bool all_finished(const search *s, const beam *done)
-{
-    for (int64_t k = 0; k < s->K; k++)
-        if (!done[k].finished) return false;
-    return true;
-}
-
-/* No running beam can come before the worst finished one: judged as if the best ended at this length. */
-static bool decided(const search *s, int64_t i)
-{
-    const beam *run = s->run + i * s->K, *done = s->done + i * s->K;
-    double len = (double)s->made;
-    if (s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done)) return true;
-    if (s->o->early_stopping == FV_EARLY_NEVER && s->o->length_penalty > 0) len = (double)(s->end[i] - s->prompt[i]);
-    float best = (float)((double)run[0].score / pow(len, (double)s->o->length_penalty));
-    for (int64_t k = 0; k < s->K; k++) {
-        float worst = done[k].finished ? done[s->K - 1].score : FAR;
-        if (best > worst) return false;
-    }
-    return true;
-}
-
-static void beam_step(search *s, int64_t p)
-{
-    int64_t i = s->at[p];
-    beam *run = s->run + i * s->K, *done = s->done + i * s->K;
-    int32_t *from = s->from + p * s->K, *token = s->token + p * s->K;
-    int64_t n = continuations(s, p, i), kept = 0;
-    double scale = pow((double)(s->made + 1), (double)s->o->length_penalty);
-    bool full = s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done);
-    for (int64_t j = 0; j < n && j < s->K; j++)
-        if (s->next[j].finished && !full) finish(s, done, &s->next[j], (float)((double)s->next[j].score / scale));
-    for (int64_t j = 0; j < n && kept < s->K; j++) {
-        if (s->next[j].finished) continue;
-        copy_beam(&run[kept], &s->next[j]);
-        from[kept] = s->row[j];
-        token[kept++] = s->next[j].ids[s->next[j].n - 1];
-    }
-    if (!kept) s->over[i] = true; /* every continuation ended: the greatest length */
-    for (; kept < s->K; kept++) { /* fewer tokens than beams: the rest follow the first and never win */
-        if (kept) copy_beam(&run[kept], &run[0]);
-        run[kept].score = FAR;
-        from[kept] = kept ? from[0] : (int32_t)(p * s->K);
-        token[kept] = kept ? token[0] : pad(s);
-    }
-}
-
 /* The one token a row goes on with, by the rules and perhaps drawn; its score is the model's own log-probability. */
 static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
 {
@@ -257,10 +114,10 @@ static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
         uint32_t w[4];
         int64_t number = s->o->numbers ? s->o->numbers[i / s->copies] * s->copies + i % s->copies : i;
         fv_philox(w, (uint64_t)s->o->seed, (uint64_t)number, (uint64_t)s->made, 0);
-        fv__pick_rules(score, s->V, so_far(s, b, i), s->o, s->room);
+        fv__pick_rules(score, s->V, fv__so_far(s, b, i), s->o, s->room);
         best.token = fv__pick_sample(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32, s->picks);
     } else {
-        best_of(s, so_far(s, b, i), row, 1);
+        fv__search_best(s, fv__so_far(s, b, i), row, 1);
         best = s->picks[0];
     }
     if (!s->top) best.score = isfinite(score[best.token]) ? (float)((double)score[best.token] - all) : 0;
@@ -278,7 +135,7 @@ static void single_step(search *s, int64_t p)
     s->token[p] = best.token;
     s->from[p] = (int32_t)p;
     bool stop = s->o->token && !s->o->token(s->o->user, i, best.token);
-    if (stop || ends(s, i, best.token)) b->finished = s->over[i] = true; /* and stays where it is */
+    if (stop || fv__search_ends(s, i, best.token)) b->finished = s->over[i] = true; /* and stays where it is */
 }
 
 /* ---- the whole ---- */
@@ -302,7 +159,7 @@ static fv_status read_prompts(search *s, fv_err *e)
         int64_t T = most - at < RUN ? most - at : RUN;
         for (int64_t i = 0; i < rows * T; i++) {
             const beam *b = &s->run[i / T];
-            ids[i] = at + i % T < b->n - 1 ? b->ids[at + i % T] : pad(s);
+            ids[i] = at + i % T < b->n - 1 ? b->ids[at + i % T] : fv__search_pad(s);
         }
         fv_ctx_reset(s->ctx, 0);
         fv_session_step(s->ctx, s->session, fv_ints(s->ctx, ids, FV_SHAPE(rows, T)));
@@ -316,8 +173,8 @@ static fv_status read_prompts(search *s, fv_err *e)
 /* What may not be chosen in this step is taken out before the softmax, which comes to the same as doing it once more. */
 static fv_tensor *renormalised(search *s, fv_tensor *y)
 {
-    uint8_t *mask = (uint8_t *)s->picks;                         /* V of these are less than V picks */
-    fv_so_far f = so_far(s, &s->run[s->at[0] * s->K], s->at[0]); /* behind an encoder all are equally long */
+    uint8_t *mask = (uint8_t *)s->picks;                             /* V of these are less than V picks */
+    fv_so_far f = fv__so_far(s, &s->run[s->at[0] * s->K], s->at[0]); /* behind an encoder all are equally long */
     for (int64_t v = 0; v < s->V; v++) mask[v] = !fv__pick_ruled_out(s->o, f, (int32_t)v);
     return fv_masked_fill(s->ctx, y, fv_bytes(s->ctx, mask, FV_SHAPE(1, s->V)), -INFINITY);
 }
@@ -344,12 +201,12 @@ static void advance(search *s)
         if (s->K == 1)
             single_step(s, p);
         else
-            beam_step(s, p);
+            fv__beam_step(s, p);
     }
     s->made++;
     for (int64_t p = 0; s->K > 1 && p < s->live; p++) {
         int64_t i = s->at[p];
-        if (!s->over[i]) s->over[i] = decided(s, i);
+        if (!s->over[i]) s->over[i] = fv__beam_decided(s, i);
     }
 }
 
@@ -395,7 +252,7 @@ static fv_status encode(search *s, const int32_t *const *source, const int64_t *
     uint8_t *mask = (uint8_t *)(ids + s->n * most);
     for (int64_t i = 0; i < s->n; i++)
         for (int64_t j = 0; j < most; j++) {
-            ids[i * most + j] = j < len[i] ? source[i][j] : pad(s);
+            ids[i * most + j] = j < len[i] ? source[i][j] : fv__search_pad(s);
             mask[i * most + j] = j < len[i];
         }
     fv_items in = {0};
