@@ -338,6 +338,89 @@ static void tags_begin_with_b_and_stand_on_first_pieces(void **state)
     fv_feed_close(&f);
 }
 
+static void dropped_tokens_are_hidden_from_learning_alone(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int64_t B, T, hidden = 0;
+    int32_t whole_row[64], first[64];
+    fv_feed_opt k = task();
+    k.drop = 0.5f;
+    fv_records from = {.file = file("drop.label", "A the dog sees the cat and the dog sees the rain\n"),
+                       .format = FV_FORMAT_WORD};
+    fv_feed f = open_feed(fv_feed_classify, k, from, &r);
+    make(&f, 0, 1, (fv_draw){.epoch = -1});
+    const int32_t *ids = part("input_ids", &B, &T);
+    memcpy(whole_row, ids, (size_t)T * sizeof *ids);
+    for (int64_t t = 0; t < T; t++) assert_int_not_equal(ids[t], k.mask);
+
+    make(&f, 0, 1, (fv_draw){.seed = 3, .epoch = 0});
+    ids = part("input_ids", &B, &T);
+    memcpy(first, ids, (size_t)T * sizeof *ids);
+    for (int64_t t = 0; t < T; t++) {
+        assert_true(ids[t] == k.mask || ids[t] == whole_row[t]);
+        hidden += ids[t] == k.mask;
+    }
+    assert_true(hidden > 0 && hidden < T - 2);
+    assert_true(ids[0] == k.cls && ids[T - 1] == k.sep);
+    make(&f, 0, 1, (fv_draw){.seed = 3, .epoch = 0});
+    assert_memory_equal(part("input_ids", &B, &T), first, (size_t)T * sizeof *first);
+    make(&f, 0, 1, (fv_draw){.seed = 3, .epoch = 1});
+    assert_memory_not_equal(part("input_ids", &B, &T), first, (size_t)T * sizeof *first);
+    fv_feed_close(&f);
+}
+
+/* What is found is given as tags, one for each word; the scores of other pieces must not count. */
+static void judge_tags(const fv_feed *f, int32_t row, const char *const *found, double *hits, double *of)
+{
+    fv_device *d;
+    fv_ctx *c;
+    fv_err e;
+    int64_t B, T;
+    float x[64 * 8];
+    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &e), &e);
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e), &e);
+    make(f, row, 1, (fv_draw){.epoch = -1});
+    const int32_t *label = part("labels", &B, &T);
+    for (int64_t t = 0; t < T; t++) {
+        bool word = label[t] >= 0;
+        for (int k = 0; k < labels.n; k++) x[t * labels.n + k] = word ? !strcmp(labels.name[k], *found) : (float)k;
+        found += word;
+    }
+    fv_items out = {0};
+    fv_items_put(&out, "logits", fv_floats(c, x, FV_SHAPE(1, T, labels.n)));
+    assert_int_equal(f->judge(f->self, c, &batch, &out, hits, of), FV_OK);
+    fv_ctx_free(c);
+    fv_device_close(d);
+}
+
+static void tags_are_judged_by_whole_entities(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    static const struct {
+        const char *found[5];
+        double right, all; /* entities: in both readings, and of both */
+    } cases[] = {
+        {{"O", "B-PER", "I-PER", "B-PER", "B-LOC"}, 3, 6},
+        {{"O", "I-PER", "I-PER", "B-PER", "I-LOC"}, 3, 6}, /* I- that follows no such entity begins one */
+        {{"O", "B-PER", "I-PER", "I-PER", "B-LOC"}, 1, 5}, /* one entity too long, one missing */
+        {{"O", "B-PER", "B-PER", "B-PER", "O"}, 1, 6},     /* split in two, and one missing */
+        {{"O", "B-LOC", "I-LOC", "B-PER", "B-LOC"}, 2, 6}, /* of another kind */
+        {{"O", "O", "O", "O", "O"}, 0, 3},
+        {{"B-PER", "I-PER", "I-PER", "B-PER", "B-LOC"}, 2, 6}, /* begun too early */
+    };
+    const char *text = "the x O\nwashington x I-PER\npost x I-PER\nrome x B-PER\nfish x I-LOC\n\nno x I-LOC\nrain x I-LOC\n";
+    fv_feed f = open_feed(fv_feed_tag, task(), (fv_records){.file = file("f1.conll", text)}, &r);
+    assert_string_equal(f.metric, "f1");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double hits = 0, of = 0;
+        judge_tags(&f, 0, cases[i].found, &hits, &of);
+        assert_true(hits == 2 * cases[i].right && of == cases[i].all);
+    }
+    fv_feed_close(&f);
+}
+
 static void answers_are_found_by_their_characters(void **state)
 {
     (void)state;
@@ -379,6 +462,8 @@ int main(void)
         cmocka_unit_test(denoising_asks_for_the_whole_text),
         cmocka_unit_test(classes_are_numbered_as_they_come),
         cmocka_unit_test(tags_begin_with_b_and_stand_on_first_pieces),
+        cmocka_unit_test(dropped_tokens_are_hidden_from_learning_alone),
+        cmocka_unit_test(tags_are_judged_by_whole_entities),
         cmocka_unit_test(answers_are_found_by_their_characters),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -276,6 +276,12 @@ static void schedules_rise_and_fall(void **state)
     assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 && fabs(fv_learning_rate(&o, 1000)) < 1e-12);
     o.schedule = FV_LINEAR;
     assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 && fabs(fv_learning_rate(&o, 1000)) < 1e-12);
+    o.lr_min = 0.25f;
+    for (int k = FV_COSINE; k <= FV_LINEAR; k++) {
+        o.schedule = k;
+        assert_true(fabs(fv_learning_rate(&o, 550) - 0.625) < 1e-12 && fabs(fv_learning_rate(&o, 1000) - 0.25) < 1e-12);
+        assert_true(fabs(fv_learning_rate(&o, 100) - 1) < 1e-12);
+    }
 }
 
 /* ---- options ---- */

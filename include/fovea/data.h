@@ -95,6 +95,7 @@ typedef struct fv_feed_opt {
     int32_t pad, start, eos, cls, sep, mask;
     int64_t context;         /* tokens of a window of running text, its frame included */
     float share, span;       /* of tokens that are hidden; mean length of a hidden span */
+    float drop;              /* of tokens hidden while labels of texts and words are learnt */
     double part[2];          /* of a plain text: from and to, as shares of its length; {0, 0}: all */
     fv_labels *labels;       /* filled while it is open */
     const char *label_until; /* a label ends before any of these characters; NULL: nowhere */

@@ -38,7 +38,7 @@ typedef struct fv_data_opt {
     int malformed, empty, too_long; /* fv_policy */
     int64_t max_len, max_train, max_valid;
     int64_t context;
-    float mask, span, hold_out;
+    float mask, span, drop, hold_out;
     char label_until[8];
 } fv_data_opt;
 FV_DATA const fv_field fv_data_fields[];

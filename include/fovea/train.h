@@ -13,7 +13,7 @@ typedef enum fv_result { FV_RESULT_LAST = 0, FV_RESULT_BEST, FV_RESULT_AVERAGE, 
 
 typedef struct fv_train_opt {
     int64_t updates, batch_tokens, batch_rows, accumulate;
-    float lr;
+    float lr, lr_min;
     int schedule; /* fv_schedule */
     int64_t warmup;
     float beta1, beta2, eps, decay, clip, smooth;

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "data/labels.h"
+#include "data/masking.h"
 #include "data/ragged.h"
 #include "data/running.h"
 
@@ -139,12 +140,12 @@ static fv_status read_squad(fv__reading *rd, asked *a)
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
 {
     const asked *a = self;
-    (void)how;
     int64_t T = fv__ragged_put(&a->text, out, rows, n, a->task.pad);
     int32_t *type = fv_batch_put(out, "token_type_ids", FV_I32, FV_SHAPE(n, T));
     int32_t *start = fv_batch_put(out, "start_positions", FV_I32, FV_SHAPE(n));
     int32_t *end = fv_batch_put(out, "end_positions", FV_I32, FV_SHAPE(n));
     if (!end) return fv_fail(e, out->err.code, "%s", out->err.text);
+    fv__batch_drop(out, &a->task, rows, how);
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
         fv__ragged_row(&a->text, rows[i], &len);

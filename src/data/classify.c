@@ -1,5 +1,6 @@
 /* classify.c - the feed for classifying texts: one label for each. */
 #include "data/labels.h"
+#include "data/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
 
@@ -47,10 +48,10 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
 {
     const labelled *l = self;
-    (void)how;
     fv__ragged_put(&l->text, out, rows, n, l->task.pad);
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
+    fv__batch_drop(out, &l->task, rows, how);
     for (int64_t i = 0; i < n; i++) label[i] = l->label[rows[i]];
     out->labels = (double)n;
     return FV_OK;

@@ -23,6 +23,15 @@ int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt
     return hidden;
 }
 
+void fv__batch_drop(fv_batch *b, const fv_feed_opt *t, const int32_t *rows, fv_draw how)
+{
+    int32_t *ids = b->part[0].data, with = t->mask >= 0 ? t->mask : fv_tok_unknown(t->tok);
+    int64_t n = b->part[0].shape.d[0], T = b->part[0].shape.d[1];
+    if (how.epoch < 0 || !(t->drop > 0) || with < 0) return;
+    for (int64_t i = 0; i < n * T; i++)
+        if (fv__draw_unit(how, 10, rows[i / T], i % T) < (double)t->drop && !fv_tok_special(t->tok, ids[i])) ids[i] = with;
+}
+
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
 {
     const fv__running *r = self;

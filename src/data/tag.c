@@ -3,8 +3,10 @@
  * Tags in IOB1, where B- stands only between neighbours of one kind, become IOB2, where every entity begins with B-.  Of a
  * word that has several pieces the first carries the label.  Lines that begin with -DOCSTART- are no words. */
 #include "data/labels.h"
+#include "data/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
+#include "fovea/op.h"
 
 #include <stdio.h>
 
@@ -119,10 +121,10 @@ static fv_status read_all(fv__reading *rd, tagged *g)
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
 {
     const tagged *g = self;
-    (void)how;
     int64_t T = fv__ragged_put(&g->text, out, rows, n, g->task.pad);
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
+    fv__batch_drop(out, &g->task, rows, how);
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
         const int32_t *row = fv__ragged_row(&g->label, rows[i], &len);
@@ -134,10 +136,62 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
+/* ---- judging: F1 of whole entities, as conlleval counts them ---- */
+
+/* Entities of two readings of one sentence, the true and the found: each tag in turn. */
+typedef struct matching {
+    const char *open[2]; /* kind of the entity under way, or NULL */
+    bool same;           /* both have begun at one place and are of one kind */
+    double right, all;   /* all: of both readings */
+} matching;
+
+/* tag: as in IOB2; NULL ends the sentence. */
+static void match_tags(matching *m, const char *const tag[2])
+{
+    bool ends[2], begins[2];
+    for (int i = 0; i < 2; i++) {
+        const char *kind = tag[i] && strlen(tag[i]) > 2 && tag[i][1] == '-' ? tag[i] + 2 : NULL;
+        bool goes_on = kind && m->open[i] && tag[i][0] != 'B' && !strcmp(kind, m->open[i]);
+        ends[i] = m->open[i] && !goes_on;
+        begins[i] = kind && !goes_on;
+        m->open[i] = kind;
+        m->all += begins[i];
+    }
+    if (m->same && ends[0] && ends[1]) m->right++;
+    if (ends[0] || ends[1]) m->same = false;
+    if (begins[0] || begins[1]) m->same = begins[0] && begins[1] && !strcmp(m->open[0], m->open[1]);
+}
+
+static void match_row(matching *m, const tagged *g, const int32_t *label, const float *x, int64_t T, int64_t classes)
+{
+    const fv_labels *names = g->task.labels;
+    for (int64_t t = 0; t < T; t++, x += classes) {
+        int64_t best = 0;
+        if (label[t] < 0) continue;
+        for (int64_t k = 1; k < classes; k++) best = x[k] > x[best] ? k : best;
+        match_tags(m, (const char *const[]){names->name[label[t]], names->name[best]});
+    }
+    match_tags(m, (const char *const[]){NULL, NULL});
+}
+
+/* F1 = 2 right / (true + found): both sums may be taken batch by batch. */
 static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of)
 {
-    (void)self;
-    return fv__judge_rows(c, out, fv__batch_ints(b, "labels"), fv_shape_len(b->part[0].shape), hits, of);
+    const tagged *g = self;
+    const fv_env *env = fv_device_env(fv_ctx_device(c));
+    const fv_tensor *logits = fv_items_get(out, "logits");
+    const int32_t *labels = fv__batch_ints(b, "labels");
+    int64_t n = fv_len(logits), classes = fv_cols(logits), T = b->part[0].shape.d[1];
+    size_t bytes = (size_t)n * sizeof(float);
+    float *x = fv__alloc(env, bytes);
+    if (!x) return fv_raise(c, FV_ENOMEM, "f1: out of memory for %lld scores", (long long)n), FV_ENOMEM;
+    fv_status st = fv_read(c, logits, x, n);
+    matching m = {.right = 0};
+    for (int64_t i = 0; !st && i < b->part[0].shape.d[0]; i++) match_row(&m, g, labels + i * T, x + i * T * classes, T, classes);
+    *hits += 2 * m.right;
+    *of += m.all;
+    fv__free(env, x, bytes);
+    return st;
 }
 
 static int64_t count(const void *self, int64_t epoch)
@@ -179,6 +233,6 @@ fv_status fv_feed_tag(fv_feed *out, const fv_feed_opt *t, const fv_records *from
         close_feed(g);
     else
         *out = (fv_feed){
-            .self = g, .metric = "accuracy", .count = count, .size = size, .make = make, .judge = judge, .close = close_feed};
+            .self = g, .metric = "f1", .count = count, .size = size, .make = make, .judge = judge, .close = close_feed};
     return st;
 }

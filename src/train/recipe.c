@@ -35,6 +35,8 @@ const fv_field fv_data_fields[] = {
     FV_INT(fv_data_opt, context, 2, 256, 1 << 20, "tokens of a window of running text (causal, masked, spans, denoise)"),
     FV_FLOAT(fv_data_opt, mask, 0.01, 0.15, 0.9, "share of tokens that are hidden (masked, spans, denoise)"),
     FV_FLOAT(fv_data_opt, span, 1, 3, 100, "mean length of a hidden span (spans, denoise)"),
+    FV_FLOAT(fv_data_opt, drop, 0, 0, 0.9,
+             "share of tokens hidden while learning, so that none is relied on (classify, tag, answer)"),
     FV_FLOAT(fv_data_opt, hold_out, 0, 0, 0.9, "share of a plain text's end that is kept for evaluation, where valid is empty"),
     FV_TEXT(fv_data_opt, label_until, "", "a label ends where one of these characters stands (classify)"),
     {0},

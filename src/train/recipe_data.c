@@ -171,6 +171,7 @@ static fv_feed_opt task(fv__kitchen *k, bool valid)
                      .context = d->context,
                      .share = d->mask,
                      .span = d->span,
+                     .drop = d->drop,
                      .labels = &k->labels,
                      .label_until = given(d->label_until)};
     if (d->hold_out > 0 && !*d->valid) {

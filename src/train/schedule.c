@@ -15,6 +15,7 @@ const fv_field fv_train_fields[] = {
     FV_INT(fv_train_opt, batch_rows, 0, 0, 1e6, "examples of a batch; 0: as many as its tokens allow"),
     FV_INT(fv_train_opt, accumulate, 1, 1, 65536, "batches whose gradients make one update"),
     FV_FLOAT(fv_train_opt, lr, 0, 5e-4, 100, "highest learning rate"),
+    FV_FLOAT(fv_train_opt, lr_min, 0, 0, 100, "learning rate at which cosine and linear end"),
     FV_CHOICE(fv_train_opt, schedule, 0, schedules, "how it falls after the warm-up"),
     FV_INT(fv_train_opt, warmup, 0, 4000, 1e12, "updates over which it rises from zero"),
     FV_FLOAT(fv_train_opt, layer_decay, 0.01, 1, 1, "factor of the learning rate for each layer further from the output"),
@@ -47,14 +48,14 @@ fv_dtype fv_train_dtype(const fv_train_opt *o) { return o->dtype == 1 ? FV_BF16 
 
 double fv_learning_rate(const fv_train_opt *o, int64_t step)
 {
-    double t = (double)step, warm = (double)o->warmup, top = (double)o->lr;
+    double t = (double)step, warm = (double)o->warmup, top = (double)o->lr, end = (double)o->lr_min;
     if (step < o->warmup) return top * t / warm;
     double done = o->updates > o->warmup ? (t - warm) / (double)(o->updates - o->warmup) : 1;
     if (done > 1) done = 1;
     switch ((fv_schedule)o->schedule) {
     case FV_INVERSE_SQRT: return top * sqrt((warm > 0 ? warm : 1) / (t > 0 ? t : 1));
-    case FV_COSINE: return top * 0.5 * (1 + cos(3.14159265358979323846 * done));
-    case FV_LINEAR: return top * (1 - done);
+    case FV_COSINE: return end + (top - end) * 0.5 * (1 + cos(3.14159265358979323846 * done));
+    case FV_LINEAR: return end + (top - end) * (1 - done);
     case FV_CONSTANT: break;
     }
     return top;
