@@ -5,10 +5,7 @@
  * Norms come after each part.  A classifier reads the decoder where the source, given to it once more, ends. */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
-#include "fovea/gen.h"
-#include "fovea/heads.h"
 #include "models/model_part.h"
 
 #define MAX_LAYER 96
@@ -140,17 +137,14 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = !strcmp(s->head, heads[0]) ? TEXT : !strcmp(s->head, heads[1]) ? BASE : CLASSIFY;
+    m->head = fv__head_of(heads, s->head);
     const char *below = m->head == BASE ? "" : "model.";
     fv_emb_opt opt = {
         .scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1, .has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
     fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, opt, "%sshared", below);
     declare_stacks(m, p, below);
     if (m->head == TEXT) {
-        m->out = m->tokens.table;
-        if (!k->tie_word_embeddings)
-            m->out = fv_param(p, (fv_init){FV_INIT_NORMAL, k->init_std, false}, FV_SHAPE(k->vocab_size, k->d_model),
-                              "lm_head.weight");
+        m->out = fv__output(p, m->tokens.table, k->tie_word_embeddings, k->init_std, "lm_head.weight");
         m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, k->vocab_size), "final_logits_bias");
     }
     if (m->head == CLASSIFY) {
@@ -179,7 +173,6 @@ static fv_load_opt load(const void *self)
     return (fv_load_opt){.prefix = "model.", .ties = ties, .fresh = fresh, .ignore = m->head == TEXT ? version : others};
 }
 
-/* The output weight apart from the table it may share: rows of that are still looked up. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     bart *m = self;
@@ -202,11 +195,7 @@ static fv_tensor *embed(fv_ctx *c, const bart *m, const fv_pos *pos, const fv_no
 static fv_tensor *encode(fv_ctx *c, const bart *m, fv_tensor *ids, fv_tensor *mask)
 {
     fv_tensor *x = embed(c, m, &m->encoder_pos, &m->encoder_norm, ids, NULL);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.encoder_layers; i++) {
-        fv_tap(c, "hidden", "encoder_hidden_states", x);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->encoder[i], x, (fv_mha_arg){.key_mask = mask}));
-    }
+    x = fv__encoder(c, m->encoder, m->cfg.encoder_layers, x, (fv_mha_arg){.key_mask = mask}, "encoder_hidden_states");
     fv_tap(c, "hidden", "encoder_hidden_states", x);
     return x;
 }
@@ -214,13 +203,8 @@ static fv_tensor *encode(fv_ctx *c, const bart *m, fv_tensor *ids, fv_tensor *ma
 static fv_tensor *decode(fv_ctx *c, const bart *m, fv_tensor *ids, fv_tensor *mask, fv_tensor *memory, fv_tensor *memory_mask)
 {
     fv_tensor *x = embed(c, m, &m->decoder_pos, &m->decoder_norm, ids, NULL);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.decoder_layers; i++) {
-        fv_tap(c, "hidden", "decoder_hidden_states", x);
-        x = fv_keep(c, mark,
-                    fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .key_mask = mask},
-                                         (fv_mha_arg){.memory = memory, .key_mask = memory_mask}));
-    }
+    x = fv__decoder(c, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true, .key_mask = mask},
+                    (fv_mha_arg){.memory = memory, .key_mask = memory_mask});
     fv_tap(c, "hidden", "decoder_hidden_states", x);
     return x;
 }
@@ -232,12 +216,10 @@ static fv_tensor *logits(fv_ctx *c, const bart *m, fv_tensor *x)
 
 static void classify(fv_ctx *c, const bart *m, const fv_items *in, fv_items *out, fv_tensor *x)
 {
-    fv_tensor *labels = fv_items_get(in, "labels");
     x = fv__last_of(c, x, fv_items_get(in, "input_ids"), m->cfg.eos_token_id);
     x = fv_lin_act(c, &m->dense, fv_dropout(c, x, m->cfg.classifier_dropout), FV_TANH);
     x = fv_lin_fwd(c, &m->label, fv_dropout(c, x, m->cfg.classifier_dropout));
-    fv_items_put(out, "logits", x);
-    if (labels) fv_items_put(out, "loss", fv_loss_classes(c, x, labels, (fv_problem)m->cfg.problem_type, in));
+    fv__put_classes(c, in, out, x, m->cfg.problem_type);
 }
 
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
@@ -256,30 +238,18 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */
 
-enum { MASK = 0, CROSS = 1 }; /* what the session keeps: the source's mask, then keys and values of each layer */
-
 static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
 {
     const bart *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask"), *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
-    fv_session_keep(c, s, MASK, mask);
-    for (int i = 0; i < m->cfg.decoder_layers; i++) {
-        fv_kv kv = fv_mha_keys(c, &m->decoder[i].cross, memory);
-        fv_session_keep(c, s, CROSS + 2 * i, kv.k);
-        fv_session_keep(c, s, CROSS + 2 * i + 1, kv.v);
-    }
+    fv__decoder_begin(c, s, m->decoder, m->cfg.decoder_layers, memory, mask);
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const bart *m = self;
     fv_tensor *x = embed(c, m, &m->decoder_pos, &m->decoder_norm, ids, fv_session_places_from(c, s, OFFSET));
-    for (int i = 0; i < m->cfg.decoder_layers; i++) {
-        fv_kv own = fv_session_kv(c, s, i, m->cfg.d_model);
-        fv_kv kv = {.k = fv_session_kept(c, s, CROSS + 2 * i), .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
-        x = fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .kv = &own},
-                                 (fv_mha_arg){.kv = &kv, .key_mask = fv_session_kept(c, s, MASK)});
-    }
+    x = fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true});
     return logits(c, m, fv__last_place(c, x));
 }
 

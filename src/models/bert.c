@@ -4,13 +4,8 @@
  *
  * The pooler is a dense layer with tanh on the first token; the masked-word head scores words with the input table. */
 #include <stddef.h>
-#include <string.h>
 
-#include "fovea/heads.h"
-#include "fovea/op.h"
-#include "models/model_part.h"
-
-#define MAX_LAYER 256
+#include "models/model_bert.h"
 
 enum { BASE, PRETRAINING, MASKED, NEXT, SEQUENCE, TOKEN, SPAN };
 static const char *const heads[] = {"BertModel",
@@ -22,33 +17,13 @@ static const char *const heads[] = {"BertModel",
                                     "BertForQuestionAnswering",
                                     NULL};
 
-typedef struct config {
-    int vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size;
-    int max_position_embeddings, type_vocab_size, pad_token_id, num_labels;
-    int hidden_act, problem_type;
-    float hidden_dropout_prob, attention_probs_dropout_prob, classifier_dropout;
-    float initializer_range, layer_norm_eps;
-    bool tie_word_embeddings;
-} config;
+typedef fv__bert_config config;
 
 static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 30522, 1 << 24, "tokens"),
-    FV_INT(config, hidden_size, 1, 768, 1 << 16, "model width"),
-    FV_INT(config, num_hidden_layers, 1, 12, MAX_LAYER, "layers"),
-    FV_INT(config, num_attention_heads, 1, 12, 1024, "attention heads"),
-    FV_INT(config, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),
-    FV_CHOICE(config, hidden_act, 0, fv_act_words, "activation of the feed-forward part and of the masked-word head"),
-    FV_FLOAT(config, hidden_dropout_prob, 0, 0.1, 0.99, "on what each part of a layer adds, and on the embeddings"),
-    FV_FLOAT(config, attention_probs_dropout_prob, 0, 0.1, 0.99, "on the attention weights"),
     FV_INT(config, max_position_embeddings, 1, 512, 1 << 20, "longest sequence"),
-    FV_INT(config, type_vocab_size, 1, 2, 1 << 16, "kinds of token: first and second sentence"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
-    FV_FLOAT(config, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
     FV_INT(config, pad_token_id, 0, 0, 1 << 24, "padding"),
-    FV_FLOAT(config, classifier_dropout, 0, -1, 0.99, "before the classifier; not given: hidden_dropout_prob"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels of a sequence are; not given: as they look"),
-    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_BOOL(config, tie_word_embeddings, true, "the input table scores the words of the masked-word head"),
+    FV__BERT_FIELDS,
     {0},
 };
 
@@ -77,66 +52,18 @@ typedef struct bert {
     fv_norm norm;
     fv_encoder_layer *layers;
     fv_lin pooler, classifier, relation; /* relation: is the second sentence the next one */
-    fv_lin transform;                    /* masked words: dense, norm, then a score for each */
-    fv_norm transform_norm;
-    fv_tensor *decoder, *bias;
+    fv__word_head masked;
 } bert;
 
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
-    if (k->hidden_size % k->num_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d", k->hidden_size,
-                       k->num_attention_heads);
     if (k->pad_token_id >= k->vocab_size)
         return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d", k->pad_token_id, k->vocab_size);
-    return FV_OK;
-}
-
-static int head_of(const char *name)
-{
-    int i = 0;
-    while (heads[i] && strcmp(heads[i], name)) i++;
-    return i;
+    return fv__bert_check(k, e);
 }
 
 /* ---- parameters ---- */
-
-static fv_layer_opt layer_opt(const config *k)
-{
-    float std = k->initializer_range;
-    return (fv_layer_opt){
-        .mha = {.width = k->hidden_size,
-                .n_head = k->num_attention_heads,
-                .dropout = k->attention_probs_dropout_prob,
-                .std = std,
-                .q_name = "self.query",
-                .k_name = "self.key",
-                .v_name = "self.value",
-                .out_name = "output.dense"},
-        .hidden = k->intermediate_size,
-        .mlp = {.act = fv_act_of(k->hidden_act), .std = std, .up_name = "intermediate.dense", .down_name = "output.dense"},
-        .norm = {.eps = k->layer_norm_eps},
-        .dropout = k->hidden_dropout_prob,
-        .names = {.self = "attention", .self_norm = "attention.output.LayerNorm", .mlp_norm = "output.LayerNorm"},
-    };
-}
-
-static void declare_words_head(bert *m, fv_params *p)
-{
-    const config *k = &m->cfg;
-    fv_lin_init(p, &m->transform, k->hidden_size, k->hidden_size, (fv_lin_opt){.std = k->initializer_range},
-                "cls.predictions.transform.dense");
-    fv_norm_init(p, &m->transform_norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
-                 "cls.predictions.transform.LayerNorm");
-    m->decoder = m->words.table;
-    m->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "cls.predictions.bias");
-    if (k->tie_word_embeddings) return;
-    fv_lin apart; /* then the bias above is in the file and serves nothing */
-    fv_lin_init(p, &apart, k->hidden_size, k->vocab_size, (fv_lin_opt){.std = k->initializer_range}, "cls.predictions.decoder");
-    m->decoder = apart.w;
-    m->bias = apart.b;
-}
 
 static void declare_head(bert *m, fv_params *p)
 {
@@ -145,7 +72,9 @@ static void declare_head(bert *m, fv_params *p)
     int64_t D = k->hidden_size;
     if (m->head != MASKED && m->head != TOKEN && m->head != SPAN)
         fv_lin_init(p, &m->pooler, D, D, lin, "%spooler.dense", m->head == BASE ? "" : "bert.");
-    if (m->head == PRETRAINING || m->head == MASKED) declare_words_head(m, p);
+    if (m->head == PRETRAINING || m->head == MASKED)
+        fv__word_head_init(p, &m->masked, k, m->words.table, "cls.predictions.transform.dense",
+                           "cls.predictions.transform.LayerNorm", "cls.predictions");
     if (m->head == PRETRAINING || m->head == NEXT) fv_lin_init(p, &m->relation, D, 2, lin, "cls.seq_relationship");
     if (m->head == SEQUENCE || m->head == TOKEN) fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier");
     if (m->head == SPAN) fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs");
@@ -156,7 +85,7 @@ static void declare(void *self, const fv_setup *s)
     bert *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
-    m->head = head_of(s->head);
+    m->head = fv__head_of(heads, s->head);
     const config *k = &m->cfg;
     const char *at = m->head == BASE ? "" : "bert.";
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
@@ -166,9 +95,7 @@ static void declare(void *self, const fv_setup *s)
     fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size, (fv_emb_opt){.std = k->initializer_range},
                 "%sembeddings.token_type_embeddings", at);
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps}, "%sembeddings.LayerNorm", at);
-    m->layers = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layers);
-    for (int i = 0; m->layers && i < k->num_hidden_layers; i++)
-        fv_encoder_layer_init(p, &m->layers[i], layer_opt(k), "%sencoder.layer.%d", at, i);
+    m->layers = fv__bert_layers(p, k, at);
     declare_head(m, p);
 }
 
@@ -194,21 +121,18 @@ static fv_load_opt load(const void *self)
                          .ignore = words ? others : all};
 }
 
-/* An encoder taken from under another head has no pooler in its file: nothing comes out for it then. */
 static fv_status ready(void *self, fv_params *p, fv_err *e)
 {
     bert *m = self;
-    if (m->head == BASE && !fv__any(p, m->pooler.w, e)) m->pooler.w = NULL;
-    return fv_params_status(p, e);
+    return m->head == BASE ? fv__bert_pooler_ready(p, &m->pooler, e) : FV_OK;
 }
 
-/* The words' scores apart from the table they may share: rows of that are still looked up.  Classifiers stay: they are small. */
+/* Classifiers stay as they are: they are small. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     bert *m = self;
     for (int i = 0; i < m->cfg.num_hidden_layers; i++) fv_encoder_layer_pack(p, &m->layers[i], dtype);
-    if (m->transform.w) fv_lin_pack(p, &m->transform, dtype);
-    m->decoder = fv__packed(p, m->decoder, dtype);
+    fv__word_head_pack(p, &m->masked, dtype);
 }
 
 static int64_t longest(const void *self) { return ((const bert *)self)->cfg.max_position_embeddings; }
@@ -230,26 +154,15 @@ static fv_tensor *embed(fv_ctx *c, const bert *m, const fv_items *in)
 static fv_tensor *encode(fv_ctx *c, const bert *m, const fv_items *in)
 {
     fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
-    fv_tensor *x = embed(c, m, in);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_tap(c, "hidden", "hidden_states", x);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layers[i], x, arg));
-    }
+    fv_tensor *x = fv__encoder(c, m->layers, m->cfg.num_hidden_layers, embed(c, m, in), arg, "hidden_states");
     fv_tap(c, "hidden", "hidden_states", x);
     return x;
-}
-
-static fv_tensor *word_scores(fv_ctx *c, const bert *m, fv_tensor *x)
-{
-    fv_tensor *h = fv_norm_fwd(c, &m->transform_norm, fv_lin_act(c, &m->transform, x, fv_act_of(m->cfg.hidden_act)));
-    return fv_linear(c, h, m->decoder, m->bias, FV_ACT_NONE);
 }
 
 static void pretraining(fv_ctx *c, const bert *m, fv_tensor *x, fv_tensor *pooled, const fv_items *in, fv_items *out)
 {
     fv_tensor *labels = fv_items_get(in, "labels"), *next = fv_items_get(in, "next_sentence_label");
-    fv_tensor *words = word_scores(c, m, x), *relation = fv_lin_fwd(c, &m->relation, pooled);
+    fv_tensor *words = fv__word_head_fwd(c, &m->masked, x), *relation = fv_lin_fwd(c, &m->relation, pooled);
     fv_items_put(out, "prediction_logits", words);
     fv_items_put(out, "seq_relationship_logits", relation);
     if (!labels || !next) return;
@@ -261,8 +174,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const bert *m = self;
     const config *k = &m->cfg;
-    fv_tensor *labels = fv_items_get(in, "labels"), *logits = NULL, *pooled = NULL;
-    float dropout = k->classifier_dropout >= 0 ? k->classifier_dropout : k->hidden_dropout_prob;
+    fv_tensor *logits = NULL, *pooled = NULL;
+    float dropout = fv__bert_dropout(k);
     fv_tensor *x = encode(c, m, in);
     if (m->pooler.w) pooled = fv_lin_act(c, &m->pooler, fv_first(c, x), FV_TANH);
     switch (m->head) {
@@ -272,15 +185,12 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         return;
     case PRETRAINING: pretraining(c, m, x, pooled, in, out); return;
     case SPAN: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
-    case MASKED: logits = word_scores(c, m, x); break;
+    case MASKED: logits = fv__word_head_fwd(c, &m->masked, x); break;
     case NEXT: logits = fv_lin_fwd(c, &m->relation, pooled); break;
     case SEQUENCE: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, pooled, dropout)); break;
     default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, dropout)); break;
     }
-    fv_items_put(out, "logits", logits);
-    if (!labels) return;
-    fv_problem problem = m->head == SEQUENCE ? (fv_problem)k->problem_type : FV_PROBLEM_SINGLE;
-    fv_items_put(out, "loss", fv_loss_classes(c, logits, labels, problem, in));
+    fv__put_classes(c, in, out, logits, m->head == SEQUENCE ? k->problem_type : FV_PROBLEM_SINGLE);
 }
 
 const fv_family fv__family_bert = {

@@ -1,10 +1,7 @@
 /* distilbert.c - DistilBERT: BERT's encoder at half the depth, without token types and pooler, under names of its own. */
 #include <stddef.h>
-#include <string.h>
 
-#include "fovea/heads.h"
-#include "fovea/op.h"
-#include "models/model_part.h"
+#include "models/model_bert.h"
 
 #define MAX_LAYER 256
 #define EPS 1e-12f /* under the square root of each norm; not configurable */
@@ -73,9 +70,8 @@ typedef struct distilbert {
     fv_pos positions;
     fv_norm norm;
     layer *layers;
-    fv_lin dense, classifier; /* dense: the first layer of a head */
-    fv_norm head_norm;
-    fv_tensor *decoder, *bias; /* of the masked-word head */
+    fv_lin dense, classifier; /* dense: the first layer of a sequence's classifier */
+    fv__word_head masked;
 } distilbert;
 
 static fv_status check(const void *config_, fv_err *e)
@@ -111,13 +107,12 @@ static void declare_head(distilbert *m, fv_params *p)
     const config *k = &m->cfg;
     fv_lin_opt lin = {.std = k->initializer_range};
     if (m->head == MASKED) {
-        fv_lin_init(p, &m->dense, k->dim, k->dim, lin, "vocab_transform");
-        fv_norm_init(p, &m->head_norm, k->dim, (fv_norm_opt){.eps = EPS}, "vocab_layer_norm");
-        m->decoder = m->words.table;
-        if (!k->tie_word_embeddings)
-            m->decoder = fv_param(p, (fv_init){FV_INIT_NORMAL, k->initializer_range, false}, FV_SHAPE(k->vocab_size, k->dim),
-                                  "vocab_projector.weight");
-        m->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "vocab_projector.bias");
+        fv__word_head *l = &m->masked;
+        l->act = fv_act_of(k->activation);
+        fv_lin_init(p, &l->dense, k->dim, k->dim, lin, "vocab_transform");
+        fv_norm_init(p, &l->norm, k->dim, (fv_norm_opt){.eps = EPS}, "vocab_layer_norm");
+        l->scores = fv__output(p, m->words.table, k->tie_word_embeddings, k->initializer_range, "vocab_projector.weight");
+        l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "vocab_projector.bias");
     }
     if (m->head == SEQUENCE) fv_lin_init(p, &m->dense, k->dim, k->dim, lin, "pre_classifier");
     if (m->head == SEQUENCE || m->head == TOKEN) fv_lin_init(p, &m->classifier, k->dim, k->num_labels, lin, "classifier");
@@ -129,7 +124,7 @@ static void declare(void *self, const fv_setup *s)
     distilbert *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
-    while (heads[m->head] && strcmp(heads[m->head], s->head)) m->head++;
+    m->head = fv__head_of(heads, s->head);
     const config *k = &m->cfg;
     const char *at = m->head == BASE ? "" : "distilbert.";
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
@@ -152,7 +147,7 @@ static fv_load_opt load(const void *self)
         .prefix = "distilbert.", .ties = m->cfg.tie_word_embeddings ? ties : NULL, .ignore = m->head == MASKED ? own : others};
 }
 
-/* The words' scores apart from the table they may share: rows of that are still looked up.  Classifiers stay: they are small. */
+/* The last layer of a classifier stays as it is: it is small. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     distilbert *m = self;
@@ -161,7 +156,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
         fv_mlp_pack(p, &m->layers[i].mlp, dtype);
     }
     if (m->dense.w) fv_lin_pack(p, &m->dense, dtype);
-    m->decoder = fv__packed(p, m->decoder, dtype);
+    fv__word_head_pack(p, &m->masked, dtype);
 }
 
 static int64_t longest(const void *self) { return ((const distilbert *)self)->cfg.max_position_embeddings; }
@@ -190,32 +185,23 @@ static fv_tensor *encode(fv_ctx *c, const distilbert *m, const fv_items *in)
     return x;
 }
 
-static fv_tensor *word_scores(fv_ctx *c, const distilbert *m, fv_tensor *x)
-{
-    fv_tensor *h = fv_norm_fwd(c, &m->head_norm, fv_lin_act(c, &m->dense, x, fv_act_of(m->cfg.activation)));
-    return fv_linear(c, h, m->decoder, m->bias, FV_ACT_NONE);
-}
-
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const distilbert *m = self;
     const config *k = &m->cfg;
-    fv_tensor *labels = fv_items_get(in, "labels"), *logits = NULL;
+    fv_tensor *logits = NULL;
     fv_tensor *x = encode(c, m, in);
     switch (m->head) {
     case BASE: fv_items_put(out, "last_hidden_state", x); return;
     case SPAN: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->qa_dropout)), in, out); return;
-    case MASKED: logits = word_scores(c, m, x); break;
+    case MASKED: logits = fv__word_head_fwd(c, &m->masked, x); break;
     case SEQUENCE:
         x = fv_dropout(c, fv_lin_act(c, &m->dense, fv_first(c, x), FV_RELU), k->seq_classif_dropout);
         logits = fv_lin_fwd(c, &m->classifier, x);
         break;
     default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->dropout)); break;
     }
-    fv_items_put(out, "logits", logits);
-    if (!labels) return;
-    fv_problem problem = m->head == SEQUENCE ? (fv_problem)k->problem_type : FV_PROBLEM_SINGLE;
-    fv_items_put(out, "loss", fv_loss_classes(c, logits, labels, problem, in));
+    fv__put_classes(c, in, out, logits, m->head == SEQUENCE ? k->problem_type : FV_PROBLEM_SINGLE);
 }
 
 const fv_family fv__family_distilbert = {

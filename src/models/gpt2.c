@@ -6,10 +6,7 @@
  * oldest ones, without it; their masks (attn.bias) are constants and are left unread. */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
-#include "fovea/gen.h"
-#include "fovea/heads.h"
 #include "models/model_part.h"
 
 #define MAX_LAYER 256
@@ -57,12 +54,11 @@ static const fv_input inputs[] = {
     {"position_ids", FV_I32, false}, {"labels", FV_I32, false},        {0},
 };
 
-enum { BASE, LANGUAGE, CLASSIFY };
 static const char *const heads[] = {"GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification", NULL};
 
 typedef struct gpt2 {
     config cfg;
-    int head;
+    fv__causal_head head;
     fv_emb tokens;
     fv_pos places;
     fv_encoder_layer *layer;
@@ -111,19 +107,15 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = !strcmp(s->head, heads[0]) ? LANGUAGE : !strcmp(s->head, heads[1]) ? BASE : CLASSIFY;
-    const char *below = m->head == BASE ? "" : "transformer.";
+    m->head = (fv__causal_head)fv__head_of(heads, s->head);
+    const char *below = m->head == FV__BASE ? "" : "transformer.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range}, "%swte", below);
     fv_pos_init(p, &m->places, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, "%swpe", below);
     m->layer = fv_params_take(p, (size_t)k->n_layer * sizeof *m->layer);
     if (!m->layer) return;
     for (int i = 0; i < k->n_layer; i++) fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%sh.%d", below, i);
     fv_norm_init(p, &m->norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f", below);
-    fv_init first = {FV_INIT_NORMAL, k->initializer_range, false};
-    if (m->head == LANGUAGE && k->tie_word_embeddings) m->out = m->tokens.table;
-    if (m->head == LANGUAGE && !k->tie_word_embeddings)
-        m->out = fv_param(p, first, FV_SHAPE(k->vocab_size, k->n_embd), "lm_head.weight");
-    if (m->head == CLASSIFY) m->out = fv_param(p, first, FV_SHAPE(k->num_labels, k->n_embd), "score.weight");
+    m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels, k->initializer_range);
 }
 
 static fv_load_opt load(const void *self)
@@ -133,11 +125,10 @@ static fv_load_opt load(const void *self)
     static const char *const masks_and_heads[] = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight", "score.weight", NULL};
     const gpt2 *m = self;
     return (fv_load_opt){.prefix = "transformer.",
-                         .ties = m->head == LANGUAGE && m->cfg.tie_word_embeddings ? ties : NULL,
-                         .ignore = m->head == BASE ? masks_and_heads : masks};
+                         .ties = m->head == FV__LANGUAGE && m->cfg.tie_word_embeddings ? ties : NULL,
+                         .ignore = m->head == FV__BASE ? masks_and_heads : masks};
 }
 
-/* The output weight apart from the table it may share: rows of that are still looked up. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     gpt2 *m = self;
@@ -161,16 +152,10 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const gpt2 *m = self;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
     fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"), fv_items_get(in, "position_ids"));
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.n_layer; i++) {
-        fv_tap(c, "hidden", "hidden_states", x);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layer[i], x, (fv_mha_arg){.causal = true, .key_mask = mask}));
-    }
+    x = fv__encoder(c, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true, .key_mask = mask}, "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
-    if (m->head == BASE) fv_items_put(out, "last_hidden_state", x);
-    if (m->head == LANGUAGE) fv__put_tokens(c, in, out, fv_linear(c, x, m->out, NULL, FV_ACT_NONE), true);
-    if (m->head == CLASSIFY) fv__put_class(c, in, out, fv__last_but(c, x, ids, m->cfg.pad_token_id), m->out, m->cfg.problem_type);
+    fv__put_causal(c, in, out, m->head, x, m->out, m->cfg.pad_token_id, m->cfg.problem_type);
 }
 
 /* ---- generation ---- */
@@ -179,18 +164,14 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const gpt2 *m = self;
     fv_tensor *x = embed(c, m, ids, NULL, fv_session_places(c, s));
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.n_layer; i++) {
-        fv_kv kv = fv_session_kv(c, s, i, m->cfg.n_embd);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layer[i], x, (fv_mha_arg){.causal = true, .kv = &kv}));
-    }
+    x = fv__encoder_step(c, s, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true});
     return fv_linear(c, fv_norm_fwd(c, &m->norm, fv__last_place(c, x)), m->out, NULL, FV_ACT_NONE);
 }
 
 static int64_t vocabulary(const void *self)
 {
     const gpt2 *m = self;
-    return m->head == LANGUAGE ? m->cfg.vocab_size : 0;
+    return m->head == FV__LANGUAGE ? m->cfg.vocab_size : 0;
 }
 
 static int64_t context(const void *self) { return ((const gpt2 *)self)->cfg.n_positions; }

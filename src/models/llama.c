@@ -8,8 +8,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "fovea/gen.h"
-#include "fovea/heads.h"
 #include "models/model_part.h"
 
 #define MAX_LAYER 256
@@ -101,7 +99,6 @@ static const fv_input inputs[] = {
     {0},
 };
 
-enum { BASE, LANGUAGE, CLASSIFY };
 static const char *const heads[] = {
     "LlamaForCausalLM",
     "MistralForCausalLM",
@@ -117,7 +114,7 @@ static const char *const heads[] = {
 
 typedef struct llama {
     config cfg;
-    int head;
+    fv__causal_head head;
     fv_emb tokens;
     fv_rotary rotary;
     fv_encoder_layer *layer;
@@ -199,19 +196,15 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = strstr(s->head, "ForCausalLM") ? LANGUAGE : strstr(s->head, "ForSequence") ? CLASSIFY : BASE;
+    m->head = strstr(s->head, "ForCausalLM") ? FV__LANGUAGE : strstr(s->head, "ForSequence") ? FV__CLASSIFY : FV__BASE;
     m->rotary = rotary_of(k);
-    const char *below = m->head == BASE ? "" : "model.";
+    const char *below = m->head == FV__BASE ? "" : "model.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size, (fv_emb_opt){.std = k->initializer_range}, "%sembed_tokens", below);
     m->layer = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layer);
     if (!m->layer) return;
     for (int i = 0; i < k->num_hidden_layers; i++) fv_encoder_layer_init(p, &m->layer[i], layer_opt(k), "%slayers.%d", below, i);
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps}, "%snorm", below);
-    fv_init first = {FV_INIT_NORMAL, k->initializer_range, false};
-    if (m->head == LANGUAGE && k->tie_word_embeddings) m->out = m->tokens.table;
-    if (m->head == LANGUAGE && !k->tie_word_embeddings)
-        m->out = fv_param(p, first, FV_SHAPE(k->vocab_size, k->hidden_size), "lm_head.weight");
-    if (m->head == CLASSIFY) m->out = fv_param(p, first, FV_SHAPE(k->num_labels, k->hidden_size), "score.weight");
+    m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels, k->initializer_range);
 }
 
 static fv_load_opt load(const void *self)
@@ -221,11 +214,10 @@ static fv_load_opt load(const void *self)
     static const char *const computed_and_heads[] = {"*.rotary_emb.inv_freq", "lm_head.weight", "score.weight", NULL};
     const llama *m = self;
     return (fv_load_opt){.prefix = "model.",
-                         .ties = m->head == LANGUAGE && m->cfg.tie_word_embeddings ? ties : NULL,
-                         .ignore = m->head == BASE ? computed_and_heads : computed};
+                         .ties = m->head == FV__LANGUAGE && m->cfg.tie_word_embeddings ? ties : NULL,
+                         .ignore = m->head == FV__BASE ? computed_and_heads : computed};
 }
 
-/* The output weight apart from the table it may share: rows of that are still looked up. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     llama *m = self;
@@ -248,16 +240,10 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = attend(m, fv_rotary_at(c, &m->rotary, places ? places : fv_positions(c, B, T, 0), T));
     arg.key_mask = fv_items_get(in, "attention_mask");
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_tap(c, "hidden", "hidden_states", x);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layer[i], x, arg));
-    }
+    x = fv__encoder(c, m->layer, m->cfg.num_hidden_layers, x, arg, "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
-    if (m->head == BASE) fv_items_put(out, "last_hidden_state", x);
-    if (m->head == LANGUAGE) fv__put_tokens(c, in, out, fv_linear(c, x, m->out, NULL, FV_ACT_NONE), true);
-    if (m->head == CLASSIFY) fv__put_class(c, in, out, fv__last_but(c, x, ids, m->cfg.pad_token_id), m->out, m->cfg.problem_type);
+    fv__put_causal(c, in, out, m->head, x, m->out, m->cfg.pad_token_id, m->cfg.problem_type);
 }
 
 /* ---- generation ---- */
@@ -275,19 +261,14 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     const llama *m = self;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = attend(m, fv_rotary_at(c, &m->rotary, fv_session_places(c, s), longest(s, ids)));
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_kv kv = fv_session_kv(c, s, i, key_heads(&m->cfg) * head_dim(&m->cfg));
-        arg.kv = &kv;
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layer[i], x, arg));
-    }
+    x = fv__encoder_step(c, s, m->layer, m->cfg.num_hidden_layers, x, arg);
     return fv_linear(c, fv_norm_fwd(c, &m->norm, fv__last_place(c, x)), m->out, NULL, FV_ACT_NONE);
 }
 
 static int64_t vocabulary(const void *self)
 {
     const llama *m = self;
-    return m->head == LANGUAGE ? m->cfg.vocab_size : 0;
+    return m->head == FV__LANGUAGE ? m->cfg.vocab_size : 0;
 }
 
 static int64_t context(const void *self)

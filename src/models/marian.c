@@ -7,9 +7,8 @@
  * says otherwise. */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
-#include "fovea/gen.h"
+#include "models/model_part.h"
 
 #define MAX_LAYER 64
 
@@ -25,9 +24,6 @@ typedef struct config {
     int pad_token_id, eos_token_id, decoder_start_token_id;
 } config;
 
-static const char *const activations[] = {"gelu", "relu", "swish", "silu", "gelu_new", "tanh", NULL};
-static const fv_act activation_of[] = {FV_GELU, FV_RELU, FV_SILU, FV_SILU, FV_GELU_TANH, FV_TANH};
-
 static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 58101, 1 << 24, "tokens of the source"),
     FV_INT(config, decoder_vocab_size, 0, 0, 1 << 24, "tokens of the target; 0: as many as the source has"),
@@ -39,7 +35,7 @@ static const fv_field fields[] = {
     FV_INT(config, decoder_attention_heads, 1, 16, 256, "its attention heads"),
     FV_INT(config, decoder_ffn_dim, 1, 4096, 1 << 18, "width of its feed-forward part"),
     FV_INT(config, max_position_embeddings, 1, 1024, 1 << 20, "longest sequence"),
-    FV_CHOICE(config, activation_function, 0, activations, "of the feed-forward part"),
+    FV_CHOICE(config, activation_function, 0, fv_act_words, "of the feed-forward part"),
     FV_FLOAT(config, dropout, 0, 0.1, 0.99, "on what each part of a layer adds, and on the embeddings"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "on the attention weights"),
     FV_FLOAT(config, activation_dropout, 0, 0, 0.99, "inside the feed-forward part"),
@@ -89,7 +85,7 @@ typedef struct marian {
     fv_encoder_layer *encoder;
     fv_decoder_layer *decoder;
     fv_norm encoder_norm, decoder_norm;
-    fv_tensor *head; /* (V,D) */
+    fv_tensor *out;  /* (V,D) */
     fv_tensor *bias; /* (1,V) */
 } marian;
 
@@ -116,7 +112,7 @@ static fv_layer_opt layer_opt(const config *k, int heads, int hidden)
     return (fv_layer_opt){
         .mha = {.width = k->d_model, .n_head = heads, .dropout = k->attention_dropout, .std = k->init_std},
         .hidden = hidden,
-        .mlp = {.act = activation_of[k->activation_function], .dropout = k->activation_dropout, .std = k->init_std},
+        .mlp = {.act = fv_act_of(k->activation_function), .dropout = k->activation_dropout, .std = k->init_std},
         .pre_norm = k->normalize_before,
         .dropout = k->dropout,
     };
@@ -135,9 +131,7 @@ static void declare_embeddings(marian *m, fv_params *p)
         fv_emb_init(p, &m->source, k->vocab_size, k->d_model, opt, "model.encoder.embed_tokens");
         fv_emb_init(p, &m->target, vocab, k->d_model, opt, "model.decoder.embed_tokens");
     }
-    m->head = m->target.table;
-    if (!k->tie_word_embeddings)
-        m->head = fv_param(p, (fv_init){FV_INIT_NORMAL, k->init_std, false}, FV_SHAPE(vocab, k->d_model), "lm_head.weight");
+    m->out = fv__output(p, m->target.table, k->tie_word_embeddings, k->init_std, "lm_head.weight");
     m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, vocab), "final_logits_bias");
     fv_pos_init(p, &m->source_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, "model.encoder.embed_positions");
     fv_pos_init(p, &m->target_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, "model.decoder.embed_positions");
@@ -187,15 +181,12 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
     return st ? st : fv_pos_fill(p, &m->target_pos, e);
 }
 
-/* The output weight apart from the table it may share: rows of that are still looked up. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     marian *m = self;
     for (int i = 0; i < m->cfg.encoder_layers; i++) fv_encoder_layer_pack(p, &m->encoder[i], dtype);
     for (int i = 0; i < m->cfg.decoder_layers; i++) fv_decoder_layer_pack(p, &m->decoder[i], dtype);
-    fv_lin head = {.w = m->head};
-    fv_lin_pack(p, &head, dtype);
-    m->head = head.w;
+    m->out = fv__packed(p, m->out, dtype);
 }
 
 /* ---- forward ---- */
@@ -208,11 +199,7 @@ static fv_tensor *embed(fv_ctx *c, const marian *m, const fv_emb *table, const f
 static fv_tensor *encode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *mask)
 {
     fv_tensor *x = embed(c, m, &m->source, &m->source_pos, ids, NULL);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.encoder_layers; i++) {
-        fv_tap(c, "hidden", "encoder_hidden_states", x);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->encoder[i], x, (fv_mha_arg){.key_mask = mask}));
-    }
+    x = fv__encoder(c, m->encoder, m->cfg.encoder_layers, x, (fv_mha_arg){.key_mask = mask}, "encoder_hidden_states");
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->encoder_norm, x);
     fv_tap(c, "hidden", "encoder_hidden_states", x);
     return x;
@@ -220,19 +207,14 @@ static fv_tensor *encode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *
 
 static fv_tensor *logits(fv_ctx *c, const marian *m, fv_tensor *x)
 {
-    return fv_linear(c, x, m->head, fv_reshape(c, m->bias, FV_SHAPE(-1)), FV_ACT_NONE);
+    return fv_linear(c, x, m->out, fv_reshape(c, m->bias, FV_SHAPE(-1)), FV_ACT_NONE);
 }
 
 static fv_tensor *decode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *mask, fv_tensor *memory, fv_tensor *memory_mask)
 {
     fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, NULL);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.decoder_layers; i++) {
-        fv_tap(c, "hidden", "decoder_hidden_states", x);
-        x = fv_keep(c, mark,
-                    fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .key_mask = mask},
-                                         (fv_mha_arg){.memory = memory, .key_mask = memory_mask}));
-    }
+    x = fv__decoder(c, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true, .key_mask = mask},
+                    (fv_mha_arg){.memory = memory, .key_mask = memory_mask});
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
     fv_tap(c, "hidden", "decoder_hidden_states", x);
     return x;
@@ -241,47 +223,29 @@ static fv_tensor *decode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const marian *m = self;
-    fv_tensor *mask = fv_items_get(in, "attention_mask"), *labels = fv_items_get(in, "labels");
+    fv_tensor *mask = fv_items_get(in, "attention_mask");
     fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
     fv_items_put(out, "encoder_last_hidden_state", memory);
     fv_tensor *y = decode(c, m, fv_items_get(in, "decoder_input_ids"), fv_items_get(in, "decoder_attention_mask"), memory, mask);
-    fv_tensor *scores = logits(c, m, y);
-    fv_items_put(out, "logits", scores);
-    if (!labels) return;
-    fv_tensor *rows = fv_cross_entropy(c, scores, labels, (fv_ce_opt){.smooth = in->smooth, .ignore = -100});
-    fv_items_put(out, "loss", fv_scale(c, fv_sum_all(c, rows), in->n_labels > 0 ? (float)(1 / in->n_labels) : 1));
+    fv__put_tokens(c, in, out, logits(c, m, y), false);
 }
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */
-
-enum { MASK = 0, CROSS = 1 }; /* what the session keeps: the source's mask, then keys and values of each layer */
 
 static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
 {
     const marian *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask"), *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
-    fv_session_keep(c, s, MASK, mask);
-    for (int i = 0; i < m->cfg.decoder_layers; i++) {
-        fv_kv kv = fv_mha_keys(c, &m->decoder[i].cross, memory);
-        fv_session_keep(c, s, CROSS + 2 * i, kv.k);
-        fv_session_keep(c, s, CROSS + 2 * i + 1, kv.v);
-    }
+    fv__decoder_begin(c, s, m->decoder, m->cfg.decoder_layers, memory, mask);
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const marian *m = self;
     fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, fv_session_places(c, s));
-    for (int i = 0; i < m->cfg.decoder_layers; i++) {
-        fv_kv self_kv = fv_session_kv(c, s, i, m->cfg.d_model);
-        fv_kv cross_kv = {.k = fv_session_kept(c, s, CROSS + 2 * i), .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
-        x = fv_decoder_layer_fwd(c, &m->decoder[i], x, (fv_mha_arg){.causal = true, .kv = &self_kv},
-                                 (fv_mha_arg){.kv = &cross_kv, .key_mask = fv_session_kept(c, s, MASK)});
-    }
-    int64_t n = fv_dim(x, 1);
-    fv_tensor *last = fv_reshape(c, fv_slice(c, x, 1, n - 1, n), FV_SHAPE(fv_dim(x, 0), m->cfg.d_model));
-    if (m->cfg.add_final_layer_norm) last = fv_norm_fwd(c, &m->decoder_norm, last);
-    return logits(c, m, last);
+    x = fv__last_place(c, fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true}));
+    if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
+    return logits(c, m, x);
 }
 
 static int64_t context(const void *self) { return ((const marian *)self)->cfg.max_position_embeddings; }

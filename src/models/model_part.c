@@ -1,7 +1,8 @@
-/* model_part.c - what families that write text share. */
+/* model_part.c - what families share. */
 #include "models/model_part.h"
 
 #include "base/base.h"
+#include "nn/part.h"
 
 /* ---- ids on the host: few, and what is done with them no kernel knows ---- */
 
@@ -29,7 +30,7 @@ static bool fetch(fv_ctx *c, host *h, const fv_tensor *ids)
 
 static void drop(host *h) { fv__free(h->env, h->ids, h->bytes); }
 
-/* ---- losses ---- */
+/* ---- outputs ---- */
 
 /* labels[b,t+1] at place t, and nothing that counts at the last. */
 static fv_tensor *shift_left(fv_ctx *c, fv_tensor *labels)
@@ -56,21 +57,30 @@ void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *log
     fv_items_put(out, "loss", fv_loss_tokens(c, logits, labels, in));
 }
 
-void fv__put_class(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w, int problem)
+void fv__put_classes(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, int problem)
 {
-    fv_tensor *labels = fv_items_get(in, "labels"), *logits = fv_linear(c, x, w, NULL, FV_ACT_NONE);
+    fv_tensor *labels = fv_items_get(in, "labels");
     fv_items_put(out, "logits", logits);
     if (labels) fv_items_put(out, "loss", fv_loss_classes(c, logits, labels, (fv_problem)problem, in));
 }
 
-bool fv__any(fv_params *p, const fv_tensor *t, fv_err *e)
+/* ---- heads and output weights ---- */
+
+int fv__head_of(const char *const *heads, const char *name)
 {
-    size_t bytes = (size_t)fv_len(t) * sizeof(float);
-    float *x = fv__alloc(NULL, bytes);
-    bool any = !x || fv_params_get(p, t, x, fv_len(t), e);
-    for (int64_t i = 0; !any && i < fv_len(t); i++) any = x[i] != 0;
-    fv__free(NULL, x, bytes);
-    return any;
+    int i = 0;
+    while (heads[i] && strcmp(heads[i], name)) i++;
+    return i;
+}
+
+static fv_tensor *weight(fv_params *p, int64_t out, int64_t in, float std, const char *name)
+{
+    return fv_param(p, fv__weight(std), FV_SHAPE(out, in), "%s", name);
+}
+
+fv_tensor *fv__output(fv_params *p, fv_tensor *table, bool tied, float std, const char *name)
+{
+    return tied || !table ? table : weight(p, fv_dim(table, 0), fv_dim(table, 1), std, name);
 }
 
 fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype)
@@ -78,6 +88,84 @@ fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype)
     fv_lin l = {.w = w};
     if (w) fv_lin_pack(p, &l, dtype);
     return l.w;
+}
+
+fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied, int labels, float std)
+{
+    if (head == FV__BASE || !table) return NULL;
+    if (head == FV__LANGUAGE) return fv__output(p, table, tied, std, "lm_head.weight");
+    return weight(p, labels, fv_dim(table, 1), std, "score.weight");
+}
+
+void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w, int32_t pad,
+                    int problem)
+{
+    if (head == FV__BASE) {
+        fv_items_put(out, "last_hidden_state", x);
+        return;
+    }
+    if (head == FV__CLASSIFY) x = fv__last_but(c, x, fv_items_get(in, "input_ids"), pad);
+    fv_tensor *logits = fv_linear(c, x, w, NULL, FV_ACT_NONE);
+    if (head == FV__LANGUAGE) fv__put_tokens(c, in, out, logits, true);
+    if (head == FV__CLASSIFY) fv__put_classes(c, in, out, logits, problem);
+}
+
+/* ---- stacks of layers ---- */
+
+fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, const char *shown)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < n; i++) {
+        fv_tap(c, "hidden", shown, x);
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &l[i], x, self));
+    }
+    return x;
+}
+
+fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < n; i++) {
+        fv_tap(c, "hidden", "decoder_hidden_states", x);
+        x = fv_keep(c, mark, fv_decoder_layer_fwd(c, &l[i], x, self, cross));
+    }
+    return x;
+}
+
+static fv_kv own_keys(fv_ctx *c, fv_session *s, int i, const fv_mha *l) { return fv_session_kv(c, s, i, l->n_kv_head * l->head); }
+
+fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < n; i++) {
+        fv_kv kv = own_keys(c, s, i, &l[i].self);
+        self.kv = &kv;
+        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &l[i], x, self));
+    }
+    return x;
+}
+
+enum { MASK = 0, CROSS = 1 }; /* what a session keeps of the source: its mask, then keys and values of each layer */
+
+void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *memory, fv_tensor *mask)
+{
+    fv_session_keep(c, s, MASK, mask);
+    for (int i = 0; i < n; i++) {
+        fv_kv kv = fv_mha_keys(c, &l[i].cross, memory);
+        fv_session_keep(c, s, CROSS + 2 * i, kv.k);
+        fv_session_keep(c, s, CROSS + 2 * i + 1, kv.v);
+    }
+}
+
+fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self)
+{
+    for (int i = 0; i < n; i++) {
+        fv_kv kv = own_keys(c, s, i, &l[i].self);
+        fv_kv source = {.k = fv_session_kept(c, s, CROSS + 2 * i), .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
+        self.kv = &kv;
+        x = fv_decoder_layer_fwd(c, &l[i], x, self, (fv_mha_arg){.kv = &source, .key_mask = fv_session_kept(c, s, MASK)});
+    }
+    return x;
 }
 
 /* ---- places ---- */

@@ -1,4 +1,4 @@
-/* model_part.h - what families that write text share: their outputs, and places of a sequence. */
+/* model_part.h - what families share: heads, stacks of layers, the steps of a session, places of a sequence. */
 #ifndef FV_MODEL_PART_H
 #define FV_MODEL_PART_H
 
@@ -6,18 +6,48 @@
 #include "fovea/heads.h"
 #include "fovea/op.h"
 
+/* ---- outputs ---- */
+
 /* Puts "logits" (B,T,V) into out and, where there are labels (B,T), the "loss": of each label under the logits at its place
  * or, if next, at the place before. */
 void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, bool next);
 
-/* Puts "logits" (B,labels) of x (B,D) under the weight w and, where there are labels, the "loss". */
-void fv__put_class(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w, int problem);
+/* Puts "logits" (B,labels) or (B,T,labels) and, where there are labels, the "loss"; problem: an fv_problem. */
+void fv__put_classes(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, int problem);
 
-/* Whether a parameter has any number that is not 0; true where it cannot be read, which e says. */
-bool fv__any(fv_params *p, const fv_tensor *t, fv_err *e);
+/* ---- heads and output weights ---- */
 
-/* A weight's layout for products (fv_lin_pack), or NULL for none. */
+/* Where name stands in a family's list of heads. */
+int fv__head_of(const char *const *heads, const char *name);
+
+/* The output weight (V,D): the table itself where they are tied, else a parameter of that shape. */
+fv_tensor *fv__output(fv_params *p, fv_tensor *table, bool tied, float std, const char *name);
+
+/* A weight's layout for products (fv_lin_pack), or NULL for none.  Of an output weight that is the table too it is a copy:
+ * rows of the table are still looked up. */
 fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype);
+
+/* What models that read from left to right end in, in the order of their heads. */
+typedef enum fv__causal_head { FV__LANGUAGE, FV__BASE, FV__CLASSIFY } fv__causal_head;
+
+/* (V,D), (labels,D) or, for FV__BASE, NULL. */
+fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied, int labels, float std);
+/* Puts what the head makes of x (B,T,D); a classifier reads the last place that is no padding. */
+void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w, int32_t pad,
+                    int problem);
+
+/* ---- stacks of layers; what enters each is shown to taps as `shown` ---- */
+
+fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, const char *shown);
+fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross);
+
+/* The same for the next tokens of a session, which keeps the layers' keys and values. */
+fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self);
+/* A decoder's memory goes into the session once, with its mask; steps then find it there. */
+void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *memory, fv_tensor *mask);
+fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self);
+
+/* ---- places ---- */
 
 /* (B,T,D) -> (B,D): the last place; the last whose id is not pad (pad < 0: the last); the last whose id is `token`. */
 fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x);

@@ -7,10 +7,7 @@
  * output weight of its own, which is not scaled. */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
-#include "fovea/gen.h"
-#include "fovea/heads.h"
 #include "models/model_part.h"
 
 #define MAX_LAYER 96
@@ -157,10 +154,7 @@ static void declare_decoder(t5 *m, fv_params *p)
     bool apart = !k->tie_word_embeddings || k->scale_decoder_outputs == PLAIN;
     bool scaled = k->scale_decoder_outputs == AS_TIED ? k->tie_word_embeddings : k->scale_decoder_outputs == SCALED;
     m->scale = scaled ? 1 / sqrtf((float)k->d_model) : 1;
-    m->out = m->tokens.table;
-    if (apart)
-        m->out = fv_param(p, (fv_init){FV_INIT_NORMAL, k->initializer_factor, false}, FV_SHAPE(k->vocab_size, k->d_model),
-                          "lm_head.weight");
+    m->out = fv__output(p, m->tokens.table, !apart, k->initializer_factor, "lm_head.weight");
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -169,7 +163,7 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = !strcmp(s->head, heads[0]) ? TEXT : !strcmp(s->head, heads[1]) ? BASE : ENCODER;
+    m->head = fv__head_of(heads, s->head);
     fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, (fv_emb_opt){.std = k->initializer_factor}, "shared");
     m->encoder = fv_params_take(p, (size_t)k->num_layers * sizeof *m->encoder);
     for (int i = 0; m->encoder && i < k->num_layers; i++)
@@ -199,7 +193,6 @@ static fv_load_opt load(const void *self)
     return (fv_load_opt){.ties = ties, .ignore = m->head == ENCODER ? beyond : m->head == BASE ? head : unused};
 }
 
-/* The output weight apart from the table it may share: rows of that are still looked up. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     t5 *m = self;
@@ -220,11 +213,7 @@ static fv_tensor *encode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_tensor *mask
     fv_tensor *x = embed(c, m, ids);
     fv_mha_arg arg = {.key_mask = mask};
     arg.rel = fv_rel_bias_fwd(c, &m->encoder_rel, &arg.rel_zero);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.num_layers; i++) {
-        fv_tap(c, "hidden", shown, x);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->encoder[i], x, arg));
-    }
+    x = fv__encoder(c, m->encoder, m->cfg.num_layers, x, arg, shown);
     x = fv_dropout(c, fv_norm_fwd(c, &m->encoder_norm, x), m->cfg.dropout_rate);
     fv_tap(c, "hidden", shown, x);
     return x;
@@ -235,11 +224,7 @@ static fv_tensor *decode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_mha_arg self
     fv_tensor *x = embed(c, m, ids);
     self.causal = true;
     self.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &self.rel_zero);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
-        fv_tap(c, "hidden", "decoder_hidden_states", x);
-        x = fv_keep(c, mark, fv_decoder_layer_fwd(c, &m->decoder[i], x, self, cross));
-    }
+    x = fv__decoder(c, m->decoder, decoder_layers(&m->cfg), x, self, cross);
     x = fv_dropout(c, fv_norm_fwd(c, &m->decoder_norm, x), m->cfg.dropout_rate);
     fv_tap(c, "hidden", "decoder_hidden_states", x);
     return x;
@@ -274,19 +259,12 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */
 
-enum { MASK = 0, CROSS = 1 }; /* what the session keeps: the source's mask, then keys and values of each layer */
-
 static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
 {
     const t5 *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask");
     fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask, "encoder_hidden_states");
-    fv_session_keep(c, s, MASK, mask);
-    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
-        fv_kv kv = fv_mha_keys(c, &m->decoder[i].cross, memory);
-        fv_session_keep(c, s, CROSS + 2 * i, kv.k);
-        fv_session_keep(c, s, CROSS + 2 * i + 1, kv.v);
-    }
+    fv__decoder_begin(c, s, m->decoder, decoder_layers(&m->cfg), memory, mask);
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
@@ -295,12 +273,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     fv_tensor *x = embed(c, m, ids);
     fv_mha_arg arg = {.causal = true};
     arg.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &arg.rel_zero);
-    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
-        fv_kv own = fv_session_kv(c, s, i, (int64_t)m->cfg.num_heads * m->cfg.d_kv);
-        fv_kv kv = {.k = fv_session_kept(c, s, CROSS + 2 * i), .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
-        arg.kv = &own;
-        x = fv_decoder_layer_fwd(c, &m->decoder[i], x, arg, (fv_mha_arg){.kv = &kv, .key_mask = fv_session_kept(c, s, MASK)});
-    }
+    x = fv__decoder_step(c, s, m->decoder, decoder_layers(&m->cfg), x, arg);
     return logits(c, m, fv_norm_fwd(c, &m->decoder_norm, fv__last_place(c, x)));
 }
 
