@@ -1,9 +1,14 @@
-/* test_metric.c - BLEU and chrF against sacreBLEU 2.6.0 (the expected numbers are what it printed). */
+/* test_metric.c - BLEU and chrF against sacreBLEU 2.6.0 (the expected numbers are what it printed); labels and entities
+ * against scikit-learn and seqeval, whose numbers tools/golden/metric.py has written down. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <jansson.h>
 
 #include <cmocka.h>
 
@@ -107,6 +112,116 @@ static void running_out_of_memory_is_reported(void **state)
     assert_int_equal(mem.live, 0);
 }
 
+/* ---- labels and entities ---- */
+
+static json_t *golden; /* tests/golden/metric.json */
+
+static int read_golden(void **state)
+{
+    (void)state;
+    golden = json_load_file(FOVEA_TESTS "/golden/metric.json", 0, NULL);
+    return golden ? 0 : -1;
+}
+
+static int drop_golden(void **state)
+{
+    (void)state;
+    json_decref(golden);
+    return 0;
+}
+
+static double number(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
+static double number_at(const json_t *o, const char *key, size_t i)
+{
+    return json_number_value(json_array_get(json_object_get(o, key), i));
+}
+
+static void labels_equal_scikit_learn(void **state)
+{
+    (void)state;
+    size_t i;
+    json_t *one;
+    json_array_foreach(json_object_get(golden, "classes"), i, one)
+    {
+        int64_t table[64];
+        int n = (int)number(one, "labels");
+        for (int k = 0; k < n * n; k++)
+            table[k] = json_integer_value(
+                json_array_get(json_array_get(json_object_get(one, "table"), (size_t)(k / n)), (size_t)(k % n)));
+        near(fv_accuracy(table, n), number(one, "accuracy"));
+        near(fv_macro_f1(table, n), number(one, "macro_f1"));
+        for (int k = 0; k < n; k++) {
+            fv_match m = fv_label_match(table, n, k);
+            near(fv_precision(m), number_at(one, "precision", (size_t)k));
+            near(fv_recall(m), number_at(one, "recall", (size_t)k));
+            near(fv_f1(m), number_at(one, "f1", (size_t)k));
+        }
+    }
+    assert_int_equal(i, 3);
+    int64_t nothing[4] = {0};
+    near(fv_accuracy(nothing, 2) + fv_macro_f1(nothing, 2), 0);
+}
+
+static void match_equals(fv_match m, const json_t *want)
+{
+    near(fv_precision(m), json_number_value(json_array_get(want, 0)));
+    near(fv_recall(m), json_number_value(json_array_get(want, 1)));
+    near(fv_f1(m), json_number_value(json_array_get(want, 2)));
+    assert_int_equal(m.gold, json_integer_value(json_array_get(want, 3)));
+}
+
+static void entities_equal_seqeval(void **state)
+{
+    (void)state;
+    size_t i, k;
+    json_t *one, *sentence;
+    json_array_foreach(json_object_get(golden, "entities"), i, one)
+    {
+        fv_entities x = {0};
+        json_array_foreach(json_object_get(one, "gold"), k, sentence)
+        {
+            const json_t *other = json_array_get(json_object_get(one, "given"), k);
+            const char *gold[64], *given[64];
+            size_t n = json_array_size(sentence);
+            for (size_t w = 0; w < n; w++) {
+                gold[w] = json_string_value(json_array_get(sentence, w));
+                given[w] = json_string_value(json_array_get(other, w));
+            }
+            fv_entities_add(&x, gold, given, (int64_t)n);
+        }
+        match_equals(x.all, json_object_get(one, "all"));
+        assert_int_equal(x.n, json_object_size(json_object_get(one, "types")));
+        for (int t = 0; t < x.n; t++) {
+            match_equals(x.type[t].match, json_object_get(json_object_get(one, "types"), x.type[t].name));
+            if (t) assert_true(strcmp(x.type[t - 1].name, x.type[t].name) < 0);
+        }
+    }
+    assert_int_equal(i, 3);
+}
+
+/* What conlleval prints for it: 5 tokens, 4 of them with the right tag; 2 phrases, 3 found, 1 correct. */
+static void words_are_counted_beside_entities(void **state)
+{
+    (void)state;
+    const char *const gold[] = {"B-PER", "I-PER", "O", "B-LOC", "O"}, *const given[] = {"B-PER", "B-PER", "O", "B-LOC", "O"};
+    fv_entities x = {0};
+    fv_entities_add(&x, gold, given, 5);
+    fv_entities_add(&x, gold, given, 0);
+    assert_int_equal(x.words, 5);
+    assert_int_equal(x.right_words, 4);
+    assert_int_equal(x.all.gold, 2);
+    assert_int_equal(x.all.given, 3);
+    assert_int_equal(x.all.right, 1);
+    for (int i = 0; i < 2 * FV_MAX_ENTITY_TYPES; i++) { /* more types than there is room for: all are in the sum */
+        char name[16];
+        const char *tag = name;
+        snprintf(name, sizeof name, "B-%d", i);
+        fv_entities_add(&x, &tag, &tag, 1);
+    }
+    assert_int_equal(x.n, FV_MAX_ENTITY_TYPES);
+    assert_int_equal(x.all.right, 1 + 2 * FV_MAX_ENTITY_TYPES);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -114,6 +229,9 @@ int main(void)
         cmocka_unit_test(the_corners_of_bleu),
         cmocka_unit_test(chrf_equals_sacrebleu),
         cmocka_unit_test(running_out_of_memory_is_reported),
+        cmocka_unit_test(labels_equal_scikit_learn),
+        cmocka_unit_test(entities_equal_seqeval),
+        cmocka_unit_test(words_are_counted_beside_entities),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, read_golden, drop_golden);
 }

@@ -22,11 +22,12 @@ FV_API const char *fv_textfile_line(const fv_textfile *t, int64_t i, size_t *len
 /* ---- records: one or two texts each ---- */
 
 typedef enum fv_format {
-    FV_FORMAT_AUTO = 0, /* by the name, .gz aside: .tsv is a table, .jsonl or .ndjson objects, anything else lines */
-    FV_FORMAT_LINES,    /* a line is a text; two files stand side by side */
-    FV_FORMAT_TSV,      /* fields with tabs between them */
-    FV_FORMAT_JSONL,    /* an object a line */
-    FV_FORMAT_WORD      /* the first word of a line, then the rest */
+    FV_FORMAT_AUTO =
+        0,           /* by the name, .gz aside: .tsv is a table, .jsonl or .ndjson objects, .label words, anything else lines */
+    FV_FORMAT_LINES, /* a line is a text; two files stand side by side */
+    FV_FORMAT_TSV,   /* fields with tabs between them */
+    FV_FORMAT_JSONL, /* an object a line */
+    FV_FORMAT_WORD   /* a word and a blank before the text: the word is the second text */
 } fv_format;
 
 typedef enum fv_policy { FV_DROP = 0, FV_CUT, FV_REFUSE } fv_policy;
@@ -51,6 +52,29 @@ typedef struct fv_data_report {
     char first[3][160]; /* "train.en:17: not UTF-8 at byte 5"; unused ones are empty */
     int64_t tokens[2];
 } fv_data_report;
+
+/* ---- records as they stand, for evaluation and for tokenizers ---- */
+
+/* Records of `texts` texts each, 1 or 2. */
+typedef struct fv_table fv_table;
+FV_API fv_status fv_table_open(fv_table **out, const fv_env *env, const fv_records *from, int texts, fv_data_report *report,
+                               fv_err *e);
+FV_API void fv_table_close(fv_table *t); /* NULL is allowed */
+FV_API int64_t fv_table_count(const fv_table *t);
+/* Text `which` of record i; NUL-terminated. */
+FV_API const char *fv_table_text(const fv_table *t, int64_t i, int which, size_t *len);
+FV_API int64_t fv_table_line(const fv_table *t, int64_t i); /* where it stands in the file */
+
+/* Words with tags: CoNLL's columns, the word first and its tag last, an empty line behind a sentence.  Lines that begin with
+ * -DOCSTART- are no words.  Tags in IOB1, where B- stands only between neighbours of one kind, become IOB2, where every
+ * entity begins with B-. */
+typedef struct fv_tagged fv_tagged;
+FV_API fv_status fv_tagged_open(fv_tagged **out, const fv_env *env, const fv_records *from, fv_data_report *report, fv_err *e);
+FV_API void fv_tagged_close(fv_tagged *t);          /* NULL is allowed */
+FV_API int64_t fv_tagged_count(const fv_tagged *t); /* sentences */
+/* Sentence i: n words and their tags, NUL-terminated; *line is where it ends. */
+FV_API int64_t fv_tagged_sentence(const fv_tagged *t, int64_t i, const char *const **word, const char *const **tag,
+                                  int64_t *line);
 
 /* ---- pairs of sentences, for sequence to sequence ---- */
 
@@ -97,7 +121,7 @@ typedef struct fv_feed_opt {
     float share, span;       /* of tokens that are hidden; mean length of a hidden span */
     float drop;              /* of tokens hidden while labels of texts and words are learnt */
     double part[2];          /* of a plain text: from and to, as shares of its length; {0, 0}: all */
-    fv_labels *labels;       /* filled while it is open */
+    fv_labels *labels;       /* filled while the feed is opened; must outlive it */
     const char *label_until; /* a label ends before any of these characters; NULL: nowhere */
 } fv_feed_opt;
 

@@ -1,11 +1,48 @@
-/* metric.h - how good an output is: BLEU and chrF as sacreBLEU defines them.
+/* metric.h - how good an output is: accuracy and F1 of labels, entities as conlleval counts them, BLEU and chrF as
+ * sacreBLEU defines them.
  *
- * Both compare n texts with one reference each, over the whole corpus.  Texts are UTF-8; malformed bytes count as
- * U+FFFD. */
+ * All scores are in per cent.  Texts are UTF-8; malformed bytes count as U+FFFD. */
 #ifndef FOVEA_METRIC_H
 #define FOVEA_METRIC_H
 
 #include "fovea/env.h"
+
+/* ---- things that were to be found: how many, how many were given, and how many of these are right ---- */
+
+typedef struct fv_match {
+    int64_t right, given, gold;
+} fv_match;
+
+FV_API double fv_precision(fv_match m); /* right / given */
+FV_API double fv_recall(fv_match m);    /* right / gold */
+FV_API double fv_f1(fv_match m);        /* their harmonic mean; each is 0 where it would be 0 / 0 */
+
+/* ---- one label for each text, from a table (labels,labels): how often the row's label was to be given, the column's was ---- */
+
+FV_API double fv_accuracy(const int64_t *table, int labels);
+FV_API fv_match fv_label_match(const int64_t *table, int labels, int label);
+/* The mean over the labels that occur on either side, as scikit-learn takes it. */
+FV_API double fv_macro_f1(const int64_t *table, int labels);
+
+/* ---- entities: runs of words with tags such as B-PER and I-PER, right where both ends and the type are ---- */
+
+#define FV_MAX_ENTITY_TYPES 128
+
+typedef struct fv_entities {
+    fv_match all;
+    int64_t words, right_words; /* right: with the same tag */
+    int n;                      /* types, in order of their names; entities of any beyond the most count in all alone */
+    struct {
+        char name[64];
+        fv_match match;
+    } type[FV_MAX_ENTITY_TYPES];
+} fv_entities;
+
+/* Adds a sentence of n words: the tags they have and those that were given, in any of IOB1, IOB2, IOE and IOBES, which the
+ * two sides need not share.  Begin with {0}. */
+FV_API void fv_entities_add(fv_entities *x, const char *const *gold, const char *const *given, int64_t n);
+
+/* ---- texts against one reference each, over the whole corpus ---- */
 
 typedef enum fv_bleu_tokens {
     FV_BLEU_13A = 0, /* as mteval-v13a: punctuation apart, for plain text */

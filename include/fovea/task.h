@@ -87,6 +87,16 @@ typedef struct fv_entity {
  * call. */
 FV_API fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_entity **found, int64_t *n_found, fv_err *e);
 
+/* Words that stand apart already. */
+typedef struct fv_sentence {
+    const char *const *word;
+    int64_t n;
+} fv_sentence;
+
+/* The label of each word, those of all sentences one after the other, by its first token as models are trained; -1: the word
+ * has no tokens.  Sentences longer than the model sees are read in parts. */
+FV_API fv_status fv_task_tag_words(fv_task *t, const fv_sentence *s, int64_t n, int32_t *labels, fv_err *e);
+
 typedef struct fv_answer {
     int64_t text;     /* which question */
     int64_t from, to; /* characters of the context; 0,0: there is no answer */

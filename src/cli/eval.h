@@ -1,25 +1,50 @@
-/* eval.h - a kind of evaluation: what the command line must hold for it, and what is done then.  Each is one file. */
+/* eval.h - a kind of evaluation: which models it is for, and what is done then.  Each is one file. */
 #ifndef FOVEA_CLI_EVAL_H
 #define FOVEA_CLI_EVAL_H
 
-#include "cli.h"
+#include <stdio.h>
+
+#include "fovea/metric.h"
 #include "json.h"
+#include "texts.h"
 
 typedef struct eval_values {
-    const char *model, *source, *reference, *hypothesis, *output;
-    const char *device;
-    int64_t beam, threads, batch;
-    int dtype;
+    cli_model model;
+    int task; /* 0: what the model is for */
+    /* how the file of records is read, as in the [data] of a recipe */
+    int format;
+    const char *source_field, *target_field, *label_until;
+    bool header, latin1;
+    /* texts that stand side by side */
+    const char *source, *reference, *hypothesis;
+    const char *predictions;
+    int64_t beam, batch;
     bool lowercase, json;
     cli_settings settings;
 } eval_values;
 
 typedef struct eval_kind {
-    const char *needs;                   /* for messages: "--reference F with -m DIR --source F" */
-    bool (*takes)(const eval_values *v); /* whether the options are those of this kind */
-    int (*run)(const cli *c, const eval_values *v);
+    const char *name;         /* for --task */
+    const char *const *heads; /* what the architecture's name holds, ending in NULL: models that are evaluated like this */
+    /* file: the records, NULL where none was named */
+    int (*run)(const cli *c, const eval_values *v, const char *file);
 } eval_kind;
 
-extern const eval_kind eval_translation; /* BLEU and chrF of translations */
+extern const eval_kind eval_classify;  /* accuracy and F1 of labels */
+extern const eval_kind eval_tag;       /* entities as conlleval counts them */
+extern const eval_kind eval_translate; /* BLEU and chrF */
+
+/* ---- what the kinds share ---- */
+
+enum { EVAL_SLICE = 1024 }; /* records at a time, unless --batch says otherwise */
+
+/* How a file of labelled texts is to be read; records that cannot be used are refused. */
+fv_records eval_records(const eval_values *v, const char *file);
+/* A file for --predictions, NULL where there is none; closing reports what could not be written. */
+int eval_open_predictions(const cli *c, const eval_values *v, FILE **out);
+int eval_close_predictions(const cli *c, const eval_values *v, FILE *f, int code);
+/* A table of precision, recall and F1: begin with a NULL name for its head. */
+void eval_row(const char *name, int width, fv_match m);
+json_t *eval_match_json(fv_match m);
 
 #endif

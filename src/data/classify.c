@@ -13,23 +13,19 @@ typedef struct labelled {
     fv_encoding *enc;
 } labelled;
 
-/* In a line that begins with its label the text comes second. */
-static int text_of(const fv_records *from) { return from->format == FV_FORMAT_WORD; }
-
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
     labelled *l = rd->user;
-    int which = text_of(rd->from);
-    fv__span text = rec->text[which], name = rec->text[!which];
+    fv__span text = rec->text[0], name = rec->text[1];
     size_t n = 0;
     while (n < name.n && !(l->task.label_until && strchr(l->task.label_until, name.s[n]))) n++;
     int label = fv__label(l->task.labels, name.s, n);
-    if (label < 0) return fv__label_unknown(l->task.labels, rec->file[!which], rec->line, name.s, n, rd->e);
+    if (label < 0) return fv__label_unknown(l->task.labels, rec->file[1], rec->line, name.s, n, rd->e);
 
     fv_status st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true}, rd->e);
     int64_t len = l->enc->n;
     if (!st && len > fv__records_most(rd)) {
-        st = fv__records_long(rd, rec, which, len, &len);
+        st = fv__records_long(rd, rec, 0, len, &len);
         if (st || !len) return st;
         st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true, .max_len = len}, rd->e);
     }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/base.h"
+#include "fovea/op.h"
 
 int fv__label(fv_labels *l, const char *s, size_t n)
 {
@@ -24,23 +25,36 @@ fv_status fv__label_unknown(const fv_labels *l, const char *file, int64_t line, 
                    (int)(n < 80 ? n : 80), s);
 }
 
-fv_status fv__judge_rows(fv_ctx *c, const fv_items *out, const int32_t *labels, int64_t rows, double *hits, double *of)
+fv_status fv__best_labels(fv_ctx *c, const fv_tensor *logits, int32_t *best)
 {
-    fv_tensor *logits = fv_items_get(out, "logits");
     const fv_env *env = fv_device_env(fv_ctx_device(c));
     int64_t n = fv_len(logits), classes = fv_cols(logits);
     size_t bytes = (size_t)n * sizeof(float);
     float *x = fv__alloc(env, bytes);
-    fv_status st = fv_read(c, logits, x, n);
-    for (int64_t i = 0; !st && x && i < rows; i++) {
-        int64_t best = 0;
-        if (labels[i] < 0) continue;
-        for (int64_t k = 1; k < classes; k++)
-            if (x[i * classes + k] > x[i * classes + best]) best = k;
-        *hits += best == labels[i];
-        *of += 1;
+    if (!x) fv_raise(c, FV_ENOMEM, "evaluation: out of memory for %zu bytes", bytes);
+    fv_status st = x ? fv_read(c, logits, x, n) : FV_ENOMEM;
+    for (int64_t i = 0; !st && i < n / classes; i++) {
+        best[i] = 0;
+        for (int32_t k = 1; k < classes; k++)
+            if (x[i * classes + k] > x[i * classes + best[i]]) best[i] = k;
     }
     fv__free(env, x, bytes);
+    return st;
+}
+
+fv_status fv__judge_rows(fv_ctx *c, const fv_items *out, const int32_t *labels, int64_t rows, double *hits, double *of)
+{
+    const fv_env *env = fv_device_env(fv_ctx_device(c));
+    size_t bytes = (size_t)rows * sizeof(int32_t);
+    int32_t *best = fv__alloc(env, bytes);
+    if (!best) fv_raise(c, FV_ENOMEM, "evaluation: out of memory for %zu bytes", bytes);
+    fv_status st = best ? fv__best_labels(c, fv_items_get(out, "logits"), best) : FV_ENOMEM;
+    for (int64_t i = 0; !st && i < rows; i++) {
+        if (labels[i] < 0) continue;
+        *hits += best[i] == labels[i];
+        *of += 1;
+    }
+    fv__free(env, best, bytes);
     return st;
 }
 

@@ -131,7 +131,7 @@ static fv_status read_words(fv__reading *r, const fv_textfile *t)
         if (!gap)
             return fv_fail(r->e, FV_EFORMAT, "%s:%lld: expected a word, a blank and a text", r->from->file, (long long)i + 1);
         size_t n = (size_t)(gap - line.s);
-        st = give(r, (fv__span){line.s, n}, (fv__span){gap + 1, line.n - n - 1}, i + 1);
+        st = give(r, (fv__span){gap + 1, line.n - n - 1}, (fv__span){line.s, n}, i + 1);
     }
     return st;
 }
@@ -232,6 +232,7 @@ static fv_format format_of(const fv_records *from)
     if (ends(from->file, n, ".gz")) n -= 3;
     if (from->beside) return FV_FORMAT_LINES;
     if (ends(from->file, n, ".tsv")) return FV_FORMAT_TSV;
+    if (ends(from->file, n, ".label")) return FV_FORMAT_WORD;
     return ends(from->file, n, ".jsonl") || ends(from->file, n, ".ndjson") ? FV_FORMAT_JSONL : FV_FORMAT_LINES;
 }
 

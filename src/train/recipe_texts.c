@@ -18,13 +18,6 @@ static fv_status add_both(fv__reading *r, const fv__record *rec)
     return FV_OK;
 }
 
-static fv_status add_text(fv__reading *r, const fv__record *rec)
-{
-    int which = r->from->format == FV_FORMAT_WORD;
-    add(r->user, rec->text[which].s, rec->text[which].n);
-    return FV_OK;
-}
-
 static fv_status add_first(fv__reading *r, const fv__record *rec)
 {
     add(r->user, rec->text[0].s, rec->text[0].n);
@@ -32,20 +25,18 @@ static fv_status add_first(fv__reading *r, const fv__record *rec)
 }
 
 /* The words of CoNLL columns, a sentence a text. */
-static void add_words(fv_buf *b, const fv_textfile *t)
+static fv_status add_words(fv_buf *b, const fv_env *env, const fv_records *from, fv_data_report *report, fv_err *e)
 {
-    bool open = false;
-    for (int64_t i = 0; i < fv_textfile_count(t); i++) {
-        size_t n, k = 0;
-        const char *s = fv_textfile_line(t, i, &n);
-        while (k < n && s[k] != ' ' && s[k] != '\t') k++;
-        bool word = k && !(n >= 10 && !memcmp(s, "-DOCSTART-", 10));
-        if (word) fv__buf_add(b, s, k);
-        if (word) fv__buf_add(b, " ", 1);
-        if (!word && open) fv__buf_add(b, "", 1);
-        open = word;
+    fv_tagged *t;
+    fv_status st = fv_tagged_open(&t, env, from, report, e);
+    for (int64_t i = 0; !st && i < fv_tagged_count(t); i++) {
+        const char *const *word, *const *tag;
+        int64_t line, n = fv_tagged_sentence(t, i, &word, &tag, &line);
+        for (int64_t k = 0; k < n; k++) fv__buf_fmt(b, "%s ", word[k]);
+        fv__buf_add(b, "", 1);
     }
-    if (open) fv__buf_add(b, "", 1);
+    fv_tagged_close(t);
+    return st;
 }
 
 /* Contexts and questions of SQuAD's JSON: every text called so, wherever it stands. */
@@ -84,18 +75,17 @@ fv_status fv__recipe_texts(fv__kitchen *k, const fv_records *from, fv_buf *out)
     fv_textfile *t;
     bool table = objective == FV_SEQ2SEQ || objective == FV_CLASSIFY;
     fv_status st = FV_OK;
-    if (objective == FV_TAG || objective == FV_ANSWER) {
+    if (objective == FV_TAG) {
+        st = add_words(out, k->env, from, &unread, k->e);
+    } else if (objective == FV_ANSWER) {
         st = fv_textfile_open(&t, k->env, from->file, k->e);
-        if (!st && objective == FV_TAG) add_words(out, t);
-        if (!st && objective == FV_ANSWER) st = add_json(out, t, from->file, k->e);
+        if (!st) st = add_json(out, t, from->file, k->e);
         fv_textfile_close(t);
     } else {
         fv__reading r = {.env = k->env,
                          .from = from,
                          .n_texts = table ? 2 : 1,
-                         .each = objective == FV_SEQ2SEQ ? add_both
-                                 : table                 ? add_text
-                                                         : add_first,
+                         .each = objective == FV_SEQ2SEQ ? add_both : add_first,
                          .user = out,
                          .report = &unread,
                          .e = k->e};

@@ -1,12 +1,10 @@
-/* eval_translation.c - BLEU and chrF of translations, by a model or from a file. */
+/* eval_translate.c - BLEU and chrF of translations, by a model or from a file. */
 #include "eval.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "fovea/metric.h"
 #include "fovea/translate.h"
 
 /* Texts of one side, NUL-terminated. */
@@ -84,10 +82,10 @@ static int translate(work *w, const texts *source)
     w->hypothesis.at = calloc((size_t)source->n + 1, sizeof *w->hypothesis.at);
     int code = len && w->hypothesis.at ? CLI_OK : cli_fail(w->c, "out of memory");
     for (int64_t i = 0; code == CLI_OK && i < source->n; i++) len[i] = strlen(source->at[i]);
-    if (code == CLI_OK && !fv_dtype_parse(&how.weights, cli_weights[v->dtype]))
-        code = cli_usage(w->c, "no dtype %s", cli_weights[v->dtype]);
-    if (code == CLI_OK && (fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
-                           fv_translator_open(&t, d, v->model, how, &e)))
+    if (code == CLI_OK && !fv_dtype_parse(&how.weights, cli_weights[v->model.dtype]))
+        code = cli_usage(w->c, "no dtype %s", cli_weights[v->model.dtype]);
+    if (code == CLI_OK && (fv_device_open(&d, v->model.device, (fv_device_opt){.threads = (int)v->model.threads}, &e) ||
+                           fv_translator_open(&t, d, v->model.dir, how, &e)))
         code = cli_error(w->c, &e);
     if (code == CLI_OK && v->beam) fv_translator_gen(t)->num_beams = v->beam;
     if (code == CLI_OK) code = cli_apply(w->c, &v->settings, fv_translator_gen(t), fv_gen_fields);
@@ -102,13 +100,12 @@ static int translate(work *w, const texts *source)
     return code;
 }
 
-static int write_output(const work *w)
+static int write_predictions(const work *w)
 {
-    FILE *f = fopen(w->v->output, "w");
-    if (!f) return cli_fail(w->c, "%s: cannot be written", w->v->output);
-    for (int64_t i = 0; i < w->hypothesis.n; i++) fprintf(f, "%s\n", w->hypothesis.at[i]);
-    bool bad = ferror(f);
-    return fclose(f) || bad ? cli_fail(w->c, "%s: cannot be written", w->v->output) : CLI_OK;
+    FILE *f;
+    int code = eval_open_predictions(w->c, w->v, &f);
+    for (int64_t i = 0; f && i < w->hypothesis.n; i++) fprintf(f, "%s\n", w->hypothesis.at[i]);
+    return eval_close_predictions(w->c, w->v, f, code);
 }
 
 /* ---- scores ---- */
@@ -141,7 +138,7 @@ static int report(const work *w, const texts *reference)
     if (w->v->json) {
         json_t *all = json_pack("{s:I, s:o, s:o, s:{s:f, s:s}}", "lines", (json_int_t)n, "bleu", bleu_json(&usual),
                                 "bleu_tokenised", bleu_json(&plain), "chrf", "score", chrf.score, "signature", chrf.signature);
-        if (all && w->v->model) json_object_set_new(all, "seconds", json_real(w->seconds));
+        if (all && w->v->model.dir) json_object_set_new(all, "seconds", json_real(w->seconds));
         return cli_print_json(w->c, all);
     }
     bleu_line("BLEU", &usual);
@@ -150,17 +147,19 @@ static int report(const work *w, const texts *reference)
     return CLI_OK;
 }
 
-static bool takes(const eval_values *v)
+static bool clear(const eval_values *v, const char *file)
 {
-    return v->reference && (v->hypothesis ? !v->model && !v->source && !v->output : v->model && v->source);
+    return !file && v->reference && (v->hypothesis ? !v->model.dir && !v->source && !v->predictions : v->model.dir && v->source);
 }
 
-static int run(const cli *c, const eval_values *v)
+static int run(const cli *c, const eval_values *v, const char *file)
 {
     work w = {.c = c, .v = v};
     texts given = {0}, reference = {0};
     const char *path = v->hypothesis ? v->hypothesis : v->source;
     fv_err e;
+    if (!clear(v, file))
+        return cli_usage(c, "translations take --reference FILE with -m DIR --source FILE, or with --hypothesis FILE");
     int code = read_texts(&given, path, &e) || read_texts(&reference, v->reference, &e) ? cli_error(c, &e) : CLI_OK;
     if (code == CLI_OK && given.n != reference.n)
         code = cli_fail(c, "%s has %lld lines and %s %lld", path, (long long)given.n, v->reference, (long long)reference.n);
@@ -171,7 +170,7 @@ static int run(const cli *c, const eval_values *v)
     } else if (code == CLI_OK) {
         code = translate(&w, &given);
     }
-    if (code == CLI_OK && v->output) code = write_output(&w);
+    if (code == CLI_OK) code = write_predictions(&w);
     if (code == CLI_OK) code = report(&w, &reference);
     free_texts(&given);
     free_texts(&reference);
@@ -179,8 +178,5 @@ static int run(const cli *c, const eval_values *v)
     return code;
 }
 
-const eval_kind eval_translation = {
-    .needs = "--reference FILE with -m DIR --source FILE, or with --hypothesis FILE",
-    .takes = takes,
-    .run = run,
-};
+static const char *const heads[] = {"ForConditionalGeneration", "MTModel", NULL};
+const eval_kind eval_translate = {.name = "translate", .heads = heads, .run = run};

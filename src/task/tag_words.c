@@ -1,0 +1,121 @@
+/* tag_words.c - labels of words that stand apart already: each is encoded alone, and its first token carries its label. */
+#include "task.h"
+
+typedef struct pieces {
+    int32_t *ids;
+    int64_t n;
+} pieces;
+
+/* What the tokenizer puts around a text. */
+typedef struct frame {
+    int32_t before[8], after[8];
+    int64_t n_before, n_after;
+} frame;
+
+typedef struct tagging {
+    fv_task *t;
+    frame frame;
+    pieces *word; /* of all sentences */
+    fv_seq *seqs;
+    int64_t n;
+    int64_t *first; /* the number of each sequence's first word */
+    int32_t *labels;
+} tagging;
+
+static fv_status find_frame(fv_task *t, frame *f, fv_err *e)
+{
+    fv_status st = fv_tok_encode(t->enc, "a", 1, (fv_tok_opts){.specials = true}, e);
+    const fv_encoding *x = t->enc;
+    *f = (frame){0};
+    for (int64_t i = 0; !st && i < x->n && x->special[i] && f->n_before < 8; i++) f->before[f->n_before++] = x->ids[i];
+    int64_t from = st ? 0 : x->n;
+    while (from > f->n_before && x->special[from - 1]) from--;
+    for (int64_t i = from; !st && i < x->n && f->n_after < 8; i++) f->after[f->n_after++] = x->ids[i];
+    return st;
+}
+
+static fv_status encode_word(fv_task *t, pieces *out, const char *word, fv_err *e)
+{
+    fv_status st = fv_tok_encode(t->enc, word, strlen(word), (fv_tok_opts){0}, e);
+    if (st) return st;
+    out->n = t->enc->n;
+    out->ids = fv__task_take(t, (size_t)out->n * sizeof *out->ids, e);
+    if (!out->ids) return FV_ENOMEM;
+    if (out->n) memcpy(out->ids, t->enc->ids, (size_t)out->n * sizeof *out->ids);
+    return FV_OK;
+}
+
+/* One sequence of n words, and of as many of their tokens as there is room for. */
+static fv_status add_part(tagging *g, int64_t first, int64_t n, int64_t tokens, int64_t room, fv_err *e)
+{
+    const frame *f = &g->frame;
+    if (tokens > room) tokens = room;
+    fv_seq *s = &g->seqs[g->n];
+    *s = (fv_seq){.n = f->n_before + tokens + f->n_after};
+    if (!s->n) return FV_OK; /* words of no tokens in no frame */
+    s->ids = fv__task_take(g->t, (size_t)s->n * sizeof *s->ids, e);
+    s->types = fv__task_take(g->t, (size_t)s->n * sizeof *s->types, e);
+    s->words = fv__task_take(g->t, (size_t)s->n * sizeof *s->words, e);
+    if (!s->ids || !s->types || !s->words) return FV_ENOMEM;
+    int64_t at = 0;
+    for (int64_t i = 0; i < f->n_before; i++) s->words[at] = -1, s->ids[at++] = f->before[i];
+    for (int64_t w = 0; w < n; w++)
+        for (int64_t i = 0; i < g->word[first + w].n && at < f->n_before + tokens; i++) {
+            s->words[at] = i ? -1 : (int32_t)w;
+            s->ids[at++] = g->word[first + w].ids[i];
+        }
+    for (int64_t i = 0; i < f->n_after; i++) s->words[at] = -1, s->ids[at++] = f->after[i];
+    g->first[g->n++] = first;
+    return FV_OK;
+}
+
+/* The words [first, first + n) in as few parts as there is room for. */
+static fv_status add_parts(tagging *g, int64_t first, int64_t n, fv_err *e)
+{
+    int64_t room = g->t->longest ? g->t->longest - g->frame.n_before - g->frame.n_after : INT64_MAX / 2;
+    if (room < 1) return fv_fail(e, FV_EARG, "a model that sees %lld tokens has no room for a word", (long long)g->t->longest);
+    fv_status st = FV_OK;
+    for (int64_t from = first, at = first, tokens = 0; !st && from < first + n; at++) {
+        bool full = at < first + n && at > from && tokens + g->word[at].n > room;
+        if (full || at == first + n) {
+            st = add_part(g, from, at - from, tokens, room, e);
+            from = at;
+            tokens = 0;
+        }
+        if (at < first + n) tokens += g->word[at].n;
+    }
+    return st;
+}
+
+static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e)
+{
+    const tagging *g = user;
+    (void)e;
+    for (int64_t j = 0; j < s->n; j++) {
+        const float *x = out[0] + j * width;
+        if (s->words[j] < 0) continue;
+        int32_t best = 0;
+        for (int32_t k = 1; k < width; k++) best = x[k] > x[best] ? k : best;
+        g->labels[g->first[i] + s->words[j]] = best;
+    }
+    return FV_OK;
+}
+
+fv_status fv_task_tag_words(fv_task *t, const fv_sentence *s, int64_t n, int32_t *labels, fv_err *e)
+{
+    int64_t words = 0, at = 0;
+    for (int64_t i = 0; i < n; i++) words += s[i].n;
+    fv__task_begin(t);
+    tagging g = {.t = t, .labels = labels, .word = fv__task_take(t, (size_t)words * sizeof *g.word, e)};
+    g.seqs = fv__task_take(t, (size_t)words * sizeof *g.seqs, e); /* a part has a word at least */
+    g.first = fv__task_take(t, (size_t)words * sizeof *g.first, e);
+    if (!g.word || !g.seqs || !g.first) return FV_ENOMEM;
+    fv_status st = find_frame(t, &g.frame, e);
+    for (int64_t i = 0; !st && i < n; at += s[i++].n) {
+        for (int64_t k = 0; !st && k < s[i].n; k++) st = encode_word(t, &g.word[at + k], s[i].word[k], e);
+        if (!st) st = add_parts(&g, at, s[i].n, e);
+    }
+    for (int64_t i = 0; i < words; i++) labels[i] = -1;
+    fv_wanted w = {.names = {"logits"}, .per_token = t->labels, .fn = label_row, .user = &g};
+    return st ? st : fv__task_run(t, g.seqs, g.n, &w, e);
+}
