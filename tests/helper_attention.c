@@ -1,5 +1,5 @@
 /* helper_attention.c - see attention_case.h. */
-#include "attention_case.h"
+#include "helper_attention.h"
 
 #include <math.h>
 #include <stdlib.h>

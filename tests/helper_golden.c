@@ -9,7 +9,8 @@
 
 #include <cmocka.h>
 
-#include "golden.h"
+#include "helper_device.h"
+#include "helper_golden.h"
 
 static fv_array load(const golden *g, const char *fmt, va_list ap)
 {
@@ -29,6 +30,31 @@ fv_array golden_array(const golden *g, const char *fmt, ...)
     fv_array a = load(g, fmt, ap);
     va_end(ap);
     return a;
+}
+
+float *golden_numbers(const fv_st *file, const char *name, int64_t *n)
+{
+    fv_err e;
+    fv_st_info info;
+    check(fv_st_find(file, name, &info, &e), &e);
+    float *x = malloc((size_t)info.count * sizeof *x);
+    assert_non_null(x);
+    check(fv_st_read(file, &info, x, FV_F32, info.count, &e), &e);
+    *n = info.count;
+    return x;
+}
+
+fv_tensor *golden_input(fv_ctx *c, const fv_st *file, const char *name, fv_dtype as)
+{
+    fv_err e;
+    fv_st_info info;
+    check(fv_st_find(file, name, &info, &e), &e);
+    void *x = malloc((size_t)info.count * fv_dtype_size(as));
+    assert_non_null(x);
+    check(fv_st_read(file, &info, x, as, info.count, &e), &e);
+    fv_tensor *t = as == FV_U8 ? fv_bytes(c, x, info.shape) : fv_ints(c, x, info.shape);
+    free(x);
+    return t;
 }
 
 fv_tensor *golden_floats(const golden *g, const char *fmt, ...)

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "device.h"
-#include "oplab.h"
+#include "helper_device.h"
+#include "helper_oplab.h"
 
 /* ---- numbers ---- */
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "device.h"
-#include "oplab.h"
+#include "helper_device.h"
+#include "helper_oplab.h"
 
 #define PLACES 48 /* of each input at which differences are taken; a quarter of them where it is large */
 #define LARGE 2000

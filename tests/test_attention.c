@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "attention_case.h"
+#include "helper_attention.h"
 #include "backend/ref/tables.h"
 #include "fovea/fovea.h"
 

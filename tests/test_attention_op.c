@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "device.h"
-#include "golden.h"
-#include "optable.h"
+#include "helper_device.h"
+#include "helper_golden.h"
+#include "helper_optable.h"
 
 static fv_device *dev;
 

@@ -5,76 +5,18 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <jansson.h>
 
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "helper_program.h"
 
 #define TASKS FOVEA_TESTS "/golden/tasks/"
 #define MODELS FOVEA_TESTS "/golden/models/"
-
-static char folder[64];
-static char said[1 << 16]; /* by the last command, on both streams */
-
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/fovea-tasks-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char line[128];
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    return system(line);
-}
-
-/* Runs "fovea ARGS" by the shell in a folder of its own, with input on standard input; returns the exit code. */
-static int fovea(const char *input, const char *fmt, ...) FV_PRINTF(2, 3);
-static int fovea(const char *input, const char *fmt, ...)
-{
-    char arguments[1024], line[4096];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(arguments, sizeof arguments, fmt, ap);
-    va_end(ap);
-    snprintf(line, sizeof line, "cd %s && printf '%s' | ASAN_OPTIONS=detect_leaks=0 '%s' %s 2>&1", folder, input, FOVEA_PROGRAM,
-             arguments);
-    FILE *f = popen(line, "r");
-    assert_non_null(f);
-    said[fread(said, 1, sizeof said - 1, f)] = 0;
-    int status = pclose(f);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-/* Line i of what was said, as JSON. */
-static json_t *line(int i)
-{
-    const char *s = said;
-    while (i-- && s) s = strchr(s, '\n') ? strchr(s, '\n') + 1 : NULL;
-    json_t *j = s ? json_loads(s, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
-    if (!j) fail_msg("no JSON in line %d of: %s", i, said);
-    return j;
-}
-
-static void worked(int code)
-{
-    if (code) fail_msg("exit %d: %s", code, said);
-}
-
-static void refused(int code, int want, const char *part)
-{
-    if (code != want || !strstr(said, part)) fail_msg("exit %d, said: %s", code, said);
-    assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1); /* one sentence */
-}
 
 static void forward(void **state)
 {
@@ -82,49 +24,45 @@ static void forward(void **state)
     fv_st *s;
     fv_st_info t;
     fv_err e;
-    char path[128];
-    worked(fovea("", "forward -m " MODELS "bert-masked -i " MODELS "bert-masked/in.safetensors -o out.safetensors --attentions "
-                     "--hidden-states --grad --threads 2"));
-    snprintf(path, sizeof path, "%s/out.safetensors", folder);
-    assert_int_equal(fv_st_open(&s, NULL, path, &e), FV_OK);
+    succeeded(fovea("forward -m " MODELS "bert-masked -i " MODELS "bert-masked/in.safetensors -o out.safetensors --attentions "
+                    "--hidden-states --grad --threads 2"));
+    assert_int_equal(fv_st_open(&s, NULL, scratch("out.safetensors"), &e), FV_OK);
     static const char *const names[] = {"logits", "loss", "attentions.1", "hidden_states.2", "grad.cls.predictions.bias"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) assert_int_equal(fv_st_find(s, names[i], &t, &e), FV_OK);
     fv_st_close(s);
 
-    refused(fovea("", "forward -m " MODELS "bert-masked -i x"), 2, "needed");
-    refused(fovea("", "forward -m " MODELS "bert-masked -i missing.safetensors -o out.safetensors"), 1, "missing.safetensors");
-    refused(fovea("", "forward -m " MODELS "distilbert -i " MODELS "bert/in.safetensors -o out.safetensors"), 1,
+    refused(fovea("forward -m " MODELS "bert-masked -i x"), 2, "needed");
+    refused(fovea("forward -m " MODELS "bert-masked -i missing.safetensors -o out.safetensors"), 1, "missing.safetensors");
+    refused(fovea("forward -m " MODELS "distilbert -i " MODELS "bert/in.safetensors -o out.safetensors"), 1,
             "token_type_ids is no input of distilbert");
-    refused(fovea("", "forward -m " MODELS "bert -i " MODELS "bert/in.safetensors -o out.safetensors --grad"), 1, "labels");
-    refused(fovea("", "forward -m " MODELS "bert-one-token -i " MODELS "marian/in.safetensors -o out.safetensors"), 1,
+    refused(fovea("forward -m " MODELS "bert -i " MODELS "bert/in.safetensors -o out.safetensors --grad"), 1, "labels");
+    refused(fovea("forward -m " MODELS "bert-one-token -i " MODELS "marian/in.safetensors -o out.safetensors"), 1,
             "decoder_input_ids");
 }
 
 static void embed(void **state)
 {
     (void)state;
-    worked(fovea("the cat\\nnew york\\n", "embed -m " TASKS "embed-mean --json"));
-    json_t *j = line(1);
+    const result *said = succeeded(fovea_reads("the cat\nnew york\n", "embed -m " TASKS "embed-mean --json"));
+    json_t *j = json_line(said, 1);
     assert_string_equal(json_string_value(json_object_get(j, "text")), "new york");
     assert_int_equal(json_array_size(json_object_get(j, "embedding")), 16);
     json_decref(j);
-    worked(fovea("the cat\\nnew york\\n", "embed -m " TASKS "classify-bert -o v.npy --pool cls"));
-    char place[128];
+    succeeded(fovea_reads("the cat\nnew york\n", "embed -m " TASKS "classify-bert -o v.npy --pool cls"));
     fv_array a;
     fv_err e;
-    snprintf(place, sizeof place, "%s/v.npy", folder);
-    assert_int_equal(fv_array_open(&a, NULL, place, (fv_array_opt){0}, &e), FV_OK);
+    assert_int_equal(fv_array_open(&a, NULL, scratch("v.npy"), (fv_array_opt){0}, &e), FV_OK);
     assert_int_equal(a.shape.d[0], 2);
     assert_int_equal(a.shape.d[1], 16);
     fv_array_close(&a);
-    refused(fovea("x", "embed"), 2, "-m DIR");
+    refused(fovea_reads("x", "embed"), 2, "-m DIR");
 }
 
 static void classify(void **state)
 {
     (void)state;
-    worked(fovea("the cat\\nthe cat\\tsat\\n", "classify -m " TASKS "classify-bert --json"));
-    json_t *a = line(0), *b = line(1), *first = json_array_get(json_object_get(a, "labels"), 0);
+    const result *said = succeeded(fovea_reads("the cat\nthe cat\tsat\n", "classify -m " TASKS "classify-bert --json"));
+    json_t *a = json_line(said, 0), *b = json_line(said, 1), *first = json_array_get(json_object_get(a, "labels"), 0);
     assert_int_equal(json_array_size(json_object_get(a, "labels")), 3);
     assert_null(json_object_get(a, "pair"));
     assert_string_equal(json_string_value(json_object_get(b, "pair")), "sat");
@@ -132,23 +70,25 @@ static void classify(void **state)
     snprintf(label, sizeof label, "%s", json_string_value(json_object_get(first, "label")));
     json_decref(a);
     json_decref(b);
-    worked(fovea("the cat\\n", "classify -m " TASKS "classify-bert"));
-    assert_int_equal(strncmp(said, label, strlen(label)), 0);
-    refused(fovea("x", "classify -m " TASKS "tag-bert"), 1, "ForSequenceClassification");
-    refused(fovea("", "classify -m " TASKS "classify-bert"), 1, "no text");
+    succeeded(fovea_reads("the cat\n", "classify -m " TASKS "classify-bert"));
+    assert_int_equal(strncmp(said->out, label, strlen(label)), 0);
+    refused(fovea_reads("x", "classify -m " TASKS "tag-bert"), 1, "ForSequenceClassification");
+    refused(fovea("classify -m " TASKS "classify-bert"), 1, "no text");
 }
 
 /* Labels of one's own: what transformers' zero-shot pipeline gives, and by likelihood. */
 static void labels(void **state)
 {
     (void)state;
+    const result *said;
     json_t *expect = json_load_file(TASKS "zero-shot/expect.json", 0, NULL);
     assert_non_null(expect);
     for (int many = 0; many < 2; many++) {
-        worked(fovea("The cat sat on the mat, and it was good!\\na\\nWas it?\\n",
-                     "classify -m " TASKS "zero-shot --labels \"good, bad,so so\" --json %s", many ? "--many" : ""));
+        said = succeeded(fovea_reads("The cat sat on the mat, and it was good!\na\nWas it?\n",
+                                     "classify -m " TASKS "zero-shot --labels \"good, bad,so so\" --json %s",
+                                     many ? "--many" : ""));
         for (int i = 0; i < 3; i++) {
-            json_t *j = line(i), *got = json_object_get(j, "labels");
+            json_t *j = json_line(said, i), *got = json_object_get(j, "labels");
             json_t *want = json_array_get(json_object_get(expect, many ? "many_results" : "results"), (size_t)i);
             for (size_t k = 0; k < 3; k++) {
                 json_t *x = json_array_get(got, k);
@@ -163,34 +103,34 @@ static void labels(void **state)
     json_decref(expect);
 
     /* a model of children's stories knows who is happy */
-    worked(fovea("One day Lily went to the park. She was so\\nTom fell and hurt his leg. He was\\n",
-                 "classify -m " FOVEA_TESTS "/golden/stories260K --labels happy,sad --prompt '{}' -k 0"));
+    said = succeeded(fovea_reads("One day Lily went to the park. She was so\nTom fell and hurt his leg. He was\n",
+                                 "classify -m " FOVEA_TESTS "/golden/stories260K --labels happy,sad --prompt '{}' -k 0"));
     double happy, sad;
-    assert_int_equal(sscanf(said, "happy %lf sad %*f sad %lf", &happy, &sad), 2);
+    assert_int_equal(sscanf(said->out, "happy %lf sad %*f sad %lf", &happy, &sad), 2);
     assert_true(fabs(happy - 0.968422) < 1e-4 && fabs(sad - 0.845438) < 1e-4); /* as transformers has it */
-    refused(fovea("x\\n", "classify -m " TASKS "classify-bert --labels a,b"), 1, "entailment");
-    refused(fovea("x\\n", "classify -m " TASKS "zero-shot --labels a,,b"), 2, "empty label");
-    refused(fovea("x\\n", "classify -m " TASKS "fill-bert --labels a,b"), 1, "does not write text");
+    refused(fovea_reads("x\n", "classify -m " TASKS "classify-bert --labels a,b"), 1, "entailment");
+    refused(fovea_reads("x\n", "classify -m " TASKS "zero-shot --labels a,,b"), 2, "empty label");
+    refused(fovea_reads("x\n", "classify -m " TASKS "fill-bert --labels a,b"), 1, "does not write text");
 }
 
 static void fill(void **state)
 {
     (void)state;
-    worked(fovea("The [MASK] sat.\\n", "fill -m " TASKS "fill-bert -k 2 --json"));
-    json_t *j = line(0), *masks = json_object_get(j, "masks");
+    const result *said = succeeded(fovea_reads("The [MASK] sat.\n", "fill -m " TASKS "fill-bert -k 2 --json"));
+    json_t *j = json_line(said, 0), *masks = json_object_get(j, "masks");
     assert_int_equal(json_array_size(masks), 1);
     assert_int_equal(json_array_size(json_array_get(masks, 0)), 2);
     json_decref(j);
-    refused(fovea("no mask\\n", "fill -m " TASKS "fill-bert"), 1, "[MASK]");
-    refused(fovea("[MASK]\\n", "fill -m " TASKS "fill-bert -k 1000"), 1, "vocabulary");
+    refused(fovea_reads("no mask\n", "fill -m " TASKS "fill-bert"), 1, "[MASK]");
+    refused(fovea_reads("[MASK]\n", "fill -m " TASKS "fill-bert -k 1000"), 1, "vocabulary");
 }
 
 static void tag(void **state)
 {
     (void)state;
-    worked(fovea("Angela Merkel\\n\\nK\\303\\266ln it\\n", "tag -m " TASKS "tag-roberta --json"));
+    const result *said = succeeded(fovea_reads("Angela Merkel\n\nK\303\266ln it\n", "tag -m " TASKS "tag-roberta --json"));
     for (int i = 0; i < 3; i++) {
-        json_t *j = line(i), *x;
+        json_t *j = json_line(said, i), *x;
         const char *text = json_string_value(json_object_get(j, "text"));
         size_t k;
         json_array_foreach(json_object_get(j, "entities"), k, x)
@@ -202,26 +142,20 @@ static void tag(void **state)
 static void answer(void **state)
 {
     (void)state;
-    char path[128];
-    snprintf(path, sizeof path, "%s/docs", folder);
-    assert_int_equal(mkdir(path, 0700), 0);
-    snprintf(path, sizeof path, "%s/docs/a.txt", folder);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs("Angela Merkel was born in Hamburg.\n", f);
-    fclose(f);
-    worked(fovea("who?\\nwhere?\\n", "answer -m " TASKS "answer-bert -c docs/a.txt -k 3 --json"));
-    json_t *j = line(1);
+    assert_int_equal(mkdir(scratch("docs"), 0700), 0);
+    scratch_text("docs/a.txt", "Angela Merkel was born in Hamburg.\n");
+    const result *said = succeeded(fovea_reads("who?\nwhere?\n", "answer -m " TASKS "answer-bert -c docs/a.txt -k 3 --json"));
+    json_t *j = json_line(said, 1);
     assert_int_equal(json_array_size(json_object_get(j, "answers")), 3);
     json_decref(j);
-    worked(fovea("who?\\n", "answer -m " TASKS "answer-roberta -d docs -e " TASKS "embed-mean --json"));
-    j = line(0);
+    succeeded(fovea_reads("who?\n", "answer -m " TASKS "answer-roberta -d docs -e " TASKS "embed-mean --json"));
+    j = json_line(said, 0);
     json_t *best = json_array_get(json_object_get(j, "answers"), 0);
     assert_string_equal(json_string_value(json_object_get(best, "file")), "docs/a.txt");
     json_decref(j);
-    refused(fovea("who?\\n", "answer -m " TASKS "answer-bert"), 2, "--context");
-    refused(fovea("who?\\n", "answer -m " TASKS "answer-bert -d docs"), 2, "--embedder");
-    refused(fovea("who?\\n", "answer -m " TASKS "answer-bert -c nothing.txt"), 1, "nothing.txt");
+    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert"), 2, "--context");
+    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert -d docs"), 2, "--embedder");
+    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert -c nothing.txt"), 1, "nothing.txt");
 }
 
 int main(void)
@@ -230,5 +164,5 @@ int main(void)
         cmocka_unit_test(forward), cmocka_unit_test(embed), cmocka_unit_test(classify), cmocka_unit_test(labels),
         cmocka_unit_test(fill),    cmocka_unit_test(tag),   cmocka_unit_test(answer),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,34 +12,10 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "helper_device.h"
+#include "helper_files.h"
 
-static char folder[64];
 static fv_tok *tok;
-
-static void check(fv_status st, const fv_err *e)
-{
-    if (st) print_error("%s\n", e->text);
-    assert_int_equal(st, FV_OK);
-}
-
-static const char *path_of(const char *name)
-{
-    static char path[16][160];
-    static int at;
-    at = (at + 1) % 16;
-    snprintf(path[at], sizeof path[at], "%s/%s", folder, name);
-    return path[at];
-}
-
-static const char *file(const char *name, const char *text)
-{
-    const char *path = path_of(name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-    return path;
-}
 
 static bool next_text(void *self, const char **text, size_t *len)
 {
@@ -54,12 +29,10 @@ static bool next_text(void *self, const char **text, size_t *len)
 
 static int set_up(void **state)
 {
-    (void)state;
     static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
     int at = 0;
     fv_err e;
-    snprintf(folder, sizeof folder, "/tmp/fovea-data-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (scratch_open(state)) return -1;
     fv_tok_train_opts o = {.kind = FV_TOK_BPE, .vocab = 60, .min_count = 1, .specials = specials, .after = "</s>"};
     check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
     return 0;
@@ -67,11 +40,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
-    char line[100];
     fv_tok_close(tok);
-    snprintf(line, sizeof line, "rm -rf '%s'", folder);
-    return system(line);
+    return scratch_close(state);
 }
 
 /* ---- records ---- */
@@ -99,11 +69,13 @@ static void every_format_is_read(void **state)
     (void)state;
     fv_data_report r;
     const fv_records ways[] = {
-        {.file = file("a.en", "the cat\nthe dog\r\n"), .beside = file("a.fr", "le chat\nle chien")},
-        {.file = file("b.tsv", "the cat\tle chat\nthe dog\tle chien\n")},
-        {.file = file("c.tsv", "id\tfr\ten\n1\tle chat\tthe cat\n2\tle chien\tthe dog\n"), .field = {"en", "fr"}},
-        {.file = file("d.tsv", "x\tx\tx\n1\tle chat\tthe cat\n2\tle chien\tthe dog\n"), .field = {"3", "2"}, .header = true},
-        {.file = file("e.jsonl", "{\"s\": \"the cat\", \"t\": \"le chat\"}\n{\"t\": \"le chien\", \"s\": \"the dog\"}\n"),
+        {.file = scratch_text("a.en", "the cat\nthe dog\r\n"), .beside = scratch_text("a.fr", "le chat\nle chien")},
+        {.file = scratch_text("b.tsv", "the cat\tle chat\nthe dog\tle chien\n")},
+        {.file = scratch_text("c.tsv", "id\tfr\ten\n1\tle chat\tthe cat\n2\tle chien\tthe dog\n"), .field = {"en", "fr"}},
+        {.file = scratch_text("d.tsv", "x\tx\tx\n1\tle chat\tthe cat\n2\tle chien\tthe dog\n"),
+         .field = {"3", "2"},
+         .header = true},
+        {.file = scratch_text("e.jsonl", "{\"s\": \"the cat\", \"t\": \"le chat\"}\n{\"t\": \"le chien\", \"s\": \"the dog\"}\n"),
          .field = {"s", "t"}},
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -125,13 +97,13 @@ static void gzip_and_latin1_are_read(void **state)
 {
     (void)state;
     fv_data_report r;
-    gzFile g = gzopen(path_of("g.tsv.gz"), "wb");
+    gzFile g = gzopen(scratch("g.tsv.gz"), "wb");
     gzputs(g, "the cat\tle chat\n");
     gzclose(g);
-    fv_pairs *p = read_pairs((fv_records){.file = path_of("g.tsv.gz")}, &r);
+    fv_pairs *p = read_pairs((fv_records){.file = scratch("g.tsv.gz")}, &r);
     assert_string_equal(fv_pairs_text(p, 0), "le chat");
     fv_pairs_close(p);
-    p = read_pairs((fv_records){.file = file("l.tsv", "cat\tchat \xe9t\xe9\n"), .latin1 = true}, &r);
+    p = read_pairs((fv_records){.file = scratch_text("l.tsv", "cat\tchat \xe9t\xe9\n"), .latin1 = true}, &r);
     assert_string_equal(fv_pairs_text(p, 0), "chat \xc3\xa9t\xc3\xa9");
     fv_pairs_close(p);
 }
@@ -140,8 +112,9 @@ static void what_cannot_be_used_is_counted_and_named(void **state)
 {
     (void)state;
     fv_data_report r;
-    fv_records from = {.file = file("m.tsv", "the cat\tle chat\n\tle\nthe \xff\tchat\nthe cat the cat the cat\tchat\na\tb\n"),
-                       .max_len = 4};
+    fv_records from = {
+        .file = scratch_text("m.tsv", "the cat\tle chat\n\tle\nthe \xff\tchat\nthe cat the cat the cat\tchat\na\tb\n"),
+        .max_len = 4};
     fv_pairs *p = read_pairs(from, &r);
     assert_int_equal(r.records, 5);
     assert_int_equal(r.kept, 2);
@@ -166,18 +139,20 @@ static void what_cannot_be_used_is_counted_and_named(void **state)
 static void policies_refuse_where_asked_to(void **state)
 {
     (void)state;
-    const char *path = file("p.tsv", "the cat\tle chat\n\tle\n");
+    const char *path = scratch_text("p.tsv", "the cat\tle chat\n\tle\n");
     refused((fv_records){.file = path, .empty = FV_REFUSE}, "p.tsv:2: empty");
-    refused((fv_records){.file = file("q.tsv", "a\t\xff\n"), .malformed = FV_REFUSE}, "q.tsv:1: not UTF-8 at byte 1");
-    refused((fv_records){.file = file("r.tsv", "a\tthe cat the cat\n"), .max_len = 4, .too_long = FV_REFUSE}, "at most 4");
-    refused((fv_records){.file = file("s.en", "a\nb\n"), .beside = file("s.fr", "a\n")}, "has 2 lines and");
-    refused((fv_records){.file = file("t.tsv", "a\tb\tc\n")}, "t.tsv:1: 3 fields");
-    refused((fv_records){.file = file("u.tsv", "a\tb\n"), .field = {"x", "y"}}, "no column is called \"x\"");
-    refused((fv_records){.file = file("v.jsonl", "{\"s\": 1}\n"), .field = {"s", "t"}}, "v.jsonl:1: no text called \"s\"");
-    refused((fv_records){.file = file("w.jsonl", "{\"s\": 1\n"), .field = {"s", "t"}}, "w.jsonl:1: not JSON");
-    refused((fv_records){.file = file("x.tsv", "\t\n")}, "none of 1 pairs can be used");
-    refused((fv_records){.file = path_of("none.tsv")}, "cannot open");
-    refused((fv_records){.file = file("y.txt", "a\n")}, "name a second file");
+    refused((fv_records){.file = scratch_text("q.tsv", "a\t\xff\n"), .malformed = FV_REFUSE}, "q.tsv:1: not UTF-8 at byte 1");
+    refused((fv_records){.file = scratch_text("r.tsv", "a\tthe cat the cat\n"), .max_len = 4, .too_long = FV_REFUSE},
+            "at most 4");
+    refused((fv_records){.file = scratch_text("s.en", "a\nb\n"), .beside = scratch_text("s.fr", "a\n")}, "has 2 lines and");
+    refused((fv_records){.file = scratch_text("t.tsv", "a\tb\tc\n")}, "t.tsv:1: 3 fields");
+    refused((fv_records){.file = scratch_text("u.tsv", "a\tb\n"), .field = {"x", "y"}}, "no column is called \"x\"");
+    refused((fv_records){.file = scratch_text("v.jsonl", "{\"s\": 1}\n"), .field = {"s", "t"}},
+            "v.jsonl:1: no text called \"s\"");
+    refused((fv_records){.file = scratch_text("w.jsonl", "{\"s\": 1\n"), .field = {"s", "t"}}, "w.jsonl:1: not JSON");
+    refused((fv_records){.file = scratch_text("x.tsv", "\t\n")}, "none of 1 pairs can be used");
+    refused((fv_records){.file = scratch("none.tsv")}, "cannot open");
+    refused((fv_records){.file = scratch_text("y.txt", "a\n")}, "name a second file");
 }
 
 /* ---- plans and feeders ---- */

@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,28 +10,12 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "helper_device.h"
+#include "helper_files.h"
 
-static char folder[64];
 static fv_tok *tok;
 static fv_labels labels;
 static fv_batch batch;
-
-static void check(fv_status st, const fv_err *e)
-{
-    if (st) print_error("%s\n", e->text);
-    assert_int_equal(st, FV_OK);
-}
-
-static const char *file(const char *name, const char *text)
-{
-    static char path[160];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-    return path;
-}
 
 static const char words[] =
     "the cat sees the dog\nthe dog sees the cat\na cat likes fish\n\nfish likes water\nno dog likes the rain\n";
@@ -47,13 +30,11 @@ static bool next_text(void *self, const char **text, size_t *len)
 
 static int set_up(void **state)
 {
-    (void)state;
     static const char *const specials[] = {"<pad>",        "</s>",         "<unk>",        "<s>", "<mask>",
                                            "<extra_id_0>", "<extra_id_1>", "<extra_id_2>", NULL};
     int at = 0;
     fv_err e;
-    snprintf(folder, sizeof folder, "/tmp/fovea-feeds-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (scratch_open(state)) return -1;
     fv_tok_train_opts o = {
         .kind = FV_TOK_BYTE_BPE, .vocab = 300, .min_count = 1, .specials = specials, .before = "<s>", .after = "</s>"};
     check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
@@ -62,12 +43,9 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
-    char line[100];
     fv_batch_free(&batch);
     fv_tok_close(tok);
-    snprintf(line, sizeof line, "rm -rf '%s'", folder);
-    return system(line);
+    return scratch_close(state);
 }
 
 static fv_feed_opt task(void)
@@ -147,7 +125,7 @@ static void causal_predicts_every_token_but_the_first(void **state)
     fv_data_report r;
     int32_t text[400];
     int64_t all = whole(text), B, T, seen = 0;
-    fv_feed f = open_feed(fv_feed_causal, task(), (fv_records){.file = file("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_causal, task(), (fv_records){.file = scratch_text("t.txt", words)}, &r);
     assert_int_equal(r.tokens[0], all);
     int64_t n = f.count(f.self, -1);
     make(&f, 0, n, (fv_draw){.epoch = -1});
@@ -174,10 +152,10 @@ static void a_part_of_the_text_can_be_held_out(void **state)
     int32_t text[400];
     fv_feed_opt t = task();
     t.part[1] = 0.5;
-    fv_feed f = open_feed(fv_feed_causal, t, (fv_records){.file = file("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_causal, t, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     fv_feed_close(&f);
     t.part[0] = 0.5, t.part[1] = 1;
-    f = open_feed(fv_feed_causal, t, (fv_records){.file = file("t.txt", words)}, &s);
+    f = open_feed(fv_feed_causal, t, (fv_records){.file = scratch_text("t.txt", words)}, &s);
     fv_feed_close(&f);
     assert_true(r.tokens[0] + s.tokens[0] >= whole(text) && r.tokens[0] + s.tokens[0] <= whole(text) + 4);
 }
@@ -189,7 +167,7 @@ static void masked_hides_some_and_remembers_them(void **state)
     fv_data_report r;
     int64_t B, T, hidden = 0, masks = 0;
     fv_feed_opt k = task();
-    fv_feed f = open_feed(fv_feed_masked, k, (fv_records){.file = file("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_masked, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     int64_t n = f.count(f.self, -1);
     make(&f, 0, n, (fv_draw){.epoch = -1});
     uint64_t once = digest();
@@ -224,7 +202,7 @@ static void sentences_follow_or_not(void **state)
     int64_t B, T, yes = 0, no = 0;
     fv_feed_opt k = task();
     k.context = 40;
-    fv_feed f = open_feed(fv_feed_masked_next, k, (fv_records){.file = file("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_masked_next, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     assert_int_equal(f.count(f.self, 0), 5);
     for (int64_t epoch = 0; epoch < 20; epoch++) {
         make(&f, 0, 5, (fv_draw){1, epoch});
@@ -247,7 +225,7 @@ static void spans_can_be_put_back(void **state)
     int64_t B, S, T;
     whole(text);
     fv_feed_opt k = task();
-    fv_feed f = open_feed(fv_feed_spans, k, (fv_records){.file = file("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_spans, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     make(&f, 0, 2, (fv_draw){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T),
                   *input = part("decoder_input_ids", &B, &T);
@@ -279,7 +257,7 @@ static void denoising_asks_for_the_whole_text(void **state)
     int64_t B, S, T, masks = 0;
     whole(text);
     fv_feed_opt k = task();
-    fv_feed f = open_feed(fv_feed_denoise, k, (fv_records){.file = file("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_denoise, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     make(&f, 0, 1, (fv_draw){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T);
     assert_int_equal(T, 13);
@@ -299,7 +277,7 @@ static void classes_are_numbered_as_they_come(void **state)
     fv_feed_opt k = task();
     k.label_until = ":";
     const char *text = "NUM:date when is the rain\nHUM:ind who likes fish\nNUM:count how many dogs\n";
-    fv_feed f = open_feed(fv_feed_classify, k, (fv_records){.file = file("c.label", text), .format = FV_FORMAT_WORD}, &r);
+    fv_feed f = open_feed(fv_feed_classify, k, (fv_records){.file = scratch_text("c.label", text), .format = FV_FORMAT_WORD}, &r);
     assert_int_equal(labels.n, 2);
     assert_string_equal(labels.name[0], "NUM");
     make(&f, 0, 3, (fv_draw){.epoch = -1});
@@ -309,7 +287,7 @@ static void classes_are_numbered_as_they_come(void **state)
     fv_feed_close(&f);
 
     fv_err e;
-    fv_records other = {.file = file("d.label", "LOC:city where\n"), .format = FV_FORMAT_WORD};
+    fv_records other = {.file = scratch_text("d.label", "LOC:city where\n"), .format = FV_FORMAT_WORD};
     labels.closed = true;
     assert_int_equal(fv_feed_classify(&f, &k, &other, &r, &e), FV_EFORMAT);
     assert_non_null(strstr(e.text, "d.label:1: the label \"LOC\" does not occur"));
@@ -323,7 +301,7 @@ static void tags_begin_with_b_and_stand_on_first_pieces(void **state)
     fv_feed_opt k = task();
     const char *text =
         "-DOCSTART- -X- O O\n\nthe DT I-NP O\nwashington NNP I-NP I-PER\npost NN I-NP I-PER\nrome NN x B-PER\n\nno x y I-LOC\n";
-    fv_feed f = open_feed(fv_feed_tag, k, (fv_records){.file = file("n.conll", text)}, &r);
+    fv_feed f = open_feed(fv_feed_tag, k, (fv_records){.file = scratch_text("n.conll", text)}, &r);
     assert_int_equal(r.kept, 2);
     make(&f, 0, 1, (fv_draw){.epoch = -1});
     const int32_t *label = part("labels", &B, &T);
@@ -346,7 +324,7 @@ static void dropped_tokens_are_hidden_from_learning_alone(void **state)
     int32_t whole_row[64], first[64];
     fv_feed_opt k = task();
     k.drop = 0.5f;
-    fv_records from = {.file = file("drop.label", "A the dog sees the cat and the dog sees the rain\n"),
+    fv_records from = {.file = scratch_text("drop.label", "A the dog sees the cat and the dog sees the rain\n"),
                        .format = FV_FORMAT_WORD};
     fv_feed f = open_feed(fv_feed_classify, k, from, &r);
     make(&f, 0, 1, (fv_draw){.epoch = -1});
@@ -411,7 +389,7 @@ static void tags_are_judged_by_whole_entities(void **state)
         {{"B-PER", "I-PER", "I-PER", "B-PER", "B-LOC"}, 2, 6}, /* begun too early */
     };
     const char *text = "the x O\nwashington x I-PER\npost x I-PER\nrome x B-PER\nfish x I-LOC\n\nno x I-LOC\nrain x I-LOC\n";
-    fv_feed f = open_feed(fv_feed_tag, task(), (fv_records){.file = file("f1.conll", text)}, &r);
+    fv_feed f = open_feed(fv_feed_tag, task(), (fv_records){.file = scratch_text("f1.conll", text)}, &r);
     assert_string_equal(f.metric, "f1");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double hits = 0, of = 0;
@@ -433,7 +411,7 @@ static void answers_are_found_by_their_characters(void **state)
         " \"qas\": [{\"id\": \"1\", \"question\": \"who sees\", \"answers\": [{\"text\": \"the cat\", \"answer_start\": 4}]},"
         " {\"id\": \"2\", \"question\": \"whom\", \"answers\": [{\"text\": \"the dog\", \"answer_start\": 17}]}]}]}]}";
     for (int64_t most = 64; most >= 14; most -= 50) {
-        fv_feed f = open_feed(fv_feed_answer, k, (fv_records){.file = file("q.json", text), .max_len = most}, &r);
+        fv_feed f = open_feed(fv_feed_answer, k, (fv_records){.file = scratch_text("q.json", text), .max_len = most}, &r);
         assert_int_equal(r.kept, 2);
         assert_int_equal(r.cut, most == 64 ? 0 : 2);
         for (int32_t q = 0; q < 2; q++) {

@@ -15,47 +15,33 @@
 
 #include <cmocka.h>
 
-#include "device.h"
+#include "helper_device.h"
 #include "fovea/fovea.h"
+#include "helper_files.h"
 
 #define CASES FOVEA_TESTS "/golden/models"
 #define MAX_CASES 256
 
-static fv_device *device;
-static char scratch[] = "/tmp/fovea-families-XXXXXX";
 static char *cases[MAX_CASES];
 static int n_cases;
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static int setup(void **state)
+static int set_up(void **state)
 {
-    (void)state;
     DIR *d = opendir(CASES);
-    if (!d || !mkdtemp(scratch)) return -1;
+    if (!d || scratch_open(state)) return -1;
     for (struct dirent *f; (f = readdir(d)) && n_cases < MAX_CASES;)
         if (f->d_name[0] != '.') cases[n_cases++] = strdup(f->d_name);
     closedir(d);
     qsort(cases, (size_t)n_cases, sizeof *cases, by_name);
-    return fv_device_open(&device, test_device(), (fv_device_opt){.threads = 2}, NULL);
+    return open_device(state);
 }
 
-static const char *in_scratch(const char *name)
+static int tear_down(void **state)
 {
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", scratch, name);
-    return path;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    static const char *const files[] = {"one.safetensors",   "two.safetensors", "saved/model.safetensors",
-                                        "saved/config.json", "saved",           ""};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) remove(in_scratch(files[i]));
     for (int i = 0; i < n_cases; i++) free(cases[i]);
-    fv_device_close(device);
-    return 0;
+    return close_device(state) || scratch_close(state);
 }
 
 static void ok(fv_status st, const char *which, const fv_err *e)
@@ -146,8 +132,8 @@ static fv_st *run(fv_model *m, const char *name, const char *to, fv_run_opt opt)
     char in[512];
     fv_err e;
     snprintf(in, sizeof in, "%s", of_case(name, "in.safetensors"));
-    ok(fv_model_run(m, device, in, in_scratch(to), opt, &e), name, &e);
-    return open_file(name, in_scratch(to));
+    ok(fv_model_run(m, device, in, scratch("%s", to), opt, &e), name, &e);
+    return open_file(name, scratch("%s", to));
 }
 
 static void what_comes_out_is_the_published_one(void **state)
@@ -211,7 +197,7 @@ static const char *saved_at(const char *name, const char *file)
 {
     static char path[512];
     const char *keep = getenv("FOVEA_SAVED");
-    snprintf(path, sizeof path, "%s/%s%s", keep ? keep : scratch, keep ? name : "saved", file);
+    snprintf(path, sizeof path, "%s/%s%s", keep ? keep : scratch("."), keep ? name : "saved", file);
     return path;
 }
 
@@ -301,5 +287,5 @@ int main(void)
         cmocka_unit_test(a_config_it_cannot_follow_is_refused),
         cmocka_unit_test(every_family_has_a_case),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

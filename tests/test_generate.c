@@ -14,24 +14,10 @@
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "gen/pick.h"
+#include "helper_device.h"
 
 #define CASES FOVEA_TESTS "/golden/models"
 #define MAX_ROWS 16
-
-static fv_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    fv_device_close(device);
-    return 0;
-}
 
 static void ok(fv_status st, const char *which, const fv_err *e)
 {

@@ -10,61 +10,21 @@
 
 #include <cmocka.h>
 
-#include "device.h"
+#include "helper_device.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
+#include "helper_golden.h"
+#include "helper_files.h"
 
 static const char *const names[] = {"marian-shared", "marian-apart"};
-
-static fv_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    return fv_device_open(&device, test_device(), (fv_device_opt){.threads = 2}, NULL);
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    fv_device_close(device);
-    return 0;
-}
-
-static void check(fv_status st, const fv_err *e)
-{
-    if (st) print_error("%s\n", e->text);
-    assert_int_equal(st, FV_OK);
-}
-
-static float *golden(const fv_st *g, const char *name, fv_st_info *info)
-{
-    fv_err e;
-    check(fv_st_find(g, name, info, &e), &e);
-    float *x = malloc((size_t)info->count * sizeof *x);
-    check(fv_st_read(g, info, x, FV_F32, info->count, &e), &e);
-    return x;
-}
-
-static fv_tensor *input(fv_ctx *c, const fv_st *g, const char *name, fv_dtype as)
-{
-    fv_err e;
-    fv_st_info info;
-    check(fv_st_find(g, name, &info, &e), &e);
-    void *x = malloc((size_t)info.count * fv_dtype_size(as));
-    check(fv_st_read(g, &info, x, as, info.count, &e), &e);
-    fv_tensor *t = as == FV_U8 ? fv_bytes(c, x, info.shape) : fv_ints(c, x, info.shape);
-    free(x);
-    return t;
-}
 
 static fv_items inputs(fv_ctx *c, const fv_st *g)
 {
     fv_items in = {0};
-    fv_tensor *labels = input(c, g, "labels", FV_I32);
-    fv_items_put(&in, "input_ids", input(c, g, "input_ids", FV_I32));
-    fv_items_put(&in, "attention_mask", input(c, g, "attention_mask", FV_U8));
-    fv_items_put(&in, "decoder_input_ids", input(c, g, "decoder_input_ids", FV_I32));
+    fv_tensor *labels = golden_input(c, g, "labels", FV_I32);
+    fv_items_put(&in, "input_ids", golden_input(c, g, "input_ids", FV_I32));
+    fv_items_put(&in, "attention_mask", golden_input(c, g, "attention_mask", FV_U8));
+    fv_items_put(&in, "decoder_input_ids", golden_input(c, g, "decoder_input_ids", FV_I32));
     fv_items_put(&in, "labels", labels);
     int32_t label[64];
     assert_int_equal(fv_read_i32(c, labels, label, fv_len(labels)), FV_OK);
@@ -86,11 +46,11 @@ static void near(const char *what, const double *got, const float *want, int64_t
 
 static void same_values(fv_ctx *c, const fv_items *out, const fv_st *g, const char *name, double tolerance)
 {
-    fv_st_info info;
-    float *want = golden(g, name, &info);
-    double *got = malloc((size_t)info.count * sizeof *got);
-    assert_int_equal(fv_read_f64(c, fv_items_get(out, name), got, info.count), FV_OK);
-    near(name, got, want, info.count, tolerance);
+    int64_t n;
+    float *want = golden_numbers(g, name, &n);
+    double *got = malloc((size_t)n * sizeof *got);
+    assert_int_equal(fv_read_f64(c, fv_items_get(out, name), got, n), FV_OK);
+    near(name, got, want, n, tolerance);
     free(got);
     free(want);
 }
@@ -105,7 +65,7 @@ static void same_gradients(fv_ctx *c, const fv_model *m, const fv_st *g)
         fv_tensor *p = fv_params_find(fv_model_params(m), info.name + 5);
         if (!p) print_error("%s is no parameter here\n", info.name + 5);
         assert_non_null(p);
-        float *want = golden(g, info.name, &info);
+        float *want = golden_numbers(g, info.name, &info.count);
         double *got = malloc((size_t)info.count * sizeof *got), off = 0, norm = 0;
         assert_int_equal(fv_read_grad(c, p, got, info.count), FV_OK);
         for (int64_t j = 0; j < info.count; j++) {
@@ -138,10 +98,10 @@ static void compare_map(void *user, fv_ctx *c, const char *site, const char *nam
     assert_int_equal(sscanf(strstr(name, "layers."), "layers.%d", &layer), 1);
     snprintf(key, sizeof key, "%s_attentions.%d", kind, layer);
 
-    fv_st_info info;
-    float *want = golden(m->golden, key, &info);
+    int64_t n;
+    float *want = golden_numbers(m->golden, key, &n);
     fv_shape s = fv_attn_view_shape(what);
-    assert_int_equal(fv_shape_len(s), info.count);
+    assert_int_equal(fv_shape_len(s), n);
     int64_t rows = s.d[2], cols = s.d[3];
     float *w = malloc((size_t)(rows * cols) * sizeof *w);
     for (int64_t b = 0; b < s.d[0]; b++)
@@ -209,7 +169,7 @@ static void it_generates_what_the_published_one_does(void **state)
 
         fv_st_info info;
         int32_t ids[3 * 9];
-        float *mask = golden(g, "attention_mask", &info);
+        float *mask = golden_numbers(g, "attention_mask", &info.count);
         check(fv_st_find(g, "input_ids", &info, &e), &e);
         check(fv_st_read(g, &info, ids, FV_I32, info.count, &e), &e);
         const int32_t *source[3] = {ids, ids + 9, ids + 18};
@@ -254,10 +214,10 @@ static void it_generates_what_the_published_one_does(void **state)
 static void what_was_saved_opens_with_the_same_bits(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/fovea-marian-XXXXXX", path[512];
+    const char *dir = scratch("saved");
+    char path[512];
     fv_err e;
     fv_model *one, *two;
-    assert_non_null(mkdtemp(dir));
     path_of(path, "marian-apart", "");
     check(fv_model_open(&one, device, path, (fv_model_opt){0}, &e), &e);
     check(fv_model_save(one, dir, FV_F32, &e), &e);
@@ -270,11 +230,6 @@ static void what_was_saved_opens_with_the_same_bits(void **state)
     free(b);
     fv_model_free(one);
     fv_model_free(two);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, i ? "config.json" : "model.safetensors");
-        remove(path);
-    }
-    remove(dir);
 }
 
 static void a_config_it_cannot_follow_is_refused(void **state)
@@ -300,6 +255,9 @@ static void a_config_it_cannot_follow_is_refused(void **state)
     }
 }
 
+static int set_up(void **state) { return scratch_open(state) || open_device(state); }
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,5 +266,5 @@ int main(void)
         cmocka_unit_test(what_was_saved_opens_with_the_same_bits),
         cmocka_unit_test(a_config_it_cannot_follow_is_refused),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
-#include "device.h"
+#include "helper_device.h"
 #include "fovea/nn.h"
-#include "golden.h"
+#include "helper_golden.h"
 
-static fv_device *open_device(void)
+static fv_device *new_device(void)
 {
     fv_device *d;
     assert_int_equal(fv_device_open(&d, test_device(), (fv_device_opt){0}, NULL), FV_OK);
@@ -253,7 +253,7 @@ static void compare(const entry *k, fv_device *d, fv_dtype t, double tolerance)
 
 static void layer_agrees(void **state)
 {
-    fv_device *d = open_device();
+    fv_device *d = new_device();
     if (test_on_cpu()) compare(*state, d, FV_F64, 5e-7);
     compare(*state, d, FV_F32, test_on_cpu() ? 2e-5 : 4e-5);
     fv_device_close(d);
@@ -264,7 +264,7 @@ static void layer_agrees(void **state)
 static void sinusoids_are_the_published_ones(void **state)
 {
     (void)state;
-    fv_device *d = open_device();
+    fv_device *d = new_device();
     golden g = {.file = FOVEA_TESTS "/golden/nn_layers.safetensors"};
     fv_params *p;
     fv_pos halves, pairs, learned;
@@ -315,7 +315,7 @@ static void distances_fall_into_t5s_buckets(void **state)
 static void alibi_slopes_are_the_papers(void **state)
 {
     (void)state;
-    fv_device *d = open_device();
+    fv_device *d = new_device();
     golden g = {.file = FOVEA_TESTS "/golden/nn_layers.safetensors"};
     for (int heads = 4; heads <= 6; heads += 2) {
         fv_array want = golden_array(&g, "alibi.slopes%d", heads);
@@ -340,7 +340,7 @@ static void alibi_slopes_are_the_papers(void **state)
 static void rotary_frequencies_stretch_as_published(void **state)
 {
     (void)state;
-    fv_device *d = open_device();
+    fv_device *d = new_device();
     golden g = {.file = FOVEA_TESTS "/golden/nn_layers.safetensors"};
     assert_int_equal(fv_ctx_new(&g.ctx, d, (fv_ctx_opt){0}, NULL), FV_OK);
     const struct {
@@ -383,7 +383,7 @@ static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, int
 static void a_cache_changes_nothing(void **state)
 {
     const bool packed = *(bool *)*state;
-    fv_device *d = open_device();
+    fv_device *d = new_device();
     fv_ctx *c;
     fv_params *p;
     fv_decoder_layer l;
@@ -420,7 +420,7 @@ static void patches_are_products_of_their_pixels(void **state)
 {
     (void)state;
     enum { C = 2, SIDE = 6, P = 3, N = 4, WIDTH = 5 };
-    fv_device *d = open_device();
+    fv_device *d = new_device();
     fv_ctx *c;
     fv_params *p;
     fv_conv l;
@@ -453,7 +453,7 @@ static void patches_are_products_of_their_pixels(void **state)
 static void tied_embeddings_share_one_table(void **state)
 {
     (void)state;
-    fv_device *d = open_device();
+    fv_device *d = new_device();
     fv_ctx *c;
     fv_params *p;
     fv_emb l;
@@ -483,7 +483,7 @@ static void tied_embeddings_share_one_table(void **state)
 static void refusals_name_the_layer(void **state)
 {
     (void)state;
-    fv_device *d = open_device();
+    fv_device *d = new_device();
     fv_ctx *c;
     fv_params *p;
     fv_mha l;

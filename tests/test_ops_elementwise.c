@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "optable.h"
+#include "helper_optable.h"
 
 /* ---- unary ---- */
 

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "device.h"
+#include "helper_device.h"
 #include "fovea/op.h"
-#include "golden.h"
+#include "helper_golden.h"
 
 #define MAX_IN 3
 

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "device.h"
-#include "optable.h"
+#include "helper_device.h"
+#include "helper_optable.h"
 
 static fv_tensor *nn(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){0}); }
 static fv_tensor *tn(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){.ta = true}); }

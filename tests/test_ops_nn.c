@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "device.h"
-#include "optable.h"
+#include "helper_device.h"
+#include "helper_optable.h"
 
 /* ---- norms ---- */
 

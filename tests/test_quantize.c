@@ -11,20 +11,10 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "helper_device.h"
+#include "helper_files.h"
 
 #define CASES FOVEA_TESTS "/golden/models/"
-
-static fv_device *device;
-static char scratch[] = "/tmp/fovea-quantize-XXXXXX";
-
-static const char *in_scratch(const char *name)
-{
-    static char path[4][256];
-    static int i;
-    char *p = path[i++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", scratch, name);
-    return p;
-}
 
 static void ok(fv_status st, const char *which, const fv_err *e)
 {
@@ -55,17 +45,6 @@ static void same_file(const char *which, const char *a, const char *b)
     fv_st_close(y);
 }
 
-static void drop(const char *dir)
-{
-    static const char *const files[] = {"config.json",           "model.safetensors", "generation_config.json", "tokenizer.json",
-                                        "tokenizer_config.json", "in.safetensors",    "out.safetensors",        ""};
-    char path[512];
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
-        remove(path);
-    }
-}
-
 /* One family with weights (N,K), one with (K,N), shared key heads, two sides, odd widths. */
 static const char *const cases[] = {"gpt2-language", "llama-language", "qwen2", "t5-gated", "bart", "marian"};
 static const fv_dtype dtypes[] = {FV_Q8, FV_Q4, FV_I8};
@@ -81,19 +60,19 @@ static void test_same_bits(void **state)
             snprintf(from, sizeof from, CASES "%s", cases[i]);
             snprintf(in, sizeof in, "%s/in.safetensors", from);
             snprintf(which, sizeof which, "%s as %s", cases[i], fv_dtype_name(dtypes[d]));
-            ok(fv_model_quantize(device, from, in_scratch("small"), dtypes[d], &q, &e), which, &e);
+            ok(fv_model_quantize(device, from, scratch("small"), dtypes[d], &q, &e), which, &e);
             assert_true(q.weights > 0 && q.others > 0);
-            run_model(from, dtypes[d], in, in_scratch("one.safetensors"));
-            run_model(in_scratch("small"), FV_F32, in, in_scratch("two.safetensors"));
-            same_file(which, in_scratch("one.safetensors"), in_scratch("two.safetensors"));
-            drop(in_scratch("small"));
+            run_model(from, dtypes[d], in, scratch("one.safetensors"));
+            run_model(scratch("small"), FV_F32, in, scratch("two.safetensors"));
+            same_file(which, scratch("one.safetensors"), scratch("two.safetensors"));
+            scratch_drop("small");
         }
 }
 
 static void test_refusals(void **state)
 {
     (void)state;
-    const char *from = CASES "gpt2-language", *small = in_scratch("small");
+    const char *from = CASES "gpt2-language", *small = scratch("small");
     fv_quantised q;
     fv_model *m;
     fv_err e;
@@ -101,34 +80,21 @@ static void test_refusals(void **state)
     assert_int_equal(access(small, F_OK), -1);
     ok(fv_model_quantize(device, from, small, FV_Q8, &q, &e), "q8", &e);
     assert_int_equal(fv_model_quantize(device, from, small, FV_Q8, &q, &e), FV_EIO); /* there is one already */
-    assert_int_equal(fv_model_quantize(device, small, in_scratch("again"), FV_Q8, &q, &e), FV_ESTATE);
+    assert_int_equal(fv_model_quantize(device, small, scratch("again"), FV_Q8, &q, &e), FV_ESTATE);
     assert_int_equal(fv_model_open(&m, device, small, (fv_model_opt){.train = true}, &e), FV_EMISSING);
     assert_int_equal(fv_model_open(&m, device, small, (fv_model_opt){.serve = true, .weights = FV_Q4}, &e), FV_EDTYPE);
     assert_non_null(strstr(e.text, "stored as q8, not q4"));
     ok(fv_model_open(&m, device, small, (fv_model_opt){.serve = true}, &e), "served", &e);
-    assert_int_equal(fv_model_save(m, in_scratch("again"), FV_F32, &e), FV_EDTYPE); /* numbers that are not there any more */
+    assert_int_equal(fv_model_save(m, scratch("again"), FV_F32, &e), FV_EDTYPE); /* numbers that are not there any more */
     fv_model_free(m);
-    drop(in_scratch("again"));
-    drop(small);
+    scratch_drop("small");
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return mkdtemp(scratch) ? (int)fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL) : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    remove(in_scratch("one.safetensors"));
-    remove(in_scratch("two.safetensors"));
-    fv_device_close(device);
-    return rmdir(scratch);
-}
+static int set_up(void **state) { return scratch_open(state) || open_device(state); }
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

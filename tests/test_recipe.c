@@ -12,40 +12,10 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "helper_device.h"
+#include "helper_files.h"
 
-static char folder[64];
-
-static void check(fv_status st, const fv_err *e)
-{
-    if (st) print_error("%s\n", e->text);
-    assert_int_equal(st, FV_OK);
-}
-
-static const char *file(const char *text)
-{
-    static char path[100];
-    snprintf(path, sizeof path, "%s/r.ini", folder);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-    return path;
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/fovea-recipe-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char line[100];
-    snprintf(line, sizeof line, "rm -rf '%s'", folder);
-    return system(line);
-}
+static const char *file(const char *text) { return scratch_text("r.ini", text); }
 
 static const char good[] = "[model]\nmodel_type = marian ; a comment\nd_model = 64\n[data]\ntrain = x.tsv\n[train]\nlr = 1e-3\n";
 
@@ -170,5 +140,5 @@ int main(void)
         cmocka_unit_test(our_recipes_are_good),
         cmocka_unit_test(every_key_has_help),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

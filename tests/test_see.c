@@ -12,60 +12,26 @@
 #include <jansson.h>
 
 #include "fovea/see.h"
+#include "helper_device.h"
+#include "helper_files.h"
+#include "helper_golden.h"
 
 static const char *const names[] = {"marian-shared", "marian-apart"};
 
-static fv_device *device;
-static char folder[] = "/tmp/fovea-see-XXXXXX";
-
-static int set_up(void **state)
-{
-    (void)state;
-    if (!mkdtemp(folder)) return -1;
-    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char line[64];
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    fv_device_close(device);
-    return system(line);
-}
-
-static void check(fv_status st, const fv_err *e)
-{
-    if (st) print_error("%s\n", e->text);
-    assert_int_equal(st, FV_OK);
-}
+static int set_up(void **state) { return scratch_open(state) || open_device(state); }
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
 
 static void path_of(char out[512], const char *name, const char *end)
 {
     snprintf(out, 512, "%s/golden/%s%s", FOVEA_TESTS, name, end);
 }
 
-static float *golden(const fv_st *g, const char *name, int64_t want)
+static float *golden_of(const fv_st *g, const char *name, int64_t want)
 {
-    fv_err e;
-    fv_st_info info;
-    check(fv_st_find(g, name, &info, &e), &e);
-    assert_int_equal(info.count, want);
-    float *x = malloc((size_t)info.count * sizeof *x);
-    check(fv_st_read(g, &info, x, FV_F32, info.count, &e), &e);
+    int64_t n;
+    float *x = golden_numbers(g, name, &n);
+    assert_int_equal(n, want);
     return x;
-}
-
-static fv_tensor *input(fv_ctx *c, const fv_st *g, const char *name, fv_dtype as)
-{
-    fv_err e;
-    fv_st_info info;
-    check(fv_st_find(g, name, &info, &e), &e);
-    void *x = malloc((size_t)info.count * fv_dtype_size(as));
-    check(fv_st_read(g, &info, x, as, info.count, &e), &e);
-    fv_tensor *t = as == FV_U8 ? fv_bytes(c, x, info.shape) : fv_ints(c, x, info.shape);
-    free(x);
-    return t;
 }
 
 /* One of the golden models with the golden batch, watched at sequence b. */
@@ -89,9 +55,9 @@ static void open_lab(lab *l, const char *name, int64_t b)
     check(fv_ctx_new(&l->c, device, (fv_ctx_opt){.record = true}, &e), &e);
     check(fv_see_watch(&l->s, l->c, b, &e), &e);
     fv_items in = {0}, out = {0};
-    fv_items_put(&in, "input_ids", input(l->c, l->g, "input_ids", FV_I32));
-    fv_items_put(&in, "attention_mask", input(l->c, l->g, "attention_mask", FV_U8));
-    fv_items_put(&in, "decoder_input_ids", input(l->c, l->g, "decoder_input_ids", FV_I32));
+    fv_items_put(&in, "input_ids", golden_input(l->c, l->g, "input_ids", FV_I32));
+    fv_items_put(&in, "attention_mask", golden_input(l->c, l->g, "attention_mask", FV_U8));
+    fv_items_put(&in, "decoder_input_ids", golden_input(l->c, l->g, "decoder_input_ids", FV_I32));
     fv_model_forward(l->c, l->m, &in, &out);
     assert_int_equal(fv_ctx_status(l->c), FV_OK);
 }
@@ -133,7 +99,7 @@ static void weights_are_those_of_transformers(void **state)
                 for (int64_t layer = 0; layer < 2; layer++) {
                     char key[64];
                     snprintf(key, sizeof key, "%s_attentions.%d", fv_see_kind_name(kind), (int)layer);
-                    float *all = golden(l.g, key, 3 * heads * rows * cols), *mine = all + b * heads * rows * cols;
+                    float *all = golden_of(l.g, key, 3 * heads * rows * cols), *mine = all + b * heads * rows * cols;
                     for (int64_t h = 0; h < heads; h++) {
                         check(fv_see_weights(l.s, (fv_see_pick){kind, layer, h, false}, 0, rows, w, &e), &e);
                         near(w, mine + h * rows * cols, rows * cols, 1e-5f);
@@ -167,7 +133,7 @@ static void rollouts_are_those_of_numpy(void **state)
                 int64_t rows = fv_see_rows(l.s, kind), cols = fv_see_cols(l.s, kind);
                 char key[64];
                 snprintf(key, sizeof key, "%s.%d.%s", names[which], (int)b, fv_see_kind_name(kind));
-                float *want = golden(l.rolls, key, 2 * rows * cols), *got = malloc((size_t)(rows * cols) * sizeof *got);
+                float *want = golden_of(l.rolls, key, 2 * rows * cols), *got = malloc((size_t)(rows * cols) * sizeof *got);
                 for (int64_t layer = 0; layer < 2; layer++) {
                     fv_see_pick p = {kind, layer, FV_SEE_ALL, true};
                     check(fv_see_weights(l.s, p, 0, rows, got, &e), &e);
@@ -189,7 +155,7 @@ static void rollouts_are_those_of_numpy(void **state)
 static void put_if_there(fv_ctx *c, fv_items *in, const fv_st *g, const char *name, fv_dtype as)
 {
     fv_st_info info;
-    if (!fv_st_find(g, name, &info, NULL)) fv_items_put(in, name, input(c, g, name, as));
+    if (!fv_st_find(g, name, &info, NULL)) fv_items_put(in, name, golden_input(c, g, name, as));
 }
 
 /* Sequence 0 of the golden batch of a model, all kinds, layers and heads. */
@@ -223,7 +189,7 @@ static void compare_family(const char *name, bool pair, fv_see_kind only)
         for (int64_t i = 0; i < fv_see_layers(l.s, kind) * heads; i++) {
             char key[64];
             snprintf(key, sizeof key, "%s%sattentions.%d", pair ? fv_see_kind_name(kind) : "", pair ? "_" : "", (int)(i / heads));
-            float *all = golden(want, key, 3 * heads * size);
+            float *all = golden_of(want, key, 3 * heads * size);
             check(fv_see_weights(l.s, (fv_see_pick){kind, i / heads, i % heads, false}, 0, fv_see_rows(l.s, kind), w, &e), &e);
             near(w, all + i % heads * size, size, 1e-4f);
             free(all);
@@ -332,17 +298,17 @@ static void what_is_not_there_is_named(void **state)
 static void json_and_csv_hold_the_same_weights(void **state)
 {
     (void)state;
-    char path[128], line[512];
+    const char *path = scratch("all.json");
+    char line[512];
     fv_model *m;
     fv_see *s = look(&m);
     fv_err e;
     fv_see_opt all = {.pick = {.layer = FV_SEE_ALL, .head = FV_SEE_ALL}, .every_kind = true};
-    snprintf(path, sizeof path, "%s/all.json", folder);
     check(fv_see_save(s, NULL, path, all, &e), &e);
     json_error_t je;
     json_t *j = json_load_file(path, JSON_REJECT_DUPLICATES, &je);
     assert_non_null(j);
-    snprintf(path, sizeof path, "%s/all.csv", folder);
+    path = scratch("all.csv");
     check(fv_see_save(s, NULL, path, all, &e), &e);
     FILE *f = fopen(path, "r");
     assert_non_null(f);

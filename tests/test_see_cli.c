@@ -4,77 +4,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
 
-static char folder[] = "/tmp/fovea-seecli-XXXXXX";
-
-typedef struct result {
-    int code;
-    char out[16384], err[4096];
-} result;
-
-static size_t read_text(char *to, size_t size, const char *name)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "rb");
-    if (!f) print_error("%s is not there\n", path);
-    assert_non_null(f);
-    size_t n = fread(to, 1, size - 1, f);
-    to[n] = 0;
-    fclose(f);
-    return n;
-}
-
-static const result *fovea(const char *fmt, ...)
-{
-    static result r; /* one at a time */
-    char arguments[1024], line[2048];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(arguments, sizeof arguments, fmt, ap);
-    va_end(ap);
-    snprintf(line, sizeof line, "cd %s && ASAN_OPTIONS=detect_leaks=0 exec '%s' %s > out 2> err < /dev/null", folder,
-             FOVEA_PROGRAM, arguments);
-    int status = system(line);
-    r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    read_text(r.out, sizeof r.out, "out");
-    read_text(r.err, sizeof r.err, "err");
-    return &r;
-}
-
-static bool exists(const char *name)
-{
-    char path[256];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return !stat(path, &st) && st.st_size > 0;
-}
+#include "helper_program.h"
 
 /* A model that has learnt next to nothing is enough to be looked at. */
 static int set_up(void **state)
 {
-    (void)state;
-    if (!mkdtemp(folder)) return -1;
+    if (scratch_open(state)) return -1;
     const result *r = fovea("demo --quiet --updates 3 --sentences 300 --tests 5 --threads 1 -o demo");
     if (r->code) print_error("%s\n", r->err);
     return r->code;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char line[64];
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    return system(line);
 }
 
 static void the_demo_leaves_a_model_and_its_pictures(void **state)
@@ -82,24 +26,20 @@ static void the_demo_leaves_a_model_and_its_pictures(void **state)
     (void)state;
     static const char *const names[] = {"demo/model/config.json", "demo/model/model.safetensors", "demo/model/tokenizer.json",
                                         "demo/model/generation_config.json", "demo/attention.html"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) assert_true(exists(names[i]));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) assert_true(scratch_has(names[i]));
 #ifdef HAVE_CAIRO
-    assert_true(exists("demo/alignment.svg") && exists("demo/alignment.png") && exists("demo/heads.svg"));
+    assert_true(scratch_has("demo/alignment.svg") && scratch_has("demo/alignment.png") && scratch_has("demo/heads.svg"));
 #endif
 }
 
 static void the_demo_is_the_same_for_a_seed(void **state)
 {
     (void)state;
-    static char one[1 << 23], two[1 << 23];
-    assert_int_equal(fovea("demo --quiet --updates 3 --sentences 300 --tests 5 --threads 2 -o again")->code, 0);
-    size_t n = read_text(one, sizeof one, "demo/model/model.safetensors");
-    assert_true(n > 100000 && n < sizeof one - 1);
-    assert_int_equal(read_text(two, sizeof two, "again/model/model.safetensors"), n);
-    assert_memory_equal(one, two, n);
-    assert_int_equal(fovea("demo --quiet --updates 3 --sentences 300 --tests 5 --seed 2 -o other")->code, 0);
-    read_text(two, sizeof two, "other/model/model.safetensors");
-    assert_true(memcmp(one, two, n) != 0);
+    const char *one = scratch("demo/model/model.safetensors");
+    succeeded(fovea("demo --quiet --updates 3 --sentences 300 --tests 5 --threads 2 -o again"));
+    assert_true(same_files(one, scratch("again/model/model.safetensors")));
+    succeeded(fovea("demo --quiet --updates 3 --sentences 300 --tests 5 --seed 2 -o other"));
+    assert_false(same_files(one, scratch("other/model/model.safetensors")));
 }
 
 static void every_format_is_written(void **state)
@@ -116,15 +56,16 @@ static void every_format_is_written(void **state)
                  {"a.png", "\x89PNG"}
 #endif
     };
-    char text[64];
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         const result *r = fovea("see -m demo/model --source 'I like to eat apples.' --target \"J'aime manger des pommes.\" -o %s",
                                 files[i].name);
         if (r->code) print_error("%s\n", r->err);
         assert_int_equal(r->code, 0);
         assert_string_equal(r->out, "");
-        read_text(text, sizeof text, files[i].name);
+        size_t n;
+        char *text = slurp(scratch("%s", files[i].name), &n);
         assert_int_equal(strncmp(text, files[i].begins, strlen(files[i].begins)), 0);
+        free(text);
     }
     const result *r = fovea("see -m demo/model --source 'I like to eat apples.' -o b.csv");
     assert_int_equal(r->code, 0);
@@ -134,12 +75,9 @@ static void every_format_is_written(void **state)
 static void rows_layers_and_heads_narrow_what_is_written(void **state)
 {
     (void)state;
-    static char text[1 << 16];
     const char *given = "see -m demo/model --source 'I like apples.' --target \"J'aime les pommes.\"";
     assert_int_equal(fovea("%s --kind decoder --layer 1 --head 3 --rows 2:4 -o c.json", given)->code, 0);
-    size_t n = read_text(text, sizeof text, "c.json");
-    json_error_t je;
-    json_t *j = json_loadb(text, n, 0, &je), *map = json_array_get(json_object_get(j, "attentions"), 0);
+    json_t *j = json_load_file(scratch("c.json"), 0, NULL), *map = json_array_get(json_object_get(j, "attentions"), 0);
     assert_non_null(map);
     assert_int_equal(json_array_size(json_object_get(j, "attentions")), 1);
     assert_string_equal(json_string_value(json_object_get(map, "kind")), "decoder");
@@ -203,7 +141,7 @@ static void wrong_calls_are_explained(void **state)
         assert_non_null(strstr(r->err, cases[i].says));
         assert_string_equal(r->out, "");
     }
-    assert_false(exists("x.csv") || exists("x.csv.tmp"));
+    assert_false(scratch_has("x.csv") || scratch_has("x.csv.tmp"));
 }
 
 int main(void)
@@ -216,5 +154,5 @@ int main(void)
         cmocka_unit_test(heads_are_weighed),
         cmocka_unit_test(wrong_calls_are_explained),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_close);
 }

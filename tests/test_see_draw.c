@@ -12,6 +12,8 @@
 #include <jansson.h>
 
 #include "fovea/see.h"
+#include "helper_device.h"
+#include "helper_files.h"
 #ifdef HAVE_CAIRO
 #include "see/canvas.h"
 #endif
@@ -21,30 +23,8 @@
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:libfontconfig\nleak:libcairo"; }
 
-static fv_device *device;
-static char folder[] = "/tmp/fovea-draw-XXXXXX";
-
-static int set_up(void **state)
-{
-    (void)state;
-    if (!mkdtemp(folder)) return -1;
-    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char line[64];
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    fv_device_close(device);
-    return system(line);
-}
-
-static void check(fv_status st, const fv_err *e)
-{
-    if (st) print_error("%s\n", e->text);
-    assert_int_equal(st, FV_OK);
-}
+static int set_up(void **state) { return scratch_open(state) || open_device(state); }
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
 
 /* ---- attentions of any size, with tokens that are hard to set ---- */
 
@@ -95,25 +75,10 @@ static void close_scene(scene *sc)
     fv_ctx_free(sc->c);
 }
 
-static char *slurp(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *s = malloc(*n + 1);
-    assert_int_equal(fread(s, 1, *n, f), *n);
-    s[*n] = 0;
-    fclose(f);
-    return s;
-}
-
 static char *saved(fv_see *s, const char *name, fv_see_opt opt, size_t *n)
 {
-    char path[128];
+    const char *path = scratch("%s", name);
     fv_err e;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
     check(fv_see_save(s, NULL, path, opt, &e), &e);
     return slurp(path, n);
 }
@@ -307,9 +272,8 @@ static void views_that_make_no_sense_are_refused(void **state)
     (void)state;
     scene sc;
     fv_err e;
-    char path[128];
+    const char *path = scratch("no.svg");
     open_scene(&sc, 3, 3, 1, 1);
-    snprintf(path, sizeof path, "%s/no.svg", folder);
     fv_see_opt grid = {.pick = {FV_SEE_CROSS, 0, FV_SEE_ALL, true}, .view = FV_VIEW_GRID};
     assert_int_equal(fv_see_save(sc.s, NULL, path, grid, &e), FV_EARG);
     fv_see_opt missing = {.pick = {FV_SEE_ENCODER, 0, 0, false}};

@@ -4,15 +4,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "device.h"
+#include "helper_device.h"
 #include "fovea/fovea.h"
+#include "helper_files.h"
 
 enum { SOURCES = 4, BEAMS = 3, ROWS = SOURCES * BEAMS, VOCAB = 50, LONGEST = 100, WORDS = 7 };
 
@@ -21,27 +21,6 @@ static const char config[] =
     "\"encoder_attention_heads\":2,\"decoder_attention_heads\":3,\"encoder_ffn_dim\":40,\"decoder_ffn_dim\":36,"
     "\"max_position_embeddings\":128,\"scale_embedding\":true,\"init_std\":0.3,\"pad_token_id\":49,\"eos_token_id\":0,"
     "\"decoder_start_token_id\":49}";
-
-static fv_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    return fv_device_open(&device, test_device(), (fv_device_opt){.threads = 2}, NULL);
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    fv_device_close(device);
-    return 0;
-}
-
-static void check(fv_status st, const fv_err *e)
-{
-    if (st) print_error("%s\n", e->text);
-    assert_int_equal(st, FV_OK);
-}
 
 static uint32_t random_state;
 static int draw(int n)
@@ -229,17 +208,12 @@ static void same_hypothesis(const fv_hyp *a, const fv_hyp *b)
 
 static void save_and_serve(fv_model **plain, fv_model **served, fv_dtype stored, fv_dtype weights)
 {
-    char dir[] = "/tmp/fovea-session-XXXXXX", path[64];
+    const char *dir = scratch("saved");
     fv_err e;
-    assert_non_null(mkdtemp(dir));
     check(fv_model_new(plain, device, config, (fv_model_opt){0}, 11, &e), &e);
     check(fv_model_save(*plain, dir, stored, &e), &e);
     check(fv_model_open(served, device, dir, (fv_model_opt){.serve = true, .weights = weights}, &e), &e);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, i ? "config.json" : "model.safetensors");
-        assert_int_equal(unlink(path), 0); /* what is mapped stays */
-    }
-    assert_int_equal(rmdir(dir), 0);
+    scratch_drop("saved"); /* what is mapped stays */
 }
 
 static void a_model_that_serves_gives_the_same_bits(void **state)
@@ -318,6 +292,9 @@ static void a_served_parameter_does_not_change(void **state)
     fv_model_free(served);
 }
 
+static int set_up(void **state) { return scratch_open(state) || open_device(state); }
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,5 +302,5 @@ int main(void)
         cmocka_unit_test(a_model_that_serves_gives_the_same_bits),    cmocka_unit_test(narrow_weights_serve),
         cmocka_unit_test(a_served_parameter_does_not_change),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,29 +1,13 @@
 /* test_store_params.c - parameters loaded from files and saved into them. */
 #include <setjmp.h>
+#include <stddef.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include <cmocka.h>
 
-#include "device.h"
+#include "helper_device.h"
 #include "fovea/store.h"
 #include "helper_memfs.h"
-
-static fv_device *dev;
-
-static int open_device(void **state)
-{
-    (void)state;
-    return fv_device_open(&dev, test_device(), (fv_device_opt){.threads = 1}, NULL);
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    fv_device_close(dev);
-    return 0;
-}
 
 /* emb (3,2), head (2), with random values. */
 static fv_params *make(fv_dtype dtype, uint64_t seed)
@@ -33,7 +17,7 @@ static fv_params *make(fv_dtype dtype, uint64_t seed)
     assert_int_equal(fv_params_new(&p, NULL, NULL), FV_OK);
     fv_param(p, (fv_init){FV_INIT_NORMAL, 1, false}, FV_SHAPE(3, 2), "enc.emb");
     fv_param(p, (fv_init){FV_INIT_NORMAL, 1, false}, FV_SHAPE(2), "head");
-    if (fv_params_alloc(p, dev, dtype, false, &e) || fv_params_randomize(p, seed, &e)) fail_msg("%s", e.text);
+    if (fv_params_alloc(p, device, dtype, false, &e) || fv_params_randomize(p, seed, &e)) fail_msg("%s", e.text);
     return p;
 }
 

@@ -16,24 +16,10 @@
 
 #include "fovea/fovea.h"
 #include "fovea/task.h"
+#include "helper_device.h"
 
 #define CASES FOVEA_TESTS "/golden/tasks/"
 #define MOST 16 /* texts of a case */
-
-static fv_device *device;
-
-static int setup(void **state)
-{
-    (void)state;
-    return fv_device_open(&device, "cpu", (fv_device_opt){.threads = 2}, NULL);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fv_device_close(device);
-    return 0;
-}
 
 typedef struct golden {
     const char *name;
@@ -359,5 +345,5 @@ int main(void)
         cmocka_unit_test(an_encoder_is_taken_from_under_its_head),
         cmocka_unit_test(a_real_encoder_knows_what_belongs_together),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -13,11 +13,12 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "device.h"
+#include "helper_device.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/grammar.h"
 #include "fovea/train.h"
+#include "helper_files.h"
 
 enum { N = 60 };
 
@@ -27,12 +28,6 @@ static fv_tok *tok;
 static fv_pairs *pairs;
 static fv_feed feed;
 static int32_t pad, eos;
-
-static void check(fv_status st, const fv_err *e)
-{
-    if (st) print_error("%s\n", e->text);
-    assert_int_equal(st, FV_OK);
-}
 
 static bool next_text(void *self, const char **text, size_t *len)
 {
@@ -46,7 +41,6 @@ static bool next_text(void *self, const char **text, size_t *len)
 
 static int make_corpus(void **state)
 {
-    (void)state;
     static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
     fv_err e;
     int at = 0;
@@ -60,15 +54,14 @@ static int make_corpus(void **state)
     eos = fv_tok_id(tok, "</s>");
     check(fv_pairs_make(&pairs, NULL, tok, en, fr, N, (fv_pairs_opt){.eos = eos}, NULL, &e), &e);
     check(fv_feed_pairs(&feed, pairs, pad, pad, true, &e), &e);
-    return 0;
+    return scratch_open(state);
 }
 
 static int free_corpus(void **state)
 {
-    (void)state;
     fv_feed_close(&feed);
     fv_tok_close(tok);
-    return 0;
+    return scratch_close(state);
 }
 
 static fv_model *new_model(fv_device *d, double dropout)
@@ -100,7 +93,7 @@ static fv_train_job job_of(fv_device *d, fv_model *m, int64_t updates)
     return j;
 }
 
-static fv_device *device(int threads)
+static fv_device *device_with(int threads)
 {
     fv_device *d;
     fv_err e;
@@ -113,7 +106,7 @@ static void a_tiny_corpus_is_learnt_by_heart(void **state)
     (void)state;
     fv_err e;
     fv_train_state s;
-    fv_device *d = device(2);
+    fv_device *d = device_with(2);
     fv_model *m = new_model(d, 0);
     fv_train_job j = job_of(d, m, 400);
     check(fv_train(&j, &s, &e), &e);
@@ -151,7 +144,7 @@ static void parts_of_a_batch_add_up(void **state)
     for (int parts = 0; parts < 2; parts++) {
         fv_err e;
         fv_train_state s;
-        fv_device *d = device(1);
+        fv_device *d = device_with(1);
         fv_model *m = new_model(d, 0);
         fv_train_job j = job_of(d, m, 1);
         j.opt.batch_tokens = parts ? 300 : 100000;
@@ -188,7 +181,7 @@ static float *trained(const char *dir, int threads, int64_t stop_after, bool res
 {
     fv_err e;
     fv_train_state s;
-    fv_device *d = device(threads);
+    fv_device *d = device_with(threads);
     fv_model *m = new_model(d, 0.2);
     fv_train_job j = job_of(d, m, 40);
     j.dir = dir;
@@ -209,19 +202,10 @@ static float *trained(const char *dir, int threads, int64_t stop_after, bool res
     return w;
 }
 
-static void remove_tree(const char *dir)
-{
-    char command[600];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    assert_int_equal(system(command), 0);
-}
-
 static void a_resumed_run_has_the_same_bits(void **state)
 {
     (void)state;
-    char one[] = "/tmp/fovea-train-XXXXXX", two[] = "/tmp/fovea-train-XXXXXX";
-    assert_non_null(mkdtemp(one));
-    assert_non_null(mkdtemp(two));
+    const char *one = scratch("one"), *two = scratch("two");
     int64_t n, m;
     float *whole = trained(one, 1, 0, false, &n);
     free(trained(two, 2, 17, false, &m));
@@ -231,8 +215,6 @@ static void a_resumed_run_has_the_same_bits(void **state)
     assert_memory_equal(whole, pieces, (size_t)n * sizeof *whole);
     free(whole);
     free(pieces);
-    remove_tree(one);
-    remove_tree(two);
 }
 
 static void a_loss_that_is_not_finite_stops_the_run(void **state)
@@ -240,7 +222,7 @@ static void a_loss_that_is_not_finite_stops_the_run(void **state)
     (void)state;
     fv_err e;
     fv_train_state s;
-    fv_device *d = device(1);
+    fv_device *d = device_with(1);
     fv_model *m = new_model(d, 0);
     fv_tensor *t = fv_params_find(fv_model_params(m), "model.shared.weight");
     int64_t n = fv_len(t);
@@ -289,7 +271,7 @@ static void schedules_rise_and_fall(void **state)
 static float *after(void (*change)(fv_train_opt *), int64_t updates, int64_t *n, fv_train_state *s, size_t *bytes)
 {
     fv_err e;
-    fv_device *d = device(2);
+    fv_device *d = device_with(2);
     fv_model *m = new_model(d, 0.1);
     fv_train_job j = job_of(d, m, updates);
     if (change) change(&j.opt);
@@ -339,7 +321,7 @@ static void parameters_move_as_their_group_says(void **state)
     (void)state;
     fv_err e;
     fv_train_state s;
-    fv_device *d = device(1);
+    fv_device *d = device_with(1);
     fv_model *m = new_model(d, 0);
     fv_params *p = fv_model_params(m);
     int64_t n;
@@ -376,7 +358,7 @@ static void a_moving_average_follows(void **state)
     (void)state;
     if (!test_on_cpu()) skip(); /* gradients are written where they lie */
     fv_err e;
-    fv_device *d = device(1);
+    fv_device *d = device_with(1);
     fv_model *m = new_model(d, 0);
     fv_params *p = fv_model_params(m);
     fv_train_opt o;
@@ -414,7 +396,7 @@ static void bf16_learns_too(void **state)
     (void)state;
     fv_err e;
     fv_train_state s;
-    fv_device *d = device(2);
+    fv_device *d = device_with(2);
     char config[700];
     fv_model *m;
     snprintf(config, sizeof config,
@@ -448,9 +430,7 @@ static int64_t small_write(void *self, int fd, const void *buf, size_t n)
 static void a_full_disk_stops_the_run_with_its_last_state_good(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/fovea-train-XXXXXX", root[64];
-    assert_non_null(mkdtemp(dir));
-    snprintf(root, sizeof root, "%s/checkpoints", dir);
+    const char *dir = scratch("full"), *root = scratch("full/checkpoints");
     fv_io io = *fv__io(NULL);
     io.write = small_write;
     fv_env env = {.io = &io};
@@ -475,7 +455,6 @@ static void a_full_disk_stops_the_run_with_its_last_state_good(void **state)
     assert_true(found.step >= 10);
     fv_model_free(m);
     fv_device_close(d);
-    remove_tree(dir);
 }
 
 int main(void)

@@ -15,68 +15,43 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "helper_files.h"
 
 enum { KILLS = 50, SAVE_EVERY = 5, UPDATES = 240 };
 
-static char folder[64];
-
-static const char *at(const char *fmt, ...)
-{
-    static char path[8][256];
-    static int k;
-    char name[160];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
-    va_end(ap);
-    k = (k + 1) % 8;
-    snprintf(path[k], sizeof path[k], "%s/%s", folder, name);
-    return path[k];
-}
-
 static int set_up(void **state)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/fovea-kill-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
-    FILE *f = fopen(at("data.tsv"), "wb");
+    if (scratch_open(state)) return -1;
+    FILE *f = fopen(scratch("data.tsv"), "wb");
     for (uint64_t i = 0; i < 60; i++) {
         fv_grammar_pair p;
         fv_grammar_sentence(&p, 5, i);
         fprintf(f, "%s\t%s\n", p.en, p.fr);
     }
     fclose(f);
-    f = fopen(at("r.ini"), "wb");
+    f = fopen(scratch("r.ini"), "wb");
     fprintf(
         f,
         "[model]\nmodel_type = marian\nd_model = 16\nencoder_layers = 1\ndecoder_layers = 1\nencoder_attention_heads = 2\n"
         "decoder_attention_heads = 2\nencoder_ffn_dim = 32\ndecoder_ffn_dim = 32\nmax_position_embeddings = 64\ndropout = 0.1\n"
         "init_std = 0\n[data]\ntrain = %s\nvalid = %s\nmax_valid = 10\n[tokenizer]\nvocab = 200\n"
         "[train]\nbatch_tokens = 60\nlr = 3e-3\nwarmup = 10\nlog_every = 1\neval_every = 40\nsave_every = %d\nema = 0.9\n",
-        at("data.tsv"), at("data.tsv"), SAVE_EVERY);
+        scratch("data.tsv"), scratch("data.tsv"), SAVE_EVERY);
     fclose(f);
     return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char line[100];
-    snprintf(line, sizeof line, "rm -rf '%s'", folder);
-    return system(line);
 }
 
 /* Starts "fovea train" on a run of so many updates; returns its process. */
 static pid_t start(const char *dir, int updates, int threads)
 {
     char recipe[256], out[256], count[64], n[16];
-    snprintf(recipe, sizeof recipe, "%s", at("r.ini"));
-    snprintf(out, sizeof out, "%s", at("%s", dir));
+    snprintf(recipe, sizeof recipe, "%s", scratch("r.ini"));
+    snprintf(out, sizeof out, "%s", scratch("%s", dir));
     snprintf(count, sizeof count, "train.updates=%d", updates);
     snprintf(n, sizeof n, "%d", threads);
     pid_t pid = fork();
     if (pid) return pid;
-    if (!freopen("/dev/null", "w", stdout) || !freopen(at("stderr"), "w", stderr)) _exit(126);
+    if (!freopen("/dev/null", "w", stdout) || !freopen(scratch("stderr"), "w", stderr)) _exit(126);
     execl(FOVEA_PROGRAM, "fovea", "train", recipe, "-o", out, "--resume", "--threads", n, "--set", count, (char *)NULL);
     _exit(127);
 }
@@ -92,7 +67,7 @@ static int64_t newest(const char *dir)
 {
     fv_ckpt_found found;
     fv_err e;
-    assert_int_equal(fv_ckpt_find(&found, NULL, at("%s/checkpoints", dir), NULL, NULL, NULL, &e), FV_OK);
+    assert_int_equal(fv_ckpt_find(&found, NULL, scratch("%s/checkpoints", dir), NULL, NULL, NULL, &e), FV_OK);
     return found.step;
 }
 
@@ -101,7 +76,7 @@ static int64_t logged(const char *dir)
 {
     char line[400];
     long long step = 0, last = 0;
-    FILE *f = fopen(at("%s/train.jsonl", dir), "rb");
+    FILE *f = fopen(scratch("%s/train.jsonl", dir), "rb");
     while (f && fgets(line, sizeof line, f)) {
         const char *key = strstr(line, "\"step\": ");
         if (key && strchr(line, '\n') && sscanf(key, "\"step\": %lld", &step) == 1) last = step;
@@ -110,39 +85,13 @@ static int64_t logged(const char *dir)
     return last;
 }
 
-static size_t contents(const char *path, char **out)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    size_t n = (size_t)ftell(f);
-    rewind(f);
-    *out = malloc(n + 1);
-    assert_int_equal(fread(*out, 1, n, f), n);
-    fclose(f);
-    return n;
-}
-
-static void same_files(const char *a, const char *b)
-{
-    char *x, *y;
-    size_t n = contents(a, &x), m = contents(b, &y);
-    assert_int_equal(n, m);
-    assert_memory_equal(x, y, n);
-    free(x);
-    free(y);
-}
-
 static void same_run(const char *a, const char *b)
 {
-    char path[2][300];
     static const char *const files[] = {"model/model.safetensors", "model/config.json", "model/tokenizer.json",
                                         "best/model.safetensors", "recipe.ini"};
-    for (int i = 0; i < 5; i++) {
-        snprintf(path[0], sizeof path[0], "%s/%s", at("%s", a), files[i]);
-        snprintf(path[1], sizeof path[1], "%s/%s", at("%s", b), files[i]);
-        same_files(path[0], path[1]);
-    }
+    for (int i = 0; i < 5; i++)
+        if (!same_files(scratch("%s/%s", a, files[i]), scratch("%s/%s", b, files[i])))
+            fail_msg("%s of %s is not that of %s", files[i], a, b);
 }
 
 static void killed_at_any_moment_it_loses_one_interval_at_most(void **state)
@@ -185,19 +134,19 @@ static void broken_checkpoints_are_skipped(void **state)
 {
     (void)state;
     assert_int_equal(finish(start("broken", 10, 1)), 0);
-    FILE *f = fopen(at("broken/checkpoints/step-10/model.safetensors"), "r+b");
+    FILE *f = fopen(scratch("broken/checkpoints/step-10/model.safetensors"), "r+b");
     assert_non_null(f);
     fseek(f, -3, SEEK_END);
     fputc('x', f);
     fclose(f);
     assert_int_equal(finish(start("broken", 20, 1)), 0);
-    char *text;
-    contents(at("stderr"), &text);
+    size_t n;
+    char *text = slurp(scratch("stderr"), &n);
     assert_non_null(strstr(text, "skipped a checkpoint"));
     assert_non_null(strstr(text, "step-10"));
     free(text);
     assert_int_equal(finish(start("unbroken", 20, 1)), 0);
-    same_files(at("broken/model/model.safetensors"), at("unbroken/model/model.safetensors"));
+    assert_true(same_files(scratch("broken/model/model.safetensors"), scratch("unbroken/model/model.safetensors")));
 }
 
 int main(void)
@@ -207,5 +156,5 @@ int main(void)
         cmocka_unit_test(an_interrupt_finishes_the_update_and_saves),
         cmocka_unit_test(broken_checkpoints_are_skipped),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_close);
 }

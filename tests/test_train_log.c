@@ -13,6 +13,7 @@
 
 #include "train/groups.h"
 #include "train/log.h"
+#include "helper_files.h"
 
 /* Written by TensorBoard's own EventFileWriter: file_version at time 1.5; then at time 2.25, step 300, train/loss = 0.5. */
 static const unsigned char expected[] = {
@@ -48,12 +49,10 @@ static size_t lines(const char *path, const char *word)
 static void a_resumed_log_forgets_what_the_lost_run_told(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/fovea-log-XXXXXX", path[64], line[100];
+    const char *path = scratch("train.jsonl");
     fv_err e;
     fv_log *l;
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/train.jsonl", dir);
-    assert_int_equal(fv__log_open(&l, NULL, dir, -1, &e), FV_OK);
+    assert_int_equal(fv__log_open(&l, NULL, scratch("."), -1, &e), FV_OK);
     for (int64_t i = 1; i <= 10; i++) {
         fv__entry x = {.step = i, .loss = 1.0 / (double)i, .metric = NAN, .lr = 0.1, .norm = 1, .rate = 10};
         assert_int_equal(fv__log_add(l, &x, NULL, &e), FV_OK);
@@ -63,18 +62,16 @@ static void a_resumed_log_forgets_what_the_lost_run_told(void **state)
     FILE *f = fopen(path, "ab"); /* a crash in the middle of a line */
     fputs("{\"event\": \"train\", \"st", f);
     fclose(f);
-    assert_int_equal(fv__log_open(&l, NULL, dir, 6, &e), FV_OK);
+    assert_int_equal(fv__log_open(&l, NULL, scratch("."), 6, &e), FV_OK);
     fv__entry x = {.step = 8, .valid = true, .loss = 0.3, .metric = 0.75, .lr = NAN, .norm = NAN, .rate = NAN};
     assert_int_equal(fv__log_add(l, &x, "accuracy", &e), FV_OK);
     assert_int_equal(fv__log_draw(l, &e), FV_OK);
     fv__log_close(l);
     assert_int_equal(lines(path, "\"step\""), 7);
     assert_int_equal(lines(path, "\"metric\": \"accuracy\", \"value\": 0.75"), 1);
-    snprintf(path, sizeof path, "%s/curve.svg", dir);
+    path = scratch("curve.svg");
     assert_int_equal(lines(path, "<polyline"), 2);
     assert_int_equal(lines(path, "update 8: 0.3000"), 1);
-    snprintf(line, sizeof line, "rm -rf '%s'", dir);
-    assert_int_equal(system(line), 0);
 }
 
 static void a_curve_of_nothing_is_a_picture_too(void **state)
@@ -113,5 +110,5 @@ int main(void)
         cmocka_unit_test(a_curve_of_nothing_is_a_picture_too),
         cmocka_unit_test(names_match_patterns),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

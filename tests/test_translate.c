@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -13,80 +12,32 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "helper_program.h"
+
 #define MODEL FOVEA_TESTS "/golden/translate"
 enum { LINES = 8, BEST = 3 };
 
-typedef struct result {
-    int code;
-    char out[1 << 18], err[4096];
-} result;
-
-static char folder[64];
 static char source[LINES][256]; /* the golden lines */
 static json_t *expected[LINES];
 
-static void read_text(char *to, size_t size, const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    size_t n = fread(to, 1, size - 1, f);
-    to[n] = 0;
-    fclose(f);
-}
-
-/* Runs a line of the shell in which "$fovea" is the program, in the folder of the test files. */
-static result *sh(const char *fmt, ...)
-{
-    static result r; /* one at a time */
-    char line[2048], path[128];
-    va_list ap;
-    int n = snprintf(line, sizeof line,
-                     "cd %s; export ASAN_OPTIONS=detect_leaks=0 fovea='%s' model='%s'; exec > out 2> err < /dev/null; ", folder,
-                     FOVEA_PROGRAM, MODEL);
-    va_start(ap, fmt);
-    vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
-    va_end(ap);
-    int status = system(line);
-    r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    snprintf(path, sizeof path, "%s/out", folder);
-    read_text(r.out, sizeof r.out, path);
-    snprintf(path, sizeof path, "%s/err", folder);
-    read_text(r.err, sizeof r.err, path);
-    return &r;
-}
-
-static void write_text(const char *name, const char *text)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
-
 static int set_up(void **state)
 {
-    (void)state;
-    char text[1 << 16];
-    snprintf(folder, sizeof folder, "/tmp/fovea-translate-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
-    read_text(text, sizeof text, MODEL "/lines.txt");
-    char *p = strtok(text, "\n");
+    size_t n;
+    if (scratch_open(state) || setenv("model", MODEL, 1)) return -1;
+    char *text = slurp(MODEL "/lines.txt", &n), *p = strtok(text, "\n");
     for (int i = 0; i < LINES; i++, p = strtok(NULL, "\n")) snprintf(source[i], sizeof source[i], "%s", p ? p : "");
-    read_text(text, sizeof text, MODEL "/expected.jsonl");
+    free(text);
+    text = slurp(MODEL "/expected.jsonl", &n);
     p = strtok(text, "\n");
     for (int i = 0; i < LINES && p; i++, p = strtok(NULL, "\n")) expected[i] = json_loads(p, 0, NULL);
+    free(text);
     return expected[LINES - 1] ? 0 : -1;
 }
 
 static int tear_down(void **state)
 {
-    (void)state;
-    char line[128];
     for (int i = 0; i < LINES; i++) json_decref(expected[i]);
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    return system(line);
+    return scratch_close(state);
 }
 
 static const char *text_of(int line, int k)
@@ -97,21 +48,6 @@ static const char *text_of(int line, int k)
 static double score_of(int line, int k)
 {
     return json_number_value(json_array_get(json_object_get(expected[line], "scores"), (size_t)k));
-}
-
-static void succeeded(const result *r)
-{
-    if (r->code) print_error("exit %d: %s", r->code, r->err);
-    assert_int_equal(r->code, 0);
-}
-
-static void refused(const result *r, int code, const char *part)
-{
-    if (r->code != code || !strstr(r->err, part)) print_error("exit %d, message: %s", r->code, r->err);
-    assert_int_equal(r->code, code);
-    assert_non_null(strstr(r->err, part));
-    const char *end = strchr(r->err, '\n');
-    assert_true(end && !end[1]);
 }
 
 /* ---- translate ---- */
@@ -130,9 +66,9 @@ static void lines_come_out_as_transformers_translates_them(void **state)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n", line < LINES ? source[line] : i % 2 ? "" : "  \t");
         snprintf(want + strlen(want), sizeof want - strlen(want), "%s\n", line < LINES ? text_of(line, 0) : "");
     }
-    write_text("in", text);
+    scratch_text("in", text);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        result *r = sh("%s", ways[i]);
+        const result *r = sh("%s", ways[i]);
         succeeded(r);
         assert_string_equal(r->out, want);
         assert_string_equal(r->err, "");
@@ -142,7 +78,7 @@ static void lines_come_out_as_transformers_translates_them(void **state)
 static void the_best_come_with_their_scores(void **state)
 {
     (void)state;
-    result *r = sh("$fovea translate -m $model --nbest 3 $model/lines.txt");
+    const result *r = sh("$fovea translate -m $model --nbest 3 $model/lines.txt");
     succeeded(r);
     char *p = r->out;
     for (int i = 0; i < LINES; i++)
@@ -163,7 +99,7 @@ static void the_best_come_with_their_scores(void **state)
 static void attention_is_exact(void **state)
 {
     (void)state;
-    result *r = sh("$fovea translate -m $model --attention $model/lines.txt");
+    const result *r = sh("$fovea translate -m $model --attention $model/lines.txt");
     succeeded(r);
     char *p = r->out;
     for (int i = 0; i < LINES; i++) {
@@ -197,9 +133,9 @@ static void drawing_does_not_depend_on_the_batch(void **state)
     char *first = NULL;
     char text[1 << 12] = "";
     for (int i = 0; i < 12; i++) snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n", source[i % 3]);
-    write_text("in", text);
+    scratch_text("in", text);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        result *r = sh("$fovea translate -m $model --do-sample --num-beams 1 --seed 7 %s", ways[i]);
+        const result *r = sh("$fovea translate -m $model --do-sample --num-beams 1 --seed 7 %s", ways[i]);
         succeeded(r);
         if (!i) first = strdup(r->out);
         assert_non_null(first);
@@ -211,7 +147,7 @@ static void drawing_does_not_depend_on_the_batch(void **state)
 static void options_override_what_the_model_says(void **state)
 {
     (void)state;
-    result *r = sh("$fovea translate -m $model --json $model/lines.txt");
+    const result *r = sh("$fovea translate -m $model --json $model/lines.txt");
     succeeded(r);
     char *usual = strdup(r->out);
     assert_non_null(usual);
@@ -240,8 +176,8 @@ static void a_line_that_is_too_long_is_cut_and_named(void **state)
     (void)state;
     char text[1 << 12] = "the dog sat\n";
     for (int i = 0; i < 40; i++) strcat(text, "cat ");
-    write_text("in", strcat(text, "\nthe dog sat\n"));
-    result *r = sh("$fovea translate -m $model --json in");
+    scratch_text("in", strcat(text, "\nthe dog sat\n"));
+    const result *r = sh("$fovea translate -m $model --json in");
     succeeded(r);
     assert_non_null(strstr(r->err, "line 2 has too many tokens"));
     assert_non_null(strstr(r->err, "beyond 24 "));
@@ -254,8 +190,8 @@ static void a_line_that_is_too_long_is_cut_and_named(void **state)
 static void what_cannot_be_done_is_said(void **state)
 {
     (void)state;
-    write_text("bad", "the cat\nthe \xff dog\n");
-    write_text("tiny.json", "{}");
+    scratch_text("bad", "the cat\nthe \xff dog\n");
+    scratch_text("tiny.json", "{}");
     static const struct {
         const char *line;
         int code;
@@ -272,11 +208,11 @@ static void what_cannot_be_done_is_said(void **state)
         {"mkdir -p m; cp $model/config.json $model/model.safetensors m; $fovea translate -m m in", 1, "m"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        result *r = sh("%s", cases[i].line);
+        const result *r = sh("%s", cases[i].line);
         refused(r, cases[i].code, cases[i].says);
         assert_string_equal(r->out, "");
     }
-    result *r = sh("cat bad | $fovea translate -m $model");
+    const result *r = sh("cat bad | $fovea translate -m $model");
     refused(r, 1, "line 2: not UTF-8 at byte 5");
     succeeded(sh("$fovea translate -m $model < /dev/null"));
     r = sh("$fovea translate -m $model --stats $model/lines.txt > /dev/null");
@@ -292,10 +228,10 @@ static void what_cannot_be_done_is_said(void **state)
 static void scores_are_sacrebleus(void **state)
 {
     (void)state;
-    write_text("hyp", "The cat sat on the mat.\nPrices rose 3.5% (to $1,234.50) in 2019-20, didn't they?\n\nA B C D e\n");
-    write_text("ref", "The cat is sitting on the mat.\nPrices rose by 3.5% (to $1,234.50) in 2019-2020, did n't they?\nempty\n"
-                      "a b c d e\n");
-    result *r = sh("$fovea eval --hypothesis hyp --reference ref");
+    scratch_text("hyp", "The cat sat on the mat.\nPrices rose 3.5% (to $1,234.50) in 2019-20, didn't they?\n\nA B C D e\n");
+    scratch_text("ref", "The cat is sitting on the mat.\nPrices rose by 3.5% (to $1,234.50) in 2019-2020, did n't they?\nempty\n"
+                        "a b c d e\n");
+    const result *r = sh("$fovea eval --hypothesis hyp --reference ref");
     succeeded(r);
     double want[3] = {45.757891, 22.000465, 70.944437}, got[3];
     assert_int_equal(sscanf(r->out, "BLEU %lf %*[^\n] BLEU, tokenised %lf %*[^\n] chrF2 %lf", &got[0], &got[1], &got[2]), 3);
@@ -314,8 +250,8 @@ static void a_model_is_judged_by_what_it_translates(void **state)
     (void)state;
     char want[1 << 12] = "";
     for (int i = 0; i < LINES; i++) snprintf(want + strlen(want), sizeof want - strlen(want), "%s\n", text_of(i, 0));
-    write_text("want", want);
-    result *r = sh("$fovea eval -m $model --source $model/lines.txt --reference want -o made --json && cmp made want");
+    scratch_text("want", want);
+    const result *r = sh("$fovea eval -m $model --source $model/lines.txt --reference want -o made --json && cmp made want");
     succeeded(r);
     json_t *j = json_loads(r->out, JSON_REJECT_DUPLICATES, NULL);
     assert_true(json_number_value(json_object_get(json_object_get(j, "chrf"), "score")) > 99.99);
@@ -325,7 +261,7 @@ static void a_model_is_judged_by_what_it_translates(void **state)
     assert_null(strstr(r->out, "100.00  100.0/"));
     refused(sh("$fovea eval -m $model --source $model/lines.txt"), 2, "--reference FILE");
     refused(sh("$fovea eval --hypothesis want --reference $model/expected.jsonl -m $model"), 2, "or with --hypothesis FILE");
-    write_text("short", "a\n");
+    scratch_text("short", "a\n");
     refused(sh("$fovea eval --hypothesis short --reference want"), 1, "short has 1 lines and want 8");
     refused(sh("$fovea eval --hypothesis nothing --reference want"), 1, "nothing");
 }

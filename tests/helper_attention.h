@@ -1,6 +1,6 @@
-/* attention_case.h - attention problems made from a few numbers, and their answers from any kernel table, for tests. */
-#ifndef ATTENTION_CASE_H
-#define ATTENTION_CASE_H
+/* helper_attention.h - attention problems made from a few numbers, and their answers from any kernel table, for tests. */
+#ifndef HELPER_ATTENTION_H
+#define HELPER_ATTENTION_H
 
 #include "fovea/op.h"
 

@@ -1,4 +1,4 @@
-/* optable.h - a table of op cases, each put through the same examination.
+/* helper_optable.h - a table of op cases, each put through the same examination.
  *
  * A row says how to make one op from float inputs of given shapes:
  *
@@ -24,8 +24,8 @@
  *
  * Numbers are drawn so that bf16 and f16 hold them exactly: all dtypes start from the same inputs.  Differences are
  * taken at 48 places of each input or fewer, so a row may be large enough to be split among threads. */
-#ifndef OPTABLE_H
-#define OPTABLE_H
+#ifndef HELPER_OPTABLE_H
+#define HELPER_OPTABLE_H
 
 #include "fovea/fovea.h"
 

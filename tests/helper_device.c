@@ -1,0 +1,50 @@
+/* helper_device.c - where a test runs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "helper_device.h"
+
+fv_device *device;
+
+const char *test_device(void)
+{
+    const char *name = getenv("FOVEA_TEST_DEVICE");
+    return name && *name ? name : "cpu";
+}
+
+bool test_on_cpu(void) { return !strcmp(test_device(), "cpu"); }
+
+int open_device(void **state)
+{
+    (void)state;
+    return fv_device_open(&device, test_device(), (fv_device_opt){.threads = 2}, NULL);
+}
+
+int close_device(void **state)
+{
+    (void)state;
+    fv_device_close(device);
+    return 0;
+}
+
+void check(fv_status st, const fv_err *e)
+{
+    if (st) fail_msg("%s", e->text);
+}
+
+float *test_values(fv_params *p, int64_t *n)
+{
+    *n = fv_params_elements(p, "");
+    float *all = malloc((size_t)*n * sizeof *all), *at = all;
+    for (int i = 0; at && i < fv_params_count(p); i++) {
+        const fv_tensor *t = fv_params_at(p, i);
+        if (fv_params_get(p, t, at, fv_len(t), NULL)) return free(all), NULL;
+        at += fv_len(t);
+    }
+    return all;
+}

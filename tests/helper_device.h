@@ -1,0 +1,23 @@
+/* helper_device.h - where a test runs: on $FOVEA_TEST_DEVICE, or the CPU. */
+#ifndef HELPER_DEVICE_H
+#define HELPER_DEVICE_H
+
+#include <stdbool.h>
+
+#include "fovea/tensor.h"
+
+const char *test_device(void);
+bool test_on_cpu(void);
+
+/* One for all tests of a program, with two threads: for cmocka's set-up and tear-down of a group. */
+extern fv_device *device;
+int open_device(void **state);
+int close_device(void **state);
+
+/* Fails the test with the message where there is an error. */
+void check(fv_status st, const fv_err *e);
+
+/* The values of all parameters, one behind the other, wherever they live; NULL if they cannot be had.  The caller frees. */
+float *test_values(fv_params *p, int64_t *n);
+
+#endif
