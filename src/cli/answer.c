@@ -172,7 +172,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     int code = cli_open_task(c, &t, &v->model, FV_JOB_ANSWER);
     if (code == CLI_OK && v->context) code = cli_read_all(c, v->context, &context);
     if (code == CLI_OK && v->docs) code = cli_read_passages(c, v->docs, &passages);
-    if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, false, &questions);
+    if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, 0, &questions);
     if (code == CLI_OK) code = v->docs ? from_docs(c, v, &questions, &passages, &a) : from_context(c, &questions, &context, &a);
     if (code == CLI_OK) code = ask(c, t.task, v, &a, &found, &n_found);
     if (code == CLI_OK) code = print(c, v, &questions, found, n_found);

@@ -9,14 +9,16 @@
 #include "write.h"
 
 typedef struct chat_values {
-    writer_values w;
+    cli_model model;
+    cli_settings settings;
+    bool json;
     const char *system;
 } chat_values;
 
 static const cli_option options[] = {
-    WRITER_OPTIONS(chat_values),
+    CLI_MODEL(chat_values),
+    CLI_FLAG(chat_values, json, 0, "json", "print one JSON object a line"),
     CLI_TEXT(chat_values, system, 's', "system", "TEXT", "what the model is told before the conversation"),
-    GENERATE_OPTIONS(chat_values),
     {0},
 };
 
@@ -136,10 +138,10 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_err e;
     (void)n, (void)operand;
     if (!t) return cli_fail(c, "out of memory");
-    t->json = v->w.json;
-    int code = writer_open(&t->w, c, &v->w, NULL, 512);
+    t->json = v->json;
+    int code = writer_open(&t->w, c, &v->model, &v->settings, NULL, 512);
     if (!code && t->w.encoder) code = cli_fail(c, "%s has an encoder: it does not chat", fv_model_head(t->w.model));
-    if (!code && fv_chat_open(&t->chat, NULL, v->w.model, &e)) code = cli_error(c, &e);
+    if (!code && fv_chat_open(&t->chat, NULL, v->model.dir, &e)) code = cli_error(c, &e);
     if (!code && (t->w.gen.num_beams > 1 || t->w.gen.num_return_sequences > 1))
         code = cli_usage(c, "a chat takes one beam and one reply");
     if (!code) {
@@ -166,6 +168,8 @@ const cli_command chat_command = {
         "refused: a template is a program, and it is recognised, never run.",
     .options = options,
     .size = sizeof(chat_values),
+    .fields = fv_gen_fields,
+    .settings = offsetof(chat_values, settings),
     .examples = examples,
     .run = run,
 };

@@ -138,7 +138,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     const classify_values *v = values;
     cli_texts texts = {0};
     if (!v->model.dir) return cli_usage(c, "a model is needed: -m DIR");
-    int code = cli_read_texts(c, n ? operand[0] : NULL, !v->labels, &texts);
+    int code = cli_read_texts(c, n ? operand[0] : NULL, v->labels ? 0 : CLI_PAIRS, &texts);
     if (code == CLI_OK) code = (v->labels ? with_given_labels : with_its_labels)(c, v, &texts);
     cli_free_texts(&texts);
     return code;

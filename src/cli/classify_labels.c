@@ -216,7 +216,7 @@ static int ask(asking *a, const fv_text *text, float *scores)
 static int read_shots(asking *a)
 {
     cli_texts solved = {0};
-    int code = cli_read_texts(a->c, a->v->examples, true, &solved);
+    int code = cli_read_texts(a->c, a->v->examples, CLI_PAIRS, &solved);
     for (int64_t i = 0; !code && i < solved.n; i++) {
         const fv_text *x = &solved.at[i];
         if (!x->pair) {
@@ -236,8 +236,7 @@ static int by_likelihood(const cli *c, const classify_values *v, const cli_texts
 {
     asking a = {.c = c, .v = v, .labels = labels};
     size_t n = (size_t)labels->n;
-    writer_values w = {.model = v->model.dir, .threads = v->model.threads, .dtype = v->model.dtype};
-    int code = writer_open(&a.w, c, &w, NULL, 1);
+    int code = writer_open(&a.w, c, &v->model, NULL, NULL, 1);
     a.label = calloc(n, sizeof *a.label);
     a.at = calloc(n, sizeof *a.at);
     a.len = calloc(n, sizeof *a.len);

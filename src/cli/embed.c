@@ -61,7 +61,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     float *x = NULL;
     fv_err e;
     int code = cli_open_task(c, &t, &v->model, FV_JOB_EMBED);
-    if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, false, &texts);
+    if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, 0, &texts);
     if (code == CLI_OK) {
         int64_t width = fv_task_width(t.task);
         x = calloc((size_t)(texts.n * width), sizeof *x);

@@ -107,7 +107,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     cli_texts texts = {0};
     fv_err e;
     int code = cli_open_task(c, &t, &v->model, FV_JOB_FILL);
-    if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, false, &texts);
+    if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, 0, &texts);
     if (code == CLI_OK) {
         filled f = {.task = t.task, .top = v->top};
         fv_mask_found *found;

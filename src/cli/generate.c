@@ -6,18 +6,20 @@
 #include "write.h"
 
 typedef struct generate_values {
-    writer_values w;
+    cli_model model;
+    cli_settings settings;
+    bool json;
     const char *file;
     bool echo;
     int64_t batch;
 } generate_values;
 
 static const cli_option options[] = {
-    WRITER_OPTIONS(generate_values),
+    CLI_MODEL(generate_values),
+    CLI_FLAG(generate_values, json, 0, "json", "print one JSON object a line"),
     CLI_FILE(generate_values, file, 'f', "file", "FILE", "the prompt is the text of a file"),
     CLI_FLAG(generate_values, echo, 'e', "echo", "print the prompt before what follows it"),
     CLI_INT(generate_values, batch, 'b', "batch", "N", 1, 1024, "lines of standard input that go through the model together"),
-    GENERATE_OPTIONS(generate_values),
     {0},
 };
 
@@ -77,16 +79,23 @@ static int stream_one(writer *w, const ids *prompt)
 
 /* ---- many, when they are done ---- */
 
-static int print_one(writer *w, const generate_values *v, const char *text, size_t len, const ids *prompt, const fv_hyp *h)
+static int encode_one(writer *w, const void *user, ids *out, const fv_text *text)
 {
+    (void)user;
+    return writer_encode(w, out, text->s, text->n);
+}
+
+static int print_one(writer *w, const void *user, const fv_text *text, const ids *prompt, const fv_hyp *h)
+{
+    const generate_values *v = user;
     char *more;
     size_t n;
     int code = writer_decode(w, &more, &n, prompt, h->ids, h->n);
-    if (!code && v->w.json) {
-        code = cli_print_json(w->c, json_pack("{s:s%, s:s%, s:I, s:f}", "prompt", text, len, "text", more, n, "tokens",
+    if (!code && v->json) {
+        code = cli_print_json(w->c, json_pack("{s:s%, s:s%, s:I, s:f}", "prompt", text->s, text->n, "text", more, n, "tokens",
                                               (json_int_t)h->n, "score", h->score));
     } else if (!code) {
-        if (v->echo) fwrite(text, 1, len, stdout);
+        if (v->echo) fwrite(text->s, 1, text->n, stdout);
         fwrite(more, 1, n, stdout);
         putchar('\n');
     }
@@ -94,55 +103,28 @@ static int print_one(writer *w, const generate_values *v, const char *text, size
     return code;
 }
 
-static int write_batch(writer *w, const generate_values *v, const lines *in, int64_t from, int64_t n)
-{
-    fv_err e;
-    fv_generated out = {0};
-    int code = CLI_OK;
-    ids *prompt = calloc((size_t)n, sizeof *prompt);
-    const int32_t **at = calloc((size_t)n, sizeof *at);
-    int64_t *len = calloc((size_t)n, sizeof *len);
-    if (!prompt || !at || !len) code = cli_fail(w->c, "out of memory");
-    for (int64_t i = 0; i < n && !code; i++) {
-        code = writer_encode(w, &prompt[i], in->at[from + i], in->len[from + i]);
-        at[i] = prompt[i].at;
-        len[i] = prompt[i].n;
-    }
-    if (!code && fv_generate(&out, w->device, w->model, at, len, n, &w->gen, &e)) code = cli_error(w->c, &e);
-    for (int64_t i = 0; i < out.n * out.each && !code; i++) {
-        int64_t k = i / out.each;
-        code = print_one(w, v, in->at[from + k], in->len[from + k], &prompt[k], &out.hyp[i]);
-    }
-    fv_generated_free(&out);
-    for (int64_t i = 0; prompt && i < n; i++) ids_free(&prompt[i]);
-    free(prompt);
-    free(at);
-    free(len);
-    return code;
-}
-
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const generate_values *v = values;
     writer w;
-    lines in = {0};
-    char *text = n ? operand[0] : NULL;
-    size_t len = n ? strlen(text) : 0;
+    cli_texts in = {0};
     if (n && v->file) return cli_usage(c, "a prompt and --file are one prompt too many");
-    int code = writer_open(&w, c, &v->w, NULL, 128);
-    if (!code && !n) code = read_lines(c, &in, v->file, v->file != NULL);
-    lines one = {.at = &text, .len = &len, .n = 1}, *all = n ? &one : &in;
-    bool live = all->n == 1 && !v->w.json && w.gen.num_beams == 1 && w.gen.num_return_sequences == 1;
+    int code = writer_open(&w, c, &v->model, &v->settings, NULL, 128);
+    if (!code && !n) code = cli_read_texts(c, v->file, v->file ? CLI_WHOLE : CLI_IF_ANY, &in);
+    fv_text one = {.s = n ? operand[0] : NULL, .n = n ? strlen(operand[0]) : 0};
+    const fv_text *text = n ? &one : in.at;
+    int64_t count = n ? 1 : in.n;
     ids prompt = {0};
-    if (!code && live) {
-        code = writer_encode(&w, &prompt, all->at[0], all->len[0]);
-        if (!code && v->echo) fwrite(all->at[0], 1, all->len[0], stdout);
+    if (!code && count == 1 && !v->json && w.gen.num_beams == 1 && w.gen.num_return_sequences == 1) {
+        code = writer_encode(&w, &prompt, text->s, text->n);
+        if (!code && v->echo) fwrite(text->s, 1, text->n, stdout);
         if (!code) code = stream_one(&w, &prompt);
+    } else if (!code) {
+        writer_job job = {.encode = encode_one, .print = print_one, .user = v, .together = v->batch};
+        code = writer_run(&w, &job, text, count);
     }
-    for (int64_t i = 0; !code && !live && i < all->n; i += v->batch)
-        code = write_batch(&w, v, all, i, all->n - i < v->batch ? all->n - i : v->batch);
     ids_free(&prompt);
-    free_lines(&in);
+    cli_free_texts(&in);
     writer_close(&w);
     return code;
 }
@@ -158,6 +140,8 @@ const cli_command generate_command = {
     .options = options,
     .size = sizeof(generate_values),
     .defaults = &defaults,
+    .fields = fv_gen_fields,
+    .settings = offsetof(generate_values, settings),
     .operands = "[PROMPT]",
     .max_operands = 1,
     .examples = examples,

@@ -7,13 +7,14 @@
 #include "write.h"
 
 typedef struct score_values {
-    writer_values w;
-    bool whole;
+    cli_model model;
+    bool json, whole;
     int64_t window, stride;
 } score_values;
 
 static const cli_option options[] = {
-    WRITER_OPTIONS(score_values),
+    CLI_MODEL(score_values),
+    CLI_FLAG(score_values, json, 0, "json", "print one JSON object a line"),
     CLI_FLAG(score_values, whole, 'w', "whole", "the input is one text, not one a line"),
     CLI_INT(score_values, window, 0, "window", "N", 0, 1 << 20, "tokens the model sees at a time; 0: as many as it can"),
     CLI_INT(score_values, stride, 0, "stride", "N", 0, 1 << 20, "tokens a window moves on by; 0: half a window"),
@@ -37,17 +38,17 @@ static double perplexity(const total *t) { return exp(-t->log_p / (double)(t->to
 static double bits_per_byte(const total *t) { return (0 - t->log_p) / log(2) / (double)(t->bytes ? t->bytes : 1); }
 
 /* A text behind the token that texts begin with, so that its first token has a probability too. */
-static int score_text(writer *w, const score_values *v, const char *text, size_t len, total *out)
+static int score_text(writer *w, const score_values *v, const fv_text *text, total *out)
 {
     fv_err e;
     ids x = {0};
-    if (fv_tok_encode(w->enc, text, len, (fv_tok_opts){.specials = true}, &e)) return cli_error(w->c, &e);
+    if (fv_tok_encode(w->enc, text->s, text->n, (fv_tok_opts){.specials = true}, &e)) return cli_error(w->c, &e);
     bool begun = w->begin < 0 || (w->enc->n && w->enc->ids[0] == w->begin);
     bool ok = (begun || ids_add(&x, &w->begin, 1)) && ids_add(&x, w->enc->ids, w->enc->n);
     double *p = malloc((size_t)(x.n + 1) * sizeof *p);
     int code = ok && p ? CLI_OK : cli_fail(w->c, "out of memory");
     if (!code && x.n > 1 && fv_score(p, w->device, w->model, x.at, x.n, v->window, v->stride, &e)) code = cli_error(w->c, &e);
-    *out = (total){.tokens = x.n > 1 ? x.n - 1 : 0, .bytes = (int64_t)len};
+    *out = (total){.tokens = x.n > 1 ? x.n - 1 : 0, .bytes = (int64_t)text->n};
     for (int64_t i = 1; i < x.n && !code; i++) out->log_p += p[i];
     free(p);
     ids_free(&x);
@@ -55,18 +56,19 @@ static int score_text(writer *w, const score_values *v, const char *text, size_t
 }
 
 /* Source, a tab, target. */
-static int score_pair(writer *w, const char *text, size_t len, total *out)
+static int score_pair(writer *w, const fv_text *text, total *out)
 {
     fv_err e;
     ids source = {0}, target = {0};
-    const char *tab = memchr(text, '\t', len);
-    if (!tab) return cli_fail(w->c, "a line has no tab between source and target: \"%.*s\"", len < 40 ? (int)len : 40, text);
-    size_t first = (size_t)(tab - text);
-    int code = writer_encode(w, &source, text, first);
-    if (!code && fv_tok_encode(w->enc, tab + 1, len - first - 1, (fv_tok_opts){.specials = true, .as_target = true}, &e))
+    const char *tab = memchr(text->s, '\t', text->n);
+    if (!tab)
+        return cli_fail(w->c, "a line has no tab between source and target: \"%.*s\"", text->n < 40 ? (int)text->n : 40, text->s);
+    size_t first = (size_t)(tab - text->s), rest = text->n - first - 1;
+    int code = writer_encode(w, &source, text->s, first);
+    if (!code && fv_tok_encode(w->enc, tab + 1, rest, (fv_tok_opts){.specials = true, .as_target = true}, &e))
         code = cli_error(w->c, &e);
     if (!code && !ids_add(&target, w->enc->ids, w->enc->n)) code = cli_fail(w->c, "out of memory");
-    *out = (total){.tokens = target.n, .bytes = (int64_t)(len - first - 1)};
+    *out = (total){.tokens = target.n, .bytes = (int64_t)rest};
     const int32_t *at = target.at;
     if (!code && target.n &&
         fv_score_continuations(&out->log_p, w->device, w->model, source.at, source.n, &at, &target.n, 1, w->gen.start, &e))
@@ -76,18 +78,18 @@ static int score_pair(writer *w, const char *text, size_t len, total *out)
     return code;
 }
 
-static int print_score(writer *w, bool json, const char *text, size_t len, const total *t)
+static int print_score(writer *w, bool json, const fv_text *text, const total *t)
 {
     if (!json) {
         printf("%.4f\t%.4f\t%lld\t", perplexity(t), bits_per_byte(t), (long long)t->tokens);
-        if (text) fwrite(text, 1, len, stdout);
+        if (text) fwrite(text->s, 1, text->n, stdout);
         puts(text ? "" : "all");
         return CLI_OK;
     }
     json_t *o = json_pack("{s:o, s:o, s:f, s:I, s:I}", "perplexity", cli_json_number(perplexity(t)), "bits_per_byte",
                           cli_json_number(bits_per_byte(t)), "log_probability", t->log_p, "tokens", (json_int_t)t->tokens,
                           "bytes", (json_int_t)t->bytes);
-    if (text && o) json_object_set_new(o, "text", json_stringn(text, len));
+    if (text && o) json_object_set_new(o, "text", json_stringn(text->s, text->n));
     return cli_print_json(w->c, o);
 }
 
@@ -95,21 +97,20 @@ static int run(const cli *c, const void *values, int n, char **operand)
 {
     const score_values *v = values;
     writer w;
-    lines in = {0};
+    cli_texts in = {0};
     total all = {0};
-    int code = writer_open(&w, c, &v->w, NULL, 1);
-    if (!code) code = read_lines(c, &in, n ? operand[0] : NULL, v->whole);
-    if (!code && !in.n) code = cli_fail(c, "there is nothing to score");
+    int code = writer_open(&w, c, &v->model, NULL, NULL, 1);
+    if (!code) code = cli_read_texts(c, n ? operand[0] : NULL, v->whole ? CLI_WHOLE : 0, &in);
     for (int64_t i = 0; i < in.n && !code; i++) {
         total one = {0};
-        code = w.encoder ? score_pair(&w, in.at[i], in.len[i], &one) : score_text(&w, v, in.at[i], in.len[i], &one);
+        code = w.encoder ? score_pair(&w, &in.at[i], &one) : score_text(&w, v, &in.at[i], &one);
         all.log_p += one.log_p;
         all.tokens += one.tokens;
         all.bytes += one.bytes;
-        if (!code && !v->whole) code = print_score(&w, v->w.json, in.at[i], in.len[i], &one);
+        if (!code && !v->whole) code = print_score(&w, v->json, &in.at[i], &one);
     }
-    if (!code) code = print_score(&w, v->w.json, NULL, 0, &all);
-    free_lines(&in);
+    if (!code) code = print_score(&w, v->json, NULL, &all);
+    cli_free_texts(&in);
     writer_close(&w);
     return code;
 }

@@ -6,18 +6,20 @@
 #include "write.h"
 
 typedef struct summarize_values {
-    writer_values w;
+    cli_model model;
+    cli_settings settings;
+    bool json;
     const char *prefix;
     bool whole;
     int64_t batch;
 } summarize_values;
 
 static const cli_option options[] = {
-    WRITER_OPTIONS(summarize_values),
+    CLI_MODEL(summarize_values),
+    CLI_FLAG(summarize_values, json, 0, "json", "print one JSON object a line"),
     CLI_FLAG(summarize_values, whole, 'w', "whole", "the input is one text, not one a line"),
     CLI_TEXT(summarize_values, prefix, 0, "prefix", "TEXT", "put before every text; as config.json says if not given"),
     CLI_INT(summarize_values, batch, 'b', "batch", "N", 1, 1024, "texts that go through the model together"),
-    GENERATE_OPTIONS(summarize_values),
     {0},
 };
 
@@ -36,14 +38,15 @@ static const char *prefix_of(const writer *w, const summarize_values *v)
     return v->prefix ? v->prefix : said ? said : "";
 }
 
-static int encode(writer *w, ids *out, const char *prefix, const char *text, size_t len)
+static int encode(writer *w, const void *user, ids *out, const fv_text *text)
 {
     fv_err e;
-    size_t n = strlen(prefix) + len;
+    const char *prefix = prefix_of(w, user);
+    size_t n = strlen(prefix) + text->n;
     char *all = malloc(n + 1);
     if (!all) return cli_fail(w->c, "out of memory");
     memcpy(all, prefix, strlen(prefix));
-    memcpy(all + strlen(prefix), text, len);
+    memcpy(all + strlen(prefix), text->s, text->n);
     const fv_family *f = fv_model_family(w->model);
     int64_t most = f->context ? f->context(fv_model_self(w->model)) : 0; /* what does not fit is cut off, as it is published */
     fv_tok_opts o = {.specials = true, .max_len = w->encoder ? (most ? most : fv_tok_max_len(w->tok)) : 0};
@@ -53,41 +56,19 @@ static int encode(writer *w, ids *out, const char *prefix, const char *text, siz
     return code;
 }
 
-static int print_one(writer *w, const summarize_values *v, const ids *source, const fv_hyp *h)
+static int print_one(writer *w, const void *user, const fv_text *text, const ids *source, const fv_hyp *h)
 {
-    char *text;
+    const summarize_values *v = user;
+    char *summary;
     size_t len;
-    int code = writer_decode(w, &text, &len, source, h->ids, h->n);
-    if (!code && v->w.json)
-        code = cli_print_json(w->c, json_pack("{s:s%, s:I, s:I, s:f}", "summary", text, len, "source_tokens",
+    (void)text;
+    int code = writer_decode(w, &summary, &len, source, h->ids, h->n);
+    if (!code && v->json)
+        code = cli_print_json(w->c, json_pack("{s:s%, s:I, s:I, s:f}", "summary", summary, len, "source_tokens",
                                               (json_int_t)source->n, "tokens", (json_int_t)h->n, "score", h->score));
     else if (!code)
-        puts(text);
-    free(text);
-    return code;
-}
-
-static int batch(writer *w, const summarize_values *v, const lines *in, int64_t from, int64_t n)
-{
-    fv_err e;
-    fv_generated out = {0};
-    int code = CLI_OK;
-    ids *source = calloc((size_t)n, sizeof *source);
-    const int32_t **at = calloc((size_t)n, sizeof *at);
-    int64_t *len = calloc((size_t)n, sizeof *len);
-    if (!source || !at || !len) code = cli_fail(w->c, "out of memory");
-    for (int64_t i = 0; i < n && !code; i++) {
-        code = encode(w, &source[i], prefix_of(w, v), in->at[from + i], in->len[from + i]);
-        at[i] = source[i].at;
-        len[i] = source[i].n;
-    }
-    if (!code && fv_generate(&out, w->device, w->model, at, len, n, &w->gen, &e)) code = cli_error(w->c, &e);
-    for (int64_t i = 0; i < out.n * out.each && !code; i++) code = print_one(w, v, &source[i / out.each], &out.hyp[i]);
-    fv_generated_free(&out);
-    for (int64_t i = 0; source && i < n; i++) ids_free(&source[i]);
-    free(source);
-    free(at);
-    free(len);
+        puts(summary);
+    free(summary);
     return code;
 }
 
@@ -95,11 +76,12 @@ static int run(const cli *c, const void *values, int n, char **operand)
 {
     const summarize_values *v = values;
     writer w;
-    lines in = {0};
-    int code = writer_open(&w, c, &v->w, "summarization", 142);
-    if (!code) code = read_lines(c, &in, n ? operand[0] : NULL, v->whole);
-    for (int64_t i = 0; !code && i < in.n; i += v->batch) code = batch(&w, v, &in, i, in.n - i < v->batch ? in.n - i : v->batch);
-    free_lines(&in);
+    cli_texts in = {0};
+    writer_job job = {.encode = encode, .print = print_one, .user = v, .together = v->batch};
+    int code = writer_open(&w, c, &v->model, &v->settings, "summarization", 142);
+    if (!code) code = cli_read_texts(c, n ? operand[0] : NULL, v->whole ? CLI_WHOLE : CLI_IF_ANY, &in);
+    if (!code) code = writer_run(&w, &job, in.at, in.n);
+    cli_free_texts(&in);
     writer_close(&w);
     return code;
 }
@@ -114,6 +96,8 @@ const cli_command summarize_command = {
     .options = options,
     .size = sizeof(summarize_values),
     .defaults = &defaults,
+    .fields = fv_gen_fields,
+    .settings = offsetof(summarize_values, settings),
     .operands = "[FILE]",
     .max_operands = 1,
     .examples = examples,

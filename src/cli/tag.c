@@ -55,7 +55,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     int64_t n_found;
     fv_err e;
     int code = cli_open_task(c, &t, &v->model, FV_JOB_TAG);
-    if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, false, &texts);
+    if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, 0, &texts);
     if (code == CLI_OK && fv_task_tag(t.task, texts.at, texts.n, &found, &n_found, &e)) code = cli_error(c, &e);
     if (code == CLI_OK && v->json) code = print_json(c, &texts, found, n_found);
     for (int64_t i = 0; code == CLI_OK && !v->json && i < n_found; i++) print_plain(&found[i]);

@@ -32,7 +32,7 @@ int cli_read_all(const cli *c, const char *path, cli_bytes *out)
     return cli_fail(c, "%s: cannot read", path ? path : "standard input");
 }
 
-static fv_text text_of(char *s, size_t n, bool pairs)
+static fv_text line_of(char *s, size_t n, bool pairs)
 {
     if (n && s[n - 1] == '\r') n--;
     char *tab = pairs ? memchr(s, '\t', n) : NULL;
@@ -40,7 +40,7 @@ static fv_text text_of(char *s, size_t n, bool pairs)
     return (fv_text){.s = s, .n = (size_t)(tab - s), .pair = tab + 1, .pair_n = (size_t)(s + n - tab - 1)};
 }
 
-int cli_read_texts(const cli *c, const char *path, bool pairs, cli_texts *out)
+int cli_read_texts(const cli *c, const char *path, int how, cli_texts *out)
 {
     *out = (cli_texts){0};
     int code = cli_read_all(c, path, &out->bytes);
@@ -49,13 +49,17 @@ int cli_read_texts(const cli *c, const char *path, bool pairs, cli_texts *out)
     for (size_t i = 0; i < out->bytes.n; i++) lines += out->bytes.s[i] == '\n';
     out->at = calloc(lines, sizeof *out->at);
     if (!out->at) return cli_fail(c, "out of memory");
+    if (how & CLI_WHOLE) {
+        out->at[out->n++] = (fv_text){.s = out->bytes.s, .n = out->bytes.n};
+        return CLI_OK;
+    }
     for (char *s = out->bytes.s, *end = s + out->bytes.n; s < end;) {
         char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
-        out->at[out->n++] = text_of(s, (size_t)(stop - s), pairs);
+        out->at[out->n++] = line_of(s, (size_t)(stop - s), how & CLI_PAIRS);
         s = stop + 1;
     }
-    return out->n ? CLI_OK : cli_fail(c, "%s: no text in it", path ? path : "standard input");
+    return out->n || how & CLI_IF_ANY ? CLI_OK : cli_fail(c, "%s: no text in it", path ? path : "standard input");
 }
 
 void cli_free_texts(cli_texts *t)

@@ -19,8 +19,13 @@ typedef struct cli_texts {
     int64_t n;
 } cli_texts;
 
-/* One text a line; with pairs, a tab stands between the first and the second.  Empty lines are texts too. */
-int cli_read_texts(const cli *c, const char *path, bool pairs, cli_texts *out);
+/* How an input is taken apart: one text a line, unless it says more.  Empty lines are texts too. */
+enum {
+    CLI_PAIRS = 1,  /* a tab stands between a text and its pair */
+    CLI_WHOLE = 2,  /* all of it is one text */
+    CLI_IF_ANY = 4, /* no line at all is fine, else an error */
+};
+int cli_read_texts(const cli *c, const char *path, int how, cli_texts *out);
 void cli_free_texts(cli_texts *t);
 /* Prints n bytes with their tabs and line ends as spaces, for output of one line a result. */
 void cli_print_flat(const char *s, size_t n);

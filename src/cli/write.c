@@ -5,51 +5,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The keys of the library's table, in the order of GENERATE_OPTIONS. */
-static const char *const keys[WRITER_KEYS] = {
-    "max_new_tokens",     "min_new_tokens",       "num_beams", "length_penalty", "early_stopping", "num_return_sequences",
-    "do_sample",          "temperature",          "top_k",     "top_p",          "min_p",          "typical_p",
-    "repetition_penalty", "no_repeat_ngram_size", "seed",
-};
-
-/* What the command line says about generating, over what the model says. */
-static int apply_keys(writer *w, const writer_values *v, int64_t new_tokens)
+static bool given(const cli_settings *s, const char *key)
 {
-    fv_err e;
-    bool draws = false;
-    for (int i = 0; i < WRITER_KEYS && keys[i]; i++) {
-        if (!v->key[i]) continue;
-        if (fv_fields_set(&w->gen, fv_gen_fields, keys[i], v->key[i], &e)) return cli_usage(w->c, "%s", e.text);
-        draws = draws || (i >= 7 && i <= 11);
-    }
-    if (draws && !v->key[6]) w->gen.do_sample = true;
-    if (w->gen.do_sample && !v->key[2]) w->gen.num_beams = 1;
-    bool said = v->key[0] || w->gen.max_new_tokens || fv_json_has(fv_dir_config(w->dir), "max_length") ||
-                (fv_dir_generation(w->dir) && fv_json_has(fv_dir_generation(w->dir), "max_length"));
-    if (!said) w->gen.max_new_tokens = new_tokens;
-    return CLI_OK;
+    for (int i = 0; s && i < s->n; i++)
+        if (!strcmp(s->at[i].key, key)) return true;
+    return false;
 }
 
-int writer_open(writer *w, const cli *c, const writer_values *v, const char *task, int64_t new_tokens)
+static bool model_says(const writer *w, const char *key)
+{
+    const fv_json *generation = fv_dir_generation(w->dir);
+    return fv_json_has(fv_dir_config(w->dir), key) || (generation && fv_json_has(generation, key));
+}
+
+/* What the command line says about generating, over what the model says; what decides how a token is drawn means drawing. */
+static int apply(writer *w, const cli_settings *set, int64_t new_tokens)
+{
+    static const char *const drawing[] = {"temperature", "top_k", "top_p", "min_p", "typical_p"};
+    int code = set ? cli_apply(w->c, set, &w->gen, fv_gen_fields) : CLI_OK;
+    for (size_t i = 0; i < sizeof drawing / sizeof *drawing; i++)
+        if (given(set, drawing[i]) && !given(set, "do_sample")) w->gen.do_sample = true;
+    if (w->gen.do_sample && !given(set, "num_beams")) w->gen.num_beams = 1;
+    if (!w->gen.max_new_tokens && !given(set, "max_length") && !model_says(w, "max_length")) w->gen.max_new_tokens = new_tokens;
+    return code;
+}
+
+int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings *set, const char *task, int64_t new_tokens)
 {
     fv_err e;
     double begin;
     fv_model_opt how = {.serve = true};
     *w = (writer){.c = c, .begin = -1};
-    fv_dtype_parse(&how.weights, cli_weights[v->dtype]);
-    if (!v->model) return cli_usage(c, "a model is needed: -m DIR");
-    if (fv_device_open(&w->device, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
-        fv_dir_open(&w->dir, NULL, v->model, &e) || fv_tok_open(&w->tok, NULL, v->model, &e) ||
-        fv_encoding_new(&w->enc, w->tok, &e) || fv_model_open(&w->model, w->device, v->model, how, &e) ||
-        fv_gen_open(&w->gen, NULL, v->model, task, &e))
+    fv_dtype_parse(&how.weights, cli_weights[m->dtype]);
+    if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
+    if (fv_device_open(&w->device, m->device, (fv_device_opt){.threads = (int)m->threads}, &e) ||
+        fv_dir_open(&w->dir, NULL, m->dir, &e) || fv_tok_open(&w->tok, NULL, m->dir, &e) ||
+        fv_encoding_new(&w->enc, w->tok, &e) || fv_model_open(&w->model, w->device, m->dir, how, &e) ||
+        fv_gen_open(&w->gen, NULL, m->dir, task, &e))
         return cli_error(c, &e);
     const fv_family *f = fv_model_family(w->model);
     w->has_gen = true;
     w->encoder = f->begin != NULL;
     if (fv_json_number(fv_dir_config(w->dir), "bos_token_id", &begin)) w->begin = (int32_t)begin;
     if (!f->step || f->vocabulary(fv_model_self(w->model)) < 1)
-        return cli_fail(c, "%s: %s does not write text", v->model, fv_model_head(w->model));
-    return apply_keys(w, v, new_tokens);
+        return cli_fail(c, "%s: %s does not write text", m->dir, fv_model_head(w->model));
+    return apply(w, set, new_tokens);
 }
 
 void writer_close(writer *w)
@@ -62,7 +62,7 @@ void writer_close(writer *w)
     fv_device_close(w->device);
 }
 
-/* ---- ids and lines ---- */
+/* ---- ids ---- */
 
 bool ids_add(ids *x, const int32_t *more, int64_t n)
 {
@@ -82,71 +82,6 @@ void ids_free(ids *x)
 {
     free(x->at);
     *x = (ids){0};
-}
-
-static char *slurp(FILE *f, size_t *len)
-{
-    char *text = NULL;
-    size_t cap = 0, got = 1;
-    for (*len = 0; got; *len += got) {
-        if (cap - *len < 65537) {
-            char *bigger = realloc(text, cap = cap * 2 + 131072);
-            if (!bigger) break;
-            text = bigger;
-        }
-        got = fread(text + *len, 1, cap - *len - 1, f);
-    }
-    if (got || ferror(f)) {
-        free(text);
-        return NULL;
-    }
-    text[*len] = 0;
-    return text;
-}
-
-/* Cuts the text at its line ends. */
-static bool cut(lines *l, size_t len)
-{
-    int64_t cap = 1;
-    for (size_t i = 0; i < len; i++) cap += l->text[i] == '\n';
-    l->at = calloc((size_t)cap, sizeof *l->at);
-    l->len = calloc((size_t)cap, sizeof *l->len);
-    if (!l->at || !l->len) return false;
-    for (size_t from = 0; from < len;) {
-        char *end = memchr(l->text + from, '\n', len - from);
-        size_t n = end ? (size_t)(end - (l->text + from)) : len - from;
-        l->at[l->n] = l->text + from;
-        l->len[l->n++] = n && l->text[from + n - 1] == '\r' ? n - 1 : n;
-        from += n + 1;
-    }
-    return true;
-}
-
-int read_lines(const cli *c, lines *out, const char *path, bool whole)
-{
-    FILE *f = path ? fopen(path, "rb") : stdin;
-    size_t len;
-    *out = (lines){0};
-    if (!f) return cli_fail(c, "%s: cannot open", path);
-    out->text = slurp(f, &len);
-    if (path) fclose(f);
-    if (!out->text) return cli_fail(c, "%s: cannot read", path ? path : "standard input");
-    if (!whole) return cut(out, len) ? CLI_OK : cli_fail(c, "out of memory");
-    out->at = calloc(1, sizeof *out->at);
-    out->len = calloc(1, sizeof *out->len);
-    if (!out->at || !out->len) return cli_fail(c, "out of memory");
-    out->at[0] = out->text;
-    out->len[0] = len;
-    out->n = 1;
-    return CLI_OK;
-}
-
-void free_lines(lines *l)
-{
-    free(l->text);
-    free(l->at);
-    free(l->len);
-    *l = (lines){0};
 }
 
 /* ---- text ---- */
@@ -195,5 +130,40 @@ int writer_decode(writer *w, char **out, size_t *len, const ids *prompt, const i
         (*out)[ *len += k] = 0;
     }
     if (s) fv_tok_stream_free(s);
+    return code;
+}
+
+/* ---- many together ---- */
+
+static int run_part(writer *w, const writer_job *job, const fv_text *in, int64_t n)
+{
+    fv_err e;
+    fv_generated out = {0};
+    int code = CLI_OK;
+    ids *source = calloc((size_t)n, sizeof *source);
+    const int32_t **at = calloc((size_t)n, sizeof *at);
+    int64_t *len = calloc((size_t)n, sizeof *len);
+    if (!source || !at || !len) code = cli_fail(w->c, "out of memory");
+    for (int64_t i = 0; i < n && !code; i++) {
+        code = job->encode(w, job->user, &source[i], &in[i]);
+        at[i] = source[i].at;
+        len[i] = source[i].n;
+    }
+    if (!code && fv_generate(&out, w->device, w->model, at, len, n, &w->gen, &e)) code = cli_error(w->c, &e);
+    for (int64_t i = 0; i < out.n * out.each && !code; i++)
+        code = job->print(w, job->user, &in[i / out.each], &source[i / out.each], &out.hyp[i]);
+    fv_generated_free(&out);
+    for (int64_t i = 0; source && i < n; i++) ids_free(&source[i]);
+    free(source);
+    free(at);
+    free(len);
+    return code;
+}
+
+int writer_run(writer *w, const writer_job *job, const fv_text *in, int64_t n)
+{
+    int code = CLI_OK;
+    for (int64_t i = 0; i < n && !code; i += job->together)
+        code = run_part(w, job, in + i, n - i < job->together ? n - i : job->together);
     return code;
 }
