@@ -31,6 +31,7 @@ typedef struct fv_rng {
  * Order of addition, the same on every CPU level: with s_j the chain fma(a_k, b_k, s) over the j-th run of
  * FV_GEMM_KC values of k starting from 0, C = ((s_0 + s_1) + s_2) + ... (old C first when add). */
 #define FV_GEMM_KC 384
+#define FV_PACK_ROWS 96 /* a multiple of the columns of every kind's panels */
 typedef struct fv_gemm {
     int64_t m, n, k, batch;
     const void *a, *b;
@@ -136,7 +137,8 @@ typedef struct fv_kernels {
 
     void (*gemm)(fv_stream *s, const fv_gemm *g);
     /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is 0 if it cannot.  st may be
-     * dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k) bytes, ld bytes apart. */
+     * dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k) bytes, ld bytes apart.  Rows may be laid out in pieces:
+     * those from i on, a multiple of FV_PACK_ROWS, begin at pack_bytes(i, k, dt). */
     size_t (*pack_bytes)(int64_t n, int64_t k, fv_dtype dt);
     void (*pack)(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n, int64_t k, int64_t ld, bool tb);
 

@@ -93,7 +93,8 @@ typedef struct fv_model_opt {
     fv_dtype dtype;   /* of the parameters */
     bool train;       /* with gradients */
     bool serve;       /* not to be changed: parameters stay in the file, and weights of products are laid out once */
-    fv_dtype weights; /* as this, where it serves: f32 (or as they are stored, where that is smaller), bf16, q8, q4, int8 */
+    fv_dtype weights; /* as this, where it serves: f32 (or as they are stored, where that is smaller), bf16, f16, q8, q4, int8 */
+    bool widen;       /* f32 it is: weights stored as bf16 or f16 are laid out, and multiplied, as f32 */
     const char *head; /* NULL: what config.json says, else the family's first */
 } fv_model_opt;
 
@@ -119,6 +120,8 @@ FV_API const char *fv_model_head(const fv_model *m);
 FV_API const void *fv_model_config(const fv_model *m);
 FV_API const void *fv_model_self(const fv_model *m); /* the family's struct */
 FV_API fv_params *fv_model_params(const fv_model *m);
+FV_API fv_dtype fv_model_dtype(const fv_model *m);   /* of its activations: that of a context for it */
+FV_API fv_dtype fv_model_weights(const fv_model *m); /* how the weights of its products are held */
 
 FV_API void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);
 

@@ -17,6 +17,7 @@ typedef struct fv_translator fv_translator;
 
 typedef struct fv_translate_opt {
     fv_dtype weights; /* of products: f32, bf16, q8, q4, int8 */
+    bool widen;       /* as in fv_model_opt */
     int64_t batch;    /* lines that go together; 0: 32 */
     int64_t tokens;   /* source tokens that go together, padding included; 0: 8192 */
     bool attention;   /* also how much each token of the best translation attended to each of the source */

@@ -66,6 +66,15 @@ static void posix_unmap(void *self, const void *p, size_t n)
     munmap((void *)(uintptr_t)p, n);
 }
 
+/* Whole pages leave this process; the file cache keeps them, and touching them brings them back. */
+static void posix_forget(void *self, const void *p, size_t n)
+{
+    (void)self;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)p + page - 1) / page * page,
+              to = ((uintptr_t)p + n) / page * page;
+    if (to > from) madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 static int posix_sync(void *self, int fd)
 {
     (void)self;
@@ -136,6 +145,7 @@ static const fv_io posix = {
     .size = posix_size,
     .map = posix_map,
     .unmap = posix_unmap,
+    .forget = posix_forget,
     .sync = posix_sync,
     .close = posix_close,
     .rename = posix_rename,

@@ -20,7 +20,7 @@ static const cli_option options[] = {
     CLI_INT(decode_values, batch, 'b', "batch", "N", 1, 1024, "sequences side by side"),
     CLI_INT(decode_values, len, 'l', "len", "N", 1, 1 << 20, "tokens of the prompt, or of the source"),
     CLI_INT(decode_values, made, 'n', "new", "N", 1, 1 << 20, "tokens to write"),
-    CLI_CHOICE(decode_values, dtype, 'd', "dtype", cli_weights, "of the weights"),
+    CLI_CHOICE(decode_values, dtype, 'd', "dtype", cli_weights, CLI_WEIGHTS_HELP),
     BENCH_OPTIONS(decode_values),
     {0},
 };
@@ -67,7 +67,7 @@ static int open_model(decode *d)
     const cli *c = d->b.c;
     fv_err e;
     fv_model_opt how = {.serve = true};
-    fv_dtype_parse(&how.weights, cli_weights[v->dtype]);
+    cli_choose_weights(v->dtype, &how.weights, &how.widen);
     if (!v->config == !v->model) return cli_usage(c, "one of --config and --model is needed");
     char *text = v->config ? read_text(v->config) : NULL;
     if (v->config && !text) return cli_fail(c, "%s: cannot read", v->config);
@@ -133,13 +133,13 @@ static int report(decode *d, int runs, double prompt, double token)
         printf(
             "decode %s batch=%lld len=%lld new=%lld dtype=%s threads=%d: %.1f tokens/s (%.3g ms a step), prompt %.1f tokens/s, "
             "%.1f MiB\n",
-            fv_model_family(d->model)->type, (long long)v->batch, (long long)v->len, (long long)v->made, cli_weights[v->dtype],
+            fv_model_family(d->model)->type, (long long)v->batch, (long long)v->len, (long long)v->made, fv_dtype_name(fv_model_weights(d->model)),
             fv_device_threads(d->b.device), written, 1e3 * token, read, (double)d->b.memory.peak / 1048576);
         return CLI_OK;
     }
     return cli_print_json(d->b.c, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:I}", "name", "decode",
                                             "family", fv_model_family(d->model)->type, "batch", (json_int_t)v->batch, "len",
-                                            (json_int_t)v->len, "new", (json_int_t)v->made, "dtype", cli_weights[v->dtype],
+                                            (json_int_t)v->len, "new", (json_int_t)v->made, "dtype", fv_dtype_name(fv_model_weights(d->model)),
                                             "threads", fv_device_threads(d->b.device), "level", fv_device_level(d->b.device),
                                             "runs", runs, "median_s", token, "tokens_per_s", written, "prompt_tokens_per_s", read,
                                             "peak_bytes", (json_int_t)d->b.memory.peak));

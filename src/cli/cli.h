@@ -115,8 +115,13 @@ int cli_error(const cli *c, const fv_err *e);                      /* the text o
 /* Puts what was given into obj; values have been checked against the table already. */
 int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *table);
 
-/* How the weights of products may be held, for --dtype: q8 and q4 with a scale for each 32, int8 with one for each row. */
+/* How the weights of products may be held, for --dtype: as they are stored, which is what comes first and is meant where
+ * nothing is said; q8 and q4 with a scale for each 32, int8 with one for each row. */
 extern const char *const cli_weights[];
+#define CLI_WEIGHTS_HELP                                                                                                         \
+    "of the weights of products: as the file has them, f32 also where that has 16 bits; q8 and q4 have a scale for each 32, "    \
+    "int8 one for each row"
+void cli_choose_weights(int choice, fv_dtype *weights, bool *widen); /* members of fv_model_opt and its like */
 
 /* ---- for the program ---- */
 

@@ -82,8 +82,7 @@ static int translate(work *w, const texts *source)
     w->hypothesis.at = calloc((size_t)source->n + 1, sizeof *w->hypothesis.at);
     int code = len && w->hypothesis.at ? CLI_OK : cli_fail(w->c, "out of memory");
     for (int64_t i = 0; code == CLI_OK && i < source->n; i++) len[i] = strlen(source->at[i]);
-    if (code == CLI_OK && !fv_dtype_parse(&how.weights, cli_weights[v->model.dtype]))
-        code = cli_usage(w->c, "no dtype %s", cli_weights[v->model.dtype]);
+    cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
     if (code == CLI_OK && (fv_device_open(&d, v->model.device, (fv_device_opt){.threads = (int)v->model.threads}, &e) ||
                            fv_translator_open(&t, d, v->model.dir, how, &e)))
         code = cli_error(w->c, &e);

@@ -46,6 +46,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_model_opt how = {.train = v->grad, .head = v->head, .serve = !v->grad};
     fv_dtype_parse(&how.weights, dtypes[v->dtype]);
     if (fv_dtype_size(how.weights)) how.dtype = how.weights;
+    how.widen = how.weights == FV_F32; /* by this others check us: f32 is f32 */
     if (v->grad && how.dtype != how.weights) return cli_usage(c, "%s is for running alone: no --grad", dtypes[v->dtype]);
     fv_run_opt what = {.attentions = v->attentions, .hidden_states = v->hidden_states, .grad = v->grad};
     bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||

@@ -8,7 +8,14 @@
 
 #include "cli.h"
 
-const char *const cli_weights[] = {"f32", "bf16", "q8", "q4", "int8", NULL};
+const char *const cli_weights[] = {"stored", "f32", "bf16", "f16", "q8", "q4", "int8", NULL};
+
+void cli_choose_weights(int choice, fv_dtype *weights, bool *widen)
+{
+    *weights = FV_F32;
+    fv_dtype_parse(weights, cli_weights[choice]);
+    *widen = !strcmp(cli_weights[choice], "f32");
+}
 
 /* ---- the options of a command ---- */
 

@@ -78,7 +78,7 @@ int cli_open_task(const cli *c, cli_task *out, const cli_model *m, fv_job job)
     fv_err e;
     fv_model_opt opt = {0};
     *out = (cli_task){0};
-    if (!fv_dtype_parse(&opt.weights, cli_weights[m->dtype])) return cli_usage(c, "no dtype %s", cli_weights[m->dtype]);
+    cli_choose_weights(m->dtype, &opt.weights, &opt.widen);
     if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
     if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
     if (fv_device_open(&out->device, m->device, (fv_device_opt){.threads = (int)m->threads}, &e) ||

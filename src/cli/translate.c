@@ -29,8 +29,7 @@ static const cli_option options[] = {
             "translations of each line; from 2 on: line, score and text, with tabs between"),
     CLI_FLAG(values, attention, 0, "attention",
              "how much each token of the translation attended to each of the source, mean of all layers and heads; as JSON"),
-    CLI_CHOICE(values, dtype, 0, "dtype", cli_weights,
-               "of the weights; q8 and q4 have one scale for each 32, int8 one for a row: faster, coarser"),
+    CLI_CHOICE(values, dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),
     CLI_INT(values, batch, 0, "batch", "N", 1, 4096, "lines that go through the model together"),
     CLI_DEVICE(values, device),
     CLI_INT(values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
@@ -269,7 +268,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     fv_device *d = NULL;
     fv_err e;
     if (!v->model) return cli_usage(c, "a model is needed: -m DIR");
-    if (!fv_dtype_parse(&how.weights, cli_weights[v->dtype])) return cli_usage(c, "no dtype %s", cli_weights[v->dtype]);
+    cli_choose_weights(v->dtype, &how.weights, &how.widen);
     double start = now();
     bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
                   fv_translator_open(&w.t, d, v->model, how, &e);

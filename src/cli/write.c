@@ -36,7 +36,7 @@ int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings 
     double begin;
     fv_model_opt how = {.serve = true};
     *w = (writer){.c = c, .begin = -1};
-    fv_dtype_parse(&how.weights, cli_weights[m->dtype]);
+    cli_choose_weights(m->dtype, &how.weights, &how.widen);
     if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
     if (fv_device_open(&w->device, m->device, (fv_device_opt){.threads = (int)m->threads}, &e) ||
         fv_dir_open(&w->dir, NULL, m->dir, &e) || fv_tok_open(&w->tok, NULL, m->dir, &e) ||

@@ -69,11 +69,25 @@ void fv__stream_close(fv_stream *s);
 /* Its memory is the host's: files can be used where they are mapped. */
 bool fv__device_is_host(const fv_device *d);
 
-/* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for or, where rows is not FV_F32,
- * quantised, row after row, and gets no memory of its own.  The lender is given back when the parameters go. */
-void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype rows);
-void fv__params_lender(fv_params *p, void *lender, void (*give_back)(void *lender));
+/* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for or, where `stored` is not FV_F32,
+ * of that: bf16, f16, or quantised, row after row.  It gets no memory of its own. */
+void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored);
+/* Whose data that is: given back when the parameters go; forget: told what was laid out elsewhere, perhaps for good. */
+typedef struct fv_lender {
+    void *self;
+    void (*give_back)(void *self);
+    void (*forget)(void *self, const void *data, size_t bytes);
+} fv_lender;
+void fv__params_lender(fv_params *p, fv_lender lender);
 
+/* bf16 or f16, where matrices are lent so and not yet widened; else the parameters' own dtype. */
+fv_dtype fv__params_stored(const fv_params *p);
+/* Gives every matrix that is lent in 16 bits, and is neither laid out for products nor looked up, memory of its own in the
+ * parameters' dtype. */
+fv_status fv__params_widen(fv_params *p, fv_err *e);
+
+/* Its values may be computed instead of read: sinusoids. */
+bool fv__param_buffer(const fv_tensor *t);
 /* Rows of it are looked up, whatever else is done with it. */
 void fv__param_table(fv_tensor *t);
 /* It was laid out for products and is used for nothing else; *kn: from (K,N). */

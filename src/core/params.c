@@ -16,7 +16,7 @@ typedef struct entry {
     fv_init init;
     int64_t offset;   /* elements into the flat block */
     bool lent;        /* its data is somebody else's and only read */
-    fv_dtype rows;    /* of what is lent, where it is quantised: (N, row) bytes; else FV_F32 */
+    fv_dtype stored;  /* of what is lent, where it is not the parameters' own: 16 bits, or (N, row) bytes; else FV_F32 */
     bool table;       /* rows of it are looked up */
     bool product, kn; /* fv_params_pack was asked for it, from (K,N) */
     char name[];
@@ -34,8 +34,7 @@ struct fv_params {
     void *grad;
     fv_arena layers; /* fv_params_take */
     fv_arena packed; /* fv_params_pack */
-    void *lender;
-    void (*give_back)(void *lender);
+    fv_lender lender;
     fv_err err; /* of a declaration */
 };
 
@@ -61,7 +60,7 @@ void fv_params_free(fv_params *p)
     fv__free(&env, p->list, p->room);
     fv__arena_free(&p->layers);
     if (p->packed.dev) fv__arena_free(&p->packed);
-    if (p->give_back) p->give_back(p->lender);
+    if (p->lender.give_back) p->lender.give_back(p->lender.self);
     if (p->dev) {
         fv__stream_close(&p->stream);
         const fv_backend *b = p->dev->backend;
@@ -168,7 +167,7 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
                        fv_dtype_name(dtype));
     for (size_t i = 0; i < p->n; i++) {
         entry *t = p->list[i];
-        t->tensor.dtype = t->rows ? t->rows : dtype;
+        t->tensor.dtype = t->stored ? t->stored : dtype;
         if (t->lent) continue;
         t->tensor.data = (char *)p->data + fv__tensor_bytes(dtype, t->offset);
         if (p->grad) t->tensor.grad = (char *)p->grad + fv__tensor_bytes(grad_type(p), t->offset);
@@ -266,10 +265,10 @@ static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, 
 fv_status fv_params_get(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
 {
     fv_status st = p->data ? same_size(t, n, e) : fv_fail(e, FV_ESTATE, "parameters: not allocated");
-    if (!st && ((const entry *)t)->rows)
+    if (!st && !fv_dtype_size(t->dtype))
         st = fv_fail(e, FV_EDTYPE, "parameter %s: stored as %s, which is not turned back into numbers", t->name,
                      fv_dtype_name(t->dtype));
-    return st ? st : get(p, t->data, p->dtype, host, n, e);
+    return st ? st : get(p, t->data, t->dtype, host, n, e);
 }
 
 fv_status fv_params_get_grad(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
@@ -292,27 +291,38 @@ fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *h
 fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
-    p->dev->backend->download(&p->stream, host, (const char *)t->data + fv__tensor_bytes(p->dtype, at),
-                              fv__tensor_bytes(p->dtype, n));
+    p->dev->backend->download(&p->stream, host, (const char *)t->data + fv__tensor_bytes(t->dtype, at),
+                              fv__tensor_bytes(t->dtype, n));
     return finish(p, e);
 }
 
 /* ---- data of others, and weights laid out ---- */
 
-void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype rows)
+void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored)
 {
     (void)p;
     ((entry *)t)->lent = true;
-    ((entry *)t)->rows = rows;
+    ((entry *)t)->stored = stored;
     t->data = (void *)(uintptr_t)data; /* never written: see writable */
 }
 
-void fv__params_lender(fv_params *p, void *lender, void (*give_back)(void *lender))
+void fv__params_lender(fv_params *p, fv_lender lender) { p->lender = lender; }
+
+static void forget(const fv_params *p, const fv_tensor *t, size_t bytes)
 {
-    p->lender = lender;
-    p->give_back = give_back;
+    if (fv_params_lent(t) && p->lender.forget) p->lender.forget(p->lender.self, t->data, bytes);
 }
 
+static bool is_narrow(const entry *t) { return t->stored && fv_dtype_size(t->stored); }
+
+fv_dtype fv__params_stored(const fv_params *p)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if (is_narrow(p->list[i])) return p->list[i]->stored;
+    return p->dtype;
+}
+
+bool fv__param_buffer(const fv_tensor *t) { return ((const entry *)t)->init.buffer; }
 void fv__param_table(fv_tensor *t) { ((entry *)t)->table = true; }
 
 bool fv__params_product(const fv_tensor *t, bool *kn)
@@ -345,6 +355,23 @@ static fv_tensor *added(fv_params *p, fv_dtype t, fv_shape shape, size_t bytes)
     if (!data) return NULL;
     *y = (fv_tensor){.data = data, .shape = shape, .dtype = t};
     return y;
+}
+
+fv_status fv__params_widen(fv_params *p, fv_err *e)
+{
+    for (size_t i = 0; i < p->n && !p->err.code; i++) {
+        entry *t = p->list[i];
+        if (!is_narrow(t) || t->product || t->table) continue;
+        int64_t n = fv_len(&t->tensor);
+        void *data = fv__arena_take(&p->packed, fv__tensor_bytes(p->dtype, n));
+        if (!data) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
+        p->dev->k[t->stored]->cast(&p->stream, (fv_sink){.data = data, .dtype = p->dtype}, t->tensor.data, n);
+        forget(p, &t->tensor, fv__tensor_bytes(t->stored, n));
+        t->tensor.data = data;
+        t->tensor.dtype = p->dtype;
+        t->stored = FV_F32;
+    }
+    return fv_params_status(p, e);
 }
 
 /* t[0], t[1], .. one behind the other; zeros for what is NULL, which has as many elements as the others. */
@@ -381,12 +408,36 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
     return y;
 }
 
+typedef struct layout {
+    const void *from;
+    fv_dtype dtype;
+    int64_t rows, cols, ld;
+    bool tb;
+} layout;
+
+#define PIECE (64 * FV_PACK_ROWS)
+
+/* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice. */
+static void lay_weight(fv_params *p, fv_tensor *y, const layout *w, const fv_tensor *lent)
+{
+    const fv_kernels *k = kernels(p);
+    size_t row = (size_t)w->ld * (fv_dtype_size(w->dtype) ? fv_dtype_size(w->dtype) : 1);
+    int64_t most = lent && fv_params_lent(lent) && w->tb ? PIECE : w->rows;
+    for (int64_t i = 0; i < w->rows; i += most) {
+        int64_t n = w->rows - i < most ? w->rows - i : most;
+        const char *from = (const char *)w->from + (size_t)i * row;
+        k->pack(&p->stream, (char *)y->data + k->pack_bytes(i, w->cols, y->dtype), y->dtype, from, w->dtype, n, w->cols, w->ld,
+                w->tb);
+        if (most < w->rows && p->lender.forget) p->lender.forget(p->lender.self, from, (size_t)n * row);
+    }
+}
+
 fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool kn)
 {
     if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2)) return NULL;
     int64_t rows = w[0]->shape.d[kn], cols = w[0]->shape.d[!kn], ld = w[0]->shape.d[1];
-    size_t each = fv__tensor_bytes(p->dtype, rows * cols);
     fv_dtype from_dtype = w[0]->dtype;
+    size_t each = fv__tensor_bytes(from_dtype, rows * cols);
     bool stored = !fv_dtype_size(from_dtype);
     if (stored) {
         ld = (int64_t)fv_dtype_row(dtype, cols);
@@ -403,9 +454,12 @@ fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dty
     if (!y || !from) return NULL;
     if (n > 1) join(p, from, w, n, each);
     y->packed = true;
-    kernels(p)->pack(&p->stream, y->data, dtype, from, from_dtype, n * rows, cols, ld, !kn || stored);
-    for (int i = 0; i < n; i++)
+    layout how = {from, from_dtype, n * rows, cols, ld, !kn || stored};
+    lay_weight(p, y, &how, n == 1 ? w[0] : NULL);
+    for (int i = 0; i < n; i++) {
         if (w[i]->is_param) ((entry *)w[i])->product = true, ((entry *)w[i])->kn = kn;
+        forget(p, w[i], each);
+    }
     return y;
 }
 

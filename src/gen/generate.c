@@ -382,7 +382,7 @@ fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const 
         all[i] = source[i / copies];
         lens[i] = len[i / copies];
     }
-    st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = fv_params_at(fv_model_params(m), 0)->dtype}, e);
+    st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
     if (!st) st = search_all(&s, m, all, lens, e);
     if (!st) st = deliver(&s, out, opt->num_return_sequences / copies, e);
     if (!st) out->n = n, out->each = opt->num_return_sequences;

@@ -56,7 +56,6 @@ static fv_status check(const fv_model *m, const int32_t *ids, int64_t n, fv_err 
     return FV_OK;
 }
 
-static fv_dtype dtype_of(const fv_model *m) { return fv_params_at(fv_model_params(m), 0)->dtype; }
 
 fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n, int64_t window, int64_t stride,
                    fv_err *e)
@@ -71,7 +70,7 @@ fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *
     fv_ctx *c = NULL;
     fv_status st = check(m, ids, n, e);
     if (!st) st = make_batch(&b, fv_device_env(d), 1, n < window ? n : window, e);
-    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = dtype_of(m)}, e);
+    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
     if (n > 0) out[0] = 0;
     for (int64_t from = 0, known = 1; !st && known < n; from += stride) {
         int64_t T = n - from < window ? n - from : window;
@@ -134,7 +133,7 @@ fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m, c
         most = len[i] > most ? len[i] : most;
     }
     if (!st) st = make_batch(&b, fv_device_env(d), n, before + most, e);
-    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = dtype_of(m)}, e);
+    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
     if (!st && encoder) {
         fill_answers(&b, start, continuation, len);
         st = run(c, m, &b, sources(c, &b, prompt, prompt_len, e), "decoder_input_ids", "decoder_attention_mask", e);

@@ -56,6 +56,7 @@ struct fv_model {
     fv_json *json; /* config.json as it was, to be saved with what we do not know kept */
     void *config, *self;
     fv_params *params;
+    fv_dtype dtype, weights; /* of activations, and of the weights of products */
 };
 
 void fv_model_free(fv_model *m)
@@ -157,6 +158,7 @@ static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows
 {
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
     how.rows = rows;
+    how.half = true;
     if (opt.serve) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
     fv_status st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
@@ -164,13 +166,16 @@ static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows
 
 static fv_status pack(fv_model *m, fv_model_opt opt, fv_err *e)
 {
+    m->dtype = opt.dtype;
+    m->weights = opt.serve ? opt.weights : opt.dtype;
     if (!opt.serve) return FV_OK;
+    if (m->weights == FV_F32 && !opt.widen && m->family->pack) m->weights = fv__params_stored(m->params);
     if (m->family->pack)
-        m->family->pack(m->self, m->params, opt.weights);
-    else if (opt.weights != opt.dtype)
+        m->family->pack(m->self, m->params, m->weights);
+    else if (m->weights != opt.dtype)
         return fv_fail(e, FV_EMISSING, "the family %s has no layout of its weights as %s", m->family->type,
-                       fv_dtype_name(opt.weights));
-    return fv_params_status(m->params, e);
+                       fv_dtype_name(m->weights));
+    return fv__params_widen(m->params, e);
 }
 
 static fv_status ready(fv_model *m, fv_err *e) { return m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK; }
@@ -246,6 +251,8 @@ const fv_family *fv_model_family(const fv_model *m) { return m->family; }
 const char *fv_model_head(const fv_model *m) { return m->head; }
 const void *fv_model_config(const fv_model *m) { return m->config; }
 fv_params *fv_model_params(const fv_model *m) { return m->params; }
+fv_dtype fv_model_dtype(const fv_model *m) { return m->dtype; }
+fv_dtype fv_model_weights(const fv_model *m) { return m->weights; }
 const void *fv_model_self(const fv_model *m) { return m->self; }
 
 void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)

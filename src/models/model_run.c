@@ -209,7 +209,7 @@ fv_status fv_model_run(const fv_model *m, fv_device *d, const char *in, const ch
     fv_st *file;
     fv_status st = fv_st_open(&file, env, in, r.e);
     if (st) return st;
-    fv_dtype dtype = fv_params_at(fv_model_params(m), 0)->dtype;
+    fv_dtype dtype = fv_model_dtype(m);
     st = fv_ctx_new(&r.c, d, (fv_ctx_opt){.dtype = dtype, .threads = opt.threads, .record = opt.grad}, r.e);
     if (!st) st = compute(&r, file);
     if (!st) st = fv_st_save(env, out, r.items, (int)r.n, (fv_st_save_opt){0}, r.e);

@@ -157,7 +157,7 @@ static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
         return fv_raise(c, FV_ESHAPE, "roberta: input_ids %s, but max_position_embeddings %d leaves room for %lld tokens",
                         fv_desc(ids).s, k->max_position_embeddings, (long long)longest(m));
     if (!places) places = fv_positions_unpadded(c, ids, k->pad_token_id);
-    fv_tensor *type = types ? fv_emb_fwd(c, &m->types, types) : fv_slice(c, m->types.table, 0, 0, 1);
+    fv_tensor *type = types ? fv_emb_fwd(c, &m->types, types) : fv_emb_row(c, &m->types, 0);
     fv_tensor *x = fv_add(c, fv_emb_fwd(c, &m->words, ids), type);
     x = fv_norm_fwd(c, &m->norm, fv_add(c, x, fv_emb_fwd(c, &m->positions, places)));
     return fv_dropout(c, x, k->hidden_dropout_prob);

@@ -17,10 +17,15 @@ void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_o
     if (l->table) fv__param_table(l->table);
 }
 
-fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids)
+/* Rows of a table that may be read where its file is mapped, in 16 bits. */
+static fv_tensor *given(fv_ctx *c, const fv_emb *l, fv_tensor *rows)
 {
-    fv_tensor *x = fv_gather(c, l->table, ids, l->skip);
+    fv_tensor *x = fv_cast(c, rows, c->dtype);
     return l->scale == 0 || l->scale == 1 ? x : fv_scale(c, x, l->scale);
 }
+
+fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids) { return given(c, l, fv_gather(c, l->table, ids, l->skip)); }
+
+fv_tensor *fv_emb_row(fv_ctx *c, const fv_emb *l, int64_t id) { return given(c, l, fv_slice(c, l->table, 0, id, id + 1)); }
 
 fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x) { return fv_linear(c, x, l->table, NULL, FV_ACT_NONE); }

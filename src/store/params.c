@@ -222,6 +222,24 @@ fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_l
 }
 
 static void close_file(void *file) { fv_st_close(file); }
+static void forget_part(void *file, const void *data, size_t bytes) { fv__st_forget(file, data, bytes); }
+
+static bool may_be_half(const fv_tensor *t) { return t->shape.n == 2 && !fv__param_buffer(t); }
+
+/* bf16 or f16, where the file has every matrix so, in the way it can be read in place; else FV_F32. */
+static fv_dtype narrow(const loading *l)
+{
+    fv_dtype all = FV_F32, t = FV_F32;
+    for (int i = 0; i < fv_params_count(l->p); i++) {
+        const fv_st_info *from = &l->from[i];
+        const fv_tensor *to = fv_params_at(l->p, i);
+        if (from->count < 1 || !may_be_half(to) || quantised(l, from, to->shape)) continue;
+        bool fits = fv_dtype_parse(&t, from->dtype_name) && (t == FV_BF16 || t == FV_F16) && (uintptr_t)from->data % 2 == 0;
+        if (!fits || (all && all != t)) return FV_F32;
+        all = t;
+    }
+    return all;
+}
 
 /* What lies in the file as it is wanted can be used there. */
 static bool as_wanted(const fv_st_info *from, fv_dtype dtype)
@@ -235,17 +253,18 @@ fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *
     fv_status st = fv_params_status(p, e);
     if (!st) st = begin(&l);
     int lent = 0;
+    fv_dtype half = !st && opt.half && dtype == FV_F32 ? narrow(&l) : FV_F32;
     for (int i = 0; !st && fv__device_is_host(d) && i < fv_params_count(p); i++) {
         fv_tensor *t = fv_params_at(p, i);
-        bool rows = quantised(&l, &l.from[i], t->shape);
-        if (l.from[i].count < 1 || !(rows || as_wanted(&l.from[i], dtype))) continue;
-        fv__params_lend(p, t, l.from[i].data, rows ? opt.rows : FV_F32);
+        bool rows = quantised(&l, &l.from[i], t->shape), in_half = half && may_be_half(t);
+        if (l.from[i].count < 1 || !(rows || in_half || as_wanted(&l.from[i], dtype))) continue;
+        fv__params_lend(p, t, l.from[i].data, rows ? opt.rows : in_half ? half : FV_F32);
         l.from[i].count = -1; /* nothing to copy */
         lent++;
     }
     if (!st) st = fv_params_alloc(p, d, dtype, false, e);
     if (!st) st = copy_all(&l);
-    if (lent) fv__params_lender(p, l.file, close_file); /* whatever came of it */
+    if (lent) fv__params_lender(p, (fv_lender){l.file, close_file, forget_part}); /* whatever came of it */
     end(&l, lent > 0);
     return st;
 }

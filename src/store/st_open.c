@@ -111,6 +111,12 @@ void fv_st_close(fv_st *s)
     fv__free(env, s, sizeof *s);
 }
 
+void fv__st_forget(const fv_st *s, const void *data, size_t bytes)
+{
+    const fv_io *io = fv__io(s->env);
+    if (io->forget) io->forget(io->self, data, bytes);
+}
+
 /* ---- looking ---- */
 
 int fv_st_count(const fv_st *s) { return s->count; }

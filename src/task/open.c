@@ -230,7 +230,7 @@ static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err
     if (t->job == FV_JOB_CLASSIFY || t->job == FV_JOB_TAG) st = read_labels(t, e);
     if (!st && t->job == FV_JOB_FILL) st = read_mask(t, path, e);
     if (!st && t->job == FV_JOB_EMBED) st = read_modules(t, e);
-    fv_dtype dtype = fv_params_at(fv_model_params(t->model), 0)->dtype;
+    fv_dtype dtype = fv_model_dtype(t->model);
     return st ? st : fv_ctx_new(&t->ctx, t->dev, (fv_ctx_opt){.dtype = dtype}, e);
 }
 
