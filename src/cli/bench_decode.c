@@ -133,16 +133,17 @@ static int report(decode *d, int runs, double prompt, double token)
         printf(
             "decode %s batch=%lld len=%lld new=%lld dtype=%s threads=%d: %.1f tokens/s (%.3g ms a step), prompt %.1f tokens/s, "
             "%.1f MiB\n",
-            fv_model_family(d->model)->type, (long long)v->batch, (long long)v->len, (long long)v->made, fv_dtype_name(fv_model_weights(d->model)),
-            fv_device_threads(d->b.device), written, 1e3 * token, read, (double)d->b.memory.peak / 1048576);
+            fv_model_family(d->model)->type, (long long)v->batch, (long long)v->len, (long long)v->made,
+            fv_dtype_name(fv_model_weights(d->model)), fv_device_threads(d->b.device), written, 1e3 * token, read,
+            (double)d->b.memory.peak / 1048576);
         return CLI_OK;
     }
-    return cli_print_json(d->b.c, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:I}", "name", "decode",
-                                            "family", fv_model_family(d->model)->type, "batch", (json_int_t)v->batch, "len",
-                                            (json_int_t)v->len, "new", (json_int_t)v->made, "dtype", fv_dtype_name(fv_model_weights(d->model)),
-                                            "threads", fv_device_threads(d->b.device), "level", fv_device_level(d->b.device),
-                                            "runs", runs, "median_s", token, "tokens_per_s", written, "prompt_tokens_per_s", read,
-                                            "peak_bytes", (json_int_t)d->b.memory.peak));
+    return cli_print_json(
+        d->b.c, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:I}", "name", "decode", "family",
+                          fv_model_family(d->model)->type, "batch", (json_int_t)v->batch, "len", (json_int_t)v->len, "new",
+                          (json_int_t)v->made, "dtype", fv_dtype_name(fv_model_weights(d->model)), "threads",
+                          fv_device_threads(d->b.device), "level", fv_device_level(d->b.device), "runs", runs, "median_s", token,
+                          "tokens_per_s", written, "prompt_tokens_per_s", read, "peak_bytes", (json_int_t)d->b.memory.peak));
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)

@@ -6,37 +6,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core.h"
-#include "fovea/pack.h"
+#include "params.h"
 
 #define ALIGN_ELEMENTS 64 /* each parameter starts at a multiple of this many elements */
-
-typedef struct entry {
-    fv_tensor tensor;
-    fv_init init;
-    int64_t offset;   /* elements into the flat block */
-    bool lent;        /* its data is somebody else's and only read */
-    fv_dtype stored;  /* of what is lent, where it is not the parameters' own: 16 bits, or (N, row) bytes; else FV_F32 */
-    bool table;       /* rows of it are looked up */
-    bool product, kn; /* fv_params_pack was asked for it, from (K,N) */
-    char name[];
-} entry;
-
-struct fv_params {
-    fv_env env;
-    fv_device *dev;
-    fv_stream stream;
-    entry **list;
-    size_t n, room;
-    int64_t elements; /* of the flat block */
-    fv_dtype dtype;
-    void *data;
-    void *grad;
-    fv_arena layers; /* fv_params_take */
-    fv_arena packed; /* fv_params_pack */
-    fv_lender lender;
-    fv_err err; /* of a declaration */
-};
 
 static int64_t round_up(int64_t n) { return (n + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS; }
 static fv_dtype grad_type(const fv_params *p) { return p->dtype == FV_F64 ? FV_F64 : FV_F32; }
@@ -56,7 +28,7 @@ void fv_params_free(fv_params *p)
 {
     if (!p) return;
     fv_env env = p->env;
-    for (size_t i = 0; i < p->n; i++) fv__free(&env, p->list[i], sizeof(entry) + strlen(p->list[i]->name) + 1);
+    for (size_t i = 0; i < p->n; i++) fv__free(&env, p->list[i], sizeof(fv_entry) + strlen(p->list[i]->name) + 1);
     fv__free(&env, p->list, p->room);
     fv__arena_free(&p->layers);
     if (p->packed.dev) fv__arena_free(&p->packed);
@@ -103,7 +75,7 @@ fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...
     if (p->err.code) return NULL;
 
     void *list = p->list;
-    entry *t = fv__alloc(&p->env, sizeof *t + (size_t)len + 1);
+    fv_entry *t = fv__alloc(&p->env, sizeof *t + (size_t)len + 1);
     if (!t || !fv__grow(&p->env, &list, &p->room, (p->n + 1) * sizeof *p->list)) {
         fv__free(&p->env, t, sizeof *t + (size_t)len + 1);
         fv_fail(&p->err, FV_ENOMEM, "parameter %s: out of memory", name);
@@ -166,7 +138,7 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
         return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s", (long long)p->elements,
                        fv_dtype_name(dtype));
     for (size_t i = 0; i < p->n; i++) {
-        entry *t = p->list[i];
+        fv_entry *t = p->list[i];
         t->tensor.dtype = t->stored ? t->stored : dtype;
         if (t->lent) continue;
         t->tensor.data = (char *)p->data + fv__tensor_bytes(dtype, t->offset);
@@ -201,7 +173,7 @@ int fv_params_train(fv_params *p, const char *prefix, bool on)
 {
     int n = 0;
     for (size_t i = 0; i < p->n; i++) {
-        entry *t = p->list[i];
+        fv_entry *t = p->list[i];
         if (!begins(t->name, prefix)) continue;
         t->tensor.wants_grad = on && p->grad && !t->init.buffer;
         n++;
@@ -220,7 +192,7 @@ static fv_status same_size(const fv_tensor *t, int64_t n, fv_err *e)
 static fv_status writable(const fv_params *p, const fv_tensor *t, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
-    if (!((const entry *)t)->lent) return FV_OK;
+    if (!((const fv_entry *)t)->lent) return FV_OK;
     return fv_fail(e, FV_ESTATE, "parameter %s: read where its file is mapped, so it cannot be changed", t->name);
 }
 
@@ -296,172 +268,7 @@ fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *ho
     return finish(p, e);
 }
 
-/* ---- data of others, and weights laid out ---- */
-
-void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored)
-{
-    (void)p;
-    ((entry *)t)->lent = true;
-    ((entry *)t)->stored = stored;
-    t->data = (void *)(uintptr_t)data; /* never written: see writable */
-}
-
-void fv__params_lender(fv_params *p, fv_lender lender) { p->lender = lender; }
-
-static void forget(const fv_params *p, const fv_tensor *t, size_t bytes)
-{
-    if (fv_params_lent(t) && p->lender.forget) p->lender.forget(p->lender.self, t->data, bytes);
-}
-
-static bool is_narrow(const entry *t) { return t->stored && fv_dtype_size(t->stored); }
-
-fv_dtype fv__params_stored(const fv_params *p)
-{
-    for (size_t i = 0; i < p->n; i++)
-        if (is_narrow(p->list[i])) return p->list[i]->stored;
-    return p->dtype;
-}
-
-bool fv__param_buffer(const fv_tensor *t) { return ((const entry *)t)->init.buffer; }
-void fv__param_table(fv_tensor *t) { ((entry *)t)->table = true; }
-
-bool fv__params_product(const fv_tensor *t, bool *kn)
-{
-    const entry *w = (const entry *)t;
-    *kn = w->kn;
-    return w->product && !w->table;
-}
-
-bool fv_params_lent(const fv_tensor *t) { return t->is_param && ((const entry *)t)->lent; }
-
-fv_status fv_params_status(const fv_params *p, fv_err *e)
-{
-    return p->err.code ? fv_fail(e, p->err.code, "%s", p->err.text) : FV_OK;
-}
-
-static const fv_kernels *kernels(const fv_params *p) { return p->dev->k[p->dtype]; }
-
-bool fv_params_packs(const fv_params *p, fv_dtype dtype)
-{
-    return p->data && kernels(p)->pack && kernels(p)->pack_bytes && kernels(p)->pack_bytes(1, 1, dtype) > 0;
-}
-
-/* A tensor that lives as long as the parameters. */
-static fv_tensor *added(fv_params *p, fv_dtype t, fv_shape shape, size_t bytes)
-{
-    fv_tensor *y = fv_params_take(p, sizeof *y);
-    void *data = y ? fv__arena_take(&p->packed, bytes) : NULL;
-    if (y && !data) fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of weights", bytes);
-    if (!data) return NULL;
-    *y = (fv_tensor){.data = data, .shape = shape, .dtype = t};
-    return y;
-}
-
-fv_status fv__params_widen(fv_params *p, fv_err *e)
-{
-    for (size_t i = 0; i < p->n && !p->err.code; i++) {
-        entry *t = p->list[i];
-        if (!is_narrow(t) || t->product || t->table) continue;
-        int64_t n = fv_len(&t->tensor);
-        void *data = fv__arena_take(&p->packed, fv__tensor_bytes(p->dtype, n));
-        if (!data) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
-        p->dev->k[t->stored]->cast(&p->stream, (fv_sink){.data = data, .dtype = p->dtype}, t->tensor.data, n);
-        forget(p, &t->tensor, fv__tensor_bytes(t->stored, n));
-        t->tensor.data = data;
-        t->tensor.dtype = p->dtype;
-        t->stored = FV_F32;
-    }
-    return fv_params_status(p, e);
-}
-
-/* t[0], t[1], .. one behind the other; zeros for what is NULL, which has as many elements as the others. */
-static void join(fv_params *p, void *out, fv_tensor *const *t, int n, size_t each)
-{
-    const fv_backend *b = p->dev->backend;
-    for (int i = 0; i < n; i++) {
-        if (t[i])
-            b->move(&p->stream, (char *)out + (size_t)i * each, t[i]->data, each);
-        else
-            b->zero(&p->stream, (char *)out + (size_t)i * each, each);
-    }
-}
-
-static bool alike(fv_params *p, fv_tensor *const *t, int n, int axes)
-{
-    const fv_tensor *first = NULL;
-    for (int i = 0; i < n; i++) {
-        if (!first) first = t[i];
-        if (!t[i] || (t[i]->shape.n == axes && fv_shape_same(t[i]->shape, first->shape) && !t[i]->packed)) continue;
-        fv_fail(&p->err, FV_ESHAPE, "parameters: %s and %s cannot be joined", fv_desc(first).s, fv_desc(t[i]).s);
-        return false;
-    }
-    return first;
-}
-
-fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
-{
-    if (p->err.code || !p->data || !alike(p, t, n, 1)) return NULL;
-    int64_t len = 0;
-    for (int i = 0; i < n; i++) len = t[i] ? fv_len(t[i]) : len;
-    fv_tensor *y = added(p, p->dtype, FV_SHAPE(n * len), fv__tensor_bytes(p->dtype, n * len));
-    if (y) join(p, y->data, t, n, fv__tensor_bytes(p->dtype, len));
-    return y;
-}
-
-typedef struct layout {
-    const void *from;
-    fv_dtype dtype;
-    int64_t rows, cols, ld;
-    bool tb;
-} layout;
-
-#define PIECE (64 * FV_PACK_ROWS)
-
-/* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice. */
-static void lay_weight(fv_params *p, fv_tensor *y, const layout *w, const fv_tensor *lent)
-{
-    const fv_kernels *k = kernels(p);
-    size_t row = (size_t)w->ld * (fv_dtype_size(w->dtype) ? fv_dtype_size(w->dtype) : 1);
-    int64_t most = lent && fv_params_lent(lent) && w->tb ? PIECE : w->rows;
-    for (int64_t i = 0; i < w->rows; i += most) {
-        int64_t n = w->rows - i < most ? w->rows - i : most;
-        const char *from = (const char *)w->from + (size_t)i * row;
-        k->pack(&p->stream, (char *)y->data + k->pack_bytes(i, w->cols, y->dtype), y->dtype, from, w->dtype, n, w->cols, w->ld,
-                w->tb);
-        if (most < w->rows && p->lender.forget) p->lender.forget(p->lender.self, from, (size_t)n * row);
-    }
-}
-
-fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool kn)
-{
-    if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2)) return NULL;
-    int64_t rows = w[0]->shape.d[kn], cols = w[0]->shape.d[!kn], ld = w[0]->shape.d[1];
-    fv_dtype from_dtype = w[0]->dtype;
-    size_t each = fv__tensor_bytes(from_dtype, rows * cols);
-    bool stored = !fv_dtype_size(from_dtype);
-    if (stored) {
-        ld = (int64_t)fv_dtype_row(dtype, cols);
-        each = (size_t)(rows * ld);
-    }
-    if (!fv_params_packs(p, dtype) || (n > 1 && kn && !stored) || (stored && from_dtype != dtype)) {
-        fv_fail(&p->err, FV_EDTYPE, "parameter %s: %s cannot lay %d of them, stored as %s, out as %s", w[0]->name,
-                fv_device_name(p->dev), n, fv_dtype_name(from_dtype), fv_dtype_name(dtype));
-        return NULL;
-    }
-    fv_tensor *y = added(p, dtype, FV_SHAPE(n * rows, cols), kernels(p)->pack_bytes(n * rows, cols, dtype));
-    void *from = n > 1 && y ? fv_stream_work(&p->stream, (size_t)n * each) : w[0]->data;
-    if (!from) fv_fail(&p->err, FV_ENOMEM, "parameter %s: out of memory for its layout", w[0]->name);
-    if (!y || !from) return NULL;
-    if (n > 1) join(p, from, w, n, each);
-    y->packed = true;
-    layout how = {from, from_dtype, n * rows, cols, ld, !kn || stored};
-    lay_weight(p, y, &how, n == 1 ? w[0] : NULL);
-    for (int i = 0; i < n; i++) {
-        if (w[i]->is_param) ((entry *)w[i])->product = true, ((entry *)w[i])->kn = kn;
-        forget(p, w[i], each);
-    }
-    return y;
-}
+/* ---- gradients and flat blocks ---- */
 
 void fv_params_zero_grad(fv_params *p)
 {
@@ -511,7 +318,7 @@ fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
     for (size_t i = 0; i < p->n; i++) {
-        entry *t = p->list[i];
+        fv_entry *t = p->list[i];
         int64_t n = fv_len(&t->tensor);
         size_t bytes = (size_t)n * sizeof(float);
         float *host = fv__alloc(&p->env, bytes);

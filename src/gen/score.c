@@ -56,7 +56,6 @@ static fv_status check(const fv_model *m, const int32_t *ids, int64_t n, fv_err 
     return FV_OK;
 }
 
-
 fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n, int64_t window, int64_t stride,
                    fv_err *e)
 {

@@ -1,0 +1,35 @@
+/* params.h - the inside of fv_params, for the files that declare, fill and lay them out. */
+#ifndef FV_CORE_PARAMS_H
+#define FV_CORE_PARAMS_H
+
+#include "core.h"
+#include "fovea/pack.h"
+
+typedef struct fv_entry {
+    fv_tensor tensor;
+    fv_init init;
+    int64_t offset;   /* elements into the flat block */
+    bool lent;        /* its data is somebody else's and only read */
+    fv_dtype stored;  /* of what is lent, where it is not the parameters' own: 16 bits, or (N, row) bytes; else FV_F32 */
+    bool table;       /* rows of it are looked up */
+    bool product, kn; /* fv_params_pack was asked for it, from (K,N) */
+    char name[];
+} fv_entry;
+
+struct fv_params {
+    fv_env env;
+    fv_device *dev;
+    fv_stream stream;
+    fv_entry **list;
+    size_t n, room;
+    int64_t elements; /* of the flat block */
+    fv_dtype dtype;
+    void *data;
+    void *grad;
+    fv_arena layers; /* fv_params_take */
+    fv_arena packed; /* fv_params_pack */
+    fv_lender lender;
+    fv_err err; /* of a declaration */
+};
+
+#endif
