@@ -238,7 +238,7 @@ static fv_st *run_saved(const char *name, fv_model_opt how, fv_dtype weights, co
 {
     fv_model *m;
     fv_err e;
-    ok(fv_model_open(&m, device, in_scratch("saved"), how, &e), name, &e);
+    ok(fv_model_open(&m, device, scratch("saved"), how, &e), name, &e);
     assert_int_equal(fv_model_dtype(m), FV_F32);
     assert_int_equal(fv_model_weights(m), strcmp(fv_device_name(device), "cpu") ? FV_F32 : weights);
     fv_st *out = run(m, name, to, (fv_run_opt){.hidden_states = true});
@@ -275,7 +275,7 @@ static void what_is_stored_in_16_bits_runs_so(void **state)
         fv_model *m;
         fv_err e;
         ok(fv_model_open(&m, device, of_case(name, NULL), (fv_model_opt){0}, &e), name, &e);
-        ok(fv_model_save(m, in_scratch("saved"), half, &e), name, &e);
+        ok(fv_model_save(m, scratch("saved"), half, &e), name, &e);
         fv_model_free(m);
         fv_st *plain = run_saved(name, (fv_model_opt){0}, FV_F32, "one.safetensors");
         fv_st *wide = run_saved(name, (fv_model_opt){.serve = true, .widen = true}, FV_F32, "two.safetensors");
