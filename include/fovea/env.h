@@ -39,7 +39,7 @@ typedef struct fv_io {
     int (*sync_dir)(void *self, const char *path);
     int (*rmdir)(void *self, const char *path);                              /* an empty directory */
     int (*list)(void *self, const char *path, fv_name_fn *each, void *user); /* names in a directory, in no order */
-    void (*forget)(void *self, const void *p, size_t n); /* part of a map may leave memory; NULL: it stays */
+    void (*forget)(void *self, const void *p, size_t n);                     /* part of a map may leave memory; NULL: it stays */
     void *self;
 } fv_io;
 
