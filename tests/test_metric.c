@@ -1,5 +1,6 @@
-/* test_metric.c - BLEU and chrF against sacreBLEU 2.6.0 (the expected numbers are what it printed); labels and entities
- * against scikit-learn and seqeval, whose numbers tools/golden/metric.py has written down. */
+/* test_metric.c - BLEU and chrF against sacreBLEU 2.6.0 (the expected numbers are what it printed); labels,
+ * entities, answers and summaries against scikit-learn, seqeval, SQuAD's normalisation and rouge-score, whose numbers
+ * tools/golden/metric.py has written down. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -222,6 +223,81 @@ static void words_are_counted_beside_entities(void **state)
     assert_int_equal(x.all.right, 1 + 2 * FV_MAX_ENTITY_TYPES);
 }
 
+/* ---- answers and summaries ---- */
+
+static void answers_equal_squad(void **state)
+{
+    (void)state;
+    size_t i, k;
+    json_t *one, *text;
+    json_array_foreach(json_object_get(golden, "answers"), i, one)
+    {
+        const char *answers[8];
+        double exact, f1;
+        json_array_foreach(json_object_get(one, "gold"), k, text) answers[k] = json_string_value(text);
+        const char *given = json_string_value(json_object_get(one, "given"));
+        assert_int_equal(fv_answer_score(&exact, &f1, NULL, given, answers, (int64_t)k, NULL), FV_OK);
+        if (fabs(exact - number(one, "exact")) > 1e-5 || fabs(f1 - number(one, "f1")) > 1e-5)
+            fail_msg("\"%s\": exact %f, F1 %f", given, exact, f1);
+    }
+    assert_int_equal(i, 14);
+    double exact, f1; /* no answer is right */
+    assert_int_equal(fv_answer_score(&exact, &f1, NULL, "", NULL, 0, NULL), FV_OK);
+    near(exact + f1, 200);
+    assert_int_equal(fv_answer_score(&exact, &f1, NULL, "x", NULL, 0, NULL), FV_OK);
+    near(exact + f1, 0);
+}
+
+static void summaries_equal_rouge_score(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"rouge1", "rouge2", "rougeL"};
+    const json_t *r = json_object_get(golden, "rouge"), *given = json_object_get(r, "given");
+    const char *text[16], *reference[16];
+    size_t n = json_array_size(given);
+    double mean[3] = {0};
+    fv_rouge x;
+    assert_int_equal(n, 10);
+    for (size_t i = 0; i < n; i++) {
+        text[i] = json_string_value(json_array_get(given, i));
+        reference[i] = json_string_value(json_array_get(json_object_get(r, "reference"), i));
+        assert_int_equal(fv_rouge_score(&x, NULL, &text[i], &reference[i], 1, NULL), FV_OK);
+        const double got[] = {x.rouge1, x.rouge2, x.rougeL};
+        for (int k = 0; k < 3; k++) {
+            double want = json_number_value(json_array_get(json_array_get(json_object_get(r, keys[k]), i), 2));
+            if (fabs(got[k] - want) > 1e-5) fail_msg("%s of \"%s\": %f, not %f", keys[k], text[i], got[k], want);
+            mean[k] += want / (double)n;
+        }
+    }
+    assert_int_equal(fv_rouge_score(&x, NULL, text, reference, (int64_t)n, NULL), FV_OK);
+    near(x.rouge1, mean[0]);
+    near(x.rouge2, mean[1]);
+    near(x.rougeL, mean[2]);
+}
+
+static void memory_may_run_out_anywhere(void **state)
+{
+    (void)state;
+    fv_mem_counter mem;
+    fv_mem_counter_init(&mem);
+    fv_env env = {.mem = &mem.mem};
+    fv_rouge x;
+    fv_err e;
+    double exact, f1;
+    for (size_t fail = 1;; fail++) {
+        mem.count = 0;
+        mem.fail_at = fail;
+        fv_status a = fv_rouge_score(&x, &env, texts, references, N, &e);
+        bool through = mem.count < fail;
+        assert_int_equal(a, through ? FV_OK : FV_ENOMEM);
+        mem.count = 0;
+        fv_status b = fv_answer_score(&exact, &f1, &env, texts[0], references, N, &e);
+        assert_int_equal(b, mem.count < fail ? FV_OK : FV_ENOMEM);
+        assert_int_equal(mem.live, 0);
+        if (through && !b) break;
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +308,9 @@ int main(void)
         cmocka_unit_test(labels_equal_scikit_learn),
         cmocka_unit_test(entities_equal_seqeval),
         cmocka_unit_test(words_are_counted_beside_entities),
+        cmocka_unit_test(answers_equal_squad),
+        cmocka_unit_test(summaries_equal_rouge_score),
+        cmocka_unit_test(memory_may_run_out_anywhere),
     };
     return cmocka_run_group_tests(tests, read_golden, drop_golden);
 }

@@ -1,5 +1,5 @@
-/* metric.h - how good an output is: accuracy and F1 of labels, entities as conlleval counts them, BLEU and chrF as
- * sacreBLEU defines them.
+/* metric.h - how good an output is: accuracy and F1 of labels, entities as conlleval counts them, answers as SQuAD judges
+ * them, BLEU and chrF as sacreBLEU defines them, ROUGE.
  *
  * All scores are in per cent.  Texts are UTF-8; malformed bytes count as U+FFFD. */
 #ifndef FOVEA_METRIC_H
@@ -42,7 +42,24 @@ typedef struct fv_entities {
  * two sides need not share.  Begin with {0}. */
 FV_API void fv_entities_add(fv_entities *x, const char *const *gold, const char *const *given, int64_t n);
 
-/* ---- texts against one reference each, over the whole corpus ---- */
+/* ---- answers to questions, as SQuAD's evaluate-v1.1.py judges them ---- */
+
+/* Whether the text is that of a right answer, and the F1 of its words; of the n right answers the nearest counts.  Case,
+ * ASCII punctuation, articles and blanks do not matter.  n == 0: there is no answer, and none is right. */
+FV_API fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const char *text, const char *const *answers,
+                                 int64_t n, fv_err *e);
+
+/* ---- summaries, as the Python package rouge-score has them without a stemmer ---- */
+
+/* Mean over n texts of the F-measure of common words, pairs of words, and the longest common subsequence of words. */
+typedef struct fv_rouge {
+    double rouge1, rouge2, rougeL;
+} fv_rouge;
+
+FV_API fv_status fv_rouge_score(fv_rouge *out, const fv_env *env, const char *const *texts, const char *const *references,
+                                int64_t n, fv_err *e);
+
+/* ---- translations against one reference each, over the whole corpus ---- */
 
 typedef enum fv_bleu_tokens {
     FV_BLEU_13A = 0, /* as mteval-v13a: punctuation apart, for plain text */

@@ -5,7 +5,7 @@
 #include <utf8proc.h>
 
 #include "fovea/metric.h"
-#include "metric/ngram.h"
+#include "metric/words.h"
 
 /* ---- tokens ---- */
 
@@ -114,43 +114,14 @@ static void tokens_13a(fv_symbols *text, fv_symbols *tmp)
     run_rule(dash_after_digit, text, tmp);
 }
 
-/* ---- words as numbers: equal words of a text and its reference get the same one ---- */
-
-typedef struct words {
-    fv_symbols text[2]; /* code points, and scratch */
-    fv_symbols seen;    /* the different words, one after the other */
-    fv_symbols from;    /* where each begins in seen; one more at the end */
-} words;
-
-static void number_word(words *w, fv_symbols *out, const uint32_t *word, size_t len)
+static void read_words(fv_words *w, fv_symbols *out, const char *text, fv_symbols scratch[2], fv_bleu_opt opt)
 {
-    size_t n = w->from.n ? w->from.n - 1 : 0;
-    for (size_t i = 0; i < n; i++) {
-        size_t at = w->from.at[i], have = w->from.at[i + 1] - at;
-        if (have == len && !memcmp(w->seen.at + at, word, len * sizeof *word)) {
-            fv__symbols_add(out, (uint32_t)i);
-            return;
-        }
-    }
-    if (!w->from.n) fv__symbols_add(&w->from, 0);
-    for (size_t i = 0; i < len; i++) fv__symbols_add(&w->seen, word[i]);
-    fv__symbols_add(&w->from, (uint32_t)w->seen.n);
-    fv__symbols_add(out, (uint32_t)n);
-}
-
-static void read_words(words *w, fv_symbols *out, const char *text, fv_bleu_opt opt)
-{
-    fv_symbols *x = &w->text[0];
+    fv_symbols *x = &scratch[0];
     fv__symbols_text(x, text);
     for (size_t i = 0; opt.lowercase && i < x->n; i++) x->at[i] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)x->at[i]);
     while (x->n && fv__is_blank(x->at[x->n - 1])) x->n--;
-    if (opt.tokens == FV_BLEU_13A) tokens_13a(x, &w->text[1]);
-    out->n = 0;
-    for (size_t i = 0, from = 0; i <= x->n; i++) {
-        if (i < x->n && !fv__is_blank(x->at[i])) continue;
-        if (i > from) number_word(w, out, x->at + from, i - from);
-        from = i + 1;
-    }
+    if (opt.tokens == FV_BLEU_13A) tokens_13a(x, &scratch[1]);
+    fv__words_split(w, out, x);
 }
 
 /* ---- the score ---- */
@@ -172,13 +143,14 @@ static void finish(fv_bleu *b)
 fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n,
                         fv_bleu_opt opt, fv_err *e)
 {
-    words w = {.text = {{.env = env}, {.env = env}}, .seen = {.env = env}, .from = {.env = env}};
+    fv_words w = {.seen = {.env = env}, .from = {.env = env}};
+    fv_symbols text[2] = {{.env = env}, {.env = env}};
     fv_symbols hyp = {.env = env}, ref = {.env = env}, scratch[2] = {{.env = env}, {.env = env}};
     *out = (fv_bleu){0};
     for (int64_t i = 0; i < n; i++) {
-        w.seen.n = w.from.n = 0;
-        read_words(&w, &hyp, texts[i], opt);
-        read_words(&w, &ref, references[i], opt);
+        fv__words_forget(&w);
+        read_words(&w, &hyp, texts[i], text, opt);
+        read_words(&w, &ref, references[i], text, opt);
         out->length += (int64_t)hyp.n;
         out->reference_length += (int64_t)ref.n;
         for (size_t k = 0; k < 4; k++) {
@@ -186,13 +158,8 @@ fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *text
             out->match[k] += fv__ngram_matches(&hyp, &ref, k + 1, scratch);
         }
     }
-    fv_symbols *all[] = {&w.text[0], &w.text[1], &w.seen, &w.from, &hyp, &ref, &scratch[0], &scratch[1]};
-    bool failed = false;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        failed = failed || all[i]->failed;
-        fv__symbols_free(all[i]);
-    }
-    if (failed) return fv_fail(e, FV_ENOMEM, "bleu: out of memory");
+    fv_symbols *all[] = {&text[0], &text[1], &w.seen, &w.from, &hyp, &ref, &scratch[0], &scratch[1]};
+    if (!fv__symbols_done(all, sizeof all / sizeof *all)) return fv_fail(e, FV_ENOMEM, "bleu: out of memory");
     finish(out);
     snprintf(out->signature, sizeof out->signature, "nrefs:1|case:%s|eff:no|tok:%s|smooth:exp|version:2.6.0",
              opt.lowercase ? "lc" : "mixed", opt.tokens == FV_BLEU_13A ? "13a" : "none");

@@ -52,12 +52,8 @@ fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *text
             c[k].match += fv__ngram_matches(&hyp, &ref, k + 1, scratch);
         }
     }
-    bool failed = hyp.failed || ref.failed || scratch[0].failed || scratch[1].failed;
-    fv__symbols_free(&hyp);
-    fv__symbols_free(&ref);
-    fv__symbols_free(&scratch[0]);
-    fv__symbols_free(&scratch[1]);
-    if (failed) return fv_fail(e, FV_ENOMEM, "chrf: out of memory");
+    fv_symbols *all[] = {&hyp, &ref, &scratch[0], &scratch[1]};
+    if (!fv__symbols_done(all, sizeof all / sizeof *all)) return fv_fail(e, FV_ENOMEM, "chrf: out of memory");
     out->score = f_score(c);
     snprintf(out->signature, sizeof out->signature, "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0");
     return FV_OK;

@@ -20,6 +20,16 @@ void fv__symbols_free(fv_symbols *s)
     *s = (fv_symbols){.env = s->env};
 }
 
+bool fv__symbols_done(fv_symbols *const *s, size_t n)
+{
+    bool ok = true;
+    for (size_t i = 0; i < n; i++) {
+        ok = ok && !s[i]->failed;
+        fv__symbols_free(s[i]);
+    }
+    return ok;
+}
+
 void fv__symbols_text(fv_symbols *s, const char *text)
 {
     size_t len = strlen(text);

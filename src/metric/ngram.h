@@ -14,6 +14,8 @@ typedef struct fv_symbols {
 
 void fv__symbols_add(fv_symbols *s, uint32_t symbol);
 void fv__symbols_free(fv_symbols *s);
+/* Frees n of them; false if memory had run out for any. */
+bool fv__symbols_done(fv_symbols *const *s, size_t n);
 
 /* The code points of a text. */
 void fv__symbols_text(fv_symbols *s, const char *text);
