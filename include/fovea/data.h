@@ -76,6 +76,21 @@ FV_API int64_t fv_tagged_count(const fv_tagged *t); /* sentences */
 FV_API int64_t fv_tagged_sentence(const fv_tagged *t, int64_t i, const char *const **word, const char *const **tag,
                                   int64_t *line);
 
+/* Questions about texts, in SQuAD's JSON. */
+typedef struct fv_question {
+    const char *id;             /* NULL: it has none */
+    const char *text, *context; /* questions about one text point to the same */
+    const char *const *answer;  /* n of them, each right; none: the text does not say */
+    int64_t n;
+    int64_t start; /* characters of the context before the first answer; -1: there is none */
+} fv_question;
+
+typedef struct fv_questions fv_questions;
+FV_API fv_status fv_questions_open(fv_questions **out, const fv_env *env, const char *path, fv_err *e);
+FV_API void fv_questions_close(fv_questions *q); /* NULL is allowed */
+FV_API int64_t fv_questions_count(const fv_questions *q);
+FV_API const fv_question *fv_questions_at(const fv_questions *q, int64_t i);
+
 /* ---- pairs of sentences, for sequence to sequence ---- */
 
 typedef struct fv_pairs fv_pairs;

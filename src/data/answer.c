@@ -4,8 +4,6 @@
  *
  * A context that is too long is cut to a window around the answer, where in the window the answer lies being drawn from
  * its number, so that its place gives nothing away.  Only the first answer of a question is learnt. */
-#include <jansson.h>
-
 #include "data/labels.h"
 #include "data/masking.h"
 #include "data/ragged.h"
@@ -77,61 +75,34 @@ static int64_t characters(const char *s)
     return n;
 }
 
-static fv_status add_question(fv__reading *rd, asked *a, const json_t *qa)
+static fv_status add_question(fv__reading *rd, asked *a, const fv_question *q)
 {
-    const char *question = json_string_value(json_object_get(qa, "question"));
-    const json_t *answer = json_array_get(json_object_get(qa, "answers"), 0), *start = json_object_get(answer, "answer_start");
-    const char *text = json_string_value(json_object_get(answer, "text"));
     int64_t first, last;
     rd->report->records++;
-    if (!question || !text || !json_is_integer(start))
-        return fv_fail(rd->e, FV_EFORMAT, "%s: question %lld: not as SQuAD has it", rd->from->file,
-                       (long long)rd->report->records);
-    fv_status st = fv_tok_encode(a->question, question, strlen(question), (fv_tok_opts){0}, rd->e);
+    fv_status st = fv_tok_encode(a->question, q->text, strlen(q->text), (fv_tok_opts){0}, rd->e);
     if (st) return st;
-    int64_t from = json_integer_value(start);
-    if (find_tokens(a->context, from, from + characters(text), &first, &last)) return add_row(rd, a, first, last);
+    if (q->n && find_tokens(a->context, q->start, q->start + characters(q->answer[0]), &first, &last))
+        return add_row(rd, a, first, last);
     rd->report->empty++;
     fv__records_note(rd, rd->from->file, rd->report->records, "question %lld: its answer is not in the context",
                      (long long)rd->report->records);
     return FV_OK;
 }
 
-static fv_status add_paragraph(fv__reading *rd, asked *a, const json_t *paragraph)
+static fv_status read_all(fv__reading *rd, asked *a)
 {
-    const char *context = json_string_value(json_object_get(paragraph, "context"));
-    size_t i;
-    json_t *qa;
-    if (!context) return fv_fail(rd->e, FV_EFORMAT, "%s: a paragraph has no context", rd->from->file);
-    fv_status st = fv_tok_encode(a->context, context, strlen(context), (fv_tok_opts){.offsets = FV_OFFSETS_CHARS}, rd->e);
-    json_array_foreach(json_object_get(paragraph, "qas"), i, qa)
-    {
-        if (st || (rd->from->most && rd->report->kept >= rd->from->most)) break;
-        st = add_question(rd, a, qa);
+    fv_questions *all;
+    const char *context = NULL; /* the one that is encoded */
+    fv_status st = fv_questions_open(&all, rd->env, rd->from->file, rd->e);
+    int64_t n = st ? 0 : fv_questions_count(all);
+    for (int64_t i = 0; !st && i < n && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
+        const fv_question *q = fv_questions_at(all, i);
+        if (q->context != context)
+            st = fv_tok_encode(a->context, q->context, strlen(q->context), (fv_tok_opts){.offsets = FV_OFFSETS_CHARS}, rd->e);
+        context = q->context;
+        if (!st) st = add_question(rd, a, q);
     }
-    return st;
-}
-
-static fv_status read_squad(fv__reading *rd, asked *a)
-{
-    fv_textfile *t;
-    json_error_t err;
-    fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
-    if (st) return st;
-    size_t n = 0, i, k;
-    const char *last = fv_textfile_count(t) ? fv_textfile_line(t, fv_textfile_count(t) - 1, &n) : "";
-    const char *first = fv_textfile_count(t) ? fv_textfile_line(t, 0, &k) : last;
-    json_t *root = json_loadb(first, (size_t)(last + n - first), JSON_REJECT_DUPLICATES, &err), *article, *paragraph;
-    if (!root) st = fv_fail(rd->e, FV_EFORMAT, "%s:%d: not JSON: %s", rd->from->file, err.line, err.text);
-    json_array_foreach(json_object_get(root, "data"), i, article)
-    {
-        json_array_foreach(json_object_get(article, "paragraphs"), k, paragraph)
-        {
-            if (!st && !(rd->from->most && rd->report->kept >= rd->from->most)) st = add_paragraph(rd, a, paragraph);
-        }
-    }
-    json_decref(root);
-    fv_textfile_close(t);
+    fv_questions_close(all);
     return st;
 }
 
@@ -216,7 +187,7 @@ fv_status fv_feed_answer(fv_feed *out, const fv_feed_opt *t, const fv_records *f
     fv__reading rd = {.env = t->env, .from = from, .n_texts = 1, .user = a, .report = report, .e = e};
     fv_status st = fv_encoding_new(&a->question, t->tok, e);
     if (!st) st = fv_encoding_new(&a->context, t->tok, e);
-    if (!st) st = read_squad(&rd, a);
+    if (!st) st = read_all(&rd, a);
     fv_encoding_free(a->question);
     fv_encoding_free(a->context);
     if (!st && !a->text.n) st = fv_fail(e, FV_EFORMAT, "%s: no question can be used", from->file);

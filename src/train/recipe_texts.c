@@ -1,6 +1,4 @@
 /* recipe_texts.c - the texts of the training data, for learning a tokenizer from: what will be encoded, and nothing else. */
-#include <jansson.h>
-
 #include "data/records.h"
 #include "train/recipe.h"
 
@@ -39,48 +37,32 @@ static fv_status add_words(fv_buf *b, const fv_env *env, const fv_records *from,
     return st;
 }
 
-/* Contexts and questions of SQuAD's JSON: every text called so, wherever it stands. */
-static void add_named(fv_buf *b, json_t *v)
+/* Contexts and questions of SQuAD's JSON. */
+static fv_status add_questions(fv_buf *b, const fv_env *env, const fv_records *from, fv_err *e)
 {
-    const char *key;
-    json_t *x;
-    size_t i;
-    if (json_is_array(v)) json_array_foreach(v, i, x) add_named(b, x);
-    if (!json_is_object(v)) return;
-    json_object_foreach(v, key, x)
-    {
-        if (json_is_string(x) && (!strcmp(key, "context") || !strcmp(key, "question")))
-            add(b, json_string_value(x), json_string_length(x));
-        if (!json_is_string(x)) add_named(b, x);
+    fv_questions *all;
+    const char *context = NULL;
+    fv_status st = fv_questions_open(&all, env, from->file, e);
+    for (int64_t i = 0; !st && i < fv_questions_count(all); i++) {
+        const fv_question *q = fv_questions_at(all, i);
+        if (q->context != context) add(b, q->context, strlen(q->context));
+        context = q->context;
+        add(b, q->text, strlen(q->text));
     }
-}
-
-static fv_status add_json(fv_buf *b, const fv_textfile *t, const char *path, fv_err *e)
-{
-    json_error_t err;
-    size_t n = 0, k;
-    int64_t lines = fv_textfile_count(t);
-    const char *first = lines ? fv_textfile_line(t, 0, &k) : "", *last = lines ? fv_textfile_line(t, lines - 1, &n) : first;
-    json_t *root = json_loadb(first, (size_t)(last + n - first), 0, &err);
-    if (!root) return fv_fail(e, FV_EFORMAT, "%s:%d: not JSON: %s", path, err.line, err.text);
-    add_named(b, root);
-    json_decref(root);
-    return FV_OK;
+    fv_questions_close(all);
+    return st;
 }
 
 fv_status fv__recipe_texts(fv__kitchen *k, const fv_records *from, fv_buf *out)
 {
     int objective = k->r->data.objective;
     fv_data_report unread = {0};
-    fv_textfile *t;
     bool table = objective == FV_SEQ2SEQ || objective == FV_CLASSIFY;
     fv_status st = FV_OK;
     if (objective == FV_TAG) {
         st = add_words(out, k->env, from, &unread, k->e);
     } else if (objective == FV_ANSWER) {
-        st = fv_textfile_open(&t, k->env, from->file, k->e);
-        if (!st) st = add_json(out, t, from->file, k->e);
-        fv_textfile_close(t);
+        st = add_questions(out, k->env, from, k->e);
     } else {
         fv__reading r = {.env = k->env,
                          .from = from,
