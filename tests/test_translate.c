@@ -260,7 +260,7 @@ static void a_model_is_judged_by_what_it_translates(void **state)
     succeeded(r);
     assert_null(strstr(r->out, "100.00  100.0/"));
     refused(sh("$fovea eval -m $model --source $model/lines.txt"), 2, "--reference FILE");
-    refused(sh("$fovea eval --hypothesis want --reference $model/expected.jsonl -m $model"), 2, "or with --hypothesis FILE");
+    refused(sh("$fovea eval --hypothesis want --reference $model/expected.jsonl -m $model"), 2, "written already");
     scratch_text("short", "a\n");
     refused(sh("$fovea eval --hypothesis short --reference want"), 1, "short has 1 lines and want 8");
     refused(sh("$fovea eval --hypothesis nothing --reference want"), 1, "nothing");

@@ -14,7 +14,8 @@
 
 typedef struct fv_textfile fv_textfile;
 FV_API fv_status fv_textfile_open(fv_textfile **out, const fv_env *env, const char *path, fv_err *e);
-FV_API void fv_textfile_close(fv_textfile *t); /* NULL is allowed */
+FV_API void fv_textfile_close(fv_textfile *t);                         /* NULL is allowed */
+FV_API const char *fv_textfile_all(const fv_textfile *t, size_t *len); /* all of it */
 FV_API int64_t fv_textfile_count(const fv_textfile *t);
 /* Line i, without its end (LF or CR LF); not NUL-terminated. */
 FV_API const char *fv_textfile_line(const fv_textfile *t, int64_t i, size_t *len);

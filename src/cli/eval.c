@@ -3,10 +3,11 @@
 
 #include <string.h>
 
-static const eval_kind *const kinds[] = {&eval_classify, &eval_tag, &eval_translate};
+static const eval_kind *const kinds[] = {&eval_classify,   &eval_tag,       &eval_answer,
+                                         &eval_perplexity, &eval_translate, &eval_summarize};
 enum { N_KINDS = (int)(sizeof kinds / sizeof *kinds) };
 
-static const char *const tasks[] = {"auto", "classify", "tag", "translate", NULL};
+static const char *const tasks[] = {"auto", "classify", "tag", "answer", "perplexity", "translate", "summarize", NULL};
 
 static const cli_option options[] = {
     CLI_MODEL(eval_values),
@@ -17,9 +18,15 @@ static const cli_option options[] = {
     CLI_FLAG(eval_values, header, 0, "header", "the first line of a table only names its columns"),
     CLI_FLAG(eval_values, latin1, 0, "latin1", "FILE is ISO-8859-1, not UTF-8"),
     CLI_TEXT(eval_values, label_until, 0, "label-until", "CHARS", "a label ends where one of these characters stands"),
+    CLI_INT(eval_values, window, 0, "window", "N", 0, 1 << 20, "tokens the model reads at once; 0: as answer and score have it"),
+    CLI_INT(eval_values, stride, 0, "stride", "N", 0, 1 << 20,
+            "tokens that windows of a context share, or that one of running text moves on by; 0: likewise"),
+    CLI_INT(eval_values, longest, 0, "longest", "N", 0, 1000, "tokens of an answer, at most; 0: 15"),
+    CLI_FLAG(eval_values, or_none, 0, "or-none", "a context may hold no answer (SQuAD 2)"),
     CLI_FILE(eval_values, source, 's', "source", "FILE", "what the model reads, a text on each line; plain or gzip"),
     CLI_FILE(eval_values, reference, 'r', "reference", "FILE", "what it should have written"),
     CLI_FILE(eval_values, hypothesis, 0, "hypothesis", "FILE", "what was written, in place of a model and a source"),
+    CLI_TEXT(eval_values, prefix, 0, "prefix", "TEXT", "put before every text to summarise; as config.json says if not given"),
     CLI_FILE(eval_values, predictions, 'o', "predictions", "FILE", "also write what the model gave, a line for each record"),
     CLI_FLAG(eval_values, lowercase, 0, "lowercase", "BLEU without regard to case"),
     CLI_INT(eval_values, beam, 'b', "beam", "N", 1, 256, "beams; as the model says, else 4"),
@@ -33,6 +40,9 @@ static const cli_example examples[] = {
     {"fovea eval -m run/model --source-field sentence --target-field label dev.tsv", "the same, columns by name: GLUE's SST-2"},
     {"fovea eval -m run/model --latin1 --label-until : TREC_10.label", "labels before the texts: TREC's six classes"},
     {"fovea eval -m run/model -o tags.txt eng.testb.gz", "entities as conlleval counts them, in CoNLL columns"},
+    {"fovea eval -m run/model -o answers.json dev-v1.1.json.gz", "exact matches and F1 of answers, as SQuAD has them"},
+    {"fovea eval -m gpt2 wiki.test.txt", "perplexity by token and by word, bits per character and byte"},
+    {"fovea eval -m bart-cnn --task summarize --source-field article --target-field highlights test.jsonl", "ROUGE"},
     {"fovea eval -m run/model --source test.en --reference test.de", "BLEU and chrF of a model"},
     {"fovea eval --hypothesis out.de --reference test.de", "the same of a file"},
     {"fovea eval -m run/model -s test.en -r test.de --beam 5 --length-penalty 0.6 --json", "for a script, other settings"},
@@ -126,8 +136,16 @@ const cli_command eval_command = {
         "of which label was given for which.  Labels are those of config.json's id2label or their numbers.\n\n"
         "tag: FILE has CoNLL's columns, the word first and its tag last; entities are counted as conlleval counts them, in "
         "IOB1 or IOB2.  --predictions writes word, tag and given tag, as conlleval reads them.\n\n"
-        "translate: translates the source and compares the result with the reference, line by line, or compares a file that "
-        "is there already.  BLEU and chrF are those of sacreBLEU, with its signatures: BLEU with the tokens of mteval-v13a, "
+        "answer: FILE is SQuAD's JSON; an answer that reads like one of those given is exact, and the F1 of its words counts "
+        "beside it, without case, punctuation and articles, as in SQuAD's own script, which reads what --predictions writes.  "
+        "Long contexts are read in windows as \"fovea answer\" does.\n\n"
+        "perplexity: how likely a text is, by token and by word (what blanks separate), in bits per character and byte.  The "
+        "file is one text, read through a window as \"fovea score --whole\" does.  A model with an encoder needs source and "
+        "target in each record.  For a model that fills masks each line is a text, every token of it is masked in turn, and "
+        "the result is called pseudo-perplexity.\n\n"
+        "summarize: ROUGE-1, ROUGE-2 and ROUGE-L (F-measure, no stemmer), as the Python package rouge-score has them.\n\n"
+        "translate: translates the source and compares the result with the reference, record by record, or compares a file "
+        "that is there already.  BLEU and chrF are those of sacreBLEU, with its signatures: BLEU with the tokens of mteval-v13a, "
         "which is what papers compare, and on the tokens as they stand, for text that is tokenised already.",
     .options = options,
     .size = sizeof(eval_values),

@@ -15,8 +15,11 @@ typedef struct eval_values {
     int format;
     const char *source_field, *target_field, *label_until;
     bool header, latin1;
+    int64_t window, stride, longest; /* of long texts */
+    bool or_none;
     /* texts that stand side by side */
     const char *source, *reference, *hypothesis;
+    const char *prefix;
     const char *predictions;
     int64_t beam, batch;
     bool lowercase, json;
@@ -30,9 +33,12 @@ typedef struct eval_kind {
     int (*run)(const cli *c, const eval_values *v, const char *file);
 } eval_kind;
 
-extern const eval_kind eval_classify;  /* accuracy and F1 of labels */
-extern const eval_kind eval_tag;       /* entities as conlleval counts them */
-extern const eval_kind eval_translate; /* BLEU and chrF */
+extern const eval_kind eval_classify;   /* accuracy and F1 of labels */
+extern const eval_kind eval_tag;        /* entities as conlleval counts them */
+extern const eval_kind eval_answer;     /* exact matches and F1, as SQuAD has them */
+extern const eval_kind eval_perplexity; /* how likely a text is */
+extern const eval_kind eval_translate;  /* BLEU and chrF */
+extern const eval_kind eval_summarize;  /* ROUGE */
 
 /* ---- what the kinds share ---- */
 
@@ -46,5 +52,24 @@ int eval_close_predictions(const cli *c, const eval_values *v, FILE *f, int code
 /* A table of precision, recall and F1: begin with a NULL name for its head. */
 void eval_row(const char *name, int width, fv_match m);
 json_t *eval_match_json(fv_match m);
+
+/* ---- texts that a model makes of texts, against references ---- */
+
+/* Texts of one side, NUL-terminated. */
+typedef struct eval_texts {
+    char **at;
+    size_t *len;
+    int64_t n;
+} eval_texts;
+
+/* Both sides, of the same length: from file, which has two texts a record, or from --reference with --source or --hypothesis.
+ * *made: the texts are what was written already. */
+int eval_read_sides(const cli *c, const eval_values *v, const char *file, eval_texts *texts, eval_texts *reference, bool *made);
+/* Room for n texts, to be added to. */
+int eval_new_texts(const cli *c, eval_texts *t, int64_t n);
+bool eval_add_text(eval_texts *t, const char *s, size_t n);
+void eval_free_texts(eval_texts *t);
+/* One a line, for --predictions. */
+int eval_write_texts(const cli *c, const eval_values *v, const eval_texts *t);
 
 #endif

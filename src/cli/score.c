@@ -1,7 +1,6 @@
 /* score.c - fovea score: how likely texts are under a model: perplexity and bits per byte. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "write.h"
@@ -37,45 +36,16 @@ typedef struct total {
 static double perplexity(const total *t) { return exp(-t->log_p / (double)(t->tokens ? t->tokens : 1)); }
 static double bits_per_byte(const total *t) { return (0 - t->log_p) / log(2) / (double)(t->bytes ? t->bytes : 1); }
 
-/* A text behind the token that texts begin with, so that its first token has a probability too. */
-static int score_text(writer *w, const score_values *v, const fv_text *text, total *out)
-{
-    fv_err e;
-    ids x = {0};
-    if (fv_tok_encode(w->enc, text->s, text->n, (fv_tok_opts){.specials = true}, &e)) return cli_error(w->c, &e);
-    bool begun = w->begin < 0 || (w->enc->n && w->enc->ids[0] == w->begin);
-    bool ok = (begun || ids_add(&x, &w->begin, 1)) && ids_add(&x, w->enc->ids, w->enc->n);
-    double *p = malloc((size_t)(x.n + 1) * sizeof *p);
-    int code = ok && p ? CLI_OK : cli_fail(w->c, "out of memory");
-    if (!code && x.n > 1 && fv_score(p, w->device, w->model, x.at, x.n, v->window, v->stride, &e)) code = cli_error(w->c, &e);
-    *out = (total){.tokens = x.n > 1 ? x.n - 1 : 0, .bytes = (int64_t)text->n};
-    for (int64_t i = 1; i < x.n && !code; i++) out->log_p += p[i];
-    free(p);
-    ids_free(&x);
-    return code;
-}
-
 /* Source, a tab, target. */
 static int score_pair(writer *w, const fv_text *text, total *out)
 {
-    fv_err e;
-    ids source = {0}, target = {0};
     const char *tab = memchr(text->s, '\t', text->n);
     if (!tab)
         return cli_fail(w->c, "a line has no tab between source and target: \"%.*s\"", text->n < 40 ? (int)text->n : 40, text->s);
-    size_t first = (size_t)(tab - text->s), rest = text->n - first - 1;
-    int code = writer_encode(w, &source, text->s, first);
-    if (!code && fv_tok_encode(w->enc, tab + 1, rest, (fv_tok_opts){.specials = true, .as_target = true}, &e))
-        code = cli_error(w->c, &e);
-    if (!code && !ids_add(&target, w->enc->ids, w->enc->n)) code = cli_fail(w->c, "out of memory");
-    *out = (total){.tokens = target.n, .bytes = (int64_t)rest};
-    const int32_t *at = target.at;
-    if (!code && target.n &&
-        fv_score_continuations(&out->log_p, w->device, w->model, source.at, source.n, &at, &target.n, 1, w->gen.start, &e))
-        code = cli_error(w->c, &e);
-    ids_free(&source);
-    ids_free(&target);
-    return code;
+    size_t first = (size_t)(tab - text->s);
+    fv_text pair = {.s = text->s, .n = first, .pair = tab + 1, .pair_n = text->n - first - 1};
+    out->bytes = (int64_t)pair.pair_n;
+    return writer_score_pair(w, &pair, &out->log_p, &out->tokens);
 }
 
 static int print_score(writer *w, bool json, const fv_text *text, const total *t)
@@ -102,8 +72,9 @@ static int run(const cli *c, const void *values, int n, char **operand)
     int code = writer_open(&w, c, &v->model, NULL, NULL, 1);
     if (!code) code = cli_read_texts(c, n ? operand[0] : NULL, v->whole ? CLI_WHOLE : 0, &in);
     for (int64_t i = 0; i < in.n && !code; i++) {
-        total one = {0};
-        code = w.encoder ? score_pair(&w, &in.at[i], &one) : score_text(&w, v, &in.at[i], &one);
+        total one = {.bytes = (int64_t)in.at[i].n};
+        code = w.encoder ? score_pair(&w, &in.at[i], &one)
+                         : writer_score(&w, &in.at[i], v->window, v->stride, &one.log_p, &one.tokens);
         all.log_p += one.log_p;
         all.tokens += one.tokens;
         all.bytes += one.bytes;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "write.h"
+#include "summarize.h"
 
 typedef struct summarize_values {
     cli_model model;
@@ -23,7 +23,7 @@ static const cli_option options[] = {
     {0},
 };
 
-static const summarize_values defaults = {.batch = 8};
+static const summarize_values defaults = {.batch = SUMMARY_BATCH};
 
 static const cli_example examples[] = {
     {"fovea summarize -m bart-large-cnn --whole article.txt", "with the lengths and beams its config.json gives"},
@@ -32,16 +32,16 @@ static const cli_example examples[] = {
 };
 
 /* What the model asks to have before a text: "summarize: " for T5. */
-static const char *prefix_of(const writer *w, const summarize_values *v)
+static const char *prefix_of(const writer *w)
 {
     const char *said = fv_json_text(fv_dir_config(w->dir), "task_specific_params.summarization.prefix");
-    return v->prefix ? v->prefix : said ? said : "";
+    return said ? said : "";
 }
 
-static int encode(writer *w, const void *user, ids *out, const fv_text *text)
+int summarize_encode(writer *w, const char *prefix, ids *out, const fv_text *text)
 {
     fv_err e;
-    const char *prefix = prefix_of(w, user);
+    if (!prefix) prefix = prefix_of(w);
     size_t n = strlen(prefix) + text->n;
     char *all = malloc(n + 1);
     if (!all) return cli_fail(w->c, "out of memory");
@@ -54,6 +54,11 @@ static int encode(writer *w, const void *user, ids *out, const fv_text *text)
     if (!code && !ids_add(out, w->enc->ids, w->enc->n)) code = cli_fail(w->c, "out of memory");
     free(all);
     return code;
+}
+
+static int encode(writer *w, const void *user, ids *out, const fv_text *text)
+{
+    return summarize_encode(w, ((const summarize_values *)user)->prefix, out, text);
 }
 
 static int print_one(writer *w, const void *user, const fv_text *text, const ids *source, const fv_hyp *h)
@@ -78,7 +83,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     writer w;
     cli_texts in = {0};
     writer_job job = {.encode = encode, .print = print_one, .user = v, .together = v->batch};
-    int code = writer_open(&w, c, &v->model, &v->settings, "summarization", 142);
+    int code = writer_open(&w, c, &v->model, &v->settings, "summarization", SUMMARY_TOKENS);
     if (!code) code = cli_read_texts(c, n ? operand[0] : NULL, v->whole ? CLI_WHOLE : CLI_IF_ANY, &in);
     if (!code) code = writer_run(&w, &job, in.at, in.n);
     cli_free_texts(&in);

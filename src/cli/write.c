@@ -19,14 +19,17 @@ static bool model_says(const writer *w, const char *key)
 }
 
 /* What the command line says about generating, over what the model says; what decides how a token is drawn means drawing. */
-static int apply(writer *w, const cli_settings *set, int64_t new_tokens)
+static int apply(writer *w, const cli_settings *set, const char *task, int64_t new_tokens)
 {
+    char of_task[96];
     static const char *const drawing[] = {"temperature", "top_k", "top_p", "min_p", "typical_p"};
     int code = set ? cli_apply(w->c, set, &w->gen, fv_gen_fields) : CLI_OK;
     for (size_t i = 0; i < sizeof drawing / sizeof *drawing; i++)
         if (given(set, drawing[i]) && !given(set, "do_sample")) w->gen.do_sample = true;
     if (w->gen.do_sample && !given(set, "num_beams")) w->gen.num_beams = 1;
-    if (!w->gen.max_new_tokens && !given(set, "max_length") && !model_says(w, "max_length")) w->gen.max_new_tokens = new_tokens;
+    snprintf(of_task, sizeof of_task, "task_specific_params.%s.max_length", task ? task : "");
+    if (!w->gen.max_new_tokens && !given(set, "max_length") && !model_says(w, "max_length") && !model_says(w, of_task))
+        w->gen.max_new_tokens = new_tokens;
     return code;
 }
 
@@ -49,7 +52,7 @@ int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings 
     if (fv_json_number(fv_dir_config(w->dir), "bos_token_id", &begin)) w->begin = (int32_t)begin;
     if (!f->step || f->vocabulary(fv_model_self(w->model)) < 1)
         return cli_fail(c, "%s: %s does not write text", m->dir, fv_model_head(w->model));
-    return apply(w, set, new_tokens);
+    return apply(w, set, task, new_tokens);
 }
 
 void writer_close(writer *w)
@@ -165,5 +168,44 @@ int writer_run(writer *w, const writer_job *job, const fv_text *in, int64_t n)
     int code = CLI_OK;
     for (int64_t i = 0; i < n && !code; i += job->together)
         code = run_part(w, job, in + i, n - i < job->together ? n - i : job->together);
+    return code;
+}
+
+/* ---- how likely a text is ---- */
+
+int writer_score(writer *w, const fv_text *text, int64_t window, int64_t stride, double *log_p, int64_t *tokens)
+{
+    fv_err e;
+    ids x = {0};
+    if (fv_tok_encode(w->enc, text->s, text->n, (fv_tok_opts){.specials = true}, &e)) return cli_error(w->c, &e);
+    bool begun = w->begin < 0 || (w->enc->n && w->enc->ids[0] == w->begin);
+    bool ok = (begun || ids_add(&x, &w->begin, 1)) && ids_add(&x, w->enc->ids, w->enc->n);
+    double *p = malloc((size_t)(x.n + 1) * sizeof *p);
+    int code = ok && p ? CLI_OK : cli_fail(w->c, "out of memory");
+    if (!code && x.n > 1 && fv_score(p, w->device, w->model, x.at, x.n, window, stride, &e)) code = cli_error(w->c, &e);
+    *tokens = x.n > 1 ? x.n - 1 : 0;
+    *log_p = 0;
+    for (int64_t i = 1; i < x.n && !code; i++) *log_p += p[i];
+    free(p);
+    ids_free(&x);
+    return code;
+}
+
+int writer_score_pair(writer *w, const fv_text *text, double *log_p, int64_t *tokens)
+{
+    fv_err e;
+    ids source = {0}, target = {0};
+    *log_p = 0;
+    int code = writer_encode(w, &source, text->s, text->n);
+    if (!code && fv_tok_encode(w->enc, text->pair, text->pair_n, (fv_tok_opts){.specials = true, .as_target = true}, &e))
+        code = cli_error(w->c, &e);
+    if (!code && !ids_add(&target, w->enc->ids, w->enc->n)) code = cli_fail(w->c, "out of memory");
+    *tokens = target.n;
+    const int32_t *at = target.at;
+    if (!code && target.n &&
+        fv_score_continuations(log_p, w->device, w->model, source.at, source.n, &at, &target.n, 1, w->gen.start, &e))
+        code = cli_error(w->c, &e);
+    ids_free(&source);
+    ids_free(&target);
     return code;
 }

@@ -54,4 +54,12 @@ typedef struct writer_job {
 } writer_job;
 int writer_run(writer *w, const writer_job *job, const fv_text *in, int64_t n);
 
+/* ---- how likely a text is ---- */
+
+/* log p of a text behind the token that texts begin with, so that its first token has a probability too, and how many tokens
+ * count; window and stride as in fv_score. */
+int writer_score(writer *w, const fv_text *text, int64_t window, int64_t stride, double *log_p, int64_t *tokens);
+/* The same of text->pair, for a model with an encoder, which reads the text. */
+int writer_score_pair(writer *w, const fv_text *text, double *log_p, int64_t *tokens);
+
 #endif

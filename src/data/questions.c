@@ -74,10 +74,9 @@ static fv_status parse(fv_questions *q, const char *path, fv_err *e)
     json_error_t err;
     fv_status st = fv_textfile_open(&t, q->env, path, e);
     if (st) return st;
-    size_t n = 0, unused;
-    int64_t lines = fv_textfile_count(t); /* one after another in memory */
-    const char *first = lines ? fv_textfile_line(t, 0, &unused) : "", *last = lines ? fv_textfile_line(t, lines - 1, &n) : first;
-    q->root = json_loadb(first, (size_t)(last + n - first), JSON_REJECT_DUPLICATES, &err);
+    size_t n;
+    const char *text = fv_textfile_all(t, &n);
+    q->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &err);
     if (!q->root) st = fv_fail(e, FV_EFORMAT, "%s:%d: not JSON: %s", path, err.line, err.text);
     fv_textfile_close(t);
     return st;

@@ -96,6 +96,12 @@ void fv_textfile_close(fv_textfile *t)
     fv__free(t->env, t, sizeof *t);
 }
 
+const char *fv_textfile_all(const fv_textfile *t, size_t *len)
+{
+    *len = t->size;
+    return t->data;
+}
+
 int64_t fv_textfile_count(const fv_textfile *t) { return (int64_t)t->n - 1; }
 
 const char *fv_textfile_line(const fv_textfile *t, int64_t i, size_t *len)
