@@ -58,6 +58,22 @@ static void embed(void **state)
     refused(fovea_reads("x", "embed"), 2, "-m DIR");
 }
 
+/* A word of --dtype means what it says: the same as a model whose weights were stored so. */
+static void weights_have_their_names(void **state)
+{
+    (void)state;
+    static const char *const dtypes[] = {"q8", "q4", "int8"};
+    for (int i = 0; i < 3; i++) {
+        char *stored;
+        worked(fovea("", "quantize -m " TASKS "embed-mean -o embed-%s -w %s", dtypes[i], dtypes[i]));
+        worked(fovea("the cat\\n", "embed -m embed-%s", dtypes[i]));
+        stored = strdup(said);
+        worked(fovea("the cat\\n", "embed -m " TASKS "embed-mean --dtype %s", dtypes[i]));
+        assert_string_equal(said, stored);
+        free(stored);
+    }
+}
+
 static void classify(void **state)
 {
     (void)state;
@@ -161,8 +177,9 @@ static void answer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward), cmocka_unit_test(embed), cmocka_unit_test(classify), cmocka_unit_test(labels),
-        cmocka_unit_test(fill),    cmocka_unit_test(tag),   cmocka_unit_test(answer),
+        cmocka_unit_test(forward),  cmocka_unit_test(embed),  cmocka_unit_test(weights_have_their_names),
+        cmocka_unit_test(classify), cmocka_unit_test(labels), cmocka_unit_test(fill),
+        cmocka_unit_test(tag),      cmocka_unit_test(answer),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -30,7 +30,8 @@ static int score_file(const cli *c, writer *w, const eval_values *v, const char 
     if (fv_textfile_open(&text, NULL, file, &e)) return cli_error(c, &e);
     fv_text all = {0};
     all.s = fv_textfile_all(text, &all.n);
-    int code = all.n ? writer_score(w, &all, v->window, v->stride, &t->log_p, &t->tokens) : cli_fail(c, "%s: no text in it", file);
+    int code = all.n ? writer_score(w, &all, v->window, v->stride, &t->log_p, &t->tokens)
+                     : cli_fail(c, "%s: no text in it", file);
     if (code == CLI_OK) add_text(t, all.s, all.n);
     fv_textfile_close(text);
     return code;
