@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -64,12 +65,10 @@ static void weights_have_their_names(void **state)
     (void)state;
     static const char *const dtypes[] = {"q8", "q4", "int8"};
     for (int i = 0; i < 3; i++) {
-        char *stored;
-        worked(fovea("", "quantize -m " TASKS "embed-mean -o embed-%s -w %s", dtypes[i], dtypes[i]));
-        worked(fovea("the cat\\n", "embed -m embed-%s", dtypes[i]));
-        stored = strdup(said);
-        worked(fovea("the cat\\n", "embed -m " TASKS "embed-mean --dtype %s", dtypes[i]));
-        assert_string_equal(said, stored);
+        succeeded(fovea("quantize -m " TASKS "embed-mean -o embed-%s -w %s", dtypes[i], dtypes[i]));
+        char *stored = strdup(succeeded(fovea_reads("the cat\n", "embed -m embed-%s", dtypes[i]))->out);
+        const result *r = succeeded(fovea_reads("the cat\n", "embed -m " TASKS "embed-mean --dtype %s", dtypes[i]));
+        assert_string_equal(r->out, stored);
         free(stored);
     }
 }

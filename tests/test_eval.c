@@ -8,69 +8,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <jansson.h>
 
 #include <cmocka.h>
 
-#include "fovea/fovea.h"
+#include "helper_program.h"
 
-static char folder[64];
-static char said[1 << 16]; /* by the last command, on both streams */
-static json_t *expect;     /* tests/golden/eval/expect.json */
+static json_t *expect; /* tests/golden/eval/expect.json */
 
+/* $g is tests/golden and $e tests/golden/eval. */
 static int set_up(void **state)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/fovea-eval-XXXXXX");
     expect = json_load_file(FOVEA_TESTS "/golden/eval/expect.json", 0, NULL);
-    return expect && mkdtemp(folder) ? 0 : -1;
+    setenv("g", FOVEA_TESTS "/golden", 1);
+    setenv("e", FOVEA_TESTS "/golden/eval", 1);
+    return expect ? scratch_open(state) : -1;
 }
 
 static int tear_down(void **state)
 {
-    (void)state;
-    char line[128];
     json_decref(expect);
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    return system(line);
-}
-
-/* Runs a shell line in a folder of its own, $f being the program, $g tests/golden and $e tests/golden/eval. */
-static int run(const char *what)
-{
-    char line[2048];
-    snprintf(line, sizeof line, "cd %s && export f='%s' g='%s' e='%s' ASAN_OPTIONS=detect_leaks=0 && { %s ; } 2>&1", folder,
-             FOVEA_PROGRAM, FOVEA_TESTS "/golden", FOVEA_TESTS "/golden/eval", what);
-    FILE *f = popen(line, "r");
-    assert_non_null(f);
-    said[fread(said, 1, sizeof said - 1, f)] = 0;
-    int status = pclose(f);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return scratch_close(state);
 }
 
 /* What a line prints, as JSON. */
 static json_t *object(const char *line)
 {
-    int code = run(line);
-    json_t *j = json_loads(said, 0, NULL);
-    if (code || !j) fail_msg("exit %d: %s", code, said);
+    json_t *j = json_loads(succeeded(sh("%s", line))->out, 0, NULL);
+    assert_non_null(j);
     return j;
 }
 
-static void prints(const char *line, const char *text)
-{
-    int code = run(line);
-    if (code || strcmp(said, text)) fail_msg("exit %d: %s", code, said);
-}
-
-static void refused(const char *line, int want, const char *part)
-{
-    int code = run(line);
-    if (code != want || !strstr(said, part)) fail_msg("exit %d: %s", code, said);
-    assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1); /* one sentence */
-}
+static void prints(const char *line, const char *text) { assert_string_equal(succeeded(sh("%s", line))->out, text); }
 
 static void same_number(const json_t *got, const json_t *want, const char *key)
 {
@@ -93,7 +63,7 @@ static void labels_are_those_of_transformers(void **state)
 {
     (void)state;
     json_t *want = json_object_get(expect, "classify");
-    json_t *got = object("$f eval -m $e/classify --source-field text --target-field label -o given.tsv --json $e/labels.tsv");
+    json_t *got = object("$fovea eval -m $e/classify --source-field text --target-field label -o given.tsv --json $e/labels.tsv");
     same_numbers(got, want);
     assert_true(json_equal(json_object_get(got, "confusion"), json_object_get(want, "confusion")));
     assert_int_equal(json_integer_value(json_object_get(got, "records")), 12);
@@ -108,21 +78,22 @@ static void labels_are_those_of_transformers(void **state)
     }
     prints("cut -f 1 given.tsv", text);
     /* by number, piece by piece, and with eight threads: the same */
-    prints("$f eval -m $e/classify --header --source-field 3 --target-field 2 --batch 5 --threads 8 -o again.tsv $e/labels.tsv "
-           "> said && cmp given.tsv again.tsv && head -n 2 said",
-           "accuracy     33.33  of 12 records\nmacro F1     33.33\n");
+    prints(
+        "$fovea eval -m $e/classify --header --source-field 3 --target-field 2 --batch 5 --threads 8 -o again.tsv $e/labels.tsv "
+        "> said && cmp given.tsv again.tsv && head -n 2 said",
+        "accuracy     33.33  of 12 records\nmacro F1     33.33\n");
     /* labels as numbers; and in front of a text, with a finer one behind a colon, in ISO-8859-1 */
     prints("tail -n +2 $e/labels.tsv | sed 's/.*\\t\\(.*\\)\\t\\(.*\\)/\\2\\t\\1/; s/bad$/0/; s/fair$/1/; s/good$/2/' > n.tsv; "
-           "$f eval -m $e/classify n.tsv | head -n 1",
+           "$fovea eval -m $e/classify n.tsv | head -n 1",
            "accuracy     33.33  of 12 records\n");
-    assert_int_equal(run("$f eval -m $e/classify --latin1 --label-until : $e/words.label"), 0);
-    refused("$f eval -m $e/classify --label-until : $e/words.label", 1, "words.label:1: not UTF-8");
-    refused("$f eval -m $e/classify --latin1 $e/words.label", 1, "words.label:1: the label \"good:fine\"");
-    refused("$f eval -m $e/classify $e/labels.tsv", 1, "labels.tsv:1: 3 fields");
-    refused("$f eval -m $e/classify", 2, "a file with texts and their labels");
-    refused("$f eval -m $g/tasks/classify-many n.tsv", 1, "do not exclude each other");
-    refused("$f eval -m $e/classify -o no/such n.tsv", 1, "no/such: cannot be written");
-    refused("$f eval -m $e/classify --task tag $e/tags.conll", 1, "ForTokenClassification");
+    succeeded(sh("$fovea eval -m $e/classify --latin1 --label-until : $e/words.label"));
+    refused(sh("$fovea eval -m $e/classify --label-until : $e/words.label"), 1, "words.label:1: not UTF-8");
+    refused(sh("$fovea eval -m $e/classify --latin1 $e/words.label"), 1, "words.label:1: the label \"good:fine\"");
+    refused(sh("$fovea eval -m $e/classify $e/labels.tsv"), 1, "labels.tsv:1: 3 fields");
+    refused(sh("$fovea eval -m $e/classify"), 2, "a file with texts and their labels");
+    refused(sh("$fovea eval -m $g/tasks/classify-many n.tsv"), 1, "do not exclude each other");
+    refused(sh("$fovea eval -m $e/classify -o no/such n.tsv"), 1, "no/such: cannot be written");
+    refused(sh("$fovea eval -m $e/classify --task tag $e/tags.conll"), 1, "ForTokenClassification");
 }
 
 /* ---- tags ---- */
@@ -131,7 +102,7 @@ static void entities_are_those_of_conlleval(void **state)
 {
     (void)state;
     json_t *want = json_object_get(expect, "tag"), *types = json_object_get(want, "types"), *one;
-    json_t *got = object("$f eval -m $e/tag -o tags.txt --json $e/tags.conll");
+    json_t *got = object("$fovea eval -m $e/tag -o tags.txt --json $e/tags.conll");
     static const char *const keys[] = {"precision", "recall", "f1", "gold"};
     size_t i;
     same_number(got, want, "accuracy");
@@ -147,10 +118,10 @@ static void entities_are_those_of_conlleval(void **state)
     json_decref(got);
     prints("cat tags.txt", json_string_value(json_object_get(want, "predictions")));
     prints(
-        "$f eval -m $e/tag --batch 1 -o again.txt $e/tags.conll > said && cmp tags.txt again.txt && sed -n '1p;3p' said",
+        "$fovea eval -m $e/tag --batch 1 -o again.txt $e/tags.conll > said && cmp tags.txt again.txt && sed -n '1p;3p' said",
         "accuracy     13.85  of 65 words in 4 sentences\nentities     17.24     58.82     26.67        10        58        17\n");
-    refused("echo word > bad.conll; $f eval -m $e/tag bad.conll", 1, "bad.conll:1: expected a word, a blank and a tag");
-    refused("printf '\\n\\n' > bad.conll; $f eval -m $e/tag bad.conll", 1, "no sentence");
+    refused(sh("echo word > bad.conll; $fovea eval -m $e/tag bad.conll"), 1, "bad.conll:1: expected a word, a blank and a tag");
+    refused(sh("printf '\\n\\n' > bad.conll; $fovea eval -m $e/tag bad.conll"), 1, "no sentence");
 }
 
 /* ---- answers ---- */
@@ -159,7 +130,7 @@ static void answers_are_judged_as_squad_does(void **state)
 {
     (void)state;
     json_t *want = json_object_get(expect, "answer"), *x;
-    json_t *got = object("$f eval -m $g/tasks/answer-bert -o answers.json --json $e/squad.json");
+    json_t *got = object("$fovea eval -m $g/tasks/answer-bert -o answers.json --json $e/squad.json");
     same_numbers(got, want);
     json_decref(got);
     got = object("wc -l < answers.json > lines && cat answers.json");
@@ -173,10 +144,10 @@ static void answers_are_judged_as_squad_does(void **state)
     assert_int_equal(json_object_size(got), i);
     json_decref(got);
     prints("cat lines", "4\n");
-    prints("gzip -c $e/squad.json > q.json.gz; $f eval -m $g/tasks/answer-bert --batch 1 q.json.gz",
+    prints("gzip -c $e/squad.json > q.json.gz; $fovea eval -m $g/tasks/answer-bert --batch 1 q.json.gz",
            "exact   25.00  of 4 questions\nF1      55.56\n");
-    refused("$f eval -m $g/tasks/answer-bert $e/labels.tsv", 1, "not JSON");
-    refused("echo '{\"data\": []}' > none.json; $f eval -m $g/tasks/answer-bert none.json", 1, "no questions");
+    refused(sh("$fovea eval -m $g/tasks/answer-bert $e/labels.tsv"), 1, "not JSON");
+    refused(sh("echo '{\"data\": []}' > none.json; $fovea eval -m $g/tasks/answer-bert none.json"), 1, "no questions");
 }
 
 /* ---- perplexity ---- */
@@ -185,19 +156,17 @@ static void perplexities_are_those_of_transformers(void **state)
 {
     (void)state;
     json_t *want = json_object_get(expect, "perplexity");
-    json_t *got = object("$f eval -m $g/stories260K --json $g/stories260K/greedy.txt");
+    json_t *got = object("$fovea eval -m $g/stories260K --json $g/stories260K/greedy.txt");
     same_numbers(got, json_object_get(want, "story"));
     json_decref(got);
-    got = object("$f eval -m $g/tasks/fill-bert --json $e/lines.txt");
+    got = object("$fovea eval -m $g/tasks/fill-bert --json $e/lines.txt");
     same_numbers(got, json_object_get(want, "masked"));
     assert_true(json_is_true(json_object_get(got, "masked")));
     json_decref(got);
-    prints("$f eval -m $g/tasks/fill-bert $e/lines.txt | head -n 1", "pseudo-perplexity  127.9346  a token, of 12\n");
+    prints("$fovea eval -m $g/tasks/fill-bert $e/lines.txt | head -n 1", "pseudo-perplexity  127.9346  a token, of 12\n");
     /* with an encoder it is the target's: as fovea score has it */
-    assert_int_equal(
-        run("printf 'the cat\\tit was\\nnew york\\tso good\\n' > p.tsv; $f eval -m $e/summarize-t5 --task perplexity "
-            "--json p.tsv > a; $f score -m $e/summarize-t5 --json p.tsv | tail -n 1 > b"),
-        0);
+    succeeded(sh("printf 'the cat\\tit was\\nnew york\\tso good\\n' > p.tsv; $fovea eval -m $e/summarize-t5 --task perplexity "
+                 "--json p.tsv > a; $fovea score -m $e/summarize-t5 --json p.tsv | tail -n 1 > b"));
     got = object("cat a");
     json_t *score = object("cat b");
     same_number(got, score, "perplexity");
@@ -205,9 +174,9 @@ static void perplexities_are_those_of_transformers(void **state)
     same_number(got, score, "bits_per_byte");
     json_decref(got);
     json_decref(score);
-    refused("$f eval -m $g/stories260K", 2, "a file of text");
-    refused("$f eval -m $g/stories260K -o x $e/lines.txt", 2, "--predictions");
-    refused(": > empty.txt; $f eval -m $g/stories260K empty.txt", 1, "empty.txt: no text");
+    refused(sh("$fovea eval -m $g/stories260K"), 2, "a file of text");
+    refused(sh("$fovea eval -m $g/stories260K -o x $e/lines.txt"), 2, "--predictions");
+    refused(sh(": > empty.txt; $fovea eval -m $g/stories260K empty.txt"), 1, "empty.txt: no text");
 }
 
 /* ---- summaries ---- */
@@ -225,21 +194,23 @@ static void summaries_are_those_of_transformers(void **state)
             strcat(text, json_string_value(x));
             strcat(text, "\n");
         }
-        snprintf(line, sizeof line,
-                 "$f eval -m $e/summarize-%s --task summarize --source-field article --target-field highlights -o made --json "
-                 "$e/articles.jsonl",
-                 names[k]);
+        snprintf(
+            line, sizeof line,
+            "$fovea eval -m $e/summarize-%s --task summarize --source-field article --target-field highlights -o made --json "
+            "$e/articles.jsonl",
+            names[k]);
         json_t *got = object(line);
         same_numbers(got, want);
         json_decref(got);
         prints("cat made", text);
         /* the command itself: a text a line, with the words before it that config.json asks for */
-        snprintf(line, sizeof line,
-                 "sed 's/.*\"article\": \"\\(.*\\)\", \"h.*/\\1/' $e/articles.jsonl > articles; $f summarize -m $e/summarize-%s "
-                 "articles",
-                 names[k]);
+        snprintf(
+            line, sizeof line,
+            "sed 's/.*\"article\": \"\\(.*\\)\", \"h.*/\\1/' $e/articles.jsonl > articles; $fovea summarize -m $e/summarize-%s "
+            "articles",
+            names[k]);
         prints(line, text);
-        snprintf(line, sizeof line, "$f summarize -m $e/summarize-%s --batch 1 --threads 2 < articles", names[k]);
+        snprintf(line, sizeof line, "$fovea summarize -m $e/summarize-%s --batch 1 --threads 2 < articles", names[k]);
         prints(line, text);
     }
 }
@@ -250,32 +221,34 @@ static void summarize_has_its_options(void **state)
     json_t *want = json_object_get(json_object_get(expect, "summarize"), "t5");
     char first[512];
     snprintf(first, sizeof first, "%s\n", json_string_value(json_array_get(json_object_get(want, "given"), 0)));
-    prints("head -n 1 articles | tr -d '\\n' > one; $f summarize -m $e/summarize-t5 --whole one", first);
-    prints("sed 's/^/so good: /' one | $f summarize -m $e/summarize-t5 --whole --prefix ''", first); /* what the model asks for */
-    json_t *got = object("$f summarize -m $e/summarize-t5 --json --max-new-tokens 6 --whole one");
+    prints("head -n 1 articles | tr -d '\\n' > one; $fovea summarize -m $e/summarize-t5 --whole one", first);
+    prints("sed 's/^/so good: /' one | $fovea summarize -m $e/summarize-t5 --whole --prefix ''",
+           first); /* what the model asks for */
+    json_t *got = object("$fovea summarize -m $e/summarize-t5 --json --max-new-tokens 6 --whole one");
     assert_int_equal(json_integer_value(json_object_get(got, "tokens")), 6);
     assert_true(json_integer_value(json_object_get(got, "source_tokens")) > 10);
     json_decref(got);
-    prints("$f summarize -m $e/summarize-t5 --num-return-sequences 2 --whole one | wc -l", "2\n");
-    refused("$f summarize < one", 2, "-m DIR");
-    refused("$f summarize -m $g/tasks/fill-bert one", 1, "does not write text");
-    refused("$f summarize -m $e/summarize-t5 missing", 1, "missing: cannot open");
-    refused("$f summarize -m $e/summarize-t5 --num-beams 0 one", 2, "num_beams");
+    prints("$fovea summarize -m $e/summarize-t5 --num-return-sequences 2 --whole one | wc -l", "2\n");
+    refused(sh("$fovea summarize < one"), 2, "-m DIR");
+    refused(sh("$fovea summarize -m $g/tasks/fill-bert one"), 1, "does not write text");
+    refused(sh("$fovea summarize -m $e/summarize-t5 missing"), 1, "missing");
+    refused(sh("$fovea summarize -m $e/summarize-t5 --num-beams 0 one"), 2, "--num-beams");
     /* ROUGE of what is there already */
-    prints("sed 's/.*\"highlights\": \"\\(.*\\)\"}/\\1/' $e/articles.jsonl > right; $f eval --task summarize --hypothesis right "
-           "--reference right",
-           "ROUGE-1 100.00  of 3 records\nROUGE-2 100.00\nROUGE-L 100.00\n");
-    refused("$f eval --task summarize --hypothesis right", 2, "--reference FILE");
+    prints(
+        "sed 's/.*\"highlights\": \"\\(.*\\)\"}/\\1/' $e/articles.jsonl > right; $fovea eval --task summarize --hypothesis right "
+        "--reference right",
+        "ROUGE-1 100.00  of 3 records\nROUGE-2 100.00\nROUGE-L 100.00\n");
+    refused(sh("$fovea eval --task summarize --hypothesis right"), 2, "--reference FILE");
 }
 
 static void what_to_evaluate_must_be_clear(void **state)
 {
     (void)state;
-    refused("$f eval", 2, "a model is needed");
-    refused("$f eval -m nowhere x", 1, "nowhere");
-    refused("$f eval -m $g/tasks/embed-mean x", 1, "BertModel");
-    refused("$f eval -m $e/classify --task nothing x", 2, "nothing");
-    refused("$f eval -m $e/classify missing.tsv", 1, "missing.tsv");
+    refused(sh("$fovea eval"), 2, "a model is needed");
+    refused(sh("$fovea eval -m nowhere x"), 1, "nowhere");
+    refused(sh("$fovea eval -m $g/tasks/embed-mean x"), 1, "BertModel");
+    refused(sh("$fovea eval -m $e/classify --task nothing x"), 2, "nothing");
+    refused(sh("$fovea eval -m $e/classify missing.tsv"), 1, "missing.tsv");
 }
 
 int main(void)

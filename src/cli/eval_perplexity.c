@@ -87,8 +87,7 @@ static int score_masked(const cli *c, const eval_values *v, const char *file, to
 static int score_written(const cli *c, const eval_values *v, const char *file, total *t)
 {
     writer w;
-    writer_values how = {.model = v->model.dir, .device = v->model.device, .threads = v->model.threads, .dtype = v->model.dtype};
-    int code = writer_open(&w, c, &how, NULL, 1);
+    int code = writer_open(&w, c, &v->model, NULL, NULL, 1);
     if (code == CLI_OK) code = (w.encoder ? score_targets : score_file)(c, &w, v, file, t);
     writer_close(&w);
     return code;
