@@ -69,8 +69,11 @@ typedef struct fv_load_opt {
     const fv_tie *endings;     /* likewise: a name that ends so may end in the other in the file: ".weight", ".gamma" */
     const char *const *ignore; /* names in the file that may stay unread; '*' at an end stands for anything */
     const char *const *fresh;  /* parameters that may be missing and keep their values, likewise */
-    fv_dtype rows;             /* fv_params_map: matrices may be in the file as rows of this quantised dtype */
-    bool half;                 /* fv_params_map to f32: matrices stay bf16, or f16, where the file has all of them so */
+    /* Told of every name that is such: a parameter that keeps its value, else one in the file that stays unread.  NULL: nobody. */
+    void (*tell)(void *user, const char *name, bool is_fresh);
+    void *user;
+    fv_dtype rows; /* fv_params_map: matrices may be in the file as rows of this quantised dtype */
+    bool half;     /* fv_params_map to f32: matrices stay bf16, or f16, where the file has all of them so */
 } fv_load_opt;
 
 /* Fills every parameter from path (as fv_st_open).  Names that are missing, unexpected or of another shape are all found

@@ -119,7 +119,10 @@ static void match_params(loading *l, listing *missing, listing *shapes)
         const char *other = other_name(l, t->name);
         if (!find(l, t->name, from) && !(other && find(l, other, from))) {
             from->count = -1;
-            if (!listed(l->opt.fresh, t->name)) note(missing, "missing", t->name);
+            if (!listed(l->opt.fresh, t->name))
+                note(missing, "missing", t->name);
+            else if (l->opt.tell)
+                l->opt.tell(l->opt.user, t->name, true);
             continue;
         }
         mark_used(l, from);
@@ -144,7 +147,11 @@ static void match_file(loading *l, listing *surplus)
 {
     for (int i = 0; i < fv_st_count(l->file); i++) {
         fv_st_info t = fv_st_at(l->file, i);
-        if (!l->used[i] && !listed(l->opt.ignore, t.name) && !is_copy(l, &t)) note(surplus, "unexpected", t.name);
+        if (l->used[i] || is_copy(l, &t)) continue;
+        if (!listed(l->opt.ignore, t.name))
+            note(surplus, "unexpected", t.name);
+        else if (l->opt.tell)
+            l->opt.tell(l->opt.user, t.name, false);
     }
 }
 

@@ -45,6 +45,8 @@ void fv__say(const fv__kitchen *k, const char *fmt, ...) FV_PRINTF(2, 3);
 fv_status fv__recipe_texts(fv__kitchen *k, const fv_records *from, fv_buf *out);
 /* Opens or trains the tokenizer.  A resumed run opens the one it made. */
 fv_status fv__recipe_tokenizer(fv__kitchen *k);
+/* The labels of the model that is gone on from, where its head stays: they keep their numbers. */
+fv_status fv__recipe_labels(fv__kitchen *k);
 /* The two feeds, with a report of what was read and left out. */
 fv_status fv__recipe_data(fv__kitchen *k);
 /* The model: new, or from a directory. */

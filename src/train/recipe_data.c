@@ -207,7 +207,8 @@ fv_status fv__recipe_data(fv__kitchen *k)
 {
     const fv_data_opt *d = &k->r->data;
     bool held = d->hold_out > 0 && !*d->valid;
-    fv_status st = open_feed(k, &k->train, d->train, d->train_target, false);
+    fv_status st = fv__recipe_labels(k);
+    if (!st) st = open_feed(k, &k->train, d->train, d->train_target, false);
     if (!st && (*d->valid || held)) st = open_feed(k, &k->valid, held ? d->train : d->valid, d->valid_target, true);
     return st;
 }

@@ -128,6 +128,27 @@ static fv_status set_labels(fv__kitchen *k, fv_json *j)
     return st;
 }
 
+fv_status fv__recipe_labels(fv__kitchen *k)
+{
+    const char *from = fv__recipe_model(k->r, "from"), *head = fv__recipe_model(k->r, "architecture"), *name;
+    fv_dir *dir;
+    if (!from || (k->r->data.objective != FV_CLASSIFY && k->r->data.objective != FV_TAG)) return FV_OK;
+    fv_status st = fv_dir_open(&dir, k->env, from, k->e);
+    if (st) return st;
+    const fv_json *j = fv_dir_config(dir);
+    const char *was = fv_json_text(j, "architectures.0");
+    char key[32], nameless[32];
+    for (int i = 0; !head || (was && !strcmp(was, head)); i++) {
+        snprintf(key, sizeof key, "id2label.%d", i);
+        snprintf(nameless, sizeof nameless, "LABEL_%d", i);
+        if (!(name = fv_json_text(j, key)) || !strcmp(name, nameless)) break;
+        if (i == (int)(sizeof k->labels.name / sizeof *k->labels.name) || strlen(name) >= sizeof k->labels.name[0]) break;
+        snprintf(k->labels.name[k->labels.n++], sizeof k->labels.name[0], "%s", name);
+    }
+    fv_dir_close(dir);
+    return FV_OK;
+}
+
 static fv_status make_config(fv__kitchen *k, fv_json **out, const fv_family *f, const char *from)
 {
     char path[FV_PATH];
@@ -151,6 +172,27 @@ static fv_status make_config(fv__kitchen *k, fv_json **out, const fv_family *f, 
 
 /* ---- going on from a directory ---- */
 
+/* Names of parameters that only one side has: the first few, and how many there are. */
+typedef struct apart {
+    fv_buf names[2]; /* those of the file, and those of the model */
+    int n[2];
+} apart;
+
+static void tell(void *user, const char *name, bool is_fresh)
+{
+    apart *a = user;
+    fv_buf *b = &a->names[is_fresh];
+    if (++a->n[is_fresh] <= 8) fv__buf_fmt(b, "%s%.80s", b->len ? ", " : "", name);
+}
+
+static void say_apart(const fv__kitchen *k, const char *what, const apart *a, bool is_fresh)
+{
+    if (!a->n[is_fresh]) return;
+    char more[32] = "";
+    if (a->n[is_fresh] > 8) snprintf(more, sizeof more, " and %d more", a->n[is_fresh] - 8);
+    fv__say(k, "%s: %s%s", what, a->names[is_fresh].data ? a->names[is_fresh].data : "", more);
+}
+
 /* With another head than the directory's, what it lacks is new and what it has beside is left; both are told. */
 static fv_status load(fv__kitchen *k, const char *from, bool other_head)
 {
@@ -158,30 +200,23 @@ static fv_status load(fv__kitchen *k, const char *from, bool other_head)
     fv_params *p = fv_model_params(k->model);
     const fv_family *f = fv_model_family(k->model);
     fv_load_opt how = f->load ? f->load(fv_model_self(k->model)) : (fv_load_opt){0};
-    fv_st *file;
-    if (other_head) how.fresh = how.ignore = any;
-    fv_status st = fv_params_load(p, k->env, from, how, k->e);
-    if (!st) st = fv_st_open(&file, k->env, from, k->e);
-    if (st) return st;
-    int found = 0, n = fv_params_count(p);
-    for (int i = 0; i < n; i++) {
-        char name[300];
-        fv_st_info info;
-        const char *want = fv_params_at(p, i)->name;
-        bool there = !fv_st_find(file, want, &info, NULL);
-        if (!there && how.prefix) {
-            size_t len = strlen(how.prefix);
-            snprintf(name, sizeof name, "%s%s", strncmp(want, how.prefix, len) ? how.prefix : "",
-                     strncmp(want, how.prefix, len) ? want : want + len);
-            there = !fv_st_find(file, name, &info, NULL);
-        }
-        found += there;
-        if (!there && other_head) fv__say(k, "new parameter: %s", want);
+    apart a = {.names = {{.env = k->env}, {.env = k->env}}};
+    if (other_head) {
+        how.fresh = how.ignore = any;
+        how.tell = tell;
+        how.user = &a;
     }
-    fv_st_close(file);
-    if (!found) return fv_fail(k->e, FV_EFORMAT, "%s: has no parameter of this model", from);
-    fv__say(k, "%d of %d parameters come from %s", found, n, from);
-    return FV_OK;
+    fv_status st = fv_params_load(p, k->env, from, how, k->e);
+    int n = fv_params_count(p);
+    if (!st && a.n[1] == n) st = fv_fail(k->e, FV_EFORMAT, "%s: has no parameter of this model", from);
+    if (!st) {
+        fv__say(k, "%d of %d parameters come from %s", n - a.n[1], n, from);
+        say_apart(k, "  new", &a, true);
+        say_apart(k, "  left out", &a, false);
+    }
+    fv__buf_free(&a.names[0]);
+    fv__buf_free(&a.names[1]);
+    return st;
 }
 
 fv_status fv__recipe_new_model(fv__kitchen *k)
