@@ -69,7 +69,7 @@ typedef struct fv_load_opt {
     const fv_tie *endings;     /* likewise: a name that ends so may end in the other in the file: ".weight", ".gamma" */
     const char *const *ignore; /* names in the file that may stay unread; '*' at an end stands for anything */
     const char *const *fresh;  /* parameters that may be missing and keep their values, likewise */
-    /* Told of every name that is such: a parameter that keeps its value, else one in the file that stays unread.  NULL: nobody. */
+    /* Told of every such name: a parameter that keeps its value, else one in the file that stays unread.  NULL: nobody. */
     void (*tell)(void *user, const char *name, bool is_fresh);
     void *user;
     fv_dtype rows; /* fv_params_map: matrices may be in the file as rows of this quantised dtype */
