@@ -269,9 +269,9 @@ static void sinusoids_are_the_published_ones(void **state)
     fv_params *p;
     fv_pos halves, pairs, learned;
     assert_int_equal(fv_params_new(&p, NULL, NULL), FV_OK);
-    fv_pos_init(p, &halves, 40, 7, FV_POS_HALVES, 0, "halves");
-    fv_pos_init(p, &pairs, 40, 6, FV_POS_PAIRS, 0, "pairs");
-    fv_pos_init(p, &learned, 9, 6, FV_POS_LEARNED, 2, "learned");
+    fv_pos_init(p, &halves, 40, 7, FV_POS_HALVES, 0, 0, "halves");
+    fv_pos_init(p, &pairs, 40, 6, FV_POS_PAIRS, 0, 0, "pairs");
+    fv_pos_init(p, &learned, 9, 6, FV_POS_LEARNED, 2, 0.02f, "learned");
     assert_int_equal(fv_params_alloc(p, d, FV_F32, true, NULL), FV_OK);
     assert_int_equal(fv_params_randomize(p, 3, NULL), FV_OK);
     assert_int_equal(fv_pos_fill(p, &halves, NULL), FV_OK);

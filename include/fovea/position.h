@@ -20,10 +20,11 @@ typedef struct fv_pos {
     int64_t offset;
 } fv_pos;
 
-/* offset: row of position 0 (2 in BART and RoBERTa).  Sinusoids are a buffer: declared, never trained, and computed by
- * fv_pos_fill, once, after fv_params_alloc and after any file was read (learned tables it leaves alone). */
-FV_API void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind, int64_t offset, const char *path,
-                        ...) FV_PRINTF(7, 8);
+/* offset: row of position 0 (2 in BART and RoBERTa); std: of a learned table's first values.  Sinusoids are a buffer:
+ * declared, never trained, and computed by fv_pos_fill, once, after fv_params_alloc and after any file was read (learned
+ * tables it leaves alone). */
+FV_API void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind, int64_t offset, float std,
+                        const char *path, ...) FV_PRINTF(8, 9);
 FV_API fv_status fv_pos_fill(fv_params *p, const fv_pos *l, fv_err *e);
 /* x (B,T,width) plus its positions: 0..T-1, or the table's rows I32 (B,T) where given. */
 FV_API fv_tensor *fv_pos_fwd(fv_ctx *c, const fv_pos *l, fv_tensor *x, fv_tensor *rows);

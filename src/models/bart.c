@@ -116,8 +116,8 @@ static void declare_stacks(bart *m, fv_params *p, const char *below)
 {
     const config *k = &m->cfg;
     int64_t places = k->max_position_embeddings + OFFSET;
-    fv_pos_init(p, &m->encoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, "%sencoder.embed_positions", below);
-    fv_pos_init(p, &m->decoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, "%sdecoder.embed_positions", below);
+    fv_pos_init(p, &m->encoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std, "%sencoder.embed_positions", below);
+    fv_pos_init(p, &m->decoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std, "%sdecoder.embed_positions", below);
     fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){0}, "%sencoder.layernorm_embedding", below);
     fv_norm_init(p, &m->decoder_norm, k->d_model, (fv_norm_opt){0}, "%sdecoder.layernorm_embedding", below);
     m->encoder = fv_params_take(p, (size_t)k->encoder_layers * sizeof *m->encoder);

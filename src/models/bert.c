@@ -90,7 +90,7 @@ static void declare(void *self, const fv_setup *s)
     const char *at = m->head == BASE ? "" : "bert.";
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
     fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.word_embeddings", at);
-    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, FV_POS_LEARNED, 0,
+    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, FV_POS_LEARNED, 0, k->initializer_range,
                 "%sembeddings.position_embeddings", at);
     fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size, (fv_emb_opt){.std = k->initializer_range},
                 "%sembeddings.token_type_embeddings", at);

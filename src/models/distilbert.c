@@ -129,7 +129,8 @@ static void declare(void *self, const fv_setup *s)
     const char *at = m->head == BASE ? "" : "distilbert.";
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
     fv_emb_init(p, &m->words, k->vocab_size, k->dim, words, "%sembeddings.word_embeddings", at);
-    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->dim, FV_POS_LEARNED, 0, "%sembeddings.position_embeddings", at);
+    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->dim, FV_POS_LEARNED, 0, k->initializer_range,
+                "%sembeddings.position_embeddings", at);
     fv_norm_init(p, &m->norm, k->dim, (fv_norm_opt){.eps = EPS}, "%sembeddings.LayerNorm", at);
     m->layers = fv_params_take(p, (size_t)k->n_layers * sizeof *m->layers);
     for (int i = 0; m->layers && i < k->n_layers; i++) declare_layer(p, &m->layers[i], k, at, i);

@@ -110,7 +110,7 @@ static void declare(void *self, const fv_setup *s)
     m->head = (fv__causal_head)fv__head_of(heads, s->head);
     const char *below = m->head == FV__BASE ? "" : "transformer.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range}, "%swte", below);
-    fv_pos_init(p, &m->places, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, "%swpe", below);
+    fv_pos_init(p, &m->places, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range, "%swpe", below);
     m->layer = fv_params_take(p, (size_t)k->n_layer * sizeof *m->layer);
     if (!m->layer) return;
     for (int i = 0; i < k->n_layer; i++) fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%sh.%d", below, i);

@@ -133,8 +133,8 @@ static void declare_embeddings(marian *m, fv_params *p)
     }
     m->out = fv__output(p, m->target.table, k->tie_word_embeddings, k->init_std, "lm_head.weight");
     m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, vocab), "final_logits_bias");
-    fv_pos_init(p, &m->source_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, "model.encoder.embed_positions");
-    fv_pos_init(p, &m->target_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, "model.decoder.embed_positions");
+    fv_pos_init(p, &m->source_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, 0, "model.encoder.embed_positions");
+    fv_pos_init(p, &m->target_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, 0, "model.decoder.embed_positions");
 }
 
 static void declare(void *self, const fv_setup *s)

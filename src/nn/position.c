@@ -8,13 +8,14 @@
 
 #include "core/core.h"
 
-void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind, int64_t offset, const char *path, ...)
+void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind, int64_t offset, float std,
+                 const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    fv_init init = fv__weight(0.02f);
+    fv_init init = fv__weight(std);
     if (kind != FV_POS_LEARNED) init = (fv_init){.kind = FV_INIT_ZERO, .buffer = true};
     *l = (fv_pos){.kind = kind, .offset = offset};
     l->table = fv_param(p, init, FV_SHAPE(rows, width), "%s.weight", at.s);
