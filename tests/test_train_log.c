@@ -51,7 +51,7 @@ static void a_resumed_log_forgets_what_the_lost_run_told(void **state)
     (void)state;
     const char *path = scratch("train.jsonl");
     fv_err e;
-    fv_log *l;
+    fv__log *l;
     assert_int_equal(fv__log_open(&l, NULL, scratch("."), -1, &e), FV_OK);
     for (int64_t i = 1; i <= 10; i++) {
         fv__entry x = {.step = i, .loss = 1.0 / (double)i, .metric = NAN, .lr = 0.1, .norm = 1, .rate = 10};

@@ -18,7 +18,7 @@ int read_labels(const cli *c, const char *list, label_list *out)
 {
     *out = (label_list){.text = strdup(list), .at = calloc(strlen(list) + 2, sizeof *out->at)};
     if (!out->text || !out->at) return cli_fail(c, "out of memory");
-    for (char *s = out->text, *rest = s; s; s = rest) {
+    for (char *s = out->text, *rest; s; s = rest) {
         rest = strchr(s, ',');
         if (rest) *rest++ = 0;
         while (isspace((unsigned char)*s)) s++;

@@ -73,6 +73,8 @@ static int stream_one(writer *w, const ids *prompt)
         fwrite(text, 1, len, stdout);
         putchar('\n');
     }
+    w->gen.token = NULL;
+    w->gen.user = NULL;
     if (s.s) fv_tok_stream_free(s.s);
     return code;
 }

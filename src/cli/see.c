@@ -123,6 +123,7 @@ static fv_status take_pair(work *w)
         st = fv_fail(&w->e, FV_EFORMAT, "%s: its configuration lacks decoder_start_token_id or eos_token_id", w->v->model);
     if (!st) st = encode(w, w->v->source, true, false, &w->source, &w->n_source);
     if (!st) st = w->v->target ? encode(w, w->v->target, true, true, &w->target, &w->n_target) : translate(w);
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): w still holds the target, and it is freed with w */
     return st ? st : fv_tok_decode(w->tok, &w->written, &w->written_len, w->target, w->n_target, true, &w->e);
 }
 

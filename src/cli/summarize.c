@@ -42,11 +42,11 @@ int summarize_encode(writer *w, const char *prefix, ids *out, const fv_text *tex
 {
     fv_err e;
     if (!prefix) prefix = prefix_of(w);
-    size_t n = strlen(prefix) + text->n;
+    size_t before = strlen(prefix), n = before + text->n;
     char *all = malloc(n + 1);
     if (!all) return cli_fail(w->c, "out of memory");
-    memcpy(all, prefix, strlen(prefix));
-    memcpy(all + strlen(prefix), text->s, text->n);
+    memcpy(all, prefix, before + 1);
+    memcpy(all + before, text->s, text->n);
     const fv_family *f = fv_model_family(w->model);
     int64_t most = f->context ? f->context(fv_model_self(w->model)) : 0; /* what does not fit is cut off, as it is published */
     fv_tok_opts o = {.specials = true, .max_len = w->encoder ? (most ? most : fv_tok_max_len(w->tok)) : 0};

@@ -57,7 +57,7 @@ fv_status fv__records_give(fv__reading *r, const fv__record *rec)
     bool skip = false;
     fv_status st = FV_OK;
     r->report->records++;
-    for (int i = 0; !st && !skip && i < r->n_texts; i++) st = check(r, rec, i, &skip);
+    for (int i = 0; !st && !skip && i < r->n_texts && i < FV__TEXTS; i++) st = check(r, rec, i, &skip);
     return st || skip ? st : r->each(r, rec);
 }
 

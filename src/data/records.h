@@ -10,9 +10,11 @@ typedef struct fv__span {
     size_t n;
 } fv__span;
 
+enum { FV__TEXTS = 2 }; /* of a record, at most */
+
 typedef struct fv__record {
-    fv__span text[2];    /* UTF-8 */
-    const char *file[2]; /* where they stand */
+    fv__span text[FV__TEXTS];    /* UTF-8 */
+    const char *file[FV__TEXTS]; /* where they stand */
     int64_t line;
 } fv__record;
 
@@ -24,13 +26,13 @@ typedef fv_status fv__record_fn(fv__reading *r, const fv__record *rec);
 struct fv__reading {
     const fv_env *env;
     const fv_records *from;
-    int n_texts; /* 1 or 2 */
+    int n_texts; /* of each record: 1 or 2 */
     fv__record_fn *each;
     void *user;
     fv_data_report *report;
     fv_err *e;
     int noted;
-    fv_buf utf8[2]; /* what became of ISO-8859-1 */
+    fv_buf utf8[FV__TEXTS]; /* what became of ISO-8859-1 */
 };
 
 fv_status fv__records_read(fv__reading *r);

@@ -24,7 +24,7 @@ void fv__running_size(const void *self, int64_t i, int64_t *source, int64_t *tar
 /* Window i of the epoch: *n tokens, fewer than width only at the end of the text. */
 const int32_t *fv__running_window(const fv__running *r, int64_t i, fv_draw how, int64_t *n);
 
-/* A number from 0 to below n, and one in [0, 1): each (stream, row, place) has its own. */
+/* A number from 0 to below n (0 where n is 0), and one in [0, 1): each (stream, row, place) has its own. */
 static inline uint32_t fv__draw_word(fv_draw how, uint64_t stream, int64_t row, int64_t place, int k)
 {
     uint32_t w[4];
@@ -33,7 +33,7 @@ static inline uint32_t fv__draw_word(fv_draw how, uint64_t stream, int64_t row, 
 }
 static inline int64_t fv__draw_below(fv_draw how, uint64_t stream, int64_t row, int64_t place, int64_t n)
 {
-    return (int64_t)(fv__draw_word(how, stream, row, place, 0) % (uint64_t)n);
+    return n > 0 ? (int64_t)(fv__draw_word(how, stream, row, place, 0) % (uint64_t)n) : 0;
 }
 static inline double fv__draw_unit(fv_draw how, uint64_t stream, int64_t row, int64_t place)
 {

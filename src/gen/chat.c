@@ -6,6 +6,7 @@
 #include "fovea/chat.h"
 
 #include <ctype.h>
+#include <stdio.h>
 
 #include "base/base.h"
 
@@ -114,9 +115,9 @@ fv_status fv_chat_read(fv_chat **out, const fv_env *env, const char *template_te
 
 static const char *token_text(const fv_json *j, const char *key)
 {
-    char inner[64] = "";
+    char inner[64];
     const char *s = fv_json_text(j, key);
-    strcat(strcat(inner, key), ".content");
+    snprintf(inner, sizeof inner, "%s.content", key);
     if (!s) s = fv_json_text(j, inner);
     return s ? s : "";
 }

@@ -6,8 +6,9 @@
 
 static const char *kept(fv_params *p, const fv_path *path)
 {
-    char *s = fv_params_take(p, strlen(path->s) + 1);
-    return s ? strcpy(s, path->s) : NULL;
+    size_t n = strlen(path->s) + 1;
+    char *s = fv_params_take(p, n);
+    return s ? memcpy(s, path->s, n) : NULL;
 }
 
 void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)

@@ -87,13 +87,15 @@ void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, d
         return;
     }
     double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0, faint = (by_root(p) ? 2e-5 : 0.004) * (double)p->most;
-    for (int64_t i = 0; i < p->rows * p->cols; i++) /* all that look empty in one piece: most do, and each costs a line */
-        if ((double)w[i] <= faint)
-            fv__canvas_box(c, x + (double)(i % p->cols) * cw, y + (double)(i / p->cols) * ch, cw - gap, ch - gap, round);
+    for (int64_t i = 0; i < p->rows * p->cols; i++) { /* all that look empty in one piece: most do, and each costs a line */
+        int64_t row = i / p->cols, col = i % p->cols;
+        if ((double)w[i] <= faint) fv__canvas_box(c, x + (double)col * cw, y + (double)row * ch, cw - gap, ch - gap, round);
+    }
     fv__canvas_color(c, fv__shade(0), 1);
     cairo_fill(c->cr);
     for (int64_t i = 0; i < p->rows * p->cols; i++) {
-        double v = (double)w[i], left = x + (double)(i % p->cols) * cw, top = y + (double)(i / p->cols) * ch;
+        int64_t row = i / p->cols, col = i % p->cols;
+        double v = (double)w[i], left = x + (double)col * cw, top = y + (double)row * ch;
         if (v <= faint) continue;
         fv__canvas_box(c, left, top, cw - gap, ch - gap, round);
         fv__canvas_color(c, fv__plate_shade(p, v), 1);

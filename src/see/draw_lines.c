@@ -64,7 +64,8 @@ void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *heig
         for (int64_t i = 0; i < p->rows * p->cols; i++) {
             double v = (double)w[i];
             if (v < LEAST) continue;
-            double from = ((double)(i / p->cols) + 0.5) * step, to = ((double)(i % p->cols) + 0.5) * step;
+            int64_t row = i / p->cols, col = i % p->cols;
+            double from = ((double)row + 0.5) * step, to = ((double)col + 0.5) * step;
             curve(c, x0, y + from + aside, x1, y + to + aside, false);
             fv__canvas_color(c, color, fmin(1, 0.08 + 0.92 * v));
             cairo_set_line_width(c->cr, 0.6 + thick * v);

@@ -7,10 +7,7 @@ int fv__see_char(char out[4], const char *s)
 {
     uint32_t cp;
     int n = fv__utf8_get(&cp, s, strnlen(s, 4));
-    if (n)
-        memcpy(out, s, (size_t)n);
-    else
-        memcpy(out, "\xEF\xBF\xBD", 3);
+    fv__utf8_put(out, n ? cp : 0xFFFD);
     return n ? n : 1;
 }
 

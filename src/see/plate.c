@@ -163,7 +163,7 @@ static cairo_surface_t *surface_for(const char *format, fv_buf *b, double w, dou
 /* A title inside an SVG is what a screen reader says; it stands right behind the opening tag. */
 static void put_title(fv_out *o, const fv_buf *b, const char *title)
 {
-    const char *tag = strstr(b->data, "<svg"), *end = tag ? strchr(tag, '>') : NULL;
+    const char *tag = b->data ? strstr(b->data, "<svg") : NULL, *end = tag ? strchr(tag, '>') : NULL;
     size_t head = end ? (size_t)(end - b->data) + 1 : 0;
     fv__out_add(o, b->data, head);
     fv__out_add(o, "\n<title>", 8);

@@ -144,8 +144,8 @@ static fv_status frame(npy *h, const fv_file *f, size_t *data)
 /* Element by element from first-axis-fastest to last-axis-fastest order. */
 static int64_t convert_fortran(float *out, const char *src, const npy *h, int64_t n)
 {
-    int64_t at[FV_MAX_DIM] = {0}, step[FV_MAX_DIM], from = 0, width = fv__kinds[h->kind].bits / 8;
-    for (int i = 0; i < h->shape.n; i++) step[i] = i ? step[i - 1] * h->shape.d[i - 1] : 1;
+    int64_t at[FV_MAX_DIM] = {0}, step[FV_MAX_DIM] = {1}, from = 0, width = fv__kinds[h->kind].bits / 8;
+    for (int i = 1; i < h->shape.n; i++) step[i] = step[i - 1] * h->shape.d[i - 1];
     for (int64_t k = 0; k < n; k++) {
         if (!fv__convert(&out[k], FV_F32, src + from * width, h->kind, 1)) return k;
         for (int i = h->shape.n - 1; i >= 0; i--) {

@@ -18,7 +18,7 @@ typedef struct journal {
     char path[FV_PATH];
 } journal;
 
-struct fv_log {
+struct fv__log {
     const fv_env *env;
     char dir[FV_PATH];
     journal lines, events;
@@ -111,7 +111,7 @@ static double member(const json_t *o, const char *key)
     return json_is_number(v) ? json_number_value(v) : (double)NAN;
 }
 
-static bool keep(fv_log *l, fv__entry x)
+static bool keep(fv__log *l, fv__entry x)
 {
     void *p = l->entry;
     if (!fv__grow(l->env, &p, &l->room, (l->n + 1) * sizeof *l->entry)) return false;
@@ -121,7 +121,7 @@ static bool keep(fv_log *l, fv__entry x)
 }
 
 /* One line, as an entry and as both files will have it.  A line that a crash cut short is no line. */
-static bool read_line(fv_log *l, const char *s, size_t n, int64_t step, fv_buf *lines, fv_buf *events)
+static bool read_line(fv__log *l, const char *s, size_t n, int64_t step, fv_buf *lines, fv_buf *events)
 {
     json_t *o = json_loadb(s, n, 0, NULL);
     const char *event = json_string_value(json_object_get(o, "event")), *metric = json_string_value(json_object_get(o, "metric"));
@@ -145,7 +145,7 @@ static bool read_line(fv_log *l, const char *s, size_t n, int64_t step, fv_buf *
     return ok;
 }
 
-static fv_status read_old(fv_log *l, int64_t step, fv_buf *lines, fv_buf *events, fv_err *e)
+static fv_status read_old(fv__log *l, int64_t step, fv_buf *lines, fv_buf *events, fv_err *e)
 {
     char path[FV_PATH + 16];
     fv_file f;
@@ -172,9 +172,9 @@ static double wall_clock(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-fv_status fv__log_open(fv_log **out, const fv_env *env, const char *dir, int64_t step, fv_err *e)
+fv_status fv__log_open(fv__log **out, const fv_env *env, const char *dir, int64_t step, fv_err *e)
 {
-    fv_log *l = *out = fv__alloc(env, sizeof *l);
+    fv__log *l = *out = fv__alloc(env, sizeof *l);
     if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
     fv_buf lines = {.env = env}, events = {.env = env};
     l->env = env;
@@ -190,7 +190,7 @@ fv_status fv__log_open(fv_log **out, const fv_env *env, const char *dir, int64_t
     return st;
 }
 
-void fv__log_close(fv_log *l)
+void fv__log_close(fv__log *l)
 {
     if (!l) return;
     journal_close(&l->lines);
@@ -199,7 +199,7 @@ void fv__log_close(fv_log *l)
     fv__free(l->env, l, sizeof *l);
 }
 
-fv_status fv__log_add(fv_log *l, const fv__entry *entry, const char *metric, fv_err *e)
+fv_status fv__log_add(fv__log *l, const fv__entry *entry, const char *metric, fv_err *e)
 {
     fv__entry x = *entry;
     fv_buf line = {.env = l->env}, event = {.env = l->env};
@@ -214,7 +214,7 @@ fv_status fv__log_add(fv_log *l, const fv__entry *entry, const char *metric, fv_
     return st;
 }
 
-fv_status fv__log_draw(fv_log *l, fv_err *e)
+fv_status fv__log_draw(fv__log *l, fv_err *e)
 {
     char path[FV_PATH + 16];
     fv_buf b = {.env = l->env};

@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "fovea/train.h"
 
-typedef struct fv_log fv_log;
+typedef struct fv__log fv__log;
 
 typedef struct fv__entry {
     int64_t step, epoch;
@@ -15,12 +15,12 @@ typedef struct fv__entry {
 } fv__entry;
 
 /* Opens the log of a run in dir.  Entries behind step are forgotten, as the run that wrote them is; -1: all are. */
-fv_status fv__log_open(fv_log **out, const fv_env *env, const char *dir, int64_t step, fv_err *e);
-void fv__log_close(fv_log *l); /* NULL is allowed */
+fv_status fv__log_open(fv__log **out, const fv_env *env, const char *dir, int64_t step, fv_err *e);
+void fv__log_close(fv__log *l); /* NULL is allowed */
 /* metric: what the metric is called; NULL: there is none. */
-fv_status fv__log_add(fv_log *l, const fv__entry *x, const char *metric, fv_err *e);
+fv_status fv__log_add(fv__log *l, const fv__entry *x, const char *metric, fv_err *e);
 /* Writes curve.svg. */
-fv_status fv__log_draw(fv_log *l, fv_err *e);
+fv_status fv__log_draw(fv__log *l, fv_err *e);
 
 /* ---- its parts ---- */
 

@@ -54,9 +54,10 @@ fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, fv_err *e
             st = fv_fail(e, FV_EFORMAT, "%s/config.json: model_type is missing", from);
         place = from;
     }
-    if (!st && !(*out = fv_family_find(type))) st = unknown_family(type, place, e);
+    *out = st ? NULL : fv_family_find(type);
+    if (!st && !*out) st = unknown_family(type, place, e);
     fv_dir_close(dir);
-    return st ? st : check_keys(r, *out, e);
+    return *out ? check_keys(r, *out, e) : st;
 }
 
 /* ---- the configuration ---- */

@@ -10,7 +10,7 @@ typedef struct fv_run {
     const fv_env *env;
     const fv_train_job *job;
     char dir[FV_PATH], checkpoints[FV_PATH];
-    fv_log *log;
+    fv__log *log;
     int64_t last; /* the newest checkpoint, -1: none */
 } fv_run;
 

@@ -127,7 +127,7 @@ static void finish(job *x)
 
 static void run(job *x)
 {
-    int64_t lo[MANY / LANES + 1], hi[MANY / LANES + 1], first = INT64_MAX, last = 0;
+    int64_t lo[MANY / LANES + 1] = {0}, hi[MANY / LANES + 1] = {0}, first = INT64_MAX, last = 0;
     start(x);
     for (int p = 0; p < x->n; p += LANES) {
         int64_t from = INT64_MAX, to = 0;

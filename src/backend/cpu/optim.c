@@ -18,8 +18,8 @@ static constants prepare(const fv_adamw *o)
     return (constants){.beta1 = v_set1(o->beta1),
                        .a = v_set1((float)(scale * (1 - o->beta1))),
                        .beta2 = v_set1(o->beta2),
-                       .b = v_set1((float)(scale * sqrt(1 - o->beta2))),
-                       .c = v_set1((float)sqrt(1 / o->correct2)),
+                       .b = v_set1((float)(scale * sqrt((double)(1 - o->beta2)))),
+                       .c = v_set1((float)sqrt((double)(1 / o->correct2))),
                        .eps = v_set1(o->eps),
                        .shrink = v_set1(1 - o->lr * o->decay),
                        .rate = v_set1(o->lr / o->correct1)};
