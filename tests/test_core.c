@@ -320,6 +320,28 @@ static void the_seed_and_step_decide_dropout(void **state)
     close_all(&f);
 }
 
+/* A pass that only looks, in the middle of training. */
+static void training_and_recording_can_be_switched_off(void **state)
+{
+    (void)state;
+    fixture f;
+    float y[6];
+    open_with(&f, (fv_ctx_opt){.record = true, .train = true, .seed = 3});
+    fv_ctx_set_train(f.ctx, false);
+    fv_ctx_set_record(f.ctx, false);
+    fv_tensor *x = fv_watch(f.ctx, fv_floats(f.ctx, six, FV_SHAPE(6))), *still = fv_dropout(f.ctx, x, 0.5f);
+    assert_false(fv_ctx_training(f.ctx));
+    assert_int_equal(fv_read(f.ctx, still, y, 6), FV_OK);
+    assert_memory_equal(y, six, sizeof six);
+    assert_int_equal(fv_backward(f.ctx, fv_sum_all(f.ctx, still)), FV_ESTATE); /* nothing was recorded */
+    fv_ctx_reset(f.ctx, 1);
+    fv_ctx_set_train(f.ctx, true);
+    fv_ctx_set_record(f.ctx, true);
+    x = fv_watch(f.ctx, fv_floats(f.ctx, six, FV_SHAPE(6)));
+    assert_int_equal(fv_backward(f.ctx, fv_sum_all(f.ctx, fv_mul(f.ctx, x, x))), FV_OK);
+    close_all(&f);
+}
+
 static void devices_and_levels_are_refused_by_name(void **state)
 {
     (void)state;
@@ -389,6 +411,7 @@ int main(void)
         cmocka_unit_test(bad_declarations_are_reported_when_allocating),
         cmocka_unit_test(checkpointing_gives_the_same_gradient_in_less_memory),
         cmocka_unit_test(the_seed_and_step_decide_dropout),
+        cmocka_unit_test(training_and_recording_can_be_switched_off),
         cmocka_unit_test(devices_and_levels_are_refused_by_name),
         cmocka_unit_test(every_failing_allocation_is_survived),
     };

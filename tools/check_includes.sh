@@ -53,7 +53,7 @@ wrong=$(
     for file in include/fovea/*.h; do
         sed -n 's/^#include "\(.*\)".*/\1/p' "$file" | grep -v '^fovea/' | sed "s|^|  $file includes |"
     done
-    # A model never includes another model; it has nothing to share but nn.
+    # A family never includes another: what they share is in models/model_*.h.
     [ -d src/models ] && grep '#include "[a-z0-9_]*\.h"' src/models/*.c /dev/null | grep -v '_files\.h"' | sed 's/^/  /'
     true
 )

@@ -56,6 +56,6 @@ typedef struct fv_mem_counter {
     size_t live, peak, count; /* bytes now, most bytes at once, allocations so far */
 } fv_mem_counter;
 
-FV_API void fv_mem_counter_init(fv_mem_counter *m);
+FV_API void fv_mem_counter_init(fv_mem_counter *m); /* all counters 0, no limit */
 
 #endif

@@ -56,6 +56,7 @@ typedef struct fv_rouge {
     double rouge1, rouge2, rougeL;
 } fv_rouge;
 
+/* Of n texts against one reference each. */
 FV_API fv_status fv_rouge_score(fv_rouge *out, const fv_env *env, const char *const *texts, const char *const *references,
                                 int64_t n, fv_err *e);
 
@@ -80,6 +81,7 @@ typedef struct fv_bleu {
     char signature[96];               /* what sacreBLEU would print for the same settings */
 } fv_bleu;
 
+/* Of n texts, a corpus. */
 FV_API fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts, const char *const *references,
                                int64_t n, fv_bleu_opt opt, fv_err *e);
 
@@ -88,6 +90,7 @@ typedef struct fv_chrf {
     char signature[96];
 } fv_chrf;
 
+/* Likewise. */
 FV_API fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts, const char *const *references,
                                int64_t n, fv_err *e);
 

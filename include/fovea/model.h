@@ -123,6 +123,7 @@ FV_API fv_params *fv_model_params(const fv_model *m);
 FV_API fv_dtype fv_model_dtype(const fv_model *m);   /* of its activations: that of a context for it */
 FV_API fv_dtype fv_model_weights(const fv_model *m); /* how the weights of its products are held */
 
+/* The family's forward: in names what its inputs list, out gets what its head makes of them. */
 FV_API void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);
 
 /* What an attention that a tap sees is, by its name, in a model of two stacks: "encoder", "decoder" or "cross". */

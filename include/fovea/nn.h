@@ -148,6 +148,7 @@ typedef struct fv_mlp_opt {
     const char *up_name, *gate_name, *down_name; /* below the path; NULL: fc1, gate, fc2 */
 } fv_mlp_opt;
 
+/* width -> hidden -> width. */
 FV_API void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt, const char *path, ...)
     FV_PRINTF(6, 7);
 FV_API fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x);
@@ -181,6 +182,7 @@ typedef struct fv_encoder_layer {
     float dropout;
 } fv_encoder_layer;
 
+/* (B,T,width) -> the same. */
 FV_API void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, const char *path, ...) FV_PRINTF(4, 5);
 FV_API fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self);
 FV_API void fv_encoder_layer_pack(fv_params *p, fv_encoder_layer *l, fv_dtype dtype);
@@ -193,6 +195,7 @@ typedef struct fv_decoder_layer {
     float dropout;
 } fv_decoder_layer;
 
+/* Likewise; cross.memory, or cross.kv, is what the encoder made. */
 FV_API void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, const char *path, ...) FV_PRINTF(4, 5);
 FV_API fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross);
 FV_API void fv_decoder_layer_pack(fv_params *p, fv_decoder_layer *l, fv_dtype dtype);

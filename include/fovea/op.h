@@ -43,8 +43,6 @@ FV_API void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n);
 
 /* The place in the random sequence for one use in this step. */
 FV_API fv_rng fv_next_rng(fv_ctx *c);
-FV_API uint64_t fv_rng_site(const fv_ctx *c);
-FV_API void fv_rng_set_site(fv_ctx *c, uint64_t site);
 
 /* fv_record(c, sizeof(my_node), backward, y, x, ...): a node of that size whose fv_node is filled in, or NULL when
  * nothing is to be recorded.  With backward NULL it raises if any input wants a gradient. */

@@ -65,7 +65,7 @@ typedef struct fv_ctx_opt {
 } fv_ctx_opt;
 
 FV_API fv_status fv_ctx_new(fv_ctx **out, fv_device *d, fv_ctx_opt opt, fv_err *e);
-FV_API void fv_ctx_free(fv_ctx *c);
+FV_API void fv_ctx_free(fv_ctx *c); /* NULL is allowed; all its tensors go with it */
 
 /* Forgets every tensor, the tape and the error; memory stays.  The step is the random counter: the same
  * (seed, step) gives the same dropout whatever the thread count or backend. */
@@ -89,7 +89,7 @@ FV_API fv_tensor *fv_keep(fv_ctx *c, fv_mark mark, fv_tensor *x);
 
 /* ---- getting data in and out; host memory, converted to or from the tensor's dtype ---- */
 
-FV_API fv_tensor *fv_floats(fv_ctx *c, const float *host, fv_shape s);
+FV_API fv_tensor *fv_floats(fv_ctx *c, const float *host, fv_shape s); /* of the context's dtype, as doubles and zeros are */
 FV_API fv_tensor *fv_doubles(fv_ctx *c, const double *host, fv_shape s);
 FV_API fv_tensor *fv_ints(fv_ctx *c, const int32_t *host, fv_shape s);
 FV_API fv_tensor *fv_bytes(fv_ctx *c, const uint8_t *host, fv_shape s);
@@ -144,7 +144,7 @@ typedef struct fv_init {
 } fv_init; /* buffer: saved, never trained */
 
 FV_API fv_status fv_params_new(fv_params **out, const fv_env *env, fv_err *e);
-FV_API void fv_params_free(fv_params *p);
+FV_API void fv_params_free(fv_params *p); /* NULL is allowed */
 
 /* Declares one.  Sticky like a context: after a failure returns NULL and fv_params_alloc reports it.  The
  * tensor's address never changes; its data comes with fv_params_alloc. */

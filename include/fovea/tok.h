@@ -31,7 +31,7 @@ FV_API fv_status fv_tok_read(fv_tok **out, const fv_env *env, const void *data, 
 /* Writes a tokenizer.json which Hugging Face tokenizers opens with the same results. */
 FV_API fv_status fv_tok_save(const fv_tok *t, const char *path, fv_err *e);
 
-FV_API void fv_tok_close(fv_tok *t);
+FV_API void fv_tok_close(fv_tok *t); /* NULL is allowed; its encodings and streams go first */
 
 /* ---- the vocabulary ---- */
 
@@ -76,7 +76,7 @@ typedef struct fv_encoding {
 } fv_encoding;
 
 FV_API fv_status fv_encoding_new(fv_encoding **out, const fv_tok *t, fv_err *e);
-FV_API void fv_encoding_free(fv_encoding *enc);
+FV_API void fv_encoding_free(fv_encoding *enc); /* NULL is allowed */
 
 /* text may hold NUL bytes.  On failure enc->n is 0. */
 FV_API fv_status fv_tok_encode(fv_encoding *enc, const char *text, size_t len, fv_tok_opts o, fv_err *e);

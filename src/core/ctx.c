@@ -87,8 +87,6 @@ size_t fv_ctx_bytes(const fv_ctx *c) { return c->host.total + c->data.total + c-
 fv_stream *fv_ctx_stream(fv_ctx *c) { return &c->stream; }
 
 fv_rng fv_next_rng(fv_ctx *c) { return (fv_rng){.seed = c->seed, .site = c->site++, .step = c->step}; }
-uint64_t fv_rng_site(const fv_ctx *c) { return c->site; }
-void fv_rng_set_site(fv_ctx *c, uint64_t site) { c->site = site; }
 
 /* ---- kernels ---- */
 

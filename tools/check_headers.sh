@@ -1,0 +1,15 @@
+#!/bin/sh
+# check_headers.sh - public headers can be read: at most 250 lines, a guard that is the file's name, and a comment in every
+# paragraph that declares a function.
+cd "$(dirname "$0")/.." || exit 1
+failed=0
+for file in include/fovea/*.h; do
+    name=$(basename "$file" .h)
+    [ "$(wc -l < "$file")" -le 250 ] || { echo "  $file: more than 250 lines"; failed=1; }
+    guard=FOVEA_$(echo "$name" | tr '[:lower:]' '[:upper:]')_H
+    [ "$name" = fovea ] && guard=FOVEA_H
+    grep -qx "#ifndef $guard" "$file" || { echo "  $file: no guard $guard"; failed=1; }
+    bare=$(awk 'BEGIN { RS = ""; FS = "\n" } /(^|\n)FV_(API|DATA) / && !/\/\*/ { print $1 }' "$file")
+    [ -z "$bare" ] || { echo "  $file: nothing says what this does: $bare"; failed=1; }
+done
+exit $failed
