@@ -1,13 +1,16 @@
 /* gemm.c - the matrix product: blocks, threads and tables.  The arithmetic is in the kinds, see gemm.h.
  *
- *   if there are several blocks of rows and it is no larger than B_BYTES, pack all of B   (shared, then a barrier)
- *   for each block of rows of A that packed is no larger than A_BYTES:
- *       pack it, run by run of k, in strips of mr rows                (shared, then a barrier)
- *       for each group of panels of B of this thread's part:
- *           for each run of values of k (FV_GEMM_KC of them in f32):
- *               pack the group's run of B, unless it came packed       (own cache)
- *               for each panel of the group, for each strip:  tile     (panel in L1, strips from L2)
- *           bias, activation, rounding
+ *   for each slice of B that packed is no larger than B_BYTES; B whole where it came packed or rows are few:
+ *       pack it, if there are several blocks of rows                 (shared, then a barrier)
+ *       for each block of rows of A, a run of which stays in L2:
+ *           pack it, run by run of k, in strips of mr rows
+ *           for each group of panels of B:
+ *               for each run of values of k (FV_GEMM_KC of them in f32):
+ *                   pack the group's run of B, unless it is packed         (own cache)
+ *                   for each panel of the group, for each strip:  tile     (panel in L1, strips from L2)
+ *               bias, activation, rounding
+ *
+ * Where rows are many each thread has its own; where they are few the threads share packed A and deal out the panels.
  *
  * Every element gets its runs in order from one thread, so neither the split nor the other rows can change it.
  */
@@ -16,7 +19,9 @@
 #include "gemm.h"
 
 #define A_BYTES ((size_t)2 << 20)
-#define B_BYTES ((size_t)32 << 20)
+#define A_RUN ((size_t)384 << 10) /* of packed A for one run of k: it is read again for every panel */
+#define B_BYTES ((size_t)16 << 20)
+#define ENOUGH 16                /* strips of a block that are worth a passage of B */
 #define NEAR ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
 #define GROUP 8                  /* panels of B packed at a time */
 #define SMALL (1 << 18)          /* multiply-adds below which one thread is faster than two */
@@ -32,13 +37,15 @@ typedef struct plan {
     int64_t strips;                     /* in the largest block */
     int group;                          /* panels at a time */
     size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
-    size_t all_b;                       /* of scratch: all of B, packed before anything else; 0: it is not */
+    int64_t slice;                      /* panels of B that are packed before anything else; 0: none are */
+    size_t slice_bytes;                 /* of scratch for them */
+    bool by_rows;                       /* each thread has rows of its own */
 } plan;
 
 /* Who computes one product: this thread, as one of `size` that share packed A. */
 typedef struct team {
     int id, size;
-    char *a, *b, *all_b;
+    char *a, *b, *slice;
     float *sum;
 } team;
 
@@ -46,8 +53,10 @@ typedef struct team {
 typedef struct share {
     int64_t rows, strips; /* of the block */
     int64_t s0, s1, i0, i1;
-    const void *b; /* as it came, or packed */
-    gemm_end end;  /* at row i0, column 0 */
+    const void *b;         /* as it came, or packed from panel `first` on */
+    int64_t first, j0, j1; /* times panels j0..j1 */
+    bool more;             /* than these panels of this product */
+    gemm_end end;          /* at row i0, column 0 */
 } share;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -191,19 +200,19 @@ static ahead next_run(const plan *p, const share *w, int64_t panel, int64_t k, i
         panel += count;
     }
     int64_t j = panel * p->kind->nr, cols = least((int64_t)count * p->kind->nr, g->n - j), kc = least(p->kind->run, g->k - k);
-    if (g->packed || p->all_b || cols <= 0 || p->strips < FETCH_FROM) return (ahead){0};
+    if (g->packed || p->slice || cols <= 0 || p->strips < FETCH_FROM) return (ahead){0};
     if (g->tb) return ahead_of(at(w->b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size, tiles);
     return ahead_of(at(w->b, k * g->ldb + j, g->bt), g->ldb * size, kc, cols * size, tiles);
 }
 
 /* One run of k of a group of panels of B: packed already, or packed now into this thread's memory. */
-static void find_panels(const plan *p, gemm_tile *t, const void *b, char *own, int64_t panel, int64_t k, int count)
+static void find_panels(const plan *p, gemm_tile *t, const share *w, char *own, int64_t panel, int64_t k, int count)
 {
     const fv_gemm *g = p->g;
     const gemm_kind *kind = p->kind;
-    if (g->packed || p->all_b) {
+    if (g->packed || p->slice) {
         t->b_next = gemm_b_bytes(kind, g->k);
-        t->b = (const char *)b + (size_t)panel * t->b_next + gemm_b_bytes(kind, k);
+        t->b = (const char *)w->b + (size_t)(panel - w->first) * t->b_next + gemm_b_bytes(kind, k);
         return;
     }
     t->b_next = gemm_units(t->kc) * kind->b_unit;
@@ -211,7 +220,7 @@ static void find_panels(const plan *p, gemm_tile *t, const void *b, char *own, i
     int64_t piece = g->tb ? p->kind->run : GEMM_UNIT; /* where a row of B holds all columns, read it for all while it is near */
     for (int64_t u = 0; u < t->kc; u += piece)
         for (int q = 0; q < count; q++)
-            pack_columns(kind, own + (size_t)q * t->b_next + gemm_units(u) * kind->b_unit, b, g->bt, g->ldb, g->tb,
+            pack_columns(kind, own + (size_t)q * t->b_next + gemm_units(u) * kind->b_unit, w->b, g->bt, g->ldb, g->tb,
                          (panel + q) * kind->nr, g->n, k + u, least(piece, t->kc - u));
 }
 
@@ -234,7 +243,7 @@ static void columns(const plan *p, const team *t, const share *w, int64_t panel,
     int64_t k = 0;
     do {
         gemm_tile tile = {.ldc = e.ld_sum, .kc = least(p->kind->run, g->k - k), .alpha = p->alpha, .add = g->add || k};
-        find_panels(p, &tile, w->b, t->b, panel, k, count);
+        find_panels(p, &tile, w, t->b, panel, k, count);
         ahead next = next_run(p, w, panel, k, count);
         multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum, count, e.cols);
         k += p->kind->run;
@@ -305,60 +314,93 @@ static int split_down(int size, int64_t strips, int64_t panels)
     return best;
 }
 
-/* Product number e of the batch. */
-static void product(const plan *p, const team *t, int64_t e)
+/* Rows from..to of product number e, times panels j0..j1 of B, by a team. */
+static void rows_of(const plan *p, const team *t, share w, int64_t e, int64_t from, int64_t to)
 {
     const fv_gemm *g = p->g;
     const void *a = at(g->a, e * g->stride_a, p->table);
-    share w = {.b = g->packed ? g->b : at(g->b, e * g->stride_b, g->bt)};
-    if (p->all_b) {
-        pack_panels(p->kind, t->all_b, w.b, g->bt, g->ldb, g->tb, g->n, g->k, t->id, t->size);
-        w.b = t->all_b; /* complete at the barrier after the first rows */
-    }
-    for (int64_t i0 = 0; i0 < g->m; i0 += p->block) {
-        w.rows = least(p->block, g->m - i0);
+    for (int64_t i0 = from; i0 < to; i0 += p->block) {
+        w.rows = least(p->block, to - i0);
         w.strips = up(w.rows, p->kind->mr);
         pack_rows(p, t, a, i0, w.rows, w.strips);
         wait(t);
-        int down = split_down(t->size, w.strips, p->panels), across = t->size / down;
+        int down = split_down(t->size, w.strips, w.j1 - w.j0), across = t->size / down;
         w.s0 = part(w.strips, t->id / across, down);
         w.s1 = part(w.strips, t->id / across + 1, down);
         w.i0 = part(w.rows, w.s0, w.strips);
         w.i1 = part(w.rows, w.s1, w.strips);
-        int64_t from = e * g->stride_c + (i0 + w.i0) * g->ldc;
+        int64_t start = e * g->stride_c + (i0 + w.i0) * g->ldc;
         w.end = (gemm_end){.ldc = g->ldc,
                            .rows = w.i1 - w.i0,
                            .bias = g->bias,
                            .table = p->table,
                            .ct = g->ct,
                            .act = g->act,
-                           .c = (char *)g->c + from * (int64_t)fv_dtype_size(g->ct),
-                           .pre = g->pre ? (char *)g->pre + from * (int64_t)fv_dtype_size(p->table) : NULL};
-        int64_t j0 = part(p->panels, t->id % across, across), j1 = part(p->panels, t->id % across + 1, across);
+                           .c = (char *)g->c + start * (int64_t)fv_dtype_size(g->ct),
+                           .pre = g->pre ? (char *)g->pre + start * (int64_t)fv_dtype_size(p->table) : NULL};
+        int64_t j0 = w.j0 + part(w.j1 - w.j0, t->id % across, across), j1 = w.j0 + part(w.j1 - w.j0, t->id % across + 1, across);
         if (g->packed && w.strips == 1 && !g->add && gemm_walk(p->kind->mr, (int)w.rows) > 1) j0 = streams(p, t, &w, j0, j1);
         for (int64_t j = j0; j < j1 && w.s0 < w.s1; j += p->group) columns(p, t, &w, j, (int)least(p->group, j1 - j));
-        if (i0 + p->block < g->m || e + 1 < g->batch) wait(t); /* the next rows are packed over these */
+        if (i0 + p->block < to || w.more) wait(t); /* the next rows are packed over these */
+    }
+}
+
+/* Product number e of the batch. */
+static void product(const plan *p, const team *t, int64_t e)
+{
+    const fv_gemm *g = p->g;
+    int64_t each = p->slice ? p->slice : p->panels, strips = up(g->m, p->kind->mr), from = 0, to = g->m;
+    team own = *t;
+    if (p->by_rows) {
+        own.id = 0;
+        own.size = 1;
+        own.a += (size_t)t->id * p->a_bytes;
+        from = least(part(strips, t->id, t->size) * p->kind->mr, g->m);
+        to = least(part(strips, t->id + 1, t->size) * p->kind->mr, g->m);
+    }
+    share w = {.b = g->packed ? g->b : at(g->b, e * g->stride_b, g->bt)};
+    for (; w.j0 < p->panels; w.j0 = w.j1) {
+        w.j1 = least(w.j0 + each, p->panels);
+        if (p->slice) {
+            int64_t j = w.j0 * p->kind->nr, n = least(g->n, w.j1 * p->kind->nr) - j;
+            const void *b = at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt);
+            pack_panels(p->kind, t->slice, b, g->bt, g->ldb, g->tb, n, g->k, t->id, t->size);
+            w.b = t->slice;
+            w.first = w.j0;
+            wait(t);
+        }
+        w.more = w.j1 < p->panels || e + 1 < g->batch;
+        rows_of(p, &own, w, e, from, to);
+        if (p->by_rows && p->slice && w.more) wait(t); /* the next slice is packed over this one */
     }
 }
 
 /* ---- the call ---- */
 
-static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
+/* Threads that share every product; 1 where products are dealt out whole. */
+static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, int threads)
 {
     plan p = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
-    size_t strip_bytes = gemm_a_bytes(kind, g->k);
+    size_t strip_bytes = gemm_a_bytes(kind, g->k), run_bytes = gemm_a_bytes(kind, least(g->k, kind->run));
+    int64_t strips = up(g->m, kind->mr), most = (int64_t)(A_BYTES / (strip_bytes + 1));
+    if (most > (int64_t)(A_RUN / (run_bytes + 1))) most = (int64_t)(A_RUN / (run_bytes + 1));
+    if (most < 1) most = 1;
     p.panels = up(g->n, kind->nr);
-    int64_t most = (int64_t)(A_BYTES / (strip_bytes + 1)) * kind->mr;
-    if (most < kind->mr) most = kind->mr;
-    p.block = up(up(g->m, up(g->m, most)), kind->mr) * kind->mr;
+    p.by_rows = threads > 1 && strips > most && strips >= (int64_t)threads * ENOUGH;
+    if (p.by_rows) strips = up(strips, threads);
+    p.strips = up(strips, up(strips, most));
+    p.block = p.strips * kind->mr;
     if (p.block > g->m) p.block = g->m;
-    p.strips = up(p.block, kind->mr);
     p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
     /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its end. */
     p.group = g->packed && p.a_bytes <= NEAR ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GROUP;
-    if (!g->packed) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, kind->run)) * kind->b_unit;
-    if (!g->packed && p.block < g->m && (size_t)p.panels * gemm_b_bytes(kind, g->k) <= B_BYTES)
-        p.all_b = ((size_t)p.panels * gemm_b_bytes(kind, g->k) + 63) / 64 * 64;
+    if (!g->packed && (p.by_rows || p.block < g->m)) {
+        size_t panel = gemm_b_bytes(kind, g->k);
+        int64_t slices = up(p.panels, least(p.panels, (int64_t)(B_BYTES / panel) + 1));
+        p.slice = up(up(p.panels, slices), GROUP) * GROUP;
+        p.slice_bytes = ((size_t)p.slice * panel + 63) / 64 * 64;
+    }
+    if (!g->packed && !p.slice) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, kind->run)) * kind->b_unit;
     if (g->ct != FV_F32) p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr) * sizeof(float);
     p.sum_bytes = (p.sum_bytes + 63) / 64 * 64;
     return p;
@@ -374,16 +416,16 @@ typedef struct crew {
 
 static crew prepare(const fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
-    crew w = {.p = make_plan(g, table, kind)};
-    plan *p = &w.p;
     double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
-    int threads = w.threads = work * (double)g->batch < SMALL ? 1 : s->threads;
+    crew w = {.threads = work * (double)g->batch < SMALL ? 1 : s->threads};
+    size_t threads = (size_t)w.threads;
     /* Products of a batch are dealt out whole, unless they are few and large, or all go into one C. */
-    w.whole = threads == 1 || (g->batch >= threads && g->stride_c && (work < 8 * SMALL || g->batch >= 4 * threads));
-    if (w.whole && threads > 1) p->all_b = 0; /* each would need its own */
-    w.a_all = p->a_bytes * (size_t)(w.whole ? threads : 1);
-    w.shared = w.a_all + p->all_b;
-    w.bytes = w.shared + (size_t)threads * (p->b_bytes + p->sum_bytes) + 64;
+    w.whole = threads == 1 || (g->batch >= w.threads && g->stride_c && (work < 8 * SMALL || g->batch >= 4 * w.threads));
+    w.p = make_plan(g, table, kind, w.whole ? 1 : w.threads);
+    const plan *p = &w.p;
+    w.a_all = p->a_bytes * (w.whole || p->by_rows ? threads : 1);
+    w.shared = w.a_all + p->slice_bytes * (w.whole ? threads : 1);
+    w.bytes = w.shared + threads * (p->b_bytes + p->sum_bytes) + 64;
     return w;
 }
 
@@ -399,7 +441,11 @@ static void follow(const crew *w, char *scratch)
         if (w->whole) {
             from = part(p->g->batch, id, size);
             to = part(p->g->batch, id + 1, size);
-            t = (team){0, 1, scratch + (size_t)id * p->a_bytes, own, scratch + w->a_all, (float *)(own + p->b_bytes)};
+            t = (team){.size = 1,
+                       .a = scratch + (size_t)id * p->a_bytes,
+                       .b = own,
+                       .slice = scratch + w->a_all + (size_t)id * p->slice_bytes,
+                       .sum = t.sum};
         }
         for (int64_t e = from; e < to; e++) product(p, &t, e);
     }
@@ -408,8 +454,7 @@ static void follow(const crew *w, char *scratch)
 /* ---- long inner axes: k in pieces, so that a block keeps enough rows to be worth a passage of B ----
  * The pieces end where runs do, and the sums stay in f32 between them: every element still gets its runs one by one. */
 
-#define PIECE 8   /* runs */
-#define ENOUGH 16 /* strips of a block */
+#define PIECE 8 /* runs */
 
 static bool is_long(const fv_gemm *g, const gemm_kind *kind)
 {
