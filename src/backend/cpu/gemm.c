@@ -76,17 +76,24 @@ static void wait(const team *t)
 
 static const void *at(const void *p, int64_t i, fv_dtype t) { return (const char *)p + i * (int64_t)fv_dtype_size(t); }
 
+/* Where k does not run along memory a row there holds many strips (or panels): GROUP of them are packed together, a unit of k
+ * at a time, so that it is read once. */
 static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, int64_t rows, int64_t strips)
 {
     const fv_gemm *g = p->g;
-    int64_t runs = up(g->k, p->kind->run);
-    for (int64_t u = part(strips * runs, t->id, t->size); u < part(strips * runs, t->id + 1, t->size); u++) {
-        int64_t s = u / runs, k = u % runs * p->kind->run;
-        int64_t i = i0 + part(rows, s, strips);
-        gemm_src src = {at(a, g->ta ? k * g->lda + i : i * g->lda + k, p->table), p->table, g->lda, !g->ta,
-                        (int)(i0 + part(rows, s + 1, strips) - i)};
-        int64_t kc = least(p->kind->run, g->k - k);
-        p->kind->pack_a(t->a + (size_t)strips * gemm_a_bytes(p->kind, k) + (size_t)s * gemm_a_bytes(p->kind, kc), &src, kc);
+    const gemm_kind *kind = p->kind;
+    bool across = g->ta && !kind->a_head;
+    int64_t runs = up(g->k, kind->run), side = across ? least(GROUP, up(strips, t->size)) : 1, all = up(strips, side) * runs;
+    for (int64_t u = part(all, t->id, t->size); u < part(all, t->id + 1, t->size); u++) {
+        int64_t s0 = u / runs * side, k = u % runs * kind->run, kc = least(kind->run, g->k - k), piece = across ? GEMM_UNIT : kc;
+        for (int64_t v = 0; v < kc; v += piece)
+            for (int64_t s = s0; s < least(s0 + side, strips); s++) {
+                int64_t i = i0 + part(rows, s, strips);
+                gemm_src src = {at(a, g->ta ? (k + v) * g->lda + i : i * g->lda + k, p->table), p->table, g->lda, !g->ta,
+                                (int)(i0 + part(rows, s + 1, strips) - i)};
+                char *to = t->a + (size_t)strips * gemm_a_bytes(kind, k) + (size_t)s * gemm_a_bytes(kind, kc);
+                kind->pack_a(to + gemm_units(v) * kind->a_unit, &src, least(piece, kc - v));
+            }
     }
 }
 
@@ -98,15 +105,27 @@ static void pack_columns(const gemm_kind *kind, char *out, const void *b, fv_dty
     kind->pack_b(out, &src, kc);
 }
 
+/* One run of panels j0..j1, each `next` bytes behind the one before. */
+static void pack_run(const gemm_kind *kind, char *out, size_t next, const void *b, fv_dtype bt, int64_t ldb, bool tb, int64_t j0,
+                     int64_t j1, int64_t n, int64_t k, int64_t kc)
+{
+    int64_t piece = tb || kind->b_head ? kc : GEMM_UNIT;
+    for (int64_t u = 0; u < kc; u += piece)
+        for (int64_t j = j0; j < j1; j++)
+            pack_columns(kind, out + (size_t)(j - j0) * next + gemm_units(u) * kind->b_unit, b, bt, ldb, tb, j * kind->nr, n,
+                         k + u, least(piece, kc - u));
+}
+
 /* All panels of B, all along k, one after another: the part `id` of `size` of the work. */
 static void pack_panels(const gemm_kind *kind, char *out, const void *b, fv_dtype bt, int64_t ldb, bool tb, int64_t n, int64_t k,
                         int id, int size)
 {
-    int64_t runs = (int64_t)gemm_runs(kind, k), all = up(n, kind->nr) * runs;
+    int64_t runs = (int64_t)gemm_runs(kind, k), panels = up(n, kind->nr), side = tb ? 1 : GROUP, all = up(panels, side) * runs;
+    size_t next = gemm_b_bytes(kind, k);
     for (int64_t u = part(all, id, size); u < part(all, id + 1, size); u++) {
-        int64_t panel = u / runs, k0 = u % runs * kind->run;
-        char *to = out + (size_t)panel * gemm_b_bytes(kind, k) + gemm_b_bytes(kind, k0);
-        pack_columns(kind, to, b, bt, ldb, tb, panel * kind->nr, n, k0, least(kind->run, k - k0));
+        int64_t j = u / runs * side, k0 = u % runs * kind->run;
+        pack_run(kind, out + (size_t)j * next + gemm_b_bytes(kind, k0), next, b, bt, ldb, tb, j, least(j + side, panels), n, k0,
+                 least(kind->run, k - k0));
     }
 }
 
@@ -168,23 +187,30 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
     /* Each strip asks for its part of the panel that comes next, evenly over its tile; one strip alone leaves that to the
      * processor, which follows a few long streams better. */
     int64_t panel_bytes = (int64_t)gemm_b_bytes(kind, t->kc), mine = w->s1 - w->s0;
-    t->ahead_step = mine > 1 ? panel_bytes / (up(t->kc, 4) * mine) : 0;
+    int64_t each = mine > 1 ? panel_bytes / mine : 0, low = w->rows / w->strips, extra = w->rows % w->strips;
+    t->ahead_step = each / up(t->kc, 4);
     for (int q = 0; q < count; q += t->panels) {
         t->panels = widest;
         while (t->panels > count - q) t->panels /= 2;
         t->b = b + (size_t)q * t->b_next;
         int64_t left = cols - (int64_t)q * kind->nr;
         const char *coming = q + t->panels < count ? (const char *)t->b + (size_t)t->panels * t->b_next : b + panel_bytes;
-        for (int64_t s = w->s0, i = w->i0; s < w->s1; s++, i += t->rows) {
-            t->rows = (int)(part(w->rows, s + 1, w->strips) - i);
-            t->a = a + (size_t)s * strip_bytes;
-            t->c = sum + (i - w->i0) * t->ldc + (int64_t)q * kind->nr;
+        t->a = a + (size_t)w->s0 * strip_bytes;
+        t->c = sum + (int64_t)q * kind->nr;
+        t->ahead = mine > 1 ? coming : t->b;
+        int64_t over = extra * w->s0 % w->strips; /* strip s ends at row part(rows, s + 1, strips); this saves a division */
+        for (int64_t s = 0; s < mine; s++) {
+            over += extra;
+            t->rows = (int)(low + (over >= w->strips));
+            if (over >= w->strips) over -= w->strips;
             fetch(next);
-            t->ahead = mine == 1 ? t->b : coming + panel_bytes * (s - w->s0) / mine;
             if (left >= (int64_t)t->panels * kind->nr)
                 kind->tile(t);
             else
                 edge_tile(kind, t, left);
+            t->a = (const char *)t->a + strip_bytes;
+            t->c += t->rows * t->ldc;
+            t->ahead += each;
         }
     }
 }
@@ -217,11 +243,7 @@ static void find_panels(const plan *p, gemm_tile *t, const share *w, char *own, 
     }
     t->b_next = gemm_units(t->kc) * kind->b_unit;
     t->b = own;
-    int64_t piece = g->tb ? p->kind->run : GEMM_UNIT; /* where a row of B holds all columns, read it for all while it is near */
-    for (int64_t u = 0; u < t->kc; u += piece)
-        for (int q = 0; q < count; q++)
-            pack_columns(kind, own + (size_t)q * t->b_next + gemm_units(u) * kind->b_unit, w->b, g->bt, g->ldb, g->tb,
-                         (panel + q) * kind->nr, g->n, k + u, least(piece, t->kc - u));
+    pack_run(kind, own, t->b_next, w->b, g->bt, g->ldb, g->tb, panel, panel + count, g->n, k, t->kc);
 }
 
 /* A share of C in the columns of a group of panels. */
