@@ -12,36 +12,18 @@
 #include "helper_files.h"
 #include "helper_memfs.h"
 #include "helper_tok.h"
+#include "helper_failing.h"
 
 /* ---- each allocation fails in turn ---- */
-
-typedef fv_status (*work)(const fv_env *env, void *arg, fv_err *e);
-
-static void fail_each(work run, void *arg)
-{
-    for (size_t at = 1;; at++) {
-        fv_mem_counter mem;
-        fv_err e = {0};
-        fv_mem_counter_init(&mem);
-        mem.fail_at = at;
-        fv_env env = {.mem = &mem.mem};
-        fv_status st = run(&env, arg, &e);
-        assert_int_equal(mem.live, 0);
-        if (mem.count < at) {
-            assert_int_equal(st, FV_OK);
-            return;
-        }
-        if (st != FV_OK && !e.text[0]) fail_msg("allocation %zu: no message", at);
-    }
-}
 
 typedef struct span_arg {
     const char *s;
     size_t n;
 } span_arg;
 
-static fv_status all_of_it(const fv_env *env, void *arg, fv_err *e)
+static fv_status all_of_it(memfs *fs, const fv_env *env, void *arg, fv_err *e)
 {
+    (void)fs;
     static const char text[] = "Hello   e\xcc\x81 \xe6\xbc\xa2 apples\xff 123";
     const span_arg *a = arg;
     fv_tok *t;
@@ -76,8 +58,9 @@ static bool next_line(void *self, const char **text, size_t *len)
     return true;
 }
 
-static fv_status train_it(const fv_env *env, void *arg, fv_err *e)
+static fv_status train_it(memfs *fs, const fv_env *env, void *arg, fv_err *e)
 {
+    (void)fs;
     lines l = {corpus, 5, 0};
     fv_tok *t;
     fv_status st = fv_tok_train(&t, env, (fv_tok_source){next_line, &l}, arg, e);
@@ -94,17 +77,17 @@ static void failing_allocations_are_reported(void **state)
         span_arg a;
         char *s = tok_component(names[i], &a.n);
         a.s = s;
-        fail_each(all_of_it, &a);
+        fail_in_turn(NULL, all_of_it, &a);
         free(s);
     }
     for (int kind = 0; kind < 4; kind++) {
         fv_tok_train_opts o = {.kind = (fv_tok_kind)kind, .vocab = kind ? 40 : 270};
-        fail_each(train_it, &o);
+        fail_in_turn(NULL, train_it, &o);
     }
     span_arg a;
     char *s = slurp(TOK_GOLDEN "spm/bpe-symbols.model", &a.n);
     a.s = s;
-    fail_each(all_of_it, &a);
+    fail_in_turn(NULL, all_of_it, &a);
     free(s);
 }
 
