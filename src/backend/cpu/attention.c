@@ -191,11 +191,11 @@ static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
 {
     attn t;
     if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
-    int threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
+    int64_t work = a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv);
     if (t.rows <= FEW && a->dropout <= 0)
-        few(s, &t, threads);
+        few(s, &t, NAME(attn_threads)(s, work * FEW)); /* keys come from memory: each product takes as long as several */
     else
-        many(s, &t, threads);
+        many(s, &t, NAME(attn_threads)(s, work));
 }
 
 /* ---- the table ---- */

@@ -264,59 +264,14 @@ static void columns(const plan *p, const team *t, const share *w, int64_t panel,
 
     int64_t k = 0;
     do {
-        gemm_tile tile = {.ldc = e.ld_sum, .kc = least(p->kind->run, g->k - k), .alpha = p->alpha, .add = g->add || k};
+        gemm_tile tile = {.ldc = e.ld_sum, .c_next = kind->nr, .alpha = p->alpha, .add = g->add || k};
+        tile.kc = least(p->kind->run, g->k - k);
         find_panels(p, &tile, w, t->b, panel, k, count);
         ahead next = next_run(p, w, panel, k, count);
         multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum, count, e.cols);
         k += p->kind->run;
     } while (k < g->k);
     if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
-}
-
-/* C in the columns of one panel: bias, activation and rounding of sums that are elsewhere. */
-static void finish_panel(const plan *p, gemm_end e, int64_t panel, float *sum, int64_t ld_sum)
-{
-    const fv_gemm *g = p->g;
-    int64_t j = panel * p->kind->nr;
-    e.cols = least(p->kind->nr, g->n - j);
-    e.c = (char *)e.c + j * (int64_t)fv_dtype_size(g->ct);
-    if (e.pre) e.pre = (char *)e.pre + j * (int64_t)fv_dtype_size(p->table);
-    if (e.bias) e.bias = at(e.bias, j, p->table);
-    e.sum = sum;
-    e.ld_sum = ld_sum;
-    NAME(gemm_finish)(&e);
-}
-
-/* Few rows against panels j0..j1 of a packed weight are a matter of reading it.  Memory is read fastest in a few streams that
- * never end (67 GB/s on two cores of Neoverse V1, where panels side by side of 7 KB each give 39): the panels are cut into as
- * many parts as a tile is wide, and each tile takes one panel of every part, so that each part is read from its beginning to
- * its end.  Returns the first panel that is left over. */
-static int64_t streams(const plan *p, const team *t, const share *w, int64_t j0, int64_t j1)
-{
-    const fv_gemm *g = p->g;
-    const gemm_kind *kind = p->kind;
-    int wide = gemm_walk(kind->mr, (int)w->rows);
-    int64_t part_len = (j1 - j0) / wide, ld = (int64_t)wide * kind->nr;
-    size_t panel_bytes = gemm_b_bytes(kind, g->k);
-    float sum[EDGE];
-    for (int64_t j = j0; j < j0 + part_len; j++) {
-        for (int64_t k = 0; k < g->k || !k; k += kind->run) {
-            gemm_tile tile = {.a = t->a + gemm_a_bytes(kind, k),
-                              .b = (const char *)w->b + (size_t)j * panel_bytes + gemm_b_bytes(kind, k),
-                              .b_next = (size_t)part_len * panel_bytes,
-                              .c = sum,
-                              .ldc = ld,
-                              .kc = least(kind->run, g->k - k),
-                              .rows = (int)w->rows,
-                              .panels = wide,
-                              .alpha = p->alpha,
-                              .add = k > 0};
-            tile.ahead = tile.b;
-            kind->tile(&tile);
-        }
-        for (int q = 0; q < wide; q++) finish_panel(p, w->end, j + q * part_len, sum + q * kind->nr, ld);
-    }
-    return j0 + wide * part_len;
 }
 
 /* Splits a block among the team into down x across parts so that the largest is smallest.  Columns first, unless it is a
@@ -361,7 +316,6 @@ static void rows_of(const plan *p, const team *t, share w, int64_t e, int64_t fr
                            .c = (char *)g->c + start * (int64_t)fv_dtype_size(g->ct),
                            .pre = g->pre ? (char *)g->pre + start * (int64_t)fv_dtype_size(p->table) : NULL};
         int64_t j0 = w.j0 + part(w.j1 - w.j0, t->id % across, across), j1 = w.j0 + part(w.j1 - w.j0, t->id % across + 1, across);
-        if (g->packed && w.strips == 1 && !g->add && gemm_walk(p->kind->mr, (int)w.rows) > 1) j0 = streams(p, t, &w, j0, j1);
         for (int64_t j = j0; j < j1 && w.s0 < w.s1; j += p->group) columns(p, t, &w, j, (int)least(p->group, j1 - j));
         if (i0 + p->block < to || w.more) wait(t); /* the next rows are packed over these */
     }
@@ -539,7 +493,7 @@ static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_
 
 static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
-    if (g->m < 1 || g->n < 1 || g->batch < 1) return;
+    if (g->m < 1 || g->n < 1 || g->batch < 1 || NAME(gemm_few)(s, g, table, kind)) return;
     if (is_long(g, kind)) {
         run_long(s, g, table, kind);
         return;

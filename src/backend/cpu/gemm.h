@@ -27,7 +27,8 @@ typedef struct gemm_tile {
     const char *ahead; /* memory to ask for meanwhile: `ahead_step` bytes for every 4 values of k */
     int64_t ahead_step;
     float *c;
-    int64_t ldc, kc;
+    int64_t ldc, c_next; /* floats from one row to the next, and from the columns of one panel to those of the next */
+    int64_t kc;
     int rows, panels;
     float alpha;
     bool add;
@@ -108,6 +109,9 @@ const gemm_kind *NAME(gemm_bf16)(void);
 
 /* The kind for B held as FV_Q8, FV_Q4 or FV_I8. */
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt);
+
+/* The whole product, where rows are few and B is packed; false if it is not such a one. */
+bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
 
 /* A strip of floats of any dtype as f32 panel of `width` per k; round: to bf16 first. */
 void NAME(gemm_pack)(float *out, int width, const gemm_src *s, int64_t kc, bool round);

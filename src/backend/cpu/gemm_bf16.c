@@ -63,7 +63,7 @@ INLINE void multiply(const gemm_tile *t, const int pairs, const int panels)
     }
     if (k > 0) step(s, a, b, b_next, pairs, panels);
 #pragma GCC unroll 4
-    for (int i = 0; i < pairs; i++) put_pair(t, s + i * panels * (NR / 2), i, panels * NR);
+    for (int i = 0; i < pairs; i++) put_pair(t, s + i * panels * (NR / 2), i, panels, NR);
 }
 
 static void tile(const gemm_tile *t)
@@ -179,7 +179,7 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels)
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < panels * 2; j++) {
-            float *c = t->c + i * t->ldc + j * VW;
+            float *c = t->c + i * t->ldc + j / 2 * t->c_next + j % 2 * VW;
             v_store(c, v_fma(alpha, s[i * panels * 2 + j], t->add ? v_load(c) : v_zero()));
         }
 }

@@ -150,14 +150,17 @@ INLINE void paced_steps(vf *s, const gemm_tile *t, int64_t n, const int rows)
 #endif
 
 /* c = alpha * s + (add ? c : 0) */
-INLINE void put(const vf *s, float *c, int64_t ldc, float alpha, const int rows, const int vectors, const bool add)
+INLINE void put(const vf *s, const gemm_tile *t, const int rows, const int panels, const bool add)
 {
-    vf scale = v_set1(alpha);
+    vf scale = v_set1(t->alpha);
+    const int vectors = panels * NV;
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++, c += ldc)
+    for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
-        for (int j = 0; j < vectors; j++)
-            v_store(c + j * VW, v_fma(scale, s[i * vectors + j], add ? v_load(c + j * VW) : v_zero()));
+        for (int j = 0; j < vectors; j++) {
+            float *c = t->c + i * t->ldc + j / NV * t->c_next + j % NV * VW;
+            v_store(c, v_fma(scale, s[i * vectors + j], add ? v_load(c) : v_zero()));
+        }
 }
 
 /* A tile of a size known to the compiler. */
@@ -179,9 +182,9 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
     const char *b = (const char *)t->b + n * STEPS * b_step;
     for (int64_t k = t->kc % STEPS; k; k--, a += A_WIDTH, b += b_step) step(s, a, b, t->b_next, rows, panels, bt);
     if (t->add)
-        put(s, t->c, t->ldc, t->alpha, rows, panels * NV, true);
+        put(s, t, rows, panels, true);
     else
-        put(s, t->c, t->ldc, t->alpha, rows, panels * NV, false);
+        put(s, t, rows, panels, false);
 }
 
 #if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -126,11 +126,60 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
     }
 }
 
+/* One row alone would leave half of every smmla idle, and of what brings its sums to floats.  sdot adds up four values of k
+ * to a lane, so a pair of columns leaves two halves of each side by side, and four columns go together from there. */
+INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int panels, const bool q4)
+{
+    const char *a = t->a, *b = t->b;
+    const int8x16_t upper = vdupq_n_s8((int8_t)0xf0);
+    const int loads = q4 ? 2 : 4;
+    vf sum[GEMM_WALK * 2];
+#pragma GCC unroll 8
+    for (int i = 0; i < panels * 2; i++) sum[i] = v_zero();
+    for (size_t blocks = gemm_units(t->kc); blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit) {
+        const a_head *head = (const a_head *)a;
+        int8x16_t x[4];
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++)
+            x[k] = vreinterpretq_s8_s64(vld1q_dup_s64((const int64_t *)((const int8_t *)(head + 1) + k * A_WIDTH * G)));
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) {
+            const float *scale = (const float *)(b + (size_t)p * t->b_next);
+            const int8_t *qb = (const int8_t *)(scale + NR);
+            int32x4_t d[NR / 2];
+#pragma GCC unroll 4
+            for (int j = 0; j < NR / 2; j++) d[j] = vdupq_n_s32(0);
+#pragma GCC unroll 4
+            for (int k = 0; k < loads; k++)
+#pragma GCC unroll 4
+                for (int j = 0; j < NR / 2; j++) {
+                    int8x16_t w = vld1q_s8(qb + (k * NR + 2 * j) * G);
+                    d[j] = vdotq_s32(d[j], q4 ? vshlq_n_s8(w, 4) : w, x[k]);
+                    if (q4) d[j] = vdotq_s32(d[j], vandq_s8(w, upper), x[k + 2]);
+                }
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+                vf f = vcvtq_f32_s32(vpaddq_s32(d[2 * h], d[2 * h + 1]));
+                sum[2 * p + h] = v_fma(f, v_mul(v_set1(head->scale[0][0]), v_load(scale + 4 * h)), sum[2 * p + h]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < panels * 2; i++) { /* as put_pair wants them: two columns in the first half */
+        s[2 * i] = sum[i];
+        s[2 * i + 1] = vextq_f32(sum[i], sum[i], 2);
+    }
+}
+
 INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels, const bool q4)
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
     static const float none[MR * 2] = {0};
+    if (rows == 1) {
+        one_row(s, t, b_unit, panels, q4);
+        return;
+    }
     if (rows > 6 && !q4 && blocks) {
         smmla_tile(s, a, b, blocks, none, ahead, step);
         return;
@@ -146,7 +195,7 @@ INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, 
 INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)
 {
 #pragma GCC unroll 4
-    for (int i = 0; i < (rows + 1) / 2; i++) put_pair(t, s + i * panels * (NR / 2), i, panels * NR);
+    for (int i = 0; i < (rows + 1) / 2; i++) put_pair(t, s + i * panels * (NR / 2), i, panels, NR);
 }
 
 #else /* one row of C to a vector of columns */
@@ -313,7 +362,7 @@ INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panel
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < panels; j++) {
-            float *c = t->c + i * t->ldc + j * VW;
+            float *c = t->c + i * t->ldc + j * t->c_next;
             v_store(c, v_fma(alpha, s[i * panels + j], t->add ? v_load(c) : v_zero()));
         }
 }
