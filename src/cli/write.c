@@ -1,6 +1,8 @@
 /* write.c - what commands that write text share. */
 #include "write.h"
 
+#include <pthread.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,35 @@ static int apply(writer *w, const cli_settings *set, const char *task, int64_t n
     return code;
 }
 
+/* The tokenizer is read while the weights are laid out: it is a third of the time to the first token. */
+typedef struct reading {
+    const char *dir;
+    fv_tok *tok;
+    fv_err e;
+} reading;
+
+static void *read_tokenizer(void *user)
+{
+    reading *r = user;
+    r->e.code = fv_tok_open(&r->tok, NULL, r->dir, &r->e);
+    return NULL;
+}
+
+static fv_status open_both(writer *w, const cli_model *m, fv_model_opt how, fv_err *e)
+{
+    pthread_t thread;
+    reading r = {.dir = m->dir};
+    bool aside = !pthread_create(&thread, NULL, read_tokenizer, &r);
+    fv_status st = fv_model_open(&w->model, w->device, m->dir, how, e);
+    if (aside)
+        pthread_join(thread, NULL);
+    else
+        read_tokenizer(&r);
+    w->tok = r.tok;
+    if (!st && r.e.code) *e = r.e;
+    return st ? st : r.e.code ? r.e.code : fv_encoding_new(&w->enc, w->tok, e);
+}
+
 int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings *set, const char *task, int64_t new_tokens)
 {
     fv_err e;
@@ -42,9 +73,7 @@ int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings 
     cli_choose_weights(m->dtype, &how.weights, &how.widen);
     if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
     if (fv_device_open(&w->device, m->device, (fv_device_opt){.threads = (int)m->threads}, &e) ||
-        fv_dir_open(&w->dir, NULL, m->dir, &e) || fv_tok_open(&w->tok, NULL, m->dir, &e) ||
-        fv_encoding_new(&w->enc, w->tok, &e) || fv_model_open(&w->model, w->device, m->dir, how, &e) ||
-        fv_gen_open(&w->gen, NULL, m->dir, task, &e))
+        fv_dir_open(&w->dir, NULL, m->dir, &e) || open_both(w, m, how, &e) || fv_gen_open(&w->gen, NULL, m->dir, task, &e))
         return cli_error(c, &e);
     const fv_family *f = fv_model_family(w->model);
     w->has_gen = true;

@@ -89,7 +89,7 @@ fv_status fv__load_config(fv__config *c, fv_tok *t, const char *dir, fv_err *e)
     fv__tok_join(path, dir, "tokenizer_config.json");
     fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
-    fv__json j = {f.data, f.size, path};
+    fv__json j = {.s = f.data, .n = f.size, .file = path};
     o = fv__alloc(t->env, sizeof *o);
     if (!o) {
         fv__file_close(&f);

@@ -129,7 +129,7 @@ fv_status fv__load_vocab_json(fv__vocab *out, fv_tok *t, const char *path, fv_er
     fv__jval root = {0};
     fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
-    fv__json j = {f.data, f.size, path};
+    fv__json j = {.s = f.data, .n = f.size, .file = path};
     st = fv__json_open(&root, &j, e);
     if (st == FV_OK) st = fv__json_vocab(out, &t->pool, root, e);
     fv__file_close(&f);

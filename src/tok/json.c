@@ -17,7 +17,7 @@ static size_t skip_space(const fv__json *j, size_t at)
 /* ---- the check ---- */
 
 typedef struct checker {
-    const fv__json *j;
+    fv__json *j;
     size_t at;
     const char *what; /* the first thing found wrong */
 } checker;
@@ -139,17 +139,26 @@ static bool check_key(checker *c)
     return true;
 }
 
-/* One value, nested ones included; open holds the brackets that are open. */
+static void note_large(fv__json *j, size_t at, size_t end)
+{
+    if (end - at < 1 << 16 || j->n_large == FV__JSON_LARGE) return;
+    j->large[j->n_large].at = at;
+    j->large[j->n_large++].end = end;
+}
+
+/* One value, nested ones included; open holds the brackets that are open, from where they are. */
 static bool check_value(checker *c)
 {
-    const fv__json *j = c->j;
+    fv__json *j = c->j;
     char open[FV__JSON_DEPTH];
+    size_t from[FV__JSON_DEPTH];
     int depth = 0;
     for (;;) {
         if (c->at >= j->n) return wrong(c, "the document ends too early");
         char k = j->s[c->at];
         if (k == '{' || k == '[') {
             if (depth == FV__JSON_DEPTH) return wrong(c, "nested too deeply");
+            from[depth] = c->at;
             open[depth++] = k;
             c->at = skip_space(j, c->at + 1);
             bool empty = c->at < j->n && j->s[c->at] == (k == '{' ? '}' : ']');
@@ -168,7 +177,7 @@ static bool check_value(checker *c)
             bool object = open[depth - 1] == '{';
             if (k == (object ? '}' : ']')) {
                 c->at++;
-                depth--;
+                note_large(j, from[--depth], c->at);
                 continue;
             }
             if (k != ',') return wrong(c, "',' or a closing bracket was expected");
@@ -179,7 +188,7 @@ static bool check_value(checker *c)
     }
 }
 
-fv_status fv__json_open(fv__jval *root, const fv__json *j, fv_err *e)
+fv_status fv__json_open(fv__jval *root, fv__json *j, fv_err *e)
 {
     checker c = {.j = j, .at = skip_space(j, 0)};
     *root = (fv__jval){.j = j, .at = c.at};
@@ -210,6 +219,8 @@ static bool in_word(char c)
 static size_t skip_value(const fv__json *j, size_t at)
 {
     int depth = 0;
+    for (int i = 0; i < j->n_large; i++)
+        if (j->large[i].at == at) return j->large[i].end;
     do {
         char c = j->s[at];
         if (c == '"') {

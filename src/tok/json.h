@@ -11,11 +11,16 @@
 
 #define FV__JSON_DEPTH 64
 #define FV__JSON_MEMBERS 96
+#define FV__JSON_LARGE 8
 
 typedef struct fv__json {
     const char *s; /* the whole document; not NUL-terminated */
     size_t n;
     const char *file; /* for messages */
+    int n_large;      /* objects and arrays of 64 KiB and more, and where they end: the check notes them, so that none of */
+    struct {          /* them is walked through only to get past it */
+        size_t at, end;
+    } large[FV__JSON_LARGE];
 } fv__json;
 
 /* A value; path says where it is, for messages ("model.vocab"). */
@@ -26,7 +31,7 @@ typedef struct fv__jval {
 } fv__jval;
 
 /* Checks all of the document and sets *root. */
-fv_status fv__json_open(fv__jval *root, const fv__json *j, fv_err *e);
+fv_status fv__json_open(fv__jval *root, fv__json *j, fv_err *e);
 
 /* '{' '[' '"' 't' 'f' 'n' or '0' for a number. */
 char fv__json_kind(fv__jval v);

@@ -120,7 +120,7 @@ fv_status fv__json_load(fv_tok *t, const char *data, size_t n, const char *file,
         {"model", fv__load_model},         {"normalizer", fv__load_normaliser}, {"pre_tokenizer", fv__load_splitter},
         {"post_processor", fv__load_post}, {"decoder", fv__load_decoder},       {"added_tokens", load_added},
     };
-    fv__json j = {data, n, file};
+    fv__json j = {.s = data, .n = n, .file = file};
     fv__jval root, v;
     fv__jobj o;
     fv_status st = fv__json_open(&root, &j, e);

@@ -109,11 +109,12 @@ static fv_status load_merges(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
 {
     if (fv__json_kind(v) != '[') return fv__json_bad(v, e, "an array was expected");
     int64_t n = 0;
-    size_t longest = 0;
-    for (fv__jiter it = fv__json_iter(v); fv__json_next(&it); n++) {
-        size_t size = fv__json_size((fv__jval){.j = v.j, .at = it.value});
-        if (size > longest) longest = size;
+    size_t longest = 0, last = 0;
+    for (fv__jiter it = fv__json_iter(v); fv__json_next(&it); n++) { /* the text of one reaches to the next at most */
+        if (n && it.value - last > longest) longest = it.value - last;
+        last = it.value;
     }
+    if (n && fv__json_size((fv__jval){.j = v.j, .at = last}) > longest) longest = fv__json_size((fv__jval){.j = v.j, .at = last});
     if (n > INT32_MAX / 4) return fv__json_bad(v, e, "%lld merges are too many", (long long)n);
     char *buf = fv__merge_table(m, p, (int32_t)n) ? fv__alloc(p->env, 2 * longest + 2) : NULL;
     if (!buf) return no_memory(v, e);

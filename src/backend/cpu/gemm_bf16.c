@@ -84,17 +84,46 @@ static void tile(const gemm_tile *t)
 
 INLINE void store(uint16_t *p, vf x) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(x)); } /* to nearest even */
 
+/* What is bf16 already is only moved, several rows or columns at a time, so that what is written is written in order. */
+INLINE void move_rows(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
+{
+    const uint16_t *row[NR];
+    for (int i = 0; i < width; i++) row[i] = (const uint16_t *)s->p + (i < s->n ? i : s->n - 1) * s->ld;
+    int64_t k = 0;
+    for (; k + G <= kc; k += G)
+        for (int i = 0; i < width; i++, out += G) memcpy(out, row[i] + k, G * sizeof *out);
+    for (int i = 0; i < width && k < kc; i++, out += G) {
+        memset(out, 0, G * sizeof *out);
+        memcpy(out, row[i] + k, (size_t)(kc - k) * sizeof *out);
+    }
+}
+
+INLINE void move_columns(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
+{
+    for (int64_t k = 0; k < kc; k += G)
+        for (int i = 0; i < width; i += VW, out += VW * G) {
+            uint16x4_t x[G];
+            for (int j = 0; j < G; j++) {
+                const uint16_t *from = (const uint16_t *)s->p + (k + j) * s->ld + i;
+                uint16_t some[VW] = {0};
+                for (int c = 0; c < VW && i + c < s->n && k + j < kc && i + VW > s->n; c++) some[c] = from[c];
+                x[j] = i + VW <= s->n && k + j < kc ? vld1_u16(from) : vld1_u16(some);
+            }
+            uint16x4x2_t low = vzip_u16(x[0], x[1]), high = vzip_u16(x[2], x[3]);
+            for (int h = 0; h < 2; h++) {
+                uint32x2x2_t both = vzip_u32(vreinterpret_u32_u16(low.val[h]), vreinterpret_u32_u16(high.val[h]));
+                vst1_u16(out + 2 * h * G, vreinterpret_u16_u32(both.val[0]));
+                vst1_u16(out + (2 * h + 1) * G, vreinterpret_u16_u32(both.val[1]));
+            }
+        }
+}
+
 INLINE void along_k(uint16_t *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t)
 {
     for (int i = 0; i < width; i++) {
         int64_t at = (i < s->n ? i : s->n - 1) * s->ld, end = at + kc;
         uint16_t *to = out + i * G;
-        for (; at + G <= end; at += G, to += width * G) {
-            if (t == FV_BF16)
-                memcpy(to, (const uint16_t *)s->p + at, G * sizeof *to);
-            else
-                store(to, v_load_as(s->p, at, t));
-        }
+        for (; at + G <= end; at += G, to += width * G) store(to, v_load_as(s->p, at, t));
         if (at < end) store(to, v_load_as_n(s->p, at, end - at, t));
     }
 }
@@ -117,13 +146,13 @@ INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc
 INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
 {
     if (s->along_k && s->dtype == FV_BF16)
-        along_k(out, width, s, kc, FV_BF16);
+        move_rows(out, width, s, kc);
     else if (s->along_k && s->dtype == FV_F16)
         along_k(out, width, s, kc, FV_F16);
     else if (s->along_k)
         along_k(out, width, s, kc, FV_F32);
     else if (s->dtype == FV_BF16)
-        across(out, width, s, kc, FV_BF16);
+        move_columns(out, width, s, kc);
     else if (s->dtype == FV_F16)
         across(out, width, s, kc, FV_F16);
     else

@@ -106,7 +106,8 @@ static void columns(const few *f, int64_t j0, int64_t j1, char *scratch)
     }
     int64_t part = (least(j1, g->n / nr) - j0) / f->wide, j = j0;
     for (int q = 0; q < f->wide; q++)
-        for (size_t i = 0; i < FIRST; i += 64) __builtin_prefetch((const char *)g->b + (size_t)(j0 + q * part) * f->panel_bytes + i);
+        for (size_t i = 0; i < FIRST; i += 64)
+            __builtin_prefetch((const char *)g->b + (size_t)(j0 + q * part) * f->panel_bytes + i);
     pack_rows(f, scratch);
     for (; j < j0 + part; j++) multiply(f, &m, j, f->wide, part, m.sum + (j - j0) * nr, m.ld);
     for (j = j0 + f->wide * part; j < j1; j++) {
