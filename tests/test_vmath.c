@@ -12,15 +12,12 @@
 
 #include <cmocka.h>
 
-#include "fovea/fovea.h"
 #define CPU_LEVEL generic
 #include "backend/cpu/vmath.h"
+#include "helper_kernels.h"
 
 #define SAMPLES 200000
-#define MOST_LEVELS 8
 
-static fv_device *device[MOST_LEVELS];
-static int n_level;
 static float x[SAMPLES], y[SAMPLES];
 
 static double d_sigmoid(double v) { return 1 / (1 + exp(-v)); }
@@ -90,13 +87,13 @@ static void functions_with_a_kernel(void **state)
     for (int l = 0; l < n_level; l++)
         for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
             const accuracy *a = &table[i];
-            fv_stream s = {.dev = device[l], .threads = 1};
+            fv_stream s = {.dev = at_level[l], .threads = 1};
             samples(a->low, a->high);
-            device[l]->k[FV_F32]->unary(&s, a->op, y, x, SAMPLES, 0, 0);
+            at_level[l]->k[FV_F32]->unary(&s, a->op, y, x, SAMPLES, 0, 0);
             double e = worst(a->f, a->m), room = a->m == ULP ? 2 : 1e-7; /* for levels without fused multiply-add */
-            bool fused = strcmp(fv_device_level(device[l]), "generic") != 0;
+            bool fused = strcmp(fv_device_level(at_level[l]), "generic") != 0;
             if (!(e <= a->limit + (fused ? 0 : room)))
-                fail_msg("%s: function %d on %g..%g is off by %g", fv_device_level(device[l]), (int)a->op, a->low, a->high, e);
+                fail_msg("%s: function %d on %g..%g is off by %g", fv_device_level(at_level[l]), (int)a->op, a->low, a->high, e);
         }
 }
 
@@ -166,39 +163,22 @@ static void limits_and_nan(void **state)
     float nan;
     memcpy(&nan, &payload, 4);
     for (int l = 0; l < n_level; l++) {
-        fv_stream s = {.dev = device[l], .threads = 1};
-        float out;
+        fv_stream s = {.dev = at_level[l], .threads = 1};
+        float got;
         for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-            device[l]->k[FV_F32]->unary(&s, limits[i].op, &out, &limits[i].in, 1, 0, 0);
-            if (out != limits[i].out)
-                fail_msg("%s: function %d of %g is %g", fv_device_level(device[l]), (int)limits[i].op, (double)limits[i].in,
-                         (double)out);
+            at_level[l]->k[FV_F32]->unary(&s, limits[i].op, &got, &limits[i].in, 1, 0, 0);
+            if (got != limits[i].out)
+                fail_msg("%s: function %d of %g is %g", fv_device_level(at_level[l]), (int)limits[i].op, (double)limits[i].in,
+                         (double)got);
         }
         for (fv_unary_op op = 0; op < FV_U_COUNT; op++) {
-            device[l]->k[FV_F32]->unary(&s, op, &out, &nan, 1, 1, 2);
-            if (!isnan(out)) fail_msg("%s: function %d of NaN is %g", fv_device_level(device[l]), (int)op, (double)out);
+            at_level[l]->k[FV_F32]->unary(&s, op, &got, &nan, 1, 1, 2);
+            if (!isnan(got)) fail_msg("%s: function %d of NaN is %g", fv_device_level(at_level[l]), (int)op, (double)got);
         }
         float minus = -1;
-        device[l]->k[FV_F32]->unary(&s, FV_U_LOG, &out, &minus, 1, 0, 0);
-        assert_true(isnan(out));
+        at_level[l]->k[FV_F32]->unary(&s, FV_U_LOG, &got, &minus, 1, 0, 0);
+        assert_true(isnan(got));
     }
-}
-
-static int open_all(void **state)
-{
-    (void)state;
-    const char *levels[MOST_LEVELS];
-    n_level = fv_cpu_levels(levels, MOST_LEVELS);
-    for (int i = 0; i < n_level; i++)
-        if (fv_device_open(&device[i], "cpu", (fv_device_opt){.threads = 1, .level = levels[i]}, NULL)) return -1;
-    return n_level ? 0 : -1;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    for (int i = 0; i < n_level; i++) fv_device_close(device[i]);
-    return 0;
 }
 
 int main(void)
@@ -208,5 +188,5 @@ int main(void)
         cmocka_unit_test(functions_without_one),
         cmocka_unit_test(limits_and_nan),
     };
-    return cmocka_run_group_tests(tests, open_all, close_all);
+    return cmocka_run_group_tests(tests, open_levels, close_levels);
 }
