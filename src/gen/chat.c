@@ -98,7 +98,9 @@ fv_status fv_chat_read(fv_chat **out, const fv_env *env, const char *template_te
     if (c && env) c->env = *env;
     squeeze(&text, template_text);
     fv_status st = FV_OK;
-    if (!c || text.failed || !text.data || strlen(begin) >= sizeof c->begin || strlen(end) >= sizeof c->end)
+    if (!c || text.failed)
+        st = fv_fail(e, FV_ENOMEM, "out of memory for the chat template");
+    else if (!text.data || strlen(begin) >= sizeof c->begin || strlen(end) >= sizeof c->end)
         st = fv_fail(e, FV_EFORMAT, "the chat template is empty, or a special token too long");
     if (!st) st = recognise(c, text.data, e);
     if (!st) {
