@@ -29,6 +29,15 @@ typedef struct fv_backend {
     void (*zero)(fv_stream *s, void *dst, size_t bytes);
     void (*sync)(fv_stream *s);
     void (*close)(fv_device *d);
+
+    /* ---- NULL where there is no such thing ---- */
+    void (*memory)(fv_device *d, size_t *left, size_t *all); /* bytes */
+    /* What the stream is given from capture to captured is kept instead of run.  captured gives it, or NULL if something
+     * among it cannot be repeated (a wait, a copy from or to the host); replay runs it with the numbers memory then holds. */
+    bool (*capture)(fv_stream *s);
+    void *(*captured)(fv_stream *s);
+    void (*replay)(fv_stream *s, void *kept);
+    void (*forget)(fv_device *d, void *kept);
 } fv_backend;
 
 struct fv_device {
@@ -38,6 +47,7 @@ struct fv_device {
     const char *level;
     fv_env env;
     void *impl;
+    uint64_t contexts; /* made so far */
 };
 
 /* A stream belongs to one context.  work is memory for kernels, kept between calls and grown by fv_stream_work. */

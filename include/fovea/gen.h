@@ -23,6 +23,9 @@ FV_API void fv_session_cut(fv_session *s, int64_t row, int64_t n);
 FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
 /* Appends ids I32 (rows,T) and gives the logits (rows,V) that follow; NULL once the context has failed. */
 FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
+/* Goes on from ids (rows), in host memory, by n tokens, the likeliest each time, which go to out (n,rows).  Where the device
+ * can it does so without the host. */
+FV_API fv_status fv_session_write(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n);
 /* Row i becomes a copy of what row from[i] was: beams that go on and beams that end. */
 FV_API void fv_session_reorder(fv_ctx *c, fv_session *s, const int32_t *from);
 /* The same, and only n rows stay, until fv_session_reset: sequences that are done make room. */

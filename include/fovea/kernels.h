@@ -132,6 +132,56 @@ typedef struct fv_adamw {
     const float *grad_scale;            /* device: gradients are multiplied by it (clipping); NULL: 1 */
 } fv_adamw;
 
+/* ---- writing, one token of each sequence at a time ---- */
+
+/* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) as pack lays it out.  With caches, only the first y_n
+ * columns go to y; the rest in two halves to row pos[r] of sequence r of each, (rows,cap,(n-y_n)/2). */
+typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_kind;
+typedef struct fv_row_linear {
+    int64_t rows, n, k;
+    const void *x, *w, *bias; /* bias (n) or NULL */
+    fv_dtype xt, wt, yt;      /* x and y: the table's or bf16 */
+    fv_norm_kind norm;
+    const void *gain, *shift; /* of the norm, (k) or NULL */
+    float eps;
+    fv_act act;
+    bool add;
+    void *y;
+    void *k_cache, *v_cache;
+    const int32_t *pos;
+    int64_t cap, y_n;
+} fv_row_linear;
+
+/* Takes a token for each row of logits and moves the row on.  Rows that have ended repeat `pad` and stay where they are. */
+enum { FV_TOKEN_NEVER = 1, FV_TOKEN_ENDS = 2 };
+typedef struct fv_choose {
+    int64_t rows, V;
+    const void *logits;             /* (rows,V) */
+    const uint8_t *kinds;           /* (V): what a token is, or NULL: all may come and none ends */
+    const int32_t *least, *last;    /* (rows): tokens before one that ends may come, and those before the last one */
+    int32_t first_is, last_is, pad; /* first_is, last_is: the one that must come, or -1 */
+    bool draw;                      /* by a random number, else the likeliest, ties to the lower */
+    float temperature, top_p, min_p;
+    int64_t top_k; /* 0: all */
+    uint64_t seed;
+    const int64_t *number;  /* (rows): which sequence, for its random numbers */
+    int32_t *made, *ended;  /* (rows): tokens so far, and whether it is over */
+    int32_t *token, *place; /* (rows): chosen; and (places,rows), all counted on */
+    int64_t places;
+    int32_t *tokens; /* (log,rows): chosen, at made modulo log */
+    float *scores;   /* likewise, their log-probabilities */
+    int64_t log;
+} fv_choose;
+
+/* Tokens [first, end) of row `from` go to row `to`. */
+typedef struct fv_row_move {
+    int32_t to, from, first, end;
+} fv_row_move;
+typedef struct fv_row_cache {
+    void *data;
+    size_t token, row; /* bytes from one to the next */
+} fv_row_cache;
+
 typedef struct fv_kernels {
     fv_dtype dtype;
 
@@ -228,6 +278,12 @@ typedef struct fv_kernels {
     /* w is the f32 master; copy (table dtype, or NULL) receives the rounded result */
     void (*adamw)(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o);
     void (*sumsq)(fv_stream *s, float *out, const void *x, int64_t n); /* sum of squares, added up in f64 */
+
+    /* ---- NULL where general kernels do it ---- */
+    bool (*row_linear)(fv_stream *s, const fv_row_linear *a); /* false: not with these sizes, and nothing was done */
+    bool (*choose)(fv_stream *s, const fv_choose *a);
+    /* in every cache, as if all at once; moves and caches are in host memory */
+    void (*move_rows)(fv_stream *s, const fv_row_cache *cache, int64_t n_caches, const fv_row_move *m, int64_t n);
 } fv_kernels;
 
 #endif

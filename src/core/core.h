@@ -42,7 +42,10 @@ struct fv_ctx {
     fv_err err;
     bool record, train, recompute;
     uint64_t seed, site;
-    uint64_t *step;  /* device */
+    uint64_t serial;  /* of the device's contexts */
+    uint64_t *step;   /* device */
+    uint64_t step_is; /* what it holds, once known */
+    bool step_known;
     fv_arena host;   /* tensors and nodes */
     fv_arena data;   /* what they point to */
     fv_node *tape;   /* newest first */
@@ -53,12 +56,30 @@ struct fv_ctx {
     void *tap_user;
 };
 
+void fv__ctx_set_step(fv_ctx *c, uint64_t step);
+
 /* True once anything has failed; moves a stream's failure into the context. */
 bool fv__failed(fv_ctx *c);
 
 /* Memory for a tensor or gradient: while going backward from what came free on the way, else from the arena. */
 void *fv__block_take(fv_ctx *c, size_t bytes);
 void fv__block_give(fv_ctx *c, void *data, size_t bytes);
+
+/* ---- a step that repeats: the same kernels, sizes and addresses as the time before ----
+ * Where the device can, such a step is kept as a graph the second time it comes with one key and replayed from then on.
+ * fn may not wait, nor copy from or to the host (then it just runs, each time); what differs from step to step it reads
+ * from memory that lives longer.  Tensors it made stay as they are until the context is reset by others. */
+typedef struct fv_graph {
+    fv_device *dev;
+    void *kept;
+    uint64_t key;
+    int seen; /* times the key came */
+} fv_graph;
+
+typedef void fv_step_fn(fv_ctx *c, void *user);
+/* fv_ctx_reset(c, step) and fn(c, user), or a replay.  A key stands for all that fn depends on but memory's contents. */
+void fv__graph_run(fv_ctx *c, fv_graph *g, uint64_t key, uint64_t step, fv_step_fn *fn, void *user);
+void fv__graph_drop(fv_graph *g); /* before memory that it uses goes, or the device */
 
 fv_dtype fv__grad_dtype(const fv_tensor *t);
 size_t fv__tensor_bytes(fv_dtype t, int64_t n);

@@ -12,6 +12,7 @@ fv_status fv_ctx_new(fv_ctx **out, fv_device *d, fv_ctx_opt opt, fv_err *e)
     if (!c) return fv_fail(e, FV_ENOMEM, "context: out of memory");
     *c = (fv_ctx){
         .dev = d, .dtype = opt.dtype, .record = opt.record, .train = opt.train, .recompute = opt.recompute, .seed = opt.seed};
+    c->serial = __atomic_add_fetch(&d->contexts, 1, __ATOMIC_RELAXED);
     c->host = (fv_arena){.env = &d->env};
     c->data = (fv_arena){.dev = d, .env = &d->env};
     fv_status st = fv__stream_open(&c->stream, d, opt.threads, e);
@@ -46,7 +47,15 @@ void fv_ctx_reset(fv_ctx *c, uint64_t step)
     c->site = 0;
     c->err = (fv_err){0};
     c->stream.err = (fv_err){0};
+    fv__ctx_set_step(c, step);
+}
+
+void fv__ctx_set_step(fv_ctx *c, uint64_t step)
+{
+    if (c->step_known && c->step_is == step) return;
     c->dev->backend->upload(&c->stream, c->step, &step, sizeof step);
+    c->step_is = step;
+    c->step_known = true;
 }
 
 /* ---- errors ---- */

@@ -1,6 +1,7 @@
 /* generate.c - beam search, greedy search and sampling, as transformers defines them.
  *
- * Beam search is in beam.c; greedy search and sampling are one beam that takes its own continuation and ends with it.
+ * Beam search is in beam.c; greedy search and sampling are one beam that takes its own continuation and ends with it, chosen
+ * here or (search_write.c) by the device.
  *
  * A sequence begins with its prompt: the start token behind an encoder, or else the source itself.  Prompts may differ in
  * length: all but the last token of each go through the model together, padded, the padding is cut off again, and from the
@@ -11,6 +12,7 @@
 #include "base/base.h"
 #include "fovea/op.h"
 #include "gen/search.h"
+#include "gen/session.h"
 
 #define RUN 512 /* tokens of prompts that go through the model at a time */
 
@@ -104,6 +106,11 @@ int64_t fv__search_best(search *s, fv_so_far f, int64_t row, int64_t want)
     return n;
 }
 
+int64_t fv__search_number(const search *s, int64_t i)
+{
+    return s->o->numbers ? s->o->numbers[i / s->copies] * s->copies + i % s->copies : i;
+}
+
 /* The one token a row goes on with, by the rules and perhaps drawn; its score is the model's own log-probability. */
 static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
 {
@@ -112,8 +119,7 @@ static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
     fv_pick best = {0};
     if (s->o->do_sample) {
         uint32_t w[4];
-        int64_t number = s->o->numbers ? s->o->numbers[i / s->copies] * s->copies + i % s->copies : i;
-        fv_philox(w, (uint64_t)s->o->seed, (uint64_t)number, (uint64_t)s->made, 0);
+        fv_philox(w, (uint64_t)s->o->seed, (uint64_t)fv__search_number(s, i), (uint64_t)s->made, 0);
         fv__pick_rules(score, s->V, fv__so_far(s, b, i), s->o, s->room);
         best.token = fv__pick_sample(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32, s->picks);
     } else {
@@ -124,12 +130,10 @@ static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
     return best;
 }
 
-/* Greedy or drawn: the one beam takes its token, and is its own hypothesis when it ends. */
-static void single_step(search *s, int64_t p)
+void fv__search_take(search *s, int64_t p, fv_pick best)
 {
     int64_t i = s->at[p];
     beam *b = &s->run[i];
-    fv_pick best = choose(s, b, p, i);
     b->ids[b->n++] = best.token;
     b->score += best.score < 0 ? best.score : 0;
     s->token[p] = best.token;
@@ -140,9 +144,9 @@ static void single_step(search *s, int64_t p)
 
 /* ---- the whole ---- */
 
-static fv_status context_failed(fv_ctx *c, fv_err *e)
+fv_status fv__search_failed(const search *s, fv_err *e)
 {
-    const fv_err *why = fv_ctx_err(c);
+    const fv_err *why = fv_ctx_err(s->ctx);
     return fv_fail(e, why->code, "%s", why->text);
 }
 
@@ -163,7 +167,7 @@ static fv_status read_prompts(search *s, fv_err *e)
         }
         fv_ctx_reset(s->ctx, 0);
         fv_session_step(s->ctx, s->session, fv_ints(s->ctx, ids, FV_SHAPE(rows, T)));
-        if (fv_ctx_status(s->ctx)) st = context_failed(s->ctx, e);
+        if (fv_ctx_status(s->ctx)) st = fv__search_failed(s, e);
         for (int64_t i = 0; i < rows; i++) fv_session_cut(s->session, i, s->run[i].n - 1);
     }
     fv__free(s->env, ids, bytes);
@@ -181,25 +185,31 @@ static fv_tensor *renormalised(search *s, fv_tensor *y)
 
 /* Where the best are enough, they and their log-probabilities.  Else all: log-probabilities for beams, and for one beam
  * logits as they are, since that is what its rules work on. */
+static void score(fv_ctx *c, void *user, fv_tensor *logits)
+{
+    search *s = user;
+    fv_tensor *y = logits;
+    if (s->top && s->o->renormalize_logits) y = renormalised(s, y);
+    if (s->top || s->K > 1) y = fv_log_softmax(c, y);
+    s->y = s->top ? fv_topk(c, y, s->top, &s->y_token) : y;
+}
+
 static fv_status step_scores(search *s, fv_err *e)
 {
     fv_ctx *c = s->ctx;
     int64_t rows = s->live * s->K;
-    fv_ctx_reset(c, (uint64_t)s->made + 1);
-    fv_tensor *y = fv_session_step(c, s->session, fv_ints(c, s->token, FV_SHAPE(rows, 1))), *token;
-    if (s->top && s->o->renormalize_logits) y = renormalised(s, y);
-    if (s->top || s->K > 1) y = fv_log_softmax(c, y);
-    if (!s->top) return fv_read(c, y, s->scores, rows * s->V) ? context_failed(c, e) : FV_OK;
-    y = fv_topk(c, y, s->top, &token);
-    if (fv_read(c, y, s->scores, rows * s->top) || fv_read_i32(c, token, s->tokens, rows * s->top)) return context_failed(c, e);
-    return FV_OK;
+    if (!fv__session_again(c, s->session, s->token, s->top ? FV_STEP_BEST : FV_STEP_SCORES, score, s))
+        return fv__search_failed(s, e);
+    if (!s->top) return fv_read(c, s->y, s->scores, rows * s->V) ? fv__search_failed(s, e) : FV_OK;
+    bool ok = !fv_read(c, s->y, s->scores, rows * s->top) && !fv_read_i32(c, s->y_token, s->tokens, rows * s->top);
+    return ok ? FV_OK : fv__search_failed(s, e);
 }
 
 static void advance(search *s)
 {
     for (int64_t p = 0; p < s->live; p++) {
         if (s->K == 1)
-            single_step(s, p);
+            fv__search_take(s, p, choose(s, &s->run[s->at[p]], p, s->at[p]));
         else
             fv__beam_step(s, p);
     }
@@ -210,8 +220,7 @@ static void advance(search *s)
     }
 }
 
-/* Sources that are over leave the batch; the last one takes the place. */
-static void retire(search *s)
+void fv__search_retire(search *s)
 {
     for (int64_t p = 0; p < s->live;) {
         if (!s->over[s->at[p]]) {
@@ -227,14 +236,14 @@ static void retire(search *s)
 
 static fv_status loop(search *s, fv_err *e)
 {
-    fv_status st = read_prompts(s, e);
+    fv_status st = FV_OK;
     while (!st && s->live) {
         st = step_scores(s, e);
         if (st) break;
         advance(s);
-        retire(s);
+        fv__search_retire(s);
         if (s->live) fv_session_select(s->ctx, s->session, s->from, s->live * s->K);
-        if (fv_ctx_status(s->ctx)) st = context_failed(s->ctx, e);
+        if (fv_ctx_status(s->ctx)) st = fv__search_failed(s, e);
     }
     return st;
 }
@@ -261,7 +270,7 @@ static fv_status encode(search *s, const int32_t *const *source, const int64_t *
     fv_items_put(&in, "attention_mask", fv_bytes(s->ctx, mask, FV_SHAPE(s->n, most)));
     fv__free(s->env, ids, bytes);
     fv_session_begin(s->ctx, s->session, &in);
-    return fv_ctx_status(s->ctx) ? context_failed(s->ctx, e) : FV_OK;
+    return fv_ctx_status(s->ctx) ? fv__search_failed(s, e) : FV_OK;
 }
 
 /* Copies the best of each source into one block of the caller's. */
@@ -359,7 +368,9 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     give_prompts(s, source, encoder);
     s->block = block;
     if (encoder) st = encode(s, source, len, e);
-    return st ? st : loop(s, e);
+    if (!st) st = read_prompts(s, e);
+    if (st) return st;
+    return fv__device_chooses(s, encoder) ? fv__write_loop(s, e) : loop(s, e);
 }
 
 fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,

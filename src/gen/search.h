@@ -36,6 +36,7 @@ typedef struct search {
     beam *next;                    /* wide, and their ids in spare */
     int32_t *row;                  /* wide: which row of the batch each of next continues */
     int32_t *spare, *token, *from; /* from and token: rows of the next step */
+    fv_tensor *y, *y_token;        /* of the step under way: scores, or the best and their tokens */
     void *block;
     size_t bytes;
 } search;
@@ -51,6 +52,18 @@ static inline fv_so_far fv__so_far(const search *s, const beam *b, int64_t i)
 bool fv__search_ends(const search *s, int64_t i, int32_t token);
 /* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns how many. */
 int64_t fv__search_best(search *s, fv_so_far f, int64_t row, int64_t want);
+
+/* Which of all sequences source i is, for its random numbers. */
+int64_t fv__search_number(const search *s, int64_t i);
+/* With one beam: the source at place p takes this token, and is its own hypothesis when it ends. */
+void fv__search_take(search *s, int64_t p, fv_pick best);
+/* Sources that are over leave the batch; the last one takes the place. */
+void fv__search_retire(search *s);
+fv_status fv__search_failed(const search *s, fv_err *e); /* what the context says */
+
+/* Whether the device can: not by rules that look at the tokens so far, nor for scores of what rules left over. */
+bool fv__device_chooses(const search *s, bool encoder);
+fv_status fv__write_loop(search *s, fv_err *e);
 
 /* The source at place p of the batch goes on: its beams, the rows they come from and their tokens. */
 void fv__beam_step(search *s, int64_t p);

@@ -66,6 +66,8 @@ void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, 
 
 static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
 {
+    if (l->pre_norm && fv__mha_one_can(c, &l->self, x, &self) && fv__mlp_one_can(c, &l->mlp, x))
+        return fv__mlp_one(c, &l->mlp, &l->mlp_norm, fv__mha_one(c, &l->self, &l->self_norm, x, self));
     fv_tensor *h = l->pre_norm ? fv_norm_fwd(c, &l->self_norm, x) : x;
     fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
     if (l->pre_norm) {

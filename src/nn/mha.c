@@ -111,6 +111,23 @@ fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
     return fv_reshape(c, attend(c, l, rows, arg), x->shape);
 }
 
+/* One weight for q, k and v, and a cache that their product writes to. */
+bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv_mha_arg *arg)
+{
+    return arg->kv && arg->kv->pos && !arg->memory && !arg->turn.freq && fv__row_linear_can(c, x, l->qkv.w) &&
+           fv__row_linear_can(c, x, l->out.w);
+}
+
+fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x, fv_mha_arg arg)
+{
+    fv_row_arg in = fv__normed(norm, &l->qkv);
+    in.k = arg.kv->k;
+    in.v = arg.kv->v;
+    in.pos = arg.kv->pos;
+    fv_tensor *q = fv__row_linear(c, x, in), *y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
+    return fv__row_linear(c, y, (fv_row_arg){.w = l->out.w, .b = l->out.b, .onto = x});
+}
+
 fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)
 {
     return (fv_kv){.k = fv_lin_fwd(c, &l->k, memory), .v = fv_lin_fwd(c, &l->v, memory)};

@@ -24,6 +24,19 @@ fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
     return fv_lin_fwd(c, &l->down, fv_dropout(c, h, l->dropout));
 }
 
+bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x)
+{
+    return !l->gate.w && fv__row_linear_can(c, x, l->up.w) && fv__row_linear_can(c, x, l->down.w);
+}
+
+fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x)
+{
+    fv_row_arg up = fv__normed(norm, &l->up);
+    up.act = l->act;
+    up.half = true;
+    return fv__row_linear(c, fv__row_linear(c, x, up), (fv_row_arg){.w = l->down.w, .b = l->down.b, .onto = x});
+}
+
 void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype)
 {
     fv_lin_pack(p, &l->up, dtype);

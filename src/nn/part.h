@@ -6,6 +6,7 @@
 
 #include "fovea/nn.h"
 #include "fovea/op.h"
+#include "ops/row_linear.h"
 
 /* A parameter's path.  One that is too long is cut, and then refused by fv_param once a name is added to it. */
 typedef struct fv_path {
@@ -15,6 +16,13 @@ typedef struct fv_path {
 fv_path fv__path(const char *fmt, va_list ap);
 /* path.name, or path itself where name is empty; NULL stands for otherwise. */
 fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
+
+/* For one token of each sequence, where the device has a kernel for it: x += f(norm(x)), in place. */
+bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv_mha_arg *arg);
+fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x, fv_mha_arg arg);
+bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x);
+fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
+fv_row_arg fv__normed(const fv_norm *norm, const fv_lin *l);
 
 /* Normal with deviation std, or Xavier where that is 0. */
 fv_init fv__weight(float std);

@@ -179,7 +179,7 @@ template <class T, int W> static void start(fv_stream *s, const job<T> &o)
 
 template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
 {
-    if (!a->B || !a->Tq) return;
+    if (!a->B || !a->Tq || fv_cuda_attention_one<T>(s, a)) return;
     job<T> o = prepare<T>(s, a);
     switch (tile_width(s, a)) {
     case 32: start<T, 32>(s, o); break;

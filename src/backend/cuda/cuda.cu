@@ -23,9 +23,13 @@ static void lost(fv_stream *s, const char *kernel, cudaError_t rc)
 
 void fv_cuda_started(fv_stream *s, const char *kernel)
 {
-    ((lane *)s->impl)->last = kernel;
+    lane_of(s)->last = kernel;
     cudaError_t rc = cudaGetLastError();
-    if (rc != cudaSuccess) lost(s, kernel, rc);
+    if (rc == cudaSuccess) return;
+    if (lane_of(s)->keeping)
+        lane_of(s)->broken = true;
+    else
+        lost(s, kernel, rc);
 }
 
 static void tell(fv_stream *s, int which, const fault *f)
@@ -96,7 +100,8 @@ static fv_status stream_open(fv_stream *s, fv_err *e)
 
 static void stream_close(fv_stream *s)
 {
-    lane *l = (lane *)s->impl;
+    lane *l = lane_of(s);
+    if (l && l->aside) cudaStreamDestroy(l->aside);
     if (l && l->row < ROWS_OF_FAULTS - 1) __atomic_fetch_and(&device_of(s)->in_use, ~(1ull << l->row), __ATOMIC_ACQ_REL);
     delete l;
     s->impl = NULL;
@@ -105,8 +110,12 @@ static void stream_close(fv_stream *s)
 static void sync(fv_stream *s)
 {
     const device *d = device_of(s);
-    lane *l = (lane *)s->impl;
+    lane *l = lane_of(s);
     if (!l) return;
+    if (l->keeping) {
+        l->broken = true;
+        return;
+    }
     enter(d);
     cudaError_t rc = cudaStreamSynchronize(d->stream);
     if (rc != cudaSuccess) lost(s, l->last, rc);
@@ -121,8 +130,12 @@ static void sync(fv_stream *s)
 static void copy(fv_stream *s, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, const char *name)
 {
     if (!bytes || s->err.code) return;
+    if (lane_of(s)->keeping && kind != cudaMemcpyDeviceToDevice) {
+        lane_of(s)->broken = true; /* the host's memory will be another's when this comes again */
+        return;
+    }
     enter(device_of(s));
-    cudaMemcpyAsync(dst, src, bytes, kind, device_of(s)->stream);
+    cudaMemcpyAsync(dst, src, bytes, kind, stream_of(s));
     fv_cuda_started(s, name);
 }
 
@@ -158,7 +171,7 @@ static void zero(fv_stream *s, void *dst, size_t bytes)
 {
     if (!bytes || s->err.code) return;
     enter(device_of(s));
-    cudaMemsetAsync(dst, 0, bytes, device_of(s)->stream);
+    cudaMemsetAsync(dst, 0, bytes, stream_of(s));
     fv_cuda_started(s, "zero");
 }
 
@@ -170,13 +183,72 @@ static void device_close(fv_device *dev)
     if (d->stream) cudaStreamSynchronize(d->stream);
     fv_cuda_products_free(d->mm);
     if (d->faults) cudaFreeHost(d->faults);
+    if (d->tickets) cudaFree(d->tickets);
     if (d->stream) cudaStreamDestroy(d->stream);
     delete d;
     dev->impl = NULL;
 }
 
+/* What the driver has left, and what the pool keeps and could hand out. */
+static void memory(fv_device *dev, size_t *left, size_t *all)
+{
+    device *d = (device *)dev->impl;
+    uint64_t reserved = 0, used = 0;
+    cudaMemPool_t pool;
+    enter(d);
+    *left = *all = 0;
+    if (cudaMemGetInfo(left, all) == cudaSuccess && cudaDeviceGetDefaultMemPool(&pool, d->number) == cudaSuccess &&
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) == cudaSuccess &&
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used) == cudaSuccess)
+        *left += (size_t)(reserved - used);
+    cudaGetLastError();
+}
+
+/* ---- steps that are kept and run again ---- */
+
+/* On a stream of its own: what other threads start meanwhile on the device's is none of this step. */
+static bool capture(fv_stream *s)
+{
+    lane *l = lane_of(s);
+    enter(device_of(s));
+    if (!l->aside && cudaStreamCreateWithFlags(&l->aside, cudaStreamNonBlocking) != cudaSuccess) l->aside = NULL;
+    l->keeping = l->aside && cudaStreamBeginCapture(l->aside, cudaStreamCaptureModeRelaxed) == cudaSuccess;
+    l->broken = false;
+    cudaGetLastError();
+    return l->keeping;
+}
+
+static void *captured(fv_stream *s)
+{
+    lane *l = lane_of(s);
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t kept = NULL;
+    l->keeping = false;
+    cudaError_t rc = cudaStreamEndCapture(l->aside, &graph);
+    if (rc == cudaSuccess && !l->broken) rc = cudaGraphInstantiate(&kept, graph, 0);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    return rc == cudaSuccess && !l->broken ? kept : NULL;
+}
+
+static void replay(fv_stream *s, void *kept)
+{
+    if (s->err.code) return;
+    enter(device_of(s));
+    cudaGraphLaunch((cudaGraphExec_t)kept, device_of(s)->stream);
+    fv_cuda_started(s, "of a kept step");
+}
+
+/* A graph that is still running may be destroyed: the driver keeps it until it is done. */
+static void forget(fv_device *dev, void *kept)
+{
+    enter((device *)dev->impl);
+    cudaGraphExecDestroy((cudaGraphExec_t)kept);
+}
+
 static const fv_backend backend = {
-    "cuda", mem_alloc, mem_release, stream_open, stream_close, upload, download, move, zero, sync, device_close,
+    "cuda", mem_alloc, mem_release,  stream_open, stream_close, upload,   download, move,
+    zero,   sync,      device_close, memory,      capture,      captured, replay,   forget,
 };
 
 /* ---- tables ---- */
@@ -188,6 +260,7 @@ template <class T> static void fill(fv_kernels *k)
     fv_cuda_attention_rows<T>(k);
     fv_cuda_batchnorm<T>(k);
     fv_cuda_binary<T>(k);
+    fv_cuda_choose<T>(k);
     fv_cuda_conv<T>(k);
     fv_cuda_copy<T>(k);
     fv_cuda_elementwise<T>(k);
@@ -199,6 +272,7 @@ template <class T> static void fill(fv_kernels *k)
     fv_cuda_reduce<T>(k);
     fv_cuda_rnnt<T>(k);
     fv_cuda_rope<T>(k);
+    fv_cuda_row_linear<T>(k);
     fv_cuda_softmax<T>(k);
     fv_cuda_topk<T>(k);
 }
@@ -242,9 +316,12 @@ static cudaError_t start(device *d, const cudaDeviceProp *p)
     cudaError_t rc = cudaSetDevice(d->number);
     d->processors = p->multiProcessorCount;
     d->most_shared = p->sharedMemPerBlockOptin;
+    d->early = p->major >= 9;
     snprintf(d->level, sizeof d->level, "sm_%d%d", p->major, p->minor);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (rc == cudaSuccess) rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault), cudaHostAllocMapped);
+    if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->tickets, TICKETS * sizeof *d->tickets);
+    if (rc == cudaSuccess) rc = cudaMemset(d->tickets, 0, TICKETS * sizeof *d->tickets);
     if (rc == cudaSuccess) rc = cudaDeviceGetDefaultMemPool(&pool, d->number);
     if (rc == cudaSuccess) rc = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
     for (int i = 0; rc == cudaSuccess && i < ROWS_OF_FAULTS * FAULTS; i++) d->faults[i].where = ~0ull;

@@ -28,6 +28,8 @@ struct fault {
     long long limit, more;
 };
 
+enum { TICKETS = 1 << 16, EARLY_ROWS = 8 }; /* EARLY_ROWS: with more, kernels are large */
+
 struct products; /* gemm.cu: cuBLASLt, its plans and its workspace */
 
 struct device {
@@ -38,6 +40,8 @@ struct device {
     unsigned long long in_use; /* streams that have a row of faults */
     int processors;
     size_t most_shared; /* bytes a block may ask for */
+    bool early;         /* kernels can start before those they wait for are done */
+    unsigned *tickets;  /* zeros: TICKETS counters that every kernel leaves as it found them */
     char level[16];
     std::mutex opening; /* of mm */
     products *mm;
@@ -46,12 +50,20 @@ struct device {
 
 /* Behind an fv_stream. */
 struct lane {
-    int row;          /* of faults */
-    const char *last; /* the kernel started last, for messages */
+    int row;            /* of faults */
+    const char *last;   /* the kernel started last, for messages */
+    cudaStream_t aside; /* where kernels are kept instead of run; NULL before the first time */
+    bool keeping;       /* they are, now */
+    bool broken;        /* by something that cannot be repeated */
 };
 
 static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
-static inline fault *faults_of(const fv_stream *s) { return device_of(s)->faults + (size_t)((lane *)s->impl)->row * FAULTS; }
+static inline lane *lane_of(const fv_stream *s) { return (lane *)s->impl; }
+static inline fault *faults_of(const fv_stream *s) { return device_of(s)->faults + (size_t)lane_of(s)->row * FAULTS; }
+static inline cudaStream_t stream_of(const fv_stream *s)
+{
+    return lane_of(s)->keeping ? lane_of(s)->aside : device_of(s)->stream;
+}
 
 /* Remembers what was started and picks up a refusal to start. */
 void fv_cuda_started(fv_stream *s, const char *kernel);
@@ -64,8 +76,47 @@ static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 gr
     if (!grid.x || !grid.y || !grid.z || s->err.code) return;
     cudaSetDevice(device_of(s)->number);
     if (shared > (48 << 10)) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    kernel<<<grid, threads, shared, device_of(s)->stream>>>(static_cast<P>(args)...);
+    kernel<<<grid, threads, shared, stream_of(s)>>>(static_cast<P>(args)...);
     fv_cuda_started(s, name);
+}
+
+/* The same for a kernel that calls wait_for_others() before it reads what others wrote and begins with memory that nobody
+ * writes: if early, it may start while the kernel before it is still running.  That pays where kernels are small; else they
+ * take room from one another. */
+template <class... P, class... A>
+static void launch_early(fv_stream *s, const char *name, bool is_early, void (*kernel)(P...), dim3 grid, unsigned threads,
+                         size_t shared, A... args)
+{
+    if (!grid.x || !grid.y || !grid.z || s->err.code) return;
+    cudaLaunchConfig_t how = {};
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    how.gridDim = grid;
+    how.blockDim = dim3(threads);
+    how.dynamicSmemBytes = shared;
+    how.stream = stream_of(s);
+    how.attrs = &early;
+    how.numAttrs = is_early && device_of(s)->early ? 1 : 0;
+    cudaSetDevice(device_of(s)->number);
+    if (shared > (48 << 10)) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaLaunchKernelEx(&how, kernel, static_cast<P>(args)...);
+    fv_cuda_started(s, name);
+}
+
+__device__ inline void wait_for_others()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The kernel behind this one may start. */
+__device__ inline void let_others_start()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 /* Scratch for n elements of E on the stream; NULL once that failed. */
@@ -274,6 +325,7 @@ template <class T> void fv_cuda_attention_bwd(fv_kernels *k);
 template <class T> void fv_cuda_attention_rows(fv_kernels *k);
 template <class T> void fv_cuda_batchnorm(fv_kernels *k);
 template <class T> void fv_cuda_binary(fv_kernels *k);
+template <class T> void fv_cuda_choose(fv_kernels *k);
 template <class T> void fv_cuda_conv(fv_kernels *k);
 template <class T> void fv_cuda_copy(fv_kernels *k);
 template <class T> void fv_cuda_elementwise(fv_kernels *k);
@@ -283,6 +335,7 @@ template <class T> void fv_cuda_gemm(fv_kernels *k);
 template <class T> void fv_cuda_norm(fv_kernels *k);
 template <class T> void fv_cuda_optim(fv_kernels *k);
 template <class T> void fv_cuda_reduce(fv_kernels *k);
+template <class T> void fv_cuda_row_linear(fv_kernels *k);
 template <class T> void fv_cuda_rnnt(fv_kernels *k);
 template <class T> void fv_cuda_rope(fv_kernels *k);
 template <class T> void fv_cuda_softmax(fv_kernels *k);

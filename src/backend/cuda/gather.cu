@@ -117,7 +117,7 @@ static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32
     int32_t *key = (int32_t *)(block + (temp + 255) / 256 * 256), *place = key + n, *sorted = place + n, *order = sorted + n;
     each(s, "gather_bwd", n, false, keys_of_places{key, place, ids, vocab, skip, faults_of(s) + FAULT_GATHER_BWD});
     if (s->err.code) return;
-    cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, place, order, (int)n, 0, bits_of(vocab), device_of(s)->stream);
+    cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, place, order, (int)n, 0, bits_of(vocab), stream_of(s));
     fv_cuda_started(s, "gather_bwd");
     if (d % V == 0 && aligned(dtable.data, dy))
         launch(s, "gather_bwd", sum_of_run<T, V>, dim3((unsigned)n), row_threads(d / V), 0, to<T>(dtable), (const T *)dy, sorted,

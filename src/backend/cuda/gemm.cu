@@ -239,7 +239,7 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     float alpha = g->alpha == 0 ? 1 : g->alpha, beta = g->add ? 1 : 0;
     cudaSetDevice(device_of(s)->number);
     cublasStatus_t rc = mm->lt.matmul(mm->handle, p->desc, &alpha, g->b, p->a, g->a, p->b, &beta, g->c, p->c, g->c, p->c,
-                                      &p->algo, mm->work, p->work, device_of(s)->stream);
+                                      &p->algo, mm->work, p->work, stream_of(s));
     fv_cuda_started(s, "gemm");
     if (rc != CUBLAS_STATUS_SUCCESS) {
         p->can = false; /* refused after all: the plain kernel takes it, now and later */
@@ -289,6 +289,38 @@ template <class T> struct plain {
     }
 };
 
+/* ---- weights of bf16 for rows of f32 ---- */
+
+/* The few rows of a step of writing. */
+static bool by_rows(fv_stream *s, const fv_gemm *g)
+{
+    bool plain = g->batch == 1 && !g->ta && !g->add && !g->pre && (g->alpha == 0 || g->alpha == 1);
+    if (!plain || g->m > 64 || g->lda != g->k || g->ldc != g->n || g->ct != FV_F32) return false;
+    fv_row_linear a = {};
+    a.rows = g->m, a.n = g->n, a.k = g->k;
+    a.x = g->a, a.w = g->b, a.bias = g->bias;
+    a.xt = a.yt = FV_F32, a.wt = g->bt;
+    a.act = g->act;
+    a.y = g->c;
+    return s->dev->k[FV_F32]->row_linear(s, &a);
+}
+
+/* Many rows: rounded to bf16 themselves, and added up in f32. */
+static bool by_rounding(fv_stream *s, const fv_gemm *g)
+{
+    bool plain = g->batch == 1 && !g->ta && !g->add && g->lda == g->k && g->ldc == g->n && g->ct == FV_F32 && g->k > 0;
+    bf16 *a = plain ? work<bf16>(s, g->m * g->k) : NULL;
+    if (!a) return s->err.code != FV_OK;
+    s->dev->k[FV_F32]->cast(s, fv_sink{a, FV_BF16, false}, g->a, g->m * g->k);
+    fv_gemm bare = *g;
+    bare.a = a;
+    bare.bias = NULL, bare.act = FV_ACT_NONE, bare.pre = NULL;
+    if (!by_library<bf16>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) return false;
+    finish<float> f = {(float *)g->c, (float *)g->pre, (const float *)g->c, (const float *)g->bias, g->n, g->act};
+    if (g->act || g->pre || g->bias) each(s, "gemm", g->m * g->n, g->n % 4 == 0 && aligned(g->c, g->pre, g->bias), f);
+    return true;
+}
+
 /* ---- the product ---- */
 
 template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
@@ -299,6 +331,7 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         g.tb = true;
         g.ldb = g.k;
     }
+    if (kind<T>::dtype == FV_F32 && g.packed && g.bt == FV_BF16 && (by_rows(s, &g) || by_rounding(s, &g))) return;
     if (g.bt != kind<T>::dtype) {
         T *b = work<T>(s, g.n * g.k);
         if (!b) return;
@@ -372,6 +405,7 @@ static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_
         lay_out_as(s, (f16 *)out, w, from, n, k, ld, tb);
     else
         lay_out_as(s, (float *)out, w, from, n, k, ld, tb);
+    s->dev->backend->sync(s); /* kernels that start early read weights before they wait for others */
 }
 
 template <class T> void fv_cuda_gemm(fv_kernels *k)

@@ -1,0 +1,348 @@
+/* choose.cu - the next token of each row, chosen where the scores are: the likeliest, or one drawn as the CPU draws it.
+ *
+ * A block takes a row.  What may come after top_k and top_p are the tokens above some score; that score is found by halving
+ * the range of scores (as integers in the same order) until the right number of tokens, or the right share of all weight,
+ * lies above it.  Those above are few: they are put in order, best first, and drawn from one after another, as on the CPU.
+ * Where they are not few (FIT), weight above a score says which token a random number falls on.  With neither limit
+ * the order is the tokens' own. */
+#include "cuda.h"
+
+#define THREADS_ROW 1024
+#define FIT 2048 /* tokens that are put in order */
+
+/* A token and its score; -inf: none.  Ties go to the lower token. */
+struct candidate {
+    float score;
+    int token;
+};
+__device__ inline bool before(candidate a, candidate b) { return a.score > b.score || (a.score == b.score && a.token < b.token); }
+
+struct plus {
+    template <class N> __device__ N operator()(N a, N b) const { return a + b; }
+};
+struct greatest {
+    template <class N> __device__ N operator()(N a, N b) const { return a > b ? a : b; }
+};
+
+/* Of all THREADS_ROW threads, to all: by warps, then by one number of each warp, of which there are as many as threads in one. */
+template <class N, class F> __device__ inline N block_join(N v, F f)
+{
+    static_assert(THREADS_ROW == 32 * 32, "one number a thread of a warp");
+    __shared__ N part[32];
+    for (int o = 16; o; o /= 2) v = f(v, __shfl_xor_sync(~0u, v, o));
+    __syncthreads(); /* part may still be read from the time before */
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = part[threadIdx.x % 32];
+    for (int o = 16; o; o /= 2) v = f(v, __shfl_xor_sync(~0u, v, o));
+    return v;
+}
+
+/* Floats as integers in the same order. */
+__device__ inline unsigned ordered(float x)
+{
+    unsigned b = __float_as_uint(x);
+    return b & 0x80000000u ? ~b : b | 0x80000000u;
+}
+
+/* A candidate as one number: the better, the greater. */
+__device__ inline unsigned long long rated(float score, int token)
+{
+    return (unsigned long long)ordered(score) << 32 | (0xffffffffu - (unsigned)token);
+}
+__device__ inline int token_of(unsigned long long rated) { return (int)(0xffffffffu - (unsigned)rated); }
+
+template <class T> struct row {
+    const fv_choose &a;
+    const T *logits;
+    bool may_end;
+    float top; /* the greatest score that may come */
+
+    __device__ float score(int64_t v) const
+    {
+        int kind = a.kinds ? a.kinds[v] : 0;
+        bool out = kind & FV_TOKEN_NEVER || (kind & FV_TOKEN_ENDS && !may_end);
+        return out ? -INFINITY : up(logits[v]);
+    }
+    __device__ float weight(float score) const { return expf((score - top) / a.temperature); }
+
+    /* Tokens whose score is at least that of `key`: how many, or what they weigh. */
+    __device__ double above(unsigned key, bool weigh) const
+    {
+        double sum = 0;
+        for (int64_t v = threadIdx.x; v < a.V; v += THREADS_ROW) {
+            float x = score(v);
+            if (ordered(x) >= key && x != -INFINITY) sum += weigh ? (double)weight(x) : 1;
+        }
+        return block_join(sum, plus());
+    }
+    /* The greatest key with at least so much above it. */
+    __device__ unsigned cut(double much, bool weigh) const
+    {
+        unsigned low = ordered(-INFINITY), high = ordered(top); /* enough lies above low, and perhaps above high */
+        while (low < high) {
+            unsigned mid = low + (high - low + 1) / 2;
+            double have = above(mid, weigh);
+            if (have == much) return mid;
+            if (have > much)
+                low = mid;
+            else
+                high = mid - 1;
+        }
+        return low;
+    }
+};
+
+/* By tokens in their own order: thread t has the t-th piece of the row. */
+template <class T> __device__ int draw_from_all(const row<T> &r, double u)
+{
+    __shared__ double piece[THREADS_ROW];
+    __shared__ int drawn;
+    int64_t each = ceil_div(r.a.V, THREADS_ROW), from = threadIdx.x * each, to = from + each < r.a.V ? from + each : r.a.V;
+    double sum = 0, before_it = 0, all = 0;
+    for (int64_t v = from; v < to; v++) sum += (double)r.weight(r.score(v));
+    piece[threadIdx.x] = sum;
+    if (threadIdx.x == 0) drawn = (int)r.a.V - 1;
+    __syncthreads();
+    for (int t = 0; t < THREADS_ROW; t++) {
+        if (t == (int)threadIdx.x) before_it = all;
+        all += piece[t];
+    }
+    double run = before_it;
+    if (before_it <= u * all && before_it + sum > u * all)
+        for (int64_t v = from; v < to; v++)
+            if ((run += (double)r.weight(r.score(v))) > u * all) {
+                atomicMin(&drawn, (int)v);
+                break;
+            }
+    __syncthreads();
+    return drawn;
+}
+
+/* Too many to be put in order: the token that the weight above it says, of equal ones the first. */
+template <class T> __device__ int draw_by_weight(const row<T> &r, unsigned least, double u)
+{
+    double all = r.above(least, true);
+    unsigned key = r.cut(u * all > 0 ? u * all : 1e-300, true);
+    unsigned long long best = 0;
+    for (int64_t v = threadIdx.x; v < r.a.V; v += THREADS_ROW) {
+        float x = r.score(v);
+        if (ordered(x) == key && rated(x, (int)v) > best) best = rated(x, (int)v);
+    }
+    return token_of(block_join(best, greatest()));
+}
+
+/* Those with at least this key, best first, cut to top_p and min_p one after another. */
+template <class T> __device__ int draw_from_best(const row<T> &r, unsigned least, double share_of, double u)
+{
+    __shared__ candidate found[FIT];
+    __shared__ float weight[FIT];
+    __shared__ int n, drawn;
+    if (threadIdx.x == 0) n = 0;
+    __syncthreads();
+    for (int64_t v = threadIdx.x; v < r.a.V; v += THREADS_ROW) {
+        float x = r.score(v);
+        if (ordered(x) < least || x == -INFINITY) continue;
+        int at = atomicAdd(&n, 1);
+        if (at < FIT) found[at] = {x, (int)v};
+    }
+    __syncthreads();
+    if (n > FIT) return draw_by_weight(r, least, u);
+    candidate mine[FIT / THREADS_ROW];
+    int rank[FIT / THREADS_ROW];
+#pragma unroll
+    for (int e = 0; e < FIT / THREADS_ROW; e++) {
+        int i = (int)threadIdx.x + e * THREADS_ROW;
+        rank[e] = 0;
+        if (i >= n) continue;
+        mine[e] = found[i];
+        for (int j = 0; j < n; j++) rank[e] += before(found[j], mine[e]);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < FIT / THREADS_ROW; e++) {
+        if ((int)threadIdx.x + e * THREADS_ROW >= n) continue;
+        found[rank[e]] = mine[e];
+        weight[rank[e]] = r.weight(mine[e].score);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double sum = 0, run = 0, kept = 0;
+        int m = n;
+        for (int i = 0; i < n; i++) sum += (double)weight[i];
+        if (r.a.top_p < 1) {
+            double much = (double)r.a.top_p * (share_of > 0 ? share_of : sum);
+            for (m = 0; m < n && (m == 0 || kept < much); m++) kept += (double)weight[m];
+        }
+        while (m > 1 && r.a.min_p > 0 && weight[m - 1] < r.a.min_p * weight[0]) m--;
+        for (int i = (sum = 0, 0); i < m; i++) sum += (double)weight[i];
+        drawn = found[m - 1].token;
+        for (int i = 0; i < m; i++)
+            if ((run += (double)weight[i]) > u * sum) {
+                drawn = found[i].token;
+                break;
+            }
+    }
+    __syncthreads();
+    return drawn;
+}
+
+template <class T> __device__ int draw(const row<T> &r, int64_t i, int made)
+{
+    const fv_choose &a = r.a;
+    uint32_t w[4];
+    philox(w, a.seed, (uint64_t)(a.number ? a.number[i] : i), (uint64_t)made, 0);
+    double u = ((double)w[0] + 0.5) * 0x1p-32;
+    if (a.top_k > 0 && a.top_k < a.V) return draw_from_best(r, r.cut((double)a.top_k, false), 0, u);
+    if (a.top_p < 1) {
+        double all = r.above(0, true);
+        return draw_from_best(r, r.cut((double)a.top_p * all, true), all, u);
+    }
+    if (a.min_p > 0) return draw_from_best(r, ordered(r.top + a.temperature * logf(a.min_p) - 1e-3f), 0, u);
+    return draw_from_all(r, u);
+}
+
+/* What a part of a row holds: the best that may come; the greatest of all, ruled out or not; the sum of exp(score - that). */
+struct found {
+    unsigned long long best;
+    float most, sum;
+};
+
+template <class T> __device__ found survey(const row<T> &r, int64_t from, int64_t to)
+{
+    found f = {0, -INFINITY, 0};
+#pragma unroll 8
+    for (int64_t v = from + threadIdx.x; v < to; v += THREADS_ROW) {
+        float x = up(r.logits[v]);
+        unsigned long long c = rated(r.a.kinds ? r.score(v) : x, (int)v);
+        f.most = fmaxf(f.most, x);
+        f.best = c > f.best ? c : f.best;
+    }
+    f.most = block_join(f.most, greatest());
+#pragma unroll 8
+    for (int64_t v = from + threadIdx.x; v < to; v += THREADS_ROW) f.sum += expf(up(r.logits[v]) - f.most);
+    f.sum = block_join(f.sum, plus());
+    f.best = block_join(f.best, greatest());
+    return f;
+}
+
+/* Of all parts, to all threads of the block that comes last; false in the others. */
+__device__ inline bool join(found &f, found *parts, unsigned *ticket)
+{
+    __shared__ bool last;
+    found *mine = parts + blockIdx.y * gridDim.x;
+    if (gridDim.x == 1) return true;
+    if (threadIdx.x == 0) {
+        mine[blockIdx.x] = f;
+        __threadfence();
+        last = atomicAdd(&ticket[blockIdx.y], 1u) == gridDim.x - 1;
+        if (last) ticket[blockIdx.y] = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!last) return false;
+    float most = -INFINITY, sum = 0;
+    for (unsigned p = 0; p < gridDim.x; p++) most = fmaxf(most, __ldcg(&mine[p].most));
+    for (unsigned p = 0; p < gridDim.x; p++) {
+        unsigned long long c = __ldcg(&mine[p].best);
+        sum += __ldcg(&mine[p].sum) * expf(__ldcg(&mine[p].most) - most);
+        f.best = c > f.best ? c : f.best;
+    }
+    f.most = most;
+    f.sum = sum;
+    return true;
+}
+
+/* Block (part, row). */
+template <class T>
+__global__ void __launch_bounds__(THREADS_ROW) choose_row(const __grid_constant__ fv_choose a, found *parts, unsigned *ticket)
+{
+    let_others_start();
+    wait_for_others();
+    int64_t i = blockIdx.y, each = ceil_div(a.V, gridDim.x), from = blockIdx.x * each, to = from + each < a.V ? from + each : a.V;
+    int made = a.made[i], over = a.ended[i];
+    bool first = a.first_is >= 0 && made == 0, last = a.last_is >= 0 && made == a.last[i];
+    candidate best = {0, over ? a.pad : last ? a.last_is : a.first_is};
+    row<T> r = {a, (const T *)a.logits + i * a.V, !a.least || made >= a.least[i], 0};
+    found f = survey(r, from, to);
+    if (!join(f, parts, ticket)) return;
+    if (!over && !first && !last) {
+        best.token = token_of(f.best);
+        r.top = r.score(best.token);
+        if (a.draw && r.top != -INFINITY) best.token = draw(r, i, made);
+        best.score = up(r.logits[best.token]) - (f.most + logf(f.sum));
+    }
+    __syncthreads(); /* all have read before one writes */
+    if (threadIdx.x) return;
+    int64_t at = made % a.log * a.rows + i;
+    a.tokens[at] = a.token[i] = best.token;
+    a.scores[at] = best.score;
+    a.made[i] = made + 1;
+    if (over) return;
+    for (int64_t p = 0; p < a.places; p++) a.place[p * a.rows + i]++;
+    a.ended[i] = (a.last && made >= a.last[i]) || (a.kinds && a.kinds[best.token] & FV_TOKEN_ENDS);
+}
+
+template <class T> static bool choose(fv_stream *s, const fv_choose *a)
+{
+    if (a->V < 1 || a->V > INT32_MAX || a->rows > 65535) return false;
+    int64_t spare = device_of(s)->processors / (a->rows > 0 ? a->rows : 1), most = ceil_div(a->V, 2 * THREADS_ROW);
+    int64_t parts = spare < 1 ? 1 : spare > 16 ? 16 : spare;
+    if (parts > most) parts = most;
+    found *scratch = (found *)work<char>(s, a->rows * parts * (int64_t)sizeof(found));
+    if (!scratch) return true;
+    launch_early(s, "choose", a->rows <= EARLY_ROWS, choose_row<T>, dim3((unsigned)parts, (unsigned)a->rows), THREADS_ROW, 0, *a,
+                 scratch, device_of(s)->tickets);
+    return true;
+}
+
+/* ---- rows that change places: what moves is gathered first, so that it does not matter who moves where ---- */
+
+struct row_moves {
+    static constexpr int wide = 1;
+    const fv_row_cache *cache;
+    const fv_row_move *m;
+    uint4 *aside; /* (caches, moves, longest) packs of 16 bytes */
+    int64_t n_moves, longest;
+    bool back;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        int64_t pack = i % longest, which = i / longest % n_moves;
+        const fv_row_cache c = cache[i / longest / n_moves];
+        const fv_row_move v = m[which];
+        size_t at = (size_t)v.first * c.token + (size_t)pack * 16;
+        if (at >= (size_t)v.end * c.token) return;
+        if (back)
+            *(uint4 *)((char *)c.data + (size_t)v.to * c.row + at) = aside[i];
+        else
+            aside[i] = *(const uint4 *)((const char *)c.data + (size_t)v.from * c.row + at);
+    }
+};
+
+static void move_rows(fv_stream *s, const fv_row_cache *cache, int64_t n_caches, const fv_row_move *m, int64_t n)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < n_caches; k++) {
+            int64_t packs = (int64_t)((size_t)(m[i].end - m[i].first) * cache[k].token) / 16;
+            longest = packs > longest ? packs : longest;
+        }
+    if (!longest) return;
+    size_t caches = ((size_t)n_caches * sizeof *cache + 255) / 256 * 256, moves = ((size_t)n * sizeof *m + 255) / 256 * 256;
+    char *block = work<char>(s, (int64_t)(caches + moves) + n_caches * n * longest * 16);
+    if (!block) return;
+    s->dev->backend->upload(s, block, cache, (size_t)n_caches * sizeof *cache);
+    s->dev->backend->upload(s, block + caches, m, (size_t)n * sizeof *m);
+    row_moves r = {
+        (const fv_row_cache *)block, (const fv_row_move *)(block + caches), (uint4 *)(block + caches + moves), n, longest, false};
+    each(s, "move_rows", n_caches * n * longest, false, r);
+    r.back = true;
+    each(s, "move_rows", n_caches * n * longest, false, r);
+}
+
+template <class T> void fv_cuda_choose(fv_kernels *k)
+{
+    k->choose = choose<T>;
+    k->move_rows = move_rows;
+}
+FOR_ALL_DTYPES(fv_cuda_choose)

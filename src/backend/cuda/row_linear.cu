@@ -1,0 +1,477 @@
+/* row_linear.cu - a linear layer for the few rows of a step of writing, with the norm before it and the sum behind it.
+ *
+ * Such a step is a walk through the weights, so they decide: a block makes COLUMNS columns of the result, its warps share
+ * the inner axis, and what a warp needs of w goes from memory straight into registers, several steps ahead.  w is bf16 and
+ * the left factor of the tensor core's product (16 columns of y by 16 of k), rows are its right one (16 of k by 8 rows):
+ * up to 8 rows cost what one does.  The order of k within a product is free, so that a thread takes 8 neighbours of w and
+ * of x with one access each and both agree on which they are.
+ *
+ * Nothing before this kernel writes weights: their first steps are on the way before it waits for the kernel before it.
+ * Where columns are few and k is long, several blocks share a sum; the one that comes last adds the parts up in order. */
+#include "cuda.h"
+#include "scalar.h"
+
+#define WARPS 8
+#define COLUMNS 16
+#define STEP 32 /* of k, for a warp: 8 for each of 4 threads */
+#define ROUND (STEP * WARPS)
+#define MOST_ROWS 64       /* of a block */
+#define MOST_X (104 << 10) /* bytes of rows in shared memory: two blocks share a multiprocessor */
+#define SUM_STRIDE 20      /* of a row of sums: threads of a warp write to 32 different banks */
+
+/* Steps of w that are on the way.  With few rows blocks are kept small: the next kernels' are then there early, too. */
+template <int NT> constexpr int ahead_of = NT == 1 ? 3 : 4;
+template <int NT> constexpr int blocks_of = NT == 1 ? 3 : 2; /* on a multiprocessor */
+
+struct few {
+    fv_row_linear a;
+    int k, chunk, part; /* of k: in shared memory at once, and summed up by a block; both multiples of ROUND */
+    float *sums;        /* (tiles, parts, rows * COLUMNS), where there are parts */
+    bool quads;         /* four columns go to memory at once */
+    unsigned *ticket;
+    fault *bad;
+};
+
+/* Threads of a quarter of a warp then read 32 different banks. */
+__device__ inline int stride_of(const few &f) { return f.chunk + 32; }
+
+/* ---- rows ---- */
+
+__device__ inline uint4 rounded(const float (&v)[8])
+{
+    pack<bf16, 8> p;
+#pragma unroll
+    for (int j = 0; j < 8; j++) p.v[j] = __float2bfloat16_rn(v[j]);
+    return *(const uint4 *)&p;
+}
+
+/* One row, normalised by a warp (or not) and rounded.  Up to FIT * 256 numbers are read once. */
+__device__ void normalise(const fv_row_linear &a, bf16 *to, const float *x, const float *gain, const float *shift)
+{
+    constexpr int FIT = 3;
+    int k = (int)a.k, lane = threadIdx.x % 32 * 8;
+    float v[FIT][8] = {}, mean = 0, sum = 0;
+#pragma unroll
+    for (int j = 0; j < FIT; j++)
+        if (j * 256 + lane < k) load(v[j], x, j * 256 + lane);
+    auto each_of = [&](auto f) {
+#pragma unroll
+        for (int j = 0; j < FIT; j++)
+            if (j * 256 + lane < k) f(v[j], j * 256 + lane);
+        for (int i = FIT * 256 + lane; i < k; i += 256) {
+            float u[8];
+            load(u, x, i);
+            f(u, i);
+        }
+    };
+    if (a.norm == FV_NORM_LAYER) {
+        each_of([&](const float(&u)[8], int) { sum += ((u[0] + u[1]) + (u[2] + u[3])) + ((u[4] + u[5]) + (u[6] + u[7])); });
+        mean = warp_all(sum, add_up()) / (float)k;
+    }
+    sum = 0;
+    if (a.norm)
+        each_of([&](const float(&u)[8], int) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) sum += (u[e] - mean) * (u[e] - mean);
+        });
+    float scale = a.norm ? 1 / sqrtf(warp_all(sum, add_up()) / (float)k + a.eps) : 1;
+    each_of([&](const float(&u)[8], int i) {
+        float y[8], g[8], s[8];
+        if (gain) load(g, gain, i);
+        if (shift) load(s, shift, i);
+#pragma unroll
+        for (int e = 0; e < 8; e++) y[e] = (u[e] - mean) * scale * (gain ? g[e] : 1) + (shift ? s[e] : 0);
+        *(uint4 *)(to + i) = rounded(y);
+    });
+}
+
+/* Rows that are too many for a block to do this by itself: (rows,k) as bf16. */
+__global__ void normalise_rows(bf16 *y, const __grid_constant__ fv_row_linear a)
+{
+    let_others_start();
+    wait_for_others();
+    int64_t r = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (r < a.rows) normalise(a, y + r * a.k, (const float *)a.x + r * a.k, (const float *)a.gain, (const float *)a.shift);
+}
+
+__device__ inline void copy_later(bf16 *to, const bf16 *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+
+/* Columns [from, from + chunk) of k of all rows as bf16; rows there are none of, and columns past k, are 0. */
+template <class X, int NT> __device__ void fetch_rows(const few &f, bf16 *to, int64_t row0, int rows, int from)
+{
+    int warp = threadIdx.x / 32;
+    const X *x = (const X *)f.a.x + row0 * f.k + from;
+    for (int at = threadIdx.x % 32 * 8; at < f.chunk; at += 256)
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            int r = warp + j * WARPS;
+            bf16 *p = to + r * stride_of(f) + at;
+            if (from + at >= f.k || r >= rows) {
+                *(uint4 *)p = uint4{};
+            } else if constexpr (sizeof(X) == 2) {
+                copy_later(p, x + (int64_t)r * f.k + at);
+            } else {
+                float v[8];
+                load(v, x, (int64_t)r * f.k + at);
+                *(uint4 *)p = rounded(v);
+            }
+        }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Up to 8 rows, normalised: a warp for each.  They are all there is in shared memory, and gain and shift behind them. */
+__device__ inline void fetch_normalised(const few &f, bf16 *to, const float *gain, int64_t row0, int rows)
+{
+    int r = threadIdx.x / 32, whole = f.chunk;
+    const float *x = (const float *)f.a.x + (row0 + r) * f.k;
+    bf16 *row = to + r * stride_of(f);
+    if (r < rows) normalise(f.a, row, x, f.a.gain ? gain : NULL, f.a.shift ? gain + f.k : NULL);
+    for (int i = (r < rows ? f.k : 0) + threadIdx.x % 32 * 8; i < whole; i += 256) *(uint4 *)(row + i) = uint4{};
+}
+
+/* ---- the product ---- */
+
+__device__ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* What a thread has of w: rows n and n + 8 of its tile, 8 numbers of each, for the next steps of its warp. */
+template <int AHEAD> struct ahead {
+    uint4 low[AHEAD], high[AHEAD];
+    const bf16 *w; /* its place at step 0 */
+    int k, end;    /* of step 0, and where no more is to be had */
+    bool has_low, has_high;
+
+    __device__ void fetch(const few &f, int slot, int further)
+    {
+        bool in = k + further < end;
+        low[slot] = in && has_low ? __ldg((const uint4 *)(w + further)) : uint4{};
+        high[slot] = in && has_high ? __ldg((const uint4 *)(w + 8 * (int64_t)f.k + further)) : uint4{};
+    }
+    /* The sum begins at `from`, this warp at `at`, and its steps are `by` apart. */
+    __device__ void begin(const few &f, int64_t tile, int from, int at, int by)
+    {
+        int lane = threadIdx.x % 32;
+        int64_t n = tile * COLUMNS + lane / 4;
+        k = at + lane % 4 * 8;
+        end = from + f.part < f.k ? from + f.part : f.k;
+        w = (const bf16 *)f.a.w + n * f.k + k;
+        has_low = n < f.a.n;
+        has_high = n + 8 < f.a.n;
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) fetch(f, j, j * by);
+    }
+};
+
+template <int NT> __device__ inline void multiply(float (&c)[NT][4], uint4 low, uint4 high, const bf16 *x, int stride)
+{
+#pragma unroll
+    for (int t = 0; t < NT; t++) {
+        uint4 b = *(const uint4 *)(x + t * 8 * stride);
+        mma(c[t], low.x, high.x, low.y, high.y, b.x, b.y);
+        mma(c[t], low.z, high.z, low.w, high.w, b.z, b.w);
+    }
+}
+
+/* ---- what follows it ---- */
+
+/* What an element needs besides its sum: asked for before that is ready. */
+struct beside {
+    float bias, old;
+    int at; /* row of the cache */
+    __device__ void ask(const few &f, int64_t r, int64_t n, bool now)
+    {
+        const fv_row_linear &a = f.a;
+        bool in = now && n < a.n && r < a.rows;
+        bias = in && a.bias ? ((const float *)a.bias)[n] : 0;
+        old = in && a.add ? ((const float *)a.y)[r * a.n + n] : 0;
+        at = in && a.k_cache && n >= a.y_n ? a.pos[r] : 0;
+    }
+};
+
+/* Where column n of row r goes, if that is a cache; NULL (and a report) if there is no such row in it. */
+__device__ inline float *in_cache(const few &f, int64_t r, int64_t n, int at)
+{
+    const fv_row_linear &a = f.a;
+    int64_t w = (a.n - a.y_n) / 2, c = n - a.y_n;
+    if (at >= 0 && at < a.cap) return (float *)(c < w ? a.k_cache : a.v_cache) + (r * a.cap + at) * w + (c < w ? c : c - w);
+    report(f.bad, r, at, a.cap, 1);
+    return NULL;
+}
+
+__device__ inline void deliver_one(const few &f, int64_t r, int64_t n, float v, beside b)
+{
+    const fv_row_linear &a = f.a;
+    if (n >= a.n) return;
+    v = activate(a.act, v + b.bias);
+    if (a.k_cache && n >= a.y_n) {
+        float *p = in_cache(f, r, n, b.at);
+        if (p) *p = v;
+        return;
+    }
+    int64_t i = r * (a.k_cache ? a.y_n : a.n) + n;
+    if (a.yt == FV_BF16)
+        ((bf16 *)a.y)[i] = __float2bfloat16_rn(v);
+    else
+        ((float *)a.y)[i] = v + b.old;
+}
+
+/* Four neighbours: one access each where sizes allow. */
+struct beside_four {
+    float bias[4], old[4];
+    int at;
+    __device__ void ask(const few &f, int64_t r, int64_t n, bool now)
+    {
+        const fv_row_linear &a = f.a;
+#pragma unroll
+        for (int e = 0; e < 4; e++) bias[e] = old[e] = 0;
+        at = 0;
+        if (!now || !f.quads || n >= a.n || r >= a.rows) return;
+        if (a.bias) load(bias, (const float *)a.bias, n);
+        if (a.add) load(old, (const float *)a.y, r * a.n + n);
+        if (a.k_cache && n >= a.y_n) at = a.pos[r];
+    }
+};
+
+__device__ inline void deliver_four(const few &f, int64_t r, int64_t n, float (&v)[4], const beside_four &b)
+{
+    const fv_row_linear &a = f.a;
+    if (!f.quads) {
+        for (int e = 0; e < 4; e++) {
+            beside one;
+            one.ask(f, r, n + e, true);
+            deliver_one(f, r, n + e, v[e], one);
+        }
+        return;
+    }
+    if (n >= a.n) return;
+#pragma unroll
+    for (int e = 0; e < 4; e++) v[e] = activate(a.act, v[e] + b.bias[e]) + b.old[e];
+    if (a.k_cache && n >= a.y_n) {
+        float *p = in_cache(f, r, n, b.at);
+        if (p) store(p, 0, v);
+        return;
+    }
+    int64_t i = r * (a.k_cache ? a.y_n : a.n) + n;
+    if (a.yt == FV_BF16)
+        store((bf16 *)a.y, i, v);
+    else
+        store((float *)a.y, i, v);
+}
+
+/* The sums of the warps, and where there are parts those of the other blocks, in order.  A thread has four columns of a row. */
+template <int NT> __device__ void finish(const few &f, float *sums, const float (&c)[NT][4], int64_t tile, int64_t row0, int rows)
+{
+    constexpr int SIZE = NT * 8 * SUM_STRIDE;
+    __shared__ bool last;
+    int lane = threadIdx.x % 32, column = threadIdx.x % (COLUMNS / 4) * 4, r = threadIdx.x / (COLUMNS / 4);
+    float *mine = sums + threadIdx.x / 32 * SIZE, v[4] = {}, u[4];
+    int64_t parts = gridDim.z, at = (blockIdx.y * ceil_div(f.a.n, COLUMNS) + tile) * parts, n = tile * COLUMNS + column;
+    float *part = f.sums + at * (NT * 8 * COLUMNS) + r * COLUMNS + column; /* of the first block */
+    beside_four b;
+    b.ask(f, row0 + r, n, r < rows && parts == 1);
+    __syncthreads(); /* sums lie where the rows were */
+#pragma unroll
+    for (int t = 0; t < NT; t++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) mine[(t * 8 + lane % 4 * 2 + e % 2) * SUM_STRIDE + lane / 4 + e / 2 * 8] = c[t][e];
+    __syncthreads();
+    for (int w = 0; r < rows && w < WARPS; w++) {
+        load(u, sums, w * SIZE + r * SUM_STRIDE + column);
+#pragma unroll
+        for (int e = 0; e < 4; e++) v[e] += u[e];
+    }
+    if (parts == 1) {
+        if (r < rows) deliver_four(f, row0 + r, n, v, b);
+        return;
+    }
+    if (r < rows) store(part, (int64_t)blockIdx.z * (NT * 8 * COLUMNS), v);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&f.ticket[at / parts], 1u) == parts - 1;
+        if (last) f.ticket[at / parts] = 0;
+    }
+    __syncthreads();
+    if (!last || r >= rows) return;
+    __threadfence();
+    b.ask(f, row0 + r, n, true);
+#pragma unroll
+    for (int e = 0; e < 4; e++) v[e] = 0;
+#pragma unroll 4
+    for (int64_t p = 0; p < parts; p++) {
+        float4 q = __ldcg((const float4 *)(part + p * (NT * 8 * COLUMNS)));
+        v[0] += q.x, v[1] += q.y, v[2] += q.z, v[3] += q.w;
+    }
+    deliver_four(f, row0 + r, n, v, b);
+}
+
+/* A block makes one tile of columns. */
+template <class X, int NT>
+__global__ void __launch_bounds__(32 * WARPS, blocks_of<NT>) row_linear_tile(const __grid_constant__ few f)
+{
+    constexpr int AHEAD = ahead_of<NT>;
+    extern __shared__ __align__(16) unsigned char memory[];
+    bf16 *x = (bf16 *)memory;
+    float *gain = (float *)(memory + NT * 8 * stride_of(f) * sizeof(bf16));
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, from = (int)blockIdx.z * f.part;
+    int64_t row0 = (int64_t)blockIdx.y * MOST_ROWS;
+    int rows = f.a.rows - row0 < MOST_ROWS ? (int)(f.a.rows - row0) : MOST_ROWS;
+    int steps = ((f.k - from < f.part ? f.k - from : f.part) + ROUND - 1) / ROUND;
+    bool normed = NT == 1 && sizeof(X) == 4 && f.a.norm;
+    ahead<AHEAD> w;
+    float c[NT][4] = {};
+    let_others_start();
+    w.begin(f, blockIdx.x, from, from + warp * STEP, ROUND);
+    if (normed) {
+        for (int i = threadIdx.x; f.a.gain && i < f.k; i += 32 * WARPS) gain[i] = ((const float *)f.a.gain)[i];
+        for (int i = threadIdx.x; f.a.shift && i < f.k; i += 32 * WARPS) gain[f.k + i] = ((const float *)f.a.shift)[i];
+        __syncthreads();
+    }
+    wait_for_others();
+    if (normed) fetch_normalised(f, x, gain, row0, rows);
+    const bf16 *mine = x + lane / 4 * stride_of(f) + warp * STEP + lane % 4 * 8;
+    for (int i0 = 0, within = 0; i0 < steps; i0 += AHEAD)
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            if (i0 + j >= steps) continue;
+            if (within == 0) {
+                if (i0 + j) __syncthreads(); /* the chunk before is done with */
+                if (!normed) fetch_rows<X, NT>(f, x, row0, rows, from + (i0 + j) * ROUND);
+                __syncthreads();
+            }
+            multiply<NT>(c, w.low[j], w.high[j], mine + within, stride_of(f));
+            w.fetch(f, j, (i0 + j + AHEAD) * ROUND);
+            within = within + ROUND < f.chunk ? within + ROUND : 0;
+        }
+    finish<NT>(f, (float *)memory, c, blockIdx.x, row0, rows);
+}
+
+/* Many columns, as a vocabulary has: the rows stay in shared memory, and a warp makes tile after tile by itself. */
+template <class X, int NT> __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_wide(const __grid_constant__ few f)
+{
+    constexpr int AHEAD = NT <= 2 ? 6 : 4;
+    extern __shared__ __align__(16) unsigned char memory[];
+    bf16 *x = (bf16 *)memory;
+    int lane = threadIdx.x % 32, steps = (f.k + STEP - 1) / STEP;
+    int64_t tiles = ceil_div(f.a.n, COLUMNS), row0 = (int64_t)blockIdx.y * MOST_ROWS, each = (int64_t)gridDim.x * WARPS;
+    int64_t tile = threadIdx.x / 32 * (int64_t)gridDim.x + blockIdx.x;
+    int rows = f.a.rows - row0 < MOST_ROWS ? (int)(f.a.rows - row0) : MOST_ROWS;
+    const bf16 *mine = x + lane / 4 * stride_of(f) + lane % 4 * 8;
+    ahead<AHEAD> w;
+    let_others_start();
+    w.begin(f, tile, 0, 0, STEP);
+    wait_for_others();
+    fetch_rows<X, NT>(f, x, row0, rows, 0);
+    __syncthreads();
+    for (; tile < tiles; tile += each) {
+        float c[NT][4] = {};
+        for (int i0 = 0; i0 < steps; i0 += AHEAD)
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) {
+                if (i0 + j >= steps) continue;
+                multiply<NT>(c, w.low[j], w.high[j], mine + (i0 + j) * STEP, stride_of(f));
+                w.fetch(f, j, (i0 + j + AHEAD) * STEP);
+            }
+        if (tile + each < tiles) w.begin(f, tile + each, 0, 0, STEP);
+#pragma unroll
+        for (int t = 0; t < NT; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int64_t r = t * 8 + lane % 4 * 2 + e % 2, n = tile * COLUMNS + lane / 4 + e / 2 * 8;
+                beside b;
+                b.ask(f, row0 + r, n, r < rows);
+                if (r < rows) deliver_one(f, row0 + r, n, c[t][e], b);
+            }
+    }
+}
+
+/* ---- on the host ---- */
+
+/* Parts of k where tiles alone would leave multiprocessors idle: of at least two rounds each. */
+static int parts_for(const device *d, int64_t blocks, int whole)
+{
+    int parts = 1;
+    while (parts < 8 && blocks * parts <= d->processors && whole / (parts * 2) >= 2 * ROUND) parts *= 2;
+    return blocks <= TICKETS ? parts : 1;
+}
+
+template <class X, int NT> static void start(fv_stream *s, few f)
+{
+    const device *d = device_of(s);
+    int64_t tiles = ceil_div(f.a.n, COLUMNS), groups = ceil_div(f.a.rows, MOST_ROWS);
+    int whole = (int)ceil_div(f.k, ROUND) * ROUND, fits = (MOST_X / (NT * 8 * (int)sizeof(bf16)) - 32) / ROUND * ROUND;
+    bool normed = f.a.norm != FV_NORM_NONE;
+    int parts = normed ? 1 : parts_for(d, tiles * groups, whole);
+    f.part = (int)ceil_div(whole / ROUND, parts) * ROUND;
+    parts = (int)ceil_div(whole, f.part);
+    f.chunk = f.part < fits ? f.part : fits;
+    size_t rows = (size_t)(NT * 8 * (f.chunk + 32)) * sizeof(bf16), sums = (size_t)(WARPS * NT * 8 * SUM_STRIDE) * sizeof(float);
+    if (parts == 1 && f.chunk == f.part && !normed && tiles >= 8 * d->processors) {
+        int64_t blocks = 2 * (int64_t)d->processors;
+        launch_early(s, "row_linear", NT == 1, row_linear_wide<X, NT>, dim3((unsigned)blocks, (unsigned)groups), 32 * WARPS, rows,
+                     f);
+        return;
+    }
+    size_t shared = rows + (normed ? 2 * (size_t)f.k * sizeof(float) : 0);
+    dim3 grid((unsigned)tiles, (unsigned)groups, (unsigned)parts);
+    launch_early(s, "row_linear", NT == 1, row_linear_tile<X, NT>, grid, 32 * WARPS, shared > sums ? shared : sums, f);
+}
+
+static void start_for(fv_stream *s, const few &f)
+{
+    if (f.a.xt == FV_F32)
+        start<float, 1>(s, f);
+    else if (f.a.rows <= 8)
+        start<bf16, 1>(s, f);
+    else if (f.a.rows <= 16)
+        start<bf16, 2>(s, f);
+    else if (f.a.rows <= 32)
+        start<bf16, 4>(s, f);
+    else
+        start<bf16, 8>(s, f);
+}
+
+/* Scratch for sums of parts, of which there are at most two blocks' for a multiprocessor, and for rows: a block can
+ * normalise and round 8 rows by itself, if they fit; for more it is done once for all. */
+static bool prepare(fv_stream *s, few *f)
+{
+    bool apart = f->a.xt == FV_F32 && (f->a.rows > 8 || (f->a.norm && f->k > 4096));
+    int64_t sums = 2 * (int64_t)device_of(s)->processors * MOST_ROWS * COLUMNS, rows = apart ? f->a.rows * f->k : 0;
+    f->sums = work<float>(s, sums + ceil_div(rows, 2));
+    if (!f->sums || !apart) return f->sums != NULL;
+    bf16 *y = (bf16 *)(f->sums + sums);
+    launch_early(s, "row_linear", f->a.rows <= EARLY_ROWS, normalise_rows, dim3((unsigned)f->a.rows), 32, 0, y, f->a);
+    f->a.x = y;
+    f->a.xt = FV_BF16;
+    f->a.norm = FV_NORM_NONE;
+    return true;
+}
+
+static bool row_linear(fv_stream *s, const fv_row_linear *a)
+{
+    bool can = a->wt == FV_BF16 && (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
+               (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->add)) && a->k % 8 == 0 && a->k > 0 &&
+               aligned(a->x, a->w, a->gain, a->shift) && a->k <= 1 << 24 && a->rows <= 16 * MOST_ROWS;
+    if (!can || s->err.code || !a->rows || !a->n) return can;
+    few f = {};
+    f.a = *a;
+    f.k = (int)a->k;
+    f.quads = a->n % 4 == 0 && aligned(a->y, a->bias, a->k_cache, a->v_cache) &&
+              (!a->k_cache || (a->y_n % 4 == 0 && (a->n - a->y_n) % 8 == 0));
+    f.ticket = device_of(s)->tickets;
+    f.bad = faults_of(s) + FAULT_CACHE;
+    if (prepare(s, &f)) start_for(s, f);
+    return true;
+}
+
+template <class T> void fv_cuda_row_linear(fv_kernels *k) { (void)k; }
+template <> void fv_cuda_row_linear<float>(fv_kernels *k) { k->row_linear = row_linear; }
+template void fv_cuda_row_linear<bf16>(fv_kernels *);
+template void fv_cuda_row_linear<f16>(fv_kernels *);

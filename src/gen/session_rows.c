@@ -1,0 +1,174 @@
+/* session_rows.c - rows of a session that change places: beams that go on, beams that end, sequences that are done.
+ *
+ * Only what differs is copied: rows that came from one ancestor hold the same keys up to where they parted, because equal
+ * tokens give equal bits whatever the batch.  How long that is, is known for every two rows without looking at tokens.  A
+ * table of where each key lies, read by attention, would save the rest of the copying; with beams that part a few tokens
+ * back it has little left to save, and every backend's kernel would have to follow it. */
+#include "base/base.h"
+#include "gen/session.h"
+
+size_t fv__session_pairs(const fv_session *s) { return (size_t)(s->all * s->all) * sizeof(int32_t); }
+static size_t work_bytes(const fv_session *s) { return fv__session_pairs(s) + 4 * (size_t)s->all * sizeof(int32_t); }
+static size_t moves_bytes(const fv_session *s) { return 2 * (size_t)s->all * sizeof(fv_row_move); }
+
+void fv__session_rows_free(fv_session *s)
+{
+    fv__free(&s->env, s->shared, fv__session_pairs(s));
+    fv__free(&s->env, s->work, work_bytes(s));
+    fv__free(&s->env, s->moves, moves_bytes(s));
+}
+
+/* The order in which n rows can be overwritten: a row that others still need waits for them, and of a circle one row waits
+ * aside as row `spare`.  Writes at most 2n moves, without their tokens; used has room for 2n. */
+static int64_t order_moves(fv_row_move *out, const int32_t *from, int64_t n, int32_t spare, int32_t *used)
+{
+    int64_t n_out = 0, n_ready = 0;
+    int32_t *ready = used + spare;
+    memset(used, 0, (size_t)spare * sizeof *used);
+    for (int32_t i = 0; i < n; i++) used[from[i]] += from[i] != i;
+    for (int32_t i = 0; i < n; i++)
+        if (from[i] != i && !used[i]) ready[n_ready++] = i;
+    for (int32_t start = 0; start < n; start++) {
+        while (n_ready) {
+            int32_t to = ready[--n_ready], source = from[to];
+            out[n_out++] = (fv_row_move){.to = to, .from = source};
+            used[to] = -1; /* done */
+            if (!--used[source] && source < n && from[source] != source) ready[n_ready++] = source;
+        }
+        if (from[start] == start || used[start] < 0) continue;
+        /* What is left are circles, in which every row is needed once. */
+        out[n_out++] = (fv_row_move){.to = spare, .from = start};
+        for (int32_t to = start; used[to] > 0; to = from[to]) {
+            out[n_out++] = (fv_row_move){.to = to, .from = from[to] == start ? spare : from[to]};
+            used[to] = -1;
+        }
+    }
+    return n_out;
+}
+
+static int32_t in_common(const fv_session *s, int32_t a, int32_t b)
+{
+    return a == b ? s->len[a] : s->shared[(int64_t)a * s->all + b];
+}
+
+/* A move to the row aside is the first half of the one that comes from there. */
+static void bound_moves(const fv_session *s, fv_row_move *m, int64_t n, const int32_t *from)
+{
+    for (int64_t i = n - 1, last = 0; i >= 0; i--) {
+        if (m[i].from == s->all) last = i;
+        const fv_row_move *real = m[i].to == s->all ? &m[last] : &m[i];
+        int32_t source = from[real->to];
+        m[i].first = in_common(s, real->to, source);
+        m[i].end = s->len[source];
+    }
+}
+
+static void apply(fv_ctx *c, fv_session *s, slot *at, const fv_row_move *m, int64_t n)
+{
+    if (!at->t.data) return;
+    size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]), row = token * (size_t)s->room;
+    char *data = at->t.data;
+    for (int64_t i = 0; i < n; i++) {
+        size_t skip = (size_t)m[i].first * token;
+        if (m[i].end > m[i].first)
+            s->dev->backend->move(&c->stream, data + (size_t)m[i].to * row + skip, data + (size_t)m[i].from * row + skip,
+                                  (size_t)(m[i].end - m[i].first) * token);
+    }
+}
+
+static void move_in_order(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
+{
+    int64_t n_moves = order_moves(s->moves, from, n, (int32_t)s->all, s->work);
+    bound_moves(s, s->moves, n_moves, from);
+    for (int i = 0; i < MAX_SLOTS; i++) {
+        apply(c, s, &s->k[i], s->moves, n_moves);
+        apply(c, s, &s->v[i], s->moves, n_moves);
+    }
+}
+
+/* By one kernel for all caches, where the device has it; false: not done. */
+static bool move_at_once(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
+{
+    const fv_kernels *k = s->dev->k[FV_F32];
+    fv_row_cache cache[2 * MAX_SLOTS];
+    int64_t n_caches = 0, n_moves = 0;
+    if (!k || !k->move_rows) return false;
+    for (int i = 0; i < 2 * MAX_SLOTS; i++) {
+        const slot *at = i < MAX_SLOTS ? &s->k[i] : &s->v[i - MAX_SLOTS];
+        if (!at->t.data) continue;
+        size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]);
+        if (token % 16) return false;
+        cache[n_caches++] = (fv_row_cache){at->t.data, token, token * (size_t)s->room};
+    }
+    for (int32_t i = 0; i < n; i++) {
+        fv_row_move m = {.to = i, .from = from[i], .first = in_common(s, i, from[i]), .end = s->len[from[i]]};
+        if (from[i] != i && m.end > m.first) s->moves[n_moves++] = m;
+    }
+    k->move_rows(&c->stream, cache, n_caches, s->moves, n_moves);
+    return true;
+}
+
+/* Groups of rows share what is kept: it moves when whole groups do. */
+static void select_kept(fv_ctx *c, fv_session *s, slot *at, const int32_t *from, int64_t n)
+{
+    if (!at->t.data || fv__failed(c)) return;
+    int64_t groups = at->t.shape.d[0], each = s->rows / groups, left = n / each;
+    size_t bytes = fv__tensor_bytes(at->t.dtype, fv_len(&at->t)) / (size_t)groups;
+    bool whole = n % each == 0;
+    for (int64_t i = 0; whole && i < n; i++) whole = from[i] / each == from[i / each * each] / each;
+    for (int64_t g = 0; whole && g < left; g++) whole = from[g * each] / each == g || from[g * each] / each >= left;
+    if (!whole) {
+        fv_raise(c, FV_EARG, "session: rows that share what is kept change places one by one, or groups overlap");
+        return;
+    }
+    for (int64_t g = 0; g < left; g++)
+        if (from[g * each] / each != g)
+            s->dev->backend->move(&c->stream, (char *)at->t.data + (size_t)g * bytes,
+                                  (char *)at->t.data + (size_t)(from[g * each] / each) * bytes, bytes);
+    at->t.shape.d[0] = left;
+}
+
+static bool prepare(fv_ctx *c, fv_session *s)
+{
+    if (!s->shared) s->shared = fv__alloc(&s->env, fv__session_pairs(s));
+    if (!s->work) s->work = fv__alloc(&s->env, work_bytes(s));
+    if (!s->moves) s->moves = fv__alloc(&s->env, moves_bytes(s));
+    if (s->shared && s->work && s->moves) return true;
+    fv_raise(c, FV_ENOMEM, "session: out of memory");
+    return false;
+}
+
+/* What the rows have in common and their lengths, once they have changed places. */
+static void follow(fv_session *s, const int32_t *from, int64_t n)
+{
+    int32_t *now = s->work, *len = now + s->all * s->all;
+    for (int64_t i = 0; i < n; i++) {
+        len[i] = s->len[from[i]];
+        for (int64_t j = 0; j < n; j++) now[i * s->all + j] = in_common(s, from[i], from[j]);
+    }
+    memcpy(s->len, len, (size_t)n * sizeof *len);
+    for (int64_t i = 0; i < n; i++) memcpy(s->shared + i * s->all, now + i * s->all, (size_t)n * sizeof *now);
+}
+
+void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
+{
+    bool same = n == s->rows;
+    if (n < 1 || n > s->rows) {
+        fv_raise(c, FV_EARG, "session: %lld of %lld rows", (long long)n, (long long)s->rows);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (from[i] < 0 || from[i] >= s->rows) {
+            fv_raise(c, FV_EARG, "session: row %d of %lld", from[i], (long long)s->rows);
+            return;
+        }
+        same = same && from[i] == i;
+    }
+    if (same || !prepare(c, s)) return;
+    if (!move_at_once(c, s, from, n)) move_in_order(c, s, from, n);
+    for (int i = 0; i < MAX_SLOTS; i++) select_kept(c, s, &s->kept[i], from, n);
+    follow(s, from, n);
+    s->rows = n;
+}
+
+void fv_session_reorder(fv_ctx *c, fv_session *s, const int32_t *from) { fv_session_select(c, s, from, s->rows); }

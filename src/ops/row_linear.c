@@ -1,0 +1,59 @@
+/* row_linear.c - a linear layer for one token of each sequence, with the norm before it and the sum behind it. */
+#include "ops/row_linear.h"
+
+#include "core/core.h"
+
+#define MOST_ROWS 512
+
+bool fv__row_linear_can(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
+{
+    return !c->record && !c->train && x && w && w->packed && w->dtype == FV_BF16 && x->dtype == FV_F32 && x->shape.n == 3 &&
+           fv_dim(x, 1) == 1 && fv_dim(x, 0) <= MOST_ROWS && fv_dim(w, 1) % 8 == 0 && c->dev->k[FV_F32]->row_linear;
+}
+
+static const void *data_of(const fv_tensor *t) { return t ? t->data : NULL; }
+
+static bool fit(const fv_tensor *x, const fv_row_arg *a, int64_t y_n)
+{
+    int64_t n = fv_dim(a->w, 0), k = fv_dim(a->w, 1);
+    bool ok = fv_cols(x) == k && (!a->b || fv_len(a->b) == n) && (!a->gain || fv_len(a->gain) == k) &&
+              (!a->shift || fv_len(a->shift) == k) && (!a->onto || (fv_cols(a->onto) == n && fv_rows(a->onto) == fv_rows(x)));
+    return ok && (!a->k || (a->v && a->pos && y_n > 0 && fv_shape_same(a->k->shape, a->v->shape) && a->k->dtype == FV_F32 &&
+                            fv_dim(a->k, 0) == fv_rows(x) && fv_len(a->pos) == fv_rows(x)));
+}
+
+fv_tensor *fv__row_linear(fv_ctx *c, fv_tensor *x, fv_row_arg a)
+{
+    if (!x || fv__failed(c)) return NULL;
+    int64_t n = fv_dim(a.w, 0), y_n = n - (a.k ? 2 * fv_cols(a.k) : 0);
+    if (!fit(x, &a, y_n)) return fv_raise(c, FV_ESHAPE, "row_linear: x %s, w %s", fv_desc(x).s, fv_desc(a.w).s);
+    fv_tensor *y = a.onto ? a.onto : fv_new(c, a.half ? FV_BF16 : FV_F32, FV_SHAPE(fv_dim(x, 0), 1, y_n));
+    if (!y) return NULL;
+    fv_row_linear r = {.rows = fv_rows(x),
+                       .n = n,
+                       .k = fv_cols(x),
+                       .x = x->data,
+                       .w = a.w->data,
+                       .bias = data_of(a.b),
+                       .xt = x->dtype,
+                       .wt = a.w->dtype,
+                       .yt = y->dtype,
+                       .norm = a.norm,
+                       .gain = data_of(a.gain),
+                       .shift = data_of(a.shift),
+                       .eps = a.eps,
+                       .act = a.act,
+                       .add = a.onto != NULL,
+                       .y = y->data,
+                       .y_n = y_n};
+    if (a.k) {
+        r.k_cache = a.k->data;
+        r.v_cache = a.v->data;
+        r.pos = a.pos->data;
+        r.cap = fv_dim(a.k, 1);
+    }
+    if (!c->dev->k[FV_F32]->row_linear(&c->stream, &r))
+        return fv_raise(c, FV_EMISSING, "row_linear: %s has no kernel for x %s, w %s", fv_device_name(c->dev), fv_desc(x).s,
+                        fv_desc(a.w).s);
+    return y;
+}

@@ -1,0 +1,417 @@
+/* test_write.c - writing on a device: the CPU's choices, whether the host or the device makes them, steps that are replayed,
+ * memory that stays, and what happens when there is none left.  On the CPU itself the same tests hold. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/backend.h"
+#include "fovea/fovea.h"
+#include "fovea/gen.h"
+#include "helper_device.h"
+
+enum { VOCAB = 1003, PLACES = 160, SOURCES = 5 };
+
+#define WIDE "{\"model_type\":\"gpt2\",\"vocab_size\":1003,\"n_positions\":160,\"n_embd\":192,\"n_layer\":2,\"n_head\":3,"
+static const char gpt2[] = WIDE "\"initializer_range\":0.15}";
+static const char gpt2_long[] = WIDE "\"n_inner\":2304,\"initializer_range\":0.15}";
+static const char marian[] =
+    "{\"model_type\":\"marian\",\"vocab_size\":503,\"d_model\":64,\"encoder_layers\":2,\"decoder_layers\":2,"
+    "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_ffn_dim\":96,\"decoder_ffn_dim\":96,"
+    "\"max_position_embeddings\":64,\"scale_embedding\":true,\"init_std\":0.2,\"pad_token_id\":502,\"eos_token_id\":0,"
+    "\"decoder_start_token_id\":502}";
+static const char bart[] =
+    "{\"model_type\":\"bart\",\"vocab_size\":503,\"d_model\":64,\"encoder_layers\":1,\"decoder_layers\":2,"
+    "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_ffn_dim\":96,\"decoder_ffn_dim\":96,"
+    "\"max_position_embeddings\":64,\"init_std\":0.2,\"pad_token_id\":1,\"eos_token_id\":2,\"bos_token_id\":0,"
+    "\"decoder_start_token_id\":2}";
+static const char llama[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":503,\"hidden_size\":128,\"intermediate_size\":256,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":128,\"initializer_range\":0.15}";
+
+static fv_device *cpu;
+
+static int open_devices(void **state)
+{
+    fv_device_opt o = {.threads = 2};
+    return open_device(state) || fv_device_open(&cpu, "cpu", o, NULL);
+}
+
+static int close_devices(void **state)
+{
+    fv_device_close(cpu);
+    return close_device(state);
+}
+
+static void ok(fv_status st, const fv_err *e)
+{
+    if (st) fail_msg("%s", e->text);
+}
+
+static fv_model *open_model(fv_device *d, const char *config, fv_dtype weights)
+{
+    fv_model *m;
+    fv_err e;
+    ok(fv_model_new(&m, d, config, (fv_model_opt){.serve = true, .weights = weights}, 7, &e), &e);
+    return m;
+}
+
+/* ---- generation: the device's hypotheses are the CPU's ---- */
+
+typedef struct example {
+    const char *what, *config;
+    fv_gen_opt o;
+} example;
+
+static void generate(fv_generated *out, fv_device *d, const example *x, bool encoder)
+{
+    int32_t ids[SOURCES][16];
+    const int32_t *source[SOURCES];
+    int64_t len[SOURCES];
+    fv_err e;
+    for (int i = 0; i < SOURCES; i++) {
+        len[i] = 3 + 2 * i;
+        for (int j = 0; j < len[i]; j++) ids[i][j] = 3 + (i * 131 + j * 37) % 400;
+        if (encoder) ids[i][len[i] - 1] = 2;
+        source[i] = ids[i];
+    }
+    fv_model *m = open_model(d, x->config, FV_F32);
+    if (fv_generate(out, d, m, source, len, SOURCES, &x->o, &e)) fail_msg("%s on %s: %s", x->what, fv_device_name(d), e.text);
+    fv_model_free(m);
+}
+
+static void same_hypotheses(const example *x, bool encoder)
+{
+    fv_generated a, b;
+    generate(&a, device, x, encoder);
+    generate(&b, cpu, x, encoder);
+    for (int64_t i = 0; i < a.n * a.each; i++) {
+        if (a.hyp[i].n != b.hyp[i].n)
+            fail_msg("%s: hypothesis %d has %d tokens, not %d", x->what, (int)i, (int)a.hyp[i].n, (int)b.hyp[i].n);
+        for (int64_t t = 0; t < a.hyp[i].n; t++)
+            if (a.hyp[i].ids[t] != b.hyp[i].ids[t])
+                fail_msg("%s: token %d of hypothesis %d is %d, not %d", x->what, (int)t, (int)i, a.hyp[i].ids[t],
+                         b.hyp[i].ids[t]);
+        if (fabs(a.hyp[i].score - b.hyp[i].score) > 2e-3 * (1 + fabs(b.hyp[i].score)))
+            fail_msg("%s: hypothesis %d scores %g, not %g", x->what, (int)i, a.hyp[i].score, b.hyp[i].score);
+    }
+    fv_generated_free(&a);
+    fv_generated_free(&b);
+}
+
+static fv_gen_opt defaults(int64_t more)
+{
+    fv_gen_opt o = {0};
+    fv_fields_default(&o, fv_gen_fields);
+    o.max_new_tokens = more;
+    o.num_beams = 1;
+    o.top_k = 0;
+    return o;
+}
+
+static void the_likeliest_are_the_same(void **state)
+{
+    (void)state;
+    static const int32_t never[] = {5, 17, 300}, ends[] = {40, 41, 42, 43, 44, 45, 46, 47, 48};
+    example x = {"greedy", gpt2, defaults(40)};
+    same_hypotheses(&x, false);
+    x.what = "greedy to the end";
+    x.o.max_new_tokens = PLACES - 11;
+    same_hypotheses(&x, false);
+    x = (example){"greedy with rules", gpt2, defaults(25)};
+    x.o.banned = never;
+    x.o.n_banned = 3;
+    x.o.ends = ends;
+    x.o.n_ends = 9;
+    x.o.min_new_tokens = 4;
+    x.o.forced_eos = 99;
+    same_hypotheses(&x, false);
+    x.what = "greedy with a penalty"; /* the host chooses */
+    x.o.repetition_penalty = 1.3f;
+    same_hypotheses(&x, false);
+    x = (example){"llama, greedy", llama, defaults(40)};
+    same_hypotheses(&x, false);
+}
+
+static void draws_are_the_same(void **state)
+{
+    (void)state;
+    example x = {"drawn from all", gpt2, defaults(30)};
+    x.o.do_sample = true;
+    x.o.seed = 11;
+    x.o.num_return_sequences = 3;
+    same_hypotheses(&x, false);
+    x.what = "drawn at a temperature";
+    x.o.temperature = 0.7f;
+    same_hypotheses(&x, false);
+    x.what = "drawn from the best 50";
+    x.o.top_k = 50;
+    same_hypotheses(&x, false);
+    x.what = "drawn from the best 50 and their better half";
+    x.o.top_p = 0.5f;
+    same_hypotheses(&x, false);
+    x.what = "drawn from the better 90 %";
+    x.o.top_k = 0;
+    x.o.top_p = 0.9f;
+    same_hypotheses(&x, false);
+    x.what = "drawn above a share of the best";
+    x.o.top_p = 1;
+    x.o.min_p = 0.05f;
+    same_hypotheses(&x, false);
+}
+
+static void beams_are_the_same(void **state)
+{
+    (void)state;
+    example x = {"marian, beams", marian, defaults(30)};
+    x.o.num_beams = x.o.num_return_sequences = 4;
+    x.o.start = 502;
+    x.o.eos = 0;
+    x.o.pad = 502;
+    same_hypotheses(&x, true);
+    x.what = "marian, greedy";
+    x.o.num_beams = x.o.num_return_sequences = 1;
+    same_hypotheses(&x, true);
+    x = (example){"bart, beams", bart, defaults(24)};
+    x.o.num_beams = 3;
+    x.o.start = x.o.eos = 2;
+    x.o.pad = 1;
+    x.o.forced_bos = 0;
+    same_hypotheses(&x, true);
+    x.what = "bart, greedy";
+    x.o.num_beams = 1;
+    same_hypotheses(&x, true);
+    x = (example){"gpt2, beams", gpt2, defaults(20)};
+    x.o.num_beams = 4;
+    x.o.length_penalty = 0.8f;
+    same_hypotheses(&x, false);
+}
+
+/* ---- steps ---- */
+
+typedef struct writer {
+    fv_model *model;
+    fv_ctx *ctx;
+    fv_session *session;
+    int rows;
+} writer;
+
+static writer begin(fv_device *d, const char *config, fv_dtype weights, int rows)
+{
+    writer w = {.model = open_model(d, config, weights), .rows = rows};
+    fv_err e;
+    ok(fv_ctx_new(&w.ctx, d, (fv_ctx_opt){0}, &e), &e);
+    ok(fv_session_new(&w.session, w.model, d, rows, PLACES, &e), &e);
+    return w;
+}
+
+static void end(writer *w)
+{
+    fv_session_free(w->session);
+    fv_ctx_free(w->ctx);
+    fv_model_free(w->model);
+}
+
+static int32_t word(int row, int t) { return (row * 53 + t * 17 + 5) % 500; }
+
+/* Reads a prompt of T tokens a row: the logits that follow. */
+static void read_prompt(writer *w, int from, int T, float *logits)
+{
+    int32_t ids[128 * 8];
+    for (int i = 0; i < w->rows * T; i++) ids[i] = word(i / T, from + i % T);
+    fv_ctx_reset(w->ctx, 0);
+    fv_tensor *y = fv_session_step(w->ctx, w->session, fv_ints(w->ctx, ids, FV_SHAPE(w->rows, T)));
+    if (fv_read(w->ctx, y, logits, (int64_t)w->rows * VOCAB)) fail_msg("%s", fv_ctx_err(w->ctx)->text);
+}
+
+/* A prompt and some tokens with weights of bf16, by as many rows as kernels treat apart: the CPU's logits, nearly. */
+static void few_rows_are_right(void **state)
+{
+    (void)state;
+    static const int rows[] = {1, 3, 8, 13, 30, 64, 100};
+    static const char *const configs[] = {gpt2, gpt2_long};
+    for (int i = 0; i < 14; i++) {
+        int n = rows[i / 2];
+        size_t all = (size_t)n * VOCAB;
+        float *a = malloc(all * sizeof *a), *b = malloc(all * sizeof *b);
+        writer x = begin(device, configs[i % 2], FV_BF16, n), y = begin(cpu, configs[i % 2], FV_BF16, n);
+        for (int t = 0; t < 4; t++) {
+            read_prompt(&x, t + 8, t ? 1 : 8, a);
+            read_prompt(&y, t + 8, t ? 1 : 8, b);
+            float most = 0, off = 0;
+            for (size_t j = 0; j < all; j++) {
+                if (fabsf(b[j]) > most) most = fabsf(b[j]);
+                if (!(fabsf(a[j] - b[j]) <= off)) off = fabsf(a[j] - b[j]);
+            }
+            if (!(off < 2e-2f * most)) fail_msg("%d rows, step %d: off by %g of %g", n, t, (double)off, (double)most);
+        }
+        end(&x);
+        end(&y);
+        free(a);
+        free(b);
+    }
+}
+
+/* fv_session_write, long enough to be replayed and to come round in its log, against steps one by one. */
+static void written_at_once_or_step_by_step(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, N = 75 };
+    static const fv_dtype weights[] = {FV_F32, FV_BF16};
+    static float logits[ROWS * VOCAB];
+    int32_t first[ROWS], a[N * ROWS], b[N * ROWS], again[N * ROWS];
+    for (int kind = 0; kind < 2; kind++) {
+        writer w = begin(device, gpt2, weights[kind], ROWS);
+        for (int r = 0; r < ROWS; r++) first[r] = word(r, 4);
+        read_prompt(&w, 0, 4, logits);
+        if (fv_session_write(w.ctx, w.session, first, a, N)) fail_msg("%s", fv_ctx_err(w.ctx)->text);
+        assert_int_equal(fv_session_len(w.session, 1), 4 + N);
+
+        fv_session_reset(w.session);
+        read_prompt(&w, 0, 4, logits);
+        for (int t = 0; t < N; t++) {
+            fv_ctx_reset(w.ctx, 0);
+            fv_tensor *ids = fv_ints(w.ctx, t ? b + (t - 1) * ROWS : first, FV_SHAPE(ROWS, 1));
+            fv_tensor *best = fv_argmax(w.ctx, fv_session_step(w.ctx, w.session, ids), -1);
+            assert_int_equal(fv_read_i32(w.ctx, best, b + t * ROWS, ROWS), FV_OK);
+        }
+        for (int i = 0; i < N * ROWS; i++)
+            if (a[i] != b[i])
+                fail_msg("%s: token %d of row %d is %d, not %d", kind ? "bf16" : "f32", i / ROWS, i % ROWS, a[i], b[i]);
+
+        fv_session_reset(w.session); /* what was kept is of use once more */
+        read_prompt(&w, 0, 4, logits);
+        assert_int_equal(fv_session_write(w.ctx, w.session, first, again, 40), FV_OK);
+        assert_int_equal(fv_session_write(w.ctx, w.session, again + 39 * ROWS, again + 40 * ROWS, N - 40), FV_OK);
+        assert_memory_equal(a, again, sizeof a);
+        assert_int_equal(fv_session_write(w.ctx, w.session, first, again, PLACES), FV_EARG);
+        end(&w);
+    }
+}
+
+/* ---- one query ---- */
+
+static double number(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (double)(*state >> 8) / (1 << 23) - 1;
+}
+
+static void attend(fv_device *d, float *out, const int64_t n[6], const int32_t *lens, bool masked)
+{
+    int64_t B = n[0], Tk = n[1], H = n[2], G = n[3], W = n[4];
+    uint32_t seed = (uint32_t)(Tk * 31 + W);
+    float *x = malloc((size_t)(B * Tk * G * W) * sizeof *x);
+    uint8_t *mask = malloc((size_t)(B * Tk));
+    fv_tensor *t[3];
+    fv_ctx *c;
+    fv_err e;
+    ok(fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e), &e);
+    for (int k = 0; k < 3; k++) {
+        int64_t len = k ? Tk : 1, width = (k ? G : H) * W;
+        for (int64_t i = 0; i < B * len * width; i++) x[i] = (float)number(&seed);
+        t[k] = fv_floats(c, x, FV_SHAPE(B, len, width));
+    }
+    for (int64_t i = 0; i < B * Tk; i++) mask[i] = number(&seed) > -0.5;
+    fv_attn how = {.n_head = H, .n_kv_head = G, .causal = true, .window = n[5], .lens = fv_ints(c, lens, FV_SHAPE(B))};
+    if (masked) how.key_mask = fv_bytes(c, mask, FV_SHAPE(B, Tk));
+    if (fv_read(c, fv_attention(c, t[0], t[1], t[2], how), out, B * H * W)) fail_msg("%s", fv_ctx_err(c)->text);
+    fv_ctx_free(c);
+    free(x);
+    free(mask);
+}
+
+static void one_query_sees_what_it_should(void **state)
+{
+    (void)state;
+    /* B, Tk, H, G, W, window */
+    static const int64_t sizes[][6] = {{1, 5, 2, 2, 64, 0},     {2, 300, 4, 2, 32, 0},   {3, 1100, 2, 1, 64, 0},
+                                       {1, 4000, 3, 3, 128, 0}, {2, 700, 4, 4, 16, 100}, {2, 90, 3, 3, 24, 0}};
+    static float a[4096], b[4096];
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+        const int64_t *n = sizes[i / 2];
+        int32_t lens[3] = {(int32_t)n[1], (int32_t)(n[1] / 2 + 1), 0};
+        attend(device, a, n, lens, i % 2);
+        attend(cpu, b, n, lens, i % 2);
+        for (int64_t j = 0; j < n[0] * n[2] * n[4]; j++)
+            if (!(fabs((double)a[j] - (double)b[j]) < 2e-5))
+                fail_msg("case %zu, number %d: %g, not %g", i, (int)j, (double)a[j], (double)b[j]);
+    }
+}
+
+/* ---- memory ---- */
+
+static const fv_backend *real;
+static fv_backend counting;
+static int taken;
+static void *count(fv_device *d, size_t bytes)
+{
+    taken++;
+    return real->alloc(d, bytes);
+}
+
+static void nothing_is_allocated_once_it_is_warm(void **state)
+{
+    (void)state;
+    enum { ROWS = 2 };
+    static float logits[ROWS * VOCAB];
+    int32_t first[ROWS] = {1, 2}, out[64 * ROWS];
+    real = device->backend;
+    counting = *real;
+    counting.alloc = count;
+    device->backend = &counting;
+    writer w = begin(device, gpt2, FV_BF16, ROWS);
+    for (int i = 0; i < 3; i++) {
+        if (i == 2) taken = 0;
+        fv_session_reset(w.session);
+        read_prompt(&w, 0, 6, logits);
+        assert_int_equal(fv_session_write(w.ctx, w.session, first, out, 64), FV_OK);
+    }
+    int later = taken;
+    end(&w);
+    device->backend = real;
+    assert_int_equal(later, 0);
+}
+
+static void too_much_is_an_error_and_not_the_end(void **state)
+{
+    (void)state;
+    enum { ROWS = 2 };
+    static float logits[ROWS * VOCAB];
+    int32_t first[ROWS] = {1, 2}, out[4 * ROWS];
+    fv_err e;
+    fv_session *vast;
+    if (test_on_cpu()) skip(); /* which takes memory as it is touched, and grows caches with the tokens */
+    writer w = begin(device, gpt2, FV_F32, ROWS);
+    ok(fv_session_new(&vast, w.model, device, 1 << 20, 1 << 20, &e), &e);
+    int32_t *ids = calloc(1 << 20, sizeof *ids);
+    fv_session_step(w.ctx, vast, fv_ints(w.ctx, ids, FV_SHAPE(1 << 20, 1)));
+    free(ids);
+    assert_int_equal(fv_ctx_status(w.ctx), FV_ENOMEM);
+    assert_non_null(strstr(fv_ctx_err(w.ctx)->text, "bytes"));
+    fv_session_free(vast);
+    read_prompt(&w, 0, 6, logits);
+    assert_int_equal(fv_session_write(w.ctx, w.session, first, out, 4), FV_OK);
+    end(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_likeliest_are_the_same),
+        cmocka_unit_test(draws_are_the_same),
+        cmocka_unit_test(beams_are_the_same),
+        cmocka_unit_test(few_rows_are_right),
+        cmocka_unit_test(written_at_once_or_step_by_step),
+        cmocka_unit_test(one_query_sees_what_it_should),
+        cmocka_unit_test(nothing_is_allocated_once_it_is_warm),
+        cmocka_unit_test(too_much_is_an_error_and_not_the_end),
+    };
+    return cmocka_run_group_tests(tests, open_devices, close_devices);
+}
