@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda check-cuda check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -38,6 +38,11 @@ test-tsan: build-tsan/build.ninja
 test-cuda: build/build.ninja
 	@cmake --build build -j $(JOBS) --target all cuda
 	@ctest --test-dir build -L cuda --output-on-failure
+
+# The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
+check-cuda: setup-check
+	@cmake -S . -B build-cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90-real > /dev/null
+	@cmake --build build-cuda -j $(JOBS) --target cuda
 
 check: setup-check
 	@tools/check.sh

@@ -14,6 +14,7 @@
 
 #include "base/base.h"
 #include "helper_device.h"
+#include "fovea/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/grammar.h"
@@ -427,6 +428,49 @@ static int64_t small_write(void *self, int fd, const void *buf, size_t n)
     return write(fd, buf, n);
 }
 
+/* ---- memory ---- */
+
+static const fv_backend *real;
+static void *refuse_all(fv_device *d, size_t bytes)
+{
+    (void)d, (void)bytes;
+    return NULL;
+}
+
+static void a_rehearsal_says_what_a_run_needs(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_train_memory need, less;
+    int64_t n, same;
+    fv_device *d = device_with(2);
+    fv_model *m = new_model(d, 0.1);
+    fv_train_job j = job_of(d, m, 5);
+    float *before = test_values(fv_model_params(m), &n);
+    check(fv_train_rehearse(&j, &need, &e), &e);
+    float *after = test_values(fv_model_params(m), &same);
+    assert_memory_equal(before, after, (size_t)n * sizeof *before);
+    assert_true(need.parameters >= (size_t)n * sizeof(float) && need.gradients >= need.parameters);
+    assert_int_equal(need.optimiser, 2 * need.gradients);
+    assert_true(need.batch > 0 && need.rows * need.columns <= 300);
+    free(before);
+    free(after);
+
+    real = d->backend; /* a device that has nothing left says so, and serves again once it has */
+    fv_backend empty = *real;
+    empty.alloc = refuse_all;
+    d->backend = &empty;
+    fv_status st = fv_train_rehearse(&j, &less, &e);
+    d->backend = real;
+    assert_int_equal(st, FV_ENOMEM);
+    assert_non_null(strstr(e.text, "batch_tokens"));
+    j.opt.batch_tokens = 100;
+    check(fv_train_rehearse(&j, &less, &e), &e);
+    assert_true(less.rows * less.columns <= 100 && less.batch <= need.batch);
+    fv_model_free(m);
+    fv_device_close(d);
+}
+
 static void a_full_disk_stops_the_run_with_its_last_state_good(void **state)
 {
     (void)state;
@@ -469,6 +513,7 @@ int main(void)
         cmocka_unit_test(parameters_move_as_their_group_says),
         cmocka_unit_test(a_moving_average_follows),
         cmocka_unit_test(bf16_learns_too),
+        cmocka_unit_test(a_rehearsal_says_what_a_run_needs),
         cmocka_unit_test(a_full_disk_stops_the_run_with_its_last_state_good),
     };
     return cmocka_run_group_tests(tests, make_corpus, free_corpus);

@@ -69,7 +69,8 @@ FV_API void fv_recipe_help(const char *type, void (*line)(void *user, const char
 
 typedef struct fv_recipe_job {
     fv_device *device;
-    const char *dir; /* NULL: a rehearsal, which reads everything and makes the model, but trains and writes nothing */
+    const char *dir; /* NULL: a rehearsal, which reads everything, tries the largest batch and says what memory it takes,
+                      * but trains and writes nothing */
     bool resume;     /* without it, a directory that holds anything is refused */
     const volatile int *stop;
     void (*progress)(void *user, const fv_train_state *s, const char *event);

@@ -24,7 +24,8 @@ static const cli_option options[] = {
     CLI_FLAG(values, resume, 'r', "resume", "go on from the newest checkpoint in the directory"),
     CLI_INT(values, threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores this process may use"),
     CLI_TEXT(values, device, 'd', "device", "NAME", "cpu, cuda or cuda:N"),
-    CLI_FLAG(values, dry_run, 'n', "dry-run", "read everything and make the model, but train and write nothing"),
+    CLI_FLAG(values, dry_run, 'n', "dry-run",
+             "read everything, try the largest batch and print the memory a run needs; train and write nothing"),
     CLI_FLAG(values, help_keys, 0, "help-keys", "print every key with its range, default and meaning"),
     CLI_TEXT(values, keys_of, 0, "family", "NAME", "with --help-keys: the keys of this family's [model], too"),
     CLI_FLAG(values, quiet, 'q', "quiet", "no progress on standard error"),
@@ -55,8 +56,8 @@ static void on_interrupt(int sig)
 
 typedef struct show {
     const fv_train_opt *opt;
-    bool live, quiet, dirty; /* dirty: a line that will be written over stands there */
-    int64_t first;           /* update this process began behind, -1 until the first */
+    bool live, quiet, dry, dirty; /* dirty: a line that will be written over stands there */
+    int64_t first;                /* update this process began behind, -1 until the first */
     double told;
 } show;
 
@@ -70,7 +71,7 @@ static void say(void *user, const char *text)
 {
     show *w = user;
     clear(w);
-    if (!w->quiet) fprintf(stderr, "%s\n", text);
+    if (w->dry || !w->quiet) fprintf(w->dry ? stdout : stderr, "%s\n", text);
 }
 
 /* "1:23:45" */
@@ -148,7 +149,7 @@ static fv_status apply(fv_recipe *r, const values *v, fv_err *e)
 
 static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_train_state *s, fv_err *e)
 {
-    show w = {.opt = fv_recipe_options(r), .live = isatty(2), .quiet = v->quiet, .first = -1};
+    show w = {.opt = fv_recipe_options(r), .live = isatty(2), .quiet = v->quiet, .dry = v->dry_run, .first = -1};
     fv_recipe_job job = {.device = d,
                          .dir = v->dry_run ? NULL : v->dir,
                          .resume = v->resume,

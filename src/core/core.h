@@ -87,6 +87,9 @@ size_t fv__tensor_bytes(fv_dtype t, int64_t n);
 fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e);
 void fv__stream_close(fv_stream *s);
 
+/* ", 12 of 34 bytes are left" on the device, behind a message that memory was missing; "" where that is not known. */
+fv_desc_text fv__left(fv_device *d);
+
 /* Its memory is the host's: files can be used where they are mapped. */
 bool fv__device_is_host(const fv_device *d);
 

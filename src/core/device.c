@@ -78,6 +78,15 @@ const char *fv_device_level(const fv_device *d) { return d->level; }
 int fv_device_threads(const fv_device *d) { return d->threads; }
 const fv_env *fv_device_env(const fv_device *d) { return &d->env; }
 
+fv_desc_text fv__left(fv_device *d)
+{
+    fv_desc_text text = {0};
+    size_t left = 0, all = 0;
+    if (d->backend->memory) d->backend->memory(d, &left, &all);
+    if (all) snprintf(text.s, sizeof text.s, ", %zu of %zu bytes are left on the device", left, all);
+    return text;
+}
+
 /* ---- streams ---- */
 
 fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e)
@@ -105,7 +114,7 @@ void *fv_stream_work(fv_stream *s, size_t bytes)
     if (s->work) b->release(s->dev, s->work, s->work_bytes);
     s->work = b->alloc(s->dev, size);
     s->work_bytes = s->work ? size : 0;
-    if (!s->work) fv_stream_fail(s, FV_ENOMEM, "out of memory: %zu bytes of workspace", size);
+    if (!s->work) fv_stream_fail(s, FV_ENOMEM, "out of memory: %zu bytes of workspace%s", size, fv__left(s->dev).s);
     return s->work;
 }
 

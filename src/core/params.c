@@ -135,8 +135,8 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     p->data = flat(p, dtype);
     if (train && p->data) p->grad = flat(p, grad_type(p));
     if (!p->data || (train && !p->grad))
-        return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s", (long long)p->elements,
-                       fv_dtype_name(dtype));
+        return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s%s", (long long)p->elements,
+                       fv_dtype_name(dtype), fv__left(d).s);
     for (size_t i = 0; i < p->n; i++) {
         fv_entry *t = p->list[i];
         t->tensor.dtype = t->stored ? t->stored : dtype;

@@ -63,7 +63,9 @@ fv_sink fv_grad(fv_ctx *c, fv_tensor *t)
 {
     if (!t || !t->wants_grad || fv__failed(c)) return (fv_sink){0};
     if (!t->grad) t->grad = fv__block_take(c, grad_bytes(t));
-    if (!t->grad) fv_raise(c, FV_ENOMEM, "out of memory: the gradient of %s, %zu bytes held", fv_desc(t).s, c->data.total);
+    if (!t->grad)
+        fv_raise(c, FV_ENOMEM, "out of memory: the gradient of %s, %zu bytes held%s", fv_desc(t).s, c->data.total,
+                 fv__left(c->dev).s);
     fv_sink s = {.data = t->grad, .dtype = fv__grad_dtype(t), .add = t->has_grad};
     t->has_grad = t->grad != NULL;
     return s;

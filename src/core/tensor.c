@@ -81,7 +81,9 @@ fv_tensor *fv_new(fv_ctx *c, fv_dtype t, fv_shape s)
         return fv_raise(c, FV_ESHAPE, "cannot make a tensor of %d axes, %s", s.n, fv_desc(&bad).s);
     }
     void *data = fv__block_take(c, bytes);
-    if (!data) return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a tensor, %zu held", bytes, c->data.total);
+    if (!data)
+        return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a tensor, %zu held%s", bytes, c->data.total,
+                        fv__left(c->dev).s);
     return header(c, t, s, data);
 }
 
@@ -99,7 +101,8 @@ void *fv_scratch(fv_ctx *c, fv_dtype t, int64_t n)
     if (fv__failed(c)) return NULL;
     size_t bytes = fv__tensor_bytes(t, n);
     void *p = fv__block_take(c, bytes);
-    return p ? p : fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes of scratch, %zu held", bytes, c->data.total);
+    if (p) return p;
+    return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes of scratch, %zu held%s", bytes, c->data.total, fv__left(c->dev).s);
 }
 
 static fv_tensor *upload(fv_ctx *c, fv_dtype t, const void *host, fv_shape s)

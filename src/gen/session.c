@@ -89,7 +89,7 @@ bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape s
         if (at->t.data) b->release(s->dev, at->t.data, at->bytes);
         *at = (slot){.t.data = b->alloc(s->dev, bytes)};
         if (!at->t.data) {
-            fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes", bytes);
+            fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes, fv__left(s->dev).s);
             return false;
         }
         at->bytes = bytes;

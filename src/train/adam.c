@@ -44,7 +44,8 @@ static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
     if (narrow) a->master = block(a, a->n);
     if (ema) a->ema = block(a, a->n);
     if (!a->m || !a->v || !a->scratch || (narrow && !a->master) || (ema && !a->ema))
-        return fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters", (long long)a->n);
+        return fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters%s", (long long)a->n,
+                       fv__left(a->dev).s);
     if (narrow) a->dev->k[a->dtype]->cast(&a->stream, (fv_sink){.data = a->master, .dtype = FV_F32}, data, a->n);
     if (ema) a->dev->backend->move(&a->stream, a->ema, weights(a), (size_t)a->n * sizeof(float));
     return FV_OK;

@@ -208,6 +208,21 @@ static fv_status train(fv__kitchen *k, fv_train_state *out)
     return st;
 }
 
+static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
+
+/* What the run will need, by trying its largest batch. */
+static fv_status rehearse(fv__kitchen *k)
+{
+    fv_train_job t = {.model = k->model, .device = k->job->device, .train = &k->train, .opt = k->r->train};
+    fv_train_memory m;
+    fv_status st = fv_train_rehearse(&t, &m, k->e);
+    if (st) return st;
+    fv__say(k, "memory: %.1f MiB = parameters %.1f, gradients %.1f, optimiser %.1f, largest batch (%lld x %lld) %.1f",
+            mib(m.parameters + m.gradients + m.optimiser + m.batch), mib(m.parameters), mib(m.gradients), mib(m.optimiser),
+            (long long)m.rows, (long long)m.columns, mib(m.batch));
+    return FV_OK;
+}
+
 fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out, fv_err *e)
 {
     fv__kitchen k = {.r = r, .job = job, .env = fv_device_env(job->device), .e = e};
@@ -218,7 +233,7 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     if (!st) st = fv__recipe_tokenizer(&k);
     if (!st) st = fv__recipe_data(&k);
     if (!st) st = fv__recipe_new_model(&k);
-    if (!st && job->dir) st = train(&k, out);
+    if (!st) st = job->dir ? train(&k, out) : rehearse(&k);
     if (!st && job->dir && job->resume) st = keep_recipe(&k); /* only now: it may be one that does not fit the run */
     fv_model_free(k.model);
     fv_feed_close(&k.train);

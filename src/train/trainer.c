@@ -1,5 +1,6 @@
 /* trainer.c - the loop: batches in, updates out, evaluation and checkpoints on the way. */
 #include <math.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "train/run.h"
@@ -176,6 +177,83 @@ static fv_status evaluate(loop *l, fv_err *e)
     return st || !l->run ? st : fv__run_log(l->run, j, s, "valid", e);
 }
 
+/* ---- a rehearsal ---- */
+
+/* What the reader can go back to, once it has failed, and what to change where memory was missing. */
+static fv_status with_advice(const loop *l, fv_status st, fv_err *e)
+{
+    int64_t good = l->run ? fv__run_last(l->run) : -1;
+    bool memory = st == FV_ENOMEM;
+    char intact[80] = "";
+    if ((st != FV_ENUMERIC && st != FV_EDEVICE && !memory) || !e) return st;
+    fv_err why = *e;
+    if (good >= 0) snprintf(intact, sizeof intact, "; the last checkpoint, of update %lld, is intact", (long long)good);
+    return fv_fail(e, st, "%.280s%s%s", why.text, memory ? "; lower train.batch_tokens or set train.recompute" : "", intact);
+}
+
+/* The batch of an epoch with the most tokens, padding included. */
+static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
+{
+    const fv_feed *f = j->train;
+    const fv_draw draw = {.seed = (uint64_t)j->opt.seed};
+    fv_plan *plan = NULL;
+    fv_status st = fv_plan_make(&plan, fv_device_env(j->device), f, (fv_plan_opt){j->opt.batch_tokens, j->opt.batch_rows, draw},
+                                e);
+    int64_t most = -1, which = 0, n;
+    for (int64_t i = 0; !st && i < fv_plan_count(plan); i++) {
+        int64_t source, target, long_source = 0, long_target = 0;
+        const int32_t *rows = fv_plan_batch(plan, i, &n);
+        for (int64_t r = 0; r < n; r++) {
+            f->size(f->self, rows[r], &source, &target);
+            long_source = source > long_source ? source : long_source;
+            long_target = target > long_target ? target : long_target;
+        }
+        if ((long_source + long_target) * n > most) most = (long_source + long_target) * n, which = i;
+    }
+    if (!st && most < 0) st = fv_fail(e, FV_EARG, "training: there is nothing to train on");
+    if (!st) {
+        const int32_t *rows = fv_plan_batch(plan, which, &n);
+        st = f->make(f->self, out, rows, n, draw, e);
+    }
+    fv_plan_free(plan);
+    return st;
+}
+
+static void sizes_of(const fv_train_job *j, fv_train_memory *m)
+{
+    const fv_params *p = fv_model_params(j->model);
+    bool narrow = dtype_of(j) != FV_F32;
+    int64_t n;
+    fv_params_data(p, &n);
+    m->parameters = (size_t)n * fv_dtype_size(dtype_of(j));
+    m->gradients = (size_t)n * sizeof(float);
+    m->optimiser = (size_t)n * sizeof(float) * (size_t)(2 + narrow + (j->opt.ema > 0));
+}
+
+fv_status fv_train_rehearse(const fv_train_job *j, fv_train_memory *out, fv_err *e)
+{
+    fv_train_state state = {0};
+    loop l = {.job = j, .s = &state};
+    fv_batch b = {.env = fv_device_env(j->device)};
+    fv_ctx_opt how = {.dtype = dtype_of(j), .record = true, .train = true, .recompute = j->opt.recompute};
+    double loss = 0;
+    *out = (fv_train_memory){0};
+    sizes_of(j, out);
+    fv_status st = largest(&b, j, e);
+    if (!st) st = fv_ctx_new(&l.ctx, j->device, how, e);
+    if (!st) st = fv_adam_new(&l.adam, fv_model_params(j->model), j->device, &j->opt, e);
+    amount all = {b.labels, b.n ? (double)b.part[0].shape.d[0] : 0, b.tokens};
+    if (!st) st = accumulate(&l, &b, &all, 0, &loss, e);
+    if (!st) out->batch = fv_ctx_bytes(l.ctx);
+    if (!st) out->rows = b.part[0].shape.d[0], out->columns = b.part[0].shape.n > 1 ? b.part[0].shape.d[1] : 1;
+    if (!st) fv_params_zero_grad(fv_model_params(j->model));
+    st = with_advice(&l, st, e);
+    fv_adam_free(l.adam);
+    fv_ctx_free(l.ctx);
+    fv_batch_free(&b);
+    return st;
+}
+
 /* ---- the whole ---- */
 
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
@@ -228,15 +306,6 @@ static fv_status start(loop *l, fv_err *e)
     return fv_feeder_new(&l->feeder, env, j->train, feeder, e);
 }
 
-/* What the reader can go back to, once it has failed. */
-static fv_status with_last_good(const loop *l, fv_status st, fv_err *e)
-{
-    int64_t good = l->run ? fv__run_last(l->run) : -1;
-    if (st != FV_ENUMERIC || good < 0 || !e) return st;
-    fv_err why = *e;
-    return fv_fail(e, st, "%.380s; the last checkpoint, of update %lld, is intact", why.text, (long long)good);
-}
-
 fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
 {
     loop l = {.job = job, .s = out};
@@ -245,7 +314,7 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
     if (!st) st = iterate(&l, e);
     bool whole = out->step >= job->opt.updates || (job->opt.patience && out->worse >= job->opt.patience);
     if (!st && l.run) st = fv__run_finish(l.run, job, l.adam, whole, e);
-    if (st) st = with_last_good(&l, st, e);
+    if (st) st = with_advice(&l, st, e);
     fv__run_close(l.run);
     fv_feeder_free(l.feeder);
     fv__free(fv_device_env(job->device), l.part, (size_t)job->opt.accumulate * sizeof *l.part);
