@@ -293,6 +293,10 @@ static void what_is_stored_in_16_bits_runs_so(void **state)
 
 /* ---- refusals ---- */
 
+#define QWEN2                                                                                                                    \
+    "{\"model_type\":\"qwen2\",\"vocab_size\":9,\"hidden_size\":8,\"intermediate_size\":8,\"num_hidden_layers\":2,"              \
+    "\"num_attention_heads\":2,\"max_position_embeddings\":8,\"use_sliding_window\":true,\"sliding_window\":4,"
+
 static void a_config_it_cannot_follow_is_refused(void **state)
 {
     (void)state;
@@ -311,6 +315,15 @@ static void a_config_it_cannot_follow_is_refused(void **state)
         {"{\"model_type\":\"roberta\",\"max_position_embeddings\":2}", "max_position_embeddings"},
         {"{\"model_type\":\"distilbert\",\"sinusoidal_pos_embds\":true}", "sinusoidal_pos_embds"},
         {"{\"model_type\":\"distilbert\",\"dim\":10,\"n_heads\":3}", "multiple"},
+        {"{\"model_type\":\"gpt2\",\"n_embd\":10,\"n_head\":3}", "multiple"},
+        {"{\"model_type\":\"llama\",\"hidden_size\":10,\"num_attention_heads\":3}", "multiple"},
+        {"{\"model_type\":\"llama\",\"head_dim\":5}", "even number"},
+        {"{\"model_type\":\"llama\",\"num_key_value_heads\":3}", "cannot share"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}}", "need a factor"},
+        {QWEN2 "\"max_window_layers\":1}", "sliding_window of 4"},
+        {"{\"model_type\":\"t5\",\"relative_attention_max_distance\":16}", "relative_attention_max_distance"},
+        {"{\"model_type\":\"bart\",\"d_model\":10,\"encoder_attention_heads\":3}", "multiple"},
+        {"{\"model_type\":\"bart\",\"vocab_size\":2}", "decoder_start_token_id"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         fv_model *m;
@@ -319,6 +332,10 @@ static void a_config_it_cannot_follow_is_refused(void **state)
         assert_null(m);
         if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
     }
+    fv_model *m;
+    fv_err e;
+    ok(fv_model_new(&m, device, QWEN2 "\"max_window_layers\":2}", (fv_model_opt){0}, 1, &e), "no layer has the window", &e);
+    fv_model_free(m);
 }
 
 static void every_family_has_a_case(void **state)

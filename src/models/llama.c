@@ -64,7 +64,7 @@ static const fv_field fields[] = {
     FV_INT(config, max_position_embeddings, 1, 2048, 1 << 28, "longest sequence"),
     FV_INT(config, sliding_window, 1, 0, 1 << 28, "keys a row sees"),
     FV_BOOL(config, use_sliding_window, false, "Qwen2: whether it does"),
-    FV_INT(config, max_window_layers, 0, 28, MAX_LAYER, "Qwen2: layers without the window"),
+    FV_INT(config, max_window_layers, 0, 28, MAX_LAYER, "Qwen2: how many of the first layers have no window"),
     FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
     FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels are; not given: as they look"),
@@ -137,7 +137,8 @@ static fv_status check(const void *config_, fv_err *e)
         return fv_fail(e, FV_EFORMAT, "%d attention heads cannot share %d key heads", k->num_attention_heads, key_heads(k));
     if (k->rope.type && !(k->rope.factor > 0))
         return fv_fail(e, FV_EFORMAT, "rotary positions of type %s need a factor", rope_words[k->rope.type]);
-    if (k->model_type == QWEN2 && k->use_sliding_window && k->sliding_window && k->sliding_window < k->max_position_embeddings)
+    if (k->model_type == QWEN2 && k->use_sliding_window && k->sliding_window && k->max_window_layers < k->num_hidden_layers &&
+        k->sliding_window < k->max_position_embeddings)
         return fv_fail(e, FV_EMISSING, "a sliding_window of %d in some layers of %d positions is not implemented",
                        k->sliding_window, k->max_position_embeddings);
     return FV_OK;

@@ -46,7 +46,6 @@ size_t fv__utf8_bad(const char *s, size_t n);
 bool fv__is_space(uint32_t cp);      /* White_Space */
 bool fv__is_punct(uint32_t cp);      /* category P, or ASCII punctuation */
 bool fv__is_numeric(uint32_t cp);    /* Nd, Nl, No */
-bool fv__is_letter(uint32_t cp);     /* L */
 bool fv__is_word(uint32_t cp);       /* \w */
 bool fv__is_mark(uint32_t cp);       /* M */
 bool fv__is_nonspacing(uint32_t cp); /* Mn */

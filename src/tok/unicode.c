@@ -66,13 +66,6 @@ bool fv__is_numeric(uint32_t cp)
     return c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO;
 }
 
-bool fv__is_letter(uint32_t cp)
-{
-    if (cp < 0x80) return ascii_alpha(cp);
-    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
-}
-
 bool fv__is_mark(uint32_t cp)
 {
     if (cp < 0x300) return false;
