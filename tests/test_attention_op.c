@@ -341,6 +341,16 @@ static fv_tensor *written X { return fv_cache_write(c, x[0], x[1], fv_ints(c, (i
 #define QKV                                                                                                                      \
     {FV_SHAPE(2, 5, 6)}, {FV_SHAPE(2, 7, 6)}, { FV_SHAPE(2, 7, 10) }
 
+static fv_tensor *broad(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 4, .n_kv_head = 2});
+}
+
+static fv_tensor *broad_packed(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_attention_packed(c, x[0], (fv_attn){.n_head = 2, .causal = true});
+}
+
 static const op_case cases[] = {
     {.name = "full", .build = full, .in = {QKV}, .bad = {{0}, FV_SHAPE(2, 7, 8)}},
     {.name = "grouped, causal",
@@ -353,6 +363,9 @@ static const op_case cases[] = {
      .flags = OP_BY_ROW,
      .bad = {FV_SHAPE(3, 6, 10)}},
     {.name = "many rows, packed", .build = packed, .in = {{FV_SHAPE(3, 70, 24)}}, .flags = OP_BY_ROW},
+    /* what a library's fused kernels take, in memory too */
+    {.name = "broad, grouped", .build = broad, .in = {{FV_SHAPE(2, 64, 128)}, {FV_SHAPE(2, 128, 64)}, {FV_SHAPE(2, 128, 64)}}},
+    {.name = "broad, packed, causal", .build = broad_packed, .in = {{FV_SHAPE(1, 128, 384)}}},
     {.name = "bias of each head",
      .build = biased,
      .in = {QKV, {FV_SHAPE(2, 5, 7), .optional = true}},

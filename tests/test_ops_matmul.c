@@ -24,6 +24,10 @@ static fv_tensor *plain(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[
 static fv_tensor *relu(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_RELU); }
 static fv_tensor *gelu(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_GELU); }
 static fv_tensor *gelu_tanh(fv_ctx *c, fv_tensor *const *x) { return fv_linear_kn(c, x[0], x[1], x[2], FV_GELU_TANH); }
+static fv_tensor *two_layers(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_linear_kn(c, fv_linear_kn(c, x[0], x[1], x[2], FV_GELU_TANH), x[3], x[4], FV_ACT_NONE);
+}
 static fv_tensor *silu(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_SILU); }
 static fv_tensor *tanh_(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_TANH); }
 static fv_tensor *sigmoid(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_SIGMOID); }
@@ -127,6 +131,8 @@ static const op_case cases[] = {
     {.name = "linear and relu", .build = relu, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW, .bad = {BAD_LAYER}},
     {.name = "linear and gelu", .build = gelu, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW, .bad = {BAD_LAYER}},
     {.name = "linear_kn and gelu_tanh", .build = gelu_tanh, .in = {LAYER_KN}, .want = want_linear, .flags = OP_BY_ROW},
+    {.name = "two layers", .build = two_layers,
+     .in = {{FV_SHAPE(9, 16)}, {FV_SHAPE(16, 24)}, {FV_SHAPE(24), .optional = true}, {FV_SHAPE(24, 8)}, {FV_SHAPE(8), .optional = true}}},
     {.name = "linear and silu", .build = silu, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},
     {.name = "linear and tanh", .build = tanh_, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},
     {.name = "linear and sigmoid", .build = sigmoid, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},

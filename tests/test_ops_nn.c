@@ -128,6 +128,26 @@ static void want_entropy(const op_case *k, double *y, const double *const *in)
     }
 }
 
+static fv_tensor *entropy_of_product(fv_ctx *c, fv_tensor *const *x)
+{
+    fv_tensor *logits;
+    fv_ce_opt how = {.smooth = 0.125f, .ignore = -100};
+    return fv_linear_cross_entropy(c, &logits, x[0], x[1], fv_ints(c, labels, FV_SHAPE(5)), how);
+}
+
+static void want_entropy_of_product(const op_case *k, double *y, const double *const *in)
+{
+    int64_t d = k->in[0].shape.d[1], n = k->in[1].shape.d[0];
+    double logits[5 * 128];
+    const double *const made[] = {logits};
+    const op_case rest = {.in = {{FV_SHAPE(5, n)}}};
+    for (int64_t i = 0; i < 5 * n; i++) {
+        logits[i] = 0;
+        for (int64_t j = 0; j < d; j++) logits[i] += in[0][i / n * d + j] * in[1][i % n * d + j];
+    }
+    want_entropy(&rest, y, made);
+}
+
 static fv_tensor *bce(fv_ctx *c, fv_tensor *const *x) { return fv_bce(c, x[0], x[1]); }
 static fv_tensor *hinge(fv_ctx *c, fv_tensor *const *x) { return fv_hinge(c, x[0], x[1]); }
 static fv_tensor *mse(fv_ctx *c, fv_tensor *const *x) { return fv_mse(c, x[0], x[1]); }
@@ -286,6 +306,17 @@ static const op_case cases[] = {
     {.name = "scatter_add", .build = scatter_add, .in = {{FV_SHAPE(2, 3, 5)}}, .want = want_scatter, .bad = {FV_SHAPE(2, 4, 5)}},
 
     {.name = "cross_entropy", .build = entropy, .in = {{FV_SHAPE(5, 13), WIDE}}, .want = want_entropy, .bad = {FV_SHAPE(4, 13)}},
+    {.name = "cross_entropy of a product",
+     .build = entropy_of_product,
+     .in = {{FV_SHAPE(5, 6)}, {FV_SHAPE(13, 6)}},
+     .want = want_entropy_of_product,
+     .bad = {FV_SHAPE(4, 6), FV_SHAPE(13, 5)}},
+    {.name = "cross_entropy of a product, in training",
+     .build = entropy_of_product,
+     .in = {{FV_SHAPE(5, 16)}, {FV_SHAPE(77, 16)}},
+     .want = want_entropy_of_product,
+     .flags = OP_TRAIN,
+     .bad = {FV_SHAPE(4, 16), FV_SHAPE(77, 15)}},
     {.name = "bce",
      .build = bce,
      .in = {{FV_SHAPE(3, 7), WIDE}, {FV_SHAPE(3, 7), .low = 0.1f, .high = 0.9f}},

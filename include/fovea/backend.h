@@ -38,6 +38,8 @@ typedef struct fv_backend {
     void *(*captured)(fv_stream *s);
     void (*replay)(fv_stream *s, void *kept);
     void (*forget)(fv_device *d, void *kept);
+    /* says which kernel is used when, a line each, at most `most`; returns how many there are.  NULL: no choice is made */
+    int (*choices)(const fv_device *d, char (*lines)[160], int most);
 } fv_backend;
 
 struct fv_device {

@@ -2,7 +2,7 @@
 #ifndef FOVEA_INFO_H
 #define FOVEA_INFO_H
 
-#include "fovea/error.h"
+#include "fovea/device.h"
 
 typedef struct fv_library {
     const char *name;
@@ -15,5 +15,8 @@ FV_API int fv_libraries(fv_library *out, int max);
 /* Those extensions of this machine's instruction set that some kernel of ours can use ("neon", "bf16", "avx2"), in
  * the same way.  What is really used is the level of a device: see device.h. */
 FV_API int fv_cpu_features(const char **out, int max);
+
+/* Which kernel a device uses when, where it has a choice: a line each, in the same way. */
+FV_API int fv_device_choices(const fv_device *d, char (*lines)[160], int max);
 
 #endif

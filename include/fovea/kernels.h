@@ -46,7 +46,10 @@ typedef struct fv_gemm {
     float alpha;      /* 0 means 1 */
     const void *bias; /* (n) or NULL */
     fv_act act;
-    void *pre; /* (m,n,ldc) gets the value before act, or NULL */
+    void *pre;         /* (m,n,ldc) gets the value before act, or NULL */
+    const void *slope; /* (m,n,ldc): C = A B act'(slope), where the table says that it can; no add, bias or pre then.  NULL: no */
+    float *sums;       /* gets the sums over k of A's rows, (m), if sums_of_a, else of B's columns, (n); where the table can */
+    bool sums_of_a;
 } fv_gemm;
 
 /* ---- element-wise and shape ---- */
@@ -186,6 +189,8 @@ typedef struct fv_kernels {
     fv_dtype dtype;
 
     void (*gemm)(fv_stream *s, const fv_gemm *g);
+    bool gemm_slope[FV_SIGMOID + 1]; /* gemm takes a slope of this activation */
+    bool gemm_sums;                  /* and sums, where c is f32 and no factor has gaps */
     /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is 0 if it cannot.  st may be
      * dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k) bytes, ld bytes apart.  Rows may be laid out in pieces:
      * those from i on, a multiple of FV_PACK_ROWS, begin at pack_bytes(i, k, dt). */
@@ -218,7 +223,8 @@ typedef struct fv_kernels {
 
     void (*softmax)(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols, bool log);
     void (*softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows, int64_t cols, bool log);
-    /* sum (or NULL) gets a + x first and is what is normalised: residual and norm in one pass; gain, bias may be NULL */
+    /* sum (or NULL) gets a + x first and is what is normalised: residual and norm in one pass.  It may be y, which then holds the
+     * norm alone; gain, bias may be NULL */
     void (*layernorm)(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x, const void *a,
                       const void *gain, const void *bias, int64_t rows, int64_t cols, float eps);
     void (*layernorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
@@ -249,6 +255,11 @@ typedef struct fv_kernels {
                           int64_t vocab, float smooth, int32_t ignore);
     void (*cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse, const void *x,
                               const int32_t *labels, int64_t rows, int64_t vocab, float smooth, int32_t ignore);
+    /* loss as cross_entropy's, of x (rows,vocab) whose rows are `step` elements apart; x becomes its gradient for a dloss of 1 in
+     * each row, and 0 between vocab and step.  scale_rows: y[r,:] (+)= scale[r] * x[r,:].  Devices may have neither. */
+    void (*cross_entropy_slope)(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels, int64_t rows, int64_t vocab,
+                                int64_t step, float smooth, int32_t ignore);
+    void (*scale_rows)(fv_stream *s, fv_sink y, const void *x, const fv_stat *scale, int64_t rows, int64_t cols);
 
     void (*im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g);
     void (*col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g);

@@ -143,6 +143,10 @@ typedef struct fv_ce_opt {
 } fv_ce_opt; /* ignore: a label that does not count; use -100 */
 /* logits (..,V), labels I32 (..) -> (..): one loss per row, 0 for ignored.  Probabilities are never stored. */
 FV_API fv_tensor *fv_cross_entropy(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_ce_opt opt);
+/* The same of the logits x w', x (..,D), w (V,D).  *logits gets them, or NULL: a device may do without them where the context
+ * trains, in less memory and time. */
+FV_API fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, fv_tensor *w, fv_tensor *labels,
+                                          fv_ce_opt opt);
 FV_API fv_tensor *fv_bce(fv_ctx *c, fv_tensor *logits, fv_tensor *target); /* mean, with logits */
 FV_API fv_tensor *fv_hinge(fv_ctx *c, fv_tensor *x, fv_tensor *sign);      /* mean of max(0, 1 - sign x) */
 FV_API fv_tensor *fv_mse(fv_ctx *c, fv_tensor *x, fv_tensor *target);      /* mean */

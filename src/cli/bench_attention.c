@@ -1,13 +1,12 @@
 /* bench_attention.c - fovea bench attention: the operator, forward and with its gradient. */
-#include <stdlib.h>
-
 #include "bench.h"
+#include "fovea/op.h"
 
 typedef struct attention_values {
     bench_values common;
     int64_t batch, heads, kv_heads, len, keys, width;
     int dtype;
-    bool causal, backward;
+    bool causal, backward, weights;
 } attention_values;
 
 static const attention_values defaults = {.common = BENCH_DEFAULTS, .batch = 4, .heads = 8, .len = 512, .width = 64};
@@ -23,6 +22,7 @@ static const cli_option options[] = {
     CLI_CHOICE(attention_values, dtype, 'd', "dtype", bench_dtypes, "of everything"),
     CLI_FLAG(attention_values, causal, 'c', "causal", "a row sees only the keys up to its own position"),
     CLI_FLAG(attention_values, backward, 0, "backward", "with the gradients of queries, keys and values"),
+    CLI_FLAG(attention_values, weights, 0, "weights", "with the exact weights of one head of one sequence"),
     BENCH_OPTIONS(attention_values),
     {0},
 };
@@ -35,20 +35,51 @@ static const cli_example examples[] = {
 };
 
 typedef struct call {
-    fv_tensor *q, *k, *v;
-    fv_attn opt;
-    float *dy; /* NULL: forward only */
+    fv_attn_args args;
+    fv_attn_grads grads; /* dy NULL: forward only */
+    float *weights;      /* of head 0 of sequence 0; NULL: not wanted */
+    fv_dtype dtype;
 } call;
 
+/* The kernels alone: an op would upload the slope of its output each time. */
 static void attend(fv_ctx *c, void *what)
 {
     call *a = what;
-    if (!a->dy) {
-        fv_attention(c, a->q, a->k, a->v, a->opt);
-        return;
-    }
-    fv_tensor *q = fv_watch(c, fv_detach(c, a->q)), *k = fv_watch(c, fv_detach(c, a->k)), *v = fv_watch(c, fv_detach(c, a->v));
-    fv_backward_from(c, fv_attention(c, q, k, v, a->opt), a->dy);
+    const fv_kernels *k = fv_kernels_of(c, a->dtype);
+    if (!k || !fv_need(c, k->attention && k->attention_bwd && k->attention_weights, "attention", a->dtype)) return;
+    k->attention(fv_ctx_stream(c), &a->args);
+    if (a->weights) k->attention_weights(fv_ctx_stream(c), a->weights, &a->args, 0, 0, 0, a->args.Tq);
+    if (a->grads.dy) k->attention_bwd(fv_ctx_stream(c), &a->args, &a->grads);
+}
+
+static void *numbers(bench *b, fv_shape s)
+{
+    fv_tensor *t = bench_floats(b, s);
+    return t ? t->data : NULL;
+}
+
+static fv_sink sink(bench *b, fv_dtype t, fv_shape s)
+{
+    return (fv_sink){.data = fv_scratch(b->hold, t, fv_shape_len(s)), .dtype = t};
+}
+
+/* Everything a call needs, on the device. */
+static call prepare(bench *b, const attention_values *v, int64_t keys, int64_t kv_heads)
+{
+    fv_dtype t = bench_dtype(v->dtype), stat = t == FV_F64 ? FV_F64 : FV_F32;
+    fv_shape q = FV_SHAPE(v->batch, v->len, v->heads * v->width), k = FV_SHAPE(v->batch, keys, kv_heads * v->width);
+    fv_attn_args a = {.B = v->batch, .Tq = v->len, .Tk = keys, .H = v->heads, .G = kv_heads, .Wk = v->width, .Wv = v->width};
+    a.q_row = v->heads * v->width, a.k_row = a.v_row = kv_heads * v->width;
+    a.q_batch = v->len * a.q_row, a.k_batch = a.v_batch = keys * a.k_row;
+    a.causal = v->causal;
+    a.q = numbers(b, q), a.k = numbers(b, k), a.v = numbers(b, k);
+    a.y = fv_scratch(b->hold, t, fv_shape_len(q));
+    a.lse = fv_scratch(b->hold, stat, v->batch * v->heads * v->len);
+    call c = {.args = a, .dtype = t};
+    if (v->weights) c.weights = fv_scratch(b->hold, stat, v->len * keys);
+    if (v->backward)
+        c.grads = (fv_attn_grads){.dy = numbers(b, q), .dq = sink(b, t, q), .dk = sink(b, t, k), .dv = sink(b, t, k)};
+    return c;
 }
 
 /* Multiply-adds count two.  Forward has two products for each pair of query and key, backward five. */
@@ -61,16 +92,8 @@ static double flops(const attention_values *v, int64_t keys)
 
 static int measure(bench *b, const attention_values *v, int64_t keys, int64_t kv_heads)
 {
-    call a = {.opt = {.n_head = v->heads, .n_kv_head = kv_heads, .causal = v->causal}};
-    a.q = bench_floats(b, FV_SHAPE(v->batch, v->len, v->heads * v->width));
-    a.k = bench_floats(b, FV_SHAPE(v->batch, keys, kv_heads * v->width));
-    a.v = bench_floats(b, FV_SHAPE(v->batch, keys, kv_heads * v->width));
+    call a = prepare(b, v, keys, kv_heads);
     int64_t rows = v->batch * v->len * v->heads * v->width;
-    if (v->backward) {
-        a.dy = malloc((size_t)rows * sizeof *a.dy);
-        if (!a.dy) return cli_fail(b->c, "out of memory");
-        for (int64_t i = 0; i < rows; i++) a.dy[i] = (float)(i % 7) - 3;
-    }
     json_t *parameters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:b}", "batch", (json_int_t)v->batch, "heads",
                                    (json_int_t)v->heads, "kv_heads", (json_int_t)kv_heads, "len", (json_int_t)v->len, "keys",
                                    (json_int_t)keys, "width", (json_int_t)v->width, "dtype", bench_dtypes[v->dtype], "causal",
@@ -78,9 +101,8 @@ static int measure(bench *b, const attention_values *v, int64_t keys, int64_t kv
     double size = (double)fv_dtype_size(bench_dtype(v->dtype));
     double inputs = size * (double)(2 * rows + 2 * v->batch * keys * kv_heads * v->width);
     bench_work work = {.flops = flops(v, keys), .inputs = v->backward ? 2 * inputs : inputs};
-    int code = bench_run(b, "attention", parameters, attend, &a, work);
-    free(a.dy);
-    return code;
+    if (v->weights) json_object_set_new(parameters, "weights", json_true());
+    return bench_run(b, "attention", parameters, attend, &a, work);
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
@@ -90,7 +112,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     int64_t keys = v->keys ? v->keys : v->len, kv_heads = v->kv_heads ? v->kv_heads : v->heads;
     if (v->causal && keys < v->len) return cli_usage(c, "--causal needs at least as many keys as queries");
     bench b;
-    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), v->backward);
+    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
     if (!code) code = measure(&b, v, keys, kv_heads);
     bench_close(&b);
     return code;

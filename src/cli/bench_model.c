@@ -120,7 +120,7 @@ static void update(fv_ctx *c, void *what)
     fv_model_forward(c, s->model, &s->in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
     if (!y && !fv_ctx_status(c)) fv_raise(c, FV_EARG, "%s has no loss: name another of architectures", fv_model_head(s->model));
-    if (fv_read(c, y, &loss, 1) || fv_backward(c, y)) return;
+    if (fv_backward(c, y) || fv_read(c, y, &loss, 1)) return; /* in this order the device need not wait for us in between */
     if (fv_adam_step(s->adam, &s->opt, ++s->step, &norm, &s->e)) fv_raise(c, s->e.code, "%s", s->e.text);
 }
 
@@ -131,7 +131,8 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
     char *config = read_config(v->config);
     fv_ctx_opt how = {.dtype = bench_dtype(v->dtype), .record = train, .train = train, .recompute = v->recompute};
     if (!config) return fv_fail(&s->e, FV_EIO, "%s: cannot be read", v->config);
-    fv_status st = fv_model_new(&s->model, b->device, config, (fv_model_opt){.dtype = how.dtype, .train = train}, 1, &s->e);
+    fv_model_opt opt = {.dtype = how.dtype, .train = train, .serve = !train && how.dtype != FV_F64, .weights = how.dtype};
+    fv_status st = fv_model_new(&s->model, b->device, config, opt, 1, &s->e);
     free(config);
     if (st) return st;
     fv_ctx_free(b->step);
@@ -172,7 +173,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command bench_forward_command = {
     .name = "forward",
     .summary = "a model of any family on random ids",
-    .about = "Makes the model that a config.json describes, with random weights, and runs it without recording.",
+    .about = "Makes the model that a config.json describes, with random weights, and runs it as a server would.",
     .options = forward_options,
     .size = sizeof(model_values),
     .defaults = &defaults,

@@ -20,7 +20,7 @@ static const cli_option options[] = {
 static const cli_example examples[] = {
     {"fovea info", "what this build can do on this machine"},
     {"FOVEA_CPU=generic fovea info", "the same with the portable kernels forced"},
-    {"fovea info --device cuda", "the same, and whether a GPU can be used"},
+    {"fovea info --device cuda", "the same, whether a GPU can be used, and what runs on which of its kernels"},
     {"fovea info --json", "for scripts and bug reports"},
     {0},
 };
@@ -36,6 +36,8 @@ typedef struct facts {
     char gpus[MOST][128];
     int n_gpus;
     fv_err no_gpu;
+    char choices[MOST][160];
+    int n_choices;
 } facts;
 
 static void print_text(const facts *f)
@@ -45,6 +47,7 @@ static void print_text(const facts *f)
            fv_device_level(f->device));
     if (f->n_gpus < 0) printf("gpus       none: %s\n", f->no_gpu.text);
     for (int i = 0; i < f->n_gpus && i < MOST; i++) printf("%s cuda:%d %s\n", i ? "          " : "gpus      ", i, f->gpus[i]);
+    for (int i = 0; i < f->n_choices && i < MOST; i++) printf("%s %s\n", i ? "          " : "choices   ", f->choices[i]);
     printf("levels    ");
     for (int i = 0; i < f->n_levels; i++) printf(" %s", f->levels[i]);
     printf("\nfeatures  ");
@@ -63,8 +66,10 @@ static json_t *to_json(const facts *f)
         json_object_set_new(libraries, f->libraries[i].name, json_string(f->libraries[i].version));
     json_t *gpus = json_array();
     for (int i = 0; i < f->n_gpus && i < MOST; i++) json_array_append_new(gpus, json_string(f->gpus[i]));
-    json_t *device = json_pack("{s:s, s:s, s:i}", "name", fv_device_name(f->device), "level", fv_device_level(f->device),
-                               "threads", fv_device_threads(f->device));
+    json_t *choices = json_array();
+    for (int i = 0; i < f->n_choices && i < MOST; i++) json_array_append_new(choices, json_string(f->choices[i]));
+    json_t *device = json_pack("{s:s, s:s, s:i, s:o}", "name", fv_device_name(f->device), "level", fv_device_level(f->device),
+                               "threads", fv_device_threads(f->device), "choices", choices);
     return json_pack("{s:s, s:[o], s:o, s:o, s:o, s:o}", "version", fv_version(), "devices", device, "gpus", gpus, "levels",
                      levels, "features", features, "libraries", libraries);
 }
@@ -79,6 +84,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
     facts f = {.device = device};
     f.n_gpus = fv_cuda_devices(f.gpus, MOST, &f.no_gpu);
+    f.n_choices = fv_device_choices(device, f.choices, MOST);
     f.n_levels = fv_cpu_levels(f.levels, MOST);
     f.n_features = fv_cpu_features(f.features, MOST);
     f.n_libraries = fv_libraries(f.libraries, MOST);
@@ -96,7 +102,9 @@ const cli_command info_command = {
     .summary = "version, devices, CPU features, kernels and libraries",
     .about =
         "Says what this build is and what it found on this machine.  \"levels\" are the sets of kernels that were built and that "
-        "this processor can run, best first; the environment variable FOVEA_CPU picks one of them.",
+        "this processor can run, best first; the environment variable FOVEA_CPU picks one of them.  \"choices\" say which kernel "
+        "a "
+        "GPU uses when.",
     .options = options,
     .size = sizeof(info_values),
     .examples = examples,

@@ -51,6 +51,7 @@ struct fv_ctx {
     fv_node *tape;   /* newest first */
     fv_block *spare; /* memory that backward is done with */
     size_t n_spare, spare_room;
+    void *lent;    /* a gradient that two tensors have, until the maker of one has run; or NULL */
     bool backward; /* running: new tensors may use spare memory */
     fv_tap_fn *tap;
     void *tap_user;
@@ -80,6 +81,10 @@ typedef void fv_step_fn(fv_ctx *c, void *user);
 /* fv_ctx_reset(c, step) and fn(c, user), or a replay.  A key stands for all that fn depends on but memory's contents. */
 void fv__graph_run(fv_ctx *c, fv_graph *g, uint64_t key, uint64_t step, fv_step_fn *fn, void *user);
 void fv__graph_drop(fv_graph *g); /* before memory that it uses goes, or the device */
+
+/* For y = x + a: x takes y's gradient over and a, whose maker is the next to run, reads it there until then.  False: nothing
+ * was done, and a copy is needed. */
+bool fv__grad_split(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n);
 
 fv_dtype fv__grad_dtype(const fv_tensor *t);
 size_t fv__tensor_bytes(fv_dtype t, int64_t n);

@@ -3,6 +3,7 @@
 
 #include "backend/backends.h"
 #include "core.h"
+#include "fovea/info.h"
 
 /* ---- dtypes ---- */
 
@@ -76,6 +77,10 @@ int fv_cuda_devices(char (*lines)[128], int most, fv_err *e) { return fv__cuda_l
 const char *fv_device_name(const fv_device *d) { return d->backend->name; }
 const char *fv_device_level(const fv_device *d) { return d->level; }
 int fv_device_threads(const fv_device *d) { return d->threads; }
+int fv_device_choices(const fv_device *d, char (*lines)[160], int max)
+{
+    return d->backend->choices ? d->backend->choices(d, lines, max) : 0;
+}
 const fv_env *fv_device_env(const fv_device *d) { return &d->env; }
 
 fv_desc_text fv__left(fv_device *d)

@@ -75,7 +75,7 @@ void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
 {
     fv_tensor *y = n->y;
     if (!x || !x->wants_grad || fv__failed(c)) return;
-    if (!x->grad && !y->held && y->dtype == x->dtype && fv_len(x) == fv_len(y)) {
+    if (!x->grad && !y->held && y->grad != c->lent && y->dtype == x->dtype && fv_len(x) == fv_len(y)) {
         x->grad = y->grad;
         x->has_grad = true;
         y->grad = NULL;
@@ -86,12 +86,29 @@ void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
     if (k && fv_need(c, k->cast, "cast", y->dtype)) k->cast(&c->stream, fv_grad(c, x), y->grad, fv_len(y));
 }
 
+/* The maker of a must leave x alone: it would write where it reads. */
+bool fv__grad_split(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n)
+{
+    fv_node *maker = n->prev;
+    void *shared = n->y->grad;
+    bool next = maker && maker->y == a && a != x && a->wants_grad && !a->grad && !a->held && a->dtype == x->dtype;
+    if (!next || !x->wants_grad || x->grad || n->y->held || c->lent || fv__failed(c)) return false;
+    for (int i = 0; i < maker->n_in; i++)
+        if (maker->in[i] == x) return false;
+    fv_grad_pass(c, x, n);
+    a->grad = c->lent = shared;
+    a->has_grad = true;
+    return true;
+}
+
 static void release(fv_ctx *c, fv_node *n)
 {
     fv_tensor *y = n->y;
     if (n->temp) fv__block_give(c, n->temp, n->temp_bytes);
     if (y->held) return;
-    if (y->grad && y->grad != y->data) fv__block_give(c, y->grad, grad_bytes(y)); /* a gradient may stand in y's place */
+    bool lent = y->grad && y->grad == c->lent;
+    if (lent) c->lent = NULL;
+    if (y->grad && !lent && y->grad != y->data) fv__block_give(c, y->grad, grad_bytes(y)); /* a gradient may stand in y's place */
     y->grad = NULL;
     y->has_grad = false;
     if (y->base) return;

@@ -232,7 +232,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     if (!ids) ids = fv__shift_right(c, labels ? labels : source, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
     fv_tensor *x = decode(c, m, ids, fv_items_get(in, "decoder_attention_mask"), memory, mask);
     if (m->head == BASE) fv_items_put(out, "last_hidden_state", x);
-    if (m->head == TEXT) fv__put_tokens(c, in, out, logits(c, m, x), false);
+    if (m->head == TEXT) fv__put_tokens(c, in, out, logits(c, m, x), fv_items_get(in, "labels"));
     if (m->head == CLASSIFY) classify(c, m, in, out, x);
 }
 

@@ -151,11 +151,12 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const gpt2 *m = self;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
+    fv_tensor *next = m->head == FV__LANGUAGE ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"), fv_items_get(in, "position_ids"));
     x = fv__encoder(c, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true, .key_mask = mask}, "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
-    fv__put_causal(c, in, out, m->head, x, m->out, m->cfg.pad_token_id, m->cfg.problem_type);
+    fv__put_causal(c, in, out, m->head, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
 }
 
 /* ---- generation ---- */

@@ -238,13 +238,14 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const llama *m = self;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *places = fv_items_get(in, "position_ids");
     int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
+    fv_tensor *next = m->head == FV__LANGUAGE ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = attend(m, fv_rotary_at(c, &m->rotary, places ? places : fv_positions(c, B, T, 0), T));
     arg.key_mask = fv_items_get(in, "attention_mask");
     x = fv__encoder(c, m->layer, m->cfg.num_hidden_layers, x, arg, "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
-    fv__put_causal(c, in, out, m->head, x, m->out, m->cfg.pad_token_id, m->cfg.problem_type);
+    fv__put_causal(c, in, out, m->head, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
 }
 
 /* ---- generation ---- */

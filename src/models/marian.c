@@ -227,7 +227,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
     fv_items_put(out, "encoder_last_hidden_state", memory);
     fv_tensor *y = decode(c, m, fv_items_get(in, "decoder_input_ids"), fv_items_get(in, "decoder_attention_mask"), memory, mask);
-    fv__put_tokens(c, in, out, logits(c, m, y), false);
+    fv__put_tokens(c, in, out, logits(c, m, y), fv_items_get(in, "labels"));
 }
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */

@@ -48,13 +48,27 @@ static fv_tensor *shift_left(fv_ctx *c, fv_tensor *labels)
     return y;
 }
 
-void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, bool next)
+fv_tensor *fv__next_labels(fv_ctx *c, const fv_items *in)
 {
     fv_tensor *labels = fv_items_get(in, "labels");
+    return labels ? shift_left(c, labels) : NULL;
+}
+
+void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, fv_tensor *labels)
+{
     fv_items_put(out, "logits", logits);
-    if (!labels) return;
-    if (next) labels = shift_left(c, labels);
-    fv_items_put(out, "loss", fv_loss_tokens(c, logits, labels, in));
+    if (labels) fv_items_put(out, "loss", fv_loss_tokens(c, logits, labels, in));
+}
+
+void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w, fv_tensor *labels)
+{
+    fv_tensor *logits = labels ? NULL : fv_linear(c, x, w, NULL, FV_ACT_NONE);
+    if (labels) {
+        fv_ce_opt how = {.smooth = in->smooth, .ignore = -100};
+        fv_tensor *sum = fv_sum_all(c, fv_linear_cross_entropy(c, &logits, x, w, labels, how));
+        fv_items_put(out, "loss", fv_scale(c, sum, in->n_labels > 0 ? (float)(1 / in->n_labels) : 1));
+    }
+    if (logits) fv_items_put(out, "logits", logits);
 }
 
 void fv__put_classes(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, int problem)
@@ -97,17 +111,14 @@ fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *tabl
     return weight(p, labels, fv_dim(table, 1), std, "score.weight");
 }
 
-void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w, int32_t pad,
-                    int problem)
+void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w,
+                    fv_tensor *next, int32_t pad, int problem)
 {
-    if (head == FV__BASE) {
-        fv_items_put(out, "last_hidden_state", x);
-        return;
-    }
-    if (head == FV__CLASSIFY) x = fv__last_but(c, x, fv_items_get(in, "input_ids"), pad);
-    fv_tensor *logits = fv_linear(c, x, w, NULL, FV_ACT_NONE);
-    if (head == FV__LANGUAGE) fv__put_tokens(c, in, out, logits, true);
-    if (head == FV__CLASSIFY) fv__put_classes(c, in, out, logits, problem);
+    if (head == FV__BASE) fv_items_put(out, "last_hidden_state", x);
+    if (head == FV__LANGUAGE) fv__put_words(c, in, out, x, w, next);
+    if (head != FV__CLASSIFY) return;
+    x = fv__last_but(c, x, fv_items_get(in, "input_ids"), pad);
+    fv__put_classes(c, in, out, fv_linear(c, x, w, NULL, FV_ACT_NONE), problem);
 }
 
 /* ---- stacks of layers ---- */

@@ -8,9 +8,15 @@
 
 /* ---- outputs ---- */
 
-/* Puts "logits" (B,T,V) into out and, where there are labels (B,T), the "loss": of each label under the logits at its place
- * or, if next, at the place before. */
-void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, bool next);
+/* Puts "logits" (B,T,V) into out and, where there are labels (B,T), the "loss": of each label under the logits at its place. */
+void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, fv_tensor *labels);
+
+/* The same of x (B,T,D) under the weight w (V,D); in training the loss alone, where the device gains by that. */
+void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w, fv_tensor *labels);
+
+/* The labels of `in`, each moved to the place before its own; NULL: there are none.  Asks the device for them, so it comes
+ * before everything that the device would have to finish first. */
+fv_tensor *fv__next_labels(fv_ctx *c, const fv_items *in);
 
 /* Puts "logits" (B,labels) or (B,T,labels) and, where there are labels, the "loss"; problem: an fv_problem. */
 void fv__put_classes(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, int problem);
@@ -32,9 +38,10 @@ typedef enum fv__causal_head { FV__LANGUAGE, FV__BASE, FV__CLASSIFY } fv__causal
 
 /* (V,D), (labels,D) or, for FV__BASE, NULL. */
 fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied, int labels, float std);
-/* Puts what the head makes of x (B,T,D); a classifier reads the last place that is no padding. */
-void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w, int32_t pad,
-                    int problem);
+/* Puts what the head makes of x (B,T,D); FV__LANGUAGE has its labels in `next`, a classifier reads the last place that is no
+ * padding. */
+void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w,
+                    fv_tensor *next, int32_t pad, int problem);
 
 /* ---- stacks of layers; what enters each is shown to taps as `shown` ---- */
 

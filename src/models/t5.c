@@ -254,7 +254,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     if (m->head == BASE)
         fv_items_put(out, "last_hidden_state", x);
     else
-        fv__put_tokens(c, in, out, logits(c, m, x), false);
+        fv__put_tokens(c, in, out, logits(c, m, x), fv_items_get(in, "labels"));
 }
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */

@@ -35,13 +35,13 @@ static fv_tensor *norm(fv_ctx *c, const char *op, fv_tensor **sum, fv_tensor *x,
     if (!k || !check(c, op, x, gain, "gain") || !check(c, op, x, bias, "bias")) return NULL;
     if (!fv_need(c, k->layernorm, "layernorm", x->dtype)) return NULL;
 
-    fv_tensor *in = a ? fv__residual(c, op, x, a) : x;
+    fv_tensor *in = a ? fv__residual(c, op, x, a, sum) : x;
     fv_tensor *y = fv_new(c, x->dtype, x->shape);
     fv_dtype st = fv__stat_dtype(x->dtype);
     size_t bytes = (size_t)fv_rows(x) * fv_dtype_size(st);
     char *stats = fv_scratch(c, st, 2 * fv_rows(x));
     if (!stats) return NULL;
-    k->layernorm(fv_ctx_stream(c), y->data, stats, stats + bytes, a ? in->data : NULL, x->data, a ? a->data : NULL,
+    k->layernorm(fv_ctx_stream(c), y->data, stats, stats + bytes, a ? in ? in->data : y->data : NULL, x->data, a ? a->data : NULL,
                  gain ? gain->data : NULL, bias ? bias->data : NULL, fv_rows(x), fv_cols(x), eps);
 
     layernorm *s = fv_record(c, sizeof *s, backward, y, in, gain, bias);

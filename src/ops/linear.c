@@ -8,6 +8,7 @@ typedef struct {
     fv_node node;
     fv_act act;
     bool kn;
+    bool through; /* y's gradient is that of p already */
     void *pre;
 } linear;
 
@@ -27,11 +28,22 @@ static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s)
     const fv_tensor *y = s->node.y;
     const void *p = s->pre ? s->pre : y->data;
     fv_unary_op op;
-    if (!fv__act_op(&op, s->act)) return y->grad;
+    if (s->through || !fv__act_op(&op, s->act)) return y->grad;
     if (!s->pre) keep(s, fv__block_take(c, fv__tensor_bytes(y->dtype, fv_len(y))));
     if (!s->pre || !fv_need(c, k->unary_bwd, "unary_bwd", y->dtype)) return NULL;
     k->unary_bwd(fv_ctx_stream(c), op, (fv_sink){s->pre, y->dtype, false}, y->grad, p, y->data, fv_len(y), 0, 0);
     return s->pre;
+}
+
+static void backward(fv_ctx *c, fv_node *node);
+
+/* The product that made x, recorded just before n: nothing but n reads x then, and dx may be multiplied by the slope of
+ * its activation on the way to memory. */
+static linear *maker(const fv_node *n, const fv_kernels *k, const fv_tensor *x)
+{
+    linear *m = (linear *)n->prev;
+    bool is = m && m->node.backward == backward && m->node.y == x && m->pre && k->gemm_slope[m->act];
+    return is && !x->has_grad && !x->held && !x->base ? m : NULL;
 }
 
 /* p = x w' + bias:  dx = dp w,  dw = dp' x,  dbias = the column sums of dp */
@@ -47,12 +59,23 @@ static void backward(fv_ctx *c, fv_node *node)
     int64_t rows = fv_rows(x), cols = fv_cols(x), n = fv_cols(node->y);
     fv_factor p = {dp, false, 0}, turned_p = {dp, true, 0}, of_w = {w->data, s->kn, 0};
     fv_factor of_x = {x->data, false, 0}, turned_x = {x->data, true, 0};
+    linear *before = maker(node, k, x);
     fv_sink dx = fv_grad(c, x), dw = fv_grad(c, w), dbias = fv_grad(c, bias);
     fv_gemm by_x = fv__product(dx, p, of_w, rows, cols, n, x->dtype);
     fv_gemm by_w = s->kn ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
                          : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
     fv_stream *st = fv_ctx_stream(c);
+    if (before && dx.data) {
+        by_x.slope = before->pre;
+        by_x.act = before->act;
+        before->through = true;
+    }
     if (dx.data) k->gemm(st, &by_x);
+    if (dw.data && dbias.data && !dbias.add && k->gemm_sums) { /* p is read once for both */
+        by_w.sums = dbias.data;
+        by_w.sums_of_a = !s->kn;
+        dbias.data = NULL;
+    }
     if (dw.data) k->gemm(st, &by_w);
     if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n);
 }

@@ -26,13 +26,13 @@ static fv_tensor *norm(fv_ctx *c, const char *op, fv_tensor **sum, fv_tensor *x,
     if (gain && fv_len(gain) != fv_cols(x)) return fv_raise(c, FV_ESHAPE, "%s: x %s, gain %s", op, fv_desc(x).s, fv_desc(gain).s);
     if (!fv_need(c, k->rmsnorm, "rmsnorm", x->dtype)) return NULL;
 
-    fv_tensor *in = a ? fv__residual(c, op, x, a) : x;
+    fv_tensor *in = a ? fv__residual(c, op, x, a, sum) : x;
     fv_tensor *y = fv_new(c, x->dtype, x->shape);
     fv_dtype st = fv__stat_dtype(x->dtype);
     fv_stat *rstd = fv_scratch(c, st, fv_rows(x));
     if (!rstd) return NULL;
-    k->rmsnorm(fv_ctx_stream(c), y->data, rstd, a ? in->data : NULL, x->data, a ? a->data : NULL, gain ? gain->data : NULL,
-               fv_rows(x), fv_cols(x), eps);
+    k->rmsnorm(fv_ctx_stream(c), y->data, rstd, a ? in ? in->data : y->data : NULL, x->data, a ? a->data : NULL,
+               gain ? gain->data : NULL, fv_rows(x), fv_cols(x), eps);
 
     rmsnorm *s = fv_record(c, sizeof *s, backward, y, in, gain);
     if (s) {

@@ -16,6 +16,8 @@ struct fv_adam {
     float *scratch;        /* device: the sum of squares, the scale */
     float *scale;          /* host: a factor of the learning rate for each parameter */
     size_t scale_bytes;
+    int *order; /* host: parameters as they stand in the flat block */
+    size_t order_bytes;
 };
 
 static float *block(fv_adam *a, int64_t n)
@@ -51,6 +53,23 @@ static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
     return FV_OK;
 }
 
+/* There are hundreds of them: inserted one by one. */
+static fv_status in_order(fv_adam *a, fv_err *e)
+{
+    int n = fv_params_count(a->params);
+    a->order_bytes = (size_t)n * sizeof *a->order;
+    a->order = fv__alloc(&a->dev->env, a->order_bytes);
+    if (!a->order) return fv_fail(e, FV_ENOMEM, "adam: out of memory");
+    for (int i = 0; i < n; i++) {
+        int at = i;
+        const char *data = fv_params_at(a->params, i)->data;
+        for (; at > 0 && (const char *)fv_params_at(a->params, a->order[at - 1])->data > data; at--)
+            a->order[at] = a->order[at - 1];
+        a->order[at] = i;
+    }
+    return FV_OK;
+}
+
 fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o, fv_err *e)
 {
     *out = NULL;
@@ -61,6 +80,7 @@ fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_
     a->scale_bytes = (size_t)fv_params_count(p) * sizeof *a->scale;
     a->scale = fv__alloc(&d->env, a->scale_bytes);
     fv_status st = a->scale ? fv__groups(a->scale, p, o, e) : fv_fail(e, FV_ENOMEM, "adam: out of memory");
+    if (!st) st = in_order(a, e);
     if (!st) st = fv__stream_open(&a->stream, d, 0, e);
     if (!st) st = make_blocks(a, o && o->ema > 0, e);
     if (st)
@@ -81,6 +101,7 @@ void fv_adam_free(fv_adam *a)
     if (a->scratch) a->dev->backend->release(a->dev, a->scratch, 2 * sizeof(float));
     if (a->stream.dev) fv__stream_close(&a->stream);
     fv__free(&env, a->scale, a->scale_bytes);
+    fv__free(&env, a->order, a->order_bytes);
     fv__free(&env, a, sizeof *a);
 }
 
@@ -108,14 +129,14 @@ static void update(fv_adam *a, const float *grad, fv_adamw o, float lr, float de
     char *data = fv_params_data(a->params, &all);
     size_t size = fv_dtype_size(a->dtype);
     for (int i = 0, n = fv_params_count(a->params); i < n;) {
-        const fv_tensor *first = fv_params_at(a->params, i);
-        int from_i = i++;
-        while (i < n && alike(a, from_i, i)) i++;
+        int lead = a->order[i++];
+        const fv_tensor *first = fv_params_at(a->params, lead);
+        while (i < n && alike(a, lead, a->order[i])) i++;
         int64_t from = (int64_t)((size_t)((char *)first->data - data) / size), to = all;
-        if (i < n) to = (int64_t)((size_t)((char *)fv_params_at(a->params, i)->data - data) / size);
+        if (i < n) to = (int64_t)((size_t)((char *)fv_params_at(a->params, a->order[i])->data - data) / size);
         if (!first->wants_grad) continue;
         o.decay = first->shape.n < 2 ? 0 : decay;
-        o.lr = lr * a->scale[from_i];
+        o.lr = lr * a->scale[lead];
         float *w = a->master ? a->master + from : (float *)(void *)data + from;
         k->adamw(&a->stream, w, a->m + from, a->v + from, a->master ? data + (size_t)from * size : NULL, grad + from, to - from,
                  &o);

@@ -73,9 +73,9 @@ static fv_status accumulate(loop *l, const fv_batch *b, const amount *all, int64
     fv_model_forward(c, j->model, &in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
     if (!y && !fv_ctx_status(c)) return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
-    if (fv_read(c, y, &value, 1)) return context_failed(c, e);
+    /* the loss is read last, so that a device need not wait for us between the two */
+    if (fv_backward(c, y) || fv_read(c, y, &value, 1)) return context_failed(c, e);
     if (!isfinite(value)) return fv_fail(e, FV_ENUMERIC, "update %lld: the loss is not finite", (long long)l->s->step + 1);
-    if (fv_backward(c, y)) return context_failed(c, e);
     *loss += (double)value;
     return FV_OK;
 }

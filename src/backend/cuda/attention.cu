@@ -5,6 +5,7 @@
  * rescaled when a larger score appears.  While scores are worked out the values of the tile are on their way, while
  * values are summed the next keys are. */
 #include "attention.h"
+#include "attention_ways.h"
 
 /* PLAIN: no masks, nothing added, no dropout.  Such a kernel has registers for two strips a warp: every number that is
  * read from shared memory then serves twice. */
@@ -177,9 +178,8 @@ template <class T, int W> static void start(fv_stream *s, const job<T> &o)
         start_as<T, W, false>(s, o);
 }
 
-template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
+template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a)
 {
-    if (!a->B || !a->Tq || fv_cuda_attention_one<T>(s, a)) return;
     job<T> o = prepare<T>(s, a);
     switch (tile_width(s, a)) {
     case 32: start<T, 32>(s, o); break;
@@ -189,5 +189,6 @@ template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
     }
 }
 
-template <class T> void fv_cuda_attention(fv_kernels *k) { k->attention = attention<T>; }
-FOR_ALL_DTYPES(fv_cuda_attention)
+template void fv_cuda_attention_tiled<float>(fv_stream *, const fv_attn_args *);
+template void fv_cuda_attention_tiled<bf16>(fv_stream *, const fv_attn_args *);
+template void fv_cuda_attention_tiled<f16>(fv_stream *, const fv_attn_args *);

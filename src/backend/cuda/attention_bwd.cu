@@ -7,6 +7,7 @@
  * columns, write every result once and in a fixed order.  One pass with atomic additions for dq would spare two of seven
  * products, and give other bits each time. */
 #include "attention.h"
+#include "attention_ways.h"
 
 template <class T>
 void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *part,
@@ -209,9 +210,8 @@ template <class T, int W> static void start(fv_stream *s, const job<T> &o, const
         start_as<T, W, false>(s, o, g, stat);
 }
 
-template <class T> static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
 {
-    if (!a->B || !a->Tk) return;
     job<T> o = prepare<T>(s, a);
     o.quick_y = o.quick_y && aligned(g->dy);
     int64_t rows = a->B * a->H * a->Tq;
@@ -229,5 +229,6 @@ template <class T> static void attention_bwd(fv_stream *s, const fv_attn_args *a
     if (g->dbias.data || g->drel.data) fv_cuda_attention_added<T>(s, o, g, stat, (float *)(stat + rows), parts, width);
 }
 
-template <class T> void fv_cuda_attention_bwd(fv_kernels *k) { k->attention_bwd = attention_bwd<T>; }
-FOR_ALL_DTYPES(fv_cuda_attention_bwd)
+template void fv_cuda_attention_tiled_bwd<float>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
+template void fv_cuda_attention_tiled_bwd<bf16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
+template void fv_cuda_attention_tiled_bwd<f16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);

@@ -1,28 +1,82 @@
 /* attention_rows.cu - exact weights of some rows of a head, computed again from the log-sum-exp; and the key/value cache. */
 #include "attention.h"
 
-/* A warp for each pair: its threads share the dot product. */
-template <class T> __global__ void weights_of_rows(float *w, job<T> o, int64_t b, int64_t h, int64_t i0, int64_t pairs)
+#define KEYS 64 /* of a tile */
+#define TILES 8 /* that one block goes through */
+
+/* w = exp(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through TILES tiles of keys, the next of
+ * which is on its way while one is worked on. */
+template <class T, int W>
+__global__ void __launch_bounds__(32 * WARPS)
+    weights_tile(float *w, const __grid_constant__ job<T> o, int b, int h, int i0, int i1)
 {
-    int64_t e = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (e >= pairs) return;
-    int64_t i = i0 + e / o.a.Tk, j = e % o.a.Tk;
-    head<T> at(o, (int)b, (int)h);
-    const T *q = o.q(b, h, i), *k = o.k(b, o.kv_head(at.h), j);
-    float dot = 0;
-    for (int64_t c = threadIdx.x % 32; c < o.a.Wk; c += 32) dot += up(q[c]) * up(k[c]);
-    dot = warp_all(dot, add_up());
-    float x = j >= at.first((int)i) && j < at.end((int)i) ? at.score(dot, (int)i, (int)j) : -INFINITY;
-    if (threadIdx.x % 32 == 0) w[e] = x == -INFINITY ? 0 : exp2f(x - LOG2E * ((const float *)o.a.lse)[o.at_lse(b, h, i)]);
+    constexpr int S = stride_of<T, W>;
+    extern __shared__ __align__(16) unsigned char memory[];
+    T *q = (T *)memory, *k = q + ROWS * S;
+    head<T> at(o, b, h);
+    int keys = (int)o.a.Tk, tile = i0 + (int)blockIdx.y * ROWS, warp = threadIdx.x / 32, row0 = tile + warp * 16;
+    int col0 = (int)blockIdx.x * KEYS * TILES, last = col0 + KEYS * TILES < keys ? col0 + KEYS * TILES : keys;
+    auto bring = [&](int j) {
+        fetch<KEYS, W>(k + j / KEYS % 2 * KEYS * S, o.k(b, o.kv_head(h), j), o.a.k_row, keys - j, (int)o.a.Wk, o.quick_k);
+    };
+    float lse[2];
+    int first[2], end[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int i = tile_row(row0, r * 2);
+        first[r] = at.first(i), end[r] = i < i1 ? at.end(i) : 0;
+        lse[r] = i < i1 ? LOG2E * ((const float *)o.a.lse)[o.at_lse(b, h, i)] : 0;
+    }
+    fetch<ROWS, W>(q, o.q(b, h, tile), o.a.q_row, i1 - tile, (int)o.a.Wk, o.quick_q);
+    bring(col0);
+    for (int j0 = col0; j0 < last; j0 += KEYS) {
+        float s[KEYS / 8][4];
+        clear(s);
+        arrived<0>();
+        __syncthreads(); /* this tile is here, and the one before is done with */
+        if (j0 + KEYS < last) bring(j0 + KEYS);
+        mul_nt<KEYS / 8, W, S, S>(s, q + warp * 16 * S, k + j0 / KEYS % 2 * KEYS * S);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int i = tile_row(row0, r * 2);
+            float *to = w + (int64_t)(i - i0) * keys;
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+                int j = tile_col(j0, n, 0);
+                float v[2];
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    bool near = j + e >= first[r] && j + e < end[r];
+                    float x = near ? at.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
+                    v[e] = x == -INFINITY ? 0 : exp2f(x - lse[r]);
+                }
+                if (i < i1 && keys % 2 == 0 && j < keys)
+                    store(to, j, v);
+                else
+                    for (int e = 0; e < 2; e++)
+                        if (i < i1 && j + e < keys) to[j + e] = v[e];
+            }
+        }
+    }
+}
+
+template <class T, int W> static void weights_as(fv_stream *s, float *w, const job<T> &o, int64_t b, int64_t h, int64_t i0, int64_t i1)
+{
+    dim3 grid((unsigned)ceil_div(o.a.Tk, KEYS * TILES), (unsigned)ceil_div(i1 - i0, ROWS));
+    size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride_of<T, W> * sizeof(T);
+    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, o, b, h, i0, i1);
 }
 
 template <class T>
 static void attention_weights(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
-    int64_t pairs = (i1 - i0) * a->Tk;
     job<T> o = prepare<T>(s, a);
-    launch(s, "attention_weights", weights_of_rows<T>, dim3((unsigned)ceil_div(pairs, WARPS)), 32 * WARPS, 0, (float *)w, o, b, h,
-           i0, pairs);
+    switch (tile_width(s, a)) {
+    case 32: weights_as<T, 32>(s, (float *)w, o, b, h, i0, i1); break;
+    case 64: weights_as<T, 64>(s, (float *)w, o, b, h, i0, i1); break;
+    case 128: weights_as<T, 128>(s, (float *)w, o, b, h, i0, i1); break;
+    case 256: weights_as<T, 256>(s, (float *)w, o, b, h, i0, i1); break;
+    }
 }
 
 /* cache (B,cap,D): row pos[b]+t of sequence b becomes x[b,t] */

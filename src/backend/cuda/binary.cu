@@ -57,12 +57,47 @@ template <class T> struct walked {
     }
 };
 
+/* As walked, V neighbours at a time; strides are in packs of V. */
+template <class T> struct walked_packs {
+    static constexpr int wide = 1, packed = 16 / sizeof(T);
+    fv_binary_op op;
+    T *y;
+    const T *a, *b;
+    fv_walk w;
+    template <int> __device__ void at(int64_t i) const
+    {
+        offsets o = locate(w, i);
+        float u[packed], v[packed];
+        load(u, a, o.a * packed);
+        load(v, b, o.b * packed);
+#pragma unroll
+        for (int j = 0; j < packed; j++) u[j] = value(op, u[j], v[j]);
+        store(y, o.y * packed, u);
+    }
+};
+
+/* The walk in packs of `by` elements; false if one would be torn. */
+static bool in_packs(fv_walk *w, int64_t by)
+{
+    int last = w->n - 1;
+    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || w->b[last] != 1 || w->shape[last] % by) return false;
+    for (int i = 0; i < last; i++) {
+        if (w->y[i] % by || w->a[i] % by || w->b[i] % by) return false;
+        w->y[i] /= by, w->a[i] /= by, w->b[i] /= by;
+    }
+    w->shape[last] /= by;
+    return true;
+}
+
 static bool is_flat(const fv_walk *w) { return w->n == 1 && w->y[0] == 1 && w->a[0] == 1 && w->b[0] == 1; }
 
 template <class T> static void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w)
 {
+    fv_walk packs = *w;
     if (is_flat(w))
         each(s, "binary", w->shape[0], aligned(y, a, b), flat<T>{op, (T *)y, (const T *)a, (const T *)b});
+    else if (aligned(y, a, b) && in_packs(&packs, walked_packs<T>::packed))
+        each(s, "binary", walk_len(packs), false, walked_packs<T>{op, (T *)y, (const T *)a, (const T *)b, packs});
     else
         each(s, "binary", walk_len(*w), false, walked<T>{op, (T *)y, (const T *)a, (const T *)b, *w});
 }

@@ -181,6 +181,7 @@ static void device_close(fv_device *dev)
     if (!d) return;
     enter(d);
     if (d->stream) cudaStreamSynchronize(d->stream);
+    fv_cuda_fused_free(d->fused);
     fv_cuda_products_free(d->mm);
     if (d->faults) cudaFreeHost(d->faults);
     if (d->tickets) cudaFree(d->tickets);
@@ -246,18 +247,23 @@ static void forget(fv_device *dev, void *kept)
     cudaGraphExecDestroy((cudaGraphExec_t)kept);
 }
 
+static int choices(const fv_device *dev, char (*lines)[160], int most)
+{
+    (void)dev;
+    return fv_cuda_attention_lines(lines, most);
+}
+
 static const fv_backend backend = {
-    "cuda", mem_alloc, mem_release,  stream_open, stream_close, upload,   download, move,
-    zero,   sync,      device_close, memory,      capture,      captured, replay,   forget,
+    "cuda",       mem_alloc, mem_release, stream_open, stream_close, upload, download, move, zero, sync,
+    device_close, memory,    capture,     captured,    replay,       forget, choices,
 };
 
 /* ---- tables ---- */
 
 template <class T> static void fill(fv_kernels *k)
 {
-    fv_cuda_attention<T>(k);
-    fv_cuda_attention_bwd<T>(k);
     fv_cuda_attention_rows<T>(k);
+    fv_cuda_attention_ways<T>(k);
     fv_cuda_batchnorm<T>(k);
     fv_cuda_binary<T>(k);
     fv_cuda_choose<T>(k);
@@ -351,6 +357,10 @@ FV_API fv_status fv_cuda_open(fv_device *dev, const fv_cuda_host *host, size_t a
     d->host = *host;
     d->number = number;
     dev->impl = d;
+    if (fv_cuda_attention_choose(d, e)) {
+        device_close(dev);
+        return e ? e->code : FV_EDEVICE;
+    }
     if (rc == cudaSuccess) rc = start(d, &p);
     if (rc != cudaSuccess) {
         device_close(dev);

@@ -30,7 +30,8 @@ struct fault {
 
 enum { TICKETS = 1 << 16, EARLY_ROWS = 8 }; /* EARLY_ROWS: with more, kernels are large */
 
-struct products; /* gemm.cu: cuBLASLt, its plans and its workspace */
+struct products;        /* gemm.cu: cuBLASLt, its plans and its workspace */
+struct fused_attention; /* attention_cudnn.cu: cuDNN and its plans */
 
 struct device {
     fv_cuda_host host;
@@ -43,8 +44,11 @@ struct device {
     bool early;         /* kernels can start before those they wait for are done */
     unsigned *tickets;  /* zeros: TICKETS counters that every kernel leaves as it found them */
     char level[16];
-    std::mutex opening; /* of mm */
+    std::mutex opening; /* of mm and fused */
     products *mm;
+    fused_attention *fused; /* NULL: not yet, or none */
+    bool fused_tried;
+    int attention_from, attention_asked; /* attention_ways.cu: the first way that may be taken; one asked for, or -1 */
     fv_kernels k[FV_FLOATS];
 };
 
@@ -320,9 +324,8 @@ __device__ inline void philox(uint32_t (&out)[4], uint64_t seed, uint64_t site, 
 
 /* ---- the kernels of each file: name<T>(table) puts them in ---- */
 
-template <class T> void fv_cuda_attention(fv_kernels *k);
-template <class T> void fv_cuda_attention_bwd(fv_kernels *k);
 template <class T> void fv_cuda_attention_rows(fv_kernels *k);
+template <class T> void fv_cuda_attention_ways(fv_kernels *k);
 template <class T> void fv_cuda_batchnorm(fv_kernels *k);
 template <class T> void fv_cuda_binary(fv_kernels *k);
 template <class T> void fv_cuda_choose(fv_kernels *k);
@@ -349,5 +352,10 @@ void fv_cuda_double(fv_kernels *k); /* copy.cu: what f64 has here, conversion */
     template void name<f16>(fv_kernels *);
 
 void fv_cuda_products_free(products *p);
+void fv_cuda_fused_free(fused_attention *f);
+
+/* attention_ways.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns how many lines that takes. */
+fv_status fv_cuda_attention_choose(device *d, fv_err *e);
+int fv_cuda_attention_lines(char (*lines)[160], int most);
 
 #endif

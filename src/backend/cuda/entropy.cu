@@ -101,8 +101,92 @@ static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, co
                (const float *)dloss, (const float *)lse, (const T *)x, labels, vocab, smooth, ignore);
 }
 
+/* ---- both at once: x becomes its gradient ---- */
+
+/* One block for each row, which is read twice: the second time from the cache. */
+template <class T, int V>
+__global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab, int64_t step,
+                                                             float smooth, int32_t ignore, fault *bad)
+{
+    int64_t r = blockIdx.x, whole = vocab / V * V;
+    int32_t label = labels[r];
+    bool counts = label != ignore && label >= 0 && label < vocab;
+    T *row = x + r * step;
+    if (threadIdx.x == 0 && !counts) {
+        loss[r] = 0;
+        if (label != ignore) report(bad, r, label, vocab);
+    }
+    float lse = 0, even = smooth / (float)vocab, v[V];
+    if (counts) {
+        part_of_row p = look<T, V>(row, whole);
+        for (int64_t i = whole + threadIdx.x; i < vocab; i += blockDim.x) { /* fewer than V, one a thread */
+            float one = up(row[i]), top = one > p.top ? one : p.top;
+            p.total = (p.top == -INFINITY ? 0 : p.total * expf(p.top - top)) + expf(one - top);
+            p.top = top;
+            p.off += one - up(row[0]);
+        }
+        float top = block_all(p.top, greater());
+        float total = block_all(p.top == -INFINITY ? 0.0f : p.total * expf(p.top - top), add_up());
+        float off = smooth != 0 ? block_all(p.off, add_up()) : 0;
+        float log_total = logf(total), mean = off / (float)vocab + (up(row[0]) - top);
+        lse = top + log_total;
+        if (threadIdx.x == 0)
+            loss[r] = log_total - (1 - smooth) * (up(row[label]) - top) - (smooth != 0 ? smooth * mean : 0);
+        __syncthreads(); /* the row is about to change */
+    }
+    for (int64_t i = threadIdx.x * V; i < step; i += blockDim.x * V) {
+        load(v, row, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float target = even + (i + j == label ? 1 - smooth : 0);
+            v[j] = counts && i + j < vocab ? expf(v[j] - lse) - target : 0;
+        }
+        store(row, i, v);
+    }
+}
+
+template <class T>
+static void cross_entropy_slope(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels, int64_t rows, int64_t vocab,
+                                int64_t step, float smooth, int32_t ignore)
+{
+    constexpr int V = 16 / sizeof(T);
+    fault *bad = faults_of(s) + FAULT_LABEL;
+    unsigned threads = 2 * row_threads(step / V); /* up to 1024: rows are long */
+    if (step % V == 0 && aligned(x))
+        launch(s, "cross_entropy", entropy_slope_row<T, V>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels, vocab,
+               step, smooth, ignore, bad);
+    else
+        launch(s, "cross_entropy", entropy_slope_row<T, 1>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels, vocab,
+               step, smooth, ignore, bad);
+}
+
+template <class T> struct by_rows {
+    static constexpr int wide = 16 / sizeof(T);
+    sink<T> y;
+    const T *x;
+    const float *scale;
+    int64_t cols;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        float v[V], by = scale[i / cols];
+        load(v, x, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] *= by;
+        deliver(y, i, v);
+    }
+};
+
+template <class T>
+static void scale_rows(fv_stream *s, fv_sink y, const void *x, const fv_stat *scale, int64_t rows, int64_t cols)
+{
+    bool wide = cols % by_rows<T>::wide == 0 && aligned(y.data, x);
+    if (y.data) each(s, "scale_rows", rows * cols, wide, by_rows<T>{to<T>(y), (const T *)x, (const float *)scale, cols});
+}
+
 template <class T> void fv_cuda_entropy(fv_kernels *k)
 {
+    k->cross_entropy_slope = cross_entropy_slope<T>;
+    k->scale_rows = scale_rows<T>;
     k->cross_entropy = cross_entropy<T>;
     k->cross_entropy_bwd = cross_entropy_bwd<T>;
 }

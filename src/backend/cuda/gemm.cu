@@ -9,6 +9,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -208,6 +209,8 @@ static int alignment(const void *p)
 static int epilogue(const fv_gemm *g, fv_dtype t)
 {
     bool dense = g->ct == t && g->ldc % 8 == 0;
+    if (g->sums) return g->sums_of_a ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA; /* factors change places */
+    if (g->slope) return dense ? CUBLASLT_EPILOGUE_DGELU : -1;
     if (!g->bias && !g->act && !g->pre) return CUBLASLT_EPILOGUE_DEFAULT;
     if (g->act == FV_ACT_NONE && !g->pre && dense) return CUBLASLT_EPILOGUE_BIAS;
     if (g->act == FV_RELU && !g->pre && dense) return g->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
@@ -232,10 +235,12 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     std::lock_guard<std::mutex> hold(mm->lock);
     plan *p = plan_for(mm, &key);
     if (!p->can) return false;
-    if (g->bias && how != CUBLASLT_EPILOGUE_DEFAULT)
-        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
-    if (g->pre && how != CUBLASLT_EPILOGUE_DEFAULT)
-        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre);
+    const void *vector = g->sums ? g->sums : g->bias;
+    if (vector && how != CUBLASLT_EPILOGUE_DEFAULT)
+        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
+    const void *aside = g->slope ? g->slope : g->pre;
+    if (aside && how != CUBLASLT_EPILOGUE_DEFAULT)
+        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aside, sizeof aside);
     float alpha = g->alpha == 0 ? 1 : g->alpha, beta = g->add ? 1 : 0;
     cudaSetDevice(device_of(s)->number);
     cublasStatus_t rc = mm->lt.matmul(mm->handle, p->desc, &alpha, g->b, p->a, g->a, p->b, &beta, g->c, p->c, g->c, p->c,
@@ -259,12 +264,16 @@ template <class T> struct finish {
     {
         float v[V], b[V];
         load(v, x, i);
-        if (bias) load(b, bias, i % n);
+        if (bias) load(b, bias, i <= 0xffffffff ? (uint32_t)i % (uint32_t)n : i % n); /* 64-bit division is slow */
 #pragma unroll
         for (int j = 0; j < V; j++) v[j] += bias ? b[j] : 0;
         if (pre) store(pre, i, v);
+        if (sizeof(T) == 2 && act == FV_GELU)
 #pragma unroll
-        for (int j = 0; j < V; j++) v[j] = activate(act, v[j]);
+            for (int j = 0; j < V; j++) v[j] *= normal_cdf_quick(v[j]);
+        else
+#pragma unroll
+            for (int j = 0; j < V; j++) v[j] = activate(act, v[j]);
         store(y, i, v);
     }
 };
@@ -323,6 +332,22 @@ static bool by_rounding(fv_stream *s, const fv_gemm *g)
 
 /* ---- the product ---- */
 
+template <class T> static void gemm(fv_stream *s, const fv_gemm *want);
+
+/* Where the library has no kernel for both: the product, and a pass over its result, or over a factor. */
+template <class T> static void in_two_passes(fv_stream *s, const fv_gemm &g)
+{
+    const fv_kernels *k = s->dev->k[kind<T>::dtype];
+    fv_gemm bare = g;
+    bare.slope = NULL;
+    bare.sums = NULL;
+    bare.act = FV_ACT_NONE;
+    gemm<T>(s, &bare);
+    if (g.slope)
+        k->unary_bwd(s, FV_U_GELU_TANH, fv_sink{g.c, kind<T>::dtype, false}, g.c, g.slope, NULL, g.batch * g.m * g.n, 0, 0);
+    if (g.sums) k->colsum(s, fv_sink{g.sums, FV_F32, false}, g.sums_of_a ? g.a : g.b, g.k, g.sums_of_a ? g.m : g.n);
+}
+
 template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
 {
     fv_gemm g = *want;
@@ -340,6 +365,10 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
     }
     int how = epilogue(&g, kind<T>::dtype);
     if (g.k && how >= 0 && by_library<T>(s, &g, how)) return;
+    if (g.slope || g.sums) {
+        in_two_passes<T>(s, g);
+        return;
+    }
     /* A bare product, and a pass over its result. */
     bool dense = g.ldc == g.n && (g.batch == 1 || g.stride_c == g.m * g.n) && g.ct == kind<T>::dtype;
     fv_gemm bare = g;
@@ -360,6 +389,44 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         }
     }
     each(s, "gemm", g.batch * g.m * g.n, false, plain<T>{g});
+}
+
+/* ---- odd lengths ---- */
+
+#define WHOLE 8      /* numbers of 16 bits that the library's fast kernels read at once */
+#define WORTH 4096   /* a shorter odd length is not worth a second product */
+
+/* The last few of m, n or k apart, where rows begin at whole places but a long row ends in the middle of one: the library has only
+ * slow kernels for that.  A vocabulary of 50,257 is 50,256 and 1. */
+template <class T> static void gemm_in_parts(fv_stream *s, const fv_gemm *want)
+{
+    const fv_gemm &g = *want;
+    fv_gemm most = g, rest = g;
+    bool whole = sizeof(T) == 2 && g.batch == 1 && !g.packed && g.bt == kind<T>::dtype && g.lda % WHOLE == 0 &&
+                 g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias && !g.act && !g.pre && !g.slope && !g.sums;
+    int64_t m = g.ta && g.m > WORTH ? g.m % WHOLE : 0, n = g.n > WORTH ? g.n % WHOLE : 0;
+    int64_t k = (!g.ta || g.tb) && g.k > WORTH ? g.k % WHOLE : 0;
+    if (!whole || !(m || n || k)) {
+        gemm<T>(s, want);
+        return;
+    }
+    size_t size = g.ct == FV_F32 ? 4 : sizeof(T);
+    if (m) {
+        most.m -= m, rest.m = m;
+        rest.a = (const T *)g.a + most.m;
+        rest.c = (char *)g.c + (size_t)(most.m * g.ldc) * size;
+    } else if (n) {
+        most.n -= n, rest.n = n;
+        rest.b = (const T *)g.b + most.n * (g.tb ? g.ldb : 1);
+        rest.c = (char *)g.c + (size_t)most.n * size;
+    } else {
+        most.k -= k, rest.k = k;
+        rest.a = (const T *)g.a + most.k * (g.ta ? g.lda : 1);
+        rest.b = (const T *)g.b + most.k * (g.tb ? 1 : g.ldb);
+        rest.add = true;
+    }
+    gemm_in_parts<T>(s, &most);
+    gemm_in_parts<T>(s, &rest);
 }
 
 /* ---- packed weights: this library wants no layout of its own ---- */
@@ -410,7 +477,9 @@ static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_
 
 template <class T> void fv_cuda_gemm(fv_kernels *k)
 {
-    k->gemm = gemm<T>;
+    k->gemm = gemm_in_parts<T>;
+    k->gemm_slope[FV_GELU_TANH] = sizeof(T) == 2 && !getenv("FOVEA_TRY_NO_SLOPE");
+    k->gemm_sums = sizeof(T) == 2 && getenv("FOVEA_TRY_SUMS");
     k->pack_bytes = pack_bytes;
     k->pack = pack_weight;
 }

@@ -1,20 +1,12 @@
 /* norm.cu - layer norm and RMS norm over the last axis, with the residual sum in the same pass.
  *
- * A block holds one row in shared memory as f32, so memory is read once; both norms are one kernel, since RMS norm is
- * layer norm with the mean left at 0.  The gradients of gain and bias are column sums over all rows: pieces of ROWS rows
- * first, then the pieces in order. */
-#include "cuda.h"
+ * Both norms are one kernel, since RMS norm is layer norm with the mean left at 0.  Rows of usual widths are held by a
+ * warp (norm_warp.h), others by a block in shared memory as f32, so memory is read once.  The gradients of gain and bias are
+ * column sums over all rows: pieces first, then the pieces in order. */
+#include "norm_warp.h"
 
 #define ROWS 32
 #define LANES 8
-
-template <class T> struct norm_args {
-    T *y, *sum;
-    float *mean, *rstd; /* mean NULL: RMS norm */
-    const T *x, *a, *gain, *bias;
-    int64_t cols;
-    float eps;
-};
 
 /* The row that is normalised, in shared memory; where there is a residual it is rounded as it is stored. */
 template <class T, int V> __device__ void fetch_row(float *row, const norm_args<T> &n, int64_t from)
@@ -26,7 +18,7 @@ template <class T, int V> __device__ void fetch_row(float *row, const norm_args<
             load(r, n.a, from + i);
 #pragma unroll
             for (int j = 0; j < V; j++) v[j] = up(down<T>(v[j] + r[j]));
-            store(n.sum, from + i, v);
+            if (n.sum != n.y) store(n.sum, from + i, v);
         }
 #pragma unroll
         for (int j = 0; j < V; j++) row[i + j] = v[j];
@@ -62,13 +54,6 @@ template <class T, int V> __global__ void norm_row(norm_args<T> n)
         store(n.y, from + i, v);
     }
 }
-
-template <class T> struct back_args {
-    sink<T> dx;
-    const T *dy, *x, *gain;
-    const float *mean, *rstd;
-    int64_t rows, cols;
-};
 
 /* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)); mean(g) drops out without mean. */
 template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
@@ -144,10 +129,22 @@ template <class T> __global__ void sum_pieces(sink<T> dgain, sink<T> dbias, cons
     }
 }
 
+template <class T>
+static void add_pieces(fv_stream *s, const char *name, fv_sink dgain, fv_sink dbias, const float *part, int64_t pieces, int64_t cols)
+{
+    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32)), 32 * LANES, 0, to<T>(dgain), to<T>(dbias), part, pieces,
+           cols);
+}
+
 template <class T> static void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
 {
     constexpr int V = 16 / sizeof(T);
     size_t shared = (size_t)n.cols * sizeof(float);
+    int packs = packs_of<T>(n.cols);
+    if (packs && aligned(n.y, n.sum, n.x, n.a, n.gain, n.bias)) {
+        norm_in_registers(s, name, n, rows, packs);
+        return;
+    }
     if (shared > device_of(s)->most_shared) {
         device_of(s)->host.fail(s, FV_EMISSING, "%s: rows of %lld numbers, cuda takes up to %lld", name, (long long)n.cols,
                                 (long long)(device_of(s)->most_shared / sizeof(float)));
@@ -163,6 +160,16 @@ template <class T> static void norm_bwd(fv_stream *s, const char *name, back_arg
 {
     constexpr int V = 16 / sizeof(T);
     bool wide = a.cols % V == 0 && aligned(a.dx.p, a.dy, a.x, a.gain);
+    int packs = wide && a.rows ? packs_of<T>(a.cols) : 0;
+    if (packs) {
+        int64_t pieces = ceil_div(a.rows, rows_of_block(a.rows));
+        bool sums = dgain.data || dbias.data;
+        float *part = sums ? work<float>(s, 2 * pieces * a.cols) : NULL;
+        if (sums && !part) return;
+        norm_back_in_registers(s, name, a, part, packs);
+        if (sums) add_pieces<T>(s, name, dgain, dbias, part, pieces, a.cols);
+        return;
+    }
     if (a.dx.p && wide) launch(s, name, norm_dx_row<T, V>, dim3((unsigned)a.rows), row_threads(a.cols / V), 0, a);
     if (a.dx.p && !wide) launch(s, name, norm_dx_row<T, 1>, dim3((unsigned)a.rows), row_threads(a.cols), 0, a);
     if (!dgain.data && !dbias.data) return;
@@ -173,8 +180,7 @@ template <class T> static void norm_bwd(fv_stream *s, const char *name, back_arg
         launch(s, name, norm_columns<T, V>, dim3((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces), 32, 0, part, a);
     else
         launch(s, name, norm_columns<T, 1>, dim3((unsigned)ceil_div(a.cols, 32), (unsigned)pieces), 32, 0, part, a);
-    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(a.cols, 32)), 32 * LANES, 0, to<T>(dgain), to<T>(dbias), part, pieces,
-           a.cols);
+    add_pieces<T>(s, name, dgain, dbias, part, pieces, a.cols);
 }
 
 template <class T>

@@ -50,13 +50,16 @@ __device__ inline double block_sum(double v)
     return part[0]; /* right in thread 0, which is the one that needs it */
 }
 
-template <class T> __global__ void squares(double *part, const T *x, int64_t n)
+template <class T, int V> __global__ void squares(double *part, const T *x, int64_t n)
 {
     int64_t from = (int64_t)blockIdx.x * PIECE, end = from + PIECE < n ? from + PIECE : n;
     double sum = 0;
-    for (int64_t i = from + threadIdx.x; i < end; i += blockDim.x) {
-        double v = (double)up(x[i]);
-        sum += v * v;
+#pragma unroll 4
+    for (int64_t i = from + threadIdx.x * V; i < end; i += blockDim.x * V) {
+        float v[V];
+        load(v, x, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum += (double)v[j] * (double)v[j];
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
@@ -75,7 +78,11 @@ template <class T> static void sumsq(fv_stream *s, float *out, const void *x, in
     int64_t pieces = ceil_div(n, PIECE);
     double *part = work<double>(s, pieces);
     if (!part) return;
-    launch(s, "sumsq", squares<T>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x, n);
+    constexpr int V = 16 / sizeof(T);
+    if (n % V == 0 && aligned(x))
+        launch(s, "sumsq", squares<T, V>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x, n);
+    else
+        launch(s, "sumsq", squares<T, 1>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x, n);
     launch(s, "sumsq", total, dim3(1), THREADS, 0, out, part, pieces);
 }
 

@@ -75,6 +75,15 @@ __device__ inline float unary_slope(fv_unary_op op, float x, float y, float p0, 
     }
 }
 
+/* Phi for 16-bit results: erf by a rational of degree 5 and one exponential, within 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
+__device__ inline float normal_cdf_quick(float x)
+{
+    float z = fabsf(x) * SQRT1_2F, t = __fdividef(1, fmaf(0.3275911f, z, 1));
+    float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t, 0.254829592f) * t;
+    float tail = 0.5f * p * __expf(-z * z);
+    return x < 0 ? tail : 1 - tail;
+}
+
 __device__ inline float activate(fv_act act, float x)
 {
     switch (act) {

@@ -1,0 +1,323 @@
+/* attention_cudnn.cu - attention as a graph for cuDNN, forward and backward, for the cases its fused kernels know.
+ *
+ * Forward, with the log-sum-exp where ours is:
+ *
+ *     s = scale q k',  hidden above the diagonal if causal;  m = max s;  e = exp(s - m);  z = sum e;  lse = m + log z;  y = (e/z) v
+ *
+ * Backward:  c = sum dy y;  p = exp(s - lse);  dv = p' dy;  ds = scale p (dy v' - c);  dk = ds' q;  dq = ds k
+ *
+ * cuDNN matches patterns, so nodes stand as its documentation shows them, down to a multiplication by 1.  A plan takes up
+ * to a second to make and is kept by shape. */
+#include <cmath>
+#include <cstring>
+#include <new>
+
+#include "attention_ways.h"
+#include "cudnn.h"
+
+#if HAVE_CUDNN
+
+#define PLANS 64
+#define LEAST_VERSION 91000 /* from 9.10 on -inf may hide a score */
+
+/* Tensors in memory, by the number they have in a graph. */
+enum { Q = 1, K, V, Y, LSE, DY, DQ, DK, DV, ROWS_OF_Y, SUM_OF_DQ, SCALE, HIDDEN, ONE, LAST };
+
+/* Everything a plan depends on.  Compared as bytes, so it must be cleared first. */
+struct plan_key {
+    int64_t B, Tq, Tk, H, G, W;
+    int64_t q_row, k_row, v_row, q_batch, k_batch, v_batch;
+    int dtype, causal, backward, in_order; /* in_order: gradients repeat bit by bit */
+};
+
+struct kept_plan {
+    plan_key key;
+    bool made, can;
+    unsigned long long used;
+    dnn_plan plan;
+};
+
+struct fused_attention {
+    std::mutex lock;
+    dnn_library l;
+    cudnnHandle_t handle;
+    unsigned long long turn;
+    kept_plan plans[PLANS];
+};
+
+/* ---- graphs ---- */
+
+struct shapes {
+    dnn_shape q, k, v, y, scores, row;
+    cudnnDataType_t t;
+};
+
+static dnn_shape turned(dnn_shape s)
+{
+    return {{s.dim[0], s.dim[1], s.dim[3], s.dim[2]}, {s.step[0], s.step[1], s.step[3], s.step[2]}};
+}
+
+static shapes shapes_of(const plan_key *k)
+{
+    shapes s;
+    s.q = {{k->B, k->H, k->Tq, k->W}, {k->q_batch, k->W, k->q_row, 1}};
+    s.k = {{k->B, k->G, k->Tk, k->W}, {k->k_batch, k->W, k->k_row, 1}};
+    s.v = {{k->B, k->G, k->Tk, k->W}, {k->v_batch, k->W, k->v_row, 1}};
+    s.y = {{k->B, k->H, k->Tq, k->W}, {k->Tq * k->H * k->W, k->W, k->H * k->W, 1}};
+    s.scores = dnn_dense(k->B, k->H, k->Tq, k->Tk);
+    s.row = dnn_dense(k->B, k->H, k->Tq, 1);
+    s.t = k->dtype == FV_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+    return s;
+}
+
+static dnn_desc number(dnn_graph *g, int64_t uid) { return dnn_tensor(g, uid, CUDNN_DATA_FLOAT, dnn_dense(1, 1, 1, 1), true); }
+
+/* A new tensor y = mode(x, b) of x's kind. */
+static dnn_desc apply(dnn_graph *g, cudnnPointwiseMode_t mode, dnn_shape s, dnn_desc x, dnn_desc b = NULL)
+{
+    dnn_desc y = dnn_between(g, CUDNN_DATA_FLOAT, s);
+    dnn_pointwise(g, mode, CUDNN_DATA_FLOAT, y, x, b);
+    return y;
+}
+
+static dnn_desc scores(dnn_graph *g, const shapes &s, dnn_desc q, dnn_desc k, dnn_desc scale)
+{
+    dnn_desc product = dnn_between(g, CUDNN_DATA_FLOAT, s.scores);
+    dnn_matmul(g, product, q, k);
+    return apply(g, CUDNN_POINTWISE_MUL, s.scores, product, scale);
+}
+
+/* row >= column ? x : -inf */
+static dnn_desc under_diagonal(dnn_graph *g, const shapes &s, dnn_desc x)
+{
+    dnn_desc row = dnn_between(g, CUDNN_DATA_INT32, s.scores), column = dnn_between(g, CUDNN_DATA_INT32, s.scores);
+    dnn_desc seen = dnn_between(g, CUDNN_DATA_BOOLEAN, s.scores), y = dnn_between(g, CUDNN_DATA_FLOAT, s.scores);
+    dnn_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, row, x, NULL, NULL, 2);
+    dnn_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, column, x, NULL, NULL, 3);
+    dnn_pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, seen, row, column);
+    dnn_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, y, x, number(g, HIDDEN), seen);
+    return y;
+}
+
+static void describe_forward(dnn_graph *g, const plan_key *key)
+{
+    shapes s = shapes_of(key);
+    dnn_desc x = scores(g, s, dnn_tensor(g, Q, s.t, s.q), dnn_tensor(g, K, s.t, turned(s.k)), number(g, SCALE));
+    if (key->causal) x = under_diagonal(g, s, x);
+    dnn_desc most = dnn_between(g, CUDNN_DATA_FLOAT, s.row), sum = dnn_between(g, CUDNN_DATA_FLOAT, s.row);
+    dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, most, x);
+    dnn_desc e = apply(g, CUDNN_POINTWISE_EXP, s.scores, apply(g, CUDNN_POINTWISE_SUB, s.scores, x, most));
+    dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, e);
+    dnn_desc log_sum = apply(g, CUDNN_POINTWISE_LOG, s.row, sum);
+    dnn_pointwise(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, dnn_tensor(g, LSE, CUDNN_DATA_FLOAT, s.row), most, log_sum);
+    dnn_desc weights = dnn_between(g, s.t, s.scores);
+    dnn_pointwise(g, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, weights, e, sum);
+    dnn_matmul(g, dnn_tensor(g, Y, s.t, s.y), weights, dnn_tensor(g, V, s.t, s.v));
+}
+
+/* Gradients of keys and values are summed over the heads that share them. */
+static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t uid, dnn_shape of, dnn_desc scores_, dnn_desc rows)
+{
+    dnn_desc columns = dnn_between(g, s.t, turned(s.scores));
+    dnn_reshape(g, columns, scores_);
+    dnn_desc to = dnn_tensor(g, uid, s.t, of);
+    if (k->G == k->H) {
+        dnn_matmul(g, to, columns, rows);
+        return;
+    }
+    dnn_desc each = dnn_between(g, s.t, dnn_dense(k->B, k->H, k->Tk, k->W));
+    dnn_matmul(g, each, columns, rows);
+    dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, to, each);
+}
+
+static void describe_backward(dnn_graph *g, const plan_key *key)
+{
+    shapes s = shapes_of(key);
+    dnn_desc q = dnn_tensor(g, Q, s.t, s.q), k = dnn_tensor(g, K, s.t, turned(s.k)), v = dnn_tensor(g, V, s.t, turned(s.v));
+    dnn_desc y = dnn_tensor(g, Y, s.t, s.y), dy = dnn_tensor(g, DY, s.t, s.y), scale = number(g, SCALE);
+    dnn_desc both = apply(g, CUDNN_POINTWISE_MUL, s.y, dy, y), sum = dnn_between(g, CUDNN_DATA_FLOAT, s.row);
+    dnn_desc of_row = dnn_tensor(g, ROWS_OF_Y, CUDNN_DATA_FLOAT, s.row);
+    dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, both);
+    dnn_pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, of_row, sum, number(g, ONE));
+
+    dnn_desc x = scores(g, s, q, k, scale);
+    x = apply(g, CUDNN_POINTWISE_SUB, s.scores, x, dnn_tensor(g, LSE, CUDNN_DATA_FLOAT, s.row));
+    if (key->causal) x = under_diagonal(g, s, x);
+    dnn_desc weights = apply(g, CUDNN_POINTWISE_EXP, s.scores, x);
+    by_columns(g, key, s, DV, s.v, weights, dy);
+
+    dnn_desc d = dnn_between(g, CUDNN_DATA_FLOAT, s.scores);
+    dnn_matmul(g, d, dy, v);
+    d = apply(g, CUDNN_POINTWISE_SUB, s.scores, d, of_row);
+    d = apply(g, CUDNN_POINTWISE_MUL, s.scores, d, weights);
+    d = apply(g, CUDNN_POINTWISE_MUL, s.scores, d, scale);
+    by_columns(g, key, s, DK, s.k, d, q);
+
+    dnn_desc rows_of_k = dnn_between(g, s.t, s.k), dq = dnn_tensor(g, DQ, s.t, s.q);
+    dnn_reshape(g, rows_of_k, k);
+    if (key->in_order) {
+        dnn_matmul(g, dq, d, rows_of_k);
+        return;
+    }
+    /* faster, and without room for all of ds: pieces of dq meet in f32, in whatever order they come */
+    dnn_desc sums = dnn_tensor(g, SUM_OF_DQ, CUDNN_DATA_FLOAT, dnn_dense(key->B, key->H, key->Tq, key->W));
+    dnn_matmul(g, sums, d, rows_of_k);
+    dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, dq, sums);
+}
+
+/* ---- plans by shape ---- */
+
+static kept_plan *plan_for(fused_attention *f, const plan_key *key)
+{
+    kept_plan *oldest = &f->plans[0];
+    f->turn++;
+    for (kept_plan *p = f->plans; p < f->plans + PLANS; p++) {
+        if (p->made && !memcmp(&p->key, key, sizeof *key)) {
+            p->used = f->turn;
+            return p;
+        }
+        if (p->used < oldest->used) oldest = p;
+    }
+    kept_plan *p = oldest;
+    if (p->made) dnn_drop(&p->plan);
+    *p = kept_plan{};
+    p->key = *key;
+    p->made = true;
+    p->used = f->turn;
+    p->plan.graph.l = &f->l;
+    if (key->backward)
+        describe_backward(&p->plan.graph, key);
+    else
+        describe_forward(&p->plan.graph, key);
+    p->can = dnn_finish(&p->plan, f->handle);
+    return p;
+}
+
+static plan_key key_of(const fv_attn_args *a, fv_dtype t, bool backward)
+{
+    plan_key k;
+    memset(&k, 0, sizeof k);
+    k.B = a->B, k.Tq = a->Tq, k.Tk = a->Tk, k.H = a->H, k.G = a->G, k.W = a->Wk;
+    k.q_row = a->q_row, k.k_row = a->k_row, k.v_row = a->v_row;
+    k.q_batch = a->q_batch, k.k_batch = a->k_batch, k.v_batch = a->v_batch;
+    k.dtype = t, k.causal = a->causal, k.backward = backward;
+    return k;
+}
+
+/* ---- running ---- */
+
+/* What a plan is given: numbers and addresses. */
+struct given {
+    int64_t uid[LAST];
+    void *data[LAST];
+    int n;
+    float scale, hidden, one;
+};
+
+static void give(given *g, int64_t uid, const void *data)
+{
+    g->uid[g->n] = uid;
+    g->data[g->n++] = (void *)data;
+}
+
+static void give_inputs(given *g, const fv_attn_args *a)
+{
+    g->n = 0;
+    g->scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk);
+    g->hidden = -INFINITY;
+    g->one = 1;
+    give(g, Q, a->q);
+    give(g, K, a->k);
+    give(g, V, a->v);
+    give(g, Y, a->y);
+    give(g, LSE, a->lse);
+    give(g, SCALE, &g->scale);
+    if (a->causal) give(g, HIDDEN, &g->hidden);
+}
+
+static bool run(fv_stream *s, fused_attention *f, kept_plan *p, given *g, size_t before, void *work)
+{
+    cudaSetDevice(device_of(s)->number);
+    p->can = !f->l.set_stream(f->handle, stream_of(s)) && dnn_run(&p->plan, f->handle, g->n, g->uid, g->data, (char *)work + before);
+    fv_cuda_started(s, p->key.backward ? "attention_bwd" : "attention");
+    return p->can;
+}
+
+bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_dtype t)
+{
+    std::lock_guard<std::mutex> hold(f->lock);
+    plan_key key = key_of(a, t, false);
+    kept_plan *p = plan_for(f, &key);
+    if (!p->can) return false;
+    void *room = work<char>(s, p->plan.work);
+    if (!room) return true;
+    given g;
+    give_inputs(&g, a);
+    return run(s, f, p, &g, 0, room);
+}
+
+static size_t padded(int64_t bytes) { return (size_t)(bytes + 255) / 256 * 256; }
+
+bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool in_order)
+{
+    std::lock_guard<std::mutex> hold(f->lock);
+    plan_key key = key_of(a, t, true);
+    key.in_order = in_order;
+    kept_plan *p = plan_for(f, &key);
+    if (!p->can) return false;
+    int64_t rows = a->B * a->H * a->Tq;
+    size_t of_rows = padded(rows * (int64_t)sizeof(float));
+    size_t of_dq = in_order ? 0 : padded(rows * a->Wk * (int64_t)sizeof(float));
+    char *room = work<char>(s, (int64_t)(of_rows + of_dq) + p->plan.work);
+    if (!room) return true;
+    given in;
+    give_inputs(&in, a);
+    give(&in, DY, g->dy);
+    give(&in, DQ, g->dq.data);
+    give(&in, DK, g->dk.data);
+    give(&in, DV, g->dv.data);
+    give(&in, ONE, &in.one);
+    give(&in, ROWS_OF_Y, room);
+    if (!in_order) give(&in, SUM_OF_DQ, room + of_rows);
+    return run(s, f, p, &in, of_rows + of_dq, room);
+}
+
+/* ---- opening ---- */
+
+int fv_cuda_fused_version(void)
+{
+    dnn_library l;
+    int version = dnn_load(&l) ? (int)l.version() : 0;
+    return version >= LEAST_VERSION ? version : 0;
+}
+
+fused_attention *fv_cuda_fused_open(device *d)
+{
+    fused_attention *f = new (std::nothrow) fused_attention{};
+    if (!f) return NULL;
+    cudaSetDevice(d->number);
+    if (dnn_load(&f->l) && f->l.version() >= LEAST_VERSION && !f->l.open(&f->handle))
+        return f;
+    fv_cuda_fused_free(f);
+    return NULL;
+}
+
+void fv_cuda_fused_free(fused_attention *f)
+{
+    if (!f) return;
+    for (kept_plan *p = f->plans; p < f->plans + PLANS; p++)
+        if (p->made) dnn_drop(&p->plan);
+    if (f->handle) f->l.close(f->handle);
+    delete f;
+}
+
+#else /* cuDNN's headers were not there */
+fused_attention *fv_cuda_fused_open(device *) { return NULL; }
+void fv_cuda_fused_free(fused_attention *) {}
+bool fv_cuda_fused(fv_stream *, fused_attention *, const fv_attn_args *, fv_dtype) { return false; }
+bool fv_cuda_fused_bwd(fv_stream *, fused_attention *, const fv_attn_args *, const fv_attn_grads *, fv_dtype, bool)
+{
+    return false;
+}
+int fv_cuda_fused_version(void) { return 0; }
+#endif

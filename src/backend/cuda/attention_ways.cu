@@ -1,0 +1,169 @@
+/* attention_ways.cu - which kernel an attention runs on: a table, looked through from the top, that `fovea info` prints.
+ *
+ * cuDNN makes a plan for each shape, which takes up to a second.  So it gets what comes again and again, in shapes that are
+ * round and large; the choice depends on the shape alone, which keeps runs repeatable.  Its fastest gradient adds up in any
+ * order, so a run would not repeat: that is only used where it is asked for.  $FOVEA_CUDA_ATTENTION names a way to be used
+ * wherever it can be, of whatever size; "tiled" does without cuDNN. */
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "attention_ways.h"
+
+#define WHOLE 64        /* lengths are multiples of this */
+#define MANY_ROWS 4096  /* queries of all sequences together */
+#define WIDEST_HEAD 128
+#define MOST_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
+
+struct way {
+    const char *name, *when;
+    bool (*can)(const fv_attn_args *a, fv_dtype t);
+    bool (*pays)(const fv_attn_args *a);
+    bool (*forward)(fv_stream *s, const fv_attn_args *a, fv_dtype t); /* false: not here after all */
+    bool (*backward)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t);
+};
+
+/* ---- cuDNN ---- */
+
+static bool whole(const void *p, int64_t row, int64_t batch) { return aligned(p) && row % 8 == 0 && batch % 8 == 0; }
+
+/* Causal: its diagonal begins at the first key, ours ends at the last; they are one where there are as many of both. */
+static bool fused_can(const fv_attn_args *a, fv_dtype t)
+{
+    bool bare = !a->lens && !a->key_mask && !a->mask && !a->bias && !a->rel && a->window <= 0 && a->dropout <= 0;
+    return bare && (t == FV_BF16 || t == FV_F16) && a->Wk == a->Wv && a->Wk % 8 == 0 && a->Wk <= WIDEST_HEAD && a->Tk > 0 &&
+           (!a->causal || a->Tq == a->Tk) && whole(a->q, a->q_row, a->q_batch) && whole(a->k, a->k_row, a->k_batch) &&
+           whole(a->v, a->v_row, a->v_batch) && aligned(a->y);
+}
+
+static bool fused_pays(const fv_attn_args *a)
+{
+    return a->Tq % WHOLE == 0 && a->Tk % WHOLE == 0 && a->B * a->Tq >= MANY_ROWS;
+}
+
+static fused_attention *fused(fv_stream *s)
+{
+    device *d = device_of(s);
+    std::lock_guard<std::mutex> hold(d->opening);
+    if (!d->fused_tried) d->fused = fv_cuda_fused_open(d);
+    d->fused_tried = true;
+    return d->fused;
+}
+
+static bool fused_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+{
+    fused_attention *f = fused(s);
+    return f && fv_cuda_fused(s, f, a, t);
+}
+
+/* It writes gradients, all three and in the table's dtype; it adds to none. */
+static bool fused_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool in_order)
+{
+    const fv_sink to[] = {g->dq, g->dk, g->dv};
+    for (int i = 0; i < 3; i++)
+        if (!to[i].data || to[i].add || to[i].dtype != t || !aligned(to[i].data)) return false;
+    fused_attention *f = aligned(g->dy) ? fused(s) : NULL;
+    return f && fv_cuda_fused_bwd(s, f, a, g, t, in_order);
+}
+
+static bool fused_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+{
+    return a->B * a->H * a->Tq * a->Tk <= MOST_SCORES && fused_gradient(s, a, g, t, true);
+}
+
+static bool fast_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+{
+    return fused_gradient(s, a, g, t, false);
+}
+
+static bool only_asked(const fv_attn_args *) { return false; }
+
+/* ---- our own ---- */
+
+static bool always(const fv_attn_args *, fv_dtype) { return true; }
+static bool surely(const fv_attn_args *) { return true; }
+
+static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+{
+    if (t == FV_BF16)
+        fv_cuda_attention_tiled<bf16>(s, a);
+    else if (t == FV_F16)
+        fv_cuda_attention_tiled<f16>(s, a);
+    else
+        fv_cuda_attention_tiled<float>(s, a);
+    return true;
+}
+
+static bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+{
+    if (t == FV_BF16)
+        fv_cuda_attention_tiled_bwd<bf16>(s, a, g);
+    else if (t == FV_F16)
+        fv_cuda_attention_tiled_bwd<f16>(s, a, g);
+    else
+        fv_cuda_attention_tiled_bwd<float>(s, a, g);
+    return true;
+}
+
+/* ---- the table ---- */
+
+static const way ways[] = {
+    {"cudnn", "bf16 or f16, heads up to 128 wide, full or causal, lengths of whole 64s, 4096 rows or more", fused_can, fused_pays,
+     fused_forward, fused_backward},
+    {"fast", "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the last bits", fused_can,
+     only_asked, fused_forward, fast_backward},
+    {"tiled", "all else: masks, lengths, bias, distances, dropout, window, d_v other than d_k, f32", always, surely,
+     tiled_forward, tiled_backward},
+};
+#define WAYS ((int)(sizeof ways / sizeof *ways))
+
+/* Way i is open to this attention: it can take it and pays, or was asked for. */
+static bool open_to(const device *d, int i, const fv_attn_args *a, fv_dtype t)
+{
+    return i >= d->attention_from && ways[i].can(a, t) && (d->attention_asked == i || ways[i].pays(a));
+}
+
+template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
+{
+    if (!a->B || !a->Tq || s->err.code) return;
+    for (int i = 0; i < WAYS; i++)
+        if (open_to(device_of(s), i, a, kind<T>::dtype) && ways[i].forward(s, a, kind<T>::dtype)) return;
+}
+
+template <class T> static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+{
+    if (!a->B || !a->Tk || s->err.code) return;
+    for (int i = 0; i < WAYS; i++)
+        if (open_to(device_of(s), i, a, kind<T>::dtype) && ways[i].backward(s, a, g, kind<T>::dtype)) return;
+}
+
+template <class T> void fv_cuda_attention_ways(fv_kernels *k)
+{
+    k->attention = attention<T>;
+    k->attention_bwd = attention_bwd<T>;
+}
+FOR_ALL_DTYPES(fv_cuda_attention_ways)
+
+fv_status fv_cuda_attention_choose(device *d, fv_err *e)
+{
+    const char *asked = getenv("FOVEA_CUDA_ATTENTION");
+    d->attention_asked = -1;
+    if (!asked || !*asked) return FV_OK;
+    for (int i = 0; i < WAYS; i++)
+        if (!strcmp(asked, ways[i].name)) d->attention_asked = d->attention_from = i;
+    if (d->attention_asked < 0)
+        return d->host.refuse(e, FV_EARG, "FOVEA_CUDA_ATTENTION: expected cudnn, fast or tiled, found \"%.40s\"", asked);
+    if (ways[d->attention_asked].can == fused_can && !fv_cuda_fused_version())
+        return d->host.refuse(e, FV_EDEVICE, "FOVEA_CUDA_ATTENTION: cuDNN cannot be loaded, or the backend was built without it");
+    return FV_OK;
+}
+
+int fv_cuda_attention_lines(char (*lines)[160], int most)
+{
+    int version = fv_cuda_fused_version();
+    char name[32] = "cudnn (not found)";
+    if (version) snprintf(name, sizeof name, "cudnn %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    for (int i = 0; i < WAYS && i < most; i++)
+        snprintf(lines[i], sizeof lines[i], "attention by %s: %s", i ? ways[i].name : name, ways[i].when);
+    return WAYS;
+}

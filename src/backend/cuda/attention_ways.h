@@ -1,0 +1,22 @@
+/* attention_ways.h - the kernels that attention may run on: cuDNN's, and our own. */
+#ifndef FV_CUDA_ATTENTION_WAYS_H
+#define FV_CUDA_ATTENTION_WAYS_H
+
+#include "cuda.h"
+
+/* Our own tiled kernels: attention.cu, attention_bwd.cu. */
+template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a);
+template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
+
+/* cuDNN's: attention_cudnn.cu.  Opened once for a device; NULL: there is none.  Both are false where cuDNN has no kernel for
+ * this shape after all. */
+struct fused_attention;
+fused_attention *fv_cuda_fused_open(device *d);
+void fv_cuda_fused_free(fused_attention *f);
+bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_dtype t);
+/* in_order: the gradients are the same bits each time, which takes room for all scores, 2 bytes each. */
+bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
+                       bool in_order);
+int fv_cuda_fused_version(void); /* 91400 for 9.14.0; 0: no cuDNN */
+
+#endif

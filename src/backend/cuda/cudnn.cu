@@ -1,0 +1,205 @@
+/* cudnn.cu - opens cuDNN and puts its graphs of operations together. */
+#include "cudnn.h"
+
+#if HAVE_CUDNN
+#include <dlfcn.h>
+
+#include <cstdio>
+
+#define FIRST_INNER 1000 /* numbers of tensors between nodes begin here */
+#define ENGINES 16       /* that are looked at */
+
+/* ---- the library ---- */
+
+template <class F> static bool find(F *f, void *from, const char *name) { return (*f = (F)dlsym(from, name)) != NULL; }
+
+bool dnn_load(dnn_library *l)
+{
+    char name[32];
+    snprintf(name, sizeof name, "libcudnn.so.%d", CUDNN_MAJOR);
+    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    return so && find(&l->version, so, "cudnnGetVersion") && find(&l->open, so, "cudnnCreate") &&
+           find(&l->close, so, "cudnnDestroy") && find(&l->set_stream, so, "cudnnSetStream") &&
+           find(&l->create, so, "cudnnBackendCreateDescriptor") && find(&l->destroy, so, "cudnnBackendDestroyDescriptor") &&
+           find(&l->finalize, so, "cudnnBackendFinalize") && find(&l->set, so, "cudnnBackendSetAttribute") &&
+           find(&l->get, so, "cudnnBackendGetAttribute") && find(&l->execute, so, "cudnnBackendExecute");
+}
+
+/* ---- descriptors ---- */
+
+static dnn_desc make(dnn_graph *g, cudnnBackendDescriptorType_t type)
+{
+    dnn_desc d = NULL;
+    if (!g->bad) g->bad = g->parts == DNN_PARTS || g->l->create(type, &d) != CUDNN_STATUS_SUCCESS;
+    if (!g->bad) g->part[g->parts++] = d;
+    return g->bad ? NULL : d;
+}
+
+static void set(dnn_graph *g, dnn_desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
+                const void *values)
+{
+    if (!g->bad) g->bad = g->l->set(d, name, type, n, values) != CUDNN_STATUS_SUCCESS;
+}
+
+/* One descriptor as an attribute of another, unless there is none. */
+static void join(dnn_graph *g, dnn_desc d, cudnnBackendAttributeName_t name, dnn_desc other)
+{
+    if (other) set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other);
+}
+
+static void done(dnn_graph *g, dnn_desc d)
+{
+    if (!g->bad) g->bad = g->l->finalize(d) != CUDNN_STATUS_SUCCESS;
+}
+
+static dnn_desc tensor(dnn_graph *g, int64_t uid, cudnnDataType_t type, const dnn_shape &s, bool inner, bool value)
+{
+    dnn_desc d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    int64_t alignment = 16;
+    set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, s.dim);
+    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s.step);
+    set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
+    set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inner);
+    set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &value);
+    done(g, d);
+    return d;
+}
+
+dnn_desc dnn_tensor(dnn_graph *g, int64_t uid, cudnnDataType_t type, dnn_shape s, bool value)
+{
+    return tensor(g, uid, type, s, false, value);
+}
+
+dnn_desc dnn_between(dnn_graph *g, cudnnDataType_t type, dnn_shape s)
+{
+    return tensor(g, FIRST_INNER + g->inner++, type, s, true, false);
+}
+
+/* ---- nodes ---- */
+
+static dnn_desc node(dnn_graph *g, cudnnBackendDescriptorType_t type)
+{
+    dnn_desc d = make(g, type);
+    if (!g->bad) g->bad = g->ops == (int)(sizeof g->op / sizeof *g->op);
+    if (!g->bad) g->op[g->ops++] = d;
+    return d;
+}
+
+void dnn_pointwise(dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, dnn_desc y, dnn_desc x, dnn_desc b,
+                   dnn_desc t, int64_t axis)
+{
+    dnn_desc how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
+    if (axis >= 0) set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    done(g, how);
+    dnn_desc op = node(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
+    join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    done(g, op);
+}
+
+void dnn_reduce(dnn_graph *g, cudnnReduceTensorOp_t mode, dnn_desc y, dnn_desc x)
+{
+    dnn_desc how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    cudnnDataType_t arithmetic = CUDNN_DATA_FLOAT;
+    set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+    set(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
+    done(g, how);
+    dnn_desc op = node(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    join(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    join(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    join(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    done(g, op);
+}
+
+void dnn_matmul(dnn_graph *g, dnn_desc c, dnn_desc a, dnn_desc b)
+{
+    dnn_desc how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    cudnnDataType_t arithmetic = CUDNN_DATA_FLOAT;
+    set(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
+    done(g, how);
+    dnn_desc op = node(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    join(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    join(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    join(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
+    join(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    done(g, op);
+}
+
+void dnn_reshape(dnn_graph *g, dnn_desc y, dnn_desc x)
+{
+    dnn_desc op = node(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    join(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    join(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+    done(g, op);
+}
+
+/* ---- plans ---- */
+
+/* Configurations of engines that may run the graph, the most promising first. */
+static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
+{
+    dnn_desc ask = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+    int64_t n = 0;
+    join(g, ask, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, whole);
+    set(g, ask, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    done(g, ask);
+    for (int i = 0; i < ENGINES; i++) config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    if (g->bad) return 0;
+    cudnnStatus_t rc =
+        g->l->get(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n, (void *)config);
+    return rc == CUDNN_STATUS_SUCCESS ? n < ENGINES ? n : ENGINES : 0;
+}
+
+/* A plan may be refused although its engine was proposed: that is no fault of the graph. */
+static dnn_desc plan_of(dnn_graph *g, cudnnHandle_t handle, dnn_desc config)
+{
+    dnn_desc plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    if (g->bad) return NULL;
+    if (g->l->set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle)) return NULL;
+    if (g->l->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config)) return NULL;
+    return g->l->finalize(plan) ? NULL : plan;
+}
+
+bool dnn_finish(dnn_plan *p, cudnnHandle_t handle)
+{
+    dnn_graph *g = &p->graph;
+    dnn_desc whole = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), config[ENGINES];
+    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->ops, g->op);
+    done(g, whole);
+    int64_t n = engines(g, whole, config), count;
+    for (int64_t i = 0; i < n && !p->plan; i++) p->plan = plan_of(g, handle, config[i]);
+    if (p->plan && g->l->get(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &p->work))
+        p->plan = NULL;
+    if (!p->plan) dnn_drop(p);
+    return p->plan != NULL;
+}
+
+void dnn_drop(dnn_plan *p)
+{
+    for (int i = p->graph.parts - 1; i >= 0; i--) p->graph.l->destroy(p->graph.part[i]);
+    p->graph.parts = 0;
+    p->plan = NULL;
+}
+
+bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *data, void *work)
+{
+    const dnn_library *l = p->graph.l;
+    dnn_desc pack = NULL;
+    if (l->create(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)) return false;
+    bool ok = !l->set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, uid) &&
+              !l->set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, data) &&
+              !l->set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &work) && !l->finalize(pack) &&
+              !l->execute(handle, p->plan, pack);
+    l->destroy(pack);
+    return ok;
+}
+#endif
