@@ -48,8 +48,6 @@ typedef struct fv_gemm {
     fv_act act;
     void *pre;         /* (m,n,ldc) gets the value before act, or NULL */
     const void *slope; /* (m,n,ldc): C = A B act'(slope), where the table says that it can; no add, bias or pre then.  NULL: no */
-    float *sums;       /* gets the sums over k of A's rows, (m), if sums_of_a, else of B's columns, (n); where the table can */
-    bool sums_of_a;
 } fv_gemm;
 
 /* ---- element-wise and shape ---- */
@@ -190,7 +188,6 @@ typedef struct fv_kernels {
 
     void (*gemm)(fv_stream *s, const fv_gemm *g);
     bool gemm_slope[FV_SIGMOID + 1]; /* gemm takes a slope of this activation */
-    bool gemm_sums;                  /* and sums, where c is f32 and no factor has gaps */
     /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is 0 if it cannot.  st may be
      * dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k) bytes, ld bytes apart.  Rows may be laid out in pieces:
      * those from i on, a multiple of FV_PACK_ROWS, begin at pack_bytes(i, k, dt). */

@@ -71,11 +71,6 @@ static void backward(fv_ctx *c, fv_node *node)
         before->through = true;
     }
     if (dx.data) k->gemm(st, &by_x);
-    if (dw.data && dbias.data && !dbias.add && k->gemm_sums) { /* p is read once for both */
-        by_w.sums = dbias.data;
-        by_w.sums_of_a = !s->kn;
-        dbias.data = NULL;
-    }
     if (dw.data) k->gemm(st, &by_w);
     if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n);
 }

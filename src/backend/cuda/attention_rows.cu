@@ -2,20 +2,21 @@
 #include "attention.h"
 
 #define KEYS 64 /* of a tile */
-#define TILES 8 /* that one block goes through */
+#define MOST_TILES 8      /* that one block goes through */
+#define MANY_BLOCKS 1024 /* from so many on: fewer, longer ones */
 
-/* w = exp(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through TILES tiles of keys, the next of
+/* w = exp(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some tiles of keys, the next of
  * which is on its way while one is worked on. */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
-    weights_tile(float *w, const __grid_constant__ job<T> o, int b, int h, int i0, int i1)
+    weights_tile(float *w, const __grid_constant__ job<T> o, int b, int h, int i0, int i1, int tiles)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
     T *q = (T *)memory, *k = q + ROWS * S;
     head<T> at(o, b, h);
     int keys = (int)o.a.Tk, tile = i0 + (int)blockIdx.y * ROWS, warp = threadIdx.x / 32, row0 = tile + warp * 16;
-    int col0 = (int)blockIdx.x * KEYS * TILES, last = col0 + KEYS * TILES < keys ? col0 + KEYS * TILES : keys;
+    int col0 = (int)blockIdx.x * KEYS * tiles, last = col0 + KEYS * tiles < keys ? col0 + KEYS * tiles : keys;
     auto bring = [&](int j) {
         fetch<KEYS, W>(k + j / KEYS % 2 * KEYS * S, o.k(b, o.kv_head(h), j), o.a.k_row, keys - j, (int)o.a.Wk, o.quick_k);
     };
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(32 * WARPS)
                 for (int e = 0; e < 2; e++) {
                     bool near = j + e >= first[r] && j + e < end[r];
                     float x = near ? at.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
-                    v[e] = x == -INFINITY ? 0 : exp2f(x - lse[r]);
+                    v[e] = x == -INFINITY ? 0 : exp2_fast(x - lse[r]);
                 }
                 if (i < i1 && keys % 2 == 0 && j < keys)
                     store(to, j, v);
@@ -62,9 +63,11 @@ __global__ void __launch_bounds__(32 * WARPS)
 
 template <class T, int W> static void weights_as(fv_stream *s, float *w, const job<T> &o, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
-    dim3 grid((unsigned)ceil_div(o.a.Tk, KEYS * TILES), (unsigned)ceil_div(i1 - i0, ROWS));
+    int64_t strips = ceil_div(i1 - i0, ROWS), all = strips * ceil_div(o.a.Tk, KEYS), tiles = all / MANY_BLOCKS;
+    tiles = tiles < 1 ? 1 : tiles > MOST_TILES ? MOST_TILES : tiles;
+    dim3 grid((unsigned)ceil_div(o.a.Tk, KEYS * tiles), (unsigned)strips);
     size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride_of<T, W> * sizeof(T);
-    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, o, b, h, i0, i1);
+    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, o, b, h, i0, i1, tiles);
 }
 
 template <class T>

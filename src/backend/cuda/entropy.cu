@@ -103,12 +103,53 @@ static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, co
 
 /* ---- both at once: x becomes its gradient ---- */
 
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+
+__device__ inline float exp2_quick(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* As look, in units of log 2 and without the sum of x: its exponentials are what this kernel spends its time on. */
+template <class T, int V> __device__ part_of_row look_quick(const T *row, int64_t n, int64_t vocab)
+{
+    part_of_row p = {-INFINITY, 0, 0};
+    float v[V];
+#pragma unroll 2
+    for (int64_t i = threadIdx.x * V; i < n; i += blockDim.x * V) {
+        load(v, row, i);
+        float top = p.top;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            v[j] = i + j < vocab ? v[j] * LOG2E : -INFINITY;
+            top = fmaxf(top, v[j]);
+        }
+        if (top > p.top) {
+            p.total *= exp2_quick(p.top - top);
+            p.top = top;
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) p.total += exp2_quick(v[j] - top);
+    }
+    return p;
+}
+
+template <class T> __device__ float sum_of_row(const T *row, int64_t vocab)
+{
+    float sum = 0, first = up(row[0]);
+    for (int64_t i = threadIdx.x; i < vocab; i += blockDim.x) sum += up(row[i]) - first;
+    return block_all(sum, add_up());
+}
+
 /* One block for each row, which is read twice: the second time from the cache. */
 template <class T, int V>
 __global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab, int64_t step,
                                                              float smooth, int32_t ignore, fault *bad)
 {
-    int64_t r = blockIdx.x, whole = vocab / V * V;
+    int64_t r = blockIdx.x;
     int32_t label = labels[r];
     bool counts = label != ignore && label >= 0 && label < vocab;
     T *row = x + r * step;
@@ -116,30 +157,25 @@ __global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, 
         loss[r] = 0;
         if (label != ignore) report(bad, r, label, vocab);
     }
-    float lse = 0, even = smooth / (float)vocab, v[V];
+    float lse = 0, even = smooth / (float)vocab, v[V]; /* lse in units of log 2 */
     if (counts) {
-        part_of_row p = look<T, V>(row, whole);
-        for (int64_t i = whole + threadIdx.x; i < vocab; i += blockDim.x) { /* fewer than V, one a thread */
-            float one = up(row[i]), top = one > p.top ? one : p.top;
-            p.total = (p.top == -INFINITY ? 0 : p.total * expf(p.top - top)) + expf(one - top);
-            p.top = top;
-            p.off += one - up(row[0]);
-        }
+        part_of_row p = look_quick<T, V>(row, step, vocab);
         float top = block_all(p.top, greater());
-        float total = block_all(p.top == -INFINITY ? 0.0f : p.total * expf(p.top - top), add_up());
-        float off = smooth != 0 ? block_all(p.off, add_up()) : 0;
-        float log_total = logf(total), mean = off / (float)vocab + (up(row[0]) - top);
-        lse = top + log_total;
+        float total = block_all(p.top == -INFINITY ? 0.0f : p.total * exp2_quick(p.top - top), add_up());
+        float off = smooth != 0 ? sum_of_row(row, vocab) : 0, first = up(row[0]), chosen = up(row[label]);
+        float log_total = logf(total), high = top * LN2;
+        lse = top + log_total * LOG2E;
         if (threadIdx.x == 0)
-            loss[r] = log_total - (1 - smooth) * (up(row[label]) - top) - (smooth != 0 ? smooth * mean : 0);
+            loss[r] = log_total - (1 - smooth) * (chosen - high) - (smooth != 0 ? smooth * (off / (float)vocab + (first - high)) : 0);
         __syncthreads(); /* the row is about to change */
     }
+#pragma unroll 2
     for (int64_t i = threadIdx.x * V; i < step; i += blockDim.x * V) {
         load(v, row, i);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            float target = even + (i + j == label ? 1 - smooth : 0);
-            v[j] = counts && i + j < vocab ? expf(v[j] - lse) - target : 0;
+            float weight = exp2_quick(fmaf(v[j], LOG2E, -lse)) - even;
+            v[j] = counts && i + j < vocab ? (i + j == label ? weight - (1 - smooth) : weight) : 0;
         }
         store(row, i, v);
     }

@@ -9,7 +9,6 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -209,7 +208,6 @@ static int alignment(const void *p)
 static int epilogue(const fv_gemm *g, fv_dtype t)
 {
     bool dense = g->ct == t && g->ldc % 8 == 0;
-    if (g->sums) return g->sums_of_a ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA; /* factors change places */
     if (g->slope) return dense ? CUBLASLT_EPILOGUE_DGELU : -1;
     if (!g->bias && !g->act && !g->pre) return CUBLASLT_EPILOGUE_DEFAULT;
     if (g->act == FV_ACT_NONE && !g->pre && dense) return CUBLASLT_EPILOGUE_BIAS;
@@ -235,9 +233,8 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     std::lock_guard<std::mutex> hold(mm->lock);
     plan *p = plan_for(mm, &key);
     if (!p->can) return false;
-    const void *vector = g->sums ? g->sums : g->bias;
-    if (vector && how != CUBLASLT_EPILOGUE_DEFAULT)
-        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
+    if (g->bias && how != CUBLASLT_EPILOGUE_DEFAULT)
+        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
     const void *aside = g->slope ? g->slope : g->pre;
     if (aside && how != CUBLASLT_EPILOGUE_DEFAULT)
         mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aside, sizeof aside);
@@ -253,30 +250,46 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     return true;
 }
 
-/* y = act(x + bias), and pre = x + bias; all (rows,n), dense. */
-template <class T> struct finish {
-    static constexpr int wide = 16 / sizeof(T);
-    T *y, *pre;
-    const T *x, *bias;
-    int64_t n;
-    fv_act act;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float v[V], b[V];
-        load(v, x, i);
-        if (bias) load(b, bias, i <= 0xffffffff ? (uint32_t)i % (uint32_t)n : i % n); /* 64-bit division is slow */
+/* y = act(x + bias), and pre = x + bias; all (rows,n), dense.  A thread has V columns of FINISH_ROWS rows: their loads are all under
+ * way at once, and the bias is read once. */
+#define FINISH_ROWS 8
+template <class T, int V, fv_act ACT>
+__global__ void finish(T *y, T *pre, const T *x, const T *bias, int64_t rows, int64_t n, fv_act act)
+{
+    int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, r0 = (int64_t)blockIdx.y * FINISH_ROWS;
+    float v[FINISH_ROWS][V], b[V] = {};
+    if (c >= n) return;
+    if (bias) load(b, bias, c);
 #pragma unroll
-        for (int j = 0; j < V; j++) v[j] += bias ? b[j] : 0;
-        if (pre) store(pre, i, v);
-        if (sizeof(T) == 2 && act == FV_GELU)
+    for (int r = 0; r < FINISH_ROWS; r++)
+        if (r0 + r < rows) load(v[r], x, (r0 + r) * n + c);
 #pragma unroll
-            for (int j = 0; j < V; j++) v[j] *= normal_cdf_quick(v[j]);
-        else
+    for (int r = 0; r < FINISH_ROWS; r++) {
+        if (r0 + r >= rows) break;
 #pragma unroll
-            for (int j = 0; j < V; j++) v[j] = activate(act, v[j]);
-        store(y, i, v);
+        for (int j = 0; j < V; j++) v[r][j] += b[j];
+        if (pre) store(pre, (r0 + r) * n + c, v[r]);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? v[r][j] * normal_cdf_quick(v[r][j]) : activate(ACT ? ACT : act, v[r][j]);
+        store(y, (r0 + r) * n + c, v[r]);
     }
-};
+}
+
+template <class T, int V>
+static void finish_as(fv_stream *s, T *y, T *pre, const T *x, const T *bias, int64_t rows, int64_t n, fv_act act)
+{
+    dim3 grid((unsigned)ceil_div(n, 128 * V), 1);
+    for (int64_t r = 0; r < rows; r += 65535 * FINISH_ROWS) { /* the most blocks along y */
+        int64_t some = rows - r < 65535 * FINISH_ROWS ? rows - r : 65535 * FINISH_ROWS;
+        grid.y = (unsigned)ceil_div(some, FINISH_ROWS);
+        T *before = pre ? pre + r * n : NULL;
+        if (act == FV_GELU)
+            launch(s, "gemm", finish<T, V, FV_GELU>, grid, 128, 0, y + r * n, before, x + r * n, bias, some, n, act);
+        else
+            launch(s, "gemm", finish<T, V, FV_ACT_NONE>, grid, 128, 0, y + r * n, before, x + r * n, bias, some, n, act);
+    }
+}
 
 /* ---- the plain kernel: a thread for each element ---- */
 
@@ -334,18 +347,15 @@ static bool by_rounding(fv_stream *s, const fv_gemm *g)
 
 template <class T> static void gemm(fv_stream *s, const fv_gemm *want);
 
-/* Where the library has no kernel for both: the product, and a pass over its result, or over a factor. */
-template <class T> static void in_two_passes(fv_stream *s, const fv_gemm &g)
+/* Where the library has no kernel for both: the product, and a pass over its result. */
+template <class T> static void product_then_slope(fv_stream *s, const fv_gemm &g)
 {
-    const fv_kernels *k = s->dev->k[kind<T>::dtype];
     fv_gemm bare = g;
     bare.slope = NULL;
-    bare.sums = NULL;
     bare.act = FV_ACT_NONE;
     gemm<T>(s, &bare);
-    if (g.slope)
-        k->unary_bwd(s, FV_U_GELU_TANH, fv_sink{g.c, kind<T>::dtype, false}, g.c, g.slope, NULL, g.batch * g.m * g.n, 0, 0);
-    if (g.sums) k->colsum(s, fv_sink{g.sums, FV_F32, false}, g.sums_of_a ? g.a : g.b, g.k, g.sums_of_a ? g.m : g.n);
+    s->dev->k[kind<T>::dtype]->unary_bwd(s, FV_U_GELU_TANH, fv_sink{g.c, kind<T>::dtype, false}, g.c, g.slope, NULL,
+                                         g.batch * g.m * g.n, 0, 0);
 }
 
 template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
@@ -365,8 +375,8 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
     }
     int how = epilogue(&g, kind<T>::dtype);
     if (g.k && how >= 0 && by_library<T>(s, &g, how)) return;
-    if (g.slope || g.sums) {
-        in_two_passes<T>(s, g);
+    if (g.slope) {
+        product_then_slope<T>(s, g);
         return;
     }
     /* A bare product, and a pass over its result. */
@@ -382,9 +392,14 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         bare.bias = NULL;
         if (added || by_library<T>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) {
             const void *bias = added ? NULL : g.bias;
-            bool wide = g.n % (16 / (int64_t)sizeof(T)) == 0 && aligned(g.c, g.pre, bias);
-            finish<T> f = {(T *)g.c, (T *)g.pre, (const T *)g.c, (const T *)bias, g.n, g.act};
-            if (g.act || g.pre || bias) each(s, "gemm", g.batch * g.m * g.n, wide, f);
+            constexpr int V = 16 / sizeof(T);
+            T *y = (T *)g.c, *pre = (T *)g.pre;
+            int64_t rows = g.batch * g.m;
+            if (!g.act && !pre && !bias) return;
+            if (g.n % V == 0 && aligned(y, pre, bias))
+                finish_as<T, V>(s, y, pre, y, (const T *)bias, rows, g.n, g.act);
+            else
+                finish_as<T, 1>(s, y, pre, y, (const T *)bias, rows, g.n, g.act);
             return;
         }
     }
@@ -403,7 +418,7 @@ template <class T> static void gemm_in_parts(fv_stream *s, const fv_gemm *want)
     const fv_gemm &g = *want;
     fv_gemm most = g, rest = g;
     bool whole = sizeof(T) == 2 && g.batch == 1 && !g.packed && g.bt == kind<T>::dtype && g.lda % WHOLE == 0 &&
-                 g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias && !g.act && !g.pre && !g.slope && !g.sums;
+                 g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias && !g.act && !g.pre && !g.slope;
     int64_t m = g.ta && g.m > WORTH ? g.m % WHOLE : 0, n = g.n > WORTH ? g.n % WHOLE : 0;
     int64_t k = (!g.ta || g.tb) && g.k > WORTH ? g.k % WHOLE : 0;
     if (!whole || !(m || n || k)) {
@@ -478,8 +493,7 @@ static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_
 template <class T> void fv_cuda_gemm(fv_kernels *k)
 {
     k->gemm = gemm_in_parts<T>;
-    k->gemm_slope[FV_GELU_TANH] = sizeof(T) == 2 && !getenv("FOVEA_TRY_NO_SLOPE");
-    k->gemm_sums = sizeof(T) == 2 && getenv("FOVEA_TRY_SUMS");
+    k->gemm_slope[FV_GELU_TANH] = sizeof(T) == 2;
     k->pack_bytes = pack_bytes;
     k->pack = pack_weight;
 }

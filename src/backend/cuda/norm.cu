@@ -6,7 +6,7 @@
 #include "norm_warp.h"
 
 #define ROWS 32
-#define LANES 8
+#define LANES 32
 
 /* The row that is normalised, in shared memory; where there is a residual it is rounded as it is stored. */
 template <class T, int V> __device__ void fetch_row(float *row, const norm_args<T> &n, int64_t from)
@@ -108,31 +108,28 @@ template <class T, int V> __global__ void norm_columns(float *part, back_args<T>
     store(part, (gridDim.y + blockIdx.y) * a.cols + c, db);
 }
 
-/* The pieces in order: LANES threads share a column, for the gain and then for the bias. */
+/* The pieces in order: LANES threads share a column; block (columns, 0) for the gain and (columns, 1) for the bias. */
 template <class T> __global__ void sum_pieces(sink<T> dgain, sink<T> dbias, const float *part, int64_t pieces, int64_t cols)
 {
-    __shared__ float lanes[LANES][32];
+    __shared__ float lanes[LANES][33];
     int column = threadIdx.x % 32, lane = threadIdx.x / 32;
     int64_t c = (int64_t)blockIdx.x * 32 + column;
-    for (int which = 0; which < 2; which++) {
-        sink<T> to = which ? dbias : dgain;
-        const float *from = part + which * pieces * cols + c;
-        float sum = 0;
-        if (!to.p) continue;
-        for (int64_t p = lane; p < pieces && c < cols; p += LANES) sum += from[p * cols];
-        __syncthreads();
-        lanes[lane][column] = sum;
-        __syncthreads();
-        if (lane || c >= cols) continue;
-        for (int i = 1; i < LANES; i++) sum += lanes[i][column];
-        put(to, c, sum);
-    }
+    sink<T> to = blockIdx.y ? dbias : dgain;
+    const float *from = part + blockIdx.y * pieces * cols + c;
+    float sum = 0;
+    if (!to.p) return;
+    for (int64_t p = lane; p < pieces && c < cols; p += LANES) sum += from[p * cols];
+    lanes[lane][column] = sum;
+    __syncthreads();
+    if (lane || c >= cols) return;
+    for (int i = 1; i < LANES; i++) sum += lanes[i][column];
+    put(to, c, sum);
 }
 
 template <class T>
 static void add_pieces(fv_stream *s, const char *name, fv_sink dgain, fv_sink dbias, const float *part, int64_t pieces, int64_t cols)
 {
-    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32)), 32 * LANES, 0, to<T>(dgain), to<T>(dbias), part, pieces,
+    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32), 2), 32 * LANES, 0, to<T>(dgain), to<T>(dbias), part, pieces,
            cols);
 }
 

@@ -70,55 +70,61 @@ template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) nor
     }
 }
 
+/* Makes the compiler forget what it has computed from a pack: it would keep it in registers, which are scarce. */
+template <class P> __device__ inline void forget(P &p)
+{
+    uint32_t *w = (uint32_t *)&p;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(P) / 4); i++) asm volatile("" : "+r"(w[i]));
+}
+
 /* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)); mean(g) drops out without mean.
  * part (2,blocks,cols): the block's sums of dy * n, and of dy. */
 template <class T, int P>
-__global__ void __launch_bounds__(32 * NORM_WARPS) norm_back_by_warp(float *part, back_args<T> a, int64_t per_block)
+__global__ void __launch_bounds__(32 * NORM_WARPS, P <= 3 ? 2 : 1)
+    norm_back_by_warp(float *part, back_args<T> a, int64_t per_block)
 {
     constexpr int V = 16 / sizeof(T);
     extern __shared__ float sums[]; /* (NORM_WARPS,cols) */
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t r = (int64_t)blockIdx.x * per_block + warp, end = (int64_t)(blockIdx.x + 1) * per_block;
-    float dg[P][V] = {}, db[P][V] = {}, g[P][V];
-    pack<T, V> d[P], x[P]; /* of the row to come */
+    float dg[P][V] = {}, db[P][V] = {};
     if (end > a.rows) end = a.rows;
-#pragma unroll
-    for (int p = 0; p < P; p++) {
-        if (a.gain) load(g[p], a.gain, (p * 32 + lane) * V);
-#pragma unroll
-        for (int j = 0; j < V; j++) g[p][j] = a.gain ? g[p][j] : 1;
-    }
-    auto bring = [&](int64_t row) {
+    for (; r < end; r += NORM_WARPS) {
+        float m = a.mean ? a.mean[r] : 0, scale = a.rstd[r], gs = 0, gns = 0;
+        pack<T, V> d[P], x[P]; /* kept as they are and unpacked twice */
 #pragma unroll
         for (int p = 0; p < P; p++) {
-            d[p] = *(const pack<T, V> *)(a.dy + row * a.cols + (p * 32 + lane) * V);
-            x[p] = *(const pack<T, V> *)(a.x + row * a.cols + (p * 32 + lane) * V);
+            d[p] = *(const pack<T, V> *)(a.dy + r * a.cols + (p * 32 + lane) * V);
+            x[p] = *(const pack<T, V> *)(a.x + r * a.cols + (p * 32 + lane) * V);
         }
-    };
-    if (r < end) bring(r);
-    for (; r < end; r += NORM_WARPS) {
-        float m = a.mean ? a.mean[r] : 0, scale = a.rstd[r], gs = 0, gns = 0, u[P][V], n[P][V];
 #pragma unroll
-        for (int p = 0; p < P; p++)
+        for (int p = 0; p < P; p++) {
+            float g[V];
+            if (a.gain) load(g, a.gain, (p * 32 + lane) * V); /* from the cache, row after row */
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                float dy = up(d[p].v[j]);
-                n[p][j] = (up(x[p].v[j]) - m) * scale;
-                u[p][j] = dy * g[p][j];
-                dg[p][j] += dy * n[p][j];
+                float dy = up(d[p].v[j]), n = (up(x[p].v[j]) - m) * scale, u = a.gain ? dy * g[j] : dy;
+                dg[p][j] += dy * n;
                 db[p][j] += dy;
-                gs += u[p][j];
-                gns += u[p][j] * n[p][j];
+                gs += u;
+                gns += u * n;
             }
-        if (r + NORM_WARPS < end) bring(r + NORM_WARPS);
+        }
         gs = a.mean ? warp_all(gs, add_up()) / (float)a.cols : 0;
         gns = warp_all(gns, add_up()) / (float)a.cols;
         if (!a.dx.p) continue;
 #pragma unroll
         for (int p = 0; p < P; p++) {
+            float u[V], g[V];
+            forget(d[p]), forget(x[p]);
+            if (a.gain) load(g, a.gain, (p * 32 + lane) * V);
 #pragma unroll
-            for (int j = 0; j < V; j++) u[p][j] = scale * (u[p][j] - gs - n[p][j] * gns);
-            deliver(a.dx, r * a.cols + (p * 32 + lane) * V, u[p]);
+            for (int j = 0; j < V; j++) {
+                float dy = up(d[p].v[j]), n = (up(x[p].v[j]) - m) * scale;
+                u[j] = scale * ((a.gain ? dy * g[j] : dy) - gs - n * gns);
+            }
+            deliver(a.dx, r * a.cols + (p * 32 + lane) * V, u);
         }
     }
     if (!part) return;
