@@ -115,7 +115,7 @@ static void lay_out(fv_params *p)
     p->elements = 0;
     for (int vectors = 0; vectors < 2; vectors++)
         for (size_t i = 0; i < p->n; i++) {
-            entry *t = p->list[i];
+            fv_entry *t = p->list[i];
             if ((t->tensor.shape.n < 2) != vectors) continue;
             t->offset = p->elements;
             if (!t->lent) p->elements += round_up(fv_len(&t->tensor));
