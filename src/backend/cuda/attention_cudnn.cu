@@ -2,7 +2,8 @@
  *
  * Forward, with the log-sum-exp where ours is:
  *
- *     s = scale q k',  hidden above the diagonal if causal;  m = max s;  e = exp(s - m);  z = sum e;  lse = m + log z;  y = (e/z) v
+ *     s = scale q k',  hidden above the diagonal if causal;  m = max s;  e = exp(s - m);  z = sum e;
+ *     lse = m + log z;  y = (e/z) v
  *
  * Backward:  c = sum dy y;  p = exp(s - lse);  dv = p' dy;  ds = scale p (dy v' - c);  dk = ds' q;  dq = ds k
  *
@@ -116,7 +117,8 @@ static void describe_forward(dnn_graph *g, const plan_key *key)
 }
 
 /* Gradients of keys and values are summed over the heads that share them. */
-static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t uid, dnn_shape of, dnn_desc scores_, dnn_desc rows)
+static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t uid, dnn_shape of, dnn_desc scores_,
+                       dnn_desc rows)
 {
     dnn_desc columns = dnn_between(g, s.t, turned(s.scores));
     dnn_reshape(g, columns, scores_);

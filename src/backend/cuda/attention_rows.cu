@@ -1,8 +1,8 @@
 /* attention_rows.cu - exact weights of some rows of a head, computed again from the log-sum-exp; and the key/value cache. */
 #include "attention.h"
 
-#define KEYS 64 /* of a tile */
-#define MOST_TILES 8      /* that one block goes through */
+#define KEYS 64          /* of a tile */
+#define MOST_TILES 8     /* that one block goes through */
 #define MANY_BLOCKS 1024 /* from so many on: fewer, longer ones */
 
 /* w = exp(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some tiles of keys, the next of
@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-template <class T, int W> static void weights_as(fv_stream *s, float *w, const job<T> &o, int64_t b, int64_t h, int64_t i0, int64_t i1)
+template <class T, int W>
+static void weights_as(fv_stream *s, float *w, const job<T> &o, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     int64_t strips = ceil_div(i1 - i0, ROWS), all = strips * ceil_div(o.a.Tk, KEYS), tiles = all / MANY_BLOCKS;
     tiles = tiles < 1 ? 1 : tiles > MOST_TILES ? MOST_TILES : tiles;

@@ -10,8 +10,8 @@
 
 #include "attention_ways.h"
 
-#define WHOLE 64        /* lengths are multiples of this */
-#define MANY_ROWS 4096  /* queries of all sequences together */
+#define WHOLE 64       /* lengths are multiples of this */
+#define MANY_ROWS 4096 /* queries of all sequences together */
 #define WIDEST_HEAD 128
 #define MOST_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
 
@@ -36,10 +36,7 @@ static bool fused_can(const fv_attn_args *a, fv_dtype t)
            whole(a->v, a->v_row, a->v_batch) && aligned(a->y);
 }
 
-static bool fused_pays(const fv_attn_args *a)
-{
-    return a->Tq % WHOLE == 0 && a->Tk % WHOLE == 0 && a->B * a->Tq >= MANY_ROWS;
-}
+static bool fused_pays(const fv_attn_args *a) { return a->Tq % WHOLE == 0 && a->Tk % WHOLE == 0 && a->B * a->Tq >= MANY_ROWS; }
 
 static fused_attention *fused(fv_stream *s)
 {

@@ -153,8 +153,7 @@ static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
     done(g, ask);
     for (int i = 0; i < ENGINES; i++) config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->bad) return 0;
-    cudnnStatus_t rc =
-        g->l->get(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n, (void *)config);
+    cudnnStatus_t rc = g->l->get(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n, (void *)config);
     return rc == CUDNN_STATUS_SUCCESS ? n < ENGINES ? n : ENGINES : 0;
 }
 

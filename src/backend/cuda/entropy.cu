@@ -146,8 +146,8 @@ template <class T> __device__ float sum_of_row(const T *row, int64_t vocab)
 
 /* One block for each row, which is read twice: the second time from the cache. */
 template <class T, int V>
-__global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab, int64_t step,
-                                                             float smooth, int32_t ignore, fault *bad)
+__global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab,
+                                                             int64_t step, float smooth, int32_t ignore, fault *bad)
 {
     int64_t r = blockIdx.x;
     int32_t label = labels[r];
@@ -166,7 +166,8 @@ __global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, 
         float log_total = logf(total), high = top * LN2;
         lse = top + log_total * LOG2E;
         if (threadIdx.x == 0)
-            loss[r] = log_total - (1 - smooth) * (chosen - high) - (smooth != 0 ? smooth * (off / (float)vocab + (first - high)) : 0);
+            loss[r] = log_total - (1 - smooth) * (chosen - high) -
+                      (smooth != 0 ? smooth * (off / (float)vocab + (first - high)) : 0);
         __syncthreads(); /* the row is about to change */
     }
 #pragma unroll 2
@@ -189,11 +190,11 @@ static void cross_entropy_slope(fv_stream *s, fv_stat *loss, void *x, const int3
     fault *bad = faults_of(s) + FAULT_LABEL;
     unsigned threads = 2 * row_threads(step / V); /* up to 1024: rows are long */
     if (step % V == 0 && aligned(x))
-        launch(s, "cross_entropy", entropy_slope_row<T, V>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels, vocab,
-               step, smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_slope_row<T, V>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels,
+               vocab, step, smooth, ignore, bad);
     else
-        launch(s, "cross_entropy", entropy_slope_row<T, 1>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels, vocab,
-               step, smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_slope_row<T, 1>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels,
+               vocab, step, smooth, ignore, bad);
 }
 
 template <class T> struct by_rows {

@@ -250,8 +250,8 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     return true;
 }
 
-/* y = act(x + bias), and pre = x + bias; all (rows,n), dense.  A thread has V columns of FINISH_ROWS rows: their loads are all under
- * way at once, and the bias is read once. */
+/* y = act(x + bias), and pre = x + bias; all (rows,n), dense.  A thread has V columns of FINISH_ROWS rows: their loads are
+ * all under way at once, and the bias is read once. */
 #define FINISH_ROWS 8
 template <class T, int V, fv_act ACT>
 __global__ void finish(T *y, T *pre, const T *x, const T *bias, int64_t rows, int64_t n, fv_act act)
@@ -408,11 +408,11 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
 
 /* ---- odd lengths ---- */
 
-#define WHOLE 8      /* numbers of 16 bits that the library's fast kernels read at once */
-#define WORTH 4096   /* a shorter odd length is not worth a second product */
+#define WHOLE 8    /* numbers of 16 bits that the library's fast kernels read at once */
+#define WORTH 4096 /* a shorter odd length is not worth a second product */
 
-/* The last few of m, n or k apart, where rows begin at whole places but a long row ends in the middle of one: the library has only
- * slow kernels for that.  A vocabulary of 50,257 is 50,256 and 1. */
+/* The last few of m, n or k apart, where rows begin at whole places but a long row ends in the middle of one: the library
+ * has only slow kernels for that.  A vocabulary of 50,257 is 50,256 and 1. */
 template <class T> static void gemm_in_parts(fv_stream *s, const fv_gemm *want)
 {
     const fv_gemm &g = *want;

@@ -127,7 +127,8 @@ template <class T> __global__ void sum_pieces(sink<T> dgain, sink<T> dbias, cons
 }
 
 template <class T>
-static void add_pieces(fv_stream *s, const char *name, fv_sink dgain, fv_sink dbias, const float *part, int64_t pieces, int64_t cols)
+static void add_pieces(fv_stream *s, const char *name, fv_sink dgain, fv_sink dbias, const float *part, int64_t pieces,
+                       int64_t cols)
 {
     launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32), 2), 32 * LANES, 0, to<T>(dgain), to<T>(dbias), part, pieces,
            cols);
