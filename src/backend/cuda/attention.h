@@ -202,9 +202,6 @@ template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
     return o;
 }
 
-/* attention_one.cu: the case of one query; false where this is another. */
-template <class T> bool fv_cuda_attention_one(fv_stream *s, const fv_attn_args *a);
-
 /* The width of tiles for these heads, a power of two from 32 on; 0 (and a failed stream) if they are too wide. */
 static inline int tile_width(fv_stream *s, const fv_attn_args *a)
 {

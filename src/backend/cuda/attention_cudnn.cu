@@ -240,7 +240,8 @@ static void give_inputs(given *g, const fv_attn_args *a)
 static bool run(fv_stream *s, fused_attention *f, kept_plan *p, given *g, size_t before, void *work)
 {
     cudaSetDevice(device_of(s)->number);
-    p->can = !f->l.set_stream(f->handle, stream_of(s)) && dnn_run(&p->plan, f->handle, g->n, g->uid, g->data, (char *)work + before);
+    p->can = !f->l.set_stream(f->handle, stream_of(s)) &&
+             dnn_run(&p->plan, f->handle, g->n, g->uid, g->data, (char *)work + before);
     fv_cuda_started(s, p->key.backward ? "attention_bwd" : "attention");
     return p->can;
 }
@@ -298,8 +299,7 @@ fused_attention *fv_cuda_fused_open(device *d)
     fused_attention *f = new (std::nothrow) fused_attention{};
     if (!f) return NULL;
     cudaSetDevice(d->number);
-    if (dnn_load(&f->l) && f->l.version() >= LEAST_VERSION && !f->l.open(&f->handle))
-        return f;
+    if (dnn_load(&f->l) && f->l.version() >= LEAST_VERSION && !f->l.open(&f->handle)) return f;
     fv_cuda_fused_free(f);
     return NULL;
 }

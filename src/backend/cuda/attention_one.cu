@@ -4,6 +4,7 @@
  * weighted sum of values of the keys they saw.  A block joins its groups, and where there are few heads and many keys the
  * last of several blocks joins theirs, always in the same order.  How many keys there are is read from memory. */
 #include "attention.h"
+#include "attention_ways.h"
 
 #define ONE_THREADS 256
 #define UNROLL 4      /* keys of a group that are on the way at once */

@@ -80,6 +80,16 @@ static bool only_asked(const fv_attn_args *) { return false; }
 static bool always(const fv_attn_args *, fv_dtype) { return true; }
 static bool surely(const fv_attn_args *) { return true; }
 
+static bool one_can(const fv_attn_args *a, fv_dtype) { return a->Tq == 1; }
+
+static bool one_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+{
+    if (t == FV_BF16) return fv_cuda_attention_one<bf16>(s, a);
+    return t == FV_F16 ? fv_cuda_attention_one<f16>(s, a) : fv_cuda_attention_one<float>(s, a);
+}
+
+static bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype) { return false; }
+
 static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     if (t == FV_BF16)
@@ -109,6 +119,7 @@ static const way ways[] = {
      fused_forward, fused_backward},
     {"fast", "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the last bits", fused_can,
      only_asked, fused_forward, fast_backward},
+    {"one", "a single query in each sequence, forward: the step of writing a token", one_can, surely, one_forward, no_gradient},
     {"tiled", "all else: masks, lengths, bias, distances, dropout, window, d_v other than d_k, f32", always, surely,
      tiled_forward, tiled_backward},
 };
@@ -149,7 +160,7 @@ fv_status fv_cuda_attention_choose(device *d, fv_err *e)
     for (int i = 0; i < WAYS; i++)
         if (!strcmp(asked, ways[i].name)) d->attention_asked = d->attention_from = i;
     if (d->attention_asked < 0)
-        return d->host.refuse(e, FV_EARG, "FOVEA_CUDA_ATTENTION: expected cudnn, fast or tiled, found \"%.40s\"", asked);
+        return d->host.refuse(e, FV_EARG, "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one or tiled, found \"%.40s\"", asked);
     if (ways[d->attention_asked].can == fused_can && !fv_cuda_fused_version())
         return d->host.refuse(e, FV_EDEVICE, "FOVEA_CUDA_ATTENTION: cuDNN cannot be loaded, or the backend was built without it");
     return FV_OK;

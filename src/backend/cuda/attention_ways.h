@@ -8,6 +8,9 @@
 template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a);
 template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
 
+/* One query in each sequence, as writing token by token has it: attention_one.cu.  False where this is another case. */
+template <class T> bool fv_cuda_attention_one(fv_stream *s, const fv_attn_args *a);
+
 /* cuDNN's: attention_cudnn.cu.  Opened once for a device; NULL: there is none.  Both are false where cuDNN has no kernel for
  * this shape after all. */
 struct fused_attention;

@@ -254,8 +254,8 @@ static int choices(const fv_device *dev, char (*lines)[160], int most)
 }
 
 static const fv_backend backend = {
-    "cuda",       mem_alloc, mem_release, stream_open, stream_close, upload, download, move, zero, sync,
-    device_close, memory,    capture,     captured,    replay,       forget, choices,
+    "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download, move,    zero,
+    sync,   device_close, memory,      capture,     captured,     replay, forget,   choices,
 };
 
 /* ---- tables ---- */

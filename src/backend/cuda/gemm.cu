@@ -250,11 +250,10 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     return true;
 }
 
-/* y = act(x + bias), and pre = x + bias; all (rows,n), dense.  A thread has V columns of FINISH_ROWS rows: their loads are
+/* y = act(y + bias), and pre = y + bias; both (rows,n), dense.  A thread has V columns of FINISH_ROWS rows: their loads are
  * all under way at once, and the bias is read once. */
 #define FINISH_ROWS 8
-template <class T, int V, fv_act ACT>
-__global__ void finish(T *y, T *pre, const T *x, const T *bias, int64_t rows, int64_t n, fv_act act)
+template <class T, int V, fv_act ACT> __global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
     int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, r0 = (int64_t)blockIdx.y * FINISH_ROWS;
     float v[FINISH_ROWS][V], b[V] = {};
@@ -262,7 +261,7 @@ __global__ void finish(T *y, T *pre, const T *x, const T *bias, int64_t rows, in
     if (bias) load(b, bias, c);
 #pragma unroll
     for (int r = 0; r < FINISH_ROWS; r++)
-        if (r0 + r < rows) load(v[r], x, (r0 + r) * n + c);
+        if (r0 + r < rows) load(v[r], y, (r0 + r) * n + c);
 #pragma unroll
     for (int r = 0; r < FINISH_ROWS; r++) {
         if (r0 + r >= rows) break;
@@ -276,8 +275,7 @@ __global__ void finish(T *y, T *pre, const T *x, const T *bias, int64_t rows, in
     }
 }
 
-template <class T, int V>
-static void finish_as(fv_stream *s, T *y, T *pre, const T *x, const T *bias, int64_t rows, int64_t n, fv_act act)
+template <class T, int V> static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
     dim3 grid((unsigned)ceil_div(n, 128 * V), 1);
     for (int64_t r = 0; r < rows; r += 65535 * FINISH_ROWS) { /* the most blocks along y */
@@ -285,10 +283,20 @@ static void finish_as(fv_stream *s, T *y, T *pre, const T *x, const T *bias, int
         grid.y = (unsigned)ceil_div(some, FINISH_ROWS);
         T *before = pre ? pre + r * n : NULL;
         if (act == FV_GELU)
-            launch(s, "gemm", finish<T, V, FV_GELU>, grid, 128, 0, y + r * n, before, x + r * n, bias, some, n, act);
+            launch(s, "gemm", finish<T, V, FV_GELU>, grid, 128, 0, y + r * n, before, bias, some, n, act);
         else
-            launch(s, "gemm", finish<T, V, FV_ACT_NONE>, grid, 128, 0, y + r * n, before, x + r * n, bias, some, n, act);
+            launch(s, "gemm", finish<T, V, FV_ACT_NONE>, grid, 128, 0, y + r * n, before, bias, some, n, act);
     }
+}
+
+template <class T> static void finish_in_place(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
+{
+    constexpr int V = 16 / sizeof(T);
+    if (!act && !pre && !bias) return;
+    if (n % V == 0 && aligned(y, pre, bias))
+        finish_as<T, V>(s, y, pre, bias, rows, n, act);
+    else
+        finish_as<T, 1>(s, y, pre, bias, rows, n, act);
 }
 
 /* ---- the plain kernel: a thread for each element ---- */
@@ -338,8 +346,7 @@ static bool by_rounding(fv_stream *s, const fv_gemm *g)
     bare.a = a;
     bare.bias = NULL, bare.act = FV_ACT_NONE, bare.pre = NULL;
     if (!by_library<bf16>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) return false;
-    finish<float> f = {(float *)g->c, (float *)g->pre, (const float *)g->c, (const float *)g->bias, g->n, g->act};
-    if (g->act || g->pre || g->bias) each(s, "gemm", g->m * g->n, g->n % 4 == 0 && aligned(g->c, g->pre, g->bias), f);
+    finish_in_place(s, (float *)g->c, (float *)g->pre, (const float *)g->bias, g->m, g->n, g->act);
     return true;
 }
 
@@ -392,14 +399,7 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         bare.bias = NULL;
         if (added || by_library<T>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) {
             const void *bias = added ? NULL : g.bias;
-            constexpr int V = 16 / sizeof(T);
-            T *y = (T *)g.c, *pre = (T *)g.pre;
-            int64_t rows = g.batch * g.m;
-            if (!g.act && !pre && !bias) return;
-            if (g.n % V == 0 && aligned(y, pre, bias))
-                finish_as<T, V>(s, y, pre, y, (const T *)bias, rows, g.n, g.act);
-            else
-                finish_as<T, 1>(s, y, pre, y, (const T *)bias, rows, g.n, g.act);
+            finish_in_place(s, (T *)g.c, (T *)g.pre, (const T *)bias, g.batch * g.m, g.n, g.act);
             return;
         }
     }
