@@ -273,6 +273,25 @@ static void test_plain(void **state)
                                    .alpha = i % 3 == 1 ? -0.3f : 0});
 }
 
+/* So many that each thread gets rows of its own, in several blocks. */
+static void test_many_rows(void **state)
+{
+    (void)state;
+    const fv_dtype tables[] = {FV_F32, FV_BF16, FV_F16};
+    for (int d = 0; d < 3; d++)
+        for (int flags = 0; flags < 4; flags++)
+            check(&(gemm_case){.m = 1030,
+                               .n = 21,
+                               .k = 400,
+                               .ta = flags & 1,
+                               .tb = flags & 2,
+                               .table = tables[d],
+                               .ct = flags == 2 ? FV_F32 : tables[d],
+                               .pad = flags == 1,
+                               .add = flags == 3,
+                               .bias = flags == 2});
+}
+
 static void test_packed(void **state)
 {
     (void)state;
@@ -447,6 +466,23 @@ static void test_long_row_alone(void **state)
     }
 }
 
+/* A large second factor is laid out a slice at a time; one that came laid out is taken whole. */
+static void test_slices(void **state)
+{
+    (void)state;
+    gemm_case t = {.m = 272, .n = 1450, .k = 3000, .tb = true}, laid_out = t;
+    laid_out.packed = true;
+    problem p = make(&t);
+    float *whole = run(device, &laid_out, &p, 2, NULL);
+    for (int threads = 1; threads <= 3; threads++) {
+        float *slices = run(device, &t, &p, threads, NULL);
+        assert_memory_equal(slices, whole, (size_t)p.c_len * sizeof *whole);
+        free(slices);
+    }
+    free(whole);
+    drop(&p);
+}
+
 /* With fused multiply-add the fast product in f32 is the reference, bit by bit. */
 static void test_documented_order(void **state)
 {
@@ -557,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_batch),          cmocka_unit_test(test_batch_into_one),
         cmocka_unit_test(test_empty_sum),      cmocka_unit_test(test_row_alone),
         cmocka_unit_test(test_long_row_alone), cmocka_unit_test(test_documented_order),
+        cmocka_unit_test(test_many_rows),      cmocka_unit_test(test_slices),
         cmocka_unit_test(test_levels_agree),   cmocka_unit_test(test_quantised_extremes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
