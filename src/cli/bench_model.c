@@ -12,7 +12,7 @@ typedef struct model_values {
     bench_values common;
     const char *config;
     int64_t batch, len;
-    int dtype;
+    int dtype, weights;
     bool recompute;
 } model_values;
 
@@ -24,7 +24,12 @@ static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len
         CLI_INT(model_values, len, 'l', "len", "N", 1, 1 << 20, "tokens of each, on both sides where there are two"),            \
         CLI_CHOICE(model_values, dtype, 'd', "dtype", bench_dtypes, "of parameters and arithmetic")
 
-static const cli_option forward_options[] = {MODEL_OPTIONS, BENCH_OPTIONS(model_values), {0}};
+static const cli_option forward_options[] = {
+    MODEL_OPTIONS,
+    CLI_CHOICE(model_values, weights, 'w', "weights", cli_weights, CLI_WEIGHTS_HELP),
+    BENCH_OPTIONS(model_values),
+    {0},
+};
 static const cli_option train_options[] = {
     MODEL_OPTIONS,
     CLI_FLAG(model_values, recompute, 0, "recompute", "keep only what enters each layer"),
@@ -34,6 +39,7 @@ static const cli_option train_options[] = {
 
 static const cli_example forward_examples[] = {
     {"fovea bench forward --config bert-base/config.json --batch 8 --len 128", "an encoder, eight sentences at a time"},
+    {"fovea bench forward --config bert-base/config.json --weights int8 --threads 2", "with weights of eight bits"},
     {0},
 };
 static const cli_example train_examples[] = {
@@ -132,6 +138,7 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
     fv_ctx_opt how = {.dtype = bench_dtype(v->dtype), .record = train, .train = train, .recompute = v->recompute};
     if (!config) return fv_fail(&s->e, FV_EIO, "%s: cannot be read", v->config);
     fv_model_opt opt = {.dtype = how.dtype, .train = train, .serve = !train && how.dtype != FV_F64, .weights = how.dtype};
+    if (v->weights) cli_choose_weights(v->weights, &opt.weights, &opt.widen);
     fv_status st = fv_model_new(&s->model, b->device, config, opt, 1, &s->e);
     free(config);
     if (st) return st;
@@ -160,6 +167,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
                                        fv_model_head(s.model), "batch", (json_int_t)v->batch, "len", (json_int_t)v->len, "dtype",
                                        bench_dtypes[v->dtype], "parameters",
                                        (json_int_t)fv_params_elements(fv_model_params(s.model), ""));
+        if (!train) json_object_set_new(parameters, "weights", json_string(cli_weights[v->weights]));
         if (train && v->recompute) json_object_set_new(parameters, "recompute", json_true());
         bench_work work = {.tokens = (double)v->batch * (double)v->len, .sentences = (double)v->batch};
         code = bench_run(&b, c->command->name, parameters, train ? update : forward, &s, work);
