@@ -9,8 +9,11 @@
 
 /* ---- memory: env may be NULL everywhere ---- */
 
+#define FV__HUGE_PAGE ((size_t)2 << 20) /* of x86_64, and of aarch64 with pages of 4 KiB */
+
 /* size bytes, 64-byte aligned, cleared; NULL if there are none (or size is 0).  fv__free gets the same size. */
 void *fv__alloc(const fv_env *env, size_t size);
+void *fv__alloc_raw(const fv_env *env, size_t size); /* not cleared */
 void fv__free(const fv_env *env, void *p, size_t size);
 /* Grows *p, which holds `have` bytes, to at least `want` (doubling); false leaves it as it was. */
 bool fv__grow(const fv_env *env, void **p, size_t *have, size_t want);

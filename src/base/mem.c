@@ -5,11 +5,14 @@
 
 #define ALIGN 64
 
+/* What is large begins where a huge page can. */
 static void *plain_alloc(void *self, size_t size)
 {
     (void)self;
+    void *p = NULL;
     if (size > SIZE_MAX - ALIGN) return NULL;
-    return aligned_alloc(ALIGN, (size + ALIGN - 1) / ALIGN * ALIGN);
+    size = (size + ALIGN - 1) / ALIGN * ALIGN;
+    return posix_memalign(&p, size >= FV__HUGE_PAGE ? FV__HUGE_PAGE : ALIGN, size) ? NULL : p;
 }
 
 static void plain_release(void *self, void *p, size_t size)
@@ -23,11 +26,15 @@ static const fv_mem plain = {plain_alloc, plain_release, NULL};
 
 static const fv_mem *mem_of(const fv_env *env) { return env && env->mem ? env->mem : &plain; }
 
+void *fv__alloc_raw(const fv_env *env, size_t size)
+{
+    const fv_mem *m = mem_of(env);
+    return m->alloc(m->self, size);
+}
+
 void *fv__alloc(const fv_env *env, size_t size)
 {
-    if (!size) return NULL;
-    const fv_mem *m = mem_of(env);
-    void *p = m->alloc(m->self, size);
+    void *p = size ? fv__alloc_raw(env, size) : NULL;
     if (p) memset(p, 0, size);
     return p;
 }

@@ -115,6 +115,8 @@ void *fv_stream_work(fv_stream *s, size_t bytes)
     if (bytes <= s->work_bytes) return s->work;
     const fv_backend *b = s->dev->backend;
     size_t size = bytes + bytes / 4; /* a little more, so that slowly growing shapes do not come back each time */
+    /* Whole huge pages: nothing is read again as often as workspace. */
+    if (size > FV__HUGE_PAGE / 2) size = (size + FV__HUGE_PAGE - 1) / FV__HUGE_PAGE * FV__HUGE_PAGE;
     b->sync(s);
     if (s->work) b->release(s->dev, s->work, s->work_bytes);
     s->work = b->alloc(s->dev, size);

@@ -19,8 +19,6 @@
 #include "backend/ref/tables.h"
 #include "base/base.h"
 
-#define HUGE_FROM ((size_t)4 << 20) /* ask for huge pages from here on: fewer misses of the TLB in long rows */
-
 /* ---- levels, best first ---- */
 
 typedef struct level {
@@ -101,11 +99,11 @@ static const level *choose(const char *name, fv_err *e)
 
 /* ---- memory and streams: a CPU stream does everything at once ---- */
 
+/* Huge pages for what is large: fewer misses of the TLB in panels and long rows. */
 static void *mem_alloc(fv_device *d, size_t bytes)
 {
-    void *p = d->env.mem ? d->env.mem->alloc(d->env.mem->self, bytes) : NULL;
-    if (!d->env.mem) p = bytes <= SIZE_MAX - 64 ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
-    if (p && bytes >= HUGE_FROM) {
+    void *p = fv__alloc_raw(&d->env, bytes);
+    if (p && bytes >= FV__HUGE_PAGE) {
         size_t page = (size_t)sysconf(_SC_PAGESIZE), at = ((uintptr_t)p + page - 1) / page * page;
         madvise((void *)at, ((uintptr_t)p + bytes - at) / page * page, MADV_HUGEPAGE);
     }

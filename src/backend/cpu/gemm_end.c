@@ -18,24 +18,29 @@ INLINE vf activate(vf x, const fv_act act)
     }
 }
 
-INLINE void rows_of(const gemm_end *e, const fv_act act, const fv_dtype table, const fv_dtype ct)
+/* Sums lie in rows far apart, in the second cache or behind it: these are asked for so many rows before they are read. */
+#define ROWS_AHEAD 4
+
+INLINE void rows_of(const gemm_end *end, const fv_act act, const fv_dtype table, const fv_dtype ct)
 {
-    for (int64_t i = 0; i < e->rows; i++)
-        for (int64_t j = 0; j < e->cols; j += VW) {
-            const float *sum = e->sum + i * e->ld_sum + j;
-            int64_t at = i * e->ldc + j, n = e->cols - j;
-            if (n >= VW) {
-                vf x = v_load(sum);
-                if (e->bias) x = v_add(x, v_load_as(e->bias, j, table));
-                if (e->pre) v_store_as(e->pre, at, table, x);
-                v_store_as(e->c, at, ct, activate(x, act));
-            } else {
-                vf x = v_load_n(sum, n, 0.0f);
-                if (e->bias) x = v_add(x, v_load_as_n(e->bias, j, n, table));
-                if (e->pre) v_store_as_n(e->pre, at, n, table, x);
-                v_store_as_n(e->c, at, n, ct, activate(x, act));
-            }
+    const gemm_end e = *end; /* a copy, which no store can change */
+    for (int64_t i = 0; i < e.rows; i++) {
+        const float *sum = e.sum + i * e.ld_sum;
+        int64_t at = i * e.ldc, j = 0;
+        for (int64_t k = 0; k < e.cols; k += 16) __builtin_prefetch(sum + ROWS_AHEAD * e.ld_sum + k);
+        for (; j + VW <= e.cols; j += VW) {
+            vf x = v_load(sum + j);
+            if (e.bias) x = v_add(x, v_load_as(e.bias, j, table));
+            if (e.pre) v_store_as(e.pre, at + j, table, x);
+            v_store_as(e.c, at + j, ct, activate(x, act));
         }
+        int64_t n = e.cols - j;
+        if (n <= 0) continue;
+        vf x = v_load_n(sum + j, n, 0.0f);
+        if (e.bias) x = v_add(x, v_load_as_n(e.bias, j, n, table));
+        if (e.pre) v_store_as_n(e.pre, at + j, n, table, x);
+        v_store_as_n(e.c, at + j, n, ct, activate(x, act));
+    }
 }
 
 INLINE void with_types(const gemm_end *e, const fv_act act)
