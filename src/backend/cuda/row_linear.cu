@@ -19,9 +19,7 @@
 #define MOST_X (104 << 10) /* bytes of rows in shared memory: two blocks share a multiprocessor */
 #define SUM_STRIDE 20      /* of a row of sums: threads of a warp write to 32 different banks */
 
-/* Steps of w that are on the way.  With few rows blocks are kept small: the next kernels' are then there early, too. */
-template <int NT> constexpr int ahead_of = NT == 1 ? 3 : 4;
-template <int NT> constexpr int blocks_of = NT == 1 ? 3 : 2; /* on a multiprocessor */
+template <int NT> constexpr int ahead_of = NT <= 2 ? 6 : 4; /* steps of w that are on the way */
 
 struct few {
     fv_row_linear a;
@@ -48,7 +46,7 @@ __device__ inline uint4 rounded(const float (&v)[8])
 /* One row, normalised by a warp (or not) and rounded.  Up to FIT * 256 numbers are read once. */
 __device__ void normalise(const fv_row_linear &a, bf16 *to, const float *x, const float *gain, const float *shift)
 {
-    constexpr int FIT = 3;
+    constexpr int FIT = 4;
     int k = (int)a.k, lane = threadIdx.x % 32 * 8;
     float v[FIT][8] = {}, mean = 0, sum = 0;
 #pragma unroll
@@ -313,8 +311,7 @@ template <int NT> __device__ void finish(const few &f, float *sums, const float 
 }
 
 /* A block makes one tile of columns. */
-template <class X, int NT>
-__global__ void __launch_bounds__(32 * WARPS, blocks_of<NT>) row_linear_tile(const __grid_constant__ few f)
+template <class X, int NT> __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_tile(const __grid_constant__ few f)
 {
     constexpr int AHEAD = ahead_of<NT>;
     extern __shared__ __align__(16) unsigned char memory[];
@@ -356,7 +353,7 @@ __global__ void __launch_bounds__(32 * WARPS, blocks_of<NT>) row_linear_tile(con
 /* Many columns, as a vocabulary has: the rows stay in shared memory, and a warp makes tile after tile by itself. */
 template <class X, int NT> __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_wide(const __grid_constant__ few f)
 {
-    constexpr int AHEAD = NT <= 2 ? 6 : 4;
+    constexpr int AHEAD = ahead_of<NT>;
     extern __shared__ __align__(16) unsigned char memory[];
     bf16 *x = (bf16 *)memory;
     int lane = threadIdx.x % 32, steps = (f.k + STEP - 1) / STEP;
