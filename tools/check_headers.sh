@@ -1,11 +1,11 @@
 #!/bin/sh
-# check_headers.sh - public headers can be read: at most 250 lines, a guard that is the file's name, and a comment in every
+# check_headers.sh - public headers can be read: at most 300 lines, a guard that is the file's name, and a comment in every
 # paragraph that declares a function.
 cd "$(dirname "$0")/.." || exit 1
 failed=0
 for file in include/fovea/*.h; do
     name=$(basename "$file" .h)
-    [ "$(wc -l < "$file")" -le 250 ] || { echo "  $file: more than 250 lines"; failed=1; }
+    [ "$(wc -l < "$file")" -le 300 ] || { echo "  $file: more than 300 lines"; failed=1; }
     guard=FOVEA_$(echo "$name" | tr '[:lower:]' '[:upper:]')_H
     [ "$name" = fovea ] && guard=FOVEA_H
     grep -qx "#ifndef $guard" "$file" || { echo "  $file: no guard $guard"; failed=1; }

@@ -88,8 +88,8 @@ void writer_close(writer *w)
 {
     if (w->has_gen) fv_gen_close(&w->gen);
     fv_model_free(w->model);
-    if (w->enc) fv_encoding_free(w->enc);
-    if (w->tok) fv_tok_close(w->tok);
+    fv_encoding_free(w->enc);
+    fv_tok_close(w->tok);
     fv_dir_close(w->dir);
     fv_device_close(w->device);
 }
@@ -105,7 +105,7 @@ bool ids_add(ids *x, const int32_t *more, int64_t n)
         x->at = bigger;
         x->cap = cap;
     }
-    memcpy(x->at + x->n, more, (size_t)n * sizeof *more);
+    if (n > 0) memcpy(x->at + x->n, more, (size_t)n * sizeof *more);
     x->n += n;
     return true;
 }
