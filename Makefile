@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda check-cuda check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda check-cuda fuzz check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -43,6 +43,12 @@ test-cuda: build/build.ninja
 check-cuda: setup-check
 	@cmake -S . -B build-cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90-real > /dev/null
 	@cmake --build build-cuda -j $(JOBS) --target cuda
+
+# Spoiled files, each opened as a command would: a sentence, or it works; see tests/fuzz/files.c.
+CASES ?= 100000
+fuzz: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fuzz_files
+	@build/tests/fuzz_files $(CASES)
 
 check: setup-check
 	@tools/check.sh

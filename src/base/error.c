@@ -12,6 +12,8 @@ fv_status fv_fail(fv_err *e, fv_status code, const char *fmt, ...)
     e->code = code;
     vsnprintf(e->text, sizeof e->text, fmt, ap);
     va_end(ap);
+    for (char *s = e->text; *s; s++) /* what a file holds may be quoted: it moves no cursor */
+        if ((unsigned char)*s < ' ' || *s == 127) *s = '?';
     return code;
 }
 

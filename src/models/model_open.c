@@ -7,6 +7,7 @@
 #include "core/core.h"
 #include "fovea/model.h"
 #include "fovea/pack.h"
+#include "store/store.h"
 
 #define X(file) extern const fv_family fv__family_##file;
 #include "model_files.h"
@@ -160,7 +161,8 @@ static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows
     how.rows = rows;
     how.half = true;
     if (opt.serve) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
-    fv_status st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
+    fv_status st = fv__params_fit(m->params, &m->env, dir, how, e); /* else a configuration could ask for any amount of memory */
+    if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
 }
 

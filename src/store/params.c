@@ -219,6 +219,14 @@ static void end(loading *l, bool keep_file)
     if (!keep_file) fv_st_close(l->file);
 }
 
+fv_status fv__params_fit(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e)
+{
+    loading l = {.p = p, .env = env, .path = path, .opt = opt, .e = e};
+    fv_status st = begin(&l);
+    end(&l, false);
+    return st;
+}
+
 fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e)
 {
     loading l = {.p = p, .env = env, .path = path, .opt = opt, .e = e};

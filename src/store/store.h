@@ -25,5 +25,7 @@ void fv__quantise_row(void *out, fv_dtype t, const float *x, int64_t n);
 void fv__st_forget(const fv_st *s, const void *data, size_t bytes);
 /* Elements [at, at+n) of a tensor, converted as fv_st_read does. */
 fv_status fv__st_read_part(const fv_st *s, const fv_st_info *t, int64_t at, int64_t n, void *out, fv_dtype to, fv_err *e);
+/* Whether fv_params_load would find every parameter in the file, asked before there is memory for them. */
+fv_status fv__params_fit(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e);
 
 #endif

@@ -1,0 +1,42 @@
+/* folder.h - directories in memory: seeds, and what the library sees of one in which a file was spoiled. */
+#ifndef FUZZ_FOLDER_H
+#define FUZZ_FOLDER_H
+
+#include "fovea/fovea.h"
+#include "mutate.h"
+
+enum { MOST_FILES = 12 };
+
+/* Opens the directory "m" of env as a command would, and uses it; d computes. */
+typedef fv_status use_fn(fv_device *d, const fv_env *env, fv_err *e);
+
+typedef struct seed {
+    char name[80];
+    use_fn *use;
+    int n;
+    char file[MOST_FILES][64];
+    bytes content[MOST_FILES];
+} seed;
+
+/* A seed whose file `spoiled` is another; read-only. */
+typedef struct folder {
+    const seed *s;
+    int spoiled;
+    bytes instead;
+    size_t at[32]; /* of what is open: how far it was read, and which file it is, from 1 */
+    int file[32], opened;
+} folder;
+
+fv_io folder_io(folder *f);
+size_t folder_size(const folder *f); /* bytes of all files */
+
+/* Seeds, from the small models, tokenizers, recipes and data of this repository. */
+void seeds_collect(void);
+int seeds_count(void);
+/* One of them; every way of using is as likely as the others. */
+const seed *seeds_pick(dice *d);
+
+/* Ways of using, use.c */
+use_fn use_model, use_trained, use_tensors, use_task, use_writer, use_tokenizer, use_recipe, use_array, use_data;
+
+#endif
