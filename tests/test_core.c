@@ -37,6 +37,15 @@ static void close_all(fixture *f)
 
 static const float six[] = {1, 2, 3, 4, 5, 6};
 
+/* What a file holds may be quoted in a message: it moves no cursor and begins no line. */
+static void an_error_is_one_printable_line(void **state)
+{
+    (void)state;
+    fv_err e;
+    assert_int_equal(fv_fail(&e, FV_EFORMAT, "x: \"%s\"", "a\033[2J\n\177\xc3\xa9"), FV_EFORMAT);
+    assert_string_equal(e.text, "x: \"a?[2J??\xc3\xa9\"");
+}
+
 static void an_error_sticks_and_the_first_is_kept(void **state)
 {
     (void)state;
@@ -398,6 +407,7 @@ static void every_failing_allocation_is_survived(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_error_is_one_printable_line),
         cmocka_unit_test(an_error_sticks_and_the_first_is_kept),
         cmocka_unit_test(a_shape_that_overflows_is_refused),
         cmocka_unit_test(a_memory_limit_is_an_error_with_sizes),

@@ -102,12 +102,34 @@ static void a_stranger_is_refused(void **state)
     refused(sh("sed 's/masked.model/nowhere/' classes.ini > no.ini; $fovea train no.ini -o no"), 1, "nowhere");
 }
 
+/* Shapes are compared before there is memory for them: a configuration alone asks for none. */
+static void a_wrong_configuration_takes_no_memory(void **state)
+{
+    (void)state;
+    fv_mem_counter mem;
+    fv_mem_counter_init(&mem);
+    fv_env env = {.mem = &mem.mem};
+    fv_device *d;
+    fv_model *m;
+    fv_err e;
+    succeeded(
+        sh("mkdir large; cp masked/model/* large; sed 's/\\(\"vocab_size\": \\)[0-9]*/\\11000000/' masked/model/config.json > "
+           "large/config.json"));
+    assert_int_equal(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1, .env = &env}, &e), FV_OK);
+    size_t before = mem.live;
+    assert_int_equal(fv_model_open(&m, d, scratch("large"), (fv_model_opt){.train = true}, &e), FV_ESHAPE);
+    assert_non_null(strstr(e.text, "expected (1000000,16)"));
+    assert_true(mem.peak < before + (2u << 20) && mem.live == before);
+    fv_device_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_head_stands_on_the_same_body),
         cmocka_unit_test(the_same_head_keeps_its_labels),
         cmocka_unit_test(a_stranger_is_refused),
+        cmocka_unit_test(a_wrong_configuration_takes_no_memory),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }

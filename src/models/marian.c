@@ -34,7 +34,7 @@ static const fv_field fields[] = {
     FV_INT(config, decoder_layers, 1, 12, MAX_LAYER, "layers of the decoder"),
     FV_INT(config, decoder_attention_heads, 1, 16, 256, "its attention heads"),
     FV_INT(config, decoder_ffn_dim, 1, 4096, 1 << 18, "width of its feed-forward part"),
-    FV_INT(config, max_position_embeddings, 1, 1024, 1 << 20, "longest sequence"),
+    FV_INT(config, max_position_embeddings, 1, 1024, 1 << 14, "longest sequence: so many sinusoids are computed"),
     FV_CHOICE(config, activation_function, 0, fv_act_words, "of the feed-forward part"),
     FV_FLOAT(config, dropout, 0, 0.1, 0.99, "on what each part of a layer adds, and on the embeddings"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "on the attention weights"),

@@ -19,7 +19,7 @@
 #include "folder.h"
 #include "memory.h"
 
-#define MARGIN (2u << 20) /* arenas take their first block of a megabyte whatever the file */
+#define MARGIN (8u << 20) /* blocks of arenas are a megabyte, and sinusoids are in no file */
 #define MOST_SECONDS 1.0
 #define BATCH 500
 
