@@ -3,10 +3,10 @@
  *     make fuzz CASES=100000                   build/tests/fuzz_files CASES [FIRST]
  *     build/tests/fuzz_files --one NUMBER      the same case again, with what was said, and its file in fuzz-case
  *
- * The seeds are the small models, tokenizers, recipes and data of this repository.  A case is a directory in memory in which one
- * file was spoiled (mutate.c), which one and how being a function of the case's number.  It must be opened and used, or be refused
- * by one printable sentence; and neither may crash, take a second of computing, keep memory, or ask for a piece of more than twice
- * the directory and MARGIN.  Cases run in a child process, so that one that crashes ends only itself. */
+ * The seeds are the small models, tokenizers, recipes and data of this repository.  A case is a directory in memory in which
+ * one file was spoiled (mutate.c), which one and how being a function of the case's number.  It must be opened and used, or be
+ * refused by one printable sentence; and neither may crash, take a second of computing, keep memory, or ask for a piece of more
+ * than twice the directory and MARGIN.  Cases run in a child process, so that one that crashes ends only itself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
