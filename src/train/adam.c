@@ -1,5 +1,7 @@
 /* adam.c - AdamW over the flat block of parameters, with the norm of the gradient and its limit, and a moving average. */
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "core/core.h"
 #include "train/groups.h"
@@ -203,57 +205,95 @@ fv_status fv_adam_swap(fv_adam *a, fv_err *e)
     return finish(a, e);
 }
 
-/* ---- on disk: "m", "v", "master" and "ema" as f32 ---- */
+/* ---- on disk, as f32: m, v, master and ema of each parameter, by its name, so that a file does not hang on how they lie in
+ * memory ---- */
 
-static float **block_named(fv_adam *a, const char *name)
+#define LONGEST_NAME 256 /* of an array in the file */
+
+static const char *const kinds[] = {"m", "v", "master", "ema"};
+enum { KINDS = (int)(sizeof kinds / sizeof *kinds) };
+
+static float *block_of(const fv_adam *a, int kind)
 {
-    return name[0] == 'v' ? &a->v : name[0] == 'e' ? &a->ema : name[1] == 'a' ? &a->master : &a->m;
+    float *const all[KINDS] = {a->m, a->v, a->master, a->ema};
+    return all[kind];
+}
+
+/* Where parameter t begins in every block. */
+static int64_t offset(const fv_adam *a, const fv_tensor *t)
+{
+    int64_t n;
+    const char *first = fv_params_data(a->params, &n);
+    return ((const char *)t->data - first) / (int64_t)fv_dtype_size(a->dtype);
 }
 
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e)
 {
-    (void)e;
     fv_adam *a = user;
-    a->dev->backend->download(&a->stream, out, *block_named(a, item->name) + at, (size_t)n * sizeof(float));
-    return FV_OK;
+    for (int kind = 0; kind < KINDS; kind++) {
+        size_t len = strlen(kinds[kind]);
+        if (strncmp(item->name, kinds[kind], len) || item->name[len] != '.') continue;
+        const float *from = block_of(a, kind) + offset(a, fv_params_find(a->params, item->name + len + 1));
+        a->dev->backend->download(&a->stream, out, from + at, (size_t)n * sizeof(float));
+        return FV_OK;
+    }
+    return fv_fail(e, FV_EARG, "moments: no array \"%s\"", item->name);
 }
 
-static const char *const names[] = {"m", "v", "master", "ema"};
+static fv_status name_in_file(char *out, int kind, const fv_tensor *t, fv_err *e)
+{
+    int n = snprintf(out, LONGEST_NAME, "%s.%s", kinds[kind], t->name);
+    return n < LONGEST_NAME ? FV_OK : fv_fail(e, FV_EARG, "moments: the name \"%s\" is too long", t->name);
+}
 
 fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
-    fv_st_item items[4];
-    int n = 0;
-    for (int i = 0; i < 4; i++)
-        if (*block_named(a, names[i])) items[n++] = (fv_st_item){names[i], FV_F32, FV_SHAPE(a->n), FV_F32, NULL};
-    return fv_st_save(env, path, items, n, (fv_st_save_opt){.fetch = fetch, .user = a}, e);
+    int params = fv_params_count(a->params), n = 0;
+    size_t items_bytes = (size_t)params * KINDS * sizeof(fv_st_item), names_bytes = (size_t)params * KINDS * LONGEST_NAME;
+    fv_st_item *items = fv__alloc(env, items_bytes);
+    char(*names)[LONGEST_NAME] = fv__alloc(env, names_bytes);
+    fv_status st = items && names ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int i = 0; !st && block_of(a, kind) && i < params; i++, n++) {
+            const fv_tensor *t = fv_params_at(a->params, i);
+            st = name_in_file(names[n], kind, t, e);
+            items[n] = (fv_st_item){names[n], FV_F32, t->shape, FV_F32, NULL};
+        }
+    if (!st) st = fv_st_save(env, path, items, n, (fv_st_save_opt){.fetch = fetch, .user = a}, e);
+    fv__free(env, items, items_bytes);
+    fv__free(env, names, names_bytes);
+    return st;
 }
 
-static fv_status restore(fv_adam *a, const fv_st *file, const char *name, float *to, fv_err *e)
+static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tensor *t, float *host, fv_err *e)
 {
+    char name[LONGEST_NAME];
     fv_st_info info;
-    fv_status st = fv_st_find(file, name, &info, e);
+    fv_status st = name_in_file(name, kind, t, e);
+    if (!st) st = fv_st_find(file, name, &info, e);
     if (st) return st;
-    if (info.count != a->n)
+    if (info.count != fv_len(t))
         return fv_fail(e, FV_EFORMAT, "moments \"%s\": %lld numbers, expected %lld", name, (long long)info.count,
-                       (long long)a->n);
-    size_t bytes = (size_t)a->n * sizeof(float);
-    float *host = fv__alloc(&a->dev->env, bytes);
-    if (!host) return fv_fail(e, FV_ENOMEM, "moments \"%s\": out of memory", name);
-    st = fv_st_read(file, &info, host, FV_F32, a->n, e);
-    if (!st) a->dev->backend->upload(&a->stream, to, host, bytes);
+                       (long long)fv_len(t));
+    st = fv_st_read(file, &info, host, FV_F32, info.count, e);
+    if (st) return st;
+    a->dev->backend->upload(&a->stream, block_of(a, kind) + offset(a, t), host, (size_t)info.count * sizeof(float));
     a->dev->backend->sync(&a->stream);
-    fv__free(&a->dev->env, host, bytes);
-    return st;
+    return FV_OK;
 }
 
 fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
     fv_st *file;
+    size_t bytes = (size_t)a->n * sizeof(float);
     fv_status st = fv_st_open(&file, env, path, e);
     if (st) return st;
-    for (int i = 0; !st && i < 4; i++)
-        if (*block_named(a, names[i])) st = restore(a, file, names[i], *block_named(a, names[i]), e);
+    float *host = fv__alloc(env, bytes);
+    if (!host) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int i = 0; !st && block_of(a, kind) && i < fv_params_count(a->params); i++)
+            st = restore(a, file, kind, fv_params_at(a->params, i), host, e);
+    fv__free(env, host, bytes);
     fv_st_close(file);
     return st;
 }
