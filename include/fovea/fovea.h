@@ -11,7 +11,8 @@
  * task.h     texts in, labels and spans out      info.h     what this build is made of
  * translate.h lines in, lines out               chat.h     conversations as the text a model knows
  *
- * Not included here, for authors: heads.h to add a family, op.h to add an operation, backend.h and kernels.h to add a backend. */
+ * Not included here, for authors: heads.h to add a family, op.h to add an operation, backend.h, kernels.h and kernel_args.h to
+ * add a backend. */
 #ifndef FOVEA_H
 #define FOVEA_H
 

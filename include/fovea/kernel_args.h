@@ -1,0 +1,184 @@
+/* kernel_args.h - the descriptions that kernels are given: products, walks, attention, the optimiser, writing. */
+#ifndef FOVEA_KERNEL_ARGS_H
+#define FOVEA_KERNEL_ARGS_H
+
+#include "fovea/ops.h"
+
+/* Numbers kept beside the data, in at least f32: means, log-sum-exps, losses.  f32, but f64 in the f64 table. */
+typedef void fv_stat;
+
+/* Where a gradient goes: not wanted (data NULL), to be written, or to be added to what is there.  dtype is
+ * the table's, or f32 for parameters (f64 in the f64 table).  Forward outputs are plain pointers and are always written. */
+typedef struct fv_sink {
+    void *data;
+    fv_dtype dtype;
+    bool add;
+} fv_sink;
+
+/* One place of the random sequence: key (seed), stream (site, *step), position given by the element.
+ * step lives in device memory so that a captured graph can be replayed with another value. */
+typedef struct fv_rng {
+    uint64_t seed, site;
+    const uint64_t *step;
+} fv_rng;
+
+/* ---- matrix product ---- */
+
+/* C = act(alpha * A B + bias), or C += alpha * A B, for each of `batch` triples.
+ * A is (m,k), stored (k,m) if ta; B is (k,n), stored (n,k) if tb; strides and leading dimensions in elements.
+ * Order of addition, the same on every CPU level: with s_j the chain fma(a_k, b_k, s) over the j-th run of
+ * FV_GEMM_KC values of k starting from 0, C = ((s_0 + s_1) + s_2) + ... (old C first when add). */
+#define FV_GEMM_KC 384
+#define FV_PACK_ROWS 96 /* a multiple of the columns of every kind's panels */
+typedef struct fv_gemm {
+    int64_t m, n, k, batch;
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+    int64_t stride_a, stride_b, stride_c; /* from one of the batch to the next; 0 shares */
+    bool ta, tb;
+    fv_dtype bt;      /* of b: the table's, or with packed any dtype pack accepts */
+    fv_dtype ct;      /* of c: the table's or f32 */
+    bool packed;      /* b was laid out by pack (then ldb, stride_b, tb mean nothing and batch is 1) */
+    bool add;         /* no bias, act or pre then */
+    float alpha;      /* 0 means 1 */
+    const void *bias; /* (n) or NULL */
+    fv_act act;
+    void *pre;         /* (m,n,ldc) gets the value before act, or NULL */
+    const void *slope; /* (m,n,ldc): C = A B act'(slope), where the table says that it can; no add, bias or pre then.  NULL: no */
+} fv_gemm;
+
+/* ---- element-wise and shape ---- */
+
+typedef enum fv_unary_op {
+    FV_U_SCALE, /* p0 * x + p1 */
+    FV_U_RELU,
+    FV_U_GELU,
+    FV_U_GELU_TANH,
+    FV_U_SILU,
+    FV_U_TANH,
+    FV_U_SIGMOID,
+    FV_U_EXP,
+    FV_U_LOG,
+    FV_U_SQRT,
+    FV_U_RSQRT,
+    FV_U_ABS,
+    FV_U_SQUARE,
+    FV_U_SOFTPLUS,
+    FV_U_LEAKY_RELU, /* p0: slope below zero */
+    FV_U_CLAMP,      /* to p0..p1 */
+    FV_U_COUNT
+} fv_unary_op;
+
+typedef enum fv_binary_op { FV_B_ADD, FV_B_SUB, FV_B_MUL, FV_B_DIV, FV_B_MAX, FV_B_COUNT } fv_binary_op;
+
+/* Nested loops over shape[0..n), last fastest, with a stride in elements for each operand (0 repeats).
+ * Ops collapse neighbouring axes before they get here, so n is small and the last axis long. */
+typedef struct fv_walk {
+    int n;
+    int64_t shape[FV_MAX_DIM + 2];
+    int64_t y[FV_MAX_DIM + 2], a[FV_MAX_DIM + 2], b[FV_MAX_DIM + 2];
+} fv_walk;
+
+typedef enum fv_reduce_op { FV_R_SUM, FV_R_MEAN, FV_R_MAX, FV_R_COUNT } fv_reduce_op;
+
+/* ---- convolution as a matrix product: x (B,C,H,W) <-> col (B, C*kh*kw, oh*ow) ---- */
+typedef struct fv_conv_geom {
+    int64_t batch, channels, h, w, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow; /* kernel, stride, padding, dilation, out */
+} fv_conv_geom;
+
+/* ---- attention ----
+ * q (B,Tq,H*Wk), k (B,Tk,G*Wk), v (B,Tk,G*Wv) -> y (B,Tq,H*Wv); query head h reads key head h / (H/G).
+ * Row i of q stands at position pos(i) = i + len - Tq, where len = lens[b], or Tk where lens is NULL.
+ * Key j takes part for row i when all of these hold: j < len; key_mask[b,j] is 1; mask[b,h,i,j] is 1;
+ * causal: j <= pos(i); window > 0: j > pos(i) - window.
+ * Score = scale * q_i.k_j + bias[b,h,i,j] + rel[h, rel_zero + j - pos(i)] (index clamped to 0..rel_len-1).
+ * Weights = softmax over the keys that take part; then dropout; y_i = sum_j weight_j v_j.  A row in which
+ * none takes part gives y = 0, lse = -inf and no gradient.  Weights are never stored: lse is enough. */
+typedef struct fv_attn_args {
+    int64_t B, Tq, Tk, H, G, Wk, Wv;
+    const void *q, *k, *v;
+    int64_t q_row, k_row, v_row;       /* elements from one position to the next */
+    int64_t q_batch, k_batch, v_batch; /* and from one sequence to the next */
+    void *y;                           /* (B,Tq,H*Wv), contiguous */
+    fv_stat *lse;                      /* (B,H,Tq) natural log, before dropout; -inf for an empty row */
+    const int32_t *lens;               /* (B) or NULL */
+    const uint8_t *key_mask;           /* (B,Tk) or NULL */
+    const uint8_t *mask;               /* NULL, or element (b,h,i,j) at b*mask_s[0]+h*mask_s[1]+i*mask_s[2]+j */
+    int64_t mask_s[3];
+    const void *bias; /* NULL, or likewise with bias_s */
+    int64_t bias_s[3];
+    const void *rel; /* NULL, or (H,rel_len) */
+    int64_t rel_len, rel_zero;
+    bool causal;
+    int64_t window;
+    float scale;   /* 0 means 1/sqrt(Wk) */
+    float dropout; /* 0: none.  Keep (b,h,i,j) iff fv_random_keep of element ((b*H+h)*Tq+i)*Tk4+j, */
+    fv_rng rng;    /*   Tk4 = Tk rounded up to 4; kept weights are divided by 1-dropout */
+} fv_attn_args;
+
+typedef struct fv_attn_grads {
+    const void *dy;     /* (B,Tq,H*Wv) */
+    fv_sink dq, dk, dv; /* laid out as q, k, v are, strides included */
+    fv_sink dbias;      /* with bias_s; repeated axes are summed */
+    fv_sink drel;
+} fv_attn_grads;
+
+/* ---- the optimiser ---- */
+typedef struct fv_adamw {
+    float lr, beta1, beta2, eps, decay; /* decay is decoupled: p -= lr * decay * p */
+    float correct1, correct2;           /* 1 - beta^t */
+    const float *grad_scale;            /* device: gradients are multiplied by it (clipping); NULL: 1 */
+} fv_adamw;
+
+/* ---- writing, one token of each sequence at a time ---- */
+
+/* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) as pack lays it out.  With caches, only the first y_n
+ * columns go to y; the rest in two halves to row pos[r] of sequence r of each, (rows,cap,(n-y_n)/2). */
+typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_kind;
+typedef struct fv_row_linear {
+    int64_t rows, n, k;
+    const void *x, *w, *bias; /* bias (n) or NULL */
+    fv_dtype xt, wt, yt;      /* x and y: the table's or bf16 */
+    fv_norm_kind norm;
+    const void *gain, *shift; /* of the norm, (k) or NULL */
+    float eps;
+    fv_act act;
+    bool add;
+    void *y;
+    void *k_cache, *v_cache;
+    const int32_t *pos;
+    int64_t cap, y_n;
+} fv_row_linear;
+
+/* Takes a token for each row of logits and moves the row on.  Rows that have ended repeat `pad` and stay where they are. */
+enum { FV_TOKEN_NEVER = 1, FV_TOKEN_ENDS = 2 };
+typedef struct fv_choose {
+    int64_t rows, V;
+    const void *logits;             /* (rows,V) */
+    const uint8_t *kinds;           /* (V): what a token is, or NULL: all may come and none ends */
+    const int32_t *least, *last;    /* (rows): tokens before one that ends may come, and those before the last one */
+    int32_t first_is, last_is, pad; /* first_is, last_is: the one that must come, or -1 */
+    bool draw;                      /* by a random number, else the likeliest, ties to the lower */
+    float temperature, top_p, min_p;
+    int64_t top_k; /* 0: all */
+    uint64_t seed;
+    const int64_t *number;  /* (rows): which sequence, for its random numbers */
+    int32_t *made, *ended;  /* (rows): tokens so far, and whether it is over */
+    int32_t *token, *place; /* (rows): chosen; and (places,rows), all counted on */
+    int64_t places;
+    int32_t *tokens; /* (log,rows): chosen, at made modulo log */
+    float *scores;   /* likewise, their log-probabilities */
+    int64_t log;
+} fv_choose;
+
+/* Tokens [first, end) of row `from` go to row `to`. */
+typedef struct fv_row_move {
+    int32_t to, from, first, end;
+} fv_row_move;
+typedef struct fv_row_cache {
+    void *data;
+    size_t token, row; /* bytes from one to the next */
+} fv_row_cache;
+
+#endif
