@@ -26,8 +26,24 @@ INLINE void turn_block(float *out, const int width, const void *p, const int64_t
         if (j < n) v_store(out + (k + j) * width, x[j]);
 }
 
+/* One row alone, as in decoding, needs no turning: each value, for all. */
+INLINE void one_row(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
+{
+    for (int64_t k = 0; k < kc; k += VW) {
+        int64_t n = kc - k < VW ? kc - k : VW;
+        vf x = rounded(n == VW ? v_load_as(s->p, k, t) : v_load_as_n(s->p, k, n, t), round);
+        for (int64_t j = 0; j < n; j++)
+#pragma GCC unroll 4
+            for (int i = 0; i < width; i += VW) v_store(out + (k + j) * width + i, v_set1(x[j]));
+    }
+}
+
 INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
 {
+    if (s->n == 1) {
+        one_row(out, width, s, kc, t, round);
+        return;
+    }
     for (int i = 0; i < width; i += VW) {
         int64_t row[VW], k = 0;
         for (int j = 0; j < VW; j++) row[j] = (i + j < s->n ? i + j : s->n - 1) * s->ld;
