@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -67,6 +68,23 @@ static void test_version_and_help(void **state)
     assert_non_null(strstr(r->out, "Examples:"));
     r = fovea("help bench gemm");
     assert_non_null(strstr(r->out, "f32|bf16"));
+}
+
+/* Whether or not this machine has a GPU: none can be seen, its number is none, the backend is not there or is another's. */
+static void test_devices(void **state)
+{
+    (void)state;
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    told(fovea("info --device cuda"), 1, "fovea info: device cuda", "device cuda");
+    told(fovea("bench gemm --m 8 --n 8 --k 8 --device cuda"), 1, "fovea bench gemm: device cuda", "device cuda");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    told(fovea("info --device cuda:x"), 1, "fovea info: ", "N counts from 0");
+    told(fovea("info --device tpu"), 1, "fovea info: ", "expected cpu or cuda");
+    setenv("FOVEA_CUDA", "/nonexistent.so", 1);
+    told(fovea("info --device cuda"), 1, "fovea info: ", "FOVEA_CUDA: /nonexistent.so");
+    setenv("FOVEA_CUDA", "libm.so.6", 1);
+    told(fovea("info --device cuda"), 1, "fovea info: ", "is not fovea's");
+    unsetenv("FOVEA_CUDA");
 }
 
 static void test_usage(void **state)
@@ -330,6 +348,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help),
+        cmocka_unit_test(test_devices),
         cmocka_unit_test(test_usage),
         cmocka_unit_test(test_option_forms),
         cmocka_unit_test(test_full_disk),
