@@ -154,6 +154,25 @@ static void the_family_is_the_published_one(void **state)
 }
 
 /* Greedy search and beams give what transformers' generate gave, padding aside, and each source alone the same. */
+static void a_missing_input_is_an_error(void **state)
+{
+    (void)state;
+    char path[512];
+    fv_err e;
+    fv_model *m;
+    fv_ctx *c;
+    fv_items in = {0}, out = {0};
+    path_of(path, names[0], "");
+    check(fv_model_open(&m, device, path, (fv_model_opt){0}, &e), &e);
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    fv_model_forward(c, m, &in, &out);
+    assert_int_equal(fv_ctx_status(c), FV_EARG);
+    assert_string_equal(fv_ctx_err(c)->text, "marian: input_ids is missing");
+    assert_int_equal(out.n, 0);
+    fv_ctx_free(c);
+    fv_model_free(m);
+}
+
 static void it_generates_what_the_published_one_does(void **state)
 {
     (void)state;
@@ -261,9 +280,8 @@ static int tear_down(void **state) { return close_device(state) || scratch_close
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_family_is_the_published_one),
-        cmocka_unit_test(it_generates_what_the_published_one_does),
-        cmocka_unit_test(what_was_saved_opens_with_the_same_bits),
+        cmocka_unit_test(the_family_is_the_published_one),          cmocka_unit_test(a_missing_input_is_an_error),
+        cmocka_unit_test(it_generates_what_the_published_one_does), cmocka_unit_test(what_was_saved_opens_with_the_same_bits),
         cmocka_unit_test(a_config_it_cannot_follow_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -259,5 +259,8 @@ const void *fv_model_self(const fv_model *m) { return m->self; }
 
 void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)
 {
-    m->family->forward(c, m->self, in, out);
+    for (const fv_input *i = m->family->inputs; i->name; i++)
+        if (i->needed && !fv_items_get(in, i->name) && !fv_ctx_status(c))
+            fv_raise(c, FV_EARG, "%s: %s is missing", m->family->type, i->name);
+    if (!fv_ctx_status(c)) m->family->forward(c, m->self, in, out);
 }
