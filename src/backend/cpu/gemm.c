@@ -23,7 +23,6 @@
 #define B_BYTES ((size_t)16 << 20)
 #define ENOUGH 16                /* strips of a block that are worth a passage of B */
 #define NEAR ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
-#define GROUP 8                  /* panels of B packed at a time */
 #define SMALL (1 << 18)          /* multiply-adds below which one thread is faster than two */
 #define EDGE 512                 /* floats in the largest tile of any kind */
 
@@ -76,14 +75,14 @@ static void wait(const team *t)
 
 static const void *at(const void *p, int64_t i, fv_dtype t) { return (const char *)p + i * (int64_t)fv_dtype_size(t); }
 
-/* Where k does not run along memory a row there holds many strips (or panels): GROUP of them are packed together, a unit of k
+/* Where k does not run along memory a row there holds many strips (or panels): GEMM_GROUP of them are packed together, a unit of k
  * at a time, so that it is read once. */
 static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, int64_t rows, int64_t strips)
 {
     const fv_gemm *g = p->g;
     const gemm_kind *kind = p->kind;
     bool across = g->ta && !kind->a_head;
-    int64_t runs = up(g->k, kind->run), side = across ? least(GROUP, up(strips, t->size)) : 1, all = up(strips, side) * runs;
+    int64_t runs = up(g->k, kind->run), side = across ? least(GEMM_GROUP, up(strips, t->size)) : 1, all = up(strips, side) * runs;
     for (int64_t u = part(all, t->id, t->size); u < part(all, t->id + 1, t->size); u++) {
         int64_t s0 = u / runs * side, k = u % runs * kind->run, kc = least(kind->run, g->k - k), piece = across ? GEMM_UNIT : kc;
         for (int64_t v = 0; v < kc; v += piece)
@@ -94,38 +93,6 @@ static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, i
                 char *to = t->a + (size_t)strips * gemm_a_bytes(kind, k) + (size_t)s * gemm_a_bytes(kind, kc);
                 kind->pack_a(to + gemm_units(v) * kind->a_unit, &src, least(piece, kc - v));
             }
-    }
-}
-
-static void pack_columns(const gemm_kind *kind, char *out, const void *b, fv_dtype bt, int64_t ldb, bool tb, int64_t j, int64_t n,
-                         int64_t k, int64_t kc)
-{
-    gemm_src src = {at(b, tb ? j * ldb + k : k * ldb + j, bt), bt, ldb, tb, (int)least(kind->nr, n - j)};
-    if (!fv_dtype_size(bt)) src.p = (const char *)b + (size_t)(j * ldb) + fv_dtype_row(bt, k); /* rows of blocks */
-    kind->pack_b(out, &src, kc);
-}
-
-/* One run of panels j0..j1, each `next` bytes behind the one before. */
-static void pack_run(const gemm_kind *kind, char *out, size_t next, const void *b, fv_dtype bt, int64_t ldb, bool tb, int64_t j0,
-                     int64_t j1, int64_t n, int64_t k, int64_t kc)
-{
-    int64_t piece = tb || kind->b_head ? kc : GEMM_UNIT;
-    for (int64_t u = 0; u < kc; u += piece)
-        for (int64_t j = j0; j < j1; j++)
-            pack_columns(kind, out + (size_t)(j - j0) * next + gemm_units(u) * kind->b_unit, b, bt, ldb, tb, j * kind->nr, n,
-                         k + u, least(piece, kc - u));
-}
-
-/* All panels of B, all along k, one after another: the part `id` of `size` of the work. */
-static void pack_panels(const gemm_kind *kind, char *out, const void *b, fv_dtype bt, int64_t ldb, bool tb, int64_t n, int64_t k,
-                        int id, int size)
-{
-    int64_t runs = (int64_t)gemm_runs(kind, k), panels = up(n, kind->nr), side = tb ? 1 : GROUP, all = up(panels, side) * runs;
-    size_t next = gemm_b_bytes(kind, k);
-    for (int64_t u = part(all, id, size); u < part(all, id + 1, size); u++) {
-        int64_t j = u / runs * side, k0 = u % runs * kind->run;
-        pack_run(kind, out + (size_t)j * next + gemm_b_bytes(kind, k0), next, b, bt, ldb, tb, j, least(j + side, panels), n, k0,
-                 least(kind->run, k - k0));
     }
 }
 
@@ -243,7 +210,8 @@ static void find_panels(const plan *p, gemm_tile *t, const share *w, char *own, 
     }
     t->b_next = gemm_units(t->kc) * kind->b_unit;
     t->b = own;
-    pack_run(kind, own, t->b_next, w->b, g->bt, g->ldb, g->tb, panel, panel + count, g->n, k, t->kc);
+    gemm_b b = {w->b, g->bt, g->ldb, g->tb, g->n, g->k};
+    NAME(gemm_pack_run)(kind, own, t->b_next, &b, panel, panel + count, k, t->kc);
 }
 
 /* A share of C in the columns of a group of panels. */
@@ -338,9 +306,10 @@ static void product(const plan *p, const team *t, int64_t e)
     for (; w.j0 < p->panels; w.j0 = w.j1) {
         w.j1 = least(w.j0 + each, p->panels);
         if (p->slice) {
-            int64_t j = w.j0 * p->kind->nr, n = least(g->n, w.j1 * p->kind->nr) - j;
-            const void *b = at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt);
-            pack_panels(p->kind, t->slice, b, g->bt, g->ldb, g->tb, n, g->k, t->id, t->size);
+            int64_t j = w.j0 * p->kind->nr;
+            gemm_b b = {at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt), g->bt, g->ldb, g->tb, g->n - j, g->k};
+            b.n = least(b.n, (w.j1 - w.j0) * p->kind->nr);
+            NAME(gemm_pack_panels)(p->kind, t->slice, &b, t->id, t->size);
             w.b = t->slice;
             w.first = w.j0;
             wait(t);
@@ -369,11 +338,11 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, i
     if (p.block > g->m) p.block = g->m;
     p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
     /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its end. */
-    p.group = g->packed && p.a_bytes <= NEAR ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GROUP;
+    p.group = g->packed && p.a_bytes <= NEAR ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GEMM_GROUP;
     if (!g->packed && (p.by_rows || p.block < g->m)) {
         size_t panel = gemm_b_bytes(kind, g->k);
         int64_t slices = up(p.panels, least(p.panels, (int64_t)(B_BYTES / panel) + 1));
-        p.slice = up(up(p.panels, slices), GROUP) * GROUP;
+        p.slice = up(up(p.panels, slices), GEMM_GROUP) * GEMM_GROUP;
         p.slice_bytes = ((size_t)p.slice * panel + 63) / 64 * 64;
     }
     if (!g->packed && !p.slice) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, kind->run)) * kind->b_unit;
@@ -503,19 +472,6 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
     if (scratch) follow(&w, scratch);
 }
 
-static const gemm_kind *packed_kind(fv_dtype dt)
-{
-    switch (dt) {
-    case FV_BF16: return NAME(gemm_bf16)() ? NAME(gemm_bf16)() : NAME(gemm_f32)(FV_BF16);
-    case FV_F32:
-    case FV_F16: return NAME(gemm_f32)(dt);
-    case FV_Q8:
-    case FV_Q4:
-    case FV_I8: return NAME(gemm_int8)(dt);
-    default: return NULL;
-    }
-}
-
 /* Without instructions for it, what is not f32 is widened while packing. */
 static const gemm_kind *plain_kind(fv_dtype table)
 {
@@ -525,7 +481,7 @@ static const gemm_kind *plain_kind(fv_dtype table)
 
 static void gemm(fv_stream *s, const fv_gemm *g, fv_dtype table)
 {
-    const gemm_kind *kind = g->packed ? packed_kind(g->bt) : plain_kind(table);
+    const gemm_kind *kind = g->packed ? NAME(gemm_packed)(g->bt) : plain_kind(table);
     if (kind)
         run(s, g, table, kind);
     else
@@ -535,27 +491,10 @@ static void gemm_f32(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_F32); }
 static void gemm_bf16(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_BF16); }
 static void gemm_f16(fv_stream *s, const fv_gemm *g) { gemm(s, g, FV_F16); }
 
-/* ---- weights laid out ahead ---- */
-
-static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
-{
-    const gemm_kind *kind = packed_kind(dt);
-    return kind && n > 0 && k > 0 ? (size_t)up(n, kind->nr) * gemm_b_bytes(kind, k) : 0;
-}
-
-static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n, int64_t k, int64_t ld, bool tb)
-{
-    const gemm_kind *kind = packed_kind(dt);
-    if (!kind) return;
-#pragma omp parallel num_threads(s->threads) if (n * k > SMALL)
-    pack_panels(kind, out, w, st, ld, tb, n, k, omp_get_thread_num(), omp_get_num_threads());
-}
-
 void NAME(gemm)(fv_kernels *k);
 void NAME(gemm)(fv_kernels *k)
 {
     if (k->dtype == FV_F64) return; /* the reference serves it */
     k->gemm = k->dtype == FV_F32 ? gemm_f32 : k->dtype == FV_BF16 ? gemm_bf16 : gemm_f16;
-    k->pack_bytes = pack_bytes;
-    k->pack = pack;
+    NAME(gemm_panels)(k);
 }

@@ -9,7 +9,8 @@
 #include "simd.h"
 
 #define GEMM_UNIT 32
-#define GEMM_WALK 4 /* the most panels of B that one tile reads side by side */
+#define GEMM_GROUP 8 /* panels of B, or strips of A, packed at a time */
+#define GEMM_WALK 4  /* the most panels of B that one tile reads side by side */
 
 /* A matrix to be packed: element (i,k) of a panel's strip is at p[i*ld + k] if along_k, else at p[k*ld + i]. */
 typedef struct gemm_src {
@@ -19,6 +20,15 @@ typedef struct gemm_src {
     bool along_k;
     int n; /* rows of A, or columns of B, that there are; the rest of the panel is padding */
 } gemm_src;
+
+/* The second factor as it came: element (k,j) is at p[j*ld + k] if tb, else at p[k*ld + j]. */
+typedef struct gemm_b {
+    const void *p;
+    fv_dtype dtype;
+    int64_t ld;
+    bool tb;
+    int64_t n, k;
+} gemm_b;
 
 /* One tile: c (rows, panels*nr) = alpha * (a b) + (add ? c : 0) over a run of kc values of k. */
 typedef struct gemm_tile {
@@ -112,6 +122,17 @@ const gemm_kind *NAME(gemm_int8)(fv_dtype bt);
 
 /* The whole product, where rows are few and B is packed; false if it is not such a one. */
 bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
+
+/* One run of k of panels j0..j1 of B, each `next` bytes behind the one before. */
+void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0, int64_t j1, int64_t k,
+                         int64_t kc);
+
+/* All panels of B, all along k, one after another: the part `id` of `size` of the work. */
+void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, int id, int size);
+
+/* The kind for weights that were laid out as dt, or NULL; and the entries of the table that lay them out. */
+const gemm_kind *NAME(gemm_packed)(fv_dtype dt);
+void NAME(gemm_panels)(fv_kernels *k);
 
 /* A strip of floats of any dtype as f32 panel of `width` per k; round: to bf16 first. */
 void NAME(gemm_pack)(float *out, int width, const gemm_src *s, int64_t kc, bool round);
