@@ -75,8 +75,8 @@ static void wait(const team *t)
 
 static const void *at(const void *p, int64_t i, fv_dtype t) { return (const char *)p + i * (int64_t)fv_dtype_size(t); }
 
-/* Where k does not run along memory a row there holds many strips (or panels): GEMM_GROUP of them are packed together, a unit of k
- * at a time, so that it is read once. */
+/* Where k does not run along memory a row there holds many strips (or panels): GEMM_GROUP of them are packed together, a unit of
+ * k at a time, so that it is read once. */
 static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, int64_t rows, int64_t strips)
 {
     const fv_gemm *g = p->g;
