@@ -138,7 +138,7 @@ static inline vf attn_exp2(vf t)
     vf p = v_fma(v_set1(0x1.5bba14p-10f), x, v_set1(0x1.3cea88p-7f));
     p = v_fma(p, x2, v_fma(v_set1(0x1.c6b752p-5f), x, v_set1(0x1.ebf9bcp-3f)));
     p = v_fma(p, x2, v_fma(v_set1(0x1.62e42ap-1f), x, v_set1(1.0f)));
-    return (vf)((vi)p + ((vi)z << 23));
+    return (vf)((vu)p + ((vu)z << 23)); /* of a score that is not finite this may carry */
 }
 
 /* Vectors of four, at every level: transposition, and chains of rows that come alone. */
