@@ -2,13 +2,10 @@
 them, judged by the reference implementations; and two tiny models that summarise.
 Run: python3 tools/golden/eval.py tests/golden
 (made with transformers 5.22.2, torch 2.15.0, scikit-learn 1.9.1, seqeval 1.2.2, rouge-score 0.1.2)"""
-import collections
 import json
 import math
 import os
-import re
 import shutil
-import string
 import sys
 import warnings
 
@@ -17,6 +14,8 @@ import transformers as tf
 from rouge_score import rouge_scorer
 from seqeval.metrics import classification_report
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
+
+from squad import f1, normalised
 
 warnings.filterwarnings("ignore")
 ROOT = sys.argv[1]
@@ -112,17 +111,6 @@ def tag():
     lines = "".join("".join(f"{w} {g} {p}\n" for (w, _), g, p in zip(s, a, b)) + "\n" for s, a, b in zip(TAGGED, gold, given))
     return dict(all=pick(report["micro avg"]), accuracy=per_cent(sum(same) / len(same)), predictions=lines,
                 types={k: pick(v) for k, v in report.items() if not k.endswith(" avg")})
-
-
-def normalised(s):
-    s = "".join(c for c in s.lower() if c not in set(string.punctuation))
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", s).split())
-
-
-def f1(given, gold):
-    a, b = normalised(given).split(), normalised(gold).split()
-    same = sum((collections.Counter(a) & collections.Counter(b)).values())
-    return 2 * same / (len(a) + len(b)) if same else 0.0
 
 
 def best_span(model, tok, question):

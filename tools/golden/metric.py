@@ -1,16 +1,15 @@
 """Golden numbers of the metrics: random labels, tags, answers and summaries with the scores of the reference implementations.
 Run: python3 tools/golden/metric.py > tests/golden/metric.json
 (made with scikit-learn 1.9.1, seqeval 1.2.2, rouge-score 0.1.2, and SQuAD's normalisation as evaluate-v1.1.py defines it)"""
-import collections
 import json
 import random
-import re
-import string
 import warnings
 
 from rouge_score import rouge_scorer
 from seqeval.metrics import classification_report
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
+
+from squad import f1, normalised
 
 warnings.filterwarnings("ignore")
 random.seed(7)
@@ -67,17 +66,6 @@ def entities(scheme, other, sentences):
     pick = lambda r: [per_cent(r["precision"]), per_cent(r["recall"]), per_cent(r["f1-score"]), int(r["support"])]
     types = {k: pick(v) for k, v in report.items() if not k.endswith(" avg")}
     return dict(gold=gold, given=given, all=pick(report["micro avg"]), types=types)
-
-
-def normalised(s):
-    s = "".join(c for c in s.lower() if c not in set(string.punctuation))
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", s).split())
-
-
-def f1(given, gold):
-    a, b = normalised(given).split(), normalised(gold).split()
-    same = sum((collections.Counter(a) & collections.Counter(b)).values())
-    return 2 * same / (len(a) + len(b)) if same else 0.0
 
 
 ANSWERS = [

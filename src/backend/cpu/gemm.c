@@ -23,8 +23,6 @@
 #define B_BYTES ((size_t)16 << 20)
 #define ENOUGH 16                /* strips of a block that are worth a passage of B */
 #define NEAR ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
-#define SMALL (1 << 18)          /* multiply-adds below which one thread is faster than two */
-#define EDGE 512                 /* floats in the largest tile of any kind */
 
 typedef struct plan {
     const fv_gemm *g;
@@ -131,7 +129,7 @@ static void fetch(ahead *f)
 /* A tile that sticks out of C on the right goes through a small one of its own. */
 static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
 {
-    float buf[EDGE];
+    float buf[GEMM_EDGE];
     float *c = t->c;
     int64_t ldc = t->ldc, wide = (int64_t)t->panels * kind->nr;
     for (int i = 0; i < t->rows && t->add; i++)
@@ -362,10 +360,10 @@ typedef struct crew {
 static crew prepare(const fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
-    crew w = {.threads = work * (double)g->batch < SMALL ? 1 : s->threads};
+    crew w = {.threads = work * (double)g->batch < GEMM_SMALL ? 1 : s->threads};
     size_t threads = (size_t)w.threads;
     /* Products of a batch are dealt out whole, unless they are few and large, or all go into one C. */
-    w.whole = threads == 1 || (g->batch >= w.threads && g->stride_c && (work < 8 * SMALL || g->batch >= 4 * w.threads));
+    w.whole = threads == 1 || (g->batch >= w.threads && g->stride_c && (work < 8 * GEMM_SMALL || g->batch >= 4 * w.threads));
     w.p = make_plan(g, table, kind, w.whole ? 1 : w.threads);
     const plan *p = &w.p;
     w.a_all = p->a_bytes * (w.whole || p->by_rows ? threads : 1);

@@ -9,8 +9,10 @@
 #include "simd.h"
 
 #define GEMM_UNIT 32
-#define GEMM_GROUP 8 /* panels of B, or strips of A, packed at a time */
-#define GEMM_WALK 4  /* the most panels of B that one tile reads side by side */
+#define GEMM_GROUP 8         /* panels of B, or strips of A, packed at a time */
+#define GEMM_WALK 4          /* the most panels of B that one tile reads side by side */
+#define GEMM_EDGE 512        /* floats in the largest tile of any kind */
+#define GEMM_SMALL (1 << 18) /* multiply-adds below which one thread is faster than two */
 
 /* A matrix to be packed: element (i,k) of a panel's strip is at p[i*ld + k] if along_k, else at p[k*ld + i]. */
 typedef struct gemm_src {

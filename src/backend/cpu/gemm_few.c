@@ -11,9 +11,7 @@
 
 #include "gemm.h"
 
-#define SMALL (1 << 18) /* multiply-adds below which one thread is faster than two */
-#define FIRST 512       /* bytes of each stream that are asked for before anything else */
-#define EDGE 512        /* floats in the largest tile of any kind */
+#define FIRST 512 /* bytes of each stream that are asked for before anything else */
 
 typedef struct few {
     const fv_gemm *g;
@@ -70,7 +68,7 @@ static void multiply(const few *f, const mine *m, int64_t j, int panels, int64_t
 /* The last panel of all may stick out of C. */
 static void last_panel(const few *f, const mine *m, int64_t j, float *c)
 {
-    float buf[EDGE];
+    float buf[GEMM_EDGE];
     int nr = f->kind->nr;
     multiply(f, m, j, 1, 1, buf, nr);
     for (int64_t i = 0; i < f->g->m; i++) memcpy(c + i * m->ld, buf + i * nr, (size_t)(f->g->n - j * nr) * sizeof *c);
@@ -126,7 +124,7 @@ bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_k
     few f = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha, .wide = gemm_walk(kind->mr, (int)g->m)};
     int64_t panels = (g->n + kind->nr - 1) / kind->nr;
     double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
-    int threads = work < SMALL ? 1 : (int)least(s->threads, panels);
+    int threads = work < GEMM_SMALL ? 1 : (int)least(s->threads, panels);
     f.panel_bytes = gemm_b_bytes(kind, g->k);
     f.a_bytes = (gemm_a_bytes(kind, g->k) + 63) / 64 * 64;
     f.each = f.a_bytes;
