@@ -51,6 +51,14 @@ static const cli_example examples[] = {
 
 /* ---- shared by the kinds ---- */
 
+int eval_in_slices(const eval_values *v, int64_t n, eval_slice *run, void *work)
+{
+    int code = CLI_OK;
+    int64_t slice = v->batch ? v->batch : 1024;
+    for (int64_t at = 0; code == CLI_OK && at < n; at += slice) code = run(work, at, n - at < slice ? n - at : slice);
+    return code;
+}
+
 fv_records eval_records(const eval_values *v, const char *file)
 {
     return (fv_records){.file = file,

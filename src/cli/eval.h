@@ -42,7 +42,9 @@ extern const eval_kind eval_summarize;  /* ROUGE */
 
 /* ---- what the kinds share ---- */
 
-enum { EVAL_SLICE = 1024 }; /* records at a time, unless --batch says otherwise */
+/* Does n records, --batch of them at a time. */
+typedef int eval_slice(void *work, int64_t from, int64_t n);
+int eval_in_slices(const eval_values *v, int64_t n, eval_slice *run, void *work);
 
 /* How a file of labelled texts is to be read; records that cannot be used are refused. */
 fv_records eval_records(const eval_values *v, const char *file);

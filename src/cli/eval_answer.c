@@ -45,8 +45,9 @@ static int judge(work *w, const fv_question *q, const fv_answer *x)
     return code;
 }
 
-static int run_slice(work *w, int64_t from, int64_t n)
+static int run_slice(void *user, int64_t from, int64_t n)
 {
+    work *w = user;
     const eval_values *v = w->v;
     fv_answer_opt how = {.window = v->window, .stride = v->stride, .longest = v->longest, .or_none = v->or_none};
     fv_err e;
@@ -86,8 +87,7 @@ static int run(const cli *c, const eval_values *v, const char *file)
     int code = cli_open_task(c, &w.model, &v->model, FV_JOB_ANSWER);
     if (code == CLI_OK && fv_questions_open(&w.all, NULL, file, &e)) code = cli_error(c, &e);
     if (code == CLI_OK) code = eval_open_predictions(c, v, &w.predictions);
-    int64_t n = code == CLI_OK ? fv_questions_count(w.all) : 0, slice = v->batch ? v->batch : EVAL_SLICE;
-    for (int64_t at = 0; code == CLI_OK && at < n; at += slice) code = run_slice(&w, at, n - at < slice ? n - at : slice);
+    if (code == CLI_OK) code = eval_in_slices(v, fv_questions_count(w.all), run_slice, &w);
     if (w.predictions) fputs("}\n", w.predictions);
     code = eval_close_predictions(c, v, w.predictions, code);
     if (code == CLI_OK) code = report(&w);

@@ -45,8 +45,9 @@ static int count(work *w, int64_t i, const float *scores)
     return CLI_OK;
 }
 
-static int run_slice(work *w, int64_t from, int64_t n)
+static int run_slice(void *user, int64_t from, int64_t n)
 {
+    work *w = user;
     fv_err e;
     fv_text *texts = calloc((size_t)n, sizeof *texts);
     float *scores = calloc((size_t)n * (size_t)w->labels, sizeof *scores);
@@ -108,8 +109,7 @@ static int run(const cli *c, const eval_values *v, const char *file)
     work w = {.c = c, .v = v, .file = file};
     if (!file) return cli_usage(c, "a file with texts and their labels is needed");
     int code = open_all(&w);
-    int64_t n = code == CLI_OK ? fv_table_count(w.rows) : 0, slice = v->batch ? v->batch : EVAL_SLICE;
-    for (int64_t at = 0; code == CLI_OK && at < n; at += slice) code = run_slice(&w, at, n - at < slice ? n - at : slice);
+    if (code == CLI_OK) code = eval_in_slices(v, fv_table_count(w.rows), run_slice, &w);
     code = eval_close_predictions(c, v, w.predictions, code);
     if (code == CLI_OK && v->json)
         code = print_json(&w);

@@ -28,8 +28,9 @@ static int count(work *w, int64_t i, const int32_t *labels)
     return CLI_OK;
 }
 
-static int run_slice(work *w, int64_t from, int64_t n)
+static int run_slice(void *user, int64_t from, int64_t n)
 {
+    work *w = user;
     fv_err e;
     int64_t words = 0, line;
     const char *const *tag;
@@ -86,8 +87,7 @@ static int run(const cli *c, const eval_values *v, const char *file)
     int code = cli_open_task(c, &w.model, &v->model, FV_JOB_TAG);
     if (code == CLI_OK && fv_tagged_open(&w.text, NULL, &from, &report, &e)) code = cli_error(c, &e);
     if (code == CLI_OK) code = eval_open_predictions(c, v, &w.predictions);
-    int64_t n = code == CLI_OK ? fv_tagged_count(w.text) : 0, slice = v->batch ? v->batch : EVAL_SLICE;
-    for (int64_t at = 0; code == CLI_OK && at < n; at += slice) code = run_slice(&w, at, n - at < slice ? n - at : slice);
+    if (code == CLI_OK) code = eval_in_slices(v, fv_tagged_count(w.text), run_slice, &w);
     code = eval_close_predictions(c, v, w.predictions, code);
     if (code == CLI_OK && v->json)
         code = print_json(&w);
