@@ -246,21 +246,38 @@ static fv_st *run_saved(const char *name, fv_model_opt how, fv_dtype weights, co
     return out;
 }
 
-/* What comes from products with weights and activations of 8 bits behind the point is near what f32 gives. */
-static void near(const char *name, const fv_st *got, const fv_st *want)
+/* How far one array is from another: the norm of the difference, as a share of the norm; a single number or a row of zeros
+ * would make a share of each element meaningless.  Not a number is far off. */
+static double far(const float *got, const float *want, int64_t n)
 {
+    double off = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
+        norm += (double)want[i] * (double)want[i];
+    }
+    return norm > 0 ? sqrt(off / norm) : off;
+}
+
+/* How many outputs are farther off than that.  Gradients are left out: a key's bias has one that is zero in theory. */
+static int far_off(const char *name, const fv_st *got, const fv_st *want, double most)
+{
+    int outputs = 0, wrong = 0;
     for (int i = 0; i < fv_st_count(want); i++) {
-        fv_st_info w = fv_st_at(want, i), g = fv_st_at(got, i);
+        fv_st_info w = fv_st_at(want, i), g;
+        fv_err e;
+        if (begins(w.name, "sequences") || begins(w.name, "grad.")) continue;
+        ok(fv_st_find(got, w.name, &g, &e), name, &e);
+        assert_int_equal(g.count, w.count);
         float *a = numbers(got, &g), *b = numbers(want, &w);
-        double off = 0, norm = 0;
-        for (int64_t k = 0; k < w.count; k++) {
-            off += ((double)a[k] - (double)b[k]) * ((double)a[k] - (double)b[k]);
-            norm += (double)b[k] * (double)b[k];
-        }
-        if (!(sqrt(off) <= 0.05 * sqrt(norm))) fail_msg("%s: %s: off by %g of %g", name, w.name, sqrt(off), sqrt(norm));
+        double off = far(a, b, w.count);
+        if (!(off <= most)) print_error("%s: %s: off by %g of its norm, at most %g\n", name, w.name, off, most);
+        wrong += !(off <= most);
         free(a);
         free(b);
+        outputs++;
     }
+    assert_true(outputs > 0);
+    return wrong;
 }
 
 /* A file of bf16 or f16 is run as it is, its weights laid out from where they are mapped.  Widened to f32 it gives what a
@@ -285,10 +302,39 @@ static void what_is_stored_in_16_bits_runs_so(void **state)
         if (half == FV_F16)
             same_bits(name, narrow, plain, "differs in f16");
         else
-            near(name, narrow, plain);
+            assert_int_equal(far_off(name, narrow, plain, 0.05), 0);
         fv_st_close(narrow);
         fv_st_close(plain);
     }
+}
+
+/* How far bf16 may be from the published numbers, which are those of f32: two hundredths.  Two models amplify what is put in,
+ * their scores being products without a scale: rounding the weights alone moves them by more than that, and transformers in bf16
+ * is as far from itself in f32 as is allowed here (logits 0.094 and 0.031, maps 0.133 and 0.049). */
+static double allowed_in_bf16(const char *name)
+{
+    return begins(name, "t5-text") ? 0.13 : begins(name, "t5-gated") ? 0.049 : 0.02;
+}
+
+/* Everything in bf16, as in training, and with weights of bf16 laid out to serve: logits, hidden states, attention maps, loss. */
+static void in_bf16_it_is_near_the_published_one(void **state)
+{
+    (void)state;
+    static const fv_model_opt ways[] = {{.dtype = FV_BF16}, {.serve = true, .weights = FV_BF16}};
+    int wrong = 0;
+    for (int i = 0; i < 2 * n_cases; i++) {
+        const char *name = cases[i / 2];
+        fv_model *m;
+        fv_err e;
+        fv_st *want = open_file(name, of_case(name, "out.safetensors"));
+        ok(fv_model_open(&m, device, of_case(name, NULL), ways[i % 2], &e), name, &e);
+        fv_st *got = run(m, name, "one.safetensors", (fv_run_opt){.attentions = true, .hidden_states = true});
+        wrong += far_off(name, got, want, allowed_in_bf16(name));
+        fv_st_close(got);
+        fv_st_close(want);
+        fv_model_free(m);
+    }
+    assert_int_equal(wrong, 0);
 }
 
 /* ---- refusals ---- */
@@ -357,9 +403,13 @@ static void every_family_has_a_case(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_comes_out_is_the_published_one),  cmocka_unit_test(what_serves_gives_the_same),
-        cmocka_unit_test(what_was_saved_has_the_same_bits),     cmocka_unit_test(what_is_stored_in_16_bits_runs_so),
-        cmocka_unit_test(a_config_it_cannot_follow_is_refused), cmocka_unit_test(every_family_has_a_case),
+        cmocka_unit_test(what_comes_out_is_the_published_one),
+        cmocka_unit_test(what_serves_gives_the_same),
+        cmocka_unit_test(what_was_saved_has_the_same_bits),
+        cmocka_unit_test(what_is_stored_in_16_bits_runs_so),
+        cmocka_unit_test(in_bf16_it_is_near_the_published_one),
+        cmocka_unit_test(a_config_it_cannot_follow_is_refused),
+        cmocka_unit_test(every_family_has_a_case),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -64,6 +64,7 @@ void fv__ctx_set_step(fv_ctx *c, uint64_t step)
 void *fv_raise(fv_ctx *c, fv_status code, const char *fmt, ...)
 {
     if (c->err.code) return NULL;
+    if (code == FV_ENOMEM && fv_ctx_status(c)) return NULL; /* a device that is lost has no memory either: that is the reason */
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(c->err.text, sizeof c->err.text, fmt, ap);

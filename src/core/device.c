@@ -88,7 +88,10 @@ fv_desc_text fv__left(fv_device *d)
     fv_desc_text text = {0};
     size_t left = 0, all = 0;
     if (d->backend->memory) d->backend->memory(d, &left, &all);
-    if (all) snprintf(text.s, sizeof text.s, ", %zu of %zu bytes are left on the device", left, all);
+    if (all)
+        snprintf(text.s, sizeof text.s, ", %zu of %zu bytes are left on the device", left, all);
+    else if (d->backend->memory)
+        snprintf(text.s, sizeof text.s, ", device %s does not answer", d->backend->name);
     return text;
 }
 

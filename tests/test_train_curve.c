@@ -1,0 +1,105 @@
+/* test_train_curve.c - a hundred updates on the device of the test, update by update beside those of the CPU's plain kernels:
+ * same recipe, same seed, same places dropped.
+ *
+ * In f32 the two differ by rounding alone: each loss within a thousandth.  In bf16 (f32 master weights and moments) each is
+ * within two hundredths and all are within half a hundredth on average.  On the CPU it is the fast kernels that are compared. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+#include "helper_device.h"
+#include "helper_program.h"
+
+enum { UPDATES = 100, LINES = 200 };
+
+#define TRAIN "[train]\nupdates = 100\nbatch_tokens = 256\nlr = 1e-2\nwarmup = 10\nlog_every = 1\n"
+
+static const char *const recipes[] = {
+    "[model]\nmodel_type = marian\nd_model = 48\nencoder_layers = 2\ndecoder_layers = 2\nencoder_attention_heads = 4\n"
+    "decoder_attention_heads = 4\nencoder_ffn_dim = 96\ndecoder_ffn_dim = 96\nmax_position_embeddings = 64\ndropout = 0.1\n"
+    "attention_dropout = 0.1\n[data]\ntrain = pairs.tsv\n[tokenizer]\nvocab = 200\n" TRAIN,
+    "[model]\nmodel_type = gpt2\nn_embd = 48\nn_layer = 2\nn_head = 4\nn_positions = 64\n"
+    "[data]\nobjective = causal\ntrain = lines.txt\ncontext = 32\n[tokenizer]\nvocab = 200\n" TRAIN,
+    "[model]\nmodel_type = llama\nhidden_size = 48\nnum_hidden_layers = 2\nnum_attention_heads = 4\nnum_key_value_heads = 2\n"
+    "intermediate_size = 96\nmax_position_embeddings = 64\n"
+    "[data]\nobjective = causal\ntrain = lines.txt\ncontext = 32\n[tokenizer]\nvocab = 200\n" TRAIN,
+};
+
+static int set_up(void **state)
+{
+    if (scratch_open(state)) return -1;
+    FILE *pairs = fopen(scratch("pairs.tsv"), "wb"), *lines = fopen(scratch("lines.txt"), "wb");
+    for (uint64_t i = 0; pairs && lines && i < LINES; i++) {
+        fv_grammar_pair p;
+        fv_grammar_sentence(&p, 5, i);
+        fprintf(pairs, "%s\t%s\n", p.en, p.fr);
+        fprintf(lines, "%s\n", p.en);
+    }
+    return !pairs || !lines || fclose(pairs) || fclose(lines);
+}
+
+/* Trains by the program, with kernels of that level of the CPU or of the device, and reads each update's loss from the log. */
+static void train(double loss[UPDATES], const char *recipe, const char *level, const char *where, const char *dtype)
+{
+    char line[400];
+    int n = 0;
+    scratch_text("r.ini", recipe);
+    succeeded(sh("%s exec \"$fovea\" train r.ini -o run --threads 2 --set train.dtype=%s --device %s", level, dtype, where));
+    FILE *f = fopen(scratch("run/train.jsonl"), "rb");
+    assert_non_null(f);
+    while (n < UPDATES && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "\"event\": \"train\"") ? strstr(line, "\"loss\": ") : NULL;
+        if (at) loss[n++] = atof(at + strlen("\"loss\": "));
+    }
+    fclose(f);
+    scratch_drop("run");
+    assert_int_equal(n, UPDATES);
+}
+
+static void follows(const char *what, const double *loss, const double *plain, double most, double most_on_average)
+{
+    double sum = 0;
+    for (int i = 0; i < UPDATES; i++) {
+        double off = fabs(loss[i] - plain[i]) / plain[i];
+        if (!(off <= most)) fail_msg("%s: the loss of update %d is %.7g, on the CPU %.7g", what, i + 1, loss[i], plain[i]);
+        sum += off / UPDATES;
+    }
+    print_message("%s: %.4f falls to %.4f; off by %.1e on average\n", what, plain[0], plain[UPDATES - 1], sum);
+    assert_true(sum <= most_on_average);
+    assert_true(plain[UPDATES - 1] < 0.8 * plain[0]); /* it learns: a curve that stays flat is easily followed */
+}
+
+static void a_curve(const char *name, const char *recipe)
+{
+    double plain[UPDATES], loss[UPDATES];
+    char what[64];
+    train(plain, recipe, "FOVEA_CPU=generic", "cpu", "f32");
+    train(loss, recipe, "", test_device(), "f32");
+    snprintf(what, sizeof what, "%s in f32", name);
+    follows(what, loss, plain, 1e-3, 1e-3);
+    train(loss, recipe, "", test_device(), "bf16");
+    snprintf(what, sizeof what, "%s in bf16", name);
+    follows(what, loss, plain, 2e-2, 5e-3);
+}
+
+static void marian_learns_alike(void **state) { (void)state, a_curve("marian", recipes[0]); }
+static void gpt2_learns_alike(void **state) { (void)state, a_curve("gpt2", recipes[1]); }
+static void llama_learns_alike(void **state) { (void)state, a_curve("llama", recipes[2]); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(marian_learns_alike),
+        cmocka_unit_test(gpt2_learns_alike),
+        cmocka_unit_test(llama_learns_alike),
+    };
+    return cmocka_run_group_tests(tests, set_up, scratch_close);
+}
