@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""The speed on a GPU, beside PyTorch on the same one: the tables of docs/benchmarks.md.
+
+    bench/cuda.py [--rows train/16 bert attention/64 ...] [--rounds 3] [--seconds 1] [--without-peer] [--list]
+
+Needs build/fovea with the backend (make cuda), and PyTorch with transformers for the peers.  --rows takes the beginnings of
+names, in the order in which they are to run.  Peers are started first, all at once, as compiling takes them a minute; when
+the last is ready nothing else runs on the GPU, and fovea and its peer take turns.  A figure is the median over rounds of a
+program's own median; what a row needs is printed beside it.  llm.c and llama.cpp are not among the peers here.
+"""
+import argparse
+import json
+import os
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
+PEERS = os.path.join(ROOT, "bench", "cuda_peers.py")
+CONFIGS = os.path.join(ROOT, "bench", "configs")
+
+
+class Row:
+    """One figure: what fovea is asked, what the peer is asked, and how much of it a second."""
+
+    def __init__(self, name, ask, figure, unit, peer, line="", scale=1.0, env=None):
+        self.name, self.ask, self.figure, self.unit, self.peer, self.line = name, ask, figure, unit, peer, line
+        self.scale, self.env = scale, env or {}
+
+
+def config(name):
+    return ["--config", os.path.join(CONFIGS, f"{name}.json")]
+
+
+def attention_rows():
+    for width in (64, 128):
+        for gradient in (0, 1):
+            for causal in (0, 1):
+                for length in (512, 1024, 2048, 4096, 8192, 16384):
+                    name = f"attention/{width}/{'gradient' if gradient else 'forward'}/{'causal' if causal else 'full'}/{length}"
+                    ask = ["attention", "--batch", 16384 // length, "--heads", 2048 // width, "--len", length, "--width", width]
+                    ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient
+                    line = f"width={width} length={length} causal={causal} gradient={gradient}"
+                    yield Row(name, ask, "gflops", "TFLOP/s", ["attention"], line, 1e-3)
+                    if gradient:
+                        fast = {"FOVEA_CUDA_ATTENTION": "fast"}
+                        yield Row("fast-" + name, ask, "gflops", "TFLOP/s", ["attention"], line, 1e-3, fast)
+
+
+def rows():
+    """All of them, the most telling first."""
+    bf16 = ["--dtype", "bf16"]
+    for batch in (16, 64):
+        ask = ["train", *config("gpt2-124m"), "--len", 1024, "--batch", batch, *bf16]
+        yield Row(f"train/{batch}", ask, "tokens_per_s", "tokens/s", ["train", f"batch={batch}"])
+    for batch in (1, 64):
+        ask = ["decode", *config("gpt2-124m"), "--len", 32, "--new", 128, "--batch", batch, *bf16]
+        yield Row(f"decode/{batch}", ask, "tokens_per_s", "tokens/s", ["decode", f"batch={batch}"])
+    for batch in (32, 128, 256):
+        ask = ["forward", *config("bert-base"), "--len", 128, "--batch", batch, *bf16]
+        yield Row(f"bert/{batch}", ask, "sentences_per_s", "sentences/s", ["forward", f"batch={batch}"])
+    ask = ["train", *config("marian-base"), "--len", 64, "--batch", 400, *bf16]
+    yield Row("translate/alike", ask, "tokens_per_s", "target tokens/s", ["translate"])
+    yield Row("translate/published", ask, "tokens_per_s", "target tokens/s", ["translate", "vocab=37000", "everywhere=1"])
+    ask = ["gemm", "--m", 8192, "--n", 8192, "--k", 8192, *bf16]
+    yield Row("gemm", ask, "gflops", "TFLOP/s", ["gemm"], scale=1e-3)
+    yield from attention_rows()
+
+
+class Peer:
+    """A process that gets ready by itself and answers a line with a figure."""
+
+    def __init__(self, command):
+        env = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
+        self.process = subprocess.Popen([sys.executable, PEERS, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, bufsize=1, env=env)
+
+    def answer(self, seconds):
+        """The next line, or None where there is none by then."""
+        if not select.select([self.process.stdout], [], [], max(seconds, 0))[0]:
+            return None
+        return self.process.stdout.readline().strip() or None
+
+    def ask(self, line):
+        try:
+            self.process.stdin.write(line + "\n")
+            answer = self.answer(60)
+            return float(answer) if answer else None
+        except BrokenPipeError:
+            return None
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def fovea(row, seconds):
+    command = [FOVEA, "bench", *map(str, row.ask), "--device", "cuda", "--seconds", str(seconds), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | row.env)
+    if done.returncode:
+        print(done.stderr.strip(), file=sys.stderr)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])[row.figure] * row.scale
+
+
+def start_peers(chosen, limit):
+    """One for each kind, all getting ready side by side; those that are not by then are left out."""
+    until = time.monotonic() + limit
+    peers = {tuple(row.peer): None for row in chosen}
+    for kind in peers:
+        peers[kind] = Peer(kind)
+    for kind, peer in peers.items():
+        if peer.answer(until - time.monotonic()) != "ready":
+            print(f"{' '.join(kind)}: not ready after {limit} s", file=sys.stderr)
+            peer.close()
+            peers[kind] = None
+    return peers
+
+
+def middle(figures):
+    known = [f for f in figures if f is not None]
+    return statistics.median(known) if known else None
+
+
+def text(figure):
+    return "–" if figure is None else f"{figure:,.0f}"
+
+
+def compare(row, peer, args):
+    ours, theirs = [], []
+    for _ in range(args.rounds):
+        ours.append(fovea(row, args.seconds))
+        theirs.append(peer.ask(row.line) if peer else None)
+    a, b = middle(ours), middle(theirs)
+    ratio = f"{a / b:.2f}" if a and b else "–"
+    print(f"| {row.name} | {text(a)} | {text(b)} | {ratio} | {row.unit} |", flush=True)
+
+
+def seconds_of(command):
+    begin = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr.strip(), file=sys.stderr)
+        return None, None
+    return time.monotonic() - begin, done.stdout
+
+
+def first_token(args):
+    """Whole processes, from nothing to one token behind a prompt; the file cache is warm from writing the model."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, PEERS, "model", folder], check=True)
+        prompt = "To be, or not to be, that is the"
+        ask = [FOVEA, "generate", "-m", folder, "--device", "cuda", "--dtype", "bf16", "--max-new-tokens", "1", prompt]
+        ours, theirs = [], []
+        for _ in range(args.rounds):
+            ours.append(seconds_of(ask)[0])
+            if not args.without_peer:
+                said = seconds_of([sys.executable, PEERS, "start", os.path.join(folder, "plain.pt")])[1]
+                theirs.append(float(said.splitlines()[-1]) if said else None)
+    a, b = middle(ours), middle(theirs)
+    show = lambda s: "–" if s is None else f"{s:.2f}"
+    print(f"| first token | {show(a)} | {show(b)} | {f'{b / a:.1f}' if a and b else '–'} | s |", flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--rows", nargs="+", default=[""])
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--seconds", type=float, default=1)
+    p.add_argument("--patience", type=float, default=240, help="seconds for peers to get ready")
+    p.add_argument("--without-peer", action="store_true")
+    p.add_argument("--list", action="store_true")
+    args = p.parse_args()
+    every = list(rows())
+    chosen = [r for i, want in enumerate(args.rows) for r in every
+              if r.name.startswith(want) and not any(r.name.startswith(w) for w in args.rows[:i])]
+    if args.list:
+        print("\n".join([r.name for r in every] + ["start"]))
+        return 0
+    peers = {} if args.without_peer else start_peers(chosen, args.patience)
+    print("| | fovea | PyTorch | ratio | |\n| --- | --- | --- | --- | --- |", flush=True)
+    for i, row in enumerate(chosen):
+        kind = tuple(row.peer)
+        compare(row, peers.get(kind), args)
+        if peers.get(kind) and all(tuple(r.peer) != kind for r in chosen[i + 1:]):
+            peers[kind].close() # its memory is the next one's
+    if any("start".startswith(w) for w in args.rows):
+        first_token(args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

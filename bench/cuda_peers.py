@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""PyTorch on a GPU, for bench/cuda.py: a peer is made, compiled and warmed up, says "ready", and times itself once for every
+line it is sent, answering with work a second.
+
+    bench/cuda_peers.py NAME [key=number ...]     attention is given its sizes on each line instead
+    bench/cuda_peers.py start FILE                seconds from the start of Python to a first token, weights from FILE
+    bench/cuda_peers.py model DIR                 writes what that and fovea start from: GPT-2 124M, random, bf16
+
+The models are as plain as PyTorch runs fastest: fused attention, one product for q, k and v, tied output weights.
+"""
+import math
+import statistics
+import sys
+import time
+
+STARTED = time.perf_counter()
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+DEVICE = "cuda"
+
+
+class Layer(nn.Module):
+    """A block of GPT-2 (norm first, gelu by tanh) or of BERT (norm last, gelu by erf)."""
+
+    def __init__(self, width, heads, first, gelu):
+        super().__init__()
+        self.heads, self.first, self.gelu = heads, first, gelu
+        self.norm = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def attend(self, x, causal, cache=None, place=None, seen=None):
+        b, t, d = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            k, v = (c.index_copy_(2, place, new) for c, new in zip(cache, (k, v)))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal)
+        return self.out(y.transpose(1, 2).reshape(b, t, d))
+
+    def forward(self, x, causal=False, cache=None, place=None, seen=None):
+        mlp = lambda h: self.down(F.gelu(self.up(h), approximate=self.gelu))
+        if self.first:
+            x = x + self.attend(self.norm[0](x), causal, cache, place, seen)
+            return x + mlp(self.norm[1](x))
+        x = self.norm[0](x + self.attend(x, causal))
+        return self.norm[1](x + mlp(x))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, vocab=50304, places=1024, width=768, layers=12, heads=12):
+        super().__init__()
+        self.words, self.places = nn.Embedding(vocab, width), nn.Embedding(places, width)
+        self.layers = nn.ModuleList(Layer(width, heads, True, "tanh") for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, 0, 0.02)
+
+    def loss(self, ids, labels):
+        x = self.words(ids) + self.places.weight[: ids.size(1)]
+        for layer in self.layers:
+            x = layer(x, True)
+        return F.cross_entropy(F.linear(self.norm(x), self.words.weight).flatten(0, 1), labels.flatten())
+
+    def cache(self, batch, length, dtype):
+        heads = self.layers[0].heads
+        shape = (batch, heads, length, self.words.embedding_dim // heads)
+        return [tuple(torch.zeros(shape, device=DEVICE, dtype=dtype) for _ in range(2)) for _ in self.layers]
+
+    def step(self, ids, place, cache):
+        """The next tokens behind ids, which stand at place in a cache of fixed size."""
+        seen = (torch.arange(cache[0][0].size(2), device=DEVICE) <= place[:, None])[None, None]
+        x = self.words(ids) + self.places(place)
+        for layer, kept in zip(self.layers, cache):
+            x = layer(x, False, kept, place, seen)
+        return F.linear(self.norm(x[:, -1]), self.words.weight).argmax(-1, keepdim=True)
+
+
+class Bert(nn.Module):
+    def __init__(self, vocab=30522, places=512, width=768, layers=12, heads=12):
+        super().__init__()
+        self.words, self.places, self.kinds = nn.Embedding(vocab, width), nn.Embedding(places, width), nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.ModuleList(Layer(width, heads, False, "none") for _ in range(layers))
+
+    def forward(self, ids):
+        x = self.norm(self.words(ids) + self.places.weight[: ids.size(1)] + self.kinds.weight[0])
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Translator(nn.Module):
+    """Transformer-base; dropout before each sum and behind the embeddings, or with everywhere=1 also where nn.Transformer
+    has it: on attention weights and inside the feed-forward part."""
+
+    def __init__(self, vocab, everywhere, width=512, heads=8, layers=6, inner=2048, dropout=0.1):
+        super().__init__()
+        self.words = nn.Embedding(vocab, width)
+        nn.init.normal_(self.words.weight, 0, width**-0.5)
+        self.body = nn.Transformer(width, heads, layers, layers, inner, dropout, batch_first=True)
+        for part in self.body.modules():
+            if everywhere:
+                break
+            if isinstance(part, nn.MultiheadAttention):
+                part.dropout = 0.0
+            elif isinstance(part, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
+                part.dropout.p = 0.0
+        angle = torch.arange(512)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(1e4) / width))
+        self.register_buffer("waves", torch.cat([angle.sin(), angle.cos()], -1))
+        self.register_buffer("past", nn.Transformer.generate_square_subsequent_mask(512))
+        self.drop = nn.Dropout(0.0 if everywhere else dropout)
+
+    def loss(self, source, target, labels):
+        put = lambda ids: self.drop(self.words(ids) * math.sqrt(self.words.embedding_dim) + self.waves[: ids.size(1)])
+        t = target.size(1)
+        y = self.body(put(source), put(target), tgt_mask=self.past[:t, :t], tgt_is_causal=True)
+        return F.cross_entropy(F.linear(y, self.words.weight).flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+
+
+def ids(vocab, *shape):
+    return torch.randint(0, vocab, shape, device=DEVICE)
+
+
+# ---- peers: each returns what is timed, how much of it one call does, and how often it is called for one reading ----
+
+
+def training(model, inputs, clip):
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+
+    def loss():
+        with torch.autocast(DEVICE, torch.bfloat16):
+            return model.loss(*inputs)
+
+    compiled = torch.compile(loss, dynamic=False)
+
+    def update():
+        compiled().backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return update
+
+
+def train(batch, length=1024):
+    return training(Gpt2().to(DEVICE), (ids(50257, batch, length), ids(50257, batch, length)), 1.0), batch * length, 4
+
+
+def translate(batch=400, length=64, vocab=32000, everywhere=0):
+    model = Translator(vocab, everywhere).to(DEVICE).train()
+    return training(model, [ids(vocab, batch, length) for _ in range(3)], None), batch * length, 4
+
+
+def forward(batch, length=128):
+    model = torch.compile(Bert().to(DEVICE, torch.bfloat16).eval(), mode="reduce-overhead", dynamic=False)
+    x = ids(30522, batch, length)
+    return torch.inference_mode()(lambda: model(x)), batch, 5
+
+
+@torch.no_grad()
+def decode(batch, prompt=32, new=128):
+    """One graph for a token, replayed; what was read before is taken as given."""
+    model = Gpt2(vocab=50257).to(DEVICE, torch.bfloat16).eval().requires_grad_(False)
+    cache = model.cache(batch, prompt + new, torch.bfloat16)
+    compiled = torch.compile(lambda t, p: model.step(t, p, cache), dynamic=False, fullgraph=True)
+    token, place = ids(50257, batch, 1), torch.tensor([prompt], device=DEVICE)
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            token.copy_(compiled(token, place))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        token.copy_(compiled(token, place))
+        place.add_(1)
+
+    def write():
+        place.fill_(prompt)
+        for _ in range(new):
+            graph.replay()
+
+    return write, batch * new, 1
+
+
+def product(size=8192):
+    a, b = (torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    return lambda: torch.mm(a, b.t()), 2e-12 * size**3, 10
+
+
+def attention(width, length, causal, gradient, tokens=16384, all_heads=2048):
+    """The best of PyTorch's kernels, which one is told on stderr; each is tried before one is chosen."""
+    shape = (tokens // length, length, all_heads // width, width)
+    q, k, v = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=bool(gradient)) for _ in range(3))
+    slope = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2)
+
+    def way(backend):
+        def run():
+            with sdpa_kernel(backend):
+                y = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=bool(causal))
+            if gradient:
+                torch.autograd.grad(y, (q, k, v), slope)
+
+        return run
+
+    best, least = None, math.inf
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
+        taken = reading(way(backend), 1, 3, readings=3)[0]
+        if taken < least:
+            best, least = backend, taken
+    print(f"attention {shape} causal={causal} gradient={gradient}: {best.name}", file=sys.stderr)
+    pairs = length * (length + 1) / 2 if causal else length * length
+    return way(best), 1e-12 * (14 if gradient else 4) * shape[0] * shape[2] * width * pairs, 5
+
+
+PEERS = {"train": train, "translate": translate, "forward": forward, "decode": decode, "gemm": product}
+
+
+def reading(call, amount, times, readings=7):
+    """The median time of one call, and the amount of work a second."""
+    taken = []
+    for n in range(readings + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(times):
+            call()
+        end.record()
+        end.synchronize()
+        taken.append(begin.elapsed_time(end) * 1e-3 / times)
+    seconds = statistics.median(taken[2:])
+    return seconds, amount / seconds
+
+
+def first_token(path):
+    with torch.device("meta"):
+        model = Gpt2(vocab=50257)
+    model.load_state_dict(torch.load(path, mmap=True, map_location=DEVICE), assign=True)
+    with torch.inference_mode():
+        cache = model.eval().cache(1, 64, torch.bfloat16)
+        model.step(ids(50257, 1, 32), torch.arange(32, device=DEVICE), cache).item()
+    print(time.perf_counter() - STARTED)
+
+
+def write_model(folder):
+    """As transformers writes it, with a tokenizer of bytes; and plain.pt for first_token."""
+    import tokenizers
+    import transformers
+
+    transformers.GPT2LMHeadModel(transformers.GPT2Config()).to(torch.bfloat16).save_pretrained(folder)
+    torch.save(Gpt2(vocab=50257).to(torch.bfloat16).state_dict(), f"{folder}/plain.pt")
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    words = letters + [f"word{i}" for i in range(50256 - len(letters))] + ["<|endoftext|>"]
+    t = tokenizers.Tokenizer(tokenizers.models.BPE({w: i for i, w in enumerate(words)}, []))
+    t.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.decoder = tokenizers.decoders.ByteLevel()
+    t.save(f"{folder}/tokenizer.json")
+
+
+def numbers(pairs):
+    return {key: int(value) for key, value in (pair.split("=") for pair in pairs)}
+
+
+def main():
+    name = sys.argv[1]
+    torch.manual_seed(1)
+    torch.set_float32_matmul_precision("high")
+    if name == "start":
+        return first_token(sys.argv[2])
+    if name == "model":
+        return write_model(sys.argv[2])
+    if name != "attention":
+        call, amount, times = PEERS[name](**numbers(sys.argv[2:]))
+        reading(call, amount, 1, readings=2)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if name == "attention":
+            call, amount, times = attention(**numbers(line.split()))
+        print(reading(call, amount, times)[1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
