@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda check-cuda fuzz check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda fuzz check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -38,6 +38,11 @@ test-tsan: build-tsan/build.ninja
 test-cuda: build/build.ninja
 	@cmake --build build -j $(JOBS) --target all cuda
 	@ctest --test-dir build -L cuda --output-on-failure
+
+# The same under compute-sanitizer, which finds bad accesses and races: minutes.
+test-cuda-memory: build/build.ninja
+	@cmake --build build -j $(JOBS) --target all cuda
+	@tools/check_cuda_memory.sh build $(JOBS)
 
 # The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
 check-cuda: setup-check

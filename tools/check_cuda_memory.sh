@@ -1,28 +1,22 @@
 #!/bin/bash
-# check_cuda_memory.sh [BUILD [JOBS]] - the tests of the GPU under compute-sanitizer: memcheck, then racecheck.  One line for each; 0: all clean.
+# check_cuda_memory.sh [BUILD [JOBS]] - the tests of the GPU under compute-sanitizer, memcheck and racecheck: a line for each.
 #
 # Tests that start the program are left out: what it runs on the device is what the others run.
 set -u
 build=${1:-build} jobs=${2:-8} logs=$(mktemp -d)
-export FOVEA_TEST_DEVICE=cuda
+export build logs FOVEA_TEST_DEVICE=cuda
+trap 'rm -r "$logs"' EXIT
 command -v compute-sanitizer > /dev/null || { echo "compute-sanitizer was not found"; exit 1; }
 "$build/fovea" info --device cuda > /dev/null || exit 1
 
 check() { # TOOL TEST
   log=$logs/$2.$1
-  if compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 "$build/tests/$2" > "$log" 2>&1; then
-    echo "$1 $2: clean"
-  else
-    echo "$1 $2: failed"
-    grep -v -E '^\[ +(OK|RUN) ' "$log" | head -60
-    return 1
-  fi
+  compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 "$build/tests/$2" > "$log" 2>&1 && echo "$1 $2: clean" && return
+  echo "$1 $2: failed"
+  grep -v -E '^\[ +(OK|RUN) ' "$log" | head -60
+  return 1
 }
 export -f check
-export build logs
 
-tests=$(ctest --test-dir "$build" -N -L cuda | sed -n 's/.*: \(test_[a-z_]*\)@cuda$/\1/p' | grep -v -E '^test_(train_curve|lost)$')
-for tool in memcheck racecheck; do printf "$tool %s\n" $tests; done | xargs -P "$jobs" -L 1 bash -c 'check "$@"' _
-rc=$?
-rm -r "$logs"
-exit $rc
+names=$(ctest --test-dir "$build" -N -L cuda | sed -n 's/.*: \(test_[a-z0-9_]*\)@cuda$/\1/p' | grep -v -E 'train_curve|lost')
+for tool in memcheck racecheck; do printf "$tool %s\n" $names; done | xargs -P "$jobs" -L 1 bash -c 'check "$@"' _
