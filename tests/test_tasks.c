@@ -185,32 +185,38 @@ static void words_are_those_of_the_pipeline(void **state)
 
 /* ---- tag ---- */
 
+static void same_entities(const golden *g, fv_join join, const char *results)
+{
+    fv_err e;
+    fv_entity *found;
+    int64_t n, done = 0;
+    ok(g, fv_task_tag(g->task, g->texts, g->n, join, &found, &n, &e), &e);
+    for (int i = 0; i < g->n; i++) {
+        int want = fv_json_count(g->expect, at("%s.%d", results, i));
+        for (int k = 0; k < want; k++, done++) {
+            const fv_entity *x = &found[done];
+            const char *place = at("%s.%d.%d", results, i, k);
+            assert_true(done < n);
+            assert_int_equal(x->text, i);
+            assert_string_equal(x->label, word(g, at("%s.entity_group", place)));
+            assert_int_equal(x->from, (int64_t)number(g, at("%s.start", place)));
+            assert_int_equal(x->to, (int64_t)number(g, at("%s.end", place)));
+            near(g, x->label, (double)x->score, number(g, at("%s.score", place)));
+            assert_true(x->s >= g->texts[i].s && x->s + x->n <= g->texts[i].s + g->texts[i].n);
+        }
+    }
+    assert_int_equal(done, n);
+    assert_true(n > 5);
+}
+
 static void entities_are_those_of_the_pipeline(void **state)
 {
     (void)state;
     static const char *const cases[] = {"tag-bert", "tag-roberta"};
     for (size_t c = 0; c < 2; c++) {
         golden g = open_case(cases[c], FV_JOB_TAG);
-        fv_err e;
-        fv_entity *found;
-        int64_t n, done = 0;
-        ok(&g, fv_task_tag(g.task, g.texts, g.n, &found, &n, &e), &e);
-        for (int i = 0; i < g.n; i++) {
-            int want = fv_json_count(g.expect, at("results.%d", i));
-            for (int k = 0; k < want; k++, done++) {
-                const fv_entity *x = &found[done];
-                const char *place = at("results.%d.%d", i, k);
-                assert_true(done < n);
-                assert_int_equal(x->text, i);
-                assert_string_equal(x->label, word(&g, at("%s.entity_group", place)));
-                assert_int_equal(x->from, (int64_t)number(&g, at("%s.start", place)));
-                assert_int_equal(x->to, (int64_t)number(&g, at("%s.end", place)));
-                near(&g, x->label, (double)x->score, number(&g, at("%s.score", place)));
-                assert_true(x->s >= g.texts[i].s && x->s + x->n <= g.texts[i].s + g.texts[i].n);
-            }
-        }
-        assert_int_equal(done, n);
-        assert_true(n > 5);
+        same_entities(&g, FV_JOIN_SIMPLE, "results");
+        same_entities(&g, FV_JOIN_FIRST, "first_results");
         close_case(&g);
     }
 }

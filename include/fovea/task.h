@@ -84,12 +84,18 @@ typedef struct fv_entity {
     const char *s;    /* the n bytes there, in the text given */
     size_t n;
     const char *label; /* without B- and I- */
-    float score;       /* mean probability of its tokens */
+    float score;       /* mean probability of what was joined */
 } fv_entity;
 
-/* Runs of tokens with one label, as transformers' aggregation "simple"; those labelled O are left out.  Valid until the next
- * call. */
-FV_API fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_entity **found, int64_t *n_found, fv_err *e);
+typedef enum fv_join {
+    FV_JOIN_FIRST = 0, /* words, each by its first token: how fv_feed_tag teaches them */
+    FV_JOIN_SIMPLE     /* tokens, each by itself */
+} fv_join;
+
+/* Runs of words or tokens with one label, as transformers' aggregations of these names; those labelled O are left out.  Valid
+ * until the next call. */
+FV_API fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join, fv_entity **found, int64_t *n_found,
+                             fv_err *e);
 
 /* Words that stand apart already. */
 typedef struct fv_sentence {

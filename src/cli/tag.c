@@ -6,11 +6,15 @@
 
 typedef struct tag_values {
     cli_model model;
+    int join; /* fv_join */
     bool json;
 } tag_values;
 
+static const char *const joins[] = {"first", "simple", NULL}; /* in the order of fv_join */
+
 static const cli_option options[] = {
     CLI_MODEL(tag_values),
+    CLI_CHOICE(tag_values, join, 0, "aggregation", joins, "what is joined: words by their first token, or tokens as they are"),
     CLI_FLAG(tag_values, json, 0, "json", "one JSON object a line: text and entities"),
     {0},
 };
@@ -56,7 +60,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_err e;
     int code = cli_open_task(c, &t, &v->model, FV_JOB_TAG);
     if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, 0, &texts);
-    if (code == CLI_OK && fv_task_tag(t.task, texts.at, texts.n, &found, &n_found, &e)) code = cli_error(c, &e);
+    if (code == CLI_OK && fv_task_tag(t.task, texts.at, texts.n, (fv_join)v->join, &found, &n_found, &e)) code = cli_error(c, &e);
     if (code == CLI_OK && v->json) code = print_json(c, &texts, found, n_found);
     for (int64_t i = 0; code == CLI_OK && !v->json && i < n_found; i++) print_plain(&found[i]);
     cli_free_texts(&texts);
@@ -68,9 +72,11 @@ const cli_command tag_command = {
     .name = "tag",
     .summary = "entities in texts, as spans",
     .about =
-        "Reads lines and prints the entities in each: where they stand (in characters of the line), their label and the mean "
-        "probability of their tokens.  Tokens with one label are joined, B- begins a new entity, and O is left out: "
-        "transformers' aggregation \"simple\".  Texts longer than the model sees are cut.",
+        "Reads lines and prints the entities in each: where they stand (in characters of the line), their label and its mean "
+        "probability.  A word has the label of its first token, which is what taggers learn; words with one label are joined, B- "
+        "begins a new entity, and O is left out: transformers' aggregation \"first\".  With \"simple\" every token goes by its "
+        "own "
+        "label.  Texts longer than the model sees are cut.",
     .options = options,
     .size = sizeof(tag_values),
     .operands = "[FILE]",

@@ -1,10 +1,14 @@
-/* tag.c - entities: runs of tokens with one label, as transformers' aggregation "simple" joins them.
+/* tag.c - entities: runs of words, or of tokens, with one label.
  *
- * A token's label is its likeliest.  I-X goes on with what was labelled X; B-X begins anew.  Labels without B- and I- go on. */
+ * A label is the likeliest one.  I-X goes on with what was labelled X; B-X begins anew.  Labels without B- and I- go on.
+ * Taggers learn the label of a word's first token and nothing about the others, so a word goes by its first (transformers'
+ * aggregation "first"); where every token was taught, each may be asked ("simple").  A word is what the tokenizer's own
+ * splitting makes: that of WordPiece is transformers' too, which for other tokenizers goes by blanks and says it is guessing. */
 #include "task.h"
 
 typedef struct tagging {
     const fv_task *t;
+    fv_join join;
     fv_entity **runs; /* of each text, room for one a token */
     int64_t *n;
 } tagging;
@@ -12,7 +16,7 @@ typedef struct tagging {
 typedef struct open_run {
     const char *label;
     int64_t from, to, n;
-    double score;
+    double score; /* sum over n */
 } open_run;
 
 static const char *without_prefix(const char *label)
@@ -29,6 +33,9 @@ static void finish(const tagging *g, int64_t i, open_run *r)
     *r = (open_run){0};
 }
 
+/* Token j belongs to the word of the token before it. */
+static bool inside_word(const fv_seq *s, int64_t j) { return j > 0 && s->words[j] >= 0 && s->words[j] == s->words[j - 1]; }
+
 static fv_status tag_row(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e)
 {
     const tagging *g = user;
@@ -38,6 +45,10 @@ static fv_status tag_row(void *user, int64_t i, const fv_seq *s, const float *co
         int64_t best = 0;
         float p[1024];
         if (s->special[j]) continue;
+        if (g->join == FV_JOIN_FIRST && inside_word(s, j)) {
+            run.to = s->spans[j].to;
+            continue;
+        }
         if (width > 1024) return fv_fail(e, FV_EARG, "%lld labels, at most 1024 are handled", (long long)width);
         memcpy(p, x, (size_t)width * sizeof *p);
         fv__softmax_row(p, width);
@@ -54,7 +65,7 @@ static fv_status tag_row(void *user, int64_t i, const fv_seq *s, const float *co
     return FV_OK;
 }
 
-fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_entity **found, int64_t *n_found, fv_err *e)
+fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join, fv_entity **found, int64_t *n_found, fv_err *e)
 {
     fv_seq *seqs;
     int64_t total = 0;
@@ -62,7 +73,7 @@ fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_entity **f
     fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
     if (st) return st;
     for (int64_t i = 0; i < n; i++) total += seqs[i].n;
-    tagging g = {.t = t, .n = fv__task_take(t, (size_t)n * sizeof *g.n, e)};
+    tagging g = {.t = t, .join = join, .n = fv__task_take(t, (size_t)n * sizeof *g.n, e)};
     g.runs = fv__task_take(t, (size_t)n * sizeof *g.runs, e);
     fv_entity *all = fv__task_take(t, (size_t)total * sizeof *all, e);
     if (!g.n || !g.runs || !all) return FV_ENOMEM;

@@ -97,7 +97,7 @@ fv_status use_task(fv_device *d, const fv_env *env, fv_err *e)
     int64_t n;
     if (!st && job == FV_JOB_EMBED && fv_task_width(t) <= 4096) fv_task_embed(t, &x, 1, (fv_embed_opt){0}, out, NULL);
     if (!st && job == FV_JOB_CLASSIFY && fv_task_labels(t) <= 4096) fv_task_classify(t, &x, 1, out, NULL);
-    if (!st && job == FV_JOB_TAG) fv_task_tag(t, &x, 1, (fv_entity **)&found, &n, NULL);
+    if (!st && job == FV_JOB_TAG) fv_task_tag(t, &x, 1, FV_JOIN_FIRST, (fv_entity **)&found, &n, NULL);
     if (!st && job == FV_JOB_ANSWER) fv_task_answer(t, &x, 1, (fv_answer_opt){0}, (fv_answer **)&found, &n, NULL);
     free(out);
     fv_task_close(t);
