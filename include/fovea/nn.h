@@ -76,7 +76,7 @@ FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x); /* ti
 typedef struct fv_mha {
     fv_lin q, k, v, qkv, out;
     int64_t n_head, n_kv_head, head;
-    float scale, dropout;
+    float scale, dropout, out_dropout;
     const char *name; /* the path, for taps */
 } fv_mha;
 
@@ -87,8 +87,9 @@ typedef struct fv_mha_opt {
     int64_t head;      /* width of one head; 0: width / n_head */
     bool packed;       /* one weight for q, k and v (self-attention only) */
     bool kn, no_bias, no_out_bias;
-    float scale;   /* 0: 1/sqrt(head) */
-    float dropout; /* on the weights */
+    float scale;       /* 0: 1/sqrt(head) */
+    float dropout;     /* on the weights */
+    float out_dropout; /* on what comes out */
     float std;
     const char *q_name, *k_name, *v_name, *qkv_name, *out_name; /* below the path; NULL: q_proj, .., in_proj, out_proj */
 } fv_mha_opt;
@@ -136,12 +137,14 @@ FV_API fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, f
 typedef struct fv_mlp {
     fv_lin up, gate, down;
     fv_act act;
+    bool packed;
     float dropout;
 } fv_mlp;
 
 typedef struct fv_mlp_opt {
-    fv_act act; /* FV_ACT_NONE: relu */
-    bool gated; /* act(gate x) * (up x), else act(up x) */
+    fv_act act;  /* FV_ACT_NONE: relu */
+    bool gated;  /* act(gate x) * (up x), else act(up x) */
+    bool packed; /* gated, with one weight: the rows of the gate, then those of the other; its name is up_name */
     bool kn, no_bias;
     float dropout; /* inside, after the activation */
     float std;
@@ -168,8 +171,9 @@ typedef struct fv_layer_opt {
     int64_t hidden; /* of the feed-forward part */
     fv_mlp_opt mlp;
     fv_norm_opt norm;
-    bool pre_norm; /* x + f(norm(x)), else norm(x + f(x)) */
-    float dropout; /* on what each part adds */
+    bool pre_norm;     /* x + f(norm(x)), else norm(x + f(x)) */
+    bool no_self_norm; /* pre-norm only: x meets the attention as it is */
+    float dropout;     /* on what each part adds */
     fv_layer_names names;
 } fv_layer_opt;
 

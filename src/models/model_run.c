@@ -79,7 +79,9 @@ const char *fv_attention_kind(const char *name)
 /* Which of transformers' tuples an attention belongs to: with one stack there is only one. */
 static const char *kind_of(const fv_model *m, const char *name)
 {
-    if (!takes(fv_model_family(m), "decoder_input_ids") || strstr(fv_model_head(m), "EncoderModel")) return "attentions";
+    const char *head = fv_model_head(m);
+    bool alone = strstr(head, "EncoderModel") || strstr(head, "ForTokenClassification"); /* no decoder, whatever the family has */
+    if (alone || !takes(fv_model_family(m), "decoder_input_ids")) return "attentions";
     const char *kind = fv_attention_kind(name);
     return !strcmp(kind, "cross") ? "cross_attentions" : !strcmp(kind, "decoder") ? "decoder_attentions" : "encoder_attentions";
 }

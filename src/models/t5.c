@@ -16,9 +16,9 @@ typedef struct config {
     int vocab_size, d_model, d_kv, d_ff, num_layers, num_decoder_layers, num_heads;
     int relative_attention_num_buckets, relative_attention_max_distance;
     int feed_forward_proj, scale_decoder_outputs;
-    float dropout_rate, layer_norm_epsilon, initializer_factor;
+    float dropout_rate, classifier_dropout, layer_norm_epsilon, initializer_factor;
     bool tie_word_embeddings;
-    int pad_token_id, decoder_start_token_id;
+    int pad_token_id, decoder_start_token_id, num_labels;
 } config;
 
 static const char *const feeds[] = {"relu", "gated-gelu", "gated-silu",     "gated-relu", "gelu",
@@ -48,18 +48,20 @@ static const fv_field fields[] = {
     FV_CHOICE(config, scale_decoder_outputs, AS_TIED, scaled_words,
               "divide what the output weight reads by the root of the width"),
     FV_FLOAT(config, dropout_rate, 0, 0.1, 0.99, "dropout, everywhere"),
+    FV_FLOAT(config, classifier_dropout, 0, 0, 0.99, "before the classifier"),
     FV_FLOAT(config, layer_norm_epsilon, 1e-12, 1e-6, 1, "added to the mean of squares"),
     FV_FLOAT(config, initializer_factor, 0, 1, 100, "first values are so many times wider"),
     FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
     FV_INT(config, pad_token_id, 0, 0, 1 << 24, "padding"),
     FV_INT(config, decoder_start_token_id, 0, 0, 1 << 24, "what the decoder begins with"),
+    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
     {0},
 };
 
 static const fv_key_rule rules[] = {
     {"is_encoder_decoder", NULL}, /* false in encoders that were saved alone */
     {"dense_act_fn", NULL},       /* these two follow from feed_forward_proj */
-    {"is_gated_act", NULL},       {"n_positions", NULL},   {"output_past", NULL}, {"classifier_dropout", NULL},
+    {"is_gated_act", NULL},       {"n_positions", NULL},   {"output_past", NULL},
     {"num_hidden_layers", NULL},  {"is_decoder", "false"}, {NULL, NULL},
 };
 
@@ -72,8 +74,8 @@ static const fv_input inputs[] = {
     {0},
 };
 
-enum { TEXT, BASE, ENCODER };
-static const char *const heads[] = {"T5ForConditionalGeneration", "T5Model", "T5EncoderModel", NULL};
+enum { TEXT, BASE, ENCODER, TOKEN }; /* the last two have no decoder */
+static const char *const heads[] = {"T5ForConditionalGeneration", "T5Model", "T5EncoderModel", "T5ForTokenClassification", NULL};
 
 typedef struct t5 {
     config cfg;
@@ -85,6 +87,7 @@ typedef struct t5 {
     fv_norm encoder_norm, decoder_norm;
     fv_tensor *out; /* (V,D) */
     float scale;    /* of what out reads */
+    fv_lin classifier;
 } t5;
 
 static int decoder_layers(const config *k) { return k->num_decoder_layers ? k->num_decoder_layers : k->num_layers; }
@@ -164,15 +167,18 @@ static void declare(void *self, const fv_setup *s)
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
     m->head = fv__head_of(heads, s->head);
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, (fv_emb_opt){.std = k->initializer_factor}, "shared");
+    const char *at = m->head == TOKEN ? "transformer." : "";
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, (fv_emb_opt){.std = k->initializer_factor}, "%sshared", at);
     m->encoder = fv_params_take(p, (size_t)k->num_layers * sizeof *m->encoder);
     for (int i = 0; m->encoder && i < k->num_layers; i++)
-        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, false), "encoder.block.%d", i);
+        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, false), "%sencoder.block.%d", at, i);
     fv_rel_bias_init(p, &m->encoder_rel, k->relative_attention_num_buckets, k->num_heads, k->relative_attention_max_distance,
-                     false, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias");
+                     false, "%sencoder.block.0.layer.0.SelfAttention.relative_attention_bias", at);
     fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){.rms = true, .eps = k->layer_norm_epsilon},
-                 "encoder.final_layer_norm");
-    if (m->head != ENCODER) declare_decoder(m, p);
+                 "%sencoder.final_layer_norm", at);
+    fv_lin_opt classifier = {.std = k->initializer_factor / sqrtf((float)k->d_model)};
+    if (m->head == TOKEN) fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, classifier, "classifier");
+    if (m->head == TEXT || m->head == BASE) declare_decoder(m, p);
 }
 
 static fv_load_opt load(const void *self)
@@ -186,11 +192,17 @@ static fv_load_opt load(const void *self)
     };
     /* An old mistake: the first decoder block once had distances for cross-attention, which were never used. */
     static const char *const unused[] = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL};
-    static const char *const beyond[] = {"decoder.*", "lm_head.weight", NULL};
+    static const fv_tie encoder_ties[] = {{"transformer.encoder.embed_tokens.weight", "transformer.shared.weight"}, {NULL, NULL}};
+    static const char *const beyond[] = {"decoder.*", "lm_head.weight", "classifier.*", NULL};
     static const char *const head[] = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", "lm_head.weight",
                                        NULL};
     const t5 *m = self;
-    return (fv_load_opt){.ties = ties, .ignore = m->head == ENCODER ? beyond : m->head == BASE ? head : unused};
+    if (m->head == TOKEN) return (fv_load_opt){.prefix = "transformer.", .ties = encoder_ties};
+    return (fv_load_opt){.ties = ties,
+                         .prefix = m->head == ENCODER ? "transformer." : NULL,
+                         .ignore = m->head == ENCODER ? beyond
+                                   : m->head == BASE  ? head
+                                                      : unused};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
@@ -240,9 +252,14 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const t5 *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask"), *labels = fv_items_get(in, "labels");
     fv_tensor *ids = fv_items_get(in, "decoder_input_ids");
-    const char *shown = m->head == ENCODER ? "hidden_states" : "encoder_hidden_states";
+    const char *shown = m->decoder ? "encoder_hidden_states" : "hidden_states";
     fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask, shown);
-    fv_items_put(out, m->head == ENCODER ? "last_hidden_state" : "encoder_last_hidden_state", memory);
+    if (m->head == TOKEN) {
+        memory = fv_dropout(c, memory, m->cfg.classifier_dropout);
+        fv__put_tokens(c, in, out, fv_lin_fwd(c, &m->classifier, memory), labels);
+        return;
+    }
+    fv_items_put(out, m->decoder ? "encoder_last_hidden_state" : "last_hidden_state", memory);
     if (m->head == ENCODER) return;
     if (!ids && labels) ids = fv__shift_right(c, labels, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
     if (!ids) {

@@ -59,16 +59,17 @@ void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, 
     va_end(ap);
     *l = (fv_encoder_layer){.pre_norm = opt.pre_norm, .dropout = opt.dropout};
     self_init(p, &l->self, &opt, &at);
-    norm_init(p, &l->self_norm, &opt, &at, opt.names.self_norm, "self_attn_layer_norm");
+    if (!opt.no_self_norm) norm_init(p, &l->self_norm, &opt, &at, opt.names.self_norm, "self_attn_layer_norm");
     mlp_init(p, &l->mlp, &opt, &at);
     norm_init(p, &l->mlp_norm, &opt, &at, opt.names.mlp_norm, "final_layer_norm");
 }
 
 static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
 {
-    if (l->pre_norm && fv__mha_one_can(c, &l->self, x, &self) && fv__mlp_one_can(c, &l->mlp, x))
+    bool first = l->pre_norm && l->self_norm.gain;
+    if (first && fv__mha_one_can(c, &l->self, x, &self) && fv__mlp_one_can(c, &l->mlp, x))
         return fv__mlp_one(c, &l->mlp, &l->mlp_norm, fv__mha_one(c, &l->self, &l->self_norm, x, self));
-    fv_tensor *h = l->pre_norm ? fv_norm_fwd(c, &l->self_norm, x) : x;
+    fv_tensor *h = first ? fv_norm_fwd(c, &l->self_norm, x) : x;
     fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
     if (l->pre_norm) {
         h = fv_norm_add(c, &l->mlp_norm, &x, x, a);

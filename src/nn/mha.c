@@ -17,7 +17,8 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    *l = (fv_mha){.n_head = opt.n_head, .scale = opt.scale, .dropout = opt.dropout, .name = kept(p, &at)};
+    *l = (fv_mha){
+        .n_head = opt.n_head, .scale = opt.scale, .dropout = opt.dropout, .out_dropout = opt.out_dropout, .name = kept(p, &at)};
     l->n_kv_head = opt.n_kv_head ? opt.n_kv_head : opt.n_head;
     l->head = opt.head ? opt.head : opt.n_head > 0 ? opt.width / opt.n_head : 0;
 
@@ -76,13 +77,17 @@ static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory,
     qkv[2] = fv_lin_fwd(c, &l->v, memory);
 }
 
+static fv_tensor *leave(fv_ctx *c, const fv_mha *l, fv_tensor *y)
+{
+    return fv_dropout(c, fv_lin_fwd(c, &l->out, y), l->out_dropout);
+}
+
 static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
     fv_attn how = settings(l, &arg);
     if (l->qkv.w && arg.memory && arg.memory != x)
         return fv_raise(c, FV_EARG, "%s: one weight holds q, k and v, so nothing but x can be attended to", l->name);
-    if (l->qkv.w && !arg.turn.freq && !arg.kv)
-        return fv_lin_fwd(c, &l->out, fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how));
+    if (l->qkv.w && !arg.turn.freq && !arg.kv) return leave(c, l, fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how));
 
     fv_tensor *t[3];
     bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */
@@ -98,7 +103,7 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
         t[1] = fv_cache_write(c, arg.kv->k, t[1], arg.kv->pos);
         t[2] = fv_cache_write(c, arg.kv->v, t[2], arg.kv->pos);
     }
-    return fv_lin_fwd(c, &l->out, fv_attention(c, t[0], t[1], t[2], how));
+    return leave(c, l, fv_attention(c, t[0], t[1], t[2], how));
 }
 
 fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)

@@ -203,9 +203,26 @@ static void problem(reading *r, const char *key, const json_t *found, const fv_f
     fv__buf_free(&text);
 }
 
+/* A list of words is a text with blanks between them. */
+static bool list_text(const json_t *list, char *out, size_t room)
+{
+    size_t at = 0, i;
+    const json_t *v;
+    *out = 0;
+    json_array_foreach(list, i, v)
+    {
+        const char *s = json_string_value(v);
+        int n = s && *s && !strchr(s, ' ') ? snprintf(out + at, room - at, "%s%s", i ? " " : "", s) : -1;
+        if (n < 0 || (size_t)n >= room - at) return false;
+        at += (size_t)n;
+    }
+    return true;
+}
+
 static bool read_value(void *obj, const fv_field *f, const json_t *v)
 {
     const char *s = json_string_value(v);
+    if (f->type == FV_FIELD_TEXT && json_is_array(v)) return list_text(v, (char *)obj + f->offset, f->size);
     if (f->type == FV_FIELD_TEXT) return s && put_text(obj, f, s);
     if (f->type == FV_FIELD_CHOICE && json_is_boolean(v)) s = json_is_true(v) ? "true" : "false";
     if (f->type == FV_FIELD_CHOICE) return s && put_choice(obj, f, s);
@@ -329,6 +346,8 @@ static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
     if (f->type == FV_FIELD_TEXT || f->type == FV_FIELD_CHOICE) {
         const char *now = f->type == FV_FIELD_TEXT ? (const char *)obj + f->offset : f->choices[(int)get_number(obj, f)];
         const char *normal = f->type == FV_FIELD_TEXT ? (f->text ? f->text : "") : f->choices[(int)f->normal];
+        char list[4096];
+        if (json_is_array(old)) return list_text(old, list, sizeof list) && !strcmp(now, list);
         if (json_is_boolean(old)) return !strcmp(now, json_is_true(old) ? "true" : "false");
         return json_is_null(old) ? !strcmp(now, normal) : json_is_string(old) && !strcmp(now, json_string_value(old));
     }
@@ -340,7 +359,7 @@ static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
 /* A default that no file can hold, an empty word or a number out of range, says that the key was not given. */
 static bool not_given(const void *obj, const fv_field *f)
 {
-    if (f->type == FV_FIELD_TEXT) return false;
+    if (f->type == FV_FIELD_TEXT) return !*((const char *)obj + f->offset);
     double x = get_number(obj, f);
     if (f->type == FV_FIELD_CHOICE) return !*f->choices[(int)x];
     return x == f->normal && !in_range(f, x);

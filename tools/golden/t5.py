@@ -4,7 +4,7 @@ import os
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration, T5Model
+from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration, T5ForTokenClassification, T5Model
 
 from families import build, case, mask_of, tokens
 from generated import end_with, sequences
@@ -43,6 +43,9 @@ def with_all_copies(folder):
 
 case("t5", build(T5Model, T5Config(**SMALL)), **batch, **after)
 case("t5-encoder", build(T5EncoderModel, T5Config(**SMALL)), **batch)
+names = dict(id2label={i: f"L{i}" for i in range(3)}, label2id={f"L{i}": i for i in range(3)})
+case("t5-token", build(T5ForTokenClassification, T5Config(**SMALL, **names)), **batch,
+     labels=torch.where(mask == 1, tokens(3, 3, T, seed=3, low=0), -100))
 case("t5-far", build(T5EncoderModel, T5Config(**SMALL)), input_ids=tokens(V, 2, 31, seed=4))
 model = build(T5ForConditionalGeneration, T5Config(**SMALL), seed=3, spread=0.5)
 end_with(model, ids, mask)
