@@ -149,12 +149,35 @@ static void broken_checkpoints_are_skipped(void **state)
     assert_true(same_files(scratch("broken/model/model.safetensors"), scratch("unbroken/model/model.safetensors")));
 }
 
+/* What did not fit goes on with smaller batches; the epoch that was under way begins anew. */
+static void a_run_goes_on_with_smaller_batches(void **state)
+{
+    (void)state;
+    size_t n;
+    assert_int_equal(finish(start("smaller", 10, 1)), 0);
+    char recipe[4096], *text = slurp(scratch("r.ini"), &n);
+    char *at = strstr(text, "batch_tokens = 60\n");
+    assert_non_null(at);
+    snprintf(recipe, sizeof recipe, "%.*sbatch_tokens = 30\naccumulate = 2\nrecompute = true\n%s", (int)(at - text), text,
+             strchr(at, '\n') + 1);
+    scratch_text("r.ini", recipe);
+    assert_int_equal(finish(start("smaller", 20, 1)), 0);
+    scratch_text("r.ini", text);
+    free(text);
+    text = slurp(scratch("stderr"), &n);
+    assert_non_null(strstr(text, "batches have another size than before: the epoch begins anew\n"));
+    free(text);
+    assert_int_equal(newest("smaller"), 20);
+    assert_int_equal(logged("smaller"), 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_any_moment_it_loses_one_interval_at_most),
         cmocka_unit_test(an_interrupt_finishes_the_update_and_saves),
         cmocka_unit_test(broken_checkpoints_are_skipped),
+        cmocka_unit_test(a_run_goes_on_with_smaller_batches),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }

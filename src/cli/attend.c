@@ -13,7 +13,7 @@
 enum { MOST_WEIGHTS = 1 << 24 };
 
 typedef struct attend_values {
-    const char *q, *k, *v, *mask;
+    const char *q, *k, *v, *mask, *device;
     int64_t heads, digits;
     bool causal, json, demo;
 } attend_values;
@@ -29,6 +29,7 @@ static const cli_option options[] = {
     CLI_FILE(attend_values, mask, 'm', "mask", "FILE",
              "one row for each query (or one for all), one column for each key: 1 where the key takes part and 0 where it does "
              "not; or numbers that are added to the scores, -inf hiding a key"),
+    CLI_DEVICE(attend_values, device),
     CLI_INT(attend_values, digits, 'd', "digits", "N", 0, 9, "digits behind the point"),
     CLI_FLAG(attend_values, json, 0, "json", "print one JSON object, with all digits"),
     CLI_FLAG(attend_values, demo, 0, "demo", "the worked example, as without files"),
@@ -172,12 +173,12 @@ static void scale_and_hide(attention *a)
     }
 }
 
-static int work(const cli *c, attention *a)
+static int work(const cli *c, const char *where, attention *a)
 {
     fv_device *device;
     fv_ctx *ctx = NULL;
     fv_err e;
-    fv_status st = fv_device_open(&device, "cpu", (fv_device_opt){.threads = 1}, &e);
+    fv_status st = fv_device_open(&device, where, (fv_device_opt){.threads = 1}, &e);
     if (!st) st = fv_ctx_new(&ctx, device, (fv_ctx_opt){0}, &e);
     if (!st && (st = compute(ctx, a))) e = *fv_ctx_err(ctx);
     fv_ctx_free(ctx);
@@ -198,7 +199,7 @@ static int solve(const cli *c, const attend_values *o, attention *a, fv_array *m
     memset(a->mask, 1, n);
 
     int code = o->mask ? read_mask(c, o->mask, mask, a) : CLI_OK;
-    if (!code) code = work(c, a);
+    if (!code) code = work(c, o->device, a);
     if (!code) scale_and_hide(a);
     return code;
 }

@@ -162,11 +162,13 @@ static fv_status keep_recipe(fv__kitchen *k)
     return text ? fv__file_write(k->env, path, text, strlen(text), k->e) : FV_ENOMEM;
 }
 
-/* What must be the same to resume: all keys but those that say how long, how often and where. */
+/* What must be the same to resume: all keys but those that say how long, how often and where, and how much at a time: a run
+ * that did not fit its device goes on with smaller batches. */
 static fv_status fixed_part(fv__kitchen *k, fv_buf *b)
 {
-    static const char *const free_keys[] = {"updates", "log_every", "eval_every", "save_every", "keep", "patience", "prefetch",
-                                            "bleu",    "result",    "average",    "best_by",    "dir",  NULL};
+    static const char *const free_keys[] = {"updates",      "log_every",  "eval_every", "save_every", "keep",    "patience",
+                                            "prefetch",     "bleu",       "result",     "average",    "best_by", "dir",
+                                            "batch_tokens", "batch_rows", "accumulate", "recompute",  NULL};
     const char *text = fv_recipe_text(k->r, k->e);
     for (const char *end; text && *text; text = end + 1) {
         bool is_free = false;

@@ -60,10 +60,11 @@ fv_status fv__run_best(fv_run *r, const fv_train_job *job, fv_err *e)
 /* ---- checkpoints ---- */
 
 /* Doubles are written with all their digits: a resumed run compares them again. */
-static void state_text(fv_buf *b, const fv_train_state *s)
+static void state_text(fv_buf *b, const fv_train_state *s, const fv_train_opt *o)
 {
     fv__buf_fmt(b, "{\"step\": %lld, \"epoch\": %lld, \"batch\": %lld, \"best_step\": %lld, \"worse\": %lld", (long long)s->step,
                 (long long)s->epoch, (long long)s->batch, (long long)s->best_step, (long long)s->worse);
+    fv__buf_fmt(b, ", \"batch_tokens\": %lld, \"batch_rows\": %lld", (long long)o->batch_tokens, (long long)o->batch_rows);
     if (isfinite(s->best)) fv__buf_fmt(b, ", \"best\": %.17g", s->best);
     if (isfinite(s->valid)) fv__buf_fmt(b, ", \"valid\": %.17g", s->valid);
     if (isfinite(s->metric)) fv__buf_fmt(b, ", \"metric\": %.17g", s->metric);
@@ -100,7 +101,7 @@ static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job,
     if (!st) st = fv__run_join(path, fv_ckpt_dir(k), "moments.safetensors", e);
     if (!st) st = fv_adam_save(adam, r->env, path, e);
     if (!st) st = add_files(r, k, e);
-    state_text(&state, s);
+    state_text(&state, s, &job->opt);
     if (!st && state.failed) st = fv_fail(e, FV_ENOMEM, "checkpoint: out of memory");
     if (!st) st = fv_ckpt_add(k, "state.json", state.data, state.len, e);
     fv__buf_free(&state);
@@ -125,7 +126,18 @@ fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const 
 
 /* ---- resuming ---- */
 
-static fv_status read_state(fv_train_state *s, const fv_env *env, const char *path, fv_err *e)
+/* Batches of another size are other batches: with them the epoch begins anew, as what it saw cannot be counted in theirs. */
+static void other_batches(const fv_train_job *job, const fv_json *j, fv_train_state *s)
+{
+    double tokens = (double)job->opt.batch_tokens, rows = (double)job->opt.batch_rows;
+    fv_json_number(j, "batch_tokens", &tokens);
+    fv_json_number(j, "batch_rows", &rows);
+    if (((int64_t)tokens == job->opt.batch_tokens && (int64_t)rows == job->opt.batch_rows) || !s->batch) return;
+    s->batch = 0;
+    if (job->say) job->say(job->user, "batches have another size than before: the epoch begins anew");
+}
+
+static fv_status read_state(fv_train_state *s, const fv_train_job *job, const fv_env *env, const char *path, fv_err *e)
 {
     fv_json *j;
     fv_status st = fv_json_open(&j, env, path, e);
@@ -139,6 +151,7 @@ static fv_status read_state(fv_train_state *s, const fv_env *env, const char *pa
     fv_json_number(j, "best", &s->best);
     fv_json_number(j, "valid", &s->valid);
     fv_json_number(j, "metric", &s->metric);
+    if (!st) other_batches(job, j, s);
     fv_json_close(j);
     return st;
 }
@@ -175,7 +188,7 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
     if (!st) st = fv__run_join(path, found.dir, "moments.safetensors", e);
     if (!st) st = fv_adam_load(adam, r->env, path, e);
     if (!st) st = fv__run_join(path, found.dir, "state.json", e);
-    if (!st) st = read_state(s, r->env, path, e);
+    if (!st) st = read_state(s, job, r->env, path, e);
     r->last = s->step;
     return st;
 }
