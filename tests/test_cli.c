@@ -330,6 +330,30 @@ static void test_bench(void **state)
     assert_non_null(strstr(r->out, "gelu rows=9 cols=30 dtype=f32"));
 }
 
+/* Ten updates here and on the CPU in f32: the same numbers where that is where it runs, and they fall. */
+static void test_bench_compare(void **state)
+{
+    (void)state;
+    scratch_text("config.json", "{\"model_type\":\"gpt2\",\"vocab_size\":50,\"n_positions\":16,\"n_embd\":16,\"n_layer\":1,"
+                                "\"n_head\":2,\"embd_pdrop\":0,\"resid_pdrop\":0,\"attn_pdrop\":0}");
+    const char *ask = "bench train --config config.json --batch 2 --len 8 --seconds 0.001 --compare --json";
+    const result *r = succeeded(fovea("%s", ask));
+    double first = 0, last = 0;
+    for (int i = 1; i <= 10; i++) {
+        json_t *j = json_line(r, i);
+        assert_int_equal(json_integer_value(json_object_get(j, "update")), i);
+        last = json_number_value(json_object_get(j, "loss"));
+        assert_true(json_number_value(json_object_get(j, "cpu_loss")) == last);
+        if (i == 1) first = last;
+        json_decref(j);
+    }
+    assert_true(last < first);
+    json_t *j = json_line(succeeded(fovea("%s --dtype bf16", ask)), 10);
+    double off = json_number_value(json_object_get(j, "off"));
+    assert_true(off > 0 && off < 1e-2);
+    json_decref(j);
+}
+
 /* ---- what is made from the tables ---- */
 
 static void test_manual_and_completion(void **state)
@@ -360,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_bad_input),
         cmocka_unit_test(test_other_formats),
         cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_bench_compare),
         cmocka_unit_test(test_manual_and_completion),
         cmocka_unit_test(test_leaks),
     };

@@ -1,6 +1,7 @@
 /* bench_model.c - fovea bench forward and train: any family from its config.json, with random weights. */
 #include "bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@ typedef struct model_values {
     const char *config;
     int64_t batch, len;
     int dtype, weights;
-    bool recompute;
+    bool recompute, compare;
 } model_values;
 
 static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len = 128};
@@ -33,6 +34,7 @@ static const cli_option forward_options[] = {
 static const cli_option train_options[] = {
     MODEL_OPTIONS,
     CLI_FLAG(model_values, recompute, 0, "recompute", "keep only what enters each layer"),
+    CLI_FLAG(model_values, compare, 0, "compare", "also learn for ten updates, beside the CPU in f32, and print both losses"),
     BENCH_OPTIONS(model_values),
     {0},
 };
@@ -44,6 +46,7 @@ static const cli_example forward_examples[] = {
 };
 static const cli_example train_examples[] = {
     {"fovea bench train --config config.json --batch 32 --len 64 --threads 2 --json", "one update after another, for a script"},
+    {"fovea bench train --config config.json --device cuda --dtype bf16 --compare", "is what is fast still right?"},
     {0},
 };
 
@@ -55,6 +58,7 @@ typedef struct subject {
     fv_adam *adam; /* NULL: forward only */
     fv_train_opt opt;
     int64_t step;
+    float loss; /* of the last update */
     fv_err e;
 } subject;
 
@@ -121,16 +125,22 @@ static void update(fv_ctx *c, void *what)
     subject *s = what;
     fv_items out = {0};
     double norm;
-    float loss;
     fv_params_zero_grad(fv_model_params(s->model));
     fv_model_forward(c, s->model, &s->in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
     if (!y && !fv_ctx_status(c)) fv_raise(c, FV_EARG, "%s has no loss: name another of architectures", fv_model_head(s->model));
-    if (fv_backward(c, y) || fv_read(c, y, &loss, 1)) return; /* in this order the device need not wait for us in between */
+    if (fv_backward(c, y) || fv_read(c, y, &s->loss, 1)) return; /* in this order the device need not wait for us in between */
     if (fv_adam_step(s->adam, &s->opt, ++s->step, &norm, &s->e)) fv_raise(c, s->e.code, "%s", s->e.text);
 }
 
 /* ---- the commands ---- */
+
+static void close_subject(bench *b, subject *s)
+{
+    fv_adam_free(s->adam);
+    fv_model_free(s->model);
+    bench_close(b);
+}
 
 static fv_status prepare(bench *b, subject *s, const model_values *v, bool train)
 {
@@ -150,6 +160,48 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
     if (!st && train) st = fv_adam_new(&s->adam, fv_model_params(s->model), b->device, &s->opt, &s->e);
     if (!st) make_inputs(b, s, v, train);
     return st;
+}
+
+/* ---- beside the CPU ---- */
+
+enum { COMPARED = 10 };
+
+/* The losses of the first updates at a rate that learns, from the same weights and ids wherever it is. */
+static int learn(const cli *c, const model_values *v, float loss[COMPARED])
+{
+    subject s = {0};
+    bench b;
+    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
+    if (!code && prepare(&b, &s, v, true)) code = cli_error(c, &s.e);
+    s.opt.lr = 1e-3f;
+    s.opt.warmup = 0;
+    for (int i = 0; !code && i < COMPARED; i++) {
+        fv_ctx_reset(b.step, (uint64_t)i);
+        update(b.step, &s);
+        if (fv_ctx_status(b.step)) code = cli_error(c, fv_ctx_err(b.step));
+        loss[i] = s.loss;
+    }
+    close_subject(&b, &s);
+    return code;
+}
+
+static int compare(const cli *c, const model_values *v)
+{
+    float here[COMPARED], cpu[COMPARED];
+    model_values plain = *v;
+    plain.common.device = "cpu";
+    plain.dtype = 0; /* f32 */
+    int code = learn(c, v, here);
+    if (!code) code = learn(c, &plain, cpu);
+    for (int i = 0; !code && i < COMPARED; i++) {
+        double off = fabs((double)here[i] - (double)cpu[i]) / (double)cpu[i];
+        if (v->common.json)
+            code = cli_print_json(c, json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", "compare", "update", i + 1, "loss",
+                                               (double)here[i], "cpu_loss", (double)cpu[i], "off", off));
+        else
+            printf("update %d: loss %.6f, on the CPU in f32 %.6f, off by %.1e\n", i + 1, (double)here[i], (double)cpu[i], off);
+    }
+    return code;
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
@@ -172,10 +224,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
         bench_work work = {.tokens = (double)v->batch * (double)v->len, .sentences = (double)v->batch};
         code = bench_run(&b, c->command->name, parameters, train ? update : forward, &s, work);
     }
-    fv_adam_free(s.adam);
-    fv_model_free(s.model);
-    bench_close(&b);
-    return code;
+    close_subject(&b, &s);
+    return code || !v->compare ? code : compare(c, v);
 }
 
 const cli_command bench_forward_command = {
@@ -193,7 +243,8 @@ const cli_command bench_train_command = {
     .name = "train",
     .summary = "updates of a model of any family: forward, backward and AdamW",
     .about = "Makes the model that a config.json describes, with random weights, and trains it on random ids.  Memory counts "
-             "everything: parameters, gradients, moments and what the layers keep.",
+             "everything: parameters, gradients, moments and what the layers keep.  With --compare it then takes ten updates "
+             "that learn, here and on the CPU in f32, from the same weights: choose sizes that a CPU can do.",
     .options = train_options,
     .size = sizeof(model_values),
     .defaults = &defaults,
