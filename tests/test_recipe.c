@@ -48,9 +48,11 @@ static void mistakes_are_named_with_their_place(void **state)
     refused("[model]\nmodel_type = marian\nd_modl = 3\n[data]\ntrain=x\n",
             "r.ini:3: [model] d_modl: no such key; did you mean d_model?");
     refused("[model]\nmodel_type = marian\nd_model = wide\n[data]\ntrain=x\n", "r.ini:3: [model] d_model: expected an integer");
-    refused("[model]\nd_model = 3\n[data]\ntrain=x\n", "neither model_type nor from");
-    refused("[model]\nmodel_type = marian\n", "[data] train: no file is named");
-    refused("[model]\nmodel_type = marian\n[data]\ntrain=x\n[train]\nresult=ema\n", "there is no moving average");
+    refused("[model]\nd_model = 3\n[data]\ntrain=x\n", "r.ini: [model]: neither model_type nor from");
+    refused("[model]\nfrom = nowhere\n[data]\ntrain=x\n", "r.ini: [model] from: nowhere");
+    refused("[model]\nmodel_type = marian\n", "r.ini: [data] train: no file is named");
+    refused("[model]\nmodel_type = marian\n[data]\ntrain=x\n[train]\nresult=ema\n",
+            "r.ini: [train] result = ema: [train] ema is 0, so there is no moving average");
 }
 
 static void a_key_can_be_set_afterwards(void **state)

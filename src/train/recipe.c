@@ -201,6 +201,8 @@ fv_status fv_recipe_open(fv_recipe **out, const fv_env *env, const char *path, f
     fv_recipe *r = fv__alloc(env, sizeof *r);
     if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     r->env = r->text.env = env;
+    size_t n = strlen(path), room = sizeof r->path - 1;
+    snprintf(r->path, sizeof r->path, "%s", n > room ? path + (n - room) : path);
     for (int i = 0; i < SECTIONS; i++) fv_fields_default(part(r, &sections[i]), sections[i].table);
     fv_status st = parse(r, path, e);
     if (st)
@@ -222,16 +224,23 @@ const fv_train_opt *fv_recipe_options(const fv_recipe *r) { return &r->train; }
 
 /* ---- checking ---- */
 
+fv_status fv__recipe_blame(const fv_recipe *r, const char *key, fv_status st, fv_err *e)
+{
+    if (!st || !e) return st;
+    fv_err why = *e;
+    return fv_fail(e, st, "%s: %s: %s", r->path, key, why.text);
+}
+
 fv_status fv_recipe_check(fv_recipe *r, fv_err *e)
 {
     const fv_family *f;
-    if (!*r->data.train) return fv_fail(e, FV_EARG, "[data] train: no file is named");
+    if (!*r->data.train) return fv_fail(e, FV_EARG, "%s: [data] train: no file is named", r->path);
     if (r->train.bleu && (r->data.objective != FV_SEQ2SEQ || !*r->data.valid))
-        return fv_fail(e, FV_EARG, "[train] bleu: needs the objective seq2seq and validation data");
+        return fv_fail(e, FV_EARG, "%s: [train] bleu: needs the objective seq2seq and validation data", r->path);
     if (r->train.result == FV_RESULT_EMA && !(r->train.ema > 0))
-        return fv_fail(e, FV_EARG, "[train] result = ema: [train] ema is 0, so there is no moving average");
+        return fv_fail(e, FV_EARG, "%s: [train] result = ema: [train] ema is 0, so there is no moving average", r->path);
     if (r->train.result == FV_RESULT_BEST && !*r->data.valid && !(r->data.hold_out > 0))
-        return fv_fail(e, FV_EARG, "[train] result = best: needs validation data");
+        return fv_fail(e, FV_EARG, "%s: [train] result = best: needs validation data", r->path);
     return fv__recipe_family(r, &f, e);
 }
 

@@ -83,7 +83,7 @@ static fv_status train_tokenizer(fv__kitchen *k)
     fv__recipe_path(path, r->data.dir, r->data.train);
     fv__recipe_path(other, r->data.dir, r->data.train_target);
     fv_records from = records(r, path, other, 0);
-    fv_status st = fv__recipe_texts(k, &from, &t.all);
+    fv_status st = fv__recipe_blame(r, "[data] train", fv__recipe_texts(k, &from, &t.all), k->e);
     if (!st) st = fv_tok_train(&k->tok, k->env, (fv_tok_source){next_text, &t}, &how, k->e);
     fv__buf_free(&t.all);
     if (!st) fv__say(k, "tokenizer: %d tokens, trained on the data", fv_tok_size(k->tok));
@@ -107,8 +107,10 @@ fv_status fv__recipe_tokenizer(fv__kitchen *k)
     bool made = *path && fv__file_exists(k->env, path);
     if (made)
         st = fv_tok_open(&k->tok, k->env, path, k->e);
-    else if (*k->r->tokenizer.from || from)
-        st = fv_tok_open(&k->tok, k->env, *k->r->tokenizer.from ? k->r->tokenizer.from : from, k->e);
+    else if (*k->r->tokenizer.from)
+        st = fv__recipe_blame(k->r, "[tokenizer] from", fv_tok_open(&k->tok, k->env, k->r->tokenizer.from, k->e), k->e);
+    else if (from)
+        st = fv__recipe_blame(k->r, "[model] from", fv_tok_open(&k->tok, k->env, from, k->e), k->e);
     else
         st = train_tokenizer(k);
     if (!st && *path && !made) st = fv_tok_save(k->tok, path, k->e);
@@ -200,7 +202,7 @@ static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const
     fv_status st = d->objective == FV_SEQ2SEQ ? open_pairs(k, out, from, valid, &r)
                                               : feeds[d->objective](out, &t, &from, &r, k->e);
     if (!st) report(k, path, &r);
-    return st;
+    return fv__recipe_blame(k->r, file == d->valid ? "[data] valid" : "[data] train", st, k->e);
 }
 
 fv_status fv__recipe_data(fv__kitchen *k)

@@ -41,17 +41,18 @@ static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
 
 fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, fv_err *e)
 {
-    const char *type = fv__recipe_model(r, "model_type"), *from = fv__recipe_model(r, "from"), *place = "recipe";
+    const char *type = fv__recipe_model(r, "model_type"), *from = fv__recipe_model(r, "from"), *place = r->path;
     fv_dir *dir = NULL;
     fv_status st = FV_OK;
     for (size_t i = 0; i < r->n_model; i++)
         if (!strcmp(r->model[i].key, "model_type")) place = r->model[i].place;
     if (from && type) return fv_fail(e, FV_EARG, "%s: [model] has both model_type and from: one of them is enough", place);
-    if (!from && !type) return fv_fail(e, FV_EARG, "[model]: neither model_type nor from is given");
+    if (!from && !type) return fv_fail(e, FV_EARG, "%s: [model]: neither model_type nor from is given", place);
     if (from) {
         st = fv_dir_open(&dir, r->env, from, e);
         if (!st && !(type = fv_json_text(fv_dir_config(dir), "model_type")))
             st = fv_fail(e, FV_EFORMAT, "%s/config.json: model_type is missing", from);
+        st = fv__recipe_blame(r, "[model] from", st, e);
         place = from;
     }
     *out = st ? NULL : fv_family_find(type);
@@ -135,7 +136,7 @@ fv_status fv__recipe_labels(fv__kitchen *k)
     fv_dir *dir;
     if (!from || (k->r->data.objective != FV_CLASSIFY && k->r->data.objective != FV_TAG)) return FV_OK;
     fv_status st = fv_dir_open(&dir, k->env, from, k->e);
-    if (st) return st;
+    if (st) return fv__recipe_blame(k->r, "[model] from", st, k->e);
     const fv_json *j = fv_dir_config(dir);
     const char *was = fv_json_text(j, "architectures.0");
     char key[32], nameless[32];
@@ -227,14 +228,16 @@ fv_status fv__recipe_new_model(fv__kitchen *k)
     fv_json *j = NULL;
     fv_buf text = {.env = k->env};
     fv_status st = fv__recipe_family(k->r, &f, k->e);
-    if (!st) st = make_config(k, &j, f, from);
+    if (st) return st;
+    st = make_config(k, &j, f, from);
     if (!st) fv__json_print(&text, j->root, 0);
     if (!st && text.failed) st = fv_fail(k->e, FV_ENOMEM, "config: out of memory");
     fv_model_opt how = {.dtype = fv_train_dtype(&k->r->train), .train = true, .head = head};
     if (!st) st = fv_model_new(&k->model, k->job->device, text.data, how, (uint64_t)k->r->train.seed, k->e);
+    st = fv__recipe_blame(k->r, "[model]", st, k->e);
     if (!st && from) {
         const char *was = fv_json_text(j, "architectures.0");
-        st = load(k, from, was && strcmp(was, fv_model_head(k->model)) != 0);
+        st = fv__recipe_blame(k->r, "[model] from", load(k, from, was && strcmp(was, fv_model_head(k->model)) != 0), k->e);
         if (!st && f->ready)
             st = f->ready((void *)fv_model_self(k->model), fv_model_params(k->model), k->e); /* it is ours still */
     }
