@@ -99,8 +99,9 @@ static void a_stranger_is_refused(void **state)
     const result *r = sh("$fovea train other.ini -o refused --threads 1");
     assert_int_equal(r->code, 1);
     assert_true(!scratch_has("refused/model/model.safetensors"));
-    refused(sh("sed 's/masked.model/nowhere/' classes.ini > no.ini; $fovea train no.ini -o no"), 1, "no.ini: [model] from: nowhere");
-    refused(sh("$fovea train classes.ini -o no --set data.valid=nothing.tsv"), 1, "classes.ini: [data] valid: nothing.tsv");
+    refused(sh("sed 's/masked.model/nowhere/' classes.ini > no.ini; $fovea train no.ini -o no"), 1,
+            "no.ini: [model] from: nowhere");
+    refused(sh("$fovea train classes.ini -o no -q --set data.valid=nothing.tsv"), 1, "classes.ini: [data] valid: nothing.tsv");
 }
 
 /* Shapes are compared before there is memory for them: a configuration alone asks for none. */

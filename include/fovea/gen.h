@@ -26,9 +26,8 @@ FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
 /* Goes on from ids (rows), in host memory, by n tokens, the likeliest each time, which go to out (n,rows).  Where the device
  * can it does so without the host. */
 FV_API fv_status fv_session_write(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n);
-/* Row i becomes a copy of what row from[i] was: beams that go on and beams that end. */
-FV_API void fv_session_reorder(fv_ctx *c, fv_session *s, const int32_t *from);
-/* The same, and only n rows stay, until fv_session_reset: sequences that are done make room. */
+/* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset: beams that go on and beams that
+ * end, sequences that are done and make room. */
 FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
 
 /* ---- for families, inside begin and step ---- */

@@ -100,7 +100,4 @@ typedef struct fv_train_memory {
 /* Takes the gradient of the largest batch and leaves the model as it was: what does not fit is an error now, not later. */
 FV_API fv_status fv_train_rehearse(const fv_train_job *job, fv_train_memory *out, fv_err *e);
 
-/* The mean loss of a label over all examples of a feed, and the share of right answers where the feed judges (else NaN). */
-FV_API fv_status fv_train_evaluate(const fv_train_job *job, const fv_feed *feed, double *loss, double *metric, fv_err *e);
-
 #endif

@@ -170,5 +170,3 @@ void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
     follow(s, from, n);
     s->rows = n;
 }
-
-void fv_session_reorder(fv_ctx *c, fv_session *s, const int32_t *from) { fv_session_select(c, s, from, s->rows); }

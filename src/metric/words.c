@@ -31,13 +31,15 @@ void fv__words_split(fv_words *w, fv_symbols *out, const fv_symbols *text)
 
 void fv__symbols_lower(fv_symbols *s, const char *text)
 {
-    size_t len = strlen(text);
-    uint32_t cp;
-    s->n = 0;
-    for (size_t i = 0; i < len;) {
-        int n = fv__utf8_get(&cp, text + i, len - i);
-        fv__symbols_add(s, n ? (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp) : 0xFFFD);
-        if (n && cp == 0x130) fv__symbols_add(s, 0x307); /* a capital I with a dot is an i and a dot above */
-        i += n ? (size_t)n : 1;
+    const uint32_t dotted = 0x130; /* a capital I with a dot becomes two: an i, and a dot above */
+    fv__symbols_text(s, text);
+    size_t n = s->n, more = 0;
+    for (size_t i = 0; i < n; i++) more += s->at[i] == dotted;
+    for (size_t i = 0; i < more; i++) fv__symbols_add(s, 0);
+    if (s->failed) return;
+    for (size_t from = n, to = s->n; from-- > 0;) {
+        uint32_t c = s->at[from];
+        if (c == dotted) s->at[--to] = 0x307;
+        s->at[--to] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
     }
 }

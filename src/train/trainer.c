@@ -121,7 +121,8 @@ static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_c
     return FV_OK;
 }
 
-fv_status fv_train_evaluate(const fv_train_job *j, const fv_feed *feed, double *loss, double *metric, fv_err *e)
+/* The mean loss of a label over all examples of a feed, and the share of right answers where the feed judges (else NaN). */
+static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, double *loss, double *metric, fv_err *e)
 {
     const fv_env *env = fv_device_env(j->device);
     const fv_draw draw = {.epoch = -1};
@@ -154,7 +155,7 @@ static fv_status measure(loop *l, bool average, fv_err *e)
     const fv_train_job *j = l->job;
     fv_status st = average ? fv_adam_swap(l->adam, e) : FV_OK;
     if (st) return st;
-    st = fv_train_evaluate(j, j->valid, &l->s->valid, &l->s->metric, e);
+    st = evaluate_feed(j, j->valid, &l->s->valid, &l->s->metric, e);
     if (!st && j->score) st = j->score(j->score_user, &l->s->metric, e);
     return st;
 }
