@@ -155,3 +155,11 @@ int close_levels(void **state)
     for (int i = 0; i < n_level; i++) fv_device_close(at_level[i]);
     return 0;
 }
+
+void compare_sinks(const char *what, fv_dtype t, action act, const void *in, int64_t n, double tol)
+{
+    for (int mode = 0; mode < MODES; mode++) {
+        out o = sink_out(t, n, mode);
+        compare(what, t, act, in, &o, 1, tol);
+    }
+}

@@ -41,5 +41,7 @@ typedef void (*action)(const fv_kernels *k, fv_stream *s, const void *in, const 
 
 /* Fails unless all levels come within tol units in the last place of 1 plus tol of the number's own. */
 void compare(const char *what, fv_dtype t, action act, const void *in, const out *o, int n_out, double tol);
+/* The same of one output of n elements, in every mode that a sink has. */
+void compare_sinks(const char *what, fv_dtype t, action act, const void *in, int64_t n, double tol);
 
 #endif

@@ -71,6 +71,8 @@ const result *succeeded(const result *r)
     return r;
 }
 
+void prints(const char *line, const char *text) { assert_string_equal(succeeded(sh("%s", line))->out, text); }
+
 void refused(const result *r, int code, const char *part)
 {
     const char *end = strchr(r->err, '\n');

@@ -17,7 +17,8 @@ const result *sh(const char *fmt, ...) FV_PRINTF(1, 2);
 const result *fovea(const char *fmt, ...) FV_PRINTF(1, 2);
 const result *fovea_reads(const char *input, const char *fmt, ...) FV_PRINTF(2, 3);
 
-const result *succeeded(const result *r); /* r, whose code is 0 */
+const result *succeeded(const result *r);        /* r, whose code is 0 */
+void prints(const char *line, const char *text); /* a line of the shell succeeds and writes text, no more and no less */
 /* It left with that code and one sentence on standard error, of which part is a part. */
 void refused(const result *r, int code, const char *part);
 /* ... and printed no result. */

@@ -40,8 +40,6 @@ static json_t *object(const char *line)
     return j;
 }
 
-static void prints(const char *line, const char *text) { assert_string_equal(succeeded(sh("%s", line))->out, text); }
-
 static void same_number(const json_t *got, const json_t *want, const char *key)
 {
     double a = json_number_value(json_object_get(got, key)), b = json_number_value(json_object_get(want, key));

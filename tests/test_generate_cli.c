@@ -14,12 +14,6 @@
 
 #define STORIES FOVEA_TESTS "/golden/stories260K"
 
-static void prints(const char *line, const char *text)
-{
-    const result *r = succeeded(sh("%s", line));
-    assert_string_equal(r->out, text);
-}
-
 static double number(const json_t *j, const char *key) { return json_number_value(json_object_get(j, key)); }
 
 static void a_prompt_is_continued(void **state)

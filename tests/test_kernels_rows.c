@@ -62,10 +62,7 @@ static void reductions_and_their_gradients(void **state)
             for (c.op = 0; c.op < FV_R_COUNT; c.op++) {
                 out o[2] = {{kinds[t], kept, false, false}, {FV_I32, kept, false, c.op != FV_R_MAX}};
                 compare("reduce", kinds[t], run_reduce, &c, o, 2, tol);
-                for (int mode = 0; mode < MODES; mode++) {
-                    out d = sink_out(kinds[t], all, mode);
-                    compare("reduce_bwd", kinds[t], run_reduce_bwd, &c, &d, 1, 2);
-                }
+                compare_sinks("reduce_bwd", kinds[t], run_reduce_bwd, &c, all, 2);
             }
             for (int mode = 0; mode < MODES; mode++) {
                 out sums = sink_out(kinds[t], c.inner, mode), running = sink_out(kinds[t], all, mode);
@@ -132,10 +129,7 @@ static void softmax_and_its_gradient(void **state)
                 reference[kinds[t]].softmax(NULL, y, x, c.rows, c.cols, as_log);
                 c.x = x, c.dy = dy, c.y = y;
                 compare("softmax", kinds[t], run_softmax, &c, &(out){kinds[t], n, false, false}, 1, 16);
-                for (int mode = 0; mode < MODES; mode++) {
-                    out o = sink_out(kinds[t], n, mode);
-                    compare("softmax_bwd", kinds[t], run_softmax_bwd, &c, &o, 1, 64);
-                }
+                compare_sinks("softmax_bwd", kinds[t], run_softmax_bwd, &c, n, 64);
                 free(x), free(dy), free(y);
             }
 }
@@ -169,10 +163,7 @@ static void cross_entropy_and_its_gradient(void **state)
                 c.x = x, c.dloss = dloss, c.labels = labels, c.rstd = lse;
                 out o[2] = {{FV_F32, c.rows, false, false}, {FV_F32, c.rows, false, false}};
                 compare("cross_entropy", kinds[t], run_cross_entropy, &c, o, 2, 64);
-                for (int mode = 0; mode < MODES; mode++) {
-                    out d = sink_out(kinds[t], n, mode);
-                    compare("cross_entropy_bwd", kinds[t], run_cross_entropy_bwd, &c, &d, 1, 16);
-                }
+                compare_sinks("cross_entropy_bwd", kinds[t], run_cross_entropy_bwd, &c, n, 16);
                 free(x), free(dloss), free(loss), free(lse), free(labels);
             }
 }
@@ -332,10 +323,7 @@ static void images_are_unfolded_and_folded(void **state)
             int64_t image = g.batch * g.channels * g.h * g.w, col = g.batch * g.channels * g.kh * g.kw * g.oh * g.ow;
             conv_case in = {numbers(kinds[t], image, -1, 1), g}, back = {numbers(kinds[t], col, -1, 1), g};
             compare("im2col", kinds[t], run_im2col, &in, &(out){kinds[t], col, false, false}, 1, 0);
-            for (int mode = 0; mode < MODES; mode++) {
-                out o = sink_out(kinds[t], image, mode);
-                compare("col2im", kinds[t], run_col2im, &back, &o, 1, 8);
-            }
+            compare_sinks("col2im", kinds[t], run_col2im, &back, image, 8);
             free((void *)in.x), free((void *)back.x);
         }
 }
@@ -367,10 +355,7 @@ static void rotary_positions(void **state)
             int32_t *pos = integers(c.B * c.T, 5000);
             void *x = numbers(kinds[t], n, -1, 1);
             c.x = x, c.pos = pos;
-            for (int mode = 0; mode < MODES; mode++) {
-                out o = sink_out(kinds[t], n, mode);
-                compare("rope", kinds[t], run_rope, &c, &o, 1, 8);
-            }
+            compare_sinks("rope", kinds[t], run_rope, &c, n, 8);
             free(x), free(pos);
         }
 }
