@@ -1,4 +1,5 @@
-/* test_quantize.c - a quantised directory computes the bits that its original does with weights quantised on opening. */
+/* test_quantize.c - a quantised directory computes the bits that its original does with weights quantised on opening; a copy in
+ * floats is what saving gives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -69,6 +70,54 @@ static void test_same_bits(void **state)
         }
 }
 
+/* Floats are those that saving the model gives, and what the copy says of itself is true. */
+static void test_floats(void **state)
+{
+    (void)state;
+    static const fv_dtype floats[] = {FV_BF16, FV_F16, FV_F32};
+    static const char *const said[] = {"bfloat16", "float16", "float32"};
+    for (int i = 0; i < 3; i++) {
+        fv_quantised q;
+        fv_model *m;
+        fv_dir *dir;
+        fv_err e;
+        ok(fv_model_quantize(device, CASES "t5-gated", scratch("small"), floats[i], &q, &e), said[i], &e);
+        assert_true(q.weights > 0 && q.others == 0 && q.after == q.before * fv_dtype_size(floats[i]) / 4);
+        ok(fv_model_open(&m, device, CASES "t5-gated", (fv_model_opt){0}, &e), said[i], &e);
+        ok(fv_model_save(m, scratch("saved"), floats[i], &e), said[i], &e);
+        same_file(said[i], scratch("small/model.safetensors"), scratch("saved/model.safetensors"));
+        fv_model_free(m);
+        const char *both[] = {"small", "saved"};
+        for (int k = 0; k < 2; k++) {
+            ok(fv_dir_open(&dir, NULL, scratch(both[k]), &e), both[k], &e);
+            assert_string_equal(fv_json_text(fv_dir_config(dir), "dtype"), said[i]);
+            fv_dir_close(dir);
+            scratch_drop(both[k]);
+        }
+    }
+}
+
+static void test_what_f16_cannot_hold(void **state)
+{
+    (void)state;
+    fv_quantised q;
+    fv_model *m;
+    fv_err e;
+    ok(fv_model_open(&m, device, CASES "bert-token", (fv_model_opt){0}, &e), "bert", &e);
+    fv_tensor *bias = fv_params_find(fv_model_params(m), "classifier.bias");
+    const float large[] = {1, -65520, 2, 3, 4};
+    assert_int_equal(fv_len(bias), 5);
+    ok(fv_params_set(fv_model_params(m), bias, large, 5, &e), "bias", &e);
+    ok(fv_model_save(m, scratch("large"), FV_F32, &e), "large", &e);
+    fv_model_free(m);
+    assert_int_equal(fv_model_quantize(device, scratch("large"), scratch("small"), FV_F16, &q, &e), FV_EARG);
+    assert_non_null(strstr(e.text, "classifier.bias: -65520 is beyond"));
+    assert_int_equal(access(scratch("small"), F_OK), -1);
+    ok(fv_model_quantize(device, scratch("large"), scratch("small"), FV_BF16, &q, &e), "bf16", &e);
+    scratch_drop("small");
+    scratch_drop("large");
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -76,7 +125,7 @@ static void test_refusals(void **state)
     fv_quantised q;
     fv_model *m;
     fv_err e;
-    assert_int_equal(fv_model_quantize(device, from, small, FV_BF16, &q, &e), FV_EDTYPE);
+    assert_int_equal(fv_model_quantize(device, from, small, FV_F64, &q, &e), FV_EDTYPE);
     assert_int_equal(access(small, F_OK), -1);
     ok(fv_model_quantize(device, from, small, FV_Q8, &q, &e), "q8", &e);
     assert_int_equal(fv_model_quantize(device, from, small, FV_Q8, &q, &e), FV_EIO); /* there is one already */
@@ -95,6 +144,7 @@ static int tear_down(void **state) { return close_device(state) || scratch_close
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_floats),
+                                       cmocka_unit_test(test_what_f16_cannot_hold), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

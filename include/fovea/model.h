@@ -110,8 +110,9 @@ typedef struct fv_quantised {
     uint64_t before, after; /* bytes of all of them */
 } fv_quantised;
 
-/* Copies the directory of a model with the weights of its products as FV_Q8, FV_Q4 or FV_I8 (docs/formats.md).  It opens
- * like any other, to serve, and computes what `from` does when it is opened with such weights.  `to` must not have a model. */
+/* Copies the directory of a model with the weights of its products as FV_Q8, FV_Q4 or FV_I8 (docs/formats.md), or with all its
+ * parameters as FV_BF16, FV_F16 or FV_F32.  It opens like any other, in blocks to serve only, and computes what `from` does when
+ * it is opened with such weights.  `to` must not have a model. */
 FV_API fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_dtype weights, fv_quantised *out,
                                    fv_err *e);
 

@@ -245,6 +245,7 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
     if (!st) st = fv_fields_write(m->config, m->family->config, m->json, e);
     snprintf(value, sizeof value, "[\"%s\"]", m->head);
     if (!st) st = fv_json_set(m->json, "architectures", value, e);
+    if (!st) st = fv__config_dtype(m->json, dtype, e);
     snprintf(path, sizeof path, "%s/config.json", dir);
     return st ? st : fv_json_save(m->json, path, e);
 }

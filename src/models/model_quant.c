@@ -1,7 +1,8 @@
-/* model_quant.c - a copy of a model's directory with the weights of its products in 8 or 4 bits.
+/* model_quant.c - a copy of a model's directory with other weights: those of its products in 8 or 4 bits, or all as floats.
  *
- * Which parameters those are the family says by laying them out: a model is opened to serve, and what was packed and is not
- * looked up as well is written as rows of blocks.  Everything else keeps its dtype. */
+ * Which parameters are weights of products the family says by laying them out: a model is opened to serve, and what was packed
+ * and is not looked up as well is written as rows of blocks.  Everything else keeps its dtype.  A float dtype is for all. */
+#include <math.h>
 #include <stdio.h>
 
 #include "core/core.h"
@@ -48,6 +49,27 @@ static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n
     return st;
 }
 
+static bool in_blocks(fv_dtype weights) { return !fv_dtype_size(weights); }
+
+/* What is finite must stay so, which f16 alone does not promise. */
+static fv_status check_range(fv_model *m, const fv_env *env, fv_dtype weights, fv_err *e)
+{
+    writing w = {.p = fv_model_params(m), .env = env};
+    fv_status st = FV_OK;
+    for (int i = 0; weights == FV_F16 && !st && i < fv_params_count(w.p); i++) {
+        const fv_tensor *t = fv_params_at(w.p, i);
+        int64_t n = fv_len(t);
+        bool room = fv__grow(env, (void **)&w.numbers, &w.floats, (size_t)n * sizeof *w.numbers);
+        st = room ? fv_params_get(w.p, t, w.numbers, n, e) : fv_fail(e, FV_ENOMEM, "out of memory");
+        for (int64_t j = 0; !st && j < n; j++)
+            if (isfinite(w.numbers[j]) && fabsf(w.numbers[j]) >= 65520)
+                st = fv_fail(e, FV_EARG, "%s: %g is beyond the range of f16; bf16 has that of f32", t->name,
+                             (double)w.numbers[j]);
+    }
+    fv__free(env, w.numbers, w.floats);
+    return st;
+}
+
 /* The dtype a parameter has in the file it came from. */
 static fv_dtype as_before(const fv_st *file, const char *name)
 {
@@ -61,22 +83,24 @@ static fv_status write_weights(fv_model *m, const fv_env *env, const fv_st *file
                                fv_quantised *out, fv_err *e)
 {
     writing w = {.p = fv_model_params(m), .env = env, .weights = weights};
-    const char *const meta[][2] = {{"format", "pt"}, {"fovea.weights", fv_dtype_name(weights)}, {NULL, NULL}};
+    bool blocks = in_blocks(weights);
+    const char *const meta[][2] = {
+        {"format", "pt"}, {blocks ? "fovea.weights" : NULL, blocks ? fv_dtype_name(weights) : NULL}, {NULL, NULL}};
     int n = fv_params_count(w.p);
     fv_st_item *items = fv__alloc(env, (size_t)n * sizeof *items);
     if (!items) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (int i = 0; i < n; i++) {
         const fv_tensor *t = fv_params_at(w.p, i);
-        bool kn, product = fv__params_product(t, &kn);
-        fv_dtype old = as_before(file, t->name);
-        uint64_t before = (uint64_t)fv_len(t) * fv_dtype_size(old), after = before;
-        items[i] = (fv_st_item){.name = t->name, .dtype = old, .shape = t->shape, .from = t->dtype};
+        bool kn, product = blocks && fv__params_product(t, &kn);
+        fv_dtype old = as_before(file, t->name), other = blocks ? old : weights;
+        uint64_t before = (uint64_t)fv_len(t) * fv_dtype_size(old), after = (uint64_t)fv_len(t) * fv_dtype_size(other);
+        items[i] = (fv_st_item){.name = t->name, .dtype = other, .shape = t->shape, .from = t->dtype};
         if (product) {
             int64_t row = (int64_t)fv_dtype_row(weights, t->shape.d[!kn]);
             items[i] = (fv_st_item){.name = t->name, .dtype = FV_U8, .shape = FV_SHAPE(t->shape.d[kn], row), .from = FV_U8};
             after = (uint64_t)(t->shape.d[kn] * row);
         }
-        *(product ? &out->weights : &out->others) += 1;
+        *(product || !blocks ? &out->weights : &out->others) += 1;
         out->before += before;
         out->after += after;
     }
@@ -136,7 +160,7 @@ static fv_status write_config(const fv_env *env, const char *from, const char *t
     fv_status st = fv__store_path(path, from, "config.json", e);
     if (!st) st = fv_json_open(&j, env, path, e);
     snprintf(value, sizeof value, "{\"quant_method\": \"fovea\", \"weights\": \"%s\"}", fv_dtype_name(weights));
-    if (!st) st = fv_json_set(j, "quantization_config", value, e);
+    if (!st) st = in_blocks(weights) ? fv_json_set(j, "quantization_config", value, e) : fv__config_dtype(j, weights, e);
     if (!st) st = fv__store_path(path, to, "config.json", e);
     if (!st) st = fv_json_save(j, path, e);
     fv_json_close(j);
@@ -150,13 +174,16 @@ fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_d
     fv_model *m = NULL;
     fv_st *file = NULL;
     *out = (fv_quantised){0};
-    if (fv_dtype_size(weights) || (unsigned)weights >= FV_DTYPES)
-        return fv_fail(e, FV_EDTYPE, "quantize: %s is not one of q8, q4, int8", fv_dtype_name(weights));
+    bool floats = weights == FV_F32 || weights == FV_BF16 || weights == FV_F16;
+    if ((unsigned)weights >= FV_DTYPES || (!floats && !in_blocks(weights)))
+        return fv_fail(e, FV_EDTYPE, "quantize: %s is not one of q8, q4, int8, bf16, f16, f32", fv_dtype_name(weights));
+    fv_model_opt how = floats ? (fv_model_opt){0} : (fv_model_opt){.serve = true, .weights = weights};
     fv_status st = fv__store_path(path, to, "model.safetensors", e);
     if (!st && fv__file_exists(env, path)) st = fv_fail(e, FV_EIO, "%s: is already there", path);
-    if (!st) st = fv_model_open(&m, d, from, (fv_model_opt){.serve = true, .weights = weights}, e);
+    if (!st) st = fv_model_open(&m, d, from, how, e);
     if (!st) st = fv_st_open(&file, env, from, e);
     if (!st && fv_st_meta(file, "fovea.weights")) st = fv_fail(e, FV_ESTATE, "%s: its weights are quantised already", from);
+    if (!st) st = check_range(m, env, weights, e);
     if (!st) st = fv__dir_make(env, to, e);
     if (!st) st = copy_all(env, from, to, 0, e);
     if (!st) st = write_weights(m, env, file, path, weights, out, e);

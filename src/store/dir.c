@@ -80,3 +80,10 @@ fv_status fv_dir_weights(const fv_dir *d, fv_st **out, fv_err *e)
     }
     return fv_st_open(out, d->env, path, e);
 }
+
+fv_status fv__config_dtype(fv_json *j, fv_dtype dtype, fv_err *e)
+{
+    const char *key = fv_json_has(j, "torch_dtype") ? "torch_dtype" : "dtype";
+    if (!fv_json_has(j, key)) return FV_OK;
+    return fv_json_set(j, key, dtype == FV_BF16 ? "\"bfloat16\"" : dtype == FV_F16 ? "\"float16\"" : "\"float32\"", e);
+}

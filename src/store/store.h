@@ -9,6 +9,8 @@
 fv_status fv__store_path(char out[FV_PATH], const char *dir, const char *name, fv_err *e);
 bool fv__is_dir(const fv_env *env, const char *path);
 bool fv__ends_with(const char *s, const char *end);
+/* What config.json says of the weights' dtype, where it says anything: others load them as that. */
+fv_status fv__config_dtype(fv_json *j, fv_dtype dtype, fv_err *e);
 
 typedef struct fv_st_shard {
     fv_file file;
