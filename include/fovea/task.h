@@ -73,8 +73,9 @@ FV_API fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64
 FV_API const int32_t *fv_task_filled(fv_task *t, const fv_mask_found *m, int32_t id, int64_t *n);
 
 /* How likely each text is: the sum of log p(token | all the others) over its tokens, each being masked in turn, and how many
- * they are.  A text of n tokens costs n passes. */
-FV_API fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, double *log_p, int64_t *tokens, fv_err *e);
+ * they are.  from: only those that end behind this character of the text; NULL: all.  n tokens cost n passes. */
+FV_API fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from, double *log_p, int64_t *tokens,
+                               fv_err *e);
 
 /* ---- spans ---- */
 

@@ -153,7 +153,9 @@ const cli_command classify_command = {
         "labels may hold at once; a regression's value is printed as it is.  Texts longer than the model sees are cut.\n\n"
         "With --labels the model need not know them.  One trained for inference (MNLI) is asked whether \"This example is "
         "LABEL.\" follows from the text, as transformers' zero-shot pipeline does; a language model is asked how likely it is "
-        "to write LABEL behind a prompt, which --examples begins with some that are solved.",
+        "to write LABEL behind a prompt, which --examples begins with some that are solved; one that fills masks is asked for "
+        "each "
+        "token of LABEL there.",
     .options = options,
     .size = sizeof(classify_values),
     .defaults = &defaults,

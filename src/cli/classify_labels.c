@@ -2,7 +2,7 @@
  *
  * A model for inference (whose labels include one that begins with "entail") is asked whether "This example is LABEL."
  * follows from the text, as transformers' zero-shot pipeline asks.  A language model is asked how likely LABEL is behind a
- * prompt, which may begin with solved examples. */
+ * prompt, which may begin with solved examples; one that fills masks, how likely each token of LABEL is where it stands. */
 #include "classify.h"
 
 #include <ctype.h>
@@ -251,6 +251,60 @@ static int by_likelihood(const cli *c, const classify_values *v, const cli_texts
     return code;
 }
 
+/* ---- by filling in ---- */
+
+static int64_t characters(const buffer *b)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < b->n; i++) n += ((unsigned char)b->s[i] & 0xC0) != 0x80;
+    return n;
+}
+
+static int fill_in(asking *a, fv_task *t, const fv_text *text, float *scores)
+{
+    int n = a->labels->n, code = CLI_OK;
+    buffer prompt = {0}, *said = calloc((size_t)n, sizeof *said);
+    fv_text *whole = calloc((size_t)n, sizeof *whole);
+    int64_t *from = calloc((size_t)n, sizeof *from);
+    fv_err e;
+    put(&prompt, a->shots.s ? a->shots.s : "", a->shots.n);
+    put_template(&prompt, a->v->prompt, text->s, text->n);
+    bool failed = prompt.failed || !said || !whole || !from;
+    for (int i = 0; !failed && i < n; i++) {
+        put(&said[i], prompt.s ? prompt.s : "", prompt.n);
+        put(&said[i], " ", 1);
+        put(&said[i], a->labels->at[i], strlen(a->labels->at[i]));
+        whole[i] = (fv_text){.s = said[i].s, .n = said[i].n};
+        from[i] = characters(&prompt) + 1; /* the blank */
+        failed = said[i].failed;
+    }
+    if (failed) code = cli_fail(a->c, "out of memory");
+    if (!code && fv_task_score(t, whole, n, from, a->log_p, a->len, &e)) code = cli_error(a->c, &e);
+    for (int i = 0; !code && i < n; i++)
+        if (!a->len[i])
+            code = cli_fail(a->c, "the prompt leaves no room for a label: the model sees %lld tokens",
+                            (long long)fv_task_longest(t));
+    if (!code) softmax(scores, a->log_p, n);
+    for (int i = 0; said && i < n; i++) free(said[i].s);
+    free(said), free(whole), free(from), free(prompt.s);
+    return code;
+}
+
+static int by_filling(const cli *c, const classify_values *v, const cli_texts *texts, const label_list *labels, float *scores)
+{
+    asking a = {.c = c, .v = v, .labels = labels};
+    cli_task t;
+    int code = cli_open_task(c, &t, &v->model, FV_JOB_FILL);
+    a.len = calloc((size_t)labels->n, sizeof *a.len);
+    a.log_p = calloc((size_t)labels->n, sizeof *a.log_p);
+    if (!code && (!a.len || !a.log_p)) code = cli_fail(c, "out of memory");
+    if (!code && v->examples) code = read_shots(&a);
+    for (int64_t i = 0; !code && i < texts->n; i++) code = fill_in(&a, t.task, &texts->at[i], scores + i * labels->n);
+    free(a.len), free(a.log_p), free(a.shots.s);
+    cli_close_task(&t);
+    return code;
+}
+
 int score_labels(const cli *c, const classify_values *v, const cli_texts *texts, const label_list *labels, float *scores)
 {
     fv_dir *dir;
@@ -258,7 +312,7 @@ int score_labels(const cli *c, const classify_values *v, const cli_texts *texts,
     if (!v->model.dir) return cli_usage(c, "a model is needed: -m DIR");
     if (fv_dir_open(&dir, NULL, v->model.dir, &e)) return cli_error(c, &e);
     const char *head = fv_json_text(fv_dir_config(dir), "architectures.0");
-    bool judges = head && strstr(head, "ForSequenceClassification");
+    bool judges = head && strstr(head, "ForSequenceClassification"), fills = head && strstr(head, "ForMaskedLM");
     fv_dir_close(dir);
-    return (judges ? by_entailment : by_likelihood)(c, v, texts, labels, scores);
+    return (judges ? by_entailment : fills ? by_filling : by_likelihood)(c, v, texts, labels, scores);
 }

@@ -74,7 +74,7 @@ static int score_masked(const cli *c, const eval_values *v, const char *file, to
         fv_text line = {0};
         line.s = fv_textfile_line(text, i, &line.n);
         if (!line.n) continue;
-        if (fv_task_score(model.task, &line, 1, &log_p, &tokens, &e)) code = cli_error(c, &e);
+        if (fv_task_score(model.task, &line, 1, NULL, &log_p, &tokens, &e)) code = cli_error(c, &e);
         t->log_p += code == CLI_OK ? log_p : 0;
         t->tokens += code == CLI_OK ? tokens : 0;
         add_text(t, line.s, line.n);

@@ -34,7 +34,11 @@ static fv_status hide(fv_task *t, fv_seq *out, const fv_seq *s, int64_t j, fv_er
     return FV_OK;
 }
 
-fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, double *log_p, int64_t *tokens, fv_err *e)
+/* Whether token j of a text is asked for. */
+static bool counts(const fv_seq *s, int64_t j, int64_t from) { return !s->special[j] && s->spans[j].to > from; }
+
+fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from, double *log_p, int64_t *tokens,
+                        fv_err *e)
 {
     fv_seq *seqs;
     int64_t all = 0, at = 0;
@@ -43,14 +47,14 @@ fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, double *log
     for (int64_t i = 0; !st && i < n; all += tokens[i++]) {
         log_p[i] = 0;
         tokens[i] = 0;
-        for (int64_t j = 0; j < seqs[i].n; j++) tokens[i] += !seqs[i].special[j];
+        for (int64_t j = 0; j < seqs[i].n; j++) tokens[i] += counts(&seqs[i], j, from ? from[i] : -1);
     }
     fv_seq *hidden = st ? NULL : fv__task_take(t, (size_t)all * sizeof *hidden, e);
     asked *a = st ? NULL : fv__task_take(t, (size_t)all * sizeof *a, e);
     if (!hidden || !a) return st ? st : FV_ENOMEM;
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; !st && j < seqs[i].n; j++) {
-            if (seqs[i].special[j]) continue;
+            if (!counts(&seqs[i], j, from ? from[i] : -1)) continue;
             st = hide(t, &hidden[at], &seqs[i], j, e);
             a[at++] = (asked){.text = i, .token = j, .id = seqs[i].ids[j]};
         }
