@@ -94,6 +94,27 @@ static void labels_are_those_of_transformers(void **state)
     refused(sh("$fovea eval -m $e/classify --task tag $e/tags.conll"), 1, "ForTokenClassification");
 }
 
+/* Of a model whose labels are finer, those that read alike are one, and their probabilities add up. */
+static void finer_labels_are_taken_together(void **state)
+{
+    (void)state;
+    succeeded(sh("mkdir fine && ln -s $e/classify/[mt]* fine && sed 's/\"bad\"/\"x:a\"/; s/\"fair\"/\"x:b\"/' "
+                 "$e/classify/config.json > fine/config.json && sed 's/bad/x:1/; s/fair/x:2/' $e/labels.tsv > x.tsv"));
+    const result *said = succeeded(sh("tail -n +2 x.tsv | cut -f 3 | $fovea classify -m fine --json"));
+    int alone = 0; /* records whose likeliest label is outvoted by the two others */
+    for (int i = 0; i < 12; i++) {
+        json_t *j = json_line(said, i), *labels = json_object_get(j, "labels");
+        alone += !strcmp(json_string_value(json_object_get(json_array_get(labels, 0), "label")), "good");
+        assert_true(json_number_value(json_object_get(json_array_get(labels, 0), "score")) < 0.5);
+        json_decref(j);
+    }
+    assert_true(alone > 0);
+    prints("$fovea eval -m fine --header --source-field 3 --target-field 2 --label-until : -o sums.tsv x.tsv > /dev/null; "
+           "cut -f 1 sums.tsv | sort | uniq -c",
+           "     12 x\n");
+    refused(sh("$fovea eval -m fine --header --source-field 3 --target-field 2 x.tsv"), 1, "the label \"x:");
+}
+
 /* ---- tags ---- */
 
 static void entities_are_those_of_conlleval(void **state)
@@ -252,9 +273,13 @@ static void what_to_evaluate_must_be_clear(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(labels_are_those_of_transformers),    cmocka_unit_test(entities_are_those_of_conlleval),
-        cmocka_unit_test(answers_are_judged_as_squad_does),    cmocka_unit_test(perplexities_are_those_of_transformers),
-        cmocka_unit_test(summaries_are_those_of_transformers), cmocka_unit_test(summarize_has_its_options),
+        cmocka_unit_test(labels_are_those_of_transformers),
+        cmocka_unit_test(finer_labels_are_taken_together),
+        cmocka_unit_test(entities_are_those_of_conlleval),
+        cmocka_unit_test(answers_are_judged_as_squad_does),
+        cmocka_unit_test(perplexities_are_those_of_transformers),
+        cmocka_unit_test(summaries_are_those_of_transformers),
+        cmocka_unit_test(summarize_has_its_options),
         cmocka_unit_test(what_to_evaluate_must_be_clear),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
