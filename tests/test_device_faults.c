@@ -1,5 +1,6 @@
-/* test_lost.c - a device that is lost in the middle of a run: a sentence that says so, a non-zero exit, and a checkpoint that
- * the run goes on from as if nothing had been.  lost/lost.c does the losing; this runs with a GPU only. */
+/* test_device_faults.c - a GPU that is lost in the middle of a run, too small for it, or has an old driver: a sentence that says
+ * so and a non-zero exit; a run goes on from its checkpoint as if nothing had been, and what is smaller fits.  This runs with a
+ * GPU only; the files of faults/ make the faults. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "fovea/op.h"
+#include "helper_device.h"
 #include "helper_program.h"
 
 enum { UPDATES = 400, SAVE_EVERY = 20 };
@@ -68,11 +71,47 @@ static void a_command_that_writes_says_so(void **state)
             sh("FOVEA_LOSE_AT=now LD_PRELOAD='%s' exec \"$fovea\" translate -m whole/model --device cuda data.tsv", FOVEA_LOST));
 }
 
+/* Bytes asked for and left, and the same context computes again. */
+static void what_does_not_fit_is_an_error_and_what_is_smaller_fits(void **state)
+{
+    (void)state;
+    fv_device *d;
+    fv_ctx *c;
+    fv_err e;
+    float x[3] = {1, 2, 3}, y[3] = {0};
+    check(fv_device_open(&d, test_device(), (fv_device_opt){0}, &e), &e);
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e), &e);
+    assert_null(fv_new(c, FV_F32, FV_SHAPE(1 << 20, 1 << 20)));
+    assert_int_equal(fv_ctx_status(c), FV_ENOMEM);
+    const char *said = fv_ctx_err(c)->text;
+    if (!strstr(said, "4398046511104 bytes for a tensor") || !strstr(said, "are left on the device")) fail_msg("%s", said);
+    fv_ctx_reset(c, 1);
+    fv_tensor *t = fv_floats(c, x, FV_SHAPE(3));
+    assert_int_equal(fv_read(c, fv_add(c, t, t), y, 3), FV_OK);
+    assert_true(y[0] == 2 && y[1] == 4 && y[2] == 6);
+    fv_ctx_free(c);
+    fv_device_close(d);
+
+    scratch_text("config.json", "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_embd\":64,\"n_layer\":1,\"n_head\":1}");
+    const result *r = fovea("bench train --config config.json --batch 16384 --len 1024 --device cuda");
+    refused(r, 1, "out of memory: ");
+    assert_non_null(strstr(r->err, "are left on the device"));
+}
+
+static void an_old_driver_is_named(void **state)
+{
+    (void)state;
+    refused(sh("LD_LIBRARY_PATH='%s':\"$LD_LIBRARY_PATH\" exec \"$fovea\" info --device cuda", FOVEA_OLD_DRIVER), 1,
+            "device cuda: the driver is made for CUDA 11.4, this build needs ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_says_so_and_goes_on_from_its_checkpoint),
         cmocka_unit_test(a_command_that_writes_says_so),
+        cmocka_unit_test(what_does_not_fit_is_an_error_and_what_is_smaller_fits),
+        cmocka_unit_test(an_old_driver_is_named),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }
