@@ -246,8 +246,8 @@ static fv_st *run_saved(const char *name, fv_model_opt how, fv_dtype weights, co
     return out;
 }
 
-/* How far one array is from another: the norm of the difference, as a share of the norm; a single number or a row of zeros
- * would make a share of each element meaningless.  Not a number is far off. */
+/* How far one array is from another: the norm of the difference as a share of the norm, or of one where that is less (three
+ * logits near zero are what is left of larger numbers).  Not a number is far off. */
 static double far(const float *got, const float *want, int64_t n)
 {
     double off = 0, norm = 0;
@@ -255,7 +255,7 @@ static double far(const float *got, const float *want, int64_t n)
         off += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
         norm += (double)want[i] * (double)want[i];
     }
-    return norm > 0 ? sqrt(off / norm) : off;
+    return sqrt(off) / fmax(sqrt(norm), 1);
 }
 
 /* How many outputs are farther off than that.  Gradients are left out: a key's bias has one that is zero in theory. */
@@ -280,6 +280,15 @@ static int far_off(const char *name, const fv_st *got, const fv_st *want, double
     return wrong;
 }
 
+/* The same bits on the CPU; a device takes other kernels for weights that were laid out, which round differently. */
+static void same_but_for_rounding(const char *name, const fv_st *got, const fv_st *want, const char *unlike)
+{
+    if (test_on_cpu())
+        same_bits(name, got, want, unlike);
+    else if (far_off(name, got, want, 1e-5))
+        fail_msg("%s %s", name, unlike);
+}
+
 /* A file of bf16 or f16 is run as it is, its weights laid out from where they are mapped.  Widened to f32 it gives what a
  * model gives that was read into f32; so does f16, whose products are those of f32; bf16 rounds activations too. */
 static void what_is_stored_in_16_bits_runs_so(void **state)
@@ -296,11 +305,11 @@ static void what_is_stored_in_16_bits_runs_so(void **state)
         fv_model_free(m);
         fv_st *plain = run_saved(name, (fv_model_opt){0}, FV_F32, "one.safetensors");
         fv_st *wide = run_saved(name, (fv_model_opt){.serve = true, .widen = true}, FV_F32, "two.safetensors");
-        same_bits(name, wide, plain, "differs when it is widened to serve");
+        same_but_for_rounding(name, wide, plain, "differs when it is widened to serve");
         fv_st_close(wide);
         fv_st *narrow = run_saved(name, (fv_model_opt){.serve = true}, half, "two.safetensors");
         if (half == FV_F16)
-            same_bits(name, narrow, plain, "differs in f16");
+            same_but_for_rounding(name, narrow, plain, "differs in f16");
         else
             assert_int_equal(far_off(name, narrow, plain, 0.05), 0);
         fv_st_close(narrow);

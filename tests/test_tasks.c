@@ -104,9 +104,10 @@ static void vectors_are_those_of_sentence_transformers(void **state)
         ok(&g, fv_task_embed(g.task, g.texts, g.n, (fv_embed_opt){0}, x, &e), &e);
         for (int i = 0; i < g.n; i++)
             for (int j = 0; j < 16; j++) near(&g, "a vector", (double)x[i * 16 + j], number(&g, at("results.%d.%d", i, j)));
-        for (int i = 0; i < g.n; i++) { /* the same bits in any company */
+        for (int i = 0; i < g.n; i++) { /* the same bits in any company, on the CPU */
             ok(&g, fv_task_embed(g.task, &g.texts[i], 1, (fv_embed_opt){0}, alone, &e), &e);
-            assert_memory_equal(alone, x + i * 16, sizeof alone);
+            for (int j = 0; j < 16; j++) near(&g, "a vector alone", (double)alone[j], (double)x[i * 16 + j]);
+            if (test_on_cpu()) assert_memory_equal(alone, x + i * 16, sizeof alone);
         }
         close_case(&g);
     }
@@ -297,7 +298,7 @@ static void an_encoder_is_taken_from_under_its_head(void **state)
     (void)state;
     static const char *const cases[] = {"fill-bert", "tag-roberta", "classify-bert", "answer-roberta"};
     static const fv_dtype weights[] = {FV_F32, FV_BF16, FV_Q8, FV_I8};
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < (test_on_cpu() ? 4 : 2); i++) { /* quantised weights are the CPU's */
         golden g = {.name = cases[i]};
         char path[512];
         fv_err e;
