@@ -18,6 +18,7 @@ typedef struct net {
     bool tied;
     char name[8];
     int act;
+    char parts[12];
 } net;
 
 static const char *const acts[] = {"relu", "gelu", NULL};
@@ -30,6 +31,7 @@ static const fv_field table[] = {
     FV_BOOL(net, tied, true, "output embeddings are the input's"),
     FV_TEXT(net, name, "base", "what to call it"),
     FV_CHOICE(net, act, 1, acts, "activation"),
+    FV_WORDS(net, parts, "what it has"),
     {0},
 };
 
@@ -62,6 +64,9 @@ static void fields_are_read(void **state)
         fail_msg("%s", e.text);
     assert_true(n.n_layer == 2 && n.n_embd == 64 && n.dropout == 0 && n.eps == 1e-5 && !n.tied && n.act == 0);
     assert_string_equal(n.name, "tiny");
+    assert_string_equal(n.parts, "");
+    assert_int_equal(read_net(&n, "{\"parts\": [\"near\", \"far\"]}", &e), FV_OK);
+    assert_string_equal(n.parts, "near far");
     assert_int_equal(read_net(&n, "{\"n_layer\": null}", &e), FV_OK);
     assert_int_equal(n.n_layer, 12);
 }
@@ -79,6 +84,10 @@ static void every_problem_is_named(void **state)
         {"{\"tied\": 1}", "config.json: tied: expected true or false, found 1"},
         {"{\"name\": \"much too long\"}", "config.json: name: expected a text of at most 7 bytes, found \"much too long\""},
         {"{\"act\": \"swish\"}", "config.json: act: expected one of relu, gelu, found \"swish\""},
+        {"{\"parts\": \"near\"}", "config.json: parts: expected words of at most 11 bytes"},
+        {"{\"parts\": [\"near\", \"farther\"]}", "config.json: parts: expected words of at most 11 bytes"},
+        {"{\"parts\": [\"a b\"]}", "config.json: parts: expected words"},
+        {"{\"parts\": [1]}", "config.json: parts: expected words"},
         {"{\"n_layers\": 3}", "config.json: n_layers: 3 is not implemented (the nearest key that is: n_layer)"},
         {"{\"is_decoder\": true}", "config.json: is_decoder: true is not implemented"},
         {"{\"scaling\": {\"type\": \"yarn\"}}", "config.json: scaling: {\"type\": \"yarn\"} is not implemented"},
@@ -131,6 +140,7 @@ static void unknown_keys_survive_being_written(void **state)
     assert_memory_equal(same, text, m);
     n.n_embd = 32;
     n.dropout = 0.2f;
+    snprintf(n.parts, sizeof n.parts, "near  far");
     assert_int_equal(fv_fields_write(&n, table, j, NULL), FV_OK);
     assert_int_equal(fv_json_set(j, "architectures", "[\"Net\"]", NULL), FV_OK);
     assert_int_equal(fv_json_set(j, "broken", "[", NULL), FV_EARG);
@@ -144,6 +154,8 @@ static void unknown_keys_survive_being_written(void **state)
     assert_true(fv_json_number(j, "use_cache.1", &x) && x == -2.5);
     assert_true(fv_json_bool(j, "tied", &b) && b);
     assert_false(fv_json_has(j, "n_layer"));
+    assert_int_equal(fv_json_count(j, "parts"), 2);
+    assert_string_equal(fv_json_text(j, "parts.1"), "far");
     assert_string_equal(fv_json_text(j, "architectures.0"), "Net");
     assert_null(fv_json_text(j, "architectures.1"));
     assert_int_equal(fv_json_count(j, "use_cache"), 3);

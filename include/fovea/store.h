@@ -114,13 +114,14 @@ typedef enum fv_field_type {
     FV_FIELD_FLOAT,
     FV_FIELD_BOOL,
     FV_FIELD_TEXT,
-    FV_FIELD_CHOICE
+    FV_FIELD_CHOICE,
+    FV_FIELD_WORDS
 } fv_field_type;
 
 typedef struct fv_field {
     const char *name; /* the key; "rope_scaling.factor" is a member of the object at rope_scaling */
     fv_field_type type;
-    size_t offset, size; /* of the member: int or int64_t; float or double; bool; char[]; an enum */
+    size_t offset, size; /* of the member: int or int64_t; float or double; bool; char[]; an enum; char[] */
     double least, normal, greatest;
     const char *text;           /* what a text is by default */
     const char *const *choices; /* of a choice, ending in NULL; normal is the index of the default */
@@ -133,6 +134,8 @@ typedef struct fv_field {
 #define FV_FLOAT(type, member, least, normal, greatest, help) FV_FLOAT_KEY(#member, type, member, least, normal, greatest, help)
 #define FV_BOOL(type, member, normal, help) FV_BOOL_KEY(#member, type, member, normal, help)
 #define FV_TEXT(type, member, text, help) FV_TEXT_KEY(#member, type, member, text, help)
+/* A list of words, which the member holds with blanks between them; none by default. */
+#define FV_WORDS(type, member, help) FV_WORDS_KEY(#member, type, member, help)
 #define FV_CHOICE(type, member, normal, choices, help) FV_CHOICE_KEY(#member, type, member, normal, choices, help)
 #define FV_INT_KEY(key, type, member, least, normal, greatest, help)                                                             \
     {                                                                                                                            \
@@ -149,6 +152,10 @@ typedef struct fv_field {
 #define FV_TEXT_KEY(key, type, member, text, help)                                                                               \
     {                                                                                                                            \
         key, FV_FIELD_TEXT, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, text, NULL, help                       \
+    }
+#define FV_WORDS_KEY(key, type, member, help)                                                                                    \
+    {                                                                                                                            \
+        key, FV_FIELD_WORDS, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, NULL, NULL, help                      \
     }
 #define FV_CHOICE_KEY(key, type, member, normal, choices, help)                                                                  \
     {                                                                                                                            \

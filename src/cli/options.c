@@ -21,11 +21,9 @@ void cli_choose_weights(int choice, fv_dtype *weights, bool *widen)
 
 static cli_option of_field(const fv_field *f, const char *name)
 {
-    static const cli_kind kinds[] = {[FV_FIELD_INT] = CLI_IS_INT,
-                                     [FV_FIELD_FLOAT] = CLI_IS_REAL,
-                                     [FV_FIELD_BOOL] = CLI_IS_FLAG,
-                                     [FV_FIELD_TEXT] = CLI_IS_TEXT,
-                                     [FV_FIELD_CHOICE] = CLI_IS_CHOICE};
+    static const cli_kind kinds[] = {
+        [FV_FIELD_INT] = CLI_IS_INT,   [FV_FIELD_FLOAT] = CLI_IS_REAL,    [FV_FIELD_BOOL] = CLI_IS_FLAG,
+        [FV_FIELD_TEXT] = CLI_IS_TEXT, [FV_FIELD_CHOICE] = CLI_IS_CHOICE, [FV_FIELD_WORDS] = CLI_IS_TEXT};
     return (cli_option){.name = name,
                         .kind = kinds[f->type],
                         .value = f->type == FV_FIELD_INT     ? "N"

@@ -42,7 +42,7 @@ static const fv_field fields[] = {
     FV_INT(config, num_attention_heads, 1, 12, 1024, "attention heads"),
     FV_INT(config, max_position_embeddings, 1, 8192, 1 << 20, "longest sequence"),
     FV_CHOICE(config, hidden_activation, 0, fv_act_words, "of the feed-forward part"),
-    FV_TEXT(config, layer_types, "", "full_attention or sliding_attention for each layer"),
+    FV_WORDS(config, layer_types, "full_attention or sliding_attention for each layer"),
     FV_INT(config, global_attn_every_n_layers, 1, 3, 256, "the first layer and every n-th from there see everything"),
     FV_INT(config, local_attention, 1, 128, 1 << 20, "tokens that the other layers see, half to either side"),
     THETA("global_rope_theta", global_theta, 160000),

@@ -31,6 +31,9 @@ static double get_number(const void *obj, const fv_field *f)
     return f->size == sizeof(int64_t) ? (double)*(const int64_t *)at : (double)*(const int32_t *)at;
 }
 
+static bool is_text(const fv_field *f) { return f->type == FV_FIELD_TEXT || f->type == FV_FIELD_WORDS; }
+static const char *text_of(const void *obj, const fv_field *f) { return (const char *)obj + f->offset; }
+
 static bool put_text(void *obj, const fv_field *f, const char *s)
 {
     size_t n = strlen(s);
@@ -57,7 +60,7 @@ static bool in_range(const fv_field *f, double x)
 void fv_fields_default(void *obj, const fv_field *table)
 {
     for (const fv_field *f = table; f->name; f++)
-        if (f->type == FV_FIELD_TEXT)
+        if (is_text(f))
             put_text(obj, f, f->text ? f->text : "");
         else
             put_number(obj, f, f->normal);
@@ -107,6 +110,7 @@ static void add_wanted(fv_buf *b, const fv_field *f)
         fv__buf_str(b, "one of");
         for (int i = 0; f->choices[i]; i++) fv__buf_fmt(b, "%s %s", i ? "," : "", f->choices[i]);
         break;
+    case FV_FIELD_WORDS: fv__buf_fmt(b, "words of at most %zu bytes, the blanks between them included", f->size - 1); break;
     default: fv__buf_fmt(b, "a text of at most %zu bytes", f->size - 1); break;
     }
 }
@@ -141,7 +145,7 @@ static bool parse_number(const fv_field *f, const char *s, double *x)
 static bool set_text(void *obj, const fv_field *f, const char *value)
 {
     double x;
-    if (f->type == FV_FIELD_TEXT) return put_text(obj, f, value);
+    if (is_text(f)) return put_text(obj, f, value);
     if (f->type == FV_FIELD_CHOICE) return put_choice(obj, f, value);
     if (!parse_number(f, value, &x)) return false;
     put_number(obj, f, x);
@@ -169,9 +173,10 @@ int fv_fields_get(const void *obj, const fv_field *table, const char *key, char 
 {
     const fv_field *f = find(table, key);
     if (!f) return -1;
-    double x = f->type == FV_FIELD_TEXT ? 0 : get_number(obj, f);
+    double x = is_text(f) ? 0 : get_number(obj, f);
     switch (f->type) {
-    case FV_FIELD_TEXT: return snprintf(out, n, "%s", (const char *)obj + f->offset);
+    case FV_FIELD_TEXT:
+    case FV_FIELD_WORDS: return snprintf(out, n, "%s", text_of(obj, f));
     case FV_FIELD_CHOICE: return snprintf(out, n, "%s", f->choices[(int)x]);
     case FV_FIELD_BOOL: return snprintf(out, n, "%s", x != 0 ? "true" : "false");
     case FV_FIELD_INT: return snprintf(out, n, "%lld", (long long)x);
@@ -203,8 +208,7 @@ static void problem(reading *r, const char *key, const json_t *found, const fv_f
     fv__buf_free(&text);
 }
 
-/* A list of words is a text with blanks between them. */
-static bool list_text(const json_t *list, char *out, size_t room)
+static bool join_words(char *out, size_t room, const json_t *list)
 {
     size_t at = 0, i;
     const json_t *v;
@@ -222,7 +226,7 @@ static bool list_text(const json_t *list, char *out, size_t room)
 static bool read_value(void *obj, const fv_field *f, const json_t *v)
 {
     const char *s = json_string_value(v);
-    if (f->type == FV_FIELD_TEXT && json_is_array(v)) return list_text(v, (char *)obj + f->offset, f->size);
+    if (f->type == FV_FIELD_WORDS) return json_is_array(v) && join_words((char *)obj + f->offset, f->size, v);
     if (f->type == FV_FIELD_TEXT) return s && put_text(obj, f, s);
     if (f->type == FV_FIELD_CHOICE && json_is_boolean(v)) s = json_is_true(v) ? "true" : "false";
     if (f->type == FV_FIELD_CHOICE) return s && put_choice(obj, f, s);
@@ -325,9 +329,17 @@ static double tidy(const fv_field *f, double x)
     return y;
 }
 
+static json_t *split_words(const char *s)
+{
+    json_t *list = json_array();
+    for (size_t n; s += strspn(s, " "), (n = strcspn(s, " ")) > 0; s += n) json_array_append_new(list, json_stringn(s, n));
+    return list;
+}
+
 static json_t *value_of(const void *obj, const fv_field *f)
 {
-    if (f->type == FV_FIELD_TEXT) return json_string((const char *)obj + f->offset);
+    if (f->type == FV_FIELD_TEXT) return json_string(text_of(obj, f));
+    if (f->type == FV_FIELD_WORDS) return split_words(text_of(obj, f));
     double x = get_number(obj, f);
     switch (f->type) {
     case FV_FIELD_CHOICE:
@@ -343,11 +355,15 @@ static json_t *value_of(const void *obj, const fv_field *f)
 /* What stands there already reads as this value: 1 for 1.0, or null for the default. */
 static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
 {
+    if (f->type == FV_FIELD_WORDS) {
+        json_t *now = value_of(obj, f);
+        bool same = json_is_null(old) ? !*text_of(obj, f) : json_equal(now, old);
+        json_decref(now);
+        return same;
+    }
     if (f->type == FV_FIELD_TEXT || f->type == FV_FIELD_CHOICE) {
-        const char *now = f->type == FV_FIELD_TEXT ? (const char *)obj + f->offset : f->choices[(int)get_number(obj, f)];
+        const char *now = f->type == FV_FIELD_TEXT ? text_of(obj, f) : f->choices[(int)get_number(obj, f)];
         const char *normal = f->type == FV_FIELD_TEXT ? (f->text ? f->text : "") : f->choices[(int)f->normal];
-        char list[4096];
-        if (json_is_array(old)) return list_text(old, list, sizeof list) && !strcmp(now, list);
         if (json_is_boolean(old)) return !strcmp(now, json_is_true(old) ? "true" : "false");
         return json_is_null(old) ? !strcmp(now, normal) : json_is_string(old) && !strcmp(now, json_string_value(old));
     }
@@ -359,7 +375,7 @@ static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
 /* A default that no file can hold, an empty word or a number out of range, says that the key was not given. */
 static bool not_given(const void *obj, const fv_field *f)
 {
-    if (f->type == FV_FIELD_TEXT) return !*((const char *)obj + f->offset);
+    if (is_text(f)) return f->type == FV_FIELD_WORDS && !*text_of(obj, f);
     double x = get_number(obj, f);
     if (f->type == FV_FIELD_CHOICE) return !*f->choices[(int)x];
     return x == f->normal && !in_range(f, x);
@@ -401,7 +417,7 @@ void fv_fields_help(const fv_field *table, void (*line)(void *user, const char *
         fv_buf b = {0};
         fv__buf_fmt(&b, "%-24s %s; ", f->name, f->help);
         add_wanted(&b, f);
-        if (f->type == FV_FIELD_TEXT)
+        if (is_text(f))
             fv__buf_fmt(&b, " [%s]", f->text ? f->text : "");
         else if (f->type == FV_FIELD_CHOICE)
             fv__buf_fmt(&b, " [%s]", f->choices[(int)f->normal]);

@@ -70,19 +70,24 @@ static const fv_field *field_of(const fv_family *f, const char *key)
     return NULL;
 }
 
-/* A value of the recipe as JSON: texts and choices in quotes. */
+/* A value of the recipe as JSON: texts and choices in quotes, words as a list. */
 static fv_status set_value(fv_json *j, const fv_family *f, const char *key, const char *value, fv_err *e)
 {
     const fv_field *t = field_of(f, key);
-    char text[600];
-    bool quoted = t && (t->type == FV_FIELD_TEXT || t->type == FV_FIELD_CHOICE);
-    const char *plain = t && t->type == FV_FIELD_BOOL ? (!strcmp(value, "1")   ? "true"
-                                                         : !strcmp(value, "0") ? "false"
-                                                                               : value)
-                                                      : value;
+    char text[2048];
+    fv_field_type type = t ? t->type : FV_END;
+    if (type == FV_FIELD_WORDS) {
+        int n = snprintf(text, sizeof text, "[");
+        for (size_t len; value += strspn(value, " "), (len = strcspn(value, " ")) > 0; value += len)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%.*s\"", n > 1 ? ", " : "", (int)len, value);
+        snprintf(text + n, sizeof text - (size_t)n, "]");
+        return fv_json_set(j, key, text, e);
+    }
+    if (type == FV_FIELD_BOOL && !value[1]) value = *value == '1' ? "true" : "false";
+    bool quoted = type == FV_FIELD_TEXT || type == FV_FIELD_CHOICE;
     /* transformers wants a float where it expects one, even if it is whole */
-    bool whole = t && t->type == FV_FIELD_FLOAT && !strpbrk(plain, ".eE");
-    snprintf(text, sizeof text, quoted ? "\"%s\"" : whole ? "%s.0" : "%s", plain);
+    bool whole = type == FV_FIELD_FLOAT && !strpbrk(value, ".eE");
+    snprintf(text, sizeof text, quoted ? "\"%s\"" : whole ? "%s.0" : "%s", value);
     return fv_json_set(j, key, text, e);
 }
 
