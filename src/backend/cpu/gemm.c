@@ -153,7 +153,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
      * processor, which follows a few long streams better. */
     int64_t panel_bytes = (int64_t)gemm_b_bytes(kind, t->kc), mine = w->s1 - w->s0;
     int64_t each = mine > 1 ? panel_bytes / mine : 0, low = w->rows / w->strips, extra = w->rows % w->strips;
-    t->ahead_step = each / up(t->kc, 4);
+    t->ahead_step = t->kc ? each / up(t->kc, 4) : 0;
     for (int q = 0; q < count; q += t->panels) {
         t->panels = widest;
         while (t->panels > count - q) t->panels /= 2;
