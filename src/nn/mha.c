@@ -23,12 +23,14 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
     l->head = opt.head ? opt.head : opt.n_head > 0 ? opt.width / opt.n_head : 0;
 
     int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head, from = opt.memory ? opt.memory : opt.width;
-    fv_lin_opt in = {.no_bias = opt.no_bias, .kn = opt.kn, .std = opt.std}, out = in;
+    fv_lin_opt in = {.no_bias = opt.no_bias, .kn = opt.kn, .std = opt.std}, out = in, ask = in;
     out.no_bias = opt.no_out_bias;
+    /* Scores begin alike whatever their scale: T5 does not divide them by the root of the head's width, but begins with q so. */
+    if (opt.scale > 0) ask.std = (float)((double)opt.std / ((double)opt.scale * sqrt((double)l->head)));
     if (opt.packed) {
         fv_lin_init(p, &l->qkv, opt.width, q + 2 * kv, in, "%s", fv__below(&at, opt.qkv_name, "in_proj").s);
     } else {
-        fv_lin_init(p, &l->q, opt.width, q, in, "%s", fv__below(&at, opt.q_name, "q_proj").s);
+        fv_lin_init(p, &l->q, opt.width, q, ask, "%s", fv__below(&at, opt.q_name, "q_proj").s);
         fv_lin_init(p, &l->k, from, kv, in, "%s", fv__below(&at, opt.k_name, "k_proj").s);
         fv_lin_init(p, &l->v, from, kv, in, "%s", fv__below(&at, opt.v_name, "v_proj").s);
     }
