@@ -9,6 +9,7 @@ the last is ready nothing else runs on the GPU, and fovea and its peer take turn
 program's own median; what a row needs is printed beside it.  llm.c and llama.cpp are not among the peers here.
 """
 import argparse
+import itertools
 import json
 import os
 import select
@@ -36,19 +37,22 @@ def config(name):
     return ["--config", os.path.join(CONFIGS, f"{name}.json")]
 
 
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+
+
 def attention_rows():
-    for width in (64, 128):
-        for gradient in (0, 1):
-            for causal in (0, 1):
-                for length in (512, 1024, 2048, 4096, 8192, 16384):
-                    name = f"attention/{width}/{'gradient' if gradient else 'forward'}/{'causal' if causal else 'full'}/{length}"
-                    ask = ["attention", "--batch", 16384 // length, "--heads", 2048 // width, "--len", length, "--width", width]
-                    ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient
-                    line = f"width={width} length={length} causal={causal} gradient={gradient}"
-                    yield Row(name, ask, "gflops", "TFLOP/s", ["attention"], line, 1e-3)
-                    if gradient:
-                        fast = {"FOVEA_CUDA_ATTENTION": "fast"}
-                        yield Row("fast-" + name, ask, "gflops", "TFLOP/s", ["attention"], line, 1e-3, fast)
+    """FlashAttention's protocol, 16,384 tokens of width 2048 in all: by the table's choice and by a way that is asked for;
+    and with the exact weights of one head besides, which no peer gives."""
+    for way, directions in (("attention", (0, 1)), ("fast", (1,)), ("hopper", (0, 1)), ("weights", (0,))):
+        for width, gradient, causal in itertools.product((64, 128), directions, (0, 1)):
+            for length in LENGTHS:
+                group = f"{way}/{width}/{'gradient' if gradient else 'forward'}/{'causal' if causal else 'full'}"
+                ask = ["attention", "--batch", 16384 // length, "--heads", 2048 // width, "--len", length, "--width", width]
+                ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient + ["--weights"] * (way == "weights")
+                env = {"FOVEA_CUDA_ATTENTION": way} if way in ("fast", "hopper") else {}
+                peer = [] if way == "weights" else ["attention"]
+                line = f"width={width} length={length} causal={causal} gradient={gradient}"
+                yield Row(f"{group}/{length}", ask, "gflops", "TFLOP/s", peer, line, 1e-3, env)
 
 
 def rows():
@@ -110,7 +114,7 @@ def fovea(row, seconds):
 def start_peers(chosen, limit):
     """One for each kind, all getting ready side by side; those that are not by then are left out."""
     until = time.monotonic() + limit
-    peers = {tuple(row.peer): None for row in chosen}
+    peers = {tuple(row.peer): None for row in chosen if row.peer}
     for kind in peers:
         peers[kind] = Peer(kind)
     for kind, peer in peers.items():
