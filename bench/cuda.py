@@ -48,7 +48,8 @@ def attention_rows():
             for length in LENGTHS:
                 group = f"{way}/{width}/{'gradient' if gradient else 'forward'}/{'causal' if causal else 'full'}"
                 ask = ["attention", "--batch", 16384 // length, "--heads", 2048 // width, "--len", length, "--width", width]
-                ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient + ["--weights"] * (way == "weights")
+                ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient
+                ask += ["--weights"] * (way == "weights")
                 env = {"FOVEA_CUDA_ATTENTION": way} if way in ("fast", "hopper") else {}
                 peer = [] if way == "weights" else ["attention"]
                 line = f"width={width} length={length} causal={causal} gradient={gradient}"
