@@ -9,7 +9,8 @@ prefix=$dir/prefix
 cmake --install "$build" --prefix "$prefix" > "$dir/log" || { cat "$dir/log"; exit 1; }
 
 lib=$(dirname "$(find "$prefix" -name libfovea.so)")
-export PKG_CONFIG_PATH="$lib/pkgconfig" LD_LIBRARY_PATH="$lib"
+export PKG_CONFIG_PATH="$lib/pkgconfig" LD_LIBRARY_PATH="$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+unset PKG_CONFIG_SYSROOT_DIR # the prefix is no part of one; where there is one, CPATH and LIBRARY_PATH name what was unpacked
 wanted="weights 0.2125 0.2357 0.2616 0.2902
 output  1.4889 1.5889 1.6889"
 expect() { # WHAT GOT
