@@ -373,7 +373,7 @@ static void run_adamw(const fv_kernels *k, fv_stream *s, const void *in, const f
     const optim_case *c = in;
     float *v = y[2].data;
     for (int64_t i = 0; i < c->n; i++) v[i] = fabsf(v[i]);
-    k->adamw(s, y[0].data, y[1].data, v, c->copy ? y[3].data : NULL, c->grad, c->n, &c->o);
+    k->adamw(s, y[0].data, y[1].data, v, y[4].data, c->copy ? y[3].data : NULL, c->grad, c->n, &c->o);
 }
 
 static void run_sumsq(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
@@ -385,17 +385,17 @@ static void run_sumsq(const fv_kernels *k, fv_stream *s, const void *in, const f
 static void optimiser_steps(void **state)
 {
     (void)state;
-    float scale = 0.7f;
     for (int t = 0; t < KINDS; t++)
         for (int l = 0; l < LENGTHS; l++)
             for (int form = 0; form < 4; form++) {
                 optim_case c = {.n = lengths[l], .copy = form & 1};
-                c.o = (fv_adamw){1e-2f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.3f, 0.05f, form & 2 ? &scale : NULL};
+                fv_update now = {1e-2f, 0.3f, 0.05f, 0.8f, 0, 0, form & 2 ? 0.7f : 1, 0};
+                c.o = (fv_adamw){0.5f, 0.9f, 0.99f, 1e-8f, 0.1f, &now};
                 float *grad = numbers(FV_F32, c.n, -1, 1);
                 void *x = numbers(kinds[t], c.n, -1, 1);
                 c.grad = grad, c.x = x;
-                out o[4] = {{FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {kinds[t], c.n, 0, 0}};
-                compare("adamw", kinds[t], run_adamw, &c, o, 4, 8);
+                out o[5] = {{FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {kinds[t], c.n, 0, 0}, {FV_F32, c.n, 0, 0}};
+                compare("adamw", kinds[t], run_adamw, &c, o, 5, 8);
                 compare("sumsq", kinds[t], run_sumsq, &c, &(out){FV_F32, 1, 0, 0}, 1, 2);
                 free(grad), free(x);
             }

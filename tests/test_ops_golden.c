@@ -160,25 +160,19 @@ static void adamw_agrees(void **state)
     (void)state;
     fv_device *d;
     golden g = {.file = FOVEA_TESTS "/golden/nn_ops.safetensors"};
-    const float half = 0.5f;
     assert_int_equal(fv_device_open(&d, test_device(), (fv_device_opt){0}, NULL), FV_OK);
     assert_int_equal(fv_ctx_new(&g.ctx, d, (fv_ctx_opt){0}, NULL), FV_OK);
     fv_tensor *w = golden_floats(&g, "adamw.before"), *grads = golden_floats(&g, "adamw.grads");
-    fv_tensor *m = fv_zeros(g.ctx, FV_SHAPE(20)), *v = fv_zeros(g.ctx, FV_SHAPE(20)), *by = fv_floats(g.ctx, &half, FV_SHAPE(1));
+    fv_tensor *m = fv_zeros(g.ctx, FV_SHAPE(20)), *v = fv_zeros(g.ctx, FV_SHAPE(20));
     const fv_kernels *k = fv_kernels_of(g.ctx, FV_F32);
     float left1 = 1, left2 = 1;
     for (int t = 0; t < 3; t++) {
         left1 *= 0.9f;
         left2 *= 0.95f;
-        fv_adamw o = {.lr = 0.05f,
-                      .beta1 = 0.9f,
-                      .beta2 = 0.95f,
-                      .eps = 1e-6f,
-                      .decay = 0.1f,
-                      .correct1 = 1 - left1,
-                      .correct2 = 1 - left2,
-                      .grad_scale = by->data};
-        k->adamw(fv_ctx_stream(g.ctx), w->data, m->data, v->data, NULL, (float *)grads->data + 20 * t, 20, &o);
+        const fv_update now = {.lr = 0.05f, .correct1 = 1 - left1, .correct2 = 1 - left2, .grad_scale = 0.5f};
+        fv_tensor *u = fv_bytes(g.ctx, (const uint8_t *)&now, FV_SHAPE((int64_t)sizeof now));
+        fv_adamw o = {.lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-6f, .decay = 0.1f, .now = u->data};
+        k->adamw(fv_ctx_stream(g.ctx), w->data, m->data, v->data, NULL, NULL, (float *)grads->data + 20 * t, 20, &o);
     }
     golden_near(&g, w, 2e-6, "adamw.after");
     fv_ctx_free(g.ctx);

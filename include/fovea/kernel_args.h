@@ -125,10 +125,21 @@ typedef struct fv_attn_grads {
 } fv_attn_grads;
 
 /* ---- the optimiser ---- */
+
+/* The numbers of one update.  They live in device memory, so that a captured graph can be replayed with others. */
+typedef struct fv_update {
+    float lr, correct1, correct2; /* correct: 1 - beta^t */
+    float follow;                 /* what a moving average keeps of itself */
+    int32_t place;                /* of what the update came to, among those of others */
+    float loss;
+    float grad_scale; /* gradients are multiplied by it: clipping */
+    int32_t spoiled;  /* by a loss or norm that was not finite: from there on nothing is changed */
+} fv_update;
+
 typedef struct fv_adamw {
-    float lr, beta1, beta2, eps, decay; /* decay is decoupled: p -= lr * decay * p */
-    float correct1, correct2;           /* 1 - beta^t */
-    const float *grad_scale;            /* device: gradients are multiplied by it (clipping); NULL: 1 */
+    float lr; /* a factor of now's */
+    float beta1, beta2, eps, decay; /* decay is decoupled: p -= lr * decay * p */
+    const fv_update *now;           /* device */
 } fv_adamw;
 
 /* ---- writing, one token of each sequence at a time ---- */

@@ -67,6 +67,9 @@ typedef struct fv_kernels {
     /* y[i] = table[ids[i]]; table is (vocab,d) of dtype tt.  An id outside 0..vocab-1 fails the stream. */
     void (*gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n, int64_t vocab,
                    int64_t d);
+    /* y[r,t] = x[r,t+by], or edge where that is outside of the row; then `to` for every `from` */
+    void (*shift)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
+                  int32_t to);
     /* rows of dtable that no id names are left alone when adding, zeroed when not; skip: an id without gradient, or -1 */
     void (*gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n, int64_t vocab, int64_t d,
                        int32_t skip);
@@ -106,9 +109,13 @@ typedef struct fv_kernels {
     void (*cache_write)(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B, int64_t T, int64_t cap,
                         int64_t D);
 
-    /* w is the f32 master; copy (table dtype, or NULL) receives the rounded result */
-    void (*adamw)(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o);
+    /* w is the f32 master; copy (table dtype, or NULL) receives the rounded result, and ema (or NULL) follows it */
+    void (*adamw)(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad, int64_t n,
+                  const fv_adamw *o);
     void (*sumsq)(fv_stream *s, float *out, const void *x, int64_t n); /* sum of squares, added up in f64 */
+    /* the norm of the gradient from its sum of squares, the scale that limits it to `most` (0: no limit), and whether all is
+     * finite; result[place] gets loss and norm */
+    void (*limit)(fv_stream *s, fv_update *u, const float *sumsq, float most, float (*result)[2]);
 
     /* ---- NULL where general kernels do it ---- */
     bool (*row_linear)(fv_stream *s, const fv_row_linear *a); /* false: not with these sizes, and nothing was done */

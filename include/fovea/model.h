@@ -22,6 +22,8 @@ typedef struct fv_items {
     double n_labels; /* labels that count, over the whole batch with all its parts; losses are divided by it */
     double n_rows;   /* sequences, likewise, for losses that count these; 0: those of this part */
     float smooth;    /* label smoothing, for families that train with it */
+    /* (1) f32: 1 / n_labels and 1 / n_rows on the device, where a step is to be run again with others; else NULL */
+    fv_tensor *per_label, *per_row;
 } fv_items;
 
 FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name);       /* NULL if absent */

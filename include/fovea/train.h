@@ -53,6 +53,25 @@ FV_API fv_status fv_adam_swap(fv_adam *a, fv_err *e);
 FV_API fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 FV_API fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 
+/* ---- updates, one after another ----
+ * Nothing waits for the device but fv_updater_read: losses stay there and are read for several updates at once.  Work whose
+ * shapes repeat is captured as a graph and replayed where the device can; the numbers are the same. */
+typedef struct fv_updater fv_updater;
+typedef struct fv_updated { /* what an update came to */
+    double loss;            /* of a label */
+    double norm;            /* of the gradient, before it was limited */
+} fv_updated;
+
+FV_API fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o, fv_err *e);
+FV_API void fv_updater_free(fv_updater *u); /* NULL is allowed */
+FV_API int64_t fv_updater_ahead(const fv_updater *u); /* updates that may go unread */
+FV_API size_t fv_updater_bytes(const fv_updater *u);  /* held for batches */
+/* Update `step`, counted from 1 without gaps, with the gradient of n batches.  Batches may change after return. */
+FV_API fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch, int64_t n, fv_err *e);
+/* Waits.  out gets the *n updates since the last call, at most fv_updater_ahead.  One with a loss or gradient that was not
+ * finite is FV_ENUMERIC; it and those behind it changed nothing, *n are those before it. */
+FV_API fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_err *e);
+
 /* ---- a run ---- */
 
 typedef struct fv_train_state {

@@ -59,11 +59,16 @@ fv_tensor *bench_floats(bench *b, fv_shape s)
     return t;
 }
 
+void bench_draw(bench *b, int32_t *ids, int64_t n, int32_t most)
+{
+    for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(next(b) % (uint32_t)most);
+}
+
 fv_tensor *bench_ids(bench *b, fv_shape s, int32_t most)
 {
     int64_t n = fv_shape_len(s);
     int32_t *x = malloc((size_t)n * sizeof *x);
-    for (int64_t i = 0; x && i < n; i++) x[i] = (int32_t)(next(b) % (uint32_t)most);
+    if (x) bench_draw(b, x, n, most);
     fv_tensor *t = x ? fv_ints(b->hold, x, s) : fv_raise(b->hold, FV_ENOMEM, "out of memory");
     free(x);
     return t;
@@ -153,7 +158,7 @@ static void print_parameters(const json_t *parameters)
 /* The most memory held: what the counter saw, or on a device of its own memory what the contexts hold there. */
 static double peak(const bench *b)
 {
-    double host = (double)b->memory.peak, held = (double)(fv_ctx_bytes(b->hold) + fv_ctx_bytes(b->step));
+    double host = (double)b->memory.peak, held = (double)(fv_ctx_bytes(b->hold) + fv_ctx_bytes(b->step) + b->more);
     return host > held ? host : held;
 }
 

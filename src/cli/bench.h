@@ -37,6 +37,7 @@ typedef struct bench {
     fv_device *device;
     fv_ctx *hold, *step;
     uint64_t random;
+    size_t more; /* bytes that are held on the device besides hold's and step's */
 } bench;
 
 /* One repetition; failures stay in the context. */
@@ -55,6 +56,7 @@ void bench_close(bench *b);
 /* Numbers between -1 and 1, the same in every run; ids from 0 to below most. */
 fv_tensor *bench_floats(bench *b, fv_shape s);
 fv_tensor *bench_ids(bench *b, fv_shape s, int32_t most);
+void bench_draw(bench *b, int32_t *ids, int64_t n, int32_t most);
 
 /* Repeats fn, and prints a line: the name, the parameters (a JSON object, which it drops), times, rates and memory. */
 int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what, bench_work work);

@@ -52,13 +52,15 @@ static const cli_example train_examples[] = {
 
 /* ---- the model and its inputs ---- */
 
+enum { MOST_UNREAD = 64 }; /* updates; no device lets more go unread */
+
 typedef struct subject {
+    bench *b;
     fv_model *model;
-    fv_items in;
-    fv_adam *adam; /* NULL: forward only */
-    fv_train_opt opt;
-    int64_t step;
-    float loss; /* of the last update */
+    fv_items in;   /* forward */
+    fv_batch data; /* train */
+    fv_updater *updater;
+    int64_t step, unread;
     fv_err e;
 } subject;
 
@@ -88,27 +90,37 @@ static int32_t number(const fv_model *m, const char *key, int32_t otherwise)
 }
 
 /* Ids of every kind that the head takes; those of one token a sequence where it judges sequences. */
-static void make_inputs(bench *b, subject *s, const model_values *v, bool train)
+static void make_inputs(bench *b, subject *s, const model_values *v)
+{
+    fv_shape tokens = FV_SHAPE(v->batch, v->len);
+    int32_t vocab = number(s->model, "vocab_size", 1000);
+    fv_items_put(&s->in, "input_ids", bench_ids(b, tokens, vocab));
+    if (takes(s->model, "decoder_input_ids")) fv_items_put(&s->in, "decoder_input_ids", bench_ids(b, tokens, vocab));
+}
+
+static void put(subject *s, const char *name, fv_shape shape, int32_t most)
+{
+    int32_t *x = fv_batch_put(&s->data, name, FV_I32, shape);
+    if (x) bench_draw(s->b, x, fv_shape_len(shape), most);
+}
+
+static void make_batch(subject *s, const model_values *v)
 {
     const char *head = fv_model_head(s->model);
     fv_shape tokens = FV_SHAPE(v->batch, v->len), rows = FV_SHAPE(v->batch);
     int32_t vocab = number(s->model, "vocab_size", 1000), labels = number(s->model, "num_labels", 2);
     bool sequence = strstr(head, "SequenceClassification") != NULL, span = strstr(head, "QuestionAnswering") != NULL;
     bool token = strstr(head, "TokenClassification") != NULL;
-    fv_items_put(&s->in, "input_ids", bench_ids(b, tokens, vocab));
-    if (takes(s->model, "decoder_input_ids")) fv_items_put(&s->in, "decoder_input_ids", bench_ids(b, tokens, vocab));
-    if (!train) return;
+    put(s, "input_ids", tokens, vocab);
+    if (takes(s->model, "decoder_input_ids")) put(s, "decoder_input_ids", tokens, vocab);
     if (span) {
-        fv_items_put(&s->in, "start_positions", bench_ids(b, rows, (int32_t)v->len));
-        fv_items_put(&s->in, "end_positions", bench_ids(b, rows, (int32_t)v->len));
-    } else if (sequence) {
-        fv_items_put(&s->in, "labels", bench_ids(b, rows, labels));
+        put(s, "start_positions", rows, (int32_t)v->len);
+        put(s, "end_positions", rows, (int32_t)v->len);
     } else {
-        fv_items_put(&s->in, "labels", bench_ids(b, tokens, token ? labels : vocab));
+        put(s, "labels", sequence ? rows : tokens, sequence || token ? labels : vocab);
     }
-    if (strstr(head, "PreTraining")) fv_items_put(&s->in, "next_sentence_label", bench_ids(b, rows, 2));
-    s->in.n_labels = sequence || span ? (double)v->batch : (double)v->batch * (double)v->len;
-    s->in.n_rows = (double)v->batch;
+    if (strstr(head, "PreTraining")) put(s, "next_sentence_label", rows, 2);
+    s->data.labels = sequence || span ? (double)v->batch : (double)v->batch * (double)v->len;
 }
 
 /* ---- one repetition ---- */
@@ -120,46 +132,55 @@ static void forward(fv_ctx *c, void *what)
     fv_model_forward(c, s->model, &s->in, &out);
 }
 
+/* Losses are read as a run reads them, several at once. */
 static void update(fv_ctx *c, void *what)
 {
     subject *s = what;
-    fv_items out = {0};
-    double norm;
-    fv_params_zero_grad(fv_model_params(s->model));
-    fv_model_forward(c, s->model, &s->in, &out);
-    fv_tensor *y = fv_items_get(&out, "loss");
-    if (!y && !fv_ctx_status(c)) fv_raise(c, FV_EARG, "%s has no loss: name another of architectures", fv_model_head(s->model));
-    if (fv_backward(c, y) || fv_read(c, y, &s->loss, 1)) return; /* in this order the device need not wait for us in between */
-    if (fv_adam_step(s->adam, &s->opt, ++s->step, &norm, &s->e)) fv_raise(c, s->e.code, "%s", s->e.text);
+    const fv_batch *batch = &s->data;
+    fv_updated came[MOST_UNREAD];
+    int64_t n;
+    fv_status st = fv_updater_step(s->updater, ++s->step, &batch, 1, &s->e);
+    if (!st && ++s->unread == fv_updater_ahead(s->updater)) {
+        st = fv_updater_read(s->updater, came, &n, &s->e);
+        s->unread = 0;
+    }
+    if (st) fv_raise(c, st, "%s", s->e.text);
+    s->b->more = fv_updater_bytes(s->updater);
 }
 
 /* ---- the commands ---- */
 
 static void close_subject(bench *b, subject *s)
 {
-    fv_adam_free(s->adam);
+    fv_updater_free(s->updater);
+    fv_batch_free(&s->data);
     fv_model_free(s->model);
     bench_close(b);
 }
 
-static fv_status prepare(bench *b, subject *s, const model_values *v, bool train)
+/* A rate that hardly moves parameters makes every repetition the same work. */
+static fv_status prepare(bench *b, subject *s, const model_values *v, bool train, float rate)
 {
     char *config = read_config(v->config);
-    fv_ctx_opt how = {.dtype = bench_dtype(v->dtype), .record = train, .train = train, .recompute = v->recompute};
+    fv_dtype dtype = bench_dtype(v->dtype);
     if (!config) return fv_fail(&s->e, FV_EIO, "%s: cannot be read", v->config);
-    fv_model_opt opt = {.dtype = how.dtype, .train = train, .serve = !train && how.dtype != FV_F64, .weights = how.dtype};
+    fv_model_opt opt = {.dtype = dtype, .train = train, .serve = !train && dtype != FV_F64, .weights = dtype};
     if (v->weights) cli_choose_weights(v->weights, &opt.weights, &opt.widen);
     fv_status st = fv_model_new(&s->model, b->device, config, opt, 1, &s->e);
     free(config);
     if (st) return st;
-    fv_ctx_free(b->step);
-    b->step = NULL;
-    st = fv_ctx_new(&b->step, b->device, how, &s->e);
-    fv_fields_default(&s->opt, fv_train_fields);
-    s->opt.lr = 1e-6f; /* parameters that hardly move: every repetition does the same work */
-    if (!st && train) st = fv_adam_new(&s->adam, fv_model_params(s->model), b->device, &s->opt, &s->e);
-    if (!st) make_inputs(b, s, v, train);
-    return st;
+    if (!train) {
+        make_inputs(b, s, v);
+        return FV_OK;
+    }
+    make_batch(s, v);
+    if (s->data.err.code) return fv_fail(&s->e, s->data.err.code, "%s", s->data.err.text);
+    fv_train_opt how;
+    fv_fields_default(&how, fv_train_fields);
+    how.lr = rate;
+    how.warmup = 0;
+    how.recompute = v->recompute;
+    return fv_updater_new(&s->updater, s->model, b->device, &how, &s->e);
 }
 
 /* ---- beside the CPU ---- */
@@ -167,39 +188,41 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
 enum { COMPARED = 10 };
 
 /* The losses of the first updates at a rate that learns, from the same weights and ids wherever it is. */
-static int learn(const cli *c, const model_values *v, float loss[COMPARED])
+static int learn(const cli *c, const model_values *v, double loss[COMPARED])
 {
-    subject s = {0};
     bench b;
+    subject s = {.b = &b, .data = {.env = &b.env}};
+    fv_updated came[MOST_UNREAD];
+    int64_t n = 0, read;
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
-    if (!code && prepare(&b, &s, v, true)) code = cli_error(c, &s.e);
-    s.opt.lr = 1e-3f;
-    s.opt.warmup = 0;
-    for (int i = 0; !code && i < COMPARED; i++) {
-        fv_ctx_reset(b.step, (uint64_t)i);
-        update(b.step, &s);
-        if (fv_ctx_status(b.step)) code = cli_error(c, fv_ctx_err(b.step));
-        loss[i] = s.loss;
+    fv_status st = code ? FV_OK : prepare(&b, &s, v, true, 1e-3f);
+    while (!code && !st && n < COMPARED) {
+        const fv_batch *batch = &s.data;
+        for (int64_t i = 0; !st && i < fv_updater_ahead(s.updater) && s.step < COMPARED; i++)
+            st = fv_updater_step(s.updater, ++s.step, &batch, 1, &s.e);
+        if (!st) st = fv_updater_read(s.updater, came, &read, &s.e);
+        for (int64_t i = 0; !st && i < read; i++) loss[n++] = came[i].loss;
     }
+    if (st) code = cli_error(c, &s.e);
     close_subject(&b, &s);
     return code;
 }
 
 static int compare(const cli *c, const model_values *v)
 {
-    float here[COMPARED], cpu[COMPARED];
+    double here[COMPARED], cpu[COMPARED];
     model_values plain = *v;
     plain.common.device = "cpu";
     plain.dtype = 0; /* f32 */
     int code = learn(c, v, here);
     if (!code) code = learn(c, &plain, cpu);
     for (int i = 0; !code && i < COMPARED; i++) {
-        double off = fabs((double)here[i] - (double)cpu[i]) / (double)cpu[i];
+        double off = fabs(here[i] - cpu[i]) / cpu[i];
         if (v->common.json)
             code = cli_print_json(c, json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", "compare", "update", i + 1, "loss",
-                                               (double)here[i], "cpu_loss", (double)cpu[i], "off", off));
+                                               here[i], "cpu_loss", cpu[i], "off", off));
         else
-            printf("update %d: loss %.6f, on the CPU in f32 %.6f, off by %.1e\n", i + 1, (double)here[i], (double)cpu[i], off);
+            printf("update %d: loss %.6f, on the CPU in f32 %.6f, off by %.1e\n", i + 1, here[i], cpu[i], off);
     }
     return code;
 }
@@ -209,11 +232,11 @@ static int run(const cli *c, const void *values, int n, char **operand)
     (void)n, (void)operand;
     const model_values *v = values;
     bool train = !strcmp(c->command->name, "train");
-    subject s = {0};
     bench b;
+    subject s = {.b = &b, .data = {.env = &b.env}};
     if (!v->config) return cli_usage(c, "--config FILE is missing");
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
-    if (!code && prepare(&b, &s, v, train)) code = cli_error(c, &s.e);
+    if (!code && prepare(&b, &s, v, train, 1e-6f)) code = cli_error(c, &s.e);
     if (!code) {
         json_t *parameters = json_pack("{s:s, s:s, s:I, s:I, s:s, s:I}", "family", fv_model_family(s.model)->type, "head",
                                        fv_model_head(s.model), "batch", (json_int_t)v->batch, "len", (json_int_t)v->len, "dtype",

@@ -119,10 +119,11 @@ static void adamw(fv_ctx *c, void *what)
 {
     const operands *o = what;
     const fv_kernels *k = kernels(c, o);
-    const fv_adamw step = {
-        .lr = 1e-6f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.01f, .correct1 = 1, .correct2 = 1};
-    if (k && fv_need(c, k->adamw, "adamw", k->dtype))
-        k->adamw(fv_ctx_stream(c), o->x->data, o->y->data, o->dx->data, NULL, o->dy->data, o->rows * o->cols, &step);
+    const fv_update now = {.lr = 1e-6f, .correct1 = 1, .correct2 = 1, .grad_scale = 1};
+    fv_tensor *u = fv_bytes(c, (const uint8_t *)&now, FV_SHAPE((int64_t)sizeof now));
+    if (!u || !k || !fv_need(c, k->adamw, "adamw", k->dtype)) return;
+    const fv_adamw step = {.lr = 1, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.01f, .now = u->data};
+    k->adamw(fv_ctx_stream(c), o->x->data, o->y->data, o->dx->data, NULL, NULL, o->dy->data, o->rows * o->cols, &step);
 }
 
 static const operation softmax_op = {"softmax", softmax, softmax_bwd, 2, 3};

@@ -115,6 +115,11 @@ fv_dtype fv__params_stored(const fv_params *p);
  * parameters' dtype. */
 fv_status fv__params_widen(fv_params *p, fv_err *e);
 
+/* As fv_params_grad, on another stream and without waiting. */
+void *fv__params_grad_on(fv_params *p, fv_stream *s);
+/* A step that was replayed has left them all with gradients. */
+void fv__params_have_grad(fv_params *p);
+
 /* Its values may be computed instead of read: sinusoids. */
 bool fv__param_buffer(const fv_tensor *t);
 /* Rows of it are looked up, whatever else is done with it. */

@@ -285,15 +285,25 @@ void *fv_params_data(const fv_params *p, int64_t *n)
     return p->data;
 }
 
+void *fv__params_grad_on(fv_params *p, fv_stream *s)
+{
+    for (size_t i = 0; p->grad && i < p->n; i++) {
+        fv_tensor *t = &p->list[i]->tensor;
+        if (!t->has_grad) p->dev->backend->zero(s, t->grad, fv__tensor_bytes(grad_type(p), fv_len(t)));
+        t->has_grad = true;
+    }
+    return p->grad;
+}
+
+void fv__params_have_grad(fv_params *p)
+{
+    for (size_t i = 0; i < p->n; i++) p->list[i]->tensor.has_grad = true;
+}
+
 void *fv_params_grad(fv_params *p, int64_t *n)
 {
     *n = p->elements;
-    for (size_t i = 0; p->grad && i < p->n; i++) {
-        fv_tensor *t = &p->list[i]->tensor;
-        if (!t->has_grad) p->dev->backend->zero(&p->stream, t->grad, fv__tensor_bytes(grad_type(p), fv_len(t)));
-        t->has_grad = true;
-    }
-    if (p->grad) p->dev->backend->sync(&p->stream);
+    if (fv__params_grad_on(p, &p->stream)) p->dev->backend->sync(&p->stream);
     return p->grad;
 }
 

@@ -1,6 +1,5 @@
 /* model_heads.c - what heads of many families share: activations by name, masks, losses. */
-#include "fovea/heads.h"
-#include "fovea/op.h"
+#include "models/model_part.h"
 
 const char *const fv_act_words[] = {"gelu",      "relu",        "silu", "swish",   "gelu_new", "gelu_pytorch_tanh",
                                     "gelu_fast", "gelu_python", "tanh", "sigmoid", NULL};
@@ -28,18 +27,22 @@ fv_tensor *fv_first(fv_ctx *c, fv_tensor *x)
 
 /* ---- losses ---- */
 
-static fv_tensor *divided(fv_ctx *c, fv_tensor *sum, double by) { return fv_scale(c, sum, by > 0 ? (float)(1 / by) : 1); }
+fv_tensor *fv__per_label(fv_ctx *c, fv_tensor *sum, const fv_items *in)
+{
+    if (in->per_label) return fv_mul(c, sum, fv_reshape(c, in->per_label, sum ? sum->shape : FV_SHAPE(1)));
+    return fv_scale(c, sum, in->n_labels > 0 ? (float)(1 / in->n_labels) : 1);
+}
 
 fv_tensor *fv_loss_tokens(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, const fv_items *in)
 {
     fv_tensor *rows = fv_cross_entropy(c, logits, labels, (fv_ce_opt){.smooth = in->smooth, .ignore = -100});
-    return divided(c, fv_sum_all(c, rows), in->n_labels);
+    return fv__per_label(c, fv_sum_all(c, rows), in);
 }
 
 /* Means over this part of the batch become its share of the mean over all. */
 static fv_tensor *share(fv_ctx *c, fv_tensor *mean, const fv_tensor *labels, const fv_items *in)
 {
-    return in->n_labels > 0 ? fv_scale(c, mean, (float)((double)fv_len(labels) / in->n_labels)) : mean;
+    return in->n_labels > 0 ? fv__per_label(c, fv_scale(c, mean, (float)fv_len(labels)), in) : mean;
 }
 
 fv_tensor *fv_loss_classes(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_problem p, const fv_items *in)

@@ -261,7 +261,7 @@ const void *fv_model_self(const fv_model *m) { return m->self; }
 void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)
 {
     for (const fv_input *i = m->family->inputs; i->name; i++)
-        if (i->needed && !fv_items_get(in, i->name) && !fv_ctx_status(c))
+        if (i->needed && !fv_items_get(in, i->name) && !fv__failed(c))
             fv_raise(c, FV_EARG, "%s: %s is missing", m->family->type, i->name);
-    if (!fv_ctx_status(c)) m->family->forward(c, m->self, in, out);
+    if (!fv__failed(c)) m->family->forward(c, m->self, in, out);
 }

@@ -2,6 +2,7 @@
 #include "models/model_part.h"
 
 #include "base/base.h"
+#include "core/core.h"
 #include "nn/part.h"
 
 /* ---- ids on the host: few, and what is done with them no kernel knows ---- */
@@ -13,16 +14,20 @@ typedef struct host {
     int64_t B, T;
 } host;
 
+static bool two_axes(fv_ctx *c, const fv_tensor *ids)
+{
+    if (!ids || fv__failed(c)) return false;
+    if (ids->shape.n == 2 && ids->dtype == FV_I32 && fv_len(ids)) return true;
+    fv_raise(c, FV_ESHAPE, "ids %s, expected i32 of two axes", fv_desc(ids).s);
+    return false;
+}
+
 static bool fetch(fv_ctx *c, host *h, const fv_tensor *ids)
 {
-    if (!ids || fv_ctx_err(c)->code) return false;
+    if (!two_axes(c, ids)) return false;
     *h = (host){.env = fv_device_env(fv_ctx_device(c)), .bytes = (size_t)fv_len(ids) * sizeof *h->ids};
     h->B = fv_dim(ids, 0);
     h->T = fv_dim(ids, 1);
-    if (ids->shape.n != 2 || ids->dtype != FV_I32 || !h->bytes) {
-        fv_raise(c, FV_ESHAPE, "ids %s, expected i32 of two axes", fv_desc(ids).s);
-        return false;
-    }
     h->ids = fv__alloc(h->env, h->bytes);
     if (!h->ids) fv_raise(c, FV_ENOMEM, "out of memory for %zu bytes of ids", h->bytes);
     return h->ids && !fv_read_i32(c, ids, h->ids, fv_len(ids));
@@ -32,26 +37,21 @@ static void drop(host *h) { fv__free(h->env, h->ids, h->bytes); }
 
 /* ---- outputs ---- */
 
-/* labels[b,t+1] at place t, and nothing that counts at the last. */
-static fv_tensor *shift_left(fv_ctx *c, fv_tensor *labels)
+/* y[b,t] = ids[b,t+by], or edge outside of the row; then `to` for every `from`. */
+static fv_tensor *shifted(fv_ctx *c, const fv_tensor *ids, int64_t by, int32_t edge, int32_t from, int32_t to)
 {
-    host h = {0};
-    fv_tensor *y = NULL;
-    if (fetch(c, &h, labels)) {
-        for (int64_t b = 0; b < h.B; b++) {
-            memmove(h.ids + b * h.T, h.ids + b * h.T + 1, (size_t)(h.T - 1) * sizeof *h.ids);
-            h.ids[b * h.T + h.T - 1] = -100;
-        }
-        y = fv_ints(c, h.ids, labels->shape);
-    }
-    drop(&h);
+    if (!two_axes(c, ids)) return NULL;
+    const fv_kernels *k = fv_kernels_of(c, c->dtype);
+    fv_tensor *y = fv_need(c, k && k->shift, "shift", c->dtype) ? fv_new(c, FV_I32, ids->shape) : NULL;
+    if (y) k->shift(fv_ctx_stream(c), y->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), by, edge, from, to);
     return y;
 }
 
+/* labels[b,t+1] at place t, and nothing that counts at the last. */
 fv_tensor *fv__next_labels(fv_ctx *c, const fv_items *in)
 {
     fv_tensor *labels = fv_items_get(in, "labels");
-    return labels ? shift_left(c, labels) : NULL;
+    return labels ? shifted(c, labels, 1, -100, -100, -100) : NULL;
 }
 
 void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, fv_tensor *labels)
@@ -66,7 +66,7 @@ void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, f
     if (labels) {
         fv_ce_opt how = {.smooth = in->smooth, .ignore = -100};
         fv_tensor *sum = fv_sum_all(c, fv_linear_cross_entropy(c, &logits, x, w, labels, how));
-        fv_items_put(out, "loss", fv_scale(c, sum, in->n_labels > 0 ? (float)(1 / in->n_labels) : 1));
+        fv_items_put(out, "loss", fv__per_label(c, sum, in));
     }
     if (logits) fv_items_put(out, "logits", logits);
 }
@@ -213,18 +213,5 @@ fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token) {
 
 fv_tensor *fv__shift_right(fv_ctx *c, fv_tensor *ids, int32_t start, int32_t pad)
 {
-    host h = {0};
-    fv_tensor *y = NULL;
-    if (fetch(c, &h, ids)) {
-        for (int64_t b = 0; b < h.B; b++) {
-            int32_t *row = h.ids + b * h.T;
-            memmove(row + 1, row, (size_t)(h.T - 1) * sizeof *row);
-            row[0] = start;
-            for (int64_t t = 1; t < h.T; t++)
-                if (row[t] == -100) row[t] = pad;
-        }
-        y = fv_ints(c, h.ids, ids->shape);
-    }
-    drop(&h);
-    return y;
+    return shifted(c, ids, -1, start, -100, pad);
 }

@@ -14,8 +14,10 @@ void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *log
 /* The same of x (B,T,D) under the weight w (V,D); in training the loss alone, where the device gains by that. */
 void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w, fv_tensor *labels);
 
-/* The labels of `in`, each moved to the place before its own; NULL: there are none.  Asks the device for them, so it comes
- * before everything that the device would have to finish first. */
+/* sum / in->n_labels, which may be known on the device alone. */
+fv_tensor *fv__per_label(fv_ctx *c, fv_tensor *sum, const fv_items *in);
+
+/* The labels of `in`, each moved to the place before its own; NULL: there are none. */
 fv_tensor *fv__next_labels(fv_ctx *c, const fv_items *in);
 
 /* Puts "logits" (B,labels) or (B,T,labels) and, where there are labels, the "loss"; problem: an fv_problem. */

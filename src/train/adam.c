@@ -1,9 +1,10 @@
 /* adam.c - AdamW over the flat block of parameters, with the norm of the gradient and its limit, and a moving average. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/core.h"
+#include "train/adam.h"
 #include "train/groups.h"
 
 struct fv_adam {
@@ -15,12 +16,16 @@ struct fv_adam {
     float *m, *v, *master; /* device; master only where parameters are narrow */
     float *ema;            /* device, or NULL */
     bool swapped;          /* the parameters hold the average, and ema (where they are not narrow) them */
-    float *scratch;        /* device: the sum of squares, the scale */
+    fv_update *now;        /* device: the numbers of the update */
+    float *sum;            /* device: the gradient's sum of squares */
+    float (*result)[2];    /* device: FV__UPDATES pairs of loss and norm */
     float *scale;          /* host: a factor of the learning rate for each parameter */
     size_t scale_bytes;
     int *order; /* host: parameters as they stand in the flat block */
     size_t order_bytes;
 };
+
+#define NOW ((int64_t)(sizeof(fv_update) / sizeof(float)))
 
 static float *block(fv_adam *a, int64_t n)
 {
@@ -44,10 +49,12 @@ static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
     void *data = fv_params_data(a->params, &n);
     a->m = block(a, a->n);
     a->v = block(a, a->n);
-    a->scratch = block(a, 2);
+    a->now = (void *)block(a, NOW);
+    a->result = (void *)block(a, 2 * FV__UPDATES);
+    a->sum = block(a, 1);
     if (narrow) a->master = block(a, a->n);
     if (ema) a->ema = block(a, a->n);
-    if (!a->m || !a->v || !a->scratch || (narrow && !a->master) || (ema && !a->ema))
+    if (!a->m || !a->v || !a->now || !a->result || !a->sum || (narrow && !a->master) || (ema && !a->ema))
         return fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters%s", (long long)a->n,
                        fv__left(a->dev).s);
     if (narrow) a->dev->k[a->dtype]->cast(&a->stream, (fv_sink){.data = a->master, .dtype = FV_F32}, data, a->n);
@@ -100,7 +107,9 @@ void fv_adam_free(fv_adam *a)
     float *const blocks[] = {a->m, a->v, a->master, a->ema};
     for (int i = 0; i < 4; i++)
         if (blocks[i]) a->dev->backend->release(a->dev, blocks[i], bytes);
-    if (a->scratch) a->dev->backend->release(a->dev, a->scratch, 2 * sizeof(float));
+    if (a->now) a->dev->backend->release(a->dev, a->now, NOW * sizeof(float));
+    if (a->result) a->dev->backend->release(a->dev, a->result, FV__UPDATES * sizeof *a->result);
+    if (a->sum) a->dev->backend->release(a->dev, a->sum, sizeof(float));
     if (a->stream.dev) fv__stream_close(&a->stream);
     fv__free(&env, a->scale, a->scale_bytes);
     fv__free(&env, a->order, a->order_bytes);
@@ -109,14 +118,6 @@ void fv_adam_free(fv_adam *a)
 
 /* ---- a step ---- */
 
-static double gradient_norm(fv_adam *a, const void *grad)
-{
-    float sum;
-    a->dev->k[FV_F32]->sumsq(&a->stream, a->scratch, grad, a->n);
-    a->dev->backend->download(&a->stream, &sum, a->scratch, sizeof sum);
-    return sqrt((double)sum);
-}
-
 static bool alike(const fv_adam *a, int i, int j)
 {
     const fv_tensor *s = fv_params_at(a->params, i), *t = fv_params_at(a->params, j);
@@ -124,7 +125,7 @@ static bool alike(const fv_adam *a, int i, int j)
 }
 
 /* Neighbours in the flat block that are treated alike take one call; the padding between them is zero and stays so. */
-static void update(fv_adam *a, const float *grad, fv_adamw o, float lr, float decay)
+static void update(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, float decay)
 {
     const fv_kernels *k = a->dev->k[a->dtype];
     int64_t all;
@@ -138,24 +139,10 @@ static void update(fv_adam *a, const float *grad, fv_adamw o, float lr, float de
         if (i < n) to = (int64_t)((size_t)((char *)fv_params_at(a->params, a->order[i])->data - data) / size);
         if (!first->wants_grad) continue;
         o.decay = first->shape.n < 2 ? 0 : decay;
-        o.lr = lr * a->scale[lead];
-        float *w = a->master ? a->master + from : (float *)(void *)data + from;
-        k->adamw(&a->stream, w, a->m + from, a->v + from, a->master ? data + (size_t)from * size : NULL, grad + from, to - from,
-                 &o);
+        o.lr = a->scale[lead];
+        float *w = a->master ? a->master + from : (float *)(void *)data + from, *ema = a->ema ? a->ema + from : NULL;
+        k->adamw(s, w, a->m + from, a->v + from, ema, a->master ? data + (size_t)from * size : NULL, grad + from, to - from, &o);
     }
-}
-
-/* ema = d ema + (1-d) w.  Early on the average is short, else it would remember the first values for long. */
-static fv_status follow(fv_adam *a, double decay, int64_t step, fv_err *e)
-{
-    const fv_kernels *k = a->dev->k[FV_F32];
-    double early = (1.0 + (double)step) / (10.0 + (double)step), d = decay < early ? decay : early;
-    float *part = fv_stream_work(&a->stream, (size_t)a->n * sizeof(float));
-    if (!part) return fv_fail(e, FV_ENOMEM, "moving average: out of memory");
-    k->unary(&a->stream, FV_U_SCALE, part, weights(a), a->n, (float)(1 - d), 0);
-    k->unary(&a->stream, FV_U_SCALE, a->ema, a->ema, a->n, (float)d, 0);
-    k->cast(&a->stream, (fv_sink){.data = a->ema, .dtype = FV_F32, .add = true}, part, a->n);
-    return FV_OK;
 }
 
 static fv_status finish(fv_adam *a, fv_err *e)
@@ -164,24 +151,58 @@ static fv_status finish(fv_adam *a, fv_err *e)
     return a->stream.err.code ? fv_fail(e, a->stream.err.code, "%s", a->stream.err.text) : FV_OK;
 }
 
+/* Early on a moving average is short, else it would remember the first values for long. */
+void fv__adam_tell(fv_adam *a, const fv_train_opt *o, int64_t step)
+{
+    double early = (1.0 + (double)step) / (10.0 + (double)step), keep = (double)o->ema < early ? (double)o->ema : early;
+    fv_update u = {.lr = (float)fv_learning_rate(o, step),
+                   .correct1 = (float)(1 - pow((double)o->beta1, (double)step)),
+                   .correct2 = (float)(1 - pow((double)o->beta2, (double)step)),
+                   .follow = (float)keep,
+                   .place = (int32_t)(step % FV__UPDATES)};
+    a->dev->backend->upload(&a->stream, a->now, &u, offsetof(fv_update, loss));
+}
+
+void fv__adam_note(fv_adam *a, fv_stream *s, const void *loss, fv_dtype t, bool more)
+{
+    fv_sink to = {.data = (char *)a->now + offsetof(fv_update, loss), .dtype = FV_F32, .add = more};
+    a->dev->k[t]->cast(s, to, loss, 1);
+}
+
+void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o)
+{
+    const float *grad = fv__params_grad_on(a->params, s);
+    const fv_kernels *k = a->dev->k[FV_F32];
+    k->sumsq(s, a->sum, grad, a->n);
+    k->limit(s, a->now, a->sum, o->clip, a->result);
+    update(a, s, grad, (fv_adamw){.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .now = a->now}, o->decay);
+}
+
+fv_status fv__adam_read(fv_adam *a, int64_t from, int64_t n, float (*out)[2], fv_err *e)
+{
+    float all[FV__UPDATES][2];
+    a->dev->backend->download(&a->stream, all, a->result, sizeof all);
+    for (int64_t i = 0; i < n; i++) memcpy(out[i], all[(from + i) % FV__UPDATES], sizeof *out);
+    fv_status st = finish(a, e);
+    for (int64_t i = 0; !st && i < n; i++) {
+        const char *what = isfinite(out[i][0]) ? isfinite(out[i][1]) ? NULL : "gradient" : "loss";
+        if (what) st = fv_fail(e, FV_ENUMERIC, "update %lld: the %s is not finite", (long long)(from + i), what);
+    }
+    return st;
+}
+
 fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *norm, fv_err *e)
 {
     int64_t n;
-    const float *grad = fv_params_grad(a->params, &n);
-    if (!grad) return fv_fail(e, FV_ESTATE, "adam: the parameters have no gradients");
-    *norm = gradient_norm(a, grad);
-    if (!isfinite(*norm)) return fv_fail(e, FV_ENUMERIC, "update %lld: the gradient is not finite", (long long)step);
-    float scale = o->clip > 0 && *norm > (double)o->clip ? (float)((double)o->clip / *norm) : 1;
-    a->dev->backend->upload(&a->stream, a->scratch + 1, &scale, sizeof scale);
-    fv_adamw how = {.beta1 = o->beta1,
-                    .beta2 = o->beta2,
-                    .eps = o->eps,
-                    .correct1 = (float)(1 - pow((double)o->beta1, (double)step)),
-                    .correct2 = (float)(1 - pow((double)o->beta2, (double)step)),
-                    .grad_scale = a->scratch + 1};
-    update(a, grad, how, (float)fv_learning_rate(o, step), o->decay);
-    fv_status st = a->ema ? follow(a, (double)o->ema, step, e) : FV_OK;
-    return st ? st : finish(a, e);
+    float result[1][2];
+    const fv_update fresh = {0};
+    if (!fv_params_grad(a->params, &n)) return fv_fail(e, FV_ESTATE, "adam: the parameters have no gradients");
+    a->dev->backend->upload(&a->stream, a->now, &fresh, sizeof fresh);
+    fv__adam_tell(a, o, step);
+    fv__adam_run(a, &a->stream, o);
+    fv_status st = fv__adam_read(a, step, 1, result, e);
+    *norm = (double)result[0][1];
+    return st;
 }
 
 fv_status fv_adam_swap(fv_adam *a, fv_err *e)

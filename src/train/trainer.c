@@ -4,6 +4,9 @@
 #include <time.h>
 
 #include "train/run.h"
+#include "train/update.h"
+
+#define MOST_WAITING 64 /* updates whose losses are still to be read: at least what an updater lets go unread */
 
 static double now(void)
 {
@@ -22,11 +25,13 @@ static void tell(const fv_train_job *j, const fv_train_state *s, const char *eve
 typedef struct loop {
     const fv_train_job *job;
     fv_train_state *s;
-    fv_ctx *ctx;
-    fv_adam *adam;
+    fv_updater *updater;
     fv_feeder *feeder;
-    const fv_fed **part; /* the batches of one update */
-    fv_run *run;         /* NULL: nothing is written */
+    const fv_batch **part; /* the batches of one update */
+    fv_run *run;           /* NULL: nothing is written */
+    fv_train_state waiting[MOST_WAITING];
+    int n_waiting;
+    double start;
 } loop;
 
 static fv_dtype dtype_of(const fv_train_job *j) { return fv_params_at(fv_model_params(j->model), 0)->dtype; }
@@ -37,68 +42,57 @@ static fv_status context_failed(fv_ctx *c, fv_err *e)
     return fv_fail(e, why->code, "%s", why->text);
 }
 
-typedef struct amount {
-    double labels, rows, tokens;
-} amount;
-
 /* The batches of one update: their losses are divided by the labels of all of them, so they must all be there first.  An
  * update ends with its epoch, however many it has got. */
-static fv_status gather(loop *l, int64_t *n, amount *all, fv_err *e)
+static fv_status gather(loop *l, int64_t *n, const fv_fed **fed, fv_err *e)
 {
     *n = 0;
-    *all = (amount){0};
     fv_feeder_done(l->feeder);
     do {
-        fv_status st = fv_feeder_next(l->feeder, &l->part[*n], e);
+        fv_status st = fv_feeder_next(l->feeder, fed, e);
         if (st) return st;
-        const fv_batch *b = &l->part[*n]->batch;
-        all->labels += b->labels;
-        all->rows += (double)b->part[0].shape.d[0];
-        all->tokens += b->tokens > 0 ? b->tokens : b->labels;
-    } while (!l->part[(*n)++]->last && *n < l->job->opt.accumulate);
+        l->part[(*n)++] = &(*fed)->batch;
+    } while (!(*fed)->last && *n < l->job->opt.accumulate);
     return FV_OK;
 }
 
-/* Adds the gradient of one batch; *loss is its share of the update's. */
-static fv_status accumulate(loop *l, const fv_batch *b, const amount *all, int64_t part, double *loss, fv_err *e)
-{
-    const fv_train_job *j = l->job;
-    fv_ctx *c = l->ctx;
-    float value = 0;
-    fv_ctx_reset(c, (uint64_t)(l->s->step * j->opt.accumulate + part));
-    fv_items in = fv_batch_items(c, b), out = {0};
-    in.n_labels = all->labels;
-    in.n_rows = all->rows;
-    in.smooth = j->opt.smooth;
-    fv_model_forward(c, j->model, &in, &out);
-    fv_tensor *y = fv_items_get(&out, "loss");
-    if (!y && !fv_ctx_status(c)) return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
-    /* the loss is read last, so that a device need not wait for us between the two */
-    if (fv_backward(c, y) || fv_read(c, y, &value, 1)) return context_failed(c, e);
-    if (!isfinite(value)) return fv_fail(e, FV_ENUMERIC, "update %lld: the loss is not finite", (long long)l->s->step + 1);
-    *loss += (double)value;
-    return FV_OK;
-}
-
+/* Starts an update; what it came to is not known yet. */
 static fv_status update(loop *l, fv_err *e)
 {
-    const fv_train_job *j = l->job;
     int64_t n;
-    amount all;
-    double loss = 0;
-    fv_params_zero_grad(fv_model_params(j->model));
-    fv_status st = gather(l, &n, &all, e);
-    for (int64_t i = 0; !st && i < n; i++) st = accumulate(l, &l->part[i]->batch, &all, i, &loss, e);
-    if (!st) st = fv_adam_step(l->adam, &j->opt, l->s->step + 1, &l->s->norm, e);
+    const fv_fed *fed;
+    fv_train_state s = l->n_waiting ? l->waiting[l->n_waiting - 1] : *l->s;
+    fv_status st = gather(l, &n, &fed, e);
+    if (!st) st = fv_updater_step(l->updater, s.step + 1, l->part, n, e);
     if (st) return st;
-    fv_train_state *s = l->s;
-    s->epoch = l->part[n - 1]->epoch;
-    s->batch = l->part[n - 1]->index + 1;
-    s->step++;
-    s->loss = loss;
-    s->lr = fv_learning_rate(&j->opt, s->step);
-    s->tokens += (int64_t)all.tokens;
+    s.epoch = fed->epoch;
+    s.batch = fed->index + 1;
+    s.step++;
+    s.lr = fv_learning_rate(&l->job->opt, s.step);
+    s.tokens += (int64_t)fv__amount_of(l->part, n).tokens;
+    l->waiting[l->n_waiting++] = s;
     return FV_OK;
+}
+
+static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+/* Reads what the updates that were started came to, and tells it. */
+static fv_status settle(loop *l, fv_err *e)
+{
+    const fv_train_job *j = l->job;
+    fv_updated came[MOST_WAITING];
+    int64_t n;
+    fv_status st = fv_updater_read(l->updater, came, &n, e), told = FV_OK;
+    for (int64_t i = 0; i < n && !told; i++) {
+        *l->s = l->waiting[i];
+        l->s->loss = came[i].loss;
+        l->s->norm = came[i].norm;
+        l->s->seconds = now() - l->start;
+        tell(j, l->s, "step");
+        if (l->run && due(l->s->step, j->opt.log_every)) told = fv__run_log(l->run, j, l->s, "train", st ? NULL : e);
+    }
+    l->n_waiting = 0;
+    return st ? st : told;
 }
 
 /* ---- evaluation ---- */
@@ -153,7 +147,7 @@ static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, doubl
 static fv_status measure(loop *l, bool average, fv_err *e)
 {
     const fv_train_job *j = l->job;
-    fv_status st = average ? fv_adam_swap(l->adam, e) : FV_OK;
+    fv_status st = average ? fv_adam_swap(fv__updater_adam(l->updater), e) : FV_OK;
     if (st) return st;
     st = evaluate_feed(j, j->valid, &l->s->valid, &l->s->metric, e);
     if (!st && j->score) st = j->score(j->score_user, &l->s->metric, e);
@@ -173,7 +167,7 @@ static fv_status evaluate(loop *l, fv_err *e)
     if (better) s->best = by_metric ? s->metric : s->valid, s->best_step = s->step;
     s->worse = better ? 0 : s->worse + 1;
     if (better && l->run) st = fv__run_best(l->run, j, e);
-    if (!st && average) st = fv_adam_swap(l->adam, e);
+    if (!st && average) st = fv_adam_swap(fv__updater_adam(l->updater), e);
     tell(j, s, "valid");
     return st || !l->run ? st : fv__run_log(l->run, j, s, "valid", e);
 }
@@ -236,55 +230,52 @@ fv_status fv_train_rehearse(const fv_train_job *j, fv_train_memory *out, fv_err 
     fv_train_state state = {0};
     loop l = {.job = j, .s = &state};
     fv_batch b = {.env = fv_device_env(j->device)};
-    fv_ctx_opt how = {.dtype = dtype_of(j), .record = true, .train = true, .recompute = j->opt.recompute};
-    double loss = 0;
     *out = (fv_train_memory){0};
     sizes_of(j, out);
     fv_status st = largest(&b, j, e);
-    if (!st) st = fv_ctx_new(&l.ctx, j->device, how, e);
-    if (!st) st = fv_adam_new(&l.adam, fv_model_params(j->model), j->device, &j->opt, e);
-    amount all = {b.labels, b.n ? (double)b.part[0].shape.d[0] : 0, b.tokens};
-    if (!st) st = accumulate(&l, &b, &all, 0, &loss, e);
-    if (!st) out->batch = fv_ctx_bytes(l.ctx);
+    if (!st) st = fv_updater_new(&l.updater, j->model, j->device, &j->opt, e);
+    if (!st) st = fv__updater_rehearse(l.updater, &b, e);
+    if (!st) out->batch = fv_updater_bytes(l.updater);
     if (!st) out->rows = b.part[0].shape.d[0], out->columns = b.part[0].shape.n > 1 ? b.part[0].shape.d[1] : 1;
-    if (!st) fv_params_zero_grad(fv_model_params(j->model));
     st = with_advice(&l, st, e);
-    fv_adam_free(l.adam);
-    fv_ctx_free(l.ctx);
+    fv_updater_free(l.updater);
     fv_batch_free(&b);
     return st;
 }
 
 /* ---- the whole ---- */
 
-static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
-
 static fv_status save(loop *l, fv_err *e)
 {
-    fv_status st = l->run ? fv__run_save(l->run, l->job, l->adam, l->s, e) : FV_OK;
+    fv_status st = l->run ? fv__run_save(l->run, l->job, fv__updater_adam(l->updater), l->s, e) : FV_OK;
     if (!st && l->run) tell(l->job, l->s, "saved");
     return st;
 }
+
+static bool asked_to_stop(const fv_train_job *j) { return j->stop && *j->stop; }
 
 static fv_status iterate(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
     const fv_train_opt *o = &j->opt;
     fv_train_state *s = l->s;
-    double start = now();
+    int64_t most = fv_updater_ahead(l->updater);
     fv_status st = FV_OK;
     bool stop = o->patience && s->worse >= o->patience;
-    while (!st && s->step < o->updates && !stop) {
+    l->start = now();
+    for (int64_t step = s->step + 1; !st && step <= o->updates && !stop; step++) {
         st = update(l, e);
-        if (st) break;
-        s->seconds = now() - start;
-        tell(j, s, "step");
-        if (l->run && due(s->step, o->log_every)) st = fv__run_log(l->run, j, s, "train", e);
-        bool last = s->step == o->updates;
-        if (!st && (due(s->step, o->eval_every) || last)) st = evaluate(l, e);
-        stop = (j->stop && *j->stop) || (o->patience && s->worse >= o->patience);
-        if (!st && (due(s->step, o->save_every) || last || stop)) st = save(l, e);
+        bool last = step == o->updates, judge = due(step, o->eval_every) || last, keep = due(step, o->save_every) || last;
+        stop = asked_to_stop(j);
+        if (!st && (judge || keep || stop || l->n_waiting == most)) {
+            st = settle(l, e);
+            stop = asked_to_stop(j);
+        }
+        if (!st && judge) st = evaluate(l, e);
+        stop = stop || (o->patience && s->worse >= o->patience);
+        if (!st && (keep || stop)) st = save(l, e);
     }
+    if (l->n_waiting) settle(l, NULL); /* one could not be started: those before it are told */
     return st;
 }
 
@@ -293,10 +284,8 @@ static fv_status start(loop *l, fv_err *e)
     const fv_train_job *j = l->job;
     const fv_train_opt *o = &j->opt;
     const fv_env *env = fv_device_env(j->device);
-    fv_ctx_opt how = {.dtype = dtype_of(j), .seed = (uint64_t)o->seed, .record = true, .train = true, .recompute = o->recompute};
-    fv_status st = fv_ctx_new(&l->ctx, j->device, how, e);
-    if (!st) st = fv_adam_new(&l->adam, fv_model_params(j->model), j->device, o, e);
-    if (!st && j->dir) st = fv__run_open(&l->run, j, l->adam, l->s, e);
+    fv_status st = fv_updater_new(&l->updater, j->model, j->device, o, e);
+    if (!st && j->dir) st = fv__run_open(&l->run, j, fv__updater_adam(l->updater), l->s, e);
     if (st) return st;
     l->part = fv__alloc(env, (size_t)o->accumulate * sizeof *l->part);
     if (!l->part) return fv_fail(e, FV_ENOMEM, "training: out of memory");
@@ -314,12 +303,11 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
     fv_status st = start(&l, e);
     if (!st) st = iterate(&l, e);
     bool whole = out->step >= job->opt.updates || (job->opt.patience && out->worse >= job->opt.patience);
-    if (!st && l.run) st = fv__run_finish(l.run, job, l.adam, whole, e);
+    if (!st && l.run) st = fv__run_finish(l.run, job, fv__updater_adam(l.updater), whole, e);
     if (st) st = with_advice(&l, st, e);
     fv__run_close(l.run);
     fv_feeder_free(l.feeder);
     fv__free(fv_device_env(job->device), l.part, (size_t)job->opt.accumulate * sizeof *l.part);
-    fv_adam_free(l.adam);
-    fv_ctx_free(l.ctx);
+    fv_updater_free(l.updater);
     return st;
 }

@@ -14,15 +14,17 @@ typedef struct {
 
 static constants prepare(const fv_adamw *o)
 {
-    double scale = o->grad_scale ? *o->grad_scale : 1.0;
+    const fv_update *u = o->now;
+    double scale = u->grad_scale;
+    float lr = o->lr * u->lr;
     return (constants){.beta1 = v_set1(o->beta1),
                        .a = v_set1((float)(scale * (1 - o->beta1))),
                        .beta2 = v_set1(o->beta2),
                        .b = v_set1((float)(scale * sqrt((double)(1 - o->beta2)))),
-                       .c = v_set1((float)sqrt((double)(1 / o->correct2))),
+                       .c = v_set1((float)sqrt((double)(1 / u->correct2))),
                        .eps = v_set1(o->eps),
-                       .shrink = v_set1(1 - o->lr * o->decay),
-                       .rate = v_set1(o->lr / o->correct1)};
+                       .shrink = v_set1(1 - lr * o->decay),
+                       .rate = v_set1(lr / u->correct1)};
 }
 
 ALWAYS_INLINE vf step(vf w, vf *m, vf *v, vf grad, const constants *c)
@@ -55,6 +57,12 @@ static void update(float *w, float *m, float *v, const float *grad, int64_t n, c
     }
 }
 
+/* ema = keep ema + (1-keep) w */
+static void follow(float *ema, const float *w, int64_t n, float keep)
+{
+    for (int64_t i = 0; i < n; i++) ema[i] = keep * ema[i] + (1 - keep) * w[i];
+}
+
 /* In eight lanes of f64, so that neither the square nor the sum leaves its range. */
 static double squares(const float *x, int64_t n)
 {
@@ -75,13 +83,16 @@ void NAME(optim)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
-static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o)
+static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad, int64_t n,
+                      const fv_adamw *o)
 {
     const constants c = prepare(o);
+    if (o->now->spoiled) return;
 #pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         int64_t count = least(PIECE, n - i);
         update(w + i, m + i, v + i, grad + i, count, c);
+        if (ema) follow(ema + i, w + i, count, o->now->follow);
         if (copy) narrow((char *)copy + i * bytes_of(DTYPE), w + i, count, DTYPE);
     }
 }

@@ -1,4 +1,4 @@
-/* optim.cu - AdamW over a flat block of parameters, and the sum of squares that clipping asks for. */
+/* optim.cu - AdamW over a flat block of parameters, the sum of squares that clipping asks for, and the clipping. */
 #include "cuda.h"
 
 #define PIECE 16384 /* elements of one partial sum of squares */
@@ -6,35 +6,56 @@
 /* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) / (sqrt(v/correct2) + eps)) */
 template <class T> struct step {
     static constexpr int wide = 4;
-    float *w, *m, *v;
+    float *w, *m, *v, *ema;
     T *copy;
     const float *grad;
     fv_adamw o;
     template <int V> __device__ void at(int64_t i) const
     {
-        float a[V], b[V], p[V], g[V], scale = o.grad_scale ? *o.grad_scale : 1.0f;
+        float a[V], b[V], p[V], g[V], e[V];
+        const fv_update u = *o.now;
+        float lr = o.lr * u.lr;
+        if (u.spoiled) return;
         load(p, w, i);
         load(a, m, i);
         load(b, v, i);
         load(g, grad, i);
+        if (ema) load(e, ema, i);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            g[j] *= scale;
+            g[j] *= u.grad_scale;
             a[j] = o.beta1 * a[j] + (1 - o.beta1) * g[j];
             b[j] = o.beta2 * b[j] + (1 - o.beta2) * g[j] * g[j];
-            p[j] -= o.lr * (o.decay * p[j] + a[j] / o.correct1 / (sqrtf(b[j] / o.correct2) + o.eps));
+            p[j] -= lr * (o.decay * p[j] + a[j] / u.correct1 / (sqrtf(b[j] / u.correct2) + o.eps));
+            e[j] = ema ? u.follow * e[j] + (1 - u.follow) * p[j] : 0;
         }
         store(w, i, p);
         store(m, i, a);
         store(v, i, b);
+        if (ema) store(ema, i, e);
         if (copy) store(copy, i, p);
     }
 };
 
 template <class T>
-static void adamw(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o)
+static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad, int64_t n,
+                  const fv_adamw *o)
 {
-    each(s, "adamw", n, aligned(w, m, v, copy, grad), step<T>{w, m, v, (T *)copy, grad, *o});
+    each(s, "adamw", n, aligned(w, m, v, ema, copy, grad), step<T>{w, m, v, ema, (T *)copy, grad, *o});
+}
+
+__global__ static void limit_kernel(fv_update *u, const float *sumsq, float most, float (*result)[2])
+{
+    double norm = sqrt((double)*sumsq);
+    if (!isfinite(norm) || !isfinite(u->loss)) u->spoiled = 1;
+    u->grad_scale = most > 0 && norm > (double)most ? (float)((double)most / norm) : 1;
+    result[u->place][0] = u->loss;
+    result[u->place][1] = (float)norm;
+}
+
+static void limit(fv_stream *s, fv_update *u, const float *sumsq, float most, float (*result)[2])
+{
+    launch(s, "limit", limit_kernel, dim3(1), 1, 0, u, sumsq, most, result);
 }
 
 /* ---- sum of squares, in f64 ---- */
@@ -90,5 +111,6 @@ template <class T> void fv_cuda_optim(fv_kernels *k)
 {
     k->adamw = adamw<T>;
     k->sumsq = sumsq<T>;
+    k->limit = limit;
 }
 FOR_ALL_DTYPES(fv_cuda_optim)

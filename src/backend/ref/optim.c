@@ -1,18 +1,32 @@
-/* optim.c - AdamW over a flat block of parameters, and the sum of squares that clipping asks for. */
+/* optim.c - AdamW over a flat block of parameters, the sum of squares that clipping asks for, and the clipping. */
 #include "backend/ref/ref.h"
 
 /* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) / (sqrt(v/correct2) + eps)) */
-static void adamw(fv_stream *s, float *w, float *m, float *v, void *copy, const float *grad, int64_t n, const fv_adamw *o)
+static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad, int64_t n,
+                  const fv_adamw *o)
 {
     (void)s;
-    float scale = o->grad_scale ? *o->grad_scale : 1.0f;
+    const fv_update *u = o->now;
+    float lr = o->lr * u->lr;
+    if (u->spoiled) return;
     for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * scale;
+        float g = grad[i] * u->grad_scale;
         m[i] = o->beta1 * m[i] + (1 - o->beta1) * g;
         v[i] = o->beta2 * v[i] + (1 - o->beta2) * g * g;
-        w[i] -= o->lr * (o->decay * w[i] + m[i] / o->correct1 / (sqrtf(v[i] / o->correct2) + o->eps));
+        w[i] -= lr * (o->decay * w[i] + m[i] / u->correct1 / (sqrtf(v[i] / u->correct2) + o->eps));
+        if (ema) ema[i] = u->follow * ema[i] + (1 - u->follow) * w[i];
         if (copy) st(copy, i, w[i]);
     }
+}
+
+static void limit(fv_stream *s, fv_update *u, const float *sumsq, float most, float (*result)[2])
+{
+    (void)s;
+    double norm = sqrt((double)*sumsq);
+    if (!isfinite(norm) || !isfinite(u->loss)) u->spoiled = 1;
+    u->grad_scale = most > 0 && norm > (double)most ? (float)((double)most / norm) : 1;
+    result[u->place][0] = u->loss;
+    result[u->place][1] = (float)norm;
 }
 
 /* Lanes of fixed stride are added first, then the lanes: an order a wide kernel can keep. */
@@ -31,4 +45,5 @@ void REF(optim)(fv_kernels *k)
 {
     k->adamw = adamw;
     k->sumsq = sumsq;
+    k->limit = limit;
 }

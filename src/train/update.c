@@ -1,0 +1,196 @@
+/* update.c - one update after another: the gradient of its batches, clipping, AdamW.
+ *
+ * Nothing waits for the device.  What goes in is uploaded by a context of its own, so it lies where it lay before; all that
+ * differs between updates of one shape is in the device's memory then, and the work from the batch to the changed parameters
+ * is kept as a graph where the device can (core.h).  A few shapes are remembered, the one not used for longest goes first. */
+#include "train/update.h"
+
+#include <math.h>
+
+#include "train/adam.h"
+
+#define SHAPES 16
+
+typedef struct kept {
+    fv_graph graph;
+    uint64_t key;
+    int64_t used; /* when last */
+} kept;
+
+struct fv_updater {
+    fv_device *dev;
+    fv_model *model;
+    fv_train_opt opt;
+    fv_adam *adam;
+    fv_ctx *in, *ctx; /* what goes in, and the work itself */
+    kept kept[SHAPES];
+    int64_t clock;
+    int64_t first, done; /* updates: the first not read, and how many since */
+};
+
+static fv_dtype dtype_of(const fv_updater *u) { return fv_params_at(fv_model_params(u->model), 0)->dtype; }
+
+fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o, fv_err *e)
+{
+    *out = NULL;
+    fv_updater *u = fv__alloc(fv_device_env(d), sizeof *u);
+    if (!u) return fv_fail(e, FV_ENOMEM, "training: out of memory");
+    *u = (fv_updater){.dev = d, .model = m, .opt = *o};
+    fv_ctx_opt how = {
+        .dtype = dtype_of(u), .seed = (uint64_t)o->seed, .record = true, .train = true, .recompute = o->recompute};
+    fv_status st = fv_ctx_new(&u->ctx, d, how, e);
+    if (!st) st = fv_ctx_new(&u->in, d, (fv_ctx_opt){.dtype = dtype_of(u) == FV_F64 ? FV_F64 : FV_F32}, e);
+    if (!st) st = fv_adam_new(&u->adam, fv_model_params(m), d, o, e);
+    if (st)
+        fv_updater_free(u);
+    else
+        *out = u;
+    return st;
+}
+
+void fv_updater_free(fv_updater *u)
+{
+    if (!u) return;
+    const fv_env env = u->dev->env;
+    for (int i = 0; i < SHAPES; i++) fv__graph_drop(&u->kept[i].graph);
+    fv_adam_free(u->adam);
+    fv_ctx_free(u->in);
+    fv_ctx_free(u->ctx);
+    fv__free(&env, u, sizeof *u);
+}
+
+fv_adam *fv__updater_adam(fv_updater *u) { return u->adam; }
+size_t fv_updater_bytes(const fv_updater *u) { return fv_ctx_bytes(u->in) + fv_ctx_bytes(u->ctx); }
+int64_t fv_updater_ahead(const fv_updater *u) { return fv__device_is_host(u->dev) ? 1 : FV__UPDATES; }
+
+/* ---- one batch ---- */
+
+typedef struct part {
+    fv_updater *u;
+    fv_items in;
+    bool first, last; /* of its update */
+} part;
+
+/* All parameters have gradients afterwards, as after a replay. */
+static void run(fv_ctx *c, void *user)
+{
+    const part *p = user;
+    fv_updater *u = p->u;
+    fv_params *params = fv_model_params(u->model);
+    fv_items out = {0};
+    if (p->first) fv_params_zero_grad(params);
+    fv_model_forward(c, u->model, &p->in, &out);
+    fv_tensor *loss = fv_items_get(&out, "loss");
+    if (!loss && !fv__failed(c)) fv_raise(c, FV_EARG, "%s computes no loss from these data", fv_model_head(u->model));
+    if (fv_backward(c, loss)) return;
+    fv__adam_note(u->adam, &c->stream, loss->data, loss->dtype, !p->first);
+    fv__params_grad_on(params, &c->stream);
+    if (p->last) fv__adam_run(u->adam, &c->stream, &u->opt);
+}
+
+static uint64_t mix(uint64_t key, uint64_t x) { return (key ^ x) * 0x9E3779B97F4A7C15u; }
+
+/* Everything that the work on a batch depends on but the numbers in it. */
+static uint64_t key_of(const fv_batch *b, bool first, bool last)
+{
+    uint64_t key = mix(mix(1, first), last);
+    for (int i = 0; i < b->n; i++) {
+        const fv_shape *s = &b->part[i].shape;
+        for (const char *c = b->part[i].name; *c; c++) key = mix(key, (unsigned char)*c);
+        key = mix(mix(key, (uint64_t)b->part[i].dtype), (uint64_t)s->n);
+        for (int d = 0; d < s->n; d++) key = mix(key, (uint64_t)s->d[d]);
+    }
+    return key;
+}
+
+static fv_graph *graph_for(fv_updater *u, uint64_t key)
+{
+    kept *at = &u->kept[0];
+    for (int i = 0; i < SHAPES; i++) {
+        kept *k = &u->kept[i];
+        if (k->key == key && k->used) {
+            at = k;
+            break;
+        }
+        if (k->used < at->used) at = k;
+    }
+    at->key = key;
+    at->used = ++u->clock;
+    return &at->graph;
+}
+
+static fv_status failed(const fv_ctx *c, fv_err *e) { return fv_fail(e, c->err.code, "%s", c->err.text); }
+
+/* The batch as tensors, and what its losses are divided by. */
+static fv_status feed(fv_updater *u, part *p, const fv_batch *b, const fv__amount *all, fv_err *e)
+{
+    float per_label = all->labels > 0 ? (float)(1 / all->labels) : 1, per_row = all->rows > 0 ? (float)(1 / all->rows) : 1;
+    fv_ctx_reset(u->in, 0);
+    p->in = fv_batch_items(u->in, b);
+    p->in.n_labels = all->labels;
+    p->in.n_rows = all->rows;
+    p->in.per_label = fv_floats(u->in, &per_label, FV_SHAPE(1));
+    p->in.per_row = fv_floats(u->in, &per_row, FV_SHAPE(1));
+    p->in.smooth = u->opt.smooth;
+    return fv__failed(u->in) ? failed(u->in, e) : FV_OK;
+}
+
+static fv_status work(fv_updater *u, const fv_batch *b, const fv__amount *all, int64_t number, bool first, bool last, fv_err *e)
+{
+    part p = {.u = u, .first = first, .last = last};
+    uint64_t key = key_of(b, first, last);
+    fv_status st = feed(u, &p, b, all, e);
+    if (st) return st;
+    fv__graph_run(u->ctx, graph_for(u, key), key, (uint64_t)number, run, &p);
+    fv__params_have_grad(fv_model_params(u->model));
+    return fv__failed(u->ctx) ? failed(u->ctx, e) : FV_OK;
+}
+
+/* ---- updates ---- */
+
+fv__amount fv__amount_of(const fv_batch *const *batch, int64_t n)
+{
+    fv__amount all = {0};
+    for (int64_t i = 0; i < n; i++) {
+        all.labels += batch[i]->labels;
+        all.rows += (double)batch[i]->part[0].shape.d[0];
+        all.tokens += batch[i]->tokens > 0 ? batch[i]->tokens : batch[i]->labels;
+    }
+    return all;
+}
+
+fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch, int64_t n, fv_err *e)
+{
+    fv__amount all = fv__amount_of(batch, n);
+    fv_status st = FV_OK;
+    if (!u->done) u->first = step;
+    if (step != u->first + u->done || u->done == FV__UPDATES)
+        return fv_fail(e, FV_ESTATE, "update %lld: %lld was expected, and at most %d may go unread", (long long)step,
+                       (long long)(u->first + u->done), FV__UPDATES);
+    fv__adam_tell(u->adam, &u->opt, step);
+    for (int64_t i = 0; !st && i < n; i++)
+        st = work(u, batch[i], &all, (step - 1) * u->opt.accumulate + i, i == 0, i == n - 1, e);
+    if (!st) u->done++;
+    return st;
+}
+
+fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_err *e)
+{
+    float pair[FV__UPDATES][2];
+    *n = 0;
+    if (fv_ctx_status(u->ctx)) return failed(u->ctx, e);
+    fv_status st = fv__adam_read(u->adam, u->first, u->done, pair, e);
+    for (; *n < u->done && isfinite(pair[*n][0]) && isfinite(pair[*n][1]); ++*n)
+        out[*n] = (fv_updated){.loss = (double)pair[*n][0], .norm = (double)pair[*n][1]};
+    u->done = 0;
+    return st;
+}
+
+fv_status fv__updater_rehearse(fv_updater *u, const fv_batch *b, fv_err *e)
+{
+    fv__amount all = fv__amount_of(&b, 1);
+    fv_status st = work(u, b, &all, 0, true, false, e);
+    if (!st && fv_ctx_status(u->ctx)) st = failed(u->ctx, e);
+    fv_params_zero_grad(fv_model_params(u->model));
+    return st;
+}

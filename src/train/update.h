@@ -1,0 +1,17 @@
+/* update.h - what the loop asks of an updater besides updates. */
+#ifndef FV_UPDATE_H
+#define FV_UPDATE_H
+
+#include "fovea/train.h"
+
+/* What batches hold, together. */
+typedef struct fv__amount {
+    double labels, rows, tokens;
+} fv__amount;
+fv__amount fv__amount_of(const fv_batch *const *batch, int64_t n);
+
+fv_adam *fv__updater_adam(fv_updater *u);
+/* The gradient of one batch; the parameters stay as they are. */
+fv_status fv__updater_rehearse(fv_updater *u, const fv_batch *b, fv_err *e);
+
+#endif
