@@ -10,6 +10,7 @@
 
 #define ROWS_OF_FAULTS 64 /* streams beyond so many share the last row */
 #define LEAST_SM 80
+#define HALF_STAGE ((size_t)4 << 20) /* bytes */
 
 /* ---- errors ---- */
 
@@ -139,9 +140,36 @@ static void copy(fv_stream *s, void *dst, const void *src, size_t bytes, cudaMem
     fv_cuda_started(s, name);
 }
 
-/* From memory that is not pinned the driver has taken its copy when the call returns. */
+static bool open_stage(device *d)
+{
+    if (d->stage) return true;
+    bool ok = cudaHostAlloc((void **)&d->stage, 2 * HALF_STAGE, cudaHostAllocDefault) == cudaSuccess;
+    for (int i = 0; i < 2; i++) ok = cudaEventCreateWithFlags(&d->half_gone[i], cudaEventDisableTiming) == cudaSuccess && ok;
+    cudaGetLastError();
+    return ok;
+}
+
+/* Room for bytes in pinned memory.  It goes round: a half is filled again once what was in it has left. */
+static char *stage_for(device *d, size_t bytes)
+{
+    if (d->staged + bytes > HALF_STAGE) {
+        cudaEventRecord(d->half_gone[d->half], d->stream);
+        d->half = 1 - d->half;
+        cudaEventSynchronize(d->half_gone[d->half]);
+        d->staged = 0;
+    }
+    char *at = d->stage + (size_t)d->half * HALF_STAGE + d->staged;
+    d->staged += (bytes + 15) / 16 * 16;
+    return at;
+}
+
+/* The driver copies from memory that is not pinned as well, but may wait for the device before it does. */
 static void upload(fv_stream *s, void *dst, const void *host, size_t bytes)
 {
+    device *d = device_of(s);
+    std::lock_guard<std::mutex> hold(d->staging);
+    enter(d);
+    if (bytes <= HALF_STAGE && !lane_of(s)->keeping && open_stage(d)) host = memcpy(stage_for(d, bytes), host, bytes);
     copy(s, dst, host, bytes, cudaMemcpyHostToDevice, "upload");
 }
 
@@ -184,6 +212,9 @@ static void device_close(fv_device *dev)
     fv_cuda_fused_free(d->fused);
     fv_cuda_products_free(d->mm);
     if (d->faults) cudaFreeHost(d->faults);
+    if (d->stage) cudaFreeHost(d->stage);
+    for (int i = 0; i < 2; i++)
+        if (d->half_gone[i]) cudaEventDestroy(d->half_gone[i]);
     if (d->tickets) cudaFree(d->tickets);
     if (d->stream) cudaStreamDestroy(d->stream);
     delete d;

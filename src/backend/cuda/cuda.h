@@ -45,6 +45,11 @@ struct device {
     unsigned *tickets;  /* zeros: TICKETS counters that every kernel leaves as it found them */
     char level[16];
     std::mutex opening; /* of mm and fused */
+    std::mutex staging; /* over what follows */
+    char *stage;        /* pinned: what is on its way to the device, in two halves; NULL before the first time */
+    int half;           /* that is being filled */
+    size_t staged;      /* bytes of it */
+    cudaEvent_t half_gone[2];
     products *mm;
     fused_attention *fused; /* NULL: not yet, or none */
     bool fused_tried;
