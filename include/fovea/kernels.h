@@ -67,9 +67,6 @@ typedef struct fv_kernels {
     /* y[i] = table[ids[i]]; table is (vocab,d) of dtype tt.  An id outside 0..vocab-1 fails the stream. */
     void (*gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n, int64_t vocab,
                    int64_t d);
-    /* y[r,t] = x[r,t+by], or edge where that is outside of the row; then `to` for every `from` */
-    void (*shift)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
-                  int32_t to);
     /* rows of dtable that no id names are left alone when adding, zeroed when not; skip: an id without gradient, or -1 */
     void (*gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n, int64_t vocab, int64_t d,
                        int32_t skip);
@@ -83,6 +80,15 @@ typedef struct fv_kernels {
     void (*cross_entropy_slope)(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels, int64_t rows, int64_t vocab,
                                 int64_t step, float smooth, int32_t ignore);
     void (*scale_rows)(fv_stream *s, fv_sink y, const void *x, const fv_stat *scale, int64_t rows, int64_t cols);
+
+    /* ---- ids, (rows,cols) ----
+     * shift: y[r,t] = x[r,t+by], or edge where that is outside of the row; then `to` for every `from`
+     * count: first, first+1, ... along each row; skip stays skip and is not counted, where there is x
+     * last:  y[r] = r*cols + the last t at which (x[r,t] == id) is `wanted`, or 0 where there is none */
+    void (*shift)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
+                  int32_t to);
+    void (*count)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t first, int32_t skip);
+    void (*last)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id, bool wanted);
 
     void (*im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g);
     void (*col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g);

@@ -5,14 +5,7 @@
 #include "core/core.h"
 #include "nn/part.h"
 
-/* ---- ids on the host: few, and what is done with them no kernel knows ---- */
-
-typedef struct host {
-    const fv_env *env;
-    int32_t *ids;
-    size_t bytes;
-    int64_t B, T;
-} host;
+/* ---- ids ---- */
 
 static bool two_axes(fv_ctx *c, const fv_tensor *ids)
 {
@@ -21,19 +14,6 @@ static bool two_axes(fv_ctx *c, const fv_tensor *ids)
     fv_raise(c, FV_ESHAPE, "ids %s, expected i32 of two axes", fv_desc(ids).s);
     return false;
 }
-
-static bool fetch(fv_ctx *c, host *h, const fv_tensor *ids)
-{
-    if (!two_axes(c, ids)) return false;
-    *h = (host){.env = fv_device_env(fv_ctx_device(c)), .bytes = (size_t)fv_len(ids) * sizeof *h->ids};
-    h->B = fv_dim(ids, 0);
-    h->T = fv_dim(ids, 1);
-    h->ids = fv__alloc(h->env, h->bytes);
-    if (!h->ids) fv_raise(c, FV_ENOMEM, "out of memory for %zu bytes of ids", h->bytes);
-    return h->ids && !fv_read_i32(c, ids, h->ids, fv_len(ids));
-}
-
-static void drop(host *h) { fv__free(h->env, h->ids, h->bytes); }
 
 /* ---- outputs ---- */
 
@@ -190,17 +170,10 @@ fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x)
 /* The last place at which (id == token) is `wanted`; the first place where there is none. */
 static fv_tensor *last_where(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token, bool wanted)
 {
-    host h = {0};
-    fv_tensor *at = NULL;
-    if (fetch(c, &h, ids)) {
-        for (int64_t b = 0; b < h.B; b++) {
-            int64_t t = h.T - 1;
-            while (t > 0 && (h.ids[b * h.T + t] == token) != wanted) t--;
-            h.ids[b] = (int32_t)(b * h.T + t); /* behind what is still to be read, as T is at least 1 */
-        }
-        at = fv_ints(c, h.ids, FV_SHAPE(h.B));
-    }
-    drop(&h);
+    if (!x || !two_axes(c, ids)) return NULL;
+    const fv_kernels *k = fv_kernels_of(c, c->dtype);
+    fv_tensor *at = fv_need(c, k && k->last, "last", c->dtype) ? fv_new(c, FV_I32, FV_SHAPE(fv_dim(ids, 0))) : NULL;
+    if (at) k->last(fv_ctx_stream(c), at->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), token, wanted);
     return fv_gather(c, fv_reshape(c, x, FV_SHAPE(-1, fv_dim(x, 2))), at, -1);
 }
 

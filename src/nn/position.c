@@ -56,28 +56,20 @@ fv_tensor *fv_pos_fwd(fv_ctx *c, const fv_pos *l, fv_tensor *x, fv_tensor *rows)
     return fv_add(c, x, fv_slice(c, l->table, 0, l->offset, l->offset + T));
 }
 
-static int32_t row_major(const void *user, int64_t i)
+static fv_tensor *counted(fv_ctx *c, fv_shape shape, const fv_tensor *ids, int32_t first, int32_t skip)
 {
-    const int64_t *from_and_len = user;
-    return (int32_t)(from_and_len[0] + i % from_and_len[1]);
+    const fv_kernels *k = fv_kernels_of(c, c->dtype);
+    fv_tensor *y = fv_need(c, k && k->count, "count", c->dtype) ? fv_new(c, FV_I32, shape) : NULL;
+    int64_t cols = shape.d[shape.n - 1];
+    if (y && fv_len(y)) k->count(fv_ctx_stream(c), y->data, ids ? ids->data : NULL, fv_len(y) / cols, cols, first, skip);
+    return y;
 }
 
-fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from)
-{
-    return fv__int_table(c, FV_SHAPE(B, T), row_major, (int64_t[]){from, T});
-}
+fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from) { return counted(c, FV_SHAPE(B, T), NULL, from, 0); }
 
-/* Counted on the host: these are integers, a few for each sentence, and ids came from there. */
 fv_tensor *fv_positions_unpadded(fv_ctx *c, fv_tensor *ids, int32_t pad)
 {
-    if (!ids) return NULL;
-    int64_t T = fv_cols(ids);
-    int32_t *host = fv__arena_take(&c->host, (size_t)fv_len(ids) * sizeof *host);
-    if (!host) return fv_raise(c, FV_ENOMEM, "positions: out of memory");
-    if (fv_read_i32(c, ids, host, fv_len(ids))) return NULL;
-    for (int64_t i = 0, n = 0; i < fv_len(ids); i++) {
-        if (i % T == 0) n = 0;
-        host[i] = host[i] == pad ? pad : pad + (int32_t)++n;
-    }
-    return fv_ints(c, host, ids->shape);
+    if (!ids || fv__failed(c)) return NULL;
+    if (ids->dtype != FV_I32 || !ids->shape.n) return fv_raise(c, FV_EDTYPE, "positions: ids %s are not i32", fv_desc(ids).s);
+    return counted(c, ids->shape, ids, pad + 1, pad);
 }

@@ -304,6 +304,7 @@ template <class T> static void fill(fv_kernels *k)
     fv_cuda_entropy<T>(k);
     fv_cuda_gather<T>(k);
     fv_cuda_gemm<T>(k);
+    fv_cuda_ids<T>(k);
     fv_cuda_norm<T>(k);
     fv_cuda_optim<T>(k);
     fv_cuda_reduce<T>(k);

@@ -340,6 +340,7 @@ template <class T> void fv_cuda_elementwise(fv_kernels *k);
 template <class T> void fv_cuda_entropy(fv_kernels *k);
 template <class T> void fv_cuda_gather(fv_kernels *k);
 template <class T> void fv_cuda_gemm(fv_kernels *k);
+template <class T> void fv_cuda_ids(fv_kernels *k);
 template <class T> void fv_cuda_norm(fv_kernels *k);
 template <class T> void fv_cuda_optim(fv_kernels *k);
 template <class T> void fv_cuda_reduce(fv_kernels *k);

@@ -127,32 +127,9 @@ static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32
                order, n, vocab, d);
 }
 
-/* ---- ids one place on ---- */
-
-struct shifted {
-    static constexpr int wide = 1;
-    int32_t *y;
-    const int32_t *x;
-    int64_t cols, by;
-    int32_t edge, from, to;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        int64_t t = i % cols + by;
-        int32_t v = t >= 0 && t < cols ? x[i + by] : edge;
-        y[i] = v == from ? to : v;
-    }
-};
-
-static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
-                  int32_t to)
-{
-    each(s, "shift", rows * cols, false, shifted{y, x, cols, by, edge, from, to});
-}
-
 template <class T> void fv_cuda_gather(fv_kernels *k)
 {
     k->gather = gather<T>;
     k->gather_bwd = gather_bwd<T>;
-    k->shift = shift;
 }
 FOR_ALL_DTYPES(fv_cuda_gather)

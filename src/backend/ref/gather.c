@@ -57,21 +57,9 @@ static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32
     }
 }
 
-static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
-                  int32_t to)
-{
-    (void)s;
-    for (int64_t i = 0; i < rows * cols; i++) {
-        int64_t t = i % cols + by;
-        int32_t v = t >= 0 && t < cols ? x[i + by] : edge;
-        y[i] = v == from ? to : v;
-    }
-}
-
 void REF(gather)(fv_kernels *k);
 void REF(gather)(fv_kernels *k)
 {
     k->gather = gather;
     k->gather_bwd = gather_bwd;
-    k->shift = shift;
 }

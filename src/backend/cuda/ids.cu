@@ -1,0 +1,71 @@
+/* ids.cu - ids of tokens, rows of integers: moved along, counted, found.  A warp has a row where it must be walked along. */
+#include "cuda.h"
+
+#define WARPS 4 /* of a block */
+
+struct shifted {
+    static constexpr int wide = 1;
+    int32_t *y;
+    const int32_t *x;
+    int64_t cols, by;
+    int32_t edge, from, to;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        int64_t t = i % cols + by;
+        int32_t v = t >= 0 && t < cols ? x[i + by] : edge;
+        y[i] = v == from ? to : v;
+    }
+};
+
+static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
+                  int32_t to)
+{
+    each(s, "shift", rows * cols, false, shifted{y, x, cols, by, edge, from, to});
+}
+
+__global__ static void count_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t first, int32_t skip)
+{
+    int lane = threadIdx.x % 32;
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (row >= rows) return;
+    for (int64_t from = 0, n = 0; from < cols; from += 32) {
+        int64_t i = row * cols + from + lane;
+        bool inside = from + lane < cols, counts = inside && !(x && x[i] == skip);
+        unsigned all = __ballot_sync(~0u, counts);
+        if (inside) y[i] = counts ? first + (int32_t)(n + __popc(all & ((1u << lane) - 1))) : skip;
+        n += __popc(all);
+    }
+}
+
+static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t first, int32_t skip)
+{
+    launch(s, "count", count_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x, rows, cols, first, skip);
+}
+
+__global__ static void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id, bool wanted)
+{
+    int lane = threadIdx.x % 32;
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, found = 0;
+    if (row >= rows) return;
+    for (int64_t from = (cols - 1) / 32 * 32; from >= 0; from -= 32) {
+        bool is = from + lane < cols && (x[row * cols + from + lane] == id) == wanted;
+        unsigned all = __ballot_sync(~0u, is);
+        if (!all) continue;
+        found = from + 31 - __clz(all);
+        break;
+    }
+    if (lane == 0) y[row] = (int32_t)(row * cols + found);
+}
+
+static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id, bool wanted)
+{
+    launch(s, "last", last_of_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x, rows, cols, id, wanted);
+}
+
+template <class T> void fv_cuda_ids(fv_kernels *k)
+{
+    k->shift = shift;
+    k->count = count;
+    k->last = last;
+}
+FOR_ALL_DTYPES(fv_cuda_ids)

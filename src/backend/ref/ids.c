@@ -1,0 +1,40 @@
+/* ids.c - ids of tokens, rows of integers: moved along, counted, found. */
+#include "backend/ref/ref.h"
+
+static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
+                  int32_t to)
+{
+    (void)s;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        int64_t t = i % cols + by;
+        int32_t v = t >= 0 && t < cols ? x[i + by] : edge;
+        y[i] = v == from ? to : v;
+    }
+}
+
+static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t first, int32_t skip)
+{
+    (void)s;
+    for (int64_t i = 0, n = 0; i < rows * cols; i++) {
+        if (i % cols == 0) n = 0;
+        y[i] = x && x[i] == skip ? skip : first + (int32_t)n++;
+    }
+}
+
+static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id, bool wanted)
+{
+    (void)s;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t t = cols - 1;
+        while (t > 0 && (x[r * cols + t] == id) != wanted) t--;
+        y[r] = (int32_t)(r * cols + t);
+    }
+}
+
+void REF(ids)(fv_kernels *k);
+void REF(ids)(fv_kernels *k)
+{
+    k->shift = shift;
+    k->count = count;
+    k->last = last;
+}
