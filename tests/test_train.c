@@ -235,9 +235,14 @@ static void a_loss_that_is_not_finite_stops_the_run(void **state)
     for (int64_t i = 0; i < n; i++) w[i] = NAN;
     check(fv_params_set(fv_model_params(m), t, w, n, &e), &e);
     fv_train_job j = job_of(d, m, 5);
+    float *before = test_values(fv_model_params(m), &n);
     assert_int_equal(fv_train(&j, &s, &e), FV_ENUMERIC);
     assert_non_null(strstr(e.text, "update 1"));
     assert_int_equal(s.step, 0);
+    float *after = test_values(fv_model_params(m), &n);
+    assert_memory_equal(before, after, (size_t)n * sizeof *before); /* nor have updates that were under way changed anything */
+    free(before);
+    free(after);
     free(w);
     fv_model_free(m);
     fv_device_close(d);
