@@ -394,7 +394,8 @@ static void optimiser_steps(void **state)
                 float *grad = numbers(FV_F32, c.n, -1, 1);
                 void *x = numbers(kinds[t], c.n, -1, 1);
                 c.grad = grad, c.x = x;
-                out o[5] = {{FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {kinds[t], c.n, 0, 0}, {FV_F32, c.n, 0, 0}};
+                out o[5] = {
+                    {FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {kinds[t], c.n, 0, 0}, {FV_F32, c.n, 0, 0}};
                 compare("adamw", kinds[t], run_adamw, &c, o, 5, 8);
                 compare("sumsq", kinds[t], run_sumsq, &c, &(out){FV_F32, 1, 0, 0}, 1, 2);
                 free(grad), free(x);

@@ -137,7 +137,7 @@ typedef struct fv_update {
 } fv_update;
 
 typedef struct fv_adamw {
-    float lr; /* a factor of now's */
+    float lr;                       /* a factor of now's */
     float beta1, beta2, eps, decay; /* decay is decoupled: p -= lr * decay * p */
     const fv_update *now;           /* device */
 } fv_adamw;

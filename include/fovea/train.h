@@ -63,7 +63,7 @@ typedef struct fv_updated { /* what an update came to */
 } fv_updated;
 
 FV_API fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o, fv_err *e);
-FV_API void fv_updater_free(fv_updater *u); /* NULL is allowed */
+FV_API void fv_updater_free(fv_updater *u);           /* NULL is allowed */
 FV_API int64_t fv_updater_ahead(const fv_updater *u); /* updates that may go unread */
 FV_API size_t fv_updater_bytes(const fv_updater *u);  /* held for batches */
 /* Update `step`, counted from 1 without gaps, with the gradient of n batches.  Batches may change after return. */

@@ -219,8 +219,8 @@ static int compare(const cli *c, const model_values *v)
     for (int i = 0; !code && i < COMPARED; i++) {
         double off = fabs(here[i] - cpu[i]) / cpu[i];
         if (v->common.json)
-            code = cli_print_json(c, json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", "compare", "update", i + 1, "loss",
-                                               here[i], "cpu_loss", cpu[i], "off", off));
+            code = cli_print_json(c, json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", "compare", "update", i + 1, "loss", here[i],
+                                               "cpu_loss", cpu[i], "off", off));
         else
             printf("update %d: loss %.6f, on the CPU in f32 %.6f, off by %.1e\n", i + 1, here[i], cpu[i], off);
     }

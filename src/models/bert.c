@@ -166,7 +166,8 @@ static void pretraining(fv_ctx *c, const bert *m, fv_tensor *x, fv_tensor *poole
     fv_items_put(out, "prediction_logits", words);
     fv_items_put(out, "seq_relationship_logits", relation);
     if (!labels || !next) return;
-    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_len(next), .smooth = in->smooth, .per_label = in->per_row};
+    fv_items rows = {
+        .n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_len(next), .smooth = in->smooth, .per_label = in->per_row};
     fv_items_put(out, "loss", fv_add(c, fv_loss_tokens(c, words, labels, in), fv_loss_tokens(c, relation, next, &rows)));
 }
 

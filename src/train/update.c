@@ -36,8 +36,7 @@ fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_t
     fv_updater *u = fv__alloc(fv_device_env(d), sizeof *u);
     if (!u) return fv_fail(e, FV_ENOMEM, "training: out of memory");
     *u = (fv_updater){.dev = d, .model = m, .opt = *o};
-    fv_ctx_opt how = {
-        .dtype = dtype_of(u), .seed = (uint64_t)o->seed, .record = true, .train = true, .recompute = o->recompute};
+    fv_ctx_opt how = {.dtype = dtype_of(u), .seed = (uint64_t)o->seed, .record = true, .train = true, .recompute = o->recompute};
     fv_status st = fv_ctx_new(&u->ctx, d, how, e);
     if (!st) st = fv_ctx_new(&u->in, d, (fv_ctx_opt){.dtype = dtype_of(u) == FV_F64 ? FV_F64 : FV_F32}, e);
     if (!st) st = fv_adam_new(&u->adam, fv_model_params(m), d, o, e);
