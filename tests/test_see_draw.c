@@ -19,8 +19,8 @@
 #endif
 
 /* fontconfig links its patterns by offsets, which no leak checker can follow: what it still holds looks lost.  Cairo keeps
- * what it knows of fonts until the process ends. */
-const char *__lsan_default_suppressions(void);
+ * what it knows of fonts until the process ends.  The checker finds this only if it can be seen from outside. */
+const char *__lsan_default_suppressions(void) __attribute__((visibility("default")));
 const char *__lsan_default_suppressions(void) { return "leak:libfontconfig\nleak:libcairo"; }
 
 static int set_up(void **state) { return scratch_open(state) || open_device(state); }
