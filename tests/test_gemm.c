@@ -384,6 +384,120 @@ static void test_batch_into_one(void **state)
     drop(&p);
 }
 
+/* A weight as a file holds it gives the same bits as one that was laid out, in every dtype that both can have. */
+static void test_stored(void **state)
+{
+    (void)state;
+    const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16};
+    const int64_t shapes[][2] = {{40, 776}, {3112, 64}, {75, 400}, {17, 1032}, {8, 8}, {24, 33}};
+    fv_stream s;
+    fv_err e = {0};
+    for (int q = 0; q < 3 * 6 * 2; q++) {
+        fv_dtype dt = kinds[q % 3];
+        bool tb = q / 18;
+        int64_t n = shapes[q / 3 % 6][0], k = shapes[q / 3 % 6][1];
+        float *wide, *a;
+        void *w = numbers(dt, n * k, &wide);
+        free(numbers(FV_F32, 9 * k, &a));
+        void *packed = memory(device->k[FV_F32]->pack_bytes(n, k, dt));
+        float *one = memory((size_t)(9 * n) * 4), *other = memory((size_t)(9 * n) * 4);
+        for (int64_t m = 1; m <= 9; m++) {
+            assert_int_equal(fv__stream_open(&s, device, 1 + (int)m % 3, &e), FV_OK);
+            fv_gemm g = {.m = m, .n = n, .k = k, .batch = 1, .a = a, .b = w, .c = one, .bias = wide, .act = FV_GELU, .bt = dt};
+            g.lda = k;
+            g.ldb = tb ? k : n;
+            g.ldc = n;
+            g.tb = tb;
+            g.alpha = m % 2 ? 0 : 0.5f;
+            device->k[FV_F32]->gemm(&s, &g);
+            device->k[FV_F32]->pack(&s, packed, dt, w, dt, n, k, g.ldb, tb);
+            g.packed = true;
+            g.b = packed;
+            g.c = other;
+            device->k[FV_F32]->gemm(&s, &g);
+            assert_memory_equal(one, other, (size_t)(m * n) * 4);
+            fv__stream_close(&s);
+        }
+        free(w);
+        free(wide);
+        free(a);
+        free(packed);
+        free(one);
+        free(other);
+    }
+}
+
+/* What stands around a product in a step of writing changes no bit: norm, product, and the sum or the caches behind it. */
+typedef struct around {
+    fv_norm_kind norm;
+    enum { PLAIN, ONTO, CACHES } then;
+    fv_dtype weight;
+    int64_t rows;
+    int threads;
+} around;
+
+static void check_around(const around *t)
+{
+    enum { N = 261, K = 130, EACH = 87, CAP = 3 }; /* enough for several threads */
+    const fv_kernels *f = device->k[FV_F32];
+    float *x, *w, *bias, *gain, *shift, *old, normed[2 * K], stat[4], sum[2 * N], cache[2][2 * CAP * EACH], y[2 * N], want[2 * N];
+    float **all[] = {&x, &w, &bias, &gain, &shift, &old};
+    const int64_t lens[] = {2 * K, N * K, N, K, K, 2 * N};
+    const int32_t pos[] = {1, 2};
+    for (int i = 0; i < 6; i++) free(numbers(FV_F32, lens[i], all[i]));
+    void *packed = memory(f->pack_bytes(N, K, t->weight));
+    fv_stream s;
+    fv_err e = {0};
+    assert_int_equal(fv__stream_open(&s, device, t->threads, &e), FV_OK);
+    f->pack(&s, packed, t->weight, w, FV_F32, N, K, K, true);
+    memcpy(normed, x, sizeof normed);
+    if (t->norm == FV_NORM_LAYER) f->layernorm(&s, normed, stat, stat + 2, NULL, x, NULL, gain, shift, t->rows, K, 1e-5f);
+    if (t->norm == FV_NORM_RMS) f->rmsnorm(&s, normed, stat, NULL, x, NULL, gain, t->rows, K, 1e-5f);
+    fv_act act = t->then == PLAIN ? FV_GELU_TANH : FV_ACT_NONE;
+    fv_gemm g = {
+        .m = t->rows, .n = N, .k = K, .batch = 1, .a = normed, .b = packed, .c = sum, .lda = K, .ldc = N, .bt = t->weight};
+    g.packed = true;
+    g.bias = bias;
+    g.act = act;
+    f->gemm(&s, &g);
+    int64_t y_n = t->then == CACHES ? EACH : N;
+    memcpy(y, old, sizeof y);
+    memcpy(want, old, sizeof want);
+    memset(cache, 0, sizeof cache);
+    for (int64_t i = 0; i < t->rows; i++)
+        for (int64_t j = 0; j < y_n; j++)
+            want[i * y_n + j] = t->then == ONTO ? old[i * y_n + j] + sum[i * N + j] : sum[i * N + j];
+    fv_row_linear r = {.rows = t->rows, .n = N, .k = K, .x = x, .w = packed, .wt = t->weight, .bias = bias, .norm = t->norm};
+    r.gain = gain;
+    r.shift = t->norm == FV_NORM_LAYER ? shift : NULL;
+    r.eps = 1e-5f;
+    r.act = act;
+    r.add = t->then == ONTO;
+    r.y = y;
+    r.y_n = y_n;
+    if (t->then == CACHES) r.k_cache = cache[0], r.v_cache = cache[1], r.pos = pos, r.cap = CAP;
+    assert_true(f->row_linear(&s, &r));
+    assert_memory_equal(y, want, sizeof y);
+    for (int64_t i = 0; i < t->rows && t->then == CACHES; i++)
+        for (int h = 0; h < 2; h++)
+            assert_memory_equal(cache[h] + (i * CAP + pos[i]) * EACH, sum + i * N + (1 + h) * EACH, EACH * 4);
+    for (int i = 0; i < 6; i++) free(*all[i]);
+    free(packed);
+    fv__stream_close(&s);
+}
+
+static void test_row_linear(void **state)
+{
+    (void)state;
+    const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    for (int i = 0; i < 6 * 3 * 3 * 2; i++)
+        check_around(&(around){.norm = (fv_norm_kind)(i / 6 % 3),
+                               .then = i / 18 % 3,
+                               .weight = kinds[i % 6],
+                               .rows = 1 + i / 54,
+                               .threads = 1 + i % 3});
+}
+
 /* k = 0 is an empty sum, not an untouched C. */
 static void test_empty_sum(void **state)
 {
@@ -591,6 +705,8 @@ int main(void)
         cmocka_unit_test(test_plain),          cmocka_unit_test(test_packed),
         cmocka_unit_test(test_every_small_m),  cmocka_unit_test(test_activation),
         cmocka_unit_test(test_batch),          cmocka_unit_test(test_batch_into_one),
+        cmocka_unit_test(test_stored),         cmocka_unit_test(test_row_linear),
+
         cmocka_unit_test(test_empty_sum),      cmocka_unit_test(test_row_alone),
         cmocka_unit_test(test_long_row_alone), cmocka_unit_test(test_documented_order),
         cmocka_unit_test(test_many_rows),      cmocka_unit_test(test_slices),

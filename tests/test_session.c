@@ -1,5 +1,6 @@
 /* test_session.c - sessions: rows that change places, rows that leave, weights laid out once; the same bits throughout. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -184,7 +185,7 @@ static fv_gen_opt beams(int64_t n, const int32_t *pad)
 
 static fv_generated generate(const fv_model *m, int first, int n, const fv_gen_opt *o)
 {
-    static int32_t ids[SOURCES][WORDS];
+    int32_t ids[SOURCES][WORDS];
     const int32_t *source[SOURCES];
     int64_t len[SOURCES];
     fv_generated out;
@@ -239,6 +240,59 @@ static void a_model_that_serves_gives_the_same_bits(void **state)
         }
     fv_model_free(plain);
     fv_model_free(served);
+}
+
+/* A weight is used as it lies in the file, then laid out, then used so: by one after another, and by several at once. */
+typedef struct user {
+    const fv_model *model;
+    fv_generated out;
+} user;
+
+static void *use(void *p)
+{
+    user *u = p;
+    const int32_t pad = VOCAB - 1;
+    fv_gen_opt o = beams(2, &pad);
+    u->out = generate(u->model, 0, 1, &o);
+    return NULL;
+}
+
+static void weights_may_lie_in_the_file(void **state)
+{
+    (void)state;
+    const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16};
+    for (int k = 0; k < 3; k++) {
+        fv_model *plain, *served, *shared;
+        fv_err e;
+        save_and_serve(&plain, &served, kinds[k], FV_F32);
+        const char *dir = scratch("shared");
+        check(fv_model_save(plain, dir, kinds[k], &e), &e);
+        check(fv_model_open(&shared, device, dir, (fv_model_opt){.serve = true}, &e), &e);
+        scratch_drop("shared");
+        user first = {.model = served}, more[4];
+        pthread_t thread[4];
+        use(&first);
+        for (int i = 0; i < 4; i++) {
+            more[i] = (user){.model = test_on_cpu() ? shared : served};
+            if (test_on_cpu())
+                assert_int_equal(pthread_create(&thread[i], NULL, use, &more[i]), 0);
+            else
+                use(&more[i]);
+        }
+        for (int i = 0; i < 4; i++) {
+            if (test_on_cpu()) pthread_join(thread[i], NULL);
+            same_hypothesis(&first.out.hyp[0], &more[i].out.hyp[0]);
+            fv_generated_free(&more[i].out);
+            user again = {.model = served};
+            use(&again);
+            same_hypothesis(&first.out.hyp[0], &again.out.hyp[0]);
+            fv_generated_free(&again.out);
+        }
+        fv_generated_free(&first.out);
+        fv_model_free(plain);
+        fv_model_free(served);
+        fv_model_free(shared);
+    }
 }
 
 /* Rounded weights move the score a little, and a batch changes nothing. */
@@ -298,8 +352,11 @@ static int tear_down(void **state) { return close_device(state) || scratch_close
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_that_change_places_keep_their_history), cmocka_unit_test(a_wrong_order_is_refused),
-        cmocka_unit_test(a_model_that_serves_gives_the_same_bits),    cmocka_unit_test(narrow_weights_serve),
+        cmocka_unit_test(rows_that_change_places_keep_their_history),
+        cmocka_unit_test(a_wrong_order_is_refused),
+        cmocka_unit_test(a_model_that_serves_gives_the_same_bits),
+        cmocka_unit_test(narrow_weights_serve),
+        cmocka_unit_test(weights_may_lie_in_the_file),
         cmocka_unit_test(a_served_parameter_does_not_change),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -37,7 +37,7 @@ typedef struct fv_gemm {
     int64_t lda, ldb, ldc;
     int64_t stride_a, stride_b, stride_c; /* from one of the batch to the next; 0 shares */
     bool ta, tb;
-    fv_dtype bt;      /* of b: the table's, or with packed any dtype pack accepts */
+    fv_dtype bt;      /* of b: the table's, any dtype pack accepts with packed, and on the CPU bf16 or f16 in the f32 table */
     fv_dtype ct;      /* of c: the table's or f32 */
     bool packed;      /* b was laid out by pack (then ldb, stride_b, tb mean nothing and batch is 1) */
     bool add;         /* no bias, act or pre then */

@@ -127,6 +127,12 @@ void fv__param_table(fv_tensor *t);
 /* It was laid out for products and is used for nothing else; *kn: from (K,N). */
 bool fv__params_product(const fv_tensor *t, bool *kn);
 
+/* A packed weight as it was laid out, perhaps just now; NULL: it is to be used as it lies, in n parts of one shape, (N,K) or
+ * (K,N) if *kn, which stand one below the other. */
+const void *fv__weight_data(fv_ctx *c, const fv_tensor *w);
+bool fv__weight_laid(const fv_tensor *w); /* it is */
+int fv__weight_parts(const fv_tensor *w, fv_tensor *const **parts, bool *kn);
+
 /* Elements [at, at+n) of an allocated parameter as they are, in its dtype: files convert by themselves, piece by piece. */
 fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n, fv_err *e);
 fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n, fv_err *e);

@@ -32,4 +32,18 @@ struct fv_params {
     fv_err err; /* of a declaration */
 };
 
+/* What fv_params_pack gives.  Where the file holds it as it is wanted it waits: data is NULL until it is laid out (weight.c). */
+typedef struct fv_weight {
+    fv_tensor tensor;
+    void *room; /* where it is laid out */
+    fv_params *params;
+    int uses; /* so far, while it waits */
+    int n;
+    bool kn;
+    fv_tensor *part[]; /* n, one below the other */
+} fv_weight;
+
+/* Lays w[0..n) out at `to`, for y; false: no memory for joining them. */
+bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w, int n, bool kn);
+
 #endif

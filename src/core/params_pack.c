@@ -54,26 +54,26 @@ bool fv_params_packs(const fv_params *p, fv_dtype dtype)
     return p->data && kernels(p)->pack && kernels(p)->pack_bytes && kernels(p)->pack_bytes(1, 1, dtype) > 0;
 }
 
-/* A tensor that lives as long as the parameters. */
-static fv_tensor *added(fv_params *p, fv_dtype t, fv_shape shape, size_t bytes)
+/* Memory that lives as long as the parameters. */
+static void *taken(fv_params *p, size_t bytes)
 {
-    fv_tensor *y = fv_params_take(p, sizeof *y);
-    void *data = y ? fv__arena_take(&p->packed, bytes) : NULL;
-    if (y && !data) fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of weights", bytes);
-    if (!data) return NULL;
-    *y = (fv_tensor){.data = data, .shape = shape, .dtype = t};
-    return y;
+    void *data = fv__arena_take(&p->packed, bytes);
+    if (!data) fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of weights", bytes);
+    return data;
 }
 
+/* By one thread: it is little, and a second one that is started while others read a tokenizer has nowhere to go. */
 fv_status fv__params_widen(fv_params *p, fv_err *e)
 {
+    fv_stream alone = p->stream;
+    alone.threads = 1;
     for (size_t i = 0; i < p->n && !p->err.code; i++) {
         fv_entry *t = p->list[i];
         if (!is_narrow(t) || t->product || t->table) continue;
         int64_t n = fv_len(&t->tensor);
         void *data = fv__arena_take(&p->packed, fv__tensor_bytes(p->dtype, n));
         if (!data) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
-        p->dev->k[t->stored]->cast(&p->stream, (fv_sink){.data = data, .dtype = p->dtype}, t->tensor.data, n);
+        p->dev->k[t->stored]->cast(&alone, (fv_sink){.data = data, .dtype = p->dtype}, t->tensor.data, n);
         forget(p, &t->tensor, fv__tensor_bytes(t->stored, n));
         t->tensor.data = data;
         t->tensor.dtype = p->dtype;
@@ -83,14 +83,14 @@ fv_status fv__params_widen(fv_params *p, fv_err *e)
 }
 
 /* t[0], t[1], .. one behind the other; zeros for what is NULL, which has as many elements as the others. */
-static void join(fv_params *p, void *out, fv_tensor *const *t, int n, size_t each)
+static void join(const fv_params *p, fv_stream *s, void *out, fv_tensor *const *t, int n, size_t each)
 {
     const fv_backend *b = p->dev->backend;
     for (int i = 0; i < n; i++) {
         if (t[i])
-            b->move(&p->stream, (char *)out + (size_t)i * each, t[i]->data, each);
+            b->move(s, (char *)out + (size_t)i * each, t[i]->data, each);
         else
-            b->zero(&p->stream, (char *)out + (size_t)i * each, each);
+            b->zero(s, (char *)out + (size_t)i * each, each);
     }
 }
 
@@ -111,62 +111,81 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
     if (p->err.code || !p->data || !alike(p, t, n, 1)) return NULL;
     int64_t len = 0;
     for (int i = 0; i < n; i++) len = t[i] ? fv_len(t[i]) : len;
-    fv_tensor *y = added(p, p->dtype, FV_SHAPE(n * len), fv__tensor_bytes(p->dtype, n * len));
-    if (y) join(p, y->data, t, n, fv__tensor_bytes(p->dtype, len));
+    void *data = taken(p, fv__tensor_bytes(p->dtype, n * len));
+    fv_tensor *y = data ? fv_params_take(p, sizeof *y) : NULL;
+    if (!y) return NULL;
+    *y = (fv_tensor){.data = data, .shape = FV_SHAPE(n * len), .dtype = p->dtype};
+    join(p, &p->stream, data, t, n, fv__tensor_bytes(p->dtype, len));
     return y;
 }
-
-typedef struct layout {
-    const void *from;
-    fv_dtype dtype;
-    int64_t rows, cols, ld;
-    bool tb;
-} layout;
 
 #define PIECE (64 * FV_PACK_ROWS)
 
 /* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice. */
-static void lay_weight(fv_params *p, fv_tensor *y, const layout *w, const fv_tensor *lent)
+static void lay_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const void *from, fv_dtype dtype, bool kn, bool lent)
 {
     const fv_kernels *k = kernels(p);
-    size_t row = (size_t)w->ld * (fv_dtype_size(w->dtype) ? fv_dtype_size(w->dtype) : 1);
-    int64_t most = lent && fv_params_lent(lent) && w->tb ? PIECE : w->rows;
-    for (int64_t i = 0; i < w->rows; i += most) {
-        int64_t n = w->rows - i < most ? w->rows - i : most;
-        const char *from = (const char *)w->from + (size_t)i * row;
-        k->pack(&p->stream, (char *)y->data + k->pack_bytes(i, w->cols, y->dtype), y->dtype, from, w->dtype, n, w->cols, w->ld,
-                w->tb);
-        if (most < w->rows && p->lender.forget) p->lender.forget(p->lender.self, from, (size_t)n * row);
+    int64_t rows = y->shape.d[0], cols = y->shape.d[1], ld = kn ? rows : cols;
+    if (!fv_dtype_size(dtype)) ld = (int64_t)fv_dtype_row(dtype, cols);
+    size_t row = (size_t)ld * (fv_dtype_size(dtype) ? fv_dtype_size(dtype) : 1);
+    int64_t most = lent && !kn ? PIECE : rows;
+    for (int64_t i = 0; i < rows; i += most) {
+        int64_t n = rows - i < most ? rows - i : most;
+        const char *at = (const char *)from + (size_t)i * row;
+        k->pack(s, (char *)to + k->pack_bytes(i, cols, y->dtype), y->dtype, at, dtype, n, cols, ld, !kn);
+        if (most < rows && p->lender.forget) p->lender.forget(p->lender.self, at, (size_t)n * row);
     }
+}
+
+static size_t bytes_of(const fv_tensor *w, bool kn)
+{
+    if (fv_dtype_size(w->dtype)) return fv__tensor_bytes(w->dtype, fv_len(w));
+    return (size_t)w->shape.d[kn] * fv_dtype_row(w->dtype, w->shape.d[!kn]);
+}
+
+bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w, int n, bool kn)
+{
+    size_t each = bytes_of(w[0], kn);
+    void *from = n > 1 ? fv_stream_work(s, (size_t)n * each) : w[0]->data;
+    if (!from) return false;
+    if (n > 1) join(p, s, from, w, n, each);
+    lay_one(p, s, y, to, from, w[0]->dtype, kn && fv_dtype_size(w[0]->dtype), n == 1 && fv_params_lent(w[0]));
+    for (int i = 0; i < n; i++) forget(p, w[i], each);
+    return true;
+}
+
+/* Floats that are wanted as they are can be multiplied as they are. */
+static bool can_wait(const fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype)
+{
+    bool can = p->dtype == FV_F32 && w[0]->dtype == dtype && fv_dtype_size(dtype) && fv__device_is_host(p->dev);
+    for (int i = 0; i < n && can; i++) can = fv_params_lent(w[i]);
+    return can;
 }
 
 fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool kn)
 {
     if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2)) return NULL;
-    int64_t rows = w[0]->shape.d[kn], cols = w[0]->shape.d[!kn], ld = w[0]->shape.d[1];
-    fv_dtype from_dtype = w[0]->dtype;
-    size_t each = fv__tensor_bytes(from_dtype, rows * cols);
-    bool stored = !fv_dtype_size(from_dtype);
-    if (stored) {
-        ld = (int64_t)fv_dtype_row(dtype, cols);
-        each = (size_t)(rows * ld);
-    }
-    if (!fv_params_packs(p, dtype) || (n > 1 && kn && !stored) || (stored && from_dtype != dtype)) {
+    bool stored = !fv_dtype_size(w[0]->dtype);
+    if (!fv_params_packs(p, dtype) || (n > 1 && kn && !stored) || (stored && w[0]->dtype != dtype)) {
         fv_fail(&p->err, FV_EDTYPE, "parameter %s: %s cannot lay %d of them, stored as %s, out as %s", w[0]->name,
-                fv_device_name(p->dev), n, fv_dtype_name(from_dtype), fv_dtype_name(dtype));
+                fv_device_name(p->dev), n, fv_dtype_name(w[0]->dtype), fv_dtype_name(dtype));
         return NULL;
     }
-    fv_tensor *y = added(p, dtype, FV_SHAPE(n * rows, cols), kernels(p)->pack_bytes(n * rows, cols, dtype));
-    void *from = n > 1 && y ? fv_stream_work(&p->stream, (size_t)n * each) : w[0]->data;
-    if (!from) fv_fail(&p->err, FV_ENOMEM, "parameter %s: out of memory for its layout", w[0]->name);
-    if (!y || !from) return NULL;
-    if (n > 1) join(p, from, w, n, each);
-    y->packed = true;
-    layout how = {from, from_dtype, n * rows, cols, ld, !kn || stored};
-    lay_weight(p, y, &how, n == 1 ? w[0] : NULL);
-    for (int i = 0; i < n; i++) {
+    int64_t rows = n * w[0]->shape.d[kn], cols = w[0]->shape.d[!kn];
+    void *data = taken(p, kernels(p)->pack_bytes(rows, cols, dtype));
+    fv_weight *y = data ? fv_params_take(p, sizeof *y + (size_t)n * sizeof *w) : NULL;
+    if (!y) return NULL;
+    *y = (fv_weight){.tensor = {.shape = FV_SHAPE(rows, cols), .dtype = dtype, .packed = true}, .room = data, .params = p};
+    y->n = n;
+    y->kn = kn;
+    memcpy(y->part, w, (size_t)n * sizeof *w);
+    for (int i = 0; i < n; i++)
         if (w[i]->is_param) ((fv_entry *)w[i])->product = true, ((fv_entry *)w[i])->kn = kn;
-        forget(p, w[i], each);
+    if (can_wait(p, w, n, dtype)) return &y->tensor;
+    if (!fv__params_lay(p, &p->stream, &y->tensor, data, w, n, kn)) {
+        fv_fail(&p->err, FV_ENOMEM, "parameter %s: out of memory for its layout", w[0]->name);
+        return NULL;
     }
-    return y;
+    y->tensor.data = data;
+    return &y->tensor;
 }

@@ -5,7 +5,8 @@
  *
  * A sequence begins with its prompt: the start token behind an encoder, or else the source itself.  Prompts may differ in
  * length: all but the last token of each go through the model together, padded, the padding is cut off again, and from the
- * last token on all rows go in step, each at its own place. */
+ * last token on all rows go in step, each at its own place.  Prompts of one length need no such care: their end is the first
+ * step. */
 #include <math.h>
 #include <stdio.h>
 
@@ -150,11 +151,19 @@ fv_status fv__search_failed(const search *s, fv_err *e)
     return fv_fail(e, why->code, "%s", why->text);
 }
 
-/* All but the last token of each prompt, in runs that bound the memory of a step. */
+/* How much of the prompts the first step can read: a run, where all are equally long. */
+static int64_t first_step(const search *s)
+{
+    for (int64_t i = 1; i < s->n; i++)
+        if (s->prompt[i] != s->prompt[0]) return 1;
+    return (s->prompt[0] - 1) % RUN + 1;
+}
+
+/* All of each prompt but what the first step reads, in runs that bound the memory of a step. */
 static fv_status read_prompts(search *s, fv_err *e)
 {
     int64_t most = 0, rows = s->n * s->K;
-    for (int64_t i = 0; i < s->n; i++) most = s->prompt[i] - 1 > most ? s->prompt[i] - 1 : most;
+    for (int64_t i = 0; i < s->n; i++) most = s->prompt[i] - s->first > most ? s->prompt[i] - s->first : most;
     size_t bytes = (size_t)(rows * (most < RUN ? most : RUN)) * sizeof(int32_t);
     int32_t *ids = fv__alloc(s->env, bytes);
     if (bytes && !ids) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", bytes);
@@ -194,12 +203,34 @@ static void score(fv_ctx *c, void *user, fv_tensor *logits)
     s->y = s->top ? fv_topk(c, y, s->top, &s->y_token) : y;
 }
 
+/* The end of every prompt at once. */
+static bool step_prompts(search *s)
+{
+    fv_ctx *c = s->ctx;
+    int64_t rows = s->n * s->K, T = s->first;
+    size_t bytes = (size_t)(rows * T) * sizeof(int32_t);
+    int32_t *ids = fv__alloc(s->env, bytes);
+    if (!ids) return fv_raise(c, FV_ENOMEM, "generate: out of memory") != NULL;
+    for (int64_t i = 0; i < rows; i++) memcpy(ids + i * T, s->run[i].ids + s->run[i].n - T, (size_t)T * sizeof *ids);
+    fv_ctx_reset(c, 0);
+    fv_tensor *y = fv_session_step(c, s->session, fv_ints(c, ids, FV_SHAPE(rows, T)));
+    if (y) score(c, s, y);
+    fv__free(s->env, ids, bytes);
+    s->first = 1;
+    return !fv__failed(c);
+}
+
+static bool step_all(search *s)
+{
+    if (s->first > 1) return step_prompts(s);
+    return fv__session_again(s->ctx, s->session, s->token, s->top ? FV_STEP_BEST : FV_STEP_SCORES, score, s);
+}
+
 static fv_status step_scores(search *s, fv_err *e)
 {
     fv_ctx *c = s->ctx;
     int64_t rows = s->live * s->K;
-    if (!fv__session_again(c, s->session, s->token, s->top ? FV_STEP_BEST : FV_STEP_SCORES, score, s))
-        return fv__search_failed(s, e);
+    if (!step_all(s)) return fv__search_failed(s, e);
     if (!s->top) return fv_read(c, s->y, s->scores, rows * s->V) ? fv__search_failed(s, e) : FV_OK;
     bool ok = !fv_read(c, s->y, s->scores, rows * s->top) && !fv_read_i32(c, s->y_token, s->tokens, rows * s->top);
     return ok ? FV_OK : fv__search_failed(s, e);
@@ -368,9 +399,11 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     give_prompts(s, source, encoder);
     s->block = block;
     if (encoder) st = encode(s, source, len, e);
+    bool chooses = fv__device_chooses(s, encoder);
+    s->first = chooses ? 1 : first_step(s);
     if (!st) st = read_prompts(s, e);
     if (st) return st;
-    return fv__device_chooses(s, encoder) ? fv__write_loop(s, e) : loop(s, e);
+    return chooses ? fv__write_loop(s, e) : loop(s, e);
 }
 
 fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,

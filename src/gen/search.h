@@ -24,6 +24,7 @@ typedef struct search {
     int64_t made;                  /* tokens behind the prompt, of every running beam */
     int64_t *prompt, *end;         /* n each: tokens given, and tokens at most */
     int64_t longest;               /* the greatest of end */
+    int64_t first;                 /* tokens of each prompt that the first step reads, the last one among them */
     int64_t wide;                  /* continuations looked at: enough that K of them do not end */
     int64_t top;                   /* best of each row that are looked at; 0: all scores are */
     beam *run, *done;              /* n * K each */

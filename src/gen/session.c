@@ -34,7 +34,7 @@ fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int6
 
 static void drop_slot(fv_session *s, slot *at)
 {
-    if (at->t.data) s->dev->backend->release(s->dev, at->t.data, at->bytes);
+    if (at->t.data && !at->inside) s->dev->backend->release(s->dev, at->t.data, at->bytes);
 }
 
 static void free_slots(fv_session *s, slot *all)
@@ -51,6 +51,7 @@ void fv_session_free(fv_session *s)
     free_slots(s, s->k);
     free_slots(s, s->v);
     free_slots(s, s->kept);
+    if (s->block) s->dev->backend->release(s->dev, s->block, s->block_bytes);
     drop_slot(s, &s->here.all);
     drop_slot(s, &s->writing);
     fv__session_rows_free(s);
@@ -86,7 +87,7 @@ bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape s
     const fv_backend *b = s->dev->backend;
     size_t bytes = fv__tensor_bytes(t, fv_shape_len(shape) / shape.d[0] * (shape.d[0] + spare));
     if (bytes > at->bytes) {
-        if (at->t.data) b->release(s->dev, at->t.data, at->bytes);
+        drop_slot(s, at);
         *at = (slot){.t.data = b->alloc(s->dev, bytes)};
         if (!at->t.data) {
             fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes, fv__left(s->dev).s);
@@ -126,33 +127,51 @@ fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width)
     return (fv_kv){.k = &s->k[layer].t, .v = &s->v[layer].t, .pos = s->pos, .lens = s->lens};
 }
 
-/* Moves a cache into memory for `room` tokens a row. */
-static void widen(fv_ctx *c, fv_session *s, slot *at, int64_t room)
+/* Bytes of a cache with memory for `room` tokens a row, one row more than there are. */
+static size_t cache_bytes(const fv_session *s, const slot *at, int64_t room)
 {
-    if (!at->t.data || fv__failed(c)) return;
+    size_t bytes = at->t.data ? fv__tensor_bytes(at->t.dtype, (s->all + 1) * room * at->t.shape.d[2]) : 0;
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Moves a cache to `to`, which has memory for `room` tokens a row. */
+static void widen(fv_ctx *c, fv_session *s, slot *at, void *to, int64_t room)
+{
+    if (!at->t.data) return;
     slot old = *at;
-    int64_t width = at->t.shape.d[2];
-    *at = (slot){0};
-    if (fv__session_hold(c, s, at, old.t.dtype, FV_SHAPE(s->all, room, width), 1)) {
-        size_t token = fv__tensor_bytes(old.t.dtype, width);
-        for (int64_t i = 0; i < s->rows; i++)
-            s->dev->backend->move(&c->stream, (char *)at->t.data + (size_t)(i * room) * token,
-                                  (char *)old.t.data + (size_t)(i * s->room) * token, (size_t)s->len[i] * token);
-        s->dev->backend->sync(&c->stream);
-    }
-    s->dev->backend->release(s->dev, old.t.data, old.bytes);
+    size_t token = fv__tensor_bytes(old.t.dtype, old.t.shape.d[2]);
+    for (int64_t i = 0; i < s->rows; i++)
+        s->dev->backend->move(&c->stream, (char *)to + (size_t)(i * room) * token,
+                              (char *)old.t.data + (size_t)(i * s->room) * token, (size_t)s->len[i] * token);
+    s->dev->backend->sync(&c->stream);
+    at->t.data = to;
+    at->t.shape.d[1] = room;
+    at->bytes = cache_bytes(s, at, room);
+    at->inside = true;
+    drop_slot(s, &old);
 }
 
 static void make_room(fv_ctx *c, fv_session *s, int64_t tokens)
 {
     int64_t room = s->room * 2 > tokens ? s->room * 2 : tokens;
+    size_t bytes = 0, old_bytes = s->block_bytes;
+    void *old = s->block;
     if (tokens <= s->room) return;
     s->version++;
     if (room > s->cap) room = s->cap;
-    for (int i = 0; i < MAX_SLOTS; i++) {
-        widen(c, s, &s->k[i], room);
-        widen(c, s, &s->v[i], room);
+    for (int i = 0; i < MAX_SLOTS; i++) bytes += cache_bytes(s, &s->k[i], room) + cache_bytes(s, &s->v[i], room);
+    char *to = bytes ? s->dev->backend->alloc(s->dev, bytes) : NULL;
+    if (bytes && !to) {
+        fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes, fv__left(s->dev).s);
+        return;
     }
+    for (int i = 0; i < 2 * MAX_SLOTS; i++) {
+        slot *at = i % 2 ? &s->v[i / 2] : &s->k[i / 2];
+        widen(c, s, at, to, room);
+        to += at->t.data ? at->bytes : 0;
+    }
+    if (to) s->block = to - bytes, s->block_bytes = bytes;
+    if (to && old) s->dev->backend->release(s->dev, old, old_bytes);
     s->room = room;
 }
 

@@ -11,6 +11,7 @@
 typedef struct slot {
     fv_tensor t;
     size_t bytes;
+    bool inside; /* its memory is part of the session's block */
 } slot;
 
 /* What a step of one token reads, in memory of the session's own, so that the step repeats: I32 (4, rows). */
@@ -35,6 +36,8 @@ struct fv_session {
     int32_t *work;      /* (all,all) for the next of these, then lists of rows */
     fv_row_move *moves; /* room for 2 * all */
     slot *k, *v, *kept;
+    void *block; /* of caches that have grown: one for all, since pages of their own would cost attention more than its reading */
+    size_t block_bytes;
     fv_here here;
     fv_graph graph;   /* of such a step */
     uint64_t version; /* of the memory it uses */

@@ -90,6 +90,25 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
     return ok;
 }
 
+/* With a weight that is not laid out yet, part by part of its rows: that many columns of C each. */
+static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor *w)
+{
+    fv_tensor *const *part;
+    bool kn;
+    int n = fv__weight_parts(w, &part, &kn);
+    size_t size = fv_dtype_size(k->dtype);
+    g.packed = false;
+    g.tb = !kn;
+    g.n /= n;
+    g.ldb = kn ? g.n : g.k;
+    for (int i = 0; i < n; i++) {
+        g.b = part[i]->data;
+        k->gemm(fv_ctx_stream(c), &g);
+        g.c = (char *)g.c + (size_t)g.n * size;
+        if (g.bias) g.bias = (const char *)g.bias + (size_t)g.n * size;
+    }
+}
+
 static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act, bool kn)
 {
     kn = kn && !(w && w->packed);
@@ -114,13 +133,16 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
         if (needs_pre(act)) keep(s, fv_scratch(c, y->dtype, fv_len(y)));
     }
     if (fv__failed(c)) return NULL;
-    fv_factor of_x = {x->data, false, 0}, of_w = {w->data, !kn, 0};
+    fv_factor of_x = {x->data, false, 0}, of_w = {w->packed ? fv__weight_data(c, w) : w->data, !kn, 0};
     fv_gemm g = fv__product(fv__out(y), of_x, of_w, fv_rows(x), n, fv_cols(x), w->dtype);
     g.packed = w->packed;
     g.bias = bias ? bias->data : NULL;
     g.act = act;
     g.pre = s ? s->pre : NULL;
-    k->gemm(fv_ctx_stream(c), &g);
+    if (g.b)
+        k->gemm(fv_ctx_stream(c), &g);
+    else
+        run_parts(c, k, g, w);
     return y;
 }
 

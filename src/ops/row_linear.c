@@ -3,12 +3,20 @@
 
 #include "core/core.h"
 
+/* Rows, and which weights: a CPU takes any, and more rows than one or two are better off among themselves. */
 #define MOST_ROWS 512
+#define MOST_ROWS_HOST 2
+
+static bool takes(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
+{
+    if (fv__device_is_host(c->dev)) return fv__weight_laid(w) && fv_dim(x, 0) <= MOST_ROWS_HOST;
+    return w->dtype == FV_BF16 && fv_dim(x, 0) <= MOST_ROWS && fv_dim(w, 1) % 8 == 0;
+}
 
 bool fv__row_linear_can(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
-    return !c->record && !c->train && x && w && w->packed && w->dtype == FV_BF16 && x->dtype == FV_F32 && x->shape.n == 3 &&
-           fv_dim(x, 1) == 1 && fv_dim(x, 0) <= MOST_ROWS && fv_dim(w, 1) % 8 == 0 && c->dev->k[FV_F32]->row_linear;
+    return !c->record && !c->train && x && w && w->packed && x->dtype == FV_F32 && x->shape.n == 3 && fv_dim(x, 1) == 1 &&
+           c->dev->k[FV_F32]->row_linear && takes(c, x, w);
 }
 
 static const void *data_of(const fv_tensor *t) { return t ? t->data : NULL; }
@@ -27,7 +35,8 @@ fv_tensor *fv__row_linear(fv_ctx *c, fv_tensor *x, fv_row_arg a)
     if (!x || fv__failed(c)) return NULL;
     int64_t n = fv_dim(a.w, 0), y_n = n - (a.k ? 2 * fv_cols(a.k) : 0);
     if (!fit(x, &a, y_n)) return fv_raise(c, FV_ESHAPE, "row_linear: x %s, w %s", fv_desc(x).s, fv_desc(a.w).s);
-    fv_tensor *y = a.onto ? a.onto : fv_new(c, a.half ? FV_BF16 : FV_F32, FV_SHAPE(fv_dim(x, 0), 1, y_n));
+    fv_tensor *y = a.onto ? a.onto
+                          : fv_new(c, a.half && !fv__device_is_host(c->dev) ? FV_BF16 : FV_F32, FV_SHAPE(fv_dim(x, 0), 1, y_n));
     if (!y) return NULL;
     fv_row_linear r = {.rows = fv_rows(x),
                        .n = n,

@@ -58,12 +58,22 @@ static bool check_escape(checker *c)
     return true;
 }
 
+/* Most of a vocabulary: characters that need no look. */
+static size_t skip_plain(const fv__json *j, size_t at)
+{
+    for (; at < j->n; at++) {
+        unsigned char k = (unsigned char)j->s[at];
+        if (k < 0x20 || k >= 0x80 || k == '"' || k == '\\') break;
+    }
+    return at;
+}
+
 static bool check_string(checker *c)
 {
     const fv__json *j = c->j;
     uint32_t cp;
     c->at++;
-    while (c->at < j->n) {
+    while ((c->at = skip_plain(j, c->at)) < j->n) {
         unsigned char k = (unsigned char)j->s[c->at];
         if (k == '"') {
             c->at++;
@@ -72,8 +82,6 @@ static bool check_string(checker *c)
         if (k < 0x20) return wrong(c, "control character in a string");
         if (k == '\\') {
             if (!check_escape(c)) return false;
-        } else if (k < 0x80) {
-            c->at++;
         } else {
             int len = fv__utf8_get(&cp, j->s + c->at, j->n - c->at);
             if (!len) return wrong(c, "malformed UTF-8");
@@ -216,9 +224,16 @@ static bool in_word(char c)
     return c == '+' || c == '-' || c == '.' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
 }
 
+static size_t skip_word(const fv__json *j, size_t at)
+{
+    while (at < j->n && in_word(j->s[at])) at++;
+    return at;
+}
+
 static size_t skip_value(const fv__json *j, size_t at)
 {
     int depth = 0;
+    if (in_word(j->s[at])) return skip_word(j, at);
     for (int i = 0; i < j->n_large; i++)
         if (j->large[i].at == at) return j->large[i].end;
     do {
@@ -226,7 +241,7 @@ static size_t skip_value(const fv__json *j, size_t at)
         if (c == '"') {
             at = skip_string(j, at);
         } else if (in_word(c)) {
-            while (at < j->n && in_word(j->s[at])) at++;
+            at = skip_word(j, at);
         } else {
             depth += (c == '{' || c == '[') - (c == '}' || c == ']');
             at++;
@@ -402,18 +417,32 @@ fv_status fv__json_str(fv__str *out, fv__pool *p, fv__jobj *o, const char *key, 
 
 /* ---- values ---- */
 
+/* The number at a place, if it is a whole one. */
+static bool whole(int64_t *out, const fv__json *j, size_t at)
+{
+    const char *s = j->s + at, *end = j->s + j->n;
+    bool minus = *s == '-', ok = true;
+    int64_t x = 0;
+    for (s += minus; s < end && in_word(*s) && ok; s++) {
+        bool digit = *s >= '0' && *s <= '9';
+        ok = digit && !__builtin_mul_overflow(x, 10, &x) && !__builtin_add_overflow(x, *s - '0', &x);
+    }
+    *out = minus ? -x : x;
+    return ok;
+}
+
+int64_t fv__json_id(const fv__jiter *it)
+{
+    int64_t x;
+    return whole(&x, it->j, it->value) && x >= 0 && x <= INT32_MAX / 4 ? x : -1;
+}
+
 fv_status fv__json_to_int(int64_t *out, fv__jval v, int64_t least, int64_t most, fv_err *e)
 {
+    int64_t x;
     if (fv__json_kind(v) != '0') return fv__json_bad(v, e, "a number was expected");
-    const char *s = v.j->s + v.at, *end = v.j->s + v.j->n;
-    bool minus = *s == '-', whole = true;
-    int64_t x = 0;
-    for (s += minus; s < end && in_word(*s) && whole; s++) {
-        bool digit = *s >= '0' && *s <= '9';
-        whole = digit && !__builtin_mul_overflow(x, 10, &x) && !__builtin_add_overflow(x, *s - '0', &x);
-    }
-    if (!whole) return fv__json_bad(v, e, "a whole number from %lld to %lld was expected", (long long)least, (long long)most);
-    if (minus) x = -x;
+    if (!whole(&x, v.j, v.at))
+        return fv__json_bad(v, e, "a whole number from %lld to %lld was expected", (long long)least, (long long)most);
     if (x < least || x > most)
         return fv__json_bad(v, e, "%lld is not in %lld to %lld", (long long)x, (long long)least, (long long)most);
     *out = x;

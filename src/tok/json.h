@@ -52,7 +52,8 @@ bool fv__json_next(fv__jiter *it);
 int64_t fv__json_count(fv__jval v);
 /* The value an iterator is at; its path is path[index]. */
 fv__jval fv__json_item(fv__jval parent, const fv__jiter *it);
-size_t fv__json_size(fv__jval v); /* bytes of its text */
+int64_t fv__json_id(const fv__jiter *it); /* a whole number from 0 to INT32_MAX / 4, or -1 */
+size_t fv__json_size(fv__jval v);         /* bytes of its text */
 
 /* Text of a string without its quotes: raw is in the document, text has its escapes undone.  dst needs raw.n bytes. */
 fv__str fv__json_raw(fv__jval v);

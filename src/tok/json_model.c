@@ -15,16 +15,16 @@ static fv_status check_ids(fv__jval v, int64_t most, fv_err *e)
     return fv__json_bad(v, e, "id %lld is too large for a vocabulary of this size", (long long)most);
 }
 
-static fv_status put_token(fv__vocab *v, const char *s, size_t n, int64_t id, fv__jval at, fv_err *e)
+static fv_status put_token(fv__vocab *v, const char *s, size_t n, int64_t id, const fv__jval *at, fv_err *e)
 {
     int shown = (int)(n < 60 ? n : 60);
     switch (fv__vocab_put(v, s, n, (int32_t)id)) {
     case FV__ADDED: return FV_OK;
-    case FV__SAME_TEXT: return fv__json_bad(at, e, "token \"%.*s\" is there twice", shown, s);
-    case FV__SAME_ID: return fv__json_bad(at, e, "id %lld of \"%.*s\" is taken", (long long)id, shown, s);
+    case FV__SAME_TEXT: return fv__json_bad(*at, e, "token \"%.*s\" is there twice", shown, s);
+    case FV__SAME_ID: return fv__json_bad(*at, e, "id %lld of \"%.*s\" is taken", (long long)id, shown, s);
     case FV__NO_ROOM: break;
     }
-    return fv__json_bad(at, e, "token \"%.*s\" does not fit", shown, s);
+    return fv__json_bad(*at, e, "token \"%.*s\" does not fit", shown, s);
 }
 
 fv_status fv__json_vocab(fv__vocab *out, fv__pool *p, fv__jval v, fv_err *e)
@@ -34,9 +34,8 @@ fv_status fv__json_vocab(fv__vocab *out, fv__pool *p, fv__jval v, fv_err *e)
     fv_status st;
     if (fv__json_kind(v) != '{') return fv__json_bad(v, e, "an object of tokens and ids was expected");
     for (fv__jiter it = fv__json_iter(v); fv__json_next(&it); n++) {
-        fv__jval item = {.j = v.j, .at = it.value};
-        if (fv__json_to_int(&id, item, 0, INT32_MAX / 4, NULL) != FV_OK)
-            return fv__json_to_int(&id, fv__json_item(v, &it), 0, INT32_MAX / 4, e);
+        id = fv__json_id(&it);
+        if (id < 0) return fv__json_to_int(&id, fv__json_item(v, &it), 0, INT32_MAX / 4, e);
         if (id > most) most = id;
         text += it.key_end - it.key;
     }
@@ -45,8 +44,8 @@ fv_status fv__json_vocab(fv__vocab *out, fv__pool *p, fv__jval v, fv_err *e)
     if (!buf || !fv__vocab_init(out, p, n, most + 1, text)) st = no_memory(v, e);
     for (fv__jiter it = fv__json_iter(v); st == FV_OK && fv__json_next(&it);) {
         size_t len = fv__json_unescape(buf, v.j->s + it.key, it.key_end - it.key);
-        fv__json_to_int(&id, (fv__jval){.j = v.j, .at = it.value}, 0, INT32_MAX / 4, NULL);
-        st = put_token(out, buf, len, id, v, e);
+        id = fv__json_id(&it);
+        st = put_token(out, buf, len, id, &v, e);
     }
     fv__free(p->env, buf, text + 1);
     return st;
@@ -94,10 +93,15 @@ const char *fv__bpe_add(fv__model *m, int32_t i, fv__str a, fv__str b, char *joi
     if (b.n < m->prefix.n) return "its second half is shorter than continuing_subword_prefix";
     memcpy(joined, a.s, a.n);
     memcpy(joined + a.n, b.s + m->prefix.n, b.n - m->prefix.n);
+    size_t n = a.n + b.n - m->prefix.n;
     int32_t ia = fv__vocab_id(&m->vocab, a.s, a.n), ib = fv__vocab_id(&m->vocab, b.s, b.n);
-    int32_t id = fv__vocab_id(&m->vocab, joined, a.n + b.n - m->prefix.n);
+    /* Vocabularies mostly have them in the order in which they were made: a look at the next one saves a search. */
+    fv__str next = fv__vocab_str(&m->vocab, m->made + 1);
+    int32_t id = m->made + 1;
+    if (!next.s || next.n != n || memcmp(next.s, joined, n)) id = fv__vocab_id(&m->vocab, joined, n);
     if (ia < 0 || ib < 0) return "one of its halves is not in the vocabulary";
     if (id < 0) return "what it makes is not in the vocabulary";
+    m->made = id;
     m->pairs[i][0] = ia;
     m->pairs[i][1] = ib;
     fv__merge_put(m, ia, ib, i, id);
@@ -207,7 +211,7 @@ static fv_status load_scored(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
         st = fv__json_to_double(&m->scores[it.index], (fv__jval){.j = v.j, .at = two.value}, NULL);
         if (st != FV_OK) st = fv__json_bad(fv__json_item(v, &it), e, "its score is no finite number");
         if (st == FV_OK && fv__json_next(&two)) st = fv__json_bad(fv__json_item(v, &it), e, "[\"piece\", score] was expected");
-        if (st == FV_OK) st = put_token(&m->vocab, buf, len, it.index, v, e);
+        if (st == FV_OK) st = put_token(&m->vocab, buf, len, it.index, &v, e);
     }
     fv__free(p->env, buf, size);
     return st;

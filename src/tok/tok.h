@@ -141,6 +141,7 @@ typedef struct fv__model {
     uint32_t merge_mask;
     int32_t (*pairs)[2]; /* by rank, for saving */
     int32_t n_pairs;
+    int32_t made;           /* by the merge that was read last */
     fv__str prefix, suffix; /* of continuing and of last symbols; never NULL */
     bool ignore_merges;
     bool takes_bytes;        /* words come as bytes, not as GPT-2's characters for them */

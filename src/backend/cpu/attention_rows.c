@@ -8,7 +8,7 @@
 #include "attention.h"
 
 #define ABREAST 16 /* keys whose chains run side by side */
-#define VALUES 4   /* rows of v that are read side by side */
+#define VALUES 16  /* rows of v that pass before the next head's do */
 
 static inline f4 four(float x) { return (f4){x, x, x, x}; }
 
@@ -76,19 +76,27 @@ static float soften(float *s, int64_t n, float *m, float *l)
     return first(fade);
 }
 
+#define COLUMNS 64 /* of o that stay in registers while rows of v pass */
+
+INLINED void gather_some(float *o, const float *p, const float *v, int64_t ld, int64_t n)
+{
+    vf y[COLUMNS / VW];
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS / VW; c++) y[c] = v_load(o + c * VW);
+    for (int64_t j = 0; j < n; j++, v += ld) {
+        vf pj = v_set1(p[j]);
+#pragma GCC unroll 16
+        for (int c = 0; c < COLUMNS / VW; c++) y[c] = v_fma(pj, v_load(v + c * VW), y[c]);
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS / VW; c++) v_store(o + c * VW, y[c]);
+}
+
 /* o += sum of p[j] v_j over n rows of v, in their order; o has room for width rounded up to VW */
 static void gather(float *o, const float *p, const float *v, int64_t ld, int64_t n, int64_t width)
 {
     int64_t c = 0;
-    if (n == 4) {
-        vf p0 = v_set1(p[0]), p1 = v_set1(p[1]), p2 = v_set1(p[2]), p3 = v_set1(p[3]);
-        for (; c + VW <= width; c += VW) {
-            vf y = v_fma(p0, v_load(v + c), v_load(o + c));
-            y = v_fma(p1, v_load(v + ld + c), y);
-            y = v_fma(p2, v_load(v + 2 * ld + c), y);
-            v_store(o + c, v_fma(p3, v_load(v + 3 * ld + c), y));
-        }
-    }
+    for (; c + COLUMNS <= width; c += COLUMNS) gather_some(o + c, p, v + c, ld, n);
     for (; c < width; c += VW) {
         vf y = v_load(o + c);
         for (int64_t j = 0; j < n; j++) {

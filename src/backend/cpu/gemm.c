@@ -461,7 +461,8 @@ static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_
 
 static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
-    if (g->m < 1 || g->n < 1 || g->batch < 1 || NAME(gemm_few)(s, g, table, kind)) return;
+    if (g->m < 1 || g->n < 1 || g->batch < 1) return;
+    if (NAME(gemm_few)(s, g, table, kind) || NAME(gemm_stored)(s, g, table, kind)) return;
     if (is_long(g, kind)) {
         run_long(s, g, table, kind);
         return;
@@ -480,7 +481,7 @@ static const gemm_kind *plain_kind(fv_dtype table)
 
 static void gemm(fv_stream *s, const fv_gemm *g, fv_dtype table)
 {
-    const gemm_kind *kind = g->packed ? NAME(gemm_packed)(g->bt) : plain_kind(table);
+    const gemm_kind *kind = g->packed || g->bt != table ? NAME(gemm_packed)(g->bt) : plain_kind(table);
     if (kind)
         run(s, g, table, kind);
     else
@@ -496,4 +497,5 @@ void NAME(gemm)(fv_kernels *k)
     if (k->dtype == FV_F64) return; /* the reference serves it */
     k->gemm = k->dtype == FV_F32 ? gemm_f32 : k->dtype == FV_BF16 ? gemm_bf16 : gemm_f16;
     NAME(gemm_panels)(k);
+    NAME(gemm_few_rows)(k);
 }

@@ -122,8 +122,12 @@ const gemm_kind *NAME(gemm_bf16)(void);
 /* The kind for B held as FV_Q8, FV_Q4 or FV_I8. */
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt);
 
-/* The whole product, where rows are few and B is packed; false if it is not such a one. */
+/* The whole product, where rows are few and B is packed; false if it is not such a one.  And the entry for a step of writing. */
 bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
+void NAME(gemm_few_rows)(fv_kernels *k);
+
+/* The same where B is bf16 that is not packed, and all the rest is f32. */
+bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
 
 /* One run of k of panels j0..j1 of B, each `next` bytes behind the one before. */
 void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0, int64_t j1, int64_t k,

@@ -90,32 +90,60 @@ INLINE void move_rows(uint16_t *out, const int width, const gemm_src *s, int64_t
     const uint16_t *row[NR];
     for (int i = 0; i < width; i++) row[i] = (const uint16_t *)s->p + (i < s->n ? i : s->n - 1) * s->ld;
     int64_t k = 0;
-    for (; k + G <= kc; k += G)
-        for (int i = 0; i < width; i++, out += G) memcpy(out, row[i] + k, G * sizeof *out);
-    for (int i = 0; i < width && k < kc; i++, out += G) {
-        memset(out, 0, G * sizeof *out);
-        memcpy(out, row[i] + k, (size_t)(kc - k) * sizeof *out);
+    for (; k + 2 * G <= kc; k += 2 * G, out += 2 * G * width)
+#pragma GCC unroll 6
+        for (int i = 0; i < width; i += 2) {
+            uint64x2_t x = vreinterpretq_u64_u16(vld1q_u16(row[i] + k)), y = vreinterpretq_u64_u16(vld1q_u16(row[i + 1] + k));
+            vst1q_u16(out + i * G, vreinterpretq_u16_u64(vzip1q_u64(x, y)));
+            vst1q_u16(out + (width + i) * G, vreinterpretq_u16_u64(vzip2q_u64(x, y)));
+        }
+    for (; k < kc; k += G)
+        for (int i = 0; i < width; i++, out += G) {
+            memset(out, 0, G * sizeof *out);
+            memcpy(out, row[i] + k, (size_t)(kc - k < G ? kc - k : G) * sizeof *out);
+        }
+}
+
+/* Four values of k of eight columns, side by side for each column. */
+INLINE void turn_eight(uint16_t *out, const uint16_t *from, int64_t ld)
+{
+    uint16x8_t x[G];
+#pragma GCC unroll 4
+    for (int j = 0; j < G; j++) x[j] = vld1q_u16(from + j * ld);
+    uint32x4_t low = vreinterpretq_u32_u16(vzip1q_u16(x[0], x[1])), high = vreinterpretq_u32_u16(vzip1q_u16(x[2], x[3]));
+    vst1q_u16(out, vreinterpretq_u16_u32(vzip1q_u32(low, high)));
+    vst1q_u16(out + 2 * G, vreinterpretq_u16_u32(vzip2q_u32(low, high)));
+    low = vreinterpretq_u32_u16(vzip2q_u16(x[0], x[1]));
+    high = vreinterpretq_u32_u16(vzip2q_u16(x[2], x[3]));
+    vst1q_u16(out + 4 * G, vreinterpretq_u16_u32(vzip1q_u32(low, high)));
+    vst1q_u16(out + 6 * G, vreinterpretq_u16_u32(vzip2q_u32(low, high)));
+}
+
+INLINE void turn_some(uint16_t *out, const gemm_src *s, int64_t k, int64_t kc, int i)
+{
+    uint16x4_t x[G];
+    for (int j = 0; j < G; j++) {
+        const uint16_t *from = (const uint16_t *)s->p + (k + j) * s->ld + i;
+        uint16_t some[VW] = {0};
+        for (int c = 0; c < VW && i + c < s->n && k + j < kc && i + VW > s->n; c++) some[c] = from[c];
+        x[j] = i + VW <= s->n && k + j < kc ? vld1_u16(from) : vld1_u16(some);
+    }
+    uint16x4x2_t low = vzip_u16(x[0], x[1]), high = vzip_u16(x[2], x[3]);
+    for (int h = 0; h < 2; h++) {
+        uint32x2x2_t both = vzip_u32(vreinterpret_u32_u16(low.val[h]), vreinterpret_u32_u16(high.val[h]));
+        vst1_u16(out + 2 * h * G, vreinterpret_u16_u32(both.val[0]));
+        vst1_u16(out + (2 * h + 1) * G, vreinterpret_u16_u32(both.val[1]));
     }
 }
 
 INLINE void move_columns(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
 {
-    for (int64_t k = 0; k < kc; k += G)
-        for (int i = 0; i < width; i += VW, out += VW * G) {
-            uint16x4_t x[G];
-            for (int j = 0; j < G; j++) {
-                const uint16_t *from = (const uint16_t *)s->p + (k + j) * s->ld + i;
-                uint16_t some[VW] = {0};
-                for (int c = 0; c < VW && i + c < s->n && k + j < kc && i + VW > s->n; c++) some[c] = from[c];
-                x[j] = i + VW <= s->n && k + j < kc ? vld1_u16(from) : vld1_u16(some);
-            }
-            uint16x4x2_t low = vzip_u16(x[0], x[1]), high = vzip_u16(x[2], x[3]);
-            for (int h = 0; h < 2; h++) {
-                uint32x2x2_t both = vzip_u32(vreinterpret_u32_u16(low.val[h]), vreinterpret_u32_u16(high.val[h]));
-                vst1_u16(out + 2 * h * G, vreinterpret_u16_u32(both.val[0]));
-                vst1_u16(out + (2 * h + 1) * G, vreinterpret_u16_u32(both.val[1]));
-            }
-        }
+    for (int64_t k = 0; k < kc; k += G, out += width * G) {
+        int i = 0;
+        for (; i + 8 <= width && i + 8 <= s->n && k + G <= kc; i += 8)
+            turn_eight(out + i * G, (const uint16_t *)s->p + k * s->ld + i, s->ld);
+        for (; i < width; i += VW) turn_some(out + i * G, s, k, kc, i);
+    }
 }
 
 INLINE void along_k(uint16_t *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t)

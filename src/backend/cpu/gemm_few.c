@@ -2,61 +2,78 @@
  *
  * Memory is read fastest in a few streams that never end (69 GB/s on two cores of Neoverse V1, where panels side by side of
  * 7 KB each give 39).  So each thread's panels are cut into as many parts as a tile is wide, and each tile takes one panel of
- * every part: each part is read from its beginning to its end.  Sums go straight to where they belong, and bias and
- * activation follow at the end, over all of a thread's columns at once.
+ * every part: each part is read from its beginning to its end.
  *
- * Threads do not wait for each other: rows are so few that each packs them for itself, while the first lines of its panels
- * are on their way.  With one barrier a product this costs 2 us less, and a token has fifty products. */
+ * Threads do not wait for each other.  Rows are so few that each thread packs them for itself, while the first lines of its
+ * panels are on their way; and one that comes to the end of its share goes on with another's, tile by tile, so that it does not
+ * matter who began late.  What stands around a product in a step of writing (row_linear: the norm before it, the sum behind
+ * it, the cache that half of it goes to) is done by the thread that has the numbers: by itself each would take as long as
+ * starting the threads does, and a token has fifty products. */
 #include <omp.h>
 
 #include "gemm.h"
+#include "norm.h"
 
 #define FIRST 512 /* bytes of each stream that are asked for before anything else */
 
 typedef struct few {
-    const fv_gemm *g;
     const gemm_kind *kind;
-    fv_dtype table;
+    int64_t rows, n, k, panels;
+    gemm_src a; /* the rows */
+    const char *b;
     float alpha;
-    int wide;             /* panels side by side */
-    size_t panel_bytes;   /* of B */
-    size_t a_bytes, each; /* of one thread's scratch: packed rows, and all of it */
+    gemm_end end;             /* of all columns, but for its sums */
+    const fv_row_linear *row; /* what else is done; NULL: nothing */
+    int wide;                 /* panels side by side */
+    size_t panel_bytes;       /* of B */
+    size_t a_bytes, each;     /* of one thread's scratch: packed rows, and all of it */
 } few;
 
-/* A thread's panels j0..j1, and where its sums are: in C, or in scratch where C is not f32. */
-typedef struct mine {
-    const char *a;
-    int64_t j0, j1;
-    float *sum;
-    int64_t ld;
-} mine;
+/* A thread's panels: `wide` parts of `part` panels each from j0 on, then single ones up to j1.  Whoever raises `next` has the
+ * step of that number. */
+typedef struct share {
+    _Alignas(64) int64_t next;
+    int64_t j0, j1, part;
+} share;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* ---- rows ---- */
+
+/* Behind the packed rows there is room for a row that was normalised. */
 static void pack_rows(const few *f, char *to)
 {
-    const fv_gemm *g = f->g;
-    int64_t size = (int64_t)fv_dtype_size(f->table);
-    for (int64_t k = 0; k < g->k; k += f->kind->run) {
-        gemm_src src = {(const char *)g->a + (g->ta ? k * g->lda : k) * size, f->table, g->lda, !g->ta, (int)g->m};
-        f->kind->pack_a(to + gemm_a_bytes(f->kind, k), &src, least(f->kind->run, g->k - k));
+    const fv_row_linear *r = f->row;
+    gemm_src a = f->a;
+    if (r && r->norm) {
+        float *y = (float *)(to + f->a_bytes);
+        for (int64_t i = 0; i < f->rows; i++) NAME(norm_row)
+        (y + i * f->k, (const float *)r->x + i * f->k, r->gain, r->shift, f->k, r->norm == FV_NORM_LAYER, r->eps);
+        a.p = y;
+    }
+    int64_t size = (int64_t)fv_dtype_size(a.dtype);
+    const char *from = a.p;
+    for (int64_t k = 0; k < f->k; k += f->kind->run) {
+        a.p = from + (a.along_k ? k : k * a.ld) * size;
+        f->kind->pack_a(to + gemm_a_bytes(f->kind, k), &a, least(f->kind->run, f->k - k));
     }
 }
 
-/* The sums of `panels` panels from j on, `apart` panels from one to the next; they are so far apart in c, too. */
-static void multiply(const few *f, const mine *m, int64_t j, int panels, int64_t apart, float *c, int64_t ldc)
+/* ---- sums ---- */
+
+/* Those of `panels` panels from j on, `apart` panels from one to the next; in c they are c_next apart. */
+static void multiply(const few *f, const char *a, int64_t j, int panels, int64_t apart, float *c, int64_t c_next, int64_t ldc)
 {
-    const fv_gemm *g = f->g;
     const gemm_kind *kind = f->kind;
-    for (int64_t k = 0; k < g->k || !k; k += kind->run) {
-        gemm_tile tile = {.a = m->a + gemm_a_bytes(kind, k),
-                          .b = (const char *)g->b + (size_t)j * f->panel_bytes + gemm_b_bytes(kind, k),
+    for (int64_t k = 0; k < f->k || !k; k += kind->run) {
+        gemm_tile tile = {.a = a + gemm_a_bytes(kind, k),
+                          .b = f->b + (size_t)j * f->panel_bytes + gemm_b_bytes(kind, k),
                           .b_next = (size_t)apart * f->panel_bytes,
                           .c = c,
-                          .c_next = apart * kind->nr,
+                          .c_next = c_next,
                           .ldc = ldc,
-                          .kc = least(kind->run, g->k - k),
-                          .rows = (int)g->m,
+                          .kc = least(kind->run, f->k - k),
+                          .rows = (int)f->rows,
                           .panels = panels,
                           .alpha = f->alpha,
                           .add = k > 0};
@@ -65,81 +82,149 @@ static void multiply(const few *f, const mine *m, int64_t j, int panels, int64_t
     }
 }
 
-/* The last panel of all may stick out of C. */
-static void last_panel(const few *f, const mine *m, int64_t j, float *c)
+/* Bias, activation and rounding for a panel, whose sums are ld apart from row to row. */
+static void finish(const few *f, float *sum, int64_t ld, int64_t j)
+{
+    gemm_end e = f->end;
+    int64_t size = (int64_t)fv_dtype_size(e.table);
+    e.sum = sum;
+    e.ld_sum = ld;
+    e.rows = f->rows;
+    e.cols = least(f->kind->nr, f->n - j);
+    e.c = (char *)e.c + j * (int64_t)fv_dtype_size(e.ct);
+    if (e.pre) e.pre = (char *)e.pre + j * size;
+    if (e.bias) e.bias = (const char *)e.bias + j * size;
+    NAME(gemm_finish)(&e);
+}
+
+/* Where column j of row i goes: *first is the first column that goes there, *end the one behind the last. */
+static float *target(const few *f, int64_t i, int64_t j, int64_t *first, int64_t *end)
+{
+    const fv_row_linear *r = f->row;
+    int64_t half = (f->n - r->y_n) / 2, in_cache = r->k_cache ? (i * r->cap + r->pos[i]) * half : 0;
+    *first = j < r->y_n ? 0 : j < r->y_n + half ? r->y_n : r->y_n + half;
+    *end = j < r->y_n ? r->y_n : *first + half;
+    return j < r->y_n ? (float *)r->y + i * r->y_n : (float *)(j < r->y_n + half ? r->k_cache : r->v_cache) + in_cache;
+}
+
+/* The same for what is added to y, or goes to caches. */
+static void finish_row(const few *f, const float *sum, int64_t ld, int64_t j)
+{
+    const float *bias = f->row->bias;
+    int64_t j1 = least(j + f->kind->nr, f->n), first, end;
+    for (int64_t i = 0; i < f->rows; i++)
+        for (int64_t at = j; at < j1; at = end) {
+            float *to = target(f, i, at, &first, &end);
+            const float *from = sum + i * ld - j;
+            int64_t c = at;
+            if (end > j1) end = j1;
+            for (; c + VW <= end; c += VW) {
+                vf x = bias ? v_add(v_load(from + c), v_load(bias + c)) : v_load(from + c);
+                v_store(to + c - first, f->row->add ? v_add(v_load(to + c - first), x) : x);
+            }
+            for (; c < end; c++) {
+                float x = bias ? from[c] + bias[c] : from[c];
+                to[c - first] = f->row->add ? to[c - first] + x : x;
+            }
+        }
+}
+
+/* Sums go straight to where they belong, if they are f32, nothing is there and the panel does not stick out. */
+static void step(const few *f, const share *s, int64_t i, const char *a)
 {
     float buf[GEMM_EDGE];
-    int nr = f->kind->nr;
-    multiply(f, m, j, 1, 1, buf, nr);
-    for (int64_t i = 0; i < f->g->m; i++) memcpy(c + i * m->ld, buf + i * nr, (size_t)(f->g->n - j * nr) * sizeof *c);
-}
-
-static void finish(const few *f, const mine *m)
-{
-    const fv_gemm *g = f->g;
-    int64_t j = m->j0 * f->kind->nr, size = (int64_t)fv_dtype_size(f->table);
-    if (g->ct == FV_F32 && !g->bias && !g->act && !g->pre) return;
-    NAME(gemm_finish)
-    (&(gemm_end){.sum = m->sum,
-                 .ld_sum = m->ld,
-                 .ldc = g->ldc,
-                 .rows = g->m,
-                 .cols = least(m->j1 * f->kind->nr, g->n) - j,
-                 .c = (char *)g->c + j * (int64_t)fv_dtype_size(g->ct),
-                 .pre = g->pre ? (char *)g->pre + j * size : NULL,
-                 .bias = g->bias ? (const char *)g->bias + j * size : NULL,
-                 .table = f->table,
-                 .ct = g->ct,
-                 .act = g->act});
-}
-
-static void columns(const few *f, int64_t j0, int64_t j1, char *scratch)
-{
-    const fv_gemm *g = f->g;
-    int nr = f->kind->nr;
-    mine m = {.a = scratch, .j0 = j0, .j1 = j1, .sum = (float *)(scratch + f->a_bytes), .ld = (j1 - j0) * nr};
-    if (g->ct == FV_F32) {
-        m.sum = (float *)g->c + j0 * nr;
-        m.ld = g->ldc;
-    }
-    int64_t part = (least(j1, g->n / nr) - j0) / f->wide, j = j0;
-    for (int q = 0; q < f->wide; q++)
-        for (size_t i = 0; i < FIRST; i += 64)
-            __builtin_prefetch((const char *)g->b + (size_t)(j0 + q * part) * f->panel_bytes + i);
-    pack_rows(f, scratch);
-    for (; j < j0 + part; j++) multiply(f, &m, j, f->wide, part, m.sum + (j - j0) * nr, m.ld);
-    for (j = j0 + f->wide * part; j < j1; j++) {
-        float *c = m.sum + (j - j0) * nr;
-        if ((j + 1) * nr <= g->n)
-            multiply(f, &m, j, 1, 1, c, m.ld);
+    int panels = i < s->part ? f->wide : 1, nr = f->kind->nr;
+    int64_t apart = i < s->part ? s->part : 1, j = i < s->part ? s->j0 + i : s->j0 + f->wide * s->part + i - s->part;
+    bool aside = f->row && (f->row->add || f->row->k_cache), direct = !aside && f->end.ct == FV_F32 && (j + 1) * nr <= f->n;
+    float *sum = direct ? (float *)f->end.c + j * nr : buf;
+    int64_t next = direct ? apart * nr : nr, ld = direct ? f->end.ldc : panels * nr;
+    multiply(f, a, j, panels, apart, sum, next, ld);
+    if (direct && !f->end.bias && !f->end.act && !f->end.pre) return;
+    for (int q = 0; q < panels; q++)
+        if (aside)
+            finish_row(f, sum + q * next, ld, (j + q * apart) * nr);
         else
-            last_panel(f, &m, j, c);
-    }
-    finish(f, &m);
+            finish(f, sum + q * next, ld, (j + q * apart) * nr);
 }
+
+static int64_t steps_of(const few *f, const share *s) { return s->part + (s->j1 - s->j0 - f->wide * s->part); }
+
+/* There may be fewer threads than shares. */
+static void work(const few *f, share *all, int id, int shares, char *scratch)
+{
+    const share *own = &all[id];
+    for (int q = 0; q < f->wide; q++)
+        for (size_t i = 0; i < FIRST; i += 64) __builtin_prefetch(f->b + (size_t)(own->j0 + q * own->part) * f->panel_bytes + i);
+    pack_rows(f, scratch);
+    for (int t = 0; t < shares; t++) {
+        share *s = &all[(id + t) % shares];
+        int64_t n = steps_of(f, s), i;
+        while ((i = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) < n) step(f, s, i, scratch);
+    }
+}
+
+static void run(fv_stream *s, few *f)
+{
+    const gemm_kind *kind = f->kind;
+    f->panels = (f->n + kind->nr - 1) / kind->nr;
+    f->wide = gemm_walk(kind->mr, (int)f->rows);
+    f->panel_bytes = gemm_b_bytes(kind, f->k);
+    f->a_bytes = (gemm_a_bytes(kind, f->k) + 63) / 64 * 64;
+    f->each = f->a_bytes + (f->row && f->row->norm ? ((size_t)(f->rows * f->k) * sizeof(float) + 63) / 64 * 64 : 0);
+    double products = (double)(f->rows + 8) * (double)f->n * (double)f->k;
+    int threads = products < GEMM_SMALL ? 1 : (int)least(s->threads, f->panels);
+    char *scratch = fv_stream_work(s, (sizeof(share) + f->each) * (size_t)threads);
+    if (!scratch) return;
+    share *all = (share *)(void *)(scratch + f->each * (size_t)threads);
+    for (int i = 0; i < threads; i++) {
+        share *x = &all[i];
+        *x = (share){.j0 = f->panels * i / threads, .j1 = f->panels * (i + 1) / threads};
+        x->part = (least(x->j1, f->n / kind->nr) - x->j0) / f->wide;
+        if (x->part < 0) x->part = 0;
+    }
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        int id = omp_get_thread_num();
+        work(f, all, id, threads, scratch + f->each * (size_t)id);
+    }
+}
+
+/* ---- the two calls ---- */
 
 bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     if (!g->packed || g->batch != 1 || g->add || 2 * g->m > kind->mr) return false;
-    few f = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha, .wide = gemm_walk(kind->mr, (int)g->m)};
-    int64_t panels = (g->n + kind->nr - 1) / kind->nr;
-    double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
-    int threads = work < GEMM_SMALL ? 1 : (int)least(s->threads, panels);
-    f.panel_bytes = gemm_b_bytes(kind, g->k);
-    f.a_bytes = (gemm_a_bytes(kind, g->k) + 63) / 64 * 64;
-    f.each = f.a_bytes;
-    if (g->ct != FV_F32) f.each += (size_t)(g->m * (panels / threads + 1) * kind->nr) * sizeof(float);
-    f.each = (f.each + 63) / 64 * 64;
-    char *scratch = fv_stream_work(s, f.each * (size_t)threads);
-    if (!scratch) return true;
-    if (threads == 1) {
-        columns(&f, 0, panels, scratch);
-        return true;
-    }
-#pragma omp parallel num_threads(threads)
-    {
-        int64_t id = omp_get_thread_num(), size = omp_get_num_threads();
-        columns(&f, panels * id / size, panels * (id + 1) / size, scratch + f.each * (size_t)id);
-    }
+    few f = {.kind = kind,
+             .rows = g->m,
+             .n = g->n,
+             .k = g->k,
+             .a = {g->a, table, g->lda, !g->ta, (int)g->m},
+             .b = g->b,
+             .alpha = g->alpha == 0 ? 1 : g->alpha,
+             .end = {.c = g->c, .ldc = g->ldc, .ct = g->ct, .pre = g->pre, .bias = g->bias, .act = g->act, .table = table}};
+    run(s, &f);
     return true;
+}
+
+static bool row_linear(fv_stream *s, const fv_row_linear *r)
+{
+    const gemm_kind *kind = NAME(gemm_packed)(r->wt);
+    bool aside = r->add || r->k_cache;
+    if (!kind || 2 * r->rows > kind->mr || r->xt != FV_F32 || r->yt != FV_F32 || (aside && r->act)) return false;
+    few f = {.kind = kind,
+             .rows = r->rows,
+             .n = r->n,
+             .k = r->k,
+             .a = {r->x, FV_F32, r->k, true, (int)r->rows},
+             .b = r->w,
+             .alpha = 1,
+             .end = {.c = r->y, .ldc = r->y_n, .ct = FV_F32, .bias = r->bias, .act = r->act, .table = FV_F32},
+             .row = r};
+    run(s, &f);
+    return true;
+}
+
+void NAME(gemm_few_rows)(fv_kernels *k)
+{
+    if (k->dtype == FV_F32) k->row_linear = row_linear;
 }

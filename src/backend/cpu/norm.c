@@ -3,6 +3,7 @@
  * RMS norm is layer norm with a mean that is taken to be 0, so both run through the same code.  A row fits the first
  * cache: it comes from memory once and is then gone over three times. */
 #ifndef DTYPE
+#include "norm.h"
 #include "stage.h"
 
 #define SIDE_BY_SIDE 4 /* rows whose gradient is taken together */
@@ -35,6 +36,20 @@ static void normalise(float *y, const float *x, const float *gain, const float *
         if (bias) v = v_add(v, v_load_n(bias + i, n - i, 0));
         v_store_n(y + i, v, n - i);
     }
+}
+
+/* Mean (0 unless centred) and 1 / deviation of a row. */
+static void measure(float *mean, float *rstd, const float *x, int64_t n, bool centred, float eps)
+{
+    *mean = centred ? sum_of(x, n) / (float)n : 0.0f;
+    *rstd = 1.0f / sqrtf(fold2(x, x, n, *mean, v_set1(*mean), f_square) / (float)n + eps);
+}
+
+void NAME(norm_row)(float *y, const float *x, const float *gain, const float *bias, int64_t n, bool centred, float eps)
+{
+    float mean, rstd;
+    measure(&mean, &rstd, x, n, centred, eps);
+    normalise(y, x, gain, bias, n, mean, rstd);
 }
 
 /* ---- backward.  With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)) ---- */
@@ -152,9 +167,8 @@ static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum,
     for (int64_t r = 0; r < rows; r++) {
         float *tmp = room + 2 * cols * omp_get_thread_num(), *out = aim(output(y, DTYPE), r * cols, tmp + cols);
         const float *row = OF(residual)(tmp, tmp + cols, sum, x, a, r * cols, cols);
-        float m = mean ? sum_of(row, cols) / (float)cols : 0.0f;
-        float square = fold2(row, row, cols, m, v_set1(m), f_square);
-        rstd[r] = 1.0f / sqrtf(square / (float)cols + eps);
+        float m;
+        measure(&m, &rstd[r], row, cols, mean, eps);
         if (mean) mean[r] = m;
         normalise(out, row, g, b, cols, m, rstd[r]);
         deliver(output(y, DTYPE), r * cols, out, cols);
