@@ -6,7 +6,7 @@
  * Weights are computed again from lse, once for each direction: a block that owns its rows, and another that owns its
  * columns, write every result once and in a fixed order.  One pass with atomic additions for dq would spare two of seven
  * products, and give other bits each time. */
-#include "attention.h"
+#include "attention_grads.h"
 #include "attention_ways.h"
 
 template <class T>
@@ -57,28 +57,6 @@ template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const
         launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, o, dy, share);
     else
         launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share);
-}
-
-/* Rows of a strip of sums to a gradient that is laid out as x is. */
-template <int N, class T>
-__device__ inline void write_rows(sink<T> to, int64_t base, int64_t step, const float (&c)[N][4], int row0, int rows, int width,
-                                  float scale)
-{
-    bool pairs = width % 2 == 0 && step % 2 == 0 && base % 2 == 0 &&
-                 ((uintptr_t)to.p & 7) == 0; /* then two neighbours go together */
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int r = tile_row(row0, i * 2), col = tile_col(0, n, 0);
-            const float v[2] = {c[n][i * 2] * scale, c[n][i * 2 + 1] * scale};
-            if (r >= rows) continue;
-            if (pairs && col < width)
-                deliver(to, base + r * step + col, v);
-            else
-                for (int e = 0; e < 2; e++)
-                    if (col + e < width) put(to, base + r * step + col + e, v[e]);
-        }
 }
 
 template <class T, int W, bool PLAIN>
@@ -210,25 +188,26 @@ template <class T, int W> static void start(fv_stream *s, const job<T> &o, const
         start_as<T, W, false>(s, o, g, stat);
 }
 
-template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, bool hopper)
 {
     job<T> o = prepare<T>(s, a);
     o.quick_y = o.quick_y && aligned(g->dy);
     int64_t rows = a->B * a->H * a->Tq;
     int64_t parts = g->drel.data ? fv_cuda_attention_shares(a) : 0;
-    int width = tile_width(s, a);
+    int width = tile_width(s, a), added = width;
     float2 *stat = width ? work<float2>(s, rows + parts * a->H * a->rel_len / 2 + 1) : NULL; /* one block for all */
     if (!stat) return;
     prepare_rows(s, o, (const T *)g->dy, stat);
+    if (hopper && o.quick_y && fv_cuda_attention_hopper_bwd<T>(s, &o, g, stat)) width = 0;
     switch (width) {
     case 32: start<T, 32>(s, o, g, stat); break;
     case 64: start<T, 64>(s, o, g, stat); break;
     case 128: start<T, 128>(s, o, g, stat); break;
     case 256: start<T, 256>(s, o, g, stat); break;
     }
-    if (g->dbias.data || g->drel.data) fv_cuda_attention_added<T>(s, o, g, stat, (float *)(stat + rows), parts, width);
+    if (g->dbias.data || g->drel.data) fv_cuda_attention_added<T>(s, o, g, stat, (float *)(stat + rows), parts, added);
 }
 
-template void fv_cuda_attention_tiled_bwd<float>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
-template void fv_cuda_attention_tiled_bwd<bf16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
-template void fv_cuda_attention_tiled_bwd<f16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
+template void fv_cuda_attention_tiled_bwd<float>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);
+template void fv_cuda_attention_tiled_bwd<bf16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);
+template void fv_cuda_attention_tiled_bwd<f16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);

@@ -90,6 +90,28 @@ static bool one_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 
 static bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype) { return false; }
 
+/* Narrower heads would leave half of a tile empty. */
+static bool hopper_can(const fv_attn_args *a, fv_dtype t)
+{
+    int64_t most = a->Wk > a->Wv ? a->Wk : a->Wv;
+    return (t == FV_BF16 || t == FV_F16) && a->Wk % 8 == 0 && a->Wv % 8 == 0 && most > 32 && most <= 128 && a->Tk > 0 &&
+           whole(a->q, a->q_row, a->q_batch) && whole(a->k, a->k_row, a->k_batch) && whole(a->v, a->v_row, a->v_batch) &&
+           aligned(a->y);
+}
+
+/* Short sequences leave its large tiles half empty, and what is read for each pair or drawn takes longer than products. */
+static bool hopper_pays(const fv_attn_args *a)
+{
+    bool plain = !a->key_mask && !a->mask && !a->bias && !a->rel && a->dropout <= 0;
+    return plain && a->Tq >= 256 && a->Tk >= 256;
+}
+
+static bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+{
+    if (!device_of(s)->hopper) return false;
+    return t == FV_BF16 ? fv_cuda_attention_hopper<bf16>(s, a) : fv_cuda_attention_hopper<f16>(s, a);
+}
+
 static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     if (t == FV_BF16)
@@ -101,15 +123,25 @@ static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
     return true;
 }
 
-static bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+static bool own_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool hopper)
 {
     if (t == FV_BF16)
-        fv_cuda_attention_tiled_bwd<bf16>(s, a, g);
+        fv_cuda_attention_tiled_bwd<bf16>(s, a, g, hopper);
     else if (t == FV_F16)
-        fv_cuda_attention_tiled_bwd<f16>(s, a, g);
+        fv_cuda_attention_tiled_bwd<f16>(s, a, g, hopper);
     else
-        fv_cuda_attention_tiled_bwd<float>(s, a, g);
+        fv_cuda_attention_tiled_bwd<float>(s, a, g, false);
     return true;
+}
+
+static bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+{
+    return own_backward(s, a, g, t, false);
+}
+
+static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+{
+    return device_of(s)->hopper && own_backward(s, a, g, t, true);
 }
 
 /* ---- the table ---- */
@@ -120,6 +152,8 @@ static const way ways[] = {
     {"fast", "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the last bits", fused_can,
      only_asked, fused_forward, fast_backward},
     {"one", "a single query in each sequence, forward: the step of writing a token", one_can, surely, one_forward, no_gradient},
+    {"hopper", "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys, nothing for single pairs", hopper_can,
+     hopper_pays, hopper_forward, hopper_backward},
     {"tiled", "all else: masks, lengths, bias, distances, dropout, window, d_v other than d_k, f32", always, surely,
      tiled_forward, tiled_backward},
 };
@@ -160,7 +194,8 @@ fv_status fv_cuda_attention_choose(device *d, fv_err *e)
     for (int i = 0; i < WAYS; i++)
         if (!strcmp(asked, ways[i].name)) d->attention_asked = d->attention_from = i;
     if (d->attention_asked < 0)
-        return d->host.refuse(e, FV_EARG, "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one or tiled, found \"%.40s\"", asked);
+        return d->host.refuse(e, FV_EARG, "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one, hopper or tiled, found \"%.40s\"",
+                              asked);
     if (ways[d->attention_asked].can == fused_can && !fv_cuda_fused_version())
         return d->host.refuse(e, FV_EDEVICE, "FOVEA_CUDA_ATTENTION: cuDNN cannot be loaded, or the backend was built without it");
     return FV_OK;

@@ -6,7 +6,11 @@
 
 /* Our own tiled kernels: attention.cu, attention_bwd.cu. */
 template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a);
-template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
+/* hopper: on the chip's own instructions, where these tensors can be read by them. */
+template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, bool hopper);
+
+/* The same with what only Hopper has: attention_hopper.cu.  False where the copy engine cannot read these tensors. */
+template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a);
 
 /* One query in each sequence, as writing token by token has it: attention_one.cu.  False where this is another case. */
 template <class T> bool fv_cuda_attention_one(fv_stream *s, const fv_attn_args *a);

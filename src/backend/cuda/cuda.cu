@@ -355,6 +355,7 @@ static cudaError_t start(device *d, const cudaDeviceProp *p)
     d->processors = p->multiProcessorCount;
     d->most_shared = p->sharedMemPerBlockOptin;
     d->early = p->major >= 9;
+    d->hopper = p->major == 9 && p->minor == 0;
     snprintf(d->level, sizeof d->level, "sm_%d%d", p->major, p->minor);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (rc == cudaSuccess) rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault), cudaHostAllocMapped);

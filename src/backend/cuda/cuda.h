@@ -42,6 +42,7 @@ struct device {
     int processors;
     size_t most_shared; /* bytes a block may ask for */
     bool early;         /* kernels can start before those they wait for are done */
+    bool hopper;        /* sm_90, with instructions that no other chip has */
     unsigned *tickets;  /* zeros: TICKETS counters that every kernel leaves as it found them */
     char level[16];
     std::mutex opening; /* of mm and fused */

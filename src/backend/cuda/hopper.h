@@ -1,0 +1,194 @@
+/* hopper.h - what only Hopper (sm_90a) has: tiles brought by the copy engine, products of four warps at once, barriers.
+ *
+ * A tile in shared memory is one or more panels, each of so many rows of 64 numbers of 16 bits: 128 bytes a row, in which the
+ * 16 bytes numbered c stand at place c xor (row % 8).  The copy engine writes tiles that way and wgmma reads them that way,
+ * so no two rows of eight meet in the same banks.  Panels begin at multiples of 1024 bytes. */
+#ifndef FV_CUDA_HOPPER_H
+#define FV_CUDA_HOPPER_H
+
+#include <cuda.h>
+
+#include "tile.h"
+
+#define PANEL 64 /* numbers in a row of a panel */
+
+__device__ inline uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+/* ---- barriers: a phase ends when all have arrived and all bytes have come; waiting names the phase by its parity ---- */
+
+__device__ inline void barrier_init(uint64_t *b, unsigned arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory");
+}
+
+/* What one thread prepared is seen by the copy engine. */
+__device__ inline void barriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void arrive(uint64_t *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+}
+
+__device__ inline void arrive_expecting(uint64_t *b, unsigned bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory");
+}
+
+__device__ inline void wait_for(uint64_t *b, unsigned parity)
+{
+    uint32_t done;
+    do
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(shared_at(b)), "r"(parity)
+                     : "memory");
+    while (!done);
+}
+
+/* This warp is done with a tile. */
+__device__ inline void release(uint64_t *b)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(b);
+}
+
+/* Two groups of four warps take turns: named barriers 1 .. 15, for 256 threads of which one half waits. */
+__device__ inline void turn_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
+__device__ inline void turn_give(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
+
+template <int N> __device__ inline void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ inline void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+
+/* ---- the copy engine ---- */
+
+/* A panel from column c, head h, row t of sequence b on; what lies outside becomes 0.  The barrier counts the bytes. */
+__device__ inline void bring_panel(void *to, const CUtensorMap *map, uint64_t *b, int c, int h, int t, int seq)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+                 "[%2];" ::"r"(shared_at(to)),
+                 "l"((uint64_t)map), "r"(shared_at(b)), "r"(c), "r"(h), "r"(t), "r"(seq)
+                 : "memory");
+}
+
+/* ---- products of 64 rows by N columns by 16, of a group of four warps ---- */
+
+/* Where a factor stands, as wgmma wants to know it.  Eight rows of a panel are 1024 bytes.  `apart` is the way from one panel
+ * to the next where the row is the dimension that is not summed over and it is wider than a panel. */
+__device__ inline uint64_t factor(const void *p, unsigned apart = 16)
+{
+    return (uint64_t)((shared_at(p) & 0x3ffff) >> 4) | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
+}
+
+/* Registers of sums and factors are ready / everything before is one group / at most LEFT groups are not done. */
+__device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> __device__ inline void products_done()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+#define C4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define C32 C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7)
+#define C64 C32, C4(8), C4(9), C4(10), C4(11), C4(12), C4(13), C4(14), C4(15)
+#define LIST32                                                                                                                   \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}"
+#define LIST64                                                                                                                   \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"    \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,"   \
+    "%62,%63}"
+#define BOTH_SHARED(shape, type, list, a, b, add, ta, tb)                                                                        \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned." shape ".f32." type "." type " " list ", " a    \
+    ", " b ", p, 1, 1, " ta ", " tb ";\n}"
+#define FIRST_IN_REGISTERS(shape, type, list, a, b, add, tb)                                                                     \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned." shape ".f32." type "." type " " list ", " a    \
+    ", " b ", p, 1, 1, " tb ";\n}"
+
+/* c = A B, or c += A B; both in shared memory.  A (64, 16), B (16, N).  TA, TB: the factor's rows in memory run along the
+ * dimension that is kept, not the one summed over. */
+template <bool TA, bool TB> __device__ inline void wgmma(float (&c)[8][4], uint64_t a, uint64_t b, bool add, bf16)
+{
+    asm volatile(BOTH_SHARED("m64n64k16", "bf16", LIST32, "%32", "%33", "%34", "%35", "%36")
+                 : C32
+                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
+}
+template <bool TA, bool TB> __device__ inline void wgmma(float (&c)[8][4], uint64_t a, uint64_t b, bool add, f16)
+{
+    asm volatile(BOTH_SHARED("m64n64k16", "f16", LIST32, "%32", "%33", "%34", "%35", "%36")
+                 : C32
+                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
+}
+template <bool TA, bool TB> __device__ inline void wgmma(float (&c)[16][4], uint64_t a, uint64_t b, bool add, bf16)
+{
+    asm volatile(BOTH_SHARED("m64n128k16", "bf16", LIST64, "%64", "%65", "%66", "%67", "%68")
+                 : C64
+                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
+}
+template <bool TA, bool TB> __device__ inline void wgmma(float (&c)[16][4], uint64_t a, uint64_t b, bool add, f16)
+{
+    asm volatile(BOTH_SHARED("m64n128k16", "f16", LIST64, "%64", "%65", "%66", "%67", "%68")
+                 : C64
+                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
+}
+
+/* The same with A in registers, as tile.h's mma has it. */
+template <bool TB> __device__ inline void wgmma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool add, bf16)
+{
+    asm volatile(FIRST_IN_REGISTERS("m64n64k16", "bf16", LIST32, "{%32,%33,%34,%35}", "%36", "%37", "%38")
+                 : C32
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB));
+}
+template <bool TB> __device__ inline void wgmma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool add, f16)
+{
+    asm volatile(FIRST_IN_REGISTERS("m64n64k16", "f16", LIST32, "{%32,%33,%34,%35}", "%36", "%37", "%38")
+                 : C32
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB));
+}
+template <bool TB> __device__ inline void wgmma(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b, bool add, bf16)
+{
+    asm volatile(FIRST_IN_REGISTERS("m64n128k16", "bf16", LIST64, "{%64,%65,%66,%67}", "%68", "%69", "%70")
+                 : C64
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB));
+}
+template <bool TB> __device__ inline void wgmma(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b, bool add, f16)
+{
+    asm volatile(FIRST_IN_REGISTERS("m64n128k16", "f16", LIST64, "{%64,%65,%66,%67}", "%68", "%69", "%70")
+                 : C64
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB));
+}
+
+/* c (64, 8 N) = A B' over K numbers: A 64 rows of panels of RA rows, B 8 N rows of panels of RB rows. */
+template <int K, int RA, int RB, int N, class T> __device__ inline void multiply_rows(float (&c)[N][4], const T *a, const T *b)
+{
+#pragma unroll
+    for (int k = 0; k < K; k += 16) {
+        int panel = k / PANEL, in = k % PANEL;
+        wgmma<false, false>(c, factor(a + panel * RA * PANEL + in), factor(b + panel * RB * PANEL + in), k > 0, T());
+    }
+}
+
+/* Sums as the first factor of a product that follows. */
+template <int K, int N, class T> __device__ inline void narrow(uint32_t (&p)[K][4], const float (&s)[N][4], T)
+{
+    static_assert(N == 2 * K, "16 columns each");
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) p[k][e] = two(s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1], T());
+}
+
+/* c (64, 8 N) += A B: A in registers, 16 columns each, B has 16 K rows of 8 N numbers in panels of 16 K rows. */
+template <int N, int K, class T>
+__device__ inline void multiply_sums(float (&c)[N][4], const uint32_t (&a)[K][4], const T *b, bool add = true)
+{
+#pragma unroll
+    for (int k = 0; k < K; k++) wgmma<true>(c, a[k], factor(b + k * 16 * PANEL, 16 * K * PANEL * sizeof(T)), add || k > 0, T());
+}
+
+/* ---- on the host ---- */
+
+/* Describes x (B, T, H heads of W numbers), rows `row` and sequences `batch` numbers apart, to be brought `rows` rows of a panel
+ * at a time.  False: the engine cannot, or there is none. */
+bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H, int64_t W, int64_t row,
+                 int64_t batch, int rows);
+
+#endif

@@ -1,0 +1,201 @@
+/* test_attention_sizes.c - attention of the sizes that fast kernels are made for, with every option, against f32 on the CPU.
+ *
+ * The op table's rows are small; what is tiled has borders only where lengths pass a tile, and may take other paths where
+ * heads are wide. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+#include "helper_device.h"
+
+enum { CAUSAL = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, DROP = 32, WINDOW = 64, LENS = 128 };
+
+typedef struct {
+    int64_t B, Tq, Tk, H, G, Wk, Wv;
+    int with;
+} shape;
+
+enum { Y, DQ, DK, DV, DBIAS, DREL, RESULTS };
+static const char *const result_name[RESULTS] = {"y", "dq", "dk", "dv", "dbias", "drel"};
+typedef struct {
+    double *x[RESULTS];
+    int64_t n[RESULTS];
+} results;
+
+static fv_device *cpu, *dev;
+
+/* Sixteenths from -1 to 1, which all dtypes hold exactly. */
+static float *draw(int64_t n, uint32_t seed)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)((int)(seed >> 24) % 33 - 16) / 16;
+    }
+    return x;
+}
+
+static fv_tensor *floats(fv_ctx *c, fv_shape s, uint32_t seed)
+{
+    float *x = draw(fv_shape_len(s), seed);
+    fv_tensor *t = fv_watch(c, fv_floats(c, x, s));
+    free(x);
+    return t;
+}
+
+static fv_tensor *flags(fv_ctx *c, fv_shape s, uint32_t seed)
+{
+    int64_t n = fv_shape_len(s);
+    float *x = draw(n, seed);
+    uint8_t *f = malloc((size_t)n);
+    assert_non_null(f);
+    for (int64_t i = 0; i < n; i++) f[i] = x[i] > -0.5f;
+    fv_tensor *t = fv_bytes(c, f, s);
+    free(x);
+    free(f);
+    return t;
+}
+
+static void take(results *r, int which, fv_ctx *c, const fv_tensor *t, bool grad)
+{
+    r->n[which] = fv_shape_len(t->shape);
+    r->x[which] = malloc((size_t)r->n[which] * sizeof *r->x[which]);
+    assert_non_null(r->x[which]);
+    fv_status st = grad ? fv_read_grad(c, t, r->x[which], r->n[which]) : fv_read_f64(c, t, r->x[which], r->n[which]);
+    check(st, fv_ctx_err(c));
+}
+
+static results attend(fv_device *d, fv_dtype t, const shape *s)
+{
+    results r = {0};
+    fv_ctx *c = NULL;
+    fv_err e;
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true, .seed = 5}, &e), &e);
+    fv_tensor *q = floats(c, FV_SHAPE(s->B, s->Tq, s->H * s->Wk), 1), *k = floats(c, FV_SHAPE(s->B, s->Tk, s->G * s->Wk), 2);
+    fv_tensor *v = floats(c, FV_SHAPE(s->B, s->Tk, s->G * s->Wv), 3);
+    fv_attn how = {.n_head = s->H, .n_kv_head = s->G, .causal = s->with & CAUSAL};
+    int32_t lens[8];
+    for (int i = 0; i < 8; i++) lens[i] = (int32_t)(s->Tk - i * 3);
+    if (s->with & KEY_MASK) how.key_mask = flags(c, FV_SHAPE(s->B, s->Tk), 4);
+    if (s->with & MASK) how.mask = flags(c, FV_SHAPE(s->H, s->Tq, s->Tk), 5);
+    if (s->with & BIAS) how.bias = floats(c, FV_SHAPE(s->H, s->Tq, s->Tk), 6);
+    if (s->with & REL) how.rel = floats(c, FV_SHAPE(s->H, 41), 7), how.rel_zero = 20;
+    if (s->with & DROP) how.dropout = 0.2f;
+    if (s->with & WINDOW) how.window = 50;
+    if (s->with & LENS) how.lens = fv_ints(c, lens, FV_SHAPE(s->B));
+    fv_tensor *y = fv_hold(c, fv_attention(c, q, k, v, how));
+    check(fv_ctx_status(c), fv_ctx_err(c));
+    float *dy = draw(s->B * s->Tq * s->H * s->Wv, 8);
+    fv_backward_from(c, y, dy);
+    free(dy);
+    check(fv_ctx_status(c), fv_ctx_err(c));
+    take(&r, Y, c, y, false);
+    take(&r, DQ, c, q, true);
+    take(&r, DK, c, k, true);
+    take(&r, DV, c, v, true);
+    if (how.bias) take(&r, DBIAS, c, how.bias, true);
+    if (how.rel) take(&r, DREL, c, how.rel, true);
+    fv_ctx_free(c);
+    return r;
+}
+
+static void drop(results *r)
+{
+    for (int i = 0; i < RESULTS; i++) free(r->x[i]);
+}
+
+/* Differences are held against the number itself and the root of the mean square of all. */
+static void near(const shape *s, fv_dtype t, int which, const results *got, const results *want, double tolerance)
+{
+    double most = 0, square = 0;
+    int64_t n = want->n[which], at = 0;
+    for (int64_t i = 0; i < n; i++) square += want->x[which][i] * want->x[which][i];
+    double size = sqrt(square / (double)n);
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(got->x[which][i] - want->x[which][i]) / (size + fabs(want->x[which][i]));
+        if (!(d <= most)) most = d, at = i;
+    }
+    if (!(most <= tolerance))
+        fail_msg("%s, B %d Tq %d Tk %d H %d G %d Wk %d Wv %d, options %d: %s[%d] is %g, expected %g (mean size %g)",
+                 fv_dtype_name(t), (int)s->B, (int)s->Tq, (int)s->Tk, (int)s->H, (int)s->G, (int)s->Wk, (int)s->Wv, s->with,
+                 result_name[which], (int)at, got->x[which][at], want->x[which][at], size);
+}
+
+static void compare(const shape *all, size_t n)
+{
+    static const struct {
+        fv_dtype t;
+        double tolerance;
+    } dtypes[] = {{FV_F32, 1e-3}, {FV_BF16, 6e-2}, {FV_F16, 1e-2}};
+    for (size_t i = 0; i < n; i++) {
+        results want = attend(cpu, FV_F32, &all[i]);
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            results got = attend(dev, dtypes[d].t, &all[i]);
+            for (int k = 0; k < RESULTS; k++)
+                if (want.x[k]) near(&all[i], dtypes[d].t, k, &got, &want, dtypes[d].tolerance);
+            drop(&got);
+        }
+        drop(&want);
+    }
+}
+
+static void plain(void **state)
+{
+    static const shape all[] = {
+        {1, 64, 64, 1, 1, 64, 64, 0},        {1, 64, 128, 1, 1, 64, 64, 0},         {1, 192, 256, 1, 1, 64, 64, 0},
+        {1, 128, 256, 1, 1, 128, 128, 0},    {2, 200, 328, 2, 2, 64, 64, 0},        {2, 200, 328, 2, 1, 128, 128, 0},
+        {2, 320, 320, 2, 2, 64, 64, CAUSAL}, {2, 320, 320, 2, 1, 128, 128, CAUSAL}, {1, 70, 300, 4, 2, 64, 64, CAUSAL},
+        {1, 77, 301, 2, 1, 40, 48, CAUSAL},  {1, 300, 300, 2, 2, 64, 96, 0},        {1, 300, 300, 2, 2, 96, 64, CAUSAL},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all);
+}
+
+static void with_options(void **state)
+{
+    static const shape all[] = {
+        {2, 150, 210, 2, 1, 64, 64, KEY_MASK},     {2, 150, 210, 2, 2, 128, 128, KEY_MASK},
+        {2, 150, 210, 2, 2, 64, 64, MASK},         {1, 210, 210, 2, 2, 64, 64, CAUSAL | WINDOW},
+        {2, 210, 210, 2, 2, 64, 64, BIAS},         {2, 210, 210, 2, 1, 128, 128, BIAS | CAUSAL},
+        {2, 210, 210, 2, 2, 64, 64, REL},          {1, 210, 210, 2, 1, 128, 64, REL | CAUSAL},
+        {2, 210, 210, 2, 2, 64, 64, DROP},         {2, 210, 210, 2, 2, 128, 128, DROP | CAUSAL},
+        {2, 70, 210, 2, 2, 64, 64, LENS | CAUSAL}, {2, 150, 210, 2, 1, 64, 64, LENS | KEY_MASK | BIAS | DROP},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all);
+}
+
+/* The same bits each time, unless that was given up for speed. */
+static void repeats(void **state)
+{
+    static const shape s = {2, 520, 520, 2, 1, 64, 64, CAUSAL};
+    const char *way = getenv("FOVEA_CUDA_ATTENTION");
+    (void)state;
+    if (way && !strcmp(way, "fast")) skip();
+    results a = attend(dev, FV_BF16, &s), b = attend(dev, FV_BF16, &s);
+    for (int i = 0; i < RESULTS; i++)
+        if (a.x[i]) assert_memory_equal(a.x[i], b.x[i], (size_t)a.n[i] * sizeof *a.x[i]);
+    drop(&a);
+    drop(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_options), cmocka_unit_test(repeats)};
+    fv_err e;
+    if (fv_device_open(&cpu, "cpu", (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    if (fv_device_open(&dev, test_device(), (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fv_device_close(dev);
+    fv_device_close(cpu);
+    return failed;
+}
