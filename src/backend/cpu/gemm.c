@@ -335,8 +335,9 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, i
     p.block = p.strips * kind->mr;
     if (p.block > g->m) p.block = g->m;
     p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
-    /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its end. */
-    p.group = g->packed && p.a_bytes <= NEAR ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GEMM_GROUP;
+    /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its end, over all its runs. */
+    bool follow = g->packed && p.a_bytes <= NEAR && g->k > kind->run;
+    p.group = follow ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GEMM_GROUP;
     if (!g->packed && (p.by_rows || p.block < g->m)) {
         size_t panel = gemm_b_bytes(kind, g->k);
         int64_t slices = up(p.panels, least(p.panels, (int64_t)(B_BYTES / panel) + 1));

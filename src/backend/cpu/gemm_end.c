@@ -21,6 +21,25 @@ INLINE vf activate(vf x, const fv_act act)
 /* Sums lie in rows far apart, in the second cache or behind it: these are asked for so many rows before they are read. */
 #define ROWS_AHEAD 4
 
+/* An activation is a long chain of instructions: vectors side by side keep the units busy meanwhile. */
+#define SIDE 4
+
+INLINE void side_by_side(const gemm_end *e, const float *sum, int64_t at, int64_t j, const fv_act act, const fv_dtype table,
+                         const fv_dtype ct)
+{
+    vf x[SIDE];
+#pragma GCC unroll 4
+    for (int u = 0; u < SIDE; u++) {
+        x[u] = v_load(sum + j + u * VW);
+        if (e->bias) x[u] = v_add(x[u], v_load_as(e->bias, j + u * VW, table));
+        if (e->pre) v_store_as(e->pre, at + j + u * VW, table, x[u]);
+    }
+#pragma GCC unroll 4
+    for (int u = 0; u < SIDE; u++) x[u] = activate(x[u], act);
+#pragma GCC unroll 4
+    for (int u = 0; u < SIDE; u++) v_store_as(e->c, at + j + u * VW, ct, x[u]);
+}
+
 INLINE void rows_of(const gemm_end *end, const fv_act act, const fv_dtype table, const fv_dtype ct)
 {
     const gemm_end e = *end; /* a copy, which no store can change */
@@ -28,6 +47,7 @@ INLINE void rows_of(const gemm_end *end, const fv_act act, const fv_dtype table,
         const float *sum = e.sum + i * e.ld_sum;
         int64_t at = i * e.ldc, j = 0;
         for (int64_t k = 0; k < e.cols; k += 16) __builtin_prefetch(sum + ROWS_AHEAD * e.ld_sum + k);
+        for (; j + SIDE * VW <= e.cols; j += SIDE * VW) side_by_side(&e, sum, at, j, act, table, ct);
         for (; j + VW <= e.cols; j += VW) {
             vf x = v_load(sum + j);
             if (e.bias) x = v_add(x, v_load_as(e.bias, j, table));

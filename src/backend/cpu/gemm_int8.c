@@ -32,6 +32,12 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
 
 INLINE void tile(const gemm_tile *t, const fv_dtype bt)
 {
+#if defined(CPU_NEON_BF16)
+    if (bt == FV_Q8 && t->rows > 6 && t->kc > 0) {
+        smmla_tile(t);
+        return;
+    }
+#endif
     switch (t->rows * 8 + t->panels) {
     case 1 * 8 + 1: multiply(t, 1, 1, bt); break;
     case 1 * 8 + 2: multiply(t, 1, 2, bt); break;
@@ -81,10 +87,15 @@ INLINE float largest(const float *x)
 INLINE void to_bytes(int8_t *restrict q, const float *restrict x, float by)
 {
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-    for (int j = 0; j < BLOCK; j += 8) { /* gcc 12 does not find the rounding conversion */
-        int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + j), by));
-        int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + j + 4), by));
-        vst1_s8(q + j, vmovn_s16(vuzp1q_s16(vreinterpretq_s16_s32(low), vreinterpretq_s16_s32(high))));
+    /* Rounded by what is added: the last byte is the integer then.  A conversion would take four times as long. */
+    const float32x4_t magic = vdupq_n_f32(0x1.8p23f);
+    for (int j = 0; j < BLOCK; j += 16) {
+        uint8x16_t v[4];
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++) v[u] = vreinterpretq_u8_f32(vaddq_f32(vmulq_n_f32(vld1q_f32(x + j + 4 * u), by), magic));
+        v[0] = vuzp1q_u8(v[0], v[1]);
+        v[2] = vuzp1q_u8(v[2], v[3]);
+        vst1q_s8(q + j, vreinterpretq_s8_u8(vuzp1q_u8(v[0], v[2])));
     }
 #else
     for (int j = 0; j < BLOCK; j++) q[j] = (int8_t)rintf(x[j] * by);

@@ -175,13 +175,8 @@ INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, 
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
-    static const float none[MR * 2] = {0};
     if (rows == 1) {
         one_row(s, t, b_unit, panels, q4);
-        return;
-    }
-    if (rows > 6 && !q4 && blocks) {
-        smmla_tile(s, a, b, blocks, none, ahead, step);
         return;
     }
     for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit, ahead += step) {

@@ -53,18 +53,21 @@ INLINE void turn(vf x[VW])
 }
 
 #if defined(CPU_NEON_BF16)
-/* Rows 2i and 2i+1 of C from the 2 x 2 blocks of panels of nr columns. */
-INLINE void put_pair(const gemm_tile *t, const float32x4_t *s, const int i, const int panels, const int nr)
+/* Rows 2i and 2i+1 of C from the 2 x 2 blocks of panels of nr columns.  What the tile says is copied first: a store might
+ * change it. */
+INLINE void put_pair(const gemm_tile *tile, const float32x4_t *s, const int i, const int panels, const int nr)
 {
-    float32x4_t alpha = v_set1(t->alpha);
+    const gemm_tile t = *tile;
+    const bool two = 2 * i + 1 < t.rows;
+    float32x4_t alpha = v_set1(t.alpha);
 #pragma GCC unroll 12
     for (int j = 0; j < panels * nr / VW; j++) {
         float64x2_t left = vreinterpretq_f64_f32(s[2 * j]), right = vreinterpretq_f64_f32(s[2 * j + 1]);
-        float *c = t->c + 2 * i * t->ldc + j * VW / nr * t->c_next + j * VW % nr;
+        float *c = t.c + 2 * i * t.ldc + j * VW / nr * t.c_next + j * VW % nr;
         vf first = vreinterpretq_f32_f64(vzip1q_f64(left, right)), second = vreinterpretq_f32_f64(vzip2q_f64(left, right));
-        v_store(c, v_fma(alpha, first, t->add ? v_load(c) : v_zero()));
-        c += t->ldc;
-        if (2 * i + 1 < t->rows) v_store(c, v_fma(alpha, second, t->add ? v_load(c) : v_zero()));
+        v_store(c, v_fma(alpha, first, t.add ? v_load(c) : v_zero()));
+        c += t.ldc;
+        if (two) v_store(c, v_fma(alpha, second, t.add ? v_load(c) : v_zero()));
     }
 }
 #endif
