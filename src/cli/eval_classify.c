@@ -23,6 +23,7 @@ static int make_labels(work *w)
 {
     const fv_task *t = w->model.task;
     int n = fv_task_labels(t);
+    w->labels = 0;
     w->name = calloc((size_t)n, sizeof *w->name);
     w->part_of = calloc((size_t)n, sizeof *w->part_of);
     w->sum = calloc((size_t)n, sizeof *w->sum);
