@@ -48,7 +48,7 @@ static void divide(int64_t *part, int64_t parts, int64_t total, uint64_t stream,
 
 static cutting cut(const corrupting *c, int64_t n, int64_t row, fv_draw how)
 {
-    cutting k;
+    cutting k = {0};
     amounts(c, n, &k);
     divide(k.hide, k.spans, k.hidden, 8, row, how);
     divide(k.keep, k.spans, n - k.hidden, 9, row, how);
@@ -58,7 +58,7 @@ static cutting cut(const corrupting *c, int64_t n, int64_t row, fv_draw how)
 /* Lengths of both sides for a window of n tokens, the end token included. */
 static void lengths(const corrupting *c, int64_t n, int64_t *source, int64_t *target)
 {
-    cutting k;
+    cutting k = {0};
     amounts(c, n, &k);
     *source = n - k.hidden + k.spans + 1;
     *target = c->sentinels ? k.hidden + k.spans + 1 : n + 1;
