@@ -58,7 +58,7 @@ static cutting cut(const corrupting *c, int64_t n, int64_t row, fv_draw how)
 /* Lengths of both sides for a window of n tokens, the end token included. */
 static void lengths(const corrupting *c, int64_t n, int64_t *source, int64_t *target)
 {
-    cutting k = {0};
+    cutting k;
     amounts(c, n, &k);
     *source = n - k.hidden + k.spans + 1;
     *target = c->sentinels ? k.hidden + k.spans + 1 : n + 1;

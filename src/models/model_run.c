@@ -100,7 +100,8 @@ static void tap(void *user, fv_ctx *c, const char *site, const char *name, const
     running *r = user;
     (void)c;
     if (r->st || !what) return;
-    if (r->opt.attentions && !strcmp(site, "attention")) add_map(r, name ? name : "", what);
+    if (!name) name = ""; /* an attention may have none */
+    if (r->opt.attentions && !strcmp(site, "attention")) add_map(r, name, what);
     if (r->opt.hidden_states && !strcmp(site, "hidden")) {
         const fv_tensor *x = what;
         float *to = add(r, x->shape, "%s.%d", name, count(r, name));
