@@ -81,7 +81,7 @@ static void run(fv_ctx *c, void *user)
     fv_model_forward(c, u->model, &p->in, &out);
     fv_tensor *loss = fv_items_get(&out, "loss");
     if (!loss && !fv__failed(c)) fv_raise(c, FV_EARG, "%s computes no loss from these data", fv_model_head(u->model));
-    if (fv_backward(c, loss)) return;
+    if (fv_backward(c, loss) || !loss) return;
     fv__adam_note(u->adam, &c->stream, loss->data, loss->dtype, !p->first);
     fv__params_grad_on(params, &c->stream);
     if (p->last) fv__adam_run(u->adam, &c->stream, &u->opt);
