@@ -4,12 +4,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "helper_device.h"
 #include "helper_optable.h"
+#include "ops/product.h"
 
 static fv_tensor *nn(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){0}); }
 static fv_tensor *tn(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){.ta = true}); }
@@ -28,6 +30,7 @@ static fv_tensor *two_layers(fv_ctx *c, fv_tensor *const *x)
 {
     return fv_linear_kn(c, fv_linear_kn(c, x[0], x[1], x[2], FV_GELU_TANH), x[3], x[4], FV_ACT_NONE);
 }
+static fv_tensor *onto(fv_ctx *c, fv_tensor *const *x) { return fv__linear_onto(c, x[3], x[0], x[1], x[2], false); }
 static fv_tensor *silu(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_SILU); }
 static fv_tensor *tanh_(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_TANH); }
 static fv_tensor *sigmoid(fv_ctx *c, fv_tensor *const *x) { return fv_linear(c, x[0], x[1], x[2], FV_SIGMOID); }
@@ -134,6 +137,8 @@ static const op_case cases[] = {
     {.name = "two layers", .build = two_layers,
      .in = {{FV_SHAPE(9, 16)}, {FV_SHAPE(16, 24)}, {FV_SHAPE(24), .optional = true}, {FV_SHAPE(24, 8)},
             {FV_SHAPE(8), .optional = true}}},
+    {.name = "linear onto", .build = onto,
+     .in = {{FV_SHAPE(9, 16)}, {FV_SHAPE(8, 16)}, {FV_SHAPE(8), .optional = true}, {FV_SHAPE(9, 8)}}},
     {.name = "linear and silu", .build = silu, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},
     {.name = "linear and tanh", .build = tanh_, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},
     {.name = "linear and sigmoid", .build = sigmoid, .in = {LAYER}, .want = want_linear, .flags = OP_BY_ROW},
@@ -221,9 +226,35 @@ static void packed_weights_go_nowhere_else(void **state)
     close_all(&f);
 }
 
+/* The first time a device may look for the fastest way to do a large product; that changes nothing but the time. */
+static void a_large_product_is_the_same_every_time(void **state)
+{
+    (void)state;
+    if (test_on_cpu()) skip(); /* nothing is looked for there, and it takes long */
+    enum { M = 4096, N = 2048, K = 1024 };
+    float *x = malloc((size_t)M * K * sizeof *x), *y[2];
+    fixture f;
+    assert_int_equal(fv_device_open(&f.dev, test_device(), (fv_device_opt){0}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&f.ctx, f.dev, (fv_ctx_opt){.dtype = FV_BF16}, NULL), FV_OK);
+    for (uint32_t i = 0; i < (uint32_t)M * K; i++) x[i] = scattered(i);
+    fv_tensor *a = fv_floats(f.ctx, x, FV_SHAPE(M, K)), *b = fv_floats(f.ctx, x, FV_SHAPE(N, K));
+    fv_tensor *bias = fv_floats(f.ctx, x, FV_SHAPE(N));
+    for (int i = 0; i < 2; i++) {
+        y[i] = malloc((size_t)M * N * sizeof *x);
+        fv_tensor *t = fv_linear(f.ctx, a, b, bias, FV_ACT_NONE);
+        if (fv_read(f.ctx, t, y[i], (int64_t)M * N)) fail_msg("%s", fv_ctx_err(f.ctx)->text);
+    }
+    assert_memory_equal(y[0], y[1], (size_t)M * N * sizeof *x);
+    free(y[0]);
+    free(y[1]);
+    free(x);
+    close_all(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_large_product_is_the_same_every_time),
         cmocka_unit_test(packed_weights_multiply_like_plain_ones),
         cmocka_unit_test(packed_weights_go_nowhere_else),
     };

@@ -44,8 +44,8 @@ typedef struct fv_gemm {
     float alpha;      /* 0 means 1 */
     const void *bias; /* (n) or NULL */
     fv_act act;
-    void *pre;         /* (m,n,ldc) gets the value before act, or NULL */
-    const void *slope; /* (m,n,ldc): C = A B act'(slope), where the table says that it can; no add, bias or pre then.  NULL: no */
+    const void *plus; /* (m,n,ldc), added last, where the table says that gemm can; no add, act or pre then.  NULL: nothing */
+    void *pre;        /* (m,n,ldc) gets the value before act, or NULL */
 } fv_gemm;
 
 /* ---- element-wise and shape ---- */

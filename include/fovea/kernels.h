@@ -10,7 +10,7 @@ typedef struct fv_kernels {
     fv_dtype dtype;
 
     void (*gemm)(fv_stream *s, const fv_gemm *g);
-    bool gemm_slope[FV_SIGMOID + 1]; /* gemm takes a slope of this activation */
+    bool gemm_plus; /* gemm takes a plus, with weights as they are */
     /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is 0 if it cannot.  st may be
      * dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k) bytes, ld bytes apart.  Rows may be laid out in pieces:
      * those from i on, a multiple of FV_PACK_ROWS, begin at pack_bytes(i, k, dt). */
@@ -21,6 +21,9 @@ typedef struct fv_kernels {
     /* dx may be x itself; for relu, tanh and sigmoid x may be y: their gradient is computed from y alone */
     void (*unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x, const void *y, int64_t n, float p0,
                       float p1);
+    /* dp = f'(p) dy of (rows,cols), and the sums of its columns; dp may be p.  NULL: unary_bwd and colsum do it */
+    void (*unary_bwd_sums)(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy, const void *p, int64_t rows,
+                           int64_t cols);
     void (*binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w);
     /* y strides are those of dy; where a (or b) has stride 0 its gradient is summed */
     void (*binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy, const void *a, const void *b,

@@ -114,7 +114,7 @@ static int measure(bench *b, timing *t, bench_fn *fn, void *what)
         free(seconds);
         return seconds ? cli_error(b->c, fv_ctx_err(b->hold)) : cli_fail(b->c, "out of memory");
     }
-    int n = -WARM_UP, times = 1;
+    int n = -WARM_UP, least = b->together > 1 ? b->together : 1, times = least;
     for (; n < MOST_RUNS; n++) {
         double s = once(b, fn, what, (uint64_t)(n + WARM_UP), times);
         if (s < 0) {
@@ -122,7 +122,7 @@ static int measure(bench *b, timing *t, bench_fn *fn, void *what)
             return cli_error(b->c, fv_ctx_err(b->step));
         }
         total += s * times;
-        if (n == -1 && s < A_LOOK) times = (int)(A_LOOK / (s > 1e-6 ? s : 1e-6)) + 1;
+        if (n == -1 && s * least < A_LOOK) times = (int)(A_LOOK / (s > 1e-6 ? s : 1e-6)) + 1;
         if (n < 0) {
             if (total > b->opt.seconds) n = -1; /* slow enough: warmed up */
             if (n == -1) total = 0;

@@ -37,7 +37,8 @@ typedef struct bench {
     fv_device *device;
     fv_ctx *hold, *step;
     uint64_t random;
-    size_t more; /* bytes that are held on the device besides hold's and step's */
+    int together; /* repetitions that are timed at once at least, where a device works ahead; 0: one */
+    size_t more;  /* bytes that are held on the device besides hold's and step's */
 } bench;
 
 /* One repetition; failures stay in the context. */

@@ -180,7 +180,9 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
     how.lr = rate;
     how.warmup = 0;
     how.recompute = v->recompute;
-    return fv_updater_new(&s->updater, s->model, b->device, &how, &s->e);
+    st = fv_updater_new(&s->updater, s->model, b->device, &how, &s->e);
+    if (!st && fv_updater_ahead(s->updater) > 1) b->together = 4;
+    return st;
 }
 
 /* ---- beside the CPU ---- */

@@ -64,12 +64,25 @@ void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, 
     norm_init(p, &l->mlp_norm, &opt, &at, opt.names.mlp_norm, "final_layer_norm");
 }
 
+/* The last product of each part can add what it makes: nothing of that is dropped, and the device knows how. */
+static bool can_add(const fv_ctx *c, const fv_encoder_layer *l, const fv_tensor *x)
+{
+    const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
+    bool drops = c->train && (l->dropout > 0 || l->self.out_dropout > 0);
+    return k && k->gemm_plus && !drops && l->self.out.w && !l->self.out.w->packed && l->mlp.down.w && !l->mlp.down.w->packed;
+}
+
 static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
 {
     bool first = l->pre_norm && l->self_norm.gain;
     if (first && fv__mha_one_can(c, &l->self, x, &self) && fv__mlp_one_can(c, &l->mlp, x))
         return fv__mlp_one(c, &l->mlp, &l->mlp_norm, fv__mha_one(c, &l->self, &l->self_norm, x, self));
     fv_tensor *h = first ? fv_norm_fwd(c, &l->self_norm, x) : x;
+    if (l->pre_norm && can_add(c, l, x)) {
+        x = fv__lin_onto(c, &l->self.out, x, fv__mha_heads(c, &l->self, h, self));
+        h = fv_norm_fwd(c, &l->mlp_norm, x);
+        return fv__lin_onto(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, h));
+    }
     fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
     if (l->pre_norm) {
         h = fv_norm_add(c, &l->mlp_norm, &x, x, a);

@@ -1,5 +1,6 @@
 /* linear.c - a weight and a bias. */
 #include "nn/part.h"
+#include "ops/product.h"
 
 void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, const char *path, ...)
 {
@@ -19,6 +20,11 @@ fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act)
 }
 
 fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x) { return fv_lin_act(c, l, x, FV_ACT_NONE); }
+
+fv_tensor *fv__lin_onto(fv_ctx *c, const fv_lin *l, fv_tensor *onto, fv_tensor *x)
+{
+    return fv__linear_onto(c, onto, x, l->w, l->b, l->kn);
+}
 
 /* Where nothing is gained, nothing is lost: a device may be as fast with weights as they are. */
 static bool stays(const fv_params *p, const fv_tensor *w, fv_dtype dtype)

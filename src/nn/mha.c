@@ -79,17 +79,12 @@ static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory,
     qkv[2] = fv_lin_fwd(c, &l->v, memory);
 }
 
-static fv_tensor *leave(fv_ctx *c, const fv_mha *l, fv_tensor *y)
-{
-    return fv_dropout(c, fv_lin_fwd(c, &l->out, y), l->out_dropout);
-}
-
 static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
     fv_attn how = settings(l, &arg);
     if (l->qkv.w && arg.memory && arg.memory != x)
         return fv_raise(c, FV_EARG, "%s: one weight holds q, k and v, so nothing but x can be attended to", l->name);
-    if (l->qkv.w && !arg.turn.freq && !arg.kv) return leave(c, l, fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how));
+    if (l->qkv.w && !arg.turn.freq && !arg.kv) return fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how);
 
     fv_tensor *t[3];
     bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */
@@ -105,17 +100,24 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
         t[1] = fv_cache_write(c, arg.kv->k, t[1], arg.kv->pos);
         t[2] = fv_cache_write(c, arg.kv->v, t[2], arg.kv->pos);
     }
-    return leave(c, l, fv_attention(c, t[0], t[1], t[2], how));
+    return fv_attention(c, t[0], t[1], t[2], how);
 }
 
-fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
+fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
     if (!x) return NULL;
     int64_t B = fv_dim(x, 0), served = arg.kv && !arg.kv->pos ? fv_dim(arg.kv->k, 0) : B;
     if (served == B || served < 1 || B % served || arg.causal) return attend(c, l, x, arg);
     /* Keys of one sequence for several of x (an encoder's, for all beams): as rows of one they read them together. */
     fv_tensor *rows = fv_reshape(c, x, FV_SHAPE(served, B / served * fv_dim(x, 1), fv_cols(x)));
-    return fv_reshape(c, attend(c, l, rows, arg), x->shape);
+    fv_shape shape = x->shape;
+    shape.d[shape.n - 1] = l->n_head * l->head;
+    return fv_reshape(c, attend(c, l, rows, arg), shape);
+}
+
+fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
+{
+    return fv_dropout(c, fv_lin_fwd(c, &l->out, fv__mha_heads(c, l, x, arg)), l->out_dropout);
 }
 
 /* One weight for q, k and v, and a cache that their product writes to. */

@@ -14,7 +14,7 @@ void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_
     fv_lin_init(p, &l->down, hidden, width, lin, "%s", fv__below(&at, opt.down_name, "fc2").s);
 }
 
-fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
+fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
 {
     fv_tensor *h, *half[2];
     if (l->packed)
@@ -23,8 +23,10 @@ fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
         h = fv_mul(c, fv_lin_act(c, &l->gate, x, l->act), fv_lin_fwd(c, &l->up, x));
     else
         h = fv_lin_act(c, &l->up, x, l->act);
-    return fv_lin_fwd(c, &l->down, fv_dropout(c, h, l->dropout));
+    return fv_dropout(c, h, l->dropout);
 }
+
+fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x) { return fv_lin_fwd(c, &l->down, fv__mlp_hidden(c, l, x)); }
 
 bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x)
 {

@@ -24,6 +24,11 @@ bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x);
 fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
 fv_row_arg fv__normed(const fv_norm *norm, const fv_lin *l);
 
+fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg); /* fv_mha_fwd before its last product */
+fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x);                /* likewise */
+/* onto + l(x), in one product where the device can. */
+fv_tensor *fv__lin_onto(fv_ctx *c, const fv_lin *l, fv_tensor *onto, fv_tensor *x);
+
 /* Normal with deviation std, or Xavier where that is 0. */
 fv_init fv__weight(float std);
 

@@ -8,8 +8,8 @@ typedef struct {
     fv_node node;
     fv_act act;
     bool kn;
-    bool through; /* y's gradient is that of p already */
     void *pre;
+    fv_tensor *onto; /* y = onto + p; the last of in, or NULL */
 } linear;
 
 /* The derivative of these cannot be had from y alone, so the value before them is kept. */
@@ -22,57 +22,47 @@ static void keep(linear *s, void *block)
     s->node.temp_bytes = fv__tensor_bytes(s->node.y->dtype, fv_len(s->node.y));
 }
 
-/* y = act(p):  dp = act'(p) dy.  It takes the place of p where p was kept. */
-static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s)
+/* y = act(p):  dp = act'(p) dy.  It takes the place of p where p was kept.  *dbias is done with where one kernel does both. */
+static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv_sink *dbias)
 {
     const fv_tensor *y = s->node.y;
     const void *p = s->pre ? s->pre : y->data;
     fv_unary_op op;
-    if (s->through || !fv__act_op(&op, s->act)) return y->grad;
+    if (!fv__act_op(&op, s->act)) return y->grad;
     if (!s->pre) keep(s, fv__block_take(c, fv__tensor_bytes(y->dtype, fv_len(y))));
     if (!s->pre || !fv_need(c, k->unary_bwd, "unary_bwd", y->dtype)) return NULL;
+    if (k->unary_bwd_sums && dbias->data) {
+        k->unary_bwd_sums(fv_ctx_stream(c), op, s->pre, *dbias, y->grad, p, fv_rows(y), fv_cols(y));
+        *dbias = (fv_sink){0};
+        return s->pre;
+    }
     k->unary_bwd(fv_ctx_stream(c), op, (fv_sink){s->pre, y->dtype, false}, y->grad, p, y->data, fv_len(y), 0, 0);
     return s->pre;
-}
-
-static void backward(fv_ctx *c, fv_node *node);
-
-/* The product that made x, recorded just before n: nothing but n reads x then, and dx may be multiplied by the slope of
- * its activation on the way to memory. */
-static linear *maker(const fv_node *n, const fv_kernels *k, const fv_tensor *x)
-{
-    linear *m = (linear *)n->prev;
-    bool is = m && m->node.backward == backward && m->node.y == x && m->pre && k->gemm_slope[m->act];
-    return is && !x->has_grad && !x->held && !x->base ? m : NULL;
 }
 
 /* p = x w' + bias:  dx = dp w,  dw = dp' x,  dbias = the column sums of dp */
 static void backward(fv_ctx *c, fv_node *node)
 {
     linear *s = (linear *)node;
-    fv_tensor *x = node->in[0], *w = node->in[1], *bias = node->n_in > 2 ? node->in[2] : NULL;
+    fv_tensor *x = node->in[0], *w = node->in[1], *bias = node->in[2];
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->gemm, "gemm", x->dtype)) return;
-    const void *dp = grad_before_act(c, k, s);
+    fv_sink dbias = fv_grad(c, bias);
+    const void *dp = grad_before_act(c, k, s, &dbias);
     if (!dp) return;
 
     int64_t rows = fv_rows(x), cols = fv_cols(x), n = fv_cols(node->y);
     fv_factor p = {dp, false, 0}, turned_p = {dp, true, 0}, of_w = {w->data, s->kn, 0};
     fv_factor of_x = {x->data, false, 0}, turned_x = {x->data, true, 0};
-    linear *before = maker(node, k, x);
-    fv_sink dx = fv_grad(c, x), dw = fv_grad(c, w), dbias = fv_grad(c, bias);
+    fv_sink dx = fv_grad(c, x), dw = fv_grad(c, w);
     fv_gemm by_x = fv__product(dx, p, of_w, rows, cols, n, x->dtype);
     fv_gemm by_w = s->kn ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
                          : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
     fv_stream *st = fv_ctx_stream(c);
-    if (before && dx.data) {
-        by_x.slope = before->pre;
-        by_x.act = before->act;
-        before->through = true;
-    }
     if (dx.data) k->gemm(st, &by_x);
     if (dw.data) k->gemm(st, &by_w);
     if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n);
+    if (s->onto) fv_grad_pass(c, s->onto, node); /* last: it may take the gradient's memory with it */
 }
 
 bool fv__linear_forgets(const fv_node *n) { return n->backward == backward && ((const linear *)n)->act == FV_ACT_NONE; }
@@ -109,7 +99,7 @@ static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor
     }
 }
 
-static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act, bool kn)
+static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act, bool kn, fv_tensor *onto)
 {
     kn = kn && !(w && w->packed);
     if (!x || !w || !fit(c, x, w, bias, kn)) return NULL;
@@ -125,10 +115,11 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
     if (!y) return NULL;
 
     /* Recorded before it runs, because only a recorded product has to keep p. */
-    fv_tensor *in[] = {x, w, bias};
-    linear *s = fv_record_n(c, "linear", sizeof *s, w->packed ? NULL : backward, y, bias ? 3 : 2, in);
+    fv_tensor *in[] = {x, w, bias, onto};
+    linear *s = fv_record_n(c, "linear", sizeof *s, w->packed ? NULL : backward, y, onto ? 4 : 3, in);
     if (s) {
         s->act = act;
+        s->onto = onto;
         s->kn = kn;
         if (needs_pre(act)) keep(s, fv_scratch(c, y->dtype, fv_len(y)));
     }
@@ -138,6 +129,7 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
     g.packed = w->packed;
     g.bias = bias ? bias->data : NULL;
     g.act = act;
+    g.plus = onto ? onto->data : NULL;
     g.pre = s ? s->pre : NULL;
     if (g.b)
         k->gemm(fv_ctx_stream(c), &g);
@@ -148,12 +140,23 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
 
 fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
-    return apply(c, x, w, bias, act, false);
+    return apply(c, x, w, bias, act, false, NULL);
 }
 
 fv_tensor *fv_linear_kn(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
-    return apply(c, x, w, bias, act, true);
+    return apply(c, x, w, bias, act, true, NULL);
+}
+
+fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *w, fv_tensor *bias, bool kn)
+{
+    if (!onto || !x || !w) return NULL;
+    const fv_kernels *k = fv_kernels_of(c, x->dtype);
+    fv_shape shape = x->shape;
+    if (shape.n > 0 && w->shape.n == 2) shape.d[shape.n - 1] = w->shape.d[kn];
+    bool fits = onto != x && onto->dtype == x->dtype && fv_shape_same(onto->shape, shape);
+    if (k && k->gemm_plus && !w->packed && fits) return apply(c, x, w, bias, FV_ACT_NONE, kn, onto);
+    return fv_add(c, onto, apply(c, x, w, bias, FV_ACT_NONE, kn, NULL));
 }
 
 fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool kn)

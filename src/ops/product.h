@@ -26,6 +26,9 @@ static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t 
     return g;
 }
 
+/* onto + x w' + bias, w (N,K) or, kn, (K,N); onto (..,N), which may not be x.  One product where the device can. */
+fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *w, fv_tensor *bias, bool kn);
+
 /* The node is a linear map whose gradient never looks at its output again: whoever reads that last may write over it. */
 bool fv__linear_forgets(const fv_node *n);
 

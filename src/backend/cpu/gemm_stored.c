@@ -180,7 +180,7 @@ static void columns(const stored *f, int64_t j0, int64_t j1, char *scratch)
 
 bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
-    bool plain = !g->packed && !g->ta && !g->add && !g->pre && !g->slope && g->batch == 1;
+    bool plain = !g->packed && !g->ta && !g->add && !g->pre && !g->plus && g->batch == 1;
     if (!plain || table != FV_F32 || g->bt != FV_BF16 || g->ct != FV_F32 || g->m > 2 * MOST_PAIRS) return false;
     if (g->k % SIDE || (!g->tb && g->n % SIDE) || g->k < 1) return false;
     stored f = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};

@@ -137,6 +137,25 @@ template <class T> __global__ void one_side_block(one_side<T> f)
     if (threadIdx.x == 0) put(f.g, f.of_a ? o.a : o.b, sum);
 }
 
+/* A sum whose operand is repeated along the first axis: what every place of it reads is dense. */
+template <class T> struct over_first {
+    static constexpr int wide = 16 / sizeof(T);
+    sink<T> g;
+    const T *dy;
+    int64_t n, step;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        float sum[V] = {}, v[V];
+#pragma unroll 4
+        for (int64_t k = 0; k < n; k++) {
+            load(v, dy, k * step + i);
+#pragma unroll
+            for (int j = 0; j < V; j++) sum[j] += v[j];
+        }
+        deliver(g, i, sum);
+    }
+};
+
 template <class T> struct flat_bwd {
     static constexpr int wide = 16 / sizeof(T);
     fv_binary_op op;
@@ -161,6 +180,12 @@ static void side(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *d
     if (!g.data) return;
     if (is_flat(w)) {
         each(s, "binary_bwd", w->shape[0], aligned(g.data, dy, a, b), flat_bwd<T>{op, of_a, to<T>(g), dy, a, b});
+        return;
+    }
+    const int64_t *by = of_a ? w->a : w->b;
+    if (op == FV_B_ADD && w->n == 2 && !by[0] && by[1] == 1 && w->y[1] == 1) {
+        bool wide = w->y[0] % over_first<T>::wide == 0 && aligned(g.data, dy);
+        each(s, "binary_bwd", w->shape[1], wide, over_first<T>{to<T>(g), dy, w->shape[0], w->y[0]});
         return;
     }
     one_side<T> f{op, of_a, to<T>(g), dy, a, b, {}, {}, 1};

@@ -2,199 +2,13 @@
  *
  * cuBLASLt thinks in columns: our row-major C = A B is its C' = B' A', so the factors change places.  f32 means f32: tf32
  * would round the factors to 10 bits and is not used.  What its kernels cannot do (no bias with these strides, an exact
- * gelu, an empty sum) is done by a plain kernel, or by a product and a pass over its result.
- *
- * Looking up an algorithm takes longer than a small product, so plans are kept by shape.  The library is opened with the
- * first product: a program that only asks which devices there are does not wait for 600 MB of kernels. */
+ * gelu, an empty sum) is done by a plain kernel, or by a product and a pass over its result. */
 #include <cublasLt.h>
-#include <dlfcn.h>
 
 #include <cstring>
-#include <new>
 
-#include "cuda.h"
+#include "gemm_plan.h"
 #include "scalar.h"
-
-#define LT_WORK ((size_t)32 << 20) /* bytes; what NVIDIA advises for Hopper */
-#define PLANS 1024                 /* a power of two */
-#define TRIES 8                    /* places a plan may stand at */
-
-/* ---- the library ---- */
-
-struct lt_library {
-    decltype(&cublasLtCreate) create;
-    decltype(&cublasLtDestroy) destroy;
-    decltype(&cublasLtMatmul) matmul;
-    decltype(&cublasLtMatmulDescCreate) desc_create;
-    decltype(&cublasLtMatmulDescDestroy) desc_destroy;
-    decltype(&cublasLtMatmulDescSetAttribute) desc_set;
-    decltype(&cublasLtMatrixLayoutCreate) layout_create;
-    decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
-    decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
-    decltype(&cublasLtMatmulPreferenceCreate) prefer_create;
-    decltype(&cublasLtMatmulPreferenceDestroy) prefer_destroy;
-    decltype(&cublasLtMatmulPreferenceSetAttribute) prefer_set;
-    decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
-};
-
-template <class F> static bool find(F *f, void *from, const char *name) { return (*f = (F)dlsym(from, name)) != NULL; }
-
-static bool load_library(lt_library *l)
-{
-    char name[32];
-    snprintf(name, sizeof name, "libcublasLt.so.%d", CUDART_VERSION / 1000);
-    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    return so && find(&l->create, so, "cublasLtCreate") && find(&l->destroy, so, "cublasLtDestroy") &&
-           find(&l->matmul, so, "cublasLtMatmul") && find(&l->desc_create, so, "cublasLtMatmulDescCreate") &&
-           find(&l->desc_destroy, so, "cublasLtMatmulDescDestroy") && find(&l->desc_set, so, "cublasLtMatmulDescSetAttribute") &&
-           find(&l->layout_create, so, "cublasLtMatrixLayoutCreate") &&
-           find(&l->layout_destroy, so, "cublasLtMatrixLayoutDestroy") &&
-           find(&l->layout_set, so, "cublasLtMatrixLayoutSetAttribute") &&
-           find(&l->prefer_create, so, "cublasLtMatmulPreferenceCreate") &&
-           find(&l->prefer_destroy, so, "cublasLtMatmulPreferenceDestroy") &&
-           find(&l->prefer_set, so, "cublasLtMatmulPreferenceSetAttribute") &&
-           find(&l->choose, so, "cublasLtMatmulAlgoGetHeuristic");
-}
-
-/* ---- plans ---- */
-
-/* Everything an algorithm depends on.  Compared as bytes, so it must be cleared first. */
-struct shape_key {
-    int64_t m, n, k, batch, lda, ldb, ldc, stride_a, stride_b, stride_c;
-    int dtype, ct, epilogue;
-    int ta, tb, add;
-    int align_a, align_b, align_c; /* largest power of two up to 256 that divides the address */
-};
-
-struct plan {
-    shape_key key;
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algo;
-    size_t work;
-    bool made, can; /* can: there is an algorithm */
-};
-
-struct products {
-    std::mutex lock; /* a device may be shared by threads */
-    lt_library lt;
-    cublasLtHandle_t handle;
-    void *work;
-    plan plans[PLANS];
-    unsigned turn;
-};
-
-static products *open_products(fv_stream *s)
-{
-    device *d = device_of(s);
-    std::lock_guard<std::mutex> hold(d->opening);
-    if (d->mm) return d->mm;
-    products *p = new (std::nothrow) products{};
-    if (!p) {
-        d->host.fail(s, FV_ENOMEM, "gemm: out of memory");
-        return NULL;
-    }
-    if (!load_library(&p->lt)) {
-        d->host.fail(s, FV_EDEVICE, "gemm: libcublasLt.so.%d cannot be loaded: %s", CUDART_VERSION / 1000, dlerror());
-        delete p;
-        return NULL;
-    }
-    cudaSetDevice(d->number);
-    if (p->lt.create(&p->handle) != CUBLAS_STATUS_SUCCESS || cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
-        cudaGetLastError();
-        d->host.fail(s, FV_ENOMEM, "gemm: cuBLASLt found no memory on the device");
-        fv_cuda_products_free(p);
-        return NULL;
-    }
-    return d->mm = p;
-}
-
-static void forget(const lt_library *lt, plan *p)
-{
-    if (!p->made) return;
-    if (p->a) lt->layout_destroy(p->a);
-    if (p->b) lt->layout_destroy(p->b);
-    if (p->c) lt->layout_destroy(p->c);
-    if (p->desc) lt->desc_destroy(p->desc);
-    *p = plan{};
-}
-
-void fv_cuda_products_free(products *p)
-{
-    if (!p) return;
-    for (int i = 0; i < PLANS; i++) forget(&p->lt, &p->plans[i]);
-    if (p->handle) p->lt.destroy(p->handle);
-    if (p->work) cudaFree(p->work);
-    delete p;
-}
-
-static cudaDataType type_of(int t) { return t == FV_BF16 ? CUDA_R_16BF : t == FV_F16 ? CUDA_R_16F : CUDA_R_32F; }
-
-static bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
-                   int64_t stride)
-{
-    int32_t count = (int32_t)batch;
-    return lt->layout_create(l, type_of(t), (uint64_t)rows, (uint64_t)cols, ld) == CUBLAS_STATUS_SUCCESS &&
-           lt->layout_set(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) == CUBLAS_STATUS_SUCCESS &&
-           lt->layout_set(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride) == CUBLAS_STATUS_SUCCESS;
-}
-
-/* Its first factor is our b, its second our a: see above. */
-static bool describe(const lt_library *lt, plan *p)
-{
-    const shape_key *k = &p->key;
-    cublasOperation_t first = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)k->epilogue;
-    if (lt->desc_create(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
-    lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
-    lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
-    lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    int64_t ld_pre = k->ldc;
-    lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_pre, sizeof ld_pre);
-    return layout(lt, &p->a, k->dtype, k->tb ? k->k : k->n, k->tb ? k->n : k->k, k->ldb, k->batch, k->stride_b) &&
-           layout(lt, &p->b, k->dtype, k->ta ? k->m : k->k, k->ta ? k->k : k->m, k->lda, k->batch, k->stride_a) &&
-           layout(lt, &p->c, k->ct, k->n, k->m, k->ldc, k->batch, k->stride_c);
-}
-
-static bool pick(const products *mm, plan *p)
-{
-    const lt_library *lt = &mm->lt;
-    cublasLtMatmulPreference_t prefer = NULL;
-    cublasLtMatmulHeuristicResult_t best;
-    int found = 0;
-    size_t most = LT_WORK;
-    uint32_t a = (uint32_t)p->key.align_b, b = (uint32_t)p->key.align_a, c = (uint32_t)p->key.align_c;
-    if (lt->prefer_create(&prefer) != CUBLAS_STATUS_SUCCESS) return false;
-    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
-    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a);
-    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b);
-    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c);
-    lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c);
-    cublasStatus_t rc = lt->choose(mm->handle, p->desc, p->a, p->b, p->c, p->c, prefer, 1, &best, &found);
-    lt->prefer_destroy(prefer);
-    if (rc != CUBLAS_STATUS_SUCCESS || !found) return false;
-    p->algo = best.algo;
-    p->work = best.workspaceSize;
-    return true;
-}
-
-static plan *plan_for(products *mm, const shape_key *key)
-{
-    uint64_t h = 1469598103934665603ull;
-    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ ((const unsigned char *)key)[i]) * 1099511628211ull;
-    plan *free_one = NULL;
-    for (unsigned i = 0; i < TRIES; i++) {
-        plan *p = &mm->plans[(h + i) % PLANS];
-        if (p->made && !memcmp(&p->key, key, sizeof *key)) return p;
-        if (!p->made && !free_one) free_one = p;
-    }
-    plan *p = free_one ? free_one : &mm->plans[(h + mm->turn++ % TRIES) % PLANS];
-    forget(&mm->lt, p);
-    p->key = *key;
-    p->made = true;
-    p->can = describe(&mm->lt, p) && pick(mm, p);
-    return p;
-}
 
 /* ---- what follows the product ---- */
 
@@ -208,7 +22,6 @@ static int alignment(const void *p)
 static int epilogue(const fv_gemm *g, fv_dtype t)
 {
     bool dense = g->ct == t && g->ldc % 8 == 0;
-    if (g->slope) return dense ? CUBLASLT_EPILOGUE_DGELU : -1;
     if (!g->bias && !g->act && !g->pre) return CUBLASLT_EPILOGUE_DEFAULT;
     if (g->act == FV_ACT_NONE && !g->pre && dense) return CUBLASLT_EPILOGUE_BIAS;
     if (g->act == FV_RELU && !g->pre && dense) return g->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
@@ -217,12 +30,10 @@ static int epilogue(const fv_gemm *g, fv_dtype t)
     return -1;
 }
 
-/* True when it ran (or failed for good); false when cuBLASLt has no algorithm for it. */
+/* False when cuBLASLt has no algorithm for it. */
 template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int how)
 {
-    products *mm = open_products(s);
-    if (!mm) return true;
-    shape_key key;
+    gemm_shape key;
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n = g->n, key.k = g->k, key.batch = g->batch;
     key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
@@ -230,24 +41,10 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     key.dtype = kind<T>::dtype, key.ct = g->ct, key.epilogue = how;
     key.ta = g->ta, key.tb = g->tb, key.add = g->add;
     key.align_a = alignment(g->a), key.align_b = alignment(g->b), key.align_c = alignment(g->c);
-    std::lock_guard<std::mutex> hold(mm->lock);
-    plan *p = plan_for(mm, &key);
-    if (!p->can) return false;
-    if (g->bias && how != CUBLASLT_EPILOGUE_DEFAULT)
-        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
-    const void *aside = g->slope ? g->slope : g->pre;
-    if (aside && how != CUBLASLT_EPILOGUE_DEFAULT)
-        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aside, sizeof aside);
-    float alpha = g->alpha == 0 ? 1 : g->alpha, beta = g->add ? 1 : 0;
-    cudaSetDevice(device_of(s)->number);
-    cublasStatus_t rc = mm->lt.matmul(mm->handle, p->desc, &alpha, g->b, p->a, g->a, p->b, &beta, g->c, p->c, g->c, p->c,
-                                      &p->algo, mm->work, p->work, stream_of(s));
-    fv_cuda_started(s, "gemm");
-    if (rc != CUBLAS_STATUS_SUCCESS) {
-        p->can = false; /* refused after all: the plain kernel takes it, now and later */
-        return false;
-    }
-    return true;
+    if (g->plus && alignment(g->plus) < key.align_c) key.align_c = alignment(g->plus);
+    bool bare = how == CUBLASLT_EPILOGUE_DEFAULT;
+    gemm_call call = {g->a, g->b, g->plus, bare ? NULL : g->bias, g->c, bare ? NULL : g->pre, g->alpha == 0 ? 1 : g->alpha};
+    return fv_cuda_multiply(s, &key, &call);
 }
 
 /* y = act(y + bias), and pre = y + bias; both (rows,n), dense.  A thread has V columns of FINISH_ROWS rows: their loads are
@@ -354,15 +151,17 @@ static bool by_rounding(fv_stream *s, const fv_gemm *g)
 
 template <class T> static void gemm(fv_stream *s, const fv_gemm *want);
 
-/* Where the library has no kernel for both: the product, and a pass over its result. */
-template <class T> static void product_then_slope(fv_stream *s, const fv_gemm &g)
+/* Where the library has no kernel for both. */
+template <class T> static void product_then_sum(fv_stream *s, const fv_gemm &g)
 {
     fv_gemm bare = g;
-    bare.slope = NULL;
-    bare.act = FV_ACT_NONE;
+    fv_walk all = {};
+    all.n = 1;
+    all.shape[0] = g.m * g.n; /* what a plus is added to is dense */
+    all.y[0] = all.a[0] = all.b[0] = 1;
+    bare.plus = NULL;
     gemm<T>(s, &bare);
-    s->dev->k[kind<T>::dtype]->unary_bwd(s, FV_U_GELU_TANH, fv_sink{g.c, kind<T>::dtype, false}, g.c, g.slope, NULL,
-                                         g.batch * g.m * g.n, 0, 0);
+    s->dev->k[kind<T>::dtype]->binary(s, FV_B_ADD, g.c, g.c, g.plus, &all);
 }
 
 template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
@@ -382,8 +181,8 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
     }
     int how = epilogue(&g, kind<T>::dtype);
     if (g.k && how >= 0 && by_library<T>(s, &g, how)) return;
-    if (g.slope) {
-        product_then_slope<T>(s, g);
+    if (g.plus) {
+        product_then_sum<T>(s, g);
         return;
     }
     /* A bare product, and a pass over its result. */
@@ -418,7 +217,7 @@ template <class T> static void gemm_in_parts(fv_stream *s, const fv_gemm *want)
     const fv_gemm &g = *want;
     fv_gemm most = g, rest = g;
     bool whole = sizeof(T) == 2 && g.batch == 1 && !g.packed && g.bt == kind<T>::dtype && g.lda % WHOLE == 0 &&
-                 g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias && !g.act && !g.pre && !g.slope;
+                 g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias && !g.act && !g.pre && !g.plus;
     int64_t m = g.ta && g.m > WORTH ? g.m % WHOLE : 0, n = g.n > WORTH ? g.n % WHOLE : 0;
     int64_t k = (!g.ta || g.tb) && g.k > WORTH ? g.k % WHOLE : 0;
     if (!whole || !(m || n || k)) {
@@ -493,7 +292,7 @@ static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_
 template <class T> void fv_cuda_gemm(fv_kernels *k)
 {
     k->gemm = gemm_in_parts<T>;
-    k->gemm_slope[FV_GELU_TANH] = sizeof(T) == 2;
+    k->gemm_plus = true;
     k->pack_bytes = pack_bytes;
     k->pack = pack_weight;
 }

@@ -78,6 +78,9 @@ template <class P> __device__ inline void forget(P &p)
     for (int i = 0; i < (int)(sizeof(P) / 4); i++) asm volatile("" : "+r"(w[i]));
 }
 
+/* Brings what will soon be read from memory to the chip; registers, in which it could wait, are all in use. */
+__device__ inline void fetch_soon(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 /* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)); mean(g) drops out without mean.
  * part (2,blocks,cols): the block's sums of dy * n, and of dy. */
 template <class T, int P>
@@ -89,9 +92,17 @@ __global__ void __launch_bounds__(32 * NORM_WARPS, P <= 3 ? 2 : 1)
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t r = (int64_t)blockIdx.x * per_block + warp, end = (int64_t)(blockIdx.x + 1) * per_block;
     float dg[P][V] = {}, db[P][V] = {};
+    bool onto = a.dx.p && a.dx.add && !a.dx.wide;
     if (end > a.rows) end = a.rows;
     for (; r < end; r += NORM_WARPS) {
         float m = a.mean ? a.mean[r] : 0, scale = a.rstd[r], gs = 0, gns = 0;
+        int64_t next = (r + NORM_WARPS < end ? r + NORM_WARPS : r) * a.cols + lane * V;
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            fetch_soon(a.dy + next + p * 32 * V);
+            fetch_soon(a.x + next + p * 32 * V);
+            if (onto) fetch_soon((const T *)a.dx.p + next + p * 32 * V);
+        }
         pack<T, V> d[P], x[P]; /* kept as they are and unpacked twice */
 #pragma unroll
         for (int p = 0; p < P; p++) {

@@ -89,6 +89,7 @@ template <class T, int V> __global__ void squares(double *part, const T *x, int6
 __global__ static void total(float *out, const double *part, int64_t n)
 {
     double sum = 0;
+#pragma unroll 8
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += part[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0) *out = (float)sum;

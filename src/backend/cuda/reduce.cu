@@ -3,6 +3,7 @@
  * Long sums are made in two steps: pieces of a fixed length first, then the pieces in order.  So the chip is busy even
  * when there is only one sum to make, and the order of addition depends on the shape alone. */
 #include "cuda.h"
+#include "scalar.h"
 
 #define ROW_PIECE 16384  /* elements of one piece along a dense axis */
 #define COLUMN_PIECE 128 /* and along one with a stride */
@@ -110,6 +111,62 @@ template <class T> static void colsum(fv_stream *s, fv_sink y, const void *x, in
     if (y.data) sums_of_pieces<T, T>(s, to<T>(y), (const T *)x, 1, rows, cols, 1);
 }
 
+/* ---- dp = act'(p) dy and the sums of its columns, in one pass: block (columns, piece) ---- */
+
+template <class T, int V, fv_unary_op OP>
+__global__ void slope_and_sums(T *dp, float *part, const T *dy, const T *p, int64_t rows, int64_t cols, fv_unary_op op)
+{
+    __shared__ float lanes[LANES][COLUMNS * V];
+    int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
+    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column, from = (int64_t)blockIdx.y * COLUMN_PIECE;
+    int64_t to = from + COLUMN_PIECE < rows ? from + COLUMN_PIECE : rows;
+    float sum[V] = {}, d[V], v[V];
+    if (c < cols)
+#pragma unroll 4
+        for (int64_t i = from + lane; i < to; i += LANES) {
+            load(d, dy, i * cols + c);
+            load(v, p, i * cols + c);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                if (OP == FV_U_GELU_TANH && sizeof(T) == 2)
+                    d[j] *= gelu_tanh_slope_quick(v[j]);
+                else
+                    d[j] *= unary_slope(OP == FV_U_COUNT ? op : OP, v[j], v[j], 0, 0);
+                sum[j] += d[j];
+            }
+            store(dp, i * cols + c, d);
+        }
+#pragma unroll
+    for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
+    __syncthreads();
+    if (lane || c >= cols) return;
+    for (int i = 1; i < LANES; i++)
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
+    store(part, blockIdx.y * cols + c, sum);
+}
+
+template <class T>
+static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy, const void *p, int64_t rows,
+                           int64_t cols)
+{
+    constexpr int V = 16 / sizeof(T);
+    int64_t pieces = ceil_div(rows, COLUMN_PIECE);
+    if (cols % V || !aligned(dp, dy, p) || pieces > 65535) {
+        s->dev->k[kind<T>::dtype]->unary_bwd(s, op, fv_sink{dp, kind<T>::dtype, false}, dy, p, p, rows * cols, 0, 0);
+        colsum<T>(s, sums, dp, rows, cols);
+        return;
+    }
+    float *part = work<float>(s, pieces * cols);
+    if (!part) return;
+    dim3 grid((unsigned)ceil_div(cols, COLUMNS * V), (unsigned)pieces);
+    auto kernel = op == FV_U_GELU_TANH ? slope_and_sums<T, V, FV_U_GELU_TANH>
+                  : op == FV_U_RELU    ? slope_and_sums<T, V, FV_U_RELU>
+                                       : slope_and_sums<T, V, FV_U_COUNT>;
+    launch(s, "unary_bwd", kernel, grid, COLUMNS * LANES, 0, (T *)dp, part, (const T *)dy, (const T *)p, rows, cols, op);
+    columns<float, T>(s, to<T>(sums), NULL, part, 1, pieces, cols, pieces, 1);
+}
+
 /* ---- the largest: topk.cu has the kernel ---- */
 
 template <class T> void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n, int64_t inner);
@@ -197,6 +254,7 @@ static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *m
 template <class T> void fv_cuda_reduce(fv_kernels *k)
 {
     k->colsum = colsum<T>;
+    k->unary_bwd_sums = unary_bwd_sums<T>;
     k->reduce = reduce<T>;
     k->reduce_bwd = reduce_bwd<T>;
     k->cumsum = cumsum<T>;

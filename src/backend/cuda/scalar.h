@@ -84,6 +84,13 @@ __device__ inline float normal_cdf_quick(float x)
     return x < 0 ? tail : 1 - tail;
 }
 
+/* The bend of the approximate gelu, and its slope, for 16-bit results. */
+__device__ inline float gelu_tanh_slope_quick(float x)
+{
+    float u = SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x), t = 1 - __fdividef(2, 1 + __expf(2 * u));
+    return 0.5f * (1 + t + x * gelu_bend_slope(x, t));
+}
+
 __device__ inline float activate(fv_act act, float x)
 {
     switch (act) {
