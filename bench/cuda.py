@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """The speed on a GPU, beside PyTorch on the same one: the tables of docs/benchmarks.md.
 
-    bench/cuda.py [--rows train/16 bert attention/64 ...] [--rounds 3] [--seconds 1] [--without-peer] [--list]
+    bench/cuda.py [--rows train/16 bert attention/64 start ...] [--rounds 3] [--seconds 1] [--without-peer] [--list]
 
 Needs build/fovea with the backend (make cuda), and PyTorch with transformers for the peers.  --rows takes the beginnings of
 names, in the order in which they are to run.  Peers are started first, all at once, as compiling takes them a minute; when
 the last is ready nothing else runs on the GPU, and fovea and its peer take turns.  A figure is the median over rounds of a
-program's own median; what a row needs is printed beside it.  llm.c and llama.cpp are not among the peers here.
+program's own median.  llm.c and llama.cpp are not among the peers here.
 """
 import argparse
 import itertools
@@ -154,21 +154,20 @@ def seconds_of(command):
     return time.monotonic() - begin, done.stdout
 
 
-def first_token(args):
+def first_token(args, folder):
     """Whole processes, from nothing to one token behind a prompt; the file cache is warm from writing the model."""
-    with tempfile.TemporaryDirectory() as folder:
+    if not os.path.exists(os.path.join(folder, "plain.pt")):
         subprocess.run([sys.executable, PEERS, "model", folder], check=True)
-        prompt = "To be, or not to be, that is the"
-        ask = [FOVEA, "generate", "-m", folder, "--device", "cuda", "--dtype", "bf16", "--max-new-tokens", "1", prompt]
-        ours, theirs = [], []
-        for _ in range(args.rounds):
-            ours.append(seconds_of(ask)[0])
-            if not args.without_peer:
-                said = seconds_of([sys.executable, PEERS, "start", os.path.join(folder, "plain.pt")])[1]
-                theirs.append(float(said.splitlines()[-1]) if said else None)
+    ask = [FOVEA, "generate", "-m", folder, "--device", "cuda", "--dtype", "bf16", "--max-new-tokens", "1"]
+    ours, theirs = [], []
+    for _ in range(args.rounds):
+        ours.append(seconds_of([*ask, "To be, or not to be, that is the"])[0])
+        if not args.without_peer:
+            said = seconds_of([sys.executable, PEERS, "start", os.path.join(folder, "plain.pt")])[1]
+            theirs.append(float(said.splitlines()[-1]) if said else None)
     a, b = middle(ours), middle(theirs)
     show = lambda s: "–" if s is None else f"{s:.2f}"
-    print(f"| first token | {show(a)} | {show(b)} | {f'{b / a:.1f}' if a and b else '–'} | s |", flush=True)
+    print(f"| start | {show(a)} | {show(b)} | {f'{b / a:.1f}' if a and b else '–'} | s to the first token |", flush=True)
 
 
 def main():
@@ -177,6 +176,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=1)
     p.add_argument("--patience", type=float, default=240, help="seconds for peers to get ready")
+    p.add_argument("--model", help="directory that row start takes its model from, and writes it to the first time")
     p.add_argument("--without-peer", action="store_true")
     p.add_argument("--list", action="store_true")
     args = p.parse_args()
@@ -194,7 +194,8 @@ def main():
         if peers.get(kind) and all(tuple(r.peer) != kind for r in chosen[i + 1:]):
             peers[kind].close() # its memory is the next one's
     if any("start".startswith(w) for w in args.rows):
-        first_token(args)
+        with tempfile.TemporaryDirectory() as folder:
+            first_token(args, args.model or folder)
     return 0
 
 

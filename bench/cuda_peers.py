@@ -276,11 +276,13 @@ def main():
     if name != "attention":
         call, amount, times = PEERS[name](**numbers(sys.argv[2:]))
         reading(call, amount, 1, readings=2)
+    torch.cuda.empty_cache()  # what others need meanwhile
     print("ready", flush=True)
     for line in sys.stdin:
         if name == "attention":
             call, amount, times = attention(**numbers(line.split()))
         print(reading(call, amount, times)[1], flush=True)
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
