@@ -17,6 +17,7 @@
 #define TRIES 8                    /* places a plan may stand at */
 #define CANDIDATES 8               /* algorithms that are timed, with a workspace and without */
 #define WORTH_TIMING 1.5e10        /* operations */
+#define MOST_TIMED 64              /* products: where lengths vary there is no end of shapes */
 
 /* ---- the library ---- */
 
@@ -74,6 +75,7 @@ struct products {
     void *work;
     plan plans[PLANS];
     unsigned turn;
+    int timed; /* products, so far */
 };
 
 static products *open_products(fv_stream *s)
@@ -248,6 +250,7 @@ static void choose_fastest(products *mm, plan *p, const gemm_call *g, cudaStream
     found += propose(mm, p, all + found, CANDIDATES, 0);
     size_t bytes = (size_t)(p->key.m * p->key.ldc) * (p->key.ct == FV_F32 ? 4 : 2);
     p->timed = true;
+    mm->timed++;
     bool ok = cudaEventCreate(&w.from) == cudaSuccess && cudaEventCreate(&w.to) == cudaSuccess &&
               cudaMallocAsync((void **)&w.out, bytes, stream) == cudaSuccess &&
               cudaMallocAsync((void **)&w.flag, sizeof *w.flag, stream) == cudaSuccess;
@@ -277,6 +280,6 @@ bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
     cudaSetDevice(device_of(s)->number);
     p->can = multiply(mm, p, g, g->c, &p->algo, p->work, stream_of(s));
     fv_cuda_started(s, "gemm");
-    if (p->can && !p->timed && !lane_of(s)->keeping) choose_fastest(mm, p, g, stream_of(s));
+    if (p->can && !p->timed && mm->timed < MOST_TIMED && !lane_of(s)->keeping) choose_fastest(mm, p, g, stream_of(s));
     return p->can; /* refused after all: the plain kernel takes it, now and later */
 }
