@@ -3,7 +3,7 @@
  * A block of 32 values of k is 64 smmla and as many instructions again that bring sums to floats, scale and add them.
  * What bounds it on Neoverse V1 was found by trying some 300 orders of these instructions: six are begun in a cycle, four of
  * them in the vector units, a conversion counts twice there, and chains of products that start from a register loaded or
- * copied, not cleared, keep two units of the four idle.  That leaves 35 cycles; eight chains side by side, four pairs of rows
+ * copied, not cleared, leave units idle.  That leaves 35 cycles; eight chains side by side, four pairs of rows
  * by two of columns, take 39, and what is scaled need not be mixed with products by hand.  Four chains at a time took 43.
  * gcc 12, given the same order in intrinsics, copies and spills.  The other tiles are written in C (gemm_int8.h) and give
  * the same bits.
