@@ -25,4 +25,4 @@ check() { # TOOL TEST
 export -f check
 
 names=$(ctest --test-dir "$build" -N -L cuda | sed -n 's/.*: \(test_[a-z0-9_]*\)@cuda$/\1/p' | grep -v -E 'train_curve|device_faults')
-for tool in memcheck racecheck; do printf "$tool %s\n" $names; done | xargs -P "$jobs" -L 1 bash -c 'check "$@"' _
+for name in $names; do printf 'memcheck %s\nracecheck %s\n' "$name" "$name"; done | xargs -P "$jobs" -L 1 bash -c 'check "$@"' _

@@ -177,7 +177,7 @@ fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_d
     bool floats = weights == FV_F32 || weights == FV_BF16 || weights == FV_F16;
     if ((unsigned)weights >= FV_DTYPES || (!floats && !in_blocks(weights)))
         return fv_fail(e, FV_EDTYPE, "quantize: %s is not one of q8, q4, int8, bf16, f16, f32", fv_dtype_name(weights));
-    fv_model_opt how = floats ? (fv_model_opt){0} : (fv_model_opt){.serve = true, .weights = weights};
+    fv_model_opt how = {.serve = !floats, .weights = floats ? FV_F32 : weights};
     fv_status st = fv__store_path(path, to, "model.safetensors", e);
     if (!st && fv__file_exists(env, path)) st = fv_fail(e, FV_EIO, "%s: is already there", path);
     if (!st) st = fv_model_open(&m, d, from, how, e);
