@@ -251,10 +251,46 @@ static void a_large_product_is_the_same_every_time(void **state)
     close_all(&f);
 }
 
+/* So many rows that a device has a kernel of its own for them, several tiles for each part of it, with rows, columns and a depth
+ * that fill no tile. */
+static void many_rows_multiply_like_few(void **state)
+{
+    (void)state;
+    enum { N = 1544, K = 712, STEP = 37 };
+    const uint32_t M = test_on_cpu() ? 261 : 4301;
+    static const fv_act acts[] = {FV_ACT_NONE, FV_GELU, FV_GELU_TANH};
+    float *x = malloc(M * K * sizeof *x), *w = malloc(N * K * sizeof *w), *got = malloc(M * N * sizeof *got), b[N];
+    fixture f;
+    assert_true(x && w && got);
+    open_all(&f);
+    fv_ctx_free(f.ctx);
+    assert_int_equal(fv_ctx_new(&f.ctx, f.dev, (fv_ctx_opt){.dtype = FV_BF16}, NULL), FV_OK);
+    for (uint32_t i = 0; i < M * K; i++) x[i] = rintf(scattered(i) * 64) / 64; /* as bf16 holds them */
+    for (uint32_t i = 0; i < N * K; i++) w[i] = rintf(scattered(i + 1000) * 64) / 64;
+    for (uint32_t i = 0; i < N; i++) b[i] = rintf(scattered(i + 500) * 64) / 64;
+    for (size_t a = 0; a < sizeof acts / sizeof *acts; a++) {
+        fv_ctx_reset(f.ctx, 0);
+        fv_tensor *in = fv_floats(f.ctx, x, FV_SHAPE(M, K)), *of = fv_floats(f.ctx, w, FV_SHAPE(N, K));
+        fv_tensor *y = fv_linear(f.ctx, in, of, fv_floats(f.ctx, b, FV_SHAPE(N)), acts[a]);
+        if (fv_read(f.ctx, y, got, M * N)) fail_msg("%s", fv_ctx_err(f.ctx)->text);
+        for (uint32_t i = 0; i < M * N; i += STEP) {
+            double p = (double)b[i % N];
+            for (uint32_t j = 0; j < K; j++) p += (double)x[i / N * K + j] * (double)w[i % N * K + j];
+            if (acts[a] == FV_GELU) p = 0.5 * p * erfc(-p / sqrt(2));
+            if (acts[a] == FV_GELU_TANH) p = 0.5 * p * (1 + tanh(sqrt(2 / M_PI) * (p + 0.044715 * p * p * p)));
+            if (!(fabs((double)got[i] - p) <= 1e-2 * fabs(p) + 1e-3))
+                fail_msg("activation %d, row %u, column %u: %g, expected %g", (int)acts[a], i / N, i % N, (double)got[i], p);
+        }
+    }
+    close_all(&f);
+    free(x), free(w), free(got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_large_product_is_the_same_every_time),
+        cmocka_unit_test(many_rows_multiply_like_few),
         cmocka_unit_test(packed_weights_multiply_like_plain_ones),
         cmocka_unit_test(packed_weights_go_nowhere_else),
     };

@@ -359,6 +359,7 @@ void fv_cuda_double(fv_kernels *k); /* copy.cu: what f64 has here, conversion */
     template void name<f16>(fv_kernels *);
 
 void fv_cuda_products_free(products *p);
+bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g); /* gemm_hopper.cu; false: not this one, and nothing was done */
 void fv_cuda_fused_free(fused_attention *f);
 
 /* attention_ways.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns how many lines that takes. */

@@ -47,42 +47,43 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     return fv_cuda_multiply(s, &key, &call);
 }
 
-/* y = act(y + bias), and pre = y + bias; both (rows,n), dense.  A thread has V columns of FINISH_ROWS rows: their loads are
- * all under way at once, and the bias is read once. */
-#define FINISH_ROWS 8
-template <class T, int V, fv_act ACT> __global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
+/* y = act(y + bias), and pre = y + bias; both (rows,n), dense.  A thread has V columns of R rows: their loads are all under
+ * way at once, and the bias is read once. */
+template <class T, int V, int R, fv_act ACT>
+__global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
-    int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, r0 = (int64_t)blockIdx.y * FINISH_ROWS;
-    float v[FINISH_ROWS][V], b[V] = {};
+    int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, r0 = (int64_t)blockIdx.y * R;
+    float v[R][V], b[V] = {};
     if (c >= n) return;
     if (bias) load(b, bias, c);
 #pragma unroll
-    for (int r = 0; r < FINISH_ROWS; r++)
+    for (int r = 0; r < R; r++)
         if (r0 + r < rows) load(v[r], y, (r0 + r) * n + c);
 #pragma unroll
-    for (int r = 0; r < FINISH_ROWS; r++) {
+    for (int r = 0; r < R; r++) {
         if (r0 + r >= rows) break;
 #pragma unroll
         for (int j = 0; j < V; j++) v[r][j] += b[j];
         if (pre) store(pre, (r0 + r) * n + c, v[r]);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? v[r][j] * normal_cdf_quick(v[r][j]) : activate(ACT ? ACT : act, v[r][j]);
+            v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? gelu_quick(v[r][j]) : activate(ACT ? ACT : act, v[r][j]);
         store(y, (r0 + r) * n + c, v[r]);
     }
 }
 
-template <class T, int V> static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
+template <class T, int V, int R>
+static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
     dim3 grid((unsigned)ceil_div(n, 128 * V), 1);
-    for (int64_t r = 0; r < rows; r += 65535 * FINISH_ROWS) { /* the most blocks along y */
-        int64_t some = rows - r < 65535 * FINISH_ROWS ? rows - r : 65535 * FINISH_ROWS;
-        grid.y = (unsigned)ceil_div(some, FINISH_ROWS);
+    for (int64_t r = 0; r < rows; r += 65535 * R) { /* the most blocks along y */
+        int64_t some = rows - r < 65535 * R ? rows - r : 65535 * R;
+        grid.y = (unsigned)ceil_div(some, R);
         T *before = pre ? pre + r * n : NULL;
         if (act == FV_GELU)
-            launch(s, "gemm", finish<T, V, FV_GELU>, grid, 128, 0, y + r * n, before, bias, some, n, act);
+            launch(s, "gemm", finish<T, V, R, FV_GELU>, grid, 128, 0, y + r * n, before, bias, some, n, act);
         else
-            launch(s, "gemm", finish<T, V, FV_ACT_NONE>, grid, 128, 0, y + r * n, before, bias, some, n, act);
+            launch(s, "gemm", finish<T, V, R, FV_ACT_NONE>, grid, 128, 0, y + r * n, before, bias, some, n, act);
     }
 }
 
@@ -90,10 +91,13 @@ template <class T> static void finish_in_place(fv_stream *s, T *y, T *pre, const
 {
     constexpr int V = 16 / sizeof(T);
     if (!act && !pre && !bias) return;
-    if (n % V == 0 && aligned(y, pre, bias))
-        finish_as<T, V>(s, y, pre, bias, rows, n, act);
+    bool few = rows * n < (int64_t)device_of(s)->processors * 128 * 8 * V; /* not eight rows for every thread there is */
+    if (n % V || !aligned(y, pre, bias))
+        finish_as<T, 1, 8>(s, y, pre, bias, rows, n, act);
+    else if (few)
+        finish_as<T, V, 1>(s, y, pre, bias, rows, n, act);
     else
-        finish_as<T, 1>(s, y, pre, bias, rows, n, act);
+        finish_as<T, V, 8>(s, y, pre, bias, rows, n, act);
 }
 
 /* ---- the plain kernel: a thread for each element ---- */
@@ -179,6 +183,7 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         s->dev->k[g.bt]->cast(s, fv_sink{b, kind<T>::dtype, false}, g.b, g.n * g.k);
         g.b = b;
     }
+    if (kind<T>::dtype == FV_BF16 && fv_cuda_gemm_hopper(s, &g)) return;
     int how = epilogue(&g, kind<T>::dtype);
     if (g.k && how >= 0 && by_library<T>(s, &g, how)) return;
     if (g.plus) {

@@ -1,8 +1,8 @@
 /* hopper.cu - describes tensors to the copy engine. */
 #include "hopper.h"
 
-bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H, int64_t W, int64_t row,
-                 int64_t batch, int rows)
+bool fv_cuda_map_axes(CUtensorMap *m, const void *x, fv_dtype t, int axes, const cuuint64_t *dim, const cuuint64_t *step,
+                      const cuuint32_t *box)
 {
     typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
                                   const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
@@ -13,11 +13,18 @@ bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
         return found == cudaDriverEntryPointSuccess ? (encode_fn)f : (encode_fn)NULL;
     }();
-    cuuint64_t dim[4] = {(cuuint64_t)W, (cuuint64_t)H, (cuuint64_t)T, (cuuint64_t)B};
-    cuuint64_t step[3] = {(cuuint64_t)W * 2, (cuuint64_t)row * 2, (cuuint64_t)(B > 1 ? batch : T * row) * 2};
-    cuuint32_t box[4] = {PANEL, 1, (cuuint32_t)rows, 1}, each[4] = {1, 1, 1, 1};
+    const cuuint32_t each[] = {1, 1, 1, 1, 1};
     CUtensorMapDataType type = t == FV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    return encode && !encode(m, type, 4, (void *)x, dim, step, box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
+    return encode && !encode(m, type, (cuuint32_t)axes, (void *)x, dim, step, box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
                              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H, int64_t W, int64_t row,
+                 int64_t batch, int rows)
+{
+    const cuuint64_t dim[] = {(cuuint64_t)W, (cuuint64_t)H, (cuuint64_t)T, (cuuint64_t)B};
+    const cuuint64_t step[] = {(cuuint64_t)W * 2, (cuuint64_t)row * 2, (cuuint64_t)(B > 1 ? batch : T * row) * 2};
+    const cuuint32_t box[] = {PANEL, 1, (cuuint32_t)rows, 1};
+    return fv_cuda_map_axes(m, x, t, 4, dim, step, box);
 }

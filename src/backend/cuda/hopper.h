@@ -90,12 +90,18 @@ template <int LEFT> __device__ inline void products_done()
 #define C4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define C32 C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7)
 #define C64 C32, C4(8), C4(9), C4(10), C4(11), C4(12), C4(13), C4(14), C4(15)
+#define C96 C64, C4(16), C4(17), C4(18), C4(19), C4(20), C4(21), C4(22), C4(23)
 #define LIST32                                                                                                                   \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}"
 #define LIST64                                                                                                                   \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"    \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,"   \
     "%62,%63}"
+#define LIST96                                                                                                                   \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"    \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,"   \
+    "%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,"   \
+    "%92,%93,%94,%95}"
 #define BOTH_SHARED(shape, type, list, a, b, add, ta, tb)                                                                        \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned." shape ".f32." type "." type " " list ", " a    \
     ", " b ", p, 1, 1, " ta ", " tb ";\n}"
@@ -127,6 +133,13 @@ template <bool TA, bool TB> __device__ inline void wgmma(float (&c)[16][4], uint
 {
     asm volatile(BOTH_SHARED("m64n128k16", "f16", LIST64, "%64", "%65", "%66", "%67", "%68")
                  : C64
+                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
+}
+
+template <bool TA, bool TB> __device__ inline void wgmma(float (&c)[24][4], uint64_t a, uint64_t b, bool add, bf16)
+{
+    asm volatile(BOTH_SHARED("m64n192k16", "bf16", LIST96, "%96", "%97", "%98", "%99", "%100")
+                 : C96
                  : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
 }
 
@@ -186,8 +199,12 @@ __device__ inline void multiply_sums(float (&c)[N][4], const uint32_t (&a)[K][4]
 
 /* ---- on the host ---- */
 
+/* Describes x of `axes` axes, the last one first: lengths, bytes from one to the next of all but the first, and what is brought
+ * at a time, a panel's row along the first.  False: the engine cannot, or there is none. */
+bool fv_cuda_map_axes(CUtensorMap *m, const void *x, fv_dtype t, int axes, const cuuint64_t *dim, const cuuint64_t *step,
+                      const cuuint32_t *box);
 /* Describes x (B, T, H heads of W numbers), rows `row` and sequences `batch` numbers apart, to be brought `rows` rows of a panel
- * at a time.  False: the engine cannot, or there is none. */
+ * at a time.  False: likewise. */
 bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H, int64_t W, int64_t row,
                  int64_t batch, int rows);
 

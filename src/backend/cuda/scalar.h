@@ -75,13 +75,17 @@ __device__ inline float unary_slope(fv_unary_op op, float x, float y, float p0, 
     }
 }
 
-/* Phi for 16-bit results: erf by a rational of degree 5 and one exponential, within 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
-__device__ inline float normal_cdf_quick(float x)
+/* gelu for 16-bit results: x Phi(x) = max(x, 0) - |x| Phi(-|x|).  The tail is 2 to a polynomial (log2 Phi(-a), Chebyshev nodes
+ * on 0 .. 6), within 5e-5 of itself; beyond 6 it is less than 1e-9. */
+__device__ inline float gelu_quick(float x)
 {
-    float z = fabsf(x) * SQRT1_2F, t = __fdividef(1, fmaf(0.3275911f, z, 1));
-    float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t, 0.254829592f) * t;
-    float tail = 0.5f * p * __expf(-z * z);
-    return x < 0 ? tail : 1 - tail;
+    const float q[] = {-1.0000589f, -1.1502144f, -0.46122226f, -0.051208213f, 0.0072001889f, -0.00061149016f, 2.2999249e-05f};
+    float a = fminf(fabsf(x), 6), power = q[6], tail, positive;
+#pragma unroll
+    for (int i = 5; i >= 0; i--) power = fmaf(power, a, q[i]);
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(power));
+    asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(positive) : "f"(x));
+    return fmaf(-a, tail, positive);
 }
 
 /* The bend of the approximate gelu, and its slope, for 16-bit results. */
