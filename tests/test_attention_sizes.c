@@ -23,8 +23,8 @@ typedef struct {
     int with;
 } shape;
 
-enum { Y, DQ, DK, DV, DBIAS, DREL, RESULTS };
-static const char *const result_name[RESULTS] = {"y", "dq", "dk", "dv", "dbias", "drel"};
+enum { Y, WEIGHTS, DQ, DK, DV, DBIAS, DREL, RESULTS };
+static const char *const result_name[RESULTS] = {"y", "weights", "dq", "dk", "dv", "dbias", "drel"};
 typedef struct {
     double *x[RESULTS];
     int64_t n[RESULTS];
@@ -74,6 +74,24 @@ static void take(results *r, int which, fv_ctx *c, const fv_tensor *t, bool grad
     check(st, fv_ctx_err(c));
 }
 
+/* The exact weights of the last head of the last sequence. */
+static void look(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
+{
+    results *r = user;
+    (void)name;
+    if (strcmp(site, "attention")) return;
+    fv_shape s = fv_attn_view_shape(what);
+    int64_t n = s.d[2] * s.d[3];
+    float *w = malloc((size_t)n * sizeof *w);
+    r->n[WEIGHTS] = n;
+    r->x[WEIGHTS] = malloc((size_t)n * sizeof *r->x[WEIGHTS]);
+    assert_non_null(w);
+    assert_non_null(r->x[WEIGHTS]);
+    check(fv_attn_view_weights(c, what, s.d[0] - 1, s.d[1] - 1, 0, s.d[2], w), fv_ctx_err(c));
+    for (int64_t i = 0; i < n; i++) r->x[WEIGHTS][i] = w[i];
+    free(w);
+}
+
 static results attend(fv_device *d, fv_dtype t, const shape *s)
 {
     results r = {0};
@@ -92,6 +110,7 @@ static results attend(fv_device *d, fv_dtype t, const shape *s)
     if (s->with & DROP) how.dropout = 0.2f;
     if (s->with & WINDOW) how.window = 50;
     if (s->with & LENS) how.lens = fv_ints(c, lens, FV_SHAPE(s->B));
+    fv_ctx_set_tap(c, look, &r);
     fv_tensor *y = fv_hold(c, fv_attention(c, q, k, v, how));
     check(fv_ctx_status(c), fv_ctx_err(c));
     float *dy = draw(s->B * s->Tq * s->H * s->Wv, 8);

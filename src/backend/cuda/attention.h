@@ -17,7 +17,7 @@ template <class T> struct job {
     float scale;      /* of the product q k', in units of log 2 */
     float keep_scale; /* 1 / (1 - dropout) */
     uint32_t keep_from;
-    bool plain; /* only lengths, causal and window decide who takes part, and scores rise with products */
+    bool plain; /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
     bool quick_q, quick_k, quick_v, quick_y;
     fault *bad;
 
@@ -77,10 +77,10 @@ template <class T> struct head {
         if (i >= rows) return 0;
         return causal && i + shift + 1 < len ? i + shift + 1 : len;
     }
-    /* All pairs of the tile can, and nothing else is to be looked at. */
+    /* All pairs of the tile can. */
     __device__ bool whole(int i0, int ni, int j0, int nj) const
     {
-        return o.plain && i0 + ni <= rows && j0 + nj <= end(i0) && j0 >= first(i0 + ni - 1);
+        return i0 + ni <= rows && j0 + nj <= end(i0) && j0 >= first(i0 + ni - 1);
     }
     /* Keys that any of rows [i0, i0 + ni) can see: from first(i0) to here. */
     __device__ int last_key(int i0, int ni) const
@@ -101,18 +101,14 @@ template <class T> struct head {
     {
         const fv_attn_args &a = o.a;
         float s = o.scale * dot;
-        if (o.plain) return s;
         if (a.key_mask && !a.key_mask[b * a.Tk + j]) return -INFINITY;
+        if (o.plain) return s;
         if (a.mask && !a.mask[b * a.mask_s[0] + h * a.mask_s[1] + i * a.mask_s[2] + j]) return -INFINITY;
         if (a.bias) s += LOG2E * up(((const T *)a.bias)[b * a.bias_s[0] + h * a.bias_s[1] + i * a.bias_s[2] + j]);
         if (a.rel) s += LOG2E * up(((const T *)a.rel)[h * a.rel_len + rel_at(i, j)]);
         return s;
     }
-    __device__ int64_t rel_at(int i, int j) const
-    {
-        int64_t l = o.a.rel_zero + j - (i + shift);
-        return l < 0 ? 0 : l >= o.a.rel_len ? o.a.rel_len - 1 : l;
-    }
+    __device__ int rel_at(int i, int j) const { return max(0, min((int)o.a.rel_zero + j - (i + shift), (int)o.a.rel_len - 1)); }
     /* The four words of dropout for row i and keys j .. j+3, j a multiple of 4. */
     __device__ void words(uint32_t (&w)[4], int i, int j) const
     {
@@ -124,6 +120,59 @@ template <class T> struct head {
 /* Where this thread's numbers stand in a strip of 16 rows from row0 on: number e of column block n. */
 __device__ inline int tile_row(int row0, int e) { return row0 + (int)threadIdx.x % 32 / 4 + e / 2 * 8; }
 __device__ inline int tile_col(int col0, int n, int e) { return col0 + n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
+
+/* The mask of keys over a tile, read once: (n, e) is whether the key of number e of column block n takes part. */
+template <bool TURNED, int N> struct keys_seen {
+    static_assert(TURNED || N % 4 == 0, "32 keys to a word");
+    uint32_t bits[TURNED ? 1 : N / 4];
+    bool all = true;
+
+    template <class T> __device__ keys_seen(const head<T> &at, int row0, int col0)
+    {
+        int lane = threadIdx.x % 32, keys = (int)at.o.a.Tk;
+        const uint8_t *mask = at.o.a.key_mask ? at.o.a.key_mask + (int64_t)at.b * keys : NULL;
+#pragma unroll
+        for (int i = 0; i < (TURNED ? 1 : N / 4); i++) {
+            int j = TURNED ? row0 + lane % 16 : col0 + i * 32 + lane;
+            bits[i] = mask ? __ballot_sync(~0u, j < keys && mask[j]) : ~0u;
+            all = all && bits[i] == ~0u;
+        }
+    }
+    __device__ bool operator()(int n, int e) const
+    {
+        int at = TURNED ? tile_row(0, e) % 16 : tile_col(0, n, e) % 32;
+        return bits[TURNED ? 0 : n / 4] >> at & 1;
+    }
+};
+
+/* Turns a strip of products into scores, in units of log 2, where masks or something added make them; what is out of reach
+ * gets any. */
+template <bool TURNED, int N, class T> __device__ inline void add_scores(float (&s)[N][4], const head<T> &at, int row0, int col0)
+{
+    const fv_attn_args &a = at.o.a;
+    auto each = [&](auto f) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int r = tile_row(row0, e), c = tile_col(col0, n, e);
+                f(s[n][e], min(TURNED ? c : r, at.rows - 1), min(TURNED ? r : c, (int)a.Tk - 1));
+            }
+    };
+    each([&](float &x, int, int) { x *= at.o.scale; });
+    if (a.mask) {
+        const uint8_t *mask = a.mask + at.b * a.mask_s[0] + at.h * a.mask_s[1];
+        each([&](float &x, int i, int j) { x = mask[i * a.mask_s[2] + j] ? x : -INFINITY; });
+    }
+    if (a.bias) {
+        const T *bias = (const T *)a.bias + at.b * a.bias_s[0] + at.h * a.bias_s[1];
+        each([&](float &x, int i, int j) { x = fmaf(LOG2E, up(bias[i * a.bias_s[2] + j]), x); });
+    }
+    if (a.rel) {
+        const T *rel = (const T *)a.rel + at.h * a.rel_len;
+        each([&](float &x, int i, int j) { x = fmaf(LOG2E, up(rel[at.rel_at(i, j)]), x); });
+    }
+}
 
 /* What dropout multiplies the four weights of column block n with.  Four keys in a row share one draw, so threads draw
  * for one another: two of them where rows are queries, four where rows are keys. */
@@ -156,13 +205,25 @@ template <bool TURNED, class T> __device__ inline void keep(float (&f)[4], const
 }
 
 /* Weights and slopes of a strip from products s = q k' and dp = dy v':  w = exp(score - lse), after dropout in s;
- * ds = w (keep dp - dy.y) in dp.  PLAIN: no masks, nothing added, no dropout.  stat(e, n) gives lse (in units of log 2)
+ * ds = w (keep dp - dy.y) in dp.  PLAIN: no mask but of keys, nothing added, no dropout.  stat(e, n) gives lse (in units of log 2)
  * and dy.y of the query of number e. */
 template <bool TURNED, bool PLAIN, int N, class T, class L>
 __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T> &at, int row0, int col0, bool whole, L stat)
 {
-    bool drop = !PLAIN && at.o.a.dropout > 0;
-    float scale = at.o.scale;
+    bool drop = !PLAIN && at.o.a.dropout > 0, simple = PLAIN || at.o.plain;
+    float scale = simple ? at.o.scale : 1;
+    keys_seen<TURNED, N> seen(at, row0, col0);
+    if (!simple) add_scores<TURNED>(s, at, row0, col0);
+    if (!whole || !seen.all) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int r = tile_row(row0, e), c = tile_col(col0, n, e), i = TURNED ? c : r, j = TURNED ? r : c;
+                bool near = j >= at.first(i) && j < at.end(i) && seen(n, e);
+                if (!near) s[n][e] = -INFINITY;
+            }
+    }
 #pragma unroll
     for (int n = 0; n < N; n++) {
         float f[4] = {1, 1, 1, 1};
@@ -170,13 +231,7 @@ __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T>
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             float2 known = stat(e, n);
-            float x = s[n][e] * scale;
-            if (!whole) {
-                int r = tile_row(row0, e), c = tile_col(col0, n, e), i = TURNED ? c : r, j = TURNED ? r : c;
-                bool near = j >= at.first(i) && j < at.end(i);
-                x = !near ? -INFINITY : PLAIN ? x : at.score(s[n][e], i, j);
-            }
-            float w = exp2_fast(x - known.x);
+            float w = exp2_fast(fmaf(s[n][e], scale, -known.x));
             s[n][e] = w * f[e];
             dp[n][e] = w * (f[e] * dp[n][e] - known.y);
         }
@@ -193,7 +248,7 @@ template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
     o.scale = (a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk)) * LOG2E;
     o.keep_scale = 1 / (1 - a->dropout);
     o.keep_from = fv_drop_threshold(a->dropout);
-    o.plain = !a->key_mask && !a->mask && !a->bias && !a->rel && o.scale > 0;
+    o.plain = !a->mask && !a->bias && !a->rel && o.scale > 0;
     o.quick_q = aligned(a->q) && a->q_row % V == 0 && a->q_batch % V == 0 && a->Wk % V == 0;
     o.quick_k = aligned(a->k) && a->k_row % V == 0 && a->k_batch % V == 0 && a->Wk % V == 0;
     o.quick_v = aligned(a->v) && a->v_row % V == 0 && a->v_batch % V == 0 && a->Wv % V == 0;

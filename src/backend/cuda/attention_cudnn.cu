@@ -27,7 +27,7 @@ enum { Q = 1, K, V, Y, LSE, DY, DQ, DK, DV, ROWS_OF_Y, SUM_OF_DQ, SCALE, HIDDEN,
 /* Everything a plan depends on.  Compared as bytes, so it must be cleared first. */
 struct plan_key {
     int64_t B, Tq, Tk, H, G, W;
-    int64_t q_row, k_row, v_row, q_batch, k_batch, v_batch;
+    int64_t q_row, k_row, v_row, y_row, q_batch, k_batch, v_batch;
     int dtype, causal, backward, in_order; /* in_order: gradients repeat bit by bit */
 };
 
@@ -64,7 +64,7 @@ static shapes shapes_of(const plan_key *k)
     s.q = {{k->B, k->H, k->Tq, k->W}, {k->q_batch, k->W, k->q_row, 1}};
     s.k = {{k->B, k->G, k->Tk, k->W}, {k->k_batch, k->W, k->k_row, 1}};
     s.v = {{k->B, k->G, k->Tk, k->W}, {k->v_batch, k->W, k->v_row, 1}};
-    s.y = {{k->B, k->H, k->Tq, k->W}, {k->Tq * k->H * k->W, k->W, k->H * k->W, 1}};
+    s.y = {{k->B, k->H, k->Tq, k->W}, {k->Tq * k->y_row, k->W, k->y_row, 1}};
     s.scores = dnn_dense(k->B, k->H, k->Tq, k->Tk);
     s.row = dnn_dense(k->B, k->H, k->Tq, 1);
     s.t = k->dtype == FV_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
@@ -195,12 +195,12 @@ static kept_plan *plan_for(fused_attention *f, const plan_key *key)
     return p;
 }
 
-static plan_key key_of(const fv_attn_args *a, fv_dtype t, bool backward)
+static plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool backward)
 {
     plan_key k;
     memset(&k, 0, sizeof k);
     k.B = a->B, k.Tq = a->Tq, k.Tk = a->Tk, k.H = a->H, k.G = a->G, k.W = a->Wk;
-    k.q_row = a->q_row, k.k_row = a->k_row, k.v_row = a->v_row;
+    k.q_row = a->q_row, k.k_row = a->k_row, k.v_row = a->v_row, k.y_row = y_row;
     k.q_batch = a->q_batch, k.k_batch = a->k_batch, k.v_batch = a->v_batch;
     k.dtype = t, k.causal = a->causal, k.backward = backward;
     return k;
@@ -249,7 +249,7 @@ static bool run(fv_stream *s, fused_attention *f, kept_plan *p, given *g, size_t
 bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_dtype t)
 {
     std::lock_guard<std::mutex> hold(f->lock);
-    plan_key key = key_of(a, t, false);
+    plan_key key = key_of(a, a->H * a->Wv, t, false);
     kept_plan *p = plan_for(f, &key);
     if (!p->can) return false;
     void *room = work<char>(s, p->plan.work);
@@ -261,10 +261,11 @@ bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_d
 
 static size_t padded(int64_t bytes) { return (size_t)(bytes + 255) / 256 * 256; }
 
-bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool in_order)
+bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, const fv_attn_grads *g, int64_t y_row, fv_dtype t,
+                       bool in_order)
 {
     std::lock_guard<std::mutex> hold(f->lock);
-    plan_key key = key_of(a, t, true);
+    plan_key key = key_of(a, y_row, t, true);
     key.in_order = in_order;
     kept_plan *p = plan_for(f, &key);
     if (!p->can) return false;
@@ -317,7 +318,7 @@ void fv_cuda_fused_free(fused_attention *f)
 fused_attention *fv_cuda_fused_open(device *) { return NULL; }
 void fv_cuda_fused_free(fused_attention *) {}
 bool fv_cuda_fused(fv_stream *, fused_attention *, const fv_attn_args *, fv_dtype) { return false; }
-bool fv_cuda_fused_bwd(fv_stream *, fused_attention *, const fv_attn_args *, const fv_attn_grads *, fv_dtype, bool)
+bool fv_cuda_fused_bwd(fv_stream *, fused_attention *, const fv_attn_args *, const fv_attn_grads *, int64_t, fv_dtype, bool)
 {
     return false;
 }

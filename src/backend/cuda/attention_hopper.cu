@@ -11,8 +11,8 @@
 #include "attention_ways.h"
 #include "hopper.h"
 
-/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory.  PLAIN: no masks, nothing added, no dropout; else registers
- * are scarce, and exponentials are so little of the work that taking turns does not pay. */
+/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory.  PLAIN: no mask but of keys, nothing added, no dropout;
+ * else registers are scarce, and exponentials so little of the work that taking turns does not pay. */
 template <class T_, int W_, bool PLAIN_, int GROUPS_, int KEYS_, int STAGES_> struct plan {
     typedef T_ T;
     static constexpr int W = W_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;

@@ -5,6 +5,10 @@
 #define MOST_TILES 8     /* that one block goes through */
 #define MANY_BLOCKS 1024 /* from so many on: fewer, longer ones */
 
+/* attention_hopper_rows.cu: the same on the chip's own instructions.  False where the copy engine cannot read these tensors. */
+template <class T>
+bool fv_cuda_weights_hopper(fv_stream *s, float *w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1);
+
 /* w = exp(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some tiles of keys, the next of
  * which is on its way while one is worked on. */
 template <class T, int W>
@@ -75,6 +79,10 @@ template <class T>
 static void attention_weights(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     job<T> o = prepare<T>(s, a);
+    if constexpr (sizeof(T) == 2)
+        if (device_of(s)->hopper && o.quick_q && o.quick_k && a->Wk > 32 && a->Wk <= 128 && i1 - i0 >= ROWS &&
+            fv_cuda_weights_hopper<T>(s, (float *)w, &o, b, h, i0, i1))
+            return;
     switch (tile_width(s, a)) {
     case 32: weights_as<T, 32>(s, (float *)w, o, b, h, i0, i1); break;
     case 64: weights_as<T, 64>(s, (float *)w, o, b, h, i0, i1); break;

@@ -14,8 +14,11 @@ struct running {
 template <bool PLAIN, int N, class T>
 __device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0, bool whole)
 {
-    float most[2] = {-INFINITY, -INFINITY}, scale = PLAIN || at.o.plain ? at.o.scale : 1;
-    if (!whole) {
+    bool simple = PLAIN || at.o.plain;
+    float most[2] = {-INFINITY, -INFINITY}, scale = simple ? at.o.scale : 1;
+    keys_seen<false, N> seen(at, row0, col0);
+    if (!simple) add_scores<false>(s, at, row0, col0);
+    if (!whole || !seen.all) {
         int first[2] = {at.first(tile_row(row0, 0)), at.first(tile_row(row0, 2))};
         int end[2] = {at.end(tile_row(row0, 0)), at.end(tile_row(row0, 2))};
 #pragma unroll
@@ -23,11 +26,8 @@ __device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], 
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int j = tile_col(col0, n, e);
-                bool near = j >= first[e / 2] && j < end[e / 2];
-                if (!near)
-                    s[n][e] = -INFINITY;
-                else if (!PLAIN && !at.o.plain)
-                    s[n][e] = at.score(s[n][e], tile_row(row0, e), j);
+                bool near = j >= first[e / 2] && j < end[e / 2] && seen(n, e);
+                if (!near) s[n][e] = -INFINITY;
             }
     }
 #pragma unroll

@@ -53,24 +53,51 @@ static bool fused_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
     return f && fv_cuda_fused(s, f, a, t);
 }
 
+/* Part i of so many: of the sequences, or of the heads where there is one sequence. */
+static void cut(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
+{
+    bool by_heads = a->B == 1;
+    int64_t heads = by_heads ? a->H / parts : 0, groups = by_heads ? a->G / parts : 0, b = by_heads ? 0 : a->B / parts;
+    int64_t at_q = i * (b * a->q_batch + heads * a->Wk), at_k = i * (b * a->k_batch + groups * a->Wk);
+    int64_t at_v = i * (b * a->v_batch + groups * a->Wv), at_y = i * (b * a->Tq * a->H * a->Wv + heads * a->Wv);
+    auto move = [](auto &p, int64_t n) { p = (uint16_t *)p + n; };
+    move(a->q, at_q), move(a->k, at_k), move(a->v, at_v), move(a->y, at_y);
+    move(g->dy, at_y), move(g->dq.data, at_q), move(g->dk.data, at_k), move(g->dv.data, at_v);
+    a->lse = (float *)a->lse + i * (b * a->H + heads) * a->Tq;
+    if (by_heads)
+        a->H = heads, a->G = groups;
+    else
+        a->B = b;
+}
+
 /* It writes gradients, all three and in the table's dtype; it adds to none. */
-static bool fused_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool in_order)
+static bool fused_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool in_order, int64_t parts)
 {
     const fv_sink to[] = {g->dq, g->dk, g->dv};
     for (int i = 0; i < 3; i++)
         if (!to[i].data || to[i].add || to[i].dtype != t || !aligned(to[i].data)) return false;
     fused_attention *f = aligned(g->dy) ? fused(s) : NULL;
-    return f && fv_cuda_fused_bwd(s, f, a, g, t, in_order);
+    bool ok = f != NULL;
+    for (int64_t i = 0; ok && i < parts; i++) {
+        fv_attn_args part = *a;
+        fv_attn_grads of = *g;
+        if (parts > 1) cut(&part, &of, parts, i);
+        ok = fv_cuda_fused_bwd(s, f, &part, &of, a->H * a->Wv, t, in_order);
+    }
+    return ok;
 }
 
+/* In as few equal parts as there is room for the scores of. */
 static bool fused_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
-    return a->B * a->H * a->Tq * a->Tk <= MOST_SCORES && fused_gradient(s, a, g, t, true);
+    int64_t scores = a->B * a->H * a->Tq * a->Tk, most = a->B > 1 ? a->B : a->G, parts = 1;
+    while (parts < most && (most % parts || scores / parts > MOST_SCORES)) parts++;
+    return scores / parts <= MOST_SCORES && fused_gradient(s, a, g, t, true, parts);
 }
 
 static bool fast_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
-    return fused_gradient(s, a, g, t, false);
+    return fused_gradient(s, a, g, t, false, 1);
 }
 
 static bool only_asked(const fv_attn_args *) { return false; }
@@ -102,7 +129,7 @@ static bool hopper_can(const fv_attn_args *a, fv_dtype t)
 /* Short sequences leave its large tiles half empty, and what is read for each pair or drawn takes longer than products. */
 static bool hopper_pays(const fv_attn_args *a)
 {
-    bool plain = !a->key_mask && !a->mask && !a->bias && !a->rel && a->dropout <= 0;
+    bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0;
     return plain && a->Tq >= 256 && a->Tk >= 256;
 }
 

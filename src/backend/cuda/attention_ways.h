@@ -21,8 +21,9 @@ struct fused_attention;
 fused_attention *fv_cuda_fused_open(device *d);
 void fv_cuda_fused_free(fused_attention *f);
 bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_dtype t);
-/* in_order: the gradients are the same bits each time, which takes room for all scores, 2 bytes each. */
-bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
+/* in_order: the gradients are the same bits each time, which takes room for all scores, 2 bytes each.  y_row: numbers from one
+ * row of y and dy to the next, which hold all heads, of which this may be a part. */
+bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, const fv_attn_grads *g, int64_t y_row, fv_dtype t,
                        bool in_order);
 int fv_cuda_fused_version(void); /* 91400 for 9.14.0; 0: no cuDNN */
 
