@@ -15,7 +15,7 @@
 #define LT_WORK ((size_t)32 << 20) /* bytes; what NVIDIA advises for Hopper */
 #define PLANS 1024                 /* a power of two */
 #define TRIES 8                    /* places a plan may stand at */
-#define CANDIDATES 8               /* algorithms that are timed, with a workspace and without */
+#define CANDIDATES 2               /* algorithms that are timed, with a workspace and without: each must first be loaded */
 #define WORTH_TIMING 1.5e10        /* operations */
 #define MOST_TIMED 64              /* products: where lengths vary there is no end of shapes */
 
