@@ -20,9 +20,10 @@
 
 enum { VOCAB = 1003, PLACES = 160, SOURCES = 5 };
 
-#define WIDE "{\"model_type\":\"gpt2\",\"vocab_size\":1003,\"n_positions\":160,\"n_embd\":192,\"n_layer\":2,\"n_head\":3,"
-static const char gpt2[] = WIDE "\"initializer_range\":0.15}";
-static const char gpt2_long[] = WIDE "\"n_inner\":2304,\"initializer_range\":0.15}";
+#define GPT2 "{\"model_type\":\"gpt2\",\"vocab_size\":1003,\"n_positions\":160,\"initializer_range\":0.15,"
+static const char gpt2[] = GPT2 "\"n_embd\":192,\"n_layer\":2,\"n_head\":3}";
+static const char gpt2_long[] = GPT2 "\"n_embd\":384,\"n_layer\":2,\"n_head\":6,\"n_inner\":2304}"; /* and many heads */
+static const char gpt2_deep[] = GPT2 "\"n_embd\":64,\"n_layer\":24,\"n_head\":1}";
 static const char marian[] =
     "{\"model_type\":\"marian\",\"vocab_size\":503,\"d_model\":64,\"encoder_layers\":2,\"decoder_layers\":2,"
     "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_ffn_dim\":96,\"decoder_ffn_dim\":96,"
@@ -310,13 +311,21 @@ static void few_rows_are_right(void **state)
 static void written_at_once_or_step_by_step(void **state)
 {
     (void)state;
-    enum { ROWS = 3, N = 75 };
-    static const fv_dtype weights[] = {FV_F32, FV_BF16};
-    static float logits[ROWS * VOCAB];
-    int32_t first[ROWS], a[N * ROWS], b[N * ROWS], again[N * ROWS];
-    for (int kind = 0; kind < 2; kind++) {
-        writer w = begin(device, gpt2, weights[kind], ROWS);
-        for (int r = 0; r < ROWS; r++) first[r] = word(r, 4);
+    enum { MOST = 48, N = 75 };
+    static const struct {
+        const char *what, *config;
+        fv_dtype weights;
+        int rows;
+    } cases[] = {{"f32", gpt2, FV_F32, 3},
+                 {"bf16", gpt2, FV_BF16, 3},
+                 {"many rows", gpt2_long, FV_BF16, MOST},
+                 {"many layers", gpt2_deep, FV_BF16, 3}};
+    static float logits[MOST * VOCAB];
+    static int32_t first[MOST], a[N * MOST], b[N * MOST], again[N * MOST];
+    for (int k = 0; k < 4; k++) {
+        int rows = cases[k].rows;
+        writer w = begin(device, cases[k].config, cases[k].weights, rows);
+        for (int r = 0; r < rows; r++) first[r] = word(r, 4);
         read_prompt(&w, 0, 4, logits);
         if (fv_session_write(w.ctx, w.session, first, a, N)) fail_msg("%s", fv_ctx_err(w.ctx)->text);
         assert_int_equal(fv_session_len(w.session, 1), 4 + N);
@@ -325,19 +334,18 @@ static void written_at_once_or_step_by_step(void **state)
         read_prompt(&w, 0, 4, logits);
         for (int t = 0; t < N; t++) {
             fv_ctx_reset(w.ctx, 0);
-            fv_tensor *ids = fv_ints(w.ctx, t ? b + (t - 1) * ROWS : first, FV_SHAPE(ROWS, 1));
+            fv_tensor *ids = fv_ints(w.ctx, t ? b + (t - 1) * rows : first, FV_SHAPE(rows, 1));
             fv_tensor *best = fv_argmax(w.ctx, fv_session_step(w.ctx, w.session, ids), -1);
-            assert_int_equal(fv_read_i32(w.ctx, best, b + t * ROWS, ROWS), FV_OK);
+            assert_int_equal(fv_read_i32(w.ctx, best, b + t * rows, rows), FV_OK);
         }
-        for (int i = 0; i < N * ROWS; i++)
-            if (a[i] != b[i])
-                fail_msg("%s: token %d of row %d is %d, not %d", kind ? "bf16" : "f32", i / ROWS, i % ROWS, a[i], b[i]);
+        for (int i = 0; i < N * rows; i++)
+            if (a[i] != b[i]) fail_msg("%s: token %d of row %d is %d, not %d", cases[k].what, i / rows, i % rows, a[i], b[i]);
 
         fv_session_reset(w.session); /* what was kept is of use once more */
         read_prompt(&w, 0, 4, logits);
         assert_int_equal(fv_session_write(w.ctx, w.session, first, again, 40), FV_OK);
-        assert_int_equal(fv_session_write(w.ctx, w.session, again + 39 * ROWS, again + 40 * ROWS, N - 40), FV_OK);
-        assert_memory_equal(a, again, sizeof a);
+        assert_int_equal(fv_session_write(w.ctx, w.session, again + 39 * rows, again + 40 * rows, N - 40), FV_OK);
+        assert_memory_equal(a, again, (size_t)(N * rows) * sizeof *a);
         assert_int_equal(fv_session_write(w.ctx, w.session, first, again, PLACES), FV_EARG);
         end(&w);
     }

@@ -166,7 +166,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     const gpt2 *m = self;
     fv_tensor *x = embed(c, m, ids, NULL, fv_session_places(c, s));
     x = fv__encoder_step(c, s, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true});
-    return fv_linear(c, fv_norm_fwd(c, &m->norm, fv__last_place(c, x)), m->out, NULL, FV_ACT_NONE);
+    return fv__last_scores(c, x, &m->norm, m->out);
 }
 
 static int64_t vocabulary(const void *self)

@@ -264,7 +264,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = attend(m, fv_rotary_at(c, &m->rotary, fv_session_places(c, s), longest(s, ids)));
     x = fv__encoder_step(c, s, m->layer, m->cfg.num_hidden_layers, x, arg);
-    return fv_linear(c, fv_norm_fwd(c, &m->norm, fv__last_place(c, x)), m->out, NULL, FV_ACT_NONE);
+    return fv__last_scores(c, x, &m->norm, m->out);
 }
 
 static int64_t vocabulary(const void *self)

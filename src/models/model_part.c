@@ -167,6 +167,13 @@ fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x)
     return fv_reshape(c, T > 1 ? fv_slice(c, x, 1, T - 1, T) : x, FV_SHAPE(fv_dim(x, 0), fv_dim(x, 2)));
 }
 
+fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w)
+{
+    if (!fv__row_linear_can(c, x, w)) return fv_linear(c, fv_norm_fwd(c, norm, fv__last_place(c, x)), w, NULL, FV_ACT_NONE);
+    fv_lin out = {.w = w};
+    return fv__last_place(c, fv__row_linear(c, x, fv__normed(norm, &out)));
+}
+
 /* The last place at which (id == token) is `wanted`; the first place where there is none. */
 static fv_tensor *last_where(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token, bool wanted)
 {

@@ -60,6 +60,8 @@ fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l,
 
 /* (B,T,D) -> (B,D): the last place; the last whose id is not pad (pad < 0: the last); the last whose id is `token`. */
 fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x);
+/* norm(x) w' there, (B,V): the end of a step. */
+fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w);
 fv_tensor *fv__last_but(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t pad);
 fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token);
 

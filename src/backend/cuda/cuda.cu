@@ -103,6 +103,7 @@ static void stream_close(fv_stream *s)
 {
     lane *l = lane_of(s);
     if (l && l->aside) cudaStreamDestroy(l->aside);
+    if (l) fv_cuda_program_free(l->put_off);
     if (l && l->row < ROWS_OF_FAULTS - 1) __atomic_fetch_and(&device_of(s)->in_use, ~(1ull << l->row), __ATOMIC_ACQ_REL);
     delete l;
     s->impl = NULL;
@@ -255,6 +256,7 @@ static void *captured(fv_stream *s)
     lane *l = lane_of(s);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t kept = NULL;
+    if (l->put_off) fv_cuda_start_put_off(s);
     l->keeping = false;
     cudaError_t rc = cudaStreamEndCapture(l->aside, &graph);
     if (rc == cudaSuccess && !l->broken) rc = cudaGraphInstantiate(&kept, graph, 0);
@@ -359,8 +361,8 @@ static cudaError_t start(device *d, const cudaDeviceProp *p)
     snprintf(d->level, sizeof d->level, "sm_%d%d", p->major, p->minor);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (rc == cudaSuccess) rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault), cudaHostAllocMapped);
-    if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->tickets, TICKETS * sizeof *d->tickets);
-    if (rc == cudaSuccess) rc = cudaMemset(d->tickets, 0, TICKETS * sizeof *d->tickets);
+    if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->tickets, (TICKETS + 1) * sizeof *d->tickets);
+    if (rc == cudaSuccess) rc = cudaMemset(d->tickets, 0, (TICKETS + 1) * sizeof *d->tickets);
     if (rc == cudaSuccess) rc = cudaDeviceGetDefaultMemPool(&pool, d->number);
     if (rc == cudaSuccess) rc = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
     for (int i = 0; rc == cudaSuccess && i < ROWS_OF_FAULTS * FAULTS; i++) d->faults[i].where = ~0ull;

@@ -30,6 +30,7 @@ struct fault {
 
 enum { TICKETS = 1 << 16, EARLY_ROWS = 8 }; /* EARLY_ROWS: with more, kernels are large */
 
+struct program;         /* program.cu: kernels that are put off */
 struct products;        /* gemm.cu: cuBLASLt, its plans and its workspace */
 struct fused_attention; /* attention_cudnn.cu: cuDNN and its plans */
 
@@ -43,7 +44,7 @@ struct device {
     size_t most_shared; /* bytes a block may ask for */
     bool early;         /* kernels can start before those they wait for are done */
     bool hopper;        /* sm_90, with instructions that no other chip has */
-    unsigned *tickets;  /* zeros: TICKETS counters that every kernel leaves as it found them */
+    unsigned *tickets;  /* zeros: TICKETS counters that every kernel leaves as it found them, and that of programs */
     char level[16];
     std::mutex opening; /* of mm and fused */
     std::mutex staging; /* over what follows */
@@ -65,13 +66,20 @@ struct lane {
     cudaStream_t aside; /* where kernels are kept instead of run; NULL before the first time */
     bool keeping;       /* they are, now */
     bool broken;        /* by something that cannot be repeated */
+    program *put_off;   /* NULL before the first time */
 };
 
 static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
 static inline lane *lane_of(const fv_stream *s) { return (lane *)s->impl; }
 static inline fault *faults_of(const fv_stream *s) { return device_of(s)->faults + (size_t)lane_of(s)->row * FAULTS; }
-static inline cudaStream_t stream_of(const fv_stream *s)
+/* program.cu: starts the kernels that were put off. */
+void fv_cuda_start_put_off(fv_stream *s);
+void fv_cuda_program_free(program *p);
+
+/* The stream to start something on, with everything before it started. */
+static inline cudaStream_t stream_of(fv_stream *s)
 {
+    if (lane_of(s)->put_off) fv_cuda_start_put_off(s);
     return lane_of(s)->keeping ? lane_of(s)->aside : device_of(s)->stream;
 }
 

@@ -1,0 +1,176 @@
+/* attention_one.h - attention of one query in each sequence, as a step of writing has it: a walk through a cache.
+ *
+ * L neighbouring threads share a key, 16 bytes each, and keep the largest score, the sum of exp(score - largest) and the
+ * weighted sum of values of the keys they saw.  A block joins its groups, and where there are few heads and many keys the
+ * last of several blocks joins theirs, always in the same order.  How many keys there are is read from memory. */
+#ifndef FV_CUDA_ATTENTION_ONE_H
+#define FV_CUDA_ATTENTION_ONE_H
+
+#include "attention.h"
+
+#define ONE_THREADS 256
+#define PART_KEYS 256 /* a block takes at least so many */
+#define MOST_PARTS 16
+
+/* What some keys came to; (top, sum, y[W]) in memory. */
+template <int V> struct seen {
+    float top, sum, y[V];
+    __device__ void rescale(float now)
+    {
+        float shrink = now == -INFINITY ? 0 : exp2f(top - now);
+        top = now;
+        sum *= shrink;
+#pragma unroll
+        for (int e = 0; e < V; e++) y[e] *= shrink;
+    }
+};
+
+/* By GROUPS groups of L threads, of which this thread's is the group-th.  What every key needs is kept in registers. */
+template <class T, int V, int L, int GROUPS, int UNROLL> __device__ seen<V> walk(const head<T> &at, int group, int from, int to)
+{
+    const job<T> &o = at.o;
+    int lane = threadIdx.x % L, g = o.kv_head(at.h);
+    int64_t k_row = o.a.k_row, v_row = o.a.v_row;
+    const T *first_k = o.k(at.b, g, 0) + lane * V, *first_v = o.v(at.b, g, 0) + lane * V;
+    bool plain = o.plain;
+    seen<V> mine = {-INFINITY, 0, {}};
+    float q[V], scale = o.scale;
+    load(q, o.q(at.b, at.h, 0), lane * V);
+    for (int j0 = from + group; j0 - group < to; j0 += GROUPS * UNROLL) { /* all threads of a warp go along */
+        float k[UNROLL][V], v[UNROLL][V], s[UNROLL], most = -INFINITY;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int j = j0 + u * GROUPS;
+#pragma unroll
+            for (int e = 0; e < V; e++) k[u][e] = v[u][e] = 0;
+            if (j < to) {
+                load(k[u], first_k + j * k_row, 0);
+                load(v[u], first_v + j * v_row, 0);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int j = j0 + u * GROUPS;
+            float dot = 0;
+#pragma unroll
+            for (int e = 0; e < V; e++) dot = fmaf(q[e], k[u][e], dot);
+#pragma unroll
+            for (int w = L / 2; w; w /= 2) dot += __shfl_xor_sync(~0u, dot, w);
+            s[u] = j >= to ? -INFINITY : plain ? scale * dot : at.score(dot, 0, j);
+            most = fmaxf(most, s[u]);
+        }
+        if (most > mine.top) mine.rescale(most);
+        float base = mine.top == -INFINITY ? 0 : mine.top;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            float w = exp2_fast(s[u] - base);
+            mine.sum += w;
+#pragma unroll
+            for (int e = 0; e < V; e++) mine.y[e] = fmaf(w, v[u][e], mine.y[e]);
+        }
+    }
+    return mine;
+}
+
+/* Column c of n records of W + 2 numbers, joined in order. */
+__device__ inline void join(float &top, float &sum, float &y, const float *record, int n, int W, int c)
+{
+    top = -INFINITY, sum = 0, y = 0;
+#pragma unroll 8
+    for (int i = 0; i < n; i++) top = fmaxf(top, record[i * (W + 2)]);
+    if (top == -INFINITY) return;
+#pragma unroll 8
+    for (int i = 0; i < n; i++) {
+        const float *r = record + i * (W + 2);
+        float f = exp2_fast(r[0] - top);
+        sum = fmaf(f, r[1], sum);
+        y = fmaf(f, r[2 + c], y);
+    }
+}
+
+template <class T> __device__ inline void give(const head<T> &at, int c, float top, float sum, float y)
+{
+    const job<T> &o = at.o;
+    ((T *)o.a.y)[o.at_y(at.b, at.h, 0) + c] = down<T>(sum > 0 ? y / sum : 0);
+    if (c == 0) ((float *)o.a.lse)[o.at_lse(at.b, at.h, 0)] = sum > 0 ? top * LN2 + logf(sum) : -INFINITY;
+}
+
+/* Of the first ONE_THREADS of a block, whatever the others do. */
+__device__ inline void one_sync() { asm volatile("bar.sync 1, %0;" ::"n"(ONE_THREADS) : "memory"); }
+
+/* One head of one sequence, or one of its parts.  record: floats that all parts of a block need, see one_floats. */
+template <class T> struct one_job {
+    job<T> o;
+    float *sums; /* (B,H,parts,W+2), where there are parts */
+    unsigned *ticket;
+    int parts;
+    bool by_warp; /* in a program: a warp does a head by itself */
+};
+template <class T> constexpr int one_floats = ONE_THREADS *(16 / (int)sizeof(T)) + 2 * ONE_THREADS / 4 + 1;
+
+template <class T, int L> __device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *record)
+{
+    constexpr int V = 16 / sizeof(T), W = L * V, GROUPS = ONE_THREADS / L;
+    head<T> at(j.o, b, h);
+    int first = at.first(0), end = at.end(0), parts = j.parts, each = (end - first + parts - 1) / parts;
+    each = each < PART_KEYS ? PART_KEYS : each;
+    int from = first + part * each, to = from + each < end ? from + each : end;
+    seen<V> mine = walk<T, V, L, GROUPS, 4>(at, threadIdx.x / L, from, to);
+    int lane = threadIdx.x % L;
+    float *to_record = record + threadIdx.x / L * (W + 2), top, sum, y;
+    unsigned *last = (unsigned *)record + one_floats<T> - 1;
+    if (lane == 0) to_record[0] = mine.top, to_record[1] = mine.sum;
+#pragma unroll
+    for (int e = 0; e < V; e++) to_record[2 + lane * V + e] = mine.y[e];
+    one_sync();
+    int c = threadIdx.x;
+    if (c < W) join(top, sum, y, record, GROUPS, W, c);
+    if (parts == 1) {
+        if (c < W) give(at, c, top, sum, y);
+        return;
+    }
+    int64_t which = (int64_t)at.b * j.o.a.H + at.h;
+    float *all = j.sums + which * parts * (W + 2), *own = all + part * (W + 2);
+    if (c == 0) own[0] = top, own[1] = sum;
+    if (c < W) own[2 + c] = y;
+    __threadfence();
+    one_sync();
+    if (threadIdx.x == 0) {
+        *last = atomicAdd(&j.ticket[which], 1u) == (unsigned)parts - 1;
+        if (*last) j.ticket[which] = 0;
+    }
+    one_sync();
+    if (!*last || c >= W) return;
+    __threadfence();
+    join(top, sum, y, all, parts, W, c);
+    give(at, c, top, sum, y);
+}
+
+/* A head of one sequence by one warp. */
+template <class T, int L> __device__ void attend_one_by_warp(const job<T> &o, int h, int b)
+{
+    constexpr int V = 16 / sizeof(T);
+    head<T> at(o, b, h);
+    int lane = threadIdx.x % 32;
+    seen<V> mine = walk<T, V, L, 32 / L, 8>(at, lane / L, at.first(0), at.end(0));
+#pragma unroll
+    for (int w = L; w < 32; w *= 2) {
+        float top = __shfl_xor_sync(~0u, mine.top, w), sum = __shfl_xor_sync(~0u, mine.sum, w), most = fmaxf(top, mine.top);
+        float f = most == -INFINITY ? 0 : exp2_fast(mine.top - most), g = most == -INFINITY ? 0 : exp2_fast(top - most);
+        mine.top = most;
+        mine.sum = f * mine.sum + g * sum;
+#pragma unroll
+        for (int e = 0; e < V; e++) mine.y[e] = f * mine.y[e] + g * __shfl_xor_sync(~0u, mine.y[e], w);
+    }
+    if (lane >= L) return;
+    float y[V];
+#pragma unroll
+    for (int e = 0; e < V; e++) y[e] = mine.sum > 0 ? mine.y[e] / mine.sum : 0;
+    store((T *)o.a.y, o.at_y(b, h, 0) + lane * V, y);
+    if (lane == 0) ((float *)o.a.lse)[o.at_lse(b, h, 0)] = mine.sum > 0 ? mine.top * LN2 + logf(mine.sum) : -INFINITY;
+}
+
+/* program.cu.  True: written down, to be made before whatever is started next; only while a step is being kept. */
+bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j, int lanes);
+
+#endif

@@ -1,0 +1,115 @@
+/* row_linear.h - what the kernels for the few rows of a step of writing share: norm, tensor cores, and where results go. */
+#ifndef FV_CUDA_ROW_LINEAR_H
+#define FV_CUDA_ROW_LINEAR_H
+
+#include "cuda.h"
+#include "scalar.h"
+
+struct row_job {
+    fv_row_linear a;
+    int k;
+    bool quads; /* four columns go to memory at once */
+    fault *bad;
+};
+
+__device__ inline uint4 rounded(const float (&v)[8])
+{
+    pack<bf16, 8> p;
+#pragma unroll
+    for (int j = 0; j < 8; j++) p.v[j] = __float2bfloat16_rn(v[j]);
+    return *(const uint4 *)&p;
+}
+
+/* One row, normalised by a warp (or not) and rounded.  Up to FIT * 256 numbers are read once. */
+__device__ inline void normalise(const fv_row_linear &a, bf16 *to, const float *x, const float *gain, const float *shift)
+{
+    constexpr int FIT = 4;
+    int k = (int)a.k, lane = threadIdx.x % 32 * 8;
+    float v[FIT][8] = {}, mean = 0, sum = 0;
+#pragma unroll
+    for (int j = 0; j < FIT; j++)
+        if (j * 256 + lane < k) load(v[j], x, j * 256 + lane);
+    auto each_of = [&](auto f) {
+#pragma unroll
+        for (int j = 0; j < FIT; j++)
+            if (j * 256 + lane < k) f(v[j], j * 256 + lane);
+        for (int i = FIT * 256 + lane; i < k; i += 256) {
+            float u[8];
+            load(u, x, i);
+            f(u, i);
+        }
+    };
+    if (a.norm == FV_NORM_LAYER) {
+        each_of([&](const float(&u)[8], int) { sum += ((u[0] + u[1]) + (u[2] + u[3])) + ((u[4] + u[5]) + (u[6] + u[7])); });
+        mean = warp_all(sum, add_up()) / (float)k;
+    }
+    sum = 0;
+    if (a.norm)
+        each_of([&](const float(&u)[8], int) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) sum += (u[e] - mean) * (u[e] - mean);
+        });
+    float scale = a.norm ? 1 / sqrtf(warp_all(sum, add_up()) / (float)k + a.eps) : 1;
+    each_of([&](const float(&u)[8], int i) {
+        float y[8], g[8], s[8];
+        if (gain) load(g, gain, i);
+        if (shift) load(s, shift, i);
+#pragma unroll
+        for (int e = 0; e < 8; e++) y[e] = (u[e] - mean) * scale * (gain ? g[e] : 1) + (shift ? s[e] : 0);
+        *(uint4 *)(to + i) = rounded(y);
+    });
+}
+
+__device__ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* What an element needs besides its sum: asked for before that is ready. */
+struct beside {
+    float bias, old;
+    int at; /* row of the cache */
+    __device__ void ask(const row_job &f, int64_t r, int64_t n, bool now)
+    {
+        const fv_row_linear &a = f.a;
+        bool in = now && n < a.n && r < a.rows;
+        bias = in && a.bias ? ((const float *)a.bias)[n] : 0;
+        old = in && a.add ? ((const float *)a.y)[r * a.n + n] : 0;
+        at = in && a.k_cache && n >= a.y_n ? a.pos[r] : 0;
+    }
+};
+
+/* Where column n of row r goes, if that is a cache; NULL (and a report) if there is no such row in it. */
+__device__ inline float *in_cache(const row_job &f, int64_t r, int64_t n, int at)
+{
+    const fv_row_linear &a = f.a;
+    int64_t w = (a.n - a.y_n) / 2, c = n - a.y_n;
+    if (at >= 0 && at < a.cap) return (float *)(c < w ? a.k_cache : a.v_cache) + (r * a.cap + at) * w + (c < w ? c : c - w);
+    report(f.bad, r, at, a.cap, 1);
+    return NULL;
+}
+
+__device__ inline void deliver_one(const row_job &f, int64_t r, int64_t n, float v, beside b)
+{
+    const fv_row_linear &a = f.a;
+    if (n >= a.n) return;
+    v = activate(a.act, v + b.bias);
+    if (a.k_cache && n >= a.y_n) {
+        float *p = in_cache(f, r, n, b.at);
+        if (p) *p = v;
+        return;
+    }
+    int64_t i = r * (a.k_cache ? a.y_n : a.n) + n;
+    if (a.yt == FV_BF16)
+        ((bf16 *)a.y)[i] = __float2bfloat16_rn(v);
+    else
+        ((float *)a.y)[i] = v + b.old;
+}
+
+/* program.cu.  True: made, or while a step is being kept written down, to be made before whatever is started next.  False:
+ * not on this device, or not with these sizes. */
+bool fv_cuda_put_off(fv_stream *s, const row_job &j);
+
+#endif
