@@ -32,7 +32,7 @@ template <class T, int V, int L, int GROUPS, int UNROLL> __device__ seen<V> walk
     int lane = threadIdx.x % L, g = o.kv_head(at.h);
     int64_t k_row = o.a.k_row, v_row = o.a.v_row;
     const T *first_k = o.k(at.b, g, 0) + lane * V, *first_v = o.v(at.b, g, 0) + lane * V;
-    bool plain = o.plain;
+    bool plain = o.plain && !o.a.key_mask; /* which is looked at key by key */
     seen<V> mine = {-INFINITY, 0, {}};
     float q[V], scale = o.scale;
     load(q, o.q(at.b, at.h, 0), lane * V);
