@@ -60,7 +60,7 @@ def rows():
     """All of them, the most telling first."""
     bf16 = ["--dtype", "bf16"]
     for batch in (16, 64):
-        ask = ["train", *config("gpt2-124m"), "--len", 1024, "--batch", batch, *bf16]
+        ask = ["train", *config("gpt2-124m-plain"), "--len", 1024, "--batch", batch, *bf16]
         yield Row(f"train/{batch}", ask, "tokens_per_s", "tokens/s", ["train", f"batch={batch}"])
     for batch in (1, 64):
         ask = ["decode", *config("gpt2-124m"), "--len", 32, "--new", 128, "--batch", batch, *bf16]

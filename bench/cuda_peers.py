@@ -276,7 +276,8 @@ def main():
     if name != "attention":
         call, amount, times = PEERS[name](**numbers(sys.argv[2:]))
         reading(call, amount, 1, readings=2)
-    torch.cuda.empty_cache()  # what others need meanwhile
+    if name != "decode":  # whose graphs keep addresses
+        torch.cuda.empty_cache()  # what others need meanwhile
     print("ready", flush=True)
     for line in sys.stdin:
         if name == "attention":

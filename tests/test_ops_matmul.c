@@ -226,7 +226,7 @@ static void packed_weights_go_nowhere_else(void **state)
     close_all(&f);
 }
 
-/* The first time a device may look for the fastest way to do a large product; that changes nothing but the time. */
+/* The first time a device may look for a way to do a large product; that changes nothing but the time. */
 static void a_large_product_is_the_same_every_time(void **state)
 {
     (void)state;

@@ -205,8 +205,8 @@ template <bool TURNED, class T> __device__ inline void keep(float (&f)[4], const
 }
 
 /* Weights and slopes of a strip from products s = q k' and dp = dy v':  w = exp(score - lse), after dropout in s;
- * ds = w (keep dp - dy.y) in dp.  PLAIN: no mask but of keys, nothing added, no dropout.  stat(e, n) gives lse (in units of log 2)
- * and dy.y of the query of number e. */
+ * ds = w (keep dp - dy.y) in dp.  PLAIN: no mask but of keys, nothing added, no dropout.  stat(e, n) gives lse (in units of
+ * log 2) and dy.y of the query of number e. */
 template <bool TURNED, bool PLAIN, int N, class T, class L>
 __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T> &at, int row0, int col0, bool whole, L stat)
 {

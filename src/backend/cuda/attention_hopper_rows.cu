@@ -25,8 +25,8 @@ __device__ inline float4 join_pairs(const float (&first)[2], const float (&secon
 }
 
 template <class T>
-__device__ inline void write_weights(float *w, const float (&s)[KEYS / 8][4], const head<T> &at, const span &of, int row0, int col0,
-                                     bool whole, const float (&lse)[2])
+__device__ inline void write_weights(float *w, const float (&s)[KEYS / 8][4], const head<T> &at, const span &of, int row0,
+                                     int col0, bool whole, const float (&lse)[2])
 {
     int keys = (int)at.o.a.Tk;
     keys_seen<false, KEYS / 8> seen(at, row0, col0);
@@ -130,7 +130,8 @@ template <class T, int W> static bool start(fv_stream *s, float *w, const job<T>
     return true;
 }
 
-template <class T> bool fv_cuda_weights_hopper(fv_stream *s, float *w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1)
+template <class T>
+bool fv_cuda_weights_hopper(fv_stream *s, float *w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     span of = {(int)b, (int)h, (int)i0, (int)i1, 0};
     return o->a.Wk <= 64 ? start<T, 64>(s, w, *o, of) : start<T, 128>(s, w, *o, of);

@@ -113,114 +113,29 @@ __device__ inline float exp2_quick(float x)
     return y;
 }
 
-__device__ inline void fetch_pack(uint4 *to, const uint4 *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
-}
-
-__device__ inline void fetch_row(uint4 *to, const uint4 *from, int packs)
-{
-    for (int i = threadIdx.x; i < packs; i += blockDim.x) fetch_pack(to + i, from + i);
-}
-
-/* Pack i of a row in units of log 2; -inf from the vocabulary's end on. */
-template <class T, int V> __device__ inline void unpack(float (&v)[V], const uint4 *row, int i, int vocab)
-{
-    load(v, (const T *)row, (int64_t)i * V);
-#pragma unroll
-    for (int j = 0; j < V; j++) v[j] *= LOG2E;
-    if ((i + 1) * V <= vocab) return;
-#pragma unroll
-    for (int j = 0; j < V; j++)
-        if (i * V + j >= vocab) v[j] = -INFINITY;
-}
-
-/* As look, of a row in shared memory, in units of log 2. */
-template <class T, int V> __device__ part_of_row look_quick(const uint4 *row, int packs, int vocab, float first, bool smooth)
+/* As look, in units of log 2 and without the sum of x: its exponentials are what this kernel spends its time on. */
+template <class T, int V> __device__ part_of_row look_quick(const T *row, int64_t n, int64_t vocab)
 {
     part_of_row p = {-INFINITY, 0, 0};
     float v[V];
 #pragma unroll 2
-    for (int i = threadIdx.x; i < packs; i += blockDim.x) {
-        unpack<T>(v, row, i, vocab);
+    for (int64_t i = threadIdx.x * V; i < n; i += blockDim.x * V) {
+        load(v, row, i);
         float top = p.top;
 #pragma unroll
-        for (int j = 0; j < V; j++) top = fmaxf(top, v[j]);
+        for (int j = 0; j < V; j++) {
+            v[j] = i + j < vocab ? v[j] * LOG2E : -INFINITY;
+            top = fmaxf(top, v[j]);
+        }
         if (top > p.top) {
             p.total *= exp2_quick(p.top - top);
             p.top = top;
         }
 #pragma unroll
         for (int j = 0; j < V; j++) p.total += exp2_quick(v[j] - top);
-        if (smooth)
-#pragma unroll
-            for (int j = 0; j < V; j++) p.off += i * V + j < vocab ? v[j] - first : 0;
     }
     return p;
 }
-
-/* The row's softmax, less what was wanted, to memory. */
-template <class T, int V>
-__device__ void put_slope(T *to, const uint4 *row, int packs, int vocab, int label, float lse, float smooth)
-{
-    float even = smooth / (float)vocab, v[V];
-#pragma unroll 2
-    for (int i = threadIdx.x; i < packs; i += blockDim.x) {
-        unpack<T>(v, row, i, vocab);
-#pragma unroll
-        for (int j = 0; j < V; j++) v[j] = exp2_quick(v[j] - lse) - even;
-        if ((i + 1) * V > vocab)
-#pragma unroll
-            for (int j = 0; j < V; j++) v[j] = i * V + j < vocab ? v[j] : 0;
-        if (label / V == i)
-#pragma unroll
-            for (int j = 0; j < V; j++) v[j] -= label % V == j ? 1 - smooth : 0;
-        store(to, (int64_t)i * V, v);
-    }
-}
-
-/* A block takes row after row.  Memory is read once: a row is in shared memory while its largest, its sum and its slope are
- * found, and the next one is on its way there meanwhile.  A thread reads only packs that it fetched itself. */
-template <class T>
-__global__ void __launch_bounds__(1024) entropy_slope_rows(float *loss, T *x, const int32_t *labels, int64_t rows, int vocab,
-                                                           int step, float smooth, int32_t ignore, fault *bad)
-{
-    constexpr int V = 16 / sizeof(T);
-    extern __shared__ uint4 held[]; /* (2,packs) */
-    int packs = step / V, turn = 0;
-    int32_t label = labels[blockIdx.x], next_label = 0;
-    fetch_row(held, (const uint4 *)(x + blockIdx.x * (int64_t)step), packs);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x, turn ^= 1, label = next_label) {
-        const uint4 *row = held + turn * packs;
-        T *to = x + r * step;
-        int64_t next = r + gridDim.x;
-        if (next < rows) {
-            next_label = labels[next];
-            fetch_row(held + (turn ^ 1) * packs, (const uint4 *)(x + next * step), packs);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-        if (label == ignore || label < 0 || label >= vocab) {
-            float none[V] = {};
-            if (threadIdx.x == 0) loss[r] = 0;
-            if (threadIdx.x == 0 && label != ignore) report(bad, r, label, vocab);
-            asm volatile("cp.async.wait_group 1;" ::: "memory");
-            for (int i = threadIdx.x; i < packs; i += blockDim.x) store(to, (int64_t)i * V, none);
-            continue;
-        }
-        float first = up(to[0]) * LOG2E, chosen = up(to[label]); /* before anybody writes: sums of the block are in between */
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
-        part_of_row p = look_quick<T, V>(row, packs, vocab, first, smooth != 0);
-        float top = block_all(p.top, greater());
-        float total = block_all(p.top == -INFINITY ? 0.0f : p.total * exp2_quick(p.top - top), add_up());
-        float off = smooth != 0 ? block_all(p.off, add_up()) : 0;
-        float log_total = logf(total), high = top * LN2, mean = off / (float)vocab * LN2 + (first * LN2 - high);
-        if (threadIdx.x == 0) loss[r] = log_total - (1 - smooth) * (chosen - high) - (smooth != 0 ? smooth * mean : 0);
-        put_slope<T, V>(to, row, packs, vocab, label, top + log_total * LOG2E, smooth);
-    }
-}
-
-/* ---- the same for rows that are too long or odd for shared memory: read twice, the second time from the cache ---- */
 
 template <class T> __device__ float sum_of_row(const T *row, int64_t vocab)
 {
@@ -229,9 +144,10 @@ template <class T> __device__ float sum_of_row(const T *row, int64_t vocab)
     return block_all(sum, add_up());
 }
 
-template <class T>
-__global__ void entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab, int64_t step, float smooth,
-                                  int32_t ignore, fault *bad)
+/* One block for each row, which is read twice: the second time from the cache. */
+template <class T, int V>
+__global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab,
+                                                             int64_t step, float smooth, int32_t ignore, fault *bad)
 {
     int64_t r = blockIdx.x;
     int32_t label = labels[r];
@@ -241,22 +157,28 @@ __global__ void entropy_slope_row(float *loss, T *x, const int32_t *labels, int6
         loss[r] = 0;
         if (label != ignore) report(bad, r, label, vocab);
     }
-    float lse = 0, even = smooth / (float)vocab;
+    float lse = 0, even = smooth / (float)vocab, v[V]; /* lse in units of log 2 */
     if (counts) {
-        part_of_row p = look<T, 1>(row, vocab);
+        part_of_row p = look_quick<T, V>(row, step, vocab);
         float top = block_all(p.top, greater());
-        float total = block_all(p.top == -INFINITY ? 0.0f : p.total * expf(p.top - top), add_up());
+        float total = block_all(p.top == -INFINITY ? 0.0f : p.total * exp2_quick(p.top - top), add_up());
         float off = smooth != 0 ? sum_of_row(row, vocab) : 0, first = up(row[0]), chosen = up(row[label]);
-        float log_total = logf(total);
-        lse = top + log_total;
+        float log_total = logf(total), high = top * LN2;
+        lse = top + log_total * LOG2E;
         if (threadIdx.x == 0)
-            loss[r] = log_total - (1 - smooth) * (chosen - top) -
-                      (smooth != 0 ? smooth * (off / (float)vocab + (first - top)) : 0);
+            loss[r] = log_total - (1 - smooth) * (chosen - high) -
+                      (smooth != 0 ? smooth * (off / (float)vocab + (first - high)) : 0);
         __syncthreads(); /* the row is about to change */
     }
-    for (int64_t i = threadIdx.x; i < step; i += blockDim.x) {
-        float weight = i < vocab && counts ? expf(up(row[i]) - lse) - even : 0;
-        row[i] = down<T>(i == label && counts ? weight - (1 - smooth) : weight);
+#pragma unroll 2
+    for (int64_t i = threadIdx.x * V; i < step; i += blockDim.x * V) {
+        load(v, row, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float weight = exp2_quick(fmaf(v[j], LOG2E, -lse)) - even;
+            v[j] = counts && i + j < vocab ? (i + j == label ? weight - (1 - smooth) : weight) : 0;
+        }
+        store(row, i, v);
     }
 }
 
@@ -265,19 +187,14 @@ static void cross_entropy_slope(fv_stream *s, fv_stat *loss, void *x, const int3
                                 int64_t step, float smooth, int32_t ignore)
 {
     constexpr int V = 16 / sizeof(T);
-    const device *d = device_of(s);
     fault *bad = faults_of(s) + FAULT_LABEL;
     unsigned threads = 2 * row_threads(step / V); /* up to 1024: rows are long */
-    size_t shared = 2 * (size_t)step * sizeof(T), others = 1024;
-    if (step % V == 0 && aligned(x) && shared + others <= d->most_shared) {
-        int64_t by_shared = (int64_t)(d->most_shared / (shared + others)), by_threads = 2048 / threads;
-        int64_t blocks = d->processors * (by_shared < by_threads ? by_shared : by_threads);
-        launch(s, "cross_entropy", entropy_slope_rows<T>, dim3((unsigned)(blocks < rows ? blocks : rows)), threads, shared,
-               (float *)loss, (T *)x, labels, rows, (int)vocab, (int)step, smooth, ignore, bad);
-    } else {
-        launch(s, "cross_entropy", entropy_slope_row<T>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels, vocab,
-               step, smooth, ignore, bad);
-    }
+    if (step % V == 0 && aligned(x))
+        launch(s, "cross_entropy", entropy_slope_row<T, V>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels,
+               vocab, step, smooth, ignore, bad);
+    else
+        launch(s, "cross_entropy", entropy_slope_row<T, 1>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels,
+               vocab, step, smooth, ignore, bad);
 }
 
 template <class T> struct by_rows {

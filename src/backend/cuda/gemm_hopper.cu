@@ -266,7 +266,7 @@ static bool pays(const fv_stream *s, const product &p, int64_t ldc)
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g)
 {
     product p = {g->m, g->n, g->k, g->lda, g->ldb, g->a, g->b};
-    bool plain = g->batch == 1 && !g->ta && g->tb && !g->add && !g->pre && g->bt == FV_BF16 && g->ct == FV_BF16 &&
+    bool plain = g->batch == 1 && !g->ta && g->tb && !g->add && !g->plus && !g->pre && g->bt == FV_BF16 && g->ct == FV_BF16 &&
                  (g->alpha == 0 || g->alpha == 1) && g->act == FV_GELU;
     if (!plain || !device_of(s)->hopper || !aligned(g->c) || !pays(s, p, g->ldc)) return false;
     tiles t = {};
