@@ -1,0 +1,315 @@
+/* test_gemm_bits.c - the matrix product has the same bits whatever surrounds a row.
+ *
+ * Runs once for each instruction level (FOVEA_CPU); one test compares the levels with each other. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "helper_gemm.h"
+
+/* All of a batch into one C: the products are added in order. */
+static void test_batch_into_one(void **state)
+{
+    (void)state;
+    gemm_case t = {.m = 40, .n = 50, .k = 60, .batch = 7, .add = true};
+    gemm_problem p = gemm_make(&t);
+    fv_gemm together = p.g, each = p.g;
+    float *one = gemm_memory(40 * 50 * 4), *other = gemm_memory(40 * 50 * 4);
+    memset(one, 0, 40 * 50 * 4);
+    memset(other, 0, 40 * 50 * 4);
+    fv_stream s;
+    fv_err e = {0};
+    assert_int_equal(fv__stream_open(&s, gemm_device, 3, &e), FV_OK);
+    together.c = one;
+    together.stride_c = 0;
+    gemm_device->k[FV_F32]->gemm(&s, &together);
+    each.c = other;
+    each.batch = 1;
+    for (int i = 0; i < 7; i++) {
+        each.a = (const float *)p.g.a + i * p.g.stride_a;
+        each.b = (const float *)p.g.b + i * p.g.stride_b;
+        gemm_device->k[FV_F32]->gemm(&s, &each);
+    }
+    assert_memory_equal(one, other, 40 * 50 * 4);
+    fv__stream_close(&s);
+    free(one);
+    free(other);
+    gemm_drop(&p);
+}
+
+/* A weight as a file holds it gives the same bits as one that was laid out, in every dtype that both can have. */
+static void test_stored(void **state)
+{
+    (void)state;
+    const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16};
+    const int64_t shapes[][2] = {{40, 776}, {3112, 64}, {75, 400}, {17, 1032}, {8, 8}, {24, 33}};
+    fv_stream s;
+    fv_err e = {0};
+    for (int q = 0; q < 3 * 6 * 2; q++) {
+        fv_dtype dt = kinds[q % 3];
+        bool tb = q / 18;
+        int64_t n = shapes[q / 3 % 6][0], k = shapes[q / 3 % 6][1];
+        float *wide, *a;
+        void *w = gemm_numbers(dt, n * k, &wide);
+        free(gemm_numbers(FV_F32, 9 * k, &a));
+        void *packed = gemm_memory(gemm_device->k[FV_F32]->pack_bytes(n, k, dt));
+        float *one = gemm_memory((size_t)(9 * n) * 4), *other = gemm_memory((size_t)(9 * n) * 4);
+        for (int64_t m = 1; m <= 9; m++) {
+            assert_int_equal(fv__stream_open(&s, gemm_device, 1 + (int)m % 3, &e), FV_OK);
+            fv_gemm g = {.m = m, .n = n, .k = k, .batch = 1, .a = a, .b = w, .c = one, .bias = wide, .act = FV_GELU, .bt = dt};
+            g.lda = k;
+            g.ldb = tb ? k : n;
+            g.ldc = n;
+            g.tb = tb;
+            g.alpha = m % 2 ? 0 : 0.5f;
+            gemm_device->k[FV_F32]->gemm(&s, &g);
+            gemm_device->k[FV_F32]->pack(&s, packed, dt, w, dt, n, k, g.ldb, tb);
+            g.packed = true;
+            g.b = packed;
+            g.c = other;
+            gemm_device->k[FV_F32]->gemm(&s, &g);
+            assert_memory_equal(one, other, (size_t)(m * n) * 4);
+            fv__stream_close(&s);
+        }
+        free(w);
+        free(wide);
+        free(a);
+        free(packed);
+        free(one);
+        free(other);
+    }
+}
+
+/* What stands around a product in a step of writing changes no bit: norm, product, and the sum or the caches behind it. */
+typedef struct around {
+    fv_norm_kind norm;
+    enum { PLAIN, ONTO, CACHES } then;
+    fv_dtype weight;
+    int64_t rows;
+    int threads;
+} around;
+
+static void check_around(const around *t)
+{
+    enum { N = 261, K = 130, EACH = 87, CAP = 3 }; /* enough for several threads */
+    const fv_kernels *f = gemm_device->k[FV_F32];
+    float *x, *w, *bias, *gain, *shift, *old, normed[2 * K], stat[4], sum[2 * N], cache[2][2 * CAP * EACH], y[2 * N], want[2 * N];
+    float **all[] = {&x, &w, &bias, &gain, &shift, &old};
+    const int64_t lens[] = {2 * K, N * K, N, K, K, 2 * N};
+    const int32_t pos[] = {1, 2};
+    for (int i = 0; i < 6; i++) free(gemm_numbers(FV_F32, lens[i], all[i]));
+    void *packed = gemm_memory(f->pack_bytes(N, K, t->weight));
+    fv_stream s;
+    fv_err e = {0};
+    assert_int_equal(fv__stream_open(&s, gemm_device, t->threads, &e), FV_OK);
+    f->pack(&s, packed, t->weight, w, FV_F32, N, K, K, true);
+    memcpy(normed, x, sizeof normed);
+    if (t->norm == FV_NORM_LAYER) f->layernorm(&s, normed, stat, stat + 2, NULL, x, NULL, gain, shift, t->rows, K, 1e-5f);
+    if (t->norm == FV_NORM_RMS) f->rmsnorm(&s, normed, stat, NULL, x, NULL, gain, t->rows, K, 1e-5f);
+    fv_act act = t->then == PLAIN ? FV_GELU_TANH : FV_ACT_NONE;
+    fv_gemm g = {
+        .m = t->rows, .n = N, .k = K, .batch = 1, .a = normed, .b = packed, .c = sum, .lda = K, .ldc = N, .bt = t->weight};
+    g.packed = true;
+    g.bias = bias;
+    g.act = act;
+    f->gemm(&s, &g);
+    int64_t y_n = t->then == CACHES ? EACH : N;
+    memcpy(y, old, sizeof y);
+    memcpy(want, old, sizeof want);
+    memset(cache, 0, sizeof cache);
+    for (int64_t i = 0; i < t->rows; i++)
+        for (int64_t j = 0; j < y_n; j++)
+            want[i * y_n + j] = t->then == ONTO ? old[i * y_n + j] + sum[i * N + j] : sum[i * N + j];
+    fv_row_linear r = {.rows = t->rows, .n = N, .k = K, .x = x, .w = packed, .wt = t->weight, .bias = bias, .norm = t->norm};
+    r.gain = gain;
+    r.shift = t->norm == FV_NORM_LAYER ? shift : NULL;
+    r.eps = 1e-5f;
+    r.act = act;
+    r.add = t->then == ONTO;
+    r.y = y;
+    r.y_n = y_n;
+    if (t->then == CACHES) r.k_cache = cache[0], r.v_cache = cache[1], r.pos = pos, r.cap = CAP;
+    assert_true(f->row_linear(&s, &r));
+    assert_memory_equal(y, want, sizeof y);
+    for (int64_t i = 0; i < t->rows && t->then == CACHES; i++)
+        for (int h = 0; h < 2; h++)
+            assert_memory_equal(cache[h] + (i * CAP + pos[i]) * EACH, sum + i * N + (1 + h) * EACH, EACH * 4);
+    for (int i = 0; i < 6; i++) free(*all[i]);
+    free(packed);
+    fv__stream_close(&s);
+}
+
+static void test_row_linear(void **state)
+{
+    (void)state;
+    const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    for (int i = 0; i < 6 * 3 * 3 * 2; i++)
+        check_around(&(around){.norm = (fv_norm_kind)(i / 6 % 3),
+                               .then = i / 18 % 3,
+                               .weight = kinds[i % 6],
+                               .rows = 1 + i / 54,
+                               .threads = 1 + i % 3});
+}
+
+/* A row has the same bits alone and among others, and with the weight packed or not. */
+static void test_row_alone(void **state)
+{
+    (void)state;
+    const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    for (int q = 0; q < 6; q++)
+        for (int64_t m = 2; m < 70; m += 1 + m / 3) {
+            gemm_case t = {
+                .m = m, .n = 75, .k = 530, .tb = true, .packed = true, .pack_as = packs[q], .bias = true, .act = FV_GELU};
+            gemm_problem p = gemm_make(&t);
+            float *all = gemm_run(gemm_device, &t, &p, 2, NULL);
+            for (int64_t i = 0; i < m; i++) {
+                gemm_case alone = t;
+                gemm_problem row = p;
+                alone.m = row.g.m = 1;
+                row.g.a = (const float *)p.g.a + i * p.g.lda;
+                row.c_len = row.g.ldc;
+                float *one = gemm_run(gemm_device, &alone, &row, 1, NULL);
+                assert_memory_equal(one, all + i * p.g.ldc, 75 * 4);
+                free(one);
+            }
+            if (packs[q] == FV_F32) {
+                gemm_case plain = t;
+                plain.packed = false;
+                float *other = gemm_run(gemm_device, &plain, &p, 1, NULL);
+                assert_memory_equal(other, all, (size_t)p.c_len * 4);
+                free(other);
+            }
+            free(all);
+            gemm_drop(&p);
+        }
+}
+
+/* A long inner axis is taken in pieces where there are many rows, and whole where there are few: no bit may tell. */
+static void test_long_row_alone(void **state)
+{
+    (void)state;
+    const fv_dtype tables[] = {FV_F32, FV_BF16};
+    for (int flags = 0; flags < 16; flags++) {
+        fv_dtype table = tables[flags & 1];
+        gemm_case t = {.m = 330,
+                       .n = 21,
+                       .k = 20011,
+                       .tb = flags & 2,
+                       .pad = true,
+                       .table = table,
+                       .ct = flags & 4 ? FV_F32 : table,
+                       .add = flags & 8,
+                       .bias = !(flags & 8),
+                       .act = flags & 8 ? FV_ACT_NONE : FV_RELU};
+        size_t size = fv_dtype_size(t.ct);
+        gemm_problem p = gemm_make(&t);
+        char *all = gemm_run(gemm_device, &t, &p, 2, NULL);
+        for (int64_t i = 0; i < 330; i += 47) {
+            gemm_case alone = t;
+            gemm_problem row = p;
+            alone.m = row.g.m = 1;
+            row.g.a = (const char *)p.g.a + (size_t)(i * p.g.lda) * fv_dtype_size(table);
+            row.c_first = (char *)p.c_first + (size_t)(i * p.g.ldc) * size;
+            row.c_len = row.g.ldc;
+            char *one = gemm_run(gemm_device, &alone, &row, 1, NULL);
+            assert_memory_equal(one, all + (size_t)(i * p.g.ldc) * size, 21 * size);
+            free(one);
+        }
+        free(all);
+        gemm_drop(&p);
+    }
+}
+
+/* A large second factor is laid out a slice at a time; one that came laid out is taken whole. */
+static void test_slices(void **state)
+{
+    (void)state;
+    gemm_case t = {.m = 272, .n = 1450, .k = 3000, .tb = true}, laid_out = t;
+    laid_out.packed = true;
+    gemm_problem p = gemm_make(&t);
+    float *whole = gemm_run(gemm_device, &laid_out, &p, 2, NULL);
+    for (int threads = 1; threads <= 3; threads++) {
+        float *slices = gemm_run(gemm_device, &t, &p, threads, NULL);
+        assert_memory_equal(slices, whole, (size_t)p.c_len * sizeof *whole);
+        free(slices);
+    }
+    free(whole);
+    gemm_drop(&p);
+}
+
+/* With fused multiply-add the fast product in f32 is the reference, bit by bit. */
+static void test_documented_order(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    if (!strcmp(gemm_device->level, "generic")) skip();
+#endif
+    for (size_t i = 0; i < gemm_sizes_n; i++)
+        for (int flags = 0; flags < 8; flags++) {
+            gemm_case t = {.m = gemm_sizes[i][0],
+                           .n = gemm_sizes[i][1],
+                           .k = gemm_sizes[i][2],
+                           .ta = flags & 1,
+                           .tb = flags & 2,
+                           .add = flags & 4,
+                           .bias = !(flags & 4),
+                           .alpha = i % 2 ? 0.3f : 0};
+            gemm_problem p = gemm_make(&t);
+            float *fast = gemm_run(gemm_device, &t, &p, 2, NULL);
+            fv_device plain = *gemm_device;
+            plain.k[FV_F32] = &gemm_reference[FV_F32];
+            float *slow = gemm_run(&plain, &t, &p, 1, NULL);
+            assert_memory_equal(fast, slow, (size_t)p.c_len * 4);
+            free(fast);
+            free(slow);
+            gemm_drop(&p);
+        }
+}
+
+/* Levels with fused multiply-add agree bit by bit, in f32 and with quantised weights. */
+static void test_levels_agree(void **state)
+{
+    (void)state;
+    const char *names[8];
+    int n = fv_cpu_levels(names, 8);
+    const fv_dtype packs[] = {FV_F32, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    for (int q = 0; q < 5; q++) {
+        gemm_case t = {.m = 19, .n = 61, .k = 700, .tb = true, .packed = true, .pack_as = packs[q], .bias = true};
+        gemm_problem p = gemm_make(&t);
+        float *first = NULL;
+        for (int i = 0; i < n; i++) {
+            fv_device *d;
+            fv_err e = {0};
+#if defined(__x86_64__)
+            if (!strcmp(names[i], "generic")) continue;
+#endif
+            assert_int_equal(fv_device_open(&d, "cpu", (fv_device_opt){.level = names[i], .threads = 2}, &e), FV_OK);
+            float *c = gemm_run(d, &t, &p, 2, NULL);
+            if (first) assert_memory_equal(c, first, (size_t)p.c_len * 4);
+            if (first)
+                free(c);
+            else
+                first = c;
+            fv_device_close(d);
+        }
+        free(first);
+        gemm_drop(&p);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch_into_one),   cmocka_unit_test(test_stored),         cmocka_unit_test(test_row_linear),
+        cmocka_unit_test(test_row_alone),        cmocka_unit_test(test_long_row_alone), cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_documented_order), cmocka_unit_test(test_levels_agree),
+    };
+    return cmocka_run_group_tests(tests, gemm_setup, gemm_teardown);
+}
