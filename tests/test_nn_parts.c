@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "helper_device.h"
+#include "fovea/backend.h"
 #include "fovea/nn.h"
 #include "helper_golden.h"
 
@@ -111,6 +112,60 @@ static void rotary_frequencies_stretch_as_published(void **state)
     assert_null(fv_rotary_at(g.ctx, &(fv_rotary){.kind = FV_ROTARY_YARN, .width = 32}, NULL, 1).freq);
     assert_int_equal(fv_ctx_status(g.ctx), FV_EARG);
     fv_ctx_free(g.ctx);
+}
+
+static const fv_backend *real;
+static int uploads;
+
+static void count_upload(fv_stream *s, void *dst, const void *host, size_t bytes)
+{
+    uploads++;
+    real->upload(s, dst, host, bytes);
+}
+
+/* What a step needs of positions beside its tokens, as models ask for it. */
+static int uploads_of_step(fv_ctx *c, const fv_rotary *r, const fv_rel_bias *l, float *first)
+{
+    int64_t zero;
+    fv_ctx_reset(c, 0);
+    uploads = 0;
+    fv_turn turn = fv_rotary_at(c, r, fv_positions(c, 1, 4, 0), 4);
+    fv_tensor *bias = fv_rel_bias_fwd(c, l, &zero);
+    int n = uploads;
+    assert_non_null(bias);
+    assert_int_equal(fv_read(c, turn.freq, first, 2), FV_OK);
+    return n;
+}
+
+/* So that it can be kept as a graph: nothing goes from the host to the device but the first time. */
+static void a_step_uploads_no_table_twice(void **state)
+{
+    (void)state;
+    fv_ctx *c;
+    fv_err e;
+    float slow[2], fast[2];
+    fv_backend watched = *(real = device->backend);
+    fv_params *p = NULL;
+    fv_rel_bias l;
+    check(fv_params_new(&p, NULL, &e), &e);
+    fv_rel_bias_init(p, &l, 32, 2, 128, false, "rel");
+    check(fv_params_alloc(p, device, FV_F32, false, &e), &e);
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    watched.upload = count_upload;
+    device->backend = &watched;
+    const fv_rotary one = {.width = 4}, other = {.width = 4, .base = 100};
+    const fv_rotary dynamic = {.kind = FV_ROTARY_DYNAMIC, .width = 4, .factor = 2, .trained = 2};
+    assert_true(uploads_of_step(c, &one, &l, slow) > 0);
+    assert_int_equal(uploads_of_step(c, &one, &l, slow), 0);
+    assert_true(uploads_of_step(c, &other, &l, fast) > 0); /* it is another table */
+    assert_int_equal(uploads_of_step(c, &one, &l, slow), 0);
+    assert_true(slow[0] == 1 && fast[0] == 1);
+    assert_float_equal(slow[1], 0.01, 1e-6);
+    assert_float_equal(fast[1], 0.1, 1e-6);
+    for (int i = 0; i < 2; i++) assert_int_equal(uploads_of_step(c, &dynamic, &l, slow), 1);
+    device->backend = real;
+    fv_ctx_free(c);
+    fv_params_free(p);
 }
 
 /* ---- decoding one token at a time gives what the whole sequence gives ---- */
@@ -258,6 +313,7 @@ int main(void)
         cmocka_unit_test(distances_fall_into_t5s_buckets),
         cmocka_unit_test(alibi_slopes_are_the_papers),
         cmocka_unit_test(rotary_frequencies_stretch_as_published),
+        cmocka_unit_test(a_step_uploads_no_table_twice),
         cmocka_unit_test_prestate(a_cache_changes_nothing, &whether[0]),
         cmocka_unit_test_prestate(a_cache_changes_nothing, &whether[1]),
         cmocka_unit_test(patches_are_products_of_their_pixels),

@@ -35,6 +35,15 @@ typedef struct fv_block {
     size_t bytes;
 } fv_block;
 
+/* A tensor that is the same in every step, and what it was asked for by. */
+typedef struct fv_constant {
+    struct fv_constant *next;
+    fv_tensor t;
+    size_t bytes, all; /* of the tensor, and of this with its key */
+    size_t n;
+    unsigned char key[];
+} fv_constant;
+
 struct fv_ctx {
     fv_device *dev;
     fv_stream stream;
@@ -51,8 +60,9 @@ struct fv_ctx {
     fv_node *tape;   /* newest first */
     fv_block *spare; /* memory that backward is done with */
     size_t n_spare, spare_room;
-    void *lent;    /* a gradient that two tensors have, until the maker of one has run; or NULL */
-    bool backward; /* running: new tensors may use spare memory */
+    fv_constant *constants; /* newest first */
+    void *lent;             /* a gradient that two tensors have, until the maker of one has run; or NULL */
+    bool backward;          /* running: new tensors may use spare memory */
     fv_tap_fn *tap;
     void *tap_user;
 };
@@ -61,6 +71,10 @@ void fv__ctx_set_step(fv_ctx *c, uint64_t step);
 
 /* True once anything has failed; moves a stream's failure into the context. */
 bool fv__failed(fv_ctx *c);
+
+/* A tensor that stays until the context goes, where it is: a step that is kept as a graph reads it and nothing is uploaded
+ * again.  *fresh: it was not there before, and the caller fills it.  NULL: it cannot be kept, since there are many already. */
+fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_shape s, bool *fresh);
 
 /* Memory for a tensor or gradient: while going backward from what came free on the way, else from the arena. */
 void *fv__block_take(fv_ctx *c, size_t bytes);

@@ -32,6 +32,11 @@ void fv_ctx_free(fv_ctx *c)
     fv_device *d = c->dev;
     fv__stream_close(&c->stream);
     if (c->step) d->backend->release(d, c->step, sizeof *c->step);
+    for (fv_constant *k = c->constants, *next; k; k = next) {
+        next = k->next;
+        d->backend->release(d, k->t.data, k->bytes);
+        fv__free(&d->env, k, k->all);
+    }
     fv__arena_free(&c->host);
     fv__arena_free(&c->data);
     fv__free(&d->env, c->spare, c->spare_room);
@@ -94,7 +99,14 @@ void fv_ctx_set_train(fv_ctx *c, bool train) { c->train = train; }
 void fv_ctx_set_record(fv_ctx *c, bool record) { c->record = record; }
 bool fv_ctx_training(const fv_ctx *c) { return c->train; }
 fv_device *fv_ctx_device(const fv_ctx *c) { return c->dev; }
-size_t fv_ctx_bytes(const fv_ctx *c) { return c->host.total + c->data.total + c->stream.work_bytes; }
+
+size_t fv_ctx_bytes(const fv_ctx *c)
+{
+    size_t all = c->host.total + c->data.total + c->stream.work_bytes;
+    for (const fv_constant *k = c->constants; k; k = k->next) all += k->bytes;
+    return all;
+}
+
 fv_stream *fv_ctx_stream(fv_ctx *c) { return &c->stream; }
 
 fv_rng fv_next_rng(fv_ctx *c) { return (fv_rng){.seed = c->seed, .site = c->site++, .step = c->step}; }
@@ -119,6 +131,32 @@ bool fv_same_dtype(fv_ctx *c, const char *op, const fv_tensor *a, const fv_tenso
     if (a->dtype == b->dtype && (unsigned)a->dtype < FV_FLOATS && !a->packed && !b->packed) return true;
     fv_raise(c, FV_EDTYPE, "%s: %s and %s are not of one float dtype", op, fv_desc(a).s, fv_desc(b).s);
     return false;
+}
+
+/* ---- constants ---- */
+
+#define MOST_CONSTANTS 16
+#define MOST_BYTES ((size_t)256 << 20) /* of them together */
+
+fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_shape s, bool *fresh)
+{
+    size_t have = 0, held = 0;
+    *fresh = false;
+    if (fv__failed(c)) return NULL;
+    for (fv_constant *k = c->constants; k; held += k->bytes, have++, k = k->next)
+        if (k->n == n && k->t.dtype == t && fv_shape_same(k->t.shape, s) && !memcmp(k->key, key, n)) return &k->t;
+    size_t all = sizeof(fv_constant) + n, bytes = fv__tensor_bytes(t, fv_shape_len(s));
+    fv_constant *k = have < MOST_CONSTANTS && held + bytes <= MOST_BYTES ? fv__alloc(&c->dev->env, all) : NULL;
+    void *data = k ? c->dev->backend->alloc(c->dev, bytes) : NULL;
+    if (!data) {
+        fv__free(&c->dev->env, k, all);
+        return NULL;
+    }
+    *k = (fv_constant){.next = c->constants, .t = {.data = data, .shape = s, .dtype = t}, .bytes = bytes, .all = all, .n = n};
+    memcpy(k->key, key, n);
+    c->constants = k;
+    *fresh = true;
+    return &k->t;
 }
 
 /* ---- marks ---- */

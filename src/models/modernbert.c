@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "base/base.h"
 #include "models/model_part.h"
+#include "nn/part.h"
 
 enum { BASE, MASKED, SEQUENCE, TOKEN, SPAN };
 static const char *const heads[] = {"ModernBertModel",
@@ -240,18 +240,18 @@ static int64_t longest(const void *self) { return ((const modernbert *)self)->cf
 
 /* ---- forward ---- */
 
-/* U8 (T,T): who is near whom. */
-static fv_tensor *near(fv_ctx *c, int64_t T, int64_t reach)
+typedef struct {
+    int64_t T, reach;
+} band;
+
+static void near(void *out, const void *user, int64_t from, int64_t n)
 {
-    const fv_env *env = fv_device_env(fv_ctx_device(c));
-    size_t bytes = (size_t)(T * T);
-    uint8_t *host = fv__alloc(env, bytes);
-    if (!host) return fv_raise(c, FV_ENOMEM, "modernbert: out of memory for %zu bytes of a mask", bytes);
-    for (int64_t i = 0; i < T; i++)
-        for (int64_t j = 0; j < T; j++) host[i * T + j] = i - j <= reach && j - i <= reach;
-    fv_tensor *y = fv_bytes(c, host, FV_SHAPE(T, T));
-    fv__free(env, host, bytes);
-    return y;
+    const band *b = user;
+    uint8_t *y = out;
+    for (int64_t i = from; i < from + n; i++) {
+        int64_t apart = i % b->T - i / b->T;
+        *y++ = apart <= b->reach && -apart <= b->reach;
+    }
 }
 
 static fv_tensor *encode(fv_ctx *c, const modernbert *m, const fv_items *in)
@@ -265,7 +265,7 @@ static fv_tensor *encode(fv_ctx *c, const modernbert *m, const fv_items *in)
     if (!places) places = fv_positions(c, B, T, 0);
     fv_mha_arg global = {.key_mask = fv_items_get(in, "attention_mask"), .turn = fv_rotary_at(c, &m->global, places, T)};
     fv_mha_arg local = {.key_mask = global.key_mask, .turn = fv_rotary_at(c, &m->local, places, T)};
-    if (reach < T - 1) local.mask = near(c, T, reach);
+    if (reach < T - 1) local.mask = fv__table(c, FV_U8, FV_SHAPE(T, T), near, &(band){T, reach}, sizeof(band));
     fv_tensor *x = fv_dropout(c, fv_norm_fwd(c, &m->norm, fv_emb_fwd(c, &m->words, ids)), k->embedding_dropout);
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < k->num_hidden_layers; i++) {

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/core.h"
+
 fv_path fv__path(const char *fmt, va_list ap)
 {
     fv_path p;
@@ -25,35 +27,36 @@ fv_init fv__weight(float std)
     return std > 0 ? (fv_init){.kind = FV_INIT_NORMAL, .scale = std} : (fv_init){.kind = FV_INIT_XAVIER, .scale = 1};
 }
 
-#define PIECE 512
+#define PIECE 16384   /* bytes that are uploaded at once */
+#define MOST_KEY 1024 /* bytes */
 
-static void upload(fv_ctx *c, fv_tensor *x, int64_t from, const void *host, int64_t n)
+/* Where a table is written, or has been. */
+static fv_tensor *room_for(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user, size_t bytes, bool *fresh)
 {
-    fv_stream *s = fv_ctx_stream(c);
-    size_t size = fv_dtype_size(x->dtype);
-    s->dev->backend->upload(s, (char *)x->data + (size_t)from * size, host, (size_t)n * size);
-}
-
-fv_tensor *fv__table(fv_ctx *c, fv_shape s, float (*value)(const void *user, int64_t i), const void *user)
-{
-    float piece[PIECE];
-    fv_tensor *x = fv_new(c, FV_F32, s);
-    for (int64_t from = 0, n = x ? fv_len(x) : 0; from < n; from += PIECE) {
-        int64_t len = n - from < PIECE ? n - from : PIECE;
-        for (int64_t i = 0; i < len; i++) piece[i] = value(user, from + i);
-        upload(c, x, from, piece, len);
+    unsigned char key[sizeof fill + MOST_KEY];
+    fv_tensor *x = NULL;
+    if (bytes && bytes <= MOST_KEY) {
+        memcpy(key, &fill, sizeof fill);
+        memcpy(key + sizeof fill, user, bytes);
+        x = fv__constant(c, key, sizeof fill + bytes, t, s, fresh);
     }
-    return x;
+    if (x) return x;
+    *fresh = true;
+    return fv_new(c, t, s);
 }
 
-fv_tensor *fv__int_table(fv_ctx *c, fv_shape s, int32_t (*value)(const void *user, int64_t i), const void *user)
+fv_tensor *fv__table(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user, size_t bytes)
 {
-    int32_t piece[PIECE];
-    fv_tensor *x = fv_new(c, FV_I32, s);
-    for (int64_t from = 0, n = x ? fv_len(x) : 0; from < n; from += PIECE) {
-        int64_t len = n - from < PIECE ? n - from : PIECE;
-        for (int64_t i = 0; i < len; i++) piece[i] = value(user, from + i);
-        upload(c, x, from, piece, len);
+    _Alignas(8) unsigned char piece[PIECE];
+    bool fresh;
+    fv_stream *on = fv_ctx_stream(c);
+    fv_tensor *x = room_for(c, t, s, fill, user, bytes, &fresh);
+    size_t size = fv_dtype_size(t);
+    int64_t n = x && fresh ? fv_len(x) : 0, most = (int64_t)(PIECE / size);
+    for (int64_t from = 0; from < n; from += most) {
+        int64_t len = n - from < most ? n - from : most;
+        fill(piece, user, from, len);
+        on->dev->backend->upload(on, (char *)x->data + (size_t)from * size, piece, (size_t)len * size);
     }
     return x;
 }

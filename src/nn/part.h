@@ -32,8 +32,9 @@ fv_tensor *fv__lin_onto(fv_ctx *c, const fv_lin *l, fv_tensor *onto, fv_tensor *
 /* Normal with deviation std, or Xavier where that is 0. */
 fv_init fv__weight(float std);
 
-/* An f32 tensor with element i = value(user, i), uploaded in pieces so that no host memory is asked for. */
-fv_tensor *fv__table(fv_ctx *c, fv_shape s, float (*value)(const void *user, int64_t i), const void *user);
-fv_tensor *fv__int_table(fv_ctx *c, fv_shape s, int32_t (*value)(const void *user, int64_t i), const void *user);
+/* A tensor whose elements [from, from+n) fill writes to `out`, in pieces, so that no host memory is asked for.  Where the `bytes`
+ * that user points to are all that it depends on, it is made once and kept by the context; 0: it is made in each step. */
+typedef void fv_fill_fn(void *out, const void *user, int64_t from, int64_t n);
+fv_tensor *fv__table(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user, size_t bytes);
 
 #endif

@@ -34,21 +34,21 @@ int32_t fv_rel_bucket(int64_t distance, int64_t buckets, int64_t farthest, bool 
 }
 
 typedef struct {
-    int64_t buckets, farthest, zero;
-    bool one_way;
+    int64_t buckets, farthest, zero, one_way;
 } ruler;
 
-static int32_t bucket_at(const void *user, int64_t i)
+static void buckets_of(void *out, const void *user, int64_t from, int64_t n)
 {
     const ruler *r = user;
-    return fv_rel_bucket(i - r->zero, r->buckets, r->farthest, r->one_way);
+    int32_t *y = out;
+    for (int64_t i = 0; i < n; i++) y[i] = fv_rel_bucket(from + i - r->zero, r->buckets, r->farthest, r->one_way != 0);
 }
 
 fv_tensor *fv_rel_bias_fwd(fv_ctx *c, const fv_rel_bias *l, int64_t *zero)
 {
     if (!l->table) return NULL;
     ruler r = {l->table->shape.d[0], l->farthest, l->farthest, l->one_way};
-    fv_tensor *ids = fv__int_table(c, FV_SHAPE(l->one_way ? l->farthest + 1 : 2 * l->farthest + 1), bucket_at, &r);
+    fv_tensor *ids = fv__table(c, FV_I32, FV_SHAPE(l->one_way ? l->farthest + 1 : 2 * l->farthest + 1), buckets_of, &r, sizeof r);
     *zero = r.zero;
     return fv_transpose(c, fv_gather(c, l->table, ids, -1));
 }
@@ -66,17 +66,20 @@ typedef struct {
     int64_t n_head, len, zero;
 } slopes;
 
-static float slope_at(const void *user, int64_t i)
+static void slopes_of(void *out, const void *user, int64_t from, int64_t n)
 {
     const slopes *s = user;
-    int64_t distance = i % s->len - s->zero;
-    return -fv_alibi_slope(i / s->len, s->n_head) * (float)(distance < 0 ? -distance : distance);
+    float *y = out;
+    for (int64_t i = from; i < from + n; i++) {
+        int64_t distance = i % s->len - s->zero;
+        *y++ = -fv_alibi_slope(i / s->len, s->n_head) * (float)(distance < 0 ? -distance : distance);
+    }
 }
 
 fv_tensor *fv_alibi(fv_ctx *c, fv_dtype t, int64_t n_head, int64_t len, bool causal, int64_t *zero)
 {
     slopes s = {n_head, causal ? len : 2 * len - 1, len - 1};
     *zero = s.zero;
-    fv_tensor *x = fv__table(c, FV_SHAPE(n_head, s.len), slope_at, &s);
+    fv_tensor *x = fv__table(c, FV_F32, FV_SHAPE(n_head, s.len), slopes_of, &s, sizeof s);
     return t == FV_F32 ? x : fv_cast(c, x, t);
 }

@@ -2,6 +2,7 @@
 #include "nn/part.h"
 
 #include <math.h>
+#include <string.h>
 
 #define TWO_PI 6.283185307179586
 #define MOST_FREQS 256
@@ -66,7 +67,10 @@ static float sharpening(const fv_rotary *r)
     return (float)(by * by);
 }
 
-static float listed(const void *user, int64_t i) { return ((const float *)user)[i]; }
+static void listed(void *out, const void *user, int64_t from, int64_t n)
+{
+    memcpy(out, (const float *)user + from, (size_t)n * sizeof(float));
+}
 
 fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
 {
@@ -79,6 +83,8 @@ fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
         return (fv_turn){0};
     }
     fv_rotary_freqs(r, len, freq);
-    fv_tensor *f = fv__table(c, FV_SHAPE(r->width / 2), listed, freq);
+    /* Dynamic ones change while a session's sequences grow, so they belong to a step. */
+    size_t kept = r->kind == FV_ROTARY_DYNAMIC ? 0 : (size_t)(r->width / 2) * sizeof *freq;
+    fv_tensor *f = fv__table(c, FV_F32, FV_SHAPE(r->width / 2), listed, freq, kept);
     return (fv_turn){.pos = pos, .freq = f, .adjacent = r->adjacent, .sharpen = sharpening(r)};
 }

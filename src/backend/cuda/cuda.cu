@@ -132,12 +132,14 @@ static void sync(fv_stream *s)
 static void copy(fv_stream *s, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, const char *name)
 {
     if (!bytes || s->err.code) return;
+    cudaStream_t on = stream_of(s);
     if (lane_of(s)->keeping && kind != cudaMemcpyDeviceToDevice) {
         lane_of(s)->broken = true; /* the host's memory will be another's when this comes again */
-        return;
+        if (kind == cudaMemcpyDeviceToHost) return;
+        on = device_of(s)->stream; /* who uploads something once counts on it */
     }
     enter(device_of(s));
-    cudaMemcpyAsync(dst, src, bytes, kind, stream_of(s));
+    cudaMemcpyAsync(dst, src, bytes, kind, on);
     fv_cuda_started(s, name);
 }
 
@@ -170,7 +172,7 @@ static void upload(fv_stream *s, void *dst, const void *host, size_t bytes)
     device *d = device_of(s);
     std::lock_guard<std::mutex> hold(d->staging);
     enter(d);
-    if (bytes <= HALF_STAGE && !lane_of(s)->keeping && open_stage(d)) host = memcpy(stage_for(d, bytes), host, bytes);
+    if (bytes <= HALF_STAGE && open_stage(d)) host = memcpy(stage_for(d, bytes), host, bytes);
     copy(s, dst, host, bytes, cudaMemcpyHostToDevice, "upload");
 }
 
