@@ -42,7 +42,7 @@ test-cuda: build/build.ninja
 # The same under compute-sanitizer, which finds bad accesses and races: minutes.
 test-cuda-memory: build/build.ninja
 	@cmake --build build -j $(JOBS) --target all cuda
-	@tools/check_cuda_memory.sh build
+	@tools/check_cuda_memory.sh -b build
 
 # The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
 check-cuda: setup-check

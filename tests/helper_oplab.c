@@ -82,15 +82,48 @@ float weight(int64_t i) { return (float)to_8_bits(2 * uniform(77, (uint64_t)i) -
 
 /* ---- one place to compute in ---- */
 
+static struct {
+    fv_mem_counter mem;
+    fv_env env;
+    fv_device *dev;
+} gpu;
+
+static fv_status open_gpu(const char *name, fv_err *e)
+{
+    if (gpu.dev) return FV_OK;
+    fv_mem_counter_init(&gpu.mem);
+    gpu.env = (fv_env){.mem = &gpu.mem.mem};
+    return fv_device_open(&gpu.dev, name, (fv_device_opt){.env = &gpu.env}, e);
+}
+
+int lab_end(bool all_good)
+{
+    fv_device_close(gpu.dev);
+    gpu.dev = NULL;
+    if (all_good && gpu.mem.live) fprintf(stderr, "%zu bytes have not come back\n", gpu.mem.live);
+    return all_good && gpu.mem.live;
+}
+
+static fv_status open_cpu(lab *l, int threads, size_t fail_at, fv_err *e)
+{
+    fv_mem_counter_init(&l->own);
+    l->own.fail_at = fail_at;
+    l->mem = &l->own;
+    l->env = (fv_env){.mem = &l->own.mem};
+    return fv_device_open(&l->dev, "cpu", (fv_device_opt){.threads = threads, .env = &l->env}, e);
+}
+
 fv_status lab_open(lab *l, const op_case *k, fv_dtype t, bool record, int threads, size_t fail_at)
 {
     fv_err e;
-    const char *name = t == FV_F64 ? "cpu" : test_device(); /* the yardstick is always the reference arithmetic */
+    fv_status st;
     *l = (lab){0};
-    fv_mem_counter_init(&l->mem);
-    l->mem.fail_at = fail_at;
-    l->env = (fv_env){.mem = &l->mem.mem};
-    fv_status st = fv_device_open(&l->dev, name, (fv_device_opt){.threads = threads, .env = &l->env}, &e);
+    if (t == FV_F64 || test_on_cpu()) { /* the yardstick is always the reference arithmetic */
+        st = open_cpu(l, threads, fail_at, &e);
+    } else {
+        st = open_gpu(test_device(), &e);
+        *l = (lab){.mem = &gpu.mem, .env = gpu.env, .dev = gpu.dev};
+    }
     fv_ctx_opt opt = {.dtype = t, .record = record, .train = k->flags & OP_TRAIN, .seed = 7};
     return st ? st : fv_ctx_new(&l->ctx, l->dev, opt, &e);
 }
@@ -98,8 +131,9 @@ fv_status lab_open(lab *l, const op_case *k, fv_dtype t, bool record, int thread
 void lab_close(lab *l)
 {
     fv_ctx_free(l->ctx);
+    if (l->mem == &gpu.mem) return;
     fv_device_close(l->dev);
-    assert_int_equal(l->mem.live, 0);
+    assert_int_equal(l->mem->live, 0);
 }
 
 /* ---- running a case ---- */

@@ -18,16 +18,18 @@ double *room(int64_t n); /* n zeros */
 /* Element i of the gradient that is sent back into y. */
 float weight(int64_t i);
 
-/* A device and a context with counted memory; fail_at as in fv_mem_counter. */
+/* A device and a context with counted memory; fail_at as in fv_mem_counter.  A GPU is opened once for all labs, as that takes
+ * longer than most cases do. */
 typedef struct lab {
-    fv_mem_counter mem;
+    fv_mem_counter own, *mem;
     fv_env env;
     fv_device *dev;
     fv_ctx *ctx;
 } lab;
 
 fv_status lab_open(lab *l, const op_case *k, fv_dtype t, bool record, int threads, size_t fail_at);
-void lab_close(lab *l); /* all memory must have come back */
+void lab_close(lab *l);     /* all memory must have come back; on a GPU lab_end sees to that */
+int lab_end(bool all_good); /* after the last: returns how many faults there are, if all was good so far */
 
 typedef struct inputs {
     fv_tensor *x[OP_MAX_IN];

@@ -208,9 +208,9 @@ static void check_steady(const op_case *k, const numbers *v)
     for (int step = 0; step < 3; step++) {
         fv_ctx_reset(l.ctx, 0);
         assert_int_equal(run(&l, k, v, FV_F32, grad, 1, &r[step]), FV_OK);
-        if (step && l.mem.count != count) fail_msg("%s: step %d allocated %zu times", k->name, step, l.mem.count - count);
+        if (step && l.mem->count != count) fail_msg("%s: step %d allocated %zu times", k->name, step, l.mem->count - count);
         if (memcmp(r[step].at, r[0].at, sizeof r[0].at)) fail_msg("%s: addresses moved in step %d", k->name, step);
-        count = l.mem.count;
+        count = l.mem->count;
     }
     for (int step = 0; step < 3; step++) result_free(&r[step]);
     lab_close(&l);
@@ -230,7 +230,7 @@ static void check_failing_allocations(const op_case *k, const numbers *v)
         fv_status st = lab_open(&l, k, FV_F32, grad, 1, n);
         if (!st) st = run(&l, k, v, FV_F32, grad, 1, &r);
         must_be_memory(k, st, "without allocation", n);
-        reached = l.mem.count >= n;
+        reached = l.mem->count >= n;
         if (!reached) assert_int_equal(st, FV_OK);
         result_free(&r);
         lab_close(&l);
@@ -261,11 +261,11 @@ static void check_little_room(const op_case *k, const numbers *v, bool host)
         fv_ctx_reset(l.ctx, 0);
         inputs in = give(l.ctx, k, v, FV_F32, grad);
         if (!leave(host ? &l.ctx->host : &l.ctx->data, left)) break;
-        l.mem.limit = l.mem.live;
+        l.mem->limit = l.mem->live;
         fv_status st = compute(l.ctx, k, v, in, grad, 1, &r);
         must_be_memory(k, st, "room for bytes", left);
         enough = !st;
-        l.mem.limit = 0;
+        l.mem->limit = 0;
         result_free(&r);
     }
     lab_close(&l);
@@ -355,5 +355,5 @@ int op_table_run(const char *group, const op_case *cases, size_t n)
         tests[i] = (struct CMUnitTest){cases[i].name, examine, NULL, NULL, (void *)(uintptr_t)&cases[i]};
     int failed = _cmocka_run_group_tests(group, tests, n, NULL, NULL);
     free(tests);
-    return failed;
+    return failed + lab_end(!failed);
 }

@@ -1,28 +1,60 @@
 #!/bin/bash
-# check_cuda_memory.sh [BUILD [JOBS]] - the tests of the GPU under compute-sanitizer, memcheck and racecheck: a line for each.
+# check_cuda_memory.sh [-j JOBS] [-t "TOOL ..."] [-s SECONDS] [-o FOLDER] [-b BUILD] [TEST ...] - the tests of the GPU under
+# compute-sanitizer, memcheck and racecheck unless others are named: a line for each with its verdict.
 #
-# Tests that start the program are left out: what it runs on the device is what the others run.  Few at once: processes that
-# share a GPU wait for one another.  Races are looked for in our own kernels, not in those of cuBLASLt and cuDNN, whose
-# accesses to our memory memcheck does follow.
+# FOLDER (BUILD/cuda-memory) keeps what each said.  A check that was clean is not repeated until its test or the backend is built
+# anew, so an interrupted run goes on where it was; -s ends each check after so many seconds.  A test may have the way of attention
+# behind an @, as test_attention_op@hopper.
+#
+# Most of the time goes into patching kernels and waiting for launches, so several checks share the GPU.  Kernels of cuBLASLt and
+# cuDNN are followed by memcheck in the tests of products and of attention, which give them our memory in every shape, and
+# nowhere else.  What provokes faults is left out.
 set -u
-build=${1:-build} jobs=${2:-4} logs=$(mktemp -d)
-libraries=$(printf -- '--kernel-name-exclude kns=%s ' xmma cutlass nvjet cublas cudnn sgemm gemv splitK dot_kernel)
-export build logs libraries FOVEA_TEST_DEVICE=cuda
-trap 'rm -r "$logs"' EXIT
+jobs=8 tools="memcheck racecheck" seconds=0 build=build folder=
+while getopts j:t:s:o:b: option; do
+  case $option in
+  j) jobs=$OPTARG ;; t) tools=$OPTARG ;; s) seconds=$OPTARG ;; o) folder=$OPTARG ;; b) build=$OPTARG ;;
+  *) sed -n '2,3s/^# //p' "$0" && exit 2 ;;
+  esac
+done
+shift $((OPTIND - 1))
+folder=${folder:-$build/cuda-memory}
+ours=$(printf -- '--kernel-name-exclude kns=%s ' xmma cutlass nvjet cublas cudnn sgemm gemv splitK dot_kernel)
+export build folder seconds ours FOVEA_TEST_DEVICE=cuda
 command -v compute-sanitizer > /dev/null || { echo "compute-sanitizer was not found"; exit 1; }
 "$build/fovea" info --device cuda > /dev/null || exit 1
+mkdir -p "$folder" || exit 1
 
-check() { # TOOL TEST
-  log=$logs/$2.$1 apart=
-  [ "$1" = racecheck ] && apart=$libraries
+# The longest first, as far as it is known: nothing long is left for the end.
+tests() {
+  ctest --test-dir "$build" -N -L cuda | sed -n 's/.*: \(test_[a-z0-9_]*\)@cuda-\?\([a-z]*\)$/\1@\2/p' | sed 's/@$//' | grep -v device_faults |
+    awk -v first='write families session train attention_op attention_sizes ops_matmul tasks' '
+      BEGIN { n = split(first, a, " "); for (i = 1; i <= n; i++) place["test_" a[i]] = i }
+      { name = $0; sub(/@.*/, "", name); print (name in place ? place[name] : n + 1), $0 }' | sort -s -n -k 1,1 | cut -d ' ' -f 2
+}
+
+check() { # TOOL TEST[@WAY]
+  log=$folder/$2.$1 program=$build/tests/${2%@*} only=$ours begun=$(date +%s)
+  if grep -q '^clean' "$log" 2> /dev/null && [ "$log" -nt "$program" ] && [ "$log" -nt "$build/libfovea_cuda.so" ]; then
+    echo "$1 $2: clean before"
+    return
+  fi
+  case $1/$2 in memcheck/*matmul* | memcheck/*attention*) only= ;; esac
+  case $2 in *@*) export FOVEA_CUDA_ATTENTION=${2#*@} ;; esac
   # shellcheck disable=SC2086 # the options are words
-  compute-sanitizer --tool "$1" $apart --error-exitcode 9 --print-limit 20 "$build/tests/$2" > "$log" 2>&1 &&
-    echo "$1 $2: clean" && return
-  echo "$1 $2: failed"
-  grep -v -E '^\[ +(OK|RUN) ' "$log" | head -60
-  return 1
+  timeout -k 5 "$seconds" compute-sanitizer --tool "$1" $only --error-exitcode 9 --print-limit 20 "$program" > "$log" 2>&1
+  code=$? verdict=clean
+  if [ $code = 124 ] || [ $code = 137 ]; then
+    verdict="not finished, at $(grep -o '^\[ RUN *\] .*' "$log" | tail -1 | sed 's/.*\] //')"
+  elif [ $code != 0 ] || ! grep -q -E '(ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)' "$log"; then
+    verdict="failed, exit $code"
+  fi
+  echo "$verdict, $(($(date +%s) - begun)) s" >> "$log"
+  echo "$1 $2: $(tail -1 "$log")"
+  case $verdict in failed*) grep -v -E '^\[ +(OK|RUN) |^\[===' "$log" | head -40 ;; esac
+  [ "$verdict" = clean ]
 }
 export -f check
 
-names=$(ctest --test-dir "$build" -N -L cuda | sed -n 's/.*: \(test_[a-z0-9_]*\)@cuda$/\1/p' | grep -v -E 'train_curve|device_faults')
-for name in $names; do printf 'memcheck %s\nracecheck %s\n' "$name" "$name"; done | xargs -P "$jobs" -L 1 bash -c 'check "$@"' _
+[ $# = 0 ] && mapfile -t names < <(tests) || names=("$@")
+for name in "${names[@]}"; do for tool in $tools; do echo "$tool $name"; done; done | xargs -P "$jobs" -L 1 bash -c 'check "$@"' _
