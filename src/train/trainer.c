@@ -7,6 +7,7 @@
 #include "train/update.h"
 
 #define MOST_WAITING 64 /* updates whose losses are still to be read: at least what an updater lets go unread */
+#define MOST_LATE 0.25  /* seconds a device may be behind: so soon it stops when asked to, and tells how it goes */
 
 static double now(void)
 {
@@ -31,7 +32,7 @@ typedef struct loop {
     fv_run *run;           /* NULL: nothing is written */
     fv_train_state waiting[MOST_WAITING];
     int n_waiting;
-    double start;
+    double start, since; /* since: when the first that waits was started, in seconds from the start */
 } loop;
 
 static fv_dtype dtype_of(const fv_train_job *j) { return fv_params_at(fv_model_params(j->model), 0)->dtype; }
@@ -76,18 +77,19 @@ static fv_status update(loop *l, fv_err *e)
 
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* Reads what the updates that were started came to, and tells it. */
+/* Reads what the updates that were started came to, and tells it; when each of them ended is not known, so time is shared out. */
 static fv_status settle(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
     fv_updated came[MOST_WAITING];
     int64_t n;
     fv_status st = fv_updater_read(l->updater, came, &n, e), told = FV_OK;
+    double each = (now() - l->start - l->since) / l->n_waiting;
     for (int64_t i = 0; i < n && !told; i++) {
         *l->s = l->waiting[i];
         l->s->loss = came[i].loss;
         l->s->norm = came[i].norm;
-        l->s->seconds = now() - l->start;
+        l->s->seconds = l->since + each * (double)(i + 1);
         tell(j, l->s, "step");
         if (l->run && due(l->s->step, j->opt.log_every)) told = fv__run_log(l->run, j, l->s, "train", st ? NULL : e);
     }
@@ -254,21 +256,31 @@ static fv_status save(loop *l, fv_err *e)
 
 static bool asked_to_stop(const fv_train_job *j) { return j->stop && *j->stop; }
 
+/* How many updates to start before they are read, after so many took so long. */
+static int64_t ahead(const loop *l, int64_t n, double seconds)
+{
+    int64_t most = fv_updater_ahead(l->updater), fit = (int64_t)fmin((double)n * MOST_LATE / fmax(seconds, 1e-6), (double)most);
+    return fit > 1 ? fit : 1;
+}
+
 static fv_status iterate(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
     const fv_train_opt *o = &j->opt;
     fv_train_state *s = l->s;
-    int64_t most = fv_updater_ahead(l->updater);
+    int64_t most = 1;
     fv_status st = FV_OK;
     bool stop = o->patience && s->worse >= o->patience;
     l->start = now();
     for (int64_t step = s->step + 1; !st && step <= o->updates && !stop; step++) {
+        if (!l->n_waiting) l->since = now() - l->start;
         st = update(l, e);
         bool last = step == o->updates, judge = due(step, o->eval_every) || last, keep = due(step, o->save_every) || last;
         stop = asked_to_stop(j);
-        if (!st && (judge || keep || stop || l->n_waiting == most)) {
+        if (!st && (judge || keep || stop || l->n_waiting >= most)) {
+            int64_t n = l->n_waiting;
             st = settle(l, e);
+            most = ahead(l, n, now() - l->start - l->since);
             stop = asked_to_stop(j);
         }
         if (!st && judge) st = evaluate(l, e);
