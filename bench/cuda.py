@@ -2,11 +2,13 @@
 """The speed on a GPU, beside PyTorch on the same one: the tables of docs/benchmarks.md.
 
     bench/cuda.py [--rows train/16 bert attention/64 start ...] [--rounds 3] [--seconds 1] [--without-peer] [--list]
+                  [--patience 240] [--after FILE] [--most 600] [--model DIR]
 
 Needs build/fovea with the backend (make cuda), and PyTorch with transformers for the peers.  --rows takes the beginnings of
 names, in the order in which they are to run.  Peers are started first, all at once, as compiling takes them a minute; when
-the last is ready nothing else runs on the GPU, and fovea and its peer take turns.  A figure is the median over rounds of a
-program's own median.  llm.c and llama.cpp are not among the peers here.
+the last is ready (and FILE is there, where others use the GPU until then) nothing else runs on the GPU, and fovea and its peer
+take turns.  A figure is the median over rounds of a program's own median; what fails or hangs is a dash, and what does not
+begin in --most seconds is left out.  llm.c and llama.cpp are not among the peers here.
 """
 import argparse
 import itertools
@@ -91,25 +93,37 @@ class Peer:
         return self.process.stdout.readline().strip() or None
 
     def ask(self, line):
-        try:
-            self.process.stdin.write(line + "\n")
-            answer = self.answer(60)
-            return float(answer) if answer else None
-        except BrokenPipeError:
+        """A figure, or None, and then it is not asked again: an answer that comes late would be taken for the next."""
+        if self.process.poll() is not None:
             return None
+        self.process.stdin.write(line + "\n")
+        answer = self.answer(60)
+        if not answer:
+            self.close()
+        return float(answer) if answer else None
 
     def close(self):
         self.process.kill()
         self.process.wait()
 
 
-def fovea(row, seconds):
-    command = [FOVEA, "bench", *map(str, row.ask), "--device", "cuda", "--seconds", str(seconds), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | row.env)
+def output_of(command, env=None):
+    """What a program printed, or None: it failed, or took longer than anything here may."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    except subprocess.TimeoutExpired:
+        print(f"{' '.join(command)}: no end after 60 s", file=sys.stderr)
+        return None
     if done.returncode:
         print(done.stderr.strip(), file=sys.stderr)
         return None
-    return json.loads(done.stdout.splitlines()[-1])[row.figure] * row.scale
+    return done.stdout
+
+
+def fovea(row, seconds):
+    command = [FOVEA, "bench", *map(str, row.ask), "--device", "cuda", "--seconds", str(seconds), "--json"]
+    said = output_of(command, os.environ | row.env)
+    return json.loads(said.splitlines()[-1])[row.figure] * row.scale if said else None
 
 
 def start_peers(chosen, limit):
@@ -147,11 +161,8 @@ def compare(row, peer, args):
 
 def seconds_of(command):
     begin = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        print(done.stderr.strip(), file=sys.stderr)
-        return None, None
-    return time.monotonic() - begin, done.stdout
+    said = output_of(command)
+    return (time.monotonic() - begin, said) if said else (None, None)
 
 
 def first_token(args, folder):
@@ -176,6 +187,8 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=1)
     p.add_argument("--patience", type=float, default=240, help="seconds for peers to get ready")
+    p.add_argument("--after", help="file to wait for, besides")
+    p.add_argument("--most", type=float, default=600, help="seconds after which no further row is begun")
     p.add_argument("--model", help="directory that row start takes its model from, and writes it to the first time")
     p.add_argument("--without-peer", action="store_true")
     p.add_argument("--list", action="store_true")
@@ -187,13 +200,18 @@ def main():
         print("\n".join([r.name for r in every] + ["start"]))
         return 0
     peers = {} if args.without_peer else start_peers(chosen, args.patience)
+    while args.after and not os.path.exists(args.after):
+        time.sleep(0.1)
+    end = time.monotonic() + args.most
     print("| | fovea | PyTorch | ratio | |\n| --- | --- | --- | --- | --- |", flush=True)
     for i, row in enumerate(chosen):
+        if time.monotonic() > end:
+            break
         kind = tuple(row.peer)
         compare(row, peers.get(kind), args)
         if peers.get(kind) and all(tuple(r.peer) != kind for r in chosen[i + 1:]):
             peers[kind].close() # its memory is the next one's
-    if any("start".startswith(w) for w in args.rows):
+    if any("start".startswith(w) for w in args.rows) and time.monotonic() < end:
         with tempfile.TemporaryDirectory() as folder:
             first_token(args, args.model or folder)
     return 0

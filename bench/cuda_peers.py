@@ -180,7 +180,7 @@ def decode(batch, prompt=32, new=128):
         token.copy_(compiled(token, place))
         place.add_(1)
 
-    def write():
+    def write(graph_reads=(model, cache, token)):  # a graph holds addresses, not tensors
         place.fill_(prompt)
         for _ in range(new):
             graph.replay()
@@ -276,8 +276,7 @@ def main():
     if name != "attention":
         call, amount, times = PEERS[name](**numbers(sys.argv[2:]))
         reading(call, amount, 1, readings=2)
-    if name != "decode":  # whose graphs keep addresses
-        torch.cuda.empty_cache()  # what others need meanwhile
+    torch.cuda.empty_cache()  # what others need meanwhile
     print("ready", flush=True)
     for line in sys.stdin:
         if name == "attention":
