@@ -11,8 +11,10 @@
 
 #include <cmocka.h>
 
+#include "fovea/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/op.h"
+#include "fovea/recipe.h"
 #include "helper_device.h"
 #include "helper_program.h"
 
@@ -84,7 +86,8 @@ static void what_does_not_fit_is_an_error_and_what_is_smaller_fits(void **state)
     assert_null(fv_new(c, FV_F32, FV_SHAPE(1 << 20, 1 << 20)));
     assert_int_equal(fv_ctx_status(c), FV_ENOMEM);
     const char *said = fv_ctx_err(c)->text;
-    if (!strstr(said, "4398046511104 bytes for a tensor") || !strstr(said, "are left on the device")) fail_msg("%s", said);
+    if (!strstr(said, "4398046511104 bytes for a tensor f32(1048576,1048576)") || !strstr(said, "are left on the device"))
+        fail_msg("%s", said);
     fv_ctx_reset(c, 1);
     fv_tensor *t = fv_floats(c, x, FV_SHAPE(3));
     assert_int_equal(fv_read(c, fv_add(c, t, t), y, 3), FV_OK);
@@ -96,6 +99,74 @@ static void what_does_not_fit_is_an_error_and_what_is_smaller_fits(void **state)
     const result *r = fovea("bench train --config config.json --batch 16384 --len 1024 --device cuda");
     refused(r, 1, "out of memory: ");
     assert_non_null(strstr(r->err, "are left on the device"));
+}
+
+/* ---- too little memory in the middle of a run ---- */
+
+static const fv_backend *real;
+static fv_backend metered;
+static size_t held, most, limit; /* bytes on the device: now, at any time, and that there may be; 0: as many as there are */
+
+static void *take(fv_device *d, size_t bytes)
+{
+    void *p = limit && held + bytes > limit ? NULL : real->alloc(d, bytes);
+    if (p) held += bytes;
+    if (held > most) most = held;
+    return p;
+}
+
+static void give_back(fv_device *d, void *p, size_t bytes)
+{
+    held -= p ? bytes : 0;
+    real->release(d, p, bytes);
+}
+
+static volatile int stop;
+static void stop_half_way(void *user, const fv_train_state *s, const char *event)
+{
+    (void)user;
+    if (!strcmp(event, "step") && s->step == UPDATES / 2) stop = 1; /* a multiple of SAVE_EVERY: none was started behind it */
+}
+
+static fv_status train(fv_device *d, const char *dir, const char *batch_tokens, bool half, bool resume, fv_err *e)
+{
+    fv_recipe *r;
+    fv_train_state s;
+    check(fv_recipe_open(&r, NULL, scratch("r.ini"), e), e);
+    check(fv_recipe_set(r, "data.dir", scratch("."), e), e);
+    check(fv_recipe_set(r, "train.batch_tokens", batch_tokens, e), e);
+    stop = 0;
+    fv_recipe_job job = {
+        .device = d, .dir = scratch("%s", dir), .resume = resume, .stop = &stop, .progress = half ? stop_half_way : NULL};
+    fv_status st = fv_recipe_train(r, &job, &s, e);
+    fv_recipe_close(r);
+    return st;
+}
+
+/* Larger batches on the way do not fit: it says so, nothing is lost, and with smaller ones it ends as if it had never tried. */
+static void a_run_goes_on_with_a_smaller_batch(void **state)
+{
+    (void)state;
+    fv_device *d;
+    fv_err e;
+    check(fv_device_open(&d, test_device(), (fv_device_opt){0}, &e), &e);
+    real = d->backend;
+    metered = *real;
+    metered.alloc = take;
+    metered.release = give_back;
+    d->backend = &metered;
+    check(train(d, "small", "40", false, false, &e), &e);
+    check(train(d, "tried", "40", true, false, &e), &e);
+    limit = most;
+    assert_int_equal(train(d, "tried", "1000000", false, true, &e), FV_ENOMEM);
+    if (!strstr(e.text, "out of memory: ") || !strstr(e.text, " bytes ") || !strstr(e.text, "lower train.batch_tokens") ||
+        !strstr(e.text, "checkpoint, of update 200, is intact"))
+        fail_msg("%s", e.text);
+    check(train(d, "tried", "40", false, true, &e), &e);
+    limit = 0;
+    assert_true(same_files(scratch("tried/model/model.safetensors"), scratch("small/model/model.safetensors")));
+    d->backend = real;
+    fv_device_close(d);
 }
 
 static void an_old_driver_is_named(void **state)
@@ -111,6 +182,7 @@ int main(void)
         cmocka_unit_test(a_run_says_so_and_goes_on_from_its_checkpoint),
         cmocka_unit_test(a_command_that_writes_says_so),
         cmocka_unit_test(what_does_not_fit_is_an_error_and_what_is_smaller_fits),
+        cmocka_unit_test(a_run_goes_on_with_a_smaller_batch),
         cmocka_unit_test(an_old_driver_is_named),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);

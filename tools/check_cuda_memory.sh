@@ -2,9 +2,9 @@
 # check_cuda_memory.sh [-j JOBS] [-t "TOOL ..."] [-s SECONDS] [-o FOLDER] [-b BUILD] [TEST ...] - the tests of the GPU under
 # compute-sanitizer, memcheck and racecheck unless others are named: a line for each with its verdict.
 #
-# FOLDER (BUILD/cuda-memory) keeps what each said.  A check that was clean is not repeated until its test or the backend is built
-# anew, so an interrupted run goes on where it was; -s ends each check after so many seconds.  A test may have the way of attention
-# behind an @, as test_attention_op@hopper.
+# FOLDER (BUILD/cuda-memory) keeps what each said.  A check that was clean is not repeated until its test or the backend is
+# built anew, so an interrupted run goes on where it was; -s ends each check after so many seconds.  A test may have the way of
+# attention behind an @, as test_attention_op@hopper.
 #
 # Most of the time goes into patching kernels and waiting for launches, so several checks share the GPU.  Kernels of cuBLASLt and
 # cuDNN are followed by memcheck in the tests of products and of attention, which give them our memory in every shape, and
@@ -27,8 +27,8 @@ mkdir -p "$folder" || exit 1
 
 # The longest first, as far as it is known: nothing long is left for the end.
 tests() {
-  ctest --test-dir "$build" -N -L cuda | sed -n 's/.*: \(test_[a-z0-9_]*\)@cuda-\?\([a-z]*\)$/\1@\2/p' | sed 's/@$//' | grep -v device_faults |
-    awk -v first='write families session train attention_op attention_sizes ops_matmul tasks' '
+  ctest --test-dir "$build" -N -L cuda | sed -n 's/.*: \(test_[a-z0-9_]*\)@cuda-\?\([a-z]*\)$/\1@\2/p' |
+    sed '/device_faults/d; s/@$//' | awk -v first='write families session train attention_op attention_sizes ops_matmul tasks' '
       BEGIN { n = split(first, a, " "); for (i = 1; i <= n; i++) place["test_" a[i]] = i }
       { name = $0; sub(/@.*/, "", name); print (name in place ? place[name] : n + 1), $0 }' | sort -s -n -k 1,1 | cut -d ' ' -f 2
 }

@@ -82,8 +82,8 @@ fv_tensor *fv_new(fv_ctx *c, fv_dtype t, fv_shape s)
     }
     void *data = fv__block_take(c, bytes);
     if (!data)
-        return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a tensor, %zu held%s", bytes, c->data.total,
-                        fv__left(c->dev).s);
+        return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a tensor %s, %zu held%s", bytes,
+                        fv_desc(&(fv_tensor){.shape = s, .dtype = t}).s, c->data.total, fv__left(c->dev).s);
     return header(c, t, s, data);
 }
 
