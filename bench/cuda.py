@@ -137,6 +137,7 @@ def start_peers(chosen, limit):
             print(f"{' '.join(kind)}: not ready after {limit} s", file=sys.stderr)
             peer.close()
             peers[kind] = None
+    print(f"{sum(p is not None for p in peers.values())} of {len(peers)} peers are ready", file=sys.stderr, flush=True)
     return peers
 
 
