@@ -182,12 +182,13 @@ static void plain(void **state)
 static void with_options(void **state)
 {
     static const shape all[] = {
-        {2, 150, 210, 2, 1, 64, 64, KEY_MASK},     {2, 150, 210, 2, 2, 128, 128, KEY_MASK},
-        {2, 150, 210, 2, 2, 64, 64, MASK},         {1, 210, 210, 2, 2, 64, 64, CAUSAL | WINDOW},
-        {2, 210, 210, 2, 2, 64, 64, BIAS},         {2, 210, 210, 2, 1, 128, 128, BIAS | CAUSAL},
-        {2, 210, 210, 2, 2, 64, 64, REL},          {1, 210, 210, 2, 1, 128, 64, REL | CAUSAL},
-        {2, 210, 210, 2, 2, 64, 64, DROP},         {2, 210, 210, 2, 2, 128, 128, DROP | CAUSAL},
-        {2, 70, 210, 2, 2, 64, 64, LENS | CAUSAL}, {2, 150, 210, 2, 1, 64, 64, LENS | KEY_MASK | BIAS | DROP},
+        {2, 150, 210, 2, 1, 64, 64, KEY_MASK},      {2, 150, 210, 2, 2, 128, 128, KEY_MASK},
+        {2, 150, 210, 2, 2, 64, 64, MASK},          {1, 210, 210, 2, 2, 64, 64, CAUSAL | WINDOW},
+        {2, 210, 210, 2, 2, 64, 64, BIAS},          {2, 210, 210, 2, 1, 128, 128, BIAS | CAUSAL},
+        {2, 210, 210, 2, 2, 64, 64, REL},           {1, 210, 210, 2, 1, 128, 64, REL | CAUSAL},
+        {2, 210, 210, 2, 2, 64, 64, DROP},          {2, 210, 210, 2, 2, 128, 128, DROP | CAUSAL},
+        {2, 70, 210, 2, 2, 64, 64, LENS | CAUSAL},  {2, 150, 210, 2, 1, 64, 64, LENS | KEY_MASK | BIAS | DROP},
+        {4, 128, 128, 4, 4, 64, 64, DROP | CAUSAL}, {2, 128, 128, 4, 2, 64, 64, DROP | CAUSAL | KEY_MASK},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all);

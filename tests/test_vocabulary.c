@@ -1,0 +1,206 @@
+/* test_vocabulary.c - the loss of a language model at sizes of its own: thousands of rows against thousands of words.
+ *
+ * The op table's rows are short and few.  Kernels take another path where a row does not fit a thread or a block has more
+ * than one row to do, products where they are large, and the sum of rows by id where ids are many.  Held against f32 on the CPU,
+ * composed of a product and a loss. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+#include "helper_device.h"
+
+typedef struct {
+    int64_t rows, words, width;
+    float smooth;
+    bool tied; /* what is multiplied by the table comes from the table, by id */
+} size;
+
+enum { LOSS, DX, DTABLE, RESULTS };
+static const char *const result_name[RESULTS] = {"loss", "dx", "dtable"};
+typedef struct {
+    float *x[RESULTS];
+    int64_t n[RESULTS];
+} results;
+
+static fv_device *cpu, *dev;
+
+static float *room(int64_t n)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    assert_non_null(x);
+    return x;
+}
+
+/* Sixteenths from -1 to 1, which all dtypes hold exactly. */
+static float *draw(int64_t n, uint32_t seed)
+{
+    float *x = room(n);
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)((int)(seed >> 24) % 33 - 16) / 16;
+    }
+    return x;
+}
+
+/* Few words are frequent, most are rare.  The last of 128 rows has no label, as a language model's windows have it, and a
+ * long run has none, as where texts are padded. */
+static fv_tensor *words(fv_ctx *c, const size *s, uint32_t seed, bool labels)
+{
+    int32_t *w = malloc((size_t)s->rows * sizeof *w);
+    assert_non_null(w);
+    for (int64_t i = 0; i < s->rows; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        double u = (double)(seed >> 8) / (1 << 24);
+        bool none = labels && (i % 128 == 127 || (i >= s->rows / 2 && i < s->rows / 2 + s->rows / 8));
+        w[i] = none ? -100 : (int32_t)(u * u * u * (double)s->words);
+    }
+    fv_tensor *t = fv_ints(c, w, FV_SHAPE(s->rows));
+    free(w);
+    return t;
+}
+
+static fv_params *table_of(fv_device *d, fv_dtype t, const size *s, fv_tensor **table)
+{
+    fv_params *p;
+    fv_err e;
+    float *values = draw(s->words * s->width, 1);
+    check(fv_params_new(&p, NULL, &e), &e);
+    *table = fv_param(p, (fv_init){0}, FV_SHAPE(s->words, s->width), "table");
+    check(fv_params_alloc(p, d, t, true, &e), &e);
+    check(fv_params_set(p, *table, values, fv_len(*table), &e), &e);
+    free(values);
+    return p;
+}
+
+static void take(results *r, int which, fv_ctx *c, const fv_tensor *t, bool grad)
+{
+    double *x = malloc((size_t)fv_len(t) * sizeof *x);
+    assert_non_null(x);
+    check(grad ? fv_read_grad(c, t, x, fv_len(t)) : fv_read_f64(c, t, x, fv_len(t)), fv_ctx_err(c));
+    r->n[which] = fv_len(t);
+    r->x[which] = room(fv_len(t));
+    for (int64_t i = 0; i < fv_len(t); i++) r->x[which][i] = (float)x[i];
+    free(x);
+}
+
+/* train: the op's own kernels, where the device has them; else the composition. */
+static results learn(fv_device *d, fv_dtype t, const size *s, bool train)
+{
+    results r = {0};
+    fv_ctx *c;
+    fv_err e;
+    fv_tensor *table, *logits;
+    fv_params *p = table_of(d, t, s, &table);
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = train}, &e), &e);
+    float *values = draw(s->rows * s->width, 2), *dy = draw(s->rows, 3);
+    fv_tensor *x = s->tied ? fv_gather(c, table, words(c, s, 4, false), -1)
+                           : fv_watch(c, fv_floats(c, values, FV_SHAPE(s->rows, s->width)));
+    fv_ce_opt how = {.smooth = s->smooth, .ignore = -100};
+    fv_tensor *y = fv_hold(c, fv_linear_cross_entropy(c, &logits, x, table, words(c, s, 5, true), how));
+    fv_backward_from(c, y, dy);
+    check(fv_ctx_status(c), fv_ctx_err(c));
+    take(&r, LOSS, c, y, false);
+    if (!s->tied) take(&r, DX, c, x, true);
+    r.n[DTABLE] = fv_len(table);
+    r.x[DTABLE] = room(fv_len(table));
+    check(fv_params_get_grad(p, table, r.x[DTABLE], r.n[DTABLE], &e), &e);
+    free(values);
+    free(dy);
+    fv_ctx_free(c);
+    fv_params_free(p);
+    return r;
+}
+
+/* Differences are held against the number itself and the root of the mean square of all. */
+static void near(const size *s, fv_dtype t, int which, const results *got, const results *want, double tolerance)
+{
+    double most = 0, square = 0;
+    int64_t n = want->n[which], at = 0;
+    for (int64_t i = 0; i < n; i++) square += (double)want->x[which][i] * (double)want->x[which][i];
+    double mean = sqrt(square / (double)n);
+    for (int64_t i = 0; i < n; i++) {
+        double off = fabs((double)got->x[which][i] - (double)want->x[which][i]) / (mean + fabs((double)want->x[which][i]));
+        if (!(off <= most)) most = off, at = i;
+    }
+    if (!(most <= tolerance))
+        fail_msg("%s, %lld rows, %lld words, width %lld, smoothed by %g%s: %s[%lld] is %g, expected %g (mean size %g)",
+                 fv_dtype_name(t), (long long)s->rows, (long long)s->words, (long long)s->width, (double)s->smooth,
+                 s->tied ? ", tied" : "", result_name[which], (long long)at, (double)got->x[which][at],
+                 (double)want->x[which][at], mean);
+}
+
+static void drop(results *r)
+{
+    for (int i = 0; i < RESULTS; i++) free(r->x[i]);
+}
+
+static void compare(const size *all, size_t n)
+{
+    static const struct {
+        fv_dtype t;
+        double tolerance;
+    } dtypes[] = {{FV_F32, 1e-3}, {FV_BF16, 1e-1}, {FV_F16, 2e-2}};
+    for (size_t i = 0; i < n; i++) {
+        results want = learn(cpu, FV_F32, &all[i], false);
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            results got = learn(dev, dtypes[d].t, &all[i], true);
+            for (int k = 0; k < RESULTS; k++)
+                if (want.x[k]) near(&all[i], dtypes[d].t, k, &got, &want, dtypes[d].tolerance);
+            drop(&got);
+        }
+        drop(&want);
+    }
+}
+
+static void rows_against_words(void **state)
+{
+    static const size all[] = {
+        {4096, 4000, 32, 0, false},    {1500, 16000, 32, 0, false},  {300, 50257, 32, 0, false},
+        {2000, 1000, 64, 0.1f, false}, {700, 8003, 32, 0.1f, false}, {3000, 130, 64, 0, false},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all);
+}
+
+static void words_from_the_table_itself(void **state)
+{
+    static const size all[] = {{4096, 4000, 32, 0, true}, {1500, 16000, 32, 0, true}, {6000, 200, 64, 0.1f, true}};
+    (void)state;
+    compare(all, sizeof all / sizeof *all);
+}
+
+/* However many rows a block or a product takes at once. */
+static void the_same_bits_every_time(void **state)
+{
+    static const size s = {2500, 9000, 64, 0, true};
+    (void)state;
+    results a = learn(dev, FV_BF16, &s, true), b = learn(dev, FV_BF16, &s, true);
+    for (int i = 0; i < RESULTS; i++)
+        if (a.x[i]) assert_memory_equal(a.x[i], b.x[i], (size_t)a.n[i] * sizeof *a.x[i]);
+    drop(&a);
+    drop(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_against_words),
+        cmocka_unit_test(words_from_the_table_itself),
+        cmocka_unit_test(the_same_bits_every_time),
+    };
+    fv_err e;
+    if (fv_device_open(&cpu, "cpu", (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    if (fv_device_open(&dev, test_device(), (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fv_device_close(dev);
+    fv_device_close(cpu);
+    return failed;
+}
