@@ -13,6 +13,7 @@
 #include "fovea/backend.h"
 #include "fovea/nn.h"
 #include "helper_golden.h"
+#include "ops/embed.h"
 
 /* ---- positions ---- */
 
@@ -305,6 +306,42 @@ static void refusals_name_the_layer(void **state)
     fv_params_free(p);
 }
 
+/* A device may do it in one pass where nothing is recorded. */
+static void what_enters_an_encoder_is_the_same_recorded_or_not(void **state)
+{
+    (void)state;
+    enum { V = 50, SEQS = 3, LEN = 5, MOST = 1024 };
+    static const int64_t widths[] = {768, 256, MOST, 40};
+    static const fv_dtype dtypes[] = {FV_F32, FV_BF16};
+    float x[3][V * MOST], y[2][SEQS * LEN * MOST], none[2 * MOST];
+    int32_t ids[SEQS * LEN], types[SEQS * LEN];
+    for (int i = 0; i < 3 * V * MOST; i++) x[i / (V * MOST)][i % (V * MOST)] = sinf((float)i);
+    for (int i = 0; i < SEQS * LEN; i++) ids[i] = i * 7 % V, types[i] = i % 2;
+    for (size_t k = 0; k < 4 * 2 * 2; k++) {
+        int64_t width = widths[k / 4];
+        fv_dtype t = dtypes[k % 2];
+        for (int record = 0; record < 2; record++) {
+            fv_ctx *c;
+            assert_int_equal(fv_ctx_new(&c, device, (fv_ctx_opt){.dtype = t, .record = record}, NULL), FV_OK);
+            fv_tensor *table[3];
+            for (int i = 0; i < 3; i++) table[i] = fv_floats(c, x[i], FV_SHAPE(V, width));
+            fv_some_rows of[] = {
+                {table[0], .ids = fv_ints(c, ids, FV_SHAPE(SEQS, LEN)), .skip = -1},
+                {table[1], .ids = k / 2 % 2 ? fv_ints(c, types, FV_SHAPE(SEQS, LEN)) : NULL, .count = 1, .skip = -1},
+                {table[2], .first = 2, .count = LEN, .skip = -1},
+            };
+            fv_tensor *gain = fv_floats(c, x[0], FV_SHAPE(width)), *bias = fv_floats(c, x[1], FV_SHAPE(width));
+            check(fv_read(c, fv__embed(c, of, 3, gain, bias, 1e-5f), y[record], SEQS * LEN * width), fv_ctx_err(c));
+            of[0].ids = fv_ints(c, (int32_t[]){0, V}, FV_SHAPE(1, 2));
+            of[1].ids = NULL;
+            assert_int_not_equal(fv_read(c, fv__embed(c, of, 2, gain, bias, 1e-5f), none, 2 * width), FV_OK);
+            assert_non_null(strstr(fv_ctx_err(c)->text, "50"));
+            fv_ctx_free(c);
+        }
+        assert_memory_equal(y[0], y[1], (size_t)(SEQS * LEN * width) * sizeof(float));
+    }
+}
+
 int main(void)
 {
     static bool whether[] = {false, true};
@@ -318,6 +355,7 @@ int main(void)
         cmocka_unit_test_prestate(a_cache_changes_nothing, &whether[1]),
         cmocka_unit_test(patches_are_products_of_their_pixels),
         cmocka_unit_test(tied_embeddings_share_one_table),
+        cmocka_unit_test(what_enters_an_encoder_is_the_same_recorded_or_not),
         cmocka_unit_test(refusals_name_the_layer),
     };
     return cmocka_run_group_tests_name("parts of layers", tests, open_device, close_device);

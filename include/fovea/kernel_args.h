@@ -142,6 +142,23 @@ typedef struct fv_adamw {
     const fv_update *now;           /* device */
 } fv_adamw;
 
+/* ---- what enters an encoder ---- */
+
+/* y (rows,cols) = the norm of the sum of rows of n tables (vocab,cols), as gathering, adding and layernorm give it: rows named by
+ * ids, or where there are none `count` of them from `first` on, again and again. */
+typedef struct fv_embed {
+    int64_t rows, cols;
+    void *y;
+    int n;
+    struct {
+        const void *table;
+        const int32_t *ids;
+        int64_t vocab, first, count;
+    } of[3];
+    const void *gain, *bias; /* (cols) or NULL */
+    float eps;
+} fv_embed;
+
 /* ---- writing, one token of each sequence at a time ---- */
 
 /* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) as pack lays it out.  With caches, only the first y_n

@@ -68,7 +68,6 @@ typedef struct fv_emb_opt {
 FV_API void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt, const char *path, ...)
     FV_PRINTF(6, 7);
 FV_API fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids);  /* I32 (B,T) -> (B,T,width) */
-FV_API fv_tensor *fv_emb_row(fv_ctx *c, const fv_emb *l, int64_t id);      /* (1,width): that of one id */
 FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x); /* tied output: (..,width) -> (..,vocab) */
 
 /* ---- multi-head attention: path.q_proj, path.k_proj, path.v_proj, path.out_proj ---- */

@@ -145,9 +145,12 @@ static fv_tensor *embed(fv_ctx *c, const bert *m, const fv_items *in)
     if (fv_dim(ids, 1) > m->cfg.max_position_embeddings)
         return fv_raise(c, FV_ESHAPE, "bert: input_ids %s, but max_position_embeddings is %d", fv_desc(ids).s,
                         m->cfg.max_position_embeddings);
-    fv_tensor *type = types ? fv_emb_fwd(c, &m->types, types) : fv_emb_row(c, &m->types, 0);
-    fv_tensor *x = fv_add(c, fv_emb_fwd(c, &m->words, ids), type);
-    x = fv_norm_fwd(c, &m->norm, fv_pos_fwd(c, &m->positions, x, fv_items_get(in, "position_ids")));
+    fv_some_rows of[] = {
+        {m->words.table, .ids = ids, .skip = m->words.skip},
+        {m->types.table, .ids = types, .count = 1, .skip = -1},
+        {m->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1), .skip = -1},
+    };
+    fv_tensor *x = fv__embed(c, of, 3, m->norm.gain, m->norm.bias, m->norm.eps);
     return fv_dropout(c, x, m->cfg.hidden_dropout_prob);
 }
 

@@ -172,8 +172,11 @@ static fv_tensor *encode(fv_ctx *c, const distilbert *m, const fv_items *in)
         return fv_raise(c, FV_ESHAPE, "distilbert: input_ids %s, but max_position_embeddings is %d", fv_desc(ids).s,
                         k->max_position_embeddings);
     fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
-    fv_tensor *x = fv_pos_fwd(c, &m->positions, fv_emb_fwd(c, &m->words, ids), fv_items_get(in, "position_ids"));
-    x = fv_dropout(c, fv_norm_fwd(c, &m->norm, x), k->dropout);
+    fv_some_rows of[] = {
+        {m->words.table, .ids = ids, .skip = m->words.skip},
+        {m->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1), .skip = -1},
+    };
+    fv_tensor *x = fv_dropout(c, fv__embed(c, of, 2, m->norm.gain, m->norm.bias, m->norm.eps), k->dropout);
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < k->n_layers; i++) {
         const layer *l = &m->layers[i];

@@ -3,6 +3,7 @@
 #define FV_MODEL_BERT_H
 
 #include "models/model_part.h"
+#include "ops/embed.h"
 
 typedef struct fv__bert_config {
     int vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size;

@@ -157,9 +157,13 @@ static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
         return fv_raise(c, FV_ESHAPE, "roberta: input_ids %s, but max_position_embeddings %d leaves room for %lld tokens",
                         fv_desc(ids).s, k->max_position_embeddings, (long long)longest(m));
     if (!places) places = fv_positions_unpadded(c, ids, k->pad_token_id);
-    fv_tensor *type = types ? fv_emb_fwd(c, &m->types, types) : fv_emb_row(c, &m->types, 0);
-    fv_tensor *x = fv_add(c, fv_emb_fwd(c, &m->words, ids), type);
-    x = fv_norm_fwd(c, &m->norm, fv_add(c, x, fv_emb_fwd(c, &m->positions, places)));
+    if (!places) return NULL;
+    fv_some_rows of[] = {
+        {m->words.table, .ids = ids, .skip = m->words.skip},
+        {m->types.table, .ids = types, .count = 1, .skip = -1},
+        {m->positions.table, .ids = places, .skip = m->positions.skip},
+    };
+    fv_tensor *x = fv__embed(c, of, 3, m->norm.gain, m->norm.bias, m->norm.eps);
     return fv_dropout(c, x, k->hidden_dropout_prob);
 }
 

@@ -26,6 +26,4 @@ static fv_tensor *given(fv_ctx *c, const fv_emb *l, fv_tensor *rows)
 
 fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids) { return given(c, l, fv_gather(c, l->table, ids, l->skip)); }
 
-fv_tensor *fv_emb_row(fv_ctx *c, const fv_emb *l, int64_t id) { return given(c, l, fv_slice(c, l->table, 0, id, id + 1)); }
-
 fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x) { return fv_linear(c, x, l->table, NULL, FV_ACT_NONE); }

@@ -305,6 +305,7 @@ template <class T> static void fill(fv_kernels *k)
     fv_cuda_conv<T>(k);
     fv_cuda_copy<T>(k);
     fv_cuda_elementwise<T>(k);
+    fv_cuda_embed<T>(k);
     fv_cuda_entropy<T>(k);
     fv_cuda_gather<T>(k);
     fv_cuda_gemm<T>(k);

@@ -346,6 +346,7 @@ template <class T> void fv_cuda_choose(fv_kernels *k);
 template <class T> void fv_cuda_conv(fv_kernels *k);
 template <class T> void fv_cuda_copy(fv_kernels *k);
 template <class T> void fv_cuda_elementwise(fv_kernels *k);
+template <class T> void fv_cuda_embed(fv_kernels *k);
 template <class T> void fv_cuda_entropy(fv_kernels *k);
 template <class T> void fv_cuda_gather(fv_kernels *k);
 template <class T> void fv_cuda_gemm(fv_kernels *k);

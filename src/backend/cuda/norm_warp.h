@@ -24,25 +24,11 @@ template <class T> struct back_args {
     int64_t rows, cols;
 };
 
-/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps) */
-template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, int64_t rows)
+/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps), of row r, which a warp holds. */
+template <class T, int P, int V> __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_t r)
 {
-    constexpr int V = 16 / sizeof(T);
     int lane = threadIdx.x % 32;
-    int64_t r = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32, from = r * n.cols;
-    float v[P][V], m = 0, var = 0;
-    if (r >= rows) return;
-#pragma unroll
-    for (int p = 0; p < P; p++) load(v[p], n.x, from + (p * 32 + lane) * V);
-    if (n.a)
-#pragma unroll
-        for (int p = 0; p < P; p++) {
-            float a[V];
-            load(a, n.a, from + (p * 32 + lane) * V);
-#pragma unroll
-            for (int j = 0; j < V; j++) v[p][j] = up(down<T>(v[p][j] + a[j])); /* what is stored is what is normalised */
-            if (n.sum != n.y) store(n.sum, from + (p * 32 + lane) * V, v[p]);
-        }
+    float m = 0, var = 0;
     if (n.mean) {
 #pragma unroll
         for (int p = 0; p < P; p++)
@@ -66,8 +52,30 @@ template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) nor
         if (n.bias) load(b, n.bias, (p * 32 + lane) * V);
 #pragma unroll
         for (int j = 0; j < V; j++) v[p][j] = (v[p][j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
-        store(n.y, from + (p * 32 + lane) * V, v[p]);
+        store(n.y, r * n.cols + (p * 32 + lane) * V, v[p]);
     }
+}
+
+template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, int64_t rows)
+{
+    constexpr int V = 16 / sizeof(T);
+    int64_t r = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32, from = r * n.cols + threadIdx.x % 32 * V;
+    float v[P][V];
+    wait_for_others();
+    let_others_start();
+    if (r >= rows) return;
+#pragma unroll
+    for (int p = 0; p < P; p++) load(v[p], n.x, from + p * 32 * V);
+    if (n.a)
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            float a[V];
+            load(a, n.a, from + p * 32 * V);
+#pragma unroll
+            for (int j = 0; j < V; j++) v[p][j] = up(down<T>(v[p][j] + a[j])); /* what is stored is what is normalised */
+            if (n.sum != n.y) store(n.sum, from + p * 32 * V, v[p]);
+        }
+    norm_held(v, n, r);
 }
 
 /* Makes the compiler forget what it has computed from a pack: it would keep it in registers, which are scarce. */
@@ -166,7 +174,7 @@ static inline int64_t rows_of_block(int64_t rows) { return rows >= 16384 ? 64 : 
 
 template <class T, int P> static void norm_as(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows)
 {
-    launch(s, name, norm_by_warp<T, P>, dim3((unsigned)ceil_div(rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, rows);
+    launch_early(s, name, true, norm_by_warp<T, P>, dim3((unsigned)ceil_div(rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, rows);
 }
 
 template <class T, int P> static void norm_back_as(fv_stream *s, const char *name, const back_args<T> &a, float *part)

@@ -1,0 +1,60 @@
+/* embed.cu - what enters an encoder: rows of up to three tables, their sum and its norm in one pass.
+ *
+ * A warp has a row.  Sums are rounded as they would be stored between operations, so the bits are those of gather, add, add
+ * and layernorm. */
+#include "norm_warp.h"
+
+template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) embed_by_warp(norm_args<T> n, fv_embed a, fault *bad)
+{
+    constexpr int V = 16 / sizeof(T);
+    int lane = threadIdx.x % 32;
+    int64_t r = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    float v[P][V] = {};
+    wait_for_others();
+    let_others_start();
+    if (r >= a.rows) return;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        if (i >= a.n) break;
+        int64_t id = a.of[i].ids ? a.of[i].ids[r] : a.of[i].first + r % a.of[i].count;
+        if (id < 0 || id >= a.of[i].vocab) {
+            if (lane == 0) report(bad, r, id, a.of[i].vocab);
+            continue;
+        }
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            float x[V];
+            load(x, (const T *)a.of[i].table, id * a.cols + (p * 32 + lane) * V);
+#pragma unroll
+            for (int j = 0; j < V; j++) v[p][j] = i ? up(down<T>(v[p][j] + x[j])) : x[j];
+        }
+    }
+    norm_held(v, n, r);
+}
+
+template <class T, int P> static void embed_as(fv_stream *s, const norm_args<T> &n, const fv_embed &a)
+{
+    launch_early(s, "embed", true, embed_by_warp<T, P>, dim3((unsigned)ceil_div(a.rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, a,
+                 faults_of(s) + FAULT_GATHER);
+}
+
+template <class T> static bool embed(fv_stream *s, const fv_embed *a)
+{
+    int packs = packs_of<T>(a->cols);
+    if (!packs || !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias)) return false;
+    float *stats = work<float>(s, 2 * a->rows); /* which a norm leaves, and nobody reads here */
+    if (!stats) return true;
+    norm_args<T> n = {(T *)a->y, NULL, stats, stats + a->rows, NULL, NULL, (const T *)a->gain, (const T *)a->bias, a->cols, a->eps};
+    switch (packs) {
+    case 1: embed_as<T, 1>(s, n, *a); break;
+    case 2: embed_as<T, 2>(s, n, *a); break;
+    case 3: embed_as<T, 3>(s, n, *a); break;
+    case 4: embed_as<T, 4>(s, n, *a); break;
+    default:
+        if constexpr (sizeof(T) == 4) embed_as<T, 6>(s, n, *a);
+    }
+    return true;
+}
+
+template <class T> void fv_cuda_embed(fv_kernels *k) { k->embed = embed<T>; }
+FOR_ALL_DTYPES(fv_cuda_embed)
