@@ -9,8 +9,8 @@
 #include "fovea/op.h"
 
 enum { WARM_UP = 2, LEAST_RUNS = 5, MOST_RUNS = 10000 };
-#define PATIENCE 20  /* times the seconds asked for: then even one run is enough */
-#define A_LOOK 0.002 /* seconds: shorter repetitions are timed several at once, as the clock and a device's answer take time */
+#define PATIENCE 20 /* times the seconds asked for: then even one run is enough */
+#define A_LOOK 0.01 /* seconds: shorter repetitions are timed several at once, as the clock and a device's answer take time */
 
 const char *const bench_dtypes[] = {"f32", "bf16", "f16", "f64", NULL};
 

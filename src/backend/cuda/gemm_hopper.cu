@@ -1,28 +1,32 @@
-/* gemm_hopper.cu - C = gelu(A W' + bias) for many rows of bf16, on what only Hopper has.
+/* gemm_hopper.cu - C = A W' + bias, or the gelu of it, for many rows of bf16, on what only Hopper has.
  *
  * The library has no kernel for this gelu (its own is the tanh one), and a pass over the result costs a tenth of a BERT layer.
- * One block a processor stays there and takes tile after tile of 128 x 192.  One thread tells the copy engine to bring 64
- * columns of A and W at a time, STAGES of them ahead; two groups of four warps multiply, each a tile of its own, so that
- * while one of them ends a tile the other keeps the tensor cores busy.  Two blocks side by side are a cluster: they have the
- * same rows, and each brings half of A for both.
+ * And where a sum is short the ends of tiles weigh: the library lets the tensor cores wait there.  One block a processor stays
+ * there and takes tile after tile of 128 x 192.  One thread tells the copy engine to bring 64 columns of A and W at a time,
+ * STAGES of them ahead; two groups of four warps multiply, each a tile of its own, so that while one of them ends a tile the
+ * other keeps the tensor cores busy.
+ *
+ * Tried and slower: two blocks as a cluster, each bringing half of A for both; tiles of 256 rows that both groups share.
  *
  * The tensor cores leave a thread two neighbouring columns of every eight.  So rows of W are brought in another order: of a
  * run of 32 columns thread t of four gets 8t .. 8t+7, one access of 16 bytes. */
 #include "hopper.h"
 #include "scalar.h"
 
-#define CLUSTER 2
 #define TILE_M 128
 #define TILE_N 192
 #define STAGES 5
 #define RUNS (TILE_N / 32)   /* of 32 columns */
 #define QUARTER (TILE_N / 4) /* rows of W that one copy brings */
 #define GROUP 128            /* threads that multiply together */
-#define MOST_N (22 * TILE_N) /* columns whose bias there is room for, whole clusters */
+
+/* Of a product without gelu: where it was seen to be faster than the library. */
+#define MOST_K 1024
+#define MOST_N 4096
 
 struct tiles {
     int m, n, ldc;
-    int k_steps, columns, count; /* columns: clusters side by side; count: tiles of a cluster */
+    int k_steps, columns, count; /* columns: tiles side by side */
     bf16 *c;
     const bf16 *bias; /* or NULL */
 };
@@ -32,68 +36,25 @@ struct stage {
 };
 struct room {
     stage s[STAGES];
-    float bias[MOST_N];
     uint64_t full[STAGES], empty[STAGES], turn[2];
 };
 
-/* ---- blocks of a cluster ---- */
-
-__device__ inline unsigned rank_in_cluster()
-{
-    unsigned r;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return r;
-}
-
-__device__ inline void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* At the same barrier of another block.  Nothing was written: this says that something was read. */
-__device__ inline void arrive_at(uint64_t *b, unsigned block)
-{
-    asm volatile(
-        "{\n.reg .b32 far;\nmapa.shared::cluster.u32 far, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [far];\n}" ::"r"(
-            shared_at(b)),
-        "r"(block)
-        : "memory");
-}
-
 /* ---- one thread brings ---- */
 
-/* Rows of A, to all blocks of the cluster, at the same place in each. */
-__device__ inline void bring_a(void *to, const CUtensorMap *map, uint64_t *b, int k, int row)
+__device__ void bring(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                 "[%1, {%3, %4}], [%2], %5;" ::"r"(shared_at(to)),
-                 "l"((uint64_t)map), "r"(shared_at(b)), "r"(k), "r"(row), "h"((uint16_t)((1 << CLUSTER) - 1))
-                 : "memory");
-}
-
-/* Rows `two` and two + 1 of every eight rows of W, from an octet on. */
-__device__ inline void bring_w(void *to, const CUtensorMap *map, uint64_t *b, int k, int two, int octet)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-                 "[%2];" ::"r"(shared_at(to)),
-                 "l"((uint64_t)map), "r"(shared_at(b)), "r"(k), "r"(two), "r"(octet)
-                 : "memory");
-}
-
-__device__ void bring(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w, unsigned rank)
-{
-    constexpr int SHARE = TILE_M / CLUSTER; /* rows of A that this block brings */
-    int step = 0, clusters = gridDim.x / CLUSTER;
-    for (int i = blockIdx.x / CLUSTER; i < t.count; i += clusters) {
-        int row = i / t.columns * TILE_M + rank * SHARE, octet = (i % t.columns * CLUSTER + rank) * (TILE_N / 8);
+    int step = 0;
+    for (int i = blockIdx.x; i < t.count; i += gridDim.x) {
+        int row = i / t.columns * TILE_M, octet = i % t.columns * (TILE_N / 8);
         for (int k = 0; k < t.k_steps; k++, step++) {
             stage *s = &r->s[step % STAGES];
             uint64_t *full = &r->full[step % STAGES];
             wait_for(&r->empty[step % STAGES], (step / STAGES & 1) ^ 1);
             arrive_expecting(full, sizeof *s);
-            bring_a(s->a + rank * SHARE * PANEL, a, full, k * PANEL, row);
+            bring_rows(s->a, a, full, k * PANEL, row);
+            /* rows 2q and 2q + 1 of every eight */
 #pragma unroll
-            for (int q = 0; q < 4; q++) bring_w(s->w + q * QUARTER * PANEL, w, full, k * PANEL, 2 * q, octet);
+            for (int q = 0; q < 4; q++) bring_some_rows(s->w + q * QUARTER * PANEL, w, full, k * PANEL, 2 * q, octet);
         }
     }
 }
@@ -102,17 +63,8 @@ __device__ void bring(const tiles &t, room *r, const CUtensorMap *a, const CUten
 
 /* What a thread has of a tile: 8 columns in each of six runs, of four rows: 0 and 8, 64 and 72 from its first on. */
 typedef float sums[2][TILE_N / 8][4];
-struct place {
-    int64_t first;     /* element of C */
-    int rows, columns; /* how many there are from it on */
-};
 __device__ constexpr int row_at(int e) { return e / 2 * 64 + e % 2 * 8; }
 __device__ inline float &sum_at(sums &c, int run, int e, int i) { return c[e / 2][i / 2 * RUNS + run][e % 2 * 2 + i % 2]; }
-__device__ inline bool inside(const place &p, int run, int e) { return 32 * run < p.columns && row_at(e) < p.rows; }
-__device__ inline int64_t element(const tiles &t, const place &p, int run, int e)
-{
-    return p.first + row_at(e) * t.ldc + 32 * run;
-}
 
 template <bool FIRST> __device__ inline void multiply(sums &c, room *r, int step)
 {
@@ -136,142 +88,113 @@ __device__ inline void store_all(bf16 *to, const float (&v)[8])
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
 
-__device__ inline void end_tile(const tiles &t, sums &c, const place &p, const float *bias)
+template <bool GELU> __device__ inline void end_tile(const tiles &t, sums &c, int row, int column)
 {
+    bf16 *to = t.c + (int64_t)row * t.ldc + column;
+    float b[8] = {};
 #pragma unroll
     for (int j = 0; j < RUNS; j++) {
-        float b[8];
-        load(b, bias, 32 * j);
+        if (column + 32 * j >= t.n) break;
+        if (t.bias) load(b, t.bias, column + 32 * j);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             float v[8];
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = gelu_quick(sum_at(c, j, e, i) + b[i]);
-            if (inside(p, j, e)) store_all(t.c + element(t, p, j, e), v);
+            for (int i = 0; i < 8; i++) {
+                v[i] = sum_at(c, j, e, i) + b[i];
+                if (GELU) v[i] = gelu_quick(v[i]);
+            }
+            if (row + row_at(e) < t.m) store_all(to + (int64_t)row_at(e) * t.ldc + 32 * j, v);
         }
     }
 }
 
-__device__ void multiply_tiles(const tiles &t, room *r, int group, unsigned rank)
+template <bool GELU> __device__ void multiply_tiles(const tiles &t, room *r, int group)
 {
-    int lane = threadIdx.x % 32, in_tile = threadIdx.x % GROUP / 32 * 16 + lane / 4, clusters = gridDim.x / CLUSTER;
+    int lane = threadIdx.x % 32, in_tile = threadIdx.x % GROUP / 32 * 16 + lane / 4;
     int step = group * t.k_steps;
     unsigned parity = 0;
     sums c;
-    for (int i = blockIdx.x / CLUSTER + group * clusters; i < t.count; i += 2 * clusters, step += t.k_steps, parity ^= 1) {
-        int row = i / t.columns * TILE_M + in_tile, column = (i % t.columns * CLUSTER + rank) * TILE_N + lane % 4 * 8;
-        place p = {(int64_t)row * t.ldc + column, t.m - row, t.n - column};
+    for (int i = blockIdx.x + group * gridDim.x; i < t.count; i += 2 * gridDim.x, step += t.k_steps, parity ^= 1) {
         /* The groups take turns; else one could take a phase of a stage for the one after the next. */
         wait_for(&r->turn[group], parity ^ (group == 0));
         multiply<true>(c, r, step++);
         for (int k = 1; k < t.k_steps; k++, step++) {
             multiply<false>(c, r, step);
             products_done<1>();
-            if (lane < CLUSTER) arrive_at(&r->empty[(step - 1) % STAGES], lane);
+            if (lane == 0) arrive(&r->empty[(step - 1) % STAGES]);
         }
         if (lane == 0) arrive(&r->turn[1 - group]);
         products_done<0>();
-        if (lane < CLUSTER) arrive_at(&r->empty[(step - 1) % STAGES], lane);
-        end_tile(t, c, p, r->bias + column);
+        if (lane == 0) arrive(&r->empty[(step - 1) % STAGES]);
+        end_tile<GELU>(t, c, i / t.columns * TILE_M + in_tile, i % t.columns * TILE_N + lane % 4 * 8);
     }
 }
 
+template <bool GELU>
 __global__ void __launch_bounds__(3 * GROUP, 1)
-    by_tiles(tiles t, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap w)
+    by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap w)
 {
     extern __shared__ uint8_t memory[];
     room *r = (room *)(((uintptr_t)memory + 1023) / 1024 * 1024);
-    unsigned rank = rank_in_cluster();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(&r->full[i], 1);
-            barrier_init(&r->empty[i], 4 * CLUSTER); /* each warp of a group, in each block */
+            barrier_init(&r->empty[i], 4); /* each warp of a group */
         }
         for (int i = 0; i < 2; i++) barrier_init(&r->turn[i], 4);
         barriers_ready();
     }
-    cluster_sync();
+    __syncthreads();
     wait_for_others();
     let_others_start();
     int group = threadIdx.x / GROUP;
     if (group == 2) {
         registers_down<24>();
-        if (threadIdx.x == 2 * GROUP) bring(t, r, &a, &w, rank);
-        __syncwarp();
+        if (threadIdx.x == 2 * GROUP) bring(t, r, &a, &w);
     } else {
         registers_up<240>();
-        for (int i = threadIdx.x; i < t.n; i += 2 * GROUP) r->bias[i] = t.bias ? up(t.bias[i]) : 0;
-        asm volatile("bar.sync 1, %0;" ::"n"(2 * GROUP) : "memory"); /* both groups, while the first stages come */
-        multiply_tiles(t, r, group, rank);
+        multiply_tiles<GELU>(t, r, group);
     }
-    cluster_sync(); /* nobody leaves while another still writes to it */
 }
 
 /* ---- on the host ---- */
 
-/* A product as it is asked for. */
-struct product {
-    int64_t m, n, k, lda, ldb;
-    const void *a, *w;
-};
-
-static bool describe(CUtensorMap *a, CUtensorMap *w, const product &p)
+static bool describe(CUtensorMap *a, CUtensorMap *w, const fv_gemm *g)
 {
-    const cuuint64_t a_dim[] = {(cuuint64_t)p.k, (cuuint64_t)p.m}, a_step[] = {(cuuint64_t)p.lda * 2};
-    const cuuint64_t w_dim[] = {(cuuint64_t)p.k, 8, (cuuint64_t)p.n / 8};
-    const cuuint64_t w_step[] = {(cuuint64_t)p.ldb * 2, (cuuint64_t)p.ldb * 16};
-    const cuuint32_t a_box[] = {PANEL, TILE_M / CLUSTER}, w_box[] = {PANEL, 2, TILE_N / 8};
-    return fv_cuda_map_axes(a, p.a, FV_BF16, 2, a_dim, a_step, a_box) &&
-           fv_cuda_map_axes(w, p.w, FV_BF16, 3, w_dim, w_step, w_box);
+    const cuuint64_t a_dim[] = {(cuuint64_t)g->k, (cuuint64_t)g->m}, a_step[] = {(cuuint64_t)g->lda * 2};
+    const cuuint64_t w_dim[] = {(cuuint64_t)g->k, 8, (cuuint64_t)g->n / 8};
+    const cuuint64_t w_step[] = {(cuuint64_t)g->ldb * 2, (cuuint64_t)g->ldb * 16};
+    const cuuint32_t a_box[] = {PANEL, TILE_M}, w_box[] = {PANEL, 2, TILE_N / 8};
+    return fv_cuda_map_axes(a, g->a, FV_BF16, 2, a_dim, a_step, a_box) &&
+           fv_cuda_map_axes(w, g->b, FV_BF16, 3, w_dim, w_step, w_box);
 }
 
-static bool start(fv_stream *s, const product &p, tiles t)
+/* Whole accesses everywhere, sizes that fit, and tiles for most processors.  A long sum without gelu is the library's. */
+static bool pays(const fv_stream *s, const fv_gemm *g)
 {
-    CUtensorMap a, w;
-    if (!describe(&a, &w, p)) return false;
-    int64_t most = device_of(s)->processors / CLUSTER;
-    t.m = (int)p.m, t.n = (int)p.n;
-    t.k_steps = (int)ceil_div(p.k, PANEL);
-    t.columns = (int)ceil_div(p.n, TILE_N * CLUSTER);
-    t.count = (int)ceil_div(p.m, TILE_M) * t.columns;
-    size_t shared = sizeof(room) + 1024;
-    cudaLaunchConfig_t how = {};
-    cudaLaunchAttribute attr[2] = {};
-    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr[0].val.programmaticStreamSerializationAllowed = 1;
-    attr[1].id = cudaLaunchAttributeClusterDimension;
-    attr[1].val.clusterDim.x = CLUSTER;
-    attr[1].val.clusterDim.y = attr[1].val.clusterDim.z = 1;
-    how.gridDim = dim3((unsigned)((t.count < most ? t.count : most) * CLUSTER));
-    how.blockDim = dim3(3 * GROUP);
-    how.dynamicSmemBytes = shared;
-    how.stream = stream_of(s);
-    how.attrs = attr;
-    how.numAttrs = 2;
-    cudaSetDevice(device_of(s)->number);
-    cudaFuncSetAttribute(by_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    cudaLaunchKernelEx(&how, by_tiles, t, a, w);
-    fv_cuda_started(s, "gemm");
-    return true;
-}
-
-/* Whole accesses everywhere, sizes that fit, and tiles for most processors. */
-static bool pays(const fv_stream *s, const product &p, int64_t ldc)
-{
-    bool whole = p.n % 8 == 0 && p.k % 8 == 0 && p.lda % 8 == 0 && p.ldb % 8 == 0 && ldc % 8 == 0 && aligned(p.a, p.w);
-    return whole && p.k > 0 && p.n <= MOST_N && p.m < 1 << 24 && p.k < 1 << 24 && ldc < 1 << 24 &&
-           ceil_div(p.m, TILE_M) * ceil_div(p.n, TILE_N) * 4 >= device_of(s)->processors * 3;
+    bool whole = g->n % 8 == 0 && g->k % 8 == 0 && g->lda % 8 == 0 && g->ldb % 8 == 0 && g->ldc % 8 == 0 &&
+                 aligned(g->a, g->b, g->c, g->bias);
+    bool ours = g->act == FV_GELU || (g->act == FV_ACT_NONE && g->k <= MOST_K && g->n <= MOST_N);
+    return whole && ours && g->k > 0 && g->m < 1 << 24 && g->n < 1 << 24 && g->k < 1 << 24 && g->ldc < 1 << 24 &&
+           ceil_div(g->m, TILE_M) * ceil_div(g->n, TILE_N) * 4 >= device_of(s)->processors * 3;
 }
 
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g)
 {
-    product p = {g->m, g->n, g->k, g->lda, g->ldb, g->a, g->b};
     bool plain = g->batch == 1 && !g->ta && g->tb && !g->add && !g->plus && !g->pre && g->bt == FV_BF16 && g->ct == FV_BF16 &&
-                 (g->alpha == 0 || g->alpha == 1) && g->act == FV_GELU;
-    if (!plain || !device_of(s)->hopper || !aligned(g->c) || !pays(s, p, g->ldc)) return false;
+                 (g->alpha == 0 || g->alpha == 1);
+    CUtensorMap a, w;
+    if (!plain || !device_of(s)->hopper || !pays(s, g) || !describe(&a, &w, g)) return false;
     tiles t = {};
-    t.ldc = (int)g->ldc;
+    t.m = (int)g->m, t.n = (int)g->n, t.ldc = (int)g->ldc;
+    t.k_steps = (int)ceil_div(g->k, PANEL);
+    t.columns = (int)ceil_div(g->n, TILE_N);
+    t.count = (int)ceil_div(g->m, TILE_M) * t.columns;
     t.c = (bf16 *)g->c;
     t.bias = (const bf16 *)g->bias;
-    return start(s, p, t);
+    int most = device_of(s)->processors;
+    launch_early(s, "gemm", true, g->act == FV_GELU ? by_tiles<true> : by_tiles<false>,
+                 dim3((unsigned)(t.count < most ? t.count : most)), 3 * GROUP, sizeof(room) + 1024, t, a, w);
+    return true;
 }

@@ -70,6 +70,24 @@ __device__ inline void bring_panel(void *to, const CUtensorMap *map, uint64_t *b
                  : "memory");
 }
 
+/* Rows of a matrix, so many as its map says, of a panel from column c on. */
+__device__ inline void bring_rows(void *to, const CUtensorMap *map, uint64_t *b, int c, int row)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+                 "[%2];" ::"r"(shared_at(to)),
+                 "l"((uint64_t)map), "r"(shared_at(b)), "r"(c), "r"(row)
+                 : "memory");
+}
+
+/* The same of a matrix whose map says that its rows stand in runs: from row `in` of each run, from run `run` on. */
+__device__ inline void bring_some_rows(void *to, const CUtensorMap *map, uint64_t *b, int c, int in, int run)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+                 "[%2];" ::"r"(shared_at(to)),
+                 "l"((uint64_t)map), "r"(shared_at(b)), "r"(c), "r"(in), "r"(run)
+                 : "memory");
+}
+
 /* ---- products of 64 rows by N columns by 16, of a group of four warps ---- */
 
 /* Where a factor stands, as wgmma wants to know it.  Eight rows of a panel are 1024 bytes.  `apart` is the way from one panel
