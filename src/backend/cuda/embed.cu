@@ -44,7 +44,10 @@ template <class T> static bool embed(fv_stream *s, const fv_embed *a)
     if (!packs || !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias)) return false;
     float *stats = work<float>(s, 2 * a->rows); /* which a norm leaves, and nobody reads here */
     if (!stats) return true;
-    norm_args<T> n = {(T *)a->y, NULL, stats, stats + a->rows, NULL, NULL, (const T *)a->gain, (const T *)a->bias, a->cols, a->eps};
+    norm_args<T> n = {};
+    n.y = (T *)a->y, n.gain = (const T *)a->gain, n.bias = (const T *)a->bias;
+    n.mean = stats, n.rstd = stats + a->rows;
+    n.cols = a->cols, n.eps = a->eps;
     switch (packs) {
     case 1: embed_as<T, 1>(s, n, *a); break;
     case 2: embed_as<T, 2>(s, n, *a); break;
