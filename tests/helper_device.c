@@ -19,6 +19,8 @@ const char *test_device(void)
 
 bool test_on_cpu(void) { return !strcmp(test_device(), "cpu"); }
 
+bool test_brief(void) { return getenv("FOVEA_TEST_BRIEF") != NULL; }
+
 int open_device(void **state)
 {
     (void)state;

@@ -8,6 +8,8 @@
 
 const char *test_device(void);
 bool test_on_cpu(void);
+/* $FOVEA_TEST_BRIEF is set: each kernel once is enough, as under a tool that makes launches slow. */
+bool test_brief(void);
 
 /* One for all tests of a program, with two threads: for cmocka's set-up and tear-down of a group. */
 extern fv_device *device;

@@ -27,6 +27,20 @@ static int n_cases;
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
+/* One case of those that are called alike up to the first dash. */
+static void first_of_each(void)
+{
+    int n = 0;
+    for (int i = 0; i < n_cases; i++) {
+        size_t len = strcspn(cases[i], "-") + 1;
+        if (n && !strncmp(cases[n - 1], cases[i], len))
+            free(cases[i]);
+        else
+            cases[n++] = cases[i];
+    }
+    n_cases = n;
+}
+
 static int set_up(void **state)
 {
     DIR *d = opendir(CASES);
@@ -35,6 +49,7 @@ static int set_up(void **state)
         if (f->d_name[0] != '.') cases[n_cases++] = strdup(f->d_name);
     closedir(d);
     qsort(cases, (size_t)n_cases, sizeof *cases, by_name);
+    if (test_brief()) first_of_each();
     return open_device(state);
 }
 

@@ -103,7 +103,7 @@ static void search(fv_model *m, const char *dir, const fv_st *golden, const char
     ok(fv_gen_open(&o, NULL, dir, NULL, &e), which, &e);
     set_options(&o, name);
     int64_t each = o.num_return_sequences, width = t.shape.d[1];
-    for (int64_t alone = 0; alone <= p->n; alone++) { /* all together, then one by one */
+    for (int64_t alone = 0; alone <= (test_brief() ? 0 : p->n); alone++) { /* all together, then one by one */
         int64_t first = alone ? alone - 1 : 0, n = alone ? 1 : p->n;
         fv_generated out;
         ok(fv_generate(&out, device, m, (const int32_t *const *)p->ids + first, p->len + first, n, &o, &e), which, &e);

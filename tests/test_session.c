@@ -115,7 +115,7 @@ static void rows_that_change_places_keep_their_history(void **state)
     check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
     check(fv_session_new(&s, m, device, ROWS, LONGEST, &e), &e);
     random_state = 1;
-    for (int again = 0; again < 2; again++) { /* a session can be used again */
+    for (int again = 0; again < (test_brief() ? 1 : 2); again++) { /* a session can be used again */
         fv_ctx_reset(c, 0);
         begin(c, s, (int[]){0, 1, 2, 3}, SOURCES);
         for (int i = 0; i < ROWS; i++) rows[i] = (row){.source = i / BEAMS};
@@ -126,7 +126,7 @@ static void rows_that_change_places_keep_their_history(void **state)
             for (int i = 0; i < n_rows; i++) ids[i] = rows[i].ids[rows[i].n++] = draw(VOCAB - 1);
             fv_ctx_reset(c, (uint64_t)time);
             step(c, s, ids, n_rows, 1, logits);
-            for (int i = 0; i < n_rows && (time % 9 == 0 || time == LONGEST - 1); i++) {
+            for (int i = 0; i < n_rows && (time % (test_brief() ? 99 : 9) == 0 || time == LONGEST - 1); i++) {
                 alone(m, &rows[i], want);
                 same_numbers(logits + i * VOCAB, want, VOCAB);
             }
@@ -174,7 +174,7 @@ static fv_gen_opt beams(int64_t n, const int32_t *pad)
     fv_gen_opt o = {0};
     fv_fields_default(&o, fv_gen_fields);
     o.num_beams = n;
-    o.max_length = 40;
+    o.max_length = test_brief() ? 10 : 40;
     o.start = o.pad = *pad;
     o.eos = 0;
     o.forced_eos = -1;
@@ -224,7 +224,7 @@ static void a_model_that_serves_gives_the_same_bits(void **state)
     fv_model *plain, *served;
     save_and_serve(&plain, &served, FV_F32, FV_F32);
     for (int64_t k = 1; k <= 5; k += 2)
-        for (int more = 0; more < 3; more++) {
+        for (int more = 0; more < (test_brief() ? 1 : 3); more++) {
             fv_gen_opt o = beams(k, &pad);
             o.renormalize_logits = more == 1;
             o.repetition_penalty = more == 2 ? 1.3f : 1.0f;

@@ -105,6 +105,7 @@ static fv_device *device_with(int threads)
 static void a_tiny_corpus_is_learnt_by_heart(void **state)
 {
     (void)state;
+    if (test_brief()) skip(); /* runs of a few updates follow */
     fv_err e;
     fv_train_state s;
     fv_device *d = device_with(2);

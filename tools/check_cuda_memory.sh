@@ -6,12 +6,12 @@
 # built anew, so an interrupted run goes on where it was; -s ends it after so many seconds.  A test may have the way of attention
 # behind an @, as test_attention_op@hopper.
 #
-# Most of the time goes into patching kernels and waiting for launches, so several checks share the GPU.  Patching cuBLASLt's
-# takes minutes for each file of them that is loaded: memcheck follows them, and cuDNN's, in the tests of products and of
-# attention, which give them our memory in every shape; elsewhere products are done by our plain kernel.  What provokes faults
-# is left out.
+# Launches are slow under these tools, so tests are brief (helper_device.h); and few run at once, as every launch waits for the
+# others' turns on the GPU.  Patching cuBLASLt's kernels takes long: memcheck follows them, and cuDNN's, in the tests of products
+# and of attention, which give them our memory in every shape; elsewhere products are done by our plain kernel.  What provokes
+# faults is left out.
 set -u
-jobs=8 tools="memcheck racecheck" seconds=0 build=build folder=
+jobs=3 tools="memcheck racecheck" seconds=0 build=build folder=
 while getopts j:t:s:o:b: option; do
   case $option in
   j) jobs=$OPTARG ;; t) tools=$OPTARG ;; s) seconds=$OPTARG ;; o) folder=$OPTARG ;; b) build=$OPTARG ;;
@@ -22,7 +22,7 @@ shift $((OPTIND - 1))
 folder=${folder:-$build/cuda-memory}
 ours=$(printf -- '--kernel-name-exclude kns=%s ' xmma cutlass nvjet cublas cudnn sgemm gemv splitK dot_kernel)
 end=$(($(date +%s) + seconds))
-export build folder seconds end ours FOVEA_TEST_DEVICE=cuda
+export build folder seconds end ours FOVEA_TEST_DEVICE=cuda FOVEA_TEST_BRIEF=1
 command -v compute-sanitizer > /dev/null || { echo "compute-sanitizer was not found"; exit 1; }
 "$build/fovea" info --device cuda > /dev/null || exit 1
 mkdir -p "$folder" || exit 1
@@ -65,4 +65,4 @@ check() { # TOOL TEST[@WAY]
 export -f check
 
 [ $# = 0 ] && mapfile -t names < <(tests) || names=("$@")
-for name in "${names[@]}"; do for tool in $tools; do echo "$tool $name"; done; done | xargs -P "$jobs" -L 1 bash -c 'check "$@"' _
+for tool in $tools; do for name in "${names[@]}"; do echo "$tool $name"; done; done | xargs -P "$jobs" -L 1 bash -c 'check "$@"' _
