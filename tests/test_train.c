@@ -1,5 +1,5 @@
-/* test_train.c - training: a tiny corpus is learnt by heart, parts add up to the whole batch, and a run that was stopped
- * and resumed, with other threads, has the same bits as one that was not. */
+/* test_train.c - training: a tiny corpus is learnt by heart, in bf16 too; parameters move as they should, and what goes wrong on
+ * the way (numbers that are none, no memory, a full disk) ends a run with its last state good. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,90 +17,9 @@
 #include "fovea/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
-#include "fovea/grammar.h"
 #include "fovea/train.h"
+#include "helper_corpus.h"
 #include "helper_files.h"
-
-enum { N = 60 };
-
-static fv_grammar_pair pair[N];
-static const char *en[N], *fr[N];
-static fv_tok *tok;
-static fv_pairs *pairs;
-static fv_feed feed;
-static int32_t pad, eos;
-
-static bool next_text(void *self, const char **text, size_t *len)
-{
-    int *i = self;
-    if (*i == 2 * N) return false;
-    *text = *i % 2 ? fr[*i / 2] : en[*i / 2];
-    *len = strlen(*text);
-    ++*i;
-    return true;
-}
-
-static int make_corpus(void **state)
-{
-    static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
-    fv_err e;
-    int at = 0;
-    for (int i = 0; i < N; i++) {
-        fv_grammar_sentence(&pair[i], 5, (uint64_t)i);
-        en[i] = pair[i].en, fr[i] = pair[i].fr;
-    }
-    fv_tok_train_opts o = {.kind = FV_TOK_BPE, .vocab = 400, .min_count = 1, .specials = specials};
-    check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
-    pad = fv_tok_id(tok, "<pad>");
-    eos = fv_tok_id(tok, "</s>");
-    check(fv_pairs_make(&pairs, NULL, tok, en, fr, N, (fv_pairs_opt){.eos = eos}, NULL, &e), &e);
-    check(fv_feed_pairs(&feed, pairs, pad, pad, true, &e), &e);
-    return scratch_open(state);
-}
-
-static int free_corpus(void **state)
-{
-    fv_feed_close(&feed);
-    fv_tok_close(tok);
-    return scratch_close(state);
-}
-
-static fv_model *new_model(fv_device *d, double dropout)
-{
-    char config[700];
-    fv_model *m;
-    fv_err e;
-    snprintf(config, sizeof config,
-             "{\"model_type\": \"marian\", \"vocab_size\": %d, \"d_model\": 48, \"encoder_layers\": 1, \"decoder_layers\": 1, "
-             "\"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 96, \"decoder_ffn_dim\": 96, "
-             "\"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": true, \"dropout\": %g, "
-             "\"attention_dropout\": %g, \"init_std\": 0.0, \"pad_token_id\": %d, \"eos_token_id\": %d, "
-             "\"decoder_start_token_id\": %d}",
-             fv_tok_size(tok), dropout, dropout, pad, eos, pad);
-    check(fv_model_new(&m, d, config, (fv_model_opt){.train = true}, 3, &e), &e);
-    return m;
-}
-
-static fv_train_job job_of(fv_device *d, fv_model *m, int64_t updates)
-{
-    fv_train_job j = {.model = m, .device = d, .train = &feed, .tok = tok};
-    fv_fields_default(&j.opt, fv_train_fields);
-    j.opt.updates = updates;
-    j.opt.batch_tokens = 300;
-    j.opt.lr = 5e-3f;
-    j.opt.warmup = 20;
-    j.opt.schedule = FV_CONSTANT;
-    j.opt.smooth = 0;
-    return j;
-}
-
-static fv_device *device_with(int threads)
-{
-    fv_device *d;
-    fv_err e;
-    check(fv_device_open(&d, test_device(), (fv_device_opt){.threads = threads}, &e), &e);
-    return d;
-}
 
 static void a_tiny_corpus_is_learnt_by_heart(void **state)
 {
@@ -108,9 +27,9 @@ static void a_tiny_corpus_is_learnt_by_heart(void **state)
     if (test_brief()) skip(); /* runs of a few updates follow */
     fv_err e;
     fv_train_state s;
-    fv_device *d = device_with(2);
-    fv_model *m = new_model(d, 0);
-    fv_train_job j = job_of(d, m, 400);
+    fv_device *d = corpus_device(2);
+    fv_model *m = corpus_model(d, 0, FV_F32);
+    fv_train_job j = corpus_job(d, m, 400);
     check(fv_train(&j, &s, &e), &e);
     assert_true(s.loss < 0.05);
 
@@ -118,108 +37,23 @@ static void a_tiny_corpus_is_learnt_by_heart(void **state)
     fv_fields_default(&o, fv_gen_fields);
     o.num_beams = 2;
     o.max_length = 60;
-    o.start = o.pad = pad;
-    o.eos = eos;
+    o.start = o.pad = corpus.pad;
+    o.eos = corpus.eos;
     o.forced_eos = -1;
     o.banned = NULL;
     o.n_banned = 0;
     int right = 0;
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < CORPUS_PAIRS; i++) {
         int64_t len, want_len;
-        const int32_t *source = fv_pairs_source(pairs, i, &len), *want = fv_pairs_target(pairs, i, &want_len);
+        const int32_t *source = fv_pairs_source(corpus.pairs, i, &len), *want = fv_pairs_target(corpus.pairs, i, &want_len);
         fv_generated g;
         check(fv_generate(&g, d, m, &source, &len, 1, &o, &e), &e);
         right += g.hyp[0].n == want_len && !memcmp(g.hyp[0].ids, want, (size_t)want_len * sizeof *want);
         fv_generated_free(&g);
     }
-    assert_true(right >= N - 2);
+    assert_true(right >= CORPUS_PAIRS - 2);
     fv_model_free(m);
     fv_device_close(d);
-}
-
-/* Parameters after one update from all pairs at once and from parts, as far apart as rounding makes them. */
-static void parts_of_a_batch_add_up(void **state)
-{
-    (void)state;
-    float *w[2];
-    int64_t n = 0;
-    for (int parts = 0; parts < 2; parts++) {
-        fv_err e;
-        fv_train_state s;
-        fv_device *d = device_with(1);
-        fv_model *m = new_model(d, 0);
-        fv_train_job j = job_of(d, m, 1);
-        j.opt.batch_tokens = parts ? 300 : 100000;
-        j.opt.accumulate = parts ? 1000 : 1;
-        j.opt.warmup = 0;
-        j.opt.clip = 0;
-        j.opt.eps = 1e-4f; /* a first step of Adam is the sign of the gradient: a large eps keeps rounding small */
-        check(fv_train(&j, &s, &e), &e);
-        w[parts] = test_values(fv_model_params(m), &n);
-        assert_non_null(w[parts]);
-        fv_model_free(m);
-        fv_device_close(d);
-    }
-    double most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double off = fabs((double)w[0][i] - (double)w[1][i]);
-        if (off > most) most = off;
-    }
-    assert_true(most < 1e-5);
-    free(w[0]);
-    free(w[1]);
-}
-
-/* ---- resuming ---- */
-
-static volatile int stop;
-
-static void stop_at(void *user, const fv_train_state *s, const char *event)
-{
-    if (!strcmp(event, "step") && s->step == *(const int64_t *)user) stop = 1;
-}
-
-static float *trained(const char *dir, int threads, int64_t stop_after, bool resume, int64_t *n)
-{
-    fv_err e;
-    fv_train_state s;
-    fv_device *d = device_with(threads);
-    fv_model *m = new_model(d, 0.2);
-    fv_train_job j = job_of(d, m, 40);
-    j.dir = dir;
-    j.resume = resume;
-    j.opt.save_every = 15;
-    j.valid = &feed;
-    j.opt.eval_every = 10;
-    stop = 0;
-    j.stop = &stop;
-    j.progress = stop_at;
-    j.user = &stop_after;
-    check(fv_train(&j, &s, &e), &e);
-    if (stop_after && !test_on_cpu()) /* a device is told of steps later, several at once */
-        assert_in_range(s.step, stop_after, 39);
-    else
-        assert_int_equal(s.step, stop_after ? stop_after : 40);
-    float *w = test_values(fv_model_params(m), n);
-    assert_non_null(w);
-    fv_model_free(m);
-    fv_device_close(d);
-    return w;
-}
-
-static void a_resumed_run_has_the_same_bits(void **state)
-{
-    (void)state;
-    const char *one = scratch("one"), *two = scratch("two");
-    int64_t n, m;
-    float *whole = trained(one, 1, 0, false, &n);
-    free(trained(two, 2, 17, false, &m));
-    free(trained(two, 1, 27, true, &m));
-    float *pieces = trained(two, 3, 0, true, &m);
-    assert_int_equal(n, m);
-    assert_memory_equal(whole, pieces, (size_t)n * sizeof *whole);
-    free(whole);
-    free(pieces);
 }
 
 static void a_loss_that_is_not_finite_stops_the_run(void **state)
@@ -227,15 +61,15 @@ static void a_loss_that_is_not_finite_stops_the_run(void **state)
     (void)state;
     fv_err e;
     fv_train_state s;
-    fv_device *d = device_with(1);
-    fv_model *m = new_model(d, 0);
+    fv_device *d = corpus_device(1);
+    fv_model *m = corpus_model(d, 0, FV_F32);
     fv_tensor *t = fv_params_find(fv_model_params(m), "model.shared.weight");
     int64_t n = fv_len(t);
     float *w = malloc((size_t)n * sizeof *w);
     check(fv_params_get(fv_model_params(m), t, w, n, &e), &e);
     for (int64_t i = 0; i < n; i++) w[i] = NAN;
     check(fv_params_set(fv_model_params(m), t, w, n, &e), &e);
-    fv_train_job j = job_of(d, m, 5);
+    fv_train_job j = corpus_job(d, m, 5);
     float *before = test_values(fv_model_params(m), &n);
     assert_int_equal(fv_train(&j, &s, &e), FV_ENUMERIC);
     assert_non_null(strstr(e.text, "update 1"));
@@ -276,104 +110,6 @@ static void schedules_rise_and_fall(void **state)
     }
 }
 
-/* ---- options ---- */
-
-static float *after(void (*change)(fv_train_opt *), int64_t updates, int64_t *n, fv_train_state *s, size_t *bytes)
-{
-    fv_err e;
-    fv_device *d = device_with(2);
-    fv_model *m = new_model(d, 0.1);
-    fv_train_job j = job_of(d, m, updates);
-    if (change) change(&j.opt);
-    check(fv_train(&j, s, &e), &e);
-    float *w = test_values(fv_model_params(m), n);
-    assert_non_null(w);
-    if (bytes) *bytes = 0;
-    fv_model_free(m);
-    fv_device_close(d);
-    return w;
-}
-
-static void recompute(fv_train_opt *o) { o->recompute = true; }
-static void no_thread(fv_train_opt *o) { o->prefetch = 0; }
-
-/* ---- captured steps ---- */
-
-static const fv_backend *real;
-static int replays;
-
-static void count_replay(fv_stream *s, void *kept)
-{
-    replays++;
-    real->replay(s, kept);
-}
-
-/* Parameters after some updates, with steps captured and replayed or each run by itself. */
-static float *with_graphs(bool graphs, void (*change)(fv_train_opt *), int64_t *n)
-{
-    fv_err e;
-    fv_train_state s;
-    fv_device *d = device_with(2);
-    fv_model *m = new_model(d, 0.1);
-    fv_train_job j = job_of(d, m, 20);
-    fv_backend watched = *(real = d->backend);
-    watched.replay = count_replay;
-    if (!graphs) watched.capture = NULL;
-    replays = 0;
-    change(&j.opt);
-    d->backend = &watched;
-    check(fv_train(&j, &s, &e), &e);
-    d->backend = real;
-    assert_true(graphs ? replays >= 10 : !replays);
-    float *w = test_values(fv_model_params(m), n);
-    assert_non_null(w);
-    fv_model_free(m);
-    fv_device_close(d);
-    return w;
-}
-
-static void all_at_once(fv_train_opt *o) { o->batch_tokens = 100000; }
-
-static void in_parts(fv_train_opt *o) /* of few shapes, each of which comes again */
-{
-    o->batch_rows = 20;
-    o->batch_tokens = 100000;
-    o->accumulate = 2;
-    o->ema = 0.9f;
-    o->result = FV_RESULT_EMA;
-    o->updates = 120;
-}
-
-static void a_captured_step_has_the_same_bits(void **state)
-{
-    (void)state;
-    if (test_on_cpu()) skip(); /* nothing is captured there */
-    void (*const how[])(fv_train_opt *) = {all_at_once, in_parts};
-    for (int i = 0; i < 2; i++) {
-        int64_t n, m;
-        float *captured = with_graphs(true, how[i], &n), *plain = with_graphs(false, how[i], &m);
-        assert_int_equal(n, m);
-        assert_memory_equal(captured, plain, (size_t)n * sizeof *plain);
-        free(captured);
-        free(plain);
-    }
-}
-
-/* Layers that are computed twice, and batches made by the same thread, change nothing. */
-static void what_only_moves_work_changes_no_bit(void **state)
-{
-    (void)state;
-    fv_train_state s;
-    int64_t n, m;
-    float *plain = after(NULL, 8, &n, &s, NULL), *twice = after(recompute, 8, &m, &s, NULL),
-          *alone = after(no_thread, 8, &m, &s, NULL);
-    assert_memory_equal(plain, twice, (size_t)n * sizeof *plain);
-    assert_memory_equal(plain, alone, (size_t)n * sizeof *plain);
-    free(plain);
-    free(twice);
-    free(alone);
-}
-
 static double moved(fv_params *p, const float *before, const char *name)
 {
     int64_t all, from = 0;
@@ -393,13 +129,13 @@ static void parameters_move_as_their_group_says(void **state)
     (void)state;
     fv_err e;
     fv_train_state s;
-    fv_device *d = device_with(1);
-    fv_model *m = new_model(d, 0);
+    fv_device *d = corpus_device(1);
+    fv_model *m = corpus_model(d, 0, FV_F32);
     fv_params *p = fv_model_params(m);
     int64_t n;
     float *before = test_values(p, &n);
     assert_non_null(before);
-    fv_train_job j = job_of(d, m, 1);
+    fv_train_job j = corpus_job(d, m, 1);
     j.opt.warmup = 0;
     j.opt.layer_decay = 0.5f;
     snprintf(j.opt.freeze, sizeof j.opt.freeze, "model.encoder.layers.0.self_attn.* *.fc1.bias");
@@ -415,8 +151,8 @@ static void parameters_move_as_their_group_says(void **state)
     free(before);
     fv_model_free(m);
 
-    m = new_model(d, 0);
-    j = job_of(d, m, 1);
+    m = corpus_model(d, 0, FV_F32);
+    j = corpus_job(d, m, 1);
     snprintf(j.opt.freeze, sizeof j.opt.freeze, "model.encodr.*");
     assert_int_equal(fv_train(&j, &s, &e), FV_EARG);
     assert_non_null(strstr(e.text, "model.encodr.*"));
@@ -430,8 +166,8 @@ static void a_moving_average_follows(void **state)
     (void)state;
     if (!test_on_cpu()) skip(); /* gradients are written where they lie */
     fv_err e;
-    fv_device *d = device_with(1);
-    fv_model *m = new_model(d, 0);
+    fv_device *d = corpus_device(1);
+    fv_model *m = corpus_model(d, 0, FV_F32);
     fv_params *p = fv_model_params(m);
     fv_train_opt o;
     fv_fields_default(&o, fv_train_fields);
@@ -461,25 +197,15 @@ static void a_moving_average_follows(void **state)
     fv_device_close(d);
 }
 
-static void narrow(fv_train_opt *o) { o->ema = 0.9f; }
-
 static void bf16_learns_too(void **state)
 {
     (void)state;
     fv_err e;
     fv_train_state s;
-    fv_device *d = device_with(2);
-    char config[700];
-    fv_model *m;
-    snprintf(config, sizeof config,
-             "{\"model_type\": \"marian\", \"vocab_size\": %d, \"d_model\": 48, \"encoder_layers\": 1, \"decoder_layers\": 1, "
-             "\"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 96, \"decoder_ffn_dim\": 96, "
-             "\"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": true, \"init_std\": 0.0, "
-             "\"pad_token_id\": %d, \"eos_token_id\": %d, \"decoder_start_token_id\": %d}",
-             fv_tok_size(tok), pad, eos, pad);
-    check(fv_model_new(&m, d, config, (fv_model_opt){.train = true, .dtype = FV_BF16}, 3, &e), &e);
-    fv_train_job j = job_of(d, m, 120);
-    narrow(&j.opt);
+    fv_device *d = corpus_device(2);
+    fv_model *m = corpus_model(d, 0.1, FV_BF16);
+    fv_train_job j = corpus_job(d, m, 120);
+    j.opt.ema = 0.9f;
     j.opt.result = FV_RESULT_EMA;
     check(fv_train(&j, &s, &e), &e);
     assert_true(s.loss < 1.5);
@@ -513,9 +239,9 @@ static void a_rehearsal_says_what_a_run_needs(void **state)
     fv_err e;
     fv_train_memory need, less;
     int64_t n, same;
-    fv_device *d = device_with(2);
-    fv_model *m = new_model(d, 0.1);
-    fv_train_job j = job_of(d, m, 5);
+    fv_device *d = corpus_device(2);
+    fv_model *m = corpus_model(d, 0.1, FV_F32);
+    fv_train_job j = corpus_job(d, m, 5);
     float *before = test_values(fv_model_params(m), &n);
     check(fv_train_rehearse(&j, &need, &e), &e);
     float *after = test_values(fv_model_params(m), &same);
@@ -526,7 +252,7 @@ static void a_rehearsal_says_what_a_run_needs(void **state)
     free(before);
     free(after);
 
-    real = d->backend; /* a device that has nothing left says so, and serves again once it has */
+    const fv_backend *real = d->backend; /* a device that has nothing left says so, and serves again once it has */
     fv_backend empty = *real;
     empty.alloc = refuse_all;
     d->backend = &empty;
@@ -554,13 +280,10 @@ static void a_full_disk_stops_the_run_with_its_last_state_good(void **state)
     fv_ckpt_found found;
     room = -1;
     check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1, .env = &env}, &e), &e);
-    fv_model *m = new_model(d, 0);
-    fv_train_job j = job_of(d, m, 30);
+    fv_model *m = corpus_model(d, 0, FV_F32);
+    fv_train_job j = corpus_job(d, m, 30);
     j.dir = dir;
     j.opt.save_every = 10;
-    j.progress = stop_at;
-    int64_t never = -1;
-    j.user = &never;
     room = 1500000; /* one checkpoint and a half */
     assert_int_equal(fv_train(&j, &s, &e), FV_EIO);
     assert_non_null(strstr(e.text, "No space left"));
@@ -574,18 +297,10 @@ static void a_full_disk_stops_the_run_with_its_last_state_good(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart),
-        cmocka_unit_test(parts_of_a_batch_add_up),
-        cmocka_unit_test(a_resumed_run_has_the_same_bits),
-        cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
-        cmocka_unit_test(schedules_rise_and_fall),
-        cmocka_unit_test(a_captured_step_has_the_same_bits),
-        cmocka_unit_test(what_only_moves_work_changes_no_bit),
-        cmocka_unit_test(parameters_move_as_their_group_says),
-        cmocka_unit_test(a_moving_average_follows),
-        cmocka_unit_test(bf16_learns_too),
-        cmocka_unit_test(a_rehearsal_says_what_a_run_needs),
-        cmocka_unit_test(a_full_disk_stops_the_run_with_its_last_state_good),
+        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart),  cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
+        cmocka_unit_test(schedules_rise_and_fall),           cmocka_unit_test(parameters_move_as_their_group_says),
+        cmocka_unit_test(a_moving_average_follows),          cmocka_unit_test(bf16_learns_too),
+        cmocka_unit_test(a_rehearsal_says_what_a_run_needs), cmocka_unit_test(a_full_disk_stops_the_run_with_its_last_state_good),
     };
-    return cmocka_run_group_tests(tests, make_corpus, free_corpus);
+    return cmocka_run_group_tests(tests, corpus_open, corpus_close);
 }
