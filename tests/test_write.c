@@ -318,17 +318,19 @@ static void written_at_once_or_step_by_step(void **state)
         int rows;
     } cases[] = {{"f32", gpt2, FV_F32, 3},
                  {"bf16", gpt2, FV_BF16, 3},
+                 {"one row", gpt2_long, FV_BF16, 1},
+                 {"eight rows", gpt2_long, FV_BF16, 8},
                  {"many rows", gpt2_long, FV_BF16, MOST},
                  {"many layers", gpt2_deep, FV_BF16, 3}};
     static float logits[MOST * VOCAB];
     static int32_t first[MOST], a[N * MOST], b[N * MOST], again[N * MOST];
-    for (int k = 0; k < (test_brief() ? 2 : 4); k++) {
+    for (int k = 0; k < (test_brief() ? 2 : 6); k++) {
         int rows = cases[k].rows;
         writer w = begin(device, cases[k].config, cases[k].weights, rows);
         for (int r = 0; r < rows; r++) first[r] = word(r, 4);
         read_prompt(&w, 0, 4, logits);
         if (fv_session_write(w.ctx, w.session, first, a, N)) fail_msg("%s", fv_ctx_err(w.ctx)->text);
-        assert_int_equal(fv_session_len(w.session, 1), 4 + N);
+        assert_int_equal(fv_session_len(w.session, rows - 1), 4 + N);
 
         fv_session_reset(w.session);
         read_prompt(&w, 0, 4, logits);

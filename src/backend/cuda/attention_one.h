@@ -1,8 +1,8 @@
 /* attention_one.h - attention of one query in each sequence, as a step of writing has it: a walk through a cache.
  *
- * L neighbouring threads share a key, 16 bytes each, and keep the largest score, the sum of exp(score - largest) and the
- * weighted sum of values of the keys they saw.  A block joins its groups, and where there are few heads and many keys the
- * last of several blocks joins theirs, always in the same order.  How many keys there are is read from memory. */
+ * L neighbouring threads share a key and keep the largest score, the sum of exp(score - largest) and the
+ * weighted sum of values of the keys they saw.  A warp joins its groups, a block its warps, and where there are few heads and
+ * many keys the last of several blocks joins theirs, always in the same order.  How many keys there are is read from memory. */
 #ifndef FV_CUDA_ATTENTION_ONE_H
 #define FV_CUDA_ATTENTION_ONE_H
 
@@ -11,6 +11,10 @@
 #define ONE_THREADS 256
 #define PART_KEYS 256 /* a block takes at least so many */
 #define MOST_PARTS 16
+#define ONE_WIDEST 256 /* head */
+
+/* Numbers of a key that a thread has: the more, the fewer words about them among threads. */
+template <class T> constexpr int one_width = sizeof(T) == 4 ? 16 : 8;
 
 /* What some keys came to; (top, sum, y[W]) in memory. */
 template <int V> struct seen {
@@ -25,33 +29,53 @@ template <int V> struct seen {
     }
 };
 
-/* By GROUPS groups of L threads, of which this thread's is the group-th.  What every key needs is kept in registers. */
-template <class T, int V, int L, int GROUPS, int UNROLL> __device__ seen<V> walk(const head<T> &at, int group, int from, int to)
+/* Where the query is and where the result goes: in memory.  Another such (program_attention.h) has both by mail, and a key
+ * and a value that are not in memory yet, those of `now`. */
+template <class T> struct by_memory {
+    static constexpr bool late = false; /* the query is there */
+    static constexpr int now = -1;
+    template <int V> __device__ void query(float (&q)[V], const head<T> &at, int i) const { load(q, at.o.q(at.b, at.h, 0), i); }
+    __device__ void ask(const head<T> &, int) const {}
+    template <int V> __device__ void pair(float (&)[V], float (&)[V], int) const {}
+    __device__ void give(const head<T> &at, int c, float y) const { ((T *)at.o.a.y)[at.o.at_y(at.b, at.h, 0) + c] = down<T>(y); }
+};
+
+/* By GROUPS groups of L threads, of which this thread's is the group-th.  What every key needs is kept in registers.  The
+ * first keys are on their way before the query is there. */
+template <class T, int V, int L, int GROUPS, int UNROLL, class P>
+__device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P &post)
 {
     const job<T> &o = at.o;
-    int lane = threadIdx.x % L, g = o.kv_head(at.h);
+    int lane = threadIdx.x % L, g = at.h / ((int)o.a.H / (int)o.a.G); /* no division of 64 bits */
     int64_t k_row = o.a.k_row, v_row = o.a.v_row;
     const T *first_k = o.k(at.b, g, 0) + lane * V, *first_v = o.v(at.b, g, 0) + lane * V;
     bool plain = o.plain && !o.a.key_mask; /* which is looked at key by key */
     seen<V> mine = {-INFINITY, 0, {}};
     float q[V], scale = o.scale;
-    load(q, o.q(at.b, at.h, 0), lane * V);
+    if (!P::late) post.query(q, at, lane * V);
     for (int j0 = from + group; j0 - group < to; j0 += GROUPS * UNROLL) { /* all threads of a warp go along */
         float k[UNROLL][V], v[UNROLL][V], s[UNROLL], most = -INFINITY;
+        const T *at_k = first_k + j0 * k_row, *at_v = first_v + j0 * v_row;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int j = j0 + u * GROUPS;
 #pragma unroll
             for (int e = 0; e < V; e++) k[u][e] = v[u][e] = 0;
-            if (j < to) {
-                load(k[u], first_k + j * k_row, 0);
-                load(v[u], first_v + j * v_row, 0);
+            if (j < to && !(P::late && j == post.now)) {
+                load(k[u], at_k, 0);
+                load(v[u], at_v, 0);
             }
+            at_k += GROUPS * k_row, at_v += GROUPS * v_row;
+        }
+        if (P::late && j0 - group == from) {
+            post.query(q, at, lane * V);
+            if (post.now >= from && post.now < to && (post.now - from) % GROUPS == group) post.ask(at, lane * V);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int j = j0 + u * GROUPS;
             float dot = 0;
+            if (P::late && j == post.now) post.pair(k[u], v[u], lane * V);
 #pragma unroll
             for (int e = 0; e < V; e++) dot = fmaf(q[e], k[u][e], dot);
 #pragma unroll
@@ -72,6 +96,20 @@ template <class T, int V, int L, int GROUPS, int UNROLL> __device__ seen<V> walk
     return mine;
 }
 
+/* What the groups of a warp saw, for all of them. */
+template <int V, int L> __device__ inline void join_groups(seen<V> &mine)
+{
+#pragma unroll
+    for (int w = L; w < 32; w *= 2) {
+        float top = __shfl_xor_sync(~0u, mine.top, w), sum = __shfl_xor_sync(~0u, mine.sum, w), most = fmaxf(top, mine.top);
+        float f = most == -INFINITY ? 0 : exp2_fast(mine.top - most), g = most == -INFINITY ? 0 : exp2_fast(top - most);
+        mine.top = most;
+        mine.sum = f * mine.sum + g * sum;
+#pragma unroll
+        for (int e = 0; e < V; e++) mine.y[e] = f * mine.y[e] + g * __shfl_xor_sync(~0u, mine.y[e], w);
+    }
+}
+
 /* Column c of n records of W + 2 numbers, joined in order. */
 __device__ inline void join(float &top, float &sum, float &y, const float *record, int n, int W, int c)
 {
@@ -88,10 +126,10 @@ __device__ inline void join(float &top, float &sum, float &y, const float *recor
     }
 }
 
-template <class T> __device__ inline void give(const head<T> &at, int c, float top, float sum, float y)
+template <class T, class P> __device__ inline void give(const head<T> &at, int c, float top, float sum, float y, const P &post)
 {
     const job<T> &o = at.o;
-    ((T *)o.a.y)[o.at_y(at.b, at.h, 0) + c] = down<T>(sum > 0 ? y / sum : 0);
+    post.give(at, c, sum > 0 ? __fdividef(y, sum) : 0);
     if (c == 0) ((float *)o.a.lse)[o.at_lse(at.b, at.h, 0)] = sum > 0 ? top * LN2 + logf(sum) : -INFINITY;
 }
 
@@ -106,27 +144,30 @@ template <class T> struct one_job {
     int parts;
     bool by_warp; /* in a program: a warp does a head by itself */
 };
-template <class T> constexpr int one_floats = ONE_THREADS *(16 / (int)sizeof(T)) + 2 * ONE_THREADS / 4 + 1;
+template <class T> constexpr int one_floats = ONE_THREADS / 32 * (ONE_WIDEST + 2) + 1;
 
-template <class T, int L> __device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *record)
+template <class T, int L, class P>
+__device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *record, const P &post)
 {
-    constexpr int V = 16 / sizeof(T), W = L * V, GROUPS = ONE_THREADS / L;
+    constexpr int V = one_width<T>, W = L * V, GROUPS = ONE_THREADS / L;
     head<T> at(j.o, b, h);
     int first = at.first(0), end = at.end(0), parts = j.parts, each = (end - first + parts - 1) / parts;
     each = each < PART_KEYS ? PART_KEYS : each;
     int from = first + part * each, to = from + each < end ? from + each : end;
-    seen<V> mine = walk<T, V, L, GROUPS, 4>(at, threadIdx.x / L, from, to);
-    int lane = threadIdx.x % L;
-    float *to_record = record + threadIdx.x / L * (W + 2), top, sum, y;
+    seen<V> mine = walk<T, V, L, GROUPS, 32 / V>(at, threadIdx.x / L, from, to, post);
+    join_groups<V, L>(mine);
+    int lane = threadIdx.x % 32;
+    float *to_record = record + threadIdx.x / 32 * (W + 2), top, sum, y;
     unsigned *last = (unsigned *)record + one_floats<T> - 1;
     if (lane == 0) to_record[0] = mine.top, to_record[1] = mine.sum;
 #pragma unroll
-    for (int e = 0; e < V; e++) to_record[2 + lane * V + e] = mine.y[e];
+    for (int e = 0; e < V; e++)
+        if (lane < L) to_record[2 + lane * V + e] = mine.y[e];
     one_sync();
     int c = threadIdx.x;
-    if (c < W) join(top, sum, y, record, GROUPS, W, c);
+    if (c < W) join(top, sum, y, record, ONE_THREADS / 32, W, c);
     if (parts == 1) {
-        if (c < W) give(at, c, top, sum, y);
+        if (c < W) give(at, c, top, sum, y, post);
         return;
     }
     int64_t which = (int64_t)at.b * j.o.a.H + at.h;
@@ -143,29 +184,21 @@ template <class T, int L> __device__ void attend_one(const one_job<T> &j, int pa
     if (!*last || c >= W) return;
     __threadfence();
     join(top, sum, y, all, parts, W, c);
-    give(at, c, top, sum, y);
+    give(at, c, top, sum, y, post);
 }
 
 /* A head of one sequence by one warp. */
 template <class T, int L> __device__ void attend_one_by_warp(const job<T> &o, int h, int b)
 {
-    constexpr int V = 16 / sizeof(T);
+    constexpr int V = one_width<T>;
     head<T> at(o, b, h);
     int lane = threadIdx.x % 32;
-    seen<V> mine = walk<T, V, L, 32 / L, 8>(at, lane / L, at.first(0), at.end(0));
-#pragma unroll
-    for (int w = L; w < 32; w *= 2) {
-        float top = __shfl_xor_sync(~0u, mine.top, w), sum = __shfl_xor_sync(~0u, mine.sum, w), most = fmaxf(top, mine.top);
-        float f = most == -INFINITY ? 0 : exp2_fast(mine.top - most), g = most == -INFINITY ? 0 : exp2_fast(top - most);
-        mine.top = most;
-        mine.sum = f * mine.sum + g * sum;
-#pragma unroll
-        for (int e = 0; e < V; e++) mine.y[e] = f * mine.y[e] + g * __shfl_xor_sync(~0u, mine.y[e], w);
-    }
+    seen<V> mine = walk<T, V, L, 32 / L, 32 / V>(at, lane / L, at.first(0), at.end(0), by_memory<T>());
+    join_groups<V, L>(mine);
     if (lane >= L) return;
     float y[V];
 #pragma unroll
-    for (int e = 0; e < V; e++) y[e] = mine.sum > 0 ? mine.y[e] / mine.sum : 0;
+    for (int e = 0; e < V; e++) y[e] = mine.sum > 0 ? __fdividef(mine.y[e], mine.sum) : 0;
     store((T *)o.a.y, o.at_y(b, h, 0) + lane * V, y);
     if (lane == 0) ((float *)o.a.lse)[o.at_lse(b, h, 0)] = mine.sum > 0 ? mine.top * LN2 + logf(mine.sum) : -INFINITY;
 }

@@ -24,18 +24,22 @@ struct greatest {
     template <class N> __device__ N operator()(N a, N b) const { return a > b ? a : b; }
 };
 
+template <class N, class F> __device__ inline N warp_join(N v, F f)
+{
+    for (int o = 16; o; o /= 2) v = f(v, __shfl_xor_sync(~0u, v, o));
+    return v;
+}
+
 /* Of all THREADS_ROW threads, to all: by warps, then by one number of each warp, of which there are as many as threads in one. */
 template <class N, class F> __device__ inline N block_join(N v, F f)
 {
     static_assert(THREADS_ROW == 32 * 32, "one number a thread of a warp");
     __shared__ N part[32];
-    for (int o = 16; o; o /= 2) v = f(v, __shfl_xor_sync(~0u, v, o));
+    v = warp_join(v, f);
     __syncthreads(); /* part may still be read from the time before */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
     __syncthreads();
-    v = part[threadIdx.x % 32];
-    for (int o = 16; o; o /= 2) v = f(v, __shfl_xor_sync(~0u, v, o));
-    return v;
+    return warp_join(part[threadIdx.x % 32], f);
 }
 
 /* Floats as integers in the same order. */
@@ -241,15 +245,12 @@ __device__ inline bool join(found &f, found *parts, unsigned *ticket)
     }
     __syncthreads();
     if (!last) return false;
-    float most = -INFINITY, sum = 0;
-    for (unsigned p = 0; p < gridDim.x; p++) most = fmaxf(most, __ldcg(&mine[p].most));
-    for (unsigned p = 0; p < gridDim.x; p++) {
-        unsigned long long c = __ldcg(&mine[p].best);
-        sum += __ldcg(&mine[p].sum) * expf(__ldcg(&mine[p].most) - most);
-        f.best = c > f.best ? c : f.best;
-    }
-    f.most = most;
-    f.sum = sum;
+    unsigned lane = threadIdx.x % 32; /* each warp by itself: a thread looks at one part */
+    found other = {0, -INFINITY, 0};
+    if (lane < gridDim.x) other = {__ldcg(&mine[lane].best), __ldcg(&mine[lane].most), __ldcg(&mine[lane].sum)};
+    f.most = warp_join(other.most, greatest());
+    f.best = warp_join(other.best, greatest());
+    f.sum = warp_join(other.most == -INFINITY ? 0 : other.sum * expf(other.most - f.most), plus());
     return true;
 }
 

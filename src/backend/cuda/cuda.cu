@@ -218,7 +218,7 @@ static void device_close(fv_device *dev)
     if (d->stage) cudaFreeHost(d->stage);
     for (int i = 0; i < 2; i++)
         if (d->half_gone[i]) cudaEventDestroy(d->half_gone[i]);
-    if (d->tickets) cudaFree(d->tickets);
+    if (d->mail) cudaFree(d->mail);
     if (d->stream) cudaStreamDestroy(d->stream);
     delete d;
     dev->impl = NULL;
@@ -364,8 +364,10 @@ static cudaError_t start(device *d, const cudaDeviceProp *p)
     snprintf(d->level, sizeof d->level, "sm_%d%d", p->major, p->minor);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (rc == cudaSuccess) rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault), cudaHostAllocMapped);
-    if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->tickets, (TICKETS + 1) * sizeof *d->tickets);
-    if (rc == cudaSuccess) rc = cudaMemset(d->tickets, 0, (TICKETS + 1) * sizeof *d->tickets);
+    size_t mail = (size_t)MAIL_AREAS * MAIL_WORDS * sizeof *d->mail, tickets = (TICKETS + PROGRAM_TICKETS) * sizeof *d->tickets;
+    if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->mail, mail + tickets);
+    if (rc == cudaSuccess) rc = cudaMemset(d->mail, 0, mail + tickets);
+    d->tickets = (unsigned *)(d->mail + MAIL_AREAS * MAIL_WORDS);
     if (rc == cudaSuccess) rc = cudaDeviceGetDefaultMemPool(&pool, d->number);
     if (rc == cudaSuccess) rc = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
     for (int i = 0; rc == cudaSuccess && i < ROWS_OF_FAULTS * FAULTS; i++) d->faults[i].where = ~0ull;

@@ -28,9 +28,10 @@ struct fault {
     long long limit, more;
 };
 
-enum { TICKETS = 1 << 16, EARLY_ROWS = 8 }; /* EARLY_ROWS: with more, kernels are large */
+enum { TICKETS = 1 << 16, PROGRAM_TICKETS = 8, EARLY_ROWS = 8 }; /* EARLY_ROWS: with more, kernels are large */
+enum { MAIL_AREAS = 8, MAIL_WORDS = 1 << 16 };                   /* see mail.h; words of an area */
 
-struct program;         /* program.cu: kernels that are put off */
+struct program;         /* program_plan.cu: kernels that are put off */
 struct products;        /* gemm.cu: cuBLASLt, its plans and its workspace */
 struct fused_attention; /* attention_cudnn.cu: cuDNN and its plans */
 
@@ -41,10 +42,11 @@ struct device {
     fault *faults;             /* pinned: FAULTS for each stream */
     unsigned long long in_use; /* streams that have a row of faults */
     int processors;
-    size_t most_shared; /* bytes a block may ask for */
-    bool early;         /* kernels can start before those they wait for are done */
-    bool hopper;        /* sm_90, with instructions that no other chip has */
-    unsigned *tickets;  /* zeros: TICKETS counters that every kernel leaves as it found them, and that of programs */
+    size_t most_shared;       /* bytes a block may ask for */
+    bool early;               /* kernels can start before those they wait for are done */
+    bool hopper;              /* sm_90, with instructions that no other chip has */
+    unsigned *tickets;        /* zeros: TICKETS counters that every kernel leaves as it found them, and those of programs */
+    unsigned long long *mail; /* (MAIL_AREAS,MAIL_WORDS) */
     char level[16];
     std::mutex opening; /* of mm and fused */
     std::mutex staging; /* over what follows */
@@ -72,7 +74,7 @@ struct lane {
 static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
 static inline lane *lane_of(const fv_stream *s) { return (lane *)s->impl; }
 static inline fault *faults_of(const fv_stream *s) { return device_of(s)->faults + (size_t)lane_of(s)->row * FAULTS; }
-/* program.cu: starts the kernels that were put off. */
+/* program_plan.cu: starts the kernels that were put off. */
 void fv_cuda_start_put_off(fv_stream *s);
 void fv_cuda_program_free(program *p);
 

@@ -1,0 +1,280 @@
+/* program_plan.cu - which ops become one program: kernels that were asked for are written down, and started together before
+ * whatever must see their results.
+ *
+ * Ops that meet may be any.  Ops that send mail run into one another, so what each reads and writes is looked at: numbers of
+ * an op of the same program must come by mail, whole; what is written must not be read from memory by an op that may still
+ * be under way.  Where that does not hold, the program written down so far is started, and the op begins the next one. */
+#include <bitset>
+#include <new>
+
+#include "program.h"
+
+#define MOST_OPS (int)(sizeof(program_ops::op) / sizeof(program_op))
+
+struct region {
+    const char *from, *end;
+    bool meets(const region &r) const { return from < r.end && r.from < end; }
+    bool is(const region &r) const { return from == r.from && end == r.end && from != end; }
+};
+
+static region over(const void *p, int64_t bytes) { return {(const char *)p, (const char *)p + (p ? bytes : 0)}; }
+
+typedef std::bitset<MOST_OPS> ops;
+
+/* What an op does to memory, and on which others it depends. */
+struct note {
+    region y, kept[3];    /* written: the result, which may go by mail; and caches and scratch, which do not */
+    region read[3];       /* from memory that the program has not written */
+    int64_t wide;         /* words of a row of mail; 0: nothing is sent */
+    ops before, all_before; /* those that are over when the first number of this op is made; when all are */
+    ops readers;          /* of its mail */
+    int area;             /* of its mail, or -1 */
+};
+
+struct program {
+    program_ops p;
+    int first; /* block that begins with the next product */
+    note of[MOST_OPS];
+    int owner[MAIL_AREAS]; /* the op that sent last to an area, or -1 */
+};
+
+void fv_cuda_start_put_off(fv_stream *s)
+{
+    program *g = lane_of(s)->put_off;
+    if (g->p.n && !s->err.code) fv_cuda_program_start(s, g->p);
+    g->p.n = 0;
+}
+
+void fv_cuda_program_free(program *p) { delete p; }
+
+/* ---- mail ---- */
+
+/* The op whose result this region is; -1: none has written there; -2: it was, in part. */
+static int writer_of(const program *g, const region &r)
+{
+    for (int i = g->p.n - 1; i >= 0; i--) {
+        const note &n = g->of[i];
+        if (n.y.meets(r)) return n.y.is(r) && n.area >= 0 ? i : -2;
+        for (const region &k : n.kept)
+            if (k.meets(r)) return -2;
+    }
+    return -1;
+}
+
+static word *area_at(fv_stream *s, int area) { return device_of(s)->mail + (int64_t)area * MAIL_WORDS; }
+
+/* Who sends what is read at r, in rows of `wide` words.  False: nobody can, though the program has written there. */
+static bool find(fv_stream *s, program *g, note *n, region *r, int64_t wide, sender *from)
+{
+    int op = writer_of(g, *r);
+    *from = {NULL, 0};
+    if (op == -1) return true;
+    if (op < 0 || g->of[op].wide != wide) return false;
+    *from = {area_at(s, g->of[op].area), op};
+    *r = {};
+    n->before |= g->of[op].all_before;
+    n->before.set((size_t)op);
+    g->of[op].readers.set((size_t)g->p.n);
+    return true;
+}
+
+/* Writes n may go to memory: whoever reads or keeps something there is over by then. */
+static bool may_write(const program *g, const note &n)
+{
+    for (int i = 0; i < g->p.n; i++) {
+        const note &o = g->of[i];
+        if (n.before[(size_t)i]) continue;
+        for (const region &r : o.read)
+            if (n.y.meets(r) || n.kept[0].meets(r) || n.kept[1].meets(r) || n.kept[2].meets(r)) return false;
+        for (const region &k : o.kept)
+            if (n.y.meets(k) || n.kept[0].meets(k) || n.kept[1].meets(k) || n.kept[2].meets(k)) return false;
+        if (n.kept[0].meets(o.y) || n.kept[1].meets(o.y) || n.kept[2].meets(o.y)) return false;
+    }
+    return true;
+}
+
+/* An area whose sender and readers are over when this op begins to send; -1: there is none. */
+static int free_area(const program *g, const note &n)
+{
+    for (int a = 0; a < MAIL_AREAS; a++) {
+        if (g->owner[a] < 0) return a;
+        ops in_use = g->of[g->owner[a]].readers;
+        in_use.set((size_t)g->owner[a]);
+        if ((in_use & ~n.before).none()) return a;
+    }
+    return -1;
+}
+
+/* ---- one op more ---- */
+
+static void product_note(note *n, const few_product &f)
+{
+    const fv_row_linear &a = f.a;
+    int64_t y_n = a.k_cache ? a.y_n : a.n, half = (a.n - y_n) / 2;
+    n->y = over(a.y, a.rows * y_n * (a.yt == FV_BF16 ? 2 : 4));
+    n->kept[0] = over(a.k_cache, a.rows * a.cap * half * 4);
+    n->kept[1] = over(a.v_cache, a.rows * a.cap * half * 4);
+    n->read[0] = over(a.x, a.rows * a.k * (a.xt == FV_BF16 ? 2 : 4));
+    n->wide = a.n % 2 == 0 && a.rows * a.n <= MAIL_WORDS ? a.n : 0;
+}
+
+static bool product_senders(fv_stream *s, program *g, note *n, few_product *f)
+{
+    if (f->a.add) n->read[1] = n->y;
+    if (!find(s, g, n, &n->read[0], f->a.k, &f->from)) return false;
+    ops before = n->before; /* of what y held a block waits for its own part alone */
+    if (!find(s, g, n, &n->read[1], f->a.n, &f->old)) return false;
+    n->before = n->all_before = before;
+    return true;
+}
+
+static void attention_note(note *n, const few_attention &f)
+{
+    const fv_attn_args &a = f.o.a;
+    n->y = over(a.y, a.B * a.H * a.Wv * 4);
+    n->kept[0] = over(a.lse, a.B * a.H * (int64_t)sizeof(float));
+    n->kept[1] = over(f.sums, a.B * a.H * f.parts * (a.Wv + 2) * 4);
+    n->read[0] = over(a.q, ((a.B - 1) * a.q_batch + a.H * a.Wk) * 4);
+    n->read[1] = over(a.k, ((a.B - 1) * a.k_batch + (a.Tk - 1) * a.k_row + a.G * a.Wk) * 4);
+    n->read[2] = over(a.v, ((a.B - 1) * a.v_batch + (a.Tk - 1) * a.v_row + a.G * a.Wv) * 4);
+    n->wide = a.H * a.Wv % 2 == 0 && a.B * a.H * a.Wv <= MAIL_WORDS ? a.H * a.Wv : 0;
+}
+
+/* The product that wrote this step's keys and values to the caches that are read, and sends them; NULL: something else has. */
+static const fv_row_linear *cache_writer(const program *g, const few_attention &f, int op)
+{
+    const fv_attn_args &a = f.o.a;
+    if (op < 0 || g->p.op[op].lanes) return NULL;
+    const fv_row_linear &w = g->p.op[op].product.a;
+    int64_t half = (w.n - w.y_n) / 2;
+    bool same = w.k_cache == a.k && w.v_cache == a.v && w.k_cache && w.rows == a.B && w.y_n == a.H * a.Wk && half == a.G * a.Wk &&
+                a.Wk == a.Wv && a.k_row == half && a.v_row == half && a.k_batch == w.cap * half && a.v_batch == w.cap * half;
+    return same ? &w : NULL;
+}
+
+static bool attention_senders(fv_stream *s, program *g, note *n, few_attention *f)
+{
+    const fv_attn_args &a = f->o.a;
+    int op = writer_of(g, n->read[0]);
+    const fv_row_linear *w = cache_writer(g, *f, op);
+    if (op >= 0 && a.q_batch != a.H * a.Wk) return false;
+    f->wide = w ? (int)w->n : (int)(a.H * a.Wk);
+    f->pos = w ? w->pos : NULL;
+    if (!find(s, g, n, &n->read[0], f->wide, &f->from)) return false;
+    n->all_before = n->before;
+    n->before = op >= 0 ? g->of[op].before : ops(); /* a head waits for its own part alone */
+    for (int i = 1; i < 3; i++) /* of caches nothing else may have been written */
+        for (int o = 0; o < g->p.n; o++)
+            if (o != op || !w)
+                if (g->of[o].y.meets(n->read[i]) || g->of[o].kept[0].meets(n->read[i]) || g->of[o].kept[1].meets(n->read[i]))
+                    return false;
+    return true;
+}
+
+/* Connects the op with those before it; false where they cannot be of one program. */
+static bool connect(fv_stream *s, program *g, program_op *o)
+{
+    note n = {};
+    n.area = -1;
+    o->to = {NULL, true};
+    if (o->lanes)
+        attention_note(&n, o->attention);
+    else
+        product_note(&n, o->product);
+    if (!(o->lanes ? attention_senders(s, g, &n, &o->attention) : product_senders(s, g, &n, &o->product))) return false;
+    if (!may_write(g, n)) return false;
+    n.area = n.wide ? free_area(g, n) : -1;
+    if (n.area >= 0) {
+        g->owner[n.area] = g->p.n;
+        for (int i = 0; i < g->p.n; i++)
+            if (g->of[i].area == n.area) g->of[i].area = -1;
+        o->to.area = area_at(s, n.area);
+    }
+    for (int i = 0; i < g->p.n; i++)
+        if (g->of[i].y.meets(n.y)) g->p.op[i].to.memory = false;
+    g->of[g->p.n] = n;
+    return true;
+}
+
+/* Without ops, for those that come with so many rows. */
+static void clear(fv_stream *s, program *g, int64_t rows)
+{
+    device *d = device_of(s);
+    g->p.n = g->p.x_bytes = g->first = 0;
+    g->p.rows = (int)rows;
+    g->p.wide = d->processors / (int)ceil_div(rows, ROWS_BLOCK);
+    g->p.by_mail = rows <= MAIL_ROWS;
+    g->p.at = (counters *)(d->tickets + TICKETS);
+    for (int &o : g->owner) o = -1;
+}
+
+/* Writes the op down if it goes with those before it. */
+static bool add(fv_stream *s, program *g, program_op *o)
+{
+    program_ops *p = &g->p;
+    int x_bytes = p->x_bytes, slots = p->slots;
+    if (!o->lanes) {
+        const few_product &f = o->product;
+        int x = (int)(f.a.rows < ROWS_BLOCK ? f.a.rows : ROWS_BLOCK) * (f.streams ? 2 * (f.chunk + 32) : f.k + 32) * 2;
+        if (x > p->x_bytes) p->x_bytes = (x + 127) / 128 * 128;
+    }
+    if (!fv_cuda_program_fit(p, device_of(s)->most_shared) || (p->by_mail && !connect(s, g, o))) {
+        p->x_bytes = x_bytes, p->slots = slots;
+        return false;
+    }
+    if (!o->lanes) {
+        o->product.first = g->first;
+        g->first = (g->first + o->product.tiles) % p->wide;
+    }
+    p->op[p->n++] = *o;
+    return true;
+}
+
+static bool take(fv_stream *s, program_op *o, int64_t rows)
+{
+    lane *l = lane_of(s);
+    if (!l->put_off && !(l->put_off = new (std::nothrow) program{})) return false;
+    program *g = l->put_off;
+    if (g->p.n == MOST_OPS || (g->p.n && g->p.rows != rows)) fv_cuda_start_put_off(s);
+    if (!g->p.n) clear(s, g, rows);
+    bool done = add(s, g, o);
+    if (!done && g->p.n) { /* by itself it may go */
+        fv_cuda_start_put_off(s);
+        clear(s, g, rows);
+        done = add(s, g, o);
+    }
+    if (!l->keeping) fv_cuda_start_put_off(s);
+    return done;
+}
+
+/* By warps it is made here even if nothing is kept, so that the numbers are the same. */
+bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j, int lanes)
+{
+    int64_t heads = j.o.a.B * j.o.a.H;
+    bool by_warp = j.o.a.B > MAIL_ROWS && heads > 2 * (int64_t)device_of(s)->processors;
+    if (!device_of(s)->early || lanes != PROGRAM_LANES || j.o.a.B > MOST_ROWS) return false;
+    if (!lane_of(s)->keeping && !by_warp) return false;
+    program_op o = {};
+    o.lanes = lanes;
+    o.to = {NULL, true};
+    (one_job<float> &)o.attention = j;
+    o.attention.by_warp = by_warp;
+    return take(s, &o, j.o.a.B);
+}
+
+bool fv_cuda_put_off(fv_stream *s, const row_job &j)
+{
+    int64_t tiles = ceil_div(j.a.n, TILE);
+    bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0);
+    if (!device_of(s)->early || j.a.rows > MOST_ROWS || j.k % STEP || !even) return false;
+    if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX || !aligned(j.a.y, j.a.k_cache, j.a.v_cache)) return false;
+    program_op o = {};
+    o.to = {NULL, true};
+    few_product &f = o.product;
+    (row_job &)f = j;
+    f.tiles = (int)tiles;
+    f.bias_comes = j.a.bias && j.a.n % TILE == 0 && aligned(j.a.bias);
+    f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MOST_CHUNK)), STEP) * STEP;
+    f.streams = j.a.rows > MAIL_ROWS && j.a.xt == FV_BF16 && j.k > f.chunk;
+    return take(s, &o, j.a.rows);
+}
