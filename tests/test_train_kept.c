@@ -124,7 +124,7 @@ static void a_kept_step_has_the_same_bits(void **state)
 {
     (void)state;
     for (int f = 0; f < (int)(sizeof families / sizeof *families); f++)
-        for (int narrow = 0; narrow < 2; narrow++) {
+        for (int narrow = test_brief(); narrow < 2; narrow++) {
             int64_t n, m;
             fv_dtype dtype = narrow ? FV_BF16 : FV_F32;
             float *kept = trained(f, dtype, true, &n), *plain = trained(f, dtype, false, &m);
