@@ -1,7 +1,10 @@
 /* gemm_plan.cu - how cuBLASLt does a product: its library, and its algorithms kept by shape.
  *
  * Looking up an algorithm takes longer than a small product, so plans are kept by shape.  The library is opened with the first
- * product: a program that only asks which devices there are does not wait for 600 MB of kernels. */
+ * product: a program that only asks which devices there are does not wait for 600 MB of kernels.
+ *
+ * Where MPS gives a process some of the multiprocessors, the library's kernels for 16 bits leave tiles out and report nothing
+ * (13.1, on 26 to 104 of an H200's 132).  So under MPS it must first prove itself. */
 #include "gemm_plan.h"
 
 #include <cublasLt.h>
@@ -68,34 +71,10 @@ struct products {
     lt_library lt;
     cublasLtHandle_t handle;
     void *work;
+    int processors;
     plan plans[PLANS];
     unsigned turn;
 };
-
-static products *open_products(fv_stream *s)
-{
-    device *d = device_of(s);
-    std::lock_guard<std::mutex> hold(d->opening);
-    if (d->mm) return d->mm;
-    products *p = new (std::nothrow) products{};
-    if (!p) {
-        d->host.fail(s, FV_ENOMEM, "gemm: out of memory");
-        return NULL;
-    }
-    if (!load_library(&p->lt)) {
-        d->host.fail(s, FV_EDEVICE, "gemm: libcublasLt.so.%d cannot be loaded: %s", CUDART_VERSION / 1000, dlerror());
-        delete p;
-        return NULL;
-    }
-    cudaSetDevice(d->number);
-    if (p->lt.create(&p->handle) != CUBLAS_STATUS_SUCCESS || cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
-        cudaGetLastError();
-        d->host.fail(s, FV_ENOMEM, "gemm: cuBLASLt found no memory on the device");
-        fv_cuda_products_free(p);
-        return NULL;
-    }
-    return d->mm = p;
-}
 
 static void forget(const lt_library *lt, plan *p)
 {
@@ -144,13 +123,13 @@ static bool describe(const lt_library *lt, plan *p)
            layout(lt, &p->c, k->ct, k->n, k->m, k->ldc, k->batch, k->stride_c);
 }
 
-static bool pick(const products *mm, plan *p)
+/* With at most so much workspace. */
+static bool pick_with(const products *mm, plan *p, size_t most)
 {
     const lt_library *lt = &mm->lt;
     cublasLtMatmulPreference_t prefer = NULL;
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
-    size_t most = LT_WORK;
     uint32_t a = (uint32_t)p->key.align_b, b = (uint32_t)p->key.align_a, c = (uint32_t)p->key.align_c;
     if (lt->prefer_create(&prefer) != CUBLAS_STATUS_SUCCESS) return false;
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
@@ -164,6 +143,14 @@ static bool pick(const products *mm, plan *p)
     p->algo = best.algo;
     p->work = best.workspaceSize;
     return true;
+}
+
+/* Where tiles are enough for all multiprocessors no sum is split, and a workspace would only hold a counter, which the library
+ * clears before each product: that takes as long as a small kernel. */
+static bool pick(const products *mm, plan *p)
+{
+    bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 256) * p->key.batch >= mm->processors;
+    return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK);
 }
 
 static plan *plan_for(products *mm, const gemm_shape *key)
@@ -184,6 +171,120 @@ static plan *plan_for(products *mm, const gemm_shape *key)
     return p;
 }
 
+static bool run(products *mm, plan *p, const gemm_call *g, cudaStream_t stream)
+{
+    const void *onto = g->plus ? g->plus : g->c;
+    float alpha = g->alpha, beta = g->plus || p->key.add ? 1 : 0;
+    return mm->lt.matmul(mm->handle, p->desc, &alpha, g->b, p->a, g->a, p->b, &beta, onto, p->c, g->c, p->c, &p->algo, mm->work,
+                         p->work, stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- under MPS ---- */
+
+struct ones {
+    static constexpr int wide = 1;
+    bf16 *x;
+    template <int> __device__ void at(int64_t i) const { x[i] = down<bf16>(1); }
+};
+
+template <class T> struct unlike {
+    static constexpr int wide = 1;
+    int *flag;
+    const T *x;
+    float want;
+    template <int> __device__ void at(int64_t i) const
+    {
+        if (up(x[i]) != want) *flag = 1;
+    }
+};
+
+/* A product of ones, over several tiles for each multiprocessor, and one whose sums may be split. */
+static bool right(products *mm, const bf16 *x, void *c, int *flag, bool split)
+{
+    gemm_shape k;
+    memset(&k, 0, sizeof k);
+    k.m = split ? 512 : 8192, k.n = split ? 256 : 512, k.k = split ? 8192 : 256, k.batch = 1;
+    k.lda = split ? k.m : k.k, k.ldb = split ? k.n : k.k, k.ldc = k.n;
+    k.ta = split, k.tb = !split;
+    k.dtype = FV_BF16, k.ct = split ? FV_F32 : FV_BF16, k.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    k.align_a = k.align_b = k.align_c = 256;
+    gemm_call g = {x, x, NULL, NULL, c, NULL, 1};
+    int off = 1;
+    plan *p = plan_for(mm, &k);
+    cudaMemset(c, 0xff, (size_t)(k.m * k.n) * 4); /* no numbers */
+    cudaMemset(flag, 0, sizeof *flag);
+    if (!p->can || !run(mm, p, &g, 0)) return false;
+    if (split)
+        each_kernel<1><<<256, THREADS>>>(k.m * k.n, unlike<float>{flag, (const float *)c, (float)k.k});
+    else
+        each_kernel<1><<<256, THREADS>>>(k.m * k.n, unlike<bf16>{flag, (const bf16 *)c, (float)k.k});
+    return cudaMemcpy(&off, flag, sizeof off, cudaMemcpyDeviceToHost) == cudaSuccess && !off;
+}
+
+static bool proves_itself(products *mm)
+{
+    const int64_t n = 8192 * 512;
+    bf16 *x = NULL;
+    void *c = NULL;
+    int *flag = NULL;
+    bool ok = cudaMalloc((void **)&x, n * sizeof *x) == cudaSuccess && cudaMalloc(&c, n * 4) == cudaSuccess &&
+              cudaMalloc((void **)&flag, sizeof *flag) == cudaSuccess;
+    if (ok) each_kernel<1><<<256, THREADS>>>(n, ones{x});
+    ok = ok && right(mm, x, c, flag, false) && right(mm, x, c, flag, true);
+    cudaFree(x);
+    cudaFree(c);
+    cudaFree(flag);
+    for (int i = 0; i < PLANS; i++) forget(&mm->lt, &mm->plans[i]);
+    cudaGetLastError();
+    return ok;
+}
+
+static bool under_mps(int number)
+{
+#if CUDART_VERSION >= 12040
+    int on = 0;
+    return cudaDeviceGetAttribute(&on, cudaDevAttrMpsEnabled, number) == cudaSuccess && on;
+#else
+    return getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != NULL;
+#endif
+}
+
+/* ---- products ---- */
+
+static products *open_products(fv_stream *s)
+{
+    device *d = device_of(s);
+    std::lock_guard<std::mutex> hold(d->opening);
+    if (d->mm) return d->mm;
+    products *p = new (std::nothrow) products{};
+    if (!p) {
+        d->host.fail(s, FV_ENOMEM, "gemm: out of memory");
+        return NULL;
+    }
+    if (!load_library(&p->lt)) {
+        d->host.fail(s, FV_EDEVICE, "gemm: libcublasLt.so.%d cannot be loaded: %s", CUDART_VERSION / 1000, dlerror());
+        delete p;
+        return NULL;
+    }
+    cudaSetDevice(d->number);
+    p->processors = d->processors;
+    if (p->lt.create(&p->handle) != CUBLAS_STATUS_SUCCESS || cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
+        cudaGetLastError();
+        d->host.fail(s, FV_ENOMEM, "gemm: cuBLASLt found no memory on the device");
+        fv_cuda_products_free(p);
+        return NULL;
+    }
+    if (under_mps(d->number) && !proves_itself(p)) {
+        d->host.fail(s, FV_EDEVICE,
+                     "gemm: cuBLASLt gives wrong products on the %d multiprocessors that MPS leaves this process; set "
+                     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE to 100",
+                     d->processors);
+        fv_cuda_products_free(p);
+        return NULL;
+    }
+    return d->mm = p;
+}
+
 /* For memory checkers: the library's kernels take them minutes each. */
 static bool without_library()
 {
@@ -202,10 +303,7 @@ bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
     if (g->bias) mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
     if (g->pre) mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre);
     cudaSetDevice(device_of(s)->number);
-    const void *onto = g->plus ? g->plus : g->c;
-    float alpha = g->alpha, beta = g->plus || p->key.add ? 1 : 0;
-    p->can = mm->lt.matmul(mm->handle, p->desc, &alpha, g->b, p->a, g->a, p->b, &beta, onto, p->c, g->c, p->c, &p->algo, mm->work,
-                           p->work, stream_of(s)) == CUBLAS_STATUS_SUCCESS;
+    p->can = run(mm, p, g, stream_of(s));
     fv_cuda_started(s, "gemm");
     return p->can; /* refused after all: the plain kernel takes it, now and later */
 }
