@@ -59,9 +59,9 @@ static void backward(fv_ctx *c, fv_node *node)
     fv_gemm by_w = s->kn ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
                          : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
     fv_stream *st = fv_ctx_stream(c);
+    if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n); /* dp is in a cache still */
     if (dx.data) k->gemm(st, &by_x);
     if (dw.data) k->gemm(st, &by_w);
-    if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n);
     if (s->onto) fv_grad_pass(c, s->onto, node); /* last: it may take the gradient's memory with it */
 }
 

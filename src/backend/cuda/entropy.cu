@@ -144,22 +144,34 @@ template <class T> __device__ float sum_of_row(const T *row, int64_t vocab)
     return block_all(sum, add_up());
 }
 
-/* One block for each row, which is read twice: the second time from the cache. */
-template <class T, int V>
-__global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab,
-                                                             int64_t step, float smooth, int32_t ignore, fault *bad)
+__device__ inline void fetch_pack(void *to, const void *from)
 {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+
+/* One block for each row.  HELD: it is read once, to shared memory, while the other block of the multiprocessor computes, and a
+ * thread reads only packs that it fetched itself; else it is read twice, the second time from the cache. */
+template <class T, int V, bool HELD>
+__global__ void __launch_bounds__(HELD ? 512 : 1024, 2) entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab,
+                                                                          int64_t step, float smooth, int32_t ignore, fault *bad)
+{
+    extern __shared__ uint4 held[];
     int64_t r = blockIdx.x;
     int32_t label = labels[r];
     bool counts = label != ignore && label >= 0 && label < vocab;
     T *row = x + r * step;
+    const T *from = HELD ? (const T *)held : row;
     if (threadIdx.x == 0 && !counts) {
         loss[r] = 0;
         if (label != ignore) report(bad, r, label, vocab);
     }
+    if (HELD) {
+        for (int64_t i = threadIdx.x * V; i < step; i += blockDim.x * V) fetch_pack((T *)held + i, row + i);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+    }
     float lse = 0, even = smooth / (float)vocab, v[V]; /* lse in units of log 2 */
     if (counts) {
-        part_of_row p = look_quick<T, V>(row, step, vocab);
+        part_of_row p = look_quick<T, V>(from, step, vocab);
         float top = block_all(p.top, greater());
         float total = block_all(p.top == -INFINITY ? 0.0f : p.total * exp2_quick(p.top - top), add_up());
         float off = smooth != 0 ? sum_of_row(row, vocab) : 0, first = up(row[0]), chosen = up(row[label]);
@@ -172,7 +184,7 @@ __global__ void __launch_bounds__(1024, 2) entropy_slope_row(float *loss, T *x, 
     }
 #pragma unroll 2
     for (int64_t i = threadIdx.x * V; i < step; i += blockDim.x * V) {
-        load(v, row, i);
+        load(v, from, i);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             float weight = exp2_quick(fmaf(v[j], LOG2E, -lse)) - even;
@@ -188,13 +200,19 @@ static void cross_entropy_slope(fv_stream *s, fv_stat *loss, void *x, const int3
 {
     constexpr int V = 16 / sizeof(T);
     fault *bad = faults_of(s) + FAULT_LABEL;
-    unsigned threads = 2 * row_threads(step / V); /* up to 1024: rows are long */
-    if (step % V == 0 && aligned(x))
-        launch(s, "cross_entropy", entropy_slope_row<T, V>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels,
-               vocab, step, smooth, ignore, bad);
+    unsigned threads = row_threads(step / V), many = 2 * threads; /* up to 1024: rows are long */
+    size_t bytes = (size_t)step * sizeof(T), others = 2048;
+    dim3 grid((unsigned)rows);
+    bool packs = step % V == 0 && aligned(x);
+    if (packs && 2 * (bytes + others) <= device_of(s)->most_shared)
+        launch(s, "cross_entropy", entropy_slope_row<T, V, true>, grid, threads, bytes, (float *)loss, (T *)x, labels, vocab,
+               step, smooth, ignore, bad);
+    else if (packs)
+        launch(s, "cross_entropy", entropy_slope_row<T, V, false>, grid, many, 0, (float *)loss, (T *)x, labels, vocab, step,
+               smooth, ignore, bad);
     else
-        launch(s, "cross_entropy", entropy_slope_row<T, 1>, dim3((unsigned)rows), threads, 0, (float *)loss, (T *)x, labels,
-               vocab, step, smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_slope_row<T, 1, false>, grid, many, 0, (float *)loss, (T *)x, labels, vocab, step,
+               smooth, ignore, bad);
 }
 
 template <class T> struct by_rows {
