@@ -72,6 +72,14 @@ static bool can_add(const fv_ctx *c, const fv_encoder_layer *l, const fv_tensor 
     return k && k->gemm_plus && !drops && l->self.out.w && !l->self.out.w->packed && l->mlp.down.w && !l->mlp.down.w->packed;
 }
 
+/* In post-norm layers only the long sum of the last product hides that x is read, so the norm behind it is faster alone; what
+ * is recorded would keep one tensor more. */
+static bool adds_last(const fv_ctx *c, const fv_encoder_layer *l, const fv_tensor *x)
+{
+    const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
+    return k && k->gemm_plus && !c->record && !c->train && l->mlp.down.w && l->mlp.down.w->dtype == x->dtype;
+}
+
 static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
 {
     bool first = l->pre_norm && l->self_norm.gain;
@@ -89,6 +97,7 @@ static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_
         return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, h), l->dropout));
     }
     x = fv_norm_add(c, &l->self_norm, NULL, x, a);
+    if (adds_last(c, l, x)) return fv_norm_fwd(c, &l->mlp_norm, fv__lin_onto(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, x)));
     return fv_norm_add(c, &l->mlp_norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
 }
 

@@ -96,6 +96,7 @@ static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor
         k->gemm(fv_ctx_stream(c), &g);
         g.c = (char *)g.c + (size_t)g.n * size;
         if (g.bias) g.bias = (const char *)g.bias + (size_t)g.n * size;
+        if (g.plus) g.plus = (const char *)g.plus + (size_t)g.n * size;
     }
 }
 
@@ -153,9 +154,9 @@ fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *
     if (!onto || !x || !w) return NULL;
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     fv_shape shape = x->shape;
-    if (shape.n > 0 && w->shape.n == 2) shape.d[shape.n - 1] = w->shape.d[kn];
+    if (shape.n > 0 && w->shape.n == 2) shape.d[shape.n - 1] = w->shape.d[kn && !w->packed];
     bool fits = onto != x && onto->dtype == x->dtype && fv_shape_same(onto->shape, shape);
-    if (k && k->gemm_plus && !w->packed && fits) return apply(c, x, w, bias, FV_ACT_NONE, kn, onto);
+    if (k && k->gemm_plus && w->dtype == x->dtype && fits) return apply(c, x, w, bias, FV_ACT_NONE, kn, onto);
     return fv_add(c, onto, apply(c, x, w, bias, FV_ACT_NONE, kn, NULL));
 }
 

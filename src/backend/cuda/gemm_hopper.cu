@@ -6,7 +6,9 @@
  * STAGES of them ahead; two groups of four warps multiply, each a tile of its own, so that while one of them ends a tile the
  * other keeps the tensor cores busy.
  *
- * Tried and slower: two blocks as a cluster, each bringing half of A for both; tiles of 256 rows that both groups share.
+ * Tried and slower: two blocks as a cluster, each bringing half of A for both; tiles of 256 rows that both groups share; five
+ * stages.  What ends a tile is not free though it runs beside the other's products: each of its instructions takes about a
+ * cycle from them.
  *
  * The tensor cores leave a thread two neighbouring columns of every eight.  So rows of W are brought in another order: of a
  * run of 32 columns thread t of four gets 8t .. 8t+7, one access of 16 bytes. */
@@ -15,7 +17,7 @@
 
 #define TILE_M 128
 #define TILE_N 192
-#define STAGES 5
+#define STAGES 4
 #define RUNS (TILE_N / 32)   /* of 32 columns */
 #define QUARTER (TILE_N / 4) /* rows of W that one copy brings */
 #define GROUP 128            /* threads that multiply together */
