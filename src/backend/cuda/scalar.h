@@ -75,9 +75,9 @@ __device__ inline float unary_slope(fv_unary_op op, float x, float y, float p0, 
     }
 }
 
-/* gelu for 16-bit results: x Phi(x) = max(x, 0) - |x| Phi(-|x|).  The tail is 2 to a polynomial (log2 Phi(-a), Chebyshev nodes
- * on 0 .. 5.5), within 2.5e-4 of itself; beyond 5.5 it is less than 2e-8.  A term more
- * would be felt in the time of a product that ends with this, one less in the last bit of its result. */
+/* gelu for 16-bit results: x Phi(x) = max(x, 0) - |x| Phi(-|x|).  The tail is 2 to a polynomial (log2 Phi(-a), fitted on
+ * 0 .. 5.5), within 2.5e-4 of itself; beyond 5.5 it is less than 2e-8.  A term more would be felt in the time of a product that
+ * ends with this, one less in the last bit of its result. */
 __device__ inline float gelu_quick(float x)
 {
     const float q[] = {-1.0003589f, -1.1462611f, -0.46968088f, -0.044599105f, 0.0048697931f, -0.00023325284f};
