@@ -42,19 +42,26 @@ def config(name):
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
+# A way to ask, the environment of fovea, its options, what the peer is told besides, and for which directions
+ATTENTION = (("attention", {}, [], "", (0, 1)),
+             ("repeat", {}, [], " repeat=1", (1,)), # the same, and the peer's gradients are the same each time, too
+             ("fast", {"FOVEA_CUDA_ATTENTION": "fast"}, [], "", (1,)),
+             ("hopper", {"FOVEA_CUDA_ATTENTION": "hopper"}, [], "", (0, 1)),
+             ("dropout", {}, ["--dropout", 0.1], " dropout=0.1", (0, 1)),
+             ("bias", {}, ["--bias"], " bias=1", (0, 1)),
+             ("weights", {}, ["--weights"], None, (0,))) # exact ones of one head besides, which no peer gives
+
+
 def attention_rows():
-    """FlashAttention's protocol, 16,384 tokens of width 2048 in all: by the table's choice and by a way that is asked for;
-    and with the exact weights of one head besides, which no peer gives."""
-    for way, directions in (("attention", (0, 1)), ("fast", (1,)), ("hopper", (0, 1)), ("weights", (0,))):
+    """FlashAttention's protocol, 16,384 tokens of width 2048 in all."""
+    for way, env, options, told, directions in ATTENTION:
         for width, gradient, causal in itertools.product((64, 128), directions, (0, 1)):
             for length in LENGTHS:
                 group = f"{way}/{width}/{'gradient' if gradient else 'forward'}/{'causal' if causal else 'full'}"
                 ask = ["attention", "--batch", 16384 // length, "--heads", 2048 // width, "--len", length, "--width", width]
-                ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient
-                ask += ["--weights"] * (way == "weights")
-                env = {"FOVEA_CUDA_ATTENTION": way} if way in ("fast", "hopper") else {}
-                peer = [] if way == "weights" else ["attention"]
-                line = f"width={width} length={length} causal={causal} gradient={gradient}"
+                ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient + options
+                peer = [] if told is None or (way == "bias" and causal) else ["attention"]
+                line = f"width={width} length={length} causal={causal} gradient={gradient}{told}"
                 yield Row(f"{group}/{length}", ask, "gflops", "TFLOP/s", peer, line, 1e-3, env)
 
 

@@ -193,27 +193,37 @@ def product(size=8192):
     return lambda: torch.mm(a, b.t()), 2e-12 * size**3, 10
 
 
-def attention(width, length, causal, gradient, tokens=16384, all_heads=2048):
-    """The best of PyTorch's kernels, which one is told on stderr; each is tried before one is chosen."""
+def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, tokens=16384, all_heads=2048):
+    """The best of PyTorch's kernels, which one is told on stderr; each is tried before one is chosen.  repeat=1: of those whose
+    gradients are the same each time."""
     shape = (tokens // length, length, all_heads // width, width)
     q, k, v = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=bool(gradient)) for _ in range(3))
     slope = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2)
+    added = torch.randn(1, shape[2], length, length, device=DEVICE, dtype=torch.bfloat16) if bias else None
 
     def way(backend):
         def run():
+            torch.use_deterministic_algorithms(bool(repeat))
             with sdpa_kernel(backend):
-                y = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=bool(causal))
+                y = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), attn_mask=added, dropout_p=dropout,
+                                                   is_causal=bool(causal))
             if gradient:
                 torch.autograd.grad(y, (q, k, v), slope)
+            torch.use_deterministic_algorithms(False)
 
         return run
 
     best, least = None, math.inf
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
-        taken = reading(way(backend), 1, 3, readings=3)[0]
+        try:
+            taken = reading(way(backend), 1, 3, readings=3)[0]
+        except RuntimeError: # it does not take this case
+            torch.use_deterministic_algorithms(False)
+            continue
         if taken < least:
             best, least = backend, taken
-    print(f"attention {shape} causal={causal} gradient={gradient}: {best.name}", file=sys.stderr)
+    print(f"attention {shape} causal={causal} gradient={gradient} repeat={repeat} dropout={dropout} bias={bias}: {best.name}",
+          file=sys.stderr)
     pairs = length * (length + 1) / 2 if causal else length * length
     return way(best), 1e-12 * (14 if gradient else 4) * shape[0] * shape[2] * width * pairs, 5
 
@@ -262,7 +272,7 @@ def write_model(folder):
 
 
 def numbers(pairs):
-    return {key: int(value) for key, value in (pair.split("=") for pair in pairs)}
+    return {key: float(value) if "." in value else int(value) for key, value in (pair.split("=") for pair in pairs)}
 
 
 def main():

@@ -6,7 +6,8 @@ typedef struct attention_values {
     bench_values common;
     int64_t batch, heads, kv_heads, len, keys, width;
     int dtype;
-    bool causal, backward, weights;
+    double dropout;
+    bool causal, bias, backward, weights;
 } attention_values;
 
 static const attention_values defaults = {.common = BENCH_DEFAULTS, .batch = 4, .heads = 8, .len = 512, .width = 64};
@@ -21,6 +22,8 @@ static const cli_option options[] = {
     CLI_INT(attention_values, width, 'w', "width", "N", 1, 1 << 16, "width of a head"),
     CLI_CHOICE(attention_values, dtype, 'd', "dtype", bench_dtypes, "of everything"),
     CLI_FLAG(attention_values, causal, 'c', "causal", "a row sees only the keys up to its own position"),
+    CLI_FLAG(attention_values, bias, 0, "bias", "something added to each score, of its own for each head"),
+    CLI_REAL(attention_values, dropout, 0, "dropout", "P", 0, 0.99, "share of the weights that is dropped"),
     CLI_FLAG(attention_values, backward, 0, "backward", "with the gradients of queries, keys and values"),
     CLI_FLAG(attention_values, weights, 0, "weights", "with the exact weights of one head of one sequence"),
     BENCH_OPTIONS(attention_values),
@@ -75,6 +78,12 @@ static call prepare(bench *b, const attention_values *v, int64_t keys, int64_t k
     a.q = numbers(b, q), a.k = numbers(b, k), a.v = numbers(b, k);
     a.y = fv_scratch(b->hold, t, fv_shape_len(q));
     a.lse = fv_scratch(b->hold, stat, v->batch * v->heads * v->len);
+    if (v->bias) {
+        a.bias = numbers(b, FV_SHAPE(v->heads, v->len, keys));
+        a.bias_s[1] = v->len * keys, a.bias_s[2] = keys;
+    }
+    a.dropout = (float)v->dropout;
+    if (v->dropout > 0) a.rng = fv_next_rng(b->hold);
     call c = {.args = a, .dtype = t};
     if (v->weights) c.weights = fv_scratch(b->hold, stat, v->len * keys);
     if (v->backward)
@@ -101,6 +110,8 @@ static int measure(bench *b, const attention_values *v, int64_t keys, int64_t kv
     double size = (double)fv_dtype_size(bench_dtype(v->dtype));
     double inputs = size * (double)(2 * rows + 2 * v->batch * keys * kv_heads * v->width);
     bench_work work = {.flops = flops(v, keys), .inputs = v->backward ? 2 * inputs : inputs};
+    if (v->bias) json_object_set_new(parameters, "bias", json_true());
+    if (v->dropout > 0) json_object_set_new(parameters, "dropout", json_real(v->dropout));
     if (v->weights) json_object_set_new(parameters, "weights", json_true());
     return bench_run(b, "attention", parameters, attend, &a, work);
 }

@@ -174,9 +174,9 @@ template <bool TURNED, int N, class T> __device__ inline void add_scores(float (
     }
 }
 
-/* What dropout multiplies the four weights of column block n with.  Four keys in a row share one draw, so threads draw
+/* Which of the four weights of column block n dropout leaves, a bit for each.  Four keys in a row share one draw, so threads draw
  * for one another: two of them where rows are queries, four where rows are keys. */
-template <bool TURNED, class T> __device__ inline void keep(float (&f)[4], const head<T> &at, int row0, int col0, int n)
+template <bool TURNED, class T> __device__ inline uint32_t keep(const head<T> &at, int row0, int col0, int n)
 {
     uint32_t w[4], mine[4];
     if constexpr (!TURNED) {
@@ -200,15 +200,26 @@ template <bool TURNED, class T> __device__ inline void keep(float (&f)[4], const
             w[2] = u, w[3] = v;
         mine[0] = w[0], mine[1] = w[1], mine[2] = w[2], mine[3] = w[3];
     }
+    uint32_t bits = 0;
 #pragma unroll
-    for (int e = 0; e < 4; e++) f[e] = mine[e] >= at.o.keep_from ? at.o.keep_scale : 0;
+    for (int e = 0; e < 4; e++) bits |= (uint32_t)(mine[e] >= at.o.keep_from) << e;
+    return bits;
 }
 
-/* Weights and slopes of a strip from products s = q k' and dp = dy v':  w = exp(score - lse), after dropout in s;
- * ds = w (keep dp - dy.y) in dp.  PLAIN: no mask but of keys, nothing added, no dropout.  stat(e, n) gives lse (in units of
- * log 2) and dy.y of the query of number e. */
+/* What dropout multiplies the weights of a strip with, a bit for each; PLAIN: there is no dropout. */
+template <bool PLAIN, int N> struct kept {
+    uint32_t bits[PLAIN ? 1 : (N + 7) / 8];
+    float scale;
+    __device__ float operator()(int n, int e) const
+    {
+        return PLAIN || bits[PLAIN ? 0 : n / 8] >> (n % 8 * 4 + e) & 1 ? scale : 0;
+    }
+};
+
+/* Weights of a strip from products s = q k':  w = exp(score - lse), before dropout, and what dropout makes of them.  PLAIN: no
+ * mask but of keys, nothing added, no dropout.  lse(e, n), in units of log 2, is that of the query of number e. */
 template <bool TURNED, bool PLAIN, int N, class T, class L>
-__device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T> &at, int row0, int col0, bool whole, L stat)
+__device__ inline kept<PLAIN, N> weigh(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole, L lse)
 {
     bool drop = !PLAIN && at.o.a.dropout > 0, simple = PLAIN || at.o.plain;
     float scale = simple ? at.o.scale : 1;
@@ -224,18 +235,33 @@ __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T>
                 if (!near) s[n][e] = -INFINITY;
             }
     }
+    kept<PLAIN, N> k;
+    k.scale = drop ? at.o.keep_scale : 1;
+#pragma unroll
+    for (int i = 0; !PLAIN && i < (N + 7) / 8; i++) k.bits[i] = drop ? 0 : ~0u;
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        float f[4] = {1, 1, 1, 1};
-        if (drop) keep<TURNED>(f, at, row0, col0, n);
+        if constexpr (!PLAIN)
+            if (drop) k.bits[n / 8] |= keep<TURNED>(at, row0, col0, n) << n % 8 * 4;
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[n][e] = exp2_fast(fmaf(s[n][e], scale, -lse(e, n)));
+    }
+    return k;
+}
+
+/* Weights and slopes of a strip: s as above, dp = dy v';  after this the weights with dropout are in s and
+ * ds = w (keep dp - dy.y) in dp.  stat(e, n) gives lse and dy.y. */
+template <bool TURNED, bool PLAIN, int N, class T, class L>
+__device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T> &at, int row0, int col0, bool whole, L stat)
+{
+    kept<PLAIN, N> k = weigh<TURNED, PLAIN>(s, at, row0, col0, whole, [&](int e, int n) { return stat(e, n).x; });
+#pragma unroll
+    for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            float2 known = stat(e, n);
-            float w = exp2_fast(fmaf(s[n][e], scale, -known.x));
-            s[n][e] = w * f[e];
-            dp[n][e] = w * (f[e] * dp[n][e] - known.y);
+            dp[n][e] = s[n][e] * (k(n, e) * dp[n][e] - stat(e, n).y);
+            s[n][e] *= k(n, e);
         }
-    }
 }
 
 /* ---- on the host ---- */

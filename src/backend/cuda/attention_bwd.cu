@@ -6,6 +6,8 @@
  * Weights are computed again from lse, once for each direction: a block that owns its rows, and another that owns its
  * columns, write every result once and in a fixed order.  One pass with atomic additions for dq would spare two of seven
  * products, and give other bits each time. */
+#include <cfloat>
+
 #include "attention_grads.h"
 #include "attention_ways.h"
 
@@ -26,37 +28,100 @@ template <class T, int W> static size_t shared_bytes()
     return (size_t)(2 * ROWS + 2 * N * K) * stride_of<T, W> * sizeof(T) + N * K * sizeof(float2) + spare;
 }
 
-/* lse in units of log 2 and dy_i.y_i, for each row; `share` threads of a warp take one, a power of two.  An empty row gets
- * lse = +inf, which makes its weights 0. */
-template <class T, int V> __global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const T *dy, int share)
+/* This block's share of a loose head. */
+template <class T> __device__ inline void clear_rest(const whole_sums &sums, const job<T> &o, int b, int h)
 {
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / share, rows = o.a.B * o.a.H * o.a.Tq;
-    bool there = r < rows;
-    int64_t at = there ? o.at_y(r / o.a.Tq / o.a.H, r / o.a.Tq % o.a.H, r % o.a.Tq) : 0;
-    float sum = 0, d[V], y[V];
+    if (!is_loose(sums.top + TOPS * (b * (int)o.a.G + o.kv_head(h)))) return;
+    int64_t each = (int64_t)sums.parts * (PART / 4), step = (int64_t)gridDim.x * blockDim.x;
+    int4 *rest = sums.rest + (b * o.a.H + h) * each;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < each; i += step) rest[i] = make_int4(0, 0, 0, 0);
+}
+
+/* lse in units of log 2 and dy_i.y_i, for each row, and the unit of its sums if there are such; `share` threads of a warp take
+ * one, a power of two.  An empty row gets lse = +inf, which makes its weights 0. */
+template <class T, int V>
+__global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const T *dy, int share, whole_sums sums)
+{
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) / share, h = blockIdx.y, b = blockIdx.z;
+    bool there = i < o.a.Tq;
+    int64_t r = o.at_lse(b, h, i), at = o.at_y(b, h, i);
+    float sum = 0, square = 0, d[V], y[V];
     for (int c = threadIdx.x % share * V; there && c < o.a.Wv; c += share * V) {
         load(d, dy, at + c);
         load(y, (const T *)o.a.y, at + c);
 #pragma unroll
-        for (int j = 0; j < V; j++) sum += d[j] * y[j];
+        for (int j = 0; j < V; j++) sum += d[j] * y[j], square += d[j] * d[j];
     }
-    for (int x = share / 2; x; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
+    for (int x = share / 2; x; x /= 2) {
+        sum += __shfl_xor_sync(~0u, sum, x);
+        square += __shfl_xor_sync(~0u, square, x);
+    }
+    if (sums.rest) clear_rest(sums, o, b, h);
     if (!there || threadIdx.x % share) return;
     float lse = ((const float *)o.a.lse)[r];
     stat[r] = make_float2(lse == -INFINITY ? INFINITY : lse * LOG2E, sum);
+    if (!sums.unit) return;
+    const uint32_t *top = sums.top + TOPS * (b * (int)o.a.G + o.kv_head(h));
+    float most = 2 * o.keep_scale * sqrtf(square) * sqrtf(__uint_as_float(top[TOP_V])) * __uint_as_float(top[TOP_K]);
+    sums.unit[r] = most == 0 ? 0 : most <= FLT_MAX ? scalbnf(1, min(29 - ilogbf(most), 100)) : NAN;
 }
 
-template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, float2 *stat)
+/* The TOPS of SPAN keys; packs of 8 numbers, `share` threads for a key. */
+#define SPAN 512
+template <class T> __global__ void key_tops(const __grid_constant__ job<T> o, uint32_t *top, int share)
 {
-    constexpr int V = 16 / sizeof(T);
-    int64_t rows = o.a.B * o.a.H * o.a.Tq, packs = ceil_div(o.a.Wv, o.quick_y ? V : 1);
+    int g = blockIdx.y, b = blockIdx.z, c = (int)threadIdx.x % share * 8, each = (int)blockDim.x / share;
+    int first = (int)blockIdx.x * SPAN + (int)threadIdx.x / 32 * (32 / share); /* of this warp */
+    float of_k = 0, of_v = 0;
+    for (int i = 0; i < SPAN; i += each) { /* all threads of a warp go along */
+        int j = first + i + (int)threadIdx.x % 32 / share;
+        float square = 0, x[8];
+        if (j < o.a.Tk && c < o.a.Wk) {
+            load(x, o.k(b, g, j), c);
+#pragma unroll
+            for (int e = 0; e < 8; e++) of_k = greater()(of_k, fabsf(x[e]));
+        }
+        if (j < o.a.Tk && c < o.a.Wv) {
+            load(x, o.v(b, g, j), c);
+#pragma unroll
+            for (int e = 0; e < 8; e++) square += x[e] * x[e];
+        }
+        for (int w = share / 2; w; w /= 2) square += __shfl_xor_sync(~0u, square, w);
+        of_v = greater()(of_v, square);
+    }
+    uint32_t k = __float_as_uint(warp_all(of_k, greater())) & 0x7fffffffu;
+    uint32_t v = __float_as_uint(warp_all(of_v, greater())) & 0x7fffffffu;
+    if (threadIdx.x % 32 || first >= o.a.Tk) return;
+    top += TOPS * (b * (int)o.a.G + g);
+    atomicMax(top + TOP_K, k);
+    atomicMax(top + TOP_V, v);
+    atomicMax(top + LOW_K, ~k);
+    atomicMax(top + LOW_V, ~v);
+}
+
+static int threads_for(int64_t packs)
+{
     int share = 1;
     while (share < 32 && share < packs) share *= 2;
-    dim3 grid((unsigned)ceil_div(rows * share, THREADS));
+    return share;
+}
+
+/* What is known of each row before the pass, or passes, over pairs. */
+template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, float2 *stat, whole_sums sums)
+{
+    constexpr int V = 16 / sizeof(T);
+    const fv_attn_args &a = o.a;
+    int share = threads_for(ceil_div(a.Wv, o.quick_y ? V : 1)), by_key = threads_for(ceil_div(a.Wk > a.Wv ? a.Wk : a.Wv, 8));
+    dim3 grid((unsigned)ceil_div(a.Tq * share, THREADS), (unsigned)a.H, (unsigned)a.B);
+    dim3 keys((unsigned)ceil_div(a.Tk, SPAN), (unsigned)a.G, (unsigned)a.B);
+    if (sums.top) {
+        s->dev->backend->zero(s, sums.top, (size_t)((char *)sums.rest - (char *)sums.top));
+        launch(s, "attention_bwd", key_tops<T>, keys, THREADS, 0, o, sums.top, by_key);
+    }
     if (o.quick_y)
-        launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, o, dy, share);
+        launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, o, dy, share, sums);
     else
-        launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share);
+        launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share, sums);
 }
 
 template <class T, int W, bool PLAIN>
@@ -188,24 +253,38 @@ template <class T, int W> static void start(fv_stream *s, const job<T> &o, const
         start_as<T, W, false>(s, o, g, stat);
 }
 
+/* Scratch is one block, as asking again may move it: for each row stat, sums by distance, and what one pass needs. */
 template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, bool hopper)
 {
     job<T> o = prepare<T>(s, a);
     o.quick_y = o.quick_y && aligned(g->dy);
-    int64_t rows = a->B * a->H * a->Tq;
-    int64_t parts = g->drel.data ? fv_cuda_attention_shares(a) : 0;
+    hopper = hopper && o.quick_y && a->Tk <= MOST_KEYS;
+    int64_t rows = a->B * a->H * a->Tq, parts = g->drel.data ? fv_cuda_attention_shares(a) : 0;
+    int64_t of_rel = ceil_div(parts * a->H * a->rel_len, 4), of_rows = ceil_div(rows, 4), of_tops = a->B * a->G * TOPS / 4 + 1;
+    int64_t of_sums = hopper ? fv_cuda_hopper_sums(a) / 4 : 0, in_pass = hopper ? of_rows + of_tops + 2 * of_sums : 0;
     int width = tile_width(s, a), added = width;
-    float2 *stat = width ? work<float2>(s, rows + parts * a->H * a->rel_len / 2 + 1) : NULL; /* one block for all */
-    if (!stat) return;
-    prepare_rows(s, o, (const T *)g->dy, stat);
-    if (hopper && o.quick_y && fv_cuda_attention_hopper_bwd<T>(s, &o, g, stat)) width = 0;
+    int4 *room = width ? work<int4>(s, 2 * of_rows + of_rel + in_pass) : NULL;
+    if (!room) return;
+    float2 *stat = (float2 *)room;
+    float *part = (float *)(room + 2 * of_rows);
+    whole_sums sums = {};
+    if (hopper) {
+        sums.unit = (float *)(room + 2 * of_rows + of_rel);
+        sums.top = (uint32_t *)(room + 3 * of_rows + of_rel);
+        sums.sum = room + 3 * of_rows + of_rel + of_tops;
+        sums.next = (int *)(sums.sum - 1);
+        sums.rest = sums.sum + of_sums;
+        sums.parts = (int)(of_sums * 4 / PART / (a->B * a->H));
+    }
+    prepare_rows(s, o, (const T *)g->dy, stat, sums);
+    if (hopper && fv_cuda_attention_hopper_bwd<T>(s, &o, g, stat, sums)) width = 0;
     switch (width) {
     case 32: start<T, 32>(s, o, g, stat); break;
     case 64: start<T, 64>(s, o, g, stat); break;
     case 128: start<T, 128>(s, o, g, stat); break;
     case 256: start<T, 256>(s, o, g, stat); break;
     }
-    if (g->dbias.data || g->drel.data) fv_cuda_attention_added<T>(s, o, g, stat, (float *)(stat + rows), parts, added);
+    if (g->dbias.data || g->drel.data) fv_cuda_attention_added<T>(s, o, g, stat, part, parts, added);
 }
 
 template void fv_cuda_attention_tiled_bwd<float>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);

@@ -54,12 +54,12 @@ template <class P> struct room {
 
 /* One thread brings everything. */
 template <class P>
-__device__ inline void bring_all(const room<P> &at_, const CUtensorMap *q, const CUtensorMap *k, const CUtensorMap *v, int b,
-                                 int h, int g, int tile, int first, int tiles)
+__device__ inline void bring_all(const room<P> &at_, const attention_maps *of, int b, int h, int g, int tile, int first,
+                                 int tiles)
 {
     arrive_expecting(at_.q_full, P::QUERIES * P::W * sizeof(typename P::T));
 #pragma unroll
-    for (int c = 0; c < P::W; c += PANEL) bring_panel(at_.q + c * P::QUERIES, q, at_.q_full, c, h, tile, b);
+    for (int c = 0; c < P::W; c += PANEL) bring_panel(at_.q + c * P::QUERIES, &of->q, at_.q_full, c, h, tile, b);
     for (int t = 0; t < tiles; t++) {
         int stage = t % P::STAGES;
         unsigned before = (unsigned)(t / P::STAGES + 1) & 1;
@@ -67,12 +67,12 @@ __device__ inline void bring_all(const room<P> &at_, const CUtensorMap *q, const
         arrive_expecting(at_.k_full + stage, P::TILE * sizeof(typename P::T));
 #pragma unroll
         for (int c = 0; c < P::W; c += PANEL)
-            bring_panel(at_.k + stage * P::TILE + c * P::KEYS, k, at_.k_full + stage, c, g, first + t * P::KEYS, b);
+            bring_panel(at_.k + stage * P::TILE + c * P::KEYS, &of->k, at_.k_full + stage, c, g, first + t * P::KEYS, b);
         if (t >= P::STAGES) wait_for(at_.v_free + stage, before);
         arrive_expecting(at_.v_full + stage, P::TILE * sizeof(typename P::T));
 #pragma unroll
         for (int c = 0; c < P::W; c += PANEL)
-            bring_panel(at_.v + stage * P::TILE + c * P::KEYS, v, at_.v_full + stage, c, g, first + t * P::KEYS, b);
+            bring_panel(at_.v + stage * P::TILE + c * P::KEYS, &of->v, at_.v_full + stage, c, g, first + t * P::KEYS, b);
     }
 }
 
@@ -140,8 +140,7 @@ __device__ inline void attend(const room<P> &m, const head<typename P::T> &at, i
 
 template <class P>
 __global__ void __launch_bounds__(P::THREADS_ALL, 1)
-    attention_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ CUtensorMap q,
-                    const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v)
+    attention_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ attention_maps of)
 {
     extern __shared__ unsigned char memory[];
     room<P> m(memory);
@@ -150,10 +149,10 @@ __global__ void __launch_bounds__(P::THREADS_ALL, 1)
     head<typename P::T> at(o, blockIdx.z, blockIdx.y);
     int tile = (int)(gridDim.x - 1 - blockIdx.x) * P::QUERIES; /* the longest first, when causal */
     int first = at.first(tile) / P::KEYS * P::KEYS, last = at.last_key(tile, P::QUERIES);
-    int tiles = last > first ? (last - first + P::KEYS - 1) / P::KEYS : 0, group = (int)threadIdx.x / 128 - 1;
+    int tiles = last > first ? (last - first + P::KEYS - 1) / P::KEYS : 0, group = group_of() - 1;
     if (group < 0) {
         registers_down<P::SPARE_REGISTERS>();
-        if (threadIdx.x == 0) bring_all(m, &q, &k, &v, at.b, at.h, o.kv_head(at.h), tile, first, tiles);
+        if (threadIdx.x == 0) bring_all(m, &of, at.b, at.h, o.kv_head(at.h), tile, first, tiles);
     } else {
         registers_up<P::REGISTERS>();
         if (P::TURNS && group == P::GROUPS - 1 && tiles) turn_give(1);
@@ -164,14 +163,10 @@ __global__ void __launch_bounds__(P::THREADS_ALL, 1)
 template <class P> static bool start(fv_stream *s, const job<typename P::T> &o)
 {
     const fv_attn_args &a = o.a;
-    fv_dtype t = kind<typename P::T>::dtype;
-    CUtensorMap q, k, v;
-    if (!fv_cuda_map(&q, a.q, t, a.B, a.Tq, a.H, a.Wk, a.q_row, a.q_batch, P::QUERIES) ||
-        !fv_cuda_map(&k, a.k, t, a.B, a.Tk, a.G, a.Wk, a.k_row, a.k_batch, P::KEYS) ||
-        !fv_cuda_map(&v, a.v, t, a.B, a.Tk, a.G, a.Wv, a.v_row, a.v_batch, P::KEYS))
-        return false;
+    attention_maps maps;
+    if (!fv_cuda_map_attention(&maps, &a, kind<typename P::T>::dtype, P::QUERIES, P::KEYS)) return false;
     dim3 grid((unsigned)ceil_div(a.Tq, P::QUERIES), (unsigned)a.H, (unsigned)a.B);
-    launch(s, "attention", attention_wgmma<P>, grid, P::THREADS_ALL, P::BYTES, o, q, k, v);
+    launch(s, "attention", attention_wgmma<P>, grid, P::THREADS_ALL, P::BYTES, o, maps);
     return true;
 }
 

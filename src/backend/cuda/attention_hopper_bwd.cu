@@ -1,232 +1,346 @@
-/* attention_hopper_bwd.cu - the gradients of attention on Hopper, by rows and by columns as attention_bwd.cu has them.
+/* attention_hopper_bwd.cu - the gradients of attention on Hopper, all three in one pass.
  *
- * Both directions are one kernel.  A group of four warps owns 64 rows of two tensors A and Z (queries and dy; or, turned, keys
- * and values) and goes through tiles of the two others, B and X, which a group of its own brings:
+ * A block owns 128 keys and their values, 64 for each of two groups of four warps, and goes through tiles of queries and dy,
+ * which a group of its own brings:
  *
- *     s = A B',  d = Z X',  w = exp(s - lse),  ds = w (d - dy.y);   sum of ds B: dq, or dk;   turned: sum of w X: dv
+ *     s = k q',  d = v dy',  w = exp(s - lse),  ds = w (d - dy.y);   dv += w dy,  dk += ds q,  dq += ds' k
  *
- * Weights and slopes go into the products that follow from registers; nothing but tiles as they came is in shared memory. */
+ * Weights and slopes go into the sums of dv and dk from registers.  For dq both groups lay their slopes into shared memory, and
+ * each takes 64 by 64 numbers of the tile's dq.  Three orders that keep more products under way (dv beside the slopes, the next
+ * scores beside dk, dq a tile later) were no faster.
+ *
+ * Every block has a part of every dq.  The parts meet in memory as whole numbers, in units that attention_grads.h chooses for
+ * each query: such sums are the same in any order, so gradients repeat bit by bit without waiting for one another.  Two passes,
+ * one by rows and one by columns, would take seven products instead of five. */
 #include "attention_grads.h"
 #include "hopper.h"
 
-template <class T_, int W_, bool PLAIN_, bool TURNED_, int GROUPS_, int COLUMNS_, int STAGES_> struct plan {
+template <class T_, int W_, bool PLAIN_> struct plan {
     typedef T_ T;
-    static constexpr int W = W_, GROUPS = GROUPS_, COLUMNS = COLUMNS_, STAGES = STAGES_;
-    static constexpr bool PLAIN = PLAIN_, TURNED = TURNED_;
-    static constexpr int OWN = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
-    static constexpr int REGISTERS = GROUPS == 2 ? 240 : 160, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
-    static constexpr int TILE = COLUMNS * W;
-    static constexpr size_t BYTES = 1024 + 2 * (OWN * W + STAGES * TILE) * sizeof(T) + STAGES * COLUMNS * sizeof(float2) +
-                                    (1 + 2 * STAGES) * sizeof(uint64_t);
+    static constexpr int W = W_, GROUPS = 2, KEYS = 64 * GROUPS, QUERIES = GROUPS * PART / W, STAGES = 2;
+    static constexpr bool PLAIN = PLAIN_;
+    static constexpr int THREADS_ALL = 128 * (GROUPS + 1), REGISTERS = 240, SPARE_REGISTERS = 24;
+    static constexpr int TILE = QUERIES * W, SLOPES = QUERIES * KEYS;
+    static constexpr size_t BYTES = 1024 + 2 * (KEYS * W + STAGES * TILE + SLOPES) * sizeof(T) + GROUPS * PART * sizeof(int) +
+                                    STAGES * QUERIES * (sizeof(float2) + sizeof(float)) + (3 + 2 * STAGES) * sizeof(uint64_t);
 };
 
-/* Tensor maps of what is owned and what passes by. */
 struct maps {
-    CUtensorMap a, z, b, x;
+    attention_maps in;
+    CUtensorMap dy;
 };
 
 template <class P> struct room {
     typedef typename P::T T;
-    T *a, *z, *b, *x;
-    float2 *stat; /* of queries that pass by */
-    uint64_t *own, *full, *free;
+    T *k, *v, *q, *dy, *slopes; /* slopes of two tiles: those of one are read while the next are laid */
+    int4 *part;                 /* of dq, for each group */
+    float2 *stat;
+    float *unit;
+    uint64_t *own, *own_free, *full, *free;
+    int *item; /* that keys and values are of */
 
     __device__ room(unsigned char *memory)
     {
         memory += (1024 - shared_at(memory) % 1024) % 1024;
-        a = (T *)memory;
-        z = a + P::OWN * P::W;
-        b = z + P::OWN * P::W;
-        x = b + P::STAGES * P::TILE;
-        stat = (float2 *)(x + P::STAGES * P::TILE);
-        own = (uint64_t *)(stat + P::STAGES * P::COLUMNS);
-        full = own + 1;
+        k = (T *)memory;
+        v = k + P::KEYS * P::W;
+        q = v + P::KEYS * P::W;
+        dy = q + P::STAGES * P::TILE;
+        slopes = dy + P::STAGES * P::TILE;
+        part = (int4 *)(slopes + 2 * P::SLOPES);
+        stat = (float2 *)(part + P::GROUPS * PART / 4);
+        unit = (float *)(stat + P::STAGES * P::QUERIES);
+        own = (uint64_t *)(unit + P::STAGES * P::QUERIES);
+        own_free = own + 1;
+        full = own_free + 1;
         free = full + P::STAGES;
+        item = (int *)(free + P::STAGES);
     }
     __device__ void init()
     {
         barrier_init(own, 1);
+        barrier_init(own_free, 4 * P::GROUPS);
         for (int i = 0; i < P::STAGES; i++) {
-            barrier_init(full + i, P::TURNED ? 33 : 1);
+            barrier_init(full + i, 33);
             barrier_init(free + i, 4 * P::GROUPS);
         }
         barriers_ready();
     }
 };
 
-/* The tiles that pass by: of each head that is served, those that can meet the rows owned. */
+/* Item i of the work: a block of keys, the longest of a head first when causal. */
 template <class P> struct course {
-    int from, to; /* heads */
-    int tile;
+    int b, g, from, to; /* sequence, head of keys, heads that it serves */
+    int tile, turn;     /* first key; tiles of queries left for the end, so that not all add to the same ones at a time */
 
+    __device__ course(const job<typename P::T> &o, int i)
+    {
+        int tiles = (int)ceil_div(o.a.Tk, P::KEYS), heads = (int)o.a.G, serves = (int)o.a.H / heads;
+        b = i / tiles / heads;
+        g = i / tiles % heads;
+        from = g * serves;
+        to = from + serves;
+        tile = i % tiles * P::KEYS;
+        turn = tile / P::QUERIES;
+    }
+    /* Tiles that can meet the keys. */
     __device__ void range(const head<typename P::T> &at, int *first, int *count) const
     {
-        int begin = P::TURNED ? at.first_row(tile) : at.first(tile);
-        int end = P::TURNED ? at.last_row(tile, P::OWN) : at.last_key(tile, P::OWN);
-        *first = begin / P::COLUMNS * P::COLUMNS;
-        *count = end > *first ? (end - *first + P::COLUMNS - 1) / P::COLUMNS : 0;
+        int end = at.last_row(tile, P::KEYS);
+        *first = at.first_row(tile) / P::QUERIES * P::QUERIES;
+        *count = end > *first ? (end - *first + P::QUERIES - 1) / P::QUERIES : 0;
     }
+    __device__ int place(int first, int count, int t) const { return first + (t + turn) % count * P::QUERIES; }
 };
 
-/* One warp brings everything. */
+/* One warp brings everything, item by item: whichever is next when there is room for it. */
 template <class P>
-__device__ inline void bring_all(const room<P> &m, const job<typename P::T> &o, const maps *of, const float2 *stat, int b,
-                                 const course<P> &c)
+__device__ inline void bring_all(const room<P> &m, const job<typename P::T> &o, const maps *of, const float2 *stat,
+                                 const whole_sums &sums, int items)
 {
     typedef typename P::T T;
-    int lane = threadIdx.x, head_own = P::TURNED ? o.kv_head(c.from) : c.from, turn = 0;
-    if (lane == 0) {
-        arrive_expecting(m.own, 2 * P::OWN * P::W * sizeof(T));
-#pragma unroll
-        for (int w = 0; w < P::W; w += PANEL) {
-            bring_panel(m.a + w * P::OWN, &of->a, m.own, w, head_own, c.tile, b);
-            bring_panel(m.z + w * P::OWN, &of->z, m.own, w, head_own, c.tile, b);
+    int lane = threadIdx.x, turn = 0, item = blockIdx.x, next = 0;
+    for (unsigned n = 0;; n++, item = __shfl_sync(~0u, next, 0)) {
+        if (n > 0) wait_for(m.own_free, (n - 1) & 1);
+        if (lane == 0) *m.item = item;
+        if (item >= items) {
+            if (lane == 0) arrive(m.own);
+            return;
         }
-    }
-    for (int h = c.from; h < c.to; h++) {
-        head<T> at(o, b, h);
-        int first, count, pass = P::TURNED ? h : o.kv_head(h);
-        c.range(at, &first, &count);
-        for (int t = 0; t < count; t++, turn++) {
-            int stage = turn % P::STAGES, place = first + t * P::COLUMNS;
-            if (turn >= P::STAGES) wait_for(m.free + stage, (unsigned)(turn / P::STAGES + 1) & 1);
-            if (lane == 0) {
-                arrive_expecting(m.full + stage, 2 * P::TILE * sizeof(T));
+        course<P> c(o, item);
+        if (lane == 0) {
+            arrive_expecting(m.own, 2 * P::KEYS * P::W * sizeof(T));
 #pragma unroll
-                for (int w = 0; w < P::W; w += PANEL) {
-                    bring_panel(m.b + stage * P::TILE + w * P::COLUMNS, &of->b, m.full + stage, w, pass, place, b);
-                    bring_panel(m.x + stage * P::TILE + w * P::COLUMNS, &of->x, m.full + stage, w, pass, place, b);
-                }
+            for (int w = 0; w < P::W; w += PANEL) {
+                bring_panel(m.k + w * P::KEYS, &of->in.k, m.own, w, c.g, c.tile, c.b);
+                bring_panel(m.v + w * P::KEYS, &of->in.v, m.own, w, c.g, c.tile, c.b);
             }
-            if (P::TURNED) {
-                for (int i = lane; i < P::COLUMNS; i += 32)
-                    m.stat[stage * P::COLUMNS + i] =
-                        place + i < at.rows ? stat[o.at_lse(b, h, place + i)] : make_float2(INFINITY, 0);
+            next = (int)gridDim.x + atomicAdd(sums.next, 1);
+        }
+        for (int h = c.from; h < c.to; h++) {
+            head<T> at(o, c.b, h);
+            int first, count;
+            c.range(at, &first, &count);
+            for (int t = 0; t < count; t++, turn++) {
+                int stage = turn % P::STAGES, place = c.place(first, count, t);
+                if (turn >= P::STAGES) wait_for(m.free + stage, (unsigned)(turn / P::STAGES + 1) & 1);
+                if (lane == 0) {
+                    arrive_expecting(m.full + stage, 2 * P::TILE * sizeof(T));
+#pragma unroll
+                    for (int w = 0; w < P::W; w += PANEL) {
+                        bring_panel(m.q + stage * P::TILE + w * P::QUERIES, &of->in.q, m.full + stage, w, h, place, c.b);
+                        bring_panel(m.dy + stage * P::TILE + w * P::QUERIES, &of->dy, m.full + stage, w, h, place, c.b);
+                    }
+                }
+                for (int i = lane; i < P::QUERIES; i += 32) {
+                    bool there = place + i < at.rows;
+                    m.stat[stage * P::QUERIES + i] = there ? stat[o.at_lse(c.b, h, place + i)] : make_float2(INFINITY, 0);
+                    m.unit[stage * P::QUERIES + i] = there ? sums.unit[o.at_lse(c.b, h, place + i)] : 0;
+                }
                 arrive(m.full + stage);
             }
         }
     }
 }
 
+/* A group's slopes, 64 keys by so many queries, as rows of the panels of a tile of slopes. */
+template <class P, int N> __device__ inline void lay(typename P::T *to, const uint32_t (&ds)[N][4], int group)
+{
+    int lane = threadIdx.x % 32, row = group * 64 + (int)threadIdx.x / 32 % 4 * 16 + lane / 8 % 2 * 8 + lane % 8;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        int eight = n * 2 + lane / 16; /* queries */
+        store_matrices(to + eight / 8 * P::KEYS * PANEL + row * PANEL + (eight % 8 ^ row % 8) * 8, ds[n]);
+    }
+}
+
+/* The group's share of a tile's dq, on its way to memory: thread 0 of the group sends what all have written.  Numbers stand as
+ * threads have them, four together for each column block.  rest NULL: the head is not loose. */
+__device__ inline void send_part(int4 *room, int4 *sum, int4 *rest, const float (&dq)[8][4], float unit0, float unit1, int group)
+{
+    int thread = threadIdx.x % 128;
+    auto send = [&](int4 *to, auto number) {
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            room[n * 128 + thread] = make_int4(number(dq[n][0] * unit0), number(dq[n][1] * unit0), number(dq[n][2] * unit1),
+                                               number(dq[n][3] * unit1));
+        written_for_engine();
+        group_wait(2 + group);
+        if (thread == 0) add_whole(to, room, PART * sizeof(int));
+    };
+    send(sum, [](float x) { return __float2int_rn(x); });
+    if (!rest) return;
+    if (thread == 0) added_read();
+    group_wait(2 + group);
+    send(rest, [](float x) { return __float2int_rn((x - rintf(x)) * REST_UNITS); });
+}
+
+/* An item, by one of the groups; turn counts the tiles of all. */
 template <class P>
-__device__ inline void gather(const room<P> &m, const job<typename P::T> &o, const float2 *stat, int group, int b,
-                              const course<P> &c, sink<typename P::T> d1, sink<typename P::T> d2)
+__device__ inline void gather(const room<P> &m, const job<typename P::T> &o, const whole_sums &sums, int group,
+                              const course<P> &c, int &turn, sink<typename P::T> to_k, sink<typename P::T> to_v)
 {
     typedef typename P::T T;
-    constexpr int W = P::W, N = P::COLUMNS / 8;
-    int rows = c.tile + group * 64, row0 = rows + (int)threadIdx.x / 32 % 4 * 16, turn = 0;
-    const T *a = m.a + group * 64 * PANEL, *z = m.z + group * 64 * PANEL;
-    float s[N][4], d[N][4], sum1[W / 8][4], sum2[P::TURNED ? W / 8 : 1][4];
-    uint32_t p[P::TURNED ? N / 2 : 1][4], ds[N / 2][4];
-    clear(sum1);
-    clear(sum2);
-    wait_for(m.own, 0);
+    constexpr int W = P::W, N = P::QUERIES / 8;
+    /* heads 64 wide: a group has half of a tile's queries; 128 wide: half of their width */
+    int of_queries = W == 64 ? group : 0, of_width = W == 64 ? 0 : group;
+    int keys = c.tile + group * 64, row0 = keys + (int)threadIdx.x / 32 % 4 * 16;
+    int query = of_queries * 64 + tile_row((int)threadIdx.x / 32 % 4 * 16, 0);
+    const T *k = m.k + group * 64 * PANEL, *v = m.v + group * 64 * PANEL;
+    float s[N][4], d[N][4], dk[W / 8][4], dv[W / 8][4], dq[8][4];
+    uint32_t p[N / 2][4], ds[N / 2][4];
+    clear(dk);
+    clear(dv);
     for (int h = c.from; h < c.to; h++) {
-        head<T> at(o, b, h);
+        head<T> at(o, c.b, h);
         int first, count;
-        float2 known[2];
-#pragma unroll
-        for (int r = 0; r < 2 && !P::TURNED; r++) {
-            int i = tile_row(row0, r * 2);
-            known[r] = i < at.rows ? stat[o.at_lse(b, h, i)] : make_float2(INFINITY, 0);
-        }
         c.range(at, &first, &count);
+        bool loose = is_loose(sums.top + TOPS * (c.b * (int)o.a.G + c.g));
         for (int t = 0; t < count; t++, turn++) {
-            int stage = turn % P::STAGES, place = first + t * P::COLUMNS;
-            const T *tb = m.b + stage * P::TILE, *tx = m.x + stage * P::TILE;
-            const float2 *stats = m.stat + stage * P::COLUMNS;
+            int stage = turn % P::STAGES, place = c.place(first, count, t);
+            const T *q = m.q + stage * P::TILE, *dy = m.dy + stage * P::TILE;
+            const float2 *stat = m.stat + stage * P::QUERIES;
+            T *laid = m.slopes + turn % 2 * P::SLOPES;
             wait_for(m.full + stage, (unsigned)(turn / P::STAGES) & 1);
             products_begin();
-            multiply_rows<W, P::OWN, P::COLUMNS>(s, a, tb);
-            multiply_rows<W, P::OWN, P::COLUMNS>(d, z, tx);
+            multiply_rows<W, P::KEYS, P::QUERIES>(s, k, q);
             products_end();
+            multiply_rows<W, P::KEYS, P::QUERIES>(d, v, dy);
+            products_end();
+            products_done<1>();
+            auto left = weigh<true, P::PLAIN>(s, at, row0, place, at.whole(place, P::QUERIES, keys, 64),
+                                              [&](int e, int n) { return stat[tile_col(0, n, e)].x; });
+            narrow(p, s, T(), left);
             products_done<0>();
-            if constexpr (P::TURNED)
-                slopes<true, P::PLAIN>(s, d, at, row0, place, at.whole(place, P::COLUMNS, rows, 64),
-                                       [&](int e, int n) { return stats[tile_col(0, n, e)]; });
-            else
-                slopes<false, P::PLAIN>(s, d, at, row0, place, at.whole(rows, 64, place, P::COLUMNS),
-                                        [&](int e, int) { return known[e / 2]; });
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) d[n][e] = s[n][e] * (left(n, e) * d[n][e] - stat[tile_col(0, n, e)].y);
             narrow(ds, d, T());
-            if constexpr (P::TURNED) narrow(p, s, T());
+            lay<P>(laid, ds, group);
+            written_for_engine();
+            if (threadIdx.x % 128 == 0) added_read(); /* the part before has left shared memory */
+            turn_wait(1);                             /* the slopes of both groups are there */
             products_begin();
-            multiply_sums(sum1, ds, tb);
-            if constexpr (P::TURNED) multiply_sums(sum2, p, tx);
+            multiply_columns<P::KEYS>(dq, laid + of_queries * P::KEYS * PANEL, m.k + of_width * P::KEYS * PANEL);
             products_end();
+            multiply_sums(dv, p, dy);
+            multiply_sums(dk, ds, q);
+            products_end();
+            products_done<1>();
+            int part = (c.b * (int)o.a.H + h) * sums.parts + place / P::QUERIES * P::GROUPS + group;
+            int64_t to = (int64_t)part * (PART / 4);
+            send_part(m.part + group * (PART / 4), sums.sum + to, loose ? sums.rest + to : NULL, dq,
+                      m.unit[stage * P::QUERIES + query], m.unit[stage * P::QUERIES + query + 8], group);
             products_done<0>();
             release(m.free + stage);
         }
     }
-    int own = P::TURNED ? (int)o.a.Tk : (int)o.a.Tq, g = o.kv_head(c.from);
-    if constexpr (P::TURNED) {
-        if (d1.p) write_rows(d1, o.k(b, g, 0) - (const T *)o.a.k, o.a.k_row, sum1, row0, own, (int)o.a.Wk, o.scale * LN2);
-        if (d2.p) write_rows(d2, o.v(b, g, 0) - (const T *)o.a.v, o.a.v_row, sum2, row0, own, (int)o.a.Wv, 1);
-    } else {
-        write_rows(d1, o.q(b, c.from, 0) - (const T *)o.a.q, o.a.q_row, sum1, row0, own, (int)o.a.Wk, o.scale * LN2);
-    }
+    release(m.own_free);
+    int64_t at_k = o.k(c.b, c.g, 0) - (const T *)o.a.k, at_v = o.v(c.b, c.g, 0) - (const T *)o.a.v;
+    if (to_k.p) write_rows(to_k, at_k, o.a.k_row, dk, row0, (int)o.a.Tk, (int)o.a.Wk, o.scale * LN2);
+    if (to_v.p) write_rows(to_v, at_v, o.a.v_row, dv, row0, (int)o.a.Tk, (int)o.a.Wv, 1);
 }
 
 template <class P>
 __global__ void __launch_bounds__(P::THREADS_ALL, 1)
-    grad_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of, const float2 *stat,
-               sink<typename P::T> d1, sink<typename P::T> d2)
+    grad_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of, const float2 *stat, whole_sums sums,
+               sink<typename P::T> to_k, sink<typename P::T> to_v, int items)
 {
     extern __shared__ unsigned char memory[];
     room<P> m(memory);
     if (threadIdx.x == 0) m.init();
     __syncthreads();
-    int b = blockIdx.z, serves = P::TURNED ? (int)(o.a.H / o.a.G) : 1, group = (int)threadIdx.x / 128 - 1;
-    course<P> c;
-    c.from = (int)blockIdx.y * serves;
-    c.to = c.from + serves;
-    c.tile = (int)(P::TURNED ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * P::OWN; /* the longest first, when causal */
+    int group = group_of() - 1;
     if (group < 0) {
         registers_down<P::SPARE_REGISTERS>();
-        if (threadIdx.x < 32) bring_all(m, o, &of, stat, b, c);
+        if (threadIdx.x < 32) bring_all(m, o, &of, stat, sums, items);
     } else {
         registers_up<P::REGISTERS>();
-        gather(m, o, stat, group, b, c, d1, d2);
+        int turn = 0;
+        for (unsigned n = 0;; n++) {
+            wait_for(m.own, n & 1);
+            int item = *(volatile int *)m.item;
+            if (item >= items) break;
+            gather(m, o, sums, group, course<P>(o, item), turn, to_k, to_v);
+        }
+        if (threadIdx.x % 128 == 0) added_read();
+    }
+}
+
+/* The sums of dq as they are wanted: a block has the part of a group, turned so that a thread has eight numbers of a row. */
+template <class P>
+__global__ void __launch_bounds__(128)
+    spread_sums(const __grid_constant__ job<typename P::T> o, whole_sums from, sink<typename P::T> to, bool quick)
+{
+    typedef typename P::T T;
+    constexpr int STEP = 72; /* then pairs of a warp are in different banks */
+    __shared__ __align__(16) float part[64 * STEP];
+    int x = blockIdx.x, h = blockIdx.y, b = blockIdx.z, thread = threadIdx.x, c = thread % 8 * 8;
+    int column = P::W == 64 ? 0 : x % 2 * 64;
+    int64_t at = (int64_t)((b * (int)o.a.H + h) * from.parts + x) * (PART / 4) + thread;
+    int64_t base = o.q(b, h, 0) - (const T *)o.a.q + column + c;
+    auto whole = [](int sum, int rest) { return (float)sum + (float)rest / REST_UNITS; };
+    bool loose = is_loose(from.top + TOPS * (b * (int)o.a.G + o.kv_head(h)));
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        int4 sum = from.sum[at + n * 128], rest = loose ? from.rest[at + n * 128] : make_int4(0, 0, 0, 0);
+        float *row = part + tile_row(thread / 32 * 16, 0) * STEP + tile_col(0, n, 0);
+        *(float2 *)row = make_float2(whole(sum.x, rest.x), whole(sum.y, rest.y));
+        *(float2 *)(row + 8 * STEP) = make_float2(whole(sum.z, rest.z), whole(sum.w, rest.w));
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = thread / 8; r < 64; r += 16) {
+        int i = (P::W == 64 ? x : x / 2) * 64 + r;
+        if (i >= o.a.Tq || column + c >= o.a.Wk) return;
+        float unit = from.unit[o.at_lse(b, h, i)], size = unit == 0 ? 0 : o.scale * LN2 / unit, dq[8];
+        load(dq, part, r * STEP + c);
+#pragma unroll
+        for (int e = 0; e < 8; e++) dq[e] *= size;
+        if (quick)
+            deliver(to, base + i * o.a.q_row, dq);
+        else
+            for (int e = 0; e < 8; e++) put(to, base + i * o.a.q_row + e, dq[e]);
     }
 }
 
 template <class P>
-static bool start(fv_stream *s, const job<typename P::T> &o, const void *dy, const float2 *stat, fv_sink d1, fv_sink d2)
+static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads *g, const float2 *stat, whole_sums sums)
 {
     typedef typename P::T T;
     const fv_attn_args &a = o.a;
     fv_dtype t = kind<T>::dtype;
-    int by_query = P::TURNED ? P::COLUMNS : P::OWN, by_key = P::TURNED ? P::OWN : P::COLUMNS;
-    CUtensorMap q, k, v, d;
-    if (!fv_cuda_map(&q, a.q, t, a.B, a.Tq, a.H, a.Wk, a.q_row, a.q_batch, by_query) ||
-        !fv_cuda_map(&d, dy, t, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv, by_query) ||
-        !fv_cuda_map(&k, a.k, t, a.B, a.Tk, a.G, a.Wk, a.k_row, a.k_batch, by_key) ||
-        !fv_cuda_map(&v, a.v, t, a.B, a.Tk, a.G, a.Wv, a.v_row, a.v_batch, by_key))
+    maps of;
+    if (!fv_cuda_map_attention(&of.in, &a, t, P::QUERIES, P::KEYS) ||
+        !fv_cuda_map(&of.dy, g->dy, t, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv, P::QUERIES))
         return false;
-    maps of = P::TURNED ? maps{k, v, q, d} : maps{q, d, k, v};
-    dim3 grid((unsigned)ceil_div(P::TURNED ? a.Tk : a.Tq, P::OWN), (unsigned)(P::TURNED ? a.G : a.H), (unsigned)a.B);
-    launch(s, "attention_bwd", grad_wgmma<P>, grid, P::THREADS_ALL, P::BYTES, o, of, stat, to<T>(d1), to<T>(d2));
+    int items = (int)(ceil_div(a.Tk, P::KEYS) * a.G * a.B), most = device_of(s)->processors;
+    dim3 grid((unsigned)(items < most ? items : most));
+    dim3 parts((unsigned)(ceil_div(a.Tq, P::QUERIES) * P::GROUPS), (unsigned)a.H, (unsigned)a.B);
+    sink<T> dk = to<T>(g->dk), dv = to<T>(g->dv);
+    launch(s, "attention_bwd", grad_wgmma<P>, grid, P::THREADS_ALL, P::BYTES, o, of, stat, sums, dk, dv, items);
+    if (g->dq.data) launch(s, "attention_bwd", spread_sums<P>, parts, 128, 0, o, sums, to<T>(g->dq), aligned(g->dq.data));
     return true;
 }
 
-template <class Q, class K>
-static bool both(fv_stream *s, const job<typename Q::T> &o, const fv_attn_grads *g, const float2 *stat)
+int64_t fv_cuda_hopper_sums(const fv_attn_args *a)
 {
-    bool ok = true;
-    if (g->dq.data) ok = start<Q>(s, o, g->dy, stat, g->dq, g->dq);
-    if (ok && (g->dk.data || g->dv.data)) ok = start<K>(s, o, g->dy, stat, g->dk, g->dv);
-    return ok;
+    int wide = a->Wk <= 64 && a->Wv <= 64 ? 64 : 128;
+    return a->B * a->H * ceil_div(a->Tq, 2 * PART / wide) * 2 * PART;
 }
 
-template <class T> bool fv_cuda_attention_hopper_bwd(fv_stream *s, const job<T> *o, const fv_attn_grads *g, const float2 *stat)
+template <class T>
+bool fv_cuda_attention_hopper_bwd(fv_stream *s, const job<T> *o, const fv_attn_grads *g, const float2 *stat, whole_sums sums)
 {
     const fv_attn_args &a = o->a;
-    bool plain = o->plain && a.dropout <= 0, narrow_heads = a.Wk <= 64 && a.Wv <= 64;
-    if (narrow_heads && plain)
-        return both<plan<T, 64, true, false, 3, 64, 3>, plan<T, 64, true, true, 3, 64, 3>>(s, *o, g, stat);
-    if (narrow_heads) return both<plan<T, 64, false, false, 2, 64, 2>, plan<T, 64, false, true, 2, 64, 2>>(s, *o, g, stat);
-    if (plain) return both<plan<T, 128, true, false, 2, 64, 2>, plan<T, 128, true, true, 2, 64, 2>>(s, *o, g, stat);
-    return both<plan<T, 128, false, false, 2, 64, 2>, plan<T, 128, false, true, 2, 64, 2>>(s, *o, g, stat);
+    bool plain = o->plain && a.dropout <= 0;
+    if (a.Wk <= 64 && a.Wv <= 64)
+        return plain ? start<plan<T, 64, true>>(s, *o, g, stat, sums) : start<plan<T, 64, false>>(s, *o, g, stat, sums);
+    return plain ? start<plan<T, 128, true>>(s, *o, g, stat, sums) : start<plan<T, 128, false>>(s, *o, g, stat, sums);
 }
 
-template bool fv_cuda_attention_hopper_bwd<bf16>(fv_stream *, const job<bf16> *, const fv_attn_grads *, const float2 *);
-template bool fv_cuda_attention_hopper_bwd<f16>(fv_stream *, const job<f16> *, const fv_attn_grads *, const float2 *);
+#define FOR(T)                                                                                                                   \
+    template bool fv_cuda_attention_hopper_bwd<T>(fv_stream *, const job<T> *, const fv_attn_grads *, const float2 *, whole_sums);
+FOR(bf16)
+FOR(f16)

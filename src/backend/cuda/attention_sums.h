@@ -55,10 +55,9 @@ __device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], 
     if (!PLAIN && at.o.a.dropout > 0)
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            float f[4];
-            keep<false>(f, at, row0, col0, n);
+            uint32_t left = keep<false>(at, row0, col0, n);
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] *= f[e];
+            for (int e = 0; e < 4; e++) s[n][e] *= left >> e & 1 ? at.o.keep_scale : 0;
         }
 }
 

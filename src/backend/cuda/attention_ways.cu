@@ -18,7 +18,7 @@
 struct way {
     const char *name, *when;
     bool (*can)(const fv_attn_args *a, fv_dtype t);
-    bool (*pays)(const fv_attn_args *a);
+    bool (*pays)(const device *d, const fv_attn_args *a, bool back); /* forward, or on the way back */
     bool (*forward)(fv_stream *s, const fv_attn_args *a, fv_dtype t); /* false: not here after all */
     bool (*backward)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t);
 };
@@ -36,7 +36,21 @@ static bool fused_can(const fv_attn_args *a, fv_dtype t)
            whole(a->v, a->v_row, a->v_batch) && aligned(a->y);
 }
 
-static bool fused_pays(const fv_attn_args *a) { return a->Tq % WHOLE == 0 && a->Tk % WHOLE == 0 && a->B * a->Tq >= MANY_ROWS; }
+/* Where ours is faster than cuDNN's on Hopper (docs/benchmarks.md): many keys to a row.  Of cuDNN's gradients that is the one
+ * that repeats, which keeps all scores on the way. */
+static bool hopper_leads(const fv_attn_args *a, bool back)
+{
+    bool narrow = a->Wk <= 64;
+    int64_t keys = a->causal ? a->Tk / 2 : a->Tk;
+    if (back) return keys >= (narrow ? 1024 : 8192);
+    return narrow && !a->causal && keys >= 8192;
+}
+
+static bool fused_pays(const device *d, const fv_attn_args *a, bool back)
+{
+    bool round = a->Tq % WHOLE == 0 && a->Tk % WHOLE == 0 && a->B * a->Tq >= MANY_ROWS;
+    return round && !(d->hopper && hopper_leads(a, back));
+}
 
 static fused_attention *fused(fv_stream *s)
 {
@@ -100,12 +114,12 @@ static bool fast_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_gra
     return fused_gradient(s, a, g, t, false, 1);
 }
 
-static bool only_asked(const fv_attn_args *) { return false; }
+static bool only_asked(const device *, const fv_attn_args *, bool) { return false; }
 
 /* ---- our own ---- */
 
 static bool always(const fv_attn_args *, fv_dtype) { return true; }
-static bool surely(const fv_attn_args *) { return true; }
+static bool surely(const device *, const fv_attn_args *, bool) { return true; }
 
 static bool one_can(const fv_attn_args *a, fv_dtype) { return a->Tq == 1; }
 
@@ -126,11 +140,12 @@ static bool hopper_can(const fv_attn_args *a, fv_dtype t)
            aligned(a->y);
 }
 
-/* Short sequences leave its large tiles half empty, and what is read for each pair or drawn takes longer than products. */
-static bool hopper_pays(const fv_attn_args *a)
+/* Short sequences leave its large tiles half empty, the more so where each pair needs more than products. */
+static bool hopper_pays(const device *, const fv_attn_args *a, bool)
 {
     bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0;
-    return plain && a->Tq >= 256 && a->Tk >= 256;
+    int64_t least = plain ? 256 : 512;
+    return a->Tq >= least && a->Tk >= least;
 }
 
 static bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
@@ -174,36 +189,35 @@ static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_g
 /* ---- the table ---- */
 
 static const way ways[] = {
-    {"cudnn", "bf16 or f16, heads up to 128 wide, full or causal, lengths of whole 64s, 4096 rows or more", fused_can, fused_pays,
-     fused_forward, fused_backward},
+    {"cudnn", "bf16 or f16, heads up to 128 wide, full or causal, whole 64s, 4096 rows; the short ones on sm_90", fused_can,
+     fused_pays, fused_forward, fused_backward},
     {"fast", "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the last bits", fused_can,
      only_asked, fused_forward, fast_backward},
     {"one", "a single query in each sequence, forward: the step of writing a token", one_can, surely, one_forward, no_gradient},
-    {"hopper", "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys, nothing for single pairs", hopper_can,
+    {"hopper", "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys; 512 with bias, dropout", hopper_can,
      hopper_pays, hopper_forward, hopper_backward},
-    {"tiled", "all else: masks, lengths, bias, distances, dropout, window, d_v other than d_k, f32", always, surely,
-     tiled_forward, tiled_backward},
+    {"tiled", "all else: few rows, wide heads, other widths, f32", always, surely, tiled_forward, tiled_backward},
 };
 #define WAYS ((int)(sizeof ways / sizeof *ways))
 
 /* Way i is open to this attention: it can take it and pays, or was asked for. */
-static bool open_to(const device *d, int i, const fv_attn_args *a, fv_dtype t)
+static bool open_to(const device *d, int i, const fv_attn_args *a, fv_dtype t, bool back)
 {
-    return i >= d->attention_from && ways[i].can(a, t) && (d->attention_asked == i || ways[i].pays(a));
+    return i >= d->attention_from && ways[i].can(a, t) && (d->attention_asked == i || ways[i].pays(d, a, back));
 }
 
 template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
 {
     if (!a->B || !a->Tq || s->err.code) return;
     for (int i = 0; i < WAYS; i++)
-        if (open_to(device_of(s), i, a, kind<T>::dtype) && ways[i].forward(s, a, kind<T>::dtype)) return;
+        if (open_to(device_of(s), i, a, kind<T>::dtype, false) && ways[i].forward(s, a, kind<T>::dtype)) return;
 }
 
 template <class T> static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
 {
     if (!a->B || !a->Tk || s->err.code) return;
     for (int i = 0; i < WAYS; i++)
-        if (open_to(device_of(s), i, a, kind<T>::dtype) && ways[i].backward(s, a, g, kind<T>::dtype)) return;
+        if (open_to(device_of(s), i, a, kind<T>::dtype, true) && ways[i].backward(s, a, g, kind<T>::dtype)) return;
 }
 
 template <class T> void fv_cuda_attention_ways(fv_kernels *k)

@@ -28,3 +28,10 @@ bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T
     const cuuint32_t box[] = {PANEL, 1, (cuuint32_t)rows, 1};
     return fv_cuda_map_axes(m, x, t, 4, dim, step, box);
 }
+
+bool fv_cuda_map_attention(attention_maps *m, const fv_attn_args *a, fv_dtype t, int queries, int keys)
+{
+    return fv_cuda_map(&m->q, a->q, t, a->B, a->Tq, a->H, a->Wk, a->q_row, a->q_batch, queries) &&
+           fv_cuda_map(&m->k, a->k, t, a->B, a->Tk, a->G, a->Wk, a->k_row, a->k_batch, keys) &&
+           fv_cuda_map(&m->v, a->v, t, a->B, a->Tk, a->G, a->Wv, a->v_row, a->v_batch, keys);
+}

@@ -52,9 +52,12 @@ __device__ inline void release(uint64_t *b)
     if (threadIdx.x % 32 == 0) arrive(b);
 }
 
-/* Two groups of four warps take turns: named barriers 1 .. 15, for 256 threads of which one half waits. */
+/* Two groups of four warps take turns: named barriers 1 .. 15, for 256 threads of which one half waits.  Both wait: they meet. */
 __device__ inline void turn_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
 __device__ inline void turn_give(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
+
+/* The four warps of a group meet at named barrier id. */
+__device__ inline void group_wait(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
 template <int N> __device__ inline void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ inline void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
@@ -88,6 +91,28 @@ __device__ inline void bring_some_rows(void *to, const CUtensorMap *map, uint64_
                  : "memory");
 }
 
+/* What this thread wrote to shared memory is seen by the engine and by products, once a barrier has passed. */
+__device__ inline void written_for_engine() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* Adds whole numbers from shared memory to those in memory, 16 bytes or a multiple.  added_read: all that this thread sent has
+ * been read. */
+__device__ inline void add_whole(void *to, const void *from, unsigned bytes)
+{
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
+        "r"(shared_at(from)), "r"(bytes)
+        : "memory");
+}
+__device__ inline void added_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+/* Four 8x8 matrices of 16 bits as ldmatrix reads them; each thread names one row of 16 bytes. */
+__device__ inline void store_matrices(void *row, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_at(row)), "r"(r[0]), "r"(r[1]),
+                 "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
 /* ---- products of 64 rows by N columns by 16, of a group of four warps ---- */
 
 /* Where a factor stands, as wgmma wants to know it.  Eight rows of a panel are 1024 bytes.  `apart` is the way from one panel
@@ -96,6 +121,15 @@ __device__ inline uint64_t factor(const void *p, unsigned apart = 16)
 {
     return (uint64_t)((shared_at(p) & 0x3ffff) >> 4) | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
+
+/* The factor so many bytes further on.  Sums of what is known in advance stay out of registers. */
+__device__ inline uint64_t further(uint64_t f, unsigned bytes)
+{
+    return (f & 0xffffffff00000000ull) | (uint32_t)((uint32_t)f + (bytes >> 4));
+}
+
+/* Which group of four warps this thread is in, known to be the same for all of a warp. */
+__device__ inline int group_of() { return __shfl_sync(~0u, (int)threadIdx.x / 128, 0); }
 
 /* Registers of sums and factors are ready / everything before is one group / at most LEFT groups are not done. */
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -190,29 +224,48 @@ template <bool TB> __device__ inline void wgmma(float (&c)[16][4], const uint32_
 /* c (64, 8 N) = A B' over K numbers: A 64 rows of panels of RA rows, B 8 N rows of panels of RB rows. */
 template <int K, int RA, int RB, int N, class T> __device__ inline void multiply_rows(float (&c)[N][4], const T *a, const T *b)
 {
+    uint64_t fa = factor(a), fb = factor(b);
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
-        int panel = k / PANEL, in = k % PANEL;
-        wgmma<false, false>(c, factor(a + panel * RA * PANEL + in), factor(b + panel * RB * PANEL + in), k > 0, T());
+        unsigned panel = k / PANEL, in = k % PANEL, size = sizeof(T);
+        wgmma<false, false>(c, further(fa, (panel * RA * PANEL + in) * size), further(fb, (panel * RB * PANEL + in) * size),
+                            k > 0, T());
     }
 }
 
-/* Sums as the first factor of a product that follows. */
-template <int K, int N, class T> __device__ inline void narrow(uint32_t (&p)[K][4], const float (&s)[N][4], T)
+/* Sums as the first factor of a product that follows, each times times(column block, number). */
+template <int K, int N, class T, class F> __device__ inline void narrow(uint32_t (&p)[K][4], const float (&s)[N][4], T, F times)
 {
     static_assert(N == 2 * K, "16 columns each");
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) p[k][e] = two(s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1], T());
+        for (int e = 0; e < 4; e++) {
+            int n = 2 * k + e / 2, i = e % 2 * 2;
+            p[k][e] = two(s[n][i] * times(n, i), s[n][i + 1] * times(n, i + 1), T());
+        }
+}
+template <int K, int N, class T> __device__ inline void narrow(uint32_t (&p)[K][4], const float (&s)[N][4], T)
+{
+    narrow(p, s, T(), [](int, int) { return 1.f; });
 }
 
 /* c (64, 8 N) += A B: A in registers, 16 columns each, B has 16 K rows of 8 N numbers in panels of 16 K rows. */
 template <int N, int K, class T>
 __device__ inline void multiply_sums(float (&c)[N][4], const uint32_t (&a)[K][4], const T *b, bool add = true)
 {
+    uint64_t fb = factor(b, 16 * K * PANEL * sizeof(T));
 #pragma unroll
-    for (int k = 0; k < K; k++) wgmma<true>(c, a[k], factor(b + k * 16 * PANEL, 16 * K * PANEL * sizeof(T)), add || k > 0, T());
+    for (int k = 0; k < K; k++) wgmma<true>(c, a[k], further(fb, k * 16 * PANEL * sizeof(T)), add || k > 0, T());
+}
+
+/* c (64, 64) = A' B: both have K rows of 64 numbers, one panel. */
+template <int K, class T> __device__ inline void multiply_columns(float (&c)[8][4], const T *a, const T *b)
+{
+    uint64_t fa = factor(a, K * PANEL * sizeof(T)), fb = factor(b, K * PANEL * sizeof(T));
+#pragma unroll
+    for (int k = 0; k < K; k += 16)
+        wgmma<true, true>(c, further(fa, k * PANEL * sizeof(T)), further(fb, k * PANEL * sizeof(T)), k > 0, T());
 }
 
 /* ---- on the host ---- */
@@ -225,5 +278,10 @@ bool fv_cuda_map_axes(CUtensorMap *m, const void *x, fv_dtype t, int axes, const
  * at a time.  False: likewise. */
 bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H, int64_t W, int64_t row,
                  int64_t batch, int rows);
+/* Describes the inputs of an attention, of which so many queries, or keys with their values, are brought at a time. */
+struct attention_maps {
+    CUtensorMap q, k, v;
+};
+bool fv_cuda_map_attention(attention_maps *m, const fv_attn_args *a, fv_dtype t, int queries, int keys);
 
 #endif
