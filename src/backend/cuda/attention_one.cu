@@ -28,16 +28,15 @@ template <class T, int L> static bool start(fv_stream *s, const job<T> &o)
 /* False where this is another case. */
 template <class T> bool fv_cuda_attention_one(fv_stream *s, const fv_attn_args *a)
 {
+    constexpr int V = 16 / sizeof(T);
     if (a->Tq != 1 || a->Wk != a->Wv || a->dropout > 0 || a->B > 65535 || !a->B) return false;
     job<T> o = prepare<T>(s, a);
-    if (!o.quick_q || !o.quick_k || !o.quick_v || a->Wk > ONE_WIDEST || a->Wk % one_width<T>) return false;
-    switch (a->Wk / one_width<T>) {
-    case 1: return start<T, 1>(s, o);
-    case 2: return start<T, 2>(s, o);
+    if (!o.quick_q || !o.quick_k || !o.quick_v) return false;
+    switch (a->Wk / V) {
     case 4: return start<T, 4>(s, o);
     case 8: return start<T, 8>(s, o);
     case 16: return start<T, 16>(s, o);
-    case 32: return sizeof(T) == 2 && start<T, sizeof(T) == 2 ? 32 : 1>(s, o);
+    case 32: return start<T, 32>(s, o);
     }
     return false;
 }

@@ -1,6 +1,6 @@
 /* attention_one.h - attention of one query in each sequence, as a step of writing has it: a walk through a cache.
  *
- * L neighbouring threads share a key and keep the largest score, the sum of exp(score - largest) and the
+ * L neighbouring threads share a key, V numbers each, and keep the largest score, the sum of exp(score - largest) and the
  * weighted sum of values of the keys they saw.  A warp joins its groups, a block its warps, and where there are few heads and
  * many keys the last of several blocks joins theirs, always in the same order.  How many keys there are is read from memory. */
 #ifndef FV_CUDA_ATTENTION_ONE_H
@@ -12,9 +12,6 @@
 #define PART_KEYS 256 /* a block takes at least so many */
 #define MOST_PARTS 16
 #define ONE_WIDEST 256 /* head */
-
-/* Numbers of a key that a thread has: the more, the fewer words about them among threads. */
-template <class T> constexpr int one_width = sizeof(T) == 4 ? 16 : 8;
 
 /* What some keys came to; (top, sum, y[W]) in memory. */
 template <int V> struct seen {
@@ -35,7 +32,7 @@ template <class T> struct by_memory {
     static constexpr bool late = false; /* the query is there */
     static constexpr int now = -1;
     template <int V> __device__ void query(float (&q)[V], const head<T> &at, int i) const { load(q, at.o.q(at.b, at.h, 0), i); }
-    __device__ void ask(const head<T> &, int) const {}
+    template <int V> __device__ void ask(const head<T> &, int) const {}
     template <int V> __device__ void pair(float (&)[V], float (&)[V], int) const {}
     __device__ void give(const head<T> &at, int c, float y) const { ((T *)at.o.a.y)[at.o.at_y(at.b, at.h, 0) + c] = down<T>(y); }
 };
@@ -69,7 +66,7 @@ __device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P 
         }
         if (P::late && j0 - group == from) {
             post.query(q, at, lane * V);
-            if (post.now >= from && post.now < to && (post.now - from) % GROUPS == group) post.ask(at, lane * V);
+            if (post.now >= from && post.now < to && (post.now - from) % GROUPS == group) post.template ask<V>(at, lane * V);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
@@ -149,7 +146,7 @@ template <class T> constexpr int one_floats = ONE_THREADS / 32 * (ONE_WIDEST + 2
 template <class T, int L, class P>
 __device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *record, const P &post)
 {
-    constexpr int V = one_width<T>, W = L * V, GROUPS = ONE_THREADS / L;
+    constexpr int V = 16 / sizeof(T), W = L * V, GROUPS = ONE_THREADS / L;
     head<T> at(j.o, b, h);
     int first = at.first(0), end = at.end(0), parts = j.parts, each = (end - first + parts - 1) / parts;
     each = each < PART_KEYS ? PART_KEYS : each;
@@ -187,10 +184,10 @@ __device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *r
     give(at, c, top, sum, y, post);
 }
 
-/* A head of one sequence by one warp. */
-template <class T, int L> __device__ void attend_one_by_warp(const job<T> &o, int h, int b)
+/* A head of one sequence by one warp.  The more numbers a thread has of a key, the fewer words are exchanged about it; but
+ * with less than a block for a head it takes longer until all are there. */
+template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T> &o, int h, int b)
 {
-    constexpr int V = one_width<T>;
     head<T> at(o, b, h);
     int lane = threadIdx.x % 32;
     seen<V> mine = walk<T, V, L, 32 / L, 32 / V>(at, lane / L, at.first(0), at.end(0), by_memory<T>());

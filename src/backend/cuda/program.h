@@ -14,12 +14,12 @@
 #define OPS 8  /* that are at hand: the one under way, and the next */
 #define NEAR 2 /* ops before attention whose end is the time to bring its keys nearer */
 #define MOST_ROWS 64
-#define MAIL_ROWS 8     /* more would be too much to look at again and again */
-#define PROGRAM_LANES 4 /* threads that share a key: heads of 64 */
-#define ROWS_BLOCK 16   /* that are multiplied at once */
-#define TILE 8          /* columns */
-#define GROUP 4         /* tiles that are multiplied with the same x at once */
-#define STEP 32         /* of k, for a warp: 8 for each of 4 threads */
+#define MAIL_ROWS 8      /* more would be too much to look at again and again */
+#define PROGRAM_LANES 16 /* threads that share a key: heads of 64 */
+#define ROWS_BLOCK 16    /* that are multiplied at once */
+#define TILE 8           /* columns */
+#define GROUP 4          /* tiles that are multiplied with the same x at once */
+#define STEP 32          /* of k, for a warp: 8 for each of 4 threads */
 #define MOST_CHUNK 768
 #define ROW_BYTES (MOST_CHUNK * 2 + 64) /* of a slot: threads of a quarter of a warp read 32 different banks */
 #define SLOT_BYTES (TILE * ROW_BYTES)

@@ -32,10 +32,10 @@ struct by_mail {
             load(q, at.o.q(at.b, at.h, 0), i);
     }
     /* The newest key and value wait where the thread that needs them can find them again. */
-    __device__ void ask(const head<float> &at, int i) const
+    template <int V> __device__ void ask(const head<float> &at, int i) const
     {
         int first = at.h / ((int)at.o.a.H / (int)at.o.a.G) * (int)at.o.a.Wk + i;
-        float v[one_width<float>];
+        float v[V];
         in.numbers(v, row + k_at + first);
         store(aside, i, v);
         in.numbers(v, row + v_at + first);
@@ -59,7 +59,7 @@ __device__ __noinline__ void attend_by_warps(const few_attention &j, team t)
 {
     int heads = (int)j.o.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.wide; u < heads * t.rows; u += t.wide * MULTIPLIERS)
-        attend_one_by_warp<float, PROGRAM_LANES>(j.o, u % heads, t.row + u / heads);
+        attend_one_by_warp<float, PROGRAM_LANES / 4, 16>(j.o, u % heads, t.row + u / heads);
 }
 
 /* A block for each head, or for each part of one. */
