@@ -5,9 +5,9 @@
  * (about a layer).  The others multiply.  So memory is busy while blocks wait for one another.
  *
  * What blocks wait for is the numbers of the op before.  For up to MAIL_ROWS rows these come by mail (mail.h), which takes
- * one way to the cache and back.  More rows are more than one cares to look at again and again: then all blocks meet between
- * one op and the next, and rows are dealt to groups of blocks, which read the same weights at about the same time, so that
- * they come from memory once. */
+ * one way to the cache and back.  More rows are more than one cares to look at again and again: they are dealt to teams of
+ * blocks, and those of a team meet between one op and the next.  A row needs nothing of another, so teams need not wait for
+ * each other; they read the same weights at about the same time, so that these come from memory once. */
 #include "program_attention.h"
 #include "program_product.h"
 

@@ -1,9 +1,10 @@
 /* program_plan.cu - which ops become one program: kernels that were asked for are written down, and started together before
  * whatever must see their results.
  *
- * Ops that meet may be any.  Ops that send mail run into one another, so what each reads and writes is looked at: numbers of
- * an op of the same program must come by mail, whole; what is written must not be read from memory by an op that may still
- * be under way.  Where that does not hold, the program written down so far is started, and the op begins the next one. */
+ * Where blocks meet ops may be any, as each treats a row by itself.  Ops that send mail run into one another, so what each
+ * reads and writes is looked at: numbers of an op of the same program must come by mail, whole; what is written must not be
+ * read from memory by an op that may still be under way.  Where that does not hold, the program written down so far is
+ * started, and the op begins the next one. */
 #include <bitset>
 #include <new>
 
