@@ -42,7 +42,7 @@ static bool hopper_leads(const fv_attn_args *a, bool back)
 {
     bool narrow = a->Wk <= 64;
     int64_t keys = a->causal ? a->Tk / 2 : a->Tk;
-    if (back) return keys >= (narrow ? 1024 : 8192);
+    if (back) return keys >= (narrow ? 1024 : 16384);
     return narrow && !a->causal && keys >= 8192;
 }
 
