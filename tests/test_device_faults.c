@@ -1,6 +1,7 @@
 /* test_device_faults.c - a GPU that is lost in the middle of a run, too small for it, or has an old driver: a sentence that says
  * so and a non-zero exit; a run goes on from its checkpoint as if nothing had been, and what is smaller fits.  This runs with a
  * GPU only; the files of faults/ make the faults. */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +20,8 @@
 #include "helper_program.h"
 
 enum { UPDATES = 400, SAVE_EVERY = 20 };
+
+static char program[PATH_MAX]; /* this */
 
 static int set_up(void **state)
 {
@@ -55,7 +58,7 @@ static void a_run_says_so_and_goes_on_from_its_checkpoint(void **state)
         "--device cuda",
         2 * SAVE_EVERY, FOVEA_LOST);
     said_so(r);
-    assert_non_null(strstr(r->err, "the last kernel started was "));
+    assert_non_null(strstr(r->err, "with CUDA_LAUNCH_BLOCKING=1 in the environment the kernel is named"));
     assert_non_null(strstr(r->err, "; the last checkpoint, of update "));
     assert_false(scratch_has("lost/model/model.safetensors"));
     succeeded(fovea("train r.ini -o lost --resume --device cuda"));
@@ -169,6 +172,41 @@ static void a_run_goes_on_with_a_smaller_batch(void **state)
     fv_device_close(d);
 }
 
+/* This program itself, called with a word: products and sums, and among them one tensor that lies nowhere. */
+static int touch_what_is_not_there(void)
+{
+    fv_device *d;
+    fv_ctx *c;
+    fv_err e = {0};
+    const float x[4] = {1, 2, 3, 4};
+    if (fv_device_open(&d, test_device(), (fv_device_opt){0}, &e)) return 2;
+    if (fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e)) return 2;
+    fv_tensor *t = fv_floats(c, x, FV_SHAPE(2, 2)), nowhere = {.data = (void *)64, .shape = FV_SHAPE(2, 2)};
+    if (fv_ctx_status(c)) return 2;
+    fv_tensor *y = fv_softmax(c, &nowhere);
+    for (int i = 0; i < 3; i++) y = fv_tanh(c, fv_add(c, y, t));
+    if (!fv_ctx_status(c)) return 0;
+    fprintf(stderr, "%s\n", fv_ctx_err(c)->text);
+    return 1;
+}
+
+static void the_kernel_that_failed_is_named(void **state)
+{
+    (void)state;
+    const result *r = sh("CUDA_LAUNCH_BLOCKING=1 exec '%s' touch", program);
+    said_so(r);
+    assert_non_null(strstr(r->err, "cudaErrorIllegalAddress) in softmax"));
+    r = sh("exec '%s' touch", program);
+    said_so(r);
+    assert_non_null(strstr(r->err, "cudaErrorIllegalAddress) in or before "));
+    assert_non_null(strstr(r->err, "CUDA_LAUNCH_BLOCKING=1"));
+    /* Waiting changes nothing else. */
+    succeeded(
+        sh("CUDA_LAUNCH_BLOCKING=1 exec \"$fovea\" train r.ini -o waited --device cuda --set train.updates=%d", SAVE_EVERY));
+    succeeded(fovea("train r.ini -o kept --device cuda --set train.updates=%d", SAVE_EVERY));
+    assert_true(same_files(scratch("waited/model/model.safetensors"), scratch("kept/model/model.safetensors")));
+}
+
 static void an_old_driver_is_named(void **state)
 {
     (void)state;
@@ -176,13 +214,16 @@ static void an_old_driver_is_named(void **state)
             "device cuda: the driver is made for CUDA 11.4, this build needs ");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "touch")) return touch_what_is_not_there();
+    if (!realpath("/proc/self/exe", program)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_says_so_and_goes_on_from_its_checkpoint),
         cmocka_unit_test(a_command_that_writes_says_so),
         cmocka_unit_test(what_does_not_fit_is_an_error_and_what_is_smaller_fits),
         cmocka_unit_test(a_run_goes_on_with_a_smaller_batch),
+        cmocka_unit_test(the_kernel_that_failed_is_named),
         cmocka_unit_test(an_old_driver_is_named),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);

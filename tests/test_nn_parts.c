@@ -164,6 +164,8 @@ static void a_step_uploads_no_table_twice(void **state)
     assert_float_equal(slow[1], 0.01, 1e-6);
     assert_float_equal(fast[1], 0.1, 1e-6);
     for (int i = 0; i < 2; i++) assert_int_equal(uploads_of_step(c, &dynamic, &l, slow), 1);
+    fv_ctx_set_record(c, true); /* then the length does not grow */
+    for (int i = 1; i >= 0; i--) assert_int_equal(uploads_of_step(c, &dynamic, &l, slow), i);
     device->backend = real;
     fv_ctx_free(c);
     fv_params_free(p);

@@ -33,6 +33,8 @@ static const struct {
                    "\"local_attention\": 8, \"global_attn_every_n_layers\": 2, " BERT_SIZES "}"},
     {"llama", "{\"model_type\": \"llama\", \"num_key_value_heads\": 1, \"attention_dropout\": 0.1, " BERT_SIZES "}"},
     {"mistral", "{\"model_type\": \"mistral\", \"num_key_value_heads\": 1, \"sliding_window\": 8, " BERT_SIZES "}"},
+    {"llama, dynamic", "{\"model_type\": \"llama\", \"max_position_embeddings\": 16, " BERT_SIZES
+                       ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}"},
     {"marian",
      "{\"model_type\": \"marian\", \"vocab_size\": 96, \"d_model\": 32, \"encoder_layers\": 1, \"decoder_layers\": 1, "
      "\"encoder_attention_heads\": 2, \"decoder_attention_heads\": 2, \"encoder_ffn_dim\": 64, \"decoder_ffn_dim\": 64, "

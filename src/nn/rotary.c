@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/core.h"
+
 #define TWO_PI 6.283185307179586
 #define MOST_FREQS 256
 
@@ -83,8 +85,9 @@ fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
         return (fv_turn){0};
     }
     fv_rotary_freqs(r, len, freq);
-    /* Dynamic ones change while a session's sequences grow, so they belong to a step. */
-    size_t kept = r->kind == FV_ROTARY_DYNAMIC ? 0 : (size_t)(r->width / 2) * sizeof *freq;
+    /* Dynamic ones change from step to step where a session's sequences grow; while recording the length is the batch's own. */
+    bool grows = r->kind == FV_ROTARY_DYNAMIC && !c->record;
+    size_t kept = grows ? 0 : (size_t)(r->width / 2) * sizeof *freq;
     fv_tensor *f = fv__table(c, FV_F32, FV_SHAPE(r->width / 2), listed, freq, kept);
     return (fv_turn){.pos = pos, .freq = f, .adjacent = r->adjacent, .sharpen = sharpening(r)};
 }

@@ -3,6 +3,7 @@
  * Memory comes from the driver's stream-ordered pool, which keeps what was given back; with one stream for everything a
  * block can be handed out again before the kernels that used it have run. */
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -14,18 +15,24 @@
 
 /* ---- errors ---- */
 
-/* A sentence for the context.  After an error of this kind the device is lost to the process. */
+/* A device that keeps no steps was asked to wait for each kernel. */
+static bool waits(const fv_stream *s) { return !s->dev->backend->capture; }
+
+/* A sentence for the context.  After an error of this kind the device is lost to the process, and which of the kernels that
+ * were under way has failed cannot be asked any more: it is known where each was waited for. */
 static void lost(fv_stream *s, const char *kernel, cudaError_t rc)
 {
-    device_of(s)->host.fail(s, rc == cudaErrorMemoryAllocation ? FV_ENOMEM : FV_EDEVICE,
-                            "cuda: %s (%s); the last kernel started was %s", cudaGetErrorString(rc), cudaGetErrorName(rc),
-                            kernel ? kernel : "none");
+    device_of(s)->host.fail(s, rc == cudaErrorMemoryAllocation ? FV_ENOMEM : FV_EDEVICE, "cuda: %s (%s) %s %s%s",
+                            cudaGetErrorString(rc), cudaGetErrorName(rc), waits(s) ? "in" : "in or before",
+                            kernel ? kernel : "the first kernel",
+                            waits(s) ? "" : "; with CUDA_LAUNCH_BLOCKING=1 in the environment the kernel is named");
 }
 
 void fv_cuda_started(fv_stream *s, const char *kernel)
 {
     lane_of(s)->last = kernel;
     cudaError_t rc = cudaGetLastError();
+    if (rc == cudaSuccess && waits(s)) rc = cudaStreamSynchronize(device_of(s)->stream);
     if (rc == cudaSuccess) return;
     if (lane_of(s)->keeping)
         lane_of(s)->broken = true;
@@ -272,7 +279,7 @@ static void replay(fv_stream *s, void *kept)
     if (s->err.code) return;
     enter(device_of(s));
     cudaGraphLaunch((cudaGraphExec_t)kept, device_of(s)->stream);
-    fv_cuda_started(s, "of a kept step");
+    fv_cuda_started(s, "a kept step");
 }
 
 /* A graph that is still running may be destroyed: the driver keeps it until it is done. */
@@ -292,6 +299,19 @@ static const fv_backend backend = {
     "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download, move,    zero,
     sync,   device_close, memory,      capture,     captured,     replay, forget,   choices,
 };
+
+/* The same, but no step is kept: what is in it could not be waited for. */
+static const fv_backend waiting = {
+    "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download, move,    zero,
+    sync,   device_close, memory,      NULL,        NULL,         NULL,   NULL,     choices,
+};
+
+/* The driver looks at this too, but a kept step is one to it. */
+static bool one_by_one()
+{
+    const char *asked = getenv("CUDA_LAUNCH_BLOCKING");
+    return asked && *asked && strcmp(asked, "0");
+}
 
 /* ---- tables ---- */
 
@@ -406,7 +426,7 @@ FV_API fv_status fv_cuda_open(fv_device *dev, const fv_cuda_host *host, size_t a
         device_close(dev);
         return host->refuse(e, FV_EDEVICE, "device cuda:%d: %s", number, cudaGetErrorString(rc));
     }
-    dev->backend = &backend;
+    dev->backend = one_by_one() ? &waiting : &backend;
     dev->level = d->level;
     dev->threads = 1;
     tables(d, dev);
