@@ -189,13 +189,13 @@ static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_g
 /* ---- the table ---- */
 
 static const way ways[] = {
-    {"cudnn", "bf16 or f16, heads up to 128 wide, full or causal, whole 64s, 4096 rows; the short ones on sm_90", fused_can,
-     fused_pays, fused_forward, fused_backward},
+    {"cudnn", "bf16 or f16, heads up to 128 wide, full or causal, whole 64s, 4096 rows; on sm_90 where hopper is not faster",
+     fused_can, fused_pays, fused_forward, fused_backward},
     {"fast", "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the last bits", fused_can,
      only_asked, fused_forward, fast_backward},
     {"one", "a single query in each sequence, forward: the step of writing a token", one_can, surely, one_forward, no_gradient},
-    {"hopper", "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys; 512 with bias, dropout", hopper_can,
-     hopper_pays, hopper_forward, hopper_backward},
+    {"hopper", "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys; 512 with mask, bias, dropout",
+     hopper_can, hopper_pays, hopper_forward, hopper_backward},
     {"tiled", "all else: few rows, wide heads, other widths, f32", always, surely, tiled_forward, tiled_backward},
 };
 #define WAYS ((int)(sizeof ways / sizeof *ways))
