@@ -139,8 +139,11 @@ static fv_status check(const void *config_, fv_err *e)
         return fv_fail(e, FV_EFORMAT, "rotary positions of type %s need a factor", rope_words[k->rope.type]);
     if (k->model_type == QWEN2 && k->use_sliding_window && k->sliding_window && k->max_window_layers < k->num_hidden_layers &&
         k->sliding_window < k->max_position_embeddings)
-        return fv_fail(e, FV_EMISSING, "a sliding_window of %d in some layers of %d positions is not implemented",
-                       k->sliding_window, k->max_position_embeddings);
+        return fv_fail(
+            e, FV_EMISSING,
+            "a sliding_window of %d from layer %d on (max_window_layers): windows are computed for all layers or none; "
+            "with use_sliding_window false texts of up to %d tokens give the same",
+            k->sliding_window, k->max_window_layers, k->sliding_window);
     return FV_OK;
 }
 
