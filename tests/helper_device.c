@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,4 +50,15 @@ float *test_values(fv_params *p, int64_t *n)
         at += fv_len(t);
     }
     return all;
+}
+
+int run_beside_cpu(const struct CMUnitTest *tests, size_t n, fv_device **dev, fv_device **cpu)
+{
+    fv_err e;
+    if (fv_device_open(cpu, "cpu", (fv_device_opt){0}, &e) || fv_device_open(dev, test_device(), (fv_device_opt){0}, &e))
+        return fprintf(stderr, "%s\n", e.text), 1;
+    int failed = _cmocka_run_group_tests("tests", tests, n, NULL, NULL);
+    fv_device_close(*dev);
+    fv_device_close(*cpu);
+    return failed;
 }

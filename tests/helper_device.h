@@ -16,6 +16,10 @@ extern fv_device *device;
 int open_device(void **state);
 int close_device(void **state);
 
+/* Runs tests with that device and a CPU to compare it with, for main; both have all threads. */
+struct CMUnitTest;
+int run_beside_cpu(const struct CMUnitTest *tests, size_t n, fv_device **dev, fv_device **cpu);
+
 /* Fails the test with the message where there is an error. */
 void check(fv_status st, const fv_err *e);
 

@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,11 +239,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_options), cmocka_unit_test(with_outliers),
                                        cmocka_unit_test(repeats)};
-    fv_err e;
-    if (fv_device_open(&cpu, "cpu", (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
-    if (fv_device_open(&dev, test_device(), (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    fv_device_close(dev);
-    fv_device_close(cpu);
-    return failed;
+    return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }
