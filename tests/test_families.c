@@ -365,7 +365,7 @@ static void in_bf16_it_is_near_the_published_one(void **state)
 
 #define QWEN2                                                                                                                    \
     "{\"model_type\":\"qwen2\",\"vocab_size\":9,\"hidden_size\":8,\"intermediate_size\":8,\"num_hidden_layers\":2,"              \
-    "\"num_attention_heads\":2,\"max_position_embeddings\":8,\"use_sliding_window\":true,\"sliding_window\":4,"
+    "\"num_attention_heads\":2,\"max_position_embeddings\":8,"
 
 static void a_config_it_cannot_follow_is_refused(void **state)
 {
@@ -394,7 +394,9 @@ static void a_config_it_cannot_follow_is_refused(void **state)
         {"{\"model_type\":\"llama\",\"head_dim\":5}", "even number"},
         {"{\"model_type\":\"llama\",\"num_key_value_heads\":3}", "cannot share"},
         {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}}", "need a factor"},
-        {QWEN2 "\"max_window_layers\":1}", "sliding_window of 4"},
+        {QWEN2 "\"use_sliding_window\":false,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         "layer 1 has a sliding"},
+        {QWEN2 "\"use_sliding_window\":true,\"sliding_window\":4,\"layer_types\":[\"full_attention\"]}", "has 1 entries"},
         {"{\"model_type\":\"t5\",\"relative_attention_max_distance\":16}", "relative_attention_max_distance"},
         {"{\"model_type\":\"bart\",\"d_model\":10,\"encoder_attention_heads\":3}", "multiple"},
         {"{\"model_type\":\"bart\",\"vocab_size\":2}", "decoder_start_token_id"},
@@ -406,10 +408,6 @@ static void a_config_it_cannot_follow_is_refused(void **state)
         assert_null(m);
         if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
     }
-    fv_model *m;
-    fv_err e;
-    ok(fv_model_new(&m, device, QWEN2 "\"max_window_layers\":2}", (fv_model_opt){0}, 1, &e), "no layer has the window", &e);
-    fv_model_free(m);
 }
 
 static void every_family_has_a_case(void **state)

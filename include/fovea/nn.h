@@ -74,7 +74,7 @@ FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x); /* ti
 
 typedef struct fv_mha {
     fv_lin q, k, v, qkv, out;
-    int64_t n_head, n_kv_head, head;
+    int64_t n_head, n_kv_head, head, window;
     float scale, dropout, out_dropout;
     const char *name; /* the path, for taps */
 } fv_mha;
@@ -84,6 +84,7 @@ typedef struct fv_mha_opt {
     int64_t memory;    /* width of what is attended to; 0: width */
     int64_t n_kv_head; /* 0: n_head */
     int64_t head;      /* width of one head; 0: width / n_head */
+    int64_t window;    /* > 0: only that many keys back */
     bool packed;       /* one weight for q, k and v (self-attention only) */
     bool kn, no_bias, no_out_bias;
     float scale;       /* 0: 1/sqrt(head) */
@@ -105,7 +106,6 @@ typedef struct fv_kv {
 typedef struct fv_mha_arg {
     fv_tensor *memory; /* (B,Tk,..): attended to; NULL: x itself */
     bool causal;
-    int64_t window;
     fv_tensor *key_mask, *mask, *bias, *rel; /* as in fv_attn */
     int64_t rel_zero;
     fv_turn turn;    /* rotary positions, where it has freq */

@@ -2,8 +2,8 @@
  *
  *     x = E[ids];   x += attn(norm x), rotary positions;   x += down(silu(gate n) * up n), n = norm x;   logits = norm(x) W'
  *
- * RMS norms, fewer key heads than query heads, no positions but the rotation.  A Mistral may see a window of keys only;
- * a Qwen2 has biases on q, k and v. */
+ * RMS norms, fewer key heads than query heads, no positions but the rotation.  A Mistral may see a window of keys only,
+ * a Qwen2 in some of its layers; a Qwen2 has biases on q, k and v. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -32,6 +32,7 @@ typedef struct config {
     int hidden_act, max_position_embeddings, sliding_window, max_window_layers, pad_token_id, num_labels, problem_type;
     float rms_norm_eps, attention_dropout, initializer_range;
     bool attention_bias, mlp_bias, tie_word_embeddings, use_sliding_window;
+    char layer_types[FV__LAYER_TYPES];
     rope rope;
 } config;
 
@@ -65,6 +66,7 @@ static const fv_field fields[] = {
     FV_INT(config, sliding_window, 1, 0, 1 << 28, "keys a row sees"),
     FV_BOOL(config, use_sliding_window, false, "Qwen2: whether it does"),
     FV_INT(config, max_window_layers, 0, 28, MAX_LAYER, "Qwen2: how many of the first layers have no window"),
+    FV_WORDS(config, layer_types, "Qwen2: full_attention or sliding_attention for each layer, if not by max_window_layers"),
     FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
     FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels are; not given: as they look"),
@@ -83,7 +85,6 @@ static const fv_field fields[] = {
 static const fv_key_rule rules[] = {
     {"is_encoder_decoder", "false"},
     {"pretraining_tp", NULL}, /* splits sums, which changes rounding alone */
-    {"layer_types", NULL},    /* made from sliding_window, which is looked at */
     {"partial_rotary_factor", "1.0"},
     {"rope_scaling.partial_rotary_factor", "1.0"},
     {"rope_parameters.partial_rotary_factor", "1.0"},
@@ -137,14 +138,18 @@ static fv_status check(const void *config_, fv_err *e)
         return fv_fail(e, FV_EFORMAT, "%d attention heads cannot share %d key heads", k->num_attention_heads, key_heads(k));
     if (k->rope.type && !(k->rope.factor > 0))
         return fv_fail(e, FV_EFORMAT, "rotary positions of type %s need a factor", rope_words[k->rope.type]);
-    if (k->model_type == QWEN2 && k->use_sliding_window && k->sliding_window && k->max_window_layers < k->num_hidden_layers &&
-        k->sliding_window < k->max_position_embeddings)
-        return fv_fail(
-            e, FV_EMISSING,
-            "a sliding_window of %d from layer %d on (max_window_layers): windows are computed for all layers or none; "
-            "with use_sliding_window false texts of up to %d tokens give the same",
-            k->sliding_window, k->max_window_layers, k->sliding_window);
-    return FV_OK;
+    for (int i = 0; k->model_type == QWEN2 && i < k->num_hidden_layers; i++)
+        if (fv__layer_is_near(k->layer_types, i, false) && !(k->use_sliding_window && k->sliding_window))
+            return fv_fail(e, FV_EFORMAT, "layer_types: layer %d has a sliding_attention, but the model no sliding_window", i);
+    return fv__layer_types_check(k->layer_types, k->num_hidden_layers, e);
+}
+
+/* Keys that layer i sees; 0: all before. */
+static int window(const config *k, int i)
+{
+    if (k->model_type == MISTRAL) return k->sliding_window;
+    if (k->model_type != QWEN2 || !k->use_sliding_window) return 0;
+    return fv__layer_is_near(k->layer_types, i, i >= k->max_window_layers) ? k->sliding_window : 0;
 }
 
 static fv_rotary rotary_of(const config *k)
@@ -167,7 +172,7 @@ static fv_rotary rotary_of(const config *k)
     return y;
 }
 
-static fv_layer_opt layer_opt(const config *k)
+static fv_layer_opt layer_opt(const config *k, int i)
 {
     bool biased = k->model_type == QWEN2 || (k->model_type == LLAMA && k->attention_bias);
     return (fv_layer_opt){
@@ -175,6 +180,7 @@ static fv_layer_opt layer_opt(const config *k)
                 .n_head = k->num_attention_heads,
                 .n_kv_head = key_heads(k),
                 .head = head_dim(k),
+                .window = window(k, i),
                 .no_bias = !biased,
                 .no_out_bias = !biased || k->model_type == QWEN2,
                 .dropout = k->attention_dropout,
@@ -206,7 +212,8 @@ static void declare(void *self, const fv_setup *s)
     fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size, (fv_emb_opt){.std = k->initializer_range}, "%sembed_tokens", below);
     m->layer = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layer);
     if (!m->layer) return;
-    for (int i = 0; i < k->num_hidden_layers; i++) fv_encoder_layer_init(p, &m->layer[i], layer_opt(k), "%slayers.%d", below, i);
+    for (int i = 0; i < k->num_hidden_layers; i++)
+        fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%slayers.%d", below, i);
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps}, "%snorm", below);
     m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels, k->initializer_range);
 }
@@ -231,11 +238,6 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
-static fv_mha_arg attend(const llama *m, fv_turn turn)
-{
-    return (fv_mha_arg){.causal = true, .turn = turn, .window = m->cfg.model_type == MISTRAL ? m->cfg.sliding_window : 0};
-}
-
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const llama *m = self;
@@ -243,8 +245,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
     fv_tensor *next = m->head == FV__LANGUAGE ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
-    fv_mha_arg arg = attend(m, fv_rotary_at(c, &m->rotary, places ? places : fv_positions(c, B, T, 0), T));
-    arg.key_mask = fv_items_get(in, "attention_mask");
+    fv_mha_arg arg = {.causal = true, .key_mask = fv_items_get(in, "attention_mask")};
+    arg.turn = fv_rotary_at(c, &m->rotary, places ? places : fv_positions(c, B, T, 0), T);
     x = fv__encoder(c, m->layer, m->cfg.num_hidden_layers, x, arg, "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
@@ -265,7 +267,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const llama *m = self;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
-    fv_mha_arg arg = attend(m, fv_rotary_at(c, &m->rotary, fv_session_places(c, s), longest(s, ids)));
+    fv_mha_arg arg = {.causal = true, .turn = fv_rotary_at(c, &m->rotary, fv_session_places(c, s), longest(s, ids))};
     x = fv__encoder_step(c, s, m->layer, m->cfg.num_hidden_layers, x, arg);
     return fv__last_scores(c, x, &m->norm, m->out);
 }

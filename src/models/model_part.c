@@ -101,6 +101,42 @@ void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_hea
     fv__put_classes(c, in, out, fv_linear(c, x, w, NULL, FV_ACT_NONE), problem);
 }
 
+/* ---- layer_types ---- */
+
+/* The i-th of words with blanks between; NULL past the end. */
+static const char *word_at(const char *words, int i, size_t *n)
+{
+    words += strspn(words, " ");
+    for (; *words && i > 0; i--) {
+        words += strcspn(words, " ");
+        words += strspn(words, " ");
+    }
+    *n = strcspn(words, " ");
+    return *n ? words : NULL;
+}
+
+static bool is_word(const char *s, size_t n, const char *word) { return n == strlen(word) && !memcmp(s, word, n); }
+
+bool fv__layer_is_near(const char *types, int i, bool otherwise)
+{
+    size_t n;
+    const char *type = word_at(types, i, &n);
+    return type ? is_word(type, n, "sliding_attention") : otherwise;
+}
+
+fv_status fv__layer_types_check(const char *types, int layers, fv_err *e)
+{
+    const char *type;
+    size_t n;
+    int i = 0;
+    for (; (type = word_at(types, i, &n)); i++)
+        if (!is_word(type, n, "full_attention") && !is_word(type, n, "sliding_attention"))
+            return fv_fail(e, FV_EFORMAT, "layer_types: expected full_attention or sliding_attention, found \"%.*s\"", (int)n,
+                           type);
+    if (i && i != layers) return fv_fail(e, FV_EFORMAT, "layer_types has %d entries, but num_hidden_layers is %d", i, layers);
+    return FV_OK;
+}
+
 /* ---- stacks of layers ---- */
 
 fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, const char *shown)

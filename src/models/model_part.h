@@ -45,6 +45,13 @@ fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *tabl
 void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w,
                     fv_tensor *next, int32_t pad, int problem);
 
+/* ---- layer_types: "full_attention" or "sliding_attention" for each layer, with blanks between; "" where it is not given ---- */
+
+#define FV__LAYER_TYPES 4864 /* chars of 256 layers */
+fv_status fv__layer_types_check(const char *types, int layers, fv_err *e);
+/* Whether layer i sees a window only; `otherwise` where types are not given. */
+bool fv__layer_is_near(const char *types, int i, bool otherwise);
+
 /* ---- stacks of layers; what enters each is shown to taps as `shown` ---- */
 
 fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, const char *shown);

@@ -26,7 +26,7 @@ typedef struct config {
     int vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, max_position_embeddings;
     int hidden_activation, classifier_activation, classifier_pooling, global_attn_every_n_layers, local_attention;
     int pad_token_id, num_labels, problem_type;
-    char layer_types[2048];
+    char layer_types[FV__LAYER_TYPES];
     float global_theta, local_theta, initializer_range, norm_eps;
     float attention_dropout, embedding_dropout, mlp_dropout, classifier_dropout;
     bool norm_bias, attention_bias, mlp_bias, decoder_bias, classifier_bias, tie_word_embeddings;
@@ -107,47 +107,21 @@ typedef struct modernbert {
     fv_tensor *scores, *bias; /* of words: (V,D), the input table where they are tied; (V) or NULL */
 } modernbert;
 
-/* ---- which layers look near ---- */
-
-/* The i-th of words with blanks between; NULL past the end. */
-static const char *word_at(const char *words, int i, size_t *n)
-{
-    words += strspn(words, " ");
-    for (; *words && i > 0; i--) {
-        words += strcspn(words, " ");
-        words += strspn(words, " ");
-    }
-    *n = strcspn(words, " ");
-    return *n ? words : NULL;
-}
-
-static bool is_word(const char *s, size_t n, const char *word) { return n == strlen(word) && !memcmp(s, word, n); }
-
 static bool is_local(const config *k, int i)
 {
-    size_t n;
-    const char *type = word_at(k->layer_types, i, &n);
-    return type ? is_word(type, n, "sliding_attention") : i % k->global_attn_every_n_layers != 0;
+    return fv__layer_is_near(k->layer_types, i, i % k->global_attn_every_n_layers != 0);
 }
 
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
-    int heads_ = k->num_attention_heads, i = 0;
-    const char *type;
-    size_t n;
+    int heads_ = k->num_attention_heads;
     if (k->hidden_size % heads_ || k->hidden_size / heads_ % 2 || k->hidden_size / heads_ > 512)
         return fv_fail(e, FV_EFORMAT, "hidden_size %d over num_attention_heads %d is no even number of at most 512",
                        k->hidden_size, heads_);
     if (k->pad_token_id >= k->vocab_size)
         return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d", k->pad_token_id, k->vocab_size);
-    for (; (type = word_at(k->layer_types, i, &n)); i++)
-        if (!is_word(type, n, "full_attention") && !is_word(type, n, "sliding_attention"))
-            return fv_fail(e, FV_EFORMAT, "layer_types: expected full_attention or sliding_attention, found \"%.*s\"", (int)n,
-                           type);
-    if (i && i != k->num_hidden_layers)
-        return fv_fail(e, FV_EFORMAT, "layer_types has %d entries, but num_hidden_layers is %d", i, k->num_hidden_layers);
-    return FV_OK;
+    return fv__layer_types_check(k->layer_types, k->num_hidden_layers, e);
 }
 
 /* ---- parameters ---- */

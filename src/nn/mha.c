@@ -17,8 +17,12 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    *l = (fv_mha){
-        .n_head = opt.n_head, .scale = opt.scale, .dropout = opt.dropout, .out_dropout = opt.out_dropout, .name = kept(p, &at)};
+    *l = (fv_mha){.n_head = opt.n_head,
+                  .window = opt.window,
+                  .scale = opt.scale,
+                  .dropout = opt.dropout,
+                  .out_dropout = opt.out_dropout,
+                  .name = kept(p, &at)};
     l->n_kv_head = opt.n_kv_head ? opt.n_kv_head : opt.n_head;
     l->head = opt.head ? opt.head : opt.n_head > 0 ? opt.width / opt.n_head : 0;
 
@@ -42,7 +46,7 @@ static fv_attn settings(const fv_mha *l, const fv_mha_arg *a)
     fv_attn s = {.n_head = l->n_head,
                  .n_kv_head = l->n_kv_head,
                  .causal = a->causal,
-                 .window = a->window,
+                 .window = l->window,
                  .scale = l->scale,
                  .dropout = l->dropout,
                  .key_mask = a->key_mask,

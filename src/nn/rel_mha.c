@@ -48,7 +48,7 @@ fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tenso
     fv_attn how = {.n_head = m->n_head,
                    .n_kv_head = m->n_kv_head,
                    .causal = arg.causal,
-                   .window = arg.window,
+                   .window = m->window,
                    .scale = scale,
                    .dropout = m->dropout,
                    .key_mask = arg.key_mask,

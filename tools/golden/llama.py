@@ -32,6 +32,16 @@ def older(**rope):
     return change
 
 
+def untold(folder):
+    """config.json without layer_types, as files from before these have it."""
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    assert config.pop("layer_types") == ["full_attention", "sliding_attention", "sliding_attention"]
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2)
+
+
 def turned(**rope):
     return LlamaConfig(**SMALL, rope_parameters=dict(rope_theta=10000.0, **rope))
 
@@ -59,3 +69,12 @@ case("mistral", model, input_ids=ids, attention_mask=near, labels=torch.where(ne
 model = build(Qwen2ForCausalLM, Qwen2Config(**dict({k: v for k, v in SMALL.items() if k != "head_dim"}, hidden_size=16)), spread=0.4)
 end_with(model, ids, mask)
 case("qwen2", model, **batch, labels=following, extra=sequences(model, ids, mask, ("max_new_tokens=9,num_beams=1", "max_new_tokens=9,num_beams=3")))
+small = {k: v for k, v in SMALL.items() if k != "head_dim"}
+model = build(Qwen2ForCausalLM, Qwen2Config(**dict(small, hidden_size=16, num_hidden_layers=3), use_sliding_window=True, sliding_window=4,
+                                            max_window_layers=1), spread=0.4)
+end_with(model, ids, near)
+case("qwen2-near", model, input_ids=ids, attention_mask=near, labels=torch.where(near == 1, following, -100), change=untold, extra=sequences(model, ids, near, ("max_new_tokens=9,num_beams=1", "max_new_tokens=9,num_beams=3")))
+layers = ["sliding_attention", "full_attention", "sliding_attention"]
+model = build(Qwen2ForCausalLM, Qwen2Config(**dict(small, hidden_size=16, num_hidden_layers=3), use_sliding_window=True, sliding_window=4,
+                                            layer_types=layers), spread=0.4)
+case("qwen2-near-by-layer", model, input_ids=ids, attention_mask=near, labels=torch.where(near == 1, following, -100))
