@@ -204,11 +204,11 @@ static void bf16_learns_too(void **state)
     fv_train_state s;
     fv_device *d = corpus_device(2);
     fv_model *m = corpus_model(d, 0.1, FV_BF16);
-    fv_train_job j = corpus_job(d, m, 120);
+    fv_train_job j = corpus_job(d, m, test_brief() ? 8 : 120);
     j.opt.ema = 0.9f;
     j.opt.result = FV_RESULT_EMA;
     check(fv_train(&j, &s, &e), &e);
-    assert_true(s.loss < 1.5);
+    assert_true(s.loss < (test_brief() ? 10 : 1.5));
     fv_model_free(m);
     fv_device_close(d);
 }

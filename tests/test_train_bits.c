@@ -144,7 +144,7 @@ static void in_parts(fv_train_opt *o) /* of few shapes, each of which comes agai
     o->accumulate = 2;
     o->ema = 0.9f;
     o->result = FV_RESULT_EMA;
-    o->updates = 120;
+    o->updates = test_brief() ? 40 : 120;
 }
 
 static void a_captured_step_has_the_same_bits(void **state)
