@@ -8,7 +8,8 @@ Needs build/fovea with the backend (make cuda), and PyTorch with transformers fo
 names, in the order in which they are to run.  Peers are started first, all at once, as compiling takes them a minute; when
 the last is ready (and FILE is there, where others use the GPU until then) nothing else runs on the GPU, and fovea and its peer
 take turns.  A figure is the median over rounds of a program's own median; what fails or hangs is a dash, and what does not
-begin in --most seconds is left out.  llm.c and llama.cpp are not among the peers here.
+begin in --most seconds is left out.  Rows that ask a peer the same have one answer: other ways of our own, such as fast, cost
+it no time.  llm.c and llama.cpp are not among the peers here.
 """
 import argparse
 import itertools
@@ -157,12 +158,15 @@ def text(figure):
     return "–" if figure is None else f"{figure:,.0f}"
 
 
-def compare(row, peer, args):
+def compare(row, peer, answered, args):
+    """answered: what peers said before, by what they were asked."""
+    question = (*row.peer, row.line)
     ours, theirs = [], []
     for _ in range(args.rounds):
         ours.append(fovea(row, args.seconds))
-        theirs.append(peer.ask(row.line) if peer else None)
-    a, b = middle(ours), middle(theirs)
+        if peer and question not in answered:
+            theirs.append(peer.ask(row.line))
+    a, b = middle(ours), answered.setdefault(question, middle(theirs))
     ratio = f"{a / b:.2f}" if a and b else "–"
     print(f"| {row.name} | {text(a)} | {text(b)} | {ratio} | {row.unit} |", flush=True)
 
@@ -211,12 +215,13 @@ def main():
     while args.after and not os.path.exists(args.after):
         time.sleep(0.1)
     end = time.monotonic() + args.most
+    answered = {}
     print("| | fovea | PyTorch | ratio | |\n| --- | --- | --- | --- | --- |", flush=True)
     for i, row in enumerate(chosen):
         if time.monotonic() > end:
             break
         kind = tuple(row.peer)
-        compare(row, peers.get(kind), args)
+        compare(row, peers.get(kind), answered, args)
         if peers.get(kind) and all(tuple(r.peer) != kind for r in chosen[i + 1:]):
             peers[kind].close() # its memory is the next one's
     if any("start".startswith(w) for w in args.rows) and time.monotonic() < end:

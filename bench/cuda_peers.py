@@ -216,7 +216,7 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, to
     best, least = None, math.inf
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
         try:
-            taken = reading(way(backend), 1, 3, readings=3)[0]
+            taken = reading(way(backend), 1, 1, readings=3)[0]
         except RuntimeError: # it does not take this case
             torch.use_deterministic_algorithms(False)
             continue
