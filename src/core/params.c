@@ -4,6 +4,7 @@
  * Clearing gradients only marks them: the next backward writes where it would have added, and whoever reads the flat
  * block finds zeros where nothing arrived. */
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 
 #include "params.h"
@@ -309,6 +310,8 @@ void *fv_params_grad(fv_params *p, int64_t *n)
 
 /* ---- first values ---- */
 
+#define DRAWS 16384 /* worth a second thread */
+
 /* Element i of one parameter: two words make one uniform or, by Box-Muller, one normal number. */
 static float draw(fv_init init, double bound, uint64_t seed, uint64_t site, uint64_t i)
 {
@@ -328,18 +331,25 @@ static double spread(fv_init init, const fv_tensor *t)
     return scale * sqrt(6.0 / (in + out));
 }
 
+static void first_values(float *y, int64_t n, fv_init init, double bound, uint64_t seed, uint64_t site, int threads)
+{
+    if (init.kind == FV_INIT_ZERO) return; /* as it is */
+    if (n < DRAWS) threads = 1;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < n; i++) y[i] = init.kind == FV_INIT_ONE ? 1.0f : draw(init, bound, seed, site, (uint64_t)i);
+}
+
 fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    int threads = fv__device_is_host(p->dev) ? p->stream.threads : omp_get_max_threads(); /* a GPU's host has its cores free */
     for (size_t i = 0; i < p->n; i++) {
         fv_entry *t = p->list[i];
         int64_t n = fv_len(&t->tensor);
         size_t bytes = (size_t)n * sizeof(float);
         float *host = fv__alloc(&p->env, bytes);
         if (!host) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
-        double bound = spread(t->init, &t->tensor);
-        for (int64_t j = 0; j < n && t->init.kind != FV_INIT_ZERO; j++)
-            host[j] = t->init.kind == FV_INIT_ONE ? 1.0f : draw(t->init, bound, seed, i, (uint64_t)j);
+        first_values(host, n, t->init, spread(t->init, &t->tensor), seed, i, threads);
         fv_status st = fv_params_set(p, &t->tensor, host, n, e);
         fv__free(&p->env, host, bytes);
         if (st) return st;
