@@ -20,7 +20,7 @@
 
 enum { UPDATES = 100, FEW_UPDATES = 40, LINES = 200, WORDS = 2000, RUNNING = 60000 };
 
-#define TRAIN "[train]\nupdates = 100\nbatch_tokens = 256\nlr = 1e-2\nwarmup = 10\nlog_every = 1\n"
+#define TRAIN "[train]\nbatch_tokens = 256\nlr = 1e-2\nwarmup = 10\nlog_every = 1\n"
 
 static const char *const recipes[] = {
     "[model]\nmodel_type = marian\nd_model = 48\nencoder_layers = 2\ndecoder_layers = 2\nencoder_attention_heads = 4\n"
@@ -38,7 +38,7 @@ static const char large[] =
     "[model]\nmodel_type = llama\nhidden_size = 64\nnum_hidden_layers = 2\nnum_attention_heads = 1\nintermediate_size = 128\n"
     "max_position_embeddings = 128\nattention_dropout = 0.1\ntie_word_embeddings = true\n"
     "[data]\nobjective = causal\ntrain = words.txt\ncontext = 128\n[tokenizer]\nfrom = vocab.txt\n"
-    "[train]\nupdates = 40\nbatch_tokens = 4096\nlr = 1e-2\nwarmup = 10\nlog_every = 1\n";
+    "[train]\nbatch_tokens = 4096\nlr = 1e-2\nwarmup = 10\nlog_every = 1\n";
 
 #define PLAIN "FOVEA_CPU=generic"
 
@@ -80,7 +80,8 @@ static void train(double *loss, int updates, const char *recipe, const char *lev
     char line[400];
     int n = 0;
     scratch_text("r.ini", recipe);
-    succeeded(sh("%s exec \"$fovea\" train r.ini -o run --threads 2 --set train.dtype=%s --device %s", level, dtype, where));
+    succeeded(sh("%s exec \"$fovea\" train r.ini -o run --threads 2 --set train.dtype=%s --set train.updates=%d --device %s",
+                 level, dtype, updates, where));
     FILE *f = fopen(scratch("run/train.jsonl"), "rb");
     assert_non_null(f);
     while (n < updates && fgets(line, sizeof line, f)) {
@@ -102,7 +103,7 @@ static void follows(const char *what, const double *loss, const double *plain, i
     }
     print_message("%s: %.4f falls to %.4f; off by %.1e on average\n", what, plain[0], plain[updates - 1], sum);
     assert_true(sum <= most_on_average);
-    assert_true(plain[updates - 1] < 0.8 * plain[0]); /* it learns: a curve that stays flat is easily followed */
+    assert_true(test_brief() || plain[updates - 1] < 0.8 * plain[0]); /* it learns: a curve that stays flat is easily followed */
 }
 
 /* level: of the CPU's kernels that are the measure. */
@@ -110,6 +111,7 @@ static void a_curve(const char *name, const char *recipe, const char *level, int
 {
     double plain[UPDATES], loss[UPDATES];
     char what[64];
+    if (test_brief()) updates = 5;
     train(plain, updates, recipe, level, "cpu", "f32");
     train(loss, updates, recipe, "", test_device(), "f32");
     snprintf(what, sizeof what, "%s in f32", name);

@@ -445,7 +445,8 @@ static void too_much_is_an_error_and_not_the_end(void **state)
     int32_t first[ROWS] = {1, 2}, out[4 * ROWS];
     fv_err e;
     fv_session *vast;
-    if (test_on_cpu()) skip(); /* which takes memory as it is touched, and grows caches with the tokens */
+    if (test_on_cpu() || test_brief())
+        skip(); /* a CPU takes memory as it is touched; a tool counts what is refused as an error */
     writer w = begin(device, gpt2, FV_F32, ROWS);
     ok(fv_session_new(&vast, w.model, device, 1 << 20, 1 << 20, &e), &e);
     int32_t *ids = calloc(1 << 20, sizeof *ids);
