@@ -64,7 +64,7 @@ int NAME(attn_threads)(const fv_stream *s, int64_t work);
 void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n);
 /* Puts those on scores that are there as (n, LANES), and -inf beyond each row's range.  room: 2 * KEYS * LANES. */
 void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n, float *room);
-/* The factors of dropout, 0 or 1/(1-p), as (n rounded up to 4, LANES). */
+/* The factors of dropout, 0 or 1 over the share kept, as (n rounded up to 16, LANES); j0 is a multiple of 16, as KEYS is. */
 void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n);
 
 /* n floats from element `at` of x: x itself if it is f32, else widened into room. */

@@ -1,6 +1,7 @@
 /* attention_tile.c - packing rows into panels and back, and dressing scores with masks, biases and dropout. */
 #include "attention.h"
 
+#include "backend/attention_draws.h"
 #include "fovea/op.h"
 
 bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
@@ -237,27 +238,29 @@ void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_row
     const fv_attn_args *a = t->a;
     const vu zero = {0};
     uint64_t step = *a->rng.step;
-    vu low[3], high[3], threshold = zero + fv_drop_threshold(a->dropout), factor = (vu)v_set1(1 / (1 - a->dropout));
+    vu pair[3], up[3]; /* of each row, and what brings its half of a word to the top */
+    vu below = zero + (fv__drop_below(a->dropout) << 16), factor = (vu)v_set1((float)(1 / fv__kept_share(a->dropout)));
     for (int l = 0; l < LANES; l++) {
-        uint64_t at = (uint64_t)(attn_at_lse(a, &rows[l < n_rows ? l : 0]) * ((a->Tk + 3) / 4) + j0 / 4);
-        low[l / VW][l % VW] = (uint32_t)at;
-        high[l / VW][l % VW] = (uint32_t)(at >> 32);
+        const attn_row *r = &rows[l < n_rows ? l : 0];
+        pair[l / VW][l % VW] = fv__draw_row((uint32_t)(r->b * a->H + r->h), (uint32_t)a->Tq, (uint32_t)r->i);
+        up[l / VW][l % VW] = r->i % 16 < 8 ? 16 : 0;
     }
-    for (int64_t j = 0; j < n; j += 4) {
+    for (int64_t j = j0; j < j0 + n; j += j % 8 == 6 ? 10 : 2) { /* and j + 1, j + 8, j + 9 */
         counters x;
 #pragma GCC unroll 3
         for (int v = 0; v < 3; v++) {
-            x.c[v][0] = low[v];
-            x.c[v][1] = high[v] ^ (uint32_t)(step >> 32);
+            x.c[v][0] = zero + fv__draw_key((uint32_t)j);
+            x.c[v][1] = pair[v] ^ (uint32_t)(step >> 32);
             x.c[v][2] = zero + (uint32_t)step;
             x.c[v][3] = zero + (uint32_t)a->rng.site;
-            low[v] += 1;
-            high[v] -= (vu)(low[v] == 0); /* the carry: true is -1 */
         }
         x = philox(x, a->rng.seed);
 #pragma GCC unroll 3
         for (int v = 0; v < 3; v++)
 #pragma GCC unroll 4
-            for (int k = 0; k < 4; k++) v_store(f + (j + k) * LANES + v * VW, (vf)((vu)(x.c[v][k] >= threshold) & factor));
+            for (int k = 0; k < 4; k++) {
+                vu bits = x.c[v][k] << up[v];
+                v_store(f + (j - j0 + k % 2 * 8 + k / 2) * LANES + v * VW, (vf)((vu)(bits >= below) & factor));
+            }
     }
 }

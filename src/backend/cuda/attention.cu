@@ -7,22 +7,21 @@
 #include "attention_sums.h"
 #include "attention_ways.h"
 
-/* PLAIN: no masks, nothing added, no dropout.  Such a kernel has registers for two strips a warp: every number that is
- * read from shared memory then serves twice. */
-template <class T, int W, bool PLAIN> constexpr int strips_of = PLAIN && sizeof(T) == 2 && W <= 128 ? 2 : 1;
+/* A plain kernel has registers for two strips a warp: every number that is read from shared memory then serves twice. */
+template <class T, int W, int KIND> constexpr int strips_of = KIND == PLAIN && sizeof(T) == 2 && W <= 128 ? 2 : 1;
 template <class T, int W> constexpr int keys_of = W <= 64 || (W == 128 && sizeof(T) == 2) ? 64 : 32; /* of a tile */
 
-template <class T, int W, bool PLAIN> static size_t shared_bytes()
+template <class T, int W, int KIND> static size_t shared_bytes()
 {
     constexpr int K = keys_of<T, W>;
     size_t spare = sizeof(T) == 4 ? WARPS * 16 * (K + 4) * sizeof(float) : 0;
-    return (size_t)(ROWS * strips_of<T, W, PLAIN> + 2 * K) * stride_of<T, W> * sizeof(T) + spare;
+    return (size_t)(ROWS * strips_of<T, W, KIND> + 2 * K) * stride_of<T, W> * sizeof(T) + spare;
 }
 
-template <class T, int W, bool PLAIN>
+template <class T, int W, int KIND>
 __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_constant__ job<T> o)
 {
-    constexpr int K = keys_of<T, W>, S = stride_of<T, W>, M = strips_of<T, W, PLAIN>;
+    constexpr int K = keys_of<T, W>, S = stride_of<T, W>, M = strips_of<T, W, KIND>;
     extern __shared__ __align__(16) unsigned char memory[];
     T *q = (T *)memory, *k = q + ROWS * M * S, *v = k + K * S;
     int warp = threadIdx.x / 32;
@@ -62,7 +61,10 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
 #pragma unroll
         for (int m = 0; m < M; m++) {
             float shrink[2];
-            absorb<PLAIN>(s[m], r[m], shrink, at, row0 + m * 16, j, whole);
+            drawn<false, K / 8> draws;
+            if (drops<KIND>(at)) draws.take(at, row0 + m * 16, j);
+            absorb<KIND>(s[m], r[m], shrink, at, row0 + m * 16, j, whole, draws);
+            if (drops<KIND>(at)) only_kept(s[m]);
             rescale(y[m], shrink);
         }
         if (more)
@@ -79,18 +81,18 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
     for (int m = 0; m < M; m++) finish(y[m], r[m], at, row0 + m * 16);
 }
 
-template <class T, int W, bool PLAIN> static void start_as(fv_stream *s, const job<T> &o)
+template <class T, int W, int KIND> static void start_as(fv_stream *s, const job<T> &o)
 {
-    dim3 grid((unsigned)ceil_div(o.a.Tq, ROWS * strips_of<T, W, PLAIN>), (unsigned)o.a.H, (unsigned)o.a.B);
-    launch(s, "attention", attention_tile<T, W, PLAIN>, grid, 32 * WARPS, shared_bytes<T, W, PLAIN>(), o);
+    dim3 grid((unsigned)ceil_div(o.a.Tq, ROWS * strips_of<T, W, KIND>), (unsigned)o.a.H, (unsigned)o.a.B);
+    launch(s, "attention", attention_tile<T, W, KIND>, grid, 32 * WARPS, shared_bytes<T, W, KIND>(), o);
 }
 
 template <class T, int W> static void start(fv_stream *s, const job<T> &o)
 {
     if (o.plain && o.a.dropout <= 0)
-        start_as<T, W, true>(s, o);
+        start_as<T, W, PLAIN>(s, o);
     else
-        start_as<T, W, false>(s, o);
+        start_as<T, W, ANY>(s, o);
 }
 
 template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a)

@@ -5,7 +5,12 @@
 #ifndef FV_CUDA_ATTENTION_H
 #define FV_CUDA_ATTENTION_H
 
+#include "backend/attention_draws.h"
 #include "tile.h"
+
+/* What a kernel is made for, so that it does not ask for the rest.  PLAIN: no mask but of keys, nothing added, no dropout; DROPS:
+ * the same, with dropout. */
+enum { ANY, PLAIN, DROPS };
 
 #define WARPS 4
 #define ROWS (16 * WARPS) /* of a tile: a strip for each warp */
@@ -15,8 +20,8 @@
 template <class T> struct job {
     fv_attn_args a;
     float scale;      /* of the product q k', in units of log 2 */
-    float keep_scale; /* 1 / (1 - dropout) */
-    uint32_t keep_from;
+    float keep_scale; /* 1 over the share that dropout keeps */
+    uint32_t drop_below; /* what the upper half of a word is compared with */
     bool plain; /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
     bool quick_q, quick_k, quick_v, quick_y;
     fault *bad;
@@ -61,9 +66,11 @@ template <class T> struct head {
     int b, h, len, shift; /* row i stands at position i + shift */
     int rows, window;
     bool causal;
+    uint64_t step; /* of the random sequence */
 
     __device__ head(const job<T> &job_, int b_, int h_) : o(job_), b(b_), h(h_)
     {
+        step = o.a.dropout > 0 ? *o.a.rng.step : 0;
         len = (int)o.length(b);
         rows = (int)o.a.Tq;
         shift = len - rows;
@@ -109,11 +116,11 @@ template <class T> struct head {
         return s;
     }
     __device__ int rel_at(int i, int j) const { return max(0, min((int)o.a.rel_zero + j - (i + shift), (int)o.a.rel_len - 1)); }
-    /* The four words of dropout for row i and keys j .. j+3, j a multiple of 4. */
+    /* The words of dropout for rows i, i + 8 and keys j, j + 1, j + 8, j + 9: attention_draws.h. */
     __device__ void words(uint32_t (&w)[4], int i, int j) const
     {
-        uint64_t e = (uint64_t)o.at_lse(b, h, i) * (uint64_t)((o.a.Tk + 3) / 4) + (uint64_t)j / 4;
-        philox(w, o.a.rng.seed, o.a.rng.site, *o.a.rng.step, e);
+        uint32_t row = fv__draw_row((uint32_t)(b * (int)o.a.H + h), (uint32_t)rows, (uint32_t)i);
+        philox(w, o.a.rng.seed, o.a.rng.site, step, (uint64_t)row << 32 | fv__draw_key((uint32_t)j));
     }
 };
 
@@ -174,54 +181,75 @@ template <bool TURNED, int N, class T> __device__ inline void add_scores(float (
     }
 }
 
-/* Which of the four weights of column block n dropout leaves, a bit for each.  Four keys in a row share one draw, so threads draw
- * for one another: two of them where rows are queries, four where rows are keys. */
-template <bool TURNED, class T> __device__ inline uint32_t keep(const head<T> &at, int row0, int col0, int n)
+template <int KIND, class T> __device__ inline bool drops(const head<T> &at)
 {
-    uint32_t w[4], mine[4];
-    if constexpr (!TURNED) {
-        int odd = threadIdx.x % 2;
-        at.words(w, tile_row(row0, odd * 2), tile_col(col0, n, 0) / 4 * 4);
-        uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 1), v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 1);
-        mine[0] = odd ? u : w[0], mine[1] = odd ? v : w[1];
-        mine[2] = odd ? w[2] : u, mine[3] = odd ? w[3] : v;
-    } else {
-        int t = threadIdx.x / 4 % 4; /* draws for keys of block t/2 and query t%2, and stands at key t of each block */
-        at.words(w, tile_col(col0, n, t % 2), tile_row(row0, t / 2 * 2) / 4 * 4);
-        uint32_t u = __shfl_xor_sync(~0u, t & 1 ? w[0] : w[1], 4), v = __shfl_xor_sync(~0u, t & 1 ? w[2] : w[3], 4);
-        if (t & 1)
-            w[0] = u, w[2] = v;
-        else
-            w[1] = u, w[3] = v;
-        u = __shfl_xor_sync(~0u, t & 2 ? w[0] : w[2], 8), v = __shfl_xor_sync(~0u, t & 2 ? w[1] : w[3], 8);
-        if (t & 2)
-            w[0] = u, w[1] = v;
-        else
-            w[2] = u, w[3] = v;
-        mine[0] = w[0], mine[1] = w[1], mine[2] = w[2], mine[3] = w[3];
-    }
-    uint32_t bits = 0;
-#pragma unroll
-    for (int e = 0; e < 4; e++) bits |= (uint32_t)(mine[e] >= at.o.keep_from) << e;
-    return bits;
+    return KIND == DROPS || (KIND == ANY && at.o.a.dropout > 0);
 }
 
-/* What dropout multiplies the weights of a strip with, a bit for each; PLAIN: there is no dropout. */
-template <bool PLAIN, int N> struct kept {
-    uint32_t bits[PLAIN ? 1 : (N + 7) / 8];
-    float scale;
-    __device__ float operator()(int n, int e) const
+/* What dropout draws for N column blocks of a strip.  Where rows are queries a thread has all that a draw serves.  Where they are
+ * keys two threads, with keys side by side, draw for one query each and change words. */
+template <bool TURNED, int N> struct drawn {
+    static_assert(N % 2 == 0, "16 columns to a draw");
+    uint32_t word[N / 2][2][2]; /* of two column blocks: by the parity of the column and of the row, where each is counted in 8s */
+
+    template <class T> __device__ void take(const head<T> &at, int row0, int col0)
     {
-        return PLAIN || bits[PLAIN ? 0 : n / 8] >> (n % 8 * 4 + e) & 1 ? scale : 0;
+#pragma unroll
+        for (int n = 0; n < N / 2; n++) {
+            uint32_t w[4];
+            if constexpr (!TURNED) {
+                at.words(w, tile_row(row0, 0), tile_col(col0, 2 * n, 0));
+                word[n][0][0] = w[0], word[n][0][1] = w[1], word[n][1][0] = w[2], word[n][1][1] = w[3];
+            } else {
+                bool odd = threadIdx.x / 4 % 2;
+                at.words(w, tile_col(col0, 2 * n, odd), tile_row(row0, 0) & ~1);
+                uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 4), v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 4);
+                word[n][0][0] = odd ? u : w[0], word[n][0][1] = odd ? v : w[1];
+                word[n][1][0] = odd ? w[2] : u, word[n][1][1] = odd ? w[3] : v;
+            }
+        }
+    }
+    /* Weights that are dropped get a minus sign, as no weight is negative. */
+    __device__ void mark(float (*s)[4], uint32_t below) const
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int key = TURNED ? e / 2 : n % 2, query = TURNED ? n % 2 : e / 2;
+                uint32_t w = word[n / 2][e % 2][key];
+                if ((query ? w : w << 16) < below) s[n][e] = -s[n][e];
+            }
     }
 };
 
-/* Weights of a strip from products s = q k':  w = exp(score - lse), before dropout, and what dropout makes of them.  PLAIN: no
- * mask but of keys, nothing added, no dropout.  lse(e, n), in units of log 2, is that of the query of number e. */
-template <bool TURNED, bool PLAIN, int N, class T, class L>
-__device__ inline kept<PLAIN, N> weigh(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole, L lse)
+/* Two weights as a factor of a product; those that are dropped count as 0. */
+__device__ inline uint32_t two_kept(float a, float b, bf16)
 {
-    bool drop = !PLAIN && at.o.a.dropout > 0, simple = PLAIN || at.o.plain;
+    uint32_t v;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(b), "f"(a));
+    return v;
+}
+__device__ inline uint32_t two_kept(float a, float b, f16)
+{
+    uint32_t v;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(b), "f"(a));
+    return v;
+}
+template <int N> __device__ inline void only_kept(float (&s)[N][4])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[n][e] = s[n][e] < 0 ? 0 : s[n][e];
+}
+
+/* Weights of a strip from products s = q k':  w = exp(score - lse), where dropout takes them with a minus sign.  lse(e, n), in
+ * units of log 2, is that of the query of number e. */
+template <bool TURNED, int KIND, int N, class T, class L>
+__device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole, L lse)
+{
+    bool simple = KIND != ANY || at.o.plain;
     float scale = simple ? at.o.scale : 1;
     keys_seen<TURNED, N> seen(at, row0, col0);
     if (!simple) add_scores<TURNED>(s, at, row0, col0);
@@ -235,33 +263,35 @@ __device__ inline kept<PLAIN, N> weigh(float (&s)[N][4], const head<T> &at, int 
                 if (!near) s[n][e] = -INFINITY;
             }
     }
-    kept<PLAIN, N> k;
-    k.scale = drop ? at.o.keep_scale : 1;
 #pragma unroll
-    for (int i = 0; !PLAIN && i < (N + 7) / 8; i++) k.bits[i] = drop ? 0 : ~0u;
+    for (int n = 0; n < N; n += 2) {
 #pragma unroll
-    for (int n = 0; n < N; n++) {
-        if constexpr (!PLAIN)
-            if (drop) k.bits[n / 8] |= keep<TURNED>(at, row0, col0, n) << n % 8 * 4;
-#pragma unroll
-        for (int e = 0; e < 4; e++) s[n][e] = exp2_fast(fmaf(s[n][e], scale, -lse(e, n)));
+        for (int e = 0; e < 8; e++) s[n + e / 4][e % 4] = exp2_fast(fmaf(s[n + e / 4][e % 4], scale, -lse(e % 4, n + e / 4)));
+        if (!drops<KIND>(at)) continue;
+        drawn<TURNED, 2> two;
+        two.take(at, row0, col0 + n * 8);
+        two.mark(s + n, at.o.drop_below);
     }
-    return k;
 }
 
-/* Weights and slopes of a strip: s as above, dp = dy v';  after this the weights with dropout are in s and
- * ds = w (keep dp - dy.y) in dp.  stat(e, n) gives lse and dy.y. */
-template <bool TURNED, bool PLAIN, int N, class T, class L>
+/* The slope of a score, w (keep dp - dy.y), from a weight that has a minus sign if it was dropped; keep is 0 or 1: row_stats makes
+ * w what is kept multiplies, and dy.y so much smaller. */
+template <int KIND> __device__ inline float slope_of(float w, float dp, float dy_y)
+{
+    return KIND == PLAIN ? w * (dp - dy_y) : fmaf(fmaxf(w, 0), dp, -fabsf(w) * dy_y);
+}
+
+/* Weights and slopes of a strip: s as above, dp = dy v';  after this the weights with dropout are in s and ds in dp.  stat(e, n)
+ * gives lse and dy.y. */
+template <bool TURNED, int KIND, int N, class T, class L>
 __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T> &at, int row0, int col0, bool whole, L stat)
 {
-    kept<PLAIN, N> k = weigh<TURNED, PLAIN>(s, at, row0, col0, whole, [&](int e, int n) { return stat(e, n).x; });
+    weigh<TURNED, KIND>(s, at, row0, col0, whole, [&](int e, int n) { return stat(e, n).x; });
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            dp[n][e] = s[n][e] * (k(n, e) * dp[n][e] - stat(e, n).y);
-            s[n][e] *= k(n, e);
-        }
+        for (int e = 0; e < 4; e++) dp[n][e] = slope_of<KIND>(s[n][e], dp[n][e], stat(e, n).y);
+    if (KIND != PLAIN) only_kept(s);
 }
 
 /* ---- on the host ---- */
@@ -272,8 +302,8 @@ template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
     constexpr int V = 16 / sizeof(T);
     o.a = *a;
     o.scale = (a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk)) * LOG2E;
-    o.keep_scale = 1 / (1 - a->dropout);
-    o.keep_from = fv_drop_threshold(a->dropout);
+    o.keep_scale = (float)(1 / fv__kept_share(a->dropout));
+    o.drop_below = fv__drop_below(a->dropout) << 16;
     o.plain = !a->mask && !a->bias && !a->rel && o.scale > 0;
     o.quick_q = aligned(a->q) && a->q_row % V == 0 && a->q_batch % V == 0 && a->Wk % V == 0;
     o.quick_k = aligned(a->k) && a->k_row % V == 0 && a->k_batch % V == 0 && a->Wk % V == 0;

@@ -46,7 +46,7 @@ template <class T, int W> struct bench_top {
             int i = tile_row(row0, r * 2);
             known[r] = i < at.rows ? stat[o.at_lse(at.b, at.h, i)] : make_float2(INFINITY, 0);
         }
-        slopes<false, false>(s, ds, at, row0, j0, false, [&](int e, int) { return known[e / 2]; });
+        slopes<false, ANY>(s, ds, at, row0, j0, false, [&](int e, int) { return known[e / 2]; });
     }
 };
 

@@ -38,7 +38,8 @@ template <class T> __device__ inline void clear_rest(const whole_sums &sums, con
 }
 
 /* lse in units of log 2 and dy_i.y_i, for each row, and the unit of its sums if there are such; `share` threads of a warp take
- * one, a power of two.  An empty row gets lse = +inf, which makes its weights 0. */
+ * one, a power of two.  Both are such that weights come out divided by the share that dropout keeps, and slopes,
+ * w (keep dp - dy.y), are right with keep 0 or 1.  An empty row gets lse = +inf, which makes its weights 0. */
 template <class T, int V>
 __global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const T *dy, int share, whole_sums sums)
 {
@@ -59,7 +60,7 @@ __global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const 
     if (sums.rest) clear_rest(sums, o, b, h);
     if (!there || threadIdx.x % share) return;
     float lse = ((const float *)o.a.lse)[r];
-    stat[r] = make_float2(lse == -INFINITY ? INFINITY : lse * LOG2E, sum);
+    stat[r] = make_float2(lse == -INFINITY ? INFINITY : lse * LOG2E - log2f(o.keep_scale), sum / o.keep_scale);
     if (!sums.unit) return;
     const uint32_t *top = sums.top + TOPS * (b * (int)o.a.G + o.kv_head(h));
     float most = 2 * o.keep_scale * sqrtf(square) * sqrtf(__uint_as_float(top[TOP_V])) * __uint_as_float(top[TOP_K]);
@@ -124,7 +125,7 @@ template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const
         launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share, sums);
 }
 
-template <class T, int W, bool PLAIN>
+template <class T, int W, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     grad_queries(const __grid_constant__ job<T> o, const T *dy, sink<T> dq, const float2 *stat)
 {
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         if (N > 1 && j + K < last) bring(j + K);
         mul_nt<K / 8, W, S, S>(s, q + warp * 16 * S, k);
         mul_nt<K / 8, W, S, S>(dp, d + warp * 16 * S, v);
-        slopes<false, PLAIN>(s, dp, at, row0, j, at.whole(tile, ROWS, j, K), [&](int e, int) { return known[e / 2]; });
+        slopes<false, KIND>(s, dp, at, row0, j, at.whole(tile, ROWS, j, K), [&](int e, int) { return known[e / 2]; });
         mul_nn<W / 8, K / 8, S>(sum, dp, k, spare);
         if (N == 1) __syncthreads();
         if (N == 1 && j + K < last) bring(j + K);
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 /* WHICH: 1 keys, 2 values, 3 both.  Wide heads take one after the other: two strips of sums fill the registers. */
-template <class T, int W, int WHICH, bool PLAIN>
+template <class T, int W, int WHICH, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     grad_keys(const __grid_constant__ job<T> o, const T *dy, sink<T> dk, sink<T> dv, const float2 *stat)
 {
@@ -214,7 +215,7 @@ __global__ void __launch_bounds__(32 * WARPS)
             if (N > 1 && i + Q < last) bring(i + Q);
             mul_nt<Q / 8, W, S, S>(s, k + warp * 16 * S, q);
             mul_nt<Q / 8, W, S, S>(dp, v + warp * 16 * S, d);
-            slopes<true, PLAIN>(s, dp, at, row0, i, at.whole(i, Q, tile, ROWS),
+            slopes<true, KIND>(s, dp, at, row0, i, at.whole(i, Q, tile, ROWS),
                                 [&](int e, int n) { return known[tile_col(0, n, e)]; });
             if constexpr (WHICH & 1) mul_nn<W / 8, Q / 8, S>(sk, dp, q, spare);
             if constexpr (WHICH & 2) mul_nn<W / 8, Q / 8, S>(sv, s, d, spare);
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         if (dv.p) write_rows(dv, o.v(b, g, 0) - (const T *)o.a.v, o.a.v_row, sv, row0, keys, (int)o.a.Wv, 1);
 }
 
-template <class T, int W, bool PLAIN>
+template <class T, int W, int KIND>
 static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
 {
     const T *dy = (const T *)g->dy;
@@ -236,21 +237,21 @@ static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, cons
     dim3 rows((unsigned)ceil_div(o.a.Tq, ROWS), (unsigned)o.a.H, (unsigned)o.a.B);
     dim3 columns((unsigned)ceil_div(o.a.Tk, ROWS), (unsigned)o.a.G, (unsigned)o.a.B);
     size_t bytes = shared_bytes<T, W>();
-    if (g->dq.data) launch(s, "attention_bwd", grad_queries<T, W, PLAIN>, rows, 32 * WARPS, bytes, o, dy, to<T>(g->dq), stat);
+    if (g->dq.data) launch(s, "attention_bwd", grad_queries<T, W, KIND>, rows, 32 * WARPS, bytes, o, dy, to<T>(g->dq), stat);
     if constexpr (W < 256) {
-        if (dk.p || dv.p) launch(s, "attention_bwd", grad_keys<T, W, 3, PLAIN>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+        if (dk.p || dv.p) launch(s, "attention_bwd", grad_keys<T, W, 3, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
     } else {
-        if (dk.p) launch(s, "attention_bwd", grad_keys<T, W, 1, PLAIN>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
-        if (dv.p) launch(s, "attention_bwd", grad_keys<T, W, 2, PLAIN>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+        if (dk.p) launch(s, "attention_bwd", grad_keys<T, W, 1, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+        if (dv.p) launch(s, "attention_bwd", grad_keys<T, W, 2, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
     }
 }
 
 template <class T, int W> static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
 {
     if (W < 256 && o.plain && o.a.dropout <= 0)
-        start_as<T, W, (W < 256)>(s, o, g, stat);
+        start_as<T, W, W < 256 ? PLAIN : ANY>(s, o, g, stat);
     else
-        start_as<T, W, false>(s, o, g, stat);
+        start_as<T, W, ANY>(s, o, g, stat);
 }
 
 /* Scratch is one block, as asking again may move it: for each row stat, sums by distance, and what one pass needs. */

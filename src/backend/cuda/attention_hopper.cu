@@ -11,12 +11,12 @@
 #include "attention_ways.h"
 #include "hopper.h"
 
-/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory.  PLAIN: no mask but of keys, nothing added, no dropout;
- * else registers are scarce, and exponentials so little of the work that taking turns does not pay. */
-template <class T_, int W_, bool PLAIN_, int GROUPS_, int KEYS_, int STAGES_> struct plan {
+/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory.  Where attention is not plain registers are scarce, and
+ * exponentials so little of the work that taking turns does not pay. */
+template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_> struct plan {
     typedef T_ T;
-    static constexpr int W = W_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
-    static constexpr bool PLAIN = PLAIN_, TURNS = PLAIN_;
+    static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
+    static constexpr bool TURNS = KIND == PLAIN;
     static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 2 ? 240 : 160, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
     static constexpr int TILE = KEYS * W;
@@ -86,6 +86,7 @@ __device__ inline void attend(const room<P> &m, const head<typename P::T> &at, i
     float s[KEYS / 8][4], y[W / 8][4], shrink[2];
     uint32_t p[KEYS / 16][4];
     running r = {{-INFINITY, -INFINITY}, {0, 0}};
+    drawn<false, KEYS / 8> draws;
     clear(y);
     auto take_turn = [&] {
         if (P::TURNS) turn_wait(1 + group);
@@ -105,30 +106,38 @@ __device__ inline void attend(const room<P> &m, const head<typename P::T> &at, i
         multiply_sums(y, p, m.v + t % P::STAGES * P::TILE);
         products_end();
     };
+    auto draw = [&](int t) { /* beside products */
+        if (drops<P::KIND>(at)) draws.take(at, row0, first + t * KEYS);
+    };
     auto take_scores = [&](int t) {
         release(m.k_free + t % P::STAGES);
         int j = first + t * KEYS;
-        absorb<P::PLAIN>(s, r, shrink, at, row0, j, at.whole(rows, 64, j, KEYS));
+        absorb<P::KIND>(s, r, shrink, at, row0, j, at.whole(rows, 64, j, KEYS), draws);
+    };
+    auto take_weights = [&] {
+        narrow_by(p, s, [](float a, float b) { return P::KIND == PLAIN ? two(a, b, T()) : two_kept(a, b, T()); });
     };
     wait_for(m.q_full, 0);
     if (tiles) {
         take_turn();
         start_scores(0);
         give_turn(false);
+        draw(0);
         products_done<0>();
         take_scores(0);
-        narrow(p, s, T());
+        take_weights();
         for (int t = 1; t < tiles; t++) {
             take_turn();
             start_scores(t);
             start_values(t - 1);
             give_turn(false);
+            draw(t);
             products_done<1>();
             take_scores(t);
             products_done<0>();
             release(m.v_free + (t - 1) % P::STAGES);
             rescale(y, shrink);
-            narrow(p, s, T());
+            take_weights();
         }
         take_turn();
         start_values(tiles - 1);
@@ -173,9 +182,10 @@ template <class P> static bool start(fv_stream *s, const job<typename P::T> &o)
 template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a)
 {
     job<T> o = prepare<T>(s, a);
-    bool plain = o.plain && a->dropout <= 0, narrow_heads = a->Wk <= 64 && a->Wv <= 64;
-    if (plain) return narrow_heads ? start<plan<T, 64, true, 3, 128, 2>>(s, o) : start<plan<T, 128, true, 2, 128, 2>>(s, o);
-    return narrow_heads ? start<plan<T, 64, false, 3, 64, 2>>(s, o) : start<plan<T, 128, false, 2, 64, 3>>(s, o);
+    bool narrow_heads = a->Wk <= 64 && a->Wv <= 64;
+    if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 2>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
+    if (a->dropout > 0) return narrow_heads ? start<plan<T, 64, DROPS, 3, 64, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 64, 3>>(s, o);
+    return narrow_heads ? start<plan<T, 64, PLAIN, 3, 128, 2>>(s, o) : start<plan<T, 128, PLAIN, 2, 128, 2>>(s, o);
 }
 
 template bool fv_cuda_attention_hopper<bf16>(fv_stream *, const fv_attn_args *);

@@ -15,10 +15,10 @@
 #include "attention_grads.h"
 #include "hopper.h"
 
-template <class T_, int W_, bool PLAIN_> struct plan {
+template <class T_, int W_, int KIND_> struct plan {
     typedef T_ T;
     static constexpr int W = W_, GROUPS = 2, KEYS = 64 * GROUPS, QUERIES = GROUPS * PART / W, STAGES = 2;
-    static constexpr bool PLAIN = PLAIN_;
+    static constexpr int KIND = KIND_;
     static constexpr int THREADS_ALL = 128 * (GROUPS + 1), REGISTERS = 240, SPARE_REGISTERS = 24;
     static constexpr int TILE = QUERIES * W, SLOPES = QUERIES * KEYS;
     static constexpr size_t BYTES = 1024 + 2 * (KEYS * W + STAGES * TILE + SLOPES) * sizeof(T) + GROUPS * PART * sizeof(int) +
@@ -208,14 +208,14 @@ __device__ inline void gather(const room<P> &m, const job<typename P::T> &o, con
             multiply_rows<W, P::KEYS, P::QUERIES>(d, v, dy);
             products_end();
             products_done<1>();
-            auto left = weigh<true, P::PLAIN>(s, at, row0, place, at.whole(place, P::QUERIES, keys, 64),
-                                              [&](int e, int n) { return stat[tile_col(0, n, e)].x; });
-            narrow(p, s, T(), left);
+            weigh<true, P::KIND>(s, at, row0, place, at.whole(place, P::QUERIES, keys, 64),
+                                 [&](int e, int n) { return stat[tile_col(0, n, e)].x; });
+            narrow_by(p, s, [](float a, float b) { return P::KIND == PLAIN ? two(a, b, T()) : two_kept(a, b, T()); });
             products_done<0>();
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) d[n][e] = s[n][e] * (left(n, e) * d[n][e] - stat[tile_col(0, n, e)].y);
+                for (int e = 0; e < 4; e++) d[n][e] = slope_of<P::KIND>(s[n][e], d[n][e], stat[tile_col(0, n, e)].y);
             narrow(ds, d, T());
             lay<P>(laid, ds, group);
             written_for_engine();
@@ -334,10 +334,12 @@ template <class T>
 bool fv_cuda_attention_hopper_bwd(fv_stream *s, const job<T> *o, const fv_attn_grads *g, const float2 *stat, whole_sums sums)
 {
     const fv_attn_args &a = o->a;
-    bool plain = o->plain && a.dropout <= 0;
-    if (a.Wk <= 64 && a.Wv <= 64)
-        return plain ? start<plan<T, 64, true>>(s, *o, g, stat, sums) : start<plan<T, 64, false>>(s, *o, g, stat, sums);
-    return plain ? start<plan<T, 128, true>>(s, *o, g, stat, sums) : start<plan<T, 128, false>>(s, *o, g, stat, sums);
+    bool narrow_heads = a.Wk <= 64 && a.Wv <= 64;
+    auto run = [&](auto narrow_plan, auto wide_plan) {
+        return narrow_heads ? start<decltype(narrow_plan)>(s, *o, g, stat, sums) : start<decltype(wide_plan)>(s, *o, g, stat, sums);
+    };
+    if (!o->plain) return run(plan<T, 64, ANY>(), plan<T, 128, ANY>());
+    return a.dropout > 0 ? run(plan<T, 64, DROPS>(), plan<T, 128, DROPS>()) : run(plan<T, 64, PLAIN>(), plan<T, 128, PLAIN>());
 }
 
 #define FOR(T)                                                                                                                   \

@@ -60,7 +60,7 @@ __device__ inline void write_weights(float *w, const float (&s)[KEYS / 8][4], co
     }
 }
 
-template <class T, int W, bool PLAIN>
+template <class T, int W, int KIND>
 __global__ void __launch_bounds__(ALL_THREADS, 1)
     weights_wgmma(float *w, const __grid_constant__ job<T> o, const __grid_constant__ attention_maps maps, span of)
 {
@@ -124,12 +124,12 @@ __global__ void __launch_bounds__(ALL_THREADS, 1)
         products_done<0>();
         release(free_ + stage);
         int rows = row0 - (int)threadIdx.x / 32 % 4 * 16;
-        weigh<false, PLAIN>(s, at, row0, j, at.whole(rows, 64, j, KEYS), [&](int e, int) { return lse[e / 2]; });
+        weigh<false, KIND>(s, at, row0, j, at.whole(rows, 64, j, KEYS), [&](int e, int) { return lse[e / 2]; });
         write_weights(w, s, at, of, row0, j);
     }
 }
 
-template <class T, int W, bool PLAIN> static bool start(fv_stream *s, float *w, const job<T> &o, span of)
+template <class T, int W, int KIND> static bool start(fv_stream *s, float *w, const job<T> &o, span of)
 {
     const fv_attn_args &a = o.a;
     attention_maps maps;
@@ -138,7 +138,7 @@ template <class T, int W, bool PLAIN> static bool start(fv_stream *s, float *w, 
     of.across = (int)ceil_div(a.Tk, KEYS);
     of.tiles = of.across * (int)ceil_div(of.to - of.from, QUERIES);
     dim3 grid((unsigned)(of.tiles < most ? of.tiles : most));
-    launch(s, "attention_weights", weights_wgmma<T, W, PLAIN>, grid, ALL_THREADS, room_of<T, W>, w, o, maps, of);
+    launch(s, "attention_weights", weights_wgmma<T, W, KIND>, grid, ALL_THREADS, room_of<T, W>, w, o, maps, of);
     return true;
 }
 
@@ -149,8 +149,8 @@ bool fv_cuda_weights_hopper(fv_stream *s, float *w, const job<T> *o, int64_t b, 
     job<T> before = *o; /* weights are those before dropout */
     before.a.dropout = 0;
     if (o->a.Wk <= 64)
-        return o->plain ? start<T, 64, true>(s, w, before, of) : start<T, 64, false>(s, w, before, of);
-    return o->plain ? start<T, 128, true>(s, w, before, of) : start<T, 128, false>(s, w, before, of);
+        return o->plain ? start<T, 64, PLAIN>(s, w, before, of) : start<T, 64, ANY>(s, w, before, of);
+    return o->plain ? start<T, 128, PLAIN>(s, w, before, of) : start<T, 128, ANY>(s, w, before, of);
 }
 
 template bool fv_cuda_weights_hopper<bf16>(fv_stream *, float *, const job<bf16> *, int64_t, int64_t, int64_t, int64_t);

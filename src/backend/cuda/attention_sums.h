@@ -9,12 +9,13 @@ struct running {
     float top[2], sum[2];
 };
 
-/* Takes a strip of products into the running largest and sum of each row and turns them into weights (after dropout).  What
- * was summed before is to be multiplied by `shrink`. */
-template <bool PLAIN, int N, class T>
-__device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0, bool whole)
+/* Takes a strip of products into the running largest and sum of each row and turns them into weights, with a minus sign where
+ * dropout takes them.  What was summed before is to be multiplied by `shrink`. */
+template <int KIND, int N, class T>
+__device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0, bool whole,
+                              const drawn<false, N> &draws)
 {
-    bool simple = PLAIN || at.o.plain;
+    bool simple = KIND != ANY || at.o.plain;
     float most[2] = {-INFINITY, -INFINITY}, scale = simple ? at.o.scale : 1;
     keys_seen<false, N> seen(at, row0, col0);
     if (!simple) add_scores<false>(s, at, row0, col0);
@@ -52,13 +53,7 @@ __device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], 
             s[n][e] = exp2_fast(fmaf(s[n][e], scale, -base[e / 2]));
             r.sum[e / 2] += s[n][e];
         }
-    if (!PLAIN && at.o.a.dropout > 0)
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            uint32_t left = keep<false>(at, row0, col0, n);
-#pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] *= left >> e & 1 ? at.o.keep_scale : 0;
-        }
+    if (drops<KIND>(at)) draws.mark(s, at.o.drop_below);
 }
 
 template <int O> __device__ inline void rescale(float (&y)[O][4], const float (&shrink)[2])
@@ -79,7 +74,7 @@ template <int O, class T> __device__ inline void finish(const float (&y)[O][4], 
         r.sum[i] += __shfl_xor_sync(~0u, r.sum[i], 2);
         int row = tile_row(row0, i * 2);
         if (row >= at.rows) continue;
-        float scale = r.sum[i] > 0 ? 1 / r.sum[i] : 0, lse = r.sum[i] > 0 ? r.top[i] * LN2 + logf(r.sum[i]) : -INFINITY;
+        float scale = r.sum[i] > 0 ? o.keep_scale / r.sum[i] : 0, lse = r.sum[i] > 0 ? r.top[i] * LN2 + logf(r.sum[i]) : -INFINITY;
         if (threadIdx.x % 4 == 0) ((float *)o.a.lse)[o.at_lse(at.b, at.h, row)] = lse;
         T *to = (T *)o.a.y + o.at_y(at.b, at.h, row);
         bool pairs = o.a.Wv % 2 == 0; /* then two neighbours go together */

@@ -233,8 +233,8 @@ template <int K, int RA, int RB, int N, class T> __device__ inline void multiply
     }
 }
 
-/* Sums as the first factor of a product that follows, each times times(column block, number). */
-template <int K, int N, class T, class F> __device__ inline void narrow(uint32_t (&p)[K][4], const float (&s)[N][4], T, F times)
+/* Sums as the first factor of a product that follows, two at a time as `both` has it. */
+template <int K, int N, class F> __device__ inline void narrow_by(uint32_t (&p)[K][4], const float (&s)[N][4], F both)
 {
     static_assert(N == 2 * K, "16 columns each");
 #pragma unroll
@@ -242,12 +242,12 @@ template <int K, int N, class T, class F> __device__ inline void narrow(uint32_t
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int n = 2 * k + e / 2, i = e % 2 * 2;
-            p[k][e] = two(s[n][i] * times(n, i), s[n][i + 1] * times(n, i + 1), T());
+            p[k][e] = both(s[n][i], s[n][i + 1]);
         }
 }
 template <int K, int N, class T> __device__ inline void narrow(uint32_t (&p)[K][4], const float (&s)[N][4], T)
 {
-    narrow(p, s, T(), [](int, int) { return 1.f; });
+    narrow_by(p, s, [](float a, float b) { return two(a, b, T()); });
 }
 
 /* c (64, 8 N) += A B: A in registers, 16 columns each, B has 16 K rows of 8 N numbers in panels of 16 K rows. */

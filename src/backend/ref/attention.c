@@ -2,7 +2,8 @@
  *
  * Everything is written down pair by pair from the definition in backend.h.  The forward pass keeps one row of
  * scores; the backward pass keeps none and recomputes the weight of a pair from lse wherever it needs it:
- *     w = exp(score - lse),  dw = keep * dy_i.v_j / (1 - dropout),  dscore = w * (dw - dy_i.y_i). */
+ *     w = exp(score - lse),  dw = keep dy_i.v_j (keep: 0, or 1 over the share kept),  dscore = w * (dw - dy_i.y_i). */
+#include "backend/attention_draws.h"
 #include "ref.h"
 
 typedef const fv_attn_args args;
@@ -57,14 +58,15 @@ static acc score(args *a, pair p)
     return s;
 }
 
-/* What dropout multiplies the weight with: 0 or 1/(1-p). */
+/* What dropout multiplies the weight with: 0, or 1 over the share that is kept. */
 static acc dropout(args *a, pair p)
 {
     if (a->dropout <= 0) return 1;
-    uint64_t e = (uint64_t)(at_lse(a, p) * ((a->Tk + 3) / 4 * 4) + p.j);
+    uint32_t row = fv__draw_row((uint32_t)(p.b * a->H + p.h), (uint32_t)a->Tq, (uint32_t)p.i), key = fv__draw_key((uint32_t)p.j);
     uint32_t word[4];
-    fv_philox(word, a->rng.seed, a->rng.site, *a->rng.step, e / 4);
-    return word[e % 4] >= fv_drop_threshold(a->dropout) ? 1 / (1 - (acc)a->dropout) : 0;
+    fv_philox(word, a->rng.seed, a->rng.site, *a->rng.step, (uint64_t)row << 32 | key);
+    uint32_t bits = word[fv__draw_word((uint32_t)p.j)] >> (p.i % 16 / 8 * 16) & 0xffff;
+    return bits >= fv__drop_below(a->dropout) ? (acc)(1 / fv__kept_share(a->dropout)) : 0;
 }
 
 static bool lens_ok(fv_stream *s, args *a)

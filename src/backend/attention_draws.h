@@ -1,0 +1,38 @@
+/* attention_draws.h - which weights of attention dropout takes: the same on every backend.
+ *
+ * A weight has 16 bits of the sequence.  It is dropped where they are less than fv__drop_below(p), and kept weights are divided
+ * by the share that is kept, so that p counts to a 65,536th and sums are right on average whatever it is.
+ *
+ * One draw of fv_philox serves eight weights of a head, rows i, i + 8 by keys j, j + 1, j + 8, j + 9, where i and j are less than
+ * 8 beyond a multiple of 16 and j is even: what a thread has of 16 rows and columns of a product on tensor cores, so that none
+ * draws more than it needs.  Eight keys of one row would have to go round among four threads, and among eight in the gradient
+ * of keys. */
+#ifndef FV_ATTENTION_DRAWS_H
+#define FV_ATTENTION_DRAWS_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define FV__EVERYWHERE __host__ __device__
+#else
+#define FV__EVERYWHERE
+#endif
+
+/* The position of the draw: its upper half for row i of head `head` (b * H + h), its lower half for key j. */
+static inline FV__EVERYWHERE uint32_t fv__draw_row(uint32_t head, uint32_t Tq, uint32_t i)
+{
+    return head * ((Tq + 15) / 16 * 8) + i / 16 * 8 + i % 8;
+}
+static inline FV__EVERYWHERE uint32_t fv__draw_key(uint32_t j) { return j / 16 * 4 + j % 8 / 2; }
+
+/* The word that has the bits of key j; those of row i are its upper half where i % 16 >= 8, else its lower half. */
+static inline FV__EVERYWHERE int fv__draw_word(uint32_t j) { return (int)(j % 2 * 2 + j / 8 % 2); }
+
+static inline uint32_t fv__drop_below(float p)
+{
+    uint32_t below = (uint32_t)(p * 65536 + 0.5f);
+    return below < 65535 ? below : 65535;
+}
+static inline double fv__kept_share(float p) { return 1 - fv__drop_below(p) / 65536.0; }
+
+#endif
