@@ -42,6 +42,13 @@ template <class T> struct job {
     __device__ int64_t at_lse(int64_t b, int64_t h, int64_t i) const { return (b * a.H + h) * a.Tq + i; }
     __device__ int kv_head(int h) const { return h / (int)(a.H / a.G); }
 
+    /* What the gradients know of a row: its lse, in units of log 2, and dy.y, both such that weights come out divided by the share
+     * that dropout keeps, and that slopes are w (keep dp - dy.y) with keep 0 or 1.  An empty row's weights are to be 0. */
+    __device__ float2 stat(float lse, float dy_y) const
+    {
+        return make_float2(lse == -INFINITY ? INFINITY : lse * LOG2E - log2f(keep_scale), dy_y / keep_scale);
+    }
+
     /* A length that cannot be is reported once and counts as 0. */
     __device__ int64_t length(int64_t b) const
     {
@@ -254,12 +261,15 @@ __device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int 
     keys_seen<TURNED, N> seen(at, row0, col0);
     if (!simple) add_scores<TURNED>(s, at, row0, col0);
     if (!whole || !seen.all) {
+        int r[2] = {tile_row(row0, 0), tile_row(row0, 2)};
+        int from[2] = {TURNED ? at.first_row(r[0]) : at.first(r[0]), TURNED ? at.first_row(r[1]) : at.first(r[1])};
+        int end[2] = {TURNED ? at.last_row(r[0], 1) : at.end(r[0]), TURNED ? at.last_row(r[1], 1) : at.end(r[1])};
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int r = tile_row(row0, e), c = tile_col(col0, n, e), i = TURNED ? c : r, j = TURNED ? r : c;
-                bool near = j >= at.first(i) && j < at.end(i) && seen(n, e);
+                int c = tile_col(col0, n, e);
+                bool near = c >= from[e / 2] && c < end[e / 2] && seen(n, e);
                 if (!near) s[n][e] = -INFINITY;
             }
     }
@@ -274,8 +284,7 @@ __device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int 
     }
 }
 
-/* The slope of a score, w (keep dp - dy.y), from a weight that has a minus sign if it was dropped; keep is 0 or 1: row_stats makes
- * w what is kept multiplies, and dy.y so much smaller. */
+/* The slope of a score, w (keep dp - dy.y), from a weight that has a minus sign if it was dropped. */
 template <int KIND> __device__ inline float slope_of(float w, float dp, float dy_y)
 {
     return KIND == PLAIN ? w * (dp - dy_y) : fmaf(fmaxf(w, 0), dp, -fabsf(w) * dy_y);

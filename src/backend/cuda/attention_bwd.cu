@@ -38,8 +38,7 @@ template <class T> __device__ inline void clear_rest(const whole_sums &sums, con
 }
 
 /* lse in units of log 2 and dy_i.y_i, for each row, and the unit of its sums if there are such; `share` threads of a warp take
- * one, a power of two.  Both are such that weights come out divided by the share that dropout keeps, and slopes,
- * w (keep dp - dy.y), are right with keep 0 or 1.  An empty row gets lse = +inf, which makes its weights 0. */
+ * one, a power of two. */
 template <class T, int V>
 __global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const T *dy, int share, whole_sums sums)
 {
@@ -60,7 +59,7 @@ __global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const 
     if (sums.rest) clear_rest(sums, o, b, h);
     if (!there || threadIdx.x % share) return;
     float lse = ((const float *)o.a.lse)[r];
-    stat[r] = make_float2(lse == -INFINITY ? INFINITY : lse * LOG2E - log2f(o.keep_scale), sum / o.keep_scale);
+    stat[r] = o.stat(lse, sum);
     if (!sums.unit) return;
     const uint32_t *top = sums.top + TOPS * (b * (int)o.a.G + o.kv_head(h));
     float most = 2 * o.keep_scale * sqrtf(square) * sqrtf(__uint_as_float(top[TOP_V])) * __uint_as_float(top[TOP_K]);
