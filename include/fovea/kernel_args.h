@@ -113,8 +113,8 @@ typedef struct fv_attn_args {
     bool causal;
     int64_t window;
     float scale;   /* 0 means 1/sqrt(Wk) */
-    float dropout; /* 0: none.  Keep (b,h,i,j) iff fv_random_keep of element ((b*H+h)*Tq+i)*Tk4+j, */
-    fv_rng rng;    /*   Tk4 = Tk rounded up to 4; kept weights are divided by 1-dropout */
+    float dropout; /* 0: none.  Weights that are dropped, and what the others are divided by: */
+    fv_rng rng;    /*   src/backend/attention_draws.h */
 } fv_attn_args;
 
 typedef struct fv_attn_grads {

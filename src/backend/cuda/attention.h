@@ -19,10 +19,10 @@ enum { ANY, PLAIN, DROPS };
 
 template <class T> struct job {
     fv_attn_args a;
-    float scale;      /* of the product q k', in units of log 2 */
-    float keep_scale; /* 1 over the share that dropout keeps */
+    float scale;         /* of the product q k', in units of log 2 */
+    float keep_scale;    /* 1 over the share that dropout keeps */
     uint32_t drop_below; /* what the upper half of a word is compared with */
-    bool plain; /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
+    bool plain;          /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
     bool quick_q, quick_k, quick_v, quick_y;
     fault *bad;
 
@@ -197,7 +197,8 @@ template <int KIND, class T> __device__ inline bool drops(const head<T> &at)
  * keys two threads, with keys side by side, draw for one query each and change words. */
 template <bool TURNED, int N> struct drawn {
     static_assert(N % 2 == 0, "16 columns to a draw");
-    uint32_t word[N / 2][2][2]; /* of two column blocks: by the parity of the column and of the row, where each is counted in 8s */
+    uint32_t word[N / 2][2]
+                 [2]; /* of two column blocks: by the parity of the column and of the row, where each is counted in 8s */
 
     template <class T> __device__ void take(const head<T> &at, int row0, int col0)
     {

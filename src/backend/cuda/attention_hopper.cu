@@ -184,10 +184,8 @@ template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_arg
     job<T> o = prepare<T>(s, a);
     bool narrow_heads = a->Wk <= 64 && a->Wv <= 64;
     if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 2>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
-    static const bool shape1 = getenv("FV_DROP_SHAPE") != NULL;
-    if (a->dropout > 0 && shape1)
+    if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 2, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
-    if (a->dropout > 0) return narrow_heads ? start<plan<T, 64, DROPS, 3, 64, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 64, 3>>(s, o);
     return narrow_heads ? start<plan<T, 64, PLAIN, 3, 128, 2>>(s, o) : start<plan<T, 128, PLAIN, 2, 128, 2>>(s, o);
 }
 

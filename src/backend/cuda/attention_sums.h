@@ -74,7 +74,8 @@ template <int O, class T> __device__ inline void finish(const float (&y)[O][4], 
         r.sum[i] += __shfl_xor_sync(~0u, r.sum[i], 2);
         int row = tile_row(row0, i * 2);
         if (row >= at.rows) continue;
-        float scale = r.sum[i] > 0 ? o.keep_scale / r.sum[i] : 0, lse = r.sum[i] > 0 ? r.top[i] * LN2 + logf(r.sum[i]) : -INFINITY;
+        float scale = r.sum[i] > 0 ? o.keep_scale / r.sum[i] : 0,
+              lse = r.sum[i] > 0 ? r.top[i] * LN2 + logf(r.sum[i]) : -INFINITY;
         if (threadIdx.x % 4 == 0) ((float *)o.a.lse)[o.at_lse(at.b, at.h, row)] = lse;
         T *to = (T *)o.a.y + o.at_y(at.b, at.h, row);
         bool pairs = o.a.Wv % 2 == 0; /* then two neighbours go together */
