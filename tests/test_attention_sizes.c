@@ -16,6 +16,7 @@
 #include "helper_device.h"
 
 enum { CAUSAL = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, DROP = 32, WINDOW = 64, LENS = 128, OUTLIERS = 256 };
+enum { BIAS_ONE = 512, BIAS_EACH = 1024 }; /* with BIAS: the same for all heads, another for each sequence */
 
 typedef struct {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
@@ -124,7 +125,8 @@ static results attend(fv_device *d, fv_dtype t, const shape *s)
     for (int i = 0; i < 8; i++) lens[i] = (int32_t)(s->Tk - i * 3);
     if (s->with & KEY_MASK) how.key_mask = flags(c, FV_SHAPE(s->B, s->Tk), 4);
     if (s->with & MASK) how.mask = flags(c, FV_SHAPE(s->H, s->Tq, s->Tk), 5);
-    if (s->with & BIAS) how.bias = floats(c, FV_SHAPE(s->H, s->Tq, s->Tk), 6);
+    fv_shape pairs = s->with & BIAS_EACH ? FV_SHAPE(s->B, s->H, s->Tq, s->Tk) : FV_SHAPE(s->with & BIAS_ONE ? 1 : s->H, s->Tq, s->Tk);
+    if (s->with & BIAS) how.bias = floats(c, pairs, 6);
     if (s->with & REL) how.rel = floats(c, FV_SHAPE(s->H, 41), 7), how.rel_zero = 20;
     if (s->with & DROP) how.dropout = 0.2f;
     if (s->with & WINDOW) how.window = 50;
@@ -213,6 +215,21 @@ static void with_options(void **state)
     compare(all, sizeof all / sizeof *all, Y, DREL);
 }
 
+/* In whole 8s, which the copy engine reads. */
+static void with_bias(void **state)
+{
+    static const shape all[] = {
+        {2, 210, 216, 2, 2, 64, 64, BIAS},
+        {3, 200, 208, 4, 2, 128, 128, BIAS | CAUSAL},
+        {2, 330, 264, 2, 2, 64, 64, BIAS | DROP | BIAS_EACH},
+        {2, 208, 208, 2, 1, 64, 64, BIAS | DROP | LENS | KEY_MASK | CAUSAL},
+        {1, 300, 520, 2, 2, 128, 96, BIAS | DROP | BIAS_ONE},
+        {2, 264, 264, 2, 2, 64, 64, BIAS | CAUSAL | WINDOW | BIAS_ONE},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all, Y, DREL);
+}
+
 /* Sums that many blocks add to must not lose the small numbers beside what large ones might make of them. */
 static void with_outliers(void **state)
 {
@@ -237,7 +254,7 @@ static void repeats(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_options), cmocka_unit_test(with_outliers),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_options), cmocka_unit_test(with_bias), cmocka_unit_test(with_outliers),
                                        cmocka_unit_test(repeats)};
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }

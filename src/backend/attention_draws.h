@@ -3,7 +3,7 @@
  * A weight has 16 bits of the sequence.  It is dropped where they are less than fv__drop_below(p), and kept weights are divided
  * by the share that is kept, so that p counts to a 65,536th and sums are right on average whatever it is.
  *
- * One draw of fv_philox serves eight weights of a head, rows i, i + 8 by keys j, j + 1, j + 8, j + 9, where i and j are less than
+ * One draw, seven rounds of Philox4x32, serves eight weights of a head, rows i, i + 8 by keys j, j + 1, j + 8, j + 9, where i and j are less than
  * 8 beyond a multiple of 16 and j is even: what a thread has of 16 rows and columns of a product on tensor cores, so that none
  * draws more than it needs.  Eight keys of one row would have to go round among four threads, and among eight in the gradient
  * of keys. */
@@ -27,6 +27,28 @@ static inline FV__EVERYWHERE uint32_t fv__draw_key(uint32_t j) { return j / 16 *
 
 /* The word that has the bits of key j; those of row i are its upper half where i % 16 >= 8, else its lower half. */
 static inline FV__EVERYWHERE int fv__draw_word(uint32_t j) { return (int)(j % 2 * 2 + j / 8 % 2); }
+
+/* The four words of a draw.  Other random numbers here take ten rounds (fv_philox); seven are the fewest that pass every test of
+ * BigCrush (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), and these are most of what dropout costs. */
+#define FV__DRAW_ROUNDS 7
+static inline FV__EVERYWHERE void fv__draw(uint32_t out[4], uint64_t seed, uint64_t site, uint64_t step, uint32_t row, uint32_t key)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = key, c1 = row ^ (uint32_t)(step >> 32), c2 = (uint32_t)step, c3 = (uint32_t)site;
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+    for (int r = 0; r < FV__DRAW_ROUNDS; r++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
 
 static inline uint32_t fv__drop_below(float p)
 {

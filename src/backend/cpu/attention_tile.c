@@ -212,11 +212,11 @@ typedef struct {
     vu c[3][4];
 } counters; /* of a panel: three vectors, four words each */
 
-/* As fv_philox; the three vectors go round together, since one alone waits for its own products. */
+/* As fv__draw; the three vectors go round together, since one alone waits for its own products. */
 static counters philox(counters x, uint64_t seed)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int r = 0; r < 10; r++) {
+    for (int r = 0; r < FV__DRAW_ROUNDS; r++) {
 #pragma GCC unroll 3
         for (int v = 0; v < 3; v++) {
             vu *c = x.c[v], hi0, lo0, hi1, lo1;

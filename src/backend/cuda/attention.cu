@@ -61,9 +61,7 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
 #pragma unroll
         for (int m = 0; m < M; m++) {
             float shrink[2];
-            drawn<false, K / 8> draws;
-            if (drops<KIND>(at)) draws.take(at, row0 + m * 16, j);
-            absorb<KIND>(s[m], r[m], shrink, at, row0 + m * 16, j, whole, draws);
+            absorb<KIND>(s[m], r[m], shrink, at, row0 + m * 16, j, whole);
             if (drops<KIND>(at)) only_kept(s[m]);
             rescale(y[m], shrink);
         }

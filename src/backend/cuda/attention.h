@@ -9,8 +9,8 @@
 #include "tile.h"
 
 /* What a kernel is made for, so that it does not ask for the rest.  PLAIN: no mask but of keys, nothing added, no dropout; DROPS:
- * the same, with dropout. */
-enum { ANY, PLAIN, DROPS };
+ * the same, with dropout; BIASED: a bias by pairs that attention_bias.h brings is added, and there may be dropout. */
+enum { ANY, PLAIN, DROPS, BIASED };
 
 #define WARPS 4
 #define ROWS (16 * WARPS) /* of a tile: a strip for each warp */
@@ -20,6 +20,7 @@ enum { ANY, PLAIN, DROPS };
 template <class T> struct job {
     fv_attn_args a;
     float scale;         /* of the product q k', in units of log 2 */
+    float bias_scale;    /* of what is added, to be added to the product */
     float keep_scale;    /* 1 over the share that dropout keeps */
     uint32_t drop_below; /* what the upper half of a word is compared with */
     bool plain;          /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
@@ -123,11 +124,10 @@ template <class T> struct head {
         return s;
     }
     __device__ int rel_at(int i, int j) const { return max(0, min((int)o.a.rel_zero + j - (i + shift), (int)o.a.rel_len - 1)); }
-    /* The words of dropout for rows i, i + 8 and keys j, j + 1, j + 8, j + 9: attention_draws.h. */
-    __device__ void words(uint32_t (&w)[4], int i, int j) const
+    /* The row's part of a draw's place: attention_draws.h. */
+    __device__ uint32_t draw_row(int i) const
     {
-        uint32_t row = fv__draw_row((uint32_t)(b * (int)o.a.H + h), (uint32_t)rows, (uint32_t)i);
-        philox(w, o.a.rng.seed, o.a.rng.site, step, (uint64_t)row << 32 | fv__draw_key((uint32_t)j));
+        return fv__draw_row((uint32_t)(b * (int)o.a.H + h), (uint32_t)rows, (uint32_t)i);
     }
 };
 
@@ -190,46 +190,53 @@ template <bool TURNED, int N, class T> __device__ inline void add_scores(float (
 
 template <int KIND, class T> __device__ inline bool drops(const head<T> &at)
 {
-    return KIND == DROPS || (KIND == ANY && at.o.a.dropout > 0);
+    return KIND == DROPS || (KIND != PLAIN && at.o.a.dropout > 0);
 }
 
-/* What dropout draws for N column blocks of a strip.  Where rows are queries a thread has all that a draw serves.  Where they are
- * keys two threads, with keys side by side, draw for one query each and change words. */
-template <bool TURNED, int N> struct drawn {
-    static_assert(N % 2 == 0, "16 columns to a draw");
-    uint32_t word[N / 2][2]
-                 [2]; /* of two column blocks: by the parity of the column and of the row, where each is counted in 8s */
+/* What dropout draws for two column blocks, the n-th of a strip: by the parity of the column, and by the eight keys.  Where rows are
+ * queries a thread has all that a draw serves.  Where they are keys two threads, with keys side by side, draw for one query each
+ * and change words. */
+template <bool TURNED, class T>
+__device__ inline void draw(uint32_t (&word)[2][2], const head<T> &at, int row0, int col0, int n)
+{
+    uint32_t w[4];
+    bool odd = threadIdx.x / 4 % 2;
+    if constexpr (!TURNED) {
+        uint32_t row = at.draw_row(tile_row(row0, 0)), key = fv__draw_key((uint32_t)tile_col(0, 0, 0)) + (uint32_t)col0 / 4;
+        fv__draw(w, at.o.a.rng.seed, at.o.a.rng.site, at.step, row, key + 4 * n);
+        word[0][0] = w[0], word[0][1] = w[1], word[1][0] = w[2], word[1][1] = w[3];
+    } else {
+        uint32_t row = at.draw_row(tile_col(0, 0, odd)) + (uint32_t)col0 / 2, key = fv__draw_key((uint32_t)tile_row(row0, 0) & ~1u);
+        fv__draw(w, at.o.a.rng.seed, at.o.a.rng.site, at.step, row + 8 * n, key);
+        uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 4), v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 4);
+        word[0][0] = odd ? u : w[0], word[0][1] = odd ? v : w[1];
+        word[1][0] = odd ? w[2] : u, word[1][1] = odd ? w[3] : v;
+    }
+}
 
-    template <class T> __device__ void take(const head<T> &at, int row0, int col0)
-    {
+/* Weights of those blocks that are dropped get a minus sign, as no weight is negative. */
+template <bool TURNED> __device__ inline void mark(float (*s)[4], const uint32_t (&word)[2][2], uint32_t below)
+{
 #pragma unroll
-        for (int n = 0; n < N / 2; n++) {
-            uint32_t w[4];
-            if constexpr (!TURNED) {
-                at.words(w, tile_row(row0, 0), tile_col(col0, 2 * n, 0));
-                word[n][0][0] = w[0], word[n][0][1] = w[1], word[n][1][0] = w[2], word[n][1][1] = w[3];
-            } else {
-                bool odd = threadIdx.x / 4 % 2;
-                at.words(w, tile_col(col0, 2 * n, odd), tile_row(row0, 0) & ~1);
-                uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 4), v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 4);
-                word[n][0][0] = odd ? u : w[0], word[n][0][1] = odd ? v : w[1];
-                word[n][1][0] = odd ? w[2] : u, word[n][1][1] = odd ? w[3] : v;
-            }
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            uint32_t w = word[e % 2][TURNED ? e / 2 : n];
+            if (((TURNED ? n : e / 2) ? w : w << 16) < below) s[n][e] = -s[n][e];
         }
-    }
-    /* Weights that are dropped get a minus sign, as no weight is negative. */
-    __device__ void mark(float (*s)[4], uint32_t below) const
-    {
+}
+
+/* The same for a strip. */
+template <bool TURNED, int N, class T> __device__ inline void drop(float (&s)[N][4], const head<T> &at, int row0, int col0)
+{
+    static_assert(N % 2 == 0, "16 columns to a draw");
 #pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int key = TURNED ? e / 2 : n % 2, query = TURNED ? n % 2 : e / 2;
-                uint32_t w = word[n / 2][e % 2][key];
-                if ((query ? w : w << 16) < below) s[n][e] = -s[n][e];
-            }
+    for (int n = 0; n < N / 2; n++) {
+        uint32_t word[2][2];
+        draw<TURNED>(word, at, row0, col0, n);
+        mark<TURNED>(s + 2 * n, word, at.o.drop_below);
     }
-};
+}
 
 /* Two weights as a factor of a product; those that are dropped count as 0. */
 __device__ inline uint32_t two_kept(float a, float b, bf16)
@@ -275,14 +282,10 @@ __device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int 
             }
     }
 #pragma unroll
-    for (int n = 0; n < N; n += 2) {
+    for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int e = 0; e < 8; e++) s[n + e / 4][e % 4] = exp2_fast(fmaf(s[n + e / 4][e % 4], scale, -lse(e % 4, n + e / 4)));
-        if (!drops<KIND>(at)) continue;
-        drawn<TURNED, 2> two;
-        two.take(at, row0, col0 + n * 8);
-        two.mark(s + n, at.o.drop_below);
-    }
+        for (int e = 0; e < 4; e++) s[n][e] = exp2_fast(fmaf(s[n][e], scale, -lse(e, n)));
+    if (drops<KIND>(at)) drop<TURNED>(s, at, row0, col0);
 }
 
 /* The slope of a score, w (keep dp - dy.y), from a weight that has a minus sign if it was dropped. */
@@ -312,6 +315,7 @@ template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
     constexpr int V = 16 / sizeof(T);
     o.a = *a;
     o.scale = (a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk)) * LOG2E;
+    o.bias_scale = LOG2E / o.scale;
     o.keep_scale = (float)(1 / fv__kept_share(a->dropout));
     o.drop_below = fv__drop_below(a->dropout) << 16;
     o.plain = !a->mask && !a->bias && !a->rel && o.scale > 0;

@@ -12,13 +12,15 @@
  * Every block has a part of every dq.  The parts meet in memory as whole numbers, in units that attention_grads.h chooses for
  * each query: such sums are the same in any order, so gradients repeat bit by bit without waiting for one another.  Two passes,
  * one by rows and one by columns, would take seven products instead of five. */
+#include "attention_bias.h"
 #include "attention_grads.h"
-#include "hopper.h"
 
 template <class T_, int W_, int KIND_> struct plan {
     typedef T_ T;
     static constexpr int W = W_, GROUPS = 2, KEYS = 64 * GROUPS, QUERIES = GROUPS * PART / W, STAGES = 2;
     static constexpr int KIND = KIND_;
+    static constexpr bool BIAS = KIND == BIASED;
+    static_assert(STAGES == 2, "a tile of the bias lies where slopes will");
     static constexpr int THREADS_ALL = 128 * (GROUPS + 1), REGISTERS = 240, SPARE_REGISTERS = 24;
     static constexpr int TILE = QUERIES * W, SLOPES = QUERIES * KEYS;
     static constexpr size_t BYTES = 1024 + 2 * (KEYS * W + STAGES * TILE + SLOPES) * sizeof(T) + GROUPS * PART * sizeof(int) +
@@ -27,7 +29,7 @@ template <class T_, int W_, int KIND_> struct plan {
 
 struct maps {
     attention_maps in;
-    CUtensorMap dy;
+    CUtensorMap dy, bias;
 };
 
 template <class P> struct room {
@@ -76,8 +78,9 @@ template <class P> struct course {
     __device__ course(const job<typename P::T> &o, int i)
     {
         int tiles = (int)ceil_div(o.a.Tk, P::KEYS), heads = (int)o.a.G, serves = (int)o.a.H / heads;
-        b = i / tiles / heads;
-        g = i / tiles % heads;
+        int each = P::BIAS ? (int)o.a.B : heads; /* sequences that share a bias go together, so that memory is read once for all */
+        b = P::BIAS ? i / tiles % each : i / tiles / each;
+        g = P::BIAS ? i / tiles / each : i / tiles % each;
         from = g * serves;
         to = from + serves;
         tile = i % tiles * P::KEYS;
@@ -92,6 +95,17 @@ template <class P> struct course {
     }
     __device__ int place(int first, int count, int t) const { return first + (t + turn) % count * P::QUERIES; }
 };
+
+/* A tile of the bias to where its slopes will be laid, each group's to where that group will. */
+template <class P>
+__device__ inline void bring_bias(const room<P> &m, const job<typename P::T> &o, const maps *of, int stage, int h, int place,
+                                  const course<P> &c)
+{
+    for (int i = 0; i < P::QUERIES; i += 64)
+        for (int j = 0; j < P::KEYS; j += 64)
+            bring_panel(m.slopes + stage * P::SLOPES + i * P::KEYS + j * PANEL, &of->bias, m.full + stage, c.tile + j,
+                        o.a.bias_s[1] ? h : 0, place + i, o.a.bias_s[0] ? c.b : 0);
+}
 
 /* One warp brings everything, item by item: whichever is next when there is room for it. */
 template <class P>
@@ -125,7 +139,8 @@ __device__ inline void bring_all(const room<P> &m, const job<typename P::T> &o, 
                 int stage = turn % P::STAGES, place = c.place(first, count, t);
                 if (turn >= P::STAGES) wait_for(m.free + stage, (unsigned)(turn / P::STAGES + 1) & 1);
                 if (lane == 0) {
-                    arrive_expecting(m.full + stage, 2 * P::TILE * sizeof(T));
+                    arrive_expecting(m.full + stage, (2 * P::TILE + (P::BIAS ? P::SLOPES : 0)) * sizeof(T));
+                    if (P::BIAS) bring_bias(m, o, of, stage, h, place, c);
 #pragma unroll
                     for (int w = 0; w < P::W; w += PANEL) {
                         bring_panel(m.q + stage * P::TILE + w * P::QUERIES, &of->in.q, m.full + stage, w, h, place, c.b);
@@ -208,6 +223,9 @@ __device__ inline void gather(const room<P> &m, const job<typename P::T> &o, con
             multiply_rows<W, P::KEYS, P::QUERIES>(d, v, dy);
             products_end();
             products_done<1>();
+            if constexpr (P::BIAS)
+                for (int i = 0; i < P::QUERIES; i += 64)
+                    add_bias<true, 8>(s + i / 8, laid + i * P::KEYS + group * 64 * PANEL, (int)threadIdx.x / 32 % 4 * 2, o.bias_scale);
             weigh<true, P::KIND>(s, at, row0, place, at.whole(place, P::QUERIES, keys, 64),
                                  [&](int e, int n) { return stat[tile_col(0, n, e)].x; });
             narrow_by(p, s, [](float a, float b) { return P::KIND == PLAIN ? two(a, b, T()) : two_kept(a, b, T()); });
@@ -217,6 +235,7 @@ __device__ inline void gather(const room<P> &m, const job<typename P::T> &o, con
 #pragma unroll
                 for (int e = 0; e < 4; e++) d[n][e] = slope_of<P::KIND>(s[n][e], d[n][e], stat[tile_col(0, n, e)].y);
             narrow(ds, d, T());
+            if (P::BIAS) group_wait(2 + group); /* all have read the bias that was there */
             lay<P>(laid, ds, group);
             written_for_engine();
             if (threadIdx.x % 128 == 0) added_read(); /* the part before has left shared memory */
@@ -315,6 +334,7 @@ static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads
     if (!fv_cuda_map_attention(&of.in, &a, t, P::QUERIES, P::KEYS) ||
         !fv_cuda_map(&of.dy, g->dy, t, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv, P::QUERIES))
         return false;
+    if (P::BIAS && !map_bias(&of.bias, o, 64)) return false;
     int items = (int)(ceil_div(a.Tk, P::KEYS) * a.G * a.B), most = device_of(s)->processors;
     dim3 grid((unsigned)(items < most ? items : most));
     dim3 parts((unsigned)(ceil_div(a.Tq, P::QUERIES) * P::GROUPS), (unsigned)a.H, (unsigned)a.B);
@@ -338,6 +358,7 @@ bool fv_cuda_attention_hopper_bwd(fv_stream *s, const job<T> *o, const fv_attn_g
     auto run = [&](auto narrow_plan, auto wide_plan) {
         return narrow_heads ? start<decltype(narrow_plan)>(s, *o, g, stat, sums) : start<decltype(wide_plan)>(s, *o, g, stat, sums);
     };
+    if (biased(*o)) return run(plan<T, 64, BIASED>(), plan<T, 128, BIASED>());
     if (!o->plain) return run(plan<T, 64, ANY>(), plan<T, 128, ANY>());
     return a.dropout > 0 ? run(plan<T, 64, DROPS>(), plan<T, 128, DROPS>()) : run(plan<T, 64, PLAIN>(), plan<T, 128, PLAIN>());
 }

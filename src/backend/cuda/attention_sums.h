@@ -12,8 +12,7 @@ struct running {
 /* Takes a strip of products into the running largest and sum of each row and turns them into weights, with a minus sign where
  * dropout takes them.  What was summed before is to be multiplied by `shrink`. */
 template <int KIND, int N, class T>
-__device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0, bool whole,
-                              const drawn<false, N> &draws)
+__device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0, bool whole)
 {
     bool simple = KIND != ANY || at.o.plain;
     float most[2] = {-INFINITY, -INFINITY}, scale = simple ? at.o.scale : 1;
@@ -53,7 +52,7 @@ __device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], 
             s[n][e] = exp2_fast(fmaf(s[n][e], scale, -base[e / 2]));
             r.sum[e / 2] += s[n][e];
         }
-    if (drops<KIND>(at)) draws.mark(s, at.o.drop_below);
+    if (drops<KIND>(at)) drop<false>(s, at, row0, col0);
 }
 
 template <int O> __device__ inline void rescale(float (&y)[O][4], const float (&shrink)[2])
