@@ -50,6 +50,7 @@ ATTENTION = (("attention", {}, [], "", (0, 1)),
              ("hopper", {"FOVEA_CUDA_ATTENTION": "hopper"}, [], "", (0, 1)),
              ("dropout", {}, ["--dropout", 0.1], " dropout=0.1", (0, 1)),
              ("bias", {}, ["--bias"], " bias=1", (0, 1)),
+             ("bias-gradient", {}, ["--bias", "--bias-gradient"], " bias=2", (1,)), # of the bias, too
              ("weights", {}, ["--weights"], None, (0,))) # exact ones of one head besides, which no peer gives
 
 
@@ -61,7 +62,7 @@ def attention_rows():
                 group = f"{way}/{width}/{'gradient' if gradient else 'forward'}/{'causal' if causal else 'full'}"
                 ask = ["attention", "--batch", 16384 // length, "--heads", 2048 // width, "--len", length, "--width", width]
                 ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient + options
-                peer = [] if told is None or (way == "bias" and causal) else ["attention"]
+                peer = [] if told is None or (way.startswith("bias") and causal) else ["attention"]
                 line = f"width={width} length={length} causal={causal} gradient={gradient}{told}"
                 yield Row(f"{group}/{length}", ask, "gflops", "TFLOP/s", peer, line, 1e-3, env)
 

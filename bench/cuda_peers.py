@@ -199,7 +199,7 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, to
     shape = (tokens // length, length, all_heads // width, width)
     q, k, v = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=bool(gradient)) for _ in range(3))
     slope = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2)
-    added = torch.randn(1, shape[2], length, length, device=DEVICE, dtype=torch.bfloat16) if bias else None
+    added = torch.randn(1, shape[2], length, length, device=DEVICE, dtype=torch.bfloat16, requires_grad=bias > 1) if bias else None
 
     def way(backend):
         def run():
@@ -208,7 +208,7 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, to
                 y = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), attn_mask=added, dropout_p=dropout,
                                                    is_causal=bool(causal))
             if gradient:
-                torch.autograd.grad(y, (q, k, v), slope)
+                torch.autograd.grad(y, (q, k, v, added) if bias > 1 else (q, k, v), slope)
             torch.use_deterministic_algorithms(False)
 
         return run

@@ -125,7 +125,8 @@ static results attend(fv_device *d, fv_dtype t, const shape *s)
     for (int i = 0; i < 8; i++) lens[i] = (int32_t)(s->Tk - i * 3);
     if (s->with & KEY_MASK) how.key_mask = flags(c, FV_SHAPE(s->B, s->Tk), 4);
     if (s->with & MASK) how.mask = flags(c, FV_SHAPE(s->H, s->Tq, s->Tk), 5);
-    fv_shape pairs = s->with & BIAS_EACH ? FV_SHAPE(s->B, s->H, s->Tq, s->Tk) : FV_SHAPE(s->with & BIAS_ONE ? 1 : s->H, s->Tq, s->Tk);
+    fv_shape pairs = s->with & BIAS_EACH ? FV_SHAPE(s->B, s->H, s->Tq, s->Tk)
+                                         : FV_SHAPE(s->with & BIAS_ONE ? 1 : s->H, s->Tq, s->Tk);
     if (s->with & BIAS) how.bias = floats(c, pairs, 6);
     if (s->with & REL) how.rel = floats(c, FV_SHAPE(s->H, 41), 7), how.rel_zero = 20;
     if (s->with & DROP) how.dropout = 0.2f;
@@ -254,7 +255,7 @@ static void repeats(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_options), cmocka_unit_test(with_bias), cmocka_unit_test(with_outliers),
-                                       cmocka_unit_test(repeats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_options), cmocka_unit_test(with_bias),
+                                       cmocka_unit_test(with_outliers), cmocka_unit_test(repeats)};
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }

@@ -31,13 +31,11 @@ static inline FV__EVERYWHERE int fv__draw_word(uint32_t j) { return (int)(j % 2 
 /* The four words of a draw.  Other random numbers here take ten rounds (fv_philox); seven are the fewest that pass every test of
  * BigCrush (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), and these are most of what dropout costs. */
 #define FV__DRAW_ROUNDS 7
-static inline FV__EVERYWHERE void fv__draw(uint32_t out[4], uint64_t seed, uint64_t site, uint64_t step, uint32_t row, uint32_t key)
+static inline FV__EVERYWHERE void fv__draw(uint32_t out[4], uint64_t seed, uint64_t site, uint64_t step, uint32_t row,
+                                           uint32_t key)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0 = key, c1 = row ^ (uint32_t)(step >> 32), c2 = (uint32_t)step, c3 = (uint32_t)site;
-#ifdef __CUDACC__
-#pragma unroll
-#endif
     for (int r = 0; r < FV__DRAW_ROUNDS; r++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;

@@ -7,7 +7,7 @@ typedef struct attention_values {
     int64_t batch, heads, kv_heads, len, keys, width;
     int dtype;
     double dropout;
-    bool causal, bias, backward, weights;
+    bool causal, bias, bias_gradient, backward, weights;
 } attention_values;
 
 static const attention_values defaults = {.common = BENCH_DEFAULTS, .batch = 4, .heads = 8, .len = 512, .width = 64};
@@ -23,6 +23,8 @@ static const cli_option options[] = {
     CLI_CHOICE(attention_values, dtype, 'd', "dtype", bench_dtypes, "of everything"),
     CLI_FLAG(attention_values, causal, 'c', "causal", "a row sees only the keys up to its own position"),
     CLI_FLAG(attention_values, bias, 0, "bias", "something added to each score, of its own for each head"),
+    CLI_FLAG(attention_values, bias_gradient, 0, "bias-gradient",
+             "with --bias and --backward: what is added has a gradient, too"),
     CLI_REAL(attention_values, dropout, 0, "dropout", "P", 0, 0.99, "share of the weights that is dropped"),
     CLI_FLAG(attention_values, backward, 0, "backward", "with the gradients of queries, keys and values"),
     CLI_FLAG(attention_values, weights, 0, "weights", "with the exact weights of one head of one sequence"),
@@ -88,6 +90,7 @@ static call prepare(bench *b, const attention_values *v, int64_t keys, int64_t k
     if (v->weights) c.weights = fv_scratch(b->hold, stat, v->len * keys);
     if (v->backward)
         c.grads = (fv_attn_grads){.dy = numbers(b, q), .dq = sink(b, t, q), .dk = sink(b, t, k), .dv = sink(b, t, k)};
+    if (v->backward && v->bias && v->bias_gradient) c.grads.dbias = sink(b, t, FV_SHAPE(v->heads, v->len, keys));
     return c;
 }
 
@@ -111,6 +114,7 @@ static int measure(bench *b, const attention_values *v, int64_t keys, int64_t kv
     double inputs = size * (double)(2 * rows + 2 * v->batch * keys * kv_heads * v->width);
     bench_work work = {.flops = flops(v, keys), .inputs = v->backward ? 2 * inputs : inputs};
     if (v->bias) json_object_set_new(parameters, "bias", json_true());
+    if (v->bias_gradient) json_object_set_new(parameters, "bias_gradient", json_true());
     if (v->dropout > 0) json_object_set_new(parameters, "dropout", json_real(v->dropout));
     if (v->weights) json_object_set_new(parameters, "weights", json_true());
     return bench_run(b, "attention", parameters, attend, &a, work);

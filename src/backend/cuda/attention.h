@@ -196,8 +196,7 @@ template <int KIND, class T> __device__ inline bool drops(const head<T> &at)
 /* What dropout draws for two column blocks, the n-th of a strip: by the parity of the column, and by the eight keys.  Where rows are
  * queries a thread has all that a draw serves.  Where they are keys two threads, with keys side by side, draw for one query each
  * and change words. */
-template <bool TURNED, class T>
-__device__ inline void draw(uint32_t (&word)[2][2], const head<T> &at, int row0, int col0, int n)
+template <bool TURNED, class T> __device__ inline void draw(uint32_t (&word)[2][2], const head<T> &at, int row0, int col0, int n)
 {
     uint32_t w[4];
     bool odd = threadIdx.x / 4 % 2;
@@ -206,7 +205,8 @@ __device__ inline void draw(uint32_t (&word)[2][2], const head<T> &at, int row0,
         fv__draw(w, at.o.a.rng.seed, at.o.a.rng.site, at.step, row, key + 4 * n);
         word[0][0] = w[0], word[0][1] = w[1], word[1][0] = w[2], word[1][1] = w[3];
     } else {
-        uint32_t row = at.draw_row(tile_col(0, 0, odd)) + (uint32_t)col0 / 2, key = fv__draw_key((uint32_t)tile_row(row0, 0) & ~1u);
+        uint32_t row = at.draw_row(tile_col(0, 0, odd)) + (uint32_t)col0 / 2,
+                 key = fv__draw_key((uint32_t)tile_row(row0, 0) & ~1u);
         fv__draw(w, at.o.a.rng.seed, at.o.a.rng.site, at.step, row + 8 * n, key);
         uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 4), v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 4);
         word[0][0] = odd ? u : w[0], word[0][1] = odd ? v : w[1];

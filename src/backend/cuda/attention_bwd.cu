@@ -284,7 +284,9 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
     case 128: start<T, 128>(s, o, g, stat); break;
     case 256: start<T, 256>(s, o, g, stat); break;
     }
-    if (g->dbias.data || g->drel.data) fv_cuda_attention_added<T>(s, o, g, stat, part, parts, added);
+    fv_attn_grads rest = *g;
+    if (hopper && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, stat)) rest.dbias = fv_sink{};
+    if (rest.dbias.data || rest.drel.data) fv_cuda_attention_added<T>(s, o, &rest, stat, part, parts, added);
 }
 
 template void fv_cuda_attention_tiled_bwd<float>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);

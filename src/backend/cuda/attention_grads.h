@@ -68,4 +68,11 @@ inline bool fv_cuda_attention_hopper_bwd<float>(fv_stream *, const job<float> *,
     return false;
 }
 
+/* attention_hopper_bias.cu: the gradient of a bias by pairs.  False likewise. */
+template <class T> bool fv_cuda_bias_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat);
+template <> inline bool fv_cuda_bias_hopper<float>(fv_stream *, const job<float> &, const fv_attn_grads *, const float2 *)
+{
+    return false;
+}
+
 #endif
