@@ -196,12 +196,7 @@ template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_arg
 {
     job<T> o = prepare<T>(s, a);
     bool narrow_heads = a->Wk <= 64 && a->Wv <= 64;
-    static const int shape = getenv("FV_SHAPE") ? atoi(getenv("FV_SHAPE")) : 0;
-    if (biased(o) && shape == 1)
-        return narrow_heads ? start<plan<T, 64, BIASED, 2, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2>>(s, o);
-    if (shape == 1 && o.plain && a->dropout > 0 && narrow_heads) return start<plan<T, 64, DROPS, 3, 128, 2>>(s, o);
-    if (shape == 2 && o.plain && a->dropout > 0 && narrow_heads) return start<plan<T, 64, DROPS, 3, 64, 2>>(s, o);
-    if (biased(o)) return narrow_heads ? start<plan<T, 64, BIASED, 3, 64, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 64, 3>>(s, o);
+    if (biased(o)) return narrow_heads ? start<plan<T, 64, BIASED, 2, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2>>(s, o);
     if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 2>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
     if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 2, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
