@@ -199,7 +199,9 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, to
     shape = (tokens // length, length, all_heads // width, width)
     q, k, v = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=bool(gradient)) for _ in range(3))
     slope = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2)
-    added = torch.randn(1, shape[2], length, length, device=DEVICE, dtype=torch.bfloat16, requires_grad=bias > 1) if bias else None
+    added = torch.randn(1, shape[2], length, length, device=DEVICE, dtype=torch.bfloat16) if bias else None
+    if bias > 1: # with a gradient of its own
+        added.requires_grad_()
 
     def way(backend):
         def run():

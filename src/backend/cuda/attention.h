@@ -43,8 +43,8 @@ template <class T> struct job {
     __device__ int64_t at_lse(int64_t b, int64_t h, int64_t i) const { return (b * a.H + h) * a.Tq + i; }
     __device__ int kv_head(int h) const { return h / (int)(a.H / a.G); }
 
-    /* What the gradients know of a row: its lse, in units of log 2, and dy.y, both such that weights come out divided by the share
-     * that dropout keeps, and that slopes are w (keep dp - dy.y) with keep 0 or 1.  An empty row's weights are to be 0. */
+    /* What the gradients know of a row: its lse, in units of log 2, and dy.y, both such that weights come out divided by the
+     * share that dropout keeps, and that slopes are w (keep dp - dy.y) with keep 0 or 1.  An empty row's weights are to be 0. */
     __device__ float2 stat(float lse, float dy_y) const
     {
         return make_float2(lse == -INFINITY ? INFINITY : lse * LOG2E - log2f(keep_scale), dy_y / keep_scale);
@@ -193,9 +193,9 @@ template <int KIND, class T> __device__ inline bool drops(const head<T> &at)
     return KIND == DROPS || (KIND != PLAIN && at.o.a.dropout > 0);
 }
 
-/* What dropout draws for two column blocks, the n-th of a strip: by the parity of the column, and by the eight keys.  Where rows are
- * queries a thread has all that a draw serves.  Where they are keys two threads, with keys side by side, draw for one query each
- * and change words. */
+/* What dropout draws for two column blocks, the n-th of a strip: by the parity of the column, and by the eight keys.  Where rows
+ * are queries a thread has all that a draw serves.  Where they are keys two threads, with keys side by side, draw for one query
+ * each and change words. */
 template <bool TURNED, class T> __device__ inline void draw(uint32_t (&word)[2][2], const head<T> &at, int row0, int col0, int n)
 {
     uint32_t w[4];

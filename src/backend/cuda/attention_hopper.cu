@@ -61,7 +61,8 @@ template <class P> struct room {
 
 /* One thread brings everything. */
 template <class P>
-__device__ inline void bring_all(const room<P> &at_, const maps *of, const head<typename P::T> &at, int tile, int first, int tiles)
+__device__ inline void bring_all(const room<P> &at_, const maps *of, const head<typename P::T> &at, int tile, int first,
+                                 int tiles)
 {
     const fv_attn_args &a = at.o.a;
     int b = at.b, h = at.h, g = at.o.kv_head(h);
@@ -196,7 +197,8 @@ template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_arg
 {
     job<T> o = prepare<T>(s, a);
     bool narrow_heads = a->Wk <= 64 && a->Wv <= 64;
-    if (biased(o)) return narrow_heads ? start<plan<T, 64, BIASED, 2, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2>>(s, o);
+    if (biased(o))
+        return narrow_heads ? start<plan<T, 64, BIASED, 2, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2>>(s, o);
     if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 2>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
     if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 2, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);

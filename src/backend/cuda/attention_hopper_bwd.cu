@@ -78,9 +78,9 @@ template <class P> struct course {
     __device__ course(const job<typename P::T> &o, int i)
     {
         int tiles = (int)ceil_div(o.a.Tk, P::KEYS), heads = (int)o.a.G, serves = (int)o.a.H / heads;
-        int each = P::BIAS ? (int)o.a.B : heads; /* sequences that share a bias go together, so that memory is read once for all */
-        b = P::BIAS ? i / tiles % each : i / tiles / each;
-        g = P::BIAS ? i / tiles / each : i / tiles % each;
+        /* sequences that share a bias go together, so that memory is read once for all */
+        b = P::BIAS ? i / tiles % (int)o.a.B : i / tiles / heads;
+        g = P::BIAS ? i / tiles / (int)o.a.B : i / tiles % heads;
         from = g * serves;
         to = from + serves;
         tile = i % tiles * P::KEYS;
@@ -225,7 +225,7 @@ __device__ inline void gather(const room<P> &m, const job<typename P::T> &o, con
             products_done<1>();
             if constexpr (P::BIAS)
                 for (int i = 0; i < P::QUERIES; i += 64)
-                    add_bias<true, 8>(s + i / 8, laid + i * P::KEYS + group * 64 * PANEL, (int)threadIdx.x / 32 % 4 * 2, o.bias_scale);
+                    add_bias<true, 8>(s + i / 8, laid + i * P::KEYS + group * 64 * PANEL, (row0 - keys) / 8, o.bias_scale);
             weigh<true, P::KIND>(s, at, row0, place, at.whole(place, P::QUERIES, keys, 64),
                                  [&](int e, int n) { return stat[tile_col(0, n, e)].x; });
             narrow_by(p, s, [](float a, float b) { return P::KIND == PLAIN ? two(a, b, T()) : two_kept(a, b, T()); });
@@ -355,8 +355,8 @@ bool fv_cuda_attention_hopper_bwd(fv_stream *s, const job<T> *o, const fv_attn_g
 {
     const fv_attn_args &a = o->a;
     bool narrow_heads = a.Wk <= 64 && a.Wv <= 64;
-    auto run = [&](auto narrow_plan, auto wide_plan) {
-        return narrow_heads ? start<decltype(narrow_plan)>(s, *o, g, stat, sums) : start<decltype(wide_plan)>(s, *o, g, stat, sums);
+    auto run = [&](auto slim, auto wide) {
+        return narrow_heads ? start<decltype(slim)>(s, *o, g, stat, sums) : start<decltype(wide)>(s, *o, g, stat, sums);
     };
     if (biased(*o)) return run(plan<T, 64, BIASED>(), plan<T, 128, BIASED>());
     if (!o->plain) return run(plan<T, 64, ANY>(), plan<T, 128, ANY>());
