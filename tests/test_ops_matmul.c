@@ -258,23 +258,30 @@ static void many_rows_multiply_like_few(void **state)
     (void)state;
     enum { N = 1544, K = 712, STEP = 37 };
     const uint32_t M = test_on_cpu() ? 261 : 4301;
-    static const fv_act acts[] = {FV_ACT_NONE, FV_GELU, FV_GELU_TANH};
+    static const fv_act acts[] = {FV_ACT_NONE, FV_GELU, FV_GELU_TANH, FV_ACT_NONE};
+    enum { ONTO = 3 }; /* the last one, onto numbers that are there */
     float *x = malloc(M * K * sizeof *x), *w = malloc(N * K * sizeof *w), *got = malloc(M * N * sizeof *got), b[N];
+    float *there = malloc(M * N * sizeof *there);
     fixture f;
-    assert_true(x && w && got);
+    assert_true(x && w && got && there);
     open_all(&f);
     fv_ctx_free(f.ctx);
     assert_int_equal(fv_ctx_new(&f.ctx, f.dev, (fv_ctx_opt){.dtype = FV_BF16}, NULL), FV_OK);
     for (uint32_t i = 0; i < M * K; i++) x[i] = rintf(scattered(i) * 64) / 64; /* as bf16 holds them */
     for (uint32_t i = 0; i < N * K; i++) w[i] = rintf(scattered(i + 1000) * 64) / 64;
     for (uint32_t i = 0; i < N; i++) b[i] = rintf(scattered(i + 500) * 64) / 64;
+    for (uint32_t i = 0; i < M * N; i++) there[i] = 96 + rintf(scattered(i + 70) * 32); /* so that sums do not cancel */
     for (size_t a = 0; a < sizeof acts / sizeof *acts; a++) {
         fv_ctx_reset(f.ctx, 0);
         fv_tensor *in = fv_floats(f.ctx, x, FV_SHAPE(M, K)), *of = fv_floats(f.ctx, w, FV_SHAPE(N, K));
-        fv_tensor *y = fv_linear(f.ctx, in, of, fv_floats(f.ctx, b, FV_SHAPE(N)), acts[a]);
+        fv_tensor *bias = fv_floats(f.ctx, b, FV_SHAPE(N)), *y;
+        if (a == ONTO)
+            y = fv__linear_onto(f.ctx, fv_floats(f.ctx, there, FV_SHAPE(M, N)), in, of, bias, false);
+        else
+            y = fv_linear(f.ctx, in, of, bias, acts[a]);
         if (fv_read(f.ctx, y, got, M * N)) fail_msg("%s", fv_ctx_err(f.ctx)->text);
         for (uint32_t i = 0; i < M * N; i += STEP) {
-            double p = (double)b[i % N];
+            double p = (double)b[i % N] + (a == ONTO ? (double)there[i] : 0);
             for (uint32_t j = 0; j < K; j++) p += (double)x[i / N * K + j] * (double)w[i % N * K + j];
             if (acts[a] == FV_GELU) p = 0.5 * p * erfc(-p / sqrt(2));
             if (acts[a] == FV_GELU_TANH) p = 0.5 * p * (1 + tanh(sqrt(2 / M_PI) * (p + 0.044715 * p * p * p)));
@@ -283,7 +290,7 @@ static void many_rows_multiply_like_few(void **state)
         }
     }
     close_all(&f);
-    free(x), free(w), free(got);
+    free(x), free(w), free(got), free(there);
 }
 
 int main(void)

@@ -56,14 +56,15 @@ template <class T, int P, int V> __device__ inline void norm_held(float (&v)[P][
     }
 }
 
+/* From the last row to the first: those that were written last are in the cache still. */
 template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, int64_t rows)
 {
     constexpr int V = 16 / sizeof(T);
-    int64_t r = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32, from = r * n.cols + threadIdx.x % 32 * V;
+    int64_t r = rows - 1 - ((int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32), from = r * n.cols + threadIdx.x % 32 * V;
     float v[P][V];
     wait_for_others();
     let_others_start();
-    if (r >= rows) return;
+    if (r < 0) return;
 #pragma unroll
     for (int p = 0; p < P; p++) load(v[p], n.x, from + p * 32 * V);
     if (n.a)
