@@ -231,6 +231,19 @@ static void with_bias(void **state)
     compare(all, sizeof all / sizeof *all, Y, DREL);
 }
 
+/* A head that is one tile: more of them than a block has room for, whole and not. */
+static void short_heads(void **state)
+{
+    static const shape all[] = {
+        {48, 128, 128, 12, 12, 64, 64, 0},
+        {60, 100, 120, 10, 5, 64, 64, KEY_MASK},
+        {8, 33, 77, 12, 12, 48, 40, LENS},
+        {8, 128, 128, 20, 20, 64, 64, LENS | KEY_MASK},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all, Y, WEIGHTS);
+}
+
 /* Sums that many blocks add to must not lose the small numbers beside what large ones might make of them. */
 static void with_outliers(void **state)
 {
@@ -255,7 +268,8 @@ static void repeats(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_options), cmocka_unit_test(with_bias),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain),         cmocka_unit_test(with_options),
+                                       cmocka_unit_test(with_bias),     cmocka_unit_test(short_heads),
                                        cmocka_unit_test(with_outliers), cmocka_unit_test(repeats)};
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }

@@ -13,6 +13,7 @@
 #define WHOLE 64       /* lengths are multiples of this */
 #define MANY_ROWS 4096 /* queries of all sequences together */
 #define WIDEST_HEAD 128
+#define SHORT 128 /* the most rows and keys of a tile that is a whole head */
 #define MOST_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
 
 struct way {
@@ -23,9 +24,33 @@ struct way {
     bool (*backward)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t);
 };
 
-/* ---- cuDNN ---- */
-
 static bool whole(const void *p, int64_t row, int64_t batch) { return aligned(p) && row % 8 == 0 && batch % 8 == 0; }
+
+/* ---- what is ours on Hopper ---- */
+
+/* Narrower heads would leave half of a tile empty. */
+static bool hopper_can(const fv_attn_args *a, fv_dtype t)
+{
+    int64_t most = a->Wk > a->Wv ? a->Wk : a->Wv;
+    return (t == FV_BF16 || t == FV_F16) && a->Wk % 8 == 0 && a->Wv % 8 == 0 && most > 32 && most <= 128 && a->Tk > 0 &&
+           whole(a->q, a->q_row, a->q_batch) && whole(a->k, a->k_row, a->k_batch) && whole(a->v, a->v_row, a->v_batch) &&
+           aligned(a->y);
+}
+
+/* A head is one tile. */
+static bool short_can(const fv_attn_args *a, fv_dtype t)
+{
+    bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0 && !a->causal && a->window <= 0;
+    return plain && hopper_can(a, t) && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= SHORT && a->Tk <= SHORT;
+}
+
+/* Heads for most multiprocessors, and long enough for half of a tile. */
+static bool short_pays(const device *d, const fv_attn_args *a, bool)
+{
+    return d->hopper && a->B * a->H * 2 >= d->processors && a->Tq >= SHORT / 4 && a->Tk >= SHORT / 4;
+}
+
+/* ---- cuDNN ---- */
 
 /* Causal: its diagonal begins at the first key, ours ends at the last; they are one where there are as many of both. */
 static bool fused_can(const fv_attn_args *a, fv_dtype t)
@@ -49,7 +74,8 @@ static bool hopper_leads(const fv_attn_args *a, bool back)
 static bool fused_pays(const device *d, const fv_attn_args *a, bool back)
 {
     bool round = a->Tq % WHOLE == 0 && a->Tk % WHOLE == 0 && a->B * a->Tq >= MANY_ROWS;
-    return round && !(d->hopper && hopper_leads(a, back));
+    bool ours = !back && short_can(a, FV_BF16) && short_pays(d, a, back);
+    return round && !ours && !(d->hopper && hopper_leads(a, back));
 }
 
 static fused_attention *fused(fv_stream *s)
@@ -116,7 +142,7 @@ static bool fast_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_gra
 
 static bool only_asked(const device *, const fv_attn_args *, bool) { return false; }
 
-/* ---- our own ---- */
+/* ---- our own, and how each is started ---- */
 
 static bool always(const fv_attn_args *, fv_dtype) { return true; }
 static bool surely(const device *, const fv_attn_args *, bool) { return true; }
@@ -131,15 +157,6 @@ static bool one_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 
 static bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype) { return false; }
 
-/* Narrower heads would leave half of a tile empty. */
-static bool hopper_can(const fv_attn_args *a, fv_dtype t)
-{
-    int64_t most = a->Wk > a->Wv ? a->Wk : a->Wv;
-    return (t == FV_BF16 || t == FV_F16) && a->Wk % 8 == 0 && a->Wv % 8 == 0 && most > 32 && most <= 128 && a->Tk > 0 &&
-           whole(a->q, a->q_row, a->q_batch) && whole(a->k, a->k_row, a->k_batch) && whole(a->v, a->v_row, a->v_batch) &&
-           aligned(a->y);
-}
-
 /* Short sequences leave its large tiles half empty, the more so where each pair needs more than products. */
 static bool hopper_pays(const device *, const fv_attn_args *a, bool)
 {
@@ -152,6 +169,12 @@ static bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
     return t == FV_BF16 ? fv_cuda_attention_hopper<bf16>(s, a) : fv_cuda_attention_hopper<f16>(s, a);
+}
+
+static bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+{
+    if (!device_of(s)->hopper) return false;
+    return t == FV_BF16 ? fv_cuda_attention_short<bf16>(s, a) : fv_cuda_attention_short<f16>(s, a);
 }
 
 static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
@@ -194,6 +217,8 @@ static const way ways[] = {
     {"fast", "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the last bits", fused_can,
      only_asked, fused_forward, fast_backward},
     {"one", "a single query in each sequence, forward: the step of writing a token", one_can, surely, one_forward, no_gradient},
+    {"short", "bf16 or f16 on sm_90, heads 40 to 64 wide in whole 8s, 32 to 128 rows and keys, all of them or masked, forward",
+     short_can, short_pays, short_forward, no_gradient},
     {"hopper", "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys; 512 with mask, bias, dropout",
      hopper_can, hopper_pays, hopper_forward, hopper_backward},
     {"tiled", "all else: few rows, wide heads, other widths, f32", always, surely, tiled_forward, tiled_backward},
@@ -235,7 +260,7 @@ fv_status fv_cuda_attention_choose(device *d, fv_err *e)
     for (int i = 0; i < WAYS; i++)
         if (!strcmp(asked, ways[i].name)) d->attention_asked = d->attention_from = i;
     if (d->attention_asked < 0)
-        return d->host.refuse(e, FV_EARG, "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one, hopper or tiled, found \"%.40s\"",
+        return d->host.refuse(e, FV_EARG, "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one, short, hopper or tiled, found \"%.40s\"",
                               asked);
     if (ways[d->attention_asked].can == fused_can && !fv_cuda_fused_version())
         return d->host.refuse(e, FV_EDEVICE, "FOVEA_CUDA_ATTENTION: cuDNN cannot be loaded, or the backend was built without it");

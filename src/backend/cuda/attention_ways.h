@@ -12,6 +12,9 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
 /* The same with what only Hopper has: attention_hopper.cu.  False where the copy engine cannot read these tensors. */
 template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a);
 
+/* Up to 128 queries and keys, on Hopper: attention_hopper_short.cu.  False: likewise. */
+template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a);
+
 /* One query in each sequence, as writing token by token has it: attention_one.cu.  False where this is another case. */
 template <class T> bool fv_cuda_attention_one(fv_stream *s, const fv_attn_args *a);
 
