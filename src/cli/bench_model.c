@@ -14,7 +14,7 @@ typedef struct model_values {
     const char *config;
     int64_t batch, len;
     int dtype, weights;
-    bool recompute, compare;
+    bool recompute, compare, padded;
 } model_values;
 
 static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len = 128};
@@ -28,6 +28,7 @@ static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len
 static const cli_option forward_options[] = {
     MODEL_OPTIONS,
     CLI_CHOICE(model_values, weights, 'w', "weights", cli_weights, CLI_WEIGHTS_HELP),
+    CLI_FLAG(model_values, padded, 0, "padded", "sequences of all lengths from half of --len on, with a mask"),
     BENCH_OPTIONS(model_values),
     {0},
 };
@@ -89,6 +90,17 @@ static int32_t number(const fv_model *m, const char *key, int32_t otherwise)
     return n > 0 && atoi(text) > 0 ? atoi(text) : otherwise;
 }
 
+/* Sequence b has one token less than the one before, down to half. */
+static fv_tensor *mask(bench *b, const model_values *v)
+{
+    uint8_t *x = malloc((size_t)(v->batch * v->len));
+    if (!x) return fv_raise(b->hold, FV_ENOMEM, "out of memory");
+    for (int64_t i = 0; i < v->batch * v->len; i++) x[i] = i % v->len < v->len - i / v->len % (v->len / 2 + 1);
+    fv_tensor *t = fv_bytes(b->hold, x, FV_SHAPE(v->batch, v->len));
+    free(x);
+    return t;
+}
+
 /* Ids of every kind that the head takes; those of one token a sequence where it judges sequences. */
 static void make_inputs(bench *b, subject *s, const model_values *v)
 {
@@ -96,6 +108,7 @@ static void make_inputs(bench *b, subject *s, const model_values *v)
     int32_t vocab = number(s->model, "vocab_size", 1000);
     fv_items_put(&s->in, "input_ids", bench_ids(b, tokens, vocab));
     if (takes(s->model, "decoder_input_ids")) fv_items_put(&s->in, "decoder_input_ids", bench_ids(b, tokens, vocab));
+    if (v->padded) fv_items_put(&s->in, "attention_mask", mask(b, v));
 }
 
 static void put(subject *s, const char *name, fv_shape shape, int32_t most)
@@ -170,6 +183,8 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
     free(config);
     if (st) return st;
     if (!train) {
+        if (v->padded && !takes(s->model, "attention_mask"))
+            return fv_fail(&s->e, FV_EARG, "--padded: %s takes no attention_mask", fv_model_family(s->model)->type);
         make_inputs(b, s, v);
         return FV_OK;
     }
@@ -245,6 +260,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
                                        bench_dtypes[v->dtype], "parameters",
                                        (json_int_t)fv_params_elements(fv_model_params(s.model), ""));
         if (!train) json_object_set_new(parameters, "weights", json_string(cli_weights[v->weights]));
+        if (v->padded) json_object_set_new(parameters, "padded", json_true());
         if (train && v->recompute) json_object_set_new(parameters, "recompute", json_true());
         bench_work work = {.tokens = (double)v->batch * (double)v->len, .sentences = (double)v->batch};
         code = bench_run(&b, c->command->name, parameters, train ? update : forward, &s, work);
