@@ -121,7 +121,8 @@ __device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const
 
 /* 64 rows of a head. */
 template <class T>
-__device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 seen, uint64_t *empty, T *pad, int b, int h, int half)
+__device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 seen, uint64_t *empty, T *pad, int b, int h,
+                              int half)
 {
     int row = half * 64 + (int)threadIdx.x / 32 % 4 * 16;
     float s[SIDE / 8][4], y[PANEL / 8][4], top[2], sum[2], by[2];

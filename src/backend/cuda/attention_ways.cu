@@ -260,8 +260,8 @@ fv_status fv_cuda_attention_choose(device *d, fv_err *e)
     for (int i = 0; i < WAYS; i++)
         if (!strcmp(asked, ways[i].name)) d->attention_asked = d->attention_from = i;
     if (d->attention_asked < 0)
-        return d->host.refuse(e, FV_EARG, "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one, short, hopper or tiled, found \"%.40s\"",
-                              asked);
+        return d->host.refuse(e, FV_EARG,
+                              "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one, short, hopper or tiled, found \"%.40s\"", asked);
     if (ways[d->attention_asked].can == fused_can && !fv_cuda_fused_version())
         return d->host.refuse(e, FV_EDEVICE, "FOVEA_CUDA_ATTENTION: cuDNN cannot be loaded, or the backend was built without it");
     return FV_OK;

@@ -67,8 +67,8 @@ template <bool GELU> static void start(fv_stream *s, const fv_gemm *g, const CUt
 {
     tiles t = tiles_of(g);
     finish<GELU> end = {(bf16 *)g->c, (const bf16 *)g->bias, t.m, t.n, (int)g->ldc};
-    launch_early(s, "gemm", true, by_tiles<finish<GELU>>, dim3(blocks_for(s, t)), 3 * GROUP, sizeof(room) + 1024 + bias_bytes(t), t,
-                 a, w, end);
+    size_t shared = sizeof(room) + 1024 + bias_bytes(t);
+    launch_early(s, "gemm", true, by_tiles<finish<GELU>>, dim3(blocks_for(s, t)), 3 * GROUP, shared, t, a, w, end);
 }
 
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g)

@@ -134,8 +134,8 @@ __device__ inline void multiply_all(const tiles &t, room *r, const CUtensorMap *
     }
 }
 
-/* A copy of a bias, or zeros, in shared memory: what is read from memory at the end of a tile is waited for, with no other warp to
- * run meanwhile. */
+/* A copy of a bias, or zeros, in shared memory: what is read from memory at the end of a tile is waited for, with no other warp
+ * to run meanwhile. */
 __device__ inline void hold_bias(bf16 *held, const bf16 *bias, const tiles &t)
 {
     for (int i = 8 * threadIdx.x; i < t.columns * TILE_N; i += 8 * blockDim.x)
