@@ -108,7 +108,8 @@ static bool numbered(fv_ctx *c, int i)
     return false;
 }
 
-/* One row more than there are: where a row waits while others change places in a circle. */
+/* One row more than there are: where a row waits while others change places in a circle.  A GPU multiplies whole tiles of
+ * values, those behind the last key with weights of 0: there must be numbers, and new memory holds anything. */
 static bool hold_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width)
 {
     if (at->t.data && at->t.shape.d[1] == s->room && at->t.shape.d[2] == width) {
@@ -117,6 +118,7 @@ static bool hold_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width)
     }
     bool ok = fv__session_hold(c, s, at, c->dtype, FV_SHAPE(s->all, s->room, width), 1);
     at->t.shape.d[0] = s->rows;
+    if (ok && !fv__device_is_host(s->dev)) s->dev->backend->zero(&c->stream, at->t.data, at->bytes);
     return ok;
 }
 
