@@ -94,7 +94,8 @@ typedef struct fv_conv_geom {
  * causal: j <= pos(i); window > 0: j > pos(i) - window.
  * Score = scale * q_i.k_j + bias[b,h,i,j] + rel[h, rel_zero + j - pos(i)] (index clamped to 0..rel_len-1).
  * Weights = softmax over the keys that take part; then dropout; y_i = sum_j weight_j v_j.  A row in which
- * none takes part gives y = 0, lse = -inf and no gradient.  Weights are never stored: lse is enough. */
+ * none takes part gives y = 0, lse = -inf and no gradient.  Weights are never stored: lse is enough.
+ * What takes no part may be multiplied by 0 all the same: there must be numbers, from len on too. */
 typedef struct fv_attn_args {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
     const void *q, *k, *v;
@@ -208,5 +209,38 @@ typedef struct fv_row_cache {
     void *data;
     size_t token, row; /* bytes from one to the next */
 } fv_row_cache;
+
+/* A hypothesis that ended: behind `made` tokens of what beam `parent` was then came `token`. */
+typedef struct fv_ended {
+    float score;
+    int32_t made, parent, token; /* made -1: none */
+} fv_ended;
+
+/* A step of beam search, all in device memory: the K running beams of each source go on, change places and move on, and so do
+ * their caches.  Rows of a step are sources * K; which of all sources a place has is in `source`, and what is kept about one is
+ * found by that number.  Sources that are over stay where they are. */
+enum { FV_BEAMS_MOST = 16, FV_BEAMS_WIDE = 64 }; /* K and wide at most */
+typedef struct fv_beams {
+    int64_t sources, K, V, all;
+    int64_t wide;                   /* continuations looked at: enough that K of them do not end */
+    const void *logits;             /* (sources*K,V) */
+    const uint8_t *kinds;           /* (V) */
+    int32_t first_is, last_is, pad; /* as for fv_choose */
+    bool renormalize;               /* probabilities are those of what may come */
+    bool early;                     /* over as soon as K have ended */
+    bool hopeful;                   /* over only if no length could make the best beat the worst that ended */
+    const double *penalty;          /* what a score is divided by, by new tokens */
+    const int32_t *source;          /* (sources) */
+    const int32_t *least, *last;    /* (all) */
+    int32_t *made, *over;           /* (all) */
+    float *score;                   /* (all,K), best first */
+    fv_ended *done;                 /* (all,K), best first */
+    int32_t *common;                /* (all,K,K): first tokens of their caches that two beams have in common */
+    int32_t *tokens, *parents;      /* (made,all,K): what each beam got, and which it was before */
+    int32_t *token, *place;         /* (sources*K) and (places,sources*K) */
+    int64_t places;
+    const fv_row_cache *cache;
+    int64_t n_caches;
+} fv_beams;
 
 #endif

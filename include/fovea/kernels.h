@@ -130,6 +130,7 @@ typedef struct fv_kernels {
     bool (*row_linear)(fv_stream *s, const fv_row_linear *a); /* false: not with these sizes, and nothing was done */
     bool (*embed)(fv_stream *s, const fv_embed *a);           /* false: likewise */
     bool (*choose)(fv_stream *s, const fv_choose *a);
+    void (*beams)(fv_stream *s, const fv_beams *a);
     /* in every cache, as if all at once; moves and caches are in host memory */
     void (*move_rows)(fv_stream *s, const fv_row_cache *cache, int64_t n_caches, const fv_row_move *m, int64_t n);
 } fv_kernels;

@@ -1,7 +1,7 @@
 /* generate.c - beam search, greedy search and sampling, as transformers defines them.
  *
- * Beam search is in beam.c; greedy search and sampling are one beam that takes its own continuation and ends with it, chosen
- * here or (search_write.c) by the device.
+ * Beam search is in beam.c, or a device's (search_beams.c); greedy search and sampling are one beam that takes its own
+ * continuation and ends with it, chosen here or (search_write.c) by the device.
  *
  * A sequence begins with its prompt: the start token behind an encoder, or else the source itself.  Prompts may differ in
  * length: all but the last token of each go through the model together, padded, the padding is cut off again, and from the
@@ -399,11 +399,11 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     give_prompts(s, source, encoder);
     s->block = block;
     if (encoder) st = encode(s, source, len, e);
-    bool chooses = fv__device_chooses(s, encoder);
-    s->first = chooses ? 1 : first_step(s);
+    bool chooses = fv__device_chooses(s, encoder), searches = fv__device_searches(s, encoder);
+    s->first = chooses || searches ? 1 : first_step(s);
     if (!st) st = read_prompts(s, e);
     if (st) return st;
-    return chooses ? fv__write_loop(s, e) : loop(s, e);
+    return chooses ? fv__write_loop(s, e) : searches ? fv__beams_loop(s, e) : loop(s, e);
 }
 
 fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,

@@ -66,6 +66,16 @@ fv_status fv__search_failed(const search *s, fv_err *e); /* what the context say
 bool fv__device_chooses(const search *s, bool encoder);
 fv_status fv__write_loop(search *s, fv_err *e);
 
+/* V: what each token is, FV_TOKEN_*; the caller frees them.  NULL: no memory. */
+uint8_t *fv__search_kinds(const search *s);
+/* Before it may end, and before its last: new tokens of source i. */
+int32_t fv__search_least(const search *s, int64_t i);
+int32_t fv__search_last(const search *s, int64_t i);
+
+/* The same for beams. */
+bool fv__device_searches(const search *s, bool encoder);
+fv_status fv__beams_loop(search *s, fv_err *e);
+
 /* The source at place p of the batch goes on: its beams, the rows they come from and their tokens. */
 void fv__beam_step(search *s, int64_t p);
 /* No running beam of source i can come before its worst finished one. */

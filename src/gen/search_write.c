@@ -11,7 +11,7 @@ bool fv__device_chooses(const search *s, bool encoder)
            fv__write_can(s->session, s->ctx->dtype);
 }
 
-static uint8_t *kinds_of_tokens(const search *s)
+uint8_t *fv__search_kinds(const search *s)
 {
     const fv_gen_opt *o = s->o;
     uint8_t *kinds = fv__alloc(s->env, (size_t)s->V);
@@ -23,15 +23,23 @@ static uint8_t *kinds_of_tokens(const search *s)
     return kinds;
 }
 
+int32_t fv__search_least(const search *s, int64_t i)
+{
+    int64_t before_end = s->o->min_length - s->prompt[i];
+    return (int32_t)(before_end > s->o->min_new_tokens ? before_end : s->o->min_new_tokens);
+}
+
+int32_t fv__search_last(const search *s, int64_t i) { return (int32_t)(s->end[i] - 1 - s->prompt[i]); }
+
 /* Tells the device about the rows there are now. */
 static bool begin_writing(search *s, const uint8_t *kinds, int64_t *number, int32_t *least, int32_t *last)
 {
     const fv_gen_opt *o = s->o;
     for (int64_t p = 0; p < s->live; p++) {
-        int64_t i = s->at[p], before_end = o->min_length - s->prompt[i];
+        int64_t i = s->at[p];
         number[p] = fv__search_number(s, i);
-        least[p] = (int32_t)(before_end > o->min_new_tokens ? before_end : o->min_new_tokens);
-        last[p] = (int32_t)(s->end[i] - 1 - s->prompt[i]);
+        least[p] = fv__search_least(s, i);
+        last[p] = fv__search_last(s, i);
     }
     fv_choose how = {.V = s->V,
                      .first_is = o->forced_bos,
@@ -52,7 +60,7 @@ static bool begin_writing(search *s, const uint8_t *kinds, int64_t *number, int3
 fv_status fv__write_loop(search *s, fv_err *e)
 {
     enum { RUN_MOST = 8 };
-    uint8_t *kinds = kinds_of_tokens(s);
+    uint8_t *kinds = fv__search_kinds(s);
     size_t rows = (size_t)s->live, bytes = rows * (sizeof(int64_t) + (2 + 2 * RUN_MOST) * sizeof(int32_t));
     int64_t *number = fv__alloc(s->env, bytes);
     bool ok = kinds && number, fresh = true;

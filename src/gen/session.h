@@ -41,7 +41,7 @@ struct fv_session {
     fv_here here;
     fv_graph graph;   /* of such a step */
     uint64_t version; /* of the memory it uses */
-    /* of write.c: memory, how tokens are chosen, and how many were before the next step */
+    /* of write.c: memory (of search_beams.c as well), how tokens are chosen, and how many were before the next step */
     slot writing;
     fv_choose choose;
     int64_t written;
@@ -51,9 +51,9 @@ struct fv_session {
 bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape, int64_t spare);
 
 /* One token more in every row, and behind(c, user, logits), by kernels that a device may keep and repeat: behind may not
- * wait, and depends on `kind` and memory alone.  ids: one a row, in host memory; NULL: what fv_choose has left in
+ * wait, and depends on `kind` and memory alone.  ids: one a row, in host memory; NULL: what fv_choose or fv_beams have left in
  * here.ids, with rows moved on by it.  False once the context has failed. */
-enum { FV_STEP_SCORES, FV_STEP_BEST, FV_STEP_LIKELIEST, FV_STEP_CHOOSE }; /* kinds */
+enum { FV_STEP_SCORES, FV_STEP_BEST, FV_STEP_LIKELIEST, FV_STEP_CHOOSE, FV_STEP_BEAMS }; /* kinds */
 typedef void fv_behind_fn(fv_ctx *c, void *user, fv_tensor *logits);
 bool fv__session_again(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind, fv_behind_fn *behind, void *user);
 

@@ -320,6 +320,7 @@ template <class T> static void fill(fv_kernels *k)
     fv_cuda_attention_rows<T>(k);
     fv_cuda_attention_ways<T>(k);
     fv_cuda_batchnorm<T>(k);
+    fv_cuda_beam<T>(k);
     fv_cuda_binary<T>(k);
     fv_cuda_choose<T>(k);
     fv_cuda_conv<T>(k);

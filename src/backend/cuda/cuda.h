@@ -343,6 +343,7 @@ __device__ inline void philox(uint32_t (&out)[4], uint64_t seed, uint64_t site, 
 template <class T> void fv_cuda_attention_rows(fv_kernels *k);
 template <class T> void fv_cuda_attention_ways(fv_kernels *k);
 template <class T> void fv_cuda_batchnorm(fv_kernels *k);
+template <class T> void fv_cuda_beam(fv_kernels *k);
 template <class T> void fv_cuda_binary(fv_kernels *k);
 template <class T> void fv_cuda_choose(fv_kernels *k);
 template <class T> void fv_cuda_conv(fv_kernels *k);

@@ -1,0 +1,321 @@
+/* beam.cu - a step of beam search, where the scores are: nothing is read back but which sources are over.
+ *
+ * Three kernels.  The first finds the best continuations of each row, a part of the row in each block: a thread keeps the best of
+ * its own tokens, the best of those is taken, and only its owner looks again.  The second has a block for each source, which
+ * orders what its beams offer, does what gen/beam.c does on the host, and writes down who came from whom.  The third moves
+ * keys and values: a thread has the same few bytes of all beams of a source, reads what it needs and then writes, so no memory
+ * is needed aside; beams that came from one ancestor are equal up to where they parted, and that is not copied. */
+#include "cuda.h"
+
+#include <climits>
+
+/* Threads of a block of each kernel; tokens of a part of a row, and parts at most: by the row alone, so that its sum is the same
+ * on every chip and in every batch. */
+enum { ROW = 256, SOURCE = 128, MOVE = 256, PART = 4096, PARTS = 16 };
+#define NEVER_WINS (-1.0e9f)
+
+/* ---- the best of each row ---- */
+
+/* Of part of a row: the greatest score, and the sum of exp(score - that). */
+struct weight {
+    float most, sum;
+};
+
+/* A token and its score as one number: the better, the greater; of equals the lower token; 0: none. */
+typedef unsigned long long rating;
+__device__ inline rating rate(float score, int64_t token)
+{
+    unsigned b = __float_as_uint(score);
+    b = b & 0x80000000u ? ~b : b | 0x80000000u;
+    return (rating)b << 32 | (0xffffffffu - (unsigned)token);
+}
+__device__ inline int token_of(rating r) { return (int)(0xffffffffu - (unsigned)r); }
+__device__ inline float score_of(rating r)
+{
+    unsigned b = (unsigned)(r >> 32);
+    return __uint_as_float(b & 0x80000000u ? b & 0x7fffffffu : ~b);
+}
+
+/* The best of all threads' of a block, to all. */
+__device__ inline rating best_of_block(rating r)
+{
+    __shared__ rating part[ROW / 32];
+    for (int by = 16; by; by /= 2) r = max(r, __shfl_xor_sync(~0u, r, by));
+    __syncthreads(); /* part may still be read from the time before */
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = r;
+    __syncthreads();
+    r = part[0];
+    for (int w = 1; w < ROW / 32; w++) r = max(r, part[w]);
+    return r;
+}
+
+/* Tokens [from, to) of a row. */
+template <class T> struct part_of_row {
+    const T *logits;
+    const uint8_t *kinds;
+    int64_t from, to;
+    bool may_end;
+    __device__ bool out(int64_t v) const
+    {
+        int kind = kinds[v];
+        return kind & FV_TOKEN_NEVER || (kind & FV_TOKEN_ENDS && !may_end);
+    }
+    /* The best of a thread's tokens that comes behind `before`. */
+    __device__ rating best(rating before) const
+    {
+        rating best = 0;
+#pragma unroll 4
+        for (int64_t v = from + threadIdx.x; v < to; v += ROW) {
+            rating r = out(v) ? 0 : rate(up(logits[v]), v);
+            if (r < before) best = max(best, r);
+        }
+        return best;
+    }
+    __device__ weight weigh(bool renormalize) const
+    {
+        float most = -INFINITY, sum = 0;
+        for (int64_t v = from + threadIdx.x; v < to; v += ROW)
+            if (!renormalize || !out(v)) most = fmaxf(most, up(logits[v]));
+        most = block_all(most, greater());
+        for (int64_t v = from + threadIdx.x; v < to && most != -INFINITY; v += ROW)
+            if (!renormalize || !out(v)) sum += expf(up(logits[v]) - most);
+        return {most, block_all(sum, add_up())};
+    }
+};
+
+/* Block (part, row). */
+template <class T>
+__global__ void __launch_bounds__(ROW) best_of_rows(const __grid_constant__ fv_beams a, weight *weights, rating *best)
+{
+    int64_t row = blockIdx.y, i = a.source[row / a.K], part = row * gridDim.x + blockIdx.x;
+    int64_t each = ceil_div(a.V, gridDim.x), from = blockIdx.x * each, to = from + each < a.V ? from + each : a.V;
+    if (a.over[i]) return;
+    part_of_row<T> r = {(const T *)a.logits + row * a.V, a.kinds, from, to, a.made[i] >= a.least[i]};
+    weight w = r.weigh(a.renormalize);
+    if (threadIdx.x == 0) weights[part] = w;
+    rating mine = r.best(~0ull);
+    for (int64_t j = 0; j < a.wide; j++) {
+        rating top = best_of_block(mine);
+        if (threadIdx.x == 0) best[part * a.wide + j] = top;
+        if (mine == top && top) mine = r.best(top);
+    }
+}
+
+/* ---- the beams of each source ---- */
+
+/* A beam and how it might go on. */
+struct option {
+    float total, logit;
+    int beam, token; /* beam -1: none */
+};
+
+/* The greater total; of equals the better beam, as they stand, and of one beam the better token. */
+__device__ inline bool before(const option &x, const option &y)
+{
+    if (x.beam < 0 || y.beam < 0) return x.beam >= 0 && y.beam < 0;
+    if (x.total != y.total) return x.total > y.total;
+    if (x.beam != y.beam) return x.beam < y.beam;
+    return x.logit != y.logit ? x.logit > y.logit : x.token < y.token;
+}
+
+__device__ inline option first_of(option x, option y) { return before(y, x) ? y : x; }
+
+__device__ inline option first_of_block(option o)
+{
+    __shared__ option part[SOURCE / 32];
+    for (int by = 16; by; by /= 2) {
+        option other = {__shfl_xor_sync(~0u, o.total, by), __shfl_xor_sync(~0u, o.logit, by), __shfl_xor_sync(~0u, o.beam, by),
+                        __shfl_xor_sync(~0u, o.token, by)};
+        o = first_of(o, other);
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = o;
+    __syncthreads();
+    o = part[0];
+    for (int w = 1; w < SOURCE / 32; w++) o = first_of(o, part[w]);
+    return o;
+}
+
+/* What a block knows of its source: its beams, how they may go on, best first, and what has ended. */
+struct table {
+    float score[FV_BEAMS_MOST], all[FV_BEAMS_MOST]; /* all: the log of what a row's weights add up to */
+    option options[FV_BEAMS_WIDE], kept[FV_BEAMS_MOST];
+    bool ends[FV_BEAMS_WIDE];
+    fv_ended done[FV_BEAMS_MOST];
+    int common[FV_BEAMS_MOST * FV_BEAMS_MOST];
+    bool over;
+};
+
+/* The first behind `last` of what this thread has of best (K,parts,wide). */
+__device__ inline option next_option(const table &t, const rating *best, int K, int each, const option &last)
+{
+    option first = {0, 0, -1, 0};
+    for (int c = (int)threadIdx.x; c < K * each; c += SOURCE) {
+        rating r = best[c];
+        int k = c / each;
+        float logit = score_of(r);
+        if (!r || logit == -INFINITY) continue;
+        option o = {t.score[k] + (logit - t.all[k]), logit, k, token_of(r)};
+        if (last.beam < 0 || before(last, o)) first = first_of(first, o);
+    }
+    return first;
+}
+
+/* Puts the options in order; returns how many. */
+__device__ inline int order_options(table &t, const rating *best, int K, int each, int wide)
+{
+    option none = {0, 0, -1, 0}, mine = next_option(t, best, K, each, none);
+    for (int n = 0; n < wide; n++) {
+        option top = first_of_block(mine);
+        if (top.beam < 0) return n;
+        if (threadIdx.x == 0) t.options[n] = top;
+        if (mine.beam == top.beam && mine.token == top.token) mine = next_option(t, best, K, each, top);
+    }
+    return wide;
+}
+
+/* Keeps the K best that ended, best first; of equals the older. */
+__device__ inline void finish(fv_ended *done, int K, fv_ended h)
+{
+    if (!(h.score > done[K - 1].score)) return;
+    int k = K - 1;
+    for (; k > 0 && h.score > done[k - 1].score; k--) done[k] = done[k - 1];
+    done[k] = h;
+}
+
+/* One thread: what ends and what runs on, of n options. */
+__device__ inline void go_on(const fv_beams &a, table &t, int n, int made, int last)
+{
+    int K = (int)a.K, have = 0;
+    const fv_ended *worst = &t.done[K - 1]; /* the others are there once this one is */
+    double scale = a.penalty[made + 1], hope = a.penalty[a.hopeful ? last + 1 : made + 1];
+    bool full = a.early && worst->made >= 0;
+    for (int j = 0; j < n && j < K && !full; j++) {
+        const option &o = t.options[j];
+        if (t.ends[j]) finish(t.done, K, {(float)((double)o.total / scale), made, o.beam, o.token});
+    }
+    for (int j = 0; j < n && have < K; j++)
+        if (!t.ends[j]) t.kept[have++] = t.options[j];
+    t.over = !have;            /* every continuation ended: the greatest length */
+    for (; have < K; have++) { /* fewer tokens than beams: the rest follow the first and never win */
+        t.kept[have] = have ? t.kept[0] : option{0, 0, 0, a.pad};
+        t.kept[have].total = NEVER_WINS;
+    }
+    bool beaten = !((float)((double)t.kept[0].total / hope) > worst->score);
+    t.over = t.over || beaten || (a.early && worst->made >= 0);
+}
+
+/* Where each beam of the place comes from, as the last kernel reads it: beam, and the tokens that must be copied. */
+struct move {
+    int from, first, end;
+};
+
+/* Block p. */
+static __global__ void __launch_bounds__(SOURCE)
+    settle(const __grid_constant__ fv_beams a, const weight *weights, const rating *best, int parts, move *moves)
+{
+    __shared__ table t;
+    int K = (int)a.K, k = (int)threadIdx.x, each = parts * (int)a.wide, n = K;
+    int64_t p = blockIdx.x, i = a.source[p], rows = a.sources * K;
+    if (k < K) moves[p * K + k] = {k, 0, 0};
+    if (a.over[i]) return;
+    int made = a.made[i], last = a.last[i], len = a.place[p * K] + 1;
+    bool is_first = a.first_is >= 0 && made == 0, is_last = a.last_is >= 0 && made == last;
+    if (k < K) {
+        const weight *w = weights + (p * K + k) * parts;
+        float most = -INFINITY, sum = 0;
+        for (int j = 0; j < parts; j++) most = fmaxf(most, w[j].most);
+        for (int j = 0; j < parts; j++) sum += w[j].sum > 0 ? w[j].sum * expf(w[j].most - most) : 0;
+        t.all[k] = most + logf(sum);
+        t.score[k] = a.score[i * K + k];
+        t.done[k] = a.done[i * K + k];
+    }
+    for (int c = k; c < K * K; c += SOURCE) t.common[c] = a.common[i * K * K + c];
+    __syncthreads();
+    if (!is_first && !is_last)
+        n = order_options(t, best + p * K * each, K, each, (int)a.wide);
+    else if (k < K)
+        t.options[k] = {t.score[k], 0, k, is_last ? a.last_is : a.first_is};
+    __syncthreads();
+    if (k < n) t.ends[k] = made >= last || a.kinds[t.options[k].token] & FV_TOKEN_ENDS;
+    __syncthreads();
+    if (k == 0) go_on(a, t, n, made, last);
+    __syncthreads();
+    for (int c = k; c < K * K; c += SOURCE) {
+        int x = t.kept[c / K].beam, y = t.kept[c % K].beam;
+        a.common[i * K * K + c] = x == y ? len : t.common[x * K + y];
+    }
+    if (k == 0) {
+        a.made[i] = made + 1;
+        a.over[i] = t.over;
+    }
+    if (k >= K) return;
+    const option &o = t.kept[k];
+    int64_t at = ((int64_t)made * a.all + i) * K + k;
+    a.tokens[at] = a.token[p * K + k] = o.token;
+    a.parents[at] = o.beam;
+    a.score[i * K + k] = o.total;
+    a.done[i * K + k] = t.done[k];
+    for (int64_t q = 0; q < a.places; q++) a.place[q * rows + p * K + k]++;
+    moves[p * K + k] = {o.beam, t.common[k * K + o.beam], len};
+}
+
+/* ---- their keys and values ---- */
+
+/* P: what a thread moves at once. */
+template <int M, class P> __device__ inline void move_packs(const fv_row_cache &c, const move *m, int K, int first)
+{
+    char *rows = (char *)c.data + (size_t)blockIdx.z * K * c.row;
+    int64_t packs = (int64_t)(c.token / sizeof(P)), end = m[0].end * packs;
+    for (int64_t i = first * packs + blockIdx.x * MOVE + threadIdx.x; i < end; i += gridDim.x * MOVE) {
+        int t = (int)(i / packs);
+        P v[M];
+#pragma unroll
+        for (int k = 0; k < M; k++)
+            if (k < K && m[k].from != k && t >= m[k].first) v[k] = ((const P *)(rows + (size_t)m[k].from * c.row))[i];
+#pragma unroll
+        for (int k = 0; k < M; k++)
+            if (k < K && m[k].from != k && t >= m[k].first) ((P *)(rows + (size_t)k * c.row))[i] = v[k];
+    }
+}
+
+/* Block (chunk, cache, place), for up to M beams. */
+template <int M> __global__ void __launch_bounds__(MOVE) move_beams(const __grid_constant__ fv_beams a, const move *moves)
+{
+    __shared__ move m[M];
+    int K = (int)a.K, first = INT_MAX;
+    if ((int)threadIdx.x < K) m[threadIdx.x] = moves[blockIdx.z * K + threadIdx.x];
+    __syncthreads();
+    for (int k = 0; k < K; k++)
+        if (m[k].from != k && m[k].first < first) first = m[k].first;
+    if (first >= m[0].end) return;
+    const fv_row_cache c = a.cache[blockIdx.y];
+    if (c.token % sizeof(uint4) == 0)
+        move_packs<M, uint4>(c, m, K, first);
+    else
+        move_packs<M, uint16_t>(c, m, K, first); /* the narrowest there is */
+}
+
+template <class T> static void beams(fv_stream *s, const fv_beams *a)
+{
+    int64_t rows = a->sources * a->K, parts = ceil_div(a->V, PART);
+    if (parts > PARTS) parts = PARTS;
+    int64_t n_weights = rows * parts, n_best = n_weights * a->wide;
+    char *block = work<char>(s, n_weights * (int64_t)sizeof(weight) + n_best * 8 + rows * (int64_t)sizeof(move));
+    if (!block) return;
+    rating *b = (rating *)block;
+    weight *w = (weight *)(b + n_best);
+    move *m = (move *)(w + n_weights);
+    launch(s, "beams", best_of_rows<T>, dim3((unsigned)parts, (unsigned)rows), ROW, 0, *a, w, b);
+    launch(s, "beams", settle, dim3((unsigned)a->sources), SOURCE, 0, *a, w, b, (int)parts, m);
+    dim3 grid(4, (unsigned)a->n_caches, (unsigned)a->sources);
+    if (a->K <= 4)
+        launch(s, "beams", move_beams<4>, grid, MOVE, 0, *a, m);
+    else if (a->K <= 8)
+        launch(s, "beams", move_beams<8>, grid, MOVE, 0, *a, m);
+    else
+        launch(s, "beams", move_beams<FV_BEAMS_MOST>, grid, MOVE, 0, *a, m);
+}
+
+template <class T> void fv_cuda_beam(fv_kernels *k) { k->beams = beams<T>; }
+FOR_ALL_DTYPES(fv_cuda_beam)

@@ -1,0 +1,263 @@
+/* search_beams.c - beam search on a device that does it by itself: the host reads no more than which sources are over, every few
+ * steps, and at the end what each beam got and came from, from which it puts the sequences together.
+ *
+ * The rules are beam.c's.  Sources that are over go on unheard until half of the batch is; a small batch stays as it is, since
+ * a step of few rows takes as long as one of fewer, and a step that changes its rows must be kept anew. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "gen/search.h"
+#include "gen/session.h"
+
+enum { RUN_MOST = 8, FEW_ROWS = 64, MOST_ROWS = 65535 };
+
+typedef struct hunt {
+    search *s;
+    fv_beams b; /* device */
+    fv_beams h; /* its state in host memory */
+    void *host;
+    size_t host_bytes, state, log; /* bytes: of the host's block, of the state, and of each half of the log */
+    fv_row_cache *cache;           /* device */
+    uint64_t told;                 /* version of the caches that it knows, plus 1; 0: of none */
+} hunt;
+
+bool fv__device_searches(const search *s, bool encoder)
+{
+    const fv_gen_opt *o = s->o;
+    const fv_device *d = s->session->dev;
+    fv_dtype t = s->ctx->dtype;
+    bool rules = o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0;
+    bool can = (unsigned)t < FV_FLOATS && d->k[t] && d->k[t]->beams && s->K <= FV_BEAMS_MOST && s->wide <= FV_BEAMS_WIDE;
+    return s->K > 1 && s->n * s->K <= MOST_ROWS && can && !rules && (encoder || o->forced_bos < 0);
+}
+
+/* ---- memory ---- */
+
+static size_t cut(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return here;
+}
+
+/* What is kept about each source. */
+static void point(fv_beams *b, void *state)
+{
+    int64_t n = b->all, K = b->K;
+    b->done = state;
+    b->score = (float *)(b->done + n * K);
+    b->over = (int32_t *)(b->score + n * K);
+    b->made = b->over + n;
+    int32_t *least = b->made + n, *last = least + n;
+    b->least = least;
+    b->last = last;
+    b->common = last + n;
+}
+
+static size_t state_bytes(int64_t n, int64_t K)
+{
+    return (size_t)(n * K) * (sizeof(fv_ended) + sizeof(float)) + (size_t)(n * (4 + K * K)) * sizeof(int32_t);
+}
+
+/* As the device has it before the first step. */
+static void begin_state(hunt *u, double *penalty)
+{
+    const search *s = u->s;
+    fv_beams *h = &u->h;
+    int32_t *least = h->made + s->n, *last = least + s->n;
+    memset(u->host, 0, u->state);
+    for (int64_t j = 0; j < s->n * s->K; j++) {
+        h->done[j] = (fv_ended){.score = FAR, .made = -1};
+        h->score[j] = s->run[j].score;
+    }
+    for (int64_t i = 0; i < s->n; i++) {
+        least[i] = fv__search_least(s, i);
+        last[i] = fv__search_last(s, i);
+    }
+    for (int64_t t = 0; t < s->longest + 2; t++) penalty[t] = pow((double)t, (double)s->o->length_penalty);
+}
+
+static bool begin(hunt *u, const uint8_t *kinds)
+{
+    search *s = u->s;
+    fv_ctx *c = s->ctx;
+    const fv_gen_opt *o = s->o;
+    size_t at = 0, lengths = (size_t)(s->longest + 2) * sizeof(double);
+    u->state = (state_bytes(s->n, s->K) + 63) / 64 * 64;
+    u->log = (size_t)(s->longest * s->n * s->K) * sizeof(int32_t);
+    size_t state = cut(&at, u->state), log = cut(&at, 2 * u->log), penalty = cut(&at, lengths);
+    size_t source = cut(&at, (size_t)s->n * sizeof(int32_t)), cache = cut(&at, 2 * MAX_SLOTS * sizeof(fv_row_cache));
+    size_t kind = cut(&at, (size_t)s->V);
+    u->host_bytes = u->state + lengths;
+    u->host = fv__alloc(s->env, u->host_bytes);
+    if (!u->host) return fv_raise(c, FV_ENOMEM, "generate: out of memory") != NULL;
+    if (!fv__session_hold(c, s->session, &s->session->writing, FV_U8, FV_SHAPE((int64_t)at), 0)) return false;
+    char *block = s->session->writing.t.data;
+    fv_beams b = {.K = s->K,
+                  .V = s->V,
+                  .all = s->n,
+                  .wide = s->wide,
+                  .kinds = (uint8_t *)block + kind,
+                  .first_is = o->forced_bos,
+                  .last_is = o->forced_eos,
+                  .pad = fv__search_pad(s),
+                  .renormalize = o->renormalize_logits,
+                  .early = o->early_stopping == FV_EARLY_TRUE,
+                  .hopeful = o->early_stopping == FV_EARLY_NEVER && o->length_penalty > 0,
+                  .penalty = (double *)(block + penalty),
+                  .source = (int32_t *)(block + source),
+                  .tokens = (int32_t *)(block + log),
+                  .parents = (int32_t *)(block + log + u->log),
+                  .places = 3}; /* pos, lens and shifted lie one behind the other */
+    u->b = u->h = b;
+    u->cache = (fv_row_cache *)(block + cache);
+    point(&u->b, block + state);
+    point(&u->h, u->host);
+    begin_state(u, (double *)((char *)u->host + u->state));
+    const fv_backend *to = s->session->dev->backend;
+    to->upload(&c->stream, block + state, u->host, u->state);
+    to->upload(&c->stream, block + penalty, (char *)u->host + u->state, lengths);
+    to->upload(&c->stream, block + kind, kinds, (size_t)s->V);
+    return !fv__failed(c);
+}
+
+/* Tells the device which sources are at which places. */
+static bool place(hunt *u)
+{
+    search *s = u->s;
+    int32_t *source = s->from; /* has room, and is free between steps */
+    for (int64_t p = 0; p < s->live; p++) source[p] = (int32_t)s->at[p];
+    s->session->dev->backend->upload(&s->ctx->stream, (void *)u->b.source, source, (size_t)s->live * sizeof *source);
+    u->b.sources = s->live;
+    return !fv__failed(s->ctx);
+}
+
+/* ---- steps ---- */
+
+/* Caches are there once a step has been made. */
+static void tell_of_caches(fv_ctx *c, hunt *u)
+{
+    const fv_session *s = u->s->session;
+    fv_row_cache cache[2 * MAX_SLOTS];
+    int64_t n = 0;
+    for (int i = 0; i < 2 * MAX_SLOTS; i++) {
+        const slot *at = i < MAX_SLOTS ? &s->k[i] : &s->v[i - MAX_SLOTS];
+        if (!at->t.data) continue;
+        size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]);
+        cache[n++] = (fv_row_cache){at->t.data, token, token * (size_t)s->room};
+    }
+    s->dev->backend->upload(&c->stream, u->cache, cache, (size_t)n * sizeof *cache);
+    u->b.cache = u->cache;
+    u->b.n_caches = n;
+    u->told = s->version + 1;
+}
+
+static void step(fv_ctx *c, void *user, fv_tensor *logits)
+{
+    hunt *u = user;
+    const fv_session *s = u->s->session;
+    if (u->told != s->version + 1) tell_of_caches(c, u);
+    fv_beams a = u->b;
+    a.logits = logits->data;
+    a.token = s->here.ids.data;
+    a.place = s->here.pos.data;
+    s->dev->k[logits->dtype]->beams(&c->stream, &a);
+}
+
+/* n steps, and which sources are over then; from s->token where that is new to the device. */
+static bool run(hunt *u, int64_t n, bool fresh)
+{
+    search *s = u->s;
+    fv_session *at = s->session;
+    for (int64_t i = 0; i < n; i++)
+        if (!fv__session_again(s->ctx, at, fresh && !i ? s->token : NULL, FV_STEP_BEAMS, step, u)) return false;
+    at->dev->backend->download(&s->ctx->stream, u->h.over, u->b.over, (size_t)s->n * sizeof *u->h.over);
+    for (int64_t i = 0; i < at->rows; i++) at->len[i] += (int32_t)(n - fresh); /* rows that ended will leave */
+    for (int64_t i = 0; i < s->n; i++) s->over[i] = u->h.over[i];
+    return !fv__failed(s->ctx);
+}
+
+/* Those that are over leave the batch. */
+static bool retire(hunt *u)
+{
+    search *s = u->s;
+    int64_t rows = s->live * s->K;
+    s->session->dev->backend->download(&s->ctx->stream, s->token, s->session->here.ids.data, (size_t)rows * sizeof *s->token);
+    for (int64_t i = 0; i < rows; i++) s->from[i] = (int32_t)i;
+    fv__search_retire(s);
+    fv_session_select(s->ctx, s->session, s->from, s->live * s->K);
+    return !fv__failed(s->ctx);
+}
+
+/* ---- what came of it ---- */
+
+/* The tokens of beam k of source i once it had n of them. */
+static void trace(const hunt *u, int32_t *ids, int64_t i, int32_t n, int64_t k)
+{
+    while (n-- > 0) {
+        int64_t at = ((int64_t)n * u->h.all + i) * u->h.K + k;
+        ids[n] = u->h.tokens[at];
+        k = u->h.parents[at];
+    }
+}
+
+static void put_together(const hunt *u)
+{
+    const search *s = u->s;
+    for (int64_t j = 0; j < s->n * s->K; j++) {
+        int64_t i = j / s->K, prompt = s->prompt[i];
+        const fv_ended *d = &u->h.done[j];
+        beam *run = &s->run[j], *done = &s->done[j];
+        run->score = u->h.score[j];
+        run->n = prompt + u->h.made[i];
+        trace(u, run->ids + prompt, i, u->h.made[i], j % s->K);
+        if (d->made < 0) continue;
+        done->score = d->score;
+        done->finished = true;
+        done->n = prompt + d->made + 1;
+        trace(u, done->ids + prompt, i, d->made, d->parent);
+        done->ids[done->n - 1] = d->token;
+    }
+}
+
+static bool read_all(hunt *u)
+{
+    search *s = u->s;
+    const fv_backend *from = s->session->dev->backend;
+    fv_stream *on = &s->ctx->stream;
+    int32_t most = 0;
+    from->download(on, u->host, u->b.done, u->state);
+    for (int64_t i = 0; i < s->n; i++) most = u->h.made[i] > most ? u->h.made[i] : most;
+    size_t bytes = (size_t)(most * s->n * s->K) * sizeof(int32_t);
+    int32_t *log = fv__alloc(s->env, 2 * bytes);
+    if (!log) return fv_raise(s->ctx, FV_ENOMEM, "generate: out of memory for %zu bytes", 2 * bytes) != NULL;
+    from->download(on, log, u->b.tokens, bytes);
+    from->download(on, log + most * s->n * s->K, u->b.parents, bytes);
+    u->h.tokens = log;
+    u->h.parents = log + most * s->n * s->K;
+    bool ok = !fv__failed(s->ctx);
+    if (ok) put_together(u);
+    fv__free(s->env, log, 2 * bytes);
+    return ok;
+}
+
+fv_status fv__beams_loop(search *s, fv_err *e)
+{
+    hunt u = {.s = s};
+    uint8_t *kinds = fv__search_kinds(s);
+    bool fresh = true, ok = kinds && begin(&u, kinds);
+    if (!kinds) fv_raise(s->ctx, FV_ENOMEM, "generate: out of memory");
+    for (int64_t n = 1; ok && s->live; n = n < RUN_MOST ? 2 * n : RUN_MOST) {
+        int64_t open = 0;
+        ok = (!fresh || place(&u)) && run(&u, n, fresh);
+        for (int64_t p = 0; p < s->live; p++) open += !s->over[s->at[p]];
+        fresh = open && 2 * open <= s->live && s->live * s->K > FEW_ROWS;
+        if (!open) s->live = 0;
+        if (ok && fresh) ok = retire(&u);
+    }
+    ok = ok && read_all(&u);
+    fv__free(s->env, kinds, (size_t)s->V);
+    fv__free(s->env, u.host, u.host_bytes);
+    return ok ? FV_OK : fv__search_failed(s, e);
+}
