@@ -14,10 +14,11 @@ bool fv_cuda_map_axes(CUtensorMap *m, const void *x, fv_dtype t, int axes, const
         return found == cudaDriverEntryPointSuccess ? (encode_fn)f : (encode_fn)NULL;
     }();
     const cuuint32_t each[] = {1, 1, 1, 1, 1};
-    CUtensorMapDataType type = t == FV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    CUtensorMapDataType type = t == FV_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                               : t == FV_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     return encode && !encode(m, type, (cuuint32_t)axes, (void *)x, dim, step, box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H, int64_t W, int64_t row,

@@ -91,11 +91,21 @@ __device__ inline void bring_some_rows(void *to, const CUtensorMap *map, uint64_
                  : "memory");
 }
 
+/* The other way: rows of a matrix from column c on, of 128 bytes.  What lies outside is not written.  writes_end: all so far
+ * count as one. */
+__device__ inline void write_rows_from(const CUtensorMap *map, const void *from, int c, int row)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"((uint64_t)map),
+                 "r"(shared_at(from)), "r"(c), "r"(row)
+                 : "memory");
+}
+__device__ inline void writes_end() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
 /* What this thread wrote to shared memory is seen by the engine and by products, once a barrier has passed. */
 __device__ inline void written_for_engine() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* Adds whole numbers from shared memory to those in memory, 16 bytes or a multiple.  added_read: all that this thread sent has
- * been read. */
+/* Adds whole numbers from shared memory to those in memory, 16 bytes or a multiple.  added_read: all that this thread sent, or
+ * wrote as above, has been read. */
 __device__ inline void add_whole(void *to, const void *from, unsigned bytes)
 {
     asm volatile(
