@@ -11,6 +11,9 @@ typedef struct fv_kernels {
 
     void (*gemm)(fv_stream *s, const fv_gemm *g);
     bool gemm_plus; /* gemm takes a plus, with weights as they are */
+    /* c = f'(p) A B, and the sums of its columns; p (m,n,ldc), c may be p.  False: not this product, and nothing was done; NULL:
+     * none.  Then gemm and unary_bwd_sums do it. */
+    bool (*gemm_slope)(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
     /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is 0 if it cannot.  st may be
      * dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k) bytes, ld bytes apart.  Rows may be laid out in pieces:
      * those from i on, a multiple of FV_PACK_ROWS, begin at pack_bytes(i, k, dt). */
@@ -52,6 +55,10 @@ typedef struct fv_kernels {
                       const void *gain, const void *bias, int64_t rows, int64_t cols, float eps);
     void (*layernorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
                           const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols);
+    /* The same and the sums of dx's columns, as they are then.  NULL: layernorm_bwd and colsum do it */
+    void (*layernorm_bwd_sums)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, fv_sink sums, const void *dy,
+                               const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd, int64_t rows,
+                               int64_t cols);
     void (*rmsnorm)(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain, int64_t rows,
                     int64_t cols, float eps);
     void (*rmsnorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x, const void *gain,

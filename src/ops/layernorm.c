@@ -1,5 +1,6 @@
 /* layernorm.c - y = gain * (x - mean) / sqrt(var + eps) + bias, over the last axis; also of a residual sum. */
 #include "fovea/op.h"
+#include "ops/product.h"
 #include "ops/residual.h"
 #include "ops/stat.h"
 
@@ -15,8 +16,14 @@ static void backward(fv_ctx *c, fv_node *n)
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k->layernorm_bwd, "layernorm_bwd", x->dtype)) return;
     fv_sink dx = fv_grad(c, x), dgain = fv_grad(c, gain), dbias = fv_grad(c, bias);
-    k->layernorm_bwd(fv_ctx_stream(c), dx, dgain, dbias, n->y->grad, x->data, gain ? gain->data : NULL, s->mean, s->rstd,
-                     fv_rows(x), fv_cols(x));
+    const void *by = gain ? gain->data : NULL;
+    fv_stream *st = fv_ctx_stream(c);
+    fv_sink sums = {0}; /* who made x has no other reader before this one: its gradient is whole now */
+    if (dx.data && k->layernorm_bwd_sums) sums = fv__linear_bias_sums(c, n->prev, x);
+    if (sums.data)
+        k->layernorm_bwd_sums(st, dx, dgain, dbias, sums, n->y->grad, x->data, by, s->mean, s->rstd, fv_rows(x), fv_cols(x));
+    else
+        k->layernorm_bwd(st, dx, dgain, dbias, n->y->grad, x->data, by, s->mean, s->rstd, fv_rows(x), fv_cols(x));
 }
 
 static bool check(fv_ctx *c, const char *op, const fv_tensor *x, const fv_tensor *of_row, const char *what)

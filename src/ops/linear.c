@@ -9,6 +9,7 @@ typedef struct {
     fv_act act;
     bool kn;
     void *pre;
+    bool through;    /* y's gradient is p's already, and bias has its own */
     fv_tensor *onto; /* y = onto + p; the last of in, or NULL */
 } linear;
 
@@ -28,7 +29,8 @@ static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv
     const fv_tensor *y = s->node.y;
     const void *p = s->pre ? s->pre : y->data;
     fv_unary_op op;
-    if (!fv__act_op(&op, s->act)) return y->grad;
+    if (s->through) *dbias = (fv_sink){0};
+    if (s->through || !fv__act_op(&op, s->act)) return y->grad;
     if (!s->pre) keep(s, fv__block_take(c, fv__tensor_bytes(y->dtype, fv_len(y))));
     if (!s->pre || !fv_need(c, k->unary_bwd, "unary_bwd", y->dtype)) return NULL;
     if (k->unary_bwd_sums && dbias->data) {
@@ -38,6 +40,31 @@ static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv
     }
     k->unary_bwd(fv_ctx_stream(c), op, (fv_sink){s->pre, y->dtype, false}, y->grad, p, y->data, fv_len(y), 0, 0);
     return s->pre;
+}
+
+static void backward(fv_ctx *c, fv_node *node);
+
+/* Where x = act(q) was made just before this and nobody else has read it, the product that would give dx gives dq, in q's place,
+ * and the gradient of q's bias. */
+static bool grad_through_act(fv_ctx *c, const fv_kernels *k, const fv_node *node, fv_gemm by_x)
+{
+    linear *maker = (linear *)node->prev;
+    fv_tensor *x = node->in[0];
+    fv_unary_op op;
+    if (!k->gemm_slope || !maker || maker->node.backward != backward || maker->node.y != x || x->grad || x->held) return false;
+    fv_tensor *bias = maker->node.in[2];
+    if (!maker->pre || !fv__act_op(&op, maker->act) || !bias || !bias->wants_grad) return false;
+    bool had = bias->has_grad;
+    fv_sink dbias = fv_grad(c, bias);
+    by_x.c = maker->pre;
+    if (!dbias.data || !k->gemm_slope(fv_ctx_stream(c), &by_x, op, maker->pre, dbias)) {
+        bias->has_grad = had;
+        return false;
+    }
+    x->grad = maker->pre;
+    x->has_grad = maker->through = true;
+    maker->pre = maker->node.temp = NULL;
+    return true;
 }
 
 /* p = x w' + bias:  dx = dp w,  dw = dp' x,  dbias = the column sums of dp */
@@ -54,15 +81,28 @@ static void backward(fv_ctx *c, fv_node *node)
     int64_t rows = fv_rows(x), cols = fv_cols(x), n = fv_cols(node->y);
     fv_factor p = {dp, false, 0}, turned_p = {dp, true, 0}, of_w = {w->data, s->kn, 0};
     fv_factor of_x = {x->data, false, 0}, turned_x = {x->data, true, 0};
-    fv_sink dx = fv_grad(c, x), dw = fv_grad(c, w);
-    fv_gemm by_x = fv__product(dx, p, of_w, rows, cols, n, x->dtype);
+    fv_sink dw = fv_grad(c, w);
+    fv_gemm by_x = fv__product((fv_sink){.dtype = x->dtype}, p, of_w, rows, cols, n, x->dtype);
     fv_gemm by_w = s->kn ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
                          : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
     fv_stream *st = fv_ctx_stream(c);
     if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n); /* dp is in a cache still */
-    if (dx.data) k->gemm(st, &by_x);
+    if (!grad_through_act(c, k, node, by_x)) {
+        fv_sink dx = fv_grad(c, x);
+        by_x.c = dx.data, by_x.ct = dx.dtype, by_x.add = dx.add;
+        if (dx.data) k->gemm(st, &by_x);
+    }
     if (dw.data) k->gemm(st, &by_w);
     if (s->onto) fv_grad_pass(c, s->onto, node); /* last: it may take the gradient's memory with it */
+}
+
+fv_sink fv__linear_bias_sums(fv_ctx *c, fv_node *n, const fv_tensor *y)
+{
+    linear *s = (linear *)n;
+    if (!n || n->backward != backward || n->y != y || s->act != FV_ACT_NONE || !n->in[2]) return (fv_sink){0};
+    fv_sink to = fv_grad(c, n->in[2]);
+    s->through = to.data != NULL;
+    return to;
 }
 
 bool fv__linear_forgets(const fv_node *n) { return n->backward == backward && ((const linear *)n)->act == FV_ACT_NONE; }

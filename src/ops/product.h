@@ -32,4 +32,8 @@ fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *
 /* The node is a linear map whose gradient never looks at its output again: whoever reads that last may write over it. */
 bool fv__linear_forgets(const fv_node *n);
 
+/* Where n is a linear map to y without activation: where the sums of the columns of y's gradient go.  It leaves them to the
+ * caller, who makes that gradient whole. */
+fv_sink fv__linear_bias_sums(fv_ctx *c, fv_node *n, const fv_tensor *y);
+
 #endif

@@ -371,7 +371,11 @@ void fv_cuda_double(fv_kernels *k); /* copy.cu: what f64 has here, conversion */
     template void name<f16>(fv_kernels *);
 
 void fv_cuda_products_free(products *p);
-bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g); /* gemm_hopper.cu; false: not this one, and nothing was done */
+/* gemm_hopper*.cu; false: not this one, and nothing was done */
+bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g);
+bool fv_cuda_gemm_kn(fv_stream *s, const fv_gemm *g);
+bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
+void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols); /* reduce.cu; y in f32 */
 void fv_cuda_fused_free(fused_attention *f);
 
 /* attention_ways.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns how many lines that takes. */

@@ -183,7 +183,7 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         s->dev->k[g.bt]->cast(s, fv_sink{b, kind<T>::dtype, false}, g.b, g.n * g.k);
         g.b = b;
     }
-    if (kind<T>::dtype == FV_BF16 && fv_cuda_gemm_hopper(s, &g)) return;
+    if (kind<T>::dtype == FV_BF16 && (fv_cuda_gemm_hopper(s, &g) || fv_cuda_gemm_kn(s, &g))) return;
     int how = epilogue(&g, kind<T>::dtype);
     if (g.k && how >= 0 && by_library<T>(s, &g, how)) return;
     if (g.plus) {
@@ -298,6 +298,7 @@ template <class T> void fv_cuda_gemm(fv_kernels *k)
 {
     k->gemm = gemm_in_parts<T>;
     k->gemm_plus = true;
+    if (kind<T>::dtype == FV_BF16) k->gemm_slope = fv_cuda_gemm_slope;
     k->pack_bytes = pack_bytes;
     k->pack = pack_weight;
 }

@@ -8,9 +8,9 @@
 /* Of a product without gelu: where it was seen to be faster than the library. */
 #define MOST_K 1024
 #define MOST_N 4096
-#define MOST_BIAS 16384 /* numbers beside the tiles in memory */
 
 template <bool GELU> struct finish {
+    static constexpr bool KN = false;
     bf16 *c;
     const bf16 *bias; /* or NULL; once a kernel runs, its own copy, as wide as tiles are */
     int m, n, ldc;
@@ -45,14 +45,12 @@ __global__ void __launch_bounds__(3 * GROUP, 1) by_tiles(const __grid_constant__
 {
     extern __shared__ uint8_t memory[];
     room *r = room_in(memory);
-    bf16 *bias = (bf16 *)(r + 1);
+    END mine = end;
     if (threadIdx.x == 0) room_init(r);
     wait_for_others();
     let_others_start();
-    hold_bias(bias, end.bias, t);
+    mine.bias = hold_bias((bf16 *)(r + 1), end.bias, t);
     __syncthreads();
-    END mine = end;
-    mine.bias = bias;
     multiply_all(t, r, &a, &w, mine);
 }
 
@@ -60,7 +58,7 @@ __global__ void __launch_bounds__(3 * GROUP, 1) by_tiles(const __grid_constant__
 static bool pays(const fv_stream *s, const fv_gemm *g)
 {
     bool ours = g->act == FV_GELU || (g->act == FV_ACT_NONE && g->k <= MOST_K && g->n <= MOST_N);
-    return ours && g->n <= MOST_BIAS && ceil_div(g->m, TILE_M) * ceil_div(g->n, TILE_N) * 4 >= device_of(s)->processors * 3;
+    return ours && g->n <= MOST_BIAS && enough_tiles(s, g);
 }
 
 template <bool GELU> static void start(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CUtensorMap &w)
@@ -74,7 +72,7 @@ template <bool GELU> static void start(fv_stream *s, const fv_gemm *g, const CUt
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g)
 {
     CUtensorMap a, w;
-    if (!device_of(s)->hopper || g->plus || !fits_tiles(g) || !pays(s, g) || !describe(&a, &w, g)) return false;
+    if (!device_of(s)->hopper || !g->tb || g->pre || g->plus || !fits_tiles(g) || !pays(s, g) || !describe(&a, &w, g)) return false;
     if (g->act == FV_GELU)
         start<true>(s, g, a, w);
     else

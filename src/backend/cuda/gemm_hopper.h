@@ -1,4 +1,4 @@
-/* gemm_hopper.h - C = A W' for many rows of bf16, on what only Hopper has; what ends a tile is its user's.
+/* gemm_hopper.h - C = A W' or A W for many rows of bf16, on what only Hopper has; what ends a tile is its user's.
  *
  * One block a processor stays there and takes tile after tile of 128 x 192.  One thread tells the copy engine to bring 64
  * columns of A and W at a time, STAGES of them ahead; two groups of four warps multiply, each a tile of its own, so that while
@@ -12,7 +12,7 @@
  * stages.
  *
  * The tensor cores leave a thread two neighbouring columns of every eight.  So rows of W are brought in another order: of a
- * run of 32 columns thread t of four gets 8t .. 8t+7, one access of 16 bytes. */
+ * run of 32 columns thread t of four gets 8t .. 8t+7, one access of 16 bytes.  Where W is stored (K,N) that cannot be. */
 #ifndef FV_CUDA_GEMM_HOPPER_H
 #define FV_CUDA_GEMM_HOPPER_H
 
@@ -53,7 +53,8 @@ __device__ inline void room_init(room *r)
 
 /* ---- one thread brings ---- */
 
-__device__ inline void bring(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w)
+/* KN: W is stored (K,N), and a panel has 64 of its rows. */
+template <bool KN> __device__ inline void bring(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w)
 {
     unsigned step = 0;
     for (int i = blockIdx.x; i < t.count; i += gridDim.x) {
@@ -64,16 +65,22 @@ __device__ inline void bring(const tiles &t, room *r, const CUtensorMap *a, cons
             wait_for(&r->empty[step % STAGES], (step / STAGES & 1) ^ 1);
             arrive_expecting(full, sizeof *s);
             bring_rows(s->a, a, full, k * PANEL, row);
-            /* rows 2q and 2q + 1 of every eight */
+            if (KN) {
 #pragma unroll
-            for (int q = 0; q < 4; q++) bring_some_rows(s->w + q * QUARTER * PANEL, w, full, k * PANEL, 2 * q, column / 8);
+                for (int p = 0; p < TILE_N / PANEL; p++)
+                    bring_rows(s->w + p * PANEL * PANEL, w, full, column + p * PANEL, k * PANEL);
+            } else { /* rows 2q and 2q + 1 of every eight */
+#pragma unroll
+                for (int q = 0; q < 4; q++) bring_some_rows(s->w + q * QUARTER * PANEL, w, full, k * PANEL, 2 * q, column / 8);
+            }
         }
     }
 }
 
 /* ---- two groups multiply ---- */
 
-/* What a thread has of a tile: 8 columns in each of six runs, of four rows: 0 and 8, 64 and 72 from its first on. */
+/* What a thread has of a tile: 8 columns in each of six runs, of four rows: 0 and 8, 64 and 72 from its first on.  sum_at is for
+ * W stored (N,K). */
 typedef float sums[2][TILE_N / 8][4];
 __device__ constexpr int row_at(int e) { return e / 2 * 64 + e % 2 * 8; }
 __device__ inline float &sum_at(sums &c, int run, int e, int i) { return c[e / 2][i / 2 * RUNS + run][e % 2 * 2 + i % 2]; }
@@ -81,7 +88,7 @@ __device__ inline int first_row() { return threadIdx.x % GROUP / 32 * 16 + threa
 __device__ inline int first_column() { return threadIdx.x % 4 * 8; }
 
 /* a, w: the factors of the first stage */
-template <bool FIRST> __device__ inline void multiply(sums &c, room *r, uint64_t a, uint64_t w, unsigned step)
+template <bool KN, bool FIRST> __device__ inline void multiply(sums &c, room *r, uint64_t a, uint64_t w, unsigned step)
 {
     unsigned at = step % STAGES * (unsigned)sizeof(stage);
     wait_for(&r->full[step % STAGES], step / STAGES & 1);
@@ -90,23 +97,23 @@ template <bool FIRST> __device__ inline void multiply(sums &c, room *r, uint64_t
     for (unsigned k = 0; k < PANEL; k += 16)
 #pragma unroll
         for (unsigned half = 0; half < 2; half++)
-            wgmma<false, false>(c[half], further(a, at + (half * 64 * PANEL + k) * (unsigned)sizeof(bf16)),
-                                further(w, at + k * (unsigned)sizeof(bf16)), !FIRST || k > 0, bf16());
+            wgmma<false, KN>(c[half], further(a, at + (half * 64 * PANEL + k) * (unsigned)sizeof(bf16)),
+                             further(w, at + (KN ? k * PANEL : k) * (unsigned)sizeof(bf16)), !FIRST || k > 0, bf16());
     products_end();
 }
 
 template <class END> __device__ void multiply_tiles(const tiles &t, room *r, int group, END &end)
 {
     bool speaks = threadIdx.x % 32 == 0;
-    uint64_t a = factor(r->s[0].a), w = factor(r->s[0].w);
+    uint64_t a = factor(r->s[0].a), w = END::KN ? factor(r->s[0].w, PANEL * PANEL * sizeof(bf16)) : factor(r->s[0].w);
     unsigned step = group * t.k_steps, parity = 0;
     sums c;
     for (int i = blockIdx.x + group * gridDim.x; i < t.count; i += 2 * gridDim.x, step += t.k_steps, parity ^= 1) {
         /* The groups take turns; else one could take a phase of a stage for the one after the next. */
         wait_for(&r->turn[group], parity ^ (group == 0));
-        multiply<true>(c, r, a, w, step++);
+        multiply<END::KN, true>(c, r, a, w, step++);
         for (int k = 1; k < t.k_steps; k++, step++) {
-            multiply<false>(c, r, a, w, step);
+            multiply<END::KN, false>(c, r, a, w, step);
             products_done<1>();
             if (speaks) arrive(&r->empty[(step - 1) % STAGES]);
         }
@@ -119,14 +126,14 @@ template <class END> __device__ void multiply_tiles(const tiles &t, room *r, int
 
 /* All of a block, three groups, once its room is ready.  Of the third group one thread brings the factors; another runs
  * end.brings(t), which may bring what ends need.  The others run end.ends(sums, row, column) for each tile, each with a copy of
- * its own. */
+ * its own.  END::KN: W is stored (K,N). */
 template <class END>
 __device__ inline void multiply_all(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w, END end)
 {
     int group = group_of();
     if (group == 2) {
         registers_down<24>();
-        if (threadIdx.x == 2 * GROUP) bring(t, r, a, w);
+        if (threadIdx.x == 2 * GROUP) bring<END::KN>(t, r, a, w);
         if (threadIdx.x == 2 * GROUP + 32) end.brings(t);
     } else {
         registers_up<240>();
@@ -134,35 +141,52 @@ __device__ inline void multiply_all(const tiles &t, room *r, const CUtensorMap *
     }
 }
 
-/* A copy of a bias, or zeros, in shared memory: what is read from memory at the end of a tile is waited for, with no other warp
- * to run meanwhile. */
-__device__ inline void hold_bias(bf16 *held, const bf16 *bias, const tiles &t)
-{
-    for (int i = 8 * threadIdx.x; i < t.columns * TILE_N; i += 8 * blockDim.x)
-        *(uint4 *)(held + i) = bias && i < t.n ? *(const uint4 *)(bias + i) : uint4{};
-}
+/* ---- for ends ---- */
 
-/* 8 numbers from shared memory. */
+/* From shared memory: 8 numbers as they are, 8 or 2 of them as f32. */
+__device__ inline void load_held(uint32_t (&w)[4], const bf16 *from)
+{
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(shared_at(from))
+                 : "memory");
+}
+__device__ inline void widen(float *v, uint32_t w) { v[0] = __uint_as_float(w << 16), v[1] = __uint_as_float(w & 0xffff0000); }
 __device__ inline void load_held(float (&v)[8], const bf16 *from)
 {
     uint32_t w[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(shared_at(from)));
+    load_held(w, from);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v[2 * i] = __uint_as_float(w[i] << 16);
-        v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000);
-    }
+    for (int i = 0; i < 4; i++) widen(v + 2 * i, w[i]);
+}
+__device__ inline void load_held(float (&v)[2], const bf16 *from)
+{
+    uint32_t w;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w) : "r"(shared_at(from)) : "memory");
+    widen(v, w);
+}
+
+/* The bias beside the tiles, as wide as they are, by all of a block and behind a barrier.  Read from memory at the end of each
+ * tile it would be waited for, with no other warp to run meanwhile. */
+#define MOST_BIAS 16384
+__device__ inline const bf16 *hold_bias(bf16 *held, const bf16 *bias, const tiles &t)
+{
+    for (int i = 8 * threadIdx.x; i < t.columns * TILE_N; i += 8 * blockDim.x)
+        *(uint4 *)(held + i) = bias && i < t.n ? *(const uint4 *)(bias + i) : uint4{};
+    return held;
 }
 
 /* All at once: left to itself the compiler may write number after number. */
+__device__ inline void store_all(bf16 *to, const uint32_t (&w)[4])
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+}
 __device__ inline void store_all(bf16 *to, const float (&v)[8])
 {
     uint32_t w[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) w[i] = two(v[2 * i], v[2 * i + 1], bf16());
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+    store_all(to, w);
 }
 
 /* ---- on the host ---- */
@@ -170,10 +194,10 @@ __device__ inline void store_all(bf16 *to, const float (&v)[8])
 /* Whole accesses everywhere, sizes that fit, one product of A by W as linear maps have it. */
 static inline bool fits_tiles(const fv_gemm *g)
 {
-    return g->batch == 1 && !g->ta && g->tb && !g->add && !g->pre && g->bt == FV_BF16 && g->ct == FV_BF16 &&
-           (g->alpha == 0 || g->alpha == 1) && g->n % 8 == 0 && g->k % 8 == 0 && g->lda % 8 == 0 && g->ldb % 8 == 0 &&
-           g->ldc % 8 == 0 && aligned(g->a, g->b, g->c, g->bias) && g->k > 0 && g->m < 1 << 24 && g->n < 1 << 24 &&
-           g->k < 1 << 24 && g->ldc < 1 << 24;
+    return g->batch == 1 && !g->ta && !g->add && g->bt == FV_BF16 && g->ct == FV_BF16 && (g->alpha == 0 || g->alpha == 1) &&
+           g->n % 8 == 0 && g->k % 8 == 0 && g->lda % 8 == 0 && g->ldb % 8 == 0 && g->ldc % 8 == 0 &&
+           aligned(g->a, g->b, g->c, g->bias) && g->k > 0 && g->m < 1 << 24 && g->n < 1 << 24 && g->k < 1 << 24 &&
+           g->ldc < 1 << 24;
 }
 
 static inline tiles tiles_of(const fv_gemm *g)
@@ -188,6 +212,12 @@ static inline tiles tiles_of(const fv_gemm *g)
 
 static inline size_t bias_bytes(const tiles &t) { return (size_t)(t.columns * TILE_N) * sizeof(bf16); }
 
+/* For most processors. */
+static inline bool enough_tiles(const fv_stream *s, const fv_gemm *g)
+{
+    return ceil_div(g->m, TILE_M) * ceil_div(g->n, TILE_N) * 4 >= device_of(s)->processors * 3;
+}
+
 /* No more than are as busy as the busiest has to be: the others would only take from the chip's power. */
 static inline unsigned blocks_for(const fv_stream *s, const tiles &t)
 {
@@ -199,10 +229,12 @@ static inline bool describe(CUtensorMap *a, CUtensorMap *w, const fv_gemm *g)
 {
     const cuuint64_t a_dim[] = {(cuuint64_t)g->k, (cuuint64_t)g->m}, a_step[] = {(cuuint64_t)g->lda * 2};
     const cuuint64_t w_dim[] = {(cuuint64_t)g->k, 8, (cuuint64_t)g->n / 8};
-    const cuuint64_t w_step[] = {(cuuint64_t)g->ldb * 2, (cuuint64_t)g->ldb * 16};
-    const cuuint32_t a_box[] = {PANEL, TILE_M}, w_box[] = {PANEL, 2, TILE_N / 8};
+    const cuuint64_t w_step[] = {(cuuint64_t)g->ldb * 2, (cuuint64_t)g->ldb * 16},
+                     kn_dim[] = {(cuuint64_t)g->n, (cuuint64_t)g->k};
+    const cuuint32_t a_box[] = {PANEL, TILE_M}, w_box[] = {PANEL, 2, TILE_N / 8}, kn_box[] = {PANEL, PANEL};
     return fv_cuda_map_axes(a, g->a, FV_BF16, 2, a_dim, a_step, a_box) &&
-           fv_cuda_map_axes(w, g->b, FV_BF16, 3, w_dim, w_step, w_box);
+           (g->tb ? fv_cuda_map_axes(w, g->b, FV_BF16, 3, w_dim, w_step, w_box)
+                  : fv_cuda_map_axes(w, g->b, FV_BF16, 2, kn_dim, w_step, kn_box));
 }
 
 #endif

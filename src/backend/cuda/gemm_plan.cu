@@ -145,11 +145,11 @@ static bool pick_with(const products *mm, plan *p, size_t most)
     return true;
 }
 
-/* Where tiles are enough for all multiprocessors no sum is split, and a workspace would only hold a counter, which the library
- * clears before each product: that takes as long as a small kernel. */
+/* Where there are tiles for a third of the multiprocessors smaller ones are no slower than split sums, and a workspace would
+ * only hold a counter, which the library clears before each product: that takes as long as a small kernel. */
 static bool pick(const products *mm, plan *p)
 {
-    bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 256) * p->key.batch >= mm->processors;
+    bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 128) * p->key.batch * 3 >= mm->processors;
     return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK);
 }
 

@@ -108,13 +108,18 @@ template <class T, int V> __global__ void norm_columns(float *part, back_args<T>
     store(part, (gridDim.y + blockIdx.y) * a.cols + c, db);
 }
 
-/* The pieces in order: LANES threads share a column; block (columns, 0) for the gain and (columns, 1) for the bias. */
-template <class T> __global__ void sum_pieces(sink<T> dgain, sink<T> dbias, const float *part, int64_t pieces, int64_t cols)
+/* Where the sums over rows go: of dy * n, of dy and of dx. */
+template <class T> struct column_sinks {
+    sink<T> to[3];
+};
+
+/* The pieces in order: LANES threads share a column; block (columns, which). */
+template <class T> __global__ void sum_pieces(column_sinks<T> all, const float *part, int64_t pieces, int64_t cols)
 {
     __shared__ float lanes[LANES][33];
     int column = threadIdx.x % 32, lane = threadIdx.x / 32;
     int64_t c = (int64_t)blockIdx.x * 32 + column;
-    sink<T> to = blockIdx.y ? dbias : dgain;
+    sink<T> to = all.to[blockIdx.y];
     const float *from = part + blockIdx.y * pieces * cols + c;
     float sum = 0;
     if (!to.p) return;
@@ -127,11 +132,10 @@ template <class T> __global__ void sum_pieces(sink<T> dgain, sink<T> dbias, cons
 }
 
 template <class T>
-static void add_pieces(fv_stream *s, const char *name, fv_sink dgain, fv_sink dbias, const float *part, int64_t pieces,
+static void add_pieces(fv_stream *s, const char *name, const column_sinks<T> &all, int sums, const float *part, int64_t pieces,
                        int64_t cols)
 {
-    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32), 2), 32 * LANES, 0, to<T>(dgain), to<T>(dbias), part, pieces,
-           cols);
+    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32), (unsigned)sums), 32 * LANES, 0, all, part, pieces, cols);
 }
 
 template <class T> static void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
@@ -154,22 +158,24 @@ template <class T> static void norm(fv_stream *s, const char *name, norm_args<T>
         launch(s, name, norm_row<T, 1>, dim3((unsigned)rows), row_threads(n.cols), shared, n);
 }
 
-template <class T> static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias)
+/* of_dx: gets the sums of dx's columns as they end up, or nothing. */
+template <class T> static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias, fv_sink of_dx)
 {
     constexpr int V = 16 / sizeof(T);
+    column_sinks<T> all = {{to<T>(dgain), to<T>(dbias), to<T>(of_dx)}};
     bool wide = a.cols % V == 0 && aligned(a.dx.p, a.dy, a.x, a.gain);
-    int packs = wide && a.rows ? packs_of<T>(a.cols) : 0;
-    if (packs) {
-        int64_t pieces = ceil_div(a.rows, rows_of_block(a.rows));
-        bool sums = dgain.data || dbias.data;
-        float *part = sums ? work<float>(s, 2 * pieces * a.cols) : NULL;
+    int packs = wide && a.rows ? packs_of<T>(a.cols) : 0, sums = of_dx.data ? 3 : dgain.data || dbias.data ? 2 : 0;
+    if (packs && back_bytes<T>(packs) <= device_of(s)->most_shared) {
+        int64_t pieces = ceil_div(a.rows, rows_of_block(a.rows, packs));
+        float *part = sums ? work<float>(s, sums * pieces * a.cols) : NULL;
         if (sums && !part) return;
-        norm_back_in_registers(s, name, a, part, packs);
-        if (sums) add_pieces<T>(s, name, dgain, dbias, part, pieces, a.cols);
+        norm_back_in_tiles(s, name, a, part, sums, packs);
+        if (sums) add_pieces(s, name, all, sums, part, pieces, a.cols);
         return;
     }
     if (a.dx.p && wide) launch(s, name, norm_dx_row<T, V>, dim3((unsigned)a.rows), row_threads(a.cols / V), 0, a);
     if (a.dx.p && !wide) launch(s, name, norm_dx_row<T, 1>, dim3((unsigned)a.rows), row_threads(a.cols), 0, a);
+    if (of_dx.data) s->dev->k[kind<T>::dtype]->colsum(s, of_dx, a.dx.p, a.rows, a.cols);
     if (!dgain.data && !dbias.data) return;
     int64_t pieces = ceil_div(a.rows > 0 ? a.rows : 1, ROWS);
     float *part = work<float>(s, 2 * pieces * a.cols);
@@ -178,7 +184,7 @@ template <class T> static void norm_bwd(fv_stream *s, const char *name, back_arg
         launch(s, name, norm_columns<T, V>, dim3((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces), 32, 0, part, a);
     else
         launch(s, name, norm_columns<T, 1>, dim3((unsigned)ceil_div(a.cols, 32), (unsigned)pieces), 32, 0, part, a);
-    add_pieces<T>(s, name, dgain, dbias, part, pieces, a.cols);
+    add_pieces(s, name, all, 2, part, pieces, a.cols);
 }
 
 template <class T>
@@ -191,12 +197,19 @@ static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void 
 }
 
 template <class T>
-static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
-                          const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+static void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, fv_sink of_dx, const void *dy, const void *x,
+                               const void *gain, const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     back_args<T> a = {to<T>(dx),           (const T *)dy,       (const T *)x, (const T *)gain,
                       (const float *)mean, (const float *)rstd, rows,         cols};
-    norm_bwd(s, "layernorm_bwd", a, dgain, dbias);
+    norm_bwd(s, "layernorm_bwd", a, dgain, dbias, of_dx);
+}
+
+template <class T>
+static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
+                          const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+{
+    layernorm_bwd_sums<T>(s, dx, dgain, dbias, fv_sink{}, dy, x, gain, mean, rstd, rows, cols);
 }
 
 template <class T>
@@ -212,13 +225,14 @@ static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy,
                         const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     back_args<T> a = {to<T>(dx), (const T *)dy, (const T *)x, (const T *)gain, NULL, (const float *)rstd, rows, cols};
-    norm_bwd(s, "rmsnorm_bwd", a, dgain, fv_sink{});
+    norm_bwd(s, "rmsnorm_bwd", a, dgain, fv_sink{}, fv_sink{});
 }
 
 template <class T> void fv_cuda_norm(fv_kernels *k)
 {
     k->layernorm = layernorm<T>;
     k->layernorm_bwd = layernorm_bwd<T>;
+    k->layernorm_bwd_sums = layernorm_bwd_sums<T>;
     k->rmsnorm = rmsnorm<T>;
     k->rmsnorm_bwd = rmsnorm_bwd<T>;
 }

@@ -1,7 +1,7 @@
-/* norm_warp.h - norms of rows that a warp can hold in registers: no shared memory, no waiting for other warps.
+/* norm_warp.h - norms of rows that a warp can hold in registers: no shared memory, no waiting for other warps; and their
+ * gradient, with the sums over rows that the gradients of gain and bias are.
  *
- * Lane l has the packs l, l + 32, ... of a row, P of them.  The gradients of gain and bias are summed on the way: a block
- * adds up its rows, for each warp in registers and then over warps, and leaves one piece. */
+ * Lane l has the packs l, l + 32, ... of a row, P of them. */
 #ifndef FV_CUDA_NORM_WARP_H
 #define FV_CUDA_NORM_WARP_H
 
@@ -79,83 +79,126 @@ template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) nor
     norm_held(v, n, r);
 }
 
-/* Makes the compiler forget what it has computed from a pack: it would keep it in registers, which are scarce. */
-template <class P> __device__ inline void forget(P &p)
+/* ---- the gradient: a block takes tile after tile of its rows, one row for each of its warps ----
+ *
+ * While a tile is worked on the next one is on its way to shared memory.  A warp finds the two means of its row; then each thread
+ * has a pack of columns, in one row of GROUPS, so that the sums over rows take few registers. */
+
+template <int P> struct back_shape {
+    static constexpr int groups = P <= 3 ? 4 : 2, warps = P * groups, threads = 32 * warps, packs = 32 * P;
+};
+
+template <class T, int P> struct back_room {
+    typedef pack<T, 16 / sizeof(T)> packed;
+    static constexpr int rows = back_shape<P>::warps;
+    packed tile[2][3][rows][32 * P]; /* dy, x and what dx is added to */
+    packed gain[32 * P];
+    float4 of_row[rows]; /* mean, rstd, the two means */
+};
+
+__device__ inline void fetch_pack(void *to, const void *from)
 {
-    uint32_t *w = (uint32_t *)&p;
-#pragma unroll
-    for (int i = 0; i < (int)(sizeof(P) / 4); i++) asm volatile("" : "+r"(w[i]));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 
-/* Brings what will soon be read from memory to the chip; registers, in which it could wait, are all in use. */
-__device__ inline void fetch_soon(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
-/* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)); mean(g) drops out without mean.
- * part (2,blocks,cols): the block's sums of dy * n, and of dy. */
+/* With g = dy * gain and n = (x - mean) * rstd: the means of g, which is 0 without mean, and of g * n, of a row in shared memory. */
 template <class T, int P>
-__global__ void __launch_bounds__(32 * NORM_WARPS, P <= 3 ? 2 : 1)
-    norm_back_by_warp(float *part, back_args<T> a, int64_t per_block)
+__device__ inline float2 means_of_row(const back_room<T, P> *room, const back_args<T> &a, int slot, int row, float m, float scale)
 {
     constexpr int V = 16 / sizeof(T);
-    extern __shared__ float sums[]; /* (NORM_WARPS,cols) */
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t r = (int64_t)blockIdx.x * per_block + warp, end = (int64_t)(blockIdx.x + 1) * per_block;
-    float dg[P][V] = {}, db[P][V] = {};
-    bool onto = a.dx.p && a.dx.add && !a.dx.wide;
-    if (end > a.rows) end = a.rows;
-    for (; r < end; r += NORM_WARPS) {
-        float m = a.mean ? a.mean[r] : 0, scale = a.rstd[r], gs = 0, gns = 0;
-        int64_t next = (r + NORM_WARPS < end ? r + NORM_WARPS : r) * a.cols + lane * V;
+    float gs = 0, gns = 0;
 #pragma unroll
-        for (int p = 0; p < P; p++) {
-            fetch_soon(a.dy + next + p * 32 * V);
-            fetch_soon(a.x + next + p * 32 * V);
-            if (onto) fetch_soon((const T *)a.dx.p + next + p * 32 * V);
-        }
-        pack<T, V> d[P], x[P]; /* kept as they are and unpacked twice */
+    for (int p = 0; p < P; p++) {
+        int at = p * 32 + threadIdx.x % 32;
+        float d[V], x[V], g[V];
+        load(d, (const T *)&room->tile[slot][0][row][at], 0);
+        load(x, (const T *)&room->tile[slot][1][row][at], 0);
+        load(g, (const T *)&room->gain[at], 0);
 #pragma unroll
-        for (int p = 0; p < P; p++) {
-            d[p] = *(const pack<T, V> *)(a.dy + r * a.cols + (p * 32 + lane) * V);
-            x[p] = *(const pack<T, V> *)(a.x + r * a.cols + (p * 32 + lane) * V);
-        }
-#pragma unroll
-        for (int p = 0; p < P; p++) {
-            float g[V];
-            if (a.gain) load(g, a.gain, (p * 32 + lane) * V); /* from the cache, row after row */
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                float dy = up(d[p].v[j]), n = (up(x[p].v[j]) - m) * scale, u = a.gain ? dy * g[j] : dy;
-                dg[p][j] += dy * n;
-                db[p][j] += dy;
-                gs += u;
-                gns += u * n;
-            }
-        }
-        gs = a.mean ? warp_all(gs, add_up()) / (float)a.cols : 0;
-        gns = warp_all(gns, add_up()) / (float)a.cols;
-        if (!a.dx.p) continue;
-#pragma unroll
-        for (int p = 0; p < P; p++) {
-            float u[V], g[V];
-            forget(d[p]), forget(x[p]);
-            if (a.gain) load(g, a.gain, (p * 32 + lane) * V);
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                float dy = up(d[p].v[j]), n = (up(x[p].v[j]) - m) * scale;
-                u[j] = scale * ((a.gain ? dy * g[j] : dy) - gs - n * gns);
-            }
-            deliver(a.dx, r * a.cols + (p * 32 + lane) * V, u);
+        for (int j = 0; j < V; j++) {
+            float u = d[j] * g[j];
+            gs += u;
+            gns += u * (x[j] - m) * scale;
         }
     }
-    if (!part) return;
-    for (int which = 0; which < 2; which++) {
+    gs = a.mean ? warp_all(gs, add_up()) / (float)a.cols : 0;
+    return {gs, warp_all(gns, add_up()) / (float)a.cols};
+}
+
+/* dx = rstd * (g - mean(g) - n * mean(g * n)).  part (sums,blocks,cols): the block's sums of dy * n, of dy and, with three, of dx. */
+template <class T, int P>
+__global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
+    norm_back(float *part, int sums, back_args<T> a, int64_t per_block)
+{
+    constexpr int V = 16 / sizeof(T), TALL = back_shape<P>::warps, GROUPS = back_shape<P>::groups, PACKS = 32 * P;
+    extern __shared__ uint4 memory[];
+    back_room<T, P> *room = (back_room<T, P> *)memory;
+    int warp = threadIdx.x / 32, at = threadIdx.x % PACKS, group = threadIdx.x / PACKS;
+    int64_t first = (int64_t)blockIdx.x * per_block, end = first + per_block < a.rows ? first + per_block : a.rows;
+    bool onto = a.dx.p && a.dx.add && !a.dx.wide;
+    float dg[V] = {}, db[V] = {}, ds[V] = {}, g[V];
+    auto fetch = [&](int64_t from, int slot) {
+#pragma unroll
+        for (int i = group; i < TALL; i += GROUPS) {
+            int64_t o = (from + i) * a.cols + at * V;
+            if (from + i >= end) break;
+            fetch_pack(&room->tile[slot][0][i][at], a.dy + o);
+            fetch_pack(&room->tile[slot][1][i][at], a.x + o);
+            if (onto) fetch_pack(&room->tile[slot][2][i][at], (const T *)a.dx.p + o);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    fetch(first, 0);
+#pragma unroll
+    for (int j = 0; j < V; j++) g[j] = 1;
+    if (a.gain) load(g, a.gain, at * V);
+    if (group == 0) store((T *)&room->gain[at], 0, g);
+    int64_t r = first + warp;
+    float m = a.mean && r < end ? a.mean[r] : 0, scale = r < end ? a.rstd[r] : 0;
+    for (int slot = 0; first < end; first += TALL, slot ^= 1) {
+        fetch(first + TALL, slot ^ 1); /* where this thread alone has read, and is done */
+        float m_now = m, scale_now = scale;
+        r = first + TALL + warp;
+        if (r < end) m = a.mean ? a.mean[r] : 0, scale = a.rstd[r];
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncthreads();
+        if (first + warp < end) {
+            float2 means = means_of_row<T, P>(room, a, slot, warp, m_now, scale_now);
+            if (threadIdx.x % 32 == 0) room->of_row[warp] = {m_now, scale_now, means.x, means.y};
+        }
         __syncthreads();
 #pragma unroll
-        for (int p = 0; p < P; p++) store(sums, warp * a.cols + (p * 32 + lane) * V, which ? db[p] : dg[p]);
+        for (int i = group; i < TALL; i += GROUPS) {
+            if (first + i >= end) break;
+            float4 row = room->of_row[i];
+            float d[V], x[V], u[V];
+            load(d, (const T *)&room->tile[slot][0][i][at], 0);
+            load(x, (const T *)&room->tile[slot][1][i][at], 0);
+            if (onto) load(u, (const T *)&room->tile[slot][2][i][at], 0);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                float n = (x[j] - row.x) * row.y, v = row.y * (d[j] * g[j] - row.z - n * row.w);
+                dg[j] += d[j] * n;
+                db[j] += d[j];
+                u[j] = onto ? u[j] + v : v;
+                ds[j] += up(down<T>(u[j]));
+            }
+            int64_t o = (first + i) * a.cols + at * V;
+            if (onto)
+                store((T *)a.dx.p, o, u);
+            else if (a.dx.p)
+                deliver(a.dx, o, u);
+        }
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    float *shared = (float *)memory; /* (GROUPS,cols) */
+    for (int which = 0; which < sums; which++) {
+        __syncthreads();
+        store(shared, group * a.cols + at * V, which == 0 ? dg : which == 1 ? db : ds);
         __syncthreads();
         for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
-            float sum = 0;
-            for (int w = 0; w < NORM_WARPS; w++) sum += sums[w * a.cols + c];
+            float sum = shared[c];
+            for (int i = 1; i < GROUPS; i++) sum += shared[i * a.cols + c];
             part[((int64_t)which * gridDim.x + blockIdx.x) * a.cols + c] = sum;
         }
     }
@@ -170,20 +213,29 @@ template <class T> static int packs_of(int64_t cols)
     return cols % (32 * V) == 0 && fits ? (int)packs : 0;
 }
 
+template <class T> static size_t back_bytes(int packs)
+{
+    size_t rows = (size_t)packs * (packs <= 3 ? 4 : 2);
+    return (6 * rows + 1) * (size_t)packs * 32 * 16 + rows * sizeof(float4);
+}
+
 /* Rows of one block, by their number alone: enough blocks for a large chip, pieces few enough to be summed. */
-static inline int64_t rows_of_block(int64_t rows) { return rows >= 16384 ? 64 : rows >= 4096 ? 32 : NORM_WARPS; }
+static inline int64_t rows_of_block(int64_t rows, int packs)
+{
+    int64_t tile = packs * (packs <= 3 ? 4 : 2);
+    return tile * (rows >= 32768 ? 12 : rows >= 8192 ? 6 : rows >= 2048 ? 3 : 1);
+}
 
 template <class T, int P> static void norm_as(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows)
 {
     launch_early(s, name, true, norm_by_warp<T, P>, dim3((unsigned)ceil_div(rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, rows);
 }
 
-template <class T, int P> static void norm_back_as(fv_stream *s, const char *name, const back_args<T> &a, float *part)
+template <class T, int P> static void norm_back_as(fv_stream *s, const char *name, const back_args<T> &a, float *part, int sums)
 {
-    int64_t per_block = rows_of_block(a.rows);
-    size_t shared = (size_t)(NORM_WARPS * a.cols) * sizeof(float);
-    launch(s, name, norm_back_by_warp<T, P>, dim3((unsigned)ceil_div(a.rows, per_block)), 32 * NORM_WARPS, shared, part, a,
-           per_block);
+    int64_t per_block = rows_of_block(a.rows, P);
+    launch(s, name, norm_back<T, P>, dim3((unsigned)ceil_div(a.rows, per_block)), back_shape<P>::threads, sizeof(back_room<T, P>),
+           part, sums, a, per_block);
 }
 
 /* Six packs are rows of 768 numbers in f32; in 16 bits they would not fit a lane's registers. */
@@ -200,15 +252,15 @@ template <class T> static void norm_in_registers(fv_stream *s, const char *name,
 }
 
 template <class T>
-static void norm_back_in_registers(fv_stream *s, const char *name, const back_args<T> &a, float *part, int packs)
+static void norm_back_in_tiles(fv_stream *s, const char *name, const back_args<T> &a, float *part, int sums, int packs)
 {
     switch (packs) {
-    case 1: norm_back_as<T, 1>(s, name, a, part); break;
-    case 2: norm_back_as<T, 2>(s, name, a, part); break;
-    case 3: norm_back_as<T, 3>(s, name, a, part); break;
-    case 4: norm_back_as<T, 4>(s, name, a, part); break;
+    case 1: norm_back_as<T, 1>(s, name, a, part, sums); break;
+    case 2: norm_back_as<T, 2>(s, name, a, part, sums); break;
+    case 3: norm_back_as<T, 3>(s, name, a, part, sums); break;
+    case 4: norm_back_as<T, 4>(s, name, a, part, sums); break;
     default:
-        if constexpr (sizeof(T) == 4) norm_back_as<T, 6>(s, name, a, part);
+        if constexpr (sizeof(T) == 4) norm_back_as<T, 6>(s, name, a, part, sums);
     }
 }
 

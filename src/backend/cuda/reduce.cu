@@ -111,6 +111,12 @@ template <class T> static void colsum(fv_stream *s, fv_sink y, const void *x, in
     if (y.data) sums_of_pieces<T, T>(s, to<T>(y), (const T *)x, 1, rows, cols, 1);
 }
 
+/* The sums of pieces that a kernel left, in their order. */
+void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols)
+{
+    columns<float, float>(s, to<float>(y), NULL, part, 1, pieces, cols, pieces, 1);
+}
+
 /* ---- dp = act'(p) dy and the sums of its columns, in one pass: block (columns, piece) ---- */
 
 template <class T, int V, fv_unary_op OP>

@@ -89,11 +89,22 @@ __device__ inline float gelu_quick(float x)
     return fmaf(-a, tail, positive);
 }
 
-/* The bend of the approximate gelu, and its slope, for 16-bit results. */
+/* The approximate gelu for 16-bit results is x s, s = 1 / (1 + exp(-2u)), u = c (x + a x^3), so its slope is
+ * s + 2 x u' s (1 - s). */
+__device__ inline float gelu_tanh_share(float x, float square)
+{
+    const float c = SQRT_2_OVER_PI, a = GELU_CUBIC, log2e = 1.44269504f;
+    float e, s;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * fmaf(-2 * c * a * log2e, square, -2 * c * log2e)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1 + e));
+    return s;
+}
+__device__ inline float gelu_tanh_quick(float x) { return x * gelu_tanh_share(x, x * x); }
 __device__ inline float gelu_tanh_slope_quick(float x)
 {
-    float u = SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x), t = 1 - __fdividef(2, 1 + __expf(2 * u));
-    return 0.5f * (1 + t + x * gelu_bend_slope(x, t));
+    const float c = SQRT_2_OVER_PI, a = GELU_CUBIC;
+    float square = x * x, s = gelu_tanh_share(x, square);
+    return fmaf(x * fmaf(6 * c * a, square, 2 * c), fmaf(-s, s, s), s);
 }
 
 __device__ inline float activate(fv_act act, float x)

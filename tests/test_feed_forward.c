@@ -1,0 +1,208 @@
+/* test_feed_forward.c - two linear maps with an activation between them, and a norm behind, at sizes of models.
+ *
+ * The op table's products are small.  Large ones end in kernels of their own, which may bring the gradient through the activation
+ * and the sums for its bias, as the norm's gradient may bring those for the second.  Held against f32 on the CPU. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+#include "helper_device.h"
+
+typedef struct {
+    int64_t rows, width, hidden;
+    fv_act act;
+    bool kn;         /* weights are stored (in,out) */
+    bool read_twice; /* what lies between them is read once more */
+    bool norm;
+} size;
+
+enum { W1, B1, W2, B2, GAIN, SHIFT, PARAMS };
+enum { Y = PARAMS, DX, RESULTS };
+static const char *const result_name[RESULTS] = {"dw1", "db1", "dw2", "db2", "dgain", "dshift", "y", "dx"};
+typedef struct {
+    float *x[RESULTS];
+    int64_t n[RESULTS];
+} results;
+
+static fv_device *cpu, *dev;
+
+static float *room(int64_t n)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    assert_non_null(x);
+    return x;
+}
+
+/* Sixteenths of most from -most to most, which all dtypes hold exactly. */
+static float *draw(int64_t n, uint32_t seed, float most)
+{
+    float *x = room(n);
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = most * (float)((int)(seed >> 24) % 33 - 16) / 16;
+    }
+    return x;
+}
+
+static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor **w)
+{
+    static const char *const names[PARAMS] = {"w1", "b1", "w2", "b2", "gain", "shift"};
+    fv_params *p;
+    fv_err e;
+    int64_t in = s->width, out = s->hidden;
+    fv_shape up = s->kn ? FV_SHAPE(in, out) : FV_SHAPE(out, in), down = s->kn ? FV_SHAPE(out, in) : FV_SHAPE(in, out);
+    fv_shape shapes[PARAMS] = {up, FV_SHAPE(out), down, FV_SHAPE(in), FV_SHAPE(in), FV_SHAPE(in)};
+    check(fv_params_new(&p, NULL, &e), &e);
+    for (int i = 0; i < PARAMS; i++) w[i] = fv_param(p, (fv_init){0}, shapes[i], "%s", names[i]);
+    check(fv_params_alloc(p, d, t, true, &e), &e);
+    for (int i = 0; i < PARAMS; i++) {
+        float *values = draw(fv_len(w[i]), 10 + (uint32_t)i, 1.0f / 8);
+        check(fv_params_set(p, w[i], values, fv_len(w[i]), &e), &e);
+        free(values);
+    }
+    return p;
+}
+
+static void take(results *r, int which, fv_ctx *c, const fv_tensor *t, bool grad)
+{
+    double *x = malloc((size_t)fv_len(t) * sizeof *x);
+    assert_non_null(x);
+    check(grad ? fv_read_grad(c, t, x, fv_len(t)) : fv_read_f64(c, t, x, fv_len(t)), fv_ctx_err(c));
+    r->n[which] = fv_len(t);
+    r->x[which] = room(fv_len(t));
+    for (int64_t i = 0; i < fv_len(t); i++) r->x[which][i] = (float)x[i];
+    free(x);
+}
+
+static results learn(fv_device *d, fv_dtype t, const size *s)
+{
+    results r = {0};
+    fv_ctx *c;
+    fv_err e;
+    fv_tensor *w[PARAMS];
+    fv_params *p = params_of(d, t, s, w);
+    fv_tensor *(*linear)(fv_ctx *, fv_tensor *, fv_tensor *, fv_tensor *, fv_act) = s->kn ? fv_linear_kn : fv_linear;
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true}, &e), &e);
+    float *values = draw(s->rows * s->width, 2, 1), *dy = draw(s->rows * s->width, 3, 1);
+    fv_tensor *x = fv_watch(c, fv_floats(c, values, FV_SHAPE(s->rows, s->width)));
+    fv_tensor *h = linear(c, x, w[W1], w[B1], s->act);
+    fv_tensor *y = linear(c, h, w[W2], w[B2], FV_ACT_NONE);
+    if (s->read_twice) y = fv_add(c, y, linear(c, h, w[W2], NULL, FV_ACT_NONE));
+    if (s->norm) y = fv_layernorm(c, y, w[GAIN], w[SHIFT], 1e-5f);
+    y = fv_hold(c, y);
+    fv_backward_from(c, y, dy);
+    check(fv_ctx_status(c), fv_ctx_err(c));
+    take(&r, Y, c, y, false);
+    take(&r, DX, c, x, true);
+    for (int i = 0; i < PARAMS; i++) {
+        r.n[i] = fv_len(w[i]);
+        r.x[i] = room(r.n[i]);
+        check(fv_params_get_grad(p, w[i], r.x[i], r.n[i], &e), &e);
+    }
+    free(values);
+    free(dy);
+    fv_ctx_free(c);
+    fv_params_free(p);
+    return r;
+}
+
+/* Differences are held against the number itself and the root of the mean square of all. */
+static void near(const size *s, fv_dtype t, int which, const results *got, const results *want, double tolerance)
+{
+    double most = 0, square = 0;
+    int64_t n = want->n[which], at = 0;
+    for (int64_t i = 0; i < n; i++) square += (double)want->x[which][i] * (double)want->x[which][i];
+    double mean = sqrt(square / (double)n);
+    for (int64_t i = 0; i < n; i++) {
+        double off = fabs((double)got->x[which][i] - (double)want->x[which][i]) / (mean + fabs((double)want->x[which][i]));
+        if (!(off <= most)) most = off, at = i;
+    }
+    if (!(most <= tolerance))
+        fail_msg("%s, %lld rows, %lld to %lld, activation %d%s%s%s: %s[%lld] is %g, expected %g (mean size %g)", fv_dtype_name(t),
+                 (long long)s->rows, (long long)s->width, (long long)s->hidden, (int)s->act, s->kn ? ", (in,out)" : "",
+                 s->read_twice ? ", read twice" : "", s->norm ? ", normed" : "", result_name[which], (long long)at,
+                 (double)got->x[which][at], (double)want->x[which][at], mean);
+}
+
+static void drop(results *r)
+{
+    for (int i = 0; i < RESULTS; i++) free(r->x[i]);
+}
+
+static void compare(const size *all, size_t n)
+{
+    static const struct {
+        fv_dtype t;
+        double tolerance;
+    } dtypes[] = {{FV_F32, 1e-3}, {FV_BF16, 3e-2}, {FV_F16, 1e-2}};
+    for (size_t i = 0; i < n; i++) {
+        results want = learn(cpu, FV_F32, &all[i]);
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            results got = learn(dev, dtypes[d].t, &all[i]);
+            for (int k = 0; k < RESULTS; k++)
+                if (all[i].norm || (k != GAIN && k != SHIFT)) near(&all[i], dtypes[d].t, k, &got, &want, dtypes[d].tolerance);
+            drop(&got);
+        }
+        drop(&want);
+    }
+}
+
+/* Whole tiles and parts of tiles, along both sides. */
+static void as_models_have_them(void **state)
+{
+    static const size all[] = {
+        {1024, 256, 2304, FV_GELU_TANH, .kn = true},  {1000, 264, 2312, FV_GELU_TANH, .kn = true},
+        {1000, 264, 2312, FV_GELU_TANH, .kn = false}, {1024, 256, 2304, FV_GELU, .kn = false},
+        {1000, 264, 2312, FV_RELU, .kn = true},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all);
+}
+
+/* Then the gradient of what lies between them is not yet whole when the first of its readers has run. */
+static void read_by_another(void **state)
+{
+    static const size all[] = {{1024, 256, 2304, FV_GELU_TANH, .kn = true, .read_twice = true}};
+    (void)state;
+    compare(all, sizeof all / sizeof *all);
+}
+
+static void with_a_norm_behind(void **state)
+{
+    static const size all[] = {
+        {1000, 256, 512, FV_GELU_TANH, .kn = true, .norm = true},
+        {3000, 512, 256, FV_GELU, .norm = true},
+        {2100, 768, 256, FV_GELU_TANH, .norm = true},
+        {700, 264, 512, FV_RELU, .norm = true},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all);
+}
+
+static void the_same_bits_every_time(void **state)
+{
+    static const size s = {1000, 256, 2312, FV_GELU_TANH, .kn = true, .norm = true};
+    (void)state;
+    results a = learn(dev, FV_BF16, &s), b = learn(dev, FV_BF16, &s);
+    for (int i = 0; i < RESULTS; i++) assert_memory_equal(a.x[i], b.x[i], (size_t)a.n[i] * sizeof *a.x[i]);
+    drop(&a);
+    drop(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_models_have_them),
+        cmocka_unit_test(read_by_another),
+        cmocka_unit_test(with_a_norm_behind),
+        cmocka_unit_test(the_same_bits_every_time),
+    };
+    return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
+}
