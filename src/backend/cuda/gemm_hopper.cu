@@ -72,7 +72,8 @@ template <bool GELU> static void start(fv_stream *s, const fv_gemm *g, const CUt
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g)
 {
     CUtensorMap a, w;
-    if (!device_of(s)->hopper || !g->tb || g->pre || g->plus || !fits_tiles(g) || !pays(s, g) || !describe(&a, &w, g)) return false;
+    if (!device_of(s)->hopper || !g->tb || g->pre || g->plus || !fits_tiles(g) || !pays(s, g) || !describe(&a, &w, g))
+        return false;
     if (g->act == FV_GELU)
         start<true>(s, g, a, w);
     else

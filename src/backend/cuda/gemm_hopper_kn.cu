@@ -93,8 +93,8 @@ template <bool GELU> static void start(fv_stream *s, const fv_gemm *g, const CUt
 {
     tiles t = tiles_of(g);
     finish<GELU> end = {(bf16 *)g->c, (bf16 *)g->pre, (const bf16 *)g->bias, t.m, t.n, (int)g->ldc, NULL};
-    launch_early(s, "gemm", true, kn_by_tiles<GELU>, dim3(blocks_for(s, t)), 3 * GROUP,
-                 sizeof(kn_room) + 1024 + bias_bytes(t), t, a, w, end);
+    launch_early(s, "gemm", true, kn_by_tiles<GELU>, dim3(blocks_for(s, t)), 3 * GROUP, sizeof(kn_room) + 1024 + bias_bytes(t), t,
+                 a, w, end);
 }
 
 bool fv_cuda_gemm_kn(fv_stream *s, const fv_gemm *g)

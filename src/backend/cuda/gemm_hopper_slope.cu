@@ -128,7 +128,8 @@ bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const vo
     int64_t pieces = ceil_div(g->m, TILE_M);
     slope end = {(bf16 *)g->c, work<float>(s, pieces * g->n), t.m, t.n, (int)g->ldc, NULL, NULL, 0};
     if (!end.part) return true;
-    launch_early(s, "gemm", true, slope_by_tiles, dim3(blocks_for(s, t)), 3 * GROUP, sizeof(slope_room) + 1024, t, a, w, of_p, end);
+    launch_early(s, "gemm", true, slope_by_tiles, dim3(blocks_for(s, t)), 3 * GROUP, sizeof(slope_room) + 1024, t, a, w, of_p,
+                 end);
     fv_cuda_sum_pieces(s, sums, end.part, pieces, g->n);
     return true;
 }

@@ -159,7 +159,8 @@ template <class T> static void norm(fv_stream *s, const char *name, norm_args<T>
 }
 
 /* of_dx: gets the sums of dx's columns as they end up, or nothing. */
-template <class T> static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias, fv_sink of_dx)
+template <class T>
+static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias, fv_sink of_dx)
 {
     constexpr int V = 16 / sizeof(T);
     column_sinks<T> all = {{to<T>(dgain), to<T>(dbias), to<T>(of_dx)}};
@@ -197,8 +198,9 @@ static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void 
 }
 
 template <class T>
-static void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, fv_sink of_dx, const void *dy, const void *x,
-                               const void *gain, const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+static void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, fv_sink of_dx, const void *dy,
+                               const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd, int64_t rows,
+                               int64_t cols)
 {
     back_args<T> a = {to<T>(dx),           (const T *)dy,       (const T *)x, (const T *)gain,
                       (const float *)mean, (const float *)rstd, rows,         cols};

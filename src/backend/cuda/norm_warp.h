@@ -101,7 +101,8 @@ __device__ inline void fetch_pack(void *to, const void *from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 
-/* With g = dy * gain and n = (x - mean) * rstd: the means of g, which is 0 without mean, and of g * n, of a row in shared memory. */
+/* With g = dy * gain and n = (x - mean) * rstd: the means of g, which is 0 without mean, and of g * n, of a row in shared
+ * memory. */
 template <class T, int P>
 __device__ inline float2 means_of_row(const back_room<T, P> *room, const back_args<T> &a, int slot, int row, float m, float scale)
 {
@@ -125,7 +126,8 @@ __device__ inline float2 means_of_row(const back_room<T, P> *room, const back_ar
     return {gs, warp_all(gns, add_up()) / (float)a.cols};
 }
 
-/* dx = rstd * (g - mean(g) - n * mean(g * n)).  part (sums,blocks,cols): the block's sums of dy * n, of dy and, with three, of dx. */
+/* dx = rstd * (g - mean(g) - n * mean(g * n)).  part (sums,blocks,cols): the block's sums of dy * n, of dy and, with three, of
+ * dx. */
 template <class T, int P>
 __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
     norm_back(float *part, int sums, back_args<T> a, int64_t per_block)
