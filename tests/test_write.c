@@ -279,7 +279,8 @@ static void read_prompt(writer *w, int from, int T, float *logits)
     if (fv_read(w->ctx, y, logits, (int64_t)w->rows * VOCAB)) fail_msg("%s", fv_ctx_err(w->ctx)->text);
 }
 
-/* A prompt and some tokens with weights of bf16, by as many rows as kernels treat apart: the CPU's logits, nearly. */
+/* A prompt and some tokens with weights of bf16, by as many rows as kernels treat apart: the CPU's logits, nearly.  A device keeps
+ * keys and values in bf16 then, the CPU in f32, and these weights make scores that a rounded key moves far. */
 static void few_rows_are_right(void **state)
 {
     (void)state;
@@ -298,7 +299,7 @@ static void few_rows_are_right(void **state)
                 if (fabsf(b[j]) > most) most = fabsf(b[j]);
                 if (!(fabsf(a[j] - b[j]) <= off)) off = fabsf(a[j] - b[j]);
             }
-            if (!(off < 2e-2f * most)) fail_msg("%d rows, step %d: off by %g of %g", n, t, (double)off, (double)most);
+            if (!(off < 3e-2f * most)) fail_msg("%d rows, step %d: off by %g of %g", n, t, (double)off, (double)most);
         }
         end(&x);
         end(&y);

@@ -32,8 +32,8 @@ FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int
 
 /* ---- for families, inside begin and step ---- */
 
-/* The cache of layer's self-attention, for the tokens of this step. */
-FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width);
+/* The cache of layer's self-attention, for the tokens of this step, in numbers of type t. */
+FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t);
 /* I32 (rows,T): where the tokens of this step stand. */
 FV_API fv_tensor *fv_session_places(fv_ctx *c, fv_session *s);
 FV_API fv_tensor *fv_session_places_from(fv_ctx *c, fv_session *s, int32_t from); /* counted from there, not from 0 */

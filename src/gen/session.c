@@ -95,7 +95,7 @@ bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape s
         }
         at->bytes = bytes;
     }
-    if (!fv_shape_same(at->t.shape, shape)) s->version++;
+    if (!fv_shape_same(at->t.shape, shape) || at->t.dtype != t) s->version++;
     at->t.shape = shape;
     at->t.dtype = t;
     return true;
@@ -110,22 +110,22 @@ static bool numbered(fv_ctx *c, int i)
 
 /* One row more than there are: where a row waits while others change places in a circle.  A GPU multiplies whole tiles of
  * values, those behind the last key with weights of 0: there must be numbers, and new memory holds anything. */
-static bool hold_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width)
+static bool hold_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_dtype t)
 {
-    if (at->t.data && at->t.shape.d[1] == s->room && at->t.shape.d[2] == width) {
+    if (at->t.data && at->t.dtype == t && at->t.shape.d[1] == s->room && at->t.shape.d[2] == width) {
         at->t.shape.d[0] = s->rows;
         return true;
     }
-    bool ok = fv__session_hold(c, s, at, c->dtype, FV_SHAPE(s->all, s->room, width), 1);
+    bool ok = fv__session_hold(c, s, at, t, FV_SHAPE(s->all, s->room, width), 1);
     at->t.shape.d[0] = s->rows;
     if (ok && !fv__device_is_host(s->dev)) s->dev->backend->zero(&c->stream, at->t.data, at->bytes);
     return ok;
 }
 
-fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width)
+fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t)
 {
     if (fv__failed(c) || !numbered(c, layer) || !s->pos) return (fv_kv){0};
-    if (!hold_cache(c, s, &s->k[layer], width) || !hold_cache(c, s, &s->v[layer], width)) return (fv_kv){0};
+    if (!hold_cache(c, s, &s->k[layer], width, t) || !hold_cache(c, s, &s->v[layer], width, t)) return (fv_kv){0};
     return (fv_kv){.k = &s->k[layer].t, .v = &s->v[layer].t, .pos = s->pos, .lens = s->lens};
 }
 

@@ -8,6 +8,7 @@
 #include <stddef.h>
 
 #include "models/model_part.h"
+#include "ops/embed.h"
 
 #define MAX_LAYER 256
 
@@ -142,7 +143,11 @@ static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *typ
 {
     if (fv_dim(ids, 1) > m->cfg.n_positions)
         return fv_raise(c, FV_EARG, "gpt2: %lld tokens, and n_positions is %d", (long long)fv_dim(ids, 1), m->cfg.n_positions);
-    fv_tensor *x = fv_pos_fwd(c, &m->places, fv_emb_fwd(c, &m->tokens, ids), rows);
+    fv_some_rows of[] = {
+        {m->tokens.table, .ids = ids, .skip = m->tokens.skip},
+        {m->places.table, .ids = rows, .count = fv_dim(ids, 1), .skip = -1},
+    };
+    fv_tensor *x = fv__embed_bare(c, of, 2);
     if (types) x = fv_add(c, x, fv_emb_fwd(c, &m->tokens, types));
     return fv_dropout(c, x, m->cfg.embd_pdrop);
 }

@@ -159,13 +159,16 @@ fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x
     return x;
 }
 
-static fv_kv own_keys(fv_ctx *c, fv_session *s, int i, const fv_mha *l) { return fv_session_kv(c, s, i, l->n_kv_head * l->head); }
+static fv_kv own_keys(fv_ctx *c, fv_session *s, int i, const fv_mha *l, fv_dtype t)
+{
+    return fv_session_kv(c, s, i, l->n_kv_head * l->head, t);
+}
 
 fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self)
 {
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < n; i++) {
-        fv_kv kv = own_keys(c, s, i, &l[i].self);
+        fv_kv kv = own_keys(c, s, i, &l[i].self, fv__mha_cache_dtype(c, &l[i].self, &self));
         self.kv = &kv;
         x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &l[i], x, self));
     }
@@ -187,7 +190,7 @@ void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int 
 fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self)
 {
     for (int i = 0; i < n; i++) {
-        fv_kv kv = own_keys(c, s, i, &l[i].self);
+        fv_kv kv = own_keys(c, s, i, &l[i].self, c->dtype);
         fv_kv source = {.k = fv_session_kept(c, s, CROSS + 2 * i), .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
         self.kv = &kv;
         x = fv_decoder_layer_fwd(c, &l[i], x, self, (fv_mha_arg){.kv = &source, .key_mask = fv_session_kept(c, s, MASK)});

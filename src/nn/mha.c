@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/core.h"
+
 static const char *kept(fv_params *p, const fv_path *path)
 {
     size_t n = strlen(path->s) + 1;
@@ -66,11 +68,12 @@ static fv_tensor *turned(fv_ctx *c, const fv_turn *t, fv_tensor *x, int64_t n_he
     return t->freq ? fv_rope(c, x, t->pos, t->freq, (fv_rope_opt){.n_head = n_head, .adjacent = t->adjacent}) : x;
 }
 
-static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory, bool with_keys, fv_tensor *qkv[3])
+/* What one weight makes becomes t at once: a cache may be narrower than what passes through layers. */
+static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory, bool with_keys, fv_dtype t, fv_tensor *qkv[3])
 {
     qkv[1] = qkv[2] = NULL;
     if (l->qkv.w) {
-        fv_tensor *all = fv_lin_fwd(c, &l->qkv, x);
+        fv_tensor *all = fv_cast(c, fv_lin_fwd(c, &l->qkv, x), t);
         int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head;
         qkv[0] = fv_slice(c, all, -1, 0, q);
         qkv[1] = fv_slice(c, all, -1, q, q + kv);
@@ -92,7 +95,7 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
 
     fv_tensor *t[3];
     bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */
-    project(c, l, x, arg.memory ? arg.memory : x, !complete, t);
+    project(c, l, x, arg.memory ? arg.memory : x, !complete, arg.kv && !complete ? arg.kv->k->dtype : x->dtype, t);
     t[0] = turned(c, &arg.turn, t[0], l->n_head);
     if (complete) {
         t[1] = arg.kv->k;
@@ -104,7 +107,7 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
         t[1] = fv_cache_write(c, arg.kv->k, t[1], arg.kv->pos);
         t[2] = fv_cache_write(c, arg.kv->v, t[2], arg.kv->pos);
     }
-    return fv_attention(c, t[0], t[1], t[2], how);
+    return fv_cast(c, fv_attention(c, t[0], t[1], t[2], how), x->dtype);
 }
 
 fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
@@ -131,12 +134,22 @@ bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const
            fv__row_linear_can(c, x, l->out.w);
 }
 
+/* Where weights are bf16 a device keeps keys and values so too: what attention reads is most of what a step of many sequences
+ * does.  Scores to which something is added stay f32. */
+fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg)
+{
+    bool half = c->dtype == FV_F32 && !fv__device_is_host(c->dev) && l->qkv.w && l->qkv.w->packed && l->qkv.w->dtype == FV_BF16 &&
+                !arg->turn.freq && !arg->bias && !arg->rel;
+    return half ? FV_BF16 : c->dtype;
+}
+
 fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x, fv_mha_arg arg)
 {
     fv_row_arg in = fv__normed(norm, &l->qkv);
     in.k = arg.kv->k;
     in.v = arg.kv->v;
     in.pos = arg.kv->pos;
+    in.half = arg.kv->k->dtype == FV_BF16;
     fv_tensor *q = fv__row_linear(c, x, in), *y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
     return fv__row_linear(c, y, (fv_row_arg){.w = l->out.w, .b = l->out.b, .onto = x});
 }

@@ -20,6 +20,8 @@ fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
 /* For one token of each sequence, where the device has a kernel for it: x += f(norm(x)), in place. */
 bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv_mha_arg *arg);
 fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x, fv_mha_arg arg);
+/* Of the numbers that a cache for this attention holds. */
+fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg);
 bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x);
 fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
 fv_row_arg fv__normed(const fv_norm *norm, const fv_lin *l);

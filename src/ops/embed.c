@@ -13,14 +13,16 @@ static bool fits(const fv_ctx *c, const fv_some_rows *r, const fv_some_rows *fir
 }
 
 /* NULL without an error where it cannot. */
-static fv_tensor *at_once(fv_ctx *c, const fv_some_rows *of, int n, const fv_tensor *gain, const fv_tensor *bias, float eps)
+static fv_tensor *at_once(fv_ctx *c, const fv_some_rows *of, int n, fv_embed a, const fv_tensor *gain, const fv_tensor *bias)
 {
     const fv_kernels *k = c->record ? NULL : fv_kernels_of(c, c->dtype);
     bool can = k && k->embed && n <= FV_EMBED_MOST && of[0].ids && of[0].table && of[0].ids->shape.n < FV_MAX_DIM;
     if (!can || (gain && gain->dtype != c->dtype) || (bias && bias->dtype != c->dtype)) return NULL;
     fv_shape shape = of[0].ids->shape;
     shape.d[shape.n++] = fv_cols(of[0].table);
-    fv_embed a = {.rows = fv_len(of[0].ids), .cols = fv_cols(of[0].table), .n = n, .eps = eps};
+    a.rows = fv_len(of[0].ids);
+    a.cols = fv_cols(of[0].table);
+    a.n = n;
     if ((gain && fv_len(gain) != a.cols) || (bias && fv_len(bias) != a.cols)) return NULL;
     for (int i = 0; i < n; i++) {
         if (!fits(c, &of[i], &of[0])) return NULL;
@@ -38,15 +40,26 @@ static fv_tensor *at_once(fv_ctx *c, const fv_some_rows *of, int n, const fv_ten
     return k->embed(fv_ctx_stream(c), &a) ? y : NULL;
 }
 
-fv_tensor *fv__embed(fv_ctx *c, const fv_some_rows *of, int n, fv_tensor *gain, fv_tensor *bias, float eps)
+static fv_tensor *one_by_one(fv_ctx *c, const fv_some_rows *of, int n)
 {
-    fv_tensor *y = fv__failed(c) ? NULL : at_once(c, of, n, gain, bias, eps);
-    if (y || fv__failed(c)) return y;
+    fv_tensor *y = NULL;
     for (int i = 0; i < n; i++) {
         fv_tensor *rows = of[i].ids ? fv_gather(c, of[i].table, of[i].ids, of[i].skip)
                                     : fv_slice(c, of[i].table, 0, of[i].first, of[i].first + of[i].count);
         rows = fv_cast(c, rows, c->dtype); /* a table may be read where its file is mapped, in 16 bits */
         y = i ? fv_add(c, y, rows) : rows;
     }
-    return fv_layernorm(c, y, gain, bias, eps);
+    return y;
+}
+
+fv_tensor *fv__embed(fv_ctx *c, const fv_some_rows *of, int n, fv_tensor *gain, fv_tensor *bias, float eps)
+{
+    fv_tensor *y = fv__failed(c) ? NULL : at_once(c, of, n, (fv_embed){.eps = eps}, gain, bias);
+    return y || fv__failed(c) ? y : fv_layernorm(c, one_by_one(c, of, n), gain, bias, eps);
+}
+
+fv_tensor *fv__embed_bare(fv_ctx *c, const fv_some_rows *of, int n)
+{
+    fv_tensor *y = fv__failed(c) ? NULL : at_once(c, of, n, (fv_embed){.eps = -1}, NULL, NULL);
+    return y || fv__failed(c) ? y : one_by_one(c, of, n);
 }

@@ -1,4 +1,4 @@
-/* embed.h - rows of tables, their sum and its norm: what enters an encoder. */
+/* embed.h - rows of tables, their sum and its norm: what enters the layers of a model. */
 #ifndef FV_OPS_EMBED_H
 #define FV_OPS_EMBED_H
 
@@ -15,5 +15,7 @@ typedef struct fv_some_rows {
 
 /* The layer norm of the sum of rows of n tables, the first of them by ids (B,T): (B,T,D).  count is 1 or T. */
 fv_tensor *fv__embed(fv_ctx *c, const fv_some_rows *of, int n, fv_tensor *gain, fv_tensor *bias, float eps);
+/* The sum itself. */
+fv_tensor *fv__embed_bare(fv_ctx *c, const fv_some_rows *of, int n);
 
 #endif

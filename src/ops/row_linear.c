@@ -21,12 +21,12 @@ bool fv__row_linear_can(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 
 static const void *data_of(const fv_tensor *t) { return t ? t->data : NULL; }
 
-static bool fit(const fv_tensor *x, const fv_row_arg *a, int64_t y_n)
+static bool fit(const fv_tensor *x, const fv_row_arg *a, fv_dtype t, int64_t y_n)
 {
     int64_t n = fv_dim(a->w, 0), k = fv_dim(a->w, 1);
     bool ok = fv_cols(x) == k && (!a->b || fv_len(a->b) == n) && (!a->gain || fv_len(a->gain) == k) &&
               (!a->shift || fv_len(a->shift) == k) && (!a->onto || (fv_cols(a->onto) == n && fv_rows(a->onto) == fv_rows(x)));
-    return ok && (!a->k || (a->v && a->pos && y_n > 0 && fv_shape_same(a->k->shape, a->v->shape) && a->k->dtype == FV_F32 &&
+    return ok && (!a->k || (a->v && a->pos && y_n > 0 && fv_shape_same(a->k->shape, a->v->shape) && a->k->dtype == t &&
                             fv_dim(a->k, 0) == fv_rows(x) && fv_len(a->pos) == fv_rows(x)));
 }
 
@@ -34,9 +34,9 @@ fv_tensor *fv__row_linear(fv_ctx *c, fv_tensor *x, fv_row_arg a)
 {
     if (!x || fv__failed(c)) return NULL;
     int64_t n = fv_dim(a.w, 0), y_n = n - (a.k ? 2 * fv_cols(a.k) : 0);
-    if (!fit(x, &a, y_n)) return fv_raise(c, FV_ESHAPE, "row_linear: x %s, w %s", fv_desc(x).s, fv_desc(a.w).s);
-    fv_tensor *y = a.onto ? a.onto
-                          : fv_new(c, a.half && !fv__device_is_host(c->dev) ? FV_BF16 : FV_F32, FV_SHAPE(fv_dim(x, 0), 1, y_n));
+    fv_dtype t = a.half && !fv__device_is_host(c->dev) ? FV_BF16 : FV_F32;
+    if (!fit(x, &a, t, y_n)) return fv_raise(c, FV_ESHAPE, "row_linear: x %s, w %s", fv_desc(x).s, fv_desc(a.w).s);
+    fv_tensor *y = a.onto ? a.onto : fv_new(c, t, FV_SHAPE(fv_dim(x, 0), 1, y_n));
     if (!y) return NULL;
     fv_row_linear r = {.rows = fv_rows(x),
                        .n = n,

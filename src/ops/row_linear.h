@@ -14,7 +14,7 @@ typedef struct fv_row_arg {
     float eps;
     fv_tensor *onto;
     const fv_tensor *k, *v, *pos; /* caches (B,cap,G*W) and pos (B), or NULL */
-    bool half;                    /* y may be bf16: the next product reads it so anyway */
+    bool half;                    /* y may be bf16, and then caches are: what comes next reads it so anyway */
 } fv_row_arg;
 
 /* Whether fv__row_linear takes x (B,1,D) and weights like w. */

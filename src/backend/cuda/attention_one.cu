@@ -4,7 +4,7 @@
 
 template <class T, int L> __global__ void __launch_bounds__(ONE_THREADS) attention_one_part(const __grid_constant__ one_job<T> j)
 {
-    __shared__ float record[one_floats<T>];
+    __shared__ float record[one_floats];
     let_others_start();
     wait_for_others();
     attend_one<T, L>(j, (int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z, record, by_memory<T>());
@@ -18,8 +18,8 @@ template <class T, int L> static bool start(fv_stream *s, const job<T> &o)
     parts = parts < 1 || heads > TICKETS ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;
     one_job<T> j = {o, NULL, d->tickets, (int)parts, false};
     if (parts > 1 && !(j.sums = work<float>(s, heads * parts * (o.a.Wv + 2)))) return true;
-    if constexpr (sizeof(T) == 4)
-        if (fv_cuda_put_off(s, j, L)) return true;
+    if constexpr (kind<T>::dtype != FV_F16)
+        if (fv_cuda_put_off(s, j)) return true;
     dim3 grid((unsigned)parts, (unsigned)o.a.H, (unsigned)o.a.B);
     launch_early(s, "attention", o.a.B <= EARLY_ROWS, attention_one_part<T, L>, grid, ONE_THREADS, 0, j);
     return true;

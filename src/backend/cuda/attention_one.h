@@ -26,14 +26,38 @@ template <int V> struct seen {
     }
 };
 
+/* V neighbours as they lie in memory, in as few registers. */
+template <class T, int V> struct alignas(16) raw {
+    unsigned w[V * sizeof(T) / 4];
+    /* APART: so that the cache next to the threads, which is small beside a program, keeps what it has. */
+    template <bool APART> __device__ void read(const T *p)
+    {
+        if (!APART) *this = *(const raw *)p;
+#pragma unroll
+        for (int i = 0; APART && i < (int)(V * sizeof(T) / 16); i++)
+            asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(w[4 * i]), "=r"(w[4 * i + 1]), "=r"(w[4 * i + 2]), "=r"(w[4 * i + 3])
+                         : "l"((const uint4 *)p + i)
+                         : "memory");
+    }
+    __device__ float at(int e) const
+    {
+        if constexpr (sizeof(T) == 4) return __uint_as_float(w[e]);
+        if constexpr (kind<T>::dtype == FV_BF16) return __uint_as_float(e % 2 ? w[e / 2] & 0xffff0000u : w[e / 2] << 16);
+        return __half2float(__ushort_as_half((unsigned short)(w[e / 2] >> e % 2 * 16)));
+    }
+};
+
 /* Where the query is and where the result goes: in memory.  Another such (program_attention.h) has both by mail, and a key
  * and a value that are not in memory yet, those of `now`. */
 template <class T> struct by_memory {
     static constexpr bool late = false; /* the query is there */
     static constexpr int now = -1;
-    template <int V> __device__ void query(float (&q)[V], const head<T> &at, int i) const { load(q, at.o.q(at.b, at.h, 0), i); }
-    template <int V> __device__ void ask(const head<T> &, int) const {}
-    template <int V> __device__ void pair(float (&)[V], float (&)[V], int) const {}
+    template <int V> __device__ void query(float (&q)[V], const head<T> &at, int i, bool) const
+    {
+        load(q, at.o.q(at.b, at.h, 0), i);
+    }
+    template <int V> __device__ void pair(raw<T, V> &, raw<T, V> &, int) const {}
     __device__ void give(const head<T> &at, int c, float y) const { ((T *)at.o.a.y)[at.o.at_y(at.b, at.h, 0) + c] = down<T>(y); }
 };
 
@@ -49,32 +73,30 @@ __device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P 
     bool plain = o.plain && !o.a.key_mask; /* which is looked at key by key */
     seen<V> mine = {-INFINITY, 0, {}};
     float q[V], scale = o.scale;
-    if (!P::late) post.query(q, at, lane * V);
+    if (!P::late) post.query(q, at, lane * V, false);
     for (int j0 = from + group; j0 - group < to; j0 += GROUPS * UNROLL) { /* all threads of a warp go along */
-        float k[UNROLL][V], v[UNROLL][V], s[UNROLL], most = -INFINITY;
+        raw<T, V> k[UNROLL], v[UNROLL];
+        float s[UNROLL], most = -INFINITY;
         const T *at_k = first_k + j0 * k_row, *at_v = first_v + j0 * v_row;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int j = j0 + u * GROUPS;
-#pragma unroll
-            for (int e = 0; e < V; e++) k[u][e] = v[u][e] = 0;
+            k[u] = v[u] = raw<T, V>{};
             if (j < to && !(P::late && j == post.now)) {
-                load(k[u], at_k, 0);
-                load(v[u], at_v, 0);
+                k[u].template read<P::late>(at_k);
+                v[u].template read<P::late>(at_v);
             }
             at_k += GROUPS * k_row, at_v += GROUPS * v_row;
         }
-        if (P::late && j0 - group == from) {
-            post.query(q, at, lane * V);
-            if (post.now >= from && post.now < to && (post.now - from) % GROUPS == group) post.template ask<V>(at, lane * V);
-        }
+        if (P::late && j0 - group == from)
+            post.query(q, at, lane * V, post.now >= from && post.now < to && (post.now - from) % GROUPS == group);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int j = j0 + u * GROUPS;
             float dot = 0;
             if (P::late && j == post.now) post.pair(k[u], v[u], lane * V);
 #pragma unroll
-            for (int e = 0; e < V; e++) dot = fmaf(q[e], k[u][e], dot);
+            for (int e = 0; e < V; e++) dot = fmaf(q[e], k[u].at(e), dot);
 #pragma unroll
             for (int w = L / 2; w; w /= 2) dot += __shfl_xor_sync(~0u, dot, w);
             s[u] = j >= to ? -INFINITY : plain ? scale * dot : at.score(dot, 0, j);
@@ -87,7 +109,7 @@ __device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P 
             float w = exp2_fast(s[u] - base);
             mine.sum += w;
 #pragma unroll
-            for (int e = 0; e < V; e++) mine.y[e] = fmaf(w, v[u][e], mine.y[e]);
+            for (int e = 0; e < V; e++) mine.y[e] = fmaf(w, v[u].at(e), mine.y[e]);
         }
     }
     return mine;
@@ -133,7 +155,7 @@ template <class T, class P> __device__ inline void give(const head<T> &at, int c
 /* Of the first ONE_THREADS of a block, whatever the others do. */
 __device__ inline void one_sync() { asm volatile("bar.sync 1, %0;" ::"n"(ONE_THREADS) : "memory"); }
 
-/* One head of one sequence, or one of its parts.  record: floats that all parts of a block need, see one_floats. */
+/* One head of one sequence, or one of its parts.  record: one_floats floats that all parts of a block need. */
 template <class T> struct one_job {
     job<T> o;
     float *sums; /* (B,H,parts,W+2), where there are parts */
@@ -141,7 +163,7 @@ template <class T> struct one_job {
     int parts;
     bool by_warp; /* in a program: a warp does a head by itself */
 };
-template <class T> constexpr int one_floats = ONE_THREADS / 32 * (ONE_WIDEST + 2) + 1;
+constexpr int one_floats = ONE_THREADS / 32 * (ONE_WIDEST + 2) + 1;
 
 template <class T, int L, class P>
 __device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *record, const P &post)
@@ -155,7 +177,7 @@ __device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *r
     join_groups<V, L>(mine);
     int lane = threadIdx.x % 32;
     float *to_record = record + threadIdx.x / 32 * (W + 2), top, sum, y;
-    unsigned *last = (unsigned *)record + one_floats<T> - 1;
+    unsigned *last = (unsigned *)record + one_floats - 1;
     if (lane == 0) to_record[0] = mine.top, to_record[1] = mine.sum;
 #pragma unroll
     for (int e = 0; e < V; e++)
@@ -190,7 +212,8 @@ template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T>
 {
     head<T> at(o, b, h);
     int lane = threadIdx.x % 32;
-    seen<V> mine = walk<T, V, L, 32 / L, 32 / V>(at, lane / L, at.first(0), at.end(0), by_memory<T>());
+    constexpr int UNROLL = 128 / (V * (int)sizeof(T)); /* so that a thread has 256 bytes on their way */
+    seen<V> mine = walk<T, V, L, 32 / L, UNROLL>(at, lane / L, at.first(0), at.end(0), by_memory<T>());
     join_groups<V, L>(mine);
     if (lane >= L) return;
     float y[V];
@@ -200,7 +223,8 @@ template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T>
     if (lane == 0) ((float *)o.a.lse)[o.at_lse(b, h, 0)] = mine.sum > 0 ? mine.top * LN2 + logf(mine.sum) : -INFINITY;
 }
 
-/* program.cu.  True: written down, to be made before whatever is started next; only while a step is being kept. */
-bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j, int lanes);
+/* program_plan.cu.  True: written down, to be made before whatever is started next; only while a step is being kept. */
+bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j);
+bool fv_cuda_put_off(fv_stream *s, const one_job<bf16> &j);
 
 #endif

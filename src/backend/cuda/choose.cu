@@ -1,11 +1,11 @@
-/* choose.cu - the next token of each row, chosen where the scores are: the likeliest, or one drawn as the CPU draws it.
+/* choose.cu - the next token of each row, chosen where the scores are: the likeliest (choose.h), or one drawn as a CPU draws it.
  *
- * A block takes a row.  What may come after top_k and top_p are the tokens above some score; that score is found by halving
+ * To draw, a block takes a row.  What may come after top_k and top_p are tokens above some score; that score is found by halving
  * the range of scores (as integers in the same order) until the right number of tokens, or the right share of all weight,
  * lies above it.  Those above are few: they are put in order, best first, and drawn from one after another, as on the CPU.
  * Where they are not few (FIT), weight above a score says which token a random number falls on.  With neither limit
  * the order is the tokens' own. */
-#include "cuda.h"
+#include "choose.h"
 
 #define THREADS_ROW 1024
 #define FIT 2048 /* tokens that are put in order */
@@ -16,19 +16,6 @@ struct candidate {
     int token;
 };
 __device__ inline bool before(candidate a, candidate b) { return a.score > b.score || (a.score == b.score && a.token < b.token); }
-
-struct plus {
-    template <class N> __device__ N operator()(N a, N b) const { return a + b; }
-};
-struct greatest {
-    template <class N> __device__ N operator()(N a, N b) const { return a > b ? a : b; }
-};
-
-template <class N, class F> __device__ inline N warp_join(N v, F f)
-{
-    for (int o = 16; o; o /= 2) v = f(v, __shfl_xor_sync(~0u, v, o));
-    return v;
-}
 
 /* Of all THREADS_ROW threads, to all: by warps, then by one number of each warp, of which there are as many as threads in one. */
 template <class N, class F> __device__ inline N block_join(N v, F f)
@@ -42,32 +29,13 @@ template <class N, class F> __device__ inline N block_join(N v, F f)
     return warp_join(part[threadIdx.x % 32], f);
 }
 
-/* Floats as integers in the same order. */
-__device__ inline unsigned ordered(float x)
-{
-    unsigned b = __float_as_uint(x);
-    return b & 0x80000000u ? ~b : b | 0x80000000u;
-}
-
-/* A candidate as one number: the better, the greater. */
-__device__ inline unsigned long long rated(float score, int token)
-{
-    return (unsigned long long)ordered(score) << 32 | (0xffffffffu - (unsigned)token);
-}
-__device__ inline int token_of(unsigned long long rated) { return (int)(0xffffffffu - (unsigned)rated); }
-
 template <class T> struct row {
     const fv_choose &a;
     const T *logits;
     bool may_end;
     float top; /* the greatest score that may come */
 
-    __device__ float score(int64_t v) const
-    {
-        int kind = a.kinds ? a.kinds[v] : 0;
-        bool out = kind & FV_TOKEN_NEVER || (kind & FV_TOKEN_ENDS && !may_end);
-        return out ? -INFINITY : up(logits[v]);
-    }
+    __device__ float score(int64_t v) const { return ruled(a, may_end, v, up(logits[v])); }
     __device__ float weight(float score) const { return expf((score - top) / a.temperature); }
 
     /* Tokens whose score is at least that of `key`: how many, or what they weigh. */
@@ -206,94 +174,44 @@ template <class T> __device__ int draw(const row<T> &r, int64_t i, int made)
     return draw_from_all(r, u);
 }
 
-/* What a part of a row holds: the best that may come; the greatest of all, ruled out or not; the sum of exp(score - that). */
-struct found {
-    unsigned long long best;
-    float most, sum;
-};
+/* ---- kernels ---- */
 
-template <class T> __device__ found survey(const row<T> &r, int64_t from, int64_t to)
+template <class T> __global__ void __launch_bounds__(THREADS) choose_parts(const __grid_constant__ choice c)
 {
-    found f = {0, -INFINITY, 0};
-#pragma unroll 8
-    for (int64_t v = from + threadIdx.x; v < to; v += THREADS_ROW) {
-        float x = up(r.logits[v]);
-        unsigned long long c = rated(r.a.kinds ? r.score(v) : x, (int)v);
-        f.most = fmaxf(f.most, x);
-        f.best = c > f.best ? c : f.best;
-    }
-    f.most = block_join(f.most, greatest());
-#pragma unroll 8
-    for (int64_t v = from + threadIdx.x; v < to; v += THREADS_ROW) f.sum += expf(up(r.logits[v]) - f.most);
-    f.sum = block_join(f.sum, plus());
-    f.best = block_join(f.best, greatest());
-    return f;
+    int64_t unit = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    let_others_start();
+    wait_for_others();
+    if (unit < c.a.rows * c.parts) choose_part<T>(c, unit / c.parts, (int)(unit % c.parts));
 }
 
-/* Of all parts, to all threads of the block that comes last; false in the others. */
-__device__ inline bool join(found &f, found *parts, unsigned *ticket)
-{
-    __shared__ bool last;
-    found *mine = parts + blockIdx.y * gridDim.x;
-    if (gridDim.x == 1) return true;
-    if (threadIdx.x == 0) {
-        mine[blockIdx.x] = f;
-        __threadfence();
-        last = atomicAdd(&ticket[blockIdx.y], 1u) == gridDim.x - 1;
-        if (last) ticket[blockIdx.y] = 0;
-        __threadfence();
-    }
-    __syncthreads();
-    if (!last) return false;
-    unsigned lane = threadIdx.x % 32; /* each warp by itself: a thread looks at one part */
-    found other = {0, -INFINITY, 0};
-    if (lane < gridDim.x) other = {__ldcg(&mine[lane].best), __ldcg(&mine[lane].most), __ldcg(&mine[lane].sum)};
-    f.most = warp_join(other.most, greatest());
-    f.best = warp_join(other.best, greatest());
-    f.sum = warp_join(other.most == -INFINITY ? 0 : other.sum * expf(other.most - f.most), plus());
-    return true;
-}
-
-/* Block (part, row). */
-template <class T>
-__global__ void __launch_bounds__(THREADS_ROW) choose_row(const __grid_constant__ fv_choose a, found *parts, unsigned *ticket)
+/* Block i draws for row i. */
+template <class T> __global__ void __launch_bounds__(THREADS_ROW) draw_rows(const __grid_constant__ choice c)
 {
     let_others_start();
     wait_for_others();
-    int64_t i = blockIdx.y, each = ceil_div(a.V, gridDim.x), from = blockIdx.x * each, to = from + each < a.V ? from + each : a.V;
-    int made = a.made[i], over = a.ended[i];
-    bool first = a.first_is >= 0 && made == 0, last = a.last_is >= 0 && made == a.last[i];
-    candidate best = {0, over ? a.pad : last ? a.last_is : a.first_is};
-    row<T> r = {a, (const T *)a.logits + i * a.V, !a.least || made >= a.least[i], 0};
-    found f = survey(r, from, to);
-    if (!join(f, parts, ticket)) return;
-    if (!over && !first && !last) {
-        best.token = token_of(f.best);
+    const fv_choose &a = c.a;
+    int64_t i = blockIdx.x;
+    found f = joined(c, i);
+    candidate best = {0, token_of(f.best)};
+    progress is(a, i);
+    if (!is.given(a, &best.token)) {
+        row<T> r = {a, (const T *)a.logits + i * a.V, is.may_end(), 0};
         r.top = r.score(best.token);
-        if (a.draw && r.top != -INFINITY) best.token = draw(r, i, made);
+        if (r.top != -INFINITY) best.token = draw(r, i, is.made);
         best.score = up(r.logits[best.token]) - (f.most + logf(f.sum));
     }
     __syncthreads(); /* all have read before one writes */
-    if (threadIdx.x) return;
-    int64_t at = made % a.log * a.rows + i;
-    a.tokens[at] = a.token[i] = best.token;
-    a.scores[at] = best.score;
-    a.made[i] = made + 1;
-    if (over) return;
-    for (int64_t p = 0; p < a.places; p++) a.place[p * a.rows + i]++;
-    a.ended[i] = (a.last && made >= a.last[i]) || (a.kinds && a.kinds[best.token] & FV_TOKEN_ENDS);
+    if (threadIdx.x == 0) settle(a, i, is, best.token, best.score);
 }
 
 template <class T> static bool choose(fv_stream *s, const fv_choose *a)
 {
-    if (a->V < 1 || a->V > INT32_MAX || a->rows > 65535) return false;
-    int64_t spare = device_of(s)->processors / (a->rows > 0 ? a->rows : 1), most = ceil_div(a->V, 2 * THREADS_ROW);
-    int64_t parts = spare < 1 ? 1 : spare > 16 ? 16 : spare;
-    if (parts > most) parts = most;
-    found *scratch = (found *)work<char>(s, a->rows * parts * (int64_t)sizeof(found));
-    if (!scratch) return true;
-    launch_early(s, "choose", a->rows <= EARLY_ROWS, choose_row<T>, dim3((unsigned)parts, (unsigned)a->rows), THREADS_ROW, 0, *a,
-                 scratch, device_of(s)->tickets);
+    if (a->V < 1 || a->V > INT32_MAX || a->rows > TICKETS) return false;
+    choice c = {*a, NULL, device_of(s)->tickets, (int)ceil_div(a->V, CHOICE_COLUMNS)};
+    if (!(c.found = work<found>(s, a->rows * c.parts))) return true;
+    bool early = a->rows <= EARLY_ROWS;
+    launch_early(s, "choose", early, choose_parts<T>, dim3((unsigned)ceil_div(a->rows * c.parts, THREADS / 32)), THREADS, 0, c);
+    if (a->draw) launch_early(s, "choose", early, draw_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
     return true;
 }
 

@@ -1,7 +1,7 @@
-/* embed.cu - what enters an encoder: rows of up to three tables, their sum and its norm in one pass.
+/* embed.cu - what enters the layers: rows of up to three tables, their sum and (of an encoder) its norm in one pass.
  *
- * A warp has a row.  Sums are rounded as they would be stored between operations, so the bits are those of gather, add, add
- * and layernorm. */
+ * For a norm a warp has a row.  Sums are rounded as they would be stored between operations, so the bits are those of gather,
+ * add, add and layernorm. */
 #include "norm_warp.h"
 
 template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) embed_by_warp(norm_args<T> n, fv_embed a, fault *bad)
@@ -38,8 +38,51 @@ template <class T, int P> static void embed_as(fv_stream *s, const norm_args<T> 
                  faults_of(s) + FAULT_GATHER);
 }
 
+/* V neighbours of row r of the sum from column c on, rounded as if every sum were stored. */
+template <class T, int V> __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, int64_t c, fault *bad)
+{
+#pragma unroll
+    for (int j = 0; j < V; j++) sum[j] = 0;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        if (i >= a.n) break;
+        int64_t id = a.of[i].ids ? a.of[i].ids[r] : a.of[i].first + r % a.of[i].count;
+        float x[V];
+        if (id < 0 || id >= a.of[i].vocab) {
+            if (c == 0) report(bad, r, id, a.of[i].vocab);
+            continue;
+        }
+        load(x, (const T *)a.of[i].table, id * a.cols + c);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] = i ? up(down<T>(sum[j] + x[j])) : x[j];
+    }
+}
+
+/* Elements i .. i+V-1 of the sum itself. */
+template <class T> struct sum_of_rows {
+    static constexpr int wide = 16 / sizeof(T);
+    fv_embed a;
+    fault *bad;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        float sum[V];
+        rows_sum<T>(sum, a, i / a.cols, i % a.cols, bad);
+        store((T *)a.y, i, sum);
+    }
+};
+
+template <class T> static void embed_bare(fv_stream *s, const fv_embed &a)
+{
+    bool wide = a.cols % (16 / (int64_t)sizeof(T)) == 0 && aligned(a.y, a.of[0].table, a.of[1].table, a.of[2].table);
+    each(s, "embed", a.rows * a.cols, wide, sum_of_rows<T>{a, faults_of(s) + FAULT_GATHER});
+}
+
 template <class T> static bool embed(fv_stream *s, const fv_embed *a)
 {
+    if (a->eps < 0) {
+        embed_bare<T>(s, *a);
+        return true;
+    }
     int packs = packs_of<T>(a->cols);
     if (!packs || !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias)) return false;
     float *stats = work<float>(s, 2 * a->rows); /* which a norm leaves, and nobody reads here */

@@ -59,15 +59,6 @@ struct inbox {
         while ((unsigned)(w[0] >> 32) != turn || (unsigned)(w[1] >> 32) != turn) look(w, from);
         return make_float2(__uint_as_float((unsigned)w[0]), __uint_as_float((unsigned)w[1]));
     }
-
-    /* V neighbours. */
-    template <int V> __device__ void numbers(float (&v)[V], int64_t from) const
-    {
-        pairs<V / 2>(from, 0, V / 2, 1, [&](int u, int, unsigned a, unsigned b) {
-            v[2 * u] = __uint_as_float(a);
-            v[2 * u + 1] = __uint_as_float(b);
-        });
-    }
 };
 
 #endif

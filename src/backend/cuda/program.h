@@ -1,4 +1,4 @@
-/* program.h - what the kernel of a program (program.cu) is given, and what its parts share. */
+/* program.h - what the kernel of a program (program_hopper.cu) is given, and what its parts share. */
 #ifndef FV_CUDA_PROGRAM_H
 #define FV_CUDA_PROGRAM_H
 
@@ -10,16 +10,20 @@
 #define MULTIPLIERS 8       /* warps */
 #define FETCHER MULTIPLIERS
 #define READER (MULTIPLIERS + 1)
-#define WARPS_ALL (MULTIPLIERS + 2)
-#define OPS 8  /* that are at hand: the one under way, and the next */
-#define NEAR 2 /* ops before attention whose end is the time to bring its keys nearer */
+#define WARPS_ALL (MULTIPLIERS + 4) /* registers are handed on by groups of four */
+#define REGISTERS_FEW 72            /* of a thread of those that do not multiply, */
+#define REGISTERS_MANY 216          /* and of those that do */
+#define OPS 8                       /* that are at hand: the one under way, and the next */
+#define NEAR 2                      /* ops before attention whose end is the time to bring its keys nearer */
 #define MOST_ROWS 64
-#define MAIL_ROWS 8      /* more would be too much to look at again and again */
-#define PROGRAM_LANES 16 /* threads that share a key: heads of 64 */
-#define ROWS_BLOCK 16    /* that are multiplied at once */
-#define TILE 8           /* columns */
-#define GROUP 4          /* tiles that are multiplied with the same x at once */
-#define STEP 32          /* of k, for a warp: 8 for each of 4 threads */
+#define MAIL_ROWS 8     /* more would be too much to look at again and again */
+#define PROGRAM_HEAD 64 /* numbers of a head */
+#define ROWS_BLOCK 16   /* that are multiplied at once */
+#define TILE 8          /* columns */
+#define GROUP 4         /* tiles that are multiplied with the same x at once */
+#define STEP 32         /* of k, for a warp: 8 for each of 4 threads */
+#define ROUND (STEP * MULTIPLIERS)
+#define STAGES 5 /* rounds of x that there is room for, where it is not there as a whole */
 #define MOST_CHUNK 768
 #define ROW_BYTES (MOST_CHUNK * 2 + 64) /* of a slot: threads of a quarter of a warp read 32 different banks */
 #define SLOT_BYTES (TILE * ROW_BYTES)
@@ -28,7 +32,7 @@
 #define TILE_SUMS (ROWS_BLOCK * TILE)
 
 static_assert(MULTIPLIERS * 32 == ONE_THREADS && GROUP * TILE_SUMS == 2 * ONE_THREADS, "two numbers of a group for each thread");
-static_assert(one_floats<float> + 2 * ONE_WIDEST + 4 <= GROUP * MULTIPLIERS * TILE_SUMS, "attention uses the memory of sums");
+static_assert(one_floats + 2 * ONE_WIDEST + 4 <= GROUP * MULTIPLIERS * TILE_SUMS, "attention uses the memory of sums");
 
 /* Numbers that come from an op of the same program: where they are, and which op it is.  area NULL: from memory. */
 struct sender {
@@ -48,28 +52,34 @@ struct few_product : row_job {
     int tiles, first, chunk; /* chunk: of k, in a slot */
     bool bias_comes;         /* with the weights, else it is read from memory */
     bool streams;            /* x is read chunk by chunk */
+    bool apart;              /* warps have tiles of their own: program_apart.h */
     sender from, old;        /* x, and what y held */
 };
 
 /* Attention as an op.  What `from` sends is rows of q, k and v of this step, `wide` numbers each. */
-struct few_attention : one_job<float> {
+template <class T> struct few_attention : one_job<T> {
     sender from;
     const int32_t *pos; /* the key of this step */
     int wide;
 };
 
+enum op_kind { PRODUCT, ATTENTION, ATTENTION_HALF };
+
 struct program_op {
-    int lanes; /* threads that share a key, and 0 for a product */
+    op_kind kind;
+    int span; /* 2: made by two teams together, for the rows of both */
     receiver to;
     union {
         few_product product;
-        few_attention attention;
+        few_attention<float> attention;
+        few_attention<bf16> attention_half;
     };
 };
 
 /* On the device, all of them 0 before the first program. */
 struct counters {
-    unsigned arrived[MOST_ROWS / ROWS_BLOCK]; /* of blocks, one for each group that meets */
+    unsigned arrived[MOST_ROWS / ROWS_BLOCK];   /* of blocks, one for each team */
+    unsigned pairs[MOST_ROWS / ROWS_BLOCK / 2]; /* likewise, where two teams meet */
     unsigned left;
     unsigned turn; /* of the mail: all ops of programs before this one */
 };
@@ -150,10 +160,14 @@ struct ring {
 /* The blocks that this one works with, and their rows. */
 struct team {
     int number, block, wide, row, rows;
-    __device__ team(const program_ops &p) : number((int)blockIdx.x / p.wide), wide(p.wide), row(number * ROWS_BLOCK)
+    __device__ team(const program_ops &p, int span)
     {
-        block = (int)blockIdx.x - number * wide;
-        rows = min(p.rows - row, ROWS_BLOCK);
+        int teams = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
+        number = (int)blockIdx.x / p.wide / span;
+        block = (int)blockIdx.x - number * span * p.wide;
+        wide = min(span, teams - number * span) * p.wide;
+        row = number * span * ROWS_BLOCK;
+        rows = min(p.rows - row, span * ROWS_BLOCK);
     }
     /* This block's first tile of a product; the next are `wide` apart. */
     __device__ int tile(const few_product &f) const

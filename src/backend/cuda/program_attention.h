@@ -5,83 +5,120 @@
 #include "program.h"
 
 #define NEAR_KEYS 64
-#define ASIDE ((one_floats<float> + 3) / 4 * 4) /* behind records: a key and a value */
+#define ASIDE ((one_floats + 3) / 4 * 4) /* behind records: a key and a value */
 
 /* Query, newest key and newest value come by mail (or, without a sender, from memory), and the result goes there. */
-struct by_mail {
+template <class T> struct by_mail {
     static constexpr bool late = true;
     inbox in;
     int64_t row; /* of what came: q, k, v */
     int now, k_at, v_at;
-    float *aside; /* in shared memory */
+    T *aside; /* in shared memory */
     word *to;
     unsigned turn;
     bool memory;
 
-    __device__ by_mail(const few_attention &j, const receiver &receiver, float *aside_, int b, unsigned first_turn, int op)
+    __device__ by_mail(const few_attention<T> &j, const receiver &receiver, T *aside_, int b, unsigned first_turn, int op)
         : in(j.from.at(first_turn)), row((int64_t)b * j.wide), now(j.pos ? j.pos[b] : -1), k_at((int)(j.o.a.H * j.o.a.Wk)),
           v_at(k_at + (int)(j.o.a.G * j.o.a.Wk)), aside(aside_), to(receiver.area), turn(first_turn + (unsigned)op),
           memory(receiver.memory)
     {
     }
-    template <int V> __device__ void query(float (&q)[V], const head<float> &at, int i) const
+    /* V neighbours of the query, and (newest) those of the newest key and value, which wait where the thread that needs them can
+     * find them again.  All are looked at at once: each look is a way to the cache and back. */
+    template <int V> __device__ void query(float (&q)[V], const head<T> &at, int i, bool newest) const
     {
-        if (in.area)
-            in.numbers(q, row + at.h * (int)at.o.a.Wk + i);
-        else
+        constexpr int LOOKS = V * (int)sizeof(T) / 8, EACH = 4 / (int)sizeof(T); /* numbers in a word */
+        int mine = at.h / ((int)at.o.a.H / (int)at.o.a.G) * (int)at.o.a.Wk + i, all;
+        const word *where[3] = {in.area + (row + at.h * (int)at.o.a.Wk + i) / EACH, in.area + (row + k_at + mine) / EACH,
+                                in.area + (row + v_at + mine) / EACH};
+        word w[3][LOOKS][2];
+        if (!in.area) {
             load(q, at.o.q(at.b, at.h, 0), i);
+            return;
+        }
+        do {
+            all = true;
+#pragma unroll
+            for (int s = 0; s < 3; s++)
+#pragma unroll
+                for (int u = 0; u < LOOKS; u++)
+                    if (s == 0 || newest) look_at(w[s][u][0], w[s][u][1], where[s] + 2 * u);
+#pragma unroll
+            for (int s = 0; s < 3; s++)
+#pragma unroll
+                for (int u = 0; u < 2 * LOOKS; u++)
+                    if (s == 0 || newest) all = all && (unsigned)(w[s][u / 2][u % 2] >> 32) == in.turn;
+        } while (!all);
+        raw<T, V> r[3];
+#pragma unroll
+        for (int s = 0; s < 3; s++)
+#pragma unroll
+            for (int u = 0; u < 2 * LOOKS; u++) r[s].w[u] = (unsigned)w[s][u / 2][u % 2];
+#pragma unroll
+        for (int e = 0; e < V; e++) q[e] = r[0].at(e);
+        if (!newest) return;
+        *(raw<T, V> *)(aside + i) = r[1];
+        *(raw<T, V> *)(aside + ONE_WIDEST + i) = r[2];
     }
-    /* The newest key and value wait where the thread that needs them can find them again. */
-    template <int V> __device__ void ask(const head<float> &at, int i) const
+    template <int V> __device__ void pair(raw<T, V> &k, raw<T, V> &v, int i) const
     {
-        int first = at.h / ((int)at.o.a.H / (int)at.o.a.G) * (int)at.o.a.Wk + i;
-        float v[V];
-        in.numbers(v, row + k_at + first);
-        store(aside, i, v);
-        in.numbers(v, row + v_at + first);
-        store(aside, ONE_WIDEST + i, v);
+        k = *(const raw<T, V> *)(aside + i);
+        v = *(const raw<T, V> *)(aside + ONE_WIDEST + i);
     }
-    template <int V> __device__ void pair(float (&k)[V], float (&v)[V], int i) const
-    {
-        load(k, aside, i);
-        load(v, aside, ONE_WIDEST + i);
-    }
-    __device__ void give(const head<float> &at, int c, float y) const
+    /* Whole warps come here, neighbours with neighbours. */
+    __device__ void give(const head<T> &at, int c, float y) const
     {
         int64_t i = at.o.at_y(at.b, at.h, 0) + c;
-        if (to) post(to + i, __float_as_uint(y), turn);
-        if (memory) ((float *)at.o.a.y)[i] = y;
+        if constexpr (sizeof(T) == 2) {
+            __nv_bfloat162 both = __floats2bfloat162_rn(y, __shfl_down_sync(~0u, y, 1));
+            if (to && c % 2 == 0) post(to + i / 2, *(const unsigned *)&both, turn);
+        } else if (to) {
+            post(to + i, __float_as_uint(y), turn);
+        }
+        if (memory) ((T *)at.o.a.y)[i] = down<T>(y);
     }
 };
 
 /* A warp for each head, where they are many. */
-__device__ __noinline__ void attend_by_warps(const few_attention &j, team t)
+template <class T> __device__ inline void attend_by_warps(const few_attention<T> &j, team t)
 {
     int heads = (int)j.o.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.wide; u < heads * t.rows; u += t.wide * MULTIPLIERS)
-        attend_one_by_warp<float, PROGRAM_LANES / 4, 16>(j.o, u % heads, t.row + u / heads);
+        attend_one_by_warp<T, PROGRAM_HEAD / 16, 16>(j.o, u % heads, t.row + u / heads);
 }
 
 /* A block for each head, or for each part of one. */
-__device__ __noinline__ void attend_by_blocks(const program_op &o, team t, float *record, unsigned turn, int op)
+template <class T>
+__device__ inline void attend_by_blocks(const program_op &o, const few_attention<T> &j, team t, float *record, unsigned turn,
+                                        int op)
 {
-    const few_attention &j = o.attention;
     int heads = (int)j.o.a.H;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.wide) {
         int b = t.row + u / j.parts / heads;
         one_sync(); /* the memory of records is still being read, by this or by the op before */
-        attend_one<float, PROGRAM_LANES>(j, u % j.parts, u / j.parts % heads, b, record,
-                                         by_mail(j, o.to, record + ASIDE, b, turn, op));
+        attend_one<T, PROGRAM_HEAD *(int)sizeof(T) / 16>(j, u % j.parts, u / j.parts % heads, b, record,
+                                                         by_mail<T>(j, o.to, (T *)(record + ASIDE), b, turn, op));
     }
+}
+
+template <bool MANY, class T>
+__device__ inline void attend(const program_op &o, const few_attention<T> &j, const team &t, float *record, unsigned turn, int op)
+{
+    if (MANY && j.by_warp)
+        attend_by_warps(j, t);
+    else
+        attend_by_blocks(o, j, t, record, turn, op);
 }
 
 /* Keys and values that this block will read, brought nearer by one warp while others multiply and memory has little to do.
  * Those of this step are not there yet, which does not matter: this is a hint.  Of many heads it is the first keys of each, as
  * the cache between memory and the multiprocessors does not hold all. */
-__device__ inline void bring_nearer(const one_job<float> &j, const team &t)
+template <class T> __device__ inline void bring_nearer(const one_job<T> &j, const team &t)
 {
-    const job<float> &o = j.o;
-    int heads = (int)o.a.H, lines = ((int)o.a.Wk * 4 + 127) / 128;
+    constexpr int LINE = 128 / sizeof(T);
+    const job<T> &o = j.o;
+    int heads = (int)o.a.H, lines = ((int)o.a.Wk + LINE - 1) / LINE;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.wide) {
         int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)o.a.G), n = (int)o.a.Tk;
         if (o.a.lens && o.a.lens[b] < n) n = o.a.lens[b];
@@ -90,7 +127,7 @@ __device__ inline void bring_nearer(const one_job<float> &j, const team &t)
         for (int i = threadIdx.x % 32; i < 2 * lines * each; i += 32) {
             int key = from + i / (2 * lines), line = i / 2 % lines;
             if (key >= n) break;
-            const float *p = (i & 1 ? o.v(b, g, key) : o.k(b, g, key)) + line * 32;
+            const T *p = (i & 1 ? o.v(b, g, key) : o.k(b, g, key)) + line * LINE;
             asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
         }
     }

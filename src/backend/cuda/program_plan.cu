@@ -42,6 +42,8 @@ struct program {
 void fv_cuda_start_put_off(fv_stream *s)
 {
     program *g = lane_of(s)->put_off;
+    for (int i = 0; i < g->p.n; i++)
+        if (g->of[i].readers.none()) g->p.op[i].to.area = NULL; /* nobody waits for it */
     if (g->p.n && !s->err.code) fv_cuda_program_start(s, g->p);
     g->p.n = 0;
 }
@@ -113,8 +115,8 @@ static void product_note(note *n, const few_product &f)
     const fv_row_linear &a = f.a;
     int64_t y_n = a.k_cache ? a.y_n : a.n, half = (a.n - y_n) / 2;
     n->y = over(a.y, a.rows * y_n * (a.yt == FV_BF16 ? 2 : 4));
-    n->kept[0] = over(a.k_cache, a.rows * a.cap * half * 4);
-    n->kept[1] = over(a.v_cache, a.rows * a.cap * half * 4);
+    n->kept[0] = over(a.k_cache, a.rows * a.cap * half * (a.yt == FV_BF16 ? 2 : 4));
+    n->kept[1] = over(a.v_cache, a.rows * a.cap * half * (a.yt == FV_BF16 ? 2 : 4));
     n->read[0] = over(a.x, a.rows * a.k * (a.xt == FV_BF16 ? 2 : 4));
     n->wide = a.n % 2 == 0 && a.rows * a.n <= MAIL_WORDS ? a.n : 0;
 }
@@ -129,31 +131,33 @@ static bool product_senders(fv_stream *s, program *g, note *n, few_product *f)
     return true;
 }
 
-static void attention_note(note *n, const few_attention &f)
+template <class T> static void attention_note(note *n, const few_attention<T> &f)
 {
     const fv_attn_args &a = f.o.a;
-    n->y = over(a.y, a.B * a.H * a.Wv * 4);
+    int64_t size = (int64_t)sizeof(T);
+    n->y = over(a.y, a.B * a.H * a.Wv * size);
     n->kept[0] = over(a.lse, a.B * a.H * (int64_t)sizeof(float));
     n->kept[1] = over(f.sums, a.B * a.H * f.parts * (a.Wv + 2) * 4);
-    n->read[0] = over(a.q, ((a.B - 1) * a.q_batch + a.H * a.Wk) * 4);
-    n->read[1] = over(a.k, ((a.B - 1) * a.k_batch + (a.Tk - 1) * a.k_row + a.G * a.Wk) * 4);
-    n->read[2] = over(a.v, ((a.B - 1) * a.v_batch + (a.Tk - 1) * a.v_row + a.G * a.Wv) * 4);
+    n->read[0] = over(a.q, ((a.B - 1) * a.q_batch + a.H * a.Wk) * size);
+    n->read[1] = over(a.k, ((a.B - 1) * a.k_batch + (a.Tk - 1) * a.k_row + a.G * a.Wk) * size);
+    n->read[2] = over(a.v, ((a.B - 1) * a.v_batch + (a.Tk - 1) * a.v_row + a.G * a.Wv) * size);
     n->wide = a.H * a.Wv % 2 == 0 && a.B * a.H * a.Wv <= MAIL_WORDS ? a.H * a.Wv : 0;
 }
 
 /* The product that wrote this step's keys and values to the caches that are read, and sends them; NULL: something else has. */
-static const fv_row_linear *cache_writer(const program *g, const few_attention &f, int op)
+template <class T> static const fv_row_linear *cache_writer(const program *g, const few_attention<T> &f, int op)
 {
     const fv_attn_args &a = f.o.a;
-    if (op < 0 || g->p.op[op].lanes) return NULL;
+    if (op < 0 || g->p.op[op].kind != PRODUCT) return NULL;
     const fv_row_linear &w = g->p.op[op].product.a;
     int64_t half = (w.n - w.y_n) / 2;
-    bool same = w.k_cache == a.k && w.v_cache == a.v && w.k_cache && w.rows == a.B && w.y_n == a.H * a.Wk && half == a.G * a.Wk &&
-                a.Wk == a.Wv && a.k_row == half && a.v_row == half && a.k_batch == w.cap * half && a.v_batch == w.cap * half;
+    bool same = w.yt == kind<T>::dtype && w.k_cache == a.k && w.v_cache == a.v && w.k_cache && w.rows == a.B &&
+                w.y_n == a.H * a.Wk && half == a.G * a.Wk && a.Wk == a.Wv && a.k_row == half && a.v_row == half &&
+                a.k_batch == w.cap * half && a.v_batch == w.cap * half;
     return same ? &w : NULL;
 }
 
-static bool attention_senders(fv_stream *s, program *g, note *n, few_attention *f)
+template <class T> static bool attention_senders(fv_stream *s, program *g, note *n, few_attention<T> *f)
 {
     const fv_attn_args &a = f->o.a;
     int op = writer_of(g, n->read[0]);
@@ -172,18 +176,24 @@ static bool attention_senders(fv_stream *s, program *g, note *n, few_attention *
     return true;
 }
 
+/* What it does to memory and who sends what it reads; false: nobody can. */
+static bool look(fv_stream *s, program *g, note *n, program_op *o)
+{
+    switch (o->kind) {
+    case PRODUCT: product_note(n, o->product); return product_senders(s, g, n, &o->product);
+    case ATTENTION: attention_note(n, o->attention); return attention_senders(s, g, n, &o->attention);
+    case ATTENTION_HALF: attention_note(n, o->attention_half); return attention_senders(s, g, n, &o->attention_half);
+    }
+    return false;
+}
+
 /* Connects the op with those before it; false where they cannot be of one program. */
 static bool connect(fv_stream *s, program *g, program_op *o)
 {
     note n = {};
     n.area = -1;
     o->to = {NULL, true};
-    if (o->lanes)
-        attention_note(&n, o->attention);
-    else
-        product_note(&n, o->product);
-    if (!(o->lanes ? attention_senders(s, g, &n, &o->attention) : product_senders(s, g, &n, &o->product))) return false;
-    if (!may_write(g, n)) return false;
+    if (!look(s, g, &n, o) || !may_write(g, n)) return false;
     n.area = n.wide ? free_area(g, n) : -1;
     if (n.area >= 0) {
         g->owner[n.area] = g->p.n;
@@ -213,17 +223,19 @@ static void clear(fv_stream *s, program *g, int64_t rows)
 static bool add(fv_stream *s, program *g, program_op *o)
 {
     program_ops *p = &g->p;
-    int x_bytes = p->x_bytes, slots = p->slots;
-    if (!o->lanes) {
+    int x_bytes = p->x_bytes, slots = p->slots, last = p->n ? p->op[p->n - 1].span : 1;
+    if (o->span < last) return false; /* teams that went together stay so: they do not meet by themselves any more */
+    if (o->kind == PRODUCT) {
         const few_product &f = o->product;
-        int x = (int)(f.a.rows < ROWS_BLOCK ? f.a.rows : ROWS_BLOCK) * (f.streams ? 2 * (f.chunk + 32) : f.k + 32) * 2;
+        int most = o->span * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
+        int x = rows * (f.streams ? STAGES * (ROUND + 32) : f.k + 32) * 2;
         if (x > p->x_bytes) p->x_bytes = (x + 127) / 128 * 128;
     }
     if (!fv_cuda_program_fit(p, device_of(s)->most_shared) || (p->by_mail && !connect(s, g, o))) {
         p->x_bytes = x_bytes, p->slots = slots;
         return false;
     }
-    if (!o->lanes) {
+    if (o->kind == PRODUCT) {
         o->product.first = g->first;
         g->first = (g->first + o->product.tiles) % p->wide;
     }
@@ -249,27 +261,41 @@ static bool take(fv_stream *s, program_op *o, int64_t rows)
 }
 
 /* By warps it is made here even if nothing is kept, so that the numbers are the same. */
-bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j, int lanes)
+template <class T>
+static bool attention_put_off(fv_stream *s, const one_job<T> &j, op_kind kind, few_attention<T> program_op::*of)
 {
     int64_t heads = j.o.a.B * j.o.a.H;
     bool by_warp = j.o.a.B > MAIL_ROWS && heads > 2 * (int64_t)device_of(s)->processors;
-    if (!device_of(s)->early || lanes != PROGRAM_LANES || j.o.a.B > MOST_ROWS) return false;
+    if (!device_of(s)->hopper || j.o.a.Wk != PROGRAM_HEAD || j.o.a.B > MOST_ROWS) return false;
     if (!lane_of(s)->keeping && !by_warp) return false;
     program_op o = {};
-    o.lanes = lanes;
+    o.kind = kind;
+    o.span = 1;
     o.to = {NULL, true};
-    (one_job<float> &)o.attention = j;
-    o.attention.by_warp = by_warp;
+    (one_job<T> &)(o.*of) = j;
+    (o.*of).by_warp = by_warp;
     return take(s, &o, j.o.a.B);
+}
+
+bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j)
+{
+    return attention_put_off(s, j, ATTENTION, &program_op::attention);
+}
+
+bool fv_cuda_put_off(fv_stream *s, const one_job<bf16> &j)
+{
+    return attention_put_off(s, j, ATTENTION_HALF, &program_op::attention_half);
 }
 
 bool fv_cuda_put_off(fv_stream *s, const row_job &j)
 {
     int64_t tiles = ceil_div(j.a.n, TILE);
     bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0);
-    if (!device_of(s)->early || j.a.rows > MOST_ROWS || j.k % STEP || !even) return false;
+    if (!device_of(s)->hopper || j.a.rows > MOST_ROWS || j.k % STEP || !even) return false;
     if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX || !aligned(j.a.y, j.a.k_cache, j.a.v_cache)) return false;
     program_op o = {};
+    o.kind = PRODUCT;
+    o.span = 1;
     o.to = {NULL, true};
     few_product &f = o.product;
     (row_job &)f = j;
@@ -277,5 +303,9 @@ bool fv_cuda_put_off(fv_stream *s, const row_job &j)
     f.bias_comes = j.a.bias && j.a.n % TILE == 0 && aligned(j.a.bias);
     f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MOST_CHUNK)), STEP) * STEP;
     f.streams = j.a.rows > MAIL_ROWS && j.a.xt == FV_BF16 && j.k > f.chunk;
+    int64_t teams = ceil_div(j.a.rows, ROWS_BLOCK), wide = device_of(s)->processors / teams;
+    f.apart = j.a.rows > MAIL_ROWS && j.k <= MOST_CHUNK && tiles > GROUP * wide;
+    /* Of very many columns, as a vocabulary has, two teams together read the weights once. */
+    if (f.apart && teams > 1 && tiles >= 8 * device_of(s)->processors) o.span = 2;
     return take(s, &o, j.a.rows);
 }

@@ -96,7 +96,7 @@ __device__ inline void normalise_held(const fv_row_linear &a, bf16 *const (&to)[
 
 /* A row of any length, read again and again. */
 template <bool MANY>
-__device__ __noinline__ void normalise_long(const fv_row_linear &a, bf16 *to, row_of_x x, const float *gain, const float *shift)
+__device__ inline void normalise_long(const fv_row_linear &a, bf16 *to, row_of_x x, const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
     float mean = 0, sum = 0, each = __fdividef(1, (float)a.k);
@@ -125,18 +125,19 @@ __device__ inline void normalise_all(const few_product &f, bf16 *to, const team 
 {
     constexpr int R = MANY ? 2 : 1, N = 12;
     int k = f.k, r = (int)threadIdx.x / 32, stride = x_stride(k);
-    if (r >= t.rows) return;
-    int second = r + MULTIPLIERS < t.rows ? r + MULTIPLIERS : r; /* perhaps the first once more */
     if (k > N * 64) {
         for (; r < t.rows; r += MULTIPLIERS) normalise_long<MANY>(f.a, to + r * stride, row_of_x(f, in, t.row + r), gain, shift);
         return;
     }
-    bf16 *const where[2] = {to + r * stride, to + second * stride};
-    const row_of_x x[2] = {row_of_x(f, in, t.row + r), row_of_x(f, in, t.row + second)};
-    if (k == N * 64)
-        normalise_held<R, N, true>(f.a, where, x, gain, shift);
-    else
-        normalise_held<R, N, false>(f.a, where, x, gain, shift);
+    for (; r < t.rows; r += R * MULTIPLIERS) {
+        int second = r + MULTIPLIERS < t.rows ? r + MULTIPLIERS : r; /* perhaps the first once more */
+        bf16 *const where[2] = {to + r * stride, to + second * stride};
+        const row_of_x x[2] = {row_of_x(f, in, t.row + r), row_of_x(f, in, t.row + second)};
+        if (k == N * 64)
+            normalise_held<R, N, true>(f.a, where, x, gain, shift);
+        else
+            normalise_held<R, N, false>(f.a, where, x, gain, shift);
+    }
 }
 
 /* Threads that share a row, where all of a block share all rows: a power of two. */
@@ -258,33 +259,36 @@ __device__ inline uint4 read16(unsigned a)
 }
 
 /* Where x is while the product goes through k.  Long rows of many sequences would leave little room for weights: of those
- * there is one chunk at a time, and the next on its way. */
-struct x_chunks {
-    unsigned x; /* in shared memory */
-    int stride;
+ * there is what all warps take at once, ROUND numbers of each row, and the next STAGES - 1 of these are on their way. */
+struct x_rounds {
+    unsigned x;       /* in shared memory */
+    int stride, size; /* size: bytes of a stage */
     bool streams;
-    __device__ x_chunks(const few_product &f, const bf16 *x_)
-        : x(at(x_)), stride(x_stride(f.streams ? f.chunk : f.k)), streams(f.streams)
+    int chunk, within, filled, read; /* where the next round to be asked for begins, and stages */
+    __device__ x_rounds(const few_product &f, const team &t, const bf16 *x_)
+        : x(at(x_)), stride(x_stride(f.streams ? ROUND : f.k)), size(2 * t.rows * stride), streams(f.streams)
     {
     }
-    __device__ unsigned half(const team &t, int i) const { return x + (unsigned)(2 * (i % 2 * t.rows * stride)); }
-    __device__ void start(const few_product &f, const team &t, int i) const
+    __device__ void ask(const few_product &f, const team &t)
     {
-        int from = i * f.chunk;
-        copy_rows(f, half(t, i), stride, t, from, min(f.k - from, f.chunk));
+        copy_rows(f, x + (unsigned)(filled * size), stride, t, chunk + within, min(min(f.k - chunk, f.chunk) - within, ROUND));
+        if (++filled == STAGES) filled = 0;
+        if ((within += ROUND) >= f.chunk) chunk += f.chunk, within = 0;
     }
-    /* The i-th chunk, for all threads of the block. */
-    __device__ unsigned get(const few_product &f, const team &t, int i) const
+    __device__ void begin(const few_product &f, const team &t)
     {
-        if (!streams) return x + (unsigned)(2 * i * f.chunk);
-        if (i == 0)
-            start(f, t, 0);
-        else
-            one_sync(); /* the half that is filled next has been read */
-        start(f, t, i + 1);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        chunk = within = filled = read = 0;
+        for (int i = 0; i < STAGES - 1; i++) ask(f, t);
+    }
+    /* The next round, for all threads of the block; what was read before it makes room. */
+    __device__ unsigned next(const few_product &f, const team &t)
+    {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         one_sync();
-        return half(t, i);
+        ask(f, t);
+        unsigned stage = x + (unsigned)(read * size);
+        if (++read == STAGES) read = 0;
+        return stage;
     }
 };
 
@@ -293,18 +297,18 @@ struct x_chunks {
  * factor holds what the second product needs, and the lower what the first does; the other half of each result is nothing.
  * bias: of what this thread will deliver. */
 template <bool MANY>
-__device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, ring &r, const few_product &f, const team &t,
-                                const x_chunks &x, int tiles)
+__device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, ring &r, const few_product &f, const team &t, x_rounds &x,
+                                int tiles)
 {
-    constexpr int STEPS = MOST_CHUNK / (STEP * MULTIPLIERS),
-                  BY = 2 * STEP * MULTIPLIERS; /* of a chunk; and bytes from one to the next */
+    constexpr int STEPS = MOST_CHUNK / ROUND, BY = 2 * ROUND; /* of a chunk; and bytes from one to the next */
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = f.k, chunk = f.chunk;
     unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16), in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within;
     unsigned low = (unsigned)(2 * min(lane / 4, t.rows - 1) * x.stride) + within,
              high = (unsigned)(2 * min(lane / 4 + 8, t.rows - 1) * x.stride) + within;
     float odd[GROUP][4] = {};
+    if (MANY && x.streams) x.begin(f, t);
     for (int from = 0, i = 0; from < k; from += chunk, i++) {
-        unsigned xs = MANY ? x.get(f, t, i) : x.x + (unsigned)(2 * from), w[GROUP], first = r.empty();
+        unsigned w[GROUP], first = r.empty();
         int wrapped = r.slots - r.i, steps = (min(k - from, chunk) / STEP - warp + MULTIPLIERS - 1) / MULTIPLIERS;
 #pragma unroll
         for (int j = 0; j < GROUP; j++) {
@@ -319,10 +323,12 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, ring &r, con
             asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(bias.x), "=f"(bias.y) : "r"(mine) : "memory");
         }
 #pragma unroll
-        for (int s = 0; s < STEPS; s++)
+        for (int s = 0; s < STEPS; s++) {
+            unsigned xs = x.x + (unsigned)(2 * from + s * BY);
+            if (MANY && x.streams && s * ROUND < chunk) xs = x.next(f, t);
             if (s < steps) {
-                uint4 a = read16(xs + low + s * BY), b = a;
-                if (MANY) b = read16(xs + high + s * BY);
+                uint4 a = read16(xs + low), b = a;
+                if (MANY) b = read16(xs + high);
 #pragma unroll
                 for (int j = 0; j < GROUP; j++)
                     if (j < tiles) {
@@ -336,6 +342,7 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, ring &r, con
                         }
                     }
             }
+        }
         __syncwarp();
         if (lane < tiles) arrive(first + (unsigned)(8 * (lane < wrapped ? lane : lane - r.slots)));
     }
@@ -349,8 +356,7 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, ring &r, con
 
 /* Where they go, in registers: what lies in shared memory would be read again and again. */
 struct goal {
-    void *y;
-    float *k, *v;
+    void *y, *k, *v;
     const float *bias;
     const int32_t *pos;
     int n, y_n, cap, act;
@@ -359,8 +365,8 @@ struct goal {
     word *post;
     unsigned turn;
     __device__ goal(const few_product &f, const receiver &to, unsigned first_turn, int op)
-        : y(f.a.y), k((float *)f.a.k_cache), v((float *)f.a.v_cache), bias(f.bias_comes ? NULL : (const float *)f.a.bias),
-          pos(f.a.pos), n((int)f.a.n), y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act), add(f.a.add),
+        : y(f.a.y), k(f.a.k_cache), v(f.a.v_cache), bias(f.bias_comes ? NULL : (const float *)f.a.bias), pos(f.a.pos),
+          n((int)f.a.n), y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act), add(f.a.add),
           narrow(f.a.yt == FV_BF16), memory(to.memory), old(f.old.at(first_turn)), post(to.area), turn(first_turn + (unsigned)op)
     {
     }
@@ -406,10 +412,14 @@ struct two_results {
     __device__ void keep(const goal &g, int row, int n, float2 v, fault *bad) const
     {
         int half = (g.n - g.y_n) / 2, c = n - g.y_n;
-        if (at >= 0 && at < g.cap)
-            *(float2 *)((c < half ? g.k : g.v) + (row * (int64_t)g.cap + at) * half + (c < half ? c : c - half)) = v;
-        else
+        int64_t i = (row * (int64_t)g.cap + at) * half + (c < half ? c : c - half);
+        void *to = c < half ? g.k : g.v;
+        if (at < 0 || at >= g.cap)
             report(bad, row, at, g.cap, 1);
+        else if (g.narrow)
+            put_pair((bf16 *)to + i, v);
+        else
+            *(float2 *)((float *)to + i) = v;
     }
     /* Two at once where rows are even. */
     __device__ static void store_two(const goal &g, int64_t i, int n, float2 v)
@@ -438,7 +448,7 @@ __device__ inline void make(const program_op &o, const team &t, ring &r, desk *d
     int tile = threadIdx.x / 64, row = threadIdx.x / 4 % ROWS_BLOCK, column = threadIdx.x % 4 * 2;
     if (first >= tiles) return;
     goal g(f, o.to, turn, op);
-    x_chunks chunks(f, x);
+    x_rounds rounds(f, t, x);
     for (int t0 = first; t0 < tiles; t0 += GROUP * wide) {
         int n = (t0 + tile * wide) * TILE + column;
         bool now = row < t.rows && n < g.n;
@@ -450,7 +460,7 @@ __device__ inline void make(const program_op &o, const team &t, ring &r, desk *d
         }
         float c[GROUP][4] = {};
         int left = tiles - t0, now_tiles = left > 3 * wide ? 4 : left > 2 * wide ? 3 : left > wide ? 2 : 1;
-        multiply<MANY>(c, b.bias, r, f, t, chunks, now_tiles);
+        multiply<MANY>(c, b.bias, r, f, t, rounds, now_tiles);
         if (t0 != first) one_sync(); /* the sums before these have been read */
         float *to = d->sums[0][warp] + lane / 4 * TILE + lane % 4 * 2;
 #pragma unroll

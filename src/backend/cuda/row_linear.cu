@@ -151,16 +151,11 @@ __device__ inline void deliver_four(const few &f, int64_t r, int64_t n, float (&
     if (n >= a.n) return;
 #pragma unroll
     for (int e = 0; e < 4; e++) v[e] = activate(a.act, v[e] + b.bias[e]) + b.old[e];
-    if (a.k_cache && n >= a.y_n) {
-        float *p = in_cache(f, r, n, b.at);
-        if (p) store(p, 0, v);
-        return;
-    }
-    int64_t i = r * (a.k_cache ? a.y_n : a.n) + n;
-    if (a.yt == FV_BF16)
-        store((bf16 *)a.y, i, v);
-    else
-        store((float *)a.y, i, v);
+    target p = place_of(f, r, n, b.at);
+    if (p.to && a.yt == FV_BF16)
+        store((bf16 *)p.to, p.i, v);
+    else if (p.to)
+        store((float *)p.to, p.i, v);
 }
 
 /* The sums of the warps, and where there are parts those of the other blocks, in order.  A thread has four columns of a row. */

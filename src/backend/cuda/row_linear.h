@@ -81,34 +81,36 @@ struct beside {
     }
 };
 
-/* Where column n of row r goes, if that is a cache; NULL (and a report) if there is no such row in it. */
-__device__ inline float *in_cache(const row_job &f, int64_t r, int64_t n, int at)
+/* Where a number goes: y, or one of the caches. */
+struct target {
+    void *to;
+    int64_t i;
+};
+
+/* Of column n of row r; to NULL (and a report) if there is no such row in the cache. */
+__device__ inline target place_of(const row_job &f, int64_t r, int64_t n, int at)
 {
     const fv_row_linear &a = f.a;
+    if (!a.k_cache || n < a.y_n) return {a.y, r * (a.k_cache ? a.y_n : a.n) + n};
     int64_t w = (a.n - a.y_n) / 2, c = n - a.y_n;
-    if (at >= 0 && at < a.cap) return (float *)(c < w ? a.k_cache : a.v_cache) + (r * a.cap + at) * w + (c < w ? c : c - w);
+    if (at >= 0 && at < a.cap) return {c < w ? a.k_cache : a.v_cache, (r * a.cap + at) * w + (c < w ? c : c - w)};
     report(f.bad, r, at, a.cap, 1);
-    return NULL;
+    return {NULL, 0};
 }
 
 __device__ inline void deliver_one(const row_job &f, int64_t r, int64_t n, float v, beside b)
 {
     const fv_row_linear &a = f.a;
     if (n >= a.n) return;
-    v = activate(a.act, v + b.bias);
-    if (a.k_cache && n >= a.y_n) {
-        float *p = in_cache(f, r, n, b.at);
-        if (p) *p = v;
-        return;
-    }
-    int64_t i = r * (a.k_cache ? a.y_n : a.n) + n;
-    if (a.yt == FV_BF16)
-        ((bf16 *)a.y)[i] = __float2bfloat16_rn(v);
-    else
-        ((float *)a.y)[i] = v + b.old;
+    v = activate(a.act, v + b.bias) + b.old;
+    target p = place_of(f, r, n, b.at);
+    if (p.to && a.yt == FV_BF16)
+        ((bf16 *)p.to)[p.i] = __float2bfloat16_rn(v);
+    else if (p.to)
+        ((float *)p.to)[p.i] = v;
 }
 
-/* program.cu.  True: made, or while a step is being kept written down, to be made before whatever is started next.  False:
+/* program_plan.cu.  True: made, or while a step is being kept written down, to be made before whatever is started next.  False:
  * not on this device, or not with these sizes. */
 bool fv_cuda_put_off(fv_stream *s, const row_job &j);
 

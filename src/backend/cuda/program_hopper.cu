@@ -1,4 +1,4 @@
-/* program.cu - a step of writing in one kernel: a block on each multiprocessor goes through all ops of a program.
+/* program_hopper.cu - a step of writing in one kernel: a block on each multiprocessor goes through all ops of a program.
  *
  * For few rows a step is a walk through the weights, and nobody writes weights: one warp of each block does nothing but
  * fetch its block's share of them, op after op, into a ring of slots in shared memory, as far ahead as the ring reaches
@@ -8,8 +8,8 @@
  * one way to the cache and back.  More rows are more than one cares to look at again and again: they are dealt to teams of
  * blocks, and those of a team meet between one op and the next.  A row needs nothing of another, so teams need not wait for
  * each other; they read the same weights at about the same time, so that these come from memory once. */
+#include "program_apart.h"
 #include "program_attention.h"
-#include "program_product.h"
 
 /* ---- weights ---- */
 
@@ -46,12 +46,13 @@ __device__ inline void fetch_product(const few_product &f, ring &r, int first, i
             }
 }
 
-__device__ void fetch_weights(int n, const team &t, const desk *d, ring r)
+__device__ void fetch_weights(const program_ops &p, const desk *d, ring r)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < p.n; i++) {
         const program_op &o = d->op[i % OPS];
         wait(at(&d->op_full[i % OPS]), i / OPS & 1);
-        if (!o.lanes && t.tile(o.product) < o.product.tiles) {
+        team t(p, o.span);
+        if (o.kind == PRODUCT && t.tile(o.product) < o.product.tiles) {
             if (has_gain(o.product)) fetch_gain(o.product, r);
             fetch_product(o.product, r, t.tile(o.product), t.wide);
         }
@@ -77,7 +78,8 @@ __device__ void read_ops(const program_ops &p, const team &t, desk *d)
             if (lane == 0) arrive(at(&d->op_full[i % OPS]));
         }
         int soon = i - (OPS - NEAR);
-        if (soon >= 0 && d->op[soon % OPS].lanes) bring_nearer(d->op[soon % OPS].attention, t);
+        if (soon >= 0 && d->op[soon % OPS].kind == ATTENTION) bring_nearer(d->op[soon % OPS].attention, t);
+        if (soon >= 0 && d->op[soon % OPS].kind == ATTENTION_HALF) bring_nearer(d->op[soon % OPS].attention_half, t);
     }
 }
 
@@ -88,12 +90,12 @@ __device__ inline unsigned seen_so_far(const unsigned *p)
     return v;
 }
 
-/* All blocks of the team have made op i. */
-__device__ inline void meet(const program_ops &p, const team &t, int i)
+/* All blocks of the team, or of the pair of teams, have come here for the n-th time. */
+__device__ inline void meet(const program_ops &p, const team &t, int span, int n)
 {
     one_sync();
     if (threadIdx.x == 0) {
-        unsigned all = (unsigned)(t.wide * (i + 1)), *arrived = &p.at->arrived[t.number];
+        unsigned all = (unsigned)(t.wide * n), *arrived = span == 2 ? &p.at->pairs[t.number] : &p.at->arrived[t.number];
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
         while (seen_so_far(arrived) < all) continue;
     }
@@ -104,7 +106,7 @@ __device__ inline void meet(const program_ops &p, const team &t, int i)
 __device__ inline void leave(const program_ops &p, unsigned turn)
 {
     if (threadIdx.x || atomicAdd(&p.at->left, 1u) != gridDim.x - 1) return;
-    *p.at = counters{{}, 0, turn - 1 + (unsigned)p.n};
+    *p.at = counters{{}, {}, 0, turn - 1 + (unsigned)p.n};
 }
 
 __device__ inline void begin(const program_ops &p, desk *d)
@@ -122,39 +124,41 @@ __device__ inline void begin(const program_ops &p, desk *d)
 #endif
 }
 
-__global__ void __launch_bounds__(32 * WARPS_ALL, 1) run_program(const __grid_constant__ program_ops p)
+/* MANY: more rows than send mail.  Kernels of their own: each has registers for what it does alone. */
+template <bool MANY> __global__ void __launch_bounds__(32 * WARPS_ALL, 1) run_program(const __grid_constant__ program_ops p)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     desk *d = (desk *)memory;
     bf16 *x = (bf16 *)(d + 1);
     const unsigned char *slots = (const unsigned char *)x + p.x_bytes;
     ring r(d, slots, p.slots);
-    team t(p);
     unsigned turn = p.at->turn + 1; /* of the first op: mail that nobody has sent is of turn 0 */
     if (threadIdx.x == 0) begin(p, d);
     __syncthreads();
-    if (threadIdx.x / 32 == FETCHER) {
-        fetch_weights(p.n, t, d, r);
+    if (threadIdx.x / 32 >= MULTIPLIERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS_FEW));
+        if (threadIdx.x / 32 == FETCHER) fetch_weights(p, d, r);
+        if (threadIdx.x / 32 == READER) read_ops(p, team(p, 1), d);
         return;
     }
-    if (threadIdx.x / 32 == READER) {
-        read_ops(p, t, d);
-        return;
-    }
-    for (int i = 0; i < p.n; i++) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS_MANY));
+    for (int i = 0, met = 0, met_in_pairs = 0; i < p.n; i++) {
         const program_op &o = d->op[i % OPS];
         wait(at(&d->op_full[i % OPS]), i / OPS & 1);
-        if (o.lanes && o.attention.by_warp)
-            attend_by_warps(o.attention, t);
-        else if (o.lanes)
-            attend_by_blocks(o, t, d->sums[0][0], turn, i);
-        else if (p.rows > 8)
-            make<true>(o, t, r, d, x, slots, turn, i);
+        team t(p, MANY ? o.span : 1);
+        if (MANY && i && t.rows > 0) meet(p, t, o.span, o.span == 2 ? ++met_in_pairs : ++met);
+        if (o.kind == ATTENTION)
+            attend<MANY>(o, o.attention, t, d->sums[0][0], turn, i);
+        else if (o.kind == ATTENTION_HALF)
+            attend<MANY>(o, o.attention_half, t, d->sums[0][0], turn, i);
+        else if (MANY && o.span == 2)
+            make_apart<2>(o, t, r, x, slots, turn, i);
+        else if (MANY && o.product.apart)
+            make_apart<1>(o, t, r, x, slots, turn, i);
         else
-            make<false>(o, t, r, d, x, slots, turn, i);
+            make<MANY>(o, t, r, d, x, slots, turn, i);
         __syncwarp();
         if (threadIdx.x % 32 == 0) arrive(at(&d->op_empty[i % OPS]));
-        if (!p.by_mail && i + 1 < p.n && t.rows > 0) meet(p, t, i);
     }
     one_sync(); /* all threads of the block have the turn */
     leave(p, turn);
@@ -188,7 +192,8 @@ void fv_cuda_program_start(fv_stream *s, const program_ops &p)
     how.attrs = &together;
     how.numAttrs = 1;
     cudaSetDevice(d->number);
-    cudaFuncSetAttribute(run_program, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    cudaLaunchKernelEx(&how, run_program, p);
+    auto kernel = p.rows > MAIL_ROWS ? run_program<true> : run_program<false>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaLaunchKernelEx(&how, kernel, p);
     fv_cuda_started(s, "row_linear");
 }
