@@ -279,8 +279,8 @@ static void read_prompt(writer *w, int from, int T, float *logits)
     if (fv_read(w->ctx, y, logits, (int64_t)w->rows * VOCAB)) fail_msg("%s", fv_ctx_err(w->ctx)->text);
 }
 
-/* A prompt and some tokens with weights of bf16, by as many rows as kernels treat apart: the CPU's logits, nearly.  A device keeps
- * keys and values in bf16 then, the CPU in f32, and these weights make scores that a rounded key moves far. */
+/* A prompt and some tokens with weights of bf16, by as many rows as kernels treat apart: the CPU's logits, nearly.  A device
+ * keeps keys and values in bf16 then, the CPU in f32, and these weights make scores that a rounded key moves far. */
 static void few_rows_are_right(void **state)
 {
     (void)state;

@@ -145,8 +145,8 @@ typedef struct fv_adamw {
 
 /* ---- what enters an encoder ---- */
 
-/* y (rows,cols) = the norm of the sum of rows of n tables (vocab,cols), as gathering, adding and layernorm give it: rows named by
- * ids, or where there are none `count` of them from `first` on, again and again. */
+/* y (rows,cols) = the norm of the sum of rows of n tables (vocab,cols), as gathering, adding and layernorm give it, or the sum
+ * itself (eps < 0): rows named by ids, or where there are none `count` of them from `first` on, again and again. */
 typedef struct fv_embed {
     int64_t rows, cols;
     void *y;
@@ -168,7 +168,7 @@ typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_k
 typedef struct fv_row_linear {
     int64_t rows, n, k;
     const void *x, *w, *bias; /* bias (n) or NULL */
-    fv_dtype xt, wt, yt;      /* x and y: the table's or bf16 */
+    fv_dtype xt, wt, yt;      /* x and y: the table's or bf16; caches are as y */
     fv_norm_kind norm;
     const void *gain, *shift; /* of the norm, (k) or NULL */
     float eps;
