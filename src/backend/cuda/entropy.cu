@@ -104,7 +104,6 @@ static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, co
 /* ---- both at once: x becomes its gradient ---- */
 
 #define LOG2E 1.4426950408889634f
-#define LN2 0.6931471805599453f
 
 __device__ inline float exp2_quick(float x)
 {
@@ -113,34 +112,54 @@ __device__ inline float exp2_quick(float x)
     return y;
 }
 
-/* As look, in units of log 2 and without the sum of x: its exponentials are what this kernel spends its time on. */
-template <class T, int V> __device__ part_of_row look_quick(const T *row, int64_t n, int64_t vocab)
+/* What a thread knows of its packs of a row: the largest, and the sum of exp(x - largest).  It begins far below every number but
+ * not at minus infinity, so that a pack of nothing else is no trouble. */
+#define LEAST -1e38f
+struct packs_of_row {
+    float top, total;
+};
+
+template <class T, int V> __device__ packs_of_row look_quick(const T *row, int n)
 {
-    part_of_row p = {-INFINITY, 0, 0};
+    packs_of_row p = {LEAST, 0};
     float v[V];
 #pragma unroll 2
-    for (int64_t i = threadIdx.x * V; i < n; i += blockDim.x * V) {
+    for (int i = threadIdx.x * V; i < n; i += blockDim.x * V) {
         load(v, row, i);
         float top = p.top;
 #pragma unroll
-        for (int j = 0; j < V; j++) {
-            v[j] = i + j < vocab ? v[j] * LOG2E : -INFINITY;
-            top = fmaxf(top, v[j]);
-        }
+        for (int j = 0; j < V; j++) top = fmaxf(top, v[j]);
         if (top > p.top) {
-            p.total *= exp2_quick(p.top - top);
+            p.total *= exp2_quick((p.top - top) * LOG2E);
             p.top = top;
         }
+        float shift = -top * LOG2E;
 #pragma unroll
-        for (int j = 0; j < V; j++) p.total += exp2_quick(v[j] - top);
+        for (int j = 0; j < V; j++) p.total += exp2_quick(fmaf(v[j], LOG2E, shift));
     }
     return p;
 }
 
-template <class T> __device__ float sum_of_row(const T *row, int64_t vocab)
+/* Of the whole row, to all threads.  `turn` is 0 and 1 by turns: then one barrier is enough. */
+__device__ inline packs_of_row look_together(packs_of_row p, int turn)
 {
-    float sum = 0, first = up(row[0]);
-    for (int64_t i = threadIdx.x; i < vocab; i += blockDim.x) sum += up(row[i]) - first;
+    __shared__ packs_of_row part[2][32];
+    unsigned lane = threadIdx.x % 32;
+    float top = warp_all(p.top, greater());
+    float total = warp_all(p.total * exp2_quick((p.top - top) * LOG2E), add_up());
+    if (lane == 0) part[turn][threadIdx.x / 32] = {top, total};
+    __syncthreads();
+    p = lane < blockDim.x / 32 ? part[turn][lane] : packs_of_row{LEAST, 0};
+    top = warp_all(p.top, greater());
+    return {top, warp_all(p.total * exp2_quick((p.top - top) * LOG2E), add_up())};
+}
+
+/* The sum of x - top over the row, to all threads. */
+template <class T, int V> __device__ float sum_of_row(const T *row, int vocab, float top)
+{
+    float sum = 0;
+    for (int i = threadIdx.x * V; i < vocab; i += blockDim.x * V)
+        for (int j = 0; j < V && i + j < vocab; j++) sum += up(row[i + j]) - top;
     return block_all(sum, add_up());
 }
 
@@ -149,48 +168,82 @@ __device__ inline void fetch_pack(void *to, const void *from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 
-/* One block for each row.  HELD: it is read once, to shared memory, while the other block of the multiprocessor computes, and a
- * thread reads only packs that it fetched itself; else it is read twice, the second time from the cache. */
+/* All at once: left to itself the compiler may write number after number. */
+template <class T, int V> __device__ inline void store_all(T *to, const float (&v)[V])
+{
+    pack<T, V> k;
+#pragma unroll
+    for (int j = 0; j < V; j++) k.v[j] = down<T>(v[j]);
+    if constexpr (sizeof k == 16) {
+        const uint4 w = *(const uint4 *)&k;
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w) : "memory");
+    } else {
+        *(pack<T, V> *)to = k;
+    }
+}
+
+/* The thread that treats number i of a row; threads are a power of two. */
+template <int V> __device__ inline bool mine(int i) { return (i / V & (int)(blockDim.x - 1)) == (int)threadIdx.x; }
+
+/* Of a thread's packs those that reach behind vocab get value there; last: where its last pack begins. */
+template <class T, int V> __device__ inline void put_behind(T *row, int vocab, int last, float value)
+{
+    for (; last >= 0 && last + V > vocab; last -= (int)blockDim.x * V)
+        for (int j = 0; j < V; j++)
+            if (last + j >= vocab) row[last + j] = down<T>(value);
+}
+
+/* To shared memory, packs that the same thread will read. */
+template <class T, int V> __device__ inline void fetch_row(T *to, const T *row, int n)
+{
+    for (int i = threadIdx.x * V; i < n; i += blockDim.x * V) fetch_pack(to + i, row + i);
+}
+
+/* loss, and x becomes its gradient.  A block takes row after row.  HELD: a row is read once, to shared memory, where a thread
+ * reads only packs that it fetched itself, and the next one is on its way to the other half meanwhile.  Else the row is read
+ * twice, the second time from the cache.  What lies behind vocab becomes 0. */
 template <class T, int V, bool HELD>
-__global__ void __launch_bounds__(HELD ? 512 : 1024, 2) entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t vocab,
-                                                                          int64_t step, float smooth, int32_t ignore, fault *bad)
+__global__ void __launch_bounds__(1024, HELD ? 1 : 2)
+    entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t rows, int vocab, int step, float smooth, int32_t ignore,
+                      fault *bad)
 {
     extern __shared__ uint4 held[];
-    int64_t r = blockIdx.x;
-    int32_t label = labels[r];
-    bool counts = label != ignore && label >= 0 && label < vocab;
-    T *row = x + r * step;
-    const T *from = HELD ? (const T *)held : row;
-    if (threadIdx.x == 0 && !counts) {
-        loss[r] = 0;
-        if (label != ignore) report(bad, r, label, vocab);
-    }
-    if (HELD) {
-        for (int64_t i = threadIdx.x * V; i < step; i += blockDim.x * V) fetch_pack((T *)held + i, row + i);
-        asm volatile("cp.async.wait_all;" ::: "memory");
-    }
-    float lse = 0, even = smooth / (float)vocab, v[V]; /* lse in units of log 2 */
-    if (counts) {
-        part_of_row p = look_quick<T, V>(from, step, vocab);
-        float top = block_all(p.top, greater());
-        float total = block_all(p.top == -INFINITY ? 0.0f : p.total * exp2_quick(p.top - top), add_up());
-        float off = smooth != 0 ? sum_of_row(row, vocab) : 0, first = up(row[0]), chosen = up(row[label]);
-        float log_total = logf(total), high = top * LN2;
-        lse = top + log_total * LOG2E;
-        if (threadIdx.x == 0)
-            loss[r] = log_total - (1 - smooth) * (chosen - high) -
-                      (smooth != 0 ? smooth * (off / (float)vocab + (first - high)) : 0);
-        __syncthreads(); /* the row is about to change */
-    }
-#pragma unroll 2
-    for (int64_t i = threadIdx.x * V; i < step; i += blockDim.x * V) {
-        load(v, from, i);
-#pragma unroll
-        for (int j = 0; j < V; j++) {
-            float weight = exp2_quick(fmaf(v[j], LOG2E, -lse)) - even;
-            v[j] = counts && i + j < vocab ? (i + j == label ? weight - (1 - smooth) : weight) : 0;
+    int half = 0, turn = 0, end = step / V - 1, last = (end - ((end - (int)threadIdx.x) & (int)(blockDim.x - 1))) * V;
+    float even = smooth / (float)vocab, v[V];
+    if (HELD) fetch_row<T, V>((T *)held, x + blockIdx.x * (int64_t)step, step);
+    int32_t label = labels[blockIdx.x];
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x, half ^= 1) {
+        T *row = x + r * step, *from = HELD ? (T *)held + half * step : row;
+        int32_t now = label;
+        bool counts = now != ignore && now >= 0 && now < vocab, more = r + gridDim.x < rows;
+        if (HELD) asm volatile("cp.async.wait_all;" ::: "memory");
+        if (HELD && more) fetch_row<T, V>((T *)held + (half ^ 1) * step, row + gridDim.x * (int64_t)step, step);
+        if (more) label = labels[r + gridDim.x];
+        if (!counts) {
+            if (threadIdx.x == 0) loss[r] = 0;
+            if (threadIdx.x == 0 && now != ignore) report(bad, r, now, vocab);
+            const float none[V] = {};
+            for (int i = threadIdx.x * V; i < step; i += blockDim.x * V) store_all(row + i, none);
+            continue;
         }
-        store(row, i, v);
+        put_behind<T, V>(from, vocab, last, -INFINITY);
+        float chosen = mine<V>(now) ? up(from[now]) : 0;
+        packs_of_row p = look_together(look_quick<T, V>(from, step), turn);
+        turn ^= 1;
+        float off = smooth != 0 ? sum_of_row<T, V>(from, vocab, p.top) : 0, log_total = logf(p.total);
+        float lse = p.top * LOG2E + log_total * LOG2E; /* in units of log 2 */
+#pragma unroll 4
+        for (int i = threadIdx.x * V; i < step; i += blockDim.x * V) {
+            load(v, from, i);
+#pragma unroll
+            for (int j = 0; j < V; j++) v[j] = exp2_quick(fmaf(v[j], LOG2E, -lse)) - even;
+            store_all(row + i, v);
+        }
+        if (mine<V>(now)) {
+            loss[r] = log_total - (1 - smooth) * (chosen - p.top) - (smooth != 0 ? smooth * off / (float)vocab : 0);
+            row[now] = down<T>(exp2_quick(fmaf(chosen, LOG2E, -lse)) - even - (1 - smooth));
+        }
+        put_behind<T, V>(row, vocab, last, 0);
     }
 }
 
@@ -200,19 +253,21 @@ static void cross_entropy_slope(fv_stream *s, fv_stat *loss, void *x, const int3
 {
     constexpr int V = 16 / sizeof(T);
     fault *bad = faults_of(s) + FAULT_LABEL;
-    unsigned threads = row_threads(step / V), many = 2 * threads; /* up to 1024: rows are long */
-    size_t bytes = (size_t)step * sizeof(T), others = 2048;
-    dim3 grid((unsigned)rows);
-    bool packs = step % V == 0 && aligned(x);
-    if (packs && 2 * (bytes + others) <= device_of(s)->most_shared)
-        launch(s, "cross_entropy", entropy_slope_row<T, V, true>, grid, threads, bytes, (float *)loss, (T *)x, labels, vocab,
-               step, smooth, ignore, bad);
+    unsigned threads = row_threads(step / V), many = threads == 512 ? 1024 : threads;
+    size_t two_rows = 2 * (size_t)step * sizeof(T), others = 2048, shared = device_of(s)->most_shared;
+    bool packs = step % V == 0 && aligned(x), held = packs && two_rows + others <= shared;
+    int64_t beside = (int64_t)(shared / (two_rows + others)), most = 2048 / many;
+    most = (int64_t)device_of(s)->processors * (beside < most ? beside : most);
+    dim3 grid((unsigned)rows), few((unsigned)(rows < most ? rows : most));
+    if (held)
+        launch(s, "cross_entropy", entropy_slope_row<T, V, true>, few, many, two_rows, (float *)loss, (T *)x, labels, rows,
+               (int)vocab, (int)step, smooth, ignore, bad);
     else if (packs)
-        launch(s, "cross_entropy", entropy_slope_row<T, V, false>, grid, many, 0, (float *)loss, (T *)x, labels, vocab, step,
-               smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_slope_row<T, V, false>, grid, many, 0, (float *)loss, (T *)x, labels, rows, (int)vocab,
+               (int)step, smooth, ignore, bad);
     else
-        launch(s, "cross_entropy", entropy_slope_row<T, 1, false>, grid, many, 0, (float *)loss, (T *)x, labels, vocab, step,
-               smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_slope_row<T, 1, false>, grid, many, 0, (float *)loss, (T *)x, labels, rows, (int)vocab,
+               (int)step, smooth, ignore, bad);
 }
 
 template <class T> struct by_rows {
