@@ -31,19 +31,30 @@ static inline FV__EVERYWHERE int fv__draw_word(uint32_t j) { return (int)(j % 2 
 /* The four words of a draw.  Other random numbers here take ten rounds (fv_philox); seven are the fewest that pass every test of
  * BigCrush (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), and these are most of what dropout costs. */
 #define FV__DRAW_ROUNDS 7
-static inline FV__EVERYWHERE void fv__draw(uint32_t out[4], uint64_t seed, uint64_t site, uint64_t step, uint32_t row,
+typedef struct {
+    uint32_t k[FV__DRAW_ROUNDS][2];
+} fv__draw_keys; /* what each round mixes in, of one seed */
+
+static inline fv__draw_keys fv__keys_of(uint64_t seed)
+{
+    fv__draw_keys keys;
+    for (uint32_t r = 0; r < FV__DRAW_ROUNDS; r++) {
+        keys.k[r][0] = (uint32_t)seed + r * 0x9E3779B9u;
+        keys.k[r][1] = (uint32_t)(seed >> 32) + r * 0xBB67AE85u;
+    }
+    return keys;
+}
+
+static inline FV__EVERYWHERE void fv__draw(uint32_t out[4], const fv__draw_keys *keys, uint64_t site, uint64_t step, uint32_t row,
                                            uint32_t key)
 {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0 = key, c1 = row ^ (uint32_t)(step >> 32), c2 = (uint32_t)step, c3 = (uint32_t)site;
     for (int r = 0; r < FV__DRAW_ROUNDS; r++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ keys->k[r][0];
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ keys->k[r][1];
         c1 = (uint32_t)p1;
         c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
     }
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }

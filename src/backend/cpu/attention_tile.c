@@ -213,22 +213,19 @@ typedef struct {
 } counters; /* of a panel: three vectors, four words each */
 
 /* As fv__draw; the three vectors go round together, since one alone waits for its own products. */
-static counters philox(counters x, uint64_t seed)
+static counters philox(counters x, const fv__draw_keys *keys)
 {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int r = 0; r < FV__DRAW_ROUNDS; r++) {
 #pragma GCC unroll 3
         for (int v = 0; v < 3; v++) {
             vu *c = x.c[v], hi0, lo0, hi1, lo1;
             v_mul_wide(&hi0, &lo0, c[0], 0xD2511F53u);
             v_mul_wide(&hi1, &lo1, c[2], 0xCD9E8D57u);
-            c[0] = hi1 ^ c[1] ^ k0;
-            c[2] = hi0 ^ c[3] ^ k1;
+            c[0] = hi1 ^ c[1] ^ keys->k[r][0];
+            c[2] = hi0 ^ c[3] ^ keys->k[r][1];
             c[1] = lo1;
             c[3] = lo0;
         }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
     }
     return x;
 }
@@ -237,6 +234,7 @@ void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_row
 {
     const fv_attn_args *a = t->a;
     const vu zero = {0};
+    const fv__draw_keys keys = fv__keys_of(a->rng.seed);
     uint64_t step = *a->rng.step;
     vu pair[3], up[3]; /* of each row, and what brings its half of a word to the top */
     vu below = zero + (fv__drop_below(a->dropout) << 16), factor = (vu)v_set1((float)(1 / fv__kept_share(a->dropout)));
@@ -254,7 +252,7 @@ void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_row
             x.c[v][2] = zero + (uint32_t)step;
             x.c[v][3] = zero + (uint32_t)a->rng.site;
         }
-        x = philox(x, a->rng.seed);
+        x = philox(x, &keys);
 #pragma GCC unroll 3
         for (int v = 0; v < 3; v++)
 #pragma GCC unroll 4

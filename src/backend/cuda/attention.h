@@ -23,7 +23,8 @@ template <class T> struct job {
     float bias_scale;    /* of what is added, to be added to the product */
     float keep_scale;    /* 1 over the share that dropout keeps */
     uint32_t drop_below; /* what the upper half of a word is compared with */
-    bool plain;          /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
+    fv__draw_keys draw_keys;
+    bool plain; /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
     bool quick_q, quick_k, quick_v, quick_y;
     fault *bad;
 
@@ -202,12 +203,12 @@ template <bool TURNED, class T> __device__ inline void draw(uint32_t (&word)[2][
     bool odd = threadIdx.x / 4 % 2;
     if constexpr (!TURNED) {
         uint32_t row = at.draw_row(tile_row(row0, 0)), key = fv__draw_key((uint32_t)tile_col(0, 0, 0)) + (uint32_t)col0 / 4;
-        fv__draw(w, at.o.a.rng.seed, at.o.a.rng.site, at.step, row, key + 4 * n);
+        fv__draw(w, &at.o.draw_keys, at.o.a.rng.site, at.step, row, key + 4 * n);
         word[0][0] = w[0], word[0][1] = w[1], word[1][0] = w[2], word[1][1] = w[3];
     } else {
         uint32_t row = at.draw_row(tile_col(0, 0, odd)) + (uint32_t)col0 / 2,
                  key = fv__draw_key((uint32_t)tile_row(row0, 0) & ~1u);
-        fv__draw(w, at.o.a.rng.seed, at.o.a.rng.site, at.step, row + 8 * n, key);
+        fv__draw(w, &at.o.draw_keys, at.o.a.rng.site, at.step, row + 8 * n, key);
         uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 4), v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 4);
         word[0][0] = odd ? u : w[0], word[0][1] = odd ? v : w[1];
         word[1][0] = odd ? w[2] : u, word[1][1] = odd ? w[3] : v;
@@ -318,6 +319,7 @@ template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
     o.bias_scale = LOG2E / o.scale;
     o.keep_scale = (float)(1 / fv__kept_share(a->dropout));
     o.drop_below = fv__drop_below(a->dropout) << 16;
+    o.draw_keys = fv__keys_of(a->rng.seed);
     o.plain = !a->mask && !a->bias && !a->rel && o.scale > 0;
     o.quick_q = aligned(a->q) && a->q_row % V == 0 && a->q_batch % V == 0 && a->Wk % V == 0;
     o.quick_k = aligned(a->k) && a->k_row % V == 0 && a->k_batch % V == 0 && a->Wk % V == 0;

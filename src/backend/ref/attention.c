@@ -64,7 +64,8 @@ static acc dropout(args *a, pair p)
     if (a->dropout <= 0) return 1;
     uint32_t row = fv__draw_row((uint32_t)(p.b * a->H + p.h), (uint32_t)a->Tq, (uint32_t)p.i), key = fv__draw_key((uint32_t)p.j);
     uint32_t word[4];
-    fv__draw(word, a->rng.seed, a->rng.site, *a->rng.step, row, key);
+    fv__draw_keys keys = fv__keys_of(a->rng.seed);
+    fv__draw(word, &keys, a->rng.site, *a->rng.step, row, key);
     uint32_t bits = word[fv__draw_word((uint32_t)p.j)] >> (p.i % 16 / 8 * 16) & 0xffff;
     return bits >= fv__drop_below(a->dropout) ? (acc)(1 / fv__kept_share(a->dropout)) : 0;
 }
