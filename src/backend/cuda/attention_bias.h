@@ -8,7 +8,11 @@
 #include "attention.h"
 #include "hopper.h"
 
-__device__ inline float2 both(uint32_t two, bf16) { return __bfloat1622float2(*(const __nv_bfloat162 *)&two); }
+/* a bf16 is the upper half of a float */
+__device__ inline float2 both(uint32_t two, bf16)
+{
+    return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
+}
 __device__ inline float2 both(uint32_t two, f16) { return __half22float2(*(const __half2 *)&two); }
 
 /* Adds 16 rows of a panel, 64 columns of it from block `first` of eight columns on, to a strip of products.  panel: from the
