@@ -11,12 +11,12 @@
 #include "attention_sums.h"
 #include "attention_ways.h"
 
-/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory.  Where attention is not plain registers are scarce, and
+/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory.  With all that attention may have registers are scarce, and
  * exponentials so little of the work that taking turns does not pay. */
-template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, bool TURNS_ = KIND_ == PLAIN> struct plan {
+template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_> struct plan {
     typedef T_ T;
     static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
-    static constexpr bool TURNS = TURNS_, BIAS = KIND == BIASED;
+    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED;
     static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 2 ? 240 : 160, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
     static constexpr int TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
@@ -197,15 +197,8 @@ template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_arg
 {
     job<T> o = prepare<T>(s, a);
     bool narrow_heads = a->Wk <= 64 && a->Wv <= 64;
-    static const int shape = getenv("FV_SHAPE") ? atoi(getenv("FV_SHAPE")) : 0;
-    if (biased(o) && shape == 1 && narrow_heads) return start<plan<T, 64, BIASED, 3, 128, 2>>(s, o);
-    if (biased(o) && shape == 2) return narrow_heads ? start<plan<T, 64, BIASED, 3, 128, 2, true>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2, true>>(s, o);
-    if (biased(o) && shape == 3 && narrow_heads) return start<plan<T, 64, BIASED, 2, 128, 2, true>>(s, o);
-    if (shape == 1 && o.plain && a->dropout > 0 && narrow_heads) return start<plan<T, 64, DROPS, 3, 128, 2>>(s, o);
-    if (shape == 2 && o.plain && a->dropout > 0) return narrow_heads ? start<plan<T, 64, DROPS, 3, 128, 2, true>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2, true>>(s, o);
-    if (shape == 3 && o.plain && a->dropout > 0 && narrow_heads) return start<plan<T, 64, DROPS, 2, 128, 2, true>>(s, o);
     if (biased(o))
-        return narrow_heads ? start<plan<T, 64, BIASED, 2, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2>>(s, o);
+        return narrow_heads ? start<plan<T, 64, BIASED, 3, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2>>(s, o);
     if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 2>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
     if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 2, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
