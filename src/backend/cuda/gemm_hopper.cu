@@ -29,10 +29,11 @@ template <bool GELU> struct finish {
             for (int e = 0; e < 4; e++) {
                 float v[8];
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    v[i] = sum_at(s, j, e, i) + b[i];
-                    if (GELU) v[i] = gelu_quick(v[i]);
-                }
+                for (int i = 0; i < 8; i++)
+                    if (GELU)
+                        v[i] = gelu_scaled(fmaf(sum_at(s, j, e, i), 1 / GELU_REACH, b[i] * (1 / GELU_REACH)));
+                    else
+                        v[i] = sum_at(s, j, e, i) + b[i];
                 if (row + row_at(e) < m) store_all(to + (int64_t)row_at(e) * ldc + 32 * j, v);
             }
         }
