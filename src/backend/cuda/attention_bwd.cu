@@ -6,8 +6,6 @@
  * Weights are computed again from lse, once for each direction: a block that owns its rows, and another that owns its
  * columns, write every result once and in a fixed order.  One pass with atomic additions for dq would spare two of seven
  * products, and give other bits each time. */
-#include <cfloat>
-
 #include "attention_grads.h"
 #include "attention_ways.h"
 
@@ -28,100 +26,35 @@ template <class T, int W> static size_t shared_bytes()
     return (size_t)(2 * ROWS + 2 * N * K) * stride_of<T, W> * sizeof(T) + N * K * sizeof(float2) + spare;
 }
 
-/* This block's share of a loose head. */
-template <class T> __device__ inline void clear_rest(const whole_sums &sums, const job<T> &o, int b, int h)
-{
-    if (!is_loose(sums.top + TOPS * (b * (int)o.a.G + o.kv_head(h)))) return;
-    int64_t each = (int64_t)sums.parts * (PART / 4), step = (int64_t)gridDim.x * blockDim.x;
-    int4 *rest = sums.rest + (b * o.a.H + h) * each;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < each; i += step) rest[i] = make_int4(0, 0, 0, 0);
-}
-
-/* lse in units of log 2 and dy_i.y_i, for each row, and the unit of its sums if there are such; `share` threads of a warp take
- * one, a power of two. */
-template <class T, int V>
-__global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const T *dy, int share, whole_sums sums)
+/* lse in units of log 2 and dy_i.y_i, for each row; `share` threads of a warp take one, a power of two. */
+template <class T, int V> __global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const T *dy, int share)
 {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) / share, h = blockIdx.y, b = blockIdx.z;
     bool there = i < o.a.Tq;
     int64_t r = o.at_lse(b, h, i), at = o.at_y(b, h, i);
-    float sum = 0, square = 0, d[V], y[V];
+    float sum = 0, d[V], y[V];
     for (int c = threadIdx.x % share * V; there && c < o.a.Wv; c += share * V) {
         load(d, dy, at + c);
         load(y, (const T *)o.a.y, at + c);
 #pragma unroll
-        for (int j = 0; j < V; j++) sum += d[j] * y[j], square += d[j] * d[j];
+        for (int j = 0; j < V; j++) sum += d[j] * y[j];
     }
-    for (int x = share / 2; x; x /= 2) {
-        sum += __shfl_xor_sync(~0u, sum, x);
-        square += __shfl_xor_sync(~0u, square, x);
-    }
-    if (sums.rest) clear_rest(sums, o, b, h);
-    if (!there || threadIdx.x % share) return;
-    float lse = ((const float *)o.a.lse)[r];
-    stat[r] = o.stat(lse, sum);
-    if (!sums.unit) return;
-    const uint32_t *top = sums.top + TOPS * (b * (int)o.a.G + o.kv_head(h));
-    float most = 2 * o.keep_scale * sqrtf(square) * sqrtf(__uint_as_float(top[TOP_V])) * __uint_as_float(top[TOP_K]);
-    sums.unit[r] = most == 0 ? 0 : most <= FLT_MAX ? scalbnf(1, min(29 - ilogbf(most), 100)) : NAN;
+    for (int x = share / 2; x; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
+    if (there && threadIdx.x % share == 0) stat[r] = o.stat(((const float *)o.a.lse)[r], sum);
 }
 
-/* The TOPS of SPAN keys; packs of 8 numbers, `share` threads for a key. */
-#define SPAN 512
-template <class T> __global__ void key_tops(const __grid_constant__ job<T> o, uint32_t *top, int share)
-{
-    int g = blockIdx.y, b = blockIdx.z, c = (int)threadIdx.x % share * 8, each = (int)blockDim.x / share;
-    int first = (int)blockIdx.x * SPAN + (int)threadIdx.x / 32 * (32 / share); /* of this warp */
-    float of_k = 0, of_v = 0;
-    for (int i = 0; i < SPAN; i += each) { /* all threads of a warp go along */
-        int j = first + i + (int)threadIdx.x % 32 / share;
-        float square = 0, x[8];
-        if (j < o.a.Tk && c < o.a.Wk) {
-            load(x, o.k(b, g, j), c);
-#pragma unroll
-            for (int e = 0; e < 8; e++) of_k = greater()(of_k, fabsf(x[e]));
-        }
-        if (j < o.a.Tk && c < o.a.Wv) {
-            load(x, o.v(b, g, j), c);
-#pragma unroll
-            for (int e = 0; e < 8; e++) square += x[e] * x[e];
-        }
-        for (int w = share / 2; w; w /= 2) square += __shfl_xor_sync(~0u, square, w);
-        of_v = greater()(of_v, square);
-    }
-    uint32_t k = __float_as_uint(warp_all(of_k, greater())) & 0x7fffffffu;
-    uint32_t v = __float_as_uint(warp_all(of_v, greater())) & 0x7fffffffu;
-    if (threadIdx.x % 32 || first >= o.a.Tk) return;
-    top += TOPS * (b * (int)o.a.G + g);
-    atomicMax(top + TOP_K, k);
-    atomicMax(top + TOP_V, v);
-    atomicMax(top + LOW_K, ~k);
-    atomicMax(top + LOW_V, ~v);
-}
-
-static int threads_for(int64_t packs)
-{
-    int share = 1;
-    while (share < 32 && share < packs) share *= 2;
-    return share;
-}
-
-/* What is known of each row before the pass, or passes, over pairs. */
-template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, float2 *stat, whole_sums sums)
+/* What is known of each row before the passes over pairs. */
+template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, float2 *stat)
 {
     constexpr int V = 16 / sizeof(T);
     const fv_attn_args &a = o.a;
-    int share = threads_for(ceil_div(a.Wv, o.quick_y ? V : 1)), by_key = threads_for(ceil_div(a.Wk > a.Wv ? a.Wk : a.Wv, 8));
+    int share = 1;
+    while (share < 32 && share < ceil_div(a.Wv, o.quick_y ? V : 1)) share *= 2;
     dim3 grid((unsigned)ceil_div(a.Tq * share, THREADS), (unsigned)a.H, (unsigned)a.B);
-    dim3 keys((unsigned)ceil_div(a.Tk, SPAN), (unsigned)a.G, (unsigned)a.B);
-    if (sums.top) {
-        s->dev->backend->zero(s, sums.top, (size_t)((char *)sums.rest - (char *)sums.top));
-        launch(s, "attention_bwd", key_tops<T>, keys, THREADS, 0, o, sums.top, by_key);
-    }
     if (o.quick_y)
-        launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, o, dy, share, sums);
+        launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, o, dy, share);
     else
-        launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share, sums);
+        launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share);
 }
 
 template <class T, int W, int KIND>
@@ -215,7 +148,7 @@ __global__ void __launch_bounds__(32 * WARPS)
             mul_nt<Q / 8, W, S, S>(s, k + warp * 16 * S, q);
             mul_nt<Q / 8, W, S, S>(dp, v + warp * 16 * S, d);
             slopes<true, KIND>(s, dp, at, row0, i, at.whole(i, Q, tile, ROWS),
-                                [&](int e, int n) { return known[tile_col(0, n, e)]; });
+                               [&](int e, int n) { return known[tile_col(0, n, e)]; });
             if constexpr (WHICH & 1) mul_nn<W / 8, Q / 8, S>(sk, dp, q, spare);
             if constexpr (WHICH & 2) mul_nn<W / 8, Q / 8, S>(sv, s, d, spare);
             if (N == 1) __syncthreads();
@@ -248,36 +181,24 @@ static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, cons
 template <class T, int W> static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
 {
     if (W < 256 && o.plain && o.a.dropout <= 0)
-        start_as<T, W, W < 256 ? PLAIN : ANY>(s, o, g, stat);
+        start_as < T, W, W<256 ? PLAIN : ANY>(s, o, g, stat);
     else
         start_as<T, W, ANY>(s, o, g, stat);
 }
 
-/* Scratch is one block, as asking again may move it: for each row stat, sums by distance, and what one pass needs. */
+/* Scratch is one block, as asking again may move it: for each row stat, and sums by distance. */
 template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, bool hopper)
 {
     job<T> o = prepare<T>(s, a);
     o.quick_y = o.quick_y && aligned(g->dy);
-    hopper = hopper && o.quick_y && a->Tk <= MOST_KEYS;
     int64_t rows = a->B * a->H * a->Tq, parts = g->drel.data ? fv_cuda_attention_shares(a) : 0;
-    int64_t of_rel = ceil_div(parts * a->H * a->rel_len, 4), of_rows = ceil_div(rows, 4), of_tops = a->B * a->G * TOPS / 4 + 1;
-    int64_t of_sums = hopper ? fv_cuda_hopper_sums(a) / 4 : 0, in_pass = hopper ? of_rows + of_tops + 2 * of_sums : 0;
-    int width = tile_width(s, a), added = width;
-    int4 *room = width ? work<int4>(s, 2 * of_rows + of_rel + in_pass) : NULL;
+    int64_t of_rel = ceil_div(parts * a->H * a->rel_len, 4), of_rows = ceil_div(rows, 4);
+    int width = tile_width(s, a);
+    int4 *room = width ? work<int4>(s, 2 * of_rows + of_rel) : NULL;
     if (!room) return;
     float2 *stat = (float2 *)room;
     float *part = (float *)(room + 2 * of_rows);
-    whole_sums sums = {};
-    if (hopper) {
-        sums.unit = (float *)(room + 2 * of_rows + of_rel);
-        sums.top = (uint32_t *)(room + 3 * of_rows + of_rel);
-        sums.sum = room + 3 * of_rows + of_rel + of_tops;
-        sums.next = (int *)(sums.sum - 1);
-        sums.rest = sums.sum + of_sums;
-        sums.parts = (int)(of_sums * 4 / PART / (a->B * a->H));
-    }
-    prepare_rows(s, o, (const T *)g->dy, stat, sums);
-    if (hopper && fv_cuda_attention_hopper_bwd<T>(s, &o, g, stat, sums)) width = 0;
+    prepare_rows(s, o, (const T *)g->dy, stat);
     switch (width) {
     case 32: start<T, 32>(s, o, g, stat); break;
     case 64: start<T, 64>(s, o, g, stat); break;
@@ -285,8 +206,8 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
     case 256: start<T, 256>(s, o, g, stat); break;
     }
     fv_attn_grads rest = *g;
-    if (hopper && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, stat)) rest.dbias = fv_sink{};
-    if (rest.dbias.data || rest.drel.data) fv_cuda_attention_added<T>(s, o, &rest, stat, part, parts, added);
+    if (hopper && o.quick_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, stat)) rest.dbias = fv_sink{};
+    if (rest.dbias.data || rest.drel.data) fv_cuda_attention_added<T>(s, o, &rest, stat, part, parts, width);
 }
 
 template void fv_cuda_attention_tiled_bwd<float>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);

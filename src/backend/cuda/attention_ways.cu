@@ -206,7 +206,12 @@ static bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_gr
 
 static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
-    return device_of(s)->hopper && own_backward(s, a, g, t, true);
+    if (!device_of(s)->hopper) return false;
+    bool done = t == FV_BF16 ? fv_cuda_attention_hopper_bwd<bf16>(s, a, g) : fv_cuda_attention_hopper_bwd<f16>(s, a, g);
+    if (!done || (!g->dbias.data && !g->drel.data)) return done;
+    fv_attn_grads added = *g;
+    added.dq = added.dk = added.dv = fv_sink{};
+    return own_backward(s, a, &added, t, true);
 }
 
 /* ---- the table ---- */

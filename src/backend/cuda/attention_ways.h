@@ -6,11 +6,13 @@
 
 /* Our own tiled kernels: attention.cu, attention_bwd.cu. */
 template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a);
-/* hopper: on the chip's own instructions, where these tensors can be read by them. */
+/* hopper: the gradient of a bias on that chip's own instructions, where it can be read by them. */
 template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, bool hopper);
 
-/* The same with what only Hopper has: attention_hopper.cu.  False where the copy engine cannot read these tensors. */
+/* The same with what only Hopper has: attention_hopper.cu, attention_hopper_bwd.cu, which leaves out the gradients of what is
+ * added to scores.  False where the copy engine cannot read these tensors. */
 template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a);
+template <class T> bool fv_cuda_attention_hopper_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
 
 /* Up to 128 queries and keys, on Hopper: attention_hopper_short.cu.  False: likewise. */
 template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a);

@@ -149,6 +149,23 @@ template <int LEFT> __device__ inline void products_done()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+template <int N> __device__ inline uint32_t bits_of(const float (&x)[N][4])
+{
+    uint32_t bits = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) bits |= __float_as_uint(x[n][e]);
+    return bits;
+}
+
+/* What these bits come from is worked out here, beside the products under way: the assembler would move exponentials behind the
+ * wait for these.  Nothing happens. */
+__device__ inline void worked_out(uint32_t bits)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffffffff;\n@p nanosleep.u32 0;\n}" ::"r"(bits) : "memory");
+}
+
 #define C4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define C32 C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7)
 #define C64 C32, C4(8), C4(9), C4(10), C4(11), C4(12), C4(13), C4(14), C4(15)
