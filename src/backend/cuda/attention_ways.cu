@@ -65,10 +65,10 @@ static bool fused_can(const fv_attn_args *a, fv_dtype t)
  * that repeats, which keeps all scores on the way. */
 static bool hopper_leads(const fv_attn_args *a, bool back)
 {
+    static const int64_t from[2][2] = {{2048, 4096}, {512, 2048}}; /* of gradients: wide and narrow heads, full and causal */
     bool narrow = a->Wk <= 64;
-    int64_t keys = a->causal ? a->Tk / 2 : a->Tk;
-    if (back) return keys >= (narrow ? 1024 : 16384);
-    return narrow && !a->causal && keys >= 8192;
+    if (back) return a->Tk >= from[narrow][a->causal];
+    return narrow && !a->causal && a->Tk >= 8192;
 }
 
 static bool fused_pays(const device *d, const fv_attn_args *a, bool back)
