@@ -160,7 +160,7 @@ static void near(const shape *s, fv_dtype t, int which, const results *got, cons
     int64_t n = want->n[which], at = 0;
     for (int64_t i = 0; i < n; i++) square += want->x[which][i] * want->x[which][i];
     double size = sqrt(square / (double)n);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !isnan(most); i++) {
         double off = fabs(got->x[which][i] - want->x[which][i]), d = off == 0 ? 0 : off / (size + fabs(want->x[which][i]));
         if (!(d <= most)) most = d, at = i;
     }

@@ -14,6 +14,7 @@
 
 #include "fovea/fovea.h"
 #include "helper_device.h"
+#include "helper_numbers.h"
 
 typedef struct {
     int64_t rows, width, hidden;
@@ -27,29 +28,10 @@ enum { W1, B1, W2, B2, GAIN, SHIFT, PARAMS };
 enum { Y = PARAMS, DX, RESULTS };
 static const char *const result_name[RESULTS] = {"dw1", "db1", "dw2", "db2", "dgain", "dshift", "y", "dx"};
 typedef struct {
-    float *x[RESULTS];
-    int64_t n[RESULTS];
+    numbers of[RESULTS];
 } results;
 
 static fv_device *cpu, *dev;
-
-static float *room(int64_t n)
-{
-    float *x = malloc((size_t)n * sizeof *x);
-    assert_non_null(x);
-    return x;
-}
-
-/* Sixteenths of most from -most to most, which all dtypes hold exactly. */
-static float *draw(int64_t n, uint32_t seed, float most)
-{
-    float *x = room(n);
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = most * (float)((int)(seed >> 24) % 33 - 16) / 16;
-    }
-    return x;
-}
 
 static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor **w)
 {
@@ -63,22 +45,11 @@ static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor *
     for (int i = 0; i < PARAMS; i++) w[i] = fv_param(p, (fv_init){0}, shapes[i], "%s", names[i]);
     check(fv_params_alloc(p, d, t, true, &e), &e);
     for (int i = 0; i < PARAMS; i++) {
-        float *values = draw(fv_len(w[i]), 10 + (uint32_t)i, 1.0f / 8);
+        float *values = numbers_drawn(fv_len(w[i]), 10 + (uint32_t)i, 1.0f / 8);
         check(fv_params_set(p, w[i], values, fv_len(w[i]), &e), &e);
         free(values);
     }
     return p;
-}
-
-static void take(results *r, int which, fv_ctx *c, const fv_tensor *t, bool grad)
-{
-    double *x = malloc((size_t)fv_len(t) * sizeof *x);
-    assert_non_null(x);
-    check(grad ? fv_read_grad(c, t, x, fv_len(t)) : fv_read_f64(c, t, x, fv_len(t)), fv_ctx_err(c));
-    r->n[which] = fv_len(t);
-    r->x[which] = room(fv_len(t));
-    for (int64_t i = 0; i < fv_len(t); i++) r->x[which][i] = (float)x[i];
-    free(x);
 }
 
 static results learn(fv_device *d, fv_dtype t, const size *s)
@@ -90,7 +61,7 @@ static results learn(fv_device *d, fv_dtype t, const size *s)
     fv_params *p = params_of(d, t, s, w);
     fv_tensor *(*linear)(fv_ctx *, fv_tensor *, fv_tensor *, fv_tensor *, fv_act) = s->kn ? fv_linear_kn : fv_linear;
     check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true}, &e), &e);
-    float *values = draw(s->rows * s->width, 2, 1), *dy = draw(s->rows * s->width, 3, 1);
+    float *values = numbers_drawn(s->rows * s->width, 2, 1), *dy = numbers_drawn(s->rows * s->width, 3, 1);
     fv_tensor *x = fv_watch(c, fv_floats(c, values, FV_SHAPE(s->rows, s->width)));
     fv_tensor *h = linear(c, x, w[W1], w[B1], s->act);
     fv_tensor *y = linear(c, h, w[W2], w[B2], FV_ACT_NONE);
@@ -99,13 +70,9 @@ static results learn(fv_device *d, fv_dtype t, const size *s)
     y = fv_hold(c, y);
     fv_backward_from(c, y, dy);
     check(fv_ctx_status(c), fv_ctx_err(c));
-    take(&r, Y, c, y, false);
-    take(&r, DX, c, x, true);
-    for (int i = 0; i < PARAMS; i++) {
-        r.n[i] = fv_len(w[i]);
-        r.x[i] = room(r.n[i]);
-        check(fv_params_get_grad(p, w[i], r.x[i], r.n[i], &e), &e);
-    }
+    r.of[Y] = numbers_of(c, y, false);
+    r.of[DX] = numbers_of(c, x, true);
+    for (int i = 0; i < PARAMS; i++) r.of[i] = numbers_of_grad(p, w[i]);
     free(values);
     free(dy);
     fv_ctx_free(c);
@@ -113,27 +80,19 @@ static results learn(fv_device *d, fv_dtype t, const size *s)
     return r;
 }
 
-/* Differences are held against the number itself and the root of the mean square of all. */
 static void near(const size *s, fv_dtype t, int which, const results *got, const results *want, double tolerance)
 {
-    double most = 0, square = 0;
-    int64_t n = want->n[which], at = 0;
-    for (int64_t i = 0; i < n; i++) square += (double)want->x[which][i] * (double)want->x[which][i];
-    double mean = sqrt(square / (double)n);
-    for (int64_t i = 0; i < n; i++) {
-        double off = fabs((double)got->x[which][i] - (double)want->x[which][i]) / (mean + fabs((double)want->x[which][i]));
-        if (!(off <= most)) most = off, at = i;
-    }
-    if (!(most <= tolerance))
+    numbers_gap gap = numbers_apart(&got->of[which], &want->of[which]);
+    if (!(gap.most <= tolerance))
         fail_msg("%s, %lld rows, %lld to %lld, activation %d%s%s%s: %s[%lld] is %g, expected %g (mean size %g)", fv_dtype_name(t),
                  (long long)s->rows, (long long)s->width, (long long)s->hidden, (int)s->act, s->kn ? ", (in,out)" : "",
-                 s->read_twice ? ", read twice" : "", s->norm ? ", normed" : "", result_name[which], (long long)at,
-                 (double)got->x[which][at], (double)want->x[which][at], mean);
+                 s->read_twice ? ", read twice" : "", s->norm ? ", normed" : "", result_name[which], (long long)gap.at,
+                 (double)got->of[which].x[gap.at], (double)want->of[which].x[gap.at], gap.mean);
 }
 
 static void drop(results *r)
 {
-    for (int i = 0; i < RESULTS; i++) free(r->x[i]);
+    for (int i = 0; i < RESULTS; i++) free(r->of[i].x);
 }
 
 static void compare(const size *all, size_t n)
@@ -191,7 +150,7 @@ static void the_same_bits_every_time(void **state)
     static const size s = {1000, 256, 2312, FV_GELU_TANH, .kn = true, .norm = true};
     (void)state;
     results a = learn(dev, FV_BF16, &s), b = learn(dev, FV_BF16, &s);
-    for (int i = 0; i < RESULTS; i++) assert_memory_equal(a.x[i], b.x[i], (size_t)a.n[i] * sizeof *a.x[i]);
+    for (int i = 0; i < RESULTS; i++) assert_memory_equal(a.of[i].x, b.of[i].x, (size_t)a.of[i].n * sizeof(float));
     drop(&a);
     drop(&b);
 }

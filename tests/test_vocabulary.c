@@ -15,6 +15,7 @@
 
 #include "fovea/fovea.h"
 #include "helper_device.h"
+#include "helper_numbers.h"
 
 typedef struct {
     int64_t rows, words, width;
@@ -25,29 +26,10 @@ typedef struct {
 enum { LOSS, DX, DTABLE, RESULTS };
 static const char *const result_name[RESULTS] = {"loss", "dx", "dtable"};
 typedef struct {
-    float *x[RESULTS];
-    int64_t n[RESULTS];
+    numbers of[RESULTS];
 } results;
 
 static fv_device *cpu, *dev;
-
-static float *room(int64_t n)
-{
-    float *x = malloc((size_t)n * sizeof *x);
-    assert_non_null(x);
-    return x;
-}
-
-/* Sixteenths from -1 to 1, which all dtypes hold exactly. */
-static float *draw(int64_t n, uint32_t seed)
-{
-    float *x = room(n);
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = (float)((int)(seed >> 24) % 33 - 16) / 16;
-    }
-    return x;
-}
 
 /* Few words are frequent, most are rare.  The last of 128 rows has no label, as a language model's windows have it, and a
  * long run has none, as where texts are padded. */
@@ -70,24 +52,13 @@ static fv_params *table_of(fv_device *d, fv_dtype t, const size *s, fv_tensor **
 {
     fv_params *p;
     fv_err e;
-    float *values = draw(s->words * s->width, 1);
+    float *values = numbers_drawn(s->words * s->width, 1, 1);
     check(fv_params_new(&p, NULL, &e), &e);
     *table = fv_param(p, (fv_init){0}, FV_SHAPE(s->words, s->width), "table");
     check(fv_params_alloc(p, d, t, true, &e), &e);
     check(fv_params_set(p, *table, values, fv_len(*table), &e), &e);
     free(values);
     return p;
-}
-
-static void take(results *r, int which, fv_ctx *c, const fv_tensor *t, bool grad)
-{
-    double *x = malloc((size_t)fv_len(t) * sizeof *x);
-    assert_non_null(x);
-    check(grad ? fv_read_grad(c, t, x, fv_len(t)) : fv_read_f64(c, t, x, fv_len(t)), fv_ctx_err(c));
-    r->n[which] = fv_len(t);
-    r->x[which] = room(fv_len(t));
-    for (int64_t i = 0; i < fv_len(t); i++) r->x[which][i] = (float)x[i];
-    free(x);
 }
 
 /* train: the op's own kernels, where the device has them; else the composition. */
@@ -99,18 +70,16 @@ static results learn(fv_device *d, fv_dtype t, const size *s, bool train)
     fv_tensor *table, *logits;
     fv_params *p = table_of(d, t, s, &table);
     check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = train}, &e), &e);
-    float *values = draw(s->rows * s->width, 2), *dy = draw(s->rows, 3);
+    float *values = numbers_drawn(s->rows * s->width, 2, 1), *dy = numbers_drawn(s->rows, 3, 1);
     fv_tensor *x = s->tied ? fv_gather(c, table, words(c, s, 4, false), -1)
                            : fv_watch(c, fv_floats(c, values, FV_SHAPE(s->rows, s->width)));
     fv_ce_opt how = {.smooth = s->smooth, .ignore = -100};
     fv_tensor *y = fv_hold(c, fv_linear_cross_entropy(c, &logits, x, table, words(c, s, 5, true), how));
     fv_backward_from(c, y, dy);
     check(fv_ctx_status(c), fv_ctx_err(c));
-    take(&r, LOSS, c, y, false);
-    if (!s->tied) take(&r, DX, c, x, true);
-    r.n[DTABLE] = fv_len(table);
-    r.x[DTABLE] = room(fv_len(table));
-    check(fv_params_get_grad(p, table, r.x[DTABLE], r.n[DTABLE], &e), &e);
+    r.of[LOSS] = numbers_of(c, y, false);
+    if (!s->tied) r.of[DX] = numbers_of(c, x, true);
+    r.of[DTABLE] = numbers_of_grad(p, table);
     free(values);
     free(dy);
     fv_ctx_free(c);
@@ -118,27 +87,19 @@ static results learn(fv_device *d, fv_dtype t, const size *s, bool train)
     return r;
 }
 
-/* Differences are held against the number itself and the root of the mean square of all. */
 static void near(const size *s, fv_dtype t, int which, const results *got, const results *want, double tolerance)
 {
-    double most = 0, square = 0;
-    int64_t n = want->n[which], at = 0;
-    for (int64_t i = 0; i < n; i++) square += (double)want->x[which][i] * (double)want->x[which][i];
-    double mean = sqrt(square / (double)n);
-    for (int64_t i = 0; i < n; i++) {
-        double off = fabs((double)got->x[which][i] - (double)want->x[which][i]) / (mean + fabs((double)want->x[which][i]));
-        if (!(off <= most)) most = off, at = i;
-    }
-    if (!(most <= tolerance))
+    numbers_gap gap = numbers_apart(&got->of[which], &want->of[which]);
+    if (!(gap.most <= tolerance))
         fail_msg("%s, %lld rows, %lld words, width %lld, smoothed by %g%s: %s[%lld] is %g, expected %g (mean size %g)",
                  fv_dtype_name(t), (long long)s->rows, (long long)s->words, (long long)s->width, (double)s->smooth,
-                 s->tied ? ", tied" : "", result_name[which], (long long)at, (double)got->x[which][at],
-                 (double)want->x[which][at], mean);
+                 s->tied ? ", tied" : "", result_name[which], (long long)gap.at, (double)got->of[which].x[gap.at],
+                 (double)want->of[which].x[gap.at], gap.mean);
 }
 
 static void drop(results *r)
 {
-    for (int i = 0; i < RESULTS; i++) free(r->x[i]);
+    for (int i = 0; i < RESULTS; i++) free(r->of[i].x);
 }
 
 static void compare(const size *all, size_t n)
@@ -152,7 +113,7 @@ static void compare(const size *all, size_t n)
         for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
             results got = learn(dev, dtypes[d].t, &all[i], true);
             for (int k = 0; k < RESULTS; k++)
-                if (want.x[k]) near(&all[i], dtypes[d].t, k, &got, &want, dtypes[d].tolerance);
+                if (want.of[k].x) near(&all[i], dtypes[d].t, k, &got, &want, dtypes[d].tolerance);
             drop(&got);
         }
         drop(&want);
@@ -183,7 +144,7 @@ static void the_same_bits_every_time(void **state)
     (void)state;
     results a = learn(dev, FV_BF16, &s, true), b = learn(dev, FV_BF16, &s, true);
     for (int i = 0; i < RESULTS; i++)
-        if (a.x[i]) assert_memory_equal(a.x[i], b.x[i], (size_t)a.n[i] * sizeof *a.x[i]);
+        if (a.of[i].x) assert_memory_equal(a.of[i].x, b.of[i].x, (size_t)a.of[i].n * sizeof(float));
     drop(&a);
     drop(&b);
 }

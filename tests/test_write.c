@@ -17,6 +17,7 @@
 #include "fovea/op.h"
 #include "gen/pick.h"
 #include "helper_device.h"
+#include "helper_writer.h"
 
 enum { VOCAB = 1003, PLACES = 160, SOURCES = 5 };
 
@@ -52,16 +53,11 @@ static int close_devices(void **state)
     return close_device(state);
 }
 
-static void ok(fv_status st, const fv_err *e)
-{
-    if (st) fail_msg("%s", e->text);
-}
-
 static fv_model *open_model(fv_device *d, const char *config, fv_dtype weights)
 {
     fv_model *m;
     fv_err e;
-    ok(fv_model_new(&m, d, config, (fv_model_opt){.serve = true, .weights = weights}, 7, &e), &e);
+    check(fv_model_new(&m, d, config, (fv_model_opt){.serve = true, .weights = weights}, 7, &e), &e);
     return m;
 }
 
@@ -156,8 +152,8 @@ static void drawn_as_the_cpu_would(const example *x, const fv_hyp *h, const int3
     fv_session *s;
     fv_ctx *c;
     fv_err e;
-    ok(fv_ctx_new(&c, cpu, (fv_ctx_opt){0}, &e), &e);
-    ok(fv_session_new(&s, m, cpu, 1, PLACES, &e), &e);
+    check(fv_ctx_new(&c, cpu, (fv_ctx_opt){0}, &e), &e);
+    check(fv_session_new(&s, m, cpu, 1, PLACES, &e), &e);
     for (int64_t t = 0; t < h->n; t++) {
         uint32_t w[4];
         fv_ctx_reset(c, 0);
@@ -244,29 +240,6 @@ static void beams_are_the_same(void **state)
 
 /* ---- steps ---- */
 
-typedef struct writer {
-    fv_model *model;
-    fv_ctx *ctx;
-    fv_session *session;
-    int rows;
-} writer;
-
-static writer begin(fv_device *d, const char *config, fv_dtype weights, int rows)
-{
-    writer w = {.model = open_model(d, config, weights), .rows = rows};
-    fv_err e;
-    ok(fv_ctx_new(&w.ctx, d, (fv_ctx_opt){0}, &e), &e);
-    ok(fv_session_new(&w.session, w.model, d, rows, PLACES, &e), &e);
-    return w;
-}
-
-static void end(writer *w)
-{
-    fv_session_free(w->session);
-    fv_ctx_free(w->ctx);
-    fv_model_free(w->model);
-}
-
 static int32_t word(int row, int t) { return (row * 53 + t * 17 + 5) % 500; }
 
 /* Reads a prompt of T tokens a row: the logits that follow. */
@@ -290,7 +263,8 @@ static void few_rows_are_right(void **state)
         int n = rows[i / 2];
         size_t all = (size_t)n * VOCAB;
         float *a = malloc(all * sizeof *a), *b = malloc(all * sizeof *b);
-        writer x = begin(device, configs[i % 2], FV_BF16, n), y = begin(cpu, configs[i % 2], FV_BF16, n);
+        writer x = writer_begin(device, configs[i % 2], FV_BF16, n, PLACES),
+               y = writer_begin(cpu, configs[i % 2], FV_BF16, n, PLACES);
         for (int t = 0; t < 4; t++) {
             read_prompt(&x, t + 8, t ? 1 : 8, a);
             read_prompt(&y, t + 8, t ? 1 : 8, b);
@@ -301,8 +275,8 @@ static void few_rows_are_right(void **state)
             }
             if (!(off < 3e-2f * most)) fail_msg("%d rows, step %d: off by %g of %g", n, t, (double)off, (double)most);
         }
-        end(&x);
-        end(&y);
+        writer_end(&x);
+        writer_end(&y);
         free(a);
         free(b);
     }
@@ -327,7 +301,7 @@ static void written_at_once_or_step_by_step(void **state)
     static int32_t first[MOST], a[N * MOST], b[N * MOST], again[N * MOST];
     for (int k = test_brief(); k < (test_brief() ? 2 : 6); k++) {
         int rows = cases[k].rows;
-        writer w = begin(device, cases[k].config, cases[k].weights, rows);
+        writer w = writer_begin(device, cases[k].config, cases[k].weights, rows, PLACES);
         for (int r = 0; r < rows; r++) first[r] = word(r, 4);
         read_prompt(&w, 0, 4, logits);
         if (fv_session_write(w.ctx, w.session, first, a, N)) fail_msg("%s", fv_ctx_err(w.ctx)->text);
@@ -350,7 +324,7 @@ static void written_at_once_or_step_by_step(void **state)
         assert_int_equal(fv_session_write(w.ctx, w.session, again + 39 * rows, again + 40 * rows, N - 40), FV_OK);
         assert_memory_equal(a, again, (size_t)(N * rows) * sizeof *a);
         assert_int_equal(fv_session_write(w.ctx, w.session, first, again, PLACES), FV_EARG);
-        end(&w);
+        writer_end(&w);
     }
 }
 
@@ -371,7 +345,7 @@ static void attend(fv_device *d, float *out, const int64_t n[6], const int32_t *
     fv_tensor *t[3];
     fv_ctx *c;
     fv_err e;
-    ok(fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e), &e);
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e), &e);
     for (int k = 0; k < 3; k++) {
         int64_t len = k ? Tk : 1, width = (k ? G : H) * W;
         for (int64_t i = 0; i < B * len * width; i++) x[i] = (float)number(&seed);
@@ -425,7 +399,7 @@ static void nothing_is_allocated_once_it_is_warm(void **state)
     counting = *real;
     counting.alloc = count;
     device->backend = &counting;
-    writer w = begin(device, gpt2, FV_BF16, ROWS);
+    writer w = writer_begin(device, gpt2, FV_BF16, ROWS, PLACES);
     for (int i = 0; i < 3; i++) {
         if (i == 2) taken = 0;
         fv_session_reset(w.session);
@@ -433,7 +407,7 @@ static void nothing_is_allocated_once_it_is_warm(void **state)
         assert_int_equal(fv_session_write(w.ctx, w.session, first, out, 64), FV_OK);
     }
     int later = taken;
-    end(&w);
+    writer_end(&w);
     device->backend = real;
     assert_int_equal(later, 0);
 }
@@ -448,8 +422,8 @@ static void too_much_is_an_error_and_not_the_end(void **state)
     fv_session *vast;
     if (test_on_cpu() || test_brief())
         skip(); /* a CPU takes memory as it is touched; a tool counts what is refused as an error */
-    writer w = begin(device, gpt2, FV_F32, ROWS);
-    ok(fv_session_new(&vast, w.model, device, 1 << 20, 1 << 20, &e), &e);
+    writer w = writer_begin(device, gpt2, FV_F32, ROWS, PLACES);
+    check(fv_session_new(&vast, w.model, device, 1 << 20, 1 << 20, &e), &e);
     int32_t *ids = calloc(1 << 20, sizeof *ids);
     fv_session_step(w.ctx, vast, fv_ints(w.ctx, ids, FV_SHAPE(1 << 20, 1)));
     free(ids);
@@ -458,7 +432,7 @@ static void too_much_is_an_error_and_not_the_end(void **state)
     fv_session_free(vast);
     read_prompt(&w, 0, 6, logits);
     assert_int_equal(fv_session_write(w.ctx, w.session, first, out, 4), FV_OK);
-    end(&w);
+    writer_end(&w);
 }
 
 int main(void)

@@ -15,6 +15,7 @@
 #include "fovea/gen.h"
 #include "gen/session.h"
 #include "helper_device.h"
+#include "helper_writer.h"
 
 enum { VOCAB = 9001, PLACES = 64, PROMPT = 5, STEPS = 7, MOST_ROWS = 64 };
 
@@ -23,30 +24,6 @@ static const char words[] = "{\"model_type\":\"gpt2\",\"vocab_size\":9001,\"n_po
                             "\"n_embd\":128,\"n_layer\":2,\"n_head\":2}";
 
 static fv_device *cpu;
-
-typedef struct writer {
-    fv_model *model;
-    fv_ctx *ctx;
-    fv_session *session;
-    int rows;
-} writer;
-
-static writer begin(fv_device *d, int rows)
-{
-    writer w = {.rows = rows};
-    fv_err e;
-    check(fv_model_new(&w.model, d, words, (fv_model_opt){.serve = true, .weights = FV_BF16}, 7, &e), &e);
-    check(fv_ctx_new(&w.ctx, d, (fv_ctx_opt){0}, &e), &e);
-    check(fv_session_new(&w.session, w.model, d, rows, PLACES, &e), &e);
-    return w;
-}
-
-static void end(writer *w)
-{
-    fv_session_free(w->session);
-    fv_ctx_free(w->ctx);
-    fv_model_free(w->model);
-}
 
 /* All rows go on from the same tokens: their scores. */
 static fv_tensor *step(writer *w, const int32_t *ids, int64_t T)
@@ -77,7 +54,7 @@ static void write_some(writer *w, int32_t *tokens, float *scores)
 static void judge(const int32_t *tokens, const float *scores, int rows)
 {
     static float x[VOCAB];
-    writer w = begin(cpu, 1);
+    writer w = writer_begin(cpu, words, FV_BF16, 1, PLACES);
     step(&w, prompt, PROMPT);
     for (int t = 0; t < STEPS; t++) {
         int token = tokens[t * rows], best = 1;
@@ -93,7 +70,7 @@ static void judge(const int32_t *tokens, const float *scores, int rows)
             fail_msg("%d rows, step %d: token %d with %g, not %d; the score of the first is %g", rows, t, token,
                      (double)scores[t * rows], best, score);
     }
-    end(&w);
+    writer_end(&w);
 }
 
 /* The first step of the first time runs by itself, all of the second time are replayed. */
@@ -104,10 +81,10 @@ static void the_same_bits(void **state)
     static int32_t a[STEPS * MOST_ROWS], b[STEPS * MOST_ROWS];
     static float x[STEPS * MOST_ROWS], y[STEPS * MOST_ROWS];
     for (int i = 0; i < (test_brief() ? 2 : 6); i++) {
-        writer w = begin(device, rows[i]);
+        writer w = writer_begin(device, words, FV_BF16, rows[i], PLACES);
         size_t n = (size_t)(STEPS * rows[i]) * 4;
         if (!fv__write_can(w.session, FV_F32)) {
-            end(&w);
+            writer_end(&w);
             skip();
         }
         write_some(&w, a, x);
@@ -119,7 +96,7 @@ static void the_same_bits(void **state)
                 fail_msg("%d rows, step %d: row %d has token %d with %g, the first %d with %g", rows[i], j / rows[i], j % rows[i],
                          a[j], (double)x[j], a[j / rows[i] * rows[i]], (double)x[j / rows[i] * rows[i]]);
         judge(a, x, rows[i]);
-        end(&w);
+        writer_end(&w);
     }
 }
 

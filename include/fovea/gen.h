@@ -84,7 +84,7 @@ FV_DATA const fv_field fv_gen_fields[];
 
 /* What the directory of a model says: its generation_config.json or, without one, its config.json; then the parameters of
  * a task ("summarization", or NULL) in config.json; for the rest transformers' defaults.  Keys of generation_config.json
- * that would change the result and are not implemented are errors. */
+ * that would change the result and are not known here are errors that name the key. */
 FV_API fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task, fv_err *e);
 FV_API void fv_gen_close(fv_gen_opt *o); /* of what fv_gen_open filled */
 
