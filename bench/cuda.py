@@ -51,7 +51,8 @@ ATTENTION = (("attention", {}, [], "", (0, 1)),
              ("dropout", {}, ["--dropout", 0.1], " dropout=0.1", (0, 1)),
              ("bias", {}, ["--bias"], " bias=1", (0, 1)),
              ("bias-gradient", {}, ["--bias", "--bias-gradient"], " bias=2", (1,)), # of the bias, too
-             ("weights", {}, ["--weights"], None, (0,))) # exact ones of one head besides, which no peer gives
+             ("weights", {}, ["--weights", "bf16"], None, (0,)), # exact ones of one head besides, which no peer gives
+             ("weights-f32", {}, ["--weights", "f32"], None, (0,)))
 
 
 def attention_rows():

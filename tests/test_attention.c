@@ -258,8 +258,8 @@ static void weights_are_exact(void **state)
         dev->k[FV_F32]->attention(&s, &x.a);
         ref[FV_F64].attention(&s, &y.a);
         for (int64_t h = 0; h < p.n.H; h++) {
-            dev->k[FV_F32]->attention_weights(&s, w, &x.a, h % 2, h, 0, p.n.Tq);
-            ref[FV_F64].attention_weights(&s, want, &y.a, h % 2, h, 0, p.n.Tq);
+            dev->k[FV_F32]->attention_weights(&s, (fv_sink){w, FV_F32, false}, &x.a, h % 2, h, 0, p.n.Tq);
+            ref[FV_F64].attention_weights(&s, (fv_sink){want, FV_F64, false}, &y.a, h % 2, h, 0, p.n.Tq);
             for (int64_t i = 0; i < n; i++) got[i] = w[i];
             check("weights", difference(got, want, n), 2e-6, &p);
             for (int64_t i = 0; i < p.n.Tq; i++) {
@@ -270,7 +270,7 @@ static void weights_are_exact(void **state)
                 }
                 check("sum of weights", sum == 0 ? 0 : fabs(sum - 1), 2e-6, &p);
             }
-            dev->k[FV_F32]->attention_weights(&s, w, &x.a, h % 2, h, 3, 5);
+            dev->k[FV_F32]->attention_weights(&s, (fv_sink){w, FV_F32, false}, &x.a, h % 2, h, 3, 5);
             for (int64_t i = 0; i < 2 * p.n.Tk; i++) check("weights of some rows", w[i] != (float)got[3 * p.n.Tk + i], 0, &p);
         }
         free(w);
@@ -281,6 +281,40 @@ static void weights_are_exact(void **state)
         problem_free(&p);
         stream_free(&s);
     }
+}
+
+/* Half of the last place of a number of t. */
+static double half_place(fv_dtype t, double x) { return t == FV_BF16 ? fmax(x * 0x1p-8, 0x1p-134) : fmax(x * 0x1p-11, 0x1p-25); }
+
+/* As the table's own dtype they are those of f32, rounded once, whoever asks for which rows; or are added to what is there. */
+static void weights_are_rounded_once(void **state)
+{
+    (void)state;
+    for (int options = 0; options < 128; options++)
+        for (fv_dtype t = FV_BF16; t <= FV_F16; t++) {
+            fv_stream s = stream(2);
+            problem p = problem_new((sizes){1, 9, 230, 2, 1, 20, 5}, options, (uint64_t)options);
+            prepared x = prepare(&p, t);
+            int64_t n = p.n.Tq * p.n.Tk, from = 3 * p.n.Tk;
+            float *wide = malloc((size_t)n * sizeof *wide);
+            uint16_t *own = malloc((size_t)n * sizeof *own), *some = malloc((size_t)n * sizeof *some);
+            dev->k[t]->attention(&s, &x.a);
+            dev->k[t]->attention_weights(&s, (fv_sink){wide, FV_F32, false}, &x.a, 0, 1, 0, p.n.Tq);
+            dev->k[t]->attention_weights(&s, (fv_sink){own, t, false}, &x.a, 0, 1, 0, p.n.Tq);
+            dev->k[t]->attention_weights(&s, (fv_sink){some, t, false}, &x.a, 0, 1, 3, 5);
+            for (int64_t i = 0; i < n; i++)
+                check("a rounded weight", fabs(read_as(own, t, i) - (double)wide[i]), half_place(t, (double)wide[i]), &p);
+            check("weights of some rows", memcmp(some, own + from, (size_t)(2 * p.n.Tk) * sizeof *some) != 0, 0, &p);
+            dev->k[t]->attention_weights(&s, (fv_sink){wide, FV_F32, true}, &x.a, 0, 1, 0, p.n.Tq);
+            for (int64_t i = 0; i < n; i++)
+                check("twice a weight", fabs(read_as(own, t, i) - (double)wide[i] / 2), half_place(t, (double)wide[i] / 2), &p);
+            free(wide);
+            free(own);
+            free(some);
+            prepared_free(&x);
+            problem_free(&p);
+            stream_free(&s);
+        }
 }
 
 /* Row 4 of everything is masked, once by mask and once by a bias of -inf. */
@@ -386,6 +420,7 @@ int main(void)
         cmocka_unit_test(same_bits_for_any_number_of_threads),
         cmocka_unit_test(same_bits_for_a_row_alone),
         cmocka_unit_test(weights_are_exact),
+        cmocka_unit_test(weights_are_rounded_once),
         cmocka_unit_test(empty_rows_give_zeros),
         cmocka_unit_test(dropout_keeps_its_share),
         cmocka_unit_test(memory_is_linear),

@@ -237,6 +237,29 @@ static void views_refuse_what_is_not_there(void **state)
     }
 }
 
+/* The dtype of everything, and f32: no other. */
+static void maps_have_the_dtype_that_is_asked_for(void **state)
+{
+    float x[60], wide[25], own[25];
+    fv_ctx *c = NULL;
+    const fv_attn_view *view = NULL;
+    (void)state;
+    for (int i = 0; i < 60; i++) x[i] = (float)(i * 7 % 13) / 13;
+    assert_int_equal(fv_ctx_new(&c, dev, (fv_ctx_opt){.dtype = FV_BF16, .record = true}, NULL), FV_OK);
+    fv_ctx_set_tap(c, keep_view, &view);
+    fv_attention_packed(c, fv_floats(c, x, FV_SHAPE(1, 5, 12)), (fv_attn){.n_head = 2, .causal = true});
+    fv_tensor *narrow = fv_attn_view_map(c, view, FV_BF16, 0, 1, 0, 5);
+    assert_non_null(narrow);
+    assert_int_equal(narrow->dtype, FV_BF16);
+    assert_true(fv_shape_same(narrow->shape, FV_SHAPE(5, 5)));
+    assert_int_equal(fv_read(c, narrow, own, 25), FV_OK);
+    assert_int_equal(fv_attn_view_weights(c, view, 0, 1, 0, 5, wide), FV_OK);
+    for (int i = 0; i < 25; i++) assert_true(i % 5 > i / 5 ? own[i] == 0 : fabsf(own[i] - wide[i]) <= 0x1p-8f * wide[i]);
+    assert_null(fv_attn_view_map(c, view, FV_F16, 0, 1, 0, 5));
+    assert_int_equal(fv_ctx_status(c), FV_EDTYPE);
+    fv_ctx_free(c);
+}
+
 /* ---- refusals ---- */
 
 static void refused(fv_status code, const char *word, fv_attn how, fv_dtype mask_type)
@@ -394,6 +417,7 @@ int main(void)
         cmocka_unit_test(scaled_dot_product_attention),
         cmocka_unit_test(a_view_lives_until_its_inputs_go),
         cmocka_unit_test(views_refuse_what_is_not_there),
+        cmocka_unit_test(maps_have_the_dtype_that_is_asked_for),
         cmocka_unit_test(bad_options_are_refused_by_name),
         cmocka_unit_test(decoding_equals_the_whole),
     };

@@ -26,6 +26,7 @@ typedef struct {
 enum { Y, WEIGHTS, DQ, DK, DV, DBIAS, DREL, RESULTS };
 static const char *const result_name[RESULTS] = {"y", "weights", "dq", "dk", "dv", "dbias", "drel"};
 typedef struct {
+    fv_dtype t; /* of everything */
     double *x[RESULTS];
     int64_t n[RESULTS];
 } results;
@@ -85,6 +86,22 @@ static void take(results *r, int which, fv_ctx *c, const fv_tensor *t, bool grad
     check(st, fv_ctx_err(c));
 }
 
+/* Weights as the dtype of everything are those of f32, rounded once. */
+static void compare_rounded(fv_ctx *c, const fv_attn_view *view, fv_dtype t, const double *want)
+{
+    fv_shape s = fv_attn_view_shape(view);
+    int64_t n = s.d[2] * s.d[3];
+    double *w = malloc((size_t)n * sizeof *w), least = t == FV_BF16 ? 0x1p-134 : 0x1p-25;
+    double half = t == FV_F32 ? 0 : t == FV_BF16 ? 0x1p-8 : 0x1p-11; /* of the last place */
+    assert_non_null(w);
+    check(fv_read_f64(c, fv_attn_view_map(c, view, t, s.d[0] - 1, s.d[1] - 1, 0, s.d[2]), w, n), fv_ctx_err(c));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(w[i] - want[i]) <= fmax(half * want[i], least)))
+            fail_msg("%s, %d rows, %d keys: weight %d is %g, and %g in f32", fv_dtype_name(t), (int)s.d[2], (int)s.d[3], (int)i,
+                     w[i], want[i]);
+    free(w);
+}
+
 /* The exact weights of the last head of the last sequence. */
 static void look(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
@@ -100,12 +117,13 @@ static void look(void *user, fv_ctx *c, const char *site, const char *name, cons
     assert_non_null(r->x[WEIGHTS]);
     check(fv_attn_view_weights(c, what, s.d[0] - 1, s.d[1] - 1, 0, s.d[2], w), fv_ctx_err(c));
     for (int64_t i = 0; i < n; i++) r->x[WEIGHTS][i] = w[i];
+    compare_rounded(c, what, r->t, r->x[WEIGHTS]);
     free(w);
 }
 
 static results attend(fv_device *d, fv_dtype t, const shape *s)
 {
-    results r = {0};
+    results r = {.t = t};
     fv_ctx *c = NULL;
     fv_err e;
     check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true, .seed = 5}, &e), &e);

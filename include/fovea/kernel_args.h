@@ -8,7 +8,8 @@
 typedef void fv_stat;
 
 /* Where a gradient goes: not wanted (data NULL), to be written, or to be added to what is there.  dtype is
- * the table's, or f32 for parameters (f64 in the f64 table).  Forward outputs are plain pointers and are always written. */
+ * the table's, or f32 for parameters (f64 in the f64 table).  Forward outputs are plain pointers and are always written, but for
+ * attention's weights, which also come in either dtype. */
 typedef struct fv_sink {
     void *data;
     fv_dtype dtype;

@@ -119,8 +119,8 @@ typedef struct fv_kernels {
 
     void (*attention)(fv_stream *s, const fv_attn_args *a);
     void (*attention_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
-    /* exact weights, before dropout, of rows [i0,i1) of one head: w (i1-i0,Tk), from q, k and lse */
-    void (*attention_weights)(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1);
+    /* exact weights, before dropout, of rows [i0,i1) of one head: w (i1-i0,Tk), from q, k and lse, rounded once */
+    void (*attention_weights)(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1);
     /* cache (B,cap,D): row pos[b]+t of sequence b becomes x[b,t] */
     void (*cache_write)(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B, int64_t T, int64_t cap,
                         int64_t D);

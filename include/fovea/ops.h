@@ -181,7 +181,11 @@ FV_API fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn opt);
 typedef struct fv_attn_view fv_attn_view;
 FV_API fv_shape fv_attn_view_shape(const fv_attn_view *v); /* (B,H,Tq,Tk) */
 FV_API bool fv_attn_view_causal(const fv_attn_view *v);
-/* Exact weights before dropout, (to-from, Tk), rows [from,to) of one head, into host memory. */
+/* Exact weights before dropout, (to-from, Tk), rows [from,to) of one head, worked out now.  t is f32 (f64 beside f64), or the
+ * dtype of q, k and v: then they are rounded once, and take half of the room and of the time to be written.  No gradient. */
+FV_API fv_tensor *fv_attn_view_map(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head, int64_t from,
+                                   int64_t to);
+/* The same as f32, into host memory. */
 FV_API fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to,
                                       float *host);
 

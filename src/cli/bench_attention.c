@@ -5,10 +5,12 @@
 typedef struct attention_values {
     bench_values common;
     int64_t batch, heads, kv_heads, len, keys, width;
-    int dtype;
+    int dtype, weights;
     double dropout;
-    bool causal, bias, bias_gradient, backward, weights;
+    bool causal, bias, bias_gradient, backward;
 } attention_values;
+
+static const char *const weights_words[] = {"none", "f32", "bf16", "f16", "f64", NULL}; /* none, then as bench_dtypes */
 
 static const attention_values defaults = {.common = BENCH_DEFAULTS, .batch = 4, .heads = 8, .len = 512, .width = 64};
 
@@ -27,7 +29,8 @@ static const cli_option options[] = {
              "with --bias and --backward: what is added has a gradient, too"),
     CLI_REAL(attention_values, dropout, 0, "dropout", "P", 0, 0.99, "share of the weights that is dropped"),
     CLI_FLAG(attention_values, backward, 0, "backward", "with the gradients of queries, keys and values"),
-    CLI_FLAG(attention_values, weights, 0, "weights", "with the exact weights of one head of one sequence"),
+    CLI_CHOICE(attention_values, weights, 0, "weights", weights_words,
+               "with the exact weights of one head of one sequence, of this dtype: --dtype's or f32"),
     BENCH_OPTIONS(attention_values),
     {0},
 };
@@ -42,7 +45,7 @@ static const cli_example examples[] = {
 typedef struct call {
     fv_attn_args args;
     fv_attn_grads grads; /* dy NULL: forward only */
-    float *weights;      /* of head 0 of sequence 0; NULL: not wanted */
+    fv_sink weights;     /* of head 0 of sequence 0 */
     fv_dtype dtype;
 } call;
 
@@ -53,9 +56,11 @@ static void attend(fv_ctx *c, void *what)
     const fv_kernels *k = fv_kernels_of(c, a->dtype);
     if (!k || !fv_need(c, k->attention && k->attention_bwd && k->attention_weights, "attention", a->dtype)) return;
     k->attention(fv_ctx_stream(c), &a->args);
-    if (a->weights) k->attention_weights(fv_ctx_stream(c), a->weights, &a->args, 0, 0, 0, a->args.Tq);
+    if (a->weights.data) k->attention_weights(fv_ctx_stream(c), a->weights, &a->args, 0, 0, 0, a->args.Tq);
     if (a->grads.dy) k->attention_bwd(fv_ctx_stream(c), &a->args, &a->grads);
 }
+
+static fv_dtype stat_dtype(fv_dtype t) { return t == FV_F64 ? FV_F64 : FV_F32; }
 
 static void *numbers(bench *b, fv_shape s)
 {
@@ -71,7 +76,7 @@ static fv_sink sink(bench *b, fv_dtype t, fv_shape s)
 /* Everything a call needs, on the device. */
 static call prepare(bench *b, const attention_values *v, int64_t keys, int64_t kv_heads)
 {
-    fv_dtype t = bench_dtype(v->dtype), stat = t == FV_F64 ? FV_F64 : FV_F32;
+    fv_dtype t = bench_dtype(v->dtype);
     fv_shape q = FV_SHAPE(v->batch, v->len, v->heads * v->width), k = FV_SHAPE(v->batch, keys, kv_heads * v->width);
     fv_attn_args a = {.B = v->batch, .Tq = v->len, .Tk = keys, .H = v->heads, .G = kv_heads, .Wk = v->width, .Wv = v->width};
     a.q_row = v->heads * v->width, a.k_row = a.v_row = kv_heads * v->width;
@@ -79,7 +84,7 @@ static call prepare(bench *b, const attention_values *v, int64_t keys, int64_t k
     a.causal = v->causal;
     a.q = numbers(b, q), a.k = numbers(b, k), a.v = numbers(b, k);
     a.y = fv_scratch(b->hold, t, fv_shape_len(q));
-    a.lse = fv_scratch(b->hold, stat, v->batch * v->heads * v->len);
+    a.lse = fv_scratch(b->hold, stat_dtype(t), v->batch * v->heads * v->len);
     if (v->bias) {
         a.bias = numbers(b, FV_SHAPE(v->heads, v->len, keys));
         a.bias_s[1] = v->len * keys, a.bias_s[2] = keys;
@@ -87,7 +92,7 @@ static call prepare(bench *b, const attention_values *v, int64_t keys, int64_t k
     a.dropout = (float)v->dropout;
     if (v->dropout > 0) a.rng = fv_next_rng(b->hold);
     call c = {.args = a, .dtype = t};
-    if (v->weights) c.weights = fv_scratch(b->hold, stat, v->len * keys);
+    if (v->weights) c.weights = sink(b, bench_dtype(v->weights - 1), FV_SHAPE(v->len, keys));
     if (v->backward)
         c.grads = (fv_attn_grads){.dy = numbers(b, q), .dq = sink(b, t, q), .dk = sink(b, t, k), .dv = sink(b, t, k)};
     if (v->backward && v->bias && v->bias_gradient) c.grads.dbias = sink(b, t, FV_SHAPE(v->heads, v->len, keys));
@@ -116,7 +121,7 @@ static int measure(bench *b, const attention_values *v, int64_t keys, int64_t kv
     if (v->bias) json_object_set_new(parameters, "bias", json_true());
     if (v->bias_gradient) json_object_set_new(parameters, "bias_gradient", json_true());
     if (v->dropout > 0) json_object_set_new(parameters, "dropout", json_real(v->dropout));
-    if (v->weights) json_object_set_new(parameters, "weights", json_true());
+    if (v->weights) json_object_set_new(parameters, "weights", json_string(weights_words[v->weights]));
     return bench_run(b, "attention", parameters, attend, &a, work);
 }
 
@@ -125,7 +130,11 @@ static int run(const cli *c, const void *values, int n, char **operand)
     (void)n, (void)operand;
     const attention_values *v = values;
     int64_t keys = v->keys ? v->keys : v->len, kv_heads = v->kv_heads ? v->kv_heads : v->heads;
+    fv_dtype t = bench_dtype(v->dtype), w = v->weights ? bench_dtype(v->weights - 1) : t;
     if (v->causal && keys < v->len) return cli_usage(c, "--causal needs at least as many keys as queries");
+    if (w != t && w != stat_dtype(t))
+        return cli_usage(c, "--weights %s: expected --dtype's, %s%s", fv_dtype_name(w), fv_dtype_name(t),
+                         stat_dtype(t) == t ? "" : ", or f32");
     bench b;
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
     if (!code) code = measure(&b, v, keys, kv_heads);

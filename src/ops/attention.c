@@ -214,26 +214,40 @@ fv_shape fv_attn_view_shape(const fv_attn_view *v) { return FV_SHAPE(v->args.B, 
 
 bool fv_attn_view_causal(const fv_attn_view *v) { return v->args.causal; }
 
-fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to, float *host)
+/* Whether that can be asked of the view. */
+static bool askable(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head, int64_t from, int64_t to)
 {
     const fv_attn_args *a = &v->args;
-    const fv_kernels *k = fv_kernels_of(c, v->dtype);
-    if (!k || !fv_need(c, k->attention_weights, "attention_weights", v->dtype)) return fv_ctx_err(c)->code;
-    if (b < 0 || b >= a->B || head < 0 || head >= a->H || from < 0 || to < from || to > a->Tq) {
+    if (b < 0 || b >= a->B || head < 0 || head >= a->H || from < 0 || to < from || to > a->Tq)
         fv_raise(c, FV_EARG, "attention weights: sequence %lld, head %lld, rows %lld to %lld of B %lld, H %lld, Tq %lld",
                  (long long)b, (long long)head, (long long)from, (long long)to, (long long)a->B, (long long)a->H,
                  (long long)a->Tq);
-        return fv_ctx_err(c)->code;
-    }
-    if (gone(v)) {
+    else if (t != v->dtype && t != fv__stat_dtype(v->dtype))
+        fv_raise(c, FV_EDTYPE, "attention weights: %s where q, k and v are %s; expected that or %s", fv_dtype_name(t),
+                 fv_dtype_name(v->dtype), fv_dtype_name(fv__stat_dtype(v->dtype)));
+    else if (gone(v))
         fv_raise(c, FV_ESTATE, "attention weights: backward has released %s; ask before it, or fv_hold that tensor",
                  fv_desc(gone(v)).s);
-        return fv_ctx_err(c)->code;
-    }
+    else
+        return true;
+    return false;
+}
+
+fv_tensor *fv_attn_view_map(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head, int64_t from, int64_t to)
+{
+    const fv_kernels *k = fv_kernels_of(c, v->dtype);
+    if (!k || !fv_need(c, k->attention_weights, "attention_weights", v->dtype) || !askable(c, v, t, b, head, from, to))
+        return NULL;
+    fv_tensor *w = fv_new(c, t, FV_SHAPE(to - from, v->args.Tk));
+    if (w) k->attention_weights(fv_ctx_stream(c), (fv_sink){w->data, t, false}, &v->args, b, head, from, to);
+    return w;
+}
+
+fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to, float *host)
+{
     fv_mark mark = fv_mark_here(c);
-    fv_tensor *w = fv_new(c, fv__stat_dtype(v->dtype), FV_SHAPE(to - from, a->Tk));
+    fv_tensor *w = fv_attn_view_map(c, v, fv__stat_dtype(v->dtype), b, head, from, to);
     if (!w) return fv_ctx_err(c)->code;
-    k->attention_weights(fv_ctx_stream(c), w->data, a, b, head, from, to);
     fv_status st = fv_read(c, w, host, fv_len(w));
     fv__arena_rewind(&c->data, mark);
     return st;

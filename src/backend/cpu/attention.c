@@ -200,7 +200,7 @@ static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
 
 /* ---- the table ---- */
 
-static void weights(fv_stream *s, float *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1, fv_dtype dtype)
+static void weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1, fv_dtype dtype)
 {
     attn t;
     if (!NAME(attn_init)(&t, s, a, dtype)) return;
@@ -209,7 +209,7 @@ static void weights(fv_stream *s, float *w, const fv_attn_args *a, int64_t b, in
     float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 8)
-    for (int64_t i = i0; i < i1; i++) NAME(attn_weights)(w + (i - i0) * a->Tk, &t, b, h, i, work + each * omp_get_thread_num());
+    for (int64_t i = i0; i < i1; i++) NAME(attn_weights)(w, (i - i0) * a->Tk, &t, b, h, i, work + each * omp_get_thread_num());
 }
 
 static void forward_f32(fv_stream *s, const fv_attn_args *a) { forward(s, a, FV_F32); }
@@ -220,15 +220,15 @@ static void backward_f32(fv_stream *s, const fv_attn_args *a, const fv_attn_grad
 static void backward_bf16(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g) { NAME(attn_bwd)(s, a, g, FV_BF16); }
 static void backward_f16(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g) { NAME(attn_bwd)(s, a, g, FV_F16); }
 
-static void weights_f32(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void weights_f32(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     weights(s, w, a, b, h, i0, i1, FV_F32);
 }
-static void weights_bf16(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void weights_bf16(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     weights(s, w, a, b, h, i0, i1, FV_BF16);
 }
-static void weights_f16(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void weights_f16(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     weights(s, w, a, b, h, i0, i1, FV_F16);
 }

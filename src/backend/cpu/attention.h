@@ -93,7 +93,8 @@ void NAME(attn_fade)(float *c, const float *a, const float *b, int64_t depth, co
 int64_t NAME(attn_few_floats)(const attn *t, int64_t heads); /* of work */
 /* Forward of all rows of key heads [g0, g0+heads). */
 void NAME(attn_few)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work);
-void NAME(attn_weights)(float *w, const attn *t, int64_t b, int64_t h, int64_t i, float *work);
+/* Row i of one head, at number `at` of w. */
+void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t h, int64_t i, float *work);
 
 /* ---- attention_bwd.c ---- */
 

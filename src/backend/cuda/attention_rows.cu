@@ -13,7 +13,7 @@ bool fv_cuda_weights_hopper(fv_stream *s, float *w, const job<T> *o, int64_t b, 
  * which is on its way while one is worked on. */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
-    weights_tile(float *w, const __grid_constant__ job<T> o, int b, int h, int i0, int i1, int tiles)
+    weights_tile(sink<T> w, const __grid_constant__ job<T> o, int b, int h, int i0, int i1, int tiles)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int i = tile_row(row0, r * 2);
-            float *to = w + (int64_t)(i - i0) * keys;
+            int64_t to = (int64_t)(i - i0) * keys;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {
                 int j = tile_col(j0, n, 0);
@@ -56,17 +56,17 @@ __global__ void __launch_bounds__(32 * WARPS)
                     v[e] = x == -INFINITY ? 0 : exp2_fast(x - lse[r]);
                 }
                 if (i < i1 && keys % 2 == 0 && j < keys)
-                    store(to, j, v);
+                    deliver(w, to + j, v);
                 else
                     for (int e = 0; e < 2; e++)
-                        if (i < i1 && j + e < keys) to[j + e] = v[e];
+                        if (i < i1 && j + e < keys) put(w, to + j + e, v[e]);
             }
         }
     }
 }
 
 template <class T, int W>
-static void weights_as(fv_stream *s, float *w, const job<T> &o, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void weights_as(fv_stream *s, sink<T> w, const job<T> &o, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     int64_t strips = ceil_div(i1 - i0, ROWS), all = strips * ceil_div(o.a.Tk, KEYS), tiles = all / MANY_BLOCKS;
     tiles = tiles < 1 ? 1 : tiles > MOST_TILES ? MOST_TILES : tiles;
@@ -76,18 +76,18 @@ static void weights_as(fv_stream *s, float *w, const job<T> &o, int64_t b, int64
 }
 
 template <class T>
-static void attention_weights(fv_stream *s, fv_stat *w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     job<T> o = prepare<T>(s, a);
     if constexpr (sizeof(T) == 2)
         if (device_of(s)->hopper && o.quick_q && o.quick_k && a->Wk > 32 && a->Wk <= 128 && i1 - i0 >= ROWS &&
-            fv_cuda_weights_hopper<T>(s, (float *)w, &o, b, h, i0, i1))
+            w.dtype == FV_F32 && !w.add && fv_cuda_weights_hopper<T>(s, (float *)w.data, &o, b, h, i0, i1))
             return;
     switch (tile_width(s, a)) {
-    case 32: weights_as<T, 32>(s, (float *)w, o, b, h, i0, i1); break;
-    case 64: weights_as<T, 64>(s, (float *)w, o, b, h, i0, i1); break;
-    case 128: weights_as<T, 128>(s, (float *)w, o, b, h, i0, i1); break;
-    case 256: weights_as<T, 256>(s, (float *)w, o, b, h, i0, i1); break;
+    case 32: weights_as<T, 32>(s, to<T>(w), o, b, h, i0, i1); break;
+    case 64: weights_as<T, 64>(s, to<T>(w), o, b, h, i0, i1); break;
+    case 128: weights_as<T, 128>(s, to<T>(w), o, b, h, i0, i1); break;
+    case 256: weights_as<T, 256>(s, to<T>(w), o, b, h, i0, i1); break;
     }
 }
 

@@ -115,14 +115,14 @@ static void attention(fv_stream *s, args *a)
             for (int64_t i = 0; i < a->Tq; i++) row(a, (pair){b, h, i, 0}, w);
 }
 
-static void attention_weights(fv_stream *s, fv_stat *w, args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void attention_weights(fv_stream *s, fv_sink w, args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     (void)s;
     for (int64_t i = i0; i < i1; i++)
         for (int64_t j = 0; j < a->Tk; j++) {
             pair p = {b, h, i, j};
             acc x = score(a, p);
-            sts(w, (i - i0) * a->Tk + j, x == -(acc)INFINITY ? 0 : EXP(x - lds(a->lse, at_lse(a, p))));
+            put(w, (i - i0) * a->Tk + j, x == -(acc)INFINITY ? 0 : EXP(x - lds(a->lse, at_lse(a, p))));
         }
 }
 
