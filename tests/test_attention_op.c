@@ -332,6 +332,71 @@ static void decoding_equals_the_whole(void **state)
     fv_ctx_free(c);
 }
 
+/* ---- what is at the border ---- */
+
+/* Gradients of the three and a table by distance, of the sum of squares of y; behind a step that left other numbers there. */
+static void gradients(double *g[4], fv_ctx *c, const float *x, int64_t Tq, int64_t Tk, fv_attn how)
+{
+    for (int64_t keys = Tq; keys >= 0; keys = keys == Tk ? -1 : Tk) {
+        fv_ctx_reset(c, 0);
+        fv_shape s[] = {FV_SHAPE(2, Tq, 16), FV_SHAPE(2, keys, 16), FV_SHAPE(2, keys, 16), FV_SHAPE(2, 5)};
+        fv_tensor *t[4];
+        for (int i = 0; i < 4; i++) t[i] = fv_watch(c, fv_floats(c, x, s[i]));
+        how.rel = t[3];
+        fv_tensor *y = fv_attention(c, t[0], t[1], t[2], how);
+        assert_int_equal(fv_backward(c, fv_sum_all(c, fv_mul(c, y, y))), FV_OK);
+        for (int i = 0; i < 4; i++) assert_int_equal(fv_read_grad(c, t[i], g[i], fv_len(t[i])), FV_OK);
+    }
+}
+
+static void without_keys_there_is_no_gradient(void **state)
+{
+    enum { ROWS = 7, N = 2 * ROWS * 16 };
+    float x[N];
+    double dq[N], dk[N], dv[N], drel[10], *g[4] = {dq, dk, dv, drel};
+    fv_ctx *c = context(true);
+    (void)state;
+    for (int i = 0; i < N; i++) x[i] = (float)(i * 37 % 101) / 50 - 1;
+    gradients(g, c, x, ROWS, 0, (fv_attn){.n_head = 2, .rel_zero = 2});
+    for (int i = 0; i < N; i++) assert_true(dq[i] == 0);
+    for (int i = 0; i < 10; i++) assert_true(drel[i] == 0);
+    fv_ctx_free(c);
+}
+
+static void a_window_of_everything_is_none(void **state)
+{
+    enum { ROWS = 70, N = 2 * ROWS * 16 };
+    static float x[N];
+    static double got[2][3][N], drel[2][10];
+    fv_ctx *c = context(true);
+    (void)state;
+    for (int i = 0; i < N; i++) x[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (int k = 0; k < 2; k++) {
+        double *g[4] = {got[k][0], got[k][1], got[k][2], drel[k]};
+        gradients(g, c, x, ROWS, ROWS, (fv_attn){.n_head = 2, .rel_zero = 2, .causal = true, .window = k ? INT32_MAX : 0});
+    }
+    assert_memory_equal(got[0], got[1], sizeof got[0]);
+    assert_memory_equal(drel[0], drel[1], sizeof drel[0]);
+    fv_ctx_free(c);
+}
+
+/* Of one query as of many: it must not turn into zeros that nobody notices. */
+static void what_is_no_number_stays_so(void **state)
+{
+    static float q[2 * 32], kv[5 * 32], y[2 * 32];
+    fv_ctx *c = context(false);
+    (void)state;
+    for (int i = 0; i < 5 * 32; i++) kv[i] = (float)(i % 7);
+    for (int i = 0; i < 2 * 32; i++) q[i] = NAN;
+    for (int64_t rows = 1; rows <= 2; rows++) {
+        fv_tensor *k = fv_floats(c, kv, FV_SHAPE(1, 5, 32));
+        fv_tensor *out = fv_attention(c, fv_floats(c, q, FV_SHAPE(1, rows, 32)), k, k, (fv_attn){.n_head = 2});
+        assert_int_equal(fv_read(c, out, y, rows * 32), FV_OK);
+        for (int64_t i = 0; i < rows * 32; i++) assert_true(isnan(y[i]));
+    }
+    fv_ctx_free(c);
+}
+
 /* ---- the op table ---- */
 
 #define X (fv_ctx * c, fv_tensor *const *x)
@@ -420,6 +485,9 @@ int main(void)
         cmocka_unit_test(maps_have_the_dtype_that_is_asked_for),
         cmocka_unit_test(bad_options_are_refused_by_name),
         cmocka_unit_test(decoding_equals_the_whole),
+        cmocka_unit_test(without_keys_there_is_no_gradient),
+        cmocka_unit_test(a_window_of_everything_is_none),
+        cmocka_unit_test(what_is_no_number_stays_so),
     };
     fv_err e;
     if (fv_device_open(&dev, test_device(), (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;

@@ -288,6 +288,21 @@ static void draws_follow_the_distribution_and_its_cuts(void **state)
     near_shares("typical_p", &o, (double[]){0, 0, w[2], 0, w[4]});
 }
 
+static void no_numbers_draw_a_token_all_the_same(void **state)
+{
+    (void)state;
+    const float score[][5] = {{NAN, NAN, NAN, NAN, NAN}, {NAN, NAN, 1, 0, 2}, {1, 0, INFINITY, NAN, 2}};
+    const fv_gen_opt all = defaults();
+    fv_gen_opt o[4] = {all, all, all, all};
+    o[1].top_k = 2, o[2].top_p = 0.5f, o[3].min_p = 0.1f;
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 4; k++) {
+            fv_pick room[5];
+            int32_t token = fv__pick_sample(score[i], 5, &o[k], 0.5, room);
+            assert_true(token >= 0 && token < 5);
+        }
+}
+
 static void copies_of_a_prompt_draw_for_themselves(void **state)
 {
     (void)state;
@@ -363,6 +378,7 @@ int main(void)
         cmocka_unit_test(stories_are_told_as_they_were),
         cmocka_unit_test(tokens_are_told_as_they_come_and_can_be_the_last),
         cmocka_unit_test(draws_follow_the_distribution_and_its_cuts),
+        cmocka_unit_test(no_numbers_draw_a_token_all_the_same),
         cmocka_unit_test(copies_of_a_prompt_draw_for_themselves),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

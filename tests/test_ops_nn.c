@@ -479,9 +479,67 @@ static void logits_are_kept_for_other_readers(void **state)
     fv_device_close(d);
 }
 
+/* Logits of minus infinity, as masks make them, count for nothing, wherever they stand in a row. */
+static void hidden_logits_count_for_nothing(void **state)
+{
+    (void)state;
+    enum { MOST = 4096 };
+    static float x[MOST], y[2];
+    static double dx[MOST];
+    static const int64_t widths[] = {5, 8, 37, 1001, 2000, MOST};
+    fv_device *d;
+    fv_ctx *c;
+    assert_int_equal(fv_device_open(&d, test_device(), (fv_device_opt){0}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, NULL), FV_OK);
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int last = 0; last < 2; last++) { /* all but two are hidden, at the end or at the beginning */
+            int64_t n = widths[i], seen = last ? n - 2 : 0;
+            for (int64_t j = 0; j < n; j++) x[j] = j == seen ? 1 : j == seen + 1 ? 2 : -INFINITY;
+            fv_ctx_reset(c, 0);
+            fv_tensor *logits = fv_watch(c, fv_floats(c, x, FV_SHAPE(1, n)));
+            fv_tensor *label = fv_ints(c, (int32_t[]){(int32_t)seen}, FV_SHAPE(1));
+            fv_tensor *loss = fv_cross_entropy(c, logits, label, (fv_ce_opt){.ignore = -100});
+            assert_int_equal(fv_read(c, loss, y, 1), FV_OK);
+            assert_true(fabs((double)y[0] - log(exp(1.0) + exp(2.0)) + 1) < 1e-6);
+            assert_int_equal(fv_backward(c, fv_sum_all(c, loss)), FV_OK);
+            assert_int_equal(fv_read_grad(c, logits, dx, n), FV_OK);
+            for (int64_t j = 0; j < n; j++) {
+                double want = j == seen || j == seen + 1 ? 1 / (1 + exp(j == seen ? 1.0 : -1.0)) - (j == seen) : 0;
+                assert_true(fabs(dx[j] - want) < 1e-6);
+            }
+        }
+    fv_ctx_free(c);
+    fv_device_close(d);
+}
+
+/* A grid of blocks has an end: the gradients of gain and bias are sums over more rows than that. */
+static void norm_of_very_many_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 2100000 };
+    fv_device *d;
+    fv_ctx *c;
+    double dgain[2], dbias[2];
+    assert_int_equal(fv_device_open(&d, test_device(), (fv_device_opt){0}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, NULL), FV_OK);
+    fv_tensor *x = fv_expand(c, fv_floats(c, (float[]){1, 3}, FV_SHAPE(1, 2)), FV_SHAPE(ROWS, 2));
+    fv_tensor *gain = fv_watch(c, fv_full(c, FV_SHAPE(2), 1)), *bias = fv_watch(c, fv_zeros(c, FV_SHAPE(2)));
+    assert_int_equal(fv_backward(c, fv_sum_all(c, fv_layernorm(c, x, gain, bias, 0))), FV_OK);
+    assert_int_equal(fv_read_grad(c, gain, dgain, 2), FV_OK);
+    assert_int_equal(fv_read_grad(c, bias, dbias, 2), FV_OK);
+    for (int i = 0; i < 2; i++) assert_true(dgain[i] == (i ? ROWS : -ROWS) && dbias[i] == ROWS);
+    fv_ctx_free(c);
+    fv_device_close(d);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(faults_are_named), cmocka_unit_test(logits_are_kept_for_other_readers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(faults_are_named),
+        cmocka_unit_test(logits_are_kept_for_other_readers),
+        cmocka_unit_test(hidden_logits_count_for_nothing),
+        cmocka_unit_test(norm_of_very_many_rows),
+    };
     int failed = op_table_run("norms, tables, losses, convolutions, positions", cases, sizeof cases / sizeof *cases);
     return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -218,13 +218,23 @@ static void softmax_does_not_overflow(void **state)
     assert_memory_equal(y, ((float[]){0.5f, 0, 0.5f, 0}), sizeof y);
 }
 
+/* A grid of blocks has an end: rows of more pieces than that are summed as well. */
+static void sums_of_very_many_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 8400000 };
+    float y[2];
+    fv_tensor *sum = fv_sum(ctx, fv_full(ctx, FV_SHAPE(ROWS, 2), 1), 0);
+    assert_int_equal(fv_read(ctx, sum, y, 2), FV_OK);
+    assert_true(y[0] == ROWS && y[1] == ROWS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(of_equals_the_first_counts, fresh),
-        cmocka_unit_test_setup(scalars_have_no_axis, fresh),
-        cmocka_unit_test_setup(nothing_has_no_largest, fresh),
-        cmocka_unit_test_setup(softmax_does_not_overflow, fresh),
+        cmocka_unit_test_setup(of_equals_the_first_counts, fresh), cmocka_unit_test_setup(scalars_have_no_axis, fresh),
+        cmocka_unit_test_setup(nothing_has_no_largest, fresh),     cmocka_unit_test_setup(softmax_does_not_overflow, fresh),
+        cmocka_unit_test_setup(sums_of_very_many_rows, fresh),
     };
     int failed = cmocka_run_group_tests_name("reduce", tests, open_all, close_all);
     return failed + op_table_run("reduce table", cases, sizeof cases / sizeof *cases);

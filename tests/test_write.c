@@ -211,6 +211,34 @@ static void draws_are_the_same(void **state)
     same_draws(&x);
 }
 
+/* A model that is broken gives no sense, but tokens of its vocabulary. */
+static void scores_that_are_no_numbers_do_no_harm(void **state)
+{
+    (void)state;
+    float no_numbers[192];
+    int32_t prompt[] = {5, 9, 2};
+    const int32_t *source = prompt;
+    int64_t len = 3;
+    fv_model *m;
+    fv_err e;
+    for (int i = 0; i < 192; i++) no_numbers[i] = NAN;
+    check(fv_model_new(&m, device, gpt2, (fv_model_opt){0}, 7, &e), &e);
+    fv_params *p = fv_model_params(m);
+    check(fv_params_set(p, fv_params_find(p, "transformer.ln_f.weight"), no_numbers, 192, &e), &e);
+    for (int k = 0; k < 4; k++) {
+        fv_generated out;
+        fv_gen_opt o = defaults(6);
+        o.do_sample = true;
+        if (k == 1) o.top_k = 9;
+        if (k == 2) o.top_p = 0.5f;
+        if (k == 3) o.min_p = 0.1f;
+        check(fv_generate(&out, device, m, &source, &len, 1, &o, &e), &e);
+        for (int64_t t = 0; t < out.hyp[0].n; t++) assert_true(out.hyp[0].ids[t] >= 0 && out.hyp[0].ids[t] < VOCAB);
+        fv_generated_free(&out);
+    }
+    fv_model_free(m);
+}
+
 static void beams_are_the_same(void **state)
 {
     (void)state;
@@ -440,6 +468,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_likeliest_are_the_same),
         cmocka_unit_test(draws_are_the_same),
+        cmocka_unit_test(scores_that_are_no_numbers_do_no_harm),
         cmocka_unit_test(beams_are_the_same),
         cmocka_unit_test(few_rows_are_right),
         cmocka_unit_test(written_at_once_or_step_by_step),

@@ -223,6 +223,10 @@ int32_t fv__pick_sample(const float *score, int64_t V, const fv_gen_opt *o, doub
     int64_t n = some   ? collect_best(c, score, V, o->top_k)
                 : part ? collect_share(c, &all, score, V, top, heat, o->top_p)
                        : collect(c, score, V, -INFINITY);
+    if (!n) { /* scores that are no numbers: nothing can be weighed */
+        fv__pick_best(c, 1, score, V);
+        return c[0].token;
+    }
     if (some || part || o->min_p > 0 || o->typical_p < 1) qsort(c, (size_t)n, sizeof *c, best_first);
     double sum = weigh(c, n, top, heat);
     if (part) n = holding(c, n, (double)o->top_p * (some ? sum : all));

@@ -108,7 +108,7 @@ static bool extras(fv_ctx *c, fv_attn_args *a, fv_dtype t, const fv_attn *o)
     a->rel = o->rel ? o->rel->data : NULL;
     a->rel_zero = o->rel_zero;
     a->causal = o->causal;
-    a->window = o->window;
+    a->window = o->window < a->Tk ? o->window : 0; /* one of all keys is none: kernels may count in 32 bits */
     a->scale = o->scale;
     return true;
 }

@@ -8,7 +8,7 @@
  * Backward:  c = sum dy y;  p = exp(s - lse);  dv = p' dy;  ds = scale p (dy v' - c);  dk = ds' q;  dq = ds k
  *
  * cuDNN matches patterns, so nodes stand as its documentation shows them, down to a multiplication by 1.  A plan takes up
- * to a second to make and is kept by shape. */
+ * to a second to make and is kept by shape, as long as the device is open: steps that were captured run its kernels. */
 #include <cmath>
 #include <cstring>
 #include <new>
@@ -18,7 +18,6 @@
 
 #if HAVE_CUDNN
 
-#define PLANS 64
 #define LEAST_VERSION 91000 /* from 9.10 on -inf may hide a score */
 
 /* Tensors in memory, by the number they have in a graph. */
@@ -33,17 +32,16 @@ struct plan_key {
 
 struct kept_plan {
     plan_key key;
-    bool made, can;
-    unsigned long long used;
+    bool can;
     dnn_plan plan;
+    kept_plan *next;
 };
 
 struct fused_attention {
     std::mutex lock;
     dnn_library l;
     cudnnHandle_t handle;
-    unsigned long long turn;
-    kept_plan plans[PLANS];
+    kept_plan *plans;
 };
 
 /* ---- graphs ---- */
@@ -169,23 +167,16 @@ static void describe_backward(dnn_graph *g, const plan_key *key)
 
 /* ---- plans by shape ---- */
 
+/* NULL: out of memory. */
 static kept_plan *plan_for(fused_attention *f, const plan_key *key)
 {
-    kept_plan *oldest = &f->plans[0];
-    f->turn++;
-    for (kept_plan *p = f->plans; p < f->plans + PLANS; p++) {
-        if (p->made && !memcmp(&p->key, key, sizeof *key)) {
-            p->used = f->turn;
-            return p;
-        }
-        if (p->used < oldest->used) oldest = p;
-    }
-    kept_plan *p = oldest;
-    if (p->made) dnn_drop(&p->plan);
-    *p = kept_plan{};
+    for (kept_plan *p = f->plans; p; p = p->next)
+        if (!memcmp(&p->key, key, sizeof *key)) return p;
+    kept_plan *p = new (std::nothrow) kept_plan{};
+    if (!p) return NULL;
     p->key = *key;
-    p->made = true;
-    p->used = f->turn;
+    p->next = f->plans;
+    f->plans = p;
     p->plan.graph.l = &f->l;
     if (key->backward)
         describe_backward(&p->plan.graph, key);
@@ -251,7 +242,7 @@ bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_d
     std::lock_guard<std::mutex> hold(f->lock);
     plan_key key = key_of(a, a->H * a->Wv, t, false);
     kept_plan *p = plan_for(f, &key);
-    if (!p->can) return false;
+    if (!p || !p->can) return false;
     void *room = work<char>(s, p->plan.work);
     if (!room) return true;
     given g;
@@ -268,7 +259,7 @@ bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, 
     plan_key key = key_of(a, y_row, t, true);
     key.in_order = in_order;
     kept_plan *p = plan_for(f, &key);
-    if (!p->can) return false;
+    if (!p || !p->can) return false;
     int64_t rows = a->B * a->H * a->Tq;
     size_t of_rows = padded(rows * (int64_t)sizeof(float));
     size_t of_dq = in_order ? 0 : padded(rows * a->Wk * (int64_t)sizeof(float));
@@ -308,8 +299,12 @@ fused_attention *fv_cuda_fused_open(device *d)
 void fv_cuda_fused_free(fused_attention *f)
 {
     if (!f) return;
-    for (kept_plan *p = f->plans; p < f->plans + PLANS; p++)
-        if (p->made) dnn_drop(&p->plan);
+    while (f->plans) {
+        kept_plan *p = f->plans;
+        f->plans = p->next;
+        dnn_drop(&p->plan);
+        delete p;
+    }
     if (f->handle) f->l.close(f->handle);
     delete f;
 }

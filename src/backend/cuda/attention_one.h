@@ -135,11 +135,11 @@ __device__ inline void join(float &top, float &sum, float &y, const float *recor
     top = -INFINITY, sum = 0, y = 0;
 #pragma unroll 8
     for (int i = 0; i < n; i++) top = fmaxf(top, record[i * (W + 2)]);
-    if (top == -INFINITY) return;
+    float base = top == -INFINITY ? 0 : top; /* no key was seen, or all scores are NaN */
 #pragma unroll 8
     for (int i = 0; i < n; i++) {
         const float *r = record + i * (W + 2);
-        float f = exp2_fast(r[0] - top);
+        float f = exp2_fast(r[0] - base);
         sum = fmaf(f, r[1], sum);
         y = fmaf(f, r[2 + c], y);
     }
@@ -148,8 +148,8 @@ __device__ inline void join(float &top, float &sum, float &y, const float *recor
 template <class T, class P> __device__ inline void give(const head<T> &at, int c, float top, float sum, float y, const P &post)
 {
     const job<T> &o = at.o;
-    post.give(at, c, sum > 0 ? __fdividef(y, sum) : 0);
-    if (c == 0) ((float *)o.a.lse)[o.at_lse(at.b, at.h, 0)] = sum > 0 ? top * LN2 + logf(sum) : -INFINITY;
+    post.give(at, c, sum != 0 ? __fdividef(y, sum) : 0); /* NaN stays NaN */
+    if (c == 0) ((float *)o.a.lse)[o.at_lse(at.b, at.h, 0)] = sum != 0 ? top * LN2 + logf(sum) : -INFINITY;
 }
 
 /* Of the first ONE_THREADS of a block, whatever the others do. */
@@ -218,9 +218,9 @@ template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T>
     if (lane >= L) return;
     float y[V];
 #pragma unroll
-    for (int e = 0; e < V; e++) y[e] = mine.sum > 0 ? __fdividef(mine.y[e], mine.sum) : 0;
+    for (int e = 0; e < V; e++) y[e] = mine.sum != 0 ? __fdividef(mine.y[e], mine.sum) : 0;
     store((T *)o.a.y, o.at_y(b, h, 0) + lane * V, y);
-    if (lane == 0) ((float *)o.a.lse)[o.at_lse(b, h, 0)] = mine.sum > 0 ? mine.top * LN2 + logf(mine.sum) : -INFINITY;
+    if (lane == 0) ((float *)o.a.lse)[o.at_lse(b, h, 0)] = mine.sum != 0 ? mine.top * LN2 + logf(mine.sum) : -INFINITY;
 }
 
 /* program_plan.cu.  True: written down, to be made before whatever is started next; only while a step is being kept. */

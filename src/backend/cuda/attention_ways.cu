@@ -14,6 +14,7 @@
 #define MANY_ROWS 4096 /* queries of all sequences together */
 #define WIDEST_HEAD 128
 #define SHORT 128 /* the most rows and keys of a tile that is a whole head */
+#define MOST_SEQUENCES 65535
 #define MOST_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
 
 struct way {
@@ -177,8 +178,18 @@ static bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
     return t == FV_BF16 ? fv_cuda_attention_short<bf16>(s, a) : fv_cuda_attention_short<f16>(s, a);
 }
 
+/* A sequence is a place along z of a kernel's grid. */
+static bool too_many(fv_stream *s, const fv_attn_args *a)
+{
+    if (a->B <= MOST_SEQUENCES) return false;
+    device_of(s)->host.fail(s, FV_EMISSING, "attention: %lld sequences at once, cuda takes up to %d", (long long)a->B,
+                            MOST_SEQUENCES);
+    return true;
+}
+
 static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
+    if (too_many(s, a)) return true;
     if (t == FV_BF16)
         fv_cuda_attention_tiled<bf16>(s, a);
     else if (t == FV_F16)
@@ -190,6 +201,7 @@ static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 
 static bool own_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool hopper)
 {
+    if (too_many(s, a)) return true;
     if (t == FV_BF16)
         fv_cuda_attention_tiled_bwd<bf16>(s, a, g, hopper);
     else if (t == FV_F16)
@@ -245,7 +257,11 @@ template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
 
 template <class T> static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
 {
-    if (!a->B || !a->Tk || s->err.code) return;
+    if (s->err.code) return;
+    if (!a->B || !a->Tk) { /* what there is gets no gradient, which is to be written all the same */
+        tiled_backward(s, a, g, kind<T>::dtype);
+        return;
+    }
     for (int i = 0; i < WAYS; i++)
         if (open_to(device_of(s), i, a, kind<T>::dtype, true) && ways[i].backward(s, a, g, kind<T>::dtype)) return;
 }

@@ -197,7 +197,7 @@ template <class T> __global__ void __launch_bounds__(THREADS_ROW) draw_rows(cons
     if (!is.given(a, &best.token)) {
         row<T> r = {a, (const T *)a.logits + i * a.V, is.may_end(), 0};
         r.top = r.score(best.token);
-        if (r.top != -INFINITY) best.token = draw(r, i, is.made);
+        if (isfinite(r.top)) best.token = draw(r, i, is.made); /* else there is nothing to weigh: the best it is */
         best.score = up(r.logits[best.token]) - (f.most + logf(f.sum));
     }
     __syncthreads(); /* all have read before one writes */

@@ -187,7 +187,7 @@ static void download(fv_stream *s, void *host, const void *src, size_t bytes)
 {
     copy(s, host, src, bytes, cudaMemcpyDeviceToHost, "download");
     sync(s);
-    if (s->err.code) memset(host, 0, bytes); /* nobody may act on what was there before */
+    if (s->err.code || lane_of(s)->keeping) memset(host, 0, bytes); /* nobody may act on what was there before */
 }
 
 /* cudaMemcpyAsync leaves overlapping moves undefined, so those go through scratch. */
@@ -373,6 +373,18 @@ static int count(const fv_cuda_host *h, fv_err *e)
     return -1;
 }
 
+static __global__ void any_kernel() {}
+
+/* Kernels know how to wait for one another (wait_for_others) where they were compiled for chips that can; what the driver made
+ * of the form for older chips does not, whatever it runs on. */
+static cudaError_t know_waiting(bool *do_they)
+{
+    cudaFuncAttributes a = {};
+    cudaError_t rc = cudaFuncGetAttributes(&a, any_kernel);
+    *do_they = a.ptxVersion >= 90;
+    return rc;
+}
+
 static cudaError_t start(device *d, const cudaDeviceProp *p)
 {
     cudaMemPool_t pool;
@@ -380,7 +392,7 @@ static cudaError_t start(device *d, const cudaDeviceProp *p)
     cudaError_t rc = cudaSetDevice(d->number);
     d->processors = p->multiProcessorCount;
     d->most_shared = p->sharedMemPerBlockOptin;
-    d->early = p->major >= 9;
+    if (rc == cudaSuccess) rc = know_waiting(&d->early);
     d->hopper = p->major == 9 && p->minor == 0;
     snprintf(d->level, sizeof d->level, "sm_%d%d", p->major, p->minor);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
@@ -425,6 +437,7 @@ FV_API fv_status fv_cuda_open(fv_device *dev, const fv_cuda_host *host, size_t a
     if (rc == cudaSuccess) rc = start(d, &p);
     if (rc != cudaSuccess) {
         device_close(dev);
+        cudaGetLastError(); /* the next device is not to blame */
         return host->refuse(e, FV_EDEVICE, "device cuda:%d: %s", number, cudaGetErrorString(rc));
     }
     dev->backend = one_by_one() ? &waiting : &backend;

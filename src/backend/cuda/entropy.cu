@@ -19,9 +19,10 @@ template <class T, int V> __device__ part_of_row look(const T *row, int64_t voca
             p.total *= expf(p.top - top);
             p.top = top;
         }
+        float base = top == -INFINITY ? 0 : top; /* nothing but -inf so far adds nothing */
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            p.total += expf(v[j] - top);
+            p.total += expf(v[j] - base);
             p.off += v[j] - first;
         }
     }

@@ -94,6 +94,12 @@ __global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, cons
     }
 }
 
+/* The library tells some refusals by its answer alone. */
+static void unsorted(fv_stream *s, cudaError_t rc)
+{
+    device_of(s)->host.fail(s, FV_EDEVICE, "gather_bwd: places cannot be sorted: %s", cudaGetErrorString(rc));
+}
+
 static int bits_of(int64_t n)
 {
     int bits = 1;
@@ -111,14 +117,17 @@ static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32
     if (!dtable.add) s->dev->backend->zero(s, dtable.data, (size_t)(vocab * d) * size);
     if (!n) return;
     int32_t *none = NULL;
-    cub::DeviceRadixSort::SortPairs(NULL, temp, none, none, none, none, (int)n, 0, bits_of(vocab));
-    char *block = work<char>(s, (int64_t)temp + 256 + 4 * n * (int64_t)sizeof(int32_t));
+    cudaSetDevice(device_of(s)->number); /* whose size decides */
+    cudaError_t rc = cub::DeviceRadixSort::SortPairs(NULL, temp, none, none, none, none, (int)n, 0, bits_of(vocab));
+    char *block = rc == cudaSuccess ? work<char>(s, (int64_t)temp + 256 + 4 * n * (int64_t)sizeof(int32_t)) : NULL;
+    if (rc != cudaSuccess) unsorted(s, rc);
     if (!block) return;
     int32_t *key = (int32_t *)(block + (temp + 255) / 256 * 256), *place = key + n, *sorted = place + n, *order = sorted + n;
     each(s, "gather_bwd", n, false, keys_of_places{key, place, ids, vocab, skip, faults_of(s) + FAULT_GATHER_BWD});
     if (s->err.code) return;
-    cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, place, order, (int)n, 0, bits_of(vocab), stream_of(s));
+    rc = cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, place, order, (int)n, 0, bits_of(vocab), stream_of(s));
     fv_cuda_started(s, "gather_bwd");
+    if (rc != cudaSuccess) unsorted(s, rc);
     if (d % V == 0 && aligned(dtable.data, dy))
         launch(s, "gather_bwd", sum_of_run<T, V>, dim3((unsigned)n), row_threads(d / V), 0, to<T>(dtable), (const T *)dy, sorted,
                order, n, vocab, d);

@@ -9,7 +9,7 @@ bool fv_cuda_map_axes(CUtensorMap *m, const void *x, fv_dtype t, int axes, const
                                   CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     static const encode_fn encode = [] {
         void *f = NULL;
-        cudaDriverEntryPointQueryResult found;
+        cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
         return found == cudaDriverEntryPointSuccess ? (encode_fn)f : (encode_fn)NULL;
     }();

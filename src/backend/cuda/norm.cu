@@ -5,7 +5,8 @@
  * column sums over all rows: pieces first, then the pieces in order. */
 #include "norm_warp.h"
 
-#define ROWS 32
+#define ROWS 32           /* of a piece */
+#define MOST_PIECES 65535 /* blocks along y */
 #define LANES 32
 
 /* The row that is normalised, in shared memory; where there is a residual it is rounded as it is stored. */
@@ -86,11 +87,11 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
     }
 }
 
-/* Block (columns, piece): part[piece] gets the sums of dy * n, behind all of these those of dy. */
-template <class T, int V> __global__ void norm_columns(float *part, back_args<T> a)
+/* Block (columns, piece of so many rows): part[piece] gets the sums of dy * n, behind all of these those of dy. */
+template <class T, int V> __global__ void norm_columns(float *part, back_args<T> a, int64_t piece)
 {
-    int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, from = (int64_t)blockIdx.y * ROWS;
-    int64_t to = from + ROWS < a.rows ? from + ROWS : a.rows;
+    int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, from = blockIdx.y * piece;
+    int64_t to = from + piece < a.rows ? from + piece : a.rows;
     float dg[V] = {}, db[V] = {}, d[V], x[V];
     if (c >= a.cols) return;
 #pragma unroll 4
@@ -178,13 +179,14 @@ static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dga
     if (a.dx.p && !wide) launch(s, name, norm_dx_row<T, 1>, dim3((unsigned)a.rows), row_threads(a.cols), 0, a);
     if (of_dx.data) s->dev->k[kind<T>::dtype]->colsum(s, of_dx, a.dx.p, a.rows, a.cols);
     if (!dgain.data && !dbias.data) return;
-    int64_t pieces = ceil_div(a.rows > 0 ? a.rows : 1, ROWS);
+    int64_t piece = a.rows > ROWS * MOST_PIECES ? ceil_div(a.rows, MOST_PIECES) : ROWS;
+    int64_t pieces = ceil_div(a.rows > 0 ? a.rows : 1, piece);
     float *part = work<float>(s, 2 * pieces * a.cols);
     if (!part) return;
     if (wide)
-        launch(s, name, norm_columns<T, V>, dim3((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces), 32, 0, part, a);
+        launch(s, name, norm_columns<T, V>, dim3((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces), 32, 0, part, a, piece);
     else
-        launch(s, name, norm_columns<T, 1>, dim3((unsigned)ceil_div(a.cols, 32), (unsigned)pieces), 32, 0, part, a);
+        launch(s, name, norm_columns<T, 1>, dim3((unsigned)ceil_div(a.cols, 32), (unsigned)pieces), 32, 0, part, a, piece);
     add_pieces(s, name, all, 2, part, pieces, a.cols);
 }
 

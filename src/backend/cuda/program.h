@@ -167,7 +167,7 @@ struct team {
         block = (int)blockIdx.x - number * span * p.wide;
         wide = min(span, teams - number * span) * p.wide;
         row = number * span * ROWS_BLOCK;
-        rows = min(p.rows - row, span * ROWS_BLOCK);
+        rows = block < wide ? min(p.rows - row, span * ROWS_BLOCK) : 0; /* blocks that are left over have none */
     }
     /* This block's first tile of a product; the next are `wide` apart. */
     __device__ int tile(const few_product &f) const

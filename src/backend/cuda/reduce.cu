@@ -9,6 +9,7 @@
 #define COLUMN_PIECE 128 /* and along one with a stride */
 #define COLUMNS 32
 #define LANES 8
+#define MOST_BLOCKS 65535 /* along y and z */
 
 /* ---- sums of x (outer,n,inner) -> y (outer,inner), times scale ---- */
 
@@ -78,11 +79,13 @@ static void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t ou
 template <class E, class T>
 static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n, int64_t inner, float scale)
 {
-    int64_t piece = inner == 1 ? ROW_PIECE : COLUMN_PIECE, pieces = ceil_div(n > 0 ? n : 1, piece);
+    int64_t piece = inner == 1 ? ROW_PIECE : COLUMN_PIECE;
+    if (inner > 1 && piece * MOST_BLOCKS < n) piece = ceil_div(n, MOST_BLOCKS);
+    int64_t pieces = ceil_div(n > 0 ? n : 1, piece);
     float *part = NULL;
     if (pieces > 1 && !(part = work<float>(s, outer * pieces * inner))) return;
-    for (int64_t o = 0; o < outer; o += 65535) { /* the most blocks along y and z */
-        unsigned some = (unsigned)(outer - o < 65535 ? outer - o : 65535);
+    for (int64_t o = 0; o < outer; o += MOST_BLOCKS) {
+        unsigned some = (unsigned)(outer - o < MOST_BLOCKS ? outer - o : MOST_BLOCKS);
         const E *from = x + o * n * inner;
         sink<T> at = y;
         at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
@@ -98,8 +101,8 @@ static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, i
     }
     if (!part) return;
     /* the pieces: (outer,pieces,inner) */
-    for (int64_t o = 0; o < outer; o += 65535) {
-        unsigned some = (unsigned)(outer - o < 65535 ? outer - o : 65535);
+    for (int64_t o = 0; o < outer; o += MOST_BLOCKS) {
+        unsigned some = (unsigned)(outer - o < MOST_BLOCKS ? outer - o : MOST_BLOCKS);
         sink<T> at = y;
         at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
         columns<float, T>(s, at, NULL, part + o * pieces * inner, some, pieces, inner, pieces, scale);
@@ -158,7 +161,7 @@ static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums,
 {
     constexpr int V = 16 / sizeof(T);
     int64_t pieces = ceil_div(rows, COLUMN_PIECE);
-    if (cols % V || !aligned(dp, dy, p) || pieces > 65535) {
+    if (cols % V || !aligned(dp, dy, p) || pieces > MOST_BLOCKS) {
         s->dev->k[kind<T>::dtype]->unary_bwd(s, op, fv_sink{dp, kind<T>::dtype, false}, dy, p, p, rows * cols, 0, 0);
         colsum<T>(s, sums, dp, rows, cols);
         return;
