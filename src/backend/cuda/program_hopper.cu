@@ -56,8 +56,7 @@ __device__ void fetch_weights(const program_ops &p, const desk *d, ring r)
             if (has_gain(o.product)) fetch_gain(o.product, r);
             fetch_product(o.product, r, t.tile(o.product), t.wide);
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(at(&d->op_empty[i % OPS]));
+        arrive(at(&d->op_empty[i % OPS]));
     }
 }
 
@@ -74,8 +73,8 @@ __device__ void read_ops(const program_ops &p, const team &t, desk *d)
             const unsigned *from = (const unsigned *)&p.op[i];
             unsigned *to = (unsigned *)&d->op[i % OPS];
             for (int e = lane; e < (int)(sizeof(program_op) / 4); e += 32) to[e] = from[e];
-            __syncwarp();
-            if (lane == 0) arrive(at(&d->op_full[i % OPS]));
+            __syncwarp(); /* each lane reads what others wrote, below */
+            arrive(at(&d->op_full[i % OPS]));
         }
         int soon = i - (OPS - NEAR);
         if (soon >= 0 && d->op[soon % OPS].kind == ATTENTION) bring_nearer(d->op[soon % OPS].attention, t);
@@ -116,8 +115,8 @@ __device__ inline void begin(const program_ops &p, desk *d)
         barrier_init(&d->empty[i], MULTIPLIERS);
     }
     for (int i = 0; i < OPS; i++) {
-        barrier_init(&d->op_full[i], 1);
-        barrier_init(&d->op_empty[i], MULTIPLIERS + 1);
+        barrier_init(&d->op_full[i], 32);
+        barrier_init(&d->op_empty[i], 32 * (MULTIPLIERS + 1));
     }
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
@@ -157,8 +156,7 @@ template <bool MANY> __global__ void __launch_bounds__(32 * WARPS_ALL, 1) run_pr
             make_apart<1>(o, t, r, x, slots, turn, i);
         else
             make<MANY>(o, t, r, d, x, slots, turn, i);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(at(&d->op_empty[i % OPS]));
+        arrive(at(&d->op_empty[i % OPS]));
     }
     one_sync(); /* all threads of the block have the turn */
     leave(p, turn);
