@@ -138,7 +138,7 @@ __device__ inline option first_of_block(option o)
 
 /* What a block knows of its source: its beams, how they may go on, best first, and what has ended. */
 struct table {
-    float score[FV_BEAMS_MOST], all[FV_BEAMS_MOST]; /* all: the log of what a row's weights add up to */
+    float score[FV_BEAMS_MOST], most[FV_BEAMS_MOST], all[FV_BEAMS_MOST]; /* all: the log of the sum of exp(score - most) */
     option options[FV_BEAMS_WIDE], kept[FV_BEAMS_MOST];
     bool ends[FV_BEAMS_WIDE];
     fv_ended done[FV_BEAMS_MOST];
@@ -155,7 +155,7 @@ __device__ inline option next_option(const table &t, const rating *best, int K, 
         int k = c / each;
         float logit = score_of(r);
         if (!r || logit == -INFINITY) continue;
-        option o = {t.score[k] + (logit - t.all[k]), logit, k, token_of(r)};
+        option o = {t.score[k] + (logit - t.most[k] - t.all[k]), logit, k, token_of(r)};
         if (last.beam < 0 || before(last, o)) first = first_of(first, o);
     }
     return first;
@@ -226,7 +226,8 @@ static __global__ void __launch_bounds__(SOURCE)
         float most = -INFINITY, sum = 0;
         for (int j = 0; j < parts; j++) most = fmaxf(most, w[j].most);
         for (int j = 0; j < parts; j++) sum += w[j].sum > 0 ? w[j].sum * expf(w[j].most - most) : 0;
-        t.all[k] = most + logf(sum);
+        t.most[k] = most;
+        t.all[k] = logf(sum);
         t.score[k] = a.score[i * K + k];
         t.done[k] = a.done[i * K + k];
     }
