@@ -7,7 +7,7 @@
 
 /* attention_hopper_rows.cu: the same on the chip's own instructions.  False where the copy engine cannot read these tensors. */
 template <class T>
-bool fv_cuda_weights_hopper(fv_stream *s, float *w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1);
+bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1);
 
 /* w = exp(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some tiles of keys, the next of
  * which is on its way while one is worked on. */
@@ -81,7 +81,7 @@ static void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, in
     job<T> o = prepare<T>(s, a);
     if constexpr (sizeof(T) == 2)
         if (device_of(s)->hopper && o.quick_q && o.quick_k && a->Wk > 32 && a->Wk <= 128 && i1 - i0 >= ROWS &&
-            w.dtype == FV_F32 && !w.add && fv_cuda_weights_hopper<T>(s, (float *)w.data, &o, b, h, i0, i1))
+            fv_cuda_weights_hopper<T>(s, w, &o, b, h, i0, i1))
             return;
     switch (tile_width(s, a)) {
     case 32: weights_as<T, 32>(s, to<T>(w), o, b, h, i0, i1); break;

@@ -91,13 +91,16 @@ __device__ inline void bring_some_rows(void *to, const CUtensorMap *map, uint64_
                  : "memory");
 }
 
-/* The other way: rows of a matrix from column c on, of 128 bytes.  What lies outside is not written.  writes_end: all so far
- * count as one. */
+/* The other way: rows of a matrix from column c on, of 128 bytes.  What lies outside is not written.  Nobody is expected to read
+ * them soon, so they are the first to leave the second-level cache.  writes_end: all so far count as one. */
 __device__ inline void write_rows_from(const CUtensorMap *map, const void *from, int c, int row)
 {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"((uint64_t)map),
-                 "r"(shared_at(from)), "r"(c), "r"(row)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .b64 first;\ncreatepolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], first;\n}" ::"l"(
+            (uint64_t)map),
+        "r"(shared_at(from)), "r"(c), "r"(row)
+        : "memory");
 }
 __device__ inline void writes_end() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
@@ -105,7 +108,7 @@ __device__ inline void writes_end() { asm volatile("cp.async.bulk.commit_group;"
 __device__ inline void written_for_engine() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* Adds whole numbers from shared memory to those in memory, 16 bytes or a multiple.  added_read: all that this thread sent, or
- * wrote as above, has been read. */
+ * wrote as above, has been read, but for the last LEFT. */
 __device__ inline void add_whole(void *to, const void *from, unsigned bytes)
 {
     asm volatile(
@@ -113,7 +116,10 @@ __device__ inline void add_whole(void *to, const void *from, unsigned bytes)
         "r"(shared_at(from)), "r"(bytes)
         : "memory");
 }
-__device__ inline void added_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+template <int LEFT = 0> __device__ inline void added_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
+}
 
 /* Four 8x8 matrices of 16 bits as ldmatrix reads them; each thread names one row of 16 bytes. */
 __device__ inline void store_matrices(void *row, const uint32_t (&r)[4])
