@@ -15,6 +15,7 @@
 #define WIDEST_HEAD 128
 #define SHORT 128 /* the most rows and keys of a tile that is a whole head */
 #define MOST_SEQUENCES 65535
+#define NEAR 512  /* the most queries whose dq is added up in shared memory */
 #define MOST_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
 
 struct way {
@@ -51,6 +52,13 @@ static bool short_pays(const device *d, const fv_attn_args *a, bool)
     return d->hopper && a->B * a->H * 2 >= d->processors && a->Tq >= SHORT / 4 && a->Tk >= SHORT / 4;
 }
 
+/* Gradients with dq in shared memory: where a block owns all queries of a head, and there are heads for most multiprocessors. */
+static bool near_takes(const device *d, const fv_attn_args *a)
+{
+    bool enough = a->B * a->H * 2 >= d->processors || d->attention_asked >= 0;
+    return enough && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= NEAR && a->Tk <= NEAR;
+}
+
 /* ---- cuDNN ---- */
 
 /* Causal: its diagonal begins at the first key, ours ends at the last; they are one where there are as many of both. */
@@ -64,11 +72,11 @@ static bool fused_can(const fv_attn_args *a, fv_dtype t)
 
 /* Where ours is faster than cuDNN's on Hopper (docs/benchmarks.md): many keys to a row.  Of cuDNN's gradients that is the one
  * that repeats, which keeps all scores on the way. */
-static bool hopper_leads(const fv_attn_args *a, bool back)
+static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
 {
     static const int64_t from[2][2] = {{2048, 4096}, {512, 2048}}; /* of gradients: wide and narrow heads, full and causal */
     bool narrow = a->Wk <= 64;
-    if (back) return a->Tk >= from[narrow][a->causal];
+    if (back) return a->Tk >= from[narrow][a->causal] || (a->Tk == NEAR && near_takes(d, a));
     return narrow && !a->causal && a->Tk >= 8192;
 }
 
@@ -76,7 +84,7 @@ static bool fused_pays(const device *d, const fv_attn_args *a, bool back)
 {
     bool round = a->Tq % WHOLE == 0 && a->Tk % WHOLE == 0 && a->B * a->Tq >= MANY_ROWS;
     bool ours = !back && short_can(a, FV_BF16) && short_pays(d, a, back);
-    return round && !ours && !(d->hopper && hopper_leads(a, back));
+    return round && !ours && !(d->hopper && hopper_leads(d, a, back));
 }
 
 static fused_attention *fused(fv_stream *s)
@@ -219,6 +227,9 @@ static bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_gr
 static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
+    bool near = near_takes(device_of(s), a);
+    if (near) near = t == FV_BF16 ? fv_cuda_attention_near_bwd<bf16>(s, a, g) : fv_cuda_attention_near_bwd<f16>(s, a, g);
+    if (near) return true;
     bool done = t == FV_BF16 ? fv_cuda_attention_hopper_bwd<bf16>(s, a, g) : fv_cuda_attention_hopper_bwd<f16>(s, a, g);
     if (!done || (!g->dbias.data && !g->drel.data)) return done;
     fv_attn_grads added = *g;

@@ -14,6 +14,9 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
 template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a);
 template <class T> bool fv_cuda_attention_hopper_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
 
+/* The gradients of heads up to 64 wide, nothing added to scores, no dropout: attention_hopper_near.cu.  False: likewise. */
+template <class T> bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
+
 /* Up to 128 queries and keys, on Hopper: attention_hopper_short.cu.  False: likewise. */
 template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a);
 

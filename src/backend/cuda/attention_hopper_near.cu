@@ -1,0 +1,502 @@
+/* attention_hopper_near.cu - the gradients of attention on Hopper where heads are narrow: dq is added up in shared memory.
+ *
+ * A block owns up to 512 queries of heads up to 64 wide, in tiles of 64, and goes through all keys, 64 for each of two groups of
+ * four warps at a time:
+ *
+ *     s = k q',  d = v dy',  w = exp(s - lse),  ds = w (d - dy.y);   dv += w dy,  dk += ds q,  dq += ds' k
+ *
+ * Keys and values are kept in registers, as are the sums of dk and dv.  Sums of dq lie in shared memory as threads hold them, and
+ * the groups take turns at them: the first adds what its keys make of a tile, then the second.  So while one makes exponentials
+ * the other has the tensor cores, which two that meet at every tile would want at the same time.
+ *
+ * Where heads that share keys have more queries together, so many blocks as are needed make a team: tile i is owned by member
+ * i % size.  All go through the same keys; a member begins with the sums of dk and dv that the one before it came to, and the
+ * last writes them.  Every sum is made in one order, whatever else there is, and gradients repeat bit by bit. */
+#include <type_traits>
+
+#include "attention_hopper_near.h"
+#include "attention_ways.h"
+#include "hopper.h"
+
+#define WIDTH 64
+#define STAGES 3
+#define LINKS 3 /* blocks of keys whose sums may be on their way to the next member */
+#define GROUPS 2
+#define ALL_THREADS (128 * (GROUPS + 1))
+enum { TURNS = 1, OWN = 3 }; /* named barriers: for whose turn it is to add to dq; of the four warps of a group */
+#define UP_REGISTERS 240
+#define DOWN_REGISTERS 24
+#define LINK (KEYS * WIDTH * 2 / 4) /* float4s: sums of dk and of dv */
+
+struct near_maps {
+    attention_maps in;
+    CUtensorMap dy;
+};
+
+template <class T> struct room {
+    T *k, *q, *dy, *slopes; /* keys of two blocks */
+    float4 *dq;
+    float *stat;
+    uint64_t *k_full, *k_free, *full, *free, *ready, *sent;
+    static constexpr int TILE = QUERIES * WIDTH, SLOPES = QUERIES * KEYS, STATS = 2 * QUERIES;
+    static constexpr size_t BYTES = 1024 + (2 * KEYS * WIDTH + 2 * STAGES * TILE + SLOPES) * sizeof(T) +
+                                    SLOTS * TILE * sizeof(float) + STAGES * STATS * sizeof(float) +
+                                    (6 + 2 * STAGES) * sizeof(uint64_t);
+
+    __device__ room(unsigned char *memory)
+    {
+        memory += (1024 - shared_at(memory) % 1024) % 1024;
+        k = (T *)memory;
+        q = k + 2 * KEYS * WIDTH;
+        dy = q + STAGES * TILE;
+        slopes = dy + STAGES * TILE;
+        dq = (float4 *)(slopes + SLOPES);
+        stat = (float *)(dq + SLOTS * TILE / 4);
+        k_full = (uint64_t *)(stat + STAGES * STATS);
+        k_free = k_full + 2;
+        ready = k_free + 2;
+        sent = ready + 1;
+        full = sent + 1;
+        free = full + STAGES;
+    }
+    __device__ void init()
+    {
+        for (int i = 0; i < 2; i++) {
+            barrier_init(k_full + i, 1);
+            barrier_init(k_free + i, 4 * GROUPS);
+        }
+        barrier_init(ready, 1);
+        barrier_init(sent, 4 * GROUPS);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(free + i, 4 * GROUPS);
+        }
+        barriers_ready();
+    }
+};
+static_assert(room<bf16>::BYTES <= 227 << 10, "what a block has");
+
+/* Bytes as they lie in memory; the barrier counts them. */
+__device__ inline void bring_bytes(void *to, const void *from, unsigned bytes, uint64_t *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
+                 "l"(from), "r"(bytes), "r"(shared_at(b))
+                 : "memory");
+}
+
+/* One thread brings everything. */
+template <class T>
+__device__ inline void bring_all(const room<T> &m, const job<T> &o, const near_maps *of, const near_plan &p)
+{
+    unsigned turn = 0, loads = 0;
+    for (course c(p); c.there(p); c.next(p)) {
+        int b = c.n / (int)o.a.G, g = c.n % (int)o.a.G, key = c.block * KEYS;
+        bool first = true;
+        span all(head<T>(o, b, 0), key);
+        for (tile w = all.first(p); all.has(p, w); all.next(p, w), turn++) {
+            int stage = turn % STAGES, h = g * p.serves + w.h, place = w.place();
+            uint64_t *full = m.full + stage;
+            if (turn >= STAGES) wait_for(m.free + stage, (turn / STAGES + 1) & 1);
+            arrive_expecting(full, 2 * m.TILE * sizeof(T) + m.STATS * sizeof(float));
+            bring_panel(m.q + stage * m.TILE, &of->in.q, full, 0, h, place, b);
+            bring_panel(m.dy + stage * m.TILE, &of->dy, full, 0, h, place, b);
+            bring_bytes(m.stat + stage * m.STATS, p.stat + ((int64_t)(b * (int)o.a.H + h) * p.tiles + w.t) * m.STATS,
+                        m.STATS * sizeof(float), full);
+            if (!first) continue;
+            first = false;
+            uint64_t *k_full = m.k_full + loads % 2;
+            if (loads >= 2) wait_for(m.k_free + loads % 2, (loads / 2 + 1) & 1);
+            arrive_expecting(k_full, KEYS * WIDTH * sizeof(T));
+            bring_panel(m.k + loads++ % 2 * KEYS * WIDTH, &of->in.k, k_full, 0, g, key, b);
+        }
+    }
+}
+
+/* ---- from member to member ---- */
+
+__device__ inline unsigned look_at_count(const unsigned *p)
+{
+    unsigned n;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(p) : "memory");
+    return n;
+}
+
+/* A thread sees to it that sums to begin with are there, and room for those to end with. */
+template <class T> __device__ inline void await_members(const room<T> &m, const near_plan &p)
+{
+    unsigned item = 0, rank = blockIdx.x % p.team;
+    const unsigned *done = p.done + blockIdx.x;
+    for (course c(p); c.there(p); c.next(p), item++) {
+        while (rank > 0 && look_at_count(done - 1) < item + 1) {}
+        while (rank + 1 < p.team && look_at_count(done + 1) + LINKS < item + 1) {}
+        if (item > 0) wait_for(m.sent, (item - 1) & 1);
+        arrive(m.ready);
+    }
+}
+
+/* Another tells when they were sent. */
+template <class T> __device__ inline void tell_members(const room<T> &m, const near_plan &p)
+{
+    unsigned item = 0;
+    for (course c(p); c.there(p); c.next(p), item++) {
+        wait_for(m.sent, item & 1);
+        __threadfence();
+        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p.done + blockIdx.x), "r"(item + 1) : "memory");
+    }
+}
+
+template <int N> __device__ inline void take(float (&x)[N][4], const float4 *from, int apart)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float4 four = __ldcg(from + n * apart);
+        x[n][0] = four.x, x[n][1] = four.y, x[n][2] = four.z, x[n][3] = four.w;
+    }
+}
+template <int N> __device__ inline void give(float4 *to, const float (&x)[N][4], int apart)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) __stcg(to + n * apart, make_float4(x[n][0], x[n][1], x[n][2], x[n][3]));
+}
+
+/* ---- products ---- */
+
+/* c (64, 64) = A B': A in registers, B 64 rows of one panel. */
+template <int K, class T> __device__ inline void multiply_kept(float (&c)[8][4], const uint32_t (&a)[K][4], const T *b)
+{
+    uint64_t fb = factor(b);
+#pragma unroll
+    for (int k = 0; k < K; k++) wgmma<false>(c, a[k], further(fb, k * 16 * sizeof(T)), k > 0, T());
+}
+
+/* c (64, 64) += A' B: both have 64 rows of one panel. */
+template <class T> __device__ inline void add_columns(float (&c)[8][4], const T *a, const T *b)
+{
+    uint64_t fa = factor(a), fb = factor(b);
+#pragma unroll
+    for (int k = 0; k < 64; k += 16)
+        wgmma<true, true>(c, further(fa, k * PANEL * sizeof(T)), further(fb, k * PANEL * sizeof(T)), true, T());
+}
+
+/* A group's slopes, 64 keys by 64 queries, as rows of a panel. */
+template <class T> __device__ inline void lay_slopes(T *to, const uint32_t (&x)[4][4])
+{
+    int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 % 4 * 16 + lane / 8 % 2 * 8 + lane % 8;
+#pragma unroll
+    for (int n = 0; n < 4; n++) store_matrices(to + row * PANEL + ((n * 2 + lane / 16) ^ row % 8) * 8, x[n]);
+}
+
+/* Rows of a strip of 16 from memory, as the first factor of products. */
+template <int K, class T>
+__device__ inline void keep_rows(uint32_t (&x)[K][4], const T *from, int64_t step, int row0, int rows, int width)
+{
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int r = tile_row(row0, e % 2 * 2), c = tile_col(k * 16, e / 2, 0);
+            x[k][e] = r < rows && c < width ? __ldg((const unsigned *)(from + r * step + c)) : 0;
+        }
+}
+
+/* Four threads that hold two neighbours of each of four column blocks change them, so that each has all of one. */
+__device__ inline void change_in_four(uint32_t (&u)[4])
+{
+    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    uint32_t a = __shfl_xor_sync(~0u, odd ? u[0] : u[1], 1), b = __shfl_xor_sync(~0u, odd ? u[2] : u[3], 1);
+    if (odd)
+        u[0] = a, u[2] = b;
+    else
+        u[1] = a, u[3] = b;
+    a = __shfl_xor_sync(~0u, high ? u[0] : u[2], 2), b = __shfl_xor_sync(~0u, high ? u[1] : u[3], 2);
+    if (high)
+        u[0] = a, u[1] = b;
+    else
+        u[2] = a, u[3] = b;
+}
+
+/* Rows of a strip to a gradient, from column col0 on, eight neighbours together. */
+template <int N, class T>
+__device__ inline void write_strip(T *to, int64_t step, const float (&x)[N][4], int row0, int rows, int col0, int width,
+                                   float scale)
+{
+#pragma unroll
+    for (int n = 0; n < N; n += 4)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t u[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) u[j] = two(x[n + j][i * 2] * scale, x[n + j][i * 2 + 1] * scale, T());
+            change_in_four(u);
+            int r = tile_row(row0, i * 2), c = col0 + (n + (int)threadIdx.x % 4) * 8;
+            if (r < rows && c < width) *(uint4 *)(to + r * step + c) = make_uint4(u[0], u[1], u[2], u[3]);
+        }
+}
+
+/* ---- a group ---- */
+
+/* Of 64 numbers in shared memory those of this thread's columns, two at a time: the compiler would read them one by one. */
+__device__ inline void read_columns(float2 (&x)[8], const float *from)
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x[n].x), "=f"(x[n].y) : "r"(shared_at(from + tile_col(0, n, 0))));
+}
+
+/* Weights from products where all pairs take part. */
+__device__ inline void weigh_all(float (&s)[8][4], float scale, const float2 (&lse)[8])
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[n][e] = exp2_fast(fmaf(s[n][e], scale, e % 2 ? -lse[n].y : -lse[n].x));
+}
+
+template <class T> struct gradients {
+    T *q, *k, *v;
+};
+
+template <class T>
+__device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan &p, const gradients<T> &to, int group)
+{
+    int thread = threadIdx.x % 128, strip = thread / 32 * 16, rank = blockIdx.x % p.team, width = (int)o.a.Wk;
+    unsigned turn = 0, loads = 0, item = 0;
+    T *slopes = m.slopes + group * 64 * PANEL;
+    uint32_t k[4][4], v[4][4], pw[4][4], ds[4][4];
+    float s[8][4], d[8][4], dk[8][4], dv[8][4], dq[8][4];
+    auto keep = [&](const course &c) {
+        int b = c.n / (int)o.a.G, g = c.n % (int)o.a.G, row0 = c.block * KEYS + group * 64 + strip;
+        keep_rows(k, o.k(b, g, 0), o.a.k_row, row0, (int)o.a.Tk, width);
+        keep_rows(v, o.v(b, g, 0), o.a.v_row, row0, (int)o.a.Tk, (int)o.a.Wv);
+    };
+    if (group == 1) turn_give(TURNS); /* the first turn is that of the other */
+    course c(p);
+    if (c.there(p)) keep(c);
+    for (; c.there(p); item++) {
+        int b = c.n / (int)o.a.G, g = c.n % (int)o.a.G, key = c.block * KEYS, keys = key + group * 64, row0 = keys + strip;
+        head<T> at(o, b, g * p.serves);
+        float4 *link = p.links + ((int64_t)blockIdx.x * LINKS + item % LINKS) * LINK + group * (LINK / 2) + thread;
+        if (p.team > 1) wait_for(m.ready, item & 1);
+        if (rank > 0) {
+            take(dk, link - LINKS * LINK, 128);
+            take(dv, link - LINKS * LINK + 8 * 128, 128);
+        } else {
+            clear(dk);
+            clear(dv);
+        }
+        span all(at, key);
+        border edge(at, key, keys, keys_seen<true, 8>(at, row0, 0).all);
+        auto write_dq = [&](const tile &w) {
+            if (!to.q) return;
+            int64_t base = o.q(b, g * p.serves + w.h, 0) - (const T *)o.a.q;
+            write_strip(to.q + base, o.a.q_row, dq, w.place() + strip, at.rows, 0, width, o.scale * LN2);
+        };
+        auto begin_dq = [&](const tile &w) {
+            const float4 *from = m.dq + w.slot * (m.TILE / 4) + thread;
+            if (group == 0 && edge.first_visit(w)) {
+                clear(dq);
+                return;
+            }
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                float4 four = from[n * 128];
+                dq[n][0] = four.x, dq[n][1] = four.y, dq[n][2] = four.z, dq[n][3] = four.w;
+            }
+        };
+        auto end_dq = [&](const tile &w) {
+            float4 *to_slot = m.dq + w.slot * (m.TILE / 4) + thread;
+            if (group == 1 && edge.last_visit(w)) {
+                write_dq(w);
+                return;
+            }
+#pragma unroll
+            for (int n = 0; n < 8; n++) to_slot[n * 128] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
+        };
+        auto multiply_keys = [&](int stage) {
+            products_begin();
+            multiply_kept(s, k, m.q + stage * m.TILE);
+            products_end();
+        };
+        auto multiply_values = [&](int stage) {
+            products_begin();
+            multiply_kept(d, v, m.dy + stage * m.TILE);
+            products_end();
+        };
+        auto give_keys = [&] {
+            if (rank + 1 < p.team)
+                give(link, dk, 128);
+            else if (to.k)
+                write_strip(to.k + (o.k(b, g, 0) - (const T *)o.a.k), o.a.k_row, dk, row0, (int)o.a.Tk, 0, width, o.scale * LN2);
+        };
+        auto give_values = [&] {
+            if (rank + 1 < p.team)
+                give(link + 8 * 128, dv, 128);
+            else if (to.v)
+                write_strip(to.v + (o.v(b, g, 0) - (const T *)o.a.v), o.a.v_row, dv, row0, (int)o.a.Tk, 0, (int)o.a.Wv, 1);
+        };
+        auto stage_of = [](unsigned n) { return __shfl_sync(~0u, (int)(n % STAGES), 0); }; /* known to be the same for all */
+        course ahead = c;
+        ahead.next(p);
+        tile now = all.first(p), next = now;
+        int stage = stage_of(turn);
+        auto visit = [&](auto more) {
+            int next_stage = stage_of(turn + 1);
+            const float *stat = m.stat + stage * m.STATS;
+            float2 known[8];
+            read_columns(known, stat);
+            if (edge.whole(now))
+                weigh_all(s, o.scale, known);
+            else
+                weigh<true, PLAIN>(s, at, row0, now.place(), false,
+                                   [&](int e, int n) { return e % 2 ? known[n].y : known[n].x; });
+            products_done<0>();
+            narrow(pw, s, T());
+            products_begin();
+            multiply_sums(dv, pw, m.dy + stage * m.TILE);
+            products_end();
+            read_columns(known, stat + QUERIES);
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) d[n][e] = slope_of<PLAIN>(s[n][e], d[n][e], e % 2 ? known[n].y : known[n].x);
+            narrow(ds, d, T());
+            if (!more.value && ahead.there(p)) keep(ahead);
+            lay_slopes(slopes, ds);
+            written_for_engine();
+            group_wait(OWN + group);
+            turn_wait(TURNS + group);
+            begin_dq(now);
+            products_begin();
+            add_columns(dq, slopes, m.k + (loads % 2 * KEYS + group * 64) * PANEL);
+            products_end();
+            multiply_sums(dk, ds, m.q + stage * m.TILE);
+            products_end();
+            products_done<1>();
+            end_dq(now);
+            turn_give(TURNS + 1 - group);
+            if (more.value) {
+                wait_for(m.full + next_stage, (turn + 1) / STAGES & 1);
+                multiply_keys(next_stage);
+                multiply_values(next_stage);
+                products_done<1>();
+                release(m.free + stage);
+            } else {
+                release(m.k_free + loads++ % 2);
+                give_values();
+                products_done<0>();
+                release(m.free + stage);
+                give_keys();
+            }
+            stage = next_stage;
+            turn++;
+        };
+        if (all.has(p, now)) {
+            wait_for(m.full + stage, turn / STAGES & 1);
+            multiply_keys(stage);
+            multiply_values(stage);
+            products_done<1>();
+            wait_for(m.k_full + loads % 2, loads / 2 & 1);
+            for (all.next(p, next); all.has(p, next); all.next(p, next)) {
+                visit(std::true_type());
+                now = next;
+            }
+            visit(std::false_type());
+        } else {
+            if (ahead.there(p)) keep(ahead);
+            give_keys();
+            give_values();
+        }
+        if (c.block == p.blocks - 1 && group == 0) { /* queries that see no key */
+            span whole(p);
+            for (tile w = whole.first(p); whole.has(p, w); whole.next(p, w))
+                if (at.last_key(w.place(), QUERIES) == 0) {
+                    clear(dq);
+                    write_dq(w);
+                }
+        }
+        if (p.team > 1) release(m.sent);
+        c = ahead;
+    }
+    if (group == 0) turn_wait(TURNS);
+}
+
+template <class T>
+__global__ void __launch_bounds__(ALL_THREADS, 1)
+    grad_near(const __grid_constant__ job<T> o, const __grid_constant__ near_maps of, const __grid_constant__ near_plan p,
+              const __grid_constant__ gradients<T> to)
+{
+    extern __shared__ unsigned char memory[];
+    room<T> m(memory);
+    if (threadIdx.x == 0) m.init();
+    __syncthreads();
+    int group = group_of() - 1;
+    if (group < 0) {
+        registers_down<DOWN_REGISTERS>();
+        if (threadIdx.x == 0) bring_all(m, o, &of, p);
+        if (threadIdx.x == 32 && p.team > 1) await_members(m, p);
+        if (threadIdx.x == 64 && p.team > 1) tell_members(m, p);
+    } else {
+        registers_up<UP_REGISTERS>();
+        gather(m, o, p, to, group);
+    }
+}
+
+/* lse in units of log 2 and dy.y of each query; eight threads take one, heads follow one another in memory.  Those that fill up
+ * the last tile have no weights. */
+template <class T>
+__global__ void __launch_bounds__(THREADS) near_stats(const __grid_constant__ job<T> o, const T *dy, near_plan p)
+{
+    int64_t r = (int64_t)blockIdx.x * (THREADS / 8) + threadIdx.x / 8, rows = p.tiles * QUERIES;
+    int h = (int)(r % o.a.H), c = (int)threadIdx.x % 8 * 8;
+    int64_t i = r / o.a.H % rows, b = r / o.a.H / rows;
+    if (blockIdx.x == 0 && p.team > 1)
+        for (int n = threadIdx.x; n < p.team * p.teams; n += THREADS) p.done[n] = 0;
+    float sum = 0;
+    if (b < o.a.B && i < o.a.Tq && c < o.a.Wv) {
+        float x[8], y[8];
+        load(x, dy, o.at_y(b, h, i) + c);
+        load(y, (const T *)o.a.y, o.at_y(b, h, i) + c);
+#pragma unroll
+        for (int e = 0; e < 8; e++) sum += x[e] * y[e];
+    }
+    for (int x = 4; x; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
+    if (b >= o.a.B || threadIdx.x % 8) return;
+    float2 known = i < o.a.Tq ? o.stat(((const float *)o.a.lse)[o.at_lse(b, h, i)], sum) : make_float2(INFINITY, 0);
+    float *to = p.stat + ((b * o.a.H + h) * p.tiles + i / QUERIES) * (2 * QUERIES) + i % QUERIES;
+    to[0] = known.x;
+    to[QUERIES] = known.y;
+}
+
+template <class T> bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+{
+    job<T> o = prepare<T>(s, a);
+    near_maps of;
+    near_plan p = {};
+    for (const fv_sink &to : {g->dq, g->dk, g->dv})
+        if (to.data && (to.add || to.dtype != kind<T>::dtype || !aligned(to.data))) return false;
+    int processors = device_of(s)->processors;
+    p.heads = (int)(a->B * a->G);
+    p.serves = (int)(a->H / a->G);
+    p.tiles = (int)ceil_div(a->Tq, QUERIES);
+    p.blocks = (int)ceil_div(a->Tk, KEYS);
+    p.team = (int)ceil_div((int64_t)p.serves * p.tiles, SLOTS);
+    p.teams = processors / p.team < p.heads ? processors / p.team : p.heads;
+    if (!p.teams || !o.plain || a->dropout > 0 || a->Wk > WIDTH || a->Wv > WIDTH || !o.quick_y || !aligned(g->dy) ||
+        !fv_cuda_map_attention(&of.in, a, kind<T>::dtype, QUERIES, KEYS) ||
+        !fv_cuda_map(&of.dy, g->dy, kind<T>::dtype, a->B, a->Tq, a->H, a->Wv, a->H * a->Wv, a->Tq * a->H * a->Wv, QUERIES))
+        return false;
+    int64_t rows = a->B * a->H * p.tiles * QUERIES, used = (int64_t)p.team * p.teams;
+    int64_t of_links = p.team > 1 ? used * LINKS * LINK : 0;
+    float4 *scratch = work<float4>(s, of_links + ceil_div(rows, 2) + used / 4 + 1);
+    if (!scratch) return true;
+    p.links = scratch;
+    p.stat = (float *)(scratch + of_links);
+    p.done = (unsigned *)(scratch + of_links + ceil_div(rows, 2));
+    gradients<T> to_all = {(T *)g->dq.data, (T *)g->dk.data, (T *)g->dv.data};
+    launch(s, "attention_bwd", near_stats<T>, dim3((unsigned)ceil_div(rows, THREADS / 8)), THREADS, 0, o, (const T *)g->dy, p);
+    launch(s, "attention_bwd", grad_near<T>, dim3((unsigned)used), ALL_THREADS, room<T>::BYTES, o, of, p, to_all);
+    return true;
+}
+
+template bool fv_cuda_attention_near_bwd<bf16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
+template bool fv_cuda_attention_near_bwd<f16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
