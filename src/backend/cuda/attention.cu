@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
 #pragma unroll
         for (int m = 0; m < M; m++) {
             float shrink[2];
-            absorb<KIND>(s[m], r[m], shrink, at, row0 + m * 16, j, whole);
+            take_top<KIND>(s[m], r[m], shrink, at, row0 + m * 16, j, whole);
+            take_weights<KIND>(s[m], r[m], shrink, at, row0 + m * 16, j);
             if (drops<KIND>(at)) only_kept(s[m]);
             rescale(y[m], shrink);
         }

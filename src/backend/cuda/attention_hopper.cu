@@ -1,54 +1,62 @@
 /* attention_hopper.cu - the forward pass of attention on Hopper: the tiled kernel, with the chip's own products and copies.
  *
- * One group of four warps brings tiles of keys and values, a few ahead of their use; each of the others has 64 rows and goes
- * through them.  A group starts the products of the next keys and of the values at hand together, and works out weights
- * while the latter run:
+ * One block stays on each multiprocessor and takes item after item: rows of one head, and the keys that they see.  One warp
+ * brings tiles of queries, keys and values, ahead of their use and into the next item; groups of four warps have 64 rows each
+ * and go through them.  A group starts the products of the next keys and of the values at hand together, and looks for the
+ * largest score while the latter run:
  *
- *     s = q k_t';  y = shrink y + p v_(t-1)  beside  p = exp(s - top), ...
+ *     s = q k_t';  y = shrink y + p v_(t-1);  p = exp(s - top), ...
  *
- * Groups take turns in starting products, so that one's exponentials fall into another's products. */
+ * Groups take turns in starting products, so that one's exponentials fall into another's products.  Results are laid where the
+ * queries were and sent from there by the copy engine, while the next item begins. */
 #include "attention_bias.h"
 #include "attention_sums.h"
 #include "attention_ways.h"
 
-/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory.  With all that attention may have registers are scarce, and
- * exponentials so little of the work that taking turns does not pay. */
-template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_> struct plan {
+/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory, and HELD of queries, where results are laid, too.  With all
+ * that attention may have registers are scarce, and exponentials so little of the work that taking turns does not pay.  Where
+ * heads are wide, values are waited for only when the largest score is known: their products take that long (LATE).  Drawing
+ * random numbers goes beside looking for it, if no branch stands between (BRANCH). */
+template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, int HELD_ = 2> struct plan {
     typedef T_ T;
-    static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
-    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED;
+    static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_, HELD = HELD_;
+    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED, LATE = W == 128, BRANCH = KIND != DROPS || LATE;
     static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
-    static constexpr int REGISTERS = GROUPS == 2 ? 240 : 160, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
-    static constexpr int TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
+    static constexpr int REGISTERS = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
+    static constexpr int HEAD = QUERIES * W, TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
     static constexpr size_t BYTES =
-        1024 + (QUERIES * W + STAGES * (2 * TILE + PAIRS)) * sizeof(T) + (1 + 4 * STAGES) * sizeof(uint64_t);
+        1024 + (HELD * HEAD + STAGES * (2 * TILE + PAIRS)) * sizeof(T) + (2 * HELD + 4 * STAGES) * sizeof(uint64_t);
 };
 
 struct maps {
     attention_maps in;
-    CUtensorMap bias;
+    CUtensorMap y, bias;
 };
 
 template <class P> struct room {
     typename P::T *q, *k, *v, *bias;
-    uint64_t *q_full, *k_full, *k_free, *v_full, *v_free;
+    uint64_t *q_full, *q_free, *k_full, *k_free, *v_full, *v_free;
 
     __device__ room(unsigned char *memory)
     {
         memory += (1024 - shared_at(memory) % 1024) % 1024;
         q = (typename P::T *)memory;
-        k = q + P::QUERIES * P::W;
+        k = q + P::HELD * P::HEAD;
         v = k + P::STAGES * P::TILE;
         bias = v + P::STAGES * P::TILE;
         q_full = (uint64_t *)(bias + P::STAGES * P::PAIRS);
-        k_full = q_full + 1;
+        q_free = q_full + P::HELD;
+        k_full = q_free + P::HELD;
         k_free = k_full + P::STAGES;
         v_full = k_free + P::STAGES;
         v_free = v_full + P::STAGES;
     }
     __device__ void init()
     {
-        barrier_init(q_full, 1);
+        for (int i = 0; i < P::HELD; i++) {
+            barrier_init(q_full + i, 1);
+            barrier_init(q_free + i, P::GROUPS);
+        }
         for (int i = 0; i < P::STAGES; i++) {
             barrier_init(k_full + i, 1);
             barrier_init(v_full + i, 1);
@@ -59,150 +67,279 @@ template <class P> struct room {
     }
 };
 
+#define MANY_TILES 32
+
+/* How rows are dealt out.  Tiles of one head after the other, so that its keys stay in the second-level cache; in pairs, the
+ * first goes with the last, the second with the last but one: when causal, all pairs take as long.  By length, where tiles are
+ * many: the longest of all heads, then the next, which leaves the shortest for the end. */
+struct order {
+    int tiles, parts; /* of a head; a part is a pair of tiles or one */
+    int all;          /* parts */
+    bool pairs, by_length;
+};
+
+/* What a block works at: rows from `tile` on of a head, and tiles of keys from `first` on. */
+template <class P> struct item {
+    int round = 0, n = 0; /* of this block: parts and items before */
+    bool second = false;  /* of a pair */
+    int part, b, h, tile, first, tiles;
+
+    __device__ static int tiles_to(int first, int end) { return end > first ? (end - first + P::KEYS - 1) / P::KEYS : 0; }
+
+    /* False: there is nothing left.  Blocks move on by one each round: where the last tile of a head is short, each has some.
+     * By length they go to and fro: who had the longest gets the shortest next. */
+    __device__ bool find(const job<typename P::T> &o, const order &by)
+    {
+        int blocks = gridDim.x, block = blockIdx.x, sequences = (int)o.a.B, heads = (int)o.a.H;
+        int place = !by.by_length ? (block + round) % blocks : round % 2 ? blocks - 1 - block : block;
+        int i = round * blocks + place;
+        if (i >= by.all) return false;
+        /* sequences that share a bias go together, so that memory is read once for all */
+        int step = by.by_length ? heads * sequences : P::BIAS ? sequences : 1, one = i % step + i / step / by.parts * step;
+        part = i / step % by.parts;
+        b = P::BIAS ? one % sequences : one / heads;
+        h = P::BIAS ? one / sequences : one % heads;
+        head<typename P::T> at(o, b, h);
+        tile = (second ? part : by.tiles - 1 - part) * P::QUERIES; /* the longest first, when causal */
+        first = at.first(tile) / P::KEYS * P::KEYS;
+        tiles = tiles_to(first, at.last_key(tile, P::QUERIES));
+        return true;
+    }
+    __device__ void next(const order &by)
+    {
+        second = by.pairs && !second && part != by.tiles - 1 - part;
+        if (!second) round++;
+        n++;
+    }
+};
+
 /* One thread brings everything. */
 template <class P>
-__device__ inline void bring_all(const room<P> &at_, const maps *of, const head<typename P::T> &at, int tile, int first,
-                                 int tiles)
+__device__ inline void bring_all(const room<P> &m, const maps *of, const job<typename P::T> &o, const order &by)
 {
-    const fv_attn_args &a = at.o.a;
-    int b = at.b, h = at.h, g = at.o.kv_head(h);
-    arrive_expecting(at_.q_full, P::QUERIES * P::W * sizeof(typename P::T));
-#pragma unroll
-    for (int c = 0; c < P::W; c += PANEL) bring_panel(at_.q + c * P::QUERIES, &of->in.q, at_.q_full, c, h, tile, b);
-    for (int t = 0; t < tiles; t++) {
-        int stage = t % P::STAGES;
-        unsigned before = (unsigned)(t / P::STAGES + 1) & 1;
-        if (t >= P::STAGES) wait_for(at_.k_free + stage, before);
-        arrive_expecting(at_.k_full + stage, (P::TILE + P::PAIRS) * sizeof(typename P::T));
-#pragma unroll
-        for (int c = 0; P::BIAS && c < P::KEYS; c += PANEL)
-            bring_panel(at_.bias + stage * P::PAIRS + c * P::QUERIES, &of->bias, at_.k_full + stage, first + t * P::KEYS + c,
-                        a.bias_s[1] ? h : 0, tile, a.bias_s[0] ? b : 0);
+    constexpr unsigned SIZE = sizeof(typename P::T);
+    const fv_attn_args &a = o.a;
+    unsigned turn = 0;
+    for (item<P> x; x.find(o, by); x.next(by)) {
+        int b = x.b, h = x.h, g = o.kv_head(h), held = x.n % P::HELD;
+        wait_for(m.q_free + held, (unsigned)(x.n / P::HELD + 1) & 1);
+        arrive_expecting(m.q_full + held, P::HEAD * SIZE);
 #pragma unroll
         for (int c = 0; c < P::W; c += PANEL)
-            bring_panel(at_.k + stage * P::TILE + c * P::KEYS, &of->in.k, at_.k_full + stage, c, g, first + t * P::KEYS, b);
-        if (t >= P::STAGES) wait_for(at_.v_free + stage, before);
-        arrive_expecting(at_.v_full + stage, P::TILE * sizeof(typename P::T));
+            bring_panel(m.q + held * P::HEAD + c * P::QUERIES, &of->in.q, m.q_full + held, c, h, x.tile, b);
+        for (int t = 0; t < x.tiles; t++, turn++) {
+            int stage = turn % P::STAGES, j = x.first + t * P::KEYS;
+            unsigned before = (turn / P::STAGES + 1) & 1;
+            wait_for(m.k_free + stage, before);
+            arrive_expecting(m.k_full + stage, (P::TILE + P::PAIRS) * SIZE);
 #pragma unroll
-        for (int c = 0; c < P::W; c += PANEL)
-            bring_panel(at_.v + stage * P::TILE + c * P::KEYS, &of->in.v, at_.v_full + stage, c, g, first + t * P::KEYS, b);
+            for (int c = 0; P::BIAS && c < P::KEYS; c += PANEL)
+                bring_panel(m.bias + stage * P::PAIRS + c * P::QUERIES, &of->bias, m.k_full + stage, j + c, a.bias_s[1] ? h : 0,
+                            x.tile, a.bias_s[0] ? b : 0);
+#pragma unroll
+            for (int c = 0; c < P::W; c += PANEL)
+                bring_panel(m.k + stage * P::TILE + c * P::KEYS, &of->in.k, m.k_full + stage, c, g, j, b);
+            wait_for(m.v_free + stage, before);
+            arrive_expecting(m.v_full + stage, P::TILE * SIZE);
+#pragma unroll
+            for (int c = 0; c < P::W; c += PANEL)
+                bring_panel(m.v + stage * P::TILE + c * P::KEYS, &of->in.v, m.v_full + stage, c, g, j, b);
+        }
     }
 }
 
+/* A panel from shared memory to column c, head h, row t of sequence b on; what lies outside is not written. */
+__device__ inline void write_panel_from(const CUtensorMap *map, const void *from, int c, int h, int t, int seq)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"((uint64_t)map),
+                 "r"(shared_at(from)), "r"(c), "r"(h), "r"(t), "r"(seq)
+                 : "memory");
+}
+
+/* A group's numbers, 64 rows by 16 N, as rows of panels of ROWS_ rows. */
+template <int ROWS_, int N, class T> __device__ inline void lay(T *to, const uint32_t (&x)[N][4])
+{
+    int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        int eight = n * 2 + lane / 16; /* columns */
+        store_matrices(to + (eight / 8 * ROWS_ + row) * PANEL + (eight % 8 ^ row % 8) * 8, x[n]);
+    }
+}
+
+/* Lays the results of a group where its queries were, from where one thread sends them. */
 template <class P>
-__device__ inline void attend(const room<P> &m, const head<typename P::T> &at, int group, int tile, int first, int tiles)
+__device__ inline void send(typename P::T *q, const float (&y)[P::W / 8][4], const maps *of, const item<P> &x, int group)
+{
+    uint32_t narrowed[P::W / 16][4];
+    narrow(narrowed, y, typename P::T());
+    lay<P::QUERIES>(q, narrowed);
+    written_for_engine();
+    group_wait(1 + P::GROUPS + group);
+    if (threadIdx.x % 128) return;
+#pragma unroll
+    for (int c = 0; c < P::W; c += PANEL) write_panel_from(&of->y, q + c * P::QUERIES, c, x.h, x.tile + group * 64, x.b);
+    writes_end();
+}
+
+/* One thread of a group says that the results of item n have left, and that there is room for queries. */
+template <class P> __device__ inline void sent(const room<P> &m, int n)
+{
+    if (n < 0 || threadIdx.x % 128) return;
+    added_read();
+    arrive(m.q_free + n % P::HELD);
+}
+
+/* An item, by one of the groups; turn counts the tiles of items before. */
+template <class P>
+__device__ inline void attend(const room<P> &m, const maps *of, const head<typename P::T> &at, const item<P> &x, int group,
+                              unsigned turn)
 {
     typedef typename P::T T;
     constexpr int KEYS = P::KEYS, W = P::W;
-    int rows = tile + group * 64, row0 = rows + (int)threadIdx.x / 32 % 4 * 16;
-    const T *q = m.q + group * 64 * PANEL;
+    int rows = x.tile + group * 64, row0 = rows + (int)threadIdx.x / 32 % 4 * 16, held = x.n % P::HELD;
+    int mine = rows < at.rows ? item<P>::tiles_to(x.first, at.last_key(rows, 64)) : 0; /* tiles that these rows see */
+    T *q = m.q + held * P::HEAD + group * 64 * PANEL;
     float s[KEYS / 8][4], y[W / 8][4], shrink[2];
     uint32_t p[KEYS / 16][4];
     running r = {{-INFINITY, -INFINITY}, {0, 0}};
-    clear(y);
+    auto stage = [&](int t) { return (int)((turn + t) % P::STAGES); };
+    auto phase = [&](int t) { return (turn + t) / P::STAGES & 1; };
     auto take_turn = [&] {
         if (P::TURNS) turn_wait(1 + group);
     };
-    auto give_turn = [&](bool last) {
-        if (P::TURNS && !(last && group == P::GROUPS - 1)) turn_give(1 + (group + 1) % P::GROUPS);
+    auto give_turn = [&] {
+        if (P::TURNS) turn_give(1 + (group + 1) % P::GROUPS);
     };
     auto start_scores = [&](int t) {
-        wait_for(m.k_full + t % P::STAGES, (unsigned)(t / P::STAGES) & 1);
+        wait_for(m.k_full + stage(t), phase(t));
         products_begin();
-        multiply_rows<W, P::QUERIES, KEYS>(s, q, m.k + t % P::STAGES * P::TILE);
+        multiply_rows<W, P::QUERIES, KEYS>(s, q, m.k + stage(t) * P::TILE);
         products_end();
     };
     auto start_values = [&](int t) {
-        wait_for(m.v_full + t % P::STAGES, (unsigned)(t / P::STAGES) & 1);
+        wait_for(m.v_full + stage(t), phase(t));
         products_begin();
-        multiply_sums(y, p, m.v + t % P::STAGES * P::TILE);
+        multiply_sums(y, p, m.v + stage(t) * P::TILE, t > 0);
         products_end();
     };
-    auto take_scores = [&](int t) {
+    /* Scores of a tile, then its weights; what is to be done with the values before comes in between. */
+    auto take_scores = [&](int t, auto between) {
+        int j = x.first + t * KEYS;
 #pragma unroll
         for (int c = 0; P::BIAS && c < KEYS; c += PANEL)
-            add_bias<false, PANEL / 8>(s + c / 8, m.bias + t % P::STAGES * P::PAIRS + c * P::QUERIES + (row0 - tile) * PANEL, 0,
+            add_bias<false, PANEL / 8>(s + c / 8, m.bias + stage(t) * P::PAIRS + c * P::QUERIES + (row0 - x.tile) * PANEL, 0,
                                        at.o.bias_scale);
-        release(m.k_free + t % P::STAGES);
-        int j = first + t * KEYS;
-        absorb<P::KIND>(s, r, shrink, at, row0, j, at.whole(rows, 64, j, KEYS));
-    };
-    auto take_weights = [&] {
+        release(m.k_free + stage(t));
+        take_top<P::KIND>(s, r, shrink, at, row0, j, at.whole(rows, 64, j, KEYS));
+        between();
+        take_weights<P::KIND>(s, r, shrink, at, row0, j);
         narrow_by(p, s, [](float a, float b) { return P::KIND == PLAIN ? two(a, b, T()) : two_kept(a, b, T()); });
     };
-    wait_for(m.q_full, 0);
-    if (tiles) {
-        take_turn();
+    auto pass_rest = [&] { /* tiles that others see */
+        for (int t = mine; t < x.tiles; t++) {
+            take_turn();
+            give_turn();
+            wait_for(m.k_full + stage(t), phase(t));
+            release(m.k_free + stage(t));
+            wait_for(m.v_full + stage(t), phase(t));
+            release(m.v_free + stage(t));
+        }
+    };
+    wait_for(m.q_full + held, (unsigned)(x.n / P::HELD) & 1);
+    take_turn();
+    if (mine) {
         start_scores(0);
-        give_turn(false);
+        give_turn();
+        if (P::HELD > 1) sent(m, x.n - 1);
         products_done<0>();
-        take_scores(0);
-        take_weights();
-        for (int t = 1; t < tiles; t++) {
+        take_scores(0, [] {});
+        for (int t = 1; t < mine; t++) {
             take_turn();
             start_scores(t);
             start_values(t - 1);
-            give_turn(false);
+            give_turn();
             products_done<1>();
-            take_scores(t);
-            products_done<0>();
-            release(m.v_free + (t - 1) % P::STAGES);
-            rescale(y, shrink);
-            take_weights();
+            take_scores(t, [&] {
+                if (P::LATE) worked_out(__float_as_uint(shrink[0]) | __float_as_uint(shrink[1]));
+                products_done<0>();
+                release(m.v_free + stage(t - 1));
+                if (!P::BRANCH || __any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) rescale(y, shrink);
+            });
         }
         take_turn();
-        start_values(tiles - 1);
-        give_turn(true);
+        start_values(mine - 1);
+        give_turn();
+        pass_rest();
         products_done<0>();
+        release(m.v_free + stage(mine - 1));
+    } else {
+        clear(y);
+        give_turn();
+        if (P::HELD > 1) sent(m, x.n - 1);
+        pass_rest();
     }
-    finish(y, r, at, row0);
+    divide(y, r, at);
+    send(q, y, of, x, group);
+    if (P::HELD == 1) sent(m, x.n);
+    write_lse(r, at, row0); /* last: what makes results seen by the engine waits for all that was written before */
 }
 
 template <class P>
 __global__ void __launch_bounds__(P::THREADS_ALL, 1)
-    attention_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of)
+    attention_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of, order by)
 {
     extern __shared__ unsigned char memory[];
     room<P> m(memory);
     if (threadIdx.x == 0) m.init();
     __syncthreads();
-    /* the longest first, when causal; the sequences that share a bias together, so that memory is read once for all */
-    head<typename P::T> at(o, P::BIAS ? blockIdx.x : blockIdx.z, P::BIAS ? blockIdx.z : blockIdx.y);
-    int tile = (int)(P::BIAS ? gridDim.y - 1 - blockIdx.y : gridDim.x - 1 - blockIdx.x) * P::QUERIES;
-    int first = at.first(tile) / P::KEYS * P::KEYS, last = at.last_key(tile, P::QUERIES);
-    int tiles = last > first ? (last - first + P::KEYS - 1) / P::KEYS : 0, group = group_of() - 1;
+    int group = group_of() - 1;
     if (group < 0) {
         registers_down<P::SPARE_REGISTERS>();
-        if (threadIdx.x == 0) bring_all(m, &of, at, tile, first, tiles);
+        if (threadIdx.x == 0) bring_all(m, &of, o, by);
     } else {
         registers_up<P::REGISTERS>();
-        if (P::TURNS && group == P::GROUPS - 1 && tiles) turn_give(1);
-        attend(m, at, group, tile, first, tiles);
+        if (P::TURNS && group == P::GROUPS - 1) turn_give(1);
+        unsigned turn = 0;
+        for (item<P> x; x.find(o, by); x.next(by)) {
+            attend(m, &of, head<typename P::T>(o, x.b, x.h), x, group, turn);
+            turn += x.tiles;
+        }
+        if (P::TURNS && group == 0) turn_wait(1);
+        if (threadIdx.x % 128 == 0) added_read();
     }
 }
 
+/* One block for each multiprocessor.  Few items that differ are better dealt out by the chip, as blocks of their own. */
 template <class P> static bool start(fv_stream *s, const job<typename P::T> &o)
 {
     const fv_attn_args &a = o.a;
+    fv_dtype type = kind<typename P::T>::dtype;
+    int64_t processors = device_of(s)->processors, tiles = ceil_div(a.Tq, P::QUERIES), items = a.B * a.H * tiles;
+    bool differ = a.causal || a.window > 0 || a.lens, many = items >= 4 * processors;
+    bool by_length = differ && tiles >= MANY_TILES, pairs = differ && many && !by_length;
+    order by = {(int)tiles, (int)(pairs ? (tiles + 1) / 2 : tiles), 0, pairs, by_length};
+    int64_t all = a.B * a.H * by.parts, blocks = differ && !many ? all : all < processors ? all : processors;
     maps of;
-    if (!fv_cuda_map_attention(&of.in, &a, kind<typename P::T>::dtype, P::QUERIES, P::KEYS)) return false;
+    if (items > INT32_MAX / 2 || !fv_cuda_map_attention(&of.in, &a, type, P::QUERIES, P::KEYS)) return false;
+    if (!fv_cuda_map(&of.y, a.y, type, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv, 64)) return false;
     if (P::BIAS && !map_bias(&of.bias, o, P::QUERIES)) return false;
-    unsigned tiles = (unsigned)ceil_div(a.Tq, P::QUERIES), heads = (unsigned)a.H, sequences = (unsigned)a.B;
-    dim3 grid = P::BIAS ? dim3(sequences, tiles, heads) : dim3(tiles, heads, sequences);
-    launch(s, "attention", attention_wgmma<P>, grid, P::THREADS_ALL, P::BYTES, o, of);
+    by.all = (int)all;
+    launch(s, "attention", attention_wgmma<P>, dim3((unsigned)blocks), P::THREADS_ALL, P::BYTES, o, of, by);
     return true;
 }
 
 template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a)
 {
     job<T> o = prepare<T>(s, a);
-    bool narrow_heads = a->Wk <= 64 && a->Wv <= 64;
+    bool narrow_heads = a->Wk <= 64 && a->Wv <= 64, few_keys = a->Tk <= (a->causal ? 2048 : 1024);
     if (biased(o))
-        return narrow_heads ? start<plan<T, 64, BIASED, 3, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2>>(s, o);
+        return narrow_heads ? start<plan<T, 64, BIASED, 3, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2, 1>>(s, o);
     if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 2>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
     if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 2, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
-    return narrow_heads ? start<plan<T, 64, PLAIN, 3, 128, 2>>(s, o) : start<plan<T, 128, PLAIN, 2, 128, 2>>(s, o);
+    if (!narrow_heads) return start<plan<T, 128, PLAIN, 2, 128, 2>>(s, o);
+    return few_keys ? start<plan<T, 64, PLAIN, 4, 64, 4>>(s, o) : start<plan<T, 64, PLAIN, 3, 128, 2>>(s, o);
 }
 
 template bool fv_cuda_attention_hopper<bf16>(fv_stream *, const fv_attn_args *);

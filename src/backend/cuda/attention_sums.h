@@ -9,49 +9,76 @@ struct running {
     float top[2], sum[2];
 };
 
-/* Takes a strip of products into the running largest and sum of each row and turns them into weights, with a minus sign where
- * dropout takes them.  What was summed before is to be multiplied by `shrink`. */
-template <int KIND, int N, class T>
-__device__ inline void absorb(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0, bool whole)
+/* Hides what rows of a strip cannot see. */
+template <int N, class T> __device__ inline void hide(float (&s)[N][4], const head<T> &at, int row0, int col0)
 {
-    bool simple = KIND != ANY || at.o.plain;
-    float most[2] = {-INFINITY, -INFINITY}, scale = simple ? at.o.scale : 1;
-    keys_seen<false, N> seen(at, row0, col0);
-    if (!simple) add_scores<false>(s, at, row0, col0);
-    if (!whole || !seen.all) {
-        int first[2] = {at.first(tile_row(row0, 0)), at.first(tile_row(row0, 2))};
-        int end[2] = {at.end(tile_row(row0, 0)), at.end(tile_row(row0, 2))};
+    int from[2], count[2];
 #pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int j = tile_col(col0, n, e);
-                bool near = j >= first[e / 2] && j < end[e / 2] && seen(n, e);
-                if (!near) s[n][e] = -INFINITY;
-            }
+    for (int i = 0; i < 2; i++) {
+        int row = tile_row(row0, 2 * i), first = at.first(row);
+        from[i] = first - tile_col(col0, 0, 0);
+        count[i] = max(at.end(row) - first, 0);
     }
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) most[e / 2] = fmaxf(most[e / 2], s[n][e]);
-    float base[2];
+        for (int e = 0; e < 4; e++)
+            if ((unsigned)(n * 8 + e % 2 - from[e / 2]) >= (unsigned)count[e / 2]) s[n][e] = -INFINITY;
+}
+
+/* A row's weights are relative to a score that is its largest, or was: what was summed before need not shrink as long as they
+ * stay below 2 to the power of this. */
+#define GROWN 8
+
+/* Takes a strip of products into the running largest of each row.  What was summed before is to be multiplied by `shrink`. */
+template <int KIND, int N, class T>
+__device__ inline void take_top(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0,
+                                bool whole)
+{
+    bool simple = KIND != ANY || at.o.plain;
+    if (!simple) add_scores<false>(s, at, row0, col0);
+    if (!whole) hide(s, at, row0, col0);
+    if (at.o.a.key_mask) {
+        keys_seen<false, N> seen(at, row0, col0);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (!seen(n, e)) s[n][e] = -INFINITY;
+    }
+    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) most[e] = fmaxf(most[e], s[n][e]);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 1));
-        most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 2));
-        float now = fmaxf(r.top[i], most[i] * scale);
-        base[i] = now == -INFINITY ? 0 : now;
-        shrink[i] = exp2_fast(r.top[i] - base[i]);
-        r.top[i] = now;
-        r.sum[i] *= shrink[i];
+        float top = fmaxf(most[2 * i], most[2 * i + 1]);
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2)) * (simple ? at.o.scale : 1);
+        top = fmaxf(r.top[i], top);
+        if (top < r.top[i] + GROWN) top = r.top[i];
+        shrink[i] = top == -INFINITY ? 1 : exp2_fast(r.top[i] - top);
+        r.top[i] = top;
     }
+}
+
+/* Then turns them into weights, with a minus sign where dropout takes them, and adds these up. */
+template <int KIND, int N, class T>
+__device__ inline void take_weights(float (&s)[N][4], running &r, const float (&shrink)[2], const head<T> &at, int row0, int col0)
+{
+    bool simple = KIND != ANY || at.o.plain;
+    float scale = simple ? at.o.scale : 1, sum[4] = {0, 0, 0, 0};
+    float base[2] = {r.top[0] == -INFINITY ? 0 : r.top[0], r.top[1] == -INFINITY ? 0 : r.top[1]};
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             s[n][e] = exp2_fast(fmaf(s[n][e], scale, -base[e / 2]));
-            r.sum[e / 2] += s[n][e];
+            sum[e] += s[n][e];
         }
+#pragma unroll
+    for (int i = 0; i < 2; i++) r.sum[i] = fmaf(r.sum[i], shrink[i], sum[2 * i] + sum[2 * i + 1]);
     if (drops<KIND>(at)) drop<false>(s, at, row0, col0);
 }
 
@@ -63,25 +90,46 @@ template <int O> __device__ inline void rescale(float (&y)[O][4], const float (&
         for (int e = 0; e < 4; e++) y[n][e] *= shrink[e / 2];
 }
 
-/* A strip is done: its sums, divided, are the result. */
-template <int O, class T> __device__ inline void finish(const float (&y)[O][4], running &r, const head<T> &at, int row0)
+/* A strip is done: its sums are divided. */
+template <int O, class T> __device__ inline void divide(float (&y)[O][4], running &r, const head<T> &at)
 {
-    const job<T> &o = at.o;
+    float by[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         r.sum[i] += __shfl_xor_sync(~0u, r.sum[i], 1);
         r.sum[i] += __shfl_xor_sync(~0u, r.sum[i], 2);
+        by[i] = r.sum[i] > 0 ? at.o.keep_scale / r.sum[i] : 0;
+    }
+    rescale(y, by);
+}
+
+/* What is kept of its rows. */
+template <class T> __device__ inline void write_lse(const running &r, const head<T> &at, int row0)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int row = tile_row(row0, i * 2);
+        if (row >= at.rows || threadIdx.x % 4) continue;
+        ((float *)at.o.a.lse)[at.o.at_lse(at.b, at.h, row)] = r.sum[i] > 0 ? r.top[i] * LN2 + logf(r.sum[i]) : -INFINITY;
+    }
+}
+
+/* All of that, and results written straight from registers. */
+template <int O, class T> __device__ inline void finish(float (&y)[O][4], running &r, const head<T> &at, int row0)
+{
+    const job<T> &o = at.o;
+    divide(y, r, at);
+    write_lse(r, at, row0);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
         int row = tile_row(row0, i * 2);
         if (row >= at.rows) continue;
-        float scale = r.sum[i] > 0 ? o.keep_scale / r.sum[i] : 0,
-              lse = r.sum[i] > 0 ? r.top[i] * LN2 + logf(r.sum[i]) : -INFINITY;
-        if (threadIdx.x % 4 == 0) ((float *)o.a.lse)[o.at_lse(at.b, at.h, row)] = lse;
         T *to = (T *)o.a.y + o.at_y(at.b, at.h, row);
         bool pairs = o.a.Wv % 2 == 0; /* then two neighbours go together */
 #pragma unroll
         for (int n = 0; n < O; n++) {
             int c = tile_col(0, n, 0);
-            const float v[2] = {y[n][i * 2] * scale, y[n][i * 2 + 1] * scale};
+            const float v[2] = {y[n][i * 2], y[n][i * 2 + 1]};
             if (pairs && c < o.a.Wv)
                 store(to, c, v);
             else
