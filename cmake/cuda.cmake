@@ -4,6 +4,20 @@
 #
 # Machine code for sm_90, and for everything else from sm_80 on an intermediate form that the driver compiles.
 add_custom_target(cuda)
+
+# What the library and the backend say to each other (src/backend/cuda_host.h): a backend that an older build left behind must
+# not be taken for one of today.
+set(abi "")
+foreach(header backend device env error kernel_args kernels ops tensor ../../src/backend/cuda_host)
+  set(path ${PROJECT_SOURCE_DIR}/include/fovea/${header}.h)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+  file(MD5 ${path} sum)
+  string(APPEND abi ${sum})
+endforeach()
+string(MD5 abi ${abi})
+string(SUBSTRING ${abi} 0 16 abi)
+set_source_files_properties(src/backend/cuda_open.c src/backend/cuda/cuda.cu PROPERTIES COMPILE_DEFINITIONS FV_CUDA_ABI=0x${abi}u)
+
 if(FOVEA_CUDA)
   include(CheckLanguage)
   check_language(CUDA)

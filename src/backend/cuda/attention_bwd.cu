@@ -14,13 +14,12 @@ void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads 
                              int64_t parts, int width);
 int64_t fv_cuda_attention_shares(const fv_attn_args *a);
 
-template <class T, int W> constexpr int columns_of = W <= 64 ? 64 : 32; /* of a tile */
+template <int W> constexpr int columns_of = W <= 64 ? 64 : 32; /* of a tile */
 template <class T, int W>
 constexpr int turns_of = W == 256 && sizeof(T) == 4 ? 1 : 2; /* tiles there is memory for: one in use, one on its way */
 
-template <class T, int W> static size_t shared_bytes()
+template <class T, int W, int K> static size_t shared_bytes()
 {
-    constexpr int K = columns_of<T, W>;
     size_t spare = sizeof(T) == 4 ? WARPS * 16 * (K + 4) * sizeof(float) : 0;
     constexpr int N = turns_of<T, W>;
     return (size_t)(2 * ROWS + 2 * N * K) * stride_of<T, W> * sizeof(T) + N * K * sizeof(float2) + spare;
@@ -57,11 +56,11 @@ template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const
         launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share);
 }
 
-template <class T, int W, int KIND>
+template <class T, int W, int K, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     grad_queries(const __grid_constant__ job<T> o, const T *dy, sink<T> dq, const float2 *stat)
 {
-    constexpr int K = columns_of<T, W>, S = stride_of<T, W>;
+    constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
     constexpr int N = turns_of<T, W>;
     T *q = (T *)memory, *d = q + ROWS * S, *keys = d + ROWS * S, *values = keys + N * K * S;
@@ -106,11 +105,11 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 /* WHICH: 1 keys, 2 values, 3 both.  Wide heads take one after the other: two strips of sums fill the registers. */
-template <class T, int W, int WHICH, int KIND>
+template <class T, int W, int Q, int WHICH, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     grad_keys(const __grid_constant__ job<T> o, const T *dy, sink<T> dk, sink<T> dv, const float2 *stat)
 {
-    constexpr int Q = columns_of<T, W>, S = stride_of<T, W>;
+    constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
     constexpr int N = turns_of<T, W>;
     T *k = (T *)memory, *v = k + ROWS * S, *queries = v + ROWS * S, *slopes_of_y = queries + N * Q * S;
@@ -161,29 +160,41 @@ __global__ void __launch_bounds__(32 * WARPS)
         if (dv.p) write_rows(dv, o.v(b, g, 0) - (const T *)o.a.v, o.a.v_row, sv, row0, keys, (int)o.a.Wv, 1);
 }
 
-template <class T, int W, int KIND>
+template <class T, int W, int K, int KIND>
 static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
 {
     const T *dy = (const T *)g->dy;
     sink<T> dk = to<T>(g->dk), dv = to<T>(g->dv);
     dim3 rows((unsigned)ceil_div(o.a.Tq, ROWS), (unsigned)o.a.H, (unsigned)o.a.B);
     dim3 columns((unsigned)ceil_div(o.a.Tk, ROWS), (unsigned)o.a.G, (unsigned)o.a.B);
-    size_t bytes = shared_bytes<T, W>();
-    if (g->dq.data) launch(s, "attention_bwd", grad_queries<T, W, KIND>, rows, 32 * WARPS, bytes, o, dy, to<T>(g->dq), stat);
+    size_t bytes = shared_bytes<T, W, K>();
+    if (g->dq.data) launch(s, "attention_bwd", grad_queries<T, W, K, KIND>, rows, 32 * WARPS, bytes, o, dy, to<T>(g->dq), stat);
     if constexpr (W < 256) {
-        if (dk.p || dv.p) launch(s, "attention_bwd", grad_keys<T, W, 3, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+        if (dk.p || dv.p)
+            launch(s, "attention_bwd", grad_keys<T, W, K, 3, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
     } else {
-        if (dk.p) launch(s, "attention_bwd", grad_keys<T, W, 1, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
-        if (dv.p) launch(s, "attention_bwd", grad_keys<T, W, 2, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+        if (dk.p) launch(s, "attention_bwd", grad_keys<T, W, K, 1, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+        if (dv.p) launch(s, "attention_bwd", grad_keys<T, W, K, 2, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
     }
+}
+
+template <class T, int W, int K> static void start_with(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
+{
+    if (W < 256 && o.plain && o.a.dropout <= 0)
+        start_as < T, W, K, W<256 ? PLAIN : ANY>(s, o, g, stat);
+    else
+        start_as<T, W, K, ANY>(s, o, g, stat);
 }
 
 template <class T, int W> static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
 {
-    if (W < 256 && o.plain && o.a.dropout <= 0)
-        start_as < T, W, W<256 ? PLAIN : ANY>(s, o, g, stat);
-    else
-        start_as<T, W, ANY>(s, o, g, stat);
+    constexpr int K = columns_of<W>;
+    if constexpr (sizeof(T) == 4 && W == 64) /* smaller tiles, where a chip has no room for those */
+        if (shared_bytes<T, W, K>() > device_of(s)->most_shared) {
+            start_with<T, W, K / 2>(s, o, g, stat);
+            return;
+        }
+    start_with<T, W, K>(s, o, g, stat);
 }
 
 /* Scratch is one block, as asking again may move it: for each row stat, and sums by distance. */

@@ -40,6 +40,19 @@ void fv_cuda_started(fv_stream *s, const char *kernel)
         lost(s, kernel, rc);
 }
 
+bool fv_cuda_give_shared(fv_stream *s, const char *name, const void *kernel, size_t bytes)
+{
+    const device *d = device_of(s);
+    if (bytes <= 48 << 10) return true; /* every chip has that */
+    if (bytes <= d->most_shared) {
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        return true;
+    }
+    d->host.fail(s, FV_EMISSING, "%s: rows or heads so wide take %zu bytes of shared memory in this dtype, %s has %zu", name,
+                 bytes, d->level, d->most_shared);
+    return false;
+}
+
 static void tell(fv_stream *s, int which, const fault *f)
 {
     const fv_cuda_host *h = &device_of(s)->host;
@@ -153,10 +166,12 @@ static void copy(fv_stream *s, void *dst, const void *src, size_t bytes, cudaMem
 static bool open_stage(device *d)
 {
     if (d->stage) return true;
-    bool ok = cudaHostAlloc((void **)&d->stage, 2 * HALF_STAGE, cudaHostAllocDefault) == cudaSuccess;
-    for (int i = 0; i < 2; i++) ok = cudaEventCreateWithFlags(&d->half_gone[i], cudaEventDisableTiming) == cudaSuccess && ok;
+    bool ok = true;
+    for (int i = 0; i < 2; i++)
+        ok = ok && (d->half_gone[i] || cudaEventCreateWithFlags(&d->half_gone[i], cudaEventDisableTiming) == cudaSuccess);
+    if (ok && cudaHostAlloc((void **)&d->stage, 2 * HALF_STAGE, cudaHostAllocDefault) != cudaSuccess) d->stage = NULL;
     cudaGetLastError();
-    return ok;
+    return d->stage != NULL;
 }
 
 /* Room for bytes in pinned memory.  It goes round: a half is filled again once what was in it has left. */
@@ -399,7 +414,7 @@ static cudaError_t start(device *d, const cudaDeviceProp *p)
     if (rc == cudaSuccess) rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault), cudaHostAllocMapped);
     size_t mail = (size_t)MAIL_AREAS * MAIL_WORDS * sizeof *d->mail, tickets = (TICKETS + PROGRAM_TICKETS) * sizeof *d->tickets;
     if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->mail, mail + tickets);
-    if (rc == cudaSuccess) rc = cudaMemset(d->mail, 0, mail + tickets);
+    if (rc == cudaSuccess) rc = cudaMemsetAsync(d->mail, 0, mail + tickets, d->stream); /* which waits for no other */
     d->tickets = (unsigned *)(d->mail + MAIL_AREAS * MAIL_WORDS);
     if (rc == cudaSuccess) rc = cudaDeviceGetDefaultMemPool(&pool, d->number);
     if (rc == cudaSuccess) rc = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);

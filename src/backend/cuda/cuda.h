@@ -88,6 +88,9 @@ static inline cudaStream_t stream_of(fv_stream *s)
 /* Remembers what was started and picks up a refusal to start. */
 void fv_cuda_started(fv_stream *s, const char *kernel);
 
+/* Lets blocks of a kernel have so many bytes of shared memory; where the chip has fewer the stream fails, and says so. */
+bool fv_cuda_give_shared(fv_stream *s, const char *name, const void *kernel, size_t bytes);
+
 __host__ __device__ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class... P, class... A>
@@ -95,7 +98,7 @@ static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 gr
 {
     if (!grid.x || !grid.y || !grid.z || s->err.code) return;
     cudaSetDevice(device_of(s)->number);
-    if (shared > (48 << 10)) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (!fv_cuda_give_shared(s, name, (const void *)kernel, shared)) return;
     kernel<<<grid, threads, shared, stream_of(s)>>>(static_cast<P>(args)...);
     fv_cuda_started(s, name);
 }
@@ -119,7 +122,7 @@ static void launch_early(fv_stream *s, const char *name, bool is_early, void (*k
     how.attrs = &early;
     how.numAttrs = is_early && device_of(s)->early ? 1 : 0;
     cudaSetDevice(device_of(s)->number);
-    if (shared > (48 << 10)) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (!fv_cuda_give_shared(s, name, (const void *)kernel, shared)) return;
     cudaLaunchKernelEx(&how, kernel, static_cast<P>(args)...);
     fv_cuda_started(s, name);
 }

@@ -298,7 +298,8 @@ template <class X, int NT> static void start(fv_stream *s, few f)
 {
     const device *d = device_of(s);
     int64_t tiles = ceil_div(f.a.n, COLUMNS), groups = ceil_div(f.a.rows, MOST_ROWS);
-    int whole = (int)ceil_div(f.k, ROUND) * ROUND, fits = (MOST_X / (NT * 8 * (int)sizeof(bf16)) - 32) / ROUND * ROUND;
+    int whole = (int)ceil_div(f.k, ROUND) * ROUND, room = (int)d->most_shared - 256; /* of some chips less than MOST_X */
+    int fits = ((room < MOST_X ? room : MOST_X) / (NT * 8 * (int)sizeof(bf16)) - 32) / ROUND * ROUND;
     bool normed = f.a.norm != FV_NORM_NONE;
     int parts = normed ? 1 : parts_for(d, tiles * groups, whole);
     f.part = (int)ceil_div(whole / ROUND, parts) * ROUND;
