@@ -304,6 +304,8 @@ static void test_bench(void **state)
         "gemm --m 5 --n 64 --k 64 --packed --nn",
         "attention --batch 1 --heads 2 --len 20 --width 8 --causal",
         "attention --batch 1 --heads 2 --kv-heads 1 --len 20 --keys 30 --width 8 --backward",
+        "attention --batch 1 --heads 2 --len 20 --width 8 --dtype bf16 --weights bf16",
+        "attention --batch 1 --heads 2 --len 20 --width 8 --dtype f16 --weights f32",
         "softmax --rows 9 --cols 30",
         "layernorm --rows 9 --cols 30 --backward",
         "rmsnorm --rows 9 --cols 30 --dtype bf16",
@@ -325,6 +327,7 @@ static void test_bench(void **state)
         assert_true(json_object_get(j, "gflops") || json_object_get(j, "gb_per_s"));
         json_decref(j);
     }
+    told(fovea("bench attention --len 20 --weights bf16"), 2, "fovea bench attention: ", "expected --dtype's, f32");
     const result *r = fovea("bench gelu --rows 9 --cols 30 --seconds 0");
     assert_int_equal(r->code, 0);
     assert_non_null(strstr(r->out, "gelu rows=9 cols=30 dtype=f32"));

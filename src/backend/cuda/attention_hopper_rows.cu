@@ -1,29 +1,36 @@
 /* attention_hopper_rows.cu - exact weights of some rows of a head on Hopper, from the log-sum-exp.
  *
- * What counts is how fast weights reach memory, 2 or 4 bytes for every pair: products are quick, keys are read once for 192 rows,
- * and the copy engine writes whole lines from shared memory while three groups of four warps work out the next.  Tiles that no
- * query of a strip can see are zeros, and cost nothing but their bytes.  There is one block for each processor; tiles are dealt
- * out in short runs, so that all blocks have zeros and weights to write in equal shares. */
+ * What counts is how fast weights reach memory, 2 or 4 bytes for every pair.  Groups of four warps have 64 queries and 128 keys
+ * each, one at its products while the others have exponentials, and beside them the copy engine writes whole lines from shared
+ * memory.  Tiles that no query can see are zeros, and cost nothing but their bytes.
+ *
+ * There is one block for each processor.  It takes runs of tiles down a column, for which keys stay, and blocks side by side have
+ * columns side by side.  Runs are short: long ones write all over the matrix, which memory takes more slowly. */
 #include "attention.h"
 #include "attention_ways.h"
 #include "hopper.h"
 
 namespace
 {
-enum { GROUPS = 3, QUERIES = 64 * GROUPS, KEYS = 128, STAGES = 2, ALL_THREADS = 128 * (GROUPS + 1) };
-constexpr int64_t LONGEST_RUN = 4; /* tiles */
+enum { KEYS = 128, STAGES = 2 };
 
-/* Weights are written in sheets of 64 rows of 128 bytes, laid out as panels are. */
+/* Weights are written in sheets of 64 rows of 128 bytes, laid out as panels are; a group has a TILE of them. */
 template <class O> struct sheet {
-    static constexpr int ACROSS = 128 / sizeof(O), SIZE = 64 * ACROSS, OF_TILE = KEYS / ACROSS;
-    static constexpr int BUFFERS = sizeof(O) == 2 ? 2 : 1; /* tiles of a group in shared memory */
+    static constexpr int ACROSS = 128 / sizeof(O), SIZE = 64 * ACROSS, TILE = KEYS / ACROSS * SIZE;
 };
 
-template <class T, class O, int W>
-constexpr size_t room_of = 1024 + (QUERIES + STAGES * KEYS) * W * sizeof(T) +
-                           (GROUPS * sheet<O>::BUFFERS * sheet<O>::OF_TILE + 1) * sheet<O>::SIZE * sizeof(O);
+/* What a block has: groups, as many as weights of f32 leave room for and 16 bits need, and in shared memory two times keys and
+ * queries, and weights on their way out. */
+template <class T, class O, int W> struct plan {
+    static constexpr bool NARROW = sizeof(O) == 2;
+    static constexpr int GROUPS = NARROW ? 3 : 2, QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
+    static constexpr int REGISTERS = NARROW ? 160 : 240, REGISTERS_LEFT = NARROW ? 32 : 24; /* no more than a block begins with */
+    static constexpr int BUFFERS = W <= 64 ? 2 : 1, LONGEST_RUN = NARROW ? 4 : 2;
+    static constexpr size_t ROOM = STAGES * (QUERIES + KEYS) * W * sizeof(T) +
+                                   (GROUPS * BUFFERS * sheet<O>::TILE + sheet<O>::SIZE) * sizeof(O);
+};
 
-/* Rows [from, to) of one head.  A run is so many tiles of a strip of QUERIES rows; there are so many across, and in all. */
+/* Rows [from, to) of one head, in so many runs, so many of them side by side. */
 struct span {
     int b, h, from, to, run, across, runs;
 };
@@ -32,10 +39,23 @@ struct weight_maps {
     attention_maps in;
     CUtensorMap w;
 };
+
+/* A factor's two places in shared memory, which are filled and freed in turns. */
+struct places {
+    uint64_t *full, *free_;
+    int turn;
+    __device__ int at() const { return turn % STAGES; }
+    __device__ unsigned phase() const { return (unsigned)(turn / STAGES) & 1; }
+    __device__ void wait_free() const
+    {
+        if (turn >= STAGES) wait_for(free_ + at(), phase() ^ 1);
+    }
+    __device__ void wait_full() const { wait_for(full + at(), phase()); }
+};
 } // namespace
 
-/* No query of the strip can see a key of the tile. */
-template <class T> __device__ inline bool hidden(const head<T> &at, int row, int key)
+/* No query of the tile can see a key of it. */
+template <int QUERIES, class T> __device__ inline bool hidden(const head<T> &at, int row, int key)
 {
     return key >= at.last_key(row, QUERIES) || key + KEYS <= at.first(row);
 }
@@ -44,13 +64,14 @@ template <class T> __device__ inline bool hidden(const head<T> &at, int row, int
 __device__ inline void lay_weights(float *to, const float (&s)[KEYS / 8][4])
 {
     int row = tile_row((int)threadIdx.x / 32 % 4 * 16, 0), lane = threadIdx.x % 4;
+    bool odd = row % 2; /* has the blocks two further on first, or two rows would meet in the same banks */
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int four = n % 4 * 2 + lane / 2; /* numbers of a row of a sheet; 8 rows on is the same place */
-            *(float2 *)(to + n / 4 * sheet<float>::SIZE + (row + r * 8) * sheet<float>::ACROSS + (four ^ row % 8) * 4 +
-                        lane % 2 * 2) = make_float2(s[n][r * 2], s[n][r * 2 + 1]);
+            int four = (n % 4 * 2 + lane / 2) ^ row % 8 ^ (odd ? 4 : 0); /* numbers of a row; 8 rows on is the same place */
+            float2 v = make_float2(odd ? s[n ^ 2][r * 2] : s[n][r * 2], odd ? s[n ^ 2][r * 2 + 1] : s[n][r * 2 + 1]);
+            *(float2 *)(to + n / 4 * sheet<float>::SIZE + (row + r * 8) * sheet<float>::ACROSS + four * 4 + lane % 2 * 2) = v;
         }
 }
 template <class O> __device__ inline void lay_weights(O *to, const float (&s)[KEYS / 8][4])
@@ -69,124 +90,130 @@ template <class O> __device__ inline void lay_weights(O *to, const float (&s)[KE
 template <class O> __device__ inline void write_sheets(const CUtensorMap *map, const O *from, int apart, int key, int row)
 {
 #pragma unroll
-    for (int n = 0; n < sheet<O>::OF_TILE; n++) write_rows_from(map, from + n * apart, key + n * sheet<O>::ACROSS, row);
+    for (int n = 0; n < KEYS / sheet<O>::ACROSS; n++) write_rows_from(map, from + n * apart, key + n * sheet<O>::ACROSS, row);
     writes_end();
 }
 
-/* f(row, from, to) for all runs of this block: a strip's first row, and keys. */
-template <class F> __device__ inline void each_run(const span &of, int keys, F f)
+/* f(row, key, run) for all tiles of this block, the first row and key of each.  In every band of strips columns begin elsewhere,
+ * so that all blocks have zeros and weights in equal shares. */
+template <int QUERIES, class F> __device__ inline void each_tile(const span &of, F f)
 {
+    constexpr int SHIFT = 37;
     for (int i = blockIdx.x; i < of.runs; i += gridDim.x) {
-        int row = of.from + i / of.across * QUERIES, from = i % of.across * of.run * KEYS;
-        f(row, from, min(from + of.run * KEYS, keys));
+        int band = i / of.across, column = (i % of.across + band * SHIFT) % of.across;
+        for (int strip = band * of.run; strip < (band + 1) * of.run; strip++) {
+            int row = of.from + strip * QUERIES;
+            if (row < of.to) f(row, column * KEYS, i);
+        }
     }
 }
 
 template <class T, class O, int W, int KIND>
-__global__ void __launch_bounds__(ALL_THREADS, 1)
-    weights_wgmma(const __grid_constant__ job<T> o, const __grid_constant__ weight_maps maps, span of)
+__global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
+    weights_wgmma(const __grid_constant__ job<T> o, const __grid_constant__ weight_maps maps, const __grid_constant__ span of)
 {
-    constexpr int TILE = sheet<O>::OF_TILE * sheet<O>::SIZE, BUFFERS = sheet<O>::BUFFERS;
-    extern __shared__ unsigned char memory[];
-    __shared__ uint64_t q_full, q_free, full[STAGES], free_[STAGES];
-    T *q = (T *)(memory + (1024 - shared_at(memory) % 1024) % 1024), *k = q + QUERIES * W;
-    O *sheets = (O *)(k + STAGES * KEYS * W), *zeros = sheets + GROUPS * BUFFERS * TILE;
+    typedef plan<T, O, W> P;
+    constexpr int TILE = sheet<O>::TILE, QUERIES = P::QUERIES, GROUPS = P::GROUPS;
+    constexpr int TURN = 1 + GROUPS; /* the first barrier of turns, behind those of groups */
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ uint64_t full[2][STAGES], free_[2][STAGES];
+    T *k = (T *)memory, *q = k + STAGES * KEYS * W;
+    O *sheets = (O *)(q + STAGES * QUERIES * W), *zeros = sheets + GROUPS * P::BUFFERS * TILE;
     if (threadIdx.x == 0) {
-        barrier_init(&q_full, 1);
-        barrier_init(&q_free, 4 * GROUPS);
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(full + i, 1);
-            barrier_init(free_ + i, 4 * GROUPS);
+        for (int i = 0; i < 2 * STAGES; i++) {
+            barrier_init(full[0] + i, 1);
+            barrier_init(free_[0] + i, 4 * GROUPS);
         }
         barriers_ready();
     }
-    for (int i = threadIdx.x; i < sheet<O>::SIZE; i += ALL_THREADS) zeros[i] = down<O>(0);
+    for (int i = threadIdx.x; i < sheet<O>::SIZE; i += P::THREADS) zeros[i] = down<O>(0);
     written_for_engine();
     __syncthreads();
     head<T> at(o, of.b, of.h);
-    int group = group_of() - 1, strips = 0, turn = 0, g = o.kv_head(of.h), keys = (int)o.a.Tk;
+    places keys = {full[0], free_[0], -1}, queries = {full[1], free_[1], 0};
+    int group = group_of() - 1, run = -1;
     if (group < 0) {
-        registers_down<32>();
+        registers_down<P::REGISTERS_LEFT>();
         if (threadIdx.x > 0) return;
-        each_run(of, keys, [&](int row, int from, int to) {
-            bool begun = false;
-            for (int key = from; key < to; key += KEYS) {
-                if (hidden(at, row, key)) continue;
-                if (!begun) {
-                    begun = true;
-                    if (strips > 0) wait_for(&q_free, (unsigned)(strips - 1) & 1);
-                    strips++;
-                    arrive_expecting(&q_full, QUERIES * W * sizeof(T));
-                    for (int c = 0; c < W; c += PANEL) bring_panel(q + c * QUERIES, &maps.in.q, &q_full, c, of.h, row, of.b);
-                }
-                int stage = turn % STAGES;
-                if (turn >= STAGES) wait_for(free_ + stage, (unsigned)(turn / STAGES + 1) & 1);
-                arrive_expecting(full + stage, KEYS * W * sizeof(T));
-                for (int c = 0; c < W; c += PANEL)
-                    bring_panel(k + stage * KEYS * W + c * KEYS, &maps.in.k, full + stage, c, g, key, of.b);
-                turn++;
+        auto bring = [&](T *to, int rows, const CUtensorMap *map, const places &p, int h, int row) {
+            p.wait_free();
+            arrive_expecting(p.full + p.at(), rows * W * sizeof(T));
+            for (int c = 0; c < W; c += PANEL)
+                bring_panel(to + (p.at() * W + c) * rows, map, p.full + p.at(), c, h, row, of.b);
+        };
+        each_tile<QUERIES>(of, [&](int row, int key, int i) {
+            if (hidden<QUERIES>(at, row, key)) return;
+            if (run != i) {
+                run = i;
+                keys.turn++;
+                bring(k, KEYS, &maps.in.k, keys, o.kv_head(of.h), key);
             }
+            bring(q, QUERIES, &maps.in.q, queries, of.h, row);
+            queries.turn++;
         });
         return;
     }
-    registers_up<160>();
+    registers_up<P::REGISTERS>();
     bool sends = threadIdx.x % 128 == 0;
     float s[KEYS / 8][4], lse[2];
-    each_run(of, keys, [&](int row, int from, int to) {
+    if (group == GROUPS - 1) turn_give(TURN);
+    each_tile<QUERIES>(of, [&](int row, int key, int i) {
         int rows = row + group * 64, row0 = rows + (int)threadIdx.x / 32 % 4 * 16;
-        bool begun = false;
-        for (int key = from; key < to; key += KEYS) {
-            if (hidden(at, row, key)) {
-                if (sends) write_sheets(&maps.w, zeros, 0, key, rows - of.from);
-                continue;
-            }
-            if (!begun) {
-                begun = true;
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    int i = tile_row(row0, r * 2);
-                    float known = i < of.to ? ((const float *)o.a.lse)[o.at_lse(of.b, of.h, i)] : -INFINITY;
-                    lse[r] = known == -INFINITY ? INFINITY : known * LOG2E; /* nothing seen: weights are 0 */
-                }
-                wait_for(&q_full, (unsigned)strips++ & 1);
-            }
-            int stage = turn % STAGES;
-            O *own = sheets + (group * BUFFERS + turn % BUFFERS) * TILE;
-            wait_for(full + stage, (unsigned)(turn++ / STAGES) & 1);
-            products_begin();
-            multiply_rows<W, QUERIES, KEYS>(s, q + group * 64 * PANEL, k + stage * KEYS * W);
-            products_end();
-            products_done<0>();
-            release(free_ + stage);
-            weigh<false, KIND>(s, at, row0, key, at.whole(rows, 64, key, KEYS), [&](int e, int) { return lse[e / 2]; });
-            if (sends) added_read<BUFFERS - 1>(); /* what was laid there before has left shared memory */
-            group_wait(1 + group);
-            lay_weights(own, s);
-            written_for_engine();
-            group_wait(1 + group);
-            if (sends) write_sheets(&maps.w, own, sheet<O>::SIZE, key, rows - of.from);
+        if (hidden<QUERIES>(at, row, key)) {
+            if (sends) write_sheets(&maps.w, zeros, 0, key, rows - of.from);
+            return;
         }
-        if (begun) release(&q_free);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int j = tile_row(row0, r * 2);
+            lse[r] = j < of.to ? ((const float *)o.a.lse)[o.at_lse(of.b, of.h, j)] : -INFINITY;
+        }
+        if (run != i) {
+            if (run >= 0) release(keys.free_ + keys.at());
+            run = i;
+            keys.turn++;
+            keys.wait_full();
+        }
+        turn_wait(TURN + group);
+        queries.wait_full();
+        products_begin();
+        multiply_rows<W, QUERIES, KEYS>(s, q + queries.at() * QUERIES * W + group * 64 * PANEL, k + keys.at() * KEYS * W);
+        products_end();
+        products_done<0>();
+        turn_give(TURN + (group + 1) % GROUPS);
+        release(queries.free_ + queries.at());
+#pragma unroll
+        for (int r = 0; r < 2; r++) lse[r] = lse[r] == -INFINITY ? INFINITY : lse[r] * LOG2E; /* nothing seen: weights are 0 */
+        weigh<false, KIND>(s, at, row0, key, at.whole(rows, 64, key, KEYS), [&](int e, int) { return lse[e / 2]; });
+        O *own = sheets + (group * P::BUFFERS + queries.turn++ % P::BUFFERS) * TILE;
+        if (sends) added_read<P::BUFFERS - 1>(); /* what was laid there before has left shared memory */
+        group_wait(1 + group);
+        lay_weights(own, s);
+        written_for_engine();
+        group_wait(1 + group);
+        if (sends) write_sheets(&maps.w, own, sheet<O>::SIZE, key, rows - of.from);
     });
+    if (group == 0) turn_wait(TURN); /* the last group's last */
     if (sends) added_read();
 }
 
 template <class T, class O, int W, int KIND> static bool start(fv_stream *s, O *w, const job<T> &o, span of)
 {
+    typedef plan<T, O, W> P;
     const fv_attn_args &a = o.a;
     weight_maps maps;
     const cuuint64_t dim[] = {(cuuint64_t)a.Tk, (cuuint64_t)(of.to - of.from)}, step[] = {(cuuint64_t)a.Tk * sizeof(O)};
     const cuuint32_t box[] = {sheet<O>::ACROSS, 64};
     if (a.Tk * sizeof(O) % 16 || !aligned(w) || !fv_cuda_map_axes(&maps.w, w, kind<O>::dtype, 2, dim, step, box) ||
-        !fv_cuda_map_attention(&maps.in, &a, kind<T>::dtype, QUERIES, KEYS))
+        !fv_cuda_map_attention(&maps.in, &a, kind<T>::dtype, P::QUERIES, KEYS))
         return false;
-    int64_t most = device_of(s)->processors, across = ceil_div(a.Tk, KEYS), strips = ceil_div(of.to - of.from, QUERIES);
+    int64_t most = device_of(s)->processors, across = ceil_div(a.Tk, KEYS), strips = ceil_div(of.to - of.from, P::QUERIES);
     int64_t run = ceil_div(across * strips, most);
-    of.run = (int)(run < LONGEST_RUN ? run : LONGEST_RUN);
-    of.across = (int)ceil_div(across, of.run);
-    of.runs = of.across * (int)strips;
+    of.run = run < P::LONGEST_RUN ? (int)run : P::LONGEST_RUN;
+    of.across = (int)across;
+    of.runs = (int)(across * ceil_div(strips, of.run));
     dim3 grid((unsigned)(of.runs < most ? of.runs : most));
-    launch(s, "attention_weights", weights_wgmma<T, O, W, KIND>, grid, ALL_THREADS, room_of<T, O, W>, o, maps, of);
+    launch(s, "attention_weights", weights_wgmma<T, O, W, KIND>, grid, P::THREADS, P::ROOM, o, maps, of);
     return true;
 }
 
