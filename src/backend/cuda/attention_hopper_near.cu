@@ -6,8 +6,9 @@
  *     s = k q',  d = v dy',  w = exp(s - lse),  ds = w (d - dy.y);   dv += w dy,  dk += ds q,  dq += ds' k
  *
  * Keys and values are kept in registers, as are the sums of dk and dv.  Sums of dq lie in shared memory as threads hold them, and
- * the groups take turns at them: the first adds what its keys make of a tile, then the second.  So while one makes exponentials
- * the other has the tensor cores, which two that meet at every tile would want at the same time.
+ * the groups take turns at them: the first adds what its keys make of a tile, then the second.  A turn goes on until the first
+ * products of the next tile are under way: so while one group makes exponentials the other has the tensor cores, which two that
+ * meet at every tile would want at the same time.
  *
  * Where heads that share keys have more queries together, so many blocks as are needed make a team: tile i is owned by member
  * i % size.  All go through the same keys; a member begins with the sums of dk and dv that the one before it came to, and the
@@ -90,7 +91,7 @@ __device__ inline void bring_all(const room<T> &m, const job<T> &o, const near_m
 {
     unsigned turn = 0, loads = 0;
     for (course c(p); c.there(p); c.next(p)) {
-        int b = c.n / (int)o.a.G, g = c.n % (int)o.a.G, key = c.block * KEYS;
+        int b = c.b, g = c.g, key = c.block * KEYS;
         bool first = true;
         span all(head<T>(o, b, 0), key);
         for (tile w = all.first(p); all.has(p, w); all.next(p, w), turn++) {
@@ -169,15 +170,6 @@ template <int K, class T> __device__ inline void multiply_kept(float (&c)[8][4],
     for (int k = 0; k < K; k++) wgmma<false>(c, a[k], further(fb, k * 16 * sizeof(T)), k > 0, T());
 }
 
-/* c (64, 64) += A' B: both have 64 rows of one panel. */
-template <class T> __device__ inline void add_columns(float (&c)[8][4], const T *a, const T *b)
-{
-    uint64_t fa = factor(a), fb = factor(b);
-#pragma unroll
-    for (int k = 0; k < 64; k += 16)
-        wgmma<true, true>(c, further(fa, k * PANEL * sizeof(T)), further(fb, k * PANEL * sizeof(T)), true, T());
-}
-
 /* A group's slopes, 64 keys by 64 queries, as rows of a panel. */
 template <class T> __device__ inline void lay_slopes(T *to, const uint32_t (&x)[4][4])
 {
@@ -186,51 +178,42 @@ template <class T> __device__ inline void lay_slopes(T *to, const uint32_t (&x)[
     for (int n = 0; n < 4; n++) store_matrices(to + row * PANEL + ((n * 2 + lane / 16) ^ row % 8) * 8, x[n]);
 }
 
-/* Rows of a strip of 16 from memory, as the first factor of products. */
+/* Rows of a strip of 16 from memory, as the first factor of products.  Behind the last row that one is read once more: what is
+ * made of it has no weight. */
 template <int K, class T>
 __device__ inline void keep_rows(uint32_t (&x)[K][4], const T *from, int64_t step, int row0, int rows, int width)
 {
+    const unsigned *row[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        row[i] = (const unsigned *)(from + min(tile_row(row0, i * 2), rows - 1) * step + tile_col(0, 0, 0));
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            int r = tile_row(row0, e % 2 * 2), c = tile_col(k * 16, e / 2, 0);
-            x[k][e] = r < rows && c < width ? __ldg((const unsigned *)(from + r * step + c)) : 0;
+            bool there = width == WIDTH || tile_col(k * 16, e / 2, 0) < width;
+            x[k][e] = there ? __ldg(row[e % 2] + k * 8 + e / 2 * 4) : 0;
         }
 }
 
-/* Four threads that hold two neighbours of each of four column blocks change them, so that each has all of one. */
-__device__ inline void change_in_four(uint32_t (&u)[4])
-{
-    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-    uint32_t a = __shfl_xor_sync(~0u, odd ? u[0] : u[1], 1), b = __shfl_xor_sync(~0u, odd ? u[2] : u[3], 1);
-    if (odd)
-        u[0] = a, u[2] = b;
-    else
-        u[1] = a, u[3] = b;
-    a = __shfl_xor_sync(~0u, high ? u[0] : u[2], 2), b = __shfl_xor_sync(~0u, high ? u[1] : u[3], 2);
-    if (high)
-        u[0] = a, u[1] = b;
-    else
-        u[2] = a, u[3] = b;
-}
-
-/* Rows of a strip to a gradient, from column col0 on, eight neighbours together. */
-template <int N, class T>
-__device__ inline void write_strip(T *to, int64_t step, const float (&x)[N][4], int row0, int rows, int col0, int width,
+/* Rows of a strip to a gradient by way of this warp's rows of the room for slopes, so that whole lines go out. */
+template <class T>
+__device__ inline void write_strip(T *to, int64_t step, T *room, const float (&x)[8][4], int row0, int rows, int width,
                                    float scale)
 {
+    uint32_t narrowed[4][4];
+    narrow_by(narrowed, x, [&](float a, float b) { return two(a * scale, b * scale, T()); });
+    __syncwarp();
+    lay_slopes(room, narrowed);
+    __syncwarp();
+    int lane = threadIdx.x % 32, strip = (int)threadIdx.x / 32 % 4 * 16, c = lane % 8;
+    to += (row0 + lane / 8) * step + c * 8;
 #pragma unroll
-    for (int n = 0; n < N; n += 4)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t u[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++) u[j] = two(x[n + j][i * 2] * scale, x[n + j][i * 2 + 1] * scale, T());
-            change_in_four(u);
-            int r = tile_row(row0, i * 2), c = col0 + (n + (int)threadIdx.x % 4) * 8;
-            if (r < rows && c < width) *(uint4 *)(to + r * step + c) = make_uint4(u[0], u[1], u[2], u[3]);
-        }
+    for (int i = 0; i < 4; i++, to += 4 * step) {
+        int row = i * 4 + lane / 8;
+        uint4 eight = *(const uint4 *)(room + (strip + row) * PANEL + (c ^ row % 8) * 8);
+        if (row0 + row < rows && c * 8 < width) *(uint4 *)to = eight;
+    }
 }
 
 /* ---- a group ---- */
@@ -264,16 +247,17 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
     T *slopes = m.slopes + group * 64 * PANEL;
     uint32_t k[4][4], v[4][4], pw[4][4], ds[4][4];
     float s[8][4], d[8][4], dk[8][4], dv[8][4], dq[8][4];
+    float4 so_far[8]; /* sums of dq */
     auto keep = [&](const course &c) {
-        int b = c.n / (int)o.a.G, g = c.n % (int)o.a.G, row0 = c.block * KEYS + group * 64 + strip;
-        keep_rows(k, o.k(b, g, 0), o.a.k_row, row0, (int)o.a.Tk, width);
-        keep_rows(v, o.v(b, g, 0), o.a.v_row, row0, (int)o.a.Tk, (int)o.a.Wv);
+        int row0 = c.block * KEYS + group * 64 + strip;
+        keep_rows(k, o.k(c.b, c.g, 0), o.a.k_row, row0, (int)o.a.Tk, width);
+        keep_rows(v, o.v(c.b, c.g, 0), o.a.v_row, row0, (int)o.a.Tk, (int)o.a.Wv);
     };
     if (group == 1) turn_give(TURNS); /* the first turn is that of the other */
     course c(p);
     if (c.there(p)) keep(c);
     for (; c.there(p); item++) {
-        int b = c.n / (int)o.a.G, g = c.n % (int)o.a.G, key = c.block * KEYS, keys = key + group * 64, row0 = keys + strip;
+        int b = c.b, g = c.g, key = c.block * KEYS, keys = key + group * 64, row0 = keys + strip;
         head<T> at(o, b, g * p.serves);
         float4 *link = p.links + ((int64_t)blockIdx.x * LINKS + item % LINKS) * LINK + group * (LINK / 2) + thread;
         if (p.team > 1) wait_for(m.ready, item & 1);
@@ -289,28 +273,25 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
         auto write_dq = [&](const tile &w) {
             if (!to.q) return;
             int64_t base = o.q(b, g * p.serves + w.h, 0) - (const T *)o.a.q;
-            write_strip(to.q + base, o.a.q_row, dq, w.place() + strip, at.rows, 0, width, o.scale * LN2);
+            write_strip(to.q + base, o.a.q_row, slopes, dq, w.place() + strip, at.rows, width, o.scale * LN2);
         };
-        auto begin_dq = [&](const tile &w) {
-            const float4 *from = m.dq + w.slot * (m.TILE / 4) + thread;
-            if (group == 0 && edge.first_visit(w)) {
-                clear(dq);
-                return;
-            }
+        auto read_dq = [&](const tile &w) {
+            const float4 *sums = m.dq + w.slot * (m.TILE / 4) + thread;
+            bool none = group == 0 && edge.first_visit(w);
+#pragma unroll
+            for (int n = 0; n < 8; n++) so_far[n] = none ? make_float4(0, 0, 0, 0) : sums[n * 128];
+        };
+        auto add_dq = [&](const tile &w) {
+            float4 *sums = m.dq + w.slot * (m.TILE / 4) + thread;
+            bool last = group == 1 && edge.last_visit(w);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                float4 four = from[n * 128];
-                dq[n][0] = four.x, dq[n][1] = four.y, dq[n][2] = four.z, dq[n][3] = four.w;
+                dq[n][0] += so_far[n].x, dq[n][1] += so_far[n].y, dq[n][2] += so_far[n].z, dq[n][3] += so_far[n].w;
+                if (!last) sums[n * 128] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
             }
-        };
-        auto end_dq = [&](const tile &w) {
-            float4 *to_slot = m.dq + w.slot * (m.TILE / 4) + thread;
-            if (group == 1 && edge.last_visit(w)) {
-                write_dq(w);
-                return;
-            }
-#pragma unroll
-            for (int n = 0; n < 8; n++) to_slot[n * 128] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
+            if (!last) return;
+            group_wait(OWN + group); /* all have read the slopes */
+            write_dq(w);
         };
         auto multiply_keys = [&](int stage) {
             products_begin();
@@ -323,65 +304,71 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
             products_end();
         };
         auto give_keys = [&] {
+            int64_t base = o.k(b, g, 0) - (const T *)o.a.k;
             if (rank + 1 < p.team)
                 give(link, dk, 128);
             else if (to.k)
-                write_strip(to.k + (o.k(b, g, 0) - (const T *)o.a.k), o.a.k_row, dk, row0, (int)o.a.Tk, 0, width, o.scale * LN2);
+                write_strip(to.k + base, o.a.k_row, slopes, dk, row0, (int)o.a.Tk, width, o.scale * LN2);
         };
         auto give_values = [&] {
+            int64_t base = o.v(b, g, 0) - (const T *)o.a.v;
             if (rank + 1 < p.team)
                 give(link + 8 * 128, dv, 128);
             else if (to.v)
-                write_strip(to.v + (o.v(b, g, 0) - (const T *)o.a.v), o.a.v_row, dv, row0, (int)o.a.Tk, 0, (int)o.a.Wv, 1);
+                write_strip(to.v + base, o.a.v_row, slopes, dv, row0, (int)o.a.Tk, (int)o.a.Wv, 1);
         };
         auto stage_of = [](unsigned n) { return __shfl_sync(~0u, (int)(n % STAGES), 0); }; /* known to be the same for all */
         course ahead = c;
         ahead.next(p);
         tile now = all.first(p), next = now;
         int stage = stage_of(turn);
+        float2 lse[8]; /* of the tile that is begun */
+        auto begin = [&](int of) {
+            read_columns(lse, m.stat + of * m.STATS);
+            multiply_keys(of);
+            multiply_values(of);
+        };
         auto visit = [&](auto more) {
             int next_stage = stage_of(turn + 1);
-            const float *stat = m.stat + stage * m.STATS;
-            float2 known[8];
-            read_columns(known, stat);
             if (edge.whole(now))
-                weigh_all(s, o.scale, known);
+                weigh_all(s, o.scale, lse);
             else
-                weigh<true, PLAIN>(s, at, row0, now.place(), false,
-                                   [&](int e, int n) { return e % 2 ? known[n].y : known[n].x; });
+                weigh<true, PLAIN>(s, at, row0, now.place(), false, [&](int e, int n) { return e % 2 ? lse[n].y : lse[n].x; });
+            float2 dy_y[8];
+            read_columns(dy_y, m.stat + stage * m.STATS + QUERIES);
             products_done<0>();
             narrow(pw, s, T());
             products_begin();
             multiply_sums(dv, pw, m.dy + stage * m.TILE);
             products_end();
-            read_columns(known, stat + QUERIES);
 #pragma unroll
             for (int n = 0; n < 8; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) d[n][e] = slope_of<PLAIN>(s[n][e], d[n][e], e % 2 ? known[n].y : known[n].x);
+                for (int e = 0; e < 4; e++) d[n][e] = slope_of<PLAIN>(s[n][e], d[n][e], e % 2 ? dy_y[n].y : dy_y[n].x);
             narrow(ds, d, T());
             if (!more.value && ahead.there(p)) keep(ahead);
             lay_slopes(slopes, ds);
             written_for_engine();
             group_wait(OWN + group);
             turn_wait(TURNS + group);
-            begin_dq(now);
             products_begin();
-            add_columns(dq, slopes, m.k + (loads % 2 * KEYS + group * 64) * PANEL);
+            multiply_columns<64>(dq, slopes, m.k + (loads % 2 * KEYS + group * 64) * PANEL);
             products_end();
             multiply_sums(dk, ds, m.q + stage * m.TILE);
             products_end();
+            read_dq(now);
             products_done<1>();
-            end_dq(now);
-            turn_give(TURNS + 1 - group);
+            add_dq(now);
             if (more.value) {
                 wait_for(m.full + next_stage, (turn + 1) / STAGES & 1);
-                multiply_keys(next_stage);
-                multiply_values(next_stage);
+                begin(next_stage);
+                turn_give(TURNS + 1 - group);
                 products_done<1>();
                 release(m.free + stage);
             } else {
+                turn_give(TURNS + 1 - group);
                 release(m.k_free + loads++ % 2);
+                group_wait(OWN + group); /* all have read the slopes */
                 give_values();
                 products_done<0>();
                 release(m.free + stage);
@@ -392,8 +379,7 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
         };
         if (all.has(p, now)) {
             wait_for(m.full + stage, turn / STAGES & 1);
-            multiply_keys(stage);
-            multiply_values(stage);
+            begin(stage);
             products_done<1>();
             wait_for(m.k_full + loads % 2, loads / 2 & 1);
             for (all.next(p, next); all.has(p, next); all.next(p, next)) {
@@ -446,9 +432,8 @@ __global__ void __launch_bounds__(ALL_THREADS, 1)
 template <class T>
 __global__ void __launch_bounds__(THREADS) near_stats(const __grid_constant__ job<T> o, const T *dy, near_plan p)
 {
-    int64_t r = (int64_t)blockIdx.x * (THREADS / 8) + threadIdx.x / 8, rows = p.tiles * QUERIES;
-    int h = (int)(r % o.a.H), c = (int)threadIdx.x % 8 * 8;
-    int64_t i = r / o.a.H % rows, b = r / o.a.H / rows;
+    unsigned r = blockIdx.x * (THREADS / 8) + threadIdx.x / 8, heads = (unsigned)o.a.H, rows = p.tiles * QUERIES;
+    unsigned place = r / heads, h = r - place * heads, b = place / rows, i = place - b * rows, c = threadIdx.x % 8 * 8;
     if (blockIdx.x == 0 && p.team > 1)
         for (int n = threadIdx.x; n < p.team * p.teams; n += THREADS) p.done[n] = 0;
     float sum = 0;
@@ -467,31 +452,47 @@ __global__ void __launch_bounds__(THREADS) near_stats(const __grid_constant__ jo
     to[QUERIES] = known.y;
 }
 
-template <class T> bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+/* Who takes part, of so many multiprocessors. */
+static near_plan plan_for(const fv_attn_args *a, int processors)
 {
-    job<T> o = prepare<T>(s, a);
-    near_maps of;
     near_plan p = {};
-    for (const fv_sink &to : {g->dq, g->dk, g->dv})
-        if (to.data && (to.add || to.dtype != kind<T>::dtype || !aligned(to.data))) return false;
-    int processors = device_of(s)->processors;
     p.heads = (int)(a->B * a->G);
+    p.groups = (int)a->G;
     p.serves = (int)(a->H / a->G);
     p.tiles = (int)ceil_div(a->Tq, QUERIES);
     p.blocks = (int)ceil_div(a->Tk, KEYS);
     p.team = (int)ceil_div((int64_t)p.serves * p.tiles, SLOTS);
     p.teams = processors / p.team < p.heads ? processors / p.team : p.heads;
-    if (!p.teams || !o.plain || a->dropout > 0 || a->Wk > WIDTH || a->Wv > WIDTH || !o.quick_y || !aligned(g->dy) ||
-        !fv_cuda_map_attention(&of.in, a, kind<T>::dtype, QUERIES, KEYS) ||
+    return p;
+}
+
+bool fv_cuda_attention_near_fills(const device *d, const fv_attn_args *a)
+{
+    near_plan p = plan_for(a, d->processors);
+    int64_t rounds = p.teams ? ceil_div(p.heads, p.teams) : 0;
+    return p.teams && (int64_t)p.heads * p.team * 4 >= rounds * d->processors * 3;
+}
+
+template <class T> bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+{
+    job<T> o = prepare<T>(s, a);
+    near_maps of;
+    near_plan p = plan_for(a, device_of(s)->processors);
+    int64_t rows = a->B * a->H * p.tiles * QUERIES;
+    for (const fv_sink &to : {g->dq, g->dk, g->dv})
+        if (to.data && (to.add || to.dtype != kind<T>::dtype || !aligned(to.data))) return false;
+    if (!p.teams || rows > INT_MAX || !o.plain || a->dropout > 0 || a->Wk > WIDTH || a->Wv > WIDTH || !o.quick_y ||
+        !aligned(g->dy) || !fv_cuda_map_attention(&of.in, a, kind<T>::dtype, QUERIES, KEYS) ||
         !fv_cuda_map(&of.dy, g->dy, kind<T>::dtype, a->B, a->Tq, a->H, a->Wv, a->H * a->Wv, a->Tq * a->H * a->Wv, QUERIES))
         return false;
-    int64_t rows = a->B * a->H * p.tiles * QUERIES, used = (int64_t)p.team * p.teams;
-    int64_t of_links = p.team > 1 ? used * LINKS * LINK : 0;
-    float4 *scratch = work<float4>(s, of_links + ceil_div(rows, 2) + used / 4 + 1);
+
+    /* scratch, in float4s */
+    int64_t used = (int64_t)p.team * p.teams, of_links = p.team > 1 ? used * LINKS * LINK : 0, of_stats = ceil_div(rows, 2);
+    float4 *scratch = work<float4>(s, of_links + of_stats + used / 4 + 1);
     if (!scratch) return true;
     p.links = scratch;
     p.stat = (float *)(scratch + of_links);
-    p.done = (unsigned *)(scratch + of_links + ceil_div(rows, 2));
+    p.done = (unsigned *)(scratch + of_links + of_stats);
     gradients<T> to_all = {(T *)g->dq.data, (T *)g->dk.data, (T *)g->dv.data};
     launch(s, "attention_bwd", near_stats<T>, dim3((unsigned)ceil_div(rows, THREADS / 8)), THREADS, 0, o, (const T *)g->dy, p);
     launch(s, "attention_bwd", grad_near<T>, dim3((unsigned)used), ALL_THREADS, room<T>::BYTES, o, of, p, to_all);

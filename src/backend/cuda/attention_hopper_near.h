@@ -12,24 +12,32 @@
 
 /* What is shared out, and what is known before. */
 struct near_plan {
-    int team, teams;   /* members of a team, and teams */
-    int heads, serves; /* heads of keys, and how many heads each serves */
-    int tiles, blocks; /* of queries of a head, and of its keys */
-    float *stat;       /* of (B, H, tiles): lse of the queries of a tile, then their dy.y */
-    float4 *links;     /* LINKS for each block */
-    unsigned *done;    /* blocks of keys that each block has gone through */
+    int team, teams;           /* members of a team, and teams */
+    int heads, groups, serves; /* heads of keys, those of a sequence, and how many heads each serves */
+    int tiles, blocks;         /* of queries of a head, and of its keys */
+    float *stat;               /* of (B, H, tiles): lse of the queries of a tile, then their dy.y */
+    float4 *links;             /* LINKS for each block */
+    unsigned *done;            /* blocks of keys that each block has gone through */
 };
 
 /* A block of keys that this block of threads goes through. */
 struct course {
-    int n, block; /* which head of keys, and which block of it */
-    __device__ course(const near_plan &p) : n(blockIdx.x / p.team), block(0) {}
+    int n, block, b, g; /* which head of keys, which block of it; its sequence and place there */
+    __device__ course(const near_plan &p) : n(blockIdx.x / p.team), block(0) { find(p); }
     __device__ bool there(const near_plan &p) const { return n < p.heads; }
     __device__ void next(const near_plan &p)
     {
         if (++block < p.blocks) return;
         block = 0;
         n += p.teams;
+        find(p);
+    }
+
+  private:
+    __device__ void find(const near_plan &p)
+    {
+        b = n / p.groups;
+        g = n - b * p.groups;
     }
 };
 

@@ -15,7 +15,7 @@
 #define WIDEST_HEAD 128
 #define SHORT 128 /* the most rows and keys of a tile that is a whole head */
 #define MOST_SEQUENCES 65535
-#define NEAR 512  /* the most queries whose dq is added up in shared memory */
+#define NEAR 512  /* the most queries of a head whose dq is added up in shared memory */
 #define MOST_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
 
 struct way {
@@ -52,11 +52,11 @@ static bool short_pays(const device *d, const fv_attn_args *a, bool)
     return d->hopper && a->B * a->H * 2 >= d->processors && a->Tq >= SHORT / 4 && a->Tk >= SHORT / 4;
 }
 
-/* Gradients with dq in shared memory: where a block owns all queries of a head, and there are heads for most multiprocessors. */
+/* Gradients with dq in shared memory: where heads leave few multiprocessors idle. */
 static bool near_takes(const device *d, const fv_attn_args *a)
 {
-    bool enough = a->B * a->H * 2 >= d->processors || d->attention_asked >= 0;
-    return enough && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= NEAR && a->Tk <= NEAR;
+    bool fits = a->Wk <= 64 && a->Wv <= 64 && a->Tq <= NEAR && a->Tk <= NEAR;
+    return fits && (d->attention_asked >= 0 || fv_cuda_attention_near_fills(d, a));
 }
 
 /* ---- cuDNN ---- */
@@ -76,7 +76,7 @@ static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
 {
     static const int64_t from[2][2] = {{2048, 4096}, {512, 2048}}; /* of gradients: wide and narrow heads, full and causal */
     bool narrow = a->Wk <= 64;
-    if (back) return a->Tk >= from[narrow][a->causal] || (a->Tk == NEAR && near_takes(d, a));
+    if (back) return a->Tk >= from[narrow][a->causal] || (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
     return narrow ? a->Tk >= 512 && a->Tk <= (a->causal ? 2048 : 512) : a->Tk >= 1024;
 }
 

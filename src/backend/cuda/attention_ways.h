@@ -16,6 +16,7 @@ template <class T> bool fv_cuda_attention_hopper_bwd(fv_stream *s, const fv_attn
 
 /* The gradients of heads up to 64 wide, nothing added to scores, no dropout: attention_hopper_near.cu.  False: likewise. */
 template <class T> bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
+bool fv_cuda_attention_near_fills(const device *d, const fv_attn_args *a); /* at least three in four multiprocessors */
 
 /* Up to 128 queries and keys, on Hopper: attention_hopper_short.cu.  False: likewise. */
 template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a);
