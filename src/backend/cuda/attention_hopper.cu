@@ -14,13 +14,11 @@
 #include "attention_ways.h"
 
 /* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory, and HELD of queries, where results are laid, too.  With all
- * that attention may have registers are scarce, and exponentials so little of the work that taking turns does not pay.  Where
- * heads are wide, values are waited for only when the largest score is known: their products take that long (LATE).  Drawing
- * random numbers goes beside looking for it, if no branch stands between (BRANCH). */
+ * that attention may have registers are scarce, and exponentials so little of the work that taking turns does not pay. */
 template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, int HELD_ = 2> struct plan {
     typedef T_ T;
     static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_, HELD = HELD_;
-    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED, LATE = W == 128, BRANCH = KIND != DROPS || LATE;
+    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED;
     static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
     static constexpr int HEAD = QUERIES * W, TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
@@ -231,8 +229,8 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
             add_bias<false, PANEL / 8>(s + c / 8, m.bias + stage(t) * P::PAIRS + c * P::QUERIES + (row0 - x.tile) * PANEL, 0,
                                        at.o.bias_scale);
         release(m.k_free + stage(t));
-        take_top<P::KIND>(s, r, shrink, at, row0, j, at.whole(rows, 64, j, KEYS));
-        between();
+        bool grown = take_top<P::KIND>(s, r, shrink, at, row0, j, at.whole(rows, 64, j, KEYS));
+        between(grown);
         take_weights<P::KIND>(s, r, shrink, at, row0, j);
         narrow_by(p, s, [](float a, float b) { return P::KIND == PLAIN ? two(a, b, T()) : two_kept(a, b, T()); });
     };
@@ -253,18 +251,17 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
         give_turn();
         if (P::HELD > 1) sent(m, x.n - 1);
         products_done<0>();
-        take_scores(0, [] {});
+        take_scores(0, [](bool) {});
         for (int t = 1; t < mine; t++) {
             take_turn();
             start_scores(t);
             start_values(t - 1);
             give_turn();
             products_done<1>();
-            take_scores(t, [&] {
-                if (P::LATE) worked_out(__float_as_uint(shrink[0]) | __float_as_uint(shrink[1]));
+            take_scores(t, [&](bool grown) {
                 products_done<0>();
                 release(m.v_free + stage(t - 1));
-                if (!P::BRANCH || __any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) rescale(y, shrink);
+                if (grown) rescale(y, shrink);
             });
         }
         take_turn();
@@ -332,13 +329,14 @@ template <class P> static bool start(fv_stream *s, const job<typename P::T> &o)
 template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a)
 {
     job<T> o = prepare<T>(s, a);
-    bool narrow_heads = a->Wk <= 64 && a->Wv <= 64, few_keys = a->Tk <= (a->causal ? 2048 : 1024);
+    bool narrow_heads = a->Wk <= 64 && a->Wv <= 64, few_keys = a->Tk <= (narrow_heads && !a->causal ? 1024 : 2048);
     if (biased(o))
         return narrow_heads ? start<plan<T, 64, BIASED, 3, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2, 1>>(s, o);
     if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 2>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
     if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 2, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
-    if (!narrow_heads) return start<plan<T, 128, PLAIN, 2, 128, 2>>(s, o);
+    if (!narrow_heads)
+        return few_keys ? start<plan<T, 128, PLAIN, 3, 64, 3>>(s, o) : start<plan<T, 128, PLAIN, 2, 128, 2>>(s, o);
     return few_keys ? start<plan<T, 64, PLAIN, 4, 64, 4>>(s, o) : start<plan<T, 64, PLAIN, 3, 128, 2>>(s, o);
 }
 

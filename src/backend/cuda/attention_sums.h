@@ -30,12 +30,14 @@ template <int N, class T> __device__ inline void hide(float (&s)[N][4], const he
  * stay below 2 to the power of this. */
 #define GROWN 8
 
-/* Takes a strip of products into the running largest of each row.  What was summed before is to be multiplied by `shrink`. */
+/* Takes a strip of products into the running largest of each row.  What was summed before is to be multiplied by `shrink`; false:
+ * by 1, as none of this warp's rows grew. */
 template <int KIND, int N, class T>
-__device__ inline void take_top(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0,
+__device__ inline bool take_top(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0,
                                 bool whole)
 {
-    bool simple = KIND != ANY || at.o.plain;
+    bool simple = KIND != ANY || at.o.plain, grown = false;
+    float scale = simple ? at.o.scale : 1, most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
     if (!simple) add_scores<false>(s, at, row0, col0);
     if (!whole) hide(s, at, row0, col0);
     if (at.o.a.key_mask) {
@@ -46,39 +48,47 @@ __device__ inline void take_top(float (&s)[N][4], running &r, float (&shrink)[2]
             for (int e = 0; e < 4; e++)
                 if (!seen(n, e)) s[n][e] = -INFINITY;
     }
-    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) most[e] = fmaxf(most[e], s[n][e]);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float top = fmaxf(most[2 * i], most[2 * i + 1]);
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2)) * (simple ? at.o.scale : 1);
-        top = fmaxf(r.top[i], top);
+        most[i] = fmaxf(most[2 * i], most[2 * i + 1]) * scale;
+        grown = grown || most[i] >= r.top[i] + GROWN;
+        shrink[i] = 1;
+    }
+    if (!__any_sync(~0u, grown)) return false;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float top = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 1));
+        top = fmaxf(r.top[i], fmaxf(top, __shfl_xor_sync(~0u, top, 2)));
         if (top < r.top[i] + GROWN) top = r.top[i];
-        shrink[i] = top == -INFINITY ? 1 : exp2_fast(r.top[i] - top);
+        if (top != -INFINITY) shrink[i] = exp2_fast(r.top[i] - top);
         r.top[i] = top;
     }
+    return true;
 }
 
-/* Then turns them into weights, with a minus sign where dropout takes them, and adds these up. */
+/* Then turns them into weights, with a minus sign where dropout takes them, and adds these up.  Sums of four chains are the
+ * fastest; with those of two the assembler mixes exponentials with the drawing of random numbers. */
 template <int KIND, int N, class T>
 __device__ inline void take_weights(float (&s)[N][4], running &r, const float (&shrink)[2], const head<T> &at, int row0, int col0)
 {
+    constexpr int APART = KIND == DROPS ? 2 : 1;
     bool simple = KIND != ANY || at.o.plain;
-    float scale = simple ? at.o.scale : 1, sum[4] = {0, 0, 0, 0};
+    float scale = simple ? at.o.scale : 1, sum[4] = {r.sum[0] * shrink[0], 0, 0, 0};
     float base[2] = {r.top[0] == -INFINITY ? 0 : r.top[0], r.top[1] == -INFINITY ? 0 : r.top[1]};
+    sum[2 / APART] = r.sum[1] * shrink[1];
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             s[n][e] = exp2_fast(fmaf(s[n][e], scale, -base[e / 2]));
-            sum[e] += s[n][e];
+            sum[e / APART] += s[n][e];
         }
 #pragma unroll
-    for (int i = 0; i < 2; i++) r.sum[i] = fmaf(r.sum[i], shrink[i], sum[2 * i] + sum[2 * i + 1]);
+    for (int i = 0; i < 2; i++) r.sum[i] = APART == 2 ? sum[i] : sum[2 * i] + sum[2 * i + 1];
     if (drops<KIND>(at)) drop<false>(s, at, row0, col0);
 }
 

@@ -70,14 +70,15 @@ static bool fused_can(const fv_attn_args *a, fv_dtype t)
            whole(a->v, a->v_row, a->v_batch) && aligned(a->y);
 }
 
-/* Where ours is faster than cuDNN's on Hopper (docs/benchmarks.md): many keys to a row; forward, if heads are narrow, few.  Of
- * cuDNN's gradients that is the one that repeats, which keeps all scores on the way. */
+/* Where ours is faster than cuDNN's on Hopper (docs/benchmarks.md): many keys to a row.  Of cuDNN's gradients that is the one
+ * that repeats, which keeps all scores on the way. */
 static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
 {
     static const int64_t from[2][2] = {{2048, 4096}, {512, 2048}}; /* of gradients: wide and narrow heads, full and causal */
     bool narrow = a->Wk <= 64;
     if (back) return a->Tk >= from[narrow][a->causal] || (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
-    return narrow ? a->Tk >= 512 && a->Tk <= (a->causal ? 2048 : 512) : a->Tk >= 1024;
+    bool level = narrow && !a->causal && a->Tk >= 2048 && a->Tk < 8192; /* forward: then neither is */
+    return a->Tk >= 512 && !level;
 }
 
 static bool fused_pays(const device *d, const fv_attn_args *a, bool back)
