@@ -77,10 +77,10 @@ template <class T> struct head {
     bool causal;
     uint64_t step; /* of the random sequence */
 
-    __device__ head(const job<T> &job_, int b_, int h_) : o(job_), b(b_), h(h_)
+    __device__ head(const job<T> &job_, int b_, int h_) : head(job_, b_, h_, (int)job_.length(b_)) {}
+    __device__ head(const job<T> &job_, int b_, int h_, int len_) : o(job_), b(b_), h(h_), len(len_)
     {
         step = o.a.dropout > 0 ? *o.a.rng.step : 0;
-        len = (int)o.length(b);
         rows = (int)o.a.Tq;
         shift = len - rows;
         window = (int)o.a.window;

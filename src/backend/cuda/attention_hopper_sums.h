@@ -15,7 +15,8 @@
 
 #include "attention.h"
 
-#define PART 4096 /* numbers that are added at a time: 64 queries by 64 numbers */
+#define PART 4096  /* numbers that are added at a time: 64 queries by 64 numbers */
+#define STRIP 1024 /* of these, a warp's share: 16 queries */
 #define REST_UNITS 1048576.f
 #define MOST_KEYS (1 << 18) /* 2048 blocks' rests are 2^30 such units at most */
 #define SPAN 64             /* keys whose greatest numbers are known together */
@@ -59,19 +60,19 @@ __device__ inline float units(float most)
     return most == 0 ? 0 : most <= FLT_MAX ? unit : NAN;
 }
 
-/* Takes four column blocks of a thread's numbers of a part. */
+/* Takes four column blocks of a thread's numbers of a strip. */
 __device__ inline void take_sums(float (&x)[4][4], const int4 *from)
 {
     int4 s[4];
 #pragma unroll
-    for (int n = 0; n < 4; n++) s[n] = __ldcg(from + n * 128);
+    for (int n = 0; n < 4; n++) s[n] = __ldcg(from + n * 32);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         x[n][0] = (float)s[n].x, x[n][1] = (float)s[n].y, x[n][2] = (float)s[n].z, x[n][3] = (float)s[n].w;
     }
 }
 
-/* The same of what is left of each part; one after the other, as this is rare. */
+/* The same of what is left of it; one after the other, as this is rare. */
 __device__ inline void take_rests(float (&x)[4][4], const int4 *from)
 {
 #pragma unroll
@@ -79,24 +80,25 @@ __device__ inline void take_rests(float (&x)[4][4], const int4 *from)
         int4 s;
         asm volatile("ld.global.cg.v4.s32 {%0,%1,%2,%3}, [%4];"
                      : "=r"(s.x), "=r"(s.y), "=r"(s.z), "=r"(s.w)
-                     : "l"(from + n * 128));
+                     : "l"(from + n * 32));
         x[n][0] += (float)s.x / REST_UNITS, x[n][1] += (float)s.y / REST_UNITS;
         x[n][2] += (float)s.z / REST_UNITS, x[n][3] += (float)s.w / REST_UNITS;
     }
 }
 
-/* A warp writes out a strip of a part, 16 rows by 32 numbers.  Numbers stand as threads of a group have them, four together for
- * each column block; threads change them in pairs, so that four neighbours go together. */
-#define STRIPS 8
+/* A warp writes out half of a strip, 16 rows by 32 numbers.  Numbers stand as threads have them, four together for each column
+ * block; threads change them in pairs, so that four neighbours go together. */
+#define HALVES 8 /* of the strips of a part */
 template <class T>
-__device__ inline void write_strip(const job<T> &o, const whole_sums &sums, sink<T> to, bool quick, bound of, int b, int h,
-                                   int64_t part, int strip, int row, int column)
+__device__ inline void write_half(const job<T> &o, const whole_sums &sums, sink<T> to, bool quick, int b, int h, int64_t part,
+                                  int half, int row, int column)
 {
     int lane = threadIdx.x % 32, odd = lane % 2;
-    int i = tile_row(row + strip / 2 * 16, 0), c = column + strip % 2 * 32 + odd * 8 + lane % 4 / 2 * 4;
-    part += strip % 2 * 512 + strip / 2 * 32 + lane;
+    int i = tile_row(row + half / 2 * 16, 0), c = column + half % 2 * 32 + odd * 8 + lane % 4 / 2 * 4;
+    part += half * (STRIP / 8) + lane;
     float x[4][4];
     take_sums(x, sums.sum + part);
+    bound of = bound_of(sums, b * (int)o.a.G + o.kv_head(h), o.keep_scale); /* while these are on their way */
     if (of.loose) take_rests(x, sums.rest + part);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -125,10 +127,9 @@ __device__ inline void write_strip(const job<T> &o, const whole_sums &sums, sink
 
 /* What a block of `foresee` takes part in: clearing, greatest numbers of keys and values, rows of dy and y. */
 struct foresight {
-    int clearing, of_keys; /* blocks of the first two kinds */
+    int clearing, of_rows; /* blocks of the first kind, and of the last of a sequence */
     int64_t to_clear;      /* int4s from `clear` on */
     int4 *clear;
-    int by_key, by_row; /* threads of a warp that share one, powers of two */
 };
 
 #define AHEAD 4 /* reads of a thread that are under way at a time, of each of two tensors */
@@ -140,61 +141,81 @@ template <class T, class F, class G> __device__ inline void read_ahead(pack<T, 8
     for (int n = 0; n < AHEAD; n++) x[n] = there(n) ? *(const pack<T, 8> *)at(n) : pack<T, 8>{};
 }
 
-/* Positions of a block are those of its warps; heads follow one another in memory. */
-template <class T> __device__ inline void see_rows(const job<T> &o, const T *dy, float4 *stat, int block, int share)
+/* Positions of a block are those of its warps; heads follow one another in memory.  Of the threads that share a row, one each
+ * keeps what was found of AHEAD rows. */
+template <int SHARE, class T> __device__ inline void see_rows(const job<T> &o, const T *dy, float4 *stat, int b, int block)
 {
-    int each = 32 / share, blocks = (int)ceil_div(o.a.Tq, 8), b = block / blocks, i = block % blocks * 8 + (int)threadIdx.x / 32;
-    int lane = threadIdx.x % 32, c = lane % share * 8, heads = (int)o.a.H;
+    int each = 32 / SHARE, i = block * 8 + (int)threadIdx.x / 32;
+    int lane = threadIdx.x % 32, c = lane % SHARE * 8, heads = (int)o.a.H, width = (int)o.a.Wv;
     if (i >= o.a.Tq) return;
+    const T *of_dy = dy + o.at_y(b, 0, i) + c, *of_y = (const T *)o.a.y + o.at_y(b, 0, i) + c;
+    const float *lse = (const float *)o.a.lse + o.at_lse(b, 0, i);
     for (int first = 0; first < heads; first += each * AHEAD) {
-        auto h = [&](int n) { return first + n * each + lane / share; };
-        auto there = [&](int n) { return h(n) < heads && c < o.a.Wv; };
+        int mine = first + lane % SHARE * each + lane / SHARE;
+        bool keeps = lane % SHARE < AHEAD && mine < heads;
+        auto h = [&](int n) { return first + n * each + lane / SHARE; };
+        auto there = [&](int n) { return h(n) < heads && c < width; };
         pack<T, 8> d[AHEAD], y[AHEAD];
-        read_ahead(d, there, [&](int n) { return dy + o.at_y(b, h(n), i) + c; });
-        read_ahead(y, there, [&](int n) { return (const T *)o.a.y + o.at_y(b, h(n), i) + c; });
+        read_ahead(d, there, [&](int n) { return of_dy + h(n) * width; });
+        read_ahead(y, there, [&](int n) { return of_y + h(n) * width; });
+        float known = keeps ? lse[mine * o.a.Tq] : 0, dot = 0, norm = 0;
 #pragma unroll
         for (int n = 0; n < AHEAD; n++) {
             float sum = 0, square = 0;
 #pragma unroll
             for (int e = 0; e < 8; e++) sum += up(d[n].v[e]) * up(y[n].v[e]), square += up(d[n].v[e]) * up(d[n].v[e]);
-            for (int x = share / 2; x; x /= 2) {
+#pragma unroll
+            for (int x = SHARE / 2; x; x /= 2) {
                 sum += __shfl_xor_sync(~0u, sum, x);
                 square += __shfl_xor_sync(~0u, square, x);
             }
-            if (h(n) >= heads || lane % share) continue;
-            int64_t r = o.at_lse(b, h(n), i);
-            float2 known = o.stat(((const float *)o.a.lse)[r], sum);
-            stat[r] = make_float4(known.x, known.y, sqrtf(square), 0);
+            if (lane % SHARE == n) dot = sum, norm = square;
         }
+        float2 found = o.stat(known, dot);
+        if (keeps) stat[o.at_lse(b, mine, i)] = make_float4(found.x, found.y, sqrtf(norm), 0);
     }
 }
 
-template <class T> __device__ inline void see_keys(const job<T> &o, float2 *top, int block, int share, int spans)
+/* The greater of two numbers of 16 bits without their signs, twice: as their bits are, NaN is the greatest. */
+__device__ inline uint32_t greater_two(uint32_t a, uint32_t b) { return __vmaxu2(a, b & 0x7fff7fffu); }
+
+template <int SHARE, class T> __device__ inline void see_keys(const job<T> &o, float2 *top, int b, int span, int spans)
 {
     __shared__ float2 of_warp[8][32];
-    int each = 32 / share, lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % share * 8, heads = (int)o.a.G;
-    int b = block / spans, span = block % spans;
+    int each = 32 / SHARE, lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % SHARE * 8, heads = (int)o.a.G;
+    int left = (int)o.a.Tk - span * SPAN - warp;
+    const T *of_k = o.k(b, 0, span * SPAN + warp) + c, *of_v = o.v(b, 0, span * SPAN + warp) + c;
     for (int first = 0; first < heads; first += each) {
-        int g = first + lane / share;
-        float of_k = 0, of_v = 0;
+        int g = first + lane / SHARE, rows = g < heads ? left : 0;
+        uint32_t most = 0;
+        float square = 0;
         for (int from = 0; from < SPAN; from += 8 * AHEAD) {
-            auto j = [&](int n) { return span * SPAN + from + n * 8 + warp; };
             pack<T, 8> k[AHEAD], v[AHEAD];
+            auto j = [&](int n) { return from + n * 8; };
             read_ahead(
-                k, [&](int n) { return g < heads && j(n) < o.a.Tk && c < o.a.Wk; }, [&](int n) { return o.k(b, g, j(n)) + c; });
+                k, [&](int n) { return j(n) < rows && c < (int)o.a.Wk; },
+                [&](int n) { return of_k + j(n) * o.a.k_row + g * (int)o.a.Wk; });
             read_ahead(
-                v, [&](int n) { return g < heads && j(n) < o.a.Tk && c < o.a.Wv; }, [&](int n) { return o.v(b, g, j(n)) + c; });
+                v, [&](int n) { return j(n) < rows && c < (int)o.a.Wv; },
+                [&](int n) { return of_v + j(n) * o.a.v_row + g * (int)o.a.Wv; });
 #pragma unroll
             for (int n = 0; n < AHEAD; n++) {
-                float square = 0;
+                const uint32_t *bits = (const uint32_t *)&k[n];
+                float sum = 0;
 #pragma unroll
-                for (int e = 0; e < 8; e++) of_k = greater()(of_k, fabsf(up(k[n].v[e]))), square += up(v[n].v[e]) * up(v[n].v[e]);
-                for (int x = share / 2; x; x /= 2) square += __shfl_xor_sync(~0u, square, x);
-                of_v = greater()(of_v, square);
+                for (int e = 0; e < 4; e++) most = greater_two(most, bits[e]);
+#pragma unroll
+                for (int e = 0; e < 8; e++) sum += up(v[n].v[e]) * up(v[n].v[e]);
+#pragma unroll
+                for (int x = SHARE / 2; x; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
+                square = greater()(square, sum);
             }
         }
-        for (int x = share / 2; x; x /= 2) of_k = greater()(of_k, __shfl_xor_sync(~0u, of_k, x));
-        if (lane % share == 0) of_warp[warp][lane / share] = make_float2(of_k, of_v);
+#pragma unroll
+        for (int x = SHARE / 2; x; x /= 2) most = __vmaxu2(most, __shfl_xor_sync(~0u, most, x));
+        most = __vmaxu2(most, most >> 16) & 0xffffu;
+        uint16_t one = (uint16_t)most;
+        if (lane % SHARE == 0) of_warp[warp][lane / SHARE] = make_float2(up(*(T *)&one), square);
         __syncthreads();
         if (warp == 0 && lane < each && first + lane < heads) {
             float2 all = of_warp[0][lane];
@@ -206,23 +227,29 @@ template <class T> __device__ inline void see_keys(const job<T> &o, float2 *top,
     }
 }
 
-template <class T>
+/* SHARE threads of a warp share a row.  The first sequences come last, as they will be needed first: they are in the cache then. */
+template <int SHARE, class T>
 __global__ void __launch_bounds__(THREADS) foresee(const __grid_constant__ job<T> o, const T *dy, whole_sums sums, foresight how)
 {
-    int block = blockIdx.x;
-    if (block < how.clearing) {
-        for (int64_t i = (int64_t)block * THREADS + threadIdx.x; i < how.to_clear; i += (int64_t)how.clearing * THREADS)
+    int block = (int)blockIdx.x - how.clearing, each = sums.spans + how.of_rows;
+    let_others_start();
+    if (block < 0) {
+        for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < how.to_clear; i += (int64_t)how.clearing * THREADS)
             how.clear[i] = make_int4(0, 0, 0, 0);
-    } else if (block < how.clearing + how.of_keys) {
-        see_keys(o, sums.top, block - how.clearing, how.by_key, sums.spans);
-    } else {
-        see_rows(o, dy, sums.stat, block - how.clearing - how.of_keys, how.by_row);
+        return;
     }
+    int b = (int)o.a.B - 1 - block / each, part = block % each;
+    if (part < sums.spans)
+        see_keys<SHARE>(o, sums.top, b, part, sums.spans);
+    else
+        see_rows<SHARE>(o, dy, sums.stat, b, part - sums.spans);
 }
 
 /* Rests of a loose head begin with 0; a block for each head of keys and share of it. */
 template <class T> __global__ void __launch_bounds__(THREADS) clear_rests(const __grid_constant__ job<T> o, whole_sums sums)
 {
+    let_others_start();
+    wait_for_others();
     if (!bound_of(sums, (int)blockIdx.x, o.keep_scale).loose) return;
     int64_t each = o.a.H / o.a.G * sums.parts * (PART / 4);
     for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < each; i += (int64_t)gridDim.y * THREADS)
