@@ -1,5 +1,5 @@
-/* attention_hopper_bring.h - what the gradients of attention on Hopper go through: items of work, tiles, the memory of a block, and
- * the warp that brings everything into it (attention_hopper_bwd.cu). */
+/* attention_hopper_bring.h - what the gradients of attention on Hopper go through: items of work, tiles, the memory of a block,
+ * and the warp that brings everything into it (attention_hopper_bwd.cu). */
 #ifndef FV_CUDA_ATTENTION_HOPPER_BRING_H
 #define FV_CUDA_ATTENTION_HOPPER_BRING_H
 
@@ -20,9 +20,9 @@ struct course {
     }
 };
 
-/* What there is to know of a tile: head, first query, the first of the parts its dq is made of, and of these: it is the last of its
- * item; there is a dq to be made with it, BEHIND tiles before; that is the item before's; the head is loose; and for each group,
- * WHOLE << group: all pairs take part. */
+/* What there is to know of a tile: head, first query, the first of the parts its dq is made of, and which of these hold: it is
+ * the last of its item; a dq is to be made with it, of BEHIND tiles before; that is of the item before; the head is loose; and
+ * for each group, WHOLE << group: all pairs take part. */
 enum { OF_OTHER = 1, LAST = 2, KEPT = 4, IS_LOOSE = 8, WHOLE = 16 };
 struct note {
     int h, place, part, flags;

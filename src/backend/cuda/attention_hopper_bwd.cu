@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(P::THREADS_ALL, 1)
     }
 }
 
-/* The sums of dq as they are wanted: a warp has half of a strip.  The last that were added to come first: they are in the cache. */
+/* The sums of dq as they are wanted: a warp has half of a strip.  Those of the last heads come first: they are in the cache. */
 template <class P>
 __global__ void __launch_bounds__(THREADS) spread(const __grid_constant__ job<typename P::T> o,
                                                   const __grid_constant__ whole_sums sums, sink<typename P::T> to, bool quick)

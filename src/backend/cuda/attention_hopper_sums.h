@@ -227,7 +227,7 @@ template <int SHARE, class T> __device__ inline void see_keys(const job<T> &o, f
     }
 }
 
-/* SHARE threads of a warp share a row.  The first sequences come last, as they will be needed first: they are in the cache then. */
+/* SHARE threads of a warp share a row.  The first sequences come last: they are needed first, and are in the cache then. */
 template <int SHARE, class T>
 __global__ void __launch_bounds__(THREADS) foresee(const __grid_constant__ job<T> o, const T *dy, whole_sums sums, foresight how)
 {
