@@ -226,6 +226,7 @@ static void with_options(void **state)
         {2, 150, 210, 2, 2, 64, 64, MASK},          {1, 210, 210, 2, 2, 64, 64, CAUSAL | WINDOW},
         {2, 210, 210, 2, 2, 64, 64, BIAS},          {2, 210, 210, 2, 1, 128, 128, BIAS | CAUSAL},
         {2, 210, 210, 2, 2, 64, 64, REL},           {1, 210, 210, 2, 1, 128, 64, REL | CAUSAL},
+        {1, 330, 330, 2, 2, 64, 64, REL | CAUSAL},  {1, 270, 390, 2, 1, 64, 64, MASK | CAUSAL},
         {2, 210, 210, 2, 2, 64, 64, DROP},          {2, 210, 210, 2, 2, 128, 128, DROP | CAUSAL},
         {2, 70, 210, 2, 2, 64, 64, LENS | CAUSAL},  {2, 150, 210, 2, 1, 64, 64, LENS | KEY_MASK | BIAS | DROP},
         {4, 128, 128, 4, 4, 64, 64, DROP | CAUSAL}, {2, 128, 128, 4, 2, 64, 64, DROP | CAUSAL | KEY_MASK},
@@ -268,7 +269,13 @@ static void short_heads(void **state)
 static void many_heads(void **state)
 {
     static const shape all[] = {
-        {20, 260, 260, 16, 16, 64, 64, CAUSAL}, {24, 130, 260, 16, 8, 128, 128, 0}, {12, 500, 260, 16, 8, 64, 64, 0}};
+        {20, 260, 260, 16, 16, 64, 64, CAUSAL},
+        {24, 130, 260, 16, 8, 128, 128, 0},
+        {12, 500, 260, 16, 8, 64, 64, 0},
+        {18, 200, 200, 16, 16, 64, 64, REL | CAUSAL},
+        {18, 200, 200, 16, 8, 128, 128, BIAS | CAUSAL},
+        {18, 200, 200, 16, 8, 64, 64, DROP | CAUSAL},
+    };
     (void)state;
     compare(all, sizeof all / sizeof *all, DQ, DV);
 }

@@ -22,6 +22,7 @@ template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, int 
     static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
     static constexpr int HEAD = QUERIES * W, TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
+    static_assert((QUERIES - 64) / KEYS < STAGES, "a group passes tiles by while it holds one, whose room they must not need");
     static constexpr size_t BYTES =
         1024 + (HELD * HEAD + STAGES * (2 * TILE + PAIRS)) * sizeof(T) + (2 * HELD + 4 * STAGES) * sizeof(uint64_t);
 };
@@ -332,7 +333,7 @@ template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_arg
     bool narrow_heads = a->Wk <= 64 && a->Wv <= 64, few_keys = a->Tk <= (narrow_heads && !a->causal ? 1024 : 2048);
     if (biased(o))
         return narrow_heads ? start<plan<T, 64, BIASED, 3, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2, 1>>(s, o);
-    if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 2>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
+    if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 3>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
     if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 2, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
     if (!narrow_heads)
