@@ -14,11 +14,12 @@
 #include "attention_ways.h"
 
 /* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory, and HELD of queries, where results are laid, too.  With all
- * that attention may have registers are scarce, and exponentials so little of the work that taking turns does not pay. */
+ * that attention may have registers are scarce, and exponentials so little of the work that taking turns does not pay.
+ * Draws take longer than the products of values of narrow heads: they are made BESIDE these. */
 template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, int HELD_ = 2> struct plan {
     typedef T_ T;
     static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_, HELD = HELD_;
-    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED;
+    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED, BESIDE = KIND == DROPS && W == 64;
     static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
     static constexpr int HEAD = QUERIES * W, TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
@@ -231,8 +232,9 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
                                        at.o.bias_scale);
         release(m.k_free + stage(t));
         bool grown = take_top<P::KIND>(s, r, shrink, at, row0, j, at.whole(rows, 64, j, KEYS));
-        between(grown);
+        if (!P::BESIDE) between(grown);
         take_weights<P::KIND>(s, r, shrink, at, row0, j);
+        if (P::BESIDE) between(grown);
         narrow_by(p, s, [](float a, float b) { return P::KIND == PLAIN ? two(a, b, T()) : two_kept(a, b, T()); });
     };
     auto pass_rest = [&] { /* tiles that others see */
