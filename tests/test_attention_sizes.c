@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 
 #include "fovea/fovea.h"
 #include "helper_device.h"
+#include "helper_numbers.h"
 
 enum { CAUSAL = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, DROP = 32, WINDOW = 64, LENS = 128, OUTLIERS = 256 };
 enum { BIAS_ONE = 512, BIAS_EACH = 1024 }; /* with BIAS: the same for all heads, another for each sequence */
@@ -25,29 +27,11 @@ typedef struct {
 
 enum { Y, WEIGHTS, DQ, DK, DV, DBIAS, DREL, RESULTS };
 static const char *const result_name[RESULTS] = {"y", "weights", "dq", "dk", "dv", "dbias", "drel"};
-typedef struct {
-    fv_dtype t; /* of everything */
-    double *x[RESULTS];
-    int64_t n[RESULTS];
-} results;
-
 static fv_device *cpu, *dev;
-
-/* Sixteenths from -1 to 1, which all dtypes hold exactly. */
-static float *draw(int64_t n, uint32_t seed)
-{
-    float *x = malloc((size_t)n * sizeof *x);
-    assert_non_null(x);
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = (float)((int)(seed >> 24) % 33 - 16) / 16;
-    }
-    return x;
-}
 
 static fv_tensor *floats(fv_ctx *c, fv_shape s, uint32_t seed)
 {
-    float *x = draw(fv_shape_len(s), seed);
+    float *x = numbers_drawn(fv_shape_len(s), seed, 1);
     fv_tensor *t = fv_watch(c, fv_floats(c, x, s));
     free(x);
     return t;
@@ -67,7 +51,7 @@ static void make_outliers(float *q, float *k, float *v, const shape *s)
 static fv_tensor *flags(fv_ctx *c, fv_shape s, uint32_t seed)
 {
     int64_t n = fv_shape_len(s);
-    float *x = draw(n, seed);
+    float *x = numbers_drawn(n, seed, 1);
     uint8_t *f = malloc((size_t)n);
     assert_non_null(f);
     for (int64_t i = 0; i < n; i++) f[i] = x[i] > -0.5f;
@@ -77,17 +61,8 @@ static fv_tensor *flags(fv_ctx *c, fv_shape s, uint32_t seed)
     return t;
 }
 
-static void take(results *r, int which, fv_ctx *c, const fv_tensor *t, bool grad)
-{
-    r->n[which] = fv_shape_len(t->shape);
-    r->x[which] = malloc((size_t)r->n[which] * sizeof *r->x[which]);
-    assert_non_null(r->x[which]);
-    fv_status st = grad ? fv_read_grad(c, t, r->x[which], r->n[which]) : fv_read_f64(c, t, r->x[which], r->n[which]);
-    check(st, fv_ctx_err(c));
-}
-
 /* Weights as the dtype of everything are those of f32, rounded once. */
-static void compare_rounded(fv_ctx *c, const fv_attn_view *view, fv_dtype t, const double *want)
+static void compare_rounded(fv_ctx *c, const fv_attn_view *view, fv_dtype t, const float *want)
 {
     fv_shape s = fv_attn_view_shape(view);
     int64_t n = s.d[2] * s.d[3];
@@ -96,41 +71,44 @@ static void compare_rounded(fv_ctx *c, const fv_attn_view *view, fv_dtype t, con
     assert_non_null(w);
     check(fv_read_f64(c, fv_attn_view_map(c, view, t, s.d[0] - 1, s.d[1] - 1, 0, s.d[2]), w, n), fv_ctx_err(c));
     for (int64_t i = 0; i < n; i++)
-        if (!(fabs(w[i] - want[i]) <= fmax(half * want[i], least)))
+        if (!(fabs(w[i] - (double)want[i]) <= fmax(half * (double)want[i], least)))
             fail_msg("%s, %d rows, %d keys: weight %d is %g, and %g in f32", fv_dtype_name(t), (int)s.d[2], (int)s.d[3], (int)i,
-                     w[i], want[i]);
+                     w[i], (double)want[i]);
     free(w);
 }
+
+typedef struct {
+    fv_dtype t; /* of everything */
+    numbers *weights;
+} onlooker;
 
 /* The exact weights of the last head of the last sequence. */
 static void look(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
-    results *r = user;
+    const onlooker *o = user;
     (void)name;
     if (strcmp(site, "attention")) return;
     fv_shape s = fv_attn_view_shape(what);
-    int64_t n = s.d[2] * s.d[3];
-    float *w = malloc((size_t)n * sizeof *w);
-    r->n[WEIGHTS] = n;
-    r->x[WEIGHTS] = malloc((size_t)n * sizeof *r->x[WEIGHTS]);
-    assert_non_null(w);
-    assert_non_null(r->x[WEIGHTS]);
-    check(fv_attn_view_weights(c, what, s.d[0] - 1, s.d[1] - 1, 0, s.d[2], w), fv_ctx_err(c));
-    for (int64_t i = 0; i < n; i++) r->x[WEIGHTS][i] = w[i];
-    compare_rounded(c, what, r->t, r->x[WEIGHTS]);
-    free(w);
+    numbers w = {.n = s.d[2] * s.d[3]};
+    w.x = malloc((size_t)w.n * sizeof *w.x);
+    assert_non_null(w.x);
+    check(fv_attn_view_weights(c, what, s.d[0] - 1, s.d[1] - 1, 0, s.d[2], w.x), fv_ctx_err(c));
+    compare_rounded(c, what, o->t, w.x);
+    *o->weights = w;
 }
 
-static results attend(fv_device *d, fv_dtype t, const shape *s)
+static void attend(numbers *to, fv_device *d, fv_dtype t, bool expected, const void *size)
 {
-    results r = {.t = t};
+    const shape *s = size;
+    onlooker weights = {t, &to[WEIGHTS]};
     fv_ctx *c = NULL;
     fv_err e;
+    (void)expected;
     check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true, .seed = 5}, &e), &e);
     const fv_shape of[] = {FV_SHAPE(s->B, s->Tq, s->H * s->Wk), FV_SHAPE(s->B, s->Tk, s->G * s->Wk),
                            FV_SHAPE(s->B, s->Tk, s->G * s->Wv)};
     float *x[3];
-    for (uint32_t i = 0; i < 3; i++) x[i] = draw(fv_shape_len(of[i]), i + 1);
+    for (uint32_t i = 0; i < 3; i++) x[i] = numbers_drawn(fv_shape_len(of[i]), i + 1, 1);
     if (s->with & OUTLIERS) make_outliers(x[0], x[1], x[2], s);
     fv_tensor *in[3];
     for (int i = 0; i < 3; i++) {
@@ -149,62 +127,32 @@ static results attend(fv_device *d, fv_dtype t, const shape *s)
     if (s->with & DROP) how.dropout = 0.2f;
     if (s->with & WINDOW) how.window = 50;
     if (s->with & LENS) how.lens = fv_ints(c, lens, FV_SHAPE(s->B));
-    fv_ctx_set_tap(c, look, &r);
+    fv_ctx_set_tap(c, look, &weights);
     fv_tensor *y = fv_hold(c, fv_attention(c, q, k, v, how));
     check(fv_ctx_status(c), fv_ctx_err(c));
-    float *dy = draw(s->B * s->Tq * s->H * s->Wv, 8);
+    float *dy = numbers_drawn(s->B * s->Tq * s->H * s->Wv, 8, 1);
     fv_backward_from(c, y, dy);
     free(dy);
     check(fv_ctx_status(c), fv_ctx_err(c));
-    take(&r, Y, c, y, false);
-    take(&r, DQ, c, q, true);
-    take(&r, DK, c, k, true);
-    take(&r, DV, c, v, true);
-    if (how.bias) take(&r, DBIAS, c, how.bias, true);
-    if (how.rel) take(&r, DREL, c, how.rel, true);
+    to[Y] = numbers_of(c, y, false);
+    to[DQ] = numbers_of(c, q, true);
+    to[DK] = numbers_of(c, k, true);
+    to[DV] = numbers_of(c, v, true);
+    if (how.bias) to[DBIAS] = numbers_of(c, how.bias, true);
+    if (how.rel) to[DREL] = numbers_of(c, how.rel, true);
     fv_ctx_free(c);
-    return r;
 }
 
-static void drop(results *r)
+static void tell(char *text, size_t room, const void *size)
 {
-    for (int i = 0; i < RESULTS; i++) free(r->x[i]);
+    const shape *s = size;
+    snprintf(text, room, "B %d Tq %d Tk %d H %d G %d Wk %d Wv %d, options %d", (int)s->B, (int)s->Tq, (int)s->Tk, (int)s->H,
+             (int)s->G, (int)s->Wk, (int)s->Wv, s->with);
 }
 
-/* Differences are held against the number itself and the root of the mean square of all. */
-static void near(const shape *s, fv_dtype t, int which, const results *got, const results *want, double tolerance)
-{
-    double most = 0, square = 0;
-    int64_t n = want->n[which], at = 0;
-    for (int64_t i = 0; i < n; i++) square += want->x[which][i] * want->x[which][i];
-    double size = sqrt(square / (double)n);
-    for (int64_t i = 0; i < n && !isnan(most); i++) {
-        double off = fabs(got->x[which][i] - want->x[which][i]), d = off == 0 ? 0 : off / (size + fabs(want->x[which][i]));
-        if (!(d <= most)) most = d, at = i;
-    }
-    if (!(most <= tolerance))
-        fail_msg("%s, B %d Tq %d Tk %d H %d G %d Wk %d Wv %d, options %d: %s[%d] is %g, expected %g (mean size %g)",
-                 fv_dtype_name(t), (int)s->B, (int)s->Tq, (int)s->Tk, (int)s->H, (int)s->G, (int)s->Wk, (int)s->Wv, s->with,
-                 result_name[which], (int)at, got->x[which][at], want->x[which][at], size);
-}
+static const numbers_trial trial = {RESULTS, result_name, sizeof(shape), 1e-3, 6e-2, 1e-2, attend, tell};
 
-static void compare(const shape *all, size_t n, int first, int last)
-{
-    static const struct {
-        fv_dtype t;
-        double tolerance;
-    } dtypes[] = {{FV_F32, 1e-3}, {FV_BF16, 6e-2}, {FV_F16, 1e-2}};
-    for (size_t i = 0; i < n; i++) {
-        results want = attend(cpu, FV_F32, &all[i]);
-        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
-            results got = attend(dev, dtypes[d].t, &all[i]);
-            for (int k = first; k <= last; k++)
-                if (want.x[k]) near(&all[i], dtypes[d].t, k, &got, &want, dtypes[d].tolerance);
-            drop(&got);
-        }
-        drop(&want);
-    }
-}
+static void compare(const shape *all, size_t n, int first, int last) { numbers_compare(&trial, dev, cpu, all, n, first, last); }
 
 static void plain(void **state)
 {
@@ -295,13 +243,7 @@ static void repeats(void **state)
     const char *way = getenv("FOVEA_CUDA_ATTENTION");
     (void)state;
     if (way && !strcmp(way, "fast")) skip();
-    for (size_t n = 0; n < sizeof all / sizeof *all; n++) {
-        results a = attend(dev, FV_BF16, &all[n]), b = attend(dev, FV_BF16, &all[n]);
-        for (int i = 0; i < RESULTS; i++)
-            if (a.x[i]) assert_memory_equal(a.x[i], b.x[i], (size_t)a.n[i] * sizeof *a.x[i]);
-        drop(&a);
-        drop(&b);
-    }
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++) numbers_repeat(&trial, dev, &all[n]);
 }
 
 int main(void)

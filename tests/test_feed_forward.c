@@ -2,13 +2,12 @@
  *
  * The op table's products are small.  Large ones end in kernels of their own, which may bring the gradient through the activation
  * and the sums for its bias, as the norm's gradient may bring those for the second.  Held against f32 on the CPU. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
@@ -27,10 +26,6 @@ typedef struct {
 enum { W1, B1, W2, B2, GAIN, SHIFT, PARAMS };
 enum { Y = PARAMS, DX, RESULTS };
 static const char *const result_name[RESULTS] = {"dw1", "db1", "dw2", "db2", "dgain", "dshift", "y", "dx"};
-typedef struct {
-    numbers of[RESULTS];
-} results;
-
 static fv_device *cpu, *dev;
 
 static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor **w)
@@ -44,21 +39,18 @@ static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor *
     check(fv_params_new(&p, NULL, &e), &e);
     for (int i = 0; i < PARAMS; i++) w[i] = fv_param(p, (fv_init){0}, shapes[i], "%s", names[i]);
     check(fv_params_alloc(p, d, t, true, &e), &e);
-    for (int i = 0; i < PARAMS; i++) {
-        float *values = numbers_drawn(fv_len(w[i]), 10 + (uint32_t)i, 1.0f / 8);
-        check(fv_params_set(p, w[i], values, fv_len(w[i]), &e), &e);
-        free(values);
-    }
+    for (int i = 0; i < PARAMS; i++) numbers_set(p, w[i], 10 + (uint32_t)i, 1.0f / 8);
     return p;
 }
 
-static results learn(fv_device *d, fv_dtype t, const size *s)
+static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const void *size_)
 {
-    results r = {0};
+    const size *s = size_;
     fv_ctx *c;
     fv_err e;
     fv_tensor *w[PARAMS];
     fv_params *p = params_of(d, t, s, w);
+    (void)expected;
     fv_tensor *(*linear)(fv_ctx *, fv_tensor *, fv_tensor *, fv_tensor *, fv_act) = s->kn ? fv_linear_kn : fv_linear;
     check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true}, &e), &e);
     float *values = numbers_drawn(s->rows * s->width, 2, 1), *dy = numbers_drawn(s->rows * s->width, 3, 1);
@@ -70,48 +62,26 @@ static results learn(fv_device *d, fv_dtype t, const size *s)
     y = fv_hold(c, y);
     fv_backward_from(c, y, dy);
     check(fv_ctx_status(c), fv_ctx_err(c));
-    r.of[Y] = numbers_of(c, y, false);
-    r.of[DX] = numbers_of(c, x, true);
-    for (int i = 0; i < PARAMS; i++) r.of[i] = numbers_of_grad(p, w[i]);
+    to[Y] = numbers_of(c, y, false);
+    to[DX] = numbers_of(c, x, true);
+    for (int i = 0; i < (s->norm ? PARAMS : GAIN); i++) to[i] = numbers_of_grad(p, w[i]);
     free(values);
     free(dy);
     fv_ctx_free(c);
     fv_params_free(p);
-    return r;
 }
 
-static void near(const size *s, fv_dtype t, int which, const results *got, const results *want, double tolerance)
+static void tell(char *text, size_t room, const void *size_)
 {
-    numbers_gap gap = numbers_apart(&got->of[which], &want->of[which]);
-    if (!(gap.most <= tolerance))
-        fail_msg("%s, %lld rows, %lld to %lld, activation %d%s%s%s: %s[%lld] is %g, expected %g (mean size %g)", fv_dtype_name(t),
-                 (long long)s->rows, (long long)s->width, (long long)s->hidden, (int)s->act, s->kn ? ", (in,out)" : "",
-                 s->read_twice ? ", read twice" : "", s->norm ? ", normed" : "", result_name[which], (long long)gap.at,
-                 (double)got->of[which].x[gap.at], (double)want->of[which].x[gap.at], gap.mean);
+    const size *s = size_;
+    snprintf(text, room, "%lld rows, %lld to %lld, activation %d%s%s%s", (long long)s->rows, (long long)s->width,
+             (long long)s->hidden, (int)s->act, s->kn ? ", (in,out)" : "", s->read_twice ? ", read twice" : "",
+             s->norm ? ", normed" : "");
 }
 
-static void drop(results *r)
-{
-    for (int i = 0; i < RESULTS; i++) free(r->of[i].x);
-}
+static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3, 3e-2, 1e-2, learn, tell};
 
-static void compare(const size *all, size_t n)
-{
-    static const struct {
-        fv_dtype t;
-        double tolerance;
-    } dtypes[] = {{FV_F32, 1e-3}, {FV_BF16, 3e-2}, {FV_F16, 1e-2}};
-    for (size_t i = 0; i < n; i++) {
-        results want = learn(cpu, FV_F32, &all[i]);
-        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
-            results got = learn(dev, dtypes[d].t, &all[i]);
-            for (int k = 0; k < RESULTS; k++)
-                if (all[i].norm || (k != GAIN && k != SHIFT)) near(&all[i], dtypes[d].t, k, &got, &want, dtypes[d].tolerance);
-            drop(&got);
-        }
-        drop(&want);
-    }
-}
+static void compare(const size *all, size_t n) { numbers_compare(&trial, dev, cpu, all, n, 0, RESULTS - 1); }
 
 /* Whole tiles and parts of tiles, along both sides. */
 static void as_models_have_them(void **state)
@@ -149,10 +119,7 @@ static void the_same_bits_every_time(void **state)
 {
     static const size s = {1000, 256, 2312, FV_GELU_TANH, .kn = true, .norm = true};
     (void)state;
-    results a = learn(dev, FV_BF16, &s), b = learn(dev, FV_BF16, &s);
-    for (int i = 0; i < RESULTS; i++) assert_memory_equal(a.of[i].x, b.of[i].x, (size_t)a.of[i].n * sizeof(float));
-    drop(&a);
-    drop(&b);
+    numbers_repeat(&trial, dev, &s);
 }
 
 int main(void)

@@ -3,13 +3,12 @@
  * The op table's rows are short and few.  Kernels take another path where a row does not fit a thread or a block has more
  * than one row to do, products where they are large, and the sum of rows by id where ids are many.  Held against f32 on the CPU,
  * composed of a product and a loss. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
@@ -25,10 +24,6 @@ typedef struct {
 
 enum { LOSS, DX, DTABLE, RESULTS };
 static const char *const result_name[RESULTS] = {"loss", "dx", "dtable"};
-typedef struct {
-    numbers of[RESULTS];
-} results;
-
 static fv_device *cpu, *dev;
 
 /* Few words are frequent, most are rare.  The last of 128 rows has no label, as a language model's windows have it, and a
@@ -52,24 +47,22 @@ static fv_params *table_of(fv_device *d, fv_dtype t, const size *s, fv_tensor **
 {
     fv_params *p;
     fv_err e;
-    float *values = numbers_drawn(s->words * s->width, 1, 1);
     check(fv_params_new(&p, NULL, &e), &e);
     *table = fv_param(p, (fv_init){0}, FV_SHAPE(s->words, s->width), "table");
     check(fv_params_alloc(p, d, t, true, &e), &e);
-    check(fv_params_set(p, *table, values, fv_len(*table), &e), &e);
-    free(values);
+    numbers_set(p, *table, 1, 1);
     return p;
 }
 
-/* train: the op's own kernels, where the device has them; else the composition. */
-static results learn(fv_device *d, fv_dtype t, const size *s, bool train)
+/* By the op's own kernels, where the device has them; what is expected is composed. */
+static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const void *size_)
 {
-    results r = {0};
+    const size *s = size_;
     fv_ctx *c;
     fv_err e;
     fv_tensor *table, *logits;
     fv_params *p = table_of(d, t, s, &table);
-    check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = train}, &e), &e);
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = !expected}, &e), &e);
     float *values = numbers_drawn(s->rows * s->width, 2, 1), *dy = numbers_drawn(s->rows, 3, 1);
     fv_tensor *x = s->tied ? fv_gather(c, table, words(c, s, 4, false), -1)
                            : fv_watch(c, fv_floats(c, values, FV_SHAPE(s->rows, s->width)));
@@ -77,48 +70,25 @@ static results learn(fv_device *d, fv_dtype t, const size *s, bool train)
     fv_tensor *y = fv_hold(c, fv_linear_cross_entropy(c, &logits, x, table, words(c, s, 5, true), how));
     fv_backward_from(c, y, dy);
     check(fv_ctx_status(c), fv_ctx_err(c));
-    r.of[LOSS] = numbers_of(c, y, false);
-    if (!s->tied) r.of[DX] = numbers_of(c, x, true);
-    r.of[DTABLE] = numbers_of_grad(p, table);
+    to[LOSS] = numbers_of(c, y, false);
+    if (!s->tied) to[DX] = numbers_of(c, x, true);
+    to[DTABLE] = numbers_of_grad(p, table);
     free(values);
     free(dy);
     fv_ctx_free(c);
     fv_params_free(p);
-    return r;
 }
 
-static void near(const size *s, fv_dtype t, int which, const results *got, const results *want, double tolerance)
+static void tell(char *text, size_t room, const void *size_)
 {
-    numbers_gap gap = numbers_apart(&got->of[which], &want->of[which]);
-    if (!(gap.most <= tolerance))
-        fail_msg("%s, %lld rows, %lld words, width %lld, smoothed by %g%s: %s[%lld] is %g, expected %g (mean size %g)",
-                 fv_dtype_name(t), (long long)s->rows, (long long)s->words, (long long)s->width, (double)s->smooth,
-                 s->tied ? ", tied" : "", result_name[which], (long long)gap.at, (double)got->of[which].x[gap.at],
-                 (double)want->of[which].x[gap.at], gap.mean);
+    const size *s = size_;
+    snprintf(text, room, "%lld rows, %lld words, width %lld, smoothed by %g%s", (long long)s->rows, (long long)s->words,
+             (long long)s->width, (double)s->smooth, s->tied ? ", tied" : "");
 }
 
-static void drop(results *r)
-{
-    for (int i = 0; i < RESULTS; i++) free(r->of[i].x);
-}
+static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3, 1e-1, 2e-2, learn, tell};
 
-static void compare(const size *all, size_t n)
-{
-    static const struct {
-        fv_dtype t;
-        double tolerance;
-    } dtypes[] = {{FV_F32, 1e-3}, {FV_BF16, 1e-1}, {FV_F16, 2e-2}};
-    for (size_t i = 0; i < n; i++) {
-        results want = learn(cpu, FV_F32, &all[i], false);
-        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
-            results got = learn(dev, dtypes[d].t, &all[i], true);
-            for (int k = 0; k < RESULTS; k++)
-                if (want.of[k].x) near(&all[i], dtypes[d].t, k, &got, &want, dtypes[d].tolerance);
-            drop(&got);
-        }
-        drop(&want);
-    }
-}
+static void compare(const size *all, size_t n) { numbers_compare(&trial, dev, cpu, all, n, 0, RESULTS - 1); }
 
 static void rows_against_words(void **state)
 {
@@ -142,11 +112,7 @@ static void the_same_bits_every_time(void **state)
 {
     static const size s = {2500, 9000, 64, 0, true};
     (void)state;
-    results a = learn(dev, FV_BF16, &s, true), b = learn(dev, FV_BF16, &s, true);
-    for (int i = 0; i < RESULTS; i++)
-        if (a.of[i].x) assert_memory_equal(a.of[i].x, b.of[i].x, (size_t)a.of[i].n * sizeof(float));
-    drop(&a);
-    drop(&b);
+    numbers_repeat(&trial, dev, &s);
 }
 
 int main(void)
