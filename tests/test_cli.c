@@ -327,7 +327,7 @@ static void test_bench(void **state)
         assert_true(json_object_get(j, "gflops") || json_object_get(j, "gb_per_s"));
         json_decref(j);
     }
-    told(fovea("bench attention --len 20 --weights bf16"), 2, "fovea bench attention: ", "expected --dtype's, f32");
+    told(fovea("bench attention --len 20 --weights bf16"), 2, "fovea bench attention: ", "expected f32, as --dtype is");
     const result *r = fovea("bench gelu --rows 9 --cols 30 --seconds 0");
     assert_int_equal(r->code, 0);
     assert_non_null(strstr(r->out, "gelu rows=9 cols=30 dtype=f32"));

@@ -133,7 +133,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_dtype t = bench_dtype(v->dtype), w = v->weights ? bench_dtype(v->weights - 1) : t;
     if (v->causal && keys < v->len) return cli_usage(c, "--causal needs at least as many keys as queries");
     if (w != t && w != stat_dtype(t))
-        return cli_usage(c, "--weights %s: expected --dtype's, %s%s", fv_dtype_name(w), fv_dtype_name(t),
+        return cli_usage(c, "--weights %s: expected %s, as --dtype is%s", fv_dtype_name(w), fv_dtype_name(t),
                          stat_dtype(t) == t ? "" : ", or f32");
     bench b;
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);

@@ -35,7 +35,10 @@ fv_tensor *fv__row_linear(fv_ctx *c, fv_tensor *x, fv_row_arg a)
     if (!x || fv__failed(c)) return NULL;
     int64_t n = fv_dim(a.w, 0), y_n = n - (a.k ? 2 * fv_cols(a.k) : 0);
     fv_dtype t = a.half && !fv__device_is_host(c->dev) ? FV_BF16 : FV_F32;
-    if (!fit(x, &a, t, y_n)) return fv_raise(c, FV_ESHAPE, "row_linear: x %s, w %s", fv_desc(x).s, fv_desc(a.w).s);
+    if (!fit(x, &a, t, y_n))
+        return fv_raise(c, FV_ESHAPE,
+                        "row_linear: x %s, w %s: expected rows of one width, and a bias, norm, sum and cache for them",
+                        fv_desc(x).s, fv_desc(a.w).s);
     fv_tensor *y = a.onto ? a.onto : fv_new(c, t, FV_SHAPE(fv_dim(x, 0), 1, y_n));
     if (!y) return NULL;
     fv_row_linear r = {.rows = fv_rows(x),

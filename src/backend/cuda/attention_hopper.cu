@@ -148,14 +148,6 @@ __device__ inline void bring_all(const room<P> &m, const maps *of, const job<typ
     }
 }
 
-/* A panel from shared memory to column c, head h, row t of sequence b on; what lies outside is not written. */
-__device__ inline void write_panel_from(const CUtensorMap *map, const void *from, int c, int h, int t, int seq)
-{
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"((uint64_t)map),
-                 "r"(shared_at(from)), "r"(c), "r"(h), "r"(t), "r"(seq)
-                 : "memory");
-}
-
 /* A group's numbers, 64 rows by 16 N, as rows of panels of ROWS_ rows. */
 template <int ROWS_, int N, class T> __device__ inline void lay(T *to, const uint32_t (&x)[N][4])
 {

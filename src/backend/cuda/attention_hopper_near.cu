@@ -77,14 +77,6 @@ template <class T> struct room {
 };
 static_assert(room<bf16>::BYTES <= 227 << 10, "what a block has");
 
-/* Bytes as they lie in memory; the barrier counts them. */
-__device__ inline void bring_bytes(void *to, const void *from, unsigned bytes, uint64_t *b)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
-                 "l"(from), "r"(bytes), "r"(shared_at(b))
-                 : "memory");
-}
-
 /* One thread brings everything. */
 template <class T>
 __device__ inline void bring_all(const room<T> &m, const job<T> &o, const near_maps *of, const near_plan &p)

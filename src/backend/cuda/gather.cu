@@ -97,7 +97,7 @@ __global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, cons
 /* The library tells some refusals by its answer alone. */
 static void unsorted(fv_stream *s, cudaError_t rc)
 {
-    device_of(s)->host.fail(s, FV_EDEVICE, "gather_bwd: places cannot be sorted: %s", cudaGetErrorString(rc));
+    device_of(s)->host.fail(s, FV_EDEVICE, "gather_bwd: the device refused to sort the ids: %s", cudaGetErrorString(rc));
 }
 
 static int bits_of(int64_t n)

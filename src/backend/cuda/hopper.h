@@ -73,6 +73,14 @@ __device__ inline void bring_panel(void *to, const CUtensorMap *map, uint64_t *b
                  : "memory");
 }
 
+/* Bytes as they lie in memory; the barrier counts them. */
+__device__ inline void bring_bytes(void *to, const void *from, unsigned bytes, uint64_t *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
+                 "l"(from), "r"(bytes), "r"(shared_at(b))
+                 : "memory");
+}
+
 /* Rows of a matrix, so many as its map says, of a panel from column c on. */
 __device__ inline void bring_rows(void *to, const CUtensorMap *map, uint64_t *b, int c, int row)
 {
@@ -103,6 +111,14 @@ __device__ inline void write_rows_from(const CUtensorMap *map, const void *from,
         : "memory");
 }
 __device__ inline void writes_end() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/* A panel to column c, head h, row t of sequence b on. */
+__device__ inline void write_panel_from(const CUtensorMap *map, const void *from, int c, int h, int t, int seq)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"((uint64_t)map),
+                 "r"(shared_at(from)), "r"(c), "r"(h), "r"(t), "r"(seq)
+                 : "memory");
+}
 
 /* What this thread wrote to shared memory is seen by the engine and by products, once a barrier has passed. */
 __device__ inline void written_for_engine() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
