@@ -102,11 +102,11 @@ class Peer:
             return None
         return self.process.stdout.readline().strip() or None
 
-    def ask(self, line):
+    def ask(self, seconds, line):
         """A figure, or None, and then it is not asked again: an answer that comes late would be taken for the next."""
         if self.process.poll() is not None:
             return None
-        self.process.stdin.write(line + "\n")
+        self.process.stdin.write(f"{seconds} {line}\n")
         answer = self.answer(60)
         if not answer:
             self.close()
@@ -167,7 +167,7 @@ def compare(row, peer, answered, args):
     for _ in range(args.rounds):
         ours.append(fovea(row, args.seconds))
         if peer and question not in answered:
-            theirs.append(peer.ask(row.line))
+            theirs.append(peer.ask(args.seconds, row.line))
     a, b = middle(ours), answered.setdefault(question, middle(theirs))
     ratio = f"{a / b:.2f}" if a and b else "–"
     print(f"| {row.name} | {text(a)} | {text(b)} | {ratio} | {row.unit} |", flush=True)

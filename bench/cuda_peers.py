@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""PyTorch on a GPU, for bench/cuda.py: a peer is made, compiled and warmed up, says "ready", and times itself once for every
-line it is sent, answering with work a second.
+"""PyTorch on a GPU, for bench/cuda.py: a peer is made, compiled and warmed up, says "ready", and times itself for every line
+it is sent, for at least as many seconds as that says, answering with work a second.
 
-    bench/cuda_peers.py NAME [key=number ...]     attention is given its sizes on each line instead
+    bench/cuda_peers.py NAME [key=number ...]     attention is given its sizes behind the seconds instead
     bench/cuda_peers.py start FILE                seconds from the start of Python to a first token, weights from FILE
     bench/cuda_peers.py model DIR                 writes what that and fovea start from: GPT-2 124M, random, bf16
 
@@ -218,7 +218,7 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, to
     best, least = None, math.inf
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
         try:
-            taken = reading(way(backend), 1, 1, readings=3)[0]
+            taken = reading(way(backend), 1, 0, least=3)
         except RuntimeError: # it does not take this case
             torch.use_deterministic_algorithms(False)
             continue
@@ -233,10 +233,11 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, to
 PEERS = {"train": train, "translate": translate, "forward": forward, "decode": decode, "gemm": product}
 
 
-def reading(call, amount, times, readings=7):
-    """The median time of one call, and the amount of work a second."""
+def reading(call, times, seconds, least=5):
+    """The median time of one call, of as many as take so long, as fovea's own benchmark does: a GPU that is given a moment's
+    work is faster than one that is kept busy."""
     taken = []
-    for n in range(readings + 2):
+    while len(taken) < 2 + least or sum(taken[2:]) * times < seconds: # two to warm up
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(times):
@@ -244,8 +245,7 @@ def reading(call, amount, times, readings=7):
         end.record()
         end.synchronize()
         taken.append(begin.elapsed_time(end) * 1e-3 / times)
-    seconds = statistics.median(taken[2:])
-    return seconds, amount / seconds
+    return statistics.median(taken[2:])
 
 
 def first_token(path):
@@ -287,13 +287,14 @@ def main():
         return write_model(sys.argv[2])
     if name != "attention":
         call, amount, times = PEERS[name](**numbers(sys.argv[2:]))
-        reading(call, amount, 1, readings=2)
+        reading(call, 1, 0, least=2)
     torch.cuda.empty_cache()  # what others need meanwhile
     print("ready", flush=True)
     for line in sys.stdin:
+        seconds, sizes = line.split()[0], line.split()[1:]
         if name == "attention":
-            call, amount, times = attention(**numbers(line.split()))
-        print(reading(call, amount, times)[1], flush=True)
+            call, amount, times = attention(**numbers(sizes))
+        print(amount / reading(call, times, float(seconds)), flush=True)
         torch.cuda.empty_cache()
 
 
