@@ -43,7 +43,8 @@ def config(name):
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
-# A way to ask, the environment of fovea, its options, what the peer is told besides, and for which directions
+# A way to ask, the environment of fovea, its options, what the peer is told besides, and for which directions; {other} is the
+# other of the two widths
 ATTENTION = (("attention", {}, [], "", (0, 1)),
              ("repeat", {}, [], " repeat=1", (1,)), # the same, and the peer's gradients are the same each time, too
              ("fast", {"FOVEA_CUDA_ATTENTION": "fast"}, [], "", (1,)),
@@ -51,6 +52,12 @@ ATTENTION = (("attention", {}, [], "", (0, 1)),
              ("dropout", {}, ["--dropout", 0.1], " dropout=0.1", (0, 1)),
              ("bias", {}, ["--bias"], " bias=1", (0, 1)),
              ("bias-gradient", {}, ["--bias", "--bias-gradient"], " bias=2", (1,)), # of the bias, too
+             ("mask", {}, ["--mask"], " mask=1", (0, 1)),
+             ("values", {}, ["--value-width", "{other}"], " values={other}", (0, 1)),
+             ("distances", {}, ["--distances"], None, (0, 1)), # which no peer has
+             ("distances-gradient", {}, ["--distances", "--bias-gradient"], None, (1,)),
+             ("key-mask", {}, ["--key-mask"], None, (0, 1)),
+             ("window", {}, ["--window", 512], None, (0, 1)),
              ("weights", {}, ["--weights", "bf16"], None, (0,)), # exact ones of one head besides, which no peer gives
              ("weights-f32", {}, ["--weights", "f32"], None, (0,)))
 
@@ -62,9 +69,11 @@ def attention_rows():
             for length in LENGTHS:
                 group = f"{way}/{width}/{'gradient' if gradient else 'forward'}/{'causal' if causal else 'full'}"
                 ask = ["attention", "--batch", 16384 // length, "--heads", 2048 // width, "--len", length, "--width", width]
-                ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient + options
-                peer = [] if told is None or (way.startswith("bias") and causal) else ["attention"]
-                line = f"width={width} length={length} causal={causal} gradient={gradient}{told}"
+                ask += ["--dtype", "bf16"] + ["--causal"] * causal + ["--backward"] * gradient
+                ask += [str(word).format(other=192 - width) for word in options]
+                alone = told is None or (causal and way.startswith(("bias", "mask"))) # a peer takes one or the other
+                line = f"width={width} length={length} causal={causal} gradient={gradient}{told}".format(other=192 - width)
+                peer = [] if alone else ["attention"]
                 yield Row(f"{group}/{length}", ask, "gflops", "TFLOP/s", peer, line, 1e-3, env)
 
 

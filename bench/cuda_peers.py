@@ -193,15 +193,18 @@ def product(size=8192):
     return lambda: torch.mm(a, b.t()), 2e-12 * size**3, 10
 
 
-def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, tokens=16384, all_heads=2048):
+def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, mask=0, values=0, tokens=16384, all_heads=2048):
     """The best of PyTorch's kernels, which one is told on stderr; each is tried before one is chosen.  repeat=1: of those whose
     gradients are the same each time."""
-    shape = (tokens // length, length, all_heads // width, width)
-    q, k, v = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=bool(gradient)) for _ in range(3))
-    slope = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2)
+    shape, values = (tokens // length, length, all_heads // width, width), values or width
+    q, k, v = (torch.randn(*shape[:3], wide, device=DEVICE, dtype=torch.bfloat16, requires_grad=bool(gradient))
+               for wide in (width, width, values))
+    slope = torch.randn(*shape[:3], values, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2)
     added = torch.randn(1, shape[2], length, length, device=DEVICE, dtype=torch.bfloat16) if bias else None
     if bias > 1: # with a gradient of its own
         added.requires_grad_()
+    if mask:
+        added = torch.rand(shape[0], 1, length, length, device=DEVICE) < 7 / 8
 
     def way(backend):
         def run():
@@ -224,10 +227,11 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, to
             continue
         if taken < least:
             best, least = backend, taken
-    print(f"attention {shape} causal={causal} gradient={gradient} repeat={repeat} dropout={dropout} bias={bias}: {best.name}",
-          file=sys.stderr)
+    print(f"attention {shape} causal={causal} gradient={gradient} repeat={repeat} dropout={dropout} bias={bias} mask={mask} "
+          f"values={values}: {best.name}", file=sys.stderr)
     pairs = length * (length + 1) / 2 if causal else length * length
-    return way(best), 1e-12 * (14 if gradient else 4) * shape[0] * shape[2] * width * pairs, 5
+    wide = 4 * width + 3 * values if gradient else width + values # of all products
+    return way(best), 2e-12 * wide * shape[0] * shape[2] * pairs, 5
 
 
 PEERS = {"train": train, "translate": translate, "forward": forward, "decode": decode, "gemm": product}

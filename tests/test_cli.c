@@ -304,6 +304,8 @@ static void test_bench(void **state)
         "gemm --m 5 --n 64 --k 64 --packed --nn",
         "attention --batch 1 --heads 2 --len 20 --width 8 --causal",
         "attention --batch 1 --heads 2 --kv-heads 1 --len 20 --keys 30 --width 8 --backward",
+        "attention --batch 1 --heads 2 --len 20 --width 8 --value-width 16 --mask --key-mask --backward",
+        "attention --batch 1 --heads 2 --len 20 --width 8 --causal --window 5 --distances --bias-gradient --backward",
         "attention --batch 1 --heads 2 --len 20 --width 8 --dtype bf16 --weights bf16",
         "attention --batch 1 --heads 2 --len 20 --width 8 --dtype f16 --weights f32",
         "softmax --rows 9 --cols 30",
@@ -328,6 +330,9 @@ static void test_bench(void **state)
         json_decref(j);
     }
     told(fovea("bench attention --len 20 --weights bf16"), 2, "fovea bench attention: ", "expected f32, as --dtype is");
+    told(fovea("bench attention --heads 4 --kv-heads 3"), 2, "fovea bench attention: ", "a divisor of --heads 4");
+    told(fovea("bench attention --window 9 --len 20 --keys 10"), 2, "fovea bench attention: ", "--window needs at least as many");
+    told(fovea("bench attention --backward --bias-gradient"), 2, "fovea bench attention: ", "--bias or --distances");
     const result *r = fovea("bench gelu --rows 9 --cols 30 --seconds 0");
     assert_int_equal(r->code, 0);
     assert_non_null(strstr(r->out, "gelu rows=9 cols=30 dtype=f32"));

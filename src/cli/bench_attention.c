@@ -4,10 +4,10 @@
 
 typedef struct attention_values {
     bench_values common;
-    int64_t batch, heads, kv_heads, len, keys, width;
+    int64_t batch, heads, kv_heads, len, keys, width, value_width, window;
     int dtype, weights;
     double dropout;
-    bool causal, bias, bias_gradient, backward;
+    bool causal, mask, key_mask, bias, distances, bias_gradient, backward;
 } attention_values;
 
 static const char *const weights_words[] = {"none", "f32", "bf16", "f16", "f64", NULL}; /* none, then as bench_dtypes */
@@ -22,11 +22,18 @@ static const cli_option options[] = {
     CLI_INT(attention_values, len, 'l', "len", "N", 1, 1 << 24, "queries in a sequence"),
     CLI_INT(attention_values, keys, 0, "keys", "N", 0, 1 << 24, "keys in a sequence; 0: as many as queries"),
     CLI_INT(attention_values, width, 'w', "width", "N", 1, 1 << 16, "width of a head"),
+    CLI_INT(attention_values, value_width, 0, "value-width", "N", 0, 1 << 16, "width of a head's values; 0: as --width"),
     CLI_CHOICE(attention_values, dtype, 'd', "dtype", bench_dtypes, "of everything"),
     CLI_FLAG(attention_values, causal, 'c', "causal", "a row sees only the keys up to its own position"),
+    CLI_INT(attention_values, window, 0, "window", "N", 0, 1 << 24, "a row sees only so many keys back; 0: all of them"),
+    CLI_FLAG(attention_values, key_mask, 0, "key-mask", "a mask that hides keys, one in eight"),
+    CLI_FLAG(attention_values, mask, 0, "mask",
+             "a mask that hides pairs of query and key, one in eight, of each sequence its own"),
     CLI_FLAG(attention_values, bias, 0, "bias", "something added to each score, of its own for each head"),
+    CLI_FLAG(attention_values, distances, 0, "distances",
+             "something added by the distance of key and query, from a table a head"),
     CLI_FLAG(attention_values, bias_gradient, 0, "bias-gradient",
-             "with --bias and --backward: what is added has a gradient, too"),
+             "with --bias or --distances, and --backward: what is added has a gradient, too"),
     CLI_REAL(attention_values, dropout, 0, "dropout", "P", 0, 0.99, "share of the weights that is dropped"),
     CLI_FLAG(attention_values, backward, 0, "backward", "with the gradients of queries, keys and values"),
     CLI_CHOICE(attention_values, weights, 0, "weights", weights_words,
@@ -68,76 +75,130 @@ static void *numbers(bench *b, fv_shape s)
     return t ? t->data : NULL;
 }
 
+/* A mask in which one in eight is 0. */
+static const uint8_t *mask_of(bench *b, fv_shape s)
+{
+    int64_t n = fv_shape_len(s);
+    uint8_t *x = malloc((size_t)n);
+    for (int64_t i = 0; x && i < n; i++) {
+        int32_t one;
+        bench_draw(b, &one, 1, 8);
+        x[i] = one > 0;
+    }
+    fv_tensor *t = x ? fv_bytes(b->hold, x, s) : fv_raise(b->hold, FV_ENOMEM, "out of memory");
+    free(x);
+    return t ? t->data : NULL;
+}
+
 static fv_sink sink(bench *b, fv_dtype t, fv_shape s)
 {
     return (fv_sink){.data = fv_scratch(b->hold, t, fv_shape_len(s)), .dtype = t};
 }
 
+/* What is hidden, and what is added to scores. */
+static void options_of(bench *b, fv_attn_args *a, const attention_values *v)
+{
+    a->causal = v->causal;
+    a->window = v->window < a->Tk ? v->window : 0;
+    if (v->key_mask) a->key_mask = mask_of(b, FV_SHAPE(a->B, a->Tk));
+    if (v->mask) {
+        a->mask = mask_of(b, FV_SHAPE(a->B, a->Tq, a->Tk));
+        a->mask_s[0] = a->Tq * a->Tk, a->mask_s[2] = a->Tk;
+    }
+    if (v->bias) {
+        a->bias = numbers(b, FV_SHAPE(a->H, a->Tq, a->Tk));
+        a->bias_s[1] = a->Tq * a->Tk, a->bias_s[2] = a->Tk;
+    }
+    if (v->distances) {
+        a->rel_len = a->Tq + a->Tk - 1, a->rel_zero = a->Tk - 1;
+        a->rel = numbers(b, FV_SHAPE(a->H, a->rel_len));
+    }
+    a->dropout = (float)v->dropout;
+    if (v->dropout > 0) a->rng = fv_next_rng(b->hold);
+}
+
 /* Everything a call needs, on the device. */
-static call prepare(bench *b, const attention_values *v, int64_t keys, int64_t kv_heads)
+static call prepare(bench *b, const attention_values *v, fv_attn_args a)
 {
     fv_dtype t = bench_dtype(v->dtype);
-    fv_shape q = FV_SHAPE(v->batch, v->len, v->heads * v->width), k = FV_SHAPE(v->batch, keys, kv_heads * v->width);
-    fv_attn_args a = {.B = v->batch, .Tq = v->len, .Tk = keys, .H = v->heads, .G = kv_heads, .Wk = v->width, .Wv = v->width};
-    a.q_row = v->heads * v->width, a.k_row = a.v_row = kv_heads * v->width;
-    a.q_batch = v->len * a.q_row, a.k_batch = a.v_batch = keys * a.k_row;
-    a.causal = v->causal;
-    a.q = numbers(b, q), a.k = numbers(b, k), a.v = numbers(b, k);
-    a.y = fv_scratch(b->hold, t, fv_shape_len(q));
-    a.lse = fv_scratch(b->hold, stat_dtype(t), v->batch * v->heads * v->len);
-    if (v->bias) {
-        a.bias = numbers(b, FV_SHAPE(v->heads, v->len, keys));
-        a.bias_s[1] = v->len * keys, a.bias_s[2] = keys;
-    }
-    a.dropout = (float)v->dropout;
-    if (v->dropout > 0) a.rng = fv_next_rng(b->hold);
+    fv_shape q = FV_SHAPE(a.B, a.Tq, a.H * a.Wk), y = FV_SHAPE(a.B, a.Tq, a.H * a.Wv);
+    fv_shape k = FV_SHAPE(a.B, a.Tk, a.G * a.Wk), values = FV_SHAPE(a.B, a.Tk, a.G * a.Wv);
+    a.q_row = a.H * a.Wk, a.k_row = a.G * a.Wk, a.v_row = a.G * a.Wv;
+    a.q_batch = a.Tq * a.q_row, a.k_batch = a.Tk * a.k_row, a.v_batch = a.Tk * a.v_row;
+    a.q = numbers(b, q), a.k = numbers(b, k), a.v = numbers(b, values);
+    a.y = fv_scratch(b->hold, t, fv_shape_len(y));
+    a.lse = fv_scratch(b->hold, stat_dtype(t), a.B * a.H * a.Tq);
+    options_of(b, &a, v);
     call c = {.args = a, .dtype = t};
-    if (v->weights) c.weights = sink(b, bench_dtype(v->weights - 1), FV_SHAPE(v->len, keys));
+    if (v->weights) c.weights = sink(b, bench_dtype(v->weights - 1), FV_SHAPE(a.Tq, a.Tk));
     if (v->backward)
-        c.grads = (fv_attn_grads){.dy = numbers(b, q), .dq = sink(b, t, q), .dk = sink(b, t, k), .dv = sink(b, t, k)};
-    if (v->backward && v->bias && v->bias_gradient) c.grads.dbias = sink(b, t, FV_SHAPE(v->heads, v->len, keys));
+        c.grads = (fv_attn_grads){.dy = numbers(b, y), .dq = sink(b, t, q), .dk = sink(b, t, k), .dv = sink(b, t, values)};
+    if (v->bias_gradient && v->bias) c.grads.dbias = sink(b, t, FV_SHAPE(a.H, a.Tq, a.Tk));
+    if (v->bias_gradient && v->distances) c.grads.drel = sink(b, t, FV_SHAPE(a.H, a.rel_len));
     return c;
 }
 
-/* Multiply-adds count two.  Forward has two products for each pair of query and key, backward five. */
-static double flops(const attention_values *v, int64_t keys)
+/* Multiply-adds count two.  Forward has two products for each pair of query and key that can take part, one as wide as keys and
+ * one as values; backward three and two. */
+static double flops(const fv_attn_args *a, bool backward)
 {
-    double pairs = (double)v->len * (double)keys;
-    if (v->causal) pairs -= 0.5 * (double)v->len * (double)(v->len - 1);
-    return (v->backward ? 14 : 4) * pairs * (double)(v->batch * v->heads * v->width);
+    double pairs = 0;
+    for (int64_t i = 0; i < a->Tq; i++) {
+        int64_t at = i + a->Tk - a->Tq, first = a->window > 0 && at >= a->window ? at - a->window + 1 : 0;
+        pairs += (double)((a->causal ? at + 1 : a->Tk) - first);
+    }
+    return 2 * pairs * (double)(a->B * a->H) * (double)(backward ? 4 * a->Wk + 3 * a->Wv : a->Wk + a->Wv);
 }
 
-static int measure(bench *b, const attention_values *v, int64_t keys, int64_t kv_heads)
+/* What was asked, besides sizes. */
+static void name_options(json_t *parameters, const attention_values *v)
 {
-    call a = prepare(b, v, keys, kv_heads);
-    int64_t rows = v->batch * v->len * v->heads * v->width;
-    json_t *parameters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:b}", "batch", (json_int_t)v->batch, "heads",
-                                   (json_int_t)v->heads, "kv_heads", (json_int_t)kv_heads, "len", (json_int_t)v->len, "keys",
-                                   (json_int_t)keys, "width", (json_int_t)v->width, "dtype", bench_dtypes[v->dtype], "causal",
-                                   v->causal, "backward", v->backward);
-    double size = (double)fv_dtype_size(bench_dtype(v->dtype));
-    double inputs = size * (double)(2 * rows + 2 * v->batch * keys * kv_heads * v->width);
-    bench_work work = {.flops = flops(v, keys), .inputs = v->backward ? 2 * inputs : inputs};
-    if (v->bias) json_object_set_new(parameters, "bias", json_true());
-    if (v->bias_gradient) json_object_set_new(parameters, "bias_gradient", json_true());
+    const struct {
+        const char *name;
+        bool is;
+    } flags[] = {{"mask", v->mask},           {"key_mask", v->key_mask},           {"bias", v->bias},
+                 {"distances", v->distances}, {"bias_gradient", v->bias_gradient}, {NULL, false}};
+    if (v->value_width) json_object_set_new(parameters, "value_width", json_integer(v->value_width));
+    if (v->window) json_object_set_new(parameters, "window", json_integer(v->window));
+    for (int i = 0; flags[i].name; i++)
+        if (flags[i].is) json_object_set_new(parameters, flags[i].name, json_true());
     if (v->dropout > 0) json_object_set_new(parameters, "dropout", json_real(v->dropout));
     if (v->weights) json_object_set_new(parameters, "weights", json_string(weights_words[v->weights]));
-    return bench_run(b, "attention", parameters, attend, &a, work);
+}
+
+static int measure(bench *b, const attention_values *v, fv_attn_args sizes)
+{
+    call c = prepare(b, v, sizes);
+    const fv_attn_args *a = &c.args;
+    json_t *parameters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:b}", "batch", (json_int_t)a->B, "heads",
+                                   (json_int_t)a->H, "kv_heads", (json_int_t)a->G, "len", (json_int_t)a->Tq, "keys",
+                                   (json_int_t)a->Tk, "width", (json_int_t)a->Wk, "dtype", bench_dtypes[v->dtype], "causal",
+                                   v->causal, "backward", v->backward);
+    double size = (double)fv_dtype_size(c.dtype);
+    double inputs = size * (double)(a->B * (a->Tq * a->H + a->Tk * a->G) * (a->Wk + a->Wv));
+    bench_work work = {.flops = flops(a, v->backward), .inputs = v->backward ? 2 * inputs : inputs};
+    name_options(parameters, v);
+    return bench_run(b, "attention", parameters, attend, &c, work);
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     (void)n, (void)operand;
     const attention_values *v = values;
-    int64_t keys = v->keys ? v->keys : v->len, kv_heads = v->kv_heads ? v->kv_heads : v->heads;
+    fv_attn_args a = {.B = v->batch, .Tq = v->len, .Tk = v->keys ? v->keys : v->len, .H = v->heads, .Wk = v->width};
+    a.G = v->kv_heads ? v->kv_heads : a.H, a.Wv = v->value_width ? v->value_width : a.Wk;
     fv_dtype t = bench_dtype(v->dtype), w = v->weights ? bench_dtype(v->weights - 1) : t;
-    if (v->causal && keys < v->len) return cli_usage(c, "--causal needs at least as many keys as queries");
+    if (a.H % a.G) return cli_usage(c, "--kv-heads %lld: expected a divisor of --heads %lld", (long long)a.G, (long long)a.H);
+    if ((v->causal || v->window) && a.Tk < a.Tq)
+        return cli_usage(c, "%s needs at least as many keys as queries", v->causal ? "--causal" : "--window");
+    if (v->bias_gradient && !(v->backward && (v->bias || v->distances)))
+        return cli_usage(c, "--bias-gradient needs --backward, and --bias or --distances");
     if (w != t && w != stat_dtype(t))
         return cli_usage(c, "--weights %s: expected %s, as --dtype is%s", fv_dtype_name(w), fv_dtype_name(t),
                          stat_dtype(t) == t ? "" : ", or f32");
     bench b;
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
-    if (!code) code = measure(&b, v, keys, kv_heads);
+    if (!code) code = measure(&b, v, a);
     bench_close(&b);
     return code;
 }
@@ -146,7 +207,8 @@ const cli_command bench_attention_command = {
     .name = "attention",
     .summary = "scaled dot-product attention, tiled",
     .about =
-        "The rate counts the multiply-adds that the result needs (half of them when causal), and with --backward those of the "
+        "The rate counts the multiply-adds that the result needs (half of them when causal; those that a mask hides count), and "
+        "with --backward those of the "
         "gradient, in which the scores are computed once more.  extra_bytes is the memory held beside queries, keys, values, "
         "the output and, with --backward, their gradients.",
     .options = options,
