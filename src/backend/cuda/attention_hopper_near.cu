@@ -24,7 +24,7 @@
 #define LINKS 3 /* blocks of keys whose sums may be on their way to the next member */
 #define GROUPS 2
 #define ALL_THREADS (128 * (GROUPS + 1))
-enum { TURNS = 1, OWN = 3 }; /* named barriers: for whose turn it is to add to dq; of the four warps of a group */
+enum { OWN = 1 }; /* named barriers of the four warps of each group */
 #define UP_REGISTERS 240
 #define DOWN_REGISTERS 24
 #define LINK (KEYS * WIDTH * 2 / 4) /* float4s: sums of dk and of dv */
@@ -39,10 +39,12 @@ template <class T> struct room {
     float4 *dq;
     float *stat;
     uint64_t *k_full, *k_free, *full, *free, *ready, *sent;
+    uint64_t *turns; /* of each warp: that of the other group which adds to the same numbers of dq is done.  At these and at
+                      * `free` every lane arrives for itself, which racecheck can follow; a named barrier it cannot */
     static constexpr int TILE = QUERIES * WIDTH, SLOPES = QUERIES * KEYS, STATS = 2 * QUERIES;
     static constexpr size_t BYTES = 1024 + (2 * KEYS * WIDTH + 2 * STAGES * TILE + SLOPES) * sizeof(T) +
                                     SLOTS * TILE * sizeof(float) + STAGES * STATS * sizeof(float) +
-                                    (6 + 2 * STAGES) * sizeof(uint64_t);
+                                    (6 + 4 * GROUPS + 2 * STAGES) * sizeof(uint64_t);
 
     __device__ room(unsigned char *memory)
     {
@@ -57,7 +59,8 @@ template <class T> struct room {
         k_free = k_full + 2;
         ready = k_free + 2;
         sent = ready + 1;
-        full = sent + 1;
+        turns = sent + 1;
+        full = turns + 4 * GROUPS;
         free = full + STAGES;
     }
     __device__ void init()
@@ -68,9 +71,10 @@ template <class T> struct room {
         }
         barrier_init(ready, 1);
         barrier_init(sent, 4 * GROUPS);
+        for (int i = 0; i < 4 * GROUPS; i++) barrier_init(turns + i, 32);
         for (int i = 0; i < STAGES; i++) {
             barrier_init(full + i, 1);
-            barrier_init(free + i, 4 * GROUPS);
+            barrier_init(free + i, 128 * GROUPS);
         }
         barriers_ready();
     }
@@ -78,8 +82,7 @@ template <class T> struct room {
 static_assert(room<bf16>::BYTES <= 227 << 10, "what a block has");
 
 /* One thread brings everything. */
-template <class T>
-__device__ inline void bring_all(const room<T> &m, const job<T> &o, const near_maps *of, const near_plan &p)
+template <class T> __device__ inline void bring_all(const room<T> &m, const job<T> &o, const near_maps *of, const near_plan &p)
 {
     unsigned turn = 0, loads = 0;
     for (course c(p); c.there(p); c.next(p)) {
@@ -245,7 +248,8 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
         keep_rows(k, o.k(c.b, c.g, 0), o.a.k_row, row0, (int)o.a.Tk, width);
         keep_rows(v, o.v(c.b, c.g, 0), o.a.v_row, row0, (int)o.a.Tk, (int)o.a.Wv);
     };
-    if (group == 1) turn_give(TURNS); /* the first turn is that of the other */
+    uint64_t *mine = m.turns + group * 4 + thread / 32, *others = m.turns + (1 - group) * 4 + thread / 32;
+    if (group == 1) arrive(others); /* the first turn is that of the other */
     course c(p);
     if (c.there(p)) keep(c);
     for (; c.there(p); item++) {
@@ -342,7 +346,7 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
             lay_slopes(slopes, ds);
             written_for_engine();
             group_wait(OWN + group);
-            turn_wait(TURNS + group);
+            wait_for(mine, turn & 1);
             products_begin();
             multiply_columns<64>(dq, slopes, m.k + (loads % 2 * KEYS + group * 64) * PANEL);
             products_end();
@@ -354,16 +358,16 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
             if (more.value) {
                 wait_for(m.full + next_stage, (turn + 1) / STAGES & 1);
                 begin(next_stage);
-                turn_give(TURNS + 1 - group);
+                arrive(others);
                 products_done<1>();
-                release(m.free + stage);
+                arrive(m.free + stage);
             } else {
-                turn_give(TURNS + 1 - group);
+                arrive(others);
                 release(m.k_free + loads++ % 2);
                 group_wait(OWN + group); /* all have read the slopes */
                 give_values();
                 products_done<0>();
-                release(m.free + stage);
+                arrive(m.free + stage);
                 give_keys();
             }
             stage = next_stage;
@@ -395,7 +399,6 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
         if (p.team > 1) release(m.sent);
         c = ahead;
     }
-    if (group == 0) turn_wait(TURNS);
 }
 
 template <class T>
