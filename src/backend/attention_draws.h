@@ -45,18 +45,55 @@ static inline fv__draw_keys fv__keys_of(uint64_t seed)
     return keys;
 }
 
-static inline FV__EVERYWHERE void fv__draw(uint32_t out[4], const fv__draw_keys *keys, uint64_t site, uint64_t step, uint32_t row,
-                                           uint32_t key)
+#define FV__DRAW_M0 0xD2511F53u
+#define FV__DRAW_M1 0xCD9E8D57u
+
+/* Rows and keys meet in the third round: what the first two make of either is worked out apart, once for all that it serves. */
+typedef struct {
+    uint32_t high, low;
+} fv__drawn_row;
+typedef struct {
+    uint32_t met, c0, c2, c3;
+} fv__drawn_key;
+
+static inline FV__EVERYWHERE fv__drawn_row fv__draw_of_row(const fv__draw_keys *keys, uint64_t step, uint32_t row)
 {
-    uint32_t c0 = key, c1 = row ^ (uint32_t)(step >> 32), c2 = (uint32_t)step, c3 = (uint32_t)site;
-    for (int r = 0; r < FV__DRAW_ROUNDS; r++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+    uint32_t c0 = (uint32_t)((uint64_t)FV__DRAW_M1 * (uint32_t)step >> 32) ^ row ^ (uint32_t)(step >> 32) ^ keys->k[0][0];
+    uint64_t p0 = (uint64_t)FV__DRAW_M0 * c0;
+    fv__drawn_row r = {(uint32_t)(p0 >> 32), (uint32_t)p0};
+    return r;
+}
+
+static inline FV__EVERYWHERE fv__drawn_key fv__draw_of_key(const fv__draw_keys *keys, uint64_t site, uint64_t step, uint32_t key)
+{
+    uint64_t first = (uint64_t)FV__DRAW_M0 * key;
+    uint64_t p1 = (uint64_t)FV__DRAW_M1 * ((uint32_t)(first >> 32) ^ (uint32_t)site ^ keys->k[0][1]);
+    uint32_t c0 = (uint32_t)(p1 >> 32) ^ FV__DRAW_M1 * (uint32_t)step ^ keys->k[1][0];
+    uint64_t p0 = (uint64_t)FV__DRAW_M0 * c0;
+    fv__drawn_key k = {(uint32_t)first ^ keys->k[1][1], (uint32_t)p1 ^ keys->k[2][0], (uint32_t)(p0 >> 32) ^ keys->k[2][1],
+                       (uint32_t)p0};
+    return k;
+}
+
+/* The third round and those behind it. */
+static inline FV__EVERYWHERE void fv__draw_on(uint32_t out[4], const fv__draw_keys *keys, fv__drawn_row row, fv__drawn_key key)
+{
+    uint64_t met = (uint64_t)FV__DRAW_M1 * (row.high ^ key.met);
+    uint32_t c0 = (uint32_t)(met >> 32) ^ key.c0, c1 = (uint32_t)met, c2 = row.low ^ key.c2, c3 = key.c3;
+    for (int r = 3; r < FV__DRAW_ROUNDS; r++) {
+        uint64_t p0 = (uint64_t)FV__DRAW_M0 * c0, p1 = (uint64_t)FV__DRAW_M1 * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ keys->k[r][0];
         c2 = (uint32_t)(p0 >> 32) ^ c3 ^ keys->k[r][1];
         c1 = (uint32_t)p1;
         c3 = (uint32_t)p0;
     }
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+static inline FV__EVERYWHERE void fv__draw(uint32_t out[4], const fv__draw_keys *keys, uint64_t site, uint64_t step, uint32_t row,
+                                           uint32_t key)
+{
+    fv__draw_on(out, keys, fv__draw_of_row(keys, step, row), fv__draw_of_key(keys, site, step, key));
 }
 
 static inline uint32_t fv__drop_below(float p)

@@ -215,6 +215,14 @@ template <bool TURNED, class T> __device__ inline void draw(uint32_t (&word)[2][
     }
 }
 
+/* x gets a minus sign where w is less than `below`: by a multiplication, as what compares and chooses has enough to do. */
+__device__ inline void minus_below(float &x, uint32_t w, uint32_t below)
+{
+    asm("{\n.reg .pred p;\nsetp.lt.u32 p, %1, %2;\n@p fma.rn.f32 %0, %0, 0fbf800000, 0f80000000;\n}"
+        : "+f"(x)
+        : "r"(w), "r"(below));
+}
+
 /* Weights of those blocks that are dropped get a minus sign, as no weight is negative. */
 template <bool TURNED> __device__ inline void mark(float (*s)[4], const uint32_t (&word)[2][2], uint32_t below)
 {
@@ -223,7 +231,7 @@ template <bool TURNED> __device__ inline void mark(float (*s)[4], const uint32_t
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             uint32_t w = word[e % 2][TURNED ? e / 2 : n];
-            if (((TURNED ? n : e / 2) ? w : w << 16) < below) s[n][e] = -s[n][e];
+            minus_below(s[n][e], (TURNED ? n : e / 2) ? w : w << 16, below);
         }
 }
 
