@@ -18,7 +18,11 @@
 #include "helper_numbers.h"
 
 enum { CAUSAL = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, DROP = 32, WINDOW = 64, LENS = 128, OUTLIERS = 256 };
-enum { BIAS_ONE = 512, BIAS_EACH = 1024 }; /* with BIAS: the same for all heads, another for each sequence */
+enum {
+    BIAS_ONE = 512,
+    BIAS_EACH = 1024,
+    RISING = 2048
+}; /* with BIAS: the same for all heads, another for each sequence; RISING: make_rising */
 
 typedef struct {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
@@ -45,6 +49,15 @@ static void make_outliers(float *q, float *k, float *v, const shape *s)
     for (int64_t b = 0; b < s->B; b++) {
         for (int64_t c = 0; c < wide; c++) k[b * s->Tk * wide + c] = c % s->Wk ? 0 : -16384;
         for (int64_t c = 0; c < value; c++) v[(b * s->Tk + 1) * value + c] *= 256;
+    }
+}
+
+/* Keys that grow from one tile to the next, so that scores do: past what an exponential can hold relative to those before. */
+static void make_rising(float *k, const shape *s)
+{
+    for (int64_t i = 0; i < s->B * s->Tk * s->G * s->Wk; i++) {
+        int64_t tile = i / (s->G * s->Wk) % s->Tk / 64;
+        k[i] *= (float)(1 << 2 * (tile < 5 ? tile : 5));
     }
 }
 
@@ -110,6 +123,7 @@ static void attend(numbers *to, fv_device *d, fv_dtype t, bool expected, const v
     float *x[3];
     for (uint32_t i = 0; i < 3; i++) x[i] = numbers_drawn(fv_shape_len(of[i]), i + 1, 1);
     if (s->with & OUTLIERS) make_outliers(x[0], x[1], x[2], s);
+    if (s->with & RISING) make_rising(x[1], s);
     fv_tensor *in[3];
     for (int i = 0; i < 3; i++) {
         in[i] = fv_watch(c, fv_floats(c, x[i], of[i]));
@@ -236,6 +250,21 @@ static void with_outliers(void **state)
     compare(all, sizeof all / sizeof *all, DQ, DQ); /* a dk is as large as its key's value lets it be, and as coarse */
 }
 
+/* Weights are relative to a score that is found again where later ones leave it far behind. */
+static void with_rising(void **state)
+{
+    static const shape all[] = {
+        {1, 200, 400, 2, 2, 64, 64, RISING},
+        {2, 200, 330, 2, 1, 128, 128, RISING | CAUSAL},
+        {1, 200, 400, 2, 2, 64, 64, RISING | DROP},
+        {1, 260, 400, 2, 2, 128, 128, RISING | DROP | KEY_MASK},
+        {1, 200, 400, 2, 2, 64, 64, RISING | BIAS | DROP},
+        {1, 200, 400, 2, 2, 64, 64, RISING | MASK | DROP},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all, Y, WEIGHTS);
+}
+
 /* The same bits each time, unless that was given up for speed. */
 static void repeats(void **state)
 {
@@ -248,8 +277,9 @@ static void repeats(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain),      cmocka_unit_test(with_options),  cmocka_unit_test(with_bias), cmocka_unit_test(short_heads),
-        cmocka_unit_test(many_heads), cmocka_unit_test(with_outliers), cmocka_unit_test(repeats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain),       cmocka_unit_test(with_options),
+                                       cmocka_unit_test(with_bias),   cmocka_unit_test(short_heads),
+                                       cmocka_unit_test(many_heads),  cmocka_unit_test(with_outliers),
+                                       cmocka_unit_test(with_rising), cmocka_unit_test(repeats)};
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }

@@ -60,10 +60,15 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
         bool whole = at.whole(tile, ROWS * M, j, K);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            float shrink[2];
-            take_top<KIND>(s[m], r[m], shrink, at, row0 + m * 16, j, whole);
-            take_weights<KIND>(s[m], r[m], shrink, at, row0 + m * 16, j);
-            if (drops<KIND>(at)) only_kept(s[m]);
+            float shrink[2], sum[2], scale = scale_of<KIND>(at);
+            see<KIND>(s[m], at, row0 + m * 16, j, whole);
+            grow(s[m], scale, r[m], shrink);
+            weights(s[m], scale, r[m], sum, [&](int k, const float (&w)[2][4]) {
+#pragma unroll
+                for (int e = 0; e < 8; e++) s[m][2 * k + e / 4][e % 4] = w[e / 4][e % 4];
+            });
+            r[m].sum[0] += sum[0], r[m].sum[1] += sum[1];
+            if (drops<KIND>(at)) drop<false>(s[m], at, row0 + m * 16, j), only_kept(s[m]);
             rescale(y[m], shrink);
         }
         if (more)

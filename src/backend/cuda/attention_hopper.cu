@@ -2,10 +2,13 @@
  *
  * One block stays on each multiprocessor and takes item after item: rows of one head, and the keys that they see.  One warp
  * brings tiles of queries, keys and values, ahead of their use and into the next item; groups of four warps have 64 rows each
- * and go through them.  A group starts the products of the next keys and of the values at hand together, and looks for the
- * largest score while the latter run:
+ * and go through them.  A group starts the products of the next keys and of the values at hand together, and makes weights of
+ * the former:
  *
- *     s = q k_t';  y = shrink y + p v_(t-1);  p = exp(s - top), ...
+ *     s = q k_t';  y = y + p v_(t-1);  p = exp(s - top)
+ *
+ * Top is the largest score of the first tile.  Later ones are not looked at one by one: the sum of a tile's weights tells whether
+ * some are too large for that, and then top, y and the weights are made anew.
  *
  * Groups take turns in starting products, so that one's exponentials fall into another's products.  Results are laid where the
  * queries were and sent from there by the copy engine, while the next item begins. */
@@ -14,18 +17,19 @@
 #include "attention_ways.h"
 
 /* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory, and HELD of queries, where results are laid, too.  With all
- * that attention may have registers are scarce, and exponentials so little of the work that taking turns does not pay.
- * Draws take longer than the products of values of narrow heads: they are made BESIDE these. */
+ * that attention may have registers are scarce, and exponentials so little of the work that taking turns does not pay. */
 template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, int HELD_ = 2> struct plan {
     typedef T_ T;
     static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_, HELD = HELD_;
-    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED, BESIDE = KIND == DROPS && W == 64;
-    static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
+    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED, DRAWS = KIND == DROPS;
+        static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
     static constexpr int HEAD = QUERIES * W, TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
+    static constexpr int DRAWN = DRAWS ? KEYS / 4 : 0; /* what draws have of a tile's keys: a draw serves four of 16 */
     static_assert((QUERIES - 64) / KEYS < STAGES, "a group passes tiles by while it holds one, whose room they must not need");
     static constexpr size_t BYTES =
-        1024 + (HELD * HEAD + STAGES * (2 * TILE + PAIRS)) * sizeof(T) + (2 * HELD + 4 * STAGES) * sizeof(uint64_t);
+        1024 + (HELD * HEAD + STAGES * (2 * TILE + PAIRS)) * sizeof(T) + STAGES * DRAWN * sizeof(fv__drawn_key) +
+        (2 * HELD + 4 * STAGES) * sizeof(uint64_t);
 };
 
 struct maps {
@@ -35,6 +39,7 @@ struct maps {
 
 template <class P> struct room {
     typename P::T *q, *k, *v, *bias;
+    uint4 *drawn;
     uint64_t *q_full, *q_free, *k_full, *k_free, *v_full, *v_free;
 
     __device__ room(unsigned char *memory)
@@ -44,7 +49,8 @@ template <class P> struct room {
         k = q + P::HELD * P::HEAD;
         v = k + P::STAGES * P::TILE;
         bias = v + P::STAGES * P::TILE;
-        q_full = (uint64_t *)(bias + P::STAGES * P::PAIRS);
+        drawn = (uint4 *)(bias + P::STAGES * P::PAIRS);
+        q_full = (uint64_t *)(drawn + P::STAGES * P::DRAWN);
         q_free = q_full + P::HELD;
         k_full = q_free + P::HELD;
         k_free = k_full + P::STAGES;
@@ -58,7 +64,7 @@ template <class P> struct room {
             barrier_init(q_free + i, P::GROUPS);
         }
         for (int i = 0; i < P::STAGES; i++) {
-            barrier_init(k_full + i, 1);
+            barrier_init(k_full + i, 1 + P::DRAWS);
             barrier_init(v_full + i, 1);
             barrier_init(k_free + i, 4 * P::GROUPS);
             barrier_init(v_free + i, 4 * P::GROUPS);
@@ -67,7 +73,7 @@ template <class P> struct room {
     }
 };
 
-#define MANY_TILES 32
+#define MANY_TILES 16
 
 /* How rows are dealt out.  Tiles of one head after the other, so that its keys stay in the second-level cache; in pairs, the
  * first goes with the last, the second with the last but one: when causal, all pairs take as long.  By length, where tiles are
@@ -148,6 +154,22 @@ __device__ inline void bring_all(const room<P> &m, const maps *of, const job<typ
     }
 }
 
+/* A warp works out what draws have of the keys of each tile, once for all rows. */
+template <class P> __device__ inline void bring_drawn(const room<P> &m, const job<typename P::T> &o, const order &by)
+{
+    static_assert(P::DRAWN <= 32, "one for each thread");
+    unsigned turn = 0, lane = threadIdx.x % 32;
+    uint64_t step = *o.a.rng.step;
+    for (item<P> x; x.find(o, by); x.next(by))
+        for (int t = 0; t < x.tiles; t++, turn++) {
+            int stage = turn % P::STAGES;
+            fv__drawn_key k = fv__draw_of_key(&o.draw_keys, o.a.rng.site, step, (unsigned)(x.first + t * P::KEYS) / 4 + lane);
+            wait_for(m.k_free + stage, (turn / P::STAGES + 1) & 1);
+            if ((int)lane < P::DRAWN) m.drawn[stage * P::DRAWN + lane] = make_uint4(k.met, k.c0, k.c2, k.c3);
+            release(m.k_full + stage);
+        }
+}
+
 /* A group's numbers, 64 rows by 16 N, as rows of panels of ROWS_ rows. */
 template <int ROWS_, int N, class T> __device__ inline void lay(T *to, const uint32_t (&x)[N][4])
 {
@@ -182,6 +204,56 @@ template <class P> __device__ inline void sent(const room<P> &m, int n)
     arrive(m.q_free + n % P::HELD);
 }
 
+/* Weights of 16 columns as a factor of a product.  Again: those that were 0 are too small, or dropped, and stay 0. */
+template <int KIND, class T> __device__ inline void narrow_weights(uint32_t (&p)[4], const float (&w)[2][4], bool again, T)
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        float a = w[e / 2][e % 2 * 2], b = w[e / 2][e % 2 * 2 + 1];
+        if (again)
+            p[e] = two(p[e] & 0xffff ? a : 0, p[e] >> 16 ? b : 0, T());
+        else
+            p[e] = KIND == DROPS ? two_kept(a, b, T()) : two(a, b, T());
+    }
+}
+
+/* What dropout takes of the weights of a strip. */
+template <class P> struct dropper {
+    const room<P> &m;
+    const head<typename P::T> &at;
+    int row0;
+    fv__drawn_row drawn; /* DROPS: what draws have of its rows */
+
+    __device__ dropper(const room<P> &m_, const head<typename P::T> &at_, int row0_) : m(m_), at(at_), row0(row0_)
+    {
+        if (P::DRAWS) drawn = fv__draw_of_row(&at.o.draw_keys, at.step, at.draw_row(tile_row(row0, 0)));
+    }
+    /* Of the k-th 16 columns of a tile, by what was drawn for its keys: a minus sign. */
+    __device__ void mark_some(float (&w)[2][4], int stage, int k) const
+    {
+        uint4 of = m.drawn[stage * P::DRAWN + k * 4 + threadIdx.x % 4];
+        uint32_t word[2][2];
+        fv__draw_on(word[0], &at.o.draw_keys, drawn, fv__drawn_key{of.x, of.y, of.z, of.w});
+        mark<false>(w, word, at.o.drop_below);
+    }
+    /* Of a tile from column j on, where there is no such table: 0. */
+    __device__ void clear_all(uint32_t (&p)[P::KEYS / 16][4], int j) const
+    {
+        uint32_t below = at.o.drop_below;
+#pragma unroll
+        for (int k = 0; k < P::KEYS / 16; k++) {
+            uint32_t word[2][2];
+            draw<false>(word, at, row0, j, k);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                uint32_t a = word[0][e / 2], b = word[1][e / 2];
+                if ((e % 2 ? a : a << 16) < below) p[k][e] &= 0xffff0000;
+                if ((e % 2 ? b : b << 16) < below) p[k][e] &= 0xffff;
+            }
+        }
+    }
+};
+
 /* An item, by one of the groups; turn counts the tiles of items before. */
 template <class P>
 __device__ inline void attend(const room<P> &m, const maps *of, const head<typename P::T> &at, const item<P> &x, int group,
@@ -194,7 +266,9 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
     T *q = m.q + held * P::HEAD + group * 64 * PANEL;
     float s[KEYS / 8][4], y[W / 8][4], shrink[2];
     uint32_t p[KEYS / 16][4];
-    running r = {{-INFINITY, -INFINITY}, {0, 0}};
+    dropper<P> dropout(m, at, row0);
+    /* Rows that are not there have a top already, so that they never ask for one. */
+    running r = {{tile_row(row0, 0) < at.rows ? -INFINITY : 0, tile_row(row0, 2) < at.rows ? -INFINITY : 0}, {0, 0}};
     auto stage = [&](int t) { return (int)((turn + t) % P::STAGES); };
     auto phase = [&](int t) { return (turn + t) / P::STAGES & 1; };
     auto take_turn = [&] {
@@ -218,16 +292,29 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
     /* Scores of a tile, then its weights; what is to be done with the values before comes in between. */
     auto take_scores = [&](int t, auto between) {
         int j = x.first + t * KEYS;
+        float scale = scale_of<P::KIND>(at), sum[2];
 #pragma unroll
         for (int c = 0; P::BIAS && c < KEYS; c += PANEL)
             add_bias<false, PANEL / 8>(s + c / 8, m.bias + stage(t) * P::PAIRS + c * P::QUERIES + (row0 - x.tile) * PANEL, 0,
                                        at.o.bias_scale);
-        release(m.k_free + stage(t));
-        bool grown = take_top<P::KIND>(s, r, shrink, at, row0, j, at.whole(rows, 64, j, KEYS));
-        if (!P::BESIDE) between(grown);
-        take_weights<P::KIND>(s, r, shrink, at, row0, j);
-        if (P::BESIDE) between(grown);
-        narrow_by(p, s, [](float a, float b) { return P::KIND == PLAIN ? two(a, b, T()) : two_kept(a, b, T()); });
+        if (!P::DRAWS) release(m.k_free + stage(t));
+        see<P::KIND>(s, at, row0, j, at.whole(rows, 64, j, KEYS));
+        if (t == 0) grow(s, scale, r, shrink);
+        between();
+        bool fit = weights(s, scale, r, sum, [&](int k, float (&w)[2][4]) {
+            if (P::DRAWS) dropout.mark_some(w, stage(t), k);
+            narrow_weights<P::KIND>(p[k], w, false, T());
+        });
+        if (t > 0 && !fit) {
+            grow(s, scale, r, shrink);
+            rescale(y, shrink);
+            weights(s, scale, r, sum, [&](int k, float (&w)[2][4]) { narrow_weights<P::KIND>(p[k], w, true, T()); });
+        }
+        r.sum[0] += sum[0], r.sum[1] += sum[1];
+        if (P::DRAWS)
+            release(m.k_free + stage(t)); /* with what was drawn for it */
+        else if (drops<P::KIND>(at))
+            dropout.clear_all(p, j);
     };
     auto pass_rest = [&] { /* tiles that others see */
         for (int t = mine; t < x.tiles; t++) {
@@ -246,17 +333,16 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
         give_turn();
         if (P::HELD > 1) sent(m, x.n - 1);
         products_done<0>();
-        take_scores(0, [](bool) {});
+        take_scores(0, [] {});
         for (int t = 1; t < mine; t++) {
             take_turn();
             start_scores(t);
             start_values(t - 1);
             give_turn();
             products_done<1>();
-            take_scores(t, [&](bool grown) {
+            take_scores(t, [&] {
                 products_done<0>();
                 release(m.v_free + stage(t - 1));
-                if (grown) rescale(y, shrink);
             });
         }
         take_turn();
@@ -289,6 +375,7 @@ __global__ void __launch_bounds__(P::THREADS_ALL, 1)
     if (group < 0) {
         registers_down<P::SPARE_REGISTERS>();
         if (threadIdx.x == 0) bring_all(m, &of, o, by);
+        if (P::DRAWS && threadIdx.x / 32 == 1) bring_drawn(m, o, by);
     } else {
         registers_up<P::REGISTERS>();
         if (P::TURNS && group == P::GROUPS - 1) turn_give(1);
@@ -324,14 +411,13 @@ template <class P> static bool start(fv_stream *s, const job<typename P::T> &o)
 template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a)
 {
     job<T> o = prepare<T>(s, a);
-    bool narrow_heads = a->Wk <= 64 && a->Wv <= 64, few_keys = a->Tk <= (narrow_heads && !a->causal ? 1024 : 2048);
+    bool narrow_heads = a->Wk <= 64 && a->Wv <= 64, few_keys = a->Tk <= (a->causal ? 2048 : 512);
     if (biased(o))
         return narrow_heads ? start<plan<T, 64, BIASED, 3, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2, 1>>(s, o);
     if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 3>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
     if (a->dropout > 0)
-        return narrow_heads ? start<plan<T, 64, DROPS, 2, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
-    if (!narrow_heads)
-        return few_keys ? start<plan<T, 128, PLAIN, 3, 64, 3>>(s, o) : start<plan<T, 128, PLAIN, 2, 128, 2>>(s, o);
+        return narrow_heads ? start<plan<T, 64, DROPS, 3, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
+    if (!narrow_heads) return start<plan<T, 128, PLAIN, 3, 64, 3>>(s, o);
     return few_keys ? start<plan<T, 64, PLAIN, 4, 64, 4>>(s, o) : start<plan<T, 64, PLAIN, 3, 128, 2>>(s, o);
 }
 

@@ -26,19 +26,11 @@ template <int N, class T> __device__ inline void hide(float (&s)[N][4], const he
             if ((unsigned)(n * 8 + e % 2 - from[e / 2]) >= (unsigned)count[e / 2]) s[n][e] = -INFINITY;
 }
 
-/* A row's weights are relative to a score that is its largest, or was: what was summed before need not shrink as long as they
- * stay below 2 to the power of this. */
-#define GROWN 8
-
-/* Takes a strip of products into the running largest of each row.  What was summed before is to be multiplied by `shrink`; false:
- * by 1, as none of this warp's rows grew. */
+/* Products of a strip become scores, in units of log 2 but for a factor of `scale`; what rows cannot see gets -inf. */
 template <int KIND, int N, class T>
-__device__ inline bool take_top(float (&s)[N][4], running &r, float (&shrink)[2], const head<T> &at, int row0, int col0,
-                                bool whole)
+__device__ inline void see(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole)
 {
-    bool simple = KIND != ANY || at.o.plain, grown = false;
-    float scale = simple ? at.o.scale : 1, most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    if (!simple) add_scores<false>(s, at, row0, col0);
+    if (KIND == ANY && !at.o.plain) add_scores<false>(s, at, row0, col0);
     if (!whole) hide(s, at, row0, col0);
     if (at.o.a.key_mask) {
         keys_seen<false, N> seen(at, row0, col0);
@@ -48,48 +40,55 @@ __device__ inline bool take_top(float (&s)[N][4], running &r, float (&shrink)[2]
             for (int e = 0; e < 4; e++)
                 if (!seen(n, e)) s[n][e] = -INFINITY;
     }
+}
+template <int KIND, class T> __device__ inline float scale_of(const head<T> &at)
+{
+    return KIND != ANY || at.o.plain ? at.o.scale : 1;
+}
+
+/* Takes scores of a strip into the largest of each row, that weights are relative to.  What was summed before is to be multiplied
+ * by `shrink`. */
+template <int N> __device__ inline void grow(const float (&s)[N][4], float scale, running &r, float (&shrink)[2])
+{
+    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) most[e] = fmaxf(most[e], s[n][e]);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        most[i] = fmaxf(most[2 * i], most[2 * i + 1]) * scale;
-        grown = grown || most[i] >= r.top[i] + GROWN;
-        shrink[i] = 1;
-    }
-    if (!__any_sync(~0u, grown)) return false;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float top = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 1));
+        float top = fmaxf(most[2 * i], most[2 * i + 1]) * scale;
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(r.top[i], fmaxf(top, __shfl_xor_sync(~0u, top, 2)));
-        if (top < r.top[i] + GROWN) top = r.top[i];
-        if (top != -INFINITY) shrink[i] = exp2_fast(r.top[i] - top);
+        shrink[i] = top == -INFINITY ? 1 : exp2_fast(r.top[i] - top);
+        r.sum[i] *= shrink[i];
         r.top[i] = top;
     }
-    return true;
 }
 
-/* Then turns them into weights, with a minus sign where dropout takes them, and adds these up.  Sums of four chains are the
- * fastest; with those of two the assembler mixes exponentials with the drawing of random numbers. */
-template <int KIND, int N, class T>
-__device__ inline void take_weights(float (&s)[N][4], running &r, const float (&shrink)[2], const head<T> &at, int row0, int col0)
+/* The most that the weights of a thread's part of a row may be in sum: of one tile, and such that f16 holds each of them. */
+#define MOST_WEIGHT 4096
+
+/* Weights of a strip from its scores, 16 columns at a time for `take`; sum: of this thread's.  False: top is too low for them. */
+template <int N, class F>
+__device__ inline bool weights(const float (&s)[N][4], float scale, const running &r, float (&sum)[2], F take)
 {
-    constexpr int APART = KIND == DROPS ? 2 : 1;
-    bool simple = KIND != ANY || at.o.plain;
-    float scale = simple ? at.o.scale : 1, sum[4] = {r.sum[0] * shrink[0], 0, 0, 0};
-    float base[2] = {r.top[0] == -INFINITY ? 0 : r.top[0], r.top[1] == -INFINITY ? 0 : r.top[1]};
-    sum[2 / APART] = r.sum[1] * shrink[1];
+    float base[2] = {r.top[0] == -INFINITY ? 0 : r.top[0], r.top[1] == -INFINITY ? 0 : r.top[1]}, four[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int k = 0; k < N / 2; k++) {
+        float w[2][4];
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            s[n][e] = exp2_fast(fmaf(s[n][e], scale, -base[e / 2]));
-            sum[e / APART] += s[n][e];
-        }
+        for (int n = 0; n < 2; n++)
 #pragma unroll
-    for (int i = 0; i < 2; i++) r.sum[i] = APART == 2 ? sum[i] : sum[2 * i] + sum[2 * i + 1];
-    if (drops<KIND>(at)) drop<false>(s, at, row0, col0);
+            for (int e = 0; e < 4; e++) {
+                w[n][e] = exp2_fast(fmaf(s[2 * k + n][e], scale, -base[e / 2]));
+                four[e] += w[n][e];
+            }
+        take(k, w);
+    }
+    sum[0] = four[0] + four[1], sum[1] = four[2] + four[3];
+    bool fits = sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT && r.top[0] != -INFINITY && r.top[1] != -INFINITY;
+    return __all_sync(~0u, fits);
 }
 
 template <int O> __device__ inline void rescale(float (&y)[O][4], const float (&shrink)[2])

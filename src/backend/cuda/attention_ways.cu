@@ -77,8 +77,7 @@ static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
     static const int64_t from[2][2] = {{4096, 4096}, {512, 1024}}; /* of gradients: wide and narrow heads, full and causal */
     bool narrow = a->Wk <= 64;
     if (back) return a->Tk >= from[narrow][a->causal] || (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
-    bool level = narrow && !a->causal && a->Tk >= 2048 && a->Tk < 8192; /* forward: then neither is */
-    return a->Tk >= 512 && !level;
+    return a->Tk >= 512;
 }
 
 static bool fused_pays(const device *d, const fv_attn_args *a, bool back)
