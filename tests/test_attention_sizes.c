@@ -137,7 +137,8 @@ static void attend(numbers *to, fv_device *d, fv_dtype t, bool expected, const v
     fv_shape pairs = s->with & BIAS_EACH ? FV_SHAPE(s->B, s->H, s->Tq, s->Tk)
                                          : FV_SHAPE(s->with & BIAS_ONE ? 1 : s->H, s->Tq, s->Tk);
     if (s->with & BIAS) how.bias = floats(c, pairs, 6);
-    if (s->with & REL) how.rel = floats(c, FV_SHAPE(s->H, 41), 7), how.rel_zero = 20;
+    int64_t table = s->Tk > 400 ? 801 : 41; /* that ends within reach of all, or of few */
+    if (s->with & REL) how.rel = floats(c, FV_SHAPE(s->H, table), 7), how.rel_zero = table / 2;
     if (s->with & DROP) how.dropout = 0.2f;
     if (s->with & WINDOW) how.window = 50;
     if (s->with & LENS) how.lens = fv_ints(c, lens, FV_SHAPE(s->B));
@@ -199,6 +200,21 @@ static void with_options(void **state)
     compare(all, sizeof all / sizeof *all, Y, DREL);
 }
 
+/* More than a tile of everything. */
+static void with_masks_and_tables(void **state)
+{
+    static const shape all[] = {
+        {2, 520, 600, 3, 3, 64, 64, REL},
+        {2, 600, 648, 6, 6, 128, 128, REL | CAUSAL | KEY_MASK},
+        {4, 300, 330, 2, 2, 64, 64, REL | LENS | CAUSAL | DROP},
+        {2, 264, 520, 4, 2, 128, 96, REL | MASK},
+        {2, 270, 1030, 2, 2, 64, 64, MASK | DROP},
+        {1, 400, 416, 2, 2, 128, 128, MASK | CAUSAL},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all, Y, DREL);
+}
+
 /* In whole 8s, which the copy engine reads. */
 static void with_bias(void **state)
 {
@@ -209,6 +225,8 @@ static void with_bias(void **state)
         {2, 208, 208, 2, 1, 64, 64, BIAS | DROP | LENS | KEY_MASK | CAUSAL},
         {1, 300, 520, 2, 2, 128, 96, BIAS | DROP | BIAS_ONE},
         {2, 264, 264, 2, 2, 64, 64, BIAS | CAUSAL | WINDOW | BIAS_ONE},
+        {2, 520, 1032, 8, 4, 64, 64, BIAS},
+        {2, 600, 648, 12, 12, 128, 128, BIAS | CAUSAL | KEY_MASK},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all, Y, DREL);
@@ -277,9 +295,9 @@ static void repeats(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain),       cmocka_unit_test(with_options),
-                                       cmocka_unit_test(with_bias),   cmocka_unit_test(short_heads),
-                                       cmocka_unit_test(many_heads),  cmocka_unit_test(with_outliers),
-                                       cmocka_unit_test(with_rising), cmocka_unit_test(repeats)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain),         cmocka_unit_test(with_options), cmocka_unit_test(with_masks_and_tables),
+        cmocka_unit_test(with_bias),     cmocka_unit_test(short_heads),  cmocka_unit_test(many_heads),
+        cmocka_unit_test(with_outliers), cmocka_unit_test(with_rising),  cmocka_unit_test(repeats)};
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }

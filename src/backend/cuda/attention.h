@@ -17,6 +17,14 @@ enum { ANY, PLAIN, DROPS, BIASED };
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
 
+/* A mask by pairs as bits: for each query those of its keys, or for each key those of its queries. */
+struct mask_bits {
+    const uint32_t *p; /* NULL: the mask is to be read as it is */
+    int64_t s[2];      /* words from one sequence to the next, and from one head */
+    int row;           /* and from one row */
+};
+#define BITS_TILE 128 /* rows are whole tiles of so many */
+
 template <class T> struct job {
     fv_attn_args a;
     float scale;         /* of the product q k', in units of log 2 */
@@ -24,6 +32,7 @@ template <class T> struct job {
     float keep_scale;    /* 1 over the share that dropout keeps */
     uint32_t drop_below; /* what the upper half of a word is compared with */
     fv__draw_keys draw_keys;
+    mask_bits bits;
     bool plain; /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
     bool quick_q, quick_k, quick_v, quick_y;
     fault *bad;
@@ -136,6 +145,8 @@ template <class T> struct head {
 __device__ inline int tile_row(int row0, int e) { return row0 + (int)threadIdx.x % 32 / 4 + e / 2 * 8; }
 __device__ inline int tile_col(int col0, int n, int e) { return col0 + n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
+#include "attention_scores.h"
+
 /* The mask of keys over a tile, read once: (n, e) is whether the key of number e of column block n takes part. */
 template <bool TURNED, int N> struct keys_seen {
     static_assert(TURNED || N % 4 == 0, "32 keys to a word");
@@ -160,33 +171,11 @@ template <bool TURNED, int N> struct keys_seen {
     }
 };
 
-/* Turns a strip of products into scores, in units of log 2, where masks or something added make them; what is out of reach
- * gets any. */
-template <bool TURNED, int N, class T> __device__ inline void add_scores(float (&s)[N][4], const head<T> &at, int row0, int col0)
+/* What scores are of products to which add_scores has added what there is: it multiplies them itself where scores fall as they
+ * rise. */
+template <int KIND, class T> __device__ inline float scale_of(const head<T> &at)
 {
-    const fv_attn_args &a = at.o.a;
-    auto each = [&](auto f) {
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int r = tile_row(row0, e), c = tile_col(col0, n, e);
-                f(s[n][e], min(TURNED ? c : r, at.rows - 1), min(TURNED ? r : c, (int)a.Tk - 1));
-            }
-    };
-    each([&](float &x, int, int) { x *= at.o.scale; });
-    if (a.mask) {
-        const uint8_t *mask = a.mask + at.b * a.mask_s[0] + at.h * a.mask_s[1];
-        each([&](float &x, int i, int j) { x = mask[i * a.mask_s[2] + j] ? x : -INFINITY; });
-    }
-    if (a.bias) {
-        const T *bias = (const T *)a.bias + at.b * a.bias_s[0] + at.h * a.bias_s[1];
-        each([&](float &x, int i, int j) { x = fmaf(LOG2E, up(bias[i * a.bias_s[2] + j]), x); });
-    }
-    if (a.rel) {
-        const T *rel = (const T *)a.rel + at.h * a.rel_len;
-        each([&](float &x, int i, int j) { x = fmaf(LOG2E, up(rel[at.rel_at(i, j)]), x); });
-    }
+    return KIND != ANY || at.o.scale > 0 ? at.o.scale : 1;
 }
 
 template <int KIND, class T> __device__ inline bool drops(const head<T> &at)
@@ -273,10 +262,9 @@ template <int N> __device__ inline void only_kept(float (&s)[N][4])
 template <bool TURNED, int KIND, int N, class T, class L>
 __device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole, L lse)
 {
-    bool simple = KIND != ANY || at.o.plain;
-    float scale = simple ? at.o.scale : 1;
+    float scale = scale_of<KIND>(at);
     keys_seen<TURNED, N> seen(at, row0, col0);
-    if (!simple) add_scores<TURNED>(s, at, row0, col0);
+    if (KIND == ANY && !at.o.plain) add_scores<TURNED>(s, at, row0, col0);
     if (!whole || !seen.all) {
         int r[2] = {tile_row(row0, 0), tile_row(row0, 2)};
         int from[2] = {TURNED ? at.first_row(r[0]) : at.first(r[0]), TURNED ? at.first_row(r[1]) : at.first(r[1])};
@@ -318,6 +306,10 @@ __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T>
 
 /* ---- on the host ---- */
 
+/* attention_mask.cu: how many words the bits of a mask take (0: there is none), and the bits, laid out in so much room. */
+int64_t fv_cuda_mask_words(const fv_attn_args *a, bool turned);
+mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool turned, void *room);
+
 template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
 {
     job<T> o;
@@ -333,6 +325,7 @@ template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
     o.quick_k = aligned(a->k) && a->k_row % V == 0 && a->k_batch % V == 0 && a->Wk % V == 0;
     o.quick_v = aligned(a->v) && a->v_row % V == 0 && a->v_batch % V == 0 && a->Wv % V == 0;
     o.quick_y = aligned(a->y) && a->Wv % V == 0;
+    o.bits = mask_bits{};
     o.bad = faults_of(s) + FAULT_LENS;
     return o;
 }

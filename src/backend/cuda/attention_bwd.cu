@@ -203,7 +203,8 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
     job<T> o = prepare<T>(s, a);
     o.quick_y = o.quick_y && aligned(g->dy);
     int64_t rows = a->B * a->H * a->Tq, parts = g->drel.data ? fv_cuda_attention_shares(a) : 0;
-    int64_t of_rel = ceil_div(parts * a->H * a->rel_len, 4), of_rows = ceil_div(rows, 4);
+    int64_t tabled = hopper && g->drel.data ? fv_cuda_table_numbers(s, a) : 0, numbers = parts * a->H * a->rel_len;
+    int64_t of_rel = ceil_div(numbers > tabled ? numbers : tabled, 4), of_rows = ceil_div(rows, 4);
     int width = tile_width(s, a);
     int4 *room = width ? work<int4>(s, 2 * of_rows + of_rel) : NULL;
     if (!room) return;
@@ -218,6 +219,7 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
     }
     fv_attn_grads rest = *g;
     if (hopper && o.quick_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, stat)) rest.dbias = fv_sink{};
+    if (tabled && o.quick_y && fv_cuda_table_hopper<T>(s, o, g, stat, part)) rest.drel = fv_sink{};
     if (rest.dbias.data || rest.drel.data) fv_cuda_attention_added<T>(s, o, &rest, stat, part, parts, width);
 }
 

@@ -33,4 +33,14 @@ template <> inline bool fv_cuda_bias_hopper<float>(fv_stream *, const job<float>
     return false;
 }
 
+/* attention_hopper_table.cu: the gradient of a table by distance, with room for so many numbers (0: not on Hopper). */
+int64_t fv_cuda_table_numbers(fv_stream *s, const fv_attn_args *a);
+template <class T>
+bool fv_cuda_table_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *lines);
+template <>
+inline bool fv_cuda_table_hopper<float>(fv_stream *, const job<float> &, const fv_attn_grads *, const float2 *, float *)
+{
+    return false;
+}
+
 #endif

@@ -414,6 +414,11 @@ template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_arg
     bool narrow_heads = a->Wk <= 64 && a->Wv <= 64, few_keys = a->Tk <= (a->causal ? 2048 : 512);
     if (biased(o))
         return narrow_heads ? start<plan<T, 64, BIASED, 3, 128, 2>>(s, o) : start<plan<T, 128, BIASED, 2, 128, 2, 1>>(s, o);
+    if (a->mask) {
+        uint32_t *room = work<uint32_t>(s, fv_cuda_mask_words(a, false));
+        if (!room) return true;
+        o.bits = fv_cuda_mask_bits(s, a, false, room);
+    }
     if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 3>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
     if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 3, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);

@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(THREADS) spread(const __grid_constant__ job<ty
     write_half(o, sums, to, quick, b, h, at, (int)threadIdx.x / 32, row, column);
 }
 
-template <class P> static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads *g)
+template <class P> static bool start(fv_stream *s, job<typename P::T> o, const fv_attn_grads *g)
 {
     typedef typename P::T T;
     const fv_attn_args &a = o.a;
@@ -308,8 +308,10 @@ template <class P> static bool start(fv_stream *s, const job<typename P::T> &o, 
 
     /* scratch, in int4s: first what is not cleared */
     int64_t of_top = ceil_div(heads * sums.spans, 2), of_sums = g->dq.data ? a.B * a.H * sums.parts * (PART / 4) : 0;
-    int4 *room = work<int4>(s, rows + of_top + 1 + 2 * of_sums);
+    int64_t of_bits = ceil_div(fv_cuda_mask_words(&a, true), 4);
+    int4 *room = work<int4>(s, rows + of_top + 1 + 2 * of_sums + of_bits);
     if (!room) return true;
+    o.bits = fv_cuda_mask_bits(s, &a, true, room + rows + of_top + 1 + 2 * of_sums);
     foresight how = {};
     how.clear = room + rows + of_top;
     how.to_clear = 1 + of_sums;

@@ -26,7 +26,7 @@ template <int N, class T> __device__ inline void hide(float (&s)[N][4], const he
             if ((unsigned)(n * 8 + e % 2 - from[e / 2]) >= (unsigned)count[e / 2]) s[n][e] = -INFINITY;
 }
 
-/* Products of a strip become scores, in units of log 2 but for a factor of `scale`; what rows cannot see gets -inf. */
+/* Products of a strip become scores, in units of log 2 but for a factor, scale_of; what rows cannot see gets -inf. */
 template <int KIND, int N, class T>
 __device__ inline void see(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole)
 {
@@ -40,10 +40,6 @@ __device__ inline void see(float (&s)[N][4], const head<T> &at, int row0, int co
             for (int e = 0; e < 4; e++)
                 if (!seen(n, e)) s[n][e] = -INFINITY;
     }
-}
-template <int KIND, class T> __device__ inline float scale_of(const head<T> &at)
-{
-    return KIND != ANY || at.o.plain ? at.o.scale : 1;
 }
 
 /* Takes scores of a strip into the largest of each row, that weights are relative to.  What was summed before is to be multiplied

@@ -1,0 +1,340 @@
+/* attention_hopper_pairs.h - slopes of scores on Hopper, added up over all that read the same number: what the gradients of a
+ * bias by pairs (attention_hopper_bias.cu) and of a table by distance (attention_hopper_table.cu) have in common.
+ *
+ * A block has 128 rows, 64 for each of two groups of four warps, by 128 keys at a time, and keeps their sums in registers while
+ * it goes through whatever is added up: sequences, heads, places.  A warp of its own brings what they need, ahead and into the
+ * next item: queries with keys, for the scores, then dy with values.  That is 2 bytes from the second-level cache for each 128
+ * multiply-adds, more than it gives.  So blocks that have neighbouring pairs are a cluster: each brings a share of the rows and
+ * of the keys that they have in common, for all.  Groups take turns in starting products, so that one's exponentials fall into
+ * the other's products. */
+#ifndef FV_CUDA_ATTENTION_HOPPER_PAIRS_H
+#define FV_CUDA_ATTENTION_HOPPER_PAIRS_H
+
+#include "attention_bias.h"
+#include "attention_grads.h"
+#include "cluster.h"
+
+/* A cluster is ACROSS blocks along the keys by DOWN along the queries.  A slot has two factors of one product.  BIAS: a tile of a
+ * bias is brought for each item, and added; else attention_scores.h adds what there is. */
+template <class T_, int W_, int ACROSS_, int DOWN_, bool BIAS_> struct plan {
+    typedef T_ T;
+    static constexpr int W = W_, ACROSS = ACROSS_, DOWN = DOWN_, BLOCKS = ACROSS * DOWN, MATES = ACROSS + DOWN - 1;
+    static constexpr bool BIAS = BIAS_;
+    static constexpr int GROUPS = 2, QUERIES = 64 * GROUPS, KEYS = 128, SLOTS = W == 64 ? 4 : 3, BIASES = W == 64 ? 2 : 1,
+                         NOTES = 2;
+    static constexpr int HIGH = QUERIES * DOWN, WIDE = KEYS * ACROSS; /* of a cluster */
+    static constexpr int THREADS_ALL = 128 * (GROUPS + 1), REGISTERS = 232, SPARE_REGISTERS = 40;
+    static constexpr int SLOT = (QUERIES + KEYS) * W, PAIRS = QUERIES * KEYS;
+    static constexpr size_t BYTES = (SLOTS * SLOT + BIASES * PAIRS) * sizeof(T) + NOTES * (QUERIES * sizeof(float2) + 32) +
+                                    2 * (SLOTS + BIASES + NOTES) * sizeof(uint64_t);
+};
+
+struct maps {
+    attention_maps in;
+    CUtensorMap dy, bias;
+};
+
+/* What there is to know of a turn: which item (-1: there are no more), sequence, head, first row and key of the block, and
+ * which of these hold: some pair of the cluster takes part, so that slots come; some of the block; all of it; it is the last of
+ * its item. */
+enum { COMES = 1, SOME = 2, WHOLE = 4, LAST = 8 };
+struct note {
+    int item, b, h, i, j, flags, len, none;
+};
+static_assert(sizeof(note) == 32, "two words of 16 bytes");
+
+template <class P> struct room {
+    typename P::T *slots, *bias;
+    float2 *stat; /* of the rows of a turn */
+    note *notes;
+    uint64_t *full, *free, *bias_full, *bias_free, *note_full, *note_free;
+
+    __device__ room(unsigned char *memory)
+    {
+        slots = (typename P::T *)memory;
+        bias = slots + P::SLOTS * P::SLOT;
+        stat = (float2 *)(bias + P::BIASES * P::PAIRS);
+        notes = (note *)(stat + P::NOTES * P::QUERIES);
+        full = (uint64_t *)(notes + P::NOTES);
+        free = full + P::SLOTS;
+        bias_full = free + P::SLOTS;
+        bias_free = bias_full + P::BIASES;
+        note_full = bias_free + P::BIASES;
+        note_free = note_full + P::NOTES;
+    }
+    __device__ void init()
+    {
+        for (int i = 0; i < P::SLOTS; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(free + i, 4 * P::GROUPS * P::MATES);
+        }
+        for (int i = 0; i < P::BIASES; i++) {
+            barrier_init(bias_full + i, 1);
+            barrier_init(bias_free + i, 4 * P::GROUPS);
+        }
+        for (int i = 0; i < P::NOTES; i++) {
+            barrier_init(note_full + i, 33);
+            barrier_init(note_free + i, 4 * P::GROUPS);
+        }
+        barriers_ready();
+    }
+};
+
+/* Where a block stands in its cluster. */
+template <class P> struct mates {
+    int x, y;
+    __device__ mates()
+    {
+        int rank = cluster_rank();
+        x = rank % P::ACROSS;
+        y = rank / P::ACROSS;
+    }
+    /* Those that have the same rows, and the same keys, as a set of bits. */
+    __device__ unsigned of_rows() const { return ((1u << P::ACROSS) - 1) << y * P::ACROSS; }
+    __device__ unsigned of_keys() const
+    {
+        unsigned all = 0;
+        for (int i = 0; i < P::DOWN; i++) all |= 1u << (i * P::ACROSS + x);
+        return all;
+    }
+    /* This warp is done with a slot: all that bring to it are told, each by a thread. */
+    __device__ void release(uint64_t *free) const
+    {
+        int lane = threadIdx.x % 32;
+        __syncwarp();
+        if (lane < P::ACROSS)
+            arrive_at(free, y * P::ACROSS + lane);
+        else if (lane < P::MATES) /* of those above and below */
+            arrive_at(free, (lane - P::ACROSS + (lane - P::ACROSS >= y)) * P::ACROSS + x);
+    }
+};
+
+/* Some pair of these takes part. */
+template <class T> __device__ inline bool some(const head<T> &at, int i, int rows, int j, int keys)
+{
+    return i < at.rows && j < at.last_key(i, rows) && j + keys > at.first(i);
+}
+
+/* Items of this block's cluster. */
+template <class P, class F> __device__ inline void each_item(int items, F f)
+{
+    for (int n = blockIdx.x / P::BLOCKS; n < items; n += gridDim.x / P::BLOCKS) f(n);
+}
+
+/* item(place, n) is the n-th; its each(f) calls f(head, i, j) for all that it adds up, with the first row and key of this
+ * block, as often in all blocks of a cluster.  One thread brings the factors of one of the two products: rows, of queries or
+ * dy, and keys or values.  first: 0 or 1, its first slot. */
+template <class P, class I>
+__device__ inline void bring_factors(const room<P> &m, const CUtensorMap *of_rows, const CUtensorMap *of_keys,
+                                     const job<typename P::T> &o, int items, I item, unsigned first)
+{
+    typedef typename P::T T;
+    constexpr int ROWS_EACH = P::QUERIES / P::ACROSS, KEYS_EACH = P::KEYS / P::DOWN;
+    mates<P> place;
+    unsigned slot = first, before = 1; /* the parity of its use before; that of none is 1 */
+    unsigned to_rows = place.of_rows(), to_keys = place.of_keys();
+    int serves = (int)o.a.H / (int)o.a.G, right = place.x * ROWS_EACH, down = place.y * KEYS_EACH;
+    each_item<P>(items, [&](int which) {
+        item(place, which).each([&](const head<T> &at, int i, int j) {
+            T *rows = m.slots + slot * P::SLOT + right * PANEL,
+              *keys = m.slots + slot * P::SLOT + P::QUERIES * P::W + down * PANEL;
+            int g = serves == 1 ? at.h : at.h / serves;
+            wait_for(m.free + slot, before);
+            arrive_expecting(m.full + slot, P::SLOT * sizeof(T));
+#pragma unroll
+            for (int w = 0; w < P::W; w += PANEL) {
+                bring_panel_to(to_rows, rows + w * P::QUERIES, of_rows, m.full + slot, w, at.h, i + right, at.b);
+                bring_panel_to(to_keys, keys + w * P::KEYS, of_keys, m.full + slot, w, g, j + down, at.b);
+            }
+            slot += 2;
+            if (slot >= P::SLOTS) slot -= P::SLOTS, before ^= 1;
+        });
+    });
+}
+
+/* A warp says what each turn is, brings what is known of its rows, and the tile of the bias. */
+template <class P, class I>
+__device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, const job<typename P::T> &o, const float2 *stat,
+                                   int items, I item)
+{
+    typedef typename P::T T;
+    mates<P> place;
+    int lane = threadIdx.x % 32;
+    unsigned turn = 0, tile = 0; /* so far, of turns and of the bias */
+    note now = {};
+    auto give = [&](const head<T> *at) {
+        unsigned at_note = turn % P::NOTES;
+        wait_for(m.note_free + at_note, (turn / P::NOTES + 1) & 1);
+        if (at) {
+            const float2 *from = stat + o.at_lse(at->b, at->h, now.i + lane);
+            float2 *known = m.stat + at_note * P::QUERIES + lane;
+            int left = at->rows - now.i - lane;
+#pragma unroll
+            for (int r = 0; r < P::QUERIES; r += 32) copy_eight(known + r, r < left ? from + r : stat, r < left);
+        }
+        arrive_with_copies(m.note_full + at_note);
+        if (lane == 0) {
+            m.notes[at_note] = now;
+            arrive(m.note_full + at_note);
+        }
+        turn++;
+    };
+    each_item<P>(items, [&](int which) {
+        bool begun = false;
+        now.item = which;
+        item(place, which).each([&](const head<T> &at, int i, int j) {
+            bool all = at.whole(i, P::QUERIES, j, P::KEYS) && !o.a.key_mask;
+            now.b = at.b, now.h = at.h, now.i = i, now.j = j, now.len = at.len;
+            now.flags = COMES | (some(at, i, P::QUERIES, j, P::KEYS) ? SOME : 0) | (all ? WHOLE : 0);
+            give(&at);
+            if (!P::BIAS || begun) return;
+            begun = true;
+            uint64_t *full = m.bias_full + tile % P::BIASES;
+            wait_for(m.bias_free + tile % P::BIASES, (tile / P::BIASES + 1) & 1);
+            if (lane == 0) {
+                arrive_expecting(full, P::PAIRS * sizeof(T));
+                for (int c = 0; c < P::KEYS; c += PANEL)
+                    bring_panel(m.bias + tile % P::BIASES * P::PAIRS + c * P::QUERIES, bias, full, j + c,
+                                o.a.bias_s[1] ? at.h : 0, i, o.a.bias_s[0] ? at.b : 0);
+            }
+        });
+        tile += begun;
+        now.flags = LAST | (begun ? COMES : 0);
+        give(NULL);
+    });
+    now.item = -1;
+    give(NULL);
+}
+
+/* Weights of a strip, where all pairs take part and nothing is dropped, but for a mask: s is scaled, less lse. */
+template <int N> __device__ inline void weigh_all(float (&s)[N][4], float scale, const float2 (&known)[2])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[n][e] = exp2_fast(fmaf(s[n][e], scale, -known[e / 2].x));
+}
+
+/* What one of the groups has to do; take(item, sums) is given the sums of a strip of 16 rows for each warp. */
+template <class P, class F> __device__ inline void add_all(const room<P> &m, const job<typename P::T> &o, int group, F take)
+{
+    typedef typename P::T T;
+    constexpr int W = P::W, N = P::KEYS / 8;
+    mates<P> place;
+    int strip = group * 64 + (int)threadIdx.x / 32 % 4 * 16;
+    bool quick = o.a.dropout <= 0 && o.scale > 0 && (P::BIAS || (!o.a.mask && !o.a.bias));
+    unsigned slot = 0, phase = 0, turn = 0, tile = 0;
+    float s[N][4], d[N][4], sum[N][4];
+    clear(sum);
+    for (;; turn++) {
+        unsigned at_note = turn % P::NOTES;
+        wait_for(m.note_full + at_note, turn / P::NOTES & 1);
+        const note &now = m.notes[at_note];
+        int flags = __shfl_sync(~0u, now.flags, 0), item = now.item; /* known to be the same for all */
+        if (item < 0) return;
+        if (flags & LAST) {
+            release(m.note_free + at_note);
+            if (P::BIAS && flags & COMES) release(m.bias_free + tile++ % P::BIASES);
+            take(item, sum);
+            clear(sum);
+            continue;
+        }
+        unsigned first = slot, first_phase = phase, second = slot + 1, second_phase = phase;
+        if (second == P::SLOTS) second = 0, second_phase ^= 1;
+        slot += 2;
+        if (slot >= P::SLOTS) slot -= P::SLOTS, phase ^= 1;
+        if (!(flags & SOME)) { /* of others in the cluster only */
+            release(m.note_free + at_note);
+            wait_for(m.full + first, first_phase);
+            place.release(m.free + first);
+            wait_for(m.full + second, second_phase);
+            place.release(m.free + second);
+            continue;
+        }
+        const T *q = m.slots + first * P::SLOT, *dy = m.slots + second * P::SLOT;
+        turn_wait(1 + group);
+        wait_for(m.full + first, first_phase);
+        products_begin();
+        multiply_rows<W, P::QUERIES, P::KEYS>(s, q + group * 64 * PANEL, q + P::QUERIES * W);
+        products_end();
+        wait_for(m.full + second, second_phase);
+        products_begin();
+        multiply_rows<W, P::QUERIES, P::KEYS>(d, dy + group * 64 * PANEL, dy + P::QUERIES * W);
+        products_end();
+        turn_give(2 - group);
+        const float2 *stat = m.stat + at_note * P::QUERIES;
+        const float2 known[2] = {stat[tile_row(strip, 0)], stat[tile_row(strip, 2)]};
+        int b = now.b, h = now.h, row0 = now.i + strip, col0 = now.j, len = now.len;
+        release(m.note_free + at_note);
+        if (P::BIAS) wait_for(m.bias_full + tile % P::BIASES, tile / P::BIASES & 1);
+        products_done<1>();
+        place.release(m.free + first);
+#pragma unroll
+        for (int c = 0; P::BIAS && c < P::KEYS; c += PANEL)
+            add_bias<false, PANEL / 8>(s + c / 8, m.bias + tile % P::BIASES * P::PAIRS + c * P::QUERIES + strip * PANEL, 0,
+                                       o.bias_scale);
+        head<T> at(o, b, h, len);
+        if (quick && flags & WHOLE) {
+            if (!P::BIAS) add_distances<false>(s, at, row0, col0, o.bias_scale);
+            weigh_all(s, o.scale, known);
+            products_done<0>();
+            place.release(m.free + second);
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[n][e] = fmaf(s[n][e], d[n][e] - known[e / 2].y, sum[n][e]);
+        } else {
+            weigh<false, P::BIAS ? BIASED : ANY>(s, at, row0, col0, flags & WHOLE, [&](int e, int) { return known[e / 2].x; });
+            products_done<0>();
+            place.release(m.free + second);
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[n][e] += slope_of<ANY>(s[n][e], d[n][e], known[e / 2].y);
+        }
+    }
+}
+
+/* All that a block does. */
+template <class P, class I, class F>
+__device__ inline void run_block(unsigned char *memory, const maps *of, const job<typename P::T> &o, const float2 *stat,
+                                 int items, I item, F take)
+{
+    room<P> m(memory);
+    if (threadIdx.x == 0) m.init();
+    __syncthreads();
+    cluster_meet();
+    int group = group_of() - 1;
+    if (group < 0) {
+        registers_down<P::SPARE_REGISTERS>();
+        if (threadIdx.x == 0) bring_factors(m, &of->in.q, &of->in.k, o, items, item, 0);
+        if (threadIdx.x == 32) bring_factors(m, &of->dy, &of->in.v, o, items, item, 1);
+        if (threadIdx.x / 32 == 2) bring_notes(m, &of->bias, o, stat, items, item);
+    } else {
+        registers_up<P::REGISTERS>();
+        if (group == 1) turn_give(1);
+        add_all(m, o, group, [&](int n, auto &sum) { take(m, n, sum, group); });
+        if (group == 0) turn_wait(1);
+    }
+    cluster_meet(); /* nobody leaves while others tell it that there is room */
+}
+
+/* ---- on the host ---- */
+
+template <class P> static bool map_pairs(maps *of, const job<typename P::T> &o, const fv_attn_grads *g)
+{
+    const fv_attn_args &a = o.a;
+    fv_dtype t = kind<typename P::T>::dtype;
+    return fv_cuda_map_attention(&of->in, &a, t, P::QUERIES / P::ACROSS, P::KEYS / P::DOWN) &&
+           fv_cuda_map(&of->dy, g->dy, t, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv, P::QUERIES / P::ACROSS) &&
+           (!P::BIAS || map_bias(&of->bias, o, P::QUERIES));
+}
+
+/* Blocks of the grid: clusters that stay, one block to a multiprocessor. */
+template <class P> static dim3 grid_of(fv_stream *s, int64_t items)
+{
+    int64_t most = device_of(s)->processors / P::BLOCKS;
+    return dim3((unsigned)((items < most ? items : most) * P::BLOCKS));
+}
+
+#endif
