@@ -28,7 +28,9 @@ struct whole_sums {
     int4 *sum;        /* attention_hopper_bwd.cu; NULL: dq is not wanted */
     int4 *rest;       /* of loose heads, likewise */
     int *next;        /* items of work that were taken */
+    int *done;        /* for each head of keys, how often a group has sent all it had of an item */
     int spans, parts; /* of a head */
+    int together;     /* heads of keys, the last of all, whose items are dealt out together */
 };
 
 /* What is known of a head of keys: `most` times |dy_i| is the bound. */
@@ -58,6 +60,16 @@ __device__ inline float units(float most)
     int exponent = (int)(__float_as_uint(most) >> 23 & 255);
     float unit = __uint_as_float((uint32_t)(127 + min(156 - exponent, 100)) << 23);
     return most == 0 ? 0 : most <= FLT_MAX ? unit : NAN;
+}
+
+/* By one thread: until another has counted so far. */
+__device__ inline void wait_until(const int *count, int end)
+{
+    for (int n = 0;;) {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(n) : "l"(count) : "memory");
+        if (n >= end) return;
+        __nanosleep(200);
+    }
 }
 
 /* Takes four column blocks of a thread's numbers of a strip. */

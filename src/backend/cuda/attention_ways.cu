@@ -74,7 +74,7 @@ static bool fused_can(const fv_attn_args *a, fv_dtype t)
  * that repeats, which keeps all scores on the way. */
 static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
 {
-    static const int64_t from[2][2] = {{4096, 4096}, {512, 1024}}; /* of gradients: wide and narrow heads, full and causal */
+    static const int64_t from[2][2] = {{2048, 2048}, {512, 1024}}; /* of gradients: wide and narrow heads, full and causal */
     bool narrow = a->Wk <= 64;
     if (back) return a->Tk >= from[narrow][a->causal] || (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
     return a->Tk >= 512;

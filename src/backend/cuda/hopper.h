@@ -73,6 +73,14 @@ __device__ inline void bring_panel(void *to, const CUtensorMap *map, uint64_t *b
                  : "memory");
 }
 
+/* The same as far as the second-level cache: it will be asked for soon. */
+__device__ inline void bring_nearer(const CUtensorMap *map, int c, int h, int t, int seq)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"((uint64_t)map), "r"(c), "r"(h),
+                 "r"(t), "r"(seq)
+                 : "memory");
+}
+
 /* Bytes as they lie in memory; the barrier counts them. */
 __device__ inline void bring_bytes(void *to, const void *from, unsigned bytes, uint64_t *b)
 {
@@ -136,6 +144,9 @@ template <int LEFT = 0> __device__ inline void added_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
+
+/* All that this thread sent is there. */
+__device__ inline void added() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 /* Four 8x8 matrices of 16 bits as ldmatrix reads them; each thread names one row of 16 bytes. */
 __device__ inline void store_matrices(void *row, const uint32_t (&r)[4])
