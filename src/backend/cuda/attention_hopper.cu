@@ -22,7 +22,7 @@ template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, int 
     typedef T_ T;
     static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_, HELD = HELD_;
     static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED, DRAWS = KIND == DROPS;
-        static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
+    static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
     static constexpr int HEAD = QUERIES * W, TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
     static constexpr int DRAWN = DRAWS ? KEYS / 4 : 0; /* what draws have of a tile's keys: a draw serves four of 16 */
@@ -64,9 +64,9 @@ template <class P> struct room {
             barrier_init(q_free + i, P::GROUPS);
         }
         for (int i = 0; i < P::STAGES; i++) {
-            barrier_init(k_full + i, 1 + P::DRAWS);
+            barrier_init(k_full + i, P::DRAWS ? 1 + 32 : 1);
             barrier_init(v_full + i, 1);
-            barrier_init(k_free + i, 4 * P::GROUPS);
+            barrier_init(k_free + i, P::DRAWS ? 128 * P::GROUPS : 4 * P::GROUPS);
             barrier_init(v_free + i, 4 * P::GROUPS);
         }
         barriers_ready();
@@ -154,7 +154,8 @@ __device__ inline void bring_all(const room<P> &m, const maps *of, const job<typ
     }
 }
 
-/* A warp works out what draws have of the keys of each tile, once for all rows. */
+/* A warp works out what draws have of the keys of each tile, once for all rows.  Whoever writes or reads that table arrives: one
+ * thread for its warp would do, but no tool could follow that. */
 template <class P> __device__ inline void bring_drawn(const room<P> &m, const job<typename P::T> &o, const order &by)
 {
     static_assert(P::DRAWN <= 32, "one for each thread");
@@ -166,7 +167,7 @@ template <class P> __device__ inline void bring_drawn(const room<P> &m, const jo
             fv__drawn_key k = fv__draw_of_key(&o.draw_keys, o.a.rng.site, step, (unsigned)(x.first + t * P::KEYS) / 4 + lane);
             wait_for(m.k_free + stage, (turn / P::STAGES + 1) & 1);
             if ((int)lane < P::DRAWN) m.drawn[stage * P::DRAWN + lane] = make_uint4(k.met, k.c0, k.c2, k.c3);
-            release(m.k_full + stage);
+            arrive(m.k_full + stage);
         }
 }
 
@@ -277,6 +278,12 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
     auto give_turn = [&] {
         if (P::TURNS) turn_give(1 + (group + 1) % P::GROUPS);
     };
+    auto leave_keys = [&](int t) {
+        if (P::DRAWS)
+            arrive(m.k_free + stage(t));
+        else
+            release(m.k_free + stage(t));
+    };
     auto start_scores = [&](int t) {
         wait_for(m.k_full + stage(t), phase(t));
         products_begin();
@@ -297,7 +304,7 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
         for (int c = 0; P::BIAS && c < KEYS; c += PANEL)
             add_bias<false, PANEL / 8>(s + c / 8, m.bias + stage(t) * P::PAIRS + c * P::QUERIES + (row0 - x.tile) * PANEL, 0,
                                        at.o.bias_scale);
-        if (!P::DRAWS) release(m.k_free + stage(t));
+        if (!P::DRAWS) leave_keys(t);
         see<P::KIND>(s, at, row0, j, at.whole(rows, 64, j, KEYS));
         if (t == 0) grow(s, scale, r, shrink);
         between();
@@ -312,7 +319,7 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
         }
         r.sum[0] += sum[0], r.sum[1] += sum[1];
         if (P::DRAWS)
-            release(m.k_free + stage(t)); /* with what was drawn for it */
+            leave_keys(t); /* with what was drawn for them */
         else if (drops<P::KIND>(at))
             dropout.clear_all(p, j);
     };
@@ -321,7 +328,7 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
             take_turn();
             give_turn();
             wait_for(m.k_full + stage(t), phase(t));
-            release(m.k_free + stage(t));
+            leave_keys(t);
             wait_for(m.v_full + stage(t), phase(t));
             release(m.v_free + stage(t));
         }
