@@ -39,6 +39,14 @@ static bool hopper_can(const fv_attn_args *a, fv_dtype t)
            aligned(a->y);
 }
 
+/* Short sequences leave large tiles half empty, the more so where each pair needs more than products. */
+static bool hopper_pays(const device *, const fv_attn_args *a, bool)
+{
+    bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0;
+    int64_t least = plain ? 256 : 512;
+    return a->Tq >= least && a->Tk >= least;
+}
+
 /* A head is one tile. */
 static bool short_can(const fv_attn_args *a, fv_dtype t)
 {
@@ -76,8 +84,9 @@ static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
 {
     static const int64_t from[2][2] = {{2048, 2048}, {512, 1024}}; /* of gradients: wide and narrow heads, full and causal */
     bool narrow = a->Wk <= 64;
+    if (!hopper_pays(d, a, back)) return false;
     if (back) return a->Tk >= from[narrow][a->causal] || (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
-    return a->Tk >= 512;
+    return a->Tk >= (narrow ? 256 : 512);
 }
 
 static bool fused_pays(const device *d, const fv_attn_args *a, bool back)
@@ -165,14 +174,6 @@ static bool one_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 }
 
 static bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype) { return false; }
-
-/* Short sequences leave its large tiles half empty, the more so where each pair needs more than products. */
-static bool hopper_pays(const device *, const fv_attn_args *a, bool)
-{
-    bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0;
-    int64_t least = plain ? 256 : 512;
-    return a->Tq >= least && a->Tk >= least;
-}
 
 static bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
