@@ -89,7 +89,7 @@ template <class P> struct room {
     {
         for (int i = 0; i < 2; i++) {
             barrier_init(k_full + i, 1);
-            barrier_init(k_free + i, 4 * P::GROUPS + 1);
+            barrier_init(k_free + i, 128 * P::GROUPS + 32);
             barrier_init(v_full + i, 1);
             barrier_init(v_free + i, 4);
             barrier_init(laid + i, 4 * P::GROUPS);
@@ -282,7 +282,7 @@ template <class P> __device__ inline void tell_all(const room<P> &m, const job<t
                 if (lane == 0) m.notes[turn % P::NOTES] = tile;
                 arrive(m.full + stage);
             }
-        release(m.k_free + n % 2);
+        arrive(m.k_free + n % 2);
     }
 }
 

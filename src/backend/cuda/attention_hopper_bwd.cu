@@ -116,36 +116,39 @@ template <class P, class F> __device__ inline void write_part(const room<P> &m, 
     for (int n = 0; n < 8; n++) room[n * 32] = make_int4(number(n, 0), number(n, 1), number(n, 2), number(n, 3));
 }
 
-/* In units; 12 of 32 by the pipe that makes exponentials, which takes eight times as long, the others beside it. */
-template <class P>
-__device__ inline void write_numbers(const room<P> &m, const spot &a, const float (&dq)[8][4], float2 unit)
-{
-    write_part<P>(m, a, [&](int n, int e) {
-        float u = e / 2 ? unit.y : unit.x;
-        return e == 3 || (e == 1 && n % 2) ? __float2int_rn(dq[n][e] * u) : nearest(dq[n][e], u);
-    });
-}
-
 template <class P> __device__ inline void wait_for_room(const room<P> &m, const spot &a)
 {
     wait_for(m.part_free + a.group, (a.sent + 1) & 1);
 }
 
-/* What was written may be sent; where a head is loose, then what is left of it. */
-template <class P>
-__device__ inline void hand_on(const room<P> &m, spot &a, const float (&dq)[8][4], float2 unit, bool loose)
+/* What was written may be sent. */
+template <class P> __device__ inline void hand_on(const room<P> &m, spot &a)
 {
-    for (;; loose = false) {
-        written_for_engine();
-        release(m.part_full + a.group, a);
-        a.sent++;
-        if (!loose) return;
-        wait_for_room(m, a);
+    written_for_engine();
+    release(m.part_full + a.group, a);
+    a.sent++;
+}
+
+/* In units, to be handed on; 12 of 32 by the pipe that makes exponentials, which takes eight times as long, the others beside it.
+ * Where a head is loose that comes first, and then what is left: numbers are not needed any more behind this, or registers would
+ * not suffice for all that is on its way to shared memory. */
+template <class P>
+__device__ inline void write_numbers(const room<P> &m, spot &a, const float (&dq)[8][4], float2 unit, bool loose)
+{
+    auto of_row = [&](int e) { return e / 2 ? unit.y : unit.x; };
+    if (!loose) {
         write_part<P>(m, a, [&](int n, int e) {
-            float x = dq[n][e] * (e / 2 ? unit.y : unit.x);
-            return __float2int_rn((x - rintf(x)) * REST_UNITS);
+            return e == 3 || (e == 1 && n % 2) ? __float2int_rn(dq[n][e] * of_row(e)) : nearest(dq[n][e], of_row(e));
         });
+        return;
     }
+    write_part<P>(m, a, [&](int n, int e) { return nearest(dq[n][e], of_row(e)); });
+    hand_on(m, a);
+    wait_for_room(m, a);
+    write_part<P>(m, a, [&](int n, int e) {
+        float x = dq[n][e] * of_row(e);
+        return __float2int_rn((x - rintf(x)) * REST_UNITS);
+    });
 }
 
 /* The dq of tile `of`, which was kept, by itself. */
@@ -158,10 +161,10 @@ __device__ inline void make_dq(const room<P> &m, spot &a, unsigned of, unsigned 
     float2 unit = units_of(m, a, of);
     products_done<0>();
     release(m.read + of % 2, a);
-    if (item != a.item) release(m.k_free + item, a);
+    if (item != a.item) arrive(m.k_free + item);
     wait_for_room(m, a);
-    write_numbers(m, a, dq, unit);
-    hand_on(m, a, dq, unit, loose);
+    write_numbers(m, a, dq, unit, loose);
+    hand_on(m, a);
 }
 
 /* Hides pairs that lengths, causality and a window rule out, which is all that a plain tile can have. */
@@ -211,6 +214,7 @@ __device__ inline void gather(const room<P> &m, const job<typename P::T> &o, spo
             read_rows(lse, rows_lse);
         }
         note tile = m.notes[a.turn % P::NOTES];
+        float2 unit = units_of(m, a, of);
         products_begin();
         multiply_rows<W, P::KEYS, P::QUERIES>(s, m.k + a.item * P::KEYS * W + a.group * 64 * PANEL, m.q + stage * P::TILE);
         products_end();
@@ -268,7 +272,6 @@ __device__ inline void gather(const room<P> &m, const job<typename P::T> &o, spo
             release(m.laid + a.turn % 2, a);
         };
         if (!P::BEHIND) laid();
-        float2 unit = units_of(m, a, of);
         products_begin();
         multiply_sums(dv, p, m.dy + stage * P::TILE);
         if (kept && !all_laid) wait_for(m.laid + of % 2, of / 2 & 1);
@@ -280,16 +283,16 @@ __device__ inline void gather(const room<P> &m, const job<typename P::T> &o, spo
         bool room_there = reached(m.part_free + a.group, (a.sent + 1) & 1);
         ready = left > 1 && reached(m.full + (stage ^ 1), (a.turn + 1) / P::STAGES & 1);
         products_done<1>();
-        if (ready) read_rows(lse, m.lse + (stage ^ 1) * P::QUERIES);
         if (kept) {
             release(m.read + of % 2, a);
-            if (others) release(m.k_free + (a.item ^ 1), a);
+            if (others) arrive(m.k_free + (a.item ^ 1));
             if (!room_there) wait_for_room(m, a);
-            write_numbers(m, a, dq, unit);
+            write_numbers(m, a, dq, unit, loose);
         }
+        if (ready) read_rows(lse, m.lse + (stage ^ 1) * P::QUERIES);
         products_done<0>();
         release(m.free + stage, a);
-        if (kept) hand_on(m, a, dq, unit, loose);
+        if (kept) hand_on(m, a);
         kept = true;
         loose = same_for_all(c.loose);
     }
@@ -317,7 +320,7 @@ __device__ inline void gather_all(const room<P> &m, const job<typename P::T> &o,
         if (b < 0) break;
         if (tiles) wait_for(m.v_full + group, values++ & 1);
         gather(m, o, a, tiles, to_k, to_v);
-        if (!tiles || !P::BEHIND) release(m.k_free + a.item, a);
+        if (!tiles || !P::BEHIND) arrive(m.k_free + a.item);
     }
     wait_for_room(m, a); /* so that what follows is not taken for what came before */
     if (a.thread % 128 == 0) m.ended[group] = 1;
