@@ -40,6 +40,27 @@ template <bool TURNED, int N, class T> __device__ inline void add_bias(float (*s
     }
 }
 
+/* f(k, x) with 16 rows of a panel, columns 16 k and on: x[n][e] is number e of column block 2 k + n.  panel: from the first row
+ * on. */
+template <int N, class T, class F> __device__ inline void each_bias(const T *panel, F f)
+{
+    int lane = threadIdx.x % 32, low = lane % 8;
+    const T *row = panel + lane % 16 * PANEL;
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        uint32_t two[4];
+        float x[2][4];
+        ldmatrix(two, row + ((2 * k + lane / 16) ^ low) * 8);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 b = both(two[i], T());
+            x[i / 2][i % 2 * 2] = b.x;
+            x[i / 2][i % 2 * 2 + 1] = b.y;
+        }
+        f(k, x);
+    }
+}
+
 /* ---- on the host ---- */
 
 /* The bias is all that is added, and the copy engine can read it. */

@@ -16,12 +16,11 @@
 #include "attention_sums.h"
 #include "attention_ways.h"
 
-/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory, and HELD of queries, where results are laid, too.  With all
- * that attention may have registers are scarce, and exponentials so little of the work that taking turns does not pay. */
+/* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory, and HELD of queries, where results are laid, too. */
 template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, int HELD_ = 2> struct plan {
     typedef T_ T;
     static constexpr int W = W_, KIND = KIND_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_, HELD = HELD_;
-    static constexpr bool TURNS = KIND != ANY, BIAS = KIND == BIASED, DRAWS = KIND == DROPS;
+    static constexpr bool BIAS = KIND == BIASED, DRAWS = KIND == DROPS;
     static constexpr int QUERIES = 64 * GROUPS, THREADS_ALL = 128 * (GROUPS + 1);
     static constexpr int REGISTERS = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112, SPARE_REGISTERS = GROUPS == 2 ? 24 : 32;
     static constexpr int HEAD = QUERIES * W, TILE = KEYS * W, PAIRS = BIAS ? QUERIES * KEYS : 0;
@@ -273,10 +272,10 @@ __device__ inline void attend(const room<P> &m, const maps *of, const head<typen
     auto stage = [&](int t) { return (int)((turn + t) % P::STAGES); };
     auto phase = [&](int t) { return (turn + t) / P::STAGES & 1; };
     auto take_turn = [&] {
-        if (P::TURNS) turn_wait(1 + group);
+        turn_wait(1 + group);
     };
     auto give_turn = [&] {
-        if (P::TURNS) turn_give(1 + (group + 1) % P::GROUPS);
+        turn_give(1 + (group + 1) % P::GROUPS);
     };
     auto leave_keys = [&](int t) {
         if (P::DRAWS)
@@ -385,13 +384,13 @@ __global__ void __launch_bounds__(P::THREADS_ALL, 1)
         if (P::DRAWS && threadIdx.x / 32 == 1) bring_drawn(m, o, by);
     } else {
         registers_up<P::REGISTERS>();
-        if (P::TURNS && group == P::GROUPS - 1) turn_give(1);
+        if (group == P::GROUPS - 1) turn_give(1);
         unsigned turn = 0;
         for (item<P> x; x.find(o, by); x.next(by)) {
             attend(m, &of, head<typename P::T>(o, x.b, x.h), x, group, turn);
             turn += x.tiles;
         }
-        if (P::TURNS && group == 0) turn_wait(1);
+        if (group == 0) turn_wait(1);
         if (threadIdx.x % 128 == 0) added_read();
     }
 }
@@ -426,7 +425,7 @@ template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_arg
         if (!room) return true;
         o.bits = fv_cuda_mask_bits(s, a, false, room);
     }
-    if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 64, 3>>(s, o) : start<plan<T, 128, ANY, 2, 64, 3>>(s, o);
+    if (!o.plain) return narrow_heads ? start<plan<T, 64, ANY, 3, 128, 2>>(s, o) : start<plan<T, 128, ANY, 2, 128, 2>>(s, o);
     if (a->dropout > 0)
         return narrow_heads ? start<plan<T, 64, DROPS, 3, 128, 2>>(s, o) : start<plan<T, 128, DROPS, 2, 128, 2>>(s, o);
     if (!narrow_heads) return start<plan<T, 128, PLAIN, 3, 64, 3>>(s, o);

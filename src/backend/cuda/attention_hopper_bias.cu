@@ -37,18 +37,46 @@ template <class P> struct share {
     }
 };
 
+/* A strip of sums, from row row0 and key j on, to where rows are `step` apart: laid where its bias was, then in whole lines. */
+template <class P, int N>
+__device__ inline void write_strip(typename P::T *to, int64_t step, typename P::T *room, const float (&sum)[N][4], int row0,
+                                   int rows, int j, int keys)
+{
+    typedef typename P::T T;
+    int lane = threadIdx.x % 32, row = lane % 16;
+    uint32_t narrowed[N / 2][4];
+    narrow(narrowed, sum, T());
+#pragma unroll
+    for (int n = 0; n < N / 2; n++) {
+        int eight = n * 2 + lane / 16; /* columns */
+        store_matrices(room + (eight / 8 * P::QUERIES + row) * PANEL + (eight % 8 ^ row % 8) * 8, narrowed[n]);
+    }
+    __syncwarp();
+    int c = lane % 16;
+#pragma unroll
+    for (int r = lane / 16; r < 16; r += 2) {
+        const uint4 *from = (const uint4 *)(room + (c / 8 * P::QUERIES + r) * PANEL + (c % 8 ^ r % 8) * 8);
+        if (row0 + r < rows && j + c * 8 < keys) *(uint4 *)(to + (row0 + r) * step + j + c * 8) = *from;
+    }
+    written_for_engine(); /* which brings the next bias there */
+}
+
 template <class P>
 __global__ void __cluster_dims__(P::BLOCKS) __launch_bounds__(P::THREADS_ALL, 1)
     grad_bias_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of, const float2 *stat,
-                    sink<typename P::T> dbias, int items)
+                    sink<typename P::T> dbias, int items, bool lines)
 {
+    typedef typename P::T T;
     extern __shared__ __align__(1024) unsigned char memory[];
     auto item = [&](const mates<P> &place, int n) { return share<P>(o, place, n); };
-    run_block<P>(memory, &of, o, stat, items, item, [&](const room<P> &, int n, const auto &sum, int group) {
+    run_block<P>(memory, &of, o, stat, items, item, [&](int n, const auto &sum, T *room, int group) {
         share<P> mine(o, mates<P>(), n);
-        int64_t base = mine.b * o.a.bias_s[0] + mine.h * o.a.bias_s[1] + mine.j;
-        int row0 = mine.i + group * 64 + (int)threadIdx.x / 32 % 4 * 16;
-        write_rows(dbias, base, o.a.bias_s[2], sum, row0, (int)o.a.Tq, min(P::KEYS, (int)o.a.Tk - mine.j), 1);
+        int64_t base = mine.b * o.a.bias_s[0] + mine.h * o.a.bias_s[1];
+        int row0 = mine.i + group * 64 + (int)threadIdx.x / 32 % 4 * 16, rows = (int)o.a.Tq, keys = (int)o.a.Tk;
+        if (lines && room)
+            write_strip<P>((T *)dbias.p + base, o.a.bias_s[2], room, sum, row0, rows, mine.j, keys);
+        else
+            write_rows(dbias, base + mine.j, o.a.bias_s[2], sum, row0, rows, min(P::KEYS, keys - mine.j), 1);
     });
 }
 
@@ -61,8 +89,10 @@ static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads
     if (!map_pairs<P>(&of, o, g)) return false;
     int64_t images = (a.bias_s[0] ? a.B : 1) * (a.bias_s[1] ? a.H : 1), items = ceil_div(a.Tk, P::WIDE) * ceil_div(a.Tq, P::HIGH);
     items *= images;
-    launch(s, "attention_bwd", grad_bias_wgmma<P>, grid_of<P>(s, items), P::THREADS_ALL, P::BYTES, o, of, stat, to<T>(g->dbias),
-           (int)items);
+    sink<T> dbias = to<T>(g->dbias);
+    bool lines = !dbias.wide && !dbias.add && aligned(dbias.p) && a.Tk % 8 == 0;
+    launch(s, "attention_bwd", grad_bias_wgmma<P>, grid_of<P>(s, items), P::THREADS_ALL, P::BYTES, o, of, stat, dbias, (int)items,
+           lines);
     return true;
 }
 

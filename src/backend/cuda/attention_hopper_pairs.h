@@ -34,10 +34,10 @@ struct maps {
     CUtensorMap dy, bias;
 };
 
-/* What there is to know of a turn: which item (-1: there are no more), sequence, head, first row and key of the block, and
- * which of these hold: some pair of the cluster takes part, so that slots come; some of the block; all of it; it is the last of
- * its item. */
-enum { COMES = 1, SOME = 2, WHOLE = 4, LAST = 8 };
+/* What there is to know of a turn: which item, sequence, head, first row and key of the block, and which of these hold: some
+ * pair of the cluster takes part, so that slots come; some of the block; all of it; it is the first of its item, or comes after
+ * the last; there are no more. */
+enum { COMES = 1, SOME = 2, WHOLE = 4, FIRST = 8, LAST = 16, NO_MORE = 32 };
 struct note {
     int item, b, h, i, j, flags, len, none;
 };
@@ -97,15 +97,12 @@ template <class P> struct mates {
         for (int i = 0; i < P::DOWN; i++) all |= 1u << (i * P::ACROSS + x);
         return all;
     }
-    /* This warp is done with a slot: all that bring to it are told, each by a thread. */
-    __device__ void release(uint64_t *free) const
+    /* Who is told by this thread that its warp is done with a slot: one of those, or nobody (-1). */
+    __device__ int told() const
     {
-        int lane = threadIdx.x % 32;
-        __syncwarp();
-        if (lane < P::ACROSS)
-            arrive_at(free, y * P::ACROSS + lane);
-        else if (lane < P::MATES) /* of those above and below */
-            arrive_at(free, (lane - P::ACROSS + (lane - P::ACROSS >= y)) * P::ACROSS + x);
+        int lane = threadIdx.x % 32, other = lane - P::ACROSS;
+        if (lane < P::ACROSS) return y * P::ACROSS + lane;
+        return lane < P::MATES ? (other + (other >= y)) * P::ACROSS + x : -1;
     }
 };
 
@@ -185,10 +182,11 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
         item(place, which).each([&](const head<T> &at, int i, int j) {
             bool all = at.whole(i, P::QUERIES, j, P::KEYS) && !o.a.key_mask;
             now.b = at.b, now.h = at.h, now.i = i, now.j = j, now.len = at.len;
-            now.flags = COMES | (some(at, i, P::QUERIES, j, P::KEYS) ? SOME : 0) | (all ? WHOLE : 0);
+            now.flags = COMES | (some(at, i, P::QUERIES, j, P::KEYS) ? SOME : 0) | (all ? WHOLE : 0) | (begun ? 0 : FIRST);
             give(&at);
-            if (!P::BIAS || begun) return;
+            if (begun) return;
             begun = true;
+            if (!P::BIAS) return;
             uint64_t *full = m.bias_full + tile % P::BIASES;
             wait_for(m.bias_free + tile % P::BIASES, (tile / P::BIASES + 1) & 1);
             if (lane == 0) {
@@ -198,45 +196,68 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
                                 o.a.bias_s[1] ? at.h : 0, i, o.a.bias_s[0] ? at.b : 0);
             }
         });
-        tile += begun;
-        now.flags = LAST | (begun ? COMES : 0);
+        tile += begun && P::BIAS;
+        now.flags = LAST | (begun && P::BIAS ? COMES : 0);
         give(NULL);
     });
-    now.item = -1;
+    now.flags = NO_MORE;
     give(NULL);
 }
 
-/* Weights of a strip, where all pairs take part and nothing is dropped, but for a mask: s is scaled, less lse. */
-template <int N> __device__ inline void weigh_all(float (&s)[N][4], float scale, const float2 (&known)[2])
+/* What a strip's slopes add to its sums where all pairs take part and nothing is dropped.  add(f) calls f(k, x) with what is
+ * added to the products of columns 16 k and on.  Exponentials are to fall between the rest, and the assembler would put all of
+ * them last: so what is known of a row waits, from one 16 columns to the next but one, for a weight, of which `none`, 0, takes
+ * nothing. */
+template <int N, class A>
+__device__ inline void add_slopes(float (&sum)[N][4], const float (&s)[N][4], const float (&d)[N][4], float times, float scale,
+                                  const float2 (&known)[2], int none, A add)
 {
+    float lse[2][2] = {{known[0].x, known[1].x}, {known[0].x, known[1].x}};
+    add([&](int k, const float(&x)[2][4]) {
+        float w[2][4];
 #pragma unroll
-    for (int n = 0; n < N; n++)
+        for (int n = 0; n < 2; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) s[n][e] = exp2_fast(fmaf(s[n][e], scale, -known[e / 2].x));
+            for (int e = 0; e < 4; e++) {
+                w[n][e] = exp2_fast(fmaf(fmaf(x[n][e], times, s[2 * k + n][e]), scale, -lse[k % 2][e / 2]));
+                sum[2 * k + n][e] = fmaf(w[n][e], d[2 * k + n][e] - known[e / 2].y, sum[2 * k + n][e]);
+            }
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            lse[k % 2][r] = __int_as_float(__float_as_int(lse[k % 2][r]) | (__float_as_int(w[1][2 * r + 1]) & none));
+    });
 }
 
-/* What one of the groups has to do; take(item, sums) is given the sums of a strip of 16 rows for each warp. */
+/* What one of the groups has to do; take(item, sums, bias) is given the sums of a strip of 16 rows for each warp,
+ * and where the strip's bias was, or NULL: there was none. */
 template <class P, class F> __device__ inline void add_all(const room<P> &m, const job<typename P::T> &o, int group, F take)
 {
     typedef typename P::T T;
     constexpr int W = P::W, N = P::KEYS / 8;
-    mates<P> place;
-    int strip = group * 64 + (int)threadIdx.x / 32 % 4 * 16;
+    int told = mates<P>().told(), strip = group * 64 + (int)threadIdx.x / 32 % 4 * 16;
+    uint32_t tell = told < 0 ? 0 : address_at(m.free, told);
     bool quick = o.a.dropout <= 0 && o.scale > 0 && (P::BIAS || (!o.a.mask && !o.a.bias));
-    unsigned slot = 0, phase = 0, turn = 0, tile = 0;
+    unsigned slot = 0, phase = 0, tile = 0;
     float s[N][4], d[N][4], sum[N][4];
+    auto done_with = [&](unsigned slot) {
+        __syncwarp();
+        if (tell) arrive_at(tell + slot * sizeof(uint64_t));
+    };
+    auto flags_of = [&](unsigned turn) { /* known to be the same for all */
+                                         wait_for(m.note_full + turn % P::NOTES, turn / P::NOTES & 1);
+                                         return __shfl_sync(~0u, m.notes[turn % P::NOTES].flags, 0);
+    };
     clear(sum);
-    for (;; turn++) {
+    int flags = flags_of(0);
+    for (unsigned turn = 0; flags != NO_MORE; turn++) {
         unsigned at_note = turn % P::NOTES;
-        wait_for(m.note_full + at_note, turn / P::NOTES & 1);
-        const note &now = m.notes[at_note];
-        int flags = __shfl_sync(~0u, now.flags, 0), item = now.item; /* known to be the same for all */
-        if (item < 0) return;
         if (flags & LAST) {
+            int item = m.notes[at_note].item;
             release(m.note_free + at_note);
-            if (P::BIAS && flags & COMES) release(m.bias_free + tile++ % P::BIASES);
-            take(item, sum);
+            take(item, sum, flags & COMES ? m.bias + tile % P::BIASES * P::PAIRS + strip * PANEL : NULL);
+            if (flags & COMES) release(m.bias_free + tile++ % P::BIASES);
             clear(sum);
+            flags = flags_of(turn + 1);
             continue;
         }
         unsigned first = slot, first_phase = phase, second = slot + 1, second_phase = phase;
@@ -246,9 +267,10 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
         if (!(flags & SOME)) { /* of others in the cluster only */
             release(m.note_free + at_note);
             wait_for(m.full + first, first_phase);
-            place.release(m.free + first);
+            done_with(first);
             wait_for(m.full + second, second_phase);
-            place.release(m.free + second);
+            done_with(second);
+            flags = flags_of(turn + 1);
             continue;
         }
         const T *q = m.slots + first * P::SLOT, *dy = m.slots + second * P::SLOT;
@@ -264,34 +286,47 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
         turn_give(2 - group);
         const float2 *stat = m.stat + at_note * P::QUERIES;
         const float2 known[2] = {stat[tile_row(strip, 0)], stat[tile_row(strip, 2)]};
-        int b = now.b, h = now.h, row0 = now.i + strip, col0 = now.j, len = now.len;
-        release(m.note_free + at_note);
-        if (P::BIAS) wait_for(m.bias_full + tile % P::BIASES, tile / P::BIASES & 1);
+        if (P::BIAS && flags & FIRST) wait_for(m.bias_full + tile % P::BIASES, tile / P::BIASES & 1);
+        int next = flags_of(turn + 1);
+        const T *bias = m.bias + tile % P::BIASES * P::PAIRS + strip * PANEL;
+        auto over_bias = [&](auto f) {
+#pragma unroll
+            for (int c = 0; c < P::KEYS; c += PANEL)
+                each_bias<PANEL / 8>(bias + c * P::QUERIES, [&](int k, const float(&x)[2][4]) { f(c / 16 + k, x); });
+        };
         products_done<1>();
-        place.release(m.free + first);
-#pragma unroll
-        for (int c = 0; P::BIAS && c < P::KEYS; c += PANEL)
-            add_bias<false, PANEL / 8>(s + c / 8, m.bias + tile % P::BIASES * P::PAIRS + c * P::QUERIES + strip * PANEL, 0,
-                                       o.bias_scale);
-        head<T> at(o, b, h, len);
+        done_with(first);
+        const note &now = m.notes[at_note];
         if (quick && flags & WHOLE) {
-            if (!P::BIAS) add_distances<false>(s, at, row0, col0, o.bias_scale);
-            weigh_all(s, o.scale, known);
+            int none = now.none, b = now.b, h = now.h, len = now.len, row0 = now.i + strip, col0 = now.j;
+            release(m.note_free + at_note);
             products_done<0>();
-            place.release(m.free + second);
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) sum[n][e] = fmaf(s[n][e], d[n][e] - known[e / 2].y, sum[n][e]);
+            done_with(second);
+            if constexpr (P::BIAS)
+                add_slopes(sum, s, d, o.bias_scale, o.scale, known, none, over_bias);
+            else
+                add_slopes(sum, s, d, o.bias_scale, o.scale, known, none,
+                           [&](auto f) { each_distance<false, N>(head<T>(o, b, h, len), row0, col0, f); });
         } else {
+            head<T> at(o, now.b, now.h, now.len);
+            int row0 = now.i + strip, col0 = now.j;
+            release(m.note_free + at_note);
+            if (P::BIAS)
+                over_bias([&](int k, const float(&x)[2][4]) {
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) s[2 * k + n][e] = fmaf(x[n][e], o.bias_scale, s[2 * k + n][e]);
+                });
             weigh<false, P::BIAS ? BIASED : ANY>(s, at, row0, col0, flags & WHOLE, [&](int e, int) { return known[e / 2].x; });
             products_done<0>();
-            place.release(m.free + second);
+            done_with(second);
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) sum[n][e] += slope_of<ANY>(s[n][e], d[n][e], known[e / 2].y);
         }
+        flags = next;
     }
 }
 
@@ -313,7 +348,7 @@ __device__ inline void run_block(unsigned char *memory, const maps *of, const jo
     } else {
         registers_up<P::REGISTERS>();
         if (group == 1) turn_give(1);
-        add_all(m, o, group, [&](int n, auto &sum) { take(m, n, sum, group); });
+        add_all(m, o, group, [&](int n, auto &sum, typename P::T *bias) { take(n, sum, bias, group); });
         if (group == 0) turn_wait(1);
     }
     cluster_meet(); /* nobody leaves while others tell it that there is room */

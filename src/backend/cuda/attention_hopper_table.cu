@@ -75,8 +75,8 @@ __global__ void __cluster_dims__(P::BLOCKS) __launch_bounds__(P::THREADS_ALL, 1)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto item = [&](const mates<P> &place, int n) { return band<P>(o, by, place, n); };
-    run_block<P>(memory, &of, o, stat, items, item, [&](const room<P> &m, int n, const auto &sum, int group) {
-        float *strips = (float *)m.bias + group * 4 * STRIP_LINE; /* where a bias would be */
+    run_block<P>(memory, &of, o, stat, items, item, [&](int n, const auto &sum, const void *, int group) {
+        float *strips = (float *)room<P>(memory).bias + group * 4 * STRIP_LINE; /* where a bias would be */
         int thread = threadIdx.x % 128;
         add_diagonals(strips + thread / 32 * STRIP_LINE, sum);
         group_wait(3 + group);

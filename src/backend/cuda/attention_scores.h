@@ -27,31 +27,36 @@ template <bool TURNED, int N, class T> __device__ inline void hide_bits(float (&
     }
 }
 
-/* Adds a table's numbers, times `times`.  A thread has two rows, 8 apart: what the one meets in a block of 8 columns the other
- * met in the block before. */
-template <bool TURNED, int N, class T>
-__device__ inline void add_distances(float (&s)[N][4], const head<T> &at, int row0, int col0, float times)
+/* f(k, x) with a table's numbers for columns 16 k and on: x[n][e] is number e of column block 2 k + n.  A thread has two rows,
+ * 8 apart: what the one meets in a block of 8 columns the other met in the block before. */
+template <bool TURNED, int N, class T, class F> __device__ inline void each_distance(const head<T> &at, int row0, int col0, F f)
 {
     const fv_attn_args &a = at.o.a;
     const T *table = (const T *)a.rel + at.h * a.rel_len;
     const int zero = (int)a.rel_zero - at.shift, last = (int)a.rel_len - 1, side = TURNED ? -1 : 1;
     int lowest = zero + (TURNED ? row0 - col0 - 8 * N + 1 : col0 - row0 - 15), highest = lowest + 8 * N + 14;
     int from = zero + side * (tile_col(col0, 0, 0) - tile_row(row0, 0));
-    auto add = [&](auto number) {
+    auto all = [&](auto number) {
         float before[2] = {number(-8 * side), number(-7 * side)};
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            float now[2] = {number(8 * n * side), number((8 * n + 1) * side)};
+        for (int k = 0; k < N / 2; k++) {
+            float x[2][4];
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] = fmaf(times, e < 2 ? now[e] : before[e % 2], s[n][e]);
-            before[0] = now[0];
-            before[1] = now[1];
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    x[n][e] = number((16 * k + 8 * n + e) * side);
+                    x[n][2 + e] = n ? x[0][e] : before[e];
+                }
+            before[0] = x[1][0];
+            before[1] = x[1][1];
+            f(k, x);
         }
     };
     if (lowest >= 0 && highest <= last)
-        add([&](int i) { return up(table[from + i]); });
+        all([&](int i) { return up(table[from + i]); });
     else
-        add([&](int i) { return up(table[max(0, min(from + i, last))]); });
+        all([&](int i) { return up(table[max(0, min(from + i, last))]); });
 }
 
 /* Products, or what they are multiplied by if scores fall as they rise, become what scale_of makes scores; what is out of reach
@@ -81,7 +86,13 @@ template <bool TURNED, int N, class T> __device__ inline void add_scores(float (
         const T *bias = (const T *)a.bias + at.b * a.bias_s[0] + at.h * a.bias_s[1];
         each([&](float &x, int i, int j) { x = fmaf(times, up(bias[i * a.bias_s[2] + j]), x); });
     }
-    if (a.rel) add_distances<TURNED>(s, at, row0, col0, times);
+    if (a.rel)
+        each_distance<TURNED, N>(at, row0, col0, [&](int k, const float(&x)[2][4]) {
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[2 * k + n][e] = fmaf(times, x[n][e], s[2 * k + n][e]);
+        });
 }
 
 #endif

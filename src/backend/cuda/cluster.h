@@ -17,13 +17,16 @@ __device__ inline void cluster_meet()
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Arrives at the barrier of this name of another block, or of this. */
-__device__ inline void arrive_at(uint64_t *b, int rank)
+/* Where the same place of another block is, or of this, and arriving at a barrier there. */
+__device__ inline uint32_t address_at(const void *p, int rank)
 {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_at(b)),
-                 "r"(rank)
-                 : "memory");
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_at(p)), "r"(rank));
+    return there;
+}
+__device__ inline void arrive_at(uint32_t there)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
 
 /* A panel as bring_panel has it, to the same place of all blocks whose bit is set; the barrier of each counts its bytes. */
