@@ -23,7 +23,7 @@
 #define GROUP 4         /* tiles that are multiplied with the same x at once */
 #define STEP 32         /* of k, for a warp: 8 for each of 4 threads */
 #define ROUND (STEP * MULTIPLIERS)
-#define STAGES 5 /* rounds of x that there is room for, where it is not there as a whole */
+#define STAGES 2 /* chunks of x that there is room for, where it is not there as a whole */
 #define MOST_CHUNK 768
 #define ROW_BYTES (MOST_CHUNK * 2 + 64) /* of a slot: threads of a quarter of a warp read 32 different banks */
 #define SLOT_BYTES (TILE * ROW_BYTES)
@@ -99,6 +99,7 @@ struct __align__(128) desk
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS];
     uint64_t op_full[OPS], op_empty[OPS];
     program_op op[OPS];
+    unsigned asked; /* slots of the ring that were asked for so far */
     __align__(16) float sums[GROUP][MULTIPLIERS][TILE_SUMS];
 };
 
@@ -113,6 +114,12 @@ __device__ inline void barrier_init(uint64_t *b, int n)
 }
 
 __device__ inline void arrive(unsigned b) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(b) : "memory"); }
+
+/* So often as n warps would. */
+__device__ inline void arrive_for(unsigned b, int n)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(b), "r"(n) : "memory");
+}
 
 __device__ inline void wait(unsigned b, int parity)
 {
@@ -139,6 +146,19 @@ __device__ inline void fetch(unsigned to, const void *from, int bytes, unsigned 
 #endif
 }
 
+/* A number that one thread says and others wait for, and with it all that the first has seen. */
+__device__ inline void say(unsigned *to, unsigned n)
+{
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at(to)), "r"(n) : "memory");
+}
+
+__device__ inline unsigned said(const unsigned *p)
+{
+    unsigned n;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(n) : "r"(at(p)) : "memory");
+    return n;
+}
+
 /* ---- the ring ---- */
 
 struct ring {
@@ -155,6 +175,11 @@ struct ring {
     {
         if (++i == slots) i = 0, turn++;
     }
+    __device__ void skip(int n)
+    {
+        for (i += n; i >= slots; i -= slots) turn++;
+    }
+    __device__ unsigned number() const { return (unsigned)(turn * slots + i); }
 };
 
 /* The blocks that this one works with, and their rows. */

@@ -9,28 +9,20 @@
 
 #define OWN_TILES 2
 
-/* Rows lane / 4 and 8 more of each ROWS_BLOCK, columns lane % 4 * 2 and the one behind it of each tile.  Rows that there are none
- * of are taken from elsewhere; what comes of them goes nowhere. */
-template <int SPAN> struct own_rows {
-    int at[SPAN][2];     /* rows of the cache */
-    unsigned x[SPAN][2]; /* in shared memory */
-    __device__ own_rows(const goal &g, const team &t, const bf16 *from, int k)
-    {
-        int lane = threadIdx.x % 32;
-#pragma unroll
-        for (int i = 0; i < 2 * SPAN; i++) {
-            int r = i / 2 * ROWS_BLOCK + i % 2 * 8 + lane / 4, in = min(r, t.rows - 1);
-            at[i / 2][i % 2] = g.pos ? g.pos[t.row + in] : 0;
-            x[i / 2][i % 2] = ::at(from + in * x_stride(k)) + (unsigned)(lane % 4 * 16);
-        }
-    }
-};
+template <int SPAN> using own_sums = float[SPAN][OWN_TILES][4];
 
+/* Where rows of x are that a thread multiplies: lane / 4 and 8 more of each ROWS_BLOCK.  Rows that there are none of are taken
+ * from elsewhere; what comes of them goes nowhere. */
 template <int SPAN>
-__device__ inline void multiply_own(float (&c)[SPAN][OWN_TILES][4], const own_rows<SPAN> &rows, const unsigned (&w)[OWN_TILES],
+__device__ inline void multiply_own(own_sums<SPAN> &c, unsigned x, int stride, int rows, const unsigned (&w)[OWN_TILES],
                                     int steps)
 {
-    float odd[SPAN][OWN_TILES][4] = {};
+    own_sums<SPAN> odd = {};
+    int lane = threadIdx.x % 32;
+    unsigned at[SPAN][2];
+#pragma unroll
+    for (int i = 0; i < 2 * SPAN; i++)
+        at[i / 2][i % 2] = x + (unsigned)(2 * min(i * 8 + lane / 4, rows - 1) * stride + lane % 4 * 16);
 #pragma unroll 4
     for (int s = 0; s < steps; s++) {
         uint4 v[OWN_TILES];
@@ -38,7 +30,7 @@ __device__ inline void multiply_own(float (&c)[SPAN][OWN_TILES][4], const own_ro
         for (int j = 0; j < OWN_TILES; j++) v[j] = read16(w[j] + s * (2 * STEP));
 #pragma unroll
         for (int h = 0; h < SPAN; h++) {
-            uint4 a = read16(rows.x[h][0] + s * (2 * STEP)), b = read16(rows.x[h][1] + s * (2 * STEP));
+            uint4 a = read16(at[h][0] + s * (2 * STEP)), b = read16(at[h][1] + s * (2 * STEP));
 #pragma unroll
             for (int j = 0; j < OWN_TILES; j++) {
                 mma(c[h][j], a.x, b.x, a.y, b.y, v[j].x, v[j].y);
@@ -50,56 +42,123 @@ __device__ inline void multiply_own(float (&c)[SPAN][OWN_TILES][4], const own_ro
     for (int i = 0; i < SPAN * OWN_TILES * 4; i++) (&c[0][0][0])[i] += (&odd[0][0][0])[i];
 }
 
-template <int SPAN>
-__device__ inline void make_apart(const program_op &o, const team &t, ring &r, bf16 *x, const unsigned char *slots, unsigned turn,
-                                  int op)
+template <fv_act ACT, int SPAN> __device__ inline void activate_own(own_sums<SPAN> &c)
 {
-    const few_product &f = o.product;
-    int lane = threadIdx.x % 32, first = t.tile(f), tiles = (f.tiles - first + t.wide - 1) / t.wide;
-    if (first >= f.tiles) return;
-    goal g(f, o.to, turn, op);
-    own_rows<SPAN> rows(g, t, x, f.k);
-    fetch_x<true>(f, x, t, r, slots, turn);
-    one_sync();
-    for (int m = 0; m < tiles; m += OWN_TILES) {
-        bool both = m + 1 < tiles, mine = m / OWN_TILES % MULTIPLIERS == (int)threadIdx.x / 32;
-        float c[SPAN][OWN_TILES][4] = {};
-        float2 bias[OWN_TILES] = {};
-        unsigned w[OWN_TILES] = {}, empty[OWN_TILES] = {};
 #pragma unroll
-        for (int j = 0; j < OWN_TILES; j++) {
-            if (j && !both) continue;
-            w[j] = r.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
-            empty[j] = r.empty();
-            wait(r.full(), r.turn & 1); /* every warp sees every slot come and go, so that none is mistaken for the next in it */
-            unsigned at_bias = r.slot() + BIAS_AT + (unsigned)(lane % 4 * 8);
-            if (mine && f.bias_comes)
-                asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(bias[j].x), "=f"(bias[j].y) : "r"(at_bias) : "memory");
-            r.next();
-        }
-        if (mine) multiply_own<SPAN>(c, rows, {w[0], both ? w[1] : w[0]}, f.k / STEP);
-        __syncwarp();
-        if (lane == 0) arrive(empty[0]);
-        if (lane == 0 && both) arrive(empty[1]);
-        if (!mine) continue;
-#pragma unroll 1 /* what happens to a result is long, and the cache of instructions small */
-        for (int i = 0; i < SPAN * OWN_TILES * 2; i++) {
-            int j = i / 2 % OWN_TILES, row = i / (OWN_TILES * 2) * ROWS_BLOCK + i % 2 * 8 + lane / 4;
-            int n = (first + (m + j) * t.wide) * TILE + lane % 4 * 2;
-            if (m + j >= tiles || n >= g.n || row >= t.rows) continue;
-            two_results b = {};
-            if (g.bias || g.add) b.ask(g, t.row + row, n);
-            if (f.bias_comes) b.bias = j ? bias[1] : bias[0];
-            float2 v = make_float2(0, 0);
+    for (int i = 0; i < SPAN * OWN_TILES * 4; i++) (&c[0][0][0])[i] = activate(ACT, (&c[0][0][0])[i]);
+}
+
+/* The kind is looked at once, not for each number. */
+template <int SPAN> __device__ inline void activate_own(own_sums<SPAN> &c, fv_act act)
+{
+    switch (act) {
+    case FV_RELU: activate_own<FV_RELU, SPAN>(c); return;
+    case FV_GELU: activate_own<FV_GELU, SPAN>(c); return;
+    case FV_GELU_TANH: activate_own<FV_GELU_TANH, SPAN>(c); return;
+    case FV_SILU: activate_own<FV_SILU, SPAN>(c); return;
+    case FV_TANH: activate_own<FV_TANH, SPAN>(c); return;
+    case FV_SIGMOID: activate_own<FV_SIGMOID, SPAN>(c); return;
+    default: return;
+    }
+}
+
+/* What a tile comes to, columns lane % 4 * 2 and the one behind it, goes to y or, all of it, to one of the caches. */
+template <int SPAN>
+__device__ inline void deliver_own(const few_product &f, const team &t, const own_sums<SPAN> &c, const int (&place)[SPAN][2],
+                                   int j, int tile)
+{
+    const fv_row_linear &a = f.a;
+    int lane = threadIdx.x % 32, all = (int)a.n, n = tile * TILE, y_n = a.k_cache ? (int)a.y_n : all, half = (all - y_n) / 2;
+    bool cached = n >= y_n, narrow = a.yt == FV_BF16, second = cached && n - y_n >= half;
+    char *to = (char *)(!cached ? a.y : second ? a.v_cache : a.k_cache);
+    int stride = cached ? half : y_n, column = (cached ? n - y_n - (second ? half : 0) : n) + lane % 4 * 2,
+        left = all - n - lane % 4 * 2;
 #pragma unroll
-            for (int q = 0; q < SPAN * OWN_TILES * 2; q++)
-                if (i == q) {
-                    const float *of = &c[q / (OWN_TILES * 2)][q / 2 % OWN_TILES][q % 2 * 2];
-                    v = make_float2(of[0], of[1]), b.at = rows.at[q / (OWN_TILES * 2)][q % 2];
-                }
-            b.deliver(g, t.row + row, n, v, f.bad);
+    for (int i = 0; i < 2 * SPAN; i++) {
+        int row = i * 8 + lane / 4;
+        int64_t at = (cached ? place[i / 2][i % 2] : t.row + row) * (int64_t)stride + column;
+        float2 v = make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
+        if (row >= t.rows || left <= 0 || (cached && place[i / 2][i % 2] < 0)) continue;
+        if (stride % 2 == 0 && narrow) {
+            put_pair((bf16 *)to + at, v);
+        } else if (stride % 2 == 0) {
+            *(float2 *)((float *)to + at) = v;
+        } else if (narrow) {
+            ((bf16 *)to)[at] = __float2bfloat16_rn(v.x);
+            if (left > 1) ((bf16 *)to)[at + 1] = __float2bfloat16_rn(v.y);
+        } else {
+            ((float *)to)[at] = v.x;
+            if (left > 1) ((float *)to)[at + 1] = v.y;
         }
     }
+}
+
+/* Rows of the cache that this step's keys and values go to; -1: there is no such row. */
+template <int SPAN> __device__ inline void find_places(int (&place)[SPAN][2], const few_product &f, const team &t)
+{
+    int cap = (int)f.a.cap;
+#pragma unroll
+    for (int i = 0; i < 2 * SPAN; i++) {
+        int row = t.row + min(i * 8 + (int)threadIdx.x % 32 / 4, t.rows - 1), at = f.a.k_cache ? f.a.pos[row] : 0;
+        bool is = at >= 0 && at < cap;
+        if (f.a.k_cache && !is) report(f.bad, row, at, cap, 1);
+        place[i / 2][i % 2] = is ? row * cap + at : -1;
+    }
+}
+
+/* Of two columns: with the tile, or from memory. */
+__device__ inline float2 own_bias(const few_product &f, const unsigned char *slot, int column)
+{
+    const float *bias = (const float *)f.a.bias;
+    int n = (int)f.a.n;
+    if (f.bias_comes) return *(const float2 *)(slot + BIAS_AT + threadIdx.x % 4 * 8);
+    return make_float2(bias && column < n ? bias[column] : 0, bias && column + 1 < n ? bias[column + 1] : 0);
+}
+
+/* A slot that others may not have seen come or go: it is known when it was asked for, and then when it is full. */
+__device__ inline void wait_own(const desk *d, const ring &r)
+{
+    while ((int)(said(&d->asked) - r.number()) <= 0) continue;
+    wait(r.full(), r.turn & 1);
+}
+
+template <int SPAN>
+__device__ inline void make_apart(const program_op &o, const team &t, ring &r, const desk *d, bf16 *x, const unsigned char *slots,
+                                  unsigned turn)
+{
+    const few_product &f = o.product;
+    int lane = threadIdx.x % 32, first = t.tile(f), tiles = (f.tiles - first + t.wide - 1) / t.wide, place[SPAN][2];
+    if (first >= f.tiles) return;
+    find_places<SPAN>(place, f, t);
+    fetch_x<true>(f, x, t, r, slots, turn);
+    one_sync();
+    ring mine = r;
+    mine.skip((int)threadIdx.x / 32 * OWN_TILES);
+    for (int m = (int)threadIdx.x / 32 * OWN_TILES; m < tiles; m += MULTIPLIERS * OWN_TILES) {
+        own_sums<SPAN> c = {};
+        unsigned w[OWN_TILES], empty[OWN_TILES];
+        int n = min(tiles - m, OWN_TILES);
+        ring at_tile = mine;
+#pragma unroll
+        for (int j = 0; j < OWN_TILES; j++) {
+            if (j && n > 1) at_tile.next(); /* else the first once more */
+            wait_own(d, at_tile);
+            w[j] = at_tile.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
+            empty[j] = at_tile.empty();
+            float2 b = own_bias(f, slots + at_tile.i * SLOT_BYTES, (first + (m + j) * t.wide) * TILE + lane % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < 4 * SPAN; i++) c[i / 4][j][i % 4] = i % 2 ? b.y : b.x;
+        }
+        multiply_own<SPAN>(c, at(x), x_stride(f.k), t.rows, w, f.k / STEP);
+        __syncwarp();
+        if (lane < n) arrive_for(lane ? empty[1] : empty[0], MULTIPLIERS);
+        if (SPAN == 1 && f.a.act) activate_own<SPAN>(c, f.a.act);
+#pragma unroll
+        for (int j = 0; j < OWN_TILES; j++)
+            if (j < n) deliver_own<SPAN>(f, t, c, place, j, first + (m + j) * t.wide);
+        mine.skip(MULTIPLIERS * OWN_TILES);
+    }
+    r.skip(tiles);
 }
 
 #endif

@@ -13,11 +13,12 @@
 
 /* ---- weights ---- */
 
-__device__ inline void fetch_gain(const few_product &f, ring &r)
+__device__ inline void fetch_gain(const few_product &f, desk *d, ring &r)
 {
     int bytes = f.k * (int)sizeof(float);
     if (r.turn) wait(r.empty(), (r.turn - 1) & 1);
     if (threadIdx.x % 32 == 0) {
+        say(&d->asked, r.number() + 1);
         expect(r.full(), bytes * ((f.a.gain != NULL) + (f.a.shift != NULL)));
         if (f.a.gain) fetch(r.slot(), f.a.gain, bytes, r.full());
         if (f.a.shift) fetch(r.slot() + (unsigned)bytes, f.a.shift, bytes, r.full());
@@ -25,7 +26,7 @@ __device__ inline void fetch_gain(const few_product &f, ring &r)
     r.next();
 }
 
-__device__ inline void fetch_product(const few_product &f, ring &r, int first, int wide)
+__device__ inline void fetch_product(const few_product &f, desk *d, ring &r, int first, int wide)
 {
     int lane = threadIdx.x % 32;
     const bf16 *w = (const bf16 *)f.a.w;
@@ -36,7 +37,10 @@ __device__ inline void fetch_product(const few_product &f, ring &r, int first, i
                 int rows = n - tile * TILE < TILE ? n - tile * TILE : TILE, bytes = 2 * (k - from < chunk ? k - from : chunk);
                 bool bias = f.bias_comes && from == 0;
                 if (r.turn) wait(r.empty(), (r.turn - 1) & 1);
-                if (lane == 0) expect(r.full(), rows * bytes + (bias ? TILE * (int)sizeof(float) : 0));
+                if (lane == 0) {
+                    say(&d->asked, r.number() + 1);
+                    expect(r.full(), rows * bytes + (bias ? TILE * (int)sizeof(float) : 0));
+                }
                 __syncwarp();
                 if (lane == TILE && bias)
                     fetch(r.slot() + BIAS_AT, (const float *)f.a.bias + tile * TILE, TILE * (int)sizeof(float), r.full());
@@ -46,15 +50,15 @@ __device__ inline void fetch_product(const few_product &f, ring &r, int first, i
             }
 }
 
-__device__ void fetch_weights(const program_ops &p, const desk *d, ring r)
+__device__ void fetch_weights(const program_ops &p, desk *d, ring r)
 {
     for (int i = 0; i < p.n; i++) {
         const program_op &o = d->op[i % OPS];
         wait(at(&d->op_full[i % OPS]), i / OPS & 1);
         team t(p, o.span);
         if (o.kind == PRODUCT && t.tile(o.product) < o.product.tiles) {
-            if (has_gain(o.product)) fetch_gain(o.product, r);
-            fetch_product(o.product, r, t.tile(o.product), t.wide);
+            if (has_gain(o.product)) fetch_gain(o.product, d, r);
+            fetch_product(o.product, d, r, t.tile(o.product), t.wide);
         }
         arrive(at(&d->op_empty[i % OPS]));
     }
@@ -110,6 +114,7 @@ __device__ inline void leave(const program_ops &p, unsigned turn)
 
 __device__ inline void begin(const program_ops &p, desk *d)
 {
+    d->asked = 0;
     for (int i = 0; i < p.slots; i++) {
         barrier_init(&d->full[i], 1);
         barrier_init(&d->empty[i], MULTIPLIERS);
@@ -151,9 +156,9 @@ template <bool MANY> __global__ void __launch_bounds__(32 * WARPS_ALL, 1) run_pr
         else if (o.kind == ATTENTION_HALF)
             attend<MANY>(o, o.attention_half, t, d->sums[0][0], turn, i);
         else if (MANY && o.span == 2)
-            make_apart<2>(o, t, r, x, slots, turn, i);
+            make_apart<2>(o, t, r, d, x, slots, turn);
         else if (MANY && o.product.apart)
-            make_apart<1>(o, t, r, x, slots, turn, i);
+            make_apart<1>(o, t, r, d, x, slots, turn);
         else
             make<MANY>(o, t, r, d, x, slots, turn, i);
         arrive(at(&d->op_empty[i % OPS]));

@@ -228,7 +228,7 @@ static bool add(fv_stream *s, program *g, program_op *o)
     if (o->kind == PRODUCT) {
         const few_product &f = o->product;
         int most = o->span * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
-        int x = rows * (f.streams ? STAGES * (ROUND + 32) : f.k + 32) * 2;
+        int x = rows * (f.streams ? STAGES * (f.chunk + 32) : f.k + 32) * 2;
         if (x > p->x_bytes) p->x_bytes = (x + 127) / 128 * 128;
     }
     if (!fv_cuda_program_fit(p, device_of(s)->most_shared) || (p->by_mail && !connect(s, g, o))) {
@@ -304,8 +304,11 @@ bool fv_cuda_put_off(fv_stream *s, const row_job &j)
     f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MOST_CHUNK)), STEP) * STEP;
     f.streams = j.a.rows > MAIL_ROWS && j.a.xt == FV_BF16 && j.k > f.chunk;
     int64_t teams = ceil_div(j.a.rows, ROWS_BLOCK), wide = device_of(s)->processors / teams;
-    f.apart = j.a.rows > MAIL_ROWS && j.k <= MOST_CHUNK && tiles > GROUP * wide;
+    /* Apart, a tile goes to one place as a whole. */
+    bool simple = !j.a.add && (!j.a.k_cache || (j.a.y_n % TILE == 0 && (j.a.n - j.a.y_n) % (2 * TILE) == 0 &&
+                                                j.a.rows * j.a.cap <= INT32_MAX));
+    f.apart = simple && j.a.rows > MAIL_ROWS && j.k <= MOST_CHUNK && tiles > GROUP * wide;
     /* Of very many columns, as a vocabulary has, two teams together read the weights once. */
-    if (f.apart && teams > 1 && tiles >= 8 * device_of(s)->processors) o.span = 2;
+    if (f.apart && teams > 1 && !j.a.act && !j.a.k_cache && tiles >= 8 * device_of(s)->processors) o.span = 2;
     return take(s, &o, j.a.rows);
 }
