@@ -69,7 +69,8 @@ template <int N> __device__ inline void grow(const float (&s)[N][4], float scale
 template <int N, class F>
 __device__ inline bool weights(const float (&s)[N][4], float scale, const running &r, float (&sum)[2], F take)
 {
-    float base[2] = {r.top[0] == -INFINITY ? 0 : r.top[0], r.top[1] == -INFINITY ? 0 : r.top[1]}, four[4] = {0, 0, 0, 0};
+    float base[2] = {r.top[0] == -INFINITY ? 0 : r.top[0], r.top[1] == -INFINITY ? 0 : r.top[1]};
+    sum[0] = sum[1] = 0;
 #pragma unroll
     for (int k = 0; k < N / 2; k++) {
         float w[2][4];
@@ -78,11 +79,10 @@ __device__ inline bool weights(const float (&s)[N][4], float scale, const runnin
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 w[n][e] = exp2_fast(fmaf(s[2 * k + n][e], scale, -base[e / 2]));
-                four[e] += w[n][e];
+                sum[e / 2] += w[n][e]; /* with more chains the assembler does not mix exponentials with draws */
             }
         take(k, w);
     }
-    sum[0] = four[0] + four[1], sum[1] = four[2] + four[3];
     bool fits = sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT && r.top[0] != -INFINITY && r.top[1] != -INFINITY;
     return __all_sync(~0u, fits);
 }
