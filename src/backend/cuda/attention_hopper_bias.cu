@@ -7,21 +7,18 @@
  * bytes for each pair and sequence. */
 #include "attention_hopper_pairs.h"
 
-/* The n-th tile of the bias, as large as a cluster, from (top, left) on, of which a block has its part, from (i, j) on; and
- * what it adds up: sequences and heads [b, b_end) and [h, h_end). */
+/* The n-th tile of the bias, from (i, j) on, and what it adds up: sequences and heads [b, b_end) and [h, h_end). */
 template <class P> struct share {
     const job<typename P::T> &o;
-    int i, j, top, left, b, b_end, h, h_end;
-    __device__ share(const job<typename P::T> &job_, const mates<P> &place, int n) : o(job_)
+    int i, j, b, b_end, h, h_end;
+    __device__ share(const job<typename P::T> &job_, int n) : o(job_)
     {
         const fv_attn_args &a = o.a;
-        int across = (int)ceil_div(a.Tk, P::WIDE), down = (int)ceil_div(a.Tq, P::HIGH), image = n / across / down;
+        int across = (int)ceil_div(a.Tk, P::KEYS), down = (int)ceil_div(a.Tq, P::QUERIES), image = n / across / down;
         bool own_b = a.bias_s[0], own_h = a.bias_s[1];
         int heads = own_h ? (int)a.H : 1;
-        top = n / across % down * P::HIGH;
-        left = n % across * P::WIDE;
-        i = top + place.y * P::QUERIES;
-        j = left + place.x * P::KEYS;
+        i = n / across % down * P::QUERIES;
+        j = n % across * P::KEYS;
         b = own_b ? image / heads : 0;
         h = own_h ? image % heads : 0;
         b_end = own_b ? b + 1 : (int)a.B;
@@ -31,7 +28,7 @@ template <class P> struct share {
     {
         for (int y = b; y < b_end; y++) {
             head<typename P::T> at(o, y, h);
-            if (!some(at, top, P::HIGH, left, P::WIDE)) continue;
+            if (!some(at, i, P::QUERIES, j, P::KEYS)) continue;
             for (at.h = h; at.h < h_end; at.h++) f(at, i, j);
         }
     }
@@ -62,15 +59,15 @@ __device__ inline void write_strip(typename P::T *to, int64_t step, typename P::
 }
 
 template <class P>
-__global__ void __cluster_dims__(P::BLOCKS) __launch_bounds__(P::THREADS_ALL, 1)
+__global__ void __launch_bounds__(P::THREADS_ALL, 1)
     grad_bias_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of, const float2 *stat,
                     sink<typename P::T> dbias, int items, bool lines)
 {
     typedef typename P::T T;
     extern __shared__ __align__(1024) unsigned char memory[];
-    auto item = [&](const mates<P> &place, int n) { return share<P>(o, place, n); };
+    auto item = [&](int n) { return share<P>(o, n); };
     run_block<P>(memory, &of, o, stat, items, item, [&](int n, const auto &sum, T *room, int group) {
-        share<P> mine(o, mates<P>(), n);
+        share<P> mine(o, n);
         int64_t base = mine.b * o.a.bias_s[0] + mine.h * o.a.bias_s[1];
         int row0 = mine.i + group * 64 + (int)threadIdx.x / 32 % 4 * 16, rows = (int)o.a.Tq, keys = (int)o.a.Tk;
         if (lines && room)
@@ -87,11 +84,11 @@ static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads
     const fv_attn_args &a = o.a;
     maps of;
     if (!map_pairs<P>(&of, o, g)) return false;
-    int64_t images = (a.bias_s[0] ? a.B : 1) * (a.bias_s[1] ? a.H : 1), items = ceil_div(a.Tk, P::WIDE) * ceil_div(a.Tq, P::HIGH);
-    items *= images;
+    int64_t images = (a.bias_s[0] ? a.B : 1) * (a.bias_s[1] ? a.H : 1);
+    int64_t items = images * ceil_div(a.Tk, P::KEYS) * ceil_div(a.Tq, P::QUERIES);
     sink<T> dbias = to<T>(g->dbias);
     bool lines = !dbias.wide && !dbias.add && aligned(dbias.p) && a.Tk % 8 == 0;
-    launch(s, "attention_bwd", grad_bias_wgmma<P>, grid_of<P>(s, items), P::THREADS_ALL, P::BYTES, o, of, stat, dbias, (int)items,
+    launch(s, "attention_bwd", grad_bias_wgmma<P>, grid_of(s, items), P::THREADS_ALL, P::BYTES, o, of, stat, dbias, (int)items,
            lines);
     return true;
 }
@@ -100,7 +97,7 @@ template <class T> bool fv_cuda_bias_hopper(fv_stream *s, const job<T> &o, const
 {
     if (!biased(o)) return false;
     bool narrow_heads = o.a.Wk <= 64 && o.a.Wv <= 64;
-    return narrow_heads ? start<plan<T, 64, 1, 2, true>>(s, o, g, stat) : start<plan<T, 128, 1, 2, true>>(s, o, g, stat);
+    return narrow_heads ? start<plan<T, 64, true>>(s, o, g, stat) : start<plan<T, 128, true>>(s, o, g, stat);
 }
 
 template bool fv_cuda_bias_hopper<bf16>(fv_stream *, const job<bf16> &, const fv_attn_grads *, const float2 *);

@@ -2,27 +2,23 @@
  * bias by pairs (attention_hopper_bias.cu) and of a table by distance (attention_hopper_table.cu) have in common.
  *
  * A block has 128 rows, 64 for each of two groups of four warps, by 128 keys at a time, and keeps their sums in registers while
- * it goes through whatever is added up: sequences, heads, places.  A warp of its own brings what they need, ahead and into the
- * next item: queries with keys, for the scores, then dy with values.  That is 2 bytes from the second-level cache for each 128
- * multiply-adds, more than it gives.  So blocks that have neighbouring pairs are a cluster: each brings a share of the rows and
- * of the keys that they have in common, for all.  Groups take turns in starting products, so that one's exponentials fall into
- * the other's products. */
+ * it goes through whatever is added up: sequences, heads, places.  Warps of its own bring what they need, ahead and into the
+ * next item: queries with keys, for the scores, then dy with values.  Groups take turns in starting products, so that one's
+ * exponentials fall into the other's products. */
 #ifndef FV_CUDA_ATTENTION_HOPPER_PAIRS_H
 #define FV_CUDA_ATTENTION_HOPPER_PAIRS_H
 
 #include "attention_bias.h"
 #include "attention_grads.h"
-#include "cluster.h"
 
-/* A cluster is ACROSS blocks along the keys by DOWN along the queries.  A slot has two factors of one product.  BIAS: a tile of a
- * bias is brought for each item, and added; else attention_scores.h adds what there is. */
-template <class T_, int W_, int ACROSS_, int DOWN_, bool BIAS_> struct plan {
+/* A slot has two factors of one product.  BIAS: a tile of a bias is brought for each item, and added; else attention_scores.h
+ * adds what there is. */
+template <class T_, int W_, bool BIAS_> struct plan {
     typedef T_ T;
-    static constexpr int W = W_, ACROSS = ACROSS_, DOWN = DOWN_, BLOCKS = ACROSS * DOWN, MATES = ACROSS + DOWN - 1;
+    static constexpr int W = W_;
     static constexpr bool BIAS = BIAS_;
     static constexpr int GROUPS = 2, QUERIES = 64 * GROUPS, KEYS = 128, SLOTS = W == 64 ? 4 : 3, BIASES = W == 64 ? 2 : 1,
                          NOTES = 2;
-    static constexpr int HIGH = QUERIES * DOWN, WIDE = KEYS * ACROSS; /* of a cluster */
     static constexpr int THREADS_ALL = 128 * (GROUPS + 1), REGISTERS = 232, SPARE_REGISTERS = 40;
     static constexpr int SLOT = (QUERIES + KEYS) * W, PAIRS = QUERIES * KEYS;
     static constexpr size_t BYTES = (SLOTS * SLOT + BIASES * PAIRS) * sizeof(T) + NOTES * (QUERIES * sizeof(float2) + 32) +
@@ -34,10 +30,9 @@ struct maps {
     CUtensorMap dy, bias;
 };
 
-/* What there is to know of a turn: which item, sequence, head, first row and key of the block, and which of these hold: some
- * pair of the cluster takes part, so that slots come; some of the block; all of it; it is the first of its item, or comes after
- * the last; there are no more. */
-enum { COMES = 1, SOME = 2, WHOLE = 4, FIRST = 8, LAST = 16, NO_MORE = 32 };
+/* What there is to know of a turn: which item, sequence, head, first row and key, and which of these hold: slots come for it; all
+ * pairs take part; it is the first of its item, or comes after the last; there are no more. */
+enum { COMES = 1, WHOLE = 2, FIRST = 4, LAST = 8, NO_MORE = 16 };
 struct note {
     int item, b, h, i, j, flags, len, none;
 };
@@ -66,7 +61,7 @@ template <class P> struct room {
     {
         for (int i = 0; i < P::SLOTS; i++) {
             barrier_init(full + i, 1);
-            barrier_init(free + i, 4 * P::GROUPS * P::MATES);
+            barrier_init(free + i, 4 * P::GROUPS);
         }
         for (int i = 0; i < P::BIASES; i++) {
             barrier_init(bias_full + i, 1);
@@ -80,31 +75,15 @@ template <class P> struct room {
     }
 };
 
-/* Where a block stands in its cluster. */
-template <class P> struct mates {
-    int x, y;
-    __device__ mates()
-    {
-        int rank = cluster_rank();
-        x = rank % P::ACROSS;
-        y = rank / P::ACROSS;
-    }
-    /* Those that have the same rows, and the same keys, as a set of bits. */
-    __device__ unsigned of_rows() const { return ((1u << P::ACROSS) - 1) << y * P::ACROSS; }
-    __device__ unsigned of_keys() const
-    {
-        unsigned all = 0;
-        for (int i = 0; i < P::DOWN; i++) all |= 1u << (i * P::ACROSS + x);
-        return all;
-    }
-    /* Who is told by this thread that its warp is done with a slot: one of those, or nobody (-1). */
-    __device__ int told() const
-    {
-        int lane = threadIdx.x % 32, other = lane - P::ACROSS;
-        if (lane < P::ACROSS) return y * P::ACROSS + lane;
-        return lane < P::MATES ? (other + (other >= y)) * P::ACROSS + x : -1;
-    }
-};
+/* 8 bytes, or zeros, on their own way; arrive_with_copies: this thread arrives once all that it sent so has come. */
+__device__ inline void copy_eight(void *to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_at(to)), "l"(from), "r"(there ? 8 : 0) : "memory");
+}
+__device__ inline void arrive_with_copies(uint64_t *b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_at(b)) : "memory");
+}
 
 /* Some pair of these takes part. */
 template <class T> __device__ inline bool some(const head<T> &at, int i, int rows, int j, int keys)
@@ -112,41 +91,29 @@ template <class T> __device__ inline bool some(const head<T> &at, int i, int row
     return i < at.rows && j < at.last_key(i, rows) && j + keys > at.first(i);
 }
 
-/* Items of this block's cluster. */
-template <class P, class F> __device__ inline void each_item(int items, F f)
-{
-    for (int n = blockIdx.x / P::BLOCKS; n < items; n += gridDim.x / P::BLOCKS) f(n);
-}
-
-/* item(place, n) is the n-th; its each(f) calls f(head, i, j) for all that it adds up, with the first row and key of this
- * block, as often in all blocks of a cluster.  One thread brings the factors of one of the two products: rows, of queries or
- * dy, and keys or values.  first: 0 or 1, its first slot. */
+/* item(n) is the n-th; its each(f) calls f(head, i, j) for all that it adds up, with the first row and key.  One thread brings
+ * the factors of one of the two products: rows, of queries or dy, and keys or values.  first: 0 or 1, its first slot. */
 template <class P, class I>
 __device__ inline void bring_factors(const room<P> &m, const CUtensorMap *of_rows, const CUtensorMap *of_keys,
                                      const job<typename P::T> &o, int items, I item, unsigned first)
 {
     typedef typename P::T T;
-    constexpr int ROWS_EACH = P::QUERIES / P::ACROSS, KEYS_EACH = P::KEYS / P::DOWN;
-    mates<P> place;
     unsigned slot = first, before = 1; /* the parity of its use before; that of none is 1 */
-    unsigned to_rows = place.of_rows(), to_keys = place.of_keys();
-    int serves = (int)o.a.H / (int)o.a.G, right = place.x * ROWS_EACH, down = place.y * KEYS_EACH;
-    each_item<P>(items, [&](int which) {
-        item(place, which).each([&](const head<T> &at, int i, int j) {
-            T *rows = m.slots + slot * P::SLOT + right * PANEL,
-              *keys = m.slots + slot * P::SLOT + P::QUERIES * P::W + down * PANEL;
+    int serves = (int)o.a.H / (int)o.a.G;
+    for (int n = blockIdx.x; n < items; n += gridDim.x)
+        item(n).each([&](const head<T> &at, int i, int j) {
+            T *rows = m.slots + slot * P::SLOT, *keys = rows + P::QUERIES * P::W;
             int g = serves == 1 ? at.h : at.h / serves;
             wait_for(m.free + slot, before);
             arrive_expecting(m.full + slot, P::SLOT * sizeof(T));
 #pragma unroll
             for (int w = 0; w < P::W; w += PANEL) {
-                bring_panel_to(to_rows, rows + w * P::QUERIES, of_rows, m.full + slot, w, at.h, i + right, at.b);
-                bring_panel_to(to_keys, keys + w * P::KEYS, of_keys, m.full + slot, w, g, j + down, at.b);
+                bring_panel(rows + w * P::QUERIES, of_rows, m.full + slot, w, at.h, i, at.b);
+                bring_panel(keys + w * P::KEYS, of_keys, m.full + slot, w, g, j, at.b);
             }
             slot += 2;
             if (slot >= P::SLOTS) slot -= P::SLOTS, before ^= 1;
         });
-    });
 }
 
 /* A warp says what each turn is, brings what is known of its rows, and the tile of the bias. */
@@ -155,7 +122,6 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
                                    int items, I item)
 {
     typedef typename P::T T;
-    mates<P> place;
     int lane = threadIdx.x % 32;
     unsigned turn = 0, tile = 0; /* so far, of turns and of the bias */
     note now = {};
@@ -176,13 +142,13 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
         }
         turn++;
     };
-    each_item<P>(items, [&](int which) {
+    for (int n = blockIdx.x; n < items; n += gridDim.x) {
         bool begun = false;
-        now.item = which;
-        item(place, which).each([&](const head<T> &at, int i, int j) {
+        now.item = n;
+        item(n).each([&](const head<T> &at, int i, int j) {
             bool all = at.whole(i, P::QUERIES, j, P::KEYS) && !o.a.key_mask;
             now.b = at.b, now.h = at.h, now.i = i, now.j = j, now.len = at.len;
-            now.flags = COMES | (some(at, i, P::QUERIES, j, P::KEYS) ? SOME : 0) | (all ? WHOLE : 0) | (begun ? 0 : FIRST);
+            now.flags = COMES | (all ? WHOLE : 0) | (begun ? 0 : FIRST);
             give(&at);
             if (begun) return;
             begun = true;
@@ -199,7 +165,7 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
         tile += begun && P::BIAS;
         now.flags = LAST | (begun && P::BIAS ? COMES : 0);
         give(NULL);
-    });
+    }
     now.flags = NO_MORE;
     give(NULL);
 }
@@ -234,15 +200,10 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
 {
     typedef typename P::T T;
     constexpr int W = P::W, N = P::KEYS / 8;
-    int told = mates<P>().told(), strip = group * 64 + (int)threadIdx.x / 32 % 4 * 16;
-    uint32_t tell = told < 0 ? 0 : address_at(m.free, told);
+    int strip = group * 64 + (int)threadIdx.x / 32 % 4 * 16;
     bool quick = o.a.dropout <= 0 && o.scale > 0 && (P::BIAS || (!o.a.mask && !o.a.bias));
     unsigned slot = 0, phase = 0, tile = 0;
     float s[N][4], d[N][4], sum[N][4];
-    auto done_with = [&](unsigned slot) {
-        __syncwarp();
-        if (tell) arrive_at(tell + slot * sizeof(uint64_t));
-    };
     auto flags_of = [&](unsigned turn) { /* known to be the same for all */
                                          wait_for(m.note_full + turn % P::NOTES, turn / P::NOTES & 1);
                                          return __shfl_sync(~0u, m.notes[turn % P::NOTES].flags, 0);
@@ -264,15 +225,6 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
         if (second == P::SLOTS) second = 0, second_phase ^= 1;
         slot += 2;
         if (slot >= P::SLOTS) slot -= P::SLOTS, phase ^= 1;
-        if (!(flags & SOME)) { /* of others in the cluster only */
-            release(m.note_free + at_note);
-            wait_for(m.full + first, first_phase);
-            done_with(first);
-            wait_for(m.full + second, second_phase);
-            done_with(second);
-            flags = flags_of(turn + 1);
-            continue;
-        }
         const T *q = m.slots + first * P::SLOT, *dy = m.slots + second * P::SLOT;
         turn_wait(1 + group);
         wait_for(m.full + first, first_phase);
@@ -295,13 +247,13 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
                 each_bias<PANEL / 8>(bias + c * P::QUERIES, [&](int k, const float(&x)[2][4]) { f(c / 16 + k, x); });
         };
         products_done<1>();
-        done_with(first);
+        release(m.free + first);
         const note &now = m.notes[at_note];
         if (quick && flags & WHOLE) {
             int none = now.none, b = now.b, h = now.h, len = now.len, row0 = now.i + strip, col0 = now.j;
             release(m.note_free + at_note);
             products_done<0>();
-            done_with(second);
+            release(m.free + second);
             if constexpr (P::BIAS)
                 add_slopes(sum, s, d, o.bias_scale, o.scale, known, none, over_bias);
             else
@@ -320,7 +272,7 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
                 });
             weigh<false, P::BIAS ? BIASED : ANY>(s, at, row0, col0, flags & WHOLE, [&](int e, int) { return known[e / 2].x; });
             products_done<0>();
-            done_with(second);
+            release(m.free + second);
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
@@ -338,7 +290,6 @@ __device__ inline void run_block(unsigned char *memory, const maps *of, const jo
     room<P> m(memory);
     if (threadIdx.x == 0) m.init();
     __syncthreads();
-    cluster_meet();
     int group = group_of() - 1;
     if (group < 0) {
         registers_down<P::SPARE_REGISTERS>();
@@ -351,7 +302,6 @@ __device__ inline void run_block(unsigned char *memory, const maps *of, const jo
         add_all(m, o, group, [&](int n, auto &sum, typename P::T *bias) { take(n, sum, bias, group); });
         if (group == 0) turn_wait(1);
     }
-    cluster_meet(); /* nobody leaves while others tell it that there is room */
 }
 
 /* ---- on the host ---- */
@@ -360,16 +310,16 @@ template <class P> static bool map_pairs(maps *of, const job<typename P::T> &o, 
 {
     const fv_attn_args &a = o.a;
     fv_dtype t = kind<typename P::T>::dtype;
-    return fv_cuda_map_attention(&of->in, &a, t, P::QUERIES / P::ACROSS, P::KEYS / P::DOWN) &&
-           fv_cuda_map(&of->dy, g->dy, t, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv, P::QUERIES / P::ACROSS) &&
+    return fv_cuda_map_attention(&of->in, &a, t, P::QUERIES, P::KEYS) &&
+           fv_cuda_map(&of->dy, g->dy, t, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv, P::QUERIES) &&
            (!P::BIAS || map_bias(&of->bias, o, P::QUERIES));
 }
 
-/* Blocks of the grid: clusters that stay, one block to a multiprocessor. */
-template <class P> static dim3 grid_of(fv_stream *s, int64_t items)
+/* Blocks that stay, one to a multiprocessor. */
+static inline dim3 grid_of(fv_stream *s, int64_t items)
 {
-    int64_t most = device_of(s)->processors / P::BLOCKS;
-    return dim3((unsigned)((items < most ? items : most) * P::BLOCKS));
+    int64_t most = device_of(s)->processors;
+    return dim3((unsigned)(items < most ? items : most));
 }
 
 #endif

@@ -9,7 +9,7 @@
 
 #define LINE 192         /* distances that 64 rows and 128 keys have between them, and one more */
 #define STRIP_LINE 144   /* and 16 rows */
-#define ITEMS_EACH 8     /* items for each cluster, if there are sequences enough */
+#define ITEMS_EACH 8     /* items for each block, if there are sequences enough */
 #define MOST_NUMBERS ((int64_t)32 << 20) /* kept on the way */
 
 /* How bands are numbered: by head, by run of sequences that go together, and by the key that the first row meets. */
@@ -20,24 +20,22 @@ struct bands {
 
 template <class P> struct band {
     const job<typename P::T> &o;
-    int h, b, b_end, offset, x, y;
-    __device__ band(const job<typename P::T> &job_, const bands &by, const mates<P> &place, int n) : o(job_)
+    int h, b, b_end, offset;
+    __device__ band(const job<typename P::T> &job_, const bands &by, int n) : o(job_)
     {
         int run = n / by.all % by.runs;
         h = n / by.all / by.runs;
         b = run * by.together;
         b_end = min(b + by.together, (int)o.a.B);
-        offset = (n % by.all - by.before) * P::WIDE;
-        x = place.x * P::KEYS;
-        y = place.y * P::QUERIES;
+        offset = (n % by.all - by.before) * P::KEYS;
     }
     template <class F> __device__ void each(F f) const
     {
-        int from = offset < 0 ? (P::HIGH - 1 - offset) / P::HIGH * P::HIGH : 0;
+        int from = offset < 0 ? (P::QUERIES - 1 - offset) / P::QUERIES * P::QUERIES : 0;
         for (int s = b; s < b_end; s++) {
             head<typename P::T> at(o, s, h);
-            for (int top = from; top < at.rows && top + offset < at.len; top += P::HIGH)
-                if (some(at, top, P::HIGH, top + offset, P::WIDE)) f(at, top + y, top + offset + x);
+            for (int top = from; top < at.rows && top + offset < at.len; top += P::QUERIES)
+                if (some(at, top, P::QUERIES, top + offset, P::KEYS)) f(at, top, top + offset);
         }
     }
 };
@@ -67,20 +65,20 @@ template <int N> __device__ inline void add_diagonals(float *line, const float (
     if (lane >= 8 && lane < 15) line[N * 8 + lane] = before;
 }
 
-/* lines: (items, blocks of a cluster, groups, LINE) */
+/* lines: (items, groups, LINE) */
 template <class P>
-__global__ void __cluster_dims__(P::BLOCKS) __launch_bounds__(P::THREADS_ALL, 1)
+__global__ void __launch_bounds__(P::THREADS_ALL, 1)
     grad_table_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of, const float2 *stat,
                      float *lines, bands by, int items)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    auto item = [&](const mates<P> &place, int n) { return band<P>(o, by, place, n); };
+    auto item = [&](int n) { return band<P>(o, by, n); };
     run_block<P>(memory, &of, o, stat, items, item, [&](int n, const auto &sum, const void *, int group) {
         float *strips = (float *)room<P>(memory).bias + group * 4 * STRIP_LINE; /* where a bias would be */
         int thread = threadIdx.x % 128;
         add_diagonals(strips + thread / 32 * STRIP_LINE, sum);
         group_wait(3 + group);
-        float *line = lines + (((int64_t)n * P::BLOCKS + cluster_rank()) * P::GROUPS + group) * LINE;
+        float *line = lines + ((int64_t)n * P::GROUPS + group) * LINE;
         for (int i = thread; i < LINE - 1; i += 128) {
             float all = 0;
             for (int w = 0; w < 4; w++) {
@@ -93,20 +91,17 @@ __global__ void __cluster_dims__(P::BLOCKS) __launch_bounds__(P::THREADS_ALL, 1)
     });
 }
 
-/* What the lines of a head hold: f(first, number) for each run of sequences and each part of a cluster, in order.  number(k, i)
- * is that of band k and index first + k * WIDE + i of the table, before it is held within it. */
+/* What the lines of a head hold: f(first, number) for each run of sequences and each group, in order.  number(k, i) is that of
+ * band k and index first + k * KEYS + i of the table, before it is held within it. */
 template <class P, class F>
 __device__ inline void each_line(const job<typename P::T> &o, const float *lines, const bands &by, int h, F f)
 {
-    constexpr int PARTS = P::BLOCKS * P::GROUPS;
     for (int run = 0; run < by.runs; run++) {
-        int shift = (int)o.length(run * by.together) - (int)o.a.Tq;
-        const float *of = lines + (int64_t)(h * by.runs + run) * by.all * PARTS * LINE;
-        for (int part = 0; part < PARTS; part++) {
-            int rank = part / P::GROUPS, right = rank % P::ACROSS * P::KEYS - by.before * P::WIDE,
-                down = rank / P::ACROSS * P::QUERIES + part % P::GROUPS * 64;
-            f((int)o.a.rel_zero - shift + right - down - 63, [&](int k, int i) { return of[(k * PARTS + part) * LINE + i]; });
-        }
+        int zero = (int)o.a.rel_zero - ((int)o.length(run * by.together) - (int)o.a.Tq);
+        const float *of = lines + (int64_t)(h * by.runs + run) * by.all * P::GROUPS * LINE;
+        for (int group = 0; group < P::GROUPS; group++)
+            f(zero - by.before * P::KEYS - group * 64 - 63,
+              [&](int k, int i) { return of[(k * P::GROUPS + group) * LINE + i]; });
     }
 }
 
@@ -123,9 +118,9 @@ template <class P> struct add_lines {
         float all = 0;
         if (l == 0 || l == len - 1) return;
         each_line<P>(o, lines, by, (int)(i / len), [&](int first, auto number) {
-            int k = min((l - first) / P::WIDE, by.all - 1); /* the last whose line begins before */
-            for (; k >= 0 && l - first - k * P::WIDE < LINE - 1; k--)
-                if (l >= first + k * P::WIDE) all += number(k, l - first - k * P::WIDE);
+            int k = min((l - first) / P::KEYS, by.all - 1); /* the last whose line begins before */
+            for (; k >= 0 && l - first - k * P::KEYS < LINE - 1; k--)
+                if (l >= first + k * P::KEYS) all += number(k, l - first - k * P::KEYS);
         });
         put(drel, i, all);
     }
@@ -141,21 +136,21 @@ __global__ void __launch_bounds__(THREADS)
     each_line<P>(o, lines, by, h, [&](int first, auto number) {
         for (int n = threadIdx.x; n < by.all * (LINE - 1); n += THREADS) {
             int k = n / (LINE - 1), i = n % (LINE - 1);
-            if (max(0, min(first + k * P::WIDE + i, last)) == end) all += number(k, i);
+            if (max(0, min(first + k * P::KEYS + i, last)) == end) all += number(k, i);
         }
     });
     all = block_all(all, add_up());
     if (threadIdx.x == 0 && (blockIdx.y == 0 || last > 0)) put(drel, h * o.a.rel_len + end, all);
 }
 
-template <class T, int W> using plan_of = plan<T, W, 1, 2, false>;
+template <class T, int W> using plan_of = plan<T, W, false>;
 
 template <class P> static bands bands_of(const device *d, const fv_attn_args *a)
 {
     bands by;
-    by.before = ((int)ceil_div(a->Tq, P::HIGH) - 1) * (P::HIGH / P::WIDE);
-    by.all = by.before + (int)ceil_div(a->Tk, P::WIDE);
-    int64_t wanted = ceil_div((int64_t)ITEMS_EACH * (d->processors / P::BLOCKS), a->H * by.all);
+    by.before = (int)ceil_div(a->Tq, P::QUERIES) - 1;
+    by.all = by.before + (int)ceil_div(a->Tk, P::KEYS);
+    int64_t wanted = ceil_div((int64_t)ITEMS_EACH * d->processors, a->H * by.all);
     by.together = a->lens || wanted >= a->B ? 1 : (int)ceil_div(a->B, wanted);
     by.runs = (int)ceil_div(a->B, by.together);
     return by;
@@ -171,7 +166,7 @@ static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads
     bands by = bands_of<P>(device_of(s), &o.a);
     int64_t items = items_of(by, &o.a);
     sink<T> drel = to<T>(g->drel);
-    launch(s, "attention_bwd", grad_table_wgmma<P>, grid_of<P>(s, items), P::THREADS_ALL, P::BYTES, o, of, stat, lines, by,
+    launch(s, "attention_bwd", grad_table_wgmma<P>, grid_of(s, items), P::THREADS_ALL, P::BYTES, o, of, stat, lines, by,
            (int)items);
     each(s, "attention_bwd", o.a.H * o.a.rel_len, false, add_lines<P>{o, lines, by, drel});
     launch(s, "attention_bwd", add_ends<P>, dim3((unsigned)o.a.H, 2), THREADS, 0, o, lines, by, drel);
@@ -181,7 +176,7 @@ static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads
 int64_t fv_cuda_table_numbers(fv_stream *s, const fv_attn_args *a)
 {
     typedef plan_of<bf16, 64> P; /* all are alike in this */
-    int64_t numbers = items_of(bands_of<P>(device_of(s), a), a) * P::BLOCKS * P::GROUPS * LINE;
+    int64_t numbers = items_of(bands_of<P>(device_of(s), a), a) * P::GROUPS * LINE;
     return numbers <= MOST_NUMBERS ? numbers : 0;
 }
 
