@@ -204,9 +204,10 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
     bool quick = o.a.dropout <= 0 && o.scale > 0 && (P::BIAS || (!o.a.mask && !o.a.bias));
     unsigned slot = 0, phase = 0, tile = 0;
     float s[N][4], d[N][4], sum[N][4];
-    auto flags_of = [&](unsigned turn) { /* known to be the same for all */
-                                         wait_for(m.note_full + turn % P::NOTES, turn / P::NOTES & 1);
-                                         return __shfl_sync(~0u, m.notes[turn % P::NOTES].flags, 0);
+    /* Known to be the same for all. */
+    auto flags_of = [&](unsigned turn) {
+        wait_for(m.note_full + turn % P::NOTES, turn / P::NOTES & 1);
+        return __shfl_sync(~0u, m.notes[turn % P::NOTES].flags, 0);
     };
     clear(sum);
     int flags = flags_of(0);

@@ -84,7 +84,7 @@ static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
 {
     static const int64_t from[2][2] = {{2048, 2048}, {512, 1024}}; /* of gradients: wide and narrow heads, full and causal */
     bool narrow = a->Wk <= 64;
-    if (!hopper_pays(d, a, back)) return false;
+    if (!hopper_can(a, FV_BF16) || !hopper_pays(d, a, back)) return false;
     if (back) return a->Tk >= from[narrow][a->causal] || (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
     return a->Tk >= (narrow ? 256 : 512);
 }
