@@ -106,17 +106,6 @@ template <class P> struct room {
     }
 };
 
-/* Whether a phase has ended; asked ahead of a wait, which takes long even where there is nothing to wait for. */
-__device__ inline bool reached(uint64_t *b, unsigned parity)
-{
-    uint32_t done;
-    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(shared_at(b)), "r"(parity)
-                 : "memory");
-    return done;
-}
-
 /* The n-th head of keys.  Sequences that share a bias go together, so that memory is read once for all. */
 template <class P> __device__ inline void where(const job<typename P::T> &o, int n, int *b, int *g)
 {

@@ -45,6 +45,17 @@ __device__ inline void wait_for(uint64_t *b, unsigned parity)
     while (!done);
 }
 
+/* Whether a phase has ended; asked ahead of a wait, which takes long even where there is nothing to wait for. */
+__device__ inline bool reached(uint64_t *b, unsigned parity)
+{
+    uint32_t done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(shared_at(b)), "r"(parity)
+                 : "memory");
+    return done;
+}
+
 /* This warp is done with a tile. */
 __device__ inline void release(uint64_t *b)
 {
