@@ -18,11 +18,8 @@
 #include "helper_numbers.h"
 
 enum { CAUSAL = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, DROP = 32, WINDOW = 64, LENS = 128, OUTLIERS = 256 };
-enum {
-    BIAS_ONE = 512,
-    BIAS_EACH = 1024,
-    RISING = 2048
-}; /* with BIAS: the same for all heads, another for each sequence; RISING: make_rising */
+enum { BIAS_ONE = 512, BIAS_EACH = 1024 }; /* with BIAS: the same for all heads, another for each sequence */
+enum { RISING = 2048 };                    /* make_rising */
 
 typedef struct {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
