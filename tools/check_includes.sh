@@ -14,7 +14,8 @@ nn: base core ops
 store: base core
 tok: base
 data: base core store tok
-models: base core ops nn store
+model: base core ops nn store
+models: base core ops nn store model
 metric: base
 train: base core store data
 gen: base core store tok
@@ -53,7 +54,7 @@ wrong=$(
     for file in include/fovea/*.h; do
         sed -n 's/^#include "\(.*\)".*/\1/p' "$file" | grep -v '^fovea/' | sed "s|^|  $file includes |"
     done
-    # A family never includes another: what they share is in models/model_*.h.
+    # A family never includes another: what they share is in src/model.
     [ -d src/models ] && grep '#include "[a-z0-9_]*\.h"' src/models/*.c /dev/null | grep -v '_files\.h"' | sed 's/^/  /'
     true
 )

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "models/model_part.h"
+#include "model/part.h"
 
 #define MAX_LAYER 96
 #define OFFSET 2 /* the first rows of the table of positions were never used */

@@ -5,7 +5,7 @@
  * The pooler is a dense layer with tanh on the first token; the masked-word head scores words with the input table. */
 #include <stddef.h>
 
-#include "models/model_bert.h"
+#include "model/bert.h"
 
 enum { BASE, PRETRAINING, MASKED, NEXT, SEQUENCE, TOKEN, SPAN };
 static const char *const heads[] = {"BertModel",

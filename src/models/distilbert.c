@@ -1,7 +1,7 @@
 /* distilbert.c - DistilBERT: BERT's encoder at half the depth, without token types and pooler, under names of its own. */
 #include <stddef.h>
 
-#include "models/model_bert.h"
+#include "model/bert.h"
 
 #define MAX_LAYER 256
 #define EPS 1e-12f /* under the square root of each norm; not configurable */

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "models/model_part.h"
+#include "model/part.h"
 #include "ops/embed.h"
 
 #define MAX_LAYER 256

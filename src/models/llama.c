@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "models/model_part.h"
+#include "model/part.h"
 
 #define MAX_LAYER 256
 #define MAX_HEAD 512

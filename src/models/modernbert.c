@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "models/model_part.h"
+#include "model/part.h"
 #include "nn/part.h"
 
 enum { BASE, MASKED, SEQUENCE, TOKEN, SPAN };

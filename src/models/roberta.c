@@ -5,7 +5,7 @@
  * The masked-word head and the two-layer classifier have names of their own. */
 #include <stddef.h>
 
-#include "models/model_bert.h"
+#include "model/bert.h"
 
 enum { BASE, MASKED, SEQUENCE, TOKEN, SPAN };
 static const char *const heads[] = {"RobertaModel",

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "models/model_part.h"
+#include "model/part.h"
 
 #define MAX_LAYER 96
 

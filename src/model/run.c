@@ -1,4 +1,4 @@
-/* model_run.c - a model on arrays from a file, with everything that comes out written to another.
+/* run.c - a model on arrays from a file, with everything that comes out written to another.
  *
  * Scripts in any language use a model this way, and others check it: names are those of transformers, in and out.  Maps
  * and hidden states are caught by the tap as they pass, so a model does nothing for them but to let them pass. */

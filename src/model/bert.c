@@ -1,5 +1,5 @@
-/* model_bert.c - what BERT and its kin share. */
-#include "models/model_bert.h"
+/* bert.c - what BERT and its kin share. */
+#include "model/bert.h"
 
 #include "base/base.h"
 

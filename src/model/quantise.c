@@ -1,4 +1,4 @@
-/* model_quant.c - a copy of a model's directory with other weights: those of its products in 8 or 4 bits, or all as floats.
+/* quantise.c - a copy of a model's directory with other weights: those of its products in 8 or 4 bits, or all as floats.
  *
  * Which parameters are weights of products the family says by laying them out: a model is opened to serve, and what was packed
  * and is not looked up as well is written as rows of blocks.  Everything else keeps its dtype.  A float dtype is for all. */

@@ -1,8 +1,8 @@
-/* model_bert.h - what BERT and its kin share: the keys of config.json, the layers, the masked-word head, the pooler. */
+/* bert.h - what BERT and its kin share: the keys of config.json, the layers, the masked-word head, the pooler. */
 #ifndef FV_MODEL_BERT_H
 #define FV_MODEL_BERT_H
 
-#include "models/model_part.h"
+#include "model/part.h"
 #include "ops/embed.h"
 
 typedef struct fv__bert_config {

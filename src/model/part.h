@@ -1,4 +1,4 @@
-/* model_part.h - what families share: heads, stacks of layers, the steps of a session, places of a sequence. */
+/* part.h - what families share: heads, stacks of layers, the steps of a session, places of a sequence. */
 #ifndef FV_MODEL_PART_H
 #define FV_MODEL_PART_H
 

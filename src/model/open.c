@@ -1,6 +1,6 @@
-/* model_open.c - models of any family: found by name, made or opened, run, saved.
+/* open.c - models of any family: found by name, made or opened, run, saved.
  *
- * The list of families is made from this folder by the build: a file x.c defines `const fv_family fv__family_x`, and
+ * The list of families is made from src/models by the build: a file x.c defines `const fv_family fv__family_x`, and
  * nothing else has to know about it. */
 #include <stdio.h>
 

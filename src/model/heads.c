@@ -1,5 +1,5 @@
-/* model_heads.c - what heads of many families share: activations by name, masks, losses. */
-#include "models/model_part.h"
+/* heads.c - what heads of many families share: activations by name, masks, losses. */
+#include "model/part.h"
 
 const char *const fv_act_words[] = {"gelu",      "relu",        "silu", "swish",   "gelu_new", "gelu_pytorch_tanh",
                                     "gelu_fast", "gelu_python", "tanh", "sigmoid", NULL};

@@ -1,5 +1,5 @@
-/* model_part.c - what families share. */
-#include "models/model_part.h"
+/* part.c - what families share. */
+#include "model/part.h"
 
 #include "base/base.h"
 #include "core/core.h"
