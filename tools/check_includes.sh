@@ -55,7 +55,7 @@ wrong=$(
         sed -n 's/^#include "\(.*\)".*/\1/p' "$file" | grep -v '^fovea/' | sed "s|^|  $file includes |"
     done
     # A family never includes another: what they share is in src/model.
-    [ -d src/models ] && grep '#include "[a-z0-9_]*\.h"' src/models/*.c /dev/null | grep -v '_files\.h"' | sed 's/^/  /'
+    [ -d src/models ] && grep -rE '#include "(models/|[a-z0-9_]*\.h")' src/models | sed 's/^/  /'
     true
 )
 [ -z "$wrong" ] || { echo "$wrong"; exit 1; }
