@@ -13,7 +13,7 @@
 #include "fovea/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
-#include "gen/session.h"
+#include "model/session.h"
 #include "helper_device.h"
 #include "helper_writer.h"
 

@@ -18,7 +18,7 @@ model: base core ops nn store
 models: base core ops nn store model
 metric: base
 train: base core store data
-gen: base core store tok
+gen: base core store tok model
 see: base core store
 task: base core store tok
 server: public

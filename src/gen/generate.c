@@ -13,7 +13,7 @@
 #include "base/base.h"
 #include "fovea/op.h"
 #include "gen/search.h"
-#include "gen/session.h"
+#include "model/session.h"
 
 #define RUN 512 /* tokens of prompts that go through the model at a time */
 

@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 #include "gen/search.h"
-#include "gen/session.h"
+#include "model/session.h"
 
 enum { RUN_MOST = 8, FEW_ROWS = 64, MOST_ROWS = 65535 };
 

@@ -1,7 +1,7 @@
 /* search_write.c - greedy search and sampling on a device that chooses by itself. */
 #include "base/base.h"
 #include "gen/search.h"
-#include "gen/session.h"
+#include "model/session.h"
 
 bool fv__device_chooses(const search *s, bool encoder)
 {

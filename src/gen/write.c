@@ -1,6 +1,6 @@
 /* write.c - tokens that a device chooses and feeds back by itself: the host starts steps and reads what came in runs. */
 #include "base/base.h"
-#include "gen/session.h"
+#include "model/session.h"
 
 bool fv__write_can(const fv_session *s, fv_dtype t) { return (unsigned)t < FV_FLOATS && s->dev->k[t] && s->dev->k[t]->choose; }
 

@@ -41,7 +41,7 @@ struct fv_session {
     fv_here here;
     fv_graph graph;   /* of such a step */
     uint64_t version; /* of the memory it uses */
-    /* of write.c: memory (of search_beams.c as well), how tokens are chosen, and how many were before the next step */
+    /* of gen/write.c: memory (of gen/search_beams.c as well), how tokens are chosen, and how many were before the next step */
     slot writing;
     fv_choose choose;
     int64_t written;
@@ -57,7 +57,7 @@ enum { FV_STEP_SCORES, FV_STEP_BEST, FV_STEP_LIKELIEST, FV_STEP_CHOOSE, FV_STEP_
 typedef void fv_behind_fn(fv_ctx *c, void *user, fv_tensor *logits);
 bool fv__session_again(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind, fv_behind_fn *behind, void *user);
 
-/* ---- write.c: runs of steps in which the device chooses ---- */
+/* ---- gen/write.c: runs of steps in which the device chooses ---- */
 
 #define FV_WRITE_LOG 32 /* steps of a run at most */
 

@@ -5,7 +5,7 @@
  * table of where each key lies, read by attention, would save the rest of the copying; with beams that part a few tokens
  * back it has little left to save, and every backend's kernel would have to follow it. */
 #include "base/base.h"
-#include "gen/session.h"
+#include "model/session.h"
 
 size_t fv__session_pairs(const fv_session *s) { return (size_t)(s->all * s->all) * sizeof(int32_t); }
 static size_t work_bytes(const fv_session *s) { return fv__session_pairs(s) + 4 * (size_t)s->all * sizeof(int32_t); }

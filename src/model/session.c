@@ -3,7 +3,7 @@
  * Memory is taken when a layer first asks for it, grows with the sequences and is kept.  A step of one token reads what
  * differs from step to step from memory of the session's own: it repeats, and a device may keep it as a graph. */
 #include "base/base.h"
-#include "gen/session.h"
+#include "model/session.h"
 
 #define FIRST_ROOM 64 /* tokens a row has memory for at first */
 
