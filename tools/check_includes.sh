@@ -14,6 +14,7 @@ nn: base core ops
 store: base core
 tok: base
 data: base core store tok
+objective: base core store tok data
 model: base core ops nn store
 models: base core ops nn store model
 metric: base

@@ -1,6 +1,6 @@
 /* tag.c - the feed for labelling words: of a word that has several pieces the first carries the label. */
 #include "data/labels.h"
-#include "data/masking.h"
+#include "objective/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
 #include "fovea/metric.h"

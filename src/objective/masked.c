@@ -1,7 +1,7 @@
 /* masked.c - the feed for models that fill in hidden words, drawn anew each time a window is seen.
  *
  * Of the tokens that are chosen 80 % become the mask, 10 % any token, and 10 % stay: BERT's recipe. */
-#include "data/masking.h"
+#include "objective/masking.h"
 #include "data/running.h"
 
 int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, int64_t row, fv_draw how)

@@ -1,6 +1,6 @@
 /* classify.c - the feed for classifying texts: one label for each. */
 #include "data/labels.h"
-#include "data/masking.h"
+#include "objective/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
 

@@ -2,7 +2,7 @@
  *
  * Every line is a sentence, a blank one ends a document.  Half of the time the second sentence is the next one of the
  * document, else any other: next_sentence_label is 0 and 1. */
-#include "data/masking.h"
+#include "objective/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
 #include "data/running.h"

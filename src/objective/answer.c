@@ -5,7 +5,7 @@
  * A context that is too long is cut to a window around the answer, where in the window the answer lies being drawn from
  * its number, so that its place gives nothing away.  Only the first answer of a question is learnt. */
 #include "data/labels.h"
-#include "data/masking.h"
+#include "objective/masking.h"
 #include "data/ragged.h"
 #include "data/running.h"
 
