@@ -2,7 +2,7 @@
 #ifndef FV_TOK_OPEN_H
 #define FV_TOK_OPEN_H
 
-#include "json_load.h"
+#include "tok/json/load.h"
 #include "unpack.h"
 
 #define FV__MAX_PATH 4096

@@ -1,7 +1,7 @@
 /* spm_load.c - SentencePiece .model files: protocol buffers, read by hand and checked field by field.
  *
  * Such a tokenizer encodes as SentencePiece itself does (float scores, its own normaliser), not as the components of a
- * tokenizer.json made from it would; the two differ on a few texts.  json_save.c writes the latter. */
+ * tokenizer.json made from it would; the two differ on a few texts.  tok/json/save.c writes the latter. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 """tok.py - golden files for the tokenizer tests, made with Hugging Face tokenizers and SentencePiece.
 
     python tools/golden/tok.py            writes tests/golden/tok/
-    python tools/golden/tok.py --unicode  prints the table `newer` of src/tok/unicode.c
+    python tools/golden/tok.py --unicode  prints the table `newer` of src/tok/unicode/unicode.c
 
 components.jsonl has one small tokenizer a line with what the reference makes of some texts; made with tokenizers 0.23.3.
 spm/*.model are tiny SentencePiece models with their encodings in spm.jsonl; made with sentencepiece 0.2.2.

@@ -1,7 +1,7 @@
 /* normalise.c - the steps of a normaliser: text in, text out, alignment kept. */
 #include <utf8proc.h>
 
-#include "work.h"
+#include "tok/work.h"
 
 /* ---- one character at a time ---- */
 

@@ -1,9 +1,9 @@
-/* json_load.h - what the readers of the sections of a tokenizer.json share. */
+/* load.h - what the readers of the sections of a tokenizer.json share. */
 #ifndef FV_TOK_JSON_LOAD_H
 #define FV_TOK_JSON_LOAD_H
 
-#include "json.h"
-#include "tok.h"
+#include "reader.h"
+#include "tok/tok.h"
 
 fv_status fv__load_model(fv_tok *t, fv__jval v, fv_err *e);
 fv_status fv__load_normaliser(fv_tok *t, fv__jval v, fv_err *e);

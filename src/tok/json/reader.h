@@ -1,13 +1,13 @@
-/* json.h - a strict JSON reader that builds no tree.
+/* reader.h - a strict JSON reader that builds no tree.
  *
  * Vocabularies are most of a tokenizer.json: hundreds of thousands of members, each wanted once and in order.  A tree
  * of them costs more memory than the file and most of the time to open it, and comes from an allocator that a test cannot
  * make fail.  So the document is checked once, whole (grammar, UTF-8, depth), and then walked in place: a value is the
  * offset of its first byte. */
-#ifndef FV_TOK_JSON_H
-#define FV_TOK_JSON_H
+#ifndef FV_TOK_JSON_READER_H
+#define FV_TOK_JSON_READER_H
 
-#include "pool.h"
+#include "tok/pool.h"
 
 #define FV__JSON_DEPTH 64
 #define FV__JSON_MEMBERS 96

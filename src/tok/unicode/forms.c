@@ -5,7 +5,7 @@
  * put into canonical order and, for NFC and NFKC, composed pair by pair. */
 #include <utf8proc.h>
 
-#include "tok.h"
+#include "tok/tok.h"
 
 typedef struct unit {
     uint32_t cp;

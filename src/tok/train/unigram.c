@@ -1,4 +1,4 @@
-/* train_unigram.c - learning a unigram language model over pieces (Kudo 2018): start from all frequent substrings, then by
+/* unigram.c - learning a unigram language model over pieces (Kudo 2018): start from all frequent substrings, then by
  * turns estimate their probabilities by expectation-maximisation and drop those that the likelihood misses least. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* train_bpe.c - learning merges: join the most frequent pair of neighbours, again and again (BPE and WordPiece).
+/* bpe.c - learning merges: join the most frequent pair of neighbours, again and again (BPE and WordPiece).
  *
  * Each pair knows its count and the words it was seen in.  A heap gives the best pair; counts that fell since an entry
  * was made are found out when it comes up.  Ties go to the pair with the lower ids, so the result depends on the texts alone. */

@@ -2,7 +2,7 @@
 #ifndef FV_TOK_TRAIN_H
 #define FV_TOK_TRAIN_H
 
-#include "tok.h"
+#include "tok/tok.h"
 
 /* A growing set of strings with a count each, in order of arrival. */
 typedef struct fv__set {

@@ -1,5 +1,5 @@
-/* json_load.c - a tokenizer.json, section by section. */
-#include "json_load.h"
+/* load.c - a tokenizer.json, section by section. */
+#include "load.h"
 
 /* ---- added tokens ---- */
 

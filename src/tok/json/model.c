@@ -1,5 +1,5 @@
-/* json_model.c - the "model" section of a tokenizer.json: BPE, WordPiece, Unigram, WordLevel. */
-#include "json_load.h"
+/* model.c - the "model" section of a tokenizer.json: BPE, WordPiece, Unigram, WordLevel. */
+#include "load.h"
 
 #define MAX_AFFIX 48
 

@@ -3,7 +3,7 @@
  * Layout: size of the array in bytes (little-endian u32), the array, then NUL-terminated replacements.  A unit of the array
  * has a label in bits 0-7 and 31, "a key ends here" in bit 8, and the distance to its children in bits 10-30 (times 256 if
  * bit 9 is set); a leaf has bit 31 and the value in bits 0-30. */
-#include "tok.h"
+#include "tok/tok.h"
 
 bool fv__charsmap_init(fv__charsmap *m, fv__str blob)
 {

@@ -1,10 +1,10 @@
-/* json_save.c - writing a tokenizer.json: every section as the reference spells it.
+/* save.c - writing a tokenizer.json: every section as the reference spells it.
  *
  * SentencePiece's own normaliser and scores have no name there.  They are written as the components that stand for
  * them in published conversions: Precompiled, Strip and Replace, Metaspace, and merges in the order of scores. */
 #include <stdio.h>
 
-#include "tok.h"
+#include "tok/tok.h"
 
 /* ---- JSON text ---- */
 

@@ -1,6 +1,6 @@
 /* train.c - fv_tok_train: count the pieces of all texts, then learn a vocabulary from them. */
 #include "train.h"
-#include "work.h"
+#include "tok/work.h"
 
 static const fv_tok_train_opts defaults;
 

@@ -1,5 +1,5 @@
-/* json_post.c - the post_processor section of a tokenizer.json: whatever it is called, a template comes out. */
-#include "json_load.h"
+/* post.c - the post_processor section of a tokenizer.json: whatever it is called, a template comes out. */
+#include "load.h"
 
 static fv_status no_memory(fv__jval v, fv_err *e) { return fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file); }
 

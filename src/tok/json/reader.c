@@ -1,10 +1,10 @@
-/* json.c - checking a JSON document and walking it in place; see json.h. */
+/* reader.c - checking a JSON document and walking it in place; see reader.h. */
 #include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "json.h"
+#include "reader.h"
 
 static bool space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 

@@ -1,5 +1,5 @@
-/* json_steps.c - the normalizer, pre_tokenizer and decoder sections of a tokenizer.json. */
-#include "json_load.h"
+/* steps.c - the normalizer, pre_tokenizer and decoder sections of a tokenizer.json. */
+#include "load.h"
 
 /* ---- sequences ---- */
 

@@ -1,7 +1,7 @@
 /* unicode.c - character classes, from utf8proc's categories, with the exceptions the reference tokenizers make. */
 #include <utf8proc.h>
 
-#include "text.h"
+#include "tok/text.h"
 
 /* Categories of ASCII, so that most text never reaches the tables. */
 static bool ascii_alpha(uint32_t c) { return (c | 32) - 'a' < 26; }
