@@ -3,7 +3,7 @@
 #define FV_STORE_STORE_H
 
 #include "fovea/store.h"
-#include "store/safetensors.h"
+#include "store/safetensors/safetensors.h"
 
 /* dir/name */
 fv_status fv__store_path(char out[FV_PATH], const char *dir, const char *name, fv_err *e);

@@ -3,7 +3,7 @@
  * From the root of the repository:
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc -Itests -o fuzz_array \
  *       tests/fuzz/fuzz_array.c tests/helper_memfs.c src/base/[a-z]*.c \
- *       src/store/{st_plan,scan,number,array,st_open,st_index,csv,npy}.c -lm
+ *       src/store/{scan,number,array,csv,npy,safetensors/{plan,open,index}}.c -lm
  *   ./fuzz_array -max_len=1024 corpus tests/golden/store */
 #include <stdlib.h>
 #include <string.h>

@@ -2,13 +2,13 @@
  *
  * From the root of the repository:
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc -o fuzz_safetensors \
- *       tests/fuzz/fuzz_safetensors.c src/base/[a-z]*.c src/store/{st_plan,scan,number,array,st_open,st_index,csv,npy}.c -lm
+ *       tests/fuzz/fuzz_safetensors.c src/base/[a-z]*.c src/store/{scan,number,array,csv,npy,safetensors/{plan,open,index}}.c -lm
  *   ./fuzz_safetensors -max_len=4096 corpus tests/golden/store
  *
  * Beyond memory errors it looks for a plan that takes more than twice the file, and for tensors outside of it. */
 #include <stdlib.h>
 
-#include "store/safetensors.h"
+#include "store/safetensors/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

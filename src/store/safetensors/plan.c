@@ -1,4 +1,4 @@
-/* st_plan.c - the rules of the safetensors format.
+/* plan.c - the rules of the safetensors format.
  *
  * A file is: header length (u64), header (JSON), data.  The header maps names to dtype, shape and data_offsets, and
  * "__metadata__" to strings.  Checked here, before anyone looks at a tensor: the length fits and is at most 100 MB; the
@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-#include "scan.h"
+#include "store/scan.h"
 
 typedef struct walk {
     fv_scan scan;

@@ -1,4 +1,4 @@
-/* st_write.c - safetensors files out.
+/* write.c - safetensors files out.
  *
  * All sizes are known from the shapes, so the header comes first and the data streams behind it, a block at a time.
  * Order, header text and padding are those of the reference implementation (largest dtype first, then by name), so the
@@ -6,7 +6,7 @@
  * last, and the files it replaces are removed after it. */
 #include <stdio.h>
 
-#include "store.h"
+#include "store/store.h"
 
 #define BLOCK 65536 /* elements at a time */
 

@@ -1,11 +1,11 @@
-/* st_index.c - model.safetensors.index.json: which shard holds which tensor.
+/* index.c - model.safetensors.index.json: which shard holds which tensor.
  *
  * {"metadata": {...}, "weight_map": {"tensor": "shard.safetensors", ...}}.  Shards are plain names of files beside the
  * index.  Every tensor of the map must be in its shard, and every tensor of a shard must be in the map, once. */
 #include <stdio.h>
 
-#include "scan.h"
-#include "store.h"
+#include "store/scan.h"
+#include "store/store.h"
 
 #define MOST_SHARDS 1024
 #define LONGEST 1024        /* bytes of a tensor's name */

@@ -1,9 +1,9 @@
-/* st_open.c - safetensors files, one or several with an index, and what is in them. */
+/* open.c - safetensors files, one or several with an index, and what is in them. */
 #include <errno.h>
 #include <stdio.h>
 
 #include "safetensors.h"
-#include "store.h"
+#include "store/store.h"
 
 struct fv_st {
     const fv_env *env;
