@@ -1,10 +1,10 @@
-/* recipe_run.c - following a recipe: tokenizer, data, model, training, and what a model's directory needs beside it. */
+/* run.c - following a recipe: tokenizer, data, model, training, and what a model's directory needs beside it. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "fovea/metric.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 void fv__say(const fv__kitchen *k, const char *fmt, ...)
 {

@@ -1,7 +1,7 @@
-/* recipe_data.c - [data] and [tokenizer]: a tokenizer, and a feed for each file. */
+/* data.c - [data] and [tokenizer]: a tokenizer, and a feed for each file. */
 #include <stdio.h>
 
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 void fv__recipe_path(char out[FV_PATH], const char *dir, const char *name)
 {

@@ -1,4 +1,4 @@
-/* recipe.c - reading recipes: sections and keys, each checked against its table, and writing them out again. */
+/* read.c - reading recipes: sections and keys, each checked against its table, and writing them out again. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include <ini.h>
 
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 /* ---- tables ---- */
 

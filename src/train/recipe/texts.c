@@ -1,6 +1,6 @@
-/* recipe_texts.c - the texts of the training data, for learning a tokenizer from: what will be encoded, and nothing else. */
+/* texts.c - the texts of the training data, for learning a tokenizer from: what will be encoded, and nothing else. */
 #include "data/records.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 /* All texts, each ending in NUL; records that cannot be used are left out here, and reported when the data are read. */
 static void add(fv_buf *b, const char *s, size_t n)

@@ -1,8 +1,8 @@
-/* recipe_model.c - [model]: a family with a configuration, or a directory to go on from. */
+/* model.c - [model]: a family with a configuration, or a directory to go on from. */
 #include <stdio.h>
 
 #include "store/json.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 static bool own_key(const char *key)
 {
