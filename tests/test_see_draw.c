@@ -15,7 +15,7 @@
 #include "helper_device.h"
 #include "helper_files.h"
 #ifdef HAVE_CAIRO
-#include "see/canvas.h"
+#include "see/draw/canvas.h"
 #endif
 
 /* fontconfig links its patterns by offsets, which no leak checker can follow: what it still holds looks lost.  Cairo keeps

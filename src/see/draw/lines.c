@@ -1,4 +1,4 @@
-/* draw_lines.c - attention as lines between tokens: two columns for a head, two sentences for an alignment. */
+/* lines.c - attention as lines between tokens: two columns for a head, two sentences for an alignment. */
 #ifdef HAVE_CAIRO
 #include <math.h>
 #include <stdio.h>

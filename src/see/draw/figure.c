@@ -1,5 +1,5 @@
-/* plate.c - what a picture shows, in numbers, and its way into a file as SVG, PNG or PDF. */
-#include "see.h"
+/* figure.c - what a picture shows, in numbers, and its way into a file as SVG, PNG or PDF. */
+#include "see/see.h"
 
 #ifndef HAVE_CAIRO
 fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format, fv_err *e)

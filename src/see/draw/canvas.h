@@ -5,7 +5,7 @@
 #include <cairo.h>
 #include <pango/pangocairo.h>
 
-#include "see.h"
+#include "see/see.h"
 
 typedef struct fv_rgb {
     double r, g, b;
