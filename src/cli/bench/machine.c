@@ -1,4 +1,4 @@
-/* bench_machine.c - fovea bench machine: what the cores and the memory can do, as a measure for the other benchmarks.
+/* machine.c - fovea bench machine: what the cores and the memory can do, as a measure for the other benchmarks.
  *
  * Three limits: multiply-adds on registers alone, reading memory in four streams a thread (one is not enough to keep
  * a core's load units busy), and the triad a = b + s c, which also writes. */

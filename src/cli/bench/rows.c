@@ -1,4 +1,4 @@
-/* bench_rows.c - fovea bench softmax, layernorm, ...: operations whose time is the memory they read and write.
+/* rows.c - fovea bench softmax, layernorm, ...: operations whose time is the memory they read and write.
  *
  * Forward goes through the public ops.  Gradients are measured alone, by calling their kernels: through a tape, handing
  * in the gradient of the result would cost as much as the operation. */

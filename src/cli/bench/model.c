@@ -1,4 +1,4 @@
-/* bench_model.c - fovea bench forward and train: any family from its config.json, with random weights. */
+/* model.c - fovea bench forward and train: any family from its config.json, with random weights. */
 #include "bench.h"
 
 #include <math.h>

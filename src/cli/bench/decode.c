@@ -1,4 +1,4 @@
-/* bench_decode.c - fovea bench decode: reading a prompt and writing token after token, with any family that writes. */
+/* decode.c - fovea bench decode: reading a prompt and writing token after token, with any family that writes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #ifndef FOVEA_CLI_BENCH_H
 #define FOVEA_CLI_BENCH_H
 
-#include "json.h"
+#include "cli/json.h"
 
 typedef struct bench_values {
     const char *device;

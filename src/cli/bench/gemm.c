@@ -1,4 +1,4 @@
-/* bench_gemm.c - fovea bench gemm: the matrix product, plain and against a prepacked weight. */
+/* gemm.c - fovea bench gemm: the matrix product, plain and against a prepacked weight. */
 #include "bench.h"
 
 typedef struct gemm_values {

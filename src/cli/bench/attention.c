@@ -1,4 +1,4 @@
-/* bench_attention.c - fovea bench attention: the operator, forward and with its gradient. */
+/* attention.c - fovea bench attention: the operator, forward and with its gradient. */
 #include "bench.h"
 #include "fovea/op.h"
 
