@@ -116,7 +116,7 @@ typedef struct fv_attn_args {
     int64_t window;
     float scale;   /* 0 means 1/sqrt(Wk) */
     float dropout; /* 0: none.  Weights that are dropped, and what the others are divided by: */
-    fv_rng rng;    /*   src/backend/attention_draws.h */
+    fv_rng rng;    /*   src/backend/attention_dropout.h */
 } fv_attn_args;
 
 typedef struct fv_attn_grads {

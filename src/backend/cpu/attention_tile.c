@@ -1,7 +1,7 @@
 /* attention_tile.c - packing rows into panels and back, and dressing scores with masks, biases and dropout. */
 #include "attention.h"
 
-#include "backend/attention_draws.h"
+#include "backend/attention_dropout.h"
 #include "fovea/op.h"
 
 bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtype)

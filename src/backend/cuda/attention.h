@@ -5,7 +5,7 @@
 #ifndef FV_CUDA_ATTENTION_H
 #define FV_CUDA_ATTENTION_H
 
-#include "backend/attention_draws.h"
+#include "backend/attention_dropout.h"
 #include "tile.h"
 
 /* What a kernel is made for, so that it does not ask for the rest.  PLAIN: no mask but of keys, nothing added, no dropout; DROPS:
@@ -134,7 +134,7 @@ template <class T> struct head {
         return s;
     }
     __device__ int rel_at(int i, int j) const { return max(0, min((int)o.a.rel_zero + j - (i + shift), (int)o.a.rel_len - 1)); }
-    /* The row's part of a draw's place: attention_draws.h. */
+    /* The row's part of a draw's place: backend/attention_dropout.h. */
     __device__ uint32_t draw_row(int i) const
     {
         return fv__draw_row((uint32_t)(b * (int)o.a.H + h), (uint32_t)rows, (uint32_t)i);

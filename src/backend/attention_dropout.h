@@ -1,4 +1,4 @@
-/* attention_draws.h - which weights of attention dropout takes: the same on every backend.
+/* attention_dropout.h - which weights of attention dropout takes: the same on every backend.
  *
  * A weight has 16 bits of the sequence.  It is dropped where they are less than fv__drop_below(p), and kept weights are divided
  * by the share that is kept, so that p counts to a 65,536th and sums are right on average whatever it is.
@@ -7,8 +7,8 @@
  * j are less than 8 beyond a multiple of 16 and j is even.  A thread has these of 16 rows and columns of a product on tensor
  * cores, so that none draws more than it needs; eight keys of one row would have to go round among four threads, and among eight
  * in the gradient of keys. */
-#ifndef FV_ATTENTION_DRAWS_H
-#define FV_ATTENTION_DRAWS_H
+#ifndef FV_ATTENTION_DROPOUT_H
+#define FV_ATTENTION_DROPOUT_H
 
 #include <stdint.h>
 
