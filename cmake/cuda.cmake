@@ -39,7 +39,7 @@ if(FOVEA_CUDA)
       list(APPEND paths ${cudnn_folder})
     endif()
     list(REMOVE_DUPLICATES paths)
-    file(GLOB cuda CONFIGURE_DEPENDS src/backend/cuda/*.cu)
+    file(GLOB_RECURSE cuda CONFIGURE_DEPENDS src/backend/cuda/*.cu)
     # Hopper's own instructions are no part of sm_90 but of sm_90a, which has no intermediate form for other chips: these files
     # are compiled for it alone, and what they hold is asked for on such a device only.
     set(hopper ${cuda})
