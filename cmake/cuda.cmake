@@ -16,7 +16,7 @@ foreach(header backend device env error kernel_args kernels ops tensor ../../src
 endforeach()
 string(MD5 abi ${abi})
 string(SUBSTRING ${abi} 0 16 abi)
-set_source_files_properties(src/backend/cuda_open.c src/backend/cuda/cuda.cu PROPERTIES COMPILE_DEFINITIONS FV_CUDA_ABI=0x${abi}u)
+set_source_files_properties(src/backend/cuda_open.c src/backend/cuda/device/cuda.cu PROPERTIES COMPILE_DEFINITIONS FV_CUDA_ABI=0x${abi}u)
 
 if(FOVEA_CUDA)
   include(CheckLanguage)

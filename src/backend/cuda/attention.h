@@ -6,7 +6,7 @@
 #define FV_CUDA_ATTENTION_H
 
 #include "backend/attention_dropout.h"
-#include "tile.h"
+#include "backend/cuda/device/tile.h"
 
 /* What a kernel is made for, so that it does not ask for the rest.  PLAIN: no mask but of keys, nothing added, no dropout; DROPS:
  * the same, with dropout; BIASED: a bias by pairs that attention_bias.h brings is added, and there may be dropout. */

@@ -6,7 +6,7 @@
 #define FV_CUDA_ATTENTION_BIAS_H
 
 #include "attention.h"
-#include "hopper.h"
+#include "backend/cuda/device/sm90.h"
 
 /* a bf16 is the upper half of a float */
 __device__ inline float2 both(uint32_t two, bf16)

@@ -14,7 +14,7 @@
 #include <new>
 
 #include "attention_ways.h"
-#include "cudnn.h"
+#include "backend/cuda/device/cudnn.h"
 
 #if HAVE_CUDNN
 

@@ -17,7 +17,7 @@
 
 #include "attention_hopper_near.h"
 #include "attention_ways.h"
-#include "hopper.h"
+#include "backend/cuda/device/sm90.h"
 
 #define WIDTH 64
 #define STAGES 3

@@ -8,7 +8,7 @@
  * columns side by side.  Runs are short: long ones write all over the matrix, which memory takes more slowly. */
 #include "attention.h"
 #include "attention_ways.h"
-#include "hopper.h"
+#include "backend/cuda/device/sm90.h"
 
 namespace
 {

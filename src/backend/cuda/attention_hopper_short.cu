@@ -8,7 +8,7 @@
  * other's products.  The last sequences come first: their q, k and v were written last and are in the cache still. */
 #include "attention.h"
 #include "attention_ways.h"
-#include "hopper.h"
+#include "backend/cuda/device/sm90.h"
 
 #define SIDE 128 /* the most queries, and keys */
 #define HELD 4   /* heads in memory */

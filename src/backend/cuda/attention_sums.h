@@ -1,4 +1,4 @@
-/* attention_sums.h - the running sums of the forward pass, of a strip of 16 rows whose numbers lie as tile.h says. */
+/* attention_sums.h - the running sums of the forward pass, of a strip of 16 rows whose numbers lie as device/tile.h says. */
 #ifndef FV_CUDA_ATTENTION_SUMS_H
 #define FV_CUDA_ATTENTION_SUMS_H
 

@@ -2,7 +2,7 @@
 #ifndef FV_CUDA_ATTENTION_WAYS_H
 #define FV_CUDA_ATTENTION_WAYS_H
 
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 /* Our own tiled kernels: attention.cu, attention_bwd.cu. */
 template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a);

@@ -1,6 +1,6 @@
 /* batchnorm.cu - statistics of a channel over the batch, and the norm made from them; x is (outer,channels,inner).  A
  * block treats one channel. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 struct layout {
     int64_t outer, channels, inner;

@@ -5,7 +5,7 @@
  * orders what its beams offer, does what gen/beam.c does on the host, and writes down who came from whom.  The third moves
  * keys and values: a thread has the same few bytes of all beams of a source, reads what it needs and then writes, so no memory
  * is needed aside; beams that came from one ancestor are equal up to where they parted, and that is not copied. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 #include <climits>
 

@@ -1,5 +1,5 @@
 /* binary.cu - y = a op b with broadcasting, and both gradients. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 __device__ inline float value(fv_binary_op op, float a, float b)
 {

@@ -5,7 +5,7 @@
 #ifndef FV_CUDA_CHOOSE_H
 #define FV_CUDA_CHOOSE_H
 
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 #define CHOICE_COLUMNS 1024 /* of a part */
 

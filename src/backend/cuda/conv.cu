@@ -1,6 +1,6 @@
 /* conv.cu - images unfolded into the columns of a matrix product and back, and bilinear resizing.  Ways back collect: a
  * thread goes through all that was taken from its pixel, in a fixed order. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 /* Order: image, channel, kernel row, kernel column, output row, output column. */
 template <class T> struct unfold {

@@ -1,5 +1,5 @@
 /* copy.cu - moving numbers: strided copies, filling, and between float dtypes. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 /* ---- y[w.y] (+)= x[w.a] ---- */
 

@@ -1,5 +1,5 @@
 /* elementwise.cu - y = f(x) element by element, and dx = f'(x) dy. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 #include "scalar.h"
 
 template <class T> struct apply {

@@ -1,5 +1,5 @@
 /* entropy.cu - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is kept. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 /* What one thread knows of its part of a row: the largest, the sum of exp(x - largest), the sum of x - first of the row. */
 struct part_of_row {

@@ -4,7 +4,7 @@
  * each id and rounds once.  Atomic additions would save the sort and lose the promise that a run repeats. */
 #include <cub/device/device_radix_sort.cuh>
 
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 /* ---- y[i] = table[ids[i]] ---- */
 

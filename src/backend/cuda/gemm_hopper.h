@@ -16,7 +16,7 @@
 #ifndef FV_CUDA_GEMM_HOPPER_H
 #define FV_CUDA_GEMM_HOPPER_H
 
-#include "hopper.h"
+#include "backend/cuda/device/sm90.h"
 
 #define TILE_M 128
 #define TILE_N 192

@@ -2,7 +2,7 @@
 #ifndef FV_CUDA_GEMM_PLAN_H
 #define FV_CUDA_GEMM_PLAN_H
 
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 /* Everything an algorithm depends on.  Compared as bytes, so it must be cleared first. */
 struct gemm_shape {

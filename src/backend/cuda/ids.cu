@@ -1,5 +1,5 @@
 /* ids.cu - ids of tokens, rows of integers: moved along, counted, found.  A warp has a row where it must be walked along. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 #define WARPS 4 /* of a block */
 

@@ -6,7 +6,7 @@
 #ifndef FV_CUDA_MAIL_H
 #define FV_CUDA_MAIL_H
 
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 typedef unsigned long long word;
 

@@ -5,7 +5,7 @@
 #ifndef FV_CUDA_NORM_WARP_H
 #define FV_CUDA_NORM_WARP_H
 
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 #define NORM_WARPS 8
 

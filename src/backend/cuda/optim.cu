@@ -1,5 +1,5 @@
 /* optim.cu - AdamW over a flat block of parameters, the sum of squares that clipping asks for, and the clipping. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 #define PIECE 16384 /* elements of one partial sum of squares */
 

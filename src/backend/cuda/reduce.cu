@@ -2,7 +2,7 @@
  *
  * Long sums are made in two steps: pieces of a fixed length first, then the pieces in order.  So the chip is busy even
  * when there is only one sum to make, and the order of addition depends on the shape alone. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 #include "scalar.h"
 
 #define ROW_PIECE 16384  /* elements of one piece along a dense axis */

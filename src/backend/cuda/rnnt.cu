@@ -2,7 +2,7 @@
  *
  * alpha(t,u) needs alpha(t-1,u) and alpha(t,u-1), so all points with the same t+u can be worked out at once: a block
  * treats one sequence, diagonal after diagonal.  beta runs the same way from the end, and keeps two diagonals only. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 __device__ inline float log_add(float a, float b)
 {

@@ -1,5 +1,5 @@
 /* rope.cu - rotary positions: pairs within each head are turned by an angle proportional to the position. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 /* (a, b) -> (a cos - b sin, a sin + b cos), angle = pos * freq[i]; what lies behind the pairs is copied.  One thread for
  * each pair, and for each number behind them. */

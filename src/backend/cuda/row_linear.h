@@ -2,7 +2,7 @@
 #ifndef FV_CUDA_ROW_LINEAR_H
 #define FV_CUDA_ROW_LINEAR_H
 
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 #include "scalar.h"
 
 struct row_job {

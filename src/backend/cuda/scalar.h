@@ -2,7 +2,7 @@
 #ifndef FV_CUDA_SCALAR_H
 #define FV_CUDA_SCALAR_H
 
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 #define SQRT1_2F 0.70710678118654752440f
 #define SQRT_2_OVER_PI 0.79788456080286535588f

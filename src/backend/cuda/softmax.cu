@@ -1,5 +1,5 @@
 /* softmax.cu - y = exp(x - max) / sum exp(x - max) by rows, or its logarithm x - max - log sum; a block for each row. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 template <class T, int V> __global__ void softmax_row(T *y, const T *x, int64_t cols, bool as_log)
 {

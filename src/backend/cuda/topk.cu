@@ -2,7 +2,7 @@
  *
  * The k largest are found one after another: the next is the best of those that come after the one before it in this
  * order.  That reads a row k times, which for the few that beams and viewers ask for beats sorting it. */
-#include "cuda.h"
+#include "backend/cuda/device/cuda.h"
 
 struct place {
     float v;

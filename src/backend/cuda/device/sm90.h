@@ -1,10 +1,10 @@
-/* hopper.h - what only Hopper (sm_90a) has: tiles brought by the copy engine, products of four warps at once, barriers.
+/* sm90.h - what only Hopper (sm_90a) has: tiles brought by the copy engine, products of four warps at once, barriers.
  *
  * A tile in shared memory is one or more panels, each of so many rows of 64 numbers of 16 bits: 128 bytes a row, in which the
  * 16 bytes numbered c stand at place c xor (row % 8).  The copy engine writes tiles that way and wgmma reads them that way,
  * so no two rows of eight meet in the same banks.  Panels begin at multiples of 1024 bytes. */
-#ifndef FV_CUDA_HOPPER_H
-#define FV_CUDA_HOPPER_H
+#ifndef FV_CUDA_DEVICE_SM90_H
+#define FV_CUDA_DEVICE_SM90_H
 
 #include <cuda.h>
 

@@ -1,5 +1,5 @@
-/* hopper.cu - describes tensors to the copy engine. */
-#include "hopper.h"
+/* tensor_map.cu - describes tensors to the copy engine. */
+#include "sm90.h"
 
 bool fv_cuda_map_axes(CUtensorMap *m, const void *x, fv_dtype t, int axes, const cuuint64_t *dim, const cuuint64_t *step,
                       const cuuint32_t *box)
