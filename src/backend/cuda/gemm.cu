@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "gemm_plan.h"
-#include "scalar.h"
+#include "backend/cuda/rows/scalar.h"
 
 /* ---- what follows the product ---- */
 

@@ -3,7 +3,7 @@
  * The library has no kernel for this gelu (its own is the tanh one), and a pass over the result costs a tenth of a BERT layer.
  * And where a sum is short the ends of tiles weigh: the library lets the tensor cores wait there. */
 #include "gemm_hopper.h"
-#include "scalar.h"
+#include "backend/cuda/rows/scalar.h"
 
 /* Of a product without gelu: where it was seen to be faster than the library. */
 #define MOST_K 1024

@@ -4,7 +4,7 @@
  * and 16 bytes of a row are to be written at once.  A run is worked on, turned and stored as a whole: one warp for each
  * scheduler has no other to wait with. */
 #include "gemm_hopper.h"
-#include "scalar.h"
+#include "backend/cuda/rows/scalar.h"
 
 #define MOST_K 1024 /* a longer sum without gelu is the library's */
 

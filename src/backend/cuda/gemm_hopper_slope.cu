@@ -3,7 +3,7 @@
  * p comes to shared memory while its tile is multiplied; a warp of its own brings it, panel by panel.  f is the approximate gelu.
  * A run of 32 columns is loaded, worked on and stored as a whole: one warp for each scheduler has no other to wait with. */
 #include "gemm_hopper.h"
-#include "scalar.h"
+#include "backend/cuda/rows/scalar.h"
 
 struct slope_room {
     bf16 p[TILE_M * TILE_N]; /* as panels */

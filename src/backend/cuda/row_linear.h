@@ -3,7 +3,7 @@
 #define FV_CUDA_ROW_LINEAR_H
 
 #include "backend/cuda/device/cuda.h"
-#include "scalar.h"
+#include "backend/cuda/rows/scalar.h"
 
 struct row_job {
     fv_row_linear a;

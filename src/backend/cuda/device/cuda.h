@@ -365,7 +365,7 @@ template <class T> void fv_cuda_rnnt(fv_kernels *k);
 template <class T> void fv_cuda_rope(fv_kernels *k);
 template <class T> void fv_cuda_softmax(fv_kernels *k);
 template <class T> void fv_cuda_topk(fv_kernels *k);
-void fv_cuda_double(fv_kernels *k); /* copy.cu: what f64 has here, conversion */
+void fv_cuda_double(fv_kernels *k); /* rows/copy.cu: what f64 has here, conversion */
 
 /* What a file of kernels ends with. */
 #define FOR_ALL_DTYPES(name)                                                                                                     \
@@ -378,7 +378,7 @@ void fv_cuda_products_free(products *p);
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_kn(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
-void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols); /* reduce.cu; y in f32 */
+void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols); /* rows/reduce.cu; y in f32 */
 void fv_cuda_fused_free(fused_attention *f);
 
 /* attention_ways.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns how many lines that takes. */
