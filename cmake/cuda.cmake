@@ -43,8 +43,8 @@ if(FOVEA_CUDA)
     # Hopper's own instructions are no part of sm_90 but of sm_90a, which has no intermediate form for other chips: these files
     # are compiled for it alone, and what they hold is asked for on such a device only.
     set(hopper ${cuda})
-    list(FILTER hopper INCLUDE REGEX "_hopper")
-    list(FILTER cuda EXCLUDE REGEX "_hopper")
+    list(FILTER hopper INCLUDE REGEX "_hopper|_sm90")
+    list(FILTER cuda EXCLUDE REGEX "_hopper|_sm90")
     add_library(fovea_cuda_hopper OBJECT EXCLUDE_FROM_ALL ${hopper})
     add_library(fovea_cuda MODULE EXCLUDE_FROM_ALL ${cuda} $<TARGET_OBJECTS:fovea_cuda_hopper>)
     add_dependencies(cuda fovea_cuda)

@@ -32,7 +32,7 @@ enum { TICKETS = 1 << 16, PROGRAM_TICKETS = 8, EARLY_ROWS = 8 }; /* EARLY_ROWS: 
 enum { MAIL_AREAS = 8, MAIL_WORDS = 1 << 16 };                   /* see mail.h; words of an area */
 
 struct program;         /* program_plan.cu: kernels that are put off */
-struct products;        /* gemm.cu: cuBLASLt, its plans and its workspace */
+struct products;        /* gemm/gemm.cu: cuBLASLt, its plans and its workspace */
 struct fused_attention; /* attention_cudnn.cu: cuDNN and its plans */
 
 struct device {

@@ -1,8 +1,8 @@
-/* gemm_hopper.cu - C = A W' + bias, or the gelu of it, for many rows of bf16 on Hopper.
+/* gemm_sm90.cu - C = A W' + bias, or the gelu of it, for many rows of bf16 on Hopper.
  *
  * The library has no kernel for this gelu (its own is the tanh one), and a pass over the result costs a tenth of a BERT layer.
  * And where a sum is short the ends of tiles weigh: the library lets the tensor cores wait there. */
-#include "gemm_hopper.h"
+#include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
 /* Of a product without gelu: where it was seen to be faster than the library. */

@@ -1,4 +1,4 @@
-/* gemm_hopper.h - C = A W' or A W for many rows of bf16, on what only Hopper has; what ends a tile is its user's.
+/* gemm_sm90.h - C = A W' or A W for many rows of bf16, on what only Hopper has; what ends a tile is its user's.
  *
  * One block a processor stays there and takes tile after tile of 128 x 192.  One thread tells the copy engine to bring 64
  * columns of A and W at a time, STAGES of them ahead; two groups of four warps multiply, each a tile of its own, so that while
@@ -13,8 +13,8 @@
  *
  * The tensor cores leave a thread two neighbouring columns of every eight.  So rows of W are brought in another order: of a
  * run of 32 columns thread t of four gets 8t .. 8t+7, one access of 16 bytes.  Where W is stored (K,N) that cannot be. */
-#ifndef FV_CUDA_GEMM_HOPPER_H
-#define FV_CUDA_GEMM_HOPPER_H
+#ifndef FV_CUDA_GEMM_GEMM_SM90_H
+#define FV_CUDA_GEMM_GEMM_SM90_H
 
 #include "backend/cuda/device/sm90.h"
 

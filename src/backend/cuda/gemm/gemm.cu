@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "gemm_plan.h"
+#include "plan.h"
 #include "backend/cuda/rows/scalar.h"
 
 /* ---- what follows the product ---- */

@@ -1,4 +1,4 @@
-/* gemm_plan.h - a matrix product as cuBLASLt is asked for it. */
+/* plan.h - a matrix product as cuBLASLt is asked for it. */
 #ifndef FV_CUDA_GEMM_PLAN_H
 #define FV_CUDA_GEMM_PLAN_H
 

@@ -1,11 +1,11 @@
-/* gemm_plan.cu - how cuBLASLt does a product: its library, and its algorithms kept by shape.
+/* plan.cu - how cuBLASLt does a product: its library, and its algorithms kept by shape.
  *
  * Looking up an algorithm takes longer than a small product, so plans are kept by shape.  The library is opened with the first
  * product: a program that only asks which devices there are does not wait for 600 MB of kernels.
  *
  * Where MPS gives a process some of the multiprocessors, the library's kernels for 16 bits leave tiles out and report nothing
  * (13.1, on 26 to 104 of an H200's 132).  So under MPS it must first prove itself. */
-#include "gemm_plan.h"
+#include "plan.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>

@@ -1,9 +1,9 @@
-/* gemm_hopper_kn.cu - C = A W + bias, W stored (K,N) as GPT-2 has its weights, or the approximate gelu of it with p kept beside.
+/* kn_sm90.cu - C = A W + bias, W stored (K,N) as GPT-2 has its weights, or the approximate gelu of it with p kept beside.
  *
  * A warp turns what it has of a run of 32 columns in shared memory: the tensor cores leave a thread two columns of every eight,
  * and 16 bytes of a row are to be written at once.  A run is worked on, turned and stored as a whole: one warp for each
  * scheduler has no other to wait with. */
-#include "gemm_hopper.h"
+#include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
 #define MOST_K 1024 /* a longer sum without gelu is the library's */

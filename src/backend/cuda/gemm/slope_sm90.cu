@@ -1,8 +1,8 @@
-/* gemm_hopper_slope.cu - C = f'(p) (A W') and the sums of its columns: the gradient of act(p) W, and of p's bias, in one pass.
+/* slope_sm90.cu - C = f'(p) (A W') and the sums of its columns: the gradient of act(p) W, and of p's bias, in one pass.
  *
  * p comes to shared memory while its tile is multiplied; a warp of its own brings it, panel by panel.  f is the approximate gelu.
  * A run of 32 columns is loaded, worked on and stored as a whole: one warp for each scheduler has no other to wait with. */
-#include "gemm_hopper.h"
+#include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
 struct slope_room {
