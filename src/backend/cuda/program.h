@@ -2,7 +2,7 @@
 #ifndef FV_CUDA_PROGRAM_H
 #define FV_CUDA_PROGRAM_H
 
-#include "attention_one.h"
+#include "backend/cuda/attention/decode.h"
 #include "mail.h"
 #include "row_linear.h"
 

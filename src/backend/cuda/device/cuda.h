@@ -33,7 +33,7 @@ enum { MAIL_AREAS = 8, MAIL_WORDS = 1 << 16 };                   /* see mail.h; 
 
 struct program;         /* program_plan.cu: kernels that are put off */
 struct products;        /* gemm/gemm.cu: cuBLASLt, its plans and its workspace */
-struct fused_attention; /* attention_cudnn.cu: cuDNN and its plans */
+struct fused_attention; /* attention/cudnn.cu: cuDNN and its plans */
 
 struct device {
     fv_cuda_host host;
@@ -57,7 +57,7 @@ struct device {
     products *mm;
     fused_attention *fused; /* NULL: not yet, or none */
     bool fused_tried;
-    int attention_from, attention_asked; /* attention_ways.cu: the first way that may be taken; one asked for, or -1 */
+    int attention_from, attention_asked; /* attention/dispatch.cu: the first way that may be taken; one asked for, or -1 */
     fv_kernels k[FV_FLOATS];
 };
 
@@ -381,7 +381,7 @@ bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const vo
 void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols); /* rows/reduce.cu; y in f32 */
 void fv_cuda_fused_free(fused_attention *f);
 
-/* attention_ways.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns how many lines that takes. */
+/* attention/dispatch.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns how many lines that takes. */
 fv_status fv_cuda_attention_choose(device *d, fv_err *e);
 int fv_cuda_attention_lines(char (*lines)[160], int most);
 

@@ -1,11 +1,11 @@
-/* attention_hopper_bias.cu - the gradient of a bias by pairs on Hopper.
+/* bias_bwd_sm90.cu - the gradient of a bias by pairs on Hopper.
  *
  *     dbias_ij = sum of w_ij (keep dy_i.v_j - dy_i.y_i)  over the sequences and heads that it was repeated for
  *
- * A block owns a tile of the bias and goes through those in order: attention_hopper_pairs.h.  Gradients of queries, keys and
+ * A block owns a tile of the bias and goes through those in order: pairs_sm90.h.  Gradients of queries, keys and
  * values come from another kernel: one that has a tile of keys of a single sequence would have to add up slopes in memory, 4
  * bytes for each pair and sequence. */
-#include "attention_hopper_pairs.h"
+#include "pairs_sm90.h"
 
 /* The n-th tile of the bias, from (i, j) on, and what it adds up: sequences and heads [b, b_end) and [h, h_end). */
 template <class P> struct share {

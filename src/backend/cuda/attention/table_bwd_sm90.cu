@@ -1,11 +1,11 @@
-/* attention_hopper_table.cu - the gradient of a table by distance on Hopper.
+/* table_bwd_sm90.cu - the gradient of a table by distance on Hopper.
  *
  *     drel_d = sum of w_ij (keep dy_i.v_j - dy_i.y_i)  over all pairs at distance d, of all sequences
  *
  * A band is what stands at the same place beside the diagonal, tile by tile along it: there each number of a tile always
- * belongs to one distance.  So a block goes through a band as that of a bias goes through sequences (attention_hopper_pairs.h),
+ * belongs to one distance.  So a block goes through a band as that of a bias goes through sequences (pairs_sm90.h),
  * and only then adds up along the diagonals of its sums.  What all blocks found is added in order. */
-#include "attention_hopper_pairs.h"
+#include "pairs_sm90.h"
 
 #define LINE 192         /* distances that 64 rows and 128 keys have between them, and one more */
 #define STRIP_LINE 144   /* and 16 rows */

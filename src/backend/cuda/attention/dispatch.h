@@ -1,30 +1,30 @@
-/* attention_ways.h - the kernels that attention may run on: cuDNN's, and our own. */
-#ifndef FV_CUDA_ATTENTION_WAYS_H
-#define FV_CUDA_ATTENTION_WAYS_H
+/* dispatch.h - the kernels that attention may run on: cuDNN's, and our own. */
+#ifndef FV_CUDA_ATTENTION_DISPATCH_H
+#define FV_CUDA_ATTENTION_DISPATCH_H
 
 #include "backend/cuda/device/cuda.h"
 
-/* Our own tiled kernels: attention.cu, attention_bwd.cu. */
+/* Our own tiled kernels: fwd.cu, bwd.cu. */
 template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a);
 /* hopper: the gradient of a bias on that chip's own instructions, where it can be read by them. */
 template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, bool hopper);
 
-/* The same with what only Hopper has: attention_hopper.cu, attention_hopper_bwd.cu, which leaves out the gradients of what is
+/* The same with what only Hopper has: fwd_sm90.cu, bwd_sm90.cu, which leaves out the gradients of what is
  * added to scores.  False where the copy engine cannot read these tensors. */
 template <class T> bool fv_cuda_attention_hopper(fv_stream *s, const fv_attn_args *a);
 template <class T> bool fv_cuda_attention_hopper_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
 
-/* The gradients of heads up to 64 wide, nothing added to scores, no dropout: attention_hopper_near.cu.  False: likewise. */
+/* The gradients of heads up to 64 wide, nothing added to scores, no dropout: bwd_smem_sm90.cu.  False: likewise. */
 template <class T> bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
 bool fv_cuda_attention_near_fills(const device *d, const fv_attn_args *a); /* at least three in four multiprocessors */
 
-/* Up to 128 queries and keys, on Hopper: attention_hopper_short.cu.  False: likewise. */
+/* Up to 128 queries and keys, on Hopper: fwd_short_sm90.cu.  False: likewise. */
 template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a);
 
-/* One query in each sequence, as writing token by token has it: attention_one.cu.  False where this is another case. */
+/* One query in each sequence, as writing token by token has it: decode.cu.  False where this is another case. */
 template <class T> bool fv_cuda_attention_one(fv_stream *s, const fv_attn_args *a);
 
-/* cuDNN's: attention_cudnn.cu.  Opened once for a device; NULL: there is none.  Both are false where cuDNN has no kernel for
+/* cuDNN's: cudnn.cu.  Opened once for a device; NULL: there is none.  Both are false where cuDNN has no kernel for
  * this shape after all. */
 struct fused_attention;
 fused_attention *fv_cuda_fused_open(device *d);

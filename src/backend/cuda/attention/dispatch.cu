@@ -1,4 +1,4 @@
-/* attention_ways.cu - which kernel an attention runs on: a table, looked through from the top, that `fovea info` prints.
+/* dispatch.cu - which kernel an attention runs on: a table, looked through from the top, that `fovea info` prints.
  *
  * cuDNN makes a plan for each shape, which takes up to a second.  So it gets what comes again and again, in shapes that are
  * round and large; the choice depends on the shape alone, which keeps runs repeatable.  Its fastest gradient adds up in any
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "attention_ways.h"
+#include "dispatch.h"
 
 #define WHOLE 64       /* lengths are multiples of this */
 #define MANY_ROWS 4096 /* queries of all sequences together */

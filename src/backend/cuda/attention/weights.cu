@@ -1,11 +1,11 @@
-/* attention_rows.cu - exact weights of some rows of a head, computed again from the log-sum-exp; and the key/value cache. */
+/* weights.cu - exact weights of some rows of a head, computed again from the log-sum-exp; and the key/value cache. */
 #include "attention.h"
 
 #define KEYS 64          /* of a tile */
 #define MOST_TILES 8     /* that one block goes through */
 #define MANY_BLOCKS 1024 /* from so many on: fewer, longer ones */
 
-/* attention_hopper_rows.cu: the same on the chip's own instructions.  False where the copy engine cannot read these tensors. */
+/* weights_sm90.cu: the same on the chip's own instructions.  False where the copy engine cannot read these tensors. */
 template <class T>
 bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1);
 

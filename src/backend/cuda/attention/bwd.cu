@@ -1,4 +1,4 @@
-/* attention_bwd.cu - the gradients of attention: of queries by rows, of keys and values by columns.
+/* bwd.cu - the gradients of attention: of queries by rows, of keys and values by columns.
  *
  *     w = exp(score - lse),  dw = keep dy_i.v_j,  ds = w (dw - dy_i.y_i),  dq_i = sum_j ds k_j,  dk_j = sum_i ds q_i,
  *     dv_j = sum_i keep w dy_i
@@ -6,8 +6,8 @@
  * Weights are computed again from lse, once for each direction: a block that owns its rows, and another that owns its
  * columns, write every result once and in a fixed order.  One pass with atomic additions for dq would spare two of seven
  * products, and give other bits each time. */
-#include "attention_grads.h"
-#include "attention_ways.h"
+#include "grads.h"
+#include "dispatch.h"
 
 template <class T>
 void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *part,

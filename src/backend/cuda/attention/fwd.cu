@@ -1,11 +1,11 @@
-/* attention.cu - scaled dot-product attention without storing the weights: our own tiled kernel.
+/* fwd.cu - scaled dot-product attention without storing the weights: our own tiled kernel.
  *
  * A warp takes one or two strips of 16 rows of one head, a block four warps, and goes through the keys in tiles, keeping
  * for each row the largest score so far, the sum of exp(score - largest) and the weighted sum of values, which are
  * rescaled when a larger score appears.  While scores are worked out the values of the tile are on their way, while
  * values are summed the next keys are. */
-#include "attention_sums.h"
-#include "attention_ways.h"
+#include "online_softmax.h"
+#include "dispatch.h"
 
 /* A plain kernel has registers for two strips a warp: every number that is read from shared memory then serves twice. */
 template <class T, int W, int KIND> constexpr int strips_of = KIND == PLAIN && sizeof(T) == 2 && W <= 128 ? 2 : 1;

@@ -1,13 +1,13 @@
-/* attention_hopper_bwd.cu - the gradients of attention on Hopper, all three in one pass.
+/* bwd_sm90.cu - the gradients of attention on Hopper, all three in one pass.
  *
  * A block owns 128 keys and their values, 64 for each of two groups of four warps, and goes through tiles of queries and dy:
  *
  *     s = k q',  d = v dy',  w = exp(s - lse),  ds = w (d - dy.y);   dv += w dy,  dk += ds q,  dq += ds' k
  *
  * Weights and slopes go into the sums of dv and dk from registers.  For dq both groups lay their slopes into shared memory, and
- * each takes 64 by 64 numbers of the tile's dq, which the copy engine adds to those of other blocks (attention_hopper_sums.h).
+ * each takes 64 by 64 numbers of the tile's dq, which the copy engine adds to those of other blocks (dq_sm90.h).
  * It is made with the products of the tile after it, so that no group waits for the other's slopes: while one computes weights,
- * products of the other are under way.  Warps beside these bring tiles and send dq on (attention_hopper_bring.h).
+ * products of the other are under way.  Warps beside these bring tiles and send dq on (produce_sm90.h).
  *
  * s, d and dq have both factors in shared memory and read as much of it as it can give: what a warp asks for meanwhile comes when
  * they are done.  So rows' numbers are read a tile ahead, barriers looked at before they are needed, and fences put behind
@@ -16,9 +16,9 @@
  * What a thread spills goes all the way to memory here, as shared memory leaves no room in the cache, and the assembler puts a
  * wait behind every product where registers do not suffice: so not more products are under way at a time than these, and what
  * follows from a thread's or a tile's number is worked out as often as it is needed. */
-#include "attention_grads.h"
-#include "attention_hopper_bring.h"
-#include "attention_ways.h"
+#include "grads.h"
+#include "produce_sm90.h"
+#include "dispatch.h"
 
 /* The same number, of which the compiler does not know it: else what follows from it is kept from one tile to the next. */
 __device__ inline unsigned again(unsigned x)

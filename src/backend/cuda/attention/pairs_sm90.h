@@ -1,17 +1,17 @@
-/* attention_hopper_pairs.h - slopes of scores on Hopper, added up over all that read the same number: what the gradients of a
- * bias by pairs (attention_hopper_bias.cu) and of a table by distance (attention_hopper_table.cu) have in common.
+/* pairs_sm90.h - slopes of scores on Hopper, added up over all that read the same number: what the gradients of a
+ * bias by pairs (bias_bwd_sm90.cu) and of a table by distance (table_bwd_sm90.cu) have in common.
  *
  * A block has 128 rows, 64 for each of two groups of four warps, by 128 keys at a time, and keeps their sums in registers while
  * it goes through whatever is added up: sequences, heads, places.  Warps of its own bring what they need, ahead and into the
  * next item: queries with keys, for the scores, then dy with values.  Groups take turns in starting products, so that one's
  * exponentials fall into the other's products. */
-#ifndef FV_CUDA_ATTENTION_HOPPER_PAIRS_H
-#define FV_CUDA_ATTENTION_HOPPER_PAIRS_H
+#ifndef FV_CUDA_ATTENTION_PAIRS_SM90_H
+#define FV_CUDA_ATTENTION_PAIRS_SM90_H
 
-#include "attention_bias.h"
-#include "attention_grads.h"
+#include "bias_sm90.h"
+#include "grads.h"
 
-/* A slot has two factors of one product.  BIAS: a tile of a bias is brought for each item, and added; else attention_scores.h
+/* A slot has two factors of one product.  BIAS: a tile of a bias is brought for each item, and added; else scores.h
  * adds what there is. */
 template <class T_, int W_, bool BIAS_> struct plan {
     typedef T_ T;

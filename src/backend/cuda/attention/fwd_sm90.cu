@@ -1,4 +1,4 @@
-/* attention_hopper.cu - the forward pass of attention on Hopper: the tiled kernel, with the chip's own products and copies.
+/* fwd_sm90.cu - the forward pass of attention on Hopper: the tiled kernel, with the chip's own products and copies.
  *
  * One block stays on each multiprocessor and takes item after item: rows of one head, and the keys that they see.  One warp
  * brings tiles of queries, keys and values, ahead of their use and into the next item; groups of four warps have 64 rows each
@@ -12,9 +12,9 @@
  *
  * Groups take turns in starting products, so that one's exponentials fall into another's products.  Results are laid where the
  * queries were and sent from there by the copy engine, while the next item begins. */
-#include "attention_bias.h"
-#include "attention_sums.h"
-#include "attention_ways.h"
+#include "bias_sm90.h"
+#include "online_softmax.h"
+#include "dispatch.h"
 
 /* GROUPS of 64 rows; tiles of KEYS keys, STAGES of them in memory, and HELD of queries, where results are laid, too. */
 template <class T_, int W_, int KIND_, int GROUPS_, int KEYS_, int STAGES_, int HELD_ = 2> struct plan {

@@ -1,10 +1,10 @@
-/* attention_hopper_bring.h - what the gradients of attention on Hopper go through: items of work, tiles, the memory of a block,
- * and the warps that bring everything into it and send dq on (attention_hopper_bwd.cu). */
-#ifndef FV_CUDA_ATTENTION_HOPPER_BRING_H
-#define FV_CUDA_ATTENTION_HOPPER_BRING_H
+/* produce_sm90.h - what the gradients of attention on Hopper go through: items of work, tiles, the memory of a block,
+ * and the warps that bring everything into it and send dq on (bwd_sm90.cu). */
+#ifndef FV_CUDA_ATTENTION_PRODUCE_SM90_H
+#define FV_CUDA_ATTENTION_PRODUCE_SM90_H
 
-#include "attention_bias.h"
-#include "attention_hopper_sums.h"
+#include "bias_sm90.h"
+#include "dq_sm90.h"
 
 /* An item of the work: a block of keys, and the tiles of queries that can meet them. */
 struct course {
@@ -12,7 +12,7 @@ struct course {
     int tile;                /* first key */
     int first, count, start; /* first query, tiles of them, and which comes first, so that not all add to the same at a time */
     int len;                 /* keys of the sequence */
-    float most;              /* sums.h: times |dy_i|, the bound of dq_i */
+    float most;              /* dq_sm90.h: times |dy_i|, the bound of dq_i */
     bool loose;              /* its head is */
     bool kept, after_loose;  /* the item before had tiles, so the last of them is kept; the head of that was loose */
     __device__ int place(int t, int queries) const

@@ -1,6 +1,6 @@
-/* attention_hopper_near.h - who has which tiles where dq is added up in shared memory: attention_hopper_near.cu. */
-#ifndef FV_CUDA_ATTENTION_HOPPER_NEAR_H
-#define FV_CUDA_ATTENTION_HOPPER_NEAR_H
+/* bwd_smem_sm90.h - who has which tiles where dq is added up in shared memory: bwd_smem_sm90.cu. */
+#ifndef FV_CUDA_ATTENTION_BWD_SMEM_SM90_H
+#define FV_CUDA_ATTENTION_BWD_SMEM_SM90_H
 
 #include <climits>
 

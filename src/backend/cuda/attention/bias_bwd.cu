@@ -1,4 +1,4 @@
-/* attention_added.cu - the gradients of what is added to scores: of a bias by pairs, and of a table by distance.
+/* bias_bwd.cu - the gradients of what is added to scores: of a bias by pairs, and of a table by distance.
  *
  * Both are sums of ds = w (dw - dy.y) over everything that read the same number.  A block owns a tile of the bias and
  * goes through the sequences, heads and rows it was repeated for, in order.  For the table a block goes through several

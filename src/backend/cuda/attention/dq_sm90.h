@@ -1,4 +1,4 @@
-/* attention_hopper_sums.h - dq on Hopper: sums of whole numbers that all blocks add to at once.
+/* dq_sm90.h - dq on Hopper: sums of whole numbers that all blocks add to at once.
  *
  * Such sums are the same in any order, so gradients repeat bit by bit without waiting for one another.  A unit is chosen for each
  * query: no number of dq_i is larger than
@@ -8,8 +8,8 @@
  * and that, of its head, is less than 2^30 units.  The bound is some thousand times too large as a rule, which leaves twice the
  * bits that a result of 16 bits has.  Where a few keys or values are far larger than the others it is looser by as much; such
  * heads add what is left of each part in units of 2^-20, too. */
-#ifndef FV_CUDA_ATTENTION_HOPPER_SUMS_H
-#define FV_CUDA_ATTENTION_HOPPER_SUMS_H
+#ifndef FV_CUDA_ATTENTION_DQ_SM90_H
+#define FV_CUDA_ATTENTION_DQ_SM90_H
 
 #include <cfloat>
 
@@ -25,7 +25,7 @@
 struct whole_sums {
     float4 *stat;     /* for each query lse in units of log 2, dy.y and |dy| */
     float2 *top;      /* for each span of a head of keys the greatest |k| and the square of the greatest |v_j| */
-    int4 *sum;        /* attention_hopper_bwd.cu; NULL: dq is not wanted */
+    int4 *sum;        /* bwd_sm90.cu; NULL: dq is not wanted */
     int4 *rest;       /* of loose heads, likewise */
     int *next;        /* items of work that were taken */
     int *done;        /* for each head of keys, how often a group has sent all it had of an item */

@@ -1,4 +1,4 @@
-/* attention_hopper_near.cu - the gradients of attention on Hopper where heads are narrow: dq is added up in shared memory.
+/* bwd_smem_sm90.cu - the gradients of attention on Hopper where heads are narrow: dq is added up in shared memory.
  *
  * A block owns up to 512 queries of heads up to 64 wide, in tiles of 64, and goes through all keys, 64 for each of two groups of
  * four warps at a time:
@@ -15,8 +15,8 @@
  * last writes them.  Every sum is made in one order, whatever else there is, and gradients repeat bit by bit. */
 #include <type_traits>
 
-#include "attention_hopper_near.h"
-#include "attention_ways.h"
+#include "bwd_smem_sm90.h"
+#include "dispatch.h"
 #include "backend/cuda/device/sm90.h"
 
 #define WIDTH 64

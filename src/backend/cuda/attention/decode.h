@@ -1,10 +1,10 @@
-/* attention_one.h - attention of one query in each sequence, as a step of writing has it: a walk through a cache.
+/* decode.h - attention of one query in each sequence, as a step of writing has it: a walk through a cache.
  *
  * L neighbouring threads share a key, V numbers each, and keep the largest score, the sum of exp(score - largest) and the
  * weighted sum of values of the keys they saw.  A warp joins its groups, a block its warps, and where there are few heads and
  * many keys the last of several blocks joins theirs, always in the same order.  How many keys there are is read from memory. */
-#ifndef FV_CUDA_ATTENTION_ONE_H
-#define FV_CUDA_ATTENTION_ONE_H
+#ifndef FV_CUDA_ATTENTION_DECODE_H
+#define FV_CUDA_ATTENTION_DECODE_H
 
 #include "attention.h"
 

@@ -1,4 +1,4 @@
-/* attention_grads.h - how the kernels of attention's gradients write them. */
+/* grads.h - how the kernels of attention's gradients write them. */
 #ifndef FV_CUDA_ATTENTION_GRADS_H
 #define FV_CUDA_ATTENTION_GRADS_H
 
@@ -26,14 +26,14 @@ __device__ inline void write_rows(sink<T> to, int64_t base, int64_t step, const 
         }
 }
 
-/* attention_hopper_bias.cu: the gradient of a bias by pairs.  False where this is another case. */
+/* bias_bwd_sm90.cu: the gradient of a bias by pairs.  False where this is another case. */
 template <class T> bool fv_cuda_bias_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat);
 template <> inline bool fv_cuda_bias_hopper<float>(fv_stream *, const job<float> &, const fv_attn_grads *, const float2 *)
 {
     return false;
 }
 
-/* attention_hopper_table.cu: the gradient of a table by distance, with room for so many numbers (0: not on Hopper). */
+/* table_bwd_sm90.cu: the gradient of a table by distance, with room for so many numbers (0: not on Hopper). */
 int64_t fv_cuda_table_numbers(fv_stream *s, const fv_attn_args *a);
 template <class T>
 bool fv_cuda_table_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *lines);

@@ -1,4 +1,4 @@
-/* attention_mask.cu - a mask by pairs as bits, which kernels read at every tile: an eighth of its bytes, 32 pairs at a time. */
+/* mask.cu - a mask by pairs as bits, which kernels read at every tile: an eighth of its bytes, 32 pairs at a time. */
 #include "attention.h"
 
 /* Word w of row r of an image: 32 keys of a query, or 32 queries of a key. */

@@ -1,4 +1,4 @@
-/* attention_hopper_rows.cu - exact weights of some rows of a head on Hopper, from the log-sum-exp.
+/* weights_sm90.cu - exact weights of some rows of a head on Hopper, from the log-sum-exp.
  *
  * What counts is how fast weights reach memory, 2 or 4 bytes for every pair.  Groups of four warps have 64 queries and 128 keys
  * each, one at its products while the others have exponentials, and beside them the copy engine writes whole lines from shared
@@ -7,7 +7,7 @@
  * There is one block for each processor.  It takes runs of tiles down a column, for which keys stay, and blocks side by side have
  * columns side by side.  Runs are short: long ones write all over the matrix, which memory takes more slowly. */
 #include "attention.h"
-#include "attention_ways.h"
+#include "dispatch.h"
 #include "backend/cuda/device/sm90.h"
 
 namespace

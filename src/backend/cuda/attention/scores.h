@@ -1,6 +1,6 @@
-/* attention_scores.h - scores of a strip from products, where a mask by pairs or something added makes them: part of attention.h.
+/* scores.h - scores of a strip from products, where a mask by pairs or something added makes them: part of attention.h.
  *
- * A mask is read as bits where they were laid out before (attention_mask.cu), a table's numbers once for all pairs of a thread
+ * A mask is read as bits where they were laid out before (mask.cu), a table's numbers once for all pairs of a thread
  * that stand at one distance. */
 #ifndef FV_CUDA_ATTENTION_SCORES_H
 #define FV_CUDA_ATTENTION_SCORES_H

@@ -1,9 +1,9 @@
-/* attention_bias.h - a bias by pairs on Hopper: tiles of it are brought as those of keys are, and added to products.
+/* bias_sm90.h - a bias by pairs on Hopper: tiles of it are brought as those of keys are, and added to products.
  *
  * A thread takes what it needs from shared memory as ldmatrix deals out a tile, turned where rows are keys.  Read straight from
  * memory, two numbers at a time, a bias costs more than the products do. */
-#ifndef FV_CUDA_ATTENTION_BIAS_H
-#define FV_CUDA_ATTENTION_BIAS_H
+#ifndef FV_CUDA_ATTENTION_BIAS_SM90_H
+#define FV_CUDA_ATTENTION_BIAS_SM90_H
 
 #include "attention.h"
 #include "backend/cuda/device/sm90.h"

@@ -1,4 +1,4 @@
-/* attention_cudnn.cu - attention as a graph for cuDNN, forward and backward, for the cases its fused kernels know.
+/* cudnn.cu - attention as a graph for cuDNN, forward and backward, for the cases its fused kernels know.
  *
  * Forward, with the log-sum-exp where ours is:
  *
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <new>
 
-#include "attention_ways.h"
+#include "dispatch.h"
 #include "backend/cuda/device/cudnn.h"
 
 #if HAVE_CUDNN

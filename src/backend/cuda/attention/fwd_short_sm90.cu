@@ -1,4 +1,4 @@
-/* attention_hopper_short.cu - the forward pass of attention over up to 128 queries and keys on Hopper: a head at a time.
+/* fwd_short_sm90.cu - the forward pass of attention over up to 128 queries and keys on Hopper: a head at a time.
  *
  *     s = scale q k';  m = max s;  p = exp(s - m);  y = p v / sum p;  lse = m + log sum p;   keys that are hidden have s = -inf
  *
@@ -7,7 +7,7 @@
  * of four warps, 64 rows each, make a pair that takes a head, and there are two pairs, so that one's exponentials fall into the
  * other's products.  The last sequences come first: their q, k and v were written last and are in the cache still. */
 #include "attention.h"
-#include "attention_ways.h"
+#include "dispatch.h"
 #include "backend/cuda/device/sm90.h"
 
 #define SIDE 128 /* the most queries, and keys */

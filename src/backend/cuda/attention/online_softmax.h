@@ -1,6 +1,6 @@
-/* attention_sums.h - the running sums of the forward pass, of a strip of 16 rows whose numbers lie as device/tile.h says. */
-#ifndef FV_CUDA_ATTENTION_SUMS_H
-#define FV_CUDA_ATTENTION_SUMS_H
+/* online_softmax.h - the running sums of the forward pass, of a strip of 16 rows whose numbers lie as device/tile.h says. */
+#ifndef FV_CUDA_ATTENTION_ONLINE_SOFTMAX_H
+#define FV_CUDA_ATTENTION_ONLINE_SOFTMAX_H
 
 #include "attention.h"
 

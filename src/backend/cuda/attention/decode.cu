@@ -1,6 +1,6 @@
-/* attention_one.cu - attention of one query in each sequence by a kernel of its own, or as an op of a program. */
-#include "attention_one.h"
-#include "attention_ways.h"
+/* decode.cu - attention of one query in each sequence by a kernel of its own, or as an op of a program. */
+#include "decode.h"
+#include "dispatch.h"
 
 template <class T, int L> __global__ void __launch_bounds__(ONE_THREADS) attention_one_part(const __grid_constant__ one_job<T> j)
 {

@@ -9,7 +9,7 @@
 #include "backend/cuda/device/tile.h"
 
 /* What a kernel is made for, so that it does not ask for the rest.  PLAIN: no mask but of keys, nothing added, no dropout; DROPS:
- * the same, with dropout; BIASED: a bias by pairs that attention_bias.h brings is added, and there may be dropout. */
+ * the same, with dropout; BIASED: a bias by pairs that bias_sm90.h brings is added, and there may be dropout. */
 enum { ANY, PLAIN, DROPS, BIASED };
 
 #define WARPS 4
@@ -145,7 +145,7 @@ template <class T> struct head {
 __device__ inline int tile_row(int row0, int e) { return row0 + (int)threadIdx.x % 32 / 4 + e / 2 * 8; }
 __device__ inline int tile_col(int col0, int n, int e) { return col0 + n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
-#include "attention_scores.h"
+#include "scores.h"
 
 /* The mask of keys over a tile, read once: (n, e) is whether the key of number e of column block n takes part. */
 template <bool TURNED, int N> struct keys_seen {
@@ -306,7 +306,7 @@ __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T>
 
 /* ---- on the host ---- */
 
-/* attention_mask.cu: how many words the bits of a mask take (0: there is none), and the bits, laid out in so much room. */
+/* mask.cu: how many words the bits of a mask take (0: there is none), and the bits, laid out in so much room. */
 int64_t fv_cuda_mask_words(const fv_attn_args *a, bool turned);
 mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool turned, void *room);
 
