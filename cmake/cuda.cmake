@@ -42,17 +42,17 @@ if(FOVEA_CUDA)
     file(GLOB_RECURSE cuda CONFIGURE_DEPENDS src/backend/cuda/*.cu)
     # Hopper's own instructions are no part of sm_90 but of sm_90a, which has no intermediate form for other chips: these files
     # are compiled for it alone, and what they hold is asked for on such a device only.
-    set(hopper ${cuda})
-    list(FILTER hopper INCLUDE REGEX "_hopper|_sm90")
-    list(FILTER cuda EXCLUDE REGEX "_hopper|_sm90")
-    add_library(fovea_cuda_hopper OBJECT EXCLUDE_FROM_ALL ${hopper})
-    add_library(fovea_cuda MODULE EXCLUDE_FROM_ALL ${cuda} $<TARGET_OBJECTS:fovea_cuda_hopper>)
+    set(sm90 ${cuda})
+    list(FILTER sm90 INCLUDE REGEX "_sm90")
+    list(FILTER cuda EXCLUDE REGEX "_sm90")
+    add_library(fovea_cuda_sm90 OBJECT EXCLUDE_FROM_ALL ${sm90})
+    add_library(fovea_cuda MODULE EXCLUDE_FROM_ALL ${cuda} $<TARGET_OBJECTS:fovea_cuda_sm90>)
     add_dependencies(cuda fovea_cuda)
     # cuBLASLt is opened with the first product, cuDNN with the first attention it is for: only paths to them are linked.
-    set_target_properties(fovea_cuda fovea_cuda_hopper PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+    set_target_properties(fovea_cuda fovea_cuda_sm90 PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
       CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static BUILD_RPATH "${paths}" INSTALL_RPATH "${paths}")
-    set_target_properties(fovea_cuda_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
-    foreach(target fovea_cuda fovea_cuda_hopper)
+    set_target_properties(fovea_cuda_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+    foreach(target fovea_cuda fovea_cuda_sm90)
       target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
       target_compile_options(${target} PRIVATE -Xcompiler=-Wall,-Wextra)
     endforeach()

@@ -48,7 +48,7 @@ template <class T, int V> struct alignas(16) raw {
     }
 };
 
-/* Where the query is and where the result goes: in memory.  Another such (program_attention.h) has both by mail, and a key
+/* Where the query is and where the result goes: in memory.  Another such (decode/mega_attention.h) has both by mail, and a key
  * and a value that are not in memory yet, those of `now`. */
 template <class T> struct by_memory {
     static constexpr bool late = false; /* the query is there */
@@ -223,7 +223,7 @@ template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T>
     if (lane == 0) ((float *)o.a.lse)[o.at_lse(b, h, 0)] = mine.sum != 0 ? mine.top * LN2 + logf(mine.sum) : -INFINITY;
 }
 
-/* program_plan.cu.  True: written down, to be made before whatever is started next; only while a step is being kept. */
+/* decode/mega_plan.cu.  True: written down, to be made before whatever is started next; only while a step is being kept. */
 bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j);
 bool fv_cuda_put_off(fv_stream *s, const one_job<bf16> &j);
 

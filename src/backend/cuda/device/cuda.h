@@ -29,9 +29,9 @@ struct fault {
 };
 
 enum { TICKETS = 1 << 16, PROGRAM_TICKETS = 8, EARLY_ROWS = 8 }; /* EARLY_ROWS: with more, kernels are large */
-enum { MAIL_AREAS = 8, MAIL_WORDS = 1 << 16 };                   /* see mail.h; words of an area */
+enum { MAIL_AREAS = 8, MAIL_WORDS = 1 << 16 };                   /* see decode/flags.h; words of an area */
 
-struct program;         /* program_plan.cu: kernels that are put off */
+struct program;         /* decode/mega_plan.cu: kernels that are put off */
 struct products;        /* gemm/gemm.cu: cuBLASLt, its plans and its workspace */
 struct fused_attention; /* attention/cudnn.cu: cuDNN and its plans */
 
@@ -74,7 +74,7 @@ struct lane {
 static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
 static inline lane *lane_of(const fv_stream *s) { return (lane *)s->impl; }
 static inline fault *faults_of(const fv_stream *s) { return device_of(s)->faults + (size_t)lane_of(s)->row * FAULTS; }
-/* program_plan.cu: starts the kernels that were put off. */
+/* decode/mega_plan.cu: starts the kernels that were put off. */
 void fv_cuda_start_put_off(fv_stream *s);
 void fv_cuda_program_free(program *p);
 

@@ -1,8 +1,8 @@
-/* program_attention.h - attention of one query in each sequence as an op of a program. */
-#ifndef FV_CUDA_PROGRAM_ATTENTION_H
-#define FV_CUDA_PROGRAM_ATTENTION_H
+/* mega_attention.h - attention of one query in each sequence as an op of a program. */
+#ifndef FV_CUDA_DECODE_MEGA_ATTENTION_H
+#define FV_CUDA_DECODE_MEGA_ATTENTION_H
 
-#include "program.h"
+#include "mega.h"
 
 #define NEAR_KEYS 64
 #define ASIDE ((one_floats + 3) / 4 * 4) /* behind records: a key and a value */

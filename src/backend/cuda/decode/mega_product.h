@@ -1,13 +1,13 @@
-/* program_product.h - a product as an op of a program: weights come through the ring, rows of x as program_rows.h says.
+/* mega_product.h - a product as an op of a program: weights come through the ring, rows of x as mega_rows.h says.
  *
  * A tile is 8 columns of the result; its weights are 8 rows of w, each fetched by one bulk copy.  Up to 16 rows of x are the
  * left factor of the tensor core's product (16 by 16 of k), a tile is the right one (16 of k by 8).  The order of k within
  * a product is free, so a thread takes 8 neighbours of both with one access each.  Warps share k; their sums are added in
  * order.  What tile a block makes has no influence on its numbers. */
-#ifndef FV_CUDA_PROGRAM_PRODUCT_H
-#define FV_CUDA_PROGRAM_PRODUCT_H
+#ifndef FV_CUDA_DECODE_MEGA_PRODUCT_H
+#define FV_CUDA_DECODE_MEGA_PRODUCT_H
 
-#include "program_rows.h"
+#include "mega_rows.h"
 
 /* ---- the product ---- */
 

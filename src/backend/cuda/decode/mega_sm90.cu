@@ -1,15 +1,15 @@
-/* program_hopper.cu - a step of writing in one kernel: a block on each multiprocessor goes through all ops of a program.
+/* mega_sm90.cu - a step of writing in one kernel: a block on each multiprocessor goes through all ops of a program.
  *
  * For few rows a step is a walk through the weights, and nobody writes weights: one warp of each block does nothing but
  * fetch its block's share of them, op after op, into a ring of slots in shared memory, as far ahead as the ring reaches
  * (about a layer).  The others multiply.  So memory is busy while blocks wait for one another.
  *
- * What blocks wait for is the numbers of the op before.  For up to MAIL_ROWS rows these come by mail (mail.h), which takes
+ * What blocks wait for is the numbers of the op before.  For up to MAIL_ROWS rows these come by mail (flags.h), which takes
  * one way to the cache and back.  More rows are more than one cares to look at again and again: they are dealt to teams of
  * blocks, and those of a team meet between one op and the next.  A row needs nothing of another, so teams need not wait for
  * each other; they read the same weights at about the same time, so that these come from memory once. */
-#include "program_apart.h"
-#include "program_attention.h"
+#include "mega_apart.h"
+#include "mega_attention.h"
 
 /* ---- weights ---- */
 

@@ -110,7 +110,7 @@ __device__ inline void deliver_one(const row_job &f, int64_t r, int64_t n, float
         ((float *)p.to)[p.i] = v;
 }
 
-/* program_plan.cu.  True: made, or while a step is being kept written down, to be made before whatever is started next.  False:
+/* mega_plan.cu.  True: made, or while a step is being kept written down, to be made before whatever is started next.  False:
  * not on this device, or not with these sizes. */
 bool fv_cuda_put_off(fv_stream *s, const row_job &j);
 

@@ -1,9 +1,9 @@
-/* program.h - what the kernel of a program (program_hopper.cu) is given, and what its parts share. */
-#ifndef FV_CUDA_PROGRAM_H
-#define FV_CUDA_PROGRAM_H
+/* mega.h - what the kernel of a program (mega_sm90.cu) is given, and what its parts share. */
+#ifndef FV_CUDA_DECODE_MEGA_H
+#define FV_CUDA_DECODE_MEGA_H
 
 #include "backend/cuda/attention/decode.h"
-#include "mail.h"
+#include "flags.h"
 #include "row_linear.h"
 
 #define PROGRAM_BYTES 32000 /* what a kernel may be given is 32,764 */
@@ -52,7 +52,7 @@ struct few_product : row_job {
     int tiles, first, chunk; /* chunk: of k, in a slot */
     bool bias_comes;         /* with the weights, else it is read from memory */
     bool streams;            /* x is read chunk by chunk */
-    bool apart;              /* warps have tiles of their own: program_apart.h */
+    bool apart;              /* warps have tiles of their own: mega_apart.h */
     sender from, old;        /* x, and what y held */
 };
 

@@ -1,4 +1,4 @@
-/* program_plan.cu - which ops become one program: kernels that were asked for are written down, and started together before
+/* mega_plan.cu - which ops become one program: kernels that were asked for are written down, and started together before
  * whatever must see their results.
  *
  * Where blocks meet ops may be any, as each treats a row by itself.  Ops that send mail run into one another, so what each
@@ -8,7 +8,7 @@
 #include <bitset>
 #include <new>
 
-#include "program.h"
+#include "mega.h"
 
 #define MOST_OPS (int)(sizeof(program_ops::op) / sizeof(program_op))
 

@@ -1,8 +1,8 @@
-/* program_rows.h - rows of x of a product, from memory or by mail, as bf16 in shared memory, normalised where that is asked. */
-#ifndef FV_CUDA_PROGRAM_ROWS_H
-#define FV_CUDA_PROGRAM_ROWS_H
+/* mega_rows.h - rows of x of a product, from memory or by mail, as bf16 in shared memory, normalised where that is asked. */
+#ifndef FV_CUDA_DECODE_MEGA_ROWS_H
+#define FV_CUDA_DECODE_MEGA_ROWS_H
 
-#include "program.h"
+#include "mega.h"
 
 __device__ inline int x_stride(int k) { return k + 32; }
 

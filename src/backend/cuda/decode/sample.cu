@@ -1,11 +1,11 @@
-/* choose.cu - the next token of each row, chosen where the scores are: the likeliest (choose.h), or one drawn as a CPU draws it.
+/* sample.cu - the next token of each row, chosen where the scores are: the likeliest (sample.h), or one drawn as a CPU draws it.
  *
  * To draw, a block takes a row.  What may come after top_k and top_p are tokens above some score; that score is found by halving
  * the range of scores (as integers in the same order) until the right number of tokens, or the right share of all weight,
  * lies above it.  Those above are few: they are put in order, best first, and drawn from one after another, as on the CPU.
  * Where they are not few (FIT), weight above a score says which token a random number falls on.  With neither limit
  * the order is the tokens' own. */
-#include "choose.h"
+#include "sample.h"
 
 #define THREADS_ROW 1024
 #define FIT 2048 /* tokens that are put in order */

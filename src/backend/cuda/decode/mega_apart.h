@@ -1,11 +1,11 @@
-/* program_apart.h - a product of many columns for many rows as an op of a program: each warp makes tiles of its own, all of k.
+/* mega_apart.h - a product of many columns for many rows as an op of a program: each warp makes tiles of its own, all of k.
  *
- * Warps that share k (program_product.h) meet twice for every few tiles.  Where there are tiles for all of them a warp takes two
+ * Warps that share k (mega_product.h) meet twice for every few tiles.  Where there are tiles for all of them a warp takes two
  * at a time, which it multiplies with the same x, and hands on what it has in registers. */
-#ifndef FV_CUDA_PROGRAM_APART_H
-#define FV_CUDA_PROGRAM_APART_H
+#ifndef FV_CUDA_DECODE_MEGA_APART_H
+#define FV_CUDA_DECODE_MEGA_APART_H
 
-#include "program_product.h"
+#include "mega_product.h"
 
 #define OWN_TILES 2
 

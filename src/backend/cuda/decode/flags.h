@@ -1,10 +1,10 @@
-/* mail.h - numbers that blocks of one kernel hand to one another.
+/* flags.h - numbers that blocks of one kernel hand to one another.
  *
  * A number travels in a word of 8 bytes together with the turn it belongs to, and a word is written and read as a whole.  So
  * whoever reads it sees whether it has come: nobody waits for a barrier, nothing is fenced, and what would be the meeting of
  * all blocks and then a read is the read alone.  A pair of words is moved at once. */
-#ifndef FV_CUDA_MAIL_H
-#define FV_CUDA_MAIL_H
+#ifndef FV_CUDA_DECODE_FLAGS_H
+#define FV_CUDA_DECODE_FLAGS_H
 
 #include "backend/cuda/device/cuda.h"
 

@@ -1,9 +1,9 @@
-/* choose.h - the likeliest token of each row and its log-probability.
+/* sample.h - the likeliest token of each row and its log-probability.
  *
  * A warp looks at a part of a row: at the best that may come, the greatest of all and the sum of exp(score - that).  The warp
  * that comes last joins the parts in order.  Parts are cut by the vocabulary alone: a score has the same bits on every chip. */
-#ifndef FV_CUDA_CHOOSE_H
-#define FV_CUDA_CHOOSE_H
+#ifndef FV_CUDA_DECODE_SAMPLE_H
+#define FV_CUDA_DECODE_SAMPLE_H
 
 #include "backend/cuda/device/cuda.h"
 
