@@ -8,7 +8,7 @@ add_custom_target(cuda)
 # What the library and the backend say to each other (src/backend/cuda_host.h): a backend that an older build left behind must
 # not be taken for one of today.
 set(abi "")
-foreach(header backend device env error kernel_args kernels ops tensor ../../src/backend/cuda_host)
+foreach(header author/backend author/kernel_args author/kernels device env error ops tensor ../../src/backend/cuda_host)
   set(path ${PROJECT_SOURCE_DIR}/include/fovea/${header}.h)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
   file(MD5 ${path} sum)

@@ -2,7 +2,7 @@
 #ifndef HELPER_ATTENTION_H
 #define HELPER_ATTENTION_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 /* Options of a problem; the seed decides which axes of mask and bias are repeated. */
 enum { LENS = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, CAUSAL = 32, WINDOW = 64, DROPOUT = 128, APART = 256, ADD = 512 };

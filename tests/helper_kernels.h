@@ -5,7 +5,7 @@
 #ifndef HELPER_KERNELS_H
 #define HELPER_KERNELS_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 enum { MOST_LEVELS = 8, KINDS = 3, LENGTHS = 10 };
 

@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "helper_device.h"
 
 enum { VOCAB = 40, SOURCES = 24 };

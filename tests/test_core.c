@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef struct fixture {
     fv_mem_counter mem;

@@ -31,8 +31,8 @@ cmake --build "$dir/examples" > "$dir/log" || { cat "$dir/log"; exit 1; }
 expect "the example, built with find_package" "$("$dir/examples/attention")"
 
 # Every public header stands alone, in C and in C++.
-for header in "$prefix"/include/fovea/*.h; do
-    echo "#include <fovea/$(basename "$header")>" > "$dir/one.c"
+for header in "$prefix"/include/fovea/*.h "$prefix"/include/fovea/*/*.h; do
+    echo "#include <${header#"$prefix"/include/}>" > "$dir/one.c"
     cc -std=c17 -Wall -Wextra -Werror -I"$prefix/include" -fsyntax-only "$dir/one.c"
     if command -v c++ > /dev/null; then c++ -std=c++17 -Wall -Werror -I"$prefix/include" -fsyntax-only -x c++ "$dir/one.c"; fi
 done

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "helper_device.h"
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 #include "fovea/nn.h"
 #include "helper_golden.h"
 #include "ops/embed.h"

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "helper_device.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "helper_golden.h"
 
 #define MAX_IN 3

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 #include "fovea/fovea.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "helper_device.h"
 #include "helper_files.h"
 

@@ -14,7 +14,7 @@
 
 #include "base/base.h"
 #include "helper_device.h"
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/train.h"

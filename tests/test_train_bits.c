@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 #include "helper_corpus.h"
 #include "helper_device.h"
 #include "helper_files.h"

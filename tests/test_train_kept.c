@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/train.h"
 #include "helper_device.h"

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "model/session.h"

@@ -12,7 +12,7 @@ bad=$(echo "$names" | grep -vE '^fv_[a-z]')
 echo "$names" | grep -qx fv_attention || { echo "fv_attention is not exported"; failed=1; }
 
 # What FV_API and FV_DATA mark: the name before the first parenthesis, bracket or semicolon.
-declared=$(grep -hE '^FV_(API|DATA) ' "$(dirname "$0")"/../include/fovea/*.h | sed -E 's/[[(;].*//; s/.*[ *]//' | sort -u)
+declared=$(grep -hE '^FV_(API|DATA) ' -r "$(dirname "$0")"/../include/fovea | sed -E 's/[[(;].*//; s/.*[ *]//' | sort -u)
 for name in $declared; do echo "$names" | grep -qx "$name" || { echo "declared, but not there: $name"; failed=1; }; done
 for name in $names; do echo "$declared" | grep -qx "$name" || { echo "exported, but in no header: $name"; failed=1; }; done
 

@@ -52,7 +52,7 @@ wrong=$(
         echo "$rules" | grep -q "^${folder%/}:" || echo "  src/$folder has no rule in tools/check_includes.sh"
     done
     sources examples | while read -r file; do check_file "$file" examples ""; done
-    for file in include/fovea/*.h; do
+    for file in include/fovea/*.h include/fovea/*/*.h; do
         sed -n 's/^#include "\(.*\)".*/\1/p' "$file" | grep -v '^fovea/' | sed "s|^|  $file includes |"
     done
     # A family never includes another: what they share is in src/model.

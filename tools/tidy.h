@@ -5,7 +5,7 @@
 #ifndef TOOLS_TIDY_H
 #define TOOLS_TIDY_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 #define fv_fail(e, code, ...) (fv_fail(e, code, __VA_ARGS__), (code))
 #define fv_raise(c, code, ...) (fv_raise(c, code, __VA_ARGS__), (void *)0)

@@ -11,8 +11,8 @@
  * task.h     texts in, labels and spans out      info.h     what this build is made of
  * translate.h lines in, lines out               chat.h     conversations as the text a model knows
  *
- * Not included here, for authors: heads.h to add a family, op.h to add an operation, backend.h, kernels.h and kernel_args.h to
- * add a backend. */
+ * Not included here, for authors: author/family.h to add a family, author/op.h to add an operation; author/backend.h,
+ * author/kernels.h and author/kernel_args.h to add a backend. */
 #ifndef FOVEA_H
 #define FOVEA_H
 

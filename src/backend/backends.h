@@ -2,7 +2,7 @@
 #ifndef FV_BACKENDS_H
 #define FV_BACKENDS_H
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 
 fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e);
 

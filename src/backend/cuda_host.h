@@ -5,7 +5,7 @@
 #ifndef FV_CUDA_HOST_H
 #define FV_CUDA_HOST_H
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 
 typedef struct fv_cuda_host {
     void *(*work)(fv_stream *s, size_t bytes); /* fv_stream_work */

@@ -3,7 +3,7 @@
 #define FV_CORE_H
 
 #include "base/base.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 /* ---- arena: memory that is only given out, and taken back all at once ----
  * Chunks are kept and refilled in the same order, so the same sequence of requests gets the same addresses: a step

@@ -2,7 +2,7 @@
 #include "fovea/feed.h"
 
 #include "base/base.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 void *fv_batch_put(fv_batch *b, const char *name, fv_dtype t, fv_shape s)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "fovea/grammar.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 #include "lexicon.h"
 

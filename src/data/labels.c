@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/base.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 int fv__label(fv_labels *l, const char *s, size_t n)
 {

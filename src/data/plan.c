@@ -6,7 +6,7 @@
 
 #include "base/base.h"
 #include "fovea/feed.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 #define WINDOW 64 /* batches a window is worth */
 

@@ -3,7 +3,7 @@
 #define FV_RUNNING_H
 
 #include "data/records.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef struct fv__running {
     const fv_env *env;

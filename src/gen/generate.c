@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #include "base/base.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "gen/search.h"
 #include "model/session.h"
 

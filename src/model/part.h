@@ -3,8 +3,8 @@
 #define FV_MODEL_PART_H
 
 #include "fovea/gen.h"
-#include "fovea/heads.h"
-#include "fovea/op.h"
+#include "fovea/author/family.h"
+#include "fovea/author/op.h"
 
 /* ---- outputs ---- */
 

@@ -4,7 +4,7 @@
 #include "data/ragged.h"
 #include "data/records.h"
 #include "fovea/metric.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef struct tagging {
     const fv_env *env;

@@ -2,7 +2,7 @@
 #ifndef FV_ACT_H
 #define FV_ACT_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 /* False for FV_ACT_NONE, which is none, and for a number that names no activation. */
 static inline bool fv__act_op(fv_unary_op *op, fv_act act)

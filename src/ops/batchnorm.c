@@ -2,7 +2,7 @@
  *
  * While training the statistics are those of the batch, and the running ones move towards them (variance unbiased, as
  * PyTorch keeps it); otherwise the running ones are used and count as constants. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "ops/stat.h"
 #include "ops/walk.h"
 

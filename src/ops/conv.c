@@ -7,7 +7,7 @@
  *   weigh:   dw    += map . unfold(image)'      both
  * The unfolded matrix is made for a few images at a time and made again in backward: kept, it would be larger than the
  * image by the area of the kernel.  One dimension is two with a height of 1. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "ops/stat.h"
 
 #define COLUMN_ELEMENTS ((int64_t)1 << 22) /* of unfolded images at a time */

@@ -2,7 +2,7 @@
 #ifndef FV_OPS_EMBED_H
 #define FV_OPS_EMBED_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 enum { FV_EMBED_MOST = 3 };
 

@@ -1,5 +1,5 @@
 /* layernorm.c - y = gain * (x - mean) / sqrt(var + eps) + bias, over the last axis; also of a residual sum. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "ops/product.h"
 #include "ops/residual.h"
 #include "ops/stat.h"

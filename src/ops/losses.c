@@ -1,5 +1,5 @@
 /* losses.c - the mean of a distance between two tensors of one shape: compositions, in f32 or wider. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "ops/stat.h"
 
 /* True with both widened; raises where they do not fit. */

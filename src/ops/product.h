@@ -2,7 +2,7 @@
 #ifndef FV_PRODUCT_H
 #define FV_PRODUCT_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 /* One factor: its memory, whether it is stored transposed, and the elements from one of a batch to the next. */
 typedef struct fv_factor {

@@ -2,7 +2,7 @@
 #ifndef FV_RESIDUAL_H
 #define FV_RESIDUAL_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 /* x + a as a recorded tensor whose numbers the norm kernel, called next, fills in: the tape sees an addition and a norm,
  * memory sees one pass.  Raises unless both have one shape and dtype.  Where neither the caller nor the tape needs the sum it is

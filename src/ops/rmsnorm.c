@@ -1,5 +1,5 @@
 /* rmsnorm.c - y = gain * x / sqrt(mean(x^2) + eps), over the last axis; also of a residual sum. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "ops/residual.h"
 #include "ops/stat.h"
 

@@ -2,7 +2,7 @@
  *
  * The kernel starts from log-probabilities, so the softmax and its gradient are the ordinary op.  16-bit logits are
  * widened first: a path adds up hundreds of log-probabilities. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "ops/stat.h"
 
 typedef struct {

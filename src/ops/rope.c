@@ -1,5 +1,5 @@
 /* rope.c - rotary positions: pairs of each head are turned by pos * freq; the gradient turns back. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef struct {
     fv_node node;

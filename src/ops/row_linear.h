@@ -2,7 +2,7 @@
 #ifndef FV_OPS_ROW_LINEAR_H
 #define FV_OPS_ROW_LINEAR_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 /* y = act(norm(x) w' + b), or added to `onto`, which is changed and returned.  With caches the last columns, half for each,
  * go to row pos of them.  No gradient. */

@@ -1,5 +1,5 @@
 /* softmax.c - y = exp(x) / sum exp(x) over the last axis, or its logarithm. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef struct {
     fv_node node;

@@ -5,7 +5,7 @@
  * dw = (dy - <dy, y> u v') / sigma.  The copies matter: the next call may overwrite u and v before backward runs. */
 #include <math.h>
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 static fv_tensor *unit(fv_ctx *c, fv_tensor *x, float eps)
 {

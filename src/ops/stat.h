@@ -2,7 +2,7 @@
 #ifndef FV_STAT_H
 #define FV_STAT_H
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 static inline fv_dtype fv__stat_dtype(fv_dtype t) { return t == FV_F64 ? FV_F64 : FV_F32; }
 

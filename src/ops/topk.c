@@ -1,5 +1,5 @@
 /* topk.c - the k largest of each row, largest first, and where they stood. */
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef struct {
     fv_node node;

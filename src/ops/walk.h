@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 /* axis in 0..n-1, counted from the end if negative; raises and returns -1 where x has no such axis. */
 int fv__axis(fv_ctx *c, const char *op, const fv_tensor *x, int axis);

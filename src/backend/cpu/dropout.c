@@ -1,6 +1,6 @@
 /* dropout.c - y = x / (1 - p) where element i is kept, 0 elsewhere; word i%4 at position i/4 of the place decides. */
 #ifndef DTYPE
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "philox.h"
 #include "stage.h"
 

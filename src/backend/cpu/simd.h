@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 
 #define JOIN_(a, b, c) a##b##_##c
 #define JOIN(a, b, c) JOIN_(a, b, c)

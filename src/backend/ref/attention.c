@@ -1,6 +1,6 @@
 /* attention.c - scaled dot-product attention, its gradient, exact weights, and writing to a key/value cache.
  *
- * Everything is written down pair by pair from the definition in backend.h.  The forward pass keeps one row of
+ * Everything is written down pair by pair from the definition in author/backend.h.  The forward pass keeps one row of
  * scores; the backward pass keeps none and recomputes the weight of a pair from lse wherever it needs it:
  *     w = exp(score - lse),  dw = keep dy_i.v_j (keep: 0, or 1 over the share kept),  dscore = w * (dw - dy_i.y_i). */
 #include "backend/attention_dropout.h"

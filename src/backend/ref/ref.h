@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 #define REF_JOIN_(a, b, c) a##b##_##c
 #define REF_JOIN(a, b, c) REF_JOIN_(a, b, c)

@@ -2,7 +2,7 @@
 #ifndef FV_REF_WALK_H
 #define FV_REF_WALK_H
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 
 typedef struct walker {
     int64_t at[FV_MAX_DIM + 2];

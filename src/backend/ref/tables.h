@@ -2,7 +2,7 @@
 #ifndef FV_REF_TABLES_H
 #define FV_REF_TABLES_H
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 
 /* Fills all four tables with the reference kernels. */
 void fv__ref_fill(fv_kernels k[FV_FLOATS]);

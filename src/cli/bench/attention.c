@@ -1,6 +1,6 @@
 /* attention.c - fovea bench attention: the operator, forward and with its gradient. */
 #include "bench.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef struct attention_values {
     bench_values common;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 enum { WARM_UP = 2, LEAST_RUNS = 5, MOST_RUNS = 10000 };
 #define PATIENCE 20 /* times the seconds asked for: then even one run is enough */

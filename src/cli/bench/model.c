@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 #include "fovea/train.h"
 
 typedef struct model_values {

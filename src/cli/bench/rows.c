@@ -3,7 +3,7 @@
  * Forward goes through the public ops.  Gradients are measured alone, by calling their kernels: through a tape, handing
  * in the gradient of the result would cost as much as the operation. */
 #include "bench.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef struct rows_values {
     bench_values common;

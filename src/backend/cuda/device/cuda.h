@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "backend/cuda_host.h"
-#include "fovea/op.h"
+#include "fovea/author/op.h"
 
 typedef __nv_bfloat16 bf16;
 typedef __half f16;

@@ -1,6 +1,6 @@
-/* heads.h - what heads of many families share: activations by name, masks, losses as transformers has them. */
-#ifndef FOVEA_HEADS_H
-#define FOVEA_HEADS_H
+/* family.h - what heads of many families share: activations by name, masks, losses as transformers has them. */
+#ifndef FOVEA_AUTHOR_FAMILY_H
+#define FOVEA_AUTHOR_FAMILY_H
 
 #include "fovea/model.h"
 #include "fovea/nn.h"

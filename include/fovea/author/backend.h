@@ -10,10 +10,10 @@
  *
  * The same bits come out whatever the thread count and whatever else is in the batch: no kernel may let
  * the split among threads, or a row's neighbours, change the order in which that row's numbers are added. */
-#ifndef FOVEA_BACKEND_H
-#define FOVEA_BACKEND_H
+#ifndef FOVEA_AUTHOR_BACKEND_H
+#define FOVEA_AUTHOR_BACKEND_H
 
-#include "fovea/kernels.h"
+#include "fovea/author/kernels.h"
 
 /* ---- devices and streams ---- */
 

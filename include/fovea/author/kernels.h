@@ -1,8 +1,8 @@
 /* kernels.h - the table of kernels a backend fills; kernel_args.h has the descriptions they are given, backend.h the rules. */
-#ifndef FOVEA_KERNELS_H
-#define FOVEA_KERNELS_H
+#ifndef FOVEA_AUTHOR_KERNELS_H
+#define FOVEA_AUTHOR_KERNELS_H
 
-#include "fovea/kernel_args.h"
+#include "fovea/author/kernel_args.h"
 
 typedef struct fv_stream fv_stream;
 

@@ -1,6 +1,6 @@
 /* kernel_args.h - the descriptions that kernels are given: products, walks, attention, the optimiser, writing. */
-#ifndef FOVEA_KERNEL_ARGS_H
-#define FOVEA_KERNEL_ARGS_H
+#ifndef FOVEA_AUTHOR_KERNEL_ARGS_H
+#define FOVEA_AUTHOR_KERNEL_ARGS_H
 
 #include "fovea/ops.h"
 

@@ -2,10 +2,10 @@
  *
  * An op is one file with both directions: it checks shapes, makes its output, calls a kernel and records a
  * node.  NULL inputs are passed on; failures are raised into the context. */
-#ifndef FOVEA_OP_H
-#define FOVEA_OP_H
+#ifndef FOVEA_AUTHOR_OP_H
+#define FOVEA_AUTHOR_OP_H
 
-#include "fovea/backend.h"
+#include "fovea/author/backend.h"
 
 struct fv_node {
     fv_node *prev;
