@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden numbers for tests/test_attention_op.c: whole multi-head attention with every mask, from PyTorch.
+"""Golden numbers for tests/ops/test_attention_op.c: whole multi-head attention with every mask, from PyTorch.
 
 Made with Python 3.11, torch 2.15.0, safetensors 0.8.0:
 

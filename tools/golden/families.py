@@ -3,7 +3,7 @@
 A case is a folder of tests/golden/models: config.json and model.safetensors as save_pretrained writes them,
 in.safetensors (input_ids, attention_mask, labels, ...) and out.safetensors: every output under the name transformers
 gives it (tuples as hidden_states.0, attentions.1, ...) and, where there is a loss, grad.<parameter> for each parameter
-that got a gradient.  tests/test_families.c runs all of them.  A family's script is a few lines:
+that got a gradient.  tests/models/test_families.c runs all of them.  A family's script is a few lines:
 
     from families import build, case, mask_of, tokens
     case("bert-masked", build(BertForMaskedLM, config), input_ids=ids, attention_mask=mask, labels=labels)

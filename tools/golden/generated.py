@@ -1,6 +1,6 @@
 """What generate() gives for golden cases: tensors called "sequences:key=value,..", one row for each input, -1 behind its end.
 
-Each input goes alone and without its padding, so that nothing but itself can matter.  tests/test_generate.c reads the options
+Each input goes alone and without its padding, so that nothing but itself can matter.  tests/gen/test_generate.c reads the options
 from the name.  (made with transformers 5.22.2, torch 2.15.0)"""
 import torch
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden numbers for tests/test_ops_nn.c and tests/test_nn.c, from PyTorch and transformers.
+"""Golden numbers for tests/ops/test_ops_nn.c and tests/ops/test_nn.c, from PyTorch and transformers.
 
 Made with Python 3.11, torch 2.15.0, transformers 5.22.2, safetensors 0.8.0:
 

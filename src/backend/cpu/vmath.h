@@ -6,7 +6,7 @@
  * The coefficients are minimax fits made for this file: Lawson's reweighted least squares on 400 to 1200
  * Chebyshev nodes against 40-digit values, the weight being the relative error of the finished function;
  * polynomials were rounded to f32 one coefficient after another, lowest first, refitting the rest each time.
- * The errors given are the largest found by tests/test_vmath.c against the C library in f64, with fused
+ * The errors given are the largest found by tests/ops/test_vmath.c against the C library in f64, with fused
  * multiply-add; without it (the generic level of some machines) some are one or two ulp worse. */
 #ifndef FV_VMATH_H
 #define FV_VMATH_H
