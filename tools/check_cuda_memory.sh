@@ -6,7 +6,7 @@
 # built anew, so an interrupted run goes on where it was; -s ends it after so many seconds.  A test may have the way of attention
 # behind an @, as test_attention_op@hopper.
 #
-# Launches are slow under these tools, so tests are brief (helper_device.h).  Under memcheck a launch takes 0.1 ms, but ten times
+# Launches are slow under these tools, so tests are brief (helper/device.h).  Under memcheck a launch takes 0.1 ms, but ten times
 # that where it waits for the turn of another program on the GPU: one runs at a time.  Under racecheck it takes 11 ms of the
 # host's: four run at once, it follows the first LAUNCHES (500; 0: all) of a program, and not those of kernels without
 # shared memory.  Patching cuBLASLt's kernels takes long: memcheck follows them, and cuDNN's, in the tests of products and of

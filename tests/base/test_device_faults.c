@@ -16,8 +16,8 @@
 #include "fovea/fovea.h"
 #include "fovea/author/op.h"
 #include "fovea/recipe.h"
-#include "helper_device.h"
-#include "helper_program.h"
+#include "helper/device.h"
+#include "helper/program.h"
 
 enum { UPDATES = 400, SAVE_EVERY = 20 };
 

@@ -13,7 +13,7 @@
 
 #include "fovea/array.h"
 #include "fovea/fovea.h"
-#include "helper_program.h"
+#include "helper/program.h"
 
 static int set_up(void **state)
 {

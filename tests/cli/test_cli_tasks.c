@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_program.h"
+#include "helper/program.h"
 
 #define TASKS FOVEA_TESTS "/golden/tasks/"
 #define MODELS FOVEA_TESTS "/golden/models/"

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "helper_program.h"
+#include "helper/program.h"
 
 static json_t *expect; /* tests/golden/eval/expect.json */
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "helper_program.h"
+#include "helper/program.h"
 
 #define STORIES FOVEA_TESTS "/golden/stories260K"
 

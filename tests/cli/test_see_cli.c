@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "helper_program.h"
+#include "helper/program.h"
 
 /* A model that has learnt next to nothing is enough to be looked at. */
 static int set_up(void **state)

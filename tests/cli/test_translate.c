@@ -12,7 +12,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "helper_program.h"
+#include "helper/program.h"
 
 #define MODEL FOVEA_TESTS "/golden/translate"
 enum { LINES = 8, BEST = 3 };

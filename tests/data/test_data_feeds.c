@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_device.h"
-#include "helper_files.h"
+#include "helper/device.h"
+#include "helper/files.h"
 
 static fv_tok *tok;
 static fv_labels labels;

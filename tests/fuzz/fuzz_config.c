@@ -2,14 +2,14 @@
  *
  * From the root of the repository:
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc -Itests -o fuzz_config \
- *       tests/fuzz/fuzz_config.c tests/helper_memfs.c src/base/[a-z]*.c \
+ *       tests/fuzz/fuzz_config.c tests/helper/memfs.c src/base/[a-z]*.c \
  *       src/store/{scan,number,array,csv,npy,json,fields,keys,safetensors/{plan,open,index}}.c -ljansson -lm
  *   ./fuzz_config -max_len=1024 corpus tests/golden/store/sharded */
 #include <stdlib.h>
 #include <string.h>
 
 #include "fovea/store.h"
-#include "helper_memfs.h"
+#include "helper/memfs.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -15,7 +15,7 @@
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/author/op.h"
-#include "helper_device.h"
+#include "helper/device.h"
 
 enum { VOCAB = 40, SOURCES = 24 };
 

@@ -14,7 +14,7 @@
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "gen/pick.h"
-#include "helper_device.h"
+#include "helper/device.h"
 
 #define CASES FOVEA_TESTS "/golden/models"
 #define MAX_ROWS 16

@@ -16,8 +16,8 @@
 #include "fovea/gen.h"
 #include "fovea/author/op.h"
 #include "gen/pick.h"
-#include "helper_device.h"
-#include "helper_writer.h"
+#include "helper/device.h"
+#include "helper/writer.h"
 
 enum { VOCAB = 1003, PLACES = 160, SOURCES = 5 };
 

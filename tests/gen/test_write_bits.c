@@ -14,8 +14,8 @@
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "model/session.h"
-#include "helper_device.h"
-#include "helper_writer.h"
+#include "helper/device.h"
+#include "helper/writer.h"
 
 enum { VOCAB = 9001, PLACES = 64, PROMPT = 5, STEPS = 7, MOST_ROWS = 64 };
 

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
+#include "helper/device.h"
 #include "fovea/fovea.h"
-#include "helper_files.h"
+#include "helper/files.h"
 
 #define CASES FOVEA_TESTS "/golden/models"
 #define MAX_CASES 256

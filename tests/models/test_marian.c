@@ -10,11 +10,11 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
+#include "helper/device.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
-#include "helper_golden.h"
-#include "helper_files.h"
+#include "helper/golden.h"
+#include "helper/files.h"
 
 static const char *const names[] = {"marian-shared", "marian-apart"};
 

@@ -14,8 +14,8 @@
 #include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/author/op.h"
-#include "helper_device.h"
-#include "helper_files.h"
+#include "helper/device.h"
+#include "helper/files.h"
 
 enum { SOURCES = 4, BEAMS = 3, ROWS = SOURCES * BEAMS, VOCAB = 50, LONGEST = 100, WORDS = 7 };
 

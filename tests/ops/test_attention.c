@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "helper_attention.h"
+#include "helper/attention.h"
 #include "backend/ref/tables.h"
 #include "fovea/fovea.h"
 

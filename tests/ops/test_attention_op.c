@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
-#include "helper_golden.h"
-#include "helper_optable.h"
+#include "helper/device.h"
+#include "helper/golden.h"
+#include "helper/optable.h"
 
 static fv_device *dev;
 

@@ -14,8 +14,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_device.h"
-#include "helper_numbers.h"
+#include "helper/device.h"
+#include "helper/numbers.h"
 
 enum { CAUSAL = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, DROP = 32, WINDOW = 64, LENS = 128, OUTLIERS = 256 };
 enum { BIAS_ONE = 512, BIAS_EACH = 1024 }; /* with BIAS: the same for all heads, another for each sequence */

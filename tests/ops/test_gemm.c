@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "helper_gemm.h"
+#include "helper/gemm.h"
 
 static void to_floats(float *f, const void *p, fv_dtype t, int64_t n)
 {

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "helper_gemm.h"
+#include "helper/gemm.h"
 
 /* All of a batch into one C: the products are added in order. */
 static void test_batch_into_one(void **state)

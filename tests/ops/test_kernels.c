@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "helper_kernels.h"
+#include "helper/kernels.h"
 
 /* ---- one element after another ---- */
 

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
+#include "helper/device.h"
 #include "fovea/nn.h"
-#include "helper_golden.h"
+#include "helper/golden.h"
 
 /* Entries of the golden file, whose parameters have our names. */
 

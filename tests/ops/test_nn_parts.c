@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
+#include "helper/device.h"
 #include "fovea/author/backend.h"
 #include "fovea/nn.h"
-#include "helper_golden.h"
+#include "helper/golden.h"
 #include "ops/embed.h"
 
 /* ---- positions ---- */

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "helper_optable.h"
+#include "helper/optable.h"
 
 /* ---- unary ---- */
 

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
+#include "helper/device.h"
 #include "fovea/author/op.h"
-#include "helper_golden.h"
+#include "helper/golden.h"
 
 #define MAX_IN 3
 

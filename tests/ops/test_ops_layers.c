@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "fovea/nn.h"
-#include "helper_optable.h"
+#include "helper/optable.h"
 
 enum { D = 6, HIDDEN = 9, HEADS = 2 };
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
-#include "helper_optable.h"
+#include "helper/device.h"
+#include "helper/optable.h"
 #include "ops/product.h"
 
 static fv_tensor *nn(fv_ctx *c, fv_tensor *const *x) { return fv_matmul(c, x[0], x[1], (fv_mm){0}); }

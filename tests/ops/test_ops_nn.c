@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
-#include "helper_optable.h"
+#include "helper/device.h"
+#include "helper/optable.h"
 
 /* ---- norms ---- */
 

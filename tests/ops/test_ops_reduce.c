@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
-#include "helper_optable.h"
+#include "helper/device.h"
+#include "helper/optable.h"
 
 static fv_tensor *sum_first(fv_ctx *c, fv_tensor *const *x) { return fv_sum(c, x[0], 0); }
 static fv_tensor *sum_middle(fv_ctx *c, fv_tensor *const *x) { return fv_sum(c, x[0], 1); }

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
-#include "helper_optable.h"
+#include "helper/device.h"
+#include "helper/optable.h"
 
 /* reshape and head share memory with x; a scale makes y a tensor of its own that can be read after backward */
 static fv_tensor *reshape(fv_ctx *c, fv_tensor *const *x) { return fv_scale(c, fv_reshape(c, x[0], FV_SHAPE(4, -1, 3)), 1); }

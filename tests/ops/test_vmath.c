@@ -14,7 +14,7 @@
 
 #define CPU_LEVEL generic
 #include "backend/cpu/vmath.h"
-#include "helper_kernels.h"
+#include "helper/kernels.h"
 
 #define SAMPLES 200000
 

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_device.h"
-#include "helper_numbers.h"
+#include "helper/device.h"
+#include "helper/numbers.h"
 
 typedef struct {
     int64_t rows, words, width;

@@ -12,9 +12,9 @@
 #include <jansson.h>
 
 #include "fovea/see.h"
-#include "helper_device.h"
-#include "helper_files.h"
-#include "helper_golden.h"
+#include "helper/device.h"
+#include "helper/files.h"
+#include "helper/golden.h"
 
 static const char *const names[] = {"marian-shared", "marian-apart"};
 

@@ -12,8 +12,8 @@
 #include <jansson.h>
 
 #include "fovea/see.h"
-#include "helper_device.h"
-#include "helper_files.h"
+#include "helper/device.h"
+#include "helper/files.h"
 #ifdef HAVE_CAIRO
 #include "see/draw/canvas.h"
 #endif

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "fovea/store.h"
-#include "helper_memfs.h"
-#include "helper_failing.h"
+#include "helper/memfs.h"
+#include "helper/failing.h"
 
 /* A checkpoint of that step with two files; the second is written by the caller itself. */
 static fv_status write_step(memfs *fs, const fv_env *env, int64_t step, const char *config, int keep, fv_err *e)

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "fovea/store.h"
-#include "helper_memfs.h"
-#include "helper_failing.h"
+#include "helper/memfs.h"
+#include "helper/failing.h"
 
 typedef struct net {
     int n_layer;

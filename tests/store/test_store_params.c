@@ -5,10 +5,10 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
+#include "helper/device.h"
 #include "fovea/store.h"
-#include "helper_memfs.h"
-#include "helper_failing.h"
+#include "helper/memfs.h"
+#include "helper/failing.h"
 
 /* emb (3,2), head (2), with random values. */
 static fv_params *make(fv_dtype dtype, uint64_t seed)

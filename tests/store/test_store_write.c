@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "fovea/store.h"
-#include "helper_memfs.h"
-#include "helper_failing.h"
+#include "helper/memfs.h"
+#include "helper/failing.h"
 
 #define GOLDEN FOVEA_TESTS "/golden/store/"
 

@@ -16,7 +16,7 @@
 
 #include "fovea/fovea.h"
 #include "fovea/task.h"
-#include "helper_device.h"
+#include "helper/device.h"
 
 #define CASES FOVEA_TESTS "/golden/tasks/"
 #define MOST 16 /* texts of a case */

@@ -9,10 +9,10 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "helper_files.h"
-#include "helper_memfs.h"
-#include "helper_tok.h"
-#include "helper_failing.h"
+#include "helper/files.h"
+#include "helper/memfs.h"
+#include "helper/tok.h"
+#include "helper/failing.h"
 
 /* ---- each allocation fails in turn ---- */
 

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "helper_files.h"
-#include "helper_memfs.h"
-#include "helper_tok.h"
+#include "helper/files.h"
+#include "helper/memfs.h"
+#include "helper/tok.h"
 
 /* ---- wrong files ---- */
 

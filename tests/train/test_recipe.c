@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_device.h"
-#include "helper_files.h"
+#include "helper/device.h"
+#include "helper/files.h"
 
 static const char *file(const char *text) { return scratch_text("r.ini", text); }
 

@@ -13,13 +13,13 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "helper_device.h"
+#include "helper/device.h"
 #include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/train.h"
-#include "helper_corpus.h"
-#include "helper_files.h"
+#include "helper/corpus.h"
+#include "helper/files.h"
 
 static void a_tiny_corpus_is_learnt_by_heart(void **state)
 {

@@ -11,9 +11,9 @@
 #include <cmocka.h>
 
 #include "fovea/author/backend.h"
-#include "helper_corpus.h"
-#include "helper_device.h"
-#include "helper_files.h"
+#include "helper/corpus.h"
+#include "helper/device.h"
+#include "helper/files.h"
 
 /* Parameters after one update from all pairs at once and from parts, as far apart as rounding makes them. */
 static void parts_of_a_batch_add_up(void **state)

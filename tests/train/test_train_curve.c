@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_device.h"
-#include "helper_program.h"
+#include "helper/device.h"
+#include "helper/program.h"
 
 enum { UPDATES = 100, FEW_UPDATES = 40, LINES = 200, WORDS = 2000, RUNNING = 60000 };
 

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_program.h"
+#include "helper/program.h"
 
 static const char masked[] =
     "[model]\nmodel_type = bert\narchitecture = BertForMaskedLM\nhidden_size = 16\nnum_hidden_layers = 1\n"

@@ -12,7 +12,7 @@
 #include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/train.h"
-#include "helper_device.h"
+#include "helper/device.h"
 
 enum { B = 3, T = 24, UPDATES = 6, VOCAB = 96 };
 

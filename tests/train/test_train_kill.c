@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_files.h"
+#include "helper/files.h"
 
 enum { KILLS = 50, SAVE_EVERY = 5, UPDATES = 240 };
 

@@ -13,7 +13,7 @@
 
 #include "train/groups.h"
 #include "train/log.h"
-#include "helper_files.h"
+#include "helper/files.h"
 
 /* Written by TensorBoard's own EventFileWriter: file_version at time 1.5; then at time 2.25, step 300, train/loss = 0.5. */
 static const unsigned char expected[] = {

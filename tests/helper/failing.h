@@ -1,9 +1,9 @@
-/* helper_failing.h - work that is done again and again, while each allocation and each call of the file system fails in turn. */
+/* failing.h - work that is done again and again, while each allocation and each call of the file system fails in turn. */
 #ifndef HELPER_FAILING_H
 #define HELPER_FAILING_H
 
 #include "fovea/error.h"
-#include "helper_memfs.h"
+#include "memfs.h"
 
 /* Puts files into fs before anything fails. */
 typedef void failing_files(memfs *fs, void *arg);

@@ -1,7 +1,7 @@
-/* helper_writer.c - a model with first values, and a session of it with some rows. */
-#include "helper_writer.h"
+/* writer.c - a model with first values, and a session of it with some rows. */
+#include "writer.h"
 
-#include "helper_device.h"
+#include "device.h"
 
 writer writer_begin(fv_device *d, const char *config, fv_dtype weights, int rows, int64_t places)
 {

@@ -1,4 +1,4 @@
-/* helper_tok.h - the tokenizers of tests/golden/tok, and what tests of tokenizers do with one. */
+/* tok.h - the tokenizers of tests/golden/tok, and what tests of tokenizers do with one. */
 #ifndef HELPER_TOK_H
 #define HELPER_TOK_H
 

@@ -1,4 +1,4 @@
-/* helper_numbers.h - numbers to begin with, those that come out, and how far these are from what was expected. */
+/* numbers.h - numbers to begin with, those that come out, and how far these are from what was expected. */
 #ifndef HELPER_NUMBERS_H
 #define HELPER_NUMBERS_H
 

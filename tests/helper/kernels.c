@@ -1,5 +1,5 @@
-/* helper_kernels.c - kernels beside the reference kernels of the same table. */
-#include "helper_kernels.h"
+/* kernels.c - kernels beside the reference kernels of the same table. */
+#include "kernels.h"
 
 #include <math.h>
 #include <setjmp.h>

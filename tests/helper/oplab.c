@@ -1,4 +1,4 @@
-/* helper_oplab.c - drawing, running and comparing for the op table. */
+/* oplab.c - drawing, running and comparing for the op table. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
-#include "helper_oplab.h"
+#include "device.h"
+#include "oplab.h"
 
 /* ---- numbers ---- */
 

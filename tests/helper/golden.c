@@ -1,4 +1,4 @@
-/* helper_golden.c - reading and comparing golden tensors. */
+/* golden.c - reading and comparing golden tensors. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
-#include "helper_golden.h"
+#include "device.h"
+#include "golden.h"
 
 static fv_array load(const golden *g, const char *fmt, va_list ap)
 {

@@ -1,4 +1,4 @@
-/* helper_memfs.h - a file system in memory that fails or crashes when told to.
+/* memfs.h - a file system in memory that fails or crashes when told to.
  *
  * Every file has content as written and content as synced, every directory entries as they are and as synced.  After a
  * crash memfs_crash decides which of both survived, as a disk might. */

@@ -1,9 +1,9 @@
-/* helper_oplab.h - what helper_optable.h works with: drawn inputs, a place to compute in, results, comparisons. */
+/* oplab.h - what optable.h works with: drawn inputs, a place to compute in, results, comparisons. */
 #ifndef HELPER_OPLAB_H
 #define HELPER_OPLAB_H
 
 #include "core/core.h"
-#include "helper_optable.h"
+#include "optable.h"
 
 /* The inputs of a case, as every dtype holds them. */
 typedef struct numbers {

@@ -1,4 +1,4 @@
-/* helper_gemm.h - products for tests: numbers, a product described, made and run.
+/* gemm.h - products for tests: numbers, a product described, made and run.
  *
  * A test program opens gemm_device and fills gemm_reference by gemm_setup. */
 #ifndef HELPER_GEMM_H

@@ -1,5 +1,5 @@
-/* helper_tok.c - the tokenizers of tests/golden/tok, and what tests of tokenizers do with one. */
-#include "helper_tok.h"
+/* tok.c - the tokenizers of tests/golden/tok, and what tests of tokenizers do with one. */
+#include "tok.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "helper_files.h"
+#include "files.h"
 
 char *tok_component(const char *name, size_t *n)
 {

@@ -1,4 +1,4 @@
-/* helper_device.c - where a test runs. */
+/* device.c - where a test runs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
+#include "device.h"
 
 fv_device *device;
 

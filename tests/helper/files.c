@@ -1,5 +1,5 @@
-/* helper_files.c - files of a test, and a folder of its own for them. */
-#include "helper_files.h"
+/* files.c - files of a test, and a folder of its own for them. */
+#include "files.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* helper_attention.h - attention problems made from a few numbers, and their answers from any kernel table, for tests. */
+/* attention.h - attention problems made from a few numbers, and their answers from any kernel table, for tests. */
 #ifndef HELPER_ATTENTION_H
 #define HELPER_ATTENTION_H
 

@@ -1,4 +1,4 @@
-/* helper_optable.h - a table of op cases, each put through the same examination.
+/* optable.h - a table of op cases, each put through the same examination.
  *
  * A row says how to make one op from float inputs of given shapes:
  *

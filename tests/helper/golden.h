@@ -1,4 +1,4 @@
-/* helper_golden.h - tensors that another implementation computed, from a safetensors file of tests/golden. */
+/* golden.h - tensors that another implementation computed, from a safetensors file of tests/golden. */
 #ifndef HELPER_GOLDEN_H
 #define HELPER_GOLDEN_H
 

@@ -1,5 +1,5 @@
-/* helper_memfs.c - the file system in memory. */
-#include "helper_memfs.h"
+/* memfs.c - the file system in memory. */
+#include "memfs.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
-/* helper_program.h - the program from outside, run in the folder of helper_files.h. */
+/* program.h - the program from outside, run in the folder of files.h. */
 #ifndef HELPER_PROGRAM_H
 #define HELPER_PROGRAM_H
 
 #include <jansson.h>
 
-#include "helper_files.h"
+#include "files.h"
 
 typedef struct result {
     int code; /* its exit, or -1 */

@@ -1,4 +1,4 @@
-/* helper_writer.h - a model with first values, and a session of it with some rows. */
+/* writer.h - a model with first values, and a session of it with some rows. */
 #ifndef HELPER_WRITER_H
 #define HELPER_WRITER_H
 

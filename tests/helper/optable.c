@@ -1,4 +1,4 @@
-/* helper_optable.c - the examination of optable.h. */
+/* optable.c - the examination of optable.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
-#include "helper_oplab.h"
+#include "device.h"
+#include "oplab.h"
 
 #define PLACES 48 /* of each input at which differences are taken; a quarter of them where it is large */
 #define LARGE 2000

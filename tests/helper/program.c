@@ -1,5 +1,5 @@
-/* helper_program.c - the program from outside, run in the folder of helper_files.h. */
-#include "helper_program.h"
+/* program.c - the program from outside, run in the folder of files.h. */
+#include "program.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* helper_corpus.c - see helper_corpus.h. */
-#include "helper_corpus.h"
+/* corpus.c - see corpus.h. */
+#include "corpus.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "fovea/grammar.h"
-#include "helper_device.h"
-#include "helper_files.h"
+#include "device.h"
+#include "files.h"
 
 corpus_data corpus;
 

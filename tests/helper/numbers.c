@@ -1,5 +1,5 @@
-/* helper_numbers.c - numbers to begin with, those that come out, and how far these are from what was expected. */
-#include "helper_numbers.h"
+/* numbers.c - numbers to begin with, those that come out, and how far these are from what was expected. */
+#include "numbers.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "helper_device.h"
+#include "device.h"
 
 static float *room(int64_t n)
 {

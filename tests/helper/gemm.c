@@ -1,5 +1,5 @@
-/* helper_gemm.c - products for tests. */
-#include "helper_gemm.h"
+/* gemm.c - products for tests. */
+#include "gemm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* helper_kernels.h - kernels beside the reference kernels of the same table.
+/* kernels.h - kernels beside the reference kernels of the same table.
  *
  * A case runs on the reference table and, for each instruction level of this machine, on the fast table with one to four
  * threads.  The fast result must be near the reference, and the same bits for every number of threads. */

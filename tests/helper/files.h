@@ -1,4 +1,4 @@
-/* helper_files.h - files of a test, and a folder of its own for them. */
+/* files.h - files of a test, and a folder of its own for them. */
 #ifndef HELPER_FILES_H
 #define HELPER_FILES_H
 

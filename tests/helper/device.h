@@ -1,4 +1,4 @@
-/* helper_device.h - where a test runs: on $FOVEA_TEST_DEVICE, or the CPU. */
+/* device.h - where a test runs: on $FOVEA_TEST_DEVICE, or the CPU. */
 #ifndef HELPER_DEVICE_H
 #define HELPER_DEVICE_H
 

@@ -1,5 +1,5 @@
-/* helper_failing.c - each allocation and each call of the file system fails in turn. */
-#include "helper_failing.h"
+/* failing.c - each allocation and each call of the file system fails in turn. */
+#include "failing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* helper_attention.c - see attention_case.h. */
-#include "helper_attention.h"
+/* attention.c - see attention.h. */
+#include "attention.h"
 
 #include <math.h>
 #include <stdlib.h>
