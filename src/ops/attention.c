@@ -127,7 +127,7 @@ static fv_tensor *run(fv_ctx *c, fv_attn_view *v, const fv_attn *o)
     v->in[BIAS] = o->bias;
     v->in[REL] = o->rel;
     fv_tensor *y = fv_new(c, v->dtype, FV_SHAPE(a->B, a->Tq, a->H * a->Wv));
-    a->lse = fv_scratch(c, fv__stat_dtype(v->dtype), a->B * a->H * a->Tq);
+    a->lse = fv_scratch(c, fv__stat_dtype(v->dtype), 2 * a->B * a->H * a->Tq);
     if (!y || !a->lse) return NULL;
     a->y = y->data;
     k->attention(fv_ctx_stream(c), a);

@@ -153,7 +153,7 @@ prepared prepare(const problem *p, fv_dtype t)
     a->k = copy_as(&x, t, p->k, p->n_k);
     a->v = copy_as(&x, t, p->v, p->n_v);
     a->y = room(&x, t, p->n_y);
-    a->lse = room(&x, stat, n.B * n.H * n.Tq);
+    a->lse = room(&x, stat, 2 * n.B * n.H * n.Tq);
     a->lens = p->lens;
     a->key_mask = p->key_mask;
     a->mask = p->mask;
@@ -194,6 +194,17 @@ static double *doubles(const void *x, fv_dtype t, int64_t n)
     return y;
 }
 
+/* ln of the sum of exp(score), from the maximum and the sum that the kernels keep of each row; -inf for a row without keys. */
+static double *log_sum_exps(const void *lse, fv_dtype t, int64_t rows)
+{
+    double *y = malloc((size_t)(rows + 1) * sizeof *y);
+    for (int64_t i = 0; y && i < rows; i++) {
+        double sum = read_as(lse, t, 2 * i + 1);
+        y[i] = sum == 0 ? -INFINITY : (read_as(lse, t, 2 * i) + log2(sum)) * M_LN2;
+    }
+    return y;
+}
+
 answer answer_new(const problem *p, const fv_kernels *k, fv_stream *s)
 {
     fv_dtype t = k->dtype, stat = t == FV_F64 ? FV_F64 : FV_F32;
@@ -201,7 +212,7 @@ answer answer_new(const problem *p, const fv_kernels *k, fv_stream *s)
     k->attention(s, &x.a);
     k->attention_bwd(s, &x.a, &x.g);
     answer r = {doubles(x.a.y, t, p->n_y),
-                doubles(x.a.lse, stat, p->n.B * p->n.H * p->n.Tq),
+                log_sum_exps(x.a.lse, stat, p->n.B * p->n.H * p->n.Tq),
                 doubles(x.g.dq.data, t, p->n_q),
                 doubles(x.g.dk.data, t, p->n_k),
                 doubles(x.g.dv.data, t, p->n_v),

@@ -196,7 +196,7 @@ static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, i
     fv_attn_args a = all->a;
     int64_t size = (int64_t)fv_dtype_size(FV_F32);
     int32_t len = (int32_t)(a.causal ? i + m + a.Tk - a.Tq : a.lens ? a.lens[b] : a.Tk);
-    float *y = calloc((size_t)(m * a.H * a.Wv), sizeof *y), *lse = calloc((size_t)(a.H * m), sizeof *lse);
+    float *y = calloc((size_t)(m * a.H * a.Wv), sizeof *y), *lse = calloc((size_t)(2 * a.H * m), sizeof *lse);
     a.B = 1;
     a.Tq = m;
     a.q = (const char *)a.q + (b * a.q_batch + i * a.q_row) * size;
@@ -213,7 +213,9 @@ static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, i
         const float *row = (const float *)all->a.y + (b * all->a.Tq + i + r) * a.H * a.Wv;
         check("a row alone", memcmp(y + r * a.H * a.Wv, row, (size_t)(a.H * a.Wv) * sizeof *y) ? 1 : 0, 0, p);
         for (int64_t h = 0; h < a.H; h++)
-            check("lse of a row alone", lse[h * m + r] != ((float *)all->a.lse)[(b * a.H + h) * all->a.Tq + i + r], 0, p);
+            check("lse of a row alone",
+                  memcmp(lse + 2 * (h * m + r), (float *)all->a.lse + 2 * ((b * a.H + h) * all->a.Tq + i + r), 2 * sizeof *lse),
+                  0, p);
     }
     free(y);
     free(lse);
@@ -311,6 +313,36 @@ static void weights_are_rounded_once(void **state)
             free(wide);
             free(own);
             free(some);
+            prepared_free(&x);
+            problem_free(&p);
+            stream_free(&s);
+        }
+}
+
+/* Also by the reference, whose f32 table no device runs. */
+static void weights_sum_to_one_at_any_score(void **state)
+{
+    (void)state;
+    for (int log10 = 1; log10 <= 9; log10++)
+        for (int of = 0; of < 3; of++) {
+            const fv_kernels *k = of == 0 ? dev->k[FV_F32] : of == 1 ? &ref[FV_F32] : &ref[FV_F64];
+            fv_stream s = stream(1);
+            problem p = problem_new((sizes){1, 9, 40, 2, 2, 16, 16}, CAUSAL, 1);
+            for (int64_t i = 0; i < p.n_q; i++) p.q[i] *= pow(10, log10);
+            for (int64_t i = 0; i < p.n_k; i++) p.k[i] *= pow(10, log10);
+            prepared x = prepare(&p, k->dtype);
+            double w[9 * 40];
+            k->attention(&s, &x.a);
+            k->attention_weights(&s, (fv_sink){w, k->dtype, false}, &x.a, 0, 1, 0, 9);
+            for (int64_t i = 0; i < 9; i++) {
+                double sum = 0;
+                for (int64_t j = 0; j < 40; j++) {
+                    double one_of = read_as(w, k->dtype, i * 40 + j);
+                    check("a weight above 1", one_of, 1, &p);
+                    sum += one_of;
+                }
+                check("the sum of a row's weights", fabs(sum - 1), 2e-6, &p);
+            }
             prepared_free(&x);
             problem_free(&p);
             stream_free(&s);
@@ -421,6 +453,7 @@ int main(void)
         cmocka_unit_test(same_bits_for_a_row_alone),
         cmocka_unit_test(weights_are_exact),
         cmocka_unit_test(weights_are_rounded_once),
+        cmocka_unit_test(weights_sum_to_one_at_any_score),
         cmocka_unit_test(empty_rows_give_zeros),
         cmocka_unit_test(dropout_keeps_its_share),
         cmocka_unit_test(memory_is_linear),

@@ -95,7 +95,7 @@ typedef struct fv_conv_geom {
  * causal: j <= pos(i); window > 0: j > pos(i) - window.
  * Score = scale * q_i.k_j + bias[b,h,i,j] + rel[h, rel_zero + j - pos(i)] (index clamped to 0..rel_len-1).
  * Weights = softmax over the keys that take part; then dropout; y_i = sum_j weight_j v_j.  A row in which
- * none takes part gives y = 0, lse = -inf and no gradient.  Weights are never stored: lse is enough.
+ * none takes part gives y = 0, a sum of 0 and no gradient.  Weights are never stored: lse is enough.
  * What takes no part may be multiplied by 0 all the same: there must be numbers, from len on too. */
 typedef struct fv_attn_args {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
@@ -103,10 +103,12 @@ typedef struct fv_attn_args {
     int64_t q_row, k_row, v_row;       /* elements from one position to the next */
     int64_t q_batch, k_batch, v_batch; /* and from one sequence to the next */
     void *y;                           /* (B,Tq,H*Wv), contiguous */
-    fv_stat *lse;                      /* (B,H,Tq) natural log, before dropout; -inf for an empty row */
-    const int32_t *lens;               /* (B) or NULL */
-    const uint8_t *key_mask;           /* (B,Tk) or NULL */
-    const uint8_t *mask;               /* NULL, or element (b,h,i,j) at b*mask_s[0]+h*mask_s[1]+i*mask_s[2]+j */
+    fv_stat *lse; /* (B,H,Tq,2) the log-sum-exp of a row's scores as its two parts: their maximum, and the sum of 2^(score -
+                     maximum), with scores in base 2 (times log2 e).  One float would lose the sum beside a large maximum.
+                     Before dropout; a row without keys has the sum 0. */
+    const int32_t *lens;     /* (B) or NULL */
+    const uint8_t *key_mask; /* (B,Tk) or NULL */
+    const uint8_t *mask;     /* NULL, or element (b,h,i,j) at b*mask_s[0]+h*mask_s[1]+i*mask_s[2]+j */
     int64_t mask_s[3];
     const void *bias; /* NULL, or likewise with bias_s */
     int64_t bias_s[3];

@@ -3,7 +3,7 @@
  * A job is up to MANY rows of one key head.  It packs their q once, then for each tile of keys packs k and v once and
  * takes its panels of LANES rows through
  *     s = k q';  m' = max(m, s);  p = 2^(s - m');  keep = 2^(m - m');  l = keep l + sum p;  o = keep o + v' p
- * and in the end y = o / l, lse = ln 2 m + ln l.  Tiles that no row of a panel can see are skipped. */
+ * and in the end y = o / l; m and l are kept, as lse.  Tiles that no row of a panel can see are skipped. */
 #include "attention.h"
 
 #include <omp.h>

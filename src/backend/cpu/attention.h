@@ -72,7 +72,7 @@ const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t 
 /* x[at..] = by * row, or added to it. */
 void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float by);
 
-/* y and lse of a row that has met all its keys: output o, greatest score m (times log2 e) and sum l. */
+/* y and lse of a row whose keys have all been seen: output o, maximum m of its scores (in base 2), sum l. */
 void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m, float l);
 
 /* n rows of width w, transposed: out (w, lanes) with zeros beyond n.  lanes is a multiple of 4. */
@@ -121,7 +121,12 @@ static inline int64_t attn_at_y(const fv_attn_args *a, const attn_row *r)
 {
     return ((r->b * a->Tq + r->i) * a->H + r->h) * a->Wv;
 }
-static inline int64_t attn_at_lse(const fv_attn_args *a, const attn_row *r) { return (r->b * a->H + r->h) * a->Tq + r->i; }
+
+/* What the forward pass keeps of a row: the maximum of its scores, in base 2, and the sum of 2^(score - maximum). */
+static inline float *attn_lse(const fv_attn_args *a, const attn_row *r)
+{
+    return (float *)a->lse + 2 * ((r->b * a->H + r->h) * a->Tq + r->i);
+}
 
 /* 2^t for t <= 0, relative error below 1.7e-7 (3 half-ulps); exactly 0 below -127, so for -inf.
  * t = n + x with |x| <= 1/2: adding and taking away 1.5 * 2^23 rounds, and leaves n in the low bits to be shifted

@@ -1,6 +1,6 @@
 /* attention_bwd.c - the gradient of attention, again in tiles; weights come back from lse.
  *
- * Forward is p = 2^(s - lse), y = (keep p) v.  With D_i = dy_i . y_i, for rows i and keys j:
+ * Forward is p = 2^(s - m) / l with the row's maximum m and sum l, which it kept as lse; y = (keep p) v.  With D_i = dy_i . y_i, for rows i and keys j:
  *     dp = keep (dy v'),  ds = p (dp - D),  dq = scale ds k,  dk = scale ds' q,  dv = (keep p)' dy
  * Scores and dp are made as (key, row), which is what dq wants; dk and dv want (row, key), so p and ds are turned
  * once: two hundredths of the work, where making them twice would cost two fifths.
@@ -29,11 +29,11 @@ typedef struct sweep {
     const backward *w;
     int64_t b, g, r0, r1; /* rows of key head g in sequence b */
     bool want_q, want_k;
-    float *dq;            /* panels (wk, LANES) of all rows */
-    float *lse, *dyy;     /* of each row: +inf for one without keys; dy . y */
-    float *k_t, *v_t, *k; /* the block: strips of keys (Wk, STEP), (Wv, STEP), strips of columns (BLOCK, STEP) */
-    float *dk, *dv;       /* panels of keys (wk, LANES), (wv, LANES) */
-    attn_row row[GROUP];  /* the group of rows that is passing */
+    float *dq;              /* panels (wk, LANES) of all rows */
+    float *top, *inv, *dyy; /* of each row: its maximum m and 1/l, +inf and 0 for one without keys; dy . y */
+    float *k_t, *v_t, *k;   /* the block: strips of keys (Wk, STEP), (Wv, STEP), strips of columns (BLOCK, STEP) */
+    float *dk, *dv;         /* panels of keys (wk, LANES), (wv, LANES) */
+    attn_row row[GROUP];    /* the group of rows that is passing */
     int n;
     float *q_t, *dy_t; /* panels of rows (Wk, LANES), (Wv, LANES) */
     float *q, *dy;     /* strips of columns (GROUP, STEP) */
@@ -45,7 +45,7 @@ typedef struct sweep {
 static int64_t sweep_floats(const attn *t, int64_t rows, bool want_q)
 {
     int64_t w = t->wk + t->wv;
-    return attn_up(rows, GROUP) * (want_q ? t->wk + 2 : 2) + BLOCK * (2 * w + t->wk) + 2 * GROUP * w +
+    return attn_up(rows, GROUP) * (want_q ? t->wk + 3 : 3) + BLOCK * (2 * w + t->wk) + 2 * GROUP * w +
            2 * TILE * (LANES + GROUP) + attn_max(2 * KEYS * LANES, BLOCK * attn_max(t->wk, t->wv));
 }
 
@@ -54,8 +54,9 @@ static void sweep_place(sweep *x, const backward *w, float *work)
     const attn *t = &w->t;
     int64_t rows = attn_up(x->r1 - x->r0, GROUP);
     x->w = w;
-    x->lse = work;
-    x->dyy = x->lse + rows;
+    x->top = work;
+    x->inv = x->top + rows;
+    x->dyy = x->inv + rows;
     x->dq = x->dyy + rows;
     x->k_t = x->dq + (x->want_q ? rows * t->wk : 0);
     x->v_t = x->k_t + BLOCK * t->wk;
@@ -81,19 +82,20 @@ static void rows_start(sweep *x)
     const fv_attn_args *a = t->a;
     int64_t n = x->r1 - x->r0;
     for (int64_t r = 0; r < attn_up(n, GROUP); r++) {
-        x->lse[r] = INFINITY;
-        x->dyy[r] = 0;
+        x->top[r] = INFINITY;
+        x->inv[r] = x->dyy[r] = 0;
         if (r >= n) continue;
         attn_row row = NAME(attn_row)(t, x->b, x->g, x->r0 + r);
-        float lse = ((const float *)a->lse)[attn_at_lse(a, &row)];
-        if (lse == -INFINITY) continue;
+        const float *lse = attn_lse(a, &row);
+        if (lse[1] == 0) continue;
         const float *y = NAME(attn_load)(a->y, t->dtype, attn_at_y(a, &row), a->Wv, x->room);
         const float *dy = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &row), a->Wv, x->room + t->wv);
         vf sum = v_zero();
         for (int64_t c = 0; c < a->Wv; c += VW)
             sum = a->Wv - c < VW ? v_fma(v_load_n(y + c, a->Wv - c, 0), v_load_n(dy + c, a->Wv - c, 0), sum)
                                  : v_fma(v_load(y + c), v_load(dy + c), sum);
-        x->lse[r] = lse;
+        x->top[r] = lse[0];
+        x->inv[r] = 1 / lse[1];
         x->dyy[r] = v_hsum(sum);
     }
     if (x->want_q) memset(x->dq, 0, (size_t)(attn_up(n, GROUP) * t->wk) * sizeof *x->dq);
@@ -170,13 +172,13 @@ static void group_start(sweep *x, int64_t r)
 
 /* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4.  Four at a time, all loaded before
  * any is stored, so that the compiler may weave them: one after the other they would wait for themselves. */
-static void slope(float *s, float *ds, int64_t n, vf lse, vf dyy)
+static void slope(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
 {
     for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
         vf w[4], d[4];
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++) {
-            w[k] = attn_exp2(v_fnma(lse, v_set1(LOG2E), v_load(s + k * LANES)));
+            w[k] = v_mul(attn_exp2(v_sub(v_load(s + k * LANES), top)), inv);
             d[k] = v_mul(w[k], v_sub(v_load(ds + k * LANES), dyy));
         }
 #pragma GCC unroll 4
@@ -207,7 +209,7 @@ static void slopes(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n
         multiply(ds, x->room, n * LANES);
     }
     for (int v = 0; v < LANES; v += VW)
-        slope(s + v, ds + v, attn_up(n, 4), v_load(x->lse + r + p + v), v_load(x->dyy + r + p + v));
+        slope(s + v, ds + v, attn_up(n, 4), v_load(x->top + r + p + v), v_load(x->inv + r + p + v), v_load(x->dyy + r + p + v));
     if (a->dropout > 0) multiply(s, x->room, n * LANES);
 }
 

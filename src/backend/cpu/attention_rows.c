@@ -207,15 +207,16 @@ void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t
     const fv_attn_args *a = t->a;
     int64_t g = h / t->serves, ld;
     attn_row row = NAME(attn_row)(t, b, g, h % t->serves * a->Tq + i);
-    float *q = work, *s = q + a->Wk, *room = s + KEYS, lse = ((const float *)a->lse)[attn_at_lse(a, &row)];
+    float *q = work, *s = q + a->Wk, *room = s + KEYS;
+    const float *lse = attn_lse(a, &row);
     scaled_query(q, t, &row);
     if (!w.add) memset((char *)w.data + (size_t)at * fv_dtype_size(w.dtype), 0, (size_t)a->Tk * fv_dtype_size(w.dtype));
-    for (int64_t j0 = row.lo / KEYS * KEYS; j0 < row.hi && lse > -INFINITY; j0 += KEYS) {
+    for (int64_t j0 = row.lo / KEYS * KEYS; j0 < row.hi && lse[1] != 0; j0 += KEYS) {
         int64_t n = attn_min(KEYS, row.hi - j0);
         const float *k = tile(t, a->k, attn_at_k(a, b, g, j0), a->k_row, n, a->Wk, room, &ld);
         scores(s, q, k, ld, n, a->Wk);
         dress(s, t, &row, j0, n);
-        for (int64_t j = 0; j < n; j += VW) v_store(s + j, attn_exp2(v_fnma(v_set1(lse), v_set1(LOG2E), v_load(s + j))));
-        NAME(attn_store)(w, at + j0, s, n, 1);
+        for (int64_t j = 0; j < n; j += VW) v_store(s + j, attn_exp2(v_sub(v_load(s + j), v_set1(lse[0]))));
+        NAME(attn_store)(w, at + j0, s, n, 1 / lse[1]);
     }
 }

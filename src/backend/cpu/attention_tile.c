@@ -93,7 +93,9 @@ void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m
 {
     const fv_attn_args *a = t->a;
     NAME(attn_store)((fv_sink){.data = a->y, .dtype = t->dtype}, attn_at_y(a, r), o, a->Wv, l > 0 ? 1 / l : l);
-    ((float *)a->lse)[attn_at_lse(a, r)] = l == 0 ? -INFINITY : fmaf(m, 0.693147181f, logf(l));
+    float *lse = attn_lse(a, r);
+    lse[0] = m;
+    lse[1] = l;
 }
 
 /* ---- transposition, four by four at every level ---- */

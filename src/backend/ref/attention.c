@@ -1,10 +1,13 @@
 /* attention.c - scaled dot-product attention, its gradient, exact weights, and writing to a key/value cache.
  *
- * Everything is written down pair by pair from the definition in author/backend.h.  The forward pass keeps one row of
- * scores; the backward pass keeps none and recomputes the weight of a pair from lse wherever it needs it:
- *     w = exp(score - lse),  dw = keep dy_i.v_j (keep: 0, or 1 over the share kept),  dscore = w * (dw - dy_i.y_i). */
+ * Everything is written down pair by pair from the definition in author/kernel_args.h.  The forward pass keeps one row of
+ * scores; the backward pass keeps none and recomputes the weight of a pair from lse = (m, l) wherever it needs it, with scores
+ * in base 2:
+ *     w = 2^(score - m) / l,  dw = keep dy_i.v_j (keep: 0, or 1 over the share kept),  dscore = w * (dw - dy_i.y_i). */
 #include "backend/attention_dropout.h"
 #include "ref.h"
+
+#define LOG2E ((acc)1.4426950408889634)
 
 typedef const fv_attn_args args;
 typedef struct {
@@ -19,7 +22,7 @@ static int64_t at_q(args *a, pair p) { return p.b * a->q_batch + p.i * a->q_row 
 static int64_t at_k(args *a, pair p) { return p.b * a->k_batch + p.j * a->k_row + kv_head(a, p.h) * a->Wk; }
 static int64_t at_v(args *a, pair p) { return p.b * a->v_batch + p.j * a->v_row + kv_head(a, p.h) * a->Wv; }
 static int64_t at_y(args *a, pair p) { return ((p.b * a->Tq + p.i) * a->H + p.h) * a->Wv; }
-static int64_t at_lse(args *a, pair p) { return (p.b * a->H + p.h) * a->Tq + p.i; }
+static int64_t at_row(args *a, pair p) { return (p.b * a->H + p.h) * a->Tq + p.i; }
 static int64_t at_grid(const int64_t s[3], pair p) { return p.b * s[0] + p.h * s[1] + p.i * s[2] + p.j; }
 
 static int64_t at_rel(args *a, pair p)
@@ -48,14 +51,15 @@ static bool takes_part(args *a, pair p)
     return a->window <= 0 || p.j > pos - a->window;
 }
 
-/* -inf for a key that takes no part */
+/* In base 2; -inf for a key that takes no part. */
 static acc score(args *a, pair p)
 {
     if (!takes_part(a, p)) return -(acc)INFINITY;
     acc s = scale_of(a) * dot(a->q, at_q(a, p), a->k, at_k(a, p), a->Wk);
     if (a->bias) s += ld(a->bias, at_grid(a->bias_s, p));
     if (a->rel) s += ld(a->rel, at_rel(a, p));
-    return s;
+    acc in_base_2 = s * LOG2E; /* a finite score must not become a mask by overflow */
+    return in_base_2 < LOWEST && s >= LOWEST ? LOWEST : in_base_2;
 }
 
 /* What dropout multiplies the weight with: 0, or 1 over the share that is kept. */
@@ -92,10 +96,11 @@ static void row(args *a, pair p, acc *w)
     }
     bool empty = top == -(acc)INFINITY;
     for (int64_t j = 0; j < a->Tk; j++) {
-        w[j] = empty ? 0 : EXP(w[j] - top);
+        w[j] = empty ? 0 : EXP2(w[j] - top);
         sum += w[j];
     }
-    sts(a->lse, at_lse(a, p), empty ? top : top + LOG(sum));
+    sts(a->lse, 2 * at_row(a, p), top);
+    sts(a->lse, 2 * at_row(a, p) + 1, sum);
 
     for (p.j = 0; p.j < a->Tk; p.j++) w[p.j] *= w[p.j] != 0 ? dropout(a, p) / sum : 0;
     for (int64_t c = 0; c < a->Wv; c++) {
@@ -115,6 +120,13 @@ static void attention(fv_stream *s, args *a)
             for (int64_t i = 0; i < a->Tq; i++) row(a, (pair){b, h, i, 0}, w);
 }
 
+/* Of a pair, from its score. */
+static acc weight(args *a, pair p, acc x)
+{
+    if (x == -(acc)INFINITY) return 0;
+    return EXP2(x - lds(a->lse, 2 * at_row(a, p))) / lds(a->lse, 2 * at_row(a, p) + 1);
+}
+
 static void attention_weights(fv_stream *s, fv_sink w, args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     (void)s;
@@ -122,7 +134,7 @@ static void attention_weights(fv_stream *s, fv_sink w, args *a, int64_t b, int64
         for (int64_t j = 0; j < a->Tk; j++) {
             pair p = {b, h, i, j};
             acc x = score(a, p);
-            put(w, (i - i0) * a->Tk + j, x == -(acc)INFINITY ? 0 : EXP(x - lds(a->lse, at_lse(a, p))));
+            put(w, (i - i0) * a->Tk + j, weight(a, p, x));
         }
 }
 
@@ -136,9 +148,9 @@ static slope slope_at(args *a, const fv_attn_grads *g, const acc *dyy, pair p)
 {
     acc x = score(a, p);
     if (x == -(acc)INFINITY) return (slope){0, 0};
-    acc w = EXP(x - lds(a->lse, at_lse(a, p))), keep = dropout(a, p);
+    acc w = weight(a, p, x), keep = dropout(a, p);
     acc dw = keep != 0 ? keep * dot(g->dy, at_y(a, p), a->v, at_v(a, p), a->Wv) : 0;
-    return (slope){w * keep, w * (dw - dyy[at_lse(a, p)])};
+    return (slope){w * keep, w * (dw - dyy[at_row(a, p)])};
 }
 
 static void query_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)

@@ -7,6 +7,7 @@
 #ifndef FV_REF_H
 #define FV_REF_H
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -73,6 +74,8 @@ static inline uint16_t ref_to_f16(float f)
 typedef double real, acc, stat;
 #define REF_TYPE FV_F64
 #define EXP exp
+#define EXP2 exp2
+#define LOWEST (-DBL_MAX)
 #define LOG log
 #define LOG1P log1p
 #define SQRT sqrt
@@ -85,6 +88,8 @@ static inline void st(void *p, int64_t i, acc v) { ((double *)p)[i] = v; }
 #else
 typedef float acc, stat;
 #define EXP expf
+#define EXP2 exp2f
+#define LOWEST (-FLT_MAX)
 #define LOG logf
 #define LOG1P log1pf
 #define SQRT sqrtf

@@ -127,7 +127,7 @@ static call prepare(bench *b, const attention_values *v, fv_attn_args a)
     a.q_batch = a.Tq * a.q_row, a.k_batch = a.Tk * a.k_row, a.v_batch = a.Tk * a.v_row;
     a.q = numbers(b, q), a.k = numbers(b, k), a.v = numbers(b, values);
     a.y = fv_scratch(b->hold, t, fv_shape_len(y));
-    a.lse = fv_scratch(b->hold, stat_dtype(t), a.B * a.H * a.Tq);
+    a.lse = fv_scratch(b->hold, stat_dtype(t), 2 * a.B * a.H * a.Tq);
     options_of(b, &a, v);
     call c = {.args = a, .dtype = t};
     if (v->weights) c.weights = sink(b, bench_dtype(v->weights - 1), FV_SHAPE(a.Tq, a.Tk));

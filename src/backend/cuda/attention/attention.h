@@ -25,6 +25,11 @@ struct mask_bits {
 };
 #define BITS_TILE 128 /* rows are whole tiles of so many */
 
+/* A row, exactly: the maximum of its scores in base 2, 1 over their sum, and dy.y. */
+struct row_stat {
+    float top, by, dy_y;
+};
+
 template <class T> struct job {
     fv_attn_args a;
     float scale;         /* of the product q k', in units of log 2 */
@@ -50,14 +55,23 @@ template <class T> struct job {
         return (const T *)a.v + b * a.v_batch + j * a.v_row + g * a.Wv;
     }
     __device__ int64_t at_y(int64_t b, int64_t h, int64_t i) const { return ((b * a.Tq + i) * a.H + h) * a.Wv; }
-    __device__ int64_t at_lse(int64_t b, int64_t h, int64_t i) const { return (b * a.H + h) * a.Tq + i; }
+    __device__ int64_t at_row(int64_t b, int64_t h, int64_t i) const { return (b * a.H + h) * a.Tq + i; }
+    /* The log-sum-exp of a row as its two parts: x, the maximum of its scores in base 2, and y, the sum of 2^(score - x). */
+    __device__ float2 &lse(int64_t b, int64_t h, int64_t i) const { return ((float2 *)a.lse)[at_row(b, h, i)]; }
     __device__ int kv_head(int h) const { return h / (int)(a.H / a.G); }
 
-    /* What the gradients know of a row: its lse, in units of log 2, and dy.y, both such that weights come out divided by the
-     * share that dropout keeps, and that slopes are w (keep dp - dy.y) with keep 0 or 1.  An empty row's weights are to be 0. */
-    __device__ float2 stat(float lse, float dy_y) const
+    /* What the gradients need of a row: its log-sum-exp and dy.y, both such that weights come out divided by the share that
+     * dropout keeps, and that slopes are w (keep dp - dy.y) with keep 0 or 1.  An empty row's weights are to be 0.
+     * The Hopper kernels take the log-sum-exp as one number, in base 2, so that a weight costs one multiply-add and one exp2:
+     * exact where one key has all the weight, else off by up to |score| 2^-24, which is less than a weight in 16 bits is off by
+     * up to scores of 2^15. */
+    __device__ float2 stat(float2 lse, float dy_y) const
     {
-        return make_float2(lse == -INFINITY ? INFINITY : lse * LOG2E - log2f(keep_scale), dy_y / keep_scale);
+        return make_float2(lse.y == 0 ? INFINITY : lse.x + log2f(lse.y / keep_scale), dy_y / keep_scale);
+    }
+    __device__ row_stat exact_stat(float2 lse, float dy_y) const
+    {
+        return lse.y == 0 ? row_stat{INFINITY, 0, 0} : row_stat{lse.x, keep_scale / lse.y, dy_y / keep_scale};
     }
 
     /* A length that cannot be is reported once and counts as 0. */
@@ -257,8 +271,18 @@ template <int N> __device__ inline void only_kept(float (&s)[N][4])
         for (int e = 0; e < 4; e++) s[n][e] = s[n][e] < 0 ? 0 : s[n][e];
 }
 
-/* Weights of a strip from products s = q k':  w = exp(score - lse), where dropout takes them with a minus sign.  lse(e, n), in
- * units of log 2, is that of the query of number e. */
+/* w = 2^x / sum, from a score's distance to the maximum; where the log-sum-exp is one number, x is the distance to that. */
+__device__ inline float weight_of(float s, float scale, float lse) { return exp2_fast(fmaf(s, scale, -lse)); }
+__device__ inline float weight_of(float s, float scale, const row_stat &r) { return exp2_fast(fmaf(s, scale, -r.top)) * r.by; }
+
+/* What exact weights need of a row, which have no dropout. */
+__device__ inline row_stat weight_stat(float2 lse)
+{
+    return lse.y == 0 ? row_stat{INFINITY, 0, 0} : row_stat{lse.x, 1 / lse.y, 0};
+}
+
+/* Weights of a strip from products s = q k':  w = 2^(score - lse), where dropout takes them with a minus sign.  lse(e, n), in
+ * base 2 as one number or as a row_stat, is that of the query of number e. */
 template <bool TURNED, int KIND, int N, class T, class L>
 __device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole, L lse)
 {
@@ -281,7 +305,7 @@ __device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int 
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) s[n][e] = exp2_fast(fmaf(s[n][e], scale, -lse(e, n)));
+        for (int e = 0; e < 4; e++) s[n][e] = weight_of(s[n][e], scale, lse(e, n));
     if (drops<KIND>(at)) drop<TURNED>(s, at, row0, col0);
 }
 
@@ -292,15 +316,15 @@ template <int KIND> __device__ inline float slope_of(float w, float dp, float dy
 }
 
 /* Weights and slopes of a strip: s as above, dp = dy v';  after this the weights with dropout are in s and ds in dp.  stat(e, n)
- * gives lse and dy.y. */
+ * gives the row_stat. */
 template <bool TURNED, int KIND, int N, class T, class L>
 __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T> &at, int row0, int col0, bool whole, L stat)
 {
-    weigh<TURNED, KIND>(s, at, row0, col0, whole, [&](int e, int n) { return stat(e, n).x; });
+    weigh<TURNED, KIND>(s, at, row0, col0, whole, stat);
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) dp[n][e] = slope_of<KIND>(s[n][e], dp[n][e], stat(e, n).y);
+        for (int e = 0; e < 4; e++) dp[n][e] = slope_of<KIND>(s[n][e], dp[n][e], stat(e, n).dy_y);
     if (KIND != PLAIN) only_kept(s);
 }
 

@@ -24,7 +24,7 @@ template <class T, int W> struct bench_top {
         v = k + K * S;
         spare = (float *)(v + K * S);
     }
-    __device__ void slopes_of(float (&ds)[K / 8][4], const head<T> &at, const T *dy, const float2 *stat, int tile, int j0)
+    __device__ void slopes_of(float (&ds)[K / 8][4], const head<T> &at, const T *dy, const row_stat *stat, int tile, int j0)
     {
         const job<T> &o = at.o;
         int g = o.kv_head(at.h), warp = threadIdx.x / 32, row0 = tile + warp * 16;
@@ -40,11 +40,11 @@ template <class T, int W> struct bench_top {
         __syncthreads();
         mul_nt<K / 8, W, S, S>(s, q + warp * 16 * S, k);
         mul_nt<K / 8, W, S, S>(ds, d + warp * 16 * S, v);
-        float2 known[2];
+        row_stat known[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int i = tile_row(row0, r * 2);
-            known[r] = i < at.rows ? stat[o.at_lse(at.b, at.h, i)] : make_float2(INFINITY, 0);
+            known[r] = i < at.rows ? stat[o.at_row(at.b, at.h, i)] : row_stat{INFINITY, 0, 0};
         }
         slopes<false, ANY>(s, ds, at, row0, j0, false, [&](int e, int) { return known[e / 2]; });
     }
@@ -55,7 +55,7 @@ template <class T, int W> struct bench_top {
 /* Block (tile of keys, tile of rows if they are its own, sequence and head if they are). */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
-    grad_bias(const __grid_constant__ job<T> o, const T *dy, sink<T> dbias, const float2 *stat)
+    grad_bias(const __grid_constant__ job<T> o, const T *dy, sink<T> dbias, const row_stat *stat)
 {
     typedef bench_top<T, W> bench;
     constexpr int K = bench::K;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 /* Block (share of the tiles of rows, head): part[share][head] collects what this block saw. */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
-    grad_rel(const __grid_constant__ job<T> o, const T *dy, float *part, const float2 *stat)
+    grad_rel(const __grid_constant__ job<T> o, const T *dy, float *part, const row_stat *stat)
 {
     typedef bench_top<T, W> bench;
     constexpr int K = bench::K, DIAGONALS = ROWS + K - 1;
@@ -171,7 +171,7 @@ template <class T> struct add_parts {
 };
 
 template <class T, int W>
-static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *part, int64_t parts)
+static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat, float *part, int64_t parts)
 {
     const fv_attn_args &a = o.a;
     typedef bench_top<T, W> bench;
@@ -189,7 +189,7 @@ static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const f
 
 /* The work of the stream holds stat already: asking for more may move it, so the table's sums lie behind it. */
 template <class T>
-void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *part,
+void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat, float *part,
                              int64_t parts, int width)
 {
     switch (width) {
@@ -209,7 +209,7 @@ int64_t fv_cuda_attention_shares(const fv_attn_args *a)
 }
 
 #define FOR(T)                                                                                                                   \
-    template void fv_cuda_attention_added<T>(fv_stream *, const job<T> &, const fv_attn_grads *, const float2 *, float *,        \
+    template void fv_cuda_attention_added<T>(fv_stream *, const job<T> &, const fv_attn_grads *, const row_stat *, float *,        \
                                              int64_t, int);
 FOR(float)
 FOR(bf16)

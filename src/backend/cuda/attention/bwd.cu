@@ -1,6 +1,6 @@
 /* bwd.cu - the gradients of attention: of queries by rows, of keys and values by columns.
  *
- *     w = exp(score - lse),  dw = keep dy_i.v_j,  ds = w (dw - dy_i.y_i),  dq_i = sum_j ds k_j,  dk_j = sum_i ds q_i,
+ *     w = 2^(score - lse),  dw = keep dy_i.v_j,  ds = w (dw - dy_i.y_i),  dq_i = sum_j ds k_j,  dk_j = sum_i ds q_i,
  *     dv_j = sum_i keep w dy_i
  *
  * Weights are computed again from lse, once for each direction: a block that owns its rows, and another that owns its
@@ -10,7 +10,7 @@
 #include "dispatch.h"
 
 template <class T>
-void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *part,
+void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat, float *part,
                              int64_t parts, int width);
 int64_t fv_cuda_attention_shares(const fv_attn_args *a);
 
@@ -22,15 +22,17 @@ template <class T, int W, int K> static size_t shared_bytes()
 {
     size_t spare = sizeof(T) == 4 ? WARPS * 16 * (K + 4) * sizeof(float) : 0;
     constexpr int N = turns_of<T, W>;
-    return (size_t)(2 * ROWS + 2 * N * K) * stride_of<T, W> * sizeof(T) + N * K * sizeof(float2) + spare;
+    return (size_t)(2 * ROWS + 2 * N * K) * stride_of<T, W> * sizeof(T) + N * K * sizeof(row_stat) + spare;
 }
 
-/* lse in units of log 2 and dy_i.y_i, for each row; `share` threads of a warp take one, a power of two. */
-template <class T, int V> __global__ void row_stats(float2 *stat, const __grid_constant__ job<T> o, const T *dy, int share)
+/* What the passes over pairs need of each row, and that for the kernels on Hopper, where they are used (NULL: not); `share`
+ * threads of a warp take one, a power of two. */
+template <class T, int V>
+__global__ void row_stats(row_stat *stat, float2 *folded, const __grid_constant__ job<T> o, const T *dy, int share)
 {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) / share, h = blockIdx.y, b = blockIdx.z;
     bool there = i < o.a.Tq;
-    int64_t r = o.at_lse(b, h, i), at = o.at_y(b, h, i);
+    int64_t r = o.at_row(b, h, i), at = o.at_y(b, h, i);
     float sum = 0, d[V], y[V];
     for (int c = threadIdx.x % share * V; there && c < o.a.Wv; c += share * V) {
         load(d, dy, at + c);
@@ -39,11 +41,13 @@ template <class T, int V> __global__ void row_stats(float2 *stat, const __grid_c
         for (int j = 0; j < V; j++) sum += d[j] * y[j];
     }
     for (int x = share / 2; x; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
-    if (there && threadIdx.x % share == 0) stat[r] = o.stat(((const float *)o.a.lse)[r], sum);
+    if (!there || threadIdx.x % share) return;
+    stat[r] = o.exact_stat(o.lse(b, h, i), sum);
+    if (folded) folded[r] = o.stat(o.lse(b, h, i), sum);
 }
 
 /* What is known of each row before the passes over pairs. */
-template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, float2 *stat)
+template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, row_stat *stat, float2 *folded)
 {
     constexpr int V = 16 / sizeof(T);
     const fv_attn_args &a = o.a;
@@ -51,14 +55,14 @@ template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const
     while (share < 32 && share < ceil_div(a.Wv, o.quick_y ? V : 1)) share *= 2;
     dim3 grid((unsigned)ceil_div(a.Tq * share, THREADS), (unsigned)a.H, (unsigned)a.B);
     if (o.quick_y)
-        launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, o, dy, share);
+        launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, folded, o, dy, share);
     else
-        launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, o, dy, share);
+        launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, folded, o, dy, share);
 }
 
 template <class T, int W, int K, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
-    grad_queries(const __grid_constant__ job<T> o, const T *dy, sink<T> dq, const float2 *stat)
+    grad_queries(const __grid_constant__ job<T> o, const T *dy, sink<T> dq, const row_stat *stat)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
@@ -69,11 +73,11 @@ __global__ void __launch_bounds__(32 * WARPS)
     head<T> at(o, blockIdx.z, blockIdx.y);
     int g = o.kv_head(at.h), tile = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, row0 = tile + warp * 16;
     int first = at.first(tile) / K * K, last = at.last_key(tile, ROWS);
-    float2 known[2];
+    row_stat known[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int i = tile_row(row0, r * 2);
-        known[r] = i < at.rows ? stat[o.at_lse(at.b, at.h, i)] : make_float2(INFINITY, 0);
+        known[r] = i < at.rows ? stat[o.at_row(at.b, at.h, i)] : row_stat{INFINITY, 0, 0};
     }
     float sum[W / 8][4];
     clear(sum);
@@ -107,13 +111,13 @@ __global__ void __launch_bounds__(32 * WARPS)
 /* WHICH: 1 keys, 2 values, 3 both.  Wide heads take one after the other: two strips of sums fill the registers. */
 template <class T, int W, int Q, int WHICH, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
-    grad_keys(const __grid_constant__ job<T> o, const T *dy, sink<T> dk, sink<T> dv, const float2 *stat)
+    grad_keys(const __grid_constant__ job<T> o, const T *dy, sink<T> dk, sink<T> dv, const row_stat *stat)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
     constexpr int N = turns_of<T, W>;
     T *k = (T *)memory, *v = k + ROWS * S, *queries = v + ROWS * S, *slopes_of_y = queries + N * Q * S;
-    float2 *stats = (float2 *)(slopes_of_y + N * Q * S);
+    row_stat *stats = (row_stat *)(slopes_of_y + N * Q * S);
     int warp = threadIdx.x / 32;
     float *spare = (float *)(stats + N * Q) + warp * 16 * (Q + 4);
     int b = blockIdx.z, g = blockIdx.y, tile = (int)blockIdx.x * ROWS, row0 = tile + warp * 16, serves = (int)(o.a.H / o.a.G);
@@ -131,13 +135,13 @@ __global__ void __launch_bounds__(32 * WARPS)
             fetch<Q, W>(queries + turn * Q * S, o.q(b, h, i), o.a.q_row, at.rows - i, (int)o.a.Wk, o.quick_q);
             fetch<Q, W>(slopes_of_y + turn * Q * S, dy + o.at_y(b, h, i), o.a.H * o.a.Wv, at.rows - i, (int)o.a.Wv, o.quick_y);
             if (threadIdx.x < Q)
-                stats[turn * Q + threadIdx.x] = row < at.rows ? stat[o.at_lse(b, h, row)] : make_float2(INFINITY, 0);
+                stats[turn * Q + threadIdx.x] = row < at.rows ? stat[o.at_row(b, h, row)] : row_stat{INFINITY, 0, 0};
         };
         __syncthreads(); /* the head before is done with */
         if (first < last) bring(first);
         for (int i = first; i < last; i += Q) {
             const T *q = queries + i / Q % N * Q * S, *d = slopes_of_y + i / Q % N * Q * S;
-            const float2 *known = stats + i / Q % N * Q;
+            const row_stat *known = stats + i / Q % N * Q;
             float s[Q / 8][4], dp[Q / 8][4];
             clear(s);
             clear(dp);
@@ -161,7 +165,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 template <class T, int W, int K, int KIND>
-static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
+static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat)
 {
     const T *dy = (const T *)g->dy;
     sink<T> dk = to<T>(g->dk), dv = to<T>(g->dv);
@@ -178,7 +182,7 @@ static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, cons
     }
 }
 
-template <class T, int W, int K> static void start_with(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
+template <class T, int W, int K> static void start_with(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat)
 {
     if (W < 256 && o.plain && o.a.dropout <= 0)
         start_as < T, W, K, W<256 ? PLAIN : ANY>(s, o, g, stat);
@@ -186,7 +190,7 @@ template <class T, int W, int K> static void start_with(fv_stream *s, const job<
         start_as<T, W, K, ANY>(s, o, g, stat);
 }
 
-template <class T, int W> static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
+template <class T, int W> static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat)
 {
     constexpr int K = columns_of<W>;
     if constexpr (sizeof(T) == 4 && W == 64) /* smaller tiles, where a chip has no room for those */
@@ -206,11 +210,12 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
     int64_t tabled = hopper && g->drel.data ? fv_cuda_table_numbers(s, a) : 0, numbers = parts * a->H * a->rel_len;
     int64_t of_rel = ceil_div(numbers > tabled ? numbers : tabled, 4), of_rows = ceil_div(rows, 4);
     int width = tile_width(s, a);
-    int4 *room = width ? work<int4>(s, 2 * of_rows + of_rel) : NULL;
+    int4 *room = width ? work<int4>(s, 5 * of_rows + of_rel) : NULL;
     if (!room) return;
-    float2 *stat = (float2 *)room;
-    float *part = (float *)(room + 2 * of_rows);
-    prepare_rows(s, o, (const T *)g->dy, stat);
+    row_stat *stat = (row_stat *)room;
+    float2 *folded = (float2 *)(room + 3 * of_rows);
+    float *part = (float *)(room + 5 * of_rows);
+    prepare_rows(s, o, (const T *)g->dy, stat, hopper ? folded : NULL);
     switch (width) {
     case 32: start<T, 32>(s, o, g, stat); break;
     case 64: start<T, 64>(s, o, g, stat); break;
@@ -218,8 +223,8 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
     case 256: start<T, 256>(s, o, g, stat); break;
     }
     fv_attn_grads rest = *g;
-    if (hopper && o.quick_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, stat)) rest.dbias = fv_sink{};
-    if (tabled && o.quick_y && fv_cuda_table_hopper<T>(s, o, g, stat, part)) rest.drel = fv_sink{};
+    if (hopper && o.quick_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, folded)) rest.dbias = fv_sink{};
+    if (tabled && o.quick_y && fv_cuda_table_hopper<T>(s, o, g, folded, part)) rest.drel = fv_sink{};
     if (rest.dbias.data || rest.drel.data) fv_cuda_attention_added<T>(s, o, &rest, stat, part, parts, width);
 }
 

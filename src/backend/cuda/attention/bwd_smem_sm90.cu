@@ -441,7 +441,7 @@ __global__ void __launch_bounds__(THREADS) near_stats(const __grid_constant__ jo
     }
     for (int x = 4; x; x /= 2) sum += __shfl_xor_sync(~0u, sum, x);
     if (b >= o.a.B || threadIdx.x % 8) return;
-    float2 known = i < o.a.Tq ? o.stat(((const float *)o.a.lse)[o.at_lse(b, h, i)], sum) : make_float2(INFINITY, 0);
+    float2 known = i < o.a.Tq ? o.stat(o.lse(b, h, i), sum) : make_float2(INFINITY, 0);
     float *to = p.stat + ((b * o.a.H + h) * p.tiles + i / QUERIES) * (2 * QUERIES) + i % QUERIES;
     to[0] = known.x;
     to[QUERIES] = known.y;

@@ -1,6 +1,6 @@
 /* cudnn.cu - attention as a graph for cuDNN, forward and backward, for the cases its fused kernels know.
  *
- * Forward, with the log-sum-exp where ours is:
+ * Forward, where lse is one number, the natural log-sum-exp; what we keep of a row is made of it, and it of what we keep:
  *
  *     s = scale q k',  hidden above the diagonal if causal;  m = max s;  e = exp(s - m);  z = sum e;
  *     lse = m + log z;  y = (e/z) v
@@ -19,6 +19,9 @@
 #if HAVE_CUDNN
 
 #define LEAST_VERSION 91000 /* from 9.10 on -inf may hide a score */
+#define LOG2E 1.4426950408889634f
+#define LOG2E_REST 1.9259629e-8f /* what LOG2E lacks of log2 e */
+#define LN2 0.6931471805599453f
 
 /* Tensors in memory, by the number they have in a graph. */
 enum { Q = 1, K, V, Y, LSE, DY, DQ, DK, DV, ROWS_OF_Y, SUM_OF_DQ, SCALE, HIDDEN, ONE, LAST };
@@ -197,6 +200,30 @@ static plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool ba
     return k;
 }
 
+/* ---- the log-sum-exp of a row: one number for cuDNN, its maximum and sum in base 2 for us ----
+ * One number knows the sum only to |score| 2^-24, so weights and gradients after cuDNN's kernels are good to that. */
+
+struct lse_of_cudnn {
+    static constexpr int wide = 1;
+    float2 *lse;
+    const float *natural;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        float top = natural[i] * LOG2E, rest = fmaf(natural[i], LOG2E, -top) + natural[i] * LOG2E_REST;
+        lse[i] = natural[i] == -INFINITY ? make_float2(0, 0) : make_float2(top, exp2f(rest));
+    }
+};
+
+struct lse_for_cudnn {
+    static constexpr int wide = 1;
+    float *natural;
+    const float2 *lse;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        natural[i] = lse[i].y == 0 ? -INFINITY : fmaf(lse[i].x, LN2, logf(lse[i].y));
+    }
+};
+
 /* ---- running ---- */
 
 /* What a plan is given: numbers and addresses. */
@@ -213,7 +240,7 @@ static void give(given *g, int64_t uid, const void *data)
     g->data[g->n++] = (void *)data;
 }
 
-static void give_inputs(given *g, const fv_attn_args *a)
+static void give_inputs(given *g, const fv_attn_args *a, const float *lse)
 {
     g->n = 0;
     g->scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk);
@@ -223,7 +250,7 @@ static void give_inputs(given *g, const fv_attn_args *a)
     give(g, K, a->k);
     give(g, V, a->v);
     give(g, Y, a->y);
-    give(g, LSE, a->lse);
+    give(g, LSE, lse);
     give(g, SCALE, &g->scale);
     if (a->causal) give(g, HIDDEN, &g->hidden);
 }
@@ -237,20 +264,24 @@ static bool run(fv_stream *s, fused_attention *f, kept_plan *p, given *g, size_t
     return p->can;
 }
 
+static size_t padded(int64_t bytes) { return (size_t)(bytes + 255) / 256 * 256; }
+
 bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_dtype t)
 {
     std::lock_guard<std::mutex> hold(f->lock);
     plan_key key = key_of(a, a->H * a->Wv, t, false);
     kept_plan *p = plan_for(f, &key);
     if (!p || !p->can) return false;
-    void *room = work<char>(s, p->plan.work);
+    int64_t rows = a->B * a->H * a->Tq;
+    size_t of_lse = padded(rows * (int64_t)sizeof(float));
+    char *room = work<char>(s, (int64_t)of_lse + p->plan.work);
     if (!room) return true;
     given g;
-    give_inputs(&g, a);
-    return run(s, f, p, &g, 0, room);
+    give_inputs(&g, a, (float *)room);
+    if (!run(s, f, p, &g, of_lse, room)) return false;
+    each(s, "attention", rows, false, lse_of_cudnn{(float2 *)a->lse, (const float *)room});
+    return true;
 }
-
-static size_t padded(int64_t bytes) { return (size_t)(bytes + 255) / 256 * 256; }
 
 bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, const fv_attn_grads *g, int64_t y_row, fv_dtype t,
                        bool in_order)
@@ -263,10 +294,12 @@ bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, 
     int64_t rows = a->B * a->H * a->Tq;
     size_t of_rows = padded(rows * (int64_t)sizeof(float));
     size_t of_dq = in_order ? 0 : padded(rows * a->Wk * (int64_t)sizeof(float));
-    char *room = work<char>(s, (int64_t)(of_rows + of_dq) + p->plan.work);
+    char *room = work<char>(s, (int64_t)(2 * of_rows + of_dq) + p->plan.work);
     if (!room) return true;
     given in;
-    give_inputs(&in, a);
+    float *lse = (float *)(room + of_rows + of_dq);
+    each(s, "attention_bwd", rows, false, lse_for_cudnn{lse, (const float2 *)a->lse});
+    give_inputs(&in, a, lse);
     give(&in, DY, g->dy);
     give(&in, DQ, g->dq.data);
     give(&in, DK, g->dk.data);
@@ -274,7 +307,7 @@ bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, 
     give(&in, ONE, &in.one);
     give(&in, ROWS_OF_Y, room);
     if (!in_order) give(&in, SUM_OF_DQ, room + of_rows);
-    return run(s, f, p, &in, of_rows + of_dq, room);
+    return run(s, f, p, &in, 2 * of_rows + of_dq, room);
 }
 
 /* ---- opening ---- */

@@ -149,7 +149,7 @@ template <class T, class P> __device__ inline void give(const head<T> &at, int c
 {
     const job<T> &o = at.o;
     post.give(at, c, sum != 0 ? __fdividef(y, sum) : 0); /* NaN stays NaN */
-    if (c == 0) ((float *)o.a.lse)[o.at_lse(at.b, at.h, 0)] = sum != 0 ? top * LN2 + logf(sum) : -INFINITY;
+    if (c == 0) o.lse(at.b, at.h, 0) = make_float2(top, sum);
 }
 
 /* Of the first ONE_THREADS of a block, whatever the others do. */
@@ -220,7 +220,7 @@ template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T>
 #pragma unroll
     for (int e = 0; e < V; e++) y[e] = mine.sum != 0 ? __fdividef(mine.y[e], mine.sum) : 0;
     store((T *)o.a.y, o.at_y(b, h, 0) + lane * V, y);
-    if (lane == 0) ((float *)o.a.lse)[o.at_lse(b, h, 0)] = mine.sum != 0 ? mine.top * LN2 + logf(mine.sum) : -INFINITY;
+    if (lane == 0) o.lse(b, h, 0) = make_float2(mine.top, mine.sum);
 }
 
 /* decode/mega_plan.cu.  True: written down, to be made before whatever is started next; only while a step is being kept. */

@@ -121,7 +121,7 @@ static void cut(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
     auto move = [](auto &p, int64_t n) { p = (uint16_t *)p + n; };
     move(a->q, at_q), move(a->k, at_k), move(a->v, at_v), move(a->y, at_y);
     move(g->dy, at_y), move(g->dq.data, at_q), move(g->dk.data, at_k), move(g->dv.data, at_v);
-    a->lse = (float *)a->lse + i * (b * a->H + heads) * a->Tq;
+    a->lse = (float *)a->lse + 2 * i * (b * a->H + heads) * a->Tq;
     if (by_heads)
         a->H = heads, a->G = groups;
     else

@@ -115,7 +115,7 @@ __device__ inline void write_half(const job<T> &o, const whole_sums &sums, sink<
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         bool there = i + r * 8 < o.a.Tq;
-        float unit = there ? units(sums.stat[o.at_lse(b, h, i + r * 8)].z * of.most) : 0;
+        float unit = there ? units(sums.stat[o.at_row(b, h, i + r * 8)].z * of.most) : 0;
         float size = unit == 0 ? 0 : o.scale * LN2 / unit;
         int64_t place = b * o.a.q_batch + (i + r * 8) * o.a.q_row + (int64_t)h * o.a.Wk + c;
 #pragma unroll
@@ -161,7 +161,7 @@ template <int SHARE, class T> __device__ inline void see_rows(const job<T> &o, c
     int lane = threadIdx.x % 32, c = lane % SHARE * 8, heads = (int)o.a.H, width = (int)o.a.Wv;
     if (i >= o.a.Tq) return;
     const T *of_dy = dy + o.at_y(b, 0, i) + c, *of_y = (const T *)o.a.y + o.at_y(b, 0, i) + c;
-    const float *lse = (const float *)o.a.lse + o.at_lse(b, 0, i);
+    const float2 *lse = &o.lse(b, 0, i);
     for (int first = 0; first < heads; first += each * AHEAD) {
         int mine = first + lane % SHARE * each + lane / SHARE;
         bool keeps = lane % SHARE < AHEAD && mine < heads;
@@ -170,7 +170,8 @@ template <int SHARE, class T> __device__ inline void see_rows(const job<T> &o, c
         pack<T, 8> d[AHEAD], y[AHEAD];
         read_ahead(d, there, [&](int n) { return of_dy + h(n) * width; });
         read_ahead(y, there, [&](int n) { return of_y + h(n) * width; });
-        float known = keeps ? lse[mine * o.a.Tq] : 0, dot = 0, norm = 0;
+        float2 known = keeps ? lse[mine * o.a.Tq] : make_float2(0, 0);
+        float dot = 0, norm = 0;
 #pragma unroll
         for (int n = 0; n < AHEAD; n++) {
             float sum = 0, square = 0;
@@ -184,7 +185,7 @@ template <int SHARE, class T> __device__ inline void see_rows(const job<T> &o, c
             if (lane % SHARE == n) dot = sum, norm = square;
         }
         float2 found = o.stat(known, dot);
-        if (keeps) stat[o.at_lse(b, mine, i)] = make_float4(found.x, found.y, sqrtf(norm), 0);
+        if (keeps) stat[o.at_row(b, mine, i)] = make_float4(found.x, found.y, sqrtf(norm), 0);
     }
 }
 

@@ -1,6 +1,6 @@
 /* fwd_short_sm90.cu - the forward pass of attention over up to 128 queries and keys on Hopper: a head at a time.
  *
- *     s = scale q k';  m = max s;  p = exp(s - m);  y = p v / sum p;  lse = m + log sum p;   keys that are hidden have s = -inf
+ *     s = scale q k';  m = max s;  p = exp(s - m);  y = p v / sum p;  lse = (m, sum p);   keys that are hidden have s = -inf
  *
  * A head that short is one tile: 48 KB of q, k and v, and so few products that what counts is bytes under way.  One block a
  * processor stays there and takes head after head.  One warp brings them, HELD ahead, and says which keys are seen; two groups
@@ -141,7 +141,7 @@ __device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 see
         int at = tile_row(row, 2 * i);
         by[i] = sum[i] > 0 ? 1 / sum[i] : 0;
         if (threadIdx.x % 4 == 0 && at < o.a.Tq)
-            ((float *)o.a.lse)[o.at_lse(b, h, at)] = sum[i] > 0 ? top[i] * LN2 + logf(sum[i]) : -INFINITY;
+            o.lse(b, h, at) = make_float2(top[i], sum[i]);
     }
     products_done<0>();
     release(empty);

@@ -115,7 +115,7 @@ template <class T> __device__ inline void write_lse(const running &r, const head
     for (int i = 0; i < 2; i++) {
         int row = tile_row(row0, i * 2);
         if (row >= at.rows || threadIdx.x % 4) continue;
-        ((float *)at.o.a.lse)[at.o.at_lse(at.b, at.h, row)] = r.sum[i] > 0 ? r.top[i] * LN2 + logf(r.sum[i]) : -INFINITY;
+        at.o.lse(at.b, at.h, row) = make_float2(r.top[i], r.sum[i]);
     }
 }
 

@@ -129,7 +129,7 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
         unsigned at_note = turn % P::NOTES;
         wait_for(m.note_free + at_note, (turn / P::NOTES + 1) & 1);
         if (at) {
-            const float2 *from = stat + o.at_lse(at->b, at->h, now.i + lane);
+            const float2 *from = stat + o.at_row(at->b, at->h, now.i + lane);
             float2 *known = m.stat + at_note * P::QUERIES + lane;
             int left = at->rows - now.i - lane;
 #pragma unroll

@@ -258,7 +258,7 @@ template <class P> __device__ inline void tell_all(const room<P> &m, const job<t
 #pragma unroll
                 for (int i = 0; i < ROWS_EACH; i++) {
                     int row = place + i * 32 + lane;
-                    known[i] = row < o.a.Tq ? sums.stat[o.at_lse(c.b, h, row)] : make_float4(INFINITY, 0, 0, 0);
+                    known[i] = row < o.a.Tq ? sums.stat[o.at_row(c.b, h, row)] : make_float4(INFINITY, 0, 0, 0);
                 }
                 note tile = note_of<P>(o, sums, c, h, t);
                 if (turn >= P::STAGES) wait_for(m.free + stage, (unsigned)(turn / P::STAGES + 1) & 1);

@@ -9,7 +9,7 @@
 template <class T>
 bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1);
 
-/* w = exp(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some tiles of keys, the next of
+/* w = 2^(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some tiles of keys, the next of
  * which is on its way while one is worked on. */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
@@ -24,13 +24,13 @@ __global__ void __launch_bounds__(32 * WARPS)
     auto bring = [&](int j) {
         fetch<KEYS, W>(k + j / KEYS % 2 * KEYS * S, o.k(b, o.kv_head(h), j), o.a.k_row, keys - j, (int)o.a.Wk, o.quick_k);
     };
-    float lse[2];
+    row_stat stat[2];
     int first[2], end[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int i = tile_row(row0, r * 2);
         first[r] = at.first(i), end[r] = i < i1 ? at.end(i) : 0;
-        lse[r] = i < i1 ? LOG2E * ((const float *)o.a.lse)[o.at_lse(b, h, i)] : 0;
+        stat[r] = weight_stat(i < i1 ? o.lse(b, h, i) : make_float2(0, 0));
     }
     fetch<ROWS, W>(q, o.q(b, h, tile), o.a.q_row, i1 - tile, (int)o.a.Wk, o.quick_q);
     bring(col0);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(32 * WARPS)
                 for (int e = 0; e < 2; e++) {
                     bool near = j + e >= first[r] && j + e < end[r];
                     float x = near ? at.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
-                    v[e] = x == -INFINITY ? 0 : exp2_fast(x - lse[r]);
+                    v[e] = fminf(weight_of(x, 1, stat[r]), 1); /* the forward pass may add up its products otherwise */
                 }
                 if (i < i1 && keys % 2 == 0 && j < keys)
                     deliver(w, to + j, v);
@@ -75,10 +75,37 @@ static void weights_as(fv_stream *s, sink<T> w, const job<T> &o, int64_t b, int6
     launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, o, b, h, i0, i1, tiles);
 }
 
+/* The only row of a head, as decoding has it: a softmax of its own.  The kernels that decode add up a product in several orders,
+ * and beside a large maximum each has other last bits than a tile. */
+template <class T>
+__global__ void __launch_bounds__(THREADS) weights_of_one(sink<T> w, const __grid_constant__ job<T> o, int b, int h)
+{
+    head<T> at(o, b, h);
+    int first = at.first(0), end = at.end(0), keys = (int)o.a.Tk;
+    const T *q = o.q(b, h, 0);
+    auto score = [&](int j) {
+        const T *k = o.k(b, o.kv_head(h), j);
+        float dot = 0;
+        for (int c = 0; c < o.a.Wk; c++) dot = fmaf(up(q[c]), up(k[c]), dot);
+        return j >= first && j < end ? at.score(dot, 0, j) : -INFINITY;
+    };
+    float top = -INFINITY, sum = 0;
+    for (int j = threadIdx.x; j < keys; j += THREADS) top = fmaxf(top, score(j));
+    top = block_all(top, [](float x, float y) { return fmaxf(x, y); });
+    float base = top == -INFINITY ? 0 : top;
+    for (int j = threadIdx.x; j < keys; j += THREADS) sum += exp2_fast(score(j) - base);
+    sum = block_all(sum, [](float x, float y) { return x + y; });
+    for (int j = threadIdx.x; j < keys; j += THREADS) put(w, j, sum == 0 ? 0 : exp2_fast(score(j) - base) / sum);
+}
+
 template <class T>
 static void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
 {
     job<T> o = prepare<T>(s, a);
+    if (a->Tq == 1) {
+        if (i1 > i0) launch(s, "attention_weights", weights_of_one<T>, 1, THREADS, 0, to<T>(w), o, (int)b, (int)h);
+        return;
+    }
     if constexpr (sizeof(T) == 2)
         if (device_of(s)->hopper && o.quick_q && o.quick_k && a->Wk > 32 && a->Wk <= 128 && i1 - i0 >= ROWS &&
             fv_cuda_weights_hopper<T>(s, w, &o, b, h, i0, i1))

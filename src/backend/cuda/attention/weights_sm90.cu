@@ -155,7 +155,9 @@ __global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
     }
     registers_up<P::REGISTERS>();
     bool sends = threadIdx.x % 128 == 0;
-    float s[KEYS / 8][4], lse[2];
+    float s[KEYS / 8][4];
+    float2 lse[2];
+    row_stat stat[2];
     if (group == GROUPS - 1) turn_give(TURN);
     each_tile<QUERIES>(of, [&](int row, int key, int i) {
         int rows = row + group * 64, row0 = rows + (int)threadIdx.x / 32 % 4 * 16;
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int j = tile_row(row0, r * 2);
-            lse[r] = j < of.to ? ((const float *)o.a.lse)[o.at_lse(of.b, of.h, j)] : -INFINITY;
+            lse[r] = j < of.to ? o.lse(of.b, of.h, j) : make_float2(0, 0);
         }
         if (run != i) {
             if (run >= 0) release(keys.free_ + keys.at());
@@ -183,8 +185,8 @@ __global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
         turn_give(TURN + (group + 1) % GROUPS);
         release(queries.free_ + queries.at());
 #pragma unroll
-        for (int r = 0; r < 2; r++) lse[r] = lse[r] == -INFINITY ? INFINITY : lse[r] * LOG2E; /* nothing seen: weights are 0 */
-        weigh<false, KIND>(s, at, row0, key, at.whole(rows, 64, key, KEYS), [&](int e, int) { return lse[e / 2]; });
+        for (int r = 0; r < 2; r++) stat[r] = weight_stat(lse[r]);
+        weigh<false, KIND>(s, at, row0, key, at.whole(rows, 64, key, KEYS), [&](int e, int) { return stat[e / 2]; });
         O *own = sheets + (group * P::BUFFERS + queries.turn++ % P::BUFFERS) * TILE;
         if (sends) added_read<P::BUFFERS - 1>(); /* what was laid there before has left shared memory */
         group_wait(1 + group);

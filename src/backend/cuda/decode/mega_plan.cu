@@ -136,7 +136,7 @@ template <class T> static void attention_note(note *n, const few_attention<T> &f
     const fv_attn_args &a = f.o.a;
     int64_t size = (int64_t)sizeof(T);
     n->y = over(a.y, a.B * a.H * a.Wv * size);
-    n->kept[0] = over(a.lse, a.B * a.H * (int64_t)sizeof(float));
+    n->kept[0] = over(a.lse, a.B * a.H * (int64_t)sizeof(float2));
     n->kept[1] = over(f.sums, a.B * a.H * f.parts * (a.Wv + 2) * 4);
     n->read[0] = over(a.q, ((a.B - 1) * a.q_batch + a.H * a.Wk) * size);
     n->read[1] = over(a.k, ((a.B - 1) * a.k_batch + (a.Tk - 1) * a.k_row + a.G * a.Wk) * size);
