@@ -198,6 +198,7 @@ static void try_sizes(bool tied)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (int causal = 0; causal < 2; causal++) try_case(&(scores_case){sizes[i][0], sizes[i][1], causal, tied, log10});
 }
+}
 
 static void many_keys_share_the_maximum(void **state)
 {

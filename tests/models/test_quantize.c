@@ -89,7 +89,7 @@ static void test_floats(void **state)
         fv_model_free(m);
         const char *both[] = {"small", "saved"};
         for (int k = 0; k < 2; k++) {
-            ok(fv_dir_open(&dir, NULL, scratch(both[k]), &e), both[k], &e);
+            ok(fv_dir_open(&dir, NULL, scratch("%s", both[k]), &e), both[k], &e);
             assert_string_equal(fv_json_text(fv_dir_config(dir), "dtype"), said[i]);
             fv_dir_close(dir);
             scratch_drop(both[k]);
