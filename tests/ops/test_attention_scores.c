@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "helper_device.h"
-#include "helper_numbers.h"
+#include "helper/device.h"
+#include "helper/numbers.h"
 
 #define W 64
 #define TOLERANCE 2e-6
