@@ -3,8 +3,8 @@
  *   cc -O2 bench/peer_blas.c -o peer_blas -ldl
  *   ./peer_blas openblas|blis M N K THREADS [SECONDS]
  *
- * C (M,N) = A (M,K) times a weight stored (N,K), as linear layers have it.  Prints one line of JSON: the median of the
- * single calls and the distance between their quartiles. */
+ * C (M,N) = A (M,K) times a weight stored (N,K), as linear layers have it.  Prints one line of
+ * JSON: the median of the single calls and the distance between their quartiles. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@
 #define MOST_CALLS 10000
 enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
 
-typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
-                      int ldb, float beta, float *c, int ldc);
+typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
+                      int lda, const float *b, int ldb, float beta, float *c, int ldc);
 
 static double now(void)
 {
@@ -75,11 +75,13 @@ int main(int argc, char **argv)
         return 2;
     }
     sgemm_fn *sgemm = load(argv[1], argv[5]);
-    float *a = numbers((size_t)m * (size_t)k), *b = numbers((size_t)n * (size_t)k), *c = numbers((size_t)m * (size_t)n);
+    float *a = numbers((size_t)m * (size_t)k), *b = numbers((size_t)n * (size_t)k),
+          *c = numbers((size_t)m * (size_t)n);
 
     static double t[MOST_CALLS];
     int calls = 0;
-    for (int i = 0; i < 3; i++) sgemm(ROW_MAJOR, PLAIN, TRANSPOSED, m, n, k, 1, a, k, b, k, 0, c, n);
+    for (int i = 0; i < 3; i++)
+        sgemm(ROW_MAJOR, PLAIN, TRANSPOSED, m, n, k, 1, a, k, b, k, 0, c, n);
     for (double end = now() + seconds; calls < MOST_CALLS && (calls < 5 || now() < end); calls++) {
         double start = now();
         sgemm(ROW_MAJOR, PLAIN, TRANSPOSED, m, n, k, 1, a, k, b, k, 0, c, n);
@@ -87,9 +89,11 @@ int main(int argc, char **argv)
     }
     qsort(t, (size_t)calls, sizeof *t, by_size);
     double median = t[calls / 2];
-    printf("{\"name\": \"%s sgemm\", \"m\": %d, \"n\": %d, \"k\": %d, \"threads\": %s, \"median_s\": %.9f, \"spread_s\": %.9f, "
+    printf("{\"name\": \"%s sgemm\", \"m\": %d, \"n\": %d, \"k\": %d, \"threads\": %s, "
+           "\"median_s\": %.9f, \"spread_s\": %.9f, "
            "\"gflops\": %.2f}\n",
-           argv[1], m, n, k, argv[5], median, t[calls * 3 / 4] - t[calls / 4], 2.0 * m * n * k / median * 1e-9);
+           argv[1], m, n, k, argv[5], median, t[calls * 3 / 4] - t[calls / 4],
+           2.0 * m * n * k / median * 1e-9);
     free(a);
     free(b);
     free(c);

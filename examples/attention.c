@@ -1,6 +1,8 @@
-/* attention.c - the smallest program: attention of four tokens, with the exact weights of the first row.
+/* attention.c - the smallest program: attention of four tokens, with the exact weights of the first
+ * row.
  *
- * Build it against an installed fovea:  cc attention.c $(pkg-config --cflags --libs fovea) -o attention */
+ * Build it against an installed fovea:  cc attention.c $(pkg-config --cflags --libs fovea) -o
+ * attention */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,18 +17,21 @@ static void look(void *user, fv_ctx *c, const char *site, const char *name, cons
 
 int main(void)
 {
-    static const float x[] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f, 1.0f, 1.1f, 1.2f};
+    static const float x[] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f,
+                              0.7f, 0.8f, 0.9f, 1.0f, 1.1f, 1.2f};
     float weights[4], y[12];
     fv_device *device = NULL;
     fv_ctx *c = NULL;
     fv_err e;
-    if (fv_device_open(&device, "cpu", (fv_device_opt){0}, &e) || fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e)) {
+    if (fv_device_open(&device, "cpu", (fv_device_opt){0}, &e) ||
+        fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e)) {
         fprintf(stderr, "%s\n", e.text);
         return 1;
     }
     fv_ctx_set_tap(c, look, weights);
 
-    /* No checks on the way: after a failure everything passes NULL on, and the status says what was wrong. */
+    /* No checks on the way: after a failure everything passes NULL on, and the status says what was
+     * wrong. */
     fv_tensor *qk = fv_floats(c, x, FV_SHAPE(1, 4, 3));
     fv_tensor *v = fv_affine(c, qk, 1.0f, 0.9f);
     fv_read(c, fv_attention(c, qk, qk, v, (fv_attn){.n_head = 1}), y, 12);
@@ -35,8 +40,9 @@ int main(void)
     if (failed)
         fprintf(stderr, "%s\n", fv_ctx_err(c)->text);
     else
-        printf("weights %.4f %.4f %.4f %.4f\noutput  %.4f %.4f %.4f\n", (double)weights[0], (double)weights[1],
-               (double)weights[2], (double)weights[3], (double)y[0], (double)y[1], (double)y[2]);
+        printf("weights %.4f %.4f %.4f %.4f\noutput  %.4f %.4f %.4f\n", (double)weights[0],
+               (double)weights[1], (double)weights[2], (double)weights[3], (double)y[0],
+               (double)y[1], (double)y[2]);
     fv_ctx_free(c);
     fv_device_close(device);
     return failed ? 1 : 0;

@@ -22,7 +22,7 @@ refuse "a path of one machine" '/(home|Users|root|work)/[a-z]|/tmp/(venv|build)'
 library > "$names" && refuse "the library must not print" '(^|[^a-z_])(printf|puts|putchar|perror|vprintf)\(|\b(stdout|stderr)\b' < "$names"
 refuse "the library must not end the process" '(^|[^a-z_])(exit|_exit|abort|assert)\(' < "$names"
 code > "$names" && refuse "a tab" "$(printf '\t')" < "$names"
-refuse "a line over 130 columns" '^.{131,}$' < "$names"
+LC_ALL=C.UTF-8 refuse "a line over 100 columns" '^.{101,}$' < "$names"
 while read -r file; do
     head -n 1 "$file" | grep -qE '^/\* [a-z0-9_]+\.[a-z]+ - ' && continue
     echo "  $file: line 1 does not say what it is (/* name.c - ... */)"

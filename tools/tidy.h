@@ -1,7 +1,8 @@
 /* tidy.h - included before every file that clang-tidy reads: what functions of other files promise.
  *
- * The analyzer sees one file at a time, so it thinks that fv_fail might return FV_OK, and follows each failure into code that
- * only success can reach.  These macros state the promise where the function is called. */
+ * The analyzer sees one file at a time, so it thinks that fv_fail might return FV_OK, and follows
+ * each failure into code that only success can reach.  These macros state the promise where the
+ * function is called. */
 #ifndef TOOLS_TIDY_H
 #define TOOLS_TIDY_H
 

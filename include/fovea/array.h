@@ -4,8 +4,8 @@
  *   numbers.csv           text: one row a line; comma, semicolon, tab or blanks between numbers
  *   array.npy             NumPy, versions 1 to 3, C or Fortran order, little endian
  *   file.safetensors:name one tensor of a safetensors file
- * Whatever is stored arrives as row-major f32.  A value f32 cannot hold (beyond its range, or an integer it would
- * round) is refused with its place; so are NaN and infinity unless asked for. */
+ * Whatever is stored arrives as row-major f32.  A value f32 cannot hold (beyond its range, or an
+ * integer it would round) is refused with its place; so are NaN and infinity unless asked for. */
 #ifndef FOVEA_ARRAY_H
 #define FOVEA_ARRAY_H
 
@@ -23,11 +23,13 @@ typedef struct fv_array_opt {
 } fv_array_opt;
 
 /* Reads the array at place.  On failure *a is empty, and closing it is allowed. */
-FV_API fv_status fv_array_open(fv_array *a, const fv_env *env, const char *place, fv_array_opt opt, fv_err *e);
+FV_API fv_status fv_array_open(fv_array *a, const fv_env *env, const char *place, fv_array_opt opt,
+                               fv_err *e);
 FV_API void fv_array_close(fv_array *a);
 
-/* Writes a .npy (f32) or a .csv (at most two axes; digits enough to read the same bits back), by its ending.  Only
- * shape and data are looked at, so an fv_array around memory of one's own is fine.  The file is there whole or not at all. */
+/* Writes a .npy (f32) or a .csv (at most two axes; digits enough to read the same bits back), by
+ * its ending.  Only shape and data are looked at, so an fv_array around memory of one's own is
+ * fine.  The file is there whole or not at all. */
 FV_API fv_status fv_array_save(const fv_array *a, const fv_env *env, const char *path, fv_err *e);
 
 #endif

@@ -15,20 +15,24 @@ typedef enum fv_dtype {
     FV_U8,  /* masks: 1 takes part, 0 does not */
     FV_Q8,  /* int8 weights, one f32 scale for each 32 along the inner axis; packed only */
     FV_Q4,  /* 4-bit weights, likewise; packed only */
-    FV_I8,  /* int8 weights, one f32 scale for each row of at most 4096: faster and coarser than FV_Q8; packed only */
+    /* int8 weights, one f32 scale for each row of at most 4096: faster and coarser than FV_Q8;
+     * packed only */
+    FV_I8,
     FV_DTYPES
 } fv_dtype;
 
 #define FV_FLOATS 4 /* the first four dtypes have kernel tables */
 
 typedef struct fv_device_opt {
-    int threads;       /* 0: all cores this process may use */
-    const char *level; /* CPU only: "generic", "neon", "avx2", ...; NULL: $FOVEA_CPU, else the best there is */
+    int threads; /* 0: all cores this process may use */
+    /* CPU only: "generic", "neon", "avx2", ...; NULL: $FOVEA_CPU, else the best there is */
+    const char *level;
     const fv_env *env; /* must outlive the device; NULL: defaults */
 } fv_device_opt;
 
-/* Opens "cpu", which NULL means too, or, where built, "cuda" and "cuda:N".  A device may be shared by threads.  The work of
- * all contexts of one CUDA device follows one another; with $FOVEA_CUDA the backend's file can be named. */
+/* Opens "cpu", which NULL means too, or, where built, "cuda" and "cuda:N".  A device may be shared
+ * by threads.  The work of all contexts of one CUDA device follows one another; with $FOVEA_CUDA
+ * the backend's file can be named. */
 FV_API fv_status fv_device_open(fv_device **out, const char *name, fv_device_opt opt, fv_err *e);
 FV_API void fv_device_close(fv_device *d); /* NULL is allowed */
 
@@ -37,17 +41,20 @@ FV_API const char *fv_device_level(const fv_device *d); /* "neon+bf16+i8mm", "av
 FV_API int fv_device_threads(const fv_device *d);
 FV_API const fv_env *fv_device_env(const fv_device *d);
 
-/* CPU levels this build has and this machine can run, best first: writes at most `most` names, returns how many. */
+/* CPU levels this build has and this machine can run, best first: writes at most `most` names,
+ * returns how many. */
 FV_API int fv_cpu_levels(const char **out, int most);
 
-/* A line on each CUDA device ("NVIDIA H200, sm_90, 139.8 GiB"), at most `most`; returns how many there are, or -1 with the
- * reason: no backend in this build, no driver, no device. */
+/* A line on each CUDA device ("NVIDIA H200, sm_90, 139.8 GiB"), at most `most`; returns how many
+ * there are, or -1 with the reason: no backend in this build, no driver, no device. */
 FV_API int fv_cuda_devices(char (*lines)[128], int most, fv_err *e);
 
-/* "f32", "bf16", ...; bytes of one element (0 for packed dtypes).  fv_dtype_parse is false for an unknown word. */
+/* "f32", "bf16", ...; bytes of one element (0 for packed dtypes).  fv_dtype_parse is false for an
+ * unknown word. */
 FV_API const char *fv_dtype_name(fv_dtype t);
 FV_API size_t fv_dtype_size(fv_dtype t);
-/* Bytes of n values of a quantised dtype as a file holds them (docs/formats.md); n * fv_dtype_size for the others. */
+/* Bytes of n values of a quantised dtype as a file holds them (docs/formats.md); n * fv_dtype_size
+ * for the others. */
 FV_API size_t fv_dtype_row(fv_dtype t, int64_t n);
 FV_API bool fv_dtype_parse(fv_dtype *out, const char *name);
 

@@ -1,7 +1,8 @@
 /* env.h - what the library asks of its surroundings: memory and files.
  *
- * Both are objects that travel in an fv_env, so there are no globals and a test can put a failing one
- * in their place.  Wherever a `const fv_env *` is taken, NULL means the C library and the file system. */
+ * Both are objects that travel in an fv_env, so there are no globals and a test can put a failing
+ * one in their place.  Wherever a `const fv_env *` is taken, NULL means the C library and the file
+ * system. */
 #ifndef FOVEA_ENV_H
 #define FOVEA_ENV_H
 
@@ -21,8 +22,8 @@ typedef struct fv_mem {
 
 typedef void fv_name_fn(void *user, const char *name);
 
-/* Files.  Every open, read, write, sync, rename, unlink and listing of the library goes through one of these.
- * Calls return 0 or a count, or a negative errno. */
+/* Files.  Every open, read, write, sync, rename, unlink and listing of the library goes through one
+ * of these.  Calls return 0 or a count, or a negative errno. */
 typedef struct fv_io {
     int (*open_read)(void *self, const char *path);
     int (*open_write)(void *self, const char *path); /* creates or truncates */
@@ -37,9 +38,11 @@ typedef struct fv_io {
     int (*unlink)(void *self, const char *path);
     int (*mkdir)(void *self, const char *path);
     int (*sync_dir)(void *self, const char *path);
-    int (*rmdir)(void *self, const char *path);                              /* an empty directory */
-    int (*list)(void *self, const char *path, fv_name_fn *each, void *user); /* names in a directory, in no order */
-    void (*forget)(void *self, const void *p, size_t n);                     /* part of a map may leave memory; NULL: it stays */
+    int (*rmdir)(void *self, const char *path); /* an empty directory */
+    /* names in a directory, in no order */
+    int (*list)(void *self, const char *path, fv_name_fn *each, void *user);
+    /* part of a map may leave memory; NULL: it stays */
+    void (*forget)(void *self, const void *p, size_t n);
     void *self;
 } fv_io;
 
@@ -48,8 +51,8 @@ typedef struct fv_env {
     const fv_io *io;   /* NULL: POSIX */
 } fv_env;
 
-/* The counting allocator: malloc with counters, an optional limit in bytes (0: none) and, for tests, the
- * number of the one allocation that fails (0: none; the first is 1). */
+/* The counting allocator: malloc with counters, an optional limit in bytes (0: none) and, for
+ * tests, the number of the one allocation that fails (0: none; the first is 1). */
 typedef struct fv_mem_counter {
     fv_mem mem; /* hand this to an fv_env */
     size_t limit, fail_at;

@@ -1,8 +1,9 @@
 /* feed.h - what a trainer eats: numbered examples, planned into batches of named arrays.
  *
- * A feed is an object with a handful of functions; each training objective is one file of src/data that makes one.  All of
- * them only read: several threads may make batches of one feed at once.  What is drawn at random (masks, spans, offsets)
- * comes from counters, so a batch is a function of the feed, its rows, the seed and the epoch, and of nothing else. */
+ * A feed is an object with a handful of functions; each training objective is one file of src/data
+ * that makes one.  All of them only read: several threads may make batches of one feed at once.
+ * What is drawn at random (masks, spans, offsets) comes from counters, so a batch is a function of
+ * the feed, its rows, the seed and the epoch, and of nothing else. */
 #ifndef FOVEA_FEED_H
 #define FOVEA_FEED_H
 
@@ -27,7 +28,8 @@ typedef struct fv_batch {
     fv_err err;    /* the first failure of fv_batch_put */
 } fv_batch;
 
-/* Memory for one more array, with undefined contents; NULL when there is none, which the batch remembers. */
+/* Memory for one more array, with undefined contents; NULL when there is none, which the batch
+ * remembers. */
 FV_API void *fv_batch_put(fv_batch *b, const char *name, fv_dtype t, fv_shape s);
 FV_API void fv_batch_clear(fv_batch *b); /* memory stays */
 FV_API void fv_batch_free(fv_batch *b);
@@ -47,9 +49,12 @@ typedef struct fv_feed {
     int64_t (*count)(const void *self, int64_t epoch);
     /* Lengths of example i, for putting like to like; *target is 0 where there is one side only. */
     void (*size)(const void *self, int64_t i, int64_t *source, int64_t *target);
-    fv_status (*make)(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e);
-    /* Adds to hits and of: how many answers the model's output got right, and of how many.  NULL: not asked. */
-    fv_status (*judge)(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of);
+    fv_status (*make)(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e);
+    /* Adds to hits and of: how many answers the model's output got right, and of how many.  NULL:
+     * not asked. */
+    fv_status (*judge)(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                       double *hits, double *of);
     void (*close)(void *self);
 } fv_feed;
 
@@ -60,16 +65,19 @@ FV_API void fv_feed_close(fv_feed *f); /* NULL, and an empty one, are allowed */
 typedef struct fv_plan fv_plan;
 
 typedef struct fv_plan_opt {
-    int64_t tokens; /* at most so many padded tokens a side; one example that is longer stands alone */
-    int64_t rows;   /* at most so many examples; 0: no limit */
-    fv_draw draw;   /* epoch -1 keeps the order of lengths */
+    /* at most so many padded tokens a side; one example that is longer stands alone */
+    int64_t tokens;
+    int64_t rows; /* at most so many examples; 0: no limit */
+    fv_draw draw; /* epoch -1 keeps the order of lengths */
 } fv_plan_opt;
 
 /* All batches of one epoch.  The same feed and options give the same plan on every machine. */
-FV_API fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_plan_opt opt, fv_err *e);
+FV_API fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_plan_opt opt,
+                              fv_err *e);
 FV_API void fv_plan_free(fv_plan *p); /* NULL is allowed */
 FV_API int64_t fv_plan_count(const fv_plan *p);
-FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n); /* numbers of its examples */
+/* numbers of its examples */
+FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n);
 
 /* ---- feeders: batches in order, made ahead of their use by a thread ---- */
 
@@ -88,7 +96,8 @@ typedef struct fv_fed {
     bool last;            /* of its epoch */
 } fv_fed;
 
-FV_API fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *f, fv_feeder_opt opt, fv_err *e);
+FV_API fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *f,
+                               fv_feeder_opt opt, fv_err *e);
 FV_API void fv_feeder_free(fv_feeder *f); /* NULL is allowed; waits for the thread */
 /* The next batch, valid until fv_feeder_done has been called and `hold` more were asked for. */
 FV_API fv_status fv_feeder_next(fv_feeder *f, const fv_fed **out, fv_err *e);

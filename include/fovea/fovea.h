@@ -1,9 +1,9 @@
 /* fovea.h - self-attention in C: the whole public surface, in reading order.
  *
- * error.h    how failure is reported             model.h    families of models, opened and saved as they are
+ * error.h    how failure is reported             model.h    families of models, opened and saved
  * env.h      memory and files, replaceable       gen.h      generating: beams, sampling, sessions
  * device.h   where kernels run                   data.h     parallel text, encoded and batched
- * tensor.h   contexts, tensors, parameters       train.h    optimiser, schedule, checkpoints, resuming
+ * tensor.h   contexts, tensors, parameters       train.h    optimiser, schedule, checkpoints
  * ops.h      the operations                      metric.h   BLEU and chrF
  * nn.h       layers; position.h, pack.h          grammar.h  the demonstration corpus
  * tok.h      tokenizers                          array.h    small matrices from files
@@ -11,8 +11,8 @@
  * task.h     texts in, labels and spans out      info.h     what this build is made of
  * translate.h lines in, lines out               chat.h     conversations as the text a model knows
  *
- * Not included here, for authors: author/family.h to add a family, author/op.h to add an operation; author/backend.h,
- * author/kernels.h and author/kernel_args.h to add a backend. */
+ * Not included here, for authors: author/family.h to add a family, author/op.h to add an operation;
+ * author/backend.h, author/kernels.h and author/kernel_args.h to add a backend. */
 #ifndef FOVEA_H
 #define FOVEA_H
 

@@ -1,7 +1,7 @@
 /* gen.h - generating sequences, and sessions: what a model remembers of them on the way.
  *
- * A session holds, on the model's device, the keys and values of every token so far for `rows` sequences side by side.
- * It belongs to one thread at a time; the model is shared. */
+ * A session holds, on the model's device, the keys and values of every token so far for `rows`
+ * sequences side by side.  It belongs to one thread at a time; the model is shared. */
 #ifndef FOVEA_GEN_H
 #define FOVEA_GEN_H
 
@@ -9,7 +9,8 @@
 #include "fovea/nn.h"
 
 /* cap: tokens a row can hold. */
-FV_API fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int64_t rows, int64_t cap, fv_err *e);
+FV_API fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int64_t rows,
+                                int64_t cap, fv_err *e);
 FV_API void fv_session_free(fv_session *s); /* NULL is allowed */
 /* Forgets all tokens; memory stays. */
 FV_API void fv_session_reset(fv_session *s);
@@ -21,13 +22,15 @@ FV_API void fv_session_cut(fv_session *s, int64_t row, int64_t n);
 
 /* Runs the family's begin: an encoder on in, whose batch is the session's rows or divides them. */
 FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
-/* Appends ids I32 (rows,T) and gives the logits (rows,V) that follow; NULL once the context has failed. */
+/* Appends ids I32 (rows,T) and gives the logits (rows,V) that follow; NULL once the context has
+ * failed. */
 FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
-/* Goes on from ids (rows), in host memory, by n tokens, the likeliest each time, which go to out (n,rows).  Where the device
- * can it does so without the host. */
-FV_API fv_status fv_session_write(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n);
-/* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset: beams that go on and beams that
- * end, sequences that are done and make room. */
+/* Goes on from ids (rows), in host memory, by n tokens, the likeliest each time, which go to out
+ * (n,rows).  Where the device can it does so without the host. */
+FV_API fv_status fv_session_write(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,
+                                  int64_t n);
+/* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset: beams
+ * that go on and beams that end, sequences that are done and make room. */
 FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
 
 /* ---- for families, inside begin and step ---- */
@@ -36,9 +39,11 @@ FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int
 FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t);
 /* I32 (rows,T): where the tokens of this step stand. */
 FV_API fv_tensor *fv_session_places(fv_ctx *c, fv_session *s);
-FV_API fv_tensor *fv_session_places_from(fv_ctx *c, fv_session *s, int32_t from); /* counted from there, not from 0 */
-/* Copies x into the session under a number, and gets it back in a later step.  Its first axis is the rows, or divides
- * them: then each serves as many neighbouring rows, which only change places together with their group or within it. */
+/* counted from there, not from 0 */
+FV_API fv_tensor *fv_session_places_from(fv_ctx *c, fv_session *s, int32_t from);
+/* Copies x into the session under a number, and gets it back in a later step.  Its first axis is
+ * the rows, or divides them: then each serves as many neighbouring rows, which only change places
+ * together with their group or within it. */
 FV_API void fv_session_keep(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
 FV_API fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int slot); /* NULL: nothing there */
 
@@ -46,10 +51,12 @@ FV_API fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int slot); /* NULL: 
 
 typedef enum fv_early { FV_EARLY_FALSE = 0, FV_EARLY_TRUE, FV_EARLY_NEVER } fv_early;
 
-/* Called as tokens are chosen, where num_beams is 1: source counts from 0.  false: this sequence ends here. */
+/* Called as tokens are chosen, where num_beams is 1: source counts from 0.  false: this sequence
+ * ends here. */
 typedef bool fv_token_fn(void *user, int64_t source, int32_t token);
 
-/* Names and meanings are those of transformers' generate.  Begin with {0} and fv_fields_default, or with fv_gen_open. */
+/* Names and meanings are those of transformers' generate.  Begin with {0} and fv_fields_default, or
+ * with fv_gen_open. */
 typedef struct fv_gen_opt {
     int64_t num_beams, num_return_sequences;
     int64_t max_length, min_length;         /* with the start token or the prompt */
@@ -82,14 +89,17 @@ typedef struct fv_gen_opt {
 /* Keys, ranges, defaults and help of the above (not of the lists). */
 FV_DATA const fv_field fv_gen_fields[];
 
-/* What the directory of a model says: its generation_config.json or, without one, its config.json; then the parameters of
- * a task ("summarization", or NULL) in config.json; for the rest transformers' defaults.  Keys of generation_config.json
- * that would change the result and are not known here are errors that name the key. */
-FV_API fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task, fv_err *e);
+/* What the directory of a model says: its generation_config.json or, without one, its config.json;
+ * then the parameters of a task ("summarization", or NULL) in config.json; for the rest
+ * transformers' defaults.  Keys of generation_config.json that would change the result and are not
+ * known here are errors that name the key. */
+FV_API fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task,
+                             fv_err *e);
 FV_API void fv_gen_close(fv_gen_opt *o); /* of what fv_gen_open filled */
 
 typedef struct fv_hyp {
-    int32_t *ids; /* behind the start token or the prompt, the end token included if it was reached */
+    /* behind the start token or the prompt, the end token included if it was reached */
+    int32_t *ids;
     int64_t n;
     double score; /* sum of log-probabilities; with beams divided by length^length_penalty */
 } fv_hyp;
@@ -102,22 +112,27 @@ typedef struct fv_generated {
     size_t bytes;
 } fv_generated;
 
-/* Generates for n sources (token ids): what an encoder reads or, where a family has none, the prompt to be continued.
- * The same hypotheses as transformers gives for each source alone, beam for beam, whatever the others are. */
-FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,
-                             int64_t n, const fv_gen_opt *opt, fv_err *e);
+/* Generates for n sources (token ids): what an encoder reads or, where a family has none, the
+ * prompt to be continued.  The same hypotheses as transformers gives for each source alone, beam
+ * for beam, whatever the others are. */
+FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
+                             const int32_t *const *source, const int64_t *len, int64_t n,
+                             const fv_gen_opt *opt, fv_err *e);
 FV_API void fv_generated_free(fv_generated *g);
 
 /* ---- how likely a text is ---- */
 
-/* out[i] = log p(ids[i] | ids[0..i)), for i from 1 to n-1; out[0] = 0.  A text longer than the model's context is read in
- * windows of `window` tokens (0: all the context; for models without a limit, 2048) that move on by `stride` (0: half of
- * that): a token sees at least window - stride before it.  For models without an encoder. */
-FV_API fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n, int64_t window,
-                          int64_t stride, fv_err *e);
-/* out[i] = log p(continuation i | the source or prompt), for n continuations of one: labels by their likelihood. */
-FV_API fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m, const int32_t *prompt, int64_t prompt_len,
-                                        const int32_t *const *continuation, const int64_t *len, int64_t n, int32_t start,
-                                        fv_err *e);
+/* out[i] = log p(ids[i] | ids[0..i)), for i from 1 to n-1; out[0] = 0.  A text longer than the
+ * model's context is read in windows of `window` tokens (0: all the context; for models without a
+ * limit, 2048) that move on by `stride` (0: half of that): a token sees at least window - stride
+ * before it.  For models without an encoder. */
+FV_API fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
+                          int64_t n, int64_t window, int64_t stride, fv_err *e);
+/* out[i] = log p(continuation i | the source or prompt), for n continuations of one: labels by
+ * their likelihood. */
+FV_API fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m,
+                                        const int32_t *prompt, int64_t prompt_len,
+                                        const int32_t *const *continuation, const int64_t *len,
+                                        int64_t n, int32_t start, fv_err *e);
 
 #endif

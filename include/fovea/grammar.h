@@ -1,9 +1,11 @@
-/* grammar.h - the demonstration corpus: English sentences and their French translations, made by a small grammar.
+/* grammar.h - the demonstration corpus: English sentences and their French translations, made by a
+ * small grammar.
  *
- * The French is real as far as it goes: gender and number agree, "le" and "je" lose their vowel, "de le" becomes "du",
- * "vieux" becomes "vieil", partitives and their negation are right.  There are millions of sentences over some hundreds
- * of words.  One pair of words in eight (a verb with its object, an adjective with its noun, ...) is held out: a test
- * sentence always has a pair that no training sentence has. */
+ * The French is real as far as it goes: gender and number agree, "le" and "je" lose their vowel,
+ * "de le" becomes "du", "vieux" becomes "vieil", partitives and their negation are right.  There
+ * are millions of sentences over some hundreds of words.  One pair of words in eight (a verb with
+ * its object, an adjective with its noun, ...) is held out: a test sentence always has a pair that
+ * no training sentence has. */
 #ifndef FOVEA_GRAMMAR_H
 #define FOVEA_GRAMMAR_H
 
@@ -17,7 +19,8 @@ typedef struct fv_grammar_pair {
     bool held_out;
 } fv_grammar_pair;
 
-/* Sentence i of the corpus with this seed: the same on every machine.  Different i may give equal sentences. */
+/* Sentence i of the corpus with this seed: the same on every machine.  Different i may give equal
+ * sentences. */
 FV_API void fv_grammar_sentence(fv_grammar_pair *out, uint64_t seed, uint64_t i);
 
 #endif

@@ -12,8 +12,8 @@ typedef struct fv_library {
 /* The libraries fovea uses: fills in at most max of them and returns how many there are. */
 FV_API int fv_libraries(fv_library *out, int max);
 
-/* Those extensions of this machine's instruction set that some kernel of ours can use ("neon", "bf16", "avx2"), in
- * the same way.  What is really used is the level of a device: see device.h. */
+/* Those extensions of this machine's instruction set that some kernel of ours can use ("neon",
+ * "bf16", "avx2"), in the same way.  What is really used is the level of a device: see device.h. */
 FV_API int fv_cpu_features(const char **out, int max);
 
 /* Which kernel a device uses when, where it has a choice: a line each, in the same way. */

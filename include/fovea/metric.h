@@ -1,5 +1,5 @@
-/* metric.h - how good an output is: accuracy and F1 of labels, entities as conlleval counts them, answers as SQuAD judges
- * them, BLEU and chrF as sacreBLEU defines them, ROUGE.
+/* metric.h - how good an output is: accuracy and F1 of labels, entities as conlleval counts them,
+ * answers as SQuAD judges them, BLEU and chrF as sacreBLEU defines them, ROUGE.
  *
  * All scores are in per cent.  Texts are UTF-8; malformed bytes count as U+FFFD. */
 #ifndef FOVEA_METRIC_H
@@ -7,7 +7,8 @@
 
 #include "fovea/env.h"
 
-/* ---- things that were to be found: how many, how many were given, and how many of these are right ---- */
+/* ---- things that were to be found: how many, how many were given, and how many of these are right
+ * ---- */
 
 typedef struct fv_match {
     int64_t right, given, gold;
@@ -17,48 +18,53 @@ FV_API double fv_precision(fv_match m); /* right / given */
 FV_API double fv_recall(fv_match m);    /* right / gold */
 FV_API double fv_f1(fv_match m);        /* their harmonic mean; each is 0 where it would be 0 / 0 */
 
-/* ---- one label for each text, from a table (labels,labels): how often the row's label was to be given, the column's was ---- */
+/* ---- one label for each text, from a table (labels,labels): how often the row's label was to be
+ * given, the column's was ---- */
 
 FV_API double fv_accuracy(const int64_t *table, int labels);
 FV_API fv_match fv_label_match(const int64_t *table, int labels, int label);
 /* The mean over the labels that occur on either side, as scikit-learn takes it. */
 FV_API double fv_macro_f1(const int64_t *table, int labels);
 
-/* ---- entities: runs of words with tags such as B-PER and I-PER, right where both ends and the type are ---- */
+/* ---- entities: runs of words with tags such as B-PER and I-PER, right where both ends and the
+ * type are ---- */
 
 #define FV_MAX_ENTITY_TYPES 128
 
 typedef struct fv_entities {
     fv_match all;
     int64_t words, right_words; /* right: with the same tag */
-    int n;                      /* types, in order of their names; entities of any beyond the most count in all alone */
+    int n; /* types, in order of their names; entities of any beyond the most count in all alone */
     struct {
         char name[64];
         fv_match match;
     } type[FV_MAX_ENTITY_TYPES];
 } fv_entities;
 
-/* Adds a sentence of n words: the tags they have and those that were given, in any of IOB1, IOB2, IOE and IOBES, which the
- * two sides need not share.  Begin with {0}. */
-FV_API void fv_entities_add(fv_entities *x, const char *const *gold, const char *const *given, int64_t n);
+/* Adds a sentence of n words: the tags they have and those that were given, in any of IOB1, IOB2,
+ * IOE and IOBES, which the two sides need not share.  Begin with {0}. */
+FV_API void fv_entities_add(fv_entities *x, const char *const *gold, const char *const *given,
+                            int64_t n);
 
 /* ---- answers to questions, as SQuAD's evaluate-v1.1.py judges them ---- */
 
-/* Whether the text is that of a right answer, and the F1 of its words; of the n right answers the nearest counts.  Case,
- * ASCII punctuation, articles and blanks do not matter.  n == 0: there is no answer, and none is right. */
-FV_API fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const char *text, const char *const *answers,
-                                 int64_t n, fv_err *e);
+/* Whether the text is that of a right answer, and the F1 of its words; of the n right answers the
+ * nearest counts.  Case, ASCII punctuation, articles and blanks do not matter.  n == 0: there is no
+ * answer, and none is right. */
+FV_API fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const char *text,
+                                 const char *const *answers, int64_t n, fv_err *e);
 
 /* ---- summaries, as the Python package rouge-score has them without a stemmer ---- */
 
-/* Mean over n texts of the F-measure of common words, pairs of words, and the longest common subsequence of words. */
+/* Mean over n texts of the F-measure of common words, pairs of words, and the longest common
+ * subsequence of words. */
 typedef struct fv_rouge {
     double rouge1, rouge2, rougeL;
 } fv_rouge;
 
 /* Of n texts against one reference each. */
-FV_API fv_status fv_rouge_score(fv_rouge *out, const fv_env *env, const char *const *texts, const char *const *references,
-                                int64_t n, fv_err *e);
+FV_API fv_status fv_rouge_score(fv_rouge *out, const fv_env *env, const char *const *texts,
+                                const char *const *references, int64_t n, fv_err *e);
 
 /* ---- translations against one reference each, over the whole corpus ---- */
 
@@ -82,8 +88,9 @@ typedef struct fv_bleu {
 } fv_bleu;
 
 /* Of n texts, a corpus. */
-FV_API fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts, const char *const *references,
-                               int64_t n, fv_bleu_opt opt, fv_err *e);
+FV_API fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts,
+                               const char *const *references, int64_t n, fv_bleu_opt opt,
+                               fv_err *e);
 
 typedef struct fv_chrf {
     double score; /* 0..100: chrF2, character 1- to 6-grams, blanks left out */
@@ -91,7 +98,7 @@ typedef struct fv_chrf {
 } fv_chrf;
 
 /* Likewise. */
-FV_API fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts, const char *const *references,
-                               int64_t n, fv_err *e);
+FV_API fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts,
+                               const char *const *references, int64_t n, fv_err *e);
 
 #endif

@@ -1,8 +1,10 @@
-/* model.h - models: a family is one file of src/models; a model is a family with a configuration and parameters.
+/* model.h - models: a family is one file of src/models; a model is a family with a configuration
+ * and parameters.
  *
- * A model opens straight from its Hugging Face directory (config.json, model.safetensors) and is saved back into
- * one: parameters carry the published names, so nothing is converted.  It is const while it runs: any number of
- * contexts may share it.  Training changes its parameters and belongs to one thread. */
+ * A model opens straight from its Hugging Face directory (config.json, model.safetensors) and is
+ * saved back into one: parameters carry the published names, so nothing is converted.  It is const
+ * while it runs: any number of contexts may share it.  Training changes its parameters and belongs
+ * to one thread. */
 #ifndef FOVEA_MODEL_H
 #define FOVEA_MODEL_H
 
@@ -19,15 +21,18 @@ typedef struct fv_items {
         const char *name;
         fv_tensor *value;
     } at[FV_MAX_ITEMS];
-    double n_labels; /* labels that count, over the whole batch with all its parts; losses are divided by it */
-    double n_rows;   /* sequences, likewise, for losses that count these; 0: those of this part */
-    float smooth;    /* label smoothing, for families that train with it */
-    /* (1) f32: 1 / n_labels and 1 / n_rows on the device, where a step is to be run again with others; else NULL */
+    /* labels that count, over the whole batch with all its parts; losses are divided by it */
+    double n_labels;
+    double n_rows; /* sequences, likewise, for losses that count these; 0: those of this part */
+    float smooth;  /* label smoothing, for families that train with it */
+    /* (1) f32: 1 / n_labels and 1 / n_rows on the device, where a step is to be run again with
+     * others; else NULL */
     fv_tensor *per_label, *per_row;
 } fv_items;
 
-FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name);       /* NULL if absent */
-FV_API void fv_items_put(fv_items *s, const char *name, fv_tensor *value); /* NULL values are left out */
+FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name); /* NULL if absent */
+/* NULL values are left out */
+FV_API void fv_items_put(fv_items *s, const char *name, fv_tensor *value);
 
 /* ---- families ---- */
 
@@ -39,7 +44,8 @@ typedef struct fv_setup {
 
 typedef struct fv_session fv_session;
 
-/* Something forward takes.  Labels may also be floats, where the problem is a regression or has many labels. */
+/* Something forward takes.  Labels may also be floats, where the problem is a regression or has
+ * many labels. */
 typedef struct fv_input {
     const char *name;
     fv_dtype dtype; /* FV_I32, FV_U8 for masks, FV_F32 for floats of the model's dtype */
@@ -51,8 +57,9 @@ typedef struct fv_family {
     const char *const *also;  /* other model types it serves, ending in NULL; NULL: none */
     const char *const *heads; /* architectures, ending in NULL; the first is the default */
     const fv_field *config;   /* the table of its keys */
-    const fv_key_rule *rules; /* other keys that change nothing, besides fv_keys_common; NULL: none */
-    const fv_input *inputs;   /* of all heads, ending in {0} */
+    /* other keys that change nothing, besides fv_keys_common; NULL: none */
+    const fv_key_rule *rules;
+    const fv_input *inputs; /* of all heads, ending in {0} */
     size_t config_size;
     size_t size; /* of the family's own struct */
     /* What a table cannot say (heads divide the width); NULL: nothing. */
@@ -65,15 +72,18 @@ typedef struct fv_family {
     fv_load_opt (*load)(const void *self);
     /* Once parameters have values: computes what is not in a file (sinusoids); NULL: nothing. */
     fv_status (*ready)(void *self, fv_params *p, fv_err *e);
-    /* For a model opened to serve: lays the weights of products out as dtype (nn.h); NULL: they stay as they are. */
+    /* For a model opened to serve: lays the weights of products out as dtype (nn.h); NULL: they
+     * stay as they are. */
     void (*pack)(void *self, fv_params *p, fv_dtype dtype);
-    /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar).  What passes between the
-     * layers it shows by fv_tap(c, "hidden", name, x), name being transformers': "hidden_states", or
-     * "encoder_hidden_states" and "decoder_hidden_states"; before the first layer, between any two, behind the last. */
+    /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar).
+     * What passes between the layers it shows by fv_tap(c, "hidden", name, x), name being
+     * transformers': "hidden_states", or "encoder_hidden_states" and "decoder_hidden_states";
+     * before the first layer, between any two, behind the last. */
     void (*forward)(fv_ctx *c, const void *self, const fv_items *in, fv_items *out);
 
     /* ---- generation; NULL where the family does not generate ---- */
-    /* Runs the encoder on in and keeps what steps need of it; NULL: no encoder, a source is the beginning of what follows. */
+    /* Runs the encoder on in and keeps what steps need of it; NULL: no encoder, a source is the
+     * beginning of what follows. */
     void (*begin)(fv_ctx *c, const void *self, fv_session *s, const fv_items *in);
     /* Tokens it can generate: the V of step's logits. */
     int64_t (*vocabulary)(const void *self);
@@ -92,18 +102,24 @@ FV_API const fv_family *fv_family_find(const char *type);
 typedef struct fv_model fv_model;
 
 typedef struct fv_model_opt {
-    fv_dtype dtype;   /* of the parameters */
-    bool train;       /* with gradients */
-    bool serve;       /* not to be changed: parameters stay in the file, and weights of products are laid out once */
-    fv_dtype weights; /* as this, where it serves: f32 (or as they are stored, where that is smaller), bf16, f16, q8, q4, int8 */
-    bool widen;       /* f32 it is: weights stored as bf16 or f16 are laid out, and multiplied, as f32 */
+    fv_dtype dtype; /* of the parameters */
+    bool train;     /* with gradients */
+    /* not to be changed: parameters stay in the file, and weights of products are laid out once */
+    bool serve;
+    /* as this, where it serves: f32 (or as they are stored, where that is smaller), bf16, f16, q8,
+     * q4, int8 */
+    fv_dtype weights;
+    bool widen; /* f32 it is: weights stored as bf16 or f16 are laid out, and multiplied, as f32 */
     const char *head; /* NULL: what config.json says, else the family's first */
 } fv_model_opt;
 
-FV_API fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt, fv_err *e);
+FV_API fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt,
+                               fv_err *e);
 /* A new one with random parameters; config is the text of a config.json. */
-FV_API fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt, uint64_t seed, fv_err *e);
-/* Writes config.json and model.safetensors (parameters as dtype) into dir, which is made if needed. */
+FV_API fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt,
+                              uint64_t seed, fv_err *e);
+/* Writes config.json and model.safetensors (parameters as dtype) into dir, which is made if
+ * needed. */
 FV_API fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e);
 FV_API void fv_model_free(fv_model *m); /* NULL is allowed */
 
@@ -112,34 +128,41 @@ typedef struct fv_quantised {
     uint64_t before, after; /* bytes of all of them */
 } fv_quantised;
 
-/* Copies the directory of a model with the weights of its products as FV_Q8, FV_Q4 or FV_I8 (docs/formats.md), or with all its
- * parameters as FV_BF16, FV_F16 or FV_F32.  It opens like any other, in blocks to serve only, and computes what `from` does when
- * it is opened with such weights.  `to` must not have a model. */
-FV_API fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_dtype weights, fv_quantised *out,
-                                   fv_err *e);
+/* Copies the directory of a model with the weights of its products as FV_Q8, FV_Q4 or FV_I8
+ * (docs/formats.md), or with all its parameters as FV_BF16, FV_F16 or FV_F32.  It opens like any
+ * other, in blocks to serve only, and computes what `from` does when it is opened with such
+ * weights.  `to` must not have a model. */
+FV_API fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_dtype weights,
+                                   fv_quantised *out, fv_err *e);
 
 FV_API const fv_family *fv_model_family(const fv_model *m);
 FV_API const char *fv_model_head(const fv_model *m);
 FV_API const void *fv_model_config(const fv_model *m);
 FV_API const void *fv_model_self(const fv_model *m); /* the family's struct */
 FV_API fv_params *fv_model_params(const fv_model *m);
-FV_API fv_dtype fv_model_dtype(const fv_model *m);   /* of its activations: that of a context for it */
+/* of its activations: that of a context for it */
+FV_API fv_dtype fv_model_dtype(const fv_model *m);
 FV_API fv_dtype fv_model_weights(const fv_model *m); /* how the weights of its products are held */
 
 /* The family's forward: in names what its inputs list, out gets what its head makes of them. */
 FV_API void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);
 
-/* What an attention that a tap sees is, by its name, in a model of two stacks: "encoder", "decoder" or "cross". */
+/* What an attention that a tap sees is, by its name, in a model of two stacks: "encoder", "decoder"
+ * or "cross". */
 FV_API const char *fv_attention_kind(const char *name);
 
 typedef struct fv_run_opt {
-    bool attentions;    /* attentions.N, or encoder_attentions.N, decoder_attentions.N and cross_attentions.N: (B,H,Tq,Tk) */
+    /* attentions.N, or encoder_attentions.N, decoder_attentions.N and cross_attentions.N:
+     * (B,H,Tq,Tk) */
+    bool attentions;
     bool hidden_states; /* hidden_states.N, .. likewise: (B,T,D) */
     bool grad;          /* grad.<parameter>; needs labels, and a model opened to be trained */
     int threads;        /* 0: the device's */
 } fv_run_opt;
 
-/* Runs m on the arrays of in (a safetensors file whose names are the family's inputs) and writes all outputs to out. */
-FV_API fv_status fv_model_run(const fv_model *m, fv_device *d, const char *in, const char *out, fv_run_opt opt, fv_err *e);
+/* Runs m on the arrays of in (a safetensors file whose names are the family's inputs) and writes
+ * all outputs to out. */
+FV_API fv_status fv_model_run(const fv_model *m, fv_device *d, const char *in, const char *out,
+                              fv_run_opt opt, fv_err *e);
 
 #endif

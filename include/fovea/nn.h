@@ -1,8 +1,9 @@
 /* nn.h - layers: small structs of parameters, with two verbs.
  *
- * fv_X_init declares a layer's parameters below a path (printf-style, "encoder.layers.%d.fc1") and fills the struct;
- * failures stick to the fv_params.  fv_X_fwd computes and leaves the struct alone, so threads may share it.  Options are
- * structs in which zero means the default, which is what the Transformer of 2017 has. */
+ * fv_X_init declares a layer's parameters below a path (printf-style, "encoder.layers.%d.fc1") and
+ * fills the struct; failures stick to the fv_params.  fv_X_fwd computes and leaves the struct
+ * alone, so threads may share it.  Options are structs in which zero means the default, which is
+ * what the Transformer of 2017 has. */
 #ifndef FOVEA_NN_H
 #define FOVEA_NN_H
 
@@ -23,12 +24,15 @@ typedef struct fv_lin_opt {
     float std; /* first values: normal with this deviation; 0: Xavier */
 } fv_lin_opt;
 
-FV_API void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, const char *path, ...) FV_PRINTF(6, 7);
-FV_API fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x);             /* (..,in) -> (..,out) */
-FV_API fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act); /* with the activation in one pass */
+FV_API void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt,
+                        const char *path, ...) FV_PRINTF(6, 7);
+FV_API fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x); /* (..,in) -> (..,out) */
+/* with the activation in one pass */
+FV_API fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act);
 
-/* Replaces the weight by its layout for products (fv_params_pack), once parameters have values and will not change.  Where
- * the device has none for the parameters' own dtype the weight stays as it is. */
+/* Replaces the weight by its layout for products (fv_params_pack), once parameters have values and
+ * will not change.  Where the device has none for the parameters' own dtype the weight stays as it
+ * is. */
 FV_API void fv_lin_pack(fv_params *p, fv_lin *l, fv_dtype dtype);
 
 /* ---- norm: path.weight, path.bias ---- */
@@ -45,10 +49,12 @@ typedef struct fv_norm_opt {
     float eps; /* 0: 1e-5 */
 } fv_norm_opt;
 
-FV_API void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path, ...) FV_PRINTF(5, 6);
+FV_API void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path,
+                         ...) FV_PRINTF(5, 6);
 FV_API fv_tensor *fv_norm_fwd(fv_ctx *c, const fv_norm *l, fv_tensor *x);
 /* *sum = x + a, result = norm(*sum), in one pass; sum may be NULL. */
-FV_API fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_tensor *x, fv_tensor *a);
+FV_API fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_tensor *x,
+                              fv_tensor *a);
 
 /* ---- embedding: path.weight (vocab,width) ---- */
 
@@ -65,10 +71,12 @@ typedef struct fv_emb_opt {
     float std;   /* first values; 0: 1/sqrt(width) */
 } fv_emb_opt;
 
-FV_API void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt, const char *path, ...)
-    FV_PRINTF(6, 7);
-FV_API fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids);  /* I32 (B,T) -> (B,T,width) */
-FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x); /* tied output: (..,width) -> (..,vocab) */
+FV_API void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt,
+                        const char *path, ...) FV_PRINTF(6, 7);
+/* I32 (B,T) -> (B,T,width) */
+FV_API fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids);
+/* tied output: (..,width) -> (..,vocab) */
+FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x);
 
 /* ---- multi-head attention: path.q_proj, path.k_proj, path.v_proj, path.out_proj ---- */
 
@@ -91,14 +99,16 @@ typedef struct fv_mha_opt {
     float dropout;     /* on the weights */
     float out_dropout; /* on what comes out */
     float std;
-    const char *q_name, *k_name, *v_name, *qkv_name, *out_name; /* below the path; NULL: q_proj, .., in_proj, out_proj */
+    /* below the path; NULL: q_proj, .., in_proj, out_proj */
+    const char *q_name, *k_name, *v_name, *qkv_name, *out_name;
 } fv_mha_opt;
 
-/* Keys and values kept between calls, (B,cap,G*W).  Where they are complete their B may also divide that of x: then each
- * serves several neighbours, as one encoded sentence serves all its beams. */
+/* Keys and values kept between calls, (B,cap,G*W).  Where they are complete their B may also divide
+ * that of x: then each serves several neighbours, as one encoded sentence serves all its beams. */
 typedef struct fv_kv {
     fv_tensor *k, *v;
-    fv_tensor *pos;  /* I32 (B): rows where the new keys go; NULL: none are added, k and v are complete */
+    /* I32 (B): rows where the new keys go; NULL: none are added, k and v are complete */
+    fv_tensor *pos;
     fv_tensor *lens; /* I32 (B): keys that exist after that; NULL: all */
 } fv_kv;
 
@@ -112,24 +122,30 @@ typedef struct fv_mha_arg {
     const fv_kv *kv; /* no gradient */
 } fv_mha_arg;
 
-FV_API void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...) FV_PRINTF(4, 5);
-FV_API fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg); /* (B,Tq,width) -> the same */
+FV_API void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
+    FV_PRINTF(4, 5);
+/* (B,Tq,width) -> the same */
+FV_API fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg);
 /* Keys and values of a memory, to be attended to many times: a complete fv_kv. */
 FV_API fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory);
 
 /* Packs all weights; joined: q, k and v become one product, for attention to x itself. */
 FV_API void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined);
 
-/* Transformer-XL: score = (q + u).k + (q + v).r[distance].  Besides path's own: path.r_net, path.r_w_bias, path.r_r_bias. */
+/* Transformer-XL: score = (q + u).k + (q + v).r[distance].  Besides path's own: path.r_net,
+ * path.r_w_bias, path.r_r_bias. */
 typedef struct fv_rel_mha {
     fv_mha att;
     fv_lin r;
     fv_tensor *u, *v; /* (H,W) */
 } fv_rel_mha;
 
-FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *path, ...) FV_PRINTF(4, 5);
-/* arg.memory: earlier states and then x, (B,L,width).  places (L,width): sinusoids of the distances L-1, .., 1, 0. */
-FV_API fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *places, fv_mha_arg arg);
+FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *path, ...)
+    FV_PRINTF(4, 5);
+/* arg.memory: earlier states and then x, (B,L,width).  places (L,width): sinusoids of the distances
+ * L-1, .., 1, 0. */
+FV_API fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *places,
+                                 fv_mha_arg arg);
 
 /* ---- feed-forward: path.fc1, path.fc2, and path.gate where gated ---- */
 
@@ -141,9 +157,10 @@ typedef struct fv_mlp {
 } fv_mlp;
 
 typedef struct fv_mlp_opt {
-    fv_act act;  /* FV_ACT_NONE: relu */
-    bool gated;  /* act(gate x) * (up x), else act(up x) */
-    bool packed; /* gated, with one weight: the rows of the gate, then those of the other; its name is up_name */
+    fv_act act; /* FV_ACT_NONE: relu */
+    bool gated; /* act(gate x) * (up x), else act(up x) */
+    /* gated, with one weight: the rows of the gate, then those of the other; its name is up_name */
+    bool packed;
     bool kn, no_bias;
     float dropout; /* inside, after the activation */
     float std;
@@ -151,8 +168,8 @@ typedef struct fv_mlp_opt {
 } fv_mlp_opt;
 
 /* width -> hidden -> width. */
-FV_API void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt, const char *path, ...)
-    FV_PRINTF(6, 7);
+FV_API void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt,
+                        const char *path, ...) FV_PRINTF(6, 7);
 FV_API fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x);
 FV_API void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype);
 
@@ -162,7 +179,7 @@ FV_API void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype);
 typedef struct fv_layer_names {
     const char *self, *self_norm;   /* self_attn, self_attn_layer_norm */
     const char *cross, *cross_norm; /* encoder_attn, encoder_attn_layer_norm */
-    const char *mlp, *mlp_norm;     /* "" (fc1 and fc2 stand in the layer itself), final_layer_norm */
+    const char *mlp, *mlp_norm; /* "" (fc1 and fc2 stand in the layer itself), final_layer_norm */
 } fv_layer_names;
 
 typedef struct fv_layer_opt {
@@ -186,8 +203,10 @@ typedef struct fv_encoder_layer {
 } fv_encoder_layer;
 
 /* (B,T,width) -> the same. */
-FV_API void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, const char *path, ...) FV_PRINTF(4, 5);
-FV_API fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self);
+FV_API void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt,
+                                  const char *path, ...) FV_PRINTF(4, 5);
+FV_API fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x,
+                                       fv_mha_arg self);
 FV_API void fv_encoder_layer_pack(fv_params *p, fv_encoder_layer *l, fv_dtype dtype);
 
 typedef struct fv_decoder_layer {
@@ -199,8 +218,10 @@ typedef struct fv_decoder_layer {
 } fv_decoder_layer;
 
 /* Likewise; cross.memory, or cross.kv, is what the encoder made. */
-FV_API void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, const char *path, ...) FV_PRINTF(4, 5);
-FV_API fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross);
+FV_API void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt,
+                                  const char *path, ...) FV_PRINTF(4, 5);
+FV_API fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x,
+                                       fv_mha_arg self, fv_mha_arg cross);
 FV_API void fv_decoder_layer_pack(fv_params *p, fv_decoder_layer *l, fv_dtype dtype);
 
 /* ---- convolution and patches: path.weight, path.bias ---- */
@@ -219,10 +240,11 @@ typedef struct fv_conv_layer_opt {
     float std;
 } fv_conv_layer_opt;
 
-FV_API void fv_conv_init(fv_params *p, fv_conv *l, int64_t in, int64_t out, int64_t kernel, fv_conv_layer_opt opt,
-                         const char *path, ...) FV_PRINTF(7, 8);
+FV_API void fv_conv_init(fv_params *p, fv_conv *l, int64_t in, int64_t out, int64_t kernel,
+                         fv_conv_layer_opt opt, const char *path, ...) FV_PRINTF(7, 8);
 FV_API fv_tensor *fv_conv_fwd(fv_ctx *c, const fv_conv *l, fv_tensor *x);
-/* An image (B,C,H,W) as the sequence of its patches (B,N,width), row by row; init with stride = kernel. */
+/* An image (B,C,H,W) as the sequence of its patches (B,N,width), row by row; init with stride =
+ * kernel. */
 FV_API fv_tensor *fv_conv_patches(fv_ctx *c, const fv_conv *l, fv_tensor *image);
 
 #endif

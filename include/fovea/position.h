@@ -1,4 +1,5 @@
-/* position.h - layers that tell attention where things stand: added to the input, by distance, or by rotation.
+/* position.h - layers that tell attention where things stand: added to the input, by distance, or
+ * by rotation.
  *
  * They follow the rules of nn.h, which includes this. */
 #ifndef FOVEA_POSITION_H
@@ -20,11 +21,11 @@ typedef struct fv_pos {
     int64_t offset;
 } fv_pos;
 
-/* offset: row of position 0 (2 in BART and RoBERTa); std: of a learned table's first values.  Sinusoids are a buffer:
- * declared, never trained, and computed by fv_pos_fill, once, after fv_params_alloc and after any file was read (learned
- * tables it leaves alone). */
-FV_API void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind, int64_t offset, float std,
-                        const char *path, ...) FV_PRINTF(8, 9);
+/* offset: row of position 0 (2 in BART and RoBERTa); std: of a learned table's first values.
+ * Sinusoids are a buffer: declared, never trained, and computed by fv_pos_fill, once, after
+ * fv_params_alloc and after any file was read (learned tables it leaves alone). */
+FV_API void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind,
+                        int64_t offset, float std, const char *path, ...) FV_PRINTF(8, 9);
 FV_API fv_status fv_pos_fill(fv_params *p, const fv_pos *l, fv_err *e);
 /* x (B,T,width) plus its positions: 0..T-1, or the table's rows I32 (B,T) where given. */
 FV_API fv_tensor *fv_pos_fwd(fv_ctx *c, const fv_pos *l, fv_tensor *x, fv_tensor *rows);
@@ -38,16 +39,19 @@ typedef struct fv_rel_bias {
     bool one_way;
 } fv_rel_bias;
 
-/* farthest: distances from there on share a bucket (128); one_way: a decoder's, which never looks ahead. */
-FV_API void fv_rel_bias_init(fv_params *p, fv_rel_bias *l, int64_t buckets, int64_t n_head, int64_t farthest, bool one_way,
-                             const char *path, ...) FV_PRINTF(7, 8);
+/* farthest: distances from there on share a bucket (128); one_way: a decoder's, which never looks
+ * ahead. */
+FV_API void fv_rel_bias_init(fv_params *p, fv_rel_bias *l, int64_t buckets, int64_t n_head,
+                             int64_t farthest, bool one_way, const char *path, ...) FV_PRINTF(7, 8);
 /* (n_head,L) for sequences of any length; *zero gets rel_zero. */
 FV_API fv_tensor *fv_rel_bias_fwd(fv_ctx *c, const fv_rel_bias *l, int64_t *zero);
 /* The bucket of key - query, of `buckets`, as T5 counts them. */
 FV_API int32_t fv_rel_bucket(int64_t distance, int64_t buckets, int64_t farthest, bool one_way);
 
-/* ALiBi: -slope * distance for each head, up to distance len-1; both ways, or (H,len) for causal attention. */
-FV_API fv_tensor *fv_alibi(fv_ctx *c, fv_dtype t, int64_t n_head, int64_t len, bool causal, int64_t *zero);
+/* ALiBi: -slope * distance for each head, up to distance len-1; both ways, or (H,len) for causal
+ * attention. */
+FV_API fv_tensor *fv_alibi(fv_ctx *c, fv_dtype t, int64_t n_head, int64_t len, bool causal,
+                           int64_t *zero);
 FV_API float fv_alibi_slope(int64_t head, int64_t n_head);
 
 /* ---- rotary positions ---- */
@@ -62,17 +66,19 @@ typedef enum fv_rotary_kind {
 
 typedef struct fv_rotary {
     fv_rotary_kind kind;
-    int64_t width;    /* how much of a head is turned; an even number, at most 512 */
-    bool adjacent;    /* pairs (2i,2i+1), else (i,i+width/2) */
-    float base;       /* 0: 10000 */
-    float factor;     /* of the longer context */
-    int64_t trained;  /* positions before that (yarn and llama3: original_max_position_embeddings) */
-    float low, high;  /* llama3: low_freq_factor, high_freq_factor (0: 1, 4); yarn: beta_slow, beta_fast (0: 1, 32) */
+    int64_t width;   /* how much of a head is turned; an even number, at most 512 */
+    bool adjacent;   /* pairs (2i,2i+1), else (i,i+width/2) */
+    float base;      /* 0: 10000 */
+    float factor;    /* of the longer context */
+    int64_t trained; /* positions before that (yarn and llama3: original_max_position_embeddings) */
+    /* llama3: low_freq_factor, high_freq_factor (0: 1, 4); yarn: beta_slow, beta_fast (0: 1, 32) */
+    float low, high;
     float sharpen;    /* yarn's attention_factor; 0: 0.1 ln(factor) + 1 */
     bool no_truncate; /* yarn: bounds of the ramp are not rounded */
 } fv_rotary;
 
-/* What a step needs: frequencies on the device, beside the positions I32 (B,T).  len: positions in use, for dynamic. */
+/* What a step needs: frequencies on the device, beside the positions I32 (B,T).  len: positions in
+ * use, for dynamic. */
 typedef struct fv_turn {
     fv_tensor *pos, *freq;
     bool adjacent;
@@ -83,7 +89,8 @@ FV_API void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq); /* wi
 FV_API fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len);
 /* I32 (B,T): from, from+1, ... in every row. */
 FV_API fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from);
-/* I32 (B,T) from ids (B,T): pad+1, pad+2, ... in every row, over what is no padding; padding gets pad (RoBERTa). */
+/* I32 (B,T) from ids (B,T): pad+1, pad+2, ... in every row, over what is no padding; padding gets
+ * pad (RoBERTa). */
 FV_API fv_tensor *fv_positions_unpadded(fv_ctx *c, fv_tensor *ids, int32_t pad);
 
 #endif

@@ -1,13 +1,14 @@
 /* recipe.h - a whole training run in one file: model, data, tokenizer, training and generation.
  *
- *     [model]      model_type = marian, then keys of that family's config.json; or from = DIR to go on from a model
+ *     [model]      model_type = marian, then keys of that family's config.json; or from = DIR to go
+ *                  on from a model
  *     [data]       what is learnt, and from which files
  *     [tokenizer]  trained on the data, or opened
  *     [train]      fv_train_fields
  *     [generate]   fv_gen_fields
  *
- * Every key has a default, a range and a line of help.  A key that does not exist, or a value that does not fit, is an
- * error with file and line that names the nearest key. */
+ * Every key has a default, a range and a line of help.  A key that does not exist, or a value that
+ * does not fit, is an error with file and line that names the nearest key. */
 #ifndef FOVEA_RECIPE_H
 #define FOVEA_RECIPE_H
 
@@ -57,21 +58,26 @@ FV_API fv_status fv_recipe_open(fv_recipe **out, const fv_env *env, const char *
 FV_API void fv_recipe_close(fv_recipe *r); /* NULL is allowed */
 /* Sets a key afterwards: "train.lr", "3e-4". */
 FV_API fv_status fv_recipe_set(fv_recipe *r, const char *key, const char *value, fv_err *e);
-/* Checks what only the whole can show: that the family exists, that [model] has its keys, that files are named. */
+/* Checks what only the whole can show: that the family exists, that [model] has its keys, that
+ * files are named. */
 FV_API fv_status fv_recipe_check(fv_recipe *r, fv_err *e);
 FV_API const fv_train_opt *fv_recipe_options(const fv_recipe *r);
-/* The recipe with every key written out, as it can be read again; owned by r, valid until the next call. */
+/* The recipe with every key written out, as it can be read again; owned by r, valid until the next
+ * call. */
 FV_API const char *fv_recipe_text(fv_recipe *r, fv_err *e);
-/* A line of help for each key of each section.  type: the family whose keys [model] shows; NULL: none. */
-FV_API void fv_recipe_help(const char *type, void (*line)(void *user, const char *text), void *user);
+/* A line of help for each key of each section.  type: the family whose keys [model] shows; NULL:
+ * none. */
+FV_API void fv_recipe_help(const char *type, void (*line)(void *user, const char *text),
+                           void *user);
 
 /* ---- running ---- */
 
 typedef struct fv_recipe_job {
     fv_device *device;
-    const char *dir; /* NULL: a rehearsal, which reads everything, tries the largest batch and says what memory it takes,
-                      * but trains and writes nothing */
-    bool resume;     /* without it, a directory that holds anything is refused */
+    /* NULL: a rehearsal, which reads everything, tries the largest batch and says what memory it
+     * takes, but trains and writes nothing */
+    const char *dir;
+    bool resume; /* without it, a directory that holds anything is refused */
     const volatile int *stop;
     void (*progress)(void *user, const fv_train_state *s, const char *event);
     void (*say)(void *user, const char *text); /* what was read, left out and made, a line each */
@@ -79,6 +85,7 @@ typedef struct fv_recipe_job {
 } fv_recipe_job;
 
 /* Tokenizer, data, model and training, as fv_train. */
-FV_API fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out, fv_err *e);
+FV_API fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out,
+                                 fv_err *e);
 
 #endif

@@ -1,13 +1,16 @@
-/* see.h - seeing what attends to what: the weights of a forward pass, combined, written down and drawn.
+/* see.h - seeing what attends to what: the weights of a forward pass, combined, written down and
+ * drawn.
  *
  *     fv_see *s;
- *     fv_see_run(&s, device, model, input, &err);                                    one forward pass
- *     fv_see_weights(s, (fv_see_pick){.kind = FV_SEE_CROSS, .layer = 1, .head = 2}, 0, rows, out, &err);
+ *     fv_see_run(&s, device, model, input, &err);                              one forward pass
+ *     fv_see_weights(s, (fv_see_pick){.kind = FV_SEE_CROSS, .layer = 1, .head = 2}, 0, rows, out,
+ *                    &err);
  *     fv_see_save(s, NULL, "attention.html", (fv_see_opt){0}, &err);
  *
- * The pass runs the tiled operator, which stores no weights.  What is kept of it are queries, keys and one log-sum-exp a
- * row; exact weights are recomputed from these when somebody asks, only for the layers, heads and rows asked for.  So
- * memory is linear in the length of the text.  Layers and heads count from 0, as in the names of parameters. */
+ * The pass runs the tiled operator, which stores no weights.  What is kept of it are queries, keys
+ * and one log-sum-exp a row; exact weights are recomputed from these when somebody asks, only for
+ * the layers, heads and rows asked for.  So memory is linear in the length of the text.  Layers and
+ * heads count from 0, as in the names of parameters. */
 #ifndef FOVEA_SEE_H
 #define FOVEA_SEE_H
 
@@ -15,7 +18,8 @@
 #include "fovea/ops.h"
 #include "fovea/tok.h"
 
-/* What attends to what.  A model of one text has one kind: decoder if it looks only back, else encoder. */
+/* What attends to what.  A model of one text has one kind: decoder if it looks only back, else
+ * encoder. */
 typedef enum fv_see_kind {
     FV_SEE_ENCODER = 0, /* source to source */
     FV_SEE_DECODER,     /* target to target so far */
@@ -35,7 +39,8 @@ typedef struct fv_see_in {
     const fv_tok *tok;     /* for the tokens' texts; NULL: they are shown as numbers */
     const int32_t *source; /* input_ids, special tokens included */
     int64_t n_source;
-    const int32_t *target; /* what the decoder says, its end token included; for models that take a pair */
+    /* what the decoder says, its end token included; for models that take a pair */
+    const int32_t *target;
     int64_t n_target;
     int32_t start; /* what the decoder begins with */
 } fv_see_in;
@@ -43,24 +48,29 @@ typedef struct fv_see_in {
 /* One forward pass of m.  The model must outlive the fv_see. */
 FV_API fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in, fv_err *e);
 
-/* The same around a pass of one's own: watches c, which must record, and sees sequence b of every attention that runs in
- * it from here on, until fv_see_free.  fv_ctx_reset ends what can be asked. */
+/* The same around a pass of one's own: watches c, which must record, and sees sequence b of every
+ * attention that runs in it from here on, until fv_see_free.  fv_ctx_reset ends what can be
+ * asked. */
 FV_API fv_status fv_see_watch(fv_see **out, fv_ctx *c, int64_t b, fv_err *e);
-/* Texts for rows and columns of a kind, n_rows and n_cols of them, copied; without them numbers are shown. */
-FV_API fv_status fv_see_label(fv_see *s, fv_see_kind k, const char *const *rows, int64_t n_rows, const char *const *cols,
-                              int64_t n_cols, fv_err *e);
+/* Texts for rows and columns of a kind, n_rows and n_cols of them, copied; without them numbers are
+ * shown. */
+FV_API fv_status fv_see_label(fv_see *s, fv_see_kind k, const char *const *rows, int64_t n_rows,
+                              const char *const *cols, int64_t n_cols, fv_err *e);
 FV_API void fv_see_free(fv_see *s); /* NULL is allowed */
 
 /* ---- what was seen ---- */
 
-FV_API int64_t fv_see_layers(const fv_see *s, fv_see_kind k); /* 0: the model has none of this kind */
+/* 0: the model has none of this kind */
+FV_API int64_t fv_see_layers(const fv_see *s, fv_see_kind k);
 FV_API int64_t fv_see_heads(const fv_see *s, fv_see_kind k);
 FV_API int64_t fv_see_rows(const fv_see *s, fv_see_kind k); /* those that look */
 FV_API int64_t fv_see_cols(const fv_see *s, fv_see_kind k); /* those that are looked at */
-/* Row i of a cross-attention is the token that this position says; of the decoder's own, the one it reads. */
+/* Row i of a cross-attention is the token that this position says; of the decoder's own, the one it
+ * reads. */
 FV_API const char *fv_see_row(const fv_see *s, fv_see_kind k, int64_t i);
 FV_API const char *fv_see_col(const fv_see *s, fv_see_kind k, int64_t i);
-FV_API const char *fv_see_layer_name(const fv_see *s, fv_see_kind k, int64_t layer); /* "model.decoder.layers.0.encoder_attn" */
+/* "model.decoder.layers.0.encoder_attn" */
+FV_API const char *fv_see_layer_name(const fv_see *s, fv_see_kind k, int64_t layer);
 
 /* ---- weights ---- */
 
@@ -70,23 +80,27 @@ typedef struct fv_see_pick {
     fv_see_kind kind;
     int64_t layer; /* FV_SEE_ALL: the mean of all; of a rollout, up to which */
     int64_t head;  /* FV_SEE_ALL: the mean of all */
-    /* Attention rollout (Abnar and Zuidema 2020): through each layer half of a token stays and half is mixed by the mean
-     * of the heads; the layers are multiplied.  For a cross-attention the paths go through decoder, cross-attention and
-     * encoder, and rows add up to what came from the source. */
+    /* Attention rollout (Abnar and Zuidema 2020): through each layer half of a token stays and half
+     * is mixed by the mean of the heads; the layers are multiplied.  For a cross-attention the
+     * paths go through decoder, cross-attention and encoder, and rows add up to what came from the
+     * source. */
     bool rollout;
 } fv_see_pick;
 
 /* Rows [from,to) into out, (to-from, cols) of them. */
-FV_API fv_status fv_see_weights(fv_see *s, fv_see_pick p, int64_t from, int64_t to, float *out, fv_err *e);
+FV_API fv_status fv_see_weights(fv_see *s, fv_see_pick p, int64_t from, int64_t to, float *out,
+                                fv_err *e);
 
-/* The cross-attention head that reads most like an alignment: of all heads, the one whose rows are surest and whose rows
- * together look at all of the source.  *score in [0,1] is the geometric mean of the two; NULL is allowed. */
+/* The cross-attention head that reads most like an alignment: of all heads, the one whose rows are
+ * surest and whose rows together look at all of the source.  *score in [0,1] is the geometric mean
+ * of the two; NULL is allowed. */
 FV_API fv_status fv_see_alignment(fv_see *s, fv_see_pick *best, double *score, fv_err *e);
 
-/* What a head is worth: the mean loss of a token, in nats, when that head (kind, layer, head) adds nothing; with layer
- * FV_SEE_ALL of the model as it is.  Predicted are the target or, in a model of one text that looks back, each next token;
- * other models predict nothing (FV_EMISSING). */
-FV_API fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pick head, double *loss, fv_err *e);
+/* What a head is worth: the mean loss of a token, in nats, when that head (kind, layer, head) adds
+ * nothing; with layer FV_SEE_ALL of the model as it is.  Predicted are the target or, in a model of
+ * one text that looks back, each next token; other models predict nothing (FV_EMISSING). */
+FV_API fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pick head,
+                               double *loss, fv_err *e);
 
 /* ---- writing ---- */
 
@@ -109,8 +123,10 @@ typedef struct fv_see_opt {
     const char *note;  /* a line under it; NULL: how to read the picture */
 } fv_see_opt;
 
-/* Writes path, by its ending: .svg, .png, .pdf a picture; .html a page to explore, with every kind, layer and head;
- * .json and .csv numbers.  The file is there whole or not at all.  Pictures need a build with cairo (else FV_EMISSING). */
-FV_API fv_status fv_see_save(fv_see *s, const fv_env *env, const char *path, fv_see_opt opt, fv_err *e);
+/* Writes path, by its ending: .svg, .png, .pdf a picture; .html a page to explore, with every kind,
+ * layer and head; .json and .csv numbers.  The file is there whole or not at all.  Pictures need a
+ * build with cairo (else FV_EMISSING). */
+FV_API fv_status fv_see_save(fv_see *s, const fv_env *env, const char *path, fv_see_opt opt,
+                             fv_err *e);
 
 #endif

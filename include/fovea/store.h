@@ -1,8 +1,9 @@
 /* store.h - models on disk: safetensors, configuration, model directories and checkpoints.
  *
- * Everything here reads files it does not trust: a file is checked as a whole before any of it is used, sizes are
- * computed without overflow, and every refusal names file, place and reason.  Everything written is written beside
- * its name, synced and renamed: a crash leaves the old file or the new one. */
+ * Everything here reads files it does not trust: a file is checked as a whole before any of it is
+ * used, sizes are computed without overflow, and every refusal names file, place and reason.
+ * Everything written is written beside its name, synced and renamed: a crash leaves the old file or
+ * the new one. */
 #ifndef FOVEA_STORE_H
 #define FOVEA_STORE_H
 
@@ -21,8 +22,9 @@ typedef struct fv_st_info {
     uint64_t bytes;
 } fv_st_info;
 
-/* Maps x.safetensors, x.safetensors.index.json with its shards, or a directory that holds model.safetensors or its
- * index, and checks every rule of the format.  The fv_st may be shared by threads. */
+/* Maps x.safetensors, x.safetensors.index.json with its shards, or a directory that holds
+ * model.safetensors or its index, and checks every rule of the format.  The fv_st may be shared by
+ * threads. */
 FV_API fv_status fv_st_open(fv_st **out, const fv_env *env, const char *path, fv_err *e);
 FV_API void fv_st_close(fv_st *s); /* NULL is allowed */
 
@@ -30,11 +32,14 @@ FV_API int fv_st_count(const fv_st *s);
 FV_API fv_st_info fv_st_at(const fv_st *s, int i); /* by name, shard after shard; i < fv_st_count */
 /* The error names the nearest that is there. */
 FV_API fv_status fv_st_find(const fv_st *s, const char *name, fv_st_info *out, fv_err *e);
-FV_API const char *fv_st_meta(const fv_st *s, const char *key); /* an entry of __metadata__, or NULL */
+/* an entry of __metadata__, or NULL */
+FV_API const char *fv_st_meta(const fv_st *s, const char *key);
 
-/* Converts to f32, f64, bf16, f16, i32 or u8; n must be t->count.  A finite number beyond the range, and an integer that
- * would be rounded, are refused (FV_ENUMERIC); so are floats as i32 or u8 and dtypes that are not read (FV_EDTYPE). */
-FV_API fv_status fv_st_read(const fv_st *s, const fv_st_info *t, void *out, fv_dtype to, int64_t n, fv_err *e);
+/* Converts to f32, f64, bf16, f16, i32 or u8; n must be t->count.  A finite number beyond the
+ * range, and an integer that would be rounded, are refused (FV_ENUMERIC); so are floats as i32 or
+ * u8 and dtypes that are not read (FV_EDTYPE). */
+FV_API fv_status fv_st_read(const fv_st *s, const fv_st_info *t, void *out, fv_dtype to, int64_t n,
+                            fv_err *e);
 
 /* One array to write: name, shape, how it is stored, and where its numbers come from. */
 typedef struct fv_st_item {
@@ -46,16 +51,19 @@ typedef struct fv_st_item {
 } fv_st_item;
 
 typedef struct fv_st_save_opt {
-    uint64_t shard_bytes;         /* split into model-00001-of-0000N.safetensors and an index beyond this; 0: never */
+    /* split into model-00001-of-0000N.safetensors and an index beyond this; 0: never */
+    uint64_t shard_bytes;
     const char *const (*meta)[2]; /* pairs ending in NULL; default {"format", "pt"} */
     /* Elements [at, at+n) of item, as item->from.  Called in order, for at most 65536 at a time. */
-    fv_status (*fetch)(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e);
+    fv_status (*fetch)(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
+                       fv_err *e);
     void *user;
 } fv_st_save_opt;
 
-/* Writes path (x.safetensors).  The bytes depend on the items alone, not on their order, and are those the reference
- * implementation writes. */
-FV_API fv_status fv_st_save(const fv_env *env, const char *path, const fv_st_item *items, int n, fv_st_save_opt opt, fv_err *e);
+/* Writes path (x.safetensors).  The bytes depend on the items alone, not on their order, and are
+ * those the reference implementation writes. */
+FV_API fv_status fv_st_save(const fv_env *env, const char *path, const fv_st_item *items, int n,
+                            fv_st_save_opt opt, fv_err *e);
 
 /* ---- parameters ---- */
 
@@ -64,49 +72,66 @@ typedef struct fv_tie {
 } fv_tie;
 
 typedef struct fv_load_opt {
-    const char *prefix;        /* names may have it in the file and not here, or the other way round: "bert." */
-    const fv_tie *ties;        /* ending in NULL: a missing name is read from the other; a surplus one must equal it */
-    const fv_tie *endings;     /* likewise: a name that ends so may end in the other in the file: ".weight", ".gamma" */
-    const char *const *ignore; /* names in the file that may stay unread; '*' at an end stands for anything */
-    const char *const *fresh;  /* parameters that may be missing and keep their values, likewise */
-    /* Told of every such name: a parameter that keeps its value, else one in the file that stays unread.  NULL: nobody. */
+    /* names may have it in the file and not here, or the other way round: "bert." */
+    const char *prefix;
+    /* ending in NULL: a missing name is read from the other; a surplus one must equal it */
+    const fv_tie *ties;
+    /* likewise: a name that ends so may end in the other in the file: ".weight", ".gamma" */
+    const fv_tie *endings;
+    /* names in the file that may stay unread; '*' at an end stands for anything */
+    const char *const *ignore;
+    const char *const *fresh; /* parameters that may be missing and keep their values, likewise */
+    /* Told of every such name: a parameter that keeps its value, else one in the file that stays
+     * unread.  NULL: nobody. */
     void (*tell)(void *user, const char *name, bool is_fresh);
     void *user;
     fv_dtype rows; /* fv_params_map: matrices may be in the file as rows of this quantised dtype */
-    bool half;     /* fv_params_map to f32: matrices stay bf16, or f16, where the file has all of them so */
+    /* fv_params_map to f32: matrices stay bf16, or f16, where the file has all of them so */
+    bool half;
 } fv_load_opt;
 
-/* Fills every parameter from path (as fv_st_open).  Names that are missing, unexpected or of another shape are all found
- * before anything is changed, and listed: the first few and the count. */
-FV_API fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e);
-/* Instead of fv_params_alloc and fv_params_load, for parameters that will not change: those the file holds as dtype are used
- * where it is mapped, on a device whose memory is the host's, and the file stays open as long as p. */
-FV_API fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *path, fv_load_opt opt, fv_err *e);
-/* Writes them all, as dtype, in files of at most shard_bytes (0: one file). */
-FV_API fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype, uint64_t shard_bytes,
+/* Fills every parameter from path (as fv_st_open).  Names that are missing, unexpected or of
+ * another shape are all found before anything is changed, and listed: the first few and the
+ * count. */
+FV_API fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt,
                                 fv_err *e);
+/* Instead of fv_params_alloc and fv_params_load, for parameters that will not change: those the
+ * file holds as dtype are used where it is mapped, on a device whose memory is the host's, and the
+ * file stays open as long as p. */
+FV_API fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *path,
+                               fv_load_opt opt, fv_err *e);
+/* Writes them all, as dtype, in files of at most shard_bytes (0: one file). */
+FV_API fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype,
+                                uint64_t shard_bytes, fv_err *e);
 
 /* ---- JSON documents: config.json and its like ---- */
 
-typedef struct fv_json fv_json; /* an object, strictly parsed: no duplicate keys, at most 32 deep and 8 MiB */
+/* an object, strictly parsed: no duplicate keys, at most 32 deep and 8 MiB */
+typedef struct fv_json fv_json;
 
 FV_API fv_status fv_json_open(fv_json **out, const fv_env *env, const char *path, fv_err *e);
 FV_API fv_status fv_json_parse(fv_json **out, const fv_env *env, const char *text, const char *name,
                                fv_err *e); /* name: for messages */
 FV_API void fv_json_close(fv_json *j);     /* NULL is allowed */
 
-/* Places are keys and indices joined by dots: "architectures.0", "rope_scaling.type"; "" is the whole. */
-FV_API bool fv_json_has(const fv_json *j, const char *at);                 /* something other than null */
-FV_API const char *fv_json_text(const fv_json *j, const char *at);         /* NULL if no string stands there */
-FV_API bool fv_json_number(const fv_json *j, const char *at, double *out); /* false, *out as it was, if no number does */
+/* Places are keys and indices joined by dots: "architectures.0", "rope_scaling.type"; "" is the
+ * whole. */
+FV_API bool fv_json_has(const fv_json *j, const char *at); /* something other than null */
+/* NULL if no string stands there */
+FV_API const char *fv_json_text(const fv_json *j, const char *at);
+/* false, *out as it was, if no number does */
+FV_API bool fv_json_number(const fv_json *j, const char *at, double *out);
 FV_API bool fv_json_bool(const fv_json *j, const char *at, bool *out);
-FV_API int fv_json_count(const fv_json *j, const char *at);              /* members of an object or array, else -1 */
-FV_API const char *fv_json_key(const fv_json *j, const char *at, int i); /* of the i-th member; NULL past the end */
+/* members of an object or array, else -1 */
+FV_API int fv_json_count(const fv_json *j, const char *at);
+/* of the i-th member; NULL past the end */
+FV_API const char *fv_json_key(const fv_json *j, const char *at, int i);
 /* Puts the value written in JSON at a key of the object; what stands around it stays. */
 FV_API fv_status fv_json_set(fv_json *j, const char *key, const char *value, fv_err *e);
 FV_API fv_status fv_json_save(const fv_json *j, const char *path, fv_err *e);
 
-/* ---- field tables: one table reads configurations and recipes, writes them back, and prints the help ---- */
+/* ---- field tables: one table reads configurations and recipes, writes them back, and prints the
+ * help ---- */
 
 typedef enum fv_field_type {
     FV_END = 0,
@@ -121,73 +146,92 @@ typedef enum fv_field_type {
 typedef struct fv_field {
     const char *name; /* the key; "rope_scaling.factor" is a member of the object at rope_scaling */
     fv_field_type type;
-    size_t offset, size; /* of the member: int or int64_t; float or double; bool; char[]; an enum; char[] */
+    /* of the member: int or int64_t; float or double; bool; char[]; an enum; char[] */
+    size_t offset, size;
     double least, normal, greatest;
-    const char *text;           /* what a text is by default */
-    const char *const *choices; /* of a choice, ending in NULL; normal is the index of the default */
+    const char *text; /* what a text is by default */
+    /* of a choice, ending in NULL; normal is the index of the default */
+    const char *const *choices;
     const char *help;
 } fv_field;
 
-/* FV_INT(gpt, n_layer, 1, 12, 96, "number of blocks"): member n_layer of struct type gpt.  A table ends in {0}.
- * The _KEY forms take a key that differs from the member's name. */
-#define FV_INT(type, member, least, normal, greatest, help) FV_INT_KEY(#member, type, member, least, normal, greatest, help)
-#define FV_FLOAT(type, member, least, normal, greatest, help) FV_FLOAT_KEY(#member, type, member, least, normal, greatest, help)
+/* FV_INT(gpt, n_layer, 1, 12, 96, "number of blocks"): member n_layer of struct type gpt.  A table
+ * ends in {0}.  The _KEY forms take a key that differs from the member's name. */
+#define FV_INT(type, member, least, normal, greatest, help)                                        \
+    FV_INT_KEY(#member, type, member, least, normal, greatest, help)
+#define FV_FLOAT(type, member, least, normal, greatest, help)                                      \
+    FV_FLOAT_KEY(#member, type, member, least, normal, greatest, help)
 #define FV_BOOL(type, member, normal, help) FV_BOOL_KEY(#member, type, member, normal, help)
 #define FV_TEXT(type, member, text, help) FV_TEXT_KEY(#member, type, member, text, help)
 /* A list of words, which the member holds with blanks between them; none by default. */
 #define FV_WORDS(type, member, help) FV_WORDS_KEY(#member, type, member, help)
-#define FV_CHOICE(type, member, normal, choices, help) FV_CHOICE_KEY(#member, type, member, normal, choices, help)
-#define FV_INT_KEY(key, type, member, least, normal, greatest, help)                                                             \
-    {                                                                                                                            \
-        key, FV_FIELD_INT, offsetof(type, member), sizeof(((type *)0)->member), least, normal, greatest, NULL, NULL, help        \
+#define FV_CHOICE(type, member, normal, choices, help)                                             \
+    FV_CHOICE_KEY(#member, type, member, normal, choices, help)
+#define FV_INT_KEY(key, type, member, least, normal, greatest, help)                               \
+    {                                                                                              \
+        key, FV_FIELD_INT, offsetof(type, member), sizeof(((type *)0)->member), least, normal,     \
+            greatest, NULL, NULL, help                                                             \
     }
-#define FV_FLOAT_KEY(key, type, member, least, normal, greatest, help)                                                           \
-    {                                                                                                                            \
-        key, FV_FIELD_FLOAT, offsetof(type, member), sizeof(((type *)0)->member), least, normal, greatest, NULL, NULL, help      \
+#define FV_FLOAT_KEY(key, type, member, least, normal, greatest, help)                             \
+    {                                                                                              \
+        key, FV_FIELD_FLOAT, offsetof(type, member), sizeof(((type *)0)->member), least, normal,   \
+            greatest, NULL, NULL, help                                                             \
     }
-#define FV_BOOL_KEY(key, type, member, normal, help)                                                                             \
-    {                                                                                                                            \
-        key, FV_FIELD_BOOL, offsetof(type, member), sizeof(((type *)0)->member), 0, normal, 1, NULL, NULL, help                  \
+#define FV_BOOL_KEY(key, type, member, normal, help)                                               \
+    {                                                                                              \
+        key, FV_FIELD_BOOL, offsetof(type, member), sizeof(((type *)0)->member), 0, normal, 1,     \
+            NULL, NULL, help                                                                       \
     }
-#define FV_TEXT_KEY(key, type, member, text, help)                                                                               \
-    {                                                                                                                            \
-        key, FV_FIELD_TEXT, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, text, NULL, help                       \
+#define FV_TEXT_KEY(key, type, member, text, help)                                                 \
+    {                                                                                              \
+        key, FV_FIELD_TEXT, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, text,    \
+            NULL, help                                                                             \
     }
-#define FV_WORDS_KEY(key, type, member, help)                                                                                    \
-    {                                                                                                                            \
-        key, FV_FIELD_WORDS, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, NULL, NULL, help                      \
+#define FV_WORDS_KEY(key, type, member, help)                                                      \
+    {                                                                                              \
+        key, FV_FIELD_WORDS, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, NULL,   \
+            NULL, help                                                                             \
     }
-#define FV_CHOICE_KEY(key, type, member, normal, choices, help)                                                                  \
-    {                                                                                                                            \
-        key, FV_FIELD_CHOICE, offsetof(type, member), sizeof(((type *)0)->member), 0, normal, 0, NULL, choices, help             \
+#define FV_CHOICE_KEY(key, type, member, normal, choices, help)                                    \
+    {                                                                                              \
+        key, FV_FIELD_CHOICE, offsetof(type, member), sizeof(((type *)0)->member), 0, normal, 0,   \
+            NULL, choices, help                                                                    \
     }
 
-/* What to do with a key that is in no table: harmless if a rule of that name has this value (JSON text; NULL: any value;
- * several rules may name one key).  Everything else is an error, as it may change the result.  null is always harmless. */
+/* What to do with a key that is in no table: harmless if a rule of that name has this value (JSON
+ * text; NULL: any value; several rules may name one key).  Everything else is an error, as it may
+ * change the result.  null is always harmless. */
 typedef struct fv_key_rule {
     const char *key, *value;
 } fv_key_rule;
 FV_DATA const fv_key_rule fv_keys_common[]; /* keys every Hugging Face configuration may have */
 
 FV_API void fv_fields_default(void *obj, const fv_field *table);
-/* Reads the object at place `at` of j into *obj, defaults first.  rules: NULL, or lists of rules, ending in NULL. */
+/* Reads the object at place `at` of j into *obj, defaults first.  rules: NULL, or lists of rules,
+ * ending in NULL. */
 FV_API fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at,
                                 const fv_key_rule *const *rules, fv_err *e);
-/* Puts every field into j, changing only what differs.  A key that is absent stays so where the field's default is a
- * value that no file can hold (out of its range, the empty choice), which stands for "not given". */
+/* Puts every field into j, changing only what differs.  A key that is absent stays so where the
+ * field's default is a value that no file can hold (out of its range, the empty choice), which
+ * stands for "not given". */
 FV_API fv_status fv_fields_write(const void *obj, const fv_field *table, fv_json *j, fv_err *e);
 /* One field from text, as in key=value. */
-FV_API fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const char *value, fv_err *e);
-/* Writes the value as fv_fields_set would read it; returns its length, as snprintf, or -1 for an unknown key. */
-FV_API int fv_fields_get(const void *obj, const fv_field *table, const char *key, char *out, size_t n);
+FV_API fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const char *value,
+                               fv_err *e);
+/* Writes the value as fv_fields_set would read it; returns its length, as snprintf, or -1 for an
+ * unknown key. */
+FV_API int fv_fields_get(const void *obj, const fv_field *table, const char *key, char *out,
+                         size_t n);
 /* One line for each field: key, range, default, help. */
-FV_API void fv_fields_help(const fv_field *table, void (*line)(void *user, const char *text), void *user);
+FV_API void fv_fields_help(const fv_field *table, void (*line)(void *user, const char *text),
+                           void *user);
 
 /* ---- model directories ---- */
 
 typedef struct fv_dir fv_dir;
 
-/* A directory with a config.json (and perhaps generation_config.json), as Hugging Face lays them out. */
+/* A directory with a config.json (and perhaps generation_config.json), as Hugging Face lays them
+ * out. */
 FV_API fv_status fv_dir_open(fv_dir **out, const fv_env *env, const char *path, fv_err *e);
 FV_API void fv_dir_close(fv_dir *d); /* NULL is allowed */
 FV_API const fv_json *fv_dir_config(const fv_dir *d);
@@ -199,18 +243,21 @@ FV_API fv_status fv_dir_weights(const fv_dir *d, fv_st **out, fv_err *e);
 
 /* ---- checkpoints: root/step-N, complete or not there ----
  *
- * A checkpoint is written as step-N.tmp; its MANIFEST.json lists every file with size and hash.  Only when all of it is
- * on the disk is it renamed, then root/last is replaced, then older ones are removed.  Without a manifest that verifies
- * it does not exist. */
+ * A checkpoint is written as step-N.tmp; its MANIFEST.json lists every file with size and hash.
+ * Only when all of it is on the disk is it renamed, then root/last is replaced, then older ones are
+ * removed.  Without a manifest that verifies it does not exist. */
 
 typedef struct fv_ckpt fv_ckpt;
 
 /* config: any text that must be the same to resume (NULL: none); its hash is kept. */
-FV_API fv_status fv_ckpt_begin(fv_ckpt **out, const fv_env *env, const char *root, int64_t step, const char *config, fv_err *e);
+FV_API fv_status fv_ckpt_begin(fv_ckpt **out, const fv_env *env, const char *root, int64_t step,
+                               const char *config, fv_err *e);
 FV_API const char *fv_ckpt_dir(const fv_ckpt *c); /* write files in here, then add them */
 FV_API fv_status fv_ckpt_add_file(fv_ckpt *c, const char *name, fv_err *e);
-FV_API fv_status fv_ckpt_add(fv_ckpt *c, const char *name, const void *data, size_t n, fv_err *e); /* writes and adds */
-/* Makes it exist and keeps the newest `keep` (0: all).  c is gone afterwards, whatever comes back. */
+/* writes and adds */
+FV_API fv_status fv_ckpt_add(fv_ckpt *c, const char *name, const void *data, size_t n, fv_err *e);
+/* Makes it exist and keeps the newest `keep` (0: all).  c is gone afterwards, whatever comes
+ * back. */
 FV_API fv_status fv_ckpt_commit(fv_ckpt *c, int keep, fv_err *e);
 FV_API void fv_ckpt_abandon(fv_ckpt *c); /* NULL is allowed */
 
@@ -218,9 +265,11 @@ typedef struct fv_ckpt_found {
     int64_t step;
     char dir[1024];
 } fv_ckpt_found; /* step -1: none */
-/* The newest checkpoint under root whose files all verify.  Others that it meets on the way are told to broken (or NULL)
- * with the reason.  None at all is no error. */
-FV_API fv_status fv_ckpt_find(fv_ckpt_found *out, const fv_env *env, const char *root, const char *config,
-                              void (*broken)(void *user, const char *dir, const char *why), void *user, fv_err *e);
+/* The newest checkpoint under root whose files all verify.  Others that it meets on the way are
+ * told to broken (or NULL) with the reason.  None at all is no error. */
+FV_API fv_status fv_ckpt_find(fv_ckpt_found *out, const fv_env *env, const char *root,
+                              const char *config,
+                              void (*broken)(void *user, const char *dir, const char *why),
+                              void *user, fv_err *e);
 
 #endif

@@ -1,8 +1,9 @@
 /* task.h - what people do with an encoder: text in, an answer out.
  *
- * A task is a model opened for one job with its tokenizer and what its directory says about their use (labels, pooling).
- * It takes any number of texts at once and puts those of like length into one batch; a text's result does not depend on
- * the others.  Results are transformers' and sentence-transformers'.  A task belongs to one thread. */
+ * A task is a model opened for one job with its tokenizer and what its directory says about their
+ * use (labels, pooling).  It takes any number of texts at once and puts those of like length into
+ * one batch; a text's result does not depend on the others.  Results are transformers' and
+ * sentence-transformers'.  A task belongs to one thread. */
 #ifndef FOVEA_TASK_H
 #define FOVEA_TASK_H
 
@@ -11,11 +12,18 @@
 
 typedef struct fv_task fv_task;
 
-typedef enum fv_job { FV_JOB_EMBED, FV_JOB_CLASSIFY, FV_JOB_FILL, FV_JOB_TAG, FV_JOB_ANSWER } fv_job;
+typedef enum fv_job {
+    FV_JOB_EMBED,
+    FV_JOB_CLASSIFY,
+    FV_JOB_FILL,
+    FV_JOB_TAG,
+    FV_JOB_ANSWER
+} fv_job;
 
-/* Opens dir for a job, to serve (opt.serve is understood).  A model without the head that the job needs is refused, with what it
- * has instead. */
-FV_API fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_job job, fv_model_opt opt, fv_err *e);
+/* Opens dir for a job, to serve (opt.serve is understood).  A model without the head that the job
+ * needs is refused, with what it has instead. */
+FV_API fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_job job,
+                              fv_model_opt opt, fv_err *e);
 FV_API void fv_task_close(fv_task *t); /* NULL is allowed */
 FV_API const fv_tok *fv_task_tok(const fv_task *t);
 /* Tokens it sees at once, special ones included; longer texts are cut, except by fv_task_answer. */
@@ -39,18 +47,23 @@ typedef struct fv_embed_opt {
 } fv_embed_opt;
 
 FV_API int64_t fv_task_width(const fv_task *t); /* numbers in a vector */
-FV_API fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_opt opt, float *out,
-                               fv_err *e); /* (n,width) */
+FV_API fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_opt opt,
+                               float *out, fv_err *e); /* (n,width) */
 
 /* ---- labels of a text ---- */
 
 FV_API int fv_task_labels(const fv_task *t);
-FV_API const char *fv_task_label(const fv_task *t, int i); /* as config.json names it, else LABEL_i */
-/* Whether labels do not exclude each other: then scores are by sigmoid, else by softmax; a regression's are as they come. */
+/* as config.json names it, else LABEL_i */
+FV_API const char *fv_task_label(const fv_task *t, int i);
+/* Whether labels do not exclude each other: then scores are by sigmoid, else by softmax; a
+ * regression's are as they come. */
 FV_API bool fv_task_many(const fv_task *t);
-FV_API fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores, fv_err *e); /* (n,labels) */
+/* (n,labels) */
+FV_API fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores,
+                                  fv_err *e);
 /* The same before softmax or sigmoid. */
-FV_API fv_status fv_task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits, fv_err *e);
+FV_API fv_status fv_task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits,
+                                fv_err *e);
 
 /* ---- masked words ---- */
 
@@ -66,16 +79,19 @@ typedef struct fv_mask_found {
 } fv_mask_found;
 
 FV_API const char *fv_task_mask(const fv_task *t); /* how a mask is written: "[MASK]" */
-/* *found: all masks of all texts in order, *n_found of them, valid until the next call.  A text without one is refused. */
-FV_API fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k, fv_mask_found **found, int64_t *n_found,
-                              fv_err *e);
-/* The text's tokens as the last fv_task_fill saw them, with id in the mask's place: decode them for the whole sentence. */
+/* *found: all masks of all texts in order, *n_found of them, valid until the next call.  A text
+ * without one is refused. */
+FV_API fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k,
+                              fv_mask_found **found, int64_t *n_found, fv_err *e);
+/* The text's tokens as the last fv_task_fill saw them, with id in the mask's place: decode them for
+ * the whole sentence. */
 FV_API const int32_t *fv_task_filled(fv_task *t, const fv_mask_found *m, int32_t id, int64_t *n);
 
-/* How likely each text is: the sum of log p(token | all the others) over its tokens, each being masked in turn, and how many
- * they are.  from: only those that end behind this character of the text; NULL: all.  n tokens cost n passes. */
-FV_API fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from, double *log_p, int64_t *tokens,
-                               fv_err *e);
+/* How likely each text is: the sum of log p(token | all the others) over its tokens, each being
+ * masked in turn, and how many they are.  from: only those that end behind this character of the
+ * text; NULL: all.  n tokens cost n passes. */
+FV_API fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from,
+                               double *log_p, int64_t *tokens, fv_err *e);
 
 /* ---- spans ---- */
 
@@ -93,10 +109,10 @@ typedef enum fv_join {
     FV_JOIN_SIMPLE     /* tokens, each by itself */
 } fv_join;
 
-/* Runs of words or tokens with one label, as transformers' aggregations of these names; those labelled O are left out.  Valid
- * until the next call. */
-FV_API fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join, fv_entity **found, int64_t *n_found,
-                             fv_err *e);
+/* Runs of words or tokens with one label, as transformers' aggregations of these names; those
+ * labelled O are left out.  Valid until the next call. */
+FV_API fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join,
+                             fv_entity **found, int64_t *n_found, fv_err *e);
 
 /* Words that stand apart already. */
 typedef struct fv_sentence {
@@ -104,9 +120,11 @@ typedef struct fv_sentence {
     int64_t n;
 } fv_sentence;
 
-/* The label of each word, those of all sentences one after the other, by its first token as models are trained; -1: the word
- * has no tokens.  Sentences longer than the model sees are read in parts. */
-FV_API fv_status fv_task_tag_words(fv_task *t, const fv_sentence *s, int64_t n, int32_t *labels, fv_err *e);
+/* The label of each word, those of all sentences one after the other, by its first token as models
+ * are trained; -1: the word has no tokens.  Sentences longer than the model sees are read in
+ * parts. */
+FV_API fv_status fv_task_tag_words(fv_task *t, const fv_sentence *s, int64_t n, int32_t *labels,
+                                   fv_err *e);
 
 typedef struct fv_answer {
     int64_t text;     /* which question */
@@ -119,14 +137,15 @@ typedef struct fv_answer {
 typedef struct fv_answer_opt {
     int64_t k;       /* answers to a question; 0: 1 */
     int64_t longest; /* tokens of an answer; 0: 15 */
-    int64_t window;  /* tokens at once, the question included; 0: 384, or what the model sees if that is less */
-    int64_t stride;  /* tokens that neighbouring windows share; 0: half of a window, at most 128 */
-    bool or_none;    /* "no answer" competes, with the score of the first token */
+    /* tokens at once, the question included; 0: 384, or what the model sees if that is less */
+    int64_t window;
+    int64_t stride; /* tokens that neighbouring windows share; 0: half of a window, at most 128 */
+    bool or_none;   /* "no answer" competes, with the score of the first token */
 } fv_answer_opt;
 
-/* text: the question, pair: the context.  k for each question (fewer where there are no more), best first; valid until the next
- * call. */
-FV_API fv_status fv_task_answer(fv_task *t, const fv_text *texts, int64_t n, fv_answer_opt opt, fv_answer **found,
-                                int64_t *n_found, fv_err *e);
+/* text: the question, pair: the context.  k for each question (fewer where there are no more), best
+ * first; valid until the next call. */
+FV_API fv_status fv_task_answer(fv_task *t, const fv_text *texts, int64_t n, fv_answer_opt opt,
+                                fv_answer **found, int64_t *n_found, fv_err *e);
 
 #endif

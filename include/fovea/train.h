@@ -1,15 +1,20 @@
 /* train.h - training a model on a feed: optimiser, schedule, evaluation, checkpoints, resuming.
  *
- * A run is a function of its data, options and seed: the same numbers come out whatever the thread count, and a run that
- * was stopped anywhere and resumed ends with the same bits as one that was not.  A loss or gradient that is not finite
- * is caught before it reaches the parameters. */
+ * A run is a function of its data, options and seed: the same numbers come out whatever the thread
+ * count, and a run that was stopped anywhere and resumed ends with the same bits as one that was
+ * not.  A loss or gradient that is not finite is caught before it reaches the parameters. */
 #ifndef FOVEA_TRAIN_H
 #define FOVEA_TRAIN_H
 
 #include "fovea/data.h"
 
 typedef enum fv_schedule { FV_INVERSE_SQRT = 0, FV_COSINE, FV_LINEAR, FV_CONSTANT } fv_schedule;
-typedef enum fv_result { FV_RESULT_LAST = 0, FV_RESULT_BEST, FV_RESULT_AVERAGE, FV_RESULT_EMA } fv_result;
+typedef enum fv_result {
+    FV_RESULT_LAST = 0,
+    FV_RESULT_BEST,
+    FV_RESULT_AVERAGE,
+    FV_RESULT_EMA
+} fv_result;
 
 typedef struct fv_train_opt {
     int64_t updates, batch_tokens, batch_rows, accumulate;
@@ -32,7 +37,8 @@ typedef struct fv_train_opt {
 
 /* Keys, ranges, defaults and help of the above. */
 FV_DATA const fv_field fv_train_fields[];
-/* The dtype that the option names: of parameters and arithmetic; f32 master weights are kept for narrow ones. */
+/* The dtype that the option names: of parameters and arithmetic; f32 master weights are kept for
+ * narrow ones. */
 FV_API fv_dtype fv_train_dtype(const fv_train_opt *o);
 
 /* The learning rate of update `step`, which counts from 1. */
@@ -41,48 +47,57 @@ FV_API double fv_learning_rate(const fv_train_opt *o, int64_t step);
 /* ---- the optimiser ---- */
 
 typedef struct fv_adam fv_adam;
-/* Moments for every parameter of p, for narrow ones an f32 master copy, and a moving average if o asks for one.  Freezes
- * what o->freeze names; a pattern that no parameter matches is an error. */
-FV_API fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o, fv_err *e);
+/* Moments for every parameter of p, for narrow ones an f32 master copy, and a moving average if o
+ * asks for one.  Freezes what o->freeze names; a pattern that no parameter matches is an error. */
+FV_API fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o,
+                             fv_err *e);
 FV_API void fv_adam_free(fv_adam *a);
-/* One step with the gradients in p, scaled so that their norm is at most o->clip (0: no limit); *norm gets it as it was.
- * Vectors (norms, biases) are not decayed.  A norm that is not finite is FV_ENUMERIC and changes nothing. */
-FV_API fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *norm, fv_err *e);
+/* One step with the gradients in p, scaled so that their norm is at most o->clip (0: no limit);
+ * *norm gets it as it was.  Vectors (norms, biases) are not decayed.  A norm that is not finite is
+ * FV_ENUMERIC and changes nothing. */
+FV_API fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *norm,
+                              fv_err *e);
 /* Puts the moving average in the parameters' place, and back again.  Nothing without one. */
 FV_API fv_status fv_adam_swap(fv_adam *a, fv_err *e);
 FV_API fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 FV_API fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 
 /* ---- updates, one after another ----
- * Nothing waits for the device but fv_updater_read: losses stay there and are read for several updates at once.  Work whose
- * shapes repeat is captured as a graph and replayed where the device can; the numbers are the same. */
+ * Nothing waits for the device but fv_updater_read: losses stay there and are read for several
+ * updates at once.  Work whose shapes repeat is captured as a graph and replayed where the device
+ * can; the numbers are the same. */
 typedef struct fv_updater fv_updater;
 typedef struct fv_updated { /* what an update came to */
     double loss;            /* of a label */
     double norm;            /* of the gradient, before it was limited */
 } fv_updated;
 
-FV_API fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o, fv_err *e);
+FV_API fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o,
+                                fv_err *e);
 FV_API void fv_updater_free(fv_updater *u);           /* NULL is allowed */
 FV_API int64_t fv_updater_ahead(const fv_updater *u); /* updates that may go unread */
 FV_API size_t fv_updater_bytes(const fv_updater *u);  /* held for batches */
-/* Update `step`, counted from 1 without gaps, with the gradient of n batches.  Batches may change after return. */
-FV_API fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch, int64_t n, fv_err *e);
-/* Waits.  out gets the *n updates since the last call, at most fv_updater_ahead.  One with a loss or gradient that was not
- * finite is FV_ENUMERIC; it and those behind it changed nothing, *n are those before it. */
+/* Update `step`, counted from 1 without gaps, with the gradient of n batches.  Batches may change
+ * after return. */
+FV_API fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch,
+                                 int64_t n, fv_err *e);
+/* Waits.  out gets the *n updates since the last call, at most fv_updater_ahead.  One with a loss
+ * or gradient that was not finite is FV_ENUMERIC; it and those behind it changed nothing, *n are
+ * those before it. */
 FV_API fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_err *e);
 
 /* ---- a run ---- */
 
 typedef struct fv_train_state {
-    int64_t step;             /* updates done */
-    int64_t epoch, batch;     /* where the data stands: batches of this epoch that were used */
-    double loss;              /* of the last update, a label */
-    double valid, metric;     /* last evaluation; NaN before the first, and where there is no metric */
-    double best;              /* the least loss or the greatest metric so far */
+    int64_t step;         /* updates done */
+    int64_t epoch, batch; /* where the data stands: batches of this epoch that were used */
+    double loss;          /* of the last update, a label */
+    double valid, metric; /* last evaluation; NaN before the first, and where there is no metric */
+    double best;          /* the least loss or the greatest metric so far */
     int64_t best_step, worse; /* evaluations since then */
     double lr, norm;
-    int64_t tokens; /* seen by this process: of the text, and where it has two sides of the target */
+    /* seen by this process: of the text, and where it has two sides of the target */
+    int64_t tokens;
     double seconds; /* spent by this process */
 } fv_train_state;
 
@@ -92,12 +107,15 @@ typedef struct fv_train_job {
     const fv_feed *train, *valid; /* valid may be NULL */
     const fv_tok *tok;            /* saved beside the model; NULL: none */
     fv_train_opt opt;
-    const char *dir;          /* the run: checkpoints/, best/, model/, train.jsonl, curve.svg, events; NULL: nothing is written */
+    /* the run: checkpoints/, best/, model/, train.jsonl, curve.svg, events; NULL: nothing is
+     * written */
+    const char *dir;
     const char *config;       /* text that must be the same to resume; NULL: none */
     bool resume;              /* go on from the newest checkpoint, if there is one */
     const volatile int *stop; /* non-zero: finish the update, save, return; NULL: never */
-    void (*progress)(void *user, const fv_train_state *s, const char *event); /* "step", "valid", "saved"; may be NULL */
-    void (*say)(void *user, const char *text);                                /* what a reader should know; may be NULL */
+    /* "step", "valid", "saved"; may be NULL */
+    void (*progress)(void *user, const fv_train_state *s, const char *event);
+    void (*say)(void *user, const char *text); /* what a reader should know; may be NULL */
     void *user;
     /* A metric of its own at each evaluation, instead of the feed's; greater is better. */
     const char *score_name; /* NULL: none */
@@ -111,12 +129,14 @@ typedef struct fv_train_job {
 /* Runs to the end, or until stopped.  What was saved stays good whatever happens. */
 FV_API fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e);
 
-/* Bytes that a run holds on its device.  batch: all that the largest batch of an epoch makes, of that many rows and columns. */
+/* Bytes that a run holds on its device.  batch: all that the largest batch of an epoch makes, of
+ * that many rows and columns. */
 typedef struct fv_train_memory {
     size_t parameters, gradients, optimiser, batch;
     int64_t rows, columns;
 } fv_train_memory;
-/* Takes the gradient of the largest batch and leaves the model as it was: what does not fit is an error now, not later. */
+/* Takes the gradient of the largest batch and leaves the model as it was: what does not fit is an
+ * error now, not later. */
 FV_API fv_status fv_train_rehearse(const fv_train_job *job, fv_train_memory *out, fv_err *e);
 
 #endif

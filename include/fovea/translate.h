@@ -1,12 +1,14 @@
-/* translate.h - lines of text in, lines of text out: tokenizer, model and generation together, from one directory.
+/* translate.h - lines of text in, lines of text out: tokenizer, model and generation together, from
+ * one directory.
  *
  *     fv_translator *t;
  *     fv_translator_open(&t, device, "opus-mt-en-de", (fv_translate_opt){.weights = FV_Q8}, &err);
  *     fv_translate(t, (fv_lines){.text = lines, .len = lens, .n = n}, print, NULL, &err);
  *
- * Any model with an encoder and a decoder will do.  Lines of like length go through it together, which changes the time and
- * nothing else.  An empty line gives an empty line.  A line with more tokens than the model has places is cut, and its
- * translation says so.  A line that is not UTF-8 is refused, before anything is translated. */
+ * Any model with an encoder and a decoder will do.  Lines of like length go through it together,
+ * which changes the time and nothing else.  An empty line gives an empty line.  A line with more
+ * tokens than the model has places is cut, and its translation says so.  A line that is not UTF-8
+ * is refused, before anything is translated. */
 #ifndef FOVEA_TRANSLATE_H
 #define FOVEA_TRANSLATE_H
 
@@ -20,13 +22,16 @@ typedef struct fv_translate_opt {
     bool widen;       /* as in fv_model_opt */
     int64_t batch;    /* lines that go together; 0: 32 */
     int64_t tokens;   /* source tokens that go together, padding included; 0: 8192 */
-    bool attention;   /* also how much each token of the best translation attended to each of the source */
+    /* also how much each token of the best translation attended to each of the source */
+    bool attention;
 } fv_translate_opt;
 
-FV_API fv_status fv_translator_open(fv_translator **out, fv_device *d, const char *dir, fv_translate_opt opt, fv_err *e);
+FV_API fv_status fv_translator_open(fv_translator **out, fv_device *d, const char *dir,
+                                    fv_translate_opt opt, fv_err *e);
 FV_API void fv_translator_close(fv_translator *t); /* NULL is allowed */
 
-/* How it generates: as the directory says, else with 4 beams, as many tokens as the model has places.  May be changed. */
+/* How it generates: as the directory says, else with 4 beams, as many tokens as the model has
+ * places.  May be changed. */
 FV_API fv_gen_opt *fv_translator_gen(fv_translator *t);
 FV_API const fv_tok *fv_translator_tok(const fv_translator *t);
 FV_API const fv_model *fv_translator_model(const fv_translator *t);
@@ -55,12 +60,15 @@ typedef struct fv_translation {
     bool cut; /* it had more */
     const fv_translated *best;
     int64_t n_best; /* 1 for an empty line: the empty text */
-    /* (best->n, n_source), where asked for: exact weights of the attention to the source, mean of all layers and heads */
+    /* (best->n, n_source), where asked for: exact weights of the attention to the source, mean of
+     * all layers and heads */
     const float *attention;
 } fv_translation;
 
-/* Receives the lines in order, each as soon as it and all before it are done.  false: no more are wanted. */
+/* Receives the lines in order, each as soon as it and all before it are done.  false: no more are
+ * wanted. */
 typedef bool fv_translated_fn(void *user, const fv_translation *t);
-FV_API fv_status fv_translate(fv_translator *t, fv_lines lines, fv_translated_fn *done, void *user, fv_err *e);
+FV_API fv_status fv_translate(fv_translator *t, fv_lines lines, fv_translated_fn *done, void *user,
+                              fv_err *e);
 
 #endif

@@ -1,7 +1,9 @@
-/* cuda_open.c - finds and opens the CUDA backend, a shared object that nothing else of the library depends on.
+/* cuda_open.c - finds and opens the CUDA backend, a shared object that nothing else of the library
+ * depends on.
  *
- * It is looked for where $FOVEA_CUDA says, beside the program or library that holds this code, in the folder it is
- * installed to, and last wherever the loader looks.  Once opened it stays: its kernels are functions that tables point to. */
+ * It is looked for where $FOVEA_CUDA says, beside the program or library that holds this code, in
+ * the folder it is installed to, and last wherever the loader looks.  Once opened it stays: its
+ * kernels are functions that tables point to. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +14,12 @@
 
 #define FILE_NAME "libfovea_cuda.so"
 
-static const fv_cuda_host host = {.work = fv_stream_work, .fail = fv_stream_fail, .refuse = fv_fail};
+static const fv_cuda_host host = {.work = fv_stream_work,
+                                  .fail = fv_stream_fail,
+                                  .refuse = fv_fail};
 
-/* The folder of the file that holds this function, with its last slash; "" if the loader does not know. */
+/* The folder of the file that holds this function, with its last slash; "" if the loader does not
+ * know. */
 static void own_folder(char *out, size_t room)
 {
     Dl_info here;
@@ -46,7 +51,8 @@ static void *open_backend(fv_err *e)
     void *so = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!so)
         fv_fail(e, FV_EDEVICE,
-                "device cuda: %s was not found beside fovea; this build has no CUDA backend, or FOVEA_CUDA must name it",
+                "device cuda: %s was not found beside fovea; this build has no CUDA backend, or "
+                "FOVEA_CUDA must name it",
                 FILE_NAME);
     return so;
 }
@@ -63,7 +69,8 @@ static int number_of(const char *name)
 fv_status fv__cuda_open(fv_device *d, const char *name, fv_err *e)
 {
     int number = number_of(name);
-    if (number < 0) return fv_fail(e, FV_EDEVICE, "device %s: expected cuda or cuda:N, N counts from 0", name);
+    if (number < 0)
+        return fv_fail(e, FV_EDEVICE, "device %s: expected cuda or cuda:N, N counts from 0", name);
     void *so = open_backend(e);
     if (!so) return FV_EDEVICE;
     fv_cuda_open_fn *open;

@@ -11,7 +11,8 @@
 
 #define FV__HUGE_PAGE ((size_t)2 << 20) /* of x86_64, and of aarch64 with pages of 4 KiB */
 
-/* size bytes, 64-byte aligned, cleared; NULL if there are none (or size is 0).  fv__free gets the same size. */
+/* size bytes, 64-byte aligned, cleared; NULL if there are none (or size is 0).  fv__free gets the
+ * same size. */
 void *fv__alloc(const fv_env *env, size_t size);
 void *fv__alloc_raw(const fv_env *env, size_t size); /* not cleared */
 void fv__free(const fv_env *env, void *p, size_t size);
@@ -20,9 +21,18 @@ bool fv__grow(const fv_env *env, void **p, size_t *have, size_t want);
 
 /* ---- sizes that come from files ---- */
 
-static inline bool fv__add_size(size_t *out, size_t a, size_t b) { return !__builtin_add_overflow(a, b, out); }
-static inline bool fv__mul_size(size_t *out, size_t a, size_t b) { return !__builtin_mul_overflow(a, b, out); }
-static inline bool fv__mul_i64(int64_t *out, int64_t a, int64_t b) { return !__builtin_mul_overflow(a, b, out); }
+static inline bool fv__add_size(size_t *out, size_t a, size_t b)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+static inline bool fv__mul_size(size_t *out, size_t a, size_t b)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool fv__mul_i64(int64_t *out, int64_t a, int64_t b)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
 
 /* ---- growing text or bytes; failed stays set once memory is out ---- */
 
@@ -41,9 +51,13 @@ void fv__buf_free(fv_buf *b);
 /* ---- strings ---- */
 
 char *fv__strdup(const fv_env *env, const char *s); /* free with fv__free(env, p, strlen(p) + 1) */
-static inline const char *fv__nearest(const char *word, const char *const *list) { return fv_nearest(word, list); }
+static inline const char *fv__nearest(const char *word, const char *const *list)
+{
+    return fv_nearest(word, list);
+}
 
-/* Length of the valid UTF-8 sequence at s (1..4, at most n bytes), or 0; *cp gets the code point. */
+/* Length of the valid UTF-8 sequence at s (1..4, at most n bytes), or 0; *cp gets the code
+ * point. */
 int fv__utf8_get(uint32_t *cp, const char *s, size_t n);
 int fv__utf8_put(char out[4], uint32_t cp);
 /* Offset of the first malformed byte, or n. */
@@ -64,8 +78,9 @@ typedef struct fv_file {
 fv_status fv__file_open(fv_file *f, const fv_env *env, const char *path, fv_err *e);
 void fv__file_close(fv_file *f);
 
-/* Writing in pieces: to path.tmp, which commit syncs and renames, so path has the old or the new content, never half of
- * it.  A failed write is remembered: add needs no check, commit reports.  Between open and commit, abandon gives up. */
+/* Writing in pieces: to path.tmp, which commit syncs and renames, so path has the old or the new
+ * content, never half of it.  A failed write is remembered: add needs no check, commit reports.
+ * Between open and commit, abandon gives up. */
 #define FV_PATH 4096
 typedef struct fv_out {
     const fv_env *env;
@@ -80,8 +95,10 @@ void fv__out_add(fv_out *o, const void *bytes, size_t n);
 fv_status fv__out_commit(fv_out *o, fv_err *e);
 void fv__out_abandon(fv_out *o);
 
-/* The same for one piece: writes path.tmp, syncs and renames it: path has the old or the new content, never half of it. */
-fv_status fv__file_write(const fv_env *env, const char *path, const void *data, size_t n, fv_err *e);
+/* The same for one piece: writes path.tmp, syncs and renames it: path has the old or the new
+ * content, never half of it. */
+fv_status fv__file_write(const fv_env *env, const char *path, const void *data, size_t n,
+                         fv_err *e);
 bool fv__file_exists(const fv_env *env, const char *path);
 /* Makes the directory unless it is there; the one above it must be. */
 fv_status fv__dir_make(const fv_env *env, const char *path, fv_err *e);

@@ -19,7 +19,8 @@ fv_status fv_fail(fv_err *e, fv_status code, const char *fmt, ...)
 
 const char *fv_status_name(fv_status code)
 {
-    static const char *const names[] = {"ok",     "out of memory", "argument", "shape",   "dtype", "input/output",
-                                        "format", "device",        "missing",  "numeric", "state"};
+    static const char *const names[] = {"ok",      "out of memory", "argument", "shape",
+                                        "dtype",   "input/output",  "format",   "device",
+                                        "missing", "numeric",       "state"};
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown status";
 }

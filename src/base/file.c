@@ -43,7 +43,8 @@ static int64_t posix_write(void *self, int fd, const void *buf, size_t n)
     return put < 0 ? -errno : put;
 }
 
-/* Only regular files have a size here: a pipe or a directory is refused rather than read as empty. */
+/* Only regular files have a size here: a pipe or a directory is refused rather than read as
+ * empty. */
 static int64_t posix_size(void *self, int fd)
 {
     (void)self;
@@ -70,8 +71,8 @@ static void posix_unmap(void *self, const void *p, size_t n)
 static void posix_forget(void *self, const void *p, size_t n)
 {
     (void)self;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)p + page - 1) / page * page,
-              to = ((uintptr_t)p + n) / page * page;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE),
+              from = ((uintptr_t)p + page - 1) / page * page, to = ((uintptr_t)p + n) / page * page;
     if (to > from) madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
@@ -228,7 +229,9 @@ fv_status fv__dir_make(const fv_env *env, const char *path, fv_err *e)
 {
     const fv_io *io = fv__io(env);
     int rc = io->mkdir(io->self, path);
-    return !rc || rc == -EEXIST ? FV_OK : fv_fail(e, FV_EIO, "%s: cannot make the directory: %s", path, strerror(-rc));
+    return !rc || rc == -EEXIST
+               ? FV_OK
+               : fv_fail(e, FV_EIO, "%s: cannot make the directory: %s", path, strerror(-rc));
 }
 
 /* ---- writing ---- */
@@ -237,7 +240,8 @@ fv_status fv__out_open(fv_out *o, const fv_env *env, const char *path, fv_err *e
 {
     const fv_io *io = fv__io(env);
     *o = (fv_out){.env = env, .fd = -1};
-    if (strlen(path) + sizeof ".tmp" > sizeof o->tmp) return fv_fail(e, FV_EIO, "%.200s...: path too long", path);
+    if (strlen(path) + sizeof ".tmp" > sizeof o->tmp)
+        return fv_fail(e, FV_EIO, "%.200s...: path too long", path);
     snprintf(o->tmp, sizeof o->tmp, "%s.tmp", path);
     o->fd = io->open_write(io->self, o->tmp);
     if (o->fd < 0) return fv_fail(e, FV_EIO, "%s: cannot create: %s", o->tmp, strerror(-o->fd));

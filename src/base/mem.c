@@ -60,7 +60,8 @@ bool fv__grow(const fv_env *env, void **p, size_t *have, size_t want)
     return true;
 }
 
-/* The counters are read by tests while nothing runs, and updated by any thread: atomics on plain fields. */
+/* The counters are read by tests while nothing runs, and updated by any thread: atomics on plain
+ * fields. */
 static void *count_alloc(void *self, size_t size)
 {
     fv_mem_counter *m = self;
@@ -73,7 +74,8 @@ static void *count_alloc(void *self, size_t size)
         return NULL;
     }
     size_t peak = __atomic_load_n(&m->peak, __ATOMIC_RELAXED);
-    while (live > peak && !__atomic_compare_exchange_n(&m->peak, &peak, live, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    while (live > peak && !__atomic_compare_exchange_n(&m->peak, &peak, live, true,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
     return p;
 }
 
@@ -84,4 +86,7 @@ static void count_release(void *self, void *p, size_t size)
     free(p);
 }
 
-void fv_mem_counter_init(fv_mem_counter *m) { *m = (fv_mem_counter){.mem = {count_alloc, count_release, m}}; }
+void fv_mem_counter_init(fv_mem_counter *m)
+{
+    *m = (fv_mem_counter){.mem = {count_alloc, count_release, m}};
+}

@@ -4,7 +4,8 @@
 
 #include "base.h"
 
-/* Room for n more bytes and the terminator; the pointer is moved here, so that no address of it is taken. */
+/* Room for n more bytes and the terminator; the pointer is moved here, so that no address of it is
+ * taken. */
 static bool reserve(fv_buf *b, size_t n)
 {
     size_t want, cap = b->cap;

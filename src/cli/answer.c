@@ -1,4 +1,5 @@
-/* answer.c - fovea answer: answers to questions, found as spans of a text or of the files of a folder. */
+/* answer.c - fovea answer: answers to questions, found as spans of a text or of the files of a
+ * folder. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,21 +18,29 @@ static const answer_values defaults = {.top = 1, .passages = 5, .longest = 15};
 static const cli_option options[] = {
     CLI_MODEL(answer_values),
     CLI_FILE(answer_values, context, 'c', "context", "FILE", "the text that holds the answers"),
-    CLI_DIR(answer_values, docs, 'd', "docs", "DIR", "instead: a folder of texts; the passages nearest to a question are read"),
-    CLI_DIR(answer_values, embedder, 'e', "embedder", "DIR", "with --docs: the model that compares questions and passages"),
-    CLI_INT(answer_values, passages, 0, "passages", "N", 1, 64, "with --docs: passages to read for a question"),
+    CLI_DIR(answer_values, docs, 'd', "docs", "DIR",
+            "instead: a folder of texts; the passages nearest to a question are read"),
+    CLI_DIR(answer_values, embedder, 'e', "embedder", "DIR",
+            "with --docs: the model that compares questions and passages"),
+    CLI_INT(answer_values, passages, 0, "passages", "N", 1, 64,
+            "with --docs: passages to read for a question"),
     CLI_INT(answer_values, top, 'k', "top", "N", 1, 1000, "answers to a question, best first"),
-    CLI_INT(answer_values, window, 0, "window", "N", 0, 1 << 20, "tokens read at once, the question included; 0: 384 or fewer"),
-    CLI_INT(answer_values, stride, 0, "stride", "N", 0, 1 << 20, "tokens that windows share; 0: half of one, at most 128"),
+    CLI_INT(answer_values, window, 0, "window", "N", 0, 1 << 20,
+            "tokens read at once, the question included; 0: 384 or fewer"),
+    CLI_INT(answer_values, stride, 0, "stride", "N", 0, 1 << 20,
+            "tokens that windows share; 0: half of one, at most 128"),
     CLI_INT(answer_values, longest, 0, "longest", "N", 1, 1000, "tokens of an answer, at most"),
-    CLI_FLAG(answer_values, or_none, 0, "or-none", "the text may hold no answer (models trained on SQuAD 2)"),
+    CLI_FLAG(answer_values, or_none, 0, "or-none",
+             "the text may hold no answer (models trained on SQuAD 2)"),
     CLI_FLAG(answer_values, json, 0, "json", "one JSON object a line: question and answers"),
     {0},
 };
 
 static const cli_example examples[] = {
-    {"echo 'Who wrote it?' | fovea answer -m bert-squad -c book.txt", "score, from, to, answer; books are read window by window"},
-    {"fovea answer -m bert-squad -d notes -e all-MiniLM-L6-v2 < questions.txt", "from the passages nearest to each question"},
+    {"echo 'Who wrote it?' | fovea answer -m bert-squad -c book.txt",
+     "score, from, to, answer; books are read window by window"},
+    {"fovea answer -m bert-squad -d notes -e all-MiniLM-L6-v2 < questions.txt",
+     "from the passages nearest to each question"},
     {0},
 };
 
@@ -50,17 +59,23 @@ static int by_question_and_score(const void *a, const void *b)
 
 static fv_answer_opt how(const answer_values *v)
 {
-    return (fv_answer_opt){.k = v->top, .longest = v->longest, .window = v->window, .stride = v->stride, .or_none = v->or_none};
+    return (fv_answer_opt){.k = v->top,
+                           .longest = v->longest,
+                           .window = v->window,
+                           .stride = v->stride,
+                           .or_none = v->or_none};
 }
 
-/* texts: pairs of question and what may hold the answer; each of them stands for a question and a passage. */
+/* texts: pairs of question and what may hold the answer; each of them stands for a question and a
+ * passage. */
 typedef struct asked {
     fv_text *texts;
     const cli_passage **passage; /* of each; NULL: the context */
     int64_t n, each;             /* so many of them to a question */
 } asked;
 
-static int ask(const cli *c, fv_task *t, const answer_values *v, const asked *a, located **out, int64_t *n)
+static int ask(const cli *c, fv_task *t, const answer_values *v, const asked *a, located **out,
+               int64_t *n)
 {
     fv_answer *found;
     fv_err e;
@@ -92,13 +107,15 @@ static void print_plain(const located *x)
 static json_t *answer_json(const located *x)
 {
     const fv_answer *a = &x->answer;
-    json_t *o = json_pack("{s:s%, s:o, s:I, s:I}", "answer", a->s, a->n, "score", cli_json_number((double)a->score), "start",
-                          (json_int_t)a->from, "end", (json_int_t)a->to);
+    json_t *o = json_pack("{s:s%, s:o, s:I, s:I}", "answer", a->s, a->n, "score",
+                          cli_json_number((double)a->score), "start", (json_int_t)a->from, "end",
+                          (json_int_t)a->to);
     if (o && x->file) json_object_set_new(o, "file", json_string(x->file));
     return o;
 }
 
-static int print(const cli *c, const answer_values *v, const cli_texts *questions, const located *x, int64_t n)
+static int print(const cli *c, const answer_values *v, const cli_texts *questions, const located *x,
+                 int64_t n)
 {
     int code = CLI_OK;
     for (int64_t i = 0, at = 0; i < questions->n && code == CLI_OK; i++) {
@@ -111,8 +128,8 @@ static int print(const cli *c, const answer_values *v, const cli_texts *question
                 print_plain(&x[at]);
         }
         if (v->json)
-            code = cli_print_json(c,
-                                  json_pack("{s:s%, s:o}", "question", questions->at[i].s, questions->at[i].n, "answers", list));
+            code = cli_print_json(c, json_pack("{s:s%, s:o}", "question", questions->at[i].s,
+                                               questions->at[i].n, "answers", list));
         else
             json_decref(list);
     }
@@ -121,9 +138,12 @@ static int print(const cli *c, const answer_values *v, const cli_texts *question
 
 /* ---- where to look ---- */
 
-static int from_context(const cli *c, const cli_texts *questions, const cli_bytes *context, asked *out)
+static int from_context(const cli *c, const cli_texts *questions, const cli_bytes *context,
+                        asked *out)
 {
-    *out = (asked){.texts = calloc((size_t)questions->n, sizeof *out->texts), .n = questions->n, .each = 1};
+    *out = (asked){.texts = calloc((size_t)questions->n, sizeof *out->texts),
+                   .n = questions->n,
+                   .each = 1};
     if (!out->texts) return cli_fail(c, "out of memory");
     for (int64_t i = 0; i < questions->n; i++) {
         out->texts[i] = questions->at[i];
@@ -133,7 +153,8 @@ static int from_context(const cli *c, const cli_texts *questions, const cli_byte
     return CLI_OK;
 }
 
-static int from_docs(const cli *c, const answer_values *v, const cli_texts *questions, const cli_passages *p, asked *out)
+static int from_docs(const cli *c, const answer_values *v, const cli_texts *questions,
+                     const cli_passages *p, asked *out)
 {
     cli_model model = v->model;
     cli_task embedder = {0};
@@ -145,7 +166,9 @@ static int from_docs(const cli *c, const answer_values *v, const cli_texts *ques
     int64_t *nearest = calloc((size_t)out->n, sizeof *nearest);
     int code = out->texts && out->passage && nearest ? CLI_OK : cli_fail(c, "out of memory");
     if (code == CLI_OK) code = cli_open_task(c, &embedder, &model, FV_JOB_EMBED);
-    if (code == CLI_OK) code = cli_nearest_passages(c, embedder.task, p, questions->at, questions->n, out->each, nearest);
+    if (code == CLI_OK)
+        code = cli_nearest_passages(c, embedder.task, p, questions->at, questions->n, out->each,
+                                    nearest);
     for (int64_t i = 0; code == CLI_OK && i < out->n; i++) {
         out->passage[i] = &p->at[nearest[i]];
         out->texts[i] = questions->at[i / out->each];
@@ -167,13 +190,17 @@ static int run(const cli *c, const void *values, int n, char **operand)
     asked a = {0};
     located *found = NULL;
     int64_t n_found = 0;
-    if (!v->context == !v->docs) return cli_usage(c, "where to look is needed: --context FILE or --docs DIR");
-    if (v->docs && !v->embedder) return cli_usage(c, "--docs needs a model that compares texts: --embedder DIR");
+    if (!v->context == !v->docs)
+        return cli_usage(c, "where to look is needed: --context FILE or --docs DIR");
+    if (v->docs && !v->embedder)
+        return cli_usage(c, "--docs needs a model that compares texts: --embedder DIR");
     int code = cli_open_task(c, &t, &v->model, FV_JOB_ANSWER);
     if (code == CLI_OK && v->context) code = cli_read_all(c, v->context, &context);
     if (code == CLI_OK && v->docs) code = cli_read_passages(c, v->docs, &passages);
     if (code == CLI_OK) code = cli_read_texts(c, n ? operand[0] : NULL, 0, &questions);
-    if (code == CLI_OK) code = v->docs ? from_docs(c, v, &questions, &passages, &a) : from_context(c, &questions, &context, &a);
+    if (code == CLI_OK)
+        code = v->docs ? from_docs(c, v, &questions, &passages, &a)
+                       : from_context(c, &questions, &context, &a);
     if (code == CLI_OK) code = ask(c, t.task, v, &a, &found, &n_found);
     if (code == CLI_OK) code = print(c, v, &questions, found, n_found);
     free(found);
@@ -189,10 +216,14 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command answer_command = {
     .name = "answer",
     .summary = "answers to questions, from a text or a folder of texts",
-    .about = "Reads questions, one a line, and prints for each the span of the context that answers it best: its score, where it "
-             "stands (in characters) and its words.  A context may be of any length: it is read in windows that overlap.\n\n"
-             "With --docs the files of a folder are cut into passages, those nearest to the question are found by their "
-             "vectors (--embedder, a model as for \"fovea embed\"), and the best answer of these is printed with its file.",
+    .about = "Reads questions, one a line, and prints for each the span of the context that "
+             "answers it best: its score, where it "
+             "stands (in characters) and its words.  A context may be of any length: it is read in "
+             "windows that overlap.\n\n"
+             "With --docs the files of a folder are cut into passages, those nearest to the "
+             "question are found by their "
+             "vectors (--embedder, a model as for \"fovea embed\"), and the best answer of these "
+             "is printed with its file.",
     .options = options,
     .size = sizeof(answer_values),
     .defaults = &defaults,

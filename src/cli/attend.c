@@ -1,7 +1,8 @@
 /* attend.c - fovea attend: attention by hand on small matrices.
  *
- * Scores come from a plain matrix product.  The output is that of the tiled operator, which never stores a weight; the
- * weights shown are recomputed from the log-sum-exp that it keeps, so the lesson is about the operator that models use. */
+ * Scores come from a plain matrix product.  The output is that of the tiled operator, which never
+ * stores a weight; the weights shown are recomputed from the log-sum-exp that it keeps, so the
+ * lesson is about the operator that models use. */
 #include "attend.h"
 
 #include <math.h>
@@ -24,10 +25,13 @@ static const cli_option options[] = {
     CLI_FILE(attend_values, q, 'q', "q", "FILE", "queries, one a row"),
     CLI_FILE(attend_values, k, 'k', "k", "FILE", "keys, one a row, as wide as the queries"),
     CLI_FILE(attend_values, v, 'v', "v", "FILE", "values, one for each key"),
-    CLI_INT(attend_values, heads, 'n', "heads", "N", 1, 4096, "heads: the columns are split into so many equal parts"),
-    CLI_FLAG(attend_values, causal, 'c', "causal", "a row sees only the keys up to its own position"),
+    CLI_INT(attend_values, heads, 'n', "heads", "N", 1, 4096,
+            "heads: the columns are split into so many equal parts"),
+    CLI_FLAG(attend_values, causal, 'c', "causal",
+             "a row sees only the keys up to its own position"),
     CLI_FILE(attend_values, mask, 'm', "mask", "FILE",
-             "one row for each query (or one for all), one column for each key: 1 where the key takes part and 0 where it does "
+             "one row for each query (or one for all), one column for each key: 1 where the key "
+             "takes part and 0 where it does "
              "not; or numbers that are added to the scores, -inf hiding a key"),
     CLI_DEVICE(attend_values, device),
     CLI_INT(attend_values, digits, 'd', "digits", "N", 0, 9, "digits behind the point"),
@@ -40,7 +44,8 @@ static const cli_example examples[] = {
     {"fovea attend", "the worked example: four tokens of width three"},
     {"fovea attend --causal", "the same, but no token sees the ones after it"},
     {"fovea attend --q q.csv --k k.csv --v v.csv --heads 2", "matrices of your own, in two heads"},
-    {"fovea attend --q x.safetensors:q --k x.safetensors:k --v v.npy --json", "other kinds of files, and a result for scripts"},
+    {"fovea attend --q x.safetensors:q --k x.safetensors:k --v v.npy --json",
+     "other kinds of files, and a result for scripts"},
     {0},
 };
 
@@ -50,14 +55,17 @@ typedef struct input {
     fv_array q, k, v, mask;
 } input;
 
-static const float demo_qk[] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f, 1.0f, 1.1f, 1.2f};
-static const float demo_v[] = {1.0f, 1.1f, 1.2f, 1.3f, 1.4f, 1.5f, 1.6f, 1.7f, 1.8f, 1.9f, 2.0f, 2.1f};
+static const float demo_qk[] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f,
+                                0.7f, 0.8f, 0.9f, 1.0f, 1.1f, 1.2f};
+static const float demo_v[] = {1.0f, 1.1f, 1.2f, 1.3f, 1.4f, 1.5f,
+                               1.6f, 1.7f, 1.8f, 1.9f, 2.0f, 2.1f};
 
 static int read_matrix(const cli *c, fv_array *a, const char *place, fv_array_opt opt)
 {
     fv_err e;
     if (fv_array_open(a, NULL, place, opt, &e)) return cli_error(c, &e);
-    if (a->shape.n != 2) return cli_fail(c, "%s: an array with %d axes where a matrix is wanted", place, a->shape.n);
+    if (a->shape.n != 2)
+        return cli_fail(c, "%s: an array with %d axes where a matrix is wanted", place, a->shape.n);
     if (!a->shape.d[0] || !a->shape.d[1]) return cli_fail(c, "%s: the matrix is empty", place);
     return CLI_OK;
 }
@@ -66,7 +74,8 @@ static int read_matrix(const cli *c, fv_array *a, const char *place, fv_array_op
 static int take_input(const cli *c, const attend_values *o, input *in, attention *a)
 {
     if (!o->q && !o->k && !o->v) {
-        *a = (attention){.Tq = 4, .Tk = 4, .Wk = 3, .Wv = 3, .q = demo_qk, .k = demo_qk, .v = demo_v};
+        *a = (attention){
+            .Tq = 4, .Tk = 4, .Wk = 3, .Wv = 3, .q = demo_qk, .k = demo_qk, .v = demo_v};
         return CLI_OK;
     }
     fv_array_opt finite = {0};
@@ -77,12 +86,18 @@ static int take_input(const cli *c, const attend_values *o, input *in, attention
 
     const int64_t *q = in->q.shape.d, *k = in->k.shape.d, *v = in->v.shape.d;
     if (q[1] != k[1])
-        return cli_fail(c, "%s is %lld wide and %s %lld: queries and keys must be equally wide", o->q, (long long)q[1], o->k,
-                        (long long)k[1]);
+        return cli_fail(c, "%s is %lld wide and %s %lld: queries and keys must be equally wide",
+                        o->q, (long long)q[1], o->k, (long long)k[1]);
     if (k[0] != v[0])
-        return cli_fail(c, "%s has %lld rows and %s %lld: there must be one value for each key", o->k, (long long)k[0], o->v,
-                        (long long)v[0]);
-    *a = (attention){.Tq = q[0], .Tk = k[0], .Wk = q[1], .Wv = v[1], .q = in->q.data, .k = in->k.data, .v = in->v.data};
+        return cli_fail(c, "%s has %lld rows and %s %lld: there must be one value for each key",
+                        o->k, (long long)k[0], o->v, (long long)v[0]);
+    *a = (attention){.Tq = q[0],
+                     .Tk = k[0],
+                     .Wk = q[1],
+                     .Wv = v[1],
+                     .q = in->q.data,
+                     .k = in->k.data,
+                     .v = in->v.data};
     return CLI_OK;
 }
 
@@ -96,27 +111,32 @@ static int split_heads(const cli *c, const attend_values *o, attention *a)
     a->Wv /= a->H;
     a->scale = 1 / sqrtf((float)a->Wk);
     a->causal = o->causal;
-    if (a->Tq < 1 || a->Tk < 1 || a->Wv < 1) return cli_fail(c, "a matrix without rows or columns cannot be attended to");
+    if (a->Tq < 1 || a->Tk < 1 || a->Wv < 1)
+        return cli_fail(c, "a matrix without rows or columns cannot be attended to");
     if (a->Tq > MOST_WEIGHTS / a->Tk || a->Tq * a->Tk > MOST_WEIGHTS / a->H)
-        return cli_fail(c, "%lld queries on %lld keys in %lld heads are too many to look at: more than %d weights",
-                        (long long)a->Tq, (long long)a->Tk, (long long)a->H, MOST_WEIGHTS);
+        return cli_fail(
+            c,
+            "%lld queries on %lld keys in %lld heads are too many to look at: more than %d weights",
+            (long long)a->Tq, (long long)a->Tk, (long long)a->H, MOST_WEIGHTS);
     return CLI_OK;
 }
 
-/* A file of 0 and 1 is a mask; one with other numbers is added to the scores, where -inf hides a key. */
+/* A file of 0 and 1 is a mask; one with other numbers is added to the scores, where -inf hides a
+ * key. */
 static int read_mask(const cli *c, const char *place, fv_array *m, attention *a)
 {
     int code = read_matrix(c, m, place, (fv_array_opt){.nonfinite = true});
     if (code) return code;
     int64_t rows = m->shape.d[0], n = rows * m->shape.d[1];
     if ((rows != 1 && rows != a->Tq) || m->shape.d[1] != a->Tk)
-        return cli_fail(c, "%s is %lld by %lld, but there are %lld queries and %lld keys", place, (long long)rows,
-                        (long long)m->shape.d[1], (long long)a->Tq, (long long)a->Tk);
+        return cli_fail(c, "%s is %lld by %lld, but there are %lld queries and %lld keys", place,
+                        (long long)rows, (long long)m->shape.d[1], (long long)a->Tq,
+                        (long long)a->Tk);
     bool added = false;
     for (int64_t i = 0; i < n; i++) {
         if (isnan(m->data[i]) || m->data[i] == INFINITY)
-            return cli_fail(c, "%s: row %lld, column %lld is not a number that can mask", place, (long long)(i / a->Tk + 1),
-                            (long long)(i % a->Tk + 1));
+            return cli_fail(c, "%s: row %lld, column %lld is not a number that can mask", place,
+                            (long long)(i / a->Tk + 1), (long long)(i % a->Tk + 1));
         added |= m->data[i] != 0 && m->data[i] != 1;
     }
     for (int64_t i = 0; i < a->H * a->Tq * a->Tk; i++) {
@@ -133,7 +153,8 @@ static int read_mask(const cli *c, const char *place, fv_array *m, attention *a)
 /* ---- computing ---- */
 
 /* The tap: the operator passes by, and is asked for its weights. */
-static void take_weights(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
+static void take_weights(void *user, fv_ctx *c, const char *site, const char *name,
+                         const void *what)
 {
     (void)name;
     attention *a = user;
@@ -148,8 +169,10 @@ static fv_status compute(fv_ctx *c, attention *a)
     fv_tensor *k = fv_floats(c, a->k, FV_SHAPE(1, a->Tk, a->H * a->Wk));
     fv_tensor *v = fv_floats(c, a->v, FV_SHAPE(1, a->Tk, a->H * a->Wv));
     for (int64_t h = 0; h < a->H; h++) {
-        fv_tensor *qh = fv_slice(c, q, -1, h * a->Wk, (h + 1) * a->Wk), *kh = fv_slice(c, k, -1, h * a->Wk, (h + 1) * a->Wk);
-        fv_read(c, fv_matmul(c, qh, kh, (fv_mm){.tb = true}), a->scores + h * a->Tq * a->Tk, a->Tq * a->Tk);
+        fv_tensor *qh = fv_slice(c, q, -1, h * a->Wk, (h + 1) * a->Wk),
+                  *kh = fv_slice(c, k, -1, h * a->Wk, (h + 1) * a->Wk);
+        fv_read(c, fv_matmul(c, qh, kh, (fv_mm){.tb = true}), a->scores + h * a->Tq * a->Tk,
+                a->Tq * a->Tk);
     }
     fv_attn opt = {.n_head = a->H, .causal = a->causal, .name = "attend"};
     if (a->masked) {
@@ -163,7 +186,8 @@ static fv_status compute(fv_ctx *c, attention *a)
     return fv_ctx_status(c);
 }
 
-/* The step between scores and weights, for showing: causality as the operator has it, the last row at the last key. */
+/* The step between scores and weights, for showing: causality as the operator has it, the last row
+ * at the last key. */
 static void scale_and_hide(attention *a)
 {
     for (int64_t i = 0; i < a->H * a->Tq * a->Tk; i++) {
@@ -195,7 +219,8 @@ static int solve(const cli *c, const attend_values *o, attention *a, fv_array *m
     a->scaled = calloc(n, sizeof(float));
     a->weights = calloc(n, sizeof(float));
     a->output = calloc((size_t)(a->Tq * a->H * a->Wv), sizeof(float));
-    if (!a->mask || !a->bias || !a->scores || !a->scaled || !a->weights || !a->output) return cli_fail(c, "out of memory");
+    if (!a->mask || !a->bias || !a->scores || !a->scaled || !a->weights || !a->output)
+        return cli_fail(c, "out of memory");
     memset(a->mask, 1, n);
 
     int code = o->mask ? read_mask(c, o->mask, mask, a) : CLI_OK;
@@ -209,7 +234,9 @@ static int run(const cli *c, const void *values, int n, char **operand)
     (void)n, (void)operand;
     const attend_values *o = values;
     int given = !!o->q + !!o->k + !!o->v;
-    if (given && given < 3) return cli_usage(c, "--q, --k and --v belong together; without any of them the example is shown");
+    if (given && given < 3)
+        return cli_usage(
+            c, "--q, --k and --v belong together; without any of them the example is shown");
     if (given && o->demo) return cli_usage(c, "--demo takes no files");
 
     input in = {0};
@@ -230,10 +257,11 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command attend_command = {
     .name = "attend",
     .summary = "attention by hand on small matrices, as a lesson",
-    .about =
-        "Works out softmax(Q K' / sqrt(d)) V step by step and shows every number: the scores, the scaled and masked scores, the "
-        "weights and the output, for each head.  Without files it shows a worked example.\n\n"
-        "A FILE is a .csv (one row a line), a NumPy .npy, or one tensor of a safetensors file, written file.safetensors:name.",
+    .about = "Works out softmax(Q K' / sqrt(d)) V step by step and shows every number: the scores, "
+             "the scaled and masked scores, the "
+             "weights and the output, for each head.  Without files it shows a worked example.\n\n"
+             "A FILE is a .csv (one row a line), a NumPy .npy, or one tensor of a safetensors "
+             "file, written file.safetensors:name.",
     .options = options,
     .size = sizeof(attend_values),
     .defaults = &defaults,

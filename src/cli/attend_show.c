@@ -7,8 +7,8 @@
 enum { ROWS = 12, COLS = 12 }; /* more are cut: what does not fit a screen is not read */
 
 /* Cells of equal width; those whose mask is 0 are shown as "hidden". */
-static void print_table(const char *row, const char *column, const float *x, const uint8_t *mask, int64_t rows, int64_t cols,
-                        int digits)
+static void print_table(const char *row, const char *column, const float *x, const uint8_t *mask,
+                        int64_t rows, int64_t cols, int digits)
 {
     int64_t shown_rows = rows < ROWS ? rows : ROWS, shown = cols < COLS ? cols : COLS;
     int width = (int)strlen(column) + 3, label = (int)strlen(row) + 4;
@@ -52,28 +52,30 @@ static void print_first_row(const float *w, int64_t n, int digits)
     if (sum == 0)
         puts("   Row 1 sees no key at all: its weights and its output are zero.");
     else
-        printf("   Row 1 looks most at key %lld (%.*f).\n", (long long)(most + 1), digits, (double)w[most]);
+        printf("   Row 1 looks most at key %lld (%.*f).\n", (long long)(most + 1), digits,
+               (double)w[most]);
 }
 
 static void print_head(const attention *a, int64_t h, int digits)
 {
     int64_t at = h * a->Tq * a->Tk;
     if (a->H > 1)
-        printf("\nHead %lld: columns %lld to %lld of Q and K\n", (long long)(h + 1), (long long)(h * a->Wk + 1),
-               (long long)((h + 1) * a->Wk));
+        printf("\nHead %lld: columns %lld to %lld of Q and K\n", (long long)(h + 1),
+               (long long)(h * a->Wk + 1), (long long)((h + 1) * a->Wk));
 
     printf("\n1. Scores, Q K': how well each query fits each key, the product of their rows.\n\n");
     print_table("row", "key", a->scores + at, NULL, a->Tq, a->Tk, digits);
 
-    printf("\n2. Scaled by 1 / sqrt(%lld) = %.*f, so that scores do not grow with the width", (long long)a->Wk, digits,
-           (double)a->scale);
+    printf("\n2. Scaled by 1 / sqrt(%lld) = %.*f, so that scores do not grow with the width",
+           (long long)a->Wk, digits, (double)a->scale);
     if (a->biased) printf("; the mask is added");
     if (a->causal) printf(";\n   keys after a row's own position are hidden");
     if (a->masked) printf("; keys that the mask leaves out are hidden");
     printf(".\n\n");
     print_table("row", "key", a->scaled + at, a->mask + at, a->Tq, a->Tk, digits);
 
-    printf("\n3. Weights, softmax of each row: exp(score) divided by the sum of the row's, so that they add up to 1.\n\n");
+    printf("\n3. Weights, softmax of each row: exp(score) divided by the sum of the row's, so that "
+           "they add up to 1.\n\n");
     print_table("row", "key", a->weights + at, NULL, a->Tq, a->Tk, digits);
     print_first_row(a->weights + at, a->Tk, digits);
 }
@@ -84,14 +86,16 @@ static void print_first_output(const attention *a, int digits)
     if (a->Tk > 6) return;
     printf("   Row 1, column 1:");
     for (int64_t j = 0; j < a->Tk; j++)
-        printf("%s %.*f x %.*f", j ? " +" : "", digits, (double)a->weights[j], digits, (double)a->v[j * a->H * a->Wv]);
+        printf("%s %.*f x %.*f", j ? " +" : "", digits, (double)a->weights[j], digits,
+               (double)a->v[j * a->H * a->Wv]);
     printf(" = %.*f\n", digits, (double)a->output[0]);
 }
 
 void attend_print(const attention *a, int digits)
 {
-    printf("Attention of %lld quer%s on %lld key%s, in %lld head%s: softmax(Q K' / sqrt(d)) V\n", (long long)a->Tq,
-           a->Tq == 1 ? "y" : "ies", (long long)a->Tk, plural(a->Tk), (long long)a->H, plural(a->H));
+    printf("Attention of %lld quer%s on %lld key%s, in %lld head%s: softmax(Q K' / sqrt(d)) V\n",
+           (long long)a->Tq, a->Tq == 1 ? "y" : "ies", (long long)a->Tk, plural(a->Tk),
+           (long long)a->H, plural(a->H));
     for (int64_t h = 0; h < a->H; h++) print_head(a, h, digits);
     printf("\n4. Output, weights times V: each row is the values, mixed by its weights%s.\n\n",
            a->H > 1 ? "; the heads stand side by side" : "");
@@ -105,15 +109,17 @@ static json_t *by_head(const attention *a, const float *x, const uint8_t *mask)
     json_t *heads = json_array();
     for (int64_t h = 0; h < a->H; h++) {
         int64_t at = h * a->Tq * a->Tk;
-        json_array_append_new(heads, cli_json_matrix(x + at, mask ? mask + at : NULL, a->Tq, a->Tk));
+        json_array_append_new(heads,
+                              cli_json_matrix(x + at, mask ? mask + at : NULL, a->Tq, a->Tk));
     }
     return heads;
 }
 
 json_t *attend_json(const attention *a)
 {
-    return json_pack("{s:I, s:I, s:I, s:b, s:f, s:o, s:o, s:o, s:o}", "queries", (json_int_t)a->Tq, "keys", (json_int_t)a->Tk,
-                     "heads", (json_int_t)a->H, "causal", a->causal, "scale", (double)a->scale, "scores",
-                     by_head(a, a->scores, NULL), "scaled", by_head(a, a->scaled, a->mask), "weights",
-                     by_head(a, a->weights, NULL), "output", cli_json_matrix(a->output, NULL, a->Tq, a->H * a->Wv));
+    return json_pack("{s:I, s:I, s:I, s:b, s:f, s:o, s:o, s:o, s:o}", "queries", (json_int_t)a->Tq,
+                     "keys", (json_int_t)a->Tk, "heads", (json_int_t)a->H, "causal", a->causal,
+                     "scale", (double)a->scale, "scores", by_head(a, a->scores, NULL), "scaled",
+                     by_head(a, a->scaled, a->mask), "weights", by_head(a, a->weights, NULL),
+                     "output", cli_json_matrix(a->output, NULL, a->Tq, a->H * a->Wv));
 }

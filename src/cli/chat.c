@@ -18,13 +18,15 @@ typedef struct chat_values {
 static const cli_option options[] = {
     CLI_MODEL(chat_values),
     CLI_FLAG(chat_values, json, 0, "json", "print one JSON object a line"),
-    CLI_TEXT(chat_values, system, 's', "system", "TEXT", "what the model is told before the conversation"),
+    CLI_TEXT(chat_values, system, 's', "system", "TEXT",
+             "what the model is told before the conversation"),
     {0},
 };
 
 static const cli_example examples[] = {
     {"fovea chat -m Qwen2-0.5B-Instruct", "a line is a message; end with Ctrl-D"},
-    {"fovea chat -m Qwen2-0.5B-Instruct --system 'Answer in one word.' --json < questions.txt", "replies as JSON, one a line"},
+    {"fovea chat -m Qwen2-0.5B-Instruct --system 'Answer in one word.' --json < questions.txt",
+     "replies as JSON, one a line"},
     {0},
 };
 
@@ -99,7 +101,9 @@ static int answer(talk *t)
     if (!bad) bad = !hear(t, rest, len) || !keep(t, "assistant", t->reply, t->len);
     fv_tok_stream_free(t->stream);
     if (bad) return t->e.code ? cli_error(w->c, &t->e) : cli_fail(w->c, "out of memory");
-    if (t->json) return cli_print_json(w->c, json_pack("{s:s, s:s%}", "role", "assistant", "content", t->reply, t->len));
+    if (t->json)
+        return cli_print_json(w->c, json_pack("{s:s, s:s%}", "role", "assistant", "content",
+                                              t->reply, t->len));
     putchar('\n');
     return CLI_OK;
 }
@@ -123,7 +127,10 @@ static int converse(talk *t)
     if (live) fprintf(stderr, "> ");
     for (ssize_t n; !code && (n = getline(&line, &cap, stdin)) >= 0;) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
-        if (n > 0) code = keep(t, "user", line, (size_t)n) ? answer(t) : cli_fail(t->w.c, "the conversation is too long");
+        if (n > 0)
+            code = keep(t, "user", line, (size_t)n)
+                       ? answer(t)
+                       : cli_fail(t->w.c, "the conversation is too long");
         if (live && !code) fprintf(stderr, "> ");
     }
     free(line);
@@ -140,7 +147,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
     if (!t) return cli_fail(c, "out of memory");
     t->json = v->json;
     int code = writer_open(&t->w, c, &v->model, &v->settings, NULL, 512);
-    if (!code && t->w.encoder) code = cli_fail(c, "%s has an encoder: it does not chat", fv_model_head(t->w.model));
+    if (!code && t->w.encoder)
+        code = cli_fail(c, "%s has an encoder: it does not chat", fv_model_head(t->w.model));
     if (!code && fv_chat_open(&t->chat, NULL, v->model.dir, &e)) code = cli_error(c, &e);
     if (!code && (t->w.gen.num_beams > 1 || t->w.gen.num_return_sequences > 1))
         code = cli_usage(c, "a chat takes one beam and one reply");
@@ -148,7 +156,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
         add_end(t, end);
         t->w.gen.token = on_token;
         t->w.gen.user = t;
-        if (v->system && !keep(t, "system", v->system, strlen(v->system))) code = cli_fail(c, "out of memory");
+        if (v->system && !keep(t, "system", v->system, strlen(v->system)))
+            code = cli_fail(c, "out of memory");
     }
     if (!code) code = converse(t);
     for (int i = 0; i < t->n; i++) free((char *)t->said[i].text);
@@ -162,10 +171,11 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command chat_command = {
     .name = "chat",
     .summary = "talk with a model",
-    .about =
-        "Each line of standard input is a message; the reply is written as it is generated.  The conversation is laid out as "
-        "the model's chat template says, if it is one of those known: chatml, llama3, llama2, mistral, zephyr.  Others are "
-        "refused: a template is a program, and it is recognised, never run.",
+    .about = "Each line of standard input is a message; the reply is written as it is generated.  "
+             "The conversation is laid out as "
+             "the model's chat template says, if it is one of those known: chatml, llama3, llama2, "
+             "mistral, zephyr.  Others are "
+             "refused: a template is a program, and it is recognised, never run.",
     .options = options,
     .size = sizeof(chat_values),
     .fields = fv_gen_fields,

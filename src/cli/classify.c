@@ -5,31 +5,41 @@
 #include "classify.h"
 #include "json.h"
 
-static const classify_values defaults = {
-    .top = 1, .threshold = 0.5, .hypothesis = "This example is {}.", .prompt = "Text: {}\\nLabel:"};
+static const classify_values defaults = {.top = 1,
+                                         .threshold = 0.5,
+                                         .hypothesis = "This example is {}.",
+                                         .prompt = "Text: {}\\nLabel:"};
 
 static const cli_option options[] = {
     CLI_MODEL(classify_values),
-    CLI_INT(classify_values, top, 'k', "top", "N", 0, 1 << 20, "labels to print for each text, likeliest first; 0: all"),
+    CLI_INT(classify_values, top, 'k', "top", "N", 0, 1 << 20,
+            "labels to print for each text, likeliest first; 0: all"),
     CLI_REAL(classify_values, threshold, 0, "threshold", "P", 0, 1,
              "where several labels may hold at once: print those of at least this probability"),
     CLI_TEXT(classify_values, labels, 'l', "labels", "A,B,C",
-             "labels of your own, for a model for inference (by entailment) or a language model (by likelihood)"),
+             "labels of your own, for a model for inference (by entailment) or a language model "
+             "(by likelihood)"),
     CLI_TEXT(classify_values, hypothesis, 0, "hypothesis", "TEXT",
              "with --labels: what entailment is asked of, {} being a label"),
-    CLI_TEXT(classify_values, prompt, 0, "prompt", "TEXT", "with --labels: what a language model reads, {} being the text"),
+    CLI_TEXT(classify_values, prompt, 0, "prompt", "TEXT",
+             "with --labels: what a language model reads, {} being the text"),
     CLI_FILE(classify_values, examples, 0, "examples", "FILE",
-             "with --labels: solved examples for the prompt, text and label a line with a tab between them"),
-    CLI_FLAG(classify_values, many, 0, "many", "with --labels and a model for inference: several may hold at once"),
+             "with --labels: solved examples for the prompt, text and label a line with a tab "
+             "between them"),
+    CLI_FLAG(classify_values, many, 0, "many",
+             "with --labels and a model for inference: several may hold at once"),
     CLI_FLAG(classify_values, json, 0, "json", "one JSON object a line, with all labels"),
     {0},
 };
 
 static const cli_example examples[] = {
-    {"echo 'what a film' | fovea classify -m distilbert-sst2", "the likeliest label and its probability"},
-    {"fovea classify -m roberta-mnli --top 0 pairs.tsv", "two texts a line with a tab between them; all labels"},
+    {"echo 'what a film' | fovea classify -m distilbert-sst2",
+     "the likeliest label and its probability"},
+    {"fovea classify -m roberta-mnli --top 0 pairs.tsv",
+     "two texts a line with a tab between them; all labels"},
     {"fovea classify -m toxicity --json < comments.txt", "for scripts"},
-    {"fovea classify -m bart-large-mnli --labels sport,politics,science news.txt", "labels nobody trained it on"},
+    {"fovea classify -m bart-large-mnli --labels sport,politics,science news.txt",
+     "labels nobody trained it on"},
     {"fovea classify -m gpt2 --labels positive,negative --examples solved.tsv reviews.txt",
      "by likelihood, after a few examples"},
     {0},
@@ -43,7 +53,8 @@ typedef struct scored {
 static int by_score(const void *a, const void *b)
 {
     const scored *x = a, *y = b;
-    return x->score != y->score ? (x->score < y->score) - (x->score > y->score) : x->label - y->label;
+    return x->score != y->score ? (x->score < y->score) - (x->score > y->score)
+                                : x->label - y->label;
 }
 
 /* What was scored, however it was. */
@@ -58,8 +69,8 @@ static int print_json(const cli *c, const scores *r, const fv_text *x, const sco
 {
     json_t *labels = json_array();
     for (int i = 0; i < r->n; i++)
-        json_array_append_new(
-            labels, json_pack("{s:s, s:o}", "label", r->label[s[i].label], "score", cli_json_number((double)s[i].score)));
+        json_array_append_new(labels, json_pack("{s:s, s:o}", "label", r->label[s[i].label],
+                                                "score", cli_json_number((double)s[i].score)));
     json_t *o = json_pack("{s:s%, s:o}", "text", x->s, x->n, "labels", labels);
     if (o && x->pair) json_object_set_new(o, "pair", json_stringn(x->pair, x->pair_n));
     return cli_print_json(c, o);
@@ -108,7 +119,8 @@ static int with_its_labels(const cli *c, const classify_values *v, const cli_tex
         if (!r.score || !names) code = cli_fail(c, "out of memory");
     }
     for (int i = 0; code == CLI_OK && i < r.n; i++) names[i] = fv_task_label(t.task, i);
-    if (code == CLI_OK && fv_task_classify(t.task, texts->at, texts->n, r.score, &e)) code = cli_error(c, &e);
+    if (code == CLI_OK && fv_task_classify(t.task, texts->at, texts->n, r.score, &e))
+        code = cli_error(c, &e);
     if (code == CLI_OK) code = print(c, v, &r, texts);
     free(names);
     free(r.score);
@@ -147,15 +159,20 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command classify_command = {
     .name = "classify",
     .summary = "labels of texts",
-    .about =
-        "Reads lines and prints the label of each with its probability.  A line with a tab in it is a pair of texts.  Labels "
-        "are config.json's id2label.  Probabilities exclude each other (softmax) unless problem_type says that several "
-        "labels may hold at once; a regression's value is printed as it is.  Texts longer than the model sees are cut.\n\n"
-        "With --labels the model need not know them.  One trained for inference (MNLI) is asked whether \"This example is "
-        "LABEL.\" follows from the text, as transformers' zero-shot pipeline does; a language model is asked how likely it is "
-        "to write LABEL behind a prompt, which --examples begins with some that are solved; one that fills masks is asked for "
-        "each "
-        "token of LABEL there.",
+    .about = "Reads lines and prints the label of each with its probability.  A line with a tab in "
+             "it is a pair of texts.  Labels "
+             "are config.json's id2label.  Probabilities exclude each other (softmax) unless "
+             "problem_type says that several "
+             "labels may hold at once; a regression's value is printed as it is.  Texts longer "
+             "than the model sees are cut.\n\n"
+             "With --labels the model need not know them.  One trained for inference (MNLI) is "
+             "asked whether \"This example is "
+             "LABEL.\" follows from the text, as transformers' zero-shot pipeline does; a language "
+             "model is asked how likely it is "
+             "to write LABEL behind a prompt, which --examples begins with some that are solved; "
+             "one that fills masks is asked for "
+             "each "
+             "token of LABEL there.",
     .options = options,
     .size = sizeof(classify_values),
     .defaults = &defaults,

@@ -22,8 +22,9 @@ typedef struct label_list {
 int read_labels(const cli *c, const char *list, label_list *out);
 void free_labels(label_list *l);
 
-/* Scores (texts,labels) of labels that the model does not know: by entailment where it has a head for it, else by how likely
- * it is to write them. */
-int score_labels(const cli *c, const classify_values *v, const cli_texts *texts, const label_list *labels, float *scores);
+/* Scores (texts,labels) of labels that the model does not know: by entailment where it has a head
+ * for it, else by how likely it is to write them. */
+int score_labels(const cli *c, const classify_values *v, const cli_texts *texts,
+                 const label_list *labels, float *scores);
 
 #endif

@@ -1,8 +1,9 @@
 /* classify_labels.c - labels that a model was not trained on.
  *
- * A model for inference (whose labels include one that begins with "entail") is asked whether "This example is LABEL."
- * follows from the text, as transformers' zero-shot pipeline asks.  A language model is asked how likely LABEL is behind a
- * prompt, which may begin with solved examples; one that fills masks, how likely each token of LABEL is where it stands. */
+ * A model for inference (whose labels include one that begins with "entail") is asked whether "This
+ * example is LABEL."  follows from the text, as transformers' zero-shot pipeline asks.  A language
+ * model is asked how likely LABEL is behind a prompt, which may begin with solved examples; one
+ * that fills masks, how likely each token of LABEL is where it stands. */
 #include "classify.h"
 
 #include <ctype.h>
@@ -88,7 +89,8 @@ static int entailment(const fv_task *t)
 }
 
 /* logits: (labels, L) of one text. */
-static void score_hypotheses(float *out, const float *logits, int labels, int L, int entail, bool many)
+static void score_hypotheses(float *out, const float *logits, int labels, int L, int entail,
+                             bool many)
 {
     int contra = entail == 0 ? L - 1 : 0;
     double x[2];
@@ -102,18 +104,24 @@ static void score_hypotheses(float *out, const float *logits, int labels, int L,
         return;
     }
     double top = -INFINITY, total = 0;
-    for (int i = 0; i < labels; i++) top = (double)logits[i * L + entail] > top ? (double)logits[i * L + entail] : top;
+    for (int i = 0; i < labels; i++)
+        top = (double)logits[i * L + entail] > top ? (double)logits[i * L + entail] : top;
     for (int i = 0; i < labels; i++) total += exp((double)logits[i * L + entail] - top);
-    for (int i = 0; i < labels; i++) out[i] = (float)(exp((double)logits[i * L + entail] - top) / total);
+    for (int i = 0; i < labels; i++)
+        out[i] = (float)(exp((double)logits[i * L + entail] - top) / total);
 }
 
-static int by_entailment(const cli *c, const classify_values *v, const cli_texts *texts, const label_list *labels, float *scores)
+static int by_entailment(const cli *c, const classify_values *v, const cli_texts *texts,
+                         const label_list *labels, float *scores)
 {
     cli_task t;
     fv_err e;
-    int code = cli_open_task(c, &t, &v->model, FV_JOB_CLASSIFY), L = code ? 0 : fv_task_labels(t.task);
+    int code = cli_open_task(c, &t, &v->model, FV_JOB_CLASSIFY),
+        L = code ? 0 : fv_task_labels(t.task);
     int entail = code ? -1 : entailment(t.task);
-    if (!code && entail < 0) code = cli_fail(c, "%s: none of its labels is entailment, so it cannot judge others", v->model.dir);
+    if (!code && entail < 0)
+        code = cli_fail(c, "%s: none of its labels is entailment, so it cannot judge others",
+                        v->model.dir);
     buffer *said = calloc((size_t)labels->n, sizeof *said);
     fv_text *pairs = calloc((size_t)(texts->n * labels->n), sizeof *pairs);
     float *logits = calloc((size_t)(texts->n * labels->n) * (size_t)(L + 1), sizeof *logits);
@@ -128,9 +136,11 @@ static int by_entailment(const cli *c, const classify_values *v, const cli_texts
         pairs[i].pair = said[i % labels->n].s;
         pairs[i].pair_n = said[i % labels->n].n;
     }
-    if (!code && fv_task_logits(t.task, pairs, texts->n * labels->n, logits, &e)) code = cli_error(c, &e);
+    if (!code && fv_task_logits(t.task, pairs, texts->n * labels->n, logits, &e))
+        code = cli_error(c, &e);
     for (int64_t i = 0; !code && i < texts->n; i++)
-        score_hypotheses(scores + i * labels->n, logits + i * labels->n * L, labels->n, L, entail, v->many);
+        score_hypotheses(scores + i * labels->n, logits + i * labels->n * L, labels->n, L, entail,
+                         v->many);
     for (int i = 0; said && i < labels->n; i++) free(said[i].s);
     free(said);
     free(pairs);
@@ -160,8 +170,8 @@ static int encode(asking *a, ids *out, const buffer *text)
     return writer_encode(&a->w, out, text->s ? text->s : "", text->n);
 }
 
-/* A prompt and each label behind it.  Tokens may join at the seam, so what all of them share is the prompt, and what
- * follows in each is its label. */
+/* A prompt and each label behind it.  Tokens may join at the seam, so what all of them share is the
+ * prompt, and what follows in each is its label. */
 static int encode_behind(asking *a, buffer *text)
 {
     size_t before = text->n;
@@ -174,10 +184,12 @@ static int encode_behind(asking *a, buffer *text)
         put(text, a->labels->at[i], strlen(a->labels->at[i]));
         code = encode(a, x, text);
         int64_t same = 0;
-        while (!code && same < shared && same < x->n - 1 && x->at[same] == a->prompt.at[same]) same++;
+        while (!code && same < shared && same < x->n - 1 && x->at[same] == a->prompt.at[same])
+            same++;
         shared = same;
     }
-    for (int i = 0; !code && i < a->labels->n; i++) a->at[i] = a->label[i].at + shared, a->len[i] = a->label[i].n - shared;
+    for (int i = 0; !code && i < a->labels->n; i++)
+        a->at[i] = a->label[i].at + shared, a->len[i] = a->label[i].n - shared;
     a->prompt.n = shared;
     return !code && shared < 1 ? cli_fail(a->c, "the prompt is empty") : code;
 }
@@ -190,8 +202,10 @@ static int encode_apart(asking *a, const buffer *text)
     for (int i = 0; !code && i < a->labels->n; i++) {
         fv_tok_opts o = {.specials = true, .as_target = true};
         a->label[i].n = 0;
-        if (fv_tok_encode(a->w.enc, a->labels->at[i], strlen(a->labels->at[i]), o, &e)) return cli_error(a->c, &e);
-        if (!ids_add(&a->label[i], a->w.enc->ids, a->w.enc->n)) return cli_fail(a->c, "out of memory");
+        if (fv_tok_encode(a->w.enc, a->labels->at[i], strlen(a->labels->at[i]), o, &e))
+            return cli_error(a->c, &e);
+        if (!ids_add(&a->label[i], a->w.enc->ids, a->w.enc->n))
+            return cli_fail(a->c, "out of memory");
         a->at[i] = a->label[i].at, a->len[i] = a->label[i].n;
     }
     return code;
@@ -205,8 +219,9 @@ static int ask(asking *a, const fv_text *text, float *scores)
     put_template(&prompt, a->v->prompt, text->s, text->n);
     int code = a->w.encoder ? encode_apart(a, &prompt) : encode_behind(a, &prompt);
     free(prompt.s);
-    if (!code && fv_score_continuations(a->log_p, a->w.device, a->w.model, a->prompt.at, a->prompt.n, a->at, a->len, a->labels->n,
-                                        a->w.gen.start, &e))
+    if (!code &&
+        fv_score_continuations(a->log_p, a->w.device, a->w.model, a->prompt.at, a->prompt.n, a->at,
+                               a->len, a->labels->n, a->w.gen.start, &e))
         code = cli_error(a->c, &e);
     if (!code) softmax(scores, a->log_p, a->labels->n);
     return code;
@@ -220,7 +235,8 @@ static int read_shots(asking *a)
     for (int64_t i = 0; !code && i < solved.n; i++) {
         const fv_text *x = &solved.at[i];
         if (!x->pair) {
-            code = cli_fail(a->c, "%s: line %lld has no tab between text and label", a->v->examples, (long long)i + 1);
+            code = cli_fail(a->c, "%s: line %lld has no tab between text and label", a->v->examples,
+                            (long long)i + 1);
             break;
         }
         put_template(&a->shots, a->v->prompt, x->s, x->n);
@@ -232,7 +248,8 @@ static int read_shots(asking *a)
     return code;
 }
 
-static int by_likelihood(const cli *c, const classify_values *v, const cli_texts *texts, const label_list *labels, float *scores)
+static int by_likelihood(const cli *c, const classify_values *v, const cli_texts *texts,
+                         const label_list *labels, float *scores)
 {
     asking a = {.c = c, .v = v, .labels = labels};
     size_t n = (size_t)labels->n;
@@ -243,7 +260,8 @@ static int by_likelihood(const cli *c, const classify_values *v, const cli_texts
     a.log_p = calloc(n, sizeof *a.log_p);
     if (!code && (!a.label || !a.at || !a.len || !a.log_p)) code = cli_fail(c, "out of memory");
     if (!code && v->examples) code = read_shots(&a);
-    for (int64_t i = 0; !code && i < texts->n; i++) code = ask(&a, &texts->at[i], scores + i * labels->n);
+    for (int64_t i = 0; !code && i < texts->n; i++)
+        code = ask(&a, &texts->at[i], scores + i * labels->n);
     for (size_t i = 0; a.label && i < n; i++) ids_free(&a.label[i]);
     ids_free(&a.prompt);
     free(a.label), free(a.at), free(a.len), free(a.log_p), free(a.shots.s);
@@ -282,7 +300,8 @@ static int fill_in(asking *a, fv_task *t, const fv_text *text, float *scores)
     if (!code && fv_task_score(t, whole, n, from, a->log_p, a->len, &e)) code = cli_error(a->c, &e);
     for (int i = 0; !code && i < n; i++)
         if (!a->len[i])
-            code = cli_fail(a->c, "the prompt leaves no room for a label: the model sees %lld tokens",
+            code = cli_fail(a->c,
+                            "the prompt leaves no room for a label: the model sees %lld tokens",
                             (long long)fv_task_longest(t));
     if (!code) softmax(scores, a->log_p, n);
     for (int i = 0; said && i < n; i++) free(said[i].s);
@@ -290,7 +309,8 @@ static int fill_in(asking *a, fv_task *t, const fv_text *text, float *scores)
     return code;
 }
 
-static int by_filling(const cli *c, const classify_values *v, const cli_texts *texts, const label_list *labels, float *scores)
+static int by_filling(const cli *c, const classify_values *v, const cli_texts *texts,
+                      const label_list *labels, float *scores)
 {
     asking a = {.c = c, .v = v, .labels = labels};
     cli_task t;
@@ -299,20 +319,25 @@ static int by_filling(const cli *c, const classify_values *v, const cli_texts *t
     a.log_p = calloc((size_t)labels->n, sizeof *a.log_p);
     if (!code && (!a.len || !a.log_p)) code = cli_fail(c, "out of memory");
     if (!code && v->examples) code = read_shots(&a);
-    for (int64_t i = 0; !code && i < texts->n; i++) code = fill_in(&a, t.task, &texts->at[i], scores + i * labels->n);
+    for (int64_t i = 0; !code && i < texts->n; i++)
+        code = fill_in(&a, t.task, &texts->at[i], scores + i * labels->n);
     free(a.len), free(a.log_p), free(a.shots.s);
     cli_close_task(&t);
     return code;
 }
 
-int score_labels(const cli *c, const classify_values *v, const cli_texts *texts, const label_list *labels, float *scores)
+int score_labels(const cli *c, const classify_values *v, const cli_texts *texts,
+                 const label_list *labels, float *scores)
 {
     fv_dir *dir;
     fv_err e;
     if (!v->model.dir) return cli_usage(c, "a model is needed: -m DIR");
     if (fv_dir_open(&dir, NULL, v->model.dir, &e)) return cli_error(c, &e);
     const char *head = fv_json_text(fv_dir_config(dir), "architectures.0");
-    bool judges = head && strstr(head, "ForSequenceClassification"), fills = head && strstr(head, "ForMaskedLM");
+    bool judges = head && strstr(head, "ForSequenceClassification"),
+         fills = head && strstr(head, "ForMaskedLM");
     fv_dir_close(dir);
-    return (judges ? by_entailment : fills ? by_filling : by_likelihood)(c, v, texts, labels, scores);
+    return (judges  ? by_entailment
+            : fills ? by_filling
+                    : by_likelihood)(c, v, texts, labels, scores);
 }

@@ -1,12 +1,12 @@
 /* cli.h - what a command of the program is made of.
  *
- * A command is one file with one cli_command: what it does, its options, examples and a function.  The same
- * tables drive the parser, --help, the manual pages and the shell completions, so they cannot disagree.  To add a
- * command, write its file and add it to the table in commands.c.
+ * A command is one file with one cli_command: what it does, its options, examples and a function.
+ * The same tables drive the parser, --help, the manual pages and the shell completions, so they
+ * cannot disagree.  To add a command, write its file and add it to the table in commands.c.
  *
- * Results go to standard output, messages to standard error.  A command exits with CLI_OK, with CLI_FAILED
- * when the work could not be done, or with CLI_USAGE when it was called wrongly.  It prints only once it can no
- * longer fail, so a failed command writes nothing. */
+ * Results go to standard output, messages to standard error.  A command exits with CLI_OK, with
+ * CLI_FAILED when the work could not be done, or with CLI_USAGE when it was called wrongly.  It
+ * prints only once it can no longer fail, so a failed command writes nothing. */
 #ifndef FOVEA_CLI_H
 #define FOVEA_CLI_H
 
@@ -41,18 +41,24 @@ typedef struct cli_option {
     const char *help;         /* one line or a few; the default is added by itself */
     double least, greatest;   /* of numbers, both allowed */
     const char *const *words; /* of a choice, ending in NULL */
-    const fv_field *field;    /* of an option that stands for a key of a field table; NULL otherwise */
+    const fv_field *field; /* of an option that stands for a key of a field table; NULL otherwise */
 } cli_option;
 
-/* Entries of an option table: CLI_INT(struct, field, letter, name, value, least, greatest, help). */
+/* Entries of an option table: CLI_INT(struct, field, letter, name, value, least, greatest,
+ * help). */
 /* clang-format off */
 #define CLI_ENTRY(s, field, letter, name, kind, value, least, greatest, help) \
     {name, letter, kind, offsetof(s, field), value, help, least, greatest, NULL, NULL}
-#define CLI_FLAG(s, field, letter, name, help) CLI_ENTRY(s, field, letter, name, CLI_IS_FLAG, NULL, 0, 0, help)
-#define CLI_TEXT(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_TEXT, value, 0, 0, help)
-#define CLI_FILE(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_FILE, value, 0, 0, help)
-#define CLI_DIR(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_DIR, value, 0, 0, help)
-#define CLI_LIST(s, field, letter, name, value, help) CLI_ENTRY(s, field, letter, name, CLI_IS_LIST, value, 0, 0, help)
+#define CLI_FLAG(s, field, letter, name, help) \
+    CLI_ENTRY(s, field, letter, name, CLI_IS_FLAG, NULL, 0, 0, help)
+#define CLI_TEXT(s, field, letter, name, value, help) \
+    CLI_ENTRY(s, field, letter, name, CLI_IS_TEXT, value, 0, 0, help)
+#define CLI_FILE(s, field, letter, name, value, help) \
+    CLI_ENTRY(s, field, letter, name, CLI_IS_FILE, value, 0, 0, help)
+#define CLI_DIR(s, field, letter, name, value, help) \
+    CLI_ENTRY(s, field, letter, name, CLI_IS_DIR, value, 0, 0, help)
+#define CLI_LIST(s, field, letter, name, value, help) \
+    CLI_ENTRY(s, field, letter, name, CLI_IS_LIST, value, 0, 0, help)
 #define CLI_INT(s, field, letter, name, value, least, greatest, help) \
     CLI_ENTRY(s, field, letter, name, CLI_IS_INT, value, least, greatest, help)
 #define CLI_REAL(s, field, letter, name, value, least, greatest, help) \
@@ -60,10 +66,12 @@ typedef struct cli_option {
 #define CLI_CHOICE(s, field, letter, name, words, help) \
     {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words, NULL}
 /* Where to compute; NULL is the CPU. */
-#define CLI_DEVICE(s, field) CLI_TEXT(s, field, 0, "device", "NAME", "where to compute: cpu (unless given), cuda or cuda:N")
+#define CLI_DEVICE(s, field) \
+    CLI_TEXT(s, field, 0, "device", "NAME", "where to compute: cpu (unless given), cuda or cuda:N")
 /* clang-format on */
 
-/* Keys of a field table that were given as options, in this order: --num-beams 4 is num_beams, "4". */
+/* Keys of a field table that were given as options, in this order: --num-beams 4 is num_beams,
+ * "4". */
 typedef struct cli_settings {
     int n;
     struct {
@@ -83,10 +91,11 @@ typedef struct cli {
 } cli;
 
 struct cli_command {
-    const char *name;               /* one word */
-    const char *summary;            /* half a line, no full stop */
-    const char *about;              /* paragraphs, an empty line between them; wrapped when printed */
-    const cli_command *const *subs; /* commands below this one, ending in NULL; then there is no run and no options */
+    const char *name;    /* one word */
+    const char *summary; /* half a line, no full stop */
+    const char *about;   /* paragraphs, an empty line between them; wrapped when printed */
+    /* commands below this one, ending in NULL; then there is no run and no options */
+    const cli_command *const *subs;
 
     const cli_option *options; /* ending in {0}; NULL: none */
     size_t size;               /* of the struct that holds their values */
@@ -108,24 +117,29 @@ extern const cli_command cli_root;
 
 /* ---- for commands ---- */
 
-int cli_fail(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3);  /* "fovea attend: ...", returns CLI_FAILED */
+/* "fovea attend: ...", returns CLI_FAILED */
+int cli_fail(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3);
 int cli_usage(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3); /* the same, returns CLI_USAGE */
-int cli_error(const cli *c, const fv_err *e);                      /* the text of e, returns CLI_FAILED */
+int cli_error(const cli *c, const fv_err *e); /* the text of e, returns CLI_FAILED */
 
 /* Puts what was given into obj; values have been checked against the table already. */
 int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *table);
 
-/* How the weights of products may be held, for --dtype: as they are stored, which is what comes first and is meant where
- * nothing is said; q8 and q4 with a scale for each 32, int8 with one for each row. */
+/* How the weights of products may be held, for --dtype: as they are stored, which is what comes
+ * first and is meant where nothing is said; q8 and q4 with a scale for each 32, int8 with one for
+ * each row. */
 extern const char *const cli_weights[];
-#define CLI_WEIGHTS_HELP                                                                                                         \
-    "of the weights of products: as the file has them, f32 also where that has 16 bits; q8 and q4 have a scale for each 32, "    \
+#define CLI_WEIGHTS_HELP                                                                           \
+    "of the weights of products: as the file has them, f32 also where that has 16 bits; q8 and "   \
+    "q4 have a scale for each 32, "                                                                \
     "int8 one for each row"
-void cli_choose_weights(int choice, fv_dtype *weights, bool *widen); /* members of fv_model_opt and its like */
+/* members of fv_model_opt and its like */
+void cli_choose_weights(int choice, fv_dtype *weights, bool *widen);
 
 /* ---- for the program ---- */
 
-/* The options of a command, its own and those of its fields, one after the other: begin with {0}. */
+/* The options of a command, its own and those of its fields, one after the other: begin with
+ * {0}. */
 typedef struct cli_each {
     cli_option option;
     int n;
@@ -145,8 +159,10 @@ const cli_command *cli_sub(const cli_command *parent, const char *name);
 /* The command nearest to a mistyped word, or NULL. */
 const char *cli_nearest_sub(const cli_command *parent, const char *word);
 
-/* Fills in values and moves the operands to the front of argv (*n of them).  *help: --help was among the options. */
-int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char **argv, int *n, bool *help);
+/* Fills in values and moves the operands to the front of argv (*n of them).  *help: --help was
+ * among the options. */
+int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char **argv, int *n,
+              bool *help);
 
 /* The texts made from the tables. */
 void cli_print_help(const cli_command *cmd, const char *path);

@@ -59,9 +59,11 @@ static const cli_command *const commands[] = {
 const cli_command cli_root = {
     .name = "fovea",
     .summary = "self-attention in C: compute it, train it, look at it",
-    .about = "fovea is a library and a program for models built on self-attention.  Each command below does one thing; "
+    .about = "fovea is a library and a program for models built on self-attention.  Each command "
+             "below does one thing; "
              "\"fovea help COMMAND\" explains it and shows examples.\n\n"
-             "The environment variable FOVEA_CPU forces the kernels of one instruction level (\"fovea info\" lists them).",
+             "The environment variable FOVEA_CPU forces the kernels of one instruction level "
+             "(\"fovea info\" lists them).",
     .subs = commands,
 };
 
@@ -76,7 +78,8 @@ const char *cli_nearest_sub(const cli_command *parent, const char *word)
 {
     const char *names[64];
     size_t n = 0;
-    for (const cli_command *const *s = parent->subs; s && *s && n < 63; s++) names[n++] = (*s)->name;
+    for (const cli_command *const *s = parent->subs; s && *s && n < 63; s++)
+        names[n++] = (*s)->name;
     names[n] = NULL;
     return fv_nearest(word, names);
 }

@@ -1,7 +1,7 @@
 /* complete.c - completion scripts for bash, zsh and fish, made from the tables.
  *
- * Each script finds out which command the line is in and offers that command's options, the words of a choice,
- * file names where a file is wanted, or the commands below it. */
+ * Each script finds out which command the line is in and offers that command's options, the words
+ * of a choice, file names where a file is wanted, or the commands below it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,10 +15,14 @@ typedef void visit_fn(const cli_command *cmd, const char *path);
 static void each(const cli_command *cmd, const char *path, visit_fn *visit)
 {
     visit(cmd, path);
-    for (const cli_command *const *s = cmd->subs; s && *s; s++) each(*s, cli_below(path, (*s)->name).s, visit);
+    for (const cli_command *const *s = cmd->subs; s && *s; s++)
+        each(*s, cli_below(path, (*s)->name).s, visit);
 }
 
-static bool takes_files(const cli_command *cmd) { return cmd->operands && strstr(cmd->operands, "FILE"); }
+static bool takes_files(const cli_command *cmd)
+{
+    return cmd->operands && strstr(cmd->operands, "FILE");
+}
 
 static void print_words(const char *const *words)
 {
@@ -63,7 +67,8 @@ static void bash(void)
 {
     puts("# bash completion for fovea\n"
          "_fovea() {\n"
-         "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" path=fovea words= files= i\n"
+         "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" "
+         "path=fovea words= files= i\n"
          "    [ \"$prev\" = = ] && prev=\"${COMP_WORDS[COMP_CWORD-2]}\"\n"
          "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
          "        case \"$path ${COMP_WORDS[i]}\" in");
@@ -127,7 +132,8 @@ static void zsh_options(const cli_command *cmd)
         printf("'");
     }
     printf(" \\\n        '(-h --help)'{-h,--help}'[print help]'");
-    if (cmd == &cli_root) printf(" \\\n        '(-V --version)'{-V,--version}'[print the version]'");
+    if (cmd == &cli_root)
+        printf(" \\\n        '(-V --version)'{-V,--version}'[print the version]'");
 }
 
 static void zsh_function(const cli_command *cmd, const char *path)
@@ -141,7 +147,8 @@ static void zsh_function(const cli_command *cmd, const char *path)
         printf("%s\n}\n\n", takes_files(cmd) ? " \\\n        '*:argument:_files'" : "");
         return;
     }
-    printf(" \\\n        '1:command:->command' '*::argument:->argument'\n    case $state in\n    command) _values command");
+    printf(" \\\n        '1:command:->command' '*::argument:->argument'\n    case $state in\n    "
+           "command) _values command");
     for (const cli_command *const *s = cmd->subs; *s; s++) {
         printf(" \\\n        '%s[", (*s)->name);
         zsh_text((*s)->summary);
@@ -175,14 +182,16 @@ static void fish_text(const char *s)
     putchar('\'');
 }
 
-/* The condition "the line is in this command": its words have been typed, and none of the commands below it. */
+/* The condition "the line is in this command": its words have been typed, and none of the commands
+ * below it. */
 static void fish_condition(const cli_command *cmd, const char *path)
 {
     const char *words = strchr(path, ' ');
     printf("complete -c fovea -n '");
     if (!words) printf("__fish_use_subcommand");
     for (const char *p = words; p; p = strchr(p + 1, ' '))
-        printf("%s__fish_seen_subcommand_from %.*s", p == words ? "" : "; and ", (int)strcspn(p + 1, " "), p + 1);
+        printf("%s__fish_seen_subcommand_from %.*s", p == words ? "" : "; and ",
+               (int)strcspn(p + 1, " "), p + 1);
     if (words && cmd->subs) {
         printf("; and not __fish_seen_subcommand_from");
         for (const cli_command *const *s = cmd->subs; *s; s++) printf(" %s", (*s)->name);
@@ -204,7 +213,9 @@ static void fish_lines(const cli_command *cmd, const char *path)
         printf(" -l %s", o->name);
         if (o->letter) printf(" -s %c", o->letter);
         if (o->kind == CLI_IS_FILE || o->kind == CLI_IS_DIR) printf(" -r -F");
-        if (o->kind == CLI_IS_INT || o->kind == CLI_IS_REAL || o->kind == CLI_IS_TEXT || o->kind == CLI_IS_LIST) printf(" -x");
+        if (o->kind == CLI_IS_INT || o->kind == CLI_IS_REAL || o->kind == CLI_IS_TEXT ||
+            o->kind == CLI_IS_LIST)
+            printf(" -x");
         if (o->kind == CLI_IS_CHOICE) {
             printf(" -x -a '");
             print_words(o->words);

@@ -1,4 +1,5 @@
-/* demo.c - fovea demo: a Transformer learns to translate, here and now, on a corpus that the program makes itself. */
+/* demo.c - fovea demo: a Transformer learns to translate, here and now, on a corpus that the
+ * program makes itself. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,10 +19,12 @@ typedef struct values {
     bool quiet;
 } values;
 
-static const values defaults = {.dir = "fovea-demo", .updates = 800, .seed = 1, .sentences = 30000, .tests = 500};
+static const values defaults = {
+    .dir = "fovea-demo", .updates = 800, .seed = 1, .sentences = 30000, .tests = 500};
 
 static const cli_option options[] = {
-    CLI_DIR(values, dir, 'o', "output", "DIR", "where the model and the pictures go; older ones are replaced"),
+    CLI_DIR(values, dir, 'o', "output", "DIR",
+            "where the model and the pictures go; older ones are replaced"),
     CLI_INT(values, updates, 'u', "updates", "N", 1, 1000000, "updates of the parameters"),
     CLI_INT(values, sentences, 0, "sentences", "N", 100, 1000000, "sentences to learn from"),
     CLI_INT(values, tests, 0, "tests", "N", 1, 100000, "held-out sentences to be judged by"),
@@ -33,19 +36,23 @@ static const cli_option options[] = {
 };
 
 static const cli_example examples[] = {
-    {"fovea demo", "train for about a minute, translate sentences never seen, keep model and pictures in fovea-demo/"},
+    {"fovea demo", "train for about a minute, translate sentences never seen, keep model and "
+                   "pictures in fovea-demo/"},
     {"fovea demo --updates 200 --output /tmp/short", "a quick look, with a worse model"},
     {0},
 };
 
 /* A model that two cores train in a minute. */
-static const char config_format[] =
-    "{\"model_type\": \"marian\", \"architectures\": [\"MarianMTModel\"], \"vocab_size\": %d, \"d_model\": 128, "
-    "\"encoder_layers\": 2, "
-    "\"decoder_layers\": 2, \"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 256, "
-    "\"decoder_ffn_dim\": 256, \"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": true, "
-    "\"dropout\": 0.0, \"init_std\": 0.0, \"pad_token_id\": %d, \"eos_token_id\": %d, \"decoder_start_token_id\": %d, "
-    "\"forced_eos_token_id\": %d}";
+static const char config_format[] = "{\"model_type\": \"marian\", \"architectures\": "
+                                    "[\"MarianMTModel\"], \"vocab_size\": %d, \"d_model\": 128, "
+                                    "\"encoder_layers\": 2, "
+                                    "\"decoder_layers\": 2, \"encoder_attention_heads\": 4, "
+                                    "\"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 256, "
+                                    "\"decoder_ffn_dim\": 256, \"max_position_embeddings\": 64, "
+                                    "\"activation_function\": \"relu\", \"scale_embedding\": true, "
+                                    "\"dropout\": 0.0, \"init_std\": 0.0, \"pad_token_id\": %d, "
+                                    "\"eos_token_id\": %d, \"decoder_start_token_id\": %d, "
+                                    "\"forced_eos_token_id\": %d}";
 
 /* ---- the corpus ---- */
 
@@ -132,10 +139,13 @@ static void progress(void *user, const fv_train_state *s, const char *event)
     if (w->v->quiet || strcmp(event, "step") || (s->step % 20 && s->step != w->v->updates)) return;
     double left = s->step ? s->seconds / (double)s->step * (double)(w->v->updates - s->step) : 0;
     if (w->live)
-        fprintf(stderr, "\r\033[Klearning: update %lld of %lld, loss %.3f, %.0f words/s, %.0f s left", (long long)s->step,
-                (long long)w->v->updates, s->loss, s->seconds > 0 ? (double)s->tokens / s->seconds : 0, left);
+        fprintf(stderr,
+                "\r\033[Klearning: update %lld of %lld, loss %.3f, %.0f words/s, %.0f s left",
+                (long long)s->step, (long long)w->v->updates, s->loss,
+                s->seconds > 0 ? (double)s->tokens / s->seconds : 0, left);
     else if (s->step % 200 == 0)
-        fprintf(stderr, "learning: update %lld of %lld, loss %.3f\n", (long long)s->step, (long long)w->v->updates, s->loss);
+        fprintf(stderr, "learning: update %lld of %lld, loss %.3f\n", (long long)s->step,
+                (long long)w->v->updates, s->loss);
 }
 
 /* ---- training ---- */
@@ -157,7 +167,10 @@ static fv_status make_tokenizer(lab *l)
 {
     static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
     reader r = {.k = &l->k};
-    fv_tok_train_opts o = {.kind = FV_TOK_BYTE_BPE, .vocab = 2400, .min_count = 1, .specials = specials};
+    fv_tok_train_opts o = {.kind = FV_TOK_BYTE_BPE,
+                           .vocab = 2400,
+                           .min_count = 1,
+                           .specials = specials};
     fv_status st = fv_tok_train(&l->tok, NULL, (fv_tok_source){next_text, &r}, &o, &l->e);
     if (st) return st;
     l->pad = fv_tok_id(l->tok, "<pad>");
@@ -171,14 +184,18 @@ static fv_status learn(lab *l, fv_train_state *done)
     const values *v = l->v;
     fv_pairs_opt ends = {.eos = l->eos};
     show w = {.v = v, .live = isatty(2)};
-    snprintf(config, sizeof config, config_format, fv_tok_size(l->tok), l->pad, l->eos, l->pad, l->eos);
-    fv_status st = fv_pairs_make(&l->train, NULL, l->tok, l->k.en, l->k.fr, l->k.n_train, ends, NULL, &l->e);
+    snprintf(config, sizeof config, config_format, fv_tok_size(l->tok), l->pad, l->eos, l->pad,
+             l->eos);
+    fv_status st = fv_pairs_make(&l->train, NULL, l->tok, l->k.en, l->k.fr, l->k.n_train, ends,
+                                 NULL, &l->e);
     if (!st)
-        st = fv_pairs_make(&l->test, NULL, l->tok, l->k.en + l->k.n_train, l->k.fr + l->k.n_train, l->k.n_test, ends, NULL,
-                           &l->e);
+        st = fv_pairs_make(&l->test, NULL, l->tok, l->k.en + l->k.n_train, l->k.fr + l->k.n_train,
+                           l->k.n_test, ends, NULL, &l->e);
     if (!st) st = fv_feed_pairs(&l->train_feed, l->train, l->pad, l->pad, false, &l->e);
     if (!st) st = fv_feed_pairs(&l->test_feed, l->test, l->pad, l->pad, false, &l->e);
-    if (!st) st = fv_model_new(&l->model, l->dev, config, (fv_model_opt){.train = true}, (uint64_t)v->seed, &l->e);
+    if (!st)
+        st = fv_model_new(&l->model, l->dev, config, (fv_model_opt){.train = true},
+                          (uint64_t)v->seed, &l->e);
     if (st) return st;
 
     fv_train_job job = {.model = l->model,
@@ -211,7 +228,8 @@ static fv_status save_generation(lab *l, const char *path)
     char text[300];
     fv_json *j;
     snprintf(text, sizeof text,
-             "{\"decoder_start_token_id\": %d, \"pad_token_id\": %d, \"eos_token_id\": %d, \"forced_eos_token_id\": %d, "
+             "{\"decoder_start_token_id\": %d, \"pad_token_id\": %d, \"eos_token_id\": %d, "
+             "\"forced_eos_token_id\": %d, "
              "\"bad_words_ids\": [[%d]], \"max_length\": 64, \"num_beams\": 4}",
              l->pad, l->pad, l->eos, l->eos, l->pad);
     fv_status st = fv_json_parse(&j, NULL, text, path, &l->e);
@@ -225,7 +243,8 @@ static fv_status save(lab *l)
     char dir[1024], path[1100];
     snprintf(dir, sizeof dir, "%s/model", l->v->dir);
     if (mkdir(l->v->dir, 0777) && errno != EEXIST)
-        return fv_fail(&l->e, FV_EIO, "%s: cannot make the directory: %s", l->v->dir, strerror(errno));
+        return fv_fail(&l->e, FV_EIO, "%s: cannot make the directory: %s", l->v->dir,
+                       strerror(errno));
     fv_status st = fv_model_save(l->model, dir, FV_F32, &l->e);
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     if (!st) st = fv_tok_save(l->tok, path, &l->e);
@@ -250,7 +269,8 @@ static fv_gen_opt greedy(const lab *l)
 }
 
 /* Translates n texts, each result freed by the caller with fv_tok_free_text. */
-static fv_status translate(lab *l, const fv_pairs *p, int64_t from, int64_t n, char **out, size_t *len)
+static fv_status translate(lab *l, const fv_pairs *p, int64_t from, int64_t n, char **out,
+                           size_t *len)
 {
     enum { AT_ONCE = 64 };
     fv_gen_opt o = greedy(l);
@@ -262,7 +282,8 @@ static fv_status translate(lab *l, const fv_pairs *p, int64_t from, int64_t n, c
         fv_generated g;
         st = fv_generate(&g, l->dev, l->model, ids, lens, here, &o, &l->e);
         for (int64_t i = 0; !st && i < here; i++)
-            st = fv_tok_decode(l->tok, &out[at + i], &len[at + i], g.hyp[i].ids, g.hyp[i].n, true, &l->e);
+            st = fv_tok_decode(l->tok, &out[at + i], &len[at + i], g.hyp[i].ids, g.hyp[i].n, true,
+                               &l->e);
         if (!st) fv_generated_free(&g);
     }
     return st;
@@ -287,8 +308,8 @@ static fv_status judge(lab *l, int64_t *right)
         bool same = !strcmp(out[i], want);
         *right += same;
         if (shown < 10 || (!same && shown < 14)) {
-            printf("  %-48s %s%s%s%s\n", l->k.en[l->k.n_train + i], out[i], same ? "" : "   (expected: ", same ? "" : want,
-                   same ? "" : ")");
+            printf("  %-48s %s%s%s%s\n", l->k.en[l->k.n_train + i], out[i],
+                   same ? "" : "   (expected: ", same ? "" : want, same ? "" : ")");
             shown++;
         }
     }
@@ -299,7 +320,8 @@ static fv_status judge(lab *l, int64_t *right)
     return st;
 }
 
-/* One sentence of the reader's choice, whether or not the corpus has it: translated, then looked into. */
+/* One sentence of the reader's choice, whether or not the corpus has it: translated, then looked
+ * into. */
 static fv_status famous(lab *l, const char *en)
 {
     const char *nothing = "x";
@@ -308,8 +330,14 @@ static fv_status famous(lab *l, const char *en)
     char *fr = NULL;
     size_t len;
     fv_gen_opt o = greedy(l);
-    demo_scene d = {.dev = l->dev, .model = l->model, .tok = l->tok, .dir = l->v->dir, .en = en, .start = l->pad};
-    fv_status st = fv_pairs_make(&p, NULL, l->tok, &en, &nothing, 1, (fv_pairs_opt){.eos = l->eos}, NULL, &l->e);
+    demo_scene d = {.dev = l->dev,
+                    .model = l->model,
+                    .tok = l->tok,
+                    .dir = l->v->dir,
+                    .en = en,
+                    .start = l->pad};
+    fv_status st = fv_pairs_make(&p, NULL, l->tok, &en, &nothing, 1, (fv_pairs_opt){.eos = l->eos},
+                                 NULL, &l->e);
     if (st) return st;
     d.source = fv_pairs_source(p, 0, &d.n_source);
     st = fv_generate(&g, l->dev, l->model, &d.source, &d.n_source, 1, &o, &l->e);
@@ -332,21 +360,24 @@ static fv_status all(lab *l)
     fv_train_state done;
     int64_t right = 0;
     if (!make_corpus(&l->k, l->v)) return fv_fail(&l->e, FV_ENOMEM, "out of memory");
-    fv_status st = fv_device_open(&l->dev, l->v->device, (fv_device_opt){.threads = (int)l->v->threads}, &l->e);
+    fv_status st = fv_device_open(&l->dev, l->v->device,
+                                  (fv_device_opt){.threads = (int)l->v->threads}, &l->e);
     if (!st) st = make_tokenizer(l);
     if (!st && !l->v->quiet)
-        fprintf(stderr, "%lld English sentences and their French translations, e.g. \"%s\" - \"%s\"\n", (long long)l->k.n_train,
-                l->k.en[0], l->k.fr[0]);
+        fprintf(stderr,
+                "%lld English sentences and their French translations, e.g. \"%s\" - \"%s\"\n",
+                (long long)l->k.n_train, l->k.en[0], l->k.fr[0]);
     if (!st) st = learn(l, &done);
     if (!st) st = save(l);
     if (st) return st;
-    printf("Trained a Transformer of %lld parameters: %lld updates in %.0f s, %.0f target words/s.\n\n",
-           (long long)fv_params_elements(fv_model_params(l->model), ""), (long long)done.step, done.seconds,
-           done.seconds > 0 ? (double)done.tokens / done.seconds : 0);
+    printf("Trained a Transformer of %lld parameters: %lld updates in %.0f s, %.0f target "
+           "words/s.\n\n",
+           (long long)fv_params_elements(fv_model_params(l->model), ""), (long long)done.step,
+           done.seconds, done.seconds > 0 ? (double)done.tokens / done.seconds : 0);
     st = judge(l, &right);
     if (st) return st;
-    printf("\n%lld of %lld unseen sentences are translated word for word: %.1f %%\n", (long long)right, (long long)l->k.n_test,
-           100.0 * (double)right / (double)l->k.n_test);
+    printf("\n%lld of %lld unseen sentences are translated word for word: %.1f %%\n",
+           (long long)right, (long long)l->k.n_test, 100.0 * (double)right / (double)l->k.n_test);
     printf("The model is in %s/model, in the layout of Hugging Face's MarianMTModel.\n", l->v->dir);
     return famous(l, "I like to eat apples.");
 }
@@ -371,8 +402,10 @@ static int run(const cli *c, const void *vals, int n, char **operand)
 const cli_command demo_command = {
     .name = "demo",
     .summary = "train a small translator and see what it has learnt",
-    .about = "Makes a corpus of English sentences and their French translations from a small grammar with real agreement, trains "
-             "the Transformer of 2017 on it, and lets it translate sentences with combinations of words it has never seen.  The "
+    .about = "Makes a corpus of English sentences and their French translations from a small "
+             "grammar with real agreement, trains "
+             "the Transformer of 2017 on it, and lets it translate sentences with combinations of "
+             "words it has never seen.  The "
              "same seed gives the same model whatever the number of threads.",
     .options = options,
     .size = sizeof(values),

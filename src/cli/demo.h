@@ -1,4 +1,5 @@
-/* demo.h - what the two halves of the demonstration share: learning (demo.c) and showing (demo_show.c). */
+/* demo.h - what the two halves of the demonstration share: learning (demo.c) and showing
+ * (demo_show.c). */
 #ifndef FOVEA_CLI_DEMO_H
 #define FOVEA_CLI_DEMO_H
 

@@ -22,7 +22,8 @@ static fv_status print_words(fv_see *s, fv_see_pick p, fv_err *e)
     if (!w) return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_status st = fv_see_weights(s, p, 0, rows, w, e);
     if (!st)
-        printf("\nWhere it looked while it wrote that (cross-attention, layer %d, head %d):\n\n ", (int)p.layer, (int)p.head);
+        printf("\nWhere it looked while it wrote that (cross-attention, layer %d, head %d):\n\n ",
+               (int)p.layer, (int)p.head);
     for (int64_t i = 0; !st && i < rows - 1; i++) { /* the last is the end token */
         int64_t best = 0;
         for (int64_t j = 1; j < cols; j++)
@@ -47,7 +48,9 @@ static void print_ways(const char *dir, bool pictures)
     }
     printf("  %s/attention.html            a page to explore; open it in a browser:\n", dir);
     printf("    xdg-open %s/attention.html   or   file://%s/attention.html\n", dir, whole);
-    printf("\nOther sentences:  fovea see -m %s/model --source 'We want to buy three red apples.' -o look.html\n", dir);
+    printf("\nOther sentences:  fovea see -m %s/model --source 'We want to buy three red apples.' "
+           "-o look.html\n",
+           dir);
 }
 
 fv_status demo_show(const demo_scene *d, fv_err *e)
@@ -56,16 +59,23 @@ fv_status demo_show(const demo_scene *d, fv_err *e)
     double score;
     fv_see *s;
     fv_see_opt o = {0};
-    fv_see_in in = {.tok = d->tok, .source = d->source, .n_source = d->n_source, .target = d->target, .n_target = d->n_target};
+    fv_see_in in = {.tok = d->tok,
+                    .source = d->source,
+                    .n_source = d->n_source,
+                    .target = d->target,
+                    .n_target = d->n_target};
     in.start = d->start;
     fv_status st = fv_see_run(&s, d->dev, d->model, in, e);
     if (st) return st;
     st = fv_see_alignment(s, &o.pick, &score, e);
     snprintf(text, sizeof text, "%s \u2192 %s", d->en, d->fr);
-    snprintf(note, sizeof note, "Cross-attention, layer %d, head %d: the head that aligns best (score %.2f).", (int)o.pick.layer,
-             (int)o.pick.head, score);
+    snprintf(note, sizeof note,
+             "Cross-attention, layer %d, head %d: the head that aligns best (score %.2f).",
+             (int)o.pick.layer, (int)o.pick.head, score);
     fv_see_opt align = {.pick = o.pick, .view = FV_VIEW_ALIGNMENT, .text = text, .note = note};
-    fv_see_opt grid = {.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false}, .view = FV_VIEW_GRID, .text = text};
+    fv_see_opt grid = {.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false},
+                       .view = FV_VIEW_GRID,
+                       .text = text};
     fv_see_opt page = {.pick = o.pick, .text = text};
     if (!st) st = print_words(s, o.pick, e);
     if (!st) st = save(s, d->dir, "attention.html", page, e);

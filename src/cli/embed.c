@@ -18,21 +18,26 @@ static const char *const pools[] = {"given", "mean", "cls", "max", NULL}; /* fv_
 static const cli_option options[] = {
     CLI_MODEL(embed_values),
     CLI_CHOICE(embed_values, pool, 'p', "pool", pools,
-               "how a text's tokens become one vector; given: as 1_Pooling/config.json says, else their mean"),
+               "how a text's tokens become one vector; given: as 1_Pooling/config.json says, else "
+               "their mean"),
     CLI_FLAG(embed_values, raw, 0, "raw", "do not scale vectors to length 1"),
-    CLI_FILE(embed_values, output, 'o', "output", "FILE", "write them as one array instead: x.npy or x.csv"),
+    CLI_FILE(embed_values, output, 'o', "output", "FILE",
+             "write them as one array instead: x.npy or x.csv"),
     CLI_FLAG(embed_values, json, 0, "json", "one JSON object a line: text and embedding"),
     {0},
 };
 
 static const cli_example examples[] = {
-    {"fovea embed -m all-MiniLM-L6-v2 sentences.txt -o vectors.npy", "a row for each line of the file"},
+    {"fovea embed -m all-MiniLM-L6-v2 sentences.txt -o vectors.npy",
+     "a row for each line of the file"},
     {"echo 'a dog runs' | fovea embed -m all-MiniLM-L6-v2 --json", "one vector as JSON"},
-    {"fovea embed -m bert-base-uncased --pool cls sentences.txt", "the first token's state, from any encoder"},
+    {"fovea embed -m bert-base-uncased --pool cls sentences.txt",
+     "the first token's state, from any encoder"},
     {0},
 };
 
-static int print(const cli *c, const embed_values *v, const cli_texts *t, const float *x, int64_t width)
+static int print(const cli *c, const embed_values *v, const cli_texts *t, const float *x,
+                 int64_t width)
 {
     fv_err e;
     if (v->output) {
@@ -42,8 +47,10 @@ static int print(const cli *c, const embed_values *v, const cli_texts *t, const 
     for (int64_t i = 0; i < t->n; i++, x += width) {
         if (v->json) {
             json_t *row = json_array();
-            for (int64_t j = 0; j < width; j++) json_array_append_new(row, cli_json_number((double)x[j]));
-            int code = cli_print_json(c, json_pack("{s:s%, s:o}", "text", t->at[i].s, t->at[i].n, "embedding", row));
+            for (int64_t j = 0; j < width; j++)
+                json_array_append_new(row, cli_json_number((double)x[j]));
+            int code = cli_print_json(c, json_pack("{s:s%, s:o}", "text", t->at[i].s, t->at[i].n,
+                                                   "embedding", row));
             if (code != CLI_OK) return code;
             continue;
         }
@@ -67,7 +74,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
         x = calloc((size_t)(texts.n * width), sizeof *x);
         if (!x)
             code = cli_fail(c, "out of memory");
-        else if (fv_task_embed(t.task, texts.at, texts.n, (fv_embed_opt){.pool = (fv_pool)v->pool, .raw = v->raw}, x, &e))
+        else if (fv_task_embed(t.task, texts.at, texts.n,
+                               (fv_embed_opt){.pool = (fv_pool)v->pool, .raw = v->raw}, x, &e))
             code = cli_error(c, &e);
         else
             code = print(c, v, &texts, x, width);
@@ -81,8 +89,10 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command embed_command = {
     .name = "embed",
     .summary = "a vector for each line of text",
-    .about = "Reads lines and prints a vector for each, as sentence-transformers computes it: the states of a text's tokens are "
-             "averaged (or the first is taken, as the directory says) and scaled to length 1, so that a product of two vectors "
+    .about = "Reads lines and prints a vector for each, as sentence-transformers computes it: the "
+             "states of a text's tokens are "
+             "averaged (or the first is taken, as the directory says) and scaled to length 1, so "
+             "that a product of two vectors "
              "is their cosine.  Texts longer than the model sees are cut.",
     .options = options,
     .size = sizeof(embed_values),

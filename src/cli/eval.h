@@ -1,4 +1,5 @@
-/* eval.h - a kind of evaluation: which models it is for, and what is done then.  Each is one file. */
+/* eval.h - a kind of evaluation: which models it is for, and what is done then.  Each is one
+ * file. */
 #ifndef FOVEA_CLI_EVAL_H
 #define FOVEA_CLI_EVAL_H
 
@@ -27,8 +28,9 @@ typedef struct eval_values {
 } eval_values;
 
 typedef struct eval_kind {
-    const char *name;         /* for --task */
-    const char *const *heads; /* what the architecture's name holds, ending in NULL: models that are evaluated like this */
+    const char *name; /* for --task */
+    /* what the architecture's name holds, ending in NULL: models that are evaluated like this */
+    const char *const *heads;
     /* file: the records, NULL where none was named */
     int (*run)(const cli *c, const eval_values *v, const char *file);
 } eval_kind;
@@ -64,9 +66,11 @@ typedef struct eval_texts {
     int64_t n;
 } eval_texts;
 
-/* Both sides, of the same length: from file, which has two texts a record, or from --reference with --source or --hypothesis.
+/* Both sides, of the same length: from file, which has two texts a record, or from --reference with
+ * --source or --hypothesis.
  * *made: the texts are what was written already. */
-int eval_read_sides(const cli *c, const eval_values *v, const char *file, eval_texts *texts, eval_texts *reference, bool *made);
+int eval_read_sides(const cli *c, const eval_values *v, const char *file, eval_texts *texts,
+                    eval_texts *reference, bool *made);
 /* Room for n texts, to be added to. */
 int eval_new_texts(const cli *c, eval_texts *t, int64_t n);
 bool eval_add_text(eval_texts *t, const char *s, size_t n);

@@ -36,7 +36,8 @@ static int judge(work *w, const fv_question *q, const fv_answer *x)
     fv_err e;
     char *text = x ? strndup(x->s, x->n) : strdup("");
     if (!text) return cli_fail(w->c, "out of memory");
-    int code = fv_answer_score(&exact, &f1, NULL, text, q->answer, q->n, &e) ? cli_error(w->c, &e) : CLI_OK;
+    int code = fv_answer_score(&exact, &f1, NULL, text, q->answer, q->n, &e) ? cli_error(w->c, &e)
+                                                                             : CLI_OK;
     if (code == CLI_OK && w->predictions) code = write_prediction(w, q, text);
     w->exact += exact;
     w->f1 += f1;
@@ -49,7 +50,10 @@ static int run_slice(void *user, int64_t from, int64_t n)
 {
     work *w = user;
     const eval_values *v = w->v;
-    fv_answer_opt how = {.window = v->window, .stride = v->stride, .longest = v->longest, .or_none = v->or_none};
+    fv_answer_opt how = {.window = v->window,
+                         .stride = v->stride,
+                         .longest = v->longest,
+                         .or_none = v->or_none};
     fv_err e;
     fv_answer *found = NULL;
     int64_t n_found = 0;
@@ -57,9 +61,14 @@ static int run_slice(void *user, int64_t from, int64_t n)
     if (!texts) return cli_fail(w->c, "out of memory");
     for (int64_t i = 0; i < n; i++) {
         const fv_question *q = fv_questions_at(w->all, from + i);
-        texts[i] = (fv_text){.s = q->text, .n = strlen(q->text), .pair = q->context, .pair_n = strlen(q->context)};
+        texts[i] = (fv_text){.s = q->text,
+                             .n = strlen(q->text),
+                             .pair = q->context,
+                             .pair_n = strlen(q->context)};
     }
-    int code = fv_task_answer(w->model.task, texts, n, how, &found, &n_found, &e) ? cli_error(w->c, &e) : CLI_OK;
+    int code = fv_task_answer(w->model.task, texts, n, how, &found, &n_found, &e)
+                   ? cli_error(w->c, &e)
+                   : CLI_OK;
     for (int64_t i = 0, at = 0; i < n && code == CLI_OK; i++) {
         bool answered = at < n_found && found[at].text == i;
         code = judge(w, fv_questions_at(w->all, from + i), answered ? &found[at] : NULL);
@@ -73,8 +82,8 @@ static int report(const work *w)
 {
     double exact = w->exact / (double)w->done, f1 = w->f1 / (double)w->done;
     if (w->v->json)
-        return cli_print_json(
-            w->c, json_pack("{s:s, s:I, s:f, s:f}", "task", "answer", "records", (json_int_t)w->done, "exact", exact, "f1", f1));
+        return cli_print_json(w->c, json_pack("{s:s, s:I, s:f, s:f}", "task", "answer", "records",
+                                              (json_int_t)w->done, "exact", exact, "f1", f1));
     printf("exact  %6.2f  of %lld questions\nF1     %6.2f\n", exact, (long long)w->done, f1);
     return CLI_OK;
 }

@@ -18,7 +18,8 @@ typedef struct work {
     FILE *predictions;
 } work;
 
-/* Labels of the model that read alike are one: a model that knows NUM:date and NUM:count is judged by NUM as well. */
+/* Labels of the model that read alike are one: a model that knows NUM:date and NUM:count is judged
+ * by NUM as well. */
 static int make_labels(work *w)
 {
     const fv_task *t = w->model.task;
@@ -53,8 +54,11 @@ static int gold_label(const work *w, int64_t i, int *out)
     bool known = n && end == name + n && number >= 0 && number < fv_task_labels(w->model.task);
     if (known) *out = w->part_of[number];
     return known ? CLI_OK
-                 : cli_fail(w->c, "%s:%lld: the label \"%.*s\" is none of the model's %d, the first of which is \"%s\"", w->file,
-                            (long long)fv_table_line(w->rows, i), (int)(n < 80 ? n : 80), name, w->labels, w->name[0]);
+                 : cli_fail(w->c,
+                            "%s:%lld: the label \"%.*s\" is none of the model's %d, the first of "
+                            "which is \"%s\"",
+                            w->file, (long long)fv_table_line(w->rows, i), (int)(n < 80 ? n : 80),
+                            name, w->labels, w->name[0]);
 }
 
 static int count(work *w, int64_t i, const float *scores)
@@ -66,7 +70,8 @@ static int count(work *w, int64_t i, const float *scores)
     for (int k = 0; k < fv_task_labels(w->model.task); k++) w->sum[w->part_of[k]] += scores[k];
     for (int k = 1; k < w->labels; k++) given = w->sum[k] > w->sum[given] ? k : given;
     w->table[gold * w->labels + given]++;
-    if (w->predictions) fprintf(w->predictions, "%s\t%.6f\n", w->name[given], (double)w->sum[given]);
+    if (w->predictions)
+        fprintf(w->predictions, "%s\t%.6f\n", w->name[given], (double)w->sum[given]);
     return CLI_OK;
 }
 
@@ -78,8 +83,10 @@ static int run_slice(void *user, int64_t from, int64_t n)
     fv_text *texts = calloc((size_t)n, sizeof *texts);
     float *scores = calloc((size_t)(n * width), sizeof *scores);
     int code = texts && scores ? CLI_OK : cli_fail(w->c, "out of memory");
-    for (int64_t i = 0; code == CLI_OK && i < n; i++) texts[i].s = fv_table_text(w->rows, from + i, 0, &texts[i].n);
-    if (code == CLI_OK && fv_task_classify(w->model.task, texts, n, scores, &e)) code = cli_error(w->c, &e);
+    for (int64_t i = 0; code == CLI_OK && i < n; i++)
+        texts[i].s = fv_table_text(w->rows, from + i, 0, &texts[i].n);
+    if (code == CLI_OK && fv_task_classify(w->model.task, texts, n, scores, &e))
+        code = cli_error(w->c, &e);
     for (int64_t i = 0; code == CLI_OK && i < n; i++) code = count(w, from + i, scores + i * width);
     free(texts);
     free(scores);
@@ -93,12 +100,15 @@ static int print_json(const work *w)
         json_t *row = json_array(), *one = eval_match_json(fv_label_match(w->table, w->labels, i));
         json_object_set_new(one, "label", json_string(w->name[i]));
         json_array_append_new(labels, one);
-        for (int k = 0; k < w->labels; k++) json_array_append_new(row, json_integer(w->table[i * w->labels + k]));
+        for (int k = 0; k < w->labels; k++)
+            json_array_append_new(row, json_integer(w->table[i * w->labels + k]));
         json_array_append_new(table, row);
     }
-    return cli_print_json(w->c, json_pack("{s:s, s:I, s:f, s:f, s:o, s:o}", "task", "classify", "records",
-                                          (json_int_t)fv_table_count(w->rows), "accuracy", fv_accuracy(w->table, w->labels),
-                                          "macro_f1", fv_macro_f1(w->table, w->labels), "labels", labels, "confusion", table));
+    return cli_print_json(w->c, json_pack("{s:s, s:I, s:f, s:f, s:o, s:o}", "task", "classify",
+                                          "records", (json_int_t)fv_table_count(w->rows),
+                                          "accuracy", fv_accuracy(w->table, w->labels), "macro_f1",
+                                          fv_macro_f1(w->table, w->labels), "labels", labels,
+                                          "confusion", table));
 }
 
 static void print_plain(const work *w)
@@ -112,7 +122,8 @@ static void print_plain(const work *w)
            (long long)fv_table_count(w->rows));
     printf("%-*s %9.2f\n", width, "macro F1", fv_macro_f1(w->table, w->labels));
     eval_row(NULL, width, (fv_match){0});
-    for (int i = 0; i < w->labels; i++) eval_row(w->name[i], width, fv_label_match(w->table, w->labels, i));
+    for (int i = 0; i < w->labels; i++)
+        eval_row(w->name[i], width, fv_label_match(w->table, w->labels, i));
 }
 
 static int open_all(work *w)
@@ -123,7 +134,9 @@ static int open_all(work *w)
     int code = cli_open_task(w->c, &w->model, &w->v->model, FV_JOB_CLASSIFY);
     if (code != CLI_OK) return code;
     if (fv_task_many(w->model.task) || fv_task_labels(w->model.task) < 2)
-        return cli_fail(w->c, "%s: its labels do not exclude each other, so there is no one right label", w->v->model.dir);
+        return cli_fail(w->c,
+                        "%s: its labels do not exclude each other, so there is no one right label",
+                        w->v->model.dir);
     if (fv_table_open(&w->rows, NULL, &from, 2, &report, &e)) return cli_error(w->c, &e);
     code = make_labels(w);
     return code == CLI_OK ? eval_open_predictions(w->c, w->v, &w->predictions) : code;

@@ -1,7 +1,9 @@
-/* eval_perplexity.c - how likely a text is to a language model: by token, by word, in bits per character and byte.
+/* eval_perplexity.c - how likely a text is to a language model: by token, by word, in bits per
+ * character and byte.
  *
- * A model that writes reads the whole file as one text; one with an encoder has a source and a target in each record; one that
- * fills masks has a text in each line, and every token of it is masked in turn. */
+ * A model that writes reads the whole file as one text; one with an encoder has a source and a
+ * target in each record; one that fills masks has a text in each line, and every token of it is
+ * masked in turn. */
 #include "eval.h"
 #include "write.h"
 
@@ -96,18 +98,23 @@ static int score_written(const cli *c, const eval_values *v, const char *file, t
 static int report(const cli *c, const eval_values *v, const total *t, bool masked)
 {
     if (!t->tokens || !t->words) return cli_fail(c, "there is nothing to score");
-    double by_token = exp(-t->log_p / (double)t->tokens), by_word = exp(-t->log_p / (double)t->words);
-    double bits = -t->log_p / log(2), by_character = bits / (double)t->characters, by_byte = bits / (double)t->bytes;
+    double by_token = exp(-t->log_p / (double)t->tokens),
+           by_word = exp(-t->log_p / (double)t->words);
+    double bits = -t->log_p / log(2), by_character = bits / (double)t->characters,
+           by_byte = bits / (double)t->bytes;
     if (v->json)
-        return cli_print_json(c, json_pack("{s:s, s:b, s:o, s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "task", "perplexity",
-                                           "masked", masked, "perplexity", cli_json_number(by_token), "word_perplexity",
-                                           cli_json_number(by_word), "bits_per_character", by_character, "bits_per_byte", by_byte,
-                                           "log_probability", t->log_p, "tokens", (json_int_t)t->tokens, "words",
-                                           (json_int_t)t->words, "characters", (json_int_t)t->characters, "bytes",
-                                           (json_int_t)t->bytes));
-    printf("%s%.4f  a token, of %lld\n", masked ? "pseudo-perplexity  " : "perplexity         ", by_token, (long long)t->tokens);
+        return cli_print_json(
+            c, json_pack("{s:s, s:b, s:o, s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "task",
+                         "perplexity", "masked", masked, "perplexity", cli_json_number(by_token),
+                         "word_perplexity", cli_json_number(by_word), "bits_per_character",
+                         by_character, "bits_per_byte", by_byte, "log_probability", t->log_p,
+                         "tokens", (json_int_t)t->tokens, "words", (json_int_t)t->words,
+                         "characters", (json_int_t)t->characters, "bytes", (json_int_t)t->bytes));
+    printf("%s%.4f  a token, of %lld\n", masked ? "pseudo-perplexity  " : "perplexity         ",
+           by_token, (long long)t->tokens);
     printf("                   %.4f  a word, of %lld\n", by_word, (long long)t->words);
-    printf("bits               %.4f  a character, of %lld\n", by_character, (long long)t->characters);
+    printf("bits               %.4f  a character, of %lld\n", by_character,
+           (long long)t->characters);
     printf("                   %.4f  a byte, of %lld\n", by_byte, (long long)t->bytes);
     return CLI_OK;
 }

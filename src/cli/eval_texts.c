@@ -1,4 +1,5 @@
-/* eval_texts.c - what evaluations of written text share: both sides, read from one file or from two. */
+/* eval_texts.c - what evaluations of written text share: both sides, read from one file or from
+ * two. */
 #include "eval.h"
 
 #include <stdlib.h>
@@ -6,7 +7,8 @@
 
 int eval_new_texts(const cli *c, eval_texts *t, int64_t n)
 {
-    *t = (eval_texts){.at = calloc((size_t)n + 1, sizeof *t->at), .len = calloc((size_t)n + 1, sizeof *t->len)};
+    *t = (eval_texts){.at = calloc((size_t)n + 1, sizeof *t->at),
+                      .len = calloc((size_t)n + 1, sizeof *t->len)};
     return t->at && t->len ? CLI_OK : cli_fail(c, "out of memory");
 }
 
@@ -52,7 +54,8 @@ static int read_table(const cli *c, const eval_values *v, const char *file, eval
     fv_records from = eval_records(v, file);
     if (fv_table_open(&t, NULL, &from, 2, &report, &e)) return cli_error(c, &e);
     int code = CLI_OK;
-    for (int k = 0; k < 2 && code == CLI_OK; k++) code = eval_new_texts(c, &side[k], fv_table_count(t));
+    for (int k = 0; k < 2 && code == CLI_OK; k++)
+        code = eval_new_texts(c, &side[k], fv_table_count(t));
     for (int64_t i = 0; i < fv_table_count(t) * 2 && code == CLI_OK; i++) {
         size_t n;
         const char *text = fv_table_text(t, i / 2, (int)(i % 2), &n);
@@ -62,14 +65,16 @@ static int read_table(const cli *c, const eval_values *v, const char *file, eval
     return code;
 }
 
-int eval_read_sides(const cli *c, const eval_values *v, const char *file, eval_texts *texts, eval_texts *reference, bool *made)
+int eval_read_sides(const cli *c, const eval_values *v, const char *file, eval_texts *texts,
+                    eval_texts *reference, bool *made)
 {
     const char *path = v->hypothesis ? v->hypothesis : v->source;
     bool clear = file            ? v->model.dir && !v->source && !v->hypothesis && !v->reference
                  : v->hypothesis ? v->reference && !v->model.dir && !v->source && !v->predictions
                                  : v->reference && v->model.dir && v->source;
     if (!clear)
-        return cli_usage(c, "-m DIR with a FILE of two texts a record, or with --source FILE --reference FILE, is needed; or, "
+        return cli_usage(c, "-m DIR with a FILE of two texts a record, or with --source FILE "
+                            "--reference FILE, is needed; or, "
                             "for what was written already, --hypothesis FILE --reference FILE");
     *made = v->hypothesis;
     eval_texts side[2] = {{0}, {0}};
@@ -78,7 +83,8 @@ int eval_read_sides(const cli *c, const eval_values *v, const char *file, eval_t
     *texts = side[0];
     *reference = side[1];
     if (code == CLI_OK && texts->n != reference->n)
-        code = cli_fail(c, "%s has %lld lines and %s %lld", path, (long long)texts->n, v->reference, (long long)reference->n);
+        code = cli_fail(c, "%s has %lld lines and %s %lld", path, (long long)texts->n, v->reference,
+                        (long long)reference->n);
     return code == CLI_OK && !texts->n ? cli_fail(c, "%s: no lines", path) : code;
 }
 

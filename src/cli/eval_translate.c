@@ -19,8 +19,10 @@ static bool take(void *user, const fv_translation *x)
 {
     work *w = user;
     if (x->cut)
-        fprintf(stderr, "%s: %s: line %lld has too many tokens for the model; what is beyond %lld was left out\n", w->c->name,
-                w->file, (long long)x->line, (long long)x->n_source);
+        fprintf(stderr,
+                "%s: %s: line %lld has too many tokens for the model; what is beyond %lld was left "
+                "out\n",
+                w->c->name, w->file, (long long)x->line, (long long)x->n_source);
     return eval_add_text(&w->hypothesis, x->best->text, x->best->len);
 }
 
@@ -40,13 +42,17 @@ static int translate(work *w, const eval_texts *source)
     fv_err e;
     int code = eval_new_texts(w->c, &w->hypothesis, source->n);
     cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
-    if (code == CLI_OK && (fv_device_open(&d, v->model.device, (fv_device_opt){.threads = (int)v->model.threads}, &e) ||
+    if (code == CLI_OK && (fv_device_open(&d, v->model.device,
+                                          (fv_device_opt){.threads = (int)v->model.threads}, &e) ||
                            fv_translator_open(&t, d, v->model.dir, how, &e)))
         code = cli_error(w->c, &e);
     if (code == CLI_OK && v->beam) fv_translator_gen(t)->num_beams = v->beam;
     if (code == CLI_OK) code = cli_apply(w->c, &v->settings, fv_translator_gen(t), fv_gen_fields);
     double start = now();
-    fv_lines lines = {.text = (const char *const *)source->at, .len = source->len, .n = source->n, .name = w->file};
+    fv_lines lines = {.text = (const char *const *)source->at,
+                      .len = source->len,
+                      .n = source->n,
+                      .name = w->file};
     if (code == CLI_OK && fv_translate(t, lines, take, w, &e)) code = cli_error(w->c, &e);
     if (code == CLI_OK && w->hypothesis.n < source->n) code = cli_fail(w->c, "out of memory");
     w->seconds = now() - start;
@@ -59,32 +65,38 @@ static int translate(work *w, const eval_texts *source)
 
 static json_t *bleu_json(const fv_bleu *b)
 {
-    return json_pack("{s:f, s:s, s:[f,f,f,f], s:f, s:I, s:I}", "score", b->score, "signature", b->signature, "precisions",
-                     b->precision[0], b->precision[1], b->precision[2], b->precision[3], "brevity_penalty", b->brevity, "length",
+    return json_pack("{s:f, s:s, s:[f,f,f,f], s:f, s:I, s:I}", "score", b->score, "signature",
+                     b->signature, "precisions", b->precision[0], b->precision[1], b->precision[2],
+                     b->precision[3], "brevity_penalty", b->brevity, "length",
                      (json_int_t)b->length, "reference_length", (json_int_t)b->reference_length);
 }
 
 static void bleu_line(const char *name, const fv_bleu *b)
 {
-    printf("%-16s %6.2f  %.1f/%.1f/%.1f/%.1f  BP %.3f, %lld tokens for %lld  %s\n", name, b->score, b->precision[0],
-           b->precision[1], b->precision[2], b->precision[3], b->brevity, (long long)b->length, (long long)b->reference_length,
-           b->signature);
+    printf("%-16s %6.2f  %.1f/%.1f/%.1f/%.1f  BP %.3f, %lld tokens for %lld  %s\n", name, b->score,
+           b->precision[0], b->precision[1], b->precision[2], b->precision[3], b->brevity,
+           (long long)b->length, (long long)b->reference_length, b->signature);
 }
 
 static int report(const work *w, const eval_texts *reference)
 {
-    const char *const *texts_of = (const char *const *)w->hypothesis.at, *const *wanted = (const char *const *)reference->at;
+    const char *const *texts_of = (const char *const *)w->hypothesis.at, *const *wanted =
+                                                                             (const char *const *)
+                                                                                 reference->at;
     int64_t n = reference->n;
     fv_bleu usual, plain;
     fv_chrf chrf;
     fv_err e;
-    if (fv_bleu_score(&usual, NULL, texts_of, wanted, n, (fv_bleu_opt){FV_BLEU_13A, w->v->lowercase}, &e) ||
-        fv_bleu_score(&plain, NULL, texts_of, wanted, n, (fv_bleu_opt){FV_BLEU_NONE, w->v->lowercase}, &e) ||
+    if (fv_bleu_score(&usual, NULL, texts_of, wanted, n,
+                      (fv_bleu_opt){FV_BLEU_13A, w->v->lowercase}, &e) ||
+        fv_bleu_score(&plain, NULL, texts_of, wanted, n,
+                      (fv_bleu_opt){FV_BLEU_NONE, w->v->lowercase}, &e) ||
         fv_chrf_score(&chrf, NULL, texts_of, wanted, n, &e))
         return cli_error(w->c, &e);
     if (w->v->json) {
-        json_t *all = json_pack("{s:s, s:I, s:o, s:o, s:{s:f, s:s}}", "task", "translate", "lines", (json_int_t)n, "bleu",
-                                bleu_json(&usual), "bleu_tokenised", bleu_json(&plain), "chrf", "score", chrf.score, "signature",
+        json_t *all = json_pack("{s:s, s:I, s:o, s:o, s:{s:f, s:s}}", "task", "translate", "lines",
+                                (json_int_t)n, "bleu", bleu_json(&usual), "bleu_tokenised",
+                                bleu_json(&plain), "chrf", "score", chrf.score, "signature",
                                 chrf.signature);
         if (all && w->v->model.dir) json_object_set_new(all, "seconds", json_real(w->seconds));
         return cli_print_json(w->c, all);

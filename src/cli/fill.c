@@ -15,13 +15,16 @@ static const fill_values defaults = {.top = 5};
 static const cli_option options[] = {
     CLI_MODEL(fill_values),
     CLI_INT(fill_values, top, 'k', "top", "N", 1, 1 << 20, "words for each mask, likeliest first"),
-    CLI_FLAG(fill_values, json, 0, "json", "one JSON object a line: text and masks, a list of words for each"),
+    CLI_FLAG(fill_values, json, 0, "json",
+             "one JSON object a line: text and masks, a list of words for each"),
     {0},
 };
 
 static const cli_example examples[] = {
-    {"echo 'Paris is the [MASK] of France.' | fovea fill -m bert-base-uncased", "five words with their probabilities"},
-    {"echo 'Paris is the <mask> of France.' | fovea fill -m roberta-base -k 1 --json", "each model has its own mask"},
+    {"echo 'Paris is the [MASK] of France.' | fovea fill -m bert-base-uncased",
+     "five words with their probabilities"},
+    {"echo 'Paris is the <mask> of France.' | fovea fill -m roberta-base -k 1 --json",
+     "each model has its own mask"},
     {0},
 };
 
@@ -32,7 +35,8 @@ typedef struct filled {
 } filled;
 
 /* One proposal as an object: score, token, token_str and sequence, as transformers names them. */
-static json_t *proposal(const filled *f, const fv_mask_found *m, const fv_word *w, bool only, fv_err *e)
+static json_t *proposal(const filled *f, const fv_mask_found *m, const fv_word *w, bool only,
+                        fv_err *e)
 {
     const fv_tok *tok = fv_task_tok(f->task);
     char *word = NULL, *line = NULL;
@@ -40,9 +44,10 @@ static json_t *proposal(const filled *f, const fv_mask_found *m, const fv_word *
     int64_t n;
     const int32_t *ids = fv_task_filled(f->task, m, w->id, &n);
     json_t *o = NULL;
-    if (!fv_tok_decode(tok, &word, &word_n, &w->id, 1, false, e) && !fv_tok_decode(tok, &line, &line_n, ids, n, only, e))
-        o = json_pack("{s:o, s:i, s:s%, s:s%}", "score", cli_json_number((double)w->score), "token", (int)w->id, "token_str",
-                      word, word_n, "sequence", line, line_n);
+    if (!fv_tok_decode(tok, &word, &word_n, &w->id, 1, false, e) &&
+        !fv_tok_decode(tok, &line, &line_n, ids, n, only, e))
+        o = json_pack("{s:o, s:i, s:s%, s:s%}", "score", cli_json_number((double)w->score), "token",
+                      (int)w->id, "token_str", word, word_n, "sequence", line, line_n);
     if (word) fv_tok_free_text(tok, word, word_n);
     if (line) fv_tok_free_text(tok, line, line_n);
     return o;
@@ -74,7 +79,8 @@ static void print_plain(const json_t *masks)
     {
         json_array_foreach(words, k, w)
             printf("%.6f\t%s\t%s\n", json_number_value(json_object_get(w, "score")),
-                   json_string_value(json_object_get(w, "token_str")), json_string_value(json_object_get(w, "sequence")));
+                   json_string_value(json_object_get(w, "token_str")),
+                   json_string_value(json_object_get(w, "sequence")));
     }
 }
 
@@ -92,7 +98,8 @@ static int print(const cli *c, const filled *f, const cli_texts *texts, bool as_
     for (int64_t i = 0; i < texts->n && code == CLI_OK; i++) {
         json_t *masks = json_array_get(all, (size_t)i);
         if (as_json)
-            code = cli_print_json(c, json_pack("{s:s%, s:O}", "text", texts->at[i].s, texts->at[i].n, "masks", masks));
+            code = cli_print_json(c, json_pack("{s:s%, s:O}", "text", texts->at[i].s,
+                                               texts->at[i].n, "masks", masks));
         else
             print_plain(masks);
     }
@@ -126,7 +133,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command fill_command = {
     .name = "fill",
     .summary = "the likeliest words for masks in texts",
-    .about = "Reads lines with masks in them, written as the model's tokenizer writes them ([MASK], <mask>), and prints for each "
+    .about = "Reads lines with masks in them, written as the model's tokenizer writes them "
+             "([MASK], <mask>), and prints for each "
              "mask the likeliest words: probability, word, and the sentence with it.",
     .options = options,
     .size = sizeof(fill_values),

@@ -11,14 +11,20 @@ typedef struct forward_values {
 static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "q8", "q4", "int8", NULL};
 
 static const cli_option options[] = {
-    CLI_DIR(forward_values, model, 'm', "model", "DIR", "a model directory: config.json and model.safetensors"),
-    CLI_FILE(forward_values, input, 'i', "input", "FILE", "safetensors file with input_ids, attention_mask, labels, ..."),
-    CLI_FILE(forward_values, output, 'o', "output", "FILE", "safetensors file to write: logits, last_hidden_state, loss, ..."),
-    CLI_FLAG(forward_values, attentions, 0, "attentions", "also attentions.N: exact weights of layer N, (B,H,Tq,Tk)"),
+    CLI_DIR(forward_values, model, 'm', "model", "DIR",
+            "a model directory: config.json and model.safetensors"),
+    CLI_FILE(forward_values, input, 'i', "input", "FILE",
+             "safetensors file with input_ids, attention_mask, labels, ..."),
+    CLI_FILE(forward_values, output, 'o', "output", "FILE",
+             "safetensors file to write: logits, last_hidden_state, loss, ..."),
+    CLI_FLAG(forward_values, attentions, 0, "attentions",
+             "also attentions.N: exact weights of layer N, (B,H,Tq,Tk)"),
     CLI_FLAG(forward_values, hidden_states, 0, "hidden-states",
              "also hidden_states.N: what enters layer N, (B,T,D), and the last"),
-    CLI_FLAG(forward_values, grad, 0, "grad", "also grad.NAME: the gradient of the loss for each parameter; needs labels"),
-    CLI_TEXT(forward_values, head, 0, "head", "NAME", "the architecture, where it is not that of config.json"),
+    CLI_FLAG(forward_values, grad, 0, "grad",
+             "also grad.NAME: the gradient of the loss for each parameter; needs labels"),
+    CLI_TEXT(forward_values, head, 0, "head", "NAME",
+             "the architecture, where it is not that of config.json"),
     CLI_CHOICE(forward_values, dtype, 0, "dtype", dtypes,
                "of parameters and activations; q8, q4 and int8: of the weights of products"),
     CLI_DEVICE(forward_values, device),
@@ -27,8 +33,10 @@ static const cli_option options[] = {
 };
 
 static const cli_example examples[] = {
-    {"fovea forward -m bert-base-uncased -i in.safetensors -o out.safetensors", "outputs under transformers' names"},
-    {"fovea forward -m bert-base-uncased -i in.safetensors -o out.safetensors --attentions", "with every attention map"},
+    {"fovea forward -m bert-base-uncased -i in.safetensors -o out.safetensors",
+     "outputs under transformers' names"},
+    {"fovea forward -m bert-base-uncased -i in.safetensors -o out.safetensors --attentions",
+     "with every attention map"},
     {"fovea forward -m t5-small -i in.safetensors -o out.safetensors --grad",
      "loss and gradients, where labels are among the inputs"},
     {0},
@@ -47,10 +55,14 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_dtype_parse(&how.weights, dtypes[v->dtype]);
     if (fv_dtype_size(how.weights)) how.dtype = how.weights;
     how.widen = how.weights == FV_F32; /* by this others check us: f32 is f32 */
-    if (v->grad && how.dtype != how.weights) return cli_usage(c, "%s is for running alone: no --grad", dtypes[v->dtype]);
-    fv_run_opt what = {.attentions = v->attentions, .hidden_states = v->hidden_states, .grad = v->grad};
+    if (v->grad && how.dtype != how.weights)
+        return cli_usage(c, "%s is for running alone: no --grad", dtypes[v->dtype]);
+    fv_run_opt what = {.attentions = v->attentions,
+                       .hidden_states = v->hidden_states,
+                       .grad = v->grad};
     bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
-                  fv_model_open(&m, d, v->model, how, &e) || fv_model_run(m, d, v->input, v->output, what, &e);
+                  fv_model_open(&m, d, v->model, how, &e) ||
+                  fv_model_run(m, d, v->input, v->output, what, &e);
     fv_model_free(m);
     fv_device_close(d);
     return failed ? cli_error(c, &e) : CLI_OK;
@@ -59,12 +71,17 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command forward_command = {
     .name = "forward",
     .summary = "a model on raw tensors",
-    .about = "Runs any model on the tensors of a safetensors file and writes what comes out to another.  Names are those of "
-             "transformers: input_ids, attention_mask, token_type_ids, decoder_input_ids, labels and so on go in; logits, "
-             "last_hidden_state, pooler_output, start_logits, loss and so on come out, in f32.  An input that the model does "
+    .about = "Runs any model on the tensors of a safetensors file and writes what comes out to "
+             "another.  Names are those of "
+             "transformers: input_ids, attention_mask, token_type_ids, decoder_input_ids, labels "
+             "and so on go in; logits, "
+             "last_hidden_state, pooler_output, start_logits, loss and so on come out, in f32.  An "
+             "input that the model does "
              "not know is an error.\n\n"
-             "Attention weights are exact: they are recomputed from the log-sum-exp that the tiled operator keeps for each "
-             "row.  Models with an encoder and a decoder give encoder_attentions.N, decoder_attentions.N and "
+             "Attention weights are exact: they are recomputed from the log-sum-exp that the tiled "
+             "operator keeps for each "
+             "row.  Models with an encoder and a decoder give encoder_attentions.N, "
+             "decoder_attentions.N and "
              "cross_attentions.N.  A row in which every key is masked gives zeros.",
     .options = options,
     .size = sizeof(forward_values),

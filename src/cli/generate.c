@@ -19,16 +19,19 @@ static const cli_option options[] = {
     CLI_FLAG(generate_values, json, 0, "json", "print one JSON object a line"),
     CLI_FILE(generate_values, file, 'f', "file", "FILE", "the prompt is the text of a file"),
     CLI_FLAG(generate_values, echo, 'e', "echo", "print the prompt before what follows it"),
-    CLI_INT(generate_values, batch, 'b', "batch", "N", 1, 1024, "lines of standard input that go through the model together"),
+    CLI_INT(generate_values, batch, 'b', "batch", "N", 1, 1024,
+            "lines of standard input that go through the model together"),
     {0},
 };
 
 static const generate_values defaults = {.batch = 16};
 
 static const cli_example examples[] = {
-    {"fovea generate -m gpt2 'The meaning of life is'", "greedy, or as the model's generation_config.json says"},
+    {"fovea generate -m gpt2 'The meaning of life is'",
+     "greedy, or as the model's generation_config.json says"},
     {"fovea generate -m gpt2 --temperature 0.8 --top-p 0.95 --seed 7 'Once upon a time'", "drawn"},
-    {"fovea generate -m t5-small --num-beams 4 'translate English to German: The house is small.'", "with an encoder"},
+    {"fovea generate -m t5-small --num-beams 4 'translate English to German: The house is small.'",
+     "with an encoder"},
     {"fovea generate -m gpt2 --json < prompts.txt", "a prompt a line, a JSON object a line"},
     {0},
 };
@@ -64,7 +67,8 @@ static int stream_one(writer *w, const ids *prompt)
     int code = writer_stream_open(w, &s.s, prompt);
     w->gen.token = print_token;
     w->gen.user = &s;
-    if (!code && fv_generate(&out, w->device, w->model, &at, &prompt->n, 1, &w->gen, &s.e)) code = cli_error(w->c, &s.e);
+    if (!code && fv_generate(&out, w->device, w->model, &at, &prompt->n, 1, &w->gen, &s.e))
+        code = cli_error(w->c, &s.e);
     if (!code) {
         fv_generated_free(&out);
         if (s.failed || fv_tok_stream_finish(s.s, &text, &len, &s.e)) code = cli_error(w->c, &s.e);
@@ -87,15 +91,17 @@ static int encode_one(writer *w, const void *user, ids *out, const fv_text *text
     return writer_encode(w, out, text->s, text->n);
 }
 
-static int print_one(writer *w, const void *user, const fv_text *text, const ids *prompt, const fv_hyp *h)
+static int print_one(writer *w, const void *user, const fv_text *text, const ids *prompt,
+                     const fv_hyp *h)
 {
     const generate_values *v = user;
     char *more;
     size_t n;
     int code = writer_decode(w, &more, &n, prompt, h->ids, h->n);
     if (!code && v->json) {
-        code = cli_print_json(w->c, json_pack("{s:s%, s:s%, s:I, s:f}", "prompt", text->s, text->n, "text", more, n, "tokens",
-                                              (json_int_t)h->n, "score", h->score));
+        code = cli_print_json(w->c, json_pack("{s:s%, s:s%, s:I, s:f}", "prompt", text->s, text->n,
+                                              "text", more, n, "tokens", (json_int_t)h->n, "score",
+                                              h->score));
     } else if (!code) {
         if (v->echo) fwrite(text->s, 1, text->n, stdout);
         fwrite(more, 1, n, stdout);
@@ -117,12 +123,16 @@ static int run(const cli *c, const void *values, int n, char **operand)
     const fv_text *text = n ? &one : in.at;
     int64_t count = n ? 1 : in.n;
     ids prompt = {0};
-    if (!code && count == 1 && !v->json && w.gen.num_beams == 1 && w.gen.num_return_sequences == 1) {
+    if (!code && count == 1 && !v->json && w.gen.num_beams == 1 &&
+        w.gen.num_return_sequences == 1) {
         code = writer_encode(&w, &prompt, text->s, text->n);
         if (!code && v->echo) fwrite(text->s, 1, text->n, stdout);
         if (!code) code = stream_one(&w, &prompt);
     } else if (!code) {
-        writer_job job = {.encode = encode_one, .print = print_one, .user = v, .together = v->batch};
+        writer_job job = {.encode = encode_one,
+                          .print = print_one,
+                          .user = v,
+                          .together = v->batch};
         code = writer_run(&w, &job, text, count);
     }
     ids_free(&prompt);
@@ -134,11 +144,15 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command generate_command = {
     .name = "generate",
     .summary = "text that follows a prompt",
-    .about = "Continues a prompt with a language model, or answers a source with a model that has an encoder.  The prompt is the "
-             "argument, the text of a file, or each line of standard input.  One prompt is written as it is generated; of many, "
+    .about = "Continues a prompt with a language model, or answers a source with a model that has "
+             "an encoder.  The prompt is the "
+             "argument, the text of a file, or each line of standard input.  One prompt is written "
+             "as it is generated; of many, "
              "--batch go through the model together, and each gives the same text as alone.\n\n"
-             "What the command line does not say comes from the model's generation_config.json; names and meanings are those of "
-             "transformers.  A temperature, top-k, top-p, min-p or typical-p means drawing.  The same seed gives the same text.",
+             "What the command line does not say comes from the model's generation_config.json; "
+             "names and meanings are those of "
+             "transformers.  A temperature, top-k, top-p, min-p or typical-p means drawing.  The "
+             "same seed gives the same text.",
     .options = options,
     .size = sizeof(generate_values),
     .defaults = &defaults,

@@ -6,7 +6,8 @@
 
 enum { WIDTH = 80, COLUMN = 26 };
 
-/* Prints paragraphs, broken at WIDTH.  The first line goes on at `column`, the others begin with `indent` spaces. */
+/* Prints paragraphs, broken at WIDTH.  The first line goes on at `column`, the others begin with
+ * `indent` spaces. */
 static void wrap(const char *text, int column, int indent)
 {
     while (*text) {
@@ -18,7 +19,8 @@ static void wrap(const char *text, int column, int indent)
         }
         printf("%*s%.*s", gap, "", word, text + skip);
         column += gap + word;
-        for (text += skip + word; *text == '\n'; text++, column = indent) printf(text[1] == '\n' ? "\n" : "\n%*s", indent, "");
+        for (text += skip + word; *text == '\n'; text++, column = indent)
+            printf(text[1] == '\n' ? "\n" : "\n%*s", indent, "");
     }
     putchar('\n');
 }
@@ -119,7 +121,8 @@ typedef struct help_values {
 
 static const cli_option help_options[] = {
     CLI_FLAG(help_values, man, 0, "man", "print the manual page, as man(7) source"),
-    CLI_CHOICE(help_values, completion, 0, "completion", cli_shells, "print the completion script of a shell"),
+    CLI_CHOICE(help_values, completion, 0, "completion", cli_shells,
+               "print the completion script of a shell"),
     {0},
 };
 
@@ -138,7 +141,9 @@ static int run_help(const cli *c, const void *values, int n, char **operand)
     const cli_command *cmd = cli_find(operand, n, &used, &path);
     if (used < n) {
         const char *near = cli_nearest_sub(cmd, operand[used]);
-        if (near) return cli_usage(c, "there is no command '%s %s'; did you mean '%s'?", path.s, operand[used], near);
+        if (near)
+            return cli_usage(c, "there is no command '%s %s'; did you mean '%s'?", path.s,
+                             operand[used], near);
         return cli_usage(c, "there is no command '%s %s'", path.s, operand[used]);
     }
     if (v->completion)
@@ -153,9 +158,9 @@ static int run_help(const cli *c, const void *values, int n, char **operand)
 const cli_command help_command = {
     .name = "help",
     .summary = "explain a command",
-    .about =
-        "Without a command, lists all of them.  The manual pages and the completion scripts are made from the same tables that "
-        "parse the command line.",
+    .about = "Without a command, lists all of them.  The manual pages and the completion scripts "
+             "are made from the same tables that "
+             "parse the command line.",
     .options = help_options,
     .size = sizeof(help_values),
     .operands = "[COMMAND]...",

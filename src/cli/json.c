@@ -22,7 +22,8 @@ json_t *cli_json_matrix(const float *x, const uint8_t *mask, int64_t rows, int64
         json_t *row = json_array();
         for (int64_t j = 0; j < cols; j++) {
             bool hidden = mask && !mask[i * cols + j];
-            json_array_append_new(row, hidden ? json_null() : cli_json_number((double)x[i * cols + j]));
+            json_array_append_new(row,
+                                  hidden ? json_null() : cli_json_number((double)x[i * cols + j]));
         }
         json_array_append_new(m, row);
     }

@@ -1,4 +1,5 @@
-/* main.c - finds the command, parses its options, runs it, and makes sure that its output arrived. */
+/* main.c - finds the command, parses its options, runs it, and makes sure that its output
+ * arrived. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -46,7 +47,9 @@ static int not_a_command(const cli *c, const cli_command *parent, const char *wo
         return CLI_OK;
     }
     const char *near = cli_nearest_sub(parent, word);
-    if (word[0] == '-') return cli_usage(c, "unknown option '%s'; a command comes first, see '%s --help'", word, c->name);
+    if (word[0] == '-')
+        return cli_usage(c, "unknown option '%s'; a command comes first, see '%s --help'", word,
+                         c->name);
     if (near) return cli_usage(c, "there is no command '%s'; did you mean '%s'?", word, near);
     return cli_usage(c, "there is no command '%s'; see '%s --help'", word, c->name);
 }
@@ -83,6 +86,7 @@ int main(int argc, char **argv)
     else
         code = cli_usage(&c, "a command is missing; see '%s --help'", path.s);
 
-    if (fflush(stdout) || ferror(stdout)) return cli_fail(&c, "cannot write the output: %s", strerror(errno));
+    if (fflush(stdout) || ferror(stdout))
+        return cli_fail(&c, "cannot write the output: %s", strerror(errno));
     return code;
 }

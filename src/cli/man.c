@@ -5,7 +5,8 @@
 
 #include "cli.h"
 
-/* Running text: hyphens stay hyphens, backslashes are literal, and no line can begin with a request. */
+/* Running text: hyphens stay hyphens, backslashes are literal, and no line can begin with a
+ * request. */
 static void text(const char *s)
 {
     for (bool start = true; *s; s++) {
@@ -21,7 +22,8 @@ static void text(const char *s)
         else if (*s == '-')
             printf("\\-");
         else if (*s == ' ' && s[1] == ' ')
-            s++, putchar('\n'); /* two spaces end a sentence, and in man(7) a sentence ends a line */
+            /* two spaces end a sentence, and in man(7) a sentence ends a line */
+            s++, putchar('\n');
         else
             putchar(*s);
         start = *s == '\n' || (*s == ' ' && s[-1] == ' ');
@@ -56,7 +58,8 @@ static void synopsis(const cli_command *cmd, const char *path)
     if (cmd->subs)
         printf(".I COMMAND\n[\\fIOPTION\\fR]... [\\fIARGUMENT\\fR]...\n");
     else
-        printf("[\\fIOPTION\\fR]...%s%s\n", cmd->operands ? " " : "", cmd->operands ? cmd->operands : "");
+        printf("[\\fIOPTION\\fR]...%s%s\n", cmd->operands ? " " : "",
+               cmd->operands ? cmd->operands : "");
 }
 
 static void examples(const cli_command *cmd)
@@ -114,6 +117,7 @@ void cli_print_man(const cli_command *cmd, const char *path)
     if (top) option('V', "version", "", "print the version");
     if (cmd->examples) printf(".SH EXAMPLES\n");
     examples(cmd);
-    printf(".SH EXIT STATUS\n0 when all went well, 1 when the work could not be done, 2 when the command line was wrong.\n");
+    printf(".SH EXIT STATUS\n0 when all went well, 1 when the work could not be done, 2 when the "
+           "command line was wrong.\n");
     if (!top) printf(".SH SEE ALSO\n.BR fovea (1)\n");
 }

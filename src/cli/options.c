@@ -1,4 +1,5 @@
-/* options.c - parsing: --name=value, --name value, -n value, -nvalue, -ab for flags, -- ends the options. */
+/* options.c - parsing: --name=value, --name value, -n value, -nvalue, -ab for flags, -- ends the
+ * options. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
@@ -22,8 +23,9 @@ void cli_choose_weights(int choice, fv_dtype *weights, bool *widen)
 static cli_option of_field(const fv_field *f, const char *name)
 {
     static const cli_kind kinds[] = {
-        [FV_FIELD_INT] = CLI_IS_INT,   [FV_FIELD_FLOAT] = CLI_IS_REAL,    [FV_FIELD_BOOL] = CLI_IS_FLAG,
-        [FV_FIELD_TEXT] = CLI_IS_TEXT, [FV_FIELD_CHOICE] = CLI_IS_CHOICE, [FV_FIELD_WORDS] = CLI_IS_TEXT};
+        [FV_FIELD_INT] = CLI_IS_INT,       [FV_FIELD_FLOAT] = CLI_IS_REAL,
+        [FV_FIELD_BOOL] = CLI_IS_FLAG,     [FV_FIELD_TEXT] = CLI_IS_TEXT,
+        [FV_FIELD_CHOICE] = CLI_IS_CHOICE, [FV_FIELD_WORDS] = CLI_IS_TEXT};
     return (cli_option){.name = name,
                         .kind = kinds[f->type],
                         .value = f->type == FV_FIELD_INT     ? "N"
@@ -90,12 +92,14 @@ static int store_number(const cli *c, const cli_option *o, void *at, const char 
     if (o->kind == CLI_IS_INT) {
         int64_t x = strtoll(value, &end, 10);
         if (end == value || *end || errno || (double)x < o->least || (double)x > o->greatest)
-            return cli_usage(c, "--%s wants a whole number from %.0f to %.0f, not '%s'", o->name, o->least, o->greatest, value);
+            return cli_usage(c, "--%s wants a whole number from %.0f to %.0f, not '%s'", o->name,
+                             o->least, o->greatest, value);
         *(int64_t *)at = x;
     } else {
         double x = strtod(value, &end);
         if (end == value || *end || isnan(x) || x < o->least || x > o->greatest)
-            return cli_usage(c, "--%s wants a number from %g to %g, not '%s'", o->name, o->least, o->greatest, value);
+            return cli_usage(c, "--%s wants a number from %g to %g, not '%s'", o->name, o->least,
+                             o->greatest, value);
         *(double *)at = x;
     }
     return CLI_OK;
@@ -121,18 +125,22 @@ static int store_more(const cli *c, const cli_option *o, cli_list *list, const c
     return CLI_OK;
 }
 
-/* A key of a field table: checked now, applied by the command once it knows what lies below (the model's own settings). */
-static int store_setting(const cli *c, const cli_option *o, cli_settings *s, const fv_field *table, const char *value)
+/* A key of a field table: checked now, applied by the command once it knows what lies below (the
+ * model's own settings). */
+static int store_setting(const cli *c, const cli_option *o, cli_settings *s, const fv_field *table,
+                         const char *value)
 {
     union {
         max_align_t align;
         char bytes[4096];
     } room = {0};
     fv_err e;
-    if (o->field->offset + o->field->size > sizeof room || s->n == (int)(sizeof s->at / sizeof *s->at))
+    if (o->field->offset + o->field->size > sizeof room ||
+        s->n == (int)(sizeof s->at / sizeof *s->at))
         return cli_usage(c, "--%s: too many settings", o->name);
     if (fv_fields_set(&room, table, o->field->name, value, &e)) {
-        const char *why = strchr(e.text, ':'); /* behind the key, which is not how the option is written */
+        /* behind the key, which is not how the option is written */
+        const char *why = strchr(e.text, ':');
         return cli_usage(c, "--%s%s", o->name, why ? why : e.text);
     }
     s->at[s->n].key = o->field->name;
@@ -148,10 +156,12 @@ int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *ta
     return CLI_OK;
 }
 
-static int store(const cli *c, const cli_command *cmd, const cli_option *o, void *values, const char *value)
+static int store(const cli *c, const cli_command *cmd, const cli_option *o, void *values,
+                 const char *value)
 {
     if (o->field)
-        return store_setting(c, o, (cli_settings *)((char *)values + cmd->settings), cmd->fields, value ? value : "true");
+        return store_setting(c, o, (cli_settings *)((char *)values + cmd->settings), cmd->fields,
+                             value ? value : "true");
     void *at = (char *)values + o->at;
     switch (o->kind) {
     case CLI_IS_FLAG: *(bool *)at = true; return CLI_OK;
@@ -164,7 +174,8 @@ static int store(const cli *c, const cli_command *cmd, const cli_option *o, void
 }
 
 /* One "--..." argument; *used counts the arguments it took. */
-static int parse_long(const cli *c, const cli_command *cmd, void *values, char **argv, int *used, bool *help)
+static int parse_long(const cli *c, const cli_command *cmd, void *values, char **argv, int *used,
+                      bool *help)
 {
     const char *name = argv[0] + 2, *value = strchr(name, '=');
     size_t len = value ? (size_t)(value - name) : strlen(name);
@@ -176,7 +187,8 @@ static int parse_long(const cli *c, const cli_command *cmd, void *values, char *
         return CLI_OK;
     }
     if (!o) return unknown(c, cmd, name, len);
-    if (value && o->kind == CLI_IS_FLAG && !o->field) return cli_usage(c, "--%s takes no value", o->name);
+    if (value && o->kind == CLI_IS_FLAG && !o->field)
+        return cli_usage(c, "--%s takes no value", o->name);
     if (value)
         value++;
     else if (o->kind != CLI_IS_FLAG) {
@@ -190,7 +202,8 @@ static int parse_long(const cli *c, const cli_command *cmd, void *values, char *
 }
 
 /* One "-..." argument: flags in a row, the last of them may take a value. */
-static int parse_short(const cli *c, const cli_command *cmd, void *values, char **argv, int *used, bool *help)
+static int parse_short(const cli *c, const cli_command *cmd, void *values, char **argv, int *used,
+                       bool *help)
 {
     *used = 1;
     for (const char *p = argv[0] + 1; *p; p++) {
@@ -213,7 +226,8 @@ static int parse_short(const cli *c, const cli_command *cmd, void *values, char 
     return CLI_OK;
 }
 
-int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char **argv, int *n, bool *help)
+int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char **argv, int *n,
+              bool *help)
 {
     *n = 0;
     for (int i = 0, used; i < argc; i += used) {
@@ -232,7 +246,9 @@ int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char
         if (code || *help) return code;
     }
     if (*n > cmd->max_operands)
-        return cli_usage(c, "'%s' is one argument too many; see '%s --help'", argv[cmd->max_operands], c->name);
-    if (*n < cmd->min_operands) return cli_usage(c, "an argument is missing: %s %s", c->name, cmd->operands);
+        return cli_usage(c, "'%s' is one argument too many; see '%s --help'",
+                         argv[cmd->max_operands], c->name);
+    if (*n < cmd->min_operands)
+        return cli_usage(c, "an argument is missing: %s %s", c->name, cmd->operands);
     return CLI_OK;
 }

@@ -1,7 +1,7 @@
 /* passages.c - the files of a folder cut into passages, and those nearest to a question.
  *
- * A passage is what an encoder sees well at once: paragraphs are joined up to some hundred words, longer ones are cut
- * between words. */
+ * A passage is what an encoder sees well at once: paragraphs are joined up to some hundred words,
+ * longer ones are cut between words. */
 #include "passages.h"
 
 #include <dirent.h>
@@ -27,7 +27,8 @@ static bool add(cli_passages *p, const char *file, const char *s, size_t n, int6
 
 static bool blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/* The end of the passage that begins at s: behind a paragraph if one ends in reach, else between two words. */
+/* The end of the passage that begins at s: behind a paragraph if one ends in reach, else between
+ * two words. */
 static size_t passage_end(const char *s, size_t n)
 {
     if (n <= LONGEST) return n;
@@ -36,7 +37,8 @@ static size_t passage_end(const char *s, size_t n)
         if (s[i] == '\n' && s[i - 1] == '\n') return i;
     while (word && !blank(s[word])) word--;
     if (word) return word;
-    for (word = LONGEST; (s[word] & 0xC0) == 0x80;) word--; /* one endless word: at least no half character */
+    /* one endless word: at least no half character */
+    for (word = LONGEST; (s[word] & 0xC0) == 0x80;) word--;
     return word;
 }
 
@@ -109,36 +111,43 @@ void cli_free_passages(cli_passages *p)
 /* ---- the nearest ---- */
 
 /* Keeps the `most` with the largest products, largest first. */
-static void search(const float *question, const float *vectors, int64_t n, int64_t width, int64_t most, int64_t *nearest)
+static void search(const float *question, const float *vectors, int64_t n, int64_t width,
+                   int64_t most, int64_t *nearest)
 {
     double best[64];
     int64_t have = 0;
     for (int64_t i = 0; i < n; i++) {
         double product = 0;
-        for (int64_t j = 0; j < width; j++) product += (double)question[j] * (double)vectors[i * width + j];
+        for (int64_t j = 0; j < width; j++)
+            product += (double)question[j] * (double)vectors[i * width + j];
         int64_t at = have < most ? have++ : most;
         if (at == most && !(product > best[--at])) continue;
-        for (; at > 0 && product > best[at - 1]; at--) best[at] = best[at - 1], nearest[at] = nearest[at - 1];
+        for (; at > 0 && product > best[at - 1]; at--)
+            best[at] = best[at - 1], nearest[at] = nearest[at - 1];
         best[at] = product;
         nearest[at] = i;
     }
 }
 
-int cli_nearest_passages(const cli *c, fv_task *embedder, const cli_passages *p, const fv_text *questions, int64_t n,
-                         int64_t most, int64_t *nearest)
+int cli_nearest_passages(const cli *c, fv_task *embedder, const cli_passages *p,
+                         const fv_text *questions, int64_t n, int64_t most, int64_t *nearest)
 {
     int64_t width = fv_task_width(embedder);
-    float *vectors = calloc((size_t)((p->n + n) * width), sizeof *vectors), *asked = vectors ? vectors + p->n * width : NULL;
+    float *vectors = calloc((size_t)((p->n + n) * width), sizeof *vectors),
+          *asked = vectors ? vectors + p->n * width : NULL;
     fv_text *texts = calloc((size_t)p->n, sizeof *texts);
     fv_err e = {.text = "out of memory"};
     int code = CLI_OK;
     if (most > 64 || most > p->n)
-        code = cli_fail(c, "%lld passages were asked for, there are %lld", (long long)most, (long long)p->n);
+        code = cli_fail(c, "%lld passages were asked for, there are %lld", (long long)most,
+                        (long long)p->n);
     for (int64_t i = 0; texts && i < p->n; i++) texts[i] = p->at[i].text;
-    if (code == CLI_OK && (!vectors || !texts || fv_task_embed(embedder, texts, p->n, (fv_embed_opt){0}, vectors, &e) ||
+    if (code == CLI_OK && (!vectors || !texts ||
+                           fv_task_embed(embedder, texts, p->n, (fv_embed_opt){0}, vectors, &e) ||
                            fv_task_embed(embedder, questions, n, (fv_embed_opt){0}, asked, &e)))
         code = cli_error(c, &e);
-    for (int64_t i = 0; code == CLI_OK && i < n; i++) search(asked + i * width, vectors, p->n, width, most, nearest + i * most);
+    for (int64_t i = 0; code == CLI_OK && i < n; i++)
+        search(asked + i * width, vectors, p->n, width, most, nearest + i * most);
     free(texts);
     free(vectors);
     return code;

@@ -22,8 +22,9 @@ typedef struct cli_passages {
 int cli_read_passages(const cli *c, const char *dir, cli_passages *out);
 void cli_free_passages(cli_passages *p);
 
-/* nearest: for each of the n questions the indices of `most` passages, nearest first, by the cosine of their vectors. */
-int cli_nearest_passages(const cli *c, fv_task *embedder, const cli_passages *p, const fv_text *questions, int64_t n,
-                         int64_t most, int64_t *nearest);
+/* nearest: for each of the n questions the indices of `most` passages, nearest first, by the cosine
+ * of their vectors. */
+int cli_nearest_passages(const cli *c, fv_task *embedder, const cli_passages *p,
+                         const fv_text *questions, int64_t n, int64_t most, int64_t *nearest);
 
 #endif

@@ -24,35 +24,47 @@ static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment"
 static const cli_option options[] = {
     CLI_DIR(values, model, 'm', "model", "DIR", "the model, as Hugging Face lays it out"),
     CLI_TEXT(values, source, 's', "source", "TEXT", "what a translator reads"),
-    CLI_TEXT(values, target, 't', "target", "TEXT", "what it is to write; without it a translation is made first"),
+    CLI_TEXT(values, target, 't', "target", "TEXT",
+             "what it is to write; without it a translation is made first"),
     CLI_TEXT(values, text, 0, "text", "TEXT", "what a model of one text reads"),
-    CLI_CHOICE(values, kind, 'k', "kind", kinds, "which attention; auto: cross where there is one, else the only one"),
+    CLI_CHOICE(values, kind, 'k', "kind", kinds,
+               "which attention; auto: cross where there is one, else the only one"),
     CLI_INT(values, layer, 'l', "layer", "N", -1, 1e6, "one layer, counted from 0; -1: all"),
     CLI_INT(values, head, 'n', "head", "N", -1, 1e6, "one head, counted from 0; -1: all"),
-    CLI_FLAG(values, rollout, 'r', "rollout", "through all layers (up to --layer), as Abnar and Zuidema combine them"),
+    CLI_FLAG(values, rollout, 'r', "rollout",
+             "through all layers (up to --layer), as Abnar and Zuidema combine them"),
     CLI_FLAG(values, ablate, 'a', "ablate",
-             "print what each head is worth: how the loss of a token changes when that head adds nothing"),
+             "print what each head is worth: how the loss of a token changes when that head adds "
+             "nothing"),
     CLI_FLAG(values, json, 0, "json", "with --ablate: one JSON object"),
-    CLI_CHOICE(values, view, 'v', "view", views,
-               "of a picture: one heat map, a grid of all layers and heads, lines between tokens, or the alignment of a "
-               "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
+    CLI_CHOICE(
+        values, view, 'v', "view", views,
+        "of a picture: one heat map, a grid of all layers and heads, lines between tokens, or the "
+        "alignment of a "
+        "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
     CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
     CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
-    CLI_INT(values, beams, 'b', "beam", "N", 0, 256, "beams, where a translation is made; 0: as the model says"),
+    CLI_INT(values, beams, 'b', "beam", "N", 0, 256,
+            "beams, where a translation is made; 0: as the model says"),
     CLI_DEVICE(values, device),
     CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
-    CLI_FILE(values, output, 'o', "output", "FILE", "what is written, by its ending: .svg .png .pdf .html .json .csv"),
+    CLI_FILE(values, output, 'o', "output", "FILE",
+             "what is written, by its ending: .svg .png .pdf .html .json .csv"),
     {0},
 };
 
 static const cli_example examples[] = {
     {"fovea see -m fovea-demo/model --source 'I like to eat apples.' -o apples.svg",
      "translate, and show which word comes from which"},
-    {"fovea see -m fovea-demo/model --source 'I like to eat apples.' -o apples.html", "everything, as a page to explore"},
-    {"fovea see -m fovea-demo/model --source 'I see you.' --target 'Je vous vois.' --kind decoder --layer 1 --head 0 -o d.png",
+    {"fovea see -m fovea-demo/model --source 'I like to eat apples.' -o apples.html",
+     "everything, as a page to explore"},
+    {"fovea see -m fovea-demo/model --source 'I see you.' --target 'Je vous vois.' --kind decoder "
+     "--layer 1 --head 0 -o d.png",
      "one head, of a translation given"},
-    {"fovea see -m fovea-demo/model --source 'I like to eat apples.' --ablate", "which heads matter for this sentence"},
-    {"fovea see -m bert-base-uncased --text 'The cat sat on the mat.' --rollout -o r.pdf", "a model of one text"},
+    {"fovea see -m fovea-demo/model --source 'I like to eat apples.' --ablate",
+     "which heads matter for this sentence"},
+    {"fovea see -m bert-base-uncased --text 'The cat sat on the mat.' --rollout -o r.pdf",
+     "a model of one text"},
     {0},
 };
 
@@ -74,8 +86,10 @@ typedef struct work {
 
 /* ---- what goes in ---- */
 
-/* Ids of a text.  A sentence of a pair ends in the end token, whether or not the tokenizer puts it there. */
-static fv_status encode(work *w, const char *text, bool pair, bool as_target, int32_t **ids, int64_t *n)
+/* Ids of a text.  A sentence of a pair ends in the end token, whether or not the tokenizer puts it
+ * there. */
+static fv_status encode(work *w, const char *text, bool pair, bool as_target, int32_t **ids,
+                        int64_t *n)
 {
     fv_encoding *enc;
     const fv_family *f = fv_model_family(w->model);
@@ -83,7 +97,8 @@ static fv_status encode(work *w, const char *text, bool pair, bool as_target, in
     if (!*text) return fv_fail(&w->e, FV_EARG, "the text is empty: there is no token to look at");
     fv_status st = fv_encoding_new(&enc, w->tok, &w->e);
     if (st) return st;
-    st = fv_tok_encode(enc, text, strlen(text), (fv_tok_opts){.specials = true, .as_target = as_target}, &w->e);
+    st = fv_tok_encode(enc, text, strlen(text),
+                       (fv_tok_opts){.specials = true, .as_target = as_target}, &w->e);
     *ids = st ? NULL : malloc((size_t)(enc->n + 1) * sizeof **ids);
     if (!st && !*ids) st = fv_fail(&w->e, FV_ENOMEM, "out of memory");
     if (!st) {
@@ -91,8 +106,8 @@ static fv_status encode(work *w, const char *text, bool pair, bool as_target, in
         if (enc->n) memcpy(*ids, enc->ids, (size_t)enc->n * sizeof **ids);
         if (pair && (!*n || (*ids)[*n - 1] != w->gen.eos)) (*ids)[(*n)++] = w->gen.eos;
         if (most && *n > most)
-            st = fv_fail(&w->e, FV_EARG, "the text has %lld tokens, this model takes at most %lld", (long long)*n,
-                         (long long)most);
+            st = fv_fail(&w->e, FV_EARG, "the text has %lld tokens, this model takes at most %lld",
+                         (long long)*n, (long long)most);
     }
     fv_encoding_free(enc);
     return st;
@@ -120,11 +135,18 @@ static fv_status take_pair(work *w)
 {
     fv_status st = fv_gen_open(&w->gen, NULL, w->v->model, NULL, &w->e);
     if (!st && (w->gen.start < 0 || w->gen.eos < 0))
-        st = fv_fail(&w->e, FV_EFORMAT, "%s: its configuration lacks decoder_start_token_id or eos_token_id", w->v->model);
+        st = fv_fail(&w->e, FV_EFORMAT,
+                     "%s: its configuration lacks decoder_start_token_id or eos_token_id",
+                     w->v->model);
     if (!st) st = encode(w, w->v->source, true, false, &w->source, &w->n_source);
-    if (!st) st = w->v->target ? encode(w, w->v->target, true, true, &w->target, &w->n_target) : translate(w);
-    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): w still holds the target, and it is freed with w */
-    return st ? st : fv_tok_decode(w->tok, &w->written, &w->written_len, w->target, w->n_target, true, &w->e);
+    if (!st)
+        st = w->v->target ? encode(w, w->v->target, true, true, &w->target, &w->n_target)
+                          : translate(w);
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): w still holds the target, and it is freed with
+     * w */
+    return st ? st
+              : fv_tok_decode(w->tok, &w->written, &w->written_len, w->target, w->n_target, true,
+                              &w->e);
 }
 
 /* ---- what comes out ---- */
@@ -135,7 +157,8 @@ static fv_status rows_of(work *w, fv_see_opt *o)
     char end;
     if (!w->v->rows) return FV_OK;
     if (sscanf(w->v->rows, "%lld:%lld%c", &from, &to, &end) != 2 || from < 0 || to <= from)
-        return fv_fail(&w->e, FV_EARG, "--rows %s: A:B is wanted, two numbers with A < B", w->v->rows);
+        return fv_fail(&w->e, FV_EARG, "--rows %s: A:B is wanted, two numbers with A < B",
+                       w->v->rows);
     o->from = from, o->to = to;
     return FV_OK;
 }
@@ -146,18 +169,22 @@ static bool is_picture(const char *path)
     return dot && (!strcmp(dot, ".svg") || !strcmp(dot, ".png") || !strcmp(dot, ".pdf"));
 }
 
-/* Where nothing narrower is asked, a translation is shown by its alignment: by the head that has one. */
+/* Where nothing narrower is asked, a translation is shown by its alignment: by the head that has
+ * one. */
 static fv_status choose(work *w, fv_see_opt *o, char *note, size_t room)
 {
     const values *v = w->v;
-    bool cross = o->pick.kind == FV_SEE_CROSS, free_choice = v->layer < 0 && v->head < 0 && !v->rollout;
-    bool aligned = o->view == FV_VIEW_ALIGNMENT || (o->view == FV_VIEW_AUTO && is_picture(v->output));
+    bool cross = o->pick.kind == FV_SEE_CROSS,
+         free_choice = v->layer < 0 && v->head < 0 && !v->rollout;
+    bool aligned = o->view == FV_VIEW_ALIGNMENT ||
+                   (o->view == FV_VIEW_AUTO && is_picture(v->output));
     if (!cross || !free_choice || !(aligned || strstr(v->output, ".html"))) return FV_OK;
     double score;
     fv_status st = fv_see_alignment(w->see, &o->pick, &score, &w->e);
     if (st || !aligned) return st;
     o->view = FV_VIEW_ALIGNMENT;
-    snprintf(note, room, "Cross-attention, layer %lld, head %lld: the head that aligns best (score %.2f).",
+    snprintf(note, room,
+             "Cross-attention, layer %lld, head %lld: the head that aligns best (score %.2f).",
              (long long)o->pick.layer, (long long)o->pick.head, score);
     o->note = note;
     return FV_OK;
@@ -167,16 +194,20 @@ static fv_status save(work *w)
 {
     const values *v = w->v;
     char *text = NULL, note[160];
-    fv_see_opt o = {.pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout}, .view = (fv_see_view)v->view};
+    fv_see_opt o = {.pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout},
+                    .view = (fv_see_view)v->view};
     bool pair = w->written != NULL;
-    if (pair && asprintf(&text, "%s \u2192 %s", v->source, w->written) < 0) return fv_fail(&w->e, FV_ENOMEM, "out of memory");
+    if (pair && asprintf(&text, "%s \u2192 %s", v->source, w->written) < 0)
+        return fv_fail(&w->e, FV_ENOMEM, "out of memory");
     o.text = pair ? text : v->text;
     o.title = v->title;
     o.every_kind = !v->kind;
     if (v->kind)
         o.pick.kind = (fv_see_kind)(v->kind - 1);
     else
-        o.pick.kind = pair ? FV_SEE_CROSS : fv_see_layers(w->see, FV_SEE_ENCODER) ? FV_SEE_ENCODER : FV_SEE_DECODER;
+        o.pick.kind = pair                                    ? FV_SEE_CROSS
+                      : fv_see_layers(w->see, FV_SEE_ENCODER) ? FV_SEE_ENCODER
+                                                              : FV_SEE_DECODER;
     fv_status st = rows_of(w, &o);
     if (!st) st = choose(w, &o, note, sizeof note);
     if (!st) st = fv_see_save(w->see, NULL, v->output, o, &w->e);
@@ -191,15 +222,19 @@ static bool wanted(const work *w, int kind) { return !w->v->kind || w->v->kind -
 static fv_status ablate(work *w, fv_see_in in)
 {
     int64_t n = 0;
-    for (int k = 0; k < FV_SEE_KINDS; k++) n += fv_see_layers(w->see, (fv_see_kind)k) * fv_see_heads(w->see, (fv_see_kind)k);
+    for (int k = 0; k < FV_SEE_KINDS; k++)
+        n += fv_see_layers(w->see, (fv_see_kind)k) * fv_see_heads(w->see, (fv_see_kind)k);
     double *to = w->worth = malloc((size_t)n * sizeof *to);
     if (!to) return fv_fail(&w->e, FV_ENOMEM, "out of memory");
-    fv_status st = fv_see_ablate(w->dev, w->model, in, (fv_see_pick){.layer = FV_SEE_ALL}, &w->loss, &w->e);
+    fv_status st = fv_see_ablate(w->dev, w->model, in, (fv_see_pick){.layer = FV_SEE_ALL}, &w->loss,
+                                 &w->e);
     for (int k = 0; k < FV_SEE_KINDS; k++) {
         int64_t heads = fv_see_heads(w->see, (fv_see_kind)k),
                 all = wanted(w, k) ? fv_see_layers(w->see, (fv_see_kind)k) * heads : 0;
         for (int64_t i = 0; !st && i < all; i++, to++) {
-            st = fv_see_ablate(w->dev, w->model, in, (fv_see_pick){(fv_see_kind)k, i / heads, i % heads, false}, to, &w->e);
+            st = fv_see_ablate(w->dev, w->model, in,
+                               (fv_see_pick){(fv_see_kind)k, i / heads, i % heads, false}, to,
+                               &w->e);
             *to -= w->loss;
         }
     }
@@ -214,8 +249,10 @@ static int print_worth_json(const work *w)
         int64_t heads = fv_see_heads(w->see, (fv_see_kind)k),
                 all = wanted(w, k) ? fv_see_layers(w->see, (fv_see_kind)k) * heads : 0;
         for (int64_t i = 0; i < all; i++)
-            json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f}", "kind", fv_see_kind_name((fv_see_kind)k), "layer",
-                                                  (json_int_t)(i / heads), "head", (json_int_t)(i % heads), "change", *from++));
+            json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f}", "kind",
+                                                  fv_see_kind_name((fv_see_kind)k), "layer",
+                                                  (json_int_t)(i / heads), "head",
+                                                  (json_int_t)(i % heads), "change", *from++));
     }
     return cli_print_json(w->c, json_pack("{s:f, s:o}", "loss", w->loss, "heads", list));
 }
@@ -239,15 +276,23 @@ static int print_worth(const work *w)
 static fv_status all(work *w)
 {
     const values *v = w->v;
-    fv_status st = fv_device_open(&w->dev, v->device, (fv_device_opt){.threads = (int)v->threads}, &w->e);
+    fv_status st = fv_device_open(&w->dev, v->device, (fv_device_opt){.threads = (int)v->threads},
+                                  &w->e);
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, (fv_model_opt){0}, &w->e);
     if (!st) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
     bool pair = fv_see_takes_pair(w->model);
-    if (pair && !v->source) return fv_fail(&w->e, FV_EARG, "%s reads a source and writes a target: give --source", v->model);
-    if (!pair && !v->text) return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
+    if (pair && !v->source)
+        return fv_fail(&w->e, FV_EARG, "%s reads a source and writes a target: give --source",
+                       v->model);
+    if (!pair && !v->text)
+        return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
     st = pair ? take_pair(w) : encode(w, v->text, false, false, &w->source, &w->n_source);
-    fv_see_in in = {.tok = w->tok, .source = w->source, .n_source = w->n_source, .target = w->target, .n_target = w->n_target};
+    fv_see_in in = {.tok = w->tok,
+                    .source = w->source,
+                    .n_source = w->n_source,
+                    .target = w->target,
+                    .n_target = w->n_target};
     in.start = w->gen.start;
     if (!st) st = fv_see_run(&w->see, w->dev, w->model, in, &w->e);
     if (!st && v->ablate) st = ablate(w, in);
@@ -259,9 +304,12 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     (void)n, (void)operand;
     const values *v = vals;
     if (!v->model) return cli_usage(c, "--model is missing: the directory of a model");
-    if (!v->output && !v->ablate) return cli_usage(c, "--output is missing: a file whose ending says what is written");
-    if (!v->source == !v->text) return cli_usage(c, "give --source (a translator) or --text (a model of one text)");
-    if (v->json && !v->ablate) return cli_usage(c, "--json goes with --ablate; weights are written by -o FILE.json");
+    if (!v->output && !v->ablate)
+        return cli_usage(c, "--output is missing: a file whose ending says what is written");
+    if (!v->source == !v->text)
+        return cli_usage(c, "give --source (a translator) or --text (a model of one text)");
+    if (v->json && !v->ablate)
+        return cli_usage(c, "--json goes with --ablate; weights are written by -o FILE.json");
     if (v->target && !v->source) return cli_usage(c, "--target goes with --source");
     work w = {.c = c, .v = v};
     fv_status st = all(&w);
@@ -282,12 +330,15 @@ static int run(const cli *c, const void *vals, int n, char **operand)
 const cli_command see_command = {
     .name = "see",
     .summary = "show what attends to what, as a picture, a page or numbers",
-    .about =
-        "Runs a model once on a text and writes what its attention does: pictures (.svg, .png, .pdf), a page to explore in a "
-        "browser (.html), or all numbers (.json, .csv).  The weights are exact: they are recomputed from what the tiled "
-        "operator keeps, only for the layers, heads and rows that are shown.\n\n"
-        "A translator reads --source; without --target it translates first, prints the translation and shows how it came "
-        "about.  Rows of its cross attention are the tokens as they are written: the row of a token is the look that chose it.",
+    .about = "Runs a model once on a text and writes what its attention does: pictures (.svg, "
+             ".png, .pdf), a page to explore in a "
+             "browser (.html), or all numbers (.json, .csv).  The weights are exact: they are "
+             "recomputed from what the tiled "
+             "operator keeps, only for the layers, heads and rows that are shown.\n\n"
+             "A translator reads --source; without --target it translates first, prints the "
+             "translation and shows how it came "
+             "about.  Rows of its cross attention are the tokens as they are written: the row of a "
+             "token is the look that chose it.",
     .options = options,
     .size = sizeof(values),
     .defaults = &defaults,

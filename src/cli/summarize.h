@@ -4,10 +4,11 @@
 
 #include "write.h"
 
-enum { SUMMARY_TOKENS = 142, SUMMARY_BATCH = 8 }; /* unless the model or the command line says otherwise */
+/* unless the model or the command line says otherwise */
+enum { SUMMARY_TOKENS = 142, SUMMARY_BATCH = 8 };
 
-/* The ids of a text behind what the model asks to have before it, or behind prefix where that is not NULL.  What does not fit
- * into the model is cut off. */
+/* The ids of a text behind what the model asks to have before it, or behind prefix where that is
+ * not NULL.  What does not fit into the model is cut off. */
 int summarize_encode(writer *w, const char *prefix, ids *out, const fv_text *text);
 
 #endif

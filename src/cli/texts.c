@@ -37,7 +37,10 @@ static fv_text line_of(char *s, size_t n, bool pairs)
     if (n && s[n - 1] == '\r') n--;
     char *tab = pairs ? memchr(s, '\t', n) : NULL;
     if (!tab) return (fv_text){.s = s, .n = n};
-    return (fv_text){.s = s, .n = (size_t)(tab - s), .pair = tab + 1, .pair_n = (size_t)(s + n - tab - 1)};
+    return (fv_text){.s = s,
+                     .n = (size_t)(tab - s),
+                     .pair = tab + 1,
+                     .pair_n = (size_t)(s + n - tab - 1)};
 }
 
 int cli_read_texts(const cli *c, const char *path, int how, cli_texts *out)
@@ -59,7 +62,9 @@ int cli_read_texts(const cli *c, const char *path, int how, cli_texts *out)
         out->at[out->n++] = line_of(s, (size_t)(stop - s), how & CLI_PAIRS);
         s = stop + 1;
     }
-    return out->n || how & CLI_IF_ANY ? CLI_OK : cli_fail(c, "%s: no text in it", path ? path : "standard input");
+    return out->n || how & CLI_IF_ANY
+               ? CLI_OK
+               : cli_fail(c, "%s: no text in it", path ? path : "standard input");
 }
 
 void cli_free_texts(cli_texts *t)
@@ -70,7 +75,8 @@ void cli_free_texts(cli_texts *t)
 
 void cli_print_flat(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) putchar(s[i] == '\n' || s[i] == '\r' || s[i] == '\t' ? ' ' : s[i]);
+    for (size_t i = 0; i < n; i++)
+        putchar(s[i] == '\n' || s[i] == '\r' || s[i] == '\t' ? ' ' : s[i]);
 }
 
 int cli_open_task(const cli *c, cli_task *out, const cli_model *m, fv_job job)

@@ -40,9 +40,11 @@ typedef struct cli_model {
 } cli_model;
 
 /* Entries of an option table, for a struct with a cli_model called model. */
-#define CLI_MODEL(s)                                                                                                             \
-    CLI_DIR(s, model.dir, 'm', "model", "DIR", "a model directory: config.json, model.safetensors and the tokenizer's files"),   \
-        CLI_CHOICE(s, model.dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP), CLI_DEVICE(s, model.device),                      \
+#define CLI_MODEL(s)                                                                               \
+    CLI_DIR(s, model.dir, 'm', "model", "DIR",                                                     \
+            "a model directory: config.json, model.safetensors and the tokenizer's files"),        \
+        CLI_CHOICE(s, model.dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),                     \
+        CLI_DEVICE(s, model.device),                                                               \
         CLI_INT(s, model.threads, 't', "threads", "N", 0, 4096, "0: all cores")
 
 typedef struct cli_task {

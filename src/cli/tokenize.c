@@ -1,4 +1,5 @@
-/* tokenize.c - fovea tokenize: text to ids and back; fovea tokenizer train: a vocabulary from text files. */
+/* tokenize.c - fovea tokenize: text to ids and back; fovea tokenizer train: a vocabulary from text
+ * files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,8 @@ static const cli_option tokenize_options[] = {
              "a model directory, or a tokenizer.json, vocab.txt, merges.txt or SentencePiece file"),
     CLI_FLAG(tokenize_values, decode, 'd', "decode", "read ids, write text"),
     CLI_FLAG(tokenize_values, json, 0, "json",
-             "one JSON object: ids, tokens and offsets in characters; ids or such an object with --decode"),
+             "one JSON object: ids, tokens and offsets in characters; ids or such an object with "
+             "--decode"),
     CLI_FLAG(tokenize_values, no_special, 0, "no-special",
              "without special tokens: none are added, and decoding leaves them out"),
     {0},
@@ -41,7 +43,8 @@ static json_t *encoding_json(const fv_tok *t, const fv_encoding *enc)
         const char *token = fv_tok_token(t, enc->ids[i]);
         json_array_append_new(ids, json_integer(enc->ids[i]));
         json_array_append_new(tokens, json_string(token ? token : ""));
-        json_array_append_new(offsets, json_pack("[I,I]", (json_int_t)enc->spans[i].from, (json_int_t)enc->spans[i].to));
+        json_array_append_new(offsets, json_pack("[I,I]", (json_int_t)enc->spans[i].from,
+                                                 (json_int_t)enc->spans[i].to));
     }
     return json_pack("{s:o, s:o, s:o}", "ids", ids, "tokens", tokens, "offsets", offsets);
 }
@@ -50,7 +53,8 @@ static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, cli_b
 {
     fv_err e;
     fv_encoding *enc;
-    fv_tok_opts o = {.specials = !v->no_special, .offsets = v->json ? FV_OFFSETS_CHARS : FV_OFFSETS_NONE};
+    fv_tok_opts o = {.specials = !v->no_special,
+                     .offsets = v->json ? FV_OFFSETS_CHARS : FV_OFFSETS_NONE};
     if (fv_encoding_new(&enc, t, &e)) return cli_error(c, &e);
     int code = CLI_OK;
     if (fv_tok_encode(enc, text.s, text.n, o, &e)) {
@@ -78,7 +82,8 @@ static int read_ids(const cli *c, cli_bytes text, int32_t **out, int64_t *n)
         bool ok = json_is_array(list);
         for (size_t i = 0; ok && i < json_array_size(list); i++) {
             json_t *x = json_array_get(list, i);
-            ok = json_is_integer(x) && json_integer_value(x) >= 0 && json_integer_value(x) <= INT32_MAX;
+            ok = json_is_integer(x) && json_integer_value(x) >= 0 &&
+                 json_integer_value(x) <= INT32_MAX;
             (*out)[(*n)++] = (int32_t)json_integer_value(x);
         }
         json_decref(root);
@@ -86,7 +91,8 @@ static int read_ids(const cli *c, cli_bytes text, int32_t **out, int64_t *n)
     }
     for (char *p = text.s + start, *end; *p; p = end + strspn(end, " \t\r\n,")) {
         long long x = strtoll(p, &end, 10);
-        if (end == p || x < 0 || x > INT32_MAX) return cli_fail(c, "the input is no list of ids: \"%.20s\"", p);
+        if (end == p || x < 0 || x > INT32_MAX)
+            return cli_fail(c, "the input is no list of ids: \"%.20s\"", p);
         (*out)[(*n)++] = (int32_t)x;
     }
     return CLI_OK;
@@ -100,14 +106,16 @@ static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, cli_b
     size_t len = 0;
     fv_err e;
     int code = read_ids(c, text, &ids, &n);
-    if (code == CLI_OK && fv_tok_decode(t, &s, &len, ids, n, v->no_special, &e)) code = cli_error(c, &e);
+    if (code == CLI_OK && fv_tok_decode(t, &s, &len, ids, n, v->no_special, &e))
+        code = cli_error(c, &e);
     free(ids);
     if (code != CLI_OK) return code;
     if (v->json)
         code = cli_print_json(c, json_pack("{s:s%}", "text", s, len));
     else
         fwrite(s, 1, len, stdout);
-    if (!v->json && isatty(STDOUT_FILENO)) printf("\n"); /* what goes to a file or a pipe is the text, exactly */
+    /* what goes to a file or a pipe is the text, exactly */
+    if (!v->json && isatty(STDOUT_FILENO)) printf("\n");
     fv_tok_free_text(t, s, len);
     return code;
 }
@@ -130,10 +138,11 @@ static int run_tokenize(const cli *c, const void *values, int n, char **operand)
 const cli_command tokenize_command = {
     .name = "tokenize",
     .summary = "text to token ids, and back",
-    .about =
-        "Reads a text (the whole file, or standard input) and prints the ids of its tokens.  The tokenizer is opened as it is: a "
-        "model directory, a tokenizer.json, vocab.txt, vocab.json with merges.txt, or a SentencePiece model.\n\n"
-        "Bytes that are not UTF-8 are read as U+FFFD.  Offsets count characters.",
+    .about = "Reads a text (the whole file, or standard input) and prints the ids of its tokens.  "
+             "The tokenizer is opened as it is: a "
+             "model directory, a tokenizer.json, vocab.txt, vocab.json with merges.txt, or a "
+             "SentencePiece model.\n\n"
+             "Bytes that are not UTF-8 are read as U+FFFD.  Offsets count characters.",
     .options = tokenize_options,
     .size = sizeof(tokenize_values),
     .operands = "[FILE]",
@@ -157,10 +166,14 @@ static const train_values train_defaults = {.vocab = 8000, .min_count = 2};
 
 static const cli_option train_options[] = {
     CLI_CHOICE(train_values, kind, 'k', "kind", kinds, "the model to train"),
-    CLI_INT(train_values, vocab, 'v', "vocab", "N", 1, 10000000, "tokens in the vocabulary, special ones included"),
-    CLI_INT(train_values, min_count, 0, "min-count", "N", 1, 1e15, "a pair or piece must be seen so often"),
-    CLI_INT(train_values, alphabet, 0, "alphabet", "N", 0, 1114111, "keep only the N most frequent characters; 0: all"),
-    CLI_TEXT(train_values, special, 's', "special", "LIST", "special tokens, separated by commas; they get the first ids"),
+    CLI_INT(train_values, vocab, 'v', "vocab", "N", 1, 10000000,
+            "tokens in the vocabulary, special ones included"),
+    CLI_INT(train_values, min_count, 0, "min-count", "N", 1, 1e15,
+            "a pair or piece must be seen so often"),
+    CLI_INT(train_values, alphabet, 0, "alphabet", "N", 0, 1114111,
+            "keep only the N most frequent characters; 0: all"),
+    CLI_TEXT(train_values, special, 's', "special", "LIST",
+             "special tokens, separated by commas; they get the first ids"),
     CLI_FLAG(train_values, lowercase, 0, "lowercase", "fold case"),
     CLI_FLAG(train_values, nfkc, 0, "nfkc", "normalise by NFKC (wordpiece: as BERT does)"),
     CLI_FILE(train_values, output, 'o', "output", "FILE", "the tokenizer.json to write"),
@@ -168,8 +181,11 @@ static const cli_option train_options[] = {
 };
 
 static const cli_example train_examples[] = {
-    {"fovea tokenizer train --kind bpe --vocab 10000 -o tokenizer.json train.en train.de", "one vocabulary for two languages"},
-    {"fovea tokenizer train --kind byte-bpe --vocab 50257 --special '<|endoftext|>' -o tokenizer.json corpus.txt", "as GPT-2's"},
+    {"fovea tokenizer train --kind bpe --vocab 10000 -o tokenizer.json train.en train.de",
+     "one vocabulary for two languages"},
+    {"fovea tokenizer train --kind byte-bpe --vocab 50257 --special '<|endoftext|>' -o "
+     "tokenizer.json corpus.txt",
+     "as GPT-2's"},
     {0},
 };
 
@@ -226,9 +242,9 @@ static int run_train(const cli *c, const void *values, int n, char **operand)
 static const cli_command train_command = {
     .name = "train",
     .summary = "learn a vocabulary from text files",
-    .about =
-        "Learns a tokenizer from plain text files, a text on each line, and writes it as a tokenizer.json, which Hugging Face "
-        "tokenizers opens as well.  The same files and options give the same tokenizer.",
+    .about = "Learns a tokenizer from plain text files, a text on each line, and writes it as a "
+             "tokenizer.json, which Hugging Face "
+             "tokenizers opens as well.  The same files and options give the same tokenizer.",
     .options = train_options,
     .size = sizeof(train_values),
     .defaults = &train_defaults,

@@ -19,23 +19,32 @@ typedef struct values {
 static const values defaults = {.device = "cpu"};
 
 static const cli_option options[] = {
-    CLI_DIR(values, dir, 'o', "output", "DIR", "the run: checkpoints, log, curve and in the end the model"),
-    CLI_LIST(values, set, 's', "set", "SECTION.KEY=VALUE", "change a key of the recipe; may be given again and again"),
+    CLI_DIR(values, dir, 'o', "output", "DIR",
+            "the run: checkpoints, log, curve and in the end the model"),
+    CLI_LIST(values, set, 's', "set", "SECTION.KEY=VALUE",
+             "change a key of the recipe; may be given again and again"),
     CLI_FLAG(values, resume, 'r', "resume", "go on from the newest checkpoint in the directory"),
-    CLI_INT(values, threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores this process may use"),
+    CLI_INT(values, threads, 't', "threads", "N", 0, 1024,
+            "threads; 0: all cores this process may use"),
     CLI_TEXT(values, device, 'd', "device", "NAME", "cpu, cuda or cuda:N"),
     CLI_FLAG(values, dry_run, 'n', "dry-run",
-             "read everything, try the largest batch and print the memory a run needs; train and write nothing"),
-    CLI_FLAG(values, help_keys, 0, "help-keys", "print every key with its range, default and meaning"),
-    CLI_TEXT(values, keys_of, 0, "family", "NAME", "with --help-keys: the keys of this family's [model], too"),
+             "read everything, try the largest batch and print the memory a run needs; train and "
+             "write nothing"),
+    CLI_FLAG(values, help_keys, 0, "help-keys",
+             "print every key with its range, default and meaning"),
+    CLI_TEXT(values, keys_of, 0, "family", "NAME",
+             "with --help-keys: the keys of this family's [model], too"),
     CLI_FLAG(values, quiet, 'q', "quiet", "no progress on standard error"),
     {0},
 };
 
 static const cli_example examples[] = {
-    {"fovea train recipes/multi30k-cpu.ini -o runs/m30k --set data.dir=multi30k/tok", "a translation model"},
-    {"fovea train recipes/multi30k-cpu.ini -o runs/m30k --resume", "after Ctrl-C, a crash or a power cut"},
-    {"fovea train recipes/multi30k-cpu.ini --dry-run --set train.lr=3e-4", "is everything there, and how large is it?"},
+    {"fovea train recipes/multi30k-cpu.ini -o runs/m30k --set data.dir=multi30k/tok",
+     "a translation model"},
+    {"fovea train recipes/multi30k-cpu.ini -o runs/m30k --resume",
+     "after Ctrl-C, a crash or a power cut"},
+    {"fovea train recipes/multi30k-cpu.ini --dry-run --set train.lr=3e-4",
+     "is everything there, and how large is it?"},
     {"fovea train --help-keys --family marian", "what a recipe can say"},
     {0},
 };
@@ -93,9 +102,11 @@ static void bar(show *w, const fv_train_state *s)
     int full = (int)(done * CELLS);
     for (int i = 0; i < CELLS; i++) cells[i] = i < full ? '#' : '.';
     cells[CELLS] = 0;
-    duration(left, sizeof left, here > 0 ? s->seconds / (double)here * (double)(w->opt->updates - s->step) : 0);
-    fprintf(stderr, "\r\033[K[%s] %lld/%lld  loss %.3f  %.0f tokens/s  %s left", cells, (long long)s->step,
-            (long long)w->opt->updates, s->loss, s->seconds > 0 ? (double)s->tokens / s->seconds : 0, left);
+    duration(left, sizeof left,
+             here > 0 ? s->seconds / (double)here * (double)(w->opt->updates - s->step) : 0);
+    fprintf(stderr, "\r\033[K[%s] %lld/%lld  loss %.3f  %.0f tokens/s  %s left", cells,
+            (long long)s->step, (long long)w->opt->updates, s->loss,
+            s->seconds > 0 ? (double)s->tokens / s->seconds : 0, left);
     w->dirty = true;
 }
 
@@ -106,15 +117,17 @@ static void progress(void *user, const fv_train_state *s, const char *event)
     if (w->first < 0) w->first = s->step - 1;
     if (!strcmp(event, "valid")) {
         clear(w);
-        fprintf(stderr, "update %lld, epoch %lld: validation loss %.4f", (long long)s->step, (long long)s->epoch + 1, s->valid);
+        fprintf(stderr, "update %lld, epoch %lld: validation loss %.4f", (long long)s->step,
+                (long long)s->epoch + 1, s->valid);
         if (!isnan(s->metric)) fprintf(stderr, ", metric %.4g", s->metric);
         fprintf(stderr, "%s\n", s->best_step == s->step ? ", the best so far" : "");
     } else if (!strcmp(event, "step") && w->live) {
         bool late = s->seconds - w->told > 0.1;
         if (late || s->step == w->opt->updates) bar(w, s), w->told = s->seconds;
     } else if (!strcmp(event, "step") && s->step % w->opt->log_every == 0) {
-        fprintf(stderr, "update %lld of %lld: loss %.4f, %.0f tokens/s\n", (long long)s->step, (long long)w->opt->updates,
-                s->loss, s->seconds > 0 ? (double)s->tokens / s->seconds : 0);
+        fprintf(stderr, "update %lld of %lld: loss %.4f, %.0f tokens/s\n", (long long)s->step,
+                (long long)w->opt->updates, s->loss,
+                s->seconds > 0 ? (double)s->tokens / s->seconds : 0);
     }
 }
 
@@ -128,7 +141,8 @@ static void print_line(void *user, const char *text)
 
 static int help_keys(const cli *c, const values *v)
 {
-    if (v->keys_of && !fv_family_find(v->keys_of)) return cli_usage(c, "there is no family '%s'", v->keys_of);
+    if (v->keys_of && !fv_family_find(v->keys_of))
+        return cli_usage(c, "there is no family '%s'", v->keys_of);
     fv_recipe_help(v->keys_of, print_line, NULL);
     return CLI_OK;
 }
@@ -149,7 +163,11 @@ static fv_status apply(fv_recipe *r, const values *v, fv_err *e)
 
 static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_train_state *s, fv_err *e)
 {
-    show w = {.opt = fv_recipe_options(r), .live = isatty(2), .quiet = v->quiet, .dry = v->dry_run, .first = -1};
+    show w = {.opt = fv_recipe_options(r),
+              .live = isatty(2),
+              .quiet = v->quiet,
+              .dry = v->dry_run,
+              .first = -1};
     fv_recipe_job job = {.device = d,
                          .dir = v->dry_run ? NULL : v->dir,
                          .resume = v->resume,
@@ -171,10 +189,12 @@ static void conclude(const values *v, const fv_recipe *r, const fv_train_state *
     if (v->dry_run)
         printf("Everything is there; nothing was trained.\n");
     else if (s->step < o->updates && !patience)
-        printf("Stopped after update %lld of %lld; --resume goes on from there.\n", (long long)s->step, (long long)o->updates);
+        printf("Stopped after update %lld of %lld; --resume goes on from there.\n",
+               (long long)s->step, (long long)o->updates);
     else
         printf("%s/model: %lld updates, loss %.4f\n", v->dir, (long long)s->step, s->loss);
-    if (!v->dry_run && !isnan(s->valid)) printf("best evaluation: %.4f at update %lld\n", s->best, (long long)s->best_step);
+    if (!v->dry_run && !isnan(s->valid))
+        printf("best evaluation: %.4f at update %lld\n", s->best, (long long)s->best_step);
 }
 
 static int run(const cli *c, const void *vals, int n, char **operand)
@@ -200,10 +220,14 @@ static int run(const cli *c, const void *vals, int n, char **operand)
 const cli_command train_command = {
     .name = "train",
     .summary = "train a model as a recipe says",
-    .about = "A recipe is a file of sections and keys that says what is trained, on what and how; every key can also be given "
-             "by --set.  The run's directory gets the recipe as it was run, train.jsonl, an event file for TensorBoard, "
-             "curve.svg, checkpoints and, in the end, the model in Hugging Face's layout with its tokenizer.\n\n"
-             "Ctrl-C finishes the update and saves; a second one quits at once.  A resumed run ends with the same bits as one "
+    .about = "A recipe is a file of sections and keys that says what is trained, on what and how; "
+             "every key can also be given "
+             "by --set.  The run's directory gets the recipe as it was run, train.jsonl, an event "
+             "file for TensorBoard, "
+             "curve.svg, checkpoints and, in the end, the model in Hugging Face's layout with its "
+             "tokenizer.\n\n"
+             "Ctrl-C finishes the update and saves; a second one quits at once.  A resumed run "
+             "ends with the same bits as one "
              "that was never stopped, whatever the number of threads.",
     .options = options,
     .size = sizeof(values),

@@ -23,26 +23,33 @@ typedef struct values {
 static const values defaults = {.batch = 32};
 
 static const cli_option options[] = {
-    CLI_DIR(values, model, 'm', "model", "DIR", "a model directory: config.json, model.safetensors and its tokenizer"),
+    CLI_DIR(values, model, 'm', "model", "DIR",
+            "a model directory: config.json, model.safetensors and its tokenizer"),
     CLI_INT(values, beam, 'b', "beam", "N", 1, 256, "beams; as the model says, else 4"),
     CLI_INT(values, nbest, 'n', "nbest", "N", 1, 256,
             "translations of each line; from 2 on: line, score and text, with tabs between"),
     CLI_FLAG(values, attention, 0, "attention",
-             "how much each token of the translation attended to each of the source, mean of all layers and heads; as JSON"),
+             "how much each token of the translation attended to each of the source, mean of all "
+             "layers and heads; as JSON"),
     CLI_CHOICE(values, dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),
     CLI_INT(values, batch, 0, "batch", "N", 1, 4096, "lines that go through the model together"),
     CLI_DEVICE(values, device),
     CLI_INT(values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
-    CLI_FLAG(values, json, 0, "json", "an object for each line: its translations with scores, ids and tokens"),
-    CLI_FLAG(values, stats, 0, "stats", "at the end, on standard error: lines, tokens and seconds, as JSON"),
+    CLI_FLAG(values, json, 0, "json",
+             "an object for each line: its translations with scores, ids and tokens"),
+    CLI_FLAG(values, stats, 0, "stats",
+             "at the end, on standard error: lines, tokens and seconds, as JSON"),
     {0},
 };
 
 static const cli_example examples[] = {
     {"echo 'I like to eat apples.' | fovea translate -m fovea-demo/model", "one line"},
-    {"fovea translate -m opus-mt-en-de --dtype q8 news.en > news.de", "a file, with weights of 8 bits"},
-    {"fovea translate -m opus-mt-en-de --nbest 3 --beam 6 news.en", "the three best of each line with their scores"},
-    {"fovea translate -m opus-mt-en-de --attention line.en", "which words of the source each word came from"},
+    {"fovea translate -m opus-mt-en-de --dtype q8 news.en > news.de",
+     "a file, with weights of 8 bits"},
+    {"fovea translate -m opus-mt-en-de --nbest 3 --beam 6 news.en",
+     "the three best of each line with their scores"},
+    {"fovea translate -m opus-mt-en-de --attention line.en",
+     "which words of the source each word came from"},
     {0},
 };
 
@@ -78,14 +85,18 @@ static bool print_json(const work *w, const fv_translation *x)
     json_t *all = json_array();
     for (int64_t i = 0; i < x->n_best; i++) {
         const fv_translated *b = &x->best[i];
-        json_array_append_new(all, json_pack("{s:s%, s:o, s:o, s:o}", "text", b->text, b->len, "score", cli_json_number(b->score),
-                                             "ids", ids_json(b->ids, b->n), "tokens", tokens_json(tok, b->ids, b->n)));
+        json_array_append_new(all,
+                              json_pack("{s:s%, s:o, s:o, s:o}", "text", b->text, b->len, "score",
+                                        cli_json_number(b->score), "ids", ids_json(b->ids, b->n),
+                                        "tokens", tokens_json(tok, b->ids, b->n)));
     }
-    json_t *line = json_pack("{s:I, s:o, s:o}", "line", (json_int_t)x->line, "source", tokens_json(tok, x->source, x->n_source),
-                             "translations", all);
+    json_t *line = json_pack("{s:I, s:o, s:o}", "line", (json_int_t)x->line, "source",
+                             tokens_json(tok, x->source, x->n_source), "translations", all);
     if (line && x->cut) json_object_set_new(line, "cut", json_true());
     if (line && w->v->attention)
-        json_object_set_new(line, "attention", cli_json_matrix(x->attention, NULL, x->attention ? x->best->n : 0, x->n_source));
+        json_object_set_new(line, "attention",
+                            cli_json_matrix(x->attention, NULL, x->attention ? x->best->n : 0,
+                                            x->n_source));
     return cli_print_json(w->c, line) == CLI_OK;
 }
 
@@ -101,8 +112,10 @@ static bool print(void *user, const fv_translation *x)
     work *w = user;
     bool ok = true;
     if (x->cut)
-        fprintf(stderr, "%s: line %lld has too many tokens for the model; what is beyond %lld was left out\n", w->c->name,
-                (long long)x->line, (long long)x->n_source);
+        fprintf(
+            stderr,
+            "%s: line %lld has too many tokens for the model; what is beyond %lld was left out\n",
+            w->c->name, (long long)x->line, (long long)x->n_source);
     if (w->v->json || w->v->attention)
         ok = print_json(w, x);
     else if (w->v->nbest < 2)
@@ -203,7 +216,8 @@ static int from_input(work *w)
         bool ok = true;
         do ok = read_some(&r);
         while (ok && !r.ended && (!whole_lines(&r) || (whole_lines(&r) < AT_ONCE && more_waits())));
-        if (!ok || !cut_lines(&r)) code = cli_fail(w->c, "cannot read standard input: %s", strerror(errno));
+        if (!ok || !cut_lines(&r))
+            code = cli_fail(w->c, "cannot read standard input: %s", strerror(errno));
         fv_lines lines = {.text = r.line, .len = r.len, .n = (int64_t)r.n, .first = first};
         if (code == CLI_OK && fv_translate(w->t, lines, print, w, &e)) code = cli_error(w->c, &e);
         first += (int64_t)r.n;
@@ -226,7 +240,9 @@ static int from_file(work *w, const char *path)
     size_t *len = malloc((size_t)(n + 1) * sizeof *len);
     int code = line && len ? CLI_OK : cli_fail(w->c, "out of memory");
     for (int64_t i = 0; code == CLI_OK && i < n; i++) line[i] = fv_textfile_line(text, i, &len[i]);
-    if (code == CLI_OK && fv_translate(w->t, (fv_lines){.text = line, .len = len, .n = n, .name = path}, print, w, &e))
+    if (code == CLI_OK &&
+        fv_translate(w->t, (fv_lines){.text = line, .len = len, .n = n, .name = path}, print, w,
+                     &e))
         code = cli_error(w->c, &e);
     free(line);
     free(len);
@@ -253,10 +269,13 @@ static int set_up(const work *w)
     int code = cli_apply(w->c, &w->v->settings, o, fv_gen_fields);
     if (code != CLI_OK) return code;
     if (!o->do_sample && o->num_return_sequences > o->num_beams)
-        return cli_usage(w->c, "--nbest %lld needs as many beams, and there are %lld; say --beam %lld",
-                         (long long)o->num_return_sequences, (long long)o->num_beams, (long long)o->num_return_sequences);
+        return cli_usage(w->c,
+                         "--nbest %lld needs as many beams, and there are %lld; say --beam %lld",
+                         (long long)o->num_return_sequences, (long long)o->num_beams,
+                         (long long)o->num_return_sequences);
     if (places && o->max_length > places)
-        return cli_usage(w->c, "--max-length %lld: the model has %lld places", (long long)o->max_length, (long long)places);
+        return cli_usage(w->c, "--max-length %lld: the model has %lld places",
+                         (long long)o->max_length, (long long)places);
     return CLI_OK;
 }
 
@@ -276,8 +295,8 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     int code = failed ? cli_error(c, &e) : set_up(&w);
     if (code == CLI_OK) code = n ? from_file(&w, operand[0]) : from_input(&w);
     if (code == CLI_OK && v->stats)
-        fprintf(stderr, "{\"lines\":%lld,\"tokens\":%lld,\"open_seconds\":%.3f,\"seconds\":%.3f}\n", (long long)w.lines,
-                (long long)w.tokens, opened - start, now() - opened);
+        fprintf(stderr, "{\"lines\":%lld,\"tokens\":%lld,\"open_seconds\":%.3f,\"seconds\":%.3f}\n",
+                (long long)w.lines, (long long)w.tokens, opened - start, now() - opened);
     fv_translator_close(w.t);
     fv_device_close(d);
     return code;
@@ -286,15 +305,20 @@ static int run(const cli *c, const void *vals, int n, char **operand)
 const cli_command translate_command = {
     .name = "translate",
     .summary = "lines of text through a model with an encoder and a decoder",
-    .about =
-        "Translates a file, plain or gzip, or standard input, line by line.  Lines come out in the order they went in, as "
-        "soon as they are done; from standard input all lines that are waiting are taken together, so it can be used in a "
-        "conversation.  Lines of like length go through the model together, which changes the time and nothing else.\n\n"
-        "An empty line gives an empty line.  A line with more tokens than the model has places is cut, with a message that "
-        "names it.  A line that is not UTF-8 ends the command with a message that names it; of a file, before anything is "
-        "translated.\n\n"
-        "How to generate stands in the model's generation_config.json, or else config.json; options override it and have the "
-        "names of transformers' generate.",
+    .about = "Translates a file, plain or gzip, or standard input, line by line.  Lines come out "
+             "in the order they went in, as "
+             "soon as they are done; from standard input all lines that are waiting are taken "
+             "together, so it can be used in a "
+             "conversation.  Lines of like length go through the model together, which changes the "
+             "time and nothing else.\n\n"
+             "An empty line gives an empty line.  A line with more tokens than the model has "
+             "places is cut, with a message that "
+             "names it.  A line that is not UTF-8 ends the command with a message that names it; "
+             "of a file, before anything is "
+             "translated.\n\n"
+             "How to generate stands in the model's generation_config.json, or else config.json; "
+             "options override it and have the "
+             "names of transformers' generate.",
     .options = options,
     .size = sizeof(values),
     .defaults = &defaults,

@@ -20,7 +20,8 @@ static bool model_says(const writer *w, const char *key)
     return fv_json_has(fv_dir_config(w->dir), key) || (generation && fv_json_has(generation, key));
 }
 
-/* What the command line says about generating, over what the model says; what decides how a token is drawn means drawing. */
+/* What the command line says about generating, over what the model says; what decides how a token
+ * is drawn means drawing. */
 static int apply(writer *w, const cli_settings *set, const char *task, int64_t new_tokens)
 {
     char of_task[96];
@@ -30,12 +31,14 @@ static int apply(writer *w, const cli_settings *set, const char *task, int64_t n
         if (given(set, drawing[i]) && !given(set, "do_sample")) w->gen.do_sample = true;
     if (w->gen.do_sample && !given(set, "num_beams")) w->gen.num_beams = 1;
     snprintf(of_task, sizeof of_task, "task_specific_params.%s.max_length", task ? task : "");
-    if (!w->gen.max_new_tokens && !given(set, "max_length") && !model_says(w, "max_length") && !model_says(w, of_task))
+    if (!w->gen.max_new_tokens && !given(set, "max_length") && !model_says(w, "max_length") &&
+        !model_says(w, of_task))
         w->gen.max_new_tokens = new_tokens;
     return code;
 }
 
-/* The tokenizer is read while the weights are laid out: it is a third of the time to the first token. */
+/* The tokenizer is read while the weights are laid out: it is a third of the time to the first
+ * token. */
 typedef struct reading {
     const char *dir;
     fv_tok *tok;
@@ -64,7 +67,8 @@ static fv_status open_both(writer *w, const cli_model *m, fv_model_opt how, fv_e
     return st ? st : r.e.code ? r.e.code : fv_encoding_new(&w->enc, w->tok, e);
 }
 
-int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings *set, const char *task, int64_t new_tokens)
+int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings *set,
+                const char *task, int64_t new_tokens)
 {
     fv_err e;
     double begin;
@@ -73,7 +77,8 @@ int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings 
     cli_choose_weights(m->dtype, &how.weights, &how.widen);
     if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
     if (fv_device_open(&w->device, m->device, (fv_device_opt){.threads = (int)m->threads}, &e) ||
-        fv_dir_open(&w->dir, NULL, m->dir, &e) || open_both(w, m, how, &e) || fv_gen_open(&w->gen, NULL, m->dir, task, &e))
+        fv_dir_open(&w->dir, NULL, m->dir, &e) || open_both(w, m, how, &e) ||
+        fv_gen_open(&w->gen, NULL, m->dir, task, &e))
         return cli_error(c, &e);
     const fv_family *f = fv_model_family(w->model);
     w->has_gen = true;
@@ -121,8 +126,10 @@ void ids_free(ids *x)
 int writer_encode(writer *w, ids *out, const char *text, size_t len)
 {
     fv_err e;
-    if (fv_tok_encode(w->enc, text, len, (fv_tok_opts){.specials = true}, &e)) return cli_error(w->c, &e);
-    if (!w->enc->n && !w->encoder && w->begin >= 0 && !ids_add(out, &w->begin, 1)) return cli_fail(w->c, "out of memory");
+    if (fv_tok_encode(w->enc, text, len, (fv_tok_opts){.specials = true}, &e))
+        return cli_error(w->c, &e);
+    if (!w->enc->n && !w->encoder && w->begin >= 0 && !ids_add(out, &w->begin, 1))
+        return cli_fail(w->c, "out of memory");
     return ids_add(out, w->enc->ids, w->enc->n) ? CLI_OK : cli_fail(w->c, "out of memory");
 }
 
@@ -137,7 +144,8 @@ int writer_stream_open(writer *w, fv_tok_stream **out, const ids *prompt)
     return CLI_OK;
 }
 
-int writer_decode(writer *w, char **out, size_t *len, const ids *prompt, const int32_t *more, int64_t n)
+int writer_decode(writer *w, char **out, size_t *len, const ids *prompt, const int32_t *more,
+                  int64_t n)
 {
     fv_err e;
     fv_tok_stream *s = NULL;
@@ -148,7 +156,8 @@ int writer_decode(writer *w, char **out, size_t *len, const ids *prompt, const i
     for (int64_t i = 0; i <= n && !code; i++) {
         const char *piece;
         size_t k;
-        if (i < n ? fv_tok_stream_push(s, more[i], &piece, &k, &e) : fv_tok_stream_finish(s, &piece, &k, &e)) {
+        if (i < n ? fv_tok_stream_push(s, more[i], &piece, &k, &e)
+                  : fv_tok_stream_finish(s, &piece, &k, &e)) {
             code = cli_error(w->c, &e);
             break;
         }
@@ -181,7 +190,8 @@ static int run_part(writer *w, const writer_job *job, const fv_text *in, int64_t
         at[i] = source[i].at;
         len[i] = source[i].n;
     }
-    if (!code && fv_generate(&out, w->device, w->model, at, len, n, &w->gen, &e)) code = cli_error(w->c, &e);
+    if (!code && fv_generate(&out, w->device, w->model, at, len, n, &w->gen, &e))
+        code = cli_error(w->c, &e);
     for (int64_t i = 0; i < out.n * out.each && !code; i++)
         code = job->print(w, job->user, &in[i / out.each], &source[i / out.each], &out.hyp[i]);
     fv_generated_free(&out);
@@ -202,16 +212,19 @@ int writer_run(writer *w, const writer_job *job, const fv_text *in, int64_t n)
 
 /* ---- how likely a text is ---- */
 
-int writer_score(writer *w, const fv_text *text, int64_t window, int64_t stride, double *log_p, int64_t *tokens)
+int writer_score(writer *w, const fv_text *text, int64_t window, int64_t stride, double *log_p,
+                 int64_t *tokens)
 {
     fv_err e;
     ids x = {0};
-    if (fv_tok_encode(w->enc, text->s, text->n, (fv_tok_opts){.specials = true}, &e)) return cli_error(w->c, &e);
+    if (fv_tok_encode(w->enc, text->s, text->n, (fv_tok_opts){.specials = true}, &e))
+        return cli_error(w->c, &e);
     bool begun = w->begin < 0 || (w->enc->n && w->enc->ids[0] == w->begin);
     bool ok = (begun || ids_add(&x, &w->begin, 1)) && ids_add(&x, w->enc->ids, w->enc->n);
     double *p = malloc((size_t)(x.n + 1) * sizeof *p);
     int code = ok && p ? CLI_OK : cli_fail(w->c, "out of memory");
-    if (!code && x.n > 1 && fv_score(p, w->device, w->model, x.at, x.n, window, stride, &e)) code = cli_error(w->c, &e);
+    if (!code && x.n > 1 && fv_score(p, w->device, w->model, x.at, x.n, window, stride, &e))
+        code = cli_error(w->c, &e);
     *tokens = x.n > 1 ? x.n - 1 : 0;
     *log_p = 0;
     for (int64_t i = 1; i < x.n && !code; i++) *log_p += p[i];
@@ -226,13 +239,15 @@ int writer_score_pair(writer *w, const fv_text *text, double *log_p, int64_t *to
     ids source = {0}, target = {0};
     *log_p = 0;
     int code = writer_encode(w, &source, text->s, text->n);
-    if (!code && fv_tok_encode(w->enc, text->pair, text->pair_n, (fv_tok_opts){.specials = true, .as_target = true}, &e))
+    if (!code && fv_tok_encode(w->enc, text->pair, text->pair_n,
+                               (fv_tok_opts){.specials = true, .as_target = true}, &e))
         code = cli_error(w->c, &e);
     if (!code && !ids_add(&target, w->enc->ids, w->enc->n)) code = cli_fail(w->c, "out of memory");
     *tokens = target.n;
     const int32_t *at = target.at;
     if (!code && target.n &&
-        fv_score_continuations(log_p, w->device, w->model, source.at, source.n, &at, &target.n, 1, w->gen.start, &e))
+        fv_score_continuations(log_p, w->device, w->model, source.at, source.n, &at, &target.n, 1,
+                               w->gen.start, &e))
         code = cli_error(w->c, &e);
     ids_free(&source);
     ids_free(&target);

@@ -57,7 +57,8 @@ bool fv__arena_before(const fv_arena *a, const void *p, fv_mark m)
 {
     for (size_t i = m.chunk; i < a->n; i++) {
         const char *from = a->chunks[i].data + (i == m.chunk ? m.used : 0);
-        if ((const char *)p >= from && (const char *)p < a->chunks[i].data + a->chunks[i].size) return false;
+        if ((const char *)p >= from && (const char *)p < a->chunks[i].data + a->chunks[i].size)
+            return false;
     }
     return true;
 }

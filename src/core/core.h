@@ -6,9 +6,10 @@
 #include "fovea/author/op.h"
 
 /* ---- arena: memory that is only given out, and taken back all at once ----
- * Chunks are kept and refilled in the same order, so the same sequence of requests gets the same addresses: a step
- * that repeats allocates nothing, and can be captured as a graph.  One large reserved block would be simpler, but
- * its size would have to be known, and fail-at-N tests could not see it grow. */
+ * Chunks are kept and refilled in the same order, so the same sequence of requests gets the same
+ * addresses: a step that repeats allocates nothing, and can be captured as a graph.  One large
+ * reserved block would be simpler, but its size would have to be known, and fail-at-N tests could
+ * not see it grow. */
 typedef struct fv_chunk {
     char *data;
     size_t size;
@@ -25,7 +26,8 @@ typedef struct fv_arena {
 
 void *fv__arena_take(fv_arena *a, size_t bytes); /* 64-byte aligned, not cleared; NULL: no memory */
 void fv__arena_rewind(fv_arena *a, fv_mark m);
-bool fv__arena_before(const fv_arena *a, const void *p, fv_mark m); /* p was taken before m, or elsewhere */
+/* p was taken before m, or elsewhere */
+bool fv__arena_before(const fv_arena *a, const void *p, fv_mark m);
 void fv__arena_free(fv_arena *a);
 
 /* ---- context ---- */
@@ -61,8 +63,8 @@ struct fv_ctx {
     fv_block *spare; /* memory that backward is done with */
     size_t n_spare, spare_room;
     fv_constant *constants; /* newest first */
-    void *lent;             /* a gradient that two tensors have, until the maker of one has run; or NULL */
-    bool backward;          /* running: new tensors may use spare memory */
+    void *lent;    /* a gradient that two tensors have, until the maker of one has run; or NULL */
+    bool backward; /* running: new tensors may use spare memory */
     fv_tap_fn *tap;
     void *tap_user;
 };
@@ -72,18 +74,21 @@ void fv__ctx_set_step(fv_ctx *c, uint64_t step);
 /* True once anything has failed; moves a stream's failure into the context. */
 bool fv__failed(fv_ctx *c);
 
-/* A tensor that stays until the context goes, where it is: a step that is kept as a graph reads it and nothing is uploaded
- * again.  *fresh: it was not there before, and the caller fills it.  NULL: it cannot be kept, since there are many already. */
+/* A tensor that stays until the context goes, where it is: a step that is kept as a graph reads it
+ * and nothing is uploaded again.  *fresh: it was not there before, and the caller fills it.  NULL:
+ * it cannot be kept, since there are many already. */
 fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_shape s, bool *fresh);
 
-/* Memory for a tensor or gradient: while going backward from what came free on the way, else from the arena. */
+/* Memory for a tensor or gradient: while going backward from what came free on the way, else from
+ * the arena. */
 void *fv__block_take(fv_ctx *c, size_t bytes);
 void fv__block_give(fv_ctx *c, void *data, size_t bytes);
 
 /* ---- a step that repeats: the same kernels, sizes and addresses as the time before ----
- * Where the device can, such a step is kept as a graph the second time it comes with one key and replayed from then on.
- * fn may not wait, nor copy from or to the host (then it just runs, each time); what differs from step to step it reads
- * from memory that lives longer.  Tensors it made stay as they are until the context is reset by others. */
+ * Where the device can, such a step is kept as a graph the second time it comes with one key and
+ * replayed from then on.  fn may not wait, nor copy from or to the host (then it just runs, each
+ * time); what differs from step to step it reads from memory that lives longer.  Tensors it made
+ * stay as they are until the context is reset by others. */
 typedef struct fv_graph {
     fv_device *dev;
     void *kept;
@@ -92,12 +97,13 @@ typedef struct fv_graph {
 } fv_graph;
 
 typedef void fv_step_fn(fv_ctx *c, void *user);
-/* fv_ctx_reset(c, step) and fn(c, user), or a replay.  A key stands for all that fn depends on but memory's contents. */
+/* fv_ctx_reset(c, step) and fn(c, user), or a replay.  A key stands for all that fn depends on but
+ * memory's contents. */
 void fv__graph_run(fv_ctx *c, fv_graph *g, uint64_t key, uint64_t step, fv_step_fn *fn, void *user);
 void fv__graph_drop(fv_graph *g); /* before memory that it uses goes, or the device */
 
-/* For y = x + a: x takes y's gradient over and a, whose maker is the next to run, reads it there until then.  False: nothing
- * was done, and a copy is needed. */
+/* For y = x + a: x takes y's gradient over and a, whose maker is the next to run, reads it there
+ * until then.  False: nothing was done, and a copy is needed. */
 bool fv__grad_split(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n);
 
 fv_dtype fv__grad_dtype(const fv_tensor *t);
@@ -106,16 +112,19 @@ size_t fv__tensor_bytes(fv_dtype t, int64_t n);
 fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e);
 void fv__stream_close(fv_stream *s);
 
-/* ", 12 of 34 bytes are left" on the device, behind a message that memory was missing; "" where that is not known. */
+/* ", 12 of 34 bytes are left" on the device, behind a message that memory was missing; "" where
+ * that is not known. */
 fv_desc_text fv__left(fv_device *d);
 
 /* Its memory is the host's: files can be used where they are mapped. */
 bool fv__device_is_host(const fv_device *d);
 
-/* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for or, where `stored` is not FV_F32,
- * of that: bf16, f16, or quantised, row after row.  It gets no memory of its own. */
+/* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for or,
+ * where `stored` is not FV_F32, of that: bf16, f16, or quantised, row after row.  It gets no memory
+ * of its own. */
 void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored);
-/* Whose data that is: given back when the parameters go; forget: told what was laid out elsewhere, perhaps for good. */
+/* Whose data that is: given back when the parameters go; forget: told what was laid out elsewhere,
+ * perhaps for good. */
 typedef struct fv_lender {
     void *self;
     void (*give_back)(void *self);
@@ -125,8 +134,8 @@ void fv__params_lender(fv_params *p, fv_lender lender);
 
 /* bf16 or f16, where matrices are lent so and not yet widened; else the parameters' own dtype. */
 fv_dtype fv__params_stored(const fv_params *p);
-/* Gives every matrix that is lent in 16 bits, and is neither laid out for products nor looked up, memory of its own in the
- * parameters' dtype. */
+/* Gives every matrix that is lent in 16 bits, and is neither laid out for products nor looked up,
+ * memory of its own in the parameters' dtype. */
 fv_status fv__params_widen(fv_params *p, fv_err *e);
 
 /* As fv_params_grad, on another stream and without waiting. */
@@ -141,14 +150,17 @@ void fv__param_table(fv_tensor *t);
 /* It was laid out for products and is used for nothing else; *kn: from (K,N). */
 bool fv__params_product(const fv_tensor *t, bool *kn);
 
-/* A packed weight as it was laid out, perhaps just now; NULL: it is to be used as it lies, in n parts of one shape, (N,K) or
- * (K,N) if *kn, which stand one below the other. */
+/* A packed weight as it was laid out, perhaps just now; NULL: it is to be used as it lies, in n
+ * parts of one shape, (N,K) or (K,N) if *kn, which stand one below the other. */
 const void *fv__weight_data(fv_ctx *c, const fv_tensor *w);
 bool fv__weight_laid(const fv_tensor *w); /* it is */
 int fv__weight_parts(const fv_tensor *w, fv_tensor *const **parts, bool *kn);
 
-/* Elements [at, at+n) of an allocated parameter as they are, in its dtype: files convert by themselves, piece by piece. */
-fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n, fv_err *e);
-fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n, fv_err *e);
+/* Elements [at, at+n) of an allocated parameter as they are, in its dtype: files convert by
+ * themselves, piece by piece. */
+fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n,
+                           fv_err *e);
+fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n,
+                          fv_err *e);
 
 #endif

@@ -7,16 +7,22 @@ fv_status fv_ctx_new(fv_ctx **out, fv_device *d, fv_ctx_opt opt, fv_err *e)
 {
     *out = NULL;
     if ((unsigned)opt.dtype >= FV_FLOATS || !d->k[opt.dtype])
-        return fv_fail(e, FV_EDTYPE, "context: %s does not compute in %s", fv_device_name(d), fv_dtype_name(opt.dtype));
+        return fv_fail(e, FV_EDTYPE, "context: %s does not compute in %s", fv_device_name(d),
+                       fv_dtype_name(opt.dtype));
     fv_ctx *c = fv__alloc(&d->env, sizeof *c);
     if (!c) return fv_fail(e, FV_ENOMEM, "context: out of memory");
-    *c = (fv_ctx){
-        .dev = d, .dtype = opt.dtype, .record = opt.record, .train = opt.train, .recompute = opt.recompute, .seed = opt.seed};
+    *c = (fv_ctx){.dev = d,
+                  .dtype = opt.dtype,
+                  .record = opt.record,
+                  .train = opt.train,
+                  .recompute = opt.recompute,
+                  .seed = opt.seed};
     c->serial = __atomic_add_fetch(&d->contexts, 1, __ATOMIC_RELAXED);
     c->host = (fv_arena){.env = &d->env};
     c->data = (fv_arena){.dev = d, .env = &d->env};
     fv_status st = fv__stream_open(&c->stream, d, opt.threads, e);
-    if (!st && !(c->step = d->backend->alloc(d, sizeof *c->step))) st = fv_fail(e, FV_ENOMEM, "context: out of memory");
+    if (!st && !(c->step = d->backend->alloc(d, sizeof *c->step)))
+        st = fv_fail(e, FV_ENOMEM, "context: out of memory");
     if (st) {
         fv_ctx_free(c);
         return st;
@@ -69,7 +75,8 @@ void fv__ctx_set_step(fv_ctx *c, uint64_t step)
 void *fv_raise(fv_ctx *c, fv_status code, const char *fmt, ...)
 {
     if (c->err.code) return NULL;
-    if (code == FV_ENOMEM && fv_ctx_status(c)) return NULL; /* a device that is lost has no memory either: that is the reason */
+    /* a device that is lost has no memory either: that is the reason */
+    if (code == FV_ENOMEM && fv_ctx_status(c)) return NULL;
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(c->err.text, sizeof c->err.text, fmt, ap);
@@ -109,27 +116,35 @@ size_t fv_ctx_bytes(const fv_ctx *c)
 
 fv_stream *fv_ctx_stream(fv_ctx *c) { return &c->stream; }
 
-fv_rng fv_next_rng(fv_ctx *c) { return (fv_rng){.seed = c->seed, .site = c->site++, .step = c->step}; }
+fv_rng fv_next_rng(fv_ctx *c)
+{
+    return (fv_rng){.seed = c->seed, .site = c->site++, .step = c->step};
+}
 
 /* ---- kernels ---- */
 
 const fv_kernels *fv_kernels_of(fv_ctx *c, fv_dtype t)
 {
     if ((unsigned)t < FV_FLOATS && c->dev->k[t]) return c->dev->k[t];
-    return fv_raise(c, FV_EDTYPE, "%s does not compute in %s", fv_device_name(c->dev), fv_dtype_name(t));
+    return fv_raise(c, FV_EDTYPE, "%s does not compute in %s", fv_device_name(c->dev),
+                    fv_dtype_name(t));
 }
 
 bool fv_need(fv_ctx *c, bool have, const char *kernel, fv_dtype t)
 {
-    if (!have) fv_raise(c, FV_EMISSING, "%s: %s has no kernel for %s", kernel, fv_device_name(c->dev), fv_dtype_name(t));
+    if (!have)
+        fv_raise(c, FV_EMISSING, "%s: %s has no kernel for %s", kernel, fv_device_name(c->dev),
+                 fv_dtype_name(t));
     return have;
 }
 
 bool fv_same_dtype(fv_ctx *c, const char *op, const fv_tensor *a, const fv_tensor *b)
 {
     if (!a || !b) return false;
-    if (a->dtype == b->dtype && (unsigned)a->dtype < FV_FLOATS && !a->packed && !b->packed) return true;
-    fv_raise(c, FV_EDTYPE, "%s: %s and %s are not of one float dtype", op, fv_desc(a).s, fv_desc(b).s);
+    if (a->dtype == b->dtype && (unsigned)a->dtype < FV_FLOATS && !a->packed && !b->packed)
+        return true;
+    fv_raise(c, FV_EDTYPE, "%s: %s and %s are not of one float dtype", op, fv_desc(a).s,
+             fv_desc(b).s);
     return false;
 }
 
@@ -144,15 +159,22 @@ fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_sha
     *fresh = false;
     if (fv__failed(c)) return NULL;
     for (fv_constant *k = c->constants; k; held += k->bytes, have++, k = k->next)
-        if (k->n == n && k->t.dtype == t && fv_shape_same(k->t.shape, s) && !memcmp(k->key, key, n)) return &k->t;
+        if (k->n == n && k->t.dtype == t && fv_shape_same(k->t.shape, s) && !memcmp(k->key, key, n))
+            return &k->t;
     size_t all = sizeof(fv_constant) + n, bytes = fv__tensor_bytes(t, fv_shape_len(s));
-    fv_constant *k = have < MOST_CONSTANTS && held + bytes <= MOST_BYTES ? fv__alloc(&c->dev->env, all) : NULL;
+    fv_constant *k = have < MOST_CONSTANTS && held + bytes <= MOST_BYTES
+                         ? fv__alloc(&c->dev->env, all)
+                         : NULL;
     void *data = k ? c->dev->backend->alloc(c->dev, bytes) : NULL;
     if (!data) {
         fv__free(&c->dev->env, k, all);
         return NULL;
     }
-    *k = (fv_constant){.next = c->constants, .t = {.data = data, .shape = s, .dtype = t}, .bytes = bytes, .all = all, .n = n};
+    *k = (fv_constant){.next = c->constants,
+                       .t = {.data = data, .shape = s, .dtype = t},
+                       .bytes = bytes,
+                       .all = all,
+                       .n = n};
     memcpy(k->key, key, n);
     c->constants = k;
     *fresh = true;
@@ -166,12 +188,14 @@ fv_mark fv_mark_here(fv_ctx *c) { return (fv_mark){c->data.at, c->data.used}; }
 fv_tensor *fv_keep(fv_ctx *c, fv_mark mark, fv_tensor *x)
 {
     if (!x || c->record || fv__failed(c)) return x;
-    if (x->packed) return fv_raise(c, FV_EARG, "keep: %s has no size of its own to be moved by", fv_desc(x).s);
+    if (x->packed)
+        return fv_raise(c, FV_EARG, "keep: %s has no size of its own to be moved by", fv_desc(x).s);
     bool stays = fv__arena_before(&c->data, x->data, mark);
     fv__arena_rewind(&c->data, mark);
     if (stays) return x;
     size_t bytes = fv__tensor_bytes(x->dtype, fv_len(x));
-    void *to = fv__arena_take(&c->data, bytes); /* cannot fail: x itself lies at or behind this place */
+    /* cannot fail: x itself lies at or behind this place */
+    void *to = fv__arena_take(&c->data, bytes);
     if (to != x->data) c->dev->backend->move(&c->stream, to, x->data, bytes);
     x->data = to;
     x->base = NULL;

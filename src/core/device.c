@@ -11,8 +11,9 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[FV_DTYPES] = {
-    [FV_F32] = {"f32", 4}, [FV_F64] = {"f64", 8}, [FV_BF16] = {"bf16", 2}, [FV_F16] = {"f16", 2}, [FV_I32] = {"i32", 4},
-    [FV_U8] = {"u8", 1},   [FV_Q8] = {"q8", 0},   [FV_Q4] = {"q4", 0},     [FV_I8] = {"int8", 0},
+    [FV_F32] = {"f32", 4}, [FV_F64] = {"f64", 8}, [FV_BF16] = {"bf16", 2},
+    [FV_F16] = {"f16", 2}, [FV_I32] = {"i32", 4}, [FV_U8] = {"u8", 1},
+    [FV_Q8] = {"q8", 0},   [FV_Q4] = {"q4", 0},   [FV_I8] = {"int8", 0},
 };
 
 const char *fv_dtype_name(fv_dtype t) { return (unsigned)t < FV_DTYPES ? dtypes[t].name : "?"; }
@@ -49,7 +50,8 @@ fv_status fv_device_open(fv_device **out, const char *name, fv_device_opt opt, f
     if (opt.threads < 0 || opt.threads > 4096)
         return fv_fail(e, FV_EARG, "device %s: %d threads, expected 0 to 4096", name, opt.threads);
     bool cuda = !strncmp(name, "cuda", 4) && (!name[4] || name[4] == ':');
-    if (!cuda && strcmp(name, "cpu")) return fv_fail(e, FV_EDEVICE, "device %s: unknown, expected cpu or cuda", name);
+    if (!cuda && strcmp(name, "cpu"))
+        return fv_fail(e, FV_EDEVICE, "device %s: unknown, expected cpu or cuda", name);
 
     fv_device *d = fv__alloc(opt.env, sizeof *d);
     if (!d) return fv_fail(e, FV_ENOMEM, "device %s: out of memory", name);
@@ -72,7 +74,10 @@ void fv_device_close(fv_device *d)
 }
 
 bool fv__device_is_host(const fv_device *d) { return !strcmp(d->backend->name, "cpu"); }
-int fv_cuda_devices(char (*lines)[128], int most, fv_err *e) { return fv__cuda_list(lines, most, e); }
+int fv_cuda_devices(char (*lines)[128], int most, fv_err *e)
+{
+    return fv__cuda_list(lines, most, e);
+}
 
 const char *fv_device_name(const fv_device *d) { return d->backend->name; }
 const char *fv_device_level(const fv_device *d) { return d->level; }
@@ -117,14 +122,17 @@ void *fv_stream_work(fv_stream *s, size_t bytes)
 {
     if (bytes <= s->work_bytes) return s->work;
     const fv_backend *b = s->dev->backend;
-    size_t size = bytes + bytes / 4; /* a little more, so that slowly growing shapes do not come back each time */
+    /* a little more, so that slowly growing shapes do not come back each time */
+    size_t size = bytes + bytes / 4;
     /* Whole huge pages: nothing is read again as often as workspace. */
     if (size > FV__HUGE_PAGE / 2) size = (size + FV__HUGE_PAGE - 1) / FV__HUGE_PAGE * FV__HUGE_PAGE;
     b->sync(s);
     if (s->work) b->release(s->dev, s->work, s->work_bytes);
     s->work = b->alloc(s->dev, size);
     s->work_bytes = s->work ? size : 0;
-    if (!s->work) fv_stream_fail(s, FV_ENOMEM, "out of memory: %zu bytes of workspace%s", size, fv__left(s->dev).s);
+    if (!s->work)
+        fv_stream_fail(s, FV_ENOMEM, "out of memory: %zu bytes of workspace%s", size,
+                       fv__left(s->dev).s);
     return s->work;
 }
 

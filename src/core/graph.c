@@ -42,7 +42,8 @@ static void keep(fv_ctx *c, fv_graph *g, uint64_t step, fv_step_fn *fn, void *us
 void fv__graph_run(fv_ctx *c, fv_graph *g, uint64_t key, uint64_t step, fv_step_fn *fn, void *user)
 {
     const fv_backend *b = c->dev->backend;
-    key = (key * 0x9E3779B97F4A7C15u + c->serial) * 0x9E3779B97F4A7C15u + (uintptr_t)c->stream.work; /* which may grow */
+    /* which may grow */
+    key = (key * 0x9E3779B97F4A7C15u + c->serial) * 0x9E3779B97F4A7C15u + (uintptr_t)c->stream.work;
     if (b->capture && (g->key != key || g->dev != c->dev)) {
         fv__graph_drop(g);
         *g = (fv_graph){.dev = c->dev, .key = key};

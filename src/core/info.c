@@ -38,7 +38,8 @@ int fv_libraries(fv_library *out, int max)
     int n = (int)(sizeof all / sizeof *all);
     for (int i = 0; i < n && i < max; i++) {
         out[i].name = all[i].name;
-        snprintf(out[i].version, sizeof out[i].version, "%.*s", (int)sizeof out[i].version - 1, all[i].version);
+        snprintf(out[i].version, sizeof out[i].version, "%.*s", (int)sizeof out[i].version - 1,
+                 all[i].version);
     }
     return n;
 }

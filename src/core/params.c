@@ -1,8 +1,8 @@
 /* params.c - named parameters in one flat block, their gradients in a second.
  *
- * Declared first (names, shapes), given memory once: optimisers, checkpoints and all-reduce then see one array.
- * Clearing gradients only marks them: the next backward writes where it would have added, and whoever reads the flat
- * block finds zeros where nothing arrived. */
+ * Declared first (names, shapes), given memory once: optimisers, checkpoints and all-reduce then
+ * see one array.  Clearing gradients only marks them: the next backward writes where it would have
+ * added, and whoever reads the flat block finds zeros where nothing arrived. */
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -11,9 +11,15 @@
 
 #define ALIGN_ELEMENTS 64 /* each parameter starts at a multiple of this many elements */
 
-static int64_t round_up(int64_t n) { return (n + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS; }
+static int64_t round_up(int64_t n)
+{
+    return (n + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+}
 static fv_dtype grad_type(const fv_params *p) { return p->dtype == FV_F64 ? FV_F64 : FV_F32; }
-static bool begins(const char *s, const char *prefix) { return !strncmp(s, prefix, strlen(prefix)); }
+static bool begins(const char *s, const char *prefix)
+{
+    return !strncmp(s, prefix, strlen(prefix));
+}
 
 fv_status fv_params_new(fv_params **out, const fv_env *env, fv_err *e)
 {
@@ -29,7 +35,8 @@ void fv_params_free(fv_params *p)
 {
     if (!p) return;
     fv_env env = p->env;
-    for (size_t i = 0; i < p->n; i++) fv__free(&env, p->list[i], sizeof(fv_entry) + strlen(p->list[i]->name) + 1);
+    for (size_t i = 0; i < p->n; i++)
+        fv__free(&env, p->list[i], sizeof(fv_entry) + strlen(p->list[i]->name) + 1);
     fv__free(&env, p->list, p->room);
     fv__arena_free(&p->layers);
     if (p->packed.dev) fv__arena_free(&p->packed);
@@ -67,7 +74,8 @@ fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...
     if (p->data)
         fv_fail(&p->err, FV_ESTATE, "parameter %s: declared after fv_params_alloc", name);
     else if (len < 1 || (size_t)len >= sizeof name)
-        fv_fail(&p->err, FV_EARG, "parameter %.60s...: the name has %d bytes, expected 1 to %zu", name, len, sizeof name - 1);
+        fv_fail(&p->err, FV_EARG, "parameter %.60s...: the name has %d bytes, expected 1 to %zu",
+                name, len, sizeof name - 1);
     else if (!shape_ok(s))
         fv_fail(&p->err, FV_ESHAPE, "parameter %s: cannot have the shape %s", name,
                 s.n <= FV_MAX_DIM ? fv_desc(&bad).s : "(too many axes)");
@@ -109,8 +117,9 @@ static void *flat(fv_params *p, fv_dtype t)
     return data;
 }
 
-/* Where each parameter stands in the flat block: matrices first, then vectors, as declared, without those that are lent.  An
- * optimiser treats the two kinds differently, and so has two long runs instead of hundreds of short ones. */
+/* Where each parameter stands in the flat block: matrices first, then vectors, as declared, without
+ * those that are lent.  An optimiser treats the two kinds differently, and so has two long runs
+ * instead of hundreds of short ones. */
 static void lay_out(fv_params *p)
 {
     p->elements = 0;
@@ -130,7 +139,8 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     if (p->data) return fv_fail(e, FV_ESTATE, "parameters: allocated twice");
     if (!p->n) return fv_fail(e, FV_ESTATE, "parameters: none declared");
     if ((unsigned)dtype >= FV_FLOATS || !d->k[dtype])
-        return fv_fail(e, FV_EDTYPE, "parameters: %s does not compute in %s", fv_device_name(d), fv_dtype_name(dtype));
+        return fv_fail(e, FV_EDTYPE, "parameters: %s does not compute in %s", fv_device_name(d),
+                       fv_dtype_name(dtype));
     fv_status st = fv__stream_open(&p->stream, d, 0, e);
     if (st) return st;
     p->dev = d;
@@ -140,8 +150,8 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     p->data = flat(p, dtype);
     if (train && p->data) p->grad = flat(p, grad_type(p));
     if (!p->data || (train && !p->grad))
-        return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s%s", (long long)p->elements,
-                       fv_dtype_name(dtype), fv__left(d).s);
+        return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s%s",
+                       (long long)p->elements, fv_dtype_name(dtype), fv__left(d).s);
     for (size_t i = 0; i < p->n; i++) {
         fv_entry *t = p->list[i];
         t->tensor.dtype = t->stored ? t->stored : dtype;
@@ -157,7 +167,10 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
 
 int fv_params_count(const fv_params *p) { return (int)p->n; }
 
-fv_tensor *fv_params_at(const fv_params *p, int i) { return i >= 0 && (size_t)i < p->n ? &p->list[i]->tensor : NULL; }
+fv_tensor *fv_params_at(const fv_params *p, int i)
+{
+    return i >= 0 && (size_t)i < p->n ? &p->list[i]->tensor : NULL;
+}
 
 fv_tensor *fv_params_find(const fv_params *p, const char *name)
 {
@@ -191,14 +204,16 @@ int fv_params_train(fv_params *p, const char *prefix, bool on)
 static fv_status same_size(const fv_tensor *t, int64_t n, fv_err *e)
 {
     if (n == fv_len(t)) return FV_OK;
-    return fv_fail(e, FV_ESHAPE, "parameter %s: %lld numbers for %s", t->name, (long long)n, fv_desc(t).s);
+    return fv_fail(e, FV_ESHAPE, "parameter %s: %lld numbers for %s", t->name, (long long)n,
+                   fv_desc(t).s);
 }
 
 static fv_status writable(const fv_params *p, const fv_tensor *t, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
     if (!((const fv_entry *)t)->lent) return FV_OK;
-    return fv_fail(e, FV_ESTATE, "parameter %s: read where its file is mapped, so it cannot be changed", t->name);
+    return fv_fail(e, FV_ESTATE,
+                   "parameter %s: read where its file is mapped, so it cannot be changed", t->name);
 }
 
 static fv_status finish(fv_params *p, fv_err *e)
@@ -226,7 +241,8 @@ fv_status fv_params_set(fv_params *p, fv_tensor *t, const float *host, int64_t n
     return finish(p, e);
 }
 
-static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, int64_t n, fv_err *e)
+static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, int64_t n,
+                     fv_err *e)
 {
     const void *at = src;
     if (from != FV_F32) {
@@ -241,34 +257,41 @@ static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, 
 
 fv_status fv_params_get(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
 {
-    fv_status st = p->data ? same_size(t, n, e) : fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    fv_status st = p->data ? same_size(t, n, e)
+                           : fv_fail(e, FV_ESTATE, "parameters: not allocated");
     if (!st && !fv_dtype_size(t->dtype))
-        st = fv_fail(e, FV_EDTYPE, "parameter %s: stored as %s, which is not turned back into numbers", t->name,
+        st = fv_fail(e, FV_EDTYPE,
+                     "parameter %s: stored as %s, which is not turned back into numbers", t->name,
                      fv_dtype_name(t->dtype));
     return st ? st : get(p, t->data, t->dtype, host, n, e);
 }
 
 fv_status fv_params_get_grad(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
 {
-    fv_status st = p->grad ? same_size(t, n, e) : fv_fail(e, FV_ESTATE, "parameters: allocated without gradients");
+    fv_status st = p->grad ? same_size(t, n, e)
+                           : fv_fail(e, FV_ESTATE, "parameters: allocated without gradients");
     if (st) return st;
     if (t->has_grad) return get(p, t->grad, grad_type(p), host, n, e);
     memset(host, 0, (size_t)n * sizeof *host);
     return FV_OK;
 }
 
-fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n, fv_err *e)
+fv_status fv__params_write(fv_params *p, fv_tensor *t, int64_t at, const void *host, int64_t n,
+                           fv_err *e)
 {
     fv_status st = writable(p, t, e);
     if (st) return st;
-    p->dev->backend->upload(&p->stream, (char *)t->data + fv__tensor_bytes(p->dtype, at), host, fv__tensor_bytes(p->dtype, n));
+    p->dev->backend->upload(&p->stream, (char *)t->data + fv__tensor_bytes(p->dtype, at), host,
+                            fv__tensor_bytes(p->dtype, n));
     return finish(p, e);
 }
 
-fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n, fv_err *e)
+fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *host, int64_t n,
+                          fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
-    p->dev->backend->download(&p->stream, host, (const char *)t->data + fv__tensor_bytes(t->dtype, at),
+    p->dev->backend->download(&p->stream, host,
+                              (const char *)t->data + fv__tensor_bytes(t->dtype, at),
                               fv__tensor_bytes(t->dtype, n));
     return finish(p, e);
 }
@@ -290,7 +313,8 @@ void *fv__params_grad_on(fv_params *p, fv_stream *s)
 {
     for (size_t i = 0; p->grad && i < p->n; i++) {
         fv_tensor *t = &p->list[i]->tensor;
-        if (!t->has_grad) p->dev->backend->zero(s, t->grad, fv__tensor_bytes(grad_type(p), fv_len(t)));
+        if (!t->has_grad)
+            p->dev->backend->zero(s, t->grad, fv__tensor_bytes(grad_type(p), fv_len(t)));
         t->has_grad = true;
     }
     return p->grad;
@@ -318,11 +342,13 @@ static float draw(fv_init init, double bound, uint64_t seed, uint64_t site, uint
     uint32_t w[4];
     fv_philox(w, seed, site, 0, i);
     double u = ((double)w[0] + 0.5) * 0x1p-32, v = ((double)w[1] + 0.5) * 0x1p-32;
-    if (init.kind == FV_INIT_NORMAL) return (float)(bound * sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
+    if (init.kind == FV_INIT_NORMAL)
+        return (float)(bound * sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
     return (float)(bound * (2.0 * u - 1.0));
 }
 
-/* The half-width, or standard deviation, of what is drawn.  Xavier: rows are outputs, all other axes inputs. */
+/* The half-width, or standard deviation, of what is drawn.  Xavier: rows are outputs, all other
+ * axes inputs. */
 static double spread(fv_init init, const fv_tensor *t)
 {
     double scale = init.scale != 0 ? init.scale : 1.0;
@@ -331,18 +357,21 @@ static double spread(fv_init init, const fv_tensor *t)
     return scale * sqrt(6.0 / (in + out));
 }
 
-static void first_values(float *y, int64_t n, fv_init init, double bound, uint64_t seed, uint64_t site, int threads)
+static void first_values(float *y, int64_t n, fv_init init, double bound, uint64_t seed,
+                         uint64_t site, int threads)
 {
     if (init.kind == FV_INIT_ZERO) return; /* as it is */
     if (n < DRAWS) threads = 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < n; i++) y[i] = init.kind == FV_INIT_ONE ? 1.0f : draw(init, bound, seed, site, (uint64_t)i);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = init.kind == FV_INIT_ONE ? 1.0f : draw(init, bound, seed, site, (uint64_t)i);
 }
 
 fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
-    int threads = fv__device_is_host(p->dev) ? p->stream.threads : omp_get_max_threads(); /* a GPU's host has its cores free */
+    /* a GPU's host has its cores free */
+    int threads = fv__device_is_host(p->dev) ? p->stream.threads : omp_get_max_threads();
     for (size_t i = 0; i < p->n; i++) {
         fv_entry *t = p->list[i];
         int64_t n = fv_len(&t->tensor);

@@ -8,9 +8,11 @@
 typedef struct fv_entry {
     fv_tensor tensor;
     fv_init init;
-    int64_t offset;   /* elements into the flat block */
-    bool lent;        /* its data is somebody else's and only read */
-    fv_dtype stored;  /* of what is lent, where it is not the parameters' own: 16 bits, or (N, row) bytes; else FV_F32 */
+    int64_t offset; /* elements into the flat block */
+    bool lent;      /* its data is somebody else's and only read */
+    /* of what is lent, where it is not the parameters' own: 16 bits, or (N, row) bytes; else
+     * FV_F32 */
+    fv_dtype stored;
     bool table;       /* rows of it are looked up */
     bool product, kn; /* fv_params_pack was asked for it, from (K,N) */
     char name[];
@@ -32,7 +34,8 @@ struct fv_params {
     fv_err err; /* of a declaration */
 };
 
-/* What fv_params_pack gives.  Where the file holds it as it is wanted it waits: data is NULL until it is laid out (weight.c). */
+/* What fv_params_pack gives.  Where the file holds it as it is wanted it waits: data is NULL until
+ * it is laid out (weight.c). */
 typedef struct fv_weight {
     fv_tensor tensor;
     void *room; /* where it is laid out */
@@ -44,6 +47,7 @@ typedef struct fv_weight {
 } fv_weight;
 
 /* Lays w[0..n) out at `to`, for y; false: no memory for joining them. */
-bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w, int n, bool kn);
+bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w, int n,
+                    bool kn);
 
 #endif

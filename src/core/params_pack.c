@@ -1,7 +1,8 @@
 /* params_pack.c - parameters that lie in a file, and weights laid out for products.
  *
- * A model that serves reads what it can where the file is mapped, in the dtype the file has.  What products need is laid
- * out once, piece by piece, and the mapping is told to forget what it gave: memory holds one copy of a weight, not two. */
+ * A model that serves reads what it can where the file is mapped, in the dtype the file has.  What
+ * products need is laid out once, piece by piece, and the mapping is told to forget what it gave:
+ * memory holds one copy of a weight, not two. */
 #include "params.h"
 
 /* ---- data of others ---- */
@@ -51,18 +52,21 @@ static const fv_kernels *kernels(const fv_params *p) { return p->dev->k[p->dtype
 
 bool fv_params_packs(const fv_params *p, fv_dtype dtype)
 {
-    return p->data && kernels(p)->pack && kernels(p)->pack_bytes && kernels(p)->pack_bytes(1, 1, dtype) > 0;
+    return p->data && kernels(p)->pack && kernels(p)->pack_bytes &&
+           kernels(p)->pack_bytes(1, 1, dtype) > 0;
 }
 
 /* Memory that lives as long as the parameters. */
 static void *taken(fv_params *p, size_t bytes)
 {
     void *data = fv__arena_take(&p->packed, bytes);
-    if (!data) fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of weights", bytes);
+    if (!data)
+        fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of weights", bytes);
     return data;
 }
 
-/* By one thread: it is little, and a second one that is started while others read a tokenizer has nowhere to go. */
+/* By one thread: it is little, and a second one that is started while others read a tokenizer has
+ * nowhere to go. */
 fv_status fv__params_widen(fv_params *p, fv_err *e)
 {
     fv_stream alone = p->stream;
@@ -73,7 +77,8 @@ fv_status fv__params_widen(fv_params *p, fv_err *e)
         int64_t n = fv_len(&t->tensor);
         void *data = fv__arena_take(&p->packed, fv__tensor_bytes(p->dtype, n));
         if (!data) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
-        p->dev->k[t->stored]->cast(&alone, (fv_sink){.data = data, .dtype = p->dtype}, t->tensor.data, n);
+        p->dev->k[t->stored]->cast(&alone, (fv_sink){.data = data, .dtype = p->dtype},
+                                   t->tensor.data, n);
         forget(p, &t->tensor, fv__tensor_bytes(t->stored, n));
         t->tensor.data = data;
         t->tensor.dtype = p->dtype;
@@ -82,8 +87,10 @@ fv_status fv__params_widen(fv_params *p, fv_err *e)
     return fv_params_status(p, e);
 }
 
-/* t[0], t[1], .. one behind the other; zeros for what is NULL, which has as many elements as the others. */
-static void join(const fv_params *p, fv_stream *s, void *out, fv_tensor *const *t, int n, size_t each)
+/* t[0], t[1], .. one behind the other; zeros for what is NULL, which has as many elements as the
+ * others. */
+static void join(const fv_params *p, fv_stream *s, void *out, fv_tensor *const *t, int n,
+                 size_t each)
 {
     const fv_backend *b = p->dev->backend;
     for (int i = 0; i < n; i++) {
@@ -99,8 +106,11 @@ static bool alike(fv_params *p, fv_tensor *const *t, int n, int axes)
     const fv_tensor *first = NULL;
     for (int i = 0; i < n; i++) {
         if (!first) first = t[i];
-        if (!t[i] || (t[i]->shape.n == axes && fv_shape_same(t[i]->shape, first->shape) && !t[i]->packed)) continue;
-        fv_fail(&p->err, FV_ESHAPE, "parameters: %s and %s cannot be joined", fv_desc(first).s, fv_desc(t[i]).s);
+        if (!t[i] ||
+            (t[i]->shape.n == axes && fv_shape_same(t[i]->shape, first->shape) && !t[i]->packed))
+            continue;
+        fv_fail(&p->err, FV_ESHAPE, "parameters: %s and %s cannot be joined", fv_desc(first).s,
+                fv_desc(t[i]).s);
         return false;
     }
     return first;
@@ -122,7 +132,8 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
 #define PIECE (64 * FV_PACK_ROWS)
 
 /* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice. */
-static void lay_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const void *from, fv_dtype dtype, bool kn, bool lent)
+static void lay_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const void *from,
+                    fv_dtype dtype, bool kn, bool lent)
 {
     const fv_kernels *k = kernels(p);
     int64_t rows = y->shape.d[0], cols = y->shape.d[1], ld = kn ? rows : cols;
@@ -132,7 +143,8 @@ static void lay_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const vo
     for (int64_t i = 0; i < rows; i += most) {
         int64_t n = rows - i < most ? rows - i : most;
         const char *at = (const char *)from + (size_t)i * row;
-        k->pack(s, (char *)to + k->pack_bytes(i, cols, y->dtype), y->dtype, at, dtype, n, cols, ld, !kn);
+        k->pack(s, (char *)to + k->pack_bytes(i, cols, y->dtype), y->dtype, at, dtype, n, cols, ld,
+                !kn);
         if (most < rows && p->lender.forget) p->lender.forget(p->lender.self, at, (size_t)n * row);
     }
 }
@@ -143,13 +155,15 @@ static size_t bytes_of(const fv_tensor *w, bool kn)
     return (size_t)w->shape.d[kn] * fv_dtype_row(w->dtype, w->shape.d[!kn]);
 }
 
-bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w, int n, bool kn)
+bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w, int n,
+                    bool kn)
 {
     size_t each = bytes_of(w[0], kn);
     void *from = n > 1 ? fv_stream_work(s, (size_t)n * each) : w[0]->data;
     if (!from) return false;
     if (n > 1) join(p, s, from, w, n, each);
-    lay_one(p, s, y, to, from, w[0]->dtype, kn && fv_dtype_size(w[0]->dtype), n == 1 && fv_params_lent(w[0]));
+    lay_one(p, s, y, to, from, w[0]->dtype, kn && fv_dtype_size(w[0]->dtype),
+            n == 1 && fv_params_lent(w[0]));
     for (int i = 0; i < n; i++) forget(p, w[i], each);
     return true;
 }
@@ -157,7 +171,8 @@ bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tenso
 /* Floats that are wanted as they are can be multiplied as they are. */
 static bool can_wait(const fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype)
 {
-    bool can = p->dtype == FV_F32 && w[0]->dtype == dtype && fv_dtype_size(dtype) && fv__device_is_host(p->dev);
+    bool can = p->dtype == FV_F32 && w[0]->dtype == dtype && fv_dtype_size(dtype) &&
+               fv__device_is_host(p->dev);
     for (int i = 0; i < n && can; i++) can = fv_params_lent(w[i]);
     return can;
 }
@@ -166,8 +181,10 @@ fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dty
 {
     if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2)) return NULL;
     bool stored = !fv_dtype_size(w[0]->dtype);
-    if (!fv_params_packs(p, dtype) || (n > 1 && kn && !stored) || (stored && w[0]->dtype != dtype)) {
-        fv_fail(&p->err, FV_EDTYPE, "parameter %s: %s cannot lay %d of them, stored as %s, out as %s", w[0]->name,
+    if (!fv_params_packs(p, dtype) || (n > 1 && kn && !stored) ||
+        (stored && w[0]->dtype != dtype)) {
+        fv_fail(&p->err, FV_EDTYPE,
+                "parameter %s: %s cannot lay %d of them, stored as %s, out as %s", w[0]->name,
                 fv_device_name(p->dev), n, fv_dtype_name(w[0]->dtype), fv_dtype_name(dtype));
         return NULL;
     }
@@ -175,7 +192,9 @@ fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dty
     void *data = taken(p, kernels(p)->pack_bytes(rows, cols, dtype));
     fv_weight *y = data ? fv_params_take(p, sizeof *y + (size_t)n * sizeof *w) : NULL;
     if (!y) return NULL;
-    *y = (fv_weight){.tensor = {.shape = FV_SHAPE(rows, cols), .dtype = dtype, .packed = true}, .room = data, .params = p};
+    *y = (fv_weight){.tensor = {.shape = FV_SHAPE(rows, cols), .dtype = dtype, .packed = true},
+                     .room = data,
+                     .params = p};
     y->n = n;
     y->kn = kn;
     memcpy(y->part, w, (size_t)n * sizeof *w);

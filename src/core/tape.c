@@ -1,19 +1,23 @@
 /* tape.c - recording ops and running them backwards.
  *
- * Nodes form a list, newest first; backward walks it once.  When a node has run, nothing that is still to come can
- * need its output or that output's gradient: everything that read them was recorded later, so has run already.
- * Their memory is handed to the gradients that follow, which keeps the peak near that of the forward pass alone. */
+ * Nodes form a list, newest first; backward walks it once.  When a node has run, nothing that is
+ * still to come can need its output or that output's gradient: everything that read them was
+ * recorded later, so has run already.  Their memory is handed to the gradients that follow, which
+ * keeps the peak near that of the forward pass alone. */
 #include "core.h"
 
-void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ctx *, fv_node *), fv_tensor *y, int n_in,
-                  fv_tensor **in)
+void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ctx *, fv_node *),
+                  fv_tensor *y, int n_in, fv_tensor **in)
 {
     bool wanted = false;
     if (!y || !c->record || fv__failed(c)) return NULL;
     for (int i = 0; i < n_in; i++) wanted = wanted || (in[i] && in[i]->wants_grad);
     if (!wanted) return NULL;
     if (!backward)
-        return fv_raise(c, FV_ESTATE, "%s has no gradient, but its input wants one; fv_detach the input if that is meant", op);
+        return fv_raise(
+            c, FV_ESTATE,
+            "%s has no gradient, but its input wants one; fv_detach the input if that is meant",
+            op);
 
     size_t at = (size + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
     fv_node *n = fv__arena_take(&c->host, at + (size_t)n_in * sizeof *in);
@@ -36,7 +40,9 @@ void fv__block_give(fv_ctx *c, void *data, size_t bytes)
 {
     void *array = c->spare;
     if (!data || !bytes) return;
-    if (!fv__grow(&c->dev->env, &array, &c->spare_room, (c->n_spare + 1) * sizeof *c->spare)) return; /* only less reuse */
+    /* only less reuse */
+    if (!fv__grow(&c->dev->env, &array, &c->spare_room, (c->n_spare + 1) * sizeof *c->spare))
+        return;
     c->spare = array;
     c->spare[c->n_spare++] = (fv_block){data, bytes};
 }
@@ -47,7 +53,9 @@ void *fv__block_take(fv_ctx *c, size_t bytes)
     size_t best = c->n_spare;
     for (size_t i = 0; c->backward && i < c->n_spare; i++) {
         size_t have = c->spare[i].bytes;
-        if (have >= bytes && have - bytes <= bytes / 8 && (best == c->n_spare || have < c->spare[best].bytes)) best = i;
+        if (have >= bytes && have - bytes <= bytes / 8 &&
+            (best == c->n_spare || have < c->spare[best].bytes))
+            best = i;
     }
     if (best == c->n_spare) return fv__arena_take(&c->data, bytes);
     void *p = c->spare[best].data;
@@ -55,17 +63,23 @@ void *fv__block_take(fv_ctx *c, size_t bytes)
     return p;
 }
 
-fv_dtype fv__grad_dtype(const fv_tensor *t) { return t->is_param && t->dtype != FV_F64 ? FV_F32 : t->dtype; }
+fv_dtype fv__grad_dtype(const fv_tensor *t)
+{
+    return t->is_param && t->dtype != FV_F64 ? FV_F32 : t->dtype;
+}
 
-static size_t grad_bytes(const fv_tensor *t) { return fv__tensor_bytes(fv__grad_dtype(t), fv_len(t)); }
+static size_t grad_bytes(const fv_tensor *t)
+{
+    return fv__tensor_bytes(fv__grad_dtype(t), fv_len(t));
+}
 
 fv_sink fv_grad(fv_ctx *c, fv_tensor *t)
 {
     if (!t || !t->wants_grad || fv__failed(c)) return (fv_sink){0};
     if (!t->grad) t->grad = fv__block_take(c, grad_bytes(t));
     if (!t->grad)
-        fv_raise(c, FV_ENOMEM, "out of memory: the gradient of %s, %zu bytes held%s", fv_desc(t).s, c->data.total,
-                 fv__left(c->dev).s);
+        fv_raise(c, FV_ENOMEM, "out of memory: the gradient of %s, %zu bytes held%s", fv_desc(t).s,
+                 c->data.total, fv__left(c->dev).s);
     fv_sink s = {.data = t->grad, .dtype = fv__grad_dtype(t), .add = t->has_grad};
     t->has_grad = t->grad != NULL;
     return s;
@@ -75,7 +89,8 @@ void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
 {
     fv_tensor *y = n->y;
     if (!x || !x->wants_grad || fv__failed(c)) return;
-    if (!x->grad && !y->held && y->grad != c->lent && y->dtype == x->dtype && fv_len(x) == fv_len(y)) {
+    if (!x->grad && !y->held && y->grad != c->lent && y->dtype == x->dtype &&
+        fv_len(x) == fv_len(y)) {
         x->grad = y->grad;
         x->has_grad = true;
         y->grad = NULL;
@@ -83,7 +98,8 @@ void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
         return;
     }
     const fv_kernels *k = fv_kernels_of(c, y->dtype);
-    if (k && fv_need(c, k->cast, "cast", y->dtype)) k->cast(&c->stream, fv_grad(c, x), y->grad, fv_len(y));
+    if (k && fv_need(c, k->cast, "cast", y->dtype))
+        k->cast(&c->stream, fv_grad(c, x), y->grad, fv_len(y));
 }
 
 /* The maker of a must leave x alone: it would write where it reads. */
@@ -91,7 +107,8 @@ bool fv__grad_split(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n)
 {
     fv_node *maker = n->prev;
     void *shared = n->y->grad;
-    bool next = maker && maker->y == a && a != x && a->wants_grad && !a->grad && !a->held && a->dtype == x->dtype;
+    bool next = maker && maker->y == a && a != x && a->wants_grad && !a->grad && !a->held &&
+                a->dtype == x->dtype;
     if (!next || !x->wants_grad || x->grad || n->y->held || c->lent || fv__failed(c)) return false;
     for (int i = 0; i < maker->n_in; i++)
         if (maker->in[i] == x) return false;
@@ -108,7 +125,8 @@ static void release(fv_ctx *c, fv_node *n)
     if (y->held) return;
     bool lent = y->grad && y->grad == c->lent;
     if (lent) c->lent = NULL;
-    if (y->grad && !lent && y->grad != y->data) fv__block_give(c, y->grad, grad_bytes(y)); /* a gradient may stand in y's place */
+    /* a gradient may stand in y's place */
+    if (y->grad && !lent && y->grad != y->data) fv__block_give(c, y->grad, grad_bytes(y));
     y->grad = NULL;
     y->has_grad = false;
     if (y->base) return;
@@ -144,7 +162,8 @@ static bool start(fv_ctx *c, fv_tensor *y)
 
 fv_status fv_backward(fv_ctx *c, fv_tensor *loss)
 {
-    if (loss && fv_len(loss) != 1) fv_raise(c, FV_ESHAPE, "backward: the loss is %s, expected one number", fv_desc(loss).s);
+    if (loss && fv_len(loss) != 1)
+        fv_raise(c, FV_ESHAPE, "backward: the loss is %s, expected one number", fv_desc(loss).s);
     if (!start(c, loss)) return c->err.code;
     const fv_kernels *k = fv_kernels_of(c, loss->dtype);
     if (!k || !fv_need(c, k->fill, "fill", loss->dtype)) return c->err.code;
@@ -174,7 +193,8 @@ typedef struct checkpoint {
     uint64_t site; /* of the random numbers at entry */
 } checkpoint;
 
-/* The block once more, recorded on a tape of its own; its ops reach x and everything outside by themselves. */
+/* The block once more, recorded on a tape of its own; its ops reach x and everything outside by
+ * themselves. */
 static void rerun(fv_ctx *c, fv_node *n)
 {
     checkpoint *k = (checkpoint *)n;

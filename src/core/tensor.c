@@ -42,9 +42,12 @@ fv_desc_text fv_desc(const fv_tensor *t)
 {
     fv_desc_text out = {"nothing"};
     if (!t) return out;
-    size_t room = sizeof out.s, n = (size_t)snprintf(out.s, room, "%s%s(", t->packed ? "packed " : "", fv_dtype_name(t->dtype));
+    size_t room = sizeof out.s,
+           n = (size_t)snprintf(out.s, room, "%s%s(", t->packed ? "packed " : "",
+                                fv_dtype_name(t->dtype));
     for (int i = 0; i < t->shape.n && n < room; i++)
-        n += (size_t)snprintf(out.s + n, room - n, "%s%lld", i ? "," : "", (long long)t->shape.d[i]);
+        n += (size_t)snprintf(out.s + n, room - n, "%s%lld", i ? "," : "",
+                              (long long)t->shape.d[i]);
     if (n < room) snprintf(out.s + n, room - n, ")");
     return out;
 }
@@ -83,14 +86,16 @@ fv_tensor *fv_new(fv_ctx *c, fv_dtype t, fv_shape s)
     void *data = fv__block_take(c, bytes);
     if (!data)
         return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a tensor %s, %zu held%s", bytes,
-                        fv_desc(&(fv_tensor){.shape = s, .dtype = t}).s, c->data.total, fv__left(c->dev).s);
+                        fv_desc(&(fv_tensor){.shape = s, .dtype = t}).s, c->data.total,
+                        fv__left(c->dev).s);
     return header(c, t, s, data);
 }
 
 fv_tensor *fv_alias(fv_ctx *c, fv_tensor *x, fv_shape s)
 {
     if (!x || fv__failed(c)) return NULL;
-    if (fv_shape_len(s) > fv_len(x)) return fv_raise(c, FV_ESHAPE, "alias: %s is too small", fv_desc(x).s);
+    if (fv_shape_len(s) > fv_len(x))
+        return fv_raise(c, FV_ESHAPE, "alias: %s is too small", fv_desc(x).s);
     fv_tensor *y = header(c, x->dtype, s, x->data);
     if (y) y->base = x->base ? x->base : x;
     return y;
@@ -102,7 +107,8 @@ void *fv_scratch(fv_ctx *c, fv_dtype t, int64_t n)
     size_t bytes = fv__tensor_bytes(t, n);
     void *p = fv__block_take(c, bytes);
     if (p) return p;
-    return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes of scratch, %zu held%s", bytes, c->data.total, fv__left(c->dev).s);
+    return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes of scratch, %zu held%s", bytes,
+                    c->data.total, fv__left(c->dev).s);
 }
 
 static fv_tensor *upload(fv_ctx *c, fv_dtype t, const void *host, fv_shape s)
@@ -119,10 +125,22 @@ static fv_tensor *upload_floats(fv_ctx *c, fv_dtype from, const void *host, fv_s
     return !x || from == c->dtype ? x : fv_cast(c, x, c->dtype);
 }
 
-fv_tensor *fv_floats(fv_ctx *c, const float *host, fv_shape s) { return upload_floats(c, FV_F32, host, s); }
-fv_tensor *fv_doubles(fv_ctx *c, const double *host, fv_shape s) { return upload_floats(c, FV_F64, host, s); }
-fv_tensor *fv_ints(fv_ctx *c, const int32_t *host, fv_shape s) { return upload(c, FV_I32, host, s); }
-fv_tensor *fv_bytes(fv_ctx *c, const uint8_t *host, fv_shape s) { return upload(c, FV_U8, host, s); }
+fv_tensor *fv_floats(fv_ctx *c, const float *host, fv_shape s)
+{
+    return upload_floats(c, FV_F32, host, s);
+}
+fv_tensor *fv_doubles(fv_ctx *c, const double *host, fv_shape s)
+{
+    return upload_floats(c, FV_F64, host, s);
+}
+fv_tensor *fv_ints(fv_ctx *c, const int32_t *host, fv_shape s)
+{
+    return upload(c, FV_I32, host, s);
+}
+fv_tensor *fv_bytes(fv_ctx *c, const uint8_t *host, fv_shape s)
+{
+    return upload(c, FV_U8, host, s);
+}
 
 fv_tensor *fv_full(fv_ctx *c, fv_shape s, float value)
 {
@@ -163,7 +181,8 @@ static bool readable(fv_ctx *c, const char *what, const fv_tensor *t, int64_t n)
 {
     if (!t || fv_ctx_status(c)) return false;
     if (t->released || (t->base && t->base->released))
-        fv_raise(c, FV_ESTATE, "%s: %s was released by fv_backward; fv_hold keeps it", what, fv_desc(t).s);
+        fv_raise(c, FV_ESTATE, "%s: %s was released by fv_backward; fv_hold keeps it", what,
+                 fv_desc(t).s);
     else if (n != fv_len(t))
         fv_raise(c, FV_ESHAPE, "%s: %lld numbers asked of %s", what, (long long)n, fv_desc(t).s);
     else if (t->packed)
@@ -172,7 +191,8 @@ static bool readable(fv_ctx *c, const char *what, const fv_tensor *t, int64_t n)
 }
 
 /* n floats of dtype `from` at device address src, delivered to the host as `to`. */
-static fv_status download(fv_ctx *c, const void *src, fv_dtype from, void *host, fv_dtype to, int64_t n)
+static fv_status download(fv_ctx *c, const void *src, fv_dtype from, void *host, fv_dtype to,
+                          int64_t n)
 {
     fv_mark mark = fv_mark_here(c);
     const void *p = src;
@@ -190,12 +210,14 @@ static fv_status download(fv_ctx *c, const void *src, fv_dtype from, void *host,
 
 fv_status fv_read(fv_ctx *c, const fv_tensor *t, float *host, int64_t n)
 {
-    return readable(c, "read", t, n) ? download(c, t->data, t->dtype, host, FV_F32, n) : c->err.code;
+    return readable(c, "read", t, n) ? download(c, t->data, t->dtype, host, FV_F32, n)
+                                     : c->err.code;
 }
 
 fv_status fv_read_f64(fv_ctx *c, const fv_tensor *t, double *host, int64_t n)
 {
-    return readable(c, "read", t, n) ? download(c, t->data, t->dtype, host, FV_F64, n) : c->err.code;
+    return readable(c, "read", t, n) ? download(c, t->data, t->dtype, host, FV_F64, n)
+                                     : c->err.code;
 }
 
 fv_status fv_read_i32(fv_ctx *c, const fv_tensor *t, int32_t *host, int64_t n)
@@ -223,7 +245,8 @@ fv_status fv_write(fv_ctx *c, fv_tensor *t, const float *host, int64_t n)
     fv_mark mark = fv_mark_here(c);
     fv_tensor *x = upload(c, FV_F32, host, t->shape);
     const fv_kernels *k = x ? fv_kernels_of(c, FV_F32) : NULL;
-    if (k && fv_need(c, k->cast, "cast", FV_F32)) k->cast(&c->stream, (fv_sink){.data = t->data, .dtype = t->dtype}, x->data, n);
+    if (k && fv_need(c, k->cast, "cast", FV_F32))
+        k->cast(&c->stream, (fv_sink){.data = t->data, .dtype = t->dtype}, x->data, n);
     fv__arena_rewind(&c->data, mark);
     return fv_ctx_status(c);
 }

@@ -43,7 +43,8 @@ fv_items fv_batch_items(fv_ctx *c, const fv_batch *b)
     fv_items out = {.n_labels = b->labels};
     for (int i = 0; i < b->n; i++) {
         fv_shape s = b->part[i].shape;
-        fv_tensor *t = b->part[i].dtype == FV_U8 ? fv_bytes(c, b->part[i].data, s) : fv_ints(c, b->part[i].data, s);
+        fv_tensor *t = b->part[i].dtype == FV_U8 ? fv_bytes(c, b->part[i].data, s)
+                                                 : fv_ints(c, b->part[i].data, s);
         fv_items_put(&out, b->part[i].name, t);
     }
     return out;

@@ -1,7 +1,8 @@
 /* feeder.c - the batches of epoch after epoch, in order, made ahead of their use by a thread.
  *
- * A ring of slots: the maker fills them in order, the caller takes them in order and hands them back all at once.  Which
- * batch comes next is a matter of counting alone, so the thread changes when a batch is made, never what is in it. */
+ * A ring of slots: the maker fills them in order, the caller takes them in order and hands them
+ * back all at once.  Which batch comes next is a matter of counting alone, so the thread changes
+ * when a batch is made, never what is in it. */
 #include <pthread.h>
 
 #include "base/base.h"
@@ -61,8 +62,10 @@ static void fill(fv_feeder *f, slot *s)
     s->fed.epoch = f->epoch;
     s->fed.index = f->batch++;
     s->fed.last = f->batch == fv_plan_count(f->plan);
-    s->st = f->feed.make(f->feed.self, &s->fed.batch, rows, n, (fv_draw){f->opt.plan.draw.seed, f->epoch}, &s->err);
-    if (!s->st && s->fed.batch.err.code) s->st = fv_fail(&s->err, s->fed.batch.err.code, "%s", s->fed.batch.err.text);
+    s->st = f->feed.make(f->feed.self, &s->fed.batch, rows, n,
+                         (fv_draw){f->opt.plan.draw.seed, f->epoch}, &s->err);
+    if (!s->st && s->fed.batch.err.code)
+        s->st = fv_fail(&s->err, s->fed.batch.err.code, "%s", s->fed.batch.err.text);
 }
 
 static void *work(void *self)
@@ -115,7 +118,8 @@ void fv_feeder_done(fv_feeder *f)
 
 /* ---- lifetime ---- */
 
-fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *feed, fv_feeder_opt opt, fv_err *e)
+fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *feed, fv_feeder_opt opt,
+                        fv_err *e)
 {
     *out = NULL;
     fv_feeder *f = fv__alloc(env, sizeof *f);

@@ -1,7 +1,8 @@
 /* grammar.c - one English sentence and its French translation, drawn from a grammar.
  *
- * A sentence is first a list of words in each language, chosen with all agreement; spelling them out comes last,
- * because elision and contraction depend on the neighbour, whatever phrase it came from. */
+ * A sentence is first a list of words in each language, chosen with all agreement; spelling them
+ * out comes last, because elision and contraction depend on the neighbour, whatever phrase it came
+ * from. */
 #include <stdio.h>
 #include <string.h>
 
@@ -109,7 +110,10 @@ static void say_en(words *w, phrase p)
     add(w, word);
 }
 
-static const char *agreeing(const adjective *a, char gender, bool plural) { return a->fr[(gender == 'f') + 2 * plural]; }
+static const char *agreeing(const adjective *a, char gender, bool plural)
+{
+    return a->fr[(gender == 'f') + 2 * plural];
+}
 
 static void say_article(words *w, phrase p, const char *next, bool adjective_first)
 {
@@ -139,7 +143,8 @@ static void say_fr(words *w, phrase p)
     bool first = p.adjective && p.adjective->place == 'b';
     if (p.adjective) {
         quality = agreeing(p.adjective, p.noun->gender, p.plural);
-        if (first && p.adjective->fr_vowel && p.noun->gender == 'm' && !p.plural && vowel_first(word))
+        if (first && p.adjective->fr_vowel && p.noun->gender == 'm' && !p.plural &&
+            vowel_first(word))
             quality = p.adjective->fr_vowel;
     }
     say_article(w, p, first ? quality : word, first);
@@ -169,11 +174,19 @@ static subject a_subject(sentence *s, int kinds, int pronouns_percent)
 {
     if (chance(s, pronouns_percent)) {
         const pronoun *p = &pronouns[draw(s, COUNT(pronouns))];
-        return (subject){.pronoun = p, .person = p->person, .third = p->third, .plural = p->plural, .gender = p->gender};
+        return (subject){.pronoun = p,
+                         .person = p->person,
+                         .third = p->third,
+                         .plural = p->plural,
+                         .gender = p->gender};
     }
     phrase p = a_phrase(s, kinds, true);
     if (p.article == BARE) p.article = THE;
-    return (subject){.phrase = p, .person = p.plural ? 4 : 1, .third = !p.plural, .plural = p.plural, .gender = p.noun->gender};
+    return (subject){.phrase = p,
+                     .person = p.plural ? 4 : 1,
+                     .third = !p.plural,
+                     .plural = p.plural,
+                     .gender = p.noun->gender};
 }
 
 static void say_subject(sentence *s, subject who)
@@ -313,7 +326,8 @@ static void whereabouts(sentence *s)
 {
     subject what = a_subject(s, LIVING | THING | PLACE | TEXT, 0);
     if (what.phrase.article == A || what.phrase.article == COUNTED) what.phrase.article = THE;
-    s->pair[0] = 2000 + (int)what.phrase.article * 10 + (what.phrase.article == OWN ? what.phrase.which : 0);
+    s->pair[0] = 2000 + (int)what.phrase.article * 10 +
+                 (what.phrase.article == OWN ? what.phrase.which : 0);
     s->pair[1] = (int)(what.phrase.noun - nouns);
     add(&s->en, "where");
     add(&s->fr, "où");
@@ -383,7 +397,8 @@ static void spell(char *out, size_t size, const words *w, bool french)
         if (one) i++, word = one;
         if (last && question && !french) gap = "";
         bool elided = french && !one && !last && loses_vowel(word) && vowel_first(w->at[i + 1]);
-        n += (size_t)snprintf(out + n, size - n, "%s%.*s%s", gap, (int)(strlen(word) - elided), word, elided ? "'" : "");
+        n += (size_t)snprintf(out + n, size - n, "%s%.*s%s", gap, (int)(strlen(word) - elided),
+                              word, elided ? "'" : "");
         gap = elided ? "" : " ";
     }
     if (!question && n < size) snprintf(out + n, size - n, ".");
@@ -400,8 +415,9 @@ static bool pair_held_out(const int pair[2])
 
 void fv_grammar_sentence(fv_grammar_pair *out, uint64_t seed, uint64_t i)
 {
-    static void (*const kinds[])(sentence *) = {statement, statement,   statement, wish,     wish,        wish,  denial,
-                                                denial,    description, location,  question, whereabouts, taste, taste};
+    static void (*const kinds[])(
+        sentence *) = {statement, statement,   statement, wish,     wish,        wish,  denial,
+                       denial,    description, location,  question, whereabouts, taste, taste};
     sentence s = {.seed = seed, .i = i};
     kinds[draw(&s, COUNT(kinds))](&s);
     spell(out->en, sizeof out->en, &s.en, false);

@@ -10,19 +10,23 @@ int fv__label(fv_labels *l, const char *s, size_t n)
 {
     for (int i = 0; i < l->n; i++)
         if (strlen(l->name[i]) == n && !memcmp(l->name[i], s, n)) return i;
-    if (l->closed || l->n == (int)(sizeof l->name / sizeof *l->name) || n >= sizeof l->name[0] || !n) return -1;
+    if (l->closed || l->n == (int)(sizeof l->name / sizeof *l->name) || n >= sizeof l->name[0] ||
+        !n)
+        return -1;
     snprintf(l->name[l->n], sizeof l->name[0], "%.*s", (int)n, s);
     return l->n++;
 }
 
-fv_status fv__label_unknown(const fv_labels *l, const char *file, int64_t line, const char *s, size_t n, fv_err *e)
+fv_status fv__label_unknown(const fv_labels *l, const char *file, int64_t line, const char *s,
+                            size_t n, fv_err *e)
 {
     if (!l->closed)
         return fv_fail(e, FV_EFORMAT,
-                       "%s:%lld: \"%.*s\" cannot be a label: names have at most 63 bytes, and there are at most 256", file,
-                       (long long)line, (int)(n < 80 ? n : 80), s);
-    return fv_fail(e, FV_EFORMAT, "%s:%lld: the label \"%.*s\" does not occur in the training data", file, (long long)line,
-                   (int)(n < 80 ? n : 80), s);
+                       "%s:%lld: \"%.*s\" cannot be a label: names have at most 63 bytes, and "
+                       "there are at most 256",
+                       file, (long long)line, (int)(n < 80 ? n : 80), s);
+    return fv_fail(e, FV_EFORMAT, "%s:%lld: the label \"%.*s\" does not occur in the training data",
+                   file, (long long)line, (int)(n < 80 ? n : 80), s);
 }
 
 fv_status fv__best_labels(fv_ctx *c, const fv_tensor *logits, int32_t *best)
@@ -42,7 +46,8 @@ fv_status fv__best_labels(fv_ctx *c, const fv_tensor *logits, int32_t *best)
     return st;
 }
 
-fv_status fv__judge_rows(fv_ctx *c, const fv_items *out, const int32_t *labels, int64_t rows, double *hits, double *of)
+fv_status fv__judge_rows(fv_ctx *c, const fv_items *out, const int32_t *labels, int64_t rows,
+                         double *hits, double *of)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
     size_t bytes = (size_t)rows * sizeof(int32_t);

@@ -1,9 +1,19 @@
-/* lexicon.h - the words of the demonstration corpus: English beside French, with what agreement needs to know. */
+/* lexicon.h - the words of the demonstration corpus: English beside French, with what agreement
+ * needs to know. */
 #ifndef FV_LEXICON_H
 #define FV_LEXICON_H
 
 /* What a noun is, and what a verb takes: sets of these. */
-enum { PERSON = 1, ANIMAL = 2, FOOD = 4, DRINK = 8, THING = 16, PLACE = 32, TEXT = 64, LIVING = PERSON | ANIMAL };
+enum {
+    PERSON = 1,
+    ANIMAL = 2,
+    FOOD = 4,
+    DRINK = 8,
+    THING = 16,
+    PLACE = 32,
+    TEXT = 64,
+    LIVING = PERSON | ANIMAL
+};
 
 typedef struct noun {
     const char *en, *en_plural; /* no plural: a substance ("water") */
@@ -117,7 +127,11 @@ typedef struct adjective {
 
 static const adjective adjectives[] = {
     {"big", {"grand", "grande", "grands", "grandes"}, 0, 'b', ANIMAL | THING | PLACE},
-    {"small", {"petit", "petite", "petits", "petites"}, 0, 'b', LIVING | FOOD | THING | PLACE | TEXT},
+    {"small",
+     {"petit", "petite", "petits", "petites"},
+     0,
+     'b',
+     LIVING | FOOD | THING | PLACE | TEXT},
     {"old", {"vieux", "vieille", "vieux", "vieilles"}, "vieil", 'b', LIVING | THING | PLACE | TEXT},
     {"new", {"nouveau", "nouvelle", "nouveaux", "nouvelles"}, "nouvel", 'b', THING | PLACE | TEXT},
     {"beautiful", {"beau", "belle", "beaux", "belles"}, "bel", 'b', LIVING | THING | PLACE | TEXT},
@@ -136,7 +150,11 @@ static const adjective adjectives[] = {
     {"tired", {"fatigué", "fatiguée", "fatigués", "fatiguées"}, 0, 'a', LIVING},
     {"clever", {"intelligent", "intelligente", "intelligents", "intelligentes"}, 0, 'a', LIVING},
     {"quiet", {"calme", "calme", "calmes", "calmes"}, 0, 'a', LIVING | PLACE},
-    {"interesting", {"intéressant", "intéressante", "intéressants", "intéressantes"}, 0, 'a', PERSON | TEXT | PLACE},
+    {"interesting",
+     {"intéressant", "intéressante", "intéressants", "intéressantes"},
+     0,
+     'a',
+     PERSON | TEXT | PLACE},
     {"heavy", {"lourd", "lourde", "lourds", "lourdes"}, 0, 'a', THING},
     {"empty", {"vide", "vide", "vides", "vides"}, 0, 'a', PLACE},
     {"expensive", {"cher", "chère", "chers", "chères"}, 0, 'a', THING | FOOD},
@@ -153,21 +171,86 @@ typedef struct verb {
 static const verb verbs[] = {
     {"eat", "eats", "manger", {"mange", "mange", "mangeons", "mangez", "mangent"}, FOOD, LIVING},
     {"drink", "drinks", "boire", {"bois", "boit", "buvons", "buvez", "boivent"}, DRINK, LIVING},
-    {"see", "sees", "voir", {"vois", "voit", "voyons", "voyez", "voient"}, LIVING | THING | PLACE, LIVING},
-    {"buy", "buys", "acheter", {"achète", "achète", "achetons", "achetez", "achètent"}, FOOD | DRINK | THING | TEXT, PERSON},
-    {"sell", "sells", "vendre", {"vends", "vend", "vendons", "vendez", "vendent"}, FOOD | DRINK | THING | TEXT, PERSON},
-    {"find", "finds", "trouver", {"trouve", "trouve", "trouvons", "trouvez", "trouvent"}, LIVING | FOOD | THING | TEXT, LIVING},
-    {"take", "takes", "prendre", {"prends", "prend", "prenons", "prenez", "prennent"}, FOOD | DRINK | THING | TEXT, PERSON},
-    {"draw", "draws", "dessiner", {"dessine", "dessine", "dessinons", "dessinez", "dessinent"}, LIVING | THING | PLACE, PERSON},
-    {"paint", "paints", "peindre", {"peins", "peint", "peignons", "peignez", "peignent"}, LIVING | THING | PLACE, PERSON},
-    {"watch", "watches", "regarder", {"regarde", "regarde", "regardons", "regardez", "regardent"}, LIVING, LIVING},
+    {"see",
+     "sees",
+     "voir",
+     {"vois", "voit", "voyons", "voyez", "voient"},
+     LIVING | THING | PLACE,
+     LIVING},
+    {"buy",
+     "buys",
+     "acheter",
+     {"achète", "achète", "achetons", "achetez", "achètent"},
+     FOOD | DRINK | THING | TEXT,
+     PERSON},
+    {"sell",
+     "sells",
+     "vendre",
+     {"vends", "vend", "vendons", "vendez", "vendent"},
+     FOOD | DRINK | THING | TEXT,
+     PERSON},
+    {"find",
+     "finds",
+     "trouver",
+     {"trouve", "trouve", "trouvons", "trouvez", "trouvent"},
+     LIVING | FOOD | THING | TEXT,
+     LIVING},
+    {"take",
+     "takes",
+     "prendre",
+     {"prends", "prend", "prenons", "prenez", "prennent"},
+     FOOD | DRINK | THING | TEXT,
+     PERSON},
+    {"draw",
+     "draws",
+     "dessiner",
+     {"dessine", "dessine", "dessinons", "dessinez", "dessinent"},
+     LIVING | THING | PLACE,
+     PERSON},
+    {"paint",
+     "paints",
+     "peindre",
+     {"peins", "peint", "peignons", "peignez", "peignent"},
+     LIVING | THING | PLACE,
+     PERSON},
+    {"watch",
+     "watches",
+     "regarder",
+     {"regarde", "regarde", "regardons", "regardez", "regardent"},
+     LIVING,
+     LIVING},
     {"help", "helps", "aider", {"aide", "aide", "aidons", "aidez", "aident"}, LIVING, PERSON},
-    {"wash", "washes", "laver", {"lave", "lave", "lavons", "lavez", "lavent"}, FOOD | THING | ANIMAL, PERSON},
-    {"carry", "carries", "porter", {"porte", "porte", "portons", "portez", "portent"}, THING | TEXT, PERSON},
-    {"prepare", "prepares", "préparer", {"prépare", "prépare", "préparons", "préparez", "préparent"}, FOOD | DRINK, PERSON},
+    {"wash",
+     "washes",
+     "laver",
+     {"lave", "lave", "lavons", "lavez", "lavent"},
+     FOOD | THING | ANIMAL,
+     PERSON},
+    {"carry",
+     "carries",
+     "porter",
+     {"porte", "porte", "portons", "portez", "portent"},
+     THING | TEXT,
+     PERSON},
+    {"prepare",
+     "prepares",
+     "préparer",
+     {"prépare", "prépare", "préparons", "préparez", "préparent"},
+     FOOD | DRINK,
+     PERSON},
     {"read", "reads", "lire", {"lis", "lit", "lisons", "lisez", "lisent"}, TEXT, PERSON},
-    {"write", "writes", "écrire", {"écris", "écrit", "écrivons", "écrivez", "écrivent"}, TEXT, PERSON},
-    {"visit", "visits", "visiter", {"visite", "visite", "visitons", "visitez", "visitent"}, PLACE, PERSON},
+    {"write",
+     "writes",
+     "écrire",
+     {"écris", "écrit", "écrivons", "écrivez", "écrivent"},
+     TEXT,
+     PERSON},
+    {"visit",
+     "visits",
+     "visiter",
+     {"visite", "visite", "visitons", "visitez", "visitent"},
+     PLACE,
+     PERSON},
     {"open", "opens", "ouvrir", {"ouvre", "ouvre", "ouvrons", "ouvrez", "ouvrent"}, TEXT, PERSON},
     {"choose",
      "chooses",
@@ -175,20 +258,50 @@ static const verb verbs[] = {
      {"choisis", "choisit", "choisissons", "choisissez", "choisissent"},
      FOOD | DRINK | THING | TEXT,
      PERSON},
-    {"forget", "forgets", "oublier", {"oublie", "oublie", "oublions", "oubliez", "oublient"}, THING | TEXT, PERSON},
-    {"follow", "follows", "suivre", {"suis", "suit", "suivons", "suivez", "suivent"}, LIVING, LIVING},
-    {"hear", "hears", "entendre", {"entends", "entend", "entendons", "entendez", "entendent"}, LIVING, LIVING},
+    {"forget",
+     "forgets",
+     "oublier",
+     {"oublie", "oublie", "oublions", "oubliez", "oublient"},
+     THING | TEXT,
+     PERSON},
+    {"follow",
+     "follows",
+     "suivre",
+     {"suis", "suit", "suivons", "suivez", "suivent"},
+     LIVING,
+     LIVING},
+    {"hear",
+     "hears",
+     "entendre",
+     {"entends", "entend", "entendons", "entendez", "entendent"},
+     LIVING,
+     LIVING},
 };
 
-/* Verbs that govern an infinitive: "I want to eat".  With a noun, "like" speaks of the whole kind: "j'aime les pommes". */
+/* Verbs that govern an infinitive: "I want to eat".  With a noun, "like" speaks of the whole kind:
+ * "j'aime les pommes". */
 static const verb modals[] = {
     {"like to", "likes to", "aimer", {"aime", "aime", "aimons", "aimez", "aiment"}, 0, PERSON},
     {"want to", "wants to", "vouloir", {"veux", "veut", "voulons", "voulez", "veulent"}, 0, PERSON},
     {"have to", "has to", "devoir", {"dois", "doit", "devons", "devez", "doivent"}, 0, PERSON},
-    {"prefer to", "prefers to", "préférer", {"préfère", "préfère", "préférons", "préférez", "préfèrent"}, 0, PERSON},
-    {"hope to", "hopes to", "espérer", {"espère", "espère", "espérons", "espérez", "espèrent"}, 0, PERSON},
+    {"prefer to",
+     "prefers to",
+     "préférer",
+     {"préfère", "préfère", "préférons", "préférez", "préfèrent"},
+     0,
+     PERSON},
+    {"hope to",
+     "hopes to",
+     "espérer",
+     {"espère", "espère", "espérons", "espérez", "espèrent"},
+     0,
+     PERSON},
 };
-static const verb like = {"like", "likes", "aimer", {"aime", "aime", "aimons", "aimez", "aiment"}, FOOD | DRINK | ANIMAL | TEXT,
+static const verb like = {"like",
+                          "likes",
+                          "aimer",
+                          {"aime", "aime", "aimons", "aimez", "aiment"},
+                          FOOD | DRINK | ANIMAL | TEXT,
                           PERSON};
 
 typedef struct pronoun {
@@ -200,9 +313,12 @@ typedef struct pronoun {
 } pronoun;
 
 static const pronoun pronouns[] = {
-    {"I", "je", "am", "suis", 0, false, 'm', false},      {"you", "vous", "are", "êtes", 3, false, 'm', true},
-    {"he", "il", "is", "est", 1, true, 'm', false},       {"she", "elle", "is", "est", 1, true, 'f', false},
-    {"we", "nous", "are", "sommes", 2, false, 'm', true}, {"they", "ils", "are", "sont", 4, false, 'm', true},
+    {"I", "je", "am", "suis", 0, false, 'm', false},
+    {"you", "vous", "are", "êtes", 3, false, 'm', true},
+    {"he", "il", "is", "est", 1, true, 'm', false},
+    {"she", "elle", "is", "est", 1, true, 'f', false},
+    {"we", "nous", "are", "sommes", 2, false, 'm', true},
+    {"they", "ils", "are", "sont", 4, false, 'm', true},
 };
 
 typedef struct owner {
@@ -211,8 +327,9 @@ typedef struct owner {
 } owner;
 
 static const owner owners[] = {
-    {"my", {"mon", "ma", "mes"}},       {"your", {"votre", "votre", "vos"}},  {"his", {"son", "sa", "ses"}},
-    {"our", {"notre", "notre", "nos"}}, {"their", {"leur", "leur", "leurs"}},
+    {"my", {"mon", "ma", "mes"}},         {"your", {"votre", "votre", "vos"}},
+    {"his", {"son", "sa", "ses"}},        {"our", {"notre", "notre", "nos"}},
+    {"their", {"leur", "leur", "leurs"}},
 };
 
 static const char *const numbers[][2] = {
@@ -221,6 +338,8 @@ static const char *const times[][2] = {
     {"today", "aujourd'hui"},      {"every day", "tous les jours"}, {"in the morning", "le matin"},
     {"in the evening", "le soir"}, {"now", "maintenant"},
 };
-static const char *const preps[][2] = {{"in", "dans"}, {"in front of", "devant"}, {"behind", "derrière"}};
+static const char *const preps[][2] = {{"in", "dans"},
+                                       {"in front of", "devant"},
+                                       {"behind", "derrière"}};
 
 #endif

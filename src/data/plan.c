@@ -1,7 +1,7 @@
 /* plan.c - which examples go together.
  *
- * Examples are shuffled, then sorted by length within windows of some batches, cut, and the batches are shuffled again:
- * little padding, yet neighbours change from epoch to epoch. */
+ * Examples are shuffled, then sorted by length within windows of some batches, cut, and the batches
+ * are shuffled again: little padding, yet neighbours change from epoch to epoch. */
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -42,7 +42,8 @@ static int by_length(const void *a, const void *b)
 
 static int64_t longer(const sized *s) { return s->source > s->target ? s->source : s->target; }
 
-/* Batches of `all`, in order: a new one starts where one more example would make either side too large. */
+/* Batches of `all`, in order: a new one starts where one more example would make either side too
+ * large. */
 static int64_t cut(fv_plan *p, const sized *all, int64_t n, const fv_plan_opt *o)
 {
     int64_t longest = 0, rows = 0, batches = 0;
@@ -103,14 +104,16 @@ static void order(sized *all, const fv_feed *f, int64_t n, const fv_plan_opt *o)
         if (o->rows && window > WINDOW * o->rows) window = WINDOW * o->rows;
     }
     for (int64_t i = 0; i < n; i++) all[i].at = (int32_t)i;
-    for (int64_t i = 0; i < n; i += window) qsort(all + i, (size_t)(n - i < window ? n - i : window), sizeof *all, by_length);
+    for (int64_t i = 0; i < n; i += window)
+        qsort(all + i, (size_t)(n - i < window ? n - i : window), sizeof *all, by_length);
 }
 
 fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_plan_opt o, fv_err *e)
 {
     *out = NULL;
     int64_t n = f->count(f->self, o.draw.epoch);
-    if (n < 1 || n > INT32_MAX) return fv_fail(e, FV_EARG, "batches: %lld examples cannot be planned", (long long)n);
+    if (n < 1 || n > INT32_MAX)
+        return fv_fail(e, FV_EARG, "batches: %lld examples cannot be planned", (long long)n);
     size_t all_bytes = (size_t)n * sizeof(sized), row_bytes = (size_t)n * sizeof(int32_t),
            from_bytes = (size_t)(n + 1) * sizeof(int64_t), tmp_bytes = 2 * row_bytes;
     fv_plan *p = fv__alloc(env, sizeof *p);
@@ -134,7 +137,8 @@ fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_pl
     fv__free(env, all, all_bytes);
     fv__free(env, row, tmp_bytes);
     fv__free(env, from, from_bytes);
-    return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "batches: out of memory for %lld examples", (long long)n);
+    return ok ? FV_OK
+              : fv_fail(e, FV_ENOMEM, "batches: out of memory for %lld examples", (long long)n);
 }
 
 void fv_plan_free(fv_plan *p)

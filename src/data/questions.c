@@ -1,4 +1,5 @@
-/* questions.c - questions about texts, in SQuAD's JSON: articles of paragraphs, each a context with its questions. */
+/* questions.c - questions about texts, in SQuAD's JSON: articles of paragraphs, each a context with
+ * its questions. */
 #include <jansson.h>
 
 #include "data/records.h"
@@ -13,9 +14,11 @@ struct fv_questions {
 };
 
 /* Every question in turn: once to count, once to fill. */
-typedef fv_status each_fn(fv_questions *q, const char *path, const char *context, const json_t *qa, fv_err *e);
+typedef fv_status each_fn(fv_questions *q, const char *path, const char *context, const json_t *qa,
+                          fv_err *e);
 
-static fv_status count(fv_questions *q, const char *path, const char *context, const json_t *qa, fv_err *e)
+static fv_status count(fv_questions *q, const char *path, const char *context, const json_t *qa,
+                       fv_err *e)
 {
     (void)path, (void)context, (void)e;
     q->n++;
@@ -23,7 +26,8 @@ static fv_status count(fv_questions *q, const char *path, const char *context, c
     return FV_OK;
 }
 
-static fv_status fill(fv_questions *q, const char *path, const char *context, const json_t *qa, fv_err *e)
+static fv_status fill(fv_questions *q, const char *path, const char *context, const json_t *qa,
+                      fv_err *e)
 {
     fv_question *x = &q->at[q->n++];
     const json_t *answers = json_object_get(qa, "answers"), *one, *start = NULL;

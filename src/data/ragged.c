@@ -38,7 +38,8 @@ void fv__ragged_free(fv__ragged *r)
     fv__free(r->env, r->at, r->at_bytes);
 }
 
-int64_t fv__ragged_put(const fv__ragged *r, fv_batch *out, const int32_t *rows, int64_t n, int32_t pad)
+int64_t fv__ragged_put(const fv__ragged *r, fv_batch *out, const int32_t *rows, int64_t n,
+                       int32_t pad)
 {
     int64_t T = fv__ragged_longest(r, rows, n);
     int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T));

@@ -1,4 +1,5 @@
-/* ragged.h - rows of different length, one after another in memory: the encoded examples of a feed. */
+/* ragged.h - rows of different length, one after another in memory: the encoded examples of a
+ * feed. */
 #ifndef FV_RAGGED_H
 #define FV_RAGGED_H
 
@@ -19,7 +20,9 @@ const int32_t *fv__ragged_row(const fv__ragged *r, int64_t i, int64_t *n);
 int64_t fv__ragged_longest(const fv__ragged *r, const int32_t *rows, int64_t n);
 void fv__ragged_free(fv__ragged *r);
 
-/* input_ids and attention_mask (n,T), T the longest of the rows; returns T, or 0 when memory is out. */
-int64_t fv__ragged_put(const fv__ragged *r, fv_batch *out, const int32_t *rows, int64_t n, int32_t pad);
+/* input_ids and attention_mask (n,T), T the longest of the rows; returns T, or 0 when memory is
+ * out. */
+int64_t fv__ragged_put(const fv__ragged *r, fv_batch *out, const int32_t *rows, int64_t n,
+                       int32_t pad);
 
 #endif

@@ -1,4 +1,5 @@
-/* records.c - records of one or two texts: lines, two files side by side, tables, JSONL, or a word and the rest. */
+/* records.c - records of one or two texts: lines, two files side by side, tables, JSONL, or a word
+ * and the rest. */
 #include "data/records.h"
 
 #include <stdarg.h>
@@ -21,7 +22,8 @@ void fv__records_note(fv__reading *r, const char *file, int64_t line, const char
     int n = snprintf(out, sizeof r->report->first[0], "%.90s:%lld: ", file, (long long)line);
     va_list ap;
     va_start(ap, why);
-    if (n > 0 && (size_t)n < sizeof r->report->first[0]) vsnprintf(out + n, sizeof r->report->first[0] - (size_t)n, why, ap);
+    if (n > 0 && (size_t)n < sizeof r->report->first[0])
+        vsnprintf(out + n, sizeof r->report->first[0] - (size_t)n, why, ap);
     va_end(ap);
 }
 
@@ -39,12 +41,14 @@ static fv_status check(fv__reading *r, const fv__record *rec, int i, bool *skip)
     size_t bad = fv__utf8_check(rec->text[i].s, rec->text[i].n);
     if (bad < rec->text[i].n) {
         if (r->from->malformed == FV_REFUSE)
-            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: not UTF-8 at byte %zu", file, (long long)rec->line, bad + 1);
+            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: not UTF-8 at byte %zu", file,
+                           (long long)rec->line, bad + 1);
         r->report->malformed++;
         fv__records_note(r, file, rec->line, "not UTF-8 at byte %zu", bad + 1);
         *skip = true;
     } else if (blank(rec->text[i])) {
-        if (r->from->empty == FV_REFUSE) return fv_fail(r->e, FV_EFORMAT, "%s:%lld: empty", file, (long long)rec->line);
+        if (r->from->empty == FV_REFUSE)
+            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: empty", file, (long long)rec->line);
         r->report->empty++;
         fv__records_note(r, file, rec->line, "empty");
         *skip = true;
@@ -57,22 +61,27 @@ fv_status fv__records_give(fv__reading *r, const fv__record *rec)
     bool skip = false;
     fv_status st = FV_OK;
     r->report->records++;
-    for (int i = 0; !st && !skip && i < r->n_texts && i < FV__TEXTS; i++) st = check(r, rec, i, &skip);
+    for (int i = 0; !st && !skip && i < r->n_texts && i < FV__TEXTS; i++)
+        st = check(r, rec, i, &skip);
     return st || skip ? st : r->each(r, rec);
 }
 
-int64_t fv__records_most(const fv__reading *r) { return r->from->max_len ? r->from->max_len : DEFAULT_MAX_LEN; }
+int64_t fv__records_most(const fv__reading *r)
+{
+    return r->from->max_len ? r->from->max_len : DEFAULT_MAX_LEN;
+}
 
 fv_status fv__records_long(fv__reading *r, const fv__record *rec, int i, int64_t n, int64_t *keep)
 {
     int64_t most = fv__records_most(r);
     *keep = r->from->too_long == FV_CUT ? most : 0;
     if (r->from->too_long == FV_REFUSE)
-        return fv_fail(r->e, FV_EFORMAT, "%s:%lld: %lld tokens, at most %lld are allowed", rec->file[i], (long long)rec->line,
-                       (long long)n, (long long)most);
+        return fv_fail(r->e, FV_EFORMAT, "%s:%lld: %lld tokens, at most %lld are allowed",
+                       rec->file[i], (long long)rec->line, (long long)n, (long long)most);
     r->report->too_long += *keep == 0;
     r->report->cut += *keep != 0;
-    fv__records_note(r, rec->file[i], rec->line, *keep ? "cut: %lld tokens" : "too long: %lld tokens", (long long)n);
+    fv__records_note(r, rec->file[i], rec->line,
+                     *keep ? "cut: %lld tokens" : "too long: %lld tokens", (long long)n);
     return FV_OK;
 }
 
@@ -95,13 +104,17 @@ static fv_status give(fv__reading *r, fv__span a, fv__span b, int64_t line)
     const char *second = r->from->beside ? r->from->beside : r->from->file;
     fv__record rec = {.text = {a, b}, .file = {r->from->file, second}, .line = line};
     fv_status st = FV_OK;
-    for (int i = 0; r->from->latin1 && !st && i < r->n_texts; i++) st = to_utf8(r, &rec.text[i], &r->utf8[i]);
+    for (int i = 0; r->from->latin1 && !st && i < r->n_texts; i++)
+        st = to_utf8(r, &rec.text[i], &r->utf8[i]);
     return st ? st : fv__records_give(r, &rec);
 }
 
 /* ---- formats ---- */
 
-static bool enough(const fv__reading *r) { return r->from->most && r->report->kept >= r->from->most; }
+static bool enough(const fv__reading *r)
+{
+    return r->from->most && r->report->kept >= r->from->most;
+}
 
 static fv__span line_of(const fv_textfile *t, int64_t i)
 {
@@ -113,8 +126,9 @@ static fv__span line_of(const fv_textfile *t, int64_t i)
 static fv_status read_lines(fv__reading *r, const fv_textfile *a, const fv_textfile *b)
 {
     if (b && fv_textfile_count(a) != fv_textfile_count(b))
-        return fv_fail(r->e, FV_EFORMAT, "%s has %lld lines and %s has %lld: they must be parallel", r->from->file,
-                       (long long)fv_textfile_count(a), r->from->beside, (long long)fv_textfile_count(b));
+        return fv_fail(r->e, FV_EFORMAT, "%s has %lld lines and %s has %lld: they must be parallel",
+                       r->from->file, (long long)fv_textfile_count(a), r->from->beside,
+                       (long long)fv_textfile_count(b));
     fv_status st = FV_OK;
     for (int64_t i = 0; !st && i < fv_textfile_count(a) && !enough(r); i++)
         st = give(r, line_of(a, i), b ? line_of(b, i) : (fv__span){"", 0}, i + 1);
@@ -129,7 +143,8 @@ static fv_status read_words(fv__reading *r, const fv_textfile *t)
         const char *gap = memchr(line.s, ' ', line.n), *tab = memchr(line.s, '\t', line.n);
         if (!gap || (tab && tab < gap)) gap = tab;
         if (!gap)
-            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: expected a word, a blank and a text", r->from->file, (long long)i + 1);
+            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: expected a word, a blank and a text",
+                           r->from->file, (long long)i + 1);
         size_t n = (size_t)(gap - line.s);
         st = give(r, (fv__span){gap + 1, line.n - n - 1}, (fv__span){line.s, n}, i + 1);
     }
@@ -140,7 +155,9 @@ static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
 {
     json_error_t err;
     json_t *o = json_loadb(line.s, line.n, JSON_REJECT_DUPLICATES, &err);
-    if (!o) return fv_fail(r->e, FV_EFORMAT, "%s:%lld: not JSON: %s", r->from->file, (long long)number, err.text);
+    if (!o)
+        return fv_fail(r->e, FV_EFORMAT, "%s:%lld: not JSON: %s", r->from->file, (long long)number,
+                       err.text);
     fv__span text[2] = {{"", 0}, {"", 0}};
     fv_status st = FV_OK;
     for (int i = 0; !st && i < r->n_texts; i++) {
@@ -148,7 +165,8 @@ static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
         if (json_is_string(v))
             text[i] = (fv__span){json_string_value(v), json_string_length(v)};
         else
-            st = fv_fail(r->e, FV_EFORMAT, "%s:%lld: no text called \"%s\"", r->from->file, (long long)number, r->from->field[i]);
+            st = fv_fail(r->e, FV_EFORMAT, "%s:%lld: no text called \"%s\"", r->from->file,
+                         (long long)number, r->from->field[i]);
     }
     if (!st) st = give(r, text[0], text[1], number);
     json_decref(o);
@@ -161,7 +179,8 @@ static fv_status read_json(fv__reading *r, const fv_textfile *t)
     for (int i = 0; i < r->n_texts; i++)
         if (!r->from->field[i] || !*r->from->field[i])
             return fv_fail(r->e, FV_EARG, "%s: JSONL needs the names of its fields", r->from->file);
-    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !enough(r); i++) st = read_json_line(r, line_of(t, i), i + 1);
+    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !enough(r); i++)
+        st = read_json_line(r, line_of(t, i), i + 1);
     return st;
 }
 
@@ -179,7 +198,8 @@ static int split(fv__span line, fv__span *out)
 }
 
 /* Which columns hold the texts, from 0.  *header: the first line only names them. */
-static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int column[2], bool *header)
+static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int column[2],
+                              bool *header)
 {
     fv__span cell[MOST_COLUMNS];
     int n = fv_textfile_count(t) ? split(line_of(t, 0), cell) : 0;
@@ -197,7 +217,9 @@ static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int co
         *header = true;
         int at = 0;
         while (at < n && (cell[at].n != strlen(name) || memcmp(cell[at].s, name, cell[at].n))) at++;
-        if (at == n) return fv_fail(r->e, FV_EFORMAT, "%s:1: no column is called \"%s\"", r->from->file, name);
+        if (at == n)
+            return fv_fail(r->e, FV_EFORMAT, "%s:1: no column is called \"%s\"", r->from->file,
+                           name);
         column[i] = at;
     }
     return FV_OK;
@@ -210,10 +232,11 @@ static fv_status read_table(fv__reading *r, const fv_textfile *t)
     fv_status st = find_columns(r, t, column, &header);
     for (int64_t i = header; !st && i < fv_textfile_count(t) && !enough(r); i++) {
         fv__span cell[MOST_COLUMNS];
-        int n = split(line_of(t, i), cell), last = r->n_texts > 1 && column[1] > column[0] ? column[1] : column[0];
+        int n = split(line_of(t, i), cell),
+            last = r->n_texts > 1 && column[1] > column[0] ? column[1] : column[0];
         if (n <= last || (!chosen && n != r->n_texts))
-            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: %d fields, expected %s%d", r->from->file, (long long)i + 1, n,
-                           chosen ? "at least " : "", last + 1);
+            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: %d fields, expected %s%d", r->from->file,
+                           (long long)i + 1, n, chosen ? "at least " : "", last + 1);
         st = give(r, cell[column[0]], r->n_texts > 1 ? cell[column[1]] : (fv__span){"", 0}, i + 1);
     }
     return st;
@@ -233,7 +256,8 @@ static fv_format format_of(const fv_records *from)
     if (from->beside) return FV_FORMAT_LINES;
     if (ends(from->file, n, ".tsv")) return FV_FORMAT_TSV;
     if (ends(from->file, n, ".label")) return FV_FORMAT_WORD;
-    return ends(from->file, n, ".jsonl") || ends(from->file, n, ".ndjson") ? FV_FORMAT_JSONL : FV_FORMAT_LINES;
+    return ends(from->file, n, ".jsonl") || ends(from->file, n, ".ndjson") ? FV_FORMAT_JSONL
+                                                                           : FV_FORMAT_LINES;
 }
 
 fv_status fv__records_read(fv__reading *r)
@@ -242,10 +266,13 @@ fv_status fv__records_read(fv__reading *r)
     fv_format format = format_of(r->from);
     fv_status st = FV_OK;
     if (format == FV_FORMAT_LINES && r->n_texts == 2 && !r->from->beside)
-        return fv_fail(r->e, FV_EARG, "%s: lines hold one text each, and two are wanted: name a second file, or the format",
-                       r->from->file);
+        return fv_fail(
+            r->e, FV_EARG,
+            "%s: lines hold one text each, and two are wanted: name a second file, or the format",
+            r->from->file);
     if (format != FV_FORMAT_LINES && r->from->beside)
-        return fv_fail(r->e, FV_EARG, "%s: only lines can stand beside another file", r->from->file);
+        return fv_fail(r->e, FV_EARG, "%s: only lines can stand beside another file",
+                       r->from->file);
     st = fv_textfile_open(&a, r->env, r->from->file, r->e);
     if (!st && r->from->beside) st = fv_textfile_open(&b, r->env, r->from->beside, r->e);
     if (!st)

@@ -40,9 +40,11 @@ fv_status fv__records_read(fv__reading *r);
 fv_status fv__records_give(fv__reading *r, const fv__record *rec);
 /* Tokens that text i of a record may have. */
 int64_t fv__records_most(const fv__reading *r);
-/* A text of n tokens is too long: by the policy *keep says how many of them stay (0: the record is left out). */
+/* A text of n tokens is too long: by the policy *keep says how many of them stay (0: the record is
+ * left out). */
 fv_status fv__records_long(fv__reading *r, const fv__record *rec, int i, int64_t n, int64_t *keep);
 /* A note for the report: where, and why. */
-void fv__records_note(fv__reading *r, const char *file, int64_t line, const char *why, ...) FV_PRINTF(4, 5);
+void fv__records_note(fv__reading *r, const char *file, int64_t line, const char *why, ...)
+    FV_PRINTF(4, 5);
 
 #endif

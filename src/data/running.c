@@ -1,8 +1,9 @@
 /* running.c - running text as one sequence of tokens, looked at through windows.
  *
- * A plain file is one text, line ends and all; of a table or JSONL every record is a document, with the end token behind
- * it.  Windows lie side by side.  Each epoch moves all of them by the same number of tokens, so that in time every token
- * is seen in every place; an evaluation begins at the first token and leaves none out. */
+ * A plain file is one text, line ends and all; of a table or JSONL every record is a document, with
+ * the end token behind it.  Windows lie side by side.  Each epoch moves all of them by the same
+ * number of tokens, so that in time every token is seen in every place; an evaluation begins at the
+ * first token and leaves none out. */
 #include "data/running.h"
 
 /* ---- reading ---- */
@@ -13,7 +14,10 @@ typedef struct filling {
     fv_buf text; /* of a plain file */
 } filling;
 
-static fv_status no_memory(const fv__reading *rd) { return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file); }
+static fv_status no_memory(const fv__reading *rd)
+{
+    return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
+}
 
 static fv_status add_tokens(fv__reading *rd, const filling *f, const char *s, size_t n, bool end)
 {
@@ -21,7 +25,8 @@ static fv_status add_tokens(fv__reading *rd, const filling *f, const char *s, si
     fv_status st = fv_tok_encode(f->enc, s, n, (fv_tok_opts){0}, rd->e);
     if (st) return st;
     void *p = r->ids;
-    if (!fv__grow(r->env, &p, &r->bytes, (size_t)(r->n + f->enc->n + 1) * sizeof *r->ids)) return no_memory(rd);
+    if (!fv__grow(r->env, &p, &r->bytes, (size_t)(r->n + f->enc->n + 1) * sizeof *r->ids))
+        return no_memory(rd);
     r->ids = p;
     memcpy(r->ids + r->n, f->enc->ids, (size_t)f->enc->n * sizeof *r->ids);
     r->n += f->enc->n;
@@ -40,13 +45,16 @@ static fv_status read_plain(fv__reading *rd, filling *f)
 {
     fv_textfile *t;
     fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
-    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
+    for (int64_t i = 0;
+         !st && i < fv_textfile_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most);
+         i++) {
         size_t n;
         const char *s = fv_textfile_line(t, i, &n);
         size_t bad = fv__utf8_check(s, n);
         rd->report->records++;
         if (bad < n && rd->from->malformed == FV_REFUSE)
-            st = fv_fail(rd->e, FV_EFORMAT, "%s:%lld: not UTF-8 at byte %zu", rd->from->file, (long long)i + 1, bad + 1);
+            st = fv_fail(rd->e, FV_EFORMAT, "%s:%lld: not UTF-8 at byte %zu", rd->from->file,
+                         (long long)i + 1, bad + 1);
         if (bad < n) {
             rd->report->malformed++;
             fv__records_note(rd, rd->from->file, i + 1, "not UTF-8 at byte %zu", bad + 1);
@@ -63,7 +71,8 @@ static fv_status read_plain(fv__reading *rd, filling *f)
     const double *part = f->r->task.part;
     size_t from = (size_t)(part[0] * (double)f->text.len),
            to = part[1] > 0 ? (size_t)(part[1] * (double)f->text.len) : f->text.len;
-    while (from > 0 && from < f->text.len && ((unsigned char)f->text.data[from] & 0xc0) == 0x80) from--;
+    while (from > 0 && from < f->text.len && ((unsigned char)f->text.data[from] & 0xc0) == 0x80)
+        from--;
     while (to > from && to < f->text.len && ((unsigned char)f->text.data[to] & 0xc0) == 0x80) to--;
     return add_tokens(rd, f, f->text.data ? f->text.data + from : "", to - from, false);
 }
@@ -72,19 +81,27 @@ static bool is_table(const fv_records *from)
 {
     size_t n = strlen(from->file);
     if (n > 3 && !strcmp(from->file + n - 3, ".gz")) n -= 3;
-    bool named = (n > 4 && !strncmp(from->file + n - 4, ".tsv", 4)) || (n > 6 && !strncmp(from->file + n - 6, ".jsonl", 6));
-    return from->format == FV_FORMAT_TSV || from->format == FV_FORMAT_JSONL || (from->format == FV_FORMAT_AUTO && named);
+    bool named = (n > 4 && !strncmp(from->file + n - 4, ".tsv", 4)) ||
+                 (n > 6 && !strncmp(from->file + n - 6, ".jsonl", 6));
+    return from->format == FV_FORMAT_TSV || from->format == FV_FORMAT_JSONL ||
+           (from->format == FV_FORMAT_AUTO && named);
 }
 
-fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_records *from, int64_t width, bool shared,
-                           fv_data_report *report, fv_err *e)
+fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_records *from,
+                           int64_t width, bool shared, fv_data_report *report, fv_err *e)
 {
     *out = NULL;
     fv__running *r = fv__alloc(t->env, sizeof *r);
     if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     *r = (fv__running){.env = t->env, .task = *t, .width = width, .step = width - shared};
     filling f = {.r = r, .text = {.env = t->env}};
-    fv__reading rd = {.env = t->env, .from = from, .n_texts = 1, .each = add_document, .user = &f, .report = report, .e = e};
+    fv__reading rd = {.env = t->env,
+                      .from = from,
+                      .n_texts = 1,
+                      .each = add_document,
+                      .user = &f,
+                      .report = report,
+                      .e = e};
     fv_status st = fv_encoding_new(&f.enc, t->tok, e);
     if (!st) st = is_table(from) ? fv__records_read(&rd) : read_plain(&rd, &f);
     fv_encoding_free(f.enc);

@@ -1,4 +1,5 @@
-/* running.h - running text as one sequence of tokens, looked at through windows that shift from epoch to epoch. */
+/* running.h - running text as one sequence of tokens, looked at through windows that shift from
+ * epoch to epoch. */
 #ifndef FV_RUNNING_H
 #define FV_RUNNING_H
 
@@ -12,26 +13,31 @@ typedef struct fv__running {
     size_t bytes;
     int64_t n;
     int64_t width; /* tokens of a window */
-    int64_t step;  /* from one window to the next: width, or one less where neighbours share a token */
+    /* from one window to the next: width, or one less where neighbours share a token */
+    int64_t step;
 } fv__running;
 
 /* width: tokens of a window; shared: windows overlap by one token. */
-fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_records *from, int64_t width, bool shared,
-                           fv_data_report *report, fv_err *e);
+fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_records *from,
+                           int64_t width, bool shared, fv_data_report *report, fv_err *e);
 void fv__running_close(void *self);
 int64_t fv__running_count(const void *self, int64_t epoch);
 void fv__running_size(const void *self, int64_t i, int64_t *source, int64_t *target);
 /* Window i of the epoch: *n tokens, fewer than width only at the end of the text. */
 const int32_t *fv__running_window(const fv__running *r, int64_t i, fv_draw how, int64_t *n);
 
-/* A number from 0 to below n (0 where n is 0), and one in [0, 1): each (stream, row, place) has its own. */
-static inline uint32_t fv__draw_word(fv_draw how, uint64_t stream, int64_t row, int64_t place, int k)
+/* A number from 0 to below n (0 where n is 0), and one in [0, 1): each (stream, row, place) has its
+ * own. */
+static inline uint32_t fv__draw_word(fv_draw how, uint64_t stream, int64_t row, int64_t place,
+                                     int k)
 {
     uint32_t w[4];
-    fv_philox(w, how.seed, 16 + stream, (uint64_t)(how.epoch + 1), (uint64_t)row << 24 ^ (uint64_t)place);
+    fv_philox(w, how.seed, 16 + stream, (uint64_t)(how.epoch + 1),
+              (uint64_t)row << 24 ^ (uint64_t)place);
     return w[k];
 }
-static inline int64_t fv__draw_below(fv_draw how, uint64_t stream, int64_t row, int64_t place, int64_t n)
+static inline int64_t fv__draw_below(fv_draw how, uint64_t stream, int64_t row, int64_t place,
+                                     int64_t n)
 {
     return n > 0 ? (int64_t)(fv__draw_word(how, stream, row, place, 0) % (uint64_t)n) : 0;
 }

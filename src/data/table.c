@@ -34,12 +34,19 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     return FV_OK;
 }
 
-fv_status fv_table_open(fv_table **out, const fv_env *env, const fv_records *from, int texts, fv_data_report *report, fv_err *e)
+fv_status fv_table_open(fv_table **out, const fv_env *env, const fv_records *from, int texts,
+                        fv_data_report *report, fv_err *e)
 {
     fv_table *r = *out = fv__alloc(env, sizeof *r);
     if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     *r = (fv_table){.env = env, .all = {.env = env}};
-    fv__reading rd = {.env = env, .from = from, .n_texts = texts, .each = add, .user = r, .report = report, .e = e};
+    fv__reading rd = {.env = env,
+                      .from = from,
+                      .n_texts = texts,
+                      .each = add,
+                      .user = r,
+                      .report = report,
+                      .e = e};
     fv_status st = fv__records_read(&rd);
     if (!st && !r->n) st = fv_fail(e, FV_EFORMAT, "%s: no record can be used", from->file);
     if (st) {

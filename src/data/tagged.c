@@ -1,4 +1,5 @@
-/* tagged.c - words with tags: CoNLL's columns, the word first and its tag last, an empty line after a sentence. */
+/* tagged.c - words with tags: CoNLL's columns, the word first and its tag last, an empty line after
+ * a sentence. */
 #include "data/records.h"
 
 typedef struct sentence {
@@ -18,7 +19,10 @@ struct fv_tagged {
     char before[64]; /* tag of the word before, as it stood; "" at the beginning of a sentence */
 };
 
-static fv_status no_memory(const fv__reading *rd) { return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file); }
+static fv_status no_memory(const fv__reading *rd)
+{
+    return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
+}
 
 static fv_status end_sentence(fv__reading *rd, fv_tagged *t, int64_t line)
 {
@@ -27,7 +31,8 @@ static fv_status end_sentence(fv__reading *rd, fv_tagged *t, int64_t line)
     *t->before = 0;
     if (first == t->n_words) return FV_OK;
     void *p = t->sentence;
-    if (!fv__grow(t->env, &p, &t->sentence_bytes, (size_t)(t->n + 1) * sizeof *t->sentence)) return no_memory(rd);
+    if (!fv__grow(t->env, &p, &t->sentence_bytes, (size_t)(t->n + 1) * sizeof *t->sentence))
+        return no_memory(rd);
     t->sentence = p;
     t->sentence[t->n++] = (sentence){first, t->n_words - first, line};
     rd->report->records++;
@@ -46,8 +51,9 @@ static bool begins(const fv_tagged *t, fv__span tag)
 static fv_status add_word(fv__reading *rd, fv_tagged *t, fv__span word, fv__span tag, int64_t line)
 {
     if (tag.n >= sizeof t->before)
-        return fv_fail(rd->e, FV_EFORMAT, "%s:%lld: \"%.*s...\" cannot be a tag: they have at most 63 bytes", rd->from->file,
-                       (long long)line, 40, tag.s);
+        return fv_fail(rd->e, FV_EFORMAT,
+                       "%s:%lld: \"%.*s...\" cannot be a tag: they have at most 63 bytes",
+                       rd->from->file, (long long)line, 40, tag.s);
     bool b = begins(t, tag);
     fv__buf_add(&t->all, word.s, word.n);
     fv__buf_add(&t->all, "", 1);
@@ -68,14 +74,17 @@ static fv_status read_line(fv__reading *rd, fv_tagged *t, fv__span line, int64_t
     size_t bad = fv__utf8_check(line.s, line.n);
     if (bad < line.n || memchr(line.s, 0, line.n)) {
         if (rd->from->malformed == FV_REFUSE)
-            return fv_fail(rd->e, FV_EFORMAT, "%s:%lld: not UTF-8 at byte %zu", rd->from->file, (long long)number, bad + 1);
+            return fv_fail(rd->e, FV_EFORMAT, "%s:%lld: not UTF-8 at byte %zu", rd->from->file,
+                           (long long)number, bad + 1);
         rd->report->malformed++;
         fv__records_note(rd, rd->from->file, number, "not UTF-8 at byte %zu", bad + 1);
         return FV_OK;
     }
     if (!first || first == line.s || last + 1 == line.s + line.n)
-        return fv_fail(rd->e, FV_EFORMAT, "%s:%lld: expected a word, a blank and a tag", rd->from->file, (long long)number);
-    fv__span word = {line.s, (size_t)(first - line.s)}, tag = {last + 1, (size_t)(line.s + line.n - last - 1)};
+        return fv_fail(rd->e, FV_EFORMAT, "%s:%lld: expected a word, a blank and a tag",
+                       rd->from->file, (long long)number);
+    fv__span word = {line.s, (size_t)(first - line.s)},
+             tag = {last + 1, (size_t)(line.s + line.n - last - 1)};
     return add_word(rd, t, word, tag, number);
 }
 
@@ -111,7 +120,8 @@ static fv_status find_words(fv__reading *rd, fv_tagged *t)
     return FV_OK;
 }
 
-fv_status fv_tagged_open(fv_tagged **out, const fv_env *env, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_tagged_open(fv_tagged **out, const fv_env *env, const fv_records *from,
+                         fv_data_report *report, fv_err *e)
 {
     fv_tagged *t = *out = fv__alloc(env, sizeof *t);
     if (!t) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
@@ -140,7 +150,8 @@ void fv_tagged_close(fv_tagged *t)
 
 int64_t fv_tagged_count(const fv_tagged *t) { return t->n; }
 
-int64_t fv_tagged_sentence(const fv_tagged *t, int64_t i, const char *const **word, const char *const **tag, int64_t *line)
+int64_t fv_tagged_sentence(const fv_tagged *t, int64_t i, const char *const **word,
+                           const char *const **tag, int64_t *line)
 {
     const sentence *s = &t->sentence[i];
     *word = t->word + s->first;

@@ -40,9 +40,13 @@ static fv_status unpack(fv_textfile *t, const char *path, fv_err *e)
         if (rc == Z_STREAM_END && (z.avail_in || left)) rc = inflateReset(&z);
     } while (rc == Z_OK && !t->plain.failed && (z.avail_in || left || !z.avail_out));
     inflateEnd(&z);
-    if (t->plain.failed) return fv_fail(e, FV_ENOMEM, "%s: out of memory after %zu unpacked bytes", path, t->plain.len);
+    if (t->plain.failed)
+        return fv_fail(e, FV_ENOMEM, "%s: out of memory after %zu unpacked bytes", path,
+                       t->plain.len);
     if (rc != Z_STREAM_END)
-        return fv_fail(e, FV_EFORMAT, "%s: gzip data is damaged or ends early after %zu unpacked bytes", path, t->plain.len);
+        return fv_fail(e, FV_EFORMAT,
+                       "%s: gzip data is damaged or ends early after %zu unpacked bytes", path,
+                       t->plain.len);
     t->data = t->plain.data;
     t->size = t->plain.len;
     return FV_OK;

@@ -1,8 +1,9 @@
 /* beam.c - one step of beam search.
  *
- * Every source has K running beams, best first, and K finished hypotheses.  A step looks at the best continuations of all
- * beams together, 2K or more: those that end and are among the first K may replace a finished one; the best K that do not
- * end run on.  A source is done when no running beam can beat its worst finished hypothesis any more. */
+ * Every source has K running beams, best first, and K finished hypotheses.  A step looks at the
+ * best continuations of all beams together, 2K or more: those that end and are among the first K
+ * may replace a finished one; the best K that do not end run on.  A source is done when no running
+ * beam can beat its worst finished hypothesis any more. */
 #include <math.h>
 #include <string.h>
 
@@ -16,8 +17,8 @@ static void copy_beam(beam *to, const beam *from)
     to->ids = ids;
 }
 
-/* The best continuations of all K beams of source i, which stands at place p, in s->next with their new token; rows they
- * come from in s->row. */
+/* The best continuations of all K beams of source i, which stands at place p, in s->next with their
+ * new token; rows they come from in s->row. */
 static int64_t continuations(search *s, int64_t p, int64_t i)
 {
     int64_t want = s->wide, n = 0;
@@ -34,7 +35,10 @@ static int64_t continuations(search *s, int64_t p, int64_t i)
                 s->next[at] = s->next[at - 1];
                 row[at] = row[at - 1];
             }
-            s->next[at] = (beam){.score = total, .n = b->n + 1, .ids = ids, .finished = fv__search_ends(s, i, s->picks[j].token)};
+            s->next[at] = (beam){.score = total,
+                                 .n = b->n + 1,
+                                 .ids = ids,
+                                 .finished = fv__search_ends(s, i, s->picks[j].token)};
             ids[b->n] = s->picks[j].token;
             row[at] = (int32_t)(p * s->K + k);
         }
@@ -74,7 +78,8 @@ bool fv__beam_decided(const search *s, int64_t i)
     const beam *run = s->run + i * s->K, *done = s->done + i * s->K;
     double len = (double)s->made;
     if (s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done)) return true;
-    if (s->o->early_stopping == FV_EARLY_NEVER && s->o->length_penalty > 0) len = (double)(s->end[i] - s->prompt[i]);
+    if (s->o->early_stopping == FV_EARLY_NEVER && s->o->length_penalty > 0)
+        len = (double)(s->end[i] - s->prompt[i]);
     float best = (float)((double)run[0].score / pow(len, (double)s->o->length_penalty));
     for (int64_t k = 0; k < s->K; k++) {
         float worst = done[k].finished ? done[s->K - 1].score : FAR;
@@ -92,7 +97,8 @@ void fv__beam_step(search *s, int64_t p)
     double scale = pow((double)(s->made + 1), (double)s->o->length_penalty);
     bool full = s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done);
     for (int64_t j = 0; j < n && j < s->K; j++)
-        if (s->next[j].finished && !full) finish(s, done, &s->next[j], (float)((double)s->next[j].score / scale));
+        if (s->next[j].finished && !full)
+            finish(s, done, &s->next[j], (float)((double)s->next[j].score / scale));
     for (int64_t j = 0; j < n && kept < s->K; j++) {
         if (s->next[j].finished) continue;
         copy_beam(&run[kept], &s->next[j]);
@@ -100,7 +106,8 @@ void fv__beam_step(search *s, int64_t p)
         token[kept++] = s->next[j].ids[s->next[j].n - 1];
     }
     if (!kept) s->over[i] = true; /* every continuation ended: the greatest length */
-    for (; kept < s->K; kept++) { /* fewer tokens than beams: the rest follow the first and never win */
+    /* fewer tokens than beams: the rest follow the first and never win */
+    for (; kept < s->K; kept++) {
         if (kept) copy_beam(&run[kept], &run[0]);
         run[kept].score = FAR;
         from[kept] = kept ? from[0] : (int32_t)(p * s->K);

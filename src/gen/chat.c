@@ -1,8 +1,8 @@
 /* chat.c - conversations as text: templates recognised by the expressions they are made of.
  *
- * A template is compared without the blanks between its parts.  It is one of ours if it holds that kind's expressions and
- * none of the words by which templates do more: tools, dates, macros.  Running templates instead would mean an interpreter
- * for programs that come with a download. */
+ * A template is compared without the blanks between its parts.  It is one of ours if it holds that
+ * kind's expressions and none of the words by which templates do more: tools, dates, macros.
+ * Running templates instead would mean an interpreter for programs that come with a download. */
 #include "fovea/chat.h"
 
 #include <ctype.h>
@@ -18,20 +18,26 @@ static const struct {
 } kinds[KINDS] = {
     [CHATML] = {"chatml",
                 "<|im_end|>",
-                {"'<|im_start|>'+message['role']+'\\n'+message['content']+'<|im_end|>'", "'<|im_start|>assistant\\n'"}},
+                {"'<|im_start|>'+message['role']+'\\n'+message['content']+'<|im_end|>'",
+                 "'<|im_start|>assistant\\n'"}},
     [LLAMA3] = {"llama3",
                 "<|eot_id|>",
-                {"'<|start_header_id|>'+message['role']+'<|end_header_id|>\\n\\n'+message['content']|trim+'<|eot_id|>'",
+                {"'<|start_header_id|>'+message['role']+'<|end_header_id|>\\n\\n'+message['content'"
+                 "]|trim+'<|eot_id|>'",
                  "'<|start_header_id|>assistant<|end_header_id|>\\n\\n'", "bos_token+content"}},
     [LLAMA2] = {"llama2",
                 NULL,
                 {"'<<SYS>>\\n'+system_message+'\\n<</SYS>>\\n\\n'+message['content']",
-                 "bos_token+'[INST] '+content.strip()+' [/INST]'", "' '+content.strip()+' '+eos_token"}},
-    [MISTRAL] = {"mistral", NULL, {"{{bos_token}}", "'[INST] '+message['content']+' [/INST]'", "message['content']+eos_token}}"}},
+                 "bos_token+'[INST] '+content.strip()+' [/INST]'",
+                 "' '+content.strip()+' '+eos_token"}},
+    [MISTRAL] = {"mistral",
+                 NULL,
+                 {"{{bos_token}}", "'[INST] '+message['content']+' [/INST]'",
+                  "message['content']+eos_token}}"}},
     [ZEPHYR] = {"zephyr",
                 NULL,
-                {"'<|user|>\\n'+message['content']+eos_token", "'<|assistant|>\\n'+message['content']+eos_token",
-                 "{{'<|assistant|>'}}"}},
+                {"'<|user|>\\n'+message['content']+eos_token",
+                 "'<|assistant|>\\n'+message['content']+eos_token", "{{'<|assistant|>'}}"}},
 };
 
 /* Words of templates that do more than these. */
@@ -80,7 +86,8 @@ static fv_status recognise(fv_chat *c, const char *text, fv_err *e)
 {
     for (int i = 0; more[i]; i++)
         if (strstr(text, more[i]))
-            return fv_fail(e, FV_EMISSING, "the chat template uses \"%s\", which is not implemented", more[i]);
+            return fv_fail(e, FV_EMISSING,
+                           "the chat template uses \"%s\", which is not implemented", more[i]);
     for (int k = 0; k < KINDS; k++) {
         if (!is_kind(text, (kind)k)) continue;
         c->kind = (kind)k;
@@ -88,10 +95,13 @@ static fv_status recognise(fv_chat *c, const char *text, fv_err *e)
         if (k == CHATML) find_system(c, text);
         return FV_OK;
     }
-    return fv_fail(e, FV_EMISSING, "the chat template is none of those known: chatml, llama3, llama2, mistral, zephyr");
+    return fv_fail(
+        e, FV_EMISSING,
+        "the chat template is none of those known: chatml, llama3, llama2, mistral, zephyr");
 }
 
-fv_status fv_chat_read(fv_chat **out, const fv_env *env, const char *template_text, const char *begin, const char *end, fv_err *e)
+fv_status fv_chat_read(fv_chat **out, const fv_env *env, const char *template_text,
+                       const char *begin, const char *end, fv_err *e)
 {
     fv_buf text = {.env = env};
     fv_chat *c = *out = fv__alloc(env, sizeof *c);
@@ -144,11 +154,13 @@ fv_status fv_chat_open(fv_chat **out, const fv_env *env, const char *dir, fv_err
     } else if (!st && fv_json_text(j, "chat_template")) {
         fv__buf_str(&text, fv_json_text(j, "chat_template"));
     } else if (!st) {
-        st = fv_fail(e, FV_EMISSING, "%s: no chat template in it: the model was not made to chat; try fovea generate", dir);
+        st = fv_fail(
+            e, FV_EMISSING,
+            "%s: no chat template in it: the model was not made to chat; try fovea generate", dir);
     }
     fv_err inner;
-    if (!st &&
-        (st = fv_chat_read(out, env, text.data ? text.data : "", token_text(j, "bos_token"), token_text(j, "eos_token"), &inner)))
+    if (!st && (st = fv_chat_read(out, env, text.data ? text.data : "", token_text(j, "bos_token"),
+                                  token_text(j, "eos_token"), &inner)))
         fv_fail(e, st, "%s: %s", dir, inner.text);
     fv__buf_free(&text);
     fv_json_close(j);
@@ -176,13 +188,17 @@ static void add_trimmed(fv_buf *b, const char *s)
     fv__buf_add(b, s + from, n - from);
 }
 
-static void add_message(fv_buf *b, const fv_chat *c, const fv_message *m, const char *system, bool first)
+static void add_message(fv_buf *b, const fv_chat *c, const fv_message *m, const char *system,
+                        bool first)
 {
     bool user = !strcmp(m->role, "user");
     switch (c->kind) {
-    case CHATML: fv__buf_fmt(b, "<|im_start|>%s\n%s<|im_end|>%s", m->role, m->text, c->newline ? "\n" : ""); break;
+    case CHATML:
+        fv__buf_fmt(b, "<|im_start|>%s\n%s<|im_end|>%s", m->role, m->text, c->newline ? "\n" : "");
+        break;
     case LLAMA3:
-        fv__buf_fmt(b, "%s<|start_header_id|>%s<|end_header_id|>\n\n", first ? c->begin : "", m->role);
+        fv__buf_fmt(b, "%s<|start_header_id|>%s<|end_header_id|>\n\n", first ? c->begin : "",
+                    m->role);
         add_trimmed(b, m->text);
         fv__buf_str(b, "<|eot_id|>");
         break;
@@ -201,7 +217,9 @@ static void add_message(fv_buf *b, const fv_chat *c, const fv_message *m, const 
         fv__buf_free(&text);
         break;
     }
-    case MISTRAL: fv__buf_fmt(b, user ? "[INST] %s [/INST]%s" : "%s%s", m->text, user ? "" : c->end); break;
+    case MISTRAL:
+        fv__buf_fmt(b, user ? "[INST] %s [/INST]%s" : "%s%s", m->text, user ? "" : c->end);
+        break;
     default: fv__buf_fmt(b, "<|%s|>\n%s%s\n", m->role, m->text, c->end); break;
     }
 }
@@ -209,11 +227,13 @@ static void add_message(fv_buf *b, const fv_chat *c, const fv_message *m, const 
 static fv_status check(const fv_chat *c, const fv_message *m, int n, fv_err *e)
 {
     bool system = n > 0 && !strcmp(m[0].role, "system");
-    if (system && c->kind == MISTRAL) return fv_fail(e, FV_EARG, "this model's chats have no system message");
+    if (system && c->kind == MISTRAL)
+        return fv_fail(e, FV_EARG, "this model's chats have no system message");
     for (int i = system; i < n; i++) {
         const char *role = (i - system) % 2 ? "assistant" : "user";
         if (strcmp(m[i].role, role))
-            return fv_fail(e, FV_EARG, "message %d is of role \"%s\", expected %s", i + 1, m[i].role, role);
+            return fv_fail(e, FV_EARG, "message %d is of role \"%s\", expected %s", i + 1,
+                           m[i].role, role);
     }
     return FV_OK;
 }
@@ -226,9 +246,11 @@ fv_status fv_chat_render(const fv_chat *c, char **text, const fv_message *m, int
     if (st) return st;
     bool given = n > 0 && !strcmp(m[0].role, "system");
     const char *system = given && c->kind == LLAMA2 ? m[0].text : NULL;
-    if (c->kind == CHATML && !given && c->system[0]) add_message(&b, c, &(fv_message){"system", c->system}, NULL, false);
+    if (c->kind == CHATML && !given && c->system[0])
+        add_message(&b, c, &(fv_message){"system", c->system}, NULL, false);
     if (c->kind == MISTRAL) fv__buf_str(&b, c->begin);
-    for (int i = system ? 1 : 0; i < n; i++) add_message(&b, c, &m[i], i == 1 ? system : NULL, i == 0);
+    for (int i = system ? 1 : 0; i < n; i++)
+        add_message(&b, c, &m[i], i == 1 ? system : NULL, i == 0);
     if (c->kind == CHATML) fv__buf_str(&b, "<|im_start|>assistant\n");
     if (c->kind == LLAMA3) fv__buf_str(&b, "<|start_header_id|>assistant<|end_header_id|>\n\n");
     if (c->kind == ZEPHYR) fv__buf_str(&b, "<|assistant|>\n");

@@ -9,7 +9,8 @@ static const char *const early_words[] = {"false", "true", "never", NULL};
 const fv_field fv_gen_fields[] = {
     FV_INT(fv_gen_opt, num_beams, 1, 4, 256, "beams"),
     FV_INT(fv_gen_opt, num_return_sequences, 1, 1, 256, "hypotheses for each source"),
-    FV_INT(fv_gen_opt, max_length, 1, 256, 1 << 20, "tokens at most, the start or the prompt included"),
+    FV_INT(fv_gen_opt, max_length, 1, 256, 1 << 20,
+           "tokens at most, the start or the prompt included"),
     FV_INT(fv_gen_opt, min_length, 0, 0, 1 << 20, "no end before so many"),
     FV_INT(fv_gen_opt, max_new_tokens, 1, 0, 1 << 20, "tokens at most, without the prompt"),
     FV_INT(fv_gen_opt, min_new_tokens, 1, 0, 1 << 20, "no end before so many, without the prompt"),
@@ -19,17 +20,22 @@ const fv_field fv_gen_fields[] = {
     FV_FLOAT(fv_gen_opt, temperature, 1e-4, 1, 100, "above 1 flattens, below sharpens"),
     FV_INT(fv_gen_opt, top_k, 0, 50, 1 << 24, "draw from so many best; 0: from all"),
     FV_FLOAT(fv_gen_opt, top_p, 1e-6, 1, 1, "draw from the best that hold this share"),
-    FV_FLOAT(fv_gen_opt, min_p, 0, 0, 1, "draw from those with at least this share of the best one's probability"),
+    FV_FLOAT(fv_gen_opt, min_p, 0, 0, 1,
+             "draw from those with at least this share of the best one's probability"),
     FV_FLOAT(fv_gen_opt, typical_p, 1e-6, 1, 1, "draw from the most typical that hold this share"),
     FV_FLOAT(fv_gen_opt, repetition_penalty, 1e-3, 1, 100, "above 1 makes repeating less likely"),
-    FV_INT(fv_gen_opt, no_repeat_ngram_size, 0, 0, 1 << 20, "no run of so many tokens comes twice; 0: any may"),
-    FV_BOOL(fv_gen_opt, renormalize_logits, false, "share out the probability of tokens that are ruled out"),
+    FV_INT(fv_gen_opt, no_repeat_ngram_size, 0, 0, 1 << 20,
+           "no run of so many tokens comes twice; 0: any may"),
+    FV_BOOL(fv_gen_opt, renormalize_logits, false,
+            "share out the probability of tokens that are ruled out"),
     FV_INT(fv_gen_opt, seed, 0, 1, 9e15, "of drawing"),
-    FV_INT_KEY("decoder_start_token_id", fv_gen_opt, start, 0, -1, 1 << 24, "what a decoder begins with"),
+    FV_INT_KEY("decoder_start_token_id", fv_gen_opt, start, 0, -1, 1 << 24,
+               "what a decoder begins with"),
     FV_INT_KEY("eos_token_id", fv_gen_opt, eos, 0, -1, 1 << 24, "ends a sequence"),
     FV_INT_KEY("pad_token_id", fv_gen_opt, pad, 0, -1, 1 << 24, "padding"),
     FV_INT_KEY("forced_bos_token_id", fv_gen_opt, forced_bos, 0, -1, 1 << 24, "the first token"),
-    FV_INT_KEY("forced_eos_token_id", fv_gen_opt, forced_eos, 0, -1, 1 << 24, "the last token where the length runs out"),
+    FV_INT_KEY("forced_eos_token_id", fv_gen_opt, forced_eos, 0, -1, 1 << 24,
+               "the last token where the length runs out"),
     {0},
 };
 
@@ -73,7 +79,8 @@ static const fv_key_rule harmless[] = {
 
 /* ---- lists ---- */
 
-/* Ids at a place: one number, or a list of them; returns how many, and writes them unless out is NULL. */
+/* Ids at a place: one number, or a list of them; returns how many, and writes them unless out is
+ * NULL. */
 static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
 {
     char place[96];
@@ -113,9 +120,12 @@ static int64_t words_at(const fv_json *j, bool single, int32_t *out)
 static fv_status read_lists(fv_gen_opt *o, const fv_json *j, const char *path, fv_err *e)
 {
     int64_t ends = ids_at(j, "eos_token_id", NULL), out = ids_at(j, "suppress_tokens", NULL);
-    int64_t words = words_at(j, false, NULL), single = words_at(j, true, NULL), banned = out + single;
+    int64_t words = words_at(j, false, NULL), single = words_at(j, true, NULL),
+            banned = out + single;
     if (ends < 0 || ends > 256 || out < 0 || out > 1 << 20 || words < 0 || single < 0)
-        return fv_fail(e, FV_EFORMAT, "%s: eos_token_id, suppress_tokens and bad_words_ids must be lists of ids", path);
+        return fv_fail(e, FV_EFORMAT,
+                       "%s: eos_token_id, suppress_tokens and bad_words_ids must be lists of ids",
+                       path);
     o->own_bytes = (size_t)(ends + banned + words) * sizeof(int32_t);
     if (!o->own_bytes) return FV_OK;
     int32_t *own = o->own = fv__alloc(o->env, o->own_bytes);
@@ -151,7 +161,8 @@ static fv_status read_known(fv_gen_opt *o, const fv_json *j, const char *below, 
     return st;
 }
 
-/* eos_token_id may be a list, and the table knows one number: the lists come first and the table reads the first id. */
+/* eos_token_id may be a list, and the table knows one number: the lists come first and the table
+ * reads the first id. */
 static fv_status read_file(fv_gen_opt *o, fv_json *j, const char *path, bool ours, fv_err *e)
 {
     const fv_key_rule *rules[] = {harmless, NULL};
@@ -165,13 +176,15 @@ static fv_status read_file(fv_gen_opt *o, fv_json *j, const char *path, bool our
         fv_fields_default(&lists, fv_gen_fields);
         st = read_known(&lists, j, "", e);
     }
-    if (!fv_json_has(j, "num_beams")) lists.num_beams = 1; /* where transformers' defaults are others than ours */
+    /* where transformers' defaults are others than ours */
+    if (!fv_json_has(j, "num_beams")) lists.num_beams = 1;
     if (!fv_json_has(j, "max_length")) lists.max_length = 20;
     *o = lists;
     return st;
 }
 
-fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task, fv_err *e)
+fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task,
+                      fv_err *e)
 {
     char path[4096], below[128];
     fv_dir *files = NULL;
@@ -180,7 +193,8 @@ fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const
     fv_status st = fv_dir_open(&files, env, dir, e);
     if (st) return st;
     bool ours = fv_dir_file(files, "generation_config.json", path, sizeof path);
-    if (!ours && !fv_dir_file(files, "config.json", path, sizeof path)) st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
+    if (!ours && !fv_dir_file(files, "config.json", path, sizeof path))
+        st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
     if (!st) st = fv_json_open(&j, env, path, e);
     if (!st) st = read_file(out, j, path, ours, e);
     snprintf(below, sizeof below, "task_specific_params.%s.", task ? task : "");

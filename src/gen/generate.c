@@ -1,12 +1,12 @@
 /* generate.c - beam search, greedy search and sampling, as transformers defines them.
  *
- * Beam search is in beam.c, or a device's (search_beams.c); greedy search and sampling are one beam that takes its own
- * continuation and ends with it, chosen here or (search_write.c) by the device.
+ * Beam search is in beam.c, or a device's (search_beams.c); greedy search and sampling are one beam
+ * that takes its own continuation and ends with it, chosen here or (search_write.c) by the device.
  *
- * A sequence begins with its prompt: the start token behind an encoder, or else the source itself.  Prompts may differ in
- * length: all but the last token of each go through the model together, padded, the padding is cut off again, and from the
- * last token on all rows go in step, each at its own place.  Prompts of one length need no such care: their end is the first
- * step. */
+ * A sequence begins with its prompt: the start token behind an encoder, or else the source itself.
+ * Prompts may differ in length: all but the last token of each go through the model together,
+ * padded, the padding is cut off again, and from the last token on all rows go in step, each at its
+ * own place.  Prompts of one length need no such care: their end is the first step. */
 #include <math.h>
 #include <stdio.h>
 
@@ -17,12 +17,16 @@
 
 #define RUN 512 /* tokens of prompts that go through the model at a time */
 
-/* Whether the rules can be followed with no more than the best of a row: they rule out a few tokens, at most. */
+/* Whether the rules can be followed with no more than the best of a row: they rule out a few
+ * tokens, at most. */
 static int64_t best_needed(const search *s, bool encoder)
 {
     const fv_gen_opt *o = s->o;
-    if (o->do_sample || o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0) return 0;
-    if (o->renormalize_logits && !encoder) return 0; /* rows of different lengths have different rules */
+    if (o->do_sample || o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 ||
+        o->n_bad_words > 0)
+        return 0;
+    /* rows of different lengths have different rules */
+    if (o->renormalize_logits && !encoder) return 0;
     int64_t k = (o->num_beams > 1 ? s->wide : 1) + o->n_banned + o->n_ends + 1;
     return k < s->V ? k : s->V;
 }
@@ -102,8 +106,10 @@ int64_t fv__search_best(search *s, fv_so_far f, int64_t row, int64_t want)
     }
     int64_t n = 0;
     for (int64_t j = row * s->top; j < (row + 1) * s->top && n < want; j++)
-        if (!fv__pick_ruled_out(s->o, f, s->tokens[j])) s->picks[n++] = (fv_pick){s->scores[j], s->tokens[j]};
-    if (!n) s->picks[n++] = (fv_pick){-INFINITY, s->tokens[row * s->top]}; /* every token there is was ruled out */
+        if (!fv__pick_ruled_out(s->o, f, s->tokens[j]))
+            s->picks[n++] = (fv_pick){s->scores[j], s->tokens[j]};
+    /* every token there is was ruled out */
+    if (!n) s->picks[n++] = (fv_pick){-INFINITY, s->tokens[row * s->top]};
     return n;
 }
 
@@ -112,7 +118,8 @@ int64_t fv__search_number(const search *s, int64_t i)
     return s->o->numbers ? s->o->numbers[i / s->copies] * s->copies + i % s->copies : i;
 }
 
-/* The one token a row goes on with, by the rules and perhaps drawn; its score is the model's own log-probability. */
+/* The one token a row goes on with, by the rules and perhaps drawn; its score is the model's own
+ * log-probability. */
 static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
 {
     float *score = s->scores + row * s->V;
@@ -127,7 +134,8 @@ static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
         fv__search_best(s, fv__so_far(s, b, i), row, 1);
         best = s->picks[0];
     }
-    if (!s->top) best.score = isfinite(score[best.token]) ? (float)((double)score[best.token] - all) : 0;
+    if (!s->top)
+        best.score = isfinite(score[best.token]) ? (float)((double)score[best.token] - all) : 0;
     return best;
 }
 
@@ -140,7 +148,8 @@ void fv__search_take(search *s, int64_t p, fv_pick best)
     s->token[p] = best.token;
     s->from[p] = (int32_t)p;
     bool stop = s->o->token && !s->o->token(s->o->user, i, best.token);
-    if (stop || fv__search_ends(s, i, best.token)) b->finished = s->over[i] = true; /* and stays where it is */
+    /* and stays where it is */
+    if (stop || fv__search_ends(s, i, best.token)) b->finished = s->over[i] = true;
 }
 
 /* ---- the whole ---- */
@@ -163,7 +172,8 @@ static int64_t first_step(const search *s)
 static fv_status read_prompts(search *s, fv_err *e)
 {
     int64_t most = 0, rows = s->n * s->K;
-    for (int64_t i = 0; i < s->n; i++) most = s->prompt[i] - s->first > most ? s->prompt[i] - s->first : most;
+    for (int64_t i = 0; i < s->n; i++)
+        most = s->prompt[i] - s->first > most ? s->prompt[i] - s->first : most;
     size_t bytes = (size_t)(rows * (most < RUN ? most : RUN)) * sizeof(int32_t);
     int32_t *ids = fv__alloc(s->env, bytes);
     if (bytes && !ids) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", bytes);
@@ -183,17 +193,19 @@ static fv_status read_prompts(search *s, fv_err *e)
     return st;
 }
 
-/* What may not be chosen in this step is taken out before the softmax, which comes to the same as doing it once more. */
+/* What may not be chosen in this step is taken out before the softmax, which comes to the same as
+ * doing it once more. */
 static fv_tensor *renormalised(search *s, fv_tensor *y)
 {
-    uint8_t *mask = (uint8_t *)s->picks;                             /* V of these are less than V picks */
-    fv_so_far f = fv__so_far(s, &s->run[s->at[0] * s->K], s->at[0]); /* behind an encoder all are equally long */
+    uint8_t *mask = (uint8_t *)s->picks; /* V of these are less than V picks */
+    /* behind an encoder all are equally long */
+    fv_so_far f = fv__so_far(s, &s->run[s->at[0] * s->K], s->at[0]);
     for (int64_t v = 0; v < s->V; v++) mask[v] = !fv__pick_ruled_out(s->o, f, (int32_t)v);
     return fv_masked_fill(s->ctx, y, fv_bytes(s->ctx, mask, FV_SHAPE(1, s->V)), -INFINITY);
 }
 
-/* Where the best are enough, they and their log-probabilities.  Else all: log-probabilities for beams, and for one beam
- * logits as they are, since that is what its rules work on. */
+/* Where the best are enough, they and their log-probabilities.  Else all: log-probabilities for
+ * beams, and for one beam logits as they are, since that is what its rules work on. */
 static void score(fv_ctx *c, void *user, fv_tensor *logits)
 {
     search *s = user;
@@ -211,7 +223,8 @@ static bool step_prompts(search *s)
     size_t bytes = (size_t)(rows * T) * sizeof(int32_t);
     int32_t *ids = fv__alloc(s->env, bytes);
     if (!ids) return fv_raise(c, FV_ENOMEM, "generate: out of memory") != NULL;
-    for (int64_t i = 0; i < rows; i++) memcpy(ids + i * T, s->run[i].ids + s->run[i].n - T, (size_t)T * sizeof *ids);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(ids + i * T, s->run[i].ids + s->run[i].n - T, (size_t)T * sizeof *ids);
     fv_ctx_reset(c, 0);
     fv_tensor *y = fv_session_step(c, s->session, fv_ints(c, ids, FV_SHAPE(rows, T)));
     if (y) score(c, s, y);
@@ -223,7 +236,8 @@ static bool step_prompts(search *s)
 static bool step_all(search *s)
 {
     if (s->first > 1) return step_prompts(s);
-    return fv__session_again(s->ctx, s->session, s->token, s->top ? FV_STEP_BEST : FV_STEP_SCORES, score, s);
+    return fv__session_again(s->ctx, s->session, s->token, s->top ? FV_STEP_BEST : FV_STEP_SCORES,
+                             score, s);
 }
 
 static fv_status step_scores(search *s, fv_err *e)
@@ -232,7 +246,8 @@ static fv_status step_scores(search *s, fv_err *e)
     int64_t rows = s->live * s->K;
     if (!step_all(s)) return fv__search_failed(s, e);
     if (!s->top) return fv_read(c, s->y, s->scores, rows * s->V) ? fv__search_failed(s, e) : FV_OK;
-    bool ok = !fv_read(c, s->y, s->scores, rows * s->top) && !fv_read_i32(c, s->y_token, s->tokens, rows * s->top);
+    bool ok = !fv_read(c, s->y, s->scores, rows * s->top) &&
+              !fv_read_i32(c, s->y_token, s->tokens, rows * s->top);
     return ok ? FV_OK : fv__search_failed(s, e);
 }
 
@@ -308,7 +323,8 @@ static fv_status encode(search *s, const int32_t *const *source, const int64_t *
 static fv_status deliver(const search *s, fv_generated *out, int64_t each, fv_err *e)
 {
     int64_t len = s->longest;
-    size_t heads = (size_t)(s->n * each) * sizeof(fv_hyp), bytes = heads + (size_t)(s->n * each * len) * sizeof(int32_t);
+    size_t heads = (size_t)(s->n * each) * sizeof(fv_hyp),
+           bytes = heads + (size_t)(s->n * each * len) * sizeof(int32_t);
     fv_hyp *h = fv__alloc(s->env, bytes);
     if (!h) return fv_fail(e, FV_ENOMEM, "generate: out of memory");
     int32_t *ids = (int32_t *)(h + s->n * each);
@@ -316,7 +332,8 @@ static fv_status deliver(const search *s, fv_generated *out, int64_t each, fv_er
         for (int64_t k = 0; k < each; k++, ids += len) {
             const beam *b = &s->done[i * s->K + k];
             if (!b->finished) b = &s->run[i * s->K + k]; /* none ended: what there is */
-            h[i * each + k] = (fv_hyp){.ids = ids, .n = b->n - s->prompt[i], .score = (double)b->score};
+            h[i * each + k] =
+                (fv_hyp){.ids = ids, .n = b->n - s->prompt[i], .score = (double)b->score};
             memcpy(ids, b->ids + s->prompt[i], (size_t)(b->n - s->prompt[i]) * sizeof *ids);
         }
     *out = (fv_generated){.hyp = h, .n = s->n, .each = each, .env = s->env, .bytes = bytes};
@@ -334,19 +351,25 @@ static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err
     const fv_family *f = fv_model_family(m);
     if (!f->step || f->vocabulary(fv_model_self(m)) < 1)
         return fv_fail(e, FV_EMISSING, "generate: %s does not write text", fv_model_head(m));
-    if (n < 1 || o->num_beams < 1 || o->num_beams > 256 || o->num_return_sequences < 1 || o->max_new_tokens < 0)
-        return fv_fail(e, FV_EARG, "generate: %lld sources, %lld beams, %lld hypotheses, %lld new tokens", (long long)n,
-                       (long long)o->num_beams, (long long)o->num_return_sequences, (long long)o->max_new_tokens);
+    if (n < 1 || o->num_beams < 1 || o->num_beams > 256 || o->num_return_sequences < 1 ||
+        o->max_new_tokens < 0)
+        return fv_fail(e, FV_EARG,
+                       "generate: %lld sources, %lld beams, %lld hypotheses, %lld new tokens",
+                       (long long)n, (long long)o->num_beams, (long long)o->num_return_sequences,
+                       (long long)o->max_new_tokens);
     if (!o->do_sample && o->num_return_sequences > o->num_beams)
-        return fv_fail(e, FV_EARG, "generate: %lld hypotheses asked of %lld beams", (long long)o->num_return_sequences,
-                       (long long)o->num_beams);
+        return fv_fail(e, FV_EARG, "generate: %lld hypotheses asked of %lld beams",
+                       (long long)o->num_return_sequences, (long long)o->num_beams);
     if (o->do_sample && o->num_beams > 1)
-        return fv_fail(e, FV_EARG, "generate: sampling takes one beam, not %lld", (long long)o->num_beams);
-    if (f->begin && o->start < 0) return fv_fail(e, FV_EARG, "generate: the id of the start token is not known");
+        return fv_fail(e, FV_EARG, "generate: sampling takes one beam, not %lld",
+                       (long long)o->num_beams);
+    if (f->begin && o->start < 0)
+        return fv_fail(e, FV_EARG, "generate: the id of the start token is not known");
     return FV_OK;
 }
 
-/* How long each sequence is and may become; what the model has places for limits what was not asked for. */
+/* How long each sequence is and may become; what the model has places for limits what was not asked
+ * for. */
 static fv_status measure(search *s, const fv_model *m, const int64_t *len, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
@@ -357,7 +380,8 @@ static fv_status measure(search *s, const fv_model *m, const int64_t *len, fv_er
         if (room && s->end[i] > room) s->end[i] = room;
         if (s->prompt[i] < 1) return fv_fail(e, FV_EARG, "generate: an empty prompt");
         if (s->prompt[i] >= s->end[i])
-            return fv_fail(e, FV_EARG, "generate: the prompt has %lld tokens, and %lld is all there may be",
+            return fv_fail(e, FV_EARG,
+                           "generate: the prompt has %lld tokens, and %lld is all there may be",
                            (long long)s->prompt[i], (long long)s->end[i]);
         if (s->end[i] > s->longest) s->longest = s->end[i];
     }
@@ -368,22 +392,27 @@ static fv_status check_ids(const int32_t *ids, int64_t n, int32_t least, int64_t
 {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < least || ids[i] >= V)
-            return fv_fail(e, FV_EARG, "generate: id %d is outside the vocabulary of %lld", ids[i], (long long)V);
+            return fv_fail(e, FV_EARG, "generate: id %d is outside the vocabulary of %lld", ids[i],
+                           (long long)V);
     return FV_OK;
 }
 
 /* An encoder's vocabulary may be another, and its table looks for itself. */
-static fv_status check_all_ids(const search *s, const int32_t *const *source, const int64_t *len, bool encoder, fv_err *e)
+static fv_status check_all_ids(const search *s, const int32_t *const *source, const int64_t *len,
+                               bool encoder, fv_err *e)
 {
     const fv_gen_opt *o = s->o;
-    fv_status st = check_ids((int32_t[]){o->start, o->eos, o->pad, o->forced_bos, o->forced_eos}, 5, -1, s->V, e);
+    fv_status st = check_ids((int32_t[]){o->start, o->eos, o->pad, o->forced_bos, o->forced_eos}, 5,
+                             -1, s->V, e);
     if (!st) st = check_ids(o->ends, o->n_ends, 0, s->V, e);
     if (!st) st = check_ids(o->banned, o->n_banned, 0, s->V, e);
-    for (int64_t i = 0; i < s->n && !encoder && !st; i++) st = check_ids(source[i], len[i], 0, s->V, e);
+    for (int64_t i = 0; i < s->n && !encoder && !st; i++)
+        st = check_ids(source[i], len[i], 0, s->V, e);
     return st;
 }
 
-static fv_status search_all(search *s, const fv_model *m, const int32_t *const *source, const int64_t *len, fv_err *e)
+static fv_status search_all(search *s, const fv_model *m, const int32_t *const *source,
+                            const int64_t *len, fv_err *e)
 {
     bool encoder = fv_model_family(m)->begin != NULL;
     fv_status st = measure(s, m, len, e);
@@ -406,8 +435,9 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     return chooses ? fv__write_loop(s, e) : searches ? fv__beams_loop(s, e) : loop(s, e);
 }
 
-fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m, const int32_t *const *source, const int64_t *len,
-                      int64_t n, const fv_gen_opt *opt, fv_err *e)
+fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
+                      const int32_t *const *source, const int64_t *len, int64_t n,
+                      const fv_gen_opt *opt, fv_err *e)
 {
     search s = {.o = opt, .env = fv_device_env(d), .K = opt->num_beams};
     *out = (fv_generated){0};

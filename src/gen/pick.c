@@ -7,20 +7,22 @@
 
 /* ---- rules ---- */
 
-/* Positive scores are divided, negative ones multiplied: both become less likely.  From what they were before, so that a
- * token which stands there twice is not penalised twice. */
+/* Positive scores are divided, negative ones multiplied: both become less likely.  From what they
+ * were before, so that a token which stands there twice is not penalised twice. */
 static void penalise(float *score, fv_so_far f, float by, float *was)
 {
     for (int64_t i = 0; i < f.n; i++) was[i] = score[f.ids[i]];
     for (int64_t i = 0; i < f.n; i++) score[f.ids[i]] = was[i] < 0 ? was[i] * by : was[i] / by;
 }
 
-/* No run of `size` tokens comes twice: where the last size-1 stood before, what followed them is out. */
+/* No run of `size` tokens comes twice: where the last size-1 stood before, what followed them is
+ * out. */
 static void no_repeat(float *score, fv_so_far f, int64_t size)
 {
     const int32_t *tail = f.ids + f.n - (size - 1);
     for (int64_t i = 0; i + size <= f.n; i++)
-        if (!memcmp(f.ids + i, tail, (size_t)(size - 1) * sizeof *tail)) score[f.ids[i + size - 1]] = -INFINITY;
+        if (!memcmp(f.ids + i, tail, (size_t)(size - 1) * sizeof *tail))
+            score[f.ids[i + size - 1]] = -INFINITY;
 }
 
 static void no_bad_words(float *score, int64_t V, fv_so_far f, const fv_gen_opt *o)
@@ -28,12 +30,16 @@ static void no_bad_words(float *score, int64_t V, fv_so_far f, const fv_gen_opt 
     const int32_t *w = o->bad_words, *end = w + o->n_bad_words;
     for (int64_t n; w < end; w += n + 1) {
         for (n = 0; w + n < end && w[n] >= 0; n++) {}
-        bool before = n > 0 && n - 1 <= f.n && !memcmp(w, f.ids + f.n - (n - 1), (size_t)(n - 1) * sizeof *w);
+        bool before = n > 0 && n - 1 <= f.n &&
+                      !memcmp(w, f.ids + f.n - (n - 1), (size_t)(n - 1) * sizeof *w);
         if (before && w[n - 1] < V) score[w[n - 1]] = -INFINITY;
     }
 }
 
-static bool too_early(const fv_gen_opt *o, fv_so_far f) { return f.n < o->min_length || f.n - f.prompt < o->min_new_tokens; }
+static bool too_early(const fv_gen_opt *o, fv_so_far f)
+{
+    return f.n < o->min_length || f.n - f.prompt < o->min_new_tokens;
+}
 
 static void no_end(float *score, const fv_gen_opt *o)
 {
@@ -50,7 +56,8 @@ void fv__pick_rules(float *score, int64_t V, fv_so_far f, const fv_gen_opt *o, f
 {
     int32_t forced = fv__pick_forced(o, f);
     if (o->repetition_penalty != 1) penalise(score, f, o->repetition_penalty, room);
-    if (o->no_repeat_ngram_size > 0 && f.n + 1 >= o->no_repeat_ngram_size) no_repeat(score, f, o->no_repeat_ngram_size);
+    if (o->no_repeat_ngram_size > 0 && f.n + 1 >= o->no_repeat_ngram_size)
+        no_repeat(score, f, o->no_repeat_ngram_size);
     if (o->n_bad_words > 0) no_bad_words(score, V, f, o);
     for (int i = 0; i < o->n_banned; i++) score[o->banned[i]] = -INFINITY;
     if (too_early(o, f)) no_end(score, o);
@@ -163,8 +170,10 @@ static int64_t collect_best(fv_pick *c, const float *score, int64_t V, int64_t k
     return collect(c, score, V, c[k - 1].score);
 }
 
-/* Tokens that hold at least `share` of *all, without sorting a vocabulary: the threshold falls until those above it do. */
-static int64_t collect_share(fv_pick *c, double *all, const float *score, int64_t V, float top, float heat, float share)
+/* Tokens that hold at least `share` of *all, without sorting a vocabulary: the threshold falls
+ * until those above it do. */
+static int64_t collect_share(fv_pick *c, double *all, const float *score, int64_t V, float top,
+                             float heat, float share)
 {
     *all = 0;
     for (int64_t i = 0; i < V; i++) *all += (double)expf((score[i] - top) / heat);
@@ -186,7 +195,8 @@ static int64_t holding(const fv_pick *c, int64_t n, double much)
     return kept;
 }
 
-/* The smallest run whose surprise is nearest to the expected one and which holds the share: c moves to its start. */
+/* The smallest run whose surprise is nearest to the expected one and which holds the share: c moves
+ * to its start. */
 static int64_t typical(fv_pick **c, int64_t n, double share)
 {
     const fv_pick *w = *c;
@@ -194,7 +204,8 @@ static int64_t typical(fv_pick **c, int64_t n, double share)
     int64_t from = 0;
     while (n > 1 && w[n - 1].score <= 0) n--; /* what cannot come has no surprise */
     for (int64_t i = 0; i < n; i++) sum += (double)w[i].score;
-    for (int64_t i = 0; i < n; i++) expected -= (double)w[i].score / sum * log((double)w[i].score / sum);
+    for (int64_t i = 0; i < n; i++)
+        expected -= (double)w[i].score / sum * log((double)w[i].score / sum);
     while (from < n && -log((double)w[from].score / sum) < expected) from++;
     int64_t to = from; /* weights fall, so surprise grows: the nearest are a run around here */
     while (held < share * sum && to - from < n) {
@@ -227,7 +238,8 @@ int32_t fv__pick_sample(const float *score, int64_t V, const fv_gen_opt *o, doub
         fv__pick_best(c, 1, score, V);
         return c[0].token;
     }
-    if (some || part || o->min_p > 0 || o->typical_p < 1) qsort(c, (size_t)n, sizeof *c, best_first);
+    if (some || part || o->min_p > 0 || o->typical_p < 1)
+        qsort(c, (size_t)n, sizeof *c, best_first);
     double sum = weigh(c, n, top, heat);
     if (part) n = holding(c, n, (double)o->top_p * (some ? sum : all));
     while (n > 1 && o->min_p > 0 && c[n - 1].score < o->min_p * c[0].score) n--;

@@ -1,10 +1,12 @@
 /* score.c - how likely a text is: every token under what the model expected there.
  *
- * All tokens of a window go through the model at once, as in training, and each costs its cross-entropy. */
+ * All tokens of a window go through the model at once, as in training, and each costs its
+ * cross-entropy. */
 #include "base/base.h"
 #include "fovea/gen.h"
 
-/* A batch of sequences on the host: what goes in, and which tokens are asked about (-100: not this one). */
+/* A batch of sequences on the host: what goes in, and which tokens are asked about (-100: not this
+ * one). */
 typedef struct batch {
     const fv_env *env;
     int64_t rows, T;
@@ -18,7 +20,10 @@ typedef struct batch {
 static fv_status make_batch(batch *b, const fv_env *env, int64_t rows, int64_t T, fv_err *e)
 {
     int64_t n = rows * T;
-    *b = (batch){.env = env, .rows = rows, .T = T, .bytes = (size_t)n * (2 * sizeof(int32_t) + sizeof(float) + 1)};
+    *b = (batch){.env = env,
+                 .rows = rows,
+                 .T = T,
+                 .bytes = (size_t)n * (2 * sizeof(int32_t) + sizeof(float) + 1)};
     b->block = fv__alloc(env, b->bytes);
     if (!b->block) return fv_fail(e, FV_ENOMEM, "score: out of memory for %zu bytes", b->bytes);
     b->ids = b->block;
@@ -31,16 +36,18 @@ static fv_status make_batch(batch *b, const fv_env *env, int64_t rows, int64_t T
 
 static void free_batch(batch *b) { fv__free(b->env, b->block, b->bytes); }
 
-/* loss = what each label costs; in: what the model gets besides the ids, which go under the name given. */
-static fv_status run(fv_ctx *c, const fv_model *m, batch *b, fv_items in, const char *ids, const char *mask, fv_err *e)
+/* loss = what each label costs; in: what the model gets besides the ids, which go under the name
+ * given. */
+static fv_status run(fv_ctx *c, const fv_model *m, batch *b, fv_items in, const char *ids,
+                     const char *mask, fv_err *e)
 {
     fv_items out = {0};
     fv_shape shape = FV_SHAPE(b->rows, b->T);
     fv_items_put(&in, ids, fv_ints(c, b->ids, shape));
     fv_items_put(&in, mask, fv_bytes(c, b->mask, shape));
     fv_model_forward(c, m, &in, &out);
-    fv_tensor *loss = fv_cross_entropy(c, fv_items_get(&out, "logits"), fv_ints(c, b->labels, shape),
-                                       (fv_ce_opt){.ignore = -100});
+    fv_tensor *loss = fv_cross_entropy(c, fv_items_get(&out, "logits"),
+                                       fv_ints(c, b->labels, shape), (fv_ce_opt){.ignore = -100});
     if (!fv_read(c, loss, b->loss, b->rows * b->T)) return FV_OK;
     return fv_fail(e, fv_ctx_err(c)->code, "%s", fv_ctx_err(c)->text);
 }
@@ -49,19 +56,23 @@ static fv_status check(const fv_model *m, const int32_t *ids, int64_t n, fv_err 
 {
     const fv_family *f = fv_model_family(m);
     int64_t V = f->vocabulary ? f->vocabulary(fv_model_self(m)) : 0;
-    if (V < 1) return fv_fail(e, FV_EMISSING, "score: %s gives no probabilities of tokens", fv_model_head(m));
+    if (V < 1)
+        return fv_fail(e, FV_EMISSING, "score: %s gives no probabilities of tokens",
+                       fv_model_head(m));
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= V)
-            return fv_fail(e, FV_EARG, "score: id %d is outside the vocabulary of %lld", ids[i], (long long)V);
+            return fv_fail(e, FV_EARG, "score: id %d is outside the vocabulary of %lld", ids[i],
+                           (long long)V);
     return FV_OK;
 }
 
-fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n, int64_t window, int64_t stride,
-                   fv_err *e)
+fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n,
+                   int64_t window, int64_t stride, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
     int64_t context = f->context ? f->context(fv_model_self(m)) : 0;
-    if (f->begin) return fv_fail(e, FV_EARG, "score: %s needs a source beside the text", fv_model_head(m));
+    if (f->begin)
+        return fv_fail(e, FV_EARG, "score: %s needs a source beside the text", fv_model_head(m));
     if (!context) context = window > 0 ? window : 2048;
     if (window < 1 || window > context) window = context;
     if (stride < 1 || stride > window) stride = window > 1 ? window / 2 : 1;
@@ -76,7 +87,8 @@ fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *
         b.T = T;
         memcpy(b.ids, ids + from, (size_t)T * sizeof *ids);
         memset(b.mask, 1, (size_t)T);
-        for (int64_t i = 0; i < T; i++) b.labels[i] = from + i + 1 >= known && i + 1 < T ? ids[from + i + 1] : -100;
+        for (int64_t i = 0; i < T; i++)
+            b.labels[i] = from + i + 1 >= known && i + 1 < T ? ids[from + i + 1] : -100;
         fv_ctx_reset(c, 0);
         st = run(c, m, &b, (fv_items){0}, "input_ids", "attention_mask", e);
         for (int64_t i = known; !st && i < from + T; i++) out[i] = -(double)b.loss[i - 1 - from];
@@ -88,7 +100,8 @@ fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *
 }
 
 /* The prompt and then a continuation in each row; a label stands where the token before it is. */
-static void fill_continued(batch *b, const int32_t *prompt, int64_t n, const int32_t *const *more, const int64_t *len)
+static void fill_continued(batch *b, const int32_t *prompt, int64_t n, const int32_t *const *more,
+                           const int64_t *len)
 {
     for (int64_t r = 0; r < b->rows; r++) {
         int32_t *ids = b->ids + r * b->T, *labels = b->labels + r * b->T;
@@ -117,8 +130,10 @@ static fv_items sources(fv_ctx *c, const batch *b, const int32_t *prompt, int64_
     return in;
 }
 
-fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m, const int32_t *prompt, int64_t prompt_len,
-                                 const int32_t *const *continuation, const int64_t *len, int64_t n, int32_t start, fv_err *e)
+fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m,
+                                 const int32_t *prompt, int64_t prompt_len,
+                                 const int32_t *const *continuation, const int64_t *len, int64_t n,
+                                 int32_t start, fv_err *e)
 {
     bool encoder = fv_model_family(m)->begin != NULL;
     int64_t most = 0, before = encoder ? 1 : prompt_len;
@@ -126,7 +141,8 @@ fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m, c
     fv_ctx *c = NULL;
     fv_status st = encoder ? FV_OK : check(m, prompt, prompt_len, e);
     if (prompt_len < 1 || n < 1 || (encoder && start < 0))
-        return fv_fail(e, FV_EARG, "score: %lld continuations of %lld tokens", (long long)n, (long long)prompt_len);
+        return fv_fail(e, FV_EARG, "score: %lld continuations of %lld tokens", (long long)n,
+                       (long long)prompt_len);
     for (int64_t i = 0; i < n && !st; i++) {
         st = check(m, continuation[i], len[i], e);
         most = len[i] > most ? len[i] : most;
@@ -135,7 +151,8 @@ fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m, c
     if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
     if (!st && encoder) {
         fill_answers(&b, start, continuation, len);
-        st = run(c, m, &b, sources(c, &b, prompt, prompt_len, e), "decoder_input_ids", "decoder_attention_mask", e);
+        st = run(c, m, &b, sources(c, &b, prompt, prompt_len, e), "decoder_input_ids",
+                 "decoder_attention_mask", e);
     } else if (!st) {
         fill_continued(&b, prompt, prompt_len, continuation, len);
         st = run(c, m, &b, (fv_items){0}, "input_ids", "attention_mask", e);

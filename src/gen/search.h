@@ -18,31 +18,34 @@ typedef struct search {
     fv_session *session;
     const fv_gen_opt *o;
     const fv_env *env;
-    int64_t n, K, V;               /* sources, beams, vocabulary */
-    int64_t copies;                /* neighbouring sources that are one, each drawing for itself */
-    int64_t live;                  /* sources not yet over: the first so many of `at`, and rows of the session */
-    int64_t made;                  /* tokens behind the prompt, of every running beam */
-    int64_t *prompt, *end;         /* n each: tokens given, and tokens at most */
-    int64_t longest;               /* the greatest of end */
-    int64_t first;                 /* tokens of each prompt that the first step reads, the last one among them */
-    int64_t wide;                  /* continuations looked at: enough that K of them do not end */
-    int64_t top;                   /* best of each row that are looked at; 0: all scores are */
-    beam *run, *done;              /* n * K each */
-    bool *over;                    /* n */
-    int64_t *at;                   /* n: which source stands at a place of the batch */
-    float *scores;                 /* n * K rows of V, or of top */
-    int32_t *tokens;               /* with top, those the scores are of */
-    float *room;                   /* longest */
-    fv_pick *picks;                /* top, wide, or V when sampling */
-    beam *next;                    /* wide, and their ids in spare */
-    int32_t *row;                  /* wide: which row of the batch each of next continues */
+    int64_t n, K, V; /* sources, beams, vocabulary */
+    int64_t copies;  /* neighbouring sources that are one, each drawing for itself */
+    int64_t live;    /* sources not yet over: the first so many of `at`, and rows of the session */
+    int64_t made;    /* tokens behind the prompt, of every running beam */
+    int64_t *prompt, *end; /* n each: tokens given, and tokens at most */
+    int64_t longest;       /* the greatest of end */
+    int64_t first;    /* tokens of each prompt that the first step reads, the last one among them */
+    int64_t wide;     /* continuations looked at: enough that K of them do not end */
+    int64_t top;      /* best of each row that are looked at; 0: all scores are */
+    beam *run, *done; /* n * K each */
+    bool *over;       /* n */
+    int64_t *at;      /* n: which source stands at a place of the batch */
+    float *scores;    /* n * K rows of V, or of top */
+    int32_t *tokens;  /* with top, those the scores are of */
+    float *room;      /* longest */
+    fv_pick *picks;   /* top, wide, or V when sampling */
+    beam *next;       /* wide, and their ids in spare */
+    int32_t *row;     /* wide: which row of the batch each of next continues */
     int32_t *spare, *token, *from; /* from and token: rows of the next step */
     fv_tensor *y, *y_token;        /* of the step under way: scores, or the best and their tokens */
     void *block;
     size_t bytes;
 } search;
 
-static inline int32_t fv__search_pad(const search *s) { return s->o->pad >= 0 ? s->o->pad : s->o->eos >= 0 ? s->o->eos : 0; }
+static inline int32_t fv__search_pad(const search *s)
+{
+    return s->o->pad >= 0 ? s->o->pad : s->o->eos >= 0 ? s->o->eos : 0;
+}
 
 static inline fv_so_far fv__so_far(const search *s, const beam *b, int64_t i)
 {
@@ -51,7 +54,8 @@ static inline fv_so_far fv__so_far(const search *s, const beam *b, int64_t i)
 
 /* Whether this token, behind the others of source i, is its last. */
 bool fv__search_ends(const search *s, int64_t i, int32_t token);
-/* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns how many. */
+/* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns how
+ * many. */
 int64_t fv__search_best(search *s, fv_so_far f, int64_t row, int64_t want);
 
 /* Which of all sequences source i is, for its random numbers. */
@@ -62,7 +66,8 @@ void fv__search_take(search *s, int64_t p, fv_pick best);
 void fv__search_retire(search *s);
 fv_status fv__search_failed(const search *s, fv_err *e); /* what the context says */
 
-/* Whether the device can: not by rules that look at the tokens so far, nor for scores of what rules left over. */
+/* Whether the device can: not by rules that look at the tokens so far, nor for scores of what rules
+ * left over. */
 bool fv__device_chooses(const search *s, bool encoder);
 fv_status fv__write_loop(search *s, fv_err *e);
 
@@ -76,7 +81,8 @@ int32_t fv__search_last(const search *s, int64_t i);
 bool fv__device_searches(const search *s, bool encoder);
 fv_status fv__beams_loop(search *s, fv_err *e);
 
-/* The source at place p of the batch goes on: its beams, the rows they come from and their tokens. */
+/* The source at place p of the batch goes on: its beams, the rows they come from and their
+ * tokens. */
 void fv__beam_step(search *s, int64_t p);
 /* No running beam of source i can come before its worst finished one. */
 bool fv__beam_decided(const search *s, int64_t i);

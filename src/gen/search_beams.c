@@ -1,8 +1,10 @@
-/* search_beams.c - beam search on a device that does it by itself: the host reads no more than which sources are over, every few
- * steps, and at the end what each beam got and came from, from which it puts the sequences together.
+/* search_beams.c - beam search on a device that does it by itself: the host reads no more than
+ * which sources are over, every few steps, and at the end what each beam got and came from, from
+ * which it puts the sequences together.
  *
- * The rules are beam.c's.  Sources that are over go on unheard until half of the batch is; a small batch stays as it is, since
- * a step of few rows takes as long as one of fewer, and a step that changes its rows must be kept anew. */
+ * The rules are beam.c's.  Sources that are over go on unheard until half of the batch is; a small
+ * batch stays as it is, since a step of few rows takes as long as one of fewer, and a step that
+ * changes its rows must be kept anew. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,9 +19,10 @@ typedef struct hunt {
     fv_beams b; /* device */
     fv_beams h; /* its state in host memory */
     void *host;
-    size_t host_bytes, state, log; /* bytes: of the host's block, of the state, and of each half of the log */
-    fv_row_cache *cache;           /* device */
-    uint64_t told;                 /* version of the caches that it knows, plus 1; 0: of none */
+    /* bytes: of the host's block, of the state, and of each half of the log */
+    size_t host_bytes, state, log;
+    fv_row_cache *cache; /* device */
+    uint64_t told;       /* version of the caches that it knows, plus 1; 0: of none */
 } hunt;
 
 bool fv__device_searches(const search *s, bool encoder)
@@ -28,7 +31,8 @@ bool fv__device_searches(const search *s, bool encoder)
     const fv_device *d = s->session->dev;
     fv_dtype t = s->ctx->dtype;
     bool rules = o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0;
-    bool can = (unsigned)t < FV_FLOATS && d->k[t] && d->k[t]->beams && s->K <= FV_BEAMS_MOST && s->wide <= FV_BEAMS_WIDE;
+    bool can = (unsigned)t < FV_FLOATS && d->k[t] && d->k[t]->beams && s->K <= FV_BEAMS_MOST &&
+               s->wide <= FV_BEAMS_WIDE;
     return s->K > 1 && s->n * s->K <= MOST_ROWS && can && !rules && (encoder || o->forced_bos < 0);
 }
 
@@ -57,7 +61,8 @@ static void point(fv_beams *b, void *state)
 
 static size_t state_bytes(int64_t n, int64_t K)
 {
-    return (size_t)(n * K) * (sizeof(fv_ended) + sizeof(float)) + (size_t)(n * (4 + K * K)) * sizeof(int32_t);
+    return (size_t)(n * K) * (sizeof(fv_ended) + sizeof(float)) +
+           (size_t)(n * (4 + K * K)) * sizeof(int32_t);
 }
 
 /* As the device has it before the first step. */
@@ -75,7 +80,8 @@ static void begin_state(hunt *u, double *penalty)
         least[i] = fv__search_least(s, i);
         last[i] = fv__search_last(s, i);
     }
-    for (int64_t t = 0; t < s->longest + 2; t++) penalty[t] = pow((double)t, (double)s->o->length_penalty);
+    for (int64_t t = 0; t < s->longest + 2; t++)
+        penalty[t] = pow((double)t, (double)s->o->length_penalty);
 }
 
 static bool begin(hunt *u, const uint8_t *kinds)
@@ -87,12 +93,14 @@ static bool begin(hunt *u, const uint8_t *kinds)
     u->state = (state_bytes(s->n, s->K) + 63) / 64 * 64;
     u->log = (size_t)(s->longest * s->n * s->K) * sizeof(int32_t);
     size_t state = cut(&at, u->state), log = cut(&at, 2 * u->log), penalty = cut(&at, lengths);
-    size_t source = cut(&at, (size_t)s->n * sizeof(int32_t)), cache = cut(&at, 2 * MAX_SLOTS * sizeof(fv_row_cache));
+    size_t source = cut(&at, (size_t)s->n * sizeof(int32_t)),
+           cache = cut(&at, 2 * MAX_SLOTS * sizeof(fv_row_cache));
     size_t kind = cut(&at, (size_t)s->V);
     u->host_bytes = u->state + lengths;
     u->host = fv__alloc(s->env, u->host_bytes);
     if (!u->host) return fv_raise(c, FV_ENOMEM, "generate: out of memory") != NULL;
-    if (!fv__session_hold(c, s->session, &s->session->writing, FV_U8, FV_SHAPE((int64_t)at), 0)) return false;
+    if (!fv__session_hold(c, s->session, &s->session->writing, FV_U8, FV_SHAPE((int64_t)at), 0))
+        return false;
     char *block = s->session->writing.t.data;
     fv_beams b = {.K = s->K,
                   .V = s->V,
@@ -128,7 +136,8 @@ static bool place(hunt *u)
     search *s = u->s;
     int32_t *source = s->from; /* has room, and is free between steps */
     for (int64_t p = 0; p < s->live; p++) source[p] = (int32_t)s->at[p];
-    s->session->dev->backend->upload(&s->ctx->stream, (void *)u->b.source, source, (size_t)s->live * sizeof *source);
+    s->session->dev->backend->upload(&s->ctx->stream, (void *)u->b.source, source,
+                                     (size_t)s->live * sizeof *source);
     u->b.sources = s->live;
     return !fv__failed(s->ctx);
 }
@@ -171,9 +180,12 @@ static bool run(hunt *u, int64_t n, bool fresh)
     search *s = u->s;
     fv_session *at = s->session;
     for (int64_t i = 0; i < n; i++)
-        if (!fv__session_again(s->ctx, at, fresh && !i ? s->token : NULL, FV_STEP_BEAMS, step, u)) return false;
-    at->dev->backend->download(&s->ctx->stream, u->h.over, u->b.over, (size_t)s->n * sizeof *u->h.over);
-    for (int64_t i = 0; i < at->rows; i++) at->len[i] += (int32_t)(n - fresh); /* rows that ended will leave */
+        if (!fv__session_again(s->ctx, at, fresh && !i ? s->token : NULL, FV_STEP_BEAMS, step, u))
+            return false;
+    at->dev->backend->download(&s->ctx->stream, u->h.over, u->b.over,
+                               (size_t)s->n * sizeof *u->h.over);
+    /* rows that ended will leave */
+    for (int64_t i = 0; i < at->rows; i++) at->len[i] += (int32_t)(n - fresh);
     for (int64_t i = 0; i < s->n; i++) s->over[i] = u->h.over[i];
     return !fv__failed(s->ctx);
 }
@@ -183,7 +195,8 @@ static bool retire(hunt *u)
 {
     search *s = u->s;
     int64_t rows = s->live * s->K;
-    s->session->dev->backend->download(&s->ctx->stream, s->token, s->session->here.ids.data, (size_t)rows * sizeof *s->token);
+    s->session->dev->backend->download(&s->ctx->stream, s->token, s->session->here.ids.data,
+                                       (size_t)rows * sizeof *s->token);
     for (int64_t i = 0; i < rows; i++) s->from[i] = (int32_t)i;
     fv__search_retire(s);
     fv_session_select(s->ctx, s->session, s->from, s->live * s->K);
@@ -231,7 +244,9 @@ static bool read_all(hunt *u)
     for (int64_t i = 0; i < s->n; i++) most = u->h.made[i] > most ? u->h.made[i] : most;
     size_t bytes = (size_t)(most * s->n * s->K) * sizeof(int32_t);
     int32_t *log = fv__alloc(s->env, 2 * bytes);
-    if (!log) return fv_raise(s->ctx, FV_ENOMEM, "generate: out of memory for %zu bytes", 2 * bytes) != NULL;
+    if (!log)
+        return fv_raise(s->ctx, FV_ENOMEM, "generate: out of memory for %zu bytes", 2 * bytes) !=
+               NULL;
     from->download(on, log, u->b.tokens, bytes);
     from->download(on, log + most * s->n * s->K, u->b.parents, bytes);
     u->h.tokens = log;

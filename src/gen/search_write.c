@@ -6,7 +6,8 @@
 bool fv__device_chooses(const search *s, bool encoder)
 {
     const fv_gen_opt *o = s->o;
-    bool rules = o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0 || o->typical_p < 1;
+    bool rules = o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0 ||
+                 o->typical_p < 1;
     return s->K == 1 && !rules && !o->renormalize_logits && (encoder || o->forced_bos < 0) &&
            fv__write_can(s->session, s->ctx->dtype);
 }
@@ -29,10 +30,14 @@ int32_t fv__search_least(const search *s, int64_t i)
     return (int32_t)(before_end > s->o->min_new_tokens ? before_end : s->o->min_new_tokens);
 }
 
-int32_t fv__search_last(const search *s, int64_t i) { return (int32_t)(s->end[i] - 1 - s->prompt[i]); }
+int32_t fv__search_last(const search *s, int64_t i)
+{
+    return (int32_t)(s->end[i] - 1 - s->prompt[i]);
+}
 
 /* Tells the device about the rows there are now. */
-static bool begin_writing(search *s, const uint8_t *kinds, int64_t *number, int32_t *least, int32_t *last)
+static bool begin_writing(search *s, const uint8_t *kinds, int64_t *number, int32_t *least,
+                          int32_t *last)
 {
     const fv_gen_opt *o = s->o;
     for (int64_t p = 0; p < s->live; p++) {
@@ -51,17 +56,23 @@ static bool begin_writing(search *s, const uint8_t *kinds, int64_t *number, int3
                      .min_p = o->min_p,
                      .top_k = o->top_k,
                      .seed = (uint64_t)o->seed};
-    return fv__write_begin(
-        s->ctx, s->session,
-        &(fv_writer){.how = how, .kinds = kinds, .least = least, .last = last, .number = number, .made = (int32_t)s->made});
+    return fv__write_begin(s->ctx, s->session,
+                           &(fv_writer){.how = how,
+                                        .kinds = kinds,
+                                        .least = least,
+                                        .last = last,
+                                        .number = number,
+                                        .made = (int32_t)s->made});
 }
 
-/* Runs of steps, short ones first: a sequence that has ended is noticed a few steps late, and goes on unheard till then. */
+/* Runs of steps, short ones first: a sequence that has ended is noticed a few steps late, and goes
+ * on unheard till then. */
 fv_status fv__write_loop(search *s, fv_err *e)
 {
     enum { RUN_MOST = 8 };
     uint8_t *kinds = fv__search_kinds(s);
-    size_t rows = (size_t)s->live, bytes = rows * (sizeof(int64_t) + (2 + 2 * RUN_MOST) * sizeof(int32_t));
+    size_t rows = (size_t)s->live,
+           bytes = rows * (sizeof(int64_t) + (2 + 2 * RUN_MOST) * sizeof(int32_t));
     int64_t *number = fv__alloc(s->env, bytes);
     bool ok = kinds && number, fresh = true;
     if (!ok) fv_raise(s->ctx, FV_ENOMEM, "generate: out of memory");

@@ -1,8 +1,8 @@
 /* translate.c - lines of text in, lines of text out.
  *
- * Lines are taken some hundreds at a time.  These are sorted by length and cut into batches; the batch with the earliest
- * line runs first, and lines are handed on as soon as all before them are done.  Sorting the whole input would pad a
- * little less and show nothing until the end. */
+ * Lines are taken some hundreds at a time.  These are sorted by length and cut into batches; the
+ * batch with the earliest line runs first, and lines are handed on as soon as all before them are
+ * done.  Sorting the whole input would pad a little less and show nothing until the end. */
 #include "fovea/translate.h"
 
 #include <stdio.h>
@@ -62,20 +62,26 @@ static fv_status check_model(const fv_translator *t, const char *dir, fv_err *e)
 {
     const fv_family *f = fv_model_family(t->model);
     if (!f->begin || !f->step)
-        return fv_fail(e, FV_EARG, "%s: a %s has no encoder and decoder, so it does not translate", dir, f->type);
+        return fv_fail(e, FV_EARG, "%s: a %s has no encoder and decoder, so it does not translate",
+                       dir, f->type);
     if (t->gen.start < 0 || t->gen.eos < 0)
-        return fv_fail(e, FV_EFORMAT, "%s: decoder_start_token_id and eos_token_id are needed, and not given", dir);
+        return fv_fail(e, FV_EFORMAT,
+                       "%s: decoder_start_token_id and eos_token_id are needed, and not given",
+                       dir);
     return FV_OK;
 }
 
-fv_status fv_translator_open(fv_translator **out, fv_device *d, const char *dir, fv_translate_opt opt, fv_err *e)
+fv_status fv_translator_open(fv_translator **out, fv_device *d, const char *dir,
+                             fv_translate_opt opt, fv_err *e)
 {
     fv_translator *t = *out = fv__alloc(fv_device_env(d), sizeof *t);
     if (!t) return fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
     if (!opt.batch) opt.batch = 32;
     if (!opt.tokens) opt.tokens = 8192;
     *t = (fv_translator){.env = *fv_device_env(d), .dev = d, .opt = opt};
-    fv_status st = fv_model_open(&t->model, d, dir, (fv_model_opt){.serve = true, .weights = opt.weights, .widen = opt.widen}, e);
+    fv_status st =
+        fv_model_open(&t->model, d, dir,
+                      (fv_model_opt){.serve = true, .weights = opt.weights, .widen = opt.widen}, e);
     if (!st) st = fv_tok_open(&t->tok, &t->env, dir, e);
     if (!st) st = fv_encoding_new(&t->enc, t->tok, e);
     if (!st) st = read_settings(t, dir, e);
@@ -120,8 +126,10 @@ typedef struct job {
 static void drop(fv_translator *t, item *x)
 {
     for (int64_t i = 0; x->best && i < x->out.n_best; i++) {
-        if (x->best[i].text) fv_tok_free_text(t->tok, (char *)(uintptr_t)x->best[i].text, x->best[i].len);
-        fv__free(&t->env, (int32_t *)(uintptr_t)x->best[i].ids, (size_t)x->best[i].n * sizeof(int32_t));
+        if (x->best[i].text)
+            fv_tok_free_text(t->tok, (char *)(uintptr_t)x->best[i].text, x->best[i].len);
+        fv__free(&t->env, (int32_t *)(uintptr_t)x->best[i].ids,
+                 (size_t)x->best[i].n * sizeof(int32_t));
     }
     fv__free(&t->env, x->best, (size_t)x->out.n_best * sizeof *x->best);
     fv__free(&t->env, x->attention, x->attention_bytes);
@@ -134,8 +142,9 @@ static fv_status check_text(const fv_lines *l, fv_err *e)
     for (int64_t i = 0; i < l->n; i++) {
         size_t bad = fv__utf8_check(l->text[i], l->len[i]);
         if (bad < l->len[i])
-            return fv_fail(e, FV_EFORMAT, "%s%sline %lld: not UTF-8 at byte %zu", l->name ? l->name : "", l->name ? ": " : "",
-                           (long long)(l->first + i), bad + 1);
+            return fv_fail(e, FV_EFORMAT, "%s%sline %lld: not UTF-8 at byte %zu",
+                           l->name ? l->name : "", l->name ? ": " : "", (long long)(l->first + i),
+                           bad + 1);
     }
     return FV_OK;
 }
@@ -185,7 +194,8 @@ typedef struct looking {
 static void look(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     looking *l = user;
-    if (l->st || strcmp(site, "attention") || !name || strcmp(fv_attention_kind(name), "cross")) return;
+    if (l->st || strcmp(site, "attention") || !name || strcmp(fv_attention_kind(name), "cross"))
+        return;
     fv_shape s = fv_attn_view_shape(what);
     if (s.d[2] != l->rows || s.d[3] != l->cols) return;
     for (int64_t h = 0; h < s.d[1] && !l->st; h++, l->maps++) {
@@ -194,17 +204,23 @@ static void look(void *user, fv_ctx *c, const char *site, const char *name, cons
     }
 }
 
-/* The decoder reads the translation once more, behind the start token: row i is what token i was chosen by. */
+/* The decoder reads the translation once more, behind the start token: row i is what token i was
+ * chosen by. */
 static fv_status attend(fv_translator *t, item *x, fv_err *e)
 {
     int64_t rows = x->best[0].n, cols = x->out.n_source;
-    size_t bytes = (size_t)(rows * cols) * sizeof(float), ids_bytes = (size_t)rows * sizeof(int32_t);
+    size_t bytes = (size_t)(rows * cols) * sizeof(float),
+           ids_bytes = (size_t)rows * sizeof(int32_t);
     fv_ctx *c = NULL;
     int32_t *ids = fv__alloc(&t->env, ids_bytes);
-    looking l = {.rows = rows, .cols = cols, .one = fv__alloc(&t->env, bytes), .sum = fv__alloc(&t->env, bytes)};
+    looking l = {.rows = rows,
+                 .cols = cols,
+                 .one = fv__alloc(&t->env, bytes),
+                 .sum = fv__alloc(&t->env, bytes)};
     x->attention = l.sum;
     x->attention_bytes = bytes;
-    fv_status st = ids && l.one && l.sum ? FV_OK : fv_fail(e, FV_ENOMEM, "translate: out of memory");
+    fv_status st = ids && l.one && l.sum ? FV_OK
+                                         : fv_fail(e, FV_ENOMEM, "translate: out of memory");
     if (!st) st = fv_ctx_new(&c, t->dev, (fv_ctx_opt){0}, e);
     if (!st) {
         ids[0] = t->gen.start;
@@ -216,7 +232,8 @@ static fv_status attend(fv_translator *t, item *x, fv_err *e)
         fv_model_forward(c, t->model, &in, &out);
         if (fv_ctx_status(c)) st = fv_fail(e, fv_ctx_err(c)->code, "%s", fv_ctx_err(c)->text);
     }
-    for (int64_t i = 0; !st && l.maps > 0 && i < rows * cols; i++) l.sum[i] = (float)((double)l.sum[i] / l.maps);
+    for (int64_t i = 0; !st && l.maps > 0 && i < rows * cols; i++)
+        l.sum[i] = (float)((double)l.sum[i] / l.maps);
     fv_ctx_free(c);
     fv__free(&t->env, ids, ids_bytes);
     fv__free(&t->env, l.one, bytes);
@@ -267,7 +284,8 @@ static fv_status run_batch(job *j, const int64_t *order, int64_t n)
     fv_gen_opt how = t->gen;
     how.numbers = numbers;
     fv_status st = fv_generate(&g, t->dev, t->model, source, len, n, &how, j->e);
-    for (int64_t i = 0; !st && i < n; i++) st = keep(j, &j->items[order[i]], g.hyp + i * g.each, g.each);
+    for (int64_t i = 0; !st && i < n; i++)
+        st = keep(j, &j->items[order[i]], g.hyp + i * g.each, g.each);
     fv_generated_free(&g);
     fv__free(&t->env, source, bytes);
     return st;
@@ -276,7 +294,8 @@ static fv_status run_batch(job *j, const int64_t *order, int64_t n)
 static int by_length(const void *a, const void *b, void *items)
 {
     const item *all = items;
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b, d = all[x].out.n_source - all[y].out.n_source;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b,
+            d = all[x].out.n_source - all[y].out.n_source;
     return d ? (d < 0 ? -1 : 1) : x < y ? -1 : 1;
 }
 
@@ -285,7 +304,9 @@ static int64_t batch_size(const job *j, int64_t from)
 {
     const fv_translate_opt *o = &j->t->opt;
     int64_t n = 1;
-    while (from + n < j->pending && n < o->batch && (n + 1) * j->items[j->order[from + n]].out.n_source <= o->tokens) n++;
+    while (from + n < j->pending && n < o->batch &&
+           (n + 1) * j->items[j->order[from + n]].out.n_source <= o->tokens)
+        n++;
     return n;
 }
 
@@ -338,7 +359,8 @@ static fv_status run_window(job *j)
     return st;
 }
 
-fv_status fv_translate(fv_translator *t, fv_lines lines, fv_translated_fn *done, void *user, fv_err *e)
+fv_status fv_translate(fv_translator *t, fv_lines lines, fv_translated_fn *done, void *user,
+                       fv_err *e)
 {
     int64_t window = t->opt.batch * WINDOW < lines.n ? t->opt.batch * WINDOW : lines.n;
     size_t items = (size_t)window * sizeof(item), order = (size_t)window * sizeof(int64_t);

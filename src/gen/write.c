@@ -1,8 +1,12 @@
-/* write.c - tokens that a device chooses and feeds back by itself: the host starts steps and reads what came in runs. */
+/* write.c - tokens that a device chooses and feeds back by itself: the host starts steps and reads
+ * what came in runs. */
 #include "base/base.h"
 #include "model/session.h"
 
-bool fv__write_can(const fv_session *s, fv_dtype t) { return (unsigned)t < FV_FLOATS && s->dev->k[t] && s->dev->k[t]->choose; }
+bool fv__write_can(const fv_session *s, fv_dtype t)
+{
+    return (unsigned)t < FV_FLOATS && s->dev->k[t] && s->dev->k[t]->choose;
+}
 
 /* Where things lie in the block of device memory, in bytes. */
 typedef struct layout {
@@ -22,7 +26,8 @@ static layout lay_out(int64_t rows, int64_t V)
 static void fill(char *block, const layout *l, const fv_writer *w, int64_t rows)
 {
     int64_t *number = (int64_t *)block;
-    int32_t *made = (int32_t *)(block + l->counts), *ended = made + rows, *least = ended + rows, *last = least + rows;
+    int32_t *made = (int32_t *)(block + l->counts), *ended = made + rows, *least = ended + rows,
+            *last = least + rows;
     for (int64_t i = 0; i < rows; i++) {
         number[i] = w->number ? w->number[i] : i;
         made[i] = w->made;
@@ -48,9 +53,10 @@ static void point(fv_choose *to, char *block, const layout *l, int64_t rows, boo
 /* All that a kept step depends on. */
 static bool alike(const fv_choose *a, const fv_choose *b)
 {
-    return a->rows == b->rows && a->V == b->V && a->number == b->number && a->kinds == b->kinds && a->first_is == b->first_is &&
-           a->last_is == b->last_is && a->pad == b->pad && a->draw == b->draw && a->temperature == b->temperature &&
-           a->top_p == b->top_p && a->min_p == b->min_p && a->top_k == b->top_k && a->seed == b->seed;
+    return a->rows == b->rows && a->V == b->V && a->number == b->number && a->kinds == b->kinds &&
+           a->first_is == b->first_is && a->last_is == b->last_is && a->pad == b->pad &&
+           a->draw == b->draw && a->temperature == b->temperature && a->top_p == b->top_p &&
+           a->min_p == b->min_p && a->top_k == b->top_k && a->seed == b->seed;
 }
 
 bool fv__write_begin(fv_ctx *c, fv_session *s, const fv_writer *w)
@@ -59,8 +65,10 @@ bool fv__write_begin(fv_ctx *c, fv_session *s, const fv_writer *w)
     layout l = lay_out(rows, V);
     void *host = s->host;
     const fv_backend *b = s->dev->backend;
-    if (fv__failed(c) || !fv__session_hold(c, s, &s->writing, FV_U8, FV_SHAPE((int64_t)l.all), 0)) return false;
-    if (!fv__grow(&s->env, &host, &s->host_bytes, l.kinds)) return fv_raise(c, FV_ENOMEM, "session: out of memory") != NULL;
+    if (fv__failed(c) || !fv__session_hold(c, s, &s->writing, FV_U8, FV_SHAPE((int64_t)l.all), 0))
+        return false;
+    if (!fv__grow(&s->env, &host, &s->host_bytes, l.kinds))
+        return fv_raise(c, FV_ENOMEM, "session: out of memory") != NULL;
     s->host = host;
     fill(host, &l, w, rows);
     b->upload(&c->stream, s->writing.t.data, host, l.log);
@@ -84,10 +92,12 @@ static void choose(fv_ctx *c, void *user, fv_tensor *logits)
     a.logits = logits->data;
     a.token = s->here.ids.data;
     a.place = s->here.pos.data;
-    if (!k->choose(&c->stream, &a)) fv_raise(c, FV_EMISSING, "choose: not from %s", fv_desc(logits).s);
+    if (!k->choose(&c->stream, &a))
+        fv_raise(c, FV_EMISSING, "choose: not from %s", fv_desc(logits).s);
 }
 
-bool fv__write_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens, float *scores)
+bool fv__write_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens,
+                   float *scores)
 {
     int64_t rows = s->rows;
     size_t bytes = FV_WRITE_LOG * (size_t)rows * sizeof(int32_t);
@@ -101,21 +111,26 @@ bool fv__write_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int3
         memcpy(tokens + i * rows, s->host + at, (size_t)rows * sizeof *tokens);
         if (scores) memcpy(scores + i * rows, log + at, (size_t)rows * sizeof *scores);
     }
-    for (int64_t i = 0; i < rows; i++) s->len[i] += (int32_t)(n - (ids != NULL)); /* rows that ended will leave */
+    /* rows that ended will leave */
+    for (int64_t i = 0; i < rows; i++) s->len[i] += (int32_t)(n - (ids != NULL));
     s->written += n;
     return true;
 }
 
 /* ---- the likeliest tokens, without rules ---- */
 
-static void likeliest(fv_ctx *c, void *user, fv_tensor *logits) { *(fv_tensor **)user = fv_argmax(c, logits, -1); }
+static void likeliest(fv_ctx *c, void *user, fv_tensor *logits)
+{
+    *(fv_tensor **)user = fv_argmax(c, logits, -1);
+}
 
 static bool write_by_host(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n)
 {
     fv_tensor *best = NULL;
     bool ok = true;
     for (int64_t i = 0; i < n && ok; i++, ids = out, out += s->rows)
-        ok = fv__session_again(c, s, ids, FV_STEP_LIKELIEST, likeliest, &best) && !fv_read_i32(c, best, out, s->rows);
+        ok = fv__session_again(c, s, ids, FV_STEP_LIKELIEST, likeliest, &best) &&
+             !fv_read_i32(c, best, out, s->rows);
     return ok;
 }
 
@@ -124,11 +139,13 @@ fv_status fv_session_write(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t
     int64_t V = fv_model_family(s->model)->vocabulary(fv_model_self(s->model));
     for (int64_t i = 0; i < s->rows; i++)
         if (s->len[i] + n > s->cap) {
-            fv_raise(c, FV_EARG, "session: row %lld has %d tokens and room for %lld, not for %lld more", (long long)i, s->len[i],
-                     (long long)s->cap, (long long)n);
+            fv_raise(c, FV_EARG,
+                     "session: row %lld has %d tokens and room for %lld, not for %lld more",
+                     (long long)i, s->len[i], (long long)s->cap, (long long)n);
             return fv_ctx_err(c)->code;
         }
-    if (!fv__write_can(s, c->dtype)) return write_by_host(c, s, ids, out, n) ? FV_OK : fv_ctx_err(c)->code;
+    if (!fv__write_can(s, c->dtype))
+        return write_by_host(c, s, ids, out, n) ? FV_OK : fv_ctx_err(c)->code;
     fv_writer w = {.how = {.V = V, .first_is = -1, .last_is = -1, .temperature = 1, .top_p = 1}};
     bool ok = fv__write_begin(c, s, &w);
     for (int64_t at = 0, run; at < n && ok; at += run) {

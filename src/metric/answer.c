@@ -1,4 +1,5 @@
-/* answer.c - answers compared as SQuAD does: lower case, no punctuation, no articles, then by their words. */
+/* answer.c - answers compared as SQuAD does: lower case, no punctuation, no articles, then by their
+ * words. */
 #include "fovea/metric.h"
 
 #include <utf8proc.h>
@@ -7,14 +8,16 @@
 
 static bool is_punctuation(uint32_t c)
 {
-    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+           (c >= '{' && c <= '~');
 }
 
 /* What Python's \w matches; the underscore is gone already. */
 static bool is_wordlike(uint32_t c)
 {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) || (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO);
+    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) ||
+           (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO);
 }
 
 static bool is_article(const uint32_t *x, size_t n)
@@ -38,8 +41,8 @@ static void read_words(fv_words *w, fv_symbols *out, fv_symbols *scratch, const 
     fv__words_split(w, out, scratch);
 }
 
-fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const char *text, const char *const *answers, int64_t n,
-                          fv_err *e)
+fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const char *text,
+                          const char *const *answers, int64_t n, fv_err *e)
 {
     fv_words w = {.seen = {.env = env}, .from = {.env = env}};
     fv_symbols given = {.env = env}, gold = {.env = env}, scratch[2] = {{.env = env}, {.env = env}};
@@ -47,11 +50,15 @@ fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const ch
     *exact = *f1 = n || given.n ? 0 : 100;
     for (int64_t i = 0; i < n; i++) {
         read_words(&w, &gold, &scratch[0], answers[i]);
-        bool same = given.n == gold.n && (!gold.n || !memcmp(given.at, gold.at, gold.n * sizeof *gold.at));
-        fv_match m = {fv__ngram_matches(&given, &gold, 1, scratch), (int64_t)given.n, (int64_t)gold.n};
+        bool same = given.n == gold.n &&
+                    (!gold.n || !memcmp(given.at, gold.at, gold.n * sizeof *gold.at));
+        fv_match m = {fv__ngram_matches(&given, &gold, 1, scratch), (int64_t)given.n,
+                      (int64_t)gold.n};
         if (same) *exact = 100;
         if (fv_f1(m) > *f1) *f1 = fv_f1(m);
     }
     fv_symbols *all[] = {&w.seen, &w.from, &given, &gold, &scratch[0], &scratch[1]};
-    return fv__symbols_done(all, sizeof all / sizeof *all) ? FV_OK : fv_fail(e, FV_ENOMEM, "answers: out of memory");
+    return fv__symbols_done(all, sizeof all / sizeof *all)
+               ? FV_OK
+               : fv_fail(e, FV_ENOMEM, "answers: out of memory");
 }

@@ -14,12 +14,13 @@ static bool is_stop(uint32_t c) { return c == '.' || c == ','; }
 
 static bool is_apart(uint32_t c)
 {
-    return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') ||
-           (c >= ':' && c <= '@') || c == '/';
+    return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') ||
+           (c >= '(' && c <= '+') || (c >= ':' && c <= '@') || c == '/';
 }
 
-/* One rule of the tokeniser: where it holds at x[i], it writes how these one or two characters come out and says how
- * many they were; 0 otherwise.  Rules run over the whole text one after the other, each from left to right. */
+/* One rule of the tokeniser: where it holds at x[i], it writes how these one or two characters come
+ * out and says how many they were; 0 otherwise.  Rules run over the whole text one after the other,
+ * each from left to right. */
 typedef size_t rule(fv_symbols *out, const uint32_t *x, size_t left);
 
 static void spaced(fv_symbols *out, uint32_t c)
@@ -114,11 +115,13 @@ static void tokens_13a(fv_symbols *text, fv_symbols *tmp)
     run_rule(dash_after_digit, text, tmp);
 }
 
-static void read_words(fv_words *w, fv_symbols *out, const char *text, fv_symbols scratch[2], fv_bleu_opt opt)
+static void read_words(fv_words *w, fv_symbols *out, const char *text, fv_symbols scratch[2],
+                       fv_bleu_opt opt)
 {
     fv_symbols *x = &scratch[0];
     fv__symbols_text(x, text);
-    for (size_t i = 0; opt.lowercase && i < x->n; i++) x->at[i] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)x->at[i]);
+    for (size_t i = 0; opt.lowercase && i < x->n; i++)
+        x->at[i] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)x->at[i]);
     while (x->n && fv__is_blank(x->at[x->n - 1])) x->n--;
     if (opt.tokens == FV_BLEU_13A) tokens_13a(x, &scratch[1]);
     fv__words_split(w, out, x);
@@ -128,20 +131,23 @@ static void read_words(fv_words *w, fv_symbols *out, const char *text, fv_symbol
 
 static void finish(fv_bleu *b)
 {
-    b->brevity = b->length >= b->reference_length ? 1 : b->length ? exp(1 - (double)b->reference_length / (double)b->length) : 0;
+    b->brevity = b->length >= b->reference_length ? 1
+                 : b->length ? exp(1 - (double)b->reference_length / (double)b->length)
+                             : 0;
     if (!(b->match[0] | b->match[1] | b->match[2] | b->match[3])) return;
     double halved = 1, sum = 0;
     for (int i = 0; i < 4; i++) {
         if (!b->total[i]) return; /* no text is long enough: the product is 0 */
         if (!b->match[i]) halved *= 2;
-        b->precision[i] = 100.0 * (b->match[i] ? (double)b->match[i] : 1 / halved) / (double)b->total[i];
+        b->precision[i] = 100.0 * (b->match[i] ? (double)b->match[i] : 1 / halved) /
+                          (double)b->total[i];
         sum += log(b->precision[i]);
     }
     b->score = b->brevity * exp(sum / 4);
 }
 
-fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n,
-                        fv_bleu_opt opt, fv_err *e)
+fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts,
+                        const char *const *references, int64_t n, fv_bleu_opt opt, fv_err *e)
 {
     fv_words w = {.seen = {.env = env}, .from = {.env = env}};
     fv_symbols text[2] = {{.env = env}, {.env = env}};
@@ -158,10 +164,13 @@ fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *text
             out->match[k] += fv__ngram_matches(&hyp, &ref, k + 1, scratch);
         }
     }
-    fv_symbols *all[] = {&text[0], &text[1], &w.seen, &w.from, &hyp, &ref, &scratch[0], &scratch[1]};
-    if (!fv__symbols_done(all, sizeof all / sizeof *all)) return fv_fail(e, FV_ENOMEM, "bleu: out of memory");
+    fv_symbols *all[] = {&text[0], &text[1], &w.seen,     &w.from,
+                         &hyp,     &ref,     &scratch[0], &scratch[1]};
+    if (!fv__symbols_done(all, sizeof all / sizeof *all))
+        return fv_fail(e, FV_ENOMEM, "bleu: out of memory");
     finish(out);
-    snprintf(out->signature, sizeof out->signature, "nrefs:1|case:%s|eff:no|tok:%s|smooth:exp|version:2.6.0",
+    snprintf(out->signature, sizeof out->signature,
+             "nrefs:1|case:%s|eff:no|tok:%s|smooth:exp|version:2.6.0",
              opt.lowercase ? "lc" : "mixed", opt.tokens == FV_BLEU_13A ? "13a" : "none");
     return FV_OK;
 }

@@ -37,8 +37,8 @@ static double f_score(const counts c[ORDERS])
     return 100 * (1 + BETA2) * precision * recall / (BETA2 * precision + recall);
 }
 
-fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n,
-                        fv_err *e)
+fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts,
+                        const char *const *references, int64_t n, fv_err *e)
 {
     fv_symbols hyp = {.env = env}, ref = {.env = env}, scratch[2] = {{.env = env}, {.env = env}};
     counts c[ORDERS] = {0};
@@ -48,13 +48,16 @@ fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *text
         for (size_t k = 0; k < ORDERS; k++) {
             int64_t in_ref = fv__ngram_count(&ref, k + 1);
             c[k].reference += in_ref;
-            c[k].text += in_ref ? fv__ngram_count(&hyp, k + 1) : 0; /* what no reference could match does not count */
+            /* what no reference could match does not count */
+            c[k].text += in_ref ? fv__ngram_count(&hyp, k + 1) : 0;
             c[k].match += fv__ngram_matches(&hyp, &ref, k + 1, scratch);
         }
     }
     fv_symbols *all[] = {&hyp, &ref, &scratch[0], &scratch[1]};
-    if (!fv__symbols_done(all, sizeof all / sizeof *all)) return fv_fail(e, FV_ENOMEM, "chrf: out of memory");
+    if (!fv__symbols_done(all, sizeof all / sizeof *all))
+        return fv_fail(e, FV_ENOMEM, "chrf: out of memory");
     out->score = f_score(c);
-    snprintf(out->signature, sizeof out->signature, "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0");
+    snprintf(out->signature, sizeof out->signature,
+             "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0");
     return FV_OK;
 }

@@ -1,4 +1,5 @@
-/* entities.c - entities as conlleval counts them: where a run of tags begins and ends follows from neighbouring tags alone. */
+/* entities.c - entities as conlleval counts them: where a run of tags begins and ends follows from
+ * neighbouring tags alone. */
 #include "fovea/metric.h"
 
 #include <stdio.h>
@@ -20,20 +21,23 @@ static tag read_tag(const char *s)
 static bool ends(tag before, tag now)
 {
     if (before.letter == 'O') return false;
-    return before.letter == 'E' || before.letter == 'S' || strchr("BSO", now.letter) || strcmp(before.type, now.type);
+    return before.letter == 'E' || before.letter == 'S' || strchr("BSO", now.letter) ||
+           strcmp(before.type, now.type);
 }
 
 static bool starts(tag before, tag now)
 {
     if (now.letter == 'O') return false;
-    return now.letter == 'B' || now.letter == 'S' || strchr("ESO", before.letter) || strcmp(before.type, now.type);
+    return now.letter == 'B' || now.letter == 'S' || strchr("ESO", before.letter) ||
+           strcmp(before.type, now.type);
 }
 
 static fv_match *match_of(fv_entities *x, const char *name)
 {
     int i = 0;
     while (i < x->n && strncmp(x->type[i].name, name, sizeof x->type[i].name - 1) < 0) i++;
-    if (i < x->n && !strncmp(x->type[i].name, name, sizeof x->type[i].name - 1)) return &x->type[i].match;
+    if (i < x->n && !strncmp(x->type[i].name, name, sizeof x->type[i].name - 1))
+        return &x->type[i].match;
     if (x->n == FV_MAX_ENTITY_TYPES) return NULL;
     memmove(&x->type[i + 1], &x->type[i], (size_t)(x->n++ - i) * sizeof *x->type);
     memset(&x->type[i], 0, sizeof x->type[i]);
@@ -61,7 +65,8 @@ void fv_entities_add(fv_entities *x, const char *const *gold, const char *const 
     side a = {.before = {'O', ""}, .from = -1}, b = a;
     for (int64_t i = 0; i <= n; i++) { /* the end of a sentence is like a word outside */
         tag wanted = read_tag(i < n ? gold[i] : "O"), got = read_tag(i < n ? given[i] : "O");
-        bool end_a = a.from >= 0 && ends(a.before, wanted), end_b = b.from >= 0 && ends(b.before, got);
+        bool end_a = a.from >= 0 && ends(a.before, wanted),
+             end_b = b.from >= 0 && ends(b.before, got);
         bool same = end_a && end_b && a.from == b.from && !strcmp(a.before.type, b.before.type);
         if (end_a) add(x, a.before.type, (fv_match){.gold = 1, .right = same});
         if (end_b) add(x, b.before.type, (fv_match){.given = 1});

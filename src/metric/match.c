@@ -1,4 +1,5 @@
-/* match.c - precision, recall and F1 of what was found, and of labels from the table of what was given for what. */
+/* match.c - precision, recall and F1 of what was found, and of labels from the table of what was
+ * given for what. */
 #include "fovea/metric.h"
 
 static double share(double part, double of) { return of > 0 ? 100 * part / of : 0; }

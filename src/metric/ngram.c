@@ -1,4 +1,5 @@
-/* ngram.c - shared n-grams by sorting: the starts of all n-grams of both sequences in order, then one merge. */
+/* ngram.c - shared n-grams by sorting: the starts of all n-grams of both sequences in order, then
+ * one merge. */
 #include <stdlib.h>
 
 #include "metric/ngram.h"
@@ -44,8 +45,9 @@ void fv__symbols_text(fv_symbols *s, const char *text)
 
 bool fv__is_blank(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
 }
 
 static int compare(const uint32_t *x, const uint32_t *y, size_t order)
@@ -70,10 +72,12 @@ static void sort_starts(fv_symbols *starts, const fv_symbols *s, size_t order)
 {
     starts->n = 0;
     for (int64_t i = 0; i < fv__ngram_count(s, order); i++) fv__symbols_add(starts, (uint32_t)i);
-    if (starts->n > 1) qsort_r(starts->at, starts->n, sizeof *starts->at, by_ngram, &(corpus){s->at, order});
+    if (starts->n > 1)
+        qsort_r(starts->at, starts->n, sizeof *starts->at, by_ngram, &(corpus){s->at, order});
 }
 
-int64_t fv__ngram_matches(const fv_symbols *a, const fv_symbols *b, size_t order, fv_symbols scratch[2])
+int64_t fv__ngram_matches(const fv_symbols *a, const fv_symbols *b, size_t order,
+                          fv_symbols scratch[2])
 {
     int64_t matches = 0;
     sort_starts(&scratch[0], a, order);

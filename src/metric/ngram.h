@@ -22,8 +22,10 @@ void fv__symbols_text(fv_symbols *s, const char *text);
 /* What Python's str.split takes for a blank. */
 bool fv__is_blank(uint32_t cp);
 
-/* n-grams of `order` in a that b has too, each as often as in the one that has fewer.  order scratch is reused. */
-int64_t fv__ngram_matches(const fv_symbols *a, const fv_symbols *b, size_t order, fv_symbols scratch[2]);
+/* n-grams of `order` in a that b has too, each as often as in the one that has fewer.  order
+ * scratch is reused. */
+int64_t fv__ngram_matches(const fv_symbols *a, const fv_symbols *b, size_t order,
+                          fv_symbols scratch[2]);
 static inline int64_t fv__ngram_count(const fv_symbols *a, size_t order)
 {
     return a->n < order ? 0 : (int64_t)(a->n - order + 1);

@@ -1,4 +1,5 @@
-/* rouge.c - ROUGE-1, ROUGE-2 and ROUGE-L of summaries: words are runs of ASCII letters and digits, in lower case. */
+/* rouge.c - ROUGE-1, ROUGE-2 and ROUGE-L of summaries: words are runs of ASCII letters and digits,
+ * in lower case. */
 #include "fovea/metric.h"
 
 #include "metric/words.h"
@@ -13,7 +14,8 @@ static void read_words(fv_words *w, fv_symbols *out, fv_symbols *scratch, const 
     fv__words_split(w, out, scratch);
 }
 
-/* Words of the longest common subsequence: row i holds, for each beginning of b, its length with the first i words of a. */
+/* Words of the longest common subsequence: row i holds, for each beginning of b, its length with
+ * the first i words of a. */
 static int64_t common(const fv_symbols *a, const fv_symbols *b, fv_symbols *row)
 {
     row->n = 0;
@@ -30,28 +32,33 @@ static int64_t common(const fv_symbols *a, const fv_symbols *b, fv_symbols *row)
     return row->at[b->n];
 }
 
-static double of_ngrams(const fv_symbols *text, const fv_symbols *reference, size_t order, fv_symbols scratch[2])
+static double of_ngrams(const fv_symbols *text, const fv_symbols *reference, size_t order,
+                        fv_symbols scratch[2])
 {
     return fv_f1((fv_match){.right = fv__ngram_matches(text, reference, order, scratch),
                             .given = fv__ngram_count(text, order),
                             .gold = fv__ngram_count(reference, order)});
 }
 
-fv_status fv_rouge_score(fv_rouge *out, const fv_env *env, const char *const *texts, const char *const *references, int64_t n,
-                         fv_err *e)
+fv_status fv_rouge_score(fv_rouge *out, const fv_env *env, const char *const *texts,
+                         const char *const *references, int64_t n, fv_err *e)
 {
     fv_words w = {.seen = {.env = env}, .from = {.env = env}};
-    fv_symbols text = {.env = env}, reference = {.env = env}, scratch[2] = {{.env = env}, {.env = env}};
+    fv_symbols text = {.env = env}, reference = {.env = env},
+               scratch[2] = {{.env = env}, {.env = env}};
     *out = (fv_rouge){0};
     for (int64_t i = 0; i < n; i++) {
         fv__words_forget(&w);
         read_words(&w, &text, &scratch[0], texts[i]);
         read_words(&w, &reference, &scratch[0], references[i]);
-        fv_match l = {common(&text, &reference, &scratch[0]), (int64_t)text.n, (int64_t)reference.n};
+        fv_match l = {common(&text, &reference, &scratch[0]), (int64_t)text.n,
+                      (int64_t)reference.n};
         out->rouge1 += of_ngrams(&text, &reference, 1, scratch) / (double)n;
         out->rouge2 += of_ngrams(&text, &reference, 2, scratch) / (double)n;
         out->rougeL += fv_f1(l) / (double)n;
     }
     fv_symbols *all[] = {&w.seen, &w.from, &text, &reference, &scratch[0], &scratch[1]};
-    return fv__symbols_done(all, sizeof all / sizeof *all) ? FV_OK : fv_fail(e, FV_ENOMEM, "rouge: out of memory");
+    return fv__symbols_done(all, sizeof all / sizeof *all)
+               ? FV_OK
+               : fv_fail(e, FV_ENOMEM, "rouge: out of memory");
 }

@@ -6,8 +6,8 @@
 fv_status fv__bert_check(const fv__bert_config *k, fv_err *e)
 {
     if (k->hidden_size % k->num_attention_heads == 0) return FV_OK;
-    return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d", k->hidden_size,
-                   k->num_attention_heads);
+    return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d",
+                   k->hidden_size, k->num_attention_heads);
 }
 
 static fv_layer_opt layer_opt(const fv__bert_config *k)
@@ -23,10 +23,15 @@ static fv_layer_opt layer_opt(const fv__bert_config *k)
                 .v_name = "self.value",
                 .out_name = "output.dense"},
         .hidden = k->intermediate_size,
-        .mlp = {.act = fv_act_of(k->hidden_act), .std = std, .up_name = "intermediate.dense", .down_name = "output.dense"},
+        .mlp = {.act = fv_act_of(k->hidden_act),
+                .std = std,
+                .up_name = "intermediate.dense",
+                .down_name = "output.dense"},
         .norm = {.eps = k->layer_norm_eps},
         .dropout = k->hidden_dropout_prob,
-        .names = {.self = "attention", .self_norm = "attention.output.LayerNorm", .mlp_norm = "output.LayerNorm"},
+        .names = {.self = "attention",
+                  .self_norm = "attention.output.LayerNorm",
+                  .mlp_norm = "output.LayerNorm"},
     };
 }
 
@@ -59,15 +64,16 @@ fv_status fv__bert_pooler_ready(fv_params *p, fv_lin *pooler, fv_err *e)
 
 /* ---- masked words ---- */
 
-void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words, const char *dense,
-                        const char *norm, const char *scores)
+void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
+                        const char *dense, const char *norm, const char *scores)
 {
     fv_lin_opt lin = {.std = k->initializer_range};
     l->act = fv_act_of(k->hidden_act);
     fv_lin_init(p, &l->dense, k->hidden_size, k->hidden_size, lin, "%s", dense);
     fv_norm_init(p, &l->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps}, "%s", norm);
     l->scores = words;
-    l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "%s.bias", scores);
+    l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "%s.bias",
+                       scores);
     if (k->tie_word_embeddings) return;
     fv_lin apart; /* then the bias above is in the file and serves nothing */
     fv_lin_init(p, &apart, k->hidden_size, k->vocab_size, lin, "%s.decoder", scores);
@@ -77,7 +83,8 @@ void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k
 
 fv_tensor *fv__word_head_fwd(fv_ctx *c, const fv__word_head *l, fv_tensor *x)
 {
-    return fv_linear(c, fv_norm_fwd(c, &l->norm, fv_lin_act(c, &l->dense, x, l->act)), l->scores, l->bias, FV_ACT_NONE);
+    return fv_linear(c, fv_norm_fwd(c, &l->norm, fv_lin_act(c, &l->dense, x, l->act)), l->scores,
+                     l->bias, FV_ACT_NONE);
 }
 
 void fv__word_head_pack(fv_params *p, fv__word_head *l, fv_dtype dtype)

@@ -1,4 +1,5 @@
-/* bert.h - what BERT and its kin share: the keys of config.json, the layers, the masked-word head, the pooler. */
+/* bert.h - what BERT and its kin share: the keys of config.json, the layers, the masked-word head,
+ * the pooler. */
 #ifndef FV_MODEL_BERT_H
 #define FV_MODEL_BERT_H
 
@@ -14,25 +15,33 @@ typedef struct fv__bert_config {
     bool tie_word_embeddings;
 } fv__bert_config;
 
-/* All keys but vocab_size, pad_token_id and max_position_embeddings, which differ from family to family. */
-#define FV__BERT_FIELDS                                                                                                          \
-    FV_INT(fv__bert_config, hidden_size, 1, 768, 1 << 16, "model width"),                                                        \
-        FV_INT(fv__bert_config, num_hidden_layers, 1, 12, 256, "layers"),                                                        \
-        FV_INT(fv__bert_config, num_attention_heads, 1, 12, 1024, "attention heads"),                                            \
-        FV_INT(fv__bert_config, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),                          \
-        FV_CHOICE(fv__bert_config, hidden_act, 0, fv_act_words,                                                                  \
-                  "activation of the feed-forward part and of the masked-word head"),                                            \
-        FV_FLOAT(fv__bert_config, hidden_dropout_prob, 0, 0.1, 0.99,                                                             \
-                 "on what each part of a layer adds, and on the embeddings"),                                                    \
-        FV_FLOAT(fv__bert_config, attention_probs_dropout_prob, 0, 0.1, 0.99, "on the attention weights"),                       \
-        FV_INT(fv__bert_config, type_vocab_size, 1, 2, 1 << 16, "kinds of token: first and second sentence"),                    \
-        FV_FLOAT(fv__bert_config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),              \
-        FV_FLOAT(fv__bert_config, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),                        \
-        FV_FLOAT(fv__bert_config, classifier_dropout, 0, -1, 0.99, "before the classifier; not given: hidden_dropout_prob"),     \
-        FV_CHOICE(fv__bert_config, problem_type, 0, fv_problem_words,                                                            \
-                  "what the labels of a sequence are; not given: as they look"),                                                 \
-        FV_INT(fv__bert_config, num_labels, 1, 2, 1 << 20, "labels"),                                                            \
-        FV_BOOL(fv__bert_config, tie_word_embeddings, true, "the input table scores the words of the masked-word head")
+/* All keys but vocab_size, pad_token_id and max_position_embeddings, which differ from family to
+ * family. */
+#define FV__BERT_FIELDS                                                                            \
+    FV_INT(fv__bert_config, hidden_size, 1, 768, 1 << 16, "model width"),                          \
+        FV_INT(fv__bert_config, num_hidden_layers, 1, 12, 256, "layers"),                          \
+        FV_INT(fv__bert_config, num_attention_heads, 1, 12, 1024, "attention heads"),              \
+        FV_INT(fv__bert_config, intermediate_size, 1, 3072, 1 << 18,                               \
+               "width of the feed-forward part"),                                                  \
+        FV_CHOICE(fv__bert_config, hidden_act, 0, fv_act_words,                                    \
+                  "activation of the feed-forward part and of the masked-word head"),              \
+        FV_FLOAT(fv__bert_config, hidden_dropout_prob, 0, 0.1, 0.99,                               \
+                 "on what each part of a layer adds, and on the embeddings"),                      \
+        FV_FLOAT(fv__bert_config, attention_probs_dropout_prob, 0, 0.1, 0.99,                      \
+                 "on the attention weights"),                                                      \
+        FV_INT(fv__bert_config, type_vocab_size, 1, 2, 1 << 16,                                    \
+               "kinds of token: first and second sentence"),                                       \
+        FV_FLOAT(fv__bert_config, initializer_range, 0, 0.02, 10,                                  \
+                 "standard deviation of first values; 0: Xavier"),                                 \
+        FV_FLOAT(fv__bert_config, layer_norm_eps, 1e-20, 1e-12, 1,                                 \
+                 "under the square root of each norm"),                                            \
+        FV_FLOAT(fv__bert_config, classifier_dropout, 0, -1, 0.99,                                 \
+                 "before the classifier; not given: hidden_dropout_prob"),                         \
+        FV_CHOICE(fv__bert_config, problem_type, 0, fv_problem_words,                              \
+                  "what the labels of a sequence are; not given: as they look"),                   \
+        FV_INT(fv__bert_config, num_labels, 1, 2, 1 << 20, "labels"),                              \
+        FV_BOOL(fv__bert_config, tie_word_embeddings, true,                                        \
+                "the input table scores the words of the masked-word head")
 
 /* That the heads divide the width. */
 fv_status fv__bert_check(const fv__bert_config *k, fv_err *e);
@@ -43,7 +52,8 @@ fv_encoder_layer *fv__bert_layers(fv_params *p, const fv__bert_config *k, const 
 /* Before the classifier. */
 float fv__bert_dropout(const fv__bert_config *k);
 
-/* For `ready`: an encoder taken from under another head has no pooler in its file, and nothing comes out for it then. */
+/* For `ready`: an encoder taken from under another head has no pooler in its file, and nothing
+ * comes out for it then. */
 fv_status fv__bert_pooler_ready(fv_params *p, fv_lin *pooler, fv_err *e);
 
 /* The masked-word head: norm(act(dense x)), then a score for each word. */
@@ -54,11 +64,14 @@ typedef struct fv__word_head {
     fv_tensor *scores, *bias; /* (V,D), the input table where they are tied; (V) */
 } fv__word_head;
 
-/* Of words (V,D), with the names dense.*, norm.*, scores.bias and, where it is not tied, scores.decoder.*. */
-void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words, const char *dense,
-                        const char *norm, const char *scores);
-fv_tensor *fv__word_head_fwd(fv_ctx *c, const fv__word_head *l, fv_tensor *x); /* (B,T,D) -> (B,T,V) */
-/* Lays the scores out apart from the table they may share, whose rows are still looked up; nothing where there is no head. */
+/* Of words (V,D), with the names dense.*, norm.*, scores.bias and, where it is not tied,
+ * scores.decoder.*. */
+void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
+                        const char *dense, const char *norm, const char *scores);
+/* (B,T,D) -> (B,T,V) */
+fv_tensor *fv__word_head_fwd(fv_ctx *c, const fv__word_head *l, fv_tensor *x);
+/* Lays the scores out apart from the table they may share, whose rows are still looked up; nothing
+ * where there is no head. */
 void fv__word_head_pack(fv_params *p, fv__word_head *l, fv_dtype dtype);
 
 #endif

@@ -1,8 +1,10 @@
 /* heads.c - what heads of many families share: activations by name, masks, losses. */
 #include "model/part.h"
 
-const char *const fv_act_words[] = {"gelu",      "relu",        "silu", "swish",   "gelu_new", "gelu_pytorch_tanh",
-                                    "gelu_fast", "gelu_python", "tanh", "sigmoid", NULL};
+const char *const fv_act_words[] = {"gelu",      "relu",        "silu",
+                                    "swish",     "gelu_new",    "gelu_pytorch_tanh",
+                                    "gelu_fast", "gelu_python", "tanh",
+                                    "sigmoid",   NULL};
 
 /* gelu_new, gelu_fast and gelu_pytorch_tanh write one formula in three ways. */
 fv_act fv_act_of(int word)
@@ -12,12 +14,15 @@ fv_act fv_act_of(int word)
     return word >= 0 && word < (int)(sizeof acts / sizeof *acts) ? acts[word] : FV_ACT_NONE;
 }
 
-const char *const fv_problem_words[] = {"", "regression", "single_label_classification", "multi_label_classification", NULL};
+const char *const fv_problem_words[] = {"", "regression", "single_label_classification",
+                                        "multi_label_classification", NULL};
 
 fv_mha_arg fv_masked(fv_ctx *c, fv_tensor *mask)
 {
     if (!mask || mask->shape.n != 3) return (fv_mha_arg){.key_mask = mask};
-    return (fv_mha_arg){.mask = fv_reshape(c, mask, FV_SHAPE(fv_dim(mask, 0), 1, fv_dim(mask, 1), fv_dim(mask, 2)))};
+    return (fv_mha_arg){
+        .mask = fv_reshape(c, mask,
+                           FV_SHAPE(fv_dim(mask, 0), 1, fv_dim(mask, 1), fv_dim(mask, 2)))};
 }
 
 fv_tensor *fv_first(fv_ctx *c, fv_tensor *x)
@@ -29,13 +34,15 @@ fv_tensor *fv_first(fv_ctx *c, fv_tensor *x)
 
 fv_tensor *fv__per_label(fv_ctx *c, fv_tensor *sum, const fv_items *in)
 {
-    if (in->per_label) return fv_mul(c, sum, fv_reshape(c, in->per_label, sum ? sum->shape : FV_SHAPE(1)));
+    if (in->per_label)
+        return fv_mul(c, sum, fv_reshape(c, in->per_label, sum ? sum->shape : FV_SHAPE(1)));
     return fv_scale(c, sum, in->n_labels > 0 ? (float)(1 / in->n_labels) : 1);
 }
 
 fv_tensor *fv_loss_tokens(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, const fv_items *in)
 {
-    fv_tensor *rows = fv_cross_entropy(c, logits, labels, (fv_ce_opt){.smooth = in->smooth, .ignore = -100});
+    fv_tensor *rows = fv_cross_entropy(c, logits, labels,
+                                       (fv_ce_opt){.smooth = in->smooth, .ignore = -100});
     return fv__per_label(c, fv_sum_all(c, rows), in);
 }
 
@@ -45,14 +52,18 @@ static fv_tensor *share(fv_ctx *c, fv_tensor *mean, const fv_tensor *labels, con
     return in->n_labels > 0 ? fv__per_label(c, fv_scale(c, mean, (float)fv_len(labels)), in) : mean;
 }
 
-fv_tensor *fv_loss_classes(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_problem p, const fv_items *in)
+fv_tensor *fv_loss_classes(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_problem p,
+                           const fv_items *in)
 {
     if (!logits || !labels) return NULL;
     bool ids = labels->dtype == FV_I32;
-    if (p == FV_PROBLEM_GUESS) p = fv_cols(logits) == 1 ? FV_PROBLEM_REGRESSION : ids ? FV_PROBLEM_SINGLE : FV_PROBLEM_MULTI;
+    if (p == FV_PROBLEM_GUESS)
+        p = fv_cols(logits) == 1 ? FV_PROBLEM_REGRESSION
+            : ids                ? FV_PROBLEM_SINGLE
+                                 : FV_PROBLEM_MULTI;
     if (ids != (p == FV_PROBLEM_SINGLE))
-        return fv_raise(c, FV_EDTYPE, "%s with labels %s: expected %s", fv_problem_words[p], fv_desc(labels).s,
-                        ids ? "floats" : "integers");
+        return fv_raise(c, FV_EDTYPE, "%s with labels %s: expected %s", fv_problem_words[p],
+                        fv_desc(labels).s, ids ? "floats" : "integers");
     if (ids) return fv_loss_tokens(c, logits, labels, in);
     if (fv_len(labels) == fv_len(logits)) labels = fv_reshape(c, labels, logits->shape);
     return share(c, (p == FV_PROBLEM_MULTI ? fv_bce : fv_mse)(c, logits, labels), labels, in);

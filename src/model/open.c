@@ -1,7 +1,7 @@
 /* open.c - models of any family: found by name, made or opened, run, saved.
  *
- * The list of families is made from src/models by the build: a file x.c defines `const fv_family fv__family_x`, and
- * nothing else has to know about it. */
+ * The list of families is made from src/models by the build: a file x.c defines `const fv_family
+ * fv__family_x`, and nothing else has to know about it. */
 #include <stdio.h>
 
 #include "core/core.h"
@@ -81,8 +81,8 @@ static fv_status choose_family(fv_model *m, const char *name, fv_err *e)
     m->family = fv_family_find(type);
     if (m->family) return FV_OK;
     const char *near = fv__nearest(type, known);
-    return fv_fail(e, FV_EMISSING, "%s: model_type \"%s\" is not a family of this build%s%s", name, type,
-                   near ? "; the nearest is " : "", near ? near : "");
+    return fv_fail(e, FV_EMISSING, "%s: model_type \"%s\" is not a family of this build%s%s", name,
+                   type, near ? "; the nearest is " : "", near ? near : "");
 }
 
 /* The head asked for, else the one the file names, else the family's first. */
@@ -94,8 +94,8 @@ static fv_status choose_head(fv_model *m, const char *wanted, const char *name, 
         if (!strcmp(*h, named)) m->head = *h;
     if (m->head) return FV_OK;
     const char *near = fv__nearest(named, m->family->heads);
-    return fv_fail(e, FV_EMISSING, "%s: %s has no head \"%s\"; the nearest is %s", name, m->family->type, named,
-                   near ? near : m->family->heads[0]);
+    return fv_fail(e, FV_EMISSING, "%s: %s has no head \"%s\"; the nearest is %s", name,
+                   m->family->type, named, near ? near : m->family->heads[0]);
 }
 
 /* transformers counts labels by their names; a family that has labels has a field num_labels. */
@@ -103,31 +103,41 @@ static fv_status count_labels(fv_model *m, const char *name, fv_err *e)
 {
     char value[16];
     int n = fv_json_count(m->json, "id2label");
-    if (n <= 0 || fv_fields_get(m->config, m->family->config, "num_labels", value, sizeof value) < 0) return FV_OK;
+    if (n <= 0 ||
+        fv_fields_get(m->config, m->family->config, "num_labels", value, sizeof value) < 0)
+        return FV_OK;
     for (int i = 0; i < n; i++) {
         char key[32];
         snprintf(key, sizeof key, "id2label.%d", i);
-        if (!fv_json_has(m->json, key)) return fv_fail(e, FV_EFORMAT, "%s: id2label has %d names, but none for %d", name, n, i);
+        if (!fv_json_has(m->json, key))
+            return fv_fail(e, FV_EFORMAT, "%s: id2label has %d names, but none for %d", name, n, i);
     }
     snprintf(value, sizeof value, "%d", n);
     return fv_fields_set(m->config, m->family->config, "num_labels", value, e);
 }
 
-/* How the file holds the weights of products, if not as floats.  What others call quantised is not read. */
-static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtype *rows, const char *dir, fv_err *e)
+/* How the file holds the weights of products, if not as floats.  What others call quantised is not
+ * read. */
+static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtype *rows,
+                           const char *dir, fv_err *e)
 {
     const char *method = fv_json_text(m->json, "quantization_config.quant_method"),
                *weights = fv_json_text(m->json, "quantization_config.weights");
     *rows = FV_F32;
     if (!fv_json_has(m->json, "quantization_config")) return FV_OK;
-    if (!method || strcmp(method, "fovea") || !weights || !fv_dtype_parse(rows, weights) || fv_dtype_size(*rows))
-        return fv_fail(e, FV_EMISSING, "%s: config.json: quantization_config of quant_method \"%s\" is not implemented", dir,
-                       method ? method : "");
+    if (!method || strcmp(method, "fovea") || !weights || !fv_dtype_parse(rows, weights) ||
+        fv_dtype_size(*rows))
+        return fv_fail(
+            e, FV_EMISSING,
+            "%s: config.json: quantization_config of quant_method \"%s\" is not implemented", dir,
+            method ? method : "");
     if (!opt->serve || !fv__device_is_host(d))
-        return fv_fail(e, FV_EMISSING, "%s: its weights are stored as %s: such a model is only run, and on the cpu", dir,
-                       weights);
+        return fv_fail(e, FV_EMISSING,
+                       "%s: its weights are stored as %s: such a model is only run, and on the cpu",
+                       dir, weights);
     if (opt->weights != FV_F32 && opt->weights != *rows)
-        return fv_fail(e, FV_EDTYPE, "%s: its weights are stored as %s, not %s", dir, weights, fv_dtype_name(opt->weights));
+        return fv_fail(e, FV_EDTYPE, "%s: its weights are stored as %s, not %s", dir, weights,
+                       fv_dtype_name(opt->weights));
     opt->weights = *rows;
     return FV_OK;
 }
@@ -147,7 +157,8 @@ static fv_status build(fv_model *m, fv_model_opt opt, const char *name, fv_err *
     fv_err inner;
     st = fv_fields_read(m->config, f->config, m->json, "", rules, e);
     if (!st) st = count_labels(m, name, e);
-    if (!st && f->check && (st = f->check(m->config, &inner))) fv_fail(e, st, "%s: %s", name, inner.text);
+    if (!st && f->check && (st = f->check(m->config, &inner)))
+        fv_fail(e, st, "%s: %s", name, inner.text);
     if (!st) st = fv_params_new(&m->params, &m->env, e);
     if (st) return st;
     f->declare(m->self, &(fv_setup){.params = m->params, .config = m->config, .head = m->head});
@@ -155,13 +166,15 @@ static fv_status build(fv_model *m, fv_model_opt opt, const char *name, fv_err *
 }
 
 /* Gives the parameters the values of a file. */
-static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows, const char *dir, fv_err *e)
+static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows, const char *dir,
+                      fv_err *e)
 {
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
     how.rows = rows;
     how.half = true;
     if (opt.serve) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
-    fv_status st = fv__params_fit(m->params, &m->env, dir, how, e); /* else a configuration could ask for any amount of memory */
+    /* else a configuration could ask for any amount of memory */
+    fv_status st = fv__params_fit(m->params, &m->env, dir, how, e);
     if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
 }
@@ -171,16 +184,20 @@ static fv_status pack(fv_model *m, fv_model_opt opt, fv_err *e)
     m->dtype = opt.dtype;
     m->weights = opt.serve ? opt.weights : opt.dtype;
     if (!opt.serve) return FV_OK;
-    if (m->weights == FV_F32 && !opt.widen && m->family->pack) m->weights = fv__params_stored(m->params);
+    if (m->weights == FV_F32 && !opt.widen && m->family->pack)
+        m->weights = fv__params_stored(m->params);
     if (m->family->pack)
         m->family->pack(m->self, m->params, m->weights);
     else if (m->weights != opt.dtype)
-        return fv_fail(e, FV_EMISSING, "the family %s has no layout of its weights as %s", m->family->type,
-                       fv_dtype_name(m->weights));
+        return fv_fail(e, FV_EMISSING, "the family %s has no layout of its weights as %s",
+                       m->family->type, fv_dtype_name(m->weights));
     return fv__params_widen(m->params, e);
 }
 
-static fv_status ready(fv_model *m, fv_err *e) { return m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK; }
+static fv_status ready(fv_model *m, fv_err *e)
+{
+    return m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK;
+}
 
 static fv_status start(fv_model **out, fv_device *d, fv_err *e)
 {
@@ -199,7 +216,8 @@ static fv_status finish(fv_model **out, fv_status st)
     return st;
 }
 
-fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt, uint64_t seed, fv_err *e)
+fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt,
+                       uint64_t seed, fv_err *e)
 {
     fv_status st = start(out, d, e);
     fv_model *m = *out;
@@ -220,10 +238,13 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
     fv_status st = start(out, d, e);
     fv_model *m = *out;
     if (!st) st = fv_dir_open(&files, &m->env, dir, e);
-    if (!st) st = fv_dir_weights(files, &weights, e); /* says what is wrong with the weights before anything is built */
-    if (!st && !fv_dir_file(files, "config.json", path, sizeof path)) st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
+    /* says what is wrong with the weights before anything is built */
+    if (!st) st = fv_dir_weights(files, &weights, e);
+    if (!st && !fv_dir_file(files, "config.json", path, sizeof path))
+        st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
     if (!st) st = fv_json_open(&m->json, &m->env, path, e);
-    if (!st && opt.serve && opt.train) st = fv_fail(e, FV_EARG, "%s: a model that serves is not trained", dir);
+    if (!st && opt.serve && opt.train)
+        st = fv_fail(e, FV_EARG, "%s: a model that serves is not trained", dir);
     fv_dtype rows = FV_F32;
     if (!st) st = stored_as(m, d, &opt, &rows, dir, e);
     if (!st) st = build(m, opt, path, e);

@@ -18,12 +18,16 @@ static bool two_axes(fv_ctx *c, const fv_tensor *ids)
 /* ---- outputs ---- */
 
 /* y[b,t] = ids[b,t+by], or edge outside of the row; then `to` for every `from`. */
-static fv_tensor *shifted(fv_ctx *c, const fv_tensor *ids, int64_t by, int32_t edge, int32_t from, int32_t to)
+static fv_tensor *shifted(fv_ctx *c, const fv_tensor *ids, int64_t by, int32_t edge, int32_t from,
+                          int32_t to)
 {
     if (!two_axes(c, ids)) return NULL;
     const fv_kernels *k = fv_kernels_of(c, c->dtype);
-    fv_tensor *y = fv_need(c, k && k->shift, "shift", c->dtype) ? fv_new(c, FV_I32, ids->shape) : NULL;
-    if (y) k->shift(fv_ctx_stream(c), y->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), by, edge, from, to);
+    fv_tensor *y = fv_need(c, k && k->shift, "shift", c->dtype) ? fv_new(c, FV_I32, ids->shape)
+                                                                : NULL;
+    if (y)
+        k->shift(fv_ctx_stream(c), y->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), by, edge,
+                 from, to);
     return y;
 }
 
@@ -34,13 +38,15 @@ fv_tensor *fv__next_labels(fv_ctx *c, const fv_items *in)
     return labels ? shifted(c, labels, 1, -100, -100, -100) : NULL;
 }
 
-void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, fv_tensor *labels)
+void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits,
+                    fv_tensor *labels)
 {
     fv_items_put(out, "logits", logits);
     if (labels) fv_items_put(out, "loss", fv_loss_tokens(c, logits, labels, in));
 }
 
-void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w, fv_tensor *labels)
+void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w,
+                   fv_tensor *labels)
 {
     fv_tensor *logits = labels ? NULL : fv_linear(c, x, w, NULL, FV_ACT_NONE);
     if (labels) {
@@ -55,7 +61,8 @@ void fv__put_classes(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *lo
 {
     fv_tensor *labels = fv_items_get(in, "labels");
     fv_items_put(out, "logits", logits);
-    if (labels) fv_items_put(out, "loss", fv_loss_classes(c, logits, labels, (fv_problem)problem, in));
+    if (labels)
+        fv_items_put(out, "loss", fv_loss_classes(c, logits, labels, (fv_problem)problem, in));
 }
 
 /* ---- heads and output weights ---- */
@@ -84,15 +91,16 @@ fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype)
     return l.w;
 }
 
-fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied, int labels, float std)
+fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied,
+                             int labels, float std)
 {
     if (head == FV__BASE || !table) return NULL;
     if (head == FV__LANGUAGE) return fv__output(p, table, tied, std, "lm_head.weight");
     return weight(p, labels, fv_dim(table, 1), std, "score.weight");
 }
 
-void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w,
-                    fv_tensor *next, int32_t pad, int problem)
+void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head,
+                    fv_tensor *x, fv_tensor *w, fv_tensor *next, int32_t pad, int problem)
 {
     if (head == FV__BASE) fv_items_put(out, "last_hidden_state", x);
     if (head == FV__LANGUAGE) fv__put_words(c, in, out, x, w, next);
@@ -115,7 +123,10 @@ static const char *word_at(const char *words, int i, size_t *n)
     return *n ? words : NULL;
 }
 
-static bool is_word(const char *s, size_t n, const char *word) { return n == strlen(word) && !memcmp(s, word, n); }
+static bool is_word(const char *s, size_t n, const char *word)
+{
+    return n == strlen(word) && !memcmp(s, word, n);
+}
 
 bool fv__layer_is_near(const char *types, int i, bool otherwise)
 {
@@ -131,15 +142,20 @@ fv_status fv__layer_types_check(const char *types, int layers, fv_err *e)
     int i = 0;
     for (; (type = word_at(types, i, &n)); i++)
         if (!is_word(type, n, "full_attention") && !is_word(type, n, "sliding_attention"))
-            return fv_fail(e, FV_EFORMAT, "layer_types: expected full_attention or sliding_attention, found \"%.*s\"", (int)n,
-                           type);
-    if (i && i != layers) return fv_fail(e, FV_EFORMAT, "layer_types has %d entries, but num_hidden_layers is %d", i, layers);
+            return fv_fail(
+                e, FV_EFORMAT,
+                "layer_types: expected full_attention or sliding_attention, found \"%.*s\"", (int)n,
+                type);
+    if (i && i != layers)
+        return fv_fail(e, FV_EFORMAT, "layer_types has %d entries, but num_hidden_layers is %d", i,
+                       layers);
     return FV_OK;
 }
 
 /* ---- stacks of layers ---- */
 
-fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, const char *shown)
+fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,
+                       const char *shown)
 {
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < n; i++) {
@@ -149,7 +165,8 @@ fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x
     return x;
 }
 
-fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross)
+fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,
+                       fv_mha_arg cross)
 {
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < n; i++) {
@@ -164,7 +181,8 @@ static fv_kv own_keys(fv_ctx *c, fv_session *s, int i, const fv_mha *l, fv_dtype
     return fv_session_kv(c, s, i, l->n_kv_head * l->head, t);
 }
 
-fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self)
+fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n,
+                            fv_tensor *x, fv_mha_arg self)
 {
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < n; i++) {
@@ -175,9 +193,11 @@ fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l,
     return x;
 }
 
-enum { MASK = 0, CROSS = 1 }; /* what a session keeps of the source: its mask, then keys and values of each layer */
+/* what a session keeps of the source: its mask, then keys and values of each layer */
+enum { MASK = 0, CROSS = 1 };
 
-void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *memory, fv_tensor *mask)
+void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
+                       fv_tensor *memory, fv_tensor *mask)
 {
     fv_session_keep(c, s, MASK, mask);
     for (int i = 0; i < n; i++) {
@@ -187,13 +207,17 @@ void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int 
     }
 }
 
-fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self)
+fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
+                            fv_tensor *x, fv_mha_arg self)
 {
     for (int i = 0; i < n; i++) {
         fv_kv kv = own_keys(c, s, i, &l[i].self, c->dtype);
-        fv_kv source = {.k = fv_session_kept(c, s, CROSS + 2 * i), .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
+        fv_kv source = {.k = fv_session_kept(c, s, CROSS + 2 * i),
+                        .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
         self.kv = &kv;
-        x = fv_decoder_layer_fwd(c, &l[i], x, self, (fv_mha_arg){.kv = &source, .key_mask = fv_session_kept(c, s, MASK)});
+        x = fv_decoder_layer_fwd(c, &l[i], x, self,
+                                 (fv_mha_arg){.kv = &source,
+                                              .key_mask = fv_session_kept(c, s, MASK)});
     }
     return x;
 }
@@ -203,12 +227,14 @@ fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l,
 fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x)
 {
     int64_t T = fv_dim(x, 1);
-    return fv_reshape(c, T > 1 ? fv_slice(c, x, 1, T - 1, T) : x, FV_SHAPE(fv_dim(x, 0), fv_dim(x, 2)));
+    return fv_reshape(c, T > 1 ? fv_slice(c, x, 1, T - 1, T) : x,
+                      FV_SHAPE(fv_dim(x, 0), fv_dim(x, 2)));
 }
 
 fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w)
 {
-    if (!fv__row_linear_can(c, x, w)) return fv_linear(c, fv_norm_fwd(c, norm, fv__last_place(c, x)), w, NULL, FV_ACT_NONE);
+    if (!fv__row_linear_can(c, x, w))
+        return fv_linear(c, fv_norm_fwd(c, norm, fv__last_place(c, x)), w, NULL, FV_ACT_NONE);
     fv_lin out = {.w = w};
     return fv__last_place(c, fv__row_linear(c, x, fv__normed(norm, &out)));
 }
@@ -218,8 +244,12 @@ static fv_tensor *last_where(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t to
 {
     if (!x || !two_axes(c, ids)) return NULL;
     const fv_kernels *k = fv_kernels_of(c, c->dtype);
-    fv_tensor *at = fv_need(c, k && k->last, "last", c->dtype) ? fv_new(c, FV_I32, FV_SHAPE(fv_dim(ids, 0))) : NULL;
-    if (at) k->last(fv_ctx_stream(c), at->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), token, wanted);
+    fv_tensor *at = fv_need(c, k && k->last, "last", c->dtype)
+                        ? fv_new(c, FV_I32, FV_SHAPE(fv_dim(ids, 0)))
+                        : NULL;
+    if (at)
+        k->last(fv_ctx_stream(c), at->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), token,
+                wanted);
     return fv_gather(c, fv_reshape(c, x, FV_SHAPE(-1, fv_dim(x, 2))), at, -1);
 }
 
@@ -228,7 +258,10 @@ fv_tensor *fv__last_but(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t pad)
     return pad < 0 ? fv__last_place(c, x) : last_where(c, x, ids, pad, false);
 }
 
-fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token) { return last_where(c, x, ids, token, true); }
+fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token)
+{
+    return last_where(c, x, ids, token, true);
+}
 
 fv_tensor *fv__shift_right(fv_ctx *c, fv_tensor *ids, int32_t start, int32_t pad)
 {

@@ -1,4 +1,5 @@
-/* part.h - what families share: heads, stacks of layers, the steps of a session, places of a sequence. */
+/* part.h - what families share: heads, stacks of layers, the steps of a session, places of a
+ * sequence. */
 #ifndef FV_MODEL_PART_H
 #define FV_MODEL_PART_H
 
@@ -8,11 +9,15 @@
 
 /* ---- outputs ---- */
 
-/* Puts "logits" (B,T,V) into out and, where there are labels (B,T), the "loss": of each label under the logits at its place. */
-void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, fv_tensor *labels);
+/* Puts "logits" (B,T,V) into out and, where there are labels (B,T), the "loss": of each label under
+ * the logits at its place. */
+void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits,
+                    fv_tensor *labels);
 
-/* The same of x (B,T,D) under the weight w (V,D); in training the loss alone, where the device gains by that. */
-void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w, fv_tensor *labels);
+/* The same of x (B,T,D) under the weight w (V,D); in training the loss alone, where the device
+ * gains by that. */
+void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w,
+                   fv_tensor *labels);
 
 /* sum / in->n_labels, which may be known on the device alone. */
 fv_tensor *fv__per_label(fv_ctx *c, fv_tensor *sum, const fv_items *in);
@@ -20,7 +25,8 @@ fv_tensor *fv__per_label(fv_ctx *c, fv_tensor *sum, const fv_items *in);
 /* The labels of `in`, each moved to the place before its own; NULL: there are none. */
 fv_tensor *fv__next_labels(fv_ctx *c, const fv_items *in);
 
-/* Puts "logits" (B,labels) or (B,T,labels) and, where there are labels, the "loss"; problem: an fv_problem. */
+/* Puts "logits" (B,labels) or (B,T,labels) and, where there are labels, the "loss"; problem: an
+ * fv_problem. */
 void fv__put_classes(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits, int problem);
 
 /* ---- heads and output weights ---- */
@@ -31,21 +37,23 @@ int fv__head_of(const char *const *heads, const char *name);
 /* The output weight (V,D): the table itself where they are tied, else a parameter of that shape. */
 fv_tensor *fv__output(fv_params *p, fv_tensor *table, bool tied, float std, const char *name);
 
-/* A weight's layout for products (fv_lin_pack), or NULL for none.  Of an output weight that is the table too it is a copy:
- * rows of the table are still looked up. */
+/* A weight's layout for products (fv_lin_pack), or NULL for none.  Of an output weight that is the
+ * table too it is a copy: rows of the table are still looked up. */
 fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype);
 
 /* What models that read from left to right end in, in the order of their heads. */
 typedef enum fv__causal_head { FV__LANGUAGE, FV__BASE, FV__CLASSIFY } fv__causal_head;
 
 /* (V,D), (labels,D) or, for FV__BASE, NULL. */
-fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied, int labels, float std);
-/* Puts what the head makes of x (B,T,D); FV__LANGUAGE has its labels in `next`, a classifier reads the last place that is no
- * padding. */
-void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head, fv_tensor *x, fv_tensor *w,
-                    fv_tensor *next, int32_t pad, int problem);
+fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied,
+                             int labels, float std);
+/* Puts what the head makes of x (B,T,D); FV__LANGUAGE has its labels in `next`, a classifier reads
+ * the last place that is no padding. */
+void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head,
+                    fv_tensor *x, fv_tensor *w, fv_tensor *next, int32_t pad, int problem);
 
-/* ---- layer_types: "full_attention" or "sliding_attention" for each layer, with blanks between; "" where it is not given ---- */
+/* ---- layer_types: "full_attention" or "sliding_attention" for each layer, with blanks between; ""
+ * where it is not given ---- */
 
 #define FV__LAYER_TYPES 4864 /* chars of 256 layers */
 fv_status fv__layer_types_check(const char *types, int layers, fv_err *e);
@@ -54,18 +62,24 @@ bool fv__layer_is_near(const char *types, int i, bool otherwise);
 
 /* ---- stacks of layers; what enters each is shown to taps as `shown` ---- */
 
-fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, const char *shown);
-fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross);
+fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,
+                       const char *shown);
+fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,
+                       fv_mha_arg cross);
 
 /* The same for the next tokens of a session, which keeps the layers' keys and values. */
-fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self);
+fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n,
+                            fv_tensor *x, fv_mha_arg self);
 /* A decoder's memory goes into the session once, with its mask; steps then find it there. */
-void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *memory, fv_tensor *mask);
-fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self);
+void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
+                       fv_tensor *memory, fv_tensor *mask);
+fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
+                            fv_tensor *x, fv_mha_arg self);
 
 /* ---- places ---- */
 
-/* (B,T,D) -> (B,D): the last place; the last whose id is not pad (pad < 0: the last); the last whose id is `token`. */
+/* (B,T,D) -> (B,D): the last place; the last whose id is not pad (pad < 0: the last); the last
+ * whose id is `token`. */
 fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x);
 /* norm(x) w' there, (B,V): the end of a step. */
 fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w);

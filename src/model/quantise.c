@@ -1,7 +1,9 @@
-/* quantise.c - a copy of a model's directory with other weights: those of its products in 8 or 4 bits, or all as floats.
+/* quantise.c - a copy of a model's directory with other weights: those of its products in 8 or 4
+ * bits, or all as floats.
  *
- * Which parameters are weights of products the family says by laying them out: a model is opened to serve, and what was packed
- * and is not looked up as well is written as rows of blocks.  Everything else keeps its dtype.  A float dtype is for all. */
+ * Which parameters are weights of products the family says by laying them out: a model is opened to
+ * serve, and what was packed and is not looked up as well is written as rows of blocks.  Everything
+ * else keeps its dtype.  A float dtype is for all. */
 #include <math.h>
 #include <stdio.h>
 
@@ -23,9 +25,11 @@ typedef struct writing {
 static fv_status quantise(writing *w, const fv_tensor *t, bool kn, fv_err *e)
 {
     int64_t n = t->shape.d[kn], k = t->shape.d[!kn];
-    size_t row = fv_dtype_row(w->weights, k), bytes = (size_t)n * row, floats = (size_t)(n * k + k) * sizeof(float);
+    size_t row = fv_dtype_row(w->weights, k), bytes = (size_t)n * row,
+           floats = (size_t)(n * k + k) * sizeof(float);
     w->now = NULL;
-    if (bytes > w->room && !fv__grow(w->env, (void **)&w->rows, &w->room, bytes)) return fv_fail(e, FV_ENOMEM, "out of memory");
+    if (bytes > w->room && !fv__grow(w->env, (void **)&w->rows, &w->room, bytes))
+        return fv_fail(e, FV_ENOMEM, "out of memory");
     if (floats > w->floats && !fv__grow(w->env, (void **)&w->numbers, &w->floats, floats))
         return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_status st = fv_params_get(w->p, t, w->numbers, n * k, e);
@@ -38,12 +42,14 @@ static fv_status quantise(writing *w, const fv_tensor *t, bool kn, fv_err *e)
     return st;
 }
 
-static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e)
+static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
+                       fv_err *e)
 {
     writing *w = user;
     const fv_tensor *t = fv_params_find(w->p, item->name);
     bool kn;
-    if (item->dtype != FV_U8 || !fv__params_product(t, &kn)) return fv__params_read(w->p, t, at, out, n, e);
+    if (item->dtype != FV_U8 || !fv__params_product(t, &kn))
+        return fv__params_read(w->p, t, at, out, n, e);
     fv_status st = w->now == t->name ? FV_OK : quantise(w, t, kn, e);
     if (!st) memcpy(out, w->rows + at, (size_t)n);
     return st;
@@ -63,8 +69,8 @@ static fv_status check_range(fv_model *m, const fv_env *env, fv_dtype weights, f
         st = room ? fv_params_get(w.p, t, w.numbers, n, e) : fv_fail(e, FV_ENOMEM, "out of memory");
         for (int64_t j = 0; !st && j < n; j++)
             if (isfinite(w.numbers[j]) && fabsf(w.numbers[j]) >= 65520)
-                st = fv_fail(e, FV_EARG, "%s: %g is beyond the range of f16; bf16 has that of f32", t->name,
-                             (double)w.numbers[j]);
+                st = fv_fail(e, FV_EARG, "%s: %g is beyond the range of f16; bf16 has that of f32",
+                             t->name, (double)w.numbers[j]);
     }
     fv__free(env, w.numbers, w.floats);
     return st;
@@ -79,13 +85,15 @@ static fv_dtype as_before(const fv_st *file, const char *name)
     return fv_dtype_parse(&t, found.dtype_name) && t < FV_FLOATS ? t : FV_F32;
 }
 
-static fv_status write_weights(fv_model *m, const fv_env *env, const fv_st *file, const char *path, fv_dtype weights,
-                               fv_quantised *out, fv_err *e)
+static fv_status write_weights(fv_model *m, const fv_env *env, const fv_st *file, const char *path,
+                               fv_dtype weights, fv_quantised *out, fv_err *e)
 {
     writing w = {.p = fv_model_params(m), .env = env, .weights = weights};
     bool blocks = in_blocks(weights);
-    const char *const meta[][2] = {
-        {"format", "pt"}, {blocks ? "fovea.weights" : NULL, blocks ? fv_dtype_name(weights) : NULL}, {NULL, NULL}};
+    const char *const meta[][2] = {{"format", "pt"},
+                                   {blocks ? "fovea.weights" : NULL,
+                                    blocks ? fv_dtype_name(weights) : NULL},
+                                   {NULL, NULL}};
     int n = fv_params_count(w.p);
     fv_st_item *items = fv__alloc(env, (size_t)n * sizeof *items);
     if (!items) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
@@ -93,18 +101,24 @@ static fv_status write_weights(fv_model *m, const fv_env *env, const fv_st *file
         const fv_tensor *t = fv_params_at(w.p, i);
         bool kn, product = blocks && fv__params_product(t, &kn);
         fv_dtype old = as_before(file, t->name), other = blocks ? old : weights;
-        uint64_t before = (uint64_t)fv_len(t) * fv_dtype_size(old), after = (uint64_t)fv_len(t) * fv_dtype_size(other);
-        items[i] = (fv_st_item){.name = t->name, .dtype = other, .shape = t->shape, .from = t->dtype};
+        uint64_t before = (uint64_t)fv_len(t) * fv_dtype_size(old),
+                 after = (uint64_t)fv_len(t) * fv_dtype_size(other);
+        items[i] =
+            (fv_st_item){.name = t->name, .dtype = other, .shape = t->shape, .from = t->dtype};
         if (product) {
             int64_t row = (int64_t)fv_dtype_row(weights, t->shape.d[!kn]);
-            items[i] = (fv_st_item){.name = t->name, .dtype = FV_U8, .shape = FV_SHAPE(t->shape.d[kn], row), .from = FV_U8};
+            items[i] = (fv_st_item){.name = t->name,
+                                    .dtype = FV_U8,
+                                    .shape = FV_SHAPE(t->shape.d[kn], row),
+                                    .from = FV_U8};
             after = (uint64_t)(t->shape.d[kn] * row);
         }
         *(product || !blocks ? &out->weights : &out->others) += 1;
         out->before += before;
         out->after += after;
     }
-    fv_status st = fv_st_save(env, path, items, n, (fv_st_save_opt){.meta = meta, .fetch = fetch, .user = &w}, e);
+    fv_status st = fv_st_save(env, path, items, n,
+                              (fv_st_save_opt){.meta = meta, .fetch = fetch, .user = &w}, e);
     fv__free(env, items, (size_t)n * sizeof *items);
     fv__free(env, w.rows, w.room);
     fv__free(env, w.numbers, w.floats);
@@ -127,17 +141,20 @@ static fv_status copy_all(const fv_env *env, const char *from, const char *to, i
 {
     const fv_io *io = fv__io(env);
     copying c = {env, from, to, depth, FV_OK, e};
-    if (io->list(io->self, from, copy_name, &c)) return fv_fail(e, FV_EIO, "%s: cannot be listed", from);
+    if (io->list(io->self, from, copy_name, &c))
+        return fv_fail(e, FV_EIO, "%s: cannot be listed", from);
     return c.st;
 }
 
-/* Tokenizer, generation_config.json, and whatever else is no weight; folders too, such as 1_Pooling. */
+/* Tokenizer, generation_config.json, and whatever else is no weight; folders too, such as
+ * 1_Pooling. */
 static void copy_name(void *user, const char *name)
 {
     copying *c = user;
     char from[FV_PATH], to[FV_PATH];
     fv_file f;
-    if (c->st || name[0] == '.' || strstr(name, ".safetensors") || fv__ends_with(name, ".bin")) return;
+    if (c->st || name[0] == '.' || strstr(name, ".safetensors") || fv__ends_with(name, ".bin"))
+        return;
     if (!c->depth && !strcmp(name, "config.json")) return;
     c->st = fv__store_path(from, c->from, name, c->e);
     if (!c->st) c->st = fv__store_path(to, c->to, name, c->e);
@@ -153,21 +170,26 @@ static void copy_name(void *user, const char *name)
     fv__file_close(&f);
 }
 
-static fv_status write_config(const fv_env *env, const char *from, const char *to, fv_dtype weights, fv_err *e)
+static fv_status write_config(const fv_env *env, const char *from, const char *to, fv_dtype weights,
+                              fv_err *e)
 {
     char path[FV_PATH], value[128];
     fv_json *j = NULL;
     fv_status st = fv__store_path(path, from, "config.json", e);
     if (!st) st = fv_json_open(&j, env, path, e);
-    snprintf(value, sizeof value, "{\"quant_method\": \"fovea\", \"weights\": \"%s\"}", fv_dtype_name(weights));
-    if (!st) st = in_blocks(weights) ? fv_json_set(j, "quantization_config", value, e) : fv__config_dtype(j, weights, e);
+    snprintf(value, sizeof value, "{\"quant_method\": \"fovea\", \"weights\": \"%s\"}",
+             fv_dtype_name(weights));
+    if (!st)
+        st = in_blocks(weights) ? fv_json_set(j, "quantization_config", value, e)
+                                : fv__config_dtype(j, weights, e);
     if (!st) st = fv__store_path(path, to, "config.json", e);
     if (!st) st = fv_json_save(j, path, e);
     fv_json_close(j);
     return st;
 }
 
-fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_dtype weights, fv_quantised *out, fv_err *e)
+fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_dtype weights,
+                            fv_quantised *out, fv_err *e)
 {
     const fv_env *env = fv_device_env(d);
     char path[FV_PATH];
@@ -176,13 +198,15 @@ fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_d
     *out = (fv_quantised){0};
     bool floats = weights == FV_F32 || weights == FV_BF16 || weights == FV_F16;
     if ((unsigned)weights >= FV_DTYPES || (!floats && !in_blocks(weights)))
-        return fv_fail(e, FV_EDTYPE, "quantize: %s is not one of q8, q4, int8, bf16, f16, f32", fv_dtype_name(weights));
+        return fv_fail(e, FV_EDTYPE, "quantize: %s is not one of q8, q4, int8, bf16, f16, f32",
+                       fv_dtype_name(weights));
     fv_model_opt how = {.serve = !floats, .weights = floats ? FV_F32 : weights};
     fv_status st = fv__store_path(path, to, "model.safetensors", e);
     if (!st && fv__file_exists(env, path)) st = fv_fail(e, FV_EIO, "%s: is already there", path);
     if (!st) st = fv_model_open(&m, d, from, how, e);
     if (!st) st = fv_st_open(&file, env, from, e);
-    if (!st && fv_st_meta(file, "fovea.weights")) st = fv_fail(e, FV_ESTATE, "%s: its weights are quantised already", from);
+    if (!st && fv_st_meta(file, "fovea.weights"))
+        st = fv_fail(e, FV_ESTATE, "%s: its weights are quantised already", from);
     if (!st) st = check_range(m, env, weights, e);
     if (!st) st = fv__dir_make(env, to, e);
     if (!st) st = copy_all(env, from, to, 0, e);

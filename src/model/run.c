@@ -1,7 +1,8 @@
 /* run.c - a model on arrays from a file, with everything that comes out written to another.
  *
- * Scripts in any language use a model this way, and others check it: names are those of transformers, in and out.  Maps
- * and hidden states are caught by the tap as they pass, so a model does nothing for them but to let them pass. */
+ * Scripts in any language use a model this way, and others check it: names are those of
+ * transformers, in and out.  Maps and hidden states are caught by the tap as they pass, so a model
+ * does nothing for them but to let them pass. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -41,7 +42,8 @@ static float *add(running *r, fv_shape s, const char *fmt, ...)
     }
     memcpy(name, text, (size_t)len + 1);
     r->items = items;
-    r->items[r->n++] = (fv_st_item){.name = name, .dtype = FV_F32, .shape = s, .from = FV_F32, .data = data};
+    r->items[r->n++] =
+        (fv_st_item){.name = name, .dtype = FV_F32, .shape = s, .from = FV_F32, .data = data};
     return data;
 }
 
@@ -49,11 +51,15 @@ static int count(const running *r, const char *base)
 {
     int n = 0;
     size_t len = strlen(base);
-    for (size_t i = 0; i < r->n; i++) n += !strncmp(r->items[i].name, base, len) && r->items[i].name[len] == '.';
+    for (size_t i = 0; i < r->n; i++)
+        n += !strncmp(r->items[i].name, base, len) && r->items[i].name[len] == '.';
     return n;
 }
 
-static fv_status failed(running *r) { return fv_fail(r->e, fv_ctx_err(r->c)->code, "%s: %s", r->path, fv_ctx_err(r->c)->text); }
+static fv_status failed(running *r)
+{
+    return fv_fail(r->e, fv_ctx_err(r->c)->code, "%s: %s", r->path, fv_ctx_err(r->c)->text);
+}
 
 static void add_tensor(running *r, const char *name, const fv_tensor *t)
 {
@@ -72,7 +78,8 @@ static bool takes(const fv_family *f, const char *name)
 
 const char *fv_attention_kind(const char *name)
 {
-    if (strstr(name, "encoder_attn") || strstr(name, "EncDec") || strstr(name, "cross")) return "cross";
+    if (strstr(name, "encoder_attn") || strstr(name, "EncDec") || strstr(name, "cross"))
+        return "cross";
     return strstr(name, "decoder") ? "decoder" : "encoder";
 }
 
@@ -80,10 +87,13 @@ const char *fv_attention_kind(const char *name)
 static const char *kind_of(const fv_model *m, const char *name)
 {
     const char *head = fv_model_head(m);
-    bool alone = strstr(head, "EncoderModel") || strstr(head, "ForTokenClassification"); /* no decoder, whatever the family has */
+    /* no decoder, whatever the family has */
+    bool alone = strstr(head, "EncoderModel") || strstr(head, "ForTokenClassification");
     if (alone || !takes(fv_model_family(m), "decoder_input_ids")) return "attentions";
     const char *kind = fv_attention_kind(name);
-    return !strcmp(kind, "cross") ? "cross_attentions" : !strcmp(kind, "decoder") ? "decoder_attentions" : "encoder_attentions";
+    return !strcmp(kind, "cross")     ? "cross_attentions"
+           : !strcmp(kind, "decoder") ? "decoder_attentions"
+                                      : "encoder_attentions";
 }
 
 static void add_map(running *r, const char *name, const fv_attn_view *v)
@@ -121,16 +131,20 @@ static const fv_input *find_input(const running *r, const char *name)
         if (n < FV_MAX_ITEMS) known[n++] = i->name;
     }
     const char *near = fv__nearest(name, known);
-    fv_fail(r->e, FV_EARG, "%s: %s is no input of %s%s%s", r->path, name, f->type, near ? "; the nearest is " : "",
-            near ? near : "");
+    fv_fail(r->e, FV_EARG, "%s: %s is no input of %s%s%s", r->path, name, f->type,
+            near ? "; the nearest is " : "", near ? near : "");
     return NULL;
 }
 
-static bool is_float(const fv_st_info *t) { return t->dtype_name[0] == 'f' || !strcmp(t->dtype_name, "bf16"); }
+static bool is_float(const fv_st_info *t)
+{
+    return t->dtype_name[0] == 'f' || !strcmp(t->dtype_name, "bf16");
+}
 
 static fv_tensor *upload(running *r, const fv_input *i, const fv_st *file, const fv_st_info *t)
 {
-    fv_dtype as = i->dtype == FV_F32 || (!strcmp(i->name, "labels") && is_float(t)) ? FV_F32 : i->dtype;
+    fv_dtype as = i->dtype == FV_F32 || (!strcmp(i->name, "labels") && is_float(t)) ? FV_F32
+                                                                                    : i->dtype;
     void *host = fv__arena_take(&r->host, (size_t)t->count * sizeof(float));
     if (!t->count) fv_fail(r->e, FV_ESHAPE, "%s: %s is empty", r->path, t->name);
     if (!host) fv_fail(r->e, FV_ENOMEM, "%s: out of memory for %s", r->path, t->name);
@@ -168,7 +182,8 @@ static fv_status read_inputs(running *r, const fv_st *file, fv_items *in)
         fv_items_put(in, input->name, x);
     }
     for (const fv_input *i = fv_model_family(r->m)->inputs; i->name; i++)
-        if (i->needed && !fv_items_get(in, i->name)) return fv_fail(r->e, FV_EARG, "%s: %s is missing", r->path, i->name);
+        if (i->needed && !fv_items_get(in, i->name))
+            return fv_fail(r->e, FV_EARG, "%s: %s is missing", r->path, i->name);
     return count_labels(r, in);
 }
 
@@ -177,7 +192,9 @@ static fv_status read_inputs(running *r, const fv_st *file, fv_items *in)
 static fv_status add_gradients(running *r, fv_tensor *loss)
 {
     fv_params *p = fv_model_params(r->m);
-    if (!loss) return fv_fail(r->e, FV_EARG, "%s: gradients need a loss, and a loss needs labels", r->path);
+    if (!loss)
+        return fv_fail(r->e, FV_EARG, "%s: gradients need a loss, and a loss needs labels",
+                       r->path);
     fv_ctx_set_tap(r->c, NULL, NULL);
     fv_params_zero_grad(p);
     if (fv_backward(r->c, loss)) return failed(r);
@@ -204,7 +221,8 @@ static fv_status compute(running *r, const fv_st *file)
     return !r->st && r->opt.grad ? add_gradients(r, fv_items_get(&out, "loss")) : r->st;
 }
 
-fv_status fv_model_run(const fv_model *m, fv_device *d, const char *in, const char *out, fv_run_opt opt, fv_err *e)
+fv_status fv_model_run(const fv_model *m, fv_device *d, const char *in, const char *out,
+                       fv_run_opt opt, fv_err *e)
 {
     fv_err own;
     const fv_env *env = fv_device_env(d);
@@ -213,7 +231,8 @@ fv_status fv_model_run(const fv_model *m, fv_device *d, const char *in, const ch
     fv_status st = fv_st_open(&file, env, in, r.e);
     if (st) return st;
     fv_dtype dtype = fv_model_dtype(m);
-    st = fv_ctx_new(&r.c, d, (fv_ctx_opt){.dtype = dtype, .threads = opt.threads, .record = opt.grad}, r.e);
+    st = fv_ctx_new(&r.c, d,
+                    (fv_ctx_opt){.dtype = dtype, .threads = opt.threads, .record = opt.grad}, r.e);
     if (!st) st = compute(&r, file);
     if (!st) st = fv_st_save(env, out, r.items, (int)r.n, (fv_st_save_opt){0}, r.e);
     fv_ctx_free(r.c);

@@ -1,7 +1,8 @@
 /* session.c - the key/value caches of one generation.
  *
- * Memory is taken when a layer first asks for it, grows with the sequences and is kept.  A step of one token reads what
- * differs from step to step from memory of the session's own: it repeats, and a device may keep it as a graph. */
+ * Memory is taken when a layer first asks for it, grows with the sequences and is kept.  A step of
+ * one token reads what differs from step to step from memory of the session's own: it repeats, and
+ * a device may keep it as a graph. */
 #include "base/base.h"
 #include "model/session.h"
 
@@ -9,17 +10,21 @@
 
 static slot *slots(const fv_env *env) { return fv__alloc(env, MAX_SLOTS * sizeof(slot)); }
 
-fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int64_t rows, int64_t cap, fv_err *e)
+fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int64_t rows,
+                         int64_t cap, fv_err *e)
 {
     *out = NULL;
     if (rows < 1 || cap < 1 || rows > INT32_MAX || cap > INT32_MAX)
-        return fv_fail(e, FV_EARG, "session: %lld rows of %lld tokens", (long long)rows, (long long)cap);
+        return fv_fail(e, FV_EARG, "session: %lld rows of %lld tokens", (long long)rows,
+                       (long long)cap);
     if (!fv_model_family(m)->step)
-        return fv_fail(e, FV_EMISSING, "session: the family %s does not generate", fv_model_family(m)->type);
+        return fv_fail(e, FV_EMISSING, "session: the family %s does not generate",
+                       fv_model_family(m)->type);
     fv_session *s = fv__alloc(&d->env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "session: out of memory");
     *s = (fv_session){.env = d->env, .dev = d, .model = m, .all = rows, .rows = rows, .cap = cap};
-    s->room = cap < FIRST_ROOM || !fv__device_is_host(d) ? cap : FIRST_ROOM; /* elsewhere a step keeps its addresses */
+    /* elsewhere a step keeps its addresses */
+    s->room = cap < FIRST_ROOM || !fv__device_is_host(d) ? cap : FIRST_ROOM;
     s->len = fv__alloc(&s->env, (size_t)rows * sizeof *s->len);
     s->k = slots(&s->env);
     s->v = slots(&s->env);
@@ -90,7 +95,8 @@ bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape s
         drop_slot(s, at);
         *at = (slot){.t.data = b->alloc(s->dev, bytes)};
         if (!at->t.data) {
-            fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes, fv__left(s->dev).s);
+            fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes,
+                     fv__left(s->dev).s);
             return false;
         }
         at->bytes = bytes;
@@ -108,11 +114,13 @@ static bool numbered(fv_ctx *c, int i)
     return false;
 }
 
-/* One row more than there are: where a row waits while others change places in a circle.  A GPU multiplies whole tiles of
- * values, those behind the last key with weights of 0: there must be numbers, and new memory holds anything. */
+/* One row more than there are: where a row waits while others change places in a circle.  A GPU
+ * multiplies whole tiles of values, those behind the last key with weights of 0: there must be
+ * numbers, and new memory holds anything. */
 static bool hold_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_dtype t)
 {
-    if (at->t.data && at->t.dtype == t && at->t.shape.d[1] == s->room && at->t.shape.d[2] == width) {
+    if (at->t.data && at->t.dtype == t && at->t.shape.d[1] == s->room &&
+        at->t.shape.d[2] == width) {
         at->t.shape.d[0] = s->rows;
         return true;
     }
@@ -125,14 +133,17 @@ static bool hold_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_dty
 fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t)
 {
     if (fv__failed(c) || !numbered(c, layer) || !s->pos) return (fv_kv){0};
-    if (!hold_cache(c, s, &s->k[layer], width, t) || !hold_cache(c, s, &s->v[layer], width, t)) return (fv_kv){0};
+    if (!hold_cache(c, s, &s->k[layer], width, t) || !hold_cache(c, s, &s->v[layer], width, t))
+        return (fv_kv){0};
     return (fv_kv){.k = &s->k[layer].t, .v = &s->v[layer].t, .pos = s->pos, .lens = s->lens};
 }
 
 /* Bytes of a cache with memory for `room` tokens a row, one row more than there are. */
 static size_t cache_bytes(const fv_session *s, const slot *at, int64_t room)
 {
-    size_t bytes = at->t.data ? fv__tensor_bytes(at->t.dtype, (s->all + 1) * room * at->t.shape.d[2]) : 0;
+    size_t bytes = at->t.data
+                       ? fv__tensor_bytes(at->t.dtype, (s->all + 1) * room * at->t.shape.d[2])
+                       : 0;
     return (bytes + 63) / 64 * 64;
 }
 
@@ -144,7 +155,8 @@ static void widen(fv_ctx *c, fv_session *s, slot *at, void *to, int64_t room)
     size_t token = fv__tensor_bytes(old.t.dtype, old.t.shape.d[2]);
     for (int64_t i = 0; i < s->rows; i++)
         s->dev->backend->move(&c->stream, (char *)to + (size_t)(i * room) * token,
-                              (char *)old.t.data + (size_t)(i * s->room) * token, (size_t)s->len[i] * token);
+                              (char *)old.t.data + (size_t)(i * s->room) * token,
+                              (size_t)s->len[i] * token);
     s->dev->backend->sync(&c->stream);
     at->t.data = to;
     at->t.shape.d[1] = room;
@@ -161,7 +173,8 @@ static void make_room(fv_ctx *c, fv_session *s, int64_t tokens)
     if (tokens <= s->room) return;
     s->version++;
     if (room > s->cap) room = s->cap;
-    for (int i = 0; i < MAX_SLOTS; i++) bytes += cache_bytes(s, &s->k[i], room) + cache_bytes(s, &s->v[i], room);
+    for (int i = 0; i < MAX_SLOTS; i++)
+        bytes += cache_bytes(s, &s->k[i], room) + cache_bytes(s, &s->v[i], room);
     char *to = bytes ? s->dev->backend->alloc(s->dev, bytes) : NULL;
     if (bytes && !to) {
         fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes, fv__left(s->dev).s);
@@ -183,14 +196,16 @@ fv_tensor *fv_session_places(fv_ctx *c, fv_session *s)
     return s->places;
 }
 
-/* Places of a step that repeats are counted on where they are; where they begin is learnt the first time. */
+/* Places of a step that repeats are counted on where they are; where they begin is learnt the first
+ * time. */
 static fv_tensor *shifted(fv_ctx *c, fv_session *s, int32_t from)
 {
     fv_here *h = &s->here;
     if (h->from != from) {
         h->from = from;
         for (int64_t i = 0; i < s->rows; i++) s->host[i] = s->len[i] + from;
-        s->dev->backend->upload(&c->stream, h->shifted.data, s->host, (size_t)s->rows * sizeof *s->host);
+        s->dev->backend->upload(&c->stream, h->shifted.data, s->host,
+                                (size_t)s->rows * sizeof *s->host);
     }
     return &h->shifted;
 }
@@ -215,12 +230,14 @@ void fv_session_keep(fv_ctx *c, fv_session *s, int number, fv_tensor *x)
     }
     slot *at = &s->kept[number];
     if (fv__session_hold(c, s, at, x->dtype, x->shape, 0))
-        s->dev->backend->move(&c->stream, at->t.data, x->data, fv__tensor_bytes(x->dtype, fv_len(x)));
+        s->dev->backend->move(&c->stream, at->t.data, x->data,
+                              fv__tensor_bytes(x->dtype, fv_len(x)));
 }
 
 fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int number)
 {
-    return !fv__failed(c) && numbered(c, number) && s->kept[number].t.data ? &s->kept[number].t : NULL;
+    return !fv__failed(c) && numbered(c, number) && s->kept[number].t.data ? &s->kept[number].t
+                                                                           : NULL;
 }
 
 /* ---- steps ---- */
@@ -257,8 +274,9 @@ static bool fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
 {
     for (int64_t i = 0; i < s->rows; i++) {
         if (s->len[i] + n > s->cap) {
-            fv_raise(c, FV_EARG, "session: row %lld has %d tokens and room for %lld, %lld more were given", (long long)i,
-                     s->len[i], (long long)s->cap, (long long)n);
+            fv_raise(c, FV_EARG,
+                     "session: row %lld has %d tokens and room for %lld, %lld more were given",
+                     (long long)i, s->len[i], (long long)s->cap, (long long)n);
             return false;
         }
         if (s->len[i] + n > *most) *most = s->len[i] + n;
@@ -271,12 +289,14 @@ fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
     if (!ids || fv__failed(c)) return NULL;
     int64_t n = fv_dim(ids, 1), most = 0;
     if (ids->shape.n != 2 || ids->dtype != FV_I32 || fv_dim(ids, 0) != s->rows || n < 1)
-        return fv_raise(c, FV_ESHAPE, "session: ids %s for %lld rows", fv_desc(ids).s, (long long)s->rows);
+        return fv_raise(c, FV_ESHAPE, "session: ids %s for %lld rows", fv_desc(ids).s,
+                        (long long)s->rows);
     if (!fits(c, s, n, &most)) return NULL;
     make_room(c, s, most);
     if (!place(c, s, n)) return NULL;
     fv_tensor *y = fv_model_family(s->model)->step(c, fv_model_self(s->model), s, ids);
-    s->pos = s->lens = s->places = NULL; /* they live in the context, which may be reset before the next step */
+    /* they live in the context, which may be reset before the next step */
+    s->pos = s->lens = s->places = NULL;
     for (int64_t i = 0; y && i < s->rows; i++) s->len[i] += (int32_t)n;
     return y;
 }
@@ -330,14 +350,16 @@ static bool arrange(fv_ctx *c, fv_session *s, const int32_t *ids)
     return true;
 }
 
-bool fv__session_again(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind, fv_behind_fn *behind, void *user)
+bool fv__session_again(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
+                       fv_behind_fn *behind, void *user)
 {
     int64_t most = 0;
     if (fv__failed(c) || (ids && !fits(c, s, 1, &most))) return false;
     make_room(c, s, most);
     if (ids && !arrange(c, s, ids)) return false;
     again a = {s, behind, user};
-    fv__graph_run(c, &s->graph, (s->version * 4096 + (uint64_t)s->rows) * 64 + kind, 0, run_again, &a);
+    fv__graph_run(c, &s->graph, (s->version * 4096 + (uint64_t)s->rows) * 64 + kind, 0, run_again,
+                  &a);
     if (fv__failed(c)) return false;
     for (int64_t i = 0; ids && i < s->rows; i++) s->len[i]++;
     return true;

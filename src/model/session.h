@@ -14,10 +14,12 @@ typedef struct slot {
     bool inside; /* its memory is part of the session's block */
 } slot;
 
-/* What a step of one token reads, in memory of the session's own, so that the step repeats: I32 (4, rows). */
+/* What a step of one token reads, in memory of the session's own, so that the step repeats: I32 (4,
+ * rows). */
 typedef struct fv_here {
     slot all;
-    fv_tensor ids, pos, lens, shifted; /* ids and shifted (rows,1); shifted: places counted from `from` on */
+    /* ids and shifted (rows,1); shifted: places counted from `from` on */
+    fv_tensor ids, pos, lens, shifted;
     int32_t from;
     bool on; /* such a step is under way */
 } fv_here;
@@ -32,30 +34,38 @@ struct fv_session {
     fv_tensor *pos, *lens, *places; /* on the device, for the step under way */
     int32_t *host;                  /* where those are made */
     size_t host_bytes;
-    int32_t *shared;    /* (all,all): first tokens that two rows have in common; NULL before rows changed places */
+    /* (all,all): first tokens that two rows have in common; NULL before rows changed places */
+    int32_t *shared;
     int32_t *work;      /* (all,all) for the next of these, then lists of rows */
     fv_row_move *moves; /* room for 2 * all */
     slot *k, *v, *kept;
-    void *block; /* of caches that have grown: one for all, since pages of their own would cost attention more than its reading */
+    /* of caches that have grown: one for all, since pages of their own would cost attention more
+     * than its reading */
+    void *block;
     size_t block_bytes;
     fv_here here;
     fv_graph graph;   /* of such a step */
     uint64_t version; /* of the memory it uses */
-    /* of gen/write.c: memory (of gen/search_beams.c as well), how tokens are chosen, and how many were before the next step */
+    /* of gen/write.c: memory (of gen/search_beams.c as well), how tokens are chosen, and how many
+     * were before the next step */
     slot writing;
     fv_choose choose;
     int64_t written;
 };
 
-/* Makes the slot hold a tensor of this shape, with `spare` rows more behind it; what was in it may be lost. */
-bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape, int64_t spare);
+/* Makes the slot hold a tensor of this shape, with `spare` rows more behind it; what was in it may
+ * be lost. */
+bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape,
+                      int64_t spare);
 
-/* One token more in every row, and behind(c, user, logits), by kernels that a device may keep and repeat: behind may not
- * wait, and depends on `kind` and memory alone.  ids: one a row, in host memory; NULL: what fv_choose or fv_beams have left in
- * here.ids, with rows moved on by it.  False once the context has failed. */
+/* One token more in every row, and behind(c, user, logits), by kernels that a device may keep and
+ * repeat: behind may not wait, and depends on `kind` and memory alone.  ids: one a row, in host
+ * memory; NULL: what fv_choose or fv_beams have left in here.ids, with rows moved on by it.  False
+ * once the context has failed. */
 enum { FV_STEP_SCORES, FV_STEP_BEST, FV_STEP_LIKELIEST, FV_STEP_CHOOSE, FV_STEP_BEAMS }; /* kinds */
 typedef void fv_behind_fn(fv_ctx *c, void *user, fv_tensor *logits);
-bool fv__session_again(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind, fv_behind_fn *behind, void *user);
+bool fv__session_again(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
+                       fv_behind_fn *behind, void *user);
 
 /* ---- gen/write.c: runs of steps in which the device chooses ---- */
 
@@ -73,8 +83,10 @@ typedef struct fv_writer {
 bool fv__write_can(const fv_session *s, fv_dtype logits);
 /* All in host memory, and not needed any more afterwards. */
 bool fv__write_begin(fv_ctx *c, fv_session *s, const fv_writer *w);
-/* n steps, and waits: tokens and scores (n,rows).  ids: those to begin with, or NULL: where the run before has stopped. */
-bool fv__write_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens, float *scores);
+/* n steps, and waits: tokens and scores (n,rows).  ids: those to begin with, or NULL: where the run
+ * before has stopped. */
+bool fv__write_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens,
+                   float *scores);
 
 /* session_rows.c: bytes of `shared`, and what it holds in all. */
 size_t fv__session_pairs(const fv_session *s);

@@ -1,14 +1,22 @@
-/* session_rows.c - rows of a session that change places: beams that go on, beams that end, sequences that are done.
+/* session_rows.c - rows of a session that change places: beams that go on, beams that end,
+ * sequences that are done.
  *
- * Only what differs is copied: rows that came from one ancestor hold the same keys up to where they parted, because equal
- * tokens give equal bits whatever the batch.  How long that is, is known for every two rows without looking at tokens.  A
- * table of where each key lies, read by attention, would save the rest of the copying; with beams that part a few tokens
- * back it has little left to save, and every backend's kernel would have to follow it. */
+ * Only what differs is copied: rows that came from one ancestor hold the same keys up to where they
+ * parted, because equal tokens give equal bits whatever the batch.  How long that is, is known for
+ * every two rows without looking at tokens.  A table of where each key lies, read by attention,
+ * would save the rest of the copying; with beams that part a few tokens back it has little left to
+ * save, and every backend's kernel would have to follow it. */
 #include "base/base.h"
 #include "model/session.h"
 
-size_t fv__session_pairs(const fv_session *s) { return (size_t)(s->all * s->all) * sizeof(int32_t); }
-static size_t work_bytes(const fv_session *s) { return fv__session_pairs(s) + 4 * (size_t)s->all * sizeof(int32_t); }
+size_t fv__session_pairs(const fv_session *s)
+{
+    return (size_t)(s->all * s->all) * sizeof(int32_t);
+}
+static size_t work_bytes(const fv_session *s)
+{
+    return fv__session_pairs(s) + 4 * (size_t)s->all * sizeof(int32_t);
+}
 static size_t moves_bytes(const fv_session *s) { return 2 * (size_t)s->all * sizeof(fv_row_move); }
 
 void fv__session_rows_free(fv_session *s)
@@ -18,9 +26,11 @@ void fv__session_rows_free(fv_session *s)
     fv__free(&s->env, s->moves, moves_bytes(s));
 }
 
-/* The order in which n rows can be overwritten: a row that others still need waits for them, and of a circle one row waits
- * aside as row `spare`.  Writes at most 2n moves, without their tokens; used has room for 2n. */
-static int64_t order_moves(fv_row_move *out, const int32_t *from, int64_t n, int32_t spare, int32_t *used)
+/* The order in which n rows can be overwritten: a row that others still need waits for them, and of
+ * a circle one row waits aside as row `spare`.  Writes at most 2n moves, without their tokens; used
+ * has room for 2n. */
+static int64_t order_moves(fv_row_move *out, const int32_t *from, int64_t n, int32_t spare,
+                           int32_t *used)
 {
     int64_t n_out = 0, n_ready = 0;
     int32_t *ready = used + spare;
@@ -71,7 +81,8 @@ static void apply(fv_ctx *c, fv_session *s, slot *at, const fv_row_move *m, int6
     for (int64_t i = 0; i < n; i++) {
         size_t skip = (size_t)m[i].first * token;
         if (m[i].end > m[i].first)
-            s->dev->backend->move(&c->stream, data + (size_t)m[i].to * row + skip, data + (size_t)m[i].from * row + skip,
+            s->dev->backend->move(&c->stream, data + (size_t)m[i].to * row + skip,
+                                  data + (size_t)m[i].from * row + skip,
                                   (size_t)(m[i].end - m[i].first) * token);
     }
 }
@@ -101,7 +112,10 @@ static bool move_at_once(fv_ctx *c, fv_session *s, const int32_t *from, int64_t 
         cache[n_caches++] = (fv_row_cache){at->t.data, token, token * (size_t)s->room};
     }
     for (int32_t i = 0; i < n; i++) {
-        fv_row_move m = {.to = i, .from = from[i], .first = in_common(s, i, from[i]), .end = s->len[from[i]]};
+        fv_row_move m = {.to = i,
+                         .from = from[i],
+                         .first = in_common(s, i, from[i]),
+                         .end = s->len[from[i]]};
         if (from[i] != i && m.end > m.first) s->moves[n_moves++] = m;
     }
     k->move_rows(&c->stream, cache, n_caches, s->moves, n_moves);
@@ -116,15 +130,19 @@ static void select_kept(fv_ctx *c, fv_session *s, slot *at, const int32_t *from,
     size_t bytes = fv__tensor_bytes(at->t.dtype, fv_len(&at->t)) / (size_t)groups;
     bool whole = n % each == 0;
     for (int64_t i = 0; whole && i < n; i++) whole = from[i] / each == from[i / each * each] / each;
-    for (int64_t g = 0; whole && g < left; g++) whole = from[g * each] / each == g || from[g * each] / each >= left;
+    for (int64_t g = 0; whole && g < left; g++)
+        whole = from[g * each] / each == g || from[g * each] / each >= left;
     if (!whole) {
-        fv_raise(c, FV_EARG, "session: rows that share what is kept change places one by one, or groups overlap");
+        fv_raise(
+            c, FV_EARG,
+            "session: rows that share what is kept change places one by one, or groups overlap");
         return;
     }
     for (int64_t g = 0; g < left; g++)
         if (from[g * each] / each != g)
             s->dev->backend->move(&c->stream, (char *)at->t.data + (size_t)g * bytes,
-                                  (char *)at->t.data + (size_t)(from[g * each] / each) * bytes, bytes);
+                                  (char *)at->t.data + (size_t)(from[g * each] / each) * bytes,
+                                  bytes);
     at->t.shape.d[0] = left;
 }
 
@@ -147,7 +165,8 @@ static void follow(fv_session *s, const int32_t *from, int64_t n)
         for (int64_t j = 0; j < n; j++) now[i * s->all + j] = in_common(s, from[i], from[j]);
     }
     memcpy(s->len, len, (size_t)n * sizeof *len);
-    for (int64_t i = 0; i < n; i++) memcpy(s->shared + i * s->all, now + i * s->all, (size_t)n * sizeof *now);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(s->shared + i * s->all, now + i * s->all, (size_t)n * sizeof *now);
 }
 
 void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)

@@ -1,7 +1,8 @@
 /* conv.c - convolutions with their parameters, and images as sequences of patches. */
 #include "nn/part.h"
 
-void fv_conv_init(fv_params *p, fv_conv *l, int64_t in, int64_t out, int64_t kernel, fv_conv_layer_opt opt, const char *path, ...)
+void fv_conv_init(fv_params *p, fv_conv *l, int64_t in, int64_t out, int64_t kernel,
+                  fv_conv_layer_opt opt, const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
@@ -10,14 +11,17 @@ void fv_conv_init(fv_params *p, fv_conv *l, int64_t in, int64_t out, int64_t ker
     *l = (fv_conv){.opt = opt.conv, .dims = opt.dims == 1 ? 1 : 2, .transposed = opt.transposed};
     int64_t groups = opt.conv.groups > 0 ? opt.conv.groups : 1, first = opt.transposed ? in : out;
     int64_t second = (opt.transposed ? out : in) / groups;
-    fv_shape shape = l->dims == 1 ? FV_SHAPE(first, second, kernel) : FV_SHAPE(first, second, kernel, kernel);
+    fv_shape shape = l->dims == 1 ? FV_SHAPE(first, second, kernel)
+                                  : FV_SHAPE(first, second, kernel, kernel);
     l->w = fv_param(p, fv__weight(opt.std), shape, "%s.weight", at.s);
-    if (!opt.no_bias) l->b = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(out), "%s.bias", at.s);
+    if (!opt.no_bias)
+        l->b = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(out), "%s.bias", at.s);
 }
 
 fv_tensor *fv_conv_fwd(fv_ctx *c, const fv_conv *l, fv_tensor *x)
 {
-    if (l->transposed) return (l->dims == 1 ? fv_conv1d_transpose : fv_conv2d_transpose)(c, x, l->w, l->b, l->opt);
+    if (l->transposed)
+        return (l->dims == 1 ? fv_conv1d_transpose : fv_conv2d_transpose)(c, x, l->w, l->b, l->opt);
     return (l->dims == 1 ? fv_conv1d : fv_conv2d)(c, x, l->w, l->b, l->opt);
 }
 

@@ -1,11 +1,13 @@
-/* embedding.c - a table of vectors by id, read both ways: into the model, and as the scores of every id out of it. */
+/* embedding.c - a table of vectors by id, read both ways: into the model, and as the scores of
+ * every id out of it. */
 #include "nn/part.h"
 
 #include <math.h>
 
 #include "core/core.h"
 
-void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt, const char *path, ...)
+void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt,
+                 const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
@@ -24,6 +26,12 @@ static fv_tensor *given(fv_ctx *c, const fv_emb *l, fv_tensor *rows)
     return l->scale == 0 || l->scale == 1 ? x : fv_scale(c, x, l->scale);
 }
 
-fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids) { return given(c, l, fv_gather(c, l->table, ids, l->skip)); }
+fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids)
+{
+    return given(c, l, fv_gather(c, l->table, ids, l->skip));
+}
 
-fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x) { return fv_linear(c, x, l->table, NULL, FV_ACT_NONE); }
+fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x)
+{
+    return fv_linear(c, x, l->table, NULL, FV_ACT_NONE);
+}

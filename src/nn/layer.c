@@ -27,7 +27,8 @@ static block *recomputed(fv_ctx *c, block b)
 /* ---- layers ---- */
 
 /* Names without a default of their own fall back on BART's. */
-static void norm_init(fv_params *p, fv_norm *l, const fv_layer_opt *o, const fv_path *at, const char *name, const char *otherwise)
+static void norm_init(fv_params *p, fv_norm *l, const fv_layer_opt *o, const fv_path *at,
+                      const char *name, const char *otherwise)
 {
     fv_norm_init(p, l, o->mha.width, o->norm, "%s", fv__below(at, name, otherwise).s);
 }
@@ -51,7 +52,8 @@ static void cross_init(fv_params *p, fv_mha *l, const fv_layer_opt *o, const fv_
     fv_mha_init(p, l, cross, "%s", fv__below(at, o->names.cross, "encoder_attn").s);
 }
 
-void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, const char *path, ...)
+void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, const char *path,
+                           ...)
 {
     va_list ap;
     va_start(ap, path);
@@ -59,32 +61,37 @@ void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, 
     va_end(ap);
     *l = (fv_encoder_layer){.pre_norm = opt.pre_norm, .dropout = opt.dropout};
     self_init(p, &l->self, &opt, &at);
-    if (!opt.no_self_norm) norm_init(p, &l->self_norm, &opt, &at, opt.names.self_norm, "self_attn_layer_norm");
+    if (!opt.no_self_norm)
+        norm_init(p, &l->self_norm, &opt, &at, opt.names.self_norm, "self_attn_layer_norm");
     mlp_init(p, &l->mlp, &opt, &at);
     norm_init(p, &l->mlp_norm, &opt, &at, opt.names.mlp_norm, "final_layer_norm");
 }
 
-/* The last product of each part can add what it makes: nothing of that is dropped, and the device knows how. */
+/* The last product of each part can add what it makes: nothing of that is dropped, and the device
+ * knows how. */
 static bool can_add(const fv_ctx *c, const fv_encoder_layer *l, const fv_tensor *x)
 {
     const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
     bool drops = c->train && (l->dropout > 0 || l->self.out_dropout > 0);
-    return k && k->gemm_plus && !drops && l->self.out.w && !l->self.out.w->packed && l->mlp.down.w && !l->mlp.down.w->packed;
+    return k && k->gemm_plus && !drops && l->self.out.w && !l->self.out.w->packed &&
+           l->mlp.down.w && !l->mlp.down.w->packed;
 }
 
-/* In post-norm layers only the long sum of the last product hides that x is read, so the norm behind it is faster alone; what
- * is recorded would keep one tensor more. */
+/* In post-norm layers only the long sum of the last product hides that x is read, so the norm
+ * behind it is faster alone; what is recorded would keep one tensor more. */
 static bool adds_last(const fv_ctx *c, const fv_encoder_layer *l, const fv_tensor *x)
 {
     const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
-    return k && k->gemm_plus && !c->record && !c->train && l->mlp.down.w && l->mlp.down.w->dtype == x->dtype;
+    return k && k->gemm_plus && !c->record && !c->train && l->mlp.down.w &&
+           l->mlp.down.w->dtype == x->dtype;
 }
 
 static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
 {
     bool first = l->pre_norm && l->self_norm.gain;
     if (first && fv__mha_one_can(c, &l->self, x, &self) && fv__mlp_one_can(c, &l->mlp, x))
-        return fv__mlp_one(c, &l->mlp, &l->mlp_norm, fv__mha_one(c, &l->self, &l->self_norm, x, self));
+        return fv__mlp_one(c, &l->mlp, &l->mlp_norm,
+                           fv__mha_one(c, &l->self, &l->self_norm, x, self));
     fv_tensor *h = first ? fv_norm_fwd(c, &l->self_norm, x) : x;
     if (l->pre_norm && can_add(c, l, x)) {
         x = fv__lin_onto(c, &l->self.out, x, fv__mha_heads(c, &l->self, h, self));
@@ -97,8 +104,11 @@ static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_
         return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, h), l->dropout));
     }
     x = fv_norm_add(c, &l->self_norm, NULL, x, a);
-    if (adds_last(c, l, x)) return fv_norm_fwd(c, &l->mlp_norm, fv__lin_onto(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, x)));
-    return fv_norm_add(c, &l->mlp_norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
+    if (adds_last(c, l, x))
+        return fv_norm_fwd(c, &l->mlp_norm,
+                           fv__lin_onto(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, x)));
+    return fv_norm_add(c, &l->mlp_norm, NULL, x,
+                       fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
 }
 
 fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
@@ -107,7 +117,8 @@ fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor 
     return b ? fv_checkpoint(c, run, b, x) : encode(c, l, x, self);
 }
 
-void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, const char *path, ...)
+void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, const char *path,
+                           ...)
 {
     va_list ap;
     va_start(ap, path);
@@ -122,7 +133,8 @@ void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, 
     norm_init(p, &l->mlp_norm, &opt, &at, opt.names.mlp_norm, "final_layer_norm");
 }
 
-static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross)
+static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self,
+                         fv_mha_arg cross)
 {
     fv_tensor *h = l->pre_norm ? fv_norm_fwd(c, &l->self_norm, x) : x;
     fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
@@ -133,11 +145,14 @@ static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_
         return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, h), l->dropout));
     }
     x = fv_norm_add(c, &l->self_norm, NULL, x, a);
-    x = fv_norm_add(c, &l->cross_norm, NULL, x, fv_dropout(c, fv_mha_fwd(c, &l->cross, x, cross), l->dropout));
-    return fv_norm_add(c, &l->mlp_norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
+    x = fv_norm_add(c, &l->cross_norm, NULL, x,
+                    fv_dropout(c, fv_mha_fwd(c, &l->cross, x, cross), l->dropout));
+    return fv_norm_add(c, &l->mlp_norm, NULL, x,
+                       fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
 }
 
-fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self, fv_mha_arg cross)
+fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self,
+                                fv_mha_arg cross)
 {
     block *b = recomputed(c, (block){.decoder = l, .self = self, .cross = cross});
     return b ? fv_checkpoint(c, run, b, x) : decode(c, l, x, self, cross);
@@ -146,7 +161,8 @@ fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor 
 static fv_tensor *run(fv_ctx *c, void *user, fv_tensor *x)
 {
     const block *b = user;
-    return b->encoder ? encode(c, b->encoder, x, b->self) : decode(c, b->decoder, x, b->self, b->cross);
+    return b->encoder ? encode(c, b->encoder, x, b->self)
+                      : decode(c, b->decoder, x, b->self, b->cross);
 }
 
 void fv_encoder_layer_pack(fv_params *p, fv_encoder_layer *l, fv_dtype dtype)

@@ -2,7 +2,8 @@
 #include "nn/part.h"
 #include "ops/product.h"
 
-void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, const char *path, ...)
+void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, const char *path,
+                 ...)
 {
     va_list ap;
     va_start(ap, path);
@@ -11,7 +12,8 @@ void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt op
     fv_shape shape = opt.kn ? FV_SHAPE(in, out) : FV_SHAPE(out, in);
     *l = (fv_lin){.kn = opt.kn};
     l->w = fv_param(p, fv__weight(opt.std), shape, "%s.weight", at.s);
-    if (!opt.no_bias) l->b = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(out), "%s.bias", at.s);
+    if (!opt.no_bias)
+        l->b = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(out), "%s.bias", at.s);
 }
 
 fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act)
@@ -19,7 +21,10 @@ fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act)
     return (l->kn ? fv_linear_kn : fv_linear)(c, x, l->w, l->b, act);
 }
 
-fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x) { return fv_lin_act(c, l, x, FV_ACT_NONE); }
+fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x)
+{
+    return fv_lin_act(c, l, x, FV_ACT_NONE);
+}
 
 fv_tensor *fv__lin_onto(fv_ctx *c, const fv_lin *l, fv_tensor *onto, fv_tensor *x)
 {
@@ -34,5 +39,6 @@ static bool stays(const fv_params *p, const fv_tensor *w, fv_dtype dtype)
 
 void fv_lin_pack(fv_params *p, fv_lin *l, fv_dtype dtype)
 {
-    if (l->w && !l->w->packed && !stays(p, l->w, dtype)) l->w = fv_params_pack(p, &l->w, 1, dtype, l->kn);
+    if (l->w && !l->w->packed && !stays(p, l->w, dtype))
+        l->w = fv_params_pack(p, &l->w, 1, dtype, l->kn);
 }

@@ -1,4 +1,5 @@
-/* mha.c - multi-head attention: projections around the attention operator, rotary positions and a cache between them. */
+/* mha.c - multi-head attention: projections around the attention operator, rotary positions and a
+ * cache between them. */
 #include "nn/part.h"
 
 #include <math.h>
@@ -28,13 +29,17 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
     l->n_kv_head = opt.n_kv_head ? opt.n_kv_head : opt.n_head;
     l->head = opt.head ? opt.head : opt.n_head > 0 ? opt.width / opt.n_head : 0;
 
-    int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head, from = opt.memory ? opt.memory : opt.width;
+    int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head,
+            from = opt.memory ? opt.memory : opt.width;
     fv_lin_opt in = {.no_bias = opt.no_bias, .kn = opt.kn, .std = opt.std}, out = in, ask = in;
     out.no_bias = opt.no_out_bias;
-    /* Scores begin alike whatever their scale: T5 does not divide them by the root of the head's width, but begins with q so. */
-    if (opt.scale > 0) ask.std = (float)((double)opt.std / ((double)opt.scale * sqrt((double)l->head)));
+    /* Scores begin alike whatever their scale: T5 does not divide them by the root of the head's
+     * width, but begins with q so. */
+    if (opt.scale > 0)
+        ask.std = (float)((double)opt.std / ((double)opt.scale * sqrt((double)l->head)));
     if (opt.packed) {
-        fv_lin_init(p, &l->qkv, opt.width, q + 2 * kv, in, "%s", fv__below(&at, opt.qkv_name, "in_proj").s);
+        fv_lin_init(p, &l->qkv, opt.width, q + 2 * kv, in, "%s",
+                    fv__below(&at, opt.qkv_name, "in_proj").s);
     } else {
         fv_lin_init(p, &l->q, opt.width, q, ask, "%s", fv__below(&at, opt.q_name, "q_proj").s);
         fv_lin_init(p, &l->k, from, kv, in, "%s", fv__below(&at, opt.k_name, "k_proj").s);
@@ -65,11 +70,15 @@ static fv_attn settings(const fv_mha *l, const fv_mha_arg *a)
 
 static fv_tensor *turned(fv_ctx *c, const fv_turn *t, fv_tensor *x, int64_t n_head)
 {
-    return t->freq ? fv_rope(c, x, t->pos, t->freq, (fv_rope_opt){.n_head = n_head, .adjacent = t->adjacent}) : x;
+    return t->freq ? fv_rope(c, x, t->pos, t->freq,
+                             (fv_rope_opt){.n_head = n_head, .adjacent = t->adjacent})
+                   : x;
 }
 
-/* What one weight makes becomes t at once: a cache may be narrower than what passes through layers. */
-static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory, bool with_keys, fv_dtype t, fv_tensor *qkv[3])
+/* What one weight makes becomes t at once: a cache may be narrower than what passes through
+ * layers. */
+static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory, bool with_keys,
+                    fv_dtype t, fv_tensor *qkv[3])
 {
     qkv[1] = qkv[2] = NULL;
     if (l->qkv.w) {
@@ -90,12 +99,16 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
 {
     fv_attn how = settings(l, &arg);
     if (l->qkv.w && arg.memory && arg.memory != x)
-        return fv_raise(c, FV_EARG, "%s: one weight holds q, k and v, so nothing but x can be attended to", l->name);
-    if (l->qkv.w && !arg.turn.freq && !arg.kv) return fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how);
+        return fv_raise(c, FV_EARG,
+                        "%s: one weight holds q, k and v, so nothing but x can be attended to",
+                        l->name);
+    if (l->qkv.w && !arg.turn.freq && !arg.kv)
+        return fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how);
 
     fv_tensor *t[3];
     bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */
-    project(c, l, x, arg.memory ? arg.memory : x, !complete, arg.kv && !complete ? arg.kv->k->dtype : x->dtype, t);
+    project(c, l, x, arg.memory ? arg.memory : x, !complete,
+            arg.kv && !complete ? arg.kv->k->dtype : x->dtype, t);
     t[0] = turned(c, &arg.turn, t[0], l->n_head);
     if (complete) {
         t[1] = arg.kv->k;
@@ -115,7 +128,8 @@ fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
     if (!x) return NULL;
     int64_t B = fv_dim(x, 0), served = arg.kv && !arg.kv->pos ? fv_dim(arg.kv->k, 0) : B;
     if (served == B || served < 1 || B % served || arg.causal) return attend(c, l, x, arg);
-    /* Keys of one sequence for several of x (an encoder's, for all beams): as rows of one they read them together. */
+    /* Keys of one sequence for several of x (an encoder's, for all beams): as rows of one they read
+     * them together. */
     fv_tensor *rows = fv_reshape(c, x, FV_SHAPE(served, B / served * fv_dim(x, 1), fv_cols(x)));
     fv_shape shape = x->shape;
     shape.d[shape.n - 1] = l->n_head * l->head;
@@ -130,27 +144,29 @@ fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 /* One weight for q, k and v, and a cache that their product writes to. */
 bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv_mha_arg *arg)
 {
-    return arg->kv && arg->kv->pos && !arg->memory && !arg->turn.freq && fv__row_linear_can(c, x, l->qkv.w) &&
-           fv__row_linear_can(c, x, l->out.w);
+    return arg->kv && arg->kv->pos && !arg->memory && !arg->turn.freq &&
+           fv__row_linear_can(c, x, l->qkv.w) && fv__row_linear_can(c, x, l->out.w);
 }
 
-/* Where weights are bf16 a device keeps keys and values so too: what attention reads is most of what a step of many sequences
- * does.  Scores to which something is added stay f32. */
+/* Where weights are bf16 a device keeps keys and values so too: what attention reads is most of
+ * what a step of many sequences does.  Scores to which something is added stay f32. */
 fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg)
 {
-    bool half = c->dtype == FV_F32 && !fv__device_is_host(c->dev) && l->qkv.w && l->qkv.w->packed && l->qkv.w->dtype == FV_BF16 &&
-                !arg->turn.freq && !arg->bias && !arg->rel;
+    bool half = c->dtype == FV_F32 && !fv__device_is_host(c->dev) && l->qkv.w && l->qkv.w->packed &&
+                l->qkv.w->dtype == FV_BF16 && !arg->turn.freq && !arg->bias && !arg->rel;
     return half ? FV_BF16 : c->dtype;
 }
 
-fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x, fv_mha_arg arg)
+fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
+                       fv_mha_arg arg)
 {
     fv_row_arg in = fv__normed(norm, &l->qkv);
     in.k = arg.kv->k;
     in.v = arg.kv->v;
     in.pos = arg.kv->pos;
     in.half = arg.kv->k->dtype == FV_BF16;
-    fv_tensor *q = fv__row_linear(c, x, in), *y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
+    fv_tensor *q = fv__row_linear(c, x, in),
+              *y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
     return fv__row_linear(c, y, (fv_row_arg){.w = l->out.w, .b = l->out.b, .onto = x});
 }
 

@@ -1,7 +1,8 @@
 /* mlp.c - the feed-forward part: wider, an activation or a gate, and back. */
 #include "nn/part.h"
 
-void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt, const char *path, ...)
+void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt,
+                 const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
@@ -9,8 +10,10 @@ void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_
     va_end(ap);
     fv_lin_opt lin = {.no_bias = opt.no_bias, .kn = opt.kn, .std = opt.std};
     *l = (fv_mlp){.act = opt.act ? opt.act : FV_RELU, .packed = opt.packed, .dropout = opt.dropout};
-    fv_lin_init(p, &l->up, width, opt.packed ? 2 * hidden : hidden, lin, "%s", fv__below(&at, opt.up_name, "fc1").s);
-    if (opt.gated && !opt.packed) fv_lin_init(p, &l->gate, width, hidden, lin, "%s", fv__below(&at, opt.gate_name, "gate").s);
+    fv_lin_init(p, &l->up, width, opt.packed ? 2 * hidden : hidden, lin, "%s",
+                fv__below(&at, opt.up_name, "fc1").s);
+    if (opt.gated && !opt.packed)
+        fv_lin_init(p, &l->gate, width, hidden, lin, "%s", fv__below(&at, opt.gate_name, "gate").s);
     fv_lin_init(p, &l->down, hidden, width, lin, "%s", fv__below(&at, opt.down_name, "fc2").s);
 }
 
@@ -18,7 +21,9 @@ fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
 {
     fv_tensor *h, *half[2];
     if (l->packed)
-        h = fv_split(c, half, fv_lin_fwd(c, &l->up, x), 2, -1) ? fv_mul(c, fv_activate(c, half[0], l->act), half[1]) : NULL;
+        h = fv_split(c, half, fv_lin_fwd(c, &l->up, x), 2, -1)
+                ? fv_mul(c, fv_activate(c, half[0], l->act), half[1])
+                : NULL;
     else if (l->gate.w)
         h = fv_mul(c, fv_lin_act(c, &l->gate, x, l->act), fv_lin_fwd(c, &l->up, x));
     else
@@ -26,11 +31,15 @@ fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
     return fv_dropout(c, h, l->dropout);
 }
 
-fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x) { return fv_lin_fwd(c, &l->down, fv__mlp_hidden(c, l, x)); }
+fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
+{
+    return fv_lin_fwd(c, &l->down, fv__mlp_hidden(c, l, x));
+}
 
 bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x)
 {
-    return !l->gate.w && !l->packed && fv__row_linear_can(c, x, l->up.w) && fv__row_linear_can(c, x, l->down.w);
+    return !l->gate.w && !l->packed && fv__row_linear_can(c, x, l->up.w) &&
+           fv__row_linear_can(c, x, l->down.w);
 }
 
 fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x)
@@ -38,7 +47,8 @@ fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tenso
     fv_row_arg up = fv__normed(norm, &l->up);
     up.act = l->act;
     up.half = true;
-    return fv__row_linear(c, fv__row_linear(c, x, up), (fv_row_arg){.w = l->down.w, .b = l->down.b, .onto = x});
+    return fv__row_linear(c, fv__row_linear(c, x, up),
+                          (fv_row_arg){.w = l->down.w, .b = l->down.b, .onto = x});
 }
 
 void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype)

@@ -24,14 +24,16 @@ fv_path fv__below(const fv_path *path, const char *name, const char *otherwise)
 
 fv_init fv__weight(float std)
 {
-    return std > 0 ? (fv_init){.kind = FV_INIT_NORMAL, .scale = std} : (fv_init){.kind = FV_INIT_XAVIER, .scale = 1};
+    return std > 0 ? (fv_init){.kind = FV_INIT_NORMAL, .scale = std}
+                   : (fv_init){.kind = FV_INIT_XAVIER, .scale = 1};
 }
 
 #define PIECE 16384   /* bytes that are uploaded at once */
 #define MOST_KEY 1024 /* bytes */
 
 /* Where a table is written, or has been. */
-static fv_tensor *room_for(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user, size_t bytes, bool *fresh)
+static fv_tensor *room_for(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user,
+                           size_t bytes, bool *fresh)
 {
     unsigned char key[sizeof fill + MOST_KEY];
     fv_tensor *x = NULL;
@@ -45,7 +47,8 @@ static fv_tensor *room_for(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, 
     return fv_new(c, t, s);
 }
 
-fv_tensor *fv__table(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user, size_t bytes)
+fv_tensor *fv__table(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user,
+                     size_t bytes)
 {
     _Alignas(8) unsigned char piece[PIECE];
     bool fresh;
@@ -56,7 +59,8 @@ fv_tensor *fv__table(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const 
     for (int64_t from = 0; from < n; from += most) {
         int64_t len = n - from < most ? n - from : most;
         fill(piece, user, from, len);
-        on->dev->backend->upload(on, (char *)x->data + (size_t)from * size, piece, (size_t)len * size);
+        on->dev->backend->upload(on, (char *)x->data + (size_t)from * size, piece,
+                                 (size_t)len * size);
     }
     return x;
 }

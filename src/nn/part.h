@@ -8,7 +8,8 @@
 #include "fovea/author/op.h"
 #include "ops/row_linear.h"
 
-/* A parameter's path.  One that is too long is cut, and then refused by fv_param once a name is added to it. */
+/* A parameter's path.  One that is too long is cut, and then refused by fv_param once a name is
+ * added to it. */
 typedef struct fv_path {
     char s[256];
 } fv_path;
@@ -17,26 +18,31 @@ fv_path fv__path(const char *fmt, va_list ap);
 /* path.name, or path itself where name is empty; NULL stands for otherwise. */
 fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
 
-/* For one token of each sequence, where the device has a kernel for it: x += f(norm(x)), in place. */
+/* For one token of each sequence, where the device has a kernel for it: x += f(norm(x)), in
+ * place. */
 bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv_mha_arg *arg);
-fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x, fv_mha_arg arg);
+fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
+                       fv_mha_arg arg);
 /* Of the numbers that a cache for this attention holds. */
 fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg);
 bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x);
 fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
 fv_row_arg fv__normed(const fv_norm *norm, const fv_lin *l);
 
-fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg); /* fv_mha_fwd before its last product */
-fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x);                /* likewise */
+/* fv_mha_fwd before its last product */
+fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg);
+fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x); /* likewise */
 /* onto + l(x), in one product where the device can. */
 fv_tensor *fv__lin_onto(fv_ctx *c, const fv_lin *l, fv_tensor *onto, fv_tensor *x);
 
 /* Normal with deviation std, or Xavier where that is 0. */
 fv_init fv__weight(float std);
 
-/* A tensor whose elements [from, from+n) fill writes to `out`, in pieces, so that no host memory is asked for.  Where the `bytes`
- * that user points to are all that it depends on, it is made once and kept by the context; 0: it is made in each step. */
+/* A tensor whose elements [from, from+n) fill writes to `out`, in pieces, so that no host memory is
+ * asked for.  Where the `bytes` that user points to are all that it depends on, it is made once and
+ * kept by the context; 0: it is made in each step. */
 typedef void fv_fill_fn(void *out, const void *user, int64_t from, int64_t n);
-fv_tensor *fv__table(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user, size_t bytes);
+fv_tensor *fv__table(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user,
+                     size_t bytes);
 
 #endif

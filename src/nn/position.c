@@ -1,15 +1,16 @@
 /* position.c - positions that are added to the input: learned, or sinusoids in a table.
  *
- * The sinusoids are a table on the device rather than computed where they are needed: rows then come by position ids like
- * any embedding's, also one token at a time, and the table is made once, in double, as the published models made theirs. */
+ * The sinusoids are a table on the device rather than computed where they are needed: rows then
+ * come by position ids like any embedding's, also one token at a time, and the table is made once,
+ * in double, as the published models made theirs. */
 #include "nn/part.h"
 
 #include <math.h>
 
 #include "core/core.h"
 
-void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind, int64_t offset, float std,
-                 const char *path, ...)
+void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_kind kind,
+                 int64_t offset, float std, const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
@@ -21,8 +22,10 @@ void fv_pos_init(fv_params *p, fv_pos *l, int64_t rows, int64_t width, fv_pos_ki
     l->table = fv_param(p, init, FV_SHAPE(rows, width), "%s.weight", at.s);
 }
 
-/* Column j of all rows: which frequency, and sine or cosine.  An odd width has one sine more than cosines. */
-static void sinusoid(float *table, fv_pos_kind kind, int64_t first, int64_t rows, int64_t j, int64_t width)
+/* Column j of all rows: which frequency, and sine or cosine.  An odd width has one sine more than
+ * cosines. */
+static void sinusoid(float *table, fv_pos_kind kind, int64_t first, int64_t rows, int64_t j,
+                     int64_t width)
 {
     int64_t half = (width + 1) / 2;
     bool pairs = kind == FV_POS_PAIRS, cosine = pairs ? j % 2 : j >= half;
@@ -56,20 +59,27 @@ fv_tensor *fv_pos_fwd(fv_ctx *c, const fv_pos *l, fv_tensor *x, fv_tensor *rows)
     return fv_add(c, x, fv_slice(c, l->table, 0, l->offset, l->offset + T));
 }
 
-static fv_tensor *counted(fv_ctx *c, fv_shape shape, const fv_tensor *ids, int32_t first, int32_t skip)
+static fv_tensor *counted(fv_ctx *c, fv_shape shape, const fv_tensor *ids, int32_t first,
+                          int32_t skip)
 {
     const fv_kernels *k = fv_kernels_of(c, c->dtype);
     fv_tensor *y = fv_need(c, k && k->count, "count", c->dtype) ? fv_new(c, FV_I32, shape) : NULL;
     int64_t cols = shape.d[shape.n - 1];
-    if (y && fv_len(y)) k->count(fv_ctx_stream(c), y->data, ids ? ids->data : NULL, fv_len(y) / cols, cols, first, skip);
+    if (y && fv_len(y))
+        k->count(fv_ctx_stream(c), y->data, ids ? ids->data : NULL, fv_len(y) / cols, cols, first,
+                 skip);
     return y;
 }
 
-fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from) { return counted(c, FV_SHAPE(B, T), NULL, from, 0); }
+fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from)
+{
+    return counted(c, FV_SHAPE(B, T), NULL, from, 0);
+}
 
 fv_tensor *fv_positions_unpadded(fv_ctx *c, fv_tensor *ids, int32_t pad)
 {
     if (!ids || fv__failed(c)) return NULL;
-    if (ids->dtype != FV_I32 || !ids->shape.n) return fv_raise(c, FV_EDTYPE, "positions: ids %s are not i32", fv_desc(ids).s);
+    if (ids->dtype != FV_I32 || !ids->shape.n)
+        return fv_raise(c, FV_EDTYPE, "positions: ids %s are not i32", fv_desc(ids).s);
     return counted(c, ids->shape, ids, pad + 1, pad);
 }

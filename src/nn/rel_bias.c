@@ -1,13 +1,15 @@
-/* rel_bias.c - what is added to a score for the distance between query and key: T5's learned buckets, ALiBi's slopes.
+/* rel_bias.c - what is added to a score for the distance between query and key: T5's learned
+ * buckets, ALiBi's slopes.
  *
- * Both are tables by distance for fv_attn's rel, never matrices of T by T.  T5's is short whatever the length of the
- * sequence: distances from `farthest` on share a bucket, and attention reads the table's ends for all that lies beyond. */
+ * Both are tables by distance for fv_attn's rel, never matrices of T by T.  T5's is short whatever
+ * the length of the sequence: distances from `farthest` on share a bucket, and attention reads the
+ * table's ends for all that lies beyond. */
 #include "nn/part.h"
 
 #include <math.h>
 
-void fv_rel_bias_init(fv_params *p, fv_rel_bias *l, int64_t buckets, int64_t n_head, int64_t farthest, bool one_way,
-                      const char *path, ...)
+void fv_rel_bias_init(fv_params *p, fv_rel_bias *l, int64_t buckets, int64_t n_head,
+                      int64_t farthest, bool one_way, const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
@@ -17,18 +19,21 @@ void fv_rel_bias_init(fv_params *p, fv_rel_bias *l, int64_t buckets, int64_t n_h
     l->table = fv_param(p, fv__weight(0), FV_SHAPE(buckets, n_head), "%s.weight", at.s);
 }
 
-/* Half of the buckets are for single distances, the others grow with the logarithm.  In f32 and in this order, because
- * the published models round here: a distance on an edge belongs where they put it. */
+/* Half of the buckets are for single distances, the others grow with the logarithm.  In f32 and in
+ * this order, because the published models round here: a distance on an edge belongs where they put
+ * it. */
 int32_t fv_rel_bucket(int64_t distance, int64_t buckets, int64_t farthest, bool one_way)
 {
-    int64_t first = 0, n = one_way ? buckets : buckets / 2, far = distance < 0 ? -distance : distance;
+    int64_t first = 0, n = one_way ? buckets : buckets / 2,
+            far = distance < 0 ? -distance : distance;
     if (one_way)
         far = distance < 0 ? -distance : 0;
     else if (distance > 0)
         first = n;
     int64_t exact = n / 2;
     if (far < exact) return (int32_t)(first + far);
-    float steps = logf((float)far / (float)exact) / (float)log((double)farthest / (double)exact) * (float)(n - exact);
+    float steps = logf((float)far / (float)exact) / (float)log((double)farthest / (double)exact) *
+                  (float)(n - exact);
     int64_t bucket = exact + (int64_t)steps;
     return (int32_t)(first + (bucket < n ? bucket : n - 1));
 }
@@ -41,24 +46,29 @@ static void buckets_of(void *out, const void *user, int64_t from, int64_t n)
 {
     const ruler *r = user;
     int32_t *y = out;
-    for (int64_t i = 0; i < n; i++) y[i] = fv_rel_bucket(from + i - r->zero, r->buckets, r->farthest, r->one_way != 0);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = fv_rel_bucket(from + i - r->zero, r->buckets, r->farthest, r->one_way != 0);
 }
 
 fv_tensor *fv_rel_bias_fwd(fv_ctx *c, const fv_rel_bias *l, int64_t *zero)
 {
     if (!l->table) return NULL;
     ruler r = {l->table->shape.d[0], l->farthest, l->farthest, l->one_way};
-    fv_tensor *ids = fv__table(c, FV_I32, FV_SHAPE(l->one_way ? l->farthest + 1 : 2 * l->farthest + 1), buckets_of, &r, sizeof r);
+    fv_tensor *ids = fv__table(c, FV_I32,
+                               FV_SHAPE(l->one_way ? l->farthest + 1 : 2 * l->farthest + 1),
+                               buckets_of, &r, sizeof r);
     *zero = r.zero;
     return fv_transpose(c, fv_gather(c, l->table, ids, -1));
 }
 
-/* 2^(-8/n), 2^(-16/n), .. for n heads; where n is no power of two, the rest interleaves those of twice as many. */
+/* 2^(-8/n), 2^(-16/n), .. for n heads; where n is no power of two, the rest interleaves those of
+ * twice as many. */
 float fv_alibi_slope(int64_t head, int64_t n_head)
 {
     int64_t power = 1;
     while (2 * power <= n_head) power *= 2;
-    double at = head < power ? (double)(head + 1) / (double)power : (double)(2 * (head - power) + 1) / (double)(2 * power);
+    double at = head < power ? (double)(head + 1) / (double)power
+                             : (double)(2 * (head - power) + 1) / (double)(2 * power);
     return (float)exp2(-8 * at);
 }
 
@@ -72,7 +82,8 @@ static void slopes_of(void *out, const void *user, int64_t from, int64_t n)
     float *y = out;
     for (int64_t i = from; i < from + n; i++) {
         int64_t distance = i % s->len - s->zero;
-        *y++ = -fv_alibi_slope(i / s->len, s->n_head) * (float)(distance < 0 ? -distance : distance);
+        *y++ = -fv_alibi_slope(i / s->len, s->n_head) *
+               (float)(distance < 0 ? -distance : distance);
     }
 }
 

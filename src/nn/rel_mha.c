@@ -1,8 +1,9 @@
 /* rel_mha.c - Transformer-XL's attention: score_ij = scale * ((q_i + u).k_j + (q_i + v).r_(i-j)).
  *
- * The first term is plain attention with q + u.  The second is one product of all queries with all distances, shifted so
- * that column j of row i is the distance between them, and handed to the operator as a bias: its gradient comes back the
- * same way.  Memory grows with T * L, as it does in the published model. */
+ * The first term is plain attention with q + u.  The second is one product of all queries with all
+ * distances, shifted so that column j of row i is the distance between them, and handed to the
+ * operator as a bias: its gradient comes back the same way.  Memory grows with T * L, as it does in
+ * the published model. */
 #include "nn/part.h"
 
 #include <math.h>
@@ -16,16 +17,19 @@ void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *pa
     opt.packed = false; /* queries come from x alone, keys also from earlier states */
     fv_mha_init(p, &l->att, opt, "%s", at.s);
     int64_t H = l->att.n_head, W = l->att.head;
-    fv_lin_init(p, &l->r, opt.width, H * W, (fv_lin_opt){.no_bias = true, .std = opt.std}, "%s.r_net", at.s);
+    fv_lin_init(p, &l->r, opt.width, H * W, (fv_lin_opt){.no_bias = true, .std = opt.std},
+                "%s.r_net", at.s);
     l->u = fv_param(p, fv__weight(opt.std), FV_SHAPE(H, W), "%s.r_w_bias", at.s);
     l->v = fv_param(p, fv__weight(opt.std), FV_SHAPE(H, W), "%s.r_r_bias", at.s);
 }
 
 /* (B,T,H,W) with (L,D) -> (B,H,T,L): every query by every distance, then shifted. */
-static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_tensor *places, float scale)
+static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_tensor *places,
+                              float scale)
 {
     if (!q) return NULL;
-    int64_t B = q->shape.d[0], T = q->shape.d[1], H = q->shape.d[2], W = q->shape.d[3], L = fv_rows(places);
+    int64_t B = q->shape.d[0], T = q->shape.d[1], H = q->shape.d[2], W = q->shape.d[3],
+            L = fv_rows(places);
     fv_tensor *r = fv_reshape(c, fv_lin_fwd(c, &l->r, places), FV_SHAPE(L, H, W));
     r = fv_permute(c, r, (int[]){1, 0, 2});
     q = fv_reshape(c, fv_permute(c, q, (int[]){2, 0, 1, 3}), FV_SHAPE(H, B * T, W));
@@ -34,14 +38,17 @@ static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_t
     return fv_permute(c, s, (int[]){1, 0, 2, 3});
 }
 
-fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *places, fv_mha_arg arg)
+fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *places,
+                          fv_mha_arg arg)
 {
     const fv_mha *m = &l->att;
     fv_tensor *memory = arg.memory ? arg.memory : x, *q = fv_lin_fwd(c, &m->q, x);
     if (!q || !memory || !places) return NULL;
     if (q->shape.n != 3 || memory->shape.n != 3 || arg.kv || arg.bias)
-        return fv_raise(c, FV_EARG, "%s: x %s, memory %s; a cache or another bias does not go with relative positions", m->name,
-                        fv_desc(x).s, fv_desc(memory).s);
+        return fv_raise(
+            c, FV_EARG,
+            "%s: x %s, memory %s; a cache or another bias does not go with relative positions",
+            m->name, fv_desc(x).s, fv_desc(memory).s);
     int64_t B = q->shape.d[0], T = q->shape.d[1];
     float scale = m->scale != 0 ? m->scale : (float)(1 / sqrt((double)m->head));
     q = fv_reshape(c, q, FV_SHAPE(B, T, m->n_head, m->head));
@@ -56,6 +63,7 @@ fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tenso
                    .name = m->name};
     how.bias = by_distance(c, l, fv_add(c, q, l->v), places, scale);
     fv_tensor *qu = fv_reshape(c, fv_add(c, q, l->u), FV_SHAPE(B, T, m->n_head * m->head));
-    fv_tensor *y = fv_attention(c, qu, fv_lin_fwd(c, &m->k, memory), fv_lin_fwd(c, &m->v, memory), how);
+    fv_tensor *y = fv_attention(c, qu, fv_lin_fwd(c, &m->k, memory), fv_lin_fwd(c, &m->v, memory),
+                                how);
     return fv_lin_fwd(c, &m->out, y);
 }

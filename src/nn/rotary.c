@@ -1,4 +1,5 @@
-/* rotary.c - frequencies of rotary positions, plain and stretched to contexts longer than the trained one. */
+/* rotary.c - frequencies of rotary positions, plain and stretched to contexts longer than the
+ * trained one. */
 #include "nn/part.h"
 
 #include <math.h>
@@ -9,13 +10,18 @@
 #define TWO_PI 6.283185307179586
 #define MOST_FREQS 256
 
-static double plain(double base, int64_t i, int64_t width) { return pow(base, -2.0 * (double)i / (double)width); }
+static double plain(double base, int64_t i, int64_t width)
+{
+    return pow(base, -2.0 * (double)i / (double)width);
+}
 
-/* The base such that the slowest pair covers len positions as it covered those it was trained on. */
+/* The base such that the slowest pair covers len positions as it covered those it was trained
+ * on. */
 static double dynamic_base(const fv_rotary *r, double base, int64_t len)
 {
     double n = (double)(len > r->trained ? len : r->trained), w = (double)r->width;
-    return base * pow((double)r->factor * n / (double)r->trained - ((double)r->factor - 1), w / (w - 2));
+    return base *
+           pow((double)r->factor * n / (double)r->trained - ((double)r->factor - 1), w / (w - 2));
 }
 
 /* The pair (not whole) that turns `rotations` times within the trained context. */
@@ -24,7 +30,8 @@ static double pair_turning(const fv_rotary *r, double base, double rotations)
     return (double)r->width * log((double)r->trained / (rotations * TWO_PI)) / (2 * log(base));
 }
 
-/* Pairs that turn often keep their frequency, those that turn rarely are slowed by factor, a ramp lies between. */
+/* Pairs that turn often keep their frequency, those that turn rarely are slowed by factor, a ramp
+ * lies between. */
 static double yarn(const fv_rotary *r, double base, int64_t i)
 {
     double low = pair_turning(r, base, r->high > 0 ? (double)r->high : 32);
@@ -37,7 +44,8 @@ static double yarn(const fv_rotary *r, double base, int64_t i)
     return f / (double)r->factor * ramp + f * (1 - ramp);
 }
 
-/* The same idea by wavelength: shorter than trained/high stays, longer than trained/low is slowed. */
+/* The same idea by wavelength: shorter than trained/high stays, longer than trained/low is
+ * slowed. */
 static double llama3(const fv_rotary *r, double base, int64_t i)
 {
     double low = r->low > 0 ? (double)r->low : 1, high = r->high > 0 ? (double)r->high : 4;
@@ -65,7 +73,9 @@ void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq)
 static float sharpening(const fv_rotary *r)
 {
     if (r->kind != FV_ROTARY_YARN) return 1;
-    double by = r->sharpen > 0 ? (double)r->sharpen : r->factor > 1 ? 0.1 * log((double)r->factor) + 1 : 1;
+    double by = r->sharpen > 0  ? (double)r->sharpen
+                : r->factor > 1 ? 0.1 * log((double)r->factor) + 1
+                                : 1;
     return (float)(by * by);
 }
 
@@ -80,12 +90,13 @@ fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
     bool scaled = r->kind != FV_ROTARY_PLAIN, by_length = scaled && r->kind != FV_ROTARY_LINEAR;
     if (r->width < 2 || r->width % 2 || r->width > 2 * MOST_FREQS || (scaled && !(r->factor > 0)) ||
         (by_length && r->trained < 1)) {
-        fv_raise(c, FV_EARG, "rotary: width %lld, factor %g, trained on %lld positions", (long long)r->width, (double)r->factor,
-                 (long long)r->trained);
+        fv_raise(c, FV_EARG, "rotary: width %lld, factor %g, trained on %lld positions",
+                 (long long)r->width, (double)r->factor, (long long)r->trained);
         return (fv_turn){0};
     }
     fv_rotary_freqs(r, len, freq);
-    /* Dynamic ones change from step to step where a session's sequences grow; while recording the length is the batch's own. */
+    /* Dynamic ones change from step to step where a session's sequences grow; while recording the
+     * length is the batch's own. */
     bool grows = r->kind == FV_ROTARY_DYNAMIC && !c->record;
     size_t kept = grows ? 0 : (size_t)(r->width / 2) * sizeof *freq;
     fv_tensor *f = fv__table(c, FV_F32, FV_SHAPE(r->width / 2), listed, freq, kept);

@@ -1,9 +1,12 @@
 /* answer.c - the feed for finding answers in a text: SQuAD's JSON, question and context in one row.
  *
- *     [CLS] question [SEP] context [SEP]      token types 0 and 1; start and end are the answer's first and last token
+ *     [CLS] question [SEP] context [SEP]
  *
- * A context that is too long is cut to a window around the answer, where in the window the answer lies being drawn from
- * its number, so that its place gives nothing away.  Only the first answer of a question is learnt. */
+ * with token types 0 and 1; start and end are the answer's first and last token.
+ *
+ * A context that is too long is cut to a window around the answer, where in the window the answer
+ * lies being drawn from its number, so that its place gives nothing away.  Only the first answer of
+ * a question is learnt. */
 #include "data/labels.h"
 #include "objective/masking.h"
 #include "data/ragged.h"
@@ -19,7 +22,8 @@ typedef struct asked {
 } asked;
 
 /* Tokens of the context that hold the characters [from, to). */
-static bool find_tokens(const fv_encoding *x, int64_t from, int64_t to, int64_t *first, int64_t *last)
+static bool find_tokens(const fv_encoding *x, int64_t from, int64_t to, int64_t *first,
+                        int64_t *last)
 {
     *first = *last = -1;
     for (int64_t i = 0; i < x->n; i++) {
@@ -32,18 +36,19 @@ static bool find_tokens(const fv_encoding *x, int64_t from, int64_t to, int64_t 
 static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
 {
     int32_t row[4096];
-    int64_t most = fv__records_most(rd) < 4096 ? fv__records_most(rd) : 4096, q = a->question->n, room, from = 0,
-            n = a->context->n;
+    int64_t most = fv__records_most(rd) < 4096 ? fv__records_most(rd) : 4096, q = a->question->n,
+            room, from = 0, n = a->context->n;
     if (q > most / 2) q = most / 2;
     room = most - q - 3;
     if (last - first + 1 > room) {
         rd->report->too_long++;
-        fv__records_note(rd, rd->from->file, rd->report->records, "question %lld: the answer is too long",
-                         (long long)rd->report->records);
+        fv__records_note(rd, rd->from->file, rd->report->records,
+                         "question %lld: the answer is too long", (long long)rd->report->records);
         return FV_OK;
     }
     if (n > room) { /* the window may begin anywhere that keeps the answer inside */
-        int64_t low = last + 1 > room ? last + 1 - room : 0, high = first < n - room ? first : n - room;
+        int64_t low = last + 1 > room ? last + 1 - room : 0,
+                high = first < n - room ? first : n - room;
         from = low + fv__draw_below((fv_draw){0, 0}, 6, a->text.n, 0, high - low + 1);
         n = room;
         rd->report->cut++;
@@ -62,7 +67,8 @@ static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
         place[1] = (int32_t)(q + 2 + first - from);
         place[2] = (int32_t)(q + 2 + last - from);
     }
-    if (!ok || !fv__ragged_add(&a->text, row, q + n + 3)) return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
+    if (!ok || !fv__ragged_add(&a->text, row, q + n + 3))
+        return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
     rd->report->kept++;
     rd->report->tokens[0] += q + n + 3;
     return FV_OK;
@@ -81,10 +87,12 @@ static fv_status add_question(fv__reading *rd, asked *a, const fv_question *q)
     rd->report->records++;
     fv_status st = fv_tok_encode(a->question, q->text, strlen(q->text), (fv_tok_opts){0}, rd->e);
     if (st) return st;
-    if (q->n && find_tokens(a->context, q->start, q->start + characters(q->answer[0]), &first, &last))
+    if (q->n &&
+        find_tokens(a->context, q->start, q->start + characters(q->answer[0]), &first, &last))
         return add_row(rd, a, first, last);
     rd->report->empty++;
-    fv__records_note(rd, rd->from->file, rd->report->records, "question %lld: its answer is not in the context",
+    fv__records_note(rd, rd->from->file, rd->report->records,
+                     "question %lld: its answer is not in the context",
                      (long long)rd->report->records);
     return FV_OK;
 }
@@ -95,10 +103,12 @@ static fv_status read_all(fv__reading *rd, asked *a)
     const char *context = NULL; /* the one that is encoded */
     fv_status st = fv_questions_open(&all, rd->env, rd->from->file, rd->e);
     int64_t n = st ? 0 : fv_questions_count(all);
-    for (int64_t i = 0; !st && i < n && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
+    for (int64_t i = 0; !st && i < n && !(rd->from->most && rd->report->kept >= rd->from->most);
+         i++) {
         const fv_question *q = fv_questions_at(all, i);
         if (q->context != context)
-            st = fv_tok_encode(a->context, q->context, strlen(q->context), (fv_tok_opts){.offsets = FV_OFFSETS_CHARS}, rd->e);
+            st = fv_tok_encode(a->context, q->context, strlen(q->context),
+                               (fv_tok_opts){.offsets = FV_OFFSETS_CHARS}, rd->e);
         context = q->context;
         if (!st) st = add_question(rd, a, q);
     }
@@ -108,7 +118,8 @@ static fv_status read_all(fv__reading *rd, asked *a)
 
 /* ---- the feed ---- */
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e)
 {
     const asked *a = self;
     int64_t T = fv__ragged_put(&a->text, out, rows, n, a->task.pad);
@@ -137,12 +148,15 @@ static int64_t best(const float *x, int64_t n)
     return at;
 }
 
-static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of)
+static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                       double *hits, double *of)
 {
     (void)self;
     const fv_env *env = fv_device_env(fv_ctx_device(c));
-    const fv_tensor *first = fv_items_get(out, "start_logits"), *last = fv_items_get(out, "end_logits");
-    const int32_t *start = fv__batch_ints(b, "start_positions"), *end = fv__batch_ints(b, "end_positions");
+    const fv_tensor *first = fv_items_get(out, "start_logits"),
+                    *last = fv_items_get(out, "end_logits");
+    const int32_t *start = fv__batch_ints(b, "start_positions"),
+                  *end = fv__batch_ints(b, "end_positions");
     int64_t n = fv_len(first), T = fv_cols(first);
     size_t bytes = 2 * (size_t)n * sizeof(float);
     float *x = fv__alloc(env, bytes);
@@ -177,14 +191,17 @@ static void close_feed(void *self)
     fv__free(env, a, sizeof *a);
 }
 
-fv_status fv_feed_answer(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_answer(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                         fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
-    if (t->cls < 0 || t->sep < 0) return fv_fail(e, FV_EARG, "the tokenizer has no frame for a question and its context");
+    if (t->cls < 0 || t->sep < 0)
+        return fv_fail(e, FV_EARG, "the tokenizer has no frame for a question and its context");
     asked *a = fv__alloc(t->env, sizeof *a);
     if (!a) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     *a = (asked){.env = t->env, .task = *t, .text = {.env = t->env}};
-    fv__reading rd = {.env = t->env, .from = from, .n_texts = 1, .user = a, .report = report, .e = e};
+    fv__reading rd = {
+        .env = t->env, .from = from, .n_texts = 1, .user = a, .report = report, .e = e};
     fv_status st = fv_encoding_new(&a->question, t->tok, e);
     if (!st) st = fv_encoding_new(&a->context, t->tok, e);
     if (!st) st = read_all(&rd, a);
@@ -194,7 +211,12 @@ fv_status fv_feed_answer(fv_feed *out, const fv_feed_opt *t, const fv_records *f
     if (st)
         close_feed(a);
     else
-        *out = (fv_feed){
-            .self = a, .metric = "exact", .count = count, .size = size, .make = make, .judge = judge, .close = close_feed};
+        *out = (fv_feed){.self = a,
+                         .metric = "exact",
+                         .count = count,
+                         .size = size,
+                         .make = make,
+                         .judge = judge,
+                         .close = close_feed};
     return st;
 }

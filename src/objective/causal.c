@@ -1,10 +1,12 @@
 /* causal.c - the feed for language models that see only the past: windows of running text.
  *
- * As in transformers the labels are the ids themselves, and the model compares what it says at t with the id at t+1.  So
- * the first token of a window is not predicted, and windows overlap by one: every token but the first of all is. */
+ * As in transformers the labels are the ids themselves, and the model compares what it says at t
+ * with the id at t+1.  So the first token of a window is not predicted, and windows overlap by one:
+ * every token but the first of all is. */
 #include "data/running.h"
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e)
 {
     const fv__running *r = self;
     int64_t T = 0, len;
@@ -26,13 +28,17 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-fv_status fv_feed_causal(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_causal(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                         fv_data_report *report, fv_err *e)
 {
     fv__running *r;
     *out = (fv_feed){0};
     fv_status st = fv__running_open(&r, t, from, t->context, true, report, e);
     if (!st)
-        *out = (fv_feed){
-            .self = r, .count = fv__running_count, .size = fv__running_size, .make = make, .close = fv__running_close};
+        *out = (fv_feed){.self = r,
+                         .count = fv__running_count,
+                         .size = fv__running_size,
+                         .make = make,
+                         .close = fv__running_close};
     return st;
 }

@@ -20,14 +20,16 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     size_t n = 0;
     while (n < name.n && !(l->task.label_until && strchr(l->task.label_until, name.s[n]))) n++;
     int label = fv__label(l->task.labels, name.s, n);
-    if (label < 0) return fv__label_unknown(l->task.labels, rec->file[1], rec->line, name.s, n, rd->e);
+    if (label < 0)
+        return fv__label_unknown(l->task.labels, rec->file[1], rec->line, name.s, n, rd->e);
 
     fv_status st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true}, rd->e);
     int64_t len = l->enc->n;
     if (!st && len > fv__records_most(rd)) {
         st = fv__records_long(rd, rec, 0, len, &len);
         if (st || !len) return st;
-        st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true, .max_len = len}, rd->e);
+        st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true, .max_len = len},
+                           rd->e);
     }
     if (st) return st;
     void *p = l->label;
@@ -41,7 +43,8 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     return FV_OK;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e)
 {
     const labelled *l = self;
     fv__ragged_put(&l->text, out, rows, n, l->task.pad);
@@ -53,7 +56,8 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of)
+static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                       double *hits, double *of)
 {
     (void)self;
     return fv__judge_rows(c, out, fv__batch_ints(b, "labels"), b->part[0].shape.d[0], hits, of);
@@ -80,13 +84,20 @@ static void close_feed(void *self)
     fv__free(env, l, sizeof *l);
 }
 
-fv_status fv_feed_classify(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_classify(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     labelled *l = fv__alloc(t->env, sizeof *l);
     if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     *l = (labelled){.env = t->env, .task = *t, .text = {.env = t->env}};
-    fv__reading rd = {.env = t->env, .from = from, .n_texts = 2, .each = add, .user = l, .report = report, .e = e};
+    fv__reading rd = {.env = t->env,
+                      .from = from,
+                      .n_texts = 2,
+                      .each = add,
+                      .user = l,
+                      .report = report,
+                      .e = e};
     fv_status st = fv_encoding_new(&l->enc, t->tok, e);
     if (!st) st = fv__records_read(&rd);
     fv_encoding_free(l->enc);
@@ -95,7 +106,12 @@ fv_status fv_feed_classify(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (st)
         close_feed(l);
     else
-        *out = (fv_feed){
-            .self = l, .metric = "accuracy", .count = count, .size = size, .make = make, .judge = judge, .close = close_feed};
+        *out = (fv_feed){.self = l,
+                         .metric = "accuracy",
+                         .count = count,
+                         .size = size,
+                         .make = make,
+                         .judge = judge,
+                         .close = close_feed};
     return st;
 }

@@ -1,10 +1,12 @@
 /* masked.c - the feed for models that fill in hidden words, drawn anew each time a window is seen.
  *
- * Of the tokens that are chosen 80 % become the mask, 10 % any token, and 10 % stay: BERT's recipe. */
+ * Of the tokens that are chosen 80 % become the mask, 10 % any token, and 10 % stay: BERT's
+ * recipe. */
 #include "objective/masking.h"
 #include "data/running.h"
 
-int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, int64_t row, fv_draw how)
+int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, int64_t row,
+                     fv_draw how)
 {
     int64_t hidden = 0, forced = fv__draw_below(how, 1, row, 0, n);
     int32_t vocab = fv_tok_size(t->tok);
@@ -29,10 +31,13 @@ void fv__batch_drop(fv_batch *b, const fv_feed_opt *t, const int32_t *rows, fv_d
     int64_t n = b->part[0].shape.d[0], T = b->part[0].shape.d[1];
     if (how.epoch < 0 || !(t->drop > 0) || with < 0) return;
     for (int64_t i = 0; i < n * T; i++)
-        if (fv__draw_unit(how, 10, rows[i / T], i % T) < (double)t->drop && !fv_tok_special(t->tok, ids[i])) ids[i] = with;
+        if (fv__draw_unit(how, 10, rows[i / T], i % T) < (double)t->drop &&
+            !fv_tok_special(t->tok, ids[i]))
+            ids[i] = with;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e)
 {
     const fv__running *r = self;
     const fv_feed_opt *k = &r->task;
@@ -55,15 +60,20 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-fv_status fv_feed_masked(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_masked(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                         fv_data_report *report, fv_err *e)
 {
     fv__running *r;
     int64_t frame = (t->cls >= 0) + (t->sep >= 0);
     *out = (fv_feed){0};
-    if (t->mask < 0) return fv_fail(e, FV_EARG, "the tokenizer has no mask token, so nothing can be hidden");
+    if (t->mask < 0)
+        return fv_fail(e, FV_EARG, "the tokenizer has no mask token, so nothing can be hidden");
     fv_status st = fv__running_open(&r, t, from, t->context - frame, false, report, e);
     if (!st)
-        *out = (fv_feed){
-            .self = r, .count = fv__running_count, .size = fv__running_size, .make = make, .close = fv__running_close};
+        *out = (fv_feed){.self = r,
+                         .count = fv__running_count,
+                         .size = fv__running_size,
+                         .make = make,
+                         .close = fv__running_close};
     return st;
 }

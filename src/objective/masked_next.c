@@ -1,7 +1,8 @@
-/* masked_next.c - the feed BERT was pre-trained with: hidden words, and whether a sentence follows another.
+/* masked_next.c - the feed BERT was pre-trained with: hidden words, and whether a sentence follows
+ * another.
  *
- * Every line is a sentence, a blank one ends a document.  Half of the time the second sentence is the next one of the
- * document, else any other: next_sentence_label is 0 and 1. */
+ * Every line is a sentence, a blank one ends a document.  Half of the time the second sentence is
+ * the next one of the document, else any other: next_sentence_label is 0 and 1. */
 #include "objective/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
@@ -27,10 +28,12 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     int64_t n = s->enc->n < room(&s->task) ? s->enc->n : room(&s->task);
     rd->report->cut += n < s->enc->n;
     void *p = s->document;
-    bool ok = fv__grow(s->env, &p, &s->document_bytes, (size_t)(s->text.n + 1) * sizeof *s->document);
+    bool ok = fv__grow(s->env, &p, &s->document_bytes,
+                       (size_t)(s->text.n + 1) * sizeof *s->document);
     s->document = p;
     if (ok) s->document[s->text.n] = s->documents;
-    if (!ok || !fv__ragged_add(&s->text, s->enc->ids, n)) return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
+    if (!ok || !fv__ragged_add(&s->text, s->enc->ids, n))
+        return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
     rd->report->kept++;
     rd->report->tokens[0] += n;
     return FV_OK;
@@ -40,7 +43,9 @@ static fv_status read_sentences(fv__reading *rd, sentences *s)
 {
     fv_textfile *t;
     fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
-    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
+    for (int64_t i = 0;
+         !st && i < fv_textfile_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most);
+         i++) {
         fv__record rec = {.file = {rd->from->file, NULL}, .line = i + 1};
         rec.text[0].s = fv_textfile_line(t, i, &rec.text[0].n);
         size_t k = 0;
@@ -64,7 +69,8 @@ static int64_t partner(const sentences *s, int64_t i, fv_draw how, bool *next)
     return j == i + 1 ? (j + 1) % n : j;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e)
 {
     const sentences *s = self;
     const fv_feed_opt *k = &s->task;
@@ -125,7 +131,8 @@ static void close_feed(void *self)
     fv__free(env, s, sizeof *s);
 }
 
-fv_status fv_feed_masked_next(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_masked_next(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                              fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     if (t->mask < 0 || t->cls < 0 || t->sep < 0)
@@ -133,15 +140,23 @@ fv_status fv_feed_masked_next(fv_feed *out, const fv_feed_opt *t, const fv_recor
     sentences *s = fv__alloc(t->env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     *s = (sentences){.env = t->env, .task = *t, .text = {.env = t->env}};
-    fv__reading rd = {.env = t->env, .from = from, .n_texts = 1, .each = add, .user = s, .report = report, .e = e};
+    fv__reading rd = {.env = t->env,
+                      .from = from,
+                      .n_texts = 1,
+                      .each = add,
+                      .user = s,
+                      .report = report,
+                      .e = e};
     fv_status st = fv_encoding_new(&s->enc, t->tok, e);
     if (!st) st = read_sentences(&rd, s);
     fv_encoding_free(s->enc);
     s->enc = NULL;
-    if (!st && s->text.n < 3) st = fv_fail(e, FV_EFORMAT, "%s: has fewer than three sentences", from->file);
+    if (!st && s->text.n < 3)
+        st = fv_fail(e, FV_EFORMAT, "%s: has fewer than three sentences", from->file);
     if (st)
         close_feed(s);
     else
-        *out = (fv_feed){.self = s, .count = count, .size = size, .make = make, .close = close_feed};
+        *out =
+            (fv_feed){.self = s, .count = count, .size = size, .make = make, .close = close_feed};
     return st;
 }

@@ -1,4 +1,5 @@
-/* pairs.c - parallel sentences as token ids, each encoded once, and the feed for sequence to sequence. */
+/* pairs.c - parallel sentences as token ids, each encoded once, and the feed for sequence to
+ * sequence. */
 #include "data/records.h"
 
 /* Ids of all sentences of one side, one after another. */
@@ -40,7 +41,8 @@ static bool grow(const fv_env *env, side *s, int64_t ids, int64_t n)
     return ok;
 }
 
-/* Encodes one side behind what is there; the pair counts only once both have been added.  *len 0: left out. */
+/* Encodes one side behind what is there; the pair counts only once both have been added.  *len 0:
+ * left out. */
 static fv_status encode(fv__reading *r, const fv__record *rec, int which, int64_t *len)
 {
     const filling *f = r->user;
@@ -50,7 +52,8 @@ static fv_status encode(fv__reading *r, const fv__record *rec, int which, int64_
     fv_status st = fv_tok_encode(f->enc, rec->text[which].s, rec->text[which].n, how, r->e);
     if (st) return st;
     *len = f->enc->n + end;
-    if (*len > fv__records_most(r) && ((st = fv__records_long(r, rec, which, *len, len)) || !*len)) return st;
+    if (*len > fv__records_most(r) && ((st = fv__records_long(r, rec, which, *len, len)) || !*len))
+        return st;
     if (!grow(f->p->env, s, *len, f->p->n)) return no_memory(r, f->p);
     memcpy(s->ids + s->n_ids, f->enc->ids, (size_t)(*len - end) * sizeof *s->ids);
     if (end) s->ids[s->n_ids + *len - 1] = f->opt->eos;
@@ -60,7 +63,8 @@ static fv_status encode(fv__reading *r, const fv__record *rec, int which, int64_
 static fv_status keep_text(fv__reading *r, fv_pairs *p, fv__span text)
 {
     void *at = p->text_at;
-    if (!fv__grow(p->env, &at, &p->text_bytes, (size_t)(p->n + 1) * sizeof *p->text_at)) return no_memory(r, p);
+    if (!fv__grow(p->env, &at, &p->text_bytes, (size_t)(p->n + 1) * sizeof *p->text_at))
+        return no_memory(r, p);
     p->text_at = at;
     p->text_at[p->n] = p->texts.len;
     fv__buf_add(&p->texts, text.s, text.n);
@@ -106,8 +110,9 @@ static fv_status end(fv__reading *r, filling *f, fv_pairs **out, fv_status st)
 {
     fv_encoding_free(f->enc);
     if (!st && !f->p->n)
-        st = fv_fail(r->e, FV_EFORMAT, "%s: none of %lld pairs can be used%s%s", r->from->file ? r->from->file : "pairs",
-                     (long long)r->report->records, r->noted ? "; the first: " : "", r->noted ? r->report->first[0] : "");
+        st = fv_fail(r->e, FV_EFORMAT, "%s: none of %lld pairs can be used%s%s",
+                     r->from->file ? r->from->file : "pairs", (long long)r->report->records,
+                     r->noted ? "; the first: " : "", r->noted ? r->report->first[0] : "");
     if (st)
         fv_pairs_close(f->p);
     else
@@ -115,25 +120,37 @@ static fv_status end(fv__reading *r, filling *f, fv_pairs **out, fv_status st)
     return st;
 }
 
-fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv_pairs_opt opt, fv_data_report *report, fv_err *e)
+fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv_pairs_opt opt,
+                        fv_data_report *report, fv_err *e)
 {
     fv_data_report unread;
     filling f = {.opt = &opt};
-    fv__reading r = {
-        .env = env, .from = &opt.from, .n_texts = 2, .each = add, .user = &f, .report = report ? report : &unread, .e = e};
+    fv__reading r = {.env = env,
+                     .from = &opt.from,
+                     .n_texts = 2,
+                     .each = add,
+                     .user = &f,
+                     .report = report ? report : &unread,
+                     .e = e};
     *out = NULL;
     fv_status st = begin(&r, &f, tok);
     if (!st) st = fv__records_read(&r);
     return end(&r, &f, out, st);
 }
 
-fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok, const char *const *source,
-                        const char *const *target, int64_t n, fv_pairs_opt opt, fv_data_report *report, fv_err *e)
+fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok,
+                        const char *const *source, const char *const *target, int64_t n,
+                        fv_pairs_opt opt, fv_data_report *report, fv_err *e)
 {
     fv_data_report unread;
     filling f = {.opt = &opt};
-    fv__reading r = {
-        .env = env, .from = &opt.from, .n_texts = 2, .each = add, .user = &f, .report = report ? report : &unread, .e = e};
+    fv__reading r = {.env = env,
+                     .from = &opt.from,
+                     .n_texts = 2,
+                     .each = add,
+                     .user = &f,
+                     .report = report ? report : &unread,
+                     .e = e};
     *out = NULL;
     fv_status st = begin(&r, &f, tok);
     for (int64_t i = 0; !st && i < n && !(opt.from.most && r.report->kept >= opt.from.most); i++) {
@@ -165,9 +182,18 @@ static const int32_t *ids_of(const side *s, int64_t i, int64_t *n)
     return s->ids + s->at[i];
 }
 
-const int32_t *fv_pairs_source(const fv_pairs *p, int64_t i, int64_t *n) { return ids_of(&p->side[0], i, n); }
-const int32_t *fv_pairs_target(const fv_pairs *p, int64_t i, int64_t *n) { return ids_of(&p->side[1], i, n); }
-const char *fv_pairs_text(const fv_pairs *p, int64_t i) { return p->text_at ? p->texts.data + p->text_at[i] : NULL; }
+const int32_t *fv_pairs_source(const fv_pairs *p, int64_t i, int64_t *n)
+{
+    return ids_of(&p->side[0], i, n);
+}
+const int32_t *fv_pairs_target(const fv_pairs *p, int64_t i, int64_t *n)
+{
+    return ids_of(&p->side[1], i, n);
+}
+const char *fv_pairs_text(const fv_pairs *p, int64_t i)
+{
+    return p->text_at ? p->texts.data + p->text_at[i] : NULL;
+}
 
 /* ---- the feed ---- */
 
@@ -189,7 +215,8 @@ static int64_t longest(const fv_pairs *p, int which, const int32_t *rows, int64_
     return most;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e)
 {
     const pairs_feed *f = self;
     (void)how;

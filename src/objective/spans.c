@@ -1,11 +1,12 @@
-/* spans.c - the feeds for encoder-decoders that repair text: T5's span corruption and BART's infilling.
+/* spans.c - the feeds for encoder-decoders that repair text: T5's span corruption and BART's
+ * infilling.
  *
  *     text      a b c d e f g h
  *     spans     a <0> d e <1> h          ->  <0> b c <1> f g </s>          (sentinels)
  *     denoise   a <mask> d e <mask> h    ->  a b c d e f g h               (one mask for each span)
  *
- * The number of hidden tokens and of spans is the same for all windows of one length; where the spans lie, and how long
- * each is, is drawn. */
+ * The number of hidden tokens and of spans is the same for all windows of one length; where the
+ * spans lie, and how long each is, is drawn. */
 #include <stdio.h>
 
 #include "data/running.h"
@@ -40,7 +41,8 @@ static void amounts(const corrupting *c, int64_t n, cutting *k)
 }
 
 /* total in `parts` parts of at least one each: each unit more goes to a part that is drawn. */
-static void divide(int64_t *part, int64_t parts, int64_t total, uint64_t stream, int64_t row, fv_draw how)
+static void divide(int64_t *part, int64_t parts, int64_t total, uint64_t stream, int64_t row,
+                   fv_draw how)
 {
     for (int64_t i = 0; i < parts; i++) part[i] = 1;
     for (int64_t i = parts; i < total; i++) part[fv__draw_below(how, stream, row, i, parts)]++;
@@ -65,8 +67,8 @@ static void lengths(const corrupting *c, int64_t n, int64_t *source, int64_t *ta
 }
 
 /* Writes one window; both sides end in the end token. */
-static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t row, fv_draw how, int32_t *source,
-                    int32_t *target)
+static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t row, fv_draw how,
+                    int32_t *source, int32_t *target)
 {
     const fv_feed_opt *t = &c->text->task;
     cutting k = cut(c, n, row, how);
@@ -83,7 +85,8 @@ static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t
     *target = t->eos;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e)
 {
     const corrupting *c = self;
     const fv_feed_opt *k = &c->text->task;
@@ -104,7 +107,8 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         for (int64_t j = 0; j < S; j++) mask[j] = j < s;
         for (int64_t j = s; j < S; j++) source[j] = k->pad;
         for (int64_t j = t; j < T; j++) label[j] = -100;
-        for (int64_t j = 0; j < T; j++) input[j] = j == 0 ? k->start : j <= t && label[j - 1] >= 0 ? label[j - 1] : k->pad;
+        for (int64_t j = 0; j < T; j++)
+            input[j] = j == 0 ? k->start : j <= t && label[j - 1] >= 0 ? label[j - 1] : k->pad;
         out->labels += (double)t;
     }
     return FV_OK;
@@ -142,8 +146,8 @@ static void find_sentinels(corrupting *c, const fv_tok *tok)
     }
 }
 
-static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from, bool sentinels, fv_data_report *report,
-                           fv_err *e)
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           bool sentinels, fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     corrupting *c = fv__alloc(t->env, sizeof *c);
@@ -151,23 +155,28 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     c->sentinels = sentinels;
     find_sentinels(c, t->tok);
     fv_status st = FV_OK;
-    if (sentinels && !c->n_sentinel) st = fv_fail(e, FV_EARG, "the tokenizer has no <extra_id_0> to stand for a hidden span");
-    if (!sentinels && t->mask < 0) st = fv_fail(e, FV_EARG, "the tokenizer has no mask token, so nothing can be hidden");
+    if (sentinels && !c->n_sentinel)
+        st = fv_fail(e, FV_EARG, "the tokenizer has no <extra_id_0> to stand for a hidden span");
+    if (!sentinels && t->mask < 0)
+        st = fv_fail(e, FV_EARG, "the tokenizer has no mask token, so nothing can be hidden");
     if (!st && t->eos < 0) st = fv_fail(e, FV_EARG, "the tokenizer has no end token");
     if (!st) st = fv__running_open(&c->text, t, from, t->context, false, report, e);
     if (st)
         fv__free(t->env, c, sizeof *c);
     else
-        *out = (fv_feed){.self = c, .count = count, .size = size, .make = make, .close = close_feed};
+        *out =
+            (fv_feed){.self = c, .count = count, .size = size, .make = make, .close = close_feed};
     return st;
 }
 
-fv_status fv_feed_spans(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_spans(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                        fv_data_report *report, fv_err *e)
 {
     return open_feed(out, t, from, true, report, e);
 }
 
-fv_status fv_feed_denoise(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_denoise(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                          fv_data_report *report, fv_err *e)
 {
     return open_feed(out, t, from, false, report, e);
 }

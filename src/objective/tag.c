@@ -1,4 +1,5 @@
-/* tag.c - the feed for labelling words: of a word that has several pieces the first carries the label. */
+/* tag.c - the feed for labelling words: of a word that has several pieces the first carries the
+ * label. */
 #include "data/labels.h"
 #include "objective/masking.h"
 #include "data/ragged.h"
@@ -29,12 +30,17 @@ static bool push(tagging *g, int32_t id, int32_t tag)
     return true;
 }
 
-static fv_status no_memory(const fv__reading *rd) { return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file); }
+static fv_status no_memory(const fv__reading *rd)
+{
+    return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
+}
 
-static fv_status add_word(fv__reading *rd, tagging *g, const char *word, const char *tag, int64_t line)
+static fv_status add_word(fv__reading *rd, tagging *g, const char *word, const char *tag,
+                          int64_t line)
 {
     int label = fv__label(g->task.labels, tag, strlen(tag));
-    if (label < 0) return fv__label_unknown(g->task.labels, rd->from->file, line, tag, strlen(tag), rd->e);
+    if (label < 0)
+        return fv__label_unknown(g->task.labels, rd->from->file, line, tag, strlen(tag), rd->e);
     fv_status st = fv_tok_encode(g->enc, word, strlen(word), (fv_tok_opts){0}, rd->e);
     if (st) return st;
     bool ok = true;
@@ -75,7 +81,9 @@ static fv_status read_all(fv__reading *rd, tagging *g)
 {
     fv_tagged *t;
     fv_status st = fv_tagged_open(&t, rd->env, rd->from, rd->report, rd->e);
-    for (int64_t i = 0; !st && i < fv_tagged_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most); i++)
+    for (int64_t i = 0;
+         !st && i < fv_tagged_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most);
+         i++)
         st = add_sentence(rd, g, t, i);
     fv_tagged_close(t);
     return st;
@@ -83,7 +91,8 @@ static fv_status read_all(fv__reading *rd, tagging *g)
 
 /* ---- the feed ---- */
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
+                      fv_err *e)
 {
     const tagging *g = self;
     int64_t T = fv__ragged_put(&g->text, out, rows, n, g->task.pad);
@@ -101,20 +110,24 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static fv_status judge_words(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of)
+static fv_status judge_words(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                             double *hits, double *of)
 {
     (void)self;
-    return fv__judge_rows(c, out, fv__batch_ints(b, "labels"), fv_shape_len(b->part[0].shape), hits, of);
+    return fv__judge_rows(c, out, fv__batch_ints(b, "labels"), fv_shape_len(b->part[0].shape), hits,
+                          of);
 }
 
 /* F1 = 2 right / (given + gold), so twice what is right are the hits. */
-static fv_status judge_entities(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out, double *hits, double *of)
+static fv_status judge_entities(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                                double *hits, double *of)
 {
     const tagging *g = self;
     const fv_tensor *logits = fv_items_get(out, "logits");
     const int32_t *labels = fv__batch_ints(b, "labels");
     int64_t rows = b->part[0].shape.d[0], T = b->part[0].shape.d[1];
-    size_t best_bytes = (size_t)(rows * T) * sizeof(int32_t), name_bytes = 2 * (size_t)T * sizeof(char *);
+    size_t best_bytes = (size_t)(rows * T) * sizeof(int32_t),
+           name_bytes = 2 * (size_t)T * sizeof(char *);
     int32_t *best = fv__alloc(g->env, best_bytes);
     const char **gold = fv__alloc(g->env, name_bytes), **given = gold + T;
     fv_entities found = {0};
@@ -167,13 +180,15 @@ static bool has_entities(const fv_labels *l)
     return false;
 }
 
-fv_status fv_feed_tag(fv_feed *out, const fv_feed_opt *t, const fv_records *from, fv_data_report *report, fv_err *e)
+fv_status fv_feed_tag(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                      fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     tagging *g = fv__alloc(t->env, sizeof *g);
     if (!g) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     *g = (tagging){.env = t->env, .task = *t, .text = {.env = t->env}, .label = {.env = t->env}};
-    fv__reading rd = {.env = t->env, .from = from, .n_texts = 1, .user = g, .report = report, .e = e};
+    fv__reading rd = {
+        .env = t->env, .from = from, .n_texts = 1, .user = g, .report = report, .e = e};
     fv_status st = fv_encoding_new(&g->enc, t->tok, e);
     if (!st) st = read_all(&rd, g);
     fv_encoding_free(g->enc);

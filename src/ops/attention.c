@@ -1,7 +1,8 @@
 /* attention.c - y = softmax(scale q k' + bias) v, heads side by side, without storing the weights.
  *
- * The kernel keeps one number a row, the log-sum-exp of its scores.  Backward and the exact weights of any head and
- * rows are computed again from it.  q, k and v may lie in one tensor: then the kernel reads and writes with strides. */
+ * The kernel keeps one number a row, the log-sum-exp of its scores.  Backward and the exact weights
+ * of any head and rows are computed again from it.  q, k and v may lie in one tensor: then the
+ * kernel reads and writes with strides. */
 #include <math.h>
 
 #include "core/core.h"
@@ -61,7 +62,8 @@ static void backward(fv_ctx *c, fv_node *n)
 
 /* ---- checks ---- */
 
-/* Strides of a mask or bias of shape (B|1,H|1,Tq|1,Tk), leading axes may be missing; false if it is none. */
+/* Strides of a mask or bias of shape (B|1,H|1,Tq|1,Tk), leading axes may be missing; false if it is
+ * none. */
 static bool grid(int64_t s[3], const fv_tensor *t, const fv_attn_args *a)
 {
     const int64_t want[3] = {a->B, a->H, a->Tq};
@@ -77,12 +79,15 @@ static bool grid(int64_t s[3], const fv_tensor *t, const fv_attn_args *a)
     return true;
 }
 
-static bool is(const fv_tensor *t, fv_dtype type, fv_shape s) { return !t || (t->dtype == type && fv_shape_same(t->shape, s)); }
+static bool is(const fv_tensor *t, fv_dtype type, fv_shape s)
+{
+    return !t || (t->dtype == type && fv_shape_same(t->shape, s));
+}
 
 static bool bad(fv_ctx *c, const char *what, const fv_tensor *t, const fv_attn_args *a)
 {
-    fv_raise(c, FV_ESHAPE, "attention: %s is %s, with B %lld, H %lld, Tq %lld, Tk %lld", what, fv_desc(t).s, (long long)a->B,
-             (long long)a->H, (long long)a->Tq, (long long)a->Tk);
+    fv_raise(c, FV_ESHAPE, "attention: %s is %s, with B %lld, H %lld, Tq %lld, Tk %lld", what,
+             fv_desc(t).s, (long long)a->B, (long long)a->H, (long long)a->Tq, (long long)a->Tk);
     return false;
 }
 
@@ -91,14 +96,18 @@ static bool extras(fv_ctx *c, fv_attn_args *a, fv_dtype t, const fv_attn *o)
 {
     if (!is(o->lens, FV_I32, FV_SHAPE(a->B))) return bad(c, "lens", o->lens, a);
     if (!is(o->key_mask, FV_U8, FV_SHAPE(a->B, a->Tk))) return bad(c, "key_mask", o->key_mask, a);
-    if (o->mask && (o->mask->dtype != FV_U8 || !grid(a->mask_s, o->mask, a))) return bad(c, "mask", o->mask, a);
-    if (o->bias && (o->bias->dtype != t || !grid(a->bias_s, o->bias, a))) return bad(c, "bias", o->bias, a);
-    if (o->rel && (o->rel->dtype != t || o->rel->shape.n != 2 || o->rel->shape.d[0] != a->H)) return bad(c, "rel", o->rel, a);
+    if (o->mask && (o->mask->dtype != FV_U8 || !grid(a->mask_s, o->mask, a)))
+        return bad(c, "mask", o->mask, a);
+    if (o->bias && (o->bias->dtype != t || !grid(a->bias_s, o->bias, a)))
+        return bad(c, "bias", o->bias, a);
+    if (o->rel && (o->rel->dtype != t || o->rel->shape.n != 2 || o->rel->shape.d[0] != a->H))
+        return bad(c, "rel", o->rel, a);
     if (o->rel) a->rel_len = o->rel->shape.d[1];
-    if (o->rel && (o->rel_zero < 0 || o->rel_zero >= a->rel_len)) return bad(c, "rel, with rel_zero outside it,", o->rel, a);
+    if (o->rel && (o->rel_zero < 0 || o->rel_zero >= a->rel_len))
+        return bad(c, "rel, with rel_zero outside it,", o->rel, a);
     if (!(o->dropout >= 0 && o->dropout < 1) || o->window < 0 || !isfinite(o->scale)) {
-        fv_raise(c, FV_EARG, "attention: dropout %g, window %lld, scale %g", (double)o->dropout, (long long)o->window,
-                 (double)o->scale);
+        fv_raise(c, FV_EARG, "attention: dropout %g, window %lld, scale %g", (double)o->dropout,
+                 (long long)o->window, (double)o->scale);
         return false;
     }
     a->lens = o->lens ? o->lens->data : NULL;
@@ -108,7 +117,8 @@ static bool extras(fv_ctx *c, fv_attn_args *a, fv_dtype t, const fv_attn *o)
     a->rel = o->rel ? o->rel->data : NULL;
     a->rel_zero = o->rel_zero;
     a->causal = o->causal;
-    a->window = o->window < a->Tk ? o->window : 0; /* one of all keys is none: kernels may count in 32 bits */
+    /* one of all keys is none: kernels may count in 32 bits */
+    a->window = o->window < a->Tk ? o->window : 0;
     a->scale = o->scale;
     return true;
 }
@@ -119,7 +129,8 @@ static fv_tensor *run(fv_ctx *c, fv_attn_view *v, const fv_attn *o)
 {
     fv_attn_args *a = &v->args;
     const fv_kernels *k = fv_kernels_of(c, v->dtype);
-    if (!k || !fv_need(c, k->attention, "attention", v->dtype) || !extras(c, a, v->dtype, o)) return NULL;
+    if (!k || !fv_need(c, k->attention, "attention", v->dtype) || !extras(c, a, v->dtype, o))
+        return NULL;
     if (o->dropout > 0 && fv_ctx_training(c)) {
         a->dropout = o->dropout;
         a->rng = fv_next_rng(c);
@@ -150,7 +161,8 @@ static bool heads(fv_ctx *c, fv_attn_args *a, const fv_attn *o)
     a->H = o->n_head;
     a->G = o->n_kv_head ? o->n_kv_head : o->n_head;
     if (a->H >= 1 && a->G >= 1 && a->H % a->G == 0) return true;
-    fv_raise(c, FV_EARG, "attention: %lld heads cannot share %lld key heads", (long long)a->H, (long long)a->G);
+    fv_raise(c, FV_EARG, "attention: %lld heads cannot share %lld key heads", (long long)a->H,
+             (long long)a->G);
     return false;
 }
 
@@ -158,14 +170,16 @@ fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_
 {
     fv_attn_view view = {0};
     fv_attn_args *a = &view.args;
-    if (!q || !k || !v || !heads(c, a, &o) || !fv_same_dtype(c, "attention", q, k) || !fv_same_dtype(c, "attention", q, v))
+    if (!q || !k || !v || !heads(c, a, &o) || !fv_same_dtype(c, "attention", q, k) ||
+        !fv_same_dtype(c, "attention", q, v))
         return NULL;
     bool three = q->shape.n == 3 && k->shape.n == 3 && v->shape.n == 3;
-    if (!three || fv_dim(k, 0) != fv_dim(q, 0) || fv_dim(v, 0) != fv_dim(q, 0) || fv_dim(k, 1) != fv_dim(v, 1) ||
-        fv_cols(q) % a->H || fv_cols(k) % a->G || fv_cols(v) % a->G || fv_cols(q) / a->H != fv_cols(k) / a->G || !fv_cols(q) ||
-        !fv_cols(v))
-        return fv_raise(c, FV_ESHAPE, "attention: q %s, k %s, v %s with %lld heads and %lld key heads", fv_desc(q).s,
-                        fv_desc(k).s, fv_desc(v).s, (long long)a->H, (long long)a->G);
+    if (!three || fv_dim(k, 0) != fv_dim(q, 0) || fv_dim(v, 0) != fv_dim(q, 0) ||
+        fv_dim(k, 1) != fv_dim(v, 1) || fv_cols(q) % a->H || fv_cols(k) % a->G ||
+        fv_cols(v) % a->G || fv_cols(q) / a->H != fv_cols(k) / a->G || !fv_cols(q) || !fv_cols(v))
+        return fv_raise(c, FV_ESHAPE,
+                        "attention: q %s, k %s, v %s with %lld heads and %lld key heads",
+                        fv_desc(q).s, fv_desc(k).s, fv_desc(v).s, (long long)a->H, (long long)a->G);
     view.dtype = q->dtype;
     a->B = fv_dim(q, 0), a->Tq = fv_dim(q, 1), a->Tk = fv_dim(k, 1);
     a->Wk = fv_cols(q) / a->H, a->Wv = fv_cols(v) / a->G;
@@ -183,8 +197,9 @@ fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
     if (!qkv || !heads(c, a, &o) || !fv_same_dtype(c, "attention", qkv, qkv)) return NULL;
     int64_t parts = a->H + 2 * a->G;
     if (qkv->shape.n != 3 || fv_cols(qkv) % parts || !fv_cols(qkv))
-        return fv_raise(c, FV_ESHAPE, "attention: %s does not hold q of %lld heads, k and v of %lld", fv_desc(qkv).s,
-                        (long long)a->H, (long long)a->G);
+        return fv_raise(c, FV_ESHAPE,
+                        "attention: %s does not hold q of %lld heads, k and v of %lld",
+                        fv_desc(qkv).s, (long long)a->H, (long long)a->G);
     view.dtype = qkv->dtype;
     a->B = fv_dim(qkv, 0), a->Tq = a->Tk = fv_dim(qkv, 1);
     a->Wk = a->Wv = fv_cols(qkv) / parts;
@@ -210,40 +225,54 @@ static const fv_tensor *gone(const fv_attn_view *v)
     return NULL;
 }
 
-fv_shape fv_attn_view_shape(const fv_attn_view *v) { return FV_SHAPE(v->args.B, v->args.H, v->args.Tq, v->args.Tk); }
+fv_shape fv_attn_view_shape(const fv_attn_view *v)
+{
+    return FV_SHAPE(v->args.B, v->args.H, v->args.Tq, v->args.Tk);
+}
 
 bool fv_attn_view_causal(const fv_attn_view *v) { return v->args.causal; }
 
 /* Whether that can be asked of the view. */
-static bool askable(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head, int64_t from, int64_t to)
+static bool askable(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head,
+                    int64_t from, int64_t to)
 {
     const fv_attn_args *a = &v->args;
     if (b < 0 || b >= a->B || head < 0 || head >= a->H || from < 0 || to < from || to > a->Tq)
-        fv_raise(c, FV_EARG, "attention weights: sequence %lld, head %lld, rows %lld to %lld of B %lld, H %lld, Tq %lld",
-                 (long long)b, (long long)head, (long long)from, (long long)to, (long long)a->B, (long long)a->H,
-                 (long long)a->Tq);
+        fv_raise(c, FV_EARG,
+                 "attention weights: sequence %lld, head %lld, rows %lld to %lld of B %lld, H "
+                 "%lld, Tq %lld",
+                 (long long)b, (long long)head, (long long)from, (long long)to, (long long)a->B,
+                 (long long)a->H, (long long)a->Tq);
     else if (t != v->dtype && t != fv__stat_dtype(v->dtype))
-        fv_raise(c, FV_EDTYPE, "attention weights: %s where q, k and v are %s; expected that or %s", fv_dtype_name(t),
-                 fv_dtype_name(v->dtype), fv_dtype_name(fv__stat_dtype(v->dtype)));
+        fv_raise(c, FV_EDTYPE, "attention weights: %s where q, k and v are %s; expected that or %s",
+                 fv_dtype_name(t), fv_dtype_name(v->dtype),
+                 fv_dtype_name(fv__stat_dtype(v->dtype)));
     else if (gone(v))
-        fv_raise(c, FV_ESTATE, "attention weights: backward has released %s; ask before it, or fv_hold that tensor",
-                 fv_desc(gone(v)).s);
+        fv_raise(
+            c, FV_ESTATE,
+            "attention weights: backward has released %s; ask before it, or fv_hold that tensor",
+            fv_desc(gone(v)).s);
     else
         return true;
     return false;
 }
 
-fv_tensor *fv_attn_view_map(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head, int64_t from, int64_t to)
+fv_tensor *fv_attn_view_map(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head,
+                            int64_t from, int64_t to)
 {
     const fv_kernels *k = fv_kernels_of(c, v->dtype);
-    if (!k || !fv_need(c, k->attention_weights, "attention_weights", v->dtype) || !askable(c, v, t, b, head, from, to))
+    if (!k || !fv_need(c, k->attention_weights, "attention_weights", v->dtype) ||
+        !askable(c, v, t, b, head, from, to))
         return NULL;
     fv_tensor *w = fv_new(c, t, FV_SHAPE(to - from, v->args.Tk));
-    if (w) k->attention_weights(fv_ctx_stream(c), (fv_sink){w->data, t, false}, &v->args, b, head, from, to);
+    if (w)
+        k->attention_weights(fv_ctx_stream(c), (fv_sink){w->data, t, false}, &v->args, b, head,
+                             from, to);
     return w;
 }
 
-fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, int64_t from, int64_t to, float *host)
+fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head,
+                               int64_t from, int64_t to, float *host)
 {
     fv_mark mark = fv_mark_here(c);
     fv_tensor *w = fv_attn_view_map(c, v, fv__stat_dtype(v->dtype), b, head, from, to);

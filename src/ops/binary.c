@@ -8,7 +8,8 @@ typedef struct {
     fv_walk walk;
 } binary;
 
-/* Where y = a + b or a - b has the shape of an operand, dy is that operand's gradient as it stands: it is handed over. */
+/* Where y = a + b or a - b has the shape of an operand, dy is that operand's gradient as it stands:
+ * it is handed over. */
 static void backward(fv_ctx *c, fv_node *n)
 {
     const binary *s = (const binary *)n;
@@ -16,14 +17,18 @@ static void backward(fv_ctx *c, fv_node *n)
     const fv_kernels *k = fv_kernels_of(c, a->dtype);
     if (!fv_need(c, k && k->binary_bwd, "binary_bwd", a->dtype)) return;
 
-    if (s->op == FV_B_ADD && fv_shape_same(a->shape, b->shape) && fv__grad_split(c, a, b, n)) return;
+    if (s->op == FV_B_ADD && fv_shape_same(a->shape, b->shape) && fv__grad_split(c, a, b, n))
+        return;
     fv_stream *st = fv_ctx_stream(c);
     fv_sink none = {0};
-    if ((s->op == FV_B_ADD || s->op == FV_B_SUB) && a->wants_grad && fv_shape_same(a->shape, y->shape)) {
-        if (b->wants_grad) k->binary_bwd(st, s->op, none, fv_grad(c, b), y->grad, a->data, b->data, &s->walk);
+    if ((s->op == FV_B_ADD || s->op == FV_B_SUB) && a->wants_grad &&
+        fv_shape_same(a->shape, y->shape)) {
+        if (b->wants_grad)
+            k->binary_bwd(st, s->op, none, fv_grad(c, b), y->grad, a->data, b->data, &s->walk);
         fv_grad_pass(c, a, n);
     } else if (s->op == FV_B_ADD && b->wants_grad && fv_shape_same(b->shape, y->shape)) {
-        if (a->wants_grad) k->binary_bwd(st, s->op, fv_grad(c, a), none, y->grad, a->data, b->data, &s->walk);
+        if (a->wants_grad)
+            k->binary_bwd(st, s->op, fv_grad(c, a), none, y->grad, a->data, b->data, &s->walk);
         fv_grad_pass(c, b, n);
     } else if (a == b) { /* both gradients meet in one place: one after the other */
         k->binary_bwd(st, s->op, fv_grad(c, a), none, y->grad, a->data, b->data, &s->walk);
@@ -39,7 +44,8 @@ static fv_tensor *apply(fv_ctx *c, const char *name, fv_binary_op op, fv_tensor 
     fv_shape shape;
     if (!fv_same_dtype(c, name, a, b)) return NULL;
     if (!fv__broadcast(&shape, a->shape, b->shape))
-        return fv_raise(c, FV_ESHAPE, "%s: %s and %s do not broadcast together", name, fv_desc(a).s, fv_desc(b).s);
+        return fv_raise(c, FV_ESHAPE, "%s: %s and %s do not broadcast together", name, fv_desc(a).s,
+                        fv_desc(b).s);
     const fv_kernels *k = fv_kernels_of(c, a->dtype);
     if (!fv_need(c, k && k->binary, "binary", a->dtype)) return NULL;
 
@@ -60,4 +66,7 @@ fv_tensor *fv_add(fv_ctx *c, fv_tensor *a, fv_tensor *b) { return apply(c, "add"
 fv_tensor *fv_sub(fv_ctx *c, fv_tensor *a, fv_tensor *b) { return apply(c, "sub", FV_B_SUB, a, b); }
 fv_tensor *fv_mul(fv_ctx *c, fv_tensor *a, fv_tensor *b) { return apply(c, "mul", FV_B_MUL, a, b); }
 fv_tensor *fv_div(fv_ctx *c, fv_tensor *a, fv_tensor *b) { return apply(c, "div", FV_B_DIV, a, b); }
-fv_tensor *fv_maximum(fv_ctx *c, fv_tensor *a, fv_tensor *b) { return apply(c, "maximum", FV_B_MAX, a, b); }
+fv_tensor *fv_maximum(fv_ctx *c, fv_tensor *a, fv_tensor *b)
+{
+    return apply(c, "maximum", FV_B_MAX, a, b);
+}

@@ -4,15 +4,18 @@
 fv_tensor *fv_cache_write(fv_ctx *c, fv_tensor *cache, fv_tensor *x, fv_tensor *pos)
 {
     if (!pos || !fv_same_dtype(c, "cache_write", cache, x)) return NULL;
-    bool fit = cache->shape.n == 3 && x->shape.n == 3 && fv_dim(cache, 0) == fv_dim(x, 0) && fv_cols(cache) == fv_cols(x) &&
-               fv_dim(x, 1) <= fv_dim(cache, 1) && pos->dtype == FV_I32 && fv_shape_same(pos->shape, FV_SHAPE(fv_dim(x, 0)));
+    bool fit = cache->shape.n == 3 && x->shape.n == 3 && fv_dim(cache, 0) == fv_dim(x, 0) &&
+               fv_cols(cache) == fv_cols(x) && fv_dim(x, 1) <= fv_dim(cache, 1) &&
+               pos->dtype == FV_I32 && fv_shape_same(pos->shape, FV_SHAPE(fv_dim(x, 0)));
     if (!fit)
-        return fv_raise(c, FV_ESHAPE, "cache_write: cache %s, x %s, pos %s", fv_desc(cache).s, fv_desc(x).s, fv_desc(pos).s);
+        return fv_raise(c, FV_ESHAPE, "cache_write: cache %s, x %s, pos %s", fv_desc(cache).s,
+                        fv_desc(x).s, fv_desc(pos).s);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!k || !fv_need(c, k->cache_write, "cache_write", x->dtype)) return NULL;
     fv_tensor *y = fv_alias(c, cache, cache->shape);
     fv_record(c, sizeof(fv_node), NULL, y, cache, x);
     if (!y || fv_ctx_err(c)->code) return NULL;
-    k->cache_write(fv_ctx_stream(c), cache->data, x->data, pos->data, fv_dim(x, 0), fv_dim(x, 1), fv_dim(cache, 1), fv_cols(x));
+    k->cache_write(fv_ctx_stream(c), cache->data, x->data, pos->data, fv_dim(x, 0), fv_dim(x, 1),
+                   fv_dim(cache, 1), fv_cols(x));
     return y;
 }

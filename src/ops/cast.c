@@ -13,7 +13,8 @@ static void backward(fv_ctx *c, fv_node *n)
 fv_tensor *fv_cast(fv_ctx *c, fv_tensor *x, fv_dtype dtype)
 {
     if (!fv_same_dtype(c, "cast", x, x)) return NULL;
-    if ((unsigned)dtype >= FV_FLOATS) return fv_raise(c, FV_EDTYPE, "cast: from %s to %s", fv_desc(x).s, fv_dtype_name(dtype));
+    if ((unsigned)dtype >= FV_FLOATS)
+        return fv_raise(c, FV_EDTYPE, "cast: from %s to %s", fv_desc(x).s, fv_dtype_name(dtype));
     if (x->dtype == dtype) return x;
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->cast, "cast", x->dtype)) return NULL;

@@ -1,12 +1,13 @@
 /* conv.c - convolutions in one and two dimensions and their transposes, as matrix products.
  *
- * Both directions of both kinds are made of three steps.  One side, the image, is unfolded: column (p,q) of its matrix
- * holds the pixels under the kernel at output place (p,q).  The other side, the map, has one value for each such place.
+ * Both directions of both kinds are made of three steps.  One side, the image, is unfolded: column
+ * (p,q) of its matrix holds the pixels under the kernel at output place (p,q).  The other side, the
+ * map, has one value for each such place.
  *   shrink:  map    = w  . unfold(image)        conv forward,   transpose dx
  *   spread:  image  = fold(w' . map)            conv dx,        transpose forward
  *   weigh:   dw    += map . unfold(image)'      both
- * The unfolded matrix is made for a few images at a time and made again in backward: kept, it would be larger than the
- * image by the area of the kernel.  One dimension is two with a height of 1. */
+ * The unfolded matrix is made for a few images at a time and made again in backward: kept, it would
+ * be larger than the image by the area of the kernel.  One dimension is two with a height of 1. */
 #include "fovea/author/op.h"
 #include "ops/stat.h"
 
@@ -17,7 +18,8 @@ typedef struct {
     int64_t maps;   /* channels of the map */
     int64_t groups;
     bool transposed;
-    void *columns; /* scratch for `chunk` unfolded images; NULL where the image is its own unfolding */
+    /* scratch for `chunk` unfolded images; NULL where the image is its own unfolding */
+    void *columns;
     int64_t chunk;
 } conv;
 
@@ -34,8 +36,14 @@ static int64_t group_maps(const conv *v) { return v->maps / v->groups; }
 static int64_t group_taps(const conv *v) { return v->g.channels / v->groups * v->g.kh * v->g.kw; }
 static int64_t weight_len(const conv *v) { return v->maps * group_taps(v); }
 
-static void *at(const void *p, fv_dtype t, int64_t n) { return (char *)p + n * (int64_t)fv_dtype_size(t); }
-static fv_sink sink_at(fv_sink s, int64_t n) { return (fv_sink){at(s.data, s.dtype, n), s.dtype, s.add}; }
+static void *at(const void *p, fv_dtype t, int64_t n)
+{
+    return (char *)p + n * (int64_t)fv_dtype_size(t);
+}
+static fv_sink sink_at(fv_sink s, int64_t n)
+{
+    return (fv_sink){at(s.data, s.dtype, n), s.dtype, s.add};
+}
 
 /* ---- the three steps ---- */
 
@@ -63,7 +71,8 @@ static void products(fv_ctx *c, const conv *v, fv_gemm g, int64_t images, step a
     }
 }
 
-static const void *unfold(fv_ctx *c, const conv *v, fv_dtype t, const void *image, int64_t from, int64_t n)
+static const void *unfold(fv_ctx *c, const conv *v, fv_dtype t, const void *image, int64_t from,
+                          int64_t n)
 {
     const void *first = at(image, t, from * image_len(v));
     if (!v->columns) return first;
@@ -73,32 +82,50 @@ static const void *unfold(fv_ctx *c, const conv *v, fv_dtype t, const void *imag
     return v->columns;
 }
 
-static int64_t chunk_at(const conv *v, int64_t from) { return v->g.batch - from < v->chunk ? v->g.batch - from : v->chunk; }
+static int64_t chunk_at(const conv *v, int64_t from)
+{
+    return v->g.batch - from < v->chunk ? v->g.batch - from : v->chunk;
+}
 
-static void shrink(fv_ctx *c, const conv *v, fv_dtype t, fv_sink map, const void *w, const void *image)
+static void shrink(fv_ctx *c, const conv *v, fv_dtype t, fv_sink map, const void *w,
+                   const void *image)
 {
     int64_t m = group_maps(v), n = places(v), k = group_taps(v);
     for (int64_t from = 0; map.data && from < v->g.batch; from += v->chunk) {
         int64_t images = chunk_at(v, from);
-        fv_gemm g = {.m = m, .n = n, .k = k, .a = w, .lda = k, .ldb = n, .ldc = n, .bt = t, .ct = map.dtype, .add = map.add};
+        fv_gemm g = {.m = m,
+                     .n = n,
+                     .k = k,
+                     .a = w,
+                     .lda = k,
+                     .ldb = n,
+                     .ldc = n,
+                     .bt = t,
+                     .ct = map.dtype,
+                     .add = map.add};
         g.b = unfold(c, v, t, image, from, images);
         g.c = at(map.data, map.dtype, from * map_len(v));
-        products(c, v, g, images, (step){0, m * k}, (step){column_len(v), k * n}, (step){map_len(v), m * n});
+        products(c, v, g, images, (step){0, m * k}, (step){column_len(v), k * n},
+                 (step){map_len(v), m * n});
     }
 }
 
-static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const void *w, const void *map)
+static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const void *w,
+                   const void *map)
 {
     int64_t m = group_taps(v), n = places(v), k = group_maps(v);
     for (int64_t from = 0; image.data && from < v->g.batch; from += v->chunk) {
         int64_t images = chunk_at(v, from);
-        fv_sink part = sink_at(image, from * image_len(v)), to = v->columns ? (fv_sink){v->columns, t, false} : part;
-        fv_gemm g = {.m = m, .n = n, .k = k, .a = w, .lda = m, .ta = true, .ldb = n, .ldc = n, .bt = t};
+        fv_sink part = sink_at(image, from * image_len(v)),
+                to = v->columns ? (fv_sink){v->columns, t, false} : part;
+        fv_gemm g = {
+            .m = m, .n = n, .k = k, .a = w, .lda = m, .ta = true, .ldb = n, .ldc = n, .bt = t};
         g.ct = to.dtype;
         g.add = to.add;
         g.b = at(map, t, from * map_len(v));
         g.c = to.data;
-        products(c, v, g, images, (step){0, m * k}, (step){map_len(v), k * n}, (step){column_len(v), m * n});
+        products(c, v, g, images, (step){0, m * k}, (step){map_len(v), k * n},
+                 (step){column_len(v), m * n});
         if (!v->columns) continue;
         fv_conv_geom geom = v->g;
         geom.batch = images;
@@ -107,7 +134,8 @@ static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const vo
 }
 
 /* Images are added one after the other, in f32 even where the gradient is stored in 16 bits. */
-static void weigh(fv_ctx *c, const conv *v, fv_dtype t, fv_sink dw, const void *map, const void *image)
+static void weigh(fv_ctx *c, const conv *v, fv_dtype t, fv_sink dw, const void *map,
+                  const void *image)
 {
     if (!dw.data) return;
     int64_t m = group_maps(v), n = group_taps(v), k = places(v);
@@ -117,7 +145,16 @@ static void weigh(fv_ctx *c, const conv *v, fv_dtype t, fv_sink dw, const void *
     for (int64_t from = 0; from < v->g.batch; from += v->chunk) {
         const void *columns = unfold(c, v, t, image, from, chunk_at(v, from));
         for (int64_t i = 0; i < chunk_at(v, from); i++) {
-            fv_gemm g = {.m = m, .n = n, .k = k, .lda = k, .ldb = k, .tb = true, .ldc = n, .bt = t, .ct = st, .add = sum.add};
+            fv_gemm g = {.m = m,
+                         .n = n,
+                         .k = k,
+                         .lda = k,
+                         .ldb = k,
+                         .tb = true,
+                         .ldc = n,
+                         .bt = t,
+                         .ct = st,
+                         .add = sum.add};
             g.a = at(map, t, (from + i) * map_len(v));
             g.b = at(columns, t, i * column_len(v));
             g.c = sum.data;
@@ -145,13 +182,15 @@ static void backward(fv_ctx *c, fv_node *n)
     fv_tensor *x = n->in[0], *w = n->in[1], *bias = n->in[2];
     const void *dy = n->y->grad;
     (v->transposed ? shrink : spread)(c, v, x->dtype, fv_grad(c, x), w->data, dy);
-    weigh(c, v, x->dtype, fv_grad(c, w), v->transposed ? x->data : dy, v->transposed ? dy : x->data);
+    weigh(c, v, x->dtype, fv_grad(c, w), v->transposed ? x->data : dy,
+          v->transposed ? dy : x->data);
 
     fv_sink dbias = fv_grad(c, bias);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!dbias.data || !fv_need(c, k->binary_bwd, "binary_bwd", x->dtype)) return;
     fv_walk walk = bias_walk(n->y);
-    k->binary_bwd(fv_ctx_stream(c), FV_B_ADD, (fv_sink){0}, dbias, dy, n->y->data, bias->data, &walk);
+    k->binary_bwd(fv_ctx_stream(c), FV_B_ADD, (fv_sink){0}, dbias, dy, n->y->data, bias->data,
+                  &walk);
 }
 
 /* ---- geometry ---- */
@@ -165,12 +204,15 @@ static bool options(fv_ctx *c, const char *op, fv_conv_opt *o, bool transposed)
     /* more would be zeros that no tap reaches; a plain convolution has none to give */
     if (o->out_pad) ok = ok && transposed && (o->out_pad < o->stride || o->out_pad < o->dilation);
     if (!ok)
-        fv_raise(c, FV_EARG, "%s: stride %lld, padding %lld, dilation %lld, groups %lld, output padding %lld", op,
-                 (long long)o->stride, (long long)o->pad, (long long)o->dilation, (long long)o->groups, (long long)o->out_pad);
+        fv_raise(c, FV_EARG,
+                 "%s: stride %lld, padding %lld, dilation %lld, groups %lld, output padding %lld",
+                 op, (long long)o->stride, (long long)o->pad, (long long)o->dilation,
+                 (long long)o->groups, (long long)o->out_pad);
     return ok;
 }
 
-/* The length of y along an axis on which x has n pixels and the kernel k taps; 0 or less where there is none. */
+/* The length of y along an axis on which x has n pixels and the kernel k taps; 0 or less where
+ * there is none. */
 static int64_t out_len(const fv_conv_opt *o, int64_t n, int64_t k, bool transposed)
 {
     int64_t span = o->dilation * (k - 1) + 1; /* pixels from the first tap to the last */
@@ -178,15 +220,20 @@ static int64_t out_len(const fv_conv_opt *o, int64_t n, int64_t k, bool transpos
     return n + 2 * o->pad < span ? 0 : (n + 2 * o->pad - span) / o->stride + 1;
 }
 
-/* x (B,in,h,w) and w of a convolution with options o, in one dimension with h = kh = 1; false where they do not fit. */
-static bool describe(conv *v, const fv_tensor *x, const fv_tensor *w, const fv_conv_opt *o, int dims, bool transposed)
+/* x (B,in,h,w) and w of a convolution with options o, in one dimension with h = kh = 1; false where
+ * they do not fit. */
+static bool describe(conv *v, const fv_tensor *x, const fv_tensor *w, const fv_conv_opt *o,
+                     int dims, bool transposed)
 {
     if (x->shape.n != dims + 2 || w->shape.n != dims + 2 || !fv_len(x) || !fv_len(w)) return false;
     bool two = dims == 2;
     int64_t in = x->shape.d[1], out = transposed ? w->shape.d[1] * o->groups : w->shape.d[0];
-    if (in % o->groups || out % o->groups || (transposed ? w->shape.d[0] : w->shape.d[1] * o->groups) != in) return false;
+    if (in % o->groups || out % o->groups ||
+        (transposed ? w->shape.d[0] : w->shape.d[1] * o->groups) != in)
+        return false;
 
-    int64_t kh = two ? w->shape.d[2] : 1, kw = w->shape.d[dims + 1], h = two ? x->shape.d[2] : 1, width = x->shape.d[dims + 1];
+    int64_t kh = two ? w->shape.d[2] : 1, kw = w->shape.d[dims + 1], h = two ? x->shape.d[2] : 1,
+            width = x->shape.d[dims + 1];
     int64_t oh = two ? out_len(o, h, kh, transposed) : 1, ow = out_len(o, width, kw, transposed);
     *v = (conv){.maps = transposed ? in : out, .groups = o->groups, .transposed = transposed};
     v->g = (fv_conv_geom){.batch = x->shape.d[0],
@@ -209,7 +256,8 @@ static bool describe(conv *v, const fv_tensor *x, const fv_tensor *w, const fv_c
 /* A kernel of one pixel that visits every pixel leaves the image as it is. */
 static bool own_unfolding(const fv_conv_geom *g)
 {
-    return g->kh == 1 && g->kw == 1 && g->sh == 1 && g->sw == 1 && !g->ph && !g->pw && g->h == g->oh && g->w == g->ow;
+    return g->kh == 1 && g->kw == 1 && g->sh == 1 && g->sw == 1 && !g->ph && !g->pw &&
+           g->h == g->oh && g->w == g->ow;
 }
 
 static bool take_columns(fv_ctx *c, conv *v, fv_dtype t)
@@ -222,20 +270,22 @@ static bool take_columns(fv_ctx *c, conv *v, fv_dtype t)
     return itself || v->columns;
 }
 
-static fv_tensor *convolve(fv_ctx *c, const char *op, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_conv_opt opt, int dims,
-                           bool transposed)
+static fv_tensor *convolve(fv_ctx *c, const char *op, fv_tensor *x, fv_tensor *w, fv_tensor *bias,
+                           fv_conv_opt opt, int dims, bool transposed)
 {
     conv v = {0};
     if (!fv_same_dtype(c, op, x, w) || (bias && !fv_same_dtype(c, op, x, bias))) return NULL;
     if (!options(c, op, &opt, transposed)) return NULL;
     bool fits = describe(&v, x, w, &opt, dims, transposed);
-    int64_t out = transposed ? v.g.channels : v.maps, oh = transposed ? v.g.h : v.g.oh, ow = transposed ? v.g.w : v.g.ow;
+    int64_t out = transposed ? v.g.channels : v.maps, oh = transposed ? v.g.h : v.g.oh,
+            ow = transposed ? v.g.w : v.g.ow;
     if (!fits || (bias && fv_len(bias) != out))
-        return fv_raise(c, FV_ESHAPE, "%s: x %s, w %s, bias %s, groups %lld", op, fv_desc(x).s, fv_desc(w).s,
-                        bias ? fv_desc(bias).s : "none", (long long)opt.groups);
+        return fv_raise(c, FV_ESHAPE, "%s: x %s, w %s, bias %s, groups %lld", op, fv_desc(x).s,
+                        fv_desc(w).s, bias ? fv_desc(bias).s : "none", (long long)opt.groups);
     fv_dtype t = x->dtype;
     const fv_kernels *k = fv_kernels_of(c, t);
-    if (!k || !fv_need(c, k->gemm && k->im2col && k->col2im && k->binary && k->cast, op, t)) return NULL;
+    if (!k || !fv_need(c, k->gemm && k->im2col && k->col2im && k->binary && k->cast, op, t))
+        return NULL;
 
     fv_shape one = FV_SHAPE(v.g.batch, out, ow), two = FV_SHAPE(v.g.batch, out, oh, ow);
     fv_tensor *y = fv_new(c, t, dims == 1 ? one : two);
@@ -265,12 +315,14 @@ fv_tensor *fv_conv2d(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_
     return convolve(c, "conv2d", x, w, bias, opt, 2, false);
 }
 
-fv_tensor *fv_conv1d_transpose(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_conv_opt opt)
+fv_tensor *fv_conv1d_transpose(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias,
+                               fv_conv_opt opt)
 {
     return convolve(c, "conv1d_transpose", x, w, bias, opt, 1, true);
 }
 
-fv_tensor *fv_conv2d_transpose(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_conv_opt opt)
+fv_tensor *fv_conv2d_transpose(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias,
+                               fv_conv_opt opt)
 {
     return convolve(c, "conv2d_transpose", x, w, bias, opt, 2, true);
 }

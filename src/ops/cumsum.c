@@ -18,7 +18,8 @@ static void backward(fv_ctx *c, fv_node *n)
 
 fv_tensor *fv_cumsum(fv_ctx *c, fv_tensor *x, int axis)
 {
-    if (!fv_same_dtype(c, "cumsum", x, x) || (axis = fv__axis(c, "cumsum", x, axis)) < 0) return NULL;
+    if (!fv_same_dtype(c, "cumsum", x, x) || (axis = fv__axis(c, "cumsum", x, axis)) < 0)
+        return NULL;
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->cumsum, "cumsum", x->dtype)) return NULL;
 

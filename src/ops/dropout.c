@@ -1,4 +1,5 @@
-/* dropout.c - y = x / (1 - p) where it is kept, 0 elsewhere: what is kept depends on seed, step and place alone. */
+/* dropout.c - y = x / (1 - p) where it is kept, 0 elsewhere: what is kept depends on seed, step and
+ * place alone. */
 #include "ops/walk.h"
 
 typedef struct {
@@ -20,7 +21,8 @@ static void backward(fv_ctx *c, fv_node *n)
 fv_tensor *fv_dropout(fv_ctx *c, fv_tensor *x, float p)
 {
     if (!fv_same_dtype(c, "dropout", x, x)) return NULL;
-    if (!(p >= 0 && p < 1)) return fv_raise(c, FV_EARG, "dropout: rate %g is not in 0 <= p < 1", (double)p);
+    if (!(p >= 0 && p < 1))
+        return fv_raise(c, FV_EARG, "dropout: rate %g is not in 0 <= p < 1", (double)p);
     if (!fv_ctx_training(c) || p == 0) return x;
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->dropout, "dropout", x->dtype)) return NULL;

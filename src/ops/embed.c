@@ -1,4 +1,5 @@
-/* embed.c - rows of tables, their sum and its norm: in one pass where nothing is recorded and the device can. */
+/* embed.c - rows of tables, their sum and its norm: in one pass where nothing is recorded and the
+ * device can. */
 #include "ops/embed.h"
 
 #include "core/core.h"
@@ -9,14 +10,17 @@ static bool fits(const fv_ctx *c, const fv_some_rows *r, const fv_some_rows *fir
     bool named = ids && ids->dtype == FV_I32 && fv_shape_same(ids->shape, first->ids->shape);
     bool counted = r->first >= 0 && t && r->first + r->count <= fv_dim(t, 0) &&
                    (r->count == 1 || r->count == fv_cols(first->ids));
-    return t && t->dtype == c->dtype && t->shape.n == 2 && fv_cols(t) == fv_cols(first->table) && (ids ? named : counted);
+    return t && t->dtype == c->dtype && t->shape.n == 2 && fv_cols(t) == fv_cols(first->table) &&
+           (ids ? named : counted);
 }
 
 /* NULL without an error where it cannot. */
-static fv_tensor *at_once(fv_ctx *c, const fv_some_rows *of, int n, fv_embed a, const fv_tensor *gain, const fv_tensor *bias)
+static fv_tensor *at_once(fv_ctx *c, const fv_some_rows *of, int n, fv_embed a,
+                          const fv_tensor *gain, const fv_tensor *bias)
 {
     const fv_kernels *k = c->record ? NULL : fv_kernels_of(c, c->dtype);
-    bool can = k && k->embed && n <= FV_EMBED_MOST && of[0].ids && of[0].table && of[0].ids->shape.n < FV_MAX_DIM;
+    bool can = k && k->embed && n <= FV_EMBED_MOST && of[0].ids && of[0].table &&
+               of[0].ids->shape.n < FV_MAX_DIM;
     if (!can || (gain && gain->dtype != c->dtype) || (bias && bias->dtype != c->dtype)) return NULL;
     fv_shape shape = of[0].ids->shape;
     shape.d[shape.n++] = fv_cols(of[0].table);
@@ -44,15 +48,18 @@ static fv_tensor *one_by_one(fv_ctx *c, const fv_some_rows *of, int n)
 {
     fv_tensor *y = NULL;
     for (int i = 0; i < n; i++) {
-        fv_tensor *rows = of[i].ids ? fv_gather(c, of[i].table, of[i].ids, of[i].skip)
-                                    : fv_slice(c, of[i].table, 0, of[i].first, of[i].first + of[i].count);
-        rows = fv_cast(c, rows, c->dtype); /* a table may be read where its file is mapped, in 16 bits */
+        fv_tensor *rows = of[i].ids
+                              ? fv_gather(c, of[i].table, of[i].ids, of[i].skip)
+                              : fv_slice(c, of[i].table, 0, of[i].first, of[i].first + of[i].count);
+        /* a table may be read where its file is mapped, in 16 bits */
+        rows = fv_cast(c, rows, c->dtype);
         y = i ? fv_add(c, y, rows) : rows;
     }
     return y;
 }
 
-fv_tensor *fv__embed(fv_ctx *c, const fv_some_rows *of, int n, fv_tensor *gain, fv_tensor *bias, float eps)
+fv_tensor *fv__embed(fv_ctx *c, const fv_some_rows *of, int n, fv_tensor *gain, fv_tensor *bias,
+                     float eps)
 {
     fv_tensor *y = fv__failed(c) ? NULL : at_once(c, of, n, (fv_embed){.eps = eps}, gain, bias);
     return y || fv__failed(c) ? y : fv_layernorm(c, one_by_one(c, of, n), gain, bias, eps);

@@ -6,15 +6,18 @@
 
 enum { FV_EMBED_MOST = 3 };
 
-/* Rows of a table (V,D): those that ids (B,T) name, or where ids is NULL rows first .. first+count-1, again and again. */
+/* Rows of a table (V,D): those that ids (B,T) name, or where ids is NULL rows first ..
+ * first+count-1, again and again. */
 typedef struct fv_some_rows {
     fv_tensor *table, *ids;
     int64_t first, count;
     int32_t skip; /* an id whose row has no gradient, or -1 */
 } fv_some_rows;
 
-/* The layer norm of the sum of rows of n tables, the first of them by ids (B,T): (B,T,D).  count is 1 or T. */
-fv_tensor *fv__embed(fv_ctx *c, const fv_some_rows *of, int n, fv_tensor *gain, fv_tensor *bias, float eps);
+/* The layer norm of the sum of rows of n tables, the first of them by ids (B,T): (B,T,D).  count is
+ * 1 or T. */
+fv_tensor *fv__embed(fv_ctx *c, const fv_some_rows *of, int n, fv_tensor *gain, fv_tensor *bias,
+                     float eps);
 /* The sum itself. */
 fv_tensor *fv__embed_bare(fv_ctx *c, const fv_some_rows *of, int n);
 

@@ -1,4 +1,5 @@
-/* gather.c - rows of a table by id, and the sum of rows into a table by id: each is the other's gradient. */
+/* gather.c - rows of a table by id, and the sum of rows into a table by id: each is the other's
+ * gradient. */
 #include "fovea/author/op.h"
 
 static bool ids_ok(fv_ctx *c, const char *op, const fv_tensor *ids)
@@ -19,8 +20,8 @@ static void gather_backward(fv_ctx *c, fv_node *n)
     fv_tensor *table = n->in[0], *ids = n->in[1];
     const fv_kernels *k = fv_kernels_of(c, table->dtype);
     if (!fv_need(c, k->gather_bwd, "gather_bwd", table->dtype)) return;
-    k->gather_bwd(fv_ctx_stream(c), fv_grad(c, table), n->y->grad, ids->data, fv_len(ids), table->shape.d[0], table->shape.d[1],
-                  ((gather *)n)->skip);
+    k->gather_bwd(fv_ctx_stream(c), fv_grad(c, table), n->y->grad, ids->data, fv_len(ids),
+                  table->shape.d[0], table->shape.d[1], ((gather *)n)->skip);
 }
 
 fv_tensor *fv_gather(fv_ctx *c, fv_tensor *table, fv_tensor *ids, int32_t skip)
@@ -35,7 +36,8 @@ fv_tensor *fv_gather(fv_ctx *c, fv_tensor *table, fv_tensor *ids, int32_t skip)
     shape.d[shape.n++] = table->shape.d[1];
     fv_tensor *y = fv_new(c, table->dtype, shape);
     if (!y) return NULL;
-    k->gather(fv_ctx_stream(c), y->data, table->data, table->dtype, ids->data, fv_len(ids), table->shape.d[0], table->shape.d[1]);
+    k->gather(fv_ctx_stream(c), y->data, table->data, table->dtype, ids->data, fv_len(ids),
+              table->shape.d[0], table->shape.d[1]);
 
     gather *s = fv_record(c, sizeof *s, gather_backward, y, table, ids);
     if (s) s->skip = skip;
@@ -50,10 +52,12 @@ static void scatter_backward(fv_ctx *c, fv_node *n)
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     fv_sink dx = fv_grad(c, x);
     if (!dx.data || !fv_need(c, k->gather && k->cast, "gather", x->dtype)) return;
-    bool direct = !dx.add && dx.dtype == x->dtype; /* else through a copy: gather only writes, in the table's dtype */
+    /* else through a copy: gather only writes, in the table's dtype */
+    bool direct = !dx.add && dx.dtype == x->dtype;
     void *rows = direct ? dx.data : fv_scratch(c, x->dtype, fv_len(x));
     if (!rows) return;
-    k->gather(fv_ctx_stream(c), rows, y->grad, y->dtype, ids->data, fv_len(ids), y->shape.d[0], y->shape.d[1]);
+    k->gather(fv_ctx_stream(c), rows, y->grad, y->dtype, ids->data, fv_len(ids), y->shape.d[0],
+              y->shape.d[1]);
     if (!direct) k->cast(fv_ctx_stream(c), dx, rows, fv_len(x));
 }
 
@@ -61,13 +65,15 @@ fv_tensor *fv_scatter_add(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int64_t vocab
 {
     if (!x || !ids || !ids_ok(c, "scatter_add", ids)) return NULL;
     if (x->shape.n < 1 || fv_rows(x) != fv_len(ids) || vocab < 1)
-        return fv_raise(c, FV_ESHAPE, "scatter_add: x %s, ids %s into %lld rows", fv_desc(x).s, fv_desc(ids).s, (long long)vocab);
+        return fv_raise(c, FV_ESHAPE, "scatter_add: x %s, ids %s into %lld rows", fv_desc(x).s,
+                        fv_desc(ids).s, (long long)vocab);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!k || !fv_need(c, k->gather_bwd, "gather_bwd", x->dtype)) return NULL;
 
     fv_tensor *y = fv_new(c, x->dtype, FV_SHAPE(vocab, fv_cols(x)));
     if (!y) return NULL;
-    k->gather_bwd(fv_ctx_stream(c), (fv_sink){y->data, y->dtype, false}, x->data, ids->data, fv_len(ids), vocab, fv_cols(x), -1);
+    k->gather_bwd(fv_ctx_stream(c), (fv_sink){y->data, y->dtype, false}, x->data, ids->data,
+                  fv_len(ids), vocab, fv_cols(x), -1);
     fv_record(c, sizeof(fv_node), scatter_backward, y, x, ids);
     return y;
 }

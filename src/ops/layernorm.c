@@ -1,4 +1,5 @@
-/* layernorm.c - y = gain * (x - mean) / sqrt(var + eps) + bias, over the last axis; also of a residual sum. */
+/* layernorm.c - y = gain * (x - mean) / sqrt(var + eps) + bias, over the last axis; also of a
+ * residual sum. */
 #include "fovea/author/op.h"
 #include "ops/product.h"
 #include "ops/residual.h"
@@ -18,25 +19,30 @@ static void backward(fv_ctx *c, fv_node *n)
     fv_sink dx = fv_grad(c, x), dgain = fv_grad(c, gain), dbias = fv_grad(c, bias);
     const void *by = gain ? gain->data : NULL;
     fv_stream *st = fv_ctx_stream(c);
-    fv_sink sums = {0}; /* who made x has no other reader before this one: its gradient is whole now */
+    /* who made x has no other reader before this one: its gradient is whole now */
+    fv_sink sums = {0};
     if (dx.data && k->layernorm_bwd_sums) sums = fv__linear_bias_sums(c, n->prev, x);
     if (sums.data)
-        k->layernorm_bwd_sums(st, dx, dgain, dbias, sums, n->y->grad, x->data, by, s->mean, s->rstd, fv_rows(x), fv_cols(x));
+        k->layernorm_bwd_sums(st, dx, dgain, dbias, sums, n->y->grad, x->data, by, s->mean, s->rstd,
+                              fv_rows(x), fv_cols(x));
     else
-        k->layernorm_bwd(st, dx, dgain, dbias, n->y->grad, x->data, by, s->mean, s->rstd, fv_rows(x), fv_cols(x));
+        k->layernorm_bwd(st, dx, dgain, dbias, n->y->grad, x->data, by, s->mean, s->rstd,
+                         fv_rows(x), fv_cols(x));
 }
 
-static bool check(fv_ctx *c, const char *op, const fv_tensor *x, const fv_tensor *of_row, const char *what)
+static bool check(fv_ctx *c, const char *op, const fv_tensor *x, const fv_tensor *of_row,
+                  const char *what)
 {
     if (!of_row) return true;
     if (!fv_same_dtype(c, op, x, of_row)) return false;
-    if (fv_len(of_row) != fv_cols(x)) fv_raise(c, FV_ESHAPE, "%s: x %s, %s %s", op, fv_desc(x).s, what, fv_desc(of_row).s);
+    if (fv_len(of_row) != fv_cols(x))
+        fv_raise(c, FV_ESHAPE, "%s: x %s, %s %s", op, fv_desc(x).s, what, fv_desc(of_row).s);
     return fv_len(of_row) == fv_cols(x);
 }
 
 /* The norm of x, or of *sum = x + a where a is given. */
-static fv_tensor *norm(fv_ctx *c, const char *op, fv_tensor **sum, fv_tensor *x, fv_tensor *a, fv_tensor *gain, fv_tensor *bias,
-                       float eps)
+static fv_tensor *norm(fv_ctx *c, const char *op, fv_tensor **sum, fv_tensor *x, fv_tensor *a,
+                       fv_tensor *gain, fv_tensor *bias, float eps)
 {
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!k || !check(c, op, x, gain, "gain") || !check(c, op, x, bias, "bias")) return NULL;
@@ -48,7 +54,8 @@ static fv_tensor *norm(fv_ctx *c, const char *op, fv_tensor **sum, fv_tensor *x,
     size_t bytes = (size_t)fv_rows(x) * fv_dtype_size(st);
     char *stats = fv_scratch(c, st, 2 * fv_rows(x));
     if (!stats) return NULL;
-    k->layernorm(fv_ctx_stream(c), y->data, stats, stats + bytes, a ? in ? in->data : y->data : NULL, x->data, a ? a->data : NULL,
+    k->layernorm(fv_ctx_stream(c), y->data, stats, stats + bytes,
+                 a ? in ? in->data : y->data : NULL, x->data, a ? a->data : NULL,
                  gain ? gain->data : NULL, bias ? bias->data : NULL, fv_rows(x), fv_cols(x), eps);
 
     layernorm *s = fv_record(c, sizeof *s, backward, y, in, gain, bias);
@@ -66,7 +73,8 @@ fv_tensor *fv_layernorm(fv_ctx *c, fv_tensor *x, fv_tensor *gain, fv_tensor *bia
     return x ? norm(c, "layernorm", NULL, x, NULL, gain, bias, eps) : NULL;
 }
 
-fv_tensor *fv_add_layernorm(fv_ctx *c, fv_tensor **sum, fv_tensor *x, fv_tensor *a, fv_tensor *gain, fv_tensor *bias, float eps)
+fv_tensor *fv_add_layernorm(fv_ctx *c, fv_tensor **sum, fv_tensor *x, fv_tensor *a, fv_tensor *gain,
+                            fv_tensor *bias, float eps)
 {
     if (sum) *sum = NULL;
     return x && a ? norm(c, "add_layernorm", sum, x, a, gain, bias, eps) : NULL;

@@ -14,7 +14,10 @@ typedef struct {
 } linear;
 
 /* The derivative of these cannot be had from y alone, so the value before them is kept. */
-static bool needs_pre(fv_act act) { return act == FV_GELU || act == FV_GELU_TANH || act == FV_SILU; }
+static bool needs_pre(fv_act act)
+{
+    return act == FV_GELU || act == FV_GELU_TANH || act == FV_SILU;
+}
 
 /* Memory of y's size that comes free once the gradient is through. */
 static void keep(linear *s, void *block)
@@ -23,7 +26,8 @@ static void keep(linear *s, void *block)
     s->node.temp_bytes = fv__tensor_bytes(s->node.y->dtype, fv_len(s->node.y));
 }
 
-/* y = act(p):  dp = act'(p) dy.  It takes the place of p where p was kept.  *dbias is done with where one kernel does both. */
+/* y = act(p):  dp = act'(p) dy.  It takes the place of p where p was kept.  *dbias is done with
+ * where one kernel does both. */
 static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv_sink *dbias)
 {
     const fv_tensor *y = s->node.y;
@@ -38,20 +42,23 @@ static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv
         *dbias = (fv_sink){0};
         return s->pre;
     }
-    k->unary_bwd(fv_ctx_stream(c), op, (fv_sink){s->pre, y->dtype, false}, y->grad, p, y->data, fv_len(y), 0, 0);
+    k->unary_bwd(fv_ctx_stream(c), op, (fv_sink){s->pre, y->dtype, false}, y->grad, p, y->data,
+                 fv_len(y), 0, 0);
     return s->pre;
 }
 
 static void backward(fv_ctx *c, fv_node *node);
 
-/* Where x = act(q) was made just before this and nobody else has read it, the product that would give dx gives dq, in q's place,
- * and the gradient of q's bias. */
+/* Where x = act(q) was made just before this and nobody else has read it, the product that would
+ * give dx gives dq, in q's place, and the gradient of q's bias. */
 static bool grad_through_act(fv_ctx *c, const fv_kernels *k, const fv_node *node, fv_gemm by_x)
 {
     linear *maker = (linear *)node->prev;
     fv_tensor *x = node->in[0];
     fv_unary_op op;
-    if (!k->gemm_slope || !maker || maker->node.backward != backward || maker->node.y != x || x->grad || x->held) return false;
+    if (!k->gemm_slope || !maker || maker->node.backward != backward || maker->node.y != x ||
+        x->grad || x->held)
+        return false;
     fv_tensor *bias = maker->node.in[2];
     if (!maker->pre || !fv__act_op(&op, maker->act) || !bias || !bias->wants_grad) return false;
     bool had = bias->has_grad;
@@ -86,26 +93,32 @@ static void backward(fv_ctx *c, fv_node *node)
     fv_gemm by_w = s->kn ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
                          : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
     fv_stream *st = fv_ctx_stream(c);
-    if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n); /* dp is in a cache still */
+    /* dp is in a cache still */
+    if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n);
     if (!grad_through_act(c, k, node, by_x)) {
         fv_sink dx = fv_grad(c, x);
         by_x.c = dx.data, by_x.ct = dx.dtype, by_x.add = dx.add;
         if (dx.data) k->gemm(st, &by_x);
     }
     if (dw.data) k->gemm(st, &by_w);
-    if (s->onto) fv_grad_pass(c, s->onto, node); /* last: it may take the gradient's memory with it */
+    /* last: it may take the gradient's memory with it */
+    if (s->onto) fv_grad_pass(c, s->onto, node);
 }
 
 fv_sink fv__linear_bias_sums(fv_ctx *c, fv_node *n, const fv_tensor *y)
 {
     linear *s = (linear *)n;
-    if (!n || n->backward != backward || n->y != y || s->act != FV_ACT_NONE || !n->in[2]) return (fv_sink){0};
+    if (!n || n->backward != backward || n->y != y || s->act != FV_ACT_NONE || !n->in[2])
+        return (fv_sink){0};
     fv_sink to = fv_grad(c, n->in[2]);
     s->through = to.data != NULL;
     return to;
 }
 
-bool fv__linear_forgets(const fv_node *n) { return n->backward == backward && ((const linear *)n)->act == FV_ACT_NONE; }
+bool fv__linear_forgets(const fv_node *n)
+{
+    return n->backward == backward && ((const linear *)n)->act == FV_ACT_NONE;
+}
 
 /* A packed weight has a dtype of its own and is always described as (N,K). */
 static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tensor *bias, bool kn)
@@ -113,10 +126,11 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
     if (!fv_same_dtype(c, "linear", x, bias ? bias : x)) return false;
     if (!w->packed && !fv_same_dtype(c, "linear", x, w)) return false;
     int64_t in = w->shape.d[!kn], out = w->shape.d[kn];
-    bool ok = x->shape.n > 0 && w->shape.n == 2 && in == fv_cols(x) && (!bias || (bias->shape.n == 1 && bias->shape.d[0] == out));
+    bool ok = x->shape.n > 0 && w->shape.n == 2 && in == fv_cols(x) &&
+              (!bias || (bias->shape.n == 1 && bias->shape.d[0] == out));
     if (!ok)
-        fv_raise(c, FV_ESHAPE, "linear: x %s, w %s stored (%s), bias %s", fv_desc(x).s, fv_desc(w).s, kn ? "in,out" : "out,in",
-                 bias ? fv_desc(bias).s : "none");
+        fv_raise(c, FV_ESHAPE, "linear: x %s, w %s stored (%s), bias %s", fv_desc(x).s,
+                 fv_desc(w).s, kn ? "in,out" : "out,in", bias ? fv_desc(bias).s : "none");
     return ok;
 }
 
@@ -140,12 +154,14 @@ static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor
     }
 }
 
-static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act, bool kn, fv_tensor *onto)
+static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act, bool kn,
+                        fv_tensor *onto)
 {
     kn = kn && !(w && w->packed);
     if (!x || !w || !fit(c, x, w, bias, kn)) return NULL;
     fv_unary_op op;
-    if (act && !fv__act_op(&op, act)) return fv_raise(c, FV_EARG, "linear: no activation %d", (int)act);
+    if (act && !fv__act_op(&op, act))
+        return fv_raise(c, FV_EARG, "linear: no activation %d", (int)act);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->gemm, "gemm", x->dtype)) return NULL;
 
@@ -157,7 +173,8 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
 
     /* Recorded before it runs, because only a recorded product has to keep p. */
     fv_tensor *in[] = {x, w, bias, onto};
-    linear *s = fv_record_n(c, "linear", sizeof *s, w->packed ? NULL : backward, y, onto ? 4 : 3, in);
+    linear *s = fv_record_n(c, "linear", sizeof *s, w->packed ? NULL : backward, y, onto ? 4 : 3,
+                            in);
     if (s) {
         s->act = act;
         s->onto = onto;
@@ -165,7 +182,8 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
         if (needs_pre(act)) keep(s, fv_scratch(c, y->dtype, fv_len(y)));
     }
     if (fv__failed(c)) return NULL;
-    fv_factor of_x = {x->data, false, 0}, of_w = {w->packed ? fv__weight_data(c, w) : w->data, !kn, 0};
+    fv_factor of_x = {x->data, false, 0},
+              of_w = {w->packed ? fv__weight_data(c, w) : w->data, !kn, 0};
     fv_gemm g = fv__product(fv__out(y), of_x, of_w, fv_rows(x), n, fv_cols(x), w->dtype);
     g.packed = w->packed;
     g.bias = bias ? bias->data : NULL;
@@ -189,26 +207,31 @@ fv_tensor *fv_linear_kn(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
     return apply(c, x, w, bias, act, true, NULL);
 }
 
-fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *w, fv_tensor *bias, bool kn)
+fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *w, fv_tensor *bias,
+                           bool kn)
 {
     if (!onto || !x || !w) return NULL;
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     fv_shape shape = x->shape;
     if (shape.n > 0 && w->shape.n == 2) shape.d[shape.n - 1] = w->shape.d[kn && !w->packed];
     bool fits = onto != x && onto->dtype == x->dtype && fv_shape_same(onto->shape, shape);
-    if (k && k->gemm_plus && w->dtype == x->dtype && fits) return apply(c, x, w, bias, FV_ACT_NONE, kn, onto);
+    if (k && k->gemm_plus && w->dtype == x->dtype && fits)
+        return apply(c, x, w, bias, FV_ACT_NONE, kn, onto);
     return fv_add(c, onto, apply(c, x, w, bias, FV_ACT_NONE, kn, NULL));
 }
 
 fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool kn)
 {
     if (!fv_same_dtype(c, "pack", w, w)) return NULL;
-    if (w->shape.n != 2) return fv_raise(c, FV_ESHAPE, "pack: a weight has two axes, not %s", fv_desc(w).s);
+    if (w->shape.n != 2)
+        return fv_raise(c, FV_ESHAPE, "pack: a weight has two axes, not %s", fv_desc(w).s);
     const fv_kernels *k = fv_kernels_of(c, w->dtype);
     if (!fv_need(c, k && k->pack && k->pack_bytes, "pack", w->dtype)) return NULL;
     int64_t n = w->shape.d[kn], cols = w->shape.d[!kn];
     size_t bytes = (unsigned)dtype < FV_DTYPES ? k->pack_bytes(n, cols, dtype) : 0;
-    if (!bytes) return fv_raise(c, FV_EDTYPE, "pack: this device cannot lay %s out as %s", fv_desc(w).s, fv_dtype_name(dtype));
+    if (!bytes)
+        return fv_raise(c, FV_EDTYPE, "pack: this device cannot lay %s out as %s", fv_desc(w).s,
+                        fv_dtype_name(dtype));
 
     fv_tensor *y = fv_new(c, FV_U8, FV_SHAPE((int64_t)bytes));
     if (!y) return NULL;

@@ -1,8 +1,9 @@
 /* linear_entropy.c - the loss of y = x w' against labels, without y: for a vocabulary of any size.
  *
- * Logits are the largest numbers of a language model's step, and nobody asks for them while it trains.  So they stay in
- * memory of this op, with rows padded to what products are fast with, and become their own gradient, for a slope of 1, while
- * they are still in the device's cache.  Backward has the slope of each row, dl, left to apply:
+ * Logits are the largest numbers of a language model's step, and nobody asks for them while it
+ * trains.  So they stay in memory of this op, with rows padded to what products are fast with, and
+ * become their own gradient, for a slope of 1, while they are still in the device's cache.
+ * Backward has the slope of each row, dl, left to apply:
  *
  *     dx = dl (g w),   dw = g' (dl x),   g = softmax(x w') - target
  *
@@ -37,12 +38,14 @@ static void backward(fv_ctx *c, fv_node *node)
     }
     if (dw.data) {
         k->scale_rows(st, (fv_sink){part, x->dtype, false}, x->data, dl, rows, cols);
-        fv_gemm by_w = fv__product(dw, turned, (fv_factor){part, false, 0}, n, cols, rows, x->dtype);
+        fv_gemm by_w = fv__product(dw, turned, (fv_factor){part, false, 0}, n, cols, rows,
+                                   x->dtype);
         by_w.lda = s->step;
         k->gemm(st, &by_w);
     }
     if (dx.data) {
-        fv_gemm by_x = fv__product((fv_sink){part, x->dtype, false}, g, of_w, rows, cols, n, x->dtype);
+        fv_gemm by_x = fv__product((fv_sink){part, x->dtype, false}, g, of_w, rows, cols, n,
+                                   x->dtype);
         by_x.lda = s->step;
         k->gemm(st, &by_x);
         k->scale_rows(st, dx, part, dl, rows, cols);
@@ -53,10 +56,11 @@ static void backward(fv_ctx *c, fv_node *node)
 static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tensor *labels)
 {
     if (!fv_same_dtype(c, "linear_cross_entropy", x, w)) return false;
-    if (labels->dtype == FV_I32 && w->shape.n == 2 && x->shape.n > 0 && fv_cols(x) == w->shape.d[1] &&
-        fv_rows(x) == fv_len(labels))
+    if (labels->dtype == FV_I32 && w->shape.n == 2 && x->shape.n > 0 &&
+        fv_cols(x) == w->shape.d[1] && fv_rows(x) == fv_len(labels))
         return true;
-    fv_raise(c, FV_ESHAPE, "linear_cross_entropy: x %s, w %s, labels %s", fv_desc(x).s, fv_desc(w).s, fv_desc(labels).s);
+    fv_raise(c, FV_ESHAPE, "linear_cross_entropy: x %s, w %s, labels %s", fv_desc(x).s,
+             fv_desc(w).s, fv_desc(labels).s);
     return false;
 }
 
@@ -67,7 +71,8 @@ static bool alone(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
     return c->train && c->record && !w->packed && k && k->cross_entropy_slope && k->scale_rows;
 }
 
-fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, fv_tensor *w, fv_tensor *labels, fv_ce_opt opt)
+fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, fv_tensor *w,
+                                   fv_tensor *labels, fv_ce_opt opt)
 {
     *logits = NULL;
     if (!x || !w || !labels) return NULL;
@@ -77,7 +82,8 @@ fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, 
     }
     if (!fit(c, x, w, labels)) return NULL;
     if (!(opt.smooth >= 0 && opt.smooth <= 1))
-        return fv_raise(c, FV_EARG, "linear_cross_entropy: smoothing %g is outside 0..1", (double)opt.smooth);
+        return fv_raise(c, FV_EARG, "linear_cross_entropy: smoothing %g is outside 0..1",
+                        (double)opt.smooth);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k->gemm, "gemm", x->dtype)) return NULL;
 
@@ -86,10 +92,12 @@ fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, 
     void *own = fv_scratch(c, x->dtype, rows * step);
     if (!y || !own) return NULL;
     fv_factor of_x = {x->data, false, 0}, of_w = {w->data, true, 0};
-    fv_gemm g = fv__product((fv_sink){own, x->dtype, false}, of_x, of_w, rows, n, fv_cols(x), x->dtype);
+    fv_gemm g = fv__product((fv_sink){own, x->dtype, false}, of_x, of_w, rows, n, fv_cols(x),
+                            x->dtype);
     g.ldc = step;
     k->gemm(fv_ctx_stream(c), &g);
-    k->cross_entropy_slope(fv_ctx_stream(c), y->data, own, labels->data, rows, n, step, opt.smooth, opt.ignore);
+    k->cross_entropy_slope(fv_ctx_stream(c), y->data, own, labels->data, rows, n, step, opt.smooth,
+                           opt.ignore);
 
     linear_entropy *s = fv_record(c, sizeof *s, backward, y, x, w, labels);
     if (s) {

@@ -1,4 +1,5 @@
-/* losses.c - the mean of a distance between two tensors of one shape: compositions, in f32 or wider. */
+/* losses.c - the mean of a distance between two tensors of one shape: compositions, in f32 or
+ * wider. */
 #include "fovea/author/op.h"
 #include "ops/stat.h"
 
@@ -15,7 +16,8 @@ static bool pair(fv_ctx *c, const char *op, fv_tensor **x, fv_tensor **t)
     return *x && *t;
 }
 
-/* -t log p - (1-t) log(1-p) with p = sigmoid(x), which is (1-t) x + softplus(-x) and never takes the log of 0. */
+/* -t log p - (1-t) log(1-p) with p = sigmoid(x), which is (1-t) x + softplus(-x) and never takes
+ * the log of 0. */
 fv_tensor *fv_bce(fv_ctx *c, fv_tensor *logits, fv_tensor *target)
 {
     if (!pair(c, "bce", &logits, &target)) return NULL;

@@ -12,16 +12,19 @@ static void backward(fv_ctx *c, fv_node *n)
     fv_tensor *x = n->in[0], *mask = n->in[1];
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->masked_fill, "masked_fill", x->dtype)) return;
-    k->masked_fill(fv_ctx_stream(c), fv_grad(c, x), n->y->grad, mask->data, 0, &((masked_fill *)n)->walk);
+    k->masked_fill(fv_ctx_stream(c), fv_grad(c, x), n->y->grad, mask->data, 0,
+                   &((masked_fill *)n)->walk);
 }
 
 fv_tensor *fv_masked_fill(fv_ctx *c, fv_tensor *x, fv_tensor *mask, float value)
 {
     fv_shape shape;
     if (!mask || !fv_same_dtype(c, "masked_fill", x, x)) return NULL;
-    if (mask->dtype != FV_U8) return fv_raise(c, FV_EDTYPE, "masked_fill: the mask is %s, expected u8", fv_desc(mask).s);
+    if (mask->dtype != FV_U8)
+        return fv_raise(c, FV_EDTYPE, "masked_fill: the mask is %s, expected u8", fv_desc(mask).s);
     if (!fv__broadcast(&shape, x->shape, mask->shape) || !fv_shape_same(shape, x->shape))
-        return fv_raise(c, FV_ESHAPE, "masked_fill: mask %s does not broadcast to x %s", fv_desc(mask).s, fv_desc(x).s);
+        return fv_raise(c, FV_ESHAPE, "masked_fill: mask %s does not broadcast to x %s",
+                        fv_desc(mask).s, fv_desc(x).s);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->masked_fill, "masked_fill", x->dtype)) return NULL;
 

@@ -7,7 +7,8 @@ typedef struct {
     fv_gemm gemm;
 } matmul;
 
-/* One factor's gradient is again a product, for each of the batch.  A factor that served all collects from all. */
+/* One factor's gradient is again a product, for each of the batch.  A factor that served all
+ * collects from all. */
 static void deliver(fv_ctx *c, const fv_kernels *k, const fv_gemm *y, fv_gemm d, int64_t stride)
 {
     size_t size = fv_dtype_size(k->dtype);
@@ -24,7 +25,8 @@ static void deliver(fv_ctx *c, const fv_kernels *k, const fv_gemm *y, fv_gemm d,
     }
 }
 
-/* y = A B:  dA = dy B',  dB = A' dy;  where a factor is stored transposed so is its gradient: dA' = B dy',  dB' = dy' A */
+/* y = A B:  dA = dy B',  dB = A' dy;  where a factor is stored transposed so is its gradient: dA' =
+ * B dy',  dB' = dy' A */
 static void backward(fv_ctx *c, fv_node *node)
 {
     const fv_gemm *y = &((matmul *)node)->gemm;
@@ -38,14 +40,19 @@ static void backward(fv_ctx *c, fv_node *node)
     fv_factor of_a = {a->data, y->ta, y->stride_a}, turned_a = {a->data, !y->ta, y->stride_a};
     fv_factor of_b = {b->data, y->tb, y->stride_b}, turned_b = {b->data, !y->tb, y->stride_b};
     fv_sink da = fv_grad(c, a);
-    if (da.data && !y->ta) deliver(c, k, y, fv__product(da, of_y, turned_b, y->m, y->k, y->n, t), y->stride_a);
-    if (da.data && y->ta) deliver(c, k, y, fv__product(da, of_b, turned_y, y->k, y->m, y->n, t), y->stride_a);
+    if (da.data && !y->ta)
+        deliver(c, k, y, fv__product(da, of_y, turned_b, y->m, y->k, y->n, t), y->stride_a);
+    if (da.data && y->ta)
+        deliver(c, k, y, fv__product(da, of_b, turned_y, y->k, y->m, y->n, t), y->stride_a);
     fv_sink db = fv_grad(c, b);
-    if (db.data && !y->tb) deliver(c, k, y, fv__product(db, turned_a, of_y, y->k, y->n, y->m, t), y->stride_b);
-    if (db.data && y->tb) deliver(c, k, y, fv__product(db, turned_y, of_a, y->n, y->k, y->m, t), y->stride_b);
+    if (db.data && !y->tb)
+        deliver(c, k, y, fv__product(db, turned_a, of_y, y->k, y->n, y->m, t), y->stride_b);
+    if (db.data && y->tb)
+        deliver(c, k, y, fv__product(db, turned_y, of_a, y->n, y->k, y->m, t), y->stride_b);
 }
 
-/* The product, still without its output; false unless the inner lengths and the leading axes agree, or b has none. */
+/* The product, still without its output; false unless the inner lengths and the leading axes agree,
+ * or b has none. */
 static bool fit(fv_gemm *g, const fv_tensor *a, const fv_tensor *b, fv_mm opt)
 {
     int na = a->shape.n, nb = b->shape.n;
@@ -69,8 +76,8 @@ fv_tensor *fv_matmul(fv_ctx *c, fv_tensor *a, fv_tensor *b, fv_mm opt)
     fv_gemm g;
     if (!fv_same_dtype(c, "matmul", a, b)) return NULL;
     if (!fit(&g, a, b, opt))
-        return fv_raise(c, FV_ESHAPE, "matmul: a %s%s, b %s%s", fv_desc(a).s, opt.ta ? " transposed" : "", fv_desc(b).s,
-                        opt.tb ? " transposed" : "");
+        return fv_raise(c, FV_ESHAPE, "matmul: a %s%s, b %s%s", fv_desc(a).s,
+                        opt.ta ? " transposed" : "", fv_desc(b).s, opt.tb ? " transposed" : "");
     const fv_kernels *k = fv_kernels_of(c, a->dtype);
     if (!fv_need(c, k && k->gemm, "gemm", a->dtype)) return NULL;
 

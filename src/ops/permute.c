@@ -6,7 +6,8 @@ typedef struct {
     fv_walk walk;
 } strided;
 
-static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_shape shape, fv_walk w, void (*backward)(fv_ctx *, fv_node *))
+static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_shape shape, fv_walk w,
+                        void (*backward)(fv_ctx *, fv_node *))
 {
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->copy, "copy", x->dtype)) return NULL;
@@ -40,7 +41,8 @@ fv_tensor *fv_permute(fv_ctx *c, fv_tensor *x, const int *axes)
     for (int i = 0; i < n; i++)
         if (axes[i] >= 0 && axes[i] < n) seen |= 1 << axes[i];
     if (seen != (1 << n) - 1)
-        return fv_raise(c, FV_ESHAPE, "permute: the axes given are not those of %s, each once", fv_desc(x).s);
+        return fv_raise(c, FV_ESHAPE, "permute: the axes given are not those of %s, each once",
+                        fv_desc(x).s);
 
     fv_shape shape = {.n = n};
     fv_walk in = fv__walk(x->shape);
@@ -64,13 +66,15 @@ fv_tensor *fv_transpose(fv_ctx *c, fv_tensor *x)
 
 /* ---- expand: elements of x repeat ---- */
 
-/* dx is the sum over the repeats, which is how the gradient of an addition treats a repeated operand */
+/* dx is the sum over the repeats, which is how the gradient of an addition treats a repeated
+ * operand */
 static void expand_backward(fv_ctx *c, fv_node *n)
 {
     fv_tensor *x = n->in[0];
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->binary_bwd, "binary_bwd", x->dtype)) return;
-    k->binary_bwd(fv_ctx_stream(c), FV_B_ADD, fv_grad(c, x), (fv_sink){0}, n->y->grad, x->data, x->data, &((strided *)n)->walk);
+    k->binary_bwd(fv_ctx_stream(c), FV_B_ADD, fv_grad(c, x), (fv_sink){0}, n->y->grad, x->data,
+                  x->data, &((strided *)n)->walk);
 }
 
 fv_tensor *fv_expand(fv_ctx *c, fv_tensor *x, fv_shape s)
@@ -79,7 +83,8 @@ fv_tensor *fv_expand(fv_ctx *c, fv_tensor *x, fv_shape s)
     if (!fv_same_dtype(c, "expand", x, x)) return NULL;
     if (s.n < 0 || s.n > FV_MAX_DIM || !fv__broadcast(&to, x->shape, s) || !fv_shape_same(to, s)) {
         if (s.n < 0 || s.n > FV_MAX_DIM) s.n = 0;
-        return fv_raise(c, FV_ESHAPE, "expand: %s does not broadcast to %s", fv_desc(x).s, fv__desc_shape(x->dtype, s).s);
+        return fv_raise(c, FV_ESHAPE, "expand: %s does not broadcast to %s", fv_desc(x).s,
+                        fv__desc_shape(x->dtype, s).s);
     }
     fv_walk w = fv__walk(s);
     fv__walk_operand(&w, w.a, x->shape);

@@ -4,17 +4,28 @@
 
 #include "fovea/author/op.h"
 
-/* One factor: its memory, whether it is stored transposed, and the elements from one of a batch to the next. */
+/* One factor: its memory, whether it is stored transposed, and the elements from one of a batch to
+ * the next. */
 typedef struct fv_factor {
     const void *data;
     bool t;
     int64_t stride;
 } fv_factor;
 
-/* to (m,n) (+)= a (m,k) b (k,n) in the arithmetic of dtype; for one pair, until batch and stride_c are set. */
-static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t m, int64_t n, int64_t k, fv_dtype dtype)
+/* to (m,n) (+)= a (m,k) b (k,n) in the arithmetic of dtype; for one pair, until batch and stride_c
+ * are set. */
+static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t m, int64_t n,
+                                  int64_t k, fv_dtype dtype)
 {
-    fv_gemm g = {.m = m, .n = n, .k = k, .batch = 1, .a = a.data, .b = b.data, .c = to.data, .ta = a.t, .tb = b.t};
+    fv_gemm g = {.m = m,
+                 .n = n,
+                 .k = k,
+                 .batch = 1,
+                 .a = a.data,
+                 .b = b.data,
+                 .c = to.data,
+                 .ta = a.t,
+                 .tb = b.t};
     g.lda = a.t ? m : k;
     g.ldb = b.t ? k : n;
     g.ldc = n;
@@ -26,14 +37,17 @@ static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t 
     return g;
 }
 
-/* onto + x w' + bias, w (N,K) or, kn, (K,N); onto (..,N), which may not be x.  One product where the device can. */
-fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *w, fv_tensor *bias, bool kn);
+/* onto + x w' + bias, w (N,K) or, kn, (K,N); onto (..,N), which may not be x.  One product where
+ * the device can. */
+fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *w, fv_tensor *bias,
+                           bool kn);
 
-/* The node is a linear map whose gradient never looks at its output again: whoever reads that last may write over it. */
+/* The node is a linear map whose gradient never looks at its output again: whoever reads that last
+ * may write over it. */
 bool fv__linear_forgets(const fv_node *n);
 
-/* Where n is a linear map to y without activation: where the sums of the columns of y's gradient go.  It leaves them to the
- * caller, who makes that gradient whole. */
+/* Where n is a linear map to y without activation: where the sums of the columns of y's gradient
+ * go.  It leaves them to the caller, who makes that gradient whole. */
 fv_sink fv__linear_bias_sums(fv_ctx *c, fv_node *n, const fv_tensor *y);
 
 #endif

@@ -1,8 +1,10 @@
-/* rel_shift.c - Transformer-XL's relative shift: y[i,j] = x[i, j + T-1-i] where that exists, 0 elsewhere.
+/* rel_shift.c - Transformer-XL's relative shift: y[i,j] = x[i, j + T-1-i] where that exists, 0
+ * elsewhere.
  *
- * Row i moves left by T-1-i.  With T-1 zeros behind every row, element (i, j + T-1-i) of the wider z lies at
- * (T-1) + i (L+T-2) + j: a copy with one place less per row, and the zeros come by themselves.  The usual trick of
- * padding one column and reshaping leaves other rows' numbers where the zeros belong. */
+ * Row i moves left by T-1-i.  With T-1 zeros behind every row, element (i, j + T-1-i) of the wider
+ * z lies at (T-1) + i (L+T-2) + j: a copy with one place less per row, and the zeros come by
+ * themselves.  The usual trick of padding one column and reshaping leaves other rows' numbers where
+ * the zeros belong. */
 #include "core/core.h"
 #include "ops/walk.h"
 
@@ -17,12 +19,18 @@ static sizes sizes_of(const fv_tensor *x)
 }
 
 /* Rows of x and of z. */
-static fv_walk rows_walk(sizes s) { return (fv_walk){.n = 2, .shape = {s.lead * s.T, s.L}, .y = {s.wide, 1}, .a = {s.L, 1}}; }
+static fv_walk rows_walk(sizes s)
+{
+    return (fv_walk){.n = 2, .shape = {s.lead * s.T, s.L}, .y = {s.wide, 1}, .a = {s.L, 1}};
+}
 
 /* Rows of y and the slanted rows of z, which begin at its element T-1. */
 static fv_walk slant_walk(sizes s)
 {
-    return (fv_walk){.n = 3, .shape = {s.lead, s.T, s.L}, .y = {s.T * s.L, s.L, 1}, .a = {s.T * s.wide, s.wide - 1, 1}};
+    return (fv_walk){.n = 3,
+                     .shape = {s.lead, s.T, s.L},
+                     .y = {s.T * s.L, s.L, 1},
+                     .a = {s.T * s.wide, s.wide - 1, 1}};
 }
 
 static fv_walk exchanged(fv_walk w)
@@ -42,7 +50,8 @@ static void through(fv_ctx *c, fv_sink to, const void *from, sizes s, fv_dtype t
     char *z = to.data && fv_need(c, k && k->copy, "copy", t) ? fv_scratch(c, t, n) : NULL;
     if (!z) return;
     size_t first = (size_t)(s.T - 1) * fv_dtype_size(t);
-    fv_walk in = back ? exchanged(slant_walk(s)) : rows_walk(s), out = back ? exchanged(rows_walk(s)) : slant_walk(s);
+    fv_walk in = back ? exchanged(slant_walk(s)) : rows_walk(s),
+            out = back ? exchanged(rows_walk(s)) : slant_walk(s);
     fv__walk_join(&in);
     fv__walk_join(&out);
     fv__clear(c, (fv_sink){z, t, false}, n);
@@ -60,7 +69,8 @@ static void backward(fv_ctx *c, fv_node *n)
 fv_tensor *fv_rel_shift(fv_ctx *c, fv_tensor *x)
 {
     if (!fv_same_dtype(c, "rel_shift", x, x)) return NULL;
-    if (x->shape.n < 2) return fv_raise(c, FV_ESHAPE, "rel_shift: %s has fewer than two axes", fv_desc(x).s);
+    if (x->shape.n < 2)
+        return fv_raise(c, FV_ESHAPE, "rel_shift: %s has fewer than two axes", fv_desc(x).s);
     fv_tensor *y = fv_new(c, x->dtype, x->shape);
     if (!y) return NULL;
     through(c, fv__out(y), x->data, sizes_of(x), x->dtype, false);

@@ -27,7 +27,8 @@ fv_tensor *fv_reshape(fv_ctx *c, fv_tensor *x, fv_shape s)
     fv_shape to = s;
     if (x->packed || !solve(&to, fv_len(x))) {
         if (s.n < 0 || s.n > FV_MAX_DIM) s.n = 0;
-        return fv_raise(c, FV_ESHAPE, "reshape: %s to %s", fv_desc(x).s, fv__desc_shape(x->dtype, s).s);
+        return fv_raise(c, FV_ESHAPE, "reshape: %s to %s", fv_desc(x).s,
+                        fv__desc_shape(x->dtype, s).s);
     }
     fv_tensor *y = fv_alias(c, x, to);
     fv_record(c, sizeof(fv_node), backward, y, x);
@@ -49,7 +50,8 @@ fv_tensor *fv_head(fv_ctx *c, fv_tensor *x, int64_t n)
 {
     if (!x) return NULL;
     if (x->packed || !x->shape.n || n < 0 || n > x->shape.d[0])
-        return fv_raise(c, FV_ESHAPE, "head: the first %lld along axis 0 of %s", (long long)n, fv_desc(x).s);
+        return fv_raise(c, FV_ESHAPE, "head: the first %lld along axis 0 of %s", (long long)n,
+                        fv_desc(x).s);
     fv_shape s = x->shape;
     s.d[0] = n;
     fv_tensor *y = fv_alias(c, x, s);

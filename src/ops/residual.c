@@ -19,7 +19,8 @@ fv_tensor *fv__residual(fv_ctx *c, const char *op, fv_tensor *x, fv_tensor *a, b
 {
     if (!fv_same_dtype(c, op, x, a)) return NULL;
     if (!fv_shape_same(x->shape, a->shape))
-        return fv_raise(c, FV_ESHAPE, "%s: %s and %s do not add up", op, fv_desc(x).s, fv_desc(a).s);
+        return fv_raise(c, FV_ESHAPE, "%s: %s and %s do not add up", op, fv_desc(x).s,
+                        fv_desc(a).s);
     if (!wanted && !c->record) return NULL;
     fv_tensor *sum = fv_new(c, x->dtype, x->shape);
     fv_record(c, sizeof(fv_node), backward, sum, x, a);

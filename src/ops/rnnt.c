@@ -1,7 +1,8 @@
-/* rnnt.c - the transducer loss of a grid of frames and labels: minus the log-likelihood over all alignments.
+/* rnnt.c - the transducer loss of a grid of frames and labels: minus the log-likelihood over all
+ * alignments.
  *
- * The kernel starts from log-probabilities, so the softmax and its gradient are the ordinary op.  16-bit logits are
- * widened first: a path adds up hundreds of log-probabilities. */
+ * The kernel starts from log-probabilities, so the softmax and its gradient are the ordinary op.
+ * 16-bit logits are widened first: a path adds up hundreds of log-probabilities. */
 #include "fovea/author/op.h"
 #include "ops/stat.h"
 
@@ -18,12 +19,12 @@ static void backward(fv_ctx *c, fv_node *n)
     const int64_t *d = lp->shape.d;
     const fv_kernels *k = fv_kernels_of(c, lp->dtype);
     if (!fv_need(c, k->rnnt_bwd, "rnnt_bwd", lp->dtype)) return;
-    k->rnnt_bwd(fv_ctx_stream(c), fv_grad(c, lp), n->y->grad, n->y->data, s->alpha, lp->data, labels->data, tlen->data,
-                ulen->data, d[0], d[1], d[2], d[3], s->blank);
+    k->rnnt_bwd(fv_ctx_stream(c), fv_grad(c, lp), n->y->grad, n->y->data, s->alpha, lp->data,
+                labels->data, tlen->data, ulen->data, d[0], d[1], d[2], d[3], s->blank);
 }
 
-static bool check(fv_ctx *c, const fv_tensor *x, const fv_tensor *labels, const fv_tensor *tlen, const fv_tensor *ulen,
-                  int32_t blank)
+static bool check(fv_ctx *c, const fv_tensor *x, const fv_tensor *labels, const fv_tensor *tlen,
+                  const fv_tensor *ulen, int32_t blank)
 {
     const int64_t *d = x->shape.d;
     bool ints = labels->dtype == FV_I32 && tlen->dtype == FV_I32 && ulen->dtype == FV_I32;
@@ -31,16 +32,18 @@ static bool check(fv_ctx *c, const fv_tensor *x, const fv_tensor *labels, const 
     bool fits = x->shape.n == 4 && d[2] >= 1 && fv_len(labels) == d[0] * (d[2] - 1);
     fits = fits && fv_len(tlen) == d[0] && fv_len(ulen) == d[0];
     if (!fits)
-        fv_raise(c, FV_ESHAPE, "rnnt_loss: logits %s, labels %s, lengths %s and %s", fv_desc(x).s, fv_desc(labels).s,
-                 fv_desc(tlen).s, fv_desc(ulen).s);
+        fv_raise(c, FV_ESHAPE, "rnnt_loss: logits %s, labels %s, lengths %s and %s", fv_desc(x).s,
+                 fv_desc(labels).s, fv_desc(tlen).s, fv_desc(ulen).s);
     else if (blank < 0 || blank >= d[3])
         fv_raise(c, FV_EARG, "rnnt_loss: blank %d is outside 0..%lld", blank, (long long)d[3] - 1);
     return ints && fits && blank >= 0 && blank < d[3];
 }
 
-fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tensor *tlen, fv_tensor *ulen, int32_t blank)
+fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tensor *tlen,
+                        fv_tensor *ulen, int32_t blank)
 {
-    if (!logits || !labels || !tlen || !ulen || !check(c, logits, labels, tlen, ulen, blank)) return NULL;
+    if (!logits || !labels || !tlen || !ulen || !check(c, logits, labels, tlen, ulen, blank))
+        return NULL;
     fv_tensor *lp = fv_log_softmax(c, fv__widen(c, logits));
     const fv_kernels *k = lp ? fv_kernels_of(c, lp->dtype) : NULL;
     if (!k || !fv_need(c, k->rnnt, "rnnt", lp->dtype)) return NULL;
@@ -49,7 +52,8 @@ fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tens
     fv_tensor *y = fv_new(c, lp->dtype, FV_SHAPE(d[0]));
     fv_stat *alpha = fv_scratch(c, lp->dtype, d[0] * d[1] * d[2]);
     if (!alpha) return NULL;
-    k->rnnt(fv_ctx_stream(c), y->data, alpha, lp->data, labels->data, tlen->data, ulen->data, d[0], d[1], d[2], d[3], blank);
+    k->rnnt(fv_ctx_stream(c), y->data, alpha, lp->data, labels->data, tlen->data, ulen->data, d[0],
+            d[1], d[2], d[3], blank);
 
     rnnt *s = fv_record(c, sizeof *s, backward, y, lp, labels, tlen, ulen);
     if (s) {

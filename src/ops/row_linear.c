@@ -1,9 +1,11 @@
-/* row_linear.c - a linear layer for one token of each sequence, with the norm before it and the sum behind it. */
+/* row_linear.c - a linear layer for one token of each sequence, with the norm before it and the sum
+ * behind it. */
 #include "ops/row_linear.h"
 
 #include "core/core.h"
 
-/* Rows, and which weights: a CPU takes any, and more rows than one or two are better off among themselves. */
+/* Rows, and which weights: a CPU takes any, and more rows than one or two are better off among
+ * themselves. */
 #define MOST_ROWS 512
 #define MOST_ROWS_HOST 2
 
@@ -15,8 +17,8 @@ static bool takes(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 
 bool fv__row_linear_can(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
-    return !c->record && !c->train && x && w && w->packed && x->dtype == FV_F32 && x->shape.n == 3 && fv_dim(x, 1) == 1 &&
-           c->dev->k[FV_F32]->row_linear && takes(c, x, w);
+    return !c->record && !c->train && x && w && w->packed && x->dtype == FV_F32 &&
+           x->shape.n == 3 && fv_dim(x, 1) == 1 && c->dev->k[FV_F32]->row_linear && takes(c, x, w);
 }
 
 static const void *data_of(const fv_tensor *t) { return t ? t->data : NULL; }
@@ -24,10 +26,12 @@ static const void *data_of(const fv_tensor *t) { return t ? t->data : NULL; }
 static bool fit(const fv_tensor *x, const fv_row_arg *a, fv_dtype t, int64_t y_n)
 {
     int64_t n = fv_dim(a->w, 0), k = fv_dim(a->w, 1);
-    bool ok = fv_cols(x) == k && (!a->b || fv_len(a->b) == n) && (!a->gain || fv_len(a->gain) == k) &&
-              (!a->shift || fv_len(a->shift) == k) && (!a->onto || (fv_cols(a->onto) == n && fv_rows(a->onto) == fv_rows(x)));
-    return ok && (!a->k || (a->v && a->pos && y_n > 0 && fv_shape_same(a->k->shape, a->v->shape) && a->k->dtype == t &&
-                            fv_dim(a->k, 0) == fv_rows(x) && fv_len(a->pos) == fv_rows(x)));
+    bool ok = fv_cols(x) == k && (!a->b || fv_len(a->b) == n) &&
+              (!a->gain || fv_len(a->gain) == k) && (!a->shift || fv_len(a->shift) == k) &&
+              (!a->onto || (fv_cols(a->onto) == n && fv_rows(a->onto) == fv_rows(x)));
+    return ok && (!a->k || (a->v && a->pos && y_n > 0 && fv_shape_same(a->k->shape, a->v->shape) &&
+                            a->k->dtype == t && fv_dim(a->k, 0) == fv_rows(x) &&
+                            fv_len(a->pos) == fv_rows(x)));
 }
 
 fv_tensor *fv__row_linear(fv_ctx *c, fv_tensor *x, fv_row_arg a)
@@ -37,7 +41,8 @@ fv_tensor *fv__row_linear(fv_ctx *c, fv_tensor *x, fv_row_arg a)
     fv_dtype t = a.half && !fv__device_is_host(c->dev) ? FV_BF16 : FV_F32;
     if (!fit(x, &a, t, y_n))
         return fv_raise(c, FV_ESHAPE,
-                        "row_linear: x %s, w %s: expected rows of one width, and a bias, norm, sum and cache for them",
+                        "row_linear: x %s, w %s: expected rows of one width, and a bias, norm, sum "
+                        "and cache for them",
                         fv_desc(x).s, fv_desc(a.w).s);
     fv_tensor *y = a.onto ? a.onto : fv_new(c, t, FV_SHAPE(fv_dim(x, 0), 1, y_n));
     if (!y) return NULL;
@@ -65,7 +70,7 @@ fv_tensor *fv__row_linear(fv_ctx *c, fv_tensor *x, fv_row_arg a)
         r.cap = fv_dim(a.k, 1);
     }
     if (!c->dev->k[FV_F32]->row_linear(&c->stream, &r))
-        return fv_raise(c, FV_EMISSING, "row_linear: %s has no kernel for x %s, w %s", fv_device_name(c->dev), fv_desc(x).s,
-                        fv_desc(a.w).s);
+        return fv_raise(c, FV_EMISSING, "row_linear: %s has no kernel for x %s, w %s",
+                        fv_device_name(c->dev), fv_desc(x).s, fv_desc(a.w).s);
     return y;
 }

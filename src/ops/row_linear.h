@@ -1,11 +1,12 @@
-/* row_linear.h - a linear layer for one token of each sequence, with what stands around it, where the device has it. */
+/* row_linear.h - a linear layer for one token of each sequence, with what stands around it, where
+ * the device has it. */
 #ifndef FV_OPS_ROW_LINEAR_H
 #define FV_OPS_ROW_LINEAR_H
 
 #include "fovea/author/op.h"
 
-/* y = act(norm(x) w' + b), or added to `onto`, which is changed and returned.  With caches the last columns, half for each,
- * go to row pos of them.  No gradient. */
+/* y = act(norm(x) w' + b), or added to `onto`, which is changed and returned.  With caches the last
+ * columns, half for each, go to row pos of them.  No gradient. */
 typedef struct fv_row_arg {
     const fv_tensor *w, *b;
     fv_act act;
@@ -14,7 +15,7 @@ typedef struct fv_row_arg {
     float eps;
     fv_tensor *onto;
     const fv_tensor *k, *v, *pos; /* caches (B,cap,G*W) and pos (B), or NULL */
-    bool half;                    /* y may be bf16, and then caches are: what comes next reads it so anyway */
+    bool half; /* y may be bf16, and then caches are: what comes next reads it so anyway */
 } fv_row_arg;
 
 /* Whether fv__row_linear takes x (B,1,D) and weights like w. */

@@ -6,13 +6,20 @@ typedef struct {
     int64_t n, at;
 } run;
 
-static void *skip(const void *p, int64_t n, fv_dtype t) { return (char *)(uintptr_t)p + (size_t)n * fv_dtype_size(t); }
+static void *skip(const void *p, int64_t n, fv_dtype t)
+{
+    return (char *)(uintptr_t)p + (size_t)n * fv_dtype_size(t);
+}
 
 /* y[o, ry.at + i, r] (+)= x[o, rx.at + i, r] for i < len, where a gives the range of o and r */
-static void copy_run(fv_ctx *c, const fv_kernels *k, fv_sink y, run ry, const void *x, run rx, int64_t len, fv_axes a)
+static void copy_run(fv_ctx *c, const fv_kernels *k, fv_sink y, run ry, const void *x, run rx,
+                     int64_t len, fv_axes a)
 {
     if (!y.data || !len) return;
-    fv_walk w = {.n = 2, .shape = {a.outer, len * a.inner}, .y = {ry.n * a.inner, 1}, .a = {rx.n * a.inner, 1}};
+    fv_walk w = {.n = 2,
+                 .shape = {a.outer, len * a.inner},
+                 .y = {ry.n * a.inner, 1},
+                 .a = {rx.n * a.inner, 1}};
     fv__walk_join(&w);
     y.data = skip(y.data, ry.at * a.inner, y.dtype);
     k->copy(fv_ctx_stream(c), y, skip(x, rx.at * a.inner, k->dtype), &w);
@@ -53,21 +60,23 @@ static void slice_backward(fv_ctx *c, fv_node *n)
 }
 
 /* Integers have no kernels: they are moved block by block. */
-static void move_run(fv_ctx *c, fv_tensor *y, const fv_tensor *x, fv_axes a, int64_t at, int64_t len)
+static void move_run(fv_ctx *c, fv_tensor *y, const fv_tensor *x, fv_axes a, int64_t at,
+                     int64_t len)
 {
     fv_stream *s = fv_ctx_stream(c);
     fv_dtype t = x->dtype;
     size_t bytes = (size_t)(len * a.inner) * fv_dtype_size(t);
     for (int64_t o = 0; o < a.outer; o++)
-        s->dev->backend->move(s, skip(y->data, o * len * a.inner, t), skip(x->data, (o * a.n + at) * a.inner, t), bytes);
+        s->dev->backend->move(s, skip(y->data, o * len * a.inner, t),
+                              skip(x->data, (o * a.n + at) * a.inner, t), bytes);
 }
 
 fv_tensor *fv_slice(fv_ctx *c, fv_tensor *x, int axis, int64_t from, int64_t to)
 {
     if (!x || (axis = fv__axis(c, "slice", x, axis)) < 0) return NULL;
     if (x->packed || from < 0 || to < from || to > x->shape.d[axis])
-        return fv_raise(c, FV_ESHAPE, "slice: %lld to %lld along axis %d of %s", (long long)from, (long long)to, axis,
-                        fv_desc(x).s);
+        return fv_raise(c, FV_ESHAPE, "slice: %lld to %lld along axis %d of %s", (long long)from,
+                        (long long)to, axis, fv_desc(x).s);
     bool moved = x->dtype == FV_I32 || x->dtype == FV_U8;
     const fv_kernels *k = moved ? NULL : copying(c, x->dtype);
     fv_tensor *y = k || moved ? resized(c, x, axis, to - from) : NULL;
@@ -103,15 +112,17 @@ static void pad_backward(fv_ctx *c, fv_node *n)
     const part *s = (const part *)n;
     fv_tensor *x = n->in[0];
     const fv_kernels *k = copying(c, x->dtype);
-    if (k) copy_run(c, k, fv_grad(c, x), (run){s->axes.n, 0}, n->y->grad, (run){s->len, s->at}, s->axes.n, s->axes);
+    if (k)
+        copy_run(c, k, fv_grad(c, x), (run){s->axes.n, 0}, n->y->grad, (run){s->len, s->at},
+                 s->axes.n, s->axes);
 }
 
 fv_tensor *fv_pad(fv_ctx *c, fv_tensor *x, int axis, int64_t before, int64_t after, float value)
 {
     if (!fv_same_dtype(c, "pad", x, x) || (axis = fv__axis(c, "pad", x, axis)) < 0) return NULL;
     if (before < 0 || after < 0 || before > INT64_MAX / 4 || after > INT64_MAX / 4)
-        return fv_raise(c, FV_ESHAPE, "pad: %lld before and %lld after axis %d of %s", (long long)before, (long long)after, axis,
-                        fv_desc(x).s);
+        return fv_raise(c, FV_ESHAPE, "pad: %lld before and %lld after axis %d of %s",
+                        (long long)before, (long long)after, axis, fv_desc(x).s);
     const fv_kernels *k = copying(c, x->dtype);
     if (!k || !fv_need(c, k->fill, "fill", x->dtype)) return NULL;
 
@@ -159,7 +170,8 @@ static int64_t joined(fv_ctx *c, fv_tensor *const *x, int n, int axis)
             sum += x[i]->shape.d[axis];
         }
         if (!fv_shape_same(like, x[0]->shape)) {
-            fv_raise(c, FV_ESHAPE, "concat: %s and %s along axis %d", fv_desc(x[0]).s, fv_desc(x[i]).s, axis);
+            fv_raise(c, FV_ESHAPE, "concat: %s and %s along axis %d", fv_desc(x[0]).s,
+                     fv_desc(x[i]).s, axis);
             return -1;
         }
     }
@@ -181,7 +193,8 @@ fv_tensor *fv_concat(fv_ctx *c, fv_tensor *const *x, int n, int axis)
         copy_run(c, k, fv__out(y), (run){len, at}, x[i]->data, (run){a.n, 0}, a.n, a);
         at += a.n;
     }
-    concat *s = fv_record_n(c, "concat", sizeof *s, concat_backward, y, n, (fv_tensor **)(uintptr_t)x);
+    concat *s = fv_record_n(c, "concat", sizeof *s, concat_backward, y, n,
+                            (fv_tensor **)(uintptr_t)x);
     if (s) s->axis = axis;
     return y;
 }

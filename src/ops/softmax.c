@@ -12,13 +12,15 @@ static void backward(fv_ctx *c, fv_node *n)
     fv_tensor *x = n->in[0];
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->softmax_bwd, "softmax_bwd", x->dtype)) return;
-    k->softmax_bwd(fv_ctx_stream(c), fv_grad(c, x), n->y->grad, n->y->data, fv_rows(x), fv_cols(x), ((softmax *)n)->log);
+    k->softmax_bwd(fv_ctx_stream(c), fv_grad(c, x), n->y->grad, n->y->data, fv_rows(x), fv_cols(x),
+                   ((softmax *)n)->log);
 }
 
 static fv_tensor *apply(fv_ctx *c, const char *name, fv_tensor *x, bool log)
 {
     if (!fv_same_dtype(c, name, x, x)) return NULL;
-    if (!x->shape.n) return fv_raise(c, FV_ESHAPE, "%s: %s has no axis to go over", name, fv_desc(x).s);
+    if (!x->shape.n)
+        return fv_raise(c, FV_ESHAPE, "%s: %s has no axis to go over", name, fv_desc(x).s);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->softmax, "softmax", x->dtype)) return NULL;
 

@@ -1,8 +1,10 @@
 /* spectral_norm.c - w divided by its largest singular value, sigma = u' W v.
  *
- * A composition of other ops.  One round of power iteration on the detached matrix refreshes u and v while training; sigma
- * is then an ordinary product in which the fresh vectors are constants, so the tape gives the gradient of the paper:
- * dw = (dy - <dy, y> u v') / sigma.  The copies matter: the next call may overwrite u and v before backward runs. */
+ * A composition of other ops.  One round of power iteration on the detached matrix refreshes u and
+ * v while training; sigma is then an ordinary product in which the fresh vectors are constants, so
+ * the tape gives the gradient of the paper:
+ * dw = (dy - <dy, y> u v') / sigma.  The copies matter: the next call may overwrite u and v before
+ * backward runs. */
 #include <math.h>
 
 #include "fovea/author/op.h"
@@ -16,18 +18,24 @@ static fv_tensor *unit(fv_ctx *c, fv_tensor *x, float eps)
 static void store(fv_ctx *c, fv_tensor *to, const fv_tensor *from)
 {
     fv_stream *s = fv_ctx_stream(c);
-    if (from) s->dev->backend->move(s, to->data, from->data, (size_t)fv_len(to) * fv_dtype_size(to->dtype));
+    if (from)
+        s->dev->backend->move(s, to->data, from->data,
+                              (size_t)fv_len(to) * fv_dtype_size(to->dtype));
 }
 
 fv_tensor *fv_spectral_norm(fv_ctx *c, fv_tensor *w, fv_tensor *u, fv_tensor *v, float eps)
 {
-    if (!w || !u || !v || !fv_same_dtype(c, "spectral_norm", w, u) || !fv_same_dtype(c, "spectral_norm", w, v)) return NULL;
+    if (!w || !u || !v || !fv_same_dtype(c, "spectral_norm", w, u) ||
+        !fv_same_dtype(c, "spectral_norm", w, v))
+        return NULL;
     int64_t rows = w->shape.n ? w->shape.d[0] : 1, cols = fv_len(w) / (rows ? rows : 1);
     if (fv_len(u) != rows || fv_len(v) != cols)
-        return fv_raise(c, FV_ESHAPE, "spectral_norm: w %s, u %s, v %s", fv_desc(w).s, fv_desc(u).s, fv_desc(v).s);
+        return fv_raise(c, FV_ESHAPE, "spectral_norm: w %s, u %s, v %s", fv_desc(w).s, fv_desc(u).s,
+                        fv_desc(v).s);
 
     fv_tensor *matrix = fv_reshape(c, w, FV_SHAPE(rows, cols));
-    fv_tensor *ur = fv_reshape(c, fv_detach(c, u), FV_SHAPE(1, rows)), *vr = fv_reshape(c, fv_detach(c, v), FV_SHAPE(1, cols));
+    fv_tensor *ur = fv_reshape(c, fv_detach(c, u), FV_SHAPE(1, rows)),
+              *vr = fv_reshape(c, fv_detach(c, v), FV_SHAPE(1, cols));
     if (fv_ctx_training(c)) {
         fv_tensor *fixed = fv_detach(c, matrix);
         vr = unit(c, fv_matmul(c, ur, fixed, (fv_mm){0}), eps);

@@ -12,7 +12,8 @@ static void backward(fv_ctx *c, fv_node *n)
     fv_tensor *x = n->in[0];
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->topk_bwd, "topk_bwd", x->dtype)) return;
-    k->topk_bwd(fv_ctx_stream(c), fv_grad(c, x), n->y->grad, ((topk *)n)->index, fv_rows(x), fv_cols(x), fv_cols(n->y));
+    k->topk_bwd(fv_ctx_stream(c), fv_grad(c, x), n->y->grad, ((topk *)n)->index, fv_rows(x),
+                fv_cols(x), fv_cols(n->y));
 }
 
 fv_tensor *fv_topk(fv_ctx *c, fv_tensor *x, int64_t k, fv_tensor **index)
@@ -20,7 +21,8 @@ fv_tensor *fv_topk(fv_ctx *c, fv_tensor *x, int64_t k, fv_tensor **index)
     if (index) *index = NULL;
     if (!fv_same_dtype(c, "topk", x, x)) return NULL;
     if (!x->shape.n || k < 1 || k > fv_cols(x))
-        return fv_raise(c, FV_ESHAPE, "topk: the %lld largest of each row of %s", (long long)k, fv_desc(x).s);
+        return fv_raise(c, FV_ESHAPE, "topk: the %lld largest of each row of %s", (long long)k,
+                        fv_desc(x).s);
     const fv_kernels *kernels = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, kernels && kernels->topk, "topk", x->dtype)) return NULL;
 

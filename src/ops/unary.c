@@ -14,10 +14,12 @@ static void backward(fv_ctx *c, fv_node *n)
     fv_tensor *x = n->in[0];
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->unary_bwd, "unary_bwd", x->dtype)) return;
-    k->unary_bwd(fv_ctx_stream(c), u->op, fv_grad(c, x), n->y->grad, x->data, n->y->data, fv_len(x), u->p0, u->p1);
+    k->unary_bwd(fv_ctx_stream(c), u->op, fv_grad(c, x), n->y->grad, x->data, n->y->data, fv_len(x),
+                 u->p0, u->p1);
 }
 
-static fv_tensor *apply(fv_ctx *c, const char *name, fv_unary_op op, fv_tensor *x, float p0, float p1)
+static fv_tensor *apply(fv_ctx *c, const char *name, fv_unary_op op, fv_tensor *x, float p0,
+                        float p1)
 {
     if (!fv_same_dtype(c, name, x, x)) return NULL;
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
@@ -32,26 +34,46 @@ static fv_tensor *apply(fv_ctx *c, const char *name, fv_unary_op op, fv_tensor *
     return y;
 }
 
-fv_tensor *fv_scale(fv_ctx *c, fv_tensor *x, float by) { return apply(c, "scale", FV_U_SCALE, x, by, 0); }
-fv_tensor *fv_affine(fv_ctx *c, fv_tensor *x, float by, float plus) { return apply(c, "affine", FV_U_SCALE, x, by, plus); }
+fv_tensor *fv_scale(fv_ctx *c, fv_tensor *x, float by)
+{
+    return apply(c, "scale", FV_U_SCALE, x, by, 0);
+}
+fv_tensor *fv_affine(fv_ctx *c, fv_tensor *x, float by, float plus)
+{
+    return apply(c, "affine", FV_U_SCALE, x, by, plus);
+}
 fv_tensor *fv_relu(fv_ctx *c, fv_tensor *x) { return apply(c, "relu", FV_U_RELU, x, 0, 0); }
-fv_tensor *fv_leaky_relu(fv_ctx *c, fv_tensor *x, float slope) { return apply(c, "leaky_relu", FV_U_LEAKY_RELU, x, slope, 0); }
+fv_tensor *fv_leaky_relu(fv_ctx *c, fv_tensor *x, float slope)
+{
+    return apply(c, "leaky_relu", FV_U_LEAKY_RELU, x, slope, 0);
+}
 fv_tensor *fv_gelu(fv_ctx *c, fv_tensor *x) { return apply(c, "gelu", FV_U_GELU, x, 0, 0); }
-fv_tensor *fv_gelu_tanh(fv_ctx *c, fv_tensor *x) { return apply(c, "gelu_tanh", FV_U_GELU_TANH, x, 0, 0); }
+fv_tensor *fv_gelu_tanh(fv_ctx *c, fv_tensor *x)
+{
+    return apply(c, "gelu_tanh", FV_U_GELU_TANH, x, 0, 0);
+}
 fv_tensor *fv_silu(fv_ctx *c, fv_tensor *x) { return apply(c, "silu", FV_U_SILU, x, 0, 0); }
 fv_tensor *fv_tanh(fv_ctx *c, fv_tensor *x) { return apply(c, "tanh", FV_U_TANH, x, 0, 0); }
-fv_tensor *fv_sigmoid(fv_ctx *c, fv_tensor *x) { return apply(c, "sigmoid", FV_U_SIGMOID, x, 0, 0); }
+fv_tensor *fv_sigmoid(fv_ctx *c, fv_tensor *x)
+{
+    return apply(c, "sigmoid", FV_U_SIGMOID, x, 0, 0);
+}
 fv_tensor *fv_exp(fv_ctx *c, fv_tensor *x) { return apply(c, "exp", FV_U_EXP, x, 0, 0); }
 fv_tensor *fv_log(fv_ctx *c, fv_tensor *x) { return apply(c, "log", FV_U_LOG, x, 0, 0); }
 fv_tensor *fv_sqrt(fv_ctx *c, fv_tensor *x) { return apply(c, "sqrt", FV_U_SQRT, x, 0, 0); }
 fv_tensor *fv_rsqrt(fv_ctx *c, fv_tensor *x) { return apply(c, "rsqrt", FV_U_RSQRT, x, 0, 0); }
 fv_tensor *fv_abs(fv_ctx *c, fv_tensor *x) { return apply(c, "abs", FV_U_ABS, x, 0, 0); }
 fv_tensor *fv_square(fv_ctx *c, fv_tensor *x) { return apply(c, "square", FV_U_SQUARE, x, 0, 0); }
-fv_tensor *fv_softplus(fv_ctx *c, fv_tensor *x) { return apply(c, "softplus", FV_U_SOFTPLUS, x, 0, 0); }
+fv_tensor *fv_softplus(fv_ctx *c, fv_tensor *x)
+{
+    return apply(c, "softplus", FV_U_SOFTPLUS, x, 0, 0);
+}
 
 fv_tensor *fv_clamp(fv_ctx *c, fv_tensor *x, float low, float high)
 {
-    if (!(low <= high)) return fv_raise(c, FV_EARG, "clamp: bounds %g and %g are in the wrong order", (double)low, (double)high);
+    if (!(low <= high))
+        return fv_raise(c, FV_EARG, "clamp: bounds %g and %g are in the wrong order", (double)low,
+                        (double)high);
     return apply(c, "clamp", FV_U_CLAMP, x, low, high);
 }
 

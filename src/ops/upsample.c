@@ -4,7 +4,9 @@
 static bool image(fv_ctx *c, const char *op, const fv_tensor *x, int64_t oh, int64_t ow)
 {
     bool fits = x->shape.n == 4 && fv_len(x) > 0 && oh > 0 && ow > 0;
-    if (!fits) fv_raise(c, FV_ESHAPE, "%s: x %s to (%lld,%lld)", op, fv_desc(x).s, (long long)oh, (long long)ow);
+    if (!fits)
+        fv_raise(c, FV_ESHAPE, "%s: x %s to (%lld,%lld)", op, fv_desc(x).s, (long long)oh,
+                 (long long)ow);
     return fits;
 }
 
@@ -23,8 +25,8 @@ static void backward(fv_ctx *c, fv_node *n)
     fv_tensor *x = n->in[0], *y = n->y;
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k->bilinear_bwd, "bilinear_bwd", x->dtype)) return;
-    k->bilinear_bwd(fv_ctx_stream(c), fv_grad(c, x), y->grad, x->shape.d[0] * x->shape.d[1], x->shape.d[2], x->shape.d[3],
-                    y->shape.d[2], y->shape.d[3]);
+    k->bilinear_bwd(fv_ctx_stream(c), fv_grad(c, x), y->grad, x->shape.d[0] * x->shape.d[1],
+                    x->shape.d[2], x->shape.d[3], y->shape.d[2], y->shape.d[3]);
 }
 
 fv_tensor *fv_upsample_bilinear(fv_ctx *c, fv_tensor *x, int64_t oh, int64_t ow)

@@ -24,7 +24,8 @@ fv_shape fv__without(fv_shape s, int axis)
     return s;
 }
 
-/* The length of axis i of a shape of n axes that s is broadcast to: missing leading axes count as 1. */
+/* The length of axis i of a shape of n axes that s is broadcast to: missing leading axes count as
+ * 1. */
 static int64_t length_at(fv_shape s, int i, int n) { return i < n - s.n ? 1 : s.d[i - (n - s.n)]; }
 
 bool fv__broadcast(fv_shape *out, fv_shape a, fv_shape b)
@@ -58,7 +59,10 @@ void fv__walk_operand(const fv_walk *w, int64_t *stride, fv_shape s)
 }
 
 /* Axes i and j walk as one if going once around j is one step of i. */
-static bool joins(const int64_t *stride, int i, int j, int64_t len) { return stride[i] == stride[j] * len; }
+static bool joins(const int64_t *stride, int i, int j, int64_t len)
+{
+    return stride[i] == stride[j] * len;
+}
 
 void fv__walk_join(fv_walk *w)
 {
@@ -67,7 +71,8 @@ void fv__walk_join(fv_walk *w)
         int64_t len = w->shape[i];
         if (len == 1) continue;
         int p = n - 1; /* the axis before, perhaps joined already */
-        bool one = n > 0 && joins(w->y, p, i, len) && joins(w->a, p, i, len) && joins(w->b, p, i, len);
+        bool one = n > 0 && joins(w->y, p, i, len) && joins(w->a, p, i, len) &&
+                   joins(w->b, p, i, len);
         int to = one ? p : n++;
         w->shape[to] = one ? w->shape[p] * len : len;
         w->y[to] = w->y[i];

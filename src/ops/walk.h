@@ -6,7 +6,8 @@
 
 #include "fovea/author/op.h"
 
-/* axis in 0..n-1, counted from the end if negative; raises and returns -1 where x has no such axis. */
+/* axis in 0..n-1, counted from the end if negative; raises and returns -1 where x has no such
+ * axis. */
 int fv__axis(fv_ctx *c, const char *op, const fv_tensor *x, int axis);
 
 /* Row-major x seen from one axis: element (o, i, r) lies at (o * n + i) * inner + r. */
@@ -22,9 +23,11 @@ bool fv__broadcast(fv_shape *out, fv_shape a, fv_shape b);
 
 /* The walk over `shape` with a row-major y; a and b still repeat their first element everywhere. */
 fv_walk fv__walk(fv_shape shape);
-/* The strides of a row-major operand of shape s that is broadcast to the walk; s has no more axes than it. */
+/* The strides of a row-major operand of shape s that is broadcast to the walk; s has no more axes
+ * than it. */
 void fv__walk_operand(const fv_walk *w, int64_t *stride, fv_shape s);
-/* Drops axes of length 1 and joins neighbours that all operands walk as one; at least one axis is left.  Call last. */
+/* Drops axes of length 1 and joins neighbours that all operands walk as one; at least one axis is
+ * left.  Call last. */
 void fv__walk_join(fv_walk *w);
 
 /* Forward outputs as sinks, for kernels that serve both directions. */

@@ -1,9 +1,10 @@
 /* align.c - which head of the cross-attention reads most like a word alignment.
  *
- * Nobody tells a head what to do, and many look at the end of the sentence or everywhere at once.  Two measures tell those
- * that align, without any aligned text: rows are sure (the mean over rows of the greatest weight), and nothing of the
- * source is left out (the mean over columns of the greatest weight).  A head that stares at one token is sure but covers
- * nothing; one that looks everywhere covers a little of all and is never sure. */
+ * Nobody tells a head what to do, and many look at the end of the sentence or everywhere at once.
+ * Two measures tell those that align, without any aligned text: rows are sure (the mean over rows
+ * of the greatest weight), and nothing of the source is left out (the mean over columns of the
+ * greatest weight).  A head that stares at one token is sure but covers nothing; one that looks
+ * everywhere covers a little of all and is never sure. */
 #include <math.h>
 
 #include "see.h"
@@ -14,10 +15,12 @@ static bool special(const char *t)
     return n > 2 && ((t[0] == '<' && t[n - 1] == '>') || (t[0] == '[' && t[n - 1] == ']'));
 }
 
-/* Special tokens have no counterpart, so they do not count on either side; unless there is nothing else. */
+/* Special tokens have no counterpart, so they do not count on either side; unless there is nothing
+ * else. */
 static double score_of(const fv_see *s, const float *w, float *best)
 {
-    int64_t rows = fv_see_rows(s, FV_SEE_CROSS), cols = fv_see_cols(s, FV_SEE_CROSS), n_rows = 0, n_cols = 0;
+    int64_t rows = fv_see_rows(s, FV_SEE_CROSS), cols = fv_see_cols(s, FV_SEE_CROSS), n_rows = 0,
+            n_cols = 0;
     double sure = 0, cover = 0;
     for (int64_t j = 0; j < cols; j++) best[j] = 0;
     for (int64_t i = 0; i < rows; i++) {

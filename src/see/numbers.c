@@ -1,4 +1,5 @@
-/* numbers.c - a record as JSON and as CSV, row by row, with digits enough to read the same bits back. */
+/* numbers.c - a record as JSON and as CSV, row by row, with digits enough to read the same bits
+ * back. */
 #include <stdio.h>
 
 #include "see.h"
@@ -74,7 +75,8 @@ static void csv_row(job *j, fv_see_pick p, int64_t i)
     number(layer, p.layer, p.rollout);
     number(head, p.head, p.rollout);
     for (int64_t c = 0; c < cols; c++) {
-        fv__buf_fmt(&j->text, "%s,%s,%s,%lld,%lld,", fv_see_kind_name(j->kind), layer, head, (long long)i, (long long)c);
+        fv__buf_fmt(&j->text, "%s,%s,%s,%lld,%lld,", fv_see_kind_name(j->kind), layer, head,
+                    (long long)i, (long long)c);
         label(j, fv_see_row(j->s, j->kind, i), i);
         fv__buf_str(&j->text, ",");
         label(j, fv_see_col(j->s, j->kind, c), c);
@@ -86,7 +88,8 @@ static void json_row(job *j, int64_t i)
 {
     int64_t cols = fv_see_cols(j->s, j->kind);
     fv__buf_str(&j->text, i == j->from ? "[" : ", [");
-    for (int64_t c = 0; c < cols; c++) fv__buf_fmt(&j->text, "%s%.9g", c ? ", " : "", (double)j->row[c]);
+    for (int64_t c = 0; c < cols; c++)
+        fv__buf_fmt(&j->text, "%s%.9g", c ? ", " : "", (double)j->row[c]);
     fv__buf_str(&j->text, "]");
 }
 
@@ -110,7 +113,9 @@ static fv_status write_head(job *j, fv_see_pick p, bool first, fv_err *e)
     char head[24];
     number(head, p.head, p.rollout);
     const char *quote = p.head == FV_SEE_ALL ? "\"" : "";
-    if (!j->csv) fv__buf_fmt(&j->text, "%s\n        {\"head\": %s%s%s, \"weights\": [", first ? "" : ",", quote, head, quote);
+    if (!j->csv)
+        fv__buf_fmt(&j->text, "%s\n        {\"head\": %s%s%s, \"weights\": [", first ? "" : ",",
+                    quote, head, quote);
     fv_status st = write_map(j, p, e);
     if (!j->csv) fv__buf_str(&j->text, "]}");
     return st;
@@ -120,9 +125,11 @@ static fv_status write_layer(job *j, fv_see_pick p, bool every_head, bool first,
 {
     char layer[24];
     number(layer, p.layer, p.rollout);
-    const char *quote = p.layer == FV_SEE_ALL ? "\"" : "", *name = fv_see_layer_name(j->s, j->kind, p.layer);
+    const char *quote = p.layer == FV_SEE_ALL ? "\"" : "",
+               *name = fv_see_layer_name(j->s, j->kind, p.layer);
     if (!j->csv) {
-        fv__buf_fmt(&j->text, "%s\n      {\"layer\": %s%s%s, ", first ? "" : ",", quote, layer, quote);
+        fv__buf_fmt(&j->text, "%s\n      {\"layer\": %s%s%s, ", first ? "" : ",", quote, layer,
+                    quote);
         if (name && !p.rollout) {
             fv__buf_str(&j->text, "\"name\": ");
             fv__see_quote(&j->text, name);
@@ -140,7 +147,8 @@ static fv_status write_layer(job *j, fv_see_pick p, bool every_head, bool first,
     return st;
 }
 
-static void write_labels(job *j, const char *name, const char *(*get)(const fv_see *, fv_see_kind, int64_t), int64_t from,
+static void write_labels(job *j, const char *name,
+                         const char *(*get)(const fv_see *, fv_see_kind, int64_t), int64_t from,
                          int64_t to)
 {
     fv__buf_fmt(&j->text, ",\n     \"%s\": [", name);
@@ -151,7 +159,8 @@ static void write_labels(job *j, const char *name, const char *(*get)(const fv_s
     fv__buf_str(&j->text, "]");
 }
 
-/* All that is asked of one kind.  A layer or head that is not named means each of them; of a rollout, all together. */
+/* All that is asked of one kind.  A layer or head that is not named means each of them; of a
+ * rollout, all together. */
 static fv_status write_kind(job *j, fv_see_pick p, bool first, fv_err *e)
 {
     int64_t cols = fv_see_cols(j->s, j->kind);
@@ -160,8 +169,9 @@ static fv_status write_kind(job *j, fv_see_pick p, bool first, fv_err *e)
     j->row = fv__alloc(j->s->env, bytes);
     if (!j->row) return fv_fail(e, FV_ENOMEM, "attention weights: out of memory");
     if (!j->csv) {
-        fv__buf_fmt(&j->text, "%s\n    {\"kind\": \"%s\", \"rollout\": %s, \"first_row\": %lld", first ? "" : ",",
-                    fv_see_kind_name(j->kind), p.rollout ? "true" : "false", (long long)j->from);
+        fv__buf_fmt(&j->text, "%s\n    {\"kind\": \"%s\", \"rollout\": %s, \"first_row\": %lld",
+                    first ? "" : ",", fv_see_kind_name(j->kind), p.rollout ? "true" : "false",
+                    (long long)j->from);
         write_labels(j, "rows", fv_see_row, j->from, j->to);
         write_labels(j, "columns", fv_see_col, 0, cols);
         fv__buf_str(&j->text, ",\n     \"layers\": [");
@@ -184,9 +194,11 @@ static fv_status write_all(job *j, const fv_see_opt *opt, fv_err *e)
     fv_status st = FV_OK;
     for (int k = 0; !st && k < FV_SEE_KINDS; k++) {
         fv_see_pick p = opt->pick;
-        if (!fv_see_layers(j->s, (fv_see_kind)k) || (!opt->every_kind && p.kind != (fv_see_kind)k)) continue;
+        if (!fv_see_layers(j->s, (fv_see_kind)k) || (!opt->every_kind && p.kind != (fv_see_kind)k))
+            continue;
         p.kind = j->kind = (fv_see_kind)k;
-        int64_t rows = fv_see_rows(j->s, j->kind); /* kinds have rows of their own: where one has fewer, those it has */
+        /* kinds have rows of their own: where one has fewer, those it has */
+        int64_t rows = fv_see_rows(j->s, j->kind);
         j->from = opt->to ? opt->from : 0;
         j->to = opt->to && opt->to < rows ? opt->to : rows;
         if (j->from >= j->to) continue;

@@ -1,6 +1,8 @@
-/* page.c - a record as one page to explore: markup, style and program are built in, the weights are put into its middle.
+/* page.c - a record as one page to explore: markup, style and program are built in, the weights are
+ * put into its middle.
  *
- * Weights are written as 16-bit fractions in base64: a hundredth of the size of decimal text, and finer than any screen. */
+ * Weights are written as 16-bit fractions in base64: a hundredth of the size of decimal text, and
+ * finer than any screen. */
 #include <stdio.h>
 
 #include "see.h"
@@ -67,8 +69,12 @@ static fv_status put_maps(page *p, fv_see_kind k, bool rollout, fv_err *e)
     int64_t layers = fv_see_layers(p->s, k), heads = rollout ? 1 : fv_see_heads(p->s, k);
     fv__buf_fmt(&p->text, ", \"%s\": \"", rollout ? "rollout" : "weights");
     for (int64_t i = 0; !st && i < layers * heads; i++)
-        st = put_map(
-            p, (fv_see_pick){.kind = k, .layer = i / heads, .head = rollout ? FV_SEE_ALL : i % heads, .rollout = rollout}, e);
+        st = put_map(p,
+                     (fv_see_pick){.kind = k,
+                                   .layer = i / heads,
+                                   .head = rollout ? FV_SEE_ALL : i % heads,
+                                   .rollout = rollout},
+                     e);
     if (p->n_rest) group(p);
     fv__buf_str(&p->text, "\"");
     return st;
@@ -97,14 +103,16 @@ static fv_status put_kind(page *p, fv_see_kind k, fv_err *e)
     fv_err none;
     p->row = fv__alloc(p->s->env, bytes);
     if (!p->row) return fv_fail(e, FV_ENOMEM, "page: out of memory");
-    fv__buf_fmt(&p->text, "\n{\"kind\": \"%s\", \"layers\": %lld, \"heads\": %lld", fv_see_kind_name(k), (long long)layers,
-                (long long)fv_see_heads(p->s, k));
+    fv__buf_fmt(&p->text, "\n{\"kind\": \"%s\", \"layers\": %lld, \"heads\": %lld",
+                fv_see_kind_name(k), (long long)layers, (long long)fv_see_heads(p->s, k));
     put_labels(p, "names", k, layers, fv_see_layer_name);
     put_labels(p, "rows", k, fv_see_rows(p->s, k), fv_see_row);
     put_labels(p, "cols", k, cols, fv_see_col);
     fv_status st = put_maps(p, k, false, e);
-    bool rolls = !fv_see_weights(p->s, (fv_see_pick){.kind = k, .layer = 0, .head = FV_SEE_ALL, .rollout = true}, 0, 1, p->row,
-                                 &none);
+    bool rolls =
+        !fv_see_weights(p->s,
+                        (fv_see_pick){.kind = k, .layer = 0, .head = FV_SEE_ALL, .rollout = true},
+                        0, 1, p->row, &none);
     if (!st && rolls) st = put_maps(p, k, true, e);
     fv__buf_str(&p->text, "}");
     fv__free(p->s->env, p->row, bytes);
@@ -120,9 +128,11 @@ static fv_status put_data(page *p, const fv_see_opt *opt, fv_err *e)
     fv__see_quote(&p->text, opt->title ? opt->title : opt->text ? opt->text : "");
     fv__buf_str(&p->text, ", \"note\": ");
     fv__see_quote(&p->text, opt->note ? opt->note : "");
-    fv__buf_fmt(&p->text, ", \"begin\": {\"kind\": \"%s\", \"layer\": %lld, \"head\": %lld, \"rollout\": %s, \"view\": \"%s\"}",
-                fv_see_kind_name(pick->kind), (long long)pick->layer, (long long)pick->head, pick->rollout ? "true" : "false",
-                opt->view == FV_VIEW_HEAT ? "heat" : "lines");
+    fv__buf_fmt(&p->text,
+                ", \"begin\": {\"kind\": \"%s\", \"layer\": %lld, \"head\": %lld, \"rollout\": %s, "
+                "\"view\": \"%s\"}",
+                fv_see_kind_name(pick->kind), (long long)pick->layer, (long long)pick->head,
+                pick->rollout ? "true" : "false", opt->view == FV_VIEW_HEAT ? "heat" : "lines");
     fv__buf_str(&p->text, ", \"maps\": [");
     for (int k = 0; !st && k < FV_SEE_KINDS; k++) {
         if (!fv_see_layers(p->s, (fv_see_kind)k)) continue;
@@ -143,7 +153,8 @@ static fv_status check(const fv_see *s, fv_err *e)
     }
     if (n <= MOST_WEIGHTS) return FV_OK;
     return fv_fail(e, FV_EARG,
-                   "a page holds all layers and heads, here %.0f million weights, and takes at most %d million; a picture, "
+                   "a page holds all layers and heads, here %.0f million weights, and takes at "
+                   "most %d million; a picture, "
                    ".json or .csv can show one layer, head or some rows of a long text",
                    n / 1e6, MOST_WEIGHTS / 1000000);
 }

@@ -1,7 +1,8 @@
 /* pass.c - one forward pass on the tokens of one text or one pair, and what its heads are worth.
  *
- * Ablation silences a head: what it would add is zero, all else stays.  The tap that shows the output of an attention
- * may write to it, so no family knows of this.  The worth of a head is how much worse the text is then predicted. */
+ * Ablation silences a head: what it would add is zero, all else stays.  The tap that shows the
+ * output of an attention may write to it, so no family knows of this.  The worth of a head is how
+ * much worse the text is then predicted. */
 #include "see.h"
 
 static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv_err *e)
@@ -9,19 +10,22 @@ static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv
     const fv_family *f = fv_model_family(m);
     int64_t most = f->context ? f->context(fv_model_self(m)) : 0;
     if (!most || n <= most) return FV_OK;
-    return fv_fail(e, FV_EARG, "the %s has %lld tokens, this model takes at most %lld", what, (long long)n, (long long)most);
+    return fv_fail(e, FV_EARG, "the %s has %lld tokens, this model takes at most %lld", what,
+                   (long long)n, (long long)most);
 }
 
 static fv_status check_input(const fv_model *m, const fv_see_in *in, bool pair, fv_err *e)
 {
     if (in->n_source < 1) return fv_fail(e, FV_EARG, "there is no token to look at");
     if (pair && in->n_target < 1)
-        return fv_fail(e, FV_EARG, "this model reads a source and writes a target; the target is missing");
+        return fv_fail(e, FV_EARG,
+                       "this model reads a source and writes a target; the target is missing");
     fv_status st = check_length(m, in->n_source, pair ? "source" : "text", e);
     return st || !pair ? st : check_length(m, in->n_target, "target", e);
 }
 
-/* Copies of what the pass reads, in one piece of memory: the mask, and the target moved on by the start token. */
+/* Copies of what the pass reads, in one piece of memory: the mask, and the target moved on by the
+ * start token. */
 typedef struct fed {
     uint8_t *mask;
     int32_t *read;
@@ -53,7 +57,8 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_ite
     if (!feed(&f, env, in, pair)) return fv_fail(e, FV_ENOMEM, "forward pass: out of memory");
     fv_items_put(&items, "input_ids", fv_ints(c, in->source, FV_SHAPE(1, in->n_source)));
     fv_items_put(&items, "attention_mask", fv_bytes(c, f.mask, FV_SHAPE(1, in->n_source)));
-    if (pair) fv_items_put(&items, "decoder_input_ids", fv_ints(c, f.read, FV_SHAPE(1, in->n_target)));
+    if (pair)
+        fv_items_put(&items, "decoder_input_ids", fv_ints(c, f.read, FV_SHAPE(1, in->n_target)));
     fv_model_forward(c, m, &items, out);
     st = fv_ctx_status(c);
     fv__free(env, f.read, f.bytes);
@@ -77,7 +82,8 @@ static void silence_head(const silence *s, fv_ctx *c, fv_tensor *y)
     float *x = fv__alloc(env, (size_t)n * sizeof *x);
     if (!x) return; /* done stays false, which is reported */
     if (!fv_read(c, y, x, n)) {
-        for (int64_t i = s->pick.head * width; i < n; i += cols) memset(x + i, 0, (size_t)width * sizeof *x);
+        for (int64_t i = s->pick.head * width; i < n; i += cols)
+            memset(x + i, 0, (size_t)width * sizeof *x);
         fv_write(c, y, x, n);
     }
     fv__free(env, x, (size_t)n * sizeof *x);
@@ -91,28 +97,36 @@ static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, co
         s->heads = fv_attn_view_shape(what).d[1];
         s->seen[s->kind]++;
     } else if (!strcmp(site, "attention_output")) {
-        if (s->kind != s->pick.kind || s->seen[s->kind] - 1 != s->pick.layer || s->pick.head >= s->heads) return;
+        if (s->kind != s->pick.kind || s->seen[s->kind] - 1 != s->pick.layer ||
+            s->pick.head >= s->heads)
+            return;
         silence_head(s, c, (fv_tensor *)(uintptr_t)what);
         s->done = true;
     }
 }
 
-/* Minus the mean log-probability of the tokens: of the target, or of each token of a text after the first. */
-static fv_status mean_loss(fv_ctx *c, fv_tensor *scores, const fv_see_in *in, bool pair, double *loss, fv_err *e)
+/* Minus the mean log-probability of the tokens: of the target, or of each token of a text after the
+ * first. */
+static fv_status mean_loss(fv_ctx *c, fv_tensor *scores, const fv_see_in *in, bool pair,
+                           double *loss, fv_err *e)
 {
     const int32_t *says = pair ? in->target : in->source + 1;
     int64_t n = pair ? in->n_target : in->n_source - 1;
     if (!scores || scores->shape.n != 3 || fv_dim(scores, 1) < n || n < 1)
-        return fv_fail(e, FV_EMISSING, "this model predicts no next token, so silencing a head has no loss to change");
+        return fv_fail(
+            e, FV_EMISSING,
+            "this model predicts no next token, so silencing a head has no loss to change");
     fv_tensor *rows = fv_slice(c, scores, 1, 0, n);
-    fv_tensor *each = fv_cross_entropy(c, rows, fv_ints(c, says, FV_SHAPE(1, n)), (fv_ce_opt){.ignore = -100});
+    fv_tensor *each = fv_cross_entropy(c, rows, fv_ints(c, says, FV_SHAPE(1, n)),
+                                       (fv_ce_opt){.ignore = -100});
     float mean = 0;
     fv_status st = fv_read(c, fv_mean_all(c, each), &mean, 1);
     *loss = (double)mean;
     return st ? fv_fail(e, st, "%s", fv_ctx_err(c)->text) : FV_OK;
 }
 
-fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pick head, double *loss, fv_err *e)
+fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pick head,
+                        double *loss, fv_err *e)
 {
     fv_ctx *c;
     fv_items out = {0};
@@ -123,9 +137,10 @@ fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pi
     fv_ctx_set_tap(c, on_tap, &s);
     st = fv__see_pass(c, m, &in, &out, e);
     if (!st && !none && !s.done)
-        st = fv_fail(e, FV_EARG, "%s attention: there is no head %lld in a layer %lld", fv_see_kind_name(head.kind),
-                     (long long)head.head, (long long)head.layer);
-    bool ahead = pair || !s.seen[FV_SEE_ENCODER]; /* who sees the whole text cannot be asked what comes next */
+        st = fv_fail(e, FV_EARG, "%s attention: there is no head %lld in a layer %lld",
+                     fv_see_kind_name(head.kind), (long long)head.head, (long long)head.layer);
+    /* who sees the whole text cannot be asked what comes next */
+    bool ahead = pair || !s.seen[FV_SEE_ENCODER];
     if (!st) st = mean_loss(c, ahead ? fv_items_get(&out, "logits") : NULL, &in, pair, loss, e);
     fv_ctx_free(c);
     return st;

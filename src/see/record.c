@@ -1,15 +1,19 @@
-/* record.c - the record of one forward pass: every attention that ran, by kind and layer, and whose tokens are whose.
+/* record.c - the record of one forward pass: every attention that ran, by kind and layer, and whose
+ * tokens are whose.
  *
- * A context that records keeps queries, keys and log-sum-exps until it is reset, so a view stays good after the pass.
- * Kinds come from the names that attentions have in the published checkpoints, not from the family: a new family is
- * seen without a line here. */
+ * A context that records keeps queries, keys and log-sum-exps until it is reset, so a view stays
+ * good after the pass.  Kinds come from the names that attentions have in the published
+ * checkpoints, not from the family: a new family is seen without a line here. */
 #include <stdio.h>
 
 #include "see.h"
 
 static const char *const kind_names[] = {"encoder", "decoder", "cross"};
 
-const char *fv_see_kind_name(fv_see_kind k) { return (unsigned)k < FV_SEE_KINDS ? kind_names[k] : "?"; }
+const char *fv_see_kind_name(fv_see_kind k)
+{
+    return (unsigned)k < FV_SEE_KINDS ? kind_names[k] : "?";
+}
 
 static bool names_cross(const char *name) { return !strcmp(fv_attention_kind(name), "cross"); }
 
@@ -37,13 +41,15 @@ static void add_layer(fv_see *s, fv_see_kind k, const char *name, const fv_attn_
     fv_shape shape = fv_attn_view_shape(v);
     int64_t n = m->layers;
     if (s->batch >= shape.d[0]) {
-        fv_fail(&s->err, FV_EARG, "%s: sequence %lld of a batch of %lld", name, (long long)s->batch, (long long)shape.d[0]);
+        fv_fail(&s->err, FV_EARG, "%s: sequence %lld of a batch of %lld", name, (long long)s->batch,
+                (long long)shape.d[0]);
         return;
     }
     if (n && (shape.d[1] != m->heads || shape.d[2] != m->rows || shape.d[3] != m->cols)) {
-        fv_fail(&s->err, FV_ESHAPE, "%s: %lld heads of %lld x %lld after layers with %lld heads of %lld x %lld", name,
-                (long long)shape.d[1], (long long)shape.d[2], (long long)shape.d[3], (long long)m->heads, (long long)m->rows,
-                (long long)m->cols);
+        fv_fail(&s->err, FV_ESHAPE,
+                "%s: %lld heads of %lld x %lld after layers with %lld heads of %lld x %lld", name,
+                (long long)shape.d[1], (long long)shape.d[2], (long long)shape.d[3],
+                (long long)m->heads, (long long)m->rows, (long long)m->cols);
         return;
     }
     void *array = m->layer;
@@ -119,18 +125,20 @@ static bool copy_labels(fv_see *s, char ***to, const char *const *from, int64_t 
     return *to != NULL;
 }
 
-fv_status fv_see_label(fv_see *s, fv_see_kind k, const char *const *rows, int64_t n_rows, const char *const *cols, int64_t n_cols,
-                       fv_err *e)
+fv_status fv_see_label(fv_see *s, fv_see_kind k, const char *const *rows, int64_t n_rows,
+                       const char *const *cols, int64_t n_cols, fv_err *e)
 {
     fv_see_map *m = &s->map[k];
     if (n_rows != m->rows || n_cols != m->cols)
-        return fv_fail(e, FV_ESHAPE, "%s attention is %lld x %lld, there are %lld and %lld labels", fv_see_kind_name(k),
-                       (long long)m->rows, (long long)m->cols, (long long)n_rows, (long long)n_cols);
+        return fv_fail(e, FV_ESHAPE, "%s attention is %lld x %lld, there are %lld and %lld labels",
+                       fv_see_kind_name(k), (long long)m->rows, (long long)m->cols,
+                       (long long)n_rows, (long long)n_cols);
     for (int64_t i = 0; i < n_rows + n_cols; i++) {
         const char *text = i < n_rows ? rows[i] : cols[i - n_rows];
         if (fv__utf8_check(text, strlen(text)) != strlen(text))
-            return fv_fail(e, FV_EARG, "%s %lld of the %s attention: the label is not UTF-8", i < n_rows ? "row" : "column",
-                           (long long)(i < n_rows ? i : i - n_rows), fv_see_kind_name(k));
+            return fv_fail(e, FV_EARG, "%s %lld of the %s attention: the label is not UTF-8",
+                           i < n_rows ? "row" : "column", (long long)(i < n_rows ? i : i - n_rows),
+                           fv_see_kind_name(k));
     }
     bool ok = copy_labels(s, &m->row, rows, n_rows) && copy_labels(s, &m->col, cols, n_cols);
     return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "attention record: out of memory");
@@ -158,8 +166,8 @@ static char *visible(const fv_see *s, const char *text, size_t n)
     return copy;
 }
 
-/* What people read of a token: its text alone, without the mark of a space; as it stands in the vocabulary where decoding
- * would hide it (special tokens) or break it (a part of a character). */
+/* What people read of a token: its text alone, without the mark of a space; as it stands in the
+ * vocabulary where decoding would hide it (special tokens) or break it (a part of a character). */
 static char *token_text(const fv_see *s, const fv_tok *tok, int32_t id)
 {
     char number[16], *text = NULL;
@@ -167,7 +175,8 @@ static char *token_text(const fv_see *s, const fv_tok *tok, int32_t id)
     const char *raw = tok ? fv_tok_token(tok, id) : NULL;
     snprintf(number, sizeof number, "%d", (int)id);
     if (!raw) return fv__strdup(s->env, number);
-    if (fv_tok_special(tok, id) || fv_tok_decode(tok, &text, &len, &id, 1, false, NULL)) return visible(s, raw, strlen(raw));
+    if (fv_tok_special(tok, id) || fv_tok_decode(tok, &text, &len, &id, 1, false, NULL))
+        return visible(s, raw, strlen(raw));
     bool whole = fv__utf8_check(text, len) == len && !strstr(text, "\xEF\xBF\xBD");
     char *copy = whole ? visible(s, text, len) : visible(s, raw, strlen(raw));
     fv_tok_free_text(tok, text, len);
@@ -180,8 +189,8 @@ typedef struct labels {
 } labels;
 
 /* n labels: of the ids, or of first and then the ids. */
-static fv_status make_labels(labels *l, const fv_see *s, const fv_tok *tok, const int32_t *first, const int32_t *ids, int64_t n,
-                             fv_err *e)
+static fv_status make_labels(labels *l, const fv_see *s, const fv_tok *tok, const int32_t *first,
+                             const int32_t *ids, int64_t n, fv_err *e)
 {
     *l = (labels){.text = fv__alloc(s->env, (size_t)n * sizeof *l->text), .n = n};
     bool ok = l->text != NULL;
@@ -193,17 +202,19 @@ static fv_status make_labels(labels *l, const fv_see *s, const fv_tok *tok, cons
 }
 
 /* Where a kind has other rows than there are tokens (patches, prefixes), numbers stay. */
-static fv_status put_labels(fv_see *s, fv_see_kind k, const labels *rows, const labels *cols, fv_err *e)
+static fv_status put_labels(fv_see *s, fv_see_kind k, const labels *rows, const labels *cols,
+                            fv_err *e)
 {
     const fv_see_map *m = &s->map[k];
     if (m->rows != rows->n || m->cols != cols->n) return FV_OK;
-    return fv_see_label(s, k, (const char *const *)rows->text, rows->n, (const char *const *)cols->text, cols->n, e);
+    return fv_see_label(s, k, (const char *const *)rows->text, rows->n,
+                        (const char *const *)cols->text, cols->n, e);
 }
 
 /* ---- a pass ---- */
 
-/* The pass and its labels.  A decoder at position i reads token i-1 of the target and says token i: what it says are the
- * rows of a cross-attention, what it reads those of its own. */
+/* The pass and its labels.  A decoder at position i reads token i-1 of the target and says token i:
+ * what it says are the rows of a cross-attention, what it reads those of its own. */
 static fv_status look(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
 {
     labels source = {0}, says = {0}, reads = {0};
@@ -215,7 +226,8 @@ static fv_status look(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err 
     if (!st && pair) st = make_labels(&says, s, in->tok, NULL, in->target, in->n_target, e);
     if (!st && pair) st = make_labels(&reads, s, in->tok, &in->start, in->target, in->n_target, e);
     if (!st) st = put_labels(s, FV_SEE_ENCODER, &source, &source, e);
-    if (!st) st = put_labels(s, FV_SEE_DECODER, pair ? &reads : &source, pair ? &reads : &source, e);
+    if (!st)
+        st = put_labels(s, FV_SEE_DECODER, pair ? &reads : &source, pair ? &reads : &source, e);
     if (!st) st = put_labels(s, FV_SEE_CROSS, &says, &source, e);
     free_labels(s, &source.text, source.n);
     free_labels(s, &says.text, says.n);

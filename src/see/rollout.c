@@ -1,13 +1,14 @@
 /* rollout.c - attention rollout: where the content of a token comes from, through all layers.
  *
- * Abnar and Zuidema (2020): a layer passes on (A + I) / 2, A the mean of its heads, rows made to add up to 1; layers are
+ * Abnar and Zuidema (2020): a layer passes on (A + I) / 2, A the mean of its heads, rows made to
+ * add up to 1; layers are
  * multiplied, R = A_L ... A_1.  The product is taken from the left, a few rows at a time,
  *
  *     v <- v A_l    from the last layer down,
  *
- * so that rows asked for alone are computed alone and no matrix is stored.  Their paper has no cross-attention; we
- * follow the paths on: at a decoder layer a token is half itself and half the memory that it reads, and the memory is
- * what the encoder's rollout says it is. */
+ * so that rows asked for alone are computed alone and no matrix is stored.  Their paper has no
+ * cross-attention; we follow the paths on: at a decoder layer a token is half itself and half the
+ * memory that it reads, and the memory is what the encoder's rollout says it is. */
 #include "see.h"
 
 typedef struct roll {
@@ -17,13 +18,15 @@ typedef struct roll {
     int64_t size; /* of either, in rows of the widest map */
 } roll;
 
-/* One layer: of v (n,rows) the part that stays, in place, and the part that is read, added to `read` (n,cols). */
+/* One layer: of v (n,rows) the part that stays, in place, and the part that is read, added to
+ * `read` (n,cols). */
 static fv_status pass(roll *r, fv_see_kind k, int64_t layer, double *v, double *read, fv_err *e)
 {
     const fv_see_map *m = &r->s->map[k];
     for (int64_t at = 0; at < m->rows; at += r->size) {
         int64_t end = at + r->size < m->rows ? at + r->size : m->rows;
-        fv_status st = fv__see_layer_rows(r->s, k, layer, FV_SEE_ALL, at, end, r->block, r->scratch, e);
+        fv_status st = fv__see_layer_rows(r->s, k, layer, FV_SEE_ALL, at, end, r->block, r->scratch,
+                                          e);
         if (st) return st;
         for (int64_t i = at; i < end; i++) {
             const float *a = r->block + (i - at) * m->cols;
@@ -49,8 +52,8 @@ static fv_status through(roll *r, fv_see_kind k, int64_t layer, double *v, doubl
 }
 
 /* Rows [from, from+n) of the rollout; v, temp, source hold n rows of the widest map each. */
-static fv_status rows(roll *r, fv_see_kind k, int64_t layer, int64_t from, double *v, double *temp, double *source, float *out,
-                      fv_err *e)
+static fv_status rows(roll *r, fv_see_kind k, int64_t layer, int64_t from, double *v, double *temp,
+                      double *source, float *out, fv_err *e)
 {
     const fv_see_map *map = r->s->map;
     bool cross = k == FV_SEE_CROSS;
@@ -73,17 +76,21 @@ static fv_status rows(roll *r, fv_see_kind k, int64_t layer, int64_t from, doubl
 /* Self-attention must be square, and the three maps of a translation must fit each other. */
 static bool fits(const fv_see *s, fv_see_kind k)
 {
-    const fv_see_map *enc = &s->map[FV_SEE_ENCODER], *dec = &s->map[FV_SEE_DECODER], *x = &s->map[k];
+    const fv_see_map *enc = &s->map[FV_SEE_ENCODER], *dec = &s->map[FV_SEE_DECODER],
+                     *x = &s->map[k];
     if (k != FV_SEE_CROSS) return x->rows == x->cols;
-    return dec->layers == x->layers && dec->rows == dec->cols && dec->rows == x->rows && enc->rows == enc->cols &&
-           enc->rows == x->cols;
+    return dec->layers == x->layers && dec->rows == dec->cols && dec->rows == x->rows &&
+           enc->rows == enc->cols && enc->rows == x->cols;
 }
 
-fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to, float *out, fv_err *e)
+fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to,
+                          float *out, fv_err *e)
 {
     if (!fits(s, k))
-        return fv_fail(e, FV_ESHAPE, "%s attention: layers do not follow one another token by token, so there is no rollout",
-                       fv_see_kind_name(k));
+        return fv_fail(
+            e, FV_ESHAPE,
+            "%s attention: layers do not follow one another token by token, so there is no rollout",
+            fv_see_kind_name(k));
     int64_t wide = 1, cols = s->map[k].cols;
     for (int i = 0; i < FV_SEE_KINDS; i++) {
         wide = s->map[i].rows > wide ? s->map[i].rows : wide;
@@ -91,7 +98,8 @@ fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from,
     }
     int64_t most = fv__see_block(wide), n = to - from < most ? to - from : most;
     roll r = {.s = s, .size = most < wide ? most : wide};
-    size_t floats = (size_t)(2 * r.size * wide) * sizeof(float), doubles = (size_t)(3 * n * wide) * sizeof(double);
+    size_t floats = (size_t)(2 * r.size * wide) * sizeof(float),
+           doubles = (size_t)(3 * n * wide) * sizeof(double);
     r.block = fv__alloc(s->env, floats);
     double *v = fv__alloc(s->env, doubles);
     fv_status st = r.block && v ? FV_OK : fv_fail(e, FV_ENOMEM, "rollout: out of memory");

@@ -12,16 +12,20 @@ static const char *ending_of(const char *path)
     return NULL;
 }
 
-static fv_status check(const fv_see *s, const char *path, const fv_see_opt *opt, const char *ending, fv_err *e)
+static fv_status check(const fv_see *s, const char *path, const fv_see_opt *opt, const char *ending,
+                       fv_err *e)
 {
     if (!ending)
-        return fv_fail(e, FV_EARG, "%s: the name must end in .svg, .png, .pdf, .html, .json or .csv, which says what is written",
+        return fv_fail(e, FV_EARG,
+                       "%s: the name must end in .svg, .png, .pdf, .html, .json or .csv, which "
+                       "says what is written",
                        path);
     fv_status st = fv__see_check(s, opt->pick, e);
     int64_t rows = fv_see_rows(s, opt->pick.kind);
     if (!st && opt->to && (opt->from < 0 || opt->from >= opt->to || opt->to > rows))
-        return fv_fail(e, FV_EARG, "rows %lld to %lld: the %s attention has rows 0 to %lld", (long long)opt->from,
-                       (long long)(opt->to - 1), fv_see_kind_name(opt->pick.kind), (long long)(rows - 1));
+        return fv_fail(e, FV_EARG, "rows %lld to %lld: the %s attention has rows 0 to %lld",
+                       (long long)opt->from, (long long)(opt->to - 1),
+                       fv_see_kind_name(opt->pick.kind), (long long)(rows - 1));
     return st;
 }
 

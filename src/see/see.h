@@ -1,4 +1,5 @@
-/* see.h - what the files of this folder share: the record, the picture in numbers, and the writers. */
+/* see.h - what the files of this folder share: the record, the picture in numbers, and the
+ * writers. */
 #ifndef FV_SEE_SEE_H
 #define FV_SEE_SEE_H
 
@@ -32,11 +33,13 @@ fv_see_kind fv__see_kind(const char *name, bool causal);
 /* Runs m in c on the tokens of in; the texts are checked first. */
 fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out, fv_err *e);
 
-/* The mean of the heads of one layer, or one of them; scratch: (to-from, cols) where it is the mean. */
-fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t head, int64_t from, int64_t to, float *out,
-                             float *scratch, fv_err *e);
+/* The mean of the heads of one layer, or one of them; scratch: (to-from, cols) where it is the
+ * mean. */
+fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t head, int64_t from,
+                             int64_t to, float *out, float *scratch, fv_err *e);
 /* Rows [from,to) of a rollout up to layer. */
-fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to, float *out, fv_err *e);
+fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to,
+                          float *out, fv_err *e);
 
 /* Refuses a layer, head or kind that is not there, in a sentence. */
 fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e);
@@ -44,7 +47,10 @@ fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e);
 void fv__see_title(char *out, size_t n, const fv_see *s, fv_see_pick p);
 
 /* A block of rows small enough to be held beside others, at least one. */
-static inline int64_t fv__see_block(int64_t cols) { return cols < 65536 ? 65536 / (cols ? cols : 1) : 1; }
+static inline int64_t fv__see_block(int64_t cols)
+{
+    return cols < 65536 ? 65536 / (cols ? cols : 1) : 1;
+}
 
 /* ---- writers: all append to an open file ---- */
 
@@ -52,9 +58,11 @@ fv_status fv__see_json(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e);
 fv_status fv__see_csv(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e);
 fv_status fv__see_html(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e);
 /* format: "svg", "png", "pdf" */
-fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format, fv_err *e);
+fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format,
+                          fv_err *e);
 
-/* The character at s, which is not the end, into out; malformed bytes become U+FFFD.  Returns how many were read. */
+/* The character at s, which is not the end, into out; malformed bytes become U+FFFD.  Returns how
+ * many were read. */
 int fv__see_char(char out[4], const char *s);
 /* Text as a JSON string, quotes included; "<" as an escape, so that it can stand inside a page. */
 void fv__see_quote(fv_buf *b, const char *text);

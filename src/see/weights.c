@@ -1,24 +1,28 @@
-/* weights.c - the weights of a record: of one head, of means, along a rollout, and the head that aligns best. */
+/* weights.c - the weights of a record: of one head, of means, along a rollout, and the head that
+ * aligns best. */
 #include <ctype.h>
 #include <stdio.h>
 
 #include "see.h"
 
-static const char *const nouns[] = {"self-attention of the encoder", "self-attention of the decoder", "cross-attention"};
+static const char *const nouns[] = {"self-attention of the encoder",
+                                    "self-attention of the decoder", "cross-attention"};
 
 void fv__see_title(char *out, size_t n, const fv_see *s, fv_see_pick p)
 {
     char layer[48] = "", head[32] = "";
     bool alone = !s->map[FV_SEE_CROSS].layers;
     if (p.layer != FV_SEE_ALL)
-        snprintf(layer, sizeof layer, ", %slayer %lld", p.rollout ? "up to " : "", (long long)p.layer);
+        snprintf(layer, sizeof layer, ", %slayer %lld", p.rollout ? "up to " : "",
+                 (long long)p.layer);
     else if (!p.rollout)
         snprintf(layer, sizeof layer, ", mean of all layers");
     if (p.head != FV_SEE_ALL)
         snprintf(head, sizeof head, ", head %lld", (long long)p.head);
     else if (!p.rollout)
         snprintf(head, sizeof head, p.layer == FV_SEE_ALL ? " and heads" : ", mean of all heads");
-    snprintf(out, n, "%s%s%s%s", p.rollout ? "rollout of the " : "", alone ? "self-attention" : nouns[p.kind], layer, head);
+    snprintf(out, n, "%s%s%s%s", p.rollout ? "rollout of the " : "",
+             alone ? "self-attention" : nouns[p.kind], layer, head);
     if (n) out[0] = (char)toupper((unsigned char)out[0]);
 }
 
@@ -26,14 +30,17 @@ void fv__see_title(char *out, size_t n, const fv_see *s, fv_see_pick p)
 
 static fv_status no_such(const char *what, int64_t given, const char *kind, int64_t n, fv_err *e)
 {
-    if (n == 1) return fv_fail(e, FV_EARG, "%s %lld: the %s attention has only %s 0", what, (long long)given, kind, what);
-    return fv_fail(e, FV_EARG, "%s %lld: the %s attention has %ss 0 to %lld", what, (long long)given, kind, what,
-                   (long long)(n - 1));
+    if (n == 1)
+        return fv_fail(e, FV_EARG, "%s %lld: the %s attention has only %s 0", what,
+                       (long long)given, kind, what);
+    return fv_fail(e, FV_EARG, "%s %lld: the %s attention has %ss 0 to %lld", what,
+                   (long long)given, kind, what, (long long)(n - 1));
 }
 
 fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e)
 {
-    if ((unsigned)p.kind >= FV_SEE_KINDS) return fv_fail(e, FV_EARG, "there is no such kind of attention");
+    if ((unsigned)p.kind >= FV_SEE_KINDS)
+        return fv_fail(e, FV_EARG, "there is no such kind of attention");
     const fv_see_map *m = &s->map[p.kind];
     const char *kind = fv_see_kind_name(p.kind);
     if (!m->layers) {
@@ -44,23 +51,27 @@ fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e)
                          fv_see_kind_name((fv_see_kind)k));
         return fv_fail(e, FV_EARG, "this model has no %s attention; it has: %s", kind, have);
     }
-    if (p.layer != FV_SEE_ALL && (p.layer < 0 || p.layer >= m->layers)) return no_such("layer", p.layer, kind, m->layers, e);
-    if (p.head != FV_SEE_ALL && (p.head < 0 || p.head >= m->heads)) return no_such("head", p.head, kind, m->heads, e);
+    if (p.layer != FV_SEE_ALL && (p.layer < 0 || p.layer >= m->layers))
+        return no_such("layer", p.layer, kind, m->layers, e);
+    if (p.head != FV_SEE_ALL && (p.head < 0 || p.head >= m->heads))
+        return no_such("head", p.head, kind, m->heads, e);
     if (p.rollout && p.head != FV_SEE_ALL)
-        return fv_fail(e, FV_EARG, "a rollout goes through the mean of all heads: leave out the head");
+        return fv_fail(e, FV_EARG,
+                       "a rollout goes through the mean of all heads: leave out the head");
     return FV_OK;
 }
 
 /* ---- one layer ---- */
 
-static fv_status head_rows(fv_see *s, const fv_see_layer *l, int64_t head, int64_t from, int64_t to, float *out, fv_err *e)
+static fv_status head_rows(fv_see *s, const fv_see_layer *l, int64_t head, int64_t from, int64_t to,
+                           float *out, fv_err *e)
 {
     fv_status st = fv_attn_view_weights(s->ctx, l->view, s->batch, head, from, to, out);
     return st ? fv_fail(e, st, "%s", fv_ctx_err(s->ctx)->text) : FV_OK;
 }
 
-fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t head, int64_t from, int64_t to, float *out,
-                             float *scratch, fv_err *e)
+fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t head, int64_t from,
+                             int64_t to, float *out, float *scratch, fv_err *e)
 {
     const fv_see_map *m = &s->map[k];
     const fv_see_layer *l = &m->layer[layer];
@@ -77,13 +88,15 @@ fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t he
 
 /* ---- means ---- */
 
-static fv_status mean_rows(fv_see *s, fv_see_pick p, int64_t from, int64_t to, float *out, fv_err *e)
+static fv_status mean_rows(fv_see *s, fv_see_pick p, int64_t from, int64_t to, float *out,
+                           fv_err *e)
 {
     const fv_see_map *m = &s->map[p.kind];
     int64_t n = (to - from) * m->cols, first = p.layer == FV_SEE_ALL ? 0 : p.layer;
     int64_t last = p.layer == FV_SEE_ALL ? m->layers - 1 : p.layer;
     size_t bytes = (size_t)(2 * n) * sizeof(float);
-    if (p.layer != FV_SEE_ALL && p.head != FV_SEE_ALL) return head_rows(s, &m->layer[p.layer], p.head, from, to, out, e);
+    if (p.layer != FV_SEE_ALL && p.head != FV_SEE_ALL)
+        return head_rows(s, &m->layer[p.layer], p.head, from, to, out, e);
     float *scratch = fv__alloc(s->env, bytes);
     if (!scratch) return fv_fail(e, FV_ENOMEM, "attention weights: out of memory");
     float *layer = scratch + n;
@@ -103,8 +116,11 @@ fv_status fv_see_weights(fv_see *s, fv_see_pick p, int64_t from, int64_t to, flo
     if (st) return st;
     const fv_see_map *m = &s->map[p.kind];
     if (from < 0 || to < from || to > m->rows)
-        return fv_fail(e, FV_EARG, "rows %lld to %lld of %lld", (long long)from, (long long)to, (long long)m->rows);
+        return fv_fail(e, FV_EARG, "rows %lld to %lld of %lld", (long long)from, (long long)to,
+                       (long long)m->rows);
     if (from == to) return FV_OK;
-    if (p.rollout) return fv__see_rollout(s, p.kind, p.layer == FV_SEE_ALL ? m->layers - 1 : p.layer, from, to, out, e);
+    if (p.rollout)
+        return fv__see_rollout(s, p.kind, p.layer == FV_SEE_ALL ? m->layers - 1 : p.layer, from, to,
+                               out, e);
     return mean_rows(s, p, from, to, out, e);
 }

@@ -30,7 +30,8 @@ fv_desc_text fv__place(const fv_shape *s, int64_t i)
     }
     int len = 1;
     for (int k = 0; k < s->n && len < 90; k++)
-        len += snprintf(d.s + len, sizeof d.s - (size_t)len, k ? ",%lld" : "%lld", (long long)at[k]);
+        len += snprintf(d.s + len, sizeof d.s - (size_t)len, k ? ",%lld" : "%lld",
+                        (long long)at[k]);
     if (len < 95) snprintf(d.s + len, sizeof d.s - (size_t)len, ")");
     return d;
 }
@@ -39,15 +40,18 @@ fv_status fv__array_alloc(fv_array *a, const char *what, fv_err *e)
 {
     int64_t n;
     size_t bytes;
-    if (!fv__shape_count(&n, &a->shape) || !fv__mul_size(&bytes, (size_t)n, sizeof *a->data) || bytes > PTRDIFF_MAX)
+    if (!fv__shape_count(&n, &a->shape) || !fv__mul_size(&bytes, (size_t)n, sizeof *a->data) ||
+        bytes > PTRDIFF_MAX)
         return fv_fail(e, FV_ESHAPE, "%s: more elements than can be addressed", what);
     if (!n) return FV_OK;
     a->data = fv__alloc(a->env, bytes);
-    return a->data ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: no memory for %lld elements", what, (long long)n);
+    return a->data ? FV_OK
+                   : fv_fail(e, FV_ENOMEM, "%s: no memory for %lld elements", what, (long long)n);
 }
 
 /* "model.safetensors:name" */
-static fv_status read_tensor(fv_array *a, const char *place, size_t path_len, const char *name, fv_err *e)
+static fv_status read_tensor(fv_array *a, const char *place, size_t path_len, const char *name,
+                             fv_err *e)
 {
     char path[FV_PATH];
     fv_st *s;
@@ -93,7 +97,8 @@ static fv_status check_finite(const fv_array *a, const char *place, fv_err *e)
     return FV_OK;
 }
 
-fv_status fv_array_open(fv_array *a, const fv_env *env, const char *place, fv_array_opt opt, fv_err *e)
+fv_status fv_array_open(fv_array *a, const fv_env *env, const char *place, fv_array_opt opt,
+                        fv_err *e)
 {
     static const char inside[] = ".safetensors:";
     const char *colon = strstr(place, inside);
@@ -115,7 +120,8 @@ fv_status fv_array_open(fv_array *a, const fv_env *env, const char *place, fv_ar
 void fv_array_close(fv_array *a)
 {
     int64_t n;
-    if (a->data && fv__shape_count(&n, &a->shape)) fv__free(a->env, a->data, (size_t)n * sizeof *a->data);
+    if (a->data && fv__shape_count(&n, &a->shape))
+        fv__free(a->env, a->data, (size_t)n * sizeof *a->data);
     *a = (fv_array){.env = a->env};
 }
 
@@ -124,10 +130,12 @@ fv_status fv_array_save(const fv_array *a, const fv_env *env, const char *path, 
     int64_t n;
     fv_out o;
     bool npy = fv__ends_with(path, ".npy");
-    if (!npy && !fv__ends_with(path, ".csv")) return fv_fail(e, FV_EARG, "%s: arrays are written as .npy or .csv", path);
+    if (!npy && !fv__ends_with(path, ".csv"))
+        return fv_fail(e, FV_EARG, "%s: arrays are written as .npy or .csv", path);
     if (!fv__shape_count(&n, &a->shape) || a->shape.n > FV_MAX_DIM)
         return fv_fail(e, FV_ESHAPE, "%s: a shape that cannot be", path);
-    if (!npy && a->shape.n > 2) return fv_fail(e, FV_ESHAPE, "%s: %d axes, and a .csv has two", path, a->shape.n);
+    if (!npy && a->shape.n > 2)
+        return fv_fail(e, FV_ESHAPE, "%s: %d axes, and a .csv has two", path, a->shape.n);
     if (!npy && !n) return fv_fail(e, FV_ESHAPE, "%s: a .csv cannot hold an empty array", path);
     fv_status st = fv__out_open(&o, env, path, e);
     if (st) return st;

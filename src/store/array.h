@@ -8,8 +8,10 @@
 #define FV_NPY_MAGIC "\x93NUMPY"
 #define FV_NPY_MAGIC_LEN 6
 
-/* Each gets a whole file and fills the empty *a; path is for messages.  What they leave on failure array.c frees. */
-fv_status fv__csv_read(fv_array *a, const fv_file *f, const char *path, fv_array_opt opt, fv_err *e);
+/* Each gets a whole file and fills the empty *a; path is for messages.  What they leave on failure
+ * array.c frees. */
+fv_status fv__csv_read(fv_array *a, const fv_file *f, const char *path, fv_array_opt opt,
+                       fv_err *e);
 fv_status fv__npy_read(fv_array *a, const fv_file *f, const char *path, fv_err *e);
 
 void fv__csv_write(fv_out *o, const fv_array *a);

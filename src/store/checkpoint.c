@@ -1,8 +1,9 @@
 /* checkpoint.c - writing checkpoints that a crash cannot spoil.
  *
- * Order of events in a commit, each finished before the next: every file synced; MANIFEST.json synced; the directory
- * step-N.tmp synced; renamed to step-N; root synced; root/last replaced and synced; older checkpoints removed, their
- * manifest first.  Whenever the power fails, the newest checkpoint that verifies is the one before or this one. */
+ * Order of events in a commit, each finished before the next: every file synced; MANIFEST.json
+ * synced; the directory step-N.tmp synced; renamed to step-N; root synced; root/last replaced and
+ * synced; older checkpoints removed, their manifest first.  Whenever the power fails, the newest
+ * checkpoint that verifies is the one before or this one. */
 #include "checkpoint.h"
 
 #include <errno.h>
@@ -83,7 +84,8 @@ static fv_status clear_way(fv_ckpt *c, const char *final, fv_err *e)
 {
     fv_err why;
     if (fv__is_dir(c->env, final)) {
-        if (!fv__ckpt_verify(c->env, final, c->step, NULL, &why)) return fv_fail(e, FV_ESTATE, "%s: is already there", final);
+        if (!fv__ckpt_verify(c->env, final, c->step, NULL, &why))
+            return fv_fail(e, FV_ESTATE, "%s: is already there", final);
         fv_status st = remove_dir(c->env, final, e);
         if (st) return st;
     }
@@ -93,7 +95,8 @@ static fv_status clear_way(fv_ckpt *c, const char *final, fv_err *e)
 static fv_status begin(fv_ckpt *c, const char *root, const char *config, fv_err *e)
 {
     char name[64], final[FV_PATH];
-    if (strlen(root) + 64 > sizeof c->root) return fv_fail(e, FV_EIO, "%.200s...: path too long", root);
+    if (strlen(root) + 64 > sizeof c->root)
+        return fv_fail(e, FV_EIO, "%.200s...: path too long", root);
     memcpy(c->root, root, strlen(root) + 1);
     int n = snprintf(name, sizeof name, "step-%lld.tmp", (long long)c->step);
     fv_status st = fv__store_path(c->dir, root, name, e);
@@ -103,15 +106,20 @@ static fv_status begin(fv_ckpt *c, const char *root, const char *config, fv_err 
     if (!st) st = clear_way(c, final, e);
     if (!st) st = make_dir(c->env, c->dir, e);
     fv__buf_fmt(&c->manifest,
-                "{\n  \"format\": \"fovea checkpoint 1\",\n  \"step\": %lld,\n  \"config\": \"%016llx\",\n  \"files\": [",
-                (long long)c->step, config ? (unsigned long long)fv__ckpt_hash(config, strlen(config)) : 0ull);
+                "{\n  \"format\": \"fovea checkpoint 1\",\n  \"step\": %lld,\n  \"config\": "
+                "\"%016llx\",\n  \"files\": [",
+                (long long)c->step,
+                config ? (unsigned long long)fv__ckpt_hash(config, strlen(config)) : 0ull);
     return st;
 }
 
-fv_status fv_ckpt_begin(fv_ckpt **out, const fv_env *env, const char *root, int64_t step, const char *config, fv_err *e)
+fv_status fv_ckpt_begin(fv_ckpt **out, const fv_env *env, const char *root, int64_t step,
+                        const char *config, fv_err *e)
 {
     *out = NULL;
-    if (step < 0) return fv_fail(e, FV_EARG, "%s: a checkpoint of step %lld cannot be", root, (long long)step);
+    if (step < 0)
+        return fv_fail(e, FV_EARG, "%s: a checkpoint of step %lld cannot be", root,
+                       (long long)step);
     fv_ckpt *c = fv__alloc(env, sizeof *c);
     if (!c) return fv_fail(e, FV_ENOMEM, "%s: out of memory", root);
     c->env = c->manifest.env = env;
@@ -128,17 +136,20 @@ fv_status fv_ckpt_begin(fv_ckpt **out, const fv_env *env, const char *root, int6
 
 const char *fv_ckpt_dir(const fv_ckpt *c) { return c->dir; }
 
-/* What was written there is read back for its hash: it stands in the page cache, and whoever wrote it need not care. */
+/* What was written there is read back for its hash: it stands in the page cache, and whoever wrote
+ * it need not care. */
 fv_status fv_ckpt_add_file(fv_ckpt *c, const char *name, fv_err *e)
 {
     char path[FV_PATH];
     fv_file f;
-    if (!fv__ckpt_name_ok(name)) return fv_fail(e, FV_EARG, "%s: \"%.100s\" cannot be a file of a checkpoint", c->dir, name);
+    if (!fv__ckpt_name_ok(name))
+        return fv_fail(e, FV_EARG, "%s: \"%.100s\" cannot be a file of a checkpoint", c->dir, name);
     fv_status st = fv__store_path(path, c->dir, name, e);
     if (!st) st = fv__file_open(&f, c->env, path, e);
     if (st) return st;
-    fv__buf_fmt(&c->manifest, "%s\n    {\"name\": \"%s\", \"size\": %zu, \"xxh3\": \"%016llx\"}", c->files++ ? "," : "", name,
-                f.size, (unsigned long long)fv__ckpt_hash(f.data, f.size));
+    fv__buf_fmt(&c->manifest, "%s\n    {\"name\": \"%s\", \"size\": %zu, \"xxh3\": \"%016llx\"}",
+                c->files++ ? "," : "", name, f.size,
+                (unsigned long long)fv__ckpt_hash(f.data, f.size));
     fv__file_close(&f);
     return FV_OK;
 }
@@ -206,7 +217,8 @@ static int count_newer(const fv_ckpt *c, const fv_buf *names, int64_t step)
     return n;
 }
 
-/* Old ones beyond keep, and what earlier crashes left.  Failing here harms nothing: the next commit tries again. */
+/* Old ones beyond keep, and what earlier crashes left.  Failing here harms nothing: the next commit
+ * tries again. */
 static void tidy(fv_ckpt *c, int keep)
 {
     fv_buf names = {.env = c->env};
@@ -216,7 +228,8 @@ static void tidy(fv_ckpt *c, int keep)
         bool part;
         int64_t step = fv__ckpt_step(names.data + at, &part);
         bool old = !part && keep > 0 && step < c->step && count_newer(c, &names, step) >= keep;
-        if (step >= 0 && (part || old) && !fv__store_path(path, c->root, names.data + at, NULL)) remove_dir(c->env, path, NULL);
+        if (step >= 0 && (part || old) && !fv__store_path(path, c->root, names.data + at, NULL))
+            remove_dir(c->env, path, NULL);
     }
     fv__buf_free(&names);
 }

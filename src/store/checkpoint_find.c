@@ -12,7 +12,8 @@ int64_t fv__ckpt_step(const char *name, bool *part)
     if (strncmp(name, "step-", 5)) return -1;
     const char *s = name + 5, *from = s;
     for (; *s >= '0' && *s <= '9'; s++)
-        if (!fv__mul_i64(&step, step, 10) || __builtin_add_overflow(step, *s - '0', &step)) return -1;
+        if (!fv__mul_i64(&step, step, 10) || __builtin_add_overflow(step, *s - '0', &step))
+            return -1;
     *part = !strcmp(s, ".tmp");
     bool canonical = s > from && (*from != '0' || s == from + 1);
     return canonical && (!*s || *part) ? step : -1;
@@ -22,7 +23,8 @@ bool fv__ckpt_name_ok(const char *name)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     size_t n = strlen(name);
-    return n && n < 200 && name[0] != '.' && strspn(name, plain) == n && strcmp(name, FV_MANIFEST) != 0;
+    return n && n < 200 && name[0] != '.' && strspn(name, plain) == n &&
+           strcmp(name, FV_MANIFEST) != 0;
 }
 
 /* ---- verifying ---- */
@@ -45,7 +47,8 @@ static fv_status verify_file(const fv_env *env, const char *dir, const fv_json *
     fv_json_number(j, at, &size);
     snprintf(at, sizeof at, "files.%d.xxh3", i);
     const char *hash = fv_json_text(j, at);
-    if (!name || !hash || !fv__ckpt_name_ok(name)) return fv_fail(e, FV_EFORMAT, "%s: its manifest is malformed", dir);
+    if (!name || !hash || !fv__ckpt_name_ok(name))
+        return fv_fail(e, FV_EFORMAT, "%s: its manifest is malformed", dir);
     fv_status st = fv__store_path(path, dir, name, e);
     if (!st) st = fv__file_open(&f, env, path, e);
     if (st) return st;
@@ -57,8 +60,8 @@ static fv_status verify_file(const fv_env *env, const char *dir, const fv_json *
     return st;
 }
 
-static fv_status verify_manifest(const fv_env *env, const char *dir, int64_t step, const char *config, const fv_json *j,
-                                 fv_err *e)
+static fv_status verify_manifest(const fv_env *env, const char *dir, int64_t step,
+                                 const char *config, const fv_json *j, fv_err *e)
 {
     double stored = -1;
     const char *format = fv_json_text(j, "format");
@@ -76,7 +79,8 @@ static fv_status verify_manifest(const fv_env *env, const char *dir, int64_t ste
     return FV_OK;
 }
 
-fv_status fv__ckpt_verify(const fv_env *env, const char *dir, int64_t step, const char *config, fv_err *e)
+fv_status fv__ckpt_verify(const fv_env *env, const char *dir, int64_t step, const char *config,
+                          fv_err *e)
 {
     char path[FV_PATH];
     fv_json *j;
@@ -103,7 +107,8 @@ static int64_t next_step(const fv_buf *names, int64_t below)
 }
 
 fv_status fv_ckpt_find(fv_ckpt_found *out, const fv_env *env, const char *root, const char *config,
-                       void (*broken)(void *user, const char *dir, const char *why), void *user, fv_err *e)
+                       void (*broken)(void *user, const char *dir, const char *why), void *user,
+                       fv_err *e)
 {
     fv_buf names = {.env = env};
     *out = (fv_ckpt_found){.step = -1};
@@ -114,10 +119,12 @@ fv_status fv_ckpt_find(fv_ckpt_found *out, const fv_env *env, const char *root, 
         fv_err why = {0};
         snprintf(name, sizeof name, "step-%lld", (long long)step);
         st = fv__store_path(dir, root, name, e);
-        if (!st && strlen(dir) >= sizeof out->dir) st = fv_fail(e, FV_EIO, "%.200s...: path too long", dir);
+        if (!st && strlen(dir) >= sizeof out->dir)
+            st = fv_fail(e, FV_EIO, "%.200s...: path too long", dir);
         if (st) break;
         fv_status bad = fv__ckpt_verify(env, dir, step, config, &why);
-        if (bad == FV_ENOMEM) st = fv_fail(e, bad, "%s", why.text); /* says nothing about the checkpoint */
+        /* says nothing about the checkpoint */
+        if (bad == FV_ENOMEM) st = fv_fail(e, bad, "%s", why.text);
         if (bad && broken) broken(user, dir, why.text);
         if (bad) continue;
         out->step = step;

@@ -1,8 +1,9 @@
 /* csv.c - rows of numbers as text.
  *
- * Grammar: rows are lines (LF or CRLF); blank lines count for nothing; numbers are decimal, nan or inf, with blanks
- * between them and at most one comma or semicolon.  Everything else is refused with line and column, a header line too.
- * The text is walked twice, first to count and check, then to fill: memory is allocated once, at its final size. */
+ * Grammar: rows are lines (LF or CRLF); blank lines count for nothing; numbers are decimal, nan or
+ * inf, with blanks between them and at most one comma or semicolon.  Everything else is refused
+ * with line and column, a header line too.  The text is walked twice, first to count and check,
+ * then to fill: memory is allocated once, at its final size. */
 #include "array.h"
 
 #include <math.h>
@@ -21,7 +22,10 @@ typedef struct csv {
 
 static bool blank(char c) { return c == ' ' || c == '\t'; }
 static bool digit(char c) { return c >= '0' && c <= '9'; }
-static bool ends_field(char c) { return blank(c) || c == ',' || c == ';' || c == '\n' || c == '\r'; }
+static bool ends_field(char c)
+{
+    return blank(c) || c == ',' || c == ';' || c == '\n' || c == '\r';
+}
 
 static const char *digits(const char *s)
 {
@@ -69,22 +73,23 @@ static fv_status number(csv *c, int64_t column)
     size_t n = (size_t)(c->at - from);
     const char *where = c->path;
     if (!n)
-        return fv_fail(c->e, FV_EFORMAT, "%s: line %lld, column %lld: no number here", where, (long long)c->line,
-                       (long long)column);
+        return fv_fail(c->e, FV_EFORMAT, "%s: line %lld, column %lld: no number here", where,
+                       (long long)c->line, (long long)column);
     if (n < sizeof text) {
         memcpy(text, from, n);
         text[n] = 0;
     }
     if (n >= sizeof text || strlen(text) < n || !is_number(text))
-        return fv_fail(c->e, FV_EFORMAT, "%s: line %lld, column %lld: \"%s\" is not a number", where, (long long)c->line,
-                       (long long)column, shown(from, n).s);
+        return fv_fail(c->e, FV_EFORMAT, "%s: line %lld, column %lld: \"%s\" is not a number",
+                       where, (long long)c->line, (long long)column, shown(from, n).s);
     float x = strtof(text, NULL);
     bool word = text[n - 1] > '9'; /* nan, inf and infinity end in a letter, and no number does */
     if (!isfinite(x) && !word)
-        return fv_fail(c->e, FV_ENUMERIC, "%s: line %lld, column %lld: %s is beyond what f32 holds", where, (long long)c->line,
-                       (long long)column, shown(from, n).s);
+        return fv_fail(c->e, FV_ENUMERIC, "%s: line %lld, column %lld: %s is beyond what f32 holds",
+                       where, (long long)c->line, (long long)column, shown(from, n).s);
     if (!isfinite(x) && !c->nonfinite)
-        return fv_fail(c->e, FV_ENUMERIC, "%s: line %lld, column %lld: %s, where a finite number must stand", where,
+        return fv_fail(c->e, FV_ENUMERIC,
+                       "%s: line %lld, column %lld: %s, where a finite number must stand", where,
                        (long long)c->line, (long long)column, shown(from, n).s);
     if (c->out) *c->out++ = x;
     return FV_OK;
@@ -97,7 +102,8 @@ static void skip_blanks(csv *c)
 
 static bool at_line_end(const csv *c)
 {
-    return c->at == c->end || *c->at == '\n' || (*c->at == '\r' && (c->at + 1 == c->end || c->at[1] == '\n'));
+    return c->at == c->end || *c->at == '\n' ||
+           (*c->at == '\r' && (c->at + 1 == c->end || c->at[1] == '\n'));
 }
 
 /* One line that is not blank; leaves c->at at its end. */
@@ -116,7 +122,8 @@ static fv_status row(csv *c)
         }
     }
     if (c->rows && cols != c->cols)
-        return fv_fail(c->e, FV_EFORMAT, "%s: line %lld has %lld numbers where the lines before have %lld", c->path,
+        return fv_fail(c->e, FV_EFORMAT,
+                       "%s: line %lld has %lld numbers where the lines before have %lld", c->path,
                        (long long)c->line, (long long)cols, (long long)c->cols);
     c->cols = cols;
     c->rows++;

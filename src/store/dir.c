@@ -15,7 +15,9 @@ const fv_json *fv_dir_generation(const fv_dir *d) { return d->generation; }
 bool fv_dir_file(const fv_dir *d, const char *name, char *out, size_t n)
 {
     char path[FV_PATH];
-    if (fv__store_path(path, d->path, name, NULL) || !fv__file_exists(d->env, path) || strlen(path) >= n) return false;
+    if (fv__store_path(path, d->path, name, NULL) || !fv__file_exists(d->env, path) ||
+        strlen(path) >= n)
+        return false;
     memcpy(out, path, strlen(path) + 1);
     return true;
 }
@@ -25,9 +27,11 @@ static fv_status read_configs(fv_dir *d, fv_err *e)
     char path[FV_PATH];
     if (!fv__is_dir(d->env, d->path)) return fv_fail(e, FV_EIO, "%s: not a directory", d->path);
     if (!fv_dir_file(d, "config.json", path, sizeof path))
-        return fv_fail(e, FV_EIO, "%s: no config.json in it, so not the directory of a model", d->path);
+        return fv_fail(e, FV_EIO, "%s: no config.json in it, so not the directory of a model",
+                       d->path);
     fv_status st = fv_json_open(&d->config, d->env, path, e);
-    if (!st && fv_dir_file(d, "generation_config.json", path, sizeof path)) st = fv_json_open(&d->generation, d->env, path, e);
+    if (!st && fv_dir_file(d, "generation_config.json", path, sizeof path))
+        st = fv_json_open(&d->generation, d->env, path, e);
     return st;
 }
 
@@ -39,7 +43,8 @@ fv_status fv_dir_open(fv_dir **out, const fv_env *env, const char *path, fv_err 
         d->env = env;
         d->path = fv__strdup(env, path);
     }
-    fv_status st = d && d->path ? read_configs(d, e) : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    fv_status st = d && d->path ? read_configs(d, e)
+                                : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     if (st)
         fv_dir_close(d);
     else
@@ -59,12 +64,14 @@ void fv_dir_close(fv_dir *d)
 /* A pickle is a program: reading one means running it.  We say how to leave it behind. */
 static fv_status refuse_pickle(const fv_dir *d, fv_err *e)
 {
-    return fv_fail(
-        e, FV_EFORMAT,
-        "%s: its weights are a pickle (pytorch_model.bin), which is not read because it can run code; in that directory, "
-        "convert it once: python3 -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, v in "
-        "torch.load('pytorch_model.bin', weights_only=True).items()}, 'model.safetensors', {'format': 'pt'})\"",
-        d->path);
+    return fv_fail(e, FV_EFORMAT,
+                   "%s: its weights are a pickle (pytorch_model.bin), which is not read because it "
+                   "can run code; in that directory, "
+                   "convert it once: python3 -c \"import torch, safetensors.torch as s; "
+                   "s.save_file({k: v.clone() for k, v in "
+                   "torch.load('pytorch_model.bin', weights_only=True).items()}, "
+                   "'model.safetensors', {'format': 'pt'})\"",
+                   d->path);
 }
 
 fv_status fv_dir_weights(const fv_dir *d, fv_st **out, fv_err *e)
@@ -85,5 +92,9 @@ fv_status fv__config_dtype(fv_json *j, fv_dtype dtype, fv_err *e)
 {
     const char *key = fv_json_has(j, "torch_dtype") ? "torch_dtype" : "dtype";
     if (!fv_json_has(j, key)) return FV_OK;
-    return fv_json_set(j, key, dtype == FV_BF16 ? "\"bfloat16\"" : dtype == FV_F16 ? "\"float16\"" : "\"float32\"", e);
+    return fv_json_set(j, key,
+                       dtype == FV_BF16  ? "\"bfloat16\""
+                       : dtype == FV_F16 ? "\"float16\""
+                                         : "\"float32\"",
+                       e);
 }

@@ -1,7 +1,8 @@
 /* fields.c - field tables: members of a struct by key, with range and default.
  *
- * Everything goes through text or JSON on one side and get_number/put_number on the other, so that each type is known in
- * one place.  Reading a configuration goes on after a problem: all of them are told at once. */
+ * Everything goes through text or JSON on one side and get_number/put_number on the other, so that
+ * each type is known in one place.  Reading a configuration goes on after a problem: all of them
+ * are told at once. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,19 +21,27 @@ static void put_number(void *obj, const fv_field *f, double x)
     else if (f->type == FV_FIELD_BOOL)
         *(bool *)at = x != 0;
     else
-        f->size == sizeof(int64_t) ? (void)(*(int64_t *)at = (int64_t)x) : (void)(*(int32_t *)at = (int32_t)x);
+        f->size == sizeof(int64_t) ? (void)(*(int64_t *)at = (int64_t)x)
+                                   : (void)(*(int32_t *)at = (int32_t)x);
 }
 
 static double get_number(const void *obj, const fv_field *f)
 {
     const void *at = (const char *)obj + f->offset;
-    if (f->type == FV_FIELD_FLOAT) return f->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
+    if (f->type == FV_FIELD_FLOAT)
+        return f->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
     if (f->type == FV_FIELD_BOOL) return *(const bool *)at;
     return f->size == sizeof(int64_t) ? (double)*(const int64_t *)at : (double)*(const int32_t *)at;
 }
 
-static bool is_text(const fv_field *f) { return f->type == FV_FIELD_TEXT || f->type == FV_FIELD_WORDS; }
-static const char *text_of(const void *obj, const fv_field *f) { return (const char *)obj + f->offset; }
+static bool is_text(const fv_field *f)
+{
+    return f->type == FV_FIELD_TEXT || f->type == FV_FIELD_WORDS;
+}
+static const char *text_of(const void *obj, const fv_field *f)
+{
+    return (const char *)obj + f->offset;
+}
 
 static bool put_text(void *obj, const fv_field *f, const char *s)
 {
@@ -53,7 +62,8 @@ static bool put_choice(void *obj, const fv_field *f, const char *s)
 
 static bool in_range(const fv_field *f, double x)
 {
-    double most = f->type == FV_FIELD_INT ? (f->size == sizeof(int64_t) ? 0x1p53 : INT32_MAX) : DBL_MAX;
+    double most = f->type == FV_FIELD_INT ? (f->size == sizeof(int64_t) ? 0x1p53 : INT32_MAX)
+                                          : DBL_MAX;
     return x >= f->least && x <= f->greatest && x >= -most && x <= most;
 }
 
@@ -74,7 +84,8 @@ static const fv_field *find(const fv_field *table, const char *key)
 
 /* ---- what a field wants, in words ---- */
 
-/* "12", "1e-05": as short as the member's own precision allows.  A limit nobody can reach is not a limit. */
+/* "12", "1e-05": as short as the member's own precision allows.  A limit nobody can reach is not a
+ * limit. */
 static fv_digits digits(const fv_field *f, double x)
 {
     locale_t before = fv__c_numbers();
@@ -110,7 +121,9 @@ static void add_wanted(fv_buf *b, const fv_field *f)
         fv__buf_str(b, "one of");
         for (int i = 0; f->choices[i]; i++) fv__buf_fmt(b, "%s %s", i ? "," : "", f->choices[i]);
         break;
-    case FV_FIELD_WORDS: fv__buf_fmt(b, "words of at most %zu bytes, the blanks between them included", f->size - 1); break;
+    case FV_FIELD_WORDS:
+        fv__buf_fmt(b, "words of at most %zu bytes, the blanks between them included", f->size - 1);
+        break;
     default: fv__buf_fmt(b, "a text of at most %zu bytes", f->size - 1); break;
     }
 }
@@ -131,7 +144,8 @@ static bool parse_number(const fv_field *f, const char *s, double *x)
 {
     char *end;
     if (f->type == FV_FIELD_BOOL) {
-        bool yes = !strcmp(s, "true") || !strcmp(s, "1"), no = !strcmp(s, "false") || !strcmp(s, "0");
+        bool yes = !strcmp(s, "true") || !strcmp(s, "1"),
+             no = !strcmp(s, "false") || !strcmp(s, "0");
         *x = yes;
         return yes || no;
     }
@@ -139,7 +153,8 @@ static bool parse_number(const fv_field *f, const char *s, double *x)
     locale_t before = fv__c_numbers();
     *x = strtod(s, &end);
     fv__c_numbers_end(before);
-    return !*end && isfinite(*x) && (f->type == FV_FIELD_FLOAT || *x == floor(*x)) && in_range(f, *x);
+    return !*end && isfinite(*x) && (f->type == FV_FIELD_FLOAT || *x == floor(*x)) &&
+           in_range(f, *x);
 }
 
 static bool set_text(void *obj, const fv_field *f, const char *value)
@@ -152,7 +167,8 @@ static bool set_text(void *obj, const fv_field *f, const char *value)
     return true;
 }
 
-fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const char *value, fv_err *e)
+fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const char *value,
+                        fv_err *e)
 {
     const fv_field *f = find(table, key);
     if (!f) {
@@ -163,8 +179,8 @@ fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const
     if (set_text(obj, f, value)) return FV_OK;
     fv_buf wanted = {0};
     add_wanted(&wanted, f);
-    fv_status st = fv_fail(e, FV_EARG, "%s: expected %s, found \"%.80s\"", key, wanted.data ? wanted.data : "something else",
-                           value);
+    fv_status st = fv_fail(e, FV_EARG, "%s: expected %s, found \"%.80s\"", key,
+                           wanted.data ? wanted.data : "something else", value);
     fv__buf_free(&wanted);
     return st;
 }
@@ -192,7 +208,8 @@ typedef struct reading {
     int problems;
 } reading;
 
-static void problem(reading *r, const char *key, const json_t *found, const fv_field *wanted, const char *more)
+static void problem(reading *r, const char *key, const json_t *found, const fv_field *wanted,
+                    const char *more)
 {
     if (r->problems++ > 4) return; /* the first few are enough to act on */
     fv__buf_fmt(&r->said, "%s%s: ", r->problems > 1 ? "; " : "", key);
@@ -216,7 +233,8 @@ static bool join_words(char *out, size_t room, const json_t *list)
     json_array_foreach(list, i, v)
     {
         const char *s = json_string_value(v);
-        int n = s && *s && !strchr(s, ' ') ? snprintf(out + at, room - at, "%s%s", i ? " " : "", s) : -1;
+        int n = s && *s && !strchr(s, ' ') ? snprintf(out + at, room - at, "%s%s", i ? " " : "", s)
+                                           : -1;
         if (n < 0 || (size_t)n >= room - at) return false;
         at += (size_t)n;
     }
@@ -226,11 +244,14 @@ static bool join_words(char *out, size_t room, const json_t *list)
 static bool read_value(void *obj, const fv_field *f, const json_t *v)
 {
     const char *s = json_string_value(v);
-    if (f->type == FV_FIELD_WORDS) return json_is_array(v) && join_words((char *)obj + f->offset, f->size, v);
+    if (f->type == FV_FIELD_WORDS)
+        return json_is_array(v) && join_words((char *)obj + f->offset, f->size, v);
     if (f->type == FV_FIELD_TEXT) return s && put_text(obj, f, s);
     if (f->type == FV_FIELD_CHOICE && json_is_boolean(v)) s = json_is_true(v) ? "true" : "false";
     if (f->type == FV_FIELD_CHOICE) return s && put_choice(obj, f, s);
-    if (f->type == FV_FIELD_BOOL ? !json_is_boolean(v) : f->type == FV_FIELD_INT ? !json_is_integer(v) : !json_is_number(v))
+    if (f->type == FV_FIELD_BOOL  ? !json_is_boolean(v)
+        : f->type == FV_FIELD_INT ? !json_is_integer(v)
+                                  : !json_is_number(v))
         return false;
     double x = f->type == FV_FIELD_BOOL ? json_is_true(v) : json_number_value(v);
     if (!in_range(f, x)) return false;
@@ -269,7 +290,8 @@ static fv_status report(reading *r, fv_err *e)
 {
     fv_status st = FV_OK;
     if (r->problems > 5)
-        st = fv_fail(e, FV_EFORMAT, "%s: %.400s; and %d more", r->j->name, r->said.data ? r->said.data : "", r->problems - 5);
+        st = fv_fail(e, FV_EFORMAT, "%s: %.400s; and %d more", r->j->name,
+                     r->said.data ? r->said.data : "", r->problems - 5);
     else if (r->problems)
         st = fv_fail(e, FV_EFORMAT, "%s: %s", r->j->name, r->said.data ? r->said.data : "");
     fv__buf_free(&r->said);
@@ -285,7 +307,8 @@ static bool has_below(const fv_field *table, const char *key)
     return false;
 }
 
-static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_rule *const *rules, const char *key, json_t *v)
+static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_rule *const *rules,
+                     const char *key, json_t *v)
 {
     const fv_field *f = find(table, key);
     if (f && !json_is_null(v) && !read_value(obj, f, v)) problem(r, key, v, f, "");
@@ -306,14 +329,15 @@ static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_
     }
 }
 
-fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at, const fv_key_rule *const *rules,
-                         fv_err *e)
+fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at,
+                         const fv_key_rule *const *rules, fv_err *e)
 {
     reading r = {.j = j, .said = {.env = j->env}};
     json_t *object = fv__json_at(j, at), *v;
     const char *key;
     fv_fields_default(obj, table);
-    if (!json_is_object(object)) return fv_fail(e, FV_EFORMAT, "%s: %s: not an object", j->name, at);
+    if (!json_is_object(object))
+        return fv_fail(e, FV_EFORMAT, "%s: %s: not an object", j->name, at);
     json_object_foreach(object, key, v) read_key(&r, obj, table, rules, key, v);
     return report(&r, e);
 }
@@ -332,7 +356,8 @@ static double tidy(const fv_field *f, double x)
 static json_t *split_words(const char *s)
 {
     json_t *list = json_array();
-    for (size_t n; s += strspn(s, " "), (n = strcspn(s, " ")) > 0; s += n) json_array_append_new(list, json_stringn(s, n));
+    for (size_t n; s += strspn(s, " "), (n = strcspn(s, " ")) > 0; s += n)
+        json_array_append_new(list, json_stringn(s, n));
     return list;
 }
 
@@ -362,17 +387,23 @@ static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
         return same;
     }
     if (f->type == FV_FIELD_TEXT || f->type == FV_FIELD_CHOICE) {
-        const char *now = f->type == FV_FIELD_TEXT ? text_of(obj, f) : f->choices[(int)get_number(obj, f)];
-        const char *normal = f->type == FV_FIELD_TEXT ? (f->text ? f->text : "") : f->choices[(int)f->normal];
+        const char *now = f->type == FV_FIELD_TEXT ? text_of(obj, f)
+                                                   : f->choices[(int)get_number(obj, f)];
+        const char *normal = f->type == FV_FIELD_TEXT ? (f->text ? f->text : "")
+                                                      : f->choices[(int)f->normal];
         if (json_is_boolean(old)) return !strcmp(now, json_is_true(old) ? "true" : "false");
-        return json_is_null(old) ? !strcmp(now, normal) : json_is_string(old) && !strcmp(now, json_string_value(old));
+        return json_is_null(old) ? !strcmp(now, normal)
+                                 : json_is_string(old) && !strcmp(now, json_string_value(old));
     }
-    double x = json_is_null(old) ? f->normal : json_is_boolean(old) ? json_is_true(old) : json_number_value(old);
+    double x = json_is_null(old)      ? f->normal
+               : json_is_boolean(old) ? json_is_true(old)
+                                      : json_number_value(old);
     bool single = f->type == FV_FIELD_FLOAT && f->size == sizeof(float);
     return (single ? (double)(float)x : x) == get_number(obj, f);
 }
 
-/* A default that no file can hold, an empty word or a number out of range, says that the key was not given. */
+/* A default that no file can hold, an empty word or a number out of range, says that the key was
+ * not given. */
 static bool not_given(const void *obj, const fv_field *f)
 {
     if (is_text(f)) return f->type == FV_FIELD_WORDS && !*text_of(obj, f);
@@ -389,8 +420,10 @@ static bool given_elsewhere(const fv_field *table, const fv_field *f, const fv_j
     return false;
 }
 
-/* Members of an object are changed, never added: only a file that has the object knows what its members mean together. */
-static bool stays_absent(const void *obj, const fv_field *table, const fv_field *f, const fv_json *j)
+/* Members of an object are changed, never added: only a file that has the object knows what its
+ * members mean together. */
+static bool stays_absent(const void *obj, const fv_field *table, const fv_field *f,
+                         const fv_json *j)
 {
     return not_given(obj, f) || strchr(f->name, '.') || given_elsewhere(table, f, j);
 }

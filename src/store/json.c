@@ -1,8 +1,8 @@
 /* json.c - JSON documents.
  *
- * jansson keeps the tree.  Our scanner looks first: it bounds the depth before anything is built, and its messages
- * have the place.  Written by ourselves: jansson prints 1e-12 as 9.9999999999999998e-13, and nobody wants that in a
- * config.json. */
+ * jansson keeps the tree.  Our scanner looks first: it bounds the depth before anything is built,
+ * and its messages have the place.  Written by ourselves: jansson prints 1e-12 as
+ * 9.9999999999999998e-13, and nobody wants that in a config.json. */
 #include "json.h"
 
 #include <stdlib.h>
@@ -17,22 +17,26 @@
 
 static fv_status parse(fv_json *j, const char *text, size_t n, fv_err *e)
 {
-    if (n > LARGEST) return fv_fail(e, FV_EFORMAT, "%s: %zu bytes are too many for a configuration", j->name, n);
+    if (n > LARGEST)
+        return fv_fail(e, FV_EFORMAT, "%s: %zu bytes are too many for a configuration", j->name, n);
     fv_scan s = {.start = text, .at = text, .end = text + n, .path = j->name, .e = e};
     if (!fv__scan_skip(&s, DEEPEST) || !fv__scan_end(&s)) return s.st;
     json_error_t why;
     j->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!j->root) return fv_fail(e, FV_EFORMAT, "%s: line %d: %s", j->name, why.line, why.text);
-    return json_is_object(j->root) ? FV_OK : fv_fail(e, FV_EFORMAT, "%s: not a JSON object", j->name);
+    return json_is_object(j->root) ? FV_OK
+                                   : fv_fail(e, FV_EFORMAT, "%s: not a JSON object", j->name);
 }
 
-static fv_status make(fv_json **out, const fv_env *env, const char *text, size_t n, const char *name, fv_err *e)
+static fv_status make(fv_json **out, const fv_env *env, const char *text, size_t n,
+                      const char *name, fv_err *e)
 {
     fv_json *j = fv__alloc(env, sizeof *j);
     *out = NULL;
     if (j) j->name = fv__strdup(env, name);
     if (j) j->env = env;
-    fv_status st = j && j->name ? parse(j, text, n, e) : fv_fail(e, FV_ENOMEM, "%s: out of memory", name);
+    fv_status st = j && j->name ? parse(j, text, n, e)
+                                : fv_fail(e, FV_ENOMEM, "%s: out of memory", name);
     if (st)
         fv_json_close(j);
     else
@@ -40,7 +44,8 @@ static fv_status make(fv_json **out, const fv_env *env, const char *text, size_t
     return st;
 }
 
-fv_status fv_json_parse(fv_json **out, const fv_env *env, const char *text, const char *name, fv_err *e)
+fv_status fv_json_parse(fv_json **out, const fv_env *env, const char *text, const char *name,
+                        fv_err *e)
 {
     return make(out, env, text, strlen(text), name, e);
 }
@@ -76,7 +81,8 @@ json_t *fv__json_at(const fv_json *j, const char *at)
         memcpy(part, at, n);
         part[n] = 0;
         at += n + (at[n] == '.');
-        v = json_is_array(v) ? json_array_get(v, strtoul(part, NULL, 10)) : json_object_get(v, part);
+        v = json_is_array(v) ? json_array_get(v, strtoul(part, NULL, 10))
+                             : json_object_get(v, part);
     }
     return v;
 }
@@ -87,7 +93,10 @@ bool fv_json_has(const fv_json *j, const char *at)
     return v && !json_is_null(v);
 }
 
-const char *fv_json_text(const fv_json *j, const char *at) { return json_string_value(fv__json_at(j, at)); }
+const char *fv_json_text(const fv_json *j, const char *at)
+{
+    return json_string_value(fv__json_at(j, at));
+}
 
 bool fv_json_number(const fv_json *j, const char *at, double *out)
 {
@@ -108,7 +117,9 @@ bool fv_json_bool(const fv_json *j, const char *at, bool *out)
 int fv_json_count(const fv_json *j, const char *at)
 {
     const json_t *v = fv__json_at(j, at);
-    return json_is_object(v) ? (int)json_object_size(v) : json_is_array(v) ? (int)json_array_size(v) : -1;
+    return json_is_object(v)  ? (int)json_object_size(v)
+           : json_is_array(v) ? (int)json_array_size(v)
+                              : -1;
 }
 
 const char *fv_json_key(const fv_json *j, const char *at, int i)
@@ -202,7 +213,9 @@ fv_status fv_json_set(fv_json *j, const char *key, const char *value, fv_err *e)
     json_error_t why;
     json_t *v = json_loads(value, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!v) return fv_fail(e, FV_EARG, "%s: %s: %s", j->name, key, why.text);
-    return json_object_set_new(j->root, key, v) ? fv_fail(e, FV_ENOMEM, "%s: %s: out of memory", j->name, key) : FV_OK;
+    return json_object_set_new(j->root, key, v)
+               ? fv_fail(e, FV_ENOMEM, "%s: %s: out of memory", j->name, key)
+               : FV_OK;
 }
 
 fv_status fv_json_save(const fv_json *j, const char *path, fv_err *e)
@@ -210,7 +223,8 @@ fv_status fv_json_save(const fv_json *j, const char *path, fv_err *e)
     fv_buf b = {.env = j->env};
     fv__json_print(&b, j->root, 0);
     fv__buf_str(&b, "\n");
-    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : fv__file_write(j->env, path, b.data, b.len, e);
+    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
+                            : fv__file_write(j->env, path, b.data, b.len, e);
     fv__buf_free(&b);
     return st;
 }

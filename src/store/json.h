@@ -16,7 +16,8 @@ struct fv_json {
 /* The value at a place, or NULL. */
 json_t *fv__json_at(const fv_json *j, const char *at);
 
-/* A value as JSON text, with numbers as short as they can be; level is the indentation it stands at, -1 for one line. */
+/* A value as JSON text, with numbers as short as they can be; level is the indentation it stands
+ * at, -1 for one line. */
 void fv__json_print(fv_buf *b, const json_t *v, int level);
 
 #endif

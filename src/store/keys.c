@@ -1,7 +1,7 @@
 /* keys.c - keys that any Hugging Face config.json may have beside those of its family.
  *
- * Either they say nothing about what the network computes, or they do and are harmless at one value only: what
- * transformers writes when nobody asked for more. */
+ * Either they say nothing about what the network computes, or they do and are harmless at one value
+ * only: what transformers writes when nobody asked for more. */
 #include "fovea/store.h"
 
 const fv_key_rule fv_keys_common[] = {

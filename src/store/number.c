@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little endian, and so must the machine be");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "files are little endian, and so must the machine be");
 
 const fv_kind_info fv__kinds[FV_KINDS] = {
     [FV_K_F32] = {"F32", "f32", "<f4", 32},
@@ -32,7 +33,10 @@ const fv_kind_info fv__kinds[FV_KINDS] = {
     [FV_K_C64] = {"C64", "c64", "<c8", 64},
 };
 
-static bool equal(const char *word, const char *s, size_t len) { return word && strlen(word) == len && !memcmp(word, s, len); }
+static bool equal(const char *word, const char *s, size_t len)
+{
+    return word && strlen(word) == len && !memcmp(word, s, len);
+}
 
 fv_kind fv__kind_named(const char *s, size_t len)
 {
@@ -72,7 +76,8 @@ static inline uint32_t as_bits(float f)
     return bits;
 }
 
-/* Moving the exponent and fraction into f32's fields leaves the value 2^112 too small, for subnormals too. */
+/* Moving the exponent and fraction into f32's fields leaves the value 2^112 too small, for
+ * subnormals too. */
 static inline float from_f16(uint16_t h)
 {
     uint32_t rest = (uint32_t)(h & 0x7FFF) << 13, sign = (uint32_t)(h & 0x8000) << 16;
@@ -93,7 +98,8 @@ static inline uint16_t to_bf16(float f)
     return (uint16_t)((u & 0x7FFFFFFF) > 0x7F800000u ? u >> 16 | 0x40 : rounded >> 16);
 }
 
-/* Nearest, ties to even.  Below 2^-14 the addition of 0.5 lines the fraction up with f16's last place and rounds it. */
+/* Nearest, ties to even.  Below 2^-14 the addition of 0.5 lines the fraction up with f16's last
+ * place and rounds it. */
 static inline uint16_t to_f16(float f)
 {
     uint32_t u = as_bits(f), a = u & 0x7FFFFFFF, sign = u >> 16 & 0x8000;
@@ -181,7 +187,10 @@ static void load_integers(int64_t *x, const void *p, fv_kind k, int64_t n)
     }
 }
 
-static float largest(fv_dtype t) { return t == FV_F16 ? 65504.0f : t == FV_BF16 ? 0x1.FEp127f : 0x1.FFFFFEp127f; }
+static float largest(fv_dtype t)
+{
+    return t == FV_F16 ? 65504.0f : t == FV_BF16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
+}
 
 static void put_floats(void *dst, fv_dtype to, const float *x, int64_t n)
 {
@@ -246,7 +255,8 @@ static int64_t doubles(void *dst, fv_dtype to, const void *src, int64_t n)
     return bad < narrow ? bad : narrow;
 }
 
-/* Integers of magnitude 2^bits and below are exact in a float with that many bits of precision; larger ones by chance. */
+/* Integers of magnitude 2^bits and below are exact in a float with that many bits of precision;
+ * larger ones by chance. */
 static bool exact(fv_dtype to, int64_t v)
 {
     int bits = to == FV_F64 ? 53 : to == FV_F32 ? 24 : to == FV_F16 ? 11 : 8;
@@ -263,7 +273,8 @@ static int64_t integers(void *dst, fv_dtype to, const void *src, fv_kind k, int6
     for (int64_t i = 0; i < n; i++) {
         bool fits = k != FV_K_U64 || v[i] >= 0;
         if (to == FV_I32)
-            fits = fits && v[i] >= INT32_MIN && v[i] <= INT32_MAX, ((int32_t *)dst)[i] = (int32_t)v[i];
+            fits = fits && v[i] >= INT32_MIN && v[i] <= INT32_MAX,
+            ((int32_t *)dst)[i] = (int32_t)v[i];
         else if (to == FV_U8)
             fits = fits && v[i] >= 0 && v[i] <= UINT8_MAX, ((uint8_t *)dst)[i] = (uint8_t)v[i];
         else if (to == FV_F64)
@@ -295,7 +306,8 @@ int64_t fv__convert(void *dst, fv_dtype to, const void *src, fv_kind k, int64_t 
 
 /* ---- text ---- */
 
-/* The C locale is a static object of the C library: nothing is allocated, and 0 would leave the locale as it is. */
+/* The C locale is a static object of the C library: nothing is allocated, and 0 would leave the
+ * locale as it is. */
 locale_t fv__c_numbers(void)
 {
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);

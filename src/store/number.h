@@ -51,12 +51,14 @@ fv_kind fv__kind_npy(const char *s, size_t len);
 /* Bytes of n elements: false when it overflows or does not end at a byte. */
 bool fv__kind_bytes(uint64_t *bytes, fv_kind k, uint64_t n);
 
-/* Converts n elements at src (any alignment, little endian) to dst, which holds f32, f64, bf16, f16, i32 or u8.  Returns
- * n, or the index of the first that has no place there: a finite number beyond the range, an integer that would be
- * rounded.  NaN and infinity pass.  A float has no place in i32 or u8.  k must be readable. */
+/* Converts n elements at src (any alignment, little endian) to dst, which holds f32, f64, bf16,
+ * f16, i32 or u8.  Returns n, or the index of the first that has no place there: a finite number
+ * beyond the range, an integer that would be rounded.  NaN and infinity pass.  A float has no place
+ * in i32 or u8.  k must be readable. */
 int64_t fv__convert(void *dst, fv_dtype to, const void *src, fv_kind k, int64_t n);
 
-/* Numbers in text are written with '.', whatever the program's locale: between these two printf and strtof agree. */
+/* Numbers in text are written with '.', whatever the program's locale: between these two printf and
+ * strtof agree. */
 locale_t fv__c_numbers(void);
 void fv__c_numbers_end(locale_t before);
 

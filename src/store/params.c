@@ -1,7 +1,7 @@
 /* params.c - parameters from files and into files.
  *
- * Loading has two steps: match every parameter with a tensor of the file and collect what does not fit, then copy.  A
- * file that does not fit changes nothing. */
+ * Loading has two steps: match every parameter with a tensor of the file and collect what does not
+ * fit, then copy.  A file that does not fit changes nothing. */
 #include <stdio.h>
 
 #include "core/core.h"
@@ -105,9 +105,12 @@ static void mark_used(loading *l, const fv_st_info *t)
 /* A matrix as rows of a quantised dtype, whichever of its axes was the inner one of products. */
 static bool quantised(const loading *l, const fv_st_info *from, fv_shape s)
 {
-    if (!l->opt.rows || s.n != 2 || from->shape.n != 2 || strcmp(from->dtype_name, "u8")) return false;
+    if (!l->opt.rows || s.n != 2 || from->shape.n != 2 || strcmp(from->dtype_name, "u8"))
+        return false;
     for (int i = 0; i < 2; i++)
-        if (from->shape.d[0] == s.d[i] && from->shape.d[1] == (int64_t)fv_dtype_row(l->opt.rows, s.d[!i])) return true;
+        if (from->shape.d[0] == s.d[i] &&
+            from->shape.d[1] == (int64_t)fv_dtype_row(l->opt.rows, s.d[!i]))
+            return true;
     return false;
 }
 
@@ -129,18 +132,20 @@ static void match_params(loading *l, listing *missing, listing *shapes)
         if (fv_shape_same(from->shape, t->shape) || quantised(l, from, t->shape)) continue;
         char text[256];
         fv_tensor stored = {.shape = from->shape};
-        snprintf(text, sizeof text, "%.60s is %s, expected %s", t->name, strchr(fv_desc(&stored).s, '('),
-                 strchr(fv_desc(t).s, '('));
+        snprintf(text, sizeof text, "%.60s is %s, expected %s", t->name,
+                 strchr(fv_desc(&stored).s, '('), strchr(fv_desc(t).s, '('));
         note(shapes, "of another shape", text);
     }
 }
 
-/* A surplus name that is tied to a parameter must hold the same numbers, or something would be lost. */
+/* A surplus name that is tied to a parameter must hold the same numbers, or something would be
+ * lost. */
 static bool is_copy(const loading *l, const fv_st_info *t)
 {
     fv_st_info same;
     const char *other = other_name(l, t->name);
-    return other && find(l, other, &same) && same.bytes == t->bytes && !memcmp(same.data, t->data, t->bytes);
+    return other && find(l, other, &same) && same.bytes == t->bytes &&
+           !memcmp(same.data, t->data, t->bytes);
 }
 
 static void match_file(loading *l, listing *surplus)
@@ -166,7 +171,9 @@ static fv_status match(loading *l)
     close_listing(&all, &missing);
     close_listing(&all, &shapes);
     close_listing(&all, &surplus);
-    if (problems) st = fv_fail(l->e, shapes.n ? FV_ESHAPE : FV_EFORMAT, "%s: %s", l->path, all.data ? all.data : "does not fit");
+    if (problems)
+        st = fv_fail(l->e, shapes.n ? FV_ESHAPE : FV_EFORMAT, "%s: %s", l->path,
+                     all.data ? all.data : "does not fit");
     fv__buf_free(&all);
     return st;
 }
@@ -175,7 +182,8 @@ static fv_status match(loading *l)
 
 static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *piece)
 {
-    if (!strcmp(from->dtype_name, fv_dtype_name(t->dtype))) return fv__params_write(l->p, t, 0, from->data, from->count, l->e);
+    if (!strcmp(from->dtype_name, fv_dtype_name(t->dtype)))
+        return fv__params_write(l->p, t, 0, from->data, from->count, l->e);
     for (int64_t at = 0; at < from->count; at += PIECE) {
         int64_t n = from->count - at < PIECE ? from->count - at : PIECE;
         fv_status st = fv__st_read_part(l->file, from, at, n, piece, t->dtype, l->e);
@@ -205,10 +213,13 @@ static fv_status begin(loading *l)
 {
     fv_status st = fv_st_open(&l->file, l->env, l->path, l->e);
     if (st) return st;
-    size_t infos = (size_t)fv_params_count(l->p) * sizeof *l->from, marks = (size_t)fv_st_count(l->file);
+    size_t infos = (size_t)fv_params_count(l->p) * sizeof *l->from,
+           marks = (size_t)fv_st_count(l->file);
     l->from = fv__alloc(l->env, infos);
     l->used = fv__alloc(l->env, marks);
-    return (infos && !l->from) || (marks && !l->used) ? fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->path) : match(l);
+    return (infos && !l->from) || (marks && !l->used)
+               ? fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->path)
+               : match(l);
 }
 
 static void end(loading *l, bool keep_file)
@@ -219,7 +230,8 @@ static void end(loading *l, bool keep_file)
     if (!keep_file) fv_st_close(l->file);
 }
 
-fv_status fv__params_fit(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e)
+fv_status fv__params_fit(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt,
+                         fv_err *e)
 {
     loading l = {.p = p, .env = env, .path = path, .opt = opt, .e = e};
     fv_status st = begin(&l);
@@ -227,7 +239,8 @@ fv_status fv__params_fit(fv_params *p, const fv_env *env, const char *path, fv_l
     return st;
 }
 
-fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt, fv_err *e)
+fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt,
+                         fv_err *e)
 {
     loading l = {.p = p, .env = env, .path = path, .opt = opt, .e = e};
     fv_status st = begin(&l);
@@ -237,11 +250,15 @@ fv_status fv_params_load(fv_params *p, const fv_env *env, const char *path, fv_l
 }
 
 static void close_file(void *file) { fv_st_close(file); }
-static void forget_part(void *file, const void *data, size_t bytes) { fv__st_forget(file, data, bytes); }
+static void forget_part(void *file, const void *data, size_t bytes)
+{
+    fv__st_forget(file, data, bytes);
+}
 
 static bool may_be_half(const fv_tensor *t) { return t->shape.n == 2 && !fv__param_buffer(t); }
 
-/* bf16 or f16, where the file has every matrix so, in the way it can be read in place; else FV_F32. */
+/* bf16 or f16, where the file has every matrix so, in the way it can be read in place; else
+ * FV_F32. */
 static fv_dtype narrow(const loading *l)
 {
     fv_dtype all = FV_F32, t = FV_F32;
@@ -249,7 +266,8 @@ static fv_dtype narrow(const loading *l)
         const fv_st_info *from = &l->from[i];
         const fv_tensor *to = fv_params_at(l->p, i);
         if (from->count < 1 || !may_be_half(to) || quantised(l, from, to->shape)) continue;
-        bool fits = fv_dtype_parse(&t, from->dtype_name) && (t == FV_BF16 || t == FV_F16) && (uintptr_t)from->data % 2 == 0;
+        bool fits = fv_dtype_parse(&t, from->dtype_name) && (t == FV_BF16 || t == FV_F16) &&
+                    (uintptr_t)from->data % 2 == 0;
         if (!fits || (all && all != t)) return FV_F32;
         all = t;
     }
@@ -259,10 +277,12 @@ static fv_dtype narrow(const loading *l)
 /* What lies in the file as it is wanted can be used there. */
 static bool as_wanted(const fv_st_info *from, fv_dtype dtype)
 {
-    return !strcmp(from->dtype_name, fv_dtype_name(dtype)) && (uintptr_t)from->data % fv_dtype_size(dtype) == 0;
+    return !strcmp(from->dtype_name, fv_dtype_name(dtype)) &&
+           (uintptr_t)from->data % fv_dtype_size(dtype) == 0;
 }
 
-fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *path, fv_load_opt opt, fv_err *e)
+fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *path,
+                        fv_load_opt opt, fv_err *e)
 {
     loading l = {.p = p, .env = fv_device_env(d), .path = path, .opt = opt, .e = e};
     fv_status st = fv_params_status(p, e);
@@ -279,19 +299,22 @@ fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *
     }
     if (!st) st = fv_params_alloc(p, d, dtype, false, e);
     if (!st) st = copy_all(&l);
-    if (lent) fv__params_lender(p, (fv_lender){l.file, close_file, forget_part}); /* whatever came of it */
+    /* whatever came of it */
+    if (lent) fv__params_lender(p, (fv_lender){l.file, close_file, forget_part});
     end(&l, lent > 0);
     return st;
 }
 
 /* ---- saving ---- */
 
-static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e)
+static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
+                       fv_err *e)
 {
     return fv__params_read(user, fv_params_find(user, item->name), at, out, n, e);
 }
 
-fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype, uint64_t shard_bytes, fv_err *e)
+fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype,
+                         uint64_t shard_bytes, fv_err *e)
 {
     int n = fv_params_count(p);
     size_t room = (size_t)n * sizeof(fv_st_item);
@@ -299,7 +322,8 @@ fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_d
     if (n && !items) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (int i = 0; i < n; i++) {
         const fv_tensor *t = fv_params_at(p, i);
-        items[i] = (fv_st_item){.name = t->name, .dtype = dtype, .shape = t->shape, .from = t->dtype};
+        items[i] =
+            (fv_st_item){.name = t->name, .dtype = dtype, .shape = t->shape, .from = t->dtype};
     }
     fv_st_save_opt opt = {.shard_bytes = shard_bytes, .fetch = fetch, .user = p};
     fv_status st = fv_st_save(env, path, items, n, opt, e);

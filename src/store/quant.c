@@ -1,7 +1,8 @@
 /* quant.c - rows of weights in 8 or 4 bits, as files hold them.
  *
- * The numbers are those that the matrix product makes of a weight when it lays it out (backend/cpu/gemm_int8.c), so a model
- * stored so gives the same bits as one that is quantised while it is opened. */
+ * The numbers are those that the matrix product makes of a weight when it lays it out
+ * (backend/cpu/gemm_int8.c), so a model stored so gives the same bits as one that is quantised
+ * while it is opened. */
 #include <math.h>
 
 #include "store.h"
@@ -25,14 +26,16 @@ static uint8_t half(float x) { return (uint8_t)((int)fminf(rintf(x), 7.0f) & 15)
 /* n values as 8 bits behind their scale, zeros up to `room`. */
 static void eight(uint8_t *out, const float *x, int64_t n, int64_t room)
 {
-    float most = fabsf(largest(x, n)), scale = most < TINY ? 0 : most / 127.0f, by = most < TINY ? 0 : 127.0f / most;
+    float most = fabsf(largest(x, n)), scale = most < TINY ? 0 : most / 127.0f,
+          by = most < TINY ? 0 : 127.0f / most;
     memcpy(out, &scale, sizeof scale);
     for (int64_t i = 0; i < room; i++) out[sizeof scale + (size_t)i] = i < n ? byte(x[i] * by) : 0;
 }
 
 static void four(uint8_t *out, const float *x, int64_t n)
 {
-    float most = largest(x, n), scale = fabsf(most) < TINY ? 0 : most / -8.0f, by = fabsf(most) < TINY ? 0 : -8.0f / most;
+    float most = largest(x, n), scale = fabsf(most) < TINY ? 0 : most / -8.0f,
+          by = fabsf(most) < TINY ? 0 : -8.0f / most;
     memcpy(out, &scale, sizeof scale);
     for (int i = 0; i < BLOCK / 2; i++) {
         uint8_t low = i < n ? half(x[i] * by) : 0, high = i + 16 < n ? half(x[i + 16] * by) : 0;

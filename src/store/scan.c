@@ -3,13 +3,16 @@
 
 bool fv__scan_fail(fv_scan *s, const char *what)
 {
-    if (!s->st) s->st = fv_fail(s->e, FV_EFORMAT, "%s: byte %zu: %s", s->path, (size_t)(s->at - s->start), what);
+    if (!s->st)
+        s->st = fv_fail(s->e, FV_EFORMAT, "%s: byte %zu: %s", s->path, (size_t)(s->at - s->start),
+                        what);
     return false;
 }
 
 static void skip_space(fv_scan *s)
 {
-    while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\t' || *s->at == '\r')) s->at++;
+    while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\t' || *s->at == '\r'))
+        s->at++;
 }
 
 bool fv__scan_take(fv_scan *s, char c)
@@ -57,7 +60,8 @@ static int hex4(const char *s, const char *end)
 static bool high(int u) { return u >= 0xD800 && u < 0xDC00; }
 static bool low(int u) { return u >= 0xDC00 && u < 0xE000; }
 
-/* Bytes of the escape at s (which is at its backslash), or 0 if it is none; *cp gets what it stands for. */
+/* Bytes of the escape at s (which is at its backslash), or 0 if it is none; *cp gets what it stands
+ * for. */
 static int escape(uint32_t *cp, const char *s, const char *end)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -84,7 +88,8 @@ bool fv__scan_string(fv_scan *s, fv_raw *out)
     *out = (fv_raw){.s = s->at};
     while (s->at < s->end && *s->at != '"') {
         bool escaped = *s->at == '\\';
-        int n = escaped ? escape(&cp, s->at, s->end) : fv__utf8_get(&cp, s->at, (size_t)(s->end - s->at));
+        int n = escaped ? escape(&cp, s->at, s->end)
+                        : fv__utf8_get(&cp, s->at, (size_t)(s->end - s->at));
         if (!n) return fv__scan_fail(s, escaped ? "a broken escape" : "not UTF-8");
         if (!escaped && cp < 0x20) return fv__scan_fail(s, "a control character inside a string");
         out->escaped |= escaped;
@@ -139,7 +144,8 @@ bool fv__scan_u64(fv_scan *s, uint64_t *out)
     bool zero = *s->at == '0';
     const char *from = s->at;
     for (; is_digit(s); s->at++)
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(*s->at - '0'), &v))
+        if (__builtin_mul_overflow(v, 10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(*s->at - '0'), &v))
             return fv__scan_fail(s, "an integer beyond 64 bits");
     if (zero && s->at - from > 1) return fv__scan_fail(s, "an integer with a leading zero");
     if (s->at < s->end && (*s->at == '.' || *s->at == 'e' || *s->at == 'E'))
@@ -179,7 +185,8 @@ static bool number(fv_scan *s)
 static bool word(fv_scan *s, const char *w)
 {
     size_t n = strlen(w);
-    if ((size_t)(s->end - s->at) < n || memcmp(s->at, w, n)) return fv__scan_fail(s, "expected a value");
+    if ((size_t)(s->end - s->at) < n || memcmp(s->at, w, n))
+        return fv__scan_fail(s, "expected a value");
     s->at += n;
     return true;
 }

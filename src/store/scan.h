@@ -1,8 +1,9 @@
 /* scan.h - a pull scanner over JSON text: strict, without memory of its own.
  *
- * Headers of safetensors files may have 100 MB; a tree of such text (jansson's, which we use for configurations) takes
- * twenty times that.  The scanner takes nothing: the caller asks for what must come next.  The first failure is kept,
- * with its byte offset, and every later call is false. */
+ * Headers of safetensors files may have 100 MB; a tree of such text (jansson's, which we use for
+ * configurations) takes twenty times that.  The scanner takes nothing: the caller asks for what
+ * must come next.  The first failure is kept, with its byte offset, and every later call is
+ * false. */
 #ifndef FV_STORE_SCAN_H
 #define FV_STORE_SCAN_H
 
@@ -15,7 +16,8 @@ typedef struct fv_scan {
     fv_status st;
 } fv_scan;
 
-/* A string as it stands in the text, between its quotes, checked: UTF-8, no control characters, sound escapes, no \u0000. */
+/* A string as it stands in the text, between its quotes, checked: UTF-8, no control characters,
+ * sound escapes, no \u0000. */
 typedef struct fv_raw {
     const char *s;
     size_t n;
@@ -26,12 +28,14 @@ typedef struct fv_raw {
 bool fv__scan_fail(fv_scan *s, const char *what);
 
 bool fv__scan_take(fv_scan *s, char c); /* c, after white space, must come */
-/* Inside an object or array: true if another member comes, with its comma consumed; false at the closing bracket. */
+/* Inside an object or array: true if another member comes, with its comma consumed; false at the
+ * closing bracket. */
 bool fv__scan_more(fv_scan *s, char close, bool first);
 bool fv__scan_string(fv_scan *s, fv_raw *out);
-bool fv__scan_u64(fv_scan *s, uint64_t *out); /* an integer >= 0, without sign, fraction or exponent */
-bool fv__scan_skip(fv_scan *s, int depth);    /* any value, nested at most that deep */
-bool fv__scan_end(fv_scan *s);                /* nothing but white space may follow */
+/* an integer >= 0, without sign, fraction or exponent */
+bool fv__scan_u64(fv_scan *s, uint64_t *out);
+bool fv__scan_skip(fv_scan *s, int depth); /* any value, nested at most that deep */
+bool fv__scan_end(fv_scan *s);             /* nothing but white space may follow */
 
 /* Writes the string with its escapes replaced, at most r.n bytes and a NUL; returns its length. */
 size_t fv__raw_decode(char *out, fv_raw r);

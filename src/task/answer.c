@@ -1,8 +1,10 @@
-/* answer.c - answers that are spans of a context, which may be longer than what the model sees at once.
+/* answer.c - answers that are spans of a context, which may be longer than what the model sees at
+ * once.
  *
- * The context is cut into windows that overlap, each behind the whole question.  In a window the score of a span is
- * p(start) p(end), the softmax going over the context's tokens and the first token.  The best spans of each window are
- * widened to whole words; the scores of those that read alike are added, as transformers does. */
+ * The context is cut into windows that overlap, each behind the whole question.  In a window the
+ * score of a span is p(start) p(end), the softmax going over the context's tokens and the first
+ * token.  The best spans of each window are widened to whole words; the scores of those that read
+ * alike are added, as transformers does. */
 #include <math.h>
 #include <utf8proc.h>
 
@@ -28,8 +30,10 @@ typedef struct asking {
 
 /* ---- windows ---- */
 
-/* Where the context's tokens are in an encoded pair: behind as many that are not special as the question has. */
-static fv_status find_context(fv_task *t, const fv_text *x, const fv_seq *all, int64_t *from, int64_t *to, fv_err *e)
+/* Where the context's tokens are in an encoded pair: behind as many that are not special as the
+ * question has. */
+static fv_status find_context(fv_task *t, const fv_text *x, const fv_seq *all, int64_t *from,
+                              int64_t *to, fv_err *e)
 {
     fv_status st = fv_tok_encode(t->enc, x->s, x->n, (fv_tok_opts){0}, e);
     if (st) return st;
@@ -44,7 +48,8 @@ static fv_status find_context(fv_task *t, const fv_text *x, const fv_seq *all, i
 }
 
 /* The lead, [at, at+n) of the context, and what stands behind it. */
-static fv_status cut(fv_task *t, fv_seq *out, const fv_seq *all, int64_t lead, int64_t at, int64_t n, int64_t to, fv_err *e)
+static fv_status cut(fv_task *t, fv_seq *out, const fv_seq *all, int64_t lead, int64_t at,
+                     int64_t n, int64_t to, fv_err *e)
 {
     int64_t tail = all->n - to, total = lead + n + tail;
     *out = (fv_seq){.n = total};
@@ -61,8 +66,8 @@ static fv_status cut(fv_task *t, fv_seq *out, const fv_seq *all, int64_t lead, i
     return FV_OK;
 }
 
-static fv_status add_window(asking *a, int64_t text, const fv_seq *all, int64_t lead, int64_t at, int64_t n, int64_t to,
-                            fv_err *e)
+static fv_status add_window(asking *a, int64_t text, const fv_seq *all, int64_t lead, int64_t at,
+                            int64_t n, int64_t to, fv_err *e)
 {
     if (a->n == a->room) {
         int64_t room = a->room * 2 + 16;
@@ -91,8 +96,9 @@ static fv_status add_windows(asking *a, int64_t text, const fv_text *x, fv_err *
     if (st) return st;
     int64_t room = a->opt.window - from - (all.n - to), stride = a->opt.stride;
     if (room < 2)
-        return fv_fail(e, FV_EARG, "question %lld takes %lld tokens of a window of %lld", (long long)text + 1,
-                       (long long)(a->opt.window - room), (long long)a->opt.window);
+        return fv_fail(e, FV_EARG, "question %lld takes %lld tokens of a window of %lld",
+                       (long long)text + 1, (long long)(a->opt.window - room),
+                       (long long)a->opt.window);
     if (stride >= room) stride = room / 2;
     for (int64_t at = from;; at += room - stride) {
         int64_t n = to - at < room ? to - at : room;
@@ -115,7 +121,8 @@ static void keep_best(window *w, int64_t most, fv_answer x)
 static double probabilities(float *p, const float *logits, int64_t lead, int64_t n)
 {
     double top = logits[0], total = 0;
-    for (int64_t i = 0; i < n; i++) top = (double)logits[lead + i] > top ? (double)logits[lead + i] : top;
+    for (int64_t i = 0; i < n; i++)
+        top = (double)logits[lead + i] > top ? (double)logits[lead + i] : top;
     for (int64_t i = 0; i < n; i++) total += exp((double)logits[lead + i] - top);
     double first = exp((double)logits[0] - top);
     total += first;
@@ -124,7 +131,8 @@ static double probabilities(float *p, const float *logits, int64_t lead, int64_t
 }
 
 /* from and to are tokens of the window here; words and characters come later. */
-static fv_status find_spans(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e)
+static fv_status find_spans(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                            int64_t width, fv_err *e)
 {
     asking *a = user;
     window *w = &a->windows[i];
@@ -136,7 +144,9 @@ static fv_status find_spans(void *user, int64_t i, const fv_seq *s, const float 
     w->none = (float)(none * probabilities(end, out[1], w->lead, w->n));
     for (int64_t from = 0; from < w->n; from++)
         for (int64_t to = from; to < w->n && to - from < a->opt.longest; to++)
-            keep_best(w, MORE(a->opt.k), (fv_answer){.text = w->text, .from = from, .to = to, .score = start[from] * end[to]});
+            keep_best(w, MORE(a->opt.k),
+                      (fv_answer){
+                          .text = w->text, .from = from, .to = to, .score = start[from] * end[to]});
     return FV_OK;
 }
 
@@ -159,7 +169,8 @@ static bool read_alike(const fv_answer *a, const fv_answer *b)
     while (n > 0 && m > 0) {
         utf8proc_int32_t x, y;
         utf8proc_ssize_t i = utf8proc_iterate(s, n, &x), j = utf8proc_iterate(t, m, &y);
-        if (i < 1 || j < 1) return n == m && !memcmp(s, t, (size_t)n); /* malformed: only the same bytes are alike */
+        /* malformed: only the same bytes are alike */
+        if (i < 1 || j < 1) return n == m && !memcmp(s, t, (size_t)n);
         if (utf8proc_tolower(x) != utf8proc_tolower(y)) return false;
         s += i, n -= i, t += j, m -= j;
     }
@@ -185,8 +196,11 @@ static int64_t gather(asking *a, int64_t first, int64_t past, const fv_chars *ch
         }
     }
     if (!a->opt.or_none) return n;
-    fv_answer none = {.text = a->windows[first].text, .s = chars->s, .score = a->windows[first].none};
-    for (int64_t i = first; i < past; i++) none.score = a->windows[i].none < none.score ? a->windows[i].none : none.score;
+    fv_answer none = {.text = a->windows[first].text,
+                      .s = chars->s,
+                      .score = a->windows[first].none};
+    for (int64_t i = first; i < past; i++)
+        none.score = a->windows[i].none < none.score ? a->windows[i].none : none.score;
     out[n++] = none;
     return n;
 }
@@ -204,7 +218,8 @@ static int64_t best_first(fv_answer *x, int64_t n, int64_t k)
     return n < k ? n : k;
 }
 
-static fv_status collect(asking *a, const fv_text *texts, int64_t n, fv_answer **found, int64_t *n_found, fv_err *e)
+static fv_status collect(asking *a, const fv_text *texts, int64_t n, fv_answer **found,
+                         int64_t *n_found, fv_err *e)
 {
     *found = fv__task_take(a->t, (size_t)(n * a->opt.k) * sizeof **found, e);
     *n_found = 0;
@@ -222,21 +237,27 @@ static fv_status collect(asking *a, const fv_text *texts, int64_t n, fv_answer *
     return FV_OK;
 }
 
-fv_status fv_task_answer(fv_task *t, const fv_text *texts, int64_t n, fv_answer_opt opt, fv_answer **found, int64_t *n_found,
-                         fv_err *e)
+fv_status fv_task_answer(fv_task *t, const fv_text *texts, int64_t n, fv_answer_opt opt,
+                         fv_answer **found, int64_t *n_found, fv_err *e)
 {
     if (!opt.k) opt.k = 1;
     if (!opt.longest) opt.longest = 15;
     if (!opt.window) opt.window = t->longest && t->longest < 384 ? t->longest : 384;
     if (!opt.stride) opt.stride = opt.window / 2 < 128 ? opt.window / 2 : 128;
-    if (opt.k < 1 || opt.longest < 1 || opt.window < 1 || opt.stride < 0 || (t->longest && opt.window > t->longest))
-        return fv_fail(e, FV_EARG, "%lld answers of %lld tokens from windows of %lld do not fit a model that sees %lld",
-                       (long long)opt.k, (long long)opt.longest, (long long)opt.window, (long long)t->longest);
+    if (opt.k < 1 || opt.longest < 1 || opt.window < 1 || opt.stride < 0 ||
+        (t->longest && opt.window > t->longest))
+        return fv_fail(
+            e, FV_EARG,
+            "%lld answers of %lld tokens from windows of %lld do not fit a model that sees %lld",
+            (long long)opt.k, (long long)opt.longest, (long long)opt.window, (long long)t->longest);
     asking a = {.t = t, .opt = opt};
     fv_status st = FV_OK;
     fv__task_begin(t);
     for (int64_t i = 0; i < n && !st; i++) st = add_windows(&a, i, &texts[i], e);
-    fv_wanted w = {.names = {"start_logits", "end_logits"}, .per_token = 2, .fn = find_spans, .user = &a};
+    fv_wanted w = {.names = {"start_logits", "end_logits"},
+                   .per_token = 2,
+                   .fn = find_spans,
+                   .user = &a};
     if (!st) st = fv__task_run(t, a.seqs, a.n, &w, e);
     return st ? st : collect(&a, texts, n, found, n_found, e);
 }

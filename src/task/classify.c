@@ -16,14 +16,16 @@ static const char *problem(const fv_task *t)
 
 bool fv_task_many(const fv_task *t) { return !strcmp(problem(t), "multi_label_classification"); }
 
-static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e)
+static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                           int64_t width, fv_err *e)
 {
     const scoring *c = user;
     float *y = c->out + i * width;
     (void)s, (void)e;
     memcpy(y, out[0], (size_t)width * sizeof *y);
     if (c->how == ONE) fv__softmax_row(y, width);
-    for (int64_t j = 0; c->how == MANY && j < width; j++) y[j] = (float)(1 / (1 + exp(-(double)y[j])));
+    for (int64_t j = 0; c->how == MANY && j < width; j++)
+        y[j] = (float)(1 / (1 + exp(-(double)y[j])));
     return FV_OK;
 }
 
@@ -36,7 +38,8 @@ static fv_status score_all(fv_task *t, const fv_text *texts, int64_t n, scoring 
     return st ? st : fv__task_run(t, seqs, n, &w, e);
 }
 
-/* As transformers chooses: a regression's value as it is, the sigmoid for one label or many that go together. */
+/* As transformers chooses: a regression's value as it is, the sigmoid for one label or many that go
+ * together. */
 fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores, fv_err *e)
 {
     scoring c = {.how = ONE, .out = scores};

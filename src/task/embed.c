@@ -1,4 +1,5 @@
-/* embed.c - a vector for each text: its tokens' states, averaged or the first one's, scaled to length 1. */
+/* embed.c - a vector for each text: its tokens' states, averaged or the first one's, scaled to
+ * length 1. */
 #include <math.h>
 
 #include "task.h"
@@ -25,7 +26,8 @@ static void scale_to_one(float *y, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = (float)((double)y[i] * by);
 }
 
-static fv_status pool_row(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e)
+static fv_status pool_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                          int64_t width, fv_err *e)
 {
     const pooling *p = user;
     float *y = p->out + i * width;
@@ -37,13 +39,15 @@ static fv_status pool_row(void *user, int64_t i, const fv_seq *s, const float *c
             sum += x;
             most = x > most ? x : most;
         }
-        y[j] = p->pool == FV_POOL_CLS ? out[0][j] : (float)(p->pool == FV_POOL_MAX ? most : sum / (double)s->n);
+        y[j] = p->pool == FV_POOL_CLS ? out[0][j]
+                                      : (float)(p->pool == FV_POOL_MAX ? most : sum / (double)s->n);
     }
     if (p->normal) scale_to_one(y, width);
     return FV_OK;
 }
 
-fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_opt opt, float *out, fv_err *e)
+fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_opt opt, float *out,
+                        fv_err *e)
 {
     pooling p = {.pool = opt.pool  ? opt.pool
                          : t->pool ? t->pool
@@ -53,6 +57,9 @@ fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_op
     fv_seq *seqs;
     fv__task_begin(t);
     fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
-    fv_wanted w = {.names = {"last_hidden_state"}, .per_token = fv_task_width(t), .fn = pool_row, .user = &p};
+    fv_wanted w = {.names = {"last_hidden_state"},
+                   .per_token = fv_task_width(t),
+                   .fn = pool_row,
+                   .user = &p};
     return st ? st : fv__task_run(t, seqs, n, &w, e);
 }

@@ -22,7 +22,8 @@ static void keep_best(fv_word *top, int64_t k, const float *x, int64_t n)
     }
 }
 
-static fv_status fill_row(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e)
+static fv_status fill_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                          int64_t width, fv_err *e)
 {
     const filling *f = user;
     fv_mask_found *m = f->found + f->first[i];
@@ -34,13 +35,15 @@ static fv_status fill_row(void *user, int64_t i, const fv_seq *s, const float *c
         keep_best(m->top, f->k, x, width);
         top = m->top[0].score;
         for (int64_t v = 0; v < width; v++) total += exp((double)x[v] - top);
-        for (int64_t v = 0; v < f->k; v++) m->top[v].score = (float)(exp((double)m->top[v].score - top) / total);
+        for (int64_t v = 0; v < f->k; v++)
+            m->top[v].score = (float)(exp((double)m->top[v].score - top) / total);
         m++;
     }
     return FV_OK;
 }
 
-static fv_status find_masks(fv_task *t, filling *f, const fv_seq *seqs, int64_t n, int64_t *count, fv_err *e)
+static fv_status find_masks(fv_task *t, filling *f, const fv_seq *seqs, int64_t n, int64_t *count,
+                            fv_err *e)
 {
     int64_t *first = fv__task_take(t, (size_t)n * sizeof *first, e), longest = 0;
     if (!first) return FV_ENOMEM;
@@ -49,7 +52,8 @@ static fv_status find_masks(fv_task *t, filling *f, const fv_seq *seqs, int64_t 
         longest = seqs[i].n > longest ? seqs[i].n : longest;
         first[i] = *count;
         for (int64_t j = 0; j < seqs[i].n; j++) *count += seqs[i].ids[j] == f->mask;
-        if (*count == first[i]) return fv_fail(e, FV_EARG, "text %lld has no %s", (long long)i + 1, t->mask);
+        if (*count == first[i])
+            return fv_fail(e, FV_EARG, "text %lld has no %s", (long long)i + 1, t->mask);
     }
     f->first = first;
     f->found = fv__task_take(t, (size_t)*count * sizeof *f->found, e);
@@ -65,11 +69,14 @@ static fv_status find_masks(fv_task *t, filling *f, const fv_seq *seqs, int64_t 
     return FV_OK;
 }
 
-fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k, fv_mask_found **found, int64_t *n_found, fv_err *e)
+fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k,
+                       fv_mask_found **found, int64_t *n_found, fv_err *e)
 {
     filling f = {.mask = fv_tok_id(t->tok, t->mask), .k = k};
     int64_t V = fv__task_setting(t, "vocab_size");
-    if (k < 1 || k > V) return fv_fail(e, FV_EARG, "%lld words of a vocabulary of %lld", (long long)k, (long long)V);
+    if (k < 1 || k > V)
+        return fv_fail(e, FV_EARG, "%lld words of a vocabulary of %lld", (long long)k,
+                       (long long)V);
     fv__task_begin(t);
     fv_status st = fv__task_encode_all(t, &t->filled, texts, n, e);
     if (!st) st = find_masks(t, &f, t->filled, n, n_found, e);

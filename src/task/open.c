@@ -1,10 +1,12 @@
-/* open.c - a model and its tokenizer opened for a job, and what the directory says about their use. */
+/* open.c - a model and its tokenizer opened for a job, and what the directory says about their
+ * use. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "task.h"
 
-/* What the architecture's name must hold; NULL: the bare encoder is taken, whatever stands on it. */
+/* What the architecture's name must hold; NULL: the bare encoder is taken, whatever stands on
+ * it. */
 static const char *const head_of_job[] = {[FV_JOB_EMBED] = NULL,
                                           [FV_JOB_CLASSIFY] = "ForSequenceClassification",
                                           [FV_JOB_FILL] = "ForMaskedLM",
@@ -28,7 +30,10 @@ void fv_task_close(fv_task *t)
 const fv_tok *fv_task_tok(const fv_task *t) { return t->tok; }
 int64_t fv_task_longest(const fv_task *t) { return t->longest; }
 int fv_task_labels(const fv_task *t) { return t->labels; }
-const char *fv_task_label(const fv_task *t, int i) { return i >= 0 && i < t->labels ? t->label[i] : NULL; }
+const char *fv_task_label(const fv_task *t, int i)
+{
+    return i >= 0 && i < t->labels ? t->label[i] : NULL;
+}
 const char *fv_task_mask(const fv_task *t) { return t->mask; }
 
 /* ---- the model ---- */
@@ -43,7 +48,8 @@ static void base_of(char out[64], const char *head)
 
 static fv_status open_model(fv_task *t, const char *path, fv_model_opt opt, fv_err *e)
 {
-    const char *head = fv_json_text(fv_dir_config(t->dir), "architectures.0"), *wanted = head_of_job[t->job];
+    const char *head = fv_json_text(fv_dir_config(t->dir), "architectures.0"),
+               *wanted = head_of_job[t->job];
     char base[64];
     opt.serve = true;
     if (head && !wanted && !opt.head) {
@@ -52,14 +58,17 @@ static fv_status open_model(fv_task *t, const char *path, fv_model_opt opt, fv_e
     }
     fv_status st = fv_model_open(&t->model, t->dev, path, opt, e);
     if (st || !wanted || strstr(fv_model_head(t->model), wanted)) return st;
-    return fv_fail(e, FV_EARG, "%s: a model %s is needed, and this is a %s", path, wanted, fv_model_head(t->model));
+    return fv_fail(e, FV_EARG, "%s: a model %s is needed, and this is a %s", path, wanted,
+                   fv_model_head(t->model));
 }
 
 int64_t fv__task_setting(const fv_task *t, const char *key)
 {
     char text[32];
     const fv_field *fields = fv_model_family(t->model)->config;
-    return fv_fields_get(fv_model_config(t->model), fields, key, text, sizeof text) > 0 ? strtoll(text, NULL, 10) : 0;
+    return fv_fields_get(fv_model_config(t->model), fields, key, text, sizeof text) > 0
+               ? strtoll(text, NULL, 10)
+               : 0;
 }
 
 static bool takes(const fv_family *f, const char *name)
@@ -71,23 +80,28 @@ static bool takes(const fv_family *f, const char *name)
 
 static int64_t smaller(int64_t a, int64_t b) { return !a || (b > 0 && b < a) ? b : a; }
 
-/* A number of a file of the directory; 0 where there is none, or the file cannot be read: some hold 1e30 for "no limit". */
+/* A number of a file of the directory; 0 where there is none, or the file cannot be read: some hold
+ * 1e30 for "no limit". */
 static int64_t number_of(const fv_task *t, const char *file, const char *key)
 {
     char path[FV_PATH];
     fv_json *j;
     double x = 0;
-    if (!fv_dir_file(t->dir, file, path, sizeof path) || fv_json_open(&j, &t->env, path, NULL)) return 0;
+    if (!fv_dir_file(t->dir, file, path, sizeof path) || fv_json_open(&j, &t->env, path, NULL))
+        return 0;
     fv_json_number(j, key, &x);
     fv_json_close(j);
     return x > 0 && x < 1e9 ? (int64_t)x : 0;
 }
 
-/* What the model sees, and how much of it its users chose; the tokenizer's own limit is the last of these to count. */
+/* What the model sees, and how much of it its users chose; the tokenizer's own limit is the last of
+ * these to count. */
 static int64_t longest(const fv_task *t)
 {
     const fv_family *f = fv_model_family(t->model);
-    int64_t chosen = t->job == FV_JOB_EMBED ? number_of(t, "sentence_bert_config.json", "max_seq_length") : 0;
+    int64_t chosen = t->job == FV_JOB_EMBED
+                         ? number_of(t, "sentence_bert_config.json", "max_seq_length")
+                         : 0;
     if (!chosen) chosen = number_of(t, "tokenizer_config.json", "model_max_length");
     if (!chosen) chosen = fv_tok_max_len(t->tok);
     return smaller(chosen, f->longest ? f->longest(fv_model_self(t->model)) : 0);
@@ -116,7 +130,8 @@ static fv_status read_labels(fv_task *t, fv_err *e)
         snprintf(key, sizeof key, "id2label.%d", t->labels);
         const char *name = fv_json_text(fv_dir_config(t->dir), key);
         char *made = name ? NULL : fv__arena_take(&t->names, sizeof key);
-        if (!name && !made) return fv_fail(e, FV_ENOMEM, "out of memory for %lld labels", (long long)n);
+        if (!name && !made)
+            return fv_fail(e, FV_ENOMEM, "out of memory for %lld labels", (long long)n);
         if (made) snprintf(made, sizeof key, "LABEL_%d", t->labels);
         t->label[t->labels] = name ? name : made;
     }
@@ -130,7 +145,8 @@ static fv_status read_mask(fv_task *t, const char *path, fv_err *e)
     static const char *const usual[] = {"[MASK]", "<mask>", NULL};
     char file[FV_PATH];
     fv_json *j = NULL;
-    if (fv_dir_file(t->dir, "tokenizer_config.json", file, sizeof file) && !fv_json_open(&j, &t->env, file, NULL)) {
+    if (fv_dir_file(t->dir, "tokenizer_config.json", file, sizeof file) &&
+        !fv_json_open(&j, &t->env, file, NULL)) {
         const char *name = fv_json_text(j, "mask_token");
         if (!name) name = fv_json_text(j, "mask_token.content");
         if (name) snprintf(t->mask, sizeof t->mask, "%s", name);
@@ -155,7 +171,8 @@ static fv_status open_modules(fv_json **out, const fv_env *env, const char *path
     fv__buf_add(&text, f.data, f.size);
     fv__buf_str(&text, "}");
     fv__file_close(&f);
-    st = text.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : fv_json_parse(out, env, text.data, path, e);
+    st = text.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
+                     : fv_json_parse(out, env, text.data, path, e);
     fv__buf_free(&text);
     return st;
 }
@@ -171,7 +188,8 @@ static fv_status read_pooling(fv_task *t, const char *folder, fv_err *e)
     char name[256], path[FV_PATH];
     fv_json *j;
     snprintf(name, sizeof name, "%.200s/config.json", folder);
-    if (!fv_dir_file(t->dir, name, path, sizeof path)) return fv_fail(e, FV_EIO, "modules.json: there is no %s", name);
+    if (!fv_dir_file(t->dir, name, path, sizeof path))
+        return fv_fail(e, FV_EIO, "modules.json: there is no %s", name);
     fv_status st = fv_json_open(&j, &t->env, path, e);
     if (st) return st;
     int found = 0;
@@ -184,11 +202,15 @@ static fv_status read_pooling(fv_task *t, const char *folder, fv_err *e)
     }
     for (int i = 0; (key = fv_json_key(j, "", i)); i++) { /* modes there are besides */
         bool on = false, known = false;
-        for (size_t k = 0; k < sizeof modes / sizeof *modes; k++) known |= !strcmp(key, modes[k].flag);
-        if (!known && !strncmp(key, "pooling_mode_", 13) && fv_json_bool(j, key, &on) && on) found += 2;
+        for (size_t k = 0; k < sizeof modes / sizeof *modes; k++)
+            known |= !strcmp(key, modes[k].flag);
+        if (!known && !strncmp(key, "pooling_mode_", 13) && fv_json_bool(j, key, &on) && on)
+            found += 2;
     }
     fv_json_close(j);
-    return found == 1 ? FV_OK : fv_fail(e, FV_EFORMAT, "%s: expected one pooling mode of mean, cls and max", path);
+    return found == 1
+               ? FV_OK
+               : fv_fail(e, FV_EFORMAT, "%s: expected one pooling mode of mean, cls and max", path);
 }
 
 static fv_status read_modules(fv_task *t, fv_err *e)
@@ -210,8 +232,8 @@ static fv_status read_modules(fv_task *t, fv_err *e)
         else if (!strcmp(last, "Normalize"))
             t->not_normal = false;
         else if (strcmp(last, "Transformer") || (folder && *folder))
-            st = fv_fail(e, FV_EMISSING, "%s: a module of type %s in \"%s\" is not implemented", path, last,
-                         folder ? folder : "");
+            st = fv_fail(e, FV_EMISSING, "%s: a module of type %s in \"%s\" is not implemented",
+                         path, last, folder ? folder : "");
     }
     fv_json_close(j);
     return st;
@@ -234,7 +256,8 @@ static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err
     return st ? st : fv_ctx_new(&t->ctx, t->dev, (fv_ctx_opt){.dtype = dtype}, e);
 }
 
-fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_job job, fv_model_opt opt, fv_err *e)
+fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_job job, fv_model_opt opt,
+                       fv_err *e)
 {
     fv_task *t = *out = fv__alloc(fv_device_env(d), sizeof *t);
     if (!t) return fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);

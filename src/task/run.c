@@ -1,11 +1,13 @@
-/* run.c - many texts through a model: encoded, sorted by length, padded into batches, and each one's outputs handed back. */
+/* run.c - many texts through a model: encoded, sorted by length, padded into batches, and each
+ * one's outputs handed back. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "task.h"
 
-#define BATCH_TOKENS 2048      /* more at once is no faster, and takes more memory */
-#define BATCH_FLOATS (1 << 24) /* of an output: masked words have one for each word of the vocabulary */
+#define BATCH_TOKENS 2048 /* more at once is no faster, and takes more memory */
+/* of an output: masked words have one for each word of the vocabulary */
+#define BATCH_FLOATS (1 << 24)
 
 void fv__task_begin(fv_task *t) { fv__arena_rewind(&t->host, (fv_mark){0}); }
 
@@ -27,7 +29,11 @@ static void *copy(fv_task *t, const void *from, size_t bytes, fv_err *e)
 
 fv_status fv__task_encode(fv_task *t, fv_seq *out, const fv_text *x, int64_t most, fv_err *e)
 {
-    fv_tok_opts o = {.specials = true, .offsets = FV_OFFSETS_CHARS, .pair = x->pair, .pair_len = x->pair_n, .max_len = most};
+    fv_tok_opts o = {.specials = true,
+                     .offsets = FV_OFFSETS_CHARS,
+                     .pair = x->pair,
+                     .pair_len = x->pair_n,
+                     .max_len = most};
     fv_status st = fv_tok_encode(t->enc, x->s, x->n, o, e);
     if (st) return st;
     size_t n = (size_t)t->enc->n;
@@ -66,7 +72,8 @@ static int longest_first(const void *a, const void *b)
 }
 
 /* The inputs of rows sequences, padded to T. */
-static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const place *order, int64_t rows, int64_t T, fv_err *e)
+static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const place *order,
+                      int64_t rows, int64_t T, fv_err *e)
 {
     int32_t *ids = fv__task_take(t, (size_t)(rows * T) * sizeof *ids, e);
     int32_t *types = fv__task_take(t, (size_t)(rows * T) * sizeof *types, e);
@@ -86,14 +93,16 @@ static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const place 
     return FV_OK;
 }
 
-static fv_status run_batch(fv_task *t, const fv_seq *seqs, const place *order, int64_t rows, const fv_wanted *w, fv_err *e)
+static fv_status run_batch(fv_task *t, const fv_seq *seqs, const place *order, int64_t rows,
+                           const fv_wanted *w, fv_err *e)
 {
     fv_items in = {0}, out = {0};
     fv_ctx_reset(t->ctx, 0);
     fv_status st = fill(t, &in, seqs, order, rows, order[0].n, e);
     if (st) return st;
     fv_model_forward(t->ctx, t->model, &in, &out);
-    if (fv_ctx_status(t->ctx)) return fv_fail(e, fv_ctx_err(t->ctx)->code, "%s", fv_ctx_err(t->ctx)->text);
+    if (fv_ctx_status(t->ctx))
+        return fv_fail(e, fv_ctx_err(t->ctx)->code, "%s", fv_ctx_err(t->ctx)->text);
     float *host[2] = {NULL, NULL};
     int64_t each[2] = {0, 0}, width = 0;
     for (int k = 0; k < 2 && w->names[k]; k++) {
@@ -101,7 +110,8 @@ static fv_status run_batch(fv_task *t, const fv_seq *seqs, const place *order, i
         if (!y) return fv_fail(e, FV_EARG, "%s gives no %s", fv_model_head(t->model), w->names[k]);
         host[k] = fv__task_take(t, (size_t)fv_len(y) * sizeof(float), e);
         if (!host[k]) return FV_ENOMEM;
-        if (fv_read(t->ctx, y, host[k], fv_len(y))) return fv_fail(e, fv_ctx_err(t->ctx)->code, "%s", fv_ctx_err(t->ctx)->text);
+        if (fv_read(t->ctx, y, host[k], fv_len(y)))
+            return fv_fail(e, fv_ctx_err(t->ctx)->code, "%s", fv_ctx_err(t->ctx)->text);
         each[k] = fv_len(y) / rows;
         width = fv_cols(y);
     }
@@ -124,7 +134,8 @@ fv_status fv__task_run(fv_task *t, const fv_seq *seqs, int64_t n, const fv_wante
         int64_t rows = most / order[at].n;
         if (rows < 1) rows = 1;
         if (rows > n - at) rows = n - at;
-        fv_mark mark = {t->host.at, t->host.used}; /* a batch's copies go with it; what fn keeps was taken before */
+        /* a batch's copies go with it; what fn keeps was taken before */
+        fv_mark mark = {t->host.at, t->host.used};
         fv_status st = run_batch(t, seqs, order + at, rows, w, e);
         if (st) return st;
         fv__arena_rewind(&t->host, mark);

@@ -1,9 +1,11 @@
 /* tag.c - entities: runs of words, or of tokens, with one label.
  *
- * A label is the likeliest one.  I-X goes on with what was labelled X; B-X begins anew.  Labels without B- and I- go on.
- * Taggers learn the label of a word's first token and nothing about the others, so a word goes by its first (transformers'
- * aggregation "first"); where every token was taught, each may be asked ("simple").  A word is what the tokenizer's own
- * splitting makes: that of WordPiece is transformers' too, which for other tokenizers goes by blanks and says it is guessing. */
+ * A label is the likeliest one.  I-X goes on with what was labelled X; B-X begins anew.  Labels
+ * without B- and I- go on.  Taggers learn the label of a word's first token and nothing about the
+ * others, so a word goes by its first (transformers' aggregation "first"); where every token was
+ * taught, each may be asked ("simple").  A word is what the tokenizer's own splitting makes: that
+ * of WordPiece is transformers' too, which for other tokenizers goes by blanks and says it is
+ * guessing. */
 #include "task.h"
 
 typedef struct tagging {
@@ -28,15 +30,22 @@ static const char *without_prefix(const char *label)
 static void finish(const tagging *g, int64_t i, open_run *r)
 {
     if (r->n && strcmp(r->label, "O"))
-        g->runs[i][g->n[i]++] = (fv_entity){
-            .text = i, .from = r->from, .to = r->to, .label = r->label, .score = (float)(r->score / (double)r->n)};
+        g->runs[i][g->n[i]++] = (fv_entity){.text = i,
+                                            .from = r->from,
+                                            .to = r->to,
+                                            .label = r->label,
+                                            .score = (float)(r->score / (double)r->n)};
     *r = (open_run){0};
 }
 
 /* Token j belongs to the word of the token before it. */
-static bool inside_word(const fv_seq *s, int64_t j) { return j > 0 && s->words[j] >= 0 && s->words[j] == s->words[j - 1]; }
+static bool inside_word(const fv_seq *s, int64_t j)
+{
+    return j > 0 && s->words[j] >= 0 && s->words[j] == s->words[j - 1];
+}
 
-static fv_status tag_row(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e)
+static fv_status tag_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                         int64_t width, fv_err *e)
 {
     const tagging *g = user;
     open_run run = {0};
@@ -49,7 +58,8 @@ static fv_status tag_row(void *user, int64_t i, const fv_seq *s, const float *co
             run.to = s->spans[j].to;
             continue;
         }
-        if (width > 1024) return fv_fail(e, FV_EARG, "%lld labels, at most 1024 are handled", (long long)width);
+        if (width > 1024)
+            return fv_fail(e, FV_EARG, "%lld labels, at most 1024 are handled", (long long)width);
         memcpy(p, x, (size_t)width * sizeof *p);
         fv__softmax_row(p, width);
         for (int64_t k = 1; k < width; k++) best = p[k] > p[best] ? k : best;
@@ -65,7 +75,8 @@ static fv_status tag_row(void *user, int64_t i, const fv_seq *s, const float *co
     return FV_OK;
 }
 
-fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join, fv_entity **found, int64_t *n_found, fv_err *e)
+fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join, fv_entity **found,
+                      int64_t *n_found, fv_err *e)
 {
     fv_seq *seqs;
     int64_t total = 0;

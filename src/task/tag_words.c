@@ -1,4 +1,5 @@
-/* tag_words.c - labels of words that stand apart already: each is encoded alone, and its first token carries its label. */
+/* tag_words.c - labels of words that stand apart already: each is encoded alone, and its first
+ * token carries its label. */
 #include "task.h"
 
 typedef struct pieces {
@@ -27,10 +28,12 @@ static fv_status find_frame(fv_task *t, frame *f, fv_err *e)
     fv_status st = fv_tok_encode(t->enc, "a", 1, (fv_tok_opts){.specials = true}, e);
     const fv_encoding *x = t->enc;
     *f = (frame){0};
-    for (int64_t i = 0; !st && i < x->n && x->special[i] && f->n_before < 8; i++) f->before[f->n_before++] = x->ids[i];
+    for (int64_t i = 0; !st && i < x->n && x->special[i] && f->n_before < 8; i++)
+        f->before[f->n_before++] = x->ids[i];
     int64_t from = st ? 0 : x->n;
     while (from > f->n_before && x->special[from - 1]) from--;
-    for (int64_t i = from; !st && i < x->n && f->n_after < 8; i++) f->after[f->n_after++] = x->ids[i];
+    for (int64_t i = from; !st && i < x->n && f->n_after < 8; i++)
+        f->after[f->n_after++] = x->ids[i];
     return st;
 }
 
@@ -46,7 +49,8 @@ static fv_status encode_word(fv_task *t, pieces *out, const char *word, fv_err *
 }
 
 /* One sequence of n words, and of as many of their tokens as there is room for. */
-static fv_status add_part(tagging *g, int64_t first, int64_t n, int64_t tokens, int64_t room, fv_err *e)
+static fv_status add_part(tagging *g, int64_t first, int64_t n, int64_t tokens, int64_t room,
+                          fv_err *e)
 {
     const frame *f = &g->frame;
     if (tokens > room) tokens = room;
@@ -72,8 +76,11 @@ static fv_status add_part(tagging *g, int64_t first, int64_t n, int64_t tokens, 
 /* The words [first, first + n) in as few parts as there is room for. */
 static fv_status add_parts(tagging *g, int64_t first, int64_t n, fv_err *e)
 {
-    int64_t room = g->t->longest ? g->t->longest - g->frame.n_before - g->frame.n_after : INT64_MAX / 2;
-    if (room < 1) return fv_fail(e, FV_EARG, "a model that sees %lld tokens has no room for a word", (long long)g->t->longest);
+    int64_t room = g->t->longest ? g->t->longest - g->frame.n_before - g->frame.n_after
+                                 : INT64_MAX / 2;
+    if (room < 1)
+        return fv_fail(e, FV_EARG, "a model that sees %lld tokens has no room for a word",
+                       (long long)g->t->longest);
     fv_status st = FV_OK;
     for (int64_t from = first, at = first, tokens = 0; !st && from < first + n; at++) {
         bool full = at < first + n && at > from && tokens + g->word[at].n > room;
@@ -87,7 +94,8 @@ static fv_status add_parts(tagging *g, int64_t first, int64_t n, fv_err *e)
     return st;
 }
 
-static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e)
+static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                           int64_t width, fv_err *e)
 {
     const tagging *g = user;
     (void)e;
@@ -106,13 +114,16 @@ fv_status fv_task_tag_words(fv_task *t, const fv_sentence *s, int64_t n, int32_t
     int64_t words = 0, at = 0;
     for (int64_t i = 0; i < n; i++) words += s[i].n;
     fv__task_begin(t);
-    tagging g = {.t = t, .labels = labels, .word = fv__task_take(t, (size_t)words * sizeof *g.word, e)};
+    tagging g = {.t = t,
+                 .labels = labels,
+                 .word = fv__task_take(t, (size_t)words * sizeof *g.word, e)};
     g.seqs = fv__task_take(t, (size_t)words * sizeof *g.seqs, e); /* a part has a word at least */
     g.first = fv__task_take(t, (size_t)words * sizeof *g.first, e);
     if (!g.word || !g.seqs || !g.first) return FV_ENOMEM;
     fv_status st = find_frame(t, &g.frame, e);
     for (int64_t i = 0; !st && i < n; at += s[i++].n) {
-        for (int64_t k = 0; !st && k < s[i].n; k++) st = encode_word(t, &g.word[at + k], s[i].word[k], e);
+        for (int64_t k = 0; !st && k < s[i].n; k++)
+            st = encode_word(t, &g.word[at + k], s[i].word[k], e);
         if (!st) st = add_parts(&g, at, s[i].n, e);
     }
     for (int64_t i = 0; i < words; i++) labels[i] = -1;

@@ -14,7 +14,8 @@ typedef struct fv_seq {
     uint8_t *special; /* 1: added by the tokenizer */
 } fv_seq;
 
-/* Bytes at which the characters of a text begin, and its end; for finding what a span of characters covers. */
+/* Bytes at which the characters of a text begin, and its end; for finding what a span of characters
+ * covers. */
 typedef struct fv_chars {
     const char *s;
     size_t *at;
@@ -55,7 +56,8 @@ fv_status fv__task_encode(fv_task *t, fv_seq *out, const fv_text *x, int64_t mos
 fv_status fv__task_encode_all(fv_task *t, fv_seq **out, const fv_text *texts, int64_t n, fv_err *e);
 
 /* What came out for sequence i: its rows of each output asked for, each `width` numbers wide. */
-typedef fv_status fv_row_fn(void *user, int64_t i, const fv_seq *s, const float *const out[2], int64_t width, fv_err *e);
+typedef fv_status fv_row_fn(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                            int64_t width, fv_err *e);
 
 typedef struct fv_wanted {
     const char *names[2]; /* of outputs; the second may be NULL */

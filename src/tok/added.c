@@ -1,4 +1,5 @@
-/* added.c - added tokens: found in the text before (or after) it is normalised, never given to the model. */
+/* added.c - added tokens: found in the text before (or after) it is normalised, never given to the
+ * model. */
 #include <stdlib.h>
 
 #include "work.h"
@@ -55,7 +56,8 @@ static bool build_tries(fv_tok *t, fv__work *w, fv__str *keys, int32_t *values)
             first[(unsigned char)*keys[n].s] = true;
             values[n++] = i;
         }
-        if (!fv__trie_build(normal ? &s->normal : &s->raw, &t->pool, keys, values, n)) return fv__no_memory(w);
+        if (!fv__trie_build(normal ? &s->normal : &s->raw, &t->pool, keys, values, n))
+            return fv__no_memory(w);
     }
     return true;
 }
@@ -80,15 +82,19 @@ fv_status fv__added_finish(fv_tok *t, const char *file, fv_err *e)
     fv__str *keys = fv__alloc(t->env, n * sizeof *keys);
     int32_t *values = fv__alloc(t->env, n * sizeof *values);
     fv__work *w = fv__alloc(t->env, sizeof *w); /* normalising needs one */
-    bool ok = s->by_id && order && keys && values && w && fv__vocab_init(&s->names, &t->pool, s->n, s->n, text);
+    bool ok = s->by_id && order && keys && values && w &&
+              fv__vocab_init(&s->names, &t->pool, s->n, s->n, text);
     fv_status st = ok ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", file);
     if (ok) {
         w->t = t;
         w->env = t->env;
         for (int32_t i = 0; i < s->n; i++) {
             order[i] = (numbered){s->all[i].id, i};
-            if (fv__vocab_put(&s->names, s->all[i].content.s, s->all[i].content.n, i) != FV__ADDED && st == FV_OK)
-                st = fv_fail(e, FV_EFORMAT, "%s: added_tokens: \"%.60s\" is there twice", file, s->all[i].content.s);
+            if (fv__vocab_put(&s->names, s->all[i].content.s, s->all[i].content.n, i) !=
+                    FV__ADDED &&
+                st == FV_OK)
+                st = fv_fail(e, FV_EFORMAT, "%s: added_tokens: \"%.60s\" is there twice", file,
+                             s->all[i].content.s);
         }
         qsort(order, (size_t)s->n, sizeof *order, by_id);
         for (int32_t i = 0; i < s->n; i++) s->by_id[i] = order[i].index;
@@ -148,8 +154,8 @@ static size_t spaces_after(const char *s, size_t i, size_t n)
     return i;
 }
 
-const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at, size_t done, size_t *a,
-                                size_t *b)
+const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at,
+                                size_t done, size_t *a, size_t *b)
 {
     const fv__added_set *set = &t->added;
     const fv__trie *trie = normal ? &set->normal : &set->raw;
@@ -157,7 +163,8 @@ const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, siz
     if (trie->n <= 1) return NULL;
     for (size_t i = *at; i < n;) {
         size_t len;
-        int32_t hit = first[(unsigned char)s[i]] ? fv__trie_longest(trie, 0, s + i, n - i, &len) : -1;
+        int32_t hit = first[(unsigned char)s[i]] ? fv__trie_longest(trie, 0, s + i, n - i, &len)
+                                                 : -1;
         if (hit < 0) {
             i++;
             continue;

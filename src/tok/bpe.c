@@ -1,8 +1,9 @@
 /* bpe.c - byte pair encoding: the symbols of a piece, merged in the order of their ranks.
  *
- * Short runs of symbols are scanned for their best pair again and again; long ones go through a heap, so that a megabyte
- * without a space costs n log n.  Tokenizers without a splitter hand over whole texts: these are cut first wherever no merge
- * can reach across, which changes nothing and makes the runs short again. */
+ * Short runs of symbols are scanned for their best pair again and again; long ones go through a
+ * heap, so that a megabyte without a space costs n log n.  Tokenizers without a splitter hand over
+ * whole texts: these are cut first wherever no merge can reach across, which changes nothing and
+ * makes the runs short again. */
 #include "work.h"
 
 #define SHORT 40 /* symbols; up to here the scan wins */
@@ -85,15 +86,18 @@ static void look(const fv__model *m, const fv__symbol *s, link *l, heap *h, int3
     if (g) heap_push(h, (uint64_t)g->rank << 32 | (uint32_t)i);
 }
 
-/* Each merge takes one entry and adds two, so the heap holds at most n - 1 + 2 * (n - 1) of them. */
+/* Each merge takes one entry and adds two, so the heap holds at most n - 1 + 2 * (n - 1) of
+ * them. */
 static bool merge_long(const fv__model *m, fv__work *w, fv__symbol *s, size_t *count)
 {
     size_t n = *count;
-    if (!fv__want(w, &w->links, &w->cap_links, n, sizeof(link)) || !fv__want(w, &w->heap, &w->cap_heap, 3 * n, sizeof(uint64_t)))
+    if (!fv__want(w, &w->links, &w->cap_links, n, sizeof(link)) ||
+        !fv__want(w, &w->heap, &w->cap_heap, 3 * n, sizeof(uint64_t)))
         return false;
     link *l = w->links;
     heap h = {.v = w->heap};
-    for (size_t i = 0; i < n; i++) l[i] = (link){(int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_MERGE, -1};
+    for (size_t i = 0; i < n; i++)
+        l[i] = (link){(int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_MERGE, -1};
     for (size_t i = 0; i < n; i++) look(m, s, l, &h, (int32_t)i);
     while (h.n) {
         uint64_t top = heap_pop(&h);
@@ -167,7 +171,8 @@ static void push_unknown(const fv__model *m, starter *t, size_t len)
     }
 }
 
-static void push_char(const fv__model *m, starter *t, const char *s, size_t len, bool first, bool last)
+static void push_char(const fv__model *m, starter *t, const char *s, size_t len, bool first,
+                      bool last)
 {
     char buf[128];
     size_t n = 0;
@@ -231,7 +236,8 @@ static int32_t whole(const fv__model *m, const char *s, size_t n)
     size_t len = 0;
     if (!m->takes_bytes) return fv__vocab_id(&m->vocab, s, n);
     if (n > m->vocab.longest || n > sizeof buf / 2) return -1;
-    for (size_t i = 0; i < n; i++) len += (size_t)fv__utf8_put(buf + len, fv__byte_to_char((unsigned char)s[i]));
+    for (size_t i = 0; i < n; i++)
+        len += (size_t)fv__utf8_put(buf + len, fv__byte_to_char((unsigned char)s[i]));
     return fv__vocab_id(&m->vocab, buf, len);
 }
 
@@ -248,7 +254,8 @@ static bool encode(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
     if (w->cache && n <= FV__CACHE_WORD) {
         hash = fv__hash(s, n);
         slot = w->cache + hash % FV__CACHE_SLOTS;
-        if (slot->hash == hash && slot->len == n && !memcmp(slot->word, s, n)) return emit_all(w, slot->sym, slot->n, a);
+        if (slot->hash == hash && slot->len == n && !memcmp(slot->word, s, n))
+            return emit_all(w, slot->sym, slot->n, a);
     }
     starter t;
     if (!first_symbols(m, w, s, n, &t) || !merge_all(m, w, t.s, &t.n)) return false;

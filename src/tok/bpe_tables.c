@@ -1,4 +1,5 @@
-/* bpe_tables.c - what the encoder of bpe.c looks things up in, made once when a tokenizer is opened. */
+/* bpe_tables.c - what the encoder of bpe.c looks things up in, made once when a tokenizer is
+ * opened. */
 #include <stdio.h>
 
 #include "tok.h"
@@ -20,7 +21,8 @@ void fv__merge_put(fv__model *m, int32_t a, int32_t b, int32_t rank, int32_t id)
 {
     uint32_t h = ((uint32_t)a * 0x9E3779B1u) ^ ((uint32_t)b * 0x85EBCA6Bu);
     uint32_t i = (h ^ h >> 15) & m->merge_mask;
-    while (m->merges[i].id >= 0 && (m->merges[i].a != (uint32_t)a || m->merges[i].b != (uint32_t)b)) i = (i + 1) & m->merge_mask;
+    while (m->merges[i].id >= 0 && (m->merges[i].a != (uint32_t)a || m->merges[i].b != (uint32_t)b))
+        i = (i + 1) & m->merge_mask;
     m->merges[i] = (fv__merge){(uint32_t)a, (uint32_t)b, rank, id};
 }
 
@@ -62,7 +64,9 @@ static void ends(const fv__model *m, int32_t id, bool last, int32_t out[2])
     }
     size_t len = (size_t)fv__char_at(&cp, s.s + at);
     int byte = m->takes_bytes ? fv__char_to_byte(cp) : -1;
-    int32_t c = byte >= 0 ? m->symbols[0][byte] : cp < 0x80 ? m->ascii[cp] : fv__vocab_id(&m->vocab, s.s + at, len);
+    int32_t c = byte >= 0   ? m->symbols[0][byte]
+                : cp < 0x80 ? m->ascii[cp]
+                            : fv__vocab_id(&m->vocab, s.s + at, len);
     if (c >= 0) out[1] = c;
 }
 

@@ -26,7 +26,8 @@ bool fv__tok_ends_with(const char *s, const char *end)
 void fv__tok_directory(char out[FV__MAX_PATH], const char *path)
 {
     const char *slash = strrchr(path, '/');
-    snprintf(out, FV__MAX_PATH, "%.*s", slash ? (int)(slash > path ? slash - path : 1) : 1, slash ? path : ".");
+    snprintf(out, FV__MAX_PATH, "%.*s", slash ? (int)(slash > path ? slash - path : 1) : 1,
+             slash ? path : ".");
 }
 
 /* ---- the file ---- */
@@ -39,7 +40,8 @@ static fv_status read_name(fv__str *out, fv_tok *t, fv__jobj *o, const char *key
     if (!fv__json_get(&v, o, key) || fv__json_null(v)) return FV_OK;
     if (fv__json_kind(v) == '"') return fv__json_to_str(out, &t->pool, v, e);
     fv_status st = fv__json_object(&in, v, e);
-    if (st == FV_OK && !fv__json_get(&content, &in, "content")) st = fv__json_bad(v, e, "\"content\" is missing");
+    if (st == FV_OK && !fv__json_get(&content, &in, "content"))
+        st = fv__json_bad(v, e, "\"content\" is missing");
     return st == FV_OK ? fv__json_to_str(out, &t->pool, content, e) : st;
 }
 
@@ -48,7 +50,8 @@ static fv_status read_config(fv__config *c, fv_tok *t, fv__jobj *o, fv_err *e)
     fv__jval v;
     bool basic = true;
     fv_status st;
-    if ((st = fv__json_str(&c->class, &t->pool, o, "tokenizer_class", false, e)) != FV_OK) return st;
+    if ((st = fv__json_str(&c->class, &t->pool, o, "tokenizer_class", false, e)) != FV_OK)
+        return st;
     if (c->class.n > 4 && fv__tok_ends_with(c->class.s, "Fast")) c->class.n -= 4;
     c->has_lower = fv__json_get(&v, o, "do_lower_case") && !fv__json_null(v);
     c->has_accents = fv__json_get(&v, o, "strip_accents") && !fv__json_null(v);
@@ -60,12 +63,15 @@ static fv_status read_config(fv__config *c, fv_tok *t, fv__jobj *o, fv_err *e)
         (st = fv__json_bool(&c->add_bos, o, "add_bos_token", false, e)) != FV_OK ||
         (st = fv__json_bool(&c->add_eos, o, "add_eos_token", false, e)) != FV_OK ||
         (st = fv__json_int(&c->extra_ids, o, "extra_ids", 0, 1000, false, e)) != FV_OK ||
-        (st = read_name(&c->unk, t, o, "unk_token", e)) != FV_OK || (st = read_name(&c->cls, t, o, "cls_token", e)) != FV_OK ||
-        (st = read_name(&c->sep, t, o, "sep_token", e)) != FV_OK || (st = read_name(&c->pad, t, o, "pad_token", e)) != FV_OK ||
+        (st = read_name(&c->unk, t, o, "unk_token", e)) != FV_OK ||
+        (st = read_name(&c->cls, t, o, "cls_token", e)) != FV_OK ||
+        (st = read_name(&c->sep, t, o, "sep_token", e)) != FV_OK ||
+        (st = read_name(&c->pad, t, o, "pad_token", e)) != FV_OK ||
         (st = read_name(&c->mask, t, o, "mask_token", e)) != FV_OK)
         return st;
     if (!basic) return fv__json_bad(o->self, e, "do_basic_tokenize = false is not implemented");
-    if (fv__json_get(&v, o, "never_split") && !fv__json_null(v)) return fv__json_bad(v, e, "never_split is not implemented");
+    if (fv__json_get(&v, o, "never_split") && !fv__json_null(v))
+        return fv__json_bad(v, e, "never_split is not implemented");
     return FV_OK;
 }
 

@@ -1,4 +1,5 @@
-/* decode.c - ids to text: the tokens as a list of strings, changed by each step, joined at the end. */
+/* decode.c - ids to text: the tokens as a list of strings, changed by each step, joined at the
+ * end. */
 #include "work.h"
 
 /* Strings one after the other; string i ends at ends[i]. */
@@ -54,17 +55,20 @@ static void put_replaced(fv_buf *out, fv__str s, fv__str what, fv__str by)
     fv__buf_add(out, s.s, s.n);
 }
 
-/* Undoes the spaces that splitting put before punctuation and abbreviations: each rule in turn over the whole string. */
+/* Undoes the spaces that splitting put before punctuation and abbreviations: each rule in turn over
+ * the whole string. */
 static void put_clean(fv_buf *out, fv__str s)
 {
-    static const char *const rules[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
-                                           {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
-                                           {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    static const char *const rules[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
+                                           {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
+                                           {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
+                                           {" 've", "'ve"}, {" 're", "'re"}};
     fv_buf cur = {.env = out->env}, next = {.env = out->env};
     fv__buf_add(&cur, s.s, s.n);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         next.len = 0;
-        put_replaced(&next, (fv__str){cur.data, cur.len}, (fv__str){rules[i][0], strlen(rules[i][0])},
+        put_replaced(&next, (fv__str){cur.data, cur.len},
+                     (fv__str){rules[i][0], strlen(rules[i][0])},
                      (fv__str){rules[i][1], strlen(rules[i][1])});
         fv_buf swap = cur;
         cur = next;
@@ -94,7 +98,8 @@ static void put_utf8(fv_buf *out, const char *s, size_t n)
 
 /* ---- steps ---- */
 
-/* Characters that are GPT-2's for bytes become these; a token with any other character stays as it is. */
+/* Characters that are GPT-2's for bytes become these; a token with any other character stays as it
+ * is. */
 static void byte_level(list *out, const list *in)
 {
     fv_buf bytes = {.env = out->text.env};
@@ -126,7 +131,9 @@ static int byte_token(fv__str s)
     if (s.n != 6 || memcmp(s.s, "<0x", 3) || s.s[5] != '>') return -1;
     for (int i = 3; i < 5; i++) {
         char c = s.s[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+        int d = c >= '0' && c <= '9'                 ? c - '0'
+                : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                     : -1;
         if (d < 0) return -1;
         v = v * 16 + d;
     }
@@ -179,7 +186,9 @@ static void strip(const fv__dec *d, list *out, fv__str s)
 {
     for (int64_t i = 0; i < d->start && s.n >= d->text.n && !memcmp(s.s, d->text.s, d->text.n); i++)
         s.s += d->text.n, s.n -= d->text.n;
-    for (int64_t i = 0; i < d->stop && s.n >= d->text.n && !memcmp(s.s + s.n - d->text.n, d->text.s, d->text.n); i++)
+    for (int64_t i = 0;
+         i < d->stop && s.n >= d->text.n && !memcmp(s.s + s.n - d->text.n, d->text.s, d->text.n);
+         i++)
         s.n -= d->text.n;
     list_add(out, s.s, s.n);
 }
@@ -229,11 +238,13 @@ static bool run_step(const fv__dec *d, fv__work *w, list *out, const list *in)
         switch (d->kind) {
         case FV__DEC_WORDPIECE: wordpiece(d, out, s, !i); break;
         case FV__DEC_METASPACE:
-            put_replaced(&out->text, s, d->text, i || d->scheme == FV__NEVER ? (fv__str){" ", 1} : (fv__str){"", 0});
+            put_replaced(&out->text, s, d->text,
+                         i || d->scheme == FV__NEVER ? (fv__str){" ", 1} : (fv__str){"", 0});
             list_end(out);
             break;
         case FV__DEC_BPE:
-            put_replaced(&out->text, s, d->text, i + 1 < in->n ? (fv__str){" ", 1} : (fv__str){"", 0});
+            put_replaced(&out->text, s, d->text,
+                         i + 1 < in->n ? (fv__str){" ", 1} : (fv__str){"", 0});
             list_end(out);
             break;
         case FV__DEC_STRIP: strip(d, out, s); break;
@@ -251,7 +262,8 @@ static bool run_step(const fv__dec *d, fv__work *w, list *out, const list *in)
 
 #define META "\xE2\x96\x81"
 
-/* Bytes gather until something else comes; the space that stands before the first piece is taken away. */
+/* Bytes gather until something else comes; the space that stands before the first piece is taken
+ * away. */
 static void join_pieces(const fv_tok *t, fv_buf *out, const fv__str *pieces, size_t n)
 {
     const fv__model *m = &t->model;
@@ -311,22 +323,27 @@ static void trim(fv_buf *b)
 
 /* ---- the whole ---- */
 
-static fv_status gather(const fv_tok *t, fv__str *out, size_t *n_out, const int32_t *ids, int64_t n, bool skip, fv_err *e)
+static fv_status gather(const fv_tok *t, fv__str *out, size_t *n_out, const int32_t *ids, int64_t n,
+                        bool skip, fv_err *e)
 {
     for (int64_t i = 0; i < n; i++) {
         fv__str s = fv__token_str(t, ids[i]);
-        if (!s.s) return fv_fail(e, FV_EARG, "id %d at %lld is not in the vocabulary", ids[i], (long long)i);
+        if (!s.s)
+            return fv_fail(e, FV_EARG, "id %d at %lld is not in the vocabulary", ids[i],
+                           (long long)i);
         if (!skip || !fv_tok_special(t, ids[i])) out[(*n_out)++] = s;
     }
     return FV_OK;
 }
 
-static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__str *tokens, size_t n, fv_err *e)
+static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__str *tokens,
+                           size_t n, fv_err *e)
 {
     list cur = {.text = {.env = t->env}}, next;
     bool ok = true;
     for (size_t i = 0; i < n; i++) {
-        if (!t->has_dec && i) fv__buf_str(&cur.text, " "); /* no decoder: tokens with spaces between */
+        /* no decoder: tokens with spaces between */
+        if (!t->has_dec && i) fv__buf_str(&cur.text, " ");
         list_add(&cur, tokens[i].s, tokens[i].n);
     }
     for (int i = 0; i < t->n_dec && ok && !cur.failed && !cur.text.failed; i++) {
@@ -341,8 +358,8 @@ static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__
     return ok ? FV_OK : fv_fail(e, w->err.code, "%s", w->err.text);
 }
 
-fv_status fv_tok_decode(const fv_tok *t, char **out, size_t *out_len, const int32_t *ids, int64_t n, bool skip_specials,
-                        fv_err *e)
+fv_status fv_tok_decode(const fv_tok *t, char **out, size_t *out_len, const int32_t *ids, int64_t n,
+                        bool skip_specials, fv_err *e)
 {
     *out = NULL;
     *out_len = 0;

@@ -69,7 +69,8 @@ bool fv__emit(fv__work *w, int32_t id, uint32_t a, uint32_t b)
         fv__text_span(w->text, a, b, &token.from, &token.to);
         if (w->by->post.trim) edges(fv__vocab_str(&w->by->model.vocab, id), &token);
     }
-    if (w->by->spm && id == w->by->model.unk && w->last_unknown) { /* SentencePiece gives one for a run of unknown pieces */
+    /* SentencePiece gives one for a run of unknown pieces */
+    if (w->by->spm && id == w->by->model.unk && w->last_unknown) {
         w->sink->v[w->sink->n - 1].to = token.to;
         w->sink->v[w->sink->n - 1].b = b;
         return true;
@@ -78,7 +79,8 @@ bool fv__emit(fv__work *w, int32_t id, uint32_t a, uint32_t b)
     return push(w, token);
 }
 
-static bool emit_added(fv__work *w, const fv__added *added, const fv__text *text, size_t a, size_t b)
+static bool emit_added(fv__work *w, const fv__added *added, const fv__text *text, size_t a,
+                       size_t b)
 {
     fv__token token = {.id = added->id};
     if (w->want) {
@@ -95,7 +97,8 @@ static bool emit_added(fv__work *w, const fv__added *added, const fv__text *text
 
 static bool run_model(const fv_tok *t, fv__work *w, uint32_t a, uint32_t b)
 {
-    if (w->on_piece) return w->on_piece(w->on_piece_self, w->text->s + a, b - a) || fv__no_memory(w);
+    if (w->on_piece)
+        return w->on_piece(w->on_piece_self, w->text->s + a, b - a) || fv__no_memory(w);
     switch (t->model.kind) {
     case FV__MODEL_BPE: return fv__bpe(&t->model, w, a, b);
     case FV__MODEL_WORDPIECE: return fv__wordpiece(&t->model, w, a, b);
@@ -184,7 +187,8 @@ static bool sanitise(fv__work *w, const char *s, size_t n)
 
 static void prepare_cache(const fv_tok *t, fv__work *w, size_t n)
 {
-    /* Without one encoding is slower, not different: a failure here is none.  Two vocabularies must not share one. */
+    /* Without one encoding is slower, not different: a failure here is none.  Two vocabularies must
+     * not share one. */
     if (!w->cache && n >= CACHE_FROM && t->model.kind == FV__MODEL_BPE && !w->t->target)
         w->cache = fv__alloc(w->env, FV__CACHE_SLOTS * sizeof *w->cache);
 }
@@ -197,7 +201,8 @@ bool fv__encode_text(const fv_tok *t, fv__work *w, const char *s, size_t n, fv__
     w->word = 0;
     sink->n = 0;
     if (n > MAX_TEXT) {
-        fv_fail(&w->err, FV_EARG, "a text of %zu bytes is too long to encode at once (at most %u)", n, (unsigned)MAX_TEXT);
+        fv_fail(&w->err, FV_EARG, "a text of %zu bytes is too long to encode at once (at most %u)",
+                n, (unsigned)MAX_TEXT);
         return false;
     }
     prepare_cache(t, w, n);

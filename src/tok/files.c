@@ -1,6 +1,8 @@
-/* files.c - vocab.txt, and vocab.json with merges.txt: formats that hold a vocabulary and leave the rest to a class in Python.
+/* files.c - vocab.txt, and vocab.json with merges.txt: formats that hold a vocabulary and leave the
+ * rest to a class in Python.
  *
- * For the classes known here that rest is written as the JSON it is everywhere else, and goes through the same reader. */
+ * For the classes known here that rest is written as the JSON it is everywhere else, and goes
+ * through the same reader. */
 #include <stdio.h>
 
 #include "open.h"
@@ -27,13 +29,16 @@ static void put_added(fv_buf *b, const fv_tok *t, fv__str s, bool lstrip, bool n
     if (id < 0) return;
     fv__buf_str(b, b->len && b->data[b->len - 1] == '}' ? ",{\"content\":" : "{\"content\":");
     put_json(b, s);
-    fv__buf_fmt(b, ",\"id\":%d,\"single_word\":false,\"lstrip\":%s,\"rstrip\":false,\"normalized\":%s,\"special\":true}", id,
-                lstrip ? "true" : "false", normalized ? "true" : "false");
+    fv__buf_fmt(b,
+                ",\"id\":%d,\"single_word\":false,\"lstrip\":%s,\"rstrip\":false,\"normalized\":%s,"
+                "\"special\":true}",
+                id, lstrip ? "true" : "false", normalized ? "true" : "false");
 }
 
 static fv_status load_sections(fv_tok *t, fv_buf *b, const char *file, fv_err *e)
 {
-    fv_status st = b->failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", file) : fv__json_load(t, b->data, b->len, file, e);
+    fv_status st = b->failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", file)
+                             : fv__json_load(t, b->data, b->len, file, e);
     fv__buf_free(b);
     return st;
 }
@@ -47,7 +52,8 @@ static fv_status read_lines(fv_tok *t, const fv_file *f, const char *path, fv_er
 {
     int64_t lines = 0, id = 0;
     for (size_t i = 0; i < f->size; i++) lines += f->data[i] == '\n';
-    if (fv__utf8_check(f->data, f->size) != f->size) return fv_fail(e, FV_EFORMAT, "%s: it is not UTF-8", path);
+    if (fv__utf8_check(f->data, f->size) != f->size)
+        return fv_fail(e, FV_EFORMAT, "%s: it is not UTF-8", path);
     if (!fv__vocab_init(&t->model.vocab, &t->pool, lines + 1, lines + 1, f->size))
         return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (size_t i = 0; i < f->size; id++) {
@@ -55,8 +61,8 @@ static fv_status read_lines(fv_tok *t, const fv_file *f, const char *path, fv_er
         size_t end = nl ? (size_t)(nl - f->data) : f->size, to = end;
         while (to > i && blank(f->data[to - 1])) to--;
         if (to > i && fv__vocab_put(&t->model.vocab, f->data + i, to - i, (int32_t)id) != FV__ADDED)
-            return fv_fail(e, FV_EFORMAT, "%s: line %lld: \"%.*s\" is there twice", path, (long long)id + 1,
-                           (int)(to - i < 60 ? to - i : 60), f->data + i);
+            return fv_fail(e, FV_EFORMAT, "%s: line %lld: \"%.*s\" is there twice", path,
+                           (long long)id + 1, (int)(to - i < 60 ? to - i : 60), f->data + i);
         i = end + 1;
     }
     return FV_OK;
@@ -85,11 +91,13 @@ fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e)
     if (st != FV_OK) return st;
     st = read_lines(t, &f, path, e);
     fv__file_close(&f);
-    static const char *const classes[] = {"", "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", NULL};
+    static const char *const classes[] = {"", "BertTokenizer", "DistilBertTokenizer",
+                                          "ElectraTokenizer", NULL};
     bool known = false;
     for (int i = 0; classes[i]; i++) known = known || fv__str_is(c.class, classes[i]);
     if (st == FV_OK && !known)
-        return fv_fail(e, FV_EFORMAT, "%s: tokenizer_class \"%.60s\" needs a tokenizer.json", path, c.class.s);
+        return fv_fail(e, FV_EFORMAT, "%s: tokenizer_class \"%.60s\" needs a tokenizer.json", path,
+                       c.class.s);
     fv__model *m = &t->model;
     m->kind = FV__MODEL_WORDPIECE;
     m->prefix = (fv__str){"##", 2};
@@ -97,20 +105,23 @@ fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e)
     m->unk_token = c.unk;
     m->has_unk_token = true;
     if (st == FV_OK) m->unk = fv__vocab_id(&m->vocab, c.unk.s, c.unk.n);
-    if (st != FV_OK || (st = fv__need(t, c.cls, path, e)) != FV_OK || (st = fv__need(t, c.sep, path, e)) != FV_OK) return st;
+    if (st != FV_OK || (st = fv__need(t, c.cls, path, e)) != FV_OK ||
+        (st = fv__need(t, c.sep, path, e)) != FV_OK)
+        return st;
     bool lower = c.has_lower ? c.lower : !has_capitals(&m->vocab);
     fv_buf b = {.env = t->env};
-    fv__buf_fmt(
-        &b,
-        "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":%s,\"strip_accents\":%s,"
-        "\"lowercase\":%s},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##"
-        "\","
-        "\"cleanup\":true},\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[",
-        c.cjk ? "true" : "false",
-        !c.has_accents ? "null"
-        : c.accents    ? "true"
-                       : "false",
-        lower ? "true" : "false");
+    fv__buf_fmt(&b,
+                "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_"
+                "chars\":%s,\"strip_accents\":%s,"
+                "\"lowercase\":%s},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"decoder\":{"
+                "\"type\":\"WordPiece\",\"prefix\":\"##"
+                "\","
+                "\"cleanup\":true},\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[",
+                c.cjk ? "true" : "false",
+                !c.has_accents ? "null"
+                : c.accents    ? "true"
+                               : "false",
+                lower ? "true" : "false");
     put_json(&b, c.cls);
     fv__buf_fmt(&b, ",%d],\"sep\":[", fv__vocab_id(&m->vocab, c.cls.s, c.cls.n));
     put_json(&b, c.sep);
@@ -152,24 +163,27 @@ static fv_status read_merges(fv_tok *t, const fv_file *f, const char *path, fv_e
         if (len && s[len - 1] == '\r') len--;
         i = end + 1;
         if ((len >= 8 && !memcmp(s, "#version", 8)) || !len) continue;
-        const char *space = memchr(s, ' ', len), *why = "two tokens with a space between were expected";
+        const char *space = memchr(s, ' ', len),
+                   *why = "two tokens with a space between were expected";
         size_t first = space ? (size_t)(space - s) : 0;
         if (space && !memchr(space + 1, ' ', len - first - 1))
-            why = fv__bpe_add(&t->model, n++, (fv__str){s, first}, (fv__str){space + 1, len - first - 1}, joined);
+            why = fv__bpe_add(&t->model, n++, (fv__str){s, first},
+                              (fv__str){space + 1, len - first - 1}, joined);
         if (why) st = fv_fail(e, FV_EFORMAT, "%s: line %lld: %s", path, (long long)line + 1, why);
     }
     fv__free(t->env, joined, f->size + 1);
     return st;
 }
 
-#define BYTE_LEVEL(trim) "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":" trim "}"
+#define BYTE_LEVEL(trim)                                                                           \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":" trim "}"
 
 static void put_gpt2(fv_buf *b, const fv_tok *t, const fv__config *c)
 {
     const char *prefix = c->prefix_space ? "true" : "false";
     fv__buf_fmt(b,
-                "{\"pre_tokenizer\":" BYTE_LEVEL("true") ",\"decoder\":" BYTE_LEVEL("true") ",\"post_processor\":" BYTE_LEVEL(
-                    "false") ",\"added_tokens\":[",
+                "{\"pre_tokenizer\":" BYTE_LEVEL("true") ",\"decoder\":" BYTE_LEVEL(
+                    "true") ",\"post_processor\":" BYTE_LEVEL("false") ",\"added_tokens\":[",
                 prefix, prefix, prefix);
     put_added(b, t, (fv__str){"<|endoftext|>", 13}, false, true);
     fv__buf_str(b, "]}");
@@ -185,28 +199,36 @@ static void put_roberta(fv_buf *b, const fv_tok *t, const fv__config *c)
                             "{\"type\":\"RobertaProcessing\",\"cls\":[\"<s>\",%d],\"sep\":[\"</"
                             "s>\",%d],\"trim_offsets\":true,\"add_prefix_space\":%s},"
                             "\"added_tokens\":[",
-                prefix, prefix, fv__vocab_id(&t->model.vocab, "<s>", 3), fv__vocab_id(&t->model.vocab, "</s>", 4), prefix);
-    for (int i = 0; i < 5; i++) put_added(b, t, (fv__str){specials[i], strlen(specials[i])}, i == 4, i != 4);
+                prefix, prefix, fv__vocab_id(&t->model.vocab, "<s>", 3),
+                fv__vocab_id(&t->model.vocab, "</s>", 4), prefix);
+    for (int i = 0; i < 5; i++)
+        put_added(b, t, (fv__str){specials[i], strlen(specials[i])}, i == 4, i != 4);
     fv__buf_str(b, "]}");
 }
 
 static void put_clip(fv_buf *b, const fv_tok *t)
 {
     fv__str start = {"<|startoftext|>", 15}, end = {"<|endoftext|>", 13};
-    fv__buf_fmt(
-        b,
-        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
-        "\"\\\\s+\"},"
-        "\"content\":\" "
-        "\"},{\"type\":\"Lowercase\"}]},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
-        "\"pattern\":{\"Regex\":\"<\\\\|startoftext\\\\|>|<\\\\|endoftext\\\\|>|'s|'t|'re|'ve|'m|'ll|'d|[\\\\p{L}]+|[\\\\p{N}]|"
-        "[^\\\\s\\\\p{L}\\\\p{N}]+\"},\"behavior\":\"Removed\",\"invert\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":"
-        "false,"
-        "\"trim_offsets\":true}]},\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true},\"post_"
-        "processor\":"
-        "{\"type\":\"RobertaProcessing\",\"cls\":[\"<|startoftext|>\",%d],\"sep\":[\"<|endoftext|>\",%d],\"trim_offsets\":false,"
-        "\"add_prefix_space\":false},\"added_tokens\":[",
-        fv__vocab_id(&t->model.vocab, start.s, start.n), fv__vocab_id(&t->model.vocab, end.s, end.n));
+    fv__buf_fmt(b,
+                "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{"
+                "\"type\":\"Replace\",\"pattern\":{\"Regex\":"
+                "\"\\\\s+\"},"
+                "\"content\":\" "
+                "\"},{\"type\":\"Lowercase\"}]},\"pre_tokenizer\":{\"type\":\"Sequence\","
+                "\"pretokenizers\":[{\"type\":\"Split\","
+                "\"pattern\":{\"Regex\":\"<\\\\|startoftext\\\\|>|<\\\\|endoftext\\\\|>|'s|'t|'re|'"
+                "ve|'m|'ll|'d|[\\\\p{L}]+|[\\\\p{N}]|"
+                "[^\\\\s\\\\p{L}\\\\p{N}]+\"},\"behavior\":\"Removed\",\"invert\":true},{\"type\":"
+                "\"ByteLevel\",\"add_prefix_space\":"
+                "false,"
+                "\"trim_offsets\":true}]},\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":"
+                "true,\"trim_offsets\":true},\"post_"
+                "processor\":"
+                "{\"type\":\"RobertaProcessing\",\"cls\":[\"<|startoftext|>\",%d],\"sep\":[\"<|"
+                "endoftext|>\",%d],\"trim_offsets\":false,"
+                "\"add_prefix_space\":false},\"added_tokens\":[",
+                fv__vocab_id(&t->model.vocab, start.s, start.n),
+                fv__vocab_id(&t->model.vocab, end.s, end.n));
     put_added(b, t, start, false, false);
     put_added(b, t, end, false, false);
     fv__buf_str(b, "]}");
@@ -225,8 +247,10 @@ fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e)
     if (st == FV_OK) st = fv__unpack(&f, t->env, merges, e);
     if (st != FV_OK) return st;
     bool named = c.class.n > 0, bart = fv__str_is(c.class, "BartTokenizer");
-    bool clip = named ? fv__str_is(c.class, "CLIPTokenizer") : fv__vocab_id(&m->vocab, "<|startoftext|>", 15) >= 0;
-    bool roberta = named ? bart || fv__str_is(c.class, "RobertaTokenizer") : !clip && fv__vocab_id(&m->vocab, "<s>", 3) >= 0;
+    bool clip = named ? fv__str_is(c.class, "CLIPTokenizer")
+                      : fv__vocab_id(&m->vocab, "<|startoftext|>", 15) >= 0;
+    bool roberta = named ? bart || fv__str_is(c.class, "RobertaTokenizer")
+                         : !clip && fv__vocab_id(&m->vocab, "<s>", 3) >= 0;
     m->kind = FV__MODEL_BPE;
     if (clip) {
         m->suffix = (fv__str){"</w>", 4};
@@ -238,10 +262,12 @@ fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e)
     fv__file_close(&f);
     if (st != FV_OK) return st;
     if (named && !clip && !roberta && !fv__str_is(c.class, "GPT2Tokenizer"))
-        return fv_fail(e, FV_EFORMAT, "%s: tokenizer_class \"%.60s\" needs a tokenizer.json", vocab, c.class.s);
+        return fv_fail(e, FV_EFORMAT, "%s: tokenizer_class \"%.60s\" needs a tokenizer.json", vocab,
+                       c.class.s);
     fv__str first = clip ? (fv__str){"<|startoftext|>", 15} : (fv__str){"<s>", 3},
             last = clip ? (fv__str){"<|endoftext|>", 13} : (fv__str){"</s>", 4};
-    if ((clip || roberta) && ((st = fv__need(t, first, vocab, e)) != FV_OK || (st = fv__need(t, last, vocab, e)) != FV_OK))
+    if ((clip || roberta) && ((st = fv__need(t, first, vocab, e)) != FV_OK ||
+                              (st = fv__need(t, last, vocab, e)) != FV_OK))
         return st;
     fv_buf b = {.env = t->env};
     if (clip)

@@ -7,11 +7,13 @@ static fv_status load_bytes(fv_tok *t, const char *data, size_t n, const char *n
 {
     size_t i = 0;
     while (i < n && blank(data[i])) i++;
-    /* A SentencePiece model starts with the tag of its first piece, 0x0A, which is a line feed too; JSON goes on with {. */
+    /* A SentencePiece model starts with the tag of its first piece, 0x0A, which is a line feed too;
+     * JSON goes on with {. */
     if (i < n && data[i] == '{' && i < 2) return fv__json_load(t, data, n, name, e);
     if (n && data[0] == 0x0A) return fv__spm_load(t, data, n, name, e);
     if (i < n && data[i] == '{') return fv__json_load(t, data, n, name, e);
-    return fv_fail(e, FV_EFORMAT, "%s: it is neither a tokenizer.json nor a SentencePiece model", name);
+    return fv_fail(e, FV_EFORMAT, "%s: it is neither a tokenizer.json nor a SentencePiece model",
+                   name);
 }
 
 static fv_status load_file(fv_tok *t, const char *path, fv_err *e)
@@ -19,8 +21,10 @@ static fv_status load_file(fv_tok *t, const char *path, fv_err *e)
     char dir[FV__MAX_PATH];
     fv_file f;
     fv__tok_directory(dir, path);
-    if (fv__tok_ends_with(path, "merges.txt") || fv__tok_ends_with(path, "vocab.json")) return fv__load_bpe_files(t, dir, e);
-    if (fv__tok_ends_with(path, ".txt") || fv__tok_ends_with(path, ".txt.gz")) return fv__load_vocab_txt(t, path, e);
+    if (fv__tok_ends_with(path, "merges.txt") || fv__tok_ends_with(path, "vocab.json"))
+        return fv__load_bpe_files(t, dir, e);
+    if (fv__tok_ends_with(path, ".txt") || fv__tok_ends_with(path, ".txt.gz"))
+        return fv__load_vocab_txt(t, path, e);
     fv_status st = fv__unpack(&f, t->env, path, e);
     if (st != FV_OK) return st;
     st = load_bytes(t, f.data, f.size, path, e);
@@ -30,7 +34,8 @@ static fv_status load_file(fv_tok *t, const char *path, fv_err *e)
 
 static fv_status load_path(fv_tok *t, const char *path, fv_err *e)
 {
-    static const char *const pieces[] = {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", NULL};
+    static const char *const pieces[] = {"spiece.model", "tokenizer.model",
+                                         "sentencepiece.bpe.model", NULL};
     char inner[FV__MAX_PATH];
     if (fv__tok_has_file(t->env, path, "tokenizer.json"))
         return fv__tok_join(inner, path, "tokenizer.json") ? load_file(t, inner, e) : FV_EARG;
@@ -44,7 +49,8 @@ static fv_status load_path(fv_tok *t, const char *path, fv_err *e)
         return fv__tok_join(inner, path, "vocab.txt") ? fv__load_vocab_txt(t, inner, e) : FV_EARG;
     if (fv__file_exists(t->env, fv__tok_join(inner, path, ".") ? inner : path)) /* a directory */
         return fv_fail(e, FV_EIO,
-                       "%s: it holds no tokenizer.json, vocab.txt, merges.txt, spiece.model, tokenizer.model or source.spm",
+                       "%s: it holds no tokenizer.json, vocab.txt, merges.txt, spiece.model, "
+                       "tokenizer.model or source.spm",
                        path);
     return load_file(t, path, e);
 }
@@ -62,12 +68,14 @@ static fv_status finish(fv_tok **out, fv_tok *t, fv_status st, const char *name,
 fv_status fv_tok_open(fv_tok **out, const fv_env *env, const char *path, fv_err *e)
 {
     *out = NULL;
-    if (!path || strlen(path) > FV__MAX_PATH - 64) return fv_fail(e, FV_EARG, "no path, or one that is too long");
+    if (!path || strlen(path) > FV__MAX_PATH - 64)
+        return fv_fail(e, FV_EARG, "no path, or one that is too long");
     fv_tok *t = fv__tok_new(env, e);
     return t ? finish(out, t, load_path(t, path, e), path, e) : FV_ENOMEM;
 }
 
-fv_status fv_tok_read(fv_tok **out, const fv_env *env, const void *data, size_t n, const char *name, fv_err *e)
+fv_status fv_tok_read(fv_tok **out, const fv_env *env, const void *data, size_t n, const char *name,
+                      fv_err *e)
 {
     *out = NULL;
     fv_tok *t = fv__tok_new(env, e);

@@ -9,7 +9,8 @@
 
 bool fv__tok_join(char out[FV__MAX_PATH], const char *dir, const char *name); /* false: too long */
 bool fv__tok_has_file(const fv_env *env, const char *dir, const char *name);  /* packed or not */
-void fv__tok_directory(char out[FV__MAX_PATH], const char *path);             /* of a path; "." if it names none */
+/* of a path; "." if it names none */
+void fv__tok_directory(char out[FV__MAX_PATH], const char *path);
 bool fv__tok_ends_with(const char *s, const char *end);
 
 /* What tokenizer_config.json says, or the defaults where it says nothing. */
@@ -25,10 +26,13 @@ fv_status fv__load_config(fv__config *c, fv_tok *t, const char *dir, fv_err *e);
 /* An error if the vocabulary lacks a token that the class needs. */
 fv_status fv__need(const fv_tok *t, fv__str token, const char *file, fv_err *e);
 
-fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e); /* WordPiece: a token a line */
-fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e);  /* vocab.json and merges.txt */
+/* WordPiece: a token a line */
+fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e);
+fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e); /* vocab.json and merges.txt */
 fv_status fv__load_vocab_json(fv__vocab *out, fv_tok *t, const char *path, fv_err *e);
-fv_status fv__load_pieces(fv_tok *t, const char *dir, const char *file, fv_err *e); /* a SentencePiece model and its class */
-fv_status fv__load_marian(fv_tok *t, const char *dir, fv_err *e);                   /* source.spm, target.spm, vocab.json */
+/* a SentencePiece model and its class */
+fv_status fv__load_pieces(fv_tok *t, const char *dir, const char *file, fv_err *e);
+/* source.spm, target.spm, vocab.json */
+fv_status fv__load_marian(fv_tok *t, const char *dir, fv_err *e);
 
 #endif

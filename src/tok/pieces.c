@@ -1,4 +1,5 @@
-/* pieces.c - SentencePiece models in a model directory, with what their class adds; Marian's two of them. */
+/* pieces.c - SentencePiece models in a model directory, with what their class adds; Marian's two of
+ * them. */
 #include <stdio.h>
 
 #include "open.h"
@@ -16,7 +17,8 @@ static fv_status load_model(fv_tok *t, const char *path, fv_err *e)
 static fv_status add_special(fv_tok *t, const char *text, const char *file, fv_err *e)
 {
     fv__added *a = t->added.all + t->added.n;
-    if (!fv__pool_str(&t->pool, &a->content, text, strlen(text))) return fv_fail(e, FV_ENOMEM, "%s: out of memory", file);
+    if (!fv__pool_str(&t->pool, &a->content, text, strlen(text)))
+        return fv_fail(e, FV_ENOMEM, "%s: out of memory", file);
     a->special = true;
     a->id = fv__added_number(t, a->content);
     t->added.n++;
@@ -31,14 +33,17 @@ static fv_status add_class(fv_tok *t, const char *dir, const char *file, fv_err 
     fv_status st = fv__load_config(&c, t, dir, e);
     bool t5 = fv__str_is(c.class, "T5Tokenizer"), llama = fv__str_is(c.class, "LlamaTokenizer");
     if (st != FV_OK || !c.class.n) return st;
-    if (!t5 && !llama) return fv_fail(e, FV_EFORMAT, "%s: tokenizer_class \"%.60s\" needs a tokenizer.json", file, c.class.s);
+    if (!t5 && !llama)
+        return fv_fail(e, FV_EFORMAT, "%s: tokenizer_class \"%.60s\" needs a tokenizer.json", file,
+                       c.class.s);
     fv__str ends[] = {{"<s>", 3}, {"</s>", 4}};
     t->added.all = fv__pool_array(&t->pool, (size_t)c.extra_ids + 4, sizeof *t->added.all);
     t->post.specials = fv__pool_array(&t->pool, 2, sizeof *t->post.specials);
     if (!t->added.all || !t->post.specials) return fv_fail(e, FV_ENOMEM, "%s: out of memory", file);
     static const char *const marks[] = {"<unk>", "<s>", "</s>", "<pad>"};
     for (int i = 0; i < 4 && st == FV_OK; i++)
-        if (fv__vocab_id(&t->model.vocab, marks[i], strlen(marks[i])) >= 0) st = add_special(t, marks[i], file, e);
+        if (fv__vocab_id(&t->model.vocab, marks[i], strlen(marks[i])) >= 0)
+            st = add_special(t, marks[i], file, e);
     for (int64_t i = t5 ? c.extra_ids - 1 : -1; i >= 0 && st == FV_OK; i--) {
         snprintf(name, sizeof name, "<extra_id_%d>", (int)i);
         st = add_special(t, name, file, e);
@@ -51,10 +56,13 @@ static fv_status add_class(fv_tok *t, const char *dir, const char *file, fv_err 
     t->post.n_specials = 2;
     bool ok = true;
     for (int i = 0; i < 2; i++)
-        ok = ok && fv__post_special(t, t->post.specials + i, ends[i], fv__vocab_id(&t->model.vocab, ends[i].s, ends[i].n));
+        ok = ok && fv__post_special(t, t->post.specials + i, ends[i],
+                                    fv__vocab_id(&t->model.vocab, ends[i].s, ends[i].n));
     const char *single = bos ? eos ? "00A010" : "00A0" : eos ? "A010" : "A0";
     const char *pair = bos ? eos ? "00A01000B010" : "00A000B0" : eos ? "A010B010" : "A0B0";
-    return ok && fv__post_layout(t, single, pair) ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", file);
+    return ok && fv__post_layout(t, single, pair)
+               ? FV_OK
+               : fv_fail(e, FV_ENOMEM, "%s: out of memory", file);
 }
 
 fv_status fv__load_pieces(fv_tok *t, const char *dir, const char *file, fv_err *e)
@@ -81,9 +89,11 @@ fv_status fv__load_marian(fv_tok *t, const char *dir, fv_err *e)
     if ((st = fv__load_vocab_json(t->pieces, t, vocab, e)) != FV_OK) return st;
     int32_t end = fv__vocab_id(t->pieces, "</s>", 4);
     t->pieces_unk = fv__vocab_id(t->pieces, "<unk>", 5);
-    if (end < 0 || t->pieces_unk < 0) return fv_fail(e, FV_EFORMAT, "%s: the vocabulary lacks </s> or <unk>", vocab);
+    if (end < 0 || t->pieces_unk < 0)
+        return fv_fail(e, FV_EFORMAT, "%s: the vocabulary lacks </s> or <unk>", vocab);
     t->post.kind = FV__POST_TEMPLATE;
     t->post.n_specials = 1;
-    bool ok = fv__post_special(t, t->post.specials, (fv__str){"</s>", 4}, end) && fv__post_layout(t, "A000", "A0B000");
+    bool ok = fv__post_special(t, t->post.specials, (fv__str){"</s>", 4}, end) &&
+              fv__post_layout(t, "A000", "A0B000");
     return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", vocab);
 }

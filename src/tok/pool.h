@@ -14,7 +14,8 @@ typedef struct fv__pool {
     struct fv__chunk *chunks;
 } fv__pool;
 
-/* size bytes, cleared, aligned to 16, or NULL; a size of 0 gives one byte, so that NULL always means failure. */
+/* size bytes, cleared, aligned to 16, or NULL; a size of 0 gives one byte, so that NULL always
+ * means failure. */
 void *fv__pool_alloc(fv__pool *p, size_t size);
 /* n items of size bytes, checked for overflow. */
 void *fv__pool_array(fv__pool *p, size_t n, size_t size);
@@ -22,7 +23,13 @@ void *fv__pool_array(fv__pool *p, size_t n, size_t size);
 bool fv__pool_str(fv__pool *p, fv__str *out, const char *s, size_t n);
 void fv__pool_free(fv__pool *p);
 
-static inline bool fv__str_is(fv__str a, const char *b) { return strlen(b) == a.n && !memcmp(a.s, b, a.n); }
-static inline bool fv__str_eq(fv__str a, fv__str b) { return a.n == b.n && (!a.n || !memcmp(a.s, b.s, a.n)); }
+static inline bool fv__str_is(fv__str a, const char *b)
+{
+    return strlen(b) == a.n && !memcmp(a.s, b, a.n);
+}
+static inline bool fv__str_eq(fv__str a, fv__str b)
+{
+    return a.n == b.n && (!a.n || !memcmp(a.s, b.s, a.n));
+}
 
 #endif

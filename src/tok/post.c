@@ -1,4 +1,5 @@
-/* post.c - fv_tok_encode: the tokens of one or two texts, cut to length, put into the template, with the offsets asked for. */
+/* post.c - fv_tok_encode: the tokens of one or two texts, cut to length, put into the template,
+ * with the offsets asked for. */
 #include "work.h"
 
 /* ---- handles ---- */
@@ -59,8 +60,9 @@ static int64_t chars_at(ruler *r, size_t byte)
     return r->chars;
 }
 
-/* Offsets in the text given.  Where that was malformed, characters are those of the replaced text: `clean` has the
- * source of each of its bytes, and is searched for the first that comes from there. */
+/* Offsets in the text given.  Where that was malformed, characters are those of the replaced text:
+ * `clean` has the source of each of its bytes, and is searched for the first that comes from
+ * there. */
 static int64_t clean_at(const fv__text *clean, uint32_t byte)
 {
     size_t lo = 0, hi = clean->n;
@@ -88,7 +90,8 @@ static void set_spans(fv__work *w, fv__tokens *k, fv_offsets unit)
         }
         int64_t lead = token->lead, trail = token->trail;
         bool first = i == 0 || from == 0;
-        if (lead == 1 && first && post->trim_prefix_space) lead = 0; /* it was put there, not cut from the text */
+        /* it was put there, not cut from the text */
+        if (lead == 1 && first && post->trim_prefix_space) lead = 0;
         from = from + lead < to ? from + lead : to;
         if (trail && to >= trail) to = to - trail > from ? to - trail : from;
         token->from = (uint32_t)from;
@@ -124,12 +127,16 @@ static fv_status truncate_pair(fv__work *w, int64_t room, fv_err *e)
     if (how->strategy) {
         fv__tokens *k = how->strategy == 1 ? a : b;
         if ((int64_t)k->n <= over)
-            return fv_fail(e, FV_EARG, "the %s text is too short to cut %lld tokens from it, as the file's truncation asks",
+            return fv_fail(e, FV_EARG,
+                           "the %s text is too short to cut %lld tokens from it, as the file's "
+                           "truncation asks",
                            how->strategy == 1 ? "first" : "second", (long long)over);
         keep(k, (int64_t)k->n - over, how->left);
         return FV_OK;
     }
-    int64_t small = na < nb ? na : nb, large = small > room ? small : room - small > small ? room - small : small;
+    int64_t small = na < nb ? na : nb, large = small > room           ? small
+                                               : room - small > small ? room - small
+                                                                      : small;
     if (small + large > room) small = room / 2, large = small + room % 2;
     keep(a, na <= nb ? small : large, how->left);
     keep(b, na <= nb ? large : small, how->left);
@@ -138,11 +145,12 @@ static fv_status truncate_pair(fv__work *w, int64_t room, fv_err *e)
 
 static fv_status shorten(fv__work *w, const fv_tok_opts *o, fv_err *e)
 {
-    int64_t added = o->specials ? added_by(&w->t->post, o->pair != NULL) : 0, room = o->max_len - added;
+    int64_t added = o->specials ? added_by(&w->t->post, o->pair != NULL) : 0,
+            room = o->max_len - added;
     if (!o->max_len) return FV_OK;
     if (o->max_len < 0 || room < 0)
-        return fv_fail(e, FV_EARG, "max_len %lld leaves no room for the %lld special tokens", (long long)o->max_len,
-                       (long long)added);
+        return fv_fail(e, FV_EARG, "max_len %lld leaves no room for the %lld special tokens",
+                       (long long)o->max_len, (long long)added);
     if (o->pair) return truncate_pair(w, room, e);
     keep(&w->tokens[0], room, w->t->truncation.left);
     return FV_OK;
@@ -153,9 +161,11 @@ static fv_status shorten(fv__work *w, const fv_tok_opts *o, fv_err *e)
 static bool reserve(fv__work *w, size_t n)
 {
     fv_encoding *out = &w->out;
-    void *ids = out->ids, *types = out->token_types, *special = out->special, *spans = w->spans, *words = w->words;
+    void *ids = out->ids, *types = out->token_types, *special = out->special, *spans = w->spans,
+         *words = w->words;
     bool ok = fv__want(w, &ids, &w->cap_ids, n, sizeof *out->ids) &&
-              fv__want(w, &types, &w->cap_types, n, sizeof *out->token_types) && fv__want(w, &special, &w->cap_special, n, 1) &&
+              fv__want(w, &types, &w->cap_types, n, sizeof *out->token_types) &&
+              fv__want(w, &special, &w->cap_special, n, 1) &&
               (!w->want || (fv__want(w, &spans, &w->cap_spans, n, sizeof *out->spans) &&
                             fv__want(w, &words, &w->cap_words, n, sizeof *out->words)));
     out->ids = ids;
@@ -168,7 +178,8 @@ static bool reserve(fv__work *w, size_t n)
     return ok;
 }
 
-static void put(fv_encoding *out, int32_t id, int32_t type, bool special, fv_span span, int32_t word)
+static void put(fv_encoding *out, int32_t id, int32_t type, bool special, fv_span span,
+                int32_t word)
 {
     out->ids[out->n] = id;
     out->token_types[out->n] = type;
@@ -192,16 +203,19 @@ static bool assemble(fv__work *w, const fv_tok_opts *o)
         if (it->sequence >= 0) {
             const fv__tokens *k = &w->tokens[it->sequence];
             for (size_t j = 0; j < k->n; j++)
-                put(&w->out, k->v[j].id, it->type, false, (fv_span){k->v[j].from, k->v[j].to}, (int32_t)k->v[j].word);
+                put(&w->out, k->v[j].id, it->type, false, (fv_span){k->v[j].from, k->v[j].to},
+                    (int32_t)k->v[j].word);
         } else if (o->specials) {
             const fv__template_special *s = p->specials + it->special;
-            for (int32_t j = 0; j < s->n; j++) put(&w->out, s->ids[j], it->type, true, (fv_span){0, 0}, -1);
+            for (int32_t j = 0; j < s->n; j++)
+                put(&w->out, s->ids[j], it->type, true, (fv_span){0, 0}, -1);
         }
     }
     return true;
 }
 
-/* Marian: pieces are numbered by a vocabulary both languages share; one that its own model does not know may be there. */
+/* Marian: pieces are numbered by a vocabulary both languages share; one that its own model does not
+ * know may be there. */
 static void renumber(fv__work *w, const fv_tok *by, fv__tokens *k)
 {
     const fv_tok *t = w->t;
@@ -222,7 +236,9 @@ static bool encode_one(fv__work *w, const fv_tok_opts *o, int which, const char 
     int32_t code = -1;
     uint32_t skipped = 0;
     if (t->pieces) { /* a language code in front stands for itself: >>fra<< */
-        const char *end = n > 4 && text[0] == '>' && text[1] == '>' ? memmem(text + 2, n - 2, "<<", 2) : NULL;
+        const char *end = n > 4 && text[0] == '>' && text[1] == '>'
+                              ? memmem(text + 2, n - 2, "<<", 2)
+                              : NULL;
         if (end) code = fv__vocab_id(t->pieces, text, (size_t)(end + 2 - text));
         if (code >= 0) skipped = (uint32_t)(end + 2 - text), n -= skipped, text += skipped;
     }
@@ -252,9 +268,11 @@ fv_status fv_tok_encode(fv_encoding *enc, const char *text, size_t len, fv_tok_o
     w->want = o.offsets != FV_OFFSETS_NONE;
     w->track = w->want;
     for (int i = 0; i < w->t->n_split; i++)
-        if (w->t->split[i].kind == FV__METASPACE && w->t->split[i].scheme == FV__FIRST) w->track = true;
+        if (w->t->split[i].kind == FV__METASPACE && w->t->split[i].scheme == FV__FIRST)
+            w->track = true;
     w->tokens[1].n = 0;
-    bool ok = encode_one(w, &o, 0, text, len) && (!o.pair || encode_one(w, &o, 1, o.pair, o.pair_len));
+    bool ok = encode_one(w, &o, 0, text, len) &&
+              (!o.pair || encode_one(w, &o, 1, o.pair, o.pair_len));
     fv_status st = ok ? shorten(w, &o, e) : fv_fail(e, w->err.code, "%s", w->err.text);
     if (st == FV_OK && !assemble(w, &o)) st = fv_fail(e, w->err.code, "%s", w->err.text);
     if (st != FV_OK) enc->n = 0;

@@ -1,16 +1,20 @@
 /* regex.c - patterns of tokenizer files, run by PCRE2.
  *
- * They are written for Oniguruma with Ruby's rules.  What means the same there and here passes; \s, \w and \d are spelled
- * out, because the two engines differ on a few characters; what would mean something else is refused. */
+ * They are written for Oniguruma with Ruby's rules.  What means the same there and here passes; \s,
+ * \w and \d are spelled out, because the two engines differ on a few characters; what would mean
+ * something else is refused. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdio.h>
 
 #include "work.h"
 
-#define SPACES "\\t-\\r\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-#define WORDS                                                                                                                    \
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-"   \
+#define SPACES                                                                                     \
+    "\\t-\\r\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}"   \
+    "\\x{3000}"
+#define WORDS                                                                                      \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}\\x{" \
+    "1F130}-\\x{1F149}\\x{1F150}-"                                                                 \
     "\\x{1F169}\\x{1F170}-\\x{1F189}"
 #define MAX_PATTERN 16384
 #define STEP_LIMIT 4000000
@@ -54,7 +58,8 @@ static void escape(reader *r)
     bool in = r->in_class;
     switch (k) {
     case 's': fv__buf_str(&r->out, in ? SPACES : "[" SPACES "]"); return;
-    case 'S': fv__buf_str(&r->out, in ? "\\S" : "[^" SPACES "]"); return; /* in a class: differs on U+180E alone */
+    /* in a class: differs on U+180E alone */
+    case 'S': fv__buf_str(&r->out, in ? "\\S" : "[^" SPACES "]"); return;
     case 'w': fv__buf_str(&r->out, in ? WORDS : "[" WORDS "]"); return;
     case 'W':
         if (in)
@@ -103,7 +108,8 @@ static void group(reader *r)
         return;
     }
     char k = s[2], after = left > 3 ? s[3] : 0;
-    bool same = k == ':' || k == '=' || k == '!' || k == '>' || (k == '<' && (after == '=' || after == '!')) ||
+    bool same = k == ':' || k == '=' || k == '!' || k == '>' ||
+                (k == '<' && (after == '=' || after == '!')) ||
                 (k == 'i' && (after == ':' || after == ')')) || (k == '-' && after == 'i');
     if (!same) r->refused = "a group of an unknown kind";
 }
@@ -120,7 +126,8 @@ static void translate(reader *r)
         }
         if (r->in_class) {
             if (k == '[') r->refused = "a class in a class";
-            if (k == '&' && r->i + 1 < r->n && r->s[r->i + 1] == '&') r->refused = "an intersection of classes";
+            if (k == '&' && r->i + 1 < r->n && r->s[r->i + 1] == '&')
+                r->refused = "an intersection of classes";
             if (k == ']' && !first) r->in_class = false;
             first = first && k == '^';
         } else if (k == '[') {
@@ -140,26 +147,31 @@ static void *compile(fv_buf *text, const fv_env *env, char *why, size_t size, bo
     int number = PCRE2_ERROR_NOMEMORY;
     PCRE2_SIZE at = 0;
     pcre2_code *code = NULL;
-    pcre2_general_context *memory = pcre2_general_context_create(give, take, (void *)(uintptr_t)env);
+    pcre2_general_context *memory = pcre2_general_context_create(give, take,
+                                                                 (void *)(uintptr_t)env);
     pcre2_compile_context *context = memory ? pcre2_compile_context_create(memory) : NULL;
     if (context) {
         pcre2_set_max_pattern_length(context, MAX_PATTERN);
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
         uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-        code = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->len, options, &number, &at, context);
-        if (code) pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without it matching is slower, not different */
+        code = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->len, options,
+                             &number, &at, context);
+        /* without it matching is slower, not different */
+        if (code) pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
     }
     if (context) pcre2_compile_context_free(context);
     if (memory) pcre2_general_context_free(memory);
     if (code) return code;
-    *no_memory = number == PCRE2_ERROR_NOMEMORY || number == 121; /* 121: "failed to allocate heap memory" */
+    /* 121: "failed to allocate heap memory" */
+    *no_memory = number == PCRE2_ERROR_NOMEMORY || number == 121;
     char message[128] = "";
     pcre2_get_error_message(number, (PCRE2_UCHAR *)message, sizeof message);
     snprintf(why, size, "regex: %s at %zu of its translation", message, (size_t)at);
     return NULL;
 }
 
-bool fv__pattern_compile(fv__pattern *p, const fv_env *env, char *why, size_t why_size, bool *no_memory)
+bool fv__pattern_compile(fv__pattern *p, const fv_env *env, char *why, size_t why_size,
+                         bool *no_memory)
 {
     *no_memory = false;
     if (!p->regex) return true;
@@ -190,7 +202,8 @@ void fv__pattern_free(fv__pattern *p)
 static bool prepare(fv__work *w)
 {
     if (w->match) return true;
-    pcre2_general_context *memory = pcre2_general_context_create(give, take, (void *)(uintptr_t)w->env);
+    pcre2_general_context *memory = pcre2_general_context_create(give, take,
+                                                                 (void *)(uintptr_t)w->env);
     if (!memory) return false;
     w->match_context = pcre2_match_context_create(memory);
     w->jit_stack = pcre2_jit_stack_create(32 * 1024, 8 * 1024 * 1024, memory);
@@ -211,7 +224,8 @@ void fv__pattern_release(fv__work *w)
     pcre2_jit_stack_free(w->jit_stack);
 }
 
-int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at, size_t *from, size_t *to)
+int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at,
+                     size_t *from, size_t *to)
 {
     if (!p->regex) {
         const char *hit = p->text.n && at < n ? memmem(s + at, n - at, p->text.s, p->text.n) : NULL;
@@ -221,11 +235,14 @@ int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n,
         return 1;
     }
     if (!prepare(w)) return fv__no_memory(w) - 1;
-    int rc = pcre2_match(p->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, w->match, w->match_context);
+    int rc = pcre2_match(p->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, w->match,
+                         w->match_context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc == PCRE2_ERROR_NOMEMORY) return fv__no_memory(w) - 1;
     if (rc < 0) {
-        fv_fail(&w->err, FV_EFORMAT, "the tokenizer's regex \"%.80s\" gave up on this text (PCRE2 error %d)", p->text.s, rc);
+        fv_fail(&w->err, FV_EFORMAT,
+                "the tokenizer's regex \"%.80s\" gave up on this text (PCRE2 error %d)", p->text.s,
+                rc);
         return -1;
     }
     const PCRE2_SIZE *v = pcre2_get_ovector_pointer(w->match);

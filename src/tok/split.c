@@ -1,7 +1,8 @@
 /* split.c - pre-tokenizers: the pieces of the current text, cut further by each step.
  *
- * Finding and keeping are apart: a finder walks a piece and reports stretches that cover it, each a match or not; a
- * behaviour turns these into pieces.  Metaspace and ByteLevel change the text as well. */
+ * Finding and keeping are apart: a finder walks a piece and reports stretches that cover it, each a
+ * match or not; a behaviour turns these into pieces.  Metaspace and ByteLevel change the text as
+ * well. */
 #include "work.h"
 
 typedef struct cutter {
@@ -61,7 +62,8 @@ static void end_piece(cutter *c)
 
 typedef bool (*char_test)(uint32_t);
 
-static void by_char(cutter *c, const char *s, size_t a, size_t b, char_test test, uint32_t delimiter)
+static void by_char(cutter *c, const char *s, size_t a, size_t b, char_test test,
+                    uint32_t delimiter)
 {
     size_t from = a;
     for (size_t i = a; i < b;) {
@@ -148,14 +150,16 @@ static void by_length(cutter *c, const char *s, size_t a, size_t b, int64_t leng
     if (from < b) report(c, from, b, false);
 }
 
-/* ---- GPT-2's regex by hand: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ ---- */
+/* ---- GPT-2's regex by hand: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+|
+ * ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ ---- */
 
 static size_t contraction(const char *s, size_t n)
 {
     if (n < 2) return 0;
     if (s[1] == 's' || s[1] == 't' || s[1] == 'm' || s[1] == 'd') return 2;
     if (n < 3) return 0;
-    bool three = (s[1] == 'r' && s[2] == 'e') || (s[1] == 'v' && s[2] == 'e') || (s[1] == 'l' && s[2] == 'l');
+    bool three = (s[1] == 'r' && s[2] == 'e') || (s[1] == 'v' && s[2] == 'e') ||
+                 (s[1] == 'l' && s[2] == 'l');
     return three ? 3 : 0;
 }
 
@@ -170,7 +174,8 @@ static size_t run_of(int kind, const char *s, size_t i, size_t b)
     return i;
 }
 
-/* White space from i: all of it at the end, otherwise all but the last, which belongs to what follows. */
+/* White space from i: all of it at the end, otherwise all but the last, which belongs to what
+ * follows. */
 static size_t spaces(const char *s, size_t i, size_t b)
 {
     size_t end = i, last = i;
@@ -266,7 +271,8 @@ static bool metaspace_text(const fv__split *step, fv__work *w)
         size_t start = out->n, kept = p->a;
         uint32_t from, to;
         bool there = in->s[p->a] == ' ' ||
-                     (p->b - p->a >= step->replacement.n && !memcmp(in->s + p->a, step->replacement.s, step->replacement.n));
+                     (p->b - p->a >= step->replacement.n &&
+                      !memcmp(in->s + p->a, step->replacement.s, step->replacement.n));
         fv__text_span(in, p->a, p->b, &from, &to);
         if (!there && (step->scheme == FV__ALWAYS || (step->scheme == FV__FIRST && !from)))
             put_prefix(out, in, p->a, step->replacement);
@@ -321,9 +327,13 @@ bool fv__split_text(const fv__split *step, fv__work *w)
 {
     if (step->kind == FV__METASPACE && !metaspace_text(step, w)) return false;
     if (step->kind == FV__BYTE_LEVEL && step->prefix_space && !add_prefix_space(w)) return false;
-    bool cuts = step->kind == FV__BYTE_LEVEL ? step->use_regex : step->kind == FV__METASPACE ? step->split : true;
+    bool cuts = step->kind == FV__BYTE_LEVEL  ? step->use_regex
+                : step->kind == FV__METASPACE ? step->split
+                                              : true;
     if (cuts) {
-        cutter c = {.w = w, .behaviour = behaviour_of(step), .invert = step->kind == FV__SPLIT && step->invert};
+        cutter c = {.w = w,
+                    .behaviour = behaviour_of(step),
+                    .invert = step->kind == FV__SPLIT && step->invert};
         w->n_next = 0;
         for (size_t i = 0; i < w->n_pieces; i++) {
             if (!cut(step, &c, w->text->s, w->pieces[i].a, w->pieces[i].b)) return false;

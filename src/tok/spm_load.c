@@ -1,7 +1,9 @@
-/* spm_load.c - SentencePiece .model files: protocol buffers, read by hand and checked field by field.
+/* spm_load.c - SentencePiece .model files: protocol buffers, read by hand and checked field by
+ * field.
  *
- * Such a tokenizer encodes as SentencePiece itself does (float scores, its own normaliser), not as the components of a
- * tokenizer.json made from it would; the two differ on a few texts.  tok/json/save.c writes the latter. */
+ * Such a tokenizer encodes as SentencePiece itself does (float scores, its own normaliser), not as
+ * the components of a tokenizer.json made from it would; the two differ on a few texts.
+ * tok/json/save.c writes the latter. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -104,7 +106,10 @@ static fv_status bad(loader *l, const char *where, const char *what)
 {
     return fv_fail(l->e, FV_EFORMAT, "%s: %s: %s", l->file, where, what);
 }
-static fv_status no_memory(loader *l) { return fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->file); }
+static fv_status no_memory(loader *l)
+{
+    return fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->file);
+}
 
 /* Most of this message says how the model was trained; only what changes encoding is read. */
 static fv_status read_trainer(loader *l, spec *s, fv__str bytes)
@@ -143,7 +148,8 @@ static fv_status check_denormaliser(loader *l, fv__str bytes)
 {
     wire w = open_wire(bytes);
     for (field f; next(&w, &f);)
-        if (f.number == 2 && f.bytes.n) return bad(l, "denormalizer_spec", "a map applied after decoding is not implemented");
+        if (f.number == 2 && f.bytes.n)
+            return bad(l, "denormalizer_spec", "a map applied after decoding is not implemented");
     return w.bad ? bad(l, "denormalizer_spec", "the message is damaged") : FV_OK;
 }
 
@@ -159,8 +165,9 @@ static fv_status read_piece(loader *l, int32_t id, fv__str bytes)
         if (f.number == 2 && f.type == 5) score = to_float(&f);
         if (f.number == 3 && f.type == 0) type = f.value;
     }
-    bool ok = !w.bad && piece.n && type >= FV__SPM_NORMAL && type <= FV__SPM_BYTE && isfinite(score) &&
-              fv__utf8_check(piece.s, piece.n) == piece.n && !memchr(piece.s, 0, piece.n);
+    bool ok = !w.bad && piece.n && type >= FV__SPM_NORMAL && type <= FV__SPM_BYTE &&
+              isfinite(score) && fv__utf8_check(piece.s, piece.n) == piece.n &&
+              !memchr(piece.s, 0, piece.n);
     if (!ok) return fv_fail(l->e, FV_EFORMAT, "%s: pieces[%d]: the piece is damaged", l->file, id);
     if (fv__vocab_put(&t->model.vocab, piece.s, piece.n, id) != FV__ADDED)
         return fv_fail(l->e, FV_EFORMAT, "%s: pieces[%d]: \"%.*s\" is there twice", l->file, id,
@@ -168,7 +175,8 @@ static fv_status read_piece(loader *l, int32_t id, fv__str bytes)
     t->model.scores[id] = score;
     t->spm->types[id] = (uint8_t)type;
     if (type != FV__SPM_UNKNOWN) return FV_OK;
-    if (t->model.unk >= 0) return fv_fail(l->e, FV_EFORMAT, "%s: pieces[%d]: a second unknown piece", l->file, id);
+    if (t->model.unk >= 0)
+        return fv_fail(l->e, FV_EFORMAT, "%s: pieces[%d]: a second unknown piece", l->file, id);
     t->model.unk = id;
     return FV_OK;
 }
@@ -179,7 +187,8 @@ static fv_status read_pieces(loader *l, fv__str file, int32_t n, size_t text)
     fv_status st = FV_OK;
     t->spm = fv__pool_alloc(&t->pool, sizeof *t->spm);
     t->model.scores = fv__pool_array(&t->pool, (size_t)n, sizeof *t->model.scores);
-    if (!t->spm || !t->model.scores || !fv__vocab_init(&t->model.vocab, &t->pool, n, n, text)) return no_memory(l);
+    if (!t->spm || !t->model.scores || !fv__vocab_init(&t->model.vocab, &t->pool, n, n, text))
+        return no_memory(l);
     t->spm->types = fv__pool_alloc(&t->pool, (size_t)n);
     if (!t->spm->types) return no_memory(l);
     wire w = open_wire(file);
@@ -200,7 +209,8 @@ typedef struct scored {
 static int by_score(const void *a, const void *b)
 {
     const scored *x = a, *y = b;
-    return x->score != y->score ? (x->score > y->score ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
+    return x->score != y->score ? (x->score > y->score ? -1 : 1)
+                                : (x->id > y->id) - (x->id < y->id);
 }
 
 static bool mergeable(const fv_tok *t, int32_t id)
@@ -228,7 +238,8 @@ static int32_t ways(fv_tok *t, int32_t id, int32_t rank, int32_t at)
     return n;
 }
 
-/* A merge's rank is the place of its result's score; equal scores share one, and then the leftmost pair wins. */
+/* A merge's rank is the place of its result's score; equal scores share one, and then the leftmost
+ * pair wins. */
 static fv_status make_merges(loader *l)
 {
     fv_tok *t = l->t;
@@ -259,7 +270,8 @@ static fv_status set_model(loader *l, const spec *s)
 {
     fv_tok *t = l->t;
     fv__model *m = &t->model;
-    static const fv__model_kind kinds[] = {0, FV__MODEL_UNIGRAM, FV__MODEL_BPE, FV__MODEL_WORDLEVEL, FV__MODEL_CHAR};
+    static const fv__model_kind kinds[] = {0, FV__MODEL_UNIGRAM, FV__MODEL_BPE, FV__MODEL_WORDLEVEL,
+                                           FV__MODEL_CHAR};
     m->kind = kinds[s->model];
     m->single = m->fuse_unk = true;
     m->byte_fallback = s->byte_fallback;
@@ -279,8 +291,9 @@ static fv_status set_model(loader *l, const spec *s)
     t->split = fv__pool_alloc(&t->pool, sizeof *t->split);
     if (!t->split) return no_memory(l);
     t->n_split = 1;
-    *t->split = (fv__split){
-        .kind = FV__SPLIT, .behaviour = s->suffix ? FV__MERGED_PREVIOUS : FV__MERGED_NEXT, .pattern = {.text = {META, 3}}};
+    *t->split = (fv__split){.kind = FV__SPLIT,
+                            .behaviour = s->suffix ? FV__MERGED_PREVIOUS : FV__MERGED_NEXT,
+                            .pattern = {.text = {META, 3}}};
     return FV_OK;
 }
 
@@ -294,7 +307,8 @@ static fv_status set_symbols(loader *l)
     int32_t *ids = fv__alloc(t->env, (size_t)n * sizeof *ids), k = 0;
     bool ok = keys && ids;
     for (int32_t id = 0; id < size && ok; id++)
-        if (t->spm->types[id] == FV__SPM_USER) keys[k] = fv__vocab_str(&t->model.vocab, id), ids[k++] = id;
+        if (t->spm->types[id] == FV__SPM_USER)
+            keys[k] = fv__vocab_str(&t->model.vocab, id), ids[k++] = id;
     ok = ok && fv__trie_build(&t->spm->symbols, &t->pool, keys, ids, n);
     fv__free(t->env, keys, (size_t)n * sizeof *keys);
     fv__free(t->env, ids, (size_t)n * sizeof *ids);
@@ -309,23 +323,32 @@ static fv_status set_normaliser(loader *l, const spec *s)
     t->norm = fv__pool_alloc(&t->pool, sizeof *t->norm);
     if (!t->norm) return no_memory(l);
     t->n_norm = 1;
-    *t->norm = (fv__norm){
-        .kind = FV__SPM_NORM, .prefix = s->prefix, .squeeze = s->squeeze, .escape = s->escape, .suffix = s->suffix};
+    *t->norm = (fv__norm){.kind = FV__SPM_NORM,
+                          .prefix = s->prefix,
+                          .squeeze = s->squeeze,
+                          .escape = s->escape,
+                          .suffix = s->suffix};
     t->spm->prefix = s->prefix;
     t->spm->squeeze = s->squeeze;
-    if (!fv__pool_str(&t->pool, &t->spm->unk_surface, s->unk_surface.s, s->unk_surface.n)) return no_memory(l);
+    if (!fv__pool_str(&t->pool, &t->spm->unk_surface, s->unk_surface.s, s->unk_surface.n))
+        return no_memory(l);
     if (fv__utf8_check(s->unk_surface.s, s->unk_surface.n) != s->unk_surface.n)
         return bad(l, "trainer_spec.unk_surface", "it is not UTF-8");
     if (!s->charsmap.n) return FV_OK;
     if (!fv__pool_str(&t->pool, &blob, s->charsmap.s, s->charsmap.n)) return no_memory(l);
-    if (!fv__charsmap_init(&t->norm->map, blob)) return bad(l, "normalizer_spec.precompiled_charsmap", "the map is damaged");
+    if (!fv__charsmap_init(&t->norm->map, blob))
+        return bad(l, "normalizer_spec.precompiled_charsmap", "the map is damaged");
     return FV_OK;
 }
 
 fv_status fv__spm_load(fv_tok *t, const char *data, size_t n, const char *file, fv_err *e)
 {
     loader l = {t, file, e};
-    spec s = {.model = 1, .unk_surface = {" \xE2\x81\x87 ", 5}, .prefix = true, .squeeze = true, .escape = true};
+    spec s = {.model = 1,
+              .unk_surface = {" \xE2\x81\x87 ", 5},
+              .prefix = true,
+              .squeeze = true,
+              .escape = true};
     wire w = open_wire((fv__str){data, n});
     fv_status st = FV_OK;
     int64_t pieces = 0;
@@ -339,7 +362,8 @@ fv_status fv__spm_load(fv_tok *t, const char *data, size_t n, const char *file, 
         if (f.number == 5) st = check_denormaliser(&l, f.bytes);
     }
     if (st != FV_OK) return st;
-    if (w.bad || !pieces || pieces > INT32_MAX / 4) return bad(&l, "the file", "it is no SentencePiece model");
+    if (w.bad || !pieces || pieces > INT32_MAX / 4)
+        return bad(&l, "the file", "it is no SentencePiece model");
     st = read_pieces(&l, (fv__str){data, n}, (int32_t)pieces, text);
     if (st == FV_OK) st = set_normaliser(&l, &s);
     if (st == FV_OK) st = set_symbols(&l);

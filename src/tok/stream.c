@@ -1,11 +1,13 @@
 /* stream.c - decoding as ids arrive.
  *
- * A decoder's output for some ids need not start with its output for fewer: half a character, a space that only a
- * following token shows.  So each push decodes a window of recent ids and gives what is new in it, once that does not end
- * in U+FFFD.  The window starts at ids whose text was given before: what decoders do to a first token happens there. */
+ * A decoder's output for some ids need not start with its output for fewer: half a character, a
+ * space that only a following token shows.  So each push decodes a window of recent ids and gives
+ * what is new in it, once that does not end in U+FFFD.  The window starts at ids whose text was
+ * given before: what decoders do to a first token happens there. */
 #include "tok.h"
 
-#define HOLD 16 /* ids held back at most: longer than any character, so what is still broken then stays broken */
+/* ids held back at most: longer than any character, so what is still broken then stays broken */
+#define HOLD 16
 
 struct fv_tok_stream {
     const fv_tok *t;
@@ -34,7 +36,10 @@ void fv_tok_stream_free(fv_tok_stream *s)
     fv__free(s->t->env, s, sizeof *s);
 }
 
-static bool ends_broken(const char *s, size_t n) { return n >= 3 && !memcmp(s + n - 3, "\xEF\xBF\xBD", 3); }
+static bool ends_broken(const char *s, size_t n)
+{
+    return n >= 3 && !memcmp(s + n - 3, "\xEF\xBF\xBD", 3);
+}
 
 /* Makes the answer, and the ids just answered for the next window's start. */
 static fv_status give(fv_tok_stream *s, const char *text, size_t n, fv_err *e)
@@ -75,7 +80,8 @@ static fv_status advance(fv_tok_stream *s, bool last, const char **text, size_t 
     return st;
 }
 
-fv_status fv_tok_stream_push(fv_tok_stream *s, int32_t id, const char **text, size_t *len, fv_err *e)
+fv_status fv_tok_stream_push(fv_tok_stream *s, int32_t id, const char **text, size_t *len,
+                             fv_err *e)
 {
     void *ids = s->ids;
     *text = "";

@@ -89,7 +89,8 @@ void fv__text_copy(fv__text *t, const fv__text *in, size_t a, size_t b)
         for (size_t i = a, out = t->n; i < b;) {
             uint32_t cp;
             size_t len = (size_t)fv__char_at(&cp, in->s + i);
-            for (size_t k = 0; k < len; k++, out++) t->from[out] = (uint32_t)i, t->to[out] = (uint32_t)(i + len);
+            for (size_t k = 0; k < len; k++, out++)
+                t->from[out] = (uint32_t)i, t->to[out] = (uint32_t)(i + len);
             i += len;
         }
     }

@@ -4,8 +4,8 @@
 
 #include "pool.h"
 
-/* Valid UTF-8.  from/to give, for each byte, the part of the original text it stands for; they are NULL where the text is
- * the original (identity), or where nobody will ask (track is false). */
+/* Valid UTF-8.  from/to give, for each byte, the part of the original text it stands for; they are
+ * NULL where the text is the original (identity), or where nobody will ask (track is false). */
 typedef struct fv__text {
     const fv_env *env;
     char *s;
@@ -35,10 +35,12 @@ static inline int fv__char_at(uint32_t *cp, const char *s)
     if (u[0] < 0x80) return *cp = u[0], 1;
     if (u[0] < 0xE0) return *cp = (u[0] & 0x1Fu) << 6 | (u[1] & 0x3Fu), 2;
     if (u[0] < 0xF0) return *cp = (u[0] & 0x0Fu) << 12 | (u[1] & 0x3Fu) << 6 | (u[2] & 0x3Fu), 3;
-    return *cp = (u[0] & 0x07u) << 18 | (u[1] & 0x3Fu) << 12 | (u[2] & 0x3Fu) << 6 | (u[3] & 0x3Fu), 4;
+    return *cp = (u[0] & 0x07u) << 18 | (u[1] & 0x3Fu) << 12 | (u[2] & 0x3Fu) << 6 | (u[3] & 0x3Fu),
+           4;
 }
 
-/* Length of the ill-formed part at s (not a valid character), as Unicode's "maximal subpart" and Python cut it. */
+/* Length of the ill-formed part at s (not a valid character), as Unicode's "maximal subpart" and
+ * Python cut it. */
 size_t fv__utf8_bad(const char *s, size_t n);
 
 /* ---- characters ---- */

@@ -36,7 +36,8 @@ static bool finish_model(fv_tok *t)
     switch (t->model.kind) {
     case FV__MODEL_BPE: return fv__bpe_finish(&t->model, &t->pool);
     case FV__MODEL_WORDPIECE: return fv__wordpiece_finish(&t->model, &t->pool);
-    case FV__MODEL_UNIGRAM: return fv__unigram_finish(&t->model, &t->pool, t->spm ? t->spm->types : NULL);
+    case FV__MODEL_UNIGRAM:
+        return fv__unigram_finish(&t->model, &t->pool, t->spm ? t->spm->types : NULL);
     default: return true;
     }
 }
@@ -44,9 +45,11 @@ static bool finish_model(fv_tok *t)
 fv_status fv__tok_finish(fv_tok *t, const char *file, fv_err *e)
 {
     fv__split *last = t->n_split ? t->split + t->n_split - 1 : NULL;
-    if (last && last->kind == FV__BYTE_LEVEL && t->model.kind == FV__MODEL_BPE) last->in_model = t->model.takes_bytes = true;
+    if (last && last->kind == FV__BYTE_LEVEL && t->model.kind == FV__MODEL_BPE)
+        last->in_model = t->model.takes_bytes = true;
     bool ok = finish_model(t);
-    if (ok && t->post.kind == FV__POST_NONE && !t->post.single) ok = fv__post_layout(t, "A0", "A0B1");
+    if (ok && t->post.kind == FV__POST_NONE && !t->post.single)
+        ok = fv__post_layout(t, "A0", "A0B1");
     return ok ? fv__added_finish(t, file, e) : fv_fail(e, FV_ENOMEM, "%s: out of memory", file);
 }
 

@@ -1,11 +1,12 @@
 /* tok.h - what a tokenizer is made of.
  *
  *     text -> added tokens cut out -> normalise -> split -> model -> post-process -> ids
- *                                                                    ids -> tokens -> decode -> text
+ *                                                              ids -> tokens -> decode -> text
  *
- * Each arrow is one file.  Every stage is a list of steps, as in a tokenizer.json; a step is a kind and its settings, and
- * a switch runs it.  (Objects with virtual functions lost: twelve kinds with two fields each read better side by side.)
- * The steps and tables below are built while opening and are const from then on. */
+ * Each arrow is one file.  Every stage is a list of steps, as in a tokenizer.json; a step is a kind
+ * and its settings, and a switch runs it.  (Objects with virtual functions lost: twelve kinds with
+ * two fields each read better side by side.)  The steps and tables below are built while opening
+ * and are const from then on. */
 #ifndef FV_TOK_H
 #define FV_TOK_H
 
@@ -25,10 +26,13 @@ typedef struct fv__pattern {
 } fv__pattern;
 
 /* Compiles p->text when it is a regex; `why` gets a sentence on failure. */
-bool fv__pattern_compile(fv__pattern *p, const fv_env *env, char *why, size_t why_size, bool *no_memory);
+bool fv__pattern_compile(fv__pattern *p, const fv_env *env, char *why, size_t why_size,
+                         bool *no_memory);
 void fv__pattern_free(fv__pattern *p);
-/* The next match in s[at, n): 1 found, 0 none, -1 failed (memory or the step limit).  Matches may be empty. */
-int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at, size_t *from, size_t *to);
+/* The next match in s[at, n): 1 found, 0 none, -1 failed (memory or the step limit).  Matches may
+ * be empty. */
+int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at,
+                     size_t *from, size_t *to);
 
 /* ---- normalise ---- */
 
@@ -42,7 +46,8 @@ typedef struct fv__charsmap {
 
 bool fv__charsmap_init(fv__charsmap *m, fv__str blob);
 /* The rule for the shortest or longest prefix of s[0,n); false if none.  *len: bytes it covers. */
-bool fv__charsmap_find(const fv__charsmap *m, const char *s, size_t n, bool longest, size_t *len, fv__str *out);
+bool fv__charsmap_find(const fv__charsmap *m, const char *s, size_t n, bool longest, size_t *len,
+                       fv__str *out);
 
 typedef enum fv__norm_kind {
     FV__NFC,
@@ -63,13 +68,15 @@ typedef enum fv__norm_kind {
 
 typedef struct fv__norm {
     fv__norm_kind kind;
-    bool clean, cjk, lowercase, accents_set, accents; /* Bert; accents_set: strip_accents is not null */
-    bool left, right;                                 /* Strip */
-    fv__pattern pattern;                              /* Replace */
-    fv__str content;                                  /* Replace, Prepend */
-    fv__charsmap map;                                 /* Precompiled, Spm */
-    bool prefix, squeeze, escape, suffix; /* Spm: dummy prefix, remove extra spaces, space as U+2581, dummy at the end */
-    const fv__trie *symbols;              /* Spm: user-defined symbols, which pass unchanged; or NULL */
+    /* Bert; accents_set: strip_accents is not null */
+    bool clean, cjk, lowercase, accents_set, accents;
+    bool left, right;    /* Strip */
+    fv__pattern pattern; /* Replace */
+    fv__str content;     /* Replace, Prepend */
+    fv__charsmap map;    /* Precompiled, Spm */
+    /* Spm: dummy prefix, remove extra spaces, space as U+2581, dummy at the end */
+    bool prefix, squeeze, escape, suffix;
+    const fv__trie *symbols; /* Spm: user-defined symbols, which pass unchanged; or NULL */
 } fv__norm;
 
 /* One step.  out is started by the callee. */
@@ -92,7 +99,13 @@ typedef enum fv__split_kind {
     FV__FIXED_LENGTH
 } fv__split_kind;
 
-typedef enum fv__behaviour { FV__REMOVED, FV__ISOLATED, FV__MERGED_PREVIOUS, FV__MERGED_NEXT, FV__CONTIGUOUS } fv__behaviour;
+typedef enum fv__behaviour {
+    FV__REMOVED,
+    FV__ISOLATED,
+    FV__MERGED_PREVIOUS,
+    FV__MERGED_NEXT,
+    FV__CONTIGUOUS
+} fv__behaviour;
 
 typedef enum fv__scheme { FV__FIRST, FV__NEVER, FV__ALWAYS } fv__scheme;
 
@@ -102,8 +115,9 @@ typedef struct fv__split {
     fv__pattern pattern;
     fv__str replacement; /* Metaspace, CharDelimiterSplit */
     fv__scheme scheme;
-    bool invert, individual, split;               /* Split, Digits, Metaspace */
-    bool prefix_space, use_regex, trim, in_model; /* ByteLevel; in_model: the BPE takes bytes, nothing is mapped */
+    bool invert, individual, split; /* Split, Digits, Metaspace */
+    /* ByteLevel; in_model: the BPE takes bytes, nothing is mapped */
+    bool prefix_space, use_regex, trim, in_model;
     int64_t length;
 } fv__split;
 
@@ -144,11 +158,13 @@ typedef struct fv__model {
     int32_t made;           /* by the merge that was read last */
     fv__str prefix, suffix; /* of continuing and of last symbols; never NULL */
     bool ignore_merges;
-    bool takes_bytes;        /* words come as bytes, not as GPT-2's characters for them */
-    int32_t symbols[4][256]; /* takes_bytes: id of a byte; +1 when it is not first, +2 when it is last */
-    int32_t *ascii;          /* 128 ids of one-character tokens, or -1 */
-    uint64_t *joints;        /* which symbols may meet in a merge: a Bloom filter over pairs; NULL: any */
-    const fv__trie *frozen;  /* SentencePiece's user-defined symbols, which are never merged; or NULL */
+    bool takes_bytes; /* words come as bytes, not as GPT-2's characters for them */
+    /* takes_bytes: id of a byte; +1 when it is not first, +2 when it is last */
+    int32_t symbols[4][256];
+    int32_t *ascii;   /* 128 ids of one-character tokens, or -1 */
+    uint64_t *joints; /* which symbols may meet in a merge: a Bloom filter over pairs; NULL: any */
+    /* SentencePiece's user-defined symbols, which are never merged; or NULL */
+    const fv__trie *frozen;
     /* WordPiece, Unigram */
     fv__trie trie;
     uint32_t continuing; /* node of the prefix */
@@ -173,7 +189,8 @@ static inline uint32_t fv__joint(uint32_t a, uint32_t b)
 bool fv__merge_table(fv__model *m, fv__pool *p, int32_t n);
 void fv__merge_put(fv__model *m, int32_t a, int32_t b, int32_t rank, int32_t id);
 
-/* Tokens of piece [a, b) of the current text, sent to fv__emit; false on failure (w->err is filled). */
+/* Tokens of piece [a, b) of the current text, sent to fv__emit; false on failure (w->err is
+ * filled). */
 bool fv__bpe(const fv__model *m, fv__work *w, uint32_t a, uint32_t b);
 bool fv__wordpiece(const fv__model *m, fv__work *w, uint32_t a, uint32_t b);
 bool fv__unigram(const fv__model *m, fv__work *w, uint32_t a, uint32_t b);
@@ -190,10 +207,11 @@ typedef struct fv__added {
 
 typedef struct fv__added_set {
     fv__added *all;
-    int32_t n, fresh;     /* fresh: those the model does not know */
-    fv__vocab names;      /* content to index */
-    int32_t *by_id;       /* indices sorted by id */
-    fv__trie raw, normal; /* of contents (values are indices); normal ones hold the normalised content */
+    int32_t n, fresh; /* fresh: those the model does not know */
+    fv__vocab names;  /* content to index */
+    int32_t *by_id;   /* indices sorted by id */
+    /* of contents (values are indices); normal ones hold the normalised content */
+    fv__trie raw, normal;
     bool first_raw[256], first_normal[256];
 } fv__added_set;
 
@@ -212,7 +230,12 @@ typedef struct fv__template_special {
     fv__str *tokens;
 } fv__template_special;
 
-typedef enum fv__post_kind { FV__POST_NONE, FV__POST_TEMPLATE, FV__POST_BERT, FV__POST_ROBERTA } fv__post_kind;
+typedef enum fv__post_kind {
+    FV__POST_NONE,
+    FV__POST_TEMPLATE,
+    FV__POST_BERT,
+    FV__POST_ROBERTA
+} fv__post_kind;
 
 typedef struct fv__post {
     fv__post_kind kind;
@@ -227,8 +250,9 @@ typedef struct fv__post {
 
 /* A special that is one token. */
 bool fv__post_special(fv_tok *t, fv__template_special *s, fv__str name, int32_t id);
-/* Both templates from a shorthand: A and B are the texts, digits the specials, each followed by its type: "00A010" is
- * [CLS] A [SEP], all of type 0, where specials[0] is [CLS] and specials[1] [SEP]. */
+/* Both templates from a shorthand: A and B are the texts, digits the specials, each followed by its
+ * type: "00A010" is [CLS] A [SEP], all of type 0, where specials[0] is [CLS] and specials[1]
+ * [SEP]. */
 bool fv__post_layout(fv_tok *t, const char *single, const char *pair);
 
 /* ---- decode ---- */
@@ -317,12 +341,13 @@ fv_tok *fv__tok_new(const fv_env *env, fv_err *e);
 /* Builds the tables that depend on several sections; the last step of every loader. */
 fv_status fv__tok_finish(fv_tok *t, const char *file, fv_err *e);
 fv_status fv__added_finish(fv_tok *t, const char *file, fv_err *e);
-/* The next added token in s[0, n).  *at is where to look on, moved past the match; done is the end of the last one taken,
- * to which a stripping token may reach back.  NULL: no more. */
-const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at, size_t done, size_t *a,
-                                size_t *b);
+/* The next added token in s[0, n).  *at is where to look on, moved past the match; done is the end
+ * of the last one taken, to which a stripping token may reach back.  NULL: no more. */
+const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at,
+                                size_t done, size_t *a, size_t *b);
 const fv__added *fv__added_by_id(const fv_tok *t, int32_t id);
-/* Numbers an added token as the reference does: its id in the model, else the next one after the vocabulary's count. */
+/* Numbers an added token as the reference does: its id in the model, else the next one after the
+ * vocabulary's count. */
 int32_t fv__added_number(fv_tok *t, fv__str content);
 
 /* A token's text with its length (it may hold NULs); s is NULL where the id is free. */

@@ -27,7 +27,9 @@ static void measure(const item *items, int32_t n, size_t *nodes)
     for (int32_t i = 0; i < n; i++) {
         size_t same = 0;
         if (i)
-            while (same < items[i].key.n && same < items[i - 1].key.n && items[i].key.s[same] == items[i - 1].key.s[same]) same++;
+            while (same < items[i].key.n && same < items[i - 1].key.n &&
+                   items[i].key.s[same] == items[i - 1].key.s[same])
+                same++;
         *nodes += items[i].key.n - same;
     }
 }
@@ -37,7 +39,8 @@ typedef struct range {
     uint32_t depth;
 } range;
 
-/* Gives node its children and their ranges; nodes are numbered in the order they are reached, so children are adjacent. */
+/* Gives node its children and their ranges; nodes are numbered in the order they are reached, so
+ * children are adjacent. */
 static void expand(fv__trie *t, const item *items, range *ranges, uint32_t node, uint32_t *n_bits)
 {
     range r = ranges[node];
@@ -57,8 +60,10 @@ static void expand(fv__trie *t, const item *items, range *ranges, uint32_t node,
     }
     if (d->n_kids < DENSE || *n_bits == UINT16_MAX) return;
     struct fv__bits *b = t->bits + *n_bits;
-    for (uint32_t k = d->kids; k < d->kids + d->n_kids; k++) b->set[t->bytes[k] >> 6] |= 1ull << (t->bytes[k] & 63);
-    for (int w = 1; w < 4; w++) b->before[w] = (uint16_t)(b->before[w - 1] + __builtin_popcountll(b->set[w - 1]));
+    for (uint32_t k = d->kids; k < d->kids + d->n_kids; k++)
+        b->set[t->bytes[k] >> 6] |= 1ull << (t->bytes[k] & 63);
+    for (int w = 1; w < 4; w++)
+        b->before[w] = (uint16_t)(b->before[w - 1] + __builtin_popcountll(b->set[w - 1]));
     d->dense = (uint16_t)++ * n_bits;
 }
 

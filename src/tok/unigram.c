@@ -1,15 +1,18 @@
 /* unigram.c - the most probable segmentation, by Viterbi.
  *
- * best[i] is the best way to cover the first i bytes; from each character start that is reached, the trie gives all
- * tokens that go on from there.  A character no token covers alone costs unk_score. */
+ * best[i] is the best way to cover the first i bytes; from each character start that is reached,
+ * the trie gives all tokens that go on from there.  A character no token covers alone costs
+ * unk_score. */
 #include <math.h>
 
 #include "work.h"
 
 #define UNKNOWN_PENALTY 10.0
-#define RESTART 100000.0 /* floats this large blur; where all paths meet the sum starts again, as SentencePiece has it */
+/* floats this large blur; where all paths meet the sum starts again, as SentencePiece has it */
+#define RESTART 100000.0
 
-/* SentencePiece: control, unknown and byte pieces are never found in text; user-defined ones always win. */
+/* SentencePiece: control, unknown and byte pieces are never found in text; user-defined ones always
+ * win. */
 static bool takes_part(const uint8_t *types, int32_t id)
 {
     return !types || types[id] == FV__SPM_NORMAL || types[id] == FV__SPM_USER;
@@ -38,7 +41,8 @@ bool fv__unigram_finish(fv__model *m, fv__pool *p, const uint8_t *types)
     for (int32_t id = 0; ok && id < m->vocab.size; id++) {
         fv__str s = fv__vocab_str(&m->vocab, id);
         if (!s.n || !takes_part(types, id)) continue;
-        if (types && types[id] == FV__SPM_USER) m->scores[id] = (float)((float)s.n * (float)most) - 0.1;
+        if (types && types[id] == FV__SPM_USER)
+            m->scores[id] = (float)((float)s.n * (float)most) - 0.1;
         keys[k] = s;
         ids[k++] = id;
     }
@@ -51,10 +55,12 @@ bool fv__unigram_finish(fv__model *m, fv__pool *p, const uint8_t *types)
     return ok;
 }
 
-static void offer(const fv__model *m, fv__path *to, double so_far, double score, int32_t id, uint32_t start)
+static void offer(const fv__model *m, fv__path *to, double so_far, double score, int32_t id,
+                  uint32_t start)
 {
     double sum = so_far + score;
-    if (m->single) sum = (float)sum; /* a sum of two floats in double, rounded, is their float sum */
+    /* a sum of two floats in double, rounded, is their float sum */
+    if (m->single) sum = (float)sum;
     if (to->start == UINT32_MAX || sum > to->score) *to = (fv__path){sum, id, start, 0};
 }
 
@@ -82,7 +88,8 @@ static void forward(const fv__model *m, fv__path *best, const char *s, uint32_t 
 }
 
 /* Bytes of an unknown stretch, if all have a token. */
-static bool fall_back(const fv__model *m, fv__work *w, const char *s, uint32_t at, uint32_t a, uint32_t b, bool *done)
+static bool fall_back(const fv__model *m, fv__work *w, const char *s, uint32_t at, uint32_t a,
+                      uint32_t b, bool *done)
 {
     *done = m->byte_fallback;
     for (uint32_t i = a; i < b && *done; i++) *done = m->byte_ids[(unsigned char)s[i]] >= 0;
@@ -91,16 +98,19 @@ static bool fall_back(const fv__model *m, fv__work *w, const char *s, uint32_t a
     return true;
 }
 
-static bool emit_unknown(const fv__model *m, fv__work *w, const char *s, uint32_t at, uint32_t a, uint32_t b)
+static bool emit_unknown(const fv__model *m, fv__work *w, const char *s, uint32_t at, uint32_t a,
+                         uint32_t b)
 {
     bool done;
-    /* Joined, unknown characters may spell a token that the search could not reach; the reference takes it. */
+    /* Joined, unknown characters may spell a token that the search could not reach; the reference
+     * takes it. */
     int32_t id = m->single ? -1 : fv__vocab_id(&m->vocab, s + a, b - a);
     if (id >= 0) return fv__emit(w, id, at + a, at + b);
     if (!fall_back(m, w, s, at, a, b, &done)) return false;
     if (done) return true;
     if (m->unk >= 0) return fv__emit(w, m->unk, at + a, at + b);
-    fv_fail(&w->err, FV_EFORMAT, "the text has characters the vocabulary lacks, and the tokenizer has no unknown token");
+    fv_fail(&w->err, FV_EFORMAT,
+            "the text has characters the vocabulary lacks, and the tokenizer has no unknown token");
     return false;
 }
 

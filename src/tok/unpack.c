@@ -46,7 +46,8 @@ static fv_status inflate_file(fv_file *f, const char *path, fv_err *e)
     inflateEnd(&z);
     if (!whole) {
         fv__free(f->env, data, out.cap);
-        if (rc == Z_MEM_ERROR) return fv_fail(e, FV_ENOMEM, "%s: out of memory while unpacking", path);
+        if (rc == Z_MEM_ERROR)
+            return fv_fail(e, FV_ENOMEM, "%s: out of memory while unpacking", path);
         return fv_fail(e, FV_EFORMAT, "%s: the gzip data is damaged", path);
     }
     fv__file_close(f);
@@ -65,11 +66,13 @@ bool fv__packed_exists(const fv_env *env, const char *path)
 fv_status fv__unpack(fv_file *f, const fv_env *env, const char *path, fv_err *e)
 {
     char gz[4200];
-    bool plain = fv__file_exists(env, path) || (size_t)snprintf(gz, sizeof gz, "%s.gz", path) >= sizeof gz ||
+    bool plain = fv__file_exists(env, path) ||
+                 (size_t)snprintf(gz, sizeof gz, "%s.gz", path) >= sizeof gz ||
                  !fv__file_exists(env, gz);
     fv_status st = fv__file_open(f, env, plain ? path : gz, e);
     if (st != FV_OK) return st;
-    bool packed = f->size > 2 && (unsigned char)f->data[0] == 0x1F && (unsigned char)f->data[1] == 0x8B;
+    bool packed = f->size > 2 && (unsigned char)f->data[0] == 0x1F &&
+                  (unsigned char)f->data[1] == 0x8B;
     if (packed && (st = inflate_file(f, plain ? path : gz, e)) != FV_OK) fv__file_close(f);
     return st;
 }

@@ -6,7 +6,8 @@
 
 /* path, or else path.gz, is there. */
 bool fv__packed_exists(const fv_env *env, const char *path);
-/* Opens path, or path.gz where only that is there; what is compressed comes out unpacked.  Closed by fv__file_close. */
+/* Opens path, or path.gz where only that is there; what is compressed comes out unpacked.  Closed
+ * by fv__file_close. */
 fv_status fv__unpack(fv_file *f, const fv_env *env, const char *path, fv_err *e);
 
 #endif

@@ -10,7 +10,9 @@ static uint64_t tail(const char *s, size_t n)
         memcpy(&hi, s + n - 4, 4);
         return (uint64_t)hi << 32 | lo;
     }
-    return n ? (uint64_t)(unsigned char)s[0] << 16 | (uint64_t)(unsigned char)s[n / 2] << 8 | (unsigned char)s[n - 1] : 0;
+    return n ? (uint64_t)(unsigned char)s[0] << 16 | (uint64_t)(unsigned char)s[n / 2] << 8 |
+                   (unsigned char)s[n - 1]
+             : 0;
 }
 
 /* Multiply and fold, eight bytes at a time; good enough to be used modulo a power of two. */
@@ -58,7 +60,8 @@ static struct fv__slot *find(const fv__vocab *v, const char *s, size_t n, uint32
 fv__vocab_add fv__vocab_put(fv__vocab *v, const char *s, size_t n, int32_t id)
 {
     uint32_t hash = fv__hash(s, n);
-    if (id < 0 || id >= v->cap || v->room - v->used < n + 1 || (uint32_t)v->n == v->mask) return FV__NO_ROOM;
+    if (id < 0 || id >= v->cap || v->room - v->used < n + 1 || (uint32_t)v->n == v->mask)
+        return FV__NO_ROOM;
     struct fv__slot *slot = find(v, s, n, hash);
     if (slot->id >= 0) return FV__SAME_TEXT;
     if (v->ids[id].set) return FV__SAME_ID;
@@ -77,9 +80,13 @@ int32_t fv__vocab_id(const fv__vocab *v, const char *s, size_t n)
     return v->slots && n <= v->longest ? find(v, s, n, fv__hash(s, n))->id : -1;
 }
 
-bool fv__vocab_has(const fv__vocab *v, int32_t id) { return id >= 0 && id < v->size && v->ids[id].set; }
+bool fv__vocab_has(const fv__vocab *v, int32_t id)
+{
+    return id >= 0 && id < v->size && v->ids[id].set;
+}
 
 fv__str fv__vocab_str(const fv__vocab *v, int32_t id)
 {
-    return fv__vocab_has(v, id) ? (fv__str){v->text + v->ids[id].at, v->ids[id].len} : (fv__str){NULL, 0};
+    return fv__vocab_has(v, id) ? (fv__str){v->text + v->ids[id].at, v->ids[id].len}
+                                : (fv__str){NULL, 0};
 }

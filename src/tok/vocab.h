@@ -37,8 +37,9 @@ uint32_t fv__hash(const char *s, size_t n);
 
 /* ---- trie ----
  *
- * Children of a node stand side by side, sorted by byte; nodes with many have a bitmap, so that a step is a load, a
- * test and a population count.  Memory is bounded by the bytes of the keys, which a double array's is not. */
+ * Children of a node stand side by side, sorted by byte; nodes with many have a bitmap, so that a
+ * step is a load, a test and a population count.  Memory is bounded by the bytes of the keys, which
+ * a double array's is not. */
 
 typedef struct fv__trie {
     struct fv__node {
@@ -55,8 +56,10 @@ typedef struct fv__trie {
     uint32_t n;
 } fv__trie;
 
-/* keys need not be sorted; values[i] belongs to keys[i]; of equal keys the first wins.  tmp is used while building. */
-bool fv__trie_build(fv__trie *t, fv__pool *p, const fv__str *keys, const int32_t *values, int32_t n);
+/* keys need not be sorted; values[i] belongs to keys[i]; of equal keys the first wins.  tmp is used
+ * while building. */
+bool fv__trie_build(fv__trie *t, fv__pool *p, const fv__str *keys, const int32_t *values,
+                    int32_t n);
 
 #define FV__TRIE_NONE UINT32_MAX
 

@@ -1,4 +1,5 @@
-/* wordpiece.c - the longest token first, again and again; and two models that hardly are one: whole words, characters. */
+/* wordpiece.c - the longest token first, again and again; and two models that hardly are one: whole
+ * words, characters. */
 #include "work.h"
 
 bool fv__wordpiece_finish(fv__model *m, fv__pool *p)
@@ -25,7 +26,8 @@ bool fv__wordpiece_finish(fv__model *m, fv__pool *p)
 static bool unknown(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
 {
     if (m->unk >= 0) return fv__emit(w, m->unk, a, b);
-    fv_fail(&w->err, FV_EFORMAT, "the text needs the unknown token \"%.80s\", which the vocabulary lacks",
+    fv_fail(&w->err, FV_EFORMAT,
+            "the text needs the unknown token \"%.80s\", which the vocabulary lacks",
             m->unk_token.s ? m->unk_token.s : "");
     return false;
 }

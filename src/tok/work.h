@@ -1,4 +1,5 @@
-/* work.h - what one call of fv_tok_encode writes to; it hangs from the fv_encoding and is used again by the next call. */
+/* work.h - what one call of fv_tok_encode writes to; it hangs from the fv_encoding and is used
+ * again by the next call. */
 #ifndef FV_TOK_WORK_H
 #define FV_TOK_WORK_H
 
@@ -48,8 +49,9 @@ struct fv__work {
     fv__piece *pieces, *next_pieces;
     size_t n_pieces, cap_pieces, n_next, cap_next;
 
-    fv__tokens tokens[2];                                  /* of the first text and of the second */
-    bool (*on_piece)(void *self, const char *s, size_t n); /* training: gets the pieces instead of the model */
+    fv__tokens tokens[2]; /* of the first text and of the second */
+    /* training: gets the pieces instead of the model */
+    bool (*on_piece)(void *self, const char *s, size_t n);
     void *on_piece_self;
     fv__tokens *sink;
     bool last_unknown; /* the last token emitted was the unknown one */

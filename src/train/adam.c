@@ -1,4 +1,5 @@
-/* adam.c - AdamW over the flat block of parameters, with the norm of the gradient and its limit, and a moving average. */
+/* adam.c - AdamW over the flat block of parameters, with the norm of the gradient and its limit,
+ * and a moving average. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,11 +16,11 @@ struct fv_adam {
     fv_dtype dtype;
     float *m, *v, *master; /* device; master only where parameters are narrow */
     float *ema;            /* device, or NULL */
-    bool swapped;          /* the parameters hold the average, and ema (where they are not narrow) them */
-    fv_update *now;        /* device: the numbers of the update */
-    float *sum;            /* device: the gradient's sum of squares */
-    float (*result)[2];    /* device: FV__UPDATES pairs of loss and norm */
-    float *scale;          /* host: a factor of the learning rate for each parameter */
+    bool swapped;   /* the parameters hold the average, and ema (where they are not narrow) them */
+    fv_update *now; /* device: the numbers of the update */
+    float *sum;     /* device: the gradient's sum of squares */
+    float (*result)[2]; /* device: FV__UPDATES pairs of loss and norm */
+    float *scale;       /* host: a factor of the learning rate for each parameter */
     size_t scale_bytes;
     int *order; /* host: parameters as they stand in the flat block */
     size_t order_bytes;
@@ -54,10 +55,13 @@ static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
     a->sum = block(a, 1);
     if (narrow) a->master = block(a, a->n);
     if (ema) a->ema = block(a, a->n);
-    if (!a->m || !a->v || !a->now || !a->result || !a->sum || (narrow && !a->master) || (ema && !a->ema))
-        return fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters%s", (long long)a->n,
-                       fv__left(a->dev).s);
-    if (narrow) a->dev->k[a->dtype]->cast(&a->stream, (fv_sink){.data = a->master, .dtype = FV_F32}, data, a->n);
+    if (!a->m || !a->v || !a->now || !a->result || !a->sum || (narrow && !a->master) ||
+        (ema && !a->ema))
+        return fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters%s",
+                       (long long)a->n, fv__left(a->dev).s);
+    if (narrow)
+        a->dev->k[a->dtype]->cast(&a->stream, (fv_sink){.data = a->master, .dtype = FV_F32}, data,
+                                  a->n);
     if (ema) a->dev->backend->move(&a->stream, a->ema, weights(a), (size_t)a->n * sizeof(float));
     return FV_OK;
 }
@@ -88,7 +92,8 @@ fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_
     fv_params_data(p, &a->n);
     a->scale_bytes = (size_t)fv_params_count(p) * sizeof *a->scale;
     a->scale = fv__alloc(&d->env, a->scale_bytes);
-    fv_status st = a->scale ? fv__groups(a->scale, p, o, e) : fv_fail(e, FV_ENOMEM, "adam: out of memory");
+    fv_status st = a->scale ? fv__groups(a->scale, p, o, e)
+                            : fv_fail(e, FV_ENOMEM, "adam: out of memory");
     if (!st) st = in_order(a, e);
     if (!st) st = fv__stream_open(&a->stream, d, 0, e);
     if (!st) st = make_blocks(a, o && o->ema > 0, e);
@@ -121,10 +126,12 @@ void fv_adam_free(fv_adam *a)
 static bool alike(const fv_adam *a, int i, int j)
 {
     const fv_tensor *s = fv_params_at(a->params, i), *t = fv_params_at(a->params, j);
-    return s->wants_grad == t->wants_grad && (s->shape.n < 2) == (t->shape.n < 2) && a->scale[i] == a->scale[j];
+    return s->wants_grad == t->wants_grad && (s->shape.n < 2) == (t->shape.n < 2) &&
+           a->scale[i] == a->scale[j];
 }
 
-/* Neighbours in the flat block that are treated alike take one call; the padding between them is zero and stays so. */
+/* Neighbours in the flat block that are treated alike take one call; the padding between them is
+ * zero and stays so. */
 static void update(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, float decay)
 {
     const fv_kernels *k = a->dev->k[a->dtype];
@@ -136,12 +143,16 @@ static void update(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, floa
         const fv_tensor *first = fv_params_at(a->params, lead);
         while (i < n && alike(a, lead, a->order[i])) i++;
         int64_t from = (int64_t)((size_t)((char *)first->data - data) / size), to = all;
-        if (i < n) to = (int64_t)((size_t)((char *)fv_params_at(a->params, a->order[i])->data - data) / size);
+        if (i < n)
+            to = (int64_t)((size_t)((char *)fv_params_at(a->params, a->order[i])->data - data) /
+                           size);
         if (!first->wants_grad) continue;
         o.decay = first->shape.n < 2 ? 0 : decay;
         o.lr = a->scale[lead];
-        float *w = a->master ? a->master + from : (float *)(void *)data + from, *ema = a->ema ? a->ema + from : NULL;
-        k->adamw(s, w, a->m + from, a->v + from, ema, a->master ? data + (size_t)from * size : NULL, grad + from, to - from, &o);
+        float *w = a->master ? a->master + from : (float *)(void *)data + from,
+              *ema = a->ema ? a->ema + from : NULL;
+        k->adamw(s, w, a->m + from, a->v + from, ema, a->master ? data + (size_t)from * size : NULL,
+                 grad + from, to - from, &o);
     }
 }
 
@@ -154,7 +165,8 @@ static fv_status finish(fv_adam *a, fv_err *e)
 /* Early on a moving average is short, else it would remember the first values for long. */
 void fv__adam_tell(fv_adam *a, const fv_train_opt *o, int64_t step)
 {
-    double early = (1.0 + (double)step) / (10.0 + (double)step), keep = (double)o->ema < early ? (double)o->ema : early;
+    double early = (1.0 + (double)step) / (10.0 + (double)step),
+           keep = (double)o->ema < early ? (double)o->ema : early;
     fv_update u = {.lr = (float)fv_learning_rate(o, step),
                    .correct1 = (float)(1 - pow((double)o->beta1, (double)step)),
                    .correct2 = (float)(1 - pow((double)o->beta2, (double)step)),
@@ -175,7 +187,9 @@ void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o)
     const fv_kernels *k = a->dev->k[FV_F32];
     k->sumsq(s, a->sum, grad, a->n);
     k->limit(s, a->now, a->sum, o->clip, a->result);
-    update(a, s, grad, (fv_adamw){.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .now = a->now}, o->decay);
+    update(a, s, grad,
+           (fv_adamw){.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .now = a->now},
+           o->decay);
 }
 
 fv_status fv__adam_read(fv_adam *a, int64_t from, int64_t n, float (*out)[2], fv_err *e)
@@ -186,7 +200,9 @@ fv_status fv__adam_read(fv_adam *a, int64_t from, int64_t n, float (*out)[2], fv
     fv_status st = finish(a, e);
     for (int64_t i = 0; !st && i < n; i++) {
         const char *what = isfinite(out[i][0]) ? isfinite(out[i][1]) ? NULL : "gradient" : "loss";
-        if (what) st = fv_fail(e, FV_ENUMERIC, "update %lld: the %s is not finite", (long long)(from + i), what);
+        if (what)
+            st = fv_fail(e, FV_ENUMERIC, "update %lld: the %s is not finite", (long long)(from + i),
+                         what);
     }
     return st;
 }
@@ -196,7 +212,8 @@ fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *
     int64_t n;
     float result[1][2];
     const fv_update fresh = {0};
-    if (!fv_params_grad(a->params, &n)) return fv_fail(e, FV_ESTATE, "adam: the parameters have no gradients");
+    if (!fv_params_grad(a->params, &n))
+        return fv_fail(e, FV_ESTATE, "adam: the parameters have no gradients");
     a->dev->backend->upload(&a->stream, a->now, &fresh, sizeof fresh);
     fv__adam_tell(a, o, step);
     fv__adam_run(a, &a->stream, o);
@@ -226,8 +243,8 @@ fv_status fv_adam_swap(fv_adam *a, fv_err *e)
     return finish(a, e);
 }
 
-/* ---- on disk, as f32: m, v, master and ema of each parameter, by its name, so that a file does not hang on how they lie in
- * memory ---- */
+/* ---- on disk, as f32: m, v, master and ema of each parameter, by its name, so that a file does
+ * not hang on how they lie in memory ---- */
 
 #define LONGEST_NAME 256 /* of an array in the file */
 
@@ -248,13 +265,15 @@ static int64_t offset(const fv_adam *a, const fv_tensor *t)
     return ((const char *)t->data - first) / (int64_t)fv_dtype_size(a->dtype);
 }
 
-static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e)
+static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
+                       fv_err *e)
 {
     fv_adam *a = user;
     for (int kind = 0; kind < KINDS; kind++) {
         size_t len = strlen(kinds[kind]);
         if (strncmp(item->name, kinds[kind], len) || item->name[len] != '.') continue;
-        const float *from = block_of(a, kind) + offset(a, fv_params_find(a->params, item->name + len + 1));
+        const float *from = block_of(a, kind) +
+                            offset(a, fv_params_find(a->params, item->name + len + 1));
         a->dev->backend->download(&a->stream, out, from + at, (size_t)n * sizeof(float));
         return FV_OK;
     }
@@ -264,13 +283,15 @@ static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n
 static fv_status name_in_file(char *out, int kind, const fv_tensor *t, fv_err *e)
 {
     int n = snprintf(out, LONGEST_NAME, "%s.%s", kinds[kind], t->name);
-    return n < LONGEST_NAME ? FV_OK : fv_fail(e, FV_EARG, "moments: the name \"%s\" is too long", t->name);
+    return n < LONGEST_NAME ? FV_OK
+                            : fv_fail(e, FV_EARG, "moments: the name \"%s\" is too long", t->name);
 }
 
 fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
     int params = fv_params_count(a->params), n = 0;
-    size_t items_bytes = (size_t)params * KINDS * sizeof(fv_st_item), names_bytes = (size_t)params * KINDS * LONGEST_NAME;
+    size_t items_bytes = (size_t)params * KINDS * sizeof(fv_st_item),
+           names_bytes = (size_t)params * KINDS * LONGEST_NAME;
     fv_st_item *items = fv__alloc(env, items_bytes);
     char(*names)[LONGEST_NAME] = fv__alloc(env, names_bytes);
     fv_status st = items && names ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
@@ -286,7 +307,8 @@ fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *
     return st;
 }
 
-static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tensor *t, float *host, fv_err *e)
+static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tensor *t, float *host,
+                         fv_err *e)
 {
     char name[LONGEST_NAME];
     fv_st_info info;
@@ -294,11 +316,12 @@ static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tenso
     if (!st) st = fv_st_find(file, name, &info, e);
     if (st) return st;
     if (info.count != fv_len(t))
-        return fv_fail(e, FV_EFORMAT, "moments \"%s\": %lld numbers, expected %lld", name, (long long)info.count,
-                       (long long)fv_len(t));
+        return fv_fail(e, FV_EFORMAT, "moments \"%s\": %lld numbers, expected %lld", name,
+                       (long long)info.count, (long long)fv_len(t));
     st = fv_st_read(file, &info, host, FV_F32, info.count, e);
     if (st) return st;
-    a->dev->backend->upload(&a->stream, block_of(a, kind) + offset(a, t), host, (size_t)info.count * sizeof(float));
+    a->dev->backend->upload(&a->stream, block_of(a, kind) + offset(a, t), host,
+                            (size_t)info.count * sizeof(float));
     a->dev->backend->sync(&a->stream);
     return FV_OK;
 }

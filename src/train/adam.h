@@ -11,9 +11,11 @@
 void fv__adam_tell(fv_adam *a, const fv_train_opt *o, int64_t step);
 /* The loss of the update, or more of it. */
 void fv__adam_note(fv_adam *a, fv_stream *s, const void *loss, fv_dtype t, bool more);
-/* The step itself, with the gradients that the parameters have.  It may be captured and replayed. */
+/* The step itself, with the gradients that the parameters have.  It may be captured and
+ * replayed. */
 void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o);
-/* Waits; loss and norm of n updates from number `from` on.  The first that is not finite is FV_ENUMERIC. */
+/* Waits; loss and norm of n updates from number `from` on.  The first that is not finite is
+ * FV_ENUMERIC. */
 fv_status fv__adam_read(fv_adam *a, int64_t from, int64_t n, float (*out)[2], fv_err *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* curve.c - the losses of a run as a picture: SVG, written by hand, so that no library is needed. */
+/* curve.c - the losses of a run as a picture: SVG, written by hand, so that no library is
+ * needed. */
 #include <math.h>
 
 #include "train/log.h"
@@ -19,7 +20,10 @@ static axis make_axis(double low, double high, double from, double to)
     return (axis){floor(low / step) * step, ceil(high / step) * step, step, from, to};
 }
 
-static double place(const axis *a, double x) { return a->from + (x - a->low) / (a->high - a->low) * (a->to - a->from); }
+static double place(const axis *a, double x)
+{
+    return a->from + (x - a->low) / (a->high - a->low) * (a->to - a->from);
+}
 
 /* The ends of the data; false where there are none. */
 static bool extent(const fv__entry *x, size_t n, double *low, double *high, int64_t *last)
@@ -36,7 +40,8 @@ static bool extent(const fv__entry *x, size_t n, double *low, double *high, int6
     return *high >= *low;
 }
 
-static void line(fv_buf *b, const fv__entry *x, size_t n, bool valid, const axis *h, const axis *v, const char *style)
+static void line(fv_buf *b, const fv__entry *x, size_t n, bool valid, const axis *h, const axis *v,
+                 const char *style)
 {
     fv__buf_fmt(b, "<polyline %s points=\"", style);
     for (size_t i = 0; i < n; i++)
@@ -49,8 +54,11 @@ static void dots(fv_buf *b, const fv__entry *x, size_t n, const axis *h, const a
 {
     for (size_t i = 0; i < n; i++)
         if (x[i].valid && isfinite(x[i].loss))
-            fv__buf_fmt(b, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"#b4451f\"><title>update %lld: %.4f</title></circle>\n",
-                        place(h, (double)x[i].step), place(v, x[i].loss), (long long)x[i].step, x[i].loss);
+            fv__buf_fmt(b,
+                        "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"#b4451f\"><title>update "
+                        "%lld: %.4f</title></circle>\n",
+                        place(h, (double)x[i].step), place(v, x[i].loss), (long long)x[i].step,
+                        x[i].loss);
 }
 
 static void grid(fv_buf *b, const axis *h, const axis *v)
@@ -59,25 +67,31 @@ static void grid(fv_buf *b, const axis *h, const axis *v)
         fv__buf_fmt(b,
                     "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#e3e3e3\"/>"
                     "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
-                    LEFT, WIDTH - RIGHT, place(v, y), place(v, y), LEFT - 8, place(v, y) + 4, round(y / v->step) * v->step);
+                    LEFT, WIDTH - RIGHT, place(v, y), place(v, y), LEFT - 8, place(v, y) + 4,
+                    round(y / v->step) * v->step);
     for (double x = h->low; x <= h->high + h->step / 2; x += h->step)
         fv__buf_fmt(b,
                     "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#e3e3e3\"/>"
                     "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>\n",
-                    place(h, x), place(h, x), TOP, HEIGHT - BOTTOM, place(h, x), HEIGHT - BOTTOM + 18,
-                    round(x / h->step) * h->step);
-    fv__buf_fmt(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">updates</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12);
+                    place(h, x), place(h, x), TOP, HEIGHT - BOTTOM, place(h, x),
+                    HEIGHT - BOTTOM + 18, round(x / h->step) * h->step);
+    fv__buf_fmt(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">updates</text>\n",
+                (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12);
 }
 
 static void legend(fv_buf *b)
 {
     int x = WIDTH - RIGHT - 230;
     fv__buf_fmt(b,
-                "<rect x=\"%d\" y=\"%d\" width=\"222\" height=\"26\" fill=\"#ffffff\" fill-opacity=\"0.85\"/>"
-                "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"#3b6ea8\" stroke-width=\"2\"/><text x=\"%d\" y=\"%d\">"
+                "<rect x=\"%d\" y=\"%d\" width=\"222\" height=\"26\" fill=\"#ffffff\" "
+                "fill-opacity=\"0.85\"/>"
+                "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"#3b6ea8\" "
+                "stroke-width=\"2\"/><text x=\"%d\" y=\"%d\">"
                 "training loss</text>"
-                "<circle cx=\"%d\" cy=\"%d\" r=\"3\" fill=\"#b4451f\"/><text x=\"%d\" y=\"%d\">validation</text>\n",
-                x, TOP + 4, x + 8, x + 32, TOP + 17, TOP + 17, x + 38, TOP + 21, x + 140, TOP + 17, x + 150, TOP + 21);
+                "<circle cx=\"%d\" cy=\"%d\" r=\"3\" fill=\"#b4451f\"/><text x=\"%d\" "
+                "y=\"%d\">validation</text>\n",
+                x, TOP + 4, x + 8, x + 32, TOP + 17, TOP + 17, x + 38, TOP + 21, x + 140, TOP + 17,
+                x + 150, TOP + 21);
 }
 
 void fv__curve(fv_buf *b, const fv__entry *x, size_t n)
@@ -85,14 +99,17 @@ void fv__curve(fv_buf *b, const fv__entry *x, size_t n)
     double low, high;
     int64_t last;
     fv__buf_fmt(b,
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"12\" "
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+                "font-family=\"sans-serif\" font-size=\"12\" "
                 "fill=\"#333\">\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n",
                 WIDTH, HEIGHT, WIDTH, HEIGHT);
     if (extent(x, n, &low, &high, &last)) {
-        axis h = make_axis(0, (double)last, LEFT, WIDTH - RIGHT), v = make_axis(low, high, HEIGHT - BOTTOM, TOP);
+        axis h = make_axis(0, (double)last, LEFT, WIDTH - RIGHT),
+             v = make_axis(low, high, HEIGHT - BOTTOM, TOP);
         grid(b, &h, &v);
         line(b, x, n, false, &h, &v, "fill=\"none\" stroke=\"#3b6ea8\" stroke-width=\"1.5\"");
-        line(b, x, n, true, &h, &v, "fill=\"none\" stroke=\"#b4451f\" stroke-width=\"1.5\" stroke-dasharray=\"4 3\"");
+        line(b, x, n, true, &h, &v,
+             "fill=\"none\" stroke=\"#b4451f\" stroke-width=\"1.5\" stroke-dasharray=\"4 3\"");
         dots(b, x, n, &h, &v);
         legend(b);
     }

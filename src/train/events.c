@@ -1,8 +1,9 @@
 /* events.c - records of a TensorBoard event file.
  *
- * A record is: length (u64), masked CRC-32C of the length, data, masked CRC-32C of the data; little endian.  The data is a
- * protocol buffer `Event`: 1 wall_time (double), 2 step (varint), 3 file_version (text), 5 summary.  A summary holds
- * values (1), each with tag (1) and simple_value (2, float). */
+ * A record is: length (u64), masked CRC-32C of the length, data, masked CRC-32C of the data; little
+ * endian.  The data is a protocol buffer `Event`: 1 wall_time (double), 2 step (varint), 3
+ * file_version (text), 5 summary.  A summary holds values (1), each with tag (1) and simple_value
+ * (2, float). */
 #include "train/log.h"
 
 static uint32_t crc32c(const unsigned char *s, size_t n)

@@ -1,8 +1,9 @@
 /* groups.c - which parameters are trained, and how fast, by their names.
  *
- * Layer-wise rates: a layer is the first number in a name ("encoder.layer.3.output..."), counted apart for each text in
- * front of it, so that an encoder and a decoder of different depth both end at the full rate.  Embeddings stand below
- * layer 0, what has no number and is no embedding (heads, last norms) above all layers. */
+ * Layer-wise rates: a layer is the first number in a name ("encoder.layer.3.output..."), counted
+ * apart for each text in front of it, so that an encoder and a decoder of different depth both end
+ * at the full rate.  Embeddings stand below layer 0, what has no number and is no embedding (heads,
+ * last norms) above all layers. */
 #include "train/groups.h"
 
 #include <math.h>
@@ -133,11 +134,15 @@ static fv_status by_name(float *scale, const fv_params *p, const char *list, fv_
         char *end = NULL;
         double x = equals ? strtod(equals + 1, &end) : -1;
         if (!equals || end != word + n || !(x >= 0 && x <= 1e6))
-            return fv_fail(e, FV_EARG, "lr_scale: expected pattern=factor, found \"%.*s\"", (int)n, word);
+            return fv_fail(e, FV_EARG, "lr_scale: expected pattern=factor, found \"%.*s\"", (int)n,
+                           word);
         int hits = 0;
         for (int i = 0; i < fv_params_count(p); i++)
-            if (fv__name_matches(word, (size_t)(equals - word), fv_params_at(p, i)->name)) scale[i] *= (float)x, hits++;
-        if (!hits) return fv_fail(e, FV_EARG, "lr_scale: no parameter is called %.*s", (int)(equals - word), word);
+            if (fv__name_matches(word, (size_t)(equals - word), fv_params_at(p, i)->name))
+                scale[i] *= (float)x, hits++;
+        if (!hits)
+            return fv_fail(e, FV_EARG, "lr_scale: no parameter is called %.*s",
+                           (int)(equals - word), word);
     }
     return FV_OK;
 }

@@ -1,7 +1,9 @@
-/* log.c - train.jsonl, the TensorBoard event file and the picture: three views of one list of entries.
+/* log.c - train.jsonl, the TensorBoard event file and the picture: three views of one list of
+ * entries.
  *
- * Both files are written anew when a run begins or resumes, so that what a lost piece of the run had told goes away with
- * it, and from then on grow line by line.  They are replaced by renaming: a crash leaves the old ones or the new. */
+ * Both files are written anew when a run begins or resumes, so that what a lost piece of the run
+ * had told goes away with it, and from then on grow line by line.  They are replaced by renaming: a
+ * crash leaves the old ones or the new. */
 #include "train/log.h"
 
 #include <errno.h>
@@ -45,13 +47,15 @@ static fv_status journal_add(journal *j, const fv_buf *b, fv_err *e)
     return FV_OK;
 }
 
-static fv_status journal_open(journal *j, const fv_env *env, const char *dir, const char *name, const fv_buf *start, fv_err *e)
+static fv_status journal_open(journal *j, const fv_env *env, const char *dir, const char *name,
+                              const fv_buf *start, fv_err *e)
 {
     const fv_io *io = fv__io(env);
     char tmp[FV_PATH];
     *j = (journal){.env = env, .fd = -1};
     int n = snprintf(j->path, sizeof j->path, "%s/%s", dir, name);
-    if (n < 0 || (size_t)n + 5 > sizeof tmp) return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
+    if (n < 0 || (size_t)n + 5 > sizeof tmp)
+        return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
     snprintf(tmp, sizeof tmp, "%.*s.tmp", (int)sizeof tmp - 5, j->path);
     j->fd = io->open_write(io->self, tmp);
     if (j->fd < 0) return failed(j, "make", j->fd, e);
@@ -77,13 +81,15 @@ static void number(fv_buf *b, const char *key, double value)
 
 static void as_line(fv_buf *b, const fv__entry *x, const char *metric)
 {
-    fv__buf_fmt(b, "{\"event\": \"%s\", \"step\": %lld, \"epoch\": %lld", x->valid ? "valid" : "train", (long long)x->step,
-                (long long)x->epoch);
+    fv__buf_fmt(b, "{\"event\": \"%s\", \"step\": %lld, \"epoch\": %lld",
+                x->valid ? "valid" : "train", (long long)x->step, (long long)x->epoch);
     number(b, x->valid ? "valid_loss" : "loss", x->loss);
     number(b, "lr", x->lr);
     number(b, "norm", x->norm);
     number(b, "tokens_per_s", x->rate);
-    if (isfinite(x->metric)) fv__buf_fmt(b, ", \"metric\": \"%s\", \"value\": %.9g", metric ? metric : "metric", x->metric);
+    if (isfinite(x->metric))
+        fv__buf_fmt(b, ", \"metric\": \"%s\", \"value\": %.9g", metric ? metric : "metric",
+                    x->metric);
     fv__buf_fmt(b, ", \"time\": %.3f}\n", x->time);
 }
 
@@ -120,11 +126,14 @@ static bool keep(fv__log *l, fv__entry x)
     return true;
 }
 
-/* One line, as an entry and as both files will have it.  A line that a crash cut short is no line. */
-static bool read_line(fv__log *l, const char *s, size_t n, int64_t step, fv_buf *lines, fv_buf *events)
+/* One line, as an entry and as both files will have it.  A line that a crash cut short is no
+ * line. */
+static bool read_line(fv__log *l, const char *s, size_t n, int64_t step, fv_buf *lines,
+                      fv_buf *events)
 {
     json_t *o = json_loadb(s, n, 0, NULL);
-    const char *event = json_string_value(json_object_get(o, "event")), *metric = json_string_value(json_object_get(o, "metric"));
+    const char *event = json_string_value(json_object_get(o, "event")),
+               *metric = json_string_value(json_object_get(o, "metric"));
     bool ok = true;
     if (event && json_integer_value(json_object_get(o, "step")) <= step) {
         bool valid = !strcmp(event, "valid");
@@ -179,7 +188,8 @@ fv_status fv__log_open(fv__log **out, const fv_env *env, const char *dir, int64_
     fv_buf lines = {.env = env}, events = {.env = env};
     l->env = env;
     l->lines.fd = l->events.fd = -1;
-    if (strlen(dir) + 64 > sizeof l->dir) return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
+    if (strlen(dir) + 64 > sizeof l->dir)
+        return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
     memcpy(l->dir, dir, strlen(dir) + 1);
     fv__event_version(&events, wall_clock());
     fv_status st = read_old(l, step, &lines, &events, e);
@@ -220,7 +230,8 @@ fv_status fv__log_draw(fv__log *l, fv_err *e)
     fv_buf b = {.env = l->env};
     snprintf(path, sizeof path, "%s/curve.svg", l->dir);
     fv__curve(&b, l->entry, l->n);
-    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : fv__file_write(l->env, path, b.data, b.len, e);
+    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
+                            : fv__file_write(l->env, path, b.data, b.len, e);
     fv__buf_free(&b);
     return st;
 }

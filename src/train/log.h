@@ -1,4 +1,5 @@
-/* log.h - what a run tells about itself: train.jsonl, a TensorBoard event file and a picture of the losses. */
+/* log.h - what a run tells about itself: train.jsonl, a TensorBoard event file and a picture of the
+ * losses. */
 #ifndef FV_LOG_H
 #define FV_LOG_H
 
@@ -14,7 +15,8 @@ typedef struct fv__entry {
     double lr, norm, rate, time;
 } fv__entry;
 
-/* Opens the log of a run in dir.  Entries behind step are forgotten, as the run that wrote them is; -1: all are. */
+/* Opens the log of a run in dir.  Entries behind step are forgotten, as the run that wrote them is;
+ * -1: all are. */
 fv_status fv__log_open(fv__log **out, const fv_env *env, const char *dir, int64_t step, fv_err *e);
 void fv__log_close(fv__log *l); /* NULL is allowed */
 /* metric: what the metric is called; NULL: there is none. */

@@ -5,7 +5,8 @@
  *     model/                a model's directory: the result
  *     train.jsonl, events.out.tfevents.fovea, curve.svg
  *
- * A model's directory has config.json, model.safetensors, tokenizer.json and what the job adds to it. */
+ * A model's directory has config.json, model.safetensors, tokenizer.json and what the job adds to
+ * it. */
 #include "train/run.h"
 
 #include <math.h>
@@ -14,21 +15,30 @@
 fv_status fv__run_join(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
 {
     int n = snprintf(out, FV_PATH, "%s/%s", dir, name);
-    return n > 0 && n < FV_PATH ? FV_OK : fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
+    return n > 0 && n < FV_PATH ? FV_OK
+                                : fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
 }
 
 int64_t fv__run_last(const fv_run *r) { return r->last; }
 
-fv_status fv__run_log(fv_run *r, const fv_train_job *job, const fv_train_state *s, const char *event, fv_err *e)
+fv_status fv__run_log(fv_run *r, const fv_train_job *job, const fv_train_state *s,
+                      const char *event, fv_err *e)
 {
     bool valid = !strcmp(event, "valid");
     double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : (double)NAN;
-    fv__entry x = {.step = s->step, .epoch = s->epoch, .valid = valid, .loss = valid ? s->valid : s->loss};
+    fv__entry x = {.step = s->step,
+                   .epoch = s->epoch,
+                   .valid = valid,
+                   .loss = valid ? s->valid : s->loss};
     x.metric = valid ? s->metric : (double)NAN;
     x.lr = valid ? (double)NAN : s->lr;
     x.norm = valid ? (double)NAN : s->norm;
     x.rate = valid ? (double)NAN : rate;
-    return fv__log_add(r->log, &x, job->score ? job->score_name : job->valid ? job->valid->metric : NULL, e);
+    return fv__log_add(r->log, &x,
+                       job->score   ? job->score_name
+                       : job->valid ? job->valid->metric
+                                    : NULL,
+                       e);
 }
 
 /* ---- models ---- */
@@ -62,9 +72,13 @@ fv_status fv__run_best(fv_run *r, const fv_train_job *job, fv_err *e)
 /* Doubles are written with all their digits: a resumed run compares them again. */
 static void state_text(fv_buf *b, const fv_train_state *s, const fv_train_opt *o)
 {
-    fv__buf_fmt(b, "{\"step\": %lld, \"epoch\": %lld, \"batch\": %lld, \"best_step\": %lld, \"worse\": %lld", (long long)s->step,
-                (long long)s->epoch, (long long)s->batch, (long long)s->best_step, (long long)s->worse);
-    fv__buf_fmt(b, ", \"batch_tokens\": %lld, \"batch_rows\": %lld", (long long)o->batch_tokens, (long long)o->batch_rows);
+    fv__buf_fmt(
+        b,
+        "{\"step\": %lld, \"epoch\": %lld, \"batch\": %lld, \"best_step\": %lld, \"worse\": %lld",
+        (long long)s->step, (long long)s->epoch, (long long)s->batch, (long long)s->best_step,
+        (long long)s->worse);
+    fv__buf_fmt(b, ", \"batch_tokens\": %lld, \"batch_rows\": %lld", (long long)o->batch_tokens,
+                (long long)o->batch_rows);
     if (isfinite(s->best)) fv__buf_fmt(b, ", \"best\": %.17g", s->best);
     if (isfinite(s->valid)) fv__buf_fmt(b, ", \"valid\": %.17g", s->valid);
     if (isfinite(s->metric)) fv__buf_fmt(b, ", \"metric\": %.17g", s->metric);
@@ -89,11 +103,12 @@ static fv_status add_files(fv_run *r, fv_ckpt *k, fv_err *e)
     const fv_io *io = fv__io(r->env);
     adding a = {.k = k, .e = e};
     int rc = io->list(io->self, fv_ckpt_dir(k), add_file, &a);
-    return rc ? fv_fail(e, FV_EIO, "%s: cannot be listed: %s", fv_ckpt_dir(k), strerror(-rc)) : a.st;
+    return rc ? fv_fail(e, FV_EIO, "%s: cannot be listed: %s", fv_ckpt_dir(k), strerror(-rc))
+              : a.st;
 }
 
-static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job, fv_adam *adam, const fv_train_state *s,
-                                 fv_err *e)
+static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job, fv_adam *adam,
+                                 const fv_train_state *s, fv_err *e)
 {
     char path[FV_PATH];
     fv_buf state = {.env = r->env};
@@ -108,7 +123,8 @@ static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job,
     return st;
 }
 
-fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const fv_train_state *s, fv_err *e)
+fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const fv_train_state *s,
+                       fv_err *e)
 {
     fv_ckpt *k = NULL;
     const fv_train_opt *o = &job->opt;
@@ -126,18 +142,23 @@ fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const 
 
 /* ---- resuming ---- */
 
-/* Batches of another size are other batches: with them the epoch begins anew, as what it saw cannot be counted in theirs. */
+/* Batches of another size are other batches: with them the epoch begins anew, as what it saw cannot
+ * be counted in theirs. */
 static void other_batches(const fv_train_job *job, const fv_json *j, fv_train_state *s)
 {
     double tokens = (double)job->opt.batch_tokens, rows = (double)job->opt.batch_rows;
     fv_json_number(j, "batch_tokens", &tokens);
     fv_json_number(j, "batch_rows", &rows);
-    if (((int64_t)tokens == job->opt.batch_tokens && (int64_t)rows == job->opt.batch_rows) || !s->batch) return;
+    if (((int64_t)tokens == job->opt.batch_tokens && (int64_t)rows == job->opt.batch_rows) ||
+        !s->batch)
+        return;
     s->batch = 0;
-    if (job->say) job->say(job->user, "batches have another size than before: the epoch begins anew");
+    if (job->say)
+        job->say(job->user, "batches have another size than before: the epoch begins anew");
 }
 
-static fv_status read_state(fv_train_state *s, const fv_train_job *job, const fv_env *env, const char *path, fv_err *e)
+static fv_status read_state(fv_train_state *s, const fv_train_job *job, const fv_env *env,
+                            const char *path, fv_err *e)
 {
     fv_json *j;
     fv_status st = fv_json_open(&j, env, path, e);
@@ -145,9 +166,10 @@ static fv_status read_state(fv_train_state *s, const fv_train_job *job, const fv
     double n[5] = {-1, -1, -1, -1, -1};
     static const char *const keys[] = {"step", "epoch", "batch", "best_step", "worse"};
     for (int i = 0; i < 5; i++)
-        if (!fv_json_number(j, keys[i], &n[i]) || !(n[i] >= 0)) st = fv_fail(e, FV_EFORMAT, "%s: %s is missing", path, keys[i]);
-    s->step = (int64_t)n[0], s->epoch = (int64_t)n[1], s->batch = (int64_t)n[2], s->best_step = (int64_t)n[3],
-    s->worse = (int64_t)n[4];
+        if (!fv_json_number(j, keys[i], &n[i]) || !(n[i] >= 0))
+            st = fv_fail(e, FV_EFORMAT, "%s: %s is missing", path, keys[i]);
+    s->step = (int64_t)n[0], s->epoch = (int64_t)n[1], s->batch = (int64_t)n[2],
+    s->best_step = (int64_t)n[3], s->worse = (int64_t)n[4];
     fv_json_number(j, "best", &s->best);
     fv_json_number(j, "valid", &s->valid);
     fv_json_number(j, "metric", &s->metric);
@@ -173,7 +195,8 @@ static void skip(void *user, const char *dir, const char *why)
     if (s->job->say) s->job->say(s->job->user, text);
 }
 
-static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_train_state *s, fv_err *e)
+static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_train_state *s,
+                        fv_err *e)
 {
     fv_ckpt_found found;
     char path[FV_PATH];
@@ -181,8 +204,9 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
     fv_status st = fv_ckpt_find(&found, r->env, r->checkpoints, job->config, skip, &bad, e);
     if (st) return st;
     if (found.step < 0)
-        return bad.n ? fv_fail(e, FV_EFORMAT, "%s: none of %d checkpoints can be used; the newest: %s", r->checkpoints, bad.n,
-                               bad.first)
+        return bad.n ? fv_fail(e, FV_EFORMAT,
+                               "%s: none of %d checkpoints can be used; the newest: %s",
+                               r->checkpoints, bad.n, bad.first)
                      : FV_OK;
     st = fv__run_params(r, found.dir, e);
     if (!st) st = fv__run_join(path, found.dir, "moments.safetensors", e);
@@ -195,7 +219,8 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
 
 /* ---- opening and finishing ---- */
 
-fv_status fv__run_open(fv_run **out, const fv_train_job *job, fv_adam *adam, fv_train_state *s, fv_err *e)
+fv_status fv__run_open(fv_run **out, const fv_train_job *job, fv_adam *adam, fv_train_state *s,
+                       fv_err *e)
 {
     const fv_env *env = fv_device_env(job->device);
     fv_run *r = *out = fv__alloc(env, sizeof *r);

@@ -6,8 +6,10 @@
 #include "train/run.h"
 #include "train/update.h"
 
-#define MOST_WAITING 64 /* updates whose losses are still to be read: at least what an updater lets go unread */
-#define MOST_LATE 0.25  /* seconds a device may be behind: so soon it stops when asked to, and tells how it goes */
+/* updates whose losses are still to be read: at least what an updater lets go unread */
+#define MOST_WAITING 64
+/* seconds a device may be behind: so soon it stops when asked to, and tells how it goes */
+#define MOST_LATE 0.25
 
 static double now(void)
 {
@@ -32,10 +34,14 @@ typedef struct loop {
     fv_run *run;           /* NULL: nothing is written */
     fv_train_state waiting[MOST_WAITING];
     int n_waiting;
-    double start, since; /* since: when the first that waits was started, in seconds from the start */
+    /* since: when the first that waits was started, in seconds from the start */
+    double start, since;
 } loop;
 
-static fv_dtype dtype_of(const fv_train_job *j) { return fv_params_at(fv_model_params(j->model), 0)->dtype; }
+static fv_dtype dtype_of(const fv_train_job *j)
+{
+    return fv_params_at(fv_model_params(j->model), 0)->dtype;
+}
 
 static fv_status context_failed(fv_ctx *c, fv_err *e)
 {
@@ -43,8 +49,8 @@ static fv_status context_failed(fv_ctx *c, fv_err *e)
     return fv_fail(e, why->code, "%s", why->text);
 }
 
-/* The batches of one update: their losses are divided by the labels of all of them, so they must all be there first.  An
- * update ends with its epoch, however many it has got. */
+/* The batches of one update: their losses are divided by the labels of all of them, so they must
+ * all be there first.  An update ends with its epoch, however many it has got. */
 static fv_status gather(loop *l, int64_t *n, const fv_fed **fed, fv_err *e)
 {
     *n = 0;
@@ -77,7 +83,8 @@ static fv_status update(loop *l, fv_err *e)
 
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* Reads what the updates that were started came to, and tells it; when each of them ended is not known, so time is shared out. */
+/* Reads what the updates that were started came to, and tells it; when each of them ended is not
+ * known, so time is shared out. */
 static fv_status settle(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
@@ -91,7 +98,8 @@ static fv_status settle(loop *l, fv_err *e)
         l->s->norm = came[i].norm;
         l->s->seconds = l->since + each * (double)(i + 1);
         tell(j, l->s, "step");
-        if (l->run && due(l->s->step, j->opt.log_every)) told = fv__run_log(l->run, j, l->s, "train", st ? NULL : e);
+        if (l->run && due(l->s->step, j->opt.log_every))
+            told = fv__run_log(l->run, j, l->s, "train", st ? NULL : e);
     }
     l->n_waiting = 0;
     return st ? st : told;
@@ -103,22 +111,27 @@ typedef struct sums {
     double loss, labels, hits, of;
 } sums;
 
-static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_ctx *c, const fv_batch *b, sums *all, fv_err *e)
+static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_ctx *c,
+                                const fv_batch *b, sums *all, fv_err *e)
 {
     float value = 0;
     fv_items in = fv_batch_items(c, b), out = {0};
     fv_model_forward(c, j->model, &in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
-    if (!y && !fv_ctx_status(c)) return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
+    if (!y && !fv_ctx_status(c))
+        return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
     if (fv_read(c, y, &value, 1)) return context_failed(c, e);
-    if (feed->judge && feed->judge(feed->self, c, b, &out, &all->hits, &all->of)) return context_failed(c, e);
+    if (feed->judge && feed->judge(feed->self, c, b, &out, &all->hits, &all->of))
+        return context_failed(c, e);
     all->loss += (double)value * b->labels;
     all->labels += b->labels;
     return FV_OK;
 }
 
-/* The mean loss of a label over all examples of a feed, and the share of right answers where the feed judges (else NaN). */
-static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, double *loss, double *metric, fv_err *e)
+/* The mean loss of a label over all examples of a feed, and the share of right answers where the
+ * feed judges (else NaN). */
+static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, double *loss,
+                               double *metric, fv_err *e)
 {
     const fv_env *env = fv_device_env(j->device);
     const fv_draw draw = {.epoch = -1};
@@ -164,7 +177,8 @@ static fv_status evaluate(loop *l, fv_err *e)
     if (!j->valid) return FV_OK;
     fv_status st = measure(l, average, e);
     if (st) return st;
-    if (by_metric && isnan(s->metric)) return fv_fail(e, FV_EARG, "best_by = metric: this objective has no metric");
+    if (by_metric && isnan(s->metric))
+        return fv_fail(e, FV_EARG, "best_by = metric: this objective has no metric");
     bool better = by_metric ? !(s->metric <= s->best) : !(s->valid >= s->best);
     if (better) s->best = by_metric ? s->metric : s->valid, s->best_step = s->step;
     s->worse = better ? 0 : s->worse + 1;
@@ -176,7 +190,8 @@ static fv_status evaluate(loop *l, fv_err *e)
 
 /* ---- a rehearsal ---- */
 
-/* What the reader can go back to, once it has failed, and what to change where memory was missing. */
+/* What the reader can go back to, once it has failed, and what to change where memory was
+ * missing. */
 static fv_status with_advice(const loop *l, fv_status st, fv_err *e)
 {
     int64_t good = l->run ? fv__run_last(l->run) : -1;
@@ -184,8 +199,11 @@ static fv_status with_advice(const loop *l, fv_status st, fv_err *e)
     char intact[80] = "";
     if ((st != FV_ENUMERIC && st != FV_EDEVICE && !memory) || !e) return st;
     fv_err why = *e;
-    if (good >= 0) snprintf(intact, sizeof intact, "; the last checkpoint, of update %lld, is intact", (long long)good);
-    return fv_fail(e, st, "%.280s%s%s", why.text, memory ? "; lower train.batch_tokens or set train.recompute" : "", intact);
+    if (good >= 0)
+        snprintf(intact, sizeof intact, "; the last checkpoint, of update %lld, is intact",
+                 (long long)good);
+    return fv_fail(e, st, "%.280s%s%s", why.text,
+                   memory ? "; lower train.batch_tokens or set train.recompute" : "", intact);
 }
 
 /* The batch of an epoch with the most tokens, padding included. */
@@ -194,8 +212,8 @@ static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
     const fv_feed *f = j->train;
     const fv_draw draw = {.seed = (uint64_t)j->opt.seed};
     fv_plan *plan = NULL;
-    fv_status st = fv_plan_make(&plan, fv_device_env(j->device), f, (fv_plan_opt){j->opt.batch_tokens, j->opt.batch_rows, draw},
-                                e);
+    fv_status st = fv_plan_make(&plan, fv_device_env(j->device), f,
+                                (fv_plan_opt){j->opt.batch_tokens, j->opt.batch_rows, draw}, e);
     int64_t most = -1, which = 0, n;
     for (int64_t i = 0; !st && i < fv_plan_count(plan); i++) {
         int64_t source, target, long_source = 0, long_target = 0;
@@ -205,7 +223,8 @@ static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
             long_source = source > long_source ? source : long_source;
             long_target = target > long_target ? target : long_target;
         }
-        if ((long_source + long_target) * n > most) most = (long_source + long_target) * n, which = i;
+        if ((long_source + long_target) * n > most)
+            most = (long_source + long_target) * n, which = i;
     }
     if (!st && most < 0) st = fv_fail(e, FV_EARG, "training: there is nothing to train on");
     if (!st) {
@@ -238,7 +257,9 @@ fv_status fv_train_rehearse(const fv_train_job *j, fv_train_memory *out, fv_err 
     if (!st) st = fv_updater_new(&l.updater, j->model, j->device, &j->opt, e);
     if (!st) st = fv__updater_rehearse(l.updater, &b, e);
     if (!st) out->batch = fv_updater_bytes(l.updater);
-    if (!st) out->rows = b.part[0].shape.d[0], out->columns = b.part[0].shape.n > 1 ? b.part[0].shape.d[1] : 1;
+    if (!st)
+        out->rows = b.part[0].shape.d[0],
+        out->columns = b.part[0].shape.n > 1 ? b.part[0].shape.d[1] : 1;
     st = with_advice(&l, st, e);
     fv_updater_free(l.updater);
     fv_batch_free(&b);
@@ -249,7 +270,8 @@ fv_status fv_train_rehearse(const fv_train_job *j, fv_train_memory *out, fv_err 
 
 static fv_status save(loop *l, fv_err *e)
 {
-    fv_status st = l->run ? fv__run_save(l->run, l->job, fv__updater_adam(l->updater), l->s, e) : FV_OK;
+    fv_status st = l->run ? fv__run_save(l->run, l->job, fv__updater_adam(l->updater), l->s, e)
+                          : FV_OK;
     if (!st && l->run) tell(l->job, l->s, "saved");
     return st;
 }
@@ -259,7 +281,8 @@ static bool asked_to_stop(const fv_train_job *j) { return j->stop && *j->stop; }
 /* How many updates to start before they are read, after so many took so long. */
 static int64_t ahead(const loop *l, int64_t n, double seconds)
 {
-    int64_t most = fv_updater_ahead(l->updater), fit = (int64_t)fmin((double)n * MOST_LATE / fmax(seconds, 1e-6), (double)most);
+    int64_t most = fv_updater_ahead(l->updater),
+            fit = (int64_t)fmin((double)n * MOST_LATE / fmax(seconds, 1e-6), (double)most);
     return fit > 1 ? fit : 1;
 }
 
@@ -275,7 +298,8 @@ static fv_status iterate(loop *l, fv_err *e)
     for (int64_t step = s->step + 1; !st && step <= o->updates && !stop; step++) {
         if (!l->n_waiting) l->since = now() - l->start;
         st = update(l, e);
-        bool last = step == o->updates, judge = due(step, o->eval_every) || last, keep = due(step, o->save_every) || last;
+        bool last = step == o->updates, judge = due(step, o->eval_every) || last,
+             keep = due(step, o->save_every) || last;
         stop = asked_to_stop(j);
         if (!st && (judge || keep || stop || l->n_waiting >= most)) {
             int64_t n = l->n_waiting;
@@ -301,7 +325,9 @@ static fv_status start(loop *l, fv_err *e)
     if (st) return st;
     l->part = fv__alloc(env, (size_t)o->accumulate * sizeof *l->part);
     if (!l->part) return fv_fail(e, FV_ENOMEM, "training: out of memory");
-    fv_feeder_opt feeder = {.plan = {.tokens = o->batch_tokens, .rows = o->batch_rows, .draw = {(uint64_t)o->seed, l->s->epoch}},
+    fv_feeder_opt feeder = {.plan = {.tokens = o->batch_tokens,
+                                     .rows = o->batch_rows,
+                                     .draw = {(uint64_t)o->seed, l->s->epoch}},
                             .batch = l->s->batch,
                             .hold = o->accumulate,
                             .ahead = o->prefetch};
@@ -314,7 +340,8 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
     *out = (fv_train_state){.valid = NAN, .metric = NAN, .best = NAN};
     fv_status st = start(&l, e);
     if (!st) st = iterate(&l, e);
-    bool whole = out->step >= job->opt.updates || (job->opt.patience && out->worse >= job->opt.patience);
+    bool whole = out->step >= job->opt.updates ||
+                 (job->opt.patience && out->worse >= job->opt.patience);
     if (!st && l.run) st = fv__run_finish(l.run, job, fv__updater_adam(l.updater), whole, e);
     if (st) st = with_advice(&l, st, e);
     fv__run_close(l.run);

@@ -1,8 +1,9 @@
 /* update.c - one update after another: the gradient of its batches, clipping, AdamW.
  *
- * Nothing waits for the device.  What goes in is uploaded by a context of its own, so it lies where it lay before; all that
- * differs between updates of one shape is in the device's memory then, and the work from the batch to the changed parameters
- * is kept as a graph where the device can (core.h).  A few shapes are remembered, the one not used for longest goes first. */
+ * Nothing waits for the device.  What goes in is uploaded by a context of its own, so it lies where
+ * it lay before; all that differs between updates of one shape is in the device's memory then, and
+ * the work from the batch to the changed parameters is kept as a graph where the device can
+ * (core.h).  A few shapes are remembered, the one not used for longest goes first. */
 #include "train/update.h"
 
 #include <math.h>
@@ -28,17 +29,27 @@ struct fv_updater {
     int64_t first, done; /* updates: the first not read, and how many since */
 };
 
-static fv_dtype dtype_of(const fv_updater *u) { return fv_params_at(fv_model_params(u->model), 0)->dtype; }
+static fv_dtype dtype_of(const fv_updater *u)
+{
+    return fv_params_at(fv_model_params(u->model), 0)->dtype;
+}
 
-fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o, fv_err *e)
+fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o,
+                         fv_err *e)
 {
     *out = NULL;
     fv_updater *u = fv__alloc(fv_device_env(d), sizeof *u);
     if (!u) return fv_fail(e, FV_ENOMEM, "training: out of memory");
     *u = (fv_updater){.dev = d, .model = m, .opt = *o};
-    fv_ctx_opt how = {.dtype = dtype_of(u), .seed = (uint64_t)o->seed, .record = true, .train = true, .recompute = o->recompute};
+    fv_ctx_opt how = {.dtype = dtype_of(u),
+                      .seed = (uint64_t)o->seed,
+                      .record = true,
+                      .train = true,
+                      .recompute = o->recompute};
     fv_status st = fv_ctx_new(&u->ctx, d, how, e);
-    if (!st) st = fv_ctx_new(&u->in, d, (fv_ctx_opt){.dtype = dtype_of(u) == FV_F64 ? FV_F64 : FV_F32}, e);
+    if (!st)
+        st = fv_ctx_new(&u->in, d, (fv_ctx_opt){.dtype = dtype_of(u) == FV_F64 ? FV_F64 : FV_F32},
+                        e);
     if (!st) st = fv_adam_new(&u->adam, fv_model_params(m), d, o, e);
     if (st)
         fv_updater_free(u);
@@ -60,7 +71,10 @@ void fv_updater_free(fv_updater *u)
 
 fv_adam *fv__updater_adam(fv_updater *u) { return u->adam; }
 size_t fv_updater_bytes(const fv_updater *u) { return fv_ctx_bytes(u->in) + fv_ctx_bytes(u->ctx); }
-int64_t fv_updater_ahead(const fv_updater *u) { return fv__device_is_host(u->dev) ? 1 : FV__UPDATES; }
+int64_t fv_updater_ahead(const fv_updater *u)
+{
+    return fv__device_is_host(u->dev) ? 1 : FV__UPDATES;
+}
 
 /* ---- one batch ---- */
 
@@ -80,7 +94,8 @@ static void run(fv_ctx *c, void *user)
     if (p->first) fv_params_zero_grad(params);
     fv_model_forward(c, u->model, &p->in, &out);
     fv_tensor *loss = fv_items_get(&out, "loss");
-    if (!loss && !fv__failed(c)) fv_raise(c, FV_EARG, "%s computes no loss from these data", fv_model_head(u->model));
+    if (!loss && !fv__failed(c))
+        fv_raise(c, FV_EARG, "%s computes no loss from these data", fv_model_head(u->model));
     if (fv_backward(c, loss) || !loss) return;
     fv__adam_note(u->adam, &c->stream, loss->data, loss->dtype, !p->first);
     fv__params_grad_on(params, &c->stream);
@@ -118,12 +133,16 @@ static fv_graph *graph_for(fv_updater *u, uint64_t key)
     return &at->graph;
 }
 
-static fv_status failed(const fv_ctx *c, fv_err *e) { return fv_fail(e, c->err.code, "%s", c->err.text); }
+static fv_status failed(const fv_ctx *c, fv_err *e)
+{
+    return fv_fail(e, c->err.code, "%s", c->err.text);
+}
 
 /* The batch as tensors, and what its losses are divided by. */
 static fv_status feed(fv_updater *u, part *p, const fv_batch *b, const fv__amount *all, fv_err *e)
 {
-    float per_label = all->labels > 0 ? (float)(1 / all->labels) : 1, per_row = all->rows > 0 ? (float)(1 / all->rows) : 1;
+    float per_label = all->labels > 0 ? (float)(1 / all->labels) : 1,
+          per_row = all->rows > 0 ? (float)(1 / all->rows) : 1;
     fv_ctx_reset(u->in, 0);
     p->in = fv_batch_items(u->in, b);
     p->in.n_labels = all->labels;
@@ -134,7 +153,8 @@ static fv_status feed(fv_updater *u, part *p, const fv_batch *b, const fv__amoun
     return fv__failed(u->in) ? failed(u->in, e) : FV_OK;
 }
 
-static fv_status work(fv_updater *u, const fv_batch *b, const fv__amount *all, int64_t number, bool first, bool last, fv_err *e)
+static fv_status work(fv_updater *u, const fv_batch *b, const fv__amount *all, int64_t number,
+                      bool first, bool last, fv_err *e)
 {
     part p = {.u = u, .first = first, .last = last};
     uint64_t key = key_of(b, first, last);
@@ -158,14 +178,15 @@ fv__amount fv__amount_of(const fv_batch *const *batch, int64_t n)
     return all;
 }
 
-fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch, int64_t n, fv_err *e)
+fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch, int64_t n,
+                          fv_err *e)
 {
     fv__amount all = fv__amount_of(batch, n);
     fv_status st = FV_OK;
     if (!u->done) u->first = step;
     if (step != u->first + u->done || u->done == FV__UPDATES)
-        return fv_fail(e, FV_ESTATE, "update %lld: %lld was expected, and at most %d may go unread", (long long)step,
-                       (long long)(u->first + u->done), FV__UPDATES);
+        return fv_fail(e, FV_ESTATE, "update %lld: %lld was expected, and at most %d may go unread",
+                       (long long)step, (long long)(u->first + u->done), FV__UPDATES);
     fv__adam_tell(u->adam, &u->opt, step);
     for (int64_t i = 0; !st && i < n; i++)
         st = work(u, batch[i], &all, (step - 1) * u->opt.accumulate + i, i == 0, i == n - 1, e);

@@ -24,7 +24,9 @@ static void open_with(fixture *f, fv_ctx_opt opt)
     fv_err e;
     fv_mem_counter_init(&f->mem);
     f->env = (fv_env){.mem = &f->mem.mem};
-    assert_int_equal(fv_device_open(&f->dev, "cpu", (fv_device_opt){.threads = 1, .env = &f->env}, &e), FV_OK);
+    assert_int_equal(fv_device_open(&f->dev, "cpu", (fv_device_opt){.threads = 1, .env = &f->env},
+                                    &e),
+                     FV_OK);
     assert_int_equal(fv_ctx_new(&f->ctx, f->dev, opt, &e), FV_OK);
 }
 
@@ -51,7 +53,8 @@ static void an_error_sticks_and_the_first_is_kept(void **state)
     (void)state;
     fixture f;
     open_with(&f, (fv_ctx_opt){0});
-    fv_tensor *a = fv_floats(f.ctx, six, FV_SHAPE(2, 3)), *b = fv_floats(f.ctx, six, FV_SHAPE(3, 2));
+    fv_tensor *a = fv_floats(f.ctx, six, FV_SHAPE(2, 3)),
+              *b = fv_floats(f.ctx, six, FV_SHAPE(3, 2));
     assert_null(fv_add(f.ctx, a, b));
     assert_non_null(strstr(fv_ctx_err(f.ctx)->text, "(2,3)"));
     assert_non_null(strstr(fv_ctx_err(f.ctx)->text, "(3,2)"));
@@ -93,7 +96,8 @@ static void a_memory_limit_is_an_error_with_sizes(void **state)
 static fv_tensor *step(fv_ctx *c, fv_tensor *x)
 {
     fv_tensor *h = fv_gelu(c, fv_mul(c, x, x));
-    fv_tensor *y = fv_add(c, fv_softmax(c, h), fv_reshape(c, fv_reshape(c, x, FV_SHAPE(-1)), fv_shape_of(x)));
+    fv_tensor *y = fv_add(c, fv_softmax(c, h),
+                          fv_reshape(c, fv_reshape(c, x, FV_SHAPE(-1)), fv_shape_of(x)));
     return fv_mean_all(c, fv_square(c, fv_add(c, y, h)));
 }
 
@@ -214,7 +218,8 @@ static void parameters_are_named_flat_and_grouped(void **state)
     fv_params *p;
     open_with(&f, (fv_ctx_opt){.record = true});
     assert_int_equal(fv_params_new(&p, &f.env, &e), FV_OK);
-    fv_tensor *w = fv_param(p, (fv_init){FV_INIT_NORMAL, 0.02f, false}, FV_SHAPE(3, 5), "layer.%d.weight", 0);
+    fv_tensor *w = fv_param(p, (fv_init){FV_INIT_NORMAL, 0.02f, false}, FV_SHAPE(3, 5),
+                            "layer.%d.weight", 0);
     fv_tensor *b = fv_param(p, (fv_init){FV_INIT_ONE, 0, false}, FV_SHAPE(5), "layer.%d.bias", 0);
     fv_tensor *r = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(5), "running");
     assert_int_equal(fv_params_alloc(p, f.dev, FV_F32, true, &e), FV_OK);
@@ -231,7 +236,8 @@ static void parameters_are_named_flat_and_grouped(void **state)
     assert_int_equal(fv_params_get(p, w, again, 15, &e), FV_OK);
     assert_memory_equal(before, again, sizeof before);
 
-    for (int pass = 1; pass <= 2; pass++) { /* gradients add up over backward passes until cleared */
+    /* gradients add up over backward passes until cleared */
+    for (int pass = 1; pass <= 2; pass++) {
         fv_ctx_reset(f.ctx, 0);
         assert_int_equal(fv_backward(f.ctx, fv_sum_all(f.ctx, fv_add(f.ctx, w, b))), FV_OK);
         assert_int_equal(fv_params_get_grad(p, b, one, 5, &e), FV_OK);
@@ -290,7 +296,8 @@ static void checkpointing_gives_the_same_gradient_in_less_memory(void **state)
         fv_tensor *x = fv_watch(f.ctx, fv_full(f.ctx, FV_SHAPE(N), 0.3f)),
                   *w = fv_watch(f.ctx, fv_full(f.ctx, FV_SHAPE(N), 0.7f));
         fv_tensor *y = x;
-        for (int i = 0; i < BLOCKS; i++) y = keep ? fv_checkpoint(f.ctx, block, w, y) : block(f.ctx, w, y);
+        for (int i = 0; i < BLOCKS; i++)
+            y = keep ? fv_checkpoint(f.ctx, block, w, y) : block(f.ctx, w, y);
         assert_int_equal(fv_backward(f.ctx, fv_sum_all(f.ctx, y)), FV_OK);
         bytes[keep] = fv_ctx_bytes(f.ctx);
         assert_int_equal(fv_read_grad(f.ctx, x, dx[keep], N), FV_OK);
@@ -316,7 +323,9 @@ static void the_seed_and_step_decide_dropout(void **state)
     const uint64_t steps[] = {1, 1, 2};
     for (int i = 0; i < 3; i++) {
         fv_ctx_reset(f.ctx, steps[i]);
-        assert_int_equal(fv_read(f.ctx, fv_dropout(f.ctx, fv_full(f.ctx, FV_SHAPE(N), 1), 0.25f), out[i], N), FV_OK);
+        assert_int_equal(fv_read(f.ctx, fv_dropout(f.ctx, fv_full(f.ctx, FV_SHAPE(N), 1), 0.25f),
+                                 out[i], N),
+                         FV_OK);
     }
     assert_memory_equal(a, b, sizeof a);
     assert_memory_not_equal(a, d, sizeof a);
@@ -338,11 +347,13 @@ static void training_and_recording_can_be_switched_off(void **state)
     open_with(&f, (fv_ctx_opt){.record = true, .train = true, .seed = 3});
     fv_ctx_set_train(f.ctx, false);
     fv_ctx_set_record(f.ctx, false);
-    fv_tensor *x = fv_watch(f.ctx, fv_floats(f.ctx, six, FV_SHAPE(6))), *still = fv_dropout(f.ctx, x, 0.5f);
+    fv_tensor *x = fv_watch(f.ctx, fv_floats(f.ctx, six, FV_SHAPE(6))),
+              *still = fv_dropout(f.ctx, x, 0.5f);
     assert_false(fv_ctx_training(f.ctx));
     assert_int_equal(fv_read(f.ctx, still, y, 6), FV_OK);
     assert_memory_equal(y, six, sizeof six);
-    assert_int_equal(fv_backward(f.ctx, fv_sum_all(f.ctx, still)), FV_ESTATE); /* nothing was recorded */
+    /* nothing was recorded */
+    assert_int_equal(fv_backward(f.ctx, fv_sum_all(f.ctx, still)), FV_ESTATE);
     fv_ctx_reset(f.ctx, 1);
     fv_ctx_set_train(f.ctx, true);
     fv_ctx_set_record(f.ctx, true);
@@ -387,7 +398,8 @@ static void every_failing_allocation_is_survived(void **state)
         fv_status st = fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1, .env = &env}, &e);
         if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.record = true, .train = true}, &e);
         if (!st) st = fv_params_new(&p, &env, &e);
-        fv_tensor *w = st ? NULL : fv_param(p, (fv_init){FV_INIT_XAVIER, 1, false}, FV_SHAPE(8, 8), "w");
+        fv_tensor *w = st ? NULL
+                          : fv_param(p, (fv_init){FV_INIT_XAVIER, 1, false}, FV_SHAPE(8, 8), "w");
         if (!st) st = fv_params_alloc(p, d, FV_F32, true, &e);
         if (!st) st = fv_params_randomize(p, 1, &e);
         if (!st) st = fv_backward(c, step(c, fv_add(c, fv_full(c, FV_SHAPE(8, 8), 0.5f), w)));
@@ -400,7 +412,8 @@ static void every_failing_allocation_is_survived(void **state)
             assert_int_equal(st, FV_OK);
             break;
         }
-        assert_true(st == FV_ENOMEM || st == FV_OK); /* OK: growing the list of spare blocks may fail harmlessly */
+        /* OK: growing the list of spare blocks may fail harmlessly */
+        assert_true(st == FV_ENOMEM || st == FV_OK);
     }
 }
 

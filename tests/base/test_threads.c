@@ -1,7 +1,8 @@
-/* test_threads.c - one set of parameters, read by four threads at once, each in a context of its own.
+/* test_threads.c - one set of parameters, read by four threads at once, each in a context of its
+ * own.
  *
- * Run under ThreadSanitizer (make test-tsan) this shows that nothing is written behind the caller's back; in any
- * build it shows that all threads get the same bits. */
+ * Run under ThreadSanitizer (make test-tsan) this shows that nothing is written behind the caller's
+ * back; in any build it shows that all threads get the same bits. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -37,7 +38,8 @@ static void model_open(model *m)
     m->qkv = weight(m->params, 3 * D, D, "qkv");
     m->out = weight(m->params, D, D, "out");
     m->up = weight(m->params, 4 * D, D, "up");
-    m->up_bias = fv_param(m->params, (fv_init){FV_INIT_UNIFORM, 0.1f, false}, FV_SHAPE(4 * D), "up_bias");
+    m->up_bias = fv_param(m->params, (fv_init){FV_INIT_UNIFORM, 0.1f, false}, FV_SHAPE(4 * D),
+                          "up_bias");
     m->down = weight(m->params, D, 4 * D, "down");
     assert_int_equal(fv_params_alloc(m->params, m->dev, FV_F32, false, &e), FV_OK);
     assert_int_equal(fv_params_randomize(m->params, 3, &e), FV_OK);
@@ -45,8 +47,11 @@ static void model_open(model *m)
 
 static fv_tensor *forward(fv_ctx *c, const model *m, fv_tensor *x)
 {
-    fv_tensor *h = fv_linear(c, fv_layernorm(c, x, m->gain, m->shift, 1e-5f), m->qkv, NULL, FV_ACT_NONE);
-    x = fv_add(c, x, fv_linear(c, fv_attention_packed(c, h, (fv_attn){.n_head = H, .causal = true}), m->out, NULL, FV_ACT_NONE));
+    fv_tensor *h = fv_linear(c, fv_layernorm(c, x, m->gain, m->shift, 1e-5f), m->qkv, NULL,
+                             FV_ACT_NONE);
+    x = fv_add(c, x,
+               fv_linear(c, fv_attention_packed(c, h, (fv_attn){.n_head = H, .causal = true}),
+                         m->out, NULL, FV_ACT_NONE));
     h = fv_linear(c, fv_layernorm(c, x, m->gain, m->shift, 1e-5f), m->up, m->up_bias, FV_GELU);
     return fv_add(c, x, fv_linear(c, h, m->down, NULL, FV_ACT_NONE));
 }
@@ -104,7 +109,8 @@ static void a_row_does_not_depend_on_its_batch_or_on_threads(void **state)
     for (int threads = 1; threads <= 4; threads++) {
         fv_ctx *c;
         assert_int_equal(fv_ctx_new(&c, m.dev, (fv_ctx_opt){.threads = threads}, NULL), FV_OK);
-        assert_int_equal(fv_read(c, forward(c, &m, fv_floats(c, x, FV_SHAPE(B, T, D))), part, N), FV_OK);
+        assert_int_equal(fv_read(c, forward(c, &m, fv_floats(c, x, FV_SHAPE(B, T, D))), part, N),
+                         FV_OK);
         if (threads == 1) memcpy(whole, part, sizeof whole);
         assert_memory_equal(part, whole, sizeof whole);
         for (int b = 0; b < B; b++) {

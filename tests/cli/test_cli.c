@@ -23,7 +23,8 @@ static int set_up(void **state)
     return 0;
 }
 
-/* A failure says one sentence on standard error, which begins with the command, and prints no result. */
+/* A failure says one sentence on standard error, which begins with the command, and prints no
+ * result. */
 static void told(const result *r, int code, const char *begin, const char *part)
 {
     refused_silently(r, code, part);
@@ -47,7 +48,8 @@ static double at(const json_t *a, int n, const int *place)
     return json_number_value(a);
 }
 
-#define AT(array, ...) at(array, (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]){__VA_ARGS__})
+#define AT(array, ...)                                                                             \
+    at(array, (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]){__VA_ARGS__})
 
 /* ---- the program ---- */
 
@@ -70,13 +72,15 @@ static void test_version_and_help(void **state)
     assert_non_null(strstr(r->out, "f32|bf16"));
 }
 
-/* Whether or not this machine has a GPU: none can be seen, its number is none, the backend is not there or is another's. */
+/* Whether or not this machine has a GPU: none can be seen, its number is none, the backend is not
+ * there or is another's. */
 static void test_devices(void **state)
 {
     (void)state;
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     told(fovea("info --device cuda"), 1, "fovea info: device cuda", "device cuda");
-    told(fovea("bench gemm --m 8 --n 8 --k 8 --device cuda"), 1, "fovea bench gemm: device cuda", "device cuda");
+    told(fovea("bench gemm --m 8 --n 8 --k 8 --device cuda"), 1, "fovea bench gemm: device cuda",
+         "device cuda");
     unsetenv("CUDA_VISIBLE_DEVICES");
     told(fovea("info --device cuda:x"), 1, "fovea info: ", "N counts from 0");
     told(fovea("info --device tpu"), 1, "fovea info: ", "expected cpu or cuda");
@@ -98,7 +102,8 @@ static void test_usage(void **state)
     told(fovea("attend --casual"), 2, "fovea attend: ", "did you mean '--causal'?");
     told(fovea("attend -z"), 2, "fovea attend: ", "unknown option '-z'");
     told(fovea("attend --heads"), 2, "fovea attend: ", "--heads needs a value");
-    told(fovea("attend --heads two"), 2, "fovea attend: ", "a whole number from 1 to 4096, not 'two'");
+    told(fovea("attend --heads two"), 2,
+         "fovea attend: ", "a whole number from 1 to 4096, not 'two'");
     told(fovea("attend --heads 0"), 2, "fovea attend: ", "not '0'");
     told(fovea("attend --heads=99999999999999999999"), 2, "fovea attend: ", "a whole number");
     told(fovea("attend --causal=yes"), 2, "fovea attend: ", "--causal takes no value");
@@ -112,12 +117,13 @@ static void test_usage(void **state)
 static void test_option_forms(void **state)
 {
     (void)state;
-    const char *forms[] = {"attend --digits 2 --causal", "attend --digits=2 --causal", "attend -d 2 -c", "attend -cd2",
-                           "attend -cd 2"};
+    const char *forms[] = {"attend --digits 2 --causal", "attend --digits=2 --causal",
+                           "attend -d 2 -c", "attend -cd2", "attend -cd 2"};
     char first[65536];
     snprintf(first, sizeof first, "%s", fovea("%s", forms[0])->out);
     assert_non_null(strstr(first, "0.44   0.56"));
-    for (size_t i = 1; i < sizeof forms / sizeof *forms; i++) assert_string_equal(fovea("%s", forms[i])->out, first);
+    for (size_t i = 1; i < sizeof forms / sizeof *forms; i++)
+        assert_string_equal(fovea("%s", forms[i])->out, first);
 }
 
 /* A result that cannot be written is a failure. */
@@ -151,9 +157,12 @@ static void test_info(void **state)
 static void check_example(const char *text)
 {
     json_t *j = parse(text);
-    static const double weights[] = {0.2125, 0.2357, 0.2616, 0.2902}, output[] = {1.4889, 1.5889, 1.6889};
-    for (int i = 0; i < 4; i++) assert_true(fabs(AT(json_object_get(j, "weights"), 0, 0, i) - weights[i]) < 5.1e-5);
-    for (int i = 0; i < 3; i++) assert_true(fabs(AT(json_object_get(j, "output"), 0, i) - output[i]) < 5.1e-5);
+    static const double weights[] = {0.2125, 0.2357, 0.2616, 0.2902},
+                        output[] = {1.4889, 1.5889, 1.6889};
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs(AT(json_object_get(j, "weights"), 0, 0, i) - weights[i]) < 5.1e-5);
+    for (int i = 0; i < 3; i++)
+        assert_true(fabs(AT(json_object_get(j, "output"), 0, i) - output[i]) < 5.1e-5);
     json_decref(j);
 }
 
@@ -181,8 +190,10 @@ static void test_causal(void **state)
         }
         assert_true(fabs(sum - 1) < 1e-6);
     }
-    assert_true(json_is_null(json_array_get(json_array_get(json_array_get(json_object_get(j, "scaled"), 0), 0), 1)));
-    assert_true(fabs(AT(json_object_get(j, "output"), 0, 0) - 1.0) < 1e-6); /* the first row sees itself only */
+    assert_true(json_is_null(
+        json_array_get(json_array_get(json_array_get(json_object_get(j, "scaled"), 0), 0), 1)));
+    /* the first row sees itself only */
+    assert_true(fabs(AT(json_object_get(j, "output"), 0, 0) - 1.0) < 1e-6);
     json_decref(j);
     assert_non_null(strstr(fovea("attend --causal")->out, "hidden"));
 }
@@ -207,7 +218,8 @@ static void test_masks(void **state)
     scratch_text("mask.csv", "1,0,1,0\n0,0,0,0\n1,1,1,1\n0,0,0,1\n");
     scratch_text("padding.csv", "1,1,0,0\n");
     scratch_text("added.csv", "0,-inf,0.5,0\n0,0,0,0\n0,0,0,0\n-inf,-inf,-inf,-inf\n");
-    json_t *j = parse(fovea("attend --mask mask.csv --json")->out), *w = json_object_get(j, "weights");
+    json_t *j = parse(fovea("attend --mask mask.csv --json")->out),
+           *w = json_object_get(j, "weights");
     assert_true(AT(w, 0, 0, 1) == 0 && AT(w, 0, 0, 3) == 0 && AT(w, 0, 0, 0) > 0);
     for (int k = 0; k < 4; k++) assert_true(AT(w, 0, 1, k) == 0);
     for (int k = 0; k < 3; k++) assert_true(AT(json_object_get(j, "output"), 1, k) == 0);
@@ -254,13 +266,15 @@ static void test_bad_input(void **state)
         {"narrow.csv", "q.csv", "v.csv", "", "equally wide"},
         {"q.csv", "q.csv", "short.csv", "", "one value for each key"},
         {"q.csv", "q.csv", "v.csv", "--heads 2", "2 heads do not divide a width of 3"},
-        {"q.csv", "q.csv", "v.csv", "--mask mask.csv", "mask.csv is 2 by 2, but there are 4 queries and 4 keys"},
+        {"q.csv", "q.csv", "v.csv", "--mask mask.csv",
+         "mask.csv is 2 by 2, but there are 4 queries and 4 keys"},
         {"q.csv", "q.csv", "v.csv", "--mask nanmask.csv", "nanmask.csv"},
         {"q.csv", "q.csv", "v.csv", "--mask missing.csv", "missing.csv"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        told(fovea("attend --q %s --k %s --v %s %s", cases[i].q, cases[i].k, cases[i].v, cases[i].more), 1,
-             "fovea attend: ", cases[i].part);
+        told(fovea("attend --q %s --k %s --v %s %s", cases[i].q, cases[i].k, cases[i].v,
+                   cases[i].more),
+             1, "fovea attend: ", cases[i].part);
 }
 
 static void test_other_formats(void **state)
@@ -271,7 +285,8 @@ static void test_other_formats(void **state)
     assert_int_equal(fv_array_open(&a, NULL, scratch("v.csv"), (fv_array_opt){0}, &e), FV_OK);
     assert_int_equal(fv_array_save(&a, NULL, scratch("v.npy"), &e), FV_OK);
 
-    static const char header[] = "{\"v\":{\"dtype\":\"F32\",\"shape\":[4,3],\"data_offsets\":[0,48]}}     ";
+    static const char header[] =
+        "{\"v\":{\"dtype\":\"F32\",\"shape\":[4,3],\"data_offsets\":[0,48]}}     ";
     char file[256];
     uint64_t n = sizeof header - 1;
     memcpy(file, &n, 8);
@@ -290,7 +305,8 @@ static void test_leaks(void **state)
 {
     (void)state;
     succeeded(sh("ASAN_OPTIONS= $fovea attend --q q.csv --k q.csv --v v.csv --heads 3 --json"));
-    told(sh("ASAN_OPTIONS= $fovea attend --q q.csv --k q.csv --v v.csv --heads 2"), 1, "fovea attend: ", "do not divide");
+    told(sh("ASAN_OPTIONS= $fovea attend --q q.csv --k q.csv --v v.csv --heads 2"), 1,
+         "fovea attend: ", "do not divide");
     succeeded(sh("ASAN_OPTIONS= $fovea bench attention --len 9 --backward --seconds 0 --json"));
 }
 
@@ -304,8 +320,10 @@ static void test_bench(void **state)
         "gemm --m 5 --n 64 --k 64 --packed --nn",
         "attention --batch 1 --heads 2 --len 20 --width 8 --causal",
         "attention --batch 1 --heads 2 --kv-heads 1 --len 20 --keys 30 --width 8 --backward",
-        "attention --batch 1 --heads 2 --len 20 --width 8 --value-width 16 --mask --key-mask --backward",
-        "attention --batch 1 --heads 2 --len 20 --width 8 --causal --window 5 --distances --bias-gradient --backward",
+        "attention --batch 1 --heads 2 --len 20 --width 8 --value-width 16 --mask --key-mask "
+        "--backward",
+        "attention --batch 1 --heads 2 --len 20 --width 8 --causal --window 5 --distances "
+        "--bias-gradient --backward",
         "attention --batch 1 --heads 2 --len 20 --width 8 --dtype bf16 --weights bf16",
         "attention --batch 1 --heads 2 --len 20 --width 8 --dtype f16 --weights f32",
         "softmax --rows 9 --cols 30",
@@ -329,22 +347,30 @@ static void test_bench(void **state)
         assert_true(json_object_get(j, "gflops") || json_object_get(j, "gb_per_s"));
         json_decref(j);
     }
-    told(fovea("bench attention --len 20 --weights bf16"), 2, "fovea bench attention: ", "expected f32, as --dtype is");
-    told(fovea("bench attention --heads 4 --kv-heads 3"), 2, "fovea bench attention: ", "a divisor of --heads 4");
-    told(fovea("bench attention --window 9 --len 20 --keys 10"), 2, "fovea bench attention: ", "--window needs at least as many");
-    told(fovea("bench attention --backward --bias-gradient"), 2, "fovea bench attention: ", "--bias or --distances");
+    told(fovea("bench attention --len 20 --weights bf16"), 2,
+         "fovea bench attention: ", "expected f32, as --dtype is");
+    told(fovea("bench attention --heads 4 --kv-heads 3"), 2,
+         "fovea bench attention: ", "a divisor of --heads 4");
+    told(fovea("bench attention --window 9 --len 20 --keys 10"), 2,
+         "fovea bench attention: ", "--window needs at least as many");
+    told(fovea("bench attention --backward --bias-gradient"), 2,
+         "fovea bench attention: ", "--bias or --distances");
     const result *r = fovea("bench gelu --rows 9 --cols 30 --seconds 0");
     assert_int_equal(r->code, 0);
     assert_non_null(strstr(r->out, "gelu rows=9 cols=30 dtype=f32"));
 }
 
-/* Ten updates here and on the CPU in f32: the same numbers where that is where it runs, and they fall. */
+/* Ten updates here and on the CPU in f32: the same numbers where that is where it runs, and they
+ * fall. */
 static void test_bench_compare(void **state)
 {
     (void)state;
-    scratch_text("config.json", "{\"model_type\":\"gpt2\",\"vocab_size\":50,\"n_positions\":16,\"n_embd\":16,\"n_layer\":1,"
-                                "\"n_head\":2,\"embd_pdrop\":0,\"resid_pdrop\":0,\"attn_pdrop\":0}");
-    const char *ask = "bench train --config config.json --batch 2 --len 8 --seconds 0.001 --compare --json";
+    scratch_text(
+        "config.json",
+        "{\"model_type\":\"gpt2\",\"vocab_size\":50,\"n_positions\":16,\"n_embd\":16,\"n_layer\":1,"
+        "\"n_head\":2,\"embd_pdrop\":0,\"resid_pdrop\":0,\"attn_pdrop\":0}");
+    const char *ask =
+        "bench train --config config.json --batch 2 --len 8 --seconds 0.001 --compare --json";
     const result *r = succeeded(fovea("%s", ask));
     double first = 0, last = 0;
     for (int i = 1; i <= 10; i++) {
@@ -371,7 +397,8 @@ static void test_manual_and_completion(void **state)
     assert_int_equal(strncmp(r->out, ".TH FOVEA-BENCH 1 ", 18), 0);
     assert_non_null(strstr(r->out, ".SS fovea bench gemm"));
     assert_non_null(strstr(fovea("help --man attend")->out, "\\fB\\-\\-causal\\fR"));
-    assert_non_null(strstr(fovea("help --completion bash")->out, "complete -o filenames -F _fovea fovea"));
+    assert_non_null(
+        strstr(fovea("help --completion bash")->out, "complete -o filenames -F _fovea fovea"));
     assert_non_null(strstr(fovea("help --completion zsh")->out, "#compdef fovea"));
     assert_non_null(strstr(fovea("help --completion fish")->out, "-l causal"));
 }

@@ -1,4 +1,5 @@
-/* test_cli_tasks.c - forward, embed, classify, fill, tag and answer from outside, on the tiny models of tests/golden. */
+/* test_cli_tasks.c - forward, embed, classify, fill, tag and answer from outside, on the tiny
+ * models of tests/golden. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,31 +26,41 @@ static void forward(void **state)
     fv_st *s;
     fv_st_info t;
     fv_err e;
-    succeeded(fovea("forward -m " MODELS "bert-masked -i " MODELS "bert-masked/in.safetensors -o out.safetensors --attentions "
+    succeeded(fovea("forward -m " MODELS "bert-masked -i " MODELS
+                    "bert-masked/in.safetensors -o out.safetensors --attentions "
                     "--hidden-states --grad --threads 2"));
     assert_int_equal(fv_st_open(&s, NULL, scratch("out.safetensors"), &e), FV_OK);
-    static const char *const names[] = {"logits", "loss", "attentions.1", "hidden_states.2", "grad.cls.predictions.bias"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) assert_int_equal(fv_st_find(s, names[i], &t, &e), FV_OK);
+    static const char *const names[] = {"logits", "loss", "attentions.1", "hidden_states.2",
+                                        "grad.cls.predictions.bias"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_int_equal(fv_st_find(s, names[i], &t, &e), FV_OK);
     fv_st_close(s);
 
     refused(fovea("forward -m " MODELS "bert-masked -i x"), 2, "needed");
-    refused(fovea("forward -m " MODELS "bert-masked -i missing.safetensors -o out.safetensors"), 1, "missing.safetensors");
-    refused(fovea("forward -m " MODELS "distilbert -i " MODELS "bert/in.safetensors -o out.safetensors"), 1,
-            "token_type_ids is no input of distilbert");
-    refused(fovea("forward -m " MODELS "bert -i " MODELS "bert/in.safetensors -o out.safetensors --grad"), 1, "labels");
-    refused(fovea("forward -m " MODELS "bert-one-token -i " MODELS "marian/in.safetensors -o out.safetensors"), 1,
-            "decoder_input_ids");
+    refused(fovea("forward -m " MODELS "bert-masked -i missing.safetensors -o out.safetensors"), 1,
+            "missing.safetensors");
+    refused(fovea("forward -m " MODELS "distilbert -i " MODELS
+                  "bert/in.safetensors -o out.safetensors"),
+            1, "token_type_ids is no input of distilbert");
+    refused(fovea("forward -m " MODELS "bert -i " MODELS
+                  "bert/in.safetensors -o out.safetensors --grad"),
+            1, "labels");
+    refused(fovea("forward -m " MODELS "bert-one-token -i " MODELS
+                  "marian/in.safetensors -o out.safetensors"),
+            1, "decoder_input_ids");
 }
 
 static void embed(void **state)
 {
     (void)state;
-    const result *said = succeeded(fovea_reads("the cat\nnew york\n", "embed -m " TASKS "embed-mean --json"));
+    const result *said = succeeded(
+        fovea_reads("the cat\nnew york\n", "embed -m " TASKS "embed-mean --json"));
     json_t *j = json_line(said, 1);
     assert_string_equal(json_string_value(json_object_get(j, "text")), "new york");
     assert_int_equal(json_array_size(json_object_get(j, "embedding")), 16);
     json_decref(j);
-    succeeded(fovea_reads("the cat\nnew york\n", "embed -m " TASKS "classify-bert -o v.npy --pool cls"));
+    succeeded(
+        fovea_reads("the cat\nnew york\n", "embed -m " TASKS "classify-bert -o v.npy --pool cls"));
     fv_array a;
     fv_err e;
     assert_int_equal(fv_array_open(&a, NULL, scratch("v.npy"), (fv_array_opt){0}, &e), FV_OK);
@@ -66,8 +77,10 @@ static void weights_have_their_names(void **state)
     static const char *const dtypes[] = {"q8", "q4", "int8"};
     for (int i = 0; i < 3; i++) {
         succeeded(fovea("quantize -m " TASKS "embed-mean -o embed-%s -w %s", dtypes[i], dtypes[i]));
-        char *stored = strdup(succeeded(fovea_reads("the cat\n", "embed -m embed-%s", dtypes[i]))->out);
-        const result *r = succeeded(fovea_reads("the cat\n", "embed -m " TASKS "embed-mean --dtype %s", dtypes[i]));
+        char *stored = strdup(
+            succeeded(fovea_reads("the cat\n", "embed -m embed-%s", dtypes[i]))->out);
+        const result *r = succeeded(
+            fovea_reads("the cat\n", "embed -m " TASKS "embed-mean --dtype %s", dtypes[i]));
         assert_string_equal(r->out, stored);
         free(stored);
     }
@@ -76,8 +89,10 @@ static void weights_have_their_names(void **state)
 static void classify(void **state)
 {
     (void)state;
-    const result *said = succeeded(fovea_reads("the cat\nthe cat\tsat\n", "classify -m " TASKS "classify-bert --json"));
-    json_t *a = json_line(said, 0), *b = json_line(said, 1), *first = json_array_get(json_object_get(a, "labels"), 0);
+    const result *said = succeeded(
+        fovea_reads("the cat\nthe cat\tsat\n", "classify -m " TASKS "classify-bert --json"));
+    json_t *a = json_line(said, 0), *b = json_line(said, 1),
+           *first = json_array_get(json_object_get(a, "labels"), 0);
     assert_int_equal(json_array_size(json_object_get(a, "labels")), 3);
     assert_null(json_object_get(a, "pair"));
     assert_string_equal(json_string_value(json_object_get(b, "pair")), "sat");
@@ -100,18 +115,20 @@ static void labels_are_filled_in(void **state)
     static const double good[] = {0.0201878, 0.0512270}, cat[] = {0.9798110, 0.9487730};
     for (int i = 0; i < 2; i++) {
         const result *said = succeeded(
-            fovea_reads("the cat sat on the mat\n", "classify -m " TASKS "%s --labels good,bad,cat --json", models[i]));
+            fovea_reads("the cat sat on the mat\n",
+                        "classify -m " TASKS "%s --labels good,bad,cat --json", models[i]));
         json_t *j = json_line(said, 0), *got = json_object_get(j, "labels");
         for (size_t k = 0; k < 2; k++) {
             json_t *x = json_array_get(got, k);
             assert_string_equal(json_string_value(json_object_get(x, "label")), k ? "good" : "cat");
-            assert_true(fabs(json_number_value(json_object_get(x, "score")) - (k ? good : cat)[i]) < 1e-5);
+            assert_true(fabs(json_number_value(json_object_get(x, "score")) - (k ? good : cat)[i]) <
+                        1e-5);
         }
         json_decref(j);
     }
-    refused(fovea_reads(
-                "so so so so so so so so so so so so so so so so so so so so so so so so so so so so so so so so so so so so\n",
-                "classify -m " TASKS "fill-bert --labels a,b"),
+    refused(fovea_reads("so so so so so so so so so so so so so so so so so so so so so so so so "
+                        "so so so so so so so so so so so so\n",
+                        "classify -m " TASKS "fill-bert --labels a,b"),
             1, "the prompt leaves no room for a label");
 }
 
@@ -123,16 +140,21 @@ static void labels(void **state)
     assert_non_null(expect);
     for (int many = 0; many < 2; many++) {
         said = succeeded(fovea_reads("The cat sat on the mat, and it was good!\na\nWas it?\n",
-                                     "classify -m " TASKS "zero-shot --labels \"good, bad,so so\" --json %s",
+                                     "classify -m " TASKS
+                                     "zero-shot --labels \"good, bad,so so\" --json %s",
                                      many ? "--many" : ""));
         for (int i = 0; i < 3; i++) {
             json_t *j = json_line(said, i), *got = json_object_get(j, "labels");
-            json_t *want = json_array_get(json_object_get(expect, many ? "many_results" : "results"), (size_t)i);
+            json_t *want = json_array_get(json_object_get(expect,
+                                                          many ? "many_results" : "results"),
+                                          (size_t)i);
             for (size_t k = 0; k < 3; k++) {
                 json_t *x = json_array_get(got, k);
                 assert_string_equal(json_string_value(json_object_get(x, "label")),
-                                    json_string_value(json_array_get(json_object_get(want, "labels"), k)));
-                double score = json_number_value(json_array_get(json_object_get(want, "scores"), k));
+                                    json_string_value(
+                                        json_array_get(json_object_get(want, "labels"), k)));
+                double score = json_number_value(
+                    json_array_get(json_object_get(want, "scores"), k));
                 assert_true(fabs(json_number_value(json_object_get(x, "score")) - score) < 2e-5);
             }
             json_decref(j);
@@ -141,20 +163,24 @@ static void labels(void **state)
     json_decref(expect);
 
     /* a model of children's stories knows who is happy */
-    said = succeeded(fovea_reads("One day Lily went to the park. She was so\nTom fell and hurt his leg. He was\n",
-                                 "classify -m " FOVEA_TESTS "/golden/stories260K --labels happy,sad --prompt '{}' -k 0"));
+    said = succeeded(fovea_reads(
+        "One day Lily went to the park. She was so\nTom fell and hurt his leg. He was\n",
+        "classify -m " FOVEA_TESTS "/golden/stories260K --labels happy,sad --prompt '{}' -k 0"));
     double happy, sad;
     assert_int_equal(sscanf(said->out, "happy %lf sad %*f sad %lf", &happy, &sad), 2);
-    assert_true(fabs(happy - 0.968422) < 1e-4 && fabs(sad - 0.845438) < 1e-4); /* as transformers has it */
+    /* as transformers has it */
+    assert_true(fabs(happy - 0.968422) < 1e-4 && fabs(sad - 0.845438) < 1e-4);
     refused(fovea_reads("x\n", "classify -m " TASKS "classify-bert --labels a,b"), 1, "entailment");
     refused(fovea_reads("x\n", "classify -m " TASKS "zero-shot --labels a,,b"), 2, "empty label");
-    refused(fovea_reads("x\n", "classify -m " TASKS "embed-cls --labels a,b"), 1, "does not write text");
+    refused(fovea_reads("x\n", "classify -m " TASKS "embed-cls --labels a,b"), 1,
+            "does not write text");
 }
 
 static void fill(void **state)
 {
     (void)state;
-    const result *said = succeeded(fovea_reads("The [MASK] sat.\n", "fill -m " TASKS "fill-bert -k 2 --json"));
+    const result *said = succeeded(
+        fovea_reads("The [MASK] sat.\n", "fill -m " TASKS "fill-bert -k 2 --json"));
     json_t *j = json_line(said, 0), *masks = json_object_get(j, "masks");
     assert_int_equal(json_array_size(masks), 1);
     assert_int_equal(json_array_size(json_array_get(masks, 0)), 2);
@@ -166,7 +192,8 @@ static void fill(void **state)
 static void tag(void **state)
 {
     (void)state;
-    const result *said = succeeded(fovea_reads("Angela Merkel\n\nK\303\266ln it\n", "tag -m " TASKS "tag-roberta --json"));
+    const result *said = succeeded(
+        fovea_reads("Angela Merkel\n\nK\303\266ln it\n", "tag -m " TASKS "tag-roberta --json"));
     for (int i = 0; i < 3; i++) {
         json_t *j = json_line(said, i), *x;
         const char *text = json_string_value(json_object_get(j, "text"));
@@ -182,26 +209,35 @@ static void answer(void **state)
     (void)state;
     assert_int_equal(mkdir(scratch("docs"), 0700), 0);
     scratch_text("docs/a.txt", "Angela Merkel was born in Hamburg.\n");
-    const result *said = succeeded(fovea_reads("who?\nwhere?\n", "answer -m " TASKS "answer-bert -c docs/a.txt -k 3 --json"));
+    const result *said = succeeded(
+        fovea_reads("who?\nwhere?\n", "answer -m " TASKS "answer-bert -c docs/a.txt -k 3 --json"));
     json_t *j = json_line(said, 1);
     assert_int_equal(json_array_size(json_object_get(j, "answers")), 3);
     json_decref(j);
-    succeeded(fovea_reads("who?\n", "answer -m " TASKS "answer-roberta -d docs -e " TASKS "embed-mean --json"));
+    succeeded(fovea_reads("who?\n", "answer -m " TASKS "answer-roberta -d docs -e " TASKS
+                                    "embed-mean --json"));
     j = json_line(said, 0);
     json_t *best = json_array_get(json_object_get(j, "answers"), 0);
     assert_string_equal(json_string_value(json_object_get(best, "file")), "docs/a.txt");
     json_decref(j);
     refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert"), 2, "--context");
     refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert -d docs"), 2, "--embedder");
-    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert -c nothing.txt"), 1, "nothing.txt");
+    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert -c nothing.txt"), 1,
+            "nothing.txt");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward),  cmocka_unit_test(embed),  cmocka_unit_test(weights_have_their_names),
-        cmocka_unit_test(classify), cmocka_unit_test(labels), cmocka_unit_test(labels_are_filled_in),
-        cmocka_unit_test(fill),     cmocka_unit_test(tag),    cmocka_unit_test(answer),
+        cmocka_unit_test(forward),
+        cmocka_unit_test(embed),
+        cmocka_unit_test(weights_have_their_names),
+        cmocka_unit_test(classify),
+        cmocka_unit_test(labels),
+        cmocka_unit_test(labels_are_filled_in),
+        cmocka_unit_test(fill),
+        cmocka_unit_test(tag),
+        cmocka_unit_test(answer),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -14,12 +14,16 @@
 
 #define STORIES FOVEA_TESTS "/golden/stories260K"
 
-static double number(const json_t *j, const char *key) { return json_number_value(json_object_get(j, key)); }
+static double number(const json_t *j, const char *key)
+{
+    return json_number_value(json_object_get(j, key));
+}
 
 static void a_prompt_is_continued(void **state)
 {
     (void)state;
-    prints("$fovea generate -m $model --max-new-tokens 12 'Once upon a time'", ", there was a little girl named Lily. She\n");
+    prints("$fovea generate -m $model --max-new-tokens 12 'Once upon a time'",
+           ", there was a little girl named Lily. She\n");
     prints("$fovea generate -m $model --max-new-tokens 12 --echo --threads 1 'Once upon a time'",
            "Once upon a time, there was a little girl named Lily. She\n");
     prints("$fovea generate -m $model --max-new-tokens 12 --num-beams 2 'Once upon a time'",
@@ -29,9 +33,10 @@ static void a_prompt_is_continued(void **state)
 static void lines_give_what_each_gives_alone(void **state)
 {
     (void)state;
-    const result *r = succeeded(
-        sh("printf 'The dog\\nOnce upon a time\\n\\n' | $fovea generate -m $model --max-new-tokens 9 --json --batch 2"));
-    static const char *const want[] = {" was a big, red ball.", ", there was a little girl named", "Once upon a time, there was"};
+    const result *r = succeeded(sh("printf 'The dog\\nOnce upon a time\\n\\n' | $fovea generate -m "
+                                   "$model --max-new-tokens 9 --json --batch 2"));
+    static const char *const want[] = {" was a big, red ball.", ", there was a little girl named",
+                                       "Once upon a time, there was"};
     for (int i = 0; i < 3; i++) {
         json_t *j = json_line(r, i);
         const char *text = json_string_value(json_object_get(j, "text"));
@@ -49,9 +54,12 @@ static void drawing_follows_the_seed(void **state)
 {
     (void)state;
     char first[1000];
-    const result *r = succeeded(sh("$fovea generate -m $model --max-new-tokens 30 --temperature 1 --seed 5 'The'"));
+    const result *r = succeeded(
+        sh("$fovea generate -m $model --max-new-tokens 30 --temperature 1 --seed 5 'The'"));
     snprintf(first, sizeof first, "%s", r->out);
-    prints("$fovea generate -m $model --max-new-tokens 30 --temperature 1 --seed 5 --threads 1 'The'", first);
+    prints(
+        "$fovea generate -m $model --max-new-tokens 30 --temperature 1 --seed 5 --threads 1 'The'",
+        first);
     succeeded(sh("$fovea generate -m $model --max-new-tokens 30 --temperature 1 --seed 6 'The'"));
     assert_string_not_equal(r->out, first);
 }
@@ -60,7 +68,8 @@ static void drawing_follows_the_seed(void **state)
 static void texts_have_the_probability_transformers_gives(void **state)
 {
     (void)state;
-    const result *r = succeeded(sh("printf 'Once upon a time\\nThe dog\\n' | $fovea score -m $model --json"));
+    const result *r = succeeded(
+        sh("printf 'Once upon a time\\nThe dog\\n' | $fovea score -m $model --json"));
     static const double want[] = {-0.274090, -12.766628};
     for (int i = 0; i < 2; i++) {
         json_t *j = json_line(r, i);
@@ -77,9 +86,11 @@ static void texts_have_the_probability_transformers_gives(void **state)
     assert_true(fabs(number(whole, "log_probability") + 107.934941) < 1e-3);
     double best = number(whole, "perplexity");
     json_decref(whole);
-    succeeded(sh("$fovea score -m $model --whole --json --window 64 --stride 16 $model/greedy.txt"));
+    succeeded(
+        sh("$fovea score -m $model --whole --json --window 64 --stride 16 $model/greedy.txt"));
     whole = json_line(r, 0);
-    assert_true(number(whole, "perplexity") > best && number(whole, "perplexity") < 1.1 * best); /* less context */
+    /* less context */
+    assert_true(number(whole, "perplexity") > best && number(whole, "perplexity") < 1.1 * best);
     assert_int_equal((int)number(whole, "tokens"), 201);
     json_decref(whole);
 }
@@ -87,9 +98,10 @@ static void texts_have_the_probability_transformers_gives(void **state)
 static void a_line_is_a_message(void **state)
 {
     (void)state;
-    const result *r = succeeded(
-        sh("D=$(mktemp -d) && cp $model/* $D && cp '" FOVEA_TESTS "/golden/chatml.jinja' $D/chat_template.jinja && "
-           "printf 'Hi\\n\\nAnd?\\n' | $fovea chat -m $D --max-new-tokens 6 --json; C=$?; rm -r $D; exit $C"));
+    const result *r = succeeded(sh("D=$(mktemp -d) && cp $model/* $D && cp '" FOVEA_TESTS
+                                   "/golden/chatml.jinja' $D/chat_template.jinja && "
+                                   "printf 'Hi\\n\\nAnd?\\n' | $fovea chat -m $D --max-new-tokens "
+                                   "6 --json; C=$?; rm -r $D; exit $C"));
     json_t *j = json_line(r, 1);
     assert_string_equal(json_string_value(json_object_get(j, "role")), "assistant");
     json_decref(j);
@@ -112,9 +124,12 @@ static int set_up(void **state) { return scratch_open(state) || setenv("model", 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prompt_is_continued),    cmocka_unit_test(lines_give_what_each_gives_alone),
-        cmocka_unit_test(drawing_follows_the_seed), cmocka_unit_test(texts_have_the_probability_transformers_gives),
-        cmocka_unit_test(a_line_is_a_message),      cmocka_unit_test(wrong_calls_are_told),
+        cmocka_unit_test(a_prompt_is_continued),
+        cmocka_unit_test(lines_give_what_each_gives_alone),
+        cmocka_unit_test(drawing_follows_the_seed),
+        cmocka_unit_test(texts_have_the_probability_transformers_gives),
+        cmocka_unit_test(a_line_is_a_message),
+        cmocka_unit_test(wrong_calls_are_told),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }

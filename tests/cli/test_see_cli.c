@@ -1,4 +1,5 @@
-/* test_see_cli.c - fovea demo and fovea see from outside: what they write, and what they say when called wrongly. */
+/* test_see_cli.c - fovea demo and fovea see from outside: what they write, and what they say when
+ * called wrongly. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -16,7 +17,8 @@
 static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
-    const result *r = fovea("demo --quiet --updates 3 --sentences 300 --tests 5 --threads 1 -o demo");
+    const result *r = fovea(
+        "demo --quiet --updates 3 --sentences 300 --tests 5 --threads 1 -o demo");
     if (r->code) print_error("%s\n", r->err);
     return r->code;
 }
@@ -24,11 +26,13 @@ static int set_up(void **state)
 static void the_demo_leaves_a_model_and_its_pictures(void **state)
 {
     (void)state;
-    static const char *const names[] = {"demo/model/config.json", "demo/model/model.safetensors", "demo/model/tokenizer.json",
+    static const char *const names[] = {"demo/model/config.json", "demo/model/model.safetensors",
+                                        "demo/model/tokenizer.json",
                                         "demo/model/generation_config.json", "demo/attention.html"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) assert_true(scratch_has(names[i]));
 #ifdef HAVE_CAIRO
-    assert_true(scratch_has("demo/alignment.svg") && scratch_has("demo/alignment.png") && scratch_has("demo/heads.svg"));
+    assert_true(scratch_has("demo/alignment.svg") && scratch_has("demo/alignment.png") &&
+                scratch_has("demo/heads.svg"));
 #endif
 }
 
@@ -57,7 +61,8 @@ static void every_format_is_written(void **state)
 #endif
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        const result *r = fovea("see -m demo/model --source 'I like to eat apples.' --target \"J'aime manger des pommes.\" -o %s",
+        const result *r = fovea("see -m demo/model --source 'I like to eat apples.' --target "
+                                "\"J'aime manger des pommes.\" -o %s",
                                 files[i].name);
         if (r->code) print_error("%s\n", r->err);
         assert_int_equal(r->code, 0);
@@ -69,21 +74,26 @@ static void every_format_is_written(void **state)
     }
     const result *r = fovea("see -m demo/model --source 'I like to eat apples.' -o b.csv");
     assert_int_equal(r->code, 0);
-    assert_true(strlen(r->out) > 1 && strchr(r->out, '\n') == r->out + strlen(r->out) - 1); /* the translation it made */
+    /* the translation it made */
+    assert_true(strlen(r->out) > 1 && strchr(r->out, '\n') == r->out + strlen(r->out) - 1);
 }
 
 static void rows_layers_and_heads_narrow_what_is_written(void **state)
 {
     (void)state;
-    const char *given = "see -m demo/model --source 'I like apples.' --target \"J'aime les pommes.\"";
-    assert_int_equal(fovea("%s --kind decoder --layer 1 --head 3 --rows 2:4 -o c.json", given)->code, 0);
-    json_t *j = json_load_file(scratch("c.json"), 0, NULL), *map = json_array_get(json_object_get(j, "attentions"), 0);
+    const char *given =
+        "see -m demo/model --source 'I like apples.' --target \"J'aime les pommes.\"";
+    assert_int_equal(
+        fovea("%s --kind decoder --layer 1 --head 3 --rows 2:4 -o c.json", given)->code, 0);
+    json_t *j = json_load_file(scratch("c.json"), 0, NULL),
+           *map = json_array_get(json_object_get(j, "attentions"), 0);
     assert_non_null(map);
     assert_int_equal(json_array_size(json_object_get(j, "attentions")), 1);
     assert_string_equal(json_string_value(json_object_get(map, "kind")), "decoder");
     assert_int_equal(json_integer_value(json_object_get(map, "first_row")), 2);
     assert_int_equal(json_array_size(json_object_get(map, "rows")), 2);
-    json_t *layer = json_array_get(json_object_get(map, "layers"), 0), *head = json_array_get(json_object_get(layer, "heads"), 0);
+    json_t *layer = json_array_get(json_object_get(map, "layers"), 0),
+           *head = json_array_get(json_object_get(layer, "heads"), 0);
     assert_int_equal(json_integer_value(json_object_get(layer, "layer")), 1);
     assert_int_equal(json_integer_value(json_object_get(head, "head")), 3);
     assert_int_equal(json_array_size(json_object_get(layer, "heads")), 1);
@@ -94,7 +104,8 @@ static void rows_layers_and_heads_narrow_what_is_written(void **state)
 static void heads_are_weighed(void **state)
 {
     (void)state;
-    const char *given = "see -m demo/model --source 'I like apples.' --target \"J'aime les pommes.\" --ablate";
+    const char *given =
+        "see -m demo/model --source 'I like apples.' --target \"J'aime les pommes.\" --ablate";
     const result *r = fovea("%s --json", given);
     json_error_t je;
     json_t *j = json_loads(r->out, 0, &je);
@@ -131,7 +142,8 @@ static void wrong_calls_are_explained(void **state)
         {"see -m demo/model --source x -o no/such/place.csv", "no/such/place.csv", 1},
         {"see -m nowhere --source x -o x.csv", "nowhere", 1},
         {"see -m demo/model --source x --kind crossed -o x.csv", "crossed", 2},
-        {"see -m demo/model --source \"$(yes apple | head -n 99 | tr '\\n' ' ')\" -o x.csv", "at most 64", 1},
+        {"see -m demo/model --source \"$(yes apple | head -n 99 | tr '\\n' ' ')\" -o x.csv",
+         "at most 64", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const result *r = fovea("%s", cases[i].arguments);

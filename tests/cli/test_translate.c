@@ -1,4 +1,5 @@
-/* test_translate.c - fovea translate and fovea eval from outside, against transformers and sacreBLEU. */
+/* test_translate.c - fovea translate and fovea eval from outside, against transformers and
+ * sacreBLEU. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -25,11 +26,13 @@ static int set_up(void **state)
     size_t n;
     if (scratch_open(state) || setenv("model", MODEL, 1)) return -1;
     char *text = slurp(MODEL "/lines.txt", &n), *p = strtok(text, "\n");
-    for (int i = 0; i < LINES; i++, p = strtok(NULL, "\n")) snprintf(source[i], sizeof source[i], "%s", p ? p : "");
+    for (int i = 0; i < LINES; i++, p = strtok(NULL, "\n"))
+        snprintf(source[i], sizeof source[i], "%s", p ? p : "");
     free(text);
     text = slurp(MODEL "/expected.jsonl", &n);
     p = strtok(text, "\n");
-    for (int i = 0; i < LINES && p; i++, p = strtok(NULL, "\n")) expected[i] = json_loads(p, 0, NULL);
+    for (int i = 0; i < LINES && p; i++, p = strtok(NULL, "\n"))
+        expected[i] = json_loads(p, 0, NULL);
     free(text);
     return expected[LINES - 1] ? 0 : -1;
 }
@@ -52,19 +55,25 @@ static double score_of(int line, int k)
 
 /* ---- translate ---- */
 
-/* Lines in any number and order, with empty ones between, through batches of any size, from a file or a pipe. */
+/* Lines in any number and order, with empty ones between, through batches of any size, from a file
+ * or a pipe. */
 static void lines_come_out_as_transformers_translates_them(void **state)
 {
     (void)state;
-    static const char *const ways[] = {"$fovea translate -m $model in", "$fovea translate -m $model --batch 1 < in",
-                                       "cat in | $fovea translate -m $model --batch 3 --threads 1",
-                                       "gzip -c in > in.gz; $fovea translate -m $model --batch 5 in.gz",
-                                       "(head -n 7 in; sleep 0.1; tail -n +8 in) | $fovea translate -m $model"};
+    static const char *const ways[] = {
+        "$fovea translate -m $model in", "$fovea translate -m $model --batch 1 < in",
+        "cat in | $fovea translate -m $model --batch 3 --threads 1",
+        "gzip -c in > in.gz; $fovea translate -m $model --batch 5 in.gz",
+        "(head -n 7 in; sleep 0.1; tail -n +8 in) | $fovea translate -m $model"};
     char text[1 << 14] = "", want[1 << 14] = "";
     for (int i = 0; i < 30; i++) {
         int line = i * 5 % (LINES + 1);
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n", line < LINES ? source[line] : i % 2 ? "" : "  \t");
-        snprintf(want + strlen(want), sizeof want - strlen(want), "%s\n", line < LINES ? text_of(line, 0) : "");
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n",
+                 line < LINES ? source[line]
+                 : i % 2      ? ""
+                              : "  \t");
+        snprintf(want + strlen(want), sizeof want - strlen(want), "%s\n",
+                 line < LINES ? text_of(line, 0) : "");
     }
     scratch_text("in", text);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -106,8 +115,10 @@ static void attention_is_exact(void **state)
         char *end = strchr(p, '\n');
         assert_non_null(end);
         *end = 0;
-        json_t *j = json_loads(p, JSON_REJECT_DUPLICATES, NULL), *got = json_object_get(j, "attention");
-        json_t *want = json_object_get(expected[i], "attention"), *best = json_array_get(json_object_get(j, "translations"), 0);
+        json_t *j = json_loads(p, JSON_REJECT_DUPLICATES, NULL),
+               *got = json_object_get(j, "attention");
+        json_t *want = json_object_get(expected[i], "attention"),
+               *best = json_array_get(json_object_get(j, "translations"), 0);
         assert_true(json_equal(json_object_get(best, "ids"), json_object_get(expected[i], "ids")));
         assert_string_equal(json_string_value(json_object_get(best, "text")), text_of(i, 0));
         assert_int_equal(json_array_size(got), json_array_size(want));
@@ -117,8 +128,8 @@ static void attention_is_exact(void **state)
             assert_int_equal(json_array_size(row), json_array_size(row_want));
             assert_int_equal(json_array_size(row), json_array_size(json_object_get(j, "source")));
             for (size_t b = 0; b < json_array_size(row); b++)
-                assert_true(fabs(json_number_value(json_array_get(row, b)) - json_number_value(json_array_get(row_want, b))) <
-                            1e-4);
+                assert_true(fabs(json_number_value(json_array_get(row, b)) -
+                                 json_number_value(json_array_get(row_want, b))) < 1e-4);
         }
         json_decref(j);
         p = end + 1;
@@ -129,13 +140,16 @@ static void attention_is_exact(void **state)
 static void drawing_does_not_depend_on_the_batch(void **state)
 {
     (void)state;
-    static const char *const ways[] = {"--batch 1 in", "--batch 4 in", "--batch 32 --threads 1 in", "< in", "--seed 8 in"};
+    static const char *const ways[] = {"--batch 1 in", "--batch 4 in", "--batch 32 --threads 1 in",
+                                       "< in", "--seed 8 in"};
     char *first = NULL;
     char text[1 << 12] = "";
-    for (int i = 0; i < 12; i++) snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n", source[i % 3]);
+    for (int i = 0; i < 12; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n", source[i % 3]);
     scratch_text("in", text);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        const result *r = sh("$fovea translate -m $model --do-sample --num-beams 1 --seed 7 %s", ways[i]);
+        const result *r = sh("$fovea translate -m $model --do-sample --num-beams 1 --seed 7 %s",
+                             ways[i]);
         succeeded(r);
         if (!i) first = strdup(r->out);
         assert_non_null(first);
@@ -151,7 +165,8 @@ static void options_override_what_the_model_says(void **state)
     succeeded(r);
     char *usual = strdup(r->out);
     assert_non_null(usual);
-    static const char *const same[] = {"--beam 4", "--num-beams=4", "--max-length 20", "--renormalize-logits"};
+    static const char *const same[] = {"--beam 4", "--num-beams=4", "--max-length 20",
+                                       "--renormalize-logits"};
     static const char *const other[] = {"--beam 1",
                                         "--max-length 5",
                                         "--dtype q8",
@@ -161,7 +176,8 @@ static void options_override_what_the_model_says(void **state)
                                         "--renormalize-logits=false",
                                         "--length-penalty 3"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        assert_string_equal(sh("$fovea translate -m $model --json %s $model/lines.txt", same[i])->out, usual);
+        assert_string_equal(
+            sh("$fovea translate -m $model --json %s $model/lines.txt", same[i])->out, usual);
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         r = sh("$fovea translate -m $model --json %s $model/lines.txt", other[i]);
         succeeded(r);
@@ -205,7 +221,8 @@ static void what_cannot_be_done_is_said(void **state)
         {"$fovea translate -m $model --num-beams 0", 2, "--num-beams: expected an integer from 1"},
         {"$fovea translate -m $model --early-stopping perhaps", 2, "--early-stopping"},
         {"$fovea translate -m $model --max-length 25 in", 2, "24 places"},
-        {"mkdir -p m; cp $model/config.json $model/model.safetensors m; $fovea translate -m m in", 1, "m"},
+        {"mkdir -p m; cp $model/config.json $model/model.safetensors m; $fovea translate -m m in",
+         1, "m"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const result *r = sh("%s", cases[i].line);
@@ -228,19 +245,25 @@ static void what_cannot_be_done_is_said(void **state)
 static void scores_are_sacrebleus(void **state)
 {
     (void)state;
-    scratch_text("hyp", "The cat sat on the mat.\nPrices rose 3.5% (to $1,234.50) in 2019-20, didn't they?\n\nA B C D e\n");
-    scratch_text("ref", "The cat is sitting on the mat.\nPrices rose by 3.5% (to $1,234.50) in 2019-2020, did n't they?\nempty\n"
+    scratch_text("hyp", "The cat sat on the mat.\nPrices rose 3.5% (to $1,234.50) in 2019-20, "
+                        "didn't they?\n\nA B C D e\n");
+    scratch_text("ref", "The cat is sitting on the mat.\nPrices rose by 3.5% (to $1,234.50) in "
+                        "2019-2020, did n't they?\nempty\n"
                         "a b c d e\n");
     const result *r = sh("$fovea eval --hypothesis hyp --reference ref");
     succeeded(r);
     double want[3] = {45.757891, 22.000465, 70.944437}, got[3];
-    assert_int_equal(sscanf(r->out, "BLEU %lf %*[^\n] BLEU, tokenised %lf %*[^\n] chrF2 %lf", &got[0], &got[1], &got[2]), 3);
+    assert_int_equal(sscanf(r->out, "BLEU %lf %*[^\n] BLEU, tokenised %lf %*[^\n] chrF2 %lf",
+                            &got[0], &got[1], &got[2]),
+                     3);
     for (int i = 0; i < 3; i++) assert_true(fabs(got[i] - want[i]) < 0.0051);
     assert_non_null(strstr(r->out, "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"));
     r = sh("$fovea eval --hypothesis hyp --reference ref --json");
     json_t *j = json_loads(r->out, JSON_REJECT_DUPLICATES, NULL);
-    assert_true(fabs(json_number_value(json_object_get(json_object_get(j, "bleu"), "score")) - want[0]) < 1e-4);
-    assert_true(fabs(json_number_value(json_object_get(json_object_get(j, "chrf"), "score")) - want[2]) < 1e-4);
+    assert_true(fabs(json_number_value(json_object_get(json_object_get(j, "bleu"), "score")) -
+                     want[0]) < 1e-4);
+    assert_true(fabs(json_number_value(json_object_get(json_object_get(j, "chrf"), "score")) -
+                     want[2]) < 1e-4);
     assert_int_equal(json_integer_value(json_object_get(j, "lines")), 4);
     json_decref(j);
 }
@@ -249,9 +272,11 @@ static void a_model_is_judged_by_what_it_translates(void **state)
 {
     (void)state;
     char want[1 << 12] = "";
-    for (int i = 0; i < LINES; i++) snprintf(want + strlen(want), sizeof want - strlen(want), "%s\n", text_of(i, 0));
+    for (int i = 0; i < LINES; i++)
+        snprintf(want + strlen(want), sizeof want - strlen(want), "%s\n", text_of(i, 0));
     scratch_text("want", want);
-    const result *r = sh("$fovea eval -m $model --source $model/lines.txt --reference want -o made --json && cmp made want");
+    const result *r = sh("$fovea eval -m $model --source $model/lines.txt --reference want -o made "
+                         "--json && cmp made want");
     succeeded(r);
     json_t *j = json_loads(r->out, JSON_REJECT_DUPLICATES, NULL);
     assert_true(json_number_value(json_object_get(json_object_get(j, "chrf"), "score")) > 99.99);
@@ -260,9 +285,11 @@ static void a_model_is_judged_by_what_it_translates(void **state)
     succeeded(r);
     assert_null(strstr(r->out, "100.00  100.0/"));
     refused(sh("$fovea eval -m $model --source $model/lines.txt"), 2, "--reference FILE");
-    refused(sh("$fovea eval --hypothesis want --reference $model/expected.jsonl -m $model"), 2, "written already");
+    refused(sh("$fovea eval --hypothesis want --reference $model/expected.jsonl -m $model"), 2,
+            "written already");
     scratch_text("short", "a\n");
-    refused(sh("$fovea eval --hypothesis short --reference want"), 1, "short has 1 lines and want 8");
+    refused(sh("$fovea eval --hypothesis short --reference want"), 1,
+            "short has 1 lines and want 8");
     refused(sh("$fovea eval --hypothesis nothing --reference want"), 1, "nothing");
 }
 

@@ -1,4 +1,5 @@
-/* test_data.c - data for training: every format and policy, plans that repeat, and batches made by a thread. */
+/* test_data.c - data for training: every format and policy, plans that repeat, and batches made by
+ * a thread. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +20,8 @@ static fv_tok *tok;
 
 static bool next_text(void *self, const char **text, size_t *len)
 {
-    static const char *const lines[] = {"the cat sees the dog", "the dog sees the cat", "a cat", "le chat voit le chien"};
+    static const char *const lines[] = {"the cat sees the dog", "the dog sees the cat", "a cat",
+                                        "le chat voit le chien"};
     int *i = self;
     if (*i == 4) return false;
     *text = lines[(*i)++];
@@ -33,7 +35,8 @@ static int set_up(void **state)
     int at = 0;
     fv_err e;
     if (scratch_open(state)) return -1;
-    fv_tok_train_opts o = {.kind = FV_TOK_BPE, .vocab = 60, .min_count = 1, .specials = specials, .after = "</s>"};
+    fv_tok_train_opts o = {
+        .kind = FV_TOK_BPE, .vocab = 60, .min_count = 1, .specials = specials, .after = "</s>"};
     check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
     return 0;
 }
@@ -50,7 +53,9 @@ static fv_pairs *read_pairs(fv_records from, fv_data_report *r)
 {
     fv_err e;
     fv_pairs *p;
-    check(fv_pairs_open(&p, NULL, tok, (fv_pairs_opt){.from = from, .eos = -1, .keep_texts = true}, r, &e), &e);
+    check(fv_pairs_open(&p, NULL, tok, (fv_pairs_opt){.from = from, .eos = -1, .keep_texts = true},
+                        r, &e),
+          &e);
     return p;
 }
 
@@ -58,7 +63,9 @@ static void refused(fv_records from, const char *why)
 {
     fv_err e = {0};
     fv_pairs *p;
-    assert_int_not_equal(fv_pairs_open(&p, NULL, tok, (fv_pairs_opt){.from = from, .eos = -1}, NULL, &e), FV_OK);
+    assert_int_not_equal(fv_pairs_open(&p, NULL, tok, (fv_pairs_opt){.from = from, .eos = -1}, NULL,
+                                       &e),
+                         FV_OK);
     assert_null(p);
     if (!strstr(e.text, why)) print_error("\"%s\" does not say \"%s\"\n", e.text, why);
     assert_non_null(strstr(e.text, why));
@@ -69,13 +76,16 @@ static void every_format_is_read(void **state)
     (void)state;
     fv_data_report r;
     const fv_records ways[] = {
-        {.file = scratch_text("a.en", "the cat\nthe dog\r\n"), .beside = scratch_text("a.fr", "le chat\nle chien")},
+        {.file = scratch_text("a.en", "the cat\nthe dog\r\n"),
+         .beside = scratch_text("a.fr", "le chat\nle chien")},
         {.file = scratch_text("b.tsv", "the cat\tle chat\nthe dog\tle chien\n")},
-        {.file = scratch_text("c.tsv", "id\tfr\ten\n1\tle chat\tthe cat\n2\tle chien\tthe dog\n"), .field = {"en", "fr"}},
+        {.file = scratch_text("c.tsv", "id\tfr\ten\n1\tle chat\tthe cat\n2\tle chien\tthe dog\n"),
+         .field = {"en", "fr"}},
         {.file = scratch_text("d.tsv", "x\tx\tx\n1\tle chat\tthe cat\n2\tle chien\tthe dog\n"),
          .field = {"3", "2"},
          .header = true},
-        {.file = scratch_text("e.jsonl", "{\"s\": \"the cat\", \"t\": \"le chat\"}\n{\"t\": \"le chien\", \"s\": \"the dog\"}\n"),
+        {.file = scratch_text("e.jsonl", "{\"s\": \"the cat\", \"t\": \"le chat\"}\n{\"t\": \"le "
+                                         "chien\", \"s\": \"the dog\"}\n"),
          .field = {"s", "t"}},
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -103,7 +113,9 @@ static void gzip_and_latin1_are_read(void **state)
     fv_pairs *p = read_pairs((fv_records){.file = scratch("g.tsv.gz")}, &r);
     assert_string_equal(fv_pairs_text(p, 0), "le chat");
     fv_pairs_close(p);
-    p = read_pairs((fv_records){.file = scratch_text("l.tsv", "cat\tchat \xe9t\xe9\n"), .latin1 = true}, &r);
+    p = read_pairs((fv_records){.file = scratch_text("l.tsv", "cat\tchat \xe9t\xe9\n"),
+                                .latin1 = true},
+                   &r);
     assert_string_equal(fv_pairs_text(p, 0), "chat \xc3\xa9t\xc3\xa9");
     fv_pairs_close(p);
 }
@@ -113,7 +125,9 @@ static void what_cannot_be_used_is_counted_and_named(void **state)
     (void)state;
     fv_data_report r;
     fv_records from = {
-        .file = scratch_text("m.tsv", "the cat\tle chat\n\tle\nthe \xff\tchat\nthe cat the cat the cat\tchat\na\tb\n"),
+        .file = scratch_text(
+            "m.tsv",
+            "the cat\tle chat\n\tle\nthe \xff\tchat\nthe cat the cat the cat\tchat\na\tb\n"),
         .max_len = 4};
     fv_pairs *p = read_pairs(from, &r);
     assert_int_equal(r.records, 5);
@@ -141,15 +155,22 @@ static void policies_refuse_where_asked_to(void **state)
     (void)state;
     const char *path = scratch_text("p.tsv", "the cat\tle chat\n\tle\n");
     refused((fv_records){.file = path, .empty = FV_REFUSE}, "p.tsv:2: empty");
-    refused((fv_records){.file = scratch_text("q.tsv", "a\t\xff\n"), .malformed = FV_REFUSE}, "q.tsv:1: not UTF-8 at byte 1");
-    refused((fv_records){.file = scratch_text("r.tsv", "a\tthe cat the cat\n"), .max_len = 4, .too_long = FV_REFUSE},
+    refused((fv_records){.file = scratch_text("q.tsv", "a\t\xff\n"), .malformed = FV_REFUSE},
+            "q.tsv:1: not UTF-8 at byte 1");
+    refused((fv_records){.file = scratch_text("r.tsv", "a\tthe cat the cat\n"),
+                         .max_len = 4,
+                         .too_long = FV_REFUSE},
             "at most 4");
-    refused((fv_records){.file = scratch_text("s.en", "a\nb\n"), .beside = scratch_text("s.fr", "a\n")}, "has 2 lines and");
+    refused((fv_records){.file = scratch_text("s.en", "a\nb\n"),
+                         .beside = scratch_text("s.fr", "a\n")},
+            "has 2 lines and");
     refused((fv_records){.file = scratch_text("t.tsv", "a\tb\tc\n")}, "t.tsv:1: 3 fields");
-    refused((fv_records){.file = scratch_text("u.tsv", "a\tb\n"), .field = {"x", "y"}}, "no column is called \"x\"");
+    refused((fv_records){.file = scratch_text("u.tsv", "a\tb\n"), .field = {"x", "y"}},
+            "no column is called \"x\"");
     refused((fv_records){.file = scratch_text("v.jsonl", "{\"s\": 1}\n"), .field = {"s", "t"}},
             "v.jsonl:1: no text called \"s\"");
-    refused((fv_records){.file = scratch_text("w.jsonl", "{\"s\": 1\n"), .field = {"s", "t"}}, "w.jsonl:1: not JSON");
+    refused((fv_records){.file = scratch_text("w.jsonl", "{\"s\": 1\n"), .field = {"s", "t"}},
+            "w.jsonl:1: not JSON");
     refused((fv_records){.file = scratch_text("x.tsv", "\t\n")}, "none of 1 pairs can be used");
     refused((fv_records){.file = scratch("none.tsv")}, "cannot open");
     refused((fv_records){.file = scratch_text("y.txt", "a\n")}, "name a second file");
@@ -184,7 +205,9 @@ static void a_plan_holds_every_example_once(void **state)
     for (int64_t epoch = -1; epoch < 3; epoch++) {
         char seen[N] = {0};
         fv_plan *p;
-        check(fv_plan_make(&p, NULL, &f, (fv_plan_opt){.tokens = 100, .rows = 7, .draw = {3, epoch}}, &e), &e);
+        check(fv_plan_make(&p, NULL, &f,
+                           (fv_plan_opt){.tokens = 100, .rows = 7, .draw = {3, epoch}}, &e),
+              &e);
         for (int64_t i = 0; i < fv_plan_count(p); i++) {
             int64_t n, most = 0;
             const int32_t *rows = fv_plan_batch(p, i, &n);
@@ -216,7 +239,8 @@ static uint64_t digest(const fv_feed *f, fv_feeder_opt o, int64_t n)
         h = (h ^ (uint64_t)fed->index) * 1099511628211u;
         for (int k = 0; k < fed->batch.n; k++) {
             const unsigned char *s = fed->batch.part[k].data;
-            size_t bytes = (size_t)fv_shape_len(fed->batch.part[k].shape) * fv_dtype_size(fed->batch.part[k].dtype);
+            size_t bytes = (size_t)fv_shape_len(fed->batch.part[k].shape) *
+                           fv_dtype_size(fed->batch.part[k].dtype);
             while (bytes--) h = (h ^ *s++) * 1099511628211u;
         }
     }
@@ -244,14 +268,19 @@ static void a_feeder_begins_in_the_middle(void **state)
     fv_feeder *a, *b;
     fv_err e;
     const fv_fed *x, *y;
-    check(fv_feeder_new(&a, NULL, &f, (fv_feeder_opt){.plan = {.tokens = 100, .draw = {5, 0}}, .ahead = 3}, &e), &e);
+    check(fv_feeder_new(&a, NULL, &f,
+                        (fv_feeder_opt){.plan = {.tokens = 100, .draw = {5, 0}}, .ahead = 3}, &e),
+          &e);
     int64_t count = 0;
     do {
         fv_feeder_done(a);
         check(fv_feeder_next(a, &x, &e), &e);
         count++;
     } while (!x->last);
-    check(fv_feeder_new(&b, NULL, &f, (fv_feeder_opt){.plan = {.tokens = 100, .draw = {5, 0}}, .batch = count, .ahead = 2}, &e),
+    check(fv_feeder_new(
+              &b, NULL, &f,
+              (fv_feeder_opt){.plan = {.tokens = 100, .draw = {5, 0}}, .batch = count, .ahead = 2},
+              &e),
           &e);
     fv_feeder_done(a);
     check(fv_feeder_next(a, &x, &e), &e);
@@ -265,7 +294,8 @@ static void a_feeder_begins_in_the_middle(void **state)
     fv_feed_close(&f);
 }
 
-static fv_status spoiled(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how, fv_err *e)
+static fv_status spoiled(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                         fv_draw how, fv_err *e)
 {
     (void)self, (void)out, (void)rows, (void)n, (void)how;
     return fv_fail(e, FV_EFORMAT, "spoiled");
@@ -280,7 +310,9 @@ static void a_failing_feed_fails_the_feeder_and_keeps_failing(void **state)
         fv_feeder *feeder;
         fv_err e;
         const fv_fed *x;
-        check(fv_feeder_new(&feeder, NULL, &bad, (fv_feeder_opt){.plan = {.tokens = 100}, .ahead = ahead}, &e), &e);
+        check(fv_feeder_new(&feeder, NULL, &bad,
+                            (fv_feeder_opt){.plan = {.tokens = 100}, .ahead = ahead}, &e),
+              &e);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(fv_feeder_next(feeder, &x, &e), FV_EFORMAT);
             assert_string_equal(e.text, "spoiled");

@@ -1,4 +1,5 @@
-/* test_data_feeds.c - what each objective puts in a batch, and that it is the same whenever it is asked for. */
+/* test_data_feeds.c - what each objective puts in a batch, and that it is the same whenever it is
+ * asked for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,8 +18,8 @@ static fv_tok *tok;
 static fv_labels labels;
 static fv_batch batch;
 
-static const char words[] =
-    "the cat sees the dog\nthe dog sees the cat\na cat likes fish\n\nfish likes water\nno dog likes the rain\n";
+static const char words[] = "the cat sees the dog\nthe dog sees the cat\na cat likes fish\n\nfish "
+                            "likes water\nno dog likes the rain\n";
 
 static bool next_text(void *self, const char **text, size_t *len)
 {
@@ -30,13 +31,18 @@ static bool next_text(void *self, const char **text, size_t *len)
 
 static int set_up(void **state)
 {
-    static const char *const specials[] = {"<pad>",        "</s>",         "<unk>",        "<s>", "<mask>",
-                                           "<extra_id_0>", "<extra_id_1>", "<extra_id_2>", NULL};
+    static const char *const specials[] = {"<pad>",        "</s>",         "<unk>",
+                                           "<s>",          "<mask>",       "<extra_id_0>",
+                                           "<extra_id_1>", "<extra_id_2>", NULL};
     int at = 0;
     fv_err e;
     if (scratch_open(state)) return -1;
-    fv_tok_train_opts o = {
-        .kind = FV_TOK_BYTE_BPE, .vocab = 300, .min_count = 1, .specials = specials, .before = "<s>", .after = "</s>"};
+    fv_tok_train_opts o = {.kind = FV_TOK_BYTE_BPE,
+                           .vocab = 300,
+                           .min_count = 1,
+                           .specials = specials,
+                           .before = "<s>",
+                           .after = "</s>"};
     check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
     return 0;
 }
@@ -125,7 +131,8 @@ static void causal_predicts_every_token_but_the_first(void **state)
     fv_data_report r;
     int32_t text[400];
     int64_t all = whole(text), B, T, seen = 0;
-    fv_feed f = open_feed(fv_feed_causal, task(), (fv_records){.file = scratch_text("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_causal, task(),
+                          (fv_records){.file = scratch_text("t.txt", words)}, &r);
     assert_int_equal(r.tokens[0], all);
     int64_t n = f.count(f.self, -1);
     make(&f, 0, n, (fv_draw){.epoch = -1});
@@ -152,12 +159,14 @@ static void a_part_of_the_text_can_be_held_out(void **state)
     int32_t text[400];
     fv_feed_opt t = task();
     t.part[1] = 0.5;
-    fv_feed f = open_feed(fv_feed_causal, t, (fv_records){.file = scratch_text("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_causal, t, (fv_records){.file = scratch_text("t.txt", words)},
+                          &r);
     fv_feed_close(&f);
     t.part[0] = 0.5, t.part[1] = 1;
     f = open_feed(fv_feed_causal, t, (fv_records){.file = scratch_text("t.txt", words)}, &s);
     fv_feed_close(&f);
-    assert_true(r.tokens[0] + s.tokens[0] >= whole(text) && r.tokens[0] + s.tokens[0] <= whole(text) + 4);
+    assert_true(r.tokens[0] + s.tokens[0] >= whole(text) &&
+                r.tokens[0] + s.tokens[0] <= whole(text) + 4);
 }
 
 /* Where a label stands, something may have changed; elsewhere nothing has. */
@@ -167,7 +176,8 @@ static void masked_hides_some_and_remembers_them(void **state)
     fv_data_report r;
     int64_t B, T, hidden = 0, masks = 0;
     fv_feed_opt k = task();
-    fv_feed f = open_feed(fv_feed_masked, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_masked, k, (fv_records){.file = scratch_text("t.txt", words)},
+                          &r);
     int64_t n = f.count(f.self, -1);
     make(&f, 0, n, (fv_draw){.epoch = -1});
     uint64_t once = digest();
@@ -202,7 +212,8 @@ static void sentences_follow_or_not(void **state)
     int64_t B, T, yes = 0, no = 0;
     fv_feed_opt k = task();
     k.context = 40;
-    fv_feed f = open_feed(fv_feed_masked_next, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_masked_next, k,
+                          (fv_records){.file = scratch_text("t.txt", words)}, &r);
     assert_int_equal(f.count(f.self, 0), 5);
     for (int64_t epoch = 0; epoch < 20; epoch++) {
         make(&f, 0, 5, (fv_draw){1, epoch});
@@ -257,7 +268,8 @@ static void denoising_asks_for_the_whole_text(void **state)
     int64_t B, S, T, masks = 0;
     whole(text);
     fv_feed_opt k = task();
-    fv_feed f = open_feed(fv_feed_denoise, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
+    fv_feed f = open_feed(fv_feed_denoise, k, (fv_records){.file = scratch_text("t.txt", words)},
+                          &r);
     make(&f, 0, 1, (fv_draw){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T);
     assert_int_equal(T, 13);
@@ -276,8 +288,12 @@ static void classes_are_numbered_as_they_come(void **state)
     int64_t B, T;
     fv_feed_opt k = task();
     k.label_until = ":";
-    const char *text = "NUM:date when is the rain\nHUM:ind who likes fish\nNUM:count how many dogs\n";
-    fv_feed f = open_feed(fv_feed_classify, k, (fv_records){.file = scratch_text("c.label", text), .format = FV_FORMAT_WORD}, &r);
+    const char *text =
+        "NUM:date when is the rain\nHUM:ind who likes fish\nNUM:count how many dogs\n";
+    fv_feed f = open_feed(fv_feed_classify, k,
+                          (fv_records){.file = scratch_text("c.label", text),
+                                       .format = FV_FORMAT_WORD},
+                          &r);
     assert_int_equal(labels.n, 2);
     assert_string_equal(labels.name[0], "NUM");
     make(&f, 0, 3, (fv_draw){.epoch = -1});
@@ -287,7 +303,8 @@ static void classes_are_numbered_as_they_come(void **state)
     fv_feed_close(&f);
 
     fv_err e;
-    fv_records other = {.file = scratch_text("d.label", "LOC:city where\n"), .format = FV_FORMAT_WORD};
+    fv_records other = {.file = scratch_text("d.label", "LOC:city where\n"),
+                        .format = FV_FORMAT_WORD};
     labels.closed = true;
     assert_int_equal(fv_feed_classify(&f, &k, &other, &r, &e), FV_EFORMAT);
     assert_non_null(strstr(e.text, "d.label:1: the label \"LOC\" does not occur"));
@@ -299,8 +316,8 @@ static void tags_begin_with_b_and_stand_on_first_pieces(void **state)
     fv_data_report r;
     int64_t B, T, counted = 0;
     fv_feed_opt k = task();
-    const char *text =
-        "-DOCSTART- -X- O O\n\nthe DT I-NP O\nwashington NNP I-NP I-PER\npost NN I-NP I-PER\nrome NN x B-PER\n\nno x y I-LOC\n";
+    const char *text = "-DOCSTART- -X- O O\n\nthe DT I-NP O\nwashington NNP I-NP I-PER\npost NN "
+                       "I-NP I-PER\nrome NN x B-PER\n\nno x y I-LOC\n";
     fv_feed f = open_feed(fv_feed_tag, k, (fv_records){.file = scratch_text("n.conll", text)}, &r);
     assert_int_equal(r.kept, 2);
     make(&f, 0, 1, (fv_draw){.epoch = -1});
@@ -324,7 +341,8 @@ static void dropped_tokens_are_hidden_from_learning_alone(void **state)
     int32_t whole_row[64], first[64];
     fv_feed_opt k = task();
     k.drop = 0.5f;
-    fv_records from = {.file = scratch_text("drop.label", "A the dog sees the cat and the dog sees the rain\n"),
+    fv_records from = {.file = scratch_text("drop.label",
+                                            "A the dog sees the cat and the dog sees the rain\n"),
                        .format = FV_FORMAT_WORD};
     fv_feed f = open_feed(fv_feed_classify, k, from, &r);
     make(&f, 0, 1, (fv_draw){.epoch = -1});
@@ -349,7 +367,8 @@ static void dropped_tokens_are_hidden_from_learning_alone(void **state)
 }
 
 /* What is found is given as tags, one for each word; the scores of other pieces must not count. */
-static void judge_tags(const fv_feed *f, int32_t row, const char *const *found, double *hits, double *of)
+static void judge_tags(const fv_feed *f, int32_t row, const char *const *found, double *hits,
+                       double *of)
 {
     fv_device *d;
     fv_ctx *c;
@@ -362,7 +381,8 @@ static void judge_tags(const fv_feed *f, int32_t row, const char *const *found, 
     const int32_t *label = part("labels", &B, &T);
     for (int64_t t = 0; t < T; t++) {
         bool word = label[t] >= 0;
-        for (int k = 0; k < labels.n; k++) x[t * labels.n + k] = word ? !strcmp(labels.name[k], *found) : (float)k;
+        for (int k = 0; k < labels.n; k++)
+            x[t * labels.n + k] = word ? !strcmp(labels.name[k], *found) : (float)k;
         found += word;
     }
     fv_items out = {0};
@@ -381,15 +401,18 @@ static void tags_are_judged_by_whole_entities(void **state)
         double right, all; /* entities: in both readings, and of both */
     } cases[] = {
         {{"O", "B-PER", "I-PER", "B-PER", "B-LOC"}, 3, 6},
-        {{"O", "I-PER", "I-PER", "B-PER", "I-LOC"}, 3, 6}, /* I- that follows no such entity begins one */
+        /* I- that follows no such entity begins one */
+        {{"O", "I-PER", "I-PER", "B-PER", "I-LOC"}, 3, 6},
         {{"O", "B-PER", "I-PER", "I-PER", "B-LOC"}, 1, 5}, /* one entity too long, one missing */
         {{"O", "B-PER", "B-PER", "B-PER", "O"}, 1, 6},     /* split in two, and one missing */
         {{"O", "B-LOC", "I-LOC", "B-PER", "B-LOC"}, 2, 6}, /* of another kind */
         {{"O", "O", "O", "O", "O"}, 0, 3},
         {{"B-PER", "I-PER", "I-PER", "B-PER", "B-LOC"}, 2, 6}, /* begun too early */
     };
-    const char *text = "the x O\nwashington x I-PER\npost x I-PER\nrome x B-PER\nfish x I-LOC\n\nno x I-LOC\nrain x I-LOC\n";
-    fv_feed f = open_feed(fv_feed_tag, task(), (fv_records){.file = scratch_text("f1.conll", text)}, &r);
+    const char *text = "the x O\nwashington x I-PER\npost x I-PER\nrome x B-PER\nfish x "
+                       "I-LOC\n\nno x I-LOC\nrain x I-LOC\n";
+    fv_feed f = open_feed(fv_feed_tag, task(), (fv_records){.file = scratch_text("f1.conll", text)},
+                          &r);
     assert_string_equal(f.metric, "f1");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double hits = 0, of = 0;
@@ -405,13 +428,17 @@ static void answers_are_found_by_their_characters(void **state)
     fv_data_report r;
     int64_t B, T, n;
     fv_feed_opt k = task();
-    const char *text =
-        "{\"version\": \"1.1\", \"data\": [{\"title\": \"t\", \"paragraphs\": [{\"context\": \"\\u00e9t\\u00e9 the cat sees the "
-        "dog\","
-        " \"qas\": [{\"id\": \"1\", \"question\": \"who sees\", \"answers\": [{\"text\": \"the cat\", \"answer_start\": 4}]},"
-        " {\"id\": \"2\", \"question\": \"whom\", \"answers\": [{\"text\": \"the dog\", \"answer_start\": 17}]}]}]}]}";
+    const char *text = "{\"version\": \"1.1\", \"data\": [{\"title\": \"t\", \"paragraphs\": "
+                       "[{\"context\": \"\\u00e9t\\u00e9 the cat sees the "
+                       "dog\","
+                       " \"qas\": [{\"id\": \"1\", \"question\": \"who sees\", \"answers\": "
+                       "[{\"text\": \"the cat\", \"answer_start\": 4}]},"
+                       " {\"id\": \"2\", \"question\": \"whom\", \"answers\": [{\"text\": \"the "
+                       "dog\", \"answer_start\": 17}]}]}]}]}";
     for (int64_t most = 64; most >= 14; most -= 50) {
-        fv_feed f = open_feed(fv_feed_answer, k, (fv_records){.file = scratch_text("q.json", text), .max_len = most}, &r);
+        fv_feed f = open_feed(fv_feed_answer, k,
+                              (fv_records){.file = scratch_text("q.json", text), .max_len = most},
+                              &r);
         assert_int_equal(r.kept, 2);
         assert_int_equal(r.cut, most == 64 ? 0 : 2);
         for (int32_t q = 0; q < 2; q++) {
@@ -419,9 +446,12 @@ static void answers_are_found_by_their_characters(void **state)
             size_t len;
             fv_err e;
             make(&f, q, 1, (fv_draw){.epoch = -1});
-            const int32_t *ids = part("input_ids", &B, &T), *start = part("start_positions", &B, &n),
+            const int32_t *ids = part("input_ids", &B, &T),
+                          *start = part("start_positions", &B, &n),
                           *end = part("end_positions", &B, &n);
-            check(fv_tok_decode(tok, &answer, &len, ids + start[0], end[0] - start[0] + 1, false, &e), &e);
+            check(fv_tok_decode(tok, &answer, &len, ids + start[0], end[0] - start[0] + 1, false,
+                                &e),
+                  &e);
             assert_string_equal(answer + (answer[0] == ' '), q ? "the dog" : "the cat");
             fv_tok_free_text(tok, answer, len);
         }

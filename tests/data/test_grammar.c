@@ -1,4 +1,5 @@
-/* test_grammar.c - the demonstration corpus: sound French, one translation each, and a split without leaks. */
+/* test_grammar.c - the demonstration corpus: sound French, one translation each, and a split
+ * without leaks. */
 #include <search.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,10 +62,12 @@ static void every_sentence_has_one_translation(void **state)
 static void spelling_follows_the_neighbours(void **state)
 {
     (void)state;
-    static const char *const never[] = {" de le ", " de les ", " je a", " je e", " ne a",      " ne é",       " le o", " la é",
-                                        " que i",  " de e",    " ce h", " ma é", "vieux ami ", "beau oiseau", "  "};
+    static const char *const never[] = {" de le ", " de les ", " je a",      " je e",       " ne a",
+                                        " ne é",   " le o",    " la é",      " que i",      " de e",
+                                        " ce h",   " ma é",    "vieux ami ", "beau oiseau", "  "};
     for (int i = 0; i < N; i++) {
-        for (size_t k = 0; k < sizeof never / sizeof *never; k++) assert_null(strstr(all[i].fr, never[k]));
+        for (size_t k = 0; k < sizeof never / sizeof *never; k++)
+            assert_null(strstr(all[i].fr, never[k]));
         size_t n = strlen(all[i].fr);
         assert_true(n > 5 && n < sizeof all[i].fr - 1 && strlen(all[i].en) < sizeof all[i].en - 1);
         assert_true(strchr(".?", all[i].fr[n - 1]) != NULL);

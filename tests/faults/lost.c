@@ -1,14 +1,16 @@
 /* lost.c - takes the GPU away from a program in the middle of its work.
  *
- * Preloaded (LD_PRELOAD), it waits until the file $FOVEA_LOSE_AT is there and the program has a context on the first device,
- * then starts a kernel that does nothing but trap.  From then on every call of the driver in that process fails, as it does
- * when a device drops off the bus or finds its memory broken. */
+ * Preloaded (LD_PRELOAD), it waits until the file $FOVEA_LOSE_AT is there and the program has a
+ * context on the first device, then starts a kernel that does nothing but trap.  From then on every
+ * call of the driver in that process fails, as it does when a device drops off the bus or finds its
+ * memory broken. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-static const char ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry die()\n{\n    trap;\n    ret;\n}\n";
+static const char ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry "
+                          "die()\n{\n    trap;\n    ret;\n}\n";
 
 /* The driver's calls; its types are ints and pointers. */
 typedef struct driver {
@@ -17,8 +19,8 @@ typedef struct driver {
     int (*enter)(void *context);
     int (*load)(void **module, const void *image);
     int (*find)(void **kernel, void *module, const char *name);
-    int (*launch)(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                  void *stream, void **params, void **extra);
+    int (*launch)(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                  unsigned bz, unsigned shared, void *stream, void **params, void **extra);
 } driver;
 
 /* False until the program itself has loaded the driver. */
@@ -41,8 +43,10 @@ static void *wait_and_trap(void *path)
     unsigned flags;
     int active = 0;
     void *context, *module, *kernel;
-    while (access(path, F_OK) || !find_driver(&d) || d.state(0, &flags, &active) || !active) usleep(1000);
-    if (!d.retain(&context, 0) && !d.enter(context) && !d.load(&module, ptx) && !d.find(&kernel, module, "die"))
+    while (access(path, F_OK) || !find_driver(&d) || d.state(0, &flags, &active) || !active)
+        usleep(1000);
+    if (!d.retain(&context, 0) && !d.enter(context) && !d.load(&module, ptx) &&
+        !d.find(&kernel, module, "die"))
         d.launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
     return NULL;
 }

@@ -1,4 +1,5 @@
-/* old_driver.c - a libcuda.so.1 that is older than any CUDA this builds with: to see what is said then. */
+/* old_driver.c - a libcuda.so.1 that is older than any CUDA this builds with: to see what is said
+ * then. */
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *version);
 

@@ -1,12 +1,15 @@
 /* files.c - spoiled files by the ten thousand: each is opened as a command would open it.
  *
  *     make fuzz CASES=100000                   build/tests/fuzz_files CASES [FIRST]
- *     build/tests/fuzz_files --one NUMBER      the same case again, with what was said, and its file in fuzz-case
+ *     build/tests/fuzz_files --one NUMBER      the same case again, with what was said,
+ *                                              and its file in fuzz-case
  *
- * The seeds are the small models, tokenizers, recipes and data of this repository.  A case is a directory in memory in which
- * one file was spoiled (mutate.c), which one and how being a function of the case's number.  It must be opened and used, or be
- * refused by one printable sentence; and neither may crash, take a second of computing, keep memory, or ask for a piece of more
- * than twice the directory and MARGIN.  Cases run in a child process, so that one that crashes ends only itself. */
+ * The seeds are the small models, tokenizers, recipes and data of this repository.  A case is a
+ * directory in memory in which one file was spoiled (mutate.c), which one and how being a function
+ * of the case's number.  It must be opened and used, or be refused by one printable sentence; and
+ * neither may crash, take a second of computing, keep memory, or ask for a piece of more than twice
+ * the directory and MARGIN.  Cases run in a child process, so that one that crashes ends only
+ * itself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,8 +70,10 @@ static void run_case(folder *f, outcome *out)
     snprintf(out->said, sizeof out->said, "%s", st ? e.text : "opened");
     if (st && !printable(e.text)) snprintf(out->fault, sizeof out->fault, "no printable sentence");
     if (out->took.largest > 2 * total + MARGIN)
-        snprintf(out->fault, sizeof out->fault, "asked for %zu bytes at once, the directory has %zu", out->took.largest, total);
-    if (out->seconds > MOST_SECONDS) snprintf(out->fault, sizeof out->fault, "took %.1f s", out->seconds);
+        snprintf(out->fault, sizeof out->fault,
+                 "asked for %zu bytes at once, the directory has %zu", out->took.largest, total);
+    if (out->seconds > MOST_SECONDS)
+        snprintf(out->fault, sizeof out->fault, "took %.1f s", out->seconds);
     if (f->opened) snprintf(out->fault, sizeof out->fault, "left a file open");
     if (kept) snprintf(out->fault, sizeof out->fault, "kept %zu bytes", kept);
 }
@@ -80,7 +85,8 @@ static bytes prepare(uint64_t number, const seed **s, int *file)
     *s = seeds_pick(&d);
     *file = (int)below(&d, (size_t)(*s)->n);
     const seed *other = seeds_pick(&d);
-    return spoil(&d, (*s)->file[*file], (*s)->content[*file], other->content[below(&d, (size_t)other->n)]);
+    return spoil(&d, (*s)->file[*file], (*s)->content[*file],
+                 other->content[below(&d, (size_t)other->n)]);
 }
 
 static void do_case(uint64_t number, outcome *out)
@@ -118,7 +124,8 @@ static void run_batch(shared *sh, uint64_t from, uint64_t to)
 {
     for (sh->at = from; sh->at < to; sh->at++) {
         outcome o;
-        setrlimit(RLIMIT_CPU, &(struct rlimit){(rlim_t)cpu_seconds() + 10, (rlim_t)cpu_seconds() + 20});
+        setrlimit(RLIMIT_CPU,
+                  &(struct rlimit){(rlim_t)cpu_seconds() + 10, (rlim_t)cpu_seconds() + 20});
         do_case(sh->at, &o);
         sh->refused += o.refused;
         sh->slowest = o.seconds > sh->slowest ? o.seconds : sh->slowest;
@@ -146,15 +153,17 @@ static int run_all(uint64_t first, uint64_t cases)
         at = to;
         if (WIFEXITED(status) && !WEXITSTATUS(status)) continue;
         char what[64];
-        snprintf(what, sizeof what, WIFSIGNALED(status) ? "ended by signal %d" : "ended with exit %d",
+        snprintf(what, sizeof what,
+                 WIFSIGNALED(status) ? "ended by signal %d" : "ended with exit %d",
                  WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
         describe(sh->at, what);
         sh->faults++;
         at = sh->at + 1;
     }
-    printf("%llu cases of %d seeds: %llu refused, %llu opened; %llu faults; the slowest took %.3f s\n", (unsigned long long)cases,
-           seeds_count(), (unsigned long long)sh->refused, (unsigned long long)(cases - sh->refused),
-           (unsigned long long)sh->faults, sh->slowest);
+    printf(
+        "%llu cases of %d seeds: %llu refused, %llu opened; %llu faults; the slowest took %.3f s\n",
+        (unsigned long long)cases, seeds_count(), (unsigned long long)sh->refused,
+        (unsigned long long)(cases - sh->refused), (unsigned long long)sh->faults, sh->slowest);
     return sh->faults ? 1 : 0;
 }
 
@@ -168,8 +177,8 @@ static int run_one(uint64_t number)
     if (f) fwrite(b.s, 1, b.n, f), fclose(f);
     free(b.s);
     do_case(number, &o);
-    printf("%s of %s: %s\n%s; %.3f s, at most %zu bytes, %zu at once\n", s->file[file], s->name, o.said,
-           *o.fault ? o.fault : "fine", o.seconds, o.took.peak, o.took.largest);
+    printf("%s of %s: %s\n%s; %.3f s, at most %zu bytes, %zu at once\n", s->file[file], s->name,
+           o.said, *o.fault ? o.fault : "fine", o.seconds, o.took.peak, o.took.largest);
     return *o.fault ? 1 : 0;
 }
 
@@ -177,5 +186,6 @@ int main(int argc, char **argv)
 {
     seeds_collect();
     if (argc == 3 && !strcmp(argv[1], "--one")) return run_one(strtoull(argv[2], NULL, 10));
-    return run_all(argc > 2 ? strtoull(argv[2], NULL, 10) : 0, argc > 1 ? strtoull(argv[1], NULL, 10) : 1000);
+    return run_all(argc > 2 ? strtoull(argv[2], NULL, 10) : 0,
+                   argc > 1 ? strtoull(argv[1], NULL, 10) : 1000);
 }

@@ -20,7 +20,8 @@ static int find_file(const folder *v, const char *path)
 static int open_read(void *self, const char *path)
 {
     folder *v = self;
-    int i = strcmp(path, "m") ? find_file(v, path) : MOST_FILES, fd = 0; /* the directory itself is opened too */
+    /* the directory itself is opened too */
+    int i = strcmp(path, "m") ? find_file(v, path) : MOST_FILES, fd = 0;
     if (i < 0) return -ENOENT;
     while (fd < 32 && v->file[fd]) fd++;
     if (fd == 32) return -EMFILE;
@@ -46,7 +47,10 @@ static int64_t size_of(void *self, int fd)
     return i == MOST_FILES ? -EISDIR : (int64_t)content(self, i).n;
 }
 
-static const void *map(void *self, int fd, size_t n) { return n ? content(self, ((folder *)self)->file[fd] - 1).s : NULL; }
+static const void *map(void *self, int fd, size_t n)
+{
+    return n ? content(self, ((folder *)self)->file[fd] - 1).s : NULL;
+}
 static void unmap(void *self, const void *p, size_t n) { (void)self, (void)p, (void)n; }
 
 static int close_file(void *self, int fd)
@@ -65,8 +69,14 @@ static int list_dir(void *self, const char *path, fv_name_fn *each, void *user)
 }
 
 static int no_path(void *self, const char *path) { return (void)self, (void)path, -EROFS; }
-static int no_rename(void *self, const char *a, const char *b) { return (void)self, (void)a, (void)b, -EROFS; }
-static int64_t no_write(void *self, int fd, const void *p, size_t n) { return (void)self, (void)fd, (void)p, (void)n, -EROFS; }
+static int no_rename(void *self, const char *a, const char *b)
+{
+    return (void)self, (void)a, (void)b, -EROFS;
+}
+static int64_t no_write(void *self, int fd, const void *p, size_t n)
+{
+    return (void)self, (void)fd, (void)p, (void)n, -EROFS;
+}
 static int no_sync(void *self, int fd) { return (void)self, (void)fd, -EROFS; }
 
 fv_io folder_io(folder *f)

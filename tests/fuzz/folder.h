@@ -1,4 +1,5 @@
-/* folder.h - directories in memory: seeds, and what the library sees of one in which a file was spoiled. */
+/* folder.h - directories in memory: seeds, and what the library sees of one in which a file was
+ * spoiled. */
 #ifndef FUZZ_FOLDER_H
 #define FUZZ_FOLDER_H
 
@@ -37,6 +38,7 @@ int seeds_count(void);
 const seed *seeds_pick(dice *d);
 
 /* Ways of using, use.c */
-use_fn use_model, use_trained, use_tensors, use_task, use_writer, use_tokenizer, use_recipe, use_array, use_data;
+use_fn use_model, use_trained, use_tensors, use_task, use_writer, use_tokenizer, use_recipe,
+    use_array, use_data;
 
 #endif

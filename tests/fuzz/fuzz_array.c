@@ -1,8 +1,9 @@
-/* fuzz_array.c - libFuzzer target: any bytes as a CSV or NumPy file; what is read is written and read again.
+/* fuzz_array.c - libFuzzer target: any bytes as a CSV or NumPy file; what is read is written and
+ * read again.
  *
  * From the root of the repository:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc -Itests -o fuzz_array \
- *       tests/fuzz/fuzz_array.c tests/helper/memfs.c src/base/[a-z]*.c \
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc \
+ *       -Itests -o fuzz_array tests/fuzz/fuzz_array.c tests/helper/memfs.c src/base/[a-z]*.c \
  *       src/store/{scan,number,array,csv,npy,safetensors/{plan,open,index}}.c -lm
  *   ./fuzz_array -max_len=1024 corpus tests/golden/store */
 #include <stdlib.h>
@@ -21,7 +22,9 @@ static void round_trip(fv_array *a, const fv_env *env, const char *name)
     if (fv_array_save(a, env, name, NULL)) return; /* three axes in a .csv, say */
     if (fv_array_open(&b, env, name, (fv_array_opt){.nonfinite = true}, NULL)) abort();
     for (int64_t i = 0; i < n; i++)
-        if (memcmp(&a->data[i], &b.data[i], sizeof(float)) && (a->data[i] == a->data[i] || b.data[i] == b.data[i])) abort();
+        if (memcmp(&a->data[i], &b.data[i], sizeof(float)) &&
+            (a->data[i] == a->data[i] || b.data[i] == b.data[i]))
+            abort();
     fv_array_close(&b);
 }
 

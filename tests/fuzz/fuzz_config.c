@@ -1,9 +1,10 @@
 /* fuzz_config.c - libFuzzer target: any bytes as config.json, or as the index of a sharded model.
  *
  * From the root of the repository:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc -Itests -o fuzz_config \
- *       tests/fuzz/fuzz_config.c tests/helper/memfs.c src/base/[a-z]*.c \
- *       src/store/{scan,number,array,csv,npy,json,fields,keys,safetensors/{plan,open,index}}.c -ljansson -lm
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc \
+ *       -Itests -o fuzz_config tests/fuzz/fuzz_config.c tests/helper/memfs.c src/base/[a-z]*.c \
+ *       src/store/{scan,number,array,csv,npy,json,fields,keys,safetensors/{plan,open,index}}.c \
+ *       -ljansson -lm
  *   ./fuzz_config -max_len=1024 corpus tests/golden/store/sharded */
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,9 @@ typedef struct net {
 
 static const char *const acts[] = {"relu", "gelu", NULL};
 static const fv_field table[] = {
-    FV_INT(net, n_layer, 1, 12, 96, ""), FV_FLOAT(net, dropout, 0, 0.1f, 1, ""), FV_BOOL(net, tied, true, ""),
-    FV_TEXT(net, name, "base", ""),      FV_CHOICE(net, act, 1, acts, ""),       {0},
+    FV_INT(net, n_layer, 1, 12, 96, ""), FV_FLOAT(net, dropout, 0, 0.1f, 1, ""),
+    FV_BOOL(net, tied, true, ""),        FV_TEXT(net, name, "base", ""),
+    FV_CHOICE(net, act, 1, acts, ""),    {0},
 };
 
 static void as_config(const fv_env *env)
@@ -36,7 +38,8 @@ static void as_config(const fv_env *env)
     fv_status st = fv_json_open(&j, env, "m/x", &e);
     if (st && !e.text[0]) abort();
     if (st) return;
-    if (fv_fields_read(&n, table, j, "", rules, &e) == FV_OK && (n.n_layer < 1 || n.n_layer > 96 || n.act < 0 || n.act > 1))
+    if (fv_fields_read(&n, table, j, "", rules, &e) == FV_OK &&
+        (n.n_layer < 1 || n.n_layer > 96 || n.act < 0 || n.act > 1))
         abort();
     if (fv_fields_write(&n, table, j, NULL) || fv_json_save(j, "m/y", NULL)) abort();
     fv_json_close(j);
@@ -46,7 +49,8 @@ static void as_config(const fv_env *env)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char shard[] = "\x3C\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}          1";
+    static const char shard[] = "\x3C\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_"
+                                "offsets\":[0,1]}}          1";
     memfs fs;
     fv_st *s;
     fv_err e = {0};

@@ -1,11 +1,13 @@
 /* fuzz_safetensors.c - libFuzzer target: any bytes as a safetensors file.
  *
  * From the root of the repository:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc -o fuzz_safetensors \
- *       tests/fuzz/fuzz_safetensors.c src/base/[a-z]*.c src/store/{scan,number,array,csv,npy,safetensors/{plan,open,index}}.c -lm
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc \
+ *       -o fuzz_safetensors tests/fuzz/fuzz_safetensors.c src/base/[a-z]*.c \
+ *       src/store/{scan,number,array,csv,npy,safetensors/{plan,open,index}}.c -lm
  *   ./fuzz_safetensors -max_len=4096 corpus tests/golden/store
  *
- * Beyond memory errors it looks for a plan that takes more than twice the file, and for tensors outside of it. */
+ * Beyond memory errors it looks for a plan that takes more than twice the file, and for tensors
+ * outside of it. */
 #include <stdlib.h>
 
 #include "store/safetensors/safetensors.h"
@@ -26,12 +28,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t i = 0; !st && i < p.count; i++) {
         const fv_st_entry *t = &p.entry[i];
         uint64_t bytes = fv__st_bytes(t);
-        if (t->begin > size || bytes > size - t->begin || fv__st_plan_find(&p, p.text + t->name) != t) abort();
+        if (t->begin > size || bytes > size - t->begin ||
+            fv__st_plan_find(&p, p.text + t->name) != t)
+            abort();
         int64_t n = 0;
         fv_shape shape = fv__st_shape(t);
         if (!fv__shape_count(&n, &shape)) abort();
         if (!fv__kind_readable(t->kind) || n > 1 << 16) continue;
-        for (int to = FV_F32; to <= FV_U8; to++) fv__convert(out, (fv_dtype)to, data + t->begin, t->kind, n);
+        for (int to = FV_F32; to <= FV_U8; to++)
+            fv__convert(out, (fv_dtype)to, data + t->begin, t->kind, n);
     }
     fv__st_plan_free(&p);
     if (mem.live) abort();

@@ -1,10 +1,12 @@
 /* fuzz_tok.c - libFuzzer target: any bytes as a tokenizer.json or a SentencePiece model, then used.
  *
  * From the root of the repository:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc -o fuzz_tok \
- *       tests/fuzz/fuzz_tok.c src/base/[a-z]*.c $(find src/tok -name '*.c') -lutf8proc -lpcre2-8 -lz -lm
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc \
+ *       -o fuzz_tok tests/fuzz/fuzz_tok.c src/base/[a-z]*.c $(find src/tok -name '*.c') \
+ *       -lutf8proc -lpcre2-8 -lz -lm
  *   ./fuzz_tok -max_len=20000 corpus tests/golden/tok/spm
- * A corpus of tokenizers, one a file: jq -c .tokenizer tests/golden/tok/components.jsonl | split -l 1 - corpus/ */
+ * A corpus of tokenizers, one a file:
+ *   jq -c .tokenizer tests/golden/tok/components.jsonl | split -l 1 - corpus/ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +14,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *const texts[] = {"", "Hello  world", "<s> a\xcc\x81 \xe6\xbc\xa2\xe5\xad\x97 [MASK] 12\n\t",
+static const char *const texts[] = {"", "Hello  world",
+                                    "<s> a\xcc\x81 \xe6\xbc\xa2\xe5\xad\x97 [MASK] 12\n\t",
                                     "\xff\xf0\x9f \xe2\x96\x81x"};
 
 static void use(const fv_tok *t)

@@ -33,7 +33,10 @@ void memory_watch(size_t most)
     limit = most;
 }
 
-memory memory_seen(void) { return (memory){.live = live > base ? live - base : 0, .peak = peak - base, .largest = largest}; }
+memory memory_seen(void)
+{
+    return (memory){.live = live > base ? live - base : 0, .peak = peak - base, .largest = largest};
+}
 
 void memory_mark(void)
 {
@@ -83,7 +86,10 @@ void *realloc(void *p, size_t n)
     return took(q);
 }
 
-void *memalign(size_t align, size_t n) { return allowed(n) ? took(__libc_memalign(align, n)) : NULL; }
+void *memalign(size_t align, size_t n)
+{
+    return allowed(n) ? took(__libc_memalign(align, n)) : NULL;
+}
 void *aligned_alloc(size_t align, size_t n) { return memalign(align, n); }
 
 int posix_memalign(void **out, size_t align, size_t n)

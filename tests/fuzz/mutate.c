@@ -1,4 +1,5 @@
-/* mutate.c - spoiling a file: bytes changed, left out, doubled, exchanged; numbers and words in it replaced by others. */
+/* mutate.c - spoiling a file: bytes changed, left out, doubled, exchanged; numbers and words in it
+ * replaced by others. */
 #include "mutate.h"
 
 #include <stdlib.h>
@@ -83,7 +84,8 @@ enum { N_WORDS = sizeof words / sizeof *words };
 
 static int is_number(char c) { return (c >= '0' && c <= '9') || c == '-' || c == '.'; }
 
-/* The run of characters of one kind around a place: a number, or what stands between quotes, colons and the like. */
+/* The run of characters of one kind around a place: a number, or what stands between quotes, colons
+ * and the like. */
 static void token_at(const bytes *f, size_t at, size_t *from, size_t *n)
 {
     size_t a = at, b = at;
@@ -145,7 +147,8 @@ static int find_number(const bytes *f, size_t at, size_t *from, size_t *n)
 /* The next text in quotes behind a place. */
 static int find_quoted(const bytes *f, size_t at, size_t *from, size_t *n)
 {
-    const char *a = memchr(f->s + at, '"', f->n - at), *b = a ? memchr(a + 1, '"', f->n - (size_t)(a + 1 - f->s)) : NULL;
+    const char *a = memchr(f->s + at, '"', f->n - at),
+               *b = a ? memchr(a + 1, '"', f->n - (size_t)(a + 1 - f->s)) : NULL;
     if (!b) return 0;
     *from = (size_t)(a + 1 - f->s);
     *n = (size_t)(b - a - 1);
@@ -158,7 +161,9 @@ static void change_value(dice *d, bytes *f)
     char text[256];
     switch (below(d, 4)) {
     case 0: /* a text for a text, both of this file */
-        if (!find_quoted(f, at, &from, &n) || !find_quoted(f, below(d, f->n), &other, &m) || m > sizeof text) return;
+        if (!find_quoted(f, at, &from, &n) || !find_quoted(f, below(d, f->n), &other, &m) ||
+            m > sizeof text)
+            return;
         memcpy(text, f->s + other, m);
         replace(f, from, n, text, m);
         break;
@@ -190,7 +195,9 @@ static void change(dice *d, bytes *f, bytes other)
     case 1: f->s[at] = (char) throw(d); break;
     case 2: f->s[at] = "\0\xff\x7f\x80"[below(d, 4)]; break;
     case 3: /* eight bytes as a number, little end first */
-        for (uint64_t v = (uint64_t[]){0, 1, ~0u, ~(uint64_t)0, (uint64_t)1 << 63, f->n, f->n - 1, 1u << 31}[below(d, 8)], i = 0;
+        for (uint64_t v = (uint64_t[]){0, 1, ~0u, ~(uint64_t)0, (uint64_t)1 << 63, f->n, f->n - 1,
+                                       1u << 31}[below(d, 8)],
+                      i = 0;
              i < 8 && at + i < f->n; i++)
             f->s[at + i] = (char)(v >> (8 * i));
         break;
@@ -243,7 +250,8 @@ bytes spoil(dice *d, const char *name, bytes file, bytes other)
     bytes f = {malloc(file.n + 1), file.n};
     memcpy(f.s, file.s, file.n);
     uint64_t header = header_size(&f);
-    if (strstr(name, ".safetensors") && header <= file.n - 8 && file.n > 8 && below(d, 8)) { /* its header alone */
+    /* its header alone */
+    if (strstr(name, ".safetensors") && header <= file.n - 8 && file.n > 8 && below(d, 8)) {
         bytes h = {malloc(header + 1), header};
         memcpy(h.s, f.s + 8, header);
         change_some(d, &h, other);

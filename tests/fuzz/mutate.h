@@ -17,8 +17,9 @@ typedef struct bytes {
     size_t n;
 } bytes;
 
-/* A spoiled copy, to be freed; other: a file to take pieces from, or empty.  A safetensors file keeps, most of the time, a
- * header of the length it says, so that what is behind the first check is met too. */
+/* A spoiled copy, to be freed; other: a file to take pieces from, or empty.  A safetensors file
+ * keeps, most of the time, a header of the length it says, so that what is behind the first check
+ * is met too. */
 bytes spoil(dice *d, const char *name, bytes file, bytes other);
 
 #endif

@@ -1,4 +1,5 @@
-/* seeds.c - the small models, tokenizers, recipes and data of this repository, as directories in memory. */
+/* seeds.c - the small models, tokenizers, recipes and data of this repository, as directories in
+ * memory. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,31 +97,37 @@ static void add_all(const char *root, const char *dir, use_fn *use, const char *
 
 static void add_tokenizers(const char *golden)
 {
-    static const char vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\na\nb\n##a\nhello\n,\n!\n",
-                      json[] = "{\"<|endoftext|>\":0,\"a\":1,\"b\":2,\"c\":3,\"ab\":4,\"\\u0120\":5,\"\\u0120c\":6,\"abc\":7}",
+    static const char vocab[] =
+        "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\na\nb\n##a\nhello\n,\n!\n",
+                      json[] = "{\"<|endoftext|>\":0,\"a\":1,\"b\":2,\"c\":3,\"ab\":4,\"\\u0120\":"
+                               "5,\"\\u0120c\":6,\"abc\":7}",
                       merges[] = "#version: 0.2\na b\n\xc4\xa0 c\nab c\n";
     char path[600];
     seed *s = new_seed("vocab.txt", use_tokenizer);
     add_bytes(s, "vocab.txt", vocab, sizeof vocab - 1);
-    add_bytes(s, "tokenizer_config.json", "{\"tokenizer_class\": \"BertTokenizer\", \"do_lower_case\": true}", 59);
+    add_bytes(s, "tokenizer_config.json",
+              "{\"tokenizer_class\": \"BertTokenizer\", \"do_lower_case\": true}", 59);
     s = new_seed("merges.txt", use_tokenizer);
     add_bytes(s, "vocab.json", json, sizeof json - 1);
     add_bytes(s, "merges.txt", merges, sizeof merges - 1);
     add_all(golden, "tok/spm", use_tokenizer, "spiece.model");
     snprintf(path, sizeof path, "%s/tok/components.jsonl", golden);
     bytes all = read_file(path);
-    for (char *at = all.s, *end; at && (end = memchr(at, '\n', (size_t)(all.s + all.n - at))); at = end + 1) {
+    for (char *at = all.s, *end; at && (end = memchr(at, '\n', (size_t)(all.s + all.n - at)));
+         at = end + 1) {
         char *from = strstr(at, "\"tokenizer\":"), *to = from ? strstr(from, ",\"texts\"") : NULL;
         if (!to || to > end) to = from ? memmem(from, (size_t)(end - from), ",\"cases\"", 8) : NULL;
-        if (to) add_bytes(new_seed("component", use_tokenizer), "tokenizer.json", from + 12, (size_t)(to - from - 12));
+        if (to)
+            add_bytes(new_seed("component", use_tokenizer), "tokenizer.json", from + 12,
+                      (size_t)(to - from - 12));
     }
     free(all.s);
 }
 
 static void add_quantised(const char *golden, fv_device *d)
 {
-    static const char *const names[] = {"models/bert-sequence", "models/gpt2-language", "models/t5-text",
-                                        "models/llama-language"};
+    static const char *const names[] = {"models/bert-sequence", "models/gpt2-language",
+                                        "models/t5-text", "models/llama-language"};
     static const fv_dtype dtypes[] = {FV_Q8, FV_Q4, FV_I8};
     char root[] = "/tmp/fovea-fuzz-XXXXXX", from[600], to[700], line[800];
     if (!mkdtemp(root)) return;
@@ -128,7 +135,8 @@ static void add_quantised(const char *golden, fv_device *d)
         fv_quantised q;
         snprintf(from, sizeof from, "%s/%s", golden, names[i / 3]);
         snprintf(to, sizeof to, "%s/%s-%d", root, fv_dtype_name(dtypes[i % 3]), i / 3);
-        if (!fv_model_quantize(d, from, to, dtypes[i % 3], &q, NULL)) add_dir(root, strrchr(to, '/') + 1, use_model);
+        if (!fv_model_quantize(d, from, to, dtypes[i % 3], &q, NULL))
+            add_dir(root, strrchr(to, '/') + 1, use_model);
     }
     snprintf(line, sizeof line, "rm -r %s", root);
     if (system(line)) fprintf(stderr, "%s: cannot be removed\n", root);
@@ -151,7 +159,8 @@ void seeds_collect(void)
     add_tokenizers(golden);
     add_all(FOVEA_TESTS "/..", "recipes", use_recipe, "recipe.ini");
     add_all(golden, "store", use_array, "x");
-    static const char *const labelled[] = {"labels.tsv", "words.label", "articles.jsonl", "tags.conll", "squad.json"};
+    static const char *const labelled[] = {"labels.tsv", "words.label", "articles.jsonl",
+                                           "tags.conll", "squad.json"};
     for (int i = 0; i < 5; i++) {
         char path[600];
         snprintf(path, sizeof path, "%s/eval/%s", golden, labelled[i]);

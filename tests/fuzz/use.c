@@ -1,4 +1,5 @@
-/* use.c - a directory opened and used as the commands do: the first failure is what one would print.
+/* use.c - a directory opened and used as the commands do: the first failure is what one would
+ * print.
  *
  * Once something is open, memory_mark tells it: what computing takes is another matter. */
 #include <stdio.h>
@@ -10,14 +11,16 @@
 
 static void encode(const fv_tok *t)
 {
-    static const char text[] = "Hello  w\xc3\xb6rld, the cat! 12<s>[MASK]\n\xe2\x96\x81 \xe6\xbc\xa2\xff";
+    static const char text[] =
+        "Hello  w\xc3\xb6rld, the cat! 12<s>[MASK]\n\xe2\x96\x81 \xe6\xbc\xa2\xff";
     fv_encoding *enc;
     char *back;
     size_t n;
     if (fv_encoding_new(&enc, t, NULL)) return;
     fv_tok_opts how = {.specials = true, .offsets = FV_OFFSETS_CHARS, .pair = "a b", .pair_len = 3};
     for (int i = 0; i < 2; i++, how.pair = NULL)
-        if (!fv_tok_encode(enc, text, sizeof text - 1, how, NULL) && !fv_tok_decode(t, &back, &n, enc->ids, enc->n, i, NULL))
+        if (!fv_tok_encode(enc, text, sizeof text - 1, how, NULL) &&
+            !fv_tok_decode(t, &back, &n, enc->ids, enc->n, i, NULL))
             fv_tok_free_text(t, back, n);
     fv_encoding_free(enc);
 }
@@ -54,7 +57,9 @@ fv_status use_model(fv_device *d, const fv_env *env, fv_err *e)
     (void)env;
     fv_status st = fv_model_open(&m, d, "m", (fv_model_opt){.serve = true}, e);
     memory_mark();
-    if (!st) fv_model_run(m, d, "m/in.safetensors", "m/out.safetensors", (fv_run_opt){.threads = 1}, NULL);
+    if (!st)
+        fv_model_run(m, d, "m/in.safetensors", "m/out.safetensors", (fv_run_opt){.threads = 1},
+                     NULL);
     fv_model_free(m);
     return st;
 }
@@ -66,7 +71,9 @@ fv_status use_trained(fv_device *d, const fv_env *env, fv_err *e)
     (void)env;
     fv_status st = fv_model_open(&m, d, "m", (fv_model_opt){.train = true}, e);
     memory_mark();
-    if (!st) fv_model_run(m, d, "m/in.safetensors", "m/out.safetensors", (fv_run_opt){.threads = 1, .grad = true}, NULL);
+    if (!st)
+        fv_model_run(m, d, "m/in.safetensors", "m/out.safetensors",
+                     (fv_run_opt){.threads = 1, .grad = true}, NULL);
     fv_model_free(m);
     return st;
 }
@@ -92,13 +99,20 @@ fv_status use_task(fv_device *d, const fv_env *env, fv_err *e)
     st = fv_task_open(&t, d, "m", job, (fv_model_opt){0}, e);
     memory_mark();
     float *out = calloc(4096, sizeof *out);
-    fv_text x = {.s = "The cat sat, so good!", .n = 21, .pair = job == FV_JOB_ANSWER ? "It was on the mat." : NULL, .pair_n = 18};
+    fv_text x = {.s = "The cat sat, so good!",
+                 .n = 21,
+                 .pair = job == FV_JOB_ANSWER ? "It was on the mat." : NULL,
+                 .pair_n = 18};
     void *found;
     int64_t n;
-    if (!st && job == FV_JOB_EMBED && fv_task_width(t) <= 4096) fv_task_embed(t, &x, 1, (fv_embed_opt){0}, out, NULL);
-    if (!st && job == FV_JOB_CLASSIFY && fv_task_labels(t) <= 4096) fv_task_classify(t, &x, 1, out, NULL);
-    if (!st && job == FV_JOB_TAG) fv_task_tag(t, &x, 1, FV_JOIN_FIRST, (fv_entity **)&found, &n, NULL);
-    if (!st && job == FV_JOB_ANSWER) fv_task_answer(t, &x, 1, (fv_answer_opt){0}, (fv_answer **)&found, &n, NULL);
+    if (!st && job == FV_JOB_EMBED && fv_task_width(t) <= 4096)
+        fv_task_embed(t, &x, 1, (fv_embed_opt){0}, out, NULL);
+    if (!st && job == FV_JOB_CLASSIFY && fv_task_labels(t) <= 4096)
+        fv_task_classify(t, &x, 1, out, NULL);
+    if (!st && job == FV_JOB_TAG)
+        fv_task_tag(t, &x, 1, FV_JOIN_FIRST, (fv_entity **)&found, &n, NULL);
+    if (!st && job == FV_JOB_ANSWER)
+        fv_task_answer(t, &x, 1, (fv_answer_opt){0}, (fv_answer **)&found, &n, NULL);
     free(out);
     fv_task_close(t);
     return st;
@@ -125,7 +139,8 @@ fv_status use_writer(fv_device *d, const fv_env *env, fv_err *e)
     if (st) return st;
     st = fv_translator_open(&t, d, "m", (fv_translate_opt){0}, e);
     memory_mark();
-    if (st && strstr(e->text, "does not translate")) return use_tokenizer(d, env, e); /* it continues a text */
+    /* it continues a text */
+    if (st && strstr(e->text, "does not translate")) return use_tokenizer(d, env, e);
     if (st) return st;
     fv_translator_gen(t)->max_new_tokens = 3;
     fv_translator_gen(t)->num_beams = 2;

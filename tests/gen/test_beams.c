@@ -1,5 +1,6 @@
-/* test_beams.c - beam search by the device beside beam search by the host: the same hypotheses.  Where the device has no kernel
- * for it, the one written down here in plain C takes its place, and says what it must do. */
+/* test_beams.c - beam search by the device beside beam search by the host: the same hypotheses.
+ * Where the device has no kernel for it, the one written down here in plain C takes its place, and
+ * says what it must do. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,23 +46,28 @@ static int64_t put_in(option *list, int64_t n, int64_t most, option o)
 
 static bool ruled_out(const fv_beams *a, int64_t i, int64_t v)
 {
-    return a->kinds[v] & FV_TOKEN_NEVER || (a->kinds[v] & FV_TOKEN_ENDS && a->made[i] < a->least[i]);
+    return a->kinds[v] & FV_TOKEN_NEVER ||
+           (a->kinds[v] & FV_TOKEN_ENDS && a->made[i] < a->least[i]);
 }
 
 /* The best continuations of the source at place p. */
 static int64_t options_of(option *out, const fv_beams *a, int64_t p)
 {
     int64_t i = a->source[p], n = 0;
-    bool first = a->first_is >= 0 && a->made[i] == 0, last = a->last_is >= 0 && a->made[i] == a->last[i];
+    bool first = a->first_is >= 0 && a->made[i] == 0,
+         last = a->last_is >= 0 && a->made[i] == a->last[i];
     for (int32_t k = 0; k < a->K; k++) {
-        const float *x = (const float *)a->logits + (p * a->K + k) * a->V, before = a->score[i * a->K + k];
+        const float *x = (const float *)a->logits + (p * a->K + k) * a->V,
+                    before = a->score[i * a->K + k];
         double sum = 0;
         for (int64_t v = 0; v < a->V; v++)
             if (!a->renormalize || !ruled_out(a, i, v)) sum += exp((double)x[v]);
         float all = (float)log(sum);
         for (int32_t v = 0; v < a->V && !first && !last; v++)
-            if (!ruled_out(a, i, v)) n = put_in(out, n, a->wide, (option){before + (x[v] - all), k, v});
-        if (first || last) n = put_in(out, n, a->wide, (option){before, k, last ? a->last_is : a->first_is});
+            if (!ruled_out(a, i, v))
+                n = put_in(out, n, a->wide, (option){before + (x[v] - all), k, v});
+        if (first || last)
+            n = put_in(out, n, a->wide, (option){before, k, last ? a->last_is : a->first_is});
     }
     return n;
 }
@@ -78,10 +84,12 @@ static void move_caches(const fv_beams *a, int64_t p, const option *kept)
 {
     for (int64_t c = 0; c < a->n_caches; c++) {
         const fv_row_cache *at = &a->cache[c];
-        char *rows = (char *)at->data + (size_t)(p * a->K) * at->row, *was = malloc((size_t)a->K * at->row);
+        char *rows = (char *)at->data + (size_t)(p * a->K) * at->row,
+             *was = malloc((size_t)a->K * at->row);
         assert_non_null(was);
         memcpy(was, rows, (size_t)a->K * at->row);
-        for (int64_t k = 0; k < a->K; k++) memcpy(rows + (size_t)k * at->row, was + (size_t)kept[k].beam * at->row, at->row);
+        for (int64_t k = 0; k < a->K; k++)
+            memcpy(rows + (size_t)k * at->row, was + (size_t)kept[k].beam * at->row, at->row);
         free(was);
     }
 }
@@ -95,11 +103,14 @@ static void step_source(const fv_beams *a, int64_t p)
     for (int64_t j = 0; j < n; j++) {
         bool ends = a->made[i] >= a->last[i] || a->kinds[all[j].token] & FV_TOKEN_ENDS;
         float score = (float)((double)all[j].total / a->penalty[a->made[i] + 1]);
-        if (ends && j < K && !full) finish(done, K, (fv_ended){score, a->made[i], all[j].beam, all[j].token});
+        if (ends && j < K && !full)
+            finish(done, K, (fv_ended){score, a->made[i], all[j].beam, all[j].token});
         if (!ends && have < K) kept[have++] = all[j];
     }
     a->over[i] = !have;
-    for (; have < K; have++) kept[have] = have ? (option){-1e9f, kept[0].beam, kept[0].token} : (option){-1e9f, 0, a->pad};
+    for (; have < K; have++)
+        kept[have] = have ? (option){-1e9f, kept[0].beam, kept[0].token}
+                          : (option){-1e9f, 0, a->pad};
     move_caches(a, p, kept);
     for (int64_t k = 0; k < K; k++) {
         int64_t at = (a->made[i] * a->all + i) * K + k;
@@ -109,7 +120,8 @@ static void step_source(const fv_beams *a, int64_t p)
         for (int64_t q = 0; q < a->places; q++) a->place[q * a->sources * K + p * K + k]++;
     }
     a->made[i]++;
-    float best = (float)((double)kept[0].total / a->penalty[a->hopeful ? a->last[i] + 1 : a->made[i]]);
+    float best = (float)((double)kept[0].total /
+                         a->penalty[a->hopeful ? a->last[i] + 1 : a->made[i]]);
     if (!(best > done[K - 1].score) || (a->early && done[K - 1].made >= 0)) a->over[i] = 1;
 }
 
@@ -123,7 +135,8 @@ static void plain_beams(fv_stream *s, const fv_beams *a)
 /* ---- a step of the device's beside it ---- */
 
 enum { CACHES = 3, ROOM = 20 };
-static const size_t token_bytes[CACHES] = {64, 48, 10}; /* the last is no multiple of what is moved at once */
+/* the last is no multiple of what is moved at once */
+static const size_t token_bytes[CACHES] = {64, 48, 10};
 
 /* All that a step reads and writes, in one block. */
 typedef struct everything {
@@ -143,24 +156,31 @@ typedef struct everything {
 static fv_beams at_block(fv_beams b, everything *at)
 {
     b.logits = at->logits, b.kinds = at->kinds, b.penalty = at->penalty, b.source = at->source;
-    b.least = at->least, b.last = at->last, b.made = at->made, b.over = at->over, b.score = at->score, b.done = at->done;
-    b.common = at->common, b.tokens = at->tokens, b.parents = at->parents, b.token = at->token, b.place = at->place;
+    b.least = at->least, b.last = at->last, b.made = at->made, b.over = at->over,
+    b.score = at->score, b.done = at->done;
+    b.common = at->common, b.tokens = at->tokens, b.parents = at->parents, b.token = at->token,
+    b.place = at->place;
     b.cache = at->cache;
     return b;
 }
 
 static void give_caches(everything *x, everything *lie_at)
 {
-    for (int c = 0; c < CACHES; c++) x->cache[c] = (fv_row_cache){lie_at->keys[c], token_bytes[c], token_bytes[c] * ROOM};
+    for (int c = 0; c < CACHES; c++)
+        x->cache[c] = (fv_row_cache){lie_at->keys[c], token_bytes[c], token_bytes[c] * ROOM};
 }
 
-static float random_float(uint32_t *seed) { return (float)((*seed = *seed * 1664525u + 1013904223u) >> 8) / (float)(1 << 24); }
+static float random_float(uint32_t *seed)
+{
+    return (float)((*seed = *seed * 1664525u + 1013904223u) >> 8) / (float)(1 << 24);
+}
 
 static void begin_block(everything *x, const fv_beams *b)
 {
     memset(x, 0, sizeof *x);
     for (int64_t t = 0; t < ROOM + 2; t++) x->penalty[t] = pow((double)t, 0.7);
-    for (int v = 0; v < VOCAB; v++) x->kinds[v] = v % 9 == 4 ? FV_TOKEN_ENDS : v == 2 ? FV_TOKEN_NEVER : 0;
+    for (int v = 0; v < VOCAB; v++)
+        x->kinds[v] = v % 9 == 4 ? FV_TOKEN_ENDS : v == 2 ? FV_TOKEN_NEVER : 0;
     for (int64_t i = 0; i < b->all; i++) {
         x->source[i] = (int32_t)(b->all - 1 - i); /* places and sources are not in one order */
         x->least[i] = (int32_t)(i % 4);
@@ -180,33 +200,42 @@ static void model_step(everything *x, const fv_beams *b, uint32_t *seed)
     for (int c = 0; c < CACHES; c++)
         for (int64_t r = 0; r < b->all * b->K; r++)
             for (size_t t = 0; t < token_bytes[c]; t++)
-                x->keys[c][((size_t)r * ROOM + (size_t)x->place[r]) * token_bytes[c] + t] = (unsigned char)(*seed >> t % 4 * 8) +
-                                                                                            (unsigned char)r;
+                x->keys[c][((size_t)r * ROOM + (size_t)x->place[r]) * token_bytes[c] + t] =
+                    (unsigned char)(*seed >> t % 4 * 8) + (unsigned char)r;
 }
 
-static void same_block(const everything *got, const everything *want, const fv_beams *b, int64_t step)
+static void same_block(const everything *got, const everything *want, const fv_beams *b,
+                       int64_t step)
 {
     int64_t rows = b->all * b->K;
     for (int64_t j = 0; j < rows; j++) {
         int64_t i = j / b->K, at = ((want->made[i] - 1) * b->all + i) * b->K + j % b->K;
         const fv_ended *d = &got->done[j], *e = &want->done[j];
-        bool ok = got->made[i] == want->made[i] && got->over[i] == want->over[i] && got->token[j] == want->token[j] &&
-                  got->tokens[at] == want->tokens[at] && got->parents[at] == want->parents[at] && d->made == e->made &&
-                  d->parent == e->parent && d->token == e->token && fabsf(got->score[j] - want->score[j]) <= 1e-4f &&
+        bool ok = got->made[i] == want->made[i] && got->over[i] == want->over[i] &&
+                  got->token[j] == want->token[j] && got->tokens[at] == want->tokens[at] &&
+                  got->parents[at] == want->parents[at] && d->made == e->made &&
+                  d->parent == e->parent && d->token == e->token &&
+                  fabsf(got->score[j] - want->score[j]) <= 1e-4f &&
                   fabsf(d->score - e->score) <= 1e-4f;
-        for (int q = 0; q < 3; q++) ok = ok && got->place[q * rows + j] == want->place[q * rows + j];
+        for (int q = 0; q < 3; q++)
+            ok = ok && got->place[q * rows + j] == want->place[q * rows + j];
         if (!ok)
-            fail_msg("step %d, %d beams, source %d, beam %d: made %d over %d token %d from %d score %g, ended %d %d %d %g; "
+            fail_msg("step %d, %d beams, source %d, beam %d: made %d over %d token %d from %d "
+                     "score %g, ended %d %d %d %g; "
                      "expected %d %d %d %d %g, %d %d %d %g",
-                     (int)step, (int)b->K, (int)i, (int)(j % b->K), got->made[i], got->over[i], got->tokens[at], got->parents[at],
-                     (double)got->score[j], d->made, d->parent, d->token, (double)d->score, want->made[i], want->over[i],
-                     want->tokens[at], want->parents[at], (double)want->score[j], e->made, e->parent, e->token, (double)e->score);
+                     (int)step, (int)b->K, (int)i, (int)(j % b->K), got->made[i], got->over[i],
+                     got->tokens[at], got->parents[at], (double)got->score[j], d->made, d->parent,
+                     d->token, (double)d->score, want->made[i], want->over[i], want->tokens[at],
+                     want->parents[at], (double)want->score[j], e->made, e->parent, e->token,
+                     (double)e->score);
     }
     for (int64_t r = 0; r < rows; r++) /* what is behind the last key of a row, nobody reads */
         for (int c = 0; c < CACHES; c++)
             for (size_t t = 0; t < (size_t)want->place[r] * token_bytes[c]; t++)
-                if (got->keys[c][(size_t)r * ROOM * token_bytes[c] + t] != want->keys[c][(size_t)r * ROOM * token_bytes[c] + t])
-                    fail_msg("step %d, %d beams: byte %d of row %d of cache %d", (int)step, (int)b->K, (int)t, (int)r, c);
+                if (got->keys[c][(size_t)r * ROOM * token_bytes[c] + t] !=
+                    want->keys[c][(size_t)r * ROOM * token_bytes[c] + t])
+                    fail_msg("step %d, %d beams: byte %d of row %d of cache %d", (int)step,
+                             (int)b->K, (int)t, (int)r, c);
 }
 
 static void a_step_does_what_is_written_here(void **state)
@@ -214,7 +243,8 @@ static void a_step_does_what_is_written_here(void **state)
     (void)state;
     const fv_backend *k = device->backend;
     void (*beams)(fv_stream *, const fv_beams *) = device->k[FV_F32]->beams;
-    everything *want = malloc(sizeof *want), *got = malloc(sizeof *got), *there = k->alloc(device, sizeof *there);
+    everything *want = malloc(sizeof *want), *got = malloc(sizeof *got),
+               *there = k->alloc(device, sizeof *there);
     fv_ctx *c;
     fv_err e;
     assert_true(want && got && there);
@@ -244,7 +274,8 @@ static void a_step_does_what_is_written_here(void **state)
             (beams ? beams : plain_beams)(s, &device_s);
             k->download(s, got, there, sizeof *got);
             check(fv_ctx_status(c), fv_ctx_err(c));
-            memcpy(want->common, got->common, sizeof got->common); /* how little is copied is the device's own */
+            /* how little is copied is the device's own */
+            memcpy(want->common, got->common, sizeof got->common);
             give_caches(want, want);
             plain_beams(s, &mine);
             same_block(got, want, &b, step);
@@ -259,14 +290,21 @@ static void a_step_does_what_is_written_here(void **state)
 /* ---- both ways ---- */
 
 static const char *const families[] = {
-    "{\"model_type\": \"marian\", \"vocab_size\": 40, \"d_model\": 32, \"encoder_layers\": 1, \"decoder_layers\": 2, "
-    "\"encoder_attention_heads\": 2, \"decoder_attention_heads\": 2, \"encoder_ffn_dim\": 64, \"decoder_ffn_dim\": 64, "
+    "{\"model_type\": \"marian\", \"vocab_size\": 40, \"d_model\": 32, \"encoder_layers\": 1, "
+    "\"decoder_layers\": 2, "
+    "\"encoder_attention_heads\": 2, \"decoder_attention_heads\": 2, \"encoder_ffn_dim\": 64, "
+    "\"decoder_ffn_dim\": 64, "
     "\"init_std\": 0.6, \"pad_token_id\": 0, \"eos_token_id\": 1, \"decoder_start_token_id\": 0}",
-    "{\"model_type\": \"llama\", \"vocab_size\": 40, \"hidden_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
-    "\"num_key_value_heads\": 1, \"intermediate_size\": 48, \"initializer_range\": 0.6}", /* caches of 24 bytes a token */
-    "{\"model_type\": \"t5\", \"vocab_size\": 40, \"d_model\": 32, \"d_kv\": 16, \"d_ff\": 64, \"num_layers\": 2, "
-    "\"num_heads\": 2, \"initializer_factor\": 1.5, \"pad_token_id\": 0, \"decoder_start_token_id\": 0}",
-    "{\"model_type\": \"gpt2\", \"vocab_size\": 9001, \"n_embd\": 32, \"n_head\": 4, \"n_layer\": 1, \"n_positions\": 64, "
+    "{\"model_type\": \"llama\", \"vocab_size\": 40, \"hidden_size\": 24, \"num_hidden_layers\": "
+    "2, \"num_attention_heads\": 4, "
+    /* caches of 24 bytes a token */
+    "\"num_key_value_heads\": 1, \"intermediate_size\": 48, \"initializer_range\": 0.6}",
+    "{\"model_type\": \"t5\", \"vocab_size\": 40, \"d_model\": 32, \"d_kv\": 16, \"d_ff\": 64, "
+    "\"num_layers\": 2, "
+    "\"num_heads\": 2, \"initializer_factor\": 1.5, \"pad_token_id\": 0, "
+    "\"decoder_start_token_id\": 0}",
+    "{\"model_type\": \"gpt2\", \"vocab_size\": 9001, \"n_embd\": 32, \"n_head\": 4, \"n_layer\": "
+    "1, \"n_positions\": 64, "
     "\"initializer_range\": 0.4}", /* rows of several parts */
 };
 
@@ -278,12 +316,15 @@ static const struct {
 } ways[] = {
     {"4 beams", {.num_beams = 4, .length_penalty = 1}},
     {"2 beams, early", {.num_beams = 2, .length_penalty = 1, .early_stopping = FV_EARLY_TRUE}},
-    {"5 beams, never early, long ones first", {.num_beams = 5, .length_penalty = 2, .early_stopping = FV_EARLY_NEVER}},
+    {"5 beams, never early, long ones first",
+     {.num_beams = 5, .length_penalty = 2, .early_stopping = FV_EARLY_NEVER}},
     {"3 beams, no penalty, renormalised", {.num_beams = 3, .renormalize_logits = true}},
-    {"9 beams, rules", {.num_beams = 9, .length_penalty = 0.5f, .min_length = 9, .banned = never, .n_banned = 2}},
+    {"9 beams, rules",
+     {.num_beams = 9, .length_penalty = 0.5f, .min_length = 9, .banned = never, .n_banned = 2}},
     {"4 beams, more ends", {.num_beams = 4, .length_penalty = 1, .ends = end_too, .n_ends = 2}},
     {"16 beams", {.num_beams = 16, .length_penalty = 1, .early_stopping = FV_EARLY_TRUE}},
-    {"4 beams, nothing twice", {.num_beams = 4, .length_penalty = 1, .no_repeat_ngram_size = 2}}, /* the host's, either way */
+    /* the host's, either way */
+    {"4 beams, nothing twice", {.num_beams = 4, .length_penalty = 1, .no_repeat_ngram_size = 2}},
     {"4 beams, a last token", {.num_beams = 4, .length_penalty = 1, .forced_eos = 1}},
 };
 
@@ -321,7 +362,8 @@ static void generate(fv_generated *out, const fv_model *m, const fv_gen_opt *o, 
     if (fv_generate(out, device, m, source, len, SOURCES, o, &e)) fail_msg("%s: %s", name, e.text);
 }
 
-/* How many of all hypotheses are the same, token by token; those that are not are as good, but for rounding. */
+/* How many of all hypotheses are the same, token by token; those that are not are as good, but for
+ * rounding. */
 static int64_t same(const fv_generated *a, const fv_generated *b, const char *name)
 {
     int64_t n = 0;
@@ -329,8 +371,8 @@ static int64_t same(const fv_generated *a, const fv_generated *b, const char *na
         const fv_hyp *x = &a->hyp[j], *y = &b->hyp[j];
         n += x->n == y->n && !memcmp(x->ids, y->ids, (size_t)x->n * sizeof *x->ids);
         if (fabs(x->score - y->score) > 1e-4 * fabs(y->score) + 1e-4)
-            fail_msg("%s: hypothesis %d of source %d has score %.7g, on the host %.7g", name, (int)(j % a->each),
-                     (int)(j / a->each), x->score, y->score);
+            fail_msg("%s: hypothesis %d of source %d has score %.7g, on the host %.7g", name,
+                     (int)(j % a->each), (int)(j / a->each), x->score, y->score);
     }
     return n;
 }
@@ -346,7 +388,8 @@ static void a_device_finds_what_the_host_finds(void **state)
     for (int f = 0; f < (int)(sizeof families / sizeof *families); f++) {
         fv_model *m;
         check(fv_model_new(&m, device, families[f], (fv_model_opt){0}, 5, &e), &e);
-        int some = test_brief() || f == 3 ? 2 : (int)(sizeof ways / sizeof *ways); /* large rows take long */
+        /* large rows take long */
+        int some = test_brief() || f == 3 ? 2 : (int)(sizeof ways / sizeof *ways);
         for (int w = 0; w < some; w++) {
             fv_generated a, b;
             fv_gen_opt o = options(w);
@@ -354,14 +397,16 @@ static void a_device_finds_what_the_host_finds(void **state)
             snprintf(name, sizeof name, "%s, %s", fv_model_family(m)->type, ways[w].name);
             device->k[FV_F32] = &by_host;
             generate(&b, m, &o, name);
-            o.eos = b.hyp[3 * w].ids[6]; /* what comes by itself, so that some end soon and some late */
+            /* what comes by itself, so that some end soon and some late */
+            o.eos = b.hyp[3 * w].ids[6];
             fv_generated_free(&b);
             generate(&b, m, &o, name);
             device->k[FV_F32] = &by_device;
             generate(&a, m, &o, name);
             device->k[FV_F32] = real;
             int64_t n = same(&a, &b, name), all = a.n * a.each;
-            if (100 * n < 97 * all) fail_msg("%s: %d of %d hypotheses are the same", name, (int)n, (int)all);
+            if (100 * n < 97 * all)
+                fail_msg("%s: %d of %d hypotheses are the same", name, (int)n, (int)all);
             fv_generated_free(&a);
             fv_generated_free(&b);
         }

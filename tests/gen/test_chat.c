@@ -1,4 +1,5 @@
-/* test_chat.c - conversations as transformers writes them; templates that are not known are refused. */
+/* test_chat.c - conversations as transformers writes them; templates that are not known are
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +37,8 @@ static void conversations_are_written_as_published(void **state)
         fv_err e;
         fv_chat *c;
         char *text;
-        if (fv_chat_read(&c, NULL, text_of(one, "template"), text_of(one, "begin"), text_of(one, "end"), &e))
+        if (fv_chat_read(&c, NULL, text_of(one, "template"), text_of(one, "begin"),
+                         text_of(one, "end"), &e))
             fail_msg("%s", e.text);
         assert_string_equal(fv_chat_name(c), text_of(one, "name"));
         if (fv_chat_render(c, &text, m, n, &e)) fail_msg("%s", e.text);
@@ -77,7 +79,8 @@ static void roles_take_turns(void **state)
     fv_err e;
     char *text;
     assert_int_equal(fv_chat_read(&c, NULL, text_of(one, "template"), "", "", &e), FV_OK);
-    assert_int_equal(fv_chat_render(c, &text, (fv_message[]){{"user", "a"}, {"user", "b"}}, 2, &e), FV_EARG);
+    assert_int_equal(fv_chat_render(c, &text, (fv_message[]){{"user", "a"}, {"user", "b"}}, 2, &e),
+                     FV_EARG);
     assert_null(text);
     assert_non_null(strstr(e.text, "assistant"));
     assert_int_equal(fv_chat_render(c, &text, (fv_message[]){{"tool", "a"}}, 1, &e), FV_EARG);

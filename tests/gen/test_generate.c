@@ -1,4 +1,5 @@
-/* test_generate.c - generating as transformers does: every search of the golden cases, in a batch and alone; drawing; rules. */
+/* test_generate.c - generating as transformers does: every search of the golden cases, in a batch
+ * and alone; drawing; rules. */
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
@@ -103,11 +104,15 @@ static void search(fv_model *m, const char *dir, const fv_st *golden, const char
     ok(fv_gen_open(&o, NULL, dir, NULL, &e), which, &e);
     set_options(&o, name);
     int64_t each = o.num_return_sequences, width = t.shape.d[1];
-    for (int64_t alone = 0; alone <= (test_brief() ? 0 : p->n); alone++) { /* all together, then one by one */
+    /* all together, then one by one */
+    for (int64_t alone = 0; alone <= (test_brief() ? 0 : p->n); alone++) {
         int64_t first = alone ? alone - 1 : 0, n = alone ? 1 : p->n;
         fv_generated out;
-        ok(fv_generate(&out, device, m, (const int32_t *const *)p->ids + first, p->len + first, n, &o, &e), which, &e);
-        for (int64_t i = 0; i < n * each; i++) compare(which, &out.hyp[i], want + (first * each + i) * width, width);
+        ok(fv_generate(&out, device, m, (const int32_t *const *)p->ids + first, p->len + first, n,
+                       &o, &e),
+           which, &e);
+        for (int64_t i = 0; i < n * each; i++)
+            compare(which, &out.hyp[i], want + (first * each + i) * width, width);
         fv_generated_free(&out);
     }
     fv_gen_close(&o);
@@ -250,7 +255,8 @@ static void shares(double out[5], const fv_gen_opt *o)
     static const float score[5] = {0.0f, 2.0f, 1.0f, -1.0f, 1.5f};
     fv_pick room[5];
     memset(out, 0, 5 * sizeof *out);
-    for (int i = 0; i < 4000; i++) out[fv__pick_sample(score, 5, o, (i + 0.5) / 4000, room)] += 1.0 / 4000;
+    for (int i = 0; i < 4000; i++)
+        out[fv__pick_sample(score, 5, o, (i + 0.5) / 4000, room)] += 1.0 / 4000;
 }
 
 static void near_shares(const char *what, const fv_gen_opt *o, const double want[5])
@@ -259,7 +265,8 @@ static void near_shares(const char *what, const fv_gen_opt *o, const double want
     shares(got, o);
     for (int i = 0; i < 5; i++) sum += want[i];
     for (int i = 0; i < 5; i++)
-        if (fabs(got[i] - want[i] / sum) > 1e-3) fail_msg("%s: token %d gets %g, expected %g", what, i, got[i], want[i] / sum);
+        if (fabs(got[i] - want[i] / sum) > 1e-3)
+            fail_msg("%s: token %d gets %g, expected %g", what, i, got[i], want[i] / sum);
 }
 
 static void draws_follow_the_distribution_and_its_cuts(void **state)
@@ -269,7 +276,8 @@ static void draws_follow_the_distribution_and_its_cuts(void **state)
     fv_gen_opt o = defaults();
     near_shares("all", &o, w);
     o.temperature = 0.5f;
-    near_shares("temperature", &o, (double[]){w[0] * w[0], w[1] * w[1], w[2] * w[2], w[3] * w[3], w[4] * w[4]});
+    near_shares("temperature", &o,
+                (double[]){w[0] * w[0], w[1] * w[1], w[2] * w[2], w[3] * w[3], w[4] * w[4]});
     o = defaults();
     o.top_k = 2;
     near_shares("top_k", &o, (double[]){0, w[1], 0, 0, w[4]});
@@ -284,14 +292,18 @@ static void draws_follow_the_distribution_and_its_cuts(void **state)
     near_shares("min_p", &o, (double[]){0, w[1], w[2], 0, w[4]});
     o = defaults();
     o.typical_p =
-        0.4f; /* 1.28 is expected: 1.27 of the second is nearest and holds 0.28, then 1.77 of the third, not the first */
+        /* 1.28 is expected: 1.27 of the second is nearest and holds 0.28, then 1.77 of the third,
+         * not the first */
+        0.4f;
     near_shares("typical_p", &o, (double[]){0, 0, w[2], 0, w[4]});
 }
 
 static void no_numbers_draw_a_token_all_the_same(void **state)
 {
     (void)state;
-    const float score[][5] = {{NAN, NAN, NAN, NAN, NAN}, {NAN, NAN, 1, 0, 2}, {1, 0, INFINITY, NAN, 2}};
+    const float score[][5] = {{NAN, NAN, NAN, NAN, NAN},
+                              {NAN, NAN, 1, 0, 2},
+                              {1, 0, INFINITY, NAN, 2}};
     const fv_gen_opt all = defaults();
     fv_gen_opt o[4] = {all, all, all, all};
     o[1].top_k = 2, o[2].top_p = 0.5f, o[3].min_p = 0.1f;

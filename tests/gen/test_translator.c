@@ -1,4 +1,5 @@
-/* test_translator.c - fv_translate: order, stopping, batches by tokens, and every allocation failing in turn. */
+/* test_translator.c - fv_translate: order, stopping, batches by tokens, and every allocation
+ * failing in turn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +41,9 @@ static fv_status translate(const fv_env *env, fv_translate_opt opt, seen *s, fv_
     for (int i = 0; i < N; i++) len[i] = strlen(texts[i]);
     fv_status st = fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1, .env = env}, e);
     if (!st) st = fv_translator_open(&t, d, MODEL, opt, e);
-    if (!st) st = fv_translate(t, (fv_lines){.text = texts, .len = len, .n = N, .first = 11}, take, s, e);
+    if (!st)
+        st = fv_translate(t, (fv_lines){.text = texts, .len = len, .n = N, .first = 11}, take, s,
+                          e);
     fv_translator_close(t);
     fv_device_close(d);
     return st;
@@ -49,7 +52,8 @@ static fv_status translate(const fv_env *env, fv_translate_opt opt, seen *s, fv_
 static void lines_come_in_order_whatever_the_batches(void **state)
 {
     (void)state;
-    static const fv_translate_opt ways[] = {{0}, {.batch = 1}, {.batch = 2}, {.tokens = 1}, {.tokens = 12}, {.attention = true}};
+    static const fv_translate_opt ways[] = {{0},           {.batch = 1},   {.batch = 2},
+                                            {.tokens = 1}, {.tokens = 12}, {.attention = true}};
     seen first = {0};
     fv_err e;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -93,7 +97,8 @@ static void running_out_of_memory_is_reported(void **state)
         mem.fail_at = fail;
         fv_status st = translate(&env, opt, &s, &e);
         if (st && st != FV_ENOMEM) print_error("allocation %zu of %zu: %s\n", fail, n, e.text);
-        assert_true(st == FV_ENOMEM || st == FV_OK); /* a chunk that is larger than needed is asked for again, smaller */
+        /* a chunk that is larger than needed is asked for again, smaller */
+        assert_true(st == FV_ENOMEM || st == FV_OK);
         assert_int_equal(mem.live, 0);
         failed += st == FV_ENOMEM;
     }

@@ -1,5 +1,6 @@
-/* test_write.c - writing on a device: the CPU's choices, whether the host or the device makes them, steps that are replayed,
- * memory that stays, and what happens when there is none left.  On the CPU itself the same tests hold. */
+/* test_write.c - writing on a device: the CPU's choices, whether the host or the device makes them,
+ * steps that are replayed, memory that stays, and what happens when there is none left.  On the CPU
+ * itself the same tests hold. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,23 +22,30 @@
 
 enum { VOCAB = 1003, PLACES = 160, SOURCES = 5 };
 
-#define GPT2 "{\"model_type\":\"gpt2\",\"vocab_size\":1003,\"n_positions\":160,\"initializer_range\":0.15,"
+#define GPT2                                                                                       \
+    "{\"model_type\":\"gpt2\",\"vocab_size\":1003,\"n_positions\":160,\"initializer_range\":0.15,"
 static const char gpt2[] = GPT2 "\"n_embd\":192,\"n_layer\":2,\"n_head\":3}";
-static const char gpt2_long[] = GPT2 "\"n_embd\":384,\"n_layer\":2,\"n_head\":6,\"n_inner\":2304}"; /* and many heads */
+/* and many heads */
+static const char gpt2_long[] = GPT2 "\"n_embd\":384,\"n_layer\":2,\"n_head\":6,\"n_inner\":2304}";
 static const char gpt2_deep[] = GPT2 "\"n_embd\":64,\"n_layer\":24,\"n_head\":1}";
-static const char marian[] =
-    "{\"model_type\":\"marian\",\"vocab_size\":503,\"d_model\":64,\"encoder_layers\":2,\"decoder_layers\":2,"
-    "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_ffn_dim\":96,\"decoder_ffn_dim\":96,"
-    "\"max_position_embeddings\":64,\"scale_embedding\":true,\"init_std\":0.2,\"pad_token_id\":502,\"eos_token_id\":0,"
-    "\"decoder_start_token_id\":502}";
-static const char bart[] =
-    "{\"model_type\":\"bart\",\"vocab_size\":503,\"d_model\":64,\"encoder_layers\":1,\"decoder_layers\":2,"
-    "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_ffn_dim\":96,\"decoder_ffn_dim\":96,"
-    "\"max_position_embeddings\":64,\"init_std\":0.2,\"pad_token_id\":1,\"eos_token_id\":2,\"bos_token_id\":0,"
-    "\"decoder_start_token_id\":2}";
-static const char llama[] =
-    "{\"model_type\":\"llama\",\"vocab_size\":503,\"hidden_size\":128,\"intermediate_size\":256,\"num_hidden_layers\":2,"
-    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":128,\"initializer_range\":0.15}";
+static const char marian[] = "{\"model_type\":\"marian\",\"vocab_size\":503,\"d_model\":64,"
+                             "\"encoder_layers\":2,\"decoder_layers\":2,"
+                             "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,"
+                             "\"encoder_ffn_dim\":96,\"decoder_ffn_dim\":96,"
+                             "\"max_position_embeddings\":64,\"scale_embedding\":true,\"init_std\":"
+                             "0.2,\"pad_token_id\":502,\"eos_token_id\":0,"
+                             "\"decoder_start_token_id\":502}";
+static const char bart[] = "{\"model_type\":\"bart\",\"vocab_size\":503,\"d_model\":64,\"encoder_"
+                           "layers\":1,\"decoder_layers\":2,"
+                           "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_"
+                           "ffn_dim\":96,\"decoder_ffn_dim\":96,"
+                           "\"max_position_embeddings\":64,\"init_std\":0.2,\"pad_token_id\":1,"
+                           "\"eos_token_id\":2,\"bos_token_id\":0,"
+                           "\"decoder_start_token_id\":2}";
+static const char llama[] = "{\"model_type\":\"llama\",\"vocab_size\":503,\"hidden_size\":128,"
+                            "\"intermediate_size\":256,\"num_hidden_layers\":2,"
+                            "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_"
+                            "embeddings\":128,\"initializer_range\":0.15}";
 
 static fv_device *cpu;
 
@@ -57,7 +65,8 @@ static fv_model *open_model(fv_device *d, const char *config, fv_dtype weights)
 {
     fv_model *m;
     fv_err e;
-    check(fv_model_new(&m, d, config, (fv_model_opt){.serve = true, .weights = weights}, 7, &e), &e);
+    check(fv_model_new(&m, d, config, (fv_model_opt){.serve = true, .weights = weights}, 7, &e),
+          &e);
     return m;
 }
 
@@ -84,7 +93,8 @@ static void generate(fv_generated *out, fv_device *d, const example *x, bool enc
         source[i] = ids[i];
     }
     fv_model *m = open_model(d, x->config, FV_F32);
-    if (fv_generate(out, d, m, source, len, SOURCES, &x->o, &e)) fail_msg("%s on %s: %s", x->what, fv_device_name(d), e.text);
+    if (fv_generate(out, d, m, source, len, SOURCES, &x->o, &e))
+        fail_msg("%s on %s: %s", x->what, fv_device_name(d), e.text);
     fv_model_free(m);
 }
 
@@ -95,13 +105,15 @@ static void same_hypotheses(const example *x, bool encoder)
     generate(&b, cpu, x, encoder);
     for (int64_t i = 0; i < a.n * a.each; i++) {
         if (a.hyp[i].n != b.hyp[i].n)
-            fail_msg("%s: hypothesis %d has %d tokens, not %d", x->what, (int)i, (int)a.hyp[i].n, (int)b.hyp[i].n);
+            fail_msg("%s: hypothesis %d has %d tokens, not %d", x->what, (int)i, (int)a.hyp[i].n,
+                     (int)b.hyp[i].n);
         for (int64_t t = 0; t < a.hyp[i].n; t++)
             if (a.hyp[i].ids[t] != b.hyp[i].ids[t])
-                fail_msg("%s: token %d of hypothesis %d is %d, not %d", x->what, (int)t, (int)i, a.hyp[i].ids[t],
-                         b.hyp[i].ids[t]);
+                fail_msg("%s: token %d of hypothesis %d is %d, not %d", x->what, (int)t, (int)i,
+                         a.hyp[i].ids[t], b.hyp[i].ids[t]);
         if (fabs(a.hyp[i].score - b.hyp[i].score) > 2e-3 * (1 + fabs(b.hyp[i].score)))
-            fail_msg("%s: hypothesis %d scores %g, not %g", x->what, (int)i, a.hyp[i].score, b.hyp[i].score);
+            fail_msg("%s: hypothesis %d scores %g, not %g", x->what, (int)i, a.hyp[i].score,
+                     b.hyp[i].score);
     }
     fv_generated_free(&a);
     fv_generated_free(&b);
@@ -141,9 +153,11 @@ static void the_likeliest_are_the_same(void **state)
     same_hypotheses(&x, false);
 }
 
-/* The CPU draws from the same past, with the same random number and with one a little smaller and a little greater: scores
- * that differ by rounding move the borders between tokens by less than that. */
-static void drawn_as_the_cpu_would(const example *x, const fv_hyp *h, const int32_t *prompt, int64_t len, uint64_t number)
+/* The CPU draws from the same past, with the same random number and with one a little smaller and a
+ * little greater: scores that differ by rounding move the borders between tokens by less than
+ * that. */
+static void drawn_as_the_cpu_would(const example *x, const fv_hyp *h, const int32_t *prompt,
+                                   int64_t len, uint64_t number)
 {
     static float logits[VOCAB];
     static fv_pick room[VOCAB];
@@ -157,14 +171,18 @@ static void drawn_as_the_cpu_would(const example *x, const fv_hyp *h, const int3
     for (int64_t t = 0; t < h->n; t++) {
         uint32_t w[4];
         fv_ctx_reset(c, 0);
-        fv_tensor *ids = t ? fv_ints(c, h->ids + t - 1, FV_SHAPE(1, 1)) : fv_ints(c, prompt, FV_SHAPE(1, len));
-        if (fv_read(c, fv_session_step(c, s, ids), logits, VOCAB)) fail_msg("%s", fv_ctx_err(c)->text);
+        fv_tensor *ids = t ? fv_ints(c, h->ids + t - 1, FV_SHAPE(1, 1))
+                           : fv_ints(c, prompt, FV_SHAPE(1, len));
+        if (fv_read(c, fv_session_step(c, s, ids), logits, VOCAB))
+            fail_msg("%s", fv_ctx_err(c)->text);
         fv_philox(w, (uint64_t)x->o.seed, number, (uint64_t)t, 0);
         double u = ((double)w[0] + 0.5) * 0x1p-32;
         bool found = false;
         for (int k = -1; k <= 1 && !found; k++)
-            found = fv__pick_sample(logits, VOCAB, &x->o, fmin(fmax(u + k * near, 0), 1 - 1e-12), room) == h->ids[t];
-        if (!found) fail_msg("%s: token %d of sequence %d is %d", x->what, (int)t, (int)number, h->ids[t]);
+            found = fv__pick_sample(logits, VOCAB, &x->o, fmin(fmax(u + k * near, 0), 1 - 1e-12),
+                                    room) == h->ids[t];
+        if (!found)
+            fail_msg("%s: token %d of sequence %d is %d", x->what, (int)t, (int)number, h->ids[t]);
     }
     fv_session_free(s);
     fv_ctx_free(c);
@@ -233,7 +251,8 @@ static void scores_that_are_no_numbers_do_no_harm(void **state)
         if (k == 2) o.top_p = 0.5f;
         if (k == 3) o.min_p = 0.1f;
         check(fv_generate(&out, device, m, &source, &len, 1, &o, &e), &e);
-        for (int64_t t = 0; t < out.hyp[0].n; t++) assert_true(out.hyp[0].ids[t] >= 0 && out.hyp[0].ids[t] < VOCAB);
+        for (int64_t t = 0; t < out.hyp[0].n; t++)
+            assert_true(out.hyp[0].ids[t] >= 0 && out.hyp[0].ids[t] < VOCAB);
         fv_generated_free(&out);
     }
     fv_model_free(m);
@@ -277,11 +296,13 @@ static void read_prompt(writer *w, int from, int T, float *logits)
     for (int i = 0; i < w->rows * T; i++) ids[i] = word(i / T, from + i % T);
     fv_ctx_reset(w->ctx, 0);
     fv_tensor *y = fv_session_step(w->ctx, w->session, fv_ints(w->ctx, ids, FV_SHAPE(w->rows, T)));
-    if (fv_read(w->ctx, y, logits, (int64_t)w->rows * VOCAB)) fail_msg("%s", fv_ctx_err(w->ctx)->text);
+    if (fv_read(w->ctx, y, logits, (int64_t)w->rows * VOCAB))
+        fail_msg("%s", fv_ctx_err(w->ctx)->text);
 }
 
-/* A prompt and some tokens with weights of bf16, by as many rows as kernels treat apart: the CPU's logits, nearly.  A device
- * keeps keys and values in bf16 then, the CPU in f32, and these weights make scores that a rounded key moves far. */
+/* A prompt and some tokens with weights of bf16, by as many rows as kernels treat apart: the CPU's
+ * logits, nearly.  A device keeps keys and values in bf16 then, the CPU in f32, and these weights
+ * make scores that a rounded key moves far. */
 static void few_rows_are_right(void **state)
 {
     (void)state;
@@ -301,7 +322,8 @@ static void few_rows_are_right(void **state)
                 if (fabsf(b[j]) > most) most = fabsf(b[j]);
                 if (!(fabsf(a[j] - b[j]) <= off)) off = fabsf(a[j] - b[j]);
             }
-            if (!(off < 3e-2f * most)) fail_msg("%d rows, step %d: off by %g of %g", n, t, (double)off, (double)most);
+            if (!(off < 3e-2f * most))
+                fail_msg("%d rows, step %d: off by %g of %g", n, t, (double)off, (double)most);
         }
         writer_end(&x);
         writer_end(&y);
@@ -310,7 +332,8 @@ static void few_rows_are_right(void **state)
     }
 }
 
-/* fv_session_write, long enough to be replayed and to come round in its log, against steps one by one. */
+/* fv_session_write, long enough to be replayed and to come round in its log, against steps one by
+ * one. */
 static void written_at_once_or_step_by_step(void **state)
 {
     (void)state;
@@ -332,7 +355,8 @@ static void written_at_once_or_step_by_step(void **state)
         writer w = writer_begin(device, cases[k].config, cases[k].weights, rows, PLACES);
         for (int r = 0; r < rows; r++) first[r] = word(r, 4);
         read_prompt(&w, 0, 4, logits);
-        if (fv_session_write(w.ctx, w.session, first, a, N)) fail_msg("%s", fv_ctx_err(w.ctx)->text);
+        if (fv_session_write(w.ctx, w.session, first, a, N))
+            fail_msg("%s", fv_ctx_err(w.ctx)->text);
         assert_int_equal(fv_session_len(w.session, rows - 1), 4 + N);
 
         fv_session_reset(w.session);
@@ -344,12 +368,16 @@ static void written_at_once_or_step_by_step(void **state)
             assert_int_equal(fv_read_i32(w.ctx, best, b + t * rows, rows), FV_OK);
         }
         for (int i = 0; i < N * rows; i++)
-            if (a[i] != b[i]) fail_msg("%s: token %d of row %d is %d, not %d", cases[k].what, i / rows, i % rows, a[i], b[i]);
+            if (a[i] != b[i])
+                fail_msg("%s: token %d of row %d is %d, not %d", cases[k].what, i / rows, i % rows,
+                         a[i], b[i]);
 
         fv_session_reset(w.session); /* what was kept is of use once more */
         read_prompt(&w, 0, 4, logits);
         assert_int_equal(fv_session_write(w.ctx, w.session, first, again, 40), FV_OK);
-        assert_int_equal(fv_session_write(w.ctx, w.session, again + 39 * rows, again + 40 * rows, N - 40), FV_OK);
+        assert_int_equal(fv_session_write(w.ctx, w.session, again + 39 * rows, again + 40 * rows,
+                                          N - 40),
+                         FV_OK);
         assert_memory_equal(a, again, (size_t)(N * rows) * sizeof *a);
         assert_int_equal(fv_session_write(w.ctx, w.session, first, again, PLACES), FV_EARG);
         writer_end(&w);
@@ -380,9 +408,14 @@ static void attend(fv_device *d, float *out, const int64_t n[6], const int32_t *
         t[k] = fv_floats(c, x, FV_SHAPE(B, len, width));
     }
     for (int64_t i = 0; i < B * Tk; i++) mask[i] = number(&seed) > -0.5;
-    fv_attn how = {.n_head = H, .n_kv_head = G, .causal = true, .window = n[5], .lens = fv_ints(c, lens, FV_SHAPE(B))};
+    fv_attn how = {.n_head = H,
+                   .n_kv_head = G,
+                   .causal = true,
+                   .window = n[5],
+                   .lens = fv_ints(c, lens, FV_SHAPE(B))};
     if (masked) how.key_mask = fv_bytes(c, mask, FV_SHAPE(B, Tk));
-    if (fv_read(c, fv_attention(c, t[0], t[1], t[2], how), out, B * H * W)) fail_msg("%s", fv_ctx_err(c)->text);
+    if (fv_read(c, fv_attention(c, t[0], t[1], t[2], how), out, B * H * W))
+        fail_msg("%s", fv_ctx_err(c)->text);
     fv_ctx_free(c);
     free(x);
     free(mask);
@@ -392,8 +425,9 @@ static void one_query_sees_what_it_should(void **state)
 {
     (void)state;
     /* B, Tk, H, G, W, window */
-    static const int64_t sizes[][6] = {{1, 5, 2, 2, 64, 0},     {2, 300, 4, 2, 32, 0},   {3, 1100, 2, 1, 64, 0},
-                                       {1, 4000, 3, 3, 128, 0}, {2, 700, 4, 4, 16, 100}, {2, 90, 3, 3, 24, 0}};
+    static const int64_t sizes[][6] = {{1, 5, 2, 2, 64, 0},     {2, 300, 4, 2, 32, 0},
+                                       {3, 1100, 2, 1, 64, 0},  {1, 4000, 3, 3, 128, 0},
+                                       {2, 700, 4, 4, 16, 100}, {2, 90, 3, 3, 24, 0}};
     static float a[4096], b[4096];
     for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
         const int64_t *n = sizes[i / 2];

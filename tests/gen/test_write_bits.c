@@ -1,5 +1,6 @@
-/* test_write_bits.c - writing on a device that chooses by itself: tokens and scores are the CPU's, have the same bits however a
- * step is run and whichever row it is, also of a large vocabulary; and a decoder that looks at its source does the same. */
+/* test_write_bits.c - writing on a device that chooses by itself: tokens and scores are the CPU's,
+ * have the same bits however a step is run and whichever row it is, also of a large vocabulary; and
+ * a decoder that looks at its source does the same. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,9 +20,11 @@
 
 enum { VOCAB = 9001, PLACES = 64, PROMPT = 5, STEPS = 7, MOST_ROWS = 64 };
 
-/* More columns than two teams of blocks share out in one go, and a part of the choice that is not whole. */
-static const char words[] = "{\"model_type\":\"gpt2\",\"vocab_size\":9001,\"n_positions\":64,\"initializer_range\":0.15,"
-                            "\"n_embd\":128,\"n_layer\":2,\"n_head\":2}";
+/* More columns than two teams of blocks share out in one go, and a part of the choice that is not
+ * whole. */
+static const char words[] =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":9001,\"n_positions\":64,\"initializer_range\":0.15,"
+    "\"n_embd\":128,\"n_layer\":2,\"n_head\":2}";
 
 static fv_device *cpu;
 
@@ -45,12 +48,16 @@ static void write_some(writer *w, int32_t *tokens, float *scores)
     for (int i = 0; i < w->rows; i++) ids[i] = prompt[PROMPT];
     fv_session_reset(w->session);
     step(w, prompt, PROMPT);
-    fv_writer how = {.how = {.V = VOCAB, .first_is = -1, .last_is = -1, .temperature = 1, .top_p = 1}, .kinds = kinds};
-    bool ok = fv__write_begin(w->ctx, w->session, &how) && fv__write_run(w->ctx, w->session, ids, STEPS, tokens, scores);
+    fv_writer how = {
+        .how = {.V = VOCAB, .first_is = -1, .last_is = -1, .temperature = 1, .top_p = 1},
+        .kinds = kinds};
+    bool ok = fv__write_begin(w->ctx, w->session, &how) &&
+              fv__write_run(w->ctx, w->session, ids, STEPS, tokens, scores);
     if (!ok) fail_msg("%s", fv_ctx_err(w->ctx)->text);
 }
 
-/* The CPU reads the same tokens: none that may come is better by more than rounding, and the score is as it says. */
+/* The CPU reads the same tokens: none that may come is better by more than rounding, and the score
+ * is as it says. */
 static void judge(const int32_t *tokens, const float *scores, int rows)
 {
     static float x[VOCAB];
@@ -59,16 +66,18 @@ static void judge(const int32_t *tokens, const float *scores, int rows)
     for (int t = 0; t < STEPS; t++) {
         int token = tokens[t * rows], best = 1;
         double most = 0, sum = 0;
-        if (fv_read(w.ctx, step(&w, t ? &tokens[(t - 1) * rows] : &prompt[PROMPT], 1), x, VOCAB)) fail_msg("no scores");
+        if (fv_read(w.ctx, step(&w, t ? &tokens[(t - 1) * rows] : &prompt[PROMPT], 1), x, VOCAB))
+            fail_msg("no scores");
         for (int i = 0; i < VOCAB; i++) {
             if (i % 3 && x[i] > x[best]) best = i;
             if (fabs((double)x[i]) > most) most = fabs((double)x[i]);
         }
         for (int i = 0; i < VOCAB; i++) sum += exp((double)x[i] - most);
         double score = (double)x[token] - most - log(sum), near = 2e-2 * most;
-        if (token % 3 == 0 || (double)(x[best] - x[token]) > near || fabs(score - (double)scores[t * rows]) > near)
-            fail_msg("%d rows, step %d: token %d with %g, not %d; the score of the first is %g", rows, t, token,
-                     (double)scores[t * rows], best, score);
+        if (token % 3 == 0 || (double)(x[best] - x[token]) > near ||
+            fabs(score - (double)scores[t * rows]) > near)
+            fail_msg("%d rows, step %d: token %d with %g, not %d; the score of the first is %g",
+                     rows, t, token, (double)scores[t * rows], best, score);
     }
     writer_end(&w);
 }
@@ -93,8 +102,9 @@ static void the_same_bits(void **state)
         assert_memory_equal(x, y, n);
         for (int j = 0; j < STEPS * rows[i]; j++)
             if (a[j] != a[j / rows[i] * rows[i]] || x[j] != x[j / rows[i] * rows[i]])
-                fail_msg("%d rows, step %d: row %d has token %d with %g, the first %d with %g", rows[i], j / rows[i], j % rows[i],
-                         a[j], (double)x[j], a[j / rows[i] * rows[i]], (double)x[j / rows[i] * rows[i]]);
+                fail_msg("%d rows, step %d: row %d has token %d with %g, the first %d with %g",
+                         rows[i], j / rows[i], j % rows[i], a[j], (double)x[j],
+                         a[j / rows[i] * rows[i]], (double)x[j / rows[i] * rows[i]]);
         judge(a, x, rows[i]);
         writer_end(&w);
     }
@@ -102,10 +112,13 @@ static void the_same_bits(void **state)
 
 /* ---- a source that is attended to ---- */
 
-#define MARIAN                                                                                                                   \
-    "{\"model_type\":\"marian\",\"vocab_size\":503,\"d_model\":128,\"encoder_layers\":1,\"decoder_layers\":2,"                   \
-    "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_ffn_dim\":96,\"decoder_ffn_dim\":96,"                 \
-    "\"max_position_embeddings\":64,\"scale_embedding\":true,\"init_std\":0.2,\"pad_token_id\":502,\"eos_token_id\":0,"          \
+#define MARIAN                                                                                     \
+    "{\"model_type\":\"marian\",\"vocab_size\":503,\"d_model\":128,\"encoder_layers\":1,"          \
+    "\"decoder_layers\":2,"                                                                        \
+    "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_ffn_dim\":96,"          \
+    "\"decoder_ffn_dim\":96,"                                                                      \
+    "\"max_position_embeddings\":64,\"scale_embedding\":true,\"init_std\":0.2,\"pad_token_id\":"   \
+    "502,\"eos_token_id\":0,"                                                                      \
     "\"decoder_start_token_id\":502}"
 
 static void translate(fv_device *d, fv_generated *out, int64_t sources)
@@ -132,7 +145,8 @@ static void translate(fv_device *d, fv_generated *out, int64_t sources)
     fv_model_free(m);
 }
 
-/* Heads of 64, as the kernel of a kept step takes them; few sources, and more than it hands on without a meeting. */
+/* Heads of 64, as the kernel of a kept step takes them; few sources, and more than it hands on
+ * without a meeting. */
 static void sources_are_attended_to(void **state)
 {
     (void)state;
@@ -143,7 +157,8 @@ static void sources_are_attended_to(void **state)
         translate(cpu, &b, sources[k]);
         for (int64_t i = 0; i < sources[k]; i++) {
             assert_int_equal(a.hyp[i].n, b.hyp[i].n);
-            assert_memory_equal(a.hyp[i].ids, b.hyp[i].ids, (size_t)a.hyp[i].n * sizeof *a.hyp[i].ids);
+            assert_memory_equal(a.hyp[i].ids, b.hyp[i].ids,
+                                (size_t)a.hyp[i].n * sizeof *a.hyp[i].ids);
             if (fabs(a.hyp[i].score - b.hyp[i].score) > 2e-3 * (1 + fabs(b.hyp[i].score)))
                 fail_msg("source %d scores %g, not %g", (int)i, a.hyp[i].score, b.hyp[i].score);
         }
@@ -154,6 +169,7 @@ static void sources_are_attended_to(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits), cmocka_unit_test(sources_are_attended_to)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits),
+                                       cmocka_unit_test(sources_are_attended_to)};
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &device, &cpu);
 }

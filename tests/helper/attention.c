@@ -63,7 +63,8 @@ double difference(const double *got, const double *want, int64_t n)
 
 /* ---- problems ---- */
 
-/* Strides of a grid (B|1, H|1, Tq|1, Tk): bits of `repeat` say which axes have length 1.  Returns its elements. */
+/* Strides of a grid (B|1, H|1, Tq|1, Tk): bits of `repeat` say which axes have length 1.  Returns
+ * its elements. */
 static int64_t grid(int64_t s[3], sizes n, unsigned repeat)
 {
     int64_t axis[3] = {n.B, n.H, n.Tq}, len = n.Tk;
@@ -104,7 +105,8 @@ problem problem_new(sizes n, int options, uint64_t seed)
     if (options & KEY_MASK) p.key_mask = bits(&state, n.B * n.Tk, 4);
     if (options & LENS) {
         p.lens = malloc((size_t)n.B * sizeof *p.lens);
-        for (int64_t b = 0; b < n.B; b++) p.lens[b] = (int32_t)(b == 1 ? 0 : n.Tk - draw(&state) % (uint32_t)(n.Tk / 2 + 1));
+        for (int64_t b = 0; b < n.B; b++)
+            p.lens[b] = (int32_t)(b == 1 ? 0 : n.Tk - draw(&state) % (uint32_t)(n.Tk / 2 + 1));
     }
     return p;
 }
@@ -118,7 +120,10 @@ void problem_free(problem *p)
 
 /* ---- arguments ---- */
 
-static void *room(prepared *x, fv_dtype t, int64_t n) { return x->memory[x->n++] = malloc((size_t)(n + 1) * fv_dtype_size(t)); }
+static void *room(prepared *x, fv_dtype t, int64_t n)
+{
+    return x->memory[x->n++] = malloc((size_t)(n + 1) * fv_dtype_size(t));
+}
 
 static void *copy_as(prepared *x, fv_dtype t, const double *from, int64_t n)
 {
@@ -141,7 +146,8 @@ prepared prepare(const problem *p, fv_dtype t)
     sizes n = p->n;
     int64_t gap = p->options & APART ? 5 : 0;
     fv_dtype stat = t == FV_F64 ? FV_F64 : FV_F32;
-    prepared x = {.a = {.B = n.B, .Tq = n.Tq, .Tk = n.Tk, .H = n.H, .G = n.G, .Wk = n.Wk, .Wv = n.Wv}};
+    prepared x = {
+        .a = {.B = n.B, .Tq = n.Tq, .Tk = n.Tk, .H = n.H, .G = n.G, .Wk = n.Wk, .Wv = n.Wv}};
     fv_attn_args *a = &x.a;
     a->q_row = n.H * n.Wk + gap;
     a->k_row = n.G * n.Wk + gap;
@@ -194,7 +200,8 @@ static double *doubles(const void *x, fv_dtype t, int64_t n)
     return y;
 }
 
-/* ln of the sum of exp(score), from the maximum and the sum that the kernels keep of each row; -inf for a row without keys. */
+/* ln of the sum of exp(score), from the maximum and the sum that the kernels keep of each row; -inf
+ * for a row without keys. */
 static double *log_sum_exps(const void *lse, fv_dtype t, int64_t rows)
 {
     double *y = malloc((size_t)(rows + 1) * sizeof *y);

@@ -1,11 +1,23 @@
-/* attention.h - attention problems made from a few numbers, and their answers from any kernel table, for tests. */
+/* attention.h - attention problems made from a few numbers, and their answers from any kernel
+ * table, for tests. */
 #ifndef HELPER_ATTENTION_H
 #define HELPER_ATTENTION_H
 
 #include "fovea/author/op.h"
 
 /* Options of a problem; the seed decides which axes of mask and bias are repeated. */
-enum { LENS = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, CAUSAL = 32, WINDOW = 64, DROPOUT = 128, APART = 256, ADD = 512 };
+enum {
+    LENS = 1,
+    KEY_MASK = 2,
+    MASK = 4,
+    BIAS = 8,
+    REL = 16,
+    CAUSAL = 32,
+    WINDOW = 64,
+    DROPOUT = 128,
+    APART = 256,
+    ADD = 512
+};
 
 typedef struct sizes {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
@@ -31,11 +43,13 @@ typedef struct answer {
 problem problem_new(sizes n, int options, uint64_t seed);
 void problem_free(problem *p);
 
-/* Forward and backward by the kernels k on stream s.  Gradients start at 0.25 if ADD is among the options. */
+/* Forward and backward by the kernels k on stream s.  Gradients start at 0.25 if ADD is among the
+ * options. */
 answer answer_new(const problem *p, const fv_kernels *k, fv_stream *s);
 void answer_free(answer *x);
 
-/* Largest difference, as part of the largest number in want (or of 0.05); NaN or infinity in only one of them is 1e30. */
+/* Largest difference, as part of the largest number in want (or of 0.05); NaN or infinity in only
+ * one of them is 1e30. */
 double difference(const double *got, const double *want, int64_t n);
 
 /* The arguments alone, with memory of their own, for tests that go on by themselves. */

@@ -43,7 +43,9 @@ int corpus_open(void **state)
     check(fv_tok_train(&c->tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
     c->pad = fv_tok_id(c->tok, "<pad>");
     c->eos = fv_tok_id(c->tok, "</s>");
-    check(fv_pairs_make(&c->pairs, NULL, c->tok, en, fr, CORPUS_PAIRS, (fv_pairs_opt){.eos = c->eos}, NULL, &e), &e);
+    check(fv_pairs_make(&c->pairs, NULL, c->tok, en, fr, CORPUS_PAIRS,
+                        (fv_pairs_opt){.eos = c->eos}, NULL, &e),
+          &e);
     check(fv_feed_pairs(&c->feed, c->pairs, c->pad, c->pad, true, &e), &e);
     return scratch_open(state);
 }
@@ -68,13 +70,17 @@ fv_model *corpus_model(fv_device *d, double dropout, fv_dtype t)
     char config[700];
     fv_model *m;
     fv_err e;
-    snprintf(config, sizeof config,
-             "{\"model_type\": \"marian\", \"vocab_size\": %d, \"d_model\": 48, \"encoder_layers\": 1, \"decoder_layers\": 1, "
-             "\"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 96, \"decoder_ffn_dim\": 96, "
-             "\"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": true, \"dropout\": %g, "
-             "\"attention_dropout\": %g, \"init_std\": 0.0, \"pad_token_id\": %d, \"eos_token_id\": %d, "
-             "\"decoder_start_token_id\": %d}",
-             fv_tok_size(corpus.tok), dropout, dropout, corpus.pad, corpus.eos, corpus.pad);
+    snprintf(
+        config, sizeof config,
+        "{\"model_type\": \"marian\", \"vocab_size\": %d, \"d_model\": 48, \"encoder_layers\": 1, "
+        "\"decoder_layers\": 1, "
+        "\"encoder_attention_heads\": 4, \"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 96, "
+        "\"decoder_ffn_dim\": 96, "
+        "\"max_position_embeddings\": 64, \"activation_function\": \"relu\", \"scale_embedding\": "
+        "true, \"dropout\": %g, "
+        "\"attention_dropout\": %g, \"init_std\": 0.0, \"pad_token_id\": %d, \"eos_token_id\": %d, "
+        "\"decoder_start_token_id\": %d}",
+        fv_tok_size(corpus.tok), dropout, dropout, corpus.pad, corpus.eos, corpus.pad);
     check(fv_model_new(&m, d, config, (fv_model_opt){.train = true, .dtype = t}, 3, &e), &e);
     return m;
 }

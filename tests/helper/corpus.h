@@ -1,4 +1,5 @@
-/* corpus.h - sixty pairs of sentences by rule, their tokenizer, and a small translator that can learn them. */
+/* corpus.h - sixty pairs of sentences by rule, their tokenizer, and a small translator that can
+ * learn them. */
 #ifndef HELPER_CORPUS_H
 #define HELPER_CORPUS_H
 

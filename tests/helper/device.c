@@ -55,7 +55,8 @@ float *test_values(fv_params *p, int64_t *n)
 int run_beside_cpu(const struct CMUnitTest *tests, size_t n, fv_device **dev, fv_device **cpu)
 {
     fv_err e;
-    if (fv_device_open(cpu, "cpu", (fv_device_opt){0}, &e) || fv_device_open(dev, test_device(), (fv_device_opt){0}, &e))
+    if (fv_device_open(cpu, "cpu", (fv_device_opt){0}, &e) ||
+        fv_device_open(dev, test_device(), (fv_device_opt){0}, &e))
         return fprintf(stderr, "%s\n", e.text), 1;
     int failed = _cmocka_run_group_tests("tests", tests, n, NULL, NULL);
     fv_device_close(*dev);

@@ -21,7 +21,8 @@ static bool fails_at(bool calls, size_t at, failing_files *files, failing_work *
     mem.fail_at = calls ? 0 : at;
     fv_status st = work(&fs, &env, arg, &e);
     bool failed = calls ? fs.calls >= (int)at : mem.count >= at;
-    if (st ? !e.text[0] : e.text[0]) fail_msg("%s %zu: status %d, \"%s\"", calls ? "call" : "allocation", at, st, e.text);
+    if (st ? !e.text[0] : e.text[0])
+        fail_msg("%s %zu: status %d, \"%s\"", calls ? "call" : "allocation", at, st, e.text);
     if (!failed) assert_int_equal(st, FV_OK);
     assert_int_equal(mem.live, 0);
     assert_int_equal(fs.opened, 0);

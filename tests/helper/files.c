@@ -90,4 +90,7 @@ const char *scratch_put(const char *name, const void *data, size_t n)
     return path;
 }
 
-const char *scratch_text(const char *name, const char *text) { return scratch_put(name, text, strlen(text)); }
+const char *scratch_text(const char *name, const char *text)
+{
+    return scratch_put(name, text, strlen(text));
+}

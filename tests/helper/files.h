@@ -7,11 +7,13 @@
 
 #include "fovea/error.h"
 
-/* All of a file, behind which a 0 stands; the test fails where it cannot be read.  The caller frees. */
+/* All of a file, behind which a 0 stands; the test fails where it cannot be read.  The caller
+ * frees. */
 char *slurp(const char *path, size_t *n);
 bool same_files(const char *a, const char *b);
 
-/* The folder: for cmocka's set-up and tear-down of a group.  It is removed with all that is in it. */
+/* The folder: for cmocka's set-up and tear-down of a group.  It is removed with all that is in
+ * it. */
 int scratch_open(void **state);
 int scratch_close(void **state);
 

@@ -71,7 +71,8 @@ gemm_problem gemm_make(const gemm_case *t)
                  .alpha = t->alpha,
                  .act = t->act};
     g.lda = (t->ta ? t->m : t->k) + pad, g.ldb = (t->tb ? t->k : t->n) + pad, g.ldc = t->n + pad;
-    g.stride_a = (t->ta ? t->k : t->m) * g.lda, g.stride_b = (t->tb ? t->n : t->k) * g.ldb, g.stride_c = t->m * g.ldc;
+    g.stride_a = (t->ta ? t->k : t->m) * g.lda, g.stride_b = (t->tb ? t->n : t->k) * g.ldb,
+    g.stride_c = t->m * g.ldc;
     p.c_len = batch * g.stride_c;
     p.a_real = gemm_numbers(t->table, batch * g.stride_a, &p.a);
     p.b_real = gemm_numbers(t->table, batch * g.stride_b, &p.b);
@@ -85,7 +86,8 @@ gemm_problem gemm_make(const gemm_case *t)
 
 void gemm_drop(gemm_problem *p)
 {
-    void *all[] = {p->a, p->b, p->bias, p->c, p->a_real, p->b_real, p->b_packed, p->bias_real, p->c_first};
+    void *all[] = {p->a,      p->b,        p->bias,      p->c,      p->a_real,
+                   p->b_real, p->b_packed, p->bias_real, p->c_first};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -118,7 +120,9 @@ void *gemm_run(fv_device *d, const gemm_case *t, const gemm_problem *p, int thre
     return c;
 }
 
-const int64_t gemm_sizes[][3] = {{1, 1, 1},    {1, 5, 33},   {2, 13, 7},    {3, 47, 256}, {4, 12, 257},   {5, 33, 64},
-                                 {6, 96, 31},  {7, 31, 513}, {8, 8, 100},   {9, 25, 300}, {11, 130, 17},  {13, 49, 40},
-                                 {14, 32, 32}, {15, 65, 65}, {16, 100, 96}, {17, 7, 600}, {130, 70, 270}, {29, 200, 1}};
+const int64_t gemm_sizes[][3] = {{1, 1, 1},      {1, 5, 33},   {2, 13, 7},    {3, 47, 256},
+                                 {4, 12, 257},   {5, 33, 64},  {6, 96, 31},   {7, 31, 513},
+                                 {8, 8, 100},    {9, 25, 300}, {11, 130, 17}, {13, 49, 40},
+                                 {14, 32, 32},   {15, 65, 65}, {16, 100, 96}, {17, 7, 600},
+                                 {130, 70, 270}, {29, 200, 1}};
 const size_t gemm_sizes_n = sizeof gemm_sizes / sizeof *gemm_sizes;

@@ -13,7 +13,8 @@ int gemm_setup(void **state);
 int gemm_teardown(void **state);
 
 void *gemm_memory(size_t bytes);
-void *gemm_numbers(fv_dtype t, int64_t n, float **f); /* n numbers of dtype t, and the same numbers as f32 in *f */
+/* n numbers of dtype t, and the same numbers as f32 in *f */
+void *gemm_numbers(fv_dtype t, int64_t n, float **f);
 
 typedef struct gemm_case {
     int64_t m, n, k, batch;

@@ -19,7 +19,8 @@ static fv_array load(const golden *g, const char *fmt, va_list ap)
     fv_err e;
     vsnprintf(name, sizeof name, fmt, ap);
     snprintf(place, sizeof place, "%s:%s", g->file, name);
-    if (fv_array_open(&a, NULL, place, (fv_array_opt){.nonfinite = true}, &e)) fail_msg("%s", e.text);
+    if (fv_array_open(&a, NULL, place, (fv_array_opt){.nonfinite = true}, &e))
+        fail_msg("%s", e.text);
     return a;
 }
 
@@ -100,26 +101,31 @@ fv_tensor *golden_mask(const golden *g, const char *fmt, ...)
     return t;
 }
 
-#define TINY 0.01 /* a gradient that is 0 in theory, as that of a key's bias, is allowed its rounding */
+/* a gradient that is 0 in theory, as that of a key's bias, is allowed its rounding */
+#define TINY 0.01
 
-static void compare(const char *fmt, va_list ap, const fv_tensor *t, const double *got, const fv_array *want, double tolerance)
+static void compare(const char *fmt, va_list ap, const fv_tensor *t, const double *got,
+                    const fv_array *want, double tolerance)
 {
     char what[128];
     double size = 0;
     int64_t n = fv_shape_len(want->shape);
     vsnprintf(what, sizeof what, fmt, ap);
     if (!fv_shape_same(t->shape, want->shape))
-        fail_msg("%s: %s, expected %s", what, fv_desc(t).s, fv_desc(&(fv_tensor){.shape = want->shape}).s);
-    for (int64_t i = 0; i < n; i++) size += (double)want->data[i] * (double)want->data[i] / (double)n;
+        fail_msg("%s: %s, expected %s", what, fv_desc(t).s,
+                 fv_desc(&(fv_tensor){.shape = want->shape}).s);
+    for (int64_t i = 0; i < n; i++)
+        size += (double)want->data[i] * (double)want->data[i] / (double)n;
     for (int64_t i = 0; i < n; i++) {
         double w = want->data[i], most = tolerance * (fabs(w) + sqrt(size) + TINY);
         if (!(fabs(got[i] - w) <= most))
-            fail_msg("%s: element %lld is %.9g, expected %.9g (off by %.2g, at most %.2g)", what, (long long)i, got[i], w,
-                     fabs(got[i] - w), most);
+            fail_msg("%s: element %lld is %.9g, expected %.9g (off by %.2g, at most %.2g)", what,
+                     (long long)i, got[i], w, fabs(got[i] - w), most);
     }
 }
 
-static void near(const golden *g, const fv_tensor *t, bool grad, double tolerance, const char *fmt, va_list ap)
+static void near(const golden *g, const fv_tensor *t, bool grad, double tolerance, const char *fmt,
+                 va_list ap)
 {
     va_list again;
     va_copy(again, ap);

@@ -69,7 +69,8 @@ double number(const void *p, fv_dtype t, int64_t i)
     double v;
     if (t == FV_I32) return ((const int32_t *)p)[i];
     if (t == FV_F64) return ((const double *)p)[i];
-    reference[t].cast(NULL, (fv_sink){&v, FV_F64, false}, (const char *)p + (size_t)i * fv_dtype_size(t), 1);
+    reference[t].cast(NULL, (fv_sink){&v, FV_F64, false},
+                      (const char *)p + (size_t)i * fv_dtype_size(t), 1);
     return v;
 }
 
@@ -78,18 +79,20 @@ double number(const void *p, fv_dtype t, int64_t i)
 static double unit(fv_dtype t) { return t == FV_BF16 ? 0x1p-8 : t == FV_F16 ? 0x1p-11 : 0x1p-24; }
 
 /* Within tol units in the last place of 1 plus tol of the number's own. */
-static void near(const char *what, const char *level, const out *o, const void *want, const void *got, double tol)
+static void near(const char *what, const char *level, const out *o, const void *want,
+                 const void *got, double tol)
 {
     for (int64_t i = 0; i < o->n; i++) {
-        double a = number(want, o->t, i), b = number(got, o->t, i), room = tol * unit(o->t) * (1 + fabs(a));
+        double a = number(want, o->t, i), b = number(got, o->t, i),
+               room = tol * unit(o->t) * (1 + fabs(a));
         if (a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= room) continue;
-        fail_msg("%s, %s, %s: element %lld of %lld is %.9g, not %.9g", what, level, fv_dtype_name(o->t), (long long)i,
-                 (long long)o->n, b, a);
+        fail_msg("%s, %s, %s: element %lld of %lld is %.9g, not %.9g", what, level,
+                 fv_dtype_name(o->t), (long long)i, (long long)o->n, b, a);
     }
 }
 
-static void perform(action act, const fv_kernels *k, fv_device *d, int threads, const void *in, const out *o, int n_out,
-                    void *const *start, void **result)
+static void perform(action act, const fv_kernels *k, fv_device *d, int threads, const void *in,
+                    const out *o, int n_out, void *const *start, void **result)
 {
     fv_stream s = {.dev = d, .threads = threads};
     fv_sink sink[MOST_OUT] = {0};
@@ -108,9 +111,11 @@ static void perform(action act, const fv_kernels *k, fv_device *d, int threads, 
     if (s.work) d->backend->release(d, s.work, s.work_bytes);
 }
 
-void compare(const char *what, fv_dtype t, action act, const void *in, const out *o, int n_out, double tol)
+void compare(const char *what, fv_dtype t, action act, const void *in, const out *o, int n_out,
+             double tol)
 {
-    void *start[MOST_OUT] = {0}, *want[MOST_OUT] = {0}, *first[MOST_OUT] = {0}, *got[MOST_OUT] = {0};
+    void *start[MOST_OUT] = {0}, *want[MOST_OUT] = {0}, *first[MOST_OUT] = {0},
+         *got[MOST_OUT] = {0};
     for (int i = 0; i < n_out; i++) {
         size_t bytes = (size_t)o[i].n * fv_dtype_size(o[i].t);
         start[i] = o[i].t == FV_I32 ? integers(o[i].n, 9) : numbers(o[i].t, o[i].n, -1, 1);
@@ -119,14 +124,16 @@ void compare(const char *what, fv_dtype t, action act, const void *in, const out
     perform(act, &reference[t], at_level[0], 1, in, o, n_out, start, want);
     for (int l = 0; l < n_level; l++)
         for (int threads = 1; threads <= MOST_THREADS; threads++) {
-            perform(act, at_level[l]->k[t], at_level[l], threads, in, o, n_out, start, threads == 1 ? first : got);
+            perform(act, at_level[l]->k[t], at_level[l], threads, in, o, n_out, start,
+                    threads == 1 ? first : got);
             for (int i = 0; i < n_out; i++) {
                 size_t bytes = (size_t)o[i].n * fv_dtype_size(o[i].t);
                 if (threads == 1) {
                     near(what, fv_device_level(at_level[l]), &o[i], want[i], first[i], tol);
                     continue;
                 }
-                if (memcmp(first[i], got[i], bytes)) fail_msg("%s: %d threads give other bits than one", what, threads);
+                if (memcmp(first[i], got[i], bytes))
+                    fail_msg("%s: %d threads give other bits than one", what, threads);
                 free(got[i]);
             }
             for (int i = 0; threads == MOST_THREADS && i < n_out; i++) free(first[i]);
@@ -134,7 +141,10 @@ void compare(const char *what, fv_dtype t, action act, const void *in, const out
     for (int i = 0; i < n_out; i++) free(start[i]), free(want[i]);
 }
 
-out sink_out(fv_dtype t, int64_t n, int mode) { return (out){mode > 2 ? FV_F32 : t, n, mode == 2 || mode == 4, mode == 0}; }
+out sink_out(fv_dtype t, int64_t n, int mode)
+{
+    return (out){mode > 2 ? FV_F32 : t, n, mode == 2 || mode == 4, mode == 0};
+}
 
 /* ---- levels ---- */
 
@@ -145,7 +155,9 @@ int open_levels(void **state)
     fv__ref_fill(reference);
     n_level = fv_cpu_levels(levels, MOST_LEVELS);
     for (int i = 0; i < n_level; i++)
-        if (fv_device_open(&at_level[i], "cpu", (fv_device_opt){.threads = MOST_THREADS, .level = levels[i]}, NULL)) return -1;
+        if (fv_device_open(&at_level[i], "cpu",
+                           (fv_device_opt){.threads = MOST_THREADS, .level = levels[i]}, NULL))
+            return -1;
     return n_level ? 0 : -1;
 }
 

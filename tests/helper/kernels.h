@@ -1,7 +1,8 @@
 /* kernels.h - kernels beside the reference kernels of the same table.
  *
- * A case runs on the reference table and, for each instruction level of this machine, on the fast table with one to four
- * threads.  The fast result must be near the reference, and the same bits for every number of threads. */
+ * A case runs on the reference table and, for each instruction level of this machine, on the fast
+ * table with one to four threads.  The fast result must be near the reference, and the same bits
+ * for every number of threads. */
 #ifndef HELPER_KERNELS_H
 #define HELPER_KERNELS_H
 
@@ -39,8 +40,10 @@ out sink_out(fv_dtype t, int64_t n, int mode);
 /* What a case does with one table: it reads `in`, its own structure, and writes the sinks. */
 typedef void (*action)(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y);
 
-/* Fails unless all levels come within tol units in the last place of 1 plus tol of the number's own. */
-void compare(const char *what, fv_dtype t, action act, const void *in, const out *o, int n_out, double tol);
+/* Fails unless all levels come within tol units in the last place of 1 plus tol of the number's
+ * own. */
+void compare(const char *what, fv_dtype t, action act, const void *in, const out *o, int n_out,
+             double tol);
 /* The same of one output of n elements, in every mode that a sink has. */
 void compare_sinks(const char *what, fv_dtype t, action act, const void *in, int64_t n, double tol);
 

@@ -118,7 +118,10 @@ static int mem_open_read(void *self, const char *path)
     int rc = trouble(self);
     entry *e = find(self, path);
     memfs *fs = self;
-    return rc ? rc : !*path || !strcmp(path, "/") ? open_node(fs, fs->root) : e ? open_node(fs, e->node) : -ENOENT;
+    return rc                             ? rc
+           : !*path || !strcmp(path, "/") ? open_node(fs, fs->root)
+           : e                            ? open_node(fs, e->node)
+                                          : -ENOENT;
 }
 
 static int mem_open_write(void *self, const char *path)
@@ -212,7 +215,8 @@ static int mem_rename(void *self, const char *from, const char *to)
     if (!e || !db) return -ENOENT;
     memfs_node *node = e->node;
     entry *old = lookup(db->names, b);
-    if (old && old->node->dir && (!node->dir || old->node->names->n)) return node->dir ? -ENOTEMPTY : -EISDIR;
+    if (old && old->node->dir && (!node->dir || old->node->names->n))
+        return node->dir ? -ENOTEMPTY : -EISDIR;
     if (old && !old->node->dir && node->dir) return -ENOTDIR;
     unlink_entry(da, e);
     link_node(db, b, node);
@@ -247,7 +251,8 @@ static int mem_mkdir(void *self, const char *path)
 static memfs_node *dir_at(memfs *fs, const char *path)
 {
     entry *e = find(fs, path);
-    memfs_node *node = *path && strcmp(path, "/") && strcmp(path, ".") ? (e ? e->node : NULL) : fs->root;
+    memfs_node *node = *path && strcmp(path, "/") && strcmp(path, ".") ? (e ? e->node : NULL)
+                                                                       : fs->root;
     return node && node->dir ? node : NULL;
 }
 
@@ -289,8 +294,9 @@ static int mem_list(void *self, const char *path, fv_name_fn *each, void *user)
 
 void memfs_init(memfs *fs)
 {
-    *fs = (memfs){.io = {mem_open_read, mem_open_write, mem_read, mem_write, mem_size, mem_map, mem_unmap, mem_sync, mem_close,
-                         mem_rename, mem_unlink, mem_mkdir, mem_sync_dir, mem_rmdir, mem_list, NULL}};
+    *fs = (memfs){.io = {mem_open_read, mem_open_write, mem_read, mem_write, mem_size, mem_map,
+                         mem_unmap, mem_sync, mem_close, mem_rename, mem_unlink, mem_mkdir,
+                         mem_sync_dir, mem_rmdir, mem_list, NULL}};
     fs->io.self = fs;
     fs->root = new_node(fs, true);
 }
@@ -332,7 +338,8 @@ void memfs_put(memfs *fs, const char *path, const void *data, size_t n)
     for (const char *s = strchr(path + 1, '/'); s; s = strchr(s + 1, '/')) {
         snprintf(part, sizeof part, "%.*s", (int)(s - path), path);
         if (!find(fs, part))
-            link_node(parent(fs, part, last), strrchr(part, '/') ? strrchr(part, '/') + 1 : part, new_node(fs, true));
+            link_node(parent(fs, part, last), strrchr(part, '/') ? strrchr(part, '/') + 1 : part,
+                      new_node(fs, true));
     }
     memfs_node *dir = parent(fs, path, last);
     entry *e = lookup(dir->names, last);

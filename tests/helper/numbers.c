@@ -1,4 +1,5 @@
-/* numbers.c - numbers to begin with, those that come out, and how far these are from what was expected. */
+/* numbers.c - numbers to begin with, those that come out, and how far these are from what was
+ * expected. */
 #include "numbers.h"
 
 #include <math.h>
@@ -72,7 +73,8 @@ numbers_gap numbers_apart(const numbers *got, const numbers *want)
 
 /* ---- at many sizes ---- */
 
-static numbers *results(const numbers_trial *of, fv_device *d, fv_dtype t, bool expected, const void *size)
+static numbers *results(const numbers_trial *of, fv_device *d, fv_dtype t, bool expected,
+                        const void *size)
 {
     numbers *r = calloc((size_t)of->results, sizeof *r);
     assert_non_null(r);
@@ -86,18 +88,20 @@ static void drop(const numbers_trial *of, numbers *r)
     free(r);
 }
 
-static void near(const numbers_trial *of, const void *size, fv_dtype t, int k, const numbers *got, const numbers *want,
-                 double tolerance)
+static void near(const numbers_trial *of, const void *size, fv_dtype t, int k, const numbers *got,
+                 const numbers *want, double tolerance)
 {
     char text[160];
     numbers_gap gap = numbers_apart(got, want);
     if (gap.most <= tolerance) return;
     of->tell(text, sizeof text, size);
-    fail_msg("%s, %s: %s[%lld] is %g, expected %g (mean size %g)", fv_dtype_name(t), text, of->name[k], (long long)gap.at,
-             (double)got->x[gap.at], (double)want->x[gap.at], gap.mean);
+    fail_msg("%s, %s: %s[%lld] is %g, expected %g (mean size %g)", fv_dtype_name(t), text,
+             of->name[k], (long long)gap.at, (double)got->x[gap.at], (double)want->x[gap.at],
+             gap.mean);
 }
 
-void numbers_compare(const numbers_trial *of, fv_device *dev, fv_device *cpu, const void *all, size_t n, int first, int last)
+void numbers_compare(const numbers_trial *of, fv_device *dev, fv_device *cpu, const void *all,
+                     size_t n, int first, int last)
 {
     const struct {
         fv_dtype t;
@@ -109,7 +113,8 @@ void numbers_compare(const numbers_trial *of, fv_device *dev, fv_device *cpu, co
         for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
             numbers *got = results(of, dev, dtypes[d].t, false, size);
             for (int k = first; k <= last; k++)
-                if (want[k].x) near(of, size, dtypes[d].t, k, &got[k], &want[k], dtypes[d].tolerance);
+                if (want[k].x)
+                    near(of, size, dtypes[d].t, k, &got[k], &want[k], dtypes[d].tolerance);
             drop(of, got);
         }
         drop(of, want);
@@ -118,7 +123,8 @@ void numbers_compare(const numbers_trial *of, fv_device *dev, fv_device *cpu, co
 
 void numbers_repeat(const numbers_trial *of, fv_device *dev, const void *size)
 {
-    numbers *a = results(of, dev, FV_BF16, false, size), *b = results(of, dev, FV_BF16, false, size);
+    numbers *a = results(of, dev, FV_BF16, false, size),
+            *b = results(of, dev, FV_BF16, false, size);
     for (int k = 0; k < of->results; k++)
         if (a[k].x) assert_memory_equal(a[k].x, b[k].x, (size_t)a[k].n * sizeof *a[k].x);
     drop(of, a);

@@ -53,7 +53,8 @@ static void deal(numbers *v, const op_case *k)
     double low = k->in[0].low, high = k->in[0].high;
     if (low == 0 && high == 0) low = -1, high = 1;
     for (int i = 0; i < v->n; i++)
-        for (int64_t j = 0; j < v->len[i]; j++) v->x[i][j] = to_8_bits(low + (high - low) * grid[at++]);
+        for (int64_t j = 0; j < v->len[i]; j++)
+            v->x[i][j] = to_8_bits(low + (high - low) * grid[at++]);
     free(grid);
 }
 
@@ -191,7 +192,8 @@ inputs give(fv_ctx *c, const op_case *k, const numbers *v, fv_dtype t, bool grad
     return in;
 }
 
-fv_status compute(fv_ctx *c, const op_case *k, const numbers *v, inputs in, bool grad, int times, result *r)
+fv_status compute(fv_ctx *c, const op_case *k, const numbers *v, inputs in, bool grad, int times,
+                  result *r)
 {
     *r = (result){0};
     fv_tensor *y = k->build(c, in.x);
@@ -208,7 +210,8 @@ fv_status compute(fv_ctx *c, const op_case *k, const numbers *v, inputs in, bool
     return st;
 }
 
-fv_status run(lab *l, const op_case *k, const numbers *v, fv_dtype t, bool grad, int times, result *r)
+fv_status run(lab *l, const op_case *k, const numbers *v, fv_dtype t, bool grad, int times,
+              result *r)
 {
     return compute(l->ctx, k, v, give(l->ctx, k, v, t, grad), grad, times, r);
 }
@@ -227,17 +230,19 @@ result run_alone(const op_case *k, const numbers *v, fv_dtype t, bool grad, int 
 
 /* ---- comparing ---- */
 
-void near(const op_case *k, const char *what, const double *got, const double *want, int64_t n, double tolerance)
+void near(const op_case *k, const char *what, const double *got, const double *want, int64_t n,
+          double tolerance)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += isfinite(want[i]) ? want[i] * want[i] : 0;
     double size = n ? sqrt(sum / (double)n) : 0, loose = k->loose > 0 ? k->loose : 1;
     for (int64_t i = 0; i < n; i++) {
         if (got[i] == want[i]) continue; /* infinities too */
-        double off = fabs(got[i] - want[i]), most = loose * tolerance * (fabs(want[i]) + size + 1e-9);
+        double off = fabs(got[i] - want[i]),
+               most = loose * tolerance * (fabs(want[i]) + size + 1e-9);
         if (!(off <= most))
-            fail_msg("%s: %s: element %lld is %.9g, expected %.9g (off by %.2g, at most %.2g)", k->name, what, (long long)i,
-                     got[i], want[i], off, most);
+            fail_msg("%s: %s: element %lld is %.9g, expected %.9g (off by %.2g, at most %.2g)",
+                     k->name, what, (long long)i, got[i], want[i], off, most);
     }
 }
 
@@ -245,5 +250,6 @@ void same_bits(const op_case *k, const char *what, const double *a, const double
 {
     for (int64_t i = 0; i < n; i++)
         if (memcmp(&a[i], &b[i], sizeof *a))
-            fail_msg("%s: %s: element %lld is %.9g and %.9g", k->name, what, (long long)i, a[i], b[i]);
+            fail_msg("%s: %s: element %lld is %.9g and %.9g", k->name, what, (long long)i, a[i],
+                     b[i]);
 }

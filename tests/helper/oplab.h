@@ -1,4 +1,5 @@
-/* oplab.h - what optable.h works with: drawn inputs, a place to compute in, results, comparisons. */
+/* oplab.h - what optable.h works with: drawn inputs, a place to compute in, results,
+ * comparisons. */
 #ifndef HELPER_OPLAB_H
 #define HELPER_OPLAB_H
 
@@ -18,8 +19,8 @@ double *room(int64_t n); /* n zeros */
 /* Element i of the gradient that is sent back into y. */
 float weight(int64_t i);
 
-/* A device and a context with counted memory; fail_at as in fv_mem_counter.  A GPU is opened once for all labs, as that takes
- * longer than most cases do. */
+/* A device and a context with counted memory; fail_at as in fv_mem_counter.  A GPU is opened once
+ * for all labs, as that takes longer than most cases do. */
 typedef struct lab {
     fv_mem_counter own, *mem;
     fv_env env;
@@ -28,8 +29,9 @@ typedef struct lab {
 } lab;
 
 fv_status lab_open(lab *l, const op_case *k, fv_dtype t, bool record, int threads, size_t fail_at);
-void lab_close(lab *l);     /* all memory must have come back; on a GPU lab_end sees to that */
-int lab_end(bool all_good); /* after the last: returns how many faults there are, if all was good so far */
+void lab_close(lab *l); /* all memory must have come back; on a GPU lab_end sees to that */
+/* after the last: returns how many faults there are, if all was good so far */
+int lab_end(bool all_good);
 
 typedef struct inputs {
     fv_tensor *x[OP_MAX_IN];
@@ -49,13 +51,16 @@ fv_tensor *upload(fv_ctx *c, const double *x, fv_shape s, fv_dtype t);
 inputs give(fv_ctx *c, const op_case *k, const numbers *v, fv_dtype t, bool grad);
 fv_status send_back(fv_ctx *c, fv_tensor *y);
 /* The value and, if asked, the gradients.  times 2: the op twice on the same inputs, added. */
-fv_status compute(fv_ctx *c, const op_case *k, const numbers *v, inputs in, bool grad, int times, result *r);
-fv_status run(lab *l, const op_case *k, const numbers *v, fv_dtype t, bool grad, int times, result *r);
+fv_status compute(fv_ctx *c, const op_case *k, const numbers *v, inputs in, bool grad, int times,
+                  result *r);
+fv_status run(lab *l, const op_case *k, const numbers *v, fv_dtype t, bool grad, int times,
+              result *r);
 /* In a lab of its own; an error fails the test. */
 result run_alone(const op_case *k, const numbers *v, fv_dtype t, bool grad, int times, int threads);
 
 /* Element by element, relative to the number and to the size of all of them together. */
-void near(const op_case *k, const char *what, const double *got, const double *want, int64_t n, double tolerance);
+void near(const op_case *k, const char *what, const double *got, const double *want, int64_t n,
+          double tolerance);
 void same_bits(const op_case *k, const char *what, const double *a, const double *b, int64_t n);
 
 #endif

@@ -12,7 +12,8 @@
 #include "device.h"
 #include "oplab.h"
 
-#define PLACES 48 /* of each input at which differences are taken; a quarter of them where it is large */
+/* of each input at which differences are taken; a quarter of them where it is large */
+#define PLACES 48
 #define LARGE 2000
 
 static const struct {
@@ -60,7 +61,8 @@ static double functional(lab *l, const op_case *k, const numbers *v)
     return sum;
 }
 
-/* f' = (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h: exact to h^4, so h can be large and rounding stays out of sight */
+/* f' = (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h: exact to h^4, so h can be large and rounding
+ * stays out of sight */
 static double difference(lab *l, const op_case *k, const numbers *v, double *x)
 {
     double at = *x, h = 1e-4, f[4];
@@ -79,13 +81,15 @@ static void check_differences(const op_case *k, numbers *v, const result *r)
     assert_int_equal(lab_open(&l, k, FV_F64, false, 1, 0), FV_OK);
     for (int i = 0; i < v->n; i++) {
         double want[PLACES], got[PLACES];
-        int64_t most = v->len[i] > LARGE ? PLACES / 4 : PLACES, step = (v->len[i] + most - 1) / most, n = 0;
+        int64_t most = v->len[i] > LARGE ? PLACES / 4 : PLACES,
+                step = (v->len[i] + most - 1) / most, n = 0;
         for (int64_t j = 0; wants(k, i) && j < v->len[i]; j += step, n++) {
             want[n] = difference(&l, k, v, &v->x[i][j]);
             got[n] = r->g[i][j];
         }
         char what[96];
-        snprintf(what, sizeof what, "gradient of input %d against differences, every %lld", i, (long long)step);
+        snprintf(what, sizeof what, "gradient of input %d against differences, every %lld", i,
+                 (long long)step);
         near(k, what, got, want, n, 1e-6);
     }
     lab_close(&l);
@@ -109,13 +113,16 @@ static void check_dtypes(const op_case *k, const numbers *v, const result *want,
 static void check_grad(const op_case *k, numbers *v)
 {
     bool f64 = !(k->flags & OP_NOT_F64);
-    result once = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, 1, 1), twice = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, 2, 1);
+    result once = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, 1, 1),
+           twice = run_alone(k, v, f64 ? FV_F64 : FV_F32, true, 2, 1);
     if (f64 && test_on_cpu()) check_differences(k, v, &once); /* f64 is the same everywhere */
     check_dtypes(k, v, &once, 1);
     if (!test_brief()) check_dtypes(k, v, &twice, 2);
-    for (int i = 0; i < v->n && !(k->flags & OP_TRAIN); i++) { /* in training the second use may draw other numbers */
+    /* in training the second use may draw other numbers */
+    for (int i = 0; i < v->n && !(k->flags & OP_TRAIN); i++) {
         for (int64_t j = 0; j < v->len[i]; j++) twice.g[i][j] /= 2;
-        near(k, "gradient of an input used twice", twice.g[i], once.g[i], v->len[i], f64 ? 1e-12 : 1e-5);
+        near(k, "gradient of an input used twice", twice.g[i], once.g[i], v->len[i],
+             f64 ? 1e-12 : 1e-5);
     }
     result_free(&once);
     result_free(&twice);
@@ -130,7 +137,8 @@ static void check_params(const op_case *k, const numbers *v, fv_dtype t, double 
     result want = run_alone(k, v, t, true, 1, 1);
     assert_int_equal(lab_open(&l, k, t, true, 1, 0), FV_OK);
     assert_int_equal(fv_params_new(&p, &l.env, NULL), FV_OK);
-    for (int i = 0; i < v->n; i++) in[i] = fv_param(p, (fv_init){.buffer = !wants(k, i)}, k->in[i].shape, "input%d", i);
+    for (int i = 0; i < v->n; i++)
+        in[i] = fv_param(p, (fv_init){.buffer = !wants(k, i)}, k->in[i].shape, "input%d", i);
     assert_int_equal(fv_params_alloc(p, l.dev, t, true, NULL), FV_OK);
     float *f[OP_MAX_IN] = {0};
     for (int i = 0; i < v->n; i++) {
@@ -142,14 +150,16 @@ static void check_params(const op_case *k, const numbers *v, fv_dtype t, double 
     for (int step = 0; step < 2; step++) {
         fv_ctx_reset(l.ctx, 0);
         fv_tensor *y = k->build(l.ctx, in);
-        if (!y || send_back(l.ctx, y)) fail_msg("%s: of parameters: %s", k->name, fv_ctx_err(l.ctx)->text);
+        if (!y || send_back(l.ctx, y))
+            fail_msg("%s: of parameters: %s", k->name, fv_ctx_err(l.ctx)->text);
     }
     for (int i = 0; i < v->n; i++) {
         double *got = room(v->len[i]);
         assert_int_equal(fv_params_get_grad(p, in[i], f[i], v->len[i], NULL), FV_OK);
         for (int64_t j = 0; j < v->len[i]; j++) got[j] = 0.5 * (double)f[i][j];
         char what[64];
-        snprintf(what, sizeof what, "%s gradient of parameter %d over two steps", fv_dtype_name(t), i);
+        snprintf(what, sizeof what, "%s gradient of parameter %d over two steps", fv_dtype_name(t),
+                 i);
         near(k, what, got, want.g[i], v->len[i], tolerance);
         free(got);
         free(f[i]);
@@ -187,7 +197,8 @@ static void check_row(const op_case *k, const numbers *v)
     alone.in[0].shape.d[0] = 1;
     part.len[0] = v->len[0] / rows;
     part.x[0] = v->x[0] + last;
-    result all = run_alone(k, v, FV_F32, false, 1, 2), one = run_alone(&alone, &part, FV_F32, false, 1, 2);
+    result all = run_alone(k, v, FV_F32, false, 1, 2),
+           one = run_alone(&alone, &part, FV_F32, false, 1, 2);
     assert_int_equal(one.n * rows, all.n);
     const char *what = "the last row alone and among others";
     if (test_on_cpu())
@@ -208,8 +219,10 @@ static void check_steady(const op_case *k, const numbers *v)
     for (int step = 0; step < 3; step++) {
         fv_ctx_reset(l.ctx, 0);
         assert_int_equal(run(&l, k, v, FV_F32, grad, 1, &r[step]), FV_OK);
-        if (step && l.mem->count != count) fail_msg("%s: step %d allocated %zu times", k->name, step, l.mem->count - count);
-        if (memcmp(r[step].at, r[0].at, sizeof r[0].at)) fail_msg("%s: addresses moved in step %d", k->name, step);
+        if (step && l.mem->count != count)
+            fail_msg("%s: step %d allocated %zu times", k->name, step, l.mem->count - count);
+        if (memcmp(r[step].at, r[0].at, sizeof r[0].at))
+            fail_msg("%s: addresses moved in step %d", k->name, step);
         count = l.mem->count;
     }
     for (int step = 0; step < 3; step++) result_free(&r[step]);
@@ -218,7 +231,8 @@ static void check_steady(const op_case *k, const numbers *v)
 
 static void must_be_memory(const op_case *k, fv_status st, const char *what, size_t n)
 {
-    if (st && st != FV_ENOMEM) fail_msg("%s: %s %zu: %s, expected out of memory", k->name, what, n, fv_status_name(st));
+    if (st && st != FV_ENOMEM)
+        fail_msg("%s: %s %zu: %s, expected out of memory", k->name, what, n, fv_status_name(st));
 }
 
 static void check_failing_allocations(const op_case *k, const numbers *v)
@@ -247,15 +261,17 @@ static bool leave(fv_arena *a, size_t left)
     return true;
 }
 
-/* Arenas allocate in large chunks, so a failing allocation seldom meets an op in the middle.  Here the room that is left
- * to the op ends after 0, 64, 128, ... bytes, in ever larger steps, until it is enough. */
+/* Arenas allocate in large chunks, so a failing allocation seldom meets an op in the middle.  Here
+ * the room that is left to the op ends after 0, 64, 128, ... bytes, in ever larger steps, until it
+ * is enough. */
 static void check_little_room(const op_case *k, const numbers *v, bool host)
 {
     lab l;
     result r;
     bool grad = !(k->flags & OP_NO_GRAD), enough = false;
     assert_int_equal(lab_open(&l, k, FV_F32, grad, 1, 0), FV_OK);
-    assert_int_equal(run(&l, k, v, FV_F32, grad, 1, &r), FV_OK); /* kernels have their workspace now */
+    /* kernels have their workspace now */
+    assert_int_equal(run(&l, k, v, FV_F32, grad, 1, &r), FV_OK);
     result_free(&r);
     for (size_t left = 0; !enough; left += left < 512 ? 64 : left / 512 * 64) {
         fv_ctx_reset(l.ctx, 0);
@@ -285,11 +301,13 @@ static void check_bad_shapes(const op_case *k, const numbers *v)
     }
     if (any) {
         if (k->build(l.ctx, in) || fv_ctx_status(l.ctx) != FV_ESHAPE)
-            fail_msg("%s: bad shapes: %s, expected to be refused", k->name, fv_status_name(fv_ctx_status(l.ctx)));
+            fail_msg("%s: bad shapes: %s, expected to be refused", k->name,
+                     fv_status_name(fv_ctx_status(l.ctx)));
         for (int i = 0; i < v->n; i++) {
             fv_desc_text desc = fv_desc(in[i]);
             if (k->bad[i].n && !strstr(fv_ctx_err(l.ctx)->text, strchr(desc.s, '(')))
-                fail_msg("%s: bad shape %s is not named in: %s", k->name, desc.s, fv_ctx_err(l.ctx)->text);
+                fail_msg("%s: bad shape %s is not named in: %s", k->name, desc.s,
+                         fv_ctx_err(l.ctx)->text);
         }
     }
     lab_close(&l);
@@ -304,7 +322,8 @@ static void check_null(const op_case *k, const numbers *v)
         if (k->in[i].optional) continue;
         for (int j = 0; j < v->n; j++) in[j] = j == i ? NULL : fv_zeros(l.ctx, k->in[j].shape);
         if (k->build(l.ctx, in)) fail_msg("%s: input %d is NULL, y is not", k->name, i);
-        if (fv_ctx_status(l.ctx)) fail_msg("%s: input %d is NULL: %s", k->name, i, fv_ctx_err(l.ctx)->text);
+        if (fv_ctx_status(l.ctx))
+            fail_msg("%s: input %d is NULL: %s", k->name, i, fv_ctx_err(l.ctx)->text);
     }
     lab_close(&l);
 }
@@ -314,7 +333,8 @@ static void check_not_recorded(const op_case *k, const numbers *v)
     lab l;
     fv_tensor *in[OP_MAX_IN] = {0};
     assert_int_equal(lab_open(&l, k, FV_F32, true, 1, 0), FV_OK);
-    for (int i = 0; i < v->n; i++) in[i] = fv_watch(l.ctx, upload(l.ctx, v->x[i], k->in[i].shape, FV_F32));
+    for (int i = 0; i < v->n; i++)
+        in[i] = fv_watch(l.ctx, upload(l.ctx, v->x[i], k->in[i].shape, FV_F32));
     if (k->build(l.ctx, in) || fv_ctx_status(l.ctx) != FV_ESTATE)
         fail_msg("%s: has no gradient, yet took an input that wants one", k->name);
     lab_close(&l);
@@ -332,7 +352,8 @@ static void examine(void **state)
     } else {
         check_grad(k, &v);
         if (!(k->flags & OP_NOT_PARAM)) check_params(k, &v, FV_F32, 1e-5);
-        if (!(k->flags & (OP_NOT_PARAM | OP_NOT_BF16)) && !test_brief()) check_params(k, &v, FV_BF16, 4e-2);
+        if (!(k->flags & (OP_NOT_PARAM | OP_NOT_BF16)) && !test_brief())
+            check_params(k, &v, FV_BF16, 4e-2);
     }
     if (k->flags & OP_BY_ROW && !test_brief()) check_row(k, &v);
     if (!test_brief()) check_steady(k, &v);
@@ -352,7 +373,8 @@ int op_table_run(const char *group, const op_case *cases, size_t n)
     struct CMUnitTest *tests = calloc(n, sizeof *tests);
     if (!tests) return 1;
     for (size_t i = 0; i < n; i++)
-        tests[i] = (struct CMUnitTest){cases[i].name, examine, NULL, NULL, (void *)(uintptr_t)&cases[i]};
+        tests[i] = (struct CMUnitTest){cases[i].name, examine, NULL, NULL,
+                                       (void *)(uintptr_t)&cases[i]};
     int failed = _cmocka_run_group_tests(group, tests, n, NULL, NULL);
     free(tests);
     return failed + lab_end(!failed);

@@ -2,28 +2,36 @@
  *
  * A row says how to make one op from float inputs of given shapes:
  *
- *     static fv_tensor *gated(fv_ctx *c, fv_tensor *const *x) { return fv_mul(c, x[0], fv_sigmoid(c, x[1])); }
+ *     static fv_tensor *gated(fv_ctx *c, fv_tensor *const *x)
+ *     {
+ *         return fv_mul(c, x[0], fv_sigmoid(c, x[1]));
+ *     }
  *
  *     static const op_case cases[] = {
- *         {.name = "gated", .build = gated, .in = {{FV_SHAPE(2, 3, 5)}, {FV_SHAPE(5), .low = -4, .high = 4}}, .flags = OP_BY_ROW,
+ *         {.name = "gated", .build = gated, .flags = OP_BY_ROW,
+ *          .in = {{FV_SHAPE(2, 3, 5)}, {FV_SHAPE(5), .low = -4, .high = 4}},
  *          .bad = {{0}, FV_SHAPE(4)}},
  *     };
  *     int main(void) { return op_table_run("gates", cases, sizeof cases / sizeof *cases); }
  *
- * Integers, masks and whatever else the op takes are made inside build, from constants.  For each row, on the device
+ * Integers, masks and whatever else the op takes are made inside build, from constants.  For each
+ * row, on the device
  * $FOVEA_TEST_DEVICE (cpu unless set, at the level of $FOVEA_CPU; f64 always on the CPU):
  *
- *   value       f64 against `want` or `each`, plain host code, where given; f32, bf16, f16 against f64
- *   gradient    f64 against fourth-order differences of the value; f32, bf16, f16 against f64; of inputs used twice; of
- *               inputs that are parameters, added up over two steps (f32 for the 16-bit dtypes)
- *   promises    the same bits for 1 to 4 threads, and with OP_BY_ROW for a row alone; no allocation and the same
- *               addresses from the second step on; memory running out, at each allocation and at any point in an
- *               arena, is FV_ENOMEM and leaks nothing
- *   refusals    `bad` shapes, which the message must name; NULL for each input that is not optional; with OP_NO_GRAD an
- *               input that wants a gradient
+ *   value       f64 against `want` or `each`, plain host code, where given; f32, bf16, f16 against
+ *               f64
+ *   gradient    f64 against fourth-order differences of the value; f32, bf16, f16 against f64; of
+ *               inputs used twice; of inputs that are parameters, added up over two steps (f32 for
+ *               the 16-bit dtypes)
+ *   promises    the same bits for 1 to 4 threads, and with OP_BY_ROW for a row alone; no allocation
+ *               and the same addresses from the second step on; memory running out, at each
+ *               allocation and at any point in an arena, is FV_ENOMEM and leaks nothing
+ *   refusals    `bad` shapes, which the message must name; NULL for each input that is not
+ *               optional; with OP_NO_GRAD an input that wants a gradient
  *
- * Numbers are drawn so that bf16 and f16 hold them exactly: all dtypes start from the same inputs.  Differences are
- * taken at 48 places of each input or fewer, so a row may be large enough to be split among threads. */
+ * Numbers are drawn so that bf16 and f16 hold them exactly: all dtypes start from the same inputs.
+ * Differences are taken at 48 places of each input or fewer, so a row may be large enough to be
+ * split among threads. */
 #ifndef HELPER_OPTABLE_H
 #define HELPER_OPTABLE_H
 
@@ -55,10 +63,10 @@ struct op_case {
     fv_tensor *(*build)(fv_ctx *c, fv_tensor *const *in);
     op_input in[OP_MAX_IN];
     unsigned flags;
-    fv_shape bad[OP_MAX_IN];                                            /* shapes that must be refused; no axes: as in `in` */
+    fv_shape bad[OP_MAX_IN]; /* shapes that must be refused; no axes: as in `in` */
     void (*want)(const op_case *k, double *y, const double *const *in); /* the value, or NULL */
-    double (*each)(double x);                                           /* likewise where y[i] = each(x[i]) */
-    double loose;                                                       /* tolerances are multiplied by it; 0 means 1 */
+    double (*each)(double x); /* likewise where y[i] = each(x[i]) */
+    double loose;             /* tolerances are multiplied by it; 0 means 1 */
 };
 
 /* One cmocka test per row; returns how many failed. */

@@ -21,13 +21,15 @@ static void keep(char **text, const char *name)
     *text = slurp(scratch("%s", name), &n);
 }
 
-/* A sanitized program does not look for leaks, which takes seconds at each exit, unless the line says so. */
+/* A sanitized program does not look for leaks, which takes seconds at each exit, unless the line
+ * says so. */
 static const result *run(const char *before, const char *fmt, va_list ap)
 {
     char line[8192];
-    int n = snprintf(line, sizeof line,
-                     "cd '%s'; export ASAN_OPTIONS=detect_leaks=0 fovea='%s'; exec > out 2> err < /dev/null; %s", scratch("."),
-                     FOVEA_PROGRAM, before);
+    int n = snprintf(
+        line, sizeof line,
+        "cd '%s'; export ASAN_OPTIONS=detect_leaks=0 fovea='%s'; exec > out 2> err < /dev/null; %s",
+        scratch("."), FOVEA_PROGRAM, before);
     n += vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
     assert_true(n < (int)sizeof line);
     int status = system(line);
@@ -71,12 +73,16 @@ const result *succeeded(const result *r)
     return r;
 }
 
-void prints(const char *line, const char *text) { assert_string_equal(succeeded(sh("%s", line))->out, text); }
+void prints(const char *line, const char *text)
+{
+    assert_string_equal(succeeded(sh("%s", line))->out, text);
+}
 
 void refused(const result *r, int code, const char *part)
 {
     const char *end = strchr(r->err, '\n');
-    if (r->code != code || !strstr(r->err, part) || !end || end[1]) fail_msg("exit %d, message: %s", r->code, r->err);
+    if (r->code != code || !strstr(r->err, part) || !end || end[1])
+        fail_msg("exit %d, message: %s", r->code, r->err);
 }
 
 void refused_silently(const result *r, int code, const char *part)

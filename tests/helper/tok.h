@@ -6,7 +6,8 @@
 
 #define TOK_GOLDEN FOVEA_TESTS "/golden/tok/"
 
-/* The tokenizer called name in components.jsonl, as the text of a tokenizer.json, which the caller frees, or opened. */
+/* The tokenizer called name in components.jsonl, as the text of a tokenizer.json, which the caller
+ * frees, or opened. */
 char *tok_component(const char *name, size_t *n);
 fv_tok *tok_open_component(const char *name);
 

@@ -7,7 +7,9 @@ writer writer_begin(fv_device *d, const char *config, fv_dtype weights, int rows
 {
     writer w = {.rows = rows};
     fv_err e;
-    check(fv_model_new(&w.model, d, config, (fv_model_opt){.serve = true, .weights = weights}, 7, &e), &e);
+    check(fv_model_new(&w.model, d, config, (fv_model_opt){.serve = true, .weights = weights}, 7,
+                       &e),
+          &e);
     check(fv_ctx_new(&w.ctx, d, (fv_ctx_opt){0}, &e), &e);
     check(fv_session_new(&w.session, w.model, d, rows, places, &e), &e);
     return w;

@@ -1,7 +1,9 @@
-/* test_families.c - every family against transformers: outputs, attention maps, gradients, saving and opening again.
+/* test_families.c - every family against transformers: outputs, attention maps, gradients, saving
+ * and opening again.
  *
- * A case is a folder of tests/golden/models, made by tools/golden/families.py: a model directory with in.safetensors and
- * out.safetensors.  Each is run as "fovea forward" would, and everything in out.safetensors must come out. */
+ * A case is a folder of tests/golden/models, made by tools/golden/families.py: a model directory
+ * with in.safetensors and out.safetensors.  Each is run as "fovea forward" would, and everything in
+ * out.safetensors must come out. */
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
@@ -25,7 +27,10 @@
 static char *cases[MAX_CASES];
 static int n_cases;
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 /* One case of those that are called alike up to the first dash. */
 static void first_of_each(void)
@@ -84,8 +89,8 @@ static float *numbers(const fv_st *s, const fv_st_info *t)
 
 static bool begins(const char *s, const char *with) { return !strncmp(s, with, strlen(with)); }
 
-/* Outputs: each number within 1e-4.  Gradients: the norm of the difference within 1e-3 of the norm; those that are zero in
- * theory, as that of a key's bias, are allowed their rounding. */
+/* Outputs: each number within 1e-4.  Gradients: the norm of the difference within 1e-3 of the norm;
+ * those that are zero in theory, as that of a key's bias, are allowed their rounding. */
 static void compare(const char *name, const fv_st_info *t, const float *got, const float *want)
 {
     double most = 0, off = 0, norm = 0;
@@ -96,7 +101,8 @@ static void compare(const char *name, const fv_st_info *t, const float *got, con
         norm += (double)want[i] * (double)want[i];
     }
     if (begins(t->name, "grad.")) {
-        if (!(sqrt(off) <= 1e-3 * sqrt(norm) + 1e-6)) fail_msg("%s: %s: off by %g of %g", name, t->name, sqrt(off), sqrt(norm));
+        if (!(sqrt(off) <= 1e-3 * sqrt(norm) + 1e-6))
+            fail_msg("%s: %s: off by %g of %g", name, t->name, sqrt(off), sqrt(norm));
     } else if (!(most <= 1e-4)) {
         fail_msg("%s: %s: off by %g", name, t->name, most);
     }
@@ -112,7 +118,8 @@ static void same_as_published(const char *name, const fv_st *got, const fv_st *w
         if (!grad && begins(w.name, "grad.")) continue;
         ok(fv_st_find(got, w.name, &g, &e), name, &e);
         if (!fv_shape_same(g.shape, w.shape))
-            fail_msg("%s: %s is %s, expected %s", name, w.name, fv_desc(&(fv_tensor){.shape = g.shape}).s,
+            fail_msg("%s: %s is %s, expected %s", name, w.name,
+                     fv_desc(&(fv_tensor){.shape = g.shape}).s,
                      fv_desc(&(fv_tensor){.shape = w.shape}).s);
         float *a = numbers(got, &g), *b = numbers(want, &w);
         compare(name, &w, a, b);
@@ -160,7 +167,8 @@ static void what_comes_out_is_the_published_one(void **state)
         fv_st_info loss;
         fv_st *want = open_file(cases[i], of_case(cases[i], "out.safetensors"));
         bool grad = !fv_st_find(want, "loss", &loss, NULL);
-        ok(fv_model_open(&m, device, of_case(cases[i], NULL), (fv_model_opt){.train = grad}, &e), cases[i], &e);
+        ok(fv_model_open(&m, device, of_case(cases[i], NULL), (fv_model_opt){.train = grad}, &e),
+           cases[i], &e);
         fv_run_opt opt = {.attentions = true, .hidden_states = true, .grad = grad};
         fv_st *two = run(m, cases[i], "two.safetensors", opt);
         same_as_published(cases[i], two, want, grad);
@@ -174,7 +182,8 @@ static void what_comes_out_is_the_published_one(void **state)
     }
 }
 
-/* A model that serves has its weights laid out for products, q, k and v as one: the same numbers come out. */
+/* A model that serves has its weights laid out for products, q, k and v as one: the same numbers
+ * come out. */
 static void what_serves_gives_the_same(void **state)
 {
     (void)state;
@@ -182,8 +191,10 @@ static void what_serves_gives_the_same(void **state)
         fv_model *m;
         fv_err e;
         fv_st *want = open_file(cases[i], of_case(cases[i], "out.safetensors"));
-        ok(fv_model_open(&m, device, of_case(cases[i], NULL), (fv_model_opt){.serve = true}, &e), cases[i], &e);
-        fv_st *got = run(m, cases[i], "one.safetensors", (fv_run_opt){.attentions = true, .hidden_states = true});
+        ok(fv_model_open(&m, device, of_case(cases[i], NULL), (fv_model_opt){.serve = true}, &e),
+           cases[i], &e);
+        fv_st *got = run(m, cases[i], "one.safetensors",
+                         (fv_run_opt){.attentions = true, .hidden_states = true});
         same_as_published(cases[i], got, want, false);
         fv_st_close(got);
         fv_st_close(want);
@@ -193,13 +204,15 @@ static void what_serves_gives_the_same(void **state)
 
 /* ---- saving ---- */
 
-/* A tensor of the published file is in ours under its name, or its bits are under another: tied weights are stored once.
- * Integers are no parameters, position_ids in old files, nor are the masks in GPT-2's. */
+/* A tensor of the published file is in ours under its name, or its bits are under another: tied
+ * weights are stored once.  Integers are no parameters, position_ids in old files, nor are the
+ * masks in GPT-2's. */
 static bool holds(const fv_st *saved, const fv_st_info *t)
 {
     fv_st_info s;
     if (t->dtype_name[0] == 'i' || strstr(t->name, ".attn.bias")) return true;
-    if (!fv_st_find(saved, t->name, &s, NULL)) return s.bytes == t->bytes && !memcmp(s.data, t->data, t->bytes);
+    if (!fv_st_find(saved, t->name, &s, NULL))
+        return s.bytes == t->bytes && !memcmp(s.data, t->data, t->bytes);
     for (int i = 0; i < fv_st_count(saved); i++) {
         s = fv_st_at(saved, i);
         if (s.bytes == t->bytes && !memcmp(s.data, t->data, t->bytes)) return true;
@@ -207,7 +220,8 @@ static bool holds(const fv_st *saved, const fv_st_info *t)
     return false;
 }
 
-/* Where saved models go: $FOVEA_SAVED/<case> stays there, for tools/golden/saved.py to open in transformers. */
+/* Where saved models go: $FOVEA_SAVED/<case> stays there, for tools/golden/saved.py to open in
+ * transformers. */
 static const char *saved_at(const char *name, const char *file)
 {
     static char path[512];
@@ -234,10 +248,12 @@ static void what_was_saved_has_the_same_bits(void **state)
         fv_st_close(was);
 
         fv_model *again;
-        ok(fv_model_open(&again, device, saved_at(cases[i], ""), (fv_model_opt){0}, &e), cases[i], &e);
+        ok(fv_model_open(&again, device, saved_at(cases[i], ""), (fv_model_opt){0}, &e), cases[i],
+           &e);
         assert_string_equal(fv_model_head(again), fv_model_head(m));
         int64_t n, n_again;
-        float *a = test_values(fv_model_params(m), &n), *b = test_values(fv_model_params(again), &n_again);
+        float *a = test_values(fv_model_params(m), &n),
+              *b = test_values(fv_model_params(again), &n_again);
         assert_int_equal(n, n_again);
         assert_memory_equal(a, b, (size_t)n * sizeof *a);
         free(a);
@@ -261,8 +277,9 @@ static fv_st *run_saved(const char *name, fv_model_opt how, fv_dtype weights, co
     return out;
 }
 
-/* How far one array is from another: the norm of the difference as a share of the norm, or of one where that is less (three
- * logits near zero are what is left of larger numbers).  Not a number is far off. */
+/* How far one array is from another: the norm of the difference as a share of the norm, or of one
+ * where that is less (three logits near zero are what is left of larger numbers).  Not a number is
+ * far off. */
 static double far(const float *got, const float *want, int64_t n)
 {
     double off = 0, norm = 0;
@@ -273,7 +290,8 @@ static double far(const float *got, const float *want, int64_t n)
     return sqrt(off) / fmax(sqrt(norm), 1);
 }
 
-/* How many outputs are farther off than that.  Gradients are left out: a key's bias has one that is zero in theory. */
+/* How many outputs are farther off than that.  Gradients are left out: a key's bias has one that is
+ * zero in theory. */
 static int far_off(const char *name, const fv_st *got, const fv_st *want, double most)
 {
     int outputs = 0, wrong = 0;
@@ -285,7 +303,8 @@ static int far_off(const char *name, const fv_st *got, const fv_st *want, double
         assert_int_equal(g.count, w.count);
         float *a = numbers(got, &g), *b = numbers(want, &w);
         double off = far(a, b, w.count);
-        if (!(off <= most)) print_error("%s: %s: off by %g of its norm, at most %g\n", name, w.name, off, most);
+        if (!(off <= most))
+            print_error("%s: %s: off by %g of its norm, at most %g\n", name, w.name, off, most);
         wrong += !(off <= most);
         free(a);
         free(b);
@@ -295,8 +314,10 @@ static int far_off(const char *name, const fv_st *got, const fv_st *want, double
     return wrong;
 }
 
-/* The same bits on the CPU; a device takes other kernels for weights that were laid out, which round differently. */
-static void same_but_for_rounding(const char *name, const fv_st *got, const fv_st *want, const char *unlike)
+/* The same bits on the CPU; a device takes other kernels for weights that were laid out, which
+ * round differently. */
+static void same_but_for_rounding(const char *name, const fv_st *got, const fv_st *want,
+                                  const char *unlike)
 {
     if (test_on_cpu())
         same_bits(name, got, want, unlike);
@@ -304,8 +325,9 @@ static void same_but_for_rounding(const char *name, const fv_st *got, const fv_s
         fail_msg("%s %s", name, unlike);
 }
 
-/* A file of bf16 or f16 is run as it is, its weights laid out from where they are mapped.  Widened to f32 it gives what a
- * model gives that was read into f32; so does f16, whose products are those of f32; bf16 rounds activations too. */
+/* A file of bf16 or f16 is run as it is, its weights laid out from where they are mapped.  Widened
+ * to f32 it gives what a model gives that was read into f32; so does f16, whose products are those
+ * of f32; bf16 rounds activations too. */
 static void what_is_stored_in_16_bits_runs_so(void **state)
 {
     (void)state;
@@ -319,7 +341,8 @@ static void what_is_stored_in_16_bits_runs_so(void **state)
         ok(fv_model_save(m, scratch("saved"), half, &e), name, &e);
         fv_model_free(m);
         fv_st *plain = run_saved(name, (fv_model_opt){0}, FV_F32, "one.safetensors");
-        fv_st *wide = run_saved(name, (fv_model_opt){.serve = true, .widen = true}, FV_F32, "two.safetensors");
+        fv_st *wide = run_saved(name, (fv_model_opt){.serve = true, .widen = true}, FV_F32,
+                                "two.safetensors");
         same_but_for_rounding(name, wide, plain, "differs when it is widened to serve");
         fv_st_close(wide);
         fv_st *narrow = run_saved(name, (fv_model_opt){.serve = true}, half, "two.safetensors");
@@ -332,15 +355,17 @@ static void what_is_stored_in_16_bits_runs_so(void **state)
     }
 }
 
-/* How far bf16 may be from the published numbers, which are those of f32: two hundredths.  Two models amplify what is put in,
- * their scores being products without a scale: rounding the weights alone moves them by more than that, and transformers in bf16
- * is as far from itself in f32 as is allowed here (logits 0.094 and 0.031, maps 0.133 and 0.049). */
+/* How far bf16 may be from the published numbers, which are those of f32: two hundredths.  Two
+ * models amplify what is put in, their scores being products without a scale: rounding the weights
+ * alone moves them by more than that, and transformers in bf16 is as far from itself in f32 as is
+ * allowed here (logits 0.094 and 0.031, maps 0.133 and 0.049). */
 static double allowed_in_bf16(const char *name)
 {
     return begins(name, "t5-text") ? 0.13 : begins(name, "t5-gated") ? 0.049 : 0.02;
 }
 
-/* Everything in bf16, as in training, and with weights of bf16 laid out to serve: logits, hidden states, attention maps, loss. */
+/* Everything in bf16, as in training, and with weights of bf16 laid out to serve: logits, hidden
+ * states, attention maps, loss. */
 static void in_bf16_it_is_near_the_published_one(void **state)
 {
     (void)state;
@@ -352,7 +377,8 @@ static void in_bf16_it_is_near_the_published_one(void **state)
         fv_err e;
         fv_st *want = open_file(name, of_case(name, "out.safetensors"));
         ok(fv_model_open(&m, device, of_case(name, NULL), ways[i % 2], &e), name, &e);
-        fv_st *got = run(m, name, "one.safetensors", (fv_run_opt){.attentions = true, .hidden_states = true});
+        fv_st *got = run(m, name, "one.safetensors",
+                         (fv_run_opt){.attentions = true, .hidden_states = true});
         wrong += far_off(name, got, want, allowed_in_bf16(name));
         fv_st_close(got);
         fv_st_close(want);
@@ -363,8 +389,9 @@ static void in_bf16_it_is_near_the_published_one(void **state)
 
 /* ---- refusals ---- */
 
-#define QWEN2                                                                                                                    \
-    "{\"model_type\":\"qwen2\",\"vocab_size\":9,\"hidden_size\":8,\"intermediate_size\":8,\"num_hidden_layers\":2,"              \
+#define QWEN2                                                                                      \
+    "{\"model_type\":\"qwen2\",\"vocab_size\":9,\"hidden_size\":8,\"intermediate_size\":8,\"num_"  \
+    "hidden_layers\":2,"                                                                           \
     "\"num_attention_heads\":2,\"max_position_embeddings\":8,"
 
 static void a_config_it_cannot_follow_is_refused(void **state)
@@ -374,37 +401,48 @@ static void a_config_it_cannot_follow_is_refused(void **state)
         const char *config, *says;
     } wrong[] = {
         {"{\"model_type\":\"bert\",\"hidden_size\":100,\"num_attention_heads\":12}", "multiple"},
-        {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}", "position_embedding_type"},
+        {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
+         "position_embedding_type"},
         {"{\"model_type\":\"bert\",\"is_decoder\":true}", "is_decoder"},
         {"{\"model_type\":\"bert\",\"hidden_act\":\"mish\"}", "hidden_act"},
         {"{\"model_type\":\"bert\",\"pad_token_id\":7,\"vocab_size\":7}", "pad_token_id"},
         {"{\"model_type\":\"bert\",\"id2label\":{\"0\":\"a\",\"2\":\"b\"}}", "id2label"},
         {"{\"model_type\":\"bert\",\"problem_type\":\"guess\"}", "problem_type"},
         {"{\"model_type\":\"bert\",\"layer_norm_eps\":0}", "layer_norm_eps"},
-        {"{\"model_type\":\"bert\",\"architectures\":[\"BertForMultipleChoice\"]}", "no head \"BertForMultipleChoice\""},
+        {"{\"model_type\":\"bert\",\"architectures\":[\"BertForMultipleChoice\"]}",
+         "no head \"BertForMultipleChoice\""},
         {"{\"model_type\":\"roberta\",\"max_position_embeddings\":2}", "max_position_embeddings"},
         {"{\"model_type\":\"distilbert\",\"sinusoidal_pos_embds\":true}", "sinusoidal_pos_embds"},
         {"{\"model_type\":\"distilbert\",\"dim\":10,\"n_heads\":3}", "multiple"},
-        {"{\"model_type\":\"modernbert\",\"layer_types\":[\"full_attention\"]}", "1 entries, but num_hidden_layers is 22"},
-        {"{\"model_type\":\"modernbert\",\"num_hidden_layers\":1,\"layer_types\":[\"near\"]}", "\"near\""},
+        {"{\"model_type\":\"modernbert\",\"layer_types\":[\"full_attention\"]}",
+         "1 entries, but num_hidden_layers is 22"},
+        {"{\"model_type\":\"modernbert\",\"num_hidden_layers\":1,\"layer_types\":[\"near\"]}",
+         "\"near\""},
         {"{\"model_type\":\"modernbert\",\"layer_types\":[3]}", "layer_types"},
-        {"{\"model_type\":\"modernbert\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\"}}}", "yarn"},
+        {"{\"model_type\":\"modernbert\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":"
+         "\"yarn\"}}}",
+         "yarn"},
         {"{\"model_type\":\"gpt2\",\"n_embd\":10,\"n_head\":3}", "multiple"},
         {"{\"model_type\":\"llama\",\"hidden_size\":10,\"num_attention_heads\":3}", "multiple"},
         {"{\"model_type\":\"llama\",\"head_dim\":5}", "even number"},
         {"{\"model_type\":\"llama\",\"num_key_value_heads\":3}", "cannot share"},
         {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}}", "need a factor"},
-        {QWEN2 "\"use_sliding_window\":false,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+        {QWEN2
+         "\"use_sliding_window\":false,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
          "layer 1 has a sliding"},
-        {QWEN2 "\"use_sliding_window\":true,\"sliding_window\":4,\"layer_types\":[\"full_attention\"]}", "has 1 entries"},
-        {"{\"model_type\":\"t5\",\"relative_attention_max_distance\":16}", "relative_attention_max_distance"},
+        {QWEN2
+         "\"use_sliding_window\":true,\"sliding_window\":4,\"layer_types\":[\"full_attention\"]}",
+         "has 1 entries"},
+        {"{\"model_type\":\"t5\",\"relative_attention_max_distance\":16}",
+         "relative_attention_max_distance"},
         {"{\"model_type\":\"bart\",\"d_model\":10,\"encoder_attention_heads\":3}", "multiple"},
         {"{\"model_type\":\"bart\",\"vocab_size\":2}", "decoder_start_token_id"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         fv_model *m;
         fv_err e;
-        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e), FV_OK);
+        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e),
+                             FV_OK);
         assert_null(m);
         if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
     }

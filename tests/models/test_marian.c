@@ -1,4 +1,5 @@
-/* test_marian.c - the marian family against transformers: logits, loss, every gradient, every attention map, round trip. */
+/* test_marian.c - the marian family against transformers: logits, loss, every gradient, every
+ * attention map, round trip. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +33,8 @@ static fv_items inputs(fv_ctx *c, const fv_st *g)
     return in;
 }
 
-static void near(const char *what, const double *got, const float *want, int64_t n, double tolerance)
+static void near(const char *what, const double *got, const float *want, int64_t n,
+                 double tolerance)
 {
     double most = 0, scale = 1;
     for (int64_t i = 0; i < n; i++) {
@@ -44,7 +46,8 @@ static void near(const char *what, const double *got, const float *want, int64_t
     assert_true(most <= tolerance * scale);
 }
 
-static void same_values(fv_ctx *c, const fv_items *out, const fv_st *g, const char *name, double tolerance)
+static void same_values(fv_ctx *c, const fv_items *out, const fv_st *g, const char *name,
+                        double tolerance)
 {
     int64_t n;
     float *want = golden_numbers(g, name, &n);
@@ -72,7 +75,8 @@ static void same_gradients(fv_ctx *c, const fv_model *m, const fv_st *g)
             off += (got[j] - (double)want[j]) * (got[j] - (double)want[j]);
             norm += (double)want[j] * (double)want[j];
         }
-        if (sqrt(off) > 1e-3 * sqrt(norm) + 1e-7) print_error("%s: off by %g of %g\n", info.name, sqrt(off), sqrt(norm));
+        if (sqrt(off) > 1e-3 * sqrt(norm) + 1e-7)
+            print_error("%s: off by %g of %g\n", info.name, sqrt(off), sqrt(norm));
         assert_true(sqrt(off) <= 1e-3 * sqrt(norm) + 1e-7);
         free(got);
         free(want);
@@ -94,7 +98,9 @@ static void compare_map(void *user, fv_ctx *c, const char *site, const char *nam
     char key[64];
     int layer;
     if (strcmp(site, "attention")) return;
-    const char *kind = strstr(name, "encoder_attn") ? "cross" : strstr(name, "model.encoder") ? "encoder" : "decoder";
+    const char *kind = strstr(name, "encoder_attn")    ? "cross"
+                       : strstr(name, "model.encoder") ? "encoder"
+                                                       : "decoder";
     assert_int_equal(sscanf(strstr(name, "layers."), "layers.%d", &layer), 1);
     snprintf(key, sizeof key, "%s_attentions.%d", kind, layer);
 
@@ -107,7 +113,8 @@ static void compare_map(void *user, fv_ctx *c, const char *site, const char *nam
     for (int64_t b = 0; b < s.d[0]; b++)
         for (int64_t h = 0; h < s.d[1]; h++) {
             assert_int_equal(fv_attn_view_weights(c, what, b, h, 0, rows, w), FV_OK);
-            for (int64_t i = 0; i < rows * cols; i++) assert_true(fabsf(w[i] - want[(b * s.d[1] + h) * rows * cols + i]) < 1e-4f);
+            for (int64_t i = 0; i < rows * cols; i++)
+                assert_true(fabsf(w[i] - want[(b * s.d[1] + h) * rows * cols + i]) < 1e-4f);
         }
     free(w);
     free(want);
@@ -153,7 +160,8 @@ static void the_family_is_the_published_one(void **state)
     }
 }
 
-/* Greedy search and beams give what transformers' generate gave, padding aside, and each source alone the same. */
+/* Greedy search and beams give what transformers' generate gave, padding aside, and each source
+ * alone the same. */
 static void a_missing_input_is_an_error(void **state)
 {
     (void)state;
@@ -212,14 +220,17 @@ static void it_generates_what_the_published_one_does(void **state)
             opt.eos = opt.forced_eos = 0;
             opt.banned = NULL;
             opt.n_banned = 0;
-            for (int alone = 0; alone < (test_brief() ? 1 : 4); alone++) { /* all three, then one by one */
+            /* all three, then one by one */
+            for (int alone = 0; alone < (test_brief() ? 1 : 4); alone++) {
                 int first = alone ? alone - 1 : 0, n = alone ? 1 : 3;
                 fv_generated out;
                 check(fv_generate(&out, device, m, source + first, len + first, n, &opt, &e), &e);
                 for (int r = 0; r < n; r++) {
                     const int32_t *row = want + (first + r) * width + 1;
-                    for (int64_t k = 0; k < out.hyp[r].n; k++) assert_int_equal(out.hyp[r].ids[k], row[k]);
-                    for (int64_t k = out.hyp[r].n; k < width - 1; k++) assert_int_equal(row[k], start);
+                    for (int64_t k = 0; k < out.hyp[r].n; k++)
+                        assert_int_equal(out.hyp[r].ids[k], row[k]);
+                    for (int64_t k = out.hyp[r].n; k < width - 1; k++)
+                        assert_int_equal(row[k], start);
                     assert_true(out.hyp[r].score < 0);
                 }
                 fv_generated_free(&out);
@@ -242,7 +253,8 @@ static void what_was_saved_opens_with_the_same_bits(void **state)
     check(fv_model_save(one, dir, FV_F32, &e), &e);
     check(fv_model_open(&two, device, dir, (fv_model_opt){0}, &e), &e);
     int64_t n, again;
-    float *a = test_values(fv_model_params(one), &n), *b = test_values(fv_model_params(two), &again);
+    float *a = test_values(fv_model_params(one), &n),
+          *b = test_values(fv_model_params(two), &again);
     assert_int_equal(n, again);
     assert_memory_equal(a, b, (size_t)n * sizeof *a);
     free(a);
@@ -257,7 +269,9 @@ static void a_config_it_cannot_follow_is_refused(void **state)
     static const struct {
         const char *config, *says;
     } cases[] = {
-        {"{\"model_type\":\"marian\",\"d_model\":15,\"encoder_attention_heads\":3,\"decoder_attention_heads\":3}", "odd"},
+        {"{\"model_type\":\"marian\",\"d_model\":15,\"encoder_attention_heads\":3,\"decoder_"
+         "attention_heads\":3}",
+         "odd"},
         {"{\"model_type\":\"marian\",\"d_model\":16,\"encoder_attention_heads\":3}", "multiple"},
         {"{\"model_type\":\"marian\",\"normalize_embedding\":true}", "normalize_embedding"},
         {"{\"model_type\":\"mariann\"}", "marian"},
@@ -267,7 +281,8 @@ static void a_config_it_cannot_follow_is_refused(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fv_model *m;
         fv_err e;
-        assert_int_not_equal(fv_model_new(&m, device, cases[i].config, (fv_model_opt){0}, 1, &e), FV_OK);
+        assert_int_not_equal(fv_model_new(&m, device, cases[i].config, (fv_model_opt){0}, 1, &e),
+                             FV_OK);
         assert_null(m);
         if (!strstr(e.text, cases[i].says)) print_error("%s\n", e.text);
         assert_non_null(strstr(e.text, cases[i].says));
@@ -280,8 +295,10 @@ static int tear_down(void **state) { return close_device(state) || scratch_close
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_family_is_the_published_one),          cmocka_unit_test(a_missing_input_is_an_error),
-        cmocka_unit_test(it_generates_what_the_published_one_does), cmocka_unit_test(what_was_saved_opens_with_the_same_bits),
+        cmocka_unit_test(the_family_is_the_published_one),
+        cmocka_unit_test(a_missing_input_is_an_error),
+        cmocka_unit_test(it_generates_what_the_published_one_does),
+        cmocka_unit_test(what_was_saved_opens_with_the_same_bits),
         cmocka_unit_test(a_config_it_cannot_follow_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,5 +1,5 @@
-/* test_quantize.c - a quantised directory computes the bits that its original does with weights quantised on opening; a copy in
- * floats is what saving gives. */
+/* test_quantize.c - a quantised directory computes the bits that its original does with weights
+ * quantised on opening; a copy in floats is what saving gives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,8 @@ static void run_model(const char *dir, fv_dtype weights, const char *in, const c
 {
     fv_model *m;
     fv_err e;
-    ok(fv_model_open(&m, device, dir, (fv_model_opt){.serve = true, .weights = weights}, &e), dir, &e);
+    ok(fv_model_open(&m, device, dir, (fv_model_opt){.serve = true, .weights = weights}, &e), dir,
+       &e);
     ok(fv_model_run(m, device, in, out, (fv_run_opt){0}, &e), dir, &e);
     fv_model_free(m);
 }
@@ -40,14 +41,16 @@ static void same_file(const char *which, const char *a, const char *b)
     assert_true(fv_st_count(x) > 0 && fv_st_count(x) == fv_st_count(y));
     for (int i = 0; i < fv_st_count(x); i++) {
         fv_st_info s = fv_st_at(x, i), t = fv_st_at(y, i);
-        if (strcmp(s.name, t.name) || s.bytes != t.bytes || memcmp(s.data, t.data, s.bytes)) fail_msg("%s: %s", which, s.name);
+        if (strcmp(s.name, t.name) || s.bytes != t.bytes || memcmp(s.data, t.data, s.bytes))
+            fail_msg("%s: %s", which, s.name);
     }
     fv_st_close(x);
     fv_st_close(y);
 }
 
 /* One family with weights (N,K), one with (K,N), shared key heads, two sides, odd widths. */
-static const char *const cases[] = {"gpt2-language", "llama-language", "qwen2", "t5-gated", "bart", "marian"};
+static const char *const cases[] = {"gpt2-language", "llama-language", "qwen2",
+                                    "t5-gated",      "bart",           "marian"};
 static const fv_dtype dtypes[] = {FV_Q8, FV_Q4, FV_I8};
 
 static void test_same_bits(void **state)
@@ -81,8 +84,10 @@ static void test_floats(void **state)
         fv_model *m;
         fv_dir *dir;
         fv_err e;
-        ok(fv_model_quantize(device, CASES "t5-gated", scratch("small"), floats[i], &q, &e), said[i], &e);
-        assert_true(q.weights > 0 && q.others == 0 && q.after == q.before * fv_dtype_size(floats[i]) / 4);
+        ok(fv_model_quantize(device, CASES "t5-gated", scratch("small"), floats[i], &q, &e),
+           said[i], &e);
+        assert_true(q.weights > 0 && q.others == 0 &&
+                    q.after == q.before * fv_dtype_size(floats[i]) / 4);
         ok(fv_model_open(&m, device, CASES "t5-gated", (fv_model_opt){0}, &e), said[i], &e);
         ok(fv_model_save(m, scratch("saved"), floats[i], &e), said[i], &e);
         same_file(said[i], scratch("small/model.safetensors"), scratch("saved/model.safetensors"));
@@ -110,7 +115,8 @@ static void test_what_f16_cannot_hold(void **state)
     ok(fv_params_set(fv_model_params(m), bias, large, 5, &e), "bias", &e);
     ok(fv_model_save(m, scratch("large"), FV_F32, &e), "large", &e);
     fv_model_free(m);
-    assert_int_equal(fv_model_quantize(device, scratch("large"), scratch("small"), FV_F16, &q, &e), FV_EARG);
+    assert_int_equal(fv_model_quantize(device, scratch("large"), scratch("small"), FV_F16, &q, &e),
+                     FV_EARG);
     assert_non_null(strstr(e.text, "classifier.bias: -65520 is beyond"));
     assert_int_equal(access(scratch("small"), F_OK), -1);
     ok(fv_model_quantize(device, scratch("large"), scratch("small"), FV_BF16, &q, &e), "bf16", &e);
@@ -128,13 +134,18 @@ static void test_refusals(void **state)
     assert_int_equal(fv_model_quantize(device, from, small, FV_F64, &q, &e), FV_EDTYPE);
     assert_int_equal(access(small, F_OK), -1);
     ok(fv_model_quantize(device, from, small, FV_Q8, &q, &e), "q8", &e);
-    assert_int_equal(fv_model_quantize(device, from, small, FV_Q8, &q, &e), FV_EIO); /* there is one already */
+    /* there is one already */
+    assert_int_equal(fv_model_quantize(device, from, small, FV_Q8, &q, &e), FV_EIO);
     assert_int_equal(fv_model_quantize(device, small, scratch("again"), FV_Q8, &q, &e), FV_ESTATE);
-    assert_int_equal(fv_model_open(&m, device, small, (fv_model_opt){.train = true}, &e), FV_EMISSING);
-    assert_int_equal(fv_model_open(&m, device, small, (fv_model_opt){.serve = true, .weights = FV_Q4}, &e), FV_EDTYPE);
+    assert_int_equal(fv_model_open(&m, device, small, (fv_model_opt){.train = true}, &e),
+                     FV_EMISSING);
+    assert_int_equal(fv_model_open(&m, device, small,
+                                   (fv_model_opt){.serve = true, .weights = FV_Q4}, &e),
+                     FV_EDTYPE);
     assert_non_null(strstr(e.text, "stored as q8, not q4"));
     ok(fv_model_open(&m, device, small, (fv_model_opt){.serve = true}, &e), "served", &e);
-    assert_int_equal(fv_model_save(m, scratch("again"), FV_F32, &e), FV_EDTYPE); /* numbers that are not there any more */
+    /* numbers that are not there any more */
+    assert_int_equal(fv_model_save(m, scratch("again"), FV_F32, &e), FV_EDTYPE);
     fv_model_free(m);
     scratch_drop("small");
 }
@@ -144,7 +155,9 @@ static int tear_down(void **state) { return close_device(state) || scratch_close
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_floats),
-                                       cmocka_unit_test(test_what_f16_cannot_hold), cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits),
+                                       cmocka_unit_test(test_floats),
+                                       cmocka_unit_test(test_what_f16_cannot_hold),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

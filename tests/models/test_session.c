@@ -1,4 +1,5 @@
-/* test_session.c - sessions: rows that change places, rows that leave, weights laid out once; the same bits throughout. */
+/* test_session.c - sessions: rows that change places, rows that leave, weights laid out once; the
+ * same bits throughout. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -19,11 +20,13 @@
 
 enum { SOURCES = 4, BEAMS = 3, ROWS = SOURCES * BEAMS, VOCAB = 50, LONGEST = 100, WORDS = 7 };
 
-static const char config[] =
-    "{\"model_type\":\"marian\",\"vocab_size\":50,\"d_model\":24,\"encoder_layers\":2,\"decoder_layers\":2,"
-    "\"encoder_attention_heads\":2,\"decoder_attention_heads\":3,\"encoder_ffn_dim\":40,\"decoder_ffn_dim\":36,"
-    "\"max_position_embeddings\":128,\"scale_embedding\":true,\"init_std\":0.3,\"pad_token_id\":49,\"eos_token_id\":0,"
-    "\"decoder_start_token_id\":49}";
+static const char config[] = "{\"model_type\":\"marian\",\"vocab_size\":50,\"d_model\":24,"
+                             "\"encoder_layers\":2,\"decoder_layers\":2,"
+                             "\"encoder_attention_heads\":2,\"decoder_attention_heads\":3,"
+                             "\"encoder_ffn_dim\":40,\"decoder_ffn_dim\":36,"
+                             "\"max_position_embeddings\":128,\"scale_embedding\":true,\"init_"
+                             "std\":0.3,\"pad_token_id\":49,\"eos_token_id\":0,"
+                             "\"decoder_start_token_id\":49}";
 
 static uint32_t random_state;
 static int draw(int n)
@@ -43,7 +46,8 @@ static void begin(fv_ctx *c, fv_session *s, const int *sources, int n)
     uint8_t mask[SOURCES * WORDS];
     fv_items in = {0};
     int most = 0;
-    for (int i = 0; i < n; i++) most = source_len(sources[i]) > most ? source_len(sources[i]) : most;
+    for (int i = 0; i < n; i++)
+        most = source_len(sources[i]) > most ? source_len(sources[i]) : most;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < most; j++) {
             mask[i * most + j] = j < source_len(sources[i]);
@@ -87,12 +91,14 @@ static int shuffle(row *rows, int n_rows, int32_t *from, int time)
     static row old[ROWS];
     int groups = n_rows / BEAMS;
     memcpy(old, rows, (size_t)n_rows * sizeof *rows);
-    int leaves = time % 30 == 29 && groups > 1 ? draw(groups) : -1, left = leaves >= 0 ? groups - 1 : groups;
+    int leaves = time % 30 == 29 && groups > 1 ? draw(groups) : -1,
+        left = leaves >= 0 ? groups - 1 : groups;
     for (int g = 0; g < left; g++)
         for (int k = 0; k < BEAMS; k++) {
             int source = g == leaves ? groups - 1 : g;
             from[g * BEAMS + k] = source * BEAMS + (draw(4) ? draw(BEAMS) : k);
-            if (time % 7 == 3) from[g * BEAMS + k] = source * BEAMS + (k + 1) % BEAMS; /* a circle */
+            /* a circle */
+            if (time % 7 == 3) from[g * BEAMS + k] = source * BEAMS + (k + 1) % BEAMS;
             rows[g * BEAMS + k] = old[from[g * BEAMS + k]];
         }
     return left * BEAMS;
@@ -128,7 +134,8 @@ static void rows_that_change_places_keep_their_history(void **state)
             for (int i = 0; i < n_rows; i++) ids[i] = rows[i].ids[rows[i].n++] = draw(VOCAB - 1);
             fv_ctx_reset(c, (uint64_t)time);
             step(c, s, ids, n_rows, 1, logits);
-            for (int i = 0; i < n_rows && (time % (test_brief() ? 99 : 9) == 0 || time == LONGEST - 1); i++) {
+            for (int i = 0;
+                 i < n_rows && (time % (test_brief() ? 99 : 9) == 0 || time == LONGEST - 1); i++) {
                 alone(m, &rows[i], want);
                 same_numbers(logits + i * VOCAB, want, VOCAB);
             }
@@ -150,7 +157,11 @@ static void a_wrong_order_is_refused(void **state)
     static const struct {
         int32_t from[4];
         int n;
-    } cases[] = {{{0, 1, 2, 4}, 4}, {{-1, 1, 2, 3}, 4}, {{0, 1, 2, 3}, 0}, {{0, 2, 2, 3}, 4}, {{0, 1, 2, 3}, 3}};
+    } cases[] = {{{0, 1, 2, 4}, 4},
+                 {{-1, 1, 2, 3}, 4},
+                 {{0, 1, 2, 3}, 0},
+                 {{0, 2, 2, 3}, 4},
+                 {{0, 1, 2, 3}, 3}};
     fv_model *m;
     fv_ctx *c;
     fv_session *s;
@@ -215,7 +226,8 @@ static void save_and_serve(fv_model **plain, fv_model **served, fv_dtype stored,
     fv_err e;
     check(fv_model_new(plain, device, config, (fv_model_opt){0}, 11, &e), &e);
     check(fv_model_save(*plain, dir, stored, &e), &e);
-    check(fv_model_open(served, device, dir, (fv_model_opt){.serve = true, .weights = weights}, &e), &e);
+    check(fv_model_open(served, device, dir, (fv_model_opt){.serve = true, .weights = weights}, &e),
+          &e);
     scratch_drop("saved"); /* what is mapped stays */
 }
 
@@ -280,7 +292,8 @@ static void what_memory_held_before_does_not_matter(void **state)
     fv_model_free(m);
 }
 
-/* A weight is used as it lies in the file, then laid out, then used so: by one after another, and by several at once. */
+/* A weight is used as it lies in the file, then laid out, then used so: by one after another, and
+ * by several at once. */
 typedef struct user {
     const fv_model *model;
     fv_generated out;
@@ -344,7 +357,8 @@ static void narrow_weights_serve(void **state)
     const int32_t pad = VOCAB - 1;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         fv_model *plain, *served;
-        if (!test_on_cpu() && kinds[k].dtype >= FV_FLOATS) continue; /* quantised weights are the CPU's */
+        /* quantised weights are the CPU's */
+        if (!test_on_cpu() && kinds[k].dtype >= FV_FLOATS) continue;
         save_and_serve(&plain, &served, FV_F32, kinds[k].dtype);
         fv_gen_opt o = beams(4, &pad);
         fv_generated a = generate(plain, 0, SOURCES, &o), b = generate(served, 0, SOURCES, &o);

@@ -1,4 +1,5 @@
-/* test_attention.c - the attention kernels of this level against the reference in f64, and their promises. */
+/* test_attention.c - the attention kernels of this level against the reference in f64, and their
+ * promises. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,8 +35,9 @@ static void check(const char *what, double got, double most, const problem *p)
 {
     sizes n = p->n;
     if (got <= most) return;
-    fail_msg("%s is off by %.3g > %.3g: B%d Tq%d Tk%d H%d G%d Wk%d Wv%d options %#x seed %d", what, got, most, (int)n.B,
-             (int)n.Tq, (int)n.Tk, (int)n.H, (int)n.G, (int)n.Wk, (int)n.Wv, (unsigned)p->options, (int)p->seed);
+    fail_msg("%s is off by %.3g > %.3g: B%d Tq%d Tk%d H%d G%d Wk%d Wv%d options %#x seed %d", what,
+             got, most, (int)n.B, (int)n.Tq, (int)n.Tk, (int)n.H, (int)n.G, (int)n.Wk, (int)n.Wv,
+             (unsigned)p->options, (int)p->seed);
 }
 
 static void compare(const problem *p, const answer *got, const answer *want, bound most)
@@ -65,8 +67,9 @@ static void one(sizes n, int options, uint64_t seed, fv_dtype t, bound most, int
 static const bound f32 = {2e-6, 2e-6, 2e-5};
 
 static const sizes small[] = {
-    {1, 1, 1, 1, 1, 3, 3},   {2, 7, 7, 2, 2, 16, 16},  {3, 5, 9, 4, 2, 3, 5},   {2, 1, 13, 2, 1, 16, 8},
-    {2, 2, 33, 1, 1, 40, 3}, {2, 17, 33, 2, 1, 8, 16}, {1, 49, 50, 2, 2, 4, 4}, {2, 13, 100, 1, 1, 8, 8},
+    {1, 1, 1, 1, 1, 3, 3},   {2, 7, 7, 2, 2, 16, 16},  {3, 5, 9, 4, 2, 3, 5},
+    {2, 1, 13, 2, 1, 16, 8}, {2, 2, 33, 1, 1, 40, 3},  {2, 17, 33, 2, 1, 8, 16},
+    {1, 49, 50, 2, 2, 4, 4}, {2, 13, 100, 1, 1, 8, 8},
 };
 #define N_SMALL (sizeof small / sizeof *small)
 
@@ -74,19 +77,22 @@ static void every_combination_of_options(void **state)
 {
     (void)state;
     for (int options = 0; options < 1024; options++)
-        one(small[(size_t)options % N_SMALL], options, (uint64_t)options + 1, FV_F32, f32, 1 + options % 3);
+        one(small[(size_t)options % N_SMALL], options, (uint64_t)options + 1, FV_F32, f32,
+            1 + options % 3);
 }
 
 static void every_size(void **state)
 {
     static const sizes sizes_[] = {
-        {1, 33, 33, 2, 2, 64, 64},  {1, 65, 65, 1, 1, 64, 64},   {1, 130, 130, 2, 1, 128, 128}, {2, 130, 65, 2, 2, 80, 40},
-        {1, 65, 130, 4, 1, 40, 80}, {1, 7, 300, 2, 2, 64, 64},   {1, 300, 7, 2, 2, 16, 16},     {2, 1, 300, 4, 2, 64, 64},
-        {1, 3, 257, 1, 1, 3, 128},  {1, 200, 200, 1, 1, 128, 3}, {1, 97, 193, 1, 1, 16, 16},    {1, 1, 1000, 1, 1, 64, 64},
+        {1, 33, 33, 2, 2, 64, 64},   {1, 65, 65, 1, 1, 64, 64},  {1, 130, 130, 2, 1, 128, 128},
+        {2, 130, 65, 2, 2, 80, 40},  {1, 65, 130, 4, 1, 40, 80}, {1, 7, 300, 2, 2, 64, 64},
+        {1, 300, 7, 2, 2, 16, 16},   {2, 1, 300, 4, 2, 64, 64},  {1, 3, 257, 1, 1, 3, 128},
+        {1, 200, 200, 1, 1, 128, 3}, {1, 97, 193, 1, 1, 16, 16}, {1, 1, 1000, 1, 1, 64, 64},
         {1, 250, 250, 3, 3, 8, 8},
     };
-    static const int options[] = {0,       CAUSAL,        CAUSAL | WINDOW, LENS | CAUSAL, MASK, BIAS | APART, REL | CAUSAL,
-                                  DROPOUT, KEY_MASK | ADD};
+    static const int options[] = {
+        0,       CAUSAL,        CAUSAL | WINDOW, LENS | CAUSAL, MASK, BIAS | APART, REL | CAUSAL,
+        DROPOUT, KEY_MASK | ADD};
     (void)state;
     for (size_t i = 0; i < sizeof sizes_ / sizeof *sizes_; i++)
         for (size_t o = 0; o < sizeof options / sizeof *options; o++)
@@ -118,7 +124,8 @@ static double loss(const problem *p, fv_stream *s)
     return sum;
 }
 
-static void differ(const problem *p, double *x, const double *grad, int64_t n, const char *what, fv_stream *s)
+static void differ(const problem *p, double *x, const double *grad, int64_t n, const char *what,
+                   fv_stream *s)
 {
     const double h = 1e-3;
     double most = 0, scale = 0.05;
@@ -141,7 +148,8 @@ static void reference_gradient_is_the_slope(void **state)
     (void)state;
     for (int options = 0; options < 256; options++) {
         fv_stream s = stream(1);
-        problem p = problem_new((sizes){2, 3, 5, 2, 1 + options % 2, 3, 2}, options, (uint64_t)options + 1);
+        problem p = problem_new((sizes){2, 3, 5, 2, 1 + options % 2, 3, 2}, options,
+                                (uint64_t)options + 1);
         answer a = answer_new(&p, &ref[FV_F64], &s);
         differ(&p, p.q, a.dq, p.n_q, "dq against differences", &s);
         differ(&p, p.k, a.dk, p.n_k, "dk against differences", &s);
@@ -163,13 +171,21 @@ static void same(const double *a, const double *b, int64_t n, const char *what, 
 
 static void same_bits_for_any_number_of_threads(void **state)
 {
-    static const sizes n[] = {
-        {1, 400, 400, 1, 1, 16, 16}, {1, 130, 500, 4, 2, 8, 16}, {3, 200, 200, 2, 2, 16, 16}, {2, 1, 700, 3, 3, 64, 64}};
-    static const int options[] = {
-        0, CAUSAL, BIAS, REL | CAUSAL, DROPOUT | BIAS, MASK | LENS | CAUSAL, KEY_MASK | WINDOW | CAUSAL};
+    static const sizes n[] = {{1, 400, 400, 1, 1, 16, 16},
+                              {1, 130, 500, 4, 2, 8, 16},
+                              {3, 200, 200, 2, 2, 16, 16},
+                              {2, 1, 700, 3, 3, 64, 64}};
+    static const int options[] = {0,
+                                  CAUSAL,
+                                  BIAS,
+                                  REL | CAUSAL,
+                                  DROPOUT | BIAS,
+                                  MASK | LENS | CAUSAL,
+                                  KEY_MASK | WINDOW | CAUSAL};
     (void)state;
     for (size_t i = 0; i < sizeof n / sizeof *n * (sizeof options / sizeof *options); i++)
-        for (uint64_t seed = 0; seed < 8; seed += i % 7 == 2 ? 1 : 8) { /* bias: with each axis repeated or not */
+        for (uint64_t seed = 0; seed < 8;
+             seed += i % 7 == 2 ? 1 : 8) { /* bias: with each axis repeated or not */
             fv_stream s = stream(1);
             problem p = problem_new(n[i / 7], options[i % 7], seed);
             answer one_thread = answer_new(&p, dev->k[FV_F32], &s);
@@ -190,13 +206,16 @@ static void same_bits_for_any_number_of_threads(void **state)
         }
 }
 
-/* Rows [i, i+m) of sequence b alone: as if the others had been there before, in a cache of which only len keys count. */
-static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, int64_t m, fv_stream *s)
+/* Rows [i, i+m) of sequence b alone: as if the others had been there before, in a cache of which
+ * only len keys count. */
+static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, int64_t m,
+                  fv_stream *s)
 {
     fv_attn_args a = all->a;
     int64_t size = (int64_t)fv_dtype_size(FV_F32);
     int32_t len = (int32_t)(a.causal ? i + m + a.Tk - a.Tq : a.lens ? a.lens[b] : a.Tk);
-    float *y = calloc((size_t)(m * a.H * a.Wv), sizeof *y), *lse = calloc((size_t)(2 * a.H * m), sizeof *lse);
+    float *y = calloc((size_t)(m * a.H * a.Wv), sizeof *y),
+          *lse = calloc((size_t)(2 * a.H * m), sizeof *lse);
     a.B = 1;
     a.Tq = m;
     a.q = (const char *)a.q + (b * a.q_batch + i * a.q_row) * size;
@@ -211,10 +230,13 @@ static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, i
     dev->k[FV_F32]->attention(s, &a);
     for (int64_t r = 0; r < m; r++) {
         const float *row = (const float *)all->a.y + (b * all->a.Tq + i + r) * a.H * a.Wv;
-        check("a row alone", memcmp(y + r * a.H * a.Wv, row, (size_t)(a.H * a.Wv) * sizeof *y) ? 1 : 0, 0, p);
+        check("a row alone",
+              memcmp(y + r * a.H * a.Wv, row, (size_t)(a.H * a.Wv) * sizeof *y) ? 1 : 0, 0, p);
         for (int64_t h = 0; h < a.H; h++)
             check("lse of a row alone",
-                  memcmp(lse + 2 * (h * m + r), (float *)all->a.lse + 2 * ((b * a.H + h) * all->a.Tq + i + r), 2 * sizeof *lse),
+                  memcmp(lse + 2 * (h * m + r),
+                         (float *)all->a.lse + 2 * ((b * a.H + h) * all->a.Tq + i + r),
+                         2 * sizeof *lse),
                   0, p);
     }
     free(y);
@@ -223,9 +245,12 @@ static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, i
 
 static void same_bits_for_a_row_alone(void **state)
 {
-    static const sizes n[] = {
-        {2, 210, 210, 2, 2, 64, 64}, {1, 70, 70, 4, 1, 20, 7}, {3, 30, 450, 2, 1, 128, 80}, {1, 33, 33, 1, 1, 3, 3}};
-    static const int options[] = {CAUSAL, CAUSAL | BIAS | MASK | APART, CAUSAL | WINDOW | KEY_MASK, REL | CAUSAL, 0};
+    static const sizes n[] = {{2, 210, 210, 2, 2, 64, 64},
+                              {1, 70, 70, 4, 1, 20, 7},
+                              {3, 30, 450, 2, 1, 128, 80},
+                              {1, 33, 33, 1, 1, 3, 3}};
+    static const int options[] = {CAUSAL, CAUSAL | BIAS | MASK | APART, CAUSAL | WINDOW | KEY_MASK,
+                                  REL | CAUSAL, 0};
     (void)state;
     for (size_t i = 0; i < sizeof n / sizeof *n; i++)
         for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
@@ -260,20 +285,25 @@ static void weights_are_exact(void **state)
         dev->k[FV_F32]->attention(&s, &x.a);
         ref[FV_F64].attention(&s, &y.a);
         for (int64_t h = 0; h < p.n.H; h++) {
-            dev->k[FV_F32]->attention_weights(&s, (fv_sink){w, FV_F32, false}, &x.a, h % 2, h, 0, p.n.Tq);
-            ref[FV_F64].attention_weights(&s, (fv_sink){want, FV_F64, false}, &y.a, h % 2, h, 0, p.n.Tq);
+            dev->k[FV_F32]->attention_weights(&s, (fv_sink){w, FV_F32, false}, &x.a, h % 2, h, 0,
+                                              p.n.Tq);
+            ref[FV_F64].attention_weights(&s, (fv_sink){want, FV_F64, false}, &y.a, h % 2, h, 0,
+                                          p.n.Tq);
             for (int64_t i = 0; i < n; i++) got[i] = w[i];
             check("weights", difference(got, want, n), 2e-6, &p);
             for (int64_t i = 0; i < p.n.Tq; i++) {
                 double sum = 0;
                 for (int64_t j = 0; j < p.n.Tk; j++) {
                     sum += got[i * p.n.Tk + j];
-                    if (want[i * p.n.Tk + j] == 0) check("a masked weight", got[i * p.n.Tk + j], 0, &p);
+                    if (want[i * p.n.Tk + j] == 0)
+                        check("a masked weight", got[i * p.n.Tk + j], 0, &p);
                 }
                 check("sum of weights", sum == 0 ? 0 : fabs(sum - 1), 2e-6, &p);
             }
-            dev->k[FV_F32]->attention_weights(&s, (fv_sink){w, FV_F32, false}, &x.a, h % 2, h, 3, 5);
-            for (int64_t i = 0; i < 2 * p.n.Tk; i++) check("weights of some rows", w[i] != (float)got[3 * p.n.Tk + i], 0, &p);
+            dev->k[FV_F32]->attention_weights(&s, (fv_sink){w, FV_F32, false}, &x.a, h % 2, h, 3,
+                                              5);
+            for (int64_t i = 0; i < 2 * p.n.Tk; i++)
+                check("weights of some rows", w[i] != (float)got[3 * p.n.Tk + i], 0, &p);
         }
         free(w);
         free(want);
@@ -286,9 +316,13 @@ static void weights_are_exact(void **state)
 }
 
 /* Half of the last place of a number of t. */
-static double half_place(fv_dtype t, double x) { return t == FV_BF16 ? fmax(x * 0x1p-8, 0x1p-134) : fmax(x * 0x1p-11, 0x1p-25); }
+static double half_place(fv_dtype t, double x)
+{
+    return t == FV_BF16 ? fmax(x * 0x1p-8, 0x1p-134) : fmax(x * 0x1p-11, 0x1p-25);
+}
 
-/* As the table's own dtype they are those of f32, rounded once, whoever asks for which rows; or are added to what is there. */
+/* As the table's own dtype they are those of f32, rounded once, whoever asks for which rows; or are
+ * added to what is there. */
 static void weights_are_rounded_once(void **state)
 {
     (void)state;
@@ -299,17 +333,21 @@ static void weights_are_rounded_once(void **state)
             prepared x = prepare(&p, t);
             int64_t n = p.n.Tq * p.n.Tk, from = 3 * p.n.Tk;
             float *wide = malloc((size_t)n * sizeof *wide);
-            uint16_t *own = malloc((size_t)n * sizeof *own), *some = malloc((size_t)n * sizeof *some);
+            uint16_t *own = malloc((size_t)n * sizeof *own),
+                     *some = malloc((size_t)n * sizeof *some);
             dev->k[t]->attention(&s, &x.a);
             dev->k[t]->attention_weights(&s, (fv_sink){wide, FV_F32, false}, &x.a, 0, 1, 0, p.n.Tq);
             dev->k[t]->attention_weights(&s, (fv_sink){own, t, false}, &x.a, 0, 1, 0, p.n.Tq);
             dev->k[t]->attention_weights(&s, (fv_sink){some, t, false}, &x.a, 0, 1, 3, 5);
             for (int64_t i = 0; i < n; i++)
-                check("a rounded weight", fabs(read_as(own, t, i) - (double)wide[i]), half_place(t, (double)wide[i]), &p);
-            check("weights of some rows", memcmp(some, own + from, (size_t)(2 * p.n.Tk) * sizeof *some) != 0, 0, &p);
+                check("a rounded weight", fabs(read_as(own, t, i) - (double)wide[i]),
+                      half_place(t, (double)wide[i]), &p);
+            check("weights of some rows",
+                  memcmp(some, own + from, (size_t)(2 * p.n.Tk) * sizeof *some) != 0, 0, &p);
             dev->k[t]->attention_weights(&s, (fv_sink){wide, FV_F32, true}, &x.a, 0, 1, 0, p.n.Tq);
             for (int64_t i = 0; i < n; i++)
-                check("twice a weight", fabs(read_as(own, t, i) - (double)wide[i] / 2), half_place(t, (double)wide[i] / 2), &p);
+                check("twice a weight", fabs(read_as(own, t, i) - (double)wide[i] / 2),
+                      half_place(t, (double)wide[i] / 2), &p);
             free(wide);
             free(own);
             free(some);
@@ -355,7 +393,8 @@ static void empty_rows_give_zeros(void **state)
     (void)state;
     for (int way = 0; way < 4; way++) {
         fv_stream s = stream(1);
-        problem p = problem_new((sizes){1, way < 2 ? 9 : 1, 40, 2, 2, 16, 16}, way % 2 ? MASK : BIAS, 0);
+        problem p = problem_new((sizes){1, way < 2 ? 9 : 1, 40, 2, 2, 16, 16},
+                                way % 2 ? MASK : BIAS, 0);
         int64_t row = way < 2 ? 4 : 0;
         for (int64_t h = 0; h < p.n.H; h++)
             for (int64_t j = 0; j < p.n.Tk; j++) {
@@ -365,8 +404,10 @@ static void empty_rows_give_zeros(void **state)
                     p.bias[h * p.bias_s[1] + row * p.bias_s[2] + j] = -INFINITY;
             }
         answer got = answer_new(&p, dev->k[FV_F32], &s), want = answer_new(&p, &ref[FV_F64], &s);
-        for (int64_t c = 0; c < p.n.H * p.n.Wv; c++) assert_true(got.y[row * p.n.H * p.n.Wv + c] == 0);
-        for (int64_t c = 0; c < p.n.H * p.n.Wk; c++) assert_true(got.dq[row * p.n.H * p.n.Wk + c] == 0);
+        for (int64_t c = 0; c < p.n.H * p.n.Wv; c++)
+            assert_true(got.y[row * p.n.H * p.n.Wv + c] == 0);
+        for (int64_t c = 0; c < p.n.H * p.n.Wk; c++)
+            assert_true(got.dq[row * p.n.H * p.n.Wk + c] == 0);
         for (int64_t h = 0; h < p.n.H; h++) assert_true(got.lse[h * p.n.Tq + row] == -INFINITY);
         compare(&p, &got, &want, f32);
         answer_free(&got);
@@ -376,7 +417,8 @@ static void empty_rows_give_zeros(void **state)
     }
 }
 
-/* v = 1 makes y the sum of kept weights over 0.75; q = 0 makes weights equal: y counts what is kept. */
+/* v = 1 makes y the sum of kept weights over 0.75; q = 0 makes weights equal: y counts what is
+ * kept. */
 static void dropout_keeps_its_share(void **state)
 {
     fv_stream s = stream(2);
@@ -391,7 +433,8 @@ static void dropout_keeps_its_share(void **state)
         least = fmin(least, a.y[i]);
         most = fmax(most, a.y[i]);
     }
-    assert_true(fabs(sum / (double)p.n_y - 1) < 5e-3); /* 240,000 draws: a standard deviation is 1.2e-3 */
+    assert_true(fabs(sum / (double)p.n_y - 1) <
+                5e-3); /* 240,000 draws: a standard deviation is 1.2e-3 */
     assert_true(least > 0.85 && most < 1.15 && most > least);
 
     p.step++; /* the next step draws others */
@@ -411,7 +454,8 @@ static void memory_is_linear(void **state)
     for (int i = 0; i < 2; i++) {
         int64_t T = 8192 << i;
         fv_stream s = stream(2);
-        problem p = problem_new((sizes){1, T, T, 1, 1, 64, 64}, CAUSAL | WINDOW, 1); /* a window keeps this test short */
+        problem p = problem_new((sizes){1, T, T, 1, 1, 64, 64}, CAUSAL | WINDOW,
+                                1); /* a window keeps this test short */
         prepared x = prepare(&p, FV_F32);
         x.a.window = 300;
         dev->k[FV_F32]->attention(&s, &x.a);
@@ -460,7 +504,8 @@ int main(void)
         cmocka_unit_test(lens_beyond_the_keys_are_refused),
     };
     fv_err e;
-    if (fv_device_open(&dev, "cpu", (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    if (fv_device_open(&dev, "cpu", (fv_device_opt){0}, &e))
+        return fprintf(stderr, "%s\n", e.text), 1;
     fv__ref_fill(ref);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     fv_device_close(dev);

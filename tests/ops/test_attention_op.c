@@ -1,4 +1,5 @@
-/* test_attention_op.c - attention as an op: the worked example, PyTorch's numbers, the op table, taps and exact weights. */
+/* test_attention_op.c - attention as an op: the worked example, PyTorch's numbers, the op table,
+ * taps and exact weights. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +48,8 @@ static void look(void *user, fv_ctx *c, const char *site, const char *name, cons
 
 static void worked_example(void **state)
 {
-    static const float weights[4] = {0.2125f, 0.2357f, 0.2616f, 0.2902f}, output[3] = {1.4889f, 1.5889f, 1.6889f};
+    static const float weights[4] = {0.2125f, 0.2357f, 0.2616f, 0.2902f},
+                       output[3] = {1.4889f, 1.5889f, 1.6889f};
     float q[12], v[12], y[12];
     seen s = {0};
     fv_ctx *c = context(false);
@@ -55,7 +57,10 @@ static void worked_example(void **state)
     for (int i = 0; i < 12; i++) q[i] = (float)(i + 1) / 10, v[i] = (float)(i + 10) / 10;
     fv_ctx_set_tap(c, look, &s);
     fv_tensor *x = fv_floats(c, q, FV_SHAPE(1, 4, 3));
-    fv_read(c, fv_attention(c, x, x, fv_floats(c, v, FV_SHAPE(1, 4, 3)), (fv_attn){.n_head = 1, .name = "example"}), y, 12);
+    fv_read(c,
+            fv_attention(c, x, x, fv_floats(c, v, FV_SHAPE(1, 4, 3)),
+                         (fv_attn){.n_head = 1, .name = "example"}),
+            y, 12);
     assert_int_equal(fv_ctx_status(c), FV_OK);
     assert_int_equal(s.calls, 1);
     assert_string_equal(s.name, "example");
@@ -80,7 +85,8 @@ typedef struct taken {
     const mha *m;
 } taken;
 
-static void take_weights(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
+static void take_weights(void *user, fv_ctx *c, const char *site, const char *name,
+                         const void *what)
 {
     const taken *t = user;
     if (strcmp(site, "attention")) return;
@@ -91,10 +97,12 @@ static void take_weights(void *user, fv_ctx *c, const char *site, const char *na
     (void)name;
     assert_true(fv_shape_same(s, want.shape));
     for (int64_t h = 0; h < s.d[0] * s.d[1]; h++) {
-        assert_int_equal(fv_attn_view_weights(c, what, h / s.d[1], h % s.d[1], 0, s.d[2], w), FV_OK);
+        assert_int_equal(fv_attn_view_weights(c, what, h / s.d[1], h % s.d[1], 0, s.d[2], w),
+                         FV_OK);
         for (int64_t i = 0; i < n; i++)
             if (fabsf(w[i] - want.data[h * n + i]) > 3e-6f)
-                fail_msg("%s: weight %g, not %g", t->m->name, (double)w[i], (double)want.data[h * n + i]);
+                fail_msg("%s: weight %g, not %g", t->m->name, (double)w[i],
+                         (double)want.data[h * n + i]);
     }
     free(w);
     fv_array_close(&want);
@@ -109,7 +117,8 @@ static void one_mha(const mha *m)
     fv_tensor *memory = m->with & CROSS ? fv_watch(c, golden_floats(&g, "%s.memory", m->name)) : x;
     fv_tensor *w_in = fv_watch(c, golden_floats(&g, "%s.w_in", m->name)),
               *b_in = fv_watch(c, golden_floats(&g, "%s.b_in", m->name));
-    fv_tensor *w_out = fv_watch(c, golden_floats(&g, "%s.w_out", m->name)), *b_out = golden_floats(&g, "%s.b_out", m->name);
+    fv_tensor *w_out = fv_watch(c, golden_floats(&g, "%s.w_out", m->name)),
+              *b_out = golden_floats(&g, "%s.b_out", m->name);
     fv_attn how = {.n_head = 3, .causal = m->with & CAUSAL};
     if (m->with & PADDING) how.key_mask = golden_mask(&g, "%s.padding", m->name);
     if (m->with & MASK) how.mask = golden_mask(&g, "%s.mask", m->name);
@@ -120,7 +129,8 @@ static void one_mha(const mha *m)
     if (m->with & CROSS) {
         fv_tensor *w[3], *b[3];
         assert_true(fv_split(c, w, w_in, 3, 0) && fv_split(c, b, b_in, 3, 0));
-        y = fv_attention(c, fv_linear(c, x, w[0], b[0], FV_ACT_NONE), fv_linear(c, memory, w[1], b[1], FV_ACT_NONE),
+        y = fv_attention(c, fv_linear(c, x, w[0], b[0], FV_ACT_NONE),
+                         fv_linear(c, memory, w[1], b[1], FV_ACT_NONE),
                          fv_linear(c, memory, w[2], b[2], FV_ACT_NONE), how);
     } else {
         y = fv_attention_packed(c, fv_linear(c, x, w_in, b_in, FV_ACT_NONE), how);
@@ -162,7 +172,8 @@ static void scaled_dot_product_attention(void **state)
     } all[] = {
         {"grouped", {.n_head = 4, .n_kv_head = 2, .causal = true}, false, false},
         {"wide_values", {.n_head = 2}, false, false},
-        {"window", {.n_head = 2, .causal = true, .window = 4}, false, false}, /* the mask of the file, as options */
+        /* the mask of the file, as options */
+        {"window", {.n_head = 2, .causal = true, .window = 4}, false, false},
         {"window", {.n_head = 2}, true, false},
         {"scale", {.n_head = 2, .n_kv_head = 1, .scale = 0.7f}, false, false},
         {"rel", {.n_head = 3, .rel_zero = 5}, false, true},
@@ -174,7 +185,8 @@ static void scaled_dot_product_attention(void **state)
         golden g = {GOLDEN, c};
         fv_attn how = all[i].how;
         const char *name = all[i].name;
-        fv_tensor *q = fv_watch(c, golden_floats(&g, "%s.q", name)), *k = fv_watch(c, golden_floats(&g, "%s.k", name));
+        fv_tensor *q = fv_watch(c, golden_floats(&g, "%s.q", name)),
+                  *k = fv_watch(c, golden_floats(&g, "%s.k", name));
         fv_tensor *v = fv_watch(c, golden_floats(&g, "%s.v", name));
         if (all[i].mask) how.mask = golden_mask(&g, "%s.mask", name);
         if (all[i].rel) how.rel = fv_watch(c, golden_floats(&g, "%s.rel", name));
@@ -224,7 +236,8 @@ static void a_view_lives_until_its_inputs_go(void **state)
 
 static void views_refuse_what_is_not_there(void **state)
 {
-    static const int64_t bad[][4] = {{-1, 0, 0, 1}, {1, 0, 0, 1}, {0, 2, 0, 1}, {0, 0, 0, 6}, {0, 0, 3, 2}, {0, -1, 0, 1}};
+    static const int64_t bad[][4] = {{-1, 0, 0, 1}, {1, 0, 0, 1}, {0, 2, 0, 1},
+                                     {0, 0, 0, 6},  {0, 0, 3, 2}, {0, -1, 0, 1}};
     float x[60] = {0}, w[64];
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -232,7 +245,9 @@ static void views_refuse_what_is_not_there(void **state)
         fv_ctx *c = context(true);
         fv_ctx_set_tap(c, keep_view, &view);
         fv_attention_packed(c, fv_floats(c, x, FV_SHAPE(1, 5, 12)), (fv_attn){.n_head = 2});
-        assert_int_equal(fv_attn_view_weights(c, view, bad[i][0], bad[i][1], bad[i][2], bad[i][3], w), FV_EARG);
+        assert_int_equal(fv_attn_view_weights(c, view, bad[i][0], bad[i][1], bad[i][2], bad[i][3],
+                                              w),
+                         FV_EARG);
         fv_ctx_free(c);
     }
 }
@@ -245,16 +260,19 @@ static void maps_have_the_dtype_that_is_asked_for(void **state)
     const fv_attn_view *view = NULL;
     (void)state;
     for (int i = 0; i < 60; i++) x[i] = (float)(i * 7 % 13) / 13;
-    assert_int_equal(fv_ctx_new(&c, dev, (fv_ctx_opt){.dtype = FV_BF16, .record = true}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&c, dev, (fv_ctx_opt){.dtype = FV_BF16, .record = true}, NULL),
+                     FV_OK);
     fv_ctx_set_tap(c, keep_view, &view);
-    fv_attention_packed(c, fv_floats(c, x, FV_SHAPE(1, 5, 12)), (fv_attn){.n_head = 2, .causal = true});
+    fv_attention_packed(c, fv_floats(c, x, FV_SHAPE(1, 5, 12)),
+                        (fv_attn){.n_head = 2, .causal = true});
     fv_tensor *narrow = fv_attn_view_map(c, view, FV_BF16, 0, 1, 0, 5);
     assert_non_null(narrow);
     assert_int_equal(narrow->dtype, FV_BF16);
     assert_true(fv_shape_same(narrow->shape, FV_SHAPE(5, 5)));
     assert_int_equal(fv_read(c, narrow, own, 25), FV_OK);
     assert_int_equal(fv_attn_view_weights(c, view, 0, 1, 0, 5, wide), FV_OK);
-    for (int i = 0; i < 25; i++) assert_true(i % 5 > i / 5 ? own[i] == 0 : fabsf(own[i] - wide[i]) <= 0x1p-8f * wide[i]);
+    for (int i = 0; i < 25; i++)
+        assert_true(i % 5 > i / 5 ? own[i] == 0 : fabsf(own[i] - wide[i]) <= 0x1p-8f * wide[i]);
     assert_null(fv_attn_view_map(c, view, FV_F16, 0, 1, 0, 5));
     assert_int_equal(fv_ctx_status(c), FV_EDTYPE);
     fv_ctx_free(c);
@@ -280,7 +298,8 @@ static void refused(fv_status code, const char *word, fv_attn how, fv_dtype mask
     if (!strcmp(word, "rel")) how.rel = bad;
     assert_null(fv_attention(c, x, x, x, how));
     assert_int_equal(fv_ctx_status(c), code);
-    if (!strstr(fv_ctx_err(c)->text, word)) fail_msg("\"%s\" does not speak of %s", fv_ctx_err(c)->text, word);
+    if (!strstr(fv_ctx_err(c)->text, word))
+        fail_msg("\"%s\" does not speak of %s", fv_ctx_err(c)->text, word);
     fv_ctx_free(c);
 }
 
@@ -308,11 +327,13 @@ static void bad_options_are_refused_by_name(void **state)
 static void decoding_equals_the_whole(void **state)
 {
     enum { BATCH = 2, LEN = 20, CAP = 32, WIDTH = 16 };
-    static float x[3][BATCH * LEN * WIDTH], whole[BATCH * LEN * WIDTH], step[BATCH * WIDTH], zeros[BATCH * CAP * WIDTH];
+    static float x[3][BATCH * LEN * WIDTH], whole[BATCH * LEN * WIDTH], step[BATCH * WIDTH],
+        zeros[BATCH * CAP * WIDTH];
     fv_attn how = {.n_head = 4, .causal = true};
     fv_ctx *c = context(false);
     (void)state;
-    for (int i = 0; i < 3 * BATCH * LEN * WIDTH; i++) (&x[0][0])[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (int i = 0; i < 3 * BATCH * LEN * WIDTH; i++)
+        (&x[0][0])[i] = (float)(i * 37 % 101) / 50 - 1;
     fv_tensor *t[3];
     for (int i = 0; i < 3; i++) t[i] = fv_floats(c, x[i], FV_SHAPE(BATCH, LEN, WIDTH));
     fv_read(c, fv_attention(c, t[0], t[1], t[2], how), whole, BATCH * LEN * WIDTH);
@@ -324,28 +345,33 @@ static void decoding_equals_the_whole(void **state)
         fv_tensor *now[3];
         for (int k = 0; k < 3; k++) now[k] = fv_slice(c, t[k], 1, i, i + 1);
         how.lens = fv_ints(c, (int32_t[]){i + 1, i + 1}, FV_SHAPE(BATCH));
-        fv_tensor *y = fv_attention(c, now[0], fv_cache_write(c, keys, now[1], pos), fv_cache_write(c, values, now[2], pos), how);
+        fv_tensor *y = fv_attention(c, now[0], fv_cache_write(c, keys, now[1], pos),
+                                    fv_cache_write(c, values, now[2], pos), how);
         assert_int_equal(fv_read(c, y, step, BATCH * WIDTH), FV_OK);
         for (int b = 0; b < BATCH; b++)
-            assert_memory_equal(step + b * WIDTH, whole + (b * LEN + i) * WIDTH, WIDTH * sizeof *step);
+            assert_memory_equal(step + b * WIDTH, whole + (b * LEN + i) * WIDTH,
+                                WIDTH * sizeof *step);
     }
     fv_ctx_free(c);
 }
 
 /* ---- what is at the border ---- */
 
-/* Gradients of the three and a table by distance, of the sum of squares of y; behind a step that left other numbers there. */
+/* Gradients of the three and a table by distance, of the sum of squares of y; behind a step that
+ * left other numbers there. */
 static void gradients(double *g[4], fv_ctx *c, const float *x, int64_t Tq, int64_t Tk, fv_attn how)
 {
     for (int64_t keys = Tq; keys >= 0; keys = keys == Tk ? -1 : Tk) {
         fv_ctx_reset(c, 0);
-        fv_shape s[] = {FV_SHAPE(2, Tq, 16), FV_SHAPE(2, keys, 16), FV_SHAPE(2, keys, 16), FV_SHAPE(2, 5)};
+        fv_shape s[] = {FV_SHAPE(2, Tq, 16), FV_SHAPE(2, keys, 16), FV_SHAPE(2, keys, 16),
+                        FV_SHAPE(2, 5)};
         fv_tensor *t[4];
         for (int i = 0; i < 4; i++) t[i] = fv_watch(c, fv_floats(c, x, s[i]));
         how.rel = t[3];
         fv_tensor *y = fv_attention(c, t[0], t[1], t[2], how);
         assert_int_equal(fv_backward(c, fv_sum_all(c, fv_mul(c, y, y))), FV_OK);
-        for (int i = 0; i < 4; i++) assert_int_equal(fv_read_grad(c, t[i], g[i], fv_len(t[i])), FV_OK);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(fv_read_grad(c, t[i], g[i], fv_len(t[i])), FV_OK);
     }
 }
 
@@ -373,7 +399,9 @@ static void a_window_of_everything_is_none(void **state)
     for (int i = 0; i < N; i++) x[i] = (float)(i * 37 % 101) / 50 - 1;
     for (int k = 0; k < 2; k++) {
         double *g[4] = {got[k][0], got[k][1], got[k][2], drel[k]};
-        gradients(g, c, x, ROWS, ROWS, (fv_attn){.n_head = 2, .rel_zero = 2, .causal = true, .window = k ? INT32_MAX : 0});
+        gradients(
+            g, c, x, ROWS, ROWS,
+            (fv_attn){.n_head = 2, .rel_zero = 2, .causal = true, .window = k ? INT32_MAX : 0});
     }
     assert_memory_equal(got[0], got[1], sizeof got[0]);
     assert_memory_equal(drel[0], drel[1], sizeof drel[0]);
@@ -390,7 +418,8 @@ static void what_is_no_number_stays_so(void **state)
     for (int i = 0; i < 2 * 32; i++) q[i] = NAN;
     for (int64_t rows = 1; rows <= 2; rows++) {
         fv_tensor *k = fv_floats(c, kv, FV_SHAPE(1, 5, 32));
-        fv_tensor *out = fv_attention(c, fv_floats(c, q, FV_SHAPE(1, rows, 32)), k, k, (fv_attn){.n_head = 2});
+        fv_tensor *out = fv_attention(c, fv_floats(c, q, FV_SHAPE(1, rows, 32)), k, k,
+                                      (fv_attn){.n_head = 2});
         assert_int_equal(fv_read(c, out, y, rows * 32), FV_OK);
         for (int64_t i = 0; i < rows * 32; i++) assert_true(isnan(y[i]));
     }
@@ -402,15 +431,32 @@ static void what_is_no_number_stays_so(void **state)
 #define X (fv_ctx * c, fv_tensor *const *x)
 
 static fv_tensor *full X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2}); }
-static fv_tensor *causal X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .n_kv_head = 1, .causal = true}); }
+static fv_tensor *causal X
+{
+    return fv_attention(c, x[0], x[1], x[2],
+                        (fv_attn){.n_head = 2, .n_kv_head = 1, .causal = true});
+}
 static fv_tensor *packed X
 {
-    return fv_attention_packed(c, x[0], (fv_attn){.n_head = 2, .n_kv_head = 1, .causal = true, .window = 3});
+    return fv_attention_packed(c, x[0],
+                               (fv_attn){.n_head = 2, .n_kv_head = 1, .causal = true, .window = 3});
 }
-static fv_tensor *biased X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .bias = x[3]}); }
-static fv_tensor *relative X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .rel = x[3], .rel_zero = 2}); }
-static fv_tensor *itself X { return fv_attention(c, x[0], x[0], x[0], (fv_attn){.n_head = 2, .scale = 0.5f}); }
-static fv_tensor *dropped X { return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .dropout = 0.3f}); }
+static fv_tensor *biased X
+{
+    return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .bias = x[3]});
+}
+static fv_tensor *relative X
+{
+    return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .rel = x[3], .rel_zero = 2});
+}
+static fv_tensor *itself X
+{
+    return fv_attention(c, x[0], x[0], x[0], (fv_attn){.n_head = 2, .scale = 0.5f});
+}
+static fv_tensor *dropped X
+{
+    return fv_attention(c, x[0], x[1], x[2], (fv_attn){.n_head = 2, .dropout = 0.3f});
+}
 
 static fv_tensor *masked X
 {
@@ -424,9 +470,12 @@ static fv_tensor *masked X
                                   .lens = fv_ints(c, (int32_t[]){7, 6}, FV_SHAPE(2))});
 }
 
-static fv_tensor *written X { return fv_cache_write(c, x[0], x[1], fv_ints(c, (int32_t[]){1, 3}, FV_SHAPE(2))); }
+static fv_tensor *written X
+{
+    return fv_cache_write(c, x[0], x[1], fv_ints(c, (int32_t[]){1, 3}, FV_SHAPE(2)));
+}
 
-#define QKV                                                                                                                      \
+#define QKV                                                                                        \
     {FV_SHAPE(2, 5, 6)}, {FV_SHAPE(2, 7, 6)}, { FV_SHAPE(2, 7, 10) }
 
 static fv_tensor *broad(fv_ctx *c, fv_tensor *const *x)
@@ -450,16 +499,23 @@ static const op_case cases[] = {
      .in = {{FV_SHAPE(3, 6, 12)}},
      .flags = OP_BY_ROW,
      .bad = {FV_SHAPE(3, 6, 10)}},
-    {.name = "many rows, packed", .build = packed, .in = {{FV_SHAPE(3, 70, 24)}}, .flags = OP_BY_ROW},
+    {.name = "many rows, packed",
+     .build = packed,
+     .in = {{FV_SHAPE(3, 70, 24)}},
+     .flags = OP_BY_ROW},
     /* what a library's fused kernels take, in memory too */
-    {.name = "broad, grouped", .build = broad, .in = {{FV_SHAPE(2, 64, 128)}, {FV_SHAPE(2, 128, 64)}, {FV_SHAPE(2, 128, 64)}}},
+    {.name = "broad, grouped",
+     .build = broad,
+     .in = {{FV_SHAPE(2, 64, 128)}, {FV_SHAPE(2, 128, 64)}, {FV_SHAPE(2, 128, 64)}}},
     {.name = "broad, packed, causal", .build = broad_packed, .in = {{FV_SHAPE(1, 128, 384)}}},
     {.name = "bias of each head",
      .build = biased,
      .in = {QKV, {FV_SHAPE(2, 5, 7), .optional = true}},
      .bad = {{0}, {0}, {0}, FV_SHAPE(2, 7, 5)}},
     {.name = "bias of all", .build = biased, .in = {QKV, {FV_SHAPE(5, 7), .optional = true}}},
-    {.name = "bias of keys", .build = biased, .in = {QKV, {FV_SHAPE(2, 1, 1, 7), .optional = true}}},
+    {.name = "bias of keys",
+     .build = biased,
+     .in = {QKV, {FV_SHAPE(2, 1, 1, 7), .optional = true}}},
     {.name = "bias by distance",
      .build = relative,
      .in = {QKV, {FV_SHAPE(2, 6), .optional = true}},
@@ -490,7 +546,8 @@ int main(void)
         cmocka_unit_test(what_is_no_number_stays_so),
     };
     fv_err e;
-    if (fv_device_open(&dev, test_device(), (fv_device_opt){0}, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    if (fv_device_open(&dev, test_device(), (fv_device_opt){0}, &e))
+        return fprintf(stderr, "%s\n", e.text), 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     fv_device_close(dev);
     return failed + op_table_run("attention", cases, sizeof cases / sizeof *cases);

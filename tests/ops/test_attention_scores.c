@@ -1,9 +1,11 @@
-/* test_attention_scores.c - attention at scores from 1e1 to 1e18: output, exact weights and gradients.
+/* test_attention_scores.c - attention at scores from 1e1 to 1e18: output, exact weights and
+ * gradients.
  *
- * Two kinds of inputs.  "tied": every query is a power of two in one column and each key has -2 .. 2 there, so that scores are
- * exact in f32 in whatever order they are added up, and many keys share the maximum; held against float64.  "dense": all columns
- * are random, so that scores are rounded; held against what the returned weights themselves say: rows that sum to 1, an output
- * of sum_j w_ij v_j, and dv_j = sum_i w_ij dy_i. */
+ * Two kinds of inputs.  "tied": every query is a power of two in one column and each key has -2 ..
+ * 2 there, so that scores are exact in f32 in whatever order they are added up, and many keys share
+ * the maximum; held against float64.  "dense": all columns are random, so that scores are rounded;
+ * held against what the returned weights themselves say: rows that sum to 1, an output of sum_j
+ * w_ij v_j, and dv_j = sum_i w_ij dy_i. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +70,10 @@ static void draw_inputs(run *r, const scores_case *s)
     }
 }
 
-static bool takes_part(const scores_case *s, int64_t i, int64_t j) { return !s->causal || j <= i + s->Tk - s->Tq; }
+static bool takes_part(const scores_case *s, int64_t i, int64_t j)
+{
+    return !s->causal || j <= i + s->Tk - s->Tq;
+}
 
 /* ---- what is right, in float64 ---- */
 
@@ -84,18 +89,21 @@ static void weights_in_f64(run *r, const scores_case *s, int64_t i)
     for (int64_t j = 0; j < s->Tk; j++) w[j] /= sum;
 }
 
-/* y = w v;  dp = dy v';  ds = w (dp - dy.y);  dq = ds k;  dk = ds' q;  dv = w' dy, with the weights w. */
+/* y = w v;  dp = dy v';  ds = w (dp - dy.y);  dq = ds k;  dk = ds' q;  dv = w' dy, with the weights
+ * w. */
 static void rest_in_f64(run *r, const scores_case *s, const double *w)
 {
     for (int64_t i = 0; i < s->Tq; i++) {
         double dyy = 0;
         for (int64_t c = 0; c < W; c++) {
-            for (int64_t j = 0; j < s->Tk; j++) r->y[i * W + c] += w[i * s->Tk + j] * (double)r->v[j * W + c];
+            for (int64_t j = 0; j < s->Tk; j++)
+                r->y[i * W + c] += w[i * s->Tk + j] * (double)r->v[j * W + c];
             dyy += (double)r->dy[i * W + c] * r->y[i * W + c];
         }
         for (int64_t j = 0; j < s->Tk; j++) {
             double dp = 0, p = w[i * s->Tk + j];
-            for (int64_t c = 0; c < W; c++) dp += (double)r->dy[i * W + c] * (double)r->v[j * W + c];
+            for (int64_t c = 0; c < W; c++)
+                dp += (double)r->dy[i * W + c] * (double)r->v[j * W + c];
             for (int64_t c = 0; c < W; c++) {
                 r->dq[i * W + c] += p * (dp - dyy) * (double)r->k[j * W + c];
                 r->dk[j * W + c] += p * (dp - dyy) * (double)r->q[i * W + c];
@@ -127,7 +135,8 @@ static void attend(run *r, const scores_case *s)
     fv_tensor *q = fv_watch(c, fv_floats(c, r->q, FV_SHAPE(1, s->Tq, W)));
     fv_tensor *k = fv_watch(c, fv_floats(c, r->k, FV_SHAPE(1, s->Tk, W)));
     fv_tensor *v = fv_watch(c, fv_floats(c, r->v, FV_SHAPE(1, s->Tk, W)));
-    fv_tensor *y = fv_attention(c, q, k, v, (fv_attn){.n_head = 1, .scale = 1, .causal = s->causal});
+    fv_tensor *y = fv_attention(c, q, k, v,
+                                (fv_attn){.n_head = 1, .scale = 1, .causal = s->causal});
     fv_hold(c, y);
     fv_backward_from(c, y, r->dy);
     check(fv_read_f64(c, y, r->got_y, queries), fv_ctx_err(c));
@@ -139,8 +148,10 @@ static void attend(run *r, const scores_case *s)
 
 /* ---- held against one another ---- */
 
-/* The largest difference, relative to the largest number, and to what is added up where sums cancel. */
-static void compare(const char *what, const double *got, const double *want, int64_t n, double least, const scores_case *s)
+/* The largest difference, relative to the largest number, and to what is added up where sums
+ * cancel. */
+static void compare(const char *what, const double *got, const double *want, int64_t n,
+                    double least, const scores_case *s)
 {
     double most = 0, scale = least;
     for (int64_t i = 0; i < n; i++) {
@@ -149,8 +160,9 @@ static void compare(const char *what, const double *got, const double *want, int
         scale = fmax(scale, fabs(want[i]));
     }
     if (!(most <= TOLERANCE * scale))
-        fail_msg("%s is off by %.3g: scores of 1e%d, %d rows, %d keys, %s, %s", what, most / scale, s->log10, (int)s->Tq,
-                 (int)s->Tk, s->causal ? "causal" : "full", s->tied ? "tied" : "dense");
+        fail_msg("%s is off by %.3g: scores of 1e%d, %d rows, %d keys, %s, %s", what, most / scale,
+                 s->log10, (int)s->Tq, (int)s->Tk, s->causal ? "causal" : "full",
+                 s->tied ? "tied" : "dense");
 }
 
 static void check_weights(const double *w, const scores_case *s)
@@ -164,16 +176,21 @@ static void check_weights(const double *w, const scores_case *s)
             sum += x;
         }
         if (!(fabs(sum - 1) <= TOLERANCE))
-            fail_msg("weights of row %d sum to %.9g: scores of 1e%d, %d rows, %d keys, %s", (int)i, sum, s->log10, (int)s->Tq,
-                     (int)s->Tk, s->tied ? "tied" : "dense");
+            fail_msg("weights of row %d sum to %.9g: scores of 1e%d, %d rows, %d keys, %s", (int)i,
+                     sum, s->log10, (int)s->Tq, (int)s->Tk, s->tied ? "tied" : "dense");
     }
 }
 
 static void try_case(const scores_case *s)
 {
     int64_t queries = s->Tq * W, keys = s->Tk * W, pairs = s->Tq * s->Tk;
-    run r = {.w = zeros(pairs), .y = zeros(queries), .dq = zeros(queries), .dk = zeros(keys), .dv = zeros(keys)};
-    r.got_w = zeros(pairs), r.got_y = zeros(queries), r.got_dq = zeros(queries), r.got_dk = zeros(keys), r.got_dv = zeros(keys);
+    run r = {.w = zeros(pairs),
+             .y = zeros(queries),
+             .dq = zeros(queries),
+             .dk = zeros(keys),
+             .dv = zeros(keys)};
+    r.got_w = zeros(pairs), r.got_y = zeros(queries), r.got_dq = zeros(queries),
+    r.got_dk = zeros(keys), r.got_dv = zeros(keys);
     draw_inputs(&r, s);
     attend(&r, s);
     check_weights(r.got_w, s);
@@ -186,17 +203,20 @@ static void try_case(const scores_case *s)
         compare("dq", r.got_dq, r.dq, queries, 8, s);
         compare("dk", r.got_dk, r.dk, keys, 4 * pow(10, s->log10) / 4, s);
     }
-    void *all[] = {r.q, r.k, r.v, r.dy, r.w, r.y, r.dq, r.dk, r.dv, r.got_w, r.got_y, r.got_dq, r.got_dk, r.got_dv};
+    void *all[] = {r.q,  r.k,  r.v,     r.dy,    r.w,      r.y,      r.dq,
+                   r.dk, r.dv, r.got_w, r.got_y, r.got_dq, r.got_dk, r.got_dv};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
 static void try_sizes(bool tied)
 {
-    /* one row and a few, as decoding has them; a panel; tiles of keys with borders; a long row of keys */
+    /* one row and a few, as decoding has them; a panel; tiles of keys with borders; a long row of
+     * keys */
     static const int64_t sizes[][2] = {{1, 70}, {5, 300}, {40, 40}, {200, 233}, {90, 700}};
     for (int log10 = 1; log10 <= 18; log10++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            for (int causal = 0; causal < 2; causal++) try_case(&(scores_case){sizes[i][0], sizes[i][1], causal, tied, log10});
+            for (int causal = 0; causal < 2; causal++)
+                try_case(&(scores_case){sizes[i][0], sizes[i][1], causal, tied, log10});
 }
 }
 

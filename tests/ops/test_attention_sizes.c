@@ -1,7 +1,8 @@
-/* test_attention_sizes.c - attention of the sizes that fast kernels are made for, with every option, against f32 on the CPU.
+/* test_attention_sizes.c - attention of the sizes that fast kernels are made for, with every
+ * option, against f32 on the CPU.
  *
- * The op table's rows are small; what is tiled has borders only where lengths pass a tile, and may take other paths where
- * heads are wide. */
+ * The op table's rows are small; what is tiled has borders only where lengths pass a tile, and may
+ * take other paths where heads are wide. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,9 +18,20 @@
 #include "helper/device.h"
 #include "helper/numbers.h"
 
-enum { CAUSAL = 1, KEY_MASK = 2, MASK = 4, BIAS = 8, REL = 16, DROP = 32, WINDOW = 64, LENS = 128, OUTLIERS = 256 };
-enum { BIAS_ONE = 512, BIAS_EACH = 1024 }; /* with BIAS: the same for all heads, another for each sequence */
-enum { RISING = 2048 };                    /* make_rising */
+enum {
+    CAUSAL = 1,
+    KEY_MASK = 2,
+    MASK = 4,
+    BIAS = 8,
+    REL = 16,
+    DROP = 32,
+    WINDOW = 64,
+    LENS = 128,
+    OUTLIERS = 256
+};
+/* with BIAS: the same for all heads, another for each sequence */
+enum { BIAS_ONE = 512, BIAS_EACH = 1024 };
+enum { RISING = 2048 }; /* make_rising */
 
 typedef struct {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
@@ -38,18 +50,21 @@ static fv_tensor *floats(fv_ctx *c, fv_shape s, uint32_t seed)
     return t;
 }
 
-/* What models have at their first tokens: a key far larger than the others, which no query looks at, and a value that all do. */
+/* What models have at their first tokens: a key far larger than the others, which no query looks
+ * at, and a value that all do. */
 static void make_outliers(float *q, float *k, float *v, const shape *s)
 {
     int64_t wide = s->G * s->Wk, value = s->G * s->Wv;
-    for (int64_t i = 0; i < s->B * s->Tq * s->H; i++) q[i * s->Wk] = fabsf(q[i * s->Wk]) + 1.0f / 16;
+    for (int64_t i = 0; i < s->B * s->Tq * s->H; i++)
+        q[i * s->Wk] = fabsf(q[i * s->Wk]) + 1.0f / 16;
     for (int64_t b = 0; b < s->B; b++) {
         for (int64_t c = 0; c < wide; c++) k[b * s->Tk * wide + c] = c % s->Wk ? 0 : -16384;
         for (int64_t c = 0; c < value; c++) v[(b * s->Tk + 1) * value + c] *= 256;
     }
 }
 
-/* Keys that grow from one tile to the next, so that scores do: past what an exponential can hold relative to those before. */
+/* Keys that grow from one tile to the next, so that scores do: past what an exponential can hold
+ * relative to those before. */
 static void make_rising(float *k, const shape *s)
 {
     for (int64_t i = 0; i < s->B * s->Tk * s->G * s->Wk; i++) {
@@ -77,13 +92,15 @@ static void compare_rounded(fv_ctx *c, const fv_attn_view *view, fv_dtype t, con
     fv_shape s = fv_attn_view_shape(view);
     int64_t n = s.d[2] * s.d[3];
     double *w = malloc((size_t)n * sizeof *w), least = t == FV_BF16 ? 0x1p-134 : 0x1p-25;
-    double half = t == FV_F32 ? 0 : 1.01 * (t == FV_BF16 ? 0x1p-8 : 0x1p-11); /* of the last place; the kernel may be another */
+    /* of the last place; the kernel may be another */
+    double half = t == FV_F32 ? 0 : 1.01 * (t == FV_BF16 ? 0x1p-8 : 0x1p-11);
     assert_non_null(w);
-    check(fv_read_f64(c, fv_attn_view_map(c, view, t, s.d[0] - 1, s.d[1] - 1, 0, s.d[2]), w, n), fv_ctx_err(c));
+    check(fv_read_f64(c, fv_attn_view_map(c, view, t, s.d[0] - 1, s.d[1] - 1, 0, s.d[2]), w, n),
+          fv_ctx_err(c));
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(w[i] - (double)want[i]) <= fmax(half * (double)want[i], least)))
-            fail_msg("%s, %d rows, %d keys: weight %d is %g, and %g in f32", fv_dtype_name(t), (int)s.d[2], (int)s.d[3], (int)i,
-                     w[i], (double)want[i]);
+            fail_msg("%s, %d rows, %d keys: weight %d is %g, and %g in f32", fv_dtype_name(t),
+                     (int)s.d[2], (int)s.d[3], (int)i, w[i], (double)want[i]);
     free(w);
 }
 
@@ -114,7 +131,8 @@ static void attend(numbers *to, fv_device *d, fv_dtype t, bool expected, const v
     fv_ctx *c = NULL;
     fv_err e;
     (void)expected;
-    check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true, .seed = 5}, &e), &e);
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true, .seed = 5}, &e),
+          &e);
     const fv_shape of[] = {FV_SHAPE(s->B, s->Tq, s->H * s->Wk), FV_SHAPE(s->B, s->Tk, s->G * s->Wk),
                            FV_SHAPE(s->B, s->Tk, s->G * s->Wv)};
     float *x[3];
@@ -128,7 +146,8 @@ static void attend(numbers *to, fv_device *d, fv_dtype t, bool expected, const v
     }
     fv_tensor *q = in[0], *k = in[1], *v = in[2];
     fv_attn how = {.n_head = s->H, .n_kv_head = s->G, .causal = s->with & CAUSAL};
-    const int32_t keys = (int32_t)s->Tk, less = keys - 9, lens[8] = {keys, keys - 3, keys / 3, 0, less, less, less, less};
+    const int32_t keys = (int32_t)s->Tk, less = keys - 9,
+                  lens[8] = {keys, keys - 3, keys / 3, 0, less, less, less, less};
     if (s->with & KEY_MASK) how.key_mask = flags(c, FV_SHAPE(s->B, s->Tk), 4);
     if (s->with & MASK) how.mask = flags(c, FV_SHAPE(s->H, s->Tq, s->Tk), 5);
     fv_shape pairs = s->with & BIAS_EACH ? FV_SHAPE(s->B, s->H, s->Tq, s->Tk)
@@ -158,22 +177,29 @@ static void attend(numbers *to, fv_device *d, fv_dtype t, bool expected, const v
 static void tell(char *text, size_t room, const void *size)
 {
     const shape *s = size;
-    snprintf(text, room, "B %d Tq %d Tk %d H %d G %d Wk %d Wv %d, options %d", (int)s->B, (int)s->Tq, (int)s->Tk, (int)s->H,
-             (int)s->G, (int)s->Wk, (int)s->Wv, s->with);
+    snprintf(text, room, "B %d Tq %d Tk %d H %d G %d Wk %d Wv %d, options %d", (int)s->B,
+             (int)s->Tq, (int)s->Tk, (int)s->H, (int)s->G, (int)s->Wk, (int)s->Wv, s->with);
 }
 
-static const numbers_trial trial = {RESULTS, result_name, sizeof(shape), 1e-3, 6e-2, 1e-2, attend, tell};
+static const numbers_trial trial = {RESULTS, result_name, sizeof(shape), 1e-3,
+                                    6e-2,    1e-2,        attend,        tell};
 
-static void compare(const shape *all, size_t n, int first, int last) { numbers_compare(&trial, dev, cpu, all, n, first, last); }
+static void compare(const shape *all, size_t n, int first, int last)
+{
+    numbers_compare(&trial, dev, cpu, all, n, first, last);
+}
 
 static void plain(void **state)
 {
     static const shape all[] = {
-        {1, 64, 64, 1, 1, 64, 64, 0},        {1, 64, 128, 1, 1, 64, 64, 0},         {1, 192, 256, 1, 1, 64, 64, 0},
-        {1, 128, 256, 1, 1, 128, 128, 0},    {2, 200, 328, 2, 2, 64, 64, 0},        {2, 200, 328, 2, 1, 128, 128, 0},
-        {2, 320, 320, 2, 2, 64, 64, CAUSAL}, {2, 320, 320, 2, 1, 128, 128, CAUSAL}, {1, 70, 300, 4, 2, 64, 64, CAUSAL},
-        {1, 77, 301, 2, 1, 40, 48, CAUSAL},  {1, 300, 300, 2, 2, 64, 96, 0},        {1, 300, 300, 2, 2, 96, 64, CAUSAL},
-        {1, 512, 512, 2, 2, 64, 64, 0},      {1, 510, 400, 4, 1, 64, 64, CAUSAL},   {1, 1024, 1024, 2, 2, 64, 64, CAUSAL},
+        {1, 64, 64, 1, 1, 64, 64, 0},          {1, 64, 128, 1, 1, 64, 64, 0},
+        {1, 192, 256, 1, 1, 64, 64, 0},        {1, 128, 256, 1, 1, 128, 128, 0},
+        {2, 200, 328, 2, 2, 64, 64, 0},        {2, 200, 328, 2, 1, 128, 128, 0},
+        {2, 320, 320, 2, 2, 64, 64, CAUSAL},   {2, 320, 320, 2, 1, 128, 128, CAUSAL},
+        {1, 70, 300, 4, 2, 64, 64, CAUSAL},    {1, 77, 301, 2, 1, 40, 48, CAUSAL},
+        {1, 300, 300, 2, 2, 64, 96, 0},        {1, 300, 300, 2, 2, 96, 64, CAUSAL},
+        {1, 512, 512, 2, 2, 64, 64, 0},        {1, 510, 400, 4, 1, 64, 64, CAUSAL},
+        {1, 1024, 1024, 2, 2, 64, 64, CAUSAL},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all, Y, DREL);
@@ -182,16 +208,26 @@ static void plain(void **state)
 static void with_options(void **state)
 {
     static const shape all[] = {
-        {2, 150, 210, 2, 1, 64, 64, KEY_MASK},      {2, 150, 210, 2, 2, 128, 128, KEY_MASK},
-        {2, 150, 210, 2, 2, 64, 64, MASK},          {1, 210, 210, 2, 2, 64, 64, CAUSAL | WINDOW},
-        {2, 210, 210, 2, 2, 64, 64, BIAS},          {2, 210, 210, 2, 1, 128, 128, BIAS | CAUSAL},
-        {2, 210, 210, 2, 2, 64, 64, REL},           {1, 210, 210, 2, 1, 128, 64, REL | CAUSAL},
-        {1, 330, 330, 2, 2, 64, 64, REL | CAUSAL},  {1, 270, 390, 2, 1, 64, 64, MASK | CAUSAL},
-        {2, 210, 210, 2, 2, 64, 64, DROP},          {2, 210, 210, 2, 2, 128, 128, DROP | CAUSAL},
-        {2, 70, 210, 2, 2, 64, 64, LENS | CAUSAL},  {2, 150, 210, 2, 1, 64, 64, LENS | KEY_MASK | BIAS | DROP},
-        {4, 128, 128, 4, 4, 64, 64, DROP | CAUSAL}, {2, 128, 128, 4, 2, 64, 64, DROP | CAUSAL | KEY_MASK},
-        {4, 300, 300, 2, 2, 64, 64, LENS | CAUSAL}, {4, 300, 300, 2, 1, 128, 128, LENS | CAUSAL | WINDOW},
-        {4, 500, 500, 2, 1, 64, 64, LENS},          {4, 450, 450, 2, 2, 64, 64, LENS | CAUSAL | WINDOW | KEY_MASK},
+        {2, 150, 210, 2, 1, 64, 64, KEY_MASK},
+        {2, 150, 210, 2, 2, 128, 128, KEY_MASK},
+        {2, 150, 210, 2, 2, 64, 64, MASK},
+        {1, 210, 210, 2, 2, 64, 64, CAUSAL | WINDOW},
+        {2, 210, 210, 2, 2, 64, 64, BIAS},
+        {2, 210, 210, 2, 1, 128, 128, BIAS | CAUSAL},
+        {2, 210, 210, 2, 2, 64, 64, REL},
+        {1, 210, 210, 2, 1, 128, 64, REL | CAUSAL},
+        {1, 330, 330, 2, 2, 64, 64, REL | CAUSAL},
+        {1, 270, 390, 2, 1, 64, 64, MASK | CAUSAL},
+        {2, 210, 210, 2, 2, 64, 64, DROP},
+        {2, 210, 210, 2, 2, 128, 128, DROP | CAUSAL},
+        {2, 70, 210, 2, 2, 64, 64, LENS | CAUSAL},
+        {2, 150, 210, 2, 1, 64, 64, LENS | KEY_MASK | BIAS | DROP},
+        {4, 128, 128, 4, 4, 64, 64, DROP | CAUSAL},
+        {2, 128, 128, 4, 2, 64, 64, DROP | CAUSAL | KEY_MASK},
+        {4, 300, 300, 2, 2, 64, 64, LENS | CAUSAL},
+        {4, 300, 300, 2, 1, 128, 128, LENS | CAUSAL | WINDOW},
+        {4, 500, 500, 2, 1, 64, 64, LENS},
+        {4, 450, 450, 2, 2, 64, 64, LENS | CAUSAL | WINDOW | KEY_MASK},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all, Y, DREL);
@@ -242,7 +278,8 @@ static void short_heads(void **state)
     compare(all, sizeof all / sizeof *all, Y, WEIGHTS);
 }
 
-/* More heads than are under way at a time on any chip: those that come later use what earlier ones leave. */
+/* More heads than are under way at a time on any chip: those that come later use what earlier ones
+ * leave. */
 static void many_heads(void **state)
 {
     static const shape all[] = {
@@ -257,12 +294,15 @@ static void many_heads(void **state)
     compare(all, sizeof all / sizeof *all, DQ, DV);
 }
 
-/* Sums that many blocks add to must not lose the small numbers beside what large ones might make of them. */
+/* Sums that many blocks add to must not lose the small numbers beside what large ones might make of
+ * them. */
 static void with_outliers(void **state)
 {
-    static const shape all[] = {{1, 300, 700, 2, 2, 64, 64, OUTLIERS}, {2, 130, 400, 2, 1, 128, 128, OUTLIERS}};
+    static const shape all[] = {{1, 300, 700, 2, 2, 64, 64, OUTLIERS},
+                                {2, 130, 400, 2, 1, 128, 128, OUTLIERS}};
     (void)state;
-    compare(all, sizeof all / sizeof *all, DQ, DQ); /* a dk is as large as its key's value lets it be, and as coarse */
+    /* a dk is as large as its key's value lets it be, and as coarse */
+    compare(all, sizeof all / sizeof *all, DQ, DQ);
 }
 
 /* Weights are relative to a score that is found again where later ones leave it far behind. */
@@ -283,7 +323,8 @@ static void with_rising(void **state)
 /* The same bits each time, unless that was given up for speed. */
 static void repeats(void **state)
 {
-    static const shape all[] = {{2, 520, 520, 2, 1, 64, 64, CAUSAL}, {2, 512, 512, 4, 2, 64, 64, 0}};
+    static const shape all[] = {{2, 520, 520, 2, 1, 64, 64, CAUSAL},
+                                {2, 512, 512, 4, 2, 64, 64, 0}};
     const char *way = getenv("FOVEA_CUDA_ATTENTION");
     (void)state;
     if (way && !strcmp(way, "fast")) skip();
@@ -292,9 +333,14 @@ static void repeats(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain),         cmocka_unit_test(with_options), cmocka_unit_test(with_masks_and_tables),
-        cmocka_unit_test(with_bias),     cmocka_unit_test(short_heads),  cmocka_unit_test(many_heads),
-        cmocka_unit_test(with_outliers), cmocka_unit_test(with_rising),  cmocka_unit_test(repeats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain),
+                                       cmocka_unit_test(with_options),
+                                       cmocka_unit_test(with_masks_and_tables),
+                                       cmocka_unit_test(with_bias),
+                                       cmocka_unit_test(short_heads),
+                                       cmocka_unit_test(many_heads),
+                                       cmocka_unit_test(with_outliers),
+                                       cmocka_unit_test(with_rising),
+                                       cmocka_unit_test(repeats)};
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }

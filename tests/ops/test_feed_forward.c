@@ -1,7 +1,9 @@
-/* test_feed_forward.c - two linear maps with an activation between them, and a norm behind, at sizes of models.
+/* test_feed_forward.c - two linear maps with an activation between them, and a norm behind, at
+ * sizes of models.
  *
- * The op table's products are small.  Large ones end in kernels of their own, which may bring the gradient through the activation
- * and the sums for its bias, as the norm's gradient may bring those for the second.  Held against f32 on the CPU. */
+ * The op table's products are small.  Large ones end in kernels of their own, which may bring the
+ * gradient through the activation and the sums for its bias, as the norm's gradient may bring those
+ * for the second.  Held against f32 on the CPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +27,8 @@ typedef struct {
 
 enum { W1, B1, W2, B2, GAIN, SHIFT, PARAMS };
 enum { Y = PARAMS, DX, RESULTS };
-static const char *const result_name[RESULTS] = {"dw1", "db1", "dw2", "db2", "dgain", "dshift", "y", "dx"};
+static const char *const result_name[RESULTS] = {"dw1",   "db1",    "dw2", "db2",
+                                                 "dgain", "dshift", "y",   "dx"};
 static fv_device *cpu, *dev;
 
 static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor **w)
@@ -34,7 +37,8 @@ static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor *
     fv_params *p;
     fv_err e;
     int64_t in = s->width, out = s->hidden;
-    fv_shape up = s->kn ? FV_SHAPE(in, out) : FV_SHAPE(out, in), down = s->kn ? FV_SHAPE(out, in) : FV_SHAPE(in, out);
+    fv_shape up = s->kn ? FV_SHAPE(in, out) : FV_SHAPE(out, in),
+             down = s->kn ? FV_SHAPE(out, in) : FV_SHAPE(in, out);
     fv_shape shapes[PARAMS] = {up, FV_SHAPE(out), down, FV_SHAPE(in), FV_SHAPE(in), FV_SHAPE(in)};
     check(fv_params_new(&p, NULL, &e), &e);
     for (int i = 0; i < PARAMS; i++) w[i] = fv_param(p, (fv_init){0}, shapes[i], "%s", names[i]);
@@ -51,9 +55,11 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
     fv_tensor *w[PARAMS];
     fv_params *p = params_of(d, t, s, w);
     (void)expected;
-    fv_tensor *(*linear)(fv_ctx *, fv_tensor *, fv_tensor *, fv_tensor *, fv_act) = s->kn ? fv_linear_kn : fv_linear;
+    fv_tensor *(*linear)(fv_ctx *, fv_tensor *, fv_tensor *, fv_tensor *,
+                         fv_act) = s->kn ? fv_linear_kn : fv_linear;
     check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true}, &e), &e);
-    float *values = numbers_drawn(s->rows * s->width, 2, 1), *dy = numbers_drawn(s->rows * s->width, 3, 1);
+    float *values = numbers_drawn(s->rows * s->width, 2, 1),
+          *dy = numbers_drawn(s->rows * s->width, 3, 1);
     fv_tensor *x = fv_watch(c, fv_floats(c, values, FV_SHAPE(s->rows, s->width)));
     fv_tensor *h = linear(c, x, w[W1], w[B1], s->act);
     fv_tensor *y = linear(c, h, w[W2], w[B2], FV_ACT_NONE);
@@ -74,14 +80,18 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
 static void tell(char *text, size_t room, const void *size_)
 {
     const size *s = size_;
-    snprintf(text, room, "%lld rows, %lld to %lld, activation %d%s%s%s", (long long)s->rows, (long long)s->width,
-             (long long)s->hidden, (int)s->act, s->kn ? ", (in,out)" : "", s->read_twice ? ", read twice" : "",
-             s->norm ? ", normed" : "");
+    snprintf(text, room, "%lld rows, %lld to %lld, activation %d%s%s%s", (long long)s->rows,
+             (long long)s->width, (long long)s->hidden, (int)s->act, s->kn ? ", (in,out)" : "",
+             s->read_twice ? ", read twice" : "", s->norm ? ", normed" : "");
 }
 
-static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3, 3e-2, 1e-2, learn, tell};
+static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3,
+                                    3e-2,    1e-2,        learn,        tell};
 
-static void compare(const size *all, size_t n) { numbers_compare(&trial, dev, cpu, all, n, 0, RESULTS - 1); }
+static void compare(const size *all, size_t n)
+{
+    numbers_compare(&trial, dev, cpu, all, n, 0, RESULTS - 1);
+}
 
 /* Whole tiles and parts of tiles, along both sides. */
 static void as_models_have_them(void **state)
@@ -95,7 +105,8 @@ static void as_models_have_them(void **state)
     compare(all, sizeof all / sizeof *all);
 }
 
-/* Then the gradient of what lies between them is not yet whole when the first of its readers has run. */
+/* Then the gradient of what lies between them is not yet whole when the first of its readers has
+ * run. */
 static void read_by_another(void **state)
 {
     static const size all[] = {{1024, 256, 2304, FV_GELU_TANH, .kn = true, .read_twice = true}};

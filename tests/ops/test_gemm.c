@@ -1,7 +1,7 @@
 /* test_gemm.c - the matrix product, against double.
  *
- * Runs once for each instruction level (FOVEA_CPU).  What is expected is computed here from the values as the kernel sees them:
- * rounded to the dtype, or quantised in blocks of 32. */
+ * Runs once for each instruction level (FOVEA_CPU).  What is expected is computed here from the
+ * values as the kernel sees them: rounded to the dtype, or quantised in blocks of 32. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,8 @@ static void to_floats(float *f, const void *p, fv_dtype t, int64_t n)
     gemm_reference[t].cast(NULL, (fv_sink){f, FV_F32, false}, p, n);
 }
 
-/* Values of k of one row as the kernel sees them when the weight is packed as dt; weight: they are the weight's. */
+/* Values of k of one row as the kernel sees them when the weight is packed as dt; weight: they are
+ * the weight's. */
 static void as_seen(float *x, int64_t k, fv_dtype dt, bool weight)
 {
     if (dt == FV_BF16 || (dt == FV_F16 && weight)) {
@@ -40,7 +41,8 @@ static void as_seen(float *x, int64_t k, fv_dtype dt, bool weight)
         bool four = dt == FV_Q4 && weight;
         float inverse = four ? -8.0f / most : 127.0f / fabsf(most);
         float scale = four ? most / -8.0f : fabsf(most) / 127.0f;
-        for (int64_t i = b; i < b + n; i++) x[i] = scale * fminf(rintf(x[i] * inverse), four ? 7.0f : 127.0f);
+        for (int64_t i = b; i < b + n; i++)
+            x[i] = scale * fminf(rintf(x[i] * inverse), four ? 7.0f : 127.0f);
     }
 }
 
@@ -49,7 +51,8 @@ static double activate(fv_act act, double x)
     switch (act) {
     case FV_RELU: return x > 0 ? x : 0;
     case FV_GELU: return 0.5 * x * (1 + erf(x * sqrt(0.5)));
-    case FV_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case FV_GELU_TANH:
+        return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
     case FV_SILU: return x / (1 + exp(-x));
     case FV_TANH: return tanh(x);
     case FV_SIGMOID: return 1 / (1 + exp(-x));
@@ -58,7 +61,8 @@ static double activate(fv_act act, double x)
 }
 
 /* Rows of k values, as seen: row i of A, or column j of B, of one of the batch. */
-static float *seen_rows(const float *x, int64_t count, int64_t k, int64_t ld, bool along_k, const gemm_case *t, bool weight)
+static float *seen_rows(const float *x, int64_t count, int64_t k, int64_t ld, bool along_k,
+                        const gemm_case *t, bool weight)
 {
     float *rows = gemm_memory((size_t)(count * k) * 4);
     fv_dtype dt = t->packed ? t->pack_as : t->table;
@@ -71,16 +75,20 @@ static float *seen_rows(const float *x, int64_t count, int64_t k, int64_t ld, bo
 
 static double epsilon(fv_dtype t) { return t == FV_BF16 ? 0x1p-8 : t == FV_F16 ? 0x1p-11 : 0; }
 
-static void near_one(const gemm_case *t, const char *what, double got, double want, double scale, fv_dtype stored)
+static void near_one(const gemm_case *t, const char *what, double got, double want, double scale,
+                     fv_dtype stored)
 {
-    double most = 4e-6 * scale + 1e-6 + epsilon(stored) * fabs(want) + (stored == FV_F16 ? 1e-7 : 0);
+    double most = 4e-6 * scale + 1e-6 + epsilon(stored) * fabs(want) +
+                  (stored == FV_F16 ? 1e-7 : 0);
     if (fabs(got - want) <= most) return;
-    fail_msg("%s of m %d n %d k %d ta %d tb %d table %s packed %d as %s add %d act %d: %.9g, expected %.9g within %.2g", what,
-             (int)t->m, (int)t->n, (int)t->k, t->ta, t->tb, fv_dtype_name(t->table), t->packed, fv_dtype_name(t->pack_as), t->add,
-             t->act, got, want, most);
+    fail_msg("%s of m %d n %d k %d ta %d tb %d table %s packed %d as %s add %d act %d: %.9g, "
+             "expected %.9g within %.2g",
+             what, (int)t->m, (int)t->n, (int)t->k, t->ta, t->tb, fv_dtype_name(t->table),
+             t->packed, fv_dtype_name(t->pack_as), t->add, t->act, got, want, most);
 }
 
-static void check_values(const gemm_case *t, const gemm_problem *p, const float *c, const float *pre)
+static void check_values(const gemm_case *t, const gemm_problem *p, const float *c,
+                         const float *pre)
 {
     const fv_gemm *g = &p->g;
     double alpha = g->alpha == 0 ? 1 : (double)g->alpha;
@@ -105,7 +113,8 @@ static void check_values(const gemm_case *t, const gemm_problem *p, const float 
         free(b);
     }
     for (int64_t i = 0; i < g->batch * g->m; i++) /* what lies between the rows is not ours */
-        assert_memory_equal(c + i * g->ldc + g->n, p->c + i * g->ldc + g->n, (size_t)(g->ldc - g->n) * 4);
+        assert_memory_equal(c + i * g->ldc + g->n, p->c + i * g->ldc + g->n,
+                            (size_t)(g->ldc - g->n) * 4);
 }
 
 /* Right with one thread, and the same bits with two, three and four. */
@@ -174,7 +183,8 @@ static void test_many_rows(void **state)
 static void test_packed(void **state)
 {
     (void)state;
-    const fv_dtype tables[] = {FV_F32, FV_BF16, FV_F16}, packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    const fv_dtype tables[] = {FV_F32, FV_BF16, FV_F16},
+                   packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
     for (int d = 0; d < 3; d++)
         for (int q = 0; q < 6; q++)
             for (size_t i = 0; i < gemm_sizes_n; i++)
@@ -199,7 +209,8 @@ static void test_every_small_m(void **state)
     for (int q = 0; q < 6; q++)
         for (int64_t m = 1; m <= 17; m++)
             for (int64_t n = 250; n < 253; n += 2)
-                check(&(gemm_case){.m = m, .n = n, .k = 64, .tb = true, .packed = true, .pack_as = packs[q]});
+                check(&(gemm_case){
+                    .m = m, .n = n, .k = 64, .tb = true, .packed = true, .pack_as = packs[q]});
 }
 
 static void test_activation(void **state)
@@ -228,8 +239,20 @@ static void test_batch(void **state)
     (void)state;
     for (int64_t batch = 2; batch < 20; batch += 5)
         for (int flags = 0; flags < 4; flags++) {
-            check(&(gemm_case){.m = 5, .n = 20, .k = 30, .batch = batch, .ta = flags & 1, .tb = flags & 2, .bias = true});
-            check(&(gemm_case){.m = 65, .n = 90, .k = 300, .batch = batch, .ta = flags & 1, .tb = flags & 2, .add = true});
+            check(&(gemm_case){.m = 5,
+                               .n = 20,
+                               .k = 30,
+                               .batch = batch,
+                               .ta = flags & 1,
+                               .tb = flags & 2,
+                               .bias = true});
+            check(&(gemm_case){.m = 65,
+                               .n = 90,
+                               .k = 300,
+                               .batch = batch,
+                               .ta = flags & 1,
+                               .tb = flags & 2,
+                               .add = true});
         }
 }
 
@@ -241,13 +264,16 @@ static void test_empty_sum(void **state)
     fv_stream s;
     fv_err e = {0};
     assert_int_equal(fv__stream_open(&s, gemm_device, 1, &e), FV_OK);
-    gemm_device->k[FV_F32]->gemm(&s,
-                                 &(fv_gemm){.m = 2, .n = 3, .batch = 1, .a = &none, .b = &none, .c = c, .ldc = 3, .bias = bias});
+    gemm_device->k[FV_F32]->gemm(
+        &s,
+        &(fv_gemm){
+            .m = 2, .n = 3, .batch = 1, .a = &none, .b = &none, .c = c, .ldc = 3, .bias = bias});
     for (int i = 0; i < 6; i++) assert_true(c[i] == bias[i % 3]);
     fv__stream_close(&s);
 }
 
-/* The largest value of a block is kept exactly enough, zeros stay zeros, and an infinite one does not hide. */
+/* The largest value of a block is kept exactly enough, zeros stay zeros, and an infinite one does
+ * not hide. */
 static void test_quantised_extremes(void **state)
 {
     (void)state;
@@ -278,9 +304,10 @@ static void test_quantised_extremes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),         cmocka_unit_test(test_many_rows),          cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_every_small_m), cmocka_unit_test(test_activation),         cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_empty_sum),     cmocka_unit_test(test_quantised_extremes),
+        cmocka_unit_test(test_plain),      cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_packed),     cmocka_unit_test(test_every_small_m),
+        cmocka_unit_test(test_activation), cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_empty_sum),  cmocka_unit_test(test_quantised_extremes),
     };
     return cmocka_run_group_tests(tests, gemm_setup, gemm_teardown);
 }

@@ -1,6 +1,7 @@
 /* test_gemm_bits.c - the matrix product has the same bits whatever surrounds a row.
  *
- * Runs once for each instruction level (FOVEA_CPU); one test compares the levels with each other. */
+ * Runs once for each instruction level (FOVEA_CPU); one test compares the levels with each
+ * other. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +45,8 @@ static void test_batch_into_one(void **state)
     gemm_drop(&p);
 }
 
-/* A weight as a file holds it gives the same bits as one that was laid out, in every dtype that both can have. */
+/* A weight as a file holds it gives the same bits as one that was laid out, in every dtype that
+ * both can have. */
 static void test_stored(void **state)
 {
     (void)state;
@@ -63,7 +65,16 @@ static void test_stored(void **state)
         float *one = gemm_memory((size_t)(9 * n) * 4), *other = gemm_memory((size_t)(9 * n) * 4);
         for (int64_t m = 1; m <= 9; m++) {
             assert_int_equal(fv__stream_open(&s, gemm_device, 1 + (int)m % 3, &e), FV_OK);
-            fv_gemm g = {.m = m, .n = n, .k = k, .batch = 1, .a = a, .b = w, .c = one, .bias = wide, .act = FV_GELU, .bt = dt};
+            fv_gemm g = {.m = m,
+                         .n = n,
+                         .k = k,
+                         .batch = 1,
+                         .a = a,
+                         .b = w,
+                         .c = one,
+                         .bias = wide,
+                         .act = FV_GELU,
+                         .bt = dt};
             g.lda = k;
             g.ldb = tb ? k : n;
             g.ldc = n;
@@ -87,7 +98,8 @@ static void test_stored(void **state)
     }
 }
 
-/* What stands around a product in a step of writing changes no bit: norm, product, and the sum or the caches behind it. */
+/* What stands around a product in a step of writing changes no bit: norm, product, and the sum or
+ * the caches behind it. */
 typedef struct around {
     fv_norm_kind norm;
     enum { PLAIN, ONTO, CACHES } then;
@@ -100,7 +112,8 @@ static void check_around(const around *t)
 {
     enum { N = 261, K = 130, EACH = 87, CAP = 3 }; /* enough for several threads */
     const fv_kernels *f = gemm_device->k[FV_F32];
-    float *x, *w, *bias, *gain, *shift, *old, normed[2 * K], stat[4], sum[2 * N], cache[2][2 * CAP * EACH], y[2 * N], want[2 * N];
+    float *x, *w, *bias, *gain, *shift, *old, normed[2 * K], stat[4], sum[2 * N],
+        cache[2][2 * CAP * EACH], y[2 * N], want[2 * N];
     float **all[] = {&x, &w, &bias, &gain, &shift, &old};
     const int64_t lens[] = {2 * K, N * K, N, K, K, 2 * N};
     const int32_t pos[] = {1, 2};
@@ -111,11 +124,21 @@ static void check_around(const around *t)
     assert_int_equal(fv__stream_open(&s, gemm_device, t->threads, &e), FV_OK);
     f->pack(&s, packed, t->weight, w, FV_F32, N, K, K, true);
     memcpy(normed, x, sizeof normed);
-    if (t->norm == FV_NORM_LAYER) f->layernorm(&s, normed, stat, stat + 2, NULL, x, NULL, gain, shift, t->rows, K, 1e-5f);
-    if (t->norm == FV_NORM_RMS) f->rmsnorm(&s, normed, stat, NULL, x, NULL, gain, t->rows, K, 1e-5f);
+    if (t->norm == FV_NORM_LAYER)
+        f->layernorm(&s, normed, stat, stat + 2, NULL, x, NULL, gain, shift, t->rows, K, 1e-5f);
+    if (t->norm == FV_NORM_RMS)
+        f->rmsnorm(&s, normed, stat, NULL, x, NULL, gain, t->rows, K, 1e-5f);
     fv_act act = t->then == PLAIN ? FV_GELU_TANH : FV_ACT_NONE;
-    fv_gemm g = {
-        .m = t->rows, .n = N, .k = K, .batch = 1, .a = normed, .b = packed, .c = sum, .lda = K, .ldc = N, .bt = t->weight};
+    fv_gemm g = {.m = t->rows,
+                 .n = N,
+                 .k = K,
+                 .batch = 1,
+                 .a = normed,
+                 .b = packed,
+                 .c = sum,
+                 .lda = K,
+                 .ldc = N,
+                 .bt = t->weight};
     g.packed = true;
     g.bias = bias;
     g.act = act;
@@ -126,8 +149,16 @@ static void check_around(const around *t)
     memset(cache, 0, sizeof cache);
     for (int64_t i = 0; i < t->rows; i++)
         for (int64_t j = 0; j < y_n; j++)
-            want[i * y_n + j] = t->then == ONTO ? old[i * y_n + j] + sum[i * N + j] : sum[i * N + j];
-    fv_row_linear r = {.rows = t->rows, .n = N, .k = K, .x = x, .w = packed, .wt = t->weight, .bias = bias, .norm = t->norm};
+            want[i * y_n + j] = t->then == ONTO ? old[i * y_n + j] + sum[i * N + j]
+                                                : sum[i * N + j];
+    fv_row_linear r = {.rows = t->rows,
+                       .n = N,
+                       .k = K,
+                       .x = x,
+                       .w = packed,
+                       .wt = t->weight,
+                       .bias = bias,
+                       .norm = t->norm};
     r.gain = gain;
     r.shift = t->norm == FV_NORM_LAYER ? shift : NULL;
     r.eps = 1e-5f;
@@ -140,7 +171,8 @@ static void check_around(const around *t)
     assert_memory_equal(y, want, sizeof y);
     for (int64_t i = 0; i < t->rows && t->then == CACHES; i++)
         for (int h = 0; h < 2; h++)
-            assert_memory_equal(cache[h] + (i * CAP + pos[i]) * EACH, sum + i * N + (1 + h) * EACH, EACH * 4);
+            assert_memory_equal(cache[h] + (i * CAP + pos[i]) * EACH, sum + i * N + (1 + h) * EACH,
+                                EACH * 4);
     for (int i = 0; i < 6; i++) free(*all[i]);
     free(packed);
     fv__stream_close(&s);
@@ -165,8 +197,14 @@ static void test_row_alone(void **state)
     const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
     for (int q = 0; q < 6; q++)
         for (int64_t m = 2; m < 70; m += 1 + m / 3) {
-            gemm_case t = {
-                .m = m, .n = 75, .k = 530, .tb = true, .packed = true, .pack_as = packs[q], .bias = true, .act = FV_GELU};
+            gemm_case t = {.m = m,
+                           .n = 75,
+                           .k = 530,
+                           .tb = true,
+                           .packed = true,
+                           .pack_as = packs[q],
+                           .bias = true,
+                           .act = FV_GELU};
             gemm_problem p = gemm_make(&t);
             float *all = gemm_run(gemm_device, &t, &p, 2, NULL);
             for (int64_t i = 0; i < m; i++) {
@@ -191,7 +229,8 @@ static void test_row_alone(void **state)
         }
 }
 
-/* A long inner axis is taken in pieces where there are many rows, and whole where there are few: no bit may tell. */
+/* A long inner axis is taken in pieces where there are many rows, and whole where there are few: no
+ * bit may tell. */
 static void test_long_row_alone(void **state)
 {
     (void)state;
@@ -281,7 +320,13 @@ static void test_levels_agree(void **state)
     int n = fv_cpu_levels(names, 8);
     const fv_dtype packs[] = {FV_F32, FV_F16, FV_Q8, FV_Q4, FV_I8};
     for (int q = 0; q < 5; q++) {
-        gemm_case t = {.m = 19, .n = 61, .k = 700, .tb = true, .packed = true, .pack_as = packs[q], .bias = true};
+        gemm_case t = {.m = 19,
+                       .n = 61,
+                       .k = 700,
+                       .tb = true,
+                       .packed = true,
+                       .pack_as = packs[q],
+                       .bias = true};
         gemm_problem p = gemm_make(&t);
         float *first = NULL;
         for (int i = 0; i < n; i++) {
@@ -290,7 +335,9 @@ static void test_levels_agree(void **state)
 #if defined(__x86_64__)
             if (!strcmp(names[i], "generic")) continue;
 #endif
-            assert_int_equal(fv_device_open(&d, "cpu", (fv_device_opt){.level = names[i], .threads = 2}, &e), FV_OK);
+            assert_int_equal(fv_device_open(&d, "cpu",
+                                            (fv_device_opt){.level = names[i], .threads = 2}, &e),
+                             FV_OK);
             float *c = gemm_run(d, &t, &p, 2, NULL);
             if (first) assert_memory_equal(c, first, (size_t)p.c_len * 4);
             if (first)
@@ -307,8 +354,9 @@ static void test_levels_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batch_into_one),   cmocka_unit_test(test_stored),         cmocka_unit_test(test_row_linear),
-        cmocka_unit_test(test_row_alone),        cmocka_unit_test(test_long_row_alone), cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_batch_into_one),   cmocka_unit_test(test_stored),
+        cmocka_unit_test(test_row_linear),       cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_long_row_alone),   cmocka_unit_test(test_slices),
         cmocka_unit_test(test_documented_order), cmocka_unit_test(test_levels_agree),
     };
     return cmocka_run_group_tests(tests, gemm_setup, gemm_teardown);

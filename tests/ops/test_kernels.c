@@ -41,12 +41,20 @@ static void unary_functions_and_gradients(void **state)
             for (fv_unary_op op = 0; op < FV_U_COUNT; op++) {
                 int64_t n = lengths[l];
                 bool positive = op == FV_U_LOG || op == FV_U_SQRT || op == FV_U_RSQRT;
-                void *x = numbers(kinds[t], n, positive ? 0.1f : -6, 6), *dy = numbers(kinds[t], n, -1, 1);
+                void *x = numbers(kinds[t], n, positive ? 0.1f : -6, 6),
+                     *dy = numbers(kinds[t], n, -1, 1);
                 void *y = memory((size_t)n * 4);
-                unary_case c = {op, n, dy, x, y, op == FV_U_CLAMP ? -1.5f : 0.25f, op == FV_U_CLAMP ? 2.0f : 0.75f};
+                unary_case c = {op,
+                                n,
+                                dy,
+                                x,
+                                y,
+                                op == FV_U_CLAMP ? -1.5f : 0.25f,
+                                op == FV_U_CLAMP ? 2.0f : 0.75f};
                 reference[kinds[t]].unary(NULL, op, y, x, n, c.p0, c.p1);
                 compare("unary", kinds[t], run_unary, &c, &(out){kinds[t], n, false, false}, 1, 16);
-                compare_sinks("unary_bwd", kinds[t], run_unary_bwd, &c, n, 96); /* the reference itself cancels in 1 - tanh^2 */
+                /* the reference itself cancels in 1 - tanh^2 */
+                compare_sinks("unary_bwd", kinds[t], run_unary_bwd, &c, n, 96);
                 free(x), free(dy), free(y);
             }
 }
@@ -134,16 +142,20 @@ static void broadcast_operations_and_gradients(void **state)
             const broadcast *b = &broadcasts[i];
             binary_case c = {.w = {.n = b->n}};
             memcpy(c.w.shape, b->shape, sizeof b->shape);
-            int64_t ny = operand(c.w.y, b, all), na = operand(c.w.a, b, b->a), nb = operand(c.w.b, b, b->b);
-            void *x = numbers(kinds[t], na, 0.5f, 2), *z = numbers(kinds[t], nb, 0.5f, 2), *dy = numbers(kinds[t], ny, -1, 1);
+            int64_t ny = operand(c.w.y, b, all), na = operand(c.w.a, b, b->a),
+                    nb = operand(c.w.b, b, b->b);
+            void *x = numbers(kinds[t], na, 0.5f, 2), *z = numbers(kinds[t], nb, 0.5f, 2),
+                 *dy = numbers(kinds[t], ny, -1, 1);
             uint8_t *mask = memory((size_t)nb);
             for (int64_t j = 0; j < nb; j++) mask[j] = uniform() > 0;
             c.dy = dy, c.a = x, c.b = z, c.mask = mask;
             double sums = 16 + 4 * sqrt((double)ny); /* rounding of the longest sum */
             for (c.op = 0; c.op < FV_B_COUNT; c.op++) {
-                compare("binary", kinds[t], run_binary, &c, &(out){kinds[t], ny, false, false}, 1, 4);
+                compare("binary", kinds[t], run_binary, &c, &(out){kinds[t], ny, false, false}, 1,
+                        4);
                 for (int mode = 0; mode < MODES; mode++) {
-                    out o[2] = {sink_out(kinds[t], na, mode), sink_out(kinds[t], nb, (mode + 1) % MODES)};
+                    out o[2] = {sink_out(kinds[t], na, mode),
+                                sink_out(kinds[t], nb, (mode + 1) % MODES)};
                     compare("binary_bwd", kinds[t], run_binary_bwd, &c, o, 2, sums);
                 }
             }
@@ -213,7 +225,8 @@ static void fills_and_casts(void **state)
             compare("fill", kinds[t], run_fill, &c, &(out){kinds[t], c.n, false, false}, 1, 0);
             for (fv_dtype to = 0; to < FV_FLOATS; to++)
                 for (int add = 0; add < 2; add++)
-                    compare("cast", kinds[t], run_cast, &c, &(out){to, c.n, add, false}, 1, add ? 2 : 0);
+                    compare("cast", kinds[t], run_cast, &c, &(out){to, c.n, add, false}, 1,
+                            add ? 2 : 0);
             free((void *)c.x);
         }
 }
@@ -231,7 +244,8 @@ static void half_precision_is_converted_exactly(void **state)
             fv_stream s = {.dev = at_level[l], .threads = 1};
             reference[kinds[t]].cast(&s, (fv_sink){f, FV_F32, false}, h, N);
             at_level[l]->k[kinds[t]]->cast(&s, (fv_sink){wide, FV_F32, false}, h, N);
-            for (int i = 0; i < N; i++) assert_true(f[i] == wide[i] || (isnan(f[i]) && isnan(wide[i])));
+            for (int i = 0; i < N; i++)
+                assert_true(f[i] == wide[i] || (isnan(f[i]) && isnan(wide[i])));
             for (int step = -2; step <= 2; step++) {
                 for (int i = 0; i < N; i++) {
                     uint32_t u;
@@ -265,14 +279,18 @@ static void tables_are_read_and_summed_into(void **state)
     (void)state;
     for (int t = 0; t < KINDS; t++)
         for (int big = 0; big < 2; big++) {
-            move_case c = {.n = big ? 300 : 7, .vocab = big ? 101 : 3, .d = big ? 1100 : 5, .skip = 2};
+            move_case c = {.n = big ? 300 : 7,
+                           .vocab = big ? 101 : 3,
+                           .d = big ? 1100 : 5,
+                           .skip = 2};
             int32_t *ids = integers(c.n, (int32_t)c.vocab);
             void *dy = numbers(kinds[t], c.n * c.d, -1, 1);
             c.ids = ids;
             for (c.tt = 0; c.tt < FV_FLOATS; c.tt++) {
                 void *table = numbers(c.tt, c.vocab * c.d, -1, 1);
                 c.x = table;
-                compare("gather", kinds[t], run_gather, &c, &(out){kinds[t], c.n * c.d, false, false}, 1, 0);
+                compare("gather", kinds[t], run_gather, &c,
+                        &(out){kinds[t], c.n * c.d, false, false}, 1, 0);
                 free(table);
             }
             c.x = dy;

@@ -60,12 +60,14 @@ static void reductions_and_their_gradients(void **state)
             c.x = x, c.dy = dy, c.arg = arg;
             double tol = 16 + sqrt((double)c.n) * 4;
             for (c.op = 0; c.op < FV_R_COUNT; c.op++) {
-                out o[2] = {{kinds[t], kept, false, false}, {FV_I32, kept, false, c.op != FV_R_MAX}};
+                out o[2] = {{kinds[t], kept, false, false},
+                            {FV_I32, kept, false, c.op != FV_R_MAX}};
                 compare("reduce", kinds[t], run_reduce, &c, o, 2, tol);
                 compare_sinks("reduce_bwd", kinds[t], run_reduce_bwd, &c, all, 2);
             }
             for (int mode = 0; mode < MODES; mode++) {
-                out sums = sink_out(kinds[t], c.inner, mode), running = sink_out(kinds[t], all, mode);
+                out sums = sink_out(kinds[t], c.inner, mode),
+                    running = sink_out(kinds[t], all, mode);
                 if (c.outer == 1) compare("colsum", kinds[t], run_colsum, &c, &sums, 1, tol);
                 c.reverse = mode & 1;
                 compare("cumsum", kinds[t], run_cumsum, &c, &running, 1, tol * 4);
@@ -125,10 +127,12 @@ static void softmax_and_its_gradient(void **state)
             for (int as_log = 0; as_log < 2; as_log++) {
                 row_case c = {.rows = row_shapes[i][0], .cols = row_shapes[i][1], .log = as_log};
                 int64_t n = c.rows * c.cols;
-                void *x = numbers(kinds[t], n, -9, 9), *dy = numbers(kinds[t], n, -1, 1), *y = memory((size_t)n * 4);
+                void *x = numbers(kinds[t], n, -9, 9), *dy = numbers(kinds[t], n, -1, 1),
+                     *y = memory((size_t)n * 4);
                 reference[kinds[t]].softmax(NULL, y, x, c.rows, c.cols, as_log);
                 c.x = x, c.dy = dy, c.y = y;
-                compare("softmax", kinds[t], run_softmax, &c, &(out){kinds[t], n, false, false}, 1, 16);
+                compare("softmax", kinds[t], run_softmax, &c, &(out){kinds[t], n, false, false}, 1,
+                        16);
                 compare_sinks("softmax_bwd", kinds[t], run_softmax_bwd, &c, n, 64);
                 free(x), free(dy), free(y);
             }
@@ -140,10 +144,12 @@ static void run_cross_entropy(const fv_kernels *k, fv_stream *s, const void *in,
     k->cross_entropy(s, y[0].data, y[1].data, c->x, c->labels, c->rows, c->cols, c->smooth, -100);
 }
 
-static void run_cross_entropy_bwd(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
+static void run_cross_entropy_bwd(const fv_kernels *k, fv_stream *s, const void *in,
+                                  const fv_sink *y)
 {
     const row_case *c = in;
-    k->cross_entropy_bwd(s, y[0], c->dloss, c->rstd, c->x, c->labels, c->rows, c->cols, c->smooth, -100);
+    k->cross_entropy_bwd(s, y[0], c->dloss, c->rstd, c->x, c->labels, c->rows, c->cols, c->smooth,
+                         -100);
 }
 
 static void cross_entropy_and_its_gradient(void **state)
@@ -152,14 +158,17 @@ static void cross_entropy_and_its_gradient(void **state)
     for (int t = 0; t < KINDS; t++)
         for (int i = 0; i < ROW_SHAPES; i++)
             for (int smoothed = 0; smoothed < 2; smoothed++) {
-                row_case c = {.rows = row_shapes[i][0], .cols = row_shapes[i][1], .smooth = smoothed ? 0.1f : 0};
+                row_case c = {.rows = row_shapes[i][0],
+                              .cols = row_shapes[i][1],
+                              .smooth = smoothed ? 0.1f : 0};
                 int64_t n = c.rows * c.cols;
                 void *x = numbers(kinds[t], n, -9, 9);
                 float *dloss = numbers(FV_F32, c.rows, -1, 1), *loss = memory((size_t)c.rows * 4),
                       *lse = memory((size_t)c.rows * 4);
                 int32_t *labels = integers(c.rows, (int32_t)c.cols);
                 if (c.rows > 2) labels[1] = -100;
-                reference[kinds[t]].cross_entropy(NULL, loss, lse, x, labels, c.rows, c.cols, c.smooth, -100);
+                reference[kinds[t]].cross_entropy(NULL, loss, lse, x, labels, c.rows, c.cols,
+                                                  c.smooth, -100);
                 c.x = x, c.dloss = dloss, c.labels = labels, c.rstd = lse;
                 out o[2] = {{FV_F32, c.rows, false, false}, {FV_F32, c.rows, false, false}};
                 compare("cross_entropy", kinds[t], run_cross_entropy, &c, o, 2, 64);
@@ -168,7 +177,8 @@ static void cross_entropy_and_its_gradient(void **state)
             }
 }
 
-/* Logits of -inf, as masks make them, count as nothing, also where they fill whole pieces of the row. */
+/* Logits of -inf, as masks make them, count as nothing, also where they fill whole pieces of the
+ * row. */
 static void masked_logits_count_as_nothing(void **state)
 {
     (void)state;
@@ -187,7 +197,8 @@ static void masked_logits_count_as_nothing(void **state)
 static void run_layernorm(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
 {
     const row_case *c = in;
-    k->layernorm(s, y[0].data, y[1].data, y[2].data, y[3].data, c->x, c->a, c->gain, c->bias, c->rows, c->cols, 1e-5f);
+    k->layernorm(s, y[0].data, y[1].data, y[2].data, y[3].data, c->x, c->a, c->gain, c->bias,
+                 c->rows, c->cols, 1e-5f);
 }
 
 static void run_rmsnorm(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
@@ -212,18 +223,23 @@ static void norms_and_their_gradients(void **state)
 {
     (void)state;
     for (int t = 0; t < KINDS; t++)
-        for (int i = 0; i < ROW_SHAPES; i++)
-            for (int parts = 0; parts < 8; parts++) { /* with a residual, with a gain, with a bias */
+        for (int i = 0; i < ROW_SHAPES; i++) /* with a residual, with a gain, with a bias */
+            for (int parts = 0; parts < 8; parts++) {
                 row_case c = {.rows = row_shapes[i][0], .cols = row_shapes[i][1]};
                 int64_t n = c.rows * c.cols;
                 fv_dtype k = kinds[t];
-                void *x = numbers(k, n, -1, 2), *a = numbers(k, n, -1, 1), *dy = numbers(k, n, -1, 1);
+                void *x = numbers(k, n, -1, 2), *a = numbers(k, n, -1, 1),
+                     *dy = numbers(k, n, -1, 1);
                 void *gain = numbers(k, c.cols, 0.5f, 1.5f), *bias = numbers(k, c.cols, -1, 1);
-                float *mean = numbers(FV_F32, c.rows, 0.4f, 0.6f), *rstd = numbers(FV_F32, c.rows, 0.9f, 1.2f);
-                c.x = x, c.a = parts & 1 ? a : NULL, c.gain = parts & 2 ? gain : NULL, c.bias = parts & 4 ? bias : NULL;
+                float *mean = numbers(FV_F32, c.rows, 0.4f, 0.6f),
+                      *rstd = numbers(FV_F32, c.rows, 0.9f, 1.2f);
+                c.x = x, c.a = parts & 1 ? a : NULL, c.gain = parts & 2 ? gain : NULL,
+                c.bias = parts & 4 ? bias : NULL;
                 c.dy = dy, c.mean = mean, c.rstd = rstd;
-                out o[4] = {
-                    {k, n, false, false}, {FV_F32, c.rows, false, false}, {FV_F32, c.rows, false, false}, {k, n, false, false}};
+                out o[4] = {{k, n, false, false},
+                            {FV_F32, c.rows, false, false},
+                            {FV_F32, c.rows, false, false},
+                            {k, n, false, false}};
                 compare("layernorm", k, run_layernorm, &c, o, 4, 256);
                 compare("rmsnorm", k, run_rmsnorm, &c, o, 4, 256);
                 for (int mode = 0; mode < MODES; mode++) {
@@ -241,7 +257,8 @@ static void a_row_does_not_depend_on_its_batch(void **state)
 {
     (void)state;
     enum { ROWS = 50, COLS = 1003 };
-    float *x = numbers(FV_F32, ROWS * COLS, -2, 2), *all = memory(ROWS * COLS * 4), *one = memory(COLS * 4), stat[2 * ROWS];
+    float *x = numbers(FV_F32, ROWS * COLS, -2, 2), *all = memory(ROWS * COLS * 4),
+          *one = memory(COLS * 4), stat[2 * ROWS];
     for (int l = 0; l < n_level; l++) {
         const fv_kernels *k = at_level[l]->k[FV_F32];
         fv_stream s = {.dev = at_level[l], .threads = 2};
@@ -250,7 +267,8 @@ static void a_row_does_not_depend_on_its_batch(void **state)
             k->softmax(&s, one, x + r * COLS, 1, COLS, false);
             assert_memory_equal(all + r * COLS, one, COLS * 4);
             k->layernorm(&s, all, stat, stat + ROWS, NULL, x, NULL, NULL, NULL, ROWS, COLS, 1e-5f);
-            k->layernorm(&s, one, stat, stat + ROWS, NULL, x + r * COLS, NULL, NULL, NULL, 1, COLS, 1e-5f);
+            k->layernorm(&s, one, stat, stat + ROWS, NULL, x + r * COLS, NULL, NULL, NULL, 1, COLS,
+                         1e-5f);
             assert_memory_equal(all + r * COLS, one, COLS * 4);
         }
         if (s.work) at_level[l]->backend->release(at_level[l], s.work, s.work_bytes);
@@ -310,18 +328,64 @@ static void images_are_unfolded_and_folded(void **state)
 {
     (void)state;
     fv_conv_geom geoms[] = {
-        {.batch = 2, .channels = 3, .h = 9, .w = 11, .kh = 3, .kw = 3, .sh = 1, .sw = 1, .ph = 1, .pw = 1, .dh = 1, .dw = 1},
-        {.batch = 1, .channels = 2, .h = 32, .w = 48, .kh = 16, .kw = 16, .sh = 16, .sw = 16, .ph = 0, .pw = 0, .dh = 1, .dw = 1},
-        {.batch = 2, .channels = 5, .h = 7, .w = 6, .kh = 3, .kw = 2, .sh = 2, .sw = 3, .ph = 2, .pw = 4, .dh = 2, .dw = 3},
-        {.batch = 3, .channels = 40, .h = 1, .w = 300, .kh = 1, .kw = 5, .sh = 1, .sw = 1, .ph = 0, .pw = 2, .dh = 1, .dw = 1},
+        {.batch = 2,
+         .channels = 3,
+         .h = 9,
+         .w = 11,
+         .kh = 3,
+         .kw = 3,
+         .sh = 1,
+         .sw = 1,
+         .ph = 1,
+         .pw = 1,
+         .dh = 1,
+         .dw = 1},
+        {.batch = 1,
+         .channels = 2,
+         .h = 32,
+         .w = 48,
+         .kh = 16,
+         .kw = 16,
+         .sh = 16,
+         .sw = 16,
+         .ph = 0,
+         .pw = 0,
+         .dh = 1,
+         .dw = 1},
+        {.batch = 2,
+         .channels = 5,
+         .h = 7,
+         .w = 6,
+         .kh = 3,
+         .kw = 2,
+         .sh = 2,
+         .sw = 3,
+         .ph = 2,
+         .pw = 4,
+         .dh = 2,
+         .dw = 3},
+        {.batch = 3,
+         .channels = 40,
+         .h = 1,
+         .w = 300,
+         .kh = 1,
+         .kw = 5,
+         .sh = 1,
+         .sw = 1,
+         .ph = 0,
+         .pw = 2,
+         .dh = 1,
+         .dw = 1},
     };
     for (int t = 0; t < KINDS; t++)
         for (size_t i = 0; i < sizeof geoms / sizeof *geoms; i++) {
             fv_conv_geom g = geoms[i];
             g.oh = (g.h + 2 * g.ph - g.dh * (g.kh - 1) - 1) / g.sh + 1;
             g.ow = (g.w + 2 * g.pw - g.dw * (g.kw - 1) - 1) / g.sw + 1;
-            int64_t image = g.batch * g.channels * g.h * g.w, col = g.batch * g.channels * g.kh * g.kw * g.oh * g.ow;
-            conv_case in = {numbers(kinds[t], image, -1, 1), g}, back = {numbers(kinds[t], col, -1, 1), g};
+            int64_t image = g.batch * g.channels * g.h * g.w,
+                    col = g.batch * g.channels * g.kh * g.kw * g.oh * g.ow;
+            conv_case in = {numbers(kinds[t], image, -1, 1), g},
+                      back = {numbers(kinds[t], col, -1, 1), g};
             compare("im2col", kinds[t], run_im2col, &in, &(out){kinds[t], col, false, false}, 1, 0);
             compare_sinks("col2im", kinds[t], run_col2im, &back, image, 8);
             free((void *)in.x), free((void *)back.x);
@@ -349,7 +413,8 @@ static void rotary_positions(void **state)
     for (int i = 0; i < 32; i++) freq[i] = powf(10000, -(float)i / 32);
     for (int t = 0; t < KINDS; t++)
         for (int form = 0; form < 8; form++) {
-            rope_case c = {.B = 2, .T = 50, .H = 6, .W = 64, .half = form & 1 ? 32 : 13, .freq = freq};
+            rope_case c = {
+                .B = 2, .T = 50, .H = 6, .W = 64, .half = form & 1 ? 32 : 13, .freq = freq};
             c.adjacent = form & 2, c.back = form & 4;
             int64_t n = c.B * c.T * c.H * c.W;
             int32_t *pos = integers(c.B * c.T, 5000);
@@ -373,7 +438,8 @@ static void run_adamw(const fv_kernels *k, fv_stream *s, const void *in, const f
     const optim_case *c = in;
     float *v = y[2].data;
     for (int64_t i = 0; i < c->n; i++) v[i] = fabsf(v[i]);
-    k->adamw(s, y[0].data, y[1].data, v, y[4].data, c->copy ? y[3].data : NULL, c->grad, c->n, &c->o);
+    k->adamw(s, y[0].data, y[1].data, v, y[4].data, c->copy ? y[3].data : NULL, c->grad, c->n,
+             &c->o);
 }
 
 static void run_sumsq(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
@@ -394,8 +460,11 @@ static void optimiser_steps(void **state)
                 float *grad = numbers(FV_F32, c.n, -1, 1);
                 void *x = numbers(kinds[t], c.n, -1, 1);
                 c.grad = grad, c.x = x;
-                out o[5] = {
-                    {FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {FV_F32, c.n, 0, 0}, {kinds[t], c.n, 0, 0}, {FV_F32, c.n, 0, 0}};
+                out o[5] = {{FV_F32, c.n, 0, 0},
+                            {FV_F32, c.n, 0, 0},
+                            {FV_F32, c.n, 0, 0},
+                            {kinds[t], c.n, 0, 0},
+                            {FV_F32, c.n, 0, 0}};
                 compare("adamw", kinds[t], run_adamw, &c, o, 5, 8);
                 compare("sumsq", kinds[t], run_sumsq, &c, &(out){FV_F32, 1, 0, 0}, 1, 2);
                 free(grad), free(x);

@@ -58,7 +58,8 @@ static fv_tensor *mha_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tens
 
 static fv_tensor *mha_cross_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tensor *memory)
 {
-    return fv_mha_fwd(g->ctx, &l->mha, x, (fv_mha_arg){.memory = memory, .key_mask = keep_memory(g)});
+    return fv_mha_fwd(g->ctx, &l->mha, x,
+                      (fv_mha_arg){.memory = memory, .key_mask = keep_memory(g)});
 }
 
 static fv_layer_opt transformer(bool pre_norm)
@@ -102,18 +103,25 @@ static fv_tensor *decoder_fwd(const golden *g, const layer *l, fv_tensor *x, fv_
 /* RMS norm in front, grouped heads wider than the model, rotary positions, a gate, no biases. */
 static void llama_init(fv_params *p, layer *l, const char *name)
 {
-    fv_layer_opt o = {
-        .mha = {.width = 8, .n_head = 4, .n_kv_head = 2, .head = 4, .no_bias = true, .no_out_bias = true, .out_name = "o_proj"},
-        .hidden = 12,
-        .mlp = {.act = FV_SILU,
-                .gated = true,
-                .no_bias = true,
-                .up_name = "up_proj",
-                .gate_name = "gate_proj",
-                .down_name = "down_proj"},
-        .norm = {.rms = true, .eps = 1e-3f},
-        .pre_norm = true,
-        .names = {.self_norm = "input_layernorm", .mlp = "mlp", .mlp_norm = "post_attention_layernorm"}};
+    fv_layer_opt o = {.mha = {.width = 8,
+                              .n_head = 4,
+                              .n_kv_head = 2,
+                              .head = 4,
+                              .no_bias = true,
+                              .no_out_bias = true,
+                              .out_name = "o_proj"},
+                      .hidden = 12,
+                      .mlp = {.act = FV_SILU,
+                              .gated = true,
+                              .no_bias = true,
+                              .up_name = "up_proj",
+                              .gate_name = "gate_proj",
+                              .down_name = "down_proj"},
+                      .norm = {.rms = true, .eps = 1e-3f},
+                      .pre_norm = true,
+                      .names = {.self_norm = "input_layernorm",
+                                .mlp = "mlp",
+                                .mlp_norm = "post_attention_layernorm"}};
     fv_encoder_layer_init(p, &l->encoder, o, "%s", name);
 }
 
@@ -127,24 +135,30 @@ static fv_tensor *llama_fwd(const golden *g, const layer *l, fv_tensor *x, fv_te
 /* Bias by bucket of the distance, scores not scaled, heads narrower than the model. */
 static void t5_init(fv_params *p, layer *l, const char *name)
 {
-    fv_layer_opt o = {
-        .mha = {.width = 8,
-                .n_head = 2,
-                .head = 3,
-                .scale = 1,
-                .no_bias = true,
-                .no_out_bias = true,
-                .q_name = "q",
-                .k_name = "k",
-                .v_name = "v",
-                .out_name = "o"},
-        .hidden = 12,
-        .mlp = {.act = FV_GELU_TANH, .gated = true, .no_bias = true, .up_name = "wi_1", .gate_name = "wi_0", .down_name = "wo"},
-        .norm = {.rms = true, .eps = 1e-3f},
-        .pre_norm = true,
-        .names = {"layer.0.SelfAttention", "layer.0.layer_norm", NULL, NULL, "layer.1.DenseReluDense", "layer.1.layer_norm"}};
+    fv_layer_opt o = {.mha = {.width = 8,
+                              .n_head = 2,
+                              .head = 3,
+                              .scale = 1,
+                              .no_bias = true,
+                              .no_out_bias = true,
+                              .q_name = "q",
+                              .k_name = "k",
+                              .v_name = "v",
+                              .out_name = "o"},
+                      .hidden = 12,
+                      .mlp = {.act = FV_GELU_TANH,
+                              .gated = true,
+                              .no_bias = true,
+                              .up_name = "wi_1",
+                              .gate_name = "wi_0",
+                              .down_name = "wo"},
+                      .norm = {.rms = true, .eps = 1e-3f},
+                      .pre_norm = true,
+                      .names = {"layer.0.SelfAttention", "layer.0.layer_norm", NULL, NULL,
+                                "layer.1.DenseReluDense", "layer.1.layer_norm"}};
     fv_encoder_layer_init(p, &l->encoder, o, "%s", name);
-    fv_rel_bias_init(p, &l->bias, 8, 2, 6, false, "%s.layer.0.SelfAttention.relative_attention_bias", name);
+    fv_rel_bias_init(p, &l->bias, 8, 2, 6, false,
+                     "%s.layer.0.SelfAttention.relative_attention_bias", name);
 }
 
 static fv_tensor *t5_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tensor *memory)
@@ -158,12 +172,18 @@ static fv_tensor *t5_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tenso
 /* One weight for q, k and v, all weights stored the other way around. */
 static void gpt2_init(fv_params *p, layer *l, const char *name)
 {
-    fv_layer_opt o = {.mha = {.width = 8, .n_head = 2, .packed = true, .kn = true, .qkv_name = "c_attn", .out_name = "c_proj"},
-                      .hidden = 12,
-                      .mlp = {.act = FV_GELU_TANH, .kn = true, .up_name = "c_fc", .down_name = "c_proj"},
-                      .norm = {.eps = 1e-3f},
-                      .pre_norm = true,
-                      .names = {.self = "attn", .self_norm = "ln_1", .mlp = "mlp", .mlp_norm = "ln_2"}};
+    fv_layer_opt o = {
+        .mha = {.width = 8,
+                .n_head = 2,
+                .packed = true,
+                .kn = true,
+                .qkv_name = "c_attn",
+                .out_name = "c_proj"},
+        .hidden = 12,
+        .mlp = {.act = FV_GELU_TANH, .kn = true, .up_name = "c_fc", .down_name = "c_proj"},
+        .norm = {.eps = 1e-3f},
+        .pre_norm = true,
+        .names = {.self = "attn", .self_norm = "ln_1", .mlp = "mlp", .mlp_norm = "ln_2"}};
     fv_encoder_layer_init(p, &l->encoder, o, "%s", name);
 }
 
@@ -175,8 +195,10 @@ static fv_tensor *gpt2_fwd(const golden *g, const layer *l, fv_tensor *x, fv_ten
 
 static void xl_init(fv_params *p, layer *l, const char *name)
 {
-    fv_rel_mha_init(p, &l->rel_mha, (fv_mha_opt){.width = 5, .n_head = 2, .head = 3, .no_bias = true, .no_out_bias = true}, "%s",
-                    name);
+    fv_rel_mha_init(
+        p, &l->rel_mha,
+        (fv_mha_opt){.width = 5, .n_head = 2, .head = 3, .no_bias = true, .no_out_bias = true},
+        "%s", name);
 }
 
 static fv_tensor *xl_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tensor *memory)
@@ -224,7 +246,9 @@ static void compare(const entry *k, fv_dtype t, double tolerance)
     if (fv_params_alloc(p, device, t, true, &e)) fail_msg("%s", e.text);
     set_from_golden(&g, p);
 
-    assert_int_equal(fv_ctx_new(&g.ctx, device, (fv_ctx_opt){.dtype = t, .record = true, .train = true}, NULL), FV_OK);
+    assert_int_equal(fv_ctx_new(&g.ctx, device,
+                                (fv_ctx_opt){.dtype = t, .record = true, .train = true}, NULL),
+                     FV_OK);
     bool has_x = strcmp(k->name, "xl") != 0;
     fv_tensor *x = has_x ? fv_watch(g.ctx, golden_floats(&g, "%s.x", k->name)) : NULL;
     fv_tensor *memory = k->memory ? fv_watch(g.ctx, golden_floats(&g, "%s.memory", k->name)) : NULL;
@@ -254,6 +278,8 @@ int main(void)
 {
     struct CMUnitTest tests[ENTRIES];
     for (size_t i = 0; i < ENTRIES; i++)
-        tests[i] = (struct CMUnitTest){entries[i].name, layer_agrees, NULL, NULL, (void *)(uintptr_t)&entries[i]};
-    return cmocka_run_group_tests_name("layers beside PyTorch and transformers", tests, open_device, close_device);
+        tests[i] = (struct CMUnitTest){entries[i].name, layer_agrees, NULL, NULL,
+                                       (void *)(uintptr_t)&entries[i]};
+    return cmocka_run_group_tests_name("layers beside PyTorch and transformers", tests, open_device,
+                                       close_device);
 }

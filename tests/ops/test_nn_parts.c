@@ -39,7 +39,8 @@ static void sinusoids_are_the_published_ones(void **state)
 
     /* counted from the offset, or by row */
     const int32_t rows[] = {2, 3, 4, 5, 2, 3, 4, 5};
-    fv_tensor *x = fv_full(g.ctx, FV_SHAPE(2, 4, 6), 0.5f), *by_row = fv_ints(g.ctx, rows, FV_SHAPE(2, 4));
+    fv_tensor *x = fv_full(g.ctx, FV_SHAPE(2, 4, 6), 0.5f),
+              *by_row = fv_ints(g.ctx, rows, FV_SHAPE(2, 4));
     float a[48], b[48], table[54];
     assert_int_equal(fv_read(g.ctx, fv_pos_fwd(g.ctx, &learned, x, NULL), a, 48), FV_OK);
     assert_int_equal(fv_read(g.ctx, fv_pos_fwd(g.ctx, &learned, x, by_row), b, 48), FV_OK);
@@ -59,9 +60,11 @@ static void distances_fall_into_t5s_buckets(void **state)
     const int64_t size[][2] = {{32, 128}, {8, 20}};
     for (int k = 0; k < 2; k++)
         for (int one_way = 0; one_way < 2; one_way++) {
-            fv_array want = golden_array(&g, "t5_buckets_%d.%s", (int)size[k][0], one_way ? "one" : "both");
+            fv_array want = golden_array(&g, "t5_buckets_%d.%s", (int)size[k][0],
+                                         one_way ? "one" : "both");
             for (int i = 0; i < 601; i++)
-                assert_int_equal(fv_rel_bucket(i - 300, size[k][0], size[k][1], one_way), (int)want.data[i]);
+                assert_int_equal(fv_rel_bucket(i - 300, size[k][0], size[k][1], one_way),
+                                 (int)want.data[i]);
             fv_array_close(&want);
         }
 }
@@ -72,18 +75,21 @@ static void alibi_slopes_are_the_papers(void **state)
     golden g = {.file = FOVEA_TESTS "/golden/nn_layers.safetensors"};
     for (int heads = 4; heads <= 6; heads += 2) {
         fv_array want = golden_array(&g, "alibi.slopes%d", heads);
-        for (int h = 0; h < heads; h++) assert_float_equal(fv_alibi_slope(h, heads), want.data[h], 1e-7);
+        for (int h = 0; h < heads; h++)
+            assert_float_equal(fv_alibi_slope(h, heads), want.data[h], 1e-7);
         fv_array_close(&want);
     }
     assert_int_equal(fv_ctx_new(&g.ctx, device, (fv_ctx_opt){0}, NULL), FV_OK);
     int64_t zero;
     float two_way[2 * 5], causal[2 * 3];
-    assert_int_equal(fv_read(g.ctx, fv_alibi(g.ctx, FV_F32, 2, 3, false, &zero), two_way, 10), FV_OK);
+    assert_int_equal(fv_read(g.ctx, fv_alibi(g.ctx, FV_F32, 2, 3, false, &zero), two_way, 10),
+                     FV_OK);
     assert_int_equal(zero, 2);
     assert_int_equal(fv_read(g.ctx, fv_alibi(g.ctx, FV_F32, 2, 3, true, &zero), causal, 6), FV_OK);
     assert_int_equal(zero, 2);
     for (int h = 0; h < 2; h++) {
-        for (int i = 0; i < 5; i++) assert_float_equal(two_way[h * 5 + i], -fv_alibi_slope(h, 2) * (float)abs(i - 2), 1e-7);
+        for (int i = 0; i < 5; i++)
+            assert_float_equal(two_way[h * 5 + i], -fv_alibi_slope(h, 2) * (float)abs(i - 2), 1e-7);
         for (int i = 0; i < 3; i++) assert_true(causal[h * 3 + i] == two_way[h * 5 + i]);
     }
     fv_ctx_free(g.ctx);
@@ -101,7 +107,8 @@ static void rotary_frequencies_stretch_as_published(void **state)
         {"linear", {.kind = FV_ROTARY_LINEAR, .width = 32, .factor = 4}},
         {"dynamic", {.kind = FV_ROTARY_DYNAMIC, .width = 32, .factor = 2, .trained = 128}},
         {"yarn", {.kind = FV_ROTARY_YARN, .width = 32, .factor = 8, .trained = 128}},
-        {"llama3", {.kind = FV_ROTARY_LLAMA3, .width = 32, .factor = 8, .trained = 128, .low = 1, .high = 4}},
+        {"llama3",
+         {.kind = FV_ROTARY_LLAMA3, .width = 32, .factor = 8, .trained = 128, .low = 1, .high = 4}},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         fv_turn turn = fv_rotary_at(g.ctx, &kinds[i].r, fv_positions(g.ctx, 1, 1, 0), 300);
@@ -110,7 +117,8 @@ static void rotary_frequencies_stretch_as_published(void **state)
         assert_float_equal(turn.sharpen, by.data[0] * by.data[0], 1e-6);
         fv_array_close(&by);
     }
-    assert_null(fv_rotary_at(g.ctx, &(fv_rotary){.kind = FV_ROTARY_YARN, .width = 32}, NULL, 1).freq);
+    assert_null(
+        fv_rotary_at(g.ctx, &(fv_rotary){.kind = FV_ROTARY_YARN, .width = 32}, NULL, 1).freq);
     assert_int_equal(fv_ctx_status(g.ctx), FV_EARG);
     fv_ctx_free(g.ctx);
 }
@@ -138,7 +146,8 @@ static int uploads_of_step(fv_ctx *c, const fv_rotary *r, const fv_rel_bias *l, 
     return n;
 }
 
-/* So that it can be kept as a graph: nothing goes from the host to the device but the first time. */
+/* So that it can be kept as a graph: nothing goes from the host to the device but the first
+ * time. */
 static void a_step_uploads_no_table_twice(void **state)
 {
     (void)state;
@@ -175,15 +184,18 @@ static void a_step_uploads_no_table_twice(void **state)
 
 enum { B = 2, T = 6, TM = 4, D = 8, CAP = 9 };
 
-/* Token t of a decoder layer with rotary positions: its keys join those before it, the memory's are there already. */
-static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, int t, fv_kv self, const fv_kv *cross)
+/* Token t of a decoder layer with rotary positions: its keys join those before it, the memory's are
+ * there already. */
+static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, int t, fv_kv self,
+                         const fv_kv *cross)
 {
     const int32_t pos[B] = {t, t}, lens[B] = {t + 1, t + 1};
     self.pos = fv_ints(c, pos, FV_SHAPE(B));
     self.lens = fv_ints(c, lens, FV_SHAPE(B));
     fv_turn turn = fv_rotary_at(c, &(fv_rotary){.width = 4}, fv_positions(c, B, 1, t), T);
     fv_tensor *one = fv_slice(c, x, 1, t, t + 1);
-    return fv_decoder_layer_fwd(c, l, one, (fv_mha_arg){.causal = true, .turn = turn, .kv = &self}, (fv_mha_arg){.kv = cross});
+    return fv_decoder_layer_fwd(c, l, one, (fv_mha_arg){.causal = true, .turn = turn, .kv = &self},
+                                (fv_mha_arg){.kv = cross});
 }
 
 static void a_cache_changes_nothing(void **state)
@@ -196,23 +208,30 @@ static void a_cache_changes_nothing(void **state)
     for (int i = 0; i < B * T * D; i++) x0[i] = (float)(i * 37 % 101) / 50 - 1;
     for (int i = 0; i < B * TM * D; i++) m0[i] = (float)(i * 29 % 97) / 48 - 1;
     assert_int_equal(fv_params_new(&p, NULL, NULL), FV_OK);
-    fv_layer_opt o = {.mha = {.width = D, .n_head = 2, .n_kv_head = 1, .packed = packed}, .hidden = 12, .pre_norm = true};
+    fv_layer_opt o = {.mha = {.width = D, .n_head = 2, .n_kv_head = 1, .packed = packed},
+                      .hidden = 12,
+                      .pre_norm = true};
     fv_decoder_layer_init(p, &l, o, "layer");
     assert_int_equal(fv_params_alloc(p, device, FV_F32, false, NULL), FV_OK);
     assert_int_equal(fv_params_randomize(p, 5, NULL), FV_OK);
     assert_int_equal(fv_ctx_new(&c, device, (fv_ctx_opt){0}, NULL), FV_OK);
 
-    fv_tensor *x = fv_floats(c, x0, FV_SHAPE(B, T, D)), *memory = fv_floats(c, m0, FV_SHAPE(B, TM, D));
+    fv_tensor *x = fv_floats(c, x0, FV_SHAPE(B, T, D)),
+              *memory = fv_floats(c, m0, FV_SHAPE(B, TM, D));
     fv_turn turn = fv_rotary_at(c, &(fv_rotary){.width = 4}, fv_positions(c, B, T, 0), T);
-    fv_tensor *y = fv_decoder_layer_fwd(c, &l, x, (fv_mha_arg){.causal = true, .turn = turn}, (fv_mha_arg){.memory = memory});
+    fv_tensor *y = fv_decoder_layer_fwd(c, &l, x, (fv_mha_arg){.causal = true, .turn = turn},
+                                        (fv_mha_arg){.memory = memory});
     if (fv_read(c, y, whole, B * T * D)) fail_msg("%s", fv_ctx_err(c)->text);
 
-    fv_kv self = {.k = fv_zeros(c, FV_SHAPE(B, CAP, D / 2)), .v = fv_zeros(c, FV_SHAPE(B, CAP, D / 2))};
+    fv_kv self = {.k = fv_zeros(c, FV_SHAPE(B, CAP, D / 2)),
+                  .v = fv_zeros(c, FV_SHAPE(B, CAP, D / 2))};
     fv_kv cross = fv_mha_keys(c, &l.cross, memory);
     for (int t = 0; t < T; t++) {
-        if (fv_read(c, decode(c, &l, x, t, self, &cross), step, B * D)) fail_msg("%s", fv_ctx_err(c)->text);
+        if (fv_read(c, decode(c, &l, x, t, self, &cross), step, B * D))
+            fail_msg("%s", fv_ctx_err(c)->text);
         for (int b = 0; b < B; b++)
-            for (int j = 0; j < D; j++) assert_float_equal(step[b * D + j], whole[(b * T + t) * D + j], 2e-6);
+            for (int j = 0; j < D; j++)
+                assert_float_equal(step[b * D + j], whole[(b * T + t) * D + j], 2e-6);
     }
     fv_ctx_free(c);
     fv_params_free(p);
@@ -244,7 +263,8 @@ static void patches_are_products_of_their_pixels(void **state)
             double sum = 0;
             for (int i = 0; i < C * P * P; i++) {
                 int row = n / 2 * P + i / P % P, col = n % 2 * P + i % P;
-                sum += (double)w[o * C * P * P + i] * (double)image[(i / (P * P) * SIDE + row) * SIDE + col];
+                sum += (double)w[o * C * P * P + i] *
+                       (double)image[(i / (P * P) * SIDE + row) * SIDE + col];
             }
             assert_float_equal(y[n * WIDTH + o], sum, 1e-5);
         }
@@ -272,7 +292,9 @@ static void tied_embeddings_share_one_table(void **state)
     assert_true(fv_shape_same(fv_emb_logits(c, &l, x)->shape, FV_SHAPE(2, 2, 5)));
 
     fv_ctx_reset(c, 0);
-    assert_int_equal(fv_backward(c, fv_sum_all(c, fv_emb_fwd(c, &l, fv_ints(c, ids, FV_SHAPE(2, 2))))), FV_OK);
+    assert_int_equal(fv_backward(c,
+                                 fv_sum_all(c, fv_emb_fwd(c, &l, fv_ints(c, ids, FV_SHAPE(2, 2))))),
+                     FV_OK);
     assert_int_equal(fv_params_get_grad(p, l.table, grad, 20, NULL), FV_OK);
     const float want[5] = {2, 0, 0, 4, 0}; /* the padding's row stays as it is */
     for (int i = 0; i < 20; i++) assert_true(grad[i] == want[i / 4]);
@@ -324,19 +346,26 @@ static void what_enters_an_encoder_is_the_same_recorded_or_not(void **state)
         fv_dtype t = dtypes[k % 2];
         for (int record = 0; record < 2; record++) {
             fv_ctx *c;
-            assert_int_equal(fv_ctx_new(&c, device, (fv_ctx_opt){.dtype = t, .record = record}, NULL), FV_OK);
+            assert_int_equal(fv_ctx_new(&c, device, (fv_ctx_opt){.dtype = t, .record = record},
+                                        NULL),
+                             FV_OK);
             fv_tensor *table[3];
             for (int i = 0; i < 3; i++) table[i] = fv_floats(c, x[i], FV_SHAPE(V, width));
             fv_some_rows of[] = {
                 {table[0], .ids = fv_ints(c, ids, FV_SHAPE(SEQS, LEN)), .skip = -1},
-                {table[1], .ids = k / 2 % 2 ? fv_ints(c, types, FV_SHAPE(SEQS, LEN)) : NULL, .count = 1, .skip = -1},
+                {table[1], .ids = k / 2 % 2 ? fv_ints(c, types, FV_SHAPE(SEQS, LEN)) : NULL,
+                 .count = 1, .skip = -1},
                 {table[2], .first = 2, .count = LEN, .skip = -1},
             };
-            fv_tensor *gain = fv_floats(c, x[0], FV_SHAPE(width)), *bias = fv_floats(c, x[1], FV_SHAPE(width));
-            check(fv_read(c, fv__embed(c, of, 3, gain, bias, 1e-5f), y[record], SEQS * LEN * width), fv_ctx_err(c));
+            fv_tensor *gain = fv_floats(c, x[0], FV_SHAPE(width)),
+                      *bias = fv_floats(c, x[1], FV_SHAPE(width));
+            check(fv_read(c, fv__embed(c, of, 3, gain, bias, 1e-5f), y[record], SEQS * LEN * width),
+                  fv_ctx_err(c));
             of[0].ids = fv_ints(c, (int32_t[]){0, V}, FV_SHAPE(1, 2));
             of[1].ids = NULL;
-            assert_int_not_equal(fv_read(c, fv__embed(c, of, 2, gain, bias, 1e-5f), none, 2 * width), FV_OK);
+            assert_int_not_equal(fv_read(c, fv__embed(c, of, 2, gain, bias, 1e-5f), none,
+                                         2 * width),
+                                 FV_OK);
             assert_non_null(strstr(fv_ctx_err(c)->text, "50"));
             fv_ctx_free(c);
         }

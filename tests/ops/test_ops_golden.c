@@ -1,4 +1,5 @@
-/* test_ops_golden.c - norms, losses, convolutions, rotary positions and the optimiser do what PyTorch does. */
+/* test_ops_golden.c - norms, losses, convolutions, rotary positions and the optimiser do what
+ * PyTorch does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,8 @@
 
 #define MAX_IN 3
 
-/* One entry of the golden file: inputs by name, the result y, and for a given dy the gradients d<input>. */
+/* One entry of the golden file: inputs by name, the result y, and for a given dy the gradients
+ * d<input>. */
 typedef struct entry {
     const char *name;
     const char *in[MAX_IN];
@@ -21,8 +23,14 @@ typedef struct entry {
     bool train;
 } entry;
 
-static fv_tensor *layernorm(const golden *g, fv_tensor *const *x) { return fv_layernorm(g->ctx, x[0], x[1], x[2], 1e-3f); }
-static fv_tensor *rmsnorm(const golden *g, fv_tensor *const *x) { return fv_rmsnorm(g->ctx, x[0], x[1], 1e-3f); }
+static fv_tensor *layernorm(const golden *g, fv_tensor *const *x)
+{
+    return fv_layernorm(g->ctx, x[0], x[1], x[2], 1e-3f);
+}
+static fv_tensor *rmsnorm(const golden *g, fv_tensor *const *x)
+{
+    return fv_rmsnorm(g->ctx, x[0], x[1], 1e-3f);
+}
 
 static fv_tensor *batchnorm(const golden *g, fv_tensor *const *x)
 {
@@ -45,7 +53,8 @@ static fv_tensor *spectral(const golden *g, fv_tensor *const *x)
 
 static fv_tensor *conv1d(const golden *g, fv_tensor *const *x)
 {
-    return fv_conv1d(g->ctx, x[0], x[1], x[2], (fv_conv_opt){.stride = 2, .pad = 1, .dilation = 2, .groups = 2});
+    return fv_conv1d(g->ctx, x[0], x[1], x[2],
+                     (fv_conv_opt){.stride = 2, .pad = 1, .dilation = 2, .groups = 2});
 }
 
 static fv_tensor *conv2d(const golden *g, fv_tensor *const *x)
@@ -65,42 +74,62 @@ static fv_tensor *conv2d_point(const golden *g, fv_tensor *const *x)
 
 static fv_tensor *conv1d_t(const golden *g, fv_tensor *const *x)
 {
-    return fv_conv1d_transpose(g->ctx, x[0], x[1], x[2], (fv_conv_opt){.stride = 3, .pad = 1, .groups = 2, .out_pad = 2});
+    return fv_conv1d_transpose(g->ctx, x[0], x[1], x[2],
+                               (fv_conv_opt){.stride = 3, .pad = 1, .groups = 2, .out_pad = 2});
 }
 
 static fv_tensor *conv2d_t(const golden *g, fv_tensor *const *x)
 {
-    return fv_conv2d_transpose(g->ctx, x[0], x[1], x[2], (fv_conv_opt){.stride = 2, .pad = 1, .out_pad = 1});
+    return fv_conv2d_transpose(g->ctx, x[0], x[1], x[2],
+                               (fv_conv_opt){.stride = 2, .pad = 1, .out_pad = 1});
 }
 
 static fv_tensor *conv2d_td(const golden *g, fv_tensor *const *x)
 {
-    return fv_conv2d_transpose(g->ctx, x[0], x[1], x[2], (fv_conv_opt){.stride = 2, .dilation = 3, .out_pad = 2});
+    return fv_conv2d_transpose(g->ctx, x[0], x[1], x[2],
+                               (fv_conv_opt){.stride = 2, .dilation = 3, .out_pad = 2});
 }
 
-static fv_tensor *bilinear7(const golden *g, fv_tensor *const *x) { return fv_upsample_bilinear(g->ctx, x[0], 7, 9); }
-static fv_tensor *bilinear3(const golden *g, fv_tensor *const *x) { return fv_upsample_bilinear(g->ctx, x[0], 3, 2); }
-static fv_tensor *nearest(const golden *g, fv_tensor *const *x) { return fv_upsample_nearest(g->ctx, x[0], 3); }
+static fv_tensor *bilinear7(const golden *g, fv_tensor *const *x)
+{
+    return fv_upsample_bilinear(g->ctx, x[0], 7, 9);
+}
+static fv_tensor *bilinear3(const golden *g, fv_tensor *const *x)
+{
+    return fv_upsample_bilinear(g->ctx, x[0], 3, 2);
+}
+static fv_tensor *nearest(const golden *g, fv_tensor *const *x)
+{
+    return fv_upsample_nearest(g->ctx, x[0], 3);
+}
 
 static fv_tensor *entropy(const golden *g, fv_tensor *const *x)
 {
-    return fv_cross_entropy(g->ctx, x[0], golden_ints(g, "entropy.labels"), (fv_ce_opt){.smooth = 0.1f, .ignore = -100});
+    return fv_cross_entropy(g->ctx, x[0], golden_ints(g, "entropy.labels"),
+                            (fv_ce_opt){.smooth = 0.1f, .ignore = -100});
 }
 
 static fv_tensor *bce(const golden *g, fv_tensor *const *x) { return fv_bce(g->ctx, x[0], x[1]); }
 static fv_tensor *mse(const golden *g, fv_tensor *const *x) { return fv_mse(g->ctx, x[0], x[1]); }
 static fv_tensor *mae(const golden *g, fv_tensor *const *x) { return fv_mae(g->ctx, x[0], x[1]); }
-static fv_tensor *hinge(const golden *g, fv_tensor *const *x) { return fv_hinge(g->ctx, x[0], golden_floats(g, "hinge.sign")); }
+static fv_tensor *hinge(const golden *g, fv_tensor *const *x)
+{
+    return fv_hinge(g->ctx, x[0], golden_floats(g, "hinge.sign"));
+}
 
 static fv_tensor *turned(const golden *g, fv_tensor *x, bool adjacent)
 {
-    fv_tensor *pos = golden_ints(g, "rope.pos"), *freq = fv_cast(g->ctx, golden_floats(g, "rope.freq"), FV_F32);
+    fv_tensor *pos = golden_ints(g, "rope.pos"),
+              *freq = fv_cast(g->ctx, golden_floats(g, "rope.freq"), FV_F32);
     x = fv_reshape(g->ctx, x, FV_SHAPE(2, 3, 16)); /* two heads of eight */
     return fv_rope(g->ctx, x, pos, freq, (fv_rope_opt){.n_head = 2, .adjacent = adjacent});
 }
 
 static fv_tensor *rope_half(const golden *g, fv_tensor *const *x) { return turned(g, x[0], false); }
-static fv_tensor *rope_adjacent(const golden *g, fv_tensor *const *x) { return turned(g, x[0], true); }
+static fv_tensor *rope_adjacent(const golden *g, fv_tensor *const *x)
+{
+    return turned(g, x[0], true);
+}
 
 static const entry entries[] = {
     {"layernorm", {"x", "gain", "bias"}, layernorm, false},
@@ -133,15 +162,19 @@ static void compare(const entry *k, fv_device *d, fv_dtype t, double tolerance)
 {
     golden g = {.file = FOVEA_TESTS "/golden/nn_ops.safetensors"};
     fv_tensor *x[MAX_IN] = {0};
-    assert_int_equal(fv_ctx_new(&g.ctx, d, (fv_ctx_opt){.dtype = t, .record = true, .train = k->train}, NULL), FV_OK);
-    for (int i = 0; i < MAX_IN && k->in[i]; i++) x[i] = fv_watch(g.ctx, golden_floats(&g, "%s.%s", k->name, k->in[i]));
+    assert_int_equal(fv_ctx_new(&g.ctx, d,
+                                (fv_ctx_opt){.dtype = t, .record = true, .train = k->train}, NULL),
+                     FV_OK);
+    for (int i = 0; i < MAX_IN && k->in[i]; i++)
+        x[i] = fv_watch(g.ctx, golden_floats(&g, "%s.%s", k->name, k->in[i]));
     fv_tensor *y = fv_hold(g.ctx, k->build(&g, x));
     golden_near(&g, y, tolerance, "%s.y", k->name);
 
     fv_array dy = golden_array(&g, "%s.dy", k->name);
     assert_int_equal(fv_backward_from(g.ctx, y, dy.data), FV_OK);
     fv_array_close(&dy);
-    for (int i = 0; i < MAX_IN && k->in[i]; i++) golden_grad_near(&g, x[i], 2 * tolerance, "%s.d%s", k->name, k->in[i]);
+    for (int i = 0; i < MAX_IN && k->in[i]; i++)
+        golden_grad_near(&g, x[i], 2 * tolerance, "%s.d%s", k->name, k->in[i]);
     fv_ctx_free(g.ctx);
 }
 
@@ -169,10 +202,15 @@ static void adamw_agrees(void **state)
     for (int t = 0; t < 3; t++) {
         left1 *= 0.9f;
         left2 *= 0.95f;
-        const fv_update now = {.lr = 0.05f, .correct1 = 1 - left1, .correct2 = 1 - left2, .grad_scale = 0.5f};
+        const fv_update now = {.lr = 0.05f,
+                               .correct1 = 1 - left1,
+                               .correct2 = 1 - left2,
+                               .grad_scale = 0.5f};
         fv_tensor *u = fv_bytes(g.ctx, (const uint8_t *)&now, FV_SHAPE((int64_t)sizeof now));
-        fv_adamw o = {.lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-6f, .decay = 0.1f, .now = u->data};
-        k->adamw(fv_ctx_stream(g.ctx), w->data, m->data, v->data, NULL, NULL, (float *)grads->data + 20 * t, 20, &o);
+        fv_adamw o = {
+            .lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-6f, .decay = 0.1f, .now = u->data};
+        k->adamw(fv_ctx_stream(g.ctx), w->data, m->data, v->data, NULL, NULL,
+                 (float *)grads->data + 20 * t, 20, &o);
     }
     golden_near(&g, w, 2e-6, "adamw.after");
     fv_ctx_free(g.ctx);
@@ -183,6 +221,7 @@ int main(void)
 {
     struct CMUnitTest tests[ENTRIES + 1] = {[ENTRIES] = cmocka_unit_test(adamw_agrees)};
     for (size_t i = 0; i < ENTRIES; i++)
-        tests[i] = (struct CMUnitTest){entries[i].name, agrees, NULL, NULL, (void *)(uintptr_t)&entries[i]};
+        tests[i] = (struct CMUnitTest){entries[i].name, agrees, NULL, NULL,
+                                       (void *)(uintptr_t)&entries[i]};
     return cmocka_run_group_tests_name("ops beside PyTorch", tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
-/* test_ops_layers.c - whole layers through the op table: gradients by differences, threads, memory, every dtype.
+/* test_ops_layers.c - whole layers through the op table: gradients by differences, threads, memory,
+ * every dtype.
  *
- * The table knows inputs, not parameters.  So each layer is put together by hand from one long input that holds all of
- * its weights, and the gradient of every weight is checked with it. */
+ * The table knows inputs, not parameters.  So each layer is put together by hand from one long
+ * input that holds all of its weights, and the gradient of every weight is checked with it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,12 +41,14 @@ static fv_lin lin(bag *b, int64_t in, int64_t out)
 static fv_norm norm(bag *b, bool rms)
 {
     fv_tensor *gain = fv_affine(b->c, take(b, FV_SHAPE(D)), 1, 1);
-    return (fv_norm){.gain = gain, .bias = rms ? NULL : take(b, FV_SHAPE(D)), .eps = 1e-3f, .rms = rms};
+    return (
+        fv_norm){.gain = gain, .bias = rms ? NULL : take(b, FV_SHAPE(D)), .eps = 1e-3f, .rms = rms};
 }
 
 static fv_mha mha(bag *b, int64_t kv_heads, int64_t head, float dropout)
 {
-    fv_mha l = {.n_head = HEADS, .n_kv_head = kv_heads, .head = head, .dropout = dropout, .name = "attn"};
+    fv_mha l = {
+        .n_head = HEADS, .n_kv_head = kv_heads, .head = head, .dropout = dropout, .name = "attn"};
     l.q = lin(b, D, HEADS * head);
     l.k = lin(b, D, kv_heads * head);
     l.v = lin(b, D, kv_heads * head);
@@ -80,12 +83,16 @@ static fv_tensor *encoder(fv_ctx *c, fv_tensor *const *in, bool pre_norm, float 
     l.mlp = mlp(&b, FV_GELU, false, dropout);
     l.self_norm = norm(&b, false);
     l.mlp_norm = norm(&b, false);
-    return fv_encoder_layer_fwd(c, &l, in[0], (fv_mha_arg){.key_mask = fv_bytes(c, keep, FV_SHAPE(2, 4))});
+    return fv_encoder_layer_fwd(c, &l, in[0],
+                                (fv_mha_arg){.key_mask = fv_bytes(c, keep, FV_SHAPE(2, 4))});
 }
 
 static fv_tensor *encoder_post(fv_ctx *c, fv_tensor *const *in) { return encoder(c, in, false, 0); }
 static fv_tensor *encoder_pre(fv_ctx *c, fv_tensor *const *in) { return encoder(c, in, true, 0); }
-static fv_tensor *encoder_dropout(fv_ctx *c, fv_tensor *const *in) { return encoder(c, in, true, 0.25f); }
+static fv_tensor *encoder_dropout(fv_ctx *c, fv_tensor *const *in)
+{
+    return encoder(c, in, true, 0.25f);
+}
 
 static fv_tensor *decoder(fv_ctx *c, fv_tensor *const *in, bool pre_norm, float dropout)
 {
@@ -104,7 +111,10 @@ static fv_tensor *decoder(fv_ctx *c, fv_tensor *const *in, bool pre_norm, float 
 
 static fv_tensor *decoder_post(fv_ctx *c, fv_tensor *const *in) { return decoder(c, in, false, 0); }
 static fv_tensor *decoder_pre(fv_ctx *c, fv_tensor *const *in) { return decoder(c, in, true, 0); }
-static fv_tensor *decoder_dropout(fv_ctx *c, fv_tensor *const *in) { return decoder(c, in, false, 0.25f); }
+static fv_tensor *decoder_dropout(fv_ctx *c, fv_tensor *const *in)
+{
+    return decoder(c, in, false, 0.25f);
+}
 
 /* Grouped heads, rotary positions, RMS norm, a gate: a layer of Llama. */
 static fv_tensor *causal_rotary(fv_ctx *c, fv_tensor *const *in)
@@ -115,7 +125,8 @@ static fv_tensor *causal_rotary(fv_ctx *c, fv_tensor *const *in)
     l.mlp = mlp(&b, FV_SILU, true, 0);
     l.self_norm = norm(&b, true);
     l.mlp_norm = norm(&b, true);
-    fv_turn turn = fv_rotary_at(c, &(fv_rotary){.width = 4, .adjacent = true}, fv_positions(c, 2, 4, 3), 8);
+    fv_turn turn = fv_rotary_at(c, &(fv_rotary){.width = 4, .adjacent = true},
+                                fv_positions(c, 2, 4, 3), 8);
     return fv_encoder_layer_fwd(c, &l, in[0], (fv_mha_arg){.causal = true, .turn = turn});
 }
 
@@ -163,15 +174,21 @@ static const op_case cases[] = {
      .flags = OP_TRAIN},
     {.name = "decoder layer, norm behind",
      .build = decoder_post,
-     .in = {{FV_SHAPE(2, 4, D)}, {FV_SHAPE(2 * MHA(2, 3) + MLP + 3 * NORM), SMALL}, {FV_SHAPE(2, 3, D)}},
+     .in = {{FV_SHAPE(2, 4, D)},
+            {FV_SHAPE(2 * MHA(2, 3) + MLP + 3 * NORM), SMALL},
+            {FV_SHAPE(2, 3, D)}},
      .loose = 8},
     {.name = "decoder layer, norm in front",
      .build = decoder_pre,
-     .in = {{FV_SHAPE(2, 4, D)}, {FV_SHAPE(2 * MHA(2, 3) + MLP + 3 * NORM), SMALL}, {FV_SHAPE(2, 3, D)}},
+     .in = {{FV_SHAPE(2, 4, D)},
+            {FV_SHAPE(2 * MHA(2, 3) + MLP + 3 * NORM), SMALL},
+            {FV_SHAPE(2, 3, D)}},
      .loose = 8},
     {.name = "decoder layer with dropout",
      .build = decoder_dropout,
-     .in = {{FV_SHAPE(2, 4, D)}, {FV_SHAPE(2 * MHA(2, 3) + MLP + 3 * NORM), SMALL}, {FV_SHAPE(2, 3, D)}},
+     .in = {{FV_SHAPE(2, 4, D)},
+            {FV_SHAPE(2 * MHA(2, 3) + MLP + 3 * NORM), SMALL},
+            {FV_SHAPE(2, 3, D)}},
      .loose = 8,
      .flags = OP_TRAIN},
     {.name = "causal layer with rotary positions",
@@ -184,7 +201,10 @@ static const op_case cases[] = {
      .loose = 8},
     {.name = "Transformer-XL's attention",
      .build = relative,
-     .in = {{FV_SHAPE(2, 4, D)}, {FV_SHAPE(MHA(2, 3) + LIN(D, 6) + 12), SMALL}, {FV_SHAPE(2, 2, D)}, {FV_SHAPE(6, D)}},
+     .in = {{FV_SHAPE(2, 4, D)},
+            {FV_SHAPE(MHA(2, 3) + LIN(D, 6) + 12), SMALL},
+            {FV_SHAPE(2, 2, D)},
+            {FV_SHAPE(6, D)}},
      .loose = 8},
 };
 

@@ -14,10 +14,22 @@
 
 /* ---- norms ---- */
 
-static fv_tensor *layernorm(fv_ctx *c, fv_tensor *const *x) { return fv_layernorm(c, x[0], x[1], x[2], 1e-3f); }
-static fv_tensor *layernorm_bare(fv_ctx *c, fv_tensor *const *x) { return fv_layernorm(c, x[0], NULL, NULL, 1e-5f); }
-static fv_tensor *rmsnorm(fv_ctx *c, fv_tensor *const *x) { return fv_rmsnorm(c, x[0], x[1], 1e-3f); }
-static fv_tensor *rmsnorm_bare(fv_ctx *c, fv_tensor *const *x) { return fv_rmsnorm(c, x[0], NULL, 1e-5f); }
+static fv_tensor *layernorm(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_layernorm(c, x[0], x[1], x[2], 1e-3f);
+}
+static fv_tensor *layernorm_bare(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_layernorm(c, x[0], NULL, NULL, 1e-5f);
+}
+static fv_tensor *rmsnorm(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_rmsnorm(c, x[0], x[1], 1e-3f);
+}
+static fv_tensor *rmsnorm_bare(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_rmsnorm(c, x[0], NULL, 1e-5f);
+}
 
 /* Both results are used, as in a block with the norm in front. */
 static fv_tensor *add_layernorm(fv_ctx *c, fv_tensor *const *x)
@@ -37,24 +49,28 @@ static fv_tensor *add_to_itself(fv_ctx *c, fv_tensor *const *x)
     return fv_add_layernorm(c, NULL, x[0], x[0], x[1], NULL, 1e-3f);
 }
 
-static void norm_row(double *y, const double *x, const double *gain, const double *bias, int64_t n, double eps, bool rms)
+static void norm_row(double *y, const double *x, const double *gain, const double *bias, int64_t n,
+                     double eps, bool rms)
 {
     double mean = 0, var = 0;
     for (int64_t j = 0; j < n && !rms; j++) mean += x[j] / (double)n;
     for (int64_t j = 0; j < n; j++) var += (x[j] - mean) * (x[j] - mean) / (double)n;
-    for (int64_t j = 0; j < n; j++) y[j] = (x[j] - mean) / sqrt(var + eps) * (gain ? gain[j] : 1) + (bias ? bias[j] : 0);
+    for (int64_t j = 0; j < n; j++)
+        y[j] = (x[j] - mean) / sqrt(var + eps) * (gain ? gain[j] : 1) + (bias ? bias[j] : 0);
 }
 
 static void want_layernorm(const op_case *k, double *y, const double *const *in)
 {
     int64_t n = k->in[1].shape.d[0], all = fv_shape_len(k->in[0].shape);
-    for (int64_t i = 0; i < all; i += n) norm_row(y + i, in[0] + i, in[1], in[2], n, (double)1e-3f, false);
+    for (int64_t i = 0; i < all; i += n)
+        norm_row(y + i, in[0] + i, in[1], in[2], n, (double)1e-3f, false);
 }
 
 static void want_rmsnorm(const op_case *k, double *y, const double *const *in)
 {
     int64_t n = k->in[1].shape.d[0], all = fv_shape_len(k->in[0].shape);
-    for (int64_t i = 0; i < all; i += n) norm_row(y + i, in[0] + i, in[1], NULL, n, (double)1e-3f, true);
+    for (int64_t i = 0; i < all; i += n)
+        norm_row(y + i, in[0] + i, in[1], NULL, n, (double)1e-3f, true);
 }
 
 static void want_add_layernorm(const op_case *k, double *y, const double *const *in)
@@ -75,14 +91,21 @@ static fv_tensor *batchnorm(fv_ctx *c, fv_tensor *const *x)
     return fv_batchnorm(c, x[0], x[1], x[2], mean, var, 0.1f, 1e-3f);
 }
 
-/* Without training u and v stay, so differences see the constants that the gradient takes them for. */
-static fv_tensor *spectral_norm(fv_ctx *c, fv_tensor *const *x) { return fv_spectral_norm(c, x[0], x[1], x[2], 1e-6f); }
+/* Without training u and v stay, so differences see the constants that the gradient takes them
+ * for. */
+static fv_tensor *spectral_norm(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_spectral_norm(c, x[0], x[1], x[2], 1e-6f);
+}
 
 /* ---- tables ---- */
 
 static const int32_t ids[] = {4, 0, 4, 6, 1, 4};
 
-static fv_tensor *gather(fv_ctx *c, fv_tensor *const *x) { return fv_gather(c, x[0], fv_ints(c, ids, FV_SHAPE(2, 3)), -1); }
+static fv_tensor *gather(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_gather(c, x[0], fv_ints(c, ids, FV_SHAPE(2, 3)), -1);
+}
 static fv_tensor *scatter_add(fv_ctx *c, fv_tensor *const *x)
 {
     return fv_scatter_add(c, x[0], fv_ints(c, ids, FV_SHAPE(2, 3)), 7);
@@ -114,7 +137,8 @@ static const int32_t labels[] = {3, -100, 0, 12, 7};
 
 static fv_tensor *entropy(fv_ctx *c, fv_tensor *const *x)
 {
-    return fv_cross_entropy(c, x[0], fv_ints(c, labels, FV_SHAPE(5)), (fv_ce_opt){.smooth = 0.125f, .ignore = -100});
+    return fv_cross_entropy(c, x[0], fv_ints(c, labels, FV_SHAPE(5)),
+                            (fv_ce_opt){.smooth = 0.125f, .ignore = -100});
 }
 
 static void want_entropy(const op_case *k, double *y, const double *const *in)
@@ -154,7 +178,8 @@ static fv_tensor *mse(fv_ctx *c, fv_tensor *const *x) { return fv_mse(c, x[0], x
 static fv_tensor *mae(fv_ctx *c, fv_tensor *const *x) { return fv_mae(c, x[0], x[1]); }
 
 /* Three sequences of up to 4 frames and 3 labels, one of them without labels. */
-static const int32_t words[] = {2, 1, 4, 3, 3, 0, 0, 0, 0}, frames[] = {4, 3, 2}, lens[] = {3, 2, 0};
+static const int32_t words[] = {2, 1, 4, 3, 3, 0, 0, 0, 0}, frames[] = {4, 3, 2},
+                     lens[] = {3, 2, 0};
 
 static fv_tensor *rnnt(fv_ctx *c, fv_tensor *const *x)
 {
@@ -184,7 +209,8 @@ static void want_rnnt(const op_case *k, double *y, const double *const *in)
 
 static fv_tensor *conv1d(fv_ctx *c, fv_tensor *const *x)
 {
-    return fv_conv1d(c, x[0], x[1], x[2], (fv_conv_opt){.stride = 2, .pad = 1, .dilation = 2, .groups = 2});
+    return fv_conv1d(c, x[0], x[1], x[2],
+                     (fv_conv_opt){.stride = 2, .pad = 1, .dilation = 2, .groups = 2});
 }
 
 static fv_tensor *conv2d(fv_ctx *c, fv_tensor *const *x)
@@ -195,26 +221,41 @@ static fv_tensor *conv_depth(fv_ctx *c, fv_tensor *const *x)
 {
     return fv_conv2d(c, x[0], x[1], NULL, (fv_conv_opt){.pad = 1, .groups = 4});
 }
-static fv_tensor *conv_point(fv_ctx *c, fv_tensor *const *x) { return fv_conv2d(c, x[0], x[1], x[2], (fv_conv_opt){0}); }
+static fv_tensor *conv_point(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_conv2d(c, x[0], x[1], x[2], (fv_conv_opt){0});
+}
 
 static fv_tensor *conv1d_transpose(fv_ctx *c, fv_tensor *const *x)
 {
-    return fv_conv1d_transpose(c, x[0], x[1], x[2], (fv_conv_opt){.stride = 3, .pad = 1, .groups = 2, .out_pad = 2});
+    return fv_conv1d_transpose(c, x[0], x[1], x[2],
+                               (fv_conv_opt){.stride = 3, .pad = 1, .groups = 2, .out_pad = 2});
 }
 
 static fv_tensor *conv2d_transpose(fv_ctx *c, fv_tensor *const *x)
 {
-    return fv_conv2d_transpose(c, x[0], x[1], x[2], (fv_conv_opt){.stride = 2, .pad = 1, .out_pad = 1});
+    return fv_conv2d_transpose(c, x[0], x[1], x[2],
+                               (fv_conv_opt){.stride = 2, .pad = 1, .out_pad = 1});
 }
 
-static fv_tensor *nearest(fv_ctx *c, fv_tensor *const *x) { return fv_upsample_nearest(c, x[0], 3); }
-static fv_tensor *bilinear_up(fv_ctx *c, fv_tensor *const *x) { return fv_upsample_bilinear(c, x[0], 7, 9); }
-static fv_tensor *bilinear_down(fv_ctx *c, fv_tensor *const *x) { return fv_upsample_bilinear(c, x[0], 3, 2); }
+static fv_tensor *nearest(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_upsample_nearest(c, x[0], 3);
+}
+static fv_tensor *bilinear_up(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_upsample_bilinear(c, x[0], 7, 9);
+}
+static fv_tensor *bilinear_down(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_upsample_bilinear(c, x[0], 3, 2);
+}
 
 static void want_nearest(const op_case *k, double *y, const double *const *in)
 {
     const int64_t *d = k->in[0].shape.d, h = d[2] * 3, w = d[3] * 3;
-    for (int64_t i = 0; i < d[0] * d[1] * h * w; i++) y[i] = in[0][(i / (h * w) * d[2] + i / w % h / 3) * d[3] + i % w / 3];
+    for (int64_t i = 0; i < d[0] * d[1] * h * w; i++)
+        y[i] = in[0][(i / (h * w) * d[2] + i / w % h / 3) * d[3] + i % w / 3];
 }
 
 /* ---- rotary positions: heads of 7, of which 6 turn ---- */
@@ -226,7 +267,8 @@ static const float freqs[] = {1, 0.3125f, 0.046875f};
 static fv_tensor *turn(fv_ctx *c, fv_tensor *x, bool adjacent)
 {
     fv_tensor *freq = fv_cast(c, fv_floats(c, freqs, FV_SHAPE(3)), FV_F32);
-    return fv_rope(c, x, fv_ints(c, places, FV_SHAPE(2, 3)), freq, (fv_rope_opt){.n_head = 2, .adjacent = adjacent});
+    return fv_rope(c, x, fv_ints(c, places, FV_SHAPE(2, 3)), freq,
+                   (fv_rope_opt){.n_head = 2, .adjacent = adjacent});
 }
 
 static fv_tensor *rope_half(fv_ctx *c, fv_tensor *const *x) { return turn(c, x[0], false); }
@@ -238,13 +280,22 @@ static void want_rope(double *y, const double *x, bool adjacent)
         int at = i % 7, pair = adjacent ? at / 2 : at % 3, second = adjacent ? at % 2 : at / 3;
         double angle = places[i / 14] * (double)freqs[pair % 3];
         const double *head = x + i - at;
-        double a = head[adjacent ? 2 * pair : pair], b = head[adjacent ? (2 * pair + 1) % 7 : (pair + 3) % 7];
-        y[i] = at == 6 ? x[i] : second ? a * sin(angle) + b * cos(angle) : a * cos(angle) - b * sin(angle);
+        double a = head[adjacent ? 2 * pair : pair],
+               b = head[adjacent ? (2 * pair + 1) % 7 : (pair + 3) % 7];
+        y[i] = at == 6  ? x[i]
+               : second ? a * sin(angle) + b * cos(angle)
+                        : a * cos(angle) - b * sin(angle);
     }
 }
 
-static void want_rope_half(const op_case *k, double *y, const double *const *in) { (void)k, want_rope(y, in[0], false); }
-static void want_rope_adjacent(const op_case *k, double *y, const double *const *in) { (void)k, want_rope(y, in[0], true); }
+static void want_rope_half(const op_case *k, double *y, const double *const *in)
+{
+    (void)k, want_rope(y, in[0], false);
+}
+static void want_rope_adjacent(const op_case *k, double *y, const double *const *in)
+{
+    (void)k, want_rope(y, in[0], true);
+}
 
 #define WIDE .low = -4, .high = 4
 #define OPTIONAL .optional = true
@@ -261,7 +312,10 @@ static const op_case cases[] = {
      .in = {{FV_SHAPE(300, 129), WIDE}, {FV_SHAPE(129), OPTIONAL}, {FV_SHAPE(129), OPTIONAL}},
      .want = want_layernorm,
      .flags = OP_BY_ROW},
-    {.name = "layernorm, bare", .build = layernorm_bare, .in = {{FV_SHAPE(4, 9)}}, .flags = OP_BY_ROW},
+    {.name = "layernorm, bare",
+     .build = layernorm_bare,
+     .in = {{FV_SHAPE(4, 9)}},
+     .flags = OP_BY_ROW},
     {.name = "rmsnorm",
      .build = rmsnorm,
      .in = {{FV_SHAPE(3, 5, 13), WIDE}, {FV_SHAPE(13), OPTIONAL}},
@@ -276,10 +330,15 @@ static const op_case cases[] = {
     {.name = "rmsnorm, bare", .build = rmsnorm_bare, .in = {{FV_SHAPE(4, 9)}}, .flags = OP_BY_ROW},
     {.name = "add_layernorm",
      .build = add_layernorm,
-     .in = {{FV_SHAPE(6, 13), WIDE}, {FV_SHAPE(6, 13), WIDE}, {FV_SHAPE(13), OPTIONAL}, {FV_SHAPE(13), OPTIONAL}},
+     .in = {{FV_SHAPE(6, 13), WIDE},
+            {FV_SHAPE(6, 13), WIDE},
+            {FV_SHAPE(13), OPTIONAL},
+            {FV_SHAPE(13), OPTIONAL}},
      .want = want_add_layernorm,
      .bad = {FV_SHAPE(6, 13), FV_SHAPE(5, 13)}},
-    {.name = "add_layernorm of x and x", .build = add_to_itself, .in = {{FV_SHAPE(6, 13), WIDE}, {FV_SHAPE(13), OPTIONAL}}},
+    {.name = "add_layernorm of x and x",
+     .build = add_to_itself,
+     .in = {{FV_SHAPE(6, 13), WIDE}, {FV_SHAPE(13), OPTIONAL}}},
     {.name = "add_rmsnorm",
      .build = add_rmsnorm,
      .in = {{FV_SHAPE(6, 13), WIDE}, {FV_SHAPE(6, 13), WIDE}, {FV_SHAPE(13), OPTIONAL}}},
@@ -301,11 +360,23 @@ static const op_case cases[] = {
      .loose = 4,
      .bad = {FV_SHAPE(4, 3, 2), FV_SHAPE(3)}},
 
-    {.name = "gather", .build = gather, .in = {{FV_SHAPE(7, 5)}}, .want = want_gather, .bad = {FV_SHAPE(7, 5, 2)}},
+    {.name = "gather",
+     .build = gather,
+     .in = {{FV_SHAPE(7, 5)}},
+     .want = want_gather,
+     .bad = {FV_SHAPE(7, 5, 2)}},
     {.name = "gather, many", .build = gather_many, .in = {{FV_SHAPE(37, 65)}}},
-    {.name = "scatter_add", .build = scatter_add, .in = {{FV_SHAPE(2, 3, 5)}}, .want = want_scatter, .bad = {FV_SHAPE(2, 4, 5)}},
+    {.name = "scatter_add",
+     .build = scatter_add,
+     .in = {{FV_SHAPE(2, 3, 5)}},
+     .want = want_scatter,
+     .bad = {FV_SHAPE(2, 4, 5)}},
 
-    {.name = "cross_entropy", .build = entropy, .in = {{FV_SHAPE(5, 13), WIDE}}, .want = want_entropy, .bad = {FV_SHAPE(4, 13)}},
+    {.name = "cross_entropy",
+     .build = entropy,
+     .in = {{FV_SHAPE(5, 13), WIDE}},
+     .want = want_entropy,
+     .bad = {FV_SHAPE(4, 13)}},
     {.name = "cross_entropy of a product",
      .build = entropy_of_product,
      .in = {{FV_SHAPE(5, 6)}, {FV_SHAPE(13, 6)}},
@@ -321,14 +392,24 @@ static const op_case cases[] = {
      .build = bce,
      .in = {{FV_SHAPE(3, 7), WIDE}, {FV_SHAPE(3, 7), .low = 0.1f, .high = 0.9f}},
      .bad = {FV_SHAPE(3, 7), FV_SHAPE(7, 3)}},
-    {.name = "hinge", .build = hinge, .in = {{FV_SHAPE(3, 7), WIDE}, {FV_SHAPE(3, 7)}}, .bad = {FV_SHAPE(3, 7), FV_SHAPE(3, 1)}},
-    {.name = "mse", .build = mse, .in = {{FV_SHAPE(3, 7)}, {FV_SHAPE(3, 7)}}, .bad = {FV_SHAPE(3, 7), FV_SHAPE(7)}},
+    {.name = "hinge",
+     .build = hinge,
+     .in = {{FV_SHAPE(3, 7), WIDE}, {FV_SHAPE(3, 7)}},
+     .bad = {FV_SHAPE(3, 7), FV_SHAPE(3, 1)}},
+    {.name = "mse",
+     .build = mse,
+     .in = {{FV_SHAPE(3, 7)}, {FV_SHAPE(3, 7)}},
+     .bad = {FV_SHAPE(3, 7), FV_SHAPE(7)}},
     {.name = "mae",
      .build = mae,
      .in = {{FV_SHAPE(3, 7)}, {FV_SHAPE(3, 7)}},
      .flags = OP_DISTINCT,
      .bad = {FV_SHAPE(3, 7), FV_SHAPE(7)}},
-    {.name = "rnnt_loss", .build = rnnt, .in = {{FV_SHAPE(3, 4, 4, 5), WIDE}}, .want = want_rnnt, .bad = {FV_SHAPE(3, 4, 3, 5)}},
+    {.name = "rnnt_loss",
+     .build = rnnt,
+     .in = {{FV_SHAPE(3, 4, 4, 5), WIDE}},
+     .want = want_rnnt,
+     .bad = {FV_SHAPE(3, 4, 3, 5)}},
 
     {.name = "conv1d",
      .build = conv1d,
@@ -375,7 +456,10 @@ static const op_case cases[] = {
      .in = {{FV_SHAPE(2, 2, 4, 5)}},
      .flags = OP_BY_ROW,
      .bad = {FV_SHAPE(2, 2, 3)}},
-    {.name = "upsample_bilinear, smaller", .build = bilinear_down, .in = {{FV_SHAPE(2, 2, 4, 5)}}, .flags = OP_BY_ROW},
+    {.name = "upsample_bilinear, smaller",
+     .build = bilinear_down,
+     .in = {{FV_SHAPE(2, 2, 4, 5)}},
+     .flags = OP_BY_ROW},
 
     {.name = "rope by halves",
      .build = rope_half,
@@ -393,7 +477,10 @@ static const op_case cases[] = {
 
 typedef fv_tensor *faulty(fv_ctx *c);
 
-static fv_tensor *id_too_large(fv_ctx *c) { return fv_gather(c, fv_zeros(c, FV_SHAPE(6, 2)), fv_ints(c, ids, FV_SHAPE(6)), -1); }
+static fv_tensor *id_too_large(fv_ctx *c)
+{
+    return fv_gather(c, fv_zeros(c, FV_SHAPE(6, 2)), fv_ints(c, ids, FV_SHAPE(6)), -1);
+}
 static fv_tensor *row_too_large(fv_ctx *c)
 {
     return fv_scatter_add(c, fv_zeros(c, FV_SHAPE(6, 2)), fv_ints(c, ids, FV_SHAPE(6)), 6);
@@ -401,18 +488,21 @@ static fv_tensor *row_too_large(fv_ctx *c)
 
 static fv_tensor *label_too_large(fv_ctx *c)
 {
-    return fv_cross_entropy(c, fv_zeros(c, FV_SHAPE(5, 12)), fv_ints(c, labels, FV_SHAPE(5)), (fv_ce_opt){.ignore = -100});
+    return fv_cross_entropy(c, fv_zeros(c, FV_SHAPE(5, 12)), fv_ints(c, labels, FV_SHAPE(5)),
+                            (fv_ce_opt){.ignore = -100});
 }
 
 static fv_tensor *label_not_ignored(fv_ctx *c)
 {
-    return fv_cross_entropy(c, fv_zeros(c, FV_SHAPE(5, 13)), fv_ints(c, labels, FV_SHAPE(5)), (fv_ce_opt){.ignore = -1});
+    return fv_cross_entropy(c, fv_zeros(c, FV_SHAPE(5, 13)), fv_ints(c, labels, FV_SHAPE(5)),
+                            (fv_ce_opt){.ignore = -1});
 }
 
 static fv_tensor *transduce(fv_ctx *c, const int32_t *tlen, int32_t blank)
 {
     fv_tensor *x = fv_zeros(c, FV_SHAPE(3, 4, 4, 5)), *u = fv_ints(c, lens, FV_SHAPE(3));
-    return fv_rnnt_loss(c, x, fv_ints(c, words, FV_SHAPE(3, 3)), fv_ints(c, tlen, FV_SHAPE(3)), u, blank);
+    return fv_rnnt_loss(c, x, fv_ints(c, words, FV_SHAPE(3, 3)), fv_ints(c, tlen, FV_SHAPE(3)), u,
+                        blank);
 }
 
 static fv_tensor *no_frames(fv_ctx *c) { return transduce(c, (int32_t[]){4, 0, 2}, 0); }
@@ -440,7 +530,8 @@ static void faults_are_named(void **state)
         fv_ctx_reset(c, 0);
         faults[i].build(c);
         assert_int_equal(fv_ctx_status(c), FV_EARG);
-        if (!strstr(fv_ctx_err(c)->text, faults[i].says)) fail_msg("\"%s\" is not in: %s", faults[i].says, fv_ctx_err(c)->text);
+        if (!strstr(fv_ctx_err(c)->text, faults[i].says))
+            fail_msg("\"%s\" is not in: %s", faults[i].says, fv_ctx_err(c)->text);
     }
     fv_ctx_free(c);
     fv_device_close(d);
@@ -464,11 +555,12 @@ static void logits_are_kept_for_other_readers(void **state)
     for (int parts = 1; parts < 4; parts++) { /* entropy, squares, both */
         fv_ctx_reset(c, 0);
         fv_tensor *in = fv_watch(c, fv_floats(c, x, FV_SHAPE(ROWS, IN)));
-        fv_tensor *y = fv_linear(c, in, fv_floats(c, w, FV_SHAPE(OUT, IN)), NULL, FV_ACT_NONE), *loss = NULL;
+        fv_tensor *y = fv_linear(c, in, fv_floats(c, w, FV_SHAPE(OUT, IN)), NULL, FV_ACT_NONE),
+                  *loss = NULL;
         if (parts & 2) loss = fv_sum_all(c, fv_mul(c, y, y));
         if (parts & 1) {
-            fv_tensor *ce = fv_sum_all(c,
-                                       fv_cross_entropy(c, y, fv_ints(c, wanted, FV_SHAPE(ROWS)), (fv_ce_opt){.ignore = -100}));
+            fv_tensor *ce = fv_sum_all(c, fv_cross_entropy(c, y, fv_ints(c, wanted, FV_SHAPE(ROWS)),
+                                                           (fv_ce_opt){.ignore = -100}));
             loss = loss ? fv_add(c, loss, ce) : ce;
         }
         assert_int_equal(fv_backward(c, loss), FV_OK);
@@ -492,7 +584,8 @@ static void hidden_logits_count_for_nothing(void **state)
     assert_int_equal(fv_device_open(&d, test_device(), (fv_device_opt){0}, NULL), FV_OK);
     assert_int_equal(fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, NULL), FV_OK);
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        for (int last = 0; last < 2; last++) { /* all but two are hidden, at the end or at the beginning */
+        /* all but two are hidden, at the end or at the beginning */
+        for (int last = 0; last < 2; last++) {
             int64_t n = widths[i], seen = last ? n - 2 : 0;
             for (int64_t j = 0; j < n; j++) x[j] = j == seen ? 1 : j == seen + 1 ? 2 : -INFINITY;
             fv_ctx_reset(c, 0);
@@ -504,7 +597,9 @@ static void hidden_logits_count_for_nothing(void **state)
             assert_int_equal(fv_backward(c, fv_sum_all(c, loss)), FV_OK);
             assert_int_equal(fv_read_grad(c, logits, dx, n), FV_OK);
             for (int64_t j = 0; j < n; j++) {
-                double want = j == seen || j == seen + 1 ? 1 / (1 + exp(j == seen ? 1.0 : -1.0)) - (j == seen) : 0;
+                double want = j == seen || j == seen + 1
+                                  ? 1 / (1 + exp(j == seen ? 1.0 : -1.0)) - (j == seen)
+                                  : 0;
                 assert_true(fabs(dx[j] - want) < 1e-6);
             }
         }
@@ -523,7 +618,8 @@ static void norm_of_very_many_rows(void **state)
     assert_int_equal(fv_device_open(&d, test_device(), (fv_device_opt){0}, NULL), FV_OK);
     assert_int_equal(fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, NULL), FV_OK);
     fv_tensor *x = fv_expand(c, fv_floats(c, (float[]){1, 3}, FV_SHAPE(1, 2)), FV_SHAPE(ROWS, 2));
-    fv_tensor *gain = fv_watch(c, fv_full(c, FV_SHAPE(2), 1)), *bias = fv_watch(c, fv_zeros(c, FV_SHAPE(2)));
+    fv_tensor *gain = fv_watch(c, fv_full(c, FV_SHAPE(2), 1)),
+              *bias = fv_watch(c, fv_zeros(c, FV_SHAPE(2)));
     assert_int_equal(fv_backward(c, fv_sum_all(c, fv_layernorm(c, x, gain, bias, 0))), FV_OK);
     assert_int_equal(fv_read_grad(c, gain, dgain, 2), FV_OK);
     assert_int_equal(fv_read_grad(c, bias, dbias, 2), FV_OK);
@@ -540,6 +636,7 @@ int main(void)
         cmocka_unit_test(hidden_logits_count_for_nothing),
         cmocka_unit_test(norm_of_very_many_rows),
     };
-    int failed = op_table_run("norms, tables, losses, convolutions, positions", cases, sizeof cases / sizeof *cases);
+    int failed = op_table_run("norms, tables, losses, convolutions, positions", cases,
+                              sizeof cases / sizeof *cases);
     return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

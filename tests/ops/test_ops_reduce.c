@@ -30,7 +30,8 @@ static fv_tensor *log_softmax(fv_ctx *c, fv_tensor *const *x) { return fv_log_so
 
 /* ---- what they should give ---- */
 
-static void fold(const op_case *k, int axis, double *y, const double *x, double (*f)(double, double), double start)
+static void fold(const op_case *k, int axis, double *y, const double *x,
+                 double (*f)(double, double), double start)
 {
     fv_shape s = k->in[0].shape;
     int64_t outer = 1, n = s.d[axis], inner = 1;
@@ -47,15 +48,30 @@ static double plus(double a, double b) { return a + b; }
 static double plus_seventh(double a, double b) { return a + b / 7; }
 static double plus_sixth(double a, double b) { return a + b / 6; }
 
-static void want_sum_first(const op_case *k, double *y, const double *const *in) { fold(k, 0, y, in[0], plus, 0); }
-static void want_sum_middle(const op_case *k, double *y, const double *const *in) { fold(k, 1, y, in[0], plus, 0); }
+static void want_sum_first(const op_case *k, double *y, const double *const *in)
+{
+    fold(k, 0, y, in[0], plus, 0);
+}
+static void want_sum_middle(const op_case *k, double *y, const double *const *in)
+{
+    fold(k, 1, y, in[0], plus, 0);
+}
 static void want_sum_last(const op_case *k, double *y, const double *const *in)
 {
     fold(k, k->in[0].shape.n - 1, y, in[0], plus, 0);
 }
-static void want_mean_middle(const op_case *k, double *y, const double *const *in) { fold(k, 1, y, in[0], plus_seventh, 0); }
-static void want_mean_last(const op_case *k, double *y, const double *const *in) { fold(k, 2, y, in[0], plus_sixth, 0); }
-static void want_max_middle(const op_case *k, double *y, const double *const *in) { fold(k, 1, y, in[0], fmax, -INFINITY); }
+static void want_mean_middle(const op_case *k, double *y, const double *const *in)
+{
+    fold(k, 1, y, in[0], plus_seventh, 0);
+}
+static void want_mean_last(const op_case *k, double *y, const double *const *in)
+{
+    fold(k, 2, y, in[0], plus_sixth, 0);
+}
+static void want_max_middle(const op_case *k, double *y, const double *const *in)
+{
+    fold(k, 1, y, in[0], fmax, -INFINITY);
+}
 static void want_max_last(const op_case *k, double *y, const double *const *in)
 {
     fold(k, k->in[0].shape.n - 1, y, in[0], fmax, -INFINITY);
@@ -79,7 +95,9 @@ static void want_argmax(const op_case *k, double *y, const double *const *in)
         for (int64_t r = 0; r < d[2]; r++)
             for (int64_t j = 0; j < d[1]; j++) {
                 double *best = &y[i * d[2] + r];
-                if (in[0][(i * d[1] + j) * d[2] + r] > in[0][(i * d[1] + (int64_t)*best) * d[2] + r]) *best = (double)j;
+                if (in[0][(i * d[1] + j) * d[2] + r] >
+                    in[0][(i * d[1] + (int64_t)*best) * d[2] + r])
+                    *best = (double)j;
             }
 }
 
@@ -98,7 +116,8 @@ static void want_topk(const op_case *k, double *y, const double *const *in)
 static void want_cumsum(const op_case *k, double *y, const double *const *in)
 {
     const int64_t *d = k->in[0].shape.d;
-    for (int64_t i = 0; i < fv_shape_len(k->in[0].shape); i++) y[i] = in[0][i] + (i / d[2] % d[1] ? y[i - d[2]] : 0);
+    for (int64_t i = 0; i < fv_shape_len(k->in[0].shape); i++)
+        y[i] = in[0][i] + (i / d[2] % d[1] ? y[i - d[2]] : 0);
 }
 
 static void want_softmax(const op_case *k, double *y, const double *const *in)
@@ -115,17 +134,22 @@ static void want_softmax(const op_case *k, double *y, const double *const *in)
 
 /* clang-format off */
 static const op_case cases[] = {
-    {.name = "sum, first axis", .build = sum_first, .in = {{FV_SHAPE(6, 5)}}, .want = want_sum_first},
-    {.name = "sum, middle axis", .build = sum_middle, .in = {{FV_SHAPE(4, 7, 3)}}, .want = want_sum_middle, .flags = OP_BY_ROW,
-     .bad = {FV_SHAPE(4)}},
-    {.name = "sum, last axis", .build = sum_last, .in = {{FV_SHAPE(4, 7, 3)}}, .want = want_sum_last, .flags = OP_BY_ROW},
-    {.name = "sum, last axis, long", .build = sum_last, .in = {{FV_SHAPE(5, 4099)}}, .want = want_sum_last, .flags = OP_BY_ROW},
-    {.name = "sum, first axis, long", .build = sum_first, .in = {{FV_SHAPE(2051, 9)}}, .want = want_sum_first},
-    {.name = "mean, middle axis", .build = mean_middle, .in = {{FV_SHAPE(4, 7, 3)}}, .want = want_mean_middle, .flags = OP_BY_ROW,
-     .bad = {FV_SHAPE(4)}},
-    {.name = "mean, last axis", .build = mean_last, .in = {{FV_SHAPE(4, 3, 6)}}, .want = want_mean_last, .flags = OP_BY_ROW},
-    {.name = "max, middle axis", .build = max_middle, .in = {{FV_SHAPE(4, 5, 3)}}, .want = want_max_middle,
-     .flags = OP_BY_ROW | OP_DISTINCT, .bad = {FV_SHAPE(4)}},
+    {.name = "sum, first axis", .build = sum_first, .in = {{FV_SHAPE(6, 5)}},
+     .want = want_sum_first},
+    {.name = "sum, middle axis", .build = sum_middle, .in = {{FV_SHAPE(4, 7, 3)}},
+     .want = want_sum_middle, .flags = OP_BY_ROW, .bad = {FV_SHAPE(4)}},
+    {.name = "sum, last axis", .build = sum_last, .in = {{FV_SHAPE(4, 7, 3)}},
+     .want = want_sum_last, .flags = OP_BY_ROW},
+    {.name = "sum, last axis, long", .build = sum_last, .in = {{FV_SHAPE(5, 4099)}},
+     .want = want_sum_last, .flags = OP_BY_ROW},
+    {.name = "sum, first axis, long", .build = sum_first, .in = {{FV_SHAPE(2051, 9)}},
+     .want = want_sum_first},
+    {.name = "mean, middle axis", .build = mean_middle, .in = {{FV_SHAPE(4, 7, 3)}},
+     .want = want_mean_middle, .flags = OP_BY_ROW, .bad = {FV_SHAPE(4)}},
+    {.name = "mean, last axis", .build = mean_last, .in = {{FV_SHAPE(4, 3, 6)}},
+     .want = want_mean_last, .flags = OP_BY_ROW},
+    {.name = "max, middle axis", .build = max_middle, .in = {{FV_SHAPE(4, 5, 3)}},
+     .want = want_max_middle, .flags = OP_BY_ROW | OP_DISTINCT, .bad = {FV_SHAPE(4)}},
     {.name = "max, last axis", .build = max_last, .in = {{FV_SHAPE(4, 19)}}, .want = want_max_last,
      .flags = OP_BY_ROW | OP_DISTINCT},
     {.name = "sum_all", .build = sum_all, .in = {{FV_SHAPE(3, 4, 5)}}, .want = want_sum_all},
@@ -133,19 +157,24 @@ static const op_case cases[] = {
     {.name = "mean_all", .build = mean_all, .in = {{FV_SHAPE(3, 4, 5)}}, .want = want_mean_all},
     {.name = "argmax", .build = argmax, .in = {{FV_SHAPE(4, 5, 3)}}, .want = want_argmax,
      .flags = OP_NO_GRAD | OP_BY_ROW | OP_DISTINCT, .bad = {FV_SHAPE(4)}},
-    {.name = "topk", .build = topk, .in = {{FV_SHAPE(4, 17)}}, .want = want_topk, .flags = OP_BY_ROW | OP_DISTINCT,
-     .bad = {FV_SHAPE(4, 2)}},
+    {.name = "topk", .build = topk, .in = {{FV_SHAPE(4, 17)}}, .want = want_topk,
+     .flags = OP_BY_ROW | OP_DISTINCT, .bad = {FV_SHAPE(4, 2)}},
     {.name = "topk, all of them", .build = topk_all, .in = {{FV_SHAPE(5, 8)}}, .want = want_topk,
      .flags = OP_BY_ROW | OP_DISTINCT},
-    {.name = "cumsum, middle axis", .build = cumsum_middle, .in = {{FV_SHAPE(4, 7, 3)}}, .want = want_cumsum, .flags = OP_BY_ROW,
-     .bad = {FV_SHAPE(4)}},
-    {.name = "cumsum, last axis", .build = cumsum_last, .in = {{FV_SHAPE(4, 9)}}, .flags = OP_BY_ROW},
-    {.name = "softmax", .build = softmax, .in = {{FV_SHAPE(2, 3, 11), WIDE}}, .want = want_softmax, .flags = OP_BY_ROW},
-    {.name = "softmax, many", .build = softmax, .in = {{FV_SHAPE(130, 259), WIDE}}, .want = want_softmax, .flags = OP_BY_ROW},
-    {.name = "softmax, one column", .build = softmax, .in = {{FV_SHAPE(5, 1), WIDE}}, .want = want_softmax, .flags = OP_BY_ROW},
-    {.name = "log_softmax", .build = log_softmax, .in = {{FV_SHAPE(2, 3, 11), WIDE}}, .want = want_softmax, .flags = OP_BY_ROW},
-    {.name = "log_softmax, many", .build = log_softmax, .in = {{FV_SHAPE(130, 259), WIDE}}, .want = want_softmax,
+    {.name = "cumsum, middle axis", .build = cumsum_middle, .in = {{FV_SHAPE(4, 7, 3)}},
+     .want = want_cumsum, .flags = OP_BY_ROW, .bad = {FV_SHAPE(4)}},
+    {.name = "cumsum, last axis", .build = cumsum_last, .in = {{FV_SHAPE(4, 9)}},
      .flags = OP_BY_ROW},
+    {.name = "softmax", .build = softmax, .in = {{FV_SHAPE(2, 3, 11), WIDE}}, .want = want_softmax,
+     .flags = OP_BY_ROW},
+    {.name = "softmax, many", .build = softmax, .in = {{FV_SHAPE(130, 259), WIDE}},
+     .want = want_softmax, .flags = OP_BY_ROW},
+    {.name = "softmax, one column", .build = softmax, .in = {{FV_SHAPE(5, 1), WIDE}},
+     .want = want_softmax, .flags = OP_BY_ROW},
+    {.name = "log_softmax", .build = log_softmax, .in = {{FV_SHAPE(2, 3, 11), WIDE}},
+     .want = want_softmax, .flags = OP_BY_ROW},
+    {.name = "log_softmax, many", .build = log_softmax, .in = {{FV_SHAPE(130, 259), WIDE}},
+     .want = want_softmax, .flags = OP_BY_ROW},
 };
 /* clang-format on */
 
@@ -232,8 +261,10 @@ static void sums_of_very_many_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(of_equals_the_first_counts, fresh), cmocka_unit_test_setup(scalars_have_no_axis, fresh),
-        cmocka_unit_test_setup(nothing_has_no_largest, fresh),     cmocka_unit_test_setup(softmax_does_not_overflow, fresh),
+        cmocka_unit_test_setup(of_equals_the_first_counts, fresh),
+        cmocka_unit_test_setup(scalars_have_no_axis, fresh),
+        cmocka_unit_test_setup(nothing_has_no_largest, fresh),
+        cmocka_unit_test_setup(softmax_does_not_overflow, fresh),
         cmocka_unit_test_setup(sums_of_very_many_rows, fresh),
     };
     int failed = cmocka_run_group_tests_name("reduce", tests, open_all, close_all);

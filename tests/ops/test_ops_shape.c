@@ -1,4 +1,5 @@
-/* test_ops_shape.c - ops that only move numbers: reshape, permute, slice, concat, pad, roll, expand, rel_shift. */
+/* test_ops_shape.c - ops that only move numbers: reshape, permute, slice, concat, pad, roll,
+ * expand, rel_shift. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,21 +11,43 @@
 #include "helper/device.h"
 #include "helper/optable.h"
 
-/* reshape and head share memory with x; a scale makes y a tensor of its own that can be read after backward */
-static fv_tensor *reshape(fv_ctx *c, fv_tensor *const *x) { return fv_scale(c, fv_reshape(c, x[0], FV_SHAPE(4, -1, 3)), 1); }
+/* reshape and head share memory with x; a scale makes y a tensor of its own that can be read after
+ * backward */
+static fv_tensor *reshape(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_scale(c, fv_reshape(c, x[0], FV_SHAPE(4, -1, 3)), 1);
+}
 static fv_tensor *reshape_twice(fv_ctx *c, fv_tensor *const *x)
 {
     fv_tensor *y = fv_reshape(c, fv_square(c, x[0]), FV_SHAPE(-1));
     return fv_mul(c, y, fv_reshape(c, fv_reshape(c, x[0], FV_SHAPE(2, 18)), FV_SHAPE(36)));
 }
-static fv_tensor *head(fv_ctx *c, fv_tensor *const *x) { return fv_scale(c, fv_head(c, x[0], 2), 1); }
-static fv_tensor *permute(fv_ctx *c, fv_tensor *const *x) { return fv_permute(c, x[0], (int[]){2, 0, 3, 1}); }
-static fv_tensor *heads_apart(fv_ctx *c, fv_tensor *const *x) { return fv_permute(c, x[0], (int[]){0, 2, 1, 3}); }
-static fv_tensor *permute_none(fv_ctx *c, fv_tensor *const *x) { return fv_permute(c, x[0], (int[]){0, 1}); }
+static fv_tensor *head(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_scale(c, fv_head(c, x[0], 2), 1);
+}
+static fv_tensor *permute(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_permute(c, x[0], (int[]){2, 0, 3, 1});
+}
+static fv_tensor *heads_apart(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_permute(c, x[0], (int[]){0, 2, 1, 3});
+}
+static fv_tensor *permute_none(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_permute(c, x[0], (int[]){0, 1});
+}
 static fv_tensor *transpose(fv_ctx *c, fv_tensor *const *x) { return fv_transpose(c, x[0]); }
 static fv_tensor *slice_first(fv_ctx *c, fv_tensor *const *x) { return fv_slice(c, x[0], 0, 1, 3); }
-static fv_tensor *slice_middle(fv_ctx *c, fv_tensor *const *x) { return fv_slice(c, x[0], 1, 2, 5); }
-static fv_tensor *slice_last(fv_ctx *c, fv_tensor *const *x) { return fv_slice(c, x[0], -1, 3, 11); }
+static fv_tensor *slice_middle(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_slice(c, x[0], 1, 2, 5);
+}
+static fv_tensor *slice_last(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_slice(c, x[0], -1, 3, 11);
+}
 static fv_tensor *slice_all(fv_ctx *c, fv_tensor *const *x) { return fv_slice(c, x[0], 1, 0, 5); }
 static fv_tensor *concat_rows(fv_ctx *c, fv_tensor *const *x) { return fv_concat(c, x, 3, 0); }
 static fv_tensor *concat_cols(fv_ctx *c, fv_tensor *const *x) { return fv_concat(c, x, 3, -1); }
@@ -35,7 +58,10 @@ static fv_tensor *concat_itself(fv_ctx *c, fv_tensor *const *x)
 static fv_tensor *pad(fv_ctx *c, fv_tensor *const *x) { return fv_pad(c, x[0], 1, 2, 1, -3); }
 static fv_tensor *roll(fv_ctx *c, fv_tensor *const *x) { return fv_roll(c, x[0], 1, 2); }
 static fv_tensor *roll_back(fv_ctx *c, fv_tensor *const *x) { return fv_roll(c, x[0], -1, -8); }
-static fv_tensor *expand(fv_ctx *c, fv_tensor *const *x) { return fv_expand(c, x[0], FV_SHAPE(2, 3, 4, 5)); }
+static fv_tensor *expand(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_expand(c, x[0], FV_SHAPE(2, 3, 4, 5));
+}
 static fv_tensor *rel_shift(fv_ctx *c, fv_tensor *const *x) { return fv_rel_shift(c, x[0]); }
 
 static fv_tensor *split(fv_ctx *c, fv_tensor *const *x)
@@ -54,7 +80,8 @@ static void want_permute(const op_case *k, double *y, const double *const *in)
     for (int64_t e = 0; e < d[2]; e++)
         for (int64_t f = 0; f < d[0]; f++)
             for (int64_t g = 0; g < d[3]; g++)
-                for (int64_t h = 0; h < d[1]; h++) y[n++] = in[0][((f * d[1] + h) * d[2] + e) * d[3] + g];
+                for (int64_t h = 0; h < d[1]; h++)
+                    y[n++] = in[0][((f * d[1] + h) * d[2] + e) * d[3] + g];
 }
 
 static void want_transpose(const op_case *k, double *y, const double *const *in)
@@ -62,7 +89,8 @@ static void want_transpose(const op_case *k, double *y, const double *const *in)
     const int64_t *d = k->in[0].shape.d;
     for (int64_t b = 0; b < d[0]; b++)
         for (int64_t i = 0; i < d[1]; i++)
-            for (int64_t j = 0; j < d[2]; j++) y[(b * d[2] + j) * d[1] + i] = in[0][(b * d[1] + i) * d[2] + j];
+            for (int64_t j = 0; j < d[2]; j++)
+                y[(b * d[2] + j) * d[1] + i] = in[0][(b * d[1] + i) * d[2] + j];
 }
 
 static void want_slice_middle(const op_case *k, double *y, const double *const *in)
@@ -79,7 +107,8 @@ static void want_concat_cols(const op_case *k, double *y, const double *const *i
     int64_t n = 0;
     for (int64_t row = 0; row < k->in[0].shape.d[0]; row++)
         for (int i = 0; i < 3; i++)
-            for (int64_t j = 0; j < k->in[i].shape.d[1]; j++) y[n++] = in[i][row * k->in[i].shape.d[1] + j];
+            for (int64_t j = 0; j < k->in[i].shape.d[1]; j++)
+                y[n++] = in[i][row * k->in[i].shape.d[1] + j];
 }
 
 static void want_pad(const op_case *k, double *y, const double *const *in)
@@ -88,7 +117,8 @@ static void want_pad(const op_case *k, double *y, const double *const *in)
     int64_t n = 0;
     for (int64_t i = 0; i < d[0]; i++)
         for (int64_t j = -2; j < d[1] + 1; j++)
-            for (int64_t r = 0; r < d[2]; r++) y[n++] = j < 0 || j >= d[1] ? -3 : in[0][(i * d[1] + j) * d[2] + r];
+            for (int64_t r = 0; r < d[2]; r++)
+                y[n++] = j < 0 || j >= d[1] ? -3 : in[0][(i * d[1] + j) * d[2] + r];
 }
 
 static void want_roll(const op_case *k, double *y, const double *const *in)
@@ -96,7 +126,8 @@ static void want_roll(const op_case *k, double *y, const double *const *in)
     const int64_t *d = k->in[0].shape.d;
     for (int64_t i = 0; i < d[0]; i++)
         for (int64_t j = 0; j < d[1]; j++)
-            for (int64_t r = 0; r < d[2]; r++) y[(i * d[1] + (j + 2) % d[1]) * d[2] + r] = in[0][(i * d[1] + j) * d[2] + r];
+            for (int64_t r = 0; r < d[2]; r++)
+                y[(i * d[1] + (j + 2) % d[1]) * d[2] + r] = in[0][(i * d[1] + j) * d[2] + r];
 }
 
 static void want_roll_back(const op_case *k, double *y, const double *const *in)
@@ -126,37 +157,55 @@ static double same(double x) { return x; }
 
 /* clang-format off */
 static const op_case cases[] = {
-    {.name = "reshape", .build = reshape, .in = {{FV_SHAPE(2, 6, 3)}}, .each = same, .bad = {FV_SHAPE(2, 5, 3)}},
+    {.name = "reshape", .build = reshape, .in = {{FV_SHAPE(2, 6, 3)}}, .each = same,
+     .bad = {FV_SHAPE(2, 5, 3)}},
     {.name = "reshape twice", .build = reshape_twice, .in = {{FV_SHAPE(2, 6, 3)}}},
-    {.name = "head", .build = head, .in = {{FV_SHAPE(5, 4)}}, .each = same, .bad = {FV_SHAPE(1, 4)}},
-    {.name = "permute", .build = permute, .in = {{FV_SHAPE(2, 3, 4, 5)}}, .want = want_permute, .bad = {FV_SHAPE(2, 3, 4)}},
-    {.name = "permute, heads apart", .build = heads_apart, .in = {{FV_SHAPE(3, 70, 4, 16)}}, .flags = OP_BY_ROW},
-    {.name = "permute, nothing", .build = permute_none, .in = {{FV_SHAPE(4, 5)}}, .each = same, .flags = OP_BY_ROW},
-    {.name = "transpose", .build = transpose, .in = {{FV_SHAPE(2, 3, 7)}}, .want = want_transpose, .flags = OP_BY_ROW,
-     .bad = {FV_SHAPE(7)}},
-    {.name = "transpose, many", .build = transpose, .in = {{FV_SHAPE(3, 130, 67)}}, .want = want_transpose, .flags = OP_BY_ROW},
-    {.name = "slice, first axis", .build = slice_first, .in = {{FV_SHAPE(4, 3, 5)}}, .bad = {FV_SHAPE(2, 3, 5)}},
-    {.name = "slice, middle axis", .build = slice_middle, .in = {{FV_SHAPE(4, 6, 3)}}, .want = want_slice_middle,
-     .flags = OP_BY_ROW, .bad = {FV_SHAPE(4, 4, 3)}},
-    {.name = "slice, last axis", .build = slice_last, .in = {{FV_SHAPE(4, 3, 12)}}, .flags = OP_BY_ROW,
-     .bad = {FV_SHAPE(4, 3, 9)}},
-    {.name = "slice, everything", .build = slice_all, .in = {{FV_SHAPE(4, 5)}}, .each = same, .flags = OP_BY_ROW},
+    {.name = "head", .build = head, .in = {{FV_SHAPE(5, 4)}}, .each = same,
+     .bad = {FV_SHAPE(1, 4)}},
+    {.name = "permute", .build = permute, .in = {{FV_SHAPE(2, 3, 4, 5)}}, .want = want_permute,
+     .bad = {FV_SHAPE(2, 3, 4)}},
+    {.name = "permute, heads apart", .build = heads_apart, .in = {{FV_SHAPE(3, 70, 4, 16)}},
+     .flags = OP_BY_ROW},
+    {.name = "permute, nothing", .build = permute_none, .in = {{FV_SHAPE(4, 5)}}, .each = same,
+     .flags = OP_BY_ROW},
+    {.name = "transpose", .build = transpose, .in = {{FV_SHAPE(2, 3, 7)}}, .want = want_transpose,
+     .flags = OP_BY_ROW, .bad = {FV_SHAPE(7)}},
+    {.name = "transpose, many", .build = transpose, .in = {{FV_SHAPE(3, 130, 67)}},
+     .want = want_transpose, .flags = OP_BY_ROW},
+    {.name = "slice, first axis", .build = slice_first, .in = {{FV_SHAPE(4, 3, 5)}},
+     .bad = {FV_SHAPE(2, 3, 5)}},
+    {.name = "slice, middle axis", .build = slice_middle, .in = {{FV_SHAPE(4, 6, 3)}},
+     .want = want_slice_middle, .flags = OP_BY_ROW, .bad = {FV_SHAPE(4, 4, 3)}},
+    {.name = "slice, last axis", .build = slice_last, .in = {{FV_SHAPE(4, 3, 12)}},
+     .flags = OP_BY_ROW, .bad = {FV_SHAPE(4, 3, 9)}},
+    {.name = "slice, everything", .build = slice_all, .in = {{FV_SHAPE(4, 5)}}, .each = same,
+     .flags = OP_BY_ROW},
     {.name = "concat, first axis", .build = concat_rows,
-     .in = {{FV_SHAPE(1, 5)}, {FV_SHAPE(3, 5)}, {FV_SHAPE(2, 5), .fixed = true}}, .bad = {FV_SHAPE(1, 5), FV_SHAPE(3, 6)}},
-    {.name = "concat, last axis", .build = concat_cols, .in = {{FV_SHAPE(4, 5)}, {FV_SHAPE(4, 1)}, {FV_SHAPE(4, 7)}},
+     .in = {{FV_SHAPE(1, 5)}, {FV_SHAPE(3, 5)}, {FV_SHAPE(2, 5), .fixed = true}},
+     .bad = {FV_SHAPE(1, 5), FV_SHAPE(3, 6)}},
+    {.name = "concat, last axis", .build = concat_cols,
+     .in = {{FV_SHAPE(4, 5)}, {FV_SHAPE(4, 1)}, {FV_SHAPE(4, 7)}},
      .want = want_concat_cols, .bad = {FV_SHAPE(4, 5), {0}, FV_SHAPE(3, 7)}},
-    {.name = "concat, the same five times", .build = concat_itself, .in = {{FV_SHAPE(3, 2, 4)}}, .flags = OP_BY_ROW,
+    {.name = "concat, the same five times", .build = concat_itself, .in = {{FV_SHAPE(3, 2, 4)}},
+     .flags = OP_BY_ROW, .bad = {FV_SHAPE(3)}},
+    {.name = "split", .build = split, .in = {{FV_SHAPE(4, 6, 3)}}, .flags = OP_BY_ROW,
+     .bad = {FV_SHAPE(4, 7, 3)}},
+    {.name = "pad", .build = pad, .in = {{FV_SHAPE(3, 4, 5)}}, .want = want_pad, .flags = OP_BY_ROW,
      .bad = {FV_SHAPE(3)}},
-    {.name = "split", .build = split, .in = {{FV_SHAPE(4, 6, 3)}}, .flags = OP_BY_ROW, .bad = {FV_SHAPE(4, 7, 3)}},
-    {.name = "pad", .build = pad, .in = {{FV_SHAPE(3, 4, 5)}}, .want = want_pad, .flags = OP_BY_ROW, .bad = {FV_SHAPE(3)}},
-    {.name = "roll", .build = roll, .in = {{FV_SHAPE(3, 5, 4)}}, .want = want_roll, .flags = OP_BY_ROW, .bad = {FV_SHAPE(3)}},
-    {.name = "roll back", .build = roll_back, .in = {{FV_SHAPE(3, 5)}}, .want = want_roll_back, .flags = OP_BY_ROW},
-    {.name = "expand", .build = expand, .in = {{FV_SHAPE(3, 1, 5)}}, .want = want_expand, .bad = {FV_SHAPE(2, 1, 5)}},
-    {.name = "rel_shift", .build = rel_shift, .in = {{FV_SHAPE(2, 3, 4, 6)}}, .want = want_rel_shift, .flags = OP_BY_ROW,
-     .bad = {FV_SHAPE(6)}},
-    {.name = "rel_shift, square", .build = rel_shift, .in = {{FV_SHAPE(5, 5)}}, .want = want_rel_shift},
-    {.name = "rel_shift, more rows than columns", .build = rel_shift, .in = {{FV_SHAPE(2, 7, 3)}}, .want = want_rel_shift},
-    {.name = "rel_shift, one row", .build = rel_shift, .in = {{FV_SHAPE(2, 1, 3)}}, .want = want_rel_shift, .flags = OP_BY_ROW},
+    {.name = "roll", .build = roll, .in = {{FV_SHAPE(3, 5, 4)}}, .want = want_roll,
+     .flags = OP_BY_ROW, .bad = {FV_SHAPE(3)}},
+    {.name = "roll back", .build = roll_back, .in = {{FV_SHAPE(3, 5)}}, .want = want_roll_back,
+     .flags = OP_BY_ROW},
+    {.name = "expand", .build = expand, .in = {{FV_SHAPE(3, 1, 5)}}, .want = want_expand,
+     .bad = {FV_SHAPE(2, 1, 5)}},
+    {.name = "rel_shift", .build = rel_shift, .in = {{FV_SHAPE(2, 3, 4, 6)}},
+     .want = want_rel_shift, .flags = OP_BY_ROW, .bad = {FV_SHAPE(6)}},
+    {.name = "rel_shift, square", .build = rel_shift, .in = {{FV_SHAPE(5, 5)}},
+     .want = want_rel_shift},
+    {.name = "rel_shift, more rows than columns", .build = rel_shift, .in = {{FV_SHAPE(2, 7, 3)}},
+     .want = want_rel_shift},
+    {.name = "rel_shift, one row", .build = rel_shift, .in = {{FV_SHAPE(2, 1, 3)}},
+     .want = want_rel_shift, .flags = OP_BY_ROW},
 };
 /* clang-format on */
 

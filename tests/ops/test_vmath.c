@@ -1,7 +1,8 @@
-/* test_vmath.c - the vector functions against the C library in f64: largest errors, limits, NaN; at every level.
+/* test_vmath.c - the vector functions against the C library in f64: largest errors, limits, NaN; at
+ * every level.
  *
- * What has a kernel is measured through the tables of each instruction level; the rest is measured at the generic one,
- * whose source is the same. */
+ * What has a kernel is measured through the tables of each instruction level; the rest is measured
+ * at the generic one, whose source is the same. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -34,7 +35,8 @@ static void samples(double low, double high)
     for (int i = 0; i < SAMPLES; i++) x[i] = (float)(low + (high - low) * i / (SAMPLES - 1));
 }
 
-/* The largest error over x and y: in units of the last place of the true value, or for tails that cancel, as a part of
+/* The largest error over x and y: in units of the last place of the true value, or for tails that
+ * cancel, as a part of
  * |x|. */
 typedef enum { ULP, OF_X } measure;
 
@@ -90,10 +92,12 @@ static void functions_with_a_kernel(void **state)
             fv_stream s = {.dev = at_level[l], .threads = 1};
             samples(a->low, a->high);
             at_level[l]->k[FV_F32]->unary(&s, a->op, y, x, SAMPLES, 0, 0);
-            double e = worst(a->f, a->m), room = a->m == ULP ? 2 : 1e-7; /* for levels without fused multiply-add */
+            /* for levels without fused multiply-add */
+            double e = worst(a->f, a->m), room = a->m == ULP ? 2 : 1e-7;
             bool fused = strcmp(fv_device_level(at_level[l]), "generic") != 0;
             if (!(e <= a->limit + (fused ? 0 : room)))
-                fail_msg("%s: function %d on %g..%g is off by %g", fv_device_level(at_level[l]), (int)a->op, a->low, a->high, e);
+                fail_msg("%s: function %d on %g..%g is off by %g", fv_device_level(at_level[l]),
+                         (int)a->op, a->low, a->high, e);
         }
 }
 
@@ -152,12 +156,14 @@ static void limits_and_nan(void **state)
     (void)state;
     const float inf = INFINITY;
     const limit limits[] = {
-        {FV_U_EXP, -inf, 0},      {FV_U_EXP, -200, 0},      {FV_U_EXP, 0, 1},           {FV_U_EXP, 88.73f, inf},
-        {FV_U_EXP, inf, inf},     {FV_U_EXP, FLT_MAX, inf}, {FV_U_LOG, 0, -inf},        {FV_U_LOG, -0.0f, -inf},
-        {FV_U_LOG, inf, inf},     {FV_U_LOG, 1, 0},         {FV_U_TANH, inf, 1},        {FV_U_TANH, -inf, -1},
-        {FV_U_TANH, 0, 0},        {FV_U_SIGMOID, inf, 1},   {FV_U_SIGMOID, -inf, 0},    {FV_U_SOFTPLUS, inf, inf},
-        {FV_U_SOFTPLUS, -inf, 0}, {FV_U_GELU, inf, inf},    {FV_U_GELU_TANH, inf, inf}, {FV_U_SILU, inf, inf},
-        {FV_U_GELU, -20, 0},      {FV_U_GELU_TANH, -20, 0}, {FV_U_SILU, -200, 0},
+        {FV_U_EXP, -inf, 0},        {FV_U_EXP, -200, 0},      {FV_U_EXP, 0, 1},
+        {FV_U_EXP, 88.73f, inf},    {FV_U_EXP, inf, inf},     {FV_U_EXP, FLT_MAX, inf},
+        {FV_U_LOG, 0, -inf},        {FV_U_LOG, -0.0f, -inf},  {FV_U_LOG, inf, inf},
+        {FV_U_LOG, 1, 0},           {FV_U_TANH, inf, 1},      {FV_U_TANH, -inf, -1},
+        {FV_U_TANH, 0, 0},          {FV_U_SIGMOID, inf, 1},   {FV_U_SIGMOID, -inf, 0},
+        {FV_U_SOFTPLUS, inf, inf},  {FV_U_SOFTPLUS, -inf, 0}, {FV_U_GELU, inf, inf},
+        {FV_U_GELU_TANH, inf, inf}, {FV_U_SILU, inf, inf},    {FV_U_GELU, -20, 0},
+        {FV_U_GELU_TANH, -20, 0},   {FV_U_SILU, -200, 0},
     };
     uint32_t payload = 0x7fc12345; /* a NaN with bits that must not leak into the exponent */
     float nan;
@@ -168,12 +174,14 @@ static void limits_and_nan(void **state)
         for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
             at_level[l]->k[FV_F32]->unary(&s, limits[i].op, &got, &limits[i].in, 1, 0, 0);
             if (got != limits[i].out)
-                fail_msg("%s: function %d of %g is %g", fv_device_level(at_level[l]), (int)limits[i].op, (double)limits[i].in,
-                         (double)got);
+                fail_msg("%s: function %d of %g is %g", fv_device_level(at_level[l]),
+                         (int)limits[i].op, (double)limits[i].in, (double)got);
         }
         for (fv_unary_op op = 0; op < FV_U_COUNT; op++) {
             at_level[l]->k[FV_F32]->unary(&s, op, &got, &nan, 1, 1, 2);
-            if (!isnan(got)) fail_msg("%s: function %d of NaN is %g", fv_device_level(at_level[l]), (int)op, (double)got);
+            if (!isnan(got))
+                fail_msg("%s: function %d of NaN is %g", fv_device_level(at_level[l]), (int)op,
+                         (double)got);
         }
         float minus = -1;
         at_level[l]->k[FV_F32]->unary(&s, FV_U_LOG, &got, &minus, 1, 0, 0);

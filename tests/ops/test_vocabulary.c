@@ -1,8 +1,9 @@
-/* test_vocabulary.c - the loss of a language model at sizes of its own: thousands of rows against thousands of words.
+/* test_vocabulary.c - the loss of a language model at sizes of its own: thousands of rows against
+ * thousands of words.
  *
- * The op table's rows are short and few.  Kernels take another path where a row does not fit a thread or a block has more
- * than one row to do, products where they are large, and the sum of rows by id where ids are many.  Held against f32 on the CPU,
- * composed of a product and a loss. */
+ * The op table's rows are short and few.  Kernels take another path where a row does not fit a
+ * thread or a block has more than one row to do, products where they are large, and the sum of rows
+ * by id where ids are many.  Held against f32 on the CPU, composed of a product and a loss. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,8 +27,8 @@ enum { LOSS, DX, DTABLE, RESULTS };
 static const char *const result_name[RESULTS] = {"loss", "dx", "dtable"};
 static fv_device *cpu, *dev;
 
-/* Few words are frequent, most are rare.  The last of 128 rows has no label, as a language model's windows have it, and a
- * long run has none, as where texts are padded. */
+/* Few words are frequent, most are rare.  The last of 128 rows has no label, as a language model's
+ * windows have it, and a long run has none, as where texts are padded. */
 static fv_tensor *words(fv_ctx *c, const size *s, uint32_t seed, bool labels)
 {
     int32_t *w = malloc((size_t)s->rows * sizeof *w);
@@ -35,7 +36,8 @@ static fv_tensor *words(fv_ctx *c, const size *s, uint32_t seed, bool labels)
     for (int64_t i = 0; i < s->rows; i++) {
         seed = seed * 1664525u + 1013904223u;
         double u = (double)(seed >> 8) / (1 << 24);
-        bool none = labels && (i % 128 == 127 || (i >= s->rows / 2 && i < s->rows / 2 + s->rows / 8));
+        bool none = labels &&
+                    (i % 128 == 127 || (i >= s->rows / 2 && i < s->rows / 2 + s->rows / 8));
         w[i] = none ? -100 : (int32_t)(u * u * u * (double)s->words);
     }
     fv_tensor *t = fv_ints(c, w, FV_SHAPE(s->rows));
@@ -67,7 +69,8 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
     fv_tensor *x = s->tied ? fv_gather(c, table, words(c, s, 4, false), -1)
                            : fv_watch(c, fv_floats(c, values, FV_SHAPE(s->rows, s->width)));
     fv_ce_opt how = {.smooth = s->smooth, .ignore = -100};
-    fv_tensor *y = fv_hold(c, fv_linear_cross_entropy(c, &logits, x, table, words(c, s, 5, true), how));
+    fv_tensor *y = fv_hold(c, fv_linear_cross_entropy(c, &logits, x, table, words(c, s, 5, true),
+                                                      how));
     fv_backward_from(c, y, dy);
     check(fv_ctx_status(c), fv_ctx_err(c));
     to[LOSS] = numbers_of(c, y, false);
@@ -82,13 +85,17 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
 static void tell(char *text, size_t room, const void *size_)
 {
     const size *s = size_;
-    snprintf(text, room, "%lld rows, %lld words, width %lld, smoothed by %g%s", (long long)s->rows, (long long)s->words,
-             (long long)s->width, (double)s->smooth, s->tied ? ", tied" : "");
+    snprintf(text, room, "%lld rows, %lld words, width %lld, smoothed by %g%s", (long long)s->rows,
+             (long long)s->words, (long long)s->width, (double)s->smooth, s->tied ? ", tied" : "");
 }
 
-static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3, 1e-1, 2e-2, learn, tell};
+static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3,
+                                    1e-1,    2e-2,        learn,        tell};
 
-static void compare(const size *all, size_t n) { numbers_compare(&trial, dev, cpu, all, n, 0, RESULTS - 1); }
+static void compare(const size *all, size_t n)
+{
+    numbers_compare(&trial, dev, cpu, all, n, 0, RESULTS - 1);
+}
 
 static void rows_against_words(void **state)
 {
@@ -102,7 +109,9 @@ static void rows_against_words(void **state)
 
 static void words_from_the_table_itself(void **state)
 {
-    static const size all[] = {{4096, 4000, 32, 0, true}, {1500, 16000, 32, 0, true}, {6000, 200, 64, 0.1f, true}};
+    static const size all[] = {{4096, 4000, 32, 0, true},
+                               {1500, 16000, 32, 0, true},
+                               {6000, 200, 64, 0.1f, true}};
     (void)state;
     compare(all, sizeof all / sizeof *all);
 }

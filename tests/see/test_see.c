@@ -1,4 +1,5 @@
-/* test_see.c - the record of a pass: weights equal to transformers', rollouts equal to numpy's, refusals, numbers in files. */
+/* test_see.c - the record of a pass: weights equal to transformers', rollouts equal to numpy's,
+ * refusals, numbers in files. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,31 +91,43 @@ static void weights_are_those_of_transformers(void **state)
             open_lab(&l, names[which], b);
             for (int k = 0; k < FV_SEE_KINDS; k++) {
                 fv_see_kind kind = (fv_see_kind)k;
-                int64_t rows = fv_see_rows(l.s, kind), cols = fv_see_cols(l.s, kind), heads = fv_see_heads(l.s, kind);
+                int64_t rows = fv_see_rows(l.s, kind), cols = fv_see_cols(l.s, kind),
+                        heads = fv_see_heads(l.s, kind);
                 assert_int_equal(fv_see_layers(l.s, kind), 2);
                 assert_int_equal(heads, kind == FV_SEE_ENCODER ? 4 : 2);
                 assert_int_equal(rows, kind == FV_SEE_ENCODER ? 9 : 7);
                 assert_int_equal(cols, kind == FV_SEE_DECODER ? 7 : 9);
-                float *w = malloc((size_t)(rows * cols) * sizeof *w), *mean = calloc((size_t)(rows * cols), sizeof *mean);
+                float *w = malloc((size_t)(rows * cols) * sizeof *w),
+                      *mean = calloc((size_t)(rows * cols), sizeof *mean);
                 for (int64_t layer = 0; layer < 2; layer++) {
                     char key[64];
-                    snprintf(key, sizeof key, "%s_attentions.%d", fv_see_kind_name(kind), (int)layer);
-                    float *all = golden_of(l.g, key, 3 * heads * rows * cols), *mine = all + b * heads * rows * cols;
+                    snprintf(key, sizeof key, "%s_attentions.%d", fv_see_kind_name(kind),
+                             (int)layer);
+                    float *all = golden_of(l.g, key, 3 * heads * rows * cols),
+                          *mine = all + b * heads * rows * cols;
                     for (int64_t h = 0; h < heads; h++) {
-                        check(fv_see_weights(l.s, (fv_see_pick){kind, layer, h, false}, 0, rows, w, &e), &e);
+                        check(fv_see_weights(l.s, (fv_see_pick){kind, layer, h, false}, 0, rows, w,
+                                             &e),
+                              &e);
                         near(w, mine + h * rows * cols, rows * cols, 1e-5f);
-                        check(fv_see_weights(l.s, (fv_see_pick){kind, layer, h, false}, rows - 2, rows - 1, w, &e), &e);
+                        check(fv_see_weights(l.s, (fv_see_pick){kind, layer, h, false}, rows - 2,
+                                             rows - 1, w, &e),
+                              &e);
                         near(w, mine + (h * rows + rows - 2) * cols, cols, 1e-5f);
-                        for (int64_t i = 0; i < rows * cols; i++) mean[i] += mine[h * rows * cols + i] / (float)(2 * heads);
+                        for (int64_t i = 0; i < rows * cols; i++)
+                            mean[i] += mine[h * rows * cols + i] / (float)(2 * heads);
                     }
                     free(all);
                 }
-                check(fv_see_weights(l.s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, false}, 0, rows, w, &e), &e);
+                check(fv_see_weights(l.s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, false}, 0,
+                                     rows, w, &e),
+                      &e);
                 near(w, mean, rows * cols, 1e-5f);
                 free(w);
                 free(mean);
             }
-            assert_string_equal(fv_see_layer_name(l.s, FV_SEE_CROSS, 1), "model.decoder.layers.1.encoder_attn");
+            assert_string_equal(fv_see_layer_name(l.s, FV_SEE_CROSS, 1),
+                                "model.decoder.layers.1.encoder_attn");
             assert_null(fv_see_layer_name(l.s, FV_SEE_CROSS, 2));
             close_lab(&l);
         }
@@ -133,15 +146,19 @@ static void rollouts_are_those_of_numpy(void **state)
                 int64_t rows = fv_see_rows(l.s, kind), cols = fv_see_cols(l.s, kind);
                 char key[64];
                 snprintf(key, sizeof key, "%s.%d.%s", names[which], (int)b, fv_see_kind_name(kind));
-                float *want = golden_of(l.rolls, key, 2 * rows * cols), *got = malloc((size_t)(rows * cols) * sizeof *got);
+                float *want = golden_of(l.rolls, key, 2 * rows * cols),
+                      *got = malloc((size_t)(rows * cols) * sizeof *got);
                 for (int64_t layer = 0; layer < 2; layer++) {
                     fv_see_pick p = {kind, layer, FV_SEE_ALL, true};
                     check(fv_see_weights(l.s, p, 0, rows, got, &e), &e);
                     near(got, want + layer * rows * cols, rows * cols, 1e-5f);
-                    check(fv_see_weights(l.s, p, 3, 5, got, &e), &e); /* rows alone are the same rows */
+                    /* rows alone are the same rows */
+                    check(fv_see_weights(l.s, p, 3, 5, got, &e), &e);
                     near(got, want + (layer * rows + 3) * cols, 2 * cols, 1e-5f);
                 }
-                check(fv_see_weights(l.s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, true}, 0, rows, got, &e), &e);
+                check(fv_see_weights(l.s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, true}, 0,
+                                     rows, got, &e),
+                      &e);
                 near(got, want + rows * cols, rows * cols, 1e-5f);
                 free(got);
                 free(want);
@@ -184,13 +201,17 @@ static void compare_family(const char *name, bool pair, fv_see_kind only)
     for (int k = 0; k < FV_SEE_KINDS; k++) {
         fv_see_kind kind = (fv_see_kind)k;
         assert_int_equal(fv_see_layers(l.s, kind), pair || kind == only ? 2 : 0);
-        int64_t size = fv_see_rows(l.s, kind) * fv_see_cols(l.s, kind), heads = fv_see_heads(l.s, kind);
+        int64_t size = fv_see_rows(l.s, kind) * fv_see_cols(l.s, kind),
+                heads = fv_see_heads(l.s, kind);
         float *w = malloc((size_t)(size + 1) * sizeof *w);
         for (int64_t i = 0; i < fv_see_layers(l.s, kind) * heads; i++) {
             char key[64];
-            snprintf(key, sizeof key, "%s%sattentions.%d", pair ? fv_see_kind_name(kind) : "", pair ? "_" : "", (int)(i / heads));
+            snprintf(key, sizeof key, "%s%sattentions.%d", pair ? fv_see_kind_name(kind) : "",
+                     pair ? "_" : "", (int)(i / heads));
             float *all = golden_of(want, key, 3 * heads * size);
-            check(fv_see_weights(l.s, (fv_see_pick){kind, i / heads, i % heads, false}, 0, fv_see_rows(l.s, kind), w, &e), &e);
+            check(fv_see_weights(l.s, (fv_see_pick){kind, i / heads, i % heads, false}, 0,
+                                 fv_see_rows(l.s, kind), w, &e),
+                  &e);
             near(w, all + i % heads * size, size, 1e-4f);
             free(all);
         }
@@ -275,7 +296,8 @@ static void what_is_not_there_is_named(void **state)
         if (!strstr(e.text, cases[i].says)) print_error("%s\n", e.text);
         assert_non_null(strstr(e.text, cases[i].says));
     }
-    assert_int_equal(fv_see_weights(s, (fv_see_pick){FV_SEE_CROSS, 0, 0, false}, 5, 7, w, &e), FV_EARG);
+    assert_int_equal(fv_see_weights(s, (fv_see_pick){FV_SEE_CROSS, 0, 0, false}, 5, 7, w, &e),
+                     FV_EARG);
     assert_int_equal(fv_see_save(s, NULL, "picture.bmp", (fv_see_opt){0}, &e), FV_EARG);
     assert_non_null(strstr(e.text, "picture.bmp"));
     assert_non_null(strstr(e.text, ".svg"));
@@ -287,7 +309,10 @@ static void what_is_not_there_is_named(void **state)
     fv_see_in in = {.source = source, .n_source = 5};
     assert_int_equal(fv_see_run(&none, device, m, in, &e), FV_EARG); /* no target */
     assert_null(none);
-    in = (fv_see_in){.source = (const int32_t[]){5, 4000}, .n_source = 2, .target = target, .n_target = 1};
+    in = (fv_see_in){.source = (const int32_t[]){5, 4000},
+                     .n_source = 2,
+                     .target = target,
+                     .n_target = 1};
     assert_int_not_equal(fv_see_run(&none, device, m, in, &e), FV_OK); /* no such id */
     assert_null(none);
     fv_model_free(m);
@@ -320,7 +345,8 @@ static void json_and_csv_hold_the_same_weights(void **state)
     assert_int_equal(json_array_size(maps), 3);
     for (size_t k = 0; k < 3; k++) {
         json_t *map = json_array_get(maps, k), *layers = json_object_get(map, "layers");
-        assert_string_equal(json_string_value(json_object_get(map, "kind")), fv_see_kind_name((fv_see_kind)k));
+        assert_string_equal(json_string_value(json_object_get(map, "kind")),
+                            fv_see_kind_name((fv_see_kind)k));
         assert_int_equal(json_array_size(layers), 2);
         for (size_t l = 0; l < 2; l++) {
             json_t *heads = json_object_get(json_array_get(layers, l), "heads");
@@ -332,8 +358,10 @@ static void json_and_csv_hold_the_same_weights(void **state)
                     json_t *row = json_array_get(rows, i);
                     float want[16];
                     int64_t cols = fv_see_cols(s, (fv_see_kind)k);
-                    check(fv_see_weights(s, (fv_see_pick){(fv_see_kind)k, (int64_t)l, (int64_t)h, false}, (int64_t)i,
-                                         (int64_t)i + 1, want, &e),
+                    check(fv_see_weights(s,
+                                         (fv_see_pick){(fv_see_kind)k, (int64_t)l, (int64_t)h,
+                                                       false},
+                                         (int64_t)i, (int64_t)i + 1, want, &e),
                           &e);
                     assert_int_equal(json_array_size(row), cols);
                     for (size_t c = 0; c < (size_t)cols; c++) {
@@ -342,9 +370,12 @@ static void json_and_csv_hold_the_same_weights(void **state)
                         double v;
                         assert_true((float)json_number_value(json_array_get(row, c)) == want[c]);
                         assert_non_null(fgets(line, sizeof line, f));
-                        assert_int_equal(sscanf(line, "%15[a-z],%d,%d,%d,%d,", kind, &lay, &head, &r, &col), 5);
+                        assert_int_equal(sscanf(line, "%15[a-z],%d,%d,%d,%d,", kind, &lay, &head,
+                                                &r, &col),
+                                         5);
                         assert_int_equal(sscanf(strrchr(line, ','), ",%lf", &v), 1);
-                        assert_true(lay == (int)l && head == (int)h && r == (int)i && col == (int)c && (float)v == want[c]);
+                        assert_true(lay == (int)l && head == (int)h && r == (int)i &&
+                                    col == (int)c && (float)v == want[c]);
                         lines++;
                     }
                 }
@@ -396,8 +427,12 @@ static void a_silenced_head_adds_nothing(void **state)
         check(fv_see_ablate(device, m, in, none, &cut, &e), &e);
         assert_true(fabs(silenced - cut) < 1e-5);
         assert_true(fabs(silenced - before) > 1e-4); /* and it did something */
-        assert_int_equal(fv_see_ablate(device, m, in, (fv_see_pick){FV_SEE_CROSS, 2, 0, false}, &cut, &e), FV_EARG);
-        assert_int_equal(fv_see_ablate(device, m, in, (fv_see_pick){FV_SEE_CROSS, 0, 9, false}, &cut, &e), FV_EARG);
+        assert_int_equal(fv_see_ablate(device, m, in, (fv_see_pick){FV_SEE_CROSS, 2, 0, false},
+                                       &cut, &e),
+                         FV_EARG);
+        assert_int_equal(fv_see_ablate(device, m, in, (fv_see_pick){FV_SEE_CROSS, 0, 9, false},
+                                       &cut, &e),
+                         FV_EARG);
         fv_model_free(m);
     }
 }
@@ -428,7 +463,8 @@ static fv_tensor *rows_of(fv_ctx *c, const float *x) { return fv_floats(c, x, FV
 static void the_head_that_aligns_is_found(void **state)
 {
     (void)state;
-    /* Three heads of width two on three tokens: head 0 looks everywhere, head 1 at the last token, head 2 each at its own. */
+    /* Three heads of width two on three tokens: head 0 looks everywhere, head 1 at the last token,
+     * head 2 each at its own. */
     static const float q[] = {0, 0, 9, 0, 9, 0, 0, 0, 9, 0, -9, 0, 0, 0, 9, 0, 0, 9};
     static const float k[] = {0, 0, 0, 0, 9, 0, 0, 0, 0, 0, -9, 0, 0, 0, 9, 0, 0, 9};
     fv_ctx *c;
@@ -438,7 +474,8 @@ static void the_head_that_aligns_is_found(void **state)
     double score;
     check(fv_ctx_new(&c, device, (fv_ctx_opt){.record = true}, &e), &e);
     check(fv_see_watch(&s, c, 0, &e), &e);
-    fv_attention(c, rows_of(c, q), rows_of(c, k), rows_of(c, q), (fv_attn){.n_head = 3, .name = "decoder.encoder_attn"});
+    fv_attention(c, rows_of(c, q), rows_of(c, k), rows_of(c, q),
+                 (fv_attn){.n_head = 3, .name = "decoder.encoder_attn"});
     assert_int_equal(fv_ctx_status(c), FV_OK);
     check(fv_see_alignment(s, &best, &score, &e), &e);
     assert_int_equal(best.kind, FV_SEE_CROSS);
@@ -452,10 +489,14 @@ static void the_head_that_aligns_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_are_those_of_transformers), cmocka_unit_test(rollouts_are_those_of_numpy),
-        cmocka_unit_test(families_are_seen_by_their_names),  cmocka_unit_test(tokens_stand_where_they_belong),
-        cmocka_unit_test(what_is_not_there_is_named),        cmocka_unit_test(json_and_csv_hold_the_same_weights),
-        cmocka_unit_test(the_head_that_aligns_is_found),     cmocka_unit_test(a_silenced_head_adds_nothing),
+        cmocka_unit_test(weights_are_those_of_transformers),
+        cmocka_unit_test(rollouts_are_those_of_numpy),
+        cmocka_unit_test(families_are_seen_by_their_names),
+        cmocka_unit_test(tokens_stand_where_they_belong),
+        cmocka_unit_test(what_is_not_there_is_named),
+        cmocka_unit_test(json_and_csv_hold_the_same_weights),
+        cmocka_unit_test(the_head_that_aligns_is_found),
+        cmocka_unit_test(a_silenced_head_adds_nothing),
         cmocka_unit_test(who_predicts_nothing_has_no_loss),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,4 +1,5 @@
-/* test_see_draw.c - pictures and the page: well-formed, of the size they say, no text over another or out of the sheet. */
+/* test_see_draw.c - pictures and the page: well-formed, of the size they say, no text over another
+ * or out of the sheet. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,8 +19,9 @@
 #include "see/draw/canvas.h"
 #endif
 
-/* fontconfig links its patterns by offsets, which no leak checker can follow: what it still holds looks lost.  Cairo keeps
- * what it knows of fonts until the process ends.  The checker finds this only if it can be seen from outside. */
+/* fontconfig links its patterns by offsets, which no leak checker can follow: what it still holds
+ * looks lost.  Cairo keeps what it knows of fonts until the process ends.  The checker finds this
+ * only if it can be seen from outside. */
 const char *__lsan_default_suppressions(void) __attribute__((visibility("default")));
 const char *__lsan_default_suppressions(void) { return "leak:libfontconfig\nleak:libcairo"; }
 
@@ -28,12 +30,13 @@ static int tear_down(void **state) { return close_device(state) || scratch_close
 
 /* ---- attentions of any size, with tokens that are hard to set ---- */
 
-static const char *const hard[] = {"a",      "Donaudampfschifffahrtsgesellschaftskapit\u00e4nsm\u00fctze",
-                                   "</s>",   "\u6211\u559c\u6b22",
-                                   "<unk>",  "\u0645\u0631\u062d\u0628\u0627",
-                                   "&",      "\u043f\u0440\u0438\u0432\u0435\u0442",
-                                   "\u2423", "\"quoted\" & <b>",
-                                   ".",      "l'\u00e9cole"};
+static const char *const hard[] = {
+    "a",      "Donaudampfschifffahrtsgesellschaftskapit\u00e4nsm\u00fctze",
+    "</s>",   "\u6211\u559c\u6b22",
+    "<unk>",  "\u0645\u0631\u062d\u0628\u0627",
+    "&",      "\u043f\u0440\u0438\u0432\u0435\u0442",
+    "\u2423", "\"quoted\" & <b>",
+    ".",      "l'\u00e9cole"};
 
 typedef struct scene {
     fv_ctx *c;
@@ -59,12 +62,15 @@ static void open_scene(scene *sc, int64_t rows, int64_t cols, int64_t layers, in
     check(fv_see_watch(&sc->s, sc->c, 0, &e), &e);
     for (int64_t l = 0; l < layers; l++) {
         uint32_t seed = (uint32_t)(rows * 100 + l);
-        fv_tensor *q = noise(sc->c, rows, heads * 4, seed), *k = noise(sc->c, cols, heads * 4, seed + 77);
-        fv_attention(sc->c, q, k, k, (fv_attn){.n_head = heads, .name = "model.decoder.layers.0.encoder_attn"});
+        fv_tensor *q = noise(sc->c, rows, heads * 4, seed),
+                  *k = noise(sc->c, cols, heads * 4, seed + 77);
+        fv_attention(sc->c, q, k, k,
+                     (fv_attn){.n_head = heads, .name = "model.decoder.layers.0.encoder_attn"});
     }
     assert_int_equal(fv_ctx_status(sc->c), FV_OK);
     const char **names = malloc((size_t)(rows + cols) * sizeof *names);
-    for (int64_t i = 0; i < rows + cols; i++) names[i] = hard[i % (int64_t)(sizeof hard / sizeof *hard)];
+    for (int64_t i = 0; i < rows + cols; i++)
+        names[i] = hard[i % (int64_t)(sizeof hard / sizeof *hard)];
     check(fv_see_label(sc->s, FV_SEE_CROSS, names, rows, names + rows, cols, &e), &e);
     free(names);
 }
@@ -87,7 +93,8 @@ static char *saved(fv_see *s, const char *name, fv_see_opt opt, size_t *n)
 
 /* ---- files ---- */
 
-/* Tags close in order, attributes are quoted, text holds no bare < or &.  Enough for what a drawing program writes. */
+/* Tags close in order, attributes are quoted, text holds no bare < or &.  Enough for what a drawing
+ * program writes. */
 static bool well_formed(const char *x)
 {
     char stack[64][32];
@@ -119,7 +126,8 @@ static bool well_formed(const char *x)
         }
         if (*q != '>') return false;
         if (p[1] == '/') {
-            if (!depth || strlen(stack[depth - 1]) != n || strncmp(stack[depth - 1], name, n) != 0) return false;
+            if (!depth || strlen(stack[depth - 1]) != n || strncmp(stack[depth - 1], name, n) != 0)
+                return false;
             depth--;
         } else if (q[-1] != '/') {
             if (depth == 64 || (any && !depth)) return false;
@@ -154,7 +162,9 @@ static void files_are_what_their_names_say(void **state)
     scene sc;
     size_t n;
     open_scene(&sc, 7, 9, 2, 3);
-    fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .layer = 1, .head = 2}, .title = "a < b & \"c\" \xff", .text = "\xff\xfe"};
+    fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .layer = 1, .head = 2},
+                    .title = "a < b & \"c\" \xff",
+                    .text = "\xff\xfe"};
     for (int view = 1; view < FV_VIEWS; view++) {
         o.view = (fv_see_view)view;
         double w = 0, h = 0;
@@ -169,7 +179,8 @@ static void files_are_what_their_names_say(void **state)
         char *png = saved(sc.s, "x.png", o, &n);
         assert_true(n > 1000);
         assert_memory_equal(png, "\x89PNG\r\n\x1a\n\0\0\0\rIHDR", 16);
-        assert_true(fabs(big_endian(png + 16) - 2 * w) <= 1 && fabs(big_endian(png + 20) - 2 * h) <= 1);
+        assert_true(fabs(big_endian(png + 16) - 2 * w) <= 1 &&
+                    fabs(big_endian(png + 20) - 2 * h) <= 1);
         assert_memory_equal(png + n - 8, "IEND\xae\x42\x60\x82", 8);
         free(png);
 
@@ -199,7 +210,8 @@ static void keep_box(void *user, const fv_text_box *b)
 static double reach(const fv_text_box *b, double x, double y)
 {
     double c = cos(b->angle), s = sin(b->angle);
-    return fabs(x * c + y * s) * b->w / 2 + fabs(-x * s + y * c) * b->h * 0.36; /* of a line's height, what letters fill */
+    /* of a line's height, what letters fill */
+    return fabs(x * c + y * s) * b->w / 2 + fabs(-x * s + y * c) * b->h * 0.36;
 }
 
 /* Two turned boxes are apart if some side of one has all of the other beyond it. */
@@ -207,7 +219,8 @@ static bool apart(const fv_text_box *a, const fv_text_box *b)
 {
     double dx = b->x - a->x, dy = b->y - a->y;
     for (int i = 0; i < 4; i++) {
-        double angle = (i < 2 ? a : b)->angle + (i % 2 ? M_PI / 2 : 0), x = cos(angle), y = sin(angle);
+        double angle = (i < 2 ? a : b)->angle + (i % 2 ? M_PI / 2 : 0), x = cos(angle),
+               y = sin(angle);
         if (fabs(dx * x + dy * y) >= reach(a, x, y) + reach(b, x, y)) return true;
     }
     return false;
@@ -229,13 +242,15 @@ static void check_sheet(const fv_plate *p, const char *what)
     cairo_surface_destroy(s);
 
     if (!(x0 >= 0 && y0 >= 0 && x0 + iw <= w && y0 + ih <= h))
-        print_error("%s: ink from %g,%g to %g,%g on a sheet of %g x %g\n", what, x0, y0, x0 + iw, y0 + ih, w, h);
+        print_error("%s: ink from %g,%g to %g,%g on a sheet of %g x %g\n", what, x0, y0, x0 + iw,
+                    y0 + ih, w, h);
     assert_true(x0 >= 0 && y0 >= 0 && x0 + iw <= w && y0 + ih <= h);
     assert_true(all->n > 2);
     for (int i = 0; i < all->n; i++)
         for (int j = 0; j < i; j++) {
             const fv_text_box *a = &all->at[i], *b = &all->at[j];
-            if (!apart(a, b)) print_error("%s: texts at %g,%g and %g,%g overlap\n", what, a->x, a->y, b->x, b->y);
+            if (!apart(a, b))
+                print_error("%s: texts at %g,%g and %g,%g overlap\n", what, a->x, a->y, b->x, b->y);
             assert_true(apart(a, b));
         }
     free(all);
@@ -245,20 +260,23 @@ static void nothing_overlaps_or_leaves_the_sheet(void **state)
 {
     (void)state;
     static const int sizes[][4] = {/* rows, columns, layers, heads */
-                                   {1, 1, 1, 1},   {1, 12, 2, 4},   {12, 1, 2, 4},    {8, 7, 2, 4},
-                                   {24, 30, 3, 8}, {60, 40, 1, 12}, {100, 100, 2, 2}, {300, 200, 1, 1}};
+                                   {1, 1, 1, 1},     {1, 12, 2, 4},   {12, 1, 2, 4},
+                                   {8, 7, 2, 4},     {24, 30, 3, 8},  {60, 40, 1, 12},
+                                   {100, 100, 2, 2}, {300, 200, 1, 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int *z = sizes[i];
         scene sc;
         open_scene(&sc, z[0], z[1], z[2], z[3]);
         for (int view = 1; view < FV_VIEWS; view++)
             for (int every = 0; every < 2; every++) {
-                fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .head = every ? FV_SEE_ALL : 0}, .view = (fv_see_view)view};
+                fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .head = every ? FV_SEE_ALL : 0},
+                                .view = (fv_see_view)view};
                 if (every && view == FV_VIEW_GRID) o.pick.layer = FV_SEE_ALL;
                 fv_plate p;
                 fv_err e;
                 char what[64];
-                snprintf(what, sizeof what, "view %d of %d x %d, %s", view, z[0], z[1], every ? "all heads" : "one head");
+                snprintf(what, sizeof what, "view %d of %d x %d, %s", view, z[0], z[1],
+                         every ? "all heads" : "one head");
                 check(fv__plate_load(&p, sc.s, &o, &e), &e);
                 check_sheet(&p, what);
                 fv__plate_free(&p);
@@ -291,7 +309,9 @@ static void pictures_are_refused_in_a_sentence(void **state)
     scene sc;
     fv_err e;
     open_scene(&sc, 3, 3, 1, 1);
-    assert_int_equal(fv_see_save(sc.s, NULL, "x.svg", (fv_see_opt){.pick = {.kind = FV_SEE_CROSS}}, &e), FV_EMISSING);
+    assert_int_equal(fv_see_save(sc.s, NULL, "x.svg", (fv_see_opt){.pick = {.kind = FV_SEE_CROSS}},
+                                 &e),
+                     FV_EMISSING);
     assert_non_null(strstr(e.text, "cairo"));
     close_scene(&sc);
 }
@@ -314,7 +334,8 @@ static unsigned number_at(const char *text, int64_t i)
     for (int k = 0; k < 2; k++) {
         int64_t at = 2 * i + k;
         const char *g = text + at / 3 * 4;
-        unsigned v = (unsigned)(digit(g[0]) << 18 | digit(g[1]) << 12 | digit(g[2]) << 6 | digit(g[3]));
+        unsigned v = (unsigned)(digit(g[0]) << 18 | digit(g[1]) << 12 | digit(g[2]) << 6 |
+                                digit(g[3]));
         byte[k] = v >> (16 - 8 * (at % 3)) & 255;
     }
     return byte[0] | byte[1] << 8;
@@ -327,7 +348,10 @@ static void the_page_holds_all_and_needs_nothing(void **state)
     size_t n;
     fv_err e;
     open_scene(&sc, 7, 11, 2, 3);
-    char *page = saved(sc.s, "x.html", (fv_see_opt){.pick = {FV_SEE_CROSS, 1, 2, false}, .text = "</script> & \xff more"}, &n);
+    char *page = saved(sc.s, "x.html",
+                       (fv_see_opt){.pick = {FV_SEE_CROSS, 1, 2, false},
+                                    .text = "</script> & \xff more"},
+                       &n);
     assert_memory_equal(page, "<!DOCTYPE html>", 15);
     assert_non_null(strstr(page, "</html>"));
     assert_null(strstr(page, "@css@"));
@@ -355,8 +379,10 @@ static void the_page_holds_all_and_needs_nothing(void **state)
     assert_int_equal(strlen(w), (2 * 3 * 7 * 11 * 2 + 2) / 3 * 4);
     for (int64_t h = 0; h < 6; h++) {
         float row[11];
-        check(fv_see_weights(sc.s, (fv_see_pick){FV_SEE_CROSS, h / 3, h % 3, false}, 4, 5, row, &e), &e);
-        for (int64_t c = 0; c < 11; c++) assert_true(fabs(number_at(w, (h * 7 + 4) * 11 + c) / 65535.0 - (double)row[c]) < 1e-5);
+        check(fv_see_weights(sc.s, (fv_see_pick){FV_SEE_CROSS, h / 3, h % 3, false}, 4, 5, row, &e),
+              &e);
+        for (int64_t c = 0; c < 11; c++)
+            assert_true(fabs(number_at(w, (h * 7 + 4) * 11 + c) / 65535.0 - (double)row[c]) < 1e-5);
     }
     json_decref(j);
     free(page);
@@ -367,8 +393,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #ifdef HAVE_CAIRO
-        cmocka_unit_test(the_check_of_markup_can_fail),         cmocka_unit_test(files_are_what_their_names_say),
-        cmocka_unit_test(nothing_overlaps_or_leaves_the_sheet), cmocka_unit_test(views_that_make_no_sense_are_refused),
+        cmocka_unit_test(the_check_of_markup_can_fail),
+        cmocka_unit_test(files_are_what_their_names_say),
+        cmocka_unit_test(nothing_overlaps_or_leaves_the_sheet),
+        cmocka_unit_test(views_that_make_no_sense_are_refused),
 #else
         cmocka_unit_test(pictures_are_refused_in_a_sentence),
 #endif

@@ -1,4 +1,5 @@
-/* test_store_array.c - arrays from CSV, NumPy and safetensors files: values, refusals, and files written back. */
+/* test_store_array.c - arrays from CSV, NumPy and safetensors files: values, refusals, and files
+ * written back. */
 #include <locale.h>
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +17,8 @@
 #define GOLDEN FOVEA_TESTS "/golden/store/"
 
 /* Opens text as a file of that name; the array must be closed. */
-static fv_status open_text(fv_array *a, const char *name, const char *text, size_t n, bool nonfinite, fv_err *e)
+static fv_status open_text(fv_array *a, const char *name, const char *text, size_t n,
+                           bool nonfinite, fv_err *e)
 {
     memfs fs;
     memfs_init(&fs);
@@ -33,7 +35,8 @@ static fv_status open_text(fv_array *a, const char *name, const char *text, size
 static void csv_reads_every_separator(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"1,2,3\n4,5,6\n", "1;2;3\n4;5;6", "1\t2\t3\r\n4\t5\t6\r\n", " 1  2 3 \n\n4 ,5, 6\n \n",
+    static const char *const texts[] = {"1,2,3\n4,5,6\n", "1;2;3\n4;5;6", "1\t2\t3\r\n4\t5\t6\r\n",
+                                        " 1  2 3 \n\n4 ,5, 6\n \n",
                                         "\xEF\xBB\xBF+1.0,2e0,.3e1\n4.,50e-1,+6\n\n\n"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fv_array a;
@@ -64,7 +67,8 @@ static void csv_refuses_with_the_place(void **state)
         {"1,,2\n", "a.csv: line 1, column 2: no number here", FV_EFORMAT},
         {"1,2,\n", "a.csv: line 1, column 3: no number here", FV_EFORMAT},
         {"1,nan\n", "a.csv: line 1, column 2: nan, where a finite number must stand", FV_ENUMERIC},
-        {"1\n-inf\n", "a.csv: line 2, column 1: -inf, where a finite number must stand", FV_ENUMERIC},
+        {"1\n-inf\n", "a.csv: line 2, column 1: -inf, where a finite number must stand",
+         FV_ENUMERIC},
         {"1e39\n", "a.csv: line 1, column 1: 1e39 is beyond what f32 holds", FV_ENUMERIC},
         {"0x10\n", "a.csv: line 1, column 1: \"0x10\" is not a number", FV_EFORMAT},
         {"1e\n", "a.csv: line 1, column 1: \"1e\" is not a number", FV_EFORMAT},
@@ -75,7 +79,8 @@ static void csv_refuses_with_the_place(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fv_array a;
         fv_err e = {0};
-        assert_int_equal(open_text(&a, "a.csv", cases[i].text, strlen(cases[i].text), false, &e), cases[i].code);
+        assert_int_equal(open_text(&a, "a.csv", cases[i].text, strlen(cases[i].text), false, &e),
+                         cases[i].code);
         assert_string_equal(e.text, cases[i].message);
         assert_null(a.data);
         fv_array_close(&a);
@@ -101,7 +106,8 @@ static void check_count(const char *name, const char *stored, float first)
     assert_true(a.shape.d[0] == 2 && a.shape.d[1] == 3 && a.shape.d[2] == 4);
     for (int i = 0; i < 24; i++) {
         float want = !strcmp(name, "bool") ? (float)(i % 3 == 0) : first + (float)i;
-        if (a.data[i] != want) fail_msg("%s: element %d is %g, not %g", name, i, (double)a.data[i], (double)want);
+        if (a.data[i] != want)
+            fail_msg("%s: element %d is %g, not %g", name, i, (double)a.data[i], (double)want);
     }
     fv_array_close(&a);
 }
@@ -109,8 +115,9 @@ static void check_count(const char *name, const char *stored, float first)
 static void npy_reads_every_dtype_and_order(void **state)
 {
     (void)state;
-    static const char *const pairs[][2] = {{"f2", "f16"}, {"f4", "f32"}, {"f8", "f64"}, {"i1", "i8"},
-                                           {"i2", "i16"}, {"i4", "i32"}, {"i8", "i64"}};
+    static const char *const pairs[][2] = {{"f2", "f16"}, {"f4", "f32"}, {"f8", "f64"},
+                                           {"i1", "i8"},  {"i2", "i16"}, {"i4", "i32"},
+                                           {"i8", "i64"}};
     for (int i = 0; i < 7; i++) {
         char name[32];
         check_count(pairs[i][0], pairs[i][1], -12);
@@ -203,13 +210,16 @@ static void tensors_by_name(void **state)
 {
     (void)state;
     fv_array a;
-    assert_int_equal(fv_array_open(&a, NULL, GOLDEN "all.safetensors:i16", (fv_array_opt){0}, NULL), FV_OK);
+    assert_int_equal(fv_array_open(&a, NULL, GOLDEN "all.safetensors:i16", (fv_array_opt){0}, NULL),
+                     FV_OK);
     assert_true(a.shape.n == 1 && a.shape.d[0] == 7 && a.data[6] == -94);
     fv_array_close(&a);
     refuse(GOLDEN "all.safetensors", FV_EARG, ":NAME");
     refuse(GOLDEN "all.safetensors:as_f32.bf17", FV_EARG, "did you mean \"as_f32.bf16\"?");
-    refuse(GOLDEN "all.safetensors:completely different", FV_EARG, "no tensor \"completely different\" in it; it has");
-    refuse(GOLDEN "all.safetensors:f32", FV_ENUMERIC, "inf at (0,11), where a finite number must stand");
+    refuse(GOLDEN "all.safetensors:completely different", FV_EARG,
+           "no tensor \"completely different\" in it; it has");
+    refuse(GOLDEN "all.safetensors:f32", FV_ENUMERIC,
+           "inf at (0,11), where a finite number must stand");
     refuse(GOLDEN "all.safetensors:c64", FV_EDTYPE, "c64 is not read");
 }
 
@@ -278,10 +288,14 @@ static void every_failure_is_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(csv_reads_every_separator),       cmocka_unit_test(csv_refuses_with_the_place),
-        cmocka_unit_test(npy_reads_every_dtype_and_order), cmocka_unit_test(npy_refuses_by_name),
-        cmocka_unit_test(npy_headers_are_strict),          cmocka_unit_test(tensors_by_name),
-        cmocka_unit_test(what_is_saved_is_read_back),      cmocka_unit_test(the_locale_does_not_matter),
+        cmocka_unit_test(csv_reads_every_separator),
+        cmocka_unit_test(csv_refuses_with_the_place),
+        cmocka_unit_test(npy_reads_every_dtype_and_order),
+        cmocka_unit_test(npy_refuses_by_name),
+        cmocka_unit_test(npy_headers_are_strict),
+        cmocka_unit_test(tensors_by_name),
+        cmocka_unit_test(what_is_saved_is_read_back),
+        cmocka_unit_test(the_locale_does_not_matter),
         cmocka_unit_test(every_failure_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,8 @@
 #include "helper/failing.h"
 
 /* A checkpoint of that step with two files; the second is written by the caller itself. */
-static fv_status write_step(memfs *fs, const fv_env *env, int64_t step, const char *config, int keep, fv_err *e)
+static fv_status write_step(memfs *fs, const fv_env *env, int64_t step, const char *config,
+                            int keep, fv_err *e)
 {
     (void)fs;
     fv_ckpt *c;
@@ -76,16 +77,20 @@ static void broken_ones_are_named_and_skipped(void **state)
     static const struct {
         const char *file, *text, *why;
     } cases[] = {
-        {"run/ck/step-2/model.safetensors", "weights of step 3", "its content is not what its manifest says"},
+        {"run/ck/step-2/model.safetensors", "weights of step 3",
+         "its content is not what its manifest says"},
         {"run/ck/step-2/model.safetensors", "weights", "7 bytes, its manifest says 17"},
         {"run/ck/step-2/MANIFEST.json", "{", "MANIFEST.json: byte 1"},
         {"run/ck/step-2/MANIFEST.json", "{\"format\": \"other\"}", "unknown format"},
-        {"run/ck/step-2/MANIFEST.json", "{\"format\": \"fovea checkpoint 1\", \"step\": 3, \"files\": []}", "malformed"},
         {"run/ck/step-2/MANIFEST.json",
-         "{\"format\": \"fovea checkpoint 1\", \"step\": 2, \"files\": [{\"name\": \"../../x\", \"size\": 0, \"xxh3\": \"0\"}]}",
+         "{\"format\": \"fovea checkpoint 1\", \"step\": 3, \"files\": []}", "malformed"},
+        {"run/ck/step-2/MANIFEST.json",
+         "{\"format\": \"fovea checkpoint 1\", \"step\": 2, \"files\": [{\"name\": \"../../x\", "
+         "\"size\": 0, \"xxh3\": \"0\"}]}",
          "malformed"},
         {"run/ck/step-2/MANIFEST.json",
-         "{\"format\": \"fovea checkpoint 1\", \"step\": 2, \"files\": [{\"name\": \"gone\", \"size\": 0, \"xxh3\": \"0\"}]}",
+         "{\"format\": \"fovea checkpoint 1\", \"step\": 2, \"files\": [{\"name\": \"gone\", "
+         "\"size\": 0, \"xxh3\": \"0\"}]}",
          "cannot open"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -100,8 +105,10 @@ static void broken_ones_are_named_and_skipped(void **state)
         assert_int_equal(newest(&env, NULL, &h), 1);
         assert_int_equal(h.n, 1);
         assert_string_equal(h.dir, "run/ck/step-2");
-        if (!strstr(h.why, cases[i].why)) fail_msg("\"%s\" does not say \"%s\"", h.why, cases[i].why);
-        assert_int_equal(write_step(&fs, &env, 2, NULL, 0, NULL), FV_OK); /* a broken one may be written again */
+        if (!strstr(h.why, cases[i].why))
+            fail_msg("\"%s\" does not say \"%s\"", h.why, cases[i].why);
+        /* a broken one may be written again */
+        assert_int_equal(write_step(&fs, &env, 2, NULL, 0, NULL), FV_OK);
         assert_int_equal(newest(&env, NULL, NULL), 2);
         memfs_free(&fs);
     }
@@ -122,7 +129,8 @@ static void a_broken_newer_one_does_not_push_out_a_good_one(void **state)
     memfs_free(&fs);
 }
 
-/* The power fails at every call of a commit, and four kinds of disk decide what is left: the old or the new, never none. */
+/* The power fails at every call of a commit, and four kinds of disk decide what is left: the old or
+ * the new, never none. */
 static void no_crash_loses_a_checkpoint(void **state)
 {
     (void)state;
@@ -141,7 +149,8 @@ static void no_crash_loses_a_checkpoint(void **state)
             calls = fs.calls;
             memfs_crash(&fs, disk & 1, disk & 2);
             int64_t found = newest(&env, NULL, NULL);
-            if (found != 1 && found != 2) fail_msg("disk %d, crash at call %d: found %lld", disk, at, (long long)found);
+            if (found != 1 && found != 2)
+                fail_msg("disk %d, crash at call %d: found %lld", disk, at, (long long)found);
             if (!st) assert_int_equal(found, 2); /* reported as done: it is */
             assert_int_equal(write_step(&fs, &env, 3, NULL, 1, NULL), FV_OK);
             assert_int_equal(newest(&env, NULL, NULL), 3);

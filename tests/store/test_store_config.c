@@ -35,7 +35,10 @@ static const fv_field table[] = {
     {0},
 };
 
-static const fv_key_rule mine[] = {{"use_cache", NULL}, {"is_decoder", "false"}, {"scaling", "{\"type\": \"none\"}"}, {0}};
+static const fv_key_rule mine[] = {{"use_cache", NULL},
+                                   {"is_decoder", "false"},
+                                   {"scaling", "{\"type\": \"none\"}"},
+                                   {0}};
 static const fv_key_rule *const rules[] = {mine, NULL};
 
 static fv_status read_net(net *n, const char *text, fv_err *e)
@@ -54,15 +57,18 @@ static void fields_are_read(void **state)
     net n;
     fv_err e = {0};
     assert_int_equal(read_net(&n, "{}", &e), FV_OK);
-    assert_true(n.n_layer == 12 && n.n_embd == 768 && n.dropout == 0.1f && n.eps == 1e-12 && n.tied && n.act == 1);
+    assert_true(n.n_layer == 12 && n.n_embd == 768 && n.dropout == 0.1f && n.eps == 1e-12 &&
+                n.tied && n.act == 1);
     assert_string_equal(n.name, "base");
-    if (read_net(
-            &n,
-            "{\"n_layer\": 2, \"hidden_size\": 64, \"dropout\": 0, \"eps\": 1e-5, \"tied\": false, \"name\": \"tiny\", \"act\": "
-            "\"relu\", \"use_cache\": [1], \"is_decoder\": false, \"scaling\": {\"type\": \"none\"}, \"anything\": null}",
-            &e))
+    if (read_net(&n,
+                 "{\"n_layer\": 2, \"hidden_size\": 64, \"dropout\": 0, \"eps\": 1e-5, \"tied\": "
+                 "false, \"name\": \"tiny\", \"act\": "
+                 "\"relu\", \"use_cache\": [1], \"is_decoder\": false, \"scaling\": {\"type\": "
+                 "\"none\"}, \"anything\": null}",
+                 &e))
         fail_msg("%s", e.text);
-    assert_true(n.n_layer == 2 && n.n_embd == 64 && n.dropout == 0 && n.eps == 1e-5 && !n.tied && n.act == 0);
+    assert_true(n.n_layer == 2 && n.n_embd == 64 && n.dropout == 0 && n.eps == 1e-5 && !n.tied &&
+                n.act == 0);
     assert_string_equal(n.name, "tiny");
     assert_string_equal(n.parts, "");
     assert_int_equal(read_net(&n, "{\"parts\": [\"near\", \"far\"]}", &e), FV_OK);
@@ -79,20 +85,25 @@ static void every_problem_is_named(void **state)
     } cases[] = {
         {"{\"n_layer\": 0}", "config.json: n_layer: expected an integer from 1 to 96, found 0"},
         {"{\"n_layer\": 2.0}", "config.json: n_layer: expected an integer from 1 to 96, found 2.0"},
-        {"{\"n_layer\": \"2\"}", "config.json: n_layer: expected an integer from 1 to 96, found \"2\""},
+        {"{\"n_layer\": \"2\"}",
+         "config.json: n_layer: expected an integer from 1 to 96, found \"2\""},
         {"{\"dropout\": 1.5}", "config.json: dropout: expected a number from 0 to 1, found 1.5"},
         {"{\"tied\": 1}", "config.json: tied: expected true or false, found 1"},
-        {"{\"name\": \"much too long\"}", "config.json: name: expected a text of at most 7 bytes, found \"much too long\""},
+        {"{\"name\": \"much too long\"}",
+         "config.json: name: expected a text of at most 7 bytes, found \"much too long\""},
         {"{\"act\": \"swish\"}", "config.json: act: expected one of relu, gelu, found \"swish\""},
         {"{\"parts\": \"near\"}", "config.json: parts: expected words of at most 11 bytes"},
-        {"{\"parts\": [\"near\", \"farther\"]}", "config.json: parts: expected words of at most 11 bytes"},
+        {"{\"parts\": [\"near\", \"farther\"]}",
+         "config.json: parts: expected words of at most 11 bytes"},
         {"{\"parts\": [\"a b\"]}", "config.json: parts: expected words"},
         {"{\"parts\": [1]}", "config.json: parts: expected words"},
-        {"{\"n_layers\": 3}", "config.json: n_layers: 3 is not implemented (the nearest key that is: n_layer)"},
+        {"{\"n_layers\": 3}",
+         "config.json: n_layers: 3 is not implemented (the nearest key that is: n_layer)"},
         {"{\"is_decoder\": true}", "config.json: is_decoder: true is not implemented"},
-        {"{\"scaling\": {\"type\": \"yarn\"}}", "config.json: scaling: {\"type\": \"yarn\"} is not implemented"},
-        {"{\"tied\": 1, \"n_layer\": 0}",
-         "config.json: tied: expected true or false, found 1; n_layer: expected an integer from 1 to 96, found 0"},
+        {"{\"scaling\": {\"type\": \"yarn\"}}",
+         "config.json: scaling: {\"type\": \"yarn\"} is not implemented"},
+        {"{\"tied\": 1, \"n_layer\": 0}", "config.json: tied: expected true or false, found 1; "
+                                          "n_layer: expected an integer from 1 to 96, found 0"},
         {"{\"n_layer\": 1, \"n_layer\": 2}", "config.json: line 1: duplicate object key"},
         {"[]", "config.json: not a JSON object"},
         {"{\"a\": }", "config.json: byte 6: a malformed number"},
@@ -107,7 +118,10 @@ static void every_problem_is_named(void **state)
     }
     net n;
     fv_err e = {0};
-    assert_int_equal(read_net(&n, "{\"q1\":1,\"q2\":1,\"q3\":1,\"q4\":1,\"q5\":1,\"q6\":1,\"q7\":1}", &e), FV_EFORMAT);
+    assert_int_equal(read_net(&n,
+                              "{\"q1\":1,\"q2\":1,\"q3\":1,\"q4\":1,\"q5\":1,\"q6\":1,\"q7\":1}",
+                              &e),
+                     FV_EFORMAT);
     assert_non_null(strstr(e.text, "; and 2 more"));
     char deep[200];
     memset(deep, '[', sizeof deep);
@@ -121,7 +135,8 @@ static void unknown_keys_survive_being_written(void **state)
 {
     (void)state;
     static const char text[] =
-        "{\n  \"use_cache\": [\n    1,\n    -2.5,\n    \"a\\n\\u0001\u00e9\"\n  ],\n  \"dropout\": 0,\n  \"eps\": 1e-12,\n"
+        "{\n  \"use_cache\": [\n    1,\n    -2.5,\n    \"a\\n\\u0001\u00e9\"\n  ],\n  \"dropout\": "
+        "0,\n  \"eps\": 1e-12,\n"
         "  \"n_layer\": null,\n  \"empty\": {},\n  \"hidden_size\": 64,\n  \"list\": []\n}\n";
     memfs fs;
     fv_json *j;
@@ -182,13 +197,16 @@ static void fields_are_set_from_text(void **state)
     static const char *const got[][2] = {{"n_layer", "3"}, {"dropout", "0.25"}, {"tied", "false"},
                                          {"name", "x"},    {"act", "relu"},     {"eps", "1e-12"}};
     for (size_t i = 0; i < sizeof got / sizeof *got; i++) {
-        assert_int_equal(fv_fields_get(&n, table, got[i][0], text, sizeof text), (int)strlen(got[i][1]));
+        assert_int_equal(fv_fields_get(&n, table, got[i][0], text, sizeof text),
+                         (int)strlen(got[i][1]));
         assert_string_equal(text, got[i][1]);
     }
     assert_int_equal(fv_fields_get(&n, table, "none", text, sizeof text), -1);
-    static const char *const bad[][2] = {{"n_layer", ""},       {"n_layer", "3x"},  {"n_layer", "2.5"},
-                                         {"n_layer", "97"},     {"dropout", "nan"}, {"tied", "maybe"},
-                                         {"name", "too long!"}, {"act", "swish"},   {"n_layer", "0x3"}};
+    static const char *const bad[][2] = {{"n_layer", ""},       {"n_layer", "3x"},
+                                         {"n_layer", "2.5"},    {"n_layer", "97"},
+                                         {"dropout", "nan"},    {"tied", "maybe"},
+                                         {"name", "too long!"}, {"act", "swish"},
+                                         {"n_layer", "0x3"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(fv_fields_set(&n, table, bad[i][0], bad[i][1], &e), FV_EARG);
     assert_string_equal(e.text, "n_layer: expected an integer from 1 to 96, found \"0x3\"");
@@ -207,9 +225,13 @@ static void help_is_printed(void **state)
     (void)state;
     char text[2048] = "";
     fv_fields_help(table, gather, text);
-    assert_non_null(strstr(text, "n_layer                  number of blocks; an integer from 1 to 96 [12]\n"));
-    assert_non_null(strstr(text, "act                      activation; one of relu, gelu [gelu]\n"));
-    assert_non_null(strstr(text, "dropout                  share of activations dropped; a number from 0 to 1 [0.1]\n"));
+    assert_non_null(
+        strstr(text, "n_layer                  number of blocks; an integer from 1 to 96 [12]\n"));
+    assert_non_null(
+        strstr(text, "act                      activation; one of relu, gelu [gelu]\n"));
+    assert_non_null(strstr(
+        text,
+        "dropout                  share of activations dropped; a number from 0 to 1 [0.1]\n"));
 }
 
 /* ---- directories ---- */
@@ -266,7 +288,8 @@ static void mutated_configurations_are_survived(void **state)
 {
     (void)state;
     static const char good[] =
-        "{\"n_layer\": 2, \"hidden_size\": 64, \"dropout\": 0.5, \"eps\": 1e-5, \"tied\": false, \"name\": \"t\\u00e9\", "
+        "{\"n_layer\": 2, \"hidden_size\": 64, \"dropout\": 0.5, \"eps\": 1e-5, \"tied\": false, "
+        "\"name\": \"t\\u00e9\", "
         "\"act\": \"relu\", \"use_cache\": [1, {\"a\": null}], \"scaling\": {\"type\": \"none\"}}";
     uint32_t seed = 7;
     for (int i = 0; i < 20000; i++) {
@@ -274,7 +297,8 @@ static void mutated_configurations_are_survived(void **state)
         memcpy(bad, good, sizeof good);
         for (uint32_t k = next(&seed) % 3 + 1; k; k--) {
             size_t at = next(&seed) % (sizeof good - 1);
-            bad[at] = next(&seed) % 2 ? "{}[]\",:0123456789-.e\\u "[next(&seed) % 23] : (char)(next(&seed) % 255 + 1);
+            bad[at] = next(&seed) % 2 ? "{}[]\",:0123456789-.e\\u "[next(&seed) % 23]
+                                      : (char)(next(&seed) % 255 + 1);
         }
         if (!(next(&seed) % 8)) bad[next(&seed) % (sizeof good - 1)] = 0;
         net n;
@@ -299,7 +323,8 @@ static fv_status read_and_save(memfs *fs, const fv_env *env, void *arg, fv_err *
     net n;
     fv_err wrong = {0};
     fv_status st = fv_dir_open(&d, env, "m", e);
-    if (!st) assert_int_equal(fv_fields_read(&n, table, fv_dir_config(d), "", NULL, &wrong), FV_EFORMAT);
+    if (!st)
+        assert_int_equal(fv_fields_read(&n, table, fv_dir_config(d), "", NULL, &wrong), FV_EFORMAT);
     if (!st) st = fv_json_save(fv_dir_config(d), "m/config.json", e);
     fv_dir_close(d);
     return st;

@@ -18,7 +18,8 @@ static fv_params *make(fv_dtype dtype, uint64_t seed)
     assert_int_equal(fv_params_new(&p, NULL, NULL), FV_OK);
     fv_param(p, (fv_init){FV_INIT_NORMAL, 1, false}, FV_SHAPE(3, 2), "enc.emb");
     fv_param(p, (fv_init){FV_INIT_NORMAL, 1, false}, FV_SHAPE(2), "head");
-    if (fv_params_alloc(p, device, dtype, false, &e) || fv_params_randomize(p, seed, &e)) fail_msg("%s", e.text);
+    if (fv_params_alloc(p, device, dtype, false, &e) || fv_params_randomize(p, seed, &e))
+        fail_msg("%s", e.text);
     return p;
 }
 
@@ -41,7 +42,8 @@ static void there_and_back_is_bit_equal(void **state)
             fv_err e = {0};
             fv_dtype stored = k ? dtypes[i] : FV_F32;
             if (fv_params_save(a, &env, "m.safetensors", stored, 0, &e)) fail_msg("%s", e.text);
-            if (fv_params_load(b, &env, "m.safetensors", (fv_load_opt){0}, &e)) fail_msg("%s", e.text);
+            if (fv_params_load(b, &env, "m.safetensors", (fv_load_opt){0}, &e))
+                fail_msg("%s", e.text);
             values(a, "enc.emb", x, 6);
             values(b, "enc.emb", y, 6);
             assert_memory_equal(x, y, sizeof x);
@@ -78,13 +80,13 @@ static void what_does_not_fit_is_listed(void **state)
                           {.name = "d", .data = x}};
     values(p, "enc.emb", before, 6);
     assert_int_equal(load(p, items, 5, (fv_load_opt){0}, &e), FV_ESHAPE);
-    assert_string_equal(
-        e.text,
-        "m.safetensors: missing: head; of another shape: enc.emb is (2,3), expected (3,2); unexpected: a, b, c and 1 more");
+    assert_string_equal(e.text, "m.safetensors: missing: head; of another shape: enc.emb is (2,3), "
+                                "expected (3,2); unexpected: a, b, c and 1 more");
     values(p, "enc.emb", after, 6);
     assert_memory_equal(before, after, sizeof before);
     items[0].shape = FV_SHAPE(3, 2);
-    static const char *const ignore[] = {"a", "*b", "c*", "*d*", NULL}, *const fresh[] = {"he*", NULL};
+    static const char *const ignore[] = {"a", "*b", "c*", "*d*", NULL}, *const fresh[] = {"he*",
+                                                                                          NULL};
     assert_int_equal(load(p, items, 5, (fv_load_opt){.fresh = fresh}, &e), FV_EFORMAT);
     assert_int_equal(load(p, items, 5, (fv_load_opt){.ignore = ignore, .fresh = fresh}, &e), FV_OK);
     values(p, "enc.emb", after, 6);
@@ -134,7 +136,8 @@ static void dtypes_are_converted(void **state)
     fv_params_free(p);
     p = make(FV_F16, 1);
     assert_int_equal(load(p, items, 2, (fv_load_opt){0}, &e), FV_ENUMERIC);
-    assert_string_equal(e.text, "m.safetensors: tensor \"head\": the f64 at (1) cannot be held in f16");
+    assert_string_equal(e.text,
+                        "m.safetensors: tensor \"head\": the f64 at (1) cannot be held in f16");
     fv_params_free(p);
 }
 
@@ -157,8 +160,10 @@ static void every_failure_is_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(there_and_back_is_bit_equal), cmocka_unit_test(what_does_not_fit_is_listed),
-        cmocka_unit_test(prefixes_and_ties),           cmocka_unit_test(dtypes_are_converted),
+        cmocka_unit_test(there_and_back_is_bit_equal),
+        cmocka_unit_test(what_does_not_fit_is_listed),
+        cmocka_unit_test(prefixes_and_ties),
+        cmocka_unit_test(dtypes_are_converted),
         cmocka_unit_test(every_failure_is_reported),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

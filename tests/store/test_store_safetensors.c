@@ -1,4 +1,5 @@
-/* test_store_safetensors.c - the safetensors reader: torch's own files, every rule of the format, and broken files. */
+/* test_store_safetensors.c - the safetensors reader: torch's own files, every rule of the format,
+ * and broken files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -50,8 +51,9 @@ static fv_status try(const void *file, size_t n, fv_err *e)
 static void values_are_torchs(void **state)
 {
     (void)state;
-    static const char *const names[] = {"f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i64", "i32",
-                                        "i16", "i8",  "u8",  "u16",  "u32",     "u64",     "bool"};
+    static const char *const names[] = {"f64",     "f32", "f16", "bf16", "f8_e4m3",
+                                        "f8_e5m2", "i64", "i32", "i16",  "i8",
+                                        "u8",      "u16", "u32", "u64",  "bool"};
     fv_st *s;
     fv_st_info t, want;
     fv_err e = {0};
@@ -72,7 +74,8 @@ static void values_are_torchs(void **state)
         for (int64_t k = 0; k < t.count; k++) {
             bool both_nan = (got[k] << 1) > 0xFF000000u && (ref[k] << 1) > 0xFF000000u;
             if (got[k] != ref[k] && !both_nan)
-                fail_msg("%s: element %lld: %08x, torch %08x", names[i], (long long)k, got[k], ref[k]);
+                fail_msg("%s: element %lld: %08x, torch %08x", names[i], (long long)k, got[k],
+                         ref[k]);
         }
     }
     fv_st_close(s);
@@ -143,14 +146,18 @@ static void every_rule_is_enforced(void **state)
         {"{}   ", 0, NULL},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, NULL},
         {"{\"a\":{\"shape\":[],\"data_offsets\":[0,4],\"dtype\":\"F32\"}}", 4, NULL},
-        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]},\"a\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":"
+        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]},\"a\":{\"dtype\":\"F16\","
+         "\"shape\":[1],\"data_offsets\":"
          "[0,2]}}",
          3, NULL},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, NULL},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":"
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},\"b\":{\"dtype\":\"U8\","
+         "\"shape\":[1],\"data_offsets\":"
          "[0,1]}}",
          1, NULL},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4611686018427387904,0],\"data_offsets\":[0,0]}}", 0, NULL},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4611686018427387904,0],\"data_"
+         "offsets\":[0,0]}}",
+         0, NULL},
         {"{\"__metadata__\":{\"k\":\"v\",\"l\":\"\"}}", 0, NULL},
         {" {}", 0, "does not begin with '{'"},
         {"[]", 0, "does not begin with '{'"},
@@ -160,7 +167,8 @@ static void every_rule_is_enforced(void **state)
         {"{},", 0, "text after the end"},
         {"{\"a\":1}", 0, "expected '{'"},
         {"{}", 1, "1 bytes at the end belong to no tensor"},
-        {"{\"a\":{\"dtype\":\"F33\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "dtype is none of the format"},
+        {"{\"a\":{\"dtype\":\"F33\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
+         "dtype is none of the format"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "not negative"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "fraction"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[01],\"data_offsets\":[0,4]}}", 4, "leading zero"},
@@ -168,29 +176,43 @@ static void every_rule_is_enforced(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],}}", 4, "expected '\"'"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "expected ','"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, "expected ']'"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "not inside the data"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "not inside the data"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}", 8, "do not give the size"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "overflows"},
-        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0, "overflows"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,0]}}", 0, "beyond 64 bits"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551615],\"data_offsets\":[0,0]}}", 0, "beyond 63 bits"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4,
+         "not inside the data"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4,
+         "not inside the data"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}", 8,
+         "do not give the size"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
+         "overflows"},
+        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0,
+         "overflows"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,0]}}", 0,
+         "beyond 64 bits"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551615],\"data_offsets\":[0,0]}}", 0,
+         "beyond 63 bits"},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "inside a byte"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, "more than six axes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1,
+         "more than six axes"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "is missing"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"more\":1}}", 1, "a key other than"},
-        {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "a key stands twice"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":["
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"more\":1}}", 1,
+         "a key other than"},
+        {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+         "a key stands twice"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\","
+         "\"shape\":[1],\"data_offsets\":["
          "1,2]}}",
          2, "\"a\" stands twice"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[1],\"data_"
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"\\u0061\":{\"dtype\":"
+         "\"U8\",\"shape\":[1],\"data_"
          "offsets\":[1,2]}}",
          2, "\"a\" stands twice"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, "a hole"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":["
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\","
+         "\"shape\":[2],\"data_offsets\":["
          "1,3]}}",
          3, "an overlap"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":["
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"b\":{\"dtype\":\"U8\","
+         "\"shape\":[1],\"data_offsets\":["
          "2,3]}}",
          3, "a hole"},
         {"{\"__metadata__\":{\"k\":1}}", 0, "expected '\"'"},
@@ -211,7 +233,8 @@ static void every_rule_is_enforced(void **state)
         fv_status st = try(file, n, &e);
         if (!cases[i].message && st) fail_msg("%s: %s", cases[i].header, e.text);
         if (cases[i].message && st != FV_EFORMAT) fail_msg("%s: was read", cases[i].header);
-        if (cases[i].message && !strstr(e.text, cases[i].message)) fail_msg("%s: says \"%s\"", cases[i].header, e.text);
+        if (cases[i].message && !strstr(e.text, cases[i].message))
+            fail_msg("%s: says \"%s\"", cases[i].header, e.text);
     }
     fv_err e;
     assert_int_equal(try("", 0, &e), FV_EFORMAT);
@@ -286,8 +309,9 @@ static void a_large_header_takes_little_memory(void **state)
     char *file = malloc(cap);
     n += (size_t)sprintf(file + n, "{");
     for (int i = 0; i < 100000; i++)
-        n += (size_t)sprintf(file + n, "%s\"%x\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[%d,%d]}", i ? "," : "", i, i,
-                             i + 1);
+        n += (size_t)sprintf(file + n,
+                             "%s\"%x\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[%d,%d]}",
+                             i ? "," : "", i, i, i + 1);
     n += (size_t)sprintf(file + n, "}");
     uint64_t header = n - 8;
     memcpy(file, &header, 8);
@@ -302,7 +326,8 @@ static void a_large_header_takes_little_memory(void **state)
 static void shards_are_one_file(void **state)
 {
     (void)state;
-    static const char *const paths[] = {GOLDEN "sharded", GOLDEN "sharded/", GOLDEN "sharded/model.safetensors.index.json"};
+    static const char *const paths[] = {GOLDEN "sharded", GOLDEN "sharded/",
+                                        GOLDEN "sharded/model.safetensors.index.json"};
     for (int i = 0; i < 3; i++) {
         fv_st *s;
         fv_st_info t;
@@ -325,15 +350,21 @@ static void an_index_must_agree_with_its_shards(void **state)
         const char *index, *message;
     } cases[] = {
         {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}", NULL},
-        {"{\"metadata\":{\"x\":[1,{}]},\"weight_map\":{\"b\":\"2.safetensors\",\"a\":\"1.safetensors\"}}", NULL},
+        {"{\"metadata\":{\"x\":[1,{}]},\"weight_map\":{\"b\":\"2.safetensors\",\"a\":\"1."
+         "safetensors\"}}",
+         NULL},
         {"{\"weight_map\":{\"a\":\"1.safetensors\"},\"weight_map\":{}}", "weight_map stands twice"},
         {"{\"metadata\":{}}", "no weight_map in it"},
         {"{\"weight_map\":{}}", "its weight_map is empty"},
-        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"}}", "its shard 3.safetensors is missing"},
-        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"1.safetensors\"}}", "\"b\": not in the shard"},
-        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"1.safetensors\"}}", "\"a\": stands twice in the index"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"}}",
+         "its shard 3.safetensors is missing"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"1.safetensors\"}}",
+         "\"b\": not in the shard"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"1.safetensors\"}}",
+         "\"a\": stands twice in the index"},
         {"{\"weight_map\":{\"b\":\"2.safetensors\"}}", NULL},
-        {"{\"weight_map\":{\"c\":\"3c.safetensors\"}}", "3c.safetensors holds \"d\", which the index does not place there"},
+        {"{\"weight_map\":{\"c\":\"3c.safetensors\"}}",
+         "3c.safetensors holds \"d\", which the index does not place there"},
         {"{\"weight_map\":{\"a\":\"../1.safetensors\"}}", "a file beside the index"},
         {"{\"weight_map\":{\"a\":\"1.bin\"}}", "must be a .safetensors file"},
         {"{\"weight_map\":{\"a\":1}}", "expected '\"'"},
@@ -346,12 +377,14 @@ static void an_index_must_agree_with_its_shards(void **state)
         fv_st *s;
         fv_err e = {0};
         memfs_init(&fs);
-        size_t n = build(file, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);
+        size_t n = build(file, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+                         1);
         memfs_put(&fs, "m/1.safetensors", file, n);
         n = build(file, "{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);
         memfs_put(&fs, "m/2.safetensors", file, n);
         n = build(file,
-                  "{\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_"
+                  "{\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"d\":{\"dtype\":"
+                  "\"U8\",\"shape\":[0],\"data_"
                   "offsets\":[0,0]}}",
                   1);
         memfs_put(&fs, "m/3c.safetensors", file, n);
@@ -359,7 +392,8 @@ static void an_index_must_agree_with_its_shards(void **state)
         fv_env env = {.io = &fs.io};
         fv_status st = fv_st_open(&s, &env, "m", &e);
         if (!cases[i].message && st) fail_msg("%s: %s", cases[i].index, e.text);
-        if (cases[i].message && (!st || !strstr(e.text, cases[i].message))) fail_msg("%s: says \"%s\"", cases[i].index, e.text);
+        if (cases[i].message && (!st || !strstr(e.text, cases[i].message)))
+            fail_msg("%s: says \"%s\"", cases[i].index, e.text);
         fv_st_close(s);
         memfs_free(&fs);
     }
@@ -370,8 +404,10 @@ static void put_shards(memfs *fs, void *arg)
     (void)arg;
     char file[256];
     const char *index = "{\"weight_map\":{\"a\":\"1.safetensors\"}}";
-    size_t n = build(
-        file, "{\"__metadata__\":{\"a\":\"b\",\"c\":\"d\"},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);
+    size_t n = build(file,
+                     "{\"__metadata__\":{\"a\":\"b\",\"c\":\"d\"},\"a\":{\"dtype\":\"U8\","
+                     "\"shape\":[1],\"data_offsets\":[0,1]}}",
+                     1);
     memfs_put(fs, "m/1.safetensors", file, n);
     memfs_put(fs, "m/model.safetensors.index.json", index, strlen(index));
 }

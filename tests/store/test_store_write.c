@@ -1,4 +1,5 @@
-/* test_store_write.c - safetensors files out: the reference's bytes, shards, and parameters there and back. */
+/* test_store_write.c - safetensors files out: the reference's bytes, shards, and parameters there
+ * and back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,7 +19,8 @@ static fv_dtype dtype_named(const char *name)
     static const struct {
         const char *name;
         fv_dtype t;
-    } all[] = {{"f32", FV_F32}, {"f64", FV_F64}, {"bf16", FV_BF16}, {"f16", FV_F16}, {"i32", FV_I32}, {"u8", FV_U8}};
+    } all[] = {{"f32", FV_F32}, {"f64", FV_F64}, {"bf16", FV_BF16},
+               {"f16", FV_F16}, {"i32", FV_I32}, {"u8", FV_U8}};
     for (size_t i = 0; i < 6; i++)
         if (!strcmp(all[i].name, name)) return all[i].t;
     fail_msg("%s", name);
@@ -38,12 +40,14 @@ static void bytes_are_the_references(void **state)
     for (int i = 0; i < count; i++) {
         fv_st_info t = fv_st_at(s, count - 1 - i);
         fv_dtype dtype = dtype_named(t.dtype_name);
-        items[i] = (fv_st_item){.name = t.name, .dtype = dtype, .shape = t.shape, .from = dtype, .data = t.data};
+        items[i] = (fv_st_item){
+            .name = t.name, .dtype = dtype, .shape = t.shape, .from = dtype, .data = t.data};
     }
     memfs_init(&fs);
     fv_env env = {.io = &fs.io};
     fv_err e = {0};
-    if (fv_st_save(&env, "x.safetensors", items, count, (fv_st_save_opt){0}, &e)) fail_msg("%s", e.text);
+    if (fv_st_save(&env, "x.safetensors", items, count, (fv_st_save_opt){0}, &e))
+        fail_msg("%s", e.text);
     FILE *f = fopen(GOLDEN "written.safetensors", "rb");
     char want[4096];
     n = fread(want, 1, sizeof want, f);
@@ -55,7 +59,8 @@ static void bytes_are_the_references(void **state)
     fv_st_close(s);
 }
 
-static fv_status give(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out, fv_err *e)
+static fv_status give(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
+                      fv_err *e)
 {
     (void)item;
     int *calls = user;
@@ -77,7 +82,9 @@ static void long_arrays_come_in_pieces(void **state)
     fv_env env = {.io = &fs.io, .mem = &mem.mem};
     int64_t n = 300000;
     fv_st_item item = {.name = "long", .dtype = FV_F64, .shape = FV_SHAPE(n), .from = FV_F32};
-    assert_int_equal(fv_st_save(&env, "x.safetensors", &item, 1, (fv_st_save_opt){.fetch = give, .user = &calls}, NULL), FV_OK);
+    assert_int_equal(fv_st_save(&env, "x.safetensors", &item, 1,
+                                (fv_st_save_opt){.fetch = give, .user = &calls}, NULL),
+                     FV_OK);
     assert_true(calls > 2);
     assert_true(mem.peak < (size_t)n * 4);
     assert_int_equal(fv_st_open(&s, &env, "x.safetensors", NULL), FV_OK);
@@ -89,7 +96,8 @@ static void long_arrays_come_in_pieces(void **state)
     fv_st_close(s);
     item.dtype = FV_F16;
     fv_err e;
-    assert_int_equal(fv_st_save(&env, "y.safetensors", &item, 1, (fv_st_save_opt){.fetch = give, .user = &calls}, &e),
+    assert_int_equal(fv_st_save(&env, "y.safetensors", &item, 1,
+                                (fv_st_save_opt){.fetch = give, .user = &calls}, &e),
                      FV_ENUMERIC);
     assert_string_equal(e.text, "long: the f32 at (65520) cannot be held in f16");
     assert_false(memfs_has(&fs, "y.safetensors") || memfs_has(&fs, "y.safetensors.tmp"));
@@ -110,8 +118,11 @@ static void shards_replace_the_single_file(void **state)
     fv_st_item items[] = {{.name = "c", .shape = FV_SHAPE(4), .data = x},
                           {.name = "a", .shape = FV_SHAPE(2), .data = x + 1},
                           {.name = "b", .shape = FV_SHAPE(2), .data = x + 2}};
-    assert_int_equal(fv_st_save(&env, "m/model.safetensors", items, 3, (fv_st_save_opt){0}, NULL), FV_OK);
-    assert_int_equal(fv_st_save(&env, "m/model.safetensors", items, 3, (fv_st_save_opt){.shard_bytes = 16}, NULL), FV_OK);
+    assert_int_equal(fv_st_save(&env, "m/model.safetensors", items, 3, (fv_st_save_opt){0}, NULL),
+                     FV_OK);
+    assert_int_equal(fv_st_save(&env, "m/model.safetensors", items, 3,
+                                (fv_st_save_opt){.shard_bytes = 16}, NULL),
+                     FV_OK);
     assert_false(memfs_has(&fs, "m/model.safetensors"));
     assert_true(memfs_has(&fs, "m/model-00001-of-00002.safetensors"));
     assert_true(memfs_has(&fs, "m/model-00002-of-00002.safetensors"));
@@ -121,7 +132,9 @@ static void shards_replace_the_single_file(void **state)
     fv_st_find(s, "b", &t, NULL);
     assert_memory_equal(t.data, x + 2, 8);
     fv_st_close(s);
-    assert_int_equal(fv_st_save(&env, "m/model.safetensors", items, 3, (fv_st_save_opt){.shard_bytes = 1000}, NULL), FV_OK);
+    assert_int_equal(fv_st_save(&env, "m/model.safetensors", items, 3,
+                                (fv_st_save_opt){.shard_bytes = 1000}, NULL),
+                     FV_OK);
     assert_true(memfs_has(&fs, "m/model.safetensors"));
     assert_false(memfs_has(&fs, "m/model.safetensors.index.json"));
     memfs_free(&fs);
@@ -135,15 +148,22 @@ static void impossible_items_are_refused(void **state)
     fv_env env = {.io = &fs.io};
     float x = 0;
     fv_st_item twice[] = {{.name = "a", .data = &x}, {.name = "a", .data = &x}};
-    fv_st_item meta = {.name = "__metadata__", .data = &x}, packed = {.name = "a", .dtype = FV_Q8, .data = &x};
-    fv_st_item broken = {.name = "\xFF", .data = &x}, shape = {.name = "a", .shape = {2, {INT64_MAX, 4}}, .data = &x};
+    fv_st_item meta = {.name = "__metadata__", .data = &x},
+               packed = {.name = "a", .dtype = FV_Q8, .data = &x};
+    fv_st_item broken = {.name = "\xFF", .data = &x},
+               shape = {.name = "a", .shape = {2, {INT64_MAX, 4}}, .data = &x};
     fv_err e;
     assert_int_equal(fv_st_save(&env, "x.safetensors", twice, 2, (fv_st_save_opt){0}, &e), FV_EARG);
     assert_int_equal(fv_st_save(&env, "x.safetensors", &meta, 1, (fv_st_save_opt){0}, &e), FV_EARG);
-    assert_int_equal(fv_st_save(&env, "x.safetensors", &packed, 1, (fv_st_save_opt){0}, &e), FV_EDTYPE);
-    assert_int_equal(fv_st_save(&env, "x.safetensors", &broken, 1, (fv_st_save_opt){0}, &e), FV_EARG);
-    assert_int_equal(fv_st_save(&env, "x.safetensors", &shape, 1, (fv_st_save_opt){0}, &e), FV_ESHAPE);
-    assert_int_equal(fv_st_save(&env, "x.safetensors", &(fv_st_item){.name = "a"}, 1, (fv_st_save_opt){0}, &e), FV_EARG);
+    assert_int_equal(fv_st_save(&env, "x.safetensors", &packed, 1, (fv_st_save_opt){0}, &e),
+                     FV_EDTYPE);
+    assert_int_equal(fv_st_save(&env, "x.safetensors", &broken, 1, (fv_st_save_opt){0}, &e),
+                     FV_EARG);
+    assert_int_equal(fv_st_save(&env, "x.safetensors", &shape, 1, (fv_st_save_opt){0}, &e),
+                     FV_ESHAPE);
+    assert_int_equal(fv_st_save(&env, "x.safetensors", &(fv_st_item){.name = "a"}, 1,
+                                (fv_st_save_opt){0}, &e),
+                     FV_EARG);
     assert_int_equal(fv_st_save(&env, "x.bin", &meta, 1, (fv_st_save_opt){0}, &e), FV_EARG);
     assert_false(memfs_has(&fs, "x.safetensors"));
     assert_int_equal(fv_st_save(&env, "x.safetensors", NULL, 0, (fv_st_save_opt){0}, &e), FV_OK);
@@ -163,7 +183,8 @@ static fv_status save_shards(memfs *fs, const fv_env *env, void *arg, fv_err *e)
     float x[4] = {1, 2, 3, 4};
     fv_st_item items[] = {{.name = "a", .shape = FV_SHAPE(2), .data = x, .dtype = FV_BF16},
                           {.name = "b", .shape = FV_SHAPE(4), .data = x}};
-    fv_status st = fv_st_save(env, "m/model.safetensors", items, 2, (fv_st_save_opt){.shard_bytes = 8}, e);
+    fv_status st = fv_st_save(env, "m/model.safetensors", items, 2,
+                              (fv_st_save_opt){.shard_bytes = 8}, e);
     if (st) assert_true(memfs_has(fs, "m/model.safetensors"));
     return st;
 }
@@ -177,8 +198,10 @@ static void every_failure_is_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_are_the_references),       cmocka_unit_test(long_arrays_come_in_pieces),
-        cmocka_unit_test(shards_replace_the_single_file), cmocka_unit_test(impossible_items_are_refused),
+        cmocka_unit_test(bytes_are_the_references),
+        cmocka_unit_test(long_arrays_come_in_pieces),
+        cmocka_unit_test(shards_replace_the_single_file),
+        cmocka_unit_test(impossible_items_are_refused),
         cmocka_unit_test(every_failure_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
-/* test_metric.c - BLEU and chrF against sacreBLEU 2.6.0 (the expected numbers are what it printed); labels,
- * entities, answers and summaries against scikit-learn, seqeval, SQuAD's normalisation and rouge-score, whose numbers
- * tools/golden/metric.py has written down. */
+/* test_metric.c - BLEU and chrF against sacreBLEU 2.6.0 (the expected numbers are what it printed);
+ * labels, entities, answers and summaries against scikit-learn, seqeval, SQuAD's normalisation and
+ * rouge-score, whose numbers tools/golden/metric.py has written down. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,10 +44,26 @@ static void bleu_equals_sacrebleu(void **state)
         int64_t length, reference;
         const char *signature;
     } cases[] = {
-        {{FV_BLEU_13A, false}, 43.221592, 44, 48, "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"},
-        {{FV_BLEU_NONE, false}, 17.781019, 29, 36, "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"},
-        {{FV_BLEU_13A, true}, 51.356104, 44, 48, "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"},
-        {{FV_BLEU_NONE, true}, 32.077995, 29, 36, "nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0"},
+        {{FV_BLEU_13A, false},
+         43.221592,
+         44,
+         48,
+         "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"},
+        {{FV_BLEU_NONE, false},
+         17.781019,
+         29,
+         36,
+         "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"},
+        {{FV_BLEU_13A, true},
+         51.356104,
+         44,
+         48,
+         "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"},
+        {{FV_BLEU_NONE, true},
+         32.077995,
+         29,
+         36,
+         "nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fv_bleu b;
@@ -74,7 +90,9 @@ static void the_corners_of_bleu(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fv_bleu b;
-        assert_int_equal(fv_bleu_score(&b, NULL, &cases[i].text, &cases[i].reference, 1, (fv_bleu_opt){0}, NULL), FV_OK);
+        assert_int_equal(fv_bleu_score(&b, NULL, &cases[i].text, &cases[i].reference, 1,
+                                       (fv_bleu_opt){0}, NULL),
+                         FV_OK);
         near(b.score, cases[i].score);
     }
 }
@@ -104,7 +122,8 @@ static void running_out_of_memory_is_reported(void **state)
     for (size_t fail = 1; fail <= n; fail++) {
         mem.count = 0;
         mem.fail_at = fail;
-        assert_int_equal(fv_bleu_score(&b, &env, texts, references, N, (fv_bleu_opt){0}, &e), FV_ENOMEM);
+        assert_int_equal(fv_bleu_score(&b, &env, texts, references, N, (fv_bleu_opt){0}, &e),
+                         FV_ENOMEM);
         assert_int_equal(mem.live, 0);
     }
     mem.count = 0;
@@ -131,7 +150,10 @@ static int drop_golden(void **state)
     return 0;
 }
 
-static double number(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
+static double number(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
 static double number_at(const json_t *o, const char *key, size_t i)
 {
     return json_number_value(json_array_get(json_object_get(o, key), i));
@@ -148,7 +170,8 @@ static void labels_equal_scikit_learn(void **state)
         int n = (int)number(one, "labels");
         for (int k = 0; k < n * n; k++)
             table[k] = json_integer_value(
-                json_array_get(json_array_get(json_object_get(one, "table"), (size_t)(k / n)), (size_t)(k % n)));
+                json_array_get(json_array_get(json_object_get(one, "table"), (size_t)(k / n)),
+                               (size_t)(k % n)));
         near(fv_accuracy(table, n), number(one, "accuracy"));
         near(fv_macro_f1(table, n), number(one, "macro_f1"));
         for (int k = 0; k < n; k++) {
@@ -193,18 +216,24 @@ static void entities_equal_seqeval(void **state)
         match_equals(x.all, json_object_get(one, "all"));
         assert_int_equal(x.n, json_object_size(json_object_get(one, "types")));
         for (int t = 0; t < x.n; t++) {
-            match_equals(x.type[t].match, json_object_get(json_object_get(one, "types"), x.type[t].name));
+            match_equals(x.type[t].match,
+                         json_object_get(json_object_get(one, "types"), x.type[t].name));
             if (t) assert_true(strcmp(x.type[t - 1].name, x.type[t].name) < 0);
         }
     }
     assert_int_equal(i, 3);
 }
 
-/* What conlleval prints for it: 5 tokens, 4 of them with the right tag; 2 phrases, 3 found, 1 correct. */
+/* What conlleval prints for it: 5 tokens, 4 of them with the right tag; 2 phrases, 3 found, 1
+ * correct. */
 static void words_are_counted_beside_entities(void **state)
 {
     (void)state;
-    const char *const gold[] = {"B-PER", "I-PER", "O", "B-LOC", "O"}, *const given[] = {"B-PER", "B-PER", "O", "B-LOC", "O"};
+    const char *const gold[] = {"B-PER", "I-PER", "O", "B-LOC", "O"}, *const given[] = {"B-PER",
+                                                                                        "B-PER",
+                                                                                        "O",
+                                                                                        "B-LOC",
+                                                                                        "O"};
     fv_entities x = {0};
     fv_entities_add(&x, gold, given, 5);
     fv_entities_add(&x, gold, given, 0);
@@ -213,7 +242,8 @@ static void words_are_counted_beside_entities(void **state)
     assert_int_equal(x.all.gold, 2);
     assert_int_equal(x.all.given, 3);
     assert_int_equal(x.all.right, 1);
-    for (int i = 0; i < 2 * FV_MAX_ENTITY_TYPES; i++) { /* more types than there is room for: all are in the sum */
+    /* more types than there is room for: all are in the sum */
+    for (int i = 0; i < 2 * FV_MAX_ENTITY_TYPES; i++) {
         char name[16];
         const char *tag = name;
         snprintf(name, sizeof name, "B-%d", i);
@@ -234,9 +264,11 @@ static void answers_equal_squad(void **state)
     {
         const char *answers[8];
         double exact, f1;
-        json_array_foreach(json_object_get(one, "gold"), k, text) answers[k] = json_string_value(text);
+        json_array_foreach(json_object_get(one, "gold"), k, text)
+            answers[k] = json_string_value(text);
         const char *given = json_string_value(json_object_get(one, "given"));
-        assert_int_equal(fv_answer_score(&exact, &f1, NULL, given, answers, (int64_t)k, NULL), FV_OK);
+        assert_int_equal(fv_answer_score(&exact, &f1, NULL, given, answers, (int64_t)k, NULL),
+                         FV_OK);
         if (fabs(exact - number(one, "exact")) > 1e-5 || fabs(f1 - number(one, "f1")) > 1e-5)
             fail_msg("\"%s\": exact %f, F1 %f", given, exact, f1);
     }
@@ -264,8 +296,10 @@ static void summaries_equal_rouge_score(void **state)
         assert_int_equal(fv_rouge_score(&x, NULL, &text[i], &reference[i], 1, NULL), FV_OK);
         const double got[] = {x.rouge1, x.rouge2, x.rougeL};
         for (int k = 0; k < 3; k++) {
-            double want = json_number_value(json_array_get(json_array_get(json_object_get(r, keys[k]), i), 2));
-            if (fabs(got[k] - want) > 1e-5) fail_msg("%s of \"%s\": %f, not %f", keys[k], text[i], got[k], want);
+            double want = json_number_value(
+                json_array_get(json_array_get(json_object_get(r, keys[k]), i), 2));
+            if (fabs(got[k] - want) > 1e-5)
+                fail_msg("%s of \"%s\": %f, not %f", keys[k], text[i], got[k], want);
             mean[k] += want / (double)n;
         }
     }

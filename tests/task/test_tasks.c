@@ -1,8 +1,9 @@
-/* test_tasks.c - embed, classify, fill, tag and answer against transformers' pipelines and sentence-transformers.
+/* test_tasks.c - embed, classify, fill, tag and answer against transformers' pipelines and
+ * sentence-transformers.
  *
- * A case is a folder of tests/golden/tasks, made by tools/golden/tasks.py: a tiny model with its tokenizer, and
- * expect.json with texts and results.  Where $FOVEA_MINILM names the directory of a real all-MiniLM-L6-v2, what is
- * known of its sentences is checked too. */
+ * A case is a folder of tests/golden/tasks, made by tools/golden/tasks.py: a tiny model with its
+ * tokenizer, and expect.json with texts and results.  Where $FOVEA_MINILM names the directory of a
+ * real all-MiniLM-L6-v2, what is known of its sentences is checked too. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,7 +87,8 @@ static void close_case(golden *g)
 
 static void near(const golden *g, const char *what, double got, double want)
 {
-    if (!(fabs(got - want) <= 2e-5)) fail_msg("%s: %s is %.8f, expected %.8f", g->name, what, got, want);
+    if (!(fabs(got - want) <= 2e-5))
+        fail_msg("%s: %s is %.8f, expected %.8f", g->name, what, got, want);
 }
 
 /* ---- embed ---- */
@@ -103,10 +105,12 @@ static void vectors_are_those_of_sentence_transformers(void **state)
         assert_int_equal(fv_task_longest(g.task), 20);
         ok(&g, fv_task_embed(g.task, g.texts, g.n, (fv_embed_opt){0}, x, &e), &e);
         for (int i = 0; i < g.n; i++)
-            for (int j = 0; j < 16; j++) near(&g, "a vector", (double)x[i * 16 + j], number(&g, at("results.%d.%d", i, j)));
+            for (int j = 0; j < 16; j++)
+                near(&g, "a vector", (double)x[i * 16 + j], number(&g, at("results.%d.%d", i, j)));
         for (int i = 0; i < g.n; i++) { /* the same bits in any company, on the CPU */
             ok(&g, fv_task_embed(g.task, &g.texts[i], 1, (fv_embed_opt){0}, alone, &e), &e);
-            for (int j = 0; j < 16; j++) near(&g, "a vector alone", (double)alone[j], (double)x[i * 16 + j]);
+            for (int j = 0; j < 16; j++)
+                near(&g, "a vector alone", (double)alone[j], (double)x[i * 16 + j]);
             if (test_on_cpu()) assert_memory_equal(alone, x + i * 16, sizeof alone);
         }
         close_case(&g);
@@ -144,7 +148,8 @@ static void labels_are_those_of_the_pipeline(void **state)
             g.texts[i] = (fv_text){.s = a, .n = strlen(a), .pair = b, .pair_n = strlen(b)};
         }
         ok(&g, fv_task_classify(g.task, g.texts, pairs, scores, &e), &e);
-        for (int i = 0; i < pairs; i++) same_labels(&g, scores + i * labels, at("pair_results.%d", i));
+        for (int i = 0; i < pairs; i++)
+            same_labels(&g, scores + i * labels, at("pair_results.%d", i));
         close_case(&g);
     }
 }
@@ -170,7 +175,8 @@ static void words_are_those_of_the_pipeline(void **state)
                 char *line;
                 size_t bytes;
                 assert_int_equal(found[i].top[k].id, (int)number(&g, at("%s.token", place)));
-                near(&g, "a word", (double)found[i].top[k].score, number(&g, at("%s.score", place)));
+                near(&g, "a word", (double)found[i].top[k].score,
+                     number(&g, at("%s.score", place)));
                 const int32_t *ids = fv_task_filled(g.task, &found[i], found[i].top[k].id, &len);
                 ok(&g, fv_tok_decode(fv_task_tok(g.task), &line, &bytes, ids, len, alone, &e), &e);
                 assert_string_equal(line, word(&g, at("%s.sequence", place)));
@@ -224,14 +230,16 @@ static void entities_are_those_of_the_pipeline(void **state)
 
 /* ---- answer ---- */
 
-static void same_answers(const golden *g, const fv_answer *found, int64_t n, const char *results, const char *context)
+static void same_answers(const golden *g, const fv_answer *found, int64_t n, const char *results,
+                         const char *context)
 {
     int64_t done = 0;
     for (int i = 0; i < 2; i++) {
         int want = fv_json_count(g->expect, at("%s.%d", results, i));
         for (int k = 0; k < want; k++, done++) {
             const fv_answer *x = &found[done];
-            const char *place = at("%s.%d.%d", results, i, k), *text = word(g, at("%s.answer", place));
+            const char *place = at("%s.%d.%d", results, i, k),
+                       *text = word(g, at("%s.answer", place));
             assert_true(done < n);
             assert_int_equal(x->text, i);
             near(g, text, (double)x->score, number(g, at("%s.score", place)));
@@ -259,7 +267,8 @@ static void answers_are_those_of_the_pipeline(void **state)
         fv_text asked[2];
         for (int i = 0; i < 2; i++) {
             const char *q = word(&g, at("question.%d", i));
-            asked[i] = (fv_text){.s = q, .n = strlen(q), .pair = context, .pair_n = strlen(context)};
+            asked[i] =
+                (fv_text){.s = q, .n = strlen(q), .pair = context, .pair_n = strlen(context)};
         }
         fv_answer_opt windows = {.k = 5, .window = 40, .stride = 8};
         ok(&g, fv_task_answer(g.task, asked, 2, windows, &found, &n, &e), &e);
@@ -286,17 +295,22 @@ static void a_model_for_another_job_is_refused(void **state)
     (void)state;
     fv_task *t;
     fv_err e;
-    assert_int_equal(fv_task_open(&t, device, CASES "tag-bert", FV_JOB_FILL, (fv_model_opt){0}, &e), FV_EARG);
+    assert_int_equal(fv_task_open(&t, device, CASES "tag-bert", FV_JOB_FILL, (fv_model_opt){0}, &e),
+                     FV_EARG);
     assert_null(t);
     assert_non_null(strstr(e.text, "BertForTokenClassification"));
-    assert_int_not_equal(fv_task_open(&t, device, CASES "nowhere", FV_JOB_FILL, (fv_model_opt){0}, &e), FV_OK);
+    assert_int_not_equal(fv_task_open(&t, device, CASES "nowhere", FV_JOB_FILL, (fv_model_opt){0},
+                                      &e),
+                         FV_OK);
 }
 
-/* Any encoder gives vectors, whatever head stands on it and whether or not its file has a pooler. */
+/* Any encoder gives vectors, whatever head stands on it and whether or not its file has a
+ * pooler. */
 static void an_encoder_is_taken_from_under_its_head(void **state)
 {
     (void)state;
-    static const char *const cases[] = {"fill-bert", "tag-roberta", "classify-bert", "answer-roberta"};
+    static const char *const cases[] = {"fill-bert", "tag-roberta", "classify-bert",
+                                        "answer-roberta"};
     static const fv_dtype weights[] = {FV_F32, FV_BF16, FV_Q8, FV_I8};
     for (size_t i = 0; i < (test_on_cpu() ? 4 : 2); i++) { /* quantised weights are the CPU's */
         golden g = {.name = cases[i]};
@@ -306,7 +320,10 @@ static void an_encoder_is_taken_from_under_its_head(void **state)
         double length = 0;
         fv_text text = {.s = "the cat", .n = 7};
         snprintf(path, sizeof path, CASES "%s", cases[i]);
-        ok(&g, fv_task_open(&g.task, device, path, FV_JOB_EMBED, (fv_model_opt){.weights = weights[i]}, &e), &e);
+        ok(&g,
+           fv_task_open(&g.task, device, path, FV_JOB_EMBED, (fv_model_opt){.weights = weights[i]},
+                        &e),
+           &e);
         ok(&g, fv_task_embed(g.task, &text, 1, (fv_embed_opt){0}, x, &e), &e);
         for (int j = 0; j < 16; j++) length += (double)x[j] * (double)x[j];
         near(&g, "the length", length, 1);
@@ -319,7 +336,8 @@ static void a_real_encoder_knows_what_belongs_together(void **state)
     (void)state;
     const char *dir = getenv("FOVEA_MINILM");
     if (!dir) skip();
-    static const char *const lines[] = {"A man is eating food.", "A man is eating a piece of bread.",
+    static const char *const lines[] = {"A man is eating food.",
+                                        "A man is eating a piece of bread.",
                                         "The girl is carrying a baby."};
     golden g = {.name = dir};
     fv_err e;
@@ -334,7 +352,8 @@ static void a_real_encoder_knows_what_belongs_together(void **state)
     static const double cosines[3] = {0.7553371, -0.1049586, -0.0610172};
     for (int k = 0; k < 3; k++) {
         double product = 0;
-        for (int j = 0; j < 384; j++) product += (double)x[pairs[k][0] * 384 + j] * (double)x[pairs[k][1] * 384 + j];
+        for (int j = 0; j < 384; j++)
+            product += (double)x[pairs[k][0] * 384 + j] * (double)x[pairs[k][1] * 384 + j];
         near(&g, "a cosine", product, cosines[k]);
     }
     fv_task_close(g.task);

@@ -33,7 +33,8 @@ static fv_status all_of_it(memfs *fs, const fv_env *env, void *arg, fv_err *e)
     fv_status st = fv_tok_read(&t, env, a->s, a->n, "x", e);
     if (st == FV_OK) st = fv_encoding_new(&enc, t, e);
     if (st == FV_OK)
-        st = fv_tok_encode(enc, text, sizeof text - 1, (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_CHARS}, e);
+        st = fv_tok_encode(enc, text, sizeof text - 1,
+                           (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_CHARS}, e);
     if (st == FV_OK) st = fv_tok_decode(t, &back, &len, enc->ids, enc->n, false, e);
     if (back) fv_tok_free_text(t, back, len);
     fv_encoding_free(enc);
@@ -41,8 +42,8 @@ static fv_status all_of_it(memfs *fs, const fv_env *env, void *arg, fv_err *e)
     return st;
 }
 
-static const char *const corpus[] = {"low lower lowest", "new newer newest", "wide wider widest", "low low new new wide",
-                                     "lower newer wider"};
+static const char *const corpus[] = {"low lower lowest", "new newer newest", "wide wider widest",
+                                     "low low new new wide", "lower newer wider"};
 
 typedef struct lines {
     const char *const *s;
@@ -71,8 +72,9 @@ static fv_status train_it(memfs *fs, const fv_env *env, void *arg, fv_err *e)
 static void failing_allocations_are_reported(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "BPE bytes", "WordPiece", "Unigram byte fallback", "cl100k", "Added tokens", "Sequence of processors", "Decoder CTC"};
+    static const char *const names[] = {"BPE bytes",  "WordPiece",    "Unigram byte fallback",
+                                        "cl100k",     "Added tokens", "Sequence of processors",
+                                        "Decoder CTC"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         span_arg a;
         char *s = tok_component(names[i], &a.n);
@@ -98,7 +100,8 @@ static void malformed_text_is_replaced(void **state)
     (void)state;
     fv_tok *t = tok_open_component("BPE bytes");
     /* As Python's errors="replace": one U+FFFD for each maximal ill-formed part. */
-    const char bad[] = "a\xff\xe2\x82z\xf0\x9f\x98", good[] = "a\xef\xbf\xbd\xef\xbf\xbdz\xef\xbf\xbd";
+    const char bad[] = "a\xff\xe2\x82z\xf0\x9f\x98",
+               good[] = "a\xef\xbf\xbd\xef\xbf\xbdz\xef\xbf\xbd";
     fv_encoding *x = tok_encode(t, bad, sizeof bad - 1, (fv_tok_opts){.offsets = FV_OFFSETS_BYTES});
     fv_encoding *y = tok_encode(t, good, sizeof good - 1, (fv_tok_opts){0});
     tok_assert_ids(x, y->ids, y->n);
@@ -135,25 +138,32 @@ static void length_is_kept(void **state)
     for (int i = 0; i < 4; i++) assert_int_equal(cut->ids[i], all->ids[i]);
     assert_int_equal(cut->ids[4], all->ids[all->n - 1]);
     fv_encoding_free(cut);
-    cut = tok_encode(t, a, strlen(a), (fv_tok_opts){.specials = true, .max_len = 7, .pair = b, .pair_len = strlen(b)});
+    cut =
+        tok_encode(t, a, strlen(a),
+                   (fv_tok_opts){.specials = true, .max_len = 7, .pair = b, .pair_len = strlen(b)});
     assert_int_equal(cut->n, 7);
     assert_int_equal(cut->token_types[6], 1);
     fv_err e;
-    assert_int_equal(fv_tok_encode(cut, a, strlen(a), (fv_tok_opts){.specials = true, .max_len = 1}, &e), FV_EARG);
+    assert_int_equal(fv_tok_encode(cut, a, strlen(a), (fv_tok_opts){.specials = true, .max_len = 1},
+                                   &e),
+                     FV_EARG);
     fv_encoding_free(cut);
     fv_encoding_free(all);
     fv_tok_close(t);
 }
 
-/* A megabyte of one character, of letters without a space, of marks.  Work that grows with the square of the length would
- * take longer than a test may. */
+/* A megabyte of one character, of letters without a space, of marks.  Work that grows with the
+ * square of the length would take longer than a test may. */
 static void hostile_texts_are_linear(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "BPE bytes",    "BPE byte fallback, whole text", "WordPiece", "Unigram", "cl100k", "NFC", "Bert", "Added tokens",
-        "Replace regex"};
-    static const char *const fillers[] = {"a", " ", "!", "\xcc\x81", "\xe6\xbc\xa2", "<", "ab", "a\xcc\x81"};
+    static const char *const names[] = {"BPE bytes",    "BPE byte fallback, whole text",
+                                        "WordPiece",    "Unigram",
+                                        "cl100k",       "NFC",
+                                        "Bert",         "Added tokens",
+                                        "Replace regex"};
+    static const char *const fillers[] = {"a", " ",  "!",        "\xcc\x81", "\xe6\xbc\xa2",
+                                          "<", "ab", "a\xcc\x81"};
     size_t n = 1000000;
     char *text = malloc(n);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -161,12 +171,14 @@ static void hostile_texts_are_linear(void **state)
         for (size_t k = 0; k < sizeof fillers / sizeof *fillers; k++) {
             size_t len = strlen(fillers[k]), whole = n / len * len;
             for (size_t j = 0; j < whole; j++) text[j] = fillers[k][j % len];
-            fv_encoding *enc = tok_encode(t, text, whole, (fv_tok_opts){.offsets = FV_OFFSETS_BYTES});
+            fv_encoding *enc = tok_encode(t, text, whole,
+                                          (fv_tok_opts){.offsets = FV_OFFSETS_BYTES});
             for (int64_t j = 0; j < enc->n; j++) {
                 fv_span s = enc->spans[j];
-                if (s.to < s.from || s.to > (int64_t)whole || (j && s.from < enc->spans[j - 1].from))
-                    fail_msg("%s, \"%s\": token %lld stands at %lld to %lld", names[i], fillers[k], (long long)j,
-                             (long long)s.from, (long long)s.to);
+                if (s.to < s.from || s.to > (int64_t)whole ||
+                    (j && s.from < enc->spans[j - 1].from))
+                    fail_msg("%s, \"%s\": token %lld stands at %lld to %lld", names[i], fillers[k],
+                             (long long)j, (long long)s.from, (long long)s.to);
             }
             fv_encoding_free(enc);
         }
@@ -180,7 +192,8 @@ static void hostile_texts_are_linear(void **state)
 static void streams_give_whole_characters(void **state)
 {
     (void)state;
-    static const char *const names[] = {"BPE bytes", "BPE byte fallback, whole text", "Unigram byte fallback", "WordPiece"};
+    static const char *const names[] = {"BPE bytes", "BPE byte fallback, whole text",
+                                        "Unigram byte fallback", "WordPiece"};
     const char *text = "Hello w\xc3\xb6rld \xe6\xbc\xa2\xe5\xad\x97 \xf0\x9f\x91\x8d apples don't";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         fv_tok *t = tok_open_component(names[i]);
@@ -225,9 +238,11 @@ static void training_is_deterministic_and_reads_back(void **state)
             lines l = {corpus, 5, 0};
             fv_tok *t;
             const char *specials[] = {"<unk>", "</s>", NULL};
-            fv_tok_train_opts o = {
-                .kind = (fv_tok_kind)kind, .vocab = kind ? 45 : 280, .specials = kind == FV_TOK_WORDPIECE ? NULL : specials};
-            if (fv_tok_train(&t, &env, (fv_tok_source){next_line, &l}, &o, &e)) fail_msg("%s", e.text);
+            fv_tok_train_opts o = {.kind = (fv_tok_kind)kind,
+                                   .vocab = kind ? 45 : 280,
+                                   .specials = kind == FV_TOK_WORDPIECE ? NULL : specials};
+            if (fv_tok_train(&t, &env, (fv_tok_source){next_line, &l}, &o, &e))
+                fail_msg("%s", e.text);
             assert_true(fv_tok_size(t) <= (kind ? 45 : 280));
             if (kind != FV_TOK_WORDPIECE) assert_int_equal(fv_tok_id(t, "</s>"), 1);
             fv_encoding *enc = tok_encode(t, "lower widest", 12, (fv_tok_opts){0});
@@ -273,7 +288,8 @@ static void *encode_much(void *arg)
     intptr_t bad = 0;
     for (int i = 0; i < 200; i++) {
         if (fv_tok_encode(enc, text, strlen(text), (fv_tok_opts){.specials = true}, &e)) bad++;
-        if (enc->n != one->n || memcmp(enc->ids, one->ids, (size_t)one->n * sizeof *one->ids)) bad++;
+        if (enc->n != one->n || memcmp(enc->ids, one->ids, (size_t)one->n * sizeof *one->ids))
+            bad++;
     }
     fv_encoding_free(one);
     fv_encoding_free(enc);
@@ -287,7 +303,8 @@ static void threads_share_a_tokenizer(void **state)
     for (int i = 0; i < 4; i++) {
         fv_tok *t = tok_open_component(names[i]);
         pthread_t threads[4];
-        for (int k = 0; k < 4; k++) assert_int_equal(pthread_create(&threads[k], NULL, encode_much, t), 0);
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(pthread_create(&threads[k], NULL, encode_much, t), 0);
         for (int k = 0; k < 4; k++) {
             void *bad;
             pthread_join(threads[k], &bad);

@@ -16,7 +16,8 @@
 static void wrong_files_are_named(void **state)
 {
     (void)state;
-#define WORDS "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"<unk>\":1},\"unk_token\":\"<unk>\"}"
+#define WORDS                                                                                      \
+    "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"<unk>\":1},\"unk_token\":\"<unk>\"}"
     static const struct {
         const char *file, *says;
     } wrong[] = {
@@ -36,27 +37,33 @@ static void wrong_files_are_named(void **state)
         {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"\\ud800\":1}}}", "surrogate"},
         {"{\"model\":{\"type\":\"Neural\",\"vocab\":{}}}", "Neural"},
         {"{\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{},\"merges\":[]}}", "dropout"},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", "model.merges[0]"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}",
+         "model.merges[0]"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "two tokens"},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}", "what it makes"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}",
+         "what it makes"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1]],\"unk_id\":1}}", "unk_id"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",1e999]]}}", "finite"},
         {"{" WORDS ",\"normalizer\":{\"type\":\"Magic\"}}", "Magic"},
         {"{" WORDS ",\"normalizer\":{\"type\":\"NFC\",\"extra\":1}}", "extra"},
-        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
+        {"{" WORDS
+         ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
          "normalizer.pattern"},
-        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\h\"},\"content\":\"\"}}",
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\h\"},"
+         "\"content\":\"\"}}",
          "not implemented"},
-        {"{" WORDS ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}}", "damaged"},
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}}",
+         "damaged"},
         {"{" WORDS ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}", "UnicodeScripts"},
-        {"{" WORDS
-         ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Odd\",\"invert\":false}}",
+        {"{" WORDS ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},"
+         "\"behavior\":\"Odd\",\"invert\":false}}",
          "Odd"},
-        {"{" WORDS
-         ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}}],"
+        {"{" WORDS ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"
+         "\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}}],"
          "\"pair\":[],\"special_tokens\":{}}}",
          "special_tokens"},
-        {"{" WORDS ",\"added_tokens\":[{\"id\":7,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+        {"{" WORDS ",\"added_tokens\":[{\"id\":7,\"content\":\"x\",\"single_word\":false,"
+         "\"lstrip\":false,\"rstrip\":false,"
          "\"normalized\":false,\"special\":true}]}",
          "added_tokens[0]"},
         {"\n\x05xxxxx", "pieces[0]"},
@@ -65,9 +72,12 @@ static void wrong_files_are_named(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         fv_tok *t;
         fv_err e = {0};
-        assert_int_not_equal(fv_tok_read(&t, NULL, wrong[i].file, strlen(wrong[i].file), "x.json", &e), FV_OK);
+        assert_int_not_equal(fv_tok_read(&t, NULL, wrong[i].file, strlen(wrong[i].file), "x.json",
+                                         &e),
+                             FV_OK);
         assert_null(t);
-        if (strncmp(e.text, "x.json: ", 8) || !strstr(e.text, wrong[i].says)) fail_msg("case %zu: %s", i, e.text);
+        if (strncmp(e.text, "x.json: ", 8) || !strstr(e.text, wrong[i].says))
+            fail_msg("case %zu: %s", i, e.text);
     }
     char deep[400] = "";
     memset(deep, '[', 300);
@@ -120,7 +130,8 @@ static void try_damaged(const char *s, size_t n)
     } else if (fv_encoding_new(&enc, t, &e) == FV_OK) {
         char *back;
         size_t len;
-        if (!fv_tok_encode(enc, text, sizeof text - 1, (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_BYTES}, &e) &&
+        if (!fv_tok_encode(enc, text, sizeof text - 1,
+                           (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_BYTES}, &e) &&
             !fv_tok_decode(t, &back, &len, enc->ids, enc->n, false, &e))
             fv_tok_free_text(t, back, len);
         fv_encoding_free(enc);
@@ -155,7 +166,10 @@ static void damaged_files_do_no_harm(void **state)
 
 /* ---- directories ---- */
 
-static void put(memfs *fs, const char *path, const char *text) { memfs_put(fs, path, text, strlen(text)); }
+static void put(memfs *fs, const char *path, const char *text)
+{
+    memfs_put(fs, path, text, strlen(text));
+}
 
 static void directories_open(void **state)
 {
@@ -168,12 +182,14 @@ static void directories_open(void **state)
     put(&fs, "bert/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n##s\n!\nHello\n");
     if (fv_tok_open(&t, &env, "bert", &e)) fail_msg("%s", e.text);
     fv_encoding *enc = tok_encode(t, "Hello worlds! [MASK]", 20, (fv_tok_opts){.specials = true});
-    tok_assert_ids(enc, (int32_t[]){2, 9, 6, 7, 8, 4, 3}, 7); /* capitals in the vocabulary: a cased one */
+    /* capitals in the vocabulary: a cased one */
+    tok_assert_ids(enc, (int32_t[]){2, 9, 6, 7, 8, 4, 3}, 7);
     fv_encoding_free(enc);
     fv_tok_close(t);
 
     put(&fs, "bert/tokenizer_config.json",
-        "{\"do_lower_case\": true, \"tokenizer_class\": \"BertTokenizer\", \"model_max_length\": 512}");
+        "{\"do_lower_case\": true, \"tokenizer_class\": \"BertTokenizer\", \"model_max_length\": "
+        "512}");
     assert_int_equal(fv_tok_open(&t, &env, "bert", &e), FV_OK);
     enc = tok_encode(t, "HELLO w\xc3\xb6rld", 12, (fv_tok_opts){0});
     tok_assert_ids(enc, (int32_t[]){5, 6}, 2);
@@ -183,7 +199,8 @@ static void directories_open(void **state)
     assert_int_equal(fv_tok_open(&t, &env, "bert", &e), FV_EFORMAT);
     assert_non_null(strstr(e.text, "BertJapaneseTokenizer"));
 
-    put(&fs, "gpt/vocab.json", "{\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"\\u0120ab\":4,\"<|endoftext|>\":5}");
+    put(&fs, "gpt/vocab.json",
+        "{\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"\\u0120ab\":4,\"<|endoftext|>\":5}");
     put(&fs, "gpt/merges.txt", "#version: 0.2\na b\n\xc4\xa0 ab\n");
     if (fv_tok_open(&t, &env, "gpt/merges.txt", &e)) fail_msg("%s", e.text);
     enc = tok_encode(t, "ab ab<|endoftext|>a", 19, (fv_tok_opts){0});
@@ -204,14 +221,17 @@ static void marian_directories_open(void **state)
     fv_tok *t;
     fv_err e = {0};
     size_t n, m;
-    char *source = slurp(TOK_GOLDEN "spm/unigram.model", &n), *target = slurp(TOK_GOLDEN "spm/bpe.model", &m);
+    char *source = slurp(TOK_GOLDEN "spm/unigram.model", &n),
+         *target = slurp(TOK_GOLDEN "spm/bpe.model", &m);
     memfs_init(&fs);
     fv_env env = {.io = &fs.io};
     memfs_put(&fs, "mt/source.spm", source, n);
     memfs_put(&fs, "mt/target.spm", target, m);
-    put(&fs, "mt/vocab.json", "{\"</s>\":0,\"<unk>\":1,\"\\u2581\":2,\"a\":3,\"e\":4,\">>fra<<\":5,\"<pad>\":6}");
+    put(&fs, "mt/vocab.json",
+        "{\"</s>\":0,\"<unk>\":1,\"\\u2581\":2,\"a\":3,\"e\":4,\">>fra<<\":5,\"<pad>\":6}");
     if (fv_tok_open(&t, &env, "mt", &e)) fail_msg("%s", e.text);
-    fv_encoding *enc = tok_encode(t, ">>fra<<a", 8, (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_BYTES});
+    fv_encoding *enc = tok_encode(t, ">>fra<<a", 8,
+                                  (fv_tok_opts){.specials = true, .offsets = FV_OFFSETS_BYTES});
     assert_int_equal(enc->ids[0], 5);
     assert_int_equal(enc->ids[enc->n - 1], 0);
     assert_int_equal(enc->spans[enc->n - 2].to, 8);

@@ -1,4 +1,5 @@
-/* test_tok_golden.c - tokenizers beside Hugging Face's and SentencePiece: every component, and the real vocabularies. */
+/* test_tok_golden.c - tokenizers beside Hugging Face's and SentencePiece: every component, and the
+ * real vocabularies. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,7 +40,8 @@ static void explain(const char *what, const char *name, const json_t *c, const f
     fprintf(stderr, "%s: %s differ for %.600s\n  got", name, what, want);
     for (int64_t i = 0; i < enc->n; i++) fprintf(stderr, " %d", enc->ids[i]);
     if (enc->spans)
-        for (int64_t i = 0; i < enc->n; i++) fprintf(stderr, " [%d,%d]", (int)enc->spans[i].from, (int)enc->spans[i].to);
+        for (int64_t i = 0; i < enc->n; i++)
+            fprintf(stderr, " [%d,%d]", (int)enc->spans[i].from, (int)enc->spans[i].to);
     fprintf(stderr, "\n");
     free(want);
 }
@@ -55,7 +57,8 @@ static bool same_ids(const json_t *want, const fv_encoding *enc)
 static bool same_types(const json_t *want, const fv_encoding *enc)
 {
     for (int64_t i = 0; i < enc->n; i++)
-        if ((want ? json_integer_value(json_array_get(want, (size_t)i)) : 0) != enc->token_types[i]) return false;
+        if ((want ? json_integer_value(json_array_get(want, (size_t)i)) : 0) != enc->token_types[i])
+            return false;
     return true;
 }
 
@@ -98,8 +101,9 @@ static int check_case(const fv_tok *t, fv_encoding *enc, const char *name, json_
                        : !same_types(json_object_get(c, "types"), enc)            ? "types"
                        : !same_offsets(json_object_get(c, "offsets"), enc)        ? "offsets"
                        : !same_text(t, json_object_get(c, "decoded"), enc, false) ? "decoded texts"
-                       : !same_text(t, json_object_get(c, "skipped"), enc, true)  ? "decoded texts without specials"
-                                                                                  : NULL;
+                       : !same_text(t, json_object_get(c, "skipped"), enc, true)
+                           ? "decoded texts without specials"
+                           : NULL;
     if (what) explain(what, name, c, enc);
     return what != NULL;
 }
@@ -165,13 +169,16 @@ static void models_are_sentencepieces(void **state)
         fv_err e = {0};
         size_t i;
         json_t *c;
-        snprintf(path, sizeof path, GOLDEN "spm/%s", json_string_value(json_object_get(line, "model")));
+        snprintf(path, sizeof path, GOLDEN "spm/%s",
+                 json_string_value(json_object_get(line, "model")));
         if (fv_tok_open(&t, NULL, path, &e)) fail_msg("%s", e.text);
         fv_encoding *enc = new_encoding(t);
         json_array_foreach(json_object_get(line, "cases"), i, c)
         {
             json_t *text = json_object_get(c, "text");
-            assert_int_equal(fv_tok_encode(enc, json_string_value(text), json_string_length(text), (fv_tok_opts){0}, &e), FV_OK);
+            assert_int_equal(fv_tok_encode(enc, json_string_value(text), json_string_length(text),
+                                           (fv_tok_opts){0}, &e),
+                             FV_OK);
             bool same = same_ids(json_object_get(c, "ids"), enc),
                  back = same && same_text(t, json_object_get(c, "decoded"), enc, false);
             if (!same || !back) explain(same ? "decoded texts" : "ids", path, c, enc), bad++;
@@ -218,10 +225,14 @@ static void real_vocabularies_give_golden_ids(void **state)
             if (!open_real(&t, name, &e)) fail_msg("%s", e.text);
             enc = new_encoding(t);
         }
-        assert_int_equal(fv_tok_encode(enc, json_string_value(text), json_string_length(text), (fv_tok_opts){0}, &e), FV_OK);
+        assert_int_equal(fv_tok_encode(enc, json_string_value(text), json_string_length(text),
+                                       (fv_tok_opts){0}, &e),
+                         FV_OK);
         if (!same_ids(json_object_get(c, "ids"), enc)) explain("ids", name, c, enc), bad++;
-        bool exact = !strcmp(name, "gpt2") || !strcmp(name, "roberta-base") || !strcmp(name, "whisper-tiny");
-        if (exact && !same_text(t, text, enc, false)) explain("texts decoded from ids", name, c, enc), bad++;
+        bool exact = !strcmp(name, "gpt2") || !strcmp(name, "roberta-base") ||
+                     !strcmp(name, "whisper-tiny");
+        if (exact && !same_text(t, text, enc, false))
+            explain("texts decoded from ids", name, c, enc), bad++;
         json_decref(c);
     }
     fv_encoding_free(enc);

@@ -1,4 +1,5 @@
-/* test_recipe.c - recipes: all of ours are read, every key is checked, mistakes are named with their place. */
+/* test_recipe.c - recipes: all of ours are read, every key is checked, mistakes are named with
+ * their place. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,8 @@
 
 static const char *file(const char *text) { return scratch_text("r.ini", text); }
 
-static const char good[] = "[model]\nmodel_type = marian ; a comment\nd_model = 64\n[data]\ntrain = x.tsv\n[train]\nlr = 1e-3\n";
+static const char good[] = "[model]\nmodel_type = marian ; a comment\nd_model = 64\n[data]\ntrain "
+                           "= x.tsv\n[train]\nlr = 1e-3\n";
 
 static void refused(const char *text, const char *why)
 {
@@ -35,7 +37,8 @@ static void mistakes_are_named_with_their_place(void **state)
 {
     (void)state;
     refused("[train]\nlrr = 1\n", "r.ini:2: [train] lrr: no such key; did you mean lr?");
-    refused("[train]\n\n# x\nlr = fast\n", "r.ini:4: [train] lr: expected a number from 0 to 100, found \"fast\"");
+    refused("[train]\n\n# x\nlr = fast\n",
+            "r.ini:4: [train] lr: expected a number from 0 to 100, found \"fast\"");
     refused("[train]\nschedule = cosin\n", "expected one of inverse_sqrt, cosine");
     refused("[train]\nupdates = -1\n", "r.ini:2: [train] updates: expected an integer");
     refused("[trian]\nlr = 1\n", "r.ini:2: there is no section [trian]; did you mean [train]?");
@@ -47,8 +50,10 @@ static void mistakes_are_named_with_their_place(void **state)
             "r.ini:2: [model] model_type: there is no family marina; did you mean marian?");
     refused("[model]\nmodel_type = marian\nd_modl = 3\n[data]\ntrain=x\n",
             "r.ini:3: [model] d_modl: no such key; did you mean d_model?");
-    refused("[model]\nmodel_type = marian\nd_model = wide\n[data]\ntrain=x\n", "r.ini:3: [model] d_model: expected an integer");
-    refused("[model]\nd_model = 3\n[data]\ntrain=x\n", "r.ini: [model]: neither model_type nor from");
+    refused("[model]\nmodel_type = marian\nd_model = wide\n[data]\ntrain=x\n",
+            "r.ini:3: [model] d_model: expected an integer");
+    refused("[model]\nd_model = 3\n[data]\ntrain=x\n",
+            "r.ini: [model]: neither model_type nor from");
     refused("[model]\nfrom = nowhere\n[data]\ntrain=x\n", "r.ini: [model] from: nowhere");
     refused("[model]\nmodel_type = marian\n", "r.ini: [data] train: no file is named");
     refused("[model]\nmodel_type = marian\n[data]\ntrain=x\n[train]\nresult=ema\n",
@@ -126,9 +131,11 @@ static void every_key_has_help(void **state)
 {
     (void)state;
     int lines = 0, keys = 0;
-    const fv_field *const tables[] = {fv_train_fields, fv_data_fields, fv_tokenizer_fields, fv_gen_fields};
+    const fv_field *const tables[] = {fv_train_fields, fv_data_fields, fv_tokenizer_fields,
+                                      fv_gen_fields};
     for (int i = 0; i < 4; i++)
-        for (const fv_field *f = tables[i]; f->name; f++, keys++) assert_true(f->help && strlen(f->help) > 4);
+        for (const fv_field *f = tables[i]; f->name; f++, keys++)
+            assert_true(f->help && strlen(f->help) > 4);
     fv_recipe_help(NULL, count_line, &lines);
     assert_true(lines >= keys + 5);
 }

@@ -1,5 +1,6 @@
-/* test_train.c - training: a tiny corpus is learnt by heart, in bf16 too; parameters move as they should, and what goes wrong on
- * the way (numbers that are none, no memory, a full disk) ends a run with its last state good. */
+/* test_train.c - training: a tiny corpus is learnt by heart, in bf16 too; parameters move as they
+ * should, and what goes wrong on the way (numbers that are none, no memory, a full disk) ends a run
+ * with its last state good. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,10 +46,12 @@ static void a_tiny_corpus_is_learnt_by_heart(void **state)
     int right = 0;
     for (int i = 0; i < CORPUS_PAIRS; i++) {
         int64_t len, want_len;
-        const int32_t *source = fv_pairs_source(corpus.pairs, i, &len), *want = fv_pairs_target(corpus.pairs, i, &want_len);
+        const int32_t *source = fv_pairs_source(corpus.pairs, i, &len),
+                      *want = fv_pairs_target(corpus.pairs, i, &want_len);
         fv_generated g;
         check(fv_generate(&g, d, m, &source, &len, 1, &o, &e), &e);
-        right += g.hyp[0].n == want_len && !memcmp(g.hyp[0].ids, want, (size_t)want_len * sizeof *want);
+        right += g.hyp[0].n == want_len &&
+                 !memcmp(g.hyp[0].ids, want, (size_t)want_len * sizeof *want);
         fv_generated_free(&g);
     }
     assert_true(right >= CORPUS_PAIRS - 2);
@@ -75,7 +78,8 @@ static void a_loss_that_is_not_finite_stops_the_run(void **state)
     assert_non_null(strstr(e.text, "update 1"));
     assert_int_equal(s.step, 0);
     float *after = test_values(fv_model_params(m), &n);
-    assert_memory_equal(before, after, (size_t)n * sizeof *before); /* nor have updates that were under way changed anything */
+    /* nor have updates that were under way changed anything */
+    assert_memory_equal(before, after, (size_t)n * sizeof *before);
     free(before);
     free(after);
     free(w);
@@ -99,13 +103,16 @@ static void schedules_rise_and_fall(void **state)
     o.schedule = FV_INVERSE_SQRT;
     assert_true(fabs(fv_learning_rate(&o, 400) - 0.5) < 1e-12);
     o.schedule = FV_COSINE;
-    assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 && fabs(fv_learning_rate(&o, 1000)) < 1e-12);
+    assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 &&
+                fabs(fv_learning_rate(&o, 1000)) < 1e-12);
     o.schedule = FV_LINEAR;
-    assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 && fabs(fv_learning_rate(&o, 1000)) < 1e-12);
+    assert_true(fabs(fv_learning_rate(&o, 550) - 0.5) < 1e-12 &&
+                fabs(fv_learning_rate(&o, 1000)) < 1e-12);
     o.lr_min = 0.25f;
     for (int k = FV_COSINE; k <= FV_LINEAR; k++) {
         o.schedule = k;
-        assert_true(fabs(fv_learning_rate(&o, 550) - 0.625) < 1e-12 && fabs(fv_learning_rate(&o, 1000) - 0.25) < 1e-12);
+        assert_true(fabs(fv_learning_rate(&o, 550) - 0.625) < 1e-12 &&
+                    fabs(fv_learning_rate(&o, 1000) - 0.25) < 1e-12);
         assert_true(fabs(fv_learning_rate(&o, 100) - 1) < 1e-12);
     }
 }
@@ -119,7 +126,8 @@ static double moved(fv_params *p, const float *before, const char *name)
     assert_non_null(t);
     double sum = 0;
     for (int i = 0; fv_params_at(p, i) != t; i++) from += fv_len(fv_params_at(p, i));
-    for (int64_t i = from; i < from + fv_len(t); i++) sum += fabs((double)now[i] - (double)before[i]);
+    for (int64_t i = from; i < from + fv_len(t); i++)
+        sum += fabs((double)now[i] - (double)before[i]);
     free(now);
     return sum / (double)fv_len(t);
 }
@@ -145,8 +153,10 @@ static void parameters_move_as_their_group_says(void **state)
     double full = 5e-3;
     assert_true(moved(p, before, "model.encoder.layers.0.self_attn.q_proj.weight") == 0);
     assert_true(moved(p, before, "model.decoder.layers.0.fc1.bias") == 0);
-    assert_true(fabs(moved(p, before, "model.decoder.layers.0.self_attn.v_proj.weight") - full * 0.5) < full * 0.05);
-    assert_true(fabs(moved(p, before, "model.decoder.layers.0.fc2.weight") - full * 0.05) < full * 0.005);
+    assert_true(fabs(moved(p, before, "model.decoder.layers.0.self_attn.v_proj.weight") -
+                     full * 0.5) < full * 0.05);
+    assert_true(fabs(moved(p, before, "model.decoder.layers.0.fc2.weight") - full * 0.05) <
+                full * 0.005);
     assert_true(moved(p, before, "model.shared.weight") < full * 0.26);
     free(before);
     fv_model_free(m);
@@ -160,7 +170,8 @@ static void parameters_move_as_their_group_says(void **state)
     fv_device_close(d);
 }
 
-/* The average of parameters that move towards a place lies between where they were and where they are. */
+/* The average of parameters that move towards a place lies between where they were and where they
+ * are. */
 static void a_moving_average_follows(void **state)
 {
     (void)state;
@@ -181,8 +192,9 @@ static void a_moving_average_follows(void **state)
     check(fv_adam_new(&a, p, d, &o, &e), &e);
     float *w = fv_params_data(p, &n), *grad = fv_params_grad(p, &n), first = w[0], want = first;
     for (int64_t step = 1; step <= 4; step++) {
-        double norm,
-            decay = 0.5 < (1.0 + (double)step) / (10.0 + (double)step) ? 0.5 : (1.0 + (double)step) / (10.0 + (double)step);
+        double norm, decay = 0.5 < (1.0 + (double)step) / (10.0 + (double)step)
+                                 ? 0.5
+                                 : (1.0 + (double)step) / (10.0 + (double)step);
         for (int64_t i = 0; i < n; i++) grad[i] = 1;
         check(fv_adam_step(a, &o, step, &norm, &e), &e);
         want = (float)(decay * (double)want + (1 - decay) * (double)w[0]);
@@ -252,7 +264,8 @@ static void a_rehearsal_says_what_a_run_needs(void **state)
     free(before);
     free(after);
 
-    const fv_backend *real = d->backend; /* a device that has nothing left says so, and serves again once it has */
+    /* a device that has nothing left says so, and serves again once it has */
+    const fv_backend *real = d->backend;
     fv_backend empty = *real;
     empty.alloc = refuse_all;
     d->backend = &empty;
@@ -297,10 +310,14 @@ static void a_full_disk_stops_the_run_with_its_last_state_good(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart),  cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
-        cmocka_unit_test(schedules_rise_and_fall),           cmocka_unit_test(parameters_move_as_their_group_says),
-        cmocka_unit_test(a_moving_average_follows),          cmocka_unit_test(bf16_learns_too),
-        cmocka_unit_test(a_rehearsal_says_what_a_run_needs), cmocka_unit_test(a_full_disk_stops_the_run_with_its_last_state_good),
+        cmocka_unit_test(a_tiny_corpus_is_learnt_by_heart),
+        cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
+        cmocka_unit_test(schedules_rise_and_fall),
+        cmocka_unit_test(parameters_move_as_their_group_says),
+        cmocka_unit_test(a_moving_average_follows),
+        cmocka_unit_test(bf16_learns_too),
+        cmocka_unit_test(a_rehearsal_says_what_a_run_needs),
+        cmocka_unit_test(a_full_disk_stops_the_run_with_its_last_state_good),
     };
     return cmocka_run_group_tests(tests, corpus_open, corpus_close);
 }

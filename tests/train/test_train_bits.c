@@ -1,5 +1,6 @@
-/* test_train_bits.c - what must not change a bit of training, or hardly one: parts of a batch, a run that was stopped and resumed
- * with other threads, steps that are captured, layers that are computed twice. */
+/* test_train_bits.c - what must not change a bit of training, or hardly one: parts of a batch, a
+ * run that was stopped and resumed with other threads, steps that are captured, layers that are
+ * computed twice. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +16,8 @@
 #include "helper/device.h"
 #include "helper/files.h"
 
-/* Parameters after one update from all pairs at once and from parts, as far apart as rounding makes them. */
+/* Parameters after one update from all pairs at once and from parts, as far apart as rounding makes
+ * them. */
 static void parts_of_a_batch_add_up(void **state)
 {
     (void)state;
@@ -31,7 +33,8 @@ static void parts_of_a_batch_add_up(void **state)
         j.opt.accumulate = parts ? 1000 : 1;
         j.opt.warmup = 0;
         j.opt.clip = 0;
-        j.opt.eps = 1e-4f; /* a first step of Adam is the sign of the gradient: a large eps keeps rounding small */
+        /* a first step of Adam is the sign of the gradient: a large eps keeps rounding small */
+        j.opt.eps = 1e-4f;
         check(fv_train(&j, &s, &e), &e);
         w[parts] = test_values(fv_model_params(m), &n);
         assert_non_null(w[parts]);
@@ -150,7 +153,8 @@ static void in_parts(fv_train_opt *o) /* of few shapes, each of which comes agai
 static void a_captured_step_has_the_same_bits(void **state)
 {
     (void)state;
-    if (test_on_cpu() || test_brief()) skip(); /* nothing is captured there; test_train_kept does it for each family */
+    /* nothing is captured there; test_train_kept does it for each family */
+    if (test_on_cpu() || test_brief()) skip();
     void (*const how[])(fv_train_opt *) = {all_at_once, in_parts};
     for (int i = 0; i < 2; i++) {
         int64_t n, m;

@@ -1,8 +1,9 @@
-/* test_train_curve.c - a hundred updates on the device of the test, update by update beside those of the CPU's plain kernels:
- * same recipe, same seed, same places dropped.
+/* test_train_curve.c - a hundred updates on the device of the test, update by update beside those
+ * of the CPU's plain kernels: same recipe, same seed, same places dropped.
  *
- * In f32 the two differ by rounding alone: each loss within a thousandth.  In bf16 (f32 master weights and moments) each is
- * within two hundredths and all are within half a hundredth on average.  On the CPU it is the fast kernels that are compared. */
+ * In f32 the two differ by rounding alone: each loss within a thousandth.  In bf16 (f32 master
+ * weights and moments) each is within two hundredths and all are within half a hundredth on
+ * average.  On the CPU it is the fast kernels that are compared. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,19 +24,24 @@ enum { UPDATES = 100, FEW_UPDATES = 40, LINES = 200, WORDS = 2000, RUNNING = 600
 #define TRAIN "[train]\nbatch_tokens = 256\nlr = 1e-2\nwarmup = 10\nlog_every = 1\n"
 
 static const char *const recipes[] = {
-    "[model]\nmodel_type = marian\nd_model = 48\nencoder_layers = 2\ndecoder_layers = 2\nencoder_attention_heads = 4\n"
-    "decoder_attention_heads = 4\nencoder_ffn_dim = 96\ndecoder_ffn_dim = 96\nmax_position_embeddings = 64\ndropout = 0.1\n"
+    "[model]\nmodel_type = marian\nd_model = 48\nencoder_layers = 2\ndecoder_layers = "
+    "2\nencoder_attention_heads = 4\n"
+    "decoder_attention_heads = 4\nencoder_ffn_dim = 96\ndecoder_ffn_dim = "
+    "96\nmax_position_embeddings = 64\ndropout = 0.1\n"
     "attention_dropout = 0.1\n[data]\ntrain = pairs.tsv\n[tokenizer]\nvocab = 200\n" TRAIN,
     "[model]\nmodel_type = gpt2\nn_embd = 48\nn_layer = 2\nn_head = 4\nn_positions = 64\n"
     "[data]\nobjective = causal\ntrain = lines.txt\ncontext = 32\n[tokenizer]\nvocab = 200\n" TRAIN,
-    "[model]\nmodel_type = llama\nhidden_size = 48\nnum_hidden_layers = 2\nnum_attention_heads = 4\nnum_key_value_heads = 2\n"
+    "[model]\nmodel_type = llama\nhidden_size = 48\nnum_hidden_layers = 2\nnum_attention_heads = "
+    "4\nnum_key_value_heads = 2\n"
     "intermediate_size = 96\nmax_position_embeddings = 64\n"
     "[data]\nobjective = causal\ntrain = lines.txt\ncontext = 32\n[tokenizer]\nvocab = 200\n" TRAIN,
 };
 
-/* Thousands of rows and words, one table for both ends, heads and windows as wide as tiles: where kernels for large sizes are. */
+/* Thousands of rows and words, one table for both ends, heads and windows as wide as tiles: where
+ * kernels for large sizes are. */
 static const char large[] =
-    "[model]\nmodel_type = llama\nhidden_size = 64\nnum_hidden_layers = 2\nnum_attention_heads = 1\nintermediate_size = 128\n"
+    "[model]\nmodel_type = llama\nhidden_size = 64\nnum_hidden_layers = 2\nnum_attention_heads = "
+    "1\nintermediate_size = 128\n"
     "max_position_embeddings = 128\nattention_dropout = 0.1\ntie_word_embeddings = true\n"
     "[data]\nobjective = causal\ntrain = words.txt\ncontext = 128\n[tokenizer]\nfrom = vocab.txt\n"
     "[train]\nbatch_tokens = 4096\nlr = 1e-2\nwarmup = 10\nlog_every = 1\n";
@@ -44,8 +50,8 @@ static const char large[] =
 
 static uint32_t next(uint32_t *seed) { return (*seed = *seed * 1664525u + 1013904223u) >> 8; }
 
-/* Running text in which three words of four follow from the one before: a model that learns no more than how frequent words are
- * stays above a loss of 7. */
+/* Running text in which three words of four follow from the one before: a model that learns no more
+ * than how frequent words are stays above a loss of 7. */
 static int write_words(void)
 {
     FILE *text = fopen(scratch("words.txt"), "wb"), *vocab = fopen(scratch("vocab.txt"), "wb");
@@ -74,13 +80,16 @@ static int set_up(void **state)
     return !pairs || !lines || fclose(pairs) || fclose(lines) || write_words();
 }
 
-/* Trains by the program, with kernels of that level of the CPU or of the device, and reads each update's loss from the log. */
-static void train(double *loss, int updates, const char *recipe, const char *level, const char *where, const char *dtype)
+/* Trains by the program, with kernels of that level of the CPU or of the device, and reads each
+ * update's loss from the log. */
+static void train(double *loss, int updates, const char *recipe, const char *level,
+                  const char *where, const char *dtype)
 {
     char line[400];
     int n = 0;
     scratch_text("r.ini", recipe);
-    succeeded(sh("%s exec \"$fovea\" train r.ini -o run --threads 2 --set train.dtype=%s --set train.updates=%d --device %s",
+    succeeded(sh("%s exec \"$fovea\" train r.ini -o run --threads 2 --set train.dtype=%s --set "
+                 "train.updates=%d --device %s",
                  level, dtype, updates, where));
     FILE *f = fopen(scratch("run/train.jsonl"), "rb");
     assert_non_null(f);
@@ -93,17 +102,22 @@ static void train(double *loss, int updates, const char *recipe, const char *lev
     assert_int_equal(n, updates);
 }
 
-static void follows(const char *what, const double *loss, const double *plain, int updates, double most, double most_on_average)
+static void follows(const char *what, const double *loss, const double *plain, int updates,
+                    double most, double most_on_average)
 {
     double sum = 0;
     for (int i = 0; i < updates; i++) {
         double off = fabs(loss[i] - plain[i]) / plain[i];
-        if (!(off <= most)) fail_msg("%s: the loss of update %d is %.7g, on the CPU %.7g", what, i + 1, loss[i], plain[i]);
+        if (!(off <= most))
+            fail_msg("%s: the loss of update %d is %.7g, on the CPU %.7g", what, i + 1, loss[i],
+                     plain[i]);
         sum += off / updates;
     }
-    print_message("%s: %.4f falls to %.4f; off by %.1e on average\n", what, plain[0], plain[updates - 1], sum);
+    print_message("%s: %.4f falls to %.4f; off by %.1e on average\n", what, plain[0],
+                  plain[updates - 1], sum);
     assert_true(sum <= most_on_average);
-    assert_true(test_brief() || plain[updates - 1] < 0.8 * plain[0]); /* it learns: a curve that stays flat is easily followed */
+    /* it learns: a curve that stays flat is easily followed */
+    assert_true(test_brief() || plain[updates - 1] < 0.8 * plain[0]);
 }
 
 /* level: of the CPU's kernels that are the measure. */
@@ -121,10 +135,22 @@ static void a_curve(const char *name, const char *recipe, const char *level, int
     follows(what, loss, plain, updates, 2e-2, 5e-3);
 }
 
-static void marian_learns_alike(void **state) { (void)state, a_curve("marian", recipes[0], PLAIN, UPDATES); }
-static void gpt2_learns_alike(void **state) { (void)state, a_curve("gpt2", recipes[1], PLAIN, UPDATES); }
-static void llama_learns_alike(void **state) { (void)state, a_curve("llama", recipes[2], PLAIN, UPDATES); }
-static void a_large_llama_learns_alike(void **state) { (void)state, a_curve("large llama", large, "", FEW_UPDATES); }
+static void marian_learns_alike(void **state)
+{
+    (void)state, a_curve("marian", recipes[0], PLAIN, UPDATES);
+}
+static void gpt2_learns_alike(void **state)
+{
+    (void)state, a_curve("gpt2", recipes[1], PLAIN, UPDATES);
+}
+static void llama_learns_alike(void **state)
+{
+    (void)state, a_curve("llama", recipes[2], PLAIN, UPDATES);
+}
+static void a_large_llama_learns_alike(void **state)
+{
+    (void)state, a_curve("large llama", large, "", FEW_UPDATES);
+}
 
 int main(void)
 {

@@ -1,5 +1,6 @@
-/* test_train_kill.c - the program training, from outside: killed at any moment it loses at most one checkpoint interval,
- * interrupted it saves, and whatever happened to it on the way, it ends with the same bits. */
+/* test_train_kill.c - the program training, from outside: killed at any moment it loses at most one
+ * checkpoint interval, interrupted it saves, and whatever happened to it on the way, it ends with
+ * the same bits. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -32,10 +33,13 @@ static int set_up(void **state)
     f = fopen(scratch("r.ini"), "wb");
     fprintf(
         f,
-        "[model]\nmodel_type = marian\nd_model = 16\nencoder_layers = 1\ndecoder_layers = 1\nencoder_attention_heads = 2\n"
-        "decoder_attention_heads = 2\nencoder_ffn_dim = 32\ndecoder_ffn_dim = 32\nmax_position_embeddings = 64\ndropout = 0.1\n"
+        "[model]\nmodel_type = marian\nd_model = 16\nencoder_layers = 1\ndecoder_layers = "
+        "1\nencoder_attention_heads = 2\n"
+        "decoder_attention_heads = 2\nencoder_ffn_dim = 32\ndecoder_ffn_dim = "
+        "32\nmax_position_embeddings = 64\ndropout = 0.1\n"
         "init_std = 0\n[data]\ntrain = %s\nvalid = %s\nmax_valid = 10\n[tokenizer]\nvocab = 200\n"
-        "[train]\nbatch_tokens = 60\nlr = 3e-3\nwarmup = 10\nlog_every = 1\neval_every = 40\nsave_every = %d\nema = 0.9\n",
+        "[train]\nbatch_tokens = 60\nlr = 3e-3\nwarmup = 10\nlog_every = 1\neval_every = "
+        "40\nsave_every = %d\nema = 0.9\n",
         scratch("data.tsv"), scratch("data.tsv"), SAVE_EVERY);
     fclose(f);
     return 0;
@@ -52,7 +56,8 @@ static pid_t start(const char *dir, int updates, int threads)
     pid_t pid = fork();
     if (pid) return pid;
     if (!freopen("/dev/null", "w", stdout) || !freopen(scratch("stderr"), "w", stderr)) _exit(126);
-    execl(FOVEA_PROGRAM, "fovea", "train", recipe, "-o", out, "--resume", "--threads", n, "--set", count, (char *)NULL);
+    execl(FOVEA_PROGRAM, "fovea", "train", recipe, "-o", out, "--resume", "--threads", n, "--set",
+          count, (char *)NULL);
     _exit(127);
 }
 
@@ -67,7 +72,9 @@ static int64_t newest(const char *dir)
 {
     fv_ckpt_found found;
     fv_err e;
-    assert_int_equal(fv_ckpt_find(&found, NULL, scratch("%s/checkpoints", dir), NULL, NULL, NULL, &e), FV_OK);
+    assert_int_equal(fv_ckpt_find(&found, NULL, scratch("%s/checkpoints", dir), NULL, NULL, NULL,
+                                  &e),
+                     FV_OK);
     return found.step;
 }
 
@@ -87,8 +94,9 @@ static int64_t logged(const char *dir)
 
 static void same_run(const char *a, const char *b)
 {
-    static const char *const files[] = {"model/model.safetensors", "model/config.json", "model/tokenizer.json",
-                                        "best/model.safetensors", "recipe.ini"};
+    static const char *const files[] = {"model/model.safetensors", "model/config.json",
+                                        "model/tokenizer.json", "best/model.safetensors",
+                                        "recipe.ini"};
     for (int i = 0; i < 5; i++)
         if (!same_files(scratch("%s/%s", a, files[i]), scratch("%s/%s", b, files[i])))
             fail_msg("%s of %s is not that of %s", files[i], a, b);
@@ -146,7 +154,8 @@ static void broken_checkpoints_are_skipped(void **state)
     assert_non_null(strstr(text, "step-10"));
     free(text);
     assert_int_equal(finish(start("unbroken", 20, 1)), 0);
-    assert_true(same_files(scratch("broken/model/model.safetensors"), scratch("unbroken/model/model.safetensors")));
+    assert_true(same_files(scratch("broken/model/model.safetensors"),
+                           scratch("unbroken/model/model.safetensors")));
 }
 
 /* What did not fit goes on with smaller batches; the epoch that was under way begins anew. */
@@ -158,8 +167,8 @@ static void a_run_goes_on_with_smaller_batches(void **state)
     char recipe[4096], *text = slurp(scratch("r.ini"), &n);
     char *at = strstr(text, "batch_tokens = 60\n");
     assert_non_null(at);
-    snprintf(recipe, sizeof recipe, "%.*sbatch_tokens = 30\naccumulate = 2\nrecompute = true\n%s", (int)(at - text), text,
-             strchr(at, '\n') + 1);
+    snprintf(recipe, sizeof recipe, "%.*sbatch_tokens = 30\naccumulate = 2\nrecompute = true\n%s",
+             (int)(at - text), text, strchr(at, '\n') + 1);
     scratch_text("r.ini", recipe);
     assert_int_equal(finish(start("smaller", 20, 1)), 0);
     scratch_text("r.ini", text);

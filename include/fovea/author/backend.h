@@ -1,15 +1,17 @@
-/* backend.h - what a backend provides: memory, streams and tables of kernels.  For authors of backends.
+/* backend.h - what a backend provides: memory, streams and tables of kernels.  For authors of
+ * backends.
  *
- * A kernel is a plain function over raw pointers and sizes: it has never heard of tensors, shapes or tapes,
- * it checks nothing (the op did) and returns nothing.  There is one flat table per backend and float dtype;
- * in the table of dtype T every `void *` float argument holds T unless its comment says otherwise.  A kernel that a
- * backend lacks is NULL: the op turns that into a message.
+ * A kernel is a plain function over raw pointers and sizes: it has never heard of tensors, shapes
+ * or tapes, it checks nothing (the op did) and returns nothing.  There is one flat table per
+ * backend and float dtype; in the table of dtype T every `void *` float argument holds T unless its
+ * comment says otherwise.  A kernel that a backend lacks is NULL: the op turns that into a message.
  *
- * Kernels run in order on a stream and may return before they are done.  A kernel that cannot go on (no
- * workspace, an id out of range) calls fv_stream_fail, and the context picks that up.
+ * Kernels run in order on a stream and may return before they are done.  A kernel that cannot go on
+ * (no workspace, an id out of range) calls fv_stream_fail, and the context picks that up.
  *
- * The same bits come out whatever the thread count and whatever else is in the batch: no kernel may let
- * the split among threads, or a row's neighbours, change the order in which that row's numbers are added. */
+ * The same bits come out whatever the thread count and whatever else is in the batch: no kernel may
+ * let the split among threads, or a row's neighbours, change the order in which that row's numbers
+ * are added. */
 #ifndef FOVEA_AUTHOR_BACKEND_H
 #define FOVEA_AUTHOR_BACKEND_H
 
@@ -23,22 +25,26 @@ typedef struct fv_backend {
     void (*release)(fv_device *d, void *p, size_t bytes);
     fv_status (*stream_open)(fv_stream *s, fv_err *e);
     void (*stream_close)(fv_stream *s);
-    void (*upload)(fv_stream *s, void *dst, const void *host, size_t bytes);   /* host memory may change after return */
+    /* host memory may change after return */
+    void (*upload)(fv_stream *s, void *dst, const void *host, size_t bytes);
     void (*download)(fv_stream *s, void *host, const void *src, size_t bytes); /* waits */
-    void (*move)(fv_stream *s, void *dst, const void *src, size_t bytes);      /* on the device; may overlap */
+    /* on the device; may overlap */
+    void (*move)(fv_stream *s, void *dst, const void *src, size_t bytes);
     void (*zero)(fv_stream *s, void *dst, size_t bytes);
     void (*sync)(fv_stream *s);
     void (*close)(fv_device *d);
 
     /* ---- NULL where there is no such thing ---- */
     void (*memory)(fv_device *d, size_t *left, size_t *all); /* bytes */
-    /* What the stream is given from capture to captured is kept instead of run.  captured gives it, or NULL if something
-     * among it cannot be repeated (a wait, a copy from or to the host); replay runs it with the numbers memory then holds. */
+    /* What the stream is given from capture to captured is kept instead of run.  captured gives it,
+     * or NULL if something among it cannot be repeated (a wait, a copy from or to the host); replay
+     * runs it with the numbers memory then holds. */
     bool (*capture)(fv_stream *s);
     void *(*captured)(fv_stream *s);
     void (*replay)(fv_stream *s, void *kept);
     void (*forget)(fv_device *d, void *kept);
-    /* says which kernel is used when, a line each, at most `most`; returns how many there are.  NULL: no choice is made */
+    /* says which kernel is used when, a line each, at most `most`; returns how many there are.
+     * NULL: no choice is made */
     int (*choices)(const fv_device *d, char (*lines)[160], int most);
 } fv_backend;
 
@@ -52,7 +58,8 @@ struct fv_device {
     uint64_t contexts; /* made so far */
 };
 
-/* A stream belongs to one context.  work is memory for kernels, kept between calls and grown by fv_stream_work. */
+/* A stream belongs to one context.  work is memory for kernels, kept between calls and grown by
+ * fv_stream_work. */
 struct fv_stream {
     fv_device *dev;
     int threads;
@@ -62,8 +69,8 @@ struct fv_stream {
     void *impl;
 };
 
-/* At least bytes of 64-byte aligned scratch, valid until the next call of this on the same stream; NULL (and a failed
- * stream) if there is none.  Contents are undefined. */
+/* At least bytes of 64-byte aligned scratch, valid until the next call of this on the same stream;
+ * NULL (and a failed stream) if there is none.  Contents are undefined. */
 FV_API void *fv_stream_work(fv_stream *s, size_t bytes);
 FV_API void fv_stream_fail(fv_stream *s, fv_status code, const char *fmt, ...) FV_PRINTF(3, 4);
 

@@ -1,23 +1,26 @@
-/* kernel_args.h - the descriptions that kernels are given: products, walks, attention, the optimiser, writing. */
+/* kernel_args.h - the descriptions that kernels are given: products, walks, attention, the
+ * optimiser, writing. */
 #ifndef FOVEA_AUTHOR_KERNEL_ARGS_H
 #define FOVEA_AUTHOR_KERNEL_ARGS_H
 
 #include "fovea/ops.h"
 
-/* Numbers kept beside the data, in at least f32: means, log-sum-exps, losses.  f32, but f64 in the f64 table. */
+/* Numbers kept beside the data, in at least f32: means, log-sum-exps, losses.  f32, but f64 in the
+ * f64 table. */
 typedef void fv_stat;
 
-/* Where a gradient goes: not wanted (data NULL), to be written, or to be added to what is there.  dtype is
- * the table's, or f32 for parameters (f64 in the f64 table).  Forward outputs are plain pointers and are always written, but for
- * attention's weights, which also come in either dtype. */
+/* Where a gradient goes: not wanted (data NULL), to be written, or to be added to what is there.
+ * dtype is the table's, or f32 for parameters (f64 in the f64 table).  Forward outputs are plain
+ * pointers and are always written, but for attention's weights, which also come in either dtype. */
 typedef struct fv_sink {
     void *data;
     fv_dtype dtype;
     bool add;
 } fv_sink;
 
-/* One place of the random sequence: key (seed), stream (site, *step), position given by the element.
- * step lives in device memory so that a captured graph can be replayed with another value. */
+/* One place of the random sequence: key (seed), stream (site, *step), position given by the
+ * element.  step lives in device memory so that a captured graph can be replayed with another
+ * value. */
 typedef struct fv_rng {
     uint64_t seed, site;
     const uint64_t *step;
@@ -26,9 +29,10 @@ typedef struct fv_rng {
 /* ---- matrix product ---- */
 
 /* C = act(alpha * A B + bias), or C += alpha * A B, for each of `batch` triples.
- * A is (m,k), stored (k,m) if ta; B is (k,n), stored (n,k) if tb; strides and leading dimensions in elements.
- * Order of addition, the same on every CPU level: with s_j the chain fma(a_k, b_k, s) over the j-th run of
- * FV_GEMM_KC values of k starting from 0, C = ((s_0 + s_1) + s_2) + ... (old C first when add). */
+ * A is (m,k), stored (k,m) if ta; B is (k,n), stored (n,k) if tb; strides and leading dimensions in
+ * elements.  Order of addition, the same on every CPU level: with s_j the chain fma(a_k, b_k, s)
+ * over the j-th run of FV_GEMM_KC values of k starting from 0, C = ((s_0 + s_1) + s_2) + ... (old C
+ * first when add). */
 #define FV_GEMM_KC 384
 #define FV_PACK_ROWS 96 /* a multiple of the columns of every kind's panels */
 typedef struct fv_gemm {
@@ -38,15 +42,21 @@ typedef struct fv_gemm {
     int64_t lda, ldb, ldc;
     int64_t stride_a, stride_b, stride_c; /* from one of the batch to the next; 0 shares */
     bool ta, tb;
-    fv_dtype bt;      /* of b: the table's, any dtype pack accepts with packed, and on the CPU bf16 or f16 in the f32 table */
-    fv_dtype ct;      /* of c: the table's or f32 */
-    bool packed;      /* b was laid out by pack (then ldb, stride_b, tb mean nothing and batch is 1) */
-    bool add;         /* no bias, act or pre then */
-    float alpha;      /* 0 means 1 */
+    fv_dtype
+        /* of b: the table's, any dtype pack accepts with packed, and on the CPU bf16 or f16 in the
+         * f32 table */
+        bt;
+    fv_dtype ct; /* of c: the table's or f32 */
+    bool packed; /* b was laid out by pack (then ldb, stride_b, tb mean nothing and batch is 1) */
+    bool add;    /* no bias, act or pre then */
+    float alpha; /* 0 means 1 */
     const void *bias; /* (n) or NULL */
     fv_act act;
-    const void *plus; /* (m,n,ldc), added last, where the table says that gemm can; no add, act or pre then.  NULL: nothing */
-    void *pre;        /* (m,n,ldc) gets the value before act, or NULL */
+    const void *
+        /* (m,n,ldc), added last, where the table says that gemm can; no add, act or pre then.
+         * NULL: nothing */
+        plus;
+    void *pre; /* (m,n,ldc) gets the value before act, or NULL */
 } fv_gemm;
 
 /* ---- element-wise and shape ---- */
@@ -71,10 +81,18 @@ typedef enum fv_unary_op {
     FV_U_COUNT
 } fv_unary_op;
 
-typedef enum fv_binary_op { FV_B_ADD, FV_B_SUB, FV_B_MUL, FV_B_DIV, FV_B_MAX, FV_B_COUNT } fv_binary_op;
+typedef enum fv_binary_op {
+    FV_B_ADD,
+    FV_B_SUB,
+    FV_B_MUL,
+    FV_B_DIV,
+    FV_B_MAX,
+    FV_B_COUNT
+} fv_binary_op;
 
-/* Nested loops over shape[0..n), last fastest, with a stride in elements for each operand (0 repeats).
- * Ops collapse neighbouring axes before they get here, so n is small and the last axis long. */
+/* Nested loops over shape[0..n), last fastest, with a stride in elements for each operand (0
+ * repeats).  Ops collapse neighbouring axes before they get here, so n is small and the last axis
+ * long. */
 typedef struct fv_walk {
     int n;
     int64_t shape[FV_MAX_DIM + 2];
@@ -85,30 +103,38 @@ typedef enum fv_reduce_op { FV_R_SUM, FV_R_MEAN, FV_R_MAX, FV_R_COUNT } fv_reduc
 
 /* ---- convolution as a matrix product: x (B,C,H,W) <-> col (B, C*kh*kw, oh*ow) ---- */
 typedef struct fv_conv_geom {
-    int64_t batch, channels, h, w, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow; /* kernel, stride, padding, dilation, out */
+    int64_t batch, channels, h, w, kh, kw, sh, sw, ph, pw, dh, dw, oh,
+        ow; /* kernel, stride, padding, dilation, out */
 } fv_conv_geom;
 
 /* ---- attention ----
- * q (B,Tq,H*Wk), k (B,Tk,G*Wk), v (B,Tk,G*Wv) -> y (B,Tq,H*Wv); query head h reads key head h / (H/G).
- * Row i of q stands at position pos(i) = i + len - Tq, where len = lens[b], or Tk where lens is NULL.
- * Key j takes part for row i when all of these hold: j < len; key_mask[b,j] is 1; mask[b,h,i,j] is 1;
- * causal: j <= pos(i); window > 0: j > pos(i) - window.
- * Score = scale * q_i.k_j + bias[b,h,i,j] + rel[h, rel_zero + j - pos(i)] (index clamped to 0..rel_len-1).
- * Weights = softmax over the keys that take part; then dropout; y_i = sum_j weight_j v_j.  A row in which
- * none takes part gives y = 0, a sum of 0 and no gradient.  Weights are never stored: lse is enough.
- * What takes no part may be multiplied by 0 all the same: there must be numbers, from len on too. */
+ * q (B,Tq,H*Wk), k (B,Tk,G*Wk), v (B,Tk,G*Wv) -> y (B,Tq,H*Wv); query head h reads key head h /
+ * (H/G).
+ * Row i of q stands at position pos(i) = i + len - Tq, where len = lens[b], or Tk where lens is
+ * NULL.
+ * Key j takes part for row i when all of these hold: j < len; key_mask[b,j] is 1; mask[b,h,i,j] is
+ * 1; causal: j <= pos(i); window > 0: j > pos(i) - window.
+ * Score = scale * q_i.k_j + bias[b,h,i,j] + rel[h, rel_zero + j - pos(i)] (index clamped to
+ * 0..rel_len-1).
+ * Weights = softmax over the keys that take part; then dropout; y_i = sum_j weight_j v_j.  A row in
+ * which none takes part gives y = 0, a sum of 0 and no gradient.  Weights are never stored: lse is
+ * enough.
+ * What takes no part may be multiplied by 0 all the same: there must be numbers, from len on
+ * too. */
 typedef struct fv_attn_args {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
     const void *q, *k, *v;
     int64_t q_row, k_row, v_row;       /* elements from one position to the next */
     int64_t q_batch, k_batch, v_batch; /* and from one sequence to the next */
     void *y;                           /* (B,Tq,H*Wv), contiguous */
-    fv_stat *lse; /* (B,H,Tq,2) the log-sum-exp of a row's scores as its two parts: their maximum, and the sum of 2^(score -
-                     maximum), with scores in base 2 (times log2 e).  One float would lose the sum beside a large maximum.
-                     Before dropout; a row without keys has the sum 0. */
+    fv_stat *
+        /* (B,H,Tq,2) the log-sum-exp of a row's scores as its two parts: their maximum, and the sum
+         * of 2^(score - maximum), with scores in base 2 (times log2 e).  One float would lose the
+         * sum beside a large maximum.  Before dropout; a row without keys has the sum 0. */
+        lse;
     const int32_t *lens;     /* (B) or NULL */
     const uint8_t *key_mask; /* (B,Tk) or NULL */
-    const uint8_t *mask;     /* NULL, or element (b,h,i,j) at b*mask_s[0]+h*mask_s[1]+i*mask_s[2]+j */
+    const uint8_t *mask; /* NULL, or element (b,h,i,j) at b*mask_s[0]+h*mask_s[1]+i*mask_s[2]+j */
     int64_t mask_s[3];
     const void *bias; /* NULL, or likewise with bias_s */
     int64_t bias_s[3];
@@ -130,7 +156,8 @@ typedef struct fv_attn_grads {
 
 /* ---- the optimiser ---- */
 
-/* The numbers of one update.  They live in device memory, so that a captured graph can be replayed with others. */
+/* The numbers of one update.  They live in device memory, so that a captured graph can be replayed
+ * with others. */
 typedef struct fv_update {
     float lr, correct1, correct2; /* correct: 1 - beta^t */
     float follow;                 /* what a moving average keeps of itself */
@@ -148,8 +175,9 @@ typedef struct fv_adamw {
 
 /* ---- what enters an encoder ---- */
 
-/* y (rows,cols) = the norm of the sum of rows of n tables (vocab,cols), as gathering, adding and layernorm give it, or the sum
- * itself (eps < 0): rows named by ids, or where there are none `count` of them from `first` on, again and again. */
+/* y (rows,cols) = the norm of the sum of rows of n tables (vocab,cols), as gathering, adding and
+ * layernorm give it, or the sum itself (eps < 0): rows named by ids, or where there are none
+ * `count` of them from `first` on, again and again. */
 typedef struct fv_embed {
     int64_t rows, cols;
     void *y;
@@ -165,8 +193,9 @@ typedef struct fv_embed {
 
 /* ---- writing, one token of each sequence at a time ---- */
 
-/* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) as pack lays it out.  With caches, only the first y_n
- * columns go to y; the rest in two halves to row pos[r] of sequence r of each, (rows,cap,(n-y_n)/2). */
+/* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) as pack lays it out.  With caches,
+ * only the first y_n columns go to y; the rest in two halves to row pos[r] of sequence r of each,
+ * (rows,cap,(n-y_n)/2). */
 typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_kind;
 typedef struct fv_row_linear {
     int64_t rows, n, k;
@@ -183,13 +212,15 @@ typedef struct fv_row_linear {
     int64_t cap, y_n;
 } fv_row_linear;
 
-/* Takes a token for each row of logits and moves the row on.  Rows that have ended repeat `pad` and stay where they are. */
+/* Takes a token for each row of logits and moves the row on.  Rows that have ended repeat `pad` and
+ * stay where they are. */
 enum { FV_TOKEN_NEVER = 1, FV_TOKEN_ENDS = 2 };
 typedef struct fv_choose {
     int64_t rows, V;
-    const void *logits;             /* (rows,V) */
-    const uint8_t *kinds;           /* (V): what a token is, or NULL: all may come and none ends */
-    const int32_t *least, *last;    /* (rows): tokens before one that ends may come, and those before the last one */
+    const void *logits;   /* (rows,V) */
+    const uint8_t *kinds; /* (V): what a token is, or NULL: all may come and none ends */
+    const int32_t *least,
+        *last; /* (rows): tokens before one that ends may come, and those before the last one */
     int32_t first_is, last_is, pad; /* first_is, last_is: the one that must come, or -1 */
     bool draw;                      /* by a random number, else the likeliest, ties to the lower */
     float temperature, top_p, min_p;
@@ -219,9 +250,10 @@ typedef struct fv_ended {
     int32_t made, parent, token; /* made -1: none */
 } fv_ended;
 
-/* A step of beam search, all in device memory: the K running beams of each source go on, change places and move on, and so do
- * their caches.  Rows of a step are sources * K; which of all sources a place has is in `source`, and what is kept about one is
- * found by that number.  Sources that are over stay where they are. */
+/* A step of beam search, all in device memory: the K running beams of each source go on, change
+ * places and move on, and so do their caches.  Rows of a step are sources * K; which of all sources
+ * a place has is in `source`, and what is kept about one is found by that number.  Sources that are
+ * over stay where they are. */
 enum { FV_BEAMS_MOST = 16, FV_BEAMS_WIDE = 64 }; /* K and wide at most */
 typedef struct fv_beams {
     int64_t sources, K, V, all;
@@ -231,16 +263,16 @@ typedef struct fv_beams {
     int32_t first_is, last_is, pad; /* as for fv_choose */
     bool renormalize;               /* probabilities are those of what may come */
     bool early;                     /* over as soon as K have ended */
-    bool hopeful;                   /* over only if no length could make the best beat the worst that ended */
-    const double *penalty;          /* what a score is divided by, by new tokens */
-    const int32_t *source;          /* (sources) */
-    const int32_t *least, *last;    /* (all) */
-    int32_t *made, *over;           /* (all) */
-    float *score;                   /* (all,K), best first */
-    fv_ended *done;                 /* (all,K), best first */
-    int32_t *common;                /* (all,K,K): first tokens of their caches that two beams have in common */
-    int32_t *tokens, *parents;      /* (made,all,K): what each beam got, and which it was before */
-    int32_t *token, *place;         /* (sources*K) and (places,sources*K) */
+    bool hopeful; /* over only if no length could make the best beat the worst that ended */
+    const double *penalty;       /* what a score is divided by, by new tokens */
+    const int32_t *source;       /* (sources) */
+    const int32_t *least, *last; /* (all) */
+    int32_t *made, *over;        /* (all) */
+    float *score;                /* (all,K), best first */
+    fv_ended *done;              /* (all,K), best first */
+    int32_t *common; /* (all,K,K): first tokens of their caches that two beams have in common */
+    int32_t *tokens, *parents; /* (made,all,K): what each beam got, and which it was before */
+    int32_t *token, *place;    /* (sources*K) and (places,sources*K) */
     int64_t places;
     const fv_row_cache *cache;
     int64_t n_caches;

@@ -1,9 +1,11 @@
 /* attention.c - attention forward, many rows at a time, and the table of attention kernels.
  *
- * A job is up to MANY rows of one key head.  It packs their q once, then for each tile of keys packs k and v once and
- * takes its panels of LANES rows through
- *     s = k q';  m' = max(m, s);  p = 2^(s - m');  keep = 2^(m - m');  l = keep l + sum p;  o = keep o + v' p
- * and in the end y = o / l; m and l are kept, as lse.  Tiles that no row of a panel can see are skipped. */
+ * A job is up to MANY rows of one key head.  It packs their q once, then for each tile of keys
+ * packs k and v once and takes its panels of LANES rows through
+ *     s = k q';  m' = max(m, s);  p = 2^(s - m');  keep = 2^(m - m');  l = keep l + sum p;
+ *     o = keep o + v' p
+ * and in the end y = o / l; m and l are kept, as lse.  Tiles that no row of a panel can see are
+ * skipped. */
 #include "attention.h"
 
 #include <omp.h>
@@ -15,15 +17,16 @@ typedef struct job {
     int64_t b, g, r0;
     int n; /* rows */
     attn_row row[MANY];
-    float *q, *o;    /* panels (Wk, LANES) and (wv, LANES) */
-    float *m, *l;    /* of each row: greatest score so far, and the sum of powers */
-    float *k, *v;    /* of the tile: strips of keys (Wk, STEP), and strips of columns (KEYS, STEP) */
+    float *q, *o; /* panels (Wk, LANES) and (wv, LANES) */
+    float *m, *l; /* of each row: greatest score so far, and the sum of powers */
+    float *k, *v; /* of the tile: strips of keys (Wk, STEP), and strips of columns (KEYS, STEP) */
     float *s, *room; /* a panel's scores, then its weights */
 } job;
 
 static int64_t job_floats(const attn *t)
 {
-    return MANY * (t->a->Wk + t->wv + 2) + KEYS * (t->a->Wk + t->wv) + 3 * KEYS * LANES + KEYS * attn_max(t->wk, t->wv);
+    return MANY * (t->a->Wk + t->wv + 2) + KEYS * (t->a->Wk + t->wv) + 3 * KEYS * LANES +
+           KEYS * attn_max(t->wk, t->wv);
 }
 
 static void job_place(job *x, const attn *t, float *work)
@@ -48,7 +51,8 @@ static void start(job *x)
         const float *rows[LANES];
         int n = (int)attn_min(x->n - p, LANES);
         for (int l = 0; l < n; l++)
-            rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[p + l]), a->Wk, x->room + l * t->wk);
+            rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[p + l]), a->Wk,
+                                      x->room + l * t->wk);
         NAME(attn_pack_lanes)(x->q + p * a->Wk, LANES, rows, n, a->Wk, t->scale2);
     }
     int64_t lanes = attn_up(x->n, LANES);
@@ -62,15 +66,18 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
     const fv_attn_args *a = t->a;
     const float *rows[KEYS];
     for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, j0 + j), a->Wk, x->room + j * t->wk);
-    for (int64_t j = 0; j < n; j += STEP)
-        NAME(attn_pack_lanes)(x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, j0 + j), a->Wk,
+                                  x->room + j * t->wk);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
+    (x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
     for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, j0 + j), a->Wv, x->room + j * t->wv);
+        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, j0 + j), a->Wv,
+                                  x->room + j * t->wv);
     NAME(attn_pack_steps)(x->v, KEYS * STEP, rows, (int)n, a->Wv);
 }
 
-/* Scores to weights for one vector of rows; n is a multiple of 4.  The sums over keys mod 4 keep the adder busy. */
+/* Scores to weights for one vector of rows; n is a multiple of 4.  The sums over keys mod 4 keep
+ * the adder busy. */
 static void soften(float *s, int64_t n, float *m, float *l, float *keep)
 {
     vf top = v_load(m), t1 = top, t2 = top, t3 = top;
@@ -104,15 +111,19 @@ static void meet(job *x, int p, int64_t j0, int64_t n)
     const attn_row *row = x->row + p;
     int n_rows = (int)attn_min(x->n - p, LANES);
     float keep[LANES];
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_set)(x->s + j * LANES, x->k + j * a->Wk, x->q + p * a->Wk, a->Wk);
+    for (int64_t j = 0; j < n; j += STEP)
+        NAME(attn_set)(x->s + j * LANES, x->k + j * a->Wk, x->q + p * a->Wk, a->Wk);
     NAME(attn_dress)(x->s, t, row, n_rows, j0, n, x->room);
     for (int64_t i = n * LANES; i < attn_up(n, 4) * LANES; i++) x->s[i] = -INFINITY;
-    for (int v = 0; v < LANES; v += VW) soften(x->s + v, attn_up(n, 4), x->m + p + v, x->l + p + v, keep + v);
+    for (int v = 0; v < LANES; v += VW)
+        soften(x->s + v, attn_up(n, 4), x->m + p + v, x->l + p + v, keep + v);
     if (a->dropout > 0) {
         NAME(attn_dropout)(x->room, t, row, n_rows, j0, n);
-        for (int64_t i = 0; i < n * LANES; i += VW) v_store(x->s + i, v_mul(v_load(x->s + i), v_load(x->room + i)));
+        for (int64_t i = 0; i < n * LANES; i += VW)
+            v_store(x->s + i, v_mul(v_load(x->s + i), v_load(x->room + i)));
     }
-    for (int64_t c = 0; c < a->Wv; c += STEP) NAME(attn_fade)(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, keep);
+    for (int64_t c = 0; c < a->Wv; c += STEP)
+        NAME(attn_fade)(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, keep);
 }
 
 static void finish(job *x)
@@ -143,7 +154,8 @@ static void run(job *x)
     for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
         pack_keys(x, j0, attn_min(KEYS, last - j0));
         for (int p = 0; p < x->n; p += LANES)
-            if (lo[p / LANES] < j0 + KEYS && hi[p / LANES] > j0) meet(x, p, j0, attn_min(KEYS, hi[p / LANES] - j0));
+            if (lo[p / LANES] < j0 + KEYS && hi[p / LANES] > j0)
+                meet(x, p, j0, attn_min(KEYS, hi[p / LANES] - j0));
     }
     finish(x);
 }
@@ -151,22 +163,29 @@ static void run(job *x)
 /* Rows of a job: the same number for all, fewer than MANY where threads would be idle. */
 static int64_t job_rows(const attn *t, int threads)
 {
-    int64_t heads = t->a->B * t->a->G, parts = attn_max((t->rows + MANY - 1) / MANY, (4 * threads + heads - 1) / heads);
+    int64_t heads = t->a->B * t->a->G,
+            parts = attn_max((t->rows + MANY - 1) / MANY, (4 * threads + heads - 1) / heads);
     return attn_up(attn_max((t->rows + parts - 1) / parts, attn_min(96, t->rows)), LANES);
 }
 
 static void many(fv_stream *s, const attn *t, int threads)
 {
     const fv_attn_args *a = t->a;
-    int64_t rows = job_rows(t, threads), parts = (t->rows + rows - 1) / rows, jobs = a->B * a->G * parts;
+    int64_t rows = job_rows(t, threads), parts = (t->rows + rows - 1) / rows,
+            jobs = a->B * a->G * parts;
     threads = (int)attn_min(threads, jobs);
     int64_t each = attn_up(job_floats(t), 16);
     float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < jobs; i++) {
-        int64_t unit = i / parts, part = parts - 1 - i % parts; /* under causality the last rows have the most to do */
-        job x = {.b = unit / a->G, .g = unit % a->G, .r0 = part * rows, .n = (int)attn_min(rows, t->rows - part * rows)};
+        int64_t unit = i / parts,
+                part = parts - 1 -
+                       i % parts; /* under causality the last rows have the most to do */
+        job x = {.b = unit / a->G,
+                 .g = unit % a->G,
+                 .r0 = part * rows,
+                 .n = (int)attn_min(rows, t->rows - part * rows)};
         job_place(&x, t, work + each * omp_get_thread_num());
         run(&x);
     }
@@ -183,7 +202,9 @@ static void few(fv_stream *s, const attn *t, int threads)
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < a->B * parts; i++) {
         int64_t g0 = i % parts * heads;
-        NAME(attn_few)(t, i / parts, g0, attn_max(0, attn_min(heads, a->G - g0)), work + each * omp_get_thread_num());
+        NAME(attn_few)
+        (t, i / parts, g0, attn_max(0, attn_min(heads, a->G - g0)),
+         work + each * omp_get_thread_num());
     }
 }
 
@@ -193,42 +214,59 @@ static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
     if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
     int64_t work = a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv);
     if (t.rows <= FEW && a->dropout <= 0)
-        few(s, &t, NAME(attn_threads)(s, work * FEW)); /* keys come from memory: each product takes as long as several */
+        few(s, &t,
+            NAME(attn_threads)(
+                s, work * FEW)); /* keys come from memory: each product takes as long as several */
     else
         many(s, &t, NAME(attn_threads)(s, work));
 }
 
 /* ---- the table ---- */
 
-static void weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1, fv_dtype dtype)
+static void weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
+                    int64_t i0, int64_t i1, fv_dtype dtype)
 {
     attn t;
     if (!NAME(attn_init)(&t, s, a, dtype)) return;
-    int threads = (int)attn_min(NAME(attn_threads)(s, (i1 - i0) * a->Tk * a->Wk), attn_max(1, i1 - i0));
+    int threads = (int)attn_min(NAME(attn_threads)(s, (i1 - i0) * a->Tk * a->Wk),
+                                attn_max(1, i1 - i0));
     int64_t each = attn_up(NAME(attn_few_floats)(&t, 1) + a->Wk + KEYS, 16);
     float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 8)
-    for (int64_t i = i0; i < i1; i++) NAME(attn_weights)(w, (i - i0) * a->Tk, &t, b, h, i, work + each * omp_get_thread_num());
+    for (int64_t i = i0; i < i1; i++)
+        NAME(attn_weights)(w, (i - i0) * a->Tk, &t, b, h, i, work + each * omp_get_thread_num());
 }
 
 static void forward_f32(fv_stream *s, const fv_attn_args *a) { forward(s, a, FV_F32); }
 static void forward_bf16(fv_stream *s, const fv_attn_args *a) { forward(s, a, FV_BF16); }
 static void forward_f16(fv_stream *s, const fv_attn_args *a) { forward(s, a, FV_F16); }
 
-static void backward_f32(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g) { NAME(attn_bwd)(s, a, g, FV_F32); }
-static void backward_bf16(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g) { NAME(attn_bwd)(s, a, g, FV_BF16); }
-static void backward_f16(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g) { NAME(attn_bwd)(s, a, g, FV_F16); }
+static void backward_f32(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+{
+    NAME(attn_bwd)(s, a, g, FV_F32);
+}
+static void backward_bf16(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+{
+    NAME(attn_bwd)(s, a, g, FV_BF16);
+}
+static void backward_f16(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+{
+    NAME(attn_bwd)(s, a, g, FV_F16);
+}
 
-static void weights_f32(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void weights_f32(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
+                        int64_t i0, int64_t i1)
 {
     weights(s, w, a, b, h, i0, i1, FV_F32);
 }
-static void weights_bf16(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void weights_bf16(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
+                         int64_t i0, int64_t i1)
 {
     weights(s, w, a, b, h, i0, i1, FV_BF16);
 }
-static void weights_f16(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void weights_f16(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
+                        int64_t i0, int64_t i1)
 {
     weights(s, w, a, b, h, i0, i1, FV_F16);
 }
@@ -238,7 +276,13 @@ void NAME(attention)(fv_kernels *k);
 void NAME(attention)(fv_kernels *k)
 {
     if (k->dtype == FV_F64) return; /* the reference is what it is for */
-    k->attention = k->dtype == FV_F32 ? forward_f32 : k->dtype == FV_BF16 ? forward_bf16 : forward_f16;
-    k->attention_bwd = k->dtype == FV_F32 ? backward_f32 : k->dtype == FV_BF16 ? backward_bf16 : backward_f16;
-    k->attention_weights = k->dtype == FV_F32 ? weights_f32 : k->dtype == FV_BF16 ? weights_bf16 : weights_f16;
+    k->attention = k->dtype == FV_F32    ? forward_f32
+                   : k->dtype == FV_BF16 ? forward_bf16
+                                         : forward_f16;
+    k->attention_bwd = k->dtype == FV_F32    ? backward_f32
+                       : k->dtype == FV_BF16 ? backward_bf16
+                                             : backward_f16;
+    k->attention_weights = k->dtype == FV_F32    ? weights_f32
+                           : k->dtype == FV_BF16 ? weights_bf16
+                                                 : weights_f16;
 }

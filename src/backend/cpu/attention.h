@@ -1,18 +1,22 @@
-/* attention.h - what the attention kernels share: panels, the one inner product, exp2, and how scores are dressed.
+/* attention.h - what the attention kernels share: panels, the one inner product, exp2, and how
+ * scores are dressed.
  *
- * Nothing of size Tq x Tk is ever stored: keys come in tiles, and a row carries its maximum, its sum and its
- * unfinished output from tile to tile.  All heavy work is one operation on packed memory,
+ * Nothing of size Tq x Tk is ever stored: keys come in tiles, and a row carries its maximum, its
+ * sum and its unfinished output from tile to tile.  All heavy work is one operation on packed
+ * memory,
  *
  *     C (STEP, LANES) += A' B,   A (depth, STEP), B (depth, LANES), all contiguous,
  *
- * which runs like a matrix product because it is one.  With x' for "stored transposed", forward needs
+ * which runs like a matrix product because it is one.  With x' for "stored transposed", forward
+ * needs
  *     S' (key, row) = K Q'    and    O' (w, row) += V' P',
- * so rows of the softmax lie in lanes: maxima and sums need no work across a vector, and P' comes out as the
- * next product wants it.  The alternative, keys in lanes, pays for both.
+ * so rows of the softmax lie in lanes: maxima and sums need no work across a vector, and P' comes
+ * out as the next product wants it.  The alternative, keys in lanes, pays for both.
  *
- * Same bits everywhere: a score is one chain of multiply-adds over w, an output one chain over keys that is
- * rescaled at multiples of KEYS, a sum over keys four chains (key mod 4) per tile.  None of this depends on which
- * rows share a panel, so a row alone (attention_rows.c), in a batch, or on any thread is the same row. */
+ * Same bits everywhere: a score is one chain of multiply-adds over w, an output one chain over keys
+ * that is rescaled at multiples of KEYS, a sum over keys four chains (key mod 4) per tile.  None of
+ * this depends on which rows share a panel, so a row alone (attention_rows.c), in a batch, or on
+ * any thread is the same row. */
 #ifndef FV_ATTENTION_H
 #define FV_ATTENTION_H
 
@@ -27,18 +31,23 @@
 #define STEP 8 /* 24 sums, of 32 registers */
 #endif
 #if defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
-#define KEYS 96 /* in a tile: a multiple of LANES, STEP and 4, so that a panel's scores stay in the nearest cache */
+#define KEYS                                                                                       \
+/* in a tile: a multiple of LANES, STEP and 4, so that a panel's scores stay in the nearest
+     * cache */
+96
 #else
 #define KEYS 192
 #endif
-#define FEW 8    /* up to so many rows of a key head a panel would be mostly padding: attention_rows.c */
+#define FEW                                                                                        \
+    8 /* up to so many rows of a key head a panel would be mostly padding: attention_rows.c */
 #define GROUP 96 /* rows that backward takes together, likewise */
 
 #define LOG2E 1.44269504f
 #define INLINED static inline __attribute__((always_inline))
 
-/* One call, prepared.  The rows of key head g are those of all query heads it serves, head after head. */
-typedef struct attn {
+    /* One call, prepared.  The rows of key head g are those of all query heads it serves, head
+     * after head. */
+    typedef struct attn {
     const fv_attn_args *a;
     fv_dtype dtype;
     int64_t serves;      /* query heads of a key head */
@@ -48,41 +57,51 @@ typedef struct attn {
     bool dressed;        /* scores are more than dot products: mask, key_mask, bias or rel */
 } attn;
 
-/* A row: which it is, and that it sees keys lo <= j < hi as far as length, causality and window go. */
+/* A row: which it is, and that it sees keys lo <= j < hi as far as length, causality and window
+ * go. */
 typedef struct attn_row {
     int64_t b, h, i, pos, lo, hi;
 } attn_row;
 
 /* ---- attention_tile.c ---- */
 
-bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtype); /* false: the stream has failed */
+bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a,
+                     fv_dtype dtype); /* false: the stream has failed */
 attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r);
 /* Threads for so many multiply-adds: small work is not worth waking them. */
 int NAME(attn_threads)(const fv_stream *s, int64_t work);
 
 /* out[j] for keys j0 .. j0+n of a row: bias and rel times log2 e, -inf where a mask says no. */
 void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n);
-/* Puts those on scores that are there as (n, LANES), and -inf beyond each row's range.  room: 2 * KEYS * LANES. */
-void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n, float *room);
-/* The factors of dropout, 0 or 1 over the share kept, as (n rounded up to 16, LANES); j0 is a multiple of 16, as KEYS is. */
-void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n);
+/* Puts those on scores that are there as (n, LANES), and -inf beyond each row's range.  room: 2 *
+ * KEYS * LANES. */
+void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
+                      int64_t n, float *room);
+/* The factors of dropout, 0 or 1 over the share kept, as (n rounded up to 16, LANES); j0 is a
+ * multiple of 16, as KEYS is. */
+void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
+                        int64_t n);
 
 /* n floats from element `at` of x: x itself if it is f32, else widened into room. */
 const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t n, float *room);
 /* x[at..] = by * row, or added to it. */
 void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float by);
 
-/* y and lse of a row whose keys have all been seen: output o, maximum m of its scores (in base 2), sum l. */
+/* y and lse of a row whose keys have all been seen: output o, maximum m of its scores (in base 2),
+ * sum l. */
 void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m, float l);
 
 /* n rows of width w, transposed: out (w, lanes) with zeros beyond n.  lanes is a multiple of 4. */
-void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w, float by);
-/* n rows of width w in strips of STEP columns, zeros beyond w: column c of row r at out[c/STEP*stride + r*STEP + c%STEP]. */
+void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w,
+                           float by);
+/* n rows of width w in strips of STEP columns, zeros beyond w: column c of row r at
+ * out[c/STEP*stride + r*STEP + c%STEP]. */
 void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows, int n, int64_t w);
 /* x (n, ldx) -> out (m, ldo) transposed; n and m are rounded up to 4. */
 void NAME(attn_turn)(float *out, int64_t ldo, const float *x, int64_t ldx, int64_t n, int64_t m);
 
-/* ---- attention_block.c: C (STEP, LANES) = A' B, C + A' B, and C times keep (a factor for each lane) + A' B ---- */
+/* ---- attention_block.c: C (STEP, LANES) = A' B, C + A' B, and C times keep (a factor for each
+ * lane) + A' B ---- */
 
 void NAME(attn_set)(float *c, const float *a, const float *b, int64_t depth);
 void NAME(attn_add)(float *c, const float *a, const float *b, int64_t depth);
@@ -94,7 +113,8 @@ int64_t NAME(attn_few_floats)(const attn *t, int64_t heads); /* of work */
 /* Forward of all rows of key heads [g0, g0+heads). */
 void NAME(attn_few)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work);
 /* Row i of one head, at number `at` of w. */
-void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t h, int64_t i, float *work);
+void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t h, int64_t i,
+                        float *work);
 
 /* ---- attention_bwd.c ---- */
 
@@ -122,15 +142,17 @@ static inline int64_t attn_at_y(const fv_attn_args *a, const attn_row *r)
     return ((r->b * a->Tq + r->i) * a->H + r->h) * a->Wv;
 }
 
-/* What the forward pass keeps of a row: the maximum of its scores, in base 2, and the sum of 2^(score - maximum). */
+/* What the forward pass keeps of a row: the maximum of its scores, in base 2, and the sum of
+ * 2^(score - maximum). */
 static inline float *attn_lse(const fv_attn_args *a, const attn_row *r)
 {
     return (float *)a->lse + 2 * ((r->b * a->H + r->h) * a->Tq + r->i);
 }
 
 /* 2^t for t <= 0, relative error below 1.7e-7 (3 half-ulps); exactly 0 below -127, so for -inf.
- * t = n + x with |x| <= 1/2: adding and taking away 1.5 * 2^23 rounds, and leaves n in the low bits to be shifted
- * into the exponent.  The polynomial is exactly 1 at 0, so that t = -127 gives the bits of 0. */
+ * t = n + x with |x| <= 1/2: adding and taking away 1.5 * 2^23 rounds, and leaves n in the low bits
+ * to be shifted into the exponent.  The polynomial is exactly 1 at 0, so that t = -127 gives the
+ * bits of 0. */
 static inline vf attn_exp2(vf t)
 {
     const vf magic = v_set1(12582912.0f);

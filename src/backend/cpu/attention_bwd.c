@@ -1,14 +1,16 @@
 /* attention_bwd.c - the gradient of attention, again in tiles; weights come back from lse.
  *
- * Forward is p = 2^(s - m) / l with the row's maximum m and sum l, which it kept as lse; y = (keep p) v.  With D_i = dy_i . y_i, for rows i and keys j:
+ * Forward is p = 2^(s - m) / l with the row's maximum m and sum l, which it kept as lse; y = (keep
+ * p) v.  With D_i = dy_i . y_i, for rows i and keys j:
  *     dp = keep (dy v'),  ds = p (dp - D),  dq = scale ds k,  dk = scale ds' q,  dv = (keep p)' dy
- * Scores and dp are made as (key, row), which is what dq wants; dk and dv want (row, key), so p and ds are turned
- * once: two hundredths of the work, where making them twice would cost two fifths.
+ * Scores and dp are made as (key, row), which is what dq wants; dk and dv want (row, key), so p and
+ * ds are turned once: two hundredths of the work, where making them twice would cost two fifths.
  *
- * A sweep takes one block of keys past a range of rows: dk and dv of the block stay in cache, dq is added up for all
- * rows of the range.  Each sum is one chain in the order of rows or keys, so it does not matter who does which part:
- * with enough key heads a thread takes one whole; else all threads share the blocks of a head for dk and dv, and
- * then its rows for dq.  Sums that several heads share (a bias without batch axis) are never split among threads. */
+ * A sweep takes one block of keys past a range of rows: dk and dv of the block stay in cache, dq is
+ * added up for all rows of the range.  Each sum is one chain in the order of rows or keys, so it
+ * does not matter who does which part: with enough key heads a thread takes one whole; else all
+ * threads share the blocks of a head for dk and dv, and then its rows for dq.  Sums that several
+ * heads share (a bias without batch axis) are never split among threads. */
 #include <omp.h>
 
 #include "attention.h"
@@ -29,11 +31,13 @@ typedef struct sweep {
     const backward *w;
     int64_t b, g, r0, r1; /* rows of key head g in sequence b */
     bool want_q, want_k;
-    float *dq;              /* panels (wk, LANES) of all rows */
-    float *top, *inv, *dyy; /* of each row: its maximum m and 1/l, +inf and 0 for one without keys; dy . y */
-    float *k_t, *v_t, *k;   /* the block: strips of keys (Wk, STEP), (Wv, STEP), strips of columns (BLOCK, STEP) */
-    float *dk, *dv;         /* panels of keys (wk, LANES), (wv, LANES) */
-    attn_row row[GROUP];    /* the group of rows that is passing */
+    float *dq; /* panels (wk, LANES) of all rows */
+    float *top, *inv,
+        *dyy; /* of each row: its maximum m and 1/l, +inf and 0 for one without keys; dy . y */
+    float *k_t, *v_t,
+        *k; /* the block: strips of keys (Wk, STEP), (Wv, STEP), strips of columns (BLOCK, STEP) */
+    float *dk, *dv;      /* panels of keys (wk, LANES), (wv, LANES) */
+    attn_row row[GROUP]; /* the group of rows that is passing */
     int n;
     float *q_t, *dy_t; /* panels of rows (Wk, LANES), (Wv, LANES) */
     float *q, *dy;     /* strips of columns (GROUP, STEP) */
@@ -45,8 +49,9 @@ typedef struct sweep {
 static int64_t sweep_floats(const attn *t, int64_t rows, bool want_q)
 {
     int64_t w = t->wk + t->wv;
-    return attn_up(rows, GROUP) * (want_q ? t->wk + 3 : 3) + BLOCK * (2 * w + t->wk) + 2 * GROUP * w +
-           2 * TILE * (LANES + GROUP) + attn_max(2 * KEYS * LANES, BLOCK * attn_max(t->wk, t->wv));
+    return attn_up(rows, GROUP) * (want_q ? t->wk + 3 : 3) + BLOCK * (2 * w + t->wk) +
+           2 * GROUP * w + 2 * TILE * (LANES + GROUP) +
+           attn_max(2 * KEYS * LANES, BLOCK * attn_max(t->wk, t->wv));
 }
 
 static void sweep_place(sweep *x, const backward *w, float *work)
@@ -89,11 +94,13 @@ static void rows_start(sweep *x)
         const float *lse = attn_lse(a, &row);
         if (lse[1] == 0) continue;
         const float *y = NAME(attn_load)(a->y, t->dtype, attn_at_y(a, &row), a->Wv, x->room);
-        const float *dy = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &row), a->Wv, x->room + t->wv);
+        const float *dy = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &row), a->Wv,
+                                          x->room + t->wv);
         vf sum = v_zero();
         for (int64_t c = 0; c < a->Wv; c += VW)
-            sum = a->Wv - c < VW ? v_fma(v_load_n(y + c, a->Wv - c, 0), v_load_n(dy + c, a->Wv - c, 0), sum)
-                                 : v_fma(v_load(y + c), v_load(dy + c), sum);
+            sum = a->Wv - c < VW
+                      ? v_fma(v_load_n(y + c, a->Wv - c, 0), v_load_n(dy + c, a->Wv - c, 0), sum)
+                      : v_fma(v_load(y + c), v_load(dy + c), sum);
         x->top[r] = lse[0];
         x->inv[r] = 1 / lse[1];
         x->dyy[r] = v_hsum(sum);
@@ -108,7 +115,8 @@ static void rows_finish(sweep *x)
         NAME(attn_turn)(x->room, t->wk, x->dq + r * t->wk, LANES, t->wk, LANES);
         for (int64_t l = 0; l < LANES && x->r0 + r + l < x->r1; l++) {
             attn_row row = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
-            NAME(attn_store)(x->w->g->dq, attn_at_q(t->a, &row), x->room + l * t->wk, t->a->Wk, t->scale);
+            NAME(attn_store)
+            (x->w->g->dq, attn_at_q(t->a, &row), x->room + l * t->wk, t->a->Wk, t->scale);
         }
     }
 }
@@ -119,14 +127,16 @@ static void keys_start(sweep *x, int64_t k0, int64_t n)
     const fv_attn_args *a = t->a;
     const float *rows[BLOCK];
     for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, k0 + j), a->Wk, x->room + j * t->wk);
-    for (int64_t j = 0; j < n; j += STEP)
-        NAME(attn_pack_lanes)(x->k_t + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, k0 + j), a->Wk,
+                                  x->room + j * t->wk);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
+    (x->k_t + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
     if (x->want_q) NAME(attn_pack_steps)(x->k, BLOCK * STEP, rows, (int)n, a->Wk);
     for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, k0 + j), a->Wv, x->room + j * t->wv);
-    for (int64_t j = 0; j < n; j += STEP)
-        NAME(attn_pack_lanes)(x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
+        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, k0 + j), a->Wv,
+                                  x->room + j * t->wv);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
+    (x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
     if (!x->want_k) return;
     memset(x->dk, 0, (size_t)(attn_up(n, LANES) * t->wk) * sizeof *x->dk);
     memset(x->dv, 0, (size_t)(attn_up(n, LANES) * t->wv) * sizeof *x->dv);
@@ -139,11 +149,11 @@ static void keys_finish(sweep *x, int64_t k0, int64_t n)
     const fv_attn_grads *g = x->w->g;
     for (int64_t j = 0; j < n; j += LANES) {
         NAME(attn_turn)(x->room, t->wk, x->dk + j * t->wk, LANES, t->wk, LANES);
-        for (int64_t l = 0; g->dk.data && l < LANES && j + l < n; l++)
-            NAME(attn_store)(g->dk, attn_at_k(a, x->b, x->g, k0 + j + l), x->room + l * t->wk, a->Wk, t->scale);
+        for (int64_t l = 0; g->dk.data && l < LANES && j + l < n; l++) NAME(attn_store)
+        (g->dk, attn_at_k(a, x->b, x->g, k0 + j + l), x->room + l * t->wk, a->Wk, t->scale);
         NAME(attn_turn)(x->room, t->wv, x->dv + j * t->wv, LANES, t->wv, LANES);
-        for (int64_t l = 0; g->dv.data && l < LANES && j + l < n; l++)
-            NAME(attn_store)(g->dv, attn_at_v(a, x->b, x->g, k0 + j + l), x->room + l * t->wv, a->Wv, 1);
+        for (int64_t l = 0; g->dv.data && l < LANES && j + l < n; l++) NAME(attn_store)
+        (g->dv, attn_at_v(a, x->b, x->g, k0 + j + l), x->room + l * t->wv, a->Wv, 1);
     }
 }
 
@@ -158,20 +168,23 @@ static void group_start(sweep *x, int64_t r)
     for (int l = 0; l < x->n; l++) x->row[l] = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
 
     for (int l = 0; l < x->n; l++)
-        rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[l]), a->Wk, x->room + l * t->wk);
-    for (int p = 0; p < x->n; p += LANES)
-        NAME(attn_pack_lanes)(x->q_t + p * a->Wk, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wk, t->scale2);
+        rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[l]), a->Wk,
+                                  x->room + l * t->wk);
+    for (int p = 0; p < x->n; p += LANES) NAME(attn_pack_lanes)
+    (x->q_t + p * a->Wk, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wk, t->scale2);
     if (x->want_k) NAME(attn_pack_steps)(x->q, GROUP * STEP, rows, x->n, a->Wk);
 
     for (int l = 0; l < x->n; l++)
-        rows[l] = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &x->row[l]), a->Wv, x->room + l * t->wv);
-    for (int p = 0; p < x->n; p += LANES)
-        NAME(attn_pack_lanes)(x->dy_t + p * a->Wv, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wv, 1);
+        rows[l] = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &x->row[l]), a->Wv,
+                                  x->room + l * t->wv);
+    for (int p = 0; p < x->n; p += LANES) NAME(attn_pack_lanes)
+    (x->dy_t + p * a->Wv, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wv, 1);
     if (x->want_k) NAME(attn_pack_steps)(x->dy, GROUP * STEP, rows, x->n, a->Wv);
 }
 
-/* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4.  Four at a time, all loaded before
- * any is stored, so that the compiler may weave them: one after the other they would wait for themselves. */
+/* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4.  Four at a
+ * time, all loaded before any is stored, so that the compiler may weave them: one after the other
+ * they would wait for themselves. */
 static void slope(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
 {
     for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
@@ -201,19 +214,23 @@ static void slopes(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n
     const fv_attn_args *a = t->a;
     int n_rows = (int)attn_min(x->n - p, LANES);
     float *s = x->s, *ds = x->ds;
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_set)(s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_set)(ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv);
+    for (int64_t j = 0; j < n; j += STEP)
+        NAME(attn_set)(s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk);
+    for (int64_t j = 0; j < n; j += STEP)
+        NAME(attn_set)(ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv);
     NAME(attn_dress)(s, t, x->row + p, n_rows, j0, n, x->room);
     if (a->dropout > 0) {
         NAME(attn_dropout)(x->room, t, x->row + p, n_rows, j0, n);
         multiply(ds, x->room, n * LANES);
     }
     for (int v = 0; v < LANES; v += VW)
-        slope(s + v, ds + v, attn_up(n, 4), v_load(x->top + r + p + v), v_load(x->inv + r + p + v), v_load(x->dyy + r + p + v));
+        slope(s + v, ds + v, attn_up(n, 4), v_load(x->top + r + p + v), v_load(x->inv + r + p + v),
+              v_load(x->dyy + r + p + v));
     if (a->dropout > 0) multiply(s, x->room, n * LANES);
 }
 
-/* Panel p of the group against n keys of the block from `at` on; turned results reach up to `wide` keys. */
+/* Panel p of the group against n keys of the block from `at` on; turned results reach up to `wide`
+ * keys. */
 static void panel(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n, int64_t wide)
 {
     const attn *t = &x->w->t;
@@ -222,11 +239,13 @@ static void panel(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n,
     memset(x->s + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->s);
     memset(x->ds + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->ds);
     if (x->want_q)
-        for (int64_t c = 0; n > 0 && c < a->Wk; c += STEP)
-            NAME(attn_add)(x->dq + (r + p) * t->wk + c * LANES, x->k + c * BLOCK + at * STEP, x->ds, n);
+        for (int64_t c = 0; n > 0 && c < a->Wk; c += STEP) NAME(attn_add)
+    (x->dq + (r + p) * t->wk + c * LANES, x->k + c * BLOCK + at * STEP, x->ds, n);
     for (int64_t j = 0; x->want_k && j < wide; j += LANES) {
-        NAME(attn_turn)(x->p_t + j * GROUP + p * LANES, LANES, x->s + j * LANES, LANES, LANES, LANES);
-        NAME(attn_turn)(x->ds_t + j * GROUP + p * LANES, LANES, x->ds + j * LANES, LANES, LANES, LANES);
+        NAME(attn_turn)
+        (x->p_t + j * GROUP + p * LANES, LANES, x->s + j * LANES, LANES, LANES, LANES);
+        NAME(attn_turn)
+        (x->ds_t + j * GROUP + p * LANES, LANES, x->ds + j * LANES, LANES, LANES, LANES);
     }
 }
 
@@ -242,7 +261,8 @@ static void spread(sweep *x, int64_t j0, int64_t n)
                 x->ds_t[j / LANES * LANES * GROUP + l * LANES + j % LANES];
         for (int64_t j = 0; w->drel && j < n; j++) {
             int64_t d = attn_max(0, attn_min(a->rel_len - 1, a->rel_zero + j0 + j - r->pos));
-            w->drel[(r->b * a->H + r->h) * a->rel_len + d] += x->ds_t[j / LANES * LANES * GROUP + l * LANES + j % LANES];
+            w->drel[(r->b * a->H + r->h) * a->rel_len + d] +=
+                x->ds_t[j / LANES * LANES * GROUP + l * LANES + j % LANES];
         }
     }
 }
@@ -261,10 +281,10 @@ static void tile(sweep *x, int64_t r, int64_t j0, int64_t at, int64_t n)
     }
     if (!x->want_k) return;
     for (int64_t j = 0; j < wide; j += LANES) {
-        for (int64_t c = 0; c < t->a->Wk; c += STEP)
-            NAME(attn_add)(x->dk + (at + j) * t->wk + c * LANES, x->q + c * GROUP, x->ds_t + j * GROUP, x->n);
-        for (int64_t c = 0; c < t->a->Wv; c += STEP)
-            NAME(attn_add)(x->dv + (at + j) * t->wv + c * LANES, x->dy + c * GROUP, x->p_t + j * GROUP, x->n);
+        for (int64_t c = 0; c < t->a->Wk; c += STEP) NAME(attn_add)
+        (x->dk + (at + j) * t->wk + c * LANES, x->q + c * GROUP, x->ds_t + j * GROUP, x->n);
+        for (int64_t c = 0; c < t->a->Wv; c += STEP) NAME(attn_add)
+        (x->dv + (at + j) * t->wv + c * LANES, x->dy + c * GROUP, x->p_t + j * GROUP, x->n);
     }
     if (x->w->dbias || x->w->drel) spread(x, j0, n);
 }
@@ -283,7 +303,8 @@ static void pass(sweep *x, int64_t k0, int64_t n)
         if (lo >= k0 + n || hi <= k0) continue;
         group_start(x, r);
         for (int64_t at = 0; at < n && k0 + at < hi; at += TILE)
-            if (lo < k0 + at + TILE) tile(x, r, k0 + at, at, attn_min(attn_min(TILE, n - at), hi - k0 - at));
+            if (lo < k0 + at + TILE)
+                tile(x, r, k0 + at, at, attn_min(attn_min(TILE, n - at), hi - k0 - at));
     }
     if (x->want_k) keys_finish(x, k0, n);
 }
@@ -300,7 +321,8 @@ static void block(sweep *x, int64_t k0)
 {
     const fv_attn_args *a = x->w->t.a;
     const fv_attn_grads *g = x->w->g;
-    int64_t end = attn_min(k0 + BLOCK, a->Tk), len = attn_max(k0, attn_min(end, a->lens ? a->lens[x->b] : a->Tk));
+    int64_t end = attn_min(k0 + BLOCK, a->Tk),
+            len = attn_max(k0, attn_min(end, a->lens ? a->lens[x->b] : a->Tk));
     if (len > k0) pass(x, k0, len - k0);
     if (!x->want_k) return;
     zero_rows(g->dk, attn_at_k(a, x->b, x->g, len), a->k_row, end - len, a->Wk, x->room);
@@ -309,7 +331,8 @@ static void block(sweep *x, int64_t k0)
 
 /* ---- who does what ---- */
 
-/* A unit is what must stay on one thread: a key head of a sequence, or all that share an element of the bias. */
+/* A unit is what must stay on one thread: a key head of a sequence, or all that share an element of
+ * the bias. */
 typedef struct units {
     int64_t b, g;         /* how many along each axis */
     int64_t per_b, per_g; /* sequences and key heads of one */
@@ -323,7 +346,8 @@ static units units_of(const backward *w)
 }
 
 /* Key blocks [k0, k1) of all that unit u holds. */
-static void unit(const backward *w, units all, int64_t u, int64_t k0, int64_t k1, bool want_q, float *work)
+static void unit(const backward *w, units all, int64_t u, int64_t k0, int64_t k1, bool want_q,
+                 float *work)
 {
     int64_t b0 = u / all.g * all.per_b, g0 = u % all.g * all.per_g;
     for (int64_t b = b0; b < b0 + all.per_b; b++)
@@ -375,7 +399,10 @@ static void rel_deliver(const backward *w)
 
 typedef struct plan {
     bool want_q, want_k;
-    bool split; /* dk and dv by blocks of keys, then dq by rows: 7 products instead of 5, but no thread is idle */
+    bool
+        /* dk and dv by blocks of keys, then dq by rows: 7 products instead of 5, but no thread is
+         * idle */
+        split;
     units all;
     int64_t n_units, parts; /* parts: jobs of one key head for dq alone */
     int64_t each;           /* floats of work for a thread */
@@ -386,7 +413,9 @@ static plan plan_of(const backward *w, const fv_stream *s)
 {
     const fv_attn_args *a = w->t.a;
     const fv_attn_grads *g = w->g;
-    plan p = {.want_q = g->dq.data, .want_k = g->dk.data || g->dv.data || g->dbias.data || g->drel.data, .all = units_of(w)};
+    plan p = {.want_q = g->dq.data,
+              .want_k = g->dk.data || g->dv.data || g->dbias.data || g->drel.data,
+              .all = units_of(w)};
     p.n_units = p.all.b * p.all.g;
     p.parts = (w->t.rows + MANY - 1) / MANY;
     p.threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
@@ -395,7 +424,8 @@ static plan plan_of(const backward *w, const fv_stream *s)
     if (g->drel.data) p.split = false; /* its sums run along diagonals, through all blocks */
 
     int64_t rows = w->t.rows, jobs = p.split || !p.want_k ? a->B * a->G * p.parts : 1;
-    if (p.want_k) jobs = attn_max(jobs, p.split ? p.n_units * ((a->Tk + BLOCK - 1) / BLOCK) : p.n_units);
+    if (p.want_k)
+        jobs = attn_max(jobs, p.split ? p.n_units * ((a->Tk + BLOCK - 1) / BLOCK) : p.n_units);
     p.threads = (int)attn_max(1, attn_min(p.threads, jobs));
     p.each = sweep_floats(&w->t, rows, p.want_q && !p.split);
     p.each = attn_up(attn_max(p.each, sweep_floats(&w->t, attn_min(rows, MANY), true)), 16);
@@ -406,16 +436,18 @@ static void run(const backward *w, const plan *p, float *work)
 {
     const fv_attn_args *a = w->t.a;
     if (p->want_k) {
-        int64_t span = p->split ? BLOCK : attn_max(1, a->Tk), cut = (attn_max(1, a->Tk) + span - 1) / span;
+        int64_t span = p->split ? BLOCK : attn_max(1, a->Tk),
+                cut = (attn_max(1, a->Tk) + span - 1) / span;
 #pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1)
         for (int64_t i = 0; i < p->n_units * cut; i++)
-            unit(w, p->all, i / cut, i % cut * span, attn_min(a->Tk, (i % cut + 1) * span), p->want_q && !p->split,
-                 work + p->each * omp_get_thread_num());
+            unit(w, p->all, i / cut, i % cut * span, attn_min(a->Tk, (i % cut + 1) * span),
+                 p->want_q && !p->split, work + p->each * omp_get_thread_num());
     }
     if (p->want_q && (p->split || !p->want_k)) {
 #pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1)
         for (int64_t i = 0; i < a->B * a->G * p->parts; i++)
-            rows_only(w, i / p->parts / a->G, i / p->parts % a->G, i % p->parts * MANY, work + p->each * omp_get_thread_num());
+            rows_only(w, i / p->parts / a->G, i / p->parts % a->G, i % p->parts * MANY,
+                      work + p->each * omp_get_thread_num());
     }
 }
 
@@ -424,8 +456,11 @@ void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
     backward w = {.g = g, .dbias = g->dbias.data};
     if (!NAME(attn_init)(&w.t, s, a, dtype) || a->B == 0) return;
     plan p = plan_of(&w, s);
-    bool wide = g->dbias.data && g->dbias.dtype != FV_F32; /* sums of 16-bit numbers are kept in f32 meanwhile */
-    int64_t n_bias = wide ? (a->B - 1) * a->bias_s[0] + (a->H - 1) * a->bias_s[1] + (a->Tq - 1) * a->bias_s[2] + a->Tk : 0;
+    bool wide = g->dbias.data &&
+                g->dbias.dtype != FV_F32; /* sums of 16-bit numbers are kept in f32 meanwhile */
+    int64_t n_bias = wide ? (a->B - 1) * a->bias_s[0] + (a->H - 1) * a->bias_s[1] +
+                                (a->Tq - 1) * a->bias_s[2] + a->Tk
+                          : 0;
     int64_t n_rel = g->drel.data ? a->B * a->H * a->rel_len : 0, n = p.each * p.threads;
     float *work = fv_stream_work(s, (size_t)(n + n_bias + n_rel) * sizeof *work);
     if (!work) return;

@@ -1,9 +1,10 @@
 /* attention_rows.c - attention of a few rows, as in decoding from a cache, and exact weights.
  *
- * With one row there is nothing to share, and time is that of reading k and v once.  So nothing is packed: keys are
- * turned four by four in registers to give each its own lane and its own chain over w, and v is added up in place.
- * All heads of a sequence go together through some keys and then through the next, since that is how k and v lie in
- * memory: head after head, each would touch every page for a few hundred bytes.
+ * With one row there is nothing to share, and time is that of reading k and v once.  So nothing is
+ * packed: keys are turned four by four in registers to give each its own lane and its own chain
+ * over w, and v is added up in place.  All heads of a sequence go together through some keys and
+ * then through the next, since that is how k and v lie in memory: head after head, each would touch
+ * every page for a few hundred bytes.
  * The chains are those of attention.c, and so are the bits. */
 #include "attention.h"
 
@@ -16,7 +17,8 @@ static inline f4 four(float x) { return (f4){x, x, x, x}; }
 static inline f4 dot4(const float *q, const float *const *k, int64_t w, f4 sum)
 {
     f4 y[4];
-    attn_turn4(y, attn_load4(k[0] + w), attn_load4(k[1] + w), attn_load4(k[2] + w), attn_load4(k[3] + w));
+    attn_turn4(y, attn_load4(k[0] + w), attn_load4(k[1] + w), attn_load4(k[2] + w),
+               attn_load4(k[3] + w));
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) sum = attn_fma4(y[i], four(q[w + i]), sum);
     return sum;
@@ -35,14 +37,16 @@ static void scores(float *s, const float *q, const float *k, int64_t ld, int64_t
             for (int x = 0; x < ABREAST / 4; x++) sum[x] = dot4(q, row + 4 * x, w, sum[x]);
         for (; w < width; w++)
             for (int x = 0; x < ABREAST / 4; x++) {
-                f4 column = {row[4 * x][w], row[4 * x + 1][w], row[4 * x + 2][w], row[4 * x + 3][w]};
+                f4 column = {row[4 * x][w], row[4 * x + 1][w], row[4 * x + 2][w],
+                             row[4 * x + 3][w]};
                 sum[x] = attn_fma4(column, four(q[w]), sum[x]);
             }
         memcpy(s + j, sum, sizeof sum);
     }
 }
 
-/* Masks and biases of a row on n scores, -inf out of its range and from n to a multiple of ABREAST. */
+/* Masks and biases of a row on n scores, -inf out of its range and from n to a multiple of
+ * ABREAST. */
 static void dress(float *s, const attn *t, const attn_row *r, int64_t j0, int64_t n)
 {
     if (t->dressed) {
@@ -51,7 +55,8 @@ static void dress(float *s, const attn *t, const attn_row *r, int64_t j0, int64_
         for (int64_t j = 0; j < n; j++) s[j] = e[j] < -FLT_MAX ? -INFINITY : s[j] + e[j];
     }
     for (int64_t j = 0; j < r->lo - j0 && j < n; j++) s[j] = -INFINITY;
-    for (int64_t j = attn_max(0, attn_min(n, r->hi - j0)); j < attn_up(n, ABREAST); j++) s[j] = -INFINITY;
+    for (int64_t j = attn_max(0, attn_min(n, r->hi - j0)); j < attn_up(n, ABREAST); j++)
+        s[j] = -INFINITY;
 }
 
 static inline float first(vf x)
@@ -61,7 +66,8 @@ static inline float first(vf x)
     return t[0];
 }
 
-/* Weights from n (a multiple of ABREAST) scores, and what is left of the sums so far; `soften` of attention.c for one row. */
+/* Weights from n (a multiple of ABREAST) scores, and what is left of the sums so far; `soften` of
+ * attention.c for one row. */
 static float soften(float *s, int64_t n, float *m, float *l)
 {
     vf top = v_set1(*m);
@@ -107,13 +113,15 @@ static void gather(float *o, const float *p, const float *v, int64_t ld, int64_t
     }
 }
 
-/* Keys or values [j0, j0+n) of a head as rows of f32: where they are, or widened into room.  *ld: from row to row. */
-static const float *tile(const attn *t, const void *x, int64_t at, int64_t row, int64_t n, int64_t width, float *room,
-                         int64_t *ld)
+/* Keys or values [j0, j0+n) of a head as rows of f32: where they are, or widened into room.  *ld:
+ * from row to row. */
+static const float *tile(const attn *t, const void *x, int64_t at, int64_t row, int64_t n,
+                         int64_t width, float *room, int64_t *ld)
 {
     *ld = t->dtype == FV_F32 ? row : width;
     if (t->dtype == FV_F32) return (const float *)x + at;
-    for (int64_t j = 0; j < n; j++) NAME(attn_load)(x, t->dtype, at + j * row, width, room + j * width);
+    for (int64_t j = 0; j < n; j++)
+        NAME(attn_load)(x, t->dtype, at + j * row, width, room + j * width);
     return room;
 }
 
@@ -125,7 +133,8 @@ static void scaled_query(float *q, const attn *t, const attn_row *r)
 
 /* ---- forward ---- */
 
-/* The rows of key heads [g0, g0+heads) of one sequence: row r of the x-th head is number x * t->rows + r. */
+/* The rows of key heads [g0, g0+heads) of one sequence: row r of the x-th head is number x *
+ * t->rows + r. */
 typedef struct few {
     const attn *t;
     int64_t b, g0, heads, n;
@@ -137,12 +146,18 @@ typedef struct few {
 int64_t NAME(attn_few_floats)(const attn *t, int64_t heads)
 {
     const fv_attn_args *a = t->a;
-    return heads * t->rows * (a->Wk + attn_up(a->Wv, VW) + KEYS + 2) + KEYS * attn_max(a->Wk, a->Wv);
+    return heads * t->rows * (a->Wk + attn_up(a->Wv, VW) + KEYS + 2) +
+           KEYS * attn_max(a->Wk, a->Wv);
 }
 
 static few few_place(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work)
 {
-    few f = {.t = t, .b = b, .g0 = g0, .heads = heads, .n = heads * t->rows, .wo = attn_up(t->a->Wv, VW)};
+    few f = {.t = t,
+             .b = b,
+             .g0 = g0,
+             .heads = heads,
+             .n = heads * t->rows,
+             .wo = attn_up(t->a->Wv, VW)};
     f.q = work;
     f.o = f.q + f.n * t->a->Wk;
     f.s = f.o + f.n * f.wo;
@@ -152,7 +167,10 @@ static few few_place(const attn *t, int64_t b, int64_t g0, int64_t heads, float 
     return f;
 }
 
-static attn_row row_of(const few *f, int64_t x) { return NAME(attn_row)(f->t, f->b, f->g0 + x / f->t->rows, x % f->t->rows); }
+static attn_row row_of(const few *f, int64_t x)
+{
+    return NAME(attn_row)(f->t, f->b, f->g0 + x / f->t->rows, x % f->t->rows);
+}
 
 /* All rows meet the keys [j0, j0+n) of a tile. */
 static void meet(few *f, int64_t j0, int64_t n)
@@ -162,7 +180,8 @@ static void meet(few *f, int64_t j0, int64_t n)
     int64_t ld;
     for (int64_t j = 0; j < n; j += ABREAST)
         for (int64_t x = 0; x < f->n; x++) {
-            int64_t some = attn_min(ABREAST, n - j), at = attn_at_k(a, f->b, f->g0 + x / t->rows, j0 + j);
+            int64_t some = attn_min(ABREAST, n - j),
+                    at = attn_at_k(a, f->b, f->g0 + x / t->rows, j0 + j);
             const float *k = tile(t, a->k, at, a->k_row, some, a->Wk, f->room, &ld);
             scores(f->s + x * KEYS + j, f->q + x * a->Wk, k, ld, some, a->Wk);
         }
@@ -170,11 +189,13 @@ static void meet(few *f, int64_t j0, int64_t n)
         attn_row row = row_of(f, x);
         dress(f->s + x * KEYS, t, &row, j0, n);
         vf fade = v_set1(soften(f->s + x * KEYS, attn_up(n, ABREAST), &f->m[x], &f->l[x]));
-        for (float *o = f->o + x * f->wo; o < f->o + (x + 1) * f->wo; o += VW) v_store(o, v_mul(v_load(o), fade));
+        for (float *o = f->o + x * f->wo; o < f->o + (x + 1) * f->wo; o += VW)
+            v_store(o, v_mul(v_load(o), fade));
     }
     for (int64_t j = 0; j < n; j += VALUES)
         for (int64_t x = 0; x < f->n; x++) {
-            int64_t some = attn_min(VALUES, n - j), at = attn_at_v(a, f->b, f->g0 + x / t->rows, j0 + j);
+            int64_t some = attn_min(VALUES, n - j),
+                    at = attn_at_v(a, f->b, f->g0 + x / t->rows, j0 + j);
             const float *v = tile(t, a->v, at, a->v_row, some, a->Wv, f->room, &ld);
             gather(f->o + x * f->wo, f->s + x * KEYS + j, v, ld, some, a->Wv);
         }
@@ -202,7 +223,8 @@ void NAME(attn_few)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *
 
 /* ---- exact weights ---- */
 
-void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t h, int64_t i, float *work)
+void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t h, int64_t i,
+                        float *work)
 {
     const fv_attn_args *a = t->a;
     int64_t g = h / t->serves, ld;
@@ -210,13 +232,16 @@ void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t
     float *q = work, *s = q + a->Wk, *room = s + KEYS;
     const float *lse = attn_lse(a, &row);
     scaled_query(q, t, &row);
-    if (!w.add) memset((char *)w.data + (size_t)at * fv_dtype_size(w.dtype), 0, (size_t)a->Tk * fv_dtype_size(w.dtype));
+    if (!w.add)
+        memset((char *)w.data + (size_t)at * fv_dtype_size(w.dtype), 0,
+               (size_t)a->Tk * fv_dtype_size(w.dtype));
     for (int64_t j0 = row.lo / KEYS * KEYS; j0 < row.hi && lse[1] != 0; j0 += KEYS) {
         int64_t n = attn_min(KEYS, row.hi - j0);
         const float *k = tile(t, a->k, attn_at_k(a, b, g, j0), a->k_row, n, a->Wk, room, &ld);
         scores(s, q, k, ld, n, a->Wk);
         dress(s, t, &row, j0, n);
-        for (int64_t j = 0; j < n; j += VW) v_store(s + j, attn_exp2(v_sub(v_load(s + j), v_set1(lse[0]))));
+        for (int64_t j = 0; j < n; j += VW)
+            v_store(s + j, attn_exp2(v_sub(v_load(s + j), v_set1(lse[0]))));
         NAME(attn_store)(w, at + j0, s, n, 1 / lse[1]);
     }
 }

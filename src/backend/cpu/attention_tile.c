@@ -1,4 +1,5 @@
-/* attention_tile.c - packing rows into panels and back, and dressing scores with masks, biases and dropout. */
+/* attention_tile.c - packing rows into panels and back, and dressing scores with masks, biases and
+ * dropout. */
 #include "attention.h"
 
 #include "backend/attention_dropout.h"
@@ -8,8 +9,8 @@ bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtyp
 {
     for (int64_t b = 0; a->lens && b < a->B; b++)
         if (a->lens[b] < 0 || a->lens[b] > a->Tk) {
-            fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b, a->lens[b],
-                           (long long)a->Tk);
+            fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys",
+                           (long long)b, a->lens[b], (long long)a->Tk);
             return false;
         }
     float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk);
@@ -61,7 +62,8 @@ const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t 
 /* VW elements of x from i, as many as there are up to n. */
 static vf sink_load(fv_sink x, int64_t i, int64_t n)
 {
-    if (x.dtype == FV_F32) return n < VW ? v_load_n((float *)x.data + i, n, 0) : v_load((float *)x.data + i);
+    if (x.dtype == FV_F32)
+        return n < VW ? v_load_n((float *)x.data + i, n, 0) : v_load((float *)x.data + i);
     uint16_t h[VW] = {0};
     memcpy(h, (uint16_t *)x.data + i, (size_t)attn_min(n, VW) * sizeof *h);
     return x.dtype == FV_BF16 ? v_load_bf16(h) : v_load_f16(h);
@@ -92,7 +94,8 @@ void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float 
 void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m, float l)
 {
     const fv_attn_args *a = t->a;
-    NAME(attn_store)((fv_sink){.data = a->y, .dtype = t->dtype}, attn_at_y(a, r), o, a->Wv, l > 0 ? 1 / l : l);
+    NAME(attn_store)
+    ((fv_sink){.data = a->y, .dtype = t->dtype}, attn_at_y(a, r), o, a->Wv, l > 0 ? 1 / l : l);
     float *lse = attn_lse(a, r);
     lse[0] = m;
     lse[1] = l;
@@ -112,11 +115,13 @@ void NAME(attn_turn)(float *out, int64_t ldo, const float *x, int64_t ldx, int64
     for (int64_t i = 0; i < n; i += 4)
         for (int64_t j = 0; j < m; j += 4) {
             const float *p = x + i * ldx + j;
-            turn_to(out + j * ldo + i, ldo, attn_load4(p), attn_load4(p + ldx), attn_load4(p + 2 * ldx), attn_load4(p + 3 * ldx));
+            turn_to(out + j * ldo + i, ldo, attn_load4(p), attn_load4(p + ldx),
+                    attn_load4(p + 2 * ldx), attn_load4(p + 3 * ldx));
         }
 }
 
-void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w, float by)
+void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w,
+                           float by)
 {
     const f4 factor = {by, by, by, by};
     int full = n / 4 * 4;
@@ -124,8 +129,9 @@ void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int 
         const float *const *p = rows + l;
         int64_t c = 0;
         for (; c + 4 <= w; c += 4)
-            turn_to(out + c * lanes + l, lanes, attn_load4(p[0] + c) * factor, attn_load4(p[1] + c) * factor,
-                    attn_load4(p[2] + c) * factor, attn_load4(p[3] + c) * factor);
+            turn_to(out + c * lanes + l, lanes, attn_load4(p[0] + c) * factor,
+                    attn_load4(p[1] + c) * factor, attn_load4(p[2] + c) * factor,
+                    attn_load4(p[3] + c) * factor);
         for (; c < w; c++)
             for (int x = 0; x < 4; x++) out[c * lanes + l + x] = p[x][c] * by;
     }
@@ -137,8 +143,10 @@ void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows,
 {
     for (int r = 0; r < n; r++) {
         int64_t c = 0;
-        for (; c + STEP <= w; c += STEP) memcpy(out + c / STEP * stride + r * STEP, rows[r] + c, STEP * sizeof *out);
-        for (int x = 0; c < w && x < STEP; x++) out[c / STEP * stride + r * STEP + x] = c + x < w ? rows[r][c + x] : 0;
+        for (; c + STEP <= w; c += STEP)
+            memcpy(out + c / STEP * stride + r * STEP, rows[r] + c, STEP * sizeof *out);
+        for (int x = 0; c < w && x < STEP; x++)
+            out[c / STEP * stride + r * STEP + x] = c + x < w ? rows[r][c + x] : 0;
     }
 }
 
@@ -151,7 +159,9 @@ void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0,
     if (a->bias) {
         float room[KEYS];
         const float *bias = NAME(attn_load)(a->bias, t->dtype,
-                                            r->b * a->bias_s[0] + r->h * a->bias_s[1] + r->i * a->bias_s[2] + j0, n, room);
+                                            r->b * a->bias_s[0] + r->h * a->bias_s[1] +
+                                                r->i * a->bias_s[2] + j0,
+                                            n, room);
         for (int64_t j = 0; j < n; j++) /* a finite bias must not become a mask by overflow */
             out[j] = bias[j] < -FLT_MAX ? -INFINITY : fmaxf(bias[j] * LOG2E, -FLT_MAX);
     }
@@ -164,7 +174,8 @@ void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0,
         }
     }
     if (a->mask) {
-        const uint8_t *mask = a->mask + r->b * a->mask_s[0] + r->h * a->mask_s[1] + r->i * a->mask_s[2] + j0;
+        const uint8_t *mask = a->mask + r->b * a->mask_s[0] + r->h * a->mask_s[1] +
+                              r->i * a->mask_s[2] + j0;
         for (int64_t j = 0; j < n; j++) out[j] = mask[j] ? out[j] : -INFINITY;
     }
     if (a->key_mask) {
@@ -173,7 +184,8 @@ void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0,
     }
 }
 
-/* -inf where a key lies outside of a row's range; lo and hi count from the first key of the tile. */
+/* -inf where a key lies outside of a row's range; lo and hi count from the first key of the
+ * tile. */
 static void bound(float *s, const float *lo, const float *hi, int64_t n)
 {
     for (int v = 0; v < LANES; v += VW) {
@@ -186,7 +198,8 @@ static void bound(float *s, const float *lo, const float *hi, int64_t n)
     }
 }
 
-void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n, float *room)
+void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
+                      int64_t n, float *room)
 {
     float *flat = room, *turned = room + KEYS * LANES, lo[LANES], hi[LANES];
     bool ragged = false;
@@ -200,7 +213,8 @@ void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows,
         memset(flat, 0, KEYS * LANES * sizeof *flat);
         for (int l = 0; l < n_rows; l++) NAME(attn_extras)(flat + l * KEYS, t, &rows[l], j0, n);
         NAME(attn_turn)(turned, LANES, flat, KEYS, LANES, attn_up(n, 4));
-        for (int64_t j = 0; j < n * LANES; j += VW) { /* a masked score is -inf whatever it was, NaN included */
+        for (int64_t j = 0; j < n * LANES;
+             j += VW) { /* a masked score is -inf whatever it was, NaN included */
             vf e = v_load(turned + j), x = v_add(v_load(s + j), e);
             v_store(s + j, v_sel(v_lt(e, v_set1(-FLT_MAX)), v_set1(-INFINITY), x));
         }
@@ -232,17 +246,20 @@ static counters philox(counters x, const fv__draw_keys *keys)
     return x;
 }
 
-void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0, int64_t n)
+void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
+                        int64_t n)
 {
     const fv_attn_args *a = t->a;
     const vu zero = {0};
     const fv__draw_keys keys = fv__keys_of(a->rng.seed);
     uint64_t step = *a->rng.step;
     vu pair[3], up[3]; /* of each row, and what brings its half of a word to the top */
-    vu below = zero + (fv__drop_below(a->dropout) << 16), factor = (vu)v_set1((float)(1 / fv__kept_share(a->dropout)));
+    vu below = zero + (fv__drop_below(a->dropout) << 16),
+       factor = (vu)v_set1((float)(1 / fv__kept_share(a->dropout)));
     for (int l = 0; l < LANES; l++) {
         const attn_row *r = &rows[l < n_rows ? l : 0];
-        pair[l / VW][l % VW] = fv__draw_row((uint32_t)(r->b * a->H + r->h), (uint32_t)a->Tq, (uint32_t)r->i);
+        pair[l / VW][l % VW] = fv__draw_row((uint32_t)(r->b * a->H + r->h), (uint32_t)a->Tq,
+                                            (uint32_t)r->i);
         up[l / VW][l % VW] = r->i % 16 < 8 ? 16 : 0;
     }
     for (int64_t j = j0; j < j0 + n; j += j % 8 == 6 ? 10 : 2) { /* and j + 1, j + 8, j + 9 */
@@ -260,7 +277,8 @@ void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_row
 #pragma GCC unroll 4
             for (int k = 0; k < 4; k++) {
                 vu bits = x.c[v][k] << up[v];
-                v_store(f + (j - j0 + k % 2 * 8 + k / 2) * LANES + v * VW, (vf)((vu)(bits >= below) & factor));
+                v_store(f + (j - j0 + k % 2 * 8 + k / 2) * LANES + v * VW,
+                        (vf)((vu)(bits >= below) & factor));
             }
     }
 }

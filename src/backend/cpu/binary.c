@@ -8,8 +8,12 @@ static inline vf add(vf a, vf b) { return v_add(a, b); }
 static inline vf sub(vf a, vf b) { return v_sub(a, b); }
 static inline vf mul(vf a, vf b) { return v_mul(a, b); }
 static inline vf div_(vf a, vf b) { return v_div(a, b); }
-/* what is neither less nor more is equal, or one is NaN and must come out: the union of the bits is both */
-static inline vf max(vf a, vf b) { return v_sel(v_lt(a, b), b, v_sel(v_lt(b, a), a, (vf)((vi)a | (vi)b))); }
+/* what is neither less nor more is equal, or one is NaN and must come out: the union of the bits is
+ * both */
+static inline vf max(vf a, vf b)
+{
+    return v_sel(v_lt(a, b), b, v_sel(v_lt(b, a), a, (vf)((vi)a | (vi)b)));
+}
 
 static void forward(fv_binary_op op, float *y, const float *a, const float *b, int64_t n)
 {
@@ -31,13 +35,15 @@ static inline vf d_div_b(vf dy, vf a, vf b) { return v_neg(v_div(v_mul(dy, a), v
 /* the larger one has it all, equals share it */
 static inline vf d_max(vf dy, vf mine, vf other)
 {
-    return v_sel(v_lt(other, mine), dy, v_sel(v_lt(mine, other), v_zero(), v_mul(v_set1(0.5f), dy)));
+    return v_sel(v_lt(other, mine), dy,
+                 v_sel(v_lt(mine, other), v_zero(), v_mul(v_set1(0.5f), dy)));
 }
 
 static bool reads_inputs(fv_binary_op op) { return op != FV_B_ADD && op != FV_B_SUB; }
 
 /* What each element of dy adds to its element of da (db). */
-static void terms(fv_binary_op op, int side, float *d, const float *dy, const float *a, const float *b, int64_t n)
+static void terms(fv_binary_op op, int side, float *d, const float *dy, const float *a,
+                  const float *b, int64_t n)
 {
     switch (op) {
     case FV_B_ADD: memcpy(d, dy, (size_t)n * sizeof *d); break;
@@ -98,7 +104,8 @@ void NAME(binary)(fv_kernels *k) { fill_by_dtype(k); }
 #else /* the kernels of dtype DTYPE */
 
 /* y may be a or b. */
-static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w)
+static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b,
+                       const fv_walk *w)
 {
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
@@ -106,7 +113,8 @@ static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, co
     for (int64_t i = 0; i < rows * per_row; i++) {
         float ta[PIECE], tb[PIECE], ty[PIECE];
         place p = place_of(w, last, i / per_row);
-        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from), at = p.y + from * w->y[last];
+        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from),
+                at = p.y + from * w->y[last];
         const float *pa = fetch_strided(ta, a, p.a + from * w->a[last], w->a[last], m, DTYPE);
         const float *pb = fetch_strided(tb, b, p.b + from * w->b[last], w->b[last], m, DTYPE);
         float *to = aim_strided(output(y, DTYPE), at, w->y[last], ty);
@@ -121,7 +129,8 @@ static void OF(row_terms)(const operands *g, int side, float *d, place p, int64_
     float tdy[PIECE], ta[PIECE], tb[PIECE];
     const fv_walk *w = g->w;
     int last = w->n - 1;
-    const float *dy = fetch_strided(tdy, g->dy, p.y + from * w->y[last], w->y[last], n, DTYPE), *a = dy, *b = dy;
+    const float *dy = fetch_strided(tdy, g->dy, p.y + from * w->y[last], w->y[last], n, DTYPE),
+                *a = dy, *b = dy;
     if (reads_inputs(g->op)) {
         a = fetch_strided(ta, g->a, p.a + from * w->a[last], w->a[last], n, DTYPE);
         b = fetch_strided(tb, g->b, p.b + from * w->b[last], w->b[last], n, DTYPE);
@@ -150,14 +159,16 @@ static void OF(grad_each)(fv_stream *s, const operands *g, const fv_sink sink[2]
     }
 }
 
-/* Repeated along leading axes alone, as a bias is: columns are summed row after row, each by one thread. */
+/* Repeated along leading axes alone, as a bias is: columns are summed row after row, each by one
+ * thread. */
 static void OF(grad_columns)(fv_stream *s, const operands *g, int side, fv_sink sink)
 {
     const fv_walk *w = g->w;
     int last = w->n - 1;
     fv_walk own, over;
     split(w, side, &own, &over);
-    int64_t cols = w->shape[last], per_row = pieces(cols, COLUMNS), step = strides_of(w, side)[last];
+    int64_t cols = w->shape[last], per_row = pieces(cols, COLUMNS),
+            step = strides_of(w, side)[last];
     int64_t rows = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
 #pragma omp parallel for num_threads(threads_for_axes(s, rows, repeats, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
@@ -173,7 +184,8 @@ static void OF(grad_columns)(fv_stream *s, const operands *g, int side, fv_sink 
     }
 }
 
-/* Repeated along the last axis: first the sum of each piece, then for each element the sum of its pieces. */
+/* Repeated along the last axis: first the sum of each piece, then for each element the sum of its
+ * pieces. */
 static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sink)
 {
     const fv_walk *w = g->w;
@@ -205,8 +217,8 @@ static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sin
     }
 }
 
-static void OF(binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy, const void *a, const void *b,
-                           const fv_walk *w)
+static void OF(binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy,
+                           const void *a, const void *b, const fv_walk *w)
 {
     operands g = {op, dy, a, b, w};
     fv_sink each[2] = {da, db};
@@ -222,7 +234,8 @@ static void OF(binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db
     if (each[0].data || each[1].data) OF(grad_each)(s, &g, each);
 }
 
-static void OF(masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value, const fv_walk *w)
+static void OF(masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask,
+                            float value, const fv_walk *w)
 {
     if (!y.data) return;
     int last = w->n - 1;
@@ -231,7 +244,8 @@ static void OF(masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_
     for (int64_t i = 0; i < rows * per_row; i++) {
         float tx[PIECE], ty[PIECE];
         place p = place_of(w, last, i / per_row);
-        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from), at = p.y + from * w->y[last], step = w->b[last];
+        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from),
+                at = p.y + from * w->y[last], step = w->b[last];
         const float *px = fetch_strided(tx, x, p.a + from * w->a[last], w->a[last], m, DTYPE);
         const uint8_t *pm = mask + p.b + from * step;
         float *to = aim_strided(y, at, w->y[last], ty);

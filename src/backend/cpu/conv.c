@@ -2,12 +2,14 @@
 #ifndef DTYPE
 #include "stage.h"
 
-/* Column row (kr, kc), output row p reads row r of the image: outputs [from, to) lie inside it, the others in the padding. */
+/* Column row (kr, kc), output row p reads row r of the image: outputs [from, to) lie inside it, the
+ * others in the padding. */
 typedef struct {
     int64_t r, c, from, to;
 } span;
 
-static int64_t up(int64_t a, int64_t b) { return a <= 0 ? 0 : (a + b - 1) / b; } /* a/b rounded up, 0 for what is negative */
+/* a/b rounded up, 0 for what is negative */
+static int64_t up(int64_t a, int64_t b) { return a <= 0 ? 0 : (a + b - 1) / b; }
 
 static span span_of(const fv_conv_geom *g, int64_t kr, int64_t kc, int64_t p)
 {
@@ -46,17 +48,20 @@ static void OF(im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geo
     }
 }
 
-/* x[r,c] = the sum of every column element that im2col takes from it, in the order of the kernel's places */
+/* x[r,c] = the sum of every column element that im2col takes from it, in the order of the kernel's
+ * places */
 static void OF(col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
 {
     if (!x.data) return;
-    int64_t kernel = g->kh * g->kw, size = g->oh * g->ow, image = g->h * g->w, planes = g->batch * g->channels;
+    int64_t kernel = g->kh * g->kw, size = g->oh * g->ow, image = g->h * g->w,
+            planes = g->batch * g->channels;
     int threads = threads_for(s, planes * kernel * size);
     float *work = fv_stream_work(s, (size_t)(threads * (image + g->ow)) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < planes; i++) {
-        float *tmp = work + omp_get_thread_num() * (image + g->ow), *sum = aim(x, i * image, tmp + g->ow);
+        float *tmp = work + omp_get_thread_num() * (image + g->ow),
+              *sum = aim(x, i * image, tmp + g->ow);
         memset(sum, 0, (size_t)image * sizeof *sum);
         for (int64_t k = 0; k < kernel * g->oh; k++) {
             span in = span_of(g, k / g->oh / g->kw, k / g->oh % g->kw, k % g->oh);

@@ -45,7 +45,8 @@ static void OF(run)(fv_sink y, int64_t to, const void *x, int64_t from, int64_t 
 {
     float tmp[PIECE];
     if (y.dtype == DTYPE && !y.add) {
-        memcpy((char *)y.data + to * bytes_of(DTYPE), element(x, from, DTYPE), (size_t)(n * bytes_of(DTYPE)));
+        memcpy((char *)y.data + to * bytes_of(DTYPE), element(x, from, DTYPE),
+               (size_t)(n * bytes_of(DTYPE)));
         return;
     }
     for (int64_t i = 0; i < n; i += PIECE) {
@@ -60,8 +61,10 @@ static void OF(run)(fv_sink y, int64_t to, const void *x, int64_t from, int64_t 
 static void OF(copy_rows)(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
 {
     int last = w->n - 1;
-    int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last), ys = w->y[last], xs = w->a[last];
-#pragma omp parallel for num_threads(collides(w) ? 1 : threads_for_rows(s, rows, cols)) schedule(static)
+    int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last),
+            ys = w->y[last], xs = w->a[last];
+#pragma omp parallel for num_threads(collides(w) ? 1 : threads_for_rows(s, rows, cols))            \
+    schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float tmp[PIECE];
         place p = place_of(w, last, i / per_row);
@@ -76,20 +79,23 @@ static void OF(copy_rows)(fv_stream *s, fv_sink y, const void *x, const fv_walk 
     }
 }
 
-/* y lies along axis u and x along axis v: squares are read along v and written along u, so that every cache line
- * that is touched is used up. */
+/* y lies along axis u and x along axis v: squares are read along v and written along u, so that
+ * every cache line that is touched is used up. */
 static void OF(transpose)(fv_stream *s, fv_sink y, const void *x, const fv_walk *w, int u, int v)
 {
     fv_walk rest = without(w, u, v);
-    int64_t tu = pieces(w->shape[u], TILE), tv = pieces(w->shape[v], TILE), others = steps_of(&rest, rest.n);
-#pragma omp parallel for num_threads(threads_for_axes(s, others, w->shape[u], w->shape[v])) schedule(static)
+    int64_t tu = pieces(w->shape[u], TILE), tv = pieces(w->shape[v], TILE),
+            others = steps_of(&rest, rest.n);
+#pragma omp parallel for num_threads(threads_for_axes(s, others, w->shape[u], w->shape[v]))        \
+    schedule(static)
     for (int64_t i = 0; i < others * tu * tv; i++) {
         float wide[TILE][TILE], out[TILE];
         const float *row[TILE];
         place p = place_of(&rest, rest.n, i / (tu * tv));
         int64_t fu = i / tv % tu * TILE, fv = i % tv * TILE, nu = least(TILE, w->shape[u] - fu),
                 nv = least(TILE, w->shape[v] - fv);
-        for (int64_t j = 0; j < nu; j++) row[j] = fetch(wide[j], x, p.a + (fu + j) * w->a[u] + fv, nv, DTYPE);
+        for (int64_t j = 0; j < nu; j++)
+            row[j] = fetch(wide[j], x, p.a + (fu + j) * w->a[u] + fv, nv, DTYPE);
         for (int64_t k = 0; k < nv; k++) {
             int64_t at = p.y + (fv + k) * w->y[v] + fu;
             float *to = aim(y, at, out);
@@ -114,7 +120,8 @@ static void OF(constant)(fv_stream *s, void *y, float value, int64_t n)
     float tmp[PIECE];
     for (int i = 0; i < PIECE; i++) tmp[i] = value;
 #pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
-    for (int64_t i = 0; i < n; i += PIECE) narrow((char *)y + i * bytes_of(DTYPE), tmp, least(PIECE, n - i), DTYPE);
+    for (int64_t i = 0; i < n; i += PIECE)
+        narrow((char *)y + i * bytes_of(DTYPE), tmp, least(PIECE, n - i), DTYPE);
 }
 
 static void OF(cast)(fv_stream *s, fv_sink y, const void *x, int64_t n)

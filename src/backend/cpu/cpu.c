@@ -1,4 +1,5 @@
-/* cpu.c - the CPU as a device: its memory, the instruction levels it has, and the tables for one of them. */
+/* cpu.c - the CPU as a device: its memory, the instruction levels it has, and the tables for one of
+ * them. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,8 @@ void fv__cpu_level_neon_bf16(fv_kernels *k);
 static bool has_neon_bf16(void)
 {
     unsigned long one = getauxval(AT_HWCAP), two = getauxval(AT_HWCAP2);
-    return (two & HWCAP2_BF16) && (two & HWCAP2_I8MM) && (one & HWCAP_ASIMDDP) && (one & HWCAP_ASIMDHP);
+    return (two & HWCAP2_BF16) && (two & HWCAP2_I8MM) && (one & HWCAP_ASIMDDP) &&
+           (one & HWCAP_ASIMDHP);
 }
 #endif
 
@@ -46,7 +48,8 @@ void fv__cpu_level_avx512(fv_kernels *k);
 void fv__cpu_level_avx512_bf16(fv_kernels *k);
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
 }
 static bool has_avx512(void)
 {
@@ -55,7 +58,8 @@ static bool has_avx512(void)
 }
 static bool has_avx512_bf16(void)
 {
-    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+    return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512bf16");
 }
 #endif
 
@@ -81,7 +85,8 @@ int fv_cpu_levels(const char **out, int most)
     return n;
 }
 
-/* The level asked for by option or $FOVEA_CPU, else the best; NULL if there is none of that name. */
+/* The level asked for by option or $FOVEA_CPU, else the best; NULL if there is none of that
+ * name. */
 static const level *choose(const char *name, fv_err *e)
 {
     const char *source = name ? "level" : "FOVEA_CPU";
@@ -91,9 +96,12 @@ static const level *choose(const char *name, fv_err *e)
     for (int i = 0; i < N_LEVELS; i++) {
         if (!levels[i].here()) continue;
         if (!name || !*name || !strcmp(levels[i].name, name)) return &levels[i];
-        if (len < sizeof have) len += (size_t)snprintf(have + len, sizeof have - len, "%s%s", len ? ", " : "", levels[i].name);
+        if (len < sizeof have)
+            len += (size_t)snprintf(have + len, sizeof have - len, "%s%s", len ? ", " : "",
+                                    levels[i].name);
     }
-    fv_fail(e, FV_EDEVICE, "%s %s: not a CPU level of this build and machine, which has %s", source, name, have);
+    fv_fail(e, FV_EDEVICE, "%s %s: not a CPU level of this build and machine, which has %s", source,
+            name, have);
     return NULL;
 }
 

@@ -1,11 +1,13 @@
-/* dropout.c - y = x / (1 - p) where element i is kept, 0 elsewhere; word i%4 at position i/4 of the place decides. */
+/* dropout.c - y = x / (1 - p) where element i is kept, 0 elsewhere; word i%4 at position i/4 of the
+ * place decides. */
 #ifndef DTYPE
 #include "fovea/author/op.h"
 #include "philox.h"
 #include "stage.h"
 
 /* y[j] = scale * x[j] where word[j] is at least `from` */
-static void keep_some(float *y, const float *x, const uint32_t *word, int64_t n, uint32_t from, float scale)
+static void keep_some(float *y, const float *x, const uint32_t *word, int64_t n, uint32_t from,
+                      float scale)
 {
     for (int64_t j = 0; j < n; j++) y[j] = word[j] >= from ? x[j] * scale : 0.0f;
 }
@@ -28,7 +30,8 @@ static void OF(dropout)(fv_stream *s, fv_sink y, const void *x, int64_t n, float
         float in[PIECE], out[PIECE];
         uint32_t word[PIECE];
         int64_t m = least(PIECE, n - i);
-        for (int64_t j = 0; j < m; j += PHILOX_WORDS) v_philox(word + j, rng.seed, rng.site, *rng.step, (uint64_t)(i + j) / 4);
+        for (int64_t j = 0; j < m; j += PHILOX_WORDS)
+            v_philox(word + j, rng.seed, rng.site, *rng.step, (uint64_t)(i + j) / 4);
         float *to = aim(y, i, out);
         keep_some(to, fetch(in, x, i, m, DTYPE), word, m, from, scale);
         deliver(y, i, to, m);

@@ -21,7 +21,10 @@ static inline vf rsqrt(vf x, vf p, vf q) { return UNUSED2(p, q), v_div(v_set1(1.
 static inline vf abs_(vf x, vf p, vf q) { return UNUSED2(p, q), v_abs(x); }
 static inline vf square(vf x, vf p, vf q) { return UNUSED2(p, q), v_mul(x, x); }
 static inline vf softplus(vf x, vf p, vf q) { return UNUSED2(p, q), v_softplus(x); }
-static inline vf leaky_relu(vf x, vf p, vf q) { return (void)q, v_sel(v_lt(x, v_zero()), v_mul(x, p), x); }
+static inline vf leaky_relu(vf x, vf p, vf q)
+{
+    return (void)q, v_sel(v_lt(x, v_zero()), v_mul(x, p), x);
+}
 static inline vf clamp(vf x, vf p, vf q) { return v_min(q, v_max(p, x)); }
 
 static void forward(fv_unary_op op, float *y, const float *x, int64_t n, float p0, float p1)
@@ -79,10 +82,16 @@ static inline vf d_sigmoid(vf dy, vf y) { return v_mul(dy, v_fnma(y, y, y)); }
 static inline vf d_exp(vf dy, vf y) { return v_mul(dy, y); }
 static inline vf d_log(vf dy, vf x) { return v_div(dy, x); }
 static inline vf d_sqrt(vf dy, vf y) { return v_div(v_mul(dy, v_set1(0.5f)), y); }
-static inline vf d_rsqrt(vf dy, vf y) { return v_mul(v_mul(dy, v_set1(-0.5f)), v_mul(v_mul(y, y), y)); }
+static inline vf d_rsqrt(vf dy, vf y)
+{
+    return v_mul(v_mul(dy, v_set1(-0.5f)), v_mul(v_mul(y, y), y));
+}
 static inline vf d_square(vf dy, vf x) { return v_mul(v_add(dy, dy), x); }
 static inline vf d_softplus(vf dy, vf x) { return v_mul(dy, v_sigmoid(x)); }
-static inline vf d_abs(vf dy, vf x) { return v_sel(v_lt(v_zero(), x), dy, v_sel(v_lt(x, v_zero()), v_neg(dy), v_zero())); }
+static inline vf d_abs(vf dy, vf x)
+{
+    return v_sel(v_lt(v_zero(), x), dy, v_sel(v_lt(x, v_zero()), v_neg(dy), v_zero()));
+}
 
 /* These two need a parameter, so they are loops of their own. */
 static void leaky_relu_bwd(float *dx, const float *dy, const float *x, int64_t n, float slope)
@@ -97,10 +106,12 @@ static void clamp_bwd(float *dx, const float *dy, const float *x, int64_t n, flo
 
 static bool reads_y(fv_unary_op op)
 {
-    return op == FV_U_TANH || op == FV_U_SIGMOID || op == FV_U_EXP || op == FV_U_SQRT || op == FV_U_RSQRT;
+    return op == FV_U_TANH || op == FV_U_SIGMOID || op == FV_U_EXP || op == FV_U_SQRT ||
+           op == FV_U_RSQRT;
 }
 
-static void backward(fv_unary_op op, float *dx, const float *dy, const float *z, int64_t n, float p0, float p1)
+static void backward(fv_unary_op op, float *dx, const float *dy, const float *z, int64_t n,
+                     float p0, float p1)
 {
     switch (op) {
     case FV_U_SCALE: map1(dx, dy, n, v_set1(p0), v_zero(), scale); break;
@@ -132,7 +143,8 @@ void NAME(elementwise)(fv_kernels *k) { fill_by_dtype(k); }
 #else /* the kernels of dtype DTYPE */
 
 /* y and x may be the same memory. */
-static void OF(unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0, float p1)
+static void OF(unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0,
+                      float p1)
 {
 #pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
@@ -144,8 +156,8 @@ static void OF(unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int6
     }
 }
 
-static void OF(unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x, const void *y, int64_t n,
-                          float p0, float p1)
+static void OF(unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x,
+                          const void *y, int64_t n, float p0, float p1)
 {
     if (!dx.data) return;
     const void *z = reads_y(op) ? y : x;

@@ -1,7 +1,9 @@
-/* entropy.c - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is kept.
+/* entropy.c - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is
+ * kept.
  *
- * A row of logits may be far larger than the first cache, so it is read once: each piece gives its largest and its sum
- * of exponentials, and what was summed before is rescaled whenever the largest grows. */
+ * A row of logits may be far larger than the first cache, so it is read once: each piece gives its
+ * largest and its sum of exponentials, and what was summed before is rescaled whenever the largest
+ * grows. */
 #ifndef DTYPE
 #include "rows.h"
 
@@ -30,15 +32,16 @@ static void grad(float *dx, const float *x, int64_t n, float lse, float d, float
     vf l = v_set1(lse), by = v_set1(d), less = v_set1(-e);
     int64_t i = 0;
     for (; i + VW <= n; i += VW) v_store(dx + i, v_fma(v_exp(v_sub(v_load(x + i), l)), by, less));
-    if (i < n) v_store_n(dx + i, v_fma(v_exp(v_sub(v_load_n(x + i, n - i, 0), l)), by, less), n - i);
+    if (i < n)
+        v_store_n(dx + i, v_fma(v_exp(v_sub(v_load_n(x + i, n - i, 0), l)), by, less), n - i);
 }
 
 static bool valid(fv_stream *s, const int32_t *labels, int64_t rows, int64_t vocab, int32_t ignore)
 {
     for (int64_t r = 0; r < rows; r++) {
         if (labels[r] == ignore || (labels[r] >= 0 && labels[r] < vocab)) continue;
-        fv_stream_fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld", labels[r], (long long)r,
-                       (long long)vocab - 1);
+        fv_stream_fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld",
+                       labels[r], (long long)r, (long long)vocab - 1);
         return false;
     }
     return true;
@@ -52,8 +55,9 @@ void NAME(entropy)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
-static void OF(cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x, const int32_t *labels, int64_t rows,
-                              int64_t vocab, float smooth, int32_t ignore)
+static void OF(cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x,
+                              const int32_t *labels, int64_t rows, int64_t vocab, float smooth,
+                              int32_t ignore)
 {
     if (!valid(s, labels, rows, vocab, ignore)) return;
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, vocab)) schedule(static)
@@ -75,20 +79,23 @@ static void OF(cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const v
 }
 
 /* dx = dloss * (softmax(x) - (1 - smooth) * [label] - smooth / vocab); dx may be x itself */
-static void OF(cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse, const void *x,
-                                  const int32_t *labels, int64_t rows, int64_t vocab, float smooth, int32_t ignore)
+static void OF(cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss,
+                                  const fv_stat *lse, const void *x, const int32_t *labels,
+                                  int64_t rows, int64_t vocab, float smooth, int32_t ignore)
 {
     if (!dx.data) return;
     int64_t per_row = pieces(vocab, PIECE);
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, vocab)) schedule(static)
     for (int64_t k = 0; k < rows * per_row; k++) {
         float tmp[PIECE], out[PIECE];
-        int64_t r = k / per_row, i = k % per_row * PIECE, at = r * vocab + i, m = least(PIECE, vocab - i), hit = labels[r] - i;
+        int64_t r = k / per_row, i = k % per_row * PIECE, at = r * vocab + i,
+                m = least(PIECE, vocab - i), hit = labels[r] - i;
         float *to = aim(dx, at, out), d = ((const float *)dloss)[r];
         if (labels[r] == ignore) {
             memset(to, 0, (size_t)m * sizeof *to);
         } else {
-            grad(to, fetch(tmp, x, at, m, DTYPE), m, ((const float *)lse)[r], d, d * (smooth / (float)vocab));
+            grad(to, fetch(tmp, x, at, m, DTYPE), m, ((const float *)lse)[r], d,
+                 d * (smooth / (float)vocab));
             if (hit >= 0 && hit < m) to[hit] -= d * (1 - smooth);
         }
         deliver(dx, at, to, m);

@@ -2,14 +2,15 @@
 #ifndef DTYPE
 #include "stage.h"
 
-#define BLOCK_ROWS 32 /* of a table: threads take blocks in turn, because frequent ids lie together */
+/* of a table: threads take blocks in turn, because frequent ids lie together */
+#define BLOCK_ROWS 32
 
 static bool valid(fv_stream *s, const char *kernel, const int32_t *ids, int64_t n, int64_t vocab)
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] >= 0 && ids[i] < vocab) continue;
-        fv_stream_fail(s, FV_EARG, "%s: id %d at place %lld is outside 0..%lld", kernel, ids[i], (long long)i,
-                       (long long)vocab - 1);
+        fv_stream_fail(s, FV_EARG, "%s: id %d at place %lld is outside 0..%lld", kernel, ids[i],
+                       (long long)i, (long long)vocab - 1);
         return false;
     }
     return true;
@@ -42,14 +43,15 @@ void NAME(gather)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
-static void OF(gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n, int64_t vocab,
-                       int64_t d)
+static void OF(gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids,
+                       int64_t n, int64_t vocab, int64_t d)
 {
     if (!valid(s, "gather", ids, n, vocab)) return;
 #pragma omp parallel for num_threads(threads_for_rows(s, n, d)) schedule(static)
     for (int64_t i = 0; i < n; i++) {
         if (tt == DTYPE) {
-            memcpy((char *)y + i * d * bytes_of(DTYPE), element(table, ids[i] * d, DTYPE), (size_t)(d * bytes_of(DTYPE)));
+            memcpy((char *)y + i * d * bytes_of(DTYPE), element(table, ids[i] * d, DTYPE),
+                   (size_t)(d * bytes_of(DTYPE)));
             continue;
         }
         for (int64_t j = 0; j < d; j += PIECE) {
@@ -62,7 +64,8 @@ static void OF(gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, co
 }
 
 /* One row of the table: the sum along a chain of rows of dy, rounded once. */
-static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t head, const int64_t *next, int64_t d)
+static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t head,
+                          const int64_t *next, int64_t d)
 {
     for (int64_t j = 0; j < d; j += PIECE) {
         float out[PIECE], tmp[PIECE];
@@ -80,15 +83,17 @@ static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t h
     }
 }
 
-/* Each row of the table belongs to one thread and is summed in the order of places, whoever does it. */
-static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n, int64_t vocab, int64_t d,
-                           int32_t skip)
+/* Each row of the table belongs to one thread and is summed in the order of places, whoever does
+ * it. */
+static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids,
+                           int64_t n, int64_t vocab, int64_t d, int32_t skip)
 {
     if (!dtable.data || !valid(s, "gather_bwd", ids, n, vocab)) return;
     int64_t *first = fv_stream_work(s, (size_t)(vocab + n) * sizeof *first), *next = first + vocab;
     if (!first) return;
     chain(first, next, ids, n, vocab);
-#pragma omp parallel for num_threads(threads_for_rows(s, dtable.add ? n : vocab, d)) schedule(static, 1)
+#pragma omp parallel for num_threads(threads_for_rows(s, dtable.add ? n : vocab, d))               \
+    schedule(static, 1)
     for (int64_t b = 0; b < vocab; b += BLOCK_ROWS)
         for (int64_t v = b; v < least(vocab, b + BLOCK_ROWS); v++) {
             int64_t head = v == skip ? -1 : first[v];

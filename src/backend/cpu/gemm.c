@@ -1,25 +1,29 @@
-/* gemm.c - the matrix product: blocks, threads and tables.  The arithmetic is in the kinds, see gemm.h.
+/* gemm.c - the matrix product: blocks, threads and tables.  The arithmetic is in the kinds, see
+ * gemm.h.
  *
- *   for each slice of B that packed is no larger than B_BYTES; B whole where it came packed or rows are few:
+ *   for each slice of B that packed is no larger than B_BYTES (B whole where it came packed or rows
+ *   are few):
  *       pack it, if there are several blocks of rows                 (shared, then a barrier)
  *       for each block of rows of A, a run of which stays in L2:
  *           pack it, run by run of k, in strips of mr rows
  *           for each group of panels of B:
  *               for each run of values of k (FV_GEMM_KC of them in f32):
  *                   pack the group's run of B, unless it is packed         (own cache)
- *                   for each panel of the group, for each strip:  tile     (panel in L1, strips from L2)
+ *                   for each panel of the group, for each strip:  tile (panel in L1, strips in L2)
  *               bias, activation, rounding
  *
- * Where rows are many each thread has its own; where they are few the threads share packed A and deal out the panels.
+ * Where rows are many each thread has its own; where they are few the threads share packed A and
+ * deal out the panels.
  *
- * Every element gets its runs in order from one thread, so neither the split nor the other rows can change it.
- */
+ * Every element gets its runs in order from one thread, so neither the split nor the other rows can
+ * change it. */
 #include <omp.h>
 
 #include "gemm.h"
 
 #define A_BYTES ((size_t)2 << 20)
-#define A_RUN ((size_t)384 << 10) /* of packed A for one run of k: it is read again for every panel */
+/* of packed A for one run of k: it is read again for every panel */
+#define A_RUN ((size_t)384 << 10)
 #define B_BYTES ((size_t)16 << 20)
 #define ENOUGH 16                /* strips of a block that are worth a passage of B */
 #define NEAR ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
@@ -34,9 +38,9 @@ typedef struct plan {
     int64_t strips;                     /* in the largest block */
     int group;                          /* panels at a time */
     size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
-    int64_t slice;                      /* panels of B that are packed before anything else; 0: none are */
-    size_t slice_bytes;                 /* of scratch for them */
-    bool by_rows;                       /* each thread has rows of its own */
+    int64_t slice;      /* panels of B that are packed before anything else; 0: none are */
+    size_t slice_bytes; /* of scratch for them */
+    bool by_rows;       /* each thread has rows of its own */
 } plan;
 
 /* Who computes one product: this thread, as one of `size` that share packed A. */
@@ -46,7 +50,8 @@ typedef struct team {
     float *sum;
 } team;
 
-/* What a thread does of one block of rows: strips s0..s1 of it, which are rows i0..i1, times all or some of B. */
+/* What a thread does of one block of rows: strips s0..s1 of it, which are rows i0..i1, times all or
+ * some of B. */
 typedef struct share {
     int64_t rows, strips; /* of the block */
     int64_t s0, s1, i0, i1;
@@ -71,31 +76,39 @@ static void wait(const team *t)
 
 /* ---- packing ---- */
 
-static const void *at(const void *p, int64_t i, fv_dtype t) { return (const char *)p + i * (int64_t)fv_dtype_size(t); }
+static const void *at(const void *p, int64_t i, fv_dtype t)
+{
+    return (const char *)p + i * (int64_t)fv_dtype_size(t);
+}
 
-/* Where k does not run along memory a row there holds many strips (or panels): GEMM_GROUP of them are packed together, a unit of
- * k at a time, so that it is read once. */
-static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, int64_t rows, int64_t strips)
+/* Where k does not run along memory a row there holds many strips (or panels): GEMM_GROUP of them
+ * are packed together, a unit of k at a time, so that it is read once. */
+static void pack_rows(const plan *p, const team *t, const void *a, int64_t i0, int64_t rows,
+                      int64_t strips)
 {
     const fv_gemm *g = p->g;
     const gemm_kind *kind = p->kind;
     bool across = g->ta && !kind->a_head;
-    int64_t runs = up(g->k, kind->run), side = across ? least(GEMM_GROUP, up(strips, t->size)) : 1, all = up(strips, side) * runs;
+    int64_t runs = up(g->k, kind->run), side = across ? least(GEMM_GROUP, up(strips, t->size)) : 1,
+            all = up(strips, side) * runs;
     for (int64_t u = part(all, t->id, t->size); u < part(all, t->id + 1, t->size); u++) {
-        int64_t s0 = u / runs * side, k = u % runs * kind->run, kc = least(kind->run, g->k - k), piece = across ? GEMM_UNIT : kc;
+        int64_t s0 = u / runs * side, k = u % runs * kind->run, kc = least(kind->run, g->k - k),
+                piece = across ? GEMM_UNIT : kc;
         for (int64_t v = 0; v < kc; v += piece)
             for (int64_t s = s0; s < least(s0 + side, strips); s++) {
                 int64_t i = i0 + part(rows, s, strips);
-                gemm_src src = {at(a, g->ta ? (k + v) * g->lda + i : i * g->lda + k, p->table), p->table, g->lda, !g->ta,
+                gemm_src src = {at(a, g->ta ? (k + v) * g->lda + i : i * g->lda + k, p->table),
+                                p->table, g->lda, !g->ta,
                                 (int)(i0 + part(rows, s + 1, strips) - i)};
-                char *to = t->a + (size_t)strips * gemm_a_bytes(kind, k) + (size_t)s * gemm_a_bytes(kind, kc);
+                char *to = t->a + (size_t)strips * gemm_a_bytes(kind, k) +
+                           (size_t)s * gemm_a_bytes(kind, kc);
                 kind->pack_a(to + gemm_units(v) * kind->a_unit, &src, least(piece, kc - v));
             }
     }
 }
 
-/* ---- fetching ahead: while the tiles of a run are multiplied, what is packed next comes into the cache; with few
- * strips there is no time for it ---- */
+/* ---- fetching ahead: while the tiles of a run are multiplied, what is packed next comes into the
+ * cache; with few strips there is no time for it ---- */
 
 #define FETCH_FROM 3 /* strips */
 
@@ -143,27 +156,31 @@ static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
 }
 
 /* A share's strips against one run of a group of `count` panels, which are `cols` columns of C. */
-static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const share *w, const char *a, float *sum, int count,
-                     int64_t cols)
+static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const share *w,
+                     const char *a, float *sum, int count, int64_t cols)
 {
     size_t strip_bytes = gemm_a_bytes(kind, t->kc);
     int widest = gemm_walk(kind->mr, (int)up(w->rows, w->strips));
     const char *b = t->b;
-    /* Each strip asks for its part of the panel that comes next, evenly over its tile; one strip alone leaves that to the
-     * processor, which follows a few long streams better. */
+    /* Each strip asks for its part of the panel that comes next, evenly over its tile; one strip
+     * alone leaves that to the processor, which follows a few long streams better. */
     int64_t panel_bytes = (int64_t)gemm_b_bytes(kind, t->kc), mine = w->s1 - w->s0;
-    int64_t each = mine > 1 ? panel_bytes / mine : 0, low = w->rows / w->strips, extra = w->rows % w->strips;
+    int64_t each = mine > 1 ? panel_bytes / mine : 0, low = w->rows / w->strips,
+            extra = w->rows % w->strips;
     t->ahead_step = t->kc ? each / up(t->kc, 4) : 0;
     for (int q = 0; q < count; q += t->panels) {
         t->panels = widest;
         while (t->panels > count - q) t->panels /= 2;
         t->b = b + (size_t)q * t->b_next;
         int64_t left = cols - (int64_t)q * kind->nr;
-        const char *coming = q + t->panels < count ? (const char *)t->b + (size_t)t->panels * t->b_next : b + panel_bytes;
+        const char *coming = q + t->panels < count
+                                 ? (const char *)t->b + (size_t)t->panels * t->b_next
+                                 : b + panel_bytes;
         t->a = a + (size_t)w->s0 * strip_bytes;
         t->c = sum + (int64_t)q * kind->nr;
         t->ahead = mine > 1 ? coming : t->b;
-        int64_t over = extra * w->s0 % w->strips; /* strip s ends at row part(rows, s + 1, strips); this saves a division */
+        /* strip s ends at row part(rows, s + 1, strips); this saves a division */
+        int64_t over = extra * w->s0 % w->strips;
         for (int64_t s = 0; s < mine; s++) {
             over += extra;
             t->rows = (int)(low + (over >= w->strips));
@@ -180,7 +197,8 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
     }
 }
 
-/* What will be packed of B after this run of k: the next of the same columns, or the first of the next group's. */
+/* What will be packed of B after this run of k: the next of the same columns, or the first of the
+ * next group's. */
 static ahead next_run(const plan *p, const share *w, int64_t panel, int64_t k, int count)
 {
     const fv_gemm *g = p->g;
@@ -190,14 +208,18 @@ static ahead next_run(const plan *p, const share *w, int64_t panel, int64_t k, i
         k = 0;
         panel += count;
     }
-    int64_t j = panel * p->kind->nr, cols = least((int64_t)count * p->kind->nr, g->n - j), kc = least(p->kind->run, g->k - k);
+    int64_t j = panel * p->kind->nr, cols = least((int64_t)count * p->kind->nr, g->n - j),
+            kc = least(p->kind->run, g->k - k);
     if (g->packed || p->slice || cols <= 0 || p->strips < FETCH_FROM) return (ahead){0};
-    if (g->tb) return ahead_of(at(w->b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size, tiles);
+    if (g->tb)
+        return ahead_of(at(w->b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size, tiles);
     return ahead_of(at(w->b, k * g->ldb + j, g->bt), g->ldb * size, kc, cols * size, tiles);
 }
 
-/* One run of k of a group of panels of B: packed already, or packed now into this thread's memory. */
-static void find_panels(const plan *p, gemm_tile *t, const share *w, char *own, int64_t panel, int64_t k, int count)
+/* One run of k of a group of panels of B: packed already, or packed now into this thread's
+ * memory. */
+static void find_panels(const plan *p, gemm_tile *t, const share *w, char *own, int64_t panel,
+                        int64_t k, int count)
 {
     const fv_gemm *g = p->g;
     const gemm_kind *kind = p->kind;
@@ -230,18 +252,22 @@ static void columns(const plan *p, const team *t, const share *w, int64_t panel,
 
     int64_t k = 0;
     do {
-        gemm_tile tile = {.ldc = e.ld_sum, .c_next = kind->nr, .alpha = p->alpha, .add = g->add || k};
+        gemm_tile tile = {.ldc = e.ld_sum,
+                          .c_next = kind->nr,
+                          .alpha = p->alpha,
+                          .add = g->add || k};
         tile.kc = least(p->kind->run, g->k - k);
         find_panels(p, &tile, w, t->b, panel, k, count);
         ahead next = next_run(p, w, panel, k, count);
-        multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum, count, e.cols);
+        multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum,
+                 count, e.cols);
         k += p->kind->run;
     } while (k < g->k);
     if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
 }
 
-/* Splits a block among the team into down x across parts so that the largest is smallest.  Columns first, unless it is a
- * sixteenth larger so: threads that share columns read all of them twice. */
+/* Splits a block among the team into down x across parts so that the largest is smallest.  Columns
+ * first, unless it is a sixteenth larger so: threads that share columns read all of them twice. */
 static int split_down(int size, int64_t strips, int64_t panels)
 {
     int best = 1;
@@ -280,9 +306,12 @@ static void rows_of(const plan *p, const team *t, share w, int64_t e, int64_t fr
                            .ct = g->ct,
                            .act = g->act,
                            .c = (char *)g->c + start * (int64_t)fv_dtype_size(g->ct),
-                           .pre = g->pre ? (char *)g->pre + start * (int64_t)fv_dtype_size(p->table) : NULL};
-        int64_t j0 = w.j0 + part(w.j1 - w.j0, t->id % across, across), j1 = w.j0 + part(w.j1 - w.j0, t->id % across + 1, across);
-        for (int64_t j = j0; j < j1 && w.s0 < w.s1; j += p->group) columns(p, t, &w, j, (int)least(p->group, j1 - j));
+                           .pre = g->pre ? (char *)g->pre + start * (int64_t)fv_dtype_size(p->table)
+                                         : NULL};
+        int64_t j0 = w.j0 + part(w.j1 - w.j0, t->id % across, across),
+                j1 = w.j0 + part(w.j1 - w.j0, t->id % across + 1, across);
+        for (int64_t j = j0; j < j1 && w.s0 < w.s1; j += p->group)
+            columns(p, t, &w, j, (int)least(p->group, j1 - j));
         if (i0 + p->block < to || w.more) wait(t); /* the next rows are packed over these */
     }
 }
@@ -291,7 +320,8 @@ static void rows_of(const plan *p, const team *t, share w, int64_t e, int64_t fr
 static void product(const plan *p, const team *t, int64_t e)
 {
     const fv_gemm *g = p->g;
-    int64_t each = p->slice ? p->slice : p->panels, strips = up(g->m, p->kind->mr), from = 0, to = g->m;
+    int64_t each = p->slice ? p->slice : p->panels, strips = up(g->m, p->kind->mr), from = 0,
+            to = g->m;
     team own = *t;
     if (p->by_rows) {
         own.id = 0;
@@ -305,7 +335,12 @@ static void product(const plan *p, const team *t, int64_t e)
         w.j1 = least(w.j0 + each, p->panels);
         if (p->slice) {
             int64_t j = w.j0 * p->kind->nr;
-            gemm_b b = {at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt), g->bt, g->ldb, g->tb, g->n - j, g->k};
+            gemm_b b = {at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt),
+                        g->bt,
+                        g->ldb,
+                        g->tb,
+                        g->n - j,
+                        g->k};
             b.n = least(b.n, (w.j1 - w.j0) * p->kind->nr);
             NAME(gemm_pack_panels)(p->kind, t->slice, &b, t->id, t->size);
             w.b = t->slice;
@@ -324,7 +359,8 @@ static void product(const plan *p, const team *t, int64_t e)
 static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, int threads)
 {
     plan p = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
-    size_t strip_bytes = gemm_a_bytes(kind, g->k), run_bytes = gemm_a_bytes(kind, least(g->k, kind->run));
+    size_t strip_bytes = gemm_a_bytes(kind, g->k),
+           run_bytes = gemm_a_bytes(kind, least(g->k, kind->run));
     int64_t strips = up(g->m, kind->mr), most = (int64_t)(A_BYTES / (strip_bytes + 1));
     if (most > (int64_t)(A_RUN / (run_bytes + 1))) most = (int64_t)(A_RUN / (run_bytes + 1));
     if (most < 1) most = 1;
@@ -335,7 +371,8 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, i
     p.block = p.strips * kind->mr;
     if (p.block > g->m) p.block = g->m;
     p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
-    /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its end, over all its runs. */
+    /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its
+     * end, over all its runs. */
     bool follow = g->packed && p.a_bytes <= NEAR && g->k > kind->run;
     p.group = follow ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GEMM_GROUP;
     if (!g->packed && (p.by_rows || p.block < g->m)) {
@@ -344,8 +381,10 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, i
         p.slice = up(up(p.panels, slices), GEMM_GROUP) * GEMM_GROUP;
         p.slice_bytes = ((size_t)p.slice * panel + 63) / 64 * 64;
     }
-    if (!g->packed && !p.slice) p.b_bytes = (size_t)p.group * gemm_units(least(g->k, kind->run)) * kind->b_unit;
-    if (g->ct != FV_F32) p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr) * sizeof(float);
+    if (!g->packed && !p.slice)
+        p.b_bytes = (size_t)p.group * gemm_units(least(g->k, kind->run)) * kind->b_unit;
+    if (g->ct != FV_F32)
+        p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr) * sizeof(float);
     p.sum_bytes = (p.sum_bytes + 63) / 64 * 64;
     return p;
 }
@@ -363,8 +402,10 @@ static crew prepare(const fv_stream *s, const fv_gemm *g, fv_dtype table, const 
     double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
     crew w = {.threads = work * (double)g->batch < GEMM_SMALL ? 1 : s->threads};
     size_t threads = (size_t)w.threads;
-    /* Products of a batch are dealt out whole, unless they are few and large, or all go into one C. */
-    w.whole = threads == 1 || (g->batch >= w.threads && g->stride_c && (work < 8 * GEMM_SMALL || g->batch >= 4 * w.threads));
+    /* Products of a batch are dealt out whole, unless they are few and large, or all go into one
+     * C. */
+    w.whole = threads == 1 || (g->batch >= w.threads && g->stride_c &&
+                               (work < 8 * GEMM_SMALL || g->batch >= 4 * w.threads));
     w.p = make_plan(g, table, kind, w.whole ? 1 : w.threads);
     const plan *p = &w.p;
     w.a_all = p->a_bytes * (w.whole || p->by_rows ? threads : 1);
@@ -395,19 +436,22 @@ static void follow(const crew *w, char *scratch)
     }
 }
 
-/* ---- long inner axes: k in pieces, so that a block keeps enough rows to be worth a passage of B ----
- * The pieces end where runs do, and the sums stay in f32 between them: every element still gets its runs one by one. */
+/* ---- long inner axes: k in pieces, so that a block keeps enough rows to be worth a passage of B
+ * ---- The pieces end where runs do, and the sums stay in f32 between them: every element still
+ * gets its runs one by one. */
 
 #define PIECE 8 /* runs */
 
 static bool is_long(const fv_gemm *g, const gemm_kind *kind)
 {
     size_t strip = gemm_a_bytes(kind, g->k);
-    return !g->packed && g->batch == 1 && g->k > PIECE * kind->run && A_BYTES / (strip + 1) < ENOUGH &&
-           g->m > (int64_t)(A_BYTES / (strip + 1)) * kind->mr && g->m > ENOUGH * kind->mr;
+    return !g->packed && g->batch == 1 && g->k > PIECE * kind->run &&
+           A_BYTES / (strip + 1) < ENOUGH && g->m > (int64_t)(A_BYTES / (strip + 1)) * kind->mr &&
+           g->m > ENOUGH * kind->mr;
 }
 
-static void finish_rows(const fv_stream *s, const fv_gemm *g, fv_dtype table, float *sum, int64_t ld_sum, bool start)
+static void finish_rows(const fv_stream *s, const fv_gemm *g, fv_dtype table, float *sum,
+                        int64_t ld_sum, bool start)
 {
 #pragma omp parallel num_threads(s->threads) if (s->threads > 1)
     {
@@ -481,7 +525,8 @@ static const gemm_kind *plain_kind(fv_dtype table)
 
 static void gemm(fv_stream *s, const fv_gemm *g, fv_dtype table)
 {
-    const gemm_kind *kind = g->packed || g->bt != table ? NAME(gemm_packed)(g->bt) : plain_kind(table);
+    const gemm_kind *kind = g->packed || g->bt != table ? NAME(gemm_packed)(g->bt)
+                                                        : plain_kind(table);
     if (kind)
         run(s, g, table, kind);
     else

@@ -1,8 +1,11 @@
-/* gemm.h - the parts of the matrix product: what a kind of product is, and the loops that drive any kind.
+/* gemm.h - the parts of the matrix product: what a kind of product is, and the loops that drive any
+ * kind.
  *
- * A kind says how a strip of A (up to mr rows) and of B (nr columns) is laid out in memory and multiplies two
- * such panels into a tile of f32 sums.  The driver (gemm.c) knows nothing but the sizes.  Panels go all along k;
- * `unit` is what 32 values of k take and `head` what stands before each run of them, so any run can be found. */
+ * A kind says how a strip of A (up to mr rows) and of B (nr columns) is laid out in memory and
+ * multiplies two such panels into a tile of f32 sums.  The driver (gemm.c) knows nothing but the
+ * sizes.  Panels go all along k;
+ * `unit` is what 32 values of k take and `head` what stands before each run of them, so any run can
+ * be found. */
 #ifndef FV_GEMM_H
 #define FV_GEMM_H
 
@@ -14,7 +17,8 @@
 #define GEMM_EDGE 512        /* floats in the largest tile of any kind */
 #define GEMM_SMALL (1 << 18) /* multiply-adds below which one thread is faster than two */
 
-/* A matrix to be packed: element (i,k) of a panel's strip is at p[i*ld + k] if along_k, else at p[k*ld + i]. */
+/* A matrix to be packed: element (i,k) of a panel's strip is at p[i*ld + k] if along_k, else at
+ * p[k*ld + i]. */
 typedef struct gemm_src {
     const void *p;
     fv_dtype dtype;
@@ -39,7 +43,8 @@ typedef struct gemm_tile {
     const char *ahead; /* memory to ask for meanwhile: `ahead_step` bytes for every 4 values of k */
     int64_t ahead_step;
     float *c;
-    int64_t ldc, c_next; /* floats from one row to the next, and from the columns of one panel to those of the next */
+    /* floats from one row to the next, and from the columns of one panel to those of the next */
+    int64_t ldc, c_next;
     int64_t kc;
     int rows, panels;
     float alpha;
@@ -48,16 +53,20 @@ typedef struct gemm_tile {
 
 typedef struct gemm_kind {
     int mr, nr;
-    int run;               /* values of k added up in registers: FV_GEMM_KC where the order is documented */
+    int run; /* values of k added up in registers: FV_GEMM_KC where the order is documented */
     size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
-    size_t a_head, b_head; /* bytes before each run; a kind with heads multiplies packed weights only */
+    /* bytes before each run; a kind with heads multiplies packed weights only */
+    size_t a_head, b_head;
     void (*pack_a)(void *out, const gemm_src *a, int64_t kc);
     void (*pack_b)(void *out, const gemm_src *b, int64_t kc);
     void (*tile)(const gemm_tile *t);
 } gemm_kind;
 
 static inline size_t gemm_units(int64_t k) { return (size_t)((k + GEMM_UNIT - 1) / GEMM_UNIT); }
-static inline size_t gemm_runs(const gemm_kind *kind, int64_t k) { return (size_t)((k + kind->run - 1) / kind->run); }
+static inline size_t gemm_runs(const gemm_kind *kind, int64_t k)
+{
+    return (size_t)((k + kind->run - 1) / kind->run);
+}
 
 /* Bytes of the first k values of a strip of A, and of a panel of B. */
 static inline size_t gemm_a_bytes(const gemm_kind *kind, int64_t k)
@@ -70,7 +79,10 @@ static inline size_t gemm_b_bytes(const gemm_kind *kind, int64_t k)
 }
 
 /* How many panels side by side keep a tile of so many rows busy: 1, 2 or 4. */
-static inline int gemm_walk(int mr, int rows) { return rows * 4 <= mr ? 4 : rows * 2 <= mr ? 2 : 1; }
+static inline int gemm_walk(int mr, int rows)
+{
+    return rows * 4 <= mr ? 4 : rows * 2 <= mr ? 2 : 1;
+}
 
 /* Functions of sizes that are constants at every call, and loops over them that must unroll. */
 #define INLINE static inline __attribute__((always_inline))
@@ -122,7 +134,8 @@ const gemm_kind *NAME(gemm_bf16)(void);
 /* The kind for B held as FV_Q8, FV_Q4 or FV_I8. */
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt);
 
-/* The whole product, where rows are few and B is packed; false if it is not such a one.  And the entry for a step of writing. */
+/* The whole product, where rows are few and B is packed; false if it is not such a one.  And the
+ * entry for a step of writing. */
 bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
 void NAME(gemm_few_rows)(fv_kernels *k);
 
@@ -130,20 +143,22 @@ void NAME(gemm_few_rows)(fv_kernels *k);
 bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
 
 /* One run of k of panels j0..j1 of B, each `next` bytes behind the one before. */
-void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0, int64_t j1, int64_t k,
-                         int64_t kc);
+void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0,
+                         int64_t j1, int64_t k, int64_t kc);
 
 /* All panels of B, all along k, one after another: the part `id` of `size` of the work. */
 void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, int id, int size);
 
-/* The kind for weights that were laid out as dt, or NULL; and the entries of the table that lay them out. */
+/* The kind for weights that were laid out as dt, or NULL; and the entries of the table that lay
+ * them out. */
 const gemm_kind *NAME(gemm_packed)(fv_dtype dt);
 void NAME(gemm_panels)(fv_kernels *k);
 
 /* A strip of floats of any dtype as f32 panel of `width` per k; round: to bf16 first. */
 void NAME(gemm_pack)(float *out, int width, const gemm_src *s, int64_t kc, bool round);
 
-/* The last step for a block of C: c = act(sum + bias); pointers are at the block's first element. */
+/* The last step for a block of C: c = act(sum + bias); pointers are at the block's first
+ * element. */
 typedef struct gemm_end {
     float *sum; /* may be c itself */
     int64_t ld_sum, ldc, rows, cols;

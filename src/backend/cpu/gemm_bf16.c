@@ -1,11 +1,13 @@
 /* gemm_bf16.c - products of bf16, added up in f32, where the processor has instructions for them.
  *
- * NEON: bfmmla multiplies 2 rows of A by 2 columns of B over 4 values of k, so a panel is [k/4][rows or columns][4] and
- * an accumulator is a 2 x 2 block of C.  AVX-512: vdpbf16ps adds two values of k to each lane, so a panel is
- * [k/2][..][2] and the tile is that of f32.  A single row costs as much as two on NEON, which memory hides.
+ * NEON: bfmmla multiplies 2 rows of A by 2 columns of B over 4 values of k, so a panel is
+ * [k/4][rows or columns][4] and an accumulator is a 2 x 2 block of C.  AVX-512: vdpbf16ps adds two
+ * values of k to each lane, so a panel is [k/2][..][2] and the tile is that of f32.  A single row
+ * costs as much as two on NEON, which memory hides.
  *
- * Both instructions round each step in their own way, so sums differ in the last bits from the widened products of
- * the other levels; per element they are still a function of that row and column alone. */
+ * Both instructions round each step in their own way, so sums differ in the last bits from the
+ * widened products of the other levels; per element they are still a function of that row and
+ * column alone. */
 #include "gemm_turn.h"
 
 #if defined(CPU_NEON_BF16)
@@ -23,7 +25,8 @@ INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, bfloat16x8_t b)
     return s;
 }
 
-INLINE void step(float32x4_t *s, const bfloat16_t *a, const char *b, size_t b_next, const int pairs, const int panels)
+INLINE void step(float32x4_t *s, const bfloat16_t *a, const char *b, size_t b_next, const int pairs,
+                 const int panels)
 {
     bfloat16x8_t x[MR / 2];
 #pragma GCC unroll 4
@@ -82,18 +85,22 @@ static void tile(const gemm_tile *t)
 
 /* ---- panels ---- */
 
-INLINE void store(uint16_t *p, vf x) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(x)); } /* to nearest even */
+/* to nearest even */
+INLINE void store(uint16_t *p, vf x) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(x)); }
 
-/* What is bf16 already is only moved, several rows or columns at a time, so that what is written is written in order. */
+/* What is bf16 already is only moved, several rows or columns at a time, so that what is written is
+ * written in order. */
 INLINE void move_rows(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
 {
     const uint16_t *row[NR];
-    for (int i = 0; i < width; i++) row[i] = (const uint16_t *)s->p + (i < s->n ? i : s->n - 1) * s->ld;
+    for (int i = 0; i < width; i++)
+        row[i] = (const uint16_t *)s->p + (i < s->n ? i : s->n - 1) * s->ld;
     int64_t k = 0;
     for (; k + 2 * G <= kc; k += 2 * G, out += 2 * G * width)
 #pragma GCC unroll 6
         for (int i = 0; i < width; i += 2) {
-            uint64x2_t x = vreinterpretq_u64_u16(vld1q_u16(row[i] + k)), y = vreinterpretq_u64_u16(vld1q_u16(row[i + 1] + k));
+            uint64x2_t x = vreinterpretq_u64_u16(vld1q_u16(row[i] + k)),
+                       y = vreinterpretq_u64_u16(vld1q_u16(row[i + 1] + k));
             vst1q_u16(out + i * G, vreinterpretq_u16_u64(vzip1q_u64(x, y)));
             vst1q_u16(out + (width + i) * G, vreinterpretq_u16_u64(vzip2q_u64(x, y)));
         }
@@ -110,7 +117,8 @@ INLINE void turn_eight(uint16_t *out, const uint16_t *from, int64_t ld)
     uint16x8_t x[G];
 #pragma GCC unroll 4
     for (int j = 0; j < G; j++) x[j] = vld1q_u16(from + j * ld);
-    uint32x4_t low = vreinterpretq_u32_u16(vzip1q_u16(x[0], x[1])), high = vreinterpretq_u32_u16(vzip1q_u16(x[2], x[3]));
+    uint32x4_t low = vreinterpretq_u32_u16(vzip1q_u16(x[0], x[1])),
+               high = vreinterpretq_u32_u16(vzip1q_u16(x[2], x[3]));
     vst1q_u16(out, vreinterpretq_u16_u32(vzip1q_u32(low, high)));
     vst1q_u16(out + 2 * G, vreinterpretq_u16_u32(vzip2q_u32(low, high)));
     low = vreinterpretq_u32_u16(vzip2q_u16(x[0], x[1]));
@@ -125,12 +133,14 @@ INLINE void turn_some(uint16_t *out, const gemm_src *s, int64_t k, int64_t kc, i
     for (int j = 0; j < G; j++) {
         const uint16_t *from = (const uint16_t *)s->p + (k + j) * s->ld + i;
         uint16_t some[VW] = {0};
-        for (int c = 0; c < VW && i + c < s->n && k + j < kc && i + VW > s->n; c++) some[c] = from[c];
+        for (int c = 0; c < VW && i + c < s->n && k + j < kc && i + VW > s->n; c++)
+            some[c] = from[c];
         x[j] = i + VW <= s->n && k + j < kc ? vld1_u16(from) : vld1_u16(some);
     }
     uint16x4x2_t low = vzip_u16(x[0], x[1]), high = vzip_u16(x[2], x[3]);
     for (int h = 0; h < 2; h++) {
-        uint32x2x2_t both = vzip_u32(vreinterpret_u32_u16(low.val[h]), vreinterpret_u32_u16(high.val[h]));
+        uint32x2x2_t both = vzip_u32(vreinterpret_u32_u16(low.val[h]),
+                                     vreinterpret_u32_u16(high.val[h]));
         vst1_u16(out + 2 * h * G, vreinterpret_u16_u32(both.val[0]));
         vst1_u16(out + (2 * h + 1) * G, vreinterpret_u16_u32(both.val[1]));
     }
@@ -164,7 +174,9 @@ INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc
             int64_t n = s->n - i;
             for (int j = 0; j < G; j++) {
                 int64_t from = (k + j) * s->ld + i;
-                x[j] = k + j >= kc || n <= 0 ? v_zero() : n >= VW ? v_load_as(s->p, from, t) : v_load_as_n(s->p, from, n, t);
+                x[j] = k + j >= kc || n <= 0 ? v_zero()
+                       : n >= VW             ? v_load_as(s->p, from, t)
+                                             : v_load_as_n(s->p, from, n, t);
             }
             turn(x);
             for (int j = 0; j < VW; j++) store(out + (k / G * width + i + j) * G, x[j]);
@@ -204,12 +216,14 @@ INLINE __m512bh pair(const void *a) /* two values of one row, for all lanes */
     return (__m512bh)_mm512_set1_epi32(bits);
 }
 
-INLINE void step(vf *s, const uint16_t *a, const char *b, size_t b_next, const int rows, const int panels)
+INLINE void step(vf *s, const uint16_t *a, const char *b, size_t b_next, const int rows,
+                 const int panels)
 {
 #pragma GCC unroll 4
     for (int p = 0; p < panels; p++) {
         const char *from = b + (size_t)p * b_next;
-        __m512bh w0 = (__m512bh)_mm512_loadu_si512(from), w1 = (__m512bh)_mm512_loadu_si512(from + 64);
+        __m512bh w0 = (__m512bh)_mm512_loadu_si512(from),
+                 w1 = (__m512bh)_mm512_loadu_si512(from + 64);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             vf *at = s + (i * panels + p) * 2;
@@ -280,12 +294,15 @@ INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
     gemm_src part = *s;
     for (int64_t k = 0; k < kc; k += GEMM_UNIT) {
         int64_t n = kc - k < GEMM_UNIT ? kc - k : GEMM_UNIT;
-        part.p = (const char *)s->p + (s->along_k ? k : k * s->ld) * (int64_t)fv_dtype_size(s->dtype);
+        part.p = (const char *)s->p +
+                 (s->along_k ? k : k * s->ld) * (int64_t)fv_dtype_size(s->dtype);
         NAME(gemm_pack)(panel, width, &part, n, true);
         if (n % 2) memset(panel + n * width, 0, (size_t)width * sizeof *panel);
         for (int64_t i = 0; i < n; i += 2)
-            for (int j = 0; j < width; j += VW) { /* rounded already, so the high halves are all there is */
-                vu low = (vu)v_load(panel + i * width + j) >> 16, high = (vu)v_load(panel + (i + 1) * width + j);
+            /* rounded already, so the high halves are all there is */
+            for (int j = 0; j < width; j += VW) {
+                vu low = (vu)v_load(panel + i * width + j) >> 16,
+                   high = (vu)v_load(panel + (i + 1) * width + j);
                 v_store((float *)out + (k + i) / 2 * width + j, (vf)(low | high));
             }
     }
@@ -299,7 +316,9 @@ static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack(out, NR, b, 
 
 const gemm_kind *NAME(gemm_bf16)(void)
 {
-    static const gemm_kind kind = {MR, NR, FV_GEMM_KC, GEMM_UNIT * A_WIDTH * 2, GEMM_UNIT * NR * 2, 0, 0, pack_a, pack_b, tile};
+    static const gemm_kind kind = {
+        MR,     NR,     FV_GEMM_KC, GEMM_UNIT * A_WIDTH * 2, GEMM_UNIT * NR * 2, 0, 0,
+        pack_a, pack_b, tile};
     return &kind;
 }
 #else

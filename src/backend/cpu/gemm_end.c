@@ -1,7 +1,8 @@
 /* gemm_end.c - from sums to C: bias, the value before the activation, the activation, rounding.
  *
- * A pass of its own over sums that are still in cache: it costs a load and a store for each K multiply-adds, and keeps
- * the tiles of every kind free of it.  The activation sees the sum in f32, not what was rounded into pre. */
+ * A pass of its own over sums that are still in cache: it costs a load and a store for each K
+ * multiply-adds, and keeps the tiles of every kind free of it.  The activation sees the sum in f32,
+ * not what was rounded into pre. */
 #include "gemm.h"
 #include "vmath.h"
 
@@ -18,14 +19,16 @@ INLINE vf activate(vf x, const fv_act act)
     }
 }
 
-/* Sums lie in rows far apart, in the second cache or behind it: these are asked for so many rows before they are read. */
+/* Sums lie in rows far apart, in the second cache or behind it: these are asked for so many rows
+ * before they are read. */
 #define ROWS_AHEAD 4
 
-/* An activation is a long chain of instructions: vectors side by side keep the units busy meanwhile. */
+/* An activation is a long chain of instructions: vectors side by side keep the units busy
+ * meanwhile. */
 #define SIDE 4
 
-INLINE void side_by_side(const gemm_end *e, const float *sum, int64_t at, int64_t j, const fv_act act, const fv_dtype table,
-                         const fv_dtype ct)
+INLINE void side_by_side(const gemm_end *e, const float *sum, int64_t at, int64_t j,
+                         const fv_act act, const fv_dtype table, const fv_dtype ct)
 {
     vf x[SIDE];
 #pragma GCC unroll 4
@@ -46,8 +49,10 @@ INLINE void rows_of(const gemm_end *end, const fv_act act, const fv_dtype table,
     for (int64_t i = 0; i < e.rows; i++) {
         const float *sum = e.sum + i * e.ld_sum;
         int64_t at = i * e.ldc, j = 0;
-        for (int64_t k = 0; k < e.cols; k += 16) __builtin_prefetch(sum + ROWS_AHEAD * e.ld_sum + k);
-        for (; j + SIDE * VW <= e.cols; j += SIDE * VW) side_by_side(&e, sum, at, j, act, table, ct);
+        for (int64_t k = 0; k < e.cols; k += 16)
+            __builtin_prefetch(sum + ROWS_AHEAD * e.ld_sum + k);
+        for (; j + SIDE * VW <= e.cols; j += SIDE * VW)
+            side_by_side(&e, sum, at, j, act, table, ct);
         for (; j + VW <= e.cols; j += VW) {
             vf x = v_load(sum + j);
             if (e.bias) x = v_add(x, v_load_as(e.bias, j, table));

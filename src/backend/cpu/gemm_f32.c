@@ -1,12 +1,13 @@
 /* gemm_f32.c - products in f32: tiles of vectors that stay in registers for a whole run of k.
  *
- * Panels: A as [k][A_WIDTH], B as [k][NR], so a step of k loads NV vectors of B, broadcasts each value of A and does
- * MR * NV multiply-adds.  MR * NV accumulators and what feeds them fill the registers of the level: 24 of 32 on
- * NEON and 28 of 32 on AVX-512 (both want at least 16 in flight), 12 of 16 on AVX2.  Fewer rows take several
- * panels of B side by side instead: one row alone is a matter of memory, and memory wants four streams a core.
+ * Panels: A as [k][A_WIDTH], B as [k][NR], so a step of k loads NV vectors of B, broadcasts each
+ * value of A and does MR * NV multiply-adds.  MR * NV accumulators and what feeds them fill the
+ * registers of the level: 24 of 32 on NEON and 28 of 32 on AVX-512 (both want at least 16 in
+ * flight), 12 of 16 on AVX2.  Fewer rows take several panels of B side by side instead: one row
+ * alone is a matter of memory, and memory wants four streams a core.
  *
- * B may also be held as bf16 or f16 and is widened on the way; then A is rounded to bf16 in the same way as
- * where there are instructions for bf16 products. */
+ * B may also be held as bf16 or f16 and is widened on the way; then A is rounded to bf16 in the
+ * same way as where there are instructions for bf16 products. */
 #include "gemm.h"
 
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
@@ -30,8 +31,8 @@
 #define NR (NV * VW)
 #define STEPS 4 /* of k in one turn of the loop: 7 % over one */
 
-/* The values of A for one k, ready to be broadcast.  NEON multiplies by a lane of a register, so the rows are
- * loaded as vectors; elsewhere a broadcast is a load of its own and costs nothing. */
+/* The values of A for one k, ready to be broadcast.  NEON multiplies by a lane of a register, so
+ * the rows are loaded as vectors; elsewhere a broadcast is a load of its own and costs nothing. */
 #if defined(BY_LANE)
 typedef struct {
     vf v[A_WIDTH / VW];
@@ -43,15 +44,23 @@ INLINE column load_a(const float *a, const int rows)
     c.v[1] = rows > VW ? v_load(a + VW) : c.v[0];
     return c;
 }
-/* As volatile assembly because then they stay in the order written: the same accumulators in the same order at every
- * step, four to a cycle.  Left to gcc 12 the order differs from step to step, which costs Neoverse a fifth. */
+/* As volatile assembly because then they stay in the order written: the same accumulators in the
+ * same order at every step, four to a cycle.  Left to gcc 12 the order differs from step to step,
+ * which costs Neoverse a fifth. */
 INLINE vf fma_row(vf b, column a, const int row, vf sum)
 {
     switch (row % VW) { /* a constant once the loops are unrolled */
-    case 0: __asm__ volatile("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW])); break;
-    case 1: __asm__ volatile("fmla %0.4s, %1.4s, %2.s[1]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW])); break;
-    case 2: __asm__ volatile("fmla %0.4s, %1.4s, %2.s[2]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW])); break;
-    default: __asm__ volatile("fmla %0.4s, %1.4s, %2.s[3]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
+    case 0:
+        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
+        break;
+    case 1:
+        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[1]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
+        break;
+    case 2:
+        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[2]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
+        break;
+    default:
+        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[3]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
     }
     return sum;
 }
@@ -65,8 +74,10 @@ INLINE column load_a(const float *a, const int rows)
 INLINE vf fma_row(vf b, column a, const int row, vf sum) { return v_fma(v_set1(a[row]), b, sum); }
 #endif
 
-/* s += (column of A) (row of B) for one k.  s[] is only ever indexed by constants and so lives in registers. */
-INLINE void step(vf *s, const float *a, const char *b, size_t b_next, const int rows, const int panels, const fv_dtype bt)
+/* s += (column of A) (row of B) for one k.  s[] is only ever indexed by constants and so lives in
+ * registers. */
+INLINE void step(vf *s, const float *a, const char *b, size_t b_next, const int rows,
+                 const int panels, const fv_dtype bt)
 {
     column col = load_a(a, rows);
 #pragma GCC unroll 4
@@ -77,12 +88,14 @@ INLINE void step(vf *s, const float *a, const char *b, size_t b_next, const int 
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-            for (int j = 0; j < NV; j++) s[(i * panels + p) * NV + j] = fma_row(w[j], col, i, s[(i * panels + p) * NV + j]);
+            for (int j = 0; j < NV; j++)
+                s[(i * panels + p) * NV + j] = fma_row(w[j], col, i, s[(i * panels + p) * NV + j]);
     }
 }
 
 /* n times four steps. */
-INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const int panels, const fv_dtype bt)
+INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const int panels,
+                  const fv_dtype bt)
 {
     const int64_t b_step = NR * (bt == FV_F32 ? 4 : 2);
     const float *a = t->a;
@@ -92,23 +105,26 @@ INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const in
         __builtin_prefetch(ahead + 64);
         ahead += t->ahead_step;
 #pragma GCC unroll 4
-        for (int i = 0; i < STEPS; i++) step(s, a + i * A_WIDTH, b + i * b_step, t->b_next, rows, panels, bt);
+        for (int i = 0; i < STEPS; i++)
+            step(s, a + i * A_WIDTH, b + i * b_step, t->b_next, rows, panels, bt);
         a += STEPS * A_WIDTH;
         b += STEPS * b_step;
     }
 }
 
 #if defined(BY_LANE)
-/* Four steps of k, where the operands of each are loaded during the one before, one behind each row of multiply-adds: so the
- * pipes get four in every cycle (82 of 83 GFLOP/s on Neoverse V1 from the first cache).  Left to gcc the loads of a step
- * stand together, in pairs, and the multiply-adds wait for them (78).  w and col come in loaded; last: nothing comes after. */
+/* Four steps of k, where the operands of each are loaded during the one before, one behind each row
+ * of multiply-adds: so the pipes get four in every cycle (82 of 83 GFLOP/s on Neoverse V1 from the
+ * first cache).  Left to gcc the loads of a step stand together, in pairs, and the multiply-adds
+ * wait for them (78).  w and col come in loaded; last: nothing comes after. */
 INLINE vf load_here(const float *p)
 {
     vf x;
     __asm__ volatile("ldr %q0, %1" : "=w"(x) : "m"(*(const float(*)[VW])p));
     return x;
 }
-INLINE void paced(vf *s, vf *w, column *col, const float *a, const float *b, const char *ahead, const int rows, const bool last)
+INLINE void paced(vf *s, vf *w, column *col, const float *a, const float *b, const char *ahead,
+                  const int rows, const bool last)
 {
 #pragma GCC unroll 4
     for (int k = 1; k <= STEPS; k++) {
@@ -180,7 +196,8 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
         steps(s, t, n, rows, panels, bt);
     const float *a = (const float *)t->a + n * STEPS * A_WIDTH;
     const char *b = (const char *)t->b + n * STEPS * b_step;
-    for (int64_t k = t->kc % STEPS; k; k--, a += A_WIDTH, b += b_step) step(s, a, b, t->b_next, rows, panels, bt);
+    for (int64_t k = t->kc % STEPS; k; k--, a += A_WIDTH, b += b_step)
+        step(s, a, b, t->b_next, rows, panels, bt);
     if (t->add)
         put(s, t, rows, panels, true);
     else
@@ -235,9 +252,18 @@ static void tile_f16(const gemm_tile *t) { tile(t, FV_F16); }
 
 /* ---- panels ---- */
 
-static void pack_a(void *out, const gemm_src *a, int64_t kc) { NAME(gemm_pack)(out, A_WIDTH, a, kc, false); }
-static void pack_a_bf16(void *out, const gemm_src *a, int64_t kc) { NAME(gemm_pack)(out, A_WIDTH, a, kc, true); }
-static void pack_b(void *out, const gemm_src *b, int64_t kc) { NAME(gemm_pack)(out, NR, b, kc, false); }
+static void pack_a(void *out, const gemm_src *a, int64_t kc)
+{
+    NAME(gemm_pack)(out, A_WIDTH, a, kc, false);
+}
+static void pack_a_bf16(void *out, const gemm_src *a, int64_t kc)
+{
+    NAME(gemm_pack)(out, A_WIDTH, a, kc, true);
+}
+static void pack_b(void *out, const gemm_src *b, int64_t kc)
+{
+    NAME(gemm_pack)(out, NR, b, kc, false);
+}
 
 /* Through a panel of f32: packing a weight into 16 bits happens once and need not be fast. */
 static void pack_b_16(void *out, const gemm_src *b, int64_t kc, fv_dtype to)
@@ -246,7 +272,8 @@ static void pack_b_16(void *out, const gemm_src *b, int64_t kc, fv_dtype to)
     gemm_src part = *b;
     for (int64_t k = 0; k < kc; k += GEMM_UNIT) {
         int64_t n = kc - k < GEMM_UNIT ? kc - k : GEMM_UNIT;
-        part.p = (const char *)b->p + (size_t)(b->along_k ? k : k * b->ld) * fv_dtype_size(b->dtype);
+        part.p = (const char *)b->p +
+                 (size_t)(b->along_k ? k : k * b->ld) * fv_dtype_size(b->dtype);
         NAME(gemm_pack)(panel, NR, &part, n, false);
         for (int64_t i = 0; i < n * NR; i += VW) {
             uint16_t *to16 = (uint16_t *)out + k * NR + i;
@@ -257,7 +284,10 @@ static void pack_b_16(void *out, const gemm_src *b, int64_t kc, fv_dtype to)
         }
     }
 }
-static void pack_b_bf16(void *out, const gemm_src *b, int64_t kc) { pack_b_16(out, b, kc, FV_BF16); }
+static void pack_b_bf16(void *out, const gemm_src *b, int64_t kc)
+{
+    pack_b_16(out, b, kc, FV_BF16);
+}
 static void pack_b_f16(void *out, const gemm_src *b, int64_t kc) { pack_b_16(out, b, kc, FV_F16); }
 
 #define A_UNIT (GEMM_UNIT * A_WIDTH * 4)
@@ -265,8 +295,11 @@ static void pack_b_f16(void *out, const gemm_src *b, int64_t kc) { pack_b_16(out
 
 const gemm_kind *NAME(gemm_f32)(fv_dtype bt)
 {
-    static const gemm_kind f32 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(4), 0, 0, pack_a, pack_b, tile_f32};
-    static const gemm_kind bf16 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(2), 0, 0, pack_a_bf16, pack_b_bf16, tile_bf16};
-    static const gemm_kind f16 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(2), 0, 0, pack_a, pack_b_f16, tile_f16};
+    static const gemm_kind f32 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(4),
+                                  0,  0,  pack_a,     pack_b, tile_f32};
+    static const gemm_kind bf16 = {MR, NR, FV_GEMM_KC,  A_UNIT,      B_UNIT(2),
+                                   0,  0,  pack_a_bf16, pack_b_bf16, tile_bf16};
+    static const gemm_kind f16 = {MR, NR, FV_GEMM_KC, A_UNIT,     B_UNIT(2),
+                                  0,  0,  pack_a,     pack_b_f16, tile_f16};
     return bt == FV_BF16 ? &bf16 : bt == FV_F16 ? &f16 : &f32;
 }

@@ -1,14 +1,16 @@
 /* gemm_few.c - a few rows against a packed weight, as in decoding: a matter of reading the weight.
  *
- * Memory is read fastest in a few streams that never end (69 GB/s on two cores of Neoverse V1, where panels side by side of
- * 7 KB each give 39).  So each thread's panels are cut into as many parts as a tile is wide, and each tile takes one panel of
- * every part: each part is read from its beginning to its end.
+ * Memory is read fastest in a few streams that never end (69 GB/s on two cores of Neoverse V1,
+ * where panels side by side of 7 KB each give 39).  So each thread's panels are cut into as many
+ * parts as a tile is wide, and each tile takes one panel of every part: each part is read from its
+ * beginning to its end.
  *
- * Threads do not wait for each other.  Rows are so few that each thread packs them for itself, while the first lines of its
- * panels are on their way; and one that comes to the end of its share goes on with another's, tile by tile, so that it does not
- * matter who began late.  What stands around a product in a step of writing (row_linear: the norm before it, the sum behind
- * it, the cache that half of it goes to) is done by the thread that has the numbers: by itself each would take as long as
- * starting the threads does, and a token has fifty products. */
+ * Threads do not wait for each other.  Rows are so few that each thread packs them for itself,
+ * while the first lines of its panels are on their way; and one that comes to the end of its share
+ * goes on with another's, tile by tile, so that it does not matter who began late.  What stands
+ * around a product in a step of writing (row_linear: the norm before it, the sum behind it, the
+ * cache that half of it goes to) is done by the thread that has the numbers: by itself each would
+ * take as long as starting the threads does, and a token has fifty products. */
 #include <omp.h>
 
 #include "gemm.h"
@@ -29,8 +31,8 @@ typedef struct few {
     size_t a_bytes, each;     /* of one thread's scratch: packed rows, and all of it */
 } few;
 
-/* A thread's panels: `wide` parts of `part` panels each from j0 on, then single ones up to j1.  Whoever raises `next` has the
- * step of that number. */
+/* A thread's panels: `wide` parts of `part` panels each from j0 on, then single ones up to j1.
+ * Whoever raises `next` has the step of that number. */
 typedef struct share {
     _Alignas(64) int64_t next;
     int64_t j0, j1, part;
@@ -48,7 +50,8 @@ static void pack_rows(const few *f, char *to)
     if (r && r->norm) {
         float *y = (float *)(to + f->a_bytes);
         for (int64_t i = 0; i < f->rows; i++) NAME(norm_row)
-        (y + i * f->k, (const float *)r->x + i * f->k, r->gain, r->shift, f->k, r->norm == FV_NORM_LAYER, r->eps);
+        (y + i * f->k, (const float *)r->x + i * f->k, r->gain, r->shift, f->k,
+         r->norm == FV_NORM_LAYER, r->eps);
         a.p = y;
     }
     int64_t size = (int64_t)fv_dtype_size(a.dtype);
@@ -61,8 +64,10 @@ static void pack_rows(const few *f, char *to)
 
 /* ---- sums ---- */
 
-/* Those of `panels` panels from j on, `apart` panels from one to the next; in c they are c_next apart. */
-static void multiply(const few *f, const char *a, int64_t j, int panels, int64_t apart, float *c, int64_t c_next, int64_t ldc)
+/* Those of `panels` panels from j on, `apart` panels from one to the next; in c they are c_next
+ * apart. */
+static void multiply(const few *f, const char *a, int64_t j, int panels, int64_t apart, float *c,
+                     int64_t c_next, int64_t ldc)
 {
     const gemm_kind *kind = f->kind;
     for (int64_t k = 0; k < f->k || !k; k += kind->run) {
@@ -97,14 +102,16 @@ static void finish(const few *f, float *sum, int64_t ld, int64_t j)
     NAME(gemm_finish)(&e);
 }
 
-/* Where column j of row i goes: *first is the first column that goes there, *end the one behind the last. */
+/* Where column j of row i goes: *first is the first column that goes there, *end the one behind the
+ * last. */
 static float *target(const few *f, int64_t i, int64_t j, int64_t *first, int64_t *end)
 {
     const fv_row_linear *r = f->row;
     int64_t half = (f->n - r->y_n) / 2, in_cache = r->k_cache ? (i * r->cap + r->pos[i]) * half : 0;
     *first = j < r->y_n ? 0 : j < r->y_n + half ? r->y_n : r->y_n + half;
     *end = j < r->y_n ? r->y_n : *first + half;
-    return j < r->y_n ? (float *)r->y + i * r->y_n : (float *)(j < r->y_n + half ? r->k_cache : r->v_cache) + in_cache;
+    return j < r->y_n ? (float *)r->y + i * r->y_n
+                      : (float *)(j < r->y_n + half ? r->k_cache : r->v_cache) + in_cache;
 }
 
 /* The same for what is added to y, or goes to caches. */
@@ -129,13 +136,16 @@ static void finish_row(const few *f, const float *sum, int64_t ld, int64_t j)
         }
 }
 
-/* Sums go straight to where they belong, if they are f32, nothing is there and the panel does not stick out. */
+/* Sums go straight to where they belong, if they are f32, nothing is there and the panel does not
+ * stick out. */
 static void step(const few *f, const share *s, int64_t i, const char *a)
 {
     float buf[GEMM_EDGE];
     int panels = i < s->part ? f->wide : 1, nr = f->kind->nr;
-    int64_t apart = i < s->part ? s->part : 1, j = i < s->part ? s->j0 + i : s->j0 + f->wide * s->part + i - s->part;
-    bool aside = f->row && (f->row->add || f->row->k_cache), direct = !aside && f->end.ct == FV_F32 && (j + 1) * nr <= f->n;
+    int64_t apart = i < s->part ? s->part : 1,
+            j = i < s->part ? s->j0 + i : s->j0 + f->wide * s->part + i - s->part;
+    bool aside = f->row && (f->row->add || f->row->k_cache),
+         direct = !aside && f->end.ct == FV_F32 && (j + 1) * nr <= f->n;
     float *sum = direct ? (float *)f->end.c + j * nr : buf;
     int64_t next = direct ? apart * nr : nr, ld = direct ? f->end.ldc : panels * nr;
     multiply(f, a, j, panels, apart, sum, next, ld);
@@ -147,14 +157,18 @@ static void step(const few *f, const share *s, int64_t i, const char *a)
             finish(f, sum + q * next, ld, (j + q * apart) * nr);
 }
 
-static int64_t steps_of(const few *f, const share *s) { return s->part + (s->j1 - s->j0 - f->wide * s->part); }
+static int64_t steps_of(const few *f, const share *s)
+{
+    return s->part + (s->j1 - s->j0 - f->wide * s->part);
+}
 
 /* There may be fewer threads than shares. */
 static void work(const few *f, share *all, int id, int shares, char *scratch)
 {
     const share *own = &all[id];
     for (int q = 0; q < f->wide; q++)
-        for (size_t i = 0; i < FIRST; i += 64) __builtin_prefetch(f->b + (size_t)(own->j0 + q * own->part) * f->panel_bytes + i);
+        for (size_t i = 0; i < FIRST; i += 64)
+            __builtin_prefetch(f->b + (size_t)(own->j0 + q * own->part) * f->panel_bytes + i);
     pack_rows(f, scratch);
     for (int t = 0; t < shares; t++) {
         share *s = &all[(id + t) % shares];
@@ -170,7 +184,9 @@ static void run(fv_stream *s, few *f)
     f->wide = gemm_walk(kind->mr, (int)f->rows);
     f->panel_bytes = gemm_b_bytes(kind, f->k);
     f->a_bytes = (gemm_a_bytes(kind, f->k) + 63) / 64 * 64;
-    f->each = f->a_bytes + (f->row && f->row->norm ? ((size_t)(f->rows * f->k) * sizeof(float) + 63) / 64 * 64 : 0);
+    f->each = f->a_bytes + (f->row && f->row->norm
+                                ? ((size_t)(f->rows * f->k) * sizeof(float) + 63) / 64 * 64
+                                : 0);
     double products = (double)(f->rows + 8) * (double)f->n * (double)f->k;
     int threads = products < GEMM_SMALL ? 1 : (int)least(s->threads, f->panels);
     char *scratch = fv_stream_work(s, (sizeof(share) + f->each) * (size_t)threads);
@@ -201,7 +217,13 @@ bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_k
              .a = {g->a, table, g->lda, !g->ta, (int)g->m},
              .b = g->b,
              .alpha = g->alpha == 0 ? 1 : g->alpha,
-             .end = {.c = g->c, .ldc = g->ldc, .ct = g->ct, .pre = g->pre, .bias = g->bias, .act = g->act, .table = table}};
+             .end = {.c = g->c,
+                     .ldc = g->ldc,
+                     .ct = g->ct,
+                     .pre = g->pre,
+                     .bias = g->bias,
+                     .act = g->act,
+                     .table = table}};
     run(s, &f);
     return true;
 }
@@ -210,7 +232,8 @@ static bool row_linear(fv_stream *s, const fv_row_linear *r)
 {
     const gemm_kind *kind = NAME(gemm_packed)(r->wt);
     bool aside = r->add || r->k_cache;
-    if (!kind || 2 * r->rows > kind->mr || r->xt != FV_F32 || r->yt != FV_F32 || (aside && r->act)) return false;
+    if (!kind || 2 * r->rows > kind->mr || r->xt != FV_F32 || r->yt != FV_F32 || (aside && r->act))
+        return false;
     few f = {.kind = kind,
              .rows = r->rows,
              .n = r->n,
@@ -218,7 +241,12 @@ static bool row_linear(fv_stream *s, const fv_row_linear *r)
              .a = {r->x, FV_F32, r->k, true, (int)r->rows},
              .b = r->w,
              .alpha = 1,
-             .end = {.c = r->y, .ldc = r->y_n, .ct = FV_F32, .bias = r->bias, .act = r->act, .table = FV_F32},
+             .end = {.c = r->y,
+                     .ldc = r->y_n,
+                     .ct = FV_F32,
+                     .bias = r->bias,
+                     .act = r->act,
+                     .table = FV_F32},
              .row = r};
     run(s, &f);
     return true;

@@ -1,17 +1,21 @@
 /* gemm_int8.c - products with weights of 8 or 4 bits and activations of 8.
  *
- * For FV_Q8 and FV_Q4 both are cut into blocks of 32 along k with one f32 scale each (per row of A, per column of B):
+ * For FV_Q8 and FV_Q4 both are cut into blocks of 32 along k with one f32 scale each (per row of A,
+ * per column of B):
  *   A, FV_Q8:  scale = max|x| / 127,              q = round(x * (127 / max|x|)), -127..127
- *   FV_Q4:     scale = x / -8 for the x of largest magnitude (the first of equals),  q = round(x / scale), -8..7
- * For FV_I8 a block is as long as a run: one scale for a row of up to ROW values, q as for FV_Q8.  That is twice as fast,
- * and one large activation costs the rest of its row their digits.
- * Rounding is to nearest, ties to even; a block whose largest is below 2^-100 counts as zero.  A is quantised as it
- * is packed, row by row, so a row means the same in any batch.  Blocks are added up in f32 in the order of k within runs
- * of RUN values, runs in order.  The layout of panels is in gemm_int8.h. */
+ *   FV_Q4:     scale = x / -8 for the x of largest magnitude (the first of equals),
+ *                                               q = round(x / scale), -8..7
+ * For FV_I8 a block is as long as a run: one scale for a row of up to ROW values, q as for FV_Q8.
+ * That is twice as fast, and one large activation costs the rest of its row their digits.
+ * Rounding is to nearest, ties to even; a block whose largest is below 2^-100 counts as zero.  A is
+ * quantised as it is packed, row by row, so a row means the same in any batch.  Blocks are added up
+ * in f32 in the order of k within runs of RUN values, runs in order.  The layout of panels is in
+ * gemm_int8.h. */
 #include "gemm_int8_row.h"
 
 #define TINY 0x1p-100f
-#define RUN 1024 /* longer than in f32: a tile of bytes is done in no time, and C is touched once a run */
+/* longer than in f32: a tile of bytes is done in no time, and C is touched once a run */
+#define RUN 1024
 #define ROW 4096 /* of FV_I8: its sums fit 32 bits, and its panels the nearest cache */
 #define A_UNIT (sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value))
 #define B_UNIT(q4) (NR * sizeof(float) + ((q4) ? 16 : 32) * NR)
@@ -87,12 +91,15 @@ INLINE float largest(const float *x)
 INLINE void to_bytes(int8_t *restrict q, const float *restrict x, float by)
 {
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-    /* Rounded by what is added: the last byte is the integer then.  A conversion would take four times as long. */
+    /* Rounded by what is added: the last byte is the integer then.  A conversion would take four
+     * times as long. */
     const float32x4_t magic = vdupq_n_f32(0x1.8p23f);
     for (int j = 0; j < BLOCK; j += 16) {
         uint8x16_t v[4];
 #pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) v[u] = vreinterpretq_u8_f32(vaddq_f32(vmulq_n_f32(vld1q_f32(x + j + 4 * u), by), magic));
+        for (int u = 0; u < 4; u++)
+            v[u] = vreinterpretq_u8_f32(
+                vaddq_f32(vmulq_n_f32(vld1q_f32(x + j + 4 * u), by), magic));
         v[0] = vuzp1q_u8(v[0], v[1]);
         v[2] = vuzp1q_u8(v[2], v[3]);
         vst1q_s8(q + j, vreinterpretq_s8_u8(vuzp1q_u8(v[0], v[2])));
@@ -128,7 +135,8 @@ INLINE float quantise4(int8_t *restrict q, const float *restrict x)
     return signed_most / -8.0f;
 }
 
-/* Values k..k+31 of row or column i of a strip, 0 where there are none: in place if they lie so, else in buf. */
+/* Values k..k+31 of row or column i of a strip, 0 where there are none: in place if they lie so,
+ * else in buf. */
 INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64_t kc)
 {
     int64_t n = kc - k < BLOCK ? kc - k : BLOCK;
@@ -179,7 +187,8 @@ static void pack_a(void *out, const gemm_src *a, int64_t kc)
     }
 }
 
-/* Block k of column i of a weight that came quantised; returns its scale.  Bytes of FV_Q4 hold two values. */
+/* Block k of column i of a weight that came quantised; returns its scale.  Bytes of FV_Q4 hold two
+ * values. */
 INLINE float stored_block(int8_t *q, const gemm_src *b, int i, int64_t k)
 {
     const bool q4 = b->dtype == FV_Q4;
@@ -209,8 +218,10 @@ INLINE void pack_b(void *out, const gemm_src *b, int64_t kc, const bool q4)
             float s = stored ? stored_block(q, b, i, k) : q4 ? quantise4(q, x) : quantise(q, x);
             scale[i] = q4 ? s / 16 : s;
             for (int t = 0; t < (q4 ? 16 : 32); t++) {
-                int low = q[t] + (q4 ? B_BIAS / 16 : B_BIAS), high = q4 ? q[t + 16] + B_BIAS / 16 : 0;
-                to[t / G * G * NR + i * G + t % G] = (uint8_t)(q4 ? (low & 15) | (high & 15) << 4 : low);
+                int low = q[t] + (q4 ? B_BIAS / 16 : B_BIAS),
+                    high = q4 ? q[t + 16] + B_BIAS / 16 : 0;
+                to[t / G * G * NR + i * G + t % G] = (uint8_t)(q4 ? (low & 15) | (high & 15) << 4
+                                                                  : low);
             }
         }
     }
@@ -256,7 +267,8 @@ static void pack_i8(void *out, const gemm_src *b, int64_t kc)
     int8_t q[BLOCK];
     for (int i = 0; i < NR; i++) {
         const bool stored = b->dtype == FV_I8;
-        const char *row = (const char *)b->p + (size_t)(i * b->ld); /* where stored: a scale, then the bytes */
+        /* where stored: a scale, then the bytes */
+        const char *row = (const char *)b->p + (size_t)(i * b->ld);
         float most = i < b->n && !stored ? largest_of_run(b, i, kc) : 0;
         scale[i] = most < TINY ? 0 : most / 127.0f;
         if (stored && i < b->n) memcpy(&scale[i], row, sizeof(float));
@@ -268,17 +280,26 @@ static void pack_i8(void *out, const gemm_src *b, int64_t kc)
             else
                 to_bytes(q, fetch(buf, b, i, k, kc), 127.0f / most);
             uint8_t *to = (uint8_t *)(scale + NR) + k * NR;
-            for (int t = 0; t < BLOCK; t++) to[t / G * G * NR + i * G + t % G] = (uint8_t)(q[t] + B_BIAS);
+            for (int t = 0; t < BLOCK; t++)
+                to[t / G * G * NR + i * G + t % G] = (uint8_t)(q[t] + B_BIAS);
         }
     }
 }
 
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
 {
-    static const gemm_kind q8 = {MR, NR, RUN, A_UNIT, B_UNIT(false), 0, 0, pack_a, pack_q8, tile_q8};
+    static const gemm_kind q8 = {MR, NR, RUN,    A_UNIT,  B_UNIT(false),
+                                 0,  0,  pack_a, pack_q8, tile_q8};
     static const gemm_kind q4 = {MR, NR, RUN, A_UNIT, B_UNIT(true), 0, 0, pack_a, pack_q4, tile_q4};
-    static const gemm_kind i8 = {
-        MR,         NR,      ROW,    BLOCK * A_WIDTH * sizeof(a_value), BLOCK * NR, sizeof(a_head), NR * sizeof(float),
-        pack_a_row, pack_i8, tile_i8};
+    static const gemm_kind i8 = {MR,
+                                 NR,
+                                 ROW,
+                                 BLOCK * A_WIDTH * sizeof(a_value),
+                                 BLOCK * NR,
+                                 sizeof(a_head),
+                                 NR * sizeof(float),
+                                 pack_a_row,
+                                 pack_i8,
+                                 tile_i8};
     return bt == FV_Q4 ? &q4 : bt == FV_I8 ? &i8 : &q8;
 }

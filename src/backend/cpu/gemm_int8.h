@@ -1,13 +1,15 @@
 /* gemm_int8.h - one block of 32 values of k of an integer product, for each level's instructions.
  *
- * Each flavour says how wide its tile is (MR, NR), how many values of k stand side by side (G), what the values of a
- * panel of A look like, and how `run` adds blocks, one after another, to the sums:
+ * Each flavour says how wide its tile is (MR, NR), how many values of k stand side by side (G),
+ * what the values of a panel of A look like, and how `run` adds blocks, one after another, to the
+ * sums:
  *     s[i][j] = fma((float)sum_k a[i][k] b[k][j], scale_a[i] * scale_b[j], s[i][j])
  * The integer sum is exact, so every flavour gives the same bits.
  *
- * A block of a panel of B is NR scales, then [32/G][NR][G] bytes; of FV_Q4 [16/G][NR][G] bytes whose low halves are the
- * k below 16 and whose high halves are the others.  Halves are unpacked to the upper four bits of a byte, that is to
- * 16 times their value, which costs one instruction; the scale held is a 16th of the true one. */
+ * A block of a panel of B is NR scales, then [32/G][NR][G] bytes; of FV_Q4 [16/G][NR][G] bytes
+ * whose low halves are the k below 16 and whose high halves are the others.  Halves are unpacked to
+ * the upper four bits of a byte, that is to 16 times their value, which costs one instruction; the
+ * scale held is a 16th of the true one. */
 #ifndef FV_GEMM_INT8_H
 #define FV_GEMM_INT8_H
 
@@ -19,7 +21,8 @@
 
 #include "gemm_smmla.h"
 
-/* smmla: 2 rows by 2 columns over 8 values of k.  Scales of A are held twice, as the blocks of C want them. */
+/* smmla: 2 rows by 2 columns over 8 values of k.  Scales of A are held twice, as the blocks of C
+ * want them. */
 #define MR 8
 #define NR 8
 #define G 8
@@ -37,8 +40,9 @@ INLINE void set_head(a_head *h, int i, float scale, int sum)
     h->scale[i / 2][i % 2 * 2] = h->scale[i / 2][i % 2 * 2 + 1] = scale;
 }
 
-/* All of it stays in the order written: gcc 12 moves products far from the loads they need and runs out of registers.
- * The first of a chain clears its sum itself, because a copy of a register of zeros takes a turn of a multiplier. */
+/* All of it stays in the order written: gcc 12 moves products far from the loads they need and runs
+ * out of registers.  The first of a chain clears its sum itself, because a copy of a register of
+ * zeros takes a turn of a multiplier. */
 INLINE int8x16_t load16(const void *p)
 {
     int8x16_t x;
@@ -88,9 +92,10 @@ INLINE int8x16_t load_columns(const uint8_t *b, const int t, const bool q4)
     return t < 2 ? vshlq_n_s8(x, 4) : vandq_s8(x, vdupq_n_s8((int8_t)0xf0));
 }
 
-/* s[pair of rows][panel][pair of columns] += one block.  Up to eight chains of products side by side hide how long each
- * takes; more would leave no registers for s. */
-INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels, const bool q4)
+/* s[pair of rows][panel][pair of columns] += one block.  Up to eight chains of products side by
+ * side hide how long each takes; more would leave no registers for s. */
+INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels,
+                  const bool q4)
 {
     const a_head *head = a;
     const int8_t *qa = (const int8_t *)(head + 1);
@@ -108,7 +113,8 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
             for (int j = 0; j < wide; j++) {
                 int8x16_t w = load_columns(qb + 2 * (j0 + j) * G, t, q4);
 #pragma GCC unroll 4
-                for (int i = 0; i < pairs; i++) sum[i * wide + j] = t ? mma(sum[i * wide + j], x[i], w) : mma_first(x[i], w);
+                for (int i = 0; i < pairs; i++)
+                    sum[i * wide + j] = t ? mma(sum[i * wide + j], x[i], w) : mma_first(x[i], w);
             }
         }
         vf f[8];
@@ -126,8 +132,9 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
     }
 }
 
-/* One row alone would leave half of every smmla idle, and of what brings its sums to floats.  sdot adds up four values of k
- * to a lane, so a pair of columns leaves two halves of each side by side, and four columns go together from there. */
+/* One row alone would leave half of every smmla idle, and of what brings its sums to floats.  sdot
+ * adds up four values of k to a lane, so a pair of columns leaves two halves of each side by side,
+ * and four columns go together from there. */
 INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int panels, const bool q4)
 {
     const char *a = t->a, *b = t->b;
@@ -136,12 +143,14 @@ INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int pa
     vf sum[GEMM_WALK * 2];
 #pragma GCC unroll 8
     for (int i = 0; i < panels * 2; i++) sum[i] = v_zero();
-    for (size_t blocks = gemm_units(t->kc); blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit) {
+    for (size_t blocks = gemm_units(t->kc); blocks;
+         blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH, b += b_unit) {
         const a_head *head = (const a_head *)a;
         int8x16_t x[4];
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++)
-            x[k] = vreinterpretq_s8_s64(vld1q_dup_s64((const int64_t *)((const int8_t *)(head + 1) + k * A_WIDTH * G)));
+            x[k] = vreinterpretq_s8_s64(
+                vld1q_dup_s64((const int64_t *)((const int8_t *)(head + 1) + k * A_WIDTH * G)));
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const float *scale = (const float *)(b + (size_t)p * t->b_next);
@@ -160,18 +169,21 @@ INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int pa
 #pragma GCC unroll 2
             for (int h = 0; h < 2; h++) {
                 vf f = vcvtq_f32_s32(vpaddq_s32(d[2 * h], d[2 * h + 1]));
-                sum[2 * p + h] = v_fma(f, v_mul(v_set1(head->scale[0][0]), v_load(scale + 4 * h)), sum[2 * p + h]);
+                sum[2 * p + h] = v_fma(f, v_mul(v_set1(head->scale[0][0]), v_load(scale + 4 * h)),
+                                       sum[2 * p + h]);
             }
         }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < panels * 2; i++) { /* as put_pair wants them: two columns in the first half */
+    /* as put_pair wants them: two columns in the first half */
+    for (int i = 0; i < panels * 2; i++) {
         s[2 * i] = sum[i];
         s[2 * i + 1] = vextq_f32(sum[i], sum[i], 2);
     }
 }
 
-INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels, const bool q4)
+INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels,
+                const bool q4)
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
@@ -183,7 +195,8 @@ INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, 
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + 64);
 #pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) block(s + p * (NR / 2), a, b + (size_t)p * t->b_next, rows, panels, q4);
+        for (int p = 0; p < panels; p++)
+            block(s + p * (NR / 2), a, b + (size_t)p * t->b_next, rows, panels, q4);
     }
 }
 
@@ -201,8 +214,8 @@ INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panel
 
 #if defined(CPU_AVX512_BF16)
 
-/* vpdpbusd: unsigned by signed bytes, 4 values of k to a lane.  B is held 128 too high, and 128 times the sum of A's
- * values taken off again. */
+/* vpdpbusd: unsigned by signed bytes, 4 values of k to a lane.  B is held 128 too high, and 128
+ * times the sum of A's values taken off again. */
 #define MR 12
 #define G 4
 #define B_BIAS 128
@@ -242,7 +255,8 @@ INLINE vf dot(const a_head *head, const a_value *a, const int i, columns c)
 
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
 
-/* vpmaddwd: 2 values of k to a lane, in 16 bits.  A is held in 16 bits; B is widened as it is loaded. */
+/* vpmaddwd: 2 values of k to a lane, in 16 bits.  A is held in 16 bits; B is widened as it is
+ * loaded. */
 #define G 2
 #define B_BIAS 0
 typedef int16_t a_value;
@@ -294,7 +308,8 @@ INLINE void set_head(a_head *h, int i, float scale, int sum)
 }
 
 /* s[row][panel] */
-INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels, const bool q4)
+INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels,
+                  const bool q4)
 {
     const a_head *head = a;
     const a_value *qa = (const a_value *)(head + 1);
@@ -303,7 +318,9 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #if defined(CPU_AVX512_BF16)
     columns c = load_columns(qb, q4);
 #pragma GCC unroll 12
-    for (int i = 0; i < rows; i++) s[i * panels] = v_fma(dot(head, qa, i, c), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
+    for (int i = 0; i < rows; i++)
+        s[i * panels] = v_fma(dot(head, qa, i, c), v_mul(v_set1(head->scale[i]), sb),
+                              s[i * panels]);
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
     wide sum[MR];
 #pragma GCC unroll 12
@@ -321,7 +338,8 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
         }
     }
 #pragma GCC unroll 12
-    for (int i = 0; i < rows; i++) s[i * panels] = v_fma(to_float(sum[i]), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
+    for (int i = 0; i < rows; i++)
+        s[i * panels] = v_fma(to_float(sum[i]), v_mul(v_set1(head->scale[i]), sb), s[i * panels]);
 #else
     int32_t sum[MR][NR] = {{0}};
     for (int k = 0; k < BLOCK; k++)
@@ -338,15 +356,18 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #endif
 }
 
-INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels, const bool q4)
+INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels,
+                const bool q4)
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
-    for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value), b += b_unit, ahead += step) {
+    for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value), b += b_unit,
+                   ahead += step) {
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + 64);
 #pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) block(s + p, a, b + (size_t)p * t->b_next, rows, panels, q4);
+        for (int p = 0; p < panels; p++)
+            block(s + p, a, b + (size_t)p * t->b_next, rows, panels, q4);
     }
 }
 

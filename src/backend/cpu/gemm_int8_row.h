@@ -1,9 +1,11 @@
-/* gemm_int8_row.h - a whole run of an integer product with one scale for each row, for each level's instructions.
+/* gemm_int8_row.h - a whole run of an integer product with one scale for each row, for each level's
+ * instructions.
  *
  *     s[i][j] = (float)(sum_k a[i][k] b[k][j]) * (scale_a[i] * scale_b[j])
  *
- * The tiles and the order of bytes are those of gemm_int8.h; the head of A and the scales of B stand once before the run
- * instead of once in every block, so the sums stay integers to its end and nothing interrupts the products. */
+ * The tiles and the order of bytes are those of gemm_int8.h; the head of A and the scales of B
+ * stand once before the run instead of once in every block, so the sums stay integers to its end
+ * and nothing interrupts the products. */
 #ifndef FV_GEMM_INT8_ROW_H
 #define FV_GEMM_INT8_ROW_H
 
@@ -46,7 +48,8 @@ INLINE void whole(vf *s, const gemm_tile *t, const int rows, const int panels)
     for (int p = 0; p < panels; p++)
 #pragma GCC unroll 4
         for (int j = 0; j < NR / 2; j++) {
-            vf scale = load_twice((const float *)((const char *)t->b + (size_t)p * t->b_next) + 2 * j);
+            vf scale = load_twice((const float *)((const char *)t->b + (size_t)p * t->b_next) +
+                                  2 * j);
 #pragma GCC unroll 4
             for (int i = 0; i < pairs; i++) {
                 const int at = (i * panels + p) * (NR / 2) + j;
@@ -135,7 +138,8 @@ INLINE void whole(vf *s, const gemm_tile *t, const int rows, const int panels)
 #pragma GCC unroll 12
             for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-                for (int p = 0; p < panels; p++) sum[i * panels + p] = add(sum[i * panels + p], a + i * G, w[p]);
+                for (int p = 0; p < panels; p++)
+                    sum[i * panels + p] = add(sum[i * panels + p], a + i * G, w[p]);
         }
     }
 #pragma GCC unroll 4
@@ -143,7 +147,8 @@ INLINE void whole(vf *s, const gemm_tile *t, const int rows, const int panels)
         vf scale = v_load((const float *)((const char *)t->b + (size_t)p * t->b_next));
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++)
-            s[i * panels + p] = v_mul(floats(sum[i * panels + p]), v_mul(v_set1(head->scale[i]), scale));
+            s[i * panels + p] = v_mul(floats(sum[i * panels + p]),
+                                      v_mul(v_set1(head->scale[i]), scale));
     }
 }
 

@@ -1,8 +1,8 @@
 /* gemm_pack.c - a strip of a matrix as an f32 panel: [k][width], whichever way the matrix lies.
  *
- * Where k runs along memory a block of VW x VW values is turned in registers; otherwise rows are copied.  What is
- * wider than the strip is filled with copies of its last row or column: nobody looks at those sums, and a read of
- * real memory needs no branch. */
+ * Where k runs along memory a block of VW x VW values is turned in registers; otherwise rows are
+ * copied.  What is wider than the strip is filled with copies of its last row or column: nobody
+ * looks at those sums, and a read of real memory needs no branch. */
 #include "gemm_turn.h"
 
 INLINE vf rounded(vf x, const bool round)
@@ -14,12 +14,14 @@ INLINE vf rounded(vf x, const bool round)
 }
 
 /* n < VW values of k are left, or all of a block. */
-INLINE void turn_block(float *out, const int width, const void *p, const int64_t *row, int64_t k, int64_t n, const fv_dtype t,
-                       const bool round)
+INLINE void turn_block(float *out, const int width, const void *p, const int64_t *row, int64_t k,
+                       int64_t n, const fv_dtype t, const bool round)
 {
     vf x[VW];
 #pragma GCC unroll 16
-    for (int j = 0; j < VW; j++) x[j] = rounded(n >= VW ? v_load_as(p, row[j] + k, t) : v_load_as_n(p, row[j] + k, n, t), round);
+    for (int j = 0; j < VW; j++)
+        x[j] = rounded(n >= VW ? v_load_as(p, row[j] + k, t) : v_load_as_n(p, row[j] + k, n, t),
+                       round);
     turn(x);
 #pragma GCC unroll 16
     for (int j = 0; j < VW; j++)
@@ -27,7 +29,8 @@ INLINE void turn_block(float *out, const int width, const void *p, const int64_t
 }
 
 /* One row alone, as in decoding, needs no turning: each value, for all. */
-INLINE void one_row(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
+INLINE void one_row(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t,
+                    const bool round)
 {
     for (int64_t k = 0; k < kc; k += VW) {
         int64_t n = kc - k < VW ? kc - k : VW;
@@ -38,7 +41,8 @@ INLINE void one_row(float *out, const int width, const gemm_src *s, int64_t kc, 
     }
 }
 
-INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
+INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t,
+                    const bool round)
 {
     if (s->n == 1) {
         one_row(out, width, s, kc, t, round);
@@ -52,18 +56,22 @@ INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc, 
     }
 }
 
-INLINE void across(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t, const bool round)
+INLINE void across(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t,
+                   const bool round)
 {
     if (s->n >= width) {
         for (int64_t k = 0; k < kc; k++)
 #pragma GCC unroll 4
-            for (int i = 0; i < width; i += VW) v_store(out + k * width + i, rounded(v_load_as(s->p, k * s->ld + i, t), round));
+            for (int i = 0; i < width; i += VW)
+                v_store(out + k * width + i, rounded(v_load_as(s->p, k * s->ld + i, t), round));
         return;
     }
     for (int64_t k = 0; k < kc; k++)
         for (int i = 0; i < width; i += VW) {
             int64_t n = s->n - i, at = k * s->ld + i;
-            vf x = n >= VW ? v_load_as(s->p, at, t) : n > 0 ? v_load_as_n(s->p, at, n, t) : v_zero();
+            vf x = n >= VW ? v_load_as(s->p, at, t)
+                   : n > 0 ? v_load_as_n(s->p, at, n, t)
+                           : v_zero();
             v_store(out + k * width + i, rounded(x, round));
         }
 }

@@ -1,4 +1,5 @@
-/* gemm_panels.c - the second factor in panels: while a product runs, or ahead of time where it is a weight that stays. */
+/* gemm_panels.c - the second factor in panels: while a product runs, or ahead of time where it is a
+ * weight that stays. */
 #include <omp.h>
 
 #include "gemm.h"
@@ -7,36 +8,39 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static void pack_one(const gemm_kind *kind, char *out, const gemm_b *b, int64_t j, int64_t k, int64_t kc)
+static void pack_one(const gemm_kind *kind, char *out, const gemm_b *b, int64_t j, int64_t k,
+                     int64_t kc)
 {
     int64_t at = b->tb ? j * b->ld + k : k * b->ld + j;
-    gemm_src src = {(const char *)b->p + at * (int64_t)fv_dtype_size(b->dtype), b->dtype, b->ld, b->tb,
-                    (int)least(kind->nr, b->n - j)};
-    if (!fv_dtype_size(b->dtype))
-        src.p = (const char *)b->p + (size_t)(j * b->ld) + fv_dtype_row(b->dtype, k); /* rows of blocks */
+    gemm_src src = {(const char *)b->p + at * (int64_t)fv_dtype_size(b->dtype), b->dtype, b->ld,
+                    b->tb, (int)least(kind->nr, b->n - j)};
+    if (!fv_dtype_size(b->dtype)) /* rows of blocks */
+        src.p = (const char *)b->p + (size_t)(j * b->ld) + fv_dtype_row(b->dtype, k);
     kind->pack_b(out, &src, kc);
 }
 
 /* Where a row in memory holds all columns it is read for all of these panels while it is near. */
-void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0, int64_t j1, int64_t k,
-                         int64_t kc)
+void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0,
+                         int64_t j1, int64_t k, int64_t kc)
 {
     int64_t piece = b->tb || kind->b_head ? kc : GEMM_UNIT;
     for (int64_t u = 0; u < kc; u += piece)
         for (int64_t j = j0; j < j1; j++)
-            pack_one(kind, out + (size_t)(j - j0) * next + gemm_units(u) * kind->b_unit, b, j * kind->nr, k + u,
-                     least(piece, kc - u));
+            pack_one(kind, out + (size_t)(j - j0) * next + gemm_units(u) * kind->b_unit, b,
+                     j * kind->nr, k + u, least(piece, kc - u));
 }
 
 void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, int id, int size)
 {
-    int64_t runs = (int64_t)gemm_runs(kind, b->k), panels = (b->n + kind->nr - 1) / kind->nr, side = b->tb ? 1 : GEMM_GROUP;
+    int64_t runs = (int64_t)gemm_runs(kind, b->k), panels = (b->n + kind->nr - 1) / kind->nr,
+            side = b->tb ? 1 : GEMM_GROUP;
     int64_t all = (panels + side - 1) / side * runs;
     size_t next = gemm_b_bytes(kind, b->k);
     for (int64_t u = all * id / size; u < all * (id + 1) / size; u++) {
         int64_t j = u / runs * side, k = u % runs * kind->run;
         char *to = out + (size_t)j * next + gemm_b_bytes(kind, k);
-        NAME(gemm_pack_run)(kind, to, next, b, j, least(j + side, panels), k, least(kind->run, b->k - k));
+        NAME(gemm_pack_run)
+        (kind, to, next, b, j, least(j + side, panels), k, least(kind->run, b->k - k));
     }
 }
 
@@ -56,10 +60,12 @@ const gemm_kind *NAME(gemm_packed)(fv_dtype dt)
 static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 {
     const gemm_kind *kind = NAME(gemm_packed)(dt);
-    return kind && n > 0 && k > 0 ? (size_t)((n + kind->nr - 1) / kind->nr) * gemm_b_bytes(kind, k) : 0;
+    return kind && n > 0 && k > 0 ? (size_t)((n + kind->nr - 1) / kind->nr) * gemm_b_bytes(kind, k)
+                                  : 0;
 }
 
-static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n, int64_t k, int64_t ld, bool tb)
+static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n,
+                 int64_t k, int64_t ld, bool tb)
 {
     const gemm_kind *kind = NAME(gemm_packed)(dt);
     gemm_b b = {w, st, ld, tb, n, k};

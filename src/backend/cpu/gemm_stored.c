@@ -1,10 +1,12 @@
-/* gemm_stored.c - a few rows against a bf16 weight as a file holds it, where the processor multiplies bf16.
+/* gemm_stored.c - a few rows against a bf16 weight as a file holds it, where the processor
+ * multiplies bf16.
  *
- * The first product with a weight comes before it was laid out (core/weight.c), and to lay it out in pieces, as gemm.c would,
- * takes five times as long as reading it.  Here it is turned on its way into the registers.  (N,K): eight rows of the weight
- * are followed side by side, and columns of C stay in registers.  (K,N): eight values of k of all columns a thread has, so that
- * memory is read in long rows, and sums are kept in the nearest cache.  The same instructions add the same numbers in the
- * same order as those of gemm_bf16.c, and so give the same bits. */
+ * The first product with a weight comes before it was laid out (core/weight.c), and to lay it out
+ * in pieces, as gemm.c would, takes five times as long as reading it.  Here it is turned on its way
+ * into the registers.  (N,K): eight rows of the weight are followed side by side, and columns of C
+ * stay in registers.  (K,N): eight values of k of all columns a thread has, so that memory is read
+ * in long rows, and sums are kept in the nearest cache.  The same instructions add the same numbers
+ * in the same order as those of gemm_bf16.c, and so give the same bits. */
 #include <omp.h>
 
 #include "gemm_turn.h"
@@ -34,7 +36,10 @@ typedef struct mine {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, uint16x8_t b) { return vbfmmlaq_f32(s, a, vreinterpretq_bf16_u16(b)); }
+INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, uint16x8_t b)
+{
+    return vbfmmlaq_f32(s, a, vreinterpretq_bf16_u16(b));
+}
 
 static void pack_rows(const stored *f, char *to)
 {
@@ -46,8 +51,10 @@ static void pack_rows(const stored *f, char *to)
     }
 }
 
-/* n columns of C from j on, from their 2 x 2 blocks; s: from one pair of rows to the next `apart`. */
-INLINE void put(const stored *f, const float32x4_t *s, int64_t apart, int64_t j, int64_t n, const int pairs, bool add)
+/* n columns of C from j on, from their 2 x 2 blocks; s: from one pair of rows to the next
+ * `apart`. */
+INLINE void put(const stored *f, const float32x4_t *s, int64_t apart, int64_t j, int64_t n,
+                const int pairs, bool add)
 {
     const fv_gemm *g = f->g;
     float out[SIDE];
@@ -59,7 +66,9 @@ INLINE void put(const stored *f, const float32x4_t *s, int64_t apart, int64_t j,
             vst1_f32(out + 2 * h, two);
         }
         for (int h = 0; h < SIDE; h += VW) {
-            vf old = !add ? v_zero() : n == SIDE ? v_load(c + h) : v_load_n(c + h, n > h ? n - h : 0, 0.0f);
+            vf old = !add        ? v_zero()
+                     : n == SIDE ? v_load(c + h)
+                                 : v_load_n(c + h, n > h ? n - h : 0, 0.0f);
             v_store(out + h, v_fma(v_set1(f->alpha), v_load(out + h), old));
         }
         memcpy(c, out, (size_t)n * sizeof *c);
@@ -73,7 +82,8 @@ INLINE void down_rows(const stored *f, const mine *m, const int pairs)
     const fv_gemm *g = f->g;
     for (int64_t j = m->j0; j < m->j1; j += SIDE) {
         const uint16_t *row[SIDE];
-        for (int i = 0; i < SIDE; i++) row[i] = (const uint16_t *)g->b + least(j + i, g->n - 1) * g->ldb;
+        for (int i = 0; i < SIDE; i++)
+            row[i] = (const uint16_t *)g->b + least(j + i, g->n - 1) * g->ldb;
         const bfloat16_t *a = m->a;
         for (int64_t k0 = 0; k0 < g->k; k0 += f->kind->run) {
             float32x4_t s[MOST_PAIRS * SIDE / 2];
@@ -84,11 +94,13 @@ INLINE void down_rows(const stored *f, const mine *m, const int pairs)
                 for (int i = 0; i < SIDE; i += 2) {
                     uint64x2_t x = vreinterpretq_u64_u16(vld1q_u16(row[i] + k));
                     uint64x2_t y = vreinterpretq_u64_u16(vld1q_u16(row[i + 1] + k));
-                    uint16x8_t first = vreinterpretq_u16_u64(vzip1q_u64(x, y)), then = vreinterpretq_u16_u64(vzip2q_u64(x, y));
+                    uint16x8_t first = vreinterpretq_u16_u64(vzip1q_u64(x, y)),
+                               then = vreinterpretq_u16_u64(vzip2q_u64(x, y));
 #pragma GCC unroll 2
                     for (int p = 0; p < pairs; p++) {
                         float32x4_t *at = s + p * SIDE / 2 + i / 2;
-                        *at = mma(mma(*at, vld1q_bf16(a + p * 2 * G), first), vld1q_bf16(a + A_STEP + p * 2 * G), then);
+                        *at = mma(mma(*at, vld1q_bf16(a + p * 2 * G), first),
+                                  vld1q_bf16(a + A_STEP + p * 2 * G), then);
                     }
                 }
                 /* the rows that come next, a line in each four turns */
@@ -108,7 +120,8 @@ INLINE void turn_eight(uint16x8_t y[4], const uint16_t *from, int64_t ld)
     uint16x8_t x[G];
 #pragma GCC unroll 4
     for (int j = 0; j < G; j++) x[j] = vld1q_u16(from + j * ld);
-    uint32x4_t low = vreinterpretq_u32_u16(vzip1q_u16(x[0], x[1])), high = vreinterpretq_u32_u16(vzip1q_u16(x[2], x[3]));
+    uint32x4_t low = vreinterpretq_u32_u16(vzip1q_u16(x[0], x[1])),
+               high = vreinterpretq_u32_u16(vzip1q_u16(x[2], x[3]));
     y[0] = vreinterpretq_u16_u32(vzip1q_u32(low, high));
     y[1] = vreinterpretq_u16_u32(vzip2q_u32(low, high));
     low = vreinterpretq_u32_u16(vzip2q_u16(x[0], x[1]));
@@ -118,7 +131,8 @@ INLINE void turn_eight(uint16x8_t y[4], const uint16_t *from, int64_t ld)
 }
 
 /* Eight values of k of columns [j, j+n). */
-INLINE void across_row(const stored *f, const mine *m, int64_t k, int64_t j, int64_t n, const int pairs)
+INLINE void across_row(const stored *f, const mine *m, int64_t k, int64_t j, int64_t n,
+                       const int pairs)
 {
     const fv_gemm *g = f->g;
     const bfloat16_t *a = m->a + k / G * A_STEP;
@@ -149,8 +163,10 @@ INLINE void across_rows(const stored *f, const mine *m, const int pairs)
         int64_t n = least(ACROSS, m->j1 - j);
         for (int64_t k0 = 0; k0 < g->k; k0 += f->kind->run) {
             memset(m->sum, 0, (size_t)pairs * ACROSS / 2 * sizeof *m->sum);
-            for (int64_t k = k0; k < least(k0 + f->kind->run, g->k); k += 2 * G) across_row(f, m, k, j, n, pairs);
-            for (int64_t c = 0; c < n; c += SIDE) put(f, m->sum + c / 2, ACROSS / 2, j + c, SIDE, pairs, k0 > 0);
+            for (int64_t k = k0; k < least(k0 + f->kind->run, g->k); k += 2 * G)
+                across_row(f, m, k, j, n, pairs);
+            for (int64_t c = 0; c < n; c += SIDE)
+                put(f, m->sum + c / 2, ACROSS / 2, j + c, SIDE, pairs, k0 > 0);
         }
     }
 }
@@ -171,7 +187,8 @@ static void columns(const stored *f, int64_t j0, int64_t j1, char *scratch)
     else
         across_rows(f, &m, 2);
     if (!g->bias && !g->act) return;
-    gemm_end e = {.sum = (float *)g->c + j0, .ld_sum = g->ldc, .ldc = g->ldc, .rows = g->m, .cols = j1 - j0};
+    gemm_end e = {
+        .sum = (float *)g->c + j0, .ld_sum = g->ldc, .ldc = g->ldc, .rows = g->m, .cols = j1 - j0};
     e.c = e.sum;
     e.bias = g->bias ? (const float *)g->bias + j0 : NULL;
     e.act = g->act;
@@ -181,19 +198,23 @@ static void columns(const stored *f, int64_t j0, int64_t j1, char *scratch)
 bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     bool plain = !g->packed && !g->ta && !g->add && !g->pre && !g->plus && g->batch == 1;
-    if (!plain || table != FV_F32 || g->bt != FV_BF16 || g->ct != FV_F32 || g->m > 2 * MOST_PAIRS) return false;
+    if (!plain || table != FV_F32 || g->bt != FV_BF16 || g->ct != FV_F32 || g->m > 2 * MOST_PAIRS)
+        return false;
     if (g->k % SIDE || (!g->tb && g->n % SIDE) || g->k < 1) return false;
     stored f = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
     f.a_bytes = (gemm_a_bytes(kind, g->k) + 63) / 64 * 64;
     f.each = f.a_bytes + MOST_PAIRS * ACROSS / 2 * sizeof(float32x4_t);
     int64_t groups = (g->n + SIDE - 1) / SIDE;
-    int threads = (double)(g->m + 8) * (double)g->n * (double)g->k < GEMM_SMALL ? 1 : (int)least(s->threads, groups);
+    int threads = (double)(g->m + 8) * (double)g->n * (double)g->k < GEMM_SMALL
+                      ? 1
+                      : (int)least(s->threads, groups);
     char *scratch = fv_stream_work(s, f.each * (size_t)threads);
     if (!scratch) return true;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int64_t id = omp_get_thread_num(), size = omp_get_num_threads();
-        columns(&f, groups * id / size * SIDE, least(groups * (id + 1) / size * SIDE, g->n), scratch + f.each * (size_t)id);
+        columns(&f, groups * id / size * SIDE, least(groups * (id + 1) / size * SIDE, g->n),
+                scratch + f.each * (size_t)id);
     }
     return true;
 }

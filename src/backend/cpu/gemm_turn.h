@@ -1,4 +1,5 @@
-/* gemm_turn.h - moving values between lanes: the transpose of VW x VW values, and rows of C from 2 x 2 blocks. */
+/* gemm_turn.h - moving values between lanes: the transpose of VW x VW values, and rows of C from 2
+ * x 2 blocks. */
 #ifndef FV_GEMM_TURN_H
 #define FV_GEMM_TURN_H
 
@@ -20,7 +21,8 @@ INLINE void turn(vf x[VW])
     const vi lo2 = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
     const vi hi2 = {2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31};
 #endif
-    /* 4x4 blocks within each 128 bits: afterwards x[4g + r] holds, in its lane l, column 4l + r of rows 4g.. */
+    /* 4x4 blocks within each 128 bits: afterwards x[4g + r] holds, in its lane l, column 4l + r of
+     * rows 4g.. */
 #pragma GCC unroll 16
     for (int g = 0; g < VW; g += 4) {
         vf a = v_shuffle(x[g], x[g + 1], lo), b = v_shuffle(x[g + 2], x[g + 3], lo);
@@ -53,18 +55,21 @@ INLINE void turn(vf x[VW])
 }
 
 #if defined(CPU_NEON_BF16)
-/* Rows 2i and 2i+1 of C from the 2 x 2 blocks of panels of nr columns.  What the tile says is copied first: a store might
- * change it. */
-INLINE void put_pair(const gemm_tile *tile, const float32x4_t *s, const int i, const int panels, const int nr)
+/* Rows 2i and 2i+1 of C from the 2 x 2 blocks of panels of nr columns.  What the tile says is
+ * copied first: a store might change it. */
+INLINE void put_pair(const gemm_tile *tile, const float32x4_t *s, const int i, const int panels,
+                     const int nr)
 {
     const gemm_tile t = *tile;
     const bool two = 2 * i + 1 < t.rows;
     float32x4_t alpha = v_set1(t.alpha);
 #pragma GCC unroll 12
     for (int j = 0; j < panels * nr / VW; j++) {
-        float64x2_t left = vreinterpretq_f64_f32(s[2 * j]), right = vreinterpretq_f64_f32(s[2 * j + 1]);
+        float64x2_t left = vreinterpretq_f64_f32(s[2 * j]),
+                    right = vreinterpretq_f64_f32(s[2 * j + 1]);
         float *c = t.c + 2 * i * t.ldc + j * VW / nr * t.c_next + j * VW % nr;
-        vf first = vreinterpretq_f32_f64(vzip1q_f64(left, right)), second = vreinterpretq_f32_f64(vzip2q_f64(left, right));
+        vf first = vreinterpretq_f32_f64(vzip1q_f64(left, right)),
+           second = vreinterpretq_f32_f64(vzip2q_f64(left, right));
         v_store(c, v_fma(alpha, first, t.add ? v_load(c) : v_zero()));
         c += t.ldc;
         if (two) v_store(c, v_fma(alpha, second, t.add ? v_load(c) : v_zero()));

@@ -1,13 +1,14 @@
 /* norm.c - layer norm and RMS norm over the last axis, with the residual sum in the same pass.
  *
- * RMS norm is layer norm with a mean that is taken to be 0, so both run through the same code.  A row fits the first
- * cache: it comes from memory once and is then gone over three times. */
+ * RMS norm is layer norm with a mean that is taken to be 0, so both run through the same code.  A
+ * row fits the first cache: it comes from memory once and is then gone over three times. */
 #ifndef DTYPE
 #include "norm.h"
 #include "stage.h"
 
 #define SIDE_BY_SIDE 4 /* rows whose gradient is taken together */
-#define BLOCK_ROWS 32  /* the gradients of gain and bias are summed in blocks of this many rows, then over the blocks */
+/* the gradients of gain and bias are summed in blocks of this many rows, then over the blocks */
+#define BLOCK_ROWS 32
 
 static inline vf plus(vf a, vf b) { return v_add(a, b); }
 static inline vf f_square(vf sum, vf x, vf b, vf mean)
@@ -18,7 +19,8 @@ static inline vf f_square(vf sum, vf x, vf b, vf mean)
 }
 
 /* y = gain * (x - mean) * rstd + bias; gain and bias may be NULL */
-static void normalise(float *y, const float *x, const float *gain, const float *bias, int64_t n, float mean, float rstd)
+static void normalise(float *y, const float *x, const float *gain, const float *bias, int64_t n,
+                      float mean, float rstd)
 {
     vf m = v_set1(mean), r = v_set1(rstd);
     int64_t i = 0;
@@ -45,21 +47,24 @@ static void measure(float *mean, float *rstd, const float *x, int64_t n, bool ce
     *rstd = 1.0f / sqrtf(fold2(x, x, n, *mean, v_set1(*mean), f_square) / (float)n + eps);
 }
 
-void NAME(norm_row)(float *y, const float *x, const float *gain, const float *bias, int64_t n, bool centred, float eps)
+void NAME(norm_row)(float *y, const float *x, const float *gain, const float *bias, int64_t n,
+                    bool centred, float eps)
 {
     float mean, rstd;
     measure(&mean, &rstd, x, n, centred, eps);
     normalise(y, x, gain, bias, n, mean, rstd);
 }
 
-/* ---- backward.  With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)) ---- */
+/* ---- backward.  With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n *
+ * mean(g * n)) ---- */
 
 typedef struct {
     float mean, rstd, g_mean, gn_mean;
 } row_stats;
 
 /* The two means over a row; that of g is 0 for RMS norm. */
-static void row_means(row_stats *s, const float *dy, const float *x, const float *gain, int64_t n, bool centred)
+static void row_means(row_stats *s, const float *dy, const float *x, const float *gain, int64_t n,
+                      bool centred)
 {
     vf m = v_set1(s->mean), g0 = v_zero(), g1 = g0, d0 = g0, d1 = g0;
     int64_t i = 0;
@@ -97,14 +102,16 @@ ALWAYS_INLINE vf grad_step(vf dy, vf x, vf gain, vf *dgain, vf *dbias, const row
     return v_fma(v_mul(dy, gain), rstd, rest);
 }
 
-/* `rows` rows side by side, so that the running sums of dgain and dbias are loaded and stored once for all of them; each
- * still takes its rows in order.  Pointers that are NULL are not wanted. */
-ALWAYS_INLINE void grad_rows(const grad_row *r, int rows, float *dgain, float *dbias, const float *gain, int64_t n)
+/* `rows` rows side by side, so that the running sums of dgain and dbias are loaded and stored once
+ * for all of them; each still takes its rows in order.  Pointers that are NULL are not wanted. */
+ALWAYS_INLINE void grad_rows(const grad_row *r, int rows, float *dgain, float *dbias,
+                             const float *gain, int64_t n)
 {
     int64_t i = 0;
     vf one = v_set1(1.0f), zero = v_zero();
     for (; i + VW <= n; i += VW) {
-        vf dg = dgain ? v_load(dgain + i) : zero, db = dbias ? v_load(dbias + i) : zero, g = gain ? v_load(gain + i) : one;
+        vf dg = dgain ? v_load(dgain + i) : zero, db = dbias ? v_load(dbias + i) : zero,
+           g = gain ? v_load(gain + i) : one;
         for (int k = 0; k < rows; k++) {
             vf d = grad_step(v_load(r[k].dy + i), v_load(r[k].x + i), g, &dg, &db, &r[k].s);
             if (r[k].dx) v_store(r[k].dx + i, d);
@@ -114,10 +121,12 @@ ALWAYS_INLINE void grad_rows(const grad_row *r, int rows, float *dgain, float *d
     }
     if (i < n) {
         int64_t m = n - i;
-        vf dg = dgain ? v_load_n(dgain + i, m, 0) : zero, db = dbias ? v_load_n(dbias + i, m, 0) : zero;
+        vf dg = dgain ? v_load_n(dgain + i, m, 0) : zero,
+           db = dbias ? v_load_n(dbias + i, m, 0) : zero;
         vf g = gain ? v_load_n(gain + i, m, 0) : one;
         for (int k = 0; k < rows; k++) {
-            vf d = grad_step(v_load_n(r[k].dy + i, m, 0), v_load_n(r[k].x + i, m, 0), g, &dg, &db, &r[k].s);
+            vf d = grad_step(v_load_n(r[k].dy + i, m, 0), v_load_n(r[k].x + i, m, 0), g, &dg, &db,
+                             &r[k].s);
             if (r[k].dx) v_store_n(r[k].dx + i, d, m);
         }
         if (dgain) v_store_n(dgain + i, dg, m);
@@ -144,7 +153,8 @@ void NAME(norm)(fv_kernels *k) { fill_by_dtype(k); }
 #else /* the kernels of dtype DTYPE */
 
 /* The row that is normalised: x, or x + a as it was rounded into sum.  tmp has room for it. */
-static const float *OF(residual)(float *tmp, float *other, void *sum, const void *x, const void *a, int64_t at, int64_t n)
+static const float *OF(residual)(float *tmp, float *other, void *sum, const void *x, const void *a,
+                                 int64_t at, int64_t n)
 {
     const float *row = fetch(tmp, x, at, n, DTYPE);
     if (!a) return row;
@@ -156,8 +166,9 @@ static const float *OF(residual)(float *tmp, float *other, void *sum, const void
 }
 
 /* mean is NULL for RMS norm. */
-static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum, const void *x, const void *a, const void *gain,
-                     const void *bias, int64_t rows, int64_t cols, float eps)
+static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum, const void *x,
+                     const void *a, const void *gain, const void *bias, int64_t rows, int64_t cols,
+                     float eps)
 {
     int threads = threads_for(s, rows * cols);
     float *room = fv_stream_work(s, (size_t)(cols * (2 + 2 * threads)) * sizeof *room);
@@ -165,7 +176,8 @@ static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum,
     const float *g = whole(&room, gain, cols, DTYPE), *b = whole(&room, bias, cols, DTYPE);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        float *tmp = room + 2 * cols * omp_get_thread_num(), *out = aim(output(y, DTYPE), r * cols, tmp + cols);
+        float *tmp = room + 2 * cols * omp_get_thread_num(),
+              *out = aim(output(y, DTYPE), r * cols, tmp + cols);
         const float *row = OF(residual)(tmp, tmp + cols, sum, x, a, r * cols, cols);
         float m;
         measure(&m, &rstd[r], row, cols, mean, eps);
@@ -176,8 +188,9 @@ static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum,
 }
 
 /* Rows [r, r+count); tmp has room for three times as many. */
-static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *dy, const void *x, const float *gain,
-                           const float *mean, const float *rstd, int64_t r, int count, int64_t cols, float *tmp)
+static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *dy, const void *x,
+                           const float *gain, const float *mean, const float *rstd, int64_t r,
+                           int count, int64_t cols, float *tmp)
 {
     grad_row row[SIDE_BY_SIDE];
     for (int k = 0; k < count; k++, tmp += 3 * cols) {
@@ -195,12 +208,15 @@ static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *d
     for (int k = 0; dx.data && k < count; k++) deliver(dx, (r + k) * cols, row[k].dx, cols);
 }
 
-static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
-                         const float *mean, const float *rstd, int64_t rows, int64_t cols)
+static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
+                         const void *x, const void *gain, const float *mean, const float *rstd,
+                         int64_t rows, int64_t cols)
 {
     int threads = threads_for(s, rows * cols);
-    int64_t blocks = pieces(rows, BLOCK_ROWS), kinds = !!dgain.data + !!dbias.data, each = 3 * SIDE_BY_SIDE * cols;
-    float *room = fv_stream_work(s, (size_t)(cols * (1 + kinds * blocks) + each * threads) * sizeof *room);
+    int64_t blocks = pieces(rows, BLOCK_ROWS), kinds = !!dgain.data + !!dbias.data,
+            each = 3 * SIDE_BY_SIDE * cols;
+    float *room = fv_stream_work(s, (size_t)(cols * (1 + kinds * blocks) + each * threads) *
+                                        sizeof *room);
     if (!room) return;
     const float *g = whole(&room, gain, cols, DTYPE);
     float *part = room + each * threads, *part_gain = dgain.data ? part : NULL;
@@ -209,7 +225,8 @@ static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias,
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t k = 0; k < blocks; k++) {
         float *tmp = room + each * omp_get_thread_num();
-        float *dg = part_gain ? part_gain + k * cols : NULL, *db = part_bias ? part_bias + k * cols : NULL;
+        float *dg = part_gain ? part_gain + k * cols : NULL,
+              *db = part_bias ? part_bias + k * cols : NULL;
         int64_t end = least(rows, (k + 1) * BLOCK_ROWS);
         for (int64_t r = k * BLOCK_ROWS; r < end;) {
             int count = end - r < SIDE_BY_SIDE ? 1 : SIDE_BY_SIDE;
@@ -221,26 +238,28 @@ static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias,
     if (dbias.data) sum_parts(s, dbias, part_bias, blocks, cols);
 }
 
-static void OF(layernorm)(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x, const void *a,
-                          const void *gain, const void *bias, int64_t rows, int64_t cols, float eps)
+static void OF(layernorm)(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum,
+                          const void *x, const void *a, const void *gain, const void *bias,
+                          int64_t rows, int64_t cols, float eps)
 {
     OF(norm)(s, y, mean, rstd, sum, x, a, gain, bias, rows, cols, eps);
 }
 
-static void OF(layernorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x,
-                              const void *gain, const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+static void OF(layernorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias,
+                              const void *dy, const void *x, const void *gain, const fv_stat *mean,
+                              const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     OF(norm_bwd)(s, dx, dgain, dbias, dy, x, gain, mean, rstd, rows, cols);
 }
 
-static void OF(rmsnorm)(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain,
-                        int64_t rows, int64_t cols, float eps)
+static void OF(rmsnorm)(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x,
+                        const void *a, const void *gain, int64_t rows, int64_t cols, float eps)
 {
     OF(norm)(s, y, NULL, rstd, sum, x, a, gain, NULL, rows, cols, eps);
 }
 
-static void OF(rmsnorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x, const void *gain,
-                            const fv_stat *rstd, int64_t rows, int64_t cols)
+static void OF(rmsnorm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x,
+                            const void *gain, const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     OF(norm_bwd)(s, dx, dgain, (fv_sink){0}, dy, x, gain, NULL, rstd, rows, cols);
 }

@@ -1,12 +1,14 @@
-/* optim.c - AdamW over a flat block of parameters, and the sum of squares that clipping asks for. */
+/* optim.c - AdamW over a flat block of parameters, and the sum of squares that clipping asks
+ * for. */
 #ifndef DTYPE
 #include "stage.h"
 
 #define BLOCK 16384 /* elements of one partial sum of squares */
 
-/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) / (sqrt(v/correct2) + eps))
- * with everything that is the same for all elements worked out beforehand: on one core the arithmetic, not memory, is
- * what takes the time.  With s the scale of the gradient, a = (1-beta1) s, b = sqrt(1-beta2) s and c = sqrt(1/correct2)
+/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) /
+ * (sqrt(v/correct2) + eps)) with everything that is the same for all elements worked out
+ * beforehand: on one core the arithmetic, not memory, is what takes the time.  With s the scale of
+ * the gradient, a = (1-beta1) s, b = sqrt(1-beta2) s and c = sqrt(1/correct2)
  *   m = beta1 m + a g;  v = beta2 v + (b g)^2;  w = shrink w - rate m / (c sqrt(v) + eps) */
 typedef struct {
     vf beta1, a, beta2, b, c, eps, shrink, rate;
@@ -41,7 +43,8 @@ static void update(float *w, float *m, float *v, const float *grad, int64_t n, c
     int64_t i = 0;
     for (; i + 2 * VW <= n; i += 2 * VW) { /* two at a time: roots and quotients take long */
         vf a = v_load(m + i), b = v_load(v + i), p = v_load(m + i + VW), q = v_load(v + i + VW);
-        vf u = step(v_load(w + i), &a, &b, v_load(grad + i), &c), z = step(v_load(w + i + VW), &p, &q, v_load(grad + i + VW), &c);
+        vf u = step(v_load(w + i), &a, &b, v_load(grad + i), &c),
+           z = step(v_load(w + i + VW), &p, &q, v_load(grad + i + VW), &c);
         v_store(w + i, u);
         v_store(w + i + VW, z);
         v_store(m + i, a);
@@ -51,7 +54,8 @@ static void update(float *w, float *m, float *v, const float *grad, int64_t n, c
     }
     for (; i < n; i += VW) {
         vf a = v_load_n(m + i, n - i, 0), b = v_load_n(v + i, n - i, 0);
-        v_store_n(w + i, step(v_load_n(w + i, n - i, 0), &a, &b, v_load_n(grad + i, n - i, 0), &c), n - i);
+        v_store_n(w + i, step(v_load_n(w + i, n - i, 0), &a, &b, v_load_n(grad + i, n - i, 0), &c),
+                  n - i);
         v_store_n(m + i, a, n - i);
         v_store_n(v + i, b, n - i);
     }
@@ -83,8 +87,8 @@ void NAME(optim)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
-static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad, int64_t n,
-                      const fv_adamw *o)
+static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy,
+                      const float *grad, int64_t n, const fv_adamw *o)
 {
     const constants c = prepare(o);
     if (o->now->spoiled) return;

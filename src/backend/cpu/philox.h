@@ -8,9 +8,10 @@
 #define PHILOX_SIDE 4
 #define PHILOX_WORDS (4 * VW * PHILOX_SIDE)
 
-/* PHILOX_WORDS words from position i on, in the order of elements: out[4*j + k] is word k at position i + j.  No two of
- * these positions may differ in their upper halves. */
-static inline void v_philox(uint32_t out[PHILOX_WORDS], uint64_t seed, uint64_t site, uint64_t step, uint64_t i)
+/* PHILOX_WORDS words from position i on, in the order of elements: out[4*j + k] is word k at
+ * position i + j.  No two of these positions may differ in their upper halves. */
+static inline void v_philox(uint32_t out[PHILOX_WORDS], uint64_t seed, uint64_t site, uint64_t step,
+                            uint64_t i)
 {
     uint32_t lane[VW], k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (uint32_t j = 0; j < VW; j++) lane[j] = (uint32_t)i + j;
@@ -39,7 +40,8 @@ static inline void v_philox(uint32_t out[PHILOX_WORDS], uint64_t seed, uint64_t 
         k1 += 0xBB67AE85u;
     }
 #pragma GCC unroll 4
-    for (int q = 0; q < PHILOX_SIDE; q++) v_store_mixed(out + 4 * VW * q, c0[q], c1[q], c2[q], c3[q]);
+    for (int q = 0; q < PHILOX_SIDE; q++)
+        v_store_mixed(out + 4 * VW * q, c0[q], c1[q], c2[q], c3[q]);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* reduce.c - along one axis: sums, means, largest, running sums; x is (outer,n,inner).
  *
- * A sum is taken in blocks of fixed size, each by one thread; the sums of the blocks are then added first to last.  So
- * the order depends on n alone. */
+ * A sum is taken in blocks of fixed size, each by one thread; the sums of the blocks are then added
+ * first to last.  So the order depends on n alone. */
 #ifndef DTYPE
 #include "stage.h"
 
@@ -17,9 +17,11 @@ static void add_rows(float *sum, const float *x, int64_t n, int64_t stride, int6
         int64_t j = 0;
         for (; j + VW <= m; j += VW) {
             const float *p = x + j;
-            vf a = v_add(v_add(v_load(p), v_load(p + stride)), v_add(v_load(p + 2 * stride), v_load(p + 3 * stride)));
+            vf a = v_add(v_add(v_load(p), v_load(p + stride)),
+                         v_add(v_load(p + 2 * stride), v_load(p + 3 * stride)));
             p += 4 * stride;
-            vf b = v_add(v_add(v_load(p), v_load(p + stride)), v_add(v_load(p + 2 * stride), v_load(p + 3 * stride)));
+            vf b = v_add(v_add(v_load(p), v_load(p + stride)),
+                         v_add(v_load(p + 2 * stride), v_load(p + 3 * stride)));
             v_store(sum + j, v_add(v_load(sum + j), v_add(a, b)));
         }
         for (; j < m; j++) {
@@ -68,7 +70,8 @@ void NAME(reduce)(fv_kernels *k) { fill_by_dtype(k); }
 /* ---- sums ---- */
 
 /* The sum over rows [from, from+n) of columns [col, col+m) of x, whose rows are `stride` apart. */
-static void OF(block_of_rows)(float *sum, const void *x, int64_t from, int64_t n, int64_t stride, int64_t m)
+static void OF(block_of_rows)(float *sum, const void *x, int64_t from, int64_t n, int64_t stride,
+                              int64_t m)
 {
     float wide[8][COLUMNS];
     memset(sum, 0, (size_t)m * sizeof *sum);
@@ -78,26 +81,32 @@ static void OF(block_of_rows)(float *sum, const void *x, int64_t from, int64_t n
     }
     for (int64_t r = 0; r < n; r += 8) {
         int64_t rows = least(8, n - r);
-        for (int64_t i = 0; i < rows; i++) widen(wide[i], element(x, from + (r + i) * stride, DTYPE), m, DTYPE);
+        for (int64_t i = 0; i < rows; i++)
+            widen(wide[i], element(x, from + (r + i) * stride, DTYPE), m, DTYPE);
         add_rows(sum, wide[0], rows, COLUMNS, m);
     }
 }
 
 /* Over the middle axis, inner > 1: every block of rows and columns has its own partial sum. */
-static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner, float by)
+static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n,
+                         int64_t inner, float by)
 {
     int64_t blocks = n > BLOCK_ROWS ? pieces(n, BLOCK_ROWS) : 1, per_row = pieces(inner, COLUMNS);
     float *part = blocks > 1 ? fv_stream_work(s, (size_t)(blocks * inner) * sizeof *part) : NULL;
     if (blocks > 1 && !part) return;
     for (int64_t o = 0; o < (blocks > 1 ? outer : 1); o++) {
-        int64_t first = blocks > 1 ? o : 0, count = blocks > 1 ? 1 : outer; /* with one block, all of outer at once */
+        /* with one block, all of outer at once */
+        int64_t first = blocks > 1 ? o : 0, count = blocks > 1 ? 1 : outer;
 #pragma omp parallel for num_threads(threads_for_axes(s, count, n, inner)) schedule(static)
         for (int64_t i = 0; i < count * blocks * per_row; i++) {
             float tmp[COLUMNS];
-            int64_t at = i % per_row * COLUMNS, b = i / per_row % blocks, k = first + i / per_row / blocks;
+            int64_t at = i % per_row * COLUMNS, b = i / per_row % blocks,
+                    k = first + i / per_row / blocks;
             int64_t m = least(COLUMNS, inner - at);
             float *sum = part ? part + b * inner + at : tmp;
-            OF(block_of_rows)(sum, x, (k * n + b * BLOCK_ROWS) * inner + at, least(BLOCK_ROWS, n - b * BLOCK_ROWS), inner, m);
+            OF(block_of_rows)
+            (sum, x, (k * n + b * BLOCK_ROWS) * inner + at, least(BLOCK_ROWS, n - b * BLOCK_ROWS),
+             inner, m);
             for (int64_t j = 0; by != 1.0f && j < m; j++) sum[j] /= by;
             if (!part) deliver(y, k * inner + at, sum, m);
         }
@@ -146,7 +155,8 @@ static void OF(colsum)(fv_stream *s, fv_sink y, const void *x, int64_t rows, int
 
 /* ---- the largest ---- */
 
-static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n)
+static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer,
+                          int64_t n)
 {
     int threads = threads_for(s, outer * n);
     int64_t room = DTYPE == FV_F32 ? 0 : n; /* for a row of f32, where x is not that already */
@@ -161,7 +171,8 @@ static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, in
     }
 }
 
-static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
+static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer,
+                         int64_t n, int64_t inner)
 {
     int64_t per_row = pieces(inner, COLUMNS);
 #pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
@@ -183,8 +194,8 @@ static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int
     }
 }
 
-static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n,
-                       int64_t inner)
+static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x,
+                       int64_t outer, int64_t n, int64_t inner)
 {
     float by = op == FV_R_MEAN ? (float)n : 1.0f;
     if (op == FV_R_MAX && inner == 1)
@@ -197,13 +208,15 @@ static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, con
         OF(sum_rows)(s, output(y, DTYPE), x, outer, n, inner, by);
 }
 
-/* dx[o,i,r] = dy[o,r], divided by n for the mean, only where i is the place of the largest for max */
-static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg, int64_t outer,
-                           int64_t n, int64_t inner)
+/* dx[o,i,r] = dy[o,r], divided by n for the mean, only where i is the place of the largest for
+ * max */
+static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy,
+                           const int32_t *arg, int64_t outer, int64_t n, int64_t inner)
 {
     if (!dx.data) return;
     /* A long run of dx is one row of inner, or for inner = 1 part of the axis itself. */
-    int64_t run = inner == 1 ? n : inner, runs = inner == 1 ? outer : outer * n, per_run = pieces(run, PIECE);
+    int64_t run = inner == 1 ? n : inner, runs = inner == 1 ? outer : outer * n,
+            per_run = pieces(run, PIECE);
     float by = op == FV_R_MEAN ? (float)n : 1.0f;
 #pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
     for (int64_t k = 0; k < runs * per_run; k++) {
@@ -224,7 +237,8 @@ static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void
 
 /* ---- running sums ---- */
 
-static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, bool reverse)
+static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n,
+                             bool reverse)
 {
     int64_t per_row = pieces(n, PIECE);
 #pragma omp parallel for num_threads(threads_for_rows(s, outer, n)) schedule(static)
@@ -242,7 +256,8 @@ static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t out
     }
 }
 
-static void OF(cumsum)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner, bool reverse)
+static void OF(cumsum)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n,
+                       int64_t inner, bool reverse)
 {
     if (!y.data) return;
     if (inner == 1) {

@@ -1,9 +1,11 @@
-/* rope.c - rotary positions: pairs within each head are turned by an angle proportional to the position. */
+/* rope.c - rotary positions: pairs within each head are turned by an angle proportional to the
+ * position. */
 #ifndef DTYPE
 #include "stage.h"
 #include "vmath.h"
 
-/* cos and sin of pos * freq[i], once for all heads of a row; the arrays have room for whole vectors. */
+/* cos and sin of pos * freq[i], once for all heads of a row; the arrays have room for whole
+ * vectors. */
 static void angles(float *cos, float *sin, const float *freq, int64_t half, int32_t pos, bool back)
 {
     vf p = v_set1((float)pos);
@@ -25,7 +27,8 @@ static void turn_halves(float *y, const float *x, const float *cos, const float 
     }
 }
 
-static void turn_neighbours(float *y, const float *x, const float *cos, const float *sin, int64_t half)
+static void turn_neighbours(float *y, const float *x, const float *cos, const float *sin,
+                            int64_t half)
 {
     for (int64_t i = 0; i < half; i++) {
         float a = x[2 * i], b = x[2 * i + 1];
@@ -42,8 +45,9 @@ void NAME(rope)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernel of dtype DTYPE */
 
-static void OF(rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq, int64_t B, int64_t T,
-                     int64_t H, int64_t W, int64_t half, bool adjacent, bool back)
+static void OF(rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq,
+                     int64_t B, int64_t T, int64_t H, int64_t W, int64_t half, bool adjacent,
+                     bool back)
 {
     if (!y.data) return;
     int threads = threads_for(s, B * T * H * W);
@@ -58,7 +62,8 @@ static void OF(rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos,
         angles(cos, sin, freq, half, pos[r], back);
         for (int64_t h = 0; h < H; h++) {
             (adjacent ? turn_neighbours : turn_halves)(to + h * W, from + h * W, cos, sin, half);
-            memmove(to + h * W + 2 * half, from + h * W + 2 * half, (size_t)(W - 2 * half) * sizeof *to);
+            memmove(to + h * W + 2 * half, from + h * W + 2 * half,
+                    (size_t)(W - 2 * half) * sizeof *to);
         }
         deliver(y, r * H * W, to, H * W);
     }

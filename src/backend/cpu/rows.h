@@ -21,7 +21,10 @@ static inline float max_of(const float *x, int64_t n)
     return v_hmax(v_max(v_max(m0, m1), v_max(m2, m3)));
 }
 
-static inline vf f_exp_sum(vf sum, vf x, vf b, vf shift) { return (void)b, v_add(sum, v_exp(v_sub(x, shift))); }
+static inline vf f_exp_sum(vf sum, vf x, vf b, vf shift)
+{
+    return (void)b, v_add(sum, v_exp(v_sub(x, shift)));
+}
 
 /* The sum of e^(x - shift). */
 static inline float exp_sum_of(const float *x, int64_t n, float shift)

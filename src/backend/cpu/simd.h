@@ -1,9 +1,9 @@
 /* simd.h - one vector type for all instruction levels.
  *
- * Kernels in this folder are written once against these few functions and compiled once per level with
- * other flags (see CMakeLists.txt); each file exports NAME(file), which puts its kernels into a table.
- * VW is the number of f32 lanes.  The alternative, one file of intrinsics per kernel and level, was five
- * times the code and let the levels drift apart. */
+ * Kernels in this folder are written once against these few functions and compiled once per level
+ * with other flags (see CMakeLists.txt); each file exports NAME(file), which puts its kernels into
+ * a table.  VW is the number of f32 lanes.  The alternative, one file of intrinsics per kernel and
+ * level, was five times the code and let the levels drift apart. */
 #ifndef FV_SIMD_H
 #define FV_SIMD_H
 
@@ -44,12 +44,23 @@ static inline float v_hmax(vf a) { return vmaxvq_f32(a); }
 /* a * 2^n, n integral and a * 2^n normal */
 static inline vf v_ldexp(vf a, vf n)
 {
-    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vcvtq_s32_f32(n), 23)));
+    return vreinterpretq_f32_s32(
+        vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vcvtq_s32_f32(n), 23)));
 }
-static inline vf v_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
-static inline vf v_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-static inline void v_store_f16(uint16_t *p, vf a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
-static inline void v_store_low16(uint16_t *p, vu a) { vst1_u16(p, vmovn_u32(a)); } /* low halves of the lanes */
+static inline vf v_load_bf16(const uint16_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
+static inline vf v_load_f16(const uint16_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+static inline void v_store_f16(uint16_t *p, vf a)
+{
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a)));
+}
+/* low halves of the lanes */
+static inline void v_store_low16(uint16_t *p, vu a) { vst1_u16(p, vmovn_u32(a)); }
 /* *hi:*lo = a * b, lane by lane */
 static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
 {
@@ -91,15 +102,23 @@ static inline float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
 static inline vf v_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 static inline vf v_load_bf16(const uint16_t *p)
 {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
-static inline vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vf v_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
 static inline void v_store_f16(uint16_t *p, vf a)
 {
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm256_storeu_si256((__m256i *)p,
+                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 typedef uint32_t vu __attribute__((vector_size(64)));
-static inline void v_store_low16(uint16_t *p, vu a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)a)); }
+static inline void v_store_low16(uint16_t *p, vu a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)a));
+}
 static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
 {
     __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
@@ -109,9 +128,12 @@ static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
 }
 static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
 {
-    __m512i ab0 = _mm512_unpacklo_epi32((__m512i)a, (__m512i)b), ab1 = _mm512_unpackhi_epi32((__m512i)a, (__m512i)b);
-    __m512i cd0 = _mm512_unpacklo_epi32((__m512i)c, (__m512i)d), cd1 = _mm512_unpackhi_epi32((__m512i)c, (__m512i)d);
-    __m512i t[4] = {_mm512_unpacklo_epi64(ab0, cd0), _mm512_unpackhi_epi64(ab0, cd0), _mm512_unpacklo_epi64(ab1, cd1),
+    __m512i ab0 = _mm512_unpacklo_epi32((__m512i)a, (__m512i)b),
+            ab1 = _mm512_unpackhi_epi32((__m512i)a, (__m512i)b);
+    __m512i cd0 = _mm512_unpacklo_epi32((__m512i)c, (__m512i)d),
+            cd1 = _mm512_unpackhi_epi32((__m512i)c, (__m512i)d);
+    __m512i t[4] = {_mm512_unpacklo_epi64(ab0, cd0), _mm512_unpackhi_epi64(ab0, cd0),
+                    _mm512_unpacklo_epi64(ab1, cd1),
                     _mm512_unpackhi_epi64(ab1, cd1)}; /* quarter q of t[j] is lane 4q+j */
     for (int j = 0; j < 4; j++) {
         _mm_storeu_si128((__m128i *)(p + 4 * j), _mm512_castsi512_si128(t[j]));
@@ -139,7 +161,10 @@ static inline vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
 static inline vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
-static inline vf v_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vf v_round(vf a)
+{
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 static inline vf v_sel(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
 static inline float v_hsum(vf a)
@@ -156,22 +181,29 @@ static inline float v_hmax(vf a)
 }
 static inline vf v_ldexp(vf a, vf n)
 {
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
 }
 static inline vf v_load_bf16(const uint16_t *p)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
-static inline vf v_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf v_load_f16(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
 static inline void v_store_f16(uint16_t *p, vf a)
 {
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)p,
+                     _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 typedef uint32_t vu __attribute__((vector_size(32)));
 static inline void v_store_low16(uint16_t *p, vu a)
 {
     __m256i m = _mm256_and_si256((__m256i)a, _mm256_set1_epi32(0xffff));
-    _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
+    _mm_storeu_si128((__m128i *)p,
+                     _mm_packus_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
 }
 static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
 {
@@ -182,9 +214,12 @@ static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
 }
 static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
 {
-    __m256i ab0 = _mm256_unpacklo_epi32((__m256i)a, (__m256i)b), ab1 = _mm256_unpackhi_epi32((__m256i)a, (__m256i)b);
-    __m256i cd0 = _mm256_unpacklo_epi32((__m256i)c, (__m256i)d), cd1 = _mm256_unpackhi_epi32((__m256i)c, (__m256i)d);
-    __m256i t[4] = {_mm256_unpacklo_epi64(ab0, cd0), _mm256_unpackhi_epi64(ab0, cd0), _mm256_unpacklo_epi64(ab1, cd1),
+    __m256i ab0 = _mm256_unpacklo_epi32((__m256i)a, (__m256i)b),
+            ab1 = _mm256_unpackhi_epi32((__m256i)a, (__m256i)b);
+    __m256i cd0 = _mm256_unpacklo_epi32((__m256i)c, (__m256i)d),
+            cd1 = _mm256_unpackhi_epi32((__m256i)c, (__m256i)d);
+    __m256i t[4] = {_mm256_unpacklo_epi64(ab0, cd0), _mm256_unpackhi_epi64(ab0, cd0),
+                    _mm256_unpacklo_epi64(ab1, cd1),
                     _mm256_unpackhi_epi64(ab1, cd1)}; /* half h of t[j] is lane 4h+j */
     for (int j = 0; j < 4; j++) {
         _mm_storeu_si128((__m128i *)(p + 4 * j), _mm256_castsi256_si128(t[j]));
@@ -210,7 +245,8 @@ static inline vf v_mul(vf a, vf b) { return a * b; }
 static inline vf v_div(vf a, vf b) { return a / b; }
 static inline vf v_sel(vm m, vf a, vf b) { return (vf)((m & (vm)a) | (~m & (vm)b)); }
 static inline vm v_lt(vf a, vf b) { return a < b; }
-static inline vf v_max(vf a, vf b) { return v_sel(b < a, a, b); } /* a NaN in b is kept, as everywhere */
+/* a NaN in b is kept, as everywhere */
+static inline vf v_max(vf a, vf b) { return v_sel(b < a, a, b); }
 static inline vf v_min(vf a, vf b) { return v_sel(a < b, a, b); }
 static inline vf v_sqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
 static inline vf v_abs(vf a) { return (vf)((vm)a & 0x7fffffff); }
@@ -242,16 +278,19 @@ typedef uint32_t vu __attribute__((vector_size(16)));
 static inline vf v_load_f16(const uint16_t *p)
 {
     vu h = {p[0], p[1], p[2], p[3]}, mag = h & 0x7fff;
-    vu wide = (vu)((vf)(mag << 13) * 0x1p112f); /* a power of two moves the exponent and renormalises subnormals */
-    vu special = (vu)(mag >= 0x7c00);           /* infinities and NaNs: the largest exponent of f32 */
+    /* a power of two moves the exponent and renormalises subnormals */
+    vu wide = (vu)((vf)(mag << 13) * 0x1p112f);
+    vu special = (vu)(mag >= 0x7c00); /* infinities and NaNs: the largest exponent of f32 */
     return (vf)((special & (mag << 13 | 0x7f800000)) | (~special & wide) | (h & 0x8000) << 16);
 }
 static inline void v_store_f16(uint16_t *p, vf a)
 {
     vu u = (vu)a, mag = u & 0x7fffffff;
     vu normal = (mag - 0x38000000 + 0xfff + (mag >> 13 & 1)) >> 13;
-    vu small = (vu)((vf)mag + 0.5f) - 0x3f000000; /* below 2^-14: the addition rounds to multiples of 2^-24 */
-    vu is_small = (vu)(mag < 0x38800000), is_big = (vu)(mag >= 0x477ff000), is_nan = (vu)(mag > 0x7f800000);
+    /* below 2^-14: the addition rounds to multiples of 2^-24 */
+    vu small = (vu)((vf)mag + 0.5f) - 0x3f000000;
+    vu is_small = (vu)(mag < 0x38800000), is_big = (vu)(mag >= 0x477ff000),
+       is_nan = (vu)(mag > 0x7f800000);
     vu r = (is_small & small) | (~is_small & normal);
     r = (is_big & 0x7c00) | (~is_big & r);
     r |= (is_nan & 0x0200) | (u >> 16 & 0x8000);
@@ -271,22 +310,25 @@ static inline void v_mul_wide(vu *hi, vu *lo, vu a, uint32_t b)
 }
 static inline void v_store_mixed(uint32_t *p, vu a, vu b, vu c, vu d)
 {
-    for (int i = 0; i < 4; i++) p[4 * i] = a[i], p[4 * i + 1] = b[i], p[4 * i + 2] = c[i], p[4 * i + 3] = d[i];
+    for (int i = 0; i < 4; i++)
+        p[4 * i] = a[i], p[4 * i + 1] = b[i], p[4 * i + 2] = c[i], p[4 * i + 3] = d[i];
 }
 #endif
 
-/* Integer lanes beside the float ones, on the compiler's own operators; (vi)a takes the bits of a. */
+/* Integer lanes beside the float ones, on the compiler's own operators; (vi)a takes the bits of
+ * a. */
 typedef int32_t vi __attribute__((vector_size(4 * VW)));
 
-/* Lanes of a and b, numbered through, as m says.  gcc has this as one operation; for clang it is spelt out. */
+/* Lanes of a and b, numbered through, as m says.  gcc has this as one operation; for clang it is
+ * spelt out. */
 #if defined(__clang__)
-#define v_shuffle(a, b, m)                                                                                                       \
-    ({                                                                                                                           \
-        __typeof__(a) a_ = (a), b_ = (b), y_;                                                                                    \
-        __typeof__(m) m_ = (m);                                                                                                  \
-        const int n_ = (int)(sizeof y_ / sizeof y_[0]);                                                                          \
-        for (int i_ = 0; i_ < n_; i_++) y_[i_] = m_[i_] < n_ ? a_[m_[i_]] : b_[m_[i_] - n_];                                     \
-        y_;                                                                                                                      \
+#define v_shuffle(a, b, m)                                                                         \
+    ({                                                                                             \
+        __typeof__(a) a_ = (a), b_ = (b), y_;                                                      \
+        __typeof__(m) m_ = (m);                                                                    \
+        const int n_ = (int)(sizeof y_ / sizeof y_[0]);                                            \
+        for (int i_ = 0; i_ < n_; i_++) y_[i_] = m_[i_] < n_ ? a_[m_[i_]] : b_[m_[i_] - n_];       \
+        y_;                                                                                        \
     })
 #else
 #define v_shuffle __builtin_shuffle
@@ -294,7 +336,10 @@ typedef int32_t vi __attribute__((vector_size(4 * VW)));
 
 static inline vf v_zero(void) { return v_set1(0.0f); }
 static inline vf v_neg(vf a) { return v_sub(v_set1(-0.0f), a); }
-static inline vf v_copysign(vf a, vf sign) { return (vf)(((vi)a & 0x7fffffff) | ((vi)sign & (int32_t)0x80000000)); }
+static inline vf v_copysign(vf a, vf sign)
+{
+    return (vf)(((vi)a & 0x7fffffff) | ((vi)sign & (int32_t)0x80000000));
+}
 
 /* Rounds to nearest even; a NaN stays one. */
 #if defined(CPU_NEON_BF16)

@@ -12,8 +12,11 @@ static void grad(float *dx, const float *dy, const float *y, int64_t n, float su
     vf s = v_set1(sum);
     int64_t i = 0;
     for (; i + LINE <= n; i += LINE)
-        for (int64_t j = i; j < i + LINE; j += VW) v_store(dx + j, v_mul(v_load(y + j), v_sub(v_load(dy + j), s)));
-    for (; i < n; i += VW) v_store_n(dx + i, v_mul(v_load_n(y + i, n - i, 0), v_sub(v_load_n(dy + i, n - i, 0), s)), n - i);
+        for (int64_t j = i; j < i + LINE; j += VW)
+            v_store(dx + j, v_mul(v_load(y + j), v_sub(v_load(dy + j), s)));
+    for (; i < n; i += VW)
+        v_store_n(dx + i, v_mul(v_load_n(y + i, n - i, 0), v_sub(v_load_n(dy + i, n - i, 0), s)),
+                  n - i);
 }
 
 /* y = log softmax(x):  dx = dy - exp(y) sum dy */
@@ -22,7 +25,9 @@ static void log_grad(float *dx, const float *dy, const float *y, int64_t n, floa
     vf s = v_set1(sum);
     int64_t i = 0;
     for (; i + VW <= n; i += VW) v_store(dx + i, v_fnma(v_exp(v_load(y + i)), s, v_load(dy + i)));
-    if (i < n) v_store_n(dx + i, v_fnma(v_exp(v_load_n(y + i, n - i, 0)), s, v_load_n(dy + i, n - i, 0)), n - i);
+    if (i < n)
+        v_store_n(dx + i, v_fnma(v_exp(v_load_n(y + i, n - i, 0)), s, v_load_n(dy + i, n - i, 0)),
+                  n - i);
 }
 
 #define BY_DTYPE "softmax.c"
@@ -33,7 +38,8 @@ void NAME(softmax)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
-/* In f32 the exponentials are kept in y; rounded ones would not do, so other dtypes compute them again. */
+/* In f32 the exponentials are kept in y; rounded ones would not do, so other dtypes compute them
+ * again. */
 static void OF(row)(void *y, const void *x, int64_t from, int64_t cols, bool as_log)
 {
     float in[PIECE], out[PIECE], max = -INFINITY, sum = 0;
@@ -63,13 +69,15 @@ static void OF(row)(void *y, const void *x, int64_t from, int64_t cols, bool as_
     }
 }
 
-static void OF(softmax)(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols, bool as_log)
+static void OF(softmax)(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols,
+                        bool as_log)
 {
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t r = 0; r < rows; r++) OF(row)(y, x, r * cols, cols, as_log);
 }
 
-static void OF(softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows, int64_t cols, bool as_log)
+static void OF(softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows,
+                            int64_t cols, bool as_log)
 {
     if (!dx.data) return;
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
@@ -83,7 +91,8 @@ static void OF(softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void
         for (int64_t i = 0; i < cols; i += PIECE) {
             int64_t at = r * cols + i, m = least(PIECE, cols - i);
             float *to = aim(dx, at, out);
-            (as_log ? log_grad : grad)(to, fetch(td, dy, at, m, DTYPE), fetch(ty, y, at, m, DTYPE), m, sum);
+            (as_log ? log_grad : grad)(to, fetch(td, dy, at, m, DTYPE), fetch(ty, y, at, m, DTYPE),
+                                       m, sum);
             deliver(dx, at, to, m);
         }
     }

@@ -1,8 +1,9 @@
-/* stage.h - arrays of f32, bf16 and f16 seen as f32, a piece at a time; and how many threads a piece of work is worth.
+/* stage.h - arrays of f32, bf16 and f16 seen as f32, a piece at a time; and how many threads a
+ * piece of work is worth.
  *
- * A kernel computes on pieces that stay in the first cache.  Where memory holds f32 a piece is used where it lies;
- * otherwise it is widened into a buffer, and what was computed is rounded on its way out.  So every kernel is
- * written once, in f32, and an f32 table pays nothing for it. */
+ * A kernel computes on pieces that stay in the first cache.  Where memory holds f32 a piece is used
+ * where it lies; otherwise it is widened into a buffer, and what was computed is rounded on its way
+ * out.  So every kernel is written once, in f32, and an f32 table pays nothing for it. */
 #ifndef FV_STAGE_H
 #define FV_STAGE_H
 
@@ -24,18 +25,28 @@ static inline int threads_for(const fv_stream *s, int64_t n)
     int64_t useful = n / WORTH_A_THREAD;
     return useful < 2 ? 1 : useful < s->threads ? (int)useful : s->threads;
 }
-static inline int threads_for_rows(const fv_stream *s, int64_t rows, int64_t cols) { return threads_for(s, rows * cols); }
-static inline int threads_for_axes(const fv_stream *s, int64_t a, int64_t b, int64_t c) { return threads_for(s, a * b * c); }
+static inline int threads_for_rows(const fv_stream *s, int64_t rows, int64_t cols)
+{
+    return threads_for(s, rows * cols);
+}
+static inline int threads_for_axes(const fv_stream *s, int64_t a, int64_t b, int64_t c)
+{
+    return threads_for(s, a * b * c);
+}
 
 static inline int64_t bytes_of(fv_dtype t) { return t == FV_F32 ? 4 : 2; }
-static inline const void *element(const void *p, int64_t i, fv_dtype t) { return (const char *)p + i * bytes_of(t); }
+static inline const void *element(const void *p, int64_t i, fv_dtype t)
+{
+    return (const char *)p + i * bytes_of(t);
+}
 
 /* ---- one vector of any of the three dtypes ---- */
 
 ALWAYS_INLINE vf load_as(const void *p, int64_t i, fv_dtype t)
 {
     if (t == FV_F32) return v_load((const float *)p + i);
-    return t == FV_BF16 ? v_load_bf16((const uint16_t *)p + i) : v_load_f16((const uint16_t *)p + i);
+    return t == FV_BF16 ? v_load_bf16((const uint16_t *)p + i)
+                        : v_load_f16((const uint16_t *)p + i);
 }
 
 ALWAYS_INLINE void store_as(void *p, int64_t i, vf a, fv_dtype t)
@@ -104,8 +115,12 @@ static inline const float *fetch(float *tmp, const void *p, int64_t at, int64_t 
 
 static inline fv_sink output(void *p, fv_dtype t) { return (fv_sink){p, t, false}; }
 
-/* Where to compute what goes to element at of the sink: its own place, or tmp.  deliver then finishes the job. */
-static inline float *aim(fv_sink s, int64_t at, float *tmp) { return s.dtype == FV_F32 && !s.add ? (float *)s.data + at : tmp; }
+/* Where to compute what goes to element at of the sink: its own place, or tmp.  deliver then
+ * finishes the job. */
+static inline float *aim(fv_sink s, int64_t at, float *tmp)
+{
+    return s.dtype == FV_F32 && !s.add ? (float *)s.data + at : tmp;
+}
 
 static inline void deliver(fv_sink s, int64_t at, float *p, int64_t n)
 {
@@ -127,7 +142,8 @@ static inline void deliver(fv_sink s, int64_t at, float *p, int64_t n)
     narrow(to, p, n, s.dtype);
 }
 
-/* ---- loops over one piece: two vectors at a time; f sees the last elements padded to a whole vector ---- */
+/* ---- loops over one piece: two vectors at a time; f sees the last elements padded to a whole
+ * vector ---- */
 
 ALWAYS_INLINE void map1(float *y, const float *x, int64_t n, vf p, vf q, vf (*f)(vf, vf, vf))
 {
@@ -148,20 +164,28 @@ ALWAYS_INLINE void map2(float *y, const float *a, const float *b, int64_t n, vf 
         v_store(y + i, u);
         v_store(y + i + VW, v);
     }
-    for (; i < n; i += VW) v_store_n(y + i, f(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0)), n - i);
+    for (; i < n; i += VW)
+        v_store_n(y + i, f(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0)), n - i);
 }
 
-ALWAYS_INLINE void map3(float *y, const float *a, const float *b, const float *c, int64_t n, vf (*f)(vf, vf, vf))
+ALWAYS_INLINE void map3(float *y, const float *a, const float *b, const float *c, int64_t n,
+                        vf (*f)(vf, vf, vf))
 {
     int64_t i = 0;
     for (; i + VW <= n; i += VW) v_store(y + i, f(v_load(a + i), v_load(b + i), v_load(c + i)));
-    if (i < n) v_store_n(y + i, f(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0), v_load_n(c + i, n - i, 0)), n - i);
+    if (i < n)
+        v_store_n(y + i,
+                  f(v_load_n(a + i, n - i, 0), v_load_n(b + i, n - i, 0),
+                    v_load_n(c + i, n - i, 0)),
+                  n - i);
 }
 
 /* ---- sums in one fixed order: four vectors in turn, then their lanes ---- */
 
-/* Adds up what f makes of a[i] and b[i]; `fill` stands for what is behind the end and must count as nothing. */
-ALWAYS_INLINE float fold2(const float *a, const float *b, int64_t n, float fill, vf p, vf (*f)(vf sum, vf a, vf b, vf p))
+/* Adds up what f makes of a[i] and b[i]; `fill` stands for what is behind the end and must count as
+ * nothing. */
+ALWAYS_INLINE float fold2(const float *a, const float *b, int64_t n, float fill, vf p,
+                          vf (*f)(vf sum, vf a, vf b, vf p))
 {
     vf s0 = v_zero(), s1 = s0, s2 = s0, s3 = s0;
     int64_t i = 0;
@@ -194,6 +218,9 @@ static inline void sum_parts(fv_stream *s, fv_sink y, const float *part, int64_t
 }
 
 static inline float sum_of(const float *x, int64_t n) { return fold2(x, x, n, 0, v_zero(), f_sum); }
-static inline float dot_of(const float *a, const float *b, int64_t n) { return fold2(a, b, n, 0, v_zero(), f_dot); }
+static inline float dot_of(const float *a, const float *b, int64_t n)
+{
+    return fold2(a, b, n, 0, v_zero(), f_dot);
+}
 
 #endif

@@ -37,7 +37,8 @@ static inline float widen_one(const void *p, int64_t i, fv_dtype t)
 }
 
 /* As fetch, with a stride. */
-static inline const float *fetch_strided(float *tmp, const void *p, int64_t at, int64_t stride, int64_t n, fv_dtype t)
+static inline const float *fetch_strided(float *tmp, const void *p, int64_t at, int64_t stride,
+                                         int64_t n, fv_dtype t)
 {
     if (stride == 1) return fetch(tmp, p, at, n, t);
     if (stride == 0) {

@@ -1,7 +1,8 @@
 /* topk.c - the k largest of each row, largest first, ties to the lower index.
  *
- * A sorted list of k is kept.  Nearly all of a long row is no larger than the list's last entry, so a row is read in runs
- * whose largest is found in vectors; only a run that has something to offer is looked at element by element. */
+ * A sorted list of k is kept.  Nearly all of a long row is no larger than the list's last entry, so
+ * a row is read in runs whose largest is found in vectors; only a run that has something to offer
+ * is looked at element by element. */
 #ifndef DTYPE
 #include "stage.h"
 
@@ -39,8 +40,10 @@ static float OF(at)(const void *x, int64_t i)
     return *fetch(tmp, x, i, 1, DTYPE);
 }
 
-/* Puts element j of the row at `first` where it belongs in the list, which holds the best of those before it. */
-static void OF(offer)(int32_t *best, int64_t k, const void *x, int64_t first, int64_t j, float value)
+/* Puts element j of the row at `first` where it belongs in the list, which holds the best of those
+ * before it. */
+static void OF(offer)(int32_t *best, int64_t k, const void *x, int64_t first, int64_t j,
+                      float value)
 {
     int64_t p = least(j, k - 1);
     for (; p > 0 && larger(value, OF(at)(x, first + best[p - 1])); p--) best[p] = best[p - 1];
@@ -55,16 +58,19 @@ static void OF(row)(int32_t *best, const void *x, int64_t first, int64_t cols, i
         const float *p = fetch(tmp, x, first + i, n, DTYPE);
         if (i >= k && n == RUN && !offers(p, OF(at)(x, first + best[k - 1]))) continue;
         for (int64_t j = i; j < i + n; j++)
-            if (j < k || larger(p[j - i], OF(at)(x, first + best[k - 1]))) OF(offer)(best, k, x, first, j, p[j - i]);
+            if (j < k || larger(p[j - i], OF(at)(x, first + best[k - 1])))
+                OF(offer)(best, k, x, first, j, p[j - i]);
     }
 }
 
-static void OF(topk)(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows, int64_t cols, int64_t k)
+static void OF(topk)(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows,
+                     int64_t cols, int64_t k)
 {
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         OF(row)(index + r * k, x, r * cols, cols, k);
-        for (int64_t p = 0; p < k; p++) ((REAL *)values)[r * k + p] = ((const REAL *)x)[r * cols + index[r * k + p]];
+        for (int64_t p = 0; p < k; p++)
+            ((REAL *)values)[r * k + p] = ((const REAL *)x)[r * cols + index[r * k + p]];
     }
 }
 

@@ -1,13 +1,14 @@
 /* vmath.h - elementary functions on vectors.
  *
- * Every lane depends on its own input alone, so an element has the same value wherever it stands.  There are no
- * branches and no tables.  NaN goes in and out, infinities give the limit.
+ * Every lane depends on its own input alone, so an element has the same value wherever it stands.
+ * There are no branches and no tables.  NaN goes in and out, infinities give the limit.
  *
- * The coefficients are minimax fits made for this file: Lawson's reweighted least squares on 400 to 1200
- * Chebyshev nodes against 40-digit values, the weight being the relative error of the finished function;
- * polynomials were rounded to f32 one coefficient after another, lowest first, refitting the rest each time.
- * The errors given are the largest found by tests/ops/test_vmath.c against the C library in f64, with fused
- * multiply-add; without it (the generic level of some machines) some are one or two ulp worse. */
+ * The coefficients are minimax fits made for this file: Lawson's reweighted least squares on 400 to
+ * 1200 Chebyshev nodes against 40-digit values, the weight being the relative error of the finished
+ * function; polynomials were rounded to f32 one coefficient after another, lowest first, refitting
+ * the rest each time.  The errors given are the largest found by tests/ops/test_vmath.c against the
+ * C library in f64, with fused multiply-add; without it (the generic level of some machines) some
+ * are one or two ulp worse. */
 #ifndef FV_VMATH_H
 #define FV_VMATH_H
 
@@ -17,11 +18,12 @@
 #define LN2_HI 0.693145751953125f
 #define LN2_LO 1.42860682e-6f
 
-/* e^x = 2 h (1 + e) with h = 2^(n-1) and e = e^r - 1, where x = n ln2 + r, |r| <= ln2/2; for x in -87.3..89.  Half the
- * power is returned because the whole one may not be a float. */
+/* e^x = 2 h (1 + e) with h = 2^(n-1) and e = e^r - 1, where x = n ln2 + r, |r| <= ln2/2; for x in
+ * -87.3..89.  Half the power is returned because the whole one may not be a float. */
 static inline vf v_exp_parts(vf x, vf *h)
 {
-    const vf magic = v_set1(0x1.8p23f + 126.0f); /* its last bits count in ones and carry the bias of the exponent */
+    /* its last bits count in ones and carry the bias of the exponent */
+    const vf magic = v_set1(0x1.8p23f + 126.0f);
     vf z = v_fma(x, v_set1(1.44269504f), magic);
     vf n = v_sub(z, magic);
     *h = (vf)((vu)z << 23);
@@ -33,7 +35,8 @@ static inline vf v_exp_parts(vf x, vf *h)
     return v_fma(q, r2, r);
 }
 
-/* e^x, 1.2 ulp, infinite above 88.72.  Below -86.99 it is 0: there n is -126, whose half power has the bits of 0. */
+/* e^x, 1.2 ulp, infinite above 88.72.  Below -86.99 it is 0: there n is -126, whose half power has
+ * the bits of 0. */
 static inline vf v_exp(vf x)
 {
     vf h, e = v_exp_parts(v_min(v_set1(89.0f), v_max(v_set1(-87.3f), x)), &h), y = v_fma(h, e, h);
@@ -74,8 +77,8 @@ static inline vf v_tanh(vf x)
     return v_copysign(v_div(w, v_add(w, v_set1(2.0f))), x);
 }
 
-/* erf, 6 ulp: x P(x^2) / Q(x^2) up to 3.925, where erf has reached 1.  All coefficients are positive, so nothing
- * cancels; the polynomials are taken in pairs, which shortens the chain. */
+/* erf, 6 ulp: x P(x^2) / Q(x^2) up to 3.925, where erf has reached 1.  All coefficients are
+ * positive, so nothing cancels; the polynomials are taken in pairs, which shortens the chain. */
 static inline vf v_erf(vf x)
 {
     x = v_min(v_set1(3.925f), v_max(v_set1(-3.925f), x));
@@ -90,7 +93,10 @@ static inline vf v_erf(vf x)
 }
 
 /* 1 / (1 + e^-x), 3 ulp down to x = -86. */
-static inline vf v_sigmoid(vf x) { return v_div(v_set1(1.0f), v_add(v_set1(1.0f), v_exp(v_neg(x)))); }
+static inline vf v_sigmoid(vf x)
+{
+    return v_div(v_set1(1.0f), v_add(v_set1(1.0f), v_exp(v_neg(x))));
+}
 
 /* log(1 + e^x), 3 ulp down to x = -86, 0 below: the larger of x and 0, plus log(1 + e^-|x|). */
 static inline vf v_softplus(vf x)
@@ -104,8 +110,9 @@ static inline vf v_softplus(vf x)
 /* x sigmoid(x), 3 ulp down to x = -86. */
 static inline vf v_silu(vf x) { return v_div(x, v_add(v_set1(1.0f), v_exp(v_neg(x)))); }
 
-/* Phi(x) - 1/2, the normal distribution function from its middle: v_erf(x / sqrt 2) / 2 with both factors put into the
- * coefficients.  Not below -1/2, so that x Phi(x) does not change sign; at the other end 1/2 may be passed by an ulp. */
+/* Phi(x) - 1/2, the normal distribution function from its middle: v_erf(x / sqrt 2) / 2 with both
+ * factors put into the coefficients.  Not below -1/2, so that x Phi(x) does not change sign; at the
+ * other end 1/2 may be passed by an ulp. */
 static inline vf v_half_erf(vf x)
 {
     x = v_min(v_set1(5.5507883f), v_max(v_set1(-5.5507883f), x));
@@ -122,15 +129,23 @@ static inline vf v_half_erf(vf x)
 /* x Phi(x), within 2e-7 |x| (the sum cancels in the left tail, where the result is small). */
 static inline vf v_gelu(vf x) { return v_fma(x, v_half_erf(x), v_mul(x, v_set1(0.5f))); }
 
-/* Twice the argument of tanh in gelu_tanh, 2 sqrt(2/pi) (x + 0.044715 x^3): 1/2 (1 + tanh u) is sigmoid(2u). */
-static inline vf v_gelu_tanh_arg(vf x) { return v_mul(x, v_fma(v_mul(x, x), v_set1(7.1354816e-2f), v_set1(1.5957691f))); }
+/* Twice the argument of tanh in gelu_tanh, 2 sqrt(2/pi) (x + 0.044715 x^3): 1/2 (1 + tanh u) is
+ * sigmoid(2u). */
+static inline vf v_gelu_tanh_arg(vf x)
+{
+    return v_mul(x, v_fma(v_mul(x, x), v_set1(7.1354816e-2f), v_set1(1.5957691f)));
+}
 
 /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), within 2e-7 |x|. */
-static inline vf v_gelu_tanh(vf x) { return v_div(x, v_add(v_set1(1.0f), v_exp(v_neg(v_gelu_tanh_arg(x))))); }
+static inline vf v_gelu_tanh(vf x)
+{
+    return v_div(x, v_add(v_set1(1.0f), v_exp(v_neg(v_gelu_tanh_arg(x)))));
+}
 
 /* ---- circular functions ---- */
 
-/* sin and cos within 2 ulp of the larger, for |x| < 1e8 (beyond that not even bounded): x = n pi/2 + r, reduced in f64. */
+/* sin and cos within 2 ulp of the larger, for |x| < 1e8 (beyond that not even bounded): x = n pi/2
+ * + r, reduced in f64. */
 static inline void v_sincos(vf *sin, vf *cos, vf x)
 {
     typedef double vd __attribute__((vector_size(8 * VW)));
@@ -143,7 +158,8 @@ static inline void v_sincos(vf *sin, vf *cos, vf x)
     vf s = v_fma(v_set1(-1.9517906e-4f), z, v_set1(8.3321873e-3f));
     s = v_fma(v_mul(v_fma(s, z, v_set1(-1.6666655e-1f)), z), r, r);
     vf c = v_fma(v_set1(2.4432327e-5f), z, v_set1(-1.3887309e-3f));
-    c = v_fma(v_fma(c, z, v_set1(4.1666646e-2f)), v_mul(z, z), v_fma(v_set1(-0.5f), z, v_set1(1.0f)));
+    c = v_fma(v_fma(c, z, v_set1(4.1666646e-2f)), v_mul(z, z),
+              v_fma(v_set1(-0.5f), z, v_set1(1.0f)));
     vu swap = (vu)((quarter & 1) != 0), s_bits = (vu)s, c_bits = (vu)c;
     *sin = (vf)(((swap & c_bits) | (~swap & s_bits)) ^ (quarter & 2) << 30);
     *cos = (vf)(((swap & s_bits) | (~swap & c_bits)) ^ ((quarter + 1) & 2) << 30);

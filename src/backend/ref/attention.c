@@ -1,9 +1,11 @@
-/* attention.c - scaled dot-product attention, its gradient, exact weights, and writing to a key/value cache.
+/* attention.c - scaled dot-product attention, its gradient, exact weights, and writing to a
+ * key/value cache.
  *
- * Everything is written down pair by pair from the definition in author/kernel_args.h.  The forward pass keeps one row of
- * scores; the backward pass keeps none and recomputes the weight of a pair from lse = (m, l) wherever it needs it, with scores
- * in base 2:
- *     w = 2^(score - m) / l,  dw = keep dy_i.v_j (keep: 0, or 1 over the share kept),  dscore = w * (dw - dy_i.y_i). */
+ * Everything is written down pair by pair from the definition in author/kernel_args.h.  The forward
+ * pass keeps one row of scores; the backward pass keeps none and recomputes the weight of a pair
+ * from lse = (m, l) wherever it needs it, with scores in base 2:
+ *     w = 2^(score - m) / l,  dw = keep dy_i.v_j (keep: 0, or 1 over the share kept),
+ *     dscore = w * (dw - dy_i.y_i). */
 #include "backend/attention_dropout.h"
 #include "ref.h"
 
@@ -19,11 +21,20 @@ static int64_t position(args *a, pair p) { return p.i + length(a, p.b) - a->Tq; 
 static int64_t kv_head(args *a, int64_t h) { return h / (a->H / a->G); }
 
 static int64_t at_q(args *a, pair p) { return p.b * a->q_batch + p.i * a->q_row + p.h * a->Wk; }
-static int64_t at_k(args *a, pair p) { return p.b * a->k_batch + p.j * a->k_row + kv_head(a, p.h) * a->Wk; }
-static int64_t at_v(args *a, pair p) { return p.b * a->v_batch + p.j * a->v_row + kv_head(a, p.h) * a->Wv; }
+static int64_t at_k(args *a, pair p)
+{
+    return p.b * a->k_batch + p.j * a->k_row + kv_head(a, p.h) * a->Wk;
+}
+static int64_t at_v(args *a, pair p)
+{
+    return p.b * a->v_batch + p.j * a->v_row + kv_head(a, p.h) * a->Wv;
+}
 static int64_t at_y(args *a, pair p) { return ((p.b * a->Tq + p.i) * a->H + p.h) * a->Wv; }
 static int64_t at_row(args *a, pair p) { return (p.b * a->H + p.h) * a->Tq + p.i; }
-static int64_t at_grid(const int64_t s[3], pair p) { return p.b * s[0] + p.h * s[1] + p.i * s[2] + p.j; }
+static int64_t at_grid(const int64_t s[3], pair p)
+{
+    return p.b * s[0] + p.h * s[1] + p.i * s[2] + p.j;
+}
 
 static int64_t at_rel(args *a, pair p)
 {
@@ -66,7 +77,8 @@ static acc score(args *a, pair p)
 static acc dropout(args *a, pair p)
 {
     if (a->dropout <= 0) return 1;
-    uint32_t row = fv__draw_row((uint32_t)(p.b * a->H + p.h), (uint32_t)a->Tq, (uint32_t)p.i), key = fv__draw_key((uint32_t)p.j);
+    uint32_t row = fv__draw_row((uint32_t)(p.b * a->H + p.h), (uint32_t)a->Tq, (uint32_t)p.i),
+             key = fv__draw_key((uint32_t)p.j);
     uint32_t word[4];
     fv__draw_keys keys = fv__keys_of(a->rng.seed);
     fv__draw(word, &keys, a->rng.site, *a->rng.step, row, key);
@@ -78,8 +90,8 @@ static bool lens_ok(fv_stream *s, args *a)
 {
     for (int64_t b = 0; a->lens && b < a->B; b++) {
         if (a->lens[b] >= 0 && a->lens[b] <= a->Tk) continue;
-        fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b, a->lens[b],
-                       (long long)a->Tk);
+        fv_stream_fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", (long long)b,
+                       a->lens[b], (long long)a->Tk);
         return false;
     }
     return true;
@@ -127,7 +139,8 @@ static acc weight(args *a, pair p, acc x)
     return EXP2(x - lds(a->lse, 2 * at_row(a, p))) / lds(a->lse, 2 * at_row(a, p) + 1);
 }
 
-static void attention_weights(fv_stream *s, fv_sink w, args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void attention_weights(fv_stream *s, fv_sink w, args *a, int64_t b, int64_t h, int64_t i0,
+                              int64_t i1)
 {
     (void)s;
     for (int64_t i = i0; i < i1; i++)
@@ -162,7 +175,8 @@ static void query_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *su
                 for (int64_t c = 0; c < a->Wk; c++) sum[c] = 0;
                 for (p.j = 0; p.j < a->Tk; p.j++) {
                     acc ds = scale_of(a) * slope_at(a, g, dyy, p).ds;
-                    for (int64_t c = 0; ds != 0 && c < a->Wk; c++) sum[c] += ds * ld(a->k, at_k(a, p) + c);
+                    for (int64_t c = 0; ds != 0 && c < a->Wk; c++)
+                        sum[c] += ds * ld(a->k, at_k(a, p) + c);
                 }
                 for (int64_t c = 0; c < a->Wk; c++) put(g->dq, at_q(a, p) + c, sum[c]);
             }
@@ -181,8 +195,10 @@ static void key_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
                 for (p.h = head * serves; p.h < (head + 1) * serves; p.h++)
                     for (p.i = 0; p.i < a->Tq; p.i++) {
                         slope t = slope_at(a, g, dyy, p);
-                        for (int64_t c = 0; c < a->Wk; c++) dk[c] += scale_of(a) * t.ds * ld(a->q, at_q(a, p) + c);
-                        for (int64_t c = 0; c < a->Wv; c++) dv[c] += t.w * ld(g->dy, at_y(a, p) + c);
+                        for (int64_t c = 0; c < a->Wk; c++)
+                            dk[c] += scale_of(a) * t.ds * ld(a->q, at_q(a, p) + c);
+                        for (int64_t c = 0; c < a->Wv; c++)
+                            dv[c] += t.w * ld(g->dy, at_y(a, p) + c);
                     }
                 p.h = head * serves;
                 for (int64_t c = 0; g->dk.data && c < a->Wk; c++) put(g->dk, at_k(a, p) + c, dk[c]);
@@ -190,7 +206,8 @@ static void key_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
             }
 }
 
-/* Each element of the bias collects from every pair that read it: all along an axis whose stride is 0. */
+/* Each element of the bias collects from every pair that read it: all along an axis whose stride is
+ * 0. */
 static void bias_grads(args *a, const fv_attn_grads *g, const acc *dyy)
 {
     int64_t n[3] = {a->B, a->H, a->Tq}, own[3], shared[3];
@@ -199,10 +216,12 @@ static void bias_grads(args *a, const fv_attn_grads *g, const acc *dyy)
         shared[x] = a->bias_s[x] ? 1 : n[x];
     }
     for (int64_t e = 0; e < own[0] * own[1] * own[2] * a->Tk; e++) {
-        int64_t j = e % a->Tk, i = e / a->Tk % own[2], h = e / a->Tk / own[2] % own[1], b = e / a->Tk / own[2] / own[1];
+        int64_t j = e % a->Tk, i = e / a->Tk % own[2], h = e / a->Tk / own[2] % own[1],
+                b = e / a->Tk / own[2] / own[1];
         acc sum = 0;
         for (int64_t r = 0; r < shared[0] * shared[1] * shared[2]; r++) {
-            int64_t ri = r % shared[2], rh = r / shared[2] % shared[1], rb = r / shared[2] / shared[1];
+            int64_t ri = r % shared[2], rh = r / shared[2] % shared[1],
+                    rb = r / shared[2] / shared[1];
             sum += slope_at(a, g, dyy, (pair){b + rb, h + rh, i + ri, j}).ds;
         }
         put(g->dbias, at_grid(a->bias_s, (pair){b, h, i, j}), sum);
@@ -222,8 +241,10 @@ static void rel_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
 
 static void attention_bwd(fv_stream *s, args *a, const fv_attn_grads *g)
 {
-    int64_t rows = a->B * a->H * a->Tq, sums = a->Wk + a->Wv + (g->drel.data ? a->H * a->rel_len : 0);
-    acc *dyy = fv_stream_work(s, (size_t)(rows + sums) * sizeof *dyy), *sum = dyy + rows; /* dyy: dy_i.y_i of each row */
+    int64_t rows = a->B * a->H * a->Tq,
+            sums = a->Wk + a->Wv + (g->drel.data ? a->H * a->rel_len : 0);
+    acc *dyy = fv_stream_work(s, (size_t)(rows + sums) * sizeof *dyy),
+        *sum = dyy + rows; /* dyy: dy_i.y_i of each row */
     if (!dyy) return;
     for (int64_t r = 0; r < rows; r++) {
         int64_t at = at_y(a, (pair){r / a->Tq / a->H, r / a->Tq % a->H, r % a->Tq, 0});
@@ -237,16 +258,17 @@ static void attention_bwd(fv_stream *s, args *a, const fv_attn_grads *g)
 
 /* ---- cache ---- */
 
-static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B, int64_t T, int64_t cap,
-                        int64_t D)
+static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
+                        int64_t T, int64_t cap, int64_t D)
 {
     for (int64_t b = 0; b < B; b++) {
         if (pos[b] < 0 || pos[b] + T > cap) {
-            fv_stream_fail(s, FV_EARG, "cache_write: %lld rows at %d do not fit a cache of %lld", (long long)T, pos[b],
-                           (long long)cap);
+            fv_stream_fail(s, FV_EARG, "cache_write: %lld rows at %d do not fit a cache of %lld",
+                           (long long)T, pos[b], (long long)cap);
             return;
         }
-        memcpy((real *)cache + (b * cap + pos[b]) * D, (const real *)x + b * T * D, (size_t)(T * D) * sizeof(real));
+        memcpy((real *)cache + (b * cap + pos[b]) * D, (const real *)x + b * T * D,
+               (size_t)(T * D) * sizeof(real));
     }
 }
 

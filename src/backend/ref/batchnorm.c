@@ -1,8 +1,9 @@
-/* batchnorm.c - statistics of a channel over the batch, and the norm made from them; x is (outer,channels,inner). */
+/* batchnorm.c - statistics of a channel over the batch, and the norm made from them; x is
+ * (outer,channels,inner). */
 #include "backend/ref/ref.h"
 
-static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer, int64_t channels,
-                            int64_t inner)
+static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer,
+                            int64_t channels, int64_t inner)
 {
     (void)s;
     for (int64_t ch = 0; ch < channels; ch++) {
@@ -21,24 +22,27 @@ static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const voi
 }
 
 /* y = gain * (x - mean) / sqrt(var + eps) + bias */
-static void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
-                      const void *bias, int64_t outer, int64_t channels, int64_t inner, float eps)
+static void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var,
+                      const void *gain, const void *bias, int64_t outer, int64_t channels,
+                      int64_t inner, float eps)
 {
     (void)s;
     for (int64_t o = 0; o < outer; o++)
         for (int64_t ch = 0; ch < channels; ch++) {
             int64_t from = (o * channels + ch) * inner;
-            acc m = lds(mean, ch), scale = (gain ? ld(gain, ch) : 1) / SQRT(lds(var, ch) + (acc)eps);
+            acc m = lds(mean, ch),
+                scale = (gain ? ld(gain, ch) : 1) / SQRT(lds(var, ch) + (acc)eps);
             acc shift = bias ? ld(bias, ch) : 0;
             for (int64_t i = from; i < from + inner; i++) st(y, i, (ld(x, i) - m) * scale + shift);
         }
 }
 
 /* With n = (x - mean) * rstd, and sums over a channel:  dgain = sum(dy * n), dbias = sum(dy),
- * dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n)); the means drop out when the statistics are constants. */
-static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x,
-                          const fv_stat *mean, const fv_stat *var, const void *gain, int64_t outer, int64_t channels,
-                          int64_t inner, float eps, bool batch)
+ * dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n)); the means drop out when the statistics are
+ * constants. */
+static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
+                          const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
+                          int64_t outer, int64_t channels, int64_t inner, float eps, bool batch)
 {
     (void)s;
     for (int64_t ch = 0; ch < channels; ch++) {

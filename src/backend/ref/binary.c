@@ -42,16 +42,19 @@ static acc slope_b(fv_binary_op op, acc a, acc b)
     return 0;
 }
 
-static void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w)
+static void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b,
+                   const fv_walk *w)
 {
     (void)s;
-    for (walker at = walk_start(w); at.more; walk_next(&at, w)) st(y, at.y, value(op, ld(a, at.a), ld(b, at.b)));
+    for (walker at = walk_start(w); at.more; walk_next(&at, w))
+        st(y, at.y, value(op, ld(a, at.a), ld(b, at.b)));
 }
 
-/* One operand's gradient: the axes it is repeated along are walked inside, so that each of its elements is summed in
- * the order of y and delivered once. */
-static void one_side(fv_binary_op op, fv_sink g, acc (*slope)(fv_binary_op, acc, acc), const int64_t *stride, const void *dy,
-                     const void *a, const void *b, const fv_walk *w)
+/* One operand's gradient: the axes it is repeated along are walked inside, so that each of its
+ * elements is summed in the order of y and delivered once. */
+static void one_side(fv_binary_op op, fv_sink g, acc (*slope)(fv_binary_op, acc, acc),
+                     const int64_t *stride, const void *dy, const void *a, const void *b,
+                     const fv_walk *w)
 {
     fv_walk kept = {0}, summed = {0};
     if (!g.data) return;
@@ -72,8 +75,8 @@ static void one_side(fv_binary_op op, fv_sink g, acc (*slope)(fv_binary_op, acc,
     }
 }
 
-static void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy, const void *a, const void *b,
-                       const fv_walk *w)
+static void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy,
+                       const void *a, const void *b, const fv_walk *w)
 {
     (void)s;
     one_side(op, da, slope_a, w->a, dy, a, b, w);

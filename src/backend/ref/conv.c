@@ -1,8 +1,9 @@
 /* conv.c - images unfolded into the columns of a matrix product and back, and bilinear resizing. */
 #include "backend/ref/ref.h"
 
-/* Calls visit order: image, channel, kernel row, kernel column, output row, output column; so column element i of
- * image b is the pixel at (p * sh - ph + kr * dh, q * sw - pw + kc * dw), or lies in the padding. */
+/* Calls visit order: image, channel, kernel row, kernel column, output row, output column; so
+ * column element i of image b is the pixel at (p * sh - ph + kr * dh, q * sw - pw + kc * dw), or
+ * lies in the padding. */
 static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
 {
     (void)s;
@@ -12,7 +13,8 @@ static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g
             for (int64_t kc = 0; kc < g->kw; kc++)
                 for (int64_t p = 0; p < g->oh; p++)
                     for (int64_t q = 0; q < g->ow; q++, at++) {
-                        int64_t r = p * g->sh - g->ph + kr * g->dh, c = q * g->sw - g->pw + kc * g->dw;
+                        int64_t r = p * g->sh - g->ph + kr * g->dh,
+                                c = q * g->sw - g->pw + kc * g->dw;
                         bool inside = r >= 0 && r < g->h && c >= 0 && c < g->w;
                         st(col, at, inside ? ld(x, (plane * g->h + r) * g->w + c) : 0);
                     }
@@ -31,15 +33,17 @@ static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom 
             for (int64_t kc = 0; kc < g->kw; kc++)
                 for (int64_t p = 0; p < g->oh; p++)
                     for (int64_t q = 0; q < g->ow; q++, at++) {
-                        int64_t r = p * g->sh - g->ph + kr * g->dh, c = q * g->sw - g->pw + kc * g->dw;
-                        if (r >= 0 && r < g->h && c >= 0 && c < g->w) sum[r * g->w + c] += ld(col, at);
+                        int64_t r = p * g->sh - g->ph + kr * g->dh,
+                                c = q * g->sw - g->pw + kc * g->dw;
+                        if (r >= 0 && r < g->h && c >= 0 && c < g->w)
+                            sum[r * g->w + c] += ld(col, at);
                     }
         for (int64_t i = 0; i < g->h * g->w; i++) put(x, plane * g->h * g->w + i, sum[i]);
     }
 }
 
-/* Output place o of `out` lies between low and high of `in`, at `part` of the way: pixel centres are aligned, and what
- * would lie before the first centre is the first pixel. */
+/* Output place o of `out` lies between low and high of `in`, at `part` of the way: pixel centres
+ * are aligned, and what would lie before the first centre is the first pixel. */
 typedef struct {
     int64_t low, high;
     acc part;
@@ -54,7 +58,8 @@ static between locate(int64_t o, int64_t in, int64_t out)
     return (between){low, low + 1 < in ? low + 1 : low, at - (acc)low};
 }
 
-static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w, int64_t oh, int64_t ow)
+static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
+                     int64_t oh, int64_t ow)
 {
     (void)s;
     for (int64_t plane = 0; plane < planes; plane++)
@@ -68,7 +73,8 @@ static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64
             }
 }
 
-static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h, int64_t w, int64_t oh, int64_t ow)
+static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h,
+                         int64_t w, int64_t oh, int64_t ow)
 {
     if (!dx.data) return;
     acc *sum = fv_stream_work(s, (size_t)(h * w) * sizeof *sum);

@@ -27,7 +27,8 @@ static double get_any(const void *p, fv_dtype t, int64_t i)
     }
 }
 
-/* Double to half goes through f32: a double rounding that only a number halfway between two halves can show. */
+/* Double to half goes through f32: a double rounding that only a number halfway between two halves
+ * can show. */
 static void set_any(void *p, fv_dtype t, int64_t i, double v)
 {
     switch (t) {

@@ -1,9 +1,11 @@
-/* entropy.c - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is kept. */
+/* entropy.c - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is
+ * kept. */
 #include "backend/ref/ref.h"
 
 /* loss = (1 - smooth) * (lse - x[label]) + smooth * (lse - mean(x)) */
-static void cross_entropy(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x, const int32_t *labels, int64_t rows,
-                          int64_t vocab, float smooth, int32_t ignore)
+static void cross_entropy(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x,
+                          const int32_t *labels, int64_t rows, int64_t vocab, float smooth,
+                          int32_t ignore)
 {
     for (int64_t r = 0; r < rows; r++) {
         int64_t o = r * vocab;
@@ -11,8 +13,8 @@ static void cross_entropy(fv_stream *s, fv_stat *loss, fv_stat *lse, const void 
         sts(lse, r, 0);
         if (labels[r] == ignore) continue;
         if (labels[r] < 0 || labels[r] >= vocab) {
-            fv_stream_fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld", labels[r], (long long)r,
-                           (long long)vocab - 1);
+            fv_stream_fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld",
+                           labels[r], (long long)r, (long long)vocab - 1);
             return;
         }
         acc top = ld(x, o), total = 0, mean = 0;
@@ -28,8 +30,9 @@ static void cross_entropy(fv_stream *s, fv_stat *loss, fv_stat *lse, const void 
 }
 
 /* dx = dloss * (softmax(x) - (1 - smooth) * [label] - smooth / vocab); dx may be x itself */
-static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse, const void *x,
-                              const int32_t *labels, int64_t rows, int64_t vocab, float smooth, int32_t ignore)
+static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse,
+                              const void *x, const int32_t *labels, int64_t rows, int64_t vocab,
+                              float smooth, int32_t ignore)
 {
     (void)s;
     if (!dx.data) return;

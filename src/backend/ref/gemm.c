@@ -1,8 +1,9 @@
 /* gemm.c - the matrix product, element by element in the documented order.
  *
- * C = act(alpha * A B + bias): every element is a chain of fused multiply-adds over each run of FV_GEMM_KC values
- * of k; the runs are scaled by alpha and added in order.  Whatever the dtype, sums are kept in acc and rounded
- * once, when C is written.  A packed weight is here the plain (n,k) matrix, converted to its dtype. */
+ * C = act(alpha * A B + bias): every element is a chain of fused multiply-adds over each run of
+ * FV_GEMM_KC values of k; the runs are scaled by alpha and added in order.  Whatever the dtype,
+ * sums are kept in acc and rounded once, when C is written.  A packed weight is here the plain
+ * (n,k) matrix, converted to its dtype. */
 #include "backend/ref/ref.h"
 
 /* Element i of memory of any float dtype. */
@@ -31,7 +32,9 @@ static acc activate(fv_act act, acc x)
     switch (act) {
     case FV_RELU: return x > 0 ? x : 0;
     case FV_GELU: return (acc)0.5 * x * (1 + ERF(x * (acc)0.70710678118654752440));
-    case FV_GELU_TANH: return (acc)0.5 * x * (1 + TANH((acc)0.79788456080286535588 * (x + (acc)0.044715 * x * x * x)));
+    case FV_GELU_TANH:
+        return (acc)0.5 * x *
+               (1 + TANH((acc)0.79788456080286535588 * (x + (acc)0.044715 * x * x * x)));
     case FV_SILU: return x / (1 + EXP(-x));
     case FV_TANH: return TANH(x);
     case FV_SIGMOID: return 1 / (1 + EXP(-x));
@@ -49,7 +52,8 @@ static acc dot(const fv_gemm *g, const void *a, const void *b, int64_t i, int64_
         int64_t k1 = k0 + FV_GEMM_KC < g->k ? k0 + FV_GEMM_KC : g->k;
         acc run = 0;
         for (int64_t k = k0; k < k1; k++)
-            run = FMA(ld(a, g->ta ? k * g->lda + i : i * g->lda + k), load(b, tb ? j * ldb + k : k * ldb + j, g->bt), run);
+            run = FMA(ld(a, g->ta ? k * g->lda + i : i * g->lda + k),
+                      load(b, tb ? j * ldb + k : k * ldb + j, g->bt), run);
         sum = FMA(alpha, run, sum);
     }
     return sum;
@@ -80,11 +84,13 @@ static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
     return dt < FV_FLOATS ? (size_t)n * (size_t)k * fv_dtype_size(dt) : 0;
 }
 
-static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from, int64_t n, int64_t k, int64_t ldw, bool tb)
+static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from, int64_t n,
+                 int64_t k, int64_t ldw, bool tb)
 {
     (void)s;
     for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < k; i++) store(out, j * k + i, dt, load(w, tb ? j * ldw + i : i * ldw + j, from));
+        for (int64_t i = 0; i < k; i++)
+            store(out, j * k + i, dt, load(w, tb ? j * ldw + i : i * ldw + j, from));
 }
 
 void REF(gemm)(fv_kernels *k);

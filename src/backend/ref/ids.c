@@ -1,8 +1,8 @@
 /* ids.c - ids of tokens, rows of integers: moved along, counted, found. */
 #include "backend/ref/ref.h"
 
-static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
-                  int32_t to)
+static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                  int64_t by, int32_t edge, int32_t from, int32_t to)
 {
     (void)s;
     for (int64_t i = 0; i < rows * cols; i++) {
@@ -12,7 +12,8 @@ static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int6
     }
 }
 
-static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t first, int32_t skip)
+static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                  int32_t first, int32_t skip)
 {
     (void)s;
     for (int64_t i = 0, n = 0; i < rows * cols; i++) {
@@ -21,7 +22,8 @@ static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int6
     }
 }
 
-static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id, bool wanted)
+static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
+                 bool wanted)
 {
     (void)s;
     for (int64_t r = 0; r < rows; r++) {

@@ -10,8 +10,9 @@ static const void *residual(void *sum, const void *x, const void *a, int64_t fro
 }
 
 /* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps) */
-static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x, const void *a,
-                      const void *gain, const void *bias, int64_t rows, int64_t cols, float eps)
+static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x,
+                      const void *a, const void *gain, const void *bias, int64_t rows, int64_t cols,
+                      float eps)
 {
     (void)s;
     for (int64_t r = 0; r < rows; r++) {
@@ -37,8 +38,8 @@ static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void 
 }
 
 /* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)). */
-static void layernorm_dx(fv_sink dx, const void *dy, const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd,
-                         int64_t rows, int64_t cols)
+static void layernorm_dx(fv_sink dx, const void *dy, const void *x, const void *gain,
+                         const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++) {
         int64_t o = r * cols;
@@ -57,8 +58,9 @@ static void layernorm_dx(fv_sink dx, const void *dy, const void *x, const void *
     }
 }
 
-static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
-                          const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
+                          const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd,
+                          int64_t rows, int64_t cols)
 {
     (void)s;
     if (dx.data) layernorm_dx(dx, dy, x, gain, mean, rstd, rows, cols);
@@ -76,8 +78,8 @@ static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias
 }
 
 /* y = gain * x * rstd,  rstd = 1 / sqrt(mean(x^2) + eps) */
-static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain, int64_t rows,
-                    int64_t cols, float eps)
+static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a,
+                    const void *gain, int64_t rows, int64_t cols, float eps)
 {
     (void)s;
     for (int64_t r = 0; r < rows; r++) {
@@ -87,18 +89,20 @@ static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void 
         for (int64_t j = 0; j < cols; j++) square += ld(in, o + j) * ld(in, o + j);
         acc scale = 1 / SQRT(square / (acc)cols + (acc)eps);
         sts(rstd, r, scale);
-        for (int64_t j = 0; j < cols; j++) st(y, o + j, ld(in, o + j) * scale * (gain ? ld(gain, j) : 1));
+        for (int64_t j = 0; j < cols; j++)
+            st(y, o + j, ld(in, o + j) * scale * (gain ? ld(gain, j) : 1));
     }
 }
 
 /* With g = dy * gain and n = x * rstd:  dx = rstd * (g - n * mean(g * n)). */
-static void rmsnorm_dx(fv_sink dx, const void *dy, const void *x, const void *gain, const fv_stat *rstd, int64_t rows,
-                       int64_t cols)
+static void rmsnorm_dx(fv_sink dx, const void *dy, const void *x, const void *gain,
+                       const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++) {
         int64_t o = r * cols;
         acc scale = lds(rstd, r), gn_mean = 0;
-        for (int64_t j = 0; j < cols; j++) gn_mean += ld(dy, o + j) * (gain ? ld(gain, j) : 1) * ld(x, o + j) * scale;
+        for (int64_t j = 0; j < cols; j++)
+            gn_mean += ld(dy, o + j) * (gain ? ld(gain, j) : 1) * ld(x, o + j) * scale;
         gn_mean /= (acc)cols;
         for (int64_t j = 0; j < cols; j++) {
             acc g = ld(dy, o + j) * (gain ? ld(gain, j) : 1);
@@ -107,15 +111,16 @@ static void rmsnorm_dx(fv_sink dx, const void *dy, const void *x, const void *ga
     }
 }
 
-static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x, const void *gain,
-                        const fv_stat *rstd, int64_t rows, int64_t cols)
+static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x,
+                        const void *gain, const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     (void)s;
     if (dx.data) rmsnorm_dx(dx, dy, x, gain, rstd, rows, cols);
     if (!dgain.data) return;
     for (int64_t j = 0; j < cols; j++) {
         acc dg = 0;
-        for (int64_t r = 0; r < rows; r++) dg += ld(dy, r * cols + j) * ld(x, r * cols + j) * lds(rstd, r);
+        for (int64_t r = 0; r < rows; r++)
+            dg += ld(dy, r * cols + j) * ld(x, r * cols + j) * lds(rstd, r);
         put(dgain, j, dg);
     }
 }

@@ -1,9 +1,11 @@
-/* optim.c - AdamW over a flat block of parameters, the sum of squares that clipping asks for, and the clipping. */
+/* optim.c - AdamW over a flat block of parameters, the sum of squares that clipping asks for, and
+ * the clipping. */
 #include "backend/ref/ref.h"
 
-/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) / (sqrt(v/correct2) + eps)) */
-static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad, int64_t n,
-                  const fv_adamw *o)
+/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) /
+ * (sqrt(v/correct2) + eps)) */
+static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy,
+                  const float *grad, int64_t n, const fv_adamw *o)
 {
     (void)s;
     const fv_update *u = o->now;

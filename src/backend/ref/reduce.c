@@ -1,8 +1,10 @@
-/* reduce.c - along one axis: sum, mean, maximum, the k largest, running sums; and masked filling. */
+/* reduce.c - along one axis: sum, mean, maximum, the k largest, running sums; and masked
+ * filling. */
 #include "backend/ref/ref.h"
 #include "backend/ref/ref_walk.h"
 
-/* x[at] + x[at + step] + ..., n of them, by halves: the error grows with log n, and the order depends on n alone. */
+/* x[at] + x[at + step] + ..., n of them, by halves: the error grows with log n, and the order
+ * depends on n alone. */
 static acc sum(const void *x, int64_t at, int64_t step, int64_t n)
 {
     acc s = 0;
@@ -31,7 +33,8 @@ static int64_t largest(const void *x, int64_t at, int64_t step, int64_t n)
     return best;
 }
 
-static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
+static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x,
+                   int64_t outer, int64_t n, int64_t inner)
 {
     (void)s;
     for (int64_t o = 0; o < outer; o++)
@@ -48,8 +51,8 @@ static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const v
         }
 }
 
-static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg, int64_t outer, int64_t n,
-                       int64_t inner)
+static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy,
+                       const int32_t *arg, int64_t outer, int64_t n, int64_t inner)
 {
     (void)s;
     if (!dx.data) return;
@@ -66,7 +69,8 @@ static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy
 /* ---- topk ---- */
 
 /* Insertion into a sorted list of k: most elements only meet its last entry. */
-static void topk(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows, int64_t cols, int64_t k)
+static void topk(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows,
+                 int64_t cols, int64_t k)
 {
     (void)s;
     for (int64_t row = 0; row < rows; row++) {
@@ -84,19 +88,22 @@ static void topk(fv_stream *s, void *values, int32_t *index, const void *x, int6
     }
 }
 
-static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows, int64_t cols, int64_t k)
+static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows,
+                     int64_t cols, int64_t k)
 {
     (void)s;
     if (!dx.data) return;
     if (!dx.add)
         for (int64_t i = 0; i < rows * cols; i++) put(dx, i, 0);
     for (int64_t row = 0; row < rows; row++)
-        for (int64_t p = 0; p < k; p++) put(dx, row * cols + index[row * k + p], ld(dy, row * k + p));
+        for (int64_t p = 0; p < k; p++)
+            put(dx, row * cols + index[row * k + p], ld(dy, row * k + p));
 }
 
 /* ---- cumsum ---- */
 
-static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner, bool reverse)
+static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner,
+                   bool reverse)
 {
     (void)s;
     if (!y.data) return;
@@ -113,11 +120,13 @@ static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_
 
 /* ---- masked fill ---- */
 
-static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value, const fv_walk *w)
+static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value,
+                        const fv_walk *w)
 {
     (void)s;
     if (!y.data) return;
-    for (walker at = walk_start(w); at.more; walk_next(&at, w)) put(y, at.y, mask[at.b] ? ld(x, at.a) : (acc)value);
+    for (walker at = walk_start(w); at.more; walk_next(&at, w))
+        put(y, at.y, mask[at.b] ? ld(x, at.a) : (acc)value);
 }
 
 void REF(reduce)(fv_kernels *k);

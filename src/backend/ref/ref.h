@@ -1,9 +1,10 @@
 /* ref.h - what a reference kernel is written in.
  *
- * The files of this folder are the readable twin of every kernel: plain loops, one row after another.  Each is
- * compiled once per float dtype (CMakeLists.txt defines REF_DTYPE and REF_F32 and so on): `real` is what memory
- * holds, `acc` is what arithmetic uses.  f64 is the yardstick that values and gradients are checked in; the
- * others make every table complete, and a backend overrides what is worth it. */
+ * The files of this folder are the readable twin of every kernel: plain loops, one row after
+ * another.  Each is compiled once per float dtype (CMakeLists.txt defines REF_DTYPE and REF_F32 and
+ * so on): `real` is what memory holds, `acc` is what arithmetic uses.  f64 is the yardstick that
+ * values and gradients are checked in; the others make every table complete, and a backend
+ * overrides what is worth it. */
 #ifndef FV_REF_H
 #define FV_REF_H
 
@@ -16,7 +17,8 @@
 
 #define REF_JOIN_(a, b, c) a##b##_##c
 #define REF_JOIN(a, b, c) REF_JOIN_(a, b, c)
-#define REF(file) REF_JOIN(fv__ref_, file, REF_DTYPE) /* fv__ref_norm_bf16: puts a file's kernels into a table */
+/* fv__ref_norm_bf16: puts a file's kernels into a table */
+#define REF(file) REF_JOIN(fv__ref_, file, REF_DTYPE)
 
 /* ---- f32 <-> the 16-bit formats, round to nearest even ---- */
 
@@ -59,8 +61,9 @@ static inline uint16_t ref_to_f16(float f)
     memcpy(&u, &f, 4);
     uint32_t sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
-    if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and more rounds to infinity */
-    if (mag < 0x38800000u) {                                  /* below 2^-14: a multiple of 2^-24 */
+    /* 65520 and more rounds to infinity */
+    if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00);
+    if (mag < 0x38800000u) { /* below 2^-14: a multiple of 2^-24 */
         float a;
         memcpy(&a, &mag, 4);
         return (uint16_t)(sign | (uint32_t)lrintf(a * 0x1p24f));

@@ -1,8 +1,10 @@
-/* rnnt.c - the transducer loss: minus the log-likelihood of the labels over all monotonic alignments.
+/* rnnt.c - the transducer loss: minus the log-likelihood of the labels over all monotonic
+ * alignments.
  *
- * A path runs over the grid (t,u) from (0,0): a blank moves to t+1, label u moves to u+1, and the last step is the blank
- * at (tlen-1, ulen).  alpha(t,u) is the log of the probability of arriving at (t,u), beta(t,u) of getting from there to
- * the end, both by log-sum-exp, so that no product of many probabilities is ever formed. */
+ * A path runs over the grid (t,u) from (0,0): a blank moves to t+1, label u moves to u+1, and the
+ * last step is the blank at (tlen-1, ulen).  alpha(t,u) is the log of the probability of arriving
+ * at (t,u), beta(t,u) of getting from there to the end, both by log-sum-exp, so that no product of
+ * many probabilities is ever formed. */
 #include "backend/ref/ref.h"
 
 static acc log_add(acc a, acc b)
@@ -15,52 +17,66 @@ static acc log_add(acc a, acc b)
 typedef struct {
     const void *lp;
     const int32_t *labels;
-    int64_t T, U, U1, V; /* T frames and U labels of this sequence; U1, V as the memory is laid out */
-    int64_t base;        /* grid point (0,0) in (B,T,U1) */
+    /* T frames and U labels of this sequence; U1, V as the memory is laid out */
+    int64_t T, U, U1, V;
+    int64_t base; /* grid point (0,0) in (B,T,U1) */
     int32_t blank;
 } grid;
 
 static int64_t point(const grid *g, int64_t t, int64_t u) { return g->base + t * g->U1 + u; }
-static int64_t blank_at(const grid *g, int64_t t, int64_t u) { return point(g, t, u) * g->V + g->blank; }
-static int64_t label_at(const grid *g, int64_t t, int64_t u) { return point(g, t, u) * g->V + g->labels[u]; }
+static int64_t blank_at(const grid *g, int64_t t, int64_t u)
+{
+    return point(g, t, u) * g->V + g->blank;
+}
+static int64_t label_at(const grid *g, int64_t t, int64_t u)
+{
+    return point(g, t, u) * g->V + g->labels[u];
+}
 
-static bool grid_of(fv_stream *s, grid *g, const void *lp, const int32_t *labels, const int32_t *tlen, const int32_t *ulen,
-                    int64_t b, int64_t T, int64_t U1, int64_t V, int32_t blank)
+static bool grid_of(fv_stream *s, grid *g, const void *lp, const int32_t *labels,
+                    const int32_t *tlen, const int32_t *ulen, int64_t b, int64_t T, int64_t U1,
+                    int64_t V, int32_t blank)
 {
     *g = (grid){lp, labels + b * (U1 - 1), tlen[b], ulen[b], U1, V, b * T * U1, blank};
     if (g->T < 1 || g->T > T || g->U < 0 || g->U > U1 - 1) {
-        fv_stream_fail(s, FV_EARG, "rnnt: sequence %lld has %d frames and %d labels, room is for %lld and %lld", (long long)b,
-                       tlen[b], ulen[b], (long long)T, (long long)U1 - 1);
+        fv_stream_fail(s, FV_EARG,
+                       "rnnt: sequence %lld has %d frames and %d labels, room is for %lld and %lld",
+                       (long long)b, tlen[b], ulen[b], (long long)T, (long long)U1 - 1);
         return false;
     }
     for (int64_t u = 0; u < g->U; u++) {
         if (g->labels[u] >= 0 && g->labels[u] < V && g->labels[u] != blank) continue;
-        fv_stream_fail(s, FV_EARG, "rnnt: label %d of sequence %lld is the blank or outside 0..%lld", g->labels[u], (long long)b,
-                       (long long)V - 1);
+        fv_stream_fail(s, FV_EARG,
+                       "rnnt: label %d of sequence %lld is the blank or outside 0..%lld",
+                       g->labels[u], (long long)b, (long long)V - 1);
         return false;
     }
     return true;
 }
 
-static void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels, const int32_t *tlen,
-                 const int32_t *ulen, int64_t B, int64_t T, int64_t U1, int64_t V, int32_t blank)
+static void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels,
+                 const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U1,
+                 int64_t V, int32_t blank)
 {
     for (int64_t b = 0; b < B; b++) {
         grid g;
         if (!grid_of(s, &g, lp, labels, tlen, ulen, b, T, U1, V, blank)) return;
         for (int64_t t = 0; t < g.T; t++)
             for (int64_t u = 0; u <= g.U; u++) {
-                acc by_blank = t ? lds(alpha, point(&g, t - 1, u)) + ld(lp, blank_at(&g, t - 1, u)) : -INFINITY;
-                acc by_label = u ? lds(alpha, point(&g, t, u - 1)) + ld(lp, label_at(&g, t, u - 1)) : -INFINITY;
+                acc by_blank = t ? lds(alpha, point(&g, t - 1, u)) + ld(lp, blank_at(&g, t - 1, u))
+                                 : -INFINITY;
+                acc by_label = u ? lds(alpha, point(&g, t, u - 1)) + ld(lp, label_at(&g, t, u - 1))
+                                 : -INFINITY;
                 sts(alpha, point(&g, t, u), t || u ? log_add(by_blank, by_label) : 0);
             }
         sts(loss, b, -lds(alpha, point(&g, g.T - 1, g.U)) - ld(lp, blank_at(&g, g.T - 1, g.U)));
     }
 }
 
-/* d loss / d lp of a step = -exp(alpha before + lp + beta after + loss): the share of all paths that take it.
- * Walks the grid from its end; beta holds row t+1 until row t overwrites it. */
-static void sequence_bwd(fv_sink dlp, acc d, acc loss, const fv_stat *alpha, const grid *g, acc *beta)
+/* d loss / d lp of a step = -exp(alpha before + lp + beta after + loss): the share of all paths
+ * that take it.  Walks the grid from its end; beta holds row t+1 until row t overwrites it. */
+static void sequence_bwd(fv_sink dlp, acc d, acc loss, const fv_stat *alpha, const grid *g,
+                         acc *beta)
 {
     for (int64_t t = g->T - 1; t >= 0; t--)
         for (int64_t u = g->U; u >= 0; u--) {
@@ -75,9 +91,10 @@ static void sequence_bwd(fv_sink dlp, acc d, acc loss, const fv_stat *alpha, con
         }
 }
 
-static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss, const fv_stat *alpha, const void *lp,
-                     const int32_t *labels, const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U1, int64_t V,
-                     int32_t blank)
+static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss,
+                     const fv_stat *alpha, const void *lp, const int32_t *labels,
+                     const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U1,
+                     int64_t V, int32_t blank)
 {
     if (!dlp.data) return;
     acc *beta = fv_stream_work(s, (size_t)U1 * sizeof *beta);

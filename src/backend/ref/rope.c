@@ -1,4 +1,5 @@
-/* rope.c - rotary positions: pairs within each head are turned by an angle proportional to the position. */
+/* rope.c - rotary positions: pairs within each head are turned by an angle proportional to the
+ * position. */
 #include "backend/ref/ref.h"
 
 #if defined(REF_F64)
@@ -9,16 +10,18 @@
 #define SIN sinf
 #endif
 
-/* (a, b) -> (a cos - b sin, a sin + b cos), angle = pos * freq[i]; what lies behind the pairs is copied. */
-static void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq, int64_t B, int64_t T, int64_t H,
-                 int64_t W, int64_t half, bool adjacent, bool back)
+/* (a, b) -> (a cos - b sin, a sin + b cos), angle = pos * freq[i]; what lies behind the pairs is
+ * copied. */
+static void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq,
+                 int64_t B, int64_t T, int64_t H, int64_t W, int64_t half, bool adjacent, bool back)
 {
     (void)s;
     if (!y.data) return;
     int64_t step = adjacent ? 2 : 1, apart = adjacent ? 1 : half;
     for (int64_t row = 0; row < B * T; row++) {
         for (int64_t i = 0; i < half; i++) {
-            acc angle = (acc)pos[row] * (acc)freq[i], co = COS(angle), si = back ? -SIN(angle) : SIN(angle);
+            acc angle = (acc)pos[row] * (acc)freq[i], co = COS(angle),
+                si = back ? -SIN(angle) : SIN(angle);
             for (int64_t h = 0; h < H; h++) {
                 int64_t at = (row * H + h) * W + i * step;
                 acc a = ld(x, at), b = ld(x, at + apart);
@@ -27,7 +30,8 @@ static void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, con
             }
         }
         for (int64_t h = 0; h < H; h++)
-            for (int64_t j = 2 * half; j < W; j++) put(y, (row * H + h) * W + j, ld(x, (row * H + h) * W + j));
+            for (int64_t j = 2 * half; j < W; j++)
+                put(y, (row * H + h) * W + j, ld(x, (row * H + h) * W + j));
     }
 }
 

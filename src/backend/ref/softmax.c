@@ -17,7 +17,8 @@ static void softmax(fv_stream *s, void *y, const void *x, int64_t rows, int64_t 
 }
 
 /* dx = y (dy - sum dy y);  for the logarithm dx = dy - exp(y) sum dy */
-static void softmax_bwd(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows, int64_t cols, bool as_log)
+static void softmax_bwd(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows,
+                        int64_t cols, bool as_log)
 {
     (void)s;
     if (!dx.data) return;

@@ -17,8 +17,14 @@ static acc sigmoid(acc x)
 static acc normal_cdf(acc x) { return (acc)0.5 * (1 + ERF(x * (acc)SQRT1_2)); }
 
 /* the tanh that stands for 2 Phi - 1 in the approximate gelu, and its slope */
-static acc gelu_bend(acc x) { return TANH((acc)SQRT_2_OVER_PI * (x + (acc)GELU_CUBIC * x * x * x)); }
-static acc gelu_bend_slope(acc x, acc t) { return (1 - t * t) * (acc)SQRT_2_OVER_PI * (1 + 3 * (acc)GELU_CUBIC * x * x); }
+static acc gelu_bend(acc x)
+{
+    return TANH((acc)SQRT_2_OVER_PI * (x + (acc)GELU_CUBIC * x * x * x));
+}
+static acc gelu_bend_slope(acc x, acc t)
+{
+    return (1 - t * t) * (acc)SQRT_2_OVER_PI * (1 + 3 * (acc)GELU_CUBIC * x * x);
+}
 
 static acc value(fv_unary_op op, acc x, acc p0, acc p1)
 {
@@ -44,7 +50,8 @@ static acc value(fv_unary_op op, acc x, acc p0, acc p1)
     return 0;
 }
 
-/* relu, tanh, sigmoid, exp and the roots are written in y: a caller that has no x may pass y for it. */
+/* relu, tanh, sigmoid, exp and the roots are written in y: a caller that has no x may pass y for
+ * it. */
 static acc slope(fv_unary_op op, acc x, acc y, acc p0, acc p1)
 {
     switch (op) {
@@ -75,14 +82,15 @@ static acc slope(fv_unary_op op, acc x, acc y, acc p0, acc p1)
     return 0;
 }
 
-static void unary(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0, float p1)
+static void unary(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0,
+                  float p1)
 {
     (void)s;
     for (int64_t i = 0; i < n; i++) st(y, i, value(op, ld(x, i), p0, p1));
 }
 
-static void unary_bwd(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x, const void *y, int64_t n, float p0,
-                      float p1)
+static void unary_bwd(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x,
+                      const void *y, int64_t n, float p0, float p1)
 {
     (void)s;
     if (!dx.data) return;

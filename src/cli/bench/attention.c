@@ -10,9 +10,11 @@ typedef struct attention_values {
     bool causal, mask, key_mask, bias, distances, bias_gradient, backward;
 } attention_values;
 
-static const char *const weights_words[] = {"none", "f32", "bf16", "f16", "f64", NULL}; /* none, then as bench_dtypes */
+/* none, then as bench_dtypes */
+static const char *const weights_words[] = {"none", "f32", "bf16", "f16", "f64", NULL};
 
-static const attention_values defaults = {.common = BENCH_DEFAULTS, .batch = 4, .heads = 8, .len = 512, .width = 64};
+static const attention_values defaults = {
+    .common = BENCH_DEFAULTS, .batch = 4, .heads = 8, .len = 512, .width = 64};
 
 static const cli_option options[] = {
     CLI_INT(attention_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences"),
@@ -20,24 +22,32 @@ static const cli_option options[] = {
     CLI_INT(attention_values, kv_heads, 0, "kv-heads", "N", 0, 4096,
             "heads of keys and values, shared by groups; 0: as many as heads"),
     CLI_INT(attention_values, len, 'l', "len", "N", 1, 1 << 24, "queries in a sequence"),
-    CLI_INT(attention_values, keys, 0, "keys", "N", 0, 1 << 24, "keys in a sequence; 0: as many as queries"),
+    CLI_INT(attention_values, keys, 0, "keys", "N", 0, 1 << 24,
+            "keys in a sequence; 0: as many as queries"),
     CLI_INT(attention_values, width, 'w', "width", "N", 1, 1 << 16, "width of a head"),
-    CLI_INT(attention_values, value_width, 0, "value-width", "N", 0, 1 << 16, "width of a head's values; 0: as --width"),
+    CLI_INT(attention_values, value_width, 0, "value-width", "N", 0, 1 << 16,
+            "width of a head's values; 0: as --width"),
     CLI_CHOICE(attention_values, dtype, 'd', "dtype", bench_dtypes, "of everything"),
-    CLI_FLAG(attention_values, causal, 'c', "causal", "a row sees only the keys up to its own position"),
-    CLI_INT(attention_values, window, 0, "window", "N", 0, 1 << 24, "a row sees only so many keys back; 0: all of them"),
+    CLI_FLAG(attention_values, causal, 'c', "causal",
+             "a row sees only the keys up to its own position"),
+    CLI_INT(attention_values, window, 0, "window", "N", 0, 1 << 24,
+            "a row sees only so many keys back; 0: all of them"),
     CLI_FLAG(attention_values, key_mask, 0, "key-mask", "a mask that hides keys, one in eight"),
     CLI_FLAG(attention_values, mask, 0, "mask",
              "a mask that hides pairs of query and key, one in eight, of each sequence its own"),
-    CLI_FLAG(attention_values, bias, 0, "bias", "something added to each score, of its own for each head"),
+    CLI_FLAG(attention_values, bias, 0, "bias",
+             "something added to each score, of its own for each head"),
     CLI_FLAG(attention_values, distances, 0, "distances",
              "something added by the distance of key and query, from a table a head"),
     CLI_FLAG(attention_values, bias_gradient, 0, "bias-gradient",
              "with --bias or --distances, and --backward: what is added has a gradient, too"),
-    CLI_REAL(attention_values, dropout, 0, "dropout", "P", 0, 0.99, "share of the weights that is dropped"),
-    CLI_FLAG(attention_values, backward, 0, "backward", "with the gradients of queries, keys and values"),
-    CLI_CHOICE(attention_values, weights, 0, "weights", weights_words,
-               "with the exact weights of one head of one sequence, of this dtype: --dtype's or f32"),
+    CLI_REAL(attention_values, dropout, 0, "dropout", "P", 0, 0.99,
+             "share of the weights that is dropped"),
+    CLI_FLAG(attention_values, backward, 0, "backward",
+             "with the gradients of queries, keys and values"),
+    CLI_CHOICE(
+        attention_values, weights, 0, "weights", weights_words,
+        "with the exact weights of one head of one sequence, of this dtype: --dtype's or f32"),
     BENCH_OPTIONS(attention_values),
     {0},
 };
@@ -45,7 +55,8 @@ static const cli_option options[] = {
 static const cli_example examples[] = {
     {"fovea bench attention --len 2048 --causal", "each row sees its past: half the work"},
     {"fovea bench attention --len 512 --backward", "a training step's share"},
-    {"fovea bench attention --batch 1 --len 16384 --json", "memory is linear in the length: see extra_bytes"},
+    {"fovea bench attention --batch 1 --len 16384 --json",
+     "memory is linear in the length: see extra_bytes"},
     {0},
 };
 
@@ -61,9 +72,12 @@ static void attend(fv_ctx *c, void *what)
 {
     call *a = what;
     const fv_kernels *k = fv_kernels_of(c, a->dtype);
-    if (!k || !fv_need(c, k->attention && k->attention_bwd && k->attention_weights, "attention", a->dtype)) return;
+    if (!k || !fv_need(c, k->attention && k->attention_bwd && k->attention_weights, "attention",
+                       a->dtype))
+        return;
     k->attention(fv_ctx_stream(c), &a->args);
-    if (a->weights.data) k->attention_weights(fv_ctx_stream(c), a->weights, &a->args, 0, 0, 0, a->args.Tq);
+    if (a->weights.data)
+        k->attention_weights(fv_ctx_stream(c), a->weights, &a->args, 0, 0, 0, a->args.Tq);
     if (a->grads.dy) k->attention_bwd(fv_ctx_stream(c), &a->args, &a->grads);
 }
 
@@ -132,22 +146,27 @@ static call prepare(bench *b, const attention_values *v, fv_attn_args a)
     call c = {.args = a, .dtype = t};
     if (v->weights) c.weights = sink(b, bench_dtype(v->weights - 1), FV_SHAPE(a.Tq, a.Tk));
     if (v->backward)
-        c.grads = (fv_attn_grads){.dy = numbers(b, y), .dq = sink(b, t, q), .dk = sink(b, t, k), .dv = sink(b, t, values)};
+        c.grads = (fv_attn_grads){.dy = numbers(b, y),
+                                  .dq = sink(b, t, q),
+                                  .dk = sink(b, t, k),
+                                  .dv = sink(b, t, values)};
     if (v->bias_gradient && v->bias) c.grads.dbias = sink(b, t, FV_SHAPE(a.H, a.Tq, a.Tk));
     if (v->bias_gradient && v->distances) c.grads.drel = sink(b, t, FV_SHAPE(a.H, a.rel_len));
     return c;
 }
 
-/* Multiply-adds count two.  Forward has two products for each pair of query and key that can take part, one as wide as keys and
- * one as values; backward three and two. */
+/* Multiply-adds count two.  Forward has two products for each pair of query and key that can take
+ * part, one as wide as keys and one as values; backward three and two. */
 static double flops(const fv_attn_args *a, bool backward)
 {
     double pairs = 0;
     for (int64_t i = 0; i < a->Tq; i++) {
-        int64_t at = i + a->Tk - a->Tq, first = a->window > 0 && at >= a->window ? at - a->window + 1 : 0;
+        int64_t at = i + a->Tk - a->Tq,
+                first = a->window > 0 && at >= a->window ? at - a->window + 1 : 0;
         pairs += (double)((a->causal ? at + 1 : a->Tk) - first);
     }
-    return 2 * pairs * (double)(a->B * a->H) * (double)(backward ? 4 * a->Wk + 3 * a->Wv : a->Wk + a->Wv);
+    return 2 * pairs * (double)(a->B * a->H) *
+           (double)(backward ? 4 * a->Wk + 3 * a->Wv : a->Wk + a->Wv);
 }
 
 /* What was asked, besides sizes. */
@@ -156,24 +175,29 @@ static void name_options(json_t *parameters, const attention_values *v)
     const struct {
         const char *name;
         bool is;
-    } flags[] = {{"mask", v->mask},           {"key_mask", v->key_mask},           {"bias", v->bias},
-                 {"distances", v->distances}, {"bias_gradient", v->bias_gradient}, {NULL, false}};
-    if (v->value_width) json_object_set_new(parameters, "value_width", json_integer(v->value_width));
+    } flags[] = {
+        {"mask", v->mask},           {"key_mask", v->key_mask},           {"bias", v->bias},
+        {"distances", v->distances}, {"bias_gradient", v->bias_gradient}, {NULL, false}};
+    if (v->value_width)
+        json_object_set_new(parameters, "value_width", json_integer(v->value_width));
     if (v->window) json_object_set_new(parameters, "window", json_integer(v->window));
     for (int i = 0; flags[i].name; i++)
         if (flags[i].is) json_object_set_new(parameters, flags[i].name, json_true());
     if (v->dropout > 0) json_object_set_new(parameters, "dropout", json_real(v->dropout));
-    if (v->weights) json_object_set_new(parameters, "weights", json_string(weights_words[v->weights]));
+    if (v->weights)
+        json_object_set_new(parameters, "weights", json_string(weights_words[v->weights]));
 }
 
 static int measure(bench *b, const attention_values *v, fv_attn_args sizes)
 {
     call c = prepare(b, v, sizes);
     const fv_attn_args *a = &c.args;
-    json_t *parameters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:b}", "batch", (json_int_t)a->B, "heads",
-                                   (json_int_t)a->H, "kv_heads", (json_int_t)a->G, "len", (json_int_t)a->Tq, "keys",
-                                   (json_int_t)a->Tk, "width", (json_int_t)a->Wk, "dtype", bench_dtypes[v->dtype], "causal",
-                                   v->causal, "backward", v->backward);
+    json_t *parameters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:b}", "batch",
+                                   (json_int_t)a->B, "heads", (json_int_t)a->H, "kv_heads",
+                                   (json_int_t)a->G, "len", (json_int_t)a->Tq, "keys",
+                                   (json_int_t)a->Tk, "width", (json_int_t)a->Wk, "dtype",
+                                   bench_dtypes[v->dtype], "causal", v->causal, "backward",
+                                   v->backward);
     double size = (double)fv_dtype_size(c.dtype);
     double inputs = size * (double)(a->B * (a->Tq * a->H + a->Tk * a->G) * (a->Wk + a->Wv));
     bench_work work = {.flops = flops(a, v->backward), .inputs = v->backward ? 2 * inputs : inputs};
@@ -185,17 +209,24 @@ static int run(const cli *c, const void *values, int n, char **operand)
 {
     (void)n, (void)operand;
     const attention_values *v = values;
-    fv_attn_args a = {.B = v->batch, .Tq = v->len, .Tk = v->keys ? v->keys : v->len, .H = v->heads, .Wk = v->width};
+    fv_attn_args a = {.B = v->batch,
+                      .Tq = v->len,
+                      .Tk = v->keys ? v->keys : v->len,
+                      .H = v->heads,
+                      .Wk = v->width};
     a.G = v->kv_heads ? v->kv_heads : a.H, a.Wv = v->value_width ? v->value_width : a.Wk;
     fv_dtype t = bench_dtype(v->dtype), w = v->weights ? bench_dtype(v->weights - 1) : t;
-    if (a.H % a.G) return cli_usage(c, "--kv-heads %lld: expected a divisor of --heads %lld", (long long)a.G, (long long)a.H);
+    if (a.H % a.G)
+        return cli_usage(c, "--kv-heads %lld: expected a divisor of --heads %lld", (long long)a.G,
+                         (long long)a.H);
     if ((v->causal || v->window) && a.Tk < a.Tq)
-        return cli_usage(c, "%s needs at least as many keys as queries", v->causal ? "--causal" : "--window");
+        return cli_usage(c, "%s needs at least as many keys as queries",
+                         v->causal ? "--causal" : "--window");
     if (v->bias_gradient && !(v->backward && (v->bias || v->distances)))
         return cli_usage(c, "--bias-gradient needs --backward, and --bias or --distances");
     if (w != t && w != stat_dtype(t))
-        return cli_usage(c, "--weights %s: expected %s, as --dtype is%s", fv_dtype_name(w), fv_dtype_name(t),
-                         stat_dtype(t) == t ? "" : ", or f32");
+        return cli_usage(c, "--weights %s: expected %s, as --dtype is%s", fv_dtype_name(w),
+                         fv_dtype_name(t), stat_dtype(t) == t ? "" : ", or f32");
     bench b;
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
     if (!code) code = measure(&b, v, a);
@@ -206,11 +237,12 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command bench_attention_command = {
     .name = "attention",
     .summary = "scaled dot-product attention, tiled",
-    .about =
-        "The rate counts the multiply-adds that the result needs (half of them when causal; those that a mask hides count), and "
-        "with --backward those of the "
-        "gradient, in which the scores are computed once more.  extra_bytes is the memory held beside queries, keys, values, "
-        "the output and, with --backward, their gradients.",
+    .about = "The rate counts the multiply-adds that the result needs (half of them when causal; "
+             "those that a mask hides count), and "
+             "with --backward those of the "
+             "gradient, in which the scores are computed once more.  extra_bytes is the memory "
+             "held beside queries, keys, values, "
+             "the output and, with --backward, their gradients.",
     .options = options,
     .size = sizeof(attention_values),
     .defaults = &defaults,

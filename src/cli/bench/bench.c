@@ -10,7 +10,9 @@
 
 enum { WARM_UP = 2, LEAST_RUNS = 5, MOST_RUNS = 10000 };
 #define PATIENCE 20 /* times the seconds asked for: then even one run is enough */
-#define A_LOOK 0.01 /* seconds: shorter repetitions are timed several at once, as the clock and a device's answer take time */
+/* seconds: shorter repetitions are timed several at once, as the clock and a device's answer take
+ * time */
+#define A_LOOK 0.01
 
 const char *const bench_dtypes[] = {"f32", "bf16", "f16", "f64", NULL};
 
@@ -32,7 +34,8 @@ int bench_open(bench *b, const cli *c, bench_values opt, fv_dtype dtype, bool re
     fv_device_opt device = {.threads = (int)opt.threads, .env = &b->env};
     fv_status st = fv_device_open(&b->device, opt.device, device, &e);
     if (!st) st = fv_ctx_new(&b->hold, b->device, (fv_ctx_opt){.dtype = dtype}, &e);
-    if (!st) st = fv_ctx_new(&b->step, b->device, (fv_ctx_opt){.dtype = dtype, .record = record}, &e);
+    if (!st)
+        st = fv_ctx_new(&b->step, b->device, (fv_ctx_opt){.dtype = dtype, .record = record}, &e);
     return st ? cli_error(c, &e) : CLI_OK;
 }
 
@@ -163,19 +166,22 @@ static void print_parameters(const json_t *parameters)
     }
 }
 
-/* The most memory held: what the counter saw, or on a device of its own memory what the contexts hold there. */
+/* The most memory held: what the counter saw, or on a device of its own memory what the contexts
+ * hold there. */
 static double peak(const bench *b)
 {
-    double host = (double)b->memory.peak, held = (double)(fv_ctx_bytes(b->hold) + fv_ctx_bytes(b->step) + b->more);
+    double host = (double)b->memory.peak,
+           held = (double)(fv_ctx_bytes(b->hold) + fv_ctx_bytes(b->step) + b->more);
     return host > held ? host : held;
 }
 
-static void print_text(const bench *b, const char *name, const json_t *parameters, const timing *t, bench_work w)
+static void print_text(const bench *b, const char *name, const json_t *parameters, const timing *t,
+                       bench_work w)
 {
     printf("%s", name);
     print_parameters(parameters);
-    printf(" %s threads=%d: %.4g ms +- %.2g", fv_device_level(b->device), fv_device_threads(b->device), 1e3 * t->median,
-           1e3 * t->spread);
+    printf(" %s threads=%d: %.4g ms +- %.2g", fv_device_level(b->device),
+           fv_device_threads(b->device), 1e3 * t->median, 1e3 * t->spread);
     if (w.flops > 0) printf(", %.1f GFLOP/s", 1e-9 * w.flops / t->median);
     if (w.bytes > 0) printf(", %.1f GB/s", 1e-9 * w.bytes / t->median);
     if (w.tokens > 0) printf(", %.1f tokens/s", w.tokens / t->median);
@@ -183,25 +189,30 @@ static void print_text(const bench *b, const char *name, const json_t *parameter
     printf(", %.1f MiB\n", peak(b) / 1048576);
 }
 
-static json_t *to_json(const bench *b, const char *name, json_t *parameters, const timing *t, bench_work w)
+static json_t *to_json(const bench *b, const char *name, json_t *parameters, const timing *t,
+                       bench_work w)
 {
     json_t *line = json_pack("{s:s}", "name", name);
     json_object_update(line, parameters);
-    json_t *rest = json_pack("{s:s, s:i, s:s, s:i, s:f, s:f}", "device", fv_device_name(b->device), "threads",
-                             fv_device_threads(b->device), "level", fv_device_level(b->device), "runs", t->runs, "median_s",
-                             t->median, "spread_s", t->spread);
+    json_t *rest = json_pack("{s:s, s:i, s:s, s:i, s:f, s:f}", "device", fv_device_name(b->device),
+                             "threads", fv_device_threads(b->device), "level",
+                             fv_device_level(b->device), "runs", t->runs, "median_s", t->median,
+                             "spread_s", t->spread);
     json_object_update(line, rest);
     json_decref(rest);
     if (w.flops > 0) json_object_set_new(line, "gflops", json_real(1e-9 * w.flops / t->median));
     if (w.bytes > 0) json_object_set_new(line, "gb_per_s", json_real(1e-9 * w.bytes / t->median));
     if (w.tokens > 0) json_object_set_new(line, "tokens_per_s", json_real(w.tokens / t->median));
-    if (w.sentences > 0) json_object_set_new(line, "sentences_per_s", json_real(w.sentences / t->median));
+    if (w.sentences > 0)
+        json_object_set_new(line, "sentences_per_s", json_real(w.sentences / t->median));
     json_object_set_new(line, "peak_bytes", json_integer((json_int_t)peak(b)));
-    if (w.inputs > 0) json_object_set_new(line, "extra_bytes", json_integer((json_int_t)(peak(b) - w.inputs)));
+    if (w.inputs > 0)
+        json_object_set_new(line, "extra_bytes", json_integer((json_int_t)(peak(b) - w.inputs)));
     return line;
 }
 
-int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what, bench_work work)
+int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what,
+              bench_work work)
 {
     timing t = {0};
     int code = measure(b, &t, fn, what);
@@ -215,9 +226,10 @@ int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void
 
 /* ---- the list ---- */
 
-extern const cli_command bench_gemm_command, bench_attention_command, bench_softmax_command, bench_layernorm_command,
-    bench_rmsnorm_command, bench_gelu_command, bench_cross_entropy_command, bench_adamw_command, bench_machine_command,
-    bench_decode_command, bench_forward_command, bench_train_command;
+extern const cli_command bench_gemm_command, bench_attention_command, bench_softmax_command,
+    bench_layernorm_command, bench_rmsnorm_command, bench_gelu_command, bench_cross_entropy_command,
+    bench_adamw_command, bench_machine_command, bench_decode_command, bench_forward_command,
+    bench_train_command;
 
 static const cli_command *const benchmarks[] = {
     &bench_gemm_command,
@@ -238,9 +250,11 @@ static const cli_command *const benchmarks[] = {
 const cli_command bench_command = {
     .name = "bench",
     .summary = "measure the operations on this machine",
-    .about =
-        "Each benchmark repeats one operation and prints a line: its parameters, the median time and the spread (between the "
-        "quartiles), the rate, and the most memory that was held.  With --json each line is an object with name, the "
-        "parameters, device, threads, level, runs, median_s, spread_s, gflops or gb_per_s or both, and peak_bytes.",
+    .about = "Each benchmark repeats one operation and prints a line: its parameters, the median "
+             "time and the spread (between the "
+             "quartiles), the rate, and the most memory that was held.  With --json each line is "
+             "an object with name, the "
+             "parameters, device, threads, level, runs, median_s, spread_s, gflops or gb_per_s or "
+             "both, and peak_bytes.",
     .subs = benchmarks,
 };

@@ -1,7 +1,7 @@
 /* bench.h - what the benchmarks share: inputs, timing, reporting.
  *
- * A benchmark opens a `bench`, makes its inputs in the context `hold`, describes one repetition as a function over the
- * context `step`, which is reset before each, and hands both to bench_run. */
+ * A benchmark opens a `bench`, makes its inputs in the context `hold`, describes one repetition as
+ * a function over the context `step`, which is reset before each, and hands both to bench_run. */
 #ifndef FOVEA_CLI_BENCH_H
 #define FOVEA_CLI_BENCH_H
 
@@ -14,16 +14,17 @@ typedef struct bench_values {
     bool json;
 } bench_values;
 
-#define BENCH_DEFAULTS                                                                                                           \
-    {                                                                                                                            \
-        .seconds = 1                                                                                                             \
+#define BENCH_DEFAULTS                                                                             \
+    {                                                                                              \
+        .seconds = 1                                                                               \
     }
 
 /* The options that every benchmark has; s is its struct, with a bench_values named common. */
-#define BENCH_OPTIONS(s)                                                                                                         \
-    CLI_DEVICE(s, common.device),                                                                                                \
-        CLI_INT(s, common.threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores this process may use"),                  \
-        CLI_REAL(s, common.seconds, 0, "seconds", "S", 0, 3600, "repeat for at least so long"),                                  \
+#define BENCH_OPTIONS(s)                                                                           \
+    CLI_DEVICE(s, common.device),                                                                  \
+        CLI_INT(s, common.threads, 't', "threads", "N", 0, 1024,                                   \
+                "threads; 0: all cores this process may use"),                                     \
+        CLI_REAL(s, common.seconds, 0, "seconds", "S", 0, 3600, "repeat for at least so long"),    \
         CLI_FLAG(s, common.json, 0, "json", "print one JSON object a line")
 
 extern const char *const bench_dtypes[]; /* "f32", "bf16", "f16", "f64" */
@@ -37,8 +38,9 @@ typedef struct bench {
     fv_device *device;
     fv_ctx *hold, *step;
     uint64_t random;
-    int together; /* repetitions that are timed at once at least, where a device works ahead; 0: one */
-    size_t more;  /* bytes that are held on the device besides hold's and step's */
+    /* repetitions that are timed at once at least, where a device works ahead; 0: one */
+    int together;
+    size_t more; /* bytes that are held on the device besides hold's and step's */
 } bench;
 
 /* One repetition; failures stay in the context. */
@@ -59,7 +61,9 @@ fv_tensor *bench_floats(bench *b, fv_shape s);
 fv_tensor *bench_ids(bench *b, fv_shape s, int32_t most);
 void bench_draw(bench *b, int32_t *ids, int64_t n, int32_t most);
 
-/* Repeats fn, and prints a line: the name, the parameters (a JSON object, which it drops), times, rates and memory. */
-int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what, bench_work work);
+/* Repeats fn, and prints a line: the name, the parameters (a JSON object, which it drops), times,
+ * rates and memory. */
+int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what,
+              bench_work work);
 
 #endif

@@ -1,4 +1,5 @@
-/* decode.c - fovea bench decode: reading a prompt and writing token after token, with any family that writes. */
+/* decode.c - fovea bench decode: reading a prompt and writing token after token, with any family
+ * that writes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,21 +16,27 @@ typedef struct decode_values {
 } decode_values;
 
 static const cli_option options[] = {
-    CLI_FILE(decode_values, config, 'c', "config", "FILE", "config.json of a model, which gets random weights"),
+    CLI_FILE(decode_values, config, 'c', "config", "FILE",
+             "config.json of a model, which gets random weights"),
     CLI_DIR(decode_values, model, 'm', "model", "DIR", "or a model's directory"),
     CLI_INT(decode_values, batch, 'b', "batch", "N", 1, 1024, "sequences side by side"),
-    CLI_INT(decode_values, len, 'l', "len", "N", 1, 1 << 20, "tokens of the prompt, or of the source"),
+    CLI_INT(decode_values, len, 'l', "len", "N", 1, 1 << 20,
+            "tokens of the prompt, or of the source"),
     CLI_INT(decode_values, made, 'n', "new", "N", 1, 1 << 20, "tokens to write"),
     CLI_CHOICE(decode_values, dtype, 'd', "dtype", cli_weights, CLI_WEIGHTS_HELP),
     BENCH_OPTIONS(decode_values),
     {0},
 };
 
-static const decode_values defaults = {.common = BENCH_DEFAULTS, .batch = 1, .len = 16, .made = 128};
+static const decode_values defaults = {.common = BENCH_DEFAULTS,
+                                       .batch = 1,
+                                       .len = 16,
+                                       .made = 128};
 
 static const cli_example examples[] = {
     {"fovea bench decode --config gpt2/config.json --threads 2", "tokens a second, one sequence"},
-    {"fovea bench decode --config gpt2/config.json --len 512 --new 16 --dtype q8 --json", "a long prompt, eight-bit weights"},
+    {"fovea bench decode --config gpt2/config.json --len 512 --new 16 --dtype q8 --json",
+     "a long prompt, eight-bit weights"},
     {0},
 };
 
@@ -79,11 +86,13 @@ static int open_model(decode *d)
     const fv_family *f = fv_model_family(d->model);
     d->vocab = f->step ? f->vocabulary(fv_model_self(d->model)) : 0;
     if (d->vocab < 1) return cli_fail(c, "%s does not write text", fv_model_head(d->model));
-    if (fv_session_new(&d->session, d->model, d->b.device, v->batch, v->len + v->made + 1, &e)) return cli_error(c, &e);
+    if (fv_session_new(&d->session, d->model, d->b.device, v->batch, v->len + v->made + 1, &e))
+        return cli_error(c, &e);
     d->ids = malloc((size_t)(v->batch * v->len) * sizeof *d->ids);
     d->text = malloc((size_t)(v->batch * v->made) * sizeof *d->text);
     if (!d->ids || !d->text) return cli_fail(c, "out of memory");
-    for (int64_t i = 0; i < v->batch * v->len; i++) d->ids[i] = (int32_t)((i * 7919 + 13) % d->vocab);
+    for (int64_t i = 0; i < v->batch * v->len; i++)
+        d->ids[i] = (int32_t)((i * 7919 + 13) % d->vocab);
     return CLI_OK;
 }
 
@@ -130,22 +139,27 @@ enum { LEAST = 3, MOST = 1000 };
 static int report(decode *d, int runs, double prompt, double token)
 {
     const decode_values *v = d->v;
-    double batch = (double)v->batch, read = batch * (double)v->len / prompt, written = batch / token;
+    double batch = (double)v->batch, read = batch * (double)v->len / prompt,
+           written = batch / token;
     if (!v->common.json) {
-        printf(
-            "decode %s batch=%lld len=%lld new=%lld dtype=%s threads=%d: %.1f tokens/s (%.3g ms a step), prompt %.1f tokens/s, "
-            "%.1f MiB\n",
-            fv_model_family(d->model)->type, (long long)v->batch, (long long)v->len, (long long)v->made,
-            fv_dtype_name(fv_model_weights(d->model)), fv_device_threads(d->b.device), written, 1e3 * token, read,
-            (double)d->b.memory.peak / 1048576);
+        printf("decode %s batch=%lld len=%lld new=%lld dtype=%s threads=%d: %.1f tokens/s (%.3g ms "
+               "a step), prompt %.1f tokens/s, "
+               "%.1f MiB\n",
+               fv_model_family(d->model)->type, (long long)v->batch, (long long)v->len,
+               (long long)v->made, fv_dtype_name(fv_model_weights(d->model)),
+               fv_device_threads(d->b.device), written, 1e3 * token, read,
+               (double)d->b.memory.peak / 1048576);
         return CLI_OK;
     }
     return cli_print_json(
-        d->b.c, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:I}", "name", "decode", "family",
-                          fv_model_family(d->model)->type, "batch", (json_int_t)v->batch, "len", (json_int_t)v->len, "new",
-                          (json_int_t)v->made, "dtype", fv_dtype_name(fv_model_weights(d->model)), "threads",
-                          fv_device_threads(d->b.device), "level", fv_device_level(d->b.device), "runs", runs, "median_s", token,
-                          "tokens_per_s", written, "prompt_tokens_per_s", read, "peak_bytes", (json_int_t)d->b.memory.peak));
+        d->b.c,
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:I}", "name",
+                  "decode", "family", fv_model_family(d->model)->type, "batch",
+                  (json_int_t)v->batch, "len", (json_int_t)v->len, "new", (json_int_t)v->made,
+                  "dtype", fv_dtype_name(fv_model_weights(d->model)), "threads",
+                  fv_device_threads(d->b.device), "level", fv_device_level(d->b.device), "runs",
+                  runs, "median_s", token, "tokens_per_s", written, "prompt_tokens_per_s", read,
+                  "peak_bytes", (json_int_t)d->b.memory.peak));
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
@@ -178,10 +192,12 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command bench_decode_command = {
     .name = "decode",
     .summary = "reading a prompt and writing token after token",
-    .about =
-        "Takes any family that writes text, with random weights or those of a directory, reads a prompt and writes tokens, the "
-        "most likely one each time.  Prints tokens a second for writing (all sequences of the batch together) and for the "
-        "prompt, or for the source where the model has an encoder, and the most memory that was held.",
+    .about = "Takes any family that writes text, with random weights or those of a directory, "
+             "reads a prompt and writes tokens, the "
+             "most likely one each time.  Prints tokens a second for writing (all sequences of the "
+             "batch together) and for the "
+             "prompt, or for the source where the model has an encoder, and the most memory that "
+             "was held.",
     .options = options,
     .size = sizeof(decode_values),
     .defaults = &defaults,

@@ -10,7 +10,8 @@ typedef struct gemm_values {
 
 static const gemm_values defaults = {.common = BENCH_DEFAULTS, .m = 2048, .n = 2048, .k = 2048};
 
-/* The weight's dtype.  The rest is f32 for the quantised ones and of the same dtype for the others. */
+/* The weight's dtype.  The rest is f32 for the quantised ones and of the same dtype for the
+ * others. */
 static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "q8", "q4", "int8", NULL};
 
 static const cli_option options[] = {
@@ -19,7 +20,8 @@ static const cli_option options[] = {
     CLI_INT(gemm_values, k, 'k', "k", "N", 1, 1 << 24, "the inner size"),
     CLI_CHOICE(gemm_values, dtype, 'd', "dtype", dtypes,
                "of the weight; q8 (also called int8) and q4 are packed and meet f32 activations"),
-    CLI_FLAG(gemm_values, packed, 'p', "packed", "lay the weight out beforehand, as inference does"),
+    CLI_FLAG(gemm_values, packed, 'p', "packed",
+             "lay the weight out beforehand, as inference does"),
     CLI_FLAG(gemm_values, nn, 0, "nn", "the weight is stored (K,N), not (N,K)"),
     BENCH_OPTIONS(gemm_values),
     {0},
@@ -27,7 +29,8 @@ static const cli_option options[] = {
 
 static const cli_example examples[] = {
     {"fovea bench gemm", "2048 cubed, all cores"},
-    {"fovea bench gemm --m 1 --n 3072 --k 768 --packed", "what generating one token costs: the weight is read once"},
+    {"fovea bench gemm --m 1 --n 3072 --k 768 --packed",
+     "what generating one token costs: the weight is read once"},
     {"fovea bench gemm --dtype q8 --threads 1 --json", "int8 weights on one core, for a script"},
     {0},
 };
@@ -74,10 +77,12 @@ static int run(const cli *c, const void *values, int n_operands, char **operand)
         p.w = bench_floats(&b, v->nn ? FV_SHAPE(v->k, v->n) : FV_SHAPE(v->n, v->k));
         if (packed) p.w = fv_pack(b.hold, p.w, dtype, v->nn);
         double m = (double)v->m, n = (double)v->n, k = (double)v->k;
-        json_t *parameters = json_pack("{s:I, s:I, s:I, s:s, s:b, s:b}", "m", (json_int_t)v->m, "n", (json_int_t)v->n, "k",
-                                       (json_int_t)v->k, "dtype", name, "packed", packed, "nn", v->nn);
+        json_t *parameters = json_pack("{s:I, s:I, s:I, s:s, s:b, s:b}", "m", (json_int_t)v->m, "n",
+                                       (json_int_t)v->n, "k", (json_int_t)v->k, "dtype", name,
+                                       "packed", packed, "nn", v->nn);
         double bytes = weight_bytes(n * k, dtype) + (m * k + m * n) * (double)fv_dtype_size(outer);
-        code = bench_run(&b, "gemm", parameters, multiply, &p, (bench_work){.flops = 2 * m * n * k, .bytes = bytes});
+        code = bench_run(&b, "gemm", parameters, multiply, &p,
+                         (bench_work){.flops = 2 * m * n * k, .bytes = bytes});
     }
     bench_close(&b);
     return code;
@@ -86,7 +91,8 @@ static int run(const cli *c, const void *values, int n_operands, char **operand)
 const cli_command bench_gemm_command = {
     .name = "gemm",
     .summary = "matrix product of activations (M,K) and a weight (N,K)",
-    .about = "The rate in GB/s counts both matrices and the result once: for small M it is how fast the weight is read.",
+    .about = "The rate in GB/s counts both matrices and the result once: for small M it is how "
+             "fast the weight is read.",
     .options = options,
     .size = sizeof(gemm_values),
     .defaults = &defaults,

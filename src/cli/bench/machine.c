@@ -1,7 +1,8 @@
-/* machine.c - fovea bench machine: what the cores and the memory can do, as a measure for the other benchmarks.
+/* machine.c - fovea bench machine: what the cores and the memory can do, as a measure for the other
+ * benchmarks.
  *
- * Three limits: multiply-adds on registers alone, reading memory in four streams a thread (one is not enough to keep
- * a core's load units busy), and the triad a = b + s c, which also writes. */
+ * Three limits: multiply-adds on registers alone, reading memory in four streams a thread (one is
+ * not enough to keep a core's load units busy), and the triad a = b + s c, which also writes. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@ typedef struct machine_values {
 static const machine_values defaults = {.common = BENCH_DEFAULTS, .mib = 256};
 
 static const cli_option options[] = {
-    CLI_INT(machine_values, mib, 0, "mib", "N", 1, 1 << 16, "megabytes of each array; more than the caches hold"),
+    CLI_INT(machine_values, mib, 0, "mib", "N", 1, 1 << 16,
+            "megabytes of each array; more than the caches hold"),
     BENCH_OPTIONS(machine_values),
     {0},
 };
@@ -32,27 +34,29 @@ static const cli_example examples[] = {
 
 enum { ROUNDS = 1 << 18, LANES = 16 };
 
-/* Independent chains s = s a + a on vectors of one size: enough to hide the latency, few enough for the registers.
- * Written out for each size and unrolled throughout, because only then do the chains stay in registers.  They begin at
- * different values, else the compiler sees that they are one chain; the first round makes them zeros, so that no limit of
- * power is met. */
+/* Independent chains s = s a + a on vectors of one size: enough to hide the latency, few enough for
+ * the registers.  Written out for each size and unrolled throughout, because only then do the
+ * chains stay in registers.  They begin at different values, else the compiler sees that they are
+ * one chain; the first round makes them zeros, so that no limit of power is met. */
 typedef float quad __attribute__((vector_size(16)));
 
-#if defined(__aarch64__) /* in assembly: the compiler's order of the same instructions runs at half the rate */
+/* in assembly: the compiler's order of the same instructions runs at half the rate */
+#if defined(__aarch64__)
 static float chains_quad(float a)
 {
     uint64_t rounds = ROUNDS;
-    __asm__ volatile("movi v30.4s, #0\n movi v31.4s, #0\n"
-                     "1:\n"
-                     "fmla v0.4s, v30.4s, v31.4s\n fmla v1.4s, v30.4s, v31.4s\n fmla v2.4s, v30.4s, v31.4s\n"
-                     "fmla v3.4s, v30.4s, v31.4s\n fmla v4.4s, v30.4s, v31.4s\n fmla v5.4s, v30.4s, v31.4s\n"
-                     "fmla v6.4s, v30.4s, v31.4s\n fmla v7.4s, v30.4s, v31.4s\n fmla v16.4s, v30.4s, v31.4s\n"
-                     "fmla v17.4s, v30.4s, v31.4s\n fmla v18.4s, v30.4s, v31.4s\n fmla v19.4s, v30.4s, v31.4s\n"
-                     "fmla v20.4s, v30.4s, v31.4s\n fmla v21.4s, v30.4s, v31.4s\n fmla v22.4s, v30.4s, v31.4s\n"
-                     "fmla v23.4s, v30.4s, v31.4s\n"
-                     "subs %0, %0, #1\n b.ne 1b\n"
-                     : "+r"(rounds)::"cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20",
-                       "v21", "v22", "v23", "v30", "v31");
+    __asm__ volatile(
+        "movi v30.4s, #0\n movi v31.4s, #0\n"
+        "1:\n"
+        "fmla v0.4s, v30.4s, v31.4s\n fmla v1.4s, v30.4s, v31.4s\n fmla v2.4s, v30.4s, v31.4s\n"
+        "fmla v3.4s, v30.4s, v31.4s\n fmla v4.4s, v30.4s, v31.4s\n fmla v5.4s, v30.4s, v31.4s\n"
+        "fmla v6.4s, v30.4s, v31.4s\n fmla v7.4s, v30.4s, v31.4s\n fmla v16.4s, v30.4s, v31.4s\n"
+        "fmla v17.4s, v30.4s, v31.4s\n fmla v18.4s, v30.4s, v31.4s\n fmla v19.4s, v30.4s, v31.4s\n"
+        "fmla v20.4s, v30.4s, v31.4s\n fmla v21.4s, v30.4s, v31.4s\n fmla v22.4s, v30.4s, v31.4s\n"
+        "fmla v23.4s, v30.4s, v31.4s\n"
+        "subs %0, %0, #1\n b.ne 1b\n"
+        : "+r"(rounds)::"cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18",
+          "v19", "v20", "v21", "v22", "v23", "v30", "v31");
     return a;
 }
 #else
@@ -120,7 +124,8 @@ static void choose_chains(probe *p)
     p->chains = chains_quad;
     p->flops = quad_flops;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) p->chains = chains_oct, p->flops = oct_flops;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        p->chains = chains_oct, p->flops = oct_flops;
     if (__builtin_cpu_supports("avx512f")) p->chains = chains_hex, p->flops = hex_flops;
 #endif
 }
@@ -129,7 +134,8 @@ static void multiply_add(fv_ctx *c, void *what)
 {
     probe *p = what;
     float sum = 0;
-#pragma omp parallel for reduction(+ : sum) num_threads(fv_device_threads(fv_ctx_device(c))) schedule(static, 1)
+#pragma omp parallel for reduction(+ : sum) \
+    num_threads(fv_device_threads(fv_ctx_device(c))) schedule(static, 1)
     for (int t = 0; t < fv_device_threads(fv_ctx_device(c)); t++) sum += p->chains(p->zero);
     p->sink = sum;
 }
@@ -144,7 +150,8 @@ static float read_streams(const float *x, int64_t quarter)
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++)
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) s[k][j] += *(const quad *)(const void *)(x + k * quarter + i + 4 * j);
+            for (int j = 0; j < 4; j++)
+                s[k][j] += *(const quad *)(const void *)(x + k * quarter + i + 4 * j);
 #pragma GCC unroll 4
     for (int k = 0; k < 4; k++)
 #pragma GCC unroll 4
@@ -188,7 +195,8 @@ static int measure(bench *b, probe *p)
     double threads = fv_device_threads(b->device), n = (double)p->n;
     bench_work fma = {.flops = p->flops * threads};
     int code = bench_run(b, "multiply-add", json_object(), multiply_add, p, fma);
-    if (!code) code = bench_run(b, "read", json_object(), read_all, p, (bench_work){.bytes = 4 * n});
+    if (!code)
+        code = bench_run(b, "read", json_object(), read_all, p, (bench_work){.bytes = 4 * n});
     if (!code) code = bench_run(b, "triad", json_object(), triad, p, (bench_work){.bytes = 12 * n});
     return code;
 }
@@ -198,7 +206,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
     (void)n, (void)operand;
     const machine_values *v = values;
     if (v->common.device && strcmp(v->common.device, "cpu"))
-        return cli_usage(c, "--device %s: the limits of the processor are measured", v->common.device);
+        return cli_usage(c, "--device %s: the limits of the processor are measured",
+                         v->common.device);
     bench b;
     probe p = {0};
     int code = bench_open(&b, c, v->common, FV_F32, false);
@@ -217,9 +226,9 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command bench_machine_command = {
     .name = "machine",
     .summary = "the limits: multiply-adds, reading memory, the triad",
-    .about =
-        "Three lines to hold the other benchmarks against.  The triad a = b + s c counts three arrays, though on most machines "
-        "memory also moves a before it is written.",
+    .about = "Three lines to hold the other benchmarks against.  The triad a = b + s c counts "
+             "three arrays, though on most machines "
+             "memory also moves a before it is written.",
     .options = options,
     .size = sizeof(machine_values),
     .defaults = &defaults,

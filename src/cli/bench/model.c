@@ -19,35 +19,44 @@ typedef struct model_values {
 
 static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len = 128};
 
-#define MODEL_OPTIONS                                                                                                            \
-    CLI_FILE(model_values, config, 'c', "config", "FILE", "a config.json: its model_type, architectures and sizes"),             \
-        CLI_INT(model_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences"),                                                \
-        CLI_INT(model_values, len, 'l', "len", "N", 1, 1 << 20, "tokens of each, on both sides where there are two"),            \
-        CLI_CHOICE(model_values, dtype, 'd', "dtype", bench_dtypes, "of parameters and arithmetic")
+#define MODEL_OPTIONS                                                                              \
+    CLI_FILE(model_values, config, 'c', "config", "FILE",                                          \
+             "a config.json: its model_type, architectures and sizes"),                            \
+        CLI_INT(model_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences"),                  \
+        CLI_INT(model_values, len, 'l', "len", "N", 1, 1 << 20,                                    \
+                "tokens of each, on both sides where there are two"),                              \
+        CLI_CHOICE(model_values, dtype, 'd', "dtype", bench_dtypes,                                \
+                   "of parameters and arithmetic")
 
 static const cli_option forward_options[] = {
     MODEL_OPTIONS,
     CLI_CHOICE(model_values, weights, 'w', "weights", cli_weights, CLI_WEIGHTS_HELP),
-    CLI_FLAG(model_values, padded, 0, "padded", "sequences of all lengths from half of --len on, with a mask"),
+    CLI_FLAG(model_values, padded, 0, "padded",
+             "sequences of all lengths from half of --len on, with a mask"),
     BENCH_OPTIONS(model_values),
     {0},
 };
 static const cli_option train_options[] = {
     MODEL_OPTIONS,
     CLI_FLAG(model_values, recompute, 0, "recompute", "keep only what enters each layer"),
-    CLI_FLAG(model_values, compare, 0, "compare", "also learn for ten updates, beside the CPU in f32, and print both losses"),
+    CLI_FLAG(model_values, compare, 0, "compare",
+             "also learn for ten updates, beside the CPU in f32, and print both losses"),
     BENCH_OPTIONS(model_values),
     {0},
 };
 
 static const cli_example forward_examples[] = {
-    {"fovea bench forward --config bert-base/config.json --batch 8 --len 128", "an encoder, eight sentences at a time"},
-    {"fovea bench forward --config bert-base/config.json --weights int8 --threads 2", "with weights of eight bits"},
+    {"fovea bench forward --config bert-base/config.json --batch 8 --len 128",
+     "an encoder, eight sentences at a time"},
+    {"fovea bench forward --config bert-base/config.json --weights int8 --threads 2",
+     "with weights of eight bits"},
     {0},
 };
 static const cli_example train_examples[] = {
-    {"fovea bench train --config config.json --batch 32 --len 64 --threads 2 --json", "one update after another, for a script"},
-    {"fovea bench train --config config.json --device cuda --dtype bf16 --compare", "is what is fast still right?"},
+    {"fovea bench train --config config.json --batch 32 --len 64 --threads 2 --json",
+     "one update after another, for a script"},
+    {"fovea bench train --config config.json --device cuda --dtype bf16 --compare",
+     "is what is fast still right?"},
     {0},
 };
 
@@ -95,19 +104,22 @@ static fv_tensor *mask(bench *b, const model_values *v)
 {
     uint8_t *x = malloc((size_t)(v->batch * v->len));
     if (!x) return fv_raise(b->hold, FV_ENOMEM, "out of memory");
-    for (int64_t i = 0; i < v->batch * v->len; i++) x[i] = i % v->len < v->len - i / v->len % (v->len / 2 + 1);
+    for (int64_t i = 0; i < v->batch * v->len; i++)
+        x[i] = i % v->len < v->len - i / v->len % (v->len / 2 + 1);
     fv_tensor *t = fv_bytes(b->hold, x, FV_SHAPE(v->batch, v->len));
     free(x);
     return t;
 }
 
-/* Ids of every kind that the head takes; those of one token a sequence where it judges sequences. */
+/* Ids of every kind that the head takes; those of one token a sequence where it judges
+ * sequences. */
 static void make_inputs(bench *b, subject *s, const model_values *v)
 {
     fv_shape tokens = FV_SHAPE(v->batch, v->len);
     int32_t vocab = number(s->model, "vocab_size", 1000);
     fv_items_put(&s->in, "input_ids", bench_ids(b, tokens, vocab));
-    if (takes(s->model, "decoder_input_ids")) fv_items_put(&s->in, "decoder_input_ids", bench_ids(b, tokens, vocab));
+    if (takes(s->model, "decoder_input_ids"))
+        fv_items_put(&s->in, "decoder_input_ids", bench_ids(b, tokens, vocab));
     if (v->padded) fv_items_put(&s->in, "attention_mask", mask(b, v));
 }
 
@@ -121,8 +133,10 @@ static void make_batch(subject *s, const model_values *v)
 {
     const char *head = fv_model_head(s->model);
     fv_shape tokens = FV_SHAPE(v->batch, v->len), rows = FV_SHAPE(v->batch);
-    int32_t vocab = number(s->model, "vocab_size", 1000), labels = number(s->model, "num_labels", 2);
-    bool sequence = strstr(head, "SequenceClassification") != NULL, span = strstr(head, "QuestionAnswering") != NULL;
+    int32_t vocab = number(s->model, "vocab_size", 1000),
+            labels = number(s->model, "num_labels", 2);
+    bool sequence = strstr(head, "SequenceClassification") != NULL,
+         span = strstr(head, "QuestionAnswering") != NULL;
     bool token = strstr(head, "TokenClassification") != NULL;
     put(s, "input_ids", tokens, vocab);
     if (takes(s->model, "decoder_input_ids")) put(s, "decoder_input_ids", tokens, vocab);
@@ -177,14 +191,18 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
     char *config = read_config(v->config);
     fv_dtype dtype = bench_dtype(v->dtype);
     if (!config) return fv_fail(&s->e, FV_EIO, "%s: cannot be read", v->config);
-    fv_model_opt opt = {.dtype = dtype, .train = train, .serve = !train && dtype != FV_F64, .weights = dtype};
+    fv_model_opt opt = {.dtype = dtype,
+                        .train = train,
+                        .serve = !train && dtype != FV_F64,
+                        .weights = dtype};
     if (v->weights) cli_choose_weights(v->weights, &opt.weights, &opt.widen);
     fv_status st = fv_model_new(&s->model, b->device, config, opt, 1, &s->e);
     free(config);
     if (st) return st;
     if (!train) {
         if (v->padded && !takes(s->model, "attention_mask"))
-            return fv_fail(&s->e, FV_EARG, "--padded: %s takes no attention_mask", fv_model_family(s->model)->type);
+            return fv_fail(&s->e, FV_EARG, "--padded: %s takes no attention_mask",
+                           fv_model_family(s->model)->type);
         make_inputs(b, s, v);
         return FV_OK;
     }
@@ -204,7 +222,8 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
 
 enum { COMPARED = 10 };
 
-/* The losses of the first updates at a rate that learns, from the same weights and ids wherever it is. */
+/* The losses of the first updates at a rate that learns, from the same weights and ids wherever it
+ * is. */
 static int learn(const cli *c, const model_values *v, double loss[COMPARED])
 {
     bench b;
@@ -236,10 +255,12 @@ static int compare(const cli *c, const model_values *v)
     for (int i = 0; !code && i < COMPARED; i++) {
         double off = fabs(here[i] - cpu[i]) / cpu[i];
         if (v->common.json)
-            code = cli_print_json(c, json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", "compare", "update", i + 1, "loss", here[i],
-                                               "cpu_loss", cpu[i], "off", off));
+            code = cli_print_json(c, json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", "compare",
+                                               "update", i + 1, "loss", here[i], "cpu_loss", cpu[i],
+                                               "off", off));
         else
-            printf("update %d: loss %.6f, on the CPU in f32 %.6f, off by %.1e\n", i + 1, here[i], cpu[i], off);
+            printf("update %d: loss %.6f, on the CPU in f32 %.6f, off by %.1e\n", i + 1, here[i],
+                   cpu[i], off);
     }
     return code;
 }
@@ -255,14 +276,17 @@ static int run(const cli *c, const void *values, int n, char **operand)
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
     if (!code && prepare(&b, &s, v, train, 1e-6f)) code = cli_error(c, &s.e);
     if (!code) {
-        json_t *parameters = json_pack("{s:s, s:s, s:I, s:I, s:s, s:I}", "family", fv_model_family(s.model)->type, "head",
-                                       fv_model_head(s.model), "batch", (json_int_t)v->batch, "len", (json_int_t)v->len, "dtype",
-                                       bench_dtypes[v->dtype], "parameters",
-                                       (json_int_t)fv_params_elements(fv_model_params(s.model), ""));
-        if (!train) json_object_set_new(parameters, "weights", json_string(cli_weights[v->weights]));
+        json_t *parameters =
+            json_pack("{s:s, s:s, s:I, s:I, s:s, s:I}", "family", fv_model_family(s.model)->type,
+                      "head", fv_model_head(s.model), "batch", (json_int_t)v->batch, "len",
+                      (json_int_t)v->len, "dtype", bench_dtypes[v->dtype], "parameters",
+                      (json_int_t)fv_params_elements(fv_model_params(s.model), ""));
+        if (!train)
+            json_object_set_new(parameters, "weights", json_string(cli_weights[v->weights]));
         if (v->padded) json_object_set_new(parameters, "padded", json_true());
         if (train && v->recompute) json_object_set_new(parameters, "recompute", json_true());
-        bench_work work = {.tokens = (double)v->batch * (double)v->len, .sentences = (double)v->batch};
+        bench_work work = {.tokens = (double)v->batch * (double)v->len,
+                           .sentences = (double)v->batch};
         code = bench_run(&b, c->command->name, parameters, train ? update : forward, &s, work);
     }
     close_subject(&b, &s);
@@ -272,7 +296,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
 const cli_command bench_forward_command = {
     .name = "forward",
     .summary = "a model of any family on random ids",
-    .about = "Makes the model that a config.json describes, with random weights, and runs it as a server would.",
+    .about = "Makes the model that a config.json describes, with random weights, and runs it as a "
+             "server would.",
     .options = forward_options,
     .size = sizeof(model_values),
     .defaults = &defaults,
@@ -283,9 +308,12 @@ const cli_command bench_forward_command = {
 const cli_command bench_train_command = {
     .name = "train",
     .summary = "updates of a model of any family: forward, backward and AdamW",
-    .about = "Makes the model that a config.json describes, with random weights, and trains it on random ids.  Memory counts "
-             "everything: parameters, gradients, moments and what the layers keep.  With --compare it then takes ten updates "
-             "that learn, here and on the CPU in f32, from the same weights: choose sizes that a CPU can do.",
+    .about = "Makes the model that a config.json describes, with random weights, and trains it on "
+             "random ids.  Memory counts "
+             "everything: parameters, gradients, moments and what the layers keep.  With --compare "
+             "it then takes ten updates "
+             "that learn, here and on the CPU in f32, from the same weights: choose sizes that a "
+             "CPU can do.",
     .options = train_options,
     .size = sizeof(model_values),
     .defaults = &defaults,

@@ -1,7 +1,8 @@
-/* rows.c - fovea bench softmax, layernorm, ...: operations whose time is the memory they read and write.
+/* rows.c - fovea bench softmax, layernorm, ...: operations whose time is the memory they read and
+ * write.
  *
- * Forward goes through the public ops.  Gradients are measured alone, by calling their kernels: through a tape, handing
- * in the gradient of the result would cost as much as the operation. */
+ * Forward goes through the public ops.  Gradients are measured alone, by calling their kernels:
+ * through a tape, handing in the gradient of the result would cost as much as the operation. */
 #include "bench.h"
 #include "fovea/author/op.h"
 
@@ -32,7 +33,8 @@ static const cli_option adamw_options[] = {
     {0},
 };
 
-/* The inputs: matrices of one size (y stands for a result, or for a moment), rows and columns of numbers. */
+/* The inputs: matrices of one size (y stands for a result, or for a moment), rows and columns of
+ * numbers. */
 typedef struct operands {
     int64_t rows, cols;
     fv_tensor *x, *y, *dx, *dy;
@@ -47,7 +49,10 @@ typedef struct operation {
     int reads_forward, reads_backward; /* how often a matrix crosses the bus, at least */
 } operation;
 
-static const fv_kernels *kernels(fv_ctx *c, const operands *o) { return fv_kernels_of(c, o->x->dtype); }
+static const fv_kernels *kernels(fv_ctx *c, const operands *o)
+{
+    return fv_kernels_of(c, o->x->dtype);
+}
 static fv_sink into(const fv_tensor *t) { return (fv_sink){.data = t->data, .dtype = t->dtype}; }
 
 static void softmax(fv_ctx *c, void *what) { fv_softmax(c, ((operands *)what)->x); }
@@ -57,7 +62,8 @@ static void softmax_bwd(fv_ctx *c, void *what)
     const operands *o = what;
     const fv_kernels *k = kernels(c, o);
     if (k && fv_need(c, k->softmax_bwd, "softmax_bwd", k->dtype))
-        k->softmax_bwd(fv_ctx_stream(c), into(o->dx), o->dy->data, o->y->data, o->rows, o->cols, false);
+        k->softmax_bwd(fv_ctx_stream(c), into(o->dx), o->dy->data, o->y->data, o->rows, o->cols,
+                       false);
 }
 
 static void layernorm(fv_ctx *c, void *what)
@@ -71,8 +77,8 @@ static void layernorm_bwd(fv_ctx *c, void *what)
     const operands *o = what;
     const fv_kernels *k = kernels(c, o);
     if (k && fv_need(c, k->layernorm_bwd, "layernorm_bwd", k->dtype))
-        k->layernorm_bwd(fv_ctx_stream(c), into(o->dx), into(o->gain), into(o->bias), o->dy->data, o->x->data, o->gain->data,
-                         o->mean->data, o->rstd->data, o->rows, o->cols);
+        k->layernorm_bwd(fv_ctx_stream(c), into(o->dx), into(o->gain), into(o->bias), o->dy->data,
+                         o->x->data, o->gain->data, o->mean->data, o->rstd->data, o->rows, o->cols);
 }
 
 static void rmsnorm(fv_ctx *c, void *what)
@@ -86,8 +92,8 @@ static void rmsnorm_bwd(fv_ctx *c, void *what)
     const operands *o = what;
     const fv_kernels *k = kernels(c, o);
     if (k && fv_need(c, k->rmsnorm_bwd, "rmsnorm_bwd", k->dtype))
-        k->rmsnorm_bwd(fv_ctx_stream(c), into(o->dx), into(o->gain), o->dy->data, o->x->data, o->gain->data, o->rstd->data,
-                       o->rows, o->cols);
+        k->rmsnorm_bwd(fv_ctx_stream(c), into(o->dx), into(o->gain), o->dy->data, o->x->data,
+                       o->gain->data, o->rstd->data, o->rows, o->cols);
 }
 
 static void gelu(fv_ctx *c, void *what) { fv_gelu(c, ((operands *)what)->x); }
@@ -97,7 +103,8 @@ static void gelu_bwd(fv_ctx *c, void *what)
     const operands *o = what;
     const fv_kernels *k = kernels(c, o);
     if (k && fv_need(c, k->unary_bwd, "unary_bwd", k->dtype))
-        k->unary_bwd(fv_ctx_stream(c), FV_U_GELU, into(o->dx), o->dy->data, o->x->data, o->y->data, o->rows * o->cols, 0, 0);
+        k->unary_bwd(fv_ctx_stream(c), FV_U_GELU, into(o->dx), o->dy->data, o->x->data, o->y->data,
+                     o->rows * o->cols, 0, 0);
 }
 
 static void cross_entropy(fv_ctx *c, void *what)
@@ -111,8 +118,8 @@ static void cross_entropy_bwd(fv_ctx *c, void *what)
     const operands *o = what;
     const fv_kernels *k = kernels(c, o);
     if (k && fv_need(c, k->cross_entropy_bwd, "cross_entropy_bwd", k->dtype))
-        k->cross_entropy_bwd(fv_ctx_stream(c), into(o->dx), o->dloss->data, o->mean->data, o->x->data, o->labels->data, o->rows,
-                             o->cols, 0, -100);
+        k->cross_entropy_bwd(fv_ctx_stream(c), into(o->dx), o->dloss->data, o->mean->data,
+                             o->x->data, o->labels->data, o->rows, o->cols, 0, -100);
 }
 
 static void adamw(fv_ctx *c, void *what)
@@ -122,8 +129,10 @@ static void adamw(fv_ctx *c, void *what)
     const fv_update now = {.lr = 1e-6f, .correct1 = 1, .correct2 = 1, .grad_scale = 1};
     fv_tensor *u = fv_bytes(c, (const uint8_t *)&now, FV_SHAPE((int64_t)sizeof now));
     if (!u || !k || !fv_need(c, k->adamw, "adamw", k->dtype)) return;
-    const fv_adamw step = {.lr = 1, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.01f, .now = u->data};
-    k->adamw(fv_ctx_stream(c), o->x->data, o->y->data, o->dx->data, NULL, NULL, o->dy->data, o->rows * o->cols, &step);
+    const fv_adamw step = {
+        .lr = 1, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.01f, .now = u->data};
+    k->adamw(fv_ctx_stream(c), o->x->data, o->y->data, o->dx->data, NULL, NULL, o->dy->data,
+             o->rows * o->cols, &step);
 }
 
 static const operation softmax_op = {"softmax", softmax, softmax_bwd, 2, 3};
@@ -167,12 +176,14 @@ static int run(const cli *c, const void *values, int n, char **operand)
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
     if (!code) {
         operands o = make(&b, v, op);
-        json_t *parameters = json_pack("{s:I, s:I, s:s}", "rows", (json_int_t)v->rows, "cols", (json_int_t)v->cols, "dtype",
-                                       bench_dtypes[v->dtype]);
+        json_t *parameters = json_pack("{s:I, s:I, s:s}", "rows", (json_int_t)v->rows, "cols",
+                                       (json_int_t)v->cols, "dtype", bench_dtypes[v->dtype]);
         if (op->backward) json_object_set_new(parameters, "backward", json_boolean(v->backward));
         double passes = v->backward ? op->reads_backward : op->reads_forward;
-        double bytes = passes * (double)v->rows * (double)v->cols * (double)fv_dtype_size(bench_dtype(v->dtype));
-        code = bench_run(&b, op->name, parameters, v->backward ? op->backward : op->forward, &o, (bench_work){.bytes = bytes});
+        double bytes = passes * (double)v->rows * (double)v->cols *
+                       (double)fv_dtype_size(bench_dtype(v->dtype));
+        code = bench_run(&b, op->name, parameters, v->backward ? op->backward : op->forward, &o,
+                         (bench_work){.bytes = bytes});
     }
     bench_close(&b);
     return code;

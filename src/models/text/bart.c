@@ -1,8 +1,10 @@
 /* bart.c - BART: the Transformer of 2017 with learned positions and a norm on the embeddings.
  *
- *     x = norm(E[ids] + P[places + 2]);   encoder layers;   decoder layers with cross-attention;   logits = y E' + bias
+ *     x = norm(E[ids] + P[places + 2]);   encoder layers;   decoder layers with cross-attention;
+ *     logits = y E' + bias
  *
- * Norms come after each part.  A classifier reads the decoder where the source, given to it once more, ends. */
+ * Norms come after each part.  A classifier reads the decoder where the source, given to it once
+ * more, ends. */
 #include <math.h>
 #include <stddef.h>
 
@@ -32,11 +34,13 @@ static const fv_field fields[] = {
     FV_INT(config, decoder_attention_heads, 1, 16, 256, "its attention heads"),
     FV_INT(config, decoder_ffn_dim, 1, 4096, 1 << 18, "width of its feed-forward part"),
     FV_CHOICE(config, activation_function, 0, fv_act_words, "of the feed-forward part"),
-    FV_FLOAT(config, dropout, 0, 0.1, 0.99, "on what each part of a layer adds, and on the embeddings"),
+    FV_FLOAT(config, dropout, 0, 0.1, 0.99,
+             "on what each part of a layer adds, and on the embeddings"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "on the attention weights"),
     FV_FLOAT(config, activation_dropout, 0, 0, 0.99, "inside the feed-forward part"),
     FV_FLOAT(config, classifier_dropout, 0, 0, 0.99, "in the classifier"),
-    FV_FLOAT_KEY("classif_dropout", config, classifier_dropout, 0, 0, 0.99, "the same, as older files have it"),
+    FV_FLOAT_KEY("classif_dropout", config, classifier_dropout, 0, 0, 0.99,
+                 "the same, as older files have it"),
     FV_FLOAT(config, init_std, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
     FV_BOOL(config, scale_embedding, false, "multiply embeddings by the square root of the width"),
     FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
@@ -44,7 +48,8 @@ static const fv_field fields[] = {
     FV_INT(config, eos_token_id, 0, 2, 1 << 24, "end of a sequence, where a classifier reads"),
     FV_INT(config, decoder_start_token_id, 0, 2, 1 << 24, "what the decoder begins with"),
     FV_INT(config, num_labels, 1, 3, 1 << 20, "labels"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels are; not given: as they look"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words,
+              "what the labels are; not given: as they look"),
     {0},
 };
 
@@ -75,7 +80,8 @@ static const fv_input inputs[] = {
 };
 
 enum { TEXT, BASE, CLASSIFY };
-static const char *const heads[] = {"BartForConditionalGeneration", "BartModel", "BartForSequenceClassification", NULL};
+static const char *const heads[] = {"BartForConditionalGeneration", "BartModel",
+                                    "BartForSequenceClassification", NULL};
 
 typedef struct bart {
     config cfg;
@@ -94,20 +100,26 @@ static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
     if (k->d_model % k->encoder_attention_heads || k->d_model % k->decoder_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "d_model %d is no multiple of the attention heads, %d and %d", k->d_model,
-                       k->encoder_attention_heads, k->decoder_attention_heads);
+        return fv_fail(e, FV_EFORMAT, "d_model %d is no multiple of the attention heads, %d and %d",
+                       k->d_model, k->encoder_attention_heads, k->decoder_attention_heads);
     if (k->pad_token_id >= k->vocab_size || k->decoder_start_token_id >= k->vocab_size)
-        return fv_fail(e, FV_EFORMAT, "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary", k->pad_token_id,
-                       k->decoder_start_token_id);
+        return fv_fail(e, FV_EFORMAT,
+                       "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary",
+                       k->pad_token_id, k->decoder_start_token_id);
     return FV_OK;
 }
 
 static fv_layer_opt layer_opt(const config *k, int n_head, int hidden)
 {
     return (fv_layer_opt){
-        .mha = {.width = k->d_model, .n_head = n_head, .dropout = k->attention_dropout, .std = k->init_std},
+        .mha = {.width = k->d_model,
+                .n_head = n_head,
+                .dropout = k->attention_dropout,
+                .std = k->init_std},
         .hidden = hidden,
-        .mlp = {.act = fv_act_of(k->activation_function), .dropout = k->activation_dropout, .std = k->init_std},
+        .mlp = {.act = fv_act_of(k->activation_function),
+                .dropout = k->activation_dropout,
+                .std = k->init_std},
         .dropout = k->dropout,
     };
 }
@@ -116,18 +128,24 @@ static void declare_stacks(bart *m, fv_params *p, const char *below)
 {
     const config *k = &m->cfg;
     int64_t places = k->max_position_embeddings + OFFSET;
-    fv_pos_init(p, &m->encoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std, "%sencoder.embed_positions", below);
-    fv_pos_init(p, &m->decoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std, "%sdecoder.embed_positions", below);
-    fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){0}, "%sencoder.layernorm_embedding", below);
-    fv_norm_init(p, &m->decoder_norm, k->d_model, (fv_norm_opt){0}, "%sdecoder.layernorm_embedding", below);
+    fv_pos_init(p, &m->encoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std,
+                "%sencoder.embed_positions", below);
+    fv_pos_init(p, &m->decoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std,
+                "%sdecoder.embed_positions", below);
+    fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){0}, "%sencoder.layernorm_embedding",
+                 below);
+    fv_norm_init(p, &m->decoder_norm, k->d_model, (fv_norm_opt){0}, "%sdecoder.layernorm_embedding",
+                 below);
     m->encoder = fv_params_take(p, (size_t)k->encoder_layers * sizeof *m->encoder);
     m->decoder = fv_params_take(p, (size_t)k->decoder_layers * sizeof *m->decoder);
     if (!m->encoder || !m->decoder) return;
     for (int i = 0; i < k->encoder_layers; i++)
-        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim),
+        fv_encoder_layer_init(p, &m->encoder[i],
+                              layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim),
                               "%sencoder.layers.%d", below, i);
     for (int i = 0; i < k->decoder_layers; i++)
-        fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim),
+        fv_decoder_layer_init(p, &m->decoder[i],
+                              layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim),
                               "%sdecoder.layers.%d", below, i);
 }
 
@@ -139,17 +157,23 @@ static void declare(void *self, const fv_setup *s)
     const config *k = &m->cfg;
     m->head = fv__head_of(heads, s->head);
     const char *below = m->head == BASE ? "" : "model.";
-    fv_emb_opt opt = {
-        .scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1, .has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
+    fv_emb_opt opt = {.scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1,
+                      .has_pad = true,
+                      .pad = k->pad_token_id,
+                      .std = k->init_std};
     fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, opt, "%sshared", below);
     declare_stacks(m, p, below);
     if (m->head == TEXT) {
-        m->out = fv__output(p, m->tokens.table, k->tie_word_embeddings, k->init_std, "lm_head.weight");
-        m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, k->vocab_size), "final_logits_bias");
+        m->out = fv__output(p, m->tokens.table, k->tie_word_embeddings, k->init_std,
+                            "lm_head.weight");
+        m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, k->vocab_size),
+                           "final_logits_bias");
     }
     if (m->head == CLASSIFY) {
-        fv_lin_init(p, &m->dense, k->d_model, k->d_model, (fv_lin_opt){.std = k->init_std}, "classification_head.dense");
-        fv_lin_init(p, &m->label, k->d_model, k->num_labels, (fv_lin_opt){.std = k->init_std}, "classification_head.out_proj");
+        fv_lin_init(p, &m->dense, k->d_model, k->d_model, (fv_lin_opt){.std = k->init_std},
+                    "classification_head.dense");
+        fv_lin_init(p, &m->label, k->d_model, k->num_labels, (fv_lin_opt){.std = k->init_std},
+                    "classification_head.out_proj");
     }
 }
 
@@ -167,10 +191,14 @@ static fv_load_opt load(const void *self)
     };
     static const char *const fresh[] = {"final_logits_bias", NULL};
     static const char *const version[] = {"*encoder.version", "*decoder.version", NULL};
-    static const char *const others[] = {"*encoder.version",  "*decoder.version",      "lm_head.weight",
-                                         "final_logits_bias", "classification_head.*", NULL};
+    static const char *const others[] = {"*encoder.version",      "*decoder.version",
+                                         "lm_head.weight",        "final_logits_bias",
+                                         "classification_head.*", NULL};
     const bart *m = self;
-    return (fv_load_opt){.prefix = "model.", .ties = ties, .fresh = fresh, .ignore = m->head == TEXT ? version : others};
+    return (fv_load_opt){.prefix = "model.",
+                         .ties = ties,
+                         .fresh = fresh,
+                         .ignore = m->head == TEXT ? version : others};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
@@ -183,11 +211,12 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
-static fv_tensor *embed(fv_ctx *c, const bart *m, const fv_pos *pos, const fv_norm *norm, fv_tensor *ids, fv_tensor *rows)
+static fv_tensor *embed(fv_ctx *c, const bart *m, const fv_pos *pos, const fv_norm *norm,
+                        fv_tensor *ids, fv_tensor *rows)
 {
     if (fv_dim(ids, 1) > m->cfg.max_position_embeddings)
-        return fv_raise(c, FV_EARG, "bart: %lld tokens, and max_position_embeddings is %d", (long long)fv_dim(ids, 1),
-                        m->cfg.max_position_embeddings);
+        return fv_raise(c, FV_EARG, "bart: %lld tokens, and max_position_embeddings is %d",
+                        (long long)fv_dim(ids, 1), m->cfg.max_position_embeddings);
     fv_tensor *x = fv_pos_fwd(c, pos, fv_emb_fwd(c, &m->tokens, ids), rows);
     return fv_dropout(c, fv_norm_fwd(c, norm, x), m->cfg.dropout);
 }
@@ -195,15 +224,18 @@ static fv_tensor *embed(fv_ctx *c, const bart *m, const fv_pos *pos, const fv_no
 static fv_tensor *encode(fv_ctx *c, const bart *m, fv_tensor *ids, fv_tensor *mask)
 {
     fv_tensor *x = embed(c, m, &m->encoder_pos, &m->encoder_norm, ids, NULL);
-    x = fv__encoder(c, m->encoder, m->cfg.encoder_layers, x, (fv_mha_arg){.key_mask = mask}, "encoder_hidden_states");
+    x = fv__encoder(c, m->encoder, m->cfg.encoder_layers, x, (fv_mha_arg){.key_mask = mask},
+                    "encoder_hidden_states");
     fv_tap(c, "hidden", "encoder_hidden_states", x);
     return x;
 }
 
-static fv_tensor *decode(fv_ctx *c, const bart *m, fv_tensor *ids, fv_tensor *mask, fv_tensor *memory, fv_tensor *memory_mask)
+static fv_tensor *decode(fv_ctx *c, const bart *m, fv_tensor *ids, fv_tensor *mask,
+                         fv_tensor *memory, fv_tensor *memory_mask)
 {
     fv_tensor *x = embed(c, m, &m->decoder_pos, &m->decoder_norm, ids, NULL);
-    x = fv__decoder(c, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true, .key_mask = mask},
+    x = fv__decoder(c, m->decoder, m->cfg.decoder_layers, x,
+                    (fv_mha_arg){.causal = true, .key_mask = mask},
                     (fv_mha_arg){.memory = memory, .key_mask = memory_mask});
     fv_tap(c, "hidden", "decoder_hidden_states", x);
     return x;
@@ -226,10 +258,13 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const bart *m = self;
     fv_tensor *source = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
-    fv_tensor *ids = fv_items_get(in, "decoder_input_ids"), *labels = m->head == TEXT ? fv_items_get(in, "labels") : NULL;
+    fv_tensor *ids = fv_items_get(in, "decoder_input_ids"),
+              *labels = m->head == TEXT ? fv_items_get(in, "labels") : NULL;
     fv_tensor *memory = encode(c, m, source, mask);
     fv_items_put(out, "encoder_last_hidden_state", memory);
-    if (!ids) ids = fv__shift_right(c, labels ? labels : source, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
+    if (!ids)
+        ids = fv__shift_right(c, labels ? labels : source, m->cfg.decoder_start_token_id,
+                              m->cfg.pad_token_id);
     fv_tensor *x = decode(c, m, ids, fv_items_get(in, "decoder_attention_mask"), memory, mask);
     if (m->head == BASE) fv_items_put(out, "last_hidden_state", x);
     if (m->head == TEXT) fv__put_tokens(c, in, out, logits(c, m, x), fv_items_get(in, "labels"));
@@ -241,14 +276,16 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
 {
     const bart *m = self;
-    fv_tensor *mask = fv_items_get(in, "attention_mask"), *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
+    fv_tensor *mask = fv_items_get(in, "attention_mask"),
+              *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
     fv__decoder_begin(c, s, m->decoder, m->cfg.decoder_layers, memory, mask);
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const bart *m = self;
-    fv_tensor *x = embed(c, m, &m->decoder_pos, &m->decoder_norm, ids, fv_session_places_from(c, s, OFFSET));
+    fv_tensor *x = embed(c, m, &m->decoder_pos, &m->decoder_norm, ids,
+                         fv_session_places_from(c, s, OFFSET));
     x = fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true});
     return logits(c, m, fv__last_place(c, x));
 }
@@ -259,7 +296,10 @@ static int64_t vocabulary(const void *self)
     return m->head == TEXT ? m->cfg.vocab_size : 0;
 }
 
-static int64_t context(const void *self) { return ((const bart *)self)->cfg.max_position_embeddings; }
+static int64_t context(const void *self)
+{
+    return ((const bart *)self)->cfg.max_position_embeddings;
+}
 
 const fv_family fv__family_bart = {
     .type = "bart",

@@ -1,8 +1,10 @@
-/* bert.c - BERT: an encoder that sees both sides, with the heads it is pre-trained and fine-tuned with.
+/* bert.c - BERT: an encoder that sees both sides, with the heads it is pre-trained and fine-tuned
+ * with.
  *
  *     x = norm(words + types + positions);   layers, each norm(x + attention(x)), norm(x + mlp(x))
  *
- * The pooler is a dense layer with tanh on the first token; the masked-word head scores words with the input table. */
+ * The pooler is a dense layer with tanh on the first token; the masked-word head scores words with
+ * the input table. */
 #include <stddef.h>
 
 #include "model/bert.h"
@@ -39,9 +41,15 @@ static const fv_key_rule rules[] = {
 };
 
 static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},        {"attention_mask", FV_U8, false}, {"token_type_ids", FV_I32, false},
-    {"position_ids", FV_I32, false},    {"labels", FV_I32, false},        {"next_sentence_label", FV_I32, false},
-    {"start_positions", FV_I32, false}, {"end_positions", FV_I32, false}, {0},
+    {"input_ids", FV_I32, true},
+    {"attention_mask", FV_U8, false},
+    {"token_type_ids", FV_I32, false},
+    {"position_ids", FV_I32, false},
+    {"labels", FV_I32, false},
+    {"next_sentence_label", FV_I32, false},
+    {"start_positions", FV_I32, false},
+    {"end_positions", FV_I32, false},
+    {0},
 };
 
 typedef struct bert {
@@ -59,7 +67,8 @@ static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
     if (k->pad_token_id >= k->vocab_size)
-        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d", k->pad_token_id, k->vocab_size);
+        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d",
+                       k->pad_token_id, k->vocab_size);
     return fv__bert_check(k, e);
 }
 
@@ -75,8 +84,10 @@ static void declare_head(bert *m, fv_params *p)
     if (m->head == PRETRAINING || m->head == MASKED)
         fv__word_head_init(p, &m->masked, k, m->words.table, "cls.predictions.transform.dense",
                            "cls.predictions.transform.LayerNorm", "cls.predictions");
-    if (m->head == PRETRAINING || m->head == NEXT) fv_lin_init(p, &m->relation, D, 2, lin, "cls.seq_relationship");
-    if (m->head == SEQUENCE || m->head == TOKEN) fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier");
+    if (m->head == PRETRAINING || m->head == NEXT)
+        fv_lin_init(p, &m->relation, D, 2, lin, "cls.seq_relationship");
+    if (m->head == SEQUENCE || m->head == TOKEN)
+        fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier");
     if (m->head == SPAN) fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs");
 }
 
@@ -89,12 +100,15 @@ static void declare(void *self, const fv_setup *s)
     const config *k = &m->cfg;
     const char *at = m->head == BASE ? "" : "bert.";
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
-    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.word_embeddings", at);
-    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, FV_POS_LEARNED, 0, k->initializer_range,
-                "%sembeddings.position_embeddings", at);
-    fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size, (fv_emb_opt){.std = k->initializer_range},
-                "%sembeddings.token_type_embeddings", at);
-    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps}, "%sembeddings.LayerNorm", at);
+    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.word_embeddings",
+                at);
+    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, FV_POS_LEARNED, 0,
+                k->initializer_range, "%sembeddings.position_embeddings", at);
+    fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size,
+                (fv_emb_opt){.std = k->initializer_range}, "%sembeddings.token_type_embeddings",
+                at);
+    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
+                 "%sembeddings.LayerNorm", at);
     m->layers = fv__bert_layers(p, k, at);
     declare_head(m, p);
 }
@@ -102,18 +116,27 @@ static void declare(void *self, const fv_setup *s)
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"cls.predictions.decoder.bias", "cls.predictions.bias"},
-                                  {"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+                                  {"cls.predictions.decoder.weight",
+                                   "bert.embeddings.word_embeddings.weight"},
                                   {NULL, NULL}};
-    static const fv_tie bias_alone[] = {{"cls.predictions.decoder.bias", "cls.predictions.bias"}, {NULL, NULL}};
-    static const fv_tie endings[] = {
-        {".LayerNorm.weight", ".LayerNorm.gamma"}, {".LayerNorm.bias", ".LayerNorm.beta"}, {NULL, NULL}};
+    static const fv_tie bias_alone[] = {{"cls.predictions.decoder.bias", "cls.predictions.bias"},
+                                        {NULL, NULL}};
+    static const fv_tie endings[] = {{".LayerNorm.weight", ".LayerNorm.gamma"},
+                                     {".LayerNorm.bias", ".LayerNorm.beta"},
+                                     {NULL, NULL}};
     /* Heads a checkpoint was pre-trained with and this one does not use. */
-    static const char *const others[] = {"*embeddings.position_ids", "*pooler.dense.*", "cls.seq_relationship.*", NULL};
-    static const char *const all[] = {
-        "*embeddings.position_ids", "*pooler.dense.*", "cls.*", "classifier.*", "qa_outputs.*", NULL};
+    static const char *const others[] = {"*embeddings.position_ids", "*pooler.dense.*",
+                                         "cls.seq_relationship.*", NULL};
+    static const char *const all[] = {"*embeddings.position_ids",
+                                      "*pooler.dense.*",
+                                      "cls.*",
+                                      "classifier.*",
+                                      "qa_outputs.*",
+                                      NULL};
     const bert *m = self;
     bool words = m->head == PRETRAINING || m->head == MASKED;
-    static const char *const pooler[] = {"pooler.dense.*", NULL}; /* of the bare encoder, which some leave out */
+    /* of the bare encoder, which some leave out */
+    static const char *const pooler[] = {"pooler.dense.*", NULL};
     return (fv_load_opt){.prefix = "bert.",
                          .fresh = pooler,
                          .ties = m->cfg.tie_word_embeddings ? ties : bias_alone,
@@ -131,11 +154,15 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     bert *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) fv_encoder_layer_pack(p, &m->layers[i], dtype);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++)
+        fv_encoder_layer_pack(p, &m->layers[i], dtype);
     fv__word_head_pack(p, &m->masked, dtype);
 }
 
-static int64_t longest(const void *self) { return ((const bert *)self)->cfg.max_position_embeddings; }
+static int64_t longest(const void *self)
+{
+    return ((const bert *)self)->cfg.max_position_embeddings;
+}
 
 /* ---- forward ---- */
 
@@ -143,12 +170,13 @@ static fv_tensor *embed(fv_ctx *c, const bert *m, const fv_items *in)
 {
     fv_tensor *ids = fv_items_get(in, "input_ids"), *types = fv_items_get(in, "token_type_ids");
     if (fv_dim(ids, 1) > m->cfg.max_position_embeddings)
-        return fv_raise(c, FV_ESHAPE, "bert: input_ids %s, but max_position_embeddings is %d", fv_desc(ids).s,
-                        m->cfg.max_position_embeddings);
+        return fv_raise(c, FV_ESHAPE, "bert: input_ids %s, but max_position_embeddings is %d",
+                        fv_desc(ids).s, m->cfg.max_position_embeddings);
     fv_some_rows of[] = {
         {m->words.table, .ids = ids, .skip = m->words.skip},
         {m->types.table, .ids = types, .count = 1, .skip = -1},
-        {m->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1), .skip = -1},
+        {m->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1),
+         .skip = -1},
     };
     fv_tensor *x = fv__embed(c, of, 3, m->norm.gain, m->norm.bias, m->norm.eps);
     return fv_dropout(c, x, m->cfg.hidden_dropout_prob);
@@ -157,21 +185,27 @@ static fv_tensor *embed(fv_ctx *c, const bert *m, const fv_items *in)
 static fv_tensor *encode(fv_ctx *c, const bert *m, const fv_items *in)
 {
     fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
-    fv_tensor *x = fv__encoder(c, m->layers, m->cfg.num_hidden_layers, embed(c, m, in), arg, "hidden_states");
+    fv_tensor *x = fv__encoder(c, m->layers, m->cfg.num_hidden_layers, embed(c, m, in), arg,
+                               "hidden_states");
     fv_tap(c, "hidden", "hidden_states", x);
     return x;
 }
 
-static void pretraining(fv_ctx *c, const bert *m, fv_tensor *x, fv_tensor *pooled, const fv_items *in, fv_items *out)
+static void pretraining(fv_ctx *c, const bert *m, fv_tensor *x, fv_tensor *pooled,
+                        const fv_items *in, fv_items *out)
 {
     fv_tensor *labels = fv_items_get(in, "labels"), *next = fv_items_get(in, "next_sentence_label");
-    fv_tensor *words = fv__word_head_fwd(c, &m->masked, x), *relation = fv_lin_fwd(c, &m->relation, pooled);
+    fv_tensor *words = fv__word_head_fwd(c, &m->masked, x),
+              *relation = fv_lin_fwd(c, &m->relation, pooled);
     fv_items_put(out, "prediction_logits", words);
     fv_items_put(out, "seq_relationship_logits", relation);
     if (!labels || !next) return;
-    fv_items rows = {
-        .n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_len(next), .smooth = in->smooth, .per_label = in->per_row};
-    fv_items_put(out, "loss", fv_add(c, fv_loss_tokens(c, words, labels, in), fv_loss_tokens(c, relation, next, &rows)));
+    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_len(next),
+                     .smooth = in->smooth,
+                     .per_label = in->per_row};
+    fv_items_put(out, "loss",
+                 fv_add(c, fv_loss_tokens(c, words, labels, in),
+                        fv_loss_tokens(c, relation, next, &rows)));
 }
 
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)

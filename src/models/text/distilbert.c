@@ -1,4 +1,5 @@
-/* distilbert.c - DistilBERT: BERT's encoder at half the depth, without token types and pooler, under names of its own. */
+/* distilbert.c - DistilBERT: BERT's encoder at half the depth, without token types and pooler,
+ * under names of its own. */
 #include <stddef.h>
 
 #include "model/bert.h"
@@ -15,7 +16,8 @@ static const char *const heads[] = {"DistilBertModel",
                                     NULL};
 
 typedef struct config {
-    int vocab_size, dim, n_layers, n_heads, hidden_dim, max_position_embeddings, pad_token_id, num_labels;
+    int vocab_size, dim, n_layers, n_heads, hidden_dim, max_position_embeddings, pad_token_id,
+        num_labels;
     int activation, problem_type;
     float dropout, attention_dropout, qa_dropout, seq_classif_dropout, initializer_range;
     bool tie_word_embeddings;
@@ -28,16 +30,21 @@ static const fv_field fields[] = {
     FV_INT(config, n_heads, 1, 12, 1024, "attention heads"),
     FV_INT(config, hidden_dim, 1, 3072, 1 << 18, "width of the feed-forward part"),
     FV_INT(config, max_position_embeddings, 1, 512, 1 << 20, "longest sequence"),
-    FV_CHOICE(config, activation, 0, fv_act_words, "of the feed-forward part and of the masked-word head"),
-    FV_FLOAT(config, dropout, 0, 0.1, 0.99, "on the embeddings, the feed-forward part and before a token's classifier"),
+    FV_CHOICE(config, activation, 0, fv_act_words,
+              "of the feed-forward part and of the masked-word head"),
+    FV_FLOAT(config, dropout, 0, 0.1, 0.99,
+             "on the embeddings, the feed-forward part and before a token's classifier"),
     FV_FLOAT(config, attention_dropout, 0, 0.1, 0.99, "on the attention weights"),
     FV_FLOAT(config, qa_dropout, 0, 0.1, 0.99, "before the scores of spans"),
     FV_FLOAT(config, seq_classif_dropout, 0, 0.2, 0.99, "before a sequence's classifier"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
+    FV_FLOAT(config, initializer_range, 0, 0.02, 10,
+             "standard deviation of first values; 0: Xavier"),
     FV_INT(config, pad_token_id, 0, 0, 1 << 24, "padding"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels of a sequence are; not given: as they look"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words,
+              "what the labels of a sequence are; not given: as they look"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_BOOL(config, tie_word_embeddings, true, "the input table scores the words of the masked-word head"),
+    FV_BOOL(config, tie_word_embeddings, true,
+            "the input table scores the words of the masked-word head"),
     {0},
 };
 
@@ -77,9 +84,11 @@ typedef struct distilbert {
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
-    if (k->dim % k->n_heads) return fv_fail(e, FV_EFORMAT, "dim %d is no multiple of n_heads %d", k->dim, k->n_heads);
+    if (k->dim % k->n_heads)
+        return fv_fail(e, FV_EFORMAT, "dim %d is no multiple of n_heads %d", k->dim, k->n_heads);
     if (k->pad_token_id >= k->vocab_size)
-        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d", k->pad_token_id, k->vocab_size);
+        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d",
+                       k->pad_token_id, k->vocab_size);
     return FV_OK;
 }
 
@@ -95,11 +104,16 @@ static void declare_layer(fv_params *p, layer *l, const config *k, const char *a
                       .k_name = "k_lin",
                       .v_name = "v_lin",
                       .out_name = "out_lin"};
-    fv_mlp_opt mlp = {.act = fv_act_of(k->activation), .std = k->initializer_range, .up_name = "lin1", .down_name = "lin2"};
+    fv_mlp_opt mlp = {.act = fv_act_of(k->activation),
+                      .std = k->initializer_range,
+                      .up_name = "lin1",
+                      .down_name = "lin2"};
     fv_mha_init(p, &l->attention, mha, "%stransformer.layer.%d.attention", at, i);
-    fv_norm_init(p, &l->attention_norm, k->dim, (fv_norm_opt){.eps = EPS}, "%stransformer.layer.%d.sa_layer_norm", at, i);
+    fv_norm_init(p, &l->attention_norm, k->dim, (fv_norm_opt){.eps = EPS},
+                 "%stransformer.layer.%d.sa_layer_norm", at, i);
     fv_mlp_init(p, &l->mlp, k->dim, k->hidden_dim, mlp, "%stransformer.layer.%d.ffn", at, i);
-    fv_norm_init(p, &l->mlp_norm, k->dim, (fv_norm_opt){.eps = EPS}, "%stransformer.layer.%d.output_layer_norm", at, i);
+    fv_norm_init(p, &l->mlp_norm, k->dim, (fv_norm_opt){.eps = EPS},
+                 "%stransformer.layer.%d.output_layer_norm", at, i);
 }
 
 static void declare_head(distilbert *m, fv_params *p)
@@ -111,11 +125,14 @@ static void declare_head(distilbert *m, fv_params *p)
         l->act = fv_act_of(k->activation);
         fv_lin_init(p, &l->dense, k->dim, k->dim, lin, "vocab_transform");
         fv_norm_init(p, &l->norm, k->dim, (fv_norm_opt){.eps = EPS}, "vocab_layer_norm");
-        l->scores = fv__output(p, m->words.table, k->tie_word_embeddings, k->initializer_range, "vocab_projector.weight");
-        l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "vocab_projector.bias");
+        l->scores = fv__output(p, m->words.table, k->tie_word_embeddings, k->initializer_range,
+                               "vocab_projector.weight");
+        l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size),
+                           "vocab_projector.bias");
     }
     if (m->head == SEQUENCE) fv_lin_init(p, &m->dense, k->dim, k->dim, lin, "pre_classifier");
-    if (m->head == SEQUENCE || m->head == TOKEN) fv_lin_init(p, &m->classifier, k->dim, k->num_labels, lin, "classifier");
+    if (m->head == SEQUENCE || m->head == TOKEN)
+        fv_lin_init(p, &m->classifier, k->dim, k->num_labels, lin, "classifier");
     if (m->head == SPAN) fv_lin_init(p, &m->classifier, k->dim, 2, lin, "qa_outputs");
 }
 
@@ -129,8 +146,8 @@ static void declare(void *self, const fv_setup *s)
     const char *at = m->head == BASE ? "" : "distilbert.";
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
     fv_emb_init(p, &m->words, k->vocab_size, k->dim, words, "%sembeddings.word_embeddings", at);
-    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->dim, FV_POS_LEARNED, 0, k->initializer_range,
-                "%sembeddings.position_embeddings", at);
+    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->dim, FV_POS_LEARNED, 0,
+                k->initializer_range, "%sembeddings.position_embeddings", at);
     fv_norm_init(p, &m->norm, k->dim, (fv_norm_opt){.eps = EPS}, "%sembeddings.LayerNorm", at);
     m->layers = fv_params_take(p, (size_t)k->n_layers * sizeof *m->layers);
     for (int i = 0; m->layers && i < k->n_layers; i++) declare_layer(p, &m->layers[i], k, at, i);
@@ -139,13 +156,20 @@ static void declare(void *self, const fv_setup *s)
 
 static fv_load_opt load(const void *self)
 {
-    static const fv_tie ties[] = {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}, {NULL, NULL}};
+    static const fv_tie ties[] = {{"vocab_projector.weight",
+                                   "distilbert.embeddings.word_embeddings.weight"},
+                                  {NULL, NULL}};
     static const char *const own[] = {"*embeddings.position_ids", NULL};
-    static const char *const others[] = {
-        "*embeddings.position_ids", "vocab_*", "pre_classifier.*", "classifier.*", "qa_outputs.*", NULL};
+    static const char *const others[] = {"*embeddings.position_ids",
+                                         "vocab_*",
+                                         "pre_classifier.*",
+                                         "classifier.*",
+                                         "qa_outputs.*",
+                                         NULL};
     const distilbert *m = self;
-    return (fv_load_opt){
-        .prefix = "distilbert.", .ties = m->cfg.tie_word_embeddings ? ties : NULL, .ignore = m->head == MASKED ? own : others};
+    return (fv_load_opt){.prefix = "distilbert.",
+                         .ties = m->cfg.tie_word_embeddings ? ties : NULL,
+                         .ignore = m->head == MASKED ? own : others};
 }
 
 /* The last layer of a classifier stays as it is: it is small. */
@@ -160,7 +184,10 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
     fv__word_head_pack(p, &m->masked, dtype);
 }
 
-static int64_t longest(const void *self) { return ((const distilbert *)self)->cfg.max_position_embeddings; }
+static int64_t longest(const void *self)
+{
+    return ((const distilbert *)self)->cfg.max_position_embeddings;
+}
 
 /* ---- forward ---- */
 
@@ -169,20 +196,23 @@ static fv_tensor *encode(fv_ctx *c, const distilbert *m, const fv_items *in)
     const config *k = &m->cfg;
     fv_tensor *ids = fv_items_get(in, "input_ids");
     if (fv_dim(ids, 1) > k->max_position_embeddings)
-        return fv_raise(c, FV_ESHAPE, "distilbert: input_ids %s, but max_position_embeddings is %d", fv_desc(ids).s,
-                        k->max_position_embeddings);
+        return fv_raise(c, FV_ESHAPE, "distilbert: input_ids %s, but max_position_embeddings is %d",
+                        fv_desc(ids).s, k->max_position_embeddings);
     fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
     fv_some_rows of[] = {
         {m->words.table, .ids = ids, .skip = m->words.skip},
-        {m->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1), .skip = -1},
+        {m->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1),
+         .skip = -1},
     };
-    fv_tensor *x = fv_dropout(c, fv__embed(c, of, 2, m->norm.gain, m->norm.bias, m->norm.eps), k->dropout);
+    fv_tensor *x = fv_dropout(c, fv__embed(c, of, 2, m->norm.gain, m->norm.bias, m->norm.eps),
+                              k->dropout);
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < k->n_layers; i++) {
         const layer *l = &m->layers[i];
         fv_tap(c, "hidden", "hidden_states", x);
         x = fv_norm_add(c, &l->attention_norm, NULL, x, fv_mha_fwd(c, &l->attention, x, arg));
-        x = fv_norm_add(c, &l->mlp_norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), k->dropout));
+        x = fv_norm_add(c, &l->mlp_norm, NULL, x,
+                        fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), k->dropout));
         x = fv_keep(c, mark, x);
     }
     fv_tap(c, "hidden", "hidden_states", x);
@@ -197,10 +227,13 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = encode(c, m, in);
     switch (m->head) {
     case BASE: fv_items_put(out, "last_hidden_state", x); return;
-    case SPAN: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->qa_dropout)), in, out); return;
+    case SPAN:
+        fv_put_spans(c, fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->qa_dropout)), in, out);
+        return;
     case MASKED: logits = fv__word_head_fwd(c, &m->masked, x); break;
     case SEQUENCE:
-        x = fv_dropout(c, fv_lin_act(c, &m->dense, fv_first(c, x), FV_RELU), k->seq_classif_dropout);
+        x = fv_dropout(c, fv_lin_act(c, &m->dense, fv_first(c, x), FV_RELU),
+                       k->seq_classif_dropout);
         logits = fv_lin_fwd(c, &m->classifier, x);
         break;
     default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->dropout)); break;

@@ -1,9 +1,11 @@
-/* gpt2.c - GPT-2: a stack of causal layers with the norm first, learned positions, one table for input and output.
+/* gpt2.c - GPT-2: a stack of causal layers with the norm first, learned positions, one table for
+ * input and output.
  *
  *     x = E[ids] + P[positions];   x += attn(ln_1 x);   x += mlp(ln_2 x);   logits = ln_f(x) E'
  *
- * Its weights are stored (in,out), and one of them holds q, k and v.  Files have the names below "transformer." or, in the
- * oldest ones, without it; their masks (attn.bias) are constants and are left unread. */
+ * Its weights are stored (in,out), and one of them holds q, k and v.  Files have the names below
+ * "transformer." or, in the oldest ones, without it; their masks (attn.bias) are constants and are
+ * left unread. */
 #include <math.h>
 #include <stddef.h>
 
@@ -26,19 +28,23 @@ static const fv_field fields[] = {
     FV_INT(config, n_embd, 1, 768, 1 << 16, "model width"),
     FV_INT(config, n_layer, 1, 12, MAX_LAYER, "layers"),
     FV_INT(config, n_head, 1, 12, 256, "attention heads"),
-    FV_INT(config, n_inner, 1, 0, 1 << 18, "width of the feed-forward part; four times the model's if not said"),
+    FV_INT(config, n_inner, 1, 0, 1 << 18,
+           "width of the feed-forward part; four times the model's if not said"),
     FV_CHOICE(config, activation_function, 4, fv_act_words, "of the feed-forward part"),
     FV_FLOAT(config, resid_pdrop, 0, 0.1, 0.99, "dropout on what each part of a layer adds"),
     FV_FLOAT(config, embd_pdrop, 0, 0.1, 0.99, "dropout on the embeddings"),
     FV_FLOAT(config, attn_pdrop, 0, 0.1, 0.99, "dropout on the attention weights"),
     FV_FLOAT(config, layer_norm_epsilon, 1e-12, 1e-5, 1, "added to the variance"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
-    FV_BOOL(config, scale_attn_weights, true, "scores are divided by the square root of the head's width"),
+    FV_FLOAT(config, initializer_range, 0, 0.02, 10,
+             "standard deviation of first values; 0: Xavier"),
+    FV_BOOL(config, scale_attn_weights, true,
+            "scores are divided by the square root of the head's width"),
     FV_BOOL(config, scale_attn_by_inverse_layer_idx, false, "and by the layer's number, from 1"),
     FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
     FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels are; not given: as they look"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words,
+              "what the labels are; not given: as they look"),
     {0},
 };
 
@@ -51,11 +57,13 @@ static const fv_key_rule rules[] = {
 };
 
 static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},     {"attention_mask", FV_U8, false}, {"token_type_ids", FV_I32, false},
-    {"position_ids", FV_I32, false}, {"labels", FV_I32, false},        {0},
+    {"input_ids", FV_I32, true},       {"attention_mask", FV_U8, false},
+    {"token_type_ids", FV_I32, false}, {"position_ids", FV_I32, false},
+    {"labels", FV_I32, false},         {0},
 };
 
-static const char *const heads[] = {"GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification", NULL};
+static const char *const heads[] = {"GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification",
+                                    NULL};
 
 typedef struct gpt2 {
     config cfg;
@@ -71,7 +79,8 @@ static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
     if (k->n_embd % k->n_head)
-        return fv_fail(e, FV_EFORMAT, "n_embd %d is no multiple of the attention heads, %d", k->n_embd, k->n_head);
+        return fv_fail(e, FV_EFORMAT, "n_embd %d is no multiple of the attention heads, %d",
+                       k->n_embd, k->n_head);
     return FV_OK;
 }
 
@@ -110,23 +119,30 @@ static void declare(void *self, const fv_setup *s)
     const config *k = &m->cfg;
     m->head = (fv__causal_head)fv__head_of(heads, s->head);
     const char *below = m->head == FV__BASE ? "" : "transformer.";
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range}, "%swte", below);
-    fv_pos_init(p, &m->places, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range, "%swpe", below);
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range},
+                "%swte", below);
+    fv_pos_init(p, &m->places, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range,
+                "%swpe", below);
     m->layer = fv_params_take(p, (size_t)k->n_layer * sizeof *m->layer);
     if (!m->layer) return;
-    for (int i = 0; i < k->n_layer; i++) fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%sh.%d", below, i);
-    fv_norm_init(p, &m->norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f", below);
-    m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels, k->initializer_range);
+    for (int i = 0; i < k->n_layer; i++)
+        fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%sh.%d", below, i);
+    fv_norm_init(p, &m->norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f",
+                 below);
+    m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels,
+                               k->initializer_range);
 }
 
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.weight", "transformer.wte.weight"}, {NULL, NULL}};
     static const char *const masks[] = {"*.attn.bias", "*.attn.masked_bias", NULL};
-    static const char *const masks_and_heads[] = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight", "score.weight", NULL};
+    static const char *const masks_and_heads[] = {"*.attn.bias", "*.attn.masked_bias",
+                                                  "lm_head.weight", "score.weight", NULL};
     const gpt2 *m = self;
     return (fv_load_opt){.prefix = "transformer.",
-                         .ties = m->head == FV__LANGUAGE && m->cfg.tie_word_embeddings ? ties : NULL,
+                         .ties = m->head == FV__LANGUAGE && m->cfg.tie_word_embeddings ? ties
+                                                                                       : NULL,
                          .ignore = m->head == FV__BASE ? masks_and_heads : masks};
 }
 
@@ -142,7 +158,8 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *types, fv_tensor *rows)
 {
     if (fv_dim(ids, 1) > m->cfg.n_positions)
-        return fv_raise(c, FV_EARG, "gpt2: %lld tokens, and n_positions is %d", (long long)fv_dim(ids, 1), m->cfg.n_positions);
+        return fv_raise(c, FV_EARG, "gpt2: %lld tokens, and n_positions is %d",
+                        (long long)fv_dim(ids, 1), m->cfg.n_positions);
     fv_some_rows of[] = {
         {m->tokens.table, .ids = ids, .skip = m->tokens.skip},
         {m->places.table, .ids = rows, .count = fv_dim(ids, 1), .skip = -1},
@@ -157,8 +174,10 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const gpt2 *m = self;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
     fv_tensor *next = m->head == FV__LANGUAGE ? fv__next_labels(c, in) : NULL;
-    fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"), fv_items_get(in, "position_ids"));
-    x = fv__encoder(c, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true, .key_mask = mask}, "hidden_states");
+    fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"),
+                         fv_items_get(in, "position_ids"));
+    x = fv__encoder(c, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true, .key_mask = mask},
+                    "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
     fv__put_causal(c, in, out, m->head, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);

@@ -1,9 +1,10 @@
 /* llama.c - Llama, and Mistral and Qwen2, which differ from it by configuration alone.
  *
- *     x = E[ids];   x += attn(norm x), rotary positions;   x += down(silu(gate n) * up n), n = norm x;   logits = norm(x) W'
+ *     x = E[ids];   x += attn(norm x), rotary positions;
+ *     x += down(silu(gate n) * up n), n = norm x;   logits = norm(x) W'
  *
- * RMS norms, fewer key heads than query heads, no positions but the rotation.  A Mistral may see a window of keys only,
- * a Qwen2 in some of its layers; a Qwen2 has biases on q, k and v. */
+ * RMS norms, fewer key heads than query heads, no positions but the rotation.  A Mistral may see a
+ * window of keys only, a Qwen2 in some of its layers; a Qwen2 has biases on q, k and v. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -17,8 +18,8 @@ enum { LLAMA, MISTRAL, QWEN2 };
 static const char *const types[] = {"llama", "mistral", "qwen2", NULL};
 
 static const char *const rope_words[] = {"default", "linear", "dynamic", "yarn", "llama3", NULL};
-static const fv_rotary_kind rope_kinds[] = {FV_ROTARY_PLAIN, FV_ROTARY_LINEAR, FV_ROTARY_DYNAMIC, FV_ROTARY_YARN,
-                                            FV_ROTARY_LLAMA3};
+static const fv_rotary_kind rope_kinds[] = {FV_ROTARY_PLAIN, FV_ROTARY_LINEAR, FV_ROTARY_DYNAMIC,
+                                            FV_ROTARY_YARN, FV_ROTARY_LLAMA3};
 
 typedef struct rope {
     int type, original;
@@ -28,29 +29,39 @@ typedef struct rope {
 
 typedef struct config {
     int model_type;
-    int vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
-    int hidden_act, max_position_embeddings, sliding_window, max_window_layers, pad_token_id, num_labels, problem_type;
+    int vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
+        num_key_value_heads, head_dim;
+    int hidden_act, max_position_embeddings, sliding_window, max_window_layers, pad_token_id,
+        num_labels, problem_type;
     float rms_norm_eps, attention_dropout, initializer_range;
     bool attention_bias, mlp_bias, tie_word_embeddings, use_sliding_window;
     char layer_types[FV__LAYER_TYPES];
     rope rope;
 } config;
 
-/* The rotation's keys stand in rope_parameters, in older files in rope_scaling with rope_theta outside. */
-#define ROPE(at)                                                                                                                 \
-    FV_CHOICE_KEY(at ".rope_type", config, rope.type, 0, rope_words, "how positions beyond the trained ones are made"),          \
-        FV_CHOICE_KEY(at ".type", config, rope.type, 0, rope_words, "the same, as older files have it"),                         \
-        FV_FLOAT_KEY(at ".rope_theta", config, rope.theta, 1, 0, 1e12, "base of the frequencies; 10000 if not said"),            \
-        FV_FLOAT_KEY(at ".factor", config, rope.factor, 1e-3, 0, 1e6, "how much longer than trained"),                           \
-        FV_INT_KEY(at ".original_max_position_embeddings", config, rope.original, 1, 0, 1 << 28, "positions trained on"),        \
-        FV_FLOAT_KEY(at ".low_freq_factor", config, rope.low, 1e-3, 0, 1e6, "llama3"),                                           \
-        FV_FLOAT_KEY(at ".high_freq_factor", config, rope.high, 1e-3, 0, 1e6, "llama3"),                                         \
-        FV_FLOAT_KEY(at ".beta_slow", config, rope.slow, 1e-3, 0, 1e6, "yarn; 1 if not said"),                                   \
-        FV_FLOAT_KEY(at ".beta_fast", config, rope.fast, 1e-3, 0, 1e6, "yarn; 32 if not said"),                                  \
-        FV_FLOAT_KEY(at ".attention_factor", config, rope.attention, 1e-3, 0, 1e6, "yarn; by the factor if not said"),           \
-        FV_FLOAT_KEY(at ".mscale", config, rope.mscale, 1e-3, 0, 1e6, "yarn"),                                                   \
-        FV_FLOAT_KEY(at ".mscale_all_dim", config, rope.mscale_all, 1e-3, 0, 1e6, "yarn"),                                       \
-        FV_BOOL_KEY(at ".truncate", config, rope.truncate, true, "yarn: the ramp's bounds are whole numbers")
+/* The rotation's keys stand in rope_parameters, in older files in rope_scaling with rope_theta
+ * outside. */
+#define ROPE(at)                                                                                   \
+    FV_CHOICE_KEY(at ".rope_type", config, rope.type, 0, rope_words,                               \
+                  "how positions beyond the trained ones are made"),                               \
+        FV_CHOICE_KEY(at ".type", config, rope.type, 0, rope_words,                                \
+                      "the same, as older files have it"),                                         \
+        FV_FLOAT_KEY(at ".rope_theta", config, rope.theta, 1, 0, 1e12,                             \
+                     "base of the frequencies; 10000 if not said"),                                \
+        FV_FLOAT_KEY(at ".factor", config, rope.factor, 1e-3, 0, 1e6,                              \
+                     "how much longer than trained"),                                              \
+        FV_INT_KEY(at ".original_max_position_embeddings", config, rope.original, 1, 0, 1 << 28,   \
+                   "positions trained on"),                                                        \
+        FV_FLOAT_KEY(at ".low_freq_factor", config, rope.low, 1e-3, 0, 1e6, "llama3"),             \
+        FV_FLOAT_KEY(at ".high_freq_factor", config, rope.high, 1e-3, 0, 1e6, "llama3"),           \
+        FV_FLOAT_KEY(at ".beta_slow", config, rope.slow, 1e-3, 0, 1e6, "yarn; 1 if not said"),     \
+        FV_FLOAT_KEY(at ".beta_fast", config, rope.fast, 1e-3, 0, 1e6, "yarn; 32 if not said"),    \
+        FV_FLOAT_KEY(at ".attention_factor", config, rope.attention, 1e-3, 0, 1e6,                 \
+                     "yarn; by the factor if not said"),                                           \
+        FV_FLOAT_KEY(at ".mscale", config, rope.mscale, 1e-3, 0, 1e6, "yarn"),                     \
+        FV_FLOAT_KEY(at ".mscale_all_dim", config, rope.mscale_all, 1e-3, 0, 1e6, "yarn"),         \
+        FV_BOOL_KEY(at ".truncate", config, rope.truncate, true,                                   \
+                    "yarn: the ramp's bounds are whole numbers")
 
 static const fv_field fields[] = {
     FV_CHOICE(config, model_type, LLAMA, types, "which of them"),
@@ -60,23 +71,30 @@ static const fv_field fields[] = {
     FV_INT(config, num_hidden_layers, 1, 32, MAX_LAYER, "layers"),
     FV_INT(config, num_attention_heads, 1, 32, 256, "attention heads"),
     FV_INT(config, num_key_value_heads, 1, 0, 256, "heads of keys and values; as many if not said"),
-    FV_INT(config, head_dim, 1, 0, MAX_HEAD, "width of a head; the model's divided by the heads if not said"),
+    FV_INT(config, head_dim, 1, 0, MAX_HEAD,
+           "width of a head; the model's divided by the heads if not said"),
     FV_CHOICE(config, hidden_act, 2, fv_act_words, "of the feed-forward part"),
     FV_INT(config, max_position_embeddings, 1, 2048, 1 << 28, "longest sequence"),
     FV_INT(config, sliding_window, 1, 0, 1 << 28, "keys a row sees"),
     FV_BOOL(config, use_sliding_window, false, "Qwen2: whether it does"),
-    FV_INT(config, max_window_layers, 0, 28, MAX_LAYER, "Qwen2: how many of the first layers have no window"),
-    FV_WORDS(config, layer_types, "Qwen2: full_attention or sliding_attention for each layer, if not by max_window_layers"),
+    FV_INT(config, max_window_layers, 0, 28, MAX_LAYER,
+           "Qwen2: how many of the first layers have no window"),
+    FV_WORDS(
+        config, layer_types,
+        "Qwen2: full_attention or sliding_attention for each layer, if not by max_window_layers"),
     FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels are; not given: as they look"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words,
+              "what the labels are; not given: as they look"),
     FV_FLOAT(config, rms_norm_eps, 1e-12, 1e-6, 1, "added to the mean of squares"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "dropout on the attention weights"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
+    FV_FLOAT(config, initializer_range, 0, 0.02, 10,
+             "standard deviation of first values; 0: Xavier"),
     FV_BOOL(config, attention_bias, false, "biases on q, k, v and the output"),
     FV_BOOL(config, mlp_bias, false, "biases in the feed-forward part"),
     FV_BOOL(config, tie_word_embeddings, false, "the table is the output weight too"),
-    FV_FLOAT_KEY("rope_theta", config, rope.theta, 1, 0, 1e12, "base of the rotation's frequencies; 10000 if not said"),
+    FV_FLOAT_KEY("rope_theta", config, rope.theta, 1, 0, 1e12,
+                 "base of the rotation's frequencies; 10000 if not said"),
     ROPE("rope_scaling"),
     ROPE("rope_parameters"),
     {0},
@@ -123,24 +141,38 @@ typedef struct llama {
     fv_tensor *out; /* (V,D) or, to classify, (labels,D); NULL: none */
 } llama;
 
-static int key_heads(const config *k) { return k->num_key_value_heads ? k->num_key_value_heads : k->num_attention_heads; }
-static int head_dim(const config *k) { return k->head_dim ? k->head_dim : k->hidden_size / k->num_attention_heads; }
+static int key_heads(const config *k)
+{
+    return k->num_key_value_heads ? k->num_key_value_heads : k->num_attention_heads;
+}
+static int head_dim(const config *k)
+{
+    return k->head_dim ? k->head_dim : k->hidden_size / k->num_attention_heads;
+}
 
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
     if (!k->head_dim && k->hidden_size % k->num_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of the attention heads, %d", k->hidden_size,
-                       k->num_attention_heads);
+        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of the attention heads, %d",
+                       k->hidden_size, k->num_attention_heads);
     if (head_dim(k) % 2 || head_dim(k) > MAX_HEAD)
-        return fv_fail(e, FV_EFORMAT, "head_dim %d: rotary positions need an even number of at most %d", head_dim(k), MAX_HEAD);
+        return fv_fail(e, FV_EFORMAT,
+                       "head_dim %d: rotary positions need an even number of at most %d",
+                       head_dim(k), MAX_HEAD);
     if (k->num_attention_heads % key_heads(k))
-        return fv_fail(e, FV_EFORMAT, "%d attention heads cannot share %d key heads", k->num_attention_heads, key_heads(k));
+        return fv_fail(e, FV_EFORMAT, "%d attention heads cannot share %d key heads",
+                       k->num_attention_heads, key_heads(k));
     if (k->rope.type && !(k->rope.factor > 0))
-        return fv_fail(e, FV_EFORMAT, "rotary positions of type %s need a factor", rope_words[k->rope.type]);
+        return fv_fail(e, FV_EFORMAT, "rotary positions of type %s need a factor",
+                       rope_words[k->rope.type]);
     for (int i = 0; k->model_type == QWEN2 && i < k->num_hidden_layers; i++)
-        if (fv__layer_is_near(k->layer_types, i, false) && !(k->use_sliding_window && k->sliding_window))
-            return fv_fail(e, FV_EFORMAT, "layer_types: layer %d has a sliding_attention, but the model no sliding_window", i);
+        if (fv__layer_is_near(k->layer_types, i, false) &&
+            !(k->use_sliding_window && k->sliding_window))
+            return fv_fail(
+                e, FV_EFORMAT,
+                "layer_types: layer %d has a sliding_attention, but the model no sliding_window",
+                i);
     return fv__layer_types_check(k->layer_types, k->num_hidden_layers, e);
 }
 
@@ -196,7 +228,9 @@ static fv_layer_opt layer_opt(const config *k, int i)
                 .down_name = "down_proj"},
         .norm = {.rms = true, .eps = k->rms_norm_eps},
         .pre_norm = true,
-        .names = {.self_norm = "input_layernorm", .mlp = "mlp", .mlp_norm = "post_attention_layernorm"},
+        .names = {.self_norm = "input_layernorm",
+                  .mlp = "mlp",
+                  .mlp_norm = "post_attention_layernorm"},
     };
 }
 
@@ -206,33 +240,41 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = strstr(s->head, "ForCausalLM") ? FV__LANGUAGE : strstr(s->head, "ForSequence") ? FV__CLASSIFY : FV__BASE;
+    m->head = strstr(s->head, "ForCausalLM")   ? FV__LANGUAGE
+              : strstr(s->head, "ForSequence") ? FV__CLASSIFY
+                                               : FV__BASE;
     m->rotary = rotary_of(k);
     const char *below = m->head == FV__BASE ? "" : "model.";
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size, (fv_emb_opt){.std = k->initializer_range}, "%sembed_tokens", below);
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size,
+                (fv_emb_opt){.std = k->initializer_range}, "%sembed_tokens", below);
     m->layer = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layer);
     if (!m->layer) return;
     for (int i = 0; i < k->num_hidden_layers; i++)
         fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%slayers.%d", below, i);
-    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps}, "%snorm", below);
-    m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels, k->initializer_range);
+    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps},
+                 "%snorm", below);
+    m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels,
+                               k->initializer_range);
 }
 
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.weight", "model.embed_tokens.weight"}, {NULL, NULL}};
     static const char *const computed[] = {"*.rotary_emb.inv_freq", NULL};
-    static const char *const computed_and_heads[] = {"*.rotary_emb.inv_freq", "lm_head.weight", "score.weight", NULL};
+    static const char *const computed_and_heads[] = {"*.rotary_emb.inv_freq", "lm_head.weight",
+                                                     "score.weight", NULL};
     const llama *m = self;
     return (fv_load_opt){.prefix = "model.",
-                         .ties = m->head == FV__LANGUAGE && m->cfg.tie_word_embeddings ? ties : NULL,
+                         .ties = m->head == FV__LANGUAGE && m->cfg.tie_word_embeddings ? ties
+                                                                                       : NULL,
                          .ignore = m->head == FV__BASE ? computed_and_heads : computed};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     llama *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) fv_encoder_layer_pack(p, &m->layer[i], dtype);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++)
+        fv_encoder_layer_pack(p, &m->layer[i], dtype);
     m->out = fv__packed(p, m->out, dtype);
 }
 
@@ -259,7 +301,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 static int64_t longest(const fv_session *s, fv_tensor *ids)
 {
     int64_t most = 0;
-    for (int64_t i = 0; i < fv_session_count(s); i++) most = fv_session_len(s, i) > most ? fv_session_len(s, i) : most;
+    for (int64_t i = 0; i < fv_session_count(s); i++)
+        most = fv_session_len(s, i) > most ? fv_session_len(s, i) : most;
     return most + fv_dim(ids, 1);
 }
 
@@ -267,7 +310,9 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const llama *m = self;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
-    fv_mha_arg arg = {.causal = true, .turn = fv_rotary_at(c, &m->rotary, fv_session_places(c, s), longest(s, ids))};
+    fv_mha_arg arg = {.causal = true,
+                      .turn = fv_rotary_at(c, &m->rotary, fv_session_places(c, s),
+                                           longest(s, ids))};
     x = fv__encoder_step(c, s, m->layer, m->cfg.num_hidden_layers, x, arg);
     return fv__last_scores(c, x, &m->norm, m->out);
 }

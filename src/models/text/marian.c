@@ -1,10 +1,11 @@
 /* marian.c - the Transformer of 2017 as Marian and Hugging Face's "marian" family have it.
  *
- *     x = sqrt(D) E[ids] + sinusoids;   encoder layers;   decoder layers with cross-attention;   logits = y E' + bias
+ *     x = sqrt(D) E[ids] + sinusoids;   encoder layers;   decoder layers with cross-attention;
+ *     logits = y E' + bias
  *
- * Post-norm, as published; with normalize_before the layers normalise first, and one norm follows each stack.
- * Parameters have the names of model.safetensors.  One table serves both sides and the output unless the configuration
- * says otherwise. */
+ * Post-norm, as published; with normalize_before the layers normalise first, and one norm follows
+ * each stack.  Parameters have the names of model.safetensors.  One table serves both sides and the
+ * output unless the configuration says otherwise. */
 #include <math.h>
 #include <stddef.h>
 
@@ -26,7 +27,8 @@ typedef struct config {
 
 static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 58101, 1 << 24, "tokens of the source"),
-    FV_INT(config, decoder_vocab_size, 0, 0, 1 << 24, "tokens of the target; 0: as many as the source has"),
+    FV_INT(config, decoder_vocab_size, 0, 0, 1 << 24,
+           "tokens of the target; 0: as many as the source has"),
     FV_INT(config, d_model, 1, 1024, 1 << 16, "model width"),
     FV_INT(config, encoder_layers, 1, 12, MAX_LAYER, "layers of the encoder"),
     FV_INT(config, encoder_attention_heads, 1, 16, 256, "its attention heads"),
@@ -34,9 +36,11 @@ static const fv_field fields[] = {
     FV_INT(config, decoder_layers, 1, 12, MAX_LAYER, "layers of the decoder"),
     FV_INT(config, decoder_attention_heads, 1, 16, 256, "its attention heads"),
     FV_INT(config, decoder_ffn_dim, 1, 4096, 1 << 18, "width of its feed-forward part"),
-    FV_INT(config, max_position_embeddings, 1, 1024, 1 << 14, "longest sequence: so many sinusoids are computed"),
+    FV_INT(config, max_position_embeddings, 1, 1024, 1 << 14,
+           "longest sequence: so many sinusoids are computed"),
     FV_CHOICE(config, activation_function, 0, fv_act_words, "of the feed-forward part"),
-    FV_FLOAT(config, dropout, 0, 0.1, 0.99, "on what each part of a layer adds, and on the embeddings"),
+    FV_FLOAT(config, dropout, 0, 0.1, 0.99,
+             "on what each part of a layer adds, and on the embeddings"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "on the attention weights"),
     FV_FLOAT(config, activation_dropout, 0, 0, 0.99, "inside the feed-forward part"),
     FV_FLOAT(config, init_std, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
@@ -89,30 +93,42 @@ typedef struct marian {
     fv_tensor *bias; /* (1,V) */
 } marian;
 
-static int target_vocab(const config *k) { return k->decoder_vocab_size ? k->decoder_vocab_size : k->vocab_size; }
+static int target_vocab(const config *k)
+{
+    return k->decoder_vocab_size ? k->decoder_vocab_size : k->vocab_size;
+}
 
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
     if (k->d_model % k->encoder_attention_heads || k->d_model % k->decoder_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "d_model %d is no multiple of the attention heads, %d and %d", k->d_model,
-                       k->encoder_attention_heads, k->decoder_attention_heads);
-    if (k->d_model % 2) return fv_fail(e, FV_EFORMAT, "d_model %d is odd: sines and cosines need pairs", k->d_model);
+        return fv_fail(e, FV_EFORMAT, "d_model %d is no multiple of the attention heads, %d and %d",
+                       k->d_model, k->encoder_attention_heads, k->decoder_attention_heads);
+    if (k->d_model % 2)
+        return fv_fail(e, FV_EFORMAT, "d_model %d is odd: sines and cosines need pairs",
+                       k->d_model);
     if (k->share_encoder_decoder_embeddings && target_vocab(k) != k->vocab_size)
-        return fv_fail(e, FV_EFORMAT, "one table cannot hold vocab_size %d and decoder_vocab_size %d", k->vocab_size,
-                       target_vocab(k));
+        return fv_fail(e, FV_EFORMAT,
+                       "one table cannot hold vocab_size %d and decoder_vocab_size %d",
+                       k->vocab_size, target_vocab(k));
     if (k->pad_token_id >= k->vocab_size || k->decoder_start_token_id >= target_vocab(k))
-        return fv_fail(e, FV_EFORMAT, "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary", k->pad_token_id,
-                       k->decoder_start_token_id);
+        return fv_fail(e, FV_EFORMAT,
+                       "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary",
+                       k->pad_token_id, k->decoder_start_token_id);
     return FV_OK;
 }
 
 static fv_layer_opt layer_opt(const config *k, int heads, int hidden)
 {
     return (fv_layer_opt){
-        .mha = {.width = k->d_model, .n_head = heads, .dropout = k->attention_dropout, .std = k->init_std},
+        .mha = {.width = k->d_model,
+                .n_head = heads,
+                .dropout = k->attention_dropout,
+                .std = k->init_std},
         .hidden = hidden,
-        .mlp = {.act = fv_act_of(k->activation_function), .dropout = k->activation_dropout, .std = k->init_std},
+        .mlp = {.act = fv_act_of(k->activation_function),
+                .dropout = k->activation_dropout,
+                .std = k->init_std},
         .pre_norm = k->normalize_before,
         .dropout = k->dropout,
     };
@@ -122,8 +138,10 @@ static void declare_embeddings(marian *m, fv_params *p)
 {
     const config *k = &m->cfg;
     int vocab = target_vocab(k);
-    fv_emb_opt opt = {
-        .scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1, .has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
+    fv_emb_opt opt = {.scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1,
+                      .has_pad = true,
+                      .pad = k->pad_token_id,
+                      .std = k->init_std};
     if (k->share_encoder_decoder_embeddings) {
         fv_emb_init(p, &m->source, vocab, k->d_model, opt, "model.shared");
         m->target = m->source;
@@ -132,9 +150,12 @@ static void declare_embeddings(marian *m, fv_params *p)
         fv_emb_init(p, &m->target, vocab, k->d_model, opt, "model.decoder.embed_tokens");
     }
     m->out = fv__output(p, m->target.table, k->tie_word_embeddings, k->init_std, "lm_head.weight");
-    m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, vocab), "final_logits_bias");
-    fv_pos_init(p, &m->source_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, 0, "model.encoder.embed_positions");
-    fv_pos_init(p, &m->target_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, 0, "model.decoder.embed_positions");
+    m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, vocab),
+                       "final_logits_bias");
+    fv_pos_init(p, &m->source_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, 0,
+                "model.encoder.embed_positions");
+    fv_pos_init(p, &m->target_pos, k->max_position_embeddings, k->d_model, FV_POS_HALVES, 0, 0,
+                "model.decoder.embed_positions");
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -148,10 +169,12 @@ static void declare(void *self, const fv_setup *s)
     m->decoder = fv_params_take(p, (size_t)k->decoder_layers * sizeof *m->decoder);
     if (!m->encoder || !m->decoder) return;
     for (int i = 0; i < k->encoder_layers; i++)
-        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim),
+        fv_encoder_layer_init(p, &m->encoder[i],
+                              layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim),
                               "model.encoder.layers.%d", i);
     for (int i = 0; i < k->decoder_layers; i++)
-        fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim),
+        fv_decoder_layer_init(p, &m->decoder[i],
+                              layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim),
                               "model.decoder.layers.%d", i);
     if (!k->add_final_layer_norm) return;
     fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){0}, "model.encoder.layer_norm");
@@ -166,11 +189,14 @@ static fv_load_opt load(const void *self)
         {"model.decoder.embed_tokens.weight", "model.shared.weight"},
         {NULL, NULL},
     };
-    static const fv_tie apart[] = {{"lm_head.weight", "model.decoder.embed_tokens.weight"}, {NULL, NULL}};
+    static const fv_tie apart[] = {{"lm_head.weight", "model.decoder.embed_tokens.weight"},
+                                   {NULL, NULL}};
     static const char *const fresh[] = {"final_logits_bias", "model.encoder.embed_positions.weight",
                                         "model.decoder.embed_positions.weight", NULL};
     const config *k = &((const marian *)self)->cfg;
-    const fv_tie *ties = !k->tie_word_embeddings ? NULL : k->share_encoder_decoder_embeddings ? shared : apart;
+    const fv_tie *ties = !k->tie_word_embeddings               ? NULL
+                         : k->share_encoder_decoder_embeddings ? shared
+                                                               : apart;
     return (fv_load_opt){.ties = ties, .fresh = fresh};
 }
 
@@ -191,7 +217,8 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
-static fv_tensor *embed(fv_ctx *c, const marian *m, const fv_emb *table, const fv_pos *pos, fv_tensor *ids, fv_tensor *rows)
+static fv_tensor *embed(fv_ctx *c, const marian *m, const fv_emb *table, const fv_pos *pos,
+                        fv_tensor *ids, fv_tensor *rows)
 {
     return fv_dropout(c, fv_pos_fwd(c, pos, fv_emb_fwd(c, table, ids), rows), m->cfg.dropout);
 }
@@ -199,7 +226,8 @@ static fv_tensor *embed(fv_ctx *c, const marian *m, const fv_emb *table, const f
 static fv_tensor *encode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *mask)
 {
     fv_tensor *x = embed(c, m, &m->source, &m->source_pos, ids, NULL);
-    x = fv__encoder(c, m->encoder, m->cfg.encoder_layers, x, (fv_mha_arg){.key_mask = mask}, "encoder_hidden_states");
+    x = fv__encoder(c, m->encoder, m->cfg.encoder_layers, x, (fv_mha_arg){.key_mask = mask},
+                    "encoder_hidden_states");
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->encoder_norm, x);
     fv_tap(c, "hidden", "encoder_hidden_states", x);
     return x;
@@ -210,10 +238,12 @@ static fv_tensor *logits(fv_ctx *c, const marian *m, fv_tensor *x)
     return fv_linear(c, x, m->out, fv_reshape(c, m->bias, FV_SHAPE(-1)), FV_ACT_NONE);
 }
 
-static fv_tensor *decode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *mask, fv_tensor *memory, fv_tensor *memory_mask)
+static fv_tensor *decode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *mask,
+                         fv_tensor *memory, fv_tensor *memory_mask)
 {
     fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, NULL);
-    x = fv__decoder(c, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true, .key_mask = mask},
+    x = fv__decoder(c, m->decoder, m->cfg.decoder_layers, x,
+                    (fv_mha_arg){.causal = true, .key_mask = mask},
                     (fv_mha_arg){.memory = memory, .key_mask = memory_mask});
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
     fv_tap(c, "hidden", "decoder_hidden_states", x);
@@ -226,7 +256,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *mask = fv_items_get(in, "attention_mask");
     fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
     fv_items_put(out, "encoder_last_hidden_state", memory);
-    fv_tensor *y = decode(c, m, fv_items_get(in, "decoder_input_ids"), fv_items_get(in, "decoder_attention_mask"), memory, mask);
+    fv_tensor *y = decode(c, m, fv_items_get(in, "decoder_input_ids"),
+                          fv_items_get(in, "decoder_attention_mask"), memory, mask);
     fv__put_tokens(c, in, out, logits(c, m, y), fv_items_get(in, "labels"));
 }
 
@@ -235,7 +266,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
 {
     const marian *m = self;
-    fv_tensor *mask = fv_items_get(in, "attention_mask"), *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
+    fv_tensor *mask = fv_items_get(in, "attention_mask"),
+              *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
     fv__decoder_begin(c, s, m->decoder, m->cfg.decoder_layers, memory, mask);
 }
 
@@ -243,12 +275,16 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const marian *m = self;
     fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, fv_session_places(c, s));
-    x = fv__last_place(c, fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true}));
+    x = fv__last_place(c, fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x,
+                                           (fv_mha_arg){.causal = true}));
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
     return logits(c, m, x);
 }
 
-static int64_t context(const void *self) { return ((const marian *)self)->cfg.max_position_embeddings; }
+static int64_t context(const void *self)
+{
+    return ((const marian *)self)->cfg.max_position_embeddings;
+}
 static int64_t vocabulary(const void *self) { return target_vocab(&((const marian *)self)->cfg); }
 
 static const char *const heads[] = {"MarianMTModel", NULL};

@@ -1,10 +1,12 @@
-/* modernbert.c - ModernBERT: BERT with rotary positions, gated feed-forward parts, norms first, and layers that look near.
+/* modernbert.c - ModernBERT: BERT with rotary positions, gated feed-forward parts, norms first, and
+ * layers that look near.
  *
  *     x = norm(words);   x += attn(norm x);   x += wo(act(a) * b), (a, b) = wi(norm x);   norm(x)
  *
- * The first layer finds its input normed already.  A local layer sees local_attention / 2 tokens to either side and turns
- * by frequencies of its own; which layers see everything, layer_types says, or every n-th does.  Heads begin with
- * norm(act(dense x)); a classifier of texts reads the first token or the mean of all. */
+ * The first layer finds its input normed already.  A local layer sees local_attention / 2 tokens to
+ * either side and turns by frequencies of its own; which layers see everything, layer_types says,
+ * or every n-th does.  Heads begin with norm(act(dense x)); a classifier of texts reads the first
+ * token or the mean of all. */
 #include <stddef.h>
 #include <string.h>
 
@@ -23,8 +25,10 @@ enum { CLS, MEAN };
 static const char *const poolings[] = {"cls", "mean", NULL};
 
 typedef struct config {
-    int vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, max_position_embeddings;
-    int hidden_activation, classifier_activation, classifier_pooling, global_attn_every_n_layers, local_attention;
+    int vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
+        max_position_embeddings;
+    int hidden_activation, classifier_activation, classifier_pooling, global_attn_every_n_layers,
+        local_attention;
     int pad_token_id, num_labels, problem_type;
     char layer_types[FV__LAYER_TYPES];
     float global_theta, local_theta, initializer_range, norm_eps;
@@ -32,19 +36,23 @@ typedef struct config {
     bool norm_bias, attention_bias, mlp_bias, decoder_bias, classifier_bias, tie_word_embeddings;
 } config;
 
-#define THETA(key, member, normal) FV_FLOAT_KEY(key, config, member, 1, normal, 1e12, "base of the rotation's frequencies")
+#define THETA(key, member, normal)                                                                 \
+    FV_FLOAT_KEY(key, config, member, 1, normal, 1e12, "base of the rotation's frequencies")
 
 static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 50368, 1 << 24, "tokens"),
     FV_INT(config, hidden_size, 1, 768, 1 << 16, "model width"),
-    FV_INT(config, intermediate_size, 1, 1152, 1 << 18, "width of the feed-forward part, behind its gate"),
+    FV_INT(config, intermediate_size, 1, 1152, 1 << 18,
+           "width of the feed-forward part, behind its gate"),
     FV_INT(config, num_hidden_layers, 1, 22, 256, "layers"),
     FV_INT(config, num_attention_heads, 1, 12, 1024, "attention heads"),
     FV_INT(config, max_position_embeddings, 1, 8192, 1 << 20, "longest sequence"),
     FV_CHOICE(config, hidden_activation, 0, fv_act_words, "of the feed-forward part"),
     FV_WORDS(config, layer_types, "full_attention or sliding_attention for each layer"),
-    FV_INT(config, global_attn_every_n_layers, 1, 3, 256, "the first layer and every n-th from there see everything"),
-    FV_INT(config, local_attention, 1, 128, 1 << 20, "tokens that the other layers see, half to either side"),
+    FV_INT(config, global_attn_every_n_layers, 1, 3, 256,
+           "the first layer and every n-th from there see everything"),
+    FV_INT(config, local_attention, 1, 128, 1 << 20,
+           "tokens that the other layers see, half to either side"),
     THETA("global_rope_theta", global_theta, 160000),
     THETA("rope_parameters.full_attention.rope_theta", global_theta, 160000),
     THETA("local_rope_theta", local_theta, 10000),
@@ -56,16 +64,21 @@ static const fv_field fields[] = {
     FV_BOOL(config, decoder_bias, true, "a bias on the scores of words"),
     FV_BOOL(config, classifier_bias, false, "a bias in the dense layer of heads"),
     FV_CHOICE(config, classifier_activation, 0, fv_act_words, "of that layer"),
-    FV_CHOICE(config, classifier_pooling, CLS, poolings, "what a classifier of texts reads: the first token, or the mean"),
-    FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "on the attention weights, and on what attention adds"),
+    FV_CHOICE(config, classifier_pooling, CLS, poolings,
+              "what a classifier of texts reads: the first token, or the mean"),
+    FV_FLOAT(config, attention_dropout, 0, 0, 0.99,
+             "on the attention weights, and on what attention adds"),
     FV_FLOAT(config, embedding_dropout, 0, 0, 0.99, "on the embeddings"),
     FV_FLOAT(config, mlp_dropout, 0, 0, 0.99, "inside the feed-forward part"),
     FV_FLOAT(config, classifier_dropout, 0, 0, 0.99, "before the classifier"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
+    FV_FLOAT(config, initializer_range, 0, 0.02, 10,
+             "standard deviation of first values; 0: Xavier"),
     FV_INT(config, pad_token_id, 0, 50283, 1 << 24, "padding"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words, "what the labels of a text are; not given: as they look"),
-    FV_BOOL(config, tie_word_embeddings, true, "the input table scores the words of the masked-word head"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words,
+              "what the labels of a text are; not given: as they look"),
+    FV_BOOL(config, tie_word_embeddings, true,
+            "the input table scores the words of the masked-word head"),
     {0},
 };
 
@@ -104,7 +117,8 @@ typedef struct modernbert {
     fv_rotary global, local;
     fv_encoder_layer *layers;
     fv_lin dense, classifier;
-    fv_tensor *scores, *bias; /* of words: (V,D), the input table where they are tied; (V) or NULL */
+    /* of words: (V,D), the input table where they are tied; (V) or NULL */
+    fv_tensor *scores, *bias;
 } modernbert;
 
 static bool is_local(const config *k, int i)
@@ -117,16 +131,22 @@ static fv_status check(const void *config_, fv_err *e)
     const config *k = config_;
     int heads_ = k->num_attention_heads;
     if (k->hidden_size % heads_ || k->hidden_size / heads_ % 2 || k->hidden_size / heads_ > 512)
-        return fv_fail(e, FV_EFORMAT, "hidden_size %d over num_attention_heads %d is no even number of at most 512",
-                       k->hidden_size, heads_);
+        return fv_fail(
+            e, FV_EFORMAT,
+            "hidden_size %d over num_attention_heads %d is no even number of at most 512",
+            k->hidden_size, heads_);
     if (k->pad_token_id >= k->vocab_size)
-        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d", k->pad_token_id, k->vocab_size);
+        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d",
+                       k->pad_token_id, k->vocab_size);
     return fv__layer_types_check(k->layer_types, k->num_hidden_layers, e);
 }
 
 /* ---- parameters ---- */
 
-static fv_norm_opt norm_opt(const config *k) { return (fv_norm_opt){.no_bias = !k->norm_bias, .eps = k->norm_eps}; }
+static fv_norm_opt norm_opt(const config *k)
+{
+    return (fv_norm_opt){.no_bias = !k->norm_bias, .eps = k->norm_eps};
+}
 
 static fv_layer_opt layer_opt(const config *k, int i)
 {
@@ -165,11 +185,15 @@ static void declare_head(modernbert *m, fv_params *p)
     fv_lin_init(p, &m->dense, D, D, dense, "head.dense");
     fv_norm_init(p, &m->head_norm, D, norm_opt(k), "head.norm");
     if (m->head != MASKED) {
-        fv_lin_init(p, &m->classifier, D, k->num_labels, (fv_lin_opt){.std = k->initializer_range}, "classifier");
+        fv_lin_init(p, &m->classifier, D, k->num_labels, (fv_lin_opt){.std = k->initializer_range},
+                    "classifier");
         return;
     }
-    m->scores = fv__output(p, m->words.table, k->tie_word_embeddings, k->initializer_range, "decoder.weight");
-    if (k->decoder_bias) m->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "decoder.bias");
+    m->scores = fv__output(p, m->words.table, k->tie_word_embeddings, k->initializer_range,
+                           "decoder.weight");
+    if (k->decoder_bias)
+        m->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size),
+                           "decoder.bias");
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -184,7 +208,8 @@ static void declare(void *self, const fv_setup *s)
     m->global = (fv_rotary){.width = head, .base = k->global_theta};
     m->local = (fv_rotary){.width = head, .base = k->local_theta};
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
-    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.tok_embeddings", at);
+    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.tok_embeddings",
+                at);
     fv_norm_init(p, &m->norm, k->hidden_size, norm_opt(k), "%sembeddings.norm", at);
     m->layers = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layers);
     for (int i = 0; m->layers && i < k->num_hidden_layers; i++)
@@ -195,22 +220,30 @@ static void declare(void *self, const fv_setup *s)
 
 static fv_load_opt load(const void *self)
 {
-    static const fv_tie ties[] = {{"decoder.weight", "model.embeddings.tok_embeddings.weight"}, {NULL, NULL}};
-    static const char *const others[] = {"head.*", "decoder.*", "classifier.*", NULL}; /* heads of another model */
+    static const fv_tie ties[] = {{"decoder.weight", "model.embeddings.tok_embeddings.weight"},
+                                  {NULL, NULL}};
+    /* heads of another model */
+    static const char *const others[] = {"head.*", "decoder.*", "classifier.*", NULL};
     const modernbert *m = self;
     bool tied = m->head == MASKED && m->cfg.tie_word_embeddings;
-    return (fv_load_opt){.prefix = "model.", .ties = tied ? ties : NULL, .ignore = m->head == BASE ? others : NULL};
+    return (fv_load_opt){.prefix = "model.",
+                         .ties = tied ? ties : NULL,
+                         .ignore = m->head == BASE ? others : NULL};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     modernbert *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) fv_encoder_layer_pack(p, &m->layers[i], dtype);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++)
+        fv_encoder_layer_pack(p, &m->layers[i], dtype);
     if (m->head == MASKED) fv_lin_pack(p, &m->dense, dtype);
     m->scores = fv__packed(p, m->scores, dtype);
 }
 
-static int64_t longest(const void *self) { return ((const modernbert *)self)->cfg.max_position_embeddings; }
+static int64_t longest(const void *self)
+{
+    return ((const modernbert *)self)->cfg.max_position_embeddings;
+}
 
 /* ---- forward ---- */
 
@@ -234,17 +267,21 @@ static fv_tensor *encode(fv_ctx *c, const modernbert *m, const fv_items *in)
     fv_tensor *ids = fv_items_get(in, "input_ids"), *places = fv_items_get(in, "position_ids");
     int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1), reach = k->local_attention / 2;
     if (T > k->max_position_embeddings)
-        return fv_raise(c, FV_ESHAPE, "modernbert: input_ids %s, but max_position_embeddings is %d", fv_desc(ids).s,
-                        k->max_position_embeddings);
+        return fv_raise(c, FV_ESHAPE, "modernbert: input_ids %s, but max_position_embeddings is %d",
+                        fv_desc(ids).s, k->max_position_embeddings);
     if (!places) places = fv_positions(c, B, T, 0);
-    fv_mha_arg global = {.key_mask = fv_items_get(in, "attention_mask"), .turn = fv_rotary_at(c, &m->global, places, T)};
+    fv_mha_arg global = {.key_mask = fv_items_get(in, "attention_mask"),
+                         .turn = fv_rotary_at(c, &m->global, places, T)};
     fv_mha_arg local = {.key_mask = global.key_mask, .turn = fv_rotary_at(c, &m->local, places, T)};
-    if (reach < T - 1) local.mask = fv__table(c, FV_U8, FV_SHAPE(T, T), near, &(band){T, reach}, sizeof(band));
-    fv_tensor *x = fv_dropout(c, fv_norm_fwd(c, &m->norm, fv_emb_fwd(c, &m->words, ids)), k->embedding_dropout);
+    if (reach < T - 1)
+        local.mask = fv__table(c, FV_U8, FV_SHAPE(T, T), near, &(band){T, reach}, sizeof(band));
+    fv_tensor *x = fv_dropout(c, fv_norm_fwd(c, &m->norm, fv_emb_fwd(c, &m->words, ids)),
+                              k->embedding_dropout);
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < k->num_hidden_layers; i++) {
         fv_tap(c, "hidden", "hidden_states", x);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &m->layers[i], x, is_local(k, i) ? local : global));
+        x = fv_keep(c, mark,
+                    fv_encoder_layer_fwd(c, &m->layers[i], x, is_local(k, i) ? local : global));
     }
     x = fv_norm_fwd(c, &m->final_norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
@@ -270,17 +307,22 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         fv_items_put(out, "last_hidden_state", x);
         return;
     }
-    if (m->head == SEQUENCE) x = k->classifier_pooling == MEAN ? mean(c, x, fv_items_get(in, "attention_mask")) : fv_first(c, x);
-    x = fv_norm_fwd(c, &m->head_norm, fv_lin_act(c, &m->dense, x, fv_act_of(k->classifier_activation)));
+    if (m->head == SEQUENCE)
+        x = k->classifier_pooling == MEAN ? mean(c, x, fv_items_get(in, "attention_mask"))
+                                          : fv_first(c, x);
+    x = fv_norm_fwd(c, &m->head_norm,
+                    fv_lin_act(c, &m->dense, x, fv_act_of(k->classifier_activation)));
     if (m->head == MASKED) {
-        fv__put_tokens(c, in, out, fv_linear(c, x, m->scores, m->bias, FV_ACT_NONE), fv_items_get(in, "labels"));
+        fv__put_tokens(c, in, out, fv_linear(c, x, m->scores, m->bias, FV_ACT_NONE),
+                       fv_items_get(in, "labels"));
         return;
     }
     fv_tensor *logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->classifier_dropout));
     if (m->head == SPAN)
         fv_put_spans(c, logits, in, out);
     else
-        fv__put_classes(c, in, out, logits, m->head == SEQUENCE ? k->problem_type : FV_PROBLEM_SINGLE);
+        fv__put_classes(c, in, out, logits,
+                        m->head == SEQUENCE ? k->problem_type : FV_PROBLEM_SINGLE);
 }
 
 const fv_family fv__family_modernbert = {

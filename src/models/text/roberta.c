@@ -1,6 +1,8 @@
-/* roberta.c - RoBERTa, XLM-R and CamemBERT: BERT's encoder without sentence pairs, positions counted behind the padding id.
+/* roberta.c - RoBERTa, XLM-R and CamemBERT: BERT's encoder without sentence pairs, positions
+ * counted behind the padding id.
  *
- *     position of a token = pad_token_id + how many that are no padding stand up to it; padding has pad_token_id
+ *     position of a token = pad_token_id + how many that are no padding stand up to it; padding has
+ *     pad_token_id
  *
  * The masked-word head and the two-layer classifier have names of their own. */
 #include <stddef.h>
@@ -24,7 +26,8 @@ static const char *const heads[] = {"RobertaModel",
                                     "CamembertForTokenClassification",
                                     "CamembertForQuestionAnswering",
                                     NULL};
-static const char *const others[] = {"xlm-roberta", "camembert", NULL}; /* trained on more languages; else the same */
+/* trained on more languages; else the same */
+static const char *const others[] = {"xlm-roberta", "camembert", NULL};
 
 typedef fv__bert_config config;
 
@@ -63,7 +66,8 @@ static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
     if (k->pad_token_id >= k->vocab_size || k->pad_token_id + 1 >= k->max_position_embeddings)
-        return fv_fail(e, FV_EFORMAT, "pad_token_id %d does not fit vocab_size %d and max_position_embeddings %d",
+        return fv_fail(e, FV_EFORMAT,
+                       "pad_token_id %d does not fit vocab_size %d and max_position_embeddings %d",
                        k->pad_token_id, k->vocab_size, k->max_position_embeddings);
     return fv__bert_check(k, e);
 }
@@ -78,7 +82,8 @@ static void declare_head(roberta *m, fv_params *p)
     switch (m->head) {
     case BASE: fv_lin_init(p, &m->dense, D, D, lin, "pooler.dense"); break;
     case MASKED:
-        fv__word_head_init(p, &m->masked, k, m->words.table, "lm_head.dense", "lm_head.layer_norm", "lm_head");
+        fv__word_head_init(p, &m->masked, k, m->words.table, "lm_head.dense", "lm_head.layer_norm",
+                           "lm_head");
         m->masked.act = FV_GELU; /* always by erf, whatever hidden_act is */
         break;
     case SEQUENCE:
@@ -98,11 +103,16 @@ static void declare(void *self, const fv_setup *s)
     m->head = fv__head_of(heads, s->head) % (SPAN + 1); /* the same five under each name */
     const config *k = &m->cfg;
     const char *at = m->head == BASE ? "" : "roberta.";
-    fv_emb_opt plain = {.std = k->initializer_range}, padded = {.has_pad = true, .pad = k->pad_token_id, .std = plain.std};
-    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, padded, "%sembeddings.word_embeddings", at);
-    fv_emb_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, padded, "%sembeddings.position_embeddings", at);
-    fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size, plain, "%sembeddings.token_type_embeddings", at);
-    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps}, "%sembeddings.LayerNorm", at);
+    fv_emb_opt plain = {.std = k->initializer_range},
+               padded = {.has_pad = true, .pad = k->pad_token_id, .std = plain.std};
+    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, padded, "%sembeddings.word_embeddings",
+                at);
+    fv_emb_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, padded,
+                "%sembeddings.position_embeddings", at);
+    fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size, plain,
+                "%sembeddings.token_type_embeddings", at);
+    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
+                 "%sembeddings.LayerNorm", at);
     m->layers = fv__bert_layers(p, k, at);
     declare_head(m, p);
 }
@@ -110,15 +120,21 @@ static void declare(void *self, const fv_setup *s)
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.decoder.bias", "lm_head.bias"},
-                                  {"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"},
+                                  {"lm_head.decoder.weight",
+                                   "roberta.embeddings.word_embeddings.weight"},
                                   {NULL, NULL}};
     static const fv_tie bias_alone[] = {{"lm_head.decoder.bias", "lm_head.bias"}, {NULL, NULL}};
     /* Heads a checkpoint was pre-trained with and this one does not use. */
     static const char *const unused[] = {"*embeddings.position_ids", "*pooler.dense.*", NULL};
-    static const char *const all[] = {
-        "*embeddings.position_ids", "*pooler.dense.*", "lm_head.*", "classifier.*", "qa_outputs.*", NULL};
+    static const char *const all[] = {"*embeddings.position_ids",
+                                      "*pooler.dense.*",
+                                      "lm_head.*",
+                                      "classifier.*",
+                                      "qa_outputs.*",
+                                      NULL};
     const roberta *m = self;
-    static const char *const pooler[] = {"pooler.dense.*", NULL}; /* of the bare encoder, which some leave out */
+    /* of the bare encoder, which some leave out */
+    static const char *const pooler[] = {"pooler.dense.*", NULL};
     return (fv_load_opt){.prefix = "roberta.",
                          .ties = m->cfg.tie_word_embeddings ? ties : bias_alone,
                          .ignore = m->head == MASKED ? unused : all,
@@ -135,7 +151,8 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     roberta *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) fv_encoder_layer_pack(p, &m->layers[i], dtype);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++)
+        fv_encoder_layer_pack(p, &m->layers[i], dtype);
     if (m->dense.w) fv_lin_pack(p, &m->dense, dtype);
     fv__word_head_pack(p, &m->masked, dtype);
 }
@@ -154,8 +171,10 @@ static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
     fv_tensor *ids = fv_items_get(in, "input_ids"), *types = fv_items_get(in, "token_type_ids");
     fv_tensor *places = fv_items_get(in, "position_ids");
     if (!places && fv_dim(ids, 1) > longest(m))
-        return fv_raise(c, FV_ESHAPE, "roberta: input_ids %s, but max_position_embeddings %d leaves room for %lld tokens",
-                        fv_desc(ids).s, k->max_position_embeddings, (long long)longest(m));
+        return fv_raise(
+            c, FV_ESHAPE,
+            "roberta: input_ids %s, but max_position_embeddings %d leaves room for %lld tokens",
+            fv_desc(ids).s, k->max_position_embeddings, (long long)longest(m));
     if (!places) places = fv_positions_unpadded(c, ids, k->pad_token_id);
     if (!places) return NULL;
     fv_some_rows of[] = {
@@ -170,7 +189,8 @@ static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
 static fv_tensor *encode(fv_ctx *c, const roberta *m, const fv_items *in)
 {
     fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
-    fv_tensor *x = fv__encoder(c, m->layers, m->cfg.num_hidden_layers, embed(c, m, in), arg, "hidden_states");
+    fv_tensor *x = fv__encoder(c, m->layers, m->cfg.num_hidden_layers, embed(c, m, in), arg,
+                               "hidden_states");
     fv_tap(c, "hidden", "hidden_states", x);
     return x;
 }
@@ -185,7 +205,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     switch (m->head) {
     case BASE:
         fv_items_put(out, "last_hidden_state", x);
-        if (m->dense.w) fv_items_put(out, "pooler_output", fv_lin_act(c, &m->dense, fv_first(c, x), FV_TANH));
+        if (m->dense.w)
+            fv_items_put(out, "pooler_output", fv_lin_act(c, &m->dense, fv_first(c, x), FV_TANH));
         return;
     case SPAN: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
     case MASKED: logits = fv__word_head_fwd(c, &m->masked, x); break;

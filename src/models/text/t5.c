@@ -1,10 +1,11 @@
 /* t5.c - T5: an encoder and a decoder that know where a token stands by distance alone.
  *
- *     x += attn(norm x) with a bias for each distance;   x += wo(relu(wi n)), n = norm x;   logits = norm(y) E' / sqrt(D)
+ *     x += attn(norm x) with a bias for each distance;   x += wo(relu(wi n)), n = norm x;
+ *     logits = norm(y) E' / sqrt(D)
  *
- * RMS norms first, no biases, scores are not scaled, and the width of all heads together need not be the model's.  The
- * first block of a stack holds the table of distances for all.  Version 1.1 has a gate in the feed-forward part and an
- * output weight of its own, which is not scaled. */
+ * RMS norms first, no biases, scores are not scaled, and the width of all heads together need not
+ * be the model's.  The first block of a stack holds the table of distances for all.  Version 1.1
+ * has a gate in the feed-forward part and an output weight of its own, which is not scaled. */
 #include <math.h>
 #include <stddef.h>
 
@@ -28,7 +29,8 @@ static const struct {
     bool gated;
 } feed_of[] = {
     {FV_RELU, false}, {FV_GELU_TANH, true}, /* so named, it means the tanh form */
-    {FV_SILU, true},  {FV_RELU, true},      {FV_GELU, false}, {FV_SILU, false}, {FV_GELU_TANH, false}, {FV_GELU_TANH, true},
+    {FV_SILU, true},  {FV_RELU, true},       {FV_GELU, false},
+    {FV_SILU, false}, {FV_GELU_TANH, false}, {FV_GELU_TANH, true},
 };
 
 enum { AS_TIED, SCALED, PLAIN };
@@ -40,10 +42,12 @@ static const fv_field fields[] = {
     FV_INT(config, d_kv, 1, 64, 4096, "width of a head"),
     FV_INT(config, d_ff, 1, 2048, 1 << 18, "width of the feed-forward part"),
     FV_INT(config, num_layers, 1, 6, MAX_LAYER, "layers of the encoder"),
-    FV_INT(config, num_decoder_layers, 1, 0, MAX_LAYER, "layers of the decoder; as many if not said"),
+    FV_INT(config, num_decoder_layers, 1, 0, MAX_LAYER,
+           "layers of the decoder; as many if not said"),
     FV_INT(config, num_heads, 1, 8, 256, "attention heads"),
     FV_INT(config, relative_attention_num_buckets, 4, 32, 4096, "distances that are told apart"),
-    FV_INT(config, relative_attention_max_distance, 2, 128, 1 << 16, "distances from there on are one"),
+    FV_INT(config, relative_attention_max_distance, 2, 128, 1 << 16,
+           "distances from there on are one"),
     FV_CHOICE(config, feed_forward_proj, 0, feeds, "activation of the feed-forward part"),
     FV_CHOICE(config, scale_decoder_outputs, AS_TIED, scaled_words,
               "divide what the output weight reads by the root of the width"),
@@ -75,7 +79,8 @@ static const fv_input inputs[] = {
 };
 
 enum { TEXT, BASE, ENCODER, TOKEN }; /* the last two have no decoder */
-static const char *const heads[] = {"T5ForConditionalGeneration", "T5Model", "T5EncoderModel", "T5ForTokenClassification", NULL};
+static const char *const heads[] = {"T5ForConditionalGeneration", "T5Model", "T5EncoderModel",
+                                    "T5ForTokenClassification", NULL};
 
 typedef struct t5 {
     config cfg;
@@ -90,17 +95,22 @@ typedef struct t5 {
     fv_lin classifier;
 } t5;
 
-static int decoder_layers(const config *k) { return k->num_decoder_layers ? k->num_decoder_layers : k->num_layers; }
+static int decoder_layers(const config *k)
+{
+    return k->num_decoder_layers ? k->num_decoder_layers : k->num_layers;
+}
 
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
     if (k->relative_attention_max_distance <= k->relative_attention_num_buckets / 2)
-        return fv_fail(e, FV_EFORMAT, "relative_attention_max_distance %d must be more than half of %d buckets",
+        return fv_fail(e, FV_EFORMAT,
+                       "relative_attention_max_distance %d must be more than half of %d buckets",
                        k->relative_attention_max_distance, k->relative_attention_num_buckets);
     if (k->pad_token_id >= k->vocab_size || k->decoder_start_token_id >= k->vocab_size)
-        return fv_fail(e, FV_EFORMAT, "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary", k->pad_token_id,
-                       k->decoder_start_token_id);
+        return fv_fail(e, FV_EFORMAT,
+                       "pad_token_id %d or decoder_start_token_id %d is outside the vocabulary",
+                       k->pad_token_id, k->decoder_start_token_id);
     return FV_OK;
 }
 
@@ -149,13 +159,16 @@ static void declare_decoder(t5 *m, fv_params *p)
     m->decoder = fv_params_take(p, (size_t)decoder_layers(k) * sizeof *m->decoder);
     for (int i = 0; m->decoder && i < decoder_layers(k); i++)
         fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, true), "decoder.block.%d", i);
-    fv_rel_bias_init(p, &m->decoder_rel, k->relative_attention_num_buckets, k->num_heads, k->relative_attention_max_distance,
-                     true, "decoder.block.0.layer.0.SelfAttention.relative_attention_bias");
+    fv_rel_bias_init(p, &m->decoder_rel, k->relative_attention_num_buckets, k->num_heads,
+                     k->relative_attention_max_distance, true,
+                     "decoder.block.0.layer.0.SelfAttention.relative_attention_bias");
     fv_norm_init(p, &m->decoder_norm, k->d_model, norm, "decoder.final_layer_norm");
     if (m->head != TEXT) return;
-    /* Files of version 1.1 say that nothing is tied; some written later say instead that nothing is scaled. */
+    /* Files of version 1.1 say that nothing is tied; some written later say instead that nothing is
+     * scaled. */
     bool apart = !k->tie_word_embeddings || k->scale_decoder_outputs == PLAIN;
-    bool scaled = k->scale_decoder_outputs == AS_TIED ? k->tie_word_embeddings : k->scale_decoder_outputs == SCALED;
+    bool scaled = k->scale_decoder_outputs == AS_TIED ? k->tie_word_embeddings
+                                                      : k->scale_decoder_outputs == SCALED;
     m->scale = scaled ? 1 / sqrtf((float)k->d_model) : 1;
     m->out = fv__output(p, m->tokens.table, !apart, k->initializer_factor, "lm_head.weight");
 }
@@ -168,16 +181,20 @@ static void declare(void *self, const fv_setup *s)
     const config *k = &m->cfg;
     m->head = fv__head_of(heads, s->head);
     const char *at = m->head == TOKEN ? "transformer." : "";
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, (fv_emb_opt){.std = k->initializer_factor}, "%sshared", at);
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model,
+                (fv_emb_opt){.std = k->initializer_factor}, "%sshared", at);
     m->encoder = fv_params_take(p, (size_t)k->num_layers * sizeof *m->encoder);
     for (int i = 0; m->encoder && i < k->num_layers; i++)
         fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, false), "%sencoder.block.%d", at, i);
-    fv_rel_bias_init(p, &m->encoder_rel, k->relative_attention_num_buckets, k->num_heads, k->relative_attention_max_distance,
-                     false, "%sencoder.block.0.layer.0.SelfAttention.relative_attention_bias", at);
-    fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){.rms = true, .eps = k->layer_norm_epsilon},
+    fv_rel_bias_init(p, &m->encoder_rel, k->relative_attention_num_buckets, k->num_heads,
+                     k->relative_attention_max_distance, false,
+                     "%sencoder.block.0.layer.0.SelfAttention.relative_attention_bias", at);
+    fv_norm_init(p, &m->encoder_norm, k->d_model,
+                 (fv_norm_opt){.rms = true, .eps = k->layer_norm_epsilon},
                  "%sencoder.final_layer_norm", at);
     fv_lin_opt classifier = {.std = k->initializer_factor / sqrtf((float)k->d_model)};
-    if (m->head == TOKEN) fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, classifier, "classifier");
+    if (m->head == TOKEN)
+        fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, classifier, "classifier");
     if (m->head == TEXT || m->head == BASE) declare_decoder(m, p);
 }
 
@@ -190,12 +207,17 @@ static fv_load_opt load(const void *self)
         {"shared.weight", "encoder.embed_tokens.weight"},
         {NULL, NULL},
     };
-    /* An old mistake: the first decoder block once had distances for cross-attention, which were never used. */
-    static const char *const unused[] = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL};
-    static const fv_tie encoder_ties[] = {{"transformer.encoder.embed_tokens.weight", "transformer.shared.weight"}, {NULL, NULL}};
+    /* An old mistake: the first decoder block once had distances for cross-attention, which were
+     * never used. */
+    static const char *const unused[] = {
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL};
+    static const fv_tie encoder_ties[] = {{"transformer.encoder.embed_tokens.weight",
+                                           "transformer.shared.weight"},
+                                          {NULL, NULL}};
     static const char *const beyond[] = {"decoder.*", "lm_head.weight", "classifier.*", NULL};
-    static const char *const head[] = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", "lm_head.weight",
-                                       NULL};
+    static const char *const head[] = {
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", "lm_head.weight",
+        NULL};
     const t5 *m = self;
     if (m->head == TOKEN) return (fv_load_opt){.prefix = "transformer.", .ties = encoder_ties};
     return (fv_load_opt){.ties = ties,
@@ -209,7 +231,8 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     t5 *m = self;
     for (int i = 0; i < m->cfg.num_layers; i++) fv_encoder_layer_pack(p, &m->encoder[i], dtype);
-    for (int i = 0; m->decoder && i < decoder_layers(&m->cfg); i++) fv_decoder_layer_pack(p, &m->decoder[i], dtype);
+    for (int i = 0; m->decoder && i < decoder_layers(&m->cfg); i++)
+        fv_decoder_layer_pack(p, &m->decoder[i], dtype);
     m->out = fv__packed(p, m->out, dtype);
 }
 
@@ -261,12 +284,14 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     }
     fv_items_put(out, m->decoder ? "encoder_last_hidden_state" : "last_hidden_state", memory);
     if (m->head == ENCODER) return;
-    if (!ids && labels) ids = fv__shift_right(c, labels, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
+    if (!ids && labels)
+        ids = fv__shift_right(c, labels, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
     if (!ids) {
         fv_raise(c, FV_EARG, "t5: decoder_input_ids or labels are missing");
         return;
     }
-    fv_tensor *x = decode(c, m, ids, (fv_mha_arg){.key_mask = fv_items_get(in, "decoder_attention_mask")},
+    fv_tensor *x = decode(c, m, ids,
+                          (fv_mha_arg){.key_mask = fv_items_get(in, "decoder_attention_mask")},
                           (fv_mha_arg){.memory = memory, .key_mask = mask});
     if (m->head == BASE)
         fv_items_put(out, "last_hidden_state", x);

@@ -8,7 +8,8 @@
 
 fv_rgb fv__shade(double t)
 {
-    static const unsigned stops[] = {0xf4f7fb, 0xd6e4f2, 0xabcae7, 0x74a8d8, 0x3f7fbe, 0x1b5796, 0x08285a};
+    static const unsigned stops[] = {0xf4f7fb, 0xd6e4f2, 0xabcae7, 0x74a8d8,
+                                     0x3f7fbe, 0x1b5796, 0x08285a};
     enum { LAST = sizeof stops / sizeof *stops - 1 };
     double at = (t < 0 ? 0 : t > 1 ? 1 : t) * LAST;
     int i = at >= LAST ? LAST - 1 : (int)at;
@@ -19,7 +20,8 @@ fv_rgb fv__shade(double t)
 
 fv_rgb fv__head_color(int64_t head)
 {
-    static const unsigned colors[] = {0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x555555, 0xa89a00};
+    static const unsigned colors[] = {0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7,
+                                      0xe69f00, 0x56b4e9, 0x555555, 0xa89a00};
     return FV_RGB(colors[head % 8]);
 }
 
@@ -32,8 +34,9 @@ fv_rgb fv__token_color(const char *t)
 
 /* ---- canvas ---- */
 
-/* Measures must not depend on the surface, so hinting is off: the same layout serves screen and paper.  The font map is
- * the canvas's own, because Pango would keep its default one for as long as the thread lives. */
+/* Measures must not depend on the surface, so hinting is off: the same layout serves screen and
+ * paper.  The font map is the canvas's own, because Pango would keep its default one for as long as
+ * the thread lives. */
 bool fv__canvas_open(fv_canvas *c, cairo_surface_t *surface)
 {
     *c = (fv_canvas){.cr = cairo_create(surface), .fine = 1};
@@ -60,7 +63,10 @@ void fv__canvas_close(fv_canvas *c)
     *c = (fv_canvas){0};
 }
 
-void fv__canvas_color(fv_canvas *c, fv_rgb k, double alpha) { cairo_set_source_rgba(c->cr, k.r, k.g, k.b, alpha); }
+void fv__canvas_color(fv_canvas *c, fv_rgb k, double alpha)
+{
+    cairo_set_source_rgba(c->cr, k.r, k.g, k.b, alpha);
+}
 
 void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double round)
 {
@@ -71,7 +77,8 @@ void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double
     }
     cairo_new_sub_path(cr);
     for (int i = 0; i < 4; i++) {
-        double cx = i == 0 || i == 3 ? x + w - round : x + round, cy = i < 2 ? y + h - round : y + round;
+        double cx = i == 0 || i == 3 ? x + w - round : x + round,
+               cy = i < 2 ? y + h - round : y + round;
         cairo_arc(cr, cx, cy, round, i * M_PI / 2, (i + 1) * M_PI / 2);
     }
     cairo_close_path(cr);
@@ -88,7 +95,8 @@ static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h
     pango_font_description_free(d);
     pango_layout_set_width(c->layout, -1);
     pango_layout_set_ellipsize(c->layout, PANGO_ELLIPSIZE_NONE);
-    char *valid = g_utf8_validate(text, -1, NULL) ? NULL : g_utf8_make_valid(text, -1); /* headings come from users */
+    /* headings come from users */
+    char *valid = g_utf8_validate(text, -1, NULL) ? NULL : g_utf8_make_valid(text, -1);
     pango_layout_set_text(c->layout, valid ? valid : text, -1);
     g_free(valid);
     pango_layout_get_size(c->layout, &pw, &ph);
@@ -126,7 +134,8 @@ double fv__canvas_text(fv_canvas *c, double x, double y, const char *text, fv_st
     cairo_new_path(c->cr);
     if (c->on_text) {
         double along = w * (0.5 - s.anchor);
-        c->on_text(c->user, &(fv_text_box){x + along * cos(angle), y + along * sin(angle), w, h, angle});
+        c->on_text(c->user,
+                   &(fv_text_box){x + along * cos(angle), y + along * sin(angle), w, h, angle});
     }
     return w;
 }

@@ -1,4 +1,5 @@
-/* canvas.h - a sheet to draw on: cairo for shapes, Pango for text, so that any script is shaped and any font serves. */
+/* canvas.h - a sheet to draw on: cairo for shapes, Pango for text, so that any script is shaped and
+ * any font serves. */
 #ifndef FV_SEE_CANVAS_H
 #define FV_SEE_CANVAS_H
 
@@ -11,11 +12,14 @@ typedef struct fv_rgb {
     double r, g, b;
 } fv_rgb;
 
-#define FV_RGB(hex) ((fv_rgb){((hex) >> 16 & 255) / 255.0, ((hex) >> 8 & 255) / 255.0, ((hex)&255) / 255.0})
+#define FV_RGB(hex)                                                                                \
+    ((fv_rgb){((hex) >> 16 & 255) / 255.0, ((hex) >> 8 & 255) / 255.0, ((hex)&255) / 255.0})
 
-/* Weight 0 to 1 on one scale of blues: its lightness falls evenly, so it reads in grey and to any eye. */
+/* Weight 0 to 1 on one scale of blues: its lightness falls evenly, so it reads in grey and to any
+ * eye. */
 fv_rgb fv__shade(double t);
-/* Colours of heads, apart for colour-blind eyes too (Okabe and Ito), and again from the start after eight. */
+/* Colours of heads, apart for colour-blind eyes too (Okabe and Ito), and again from the start after
+ * eight. */
 fv_rgb fv__head_color(int64_t head);
 
 #define FV_INK FV_RGB(0x1b2430)
@@ -48,7 +52,8 @@ double fv__canvas_width(fv_canvas *c, const char *text, fv_style s);
 /* y is the middle of the line; returns the width. */
 double fv__canvas_text(fv_canvas *c, double x, double y, const char *text, fv_style s);
 void fv__canvas_color(fv_canvas *c, fv_rgb color, double alpha);
-void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double round); /* added to the path */
+/* added to the path */
+void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double round);
 
 /* ---- pictures ---- */
 
@@ -75,12 +80,16 @@ const char *fv__plate_row(const fv_plate *p, int64_t i, char number[24]);
 const char *fv__plate_col(const fv_plate *p, int64_t i, char number[24]);
 /* Special tokens step back. */
 fv_rgb fv__token_color(const char *token);
-/* Title and note from (x,y) on, at most `most` wide; returns where the next line may begin and widens *right. */
-double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most, double *right);
-/* The shade of a weight.  In large maps weights are small: there it goes by the square root, and the scale says so. */
+/* Title and note from (x,y) on, at most `most` wide; returns where the next line may begin and
+ * widens *right. */
+double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most,
+                      double *right);
+/* The shade of a weight.  In large maps weights are small: there it goes by the square root, and
+ * the scale says so. */
 fv_rgb fv__plate_shade(const fv_plate *p, double weight);
 /* One map with its corner at (x,y), cells cw by ch. */
-void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw, double ch, bool numbers);
+void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw,
+                    double ch, bool numbers);
 /* The scale of shades; returns its height. */
 double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, double *right);
 

@@ -9,9 +9,11 @@ enum { MARGIN = 28, TURN = 50, MOST_BOXES = 6000, MOST_LABEL = 170 };
 
 /* ---- parts that views share ---- */
 
-double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most, double *right)
+double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most,
+                      double *right)
 {
-    fv_style title = {.size = 17, .bold = true, .color = FV_INK, .most = most}, under = {.size = 12.5, .most = most};
+    fv_style title = {.size = 17, .bold = true, .color = FV_INK, .most = most},
+             under = {.size = 12.5, .most = most};
     const char *lines[] = {p->text, p->note};
     double w = fv__canvas_text(c, x, y + 11, p->title, title);
     y += 26;
@@ -38,7 +40,8 @@ double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, doubl
     enum { STEPS = 60, WIDTH = 150, HEIGHT = 9 };
     char most[40];
     fv_style s = {.size = 11, .color = FV_MUTED};
-    snprintf(most, sizeof most, "%.0f %%%s", 100 * (double)p->most, by_root(p) ? ", by its square root" : "");
+    snprintf(most, sizeof most, "%.0f %%%s", 100 * (double)p->most,
+             by_root(p) ? ", by its square root" : "");
     double at = x + fv__canvas_text(c, x, y + HEIGHT / 2.0, "0", s) + 6;
     cairo_pattern_t *shades = cairo_pattern_create_linear(at, 0, at + WIDTH, 0);
     for (int i = 0; i <= STEPS; i++) {
@@ -56,17 +59,20 @@ double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, doubl
 }
 
 /* Many cells are painted as one image: a box each would make a file of many megabytes. */
-static void cells_image(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw, double ch)
+static void cells_image(fv_canvas *c, const fv_plate *p, const float *w, double x, double y,
+                        double cw, double ch)
 {
     int64_t longest = p->rows > p->cols ? p->rows : p->cols, k = 2000 / longest;
     k = k < 1 ? 1 : k > 8 ? 8 : k; /* several pixels a cell, as viewers smooth what they enlarge */
-    cairo_surface_t *s = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(p->cols * k), (int)(p->rows * k));
+    cairo_surface_t *s = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(p->cols * k),
+                                                    (int)(p->rows * k));
     unsigned char *data = cairo_image_surface_get_data(s);
     int stride = cairo_image_surface_get_stride(s);
     for (int64_t i = 0; data && i < p->rows * k; i++)
         for (int64_t j = 0; j < p->cols * k; j++) {
             fv_rgb f = fv__plate_shade(p, (double)w[i / k * p->cols + j / k]);
-            uint32_t pixel = (uint32_t)(f.r * 255 + 0.5) << 16 | (uint32_t)(f.g * 255 + 0.5) << 8 | (uint32_t)(f.b * 255 + 0.5);
+            uint32_t pixel = (uint32_t)(f.r * 255 + 0.5) << 16 | (uint32_t)(f.g * 255 + 0.5) << 8 |
+                             (uint32_t)(f.b * 255 + 0.5);
             memcpy(data + i * stride + j * 4, &pixel, sizeof pixel);
         }
     cairo_surface_mark_dirty(s);
@@ -80,16 +86,21 @@ static void cells_image(fv_canvas *c, const fv_plate *p, const float *w, double 
     cairo_surface_destroy(s);
 }
 
-void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw, double ch, bool numbers)
+void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw,
+                    double ch, bool numbers)
 {
     if (p->rows * p->cols * p->layers * p->heads > MOST_BOXES) {
         cells_image(c, p, w, x, y, cw, ch);
         return;
     }
-    double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0, faint = (by_root(p) ? 2e-5 : 0.004) * (double)p->most;
-    for (int64_t i = 0; i < p->rows * p->cols; i++) { /* all that look empty in one piece: most do, and each costs a line */
+    double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0,
+           faint = (by_root(p) ? 2e-5 : 0.004) * (double)p->most;
+    /* all that look empty in one piece: most do, and each costs a line */
+    for (int64_t i = 0; i < p->rows * p->cols; i++) {
         int64_t row = i / p->cols, col = i % p->cols;
-        if ((double)w[i] <= faint) fv__canvas_box(c, x + (double)col * cw, y + (double)row * ch, cw - gap, ch - gap, round);
+        if ((double)w[i] <= faint)
+            fv__canvas_box(c, x + (double)col * cw, y + (double)row * ch, cw - gap, ch - gap,
+                           round);
     }
     fv__canvas_color(c, fv__shade(0), 1);
     cairo_fill(c->cr);
@@ -100,7 +111,8 @@ void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, d
         fv__canvas_box(c, left, top, cw - gap, ch - gap, round);
         fv__canvas_color(c, fv__plate_shade(p, v), 1);
         cairo_fill(c->cr);
-        if (!numbers || v < 0.095) continue; /* two digits of per cent: what is less is pale enough to see */
+        /* two digits of per cent: what is less is pale enough to see */
+        if (!numbers || v < 0.095) continue;
         char text[8];
         snprintf(text, sizeof text, "%.0f", v * 100);
         fv_rgb ink = v > 0.5 * (double)p->most ? FV_RGB(0xffffff) : FV_INK;
@@ -113,7 +125,8 @@ void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, d
 
 typedef const char *label_fn(const fv_plate *p, int64_t i, char number[24]);
 
-static double widest(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, int64_t step, fv_style s)
+static double widest(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, int64_t step,
+                     fv_style s)
 {
     double w = 0;
     char number[24];
@@ -130,7 +143,8 @@ static fv_style label_style(double room, int64_t *step)
     return (fv_style){.size = size, .most = MOST_LABEL};
 }
 
-static void row_labels(fv_canvas *c, const fv_plate *p, double right, double y, double cell, int64_t step, fv_style s)
+static void row_labels(fv_canvas *c, const fv_plate *p, double right, double y, double cell,
+                       int64_t step, fv_style s)
 {
     char number[24];
     s.anchor = 1;
@@ -141,9 +155,10 @@ static void row_labels(fv_canvas *c, const fv_plate *p, double right, double y, 
     }
 }
 
-/* Slanted, so that they are read without turning the head and need only the width of a cell; widens *right. */
-static void col_labels(fv_canvas *c, const fv_plate *p, double x, double bottom, double cell, int64_t step, fv_style s,
-                       double *right)
+/* Slanted, so that they are read without turning the head and need only the width of a cell; widens
+ * *right. */
+static void col_labels(fv_canvas *c, const fv_plate *p, double x, double bottom, double cell,
+                       int64_t step, fv_style s, double *right)
 {
     char number[24];
     double lean = cos(TURN * M_PI / 180), up = sin(TURN * M_PI / 180);
@@ -159,16 +174,21 @@ static void col_labels(fv_canvas *c, const fv_plate *p, double x, double bottom,
 
 /* ---- views ---- */
 
-static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+static double clamp(double x, double low, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
 
 void fv__draw_heat(fv_canvas *c, const fv_plate *p, double *width, double *height)
 {
     double n = (double)(p->rows > p->cols ? p->rows : p->cols), right = 0;
     double cell = clamp(fmax(900 / n, fmin(16, 1600 / n)), 1.5, 34);
     int64_t row_step, col_step;
-    fv_style rows = label_style(cell, &row_step), cols = label_style(cell * sin(TURN * M_PI / 180), &col_step);
+    fv_style rows = label_style(cell, &row_step),
+             cols = label_style(cell * sin(TURN * M_PI / 180), &col_step);
     double left = MARGIN + widest(c, p, fv__plate_row, p->rows, row_step, rows) + 8;
-    double tall = widest(c, p, fv__plate_col, p->cols, col_step, cols) * sin(TURN * M_PI / 180) + cols.size;
+    double tall = widest(c, p, fv__plate_col, p->cols, col_step, cols) * sin(TURN * M_PI / 180) +
+                  cols.size;
     double body = fmax(left + (double)p->cols * cell - MARGIN, 520);
     double y = fv__draw_title(c, p, MARGIN, MARGIN, body, &right) + tall;
 
@@ -184,10 +204,12 @@ void fv__draw_heat(fv_canvas *c, const fv_plate *p, double *width, double *heigh
 
 void fv__draw_grid(fv_canvas *c, const fv_plate *p, double *width, double *height)
 {
-    double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(180 / n, 0.25, 17), right = 0, gap = 16;
+    double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(180 / n, 0.25, 17),
+           right = 0, gap = 16;
     double mw = fmax((double)p->cols * cell, 44), mh = fmax((double)p->rows * cell, 16);
     int64_t row_step, col_step;
-    fv_style rows = label_style(cell, &row_step), cols = label_style(cell * sin(TURN * M_PI / 180), &col_step);
+    fv_style rows = label_style(cell, &row_step),
+             cols = label_style(cell * sin(TURN * M_PI / 180), &col_step);
     bool labels = row_step == 1 && col_step == 1;
     rows.size = cols.size;
     fv_style head = {.size = 12, .bold = true, .color = FV_MUTED, .anchor = 0.5}, layer = head;
@@ -197,7 +219,8 @@ void fv__draw_grid(fv_canvas *c, const fv_plate *p, double *width, double *heigh
         double wide = widest(c, p, fv__plate_col, p->cols, 1, cols);
         left += widest(c, p, fv__plate_row, p->rows, 1, rows) + 8;
         tall = wide * sin(TURN * M_PI / 180) + cols.size;
-        lean = fmax(0, wide * cos(TURN * M_PI / 180) - cell); /* the last label leans over its neighbour's map */
+        /* the last label leans over its neighbour's map */
+        lean = fmax(0, wide * cos(TURN * M_PI / 180) - cell);
     }
     double body = fmax(left + (double)p->heads * (mw + gap) - MARGIN, 520);
     double y = fv__draw_title(c, p, MARGIN, MARGIN, body, &right);
@@ -218,7 +241,8 @@ void fv__draw_grid(fv_canvas *c, const fv_plate *p, double *width, double *heigh
         if (labels) row_labels(c, p, left - 6, y, cell, 1, rows);
         for (int64_t h = 0; h < p->heads; h++) {
             double x = left + (double)h * (mw + gap);
-            fv__draw_cells(c, p, p->w + (l * p->heads + h) * p->rows * p->cols, x, y, cell, cell, false);
+            fv__draw_cells(c, p, p->w + (l * p->heads + h) * p->rows * p->cols, x, y, cell, cell,
+                           false);
             right = fmax(right, x + mw);
         }
     }

@@ -2,11 +2,13 @@
 #include "see/see.h"
 
 #ifndef HAVE_CAIRO
-fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format, fv_err *e)
+fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format,
+                          fv_err *e)
 {
     (void)o, (void)s, (void)opt;
     return fv_fail(e, FV_EMISSING,
-                   "this build draws no pictures (.%s), because it was made without cairo and Pango; .html, .json and .csv work",
+                   "this build draws no pictures (.%s), because it was made without cairo and "
+                   "Pango; .html, .json and .csv work",
                    format);
 }
 #else
@@ -26,19 +28,22 @@ static fv_see_view view_of(const fv_see_opt *opt)
     return opt->pick.rollout || opt->pick.head != FV_SEE_ALL ? FV_VIEW_HEAT : FV_VIEW_GRID;
 }
 
-/* Which layers and heads a view shows: a grid all that are not named, lines the heads of one layer, others one map. */
+/* Which layers and heads a view shows: a grid all that are not named, lines the heads of one layer,
+ * others one map. */
 static fv_status choose(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_see_pick *pick, fv_err *e)
 {
     bool grid = p->view == FV_VIEW_GRID;
     *pick = opt->pick;
     if (grid && pick->rollout) return fv_fail(e, FV_EARG, "a rollout is one map: it has no grid");
     if (p->view == FV_VIEW_ALIGNMENT && p->kind != FV_SEE_CROSS)
-        return fv_fail(e, FV_EARG, "an alignment joins two sentences: it shows the cross attention, not the %s",
+        return fv_fail(e, FV_EARG,
+                       "an alignment joins two sentences: it shows the cross attention, not the %s",
                        fv_see_kind_name(p->kind));
     p->layers = p->heads = 1;
     if (grid && pick->layer == FV_SEE_ALL) p->layers = fv_see_layers(s, p->kind), pick->layer = 0;
     if (grid && pick->head == FV_SEE_ALL) p->heads = fv_see_heads(s, p->kind), pick->head = 0;
-    if (p->view == FV_VIEW_LINES && pick->head == FV_SEE_ALL && pick->layer != FV_SEE_ALL && !pick->rollout)
+    if (p->view == FV_VIEW_LINES && pick->head == FV_SEE_ALL && pick->layer != FV_SEE_ALL &&
+        !pick->rollout)
         p->heads = fv_see_heads(s, p->kind), pick->head = 0;
     p->layer = pick->layer;
     p->head = pick->head;
@@ -53,7 +58,8 @@ static const char *default_note(const fv_plate *p, const fv_see_opt *opt)
     if (p->kind == FV_SEE_CROSS)
         return maps ? "Rows: the translation as it is written. Columns: the source it looks at."
                     : "Each token of the translation, as it is written, looks at the source.";
-    return maps ? "Rows: the tokens that look. Columns: what they look at." : "Each token looks at tokens of the same text.";
+    return maps ? "Rows: the tokens that look. Columns: what they look at."
+                : "Each token looks at tokens of the same text.";
 }
 
 /* The title of a picture that shows more than one map must not speak of a mean. */
@@ -62,7 +68,8 @@ static void default_title(fv_plate *p, const fv_see_opt *opt)
     char *end;
     fv__see_title(p->own, sizeof p->own, p->s, opt->pick);
     if (p->layers * p->heads > 1 && (end = strstr(p->own, "mean of all")))
-        snprintf(end, sizeof p->own - (size_t)(end - p->own), "%s", p->layers > 1 ? "all layers and heads" : "all heads");
+        snprintf(end, sizeof p->own - (size_t)(end - p->own), "%s",
+                 p->layers > 1 ? "all layers and heads" : "all heads");
 }
 
 static fv_status load_maps(fv_plate *p, fv_see *s, fv_see_pick pick, fv_err *e)
@@ -75,29 +82,37 @@ static fv_status load_maps(fv_plate *p, fv_see *s, fv_see_pick pick, fv_err *e)
         fv_status st = fv_see_weights(s, one, p->from, p->from + p->rows, p->w + i * size, e);
         if (st) return st;
     }
-    for (int64_t i = 0; i < p->layers * p->heads * size; i++) p->most = p->w[i] > p->most ? p->w[i] : p->most;
+    for (int64_t i = 0; i < p->layers * p->heads * size; i++)
+        p->most = p->w[i] > p->most ? p->w[i] : p->most;
     return FV_OK;
 }
 
 fv_status fv__plate_load(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_err *e)
 {
     fv_see_pick pick;
-    *p = (fv_plate){.s = s, .kind = opt->pick.kind, .view = view_of(opt), .from = opt->to ? opt->from : 0};
+    *p = (fv_plate){.s = s,
+                    .kind = opt->pick.kind,
+                    .view = view_of(opt),
+                    .from = opt->to ? opt->from : 0};
     fv_status st = choose(p, s, opt, &pick, e);
     if (st) return st;
     p->rows = opt->to ? opt->to - opt->from : fv_see_rows(s, p->kind);
     p->cols = fv_see_cols(s, p->kind);
     if (p->rows * p->cols > MOST_WEIGHTS / (p->layers * p->heads))
         return fv_fail(e, FV_EARG,
-                       "%lld maps of %lld x %lld weights are too many for one picture: choose a layer, a head or rows",
+                       "%lld maps of %lld x %lld weights are too many for one picture: choose a "
+                       "layer, a head or rows",
                        (long long)(p->layers * p->heads), (long long)p->rows, (long long)p->cols);
     default_title(p, opt);
-    p->title = opt->title ? opt->title : p->view == FV_VIEW_ALIGNMENT && opt->text ? opt->text : p->own;
+    p->title = opt->title                                  ? opt->title
+               : p->view == FV_VIEW_ALIGNMENT && opt->text ? opt->text
+                                                           : p->own;
     p->text = p->title == opt->text ? NULL : opt->text;
     p->note = default_note(p, opt);
     p->w = fv__alloc(s->env, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
     p->place = fv__alloc(s->env, (size_t)(p->rows + p->cols) * sizeof *p->place);
-    st = p->w && p->place ? load_maps(p, s, pick, e) : fv_fail(e, FV_ENOMEM, "picture: out of memory");
+    st = p->w && p->place ? load_maps(p, s, pick, e)
+                          : fv_fail(e, FV_ENOMEM, "picture: out of memory");
     if (st) fv__plate_free(p);
     return st;
 }
@@ -154,30 +169,37 @@ static cairo_surface_t *surface_for(const char *format, fv_buf *b, double w, dou
         cairo_svg_surface_set_document_unit(s, CAIRO_SVG_UNIT_PX);
         return s;
     }
-    if (!strcmp(format, "pdf")) return cairo_pdf_surface_create_for_stream(to_buffer, b, w * 0.75, h * 0.75);
+    if (!strcmp(format, "pdf"))
+        return cairo_pdf_surface_create_for_stream(to_buffer, b, w * 0.75, h * 0.75);
     double longest = w > h ? w : h;
     *fine = longest * 2 <= 16000 ? 2 : 1; /* sharp on screens of today */
-    return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(w * *fine + 0.5), (int)(h * *fine + 0.5));
+    return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(w * *fine + 0.5),
+                                      (int)(h * *fine + 0.5));
 }
 
 /* A title inside an SVG is what a screen reader says; it stands right behind the opening tag. */
 static void put_title(fv_out *o, const fv_buf *b, const char *title)
 {
-    const char *tag = b->data ? strstr(b->data, "<svg") : NULL, *end = tag ? strchr(tag, '>') : NULL;
+    const char *tag = b->data ? strstr(b->data, "<svg") : NULL,
+               *end = tag ? strchr(tag, '>') : NULL;
     size_t head = end ? (size_t)(end - b->data) + 1 : 0;
     fv__out_add(o, b->data, head);
     fv__out_add(o, "\n<title>", 8);
     while (*title) {
         char c[5] = {0};
         title += fv__see_char(c, title);
-        const char *as = *c == '<' ? "&lt;" : *c == '&' ? "&amp;" : (unsigned char)*c < 0x20 ? " " : c;
+        const char *as = *c == '<'                  ? "&lt;"
+                         : *c == '&'                ? "&amp;"
+                         : (unsigned char)*c < 0x20 ? " "
+                                                    : c;
         fv__out_add(o, as, strlen(as));
     }
     fv__out_add(o, "</title>", 8);
     fv__out_add(o, b->data + head, b->len - head);
 }
 
-static fv_status draw_to(fv_out *o, const fv_plate *p, const char *format, double w, double h, fv_err *e)
+static fv_status draw_to(fv_out *o, const fv_plate *p, const char *format, double w, double h,
+                         fv_err *e)
 {
     fv_buf b = {.env = p->s->env};
     double fine = !strcmp(format, "pdf") ? 0.75 : 1;
@@ -192,16 +214,18 @@ static fv_status draw_to(fv_out *o, const fv_plate *p, const char *format, doubl
     }
     cairo_status_t cs = cairo_status(c.cr);
     fv__canvas_close(&c);
-    if (!cs && !strcmp(format, "png")) cs = cairo_surface_write_to_png_stream(surface, to_buffer, &b);
+    if (!cs && !strcmp(format, "png"))
+        cs = cairo_surface_write_to_png_stream(surface, to_buffer, &b);
     cairo_surface_finish(surface);
     if (!cs)
-        cs = cairo_surface_status(surface) == CAIRO_STATUS_SURFACE_FINISHED ? CAIRO_STATUS_SUCCESS
-                                                                            : cairo_surface_status(surface);
+        cs = cairo_surface_status(surface) == CAIRO_STATUS_SURFACE_FINISHED
+                 ? CAIRO_STATUS_SUCCESS
+                 : cairo_surface_status(surface);
     cairo_surface_destroy(surface);
     fv_status st = FV_OK;
     if (cs)
-        st = fv_fail(e, cs == CAIRO_STATUS_NO_MEMORY ? FV_ENOMEM : FV_EARG, "a picture of %.0f x %.0f pixels: %s", w, h,
-                     cairo_status_to_string(cs));
+        st = fv_fail(e, cs == CAIRO_STATUS_NO_MEMORY ? FV_ENOMEM : FV_EARG,
+                     "a picture of %.0f x %.0f pixels: %s", w, h, cairo_status_to_string(cs));
     else if (!strcmp(format, "svg"))
         put_title(o, &b, p->title);
     else
@@ -211,7 +235,8 @@ static fv_status draw_to(fv_out *o, const fv_plate *p, const char *format, doubl
 }
 
 /* Drawn twice: first on next to nothing, to learn the size. */
-fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format, fv_err *e)
+fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format,
+                          fv_err *e)
 {
     fv_plate p;
     fv_canvas c;

@@ -1,4 +1,5 @@
-/* lines.c - attention as lines between tokens: two columns for a head, two sentences for an alignment. */
+/* lines.c - attention as lines between tokens: two columns for a head, two sentences for an
+ * alignment. */
 #ifdef HAVE_CAIRO
 #include <math.h>
 #include <stdio.h>
@@ -44,8 +45,10 @@ void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *heig
     char number[24];
     int64_t n = p->rows > p->cols ? p->rows : p->cols;
     double step = n <= 40 ? 24 : 17, between = 190, right = 0, lw = 0;
-    fv_style s = {.size = step > 20 ? 13 : 11, .most = LONGEST}, over = {.size = 11.5, .color = FV_MUTED, .bold = true};
-    for (int64_t i = 0; i < p->rows; i++) lw = fmax(lw, fv__canvas_width(c, fv__plate_row(p, i, number), s));
+    fv_style s = {.size = step > 20 ? 13 : 11, .most = LONGEST},
+             over = {.size = 11.5, .color = FV_MUTED, .bold = true};
+    for (int64_t i = 0; i < p->rows; i++)
+        lw = fmax(lw, fv__canvas_width(c, fv__plate_row(p, i, number), s));
     lw = fmax(lw, 70);
     double y = fv__draw_title(c, p, MARGIN, MARGIN, 560, &right);
     y = legend(c, p, MARGIN, y, &right);
@@ -80,7 +83,8 @@ void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *heig
     for (int64_t j = 0; j < p->cols; j++) {
         const char *text = fv__plate_col(p, j, number);
         s.anchor = 0, s.color = fv__token_color(text);
-        right = fmax(right, x1 + 8 + fv__canvas_text(c, x1 + 8, y + ((double)j + 0.5) * step, text, s));
+        right = fmax(right,
+                     x1 + 8 + fv__canvas_text(c, x1 + 8, y + ((double)j + 0.5) * step, text, s));
     }
     *width = right + MARGIN;
     *height = y + (double)n * step + MARGIN;
@@ -91,17 +95,19 @@ void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *heig
 typedef const char *label_fn(const fv_plate *p, int64_t i, char number[24]);
 
 /* The length of a sentence set in one line. */
-static double line_length(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, fv_style s, double gap)
+static double line_length(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, fv_style s,
+                          double gap)
 {
     char number[24];
     double w = 0;
-    for (int64_t i = 0; i < n; i++) w += fmax(fv__canvas_width(c, label(p, i, number), s), 10) + gap;
+    for (int64_t i = 0; i < n; i++)
+        w += fmax(fv__canvas_width(c, label(p, i, number), s), 10) + gap;
     return w - gap;
 }
 
 /* Sets it from x on; fills at[] with the middles of its tokens. */
-static void set_line(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, fv_style s, double x, double y, double gap,
-                     double *at)
+static void set_line(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, fv_style s,
+                     double x, double y, double gap, double *at)
 {
     char number[24];
     s.anchor = 0.5;
@@ -117,9 +123,11 @@ static void set_line(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n
 
 void fv__draw_alignment(fv_canvas *c, const fv_plate *p, double *width, double *height)
 {
-    fv_style s = {.size = 17, .most = LONGEST}, side = {.size = 11.5, .color = FV_MUTED, .bold = true};
+    fv_style s = {.size = 17, .most = LONGEST},
+             side = {.size = 11.5, .color = FV_MUTED, .bold = true};
     double gap = 20, right = 0, deep = 130;
-    double top = line_length(c, p, fv__plate_col, p->cols, s, gap), low = line_length(c, p, fv__plate_row, p->rows, s, gap);
+    double top = line_length(c, p, fv__plate_col, p->cols, s, gap),
+           low = line_length(c, p, fv__plate_row, p->rows, s, gap);
     double wide = fmax(fmax(top, low), 420), x = MARGIN;
     if (wide > WIDEST) { /* two columns can be scrolled, one line cannot */
         fv__draw_lines(c, p, width, height);

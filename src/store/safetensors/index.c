@@ -1,7 +1,8 @@
 /* index.c - model.safetensors.index.json: which shard holds which tensor.
  *
- * {"metadata": {...}, "weight_map": {"tensor": "shard.safetensors", ...}}.  Shards are plain names of files beside the
- * index.  Every tensor of the map must be in its shard, and every tensor of a shard must be in the map, once. */
+ * {"metadata": {...}, "weight_map": {"tensor": "shard.safetensors", ...}}.  Shards are plain names
+ * of files beside the index.  Every tensor of the map must be in its shard, and every tensor of a
+ * shard must be in the map, once. */
 #include <stdio.h>
 
 #include "store/scan.h"
@@ -24,7 +25,9 @@ typedef struct shard_map {
 
 static bool fail(shard_map *m, fv_status code, const char *what, fv_raw name)
 {
-    if (!m->scan.st) m->scan.st = fv_fail(m->scan.e, code, "%s: \"%.*s\": %s", m->scan.path, FV_RAW_SHOWN(name), what);
+    if (!m->scan.st)
+        m->scan.st = fv_fail(m->scan.e, code, "%s: \"%.*s\": %s", m->scan.path, FV_RAW_SHOWN(name),
+                             what);
     return false;
 }
 
@@ -92,7 +95,8 @@ static bool mark_tensor(shard_map *m, fv_raw tensor, fv_raw shard)
     const fv_st_plan *p = &m->x[at].plan;
     const fv_st_entry *t = fv__st_plan_find(p, name);
     if (!t) return fail(m, FV_EFORMAT, "not in the shard the index gives", tensor);
-    if (m->seen[at][t - p->entry]++) return fail(m, FV_EFORMAT, "stands twice in the index", tensor);
+    if (m->seen[at][t - p->entry]++)
+        return fail(m, FV_EFORMAT, "stands twice in the index", tensor);
     return true;
 }
 
@@ -103,7 +107,8 @@ static bool walk_map(shard_map *m, bool (*each)(shard_map *m, fv_raw tensor, fv_
     s->at = m->map;
     if (!fv__scan_take(s, '{')) return false;
     for (bool first = true; fv__scan_more(s, '}', first); first = false)
-        if (!fv__scan_string(s, &tensor) || !fv__scan_take(s, ':') || !fv__scan_string(s, &shard) || !each(m, tensor, shard))
+        if (!fv__scan_string(s, &tensor) || !fv__scan_take(s, ':') || !fv__scan_string(s, &shard) ||
+            !each(m, tensor, shard))
             return false;
     return !s->st;
 }
@@ -126,7 +131,10 @@ static bool find_map(shard_map *m)
 
 /* ---- all together ---- */
 
-static fv_status no_memory(shard_map *m) { return m->scan.st = fv_fail(m->scan.e, FV_ENOMEM, "%s: out of memory", m->scan.path); }
+static fv_status no_memory(shard_map *m)
+{
+    return m->scan.st = fv_fail(m->scan.e, FV_ENOMEM, "%s: out of memory", m->scan.path);
+}
 
 static fv_status open_shards(shard_map *m, const char *path)
 {
@@ -139,7 +147,8 @@ static fv_status open_shards(shard_map *m, const char *path)
         fv_status st = FV_OK;
         memcpy(file + n, m->name[i].s, m->name[i].n);
         file[n + m->name[i].n] = 0;
-        if (!fv__file_exists(m->env, file)) st = fv_fail(m->scan.e, FV_EIO, "%s: its shard %s is missing", path, file + n);
+        if (!fv__file_exists(m->env, file))
+            st = fv_fail(m->scan.e, FV_EIO, "%s: its shard %s is missing", path, file + n);
         if (!st) st = fv__st_shard_open(&m->x[i], m->env, file, m->scan.e);
         if (st) return st;
         for (uint32_t k = 0; k < m->x[i].plan.count; k++) m->x[i].plan.entry[k].shard = (uint16_t)i;
@@ -159,7 +168,8 @@ static fv_status check_shards(shard_map *m)
         const fv_st_plan *p = &m->x[i].plan;
         for (uint32_t k = 0; k < p->count; k++)
             if (!m->seen[i][k])
-                return fv_fail(m->scan.e, FV_EFORMAT, "%s: %.*s holds \"%.100s\", which the index does not place there",
+                return fv_fail(m->scan.e, FV_EFORMAT,
+                               "%s: %.*s holds \"%.100s\", which the index does not place there",
                                m->scan.path, FV_RAW_SHOWN(m->name[i]), p->text + p->entry[k].name);
     }
     return FV_OK;
@@ -183,9 +193,13 @@ fv_status fv__st_index_open(fv_st_shard **x, int *n, const fv_env *env, const ch
     fv_file f;
     fv_status st = fv__file_open(&f, env, path, e);
     if (st) return st;
-    shard_map m = {.scan = {.start = f.data, .at = f.data, .end = f.data + f.size, .path = path, .e = e}, .env = env};
-    st = f.size > LARGEST ? fv_fail(e, FV_EFORMAT, "%s: too large for an index", path) : read_index(&m, x, n, path);
-    for (int i = 0; i < m.shards && m.seen; i++) fv__free(env, m.seen[i], m.x ? m.x[i].plan.count : 0);
+    shard_map m = {
+        .scan = {.start = f.data, .at = f.data, .end = f.data + f.size, .path = path, .e = e},
+        .env = env};
+    st = f.size > LARGEST ? fv_fail(e, FV_EFORMAT, "%s: too large for an index", path)
+                          : read_index(&m, x, n, path);
+    for (int i = 0; i < m.shards && m.seen; i++)
+        fv__free(env, m.seen[i], m.x ? m.x[i].plan.count : 0);
     fv__free(env, m.seen, (size_t)m.shards * sizeof *m.seen);
     fv__free(env, m.name, m.name_bytes);
     fv__file_close(&f);

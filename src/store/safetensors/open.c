@@ -73,8 +73,10 @@ static fv_status open_dir(fv_st *s, const char *dir, fv_err *e)
     fv_status st = fv__store_path(path, dir, "model.safetensors", e);
     if (st || fv__file_exists(s->env, path)) return st ? st : open_one(s, path, e);
     st = fv__store_path(path, dir, "model.safetensors.index.json", e);
-    if (st || fv__file_exists(s->env, path)) return st ? st : fv__st_index_open(&s->shard, &s->shards, s->env, path, e);
-    return fv_fail(e, FV_EIO, "%s: neither model.safetensors nor model.safetensors.index.json in it", dir);
+    if (st || fv__file_exists(s->env, path))
+        return st ? st : fv__st_index_open(&s->shard, &s->shards, s->env, path, e);
+    return fv_fail(e, FV_EIO,
+                   "%s: neither model.safetensors nor model.safetensors.index.json in it", dir);
 }
 
 fv_status fv_st_open(fv_st **out, const fv_env *env, const char *path, fv_err *e)
@@ -123,7 +125,9 @@ int fv_st_count(const fv_st *s) { return s->count; }
 
 static fv_st_info info(const fv_st_shard *x, const fv_st_entry *t)
 {
-    fv_st_info i = {.name = x->plan.text + t->name, .dtype_name = fv__kinds[t->kind].plain, .shape = fv__st_shape(t)};
+    fv_st_info i = {.name = x->plan.text + t->name,
+                    .dtype_name = fv__kinds[t->kind].plain,
+                    .shape = fv__st_shape(t)};
     fv__shape_count(&i.count, &i.shape);
     i.bytes = fv__st_bytes(t);
     i.data = x->file.data + t->begin;
@@ -158,10 +162,15 @@ fv_status fv_st_find(const fv_st *s, const char *name, fv_st_info *out, fv_err *
     }
     if (!e) return FV_EARG;
     const char *near = nearest(s, name);
-    if (near) return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; did you mean \"%.100s\"?", s->path, name, near);
-    if (!s->count) return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; it has none at all", s->path, name);
-    return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; it has %d, from \"%.80s\" to \"%.80s\"", s->path, name, s->count,
-                   fv_st_at(s, 0).name, fv_st_at(s, s->count - 1).name);
+    if (near)
+        return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; did you mean \"%.100s\"?",
+                       s->path, name, near);
+    if (!s->count)
+        return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; it has none at all", s->path,
+                       name);
+    return fv_fail(e, FV_EARG,
+                   "%s: no tensor \"%.100s\" in it; it has %d, from \"%.80s\" to \"%.80s\"",
+                   s->path, name, s->count, fv_st_at(s, 0).name, fv_st_at(s, s->count - 1).name);
 }
 
 const char *fv_st_meta(const fv_st *s, const char *key)
@@ -179,37 +188,42 @@ const char *fv_st_meta(const fv_st *s, const char *key)
 
 /* ---- reading ---- */
 
-static fv_status readable(const fv_st *s, const fv_st_info *t, fv_dtype to, fv_kind *kind, fv_err *e)
+static fv_status readable(const fv_st *s, const fv_st_info *t, fv_dtype to, fv_kind *kind,
+                          fv_err *e)
 {
     int k = 0;
     while (k < FV_KINDS && strcmp(fv__kinds[k].plain, t->dtype_name)) k++;
     *kind = (fv_kind)k;
     if (k == FV_KINDS || !fv__kind_readable(*kind))
-        return fv_fail(e, FV_EDTYPE, "%s: tensor \"%.100s\": %s is not read", s->path, t->name, t->dtype_name);
+        return fv_fail(e, FV_EDTYPE, "%s: tensor \"%.100s\": %s is not read", s->path, t->name,
+                       t->dtype_name);
     if (to > FV_U8 || (fv__kind_float(*kind) && (to == FV_I32 || to == FV_U8)))
-        return fv_fail(e, FV_EDTYPE, "%s: tensor \"%.100s\": %s cannot be read as %s", s->path, t->name, t->dtype_name,
+        return fv_fail(e, FV_EDTYPE, "%s: tensor \"%.100s\": %s cannot be read as %s", s->path,
+                       t->name, t->dtype_name,
                        to == FV_I32  ? "i32"
                        : to == FV_U8 ? "u8"
                                      : "packed weights");
     return FV_OK;
 }
 
-fv_status fv__st_read_part(const fv_st *s, const fv_st_info *t, int64_t at, int64_t n, void *out, fv_dtype to, fv_err *e)
+fv_status fv__st_read_part(const fv_st *s, const fv_st_info *t, int64_t at, int64_t n, void *out,
+                           fv_dtype to, fv_err *e)
 {
-    static const char *const names[] = {
-        [FV_F32] = "f32", [FV_F64] = "f64", [FV_BF16] = "bf16", [FV_F16] = "f16", [FV_I32] = "i32", [FV_U8] = "u8"};
+    static const char *const names[] = {[FV_F32] = "f32", [FV_F64] = "f64", [FV_BF16] = "bf16",
+                                        [FV_F16] = "f16", [FV_I32] = "i32", [FV_U8] = "u8"};
     fv_kind k;
     fv_status st = readable(s, t, to, &k, e);
     if (st) return st;
     int64_t done = fv__convert(out, to, (const char *)t->data + at * (fv__kinds[k].bits / 8), k, n);
     if (done == n) return FV_OK;
-    return fv_fail(e, FV_ENUMERIC, "%s: tensor \"%.100s\": the %s at %s cannot be held in %s", s->path, t->name, t->dtype_name,
-                   fv__place(&t->shape, at + done).s, names[to]);
+    return fv_fail(e, FV_ENUMERIC, "%s: tensor \"%.100s\": the %s at %s cannot be held in %s",
+                   s->path, t->name, t->dtype_name, fv__place(&t->shape, at + done).s, names[to]);
 }
 
-fv_status fv_st_read(const fv_st *s, const fv_st_info *t, void *out, fv_dtype to, int64_t n, fv_err *e)
+fv_status fv_st_read(const fv_st *s, const fv_st_info *t, void *out, fv_dtype to, int64_t n,
+                     fv_err *e)
 {
     if (n == t->count) return fv__st_read_part(s, t, 0, n, out, to, e);
-    return fv_fail(e, FV_ESHAPE, "%s: tensor \"%.100s\" has %lld elements where %lld are wanted", s->path, t->name,
-                   (long long)t->count, (long long)n);
+    return fv_fail(e, FV_ESHAPE, "%s: tensor \"%.100s\" has %lld elements where %lld are wanted",
+                   s->path, t->name, (long long)t->count, (long long)n);
 }

@@ -1,12 +1,13 @@
 /* plan.c - the rules of the safetensors format.
  *
- * A file is: header length (u64), header (JSON), data.  The header maps names to dtype, shape and data_offsets, and
- * "__metadata__" to strings.  Checked here, before anyone looks at a tensor: the length fits and is at most 100 MB; the
- * header begins with '{', is strict UTF-8 JSON without duplicate names and is followed by blanks only; dtypes are known;
- * sizes do not overflow and equal the span of their offsets; together the spans cover the data exactly, without holes
- * or overlaps.
+ * A file is: header length (u64), header (JSON), data.  The header maps names to dtype, shape and
+ * data_offsets, and "__metadata__" to strings.  Checked here, before anyone looks at a tensor: the
+ * length fits and is at most 100 MB; the header begins with '{', is strict UTF-8 JSON without
+ * duplicate names and is followed by blanks only; dtypes are known; sizes do not overflow and equal
+ * the span of their offsets; together the spans cover the data exactly, without holes or overlaps.
  *
- * The header is walked twice: to count, then to fill, so memory is allocated once and only for what is really there. */
+ * The header is walked twice: to count, then to fill, so memory is allocated once and only for what
+ * is really there. */
 #include "safetensors.h"
 
 #include <stdio.h>
@@ -32,7 +33,8 @@ static void swap(char *a, char *b, size_t width)
     }
 }
 
-void fv__heapsort(void *base, size_t n, size_t width, int (*order)(const void *, const void *, void *), void *user)
+void fv__heapsort(void *base, size_t n, size_t width,
+                  int (*order)(const void *, const void *, void *), void *user)
 {
     char *x = base;
     for (size_t half = n / 2, end = n; end > 1;) {
@@ -42,7 +44,8 @@ void fv__heapsort(void *base, size_t n, size_t width, int (*order)(const void *,
         else
             swap(x, x + --end * width, width); /* taking its largest out */
         for (size_t child; (child = 2 * root + 1) < end; root = child) {
-            if (child + 1 < end && order(x + child * width, x + (child + 1) * width, user) < 0) child++;
+            if (child + 1 < end && order(x + child * width, x + (child + 1) * width, user) < 0)
+                child++;
             if (order(x + root * width, x + child * width, user) >= 0) break;
             swap(x + root * width, x + child * width, width);
         }
@@ -60,7 +63,8 @@ static int by_place(const void *a, const void *b, void *user)
 static int by_name(const void *a, const void *b, void *user)
 {
     const fv_st_plan *p = user;
-    return strcmp(p->text + ((const fv_st_entry *)a)->name, p->text + ((const fv_st_entry *)b)->name);
+    return strcmp(p->text + ((const fv_st_entry *)a)->name,
+                  p->text + ((const fv_st_entry *)b)->name);
 }
 
 /* ---- one entry ---- */
@@ -76,7 +80,8 @@ uint64_t fv__st_bytes(const fv_st_entry *t)
 static bool bad(walk *w, fv_raw name, const char *what)
 {
     if (!w->scan.st)
-        w->scan.st = fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.*s\": %s", w->scan.path, FV_RAW_SHOWN(name), what);
+        w->scan.st = fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.*s\": %s", w->scan.path,
+                             FV_RAW_SHOWN(name), what);
     return false;
 }
 
@@ -118,14 +123,16 @@ static bool check_span(walk *w, fv_raw name, const fv_st_entry *t, const uint64_
     fv_shape s = fv__st_shape(t);
     if (!fv__shape_count(&n, &s) || !fv__kind_bytes(&bytes, t->kind, (uint64_t)n))
         return bad(w, name, "its size overflows or ends inside a byte");
-    if (span[1] < span[0] || span[1] > w->bytes) return bad(w, name, "its data_offsets are not inside the data");
-    return bytes == span[1] - span[0] || bad(w, name, "its shape and dtype do not give the size its data_offsets give");
+    if (span[1] < span[0] || span[1] > w->bytes)
+        return bad(w, name, "its data_offsets are not inside the data");
+    return bytes == span[1] - span[0] ||
+           bad(w, name, "its shape and dtype do not give the size its data_offsets give");
 }
 
 static bool offsets(fv_scan *s, uint64_t span[2])
 {
-    return fv__scan_take(s, '[') && fv__scan_u64(s, &span[0]) && fv__scan_take(s, ',') && fv__scan_u64(s, &span[1]) &&
-           fv__scan_take(s, ']');
+    return fv__scan_take(s, '[') && fv__scan_u64(s, &span[0]) && fv__scan_take(s, ',') &&
+           fv__scan_u64(s, &span[1]) && fv__scan_take(s, ']');
 }
 
 static bool tensor(walk *w, fv_raw name)
@@ -139,14 +146,20 @@ static bool tensor(walk *w, fv_raw name)
     if (!fv__scan_take(s, '{')) return false;
     for (bool first = true; fv__scan_more(s, '}', first); first = false) {
         if (!fv__scan_string(s, &key) || !fv__scan_take(s, ':')) return false;
-        int is = fv__raw_is(key, "dtype") ? DTYPE : fv__raw_is(key, "shape") ? SHAPE : fv__raw_is(key, "data_offsets") ? SPAN : 0;
+        int is = fv__raw_is(key, "dtype")          ? DTYPE
+                 : fv__raw_is(key, "shape")        ? SHAPE
+                 : fv__raw_is(key, "data_offsets") ? SPAN
+                                                   : 0;
         if (!is) return bad(w, name, "a key other than dtype, shape and data_offsets");
         if (seen & is) return bad(w, name, "a key stands twice");
         seen |= is;
-        bool ok = is == DTYPE ? dtype(w, name, &t) : is == SHAPE ? shape(w, name, &t) : offsets(s, span);
+        bool ok = is == DTYPE   ? dtype(w, name, &t)
+                  : is == SHAPE ? shape(w, name, &t)
+                                : offsets(s, span);
         if (!ok) return false;
     }
-    if (!s->st && seen != (DTYPE | SHAPE | SPAN)) bad(w, name, "dtype, shape or data_offsets is missing");
+    if (!s->st && seen != (DTYPE | SHAPE | SPAN))
+        bad(w, name, "dtype, shape or data_offsets is missing");
     if (s->st || !check_span(w, name, &t, span)) return false;
     t.begin = w->base + span[0];
     t.name = (uint32_t)keep(w, name);
@@ -163,7 +176,9 @@ static bool metadata(walk *w)
     fv_raw key, value;
     if (!fv__scan_take(&w->scan, '{')) return false;
     for (bool first = true; fv__scan_more(&w->scan, '}', first); first = false) {
-        if (!fv__scan_string(&w->scan, &key) || !fv__scan_take(&w->scan, ':') || !fv__scan_string(&w->scan, &value)) return false;
+        if (!fv__scan_string(&w->scan, &key) || !fv__scan_take(&w->scan, ':') ||
+            !fv__scan_string(&w->scan, &value))
+            return false;
         keep(w, key);
         keep(w, value);
     }
@@ -208,17 +223,19 @@ static fv_status check_cover(walk *w)
     for (uint32_t i = 0; i < p->count; i++) {
         const fv_st_entry *t = &p->entry[i];
         if (t->begin != at)
-            return fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.120s\": %s before its data", w->scan.path, p->text + t->name,
+            return fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.120s\": %s before its data",
+                           w->scan.path, p->text + t->name,
                            t->begin > at ? "a hole" : "an overlap with the tensor");
         at += fv__st_bytes(t);
     }
     if (at != w->base + w->bytes)
-        return fv_fail(w->scan.e, FV_EFORMAT, "%s: %llu bytes at the end belong to no tensor", w->scan.path,
-                       (unsigned long long)(w->base + w->bytes - at));
+        return fv_fail(w->scan.e, FV_EFORMAT, "%s: %llu bytes at the end belong to no tensor",
+                       w->scan.path, (unsigned long long)(w->base + w->bytes - at));
     fv__heapsort(p->entry, p->count, sizeof *p->entry, by_name, p);
     for (uint32_t i = 1; i < p->count; i++)
         if (!by_name(&p->entry[i - 1], &p->entry[i], p))
-            return fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.120s\" stands twice", w->scan.path, p->text + p->entry[i].name);
+            return fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.120s\" stands twice",
+                           w->scan.path, p->text + p->entry[i].name);
     return FV_OK;
 }
 
@@ -226,7 +243,8 @@ static fv_status check_cover(walk *w)
 
 static int by_text(const void *a, const void *b, void *user)
 {
-    return strcmp((const char *)user + *(const uint32_t *)a, (const char *)user + *(const uint32_t *)b);
+    return strcmp((const char *)user + *(const uint32_t *)a,
+                  (const char *)user + *(const uint32_t *)b);
 }
 
 /* Keys of the metadata must differ too. */
@@ -247,7 +265,8 @@ static fv_status check_metadata(walk *w)
     fv__heapsort(key, n, sizeof *key, by_text, p->text);
     for (i = 1; i < n && !st; i++)
         if (!by_text(&key[i - 1], &key[i], p->text))
-            st = fv_fail(w->scan.e, FV_EFORMAT, "%s: metadata \"%.120s\" stands twice", w->scan.path, p->text + key[i]);
+            st = fv_fail(w->scan.e, FV_EFORMAT, "%s: metadata \"%.120s\" stands twice",
+                         w->scan.path, p->text + key[i]);
     fv__free(p->env, key, n * sizeof *key);
     return st;
 }
@@ -257,13 +276,16 @@ static fv_status frame(walk *w, const char *data, size_t size)
 {
     const char *path = w->scan.path;
     uint64_t len = 0;
-    if (size < 8) return fv_fail(w->scan.e, FV_EFORMAT, "%s: %zu bytes are too few for a safetensors file", path, size);
+    if (size < 8)
+        return fv_fail(w->scan.e, FV_EFORMAT, "%s: %zu bytes are too few for a safetensors file",
+                       path, size);
     for (int i = 7; i >= 0; i--) len = len << 8 | (unsigned char)data[i];
     if (len > FV_ST_MAX_HEADER)
-        return fv_fail(w->scan.e, FV_EFORMAT, "%s: a header of %llu bytes; safetensors allows %d", path, (unsigned long long)len,
-                       FV_ST_MAX_HEADER);
+        return fv_fail(w->scan.e, FV_EFORMAT, "%s: a header of %llu bytes; safetensors allows %d",
+                       path, (unsigned long long)len, FV_ST_MAX_HEADER);
     if (len > size - 8)
-        return fv_fail(w->scan.e, FV_EFORMAT, "%s: a header of %llu bytes in a file of %zu", path, (unsigned long long)len, size);
+        return fv_fail(w->scan.e, FV_EFORMAT, "%s: a header of %llu bytes in a file of %zu", path,
+                       (unsigned long long)len, size);
     w->scan.start = data;
     w->scan.end = data + 8 + len;
     w->base = 8 + (size_t)len;
@@ -271,7 +293,8 @@ static fv_status frame(walk *w, const char *data, size_t size)
     return FV_OK;
 }
 
-fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *data, size_t size, const char *path, fv_err *e)
+fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *data, size_t size,
+                      const char *path, fv_err *e)
 {
     *p = (fv_st_plan){.env = env};
     walk w = {.scan = {.path = path, .e = e}, .p = p};

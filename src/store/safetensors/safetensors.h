@@ -1,4 +1,5 @@
-/* safetensors.h - the plan of a safetensors file: what its header says, once it has been checked. */
+/* safetensors.h - the plan of a safetensors file: what its header says, once it has been
+ * checked. */
 #ifndef FV_STORE_SAFETENSORS_H
 #define FV_STORE_SAFETENSORS_H
 
@@ -7,7 +8,8 @@
 
 #define FV_ST_MAX_HEADER 100000000 /* the format's own bound */
 
-/* One tensor, in 64 bytes: the shortest header text of one has 51, so a plan stays below twice the file. */
+/* One tensor, in 64 bytes: the shortest header text of one has 51, so a plan stays below twice the
+ * file. */
 typedef struct fv_st_entry {
     uint64_t begin; /* in the file */
     uint32_t name;  /* offset in text */
@@ -20,12 +22,14 @@ typedef struct fv_st_plan {
     const fv_env *env;
     fv_st_entry *entry; /* in order of names */
     uint32_t count;
-    char *text;                       /* names, then metadata as key, value, key, value; each ends in NUL */
+    char *text; /* names, then metadata as key, value, key, value; each ends in NUL */
     size_t text_size, meta, meta_end; /* metadata lies in between */
 } fv_st_plan;
 
-/* Checks the whole of a file and describes it.  On failure *p is empty; the message begins with path. */
-fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *data, size_t size, const char *path, fv_err *e);
+/* Checks the whole of a file and describes it.  On failure *p is empty; the message begins with
+ * path. */
+fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *data, size_t size,
+                      const char *path, fv_err *e);
 void fv__st_plan_free(fv_st_plan *p);
 
 static inline fv_shape fv__st_shape(const fv_st_entry *t)
@@ -42,6 +46,7 @@ uint64_t fv__st_bytes(const fv_st_entry *t);
 const fv_st_entry *fv__st_plan_find(const fv_st_plan *p, const char *name);
 
 /* In place, without memory, n log n whatever the input: file contents choose the order. */
-void fv__heapsort(void *base, size_t n, size_t width, int (*order)(const void *a, const void *b, void *user), void *user);
+void fv__heapsort(void *base, size_t n, size_t width,
+                  int (*order)(const void *a, const void *b, void *user), void *user);
 
 #endif

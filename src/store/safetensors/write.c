@@ -1,9 +1,10 @@
 /* write.c - safetensors files out.
  *
- * All sizes are known from the shapes, so the header comes first and the data streams behind it, a block at a time.
- * Order, header text and padding are those of the reference implementation (largest dtype first, then by name), so the
- * same tensors give the same bytes there and here.  With shards, tensors are dealt out by name, the index is written
- * last, and the files it replaces are removed after it. */
+ * All sizes are known from the shapes, so the header comes first and the data streams behind it, a
+ * block at a time.  Order, header text and padding are those of the reference implementation
+ * (largest dtype first, then by name), so the same tensors give the same bytes there and here.
+ * With shards, tensors are dealt out by name, the index is written last, and the files it replaces
+ * are removed after it. */
 #include <stdio.h>
 
 #include "store/store.h"
@@ -31,7 +32,8 @@ static fv_kind kind_of(fv_dtype t)
 /* Place of a dtype in the reference's order. */
 static int rank_of(fv_dtype t)
 {
-    static const int rank[] = {[FV_U8] = 0, [FV_F16] = 1, [FV_BF16] = 2, [FV_I32] = 3, [FV_F32] = 4, [FV_F64] = 5};
+    static const int rank[] = {
+        [FV_U8] = 0, [FV_F16] = 1, [FV_BF16] = 2, [FV_I32] = 3, [FV_F32] = 4, [FV_F64] = 5};
     return rank[t];
 }
 
@@ -44,7 +46,8 @@ static int by_name(const void *a, const void *b, void *user)
 static int by_format(const void *a, const void *b, void *user)
 {
     const fv_st_item *items = user;
-    int ra = rank_of(items[*(const uint32_t *)a].dtype), rb = rank_of(items[*(const uint32_t *)b].dtype);
+    int ra = rank_of(items[*(const uint32_t *)a].dtype),
+        rb = rank_of(items[*(const uint32_t *)b].dtype);
     return ra != rb ? rb - ra : by_name(a, b, user);
 }
 
@@ -82,9 +85,11 @@ static void add_header(writer *w, fv_buf *b, const uint32_t *order, int n)
         fv__buf_str(b, ",");
         add_text(b, t->name);
         fv__buf_fmt(b, ":{\"dtype\":\"%s\",\"shape\":[", fv__kinds[kind_of(t->dtype)].name);
-        for (int k = 0; k < t->shape.n; k++) fv__buf_fmt(b, k ? ",%lld" : "%lld", (long long)t->shape.d[k]);
+        for (int k = 0; k < t->shape.n; k++)
+            fv__buf_fmt(b, k ? ",%lld" : "%lld", (long long)t->shape.d[k]);
         uint64_t end = at + w->bytes[order[i]];
-        fv__buf_fmt(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)end);
+        fv__buf_fmt(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
+                    (unsigned long long)end);
         at = end;
     }
     fv__buf_str(b, "}");
@@ -96,7 +101,8 @@ static void add_header(writer *w, fv_buf *b, const uint32_t *order, int n)
 static fv_status add_data(writer *w, fv_out *o, const fv_st_item *t)
 {
     fv_kind from = kind_of(t->from);
-    size_t width = (size_t)fv__kinds[from].bits / 8, stored = (size_t)fv__kinds[kind_of(t->dtype)].bits / 8;
+    size_t width = (size_t)fv__kinds[from].bits / 8,
+           stored = (size_t)fv__kinds[kind_of(t->dtype)].bits / 8;
     int64_t n;
     fv__shape_count(&n, &t->shape);
     for (int64_t at = 0; at < n && !o->rc; at += BLOCK) {
@@ -106,8 +112,9 @@ static fv_status add_data(writer *w, fv_out *o, const fv_st_item *t)
         if (st) return st;
         int64_t done = t->from == t->dtype ? m : fv__convert(w->out, t->dtype, src, from, m);
         if (done < m)
-            return fv_fail(w->e, FV_ENUMERIC, "%s: the %s at %s cannot be held in %s", t->name, fv__kinds[from].plain,
-                           fv__place(&t->shape, at + done).s, fv__kinds[kind_of(t->dtype)].plain);
+            return fv_fail(w->e, FV_ENUMERIC, "%s: the %s at %s cannot be held in %s", t->name,
+                           fv__kinds[from].plain, fv__place(&t->shape, at + done).s,
+                           fv__kinds[kind_of(t->dtype)].plain);
         fv__out_add(o, t->from == t->dtype ? src : w->out, (size_t)m * stored);
     }
     return FV_OK;
@@ -119,7 +126,8 @@ static fv_status write_file(writer *w, const char *path, uint32_t *order, int n)
     fv_buf header = {.env = w->env};
     fv__heapsort(order, (size_t)n, sizeof *order, by_format, (void *)(uintptr_t)w->items);
     add_header(w, &header, order, n);
-    fv_status st = header.failed ? fv_fail(w->e, FV_ENOMEM, "%s: out of memory", path) : fv__out_open(&o, w->env, path, w->e);
+    fv_status st = header.failed ? fv_fail(w->e, FV_ENOMEM, "%s: out of memory", path)
+                                 : fv__out_open(&o, w->env, path, w->e);
     if (st) {
         fv__buf_free(&header);
         return st;
@@ -139,7 +147,8 @@ static int shard_end(const writer *w, int from)
 {
     uint64_t size = w->bytes[w->order[from]];
     int to = from + 1;
-    while (to < w->n && size + w->bytes[w->order[to]] <= w->opt.shard_bytes) size += w->bytes[w->order[to++]];
+    while (to < w->n && size + w->bytes[w->order[to]] <= w->opt.shard_bytes)
+        size += w->bytes[w->order[to++]];
     return to;
 }
 
@@ -154,7 +163,9 @@ static int count_shards(const writer *w)
 static fv_status shard_path(char out[FV_PATH], const char *path, int i, int of, fv_err *e)
 {
     int stem = (int)(strlen(path) - strlen(".safetensors"));
-    if ((size_t)snprintf(out, FV_PATH, "%.*s-%05d-of-%05d.safetensors", stem, path, i, of) < FV_PATH) return FV_OK;
+    if ((size_t)snprintf(out, FV_PATH, "%.*s-%05d-of-%05d.safetensors", stem, path, i, of) <
+        FV_PATH)
+        return FV_OK;
     return fv_fail(e, FV_EIO, "%.200s...: path too long", path);
 }
 
@@ -171,11 +182,13 @@ static fv_status write_shards(writer *w, const char *path, const char *index, in
     uint64_t total = 0;
     fv_status st = FV_OK;
     for (int i = 0; i < w->n; i++) total += w->bytes[i];
-    fv__buf_fmt(&map, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {", (unsigned long long)total);
+    fv__buf_fmt(&map, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {",
+                (unsigned long long)total);
     for (int at = 0, end, i = 1; at < w->n && !st; at = end, i++) {
         end = shard_end(w, at);
         st = shard_path(file, path, i, shards, w->e);
-        for (int k = at; k < end && !st; k++) { /* before write_file brings them into another order */
+        /* before write_file brings them into another order */
+        for (int k = at; k < end && !st; k++) {
             fv__buf_str(&map, k ? ",\n    " : "\n    ");
             add_text(&map, w->items[w->order[k]].name);
             fv__buf_str(&map, ": ");
@@ -198,18 +211,23 @@ static fv_status prepare(writer *w)
         const fv_st_item *t = &w->items[i];
         int64_t count;
         fv_kind to = kind_of(t->dtype), from = kind_of(t->from);
-        if (to == FV_KINDS || from == FV_KINDS) return fv_fail(w->e, FV_EDTYPE, "%s: a packed dtype cannot be written", t->name);
-        if (t->shape.n > FV_MAX_DIM || !fv__shape_count(&count, &t->shape) || !fv__kind_bytes(&w->bytes[i], to, (uint64_t)count))
+        if (to == FV_KINDS || from == FV_KINDS)
+            return fv_fail(w->e, FV_EDTYPE, "%s: a packed dtype cannot be written", t->name);
+        if (t->shape.n > FV_MAX_DIM || !fv__shape_count(&count, &t->shape) ||
+            !fv__kind_bytes(&w->bytes[i], to, (uint64_t)count))
             return fv_fail(w->e, FV_ESHAPE, "%s: a shape that cannot be", t->name);
-        if (count && !t->data && !w->opt.fetch) return fv_fail(w->e, FV_EARG, "%s: neither data nor a way to fetch it", t->name);
-        if (!strcmp(t->name, "__metadata__") || fv__utf8_check(t->name, strlen(t->name)) < strlen(t->name))
+        if (count && !t->data && !w->opt.fetch)
+            return fv_fail(w->e, FV_EARG, "%s: neither data nor a way to fetch it", t->name);
+        if (!strcmp(t->name, "__metadata__") ||
+            fv__utf8_check(t->name, strlen(t->name)) < strlen(t->name))
             return fv_fail(w->e, FV_EARG, "\"%.100s\" cannot be the name of a tensor", t->name);
         w->order[i] = (uint32_t)i;
     }
     fv__heapsort(w->order, (size_t)w->n, sizeof *w->order, by_name, (void *)(uintptr_t)w->items);
     for (int i = 1; i < w->n; i++)
         if (!by_name(&w->order[i - 1], &w->order[i], (void *)(uintptr_t)w->items))
-            return fv_fail(w->e, FV_EARG, "tensor \"%.100s\" is given twice", w->items[w->order[i]].name);
+            return fv_fail(w->e, FV_EARG, "tensor \"%.100s\" is given twice",
+                           w->items[w->order[i]].name);
     return FV_OK;
 }
 
@@ -238,7 +256,9 @@ static fv_status with_memory(writer *w, const char *path)
 {
     int64_t longest = 0, count;
     for (int i = 0; i < w->n; i++)
-        if (w->items[i].shape.n <= FV_MAX_DIM && fv__shape_count(&count, &w->items[i].shape) && count > longest) longest = count;
+        if (w->items[i].shape.n <= FV_MAX_DIM && fv__shape_count(&count, &w->items[i].shape) &&
+            count > longest)
+            longest = count;
     size_t block = (size_t)(longest < BLOCK ? longest : BLOCK) * sizeof(double),
            room = (size_t)w->n * (sizeof *w->bytes + sizeof *w->order);
     char *memory = fv__alloc(w->env, 2 * block + room);
@@ -252,9 +272,11 @@ static fv_status with_memory(writer *w, const char *path)
     return st;
 }
 
-fv_status fv_st_save(const fv_env *env, const char *path, const fv_st_item *items, int n, fv_st_save_opt opt, fv_err *e)
+fv_status fv_st_save(const fv_env *env, const char *path, const fv_st_item *items, int n,
+                     fv_st_save_opt opt, fv_err *e)
 {
-    if (!fv__ends_with(path, ".safetensors")) return fv_fail(e, FV_EARG, "%s: the name must end in .safetensors", path);
+    if (!fv__ends_with(path, ".safetensors"))
+        return fv_fail(e, FV_EARG, "%s: the name must end in .safetensors", path);
     writer w = {.env = env, .items = items, .opt = opt, .n = n, .e = e};
     return with_memory(&w, path);
 }

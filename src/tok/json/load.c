@@ -15,14 +15,17 @@ static fv_status read_added(fv_tok *t, fv__added *a, fv__jval v, fv_err *e)
         (st = fv__json_bool(&a->lstrip, &o, "lstrip", true, e)) != FV_OK ||
         (st = fv__json_bool(&a->rstrip, &o, "rstrip", true, e)) != FV_OK ||
         (st = fv__json_bool(&a->normalized, &o, "normalized", true, e)) != FV_OK ||
-        (st = fv__json_bool(&a->special, &o, "special", true, e)) != FV_OK || (st = fv__json_done(&o, e)) != FV_OK)
+        (st = fv__json_bool(&a->special, &o, "special", true, e)) != FV_OK ||
+        (st = fv__json_done(&o, e)) != FV_OK)
         return st;
     if (!a->content.n) return fv__json_bad(v, e, "an added token must have content");
     a->id = (int32_t)id;
-    /* The reference numbers added tokens itself and does not look at the id; where the two differ, nobody can be right. */
+    /* The reference numbers added tokens itself and does not look at the id; where the two differ,
+     * nobody can be right. */
     int32_t real = fv__added_number(t, a->content);
     if (real != a->id)
-        return fv__json_bad(v, e, "\"%.60s\" has id %d here, but its place in the vocabulary is %d", a->content.s, a->id, real);
+        return fv__json_bad(v, e, "\"%.60s\" has id %d here, but its place in the vocabulary is %d",
+                            a->content.s, a->id, real);
     return FV_OK;
 }
 
@@ -66,7 +69,8 @@ static fv_status load_truncation(fv_tok *t, fv__jval v, fv_err *e)
         (st = fv__json_int(&x->stride, &o, "stride", 0, INT32_MAX, true, e)) != FV_OK)
         return st;
     x->set = true;
-    for (x->strategy = 0; x->strategy < 3 && !fv__str_is(strategy, names[x->strategy]); x->strategy++) {}
+    for (x->strategy = 0; x->strategy < 3 && !fv__str_is(strategy, names[x->strategy]);
+         x->strategy++) {}
     if (x->strategy == 3) return fv__json_bad(v, e, "strategy \"%.60s\" is not known", strategy.s);
     return fv__json_done(&o, e);
 }
@@ -84,7 +88,9 @@ static fv_status load_padding(fv_tok *t, fv__jval v, fv_err *e)
         return st;
     x->set = true;
     x->multiple = -1;
-    if ((st = fv__json_int(&x->multiple, &o, "pad_to_multiple_of", 0, INT32_MAX, false, e)) != FV_OK) return st;
+    if ((st = fv__json_int(&x->multiple, &o, "pad_to_multiple_of", 0, INT32_MAX, false, e)) !=
+        FV_OK)
+        return st;
     x->has_multiple = x->multiple >= 0;
     if (!fv__json_get(&s, &o, "strategy")) return fv__json_bad(v, e, "\"strategy\" is missing");
     if (fv__json_kind(s) == '{') { /* {"Fixed": 128} */
@@ -105,20 +111,25 @@ static fv_status load_version(fv_tok *t, fv__jval v, fv_err *e)
 {
     fv__str s;
     fv_status st = fv__json_to_str(&s, &t->pool, v, e);
-    return st != FV_OK || fv__str_is(s, "1.0") ? st : fv__json_bad(v, e, "version \"%.20s\" is not known", s.s);
+    return st != FV_OK || fv__str_is(s, "1.0")
+               ? st
+               : fv__json_bad(v, e, "version \"%.20s\" is not known", s.s);
 }
 
 fv_status fv__json_load(fv_tok *t, const char *data, size_t n, const char *file, fv_err *e)
 {
     bool has_model = t->model.vocab.slots != NULL;
-    /* Added tokens are numbered by the model's vocabulary, so it comes first whatever the order in the file. */
+    /* Added tokens are numbered by the model's vocabulary, so it comes first whatever the order in
+     * the file. */
     static const struct {
         const char *name;
         fv_status (*load)(fv_tok *, fv__jval, fv_err *);
     } sections[] = {
-        {"version", load_version},         {"truncation", load_truncation},     {"padding", load_padding},
-        {"model", fv__load_model},         {"normalizer", fv__load_normaliser}, {"pre_tokenizer", fv__load_splitter},
-        {"post_processor", fv__load_post}, {"decoder", fv__load_decoder},       {"added_tokens", load_added},
+        {"version", load_version},           {"truncation", load_truncation},
+        {"padding", load_padding},           {"model", fv__load_model},
+        {"normalizer", fv__load_normaliser}, {"pre_tokenizer", fv__load_splitter},
+        {"post_processor", fv__load_post},   {"decoder", fv__load_decoder},
+        {"added_tokens", load_added},
     };
     fv__json j = {.s = data, .n = n, .file = file};
     fv__jval root, v;

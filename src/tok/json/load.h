@@ -18,8 +18,8 @@ const char *fv__bpe_add(fv__model *m, int32_t i, fv__str a, fv__str b, char *joi
 /* {"String": s} or {"Regex": s}, compiled. */
 fv_status fv__json_pattern(fv__pattern *out, fv_tok *t, fv__jobj *o, const char *key, fv_err *e);
 
-/* A section is one step, or a Sequence of them, nested as deep as the file likes: it is flattened.  Calls one(t, o, type, e)
- * for each step in order; o is its object, to be emptied. */
+/* A section is one step, or a Sequence of them, nested as deep as the file likes: it is flattened.
+ * Calls one(t, o, type, e) for each step in order; o is its object, to be emptied. */
 typedef fv_status (*fv__step_reader)(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e);
 fv_status fv__json_steps(fv_tok *t, fv__jval v, const char *list, fv__step_reader one, fv_err *e);
 /* How many steps that is. */

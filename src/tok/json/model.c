@@ -3,7 +3,10 @@
 
 #define MAX_AFFIX 48
 
-static fv_status no_memory(fv__jval v, fv_err *e) { return fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file); }
+static fv_status no_memory(fv__jval v, fv_err *e)
+{
+    return fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file);
+}
 
 /* ---- vocabularies ---- */
 
@@ -12,16 +15,19 @@ static fv_status check_ids(fv__jval v, int64_t most, fv_err *e)
 {
     int64_t limit = (int64_t)fv__json_size(v) / 2 + 4096;
     if (most < limit && most < INT32_MAX / 4) return FV_OK;
-    return fv__json_bad(v, e, "id %lld is too large for a vocabulary of this size", (long long)most);
+    return fv__json_bad(v, e, "id %lld is too large for a vocabulary of this size",
+                        (long long)most);
 }
 
-static fv_status put_token(fv__vocab *v, const char *s, size_t n, int64_t id, const fv__jval *at, fv_err *e)
+static fv_status put_token(fv__vocab *v, const char *s, size_t n, int64_t id, const fv__jval *at,
+                           fv_err *e)
 {
     int shown = (int)(n < 60 ? n : 60);
     switch (fv__vocab_put(v, s, n, (int32_t)id)) {
     case FV__ADDED: return FV_OK;
     case FV__SAME_TEXT: return fv__json_bad(*at, e, "token \"%.*s\" is there twice", shown, s);
-    case FV__SAME_ID: return fv__json_bad(*at, e, "id %lld of \"%.*s\" is taken", (long long)id, shown, s);
+    case FV__SAME_ID:
+        return fv__json_bad(*at, e, "id %lld of \"%.*s\" is taken", (long long)id, shown, s);
     case FV__NO_ROOM: break;
     }
     return fv__json_bad(*at, e, "token \"%.*s\" does not fit", shown, s);
@@ -32,7 +38,8 @@ fv_status fv__json_vocab(fv__vocab *out, fv__pool *p, fv__jval v, fv_err *e)
     int64_t n = 0, most = -1, id;
     size_t text = 0;
     fv_status st;
-    if (fv__json_kind(v) != '{') return fv__json_bad(v, e, "an object of tokens and ids was expected");
+    if (fv__json_kind(v) != '{')
+        return fv__json_bad(v, e, "an object of tokens and ids was expected");
     for (fv__jiter it = fv__json_iter(v); fv__json_next(&it); n++) {
         id = fv__json_id(&it);
         if (id < 0) return fv__json_to_int(&id, fv__json_item(v, &it), 0, INT32_MAX / 4, e);
@@ -55,9 +62,11 @@ static fv_status find_unknown(fv__model *m, fv__jobj *o, fv__pool *p, bool must,
 {
     fv_status st = fv__json_str(&m->unk_token, p, o, "unk_token", false, e);
     m->has_unk_token = m->unk_token.s != NULL;
-    if (st == FV_OK && m->has_unk_token) m->unk = fv__vocab_id(&m->vocab, m->unk_token.s, m->unk_token.n);
+    if (st == FV_OK && m->has_unk_token)
+        m->unk = fv__vocab_id(&m->vocab, m->unk_token.s, m->unk_token.n);
     if (st == FV_OK && must && m->has_unk_token && m->unk < 0)
-        return fv__json_bad(o->self, e, "unk_token \"%.60s\" is not in the vocabulary", m->unk_token.s);
+        return fv__json_bad(o->self, e, "unk_token \"%.60s\" is not in the vocabulary",
+                            m->unk_token.s);
     return st;
 }
 
@@ -95,10 +104,12 @@ const char *fv__bpe_add(fv__model *m, int32_t i, fv__str a, fv__str b, char *joi
     memcpy(joined + a.n, b.s + m->prefix.n, b.n - m->prefix.n);
     size_t n = a.n + b.n - m->prefix.n;
     int32_t ia = fv__vocab_id(&m->vocab, a.s, a.n), ib = fv__vocab_id(&m->vocab, b.s, b.n);
-    /* Vocabularies mostly have them in the order in which they were made: a look at the next one saves a search. */
+    /* Vocabularies mostly have them in the order in which they were made: a look at the next one
+     * saves a search. */
     fv__str next = fv__vocab_str(&m->vocab, m->made + 1);
     int32_t id = m->made + 1;
-    if (!next.s || next.n != n || memcmp(next.s, joined, n)) id = fv__vocab_id(&m->vocab, joined, n);
+    if (!next.s || next.n != n || memcmp(next.s, joined, n))
+        id = fv__vocab_id(&m->vocab, joined, n);
     if (ia < 0 || ib < 0) return "one of its halves is not in the vocabulary";
     if (id < 0) return "what it makes is not in the vocabulary";
     m->made = id;
@@ -114,11 +125,13 @@ static fv_status load_merges(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
     if (fv__json_kind(v) != '[') return fv__json_bad(v, e, "an array was expected");
     int64_t n = 0;
     size_t longest = 0, last = 0;
-    for (fv__jiter it = fv__json_iter(v); fv__json_next(&it); n++) { /* the text of one reaches to the next at most */
+    /* the text of one reaches to the next at most */
+    for (fv__jiter it = fv__json_iter(v); fv__json_next(&it); n++) {
         if (n && it.value - last > longest) longest = it.value - last;
         last = it.value;
     }
-    if (n && fv__json_size((fv__jval){.j = v.j, .at = last}) > longest) longest = fv__json_size((fv__jval){.j = v.j, .at = last});
+    if (n && fv__json_size((fv__jval){.j = v.j, .at = last}) > longest)
+        longest = fv__json_size((fv__jval){.j = v.j, .at = last});
     if (n > INT32_MAX / 4) return fv__json_bad(v, e, "%lld merges are too many", (long long)n);
     char *buf = fv__merge_table(m, p, (int32_t)n) ? fv__alloc(p->env, 2 * longest + 2) : NULL;
     if (!buf) return no_memory(v, e);
@@ -142,10 +155,12 @@ static fv_status load_bpe(fv__model *m, fv__pool *p, fv__jobj *o, fv_err *e)
     m->kind = FV__MODEL_BPE;
     if (fv__json_get(&v, o, "dropout") && !fv__json_null(v)) {
         if ((st = fv__json_to_double(&dropout, v, e)) != FV_OK) return st;
-        if (dropout != 0) return fv__json_bad(v, e, "dropout is not implemented: encoding would be random");
+        if (dropout != 0)
+            return fv__json_bad(v, e, "dropout is not implemented: encoding would be random");
     }
     if (!fv__json_get(&v, o, "vocab")) return fv__json_bad(o->self, e, "\"vocab\" is missing");
-    if ((st = fv__json_vocab(&m->vocab, p, v, e)) != FV_OK || (st = find_unknown(m, o, p, true, e)) != FV_OK ||
+    if ((st = fv__json_vocab(&m->vocab, p, v, e)) != FV_OK ||
+        (st = find_unknown(m, o, p, true, e)) != FV_OK ||
         (st = fv__json_str(&m->prefix, p, o, "continuing_subword_prefix", false, e)) != FV_OK ||
         (st = fv__json_str(&m->suffix, p, o, "end_of_word_suffix", false, e)) != FV_OK ||
         (st = fv__json_bool(&m->fuse_unk, o, "fuse_unk", false, e)) != FV_OK ||
@@ -153,7 +168,9 @@ static fv_status load_bpe(fv__model *m, fv__pool *p, fv__jobj *o, fv_err *e)
         (st = fv__json_bool(&m->ignore_merges, o, "ignore_merges", false, e)) != FV_OK)
         return st;
     if (m->prefix.n > MAX_AFFIX || m->suffix.n > MAX_AFFIX)
-        return fv__json_bad(o->self, e, "a prefix or suffix of more than %d bytes is not implemented", MAX_AFFIX);
+        return fv__json_bad(o->self, e,
+                            "a prefix or suffix of more than %d bytes is not implemented",
+                            MAX_AFFIX);
     if (!fv__json_get(&v, o, "merges")) return fv__json_bad(o->self, e, "\"merges\" is missing");
     return load_merges(m, p, v, e);
 }
@@ -167,9 +184,11 @@ static fv_status load_wordpiece(fv__model *m, fv__pool *p, fv__jobj *o, fv_err *
     m->kind = FV__MODEL_WORDPIECE;
     m->max_chars = 100;
     if (!fv__json_get(&v, o, "vocab")) return fv__json_bad(o->self, e, "\"vocab\" is missing");
-    if ((st = fv__json_vocab(&m->vocab, p, v, e)) != FV_OK || (st = find_unknown(m, o, p, false, e)) != FV_OK ||
+    if ((st = fv__json_vocab(&m->vocab, p, v, e)) != FV_OK ||
+        (st = find_unknown(m, o, p, false, e)) != FV_OK ||
         (st = fv__json_str(&m->prefix, p, o, "continuing_subword_prefix", true, e)) != FV_OK ||
-        (st = fv__json_int(&m->max_chars, o, "max_input_chars_per_word", 0, INT32_MAX, false, e)) != FV_OK)
+        (st = fv__json_int(&m->max_chars, o, "max_input_chars_per_word", 0, INT32_MAX, false, e)) !=
+            FV_OK)
         return st;
     return FV_OK;
 }
@@ -187,7 +206,8 @@ static fv_status load_wordlevel(fv__model *m, fv__pool *p, fv__jobj *o, fv_err *
 /* [["piece", score], ...] */
 static fv_status load_scored(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
 {
-    if (fv__json_kind(v) != '[') return fv__json_bad(v, e, "an array of pieces and scores was expected");
+    if (fv__json_kind(v) != '[')
+        return fv__json_bad(v, e, "an array of pieces and scores was expected");
     int64_t n = fv__json_count(v);
     size_t size = fv__json_size(v);
     if (n > INT32_MAX / 4) return fv__json_bad(v, e, "%lld pieces are too many", (long long)n);
@@ -209,8 +229,10 @@ static fv_status load_scored(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
             break;
         }
         st = fv__json_to_double(&m->scores[it.index], (fv__jval){.j = v.j, .at = two.value}, NULL);
-        if (st != FV_OK) st = fv__json_bad(fv__json_item(v, &it), e, "its score is no finite number");
-        if (st == FV_OK && fv__json_next(&two)) st = fv__json_bad(fv__json_item(v, &it), e, "[\"piece\", score] was expected");
+        if (st != FV_OK)
+            st = fv__json_bad(fv__json_item(v, &it), e, "its score is no finite number");
+        if (st == FV_OK && fv__json_next(&two))
+            st = fv__json_bad(fv__json_item(v, &it), e, "[\"piece\", score] was expected");
         if (st == FV_OK) st = put_token(&m->vocab, buf, len, it.index, &v, e);
     }
     fv__free(p->env, buf, size);
@@ -262,6 +284,8 @@ fv_status fv__load_model(fv_tok *t, fv__jval v, fv_err *e)
     else if (fv__str_is(type, "WordLevel"))
         st = load_wordlevel(m, &t->pool, &o, e);
     else
-        st = fv__json_bad(v, e, "type \"%.60s\" is not implemented (BPE, WordPiece, Unigram, WordLevel are)", type.s);
+        st = fv__json_bad(
+            v, e, "type \"%.60s\" is not implemented (BPE, WordPiece, Unigram, WordLevel are)",
+            type.s);
     return st == FV_OK ? fv__json_done(&o, e) : st;
 }

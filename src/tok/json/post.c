@@ -1,7 +1,11 @@
-/* post.c - the post_processor section of a tokenizer.json: whatever it is called, a template comes out. */
+/* post.c - the post_processor section of a tokenizer.json: whatever it is called, a template comes
+ * out. */
 #include "load.h"
 
-static fv_status no_memory(fv__jval v, fv_err *e) { return fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file); }
+static fv_status no_memory(fv__jval v, fv_err *e)
+{
+    return fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file);
+}
 
 /* ---- TemplateProcessing ---- */
 
@@ -14,11 +18,12 @@ static fv_status read_special(fv__template_special *s, fv_tok *t, fv__jval v, fv
     fv_status st = fv__json_object(&o, v, e);
     if (st == FV_OK) st = fv__json_str(&id, &t->pool, &o, "id", true, e);
     if (st != FV_OK) return st;
-    if (!fv__json_get(&ids, &o, "ids") || !fv__json_get(&tokens, &o, "tokens") || fv__json_kind(ids) != '[' ||
-        fv__json_kind(tokens) != '[')
+    if (!fv__json_get(&ids, &o, "ids") || !fv__json_get(&tokens, &o, "tokens") ||
+        fv__json_kind(ids) != '[' || fv__json_kind(tokens) != '[')
         return fv__json_bad(v, e, "arrays \"ids\" and \"tokens\" were expected");
     s->n = (int32_t)fv__json_count(ids);
-    if (fv__json_count(tokens) != s->n) return fv__json_bad(v, e, "\"ids\" and \"tokens\" differ in length");
+    if (fv__json_count(tokens) != s->n)
+        return fv__json_bad(v, e, "\"ids\" and \"tokens\" differ in length");
     s->ids = fv__pool_array(&t->pool, (size_t)s->n, sizeof *s->ids);
     s->tokens = fv__pool_array(&t->pool, (size_t)s->n, sizeof *s->tokens);
     if (!s->ids || !s->tokens) return no_memory(v, e);
@@ -45,7 +50,8 @@ static fv_status read_specials(fv_tok *t, fv__jval v, fv_err *e)
         fv__template_special *s = p->specials + p->n_specials;
         st = fv__json_to_str(&s->name, &t->pool, (fv__jval){.j = v.j, .at = it.key - 1}, e);
         for (int i = 0; st == FV_OK && i < p->n_specials; i++)
-            if (fv__str_eq(p->specials[i].name, s->name)) st = fv__json_bad(v, e, "\"%.60s\" is there twice", s->name.s);
+            if (fv__str_eq(p->specials[i].name, s->name))
+                st = fv__json_bad(v, e, "\"%.60s\" is there twice", s->name.s);
         if (st == FV_OK) st = read_special(s, t, fv__json_item(v, &it), e);
         p->n_specials++;
     }
@@ -66,7 +72,8 @@ static fv_status read_item(fv__template_item *out, fv_tok *t, fv__jval v, bool p
         return fv__json_bad(v, e, "Sequence or SpecialToken was expected");
     if ((st = fv__json_done(&o, e)) != FV_OK || (st = fv__json_object(&in, inner, e)) != FV_OK ||
         (st = fv__json_str(&id, &t->pool, &in, "id", true, e)) != FV_OK ||
-        (st = fv__json_int(&type, &in, "type_id", 0, INT32_MAX, true, e)) != FV_OK || (st = fv__json_done(&in, e)) != FV_OK)
+        (st = fv__json_int(&type, &in, "type_id", 0, INT32_MAX, true, e)) != FV_OK ||
+        (st = fv__json_done(&in, e)) != FV_OK)
         return st;
     *out = (fv__template_item){.sequence = -1, .type = (int32_t)type, .special = -1};
     if (sequence) {
@@ -78,10 +85,12 @@ static fv_status read_item(fv__template_item *out, fv_tok *t, fv__jval v, bool p
     }
     for (int i = 0; i < t->post.n_specials; i++)
         if (fv__str_eq(t->post.specials[i].name, id)) out->special = i;
-    return out->special >= 0 ? FV_OK : fv__json_bad(inner, e, "\"%.60s\" is not in special_tokens", id.s);
+    return out->special >= 0 ? FV_OK
+                             : fv__json_bad(inner, e, "\"%.60s\" is not in special_tokens", id.s);
 }
 
-static fv_status read_items(fv__template_item **out, int *n_out, fv_tok *t, fv__jobj *o, const char *key, fv_err *e)
+static fv_status read_items(fv__template_item **out, int *n_out, fv_tok *t, fv__jobj *o,
+                            const char *key, fv_err *e)
 {
     fv__jval v;
     fv_status st = FV_OK;
@@ -102,7 +111,8 @@ static fv_status read_template(fv_tok *t, fv__jobj *o, fv_err *e)
 {
     fv__jval v;
     fv__post *p = &t->post;
-    if (!fv__json_get(&v, o, "special_tokens")) return fv__json_bad(o->self, e, "\"special_tokens\" is missing");
+    if (!fv__json_get(&v, o, "special_tokens"))
+        return fv__json_bad(o->self, e, "\"special_tokens\" is missing");
     fv_status st = read_specials(t, v, e);
     if (st == FV_OK) st = read_items(&p->single, &p->n_single, t, o, "single", e);
     return st == FV_OK ? read_items(&p->pair, &p->n_pair, t, o, "pair", e) : st;
@@ -111,7 +121,8 @@ static fv_status read_template(fv_tok *t, fv__jobj *o, fv_err *e)
 /* ---- BERT and RoBERTa ---- */
 
 /* ["[SEP]", 102] */
-static fv_status read_named(fv__template_special *s, fv_tok *t, fv__jobj *o, const char *key, fv_err *e)
+static fv_status read_named(fv__template_special *s, fv_tok *t, fv__jobj *o, const char *key,
+                            fv_err *e)
 {
     fv__jval v;
     int64_t id = 0;
@@ -180,7 +191,8 @@ static fv_status read_post(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
     fv__post *p = &t->post;
     if (fv__str_is(type, "ByteLevel")) {
         fv_status st;
-        if (p->byte_level) return fv__json_bad(o->self, e, "more than one ByteLevel is not implemented");
+        if (p->byte_level)
+            return fv__json_bad(o->self, e, "more than one ByteLevel is not implemented");
         p->byte_level = p->byte_prefix_space = p->byte_trim = p->byte_use_regex = true;
         p->byte_first = p->kind == FV__POST_NONE;
         if ((st = fv__json_bool(&p->byte_prefix_space, o, "add_prefix_space", false, e)) != FV_OK ||
@@ -189,7 +201,8 @@ static fv_status read_post(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
             return st;
         return FV_OK;
     }
-    if (p->kind != FV__POST_NONE) return fv__json_bad(o->self, e, "more than one step that adds tokens is not implemented");
+    if (p->kind != FV__POST_NONE)
+        return fv__json_bad(o->self, e, "more than one step that adds tokens is not implemented");
     if (fv__str_is(type, "TemplateProcessing")) {
         p->kind = FV__POST_TEMPLATE;
         return read_template(t, o, e);

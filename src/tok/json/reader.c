@@ -33,7 +33,10 @@ static int hex4(const char *s)
     int v = 0;
     for (int i = 0; i < 4; i++) {
         char c = s[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int d = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
         if (d < 0) return -1;
         v = v * 16 + d;
     }
@@ -120,7 +123,8 @@ static bool check_number(checker *c)
 static bool check_word(checker *c, const char *word)
 {
     size_t n = strlen(word);
-    if (c->j->n - c->at < n || memcmp(c->j->s + c->at, word, n)) return wrong(c, "a value was expected");
+    if (c->j->n - c->at < n || memcmp(c->j->s + c->at, word, n))
+        return wrong(c, "a value was expected");
     c->at += n;
     return true;
 }
@@ -221,7 +225,8 @@ static size_t skip_string(const fv__json *j, size_t at)
 /* Numbers and words end where punctuation, a string or space begins. */
 static bool in_word(char c)
 {
-    return c == '+' || c == '-' || c == '.' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
+    return c == '+' || c == '-' || c == '.' || (c >= '0' && c <= '9') ||
+           ((c | 32) >= 'a' && (c | 32) <= 'z');
 }
 
 static size_t skip_word(const fv__json *j, size_t at)
@@ -259,7 +264,10 @@ char fv__json_kind(fv__jval v)
 fv__jiter fv__json_iter(fv__jval v)
 {
     char k = fv__json_kind(v);
-    return (fv__jiter){.j = v.j, .at = k == '{' || k == '[' ? v.at + 1 : v.j->n, .object = k == '{', .index = -1};
+    return (fv__jiter){.j = v.j,
+                       .at = k == '{' || k == '[' ? v.at + 1 : v.j->n,
+                       .object = k == '{',
+                       .index = -1};
 }
 
 bool fv__json_next(fv__jiter *it)
@@ -291,7 +299,8 @@ fv__jval fv__json_item(fv__jval parent, const fv__jiter *it)
 {
     fv__jval v = {.j = it->j, .at = it->value};
     if (it->object)
-        snprintf(v.path, sizeof v.path, "%.60s.%.*s", parent.path, (int)(it->key_end - it->key < 30 ? it->key_end - it->key : 30),
+        snprintf(v.path, sizeof v.path, "%.60s.%.*s", parent.path,
+                 (int)(it->key_end - it->key < 30 ? it->key_end - it->key : 30),
                  it->j->s + it->key);
     else
         snprintf(v.path, sizeof v.path, "%.70s[%lld]", parent.path, (long long)it->index);
@@ -317,7 +326,12 @@ size_t fv__json_unescape(char *dst, const char *raw, size_t n)
         char k = raw[i + 1];
         i += 2;
         if (k != 'u') {
-            *out++ = k == 'b' ? '\b' : k == 'f' ? '\f' : k == 'n' ? '\n' : k == 'r' ? '\r' : k == 't' ? '\t' : k;
+            *out++ = k == 'b'   ? '\b'
+                     : k == 'f' ? '\f'
+                     : k == 'n' ? '\n'
+                     : k == 'r' ? '\r'
+                     : k == 't' ? '\t'
+                                : k;
             continue;
         }
         uint32_t cp = (uint32_t)hex4(raw + i);
@@ -350,10 +364,13 @@ fv_status fv__json_object(fv__jobj *o, fv__jval v, fv_err *e)
     if (fv__json_kind(v) != '{') return fv__json_bad(v, e, "an object was expected");
     for (fv__jiter it = fv__json_iter(v); fv__json_next(&it);) {
         size_t n = it.key_end - it.key;
-        if (o->n == FV__JSON_MEMBERS) return fv__json_bad(v, e, "more than %d members", FV__JSON_MEMBERS);
+        if (o->n == FV__JSON_MEMBERS)
+            return fv__json_bad(v, e, "more than %d members", FV__JSON_MEMBERS);
         for (int i = 0; i < o->n; i++)
-            if (o->m[i].key_end - o->m[i].key == n && !memcmp(v.j->s + o->m[i].key, v.j->s + it.key, n))
-                return fv__json_bad(v, e, "\"%.*s\" is there twice", (int)(n < 80 ? n : 80), v.j->s + it.key);
+            if (o->m[i].key_end - o->m[i].key == n &&
+                !memcmp(v.j->s + o->m[i].key, v.j->s + it.key, n))
+                return fv__json_bad(v, e, "\"%.*s\" is there twice", (int)(n < 80 ? n : 80),
+                                    v.j->s + it.key);
         o->m[o->n].key = it.key;
         o->m[o->n].key_end = it.key_end;
         o->m[o->n].value = it.value;
@@ -370,7 +387,8 @@ bool fv__json_get(fv__jval *v, fv__jobj *o, const char *key)
         if (o->m[i].key_end - o->m[i].key != n || memcmp(j->s + o->m[i].key, key, n)) continue;
         o->m[i].used = true;
         *v = (fv__jval){.j = j, .at = o->m[i].value};
-        snprintf(v->path, sizeof v->path, "%.60s%s%.32s", o->self.path, *o->self.path ? "." : "", key);
+        snprintf(v->path, sizeof v->path, "%.60s%s%.32s", o->self.path, *o->self.path ? "." : "",
+                 key);
         return true;
     }
     return false;
@@ -381,7 +399,8 @@ fv_status fv__json_done(const fv__jobj *o, fv_err *e)
     for (int i = 0; i < o->n; i++) {
         if (o->m[i].used) continue;
         size_t n = o->m[i].key_end - o->m[i].key;
-        return fv__json_bad(o->self, e, "\"%.*s\" is not known here", (int)(n < 80 ? n : 80), o->self.j->s + o->m[i].key);
+        return fv__json_bad(o->self, e, "\"%.*s\" is not known here", (int)(n < 80 ? n : 80),
+                            o->self.j->s + o->m[i].key);
     }
     return FV_OK;
 }
@@ -401,14 +420,16 @@ fv_status fv__json_bool(bool *out, fv__jobj *o, const char *key, bool must, fv_e
     return FV_OK;
 }
 
-fv_status fv__json_int(int64_t *out, fv__jobj *o, const char *key, int64_t least, int64_t most, bool must, fv_err *e)
+fv_status fv__json_int(int64_t *out, fv__jobj *o, const char *key, int64_t least, int64_t most,
+                       bool must, fv_err *e)
 {
     fv__jval v;
     if (!fv__json_get(&v, o, key) || fv__json_null(v)) return missing(o, key, must, e);
     return fv__json_to_int(out, v, least, most, e);
 }
 
-fv_status fv__json_str(fv__str *out, fv__pool *p, fv__jobj *o, const char *key, bool must, fv_err *e)
+fv_status fv__json_str(fv__str *out, fv__pool *p, fv__jobj *o, const char *key, bool must,
+                       fv_err *e)
 {
     fv__jval v;
     if (!fv__json_get(&v, o, key) || fv__json_null(v)) return missing(o, key, must, e);
@@ -425,7 +446,8 @@ static bool whole(int64_t *out, const fv__json *j, size_t at)
     int64_t x = 0;
     for (s += minus; s < end && in_word(*s) && ok; s++) {
         bool digit = *s >= '0' && *s <= '9';
-        ok = digit && !__builtin_mul_overflow(x, 10, &x) && !__builtin_add_overflow(x, *s - '0', &x);
+        ok = digit && !__builtin_mul_overflow(x, 10, &x) &&
+             !__builtin_add_overflow(x, *s - '0', &x);
     }
     *out = minus ? -x : x;
     return ok;
@@ -442,14 +464,17 @@ fv_status fv__json_to_int(int64_t *out, fv__jval v, int64_t least, int64_t most,
     int64_t x;
     if (fv__json_kind(v) != '0') return fv__json_bad(v, e, "a number was expected");
     if (!whole(&x, v.j, v.at))
-        return fv__json_bad(v, e, "a whole number from %lld to %lld was expected", (long long)least, (long long)most);
+        return fv__json_bad(v, e, "a whole number from %lld to %lld was expected", (long long)least,
+                            (long long)most);
     if (x < least || x > most)
-        return fv__json_bad(v, e, "%lld is not in %lld to %lld", (long long)x, (long long)least, (long long)most);
+        return fv__json_bad(v, e, "%lld is not in %lld to %lld", (long long)x, (long long)least,
+                            (long long)most);
     *out = x;
     return FV_OK;
 }
 
-/* Scores have up to 17 digits, and strtod alone rounds those right; but it obeys the locale, JSON does not. */
+/* Scores have up to 17 digits, and strtod alone rounds those right; but it obeys the locale, JSON
+ * does not. */
 fv_status fv__json_to_double(double *out, fv__jval v, fv_err *e)
 {
     char buf[64];

@@ -1,9 +1,9 @@
 /* reader.h - a strict JSON reader that builds no tree.
  *
- * Vocabularies are most of a tokenizer.json: hundreds of thousands of members, each wanted once and in order.  A tree
- * of them costs more memory than the file and most of the time to open it, and comes from an allocator that a test cannot
- * make fail.  So the document is checked once, whole (grammar, UTF-8, depth), and then walked in place: a value is the
- * offset of its first byte. */
+ * Vocabularies are most of a tokenizer.json: hundreds of thousands of members, each wanted once and
+ * in order.  A tree of them costs more memory than the file and most of the time to open it, and
+ * comes from an allocator that a test cannot make fail.  So the document is checked once, whole
+ * (grammar, UTF-8, depth), and then walked in place: a value is the offset of its first byte. */
 #ifndef FV_TOK_JSON_READER_H
 #define FV_TOK_JSON_READER_H
 
@@ -17,8 +17,10 @@ typedef struct fv__json {
     const char *s; /* the whole document; not NUL-terminated */
     size_t n;
     const char *file; /* for messages */
-    int n_large;      /* objects and arrays of 64 KiB and more, and where they end: the check notes them, so that none of */
-    struct {          /* them is walked through only to get past it */
+    /* objects and arrays of 64 KiB and more, and where they end: the check notes them, so that none
+     * of */
+    int n_large;
+    struct { /* them is walked through only to get past it */
         size_t at, end;
     } large[FV__JSON_LARGE];
 } fv__json;
@@ -37,7 +39,8 @@ fv_status fv__json_open(fv__jval *root, fv__json *j, fv_err *e);
 char fv__json_kind(fv__jval v);
 static inline bool fv__json_null(fv__jval v) { return fv__json_kind(v) == 'n'; }
 
-/* Walking an array or object: it starts at the value, next sets value (and key, for objects) until it returns false. */
+/* Walking an array or object: it starts at the value, next sets value (and key, for objects) until
+ * it returns false. */
 typedef struct fv__jiter {
     const fv__json *j;
     size_t at;
@@ -55,7 +58,8 @@ fv__jval fv__json_item(fv__jval parent, const fv__jiter *it);
 int64_t fv__json_id(const fv__jiter *it); /* a whole number from 0 to INT32_MAX / 4, or -1 */
 size_t fv__json_size(fv__jval v);         /* bytes of its text */
 
-/* Text of a string without its quotes: raw is in the document, text has its escapes undone.  dst needs raw.n bytes. */
+/* Text of a string without its quotes: raw is in the document, text has its escapes undone.  dst
+ * needs raw.n bytes. */
 fv__str fv__json_raw(fv__jval v);
 size_t fv__json_unescape(char *dst, const char *raw, size_t n);
 
@@ -77,8 +81,10 @@ fv_status fv__json_done(const fv__jobj *o, fv_err *e);
 
 /* Typed members.  A missing or null one leaves *out as it is, unless `must`. */
 fv_status fv__json_bool(bool *out, fv__jobj *o, const char *key, bool must, fv_err *e);
-fv_status fv__json_int(int64_t *out, fv__jobj *o, const char *key, int64_t least, int64_t most, bool must, fv_err *e);
-fv_status fv__json_str(fv__str *out, fv__pool *p, fv__jobj *o, const char *key, bool must, fv_err *e);
+fv_status fv__json_int(int64_t *out, fv__jobj *o, const char *key, int64_t least, int64_t most,
+                       bool must, fv_err *e);
+fv_status fv__json_str(fv__str *out, fv__pool *p, fv__jobj *o, const char *key, bool must,
+                       fv_err *e);
 
 /* Typed values. */
 fv_status fv__json_to_int(int64_t *out, fv__jval v, int64_t least, int64_t most, fv_err *e);

@@ -1,7 +1,8 @@
 /* save.c - writing a tokenizer.json: every section as the reference spells it.
  *
- * SentencePiece's own normaliser and scores have no name there.  They are written as the components that stand for
- * them in published conversions: Precompiled, Strip and Replace, Metaspace, and merges in the order of scores. */
+ * SentencePiece's own normaliser and scores have no name there.  They are written as the components
+ * that stand for them in published conversions: Precompiled, Strip and Replace, Metaspace, and
+ * merges in the order of scores. */
 #include <stdio.h>
 
 #include "tok/tok.h"
@@ -28,7 +29,10 @@ static void put_str(fv_buf *b, fv__str s)
     fv__buf_str(b, "\"");
 }
 
-static void put_bool(fv_buf *b, const char *key, bool x) { fv__buf_fmt(b, ",\"%s\":%s", key, x ? "true" : "false"); }
+static void put_bool(fv_buf *b, const char *key, bool x)
+{
+    fv__buf_fmt(b, ",\"%s\":%s", key, x ? "true" : "false");
+}
 
 static void put_member(fv_buf *b, const char *key, fv__str s)
 {
@@ -57,8 +61,8 @@ static void put_base64(fv_buf *b, fv__str s)
     for (size_t i = 0; i < s.n; i += 3) {
         uint32_t x = 0;
         for (size_t k = 0; k < 3; k++) x = x << 8 | (i + k < s.n ? (unsigned char)s.s[i + k] : 0);
-        char out[4] = {digits[x >> 18], digits[x >> 12 & 63], i + 1 < s.n ? digits[x >> 6 & 63] : '=',
-                       i + 2 < s.n ? digits[x & 63] : '='};
+        char out[4] = {digits[x >> 18], digits[x >> 12 & 63],
+                       i + 1 < s.n ? digits[x >> 6 & 63] : '=', i + 2 < s.n ? digits[x & 63] : '='};
         fv__buf_add(b, out, 4);
     }
 }
@@ -80,15 +84,17 @@ static void put_spm_norm(fv_buf *b, const fv__norm *s)
         fv__buf_str(b, s->squeeze ? "\"}," : "\"}");
     }
     if (s->squeeze)
-        fv__buf_str(b, "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true},"
-                       "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}");
+        fv__buf_str(b,
+                    "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true},"
+                    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}");
 }
 
 static void put_norm(fv_buf *b, const fv__norm *s)
 {
-    static const char *const names[] = {"NFC",          "NFD",         "NFKC",           "NFKD",  "Lowercase",
-                                        "StripAccents", "Nmt",         "BertNormalizer", "Strip", "Replace",
-                                        "Prepend",      "Precompiled", "ByteLevel"};
+    static const char *const names[] = {"NFC",       "NFD",          "NFKC",    "NFKD",
+                                        "Lowercase", "StripAccents", "Nmt",     "BertNormalizer",
+                                        "Strip",     "Replace",      "Prepend", "Precompiled",
+                                        "ByteLevel"};
     if (s->kind == FV__SPM_NORM) {
         put_spm_norm(b, s);
         return;
@@ -98,7 +104,10 @@ static void put_norm(fv_buf *b, const fv__norm *s)
     case FV__BERT_NORM:
         put_bool(b, "clean_text", s->clean);
         put_bool(b, "handle_chinese_chars", s->cjk);
-        fv__buf_fmt(b, ",\"strip_accents\":%s", !s->accents_set ? "null" : s->accents ? "true" : "false");
+        fv__buf_fmt(b, ",\"strip_accents\":%s",
+                    !s->accents_set ? "null"
+                    : s->accents    ? "true"
+                                    : "false");
         put_bool(b, "lowercase", s->lowercase);
         break;
     case FV__STRIP:
@@ -120,13 +129,17 @@ static void put_norm(fv_buf *b, const fv__norm *s)
     fv__buf_str(b, "}");
 }
 
-static const char *scheme_name(fv__scheme s) { return s == FV__FIRST ? "first" : s == FV__NEVER ? "never" : "always"; }
+static const char *scheme_name(fv__scheme s)
+{
+    return s == FV__FIRST ? "first" : s == FV__NEVER ? "never" : "always";
+}
 
 static void put_metaspace(fv_buf *b, fv__str replacement, fv__scheme scheme, bool split)
 {
     fv__buf_str(b, "{\"type\":\"Metaspace\"");
     put_member(b, "replacement", replacement);
-    fv__buf_fmt(b, ",\"prepend_scheme\":\"%s\",\"split\":%s}", scheme_name(scheme), split ? "true" : "false");
+    fv__buf_fmt(b, ",\"prepend_scheme\":\"%s\",\"split\":%s}", scheme_name(scheme),
+                split ? "true" : "false");
 }
 
 static void put_byte_level(fv_buf *b, bool prefix, bool trim, bool regex)
@@ -140,9 +153,11 @@ static void put_byte_level(fv_buf *b, bool prefix, bool trim, bool regex)
 
 static void put_split(fv_buf *b, const fv__split *s)
 {
-    static const char *const names[] = {"BertPreTokenizer",   "Whitespace", "WhitespaceSplit", "Punctuation", "Digits",
-                                        "CharDelimiterSplit", "Split",      "Metaspace",       "ByteLevel",   "FixedLength"};
-    static const char *const behaviours[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    static const char *const names[] = {
+        "BertPreTokenizer",   "Whitespace", "WhitespaceSplit", "Punctuation", "Digits",
+        "CharDelimiterSplit", "Split",      "Metaspace",       "ByteLevel",   "FixedLength"};
+    static const char *const behaviours[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                             "MergedWithNext", "Contiguous"};
     if (s->kind == FV__METASPACE) {
         put_metaspace(b, s->replacement, s->scheme, s->split);
         return;
@@ -153,7 +168,8 @@ static void put_split(fv_buf *b, const fv__split *s)
     }
     fv__buf_fmt(b, "{\"type\":\"%s\"", names[s->kind]);
     if (s->kind == FV__SPLIT) put_pattern(b, &s->pattern);
-    if (s->kind == FV__SPLIT || s->kind == FV__PUNCTUATION) fv__buf_fmt(b, ",\"behavior\":\"%s\"", behaviours[s->behaviour]);
+    if (s->kind == FV__SPLIT || s->kind == FV__PUNCTUATION)
+        fv__buf_fmt(b, ",\"behavior\":\"%s\"", behaviours[s->behaviour]);
     if (s->kind == FV__SPLIT) put_bool(b, "invert", s->invert);
     if (s->kind == FV__DIGITS) put_bool(b, "individual_digits", s->individual);
     if (s->kind == FV__DELIMITER) put_member(b, "delimiter", s->replacement);
@@ -163,8 +179,9 @@ static void put_split(fv_buf *b, const fv__split *s)
 
 static void put_dec(fv_buf *b, const fv__dec *s)
 {
-    static const char *const names[] = {"ByteLevel", "WordPiece", "Metaspace", "BPEDecoder", "ByteFallback",
-                                        "Fuse",      "Strip",     "Replace",   "CTC"};
+    static const char *const names[] = {"ByteLevel",  "WordPiece",    "Metaspace",
+                                        "BPEDecoder", "ByteFallback", "Fuse",
+                                        "Strip",      "Replace",      "CTC"};
     if (s->kind == FV__DEC_METASPACE) {
         put_metaspace(b, s->text, s->scheme, s->split);
         return;
@@ -177,9 +194,11 @@ static void put_dec(fv_buf *b, const fv__dec *s)
     if (s->kind == FV__DEC_WORDPIECE) put_member(b, "prefix", s->text);
     if (s->kind == FV__DEC_BPE) put_member(b, "suffix", s->text);
     if (s->kind == FV__DEC_STRIP || s->kind == FV__DEC_REPLACE) put_member(b, "content", s->text);
-    if (s->kind == FV__DEC_STRIP) fv__buf_fmt(b, ",\"start\":%lld,\"stop\":%lld", (long long)s->start, (long long)s->stop);
+    if (s->kind == FV__DEC_STRIP)
+        fv__buf_fmt(b, ",\"start\":%lld,\"stop\":%lld", (long long)s->start, (long long)s->stop);
     if (s->kind == FV__DEC_REPLACE) put_pattern(b, &s->pattern);
-    if (s->kind == FV__DEC_CTC) put_member(b, "pad_token", s->text), put_member(b, "word_delimiter_token", s->word);
+    if (s->kind == FV__DEC_CTC)
+        put_member(b, "pad_token", s->text), put_member(b, "word_delimiter_token", s->word);
     if (s->kind == FV__DEC_CTC || s->kind == FV__DEC_WORDPIECE) put_bool(b, "cleanup", s->cleanup);
     fv__buf_str(b, "}");
 }
@@ -204,7 +223,8 @@ static void put_steps(fv_buf *b, const fv_tok *t)
         fv__buf_str(b, "null");
     else {
         fv__buf_str(b, "{\"type\":\"Sequence\",\"pretokenizers\":[");
-        for (int i = 0; i < t->n_split; i++) fv__buf_str(b, i ? "," : ""), put_split(b, t->split + i);
+        for (int i = 0; i < t->n_split; i++)
+            fv__buf_str(b, i ? "," : ""), put_split(b, t->split + i);
         fv__buf_str(b, "]}");
     }
     fv__buf_str(b, ",\n\"decoder\":");
@@ -223,13 +243,15 @@ static void put_steps(fv_buf *b, const fv_tok *t)
 
 /* ---- post_processor ---- */
 
-static void put_items(fv_buf *b, const fv__post *p, const char *key, const fv__template_item *items, int n)
+static void put_items(fv_buf *b, const fv__post *p, const char *key, const fv__template_item *items,
+                      int n)
 {
     fv__buf_fmt(b, ",\"%s\":[", key);
     for (int i = 0; i < n; i++) {
         bool text = items[i].sequence >= 0;
         fv__buf_fmt(b, "%s{\"%s\":{\"id\":", i ? "," : "", text ? "Sequence" : "SpecialToken");
-        put_str(b, text ? (fv__str){items[i].sequence ? "B" : "A", 1} : p->specials[items[i].special].name);
+        put_str(b, text ? (fv__str){items[i].sequence ? "B" : "A", 1}
+                        : p->specials[items[i].special].name);
         fv__buf_fmt(b, ",\"type_id\":%d}}", items[i].type);
     }
     fv__buf_str(b, "]");
@@ -273,11 +295,13 @@ static void put_post(fv_buf *b, const fv_tok *t)
     }
     bool two = p->byte_level && p->kind != FV__POST_NONE;
     if (two) fv__buf_str(b, "{\"type\":\"Sequence\",\"processors\":[");
-    if (p->byte_level && p->byte_first) put_byte_level(b, p->byte_prefix_space, p->byte_trim, p->byte_use_regex);
+    if (p->byte_level && p->byte_first)
+        put_byte_level(b, p->byte_prefix_space, p->byte_trim, p->byte_use_regex);
     if (two && p->byte_first) fv__buf_str(b, ",");
     if (p->kind == FV__POST_TEMPLATE) put_template(b, p);
     if (p->kind == FV__POST_BERT || p->kind == FV__POST_ROBERTA) {
-        fv__buf_fmt(b, "{\"type\":\"%s\"", p->kind == FV__POST_BERT ? "BertProcessing" : "RobertaProcessing");
+        fv__buf_fmt(b, "{\"type\":\"%s\"",
+                    p->kind == FV__POST_BERT ? "BertProcessing" : "RobertaProcessing");
         put_named(b, "sep", p->specials + 1);
         put_named(b, "cls", p->specials);
         if (p->kind == FV__POST_ROBERTA) {
@@ -287,7 +311,8 @@ static void put_post(fv_buf *b, const fv_tok *t)
         fv__buf_str(b, "}");
     }
     if (two && !p->byte_first) fv__buf_str(b, ",");
-    if (p->byte_level && !p->byte_first) put_byte_level(b, p->byte_prefix_space, p->byte_trim, p->byte_use_regex);
+    if (p->byte_level && !p->byte_first)
+        put_byte_level(b, p->byte_prefix_space, p->byte_trim, p->byte_use_regex);
     if (two) fv__buf_str(b, "]}");
 }
 
@@ -381,16 +406,19 @@ static void put_limits(fv_buf *b, const fv_tok *t)
     const fv__truncation *c = &t->truncation;
     const fv__padding *p = &t->padding;
     if (c->set)
-        fv__buf_fmt(b, ",\n\"truncation\":{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\",\"stride\":%lld}",
-                    c->left ? "Left" : "Right", (long long)c->max_length, strategies[c->strategy], (long long)c->stride);
+        fv__buf_fmt(b,
+                    ",\n\"truncation\":{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%"
+                    "s\",\"stride\":%lld}",
+                    c->left ? "Left" : "Right", (long long)c->max_length, strategies[c->strategy],
+                    (long long)c->stride);
     else
         fv__buf_str(b, ",\n\"truncation\":null");
     if (!p->set) {
         fv__buf_str(b, ",\n\"padding\":null");
         return;
     }
-    fv__buf_fmt(b, ",\n\"padding\":{\"direction\":\"%s\",\"pad_id\":%lld,\"pad_type_id\":%lld", p->left ? "Left" : "Right",
-                (long long)p->id, (long long)p->type);
+    fv__buf_fmt(b, ",\n\"padding\":{\"direction\":\"%s\",\"pad_id\":%lld,\"pad_type_id\":%lld",
+                p->left ? "Left" : "Right", (long long)p->id, (long long)p->type);
     put_member(b, "pad_token", p->token);
     if (p->has_multiple)
         fv__buf_fmt(b, ",\"pad_to_multiple_of\":%lld", (long long)p->multiple);
@@ -421,22 +449,31 @@ static void put_added(fv_buf *b, const fv_tok *t)
     /* A SentencePiece file keeps what must not be found by the model in the types of its pieces. */
     for (int32_t id = 0; t->spm && id < t->model.vocab.size; id++) {
         int type = t->spm->types[id];
-        fv__added a = {.content = fv__vocab_str(&t->model.vocab, id), .id = id, .special = type != FV__SPM_USER};
-        if ((type == FV__SPM_CONTROL || type == FV__SPM_USER || type == FV__SPM_UNKNOWN) && !fv__added_by_id(t, id))
+        fv__added a = {.content = fv__vocab_str(&t->model.vocab, id),
+                       .id = id,
+                       .special = type != FV__SPM_USER};
+        if ((type == FV__SPM_CONTROL || type == FV__SPM_USER || type == FV__SPM_UNKNOWN) &&
+            !fv__added_by_id(t, id))
             put_added_one(b, first, &a), first = false;
     }
-    for (int32_t i = 0; i < t->added.n; i++) put_added_one(b, first, t->added.all + i), first = false;
+    for (int32_t i = 0; i < t->added.n; i++)
+        put_added_one(b, first, t->added.all + i), first = false;
     fv__buf_str(b, "]");
 }
 
 static fv_status can_save(const fv_tok *t, fv_err *e)
 {
     if (t->pieces)
-        return fv_fail(e, FV_EMISSING, "a Marian tokenizer has two sets of pieces, which one tokenizer.json cannot hold");
+        return fv_fail(
+            e, FV_EMISSING,
+            "a Marian tokenizer has two sets of pieces, which one tokenizer.json cannot hold");
     if (t->model.kind == FV__MODEL_CHAR)
-        return fv_fail(e, FV_EMISSING, "a SentencePiece character model has no counterpart in a tokenizer.json");
+        return fv_fail(e, FV_EMISSING,
+                       "a SentencePiece character model has no counterpart in a tokenizer.json");
     if (t->spm && (t->norm->suffix || !t->norm->escape))
-        return fv_fail(e, FV_EMISSING, "treat_whitespace_as_suffix and unescaped spaces have no counterpart in a tokenizer.json");
+        return fv_fail(e, FV_EMISSING,
+                       "treat_whitespace_as_suffix and unescaped spaces have no counterpart in a "
+                       "tokenizer.json");
     return FV_OK;
 }
 
@@ -452,7 +489,8 @@ fv_status fv_tok_save(const fv_tok *t, const char *path, fv_err *e)
     put_post(&b, t);
     put_model(&b, &t->model);
     fv__buf_str(&b, "}\n");
-    st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : fv__file_write(t->env, path, b.data, b.len, e);
+    st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
+                  : fv__file_write(t->env, path, b.data, b.len, e);
     fv__buf_free(&b);
     return st;
 }

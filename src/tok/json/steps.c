@@ -15,8 +15,11 @@ int64_t fv__json_step_count(fv__jval v, const char *list)
     fv__jobj o;
     fv__jval items;
     int64_t n = 0;
-    if (fv__json_object(&o, v, NULL) != FV_OK || !is_sequence(&o) || !fv__json_get(&items, &o, list)) return 1;
-    for (fv__jiter it = fv__json_iter(items); fv__json_next(&it);) n += fv__json_step_count(fv__json_item(items, &it), list);
+    if (fv__json_object(&o, v, NULL) != FV_OK || !is_sequence(&o) ||
+        !fv__json_get(&items, &o, list))
+        return 1;
+    for (fv__jiter it = fv__json_iter(items); fv__json_next(&it);)
+        n += fv__json_step_count(fv__json_item(items, &it), list);
     return n;
 }
 
@@ -44,7 +47,8 @@ static fv_status unknown(fv__jobj *o, fv__str type, fv_err *e)
     return fv__json_bad(o->self, e, "type \"%.60s\" is not implemented", type.s);
 }
 
-static fv_status one_of(int *out, fv__pool *p, fv__jobj *o, const char *key, const char *const *names, bool must, fv_err *e)
+static fv_status one_of(int *out, fv__pool *p, fv__jobj *o, const char *key,
+                        const char *const *names, bool must, fv_err *e)
 {
     fv__str s = {0};
     fv_status st = fv__json_str(&s, p, o, key, must, e);
@@ -73,7 +77,8 @@ fv_status fv__json_pattern(fv__pattern *out, fv_tok *t, fv__jobj *o, const char 
     if (st == FV_OK) st = fv__json_done(&kind, e);
     if (st != FV_OK) return st;
     if (fv__pattern_compile(out, t->env, why, sizeof why, &no_memory)) return FV_OK;
-    return no_memory ? fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file) : fv__json_bad(v, e, "%s", why);
+    return no_memory ? fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file)
+                     : fv__json_bad(v, e, "%s", why);
 }
 
 /* ---- normalizer ---- */
@@ -97,7 +102,8 @@ static fv_status load_charsmap(fv__charsmap *out, fv_tok *t, fv__jobj *o, fv_err
         bits = bits << 6 | (uint32_t)(ok ? d - digits : 0);
         if (i % 4) blob[n++] = (char)(bits >> (6 - 2 * (i % 4)));
     }
-    if (!ok || !fv__charsmap_init(out, (fv__str){blob, n})) return fv__json_bad(o->self, e, "precompiled_charsmap is damaged");
+    if (!ok || !fv__charsmap_init(out, (fv__str){blob, n}))
+        return fv__json_bad(o->self, e, "precompiled_charsmap is damaged");
     return FV_OK;
 }
 
@@ -156,14 +162,16 @@ static fv_status read_norm(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
 
 fv_status fv__load_normaliser(fv_tok *t, fv__jval v, fv_err *e)
 {
-    t->norm = fv__pool_array(&t->pool, (size_t)fv__json_step_count(v, "normalizers"), sizeof *t->norm);
+    t->norm = fv__pool_array(&t->pool, (size_t)fv__json_step_count(v, "normalizers"),
+                             sizeof *t->norm);
     if (!t->norm) return fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file);
     return fv__json_steps(t, v, "normalizers", read_norm, e);
 }
 
 /* ---- pre_tokenizer ---- */
 
-static const char *const behaviours[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous", NULL};
+static const char *const behaviours[] = {"Removed",        "Isolated",   "MergedWithPrevious",
+                                         "MergedWithNext", "Contiguous", NULL};
 static const char *const schemes[] = {"first", "never", "always", NULL};
 
 static fv_status one_char(fv__str *out, fv_tok *t, fv__jobj *o, const char *key, fv_err *e)
@@ -175,7 +183,8 @@ static fv_status one_char(fv__str *out, fv_tok *t, fv__jobj *o, const char *key,
 }
 
 /* Metaspace, as splitter and as decoder. */
-static fv_status read_metaspace(fv__str *replacement, fv__scheme *scheme, bool *split, fv_tok *t, fv__jobj *o, fv_err *e)
+static fv_status read_metaspace(fv__str *replacement, fv__scheme *scheme, bool *split, fv_tok *t,
+                                fv__jobj *o, fv_err *e)
 {
     int which = -1;
     bool prefix = true;
@@ -189,7 +198,8 @@ static fv_status read_metaspace(fv__str *replacement, fv__scheme *scheme, bool *
         (st = fv__json_str(&ignored, &t->pool, o, "str_rep", false, e)) != FV_OK)
         return st;
     if (!prefix && which >= 0 && which != FV__NEVER)
-        return fv__json_bad(o->self, e, "add_prefix_space and prepend_scheme contradict each other");
+        return fv__json_bad(o->self, e,
+                            "add_prefix_space and prepend_scheme contradict each other");
     *scheme = !prefix ? FV__NEVER : which < 0 ? FV__ALWAYS : (fv__scheme)which;
     return FV_OK;
 }
@@ -231,7 +241,9 @@ static fv_status read_split(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
     if (i == n) return unknown(o, type, e);
     s->kind = split_names[i].kind;
     switch (s->kind) {
-    case FV__PUNCTUATION: st = one_of(&behaviour, &t->pool, o, "behavior", behaviours, false, e); break;
+    case FV__PUNCTUATION:
+        st = one_of(&behaviour, &t->pool, o, "behavior", behaviours, false, e);
+        break;
     case FV__DIGITS: st = fv__json_bool(&s->individual, o, "individual_digits", true, e); break;
     case FV__DELIMITER: st = one_char(&s->replacement, t, o, "delimiter", e); break;
     case FV__SPLIT:
@@ -240,7 +252,9 @@ static fv_status read_split(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
             st = fv__json_bool(&s->invert, o, "invert", true, e);
         break;
     case FV__METASPACE: st = read_metaspace(&s->replacement, &s->scheme, &s->split, t, o, e); break;
-    case FV__BYTE_LEVEL: st = read_byte_level(&s->prefix_space, &s->trim, &s->use_regex, o, e); break;
+    case FV__BYTE_LEVEL:
+        st = read_byte_level(&s->prefix_space, &s->trim, &s->use_regex, o, e);
+        break;
     case FV__FIXED_LENGTH:
         s->length = 5;
         st = fv__json_int(&s->length, o, "length", 1, INT32_MAX, false, e);
@@ -253,7 +267,8 @@ static fv_status read_split(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
 
 fv_status fv__load_splitter(fv_tok *t, fv__jval v, fv_err *e)
 {
-    t->split = fv__pool_array(&t->pool, (size_t)fv__json_step_count(v, "pretokenizers"), sizeof *t->split);
+    t->split = fv__pool_array(&t->pool, (size_t)fv__json_step_count(v, "pretokenizers"),
+                              sizeof *t->split);
     if (!t->split) return fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file);
     return fv__json_steps(t, v, "pretokenizers", read_split, e);
 }
@@ -284,7 +299,9 @@ static fv_status read_dec(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
     if (i == n) return unknown(o, type, e);
     s->kind = dec_names[i].kind;
     switch (s->kind) {
-    case FV__DEC_BYTE_LEVEL: st = read_byte_level(&s->prefix_space, &s->trim, &s->use_regex, o, e); break;
+    case FV__DEC_BYTE_LEVEL:
+        st = read_byte_level(&s->prefix_space, &s->trim, &s->use_regex, o, e);
+        break;
     case FV__DEC_WORDPIECE:
         st = fv__json_str(&s->text, &t->pool, o, "prefix", true, e);
         if (st == FV_OK) st = fv__json_bool(&s->cleanup, o, "cleanup", true, e);

@@ -1,7 +1,9 @@
-/* bpe.c - learning merges: join the most frequent pair of neighbours, again and again (BPE and WordPiece).
+/* bpe.c - learning merges: join the most frequent pair of neighbours, again and again (BPE and
+ * WordPiece).
  *
- * Each pair knows its count and the words it was seen in.  A heap gives the best pair; counts that fell since an entry
- * was made are found out when it comes up.  Ties go to the pair with the lower ids, so the result depends on the texts alone. */
+ * Each pair knows its count and the words it was seen in.  A heap gives the best pair; counts that
+ * fell since an entry was made are found out when it comes up.  Ties go to the pair with the lower
+ * ids, so the result depends on the texts alone. */
 #include "train.h"
 
 typedef struct word {
@@ -52,7 +54,8 @@ typedef struct state {
 
 static uint32_t slot_of(const state *s, int32_t a, int32_t b)
 {
-    uint32_t h = ((uint32_t)a * 0x9E3779B1u) ^ ((uint32_t)b * 0x85EBCA6Bu), i = (h ^ h >> 15) & s->mask;
+    uint32_t h = ((uint32_t)a * 0x9E3779B1u) ^ ((uint32_t)b * 0x85EBCA6Bu),
+             i = (h ^ h >> 15) & s->mask;
     while (s->pairs[i].a >= 0 && (s->pairs[i].a != a || s->pairs[i].b != b)) i = (i + 1) & s->mask;
     return i;
 }
@@ -86,13 +89,14 @@ static pair *get_pair(state *s, int32_t a, int32_t b)
     return p;
 }
 
-/* Notes that the pair is (again) in a word; words are noted in runs, so looking at the last one is enough. */
+/* Notes that the pair is (again) in a word; words are noted in runs, so looking at the last one is
+ * enough. */
 static void note(state *s, pair *p, int32_t w)
 {
     void *places = s->places;
     if (p->seen && s->places[p->seen].word == w) return;
-    if (s->n_places == INT32_MAX - 1 ||
-        !fv__grow(s->env, &places, &s->places_size, ((size_t)s->n_places + 2) * sizeof *s->places)) {
+    if (s->n_places == INT32_MAX - 1 || !fv__grow(s->env, &places, &s->places_size,
+                                                  ((size_t)s->n_places + 2) * sizeof *s->places)) {
         s->failed = true;
         return;
     }
@@ -137,7 +141,8 @@ static entry heap_pop(state *s)
 
 /* ---- words ---- */
 
-/* Adds a word's pairs, or takes them away; `only`: note places of pairs with this symbol alone (-1: of all). */
+/* Adds a word's pairs, or takes them away; `only`: note places of pairs with this symbol alone (-1:
+ * of all). */
 static void count_word(state *s, int32_t w, int64_t sign, int32_t only)
 {
     const word *x = s->words + w;
@@ -172,7 +177,8 @@ static bool start_words(state *s, const fv__set *alphabet)
     s->words = fv__alloc(s->env, s->words_size);
     if (!s->symbols || !s->words) return false;
     for (int32_t i = 0; i < alphabet->n; i++)
-        if (fv__set_add(&s->tokens, fv__set_str(alphabet, i).s, alphabet->v[i].len) < 0) return false;
+        if (fv__set_add(&s->tokens, fv__set_str(alphabet, i).s, alphabet->v[i].len) < 0)
+            return false;
     int32_t *at = s->symbols;
     for (int32_t i = 0; i < words->n; i++) {
         fv__str text = fv__set_str(words, i);
@@ -225,7 +231,8 @@ static void merge_word(state *s, int32_t w, int32_t a, int32_t b, int32_t id)
     count_word(s, w, 1, id);
 }
 
-/* New neighbours of a fresh symbol enter the heap once all words are done, with their final counts. */
+/* New neighbours of a fresh symbol enter the heap once all words are done, with their final
+ * counts. */
 static void push_fresh(state *s, int32_t first_place, int32_t id)
 {
     for (int32_t p = first_place + 1; p <= s->n_places && !s->failed; p++) {
@@ -242,7 +249,8 @@ static void push_fresh(state *s, int32_t first_place, int32_t id)
 static bool add_merge(state *s, int32_t a, int32_t b)
 {
     void *m = s->merges;
-    if (!fv__grow(s->env, &m, &s->merges_size, ((size_t)s->n_merges + 1) * sizeof *s->merges)) return false;
+    if (!fv__grow(s->env, &m, &s->merges_size, ((size_t)s->n_merges + 1) * sizeof *s->merges))
+        return false;
     s->merges = m;
     s->merges[s->n_merges][0] = a;
     s->merges[s->n_merges++][1] = b;
@@ -254,7 +262,8 @@ static bool learn(state *s)
     int32_t start = s->tokens.n;
     for (int32_t w = 0; w < s->n_words; w++) count_word(s, w, 1, -1);
     for (uint32_t i = 0; i <= s->mask && s->pairs && !s->failed; i++)
-        if (s->pairs[i].a >= 0) heap_push(s, (entry){s->pairs[i].count, s->pairs[i].a, s->pairs[i].b});
+        if (s->pairs[i].a >= 0)
+            heap_push(s, (entry){s->pairs[i].count, s->pairs[i].a, s->pairs[i].b});
     while (s->n_heap && s->tokens.n < s->r->vocab && !s->failed) {
         entry top = heap_pop(s);
         pair *p = get_pair(s, top.a, top.b);
@@ -266,7 +275,8 @@ static bool learn(state *s)
         int32_t seen = p->seen, first = s->n_places, id = joined(s, top.a, top.b);
         if (id < 0 || !add_merge(s, top.a, top.b)) return false;
         p->seen = 0;
-        for (int32_t i = seen; i && !s->failed; i = s->places[i].next) merge_word(s, s->places[i].word, top.a, top.b, id);
+        for (int32_t i = seen; i && !s->failed; i = s->places[i].next)
+            merge_word(s, s->places[i].word, top.a, top.b, id);
         push_fresh(s, first, id);
         fv__progress(s->r, "merges", (double)(s->tokens.n - start) / (s->r->vocab - start));
     }
@@ -280,7 +290,8 @@ static bool to_model(state *s)
     fv__model *m = &s->r->t->model;
     fv__pool *p = &s->r->t->pool;
     if (!fv__vocab_init(&m->vocab, p, s->tokens.n, s->tokens.n, s->tokens.used)) return false;
-    for (int32_t i = 0; i < s->tokens.n; i++) fv__vocab_put(&m->vocab, fv__set_str(&s->tokens, i).s, s->tokens.v[i].len, i);
+    for (int32_t i = 0; i < s->tokens.n; i++)
+        fv__vocab_put(&m->vocab, fv__set_str(&s->tokens, i).s, s->tokens.v[i].len, i);
     if (m->kind != FV__MODEL_BPE) return true;
     if (!fv__merge_table(m, p, s->n_merges)) return false;
     for (int32_t i = 0; i < s->n_merges; i++) {
@@ -302,7 +313,8 @@ fv_status fv__train_bpe(fv__trainer *r)
     bool ok = true;
     for (int32_t i = 0; i < r->specials.n && ok; i++)
         ok = fv__set_add(&s.tokens, fv__set_str(&r->specials, i).s, r->specials.v[i].len) >= 0;
-    ok = ok && fv__alphabet(r, &alphabet) && start_words(&s, &alphabet) && learn(&s) && to_model(&s);
+    ok = ok && fv__alphabet(r, &alphabet) && start_words(&s, &alphabet) && learn(&s) &&
+         to_model(&s);
     fv__set_free(&alphabet);
     fv__set_free(&s.tokens);
     fv__free(s.env, s.words, s.words_size);

@@ -4,11 +4,15 @@
 
 static const fv_tok_train_opts defaults;
 
-fv_status fv__train_no_memory(fv__trainer *r) { return fv_fail(r->e, FV_ENOMEM, "out of memory while training a tokenizer"); }
+fv_status fv__train_no_memory(fv__trainer *r)
+{
+    return fv_fail(r->e, FV_ENOMEM, "out of memory while training a tokenizer");
+}
 
 void fv__progress(fv__trainer *r, const char *stage, double done)
 {
-    if (r->o->progress) r->o->progress(r->o->progress_self, stage, done < 0 ? 0 : done > 1 ? 1 : done);
+    if (r->o->progress)
+        r->o->progress(r->o->progress_self, stage, done < 0 ? 0 : done > 1 ? 1 : done);
 }
 
 /* ---- specials ---- */
@@ -21,8 +25,9 @@ static const char *unknown_token(fv_tok_kind kind)
 /* What was asked for, or the usual ones; an unknown token where the kind cannot do without. */
 static bool set_specials(fv__trainer *r)
 {
-    static const char *const gpt[] = {"<|endoftext|>", NULL}, *const bert[] = {"[PAD]", "[UNK]",  "[CLS]",
-                                                                               "[SEP]", "[MASK]", NULL};
+    static const char *const gpt[] = {"<|endoftext|>", NULL}, *const bert[] = {"[PAD]",  "[UNK]",
+                                                                               "[CLS]",  "[SEP]",
+                                                                               "[MASK]", NULL};
     static const char *const pieces[] = {"<unk>", "<s>", "</s>", "<pad>", NULL};
     fv_tok_kind kind = r->o->kind;
     const char *const *list = r->o->specials             ? r->o->specials
@@ -60,7 +65,8 @@ static fv_status count_words(fv__trainer *r, fv_tok_source texts)
     size_t n;
     int64_t seen = 0;
     while (st == FV_OK && texts.next(texts.self, &text, &n)) {
-        if (!fv__encode_text(r->t, w, text, n, &w->tokens[0])) st = fv_fail(r->e, w->err.code, "%s", w->err.text);
+        if (!fv__encode_text(r->t, w, text, n, &w->tokens[0]))
+            st = fv_fail(r->e, w->err.code, "%s", w->err.text);
         if (++seen % 1024 == 0) fv__progress(r, "reading", 0);
     }
     fv_encoding_free(enc);
@@ -73,7 +79,9 @@ bool fv__alphabet(fv__trainer *r, fv__set *out)
     if (r->o->kind == FV_TOK_BYTE_BPE) {
         for (int b = 0; b < 256; b++) {
             char s[4];
-            if (fv__set_add(out, s, (size_t)fv__utf8_put(s, fv__byte_to_char((unsigned char)b))) < 0) return false;
+            if (fv__set_add(out, s, (size_t)fv__utf8_put(s, fv__byte_to_char((unsigned char)b))) <
+                0)
+                return false;
         }
         return fv__set_sort(out, false);
     }
@@ -103,8 +111,12 @@ bool fv__alphabet(fv__trainer *r, fv__set *out)
 /* ---- the tokenizer around the model ---- */
 
 #define META "\\u2581"
-#define BYTES(trim) "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":" trim ",\"use_regex\":true}"
-#define METASPACE "{\"type\":\"Metaspace\",\"replacement\":\"" META "\",\"prepend_scheme\":\"always\",\"split\":true}"
+#define BYTES(trim)                                                                                \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":" trim                    \
+    ",\"use_regex\":true}"
+#define METASPACE                                                                                  \
+    "{\"type\":\"Metaspace\",\"replacement\":\"" META                                              \
+    "\",\"prepend_scheme\":\"always\",\"split\":true}"
 
 /* The stages around the model, as the JSON they will be saved as. */
 static fv_status set_stages(fv__trainer *r)
@@ -115,17 +127,21 @@ static fv_status set_stages(fv__trainer *r)
     fv__buf_str(&b, "{");
     if (o->kind == FV_TOK_WORDPIECE)
         fv__buf_fmt(&b,
-                    "\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true,\"strip_"
+                    "\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_"
+                    "chinese_chars\":true,\"strip_"
                     "accents\":null,"
-                    "\"lowercase\":%s},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"decoder\":{\"type\":\"WordPiece\","
+                    "\"lowercase\":%s},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+                    "\"decoder\":{\"type\":\"WordPiece\","
                     "\"prefix\":\"##\","
                     "\"cleanup\":true}",
                     lower);
     else
-        fv__buf_fmt(&b, "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s%s%s]}", o->nfkc ? "{\"type\":\"NFKC\"}" : "",
-                    o->nfkc && o->lowercase ? "," : "", o->lowercase ? "{\"type\":\"Lowercase\"}" : "");
+        fv__buf_fmt(&b, "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s%s%s]}",
+                    o->nfkc ? "{\"type\":\"NFKC\"}" : "", o->nfkc && o->lowercase ? "," : "",
+                    o->lowercase ? "{\"type\":\"Lowercase\"}" : "");
     if (o->kind == FV_TOK_BYTE_BPE)
-        fv__buf_str(&b, ",\"pre_tokenizer\":" BYTES("true") ",\"decoder\":" BYTES("true") ",\"post_processor\":" BYTES("false"));
+        fv__buf_str(&b, ",\"pre_tokenizer\":" BYTES("true") ",\"decoder\":" BYTES(
+                            "true") ",\"post_processor\":" BYTES("false"));
     if (o->kind == FV_TOK_BPE || o->kind == FV_TOK_UNIGRAM)
         fv__buf_str(&b, ",\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE);
     fv__buf_str(&b, "}");
@@ -136,31 +152,36 @@ static fv_status set_stages(fv__trainer *r)
     return st;
 }
 
-/* What encoding puts around a text: BERT's frame for WordPiece, or what was asked for, as far as it is in the vocabulary. */
+/* What encoding puts around a text: BERT's frame for WordPiece, or what was asked for, as far as it
+ * is in the vocabulary. */
 static bool set_frame(fv__trainer *r)
 {
     fv_tok *t = r->t;
     bool bert = t->model.kind == FV__MODEL_WORDPIECE && !r->o->before && !r->o->after;
     const char *name[2] = {bert ? "[CLS]" : r->o->before, bert ? "[SEP]" : r->o->after};
     int32_t id[2];
-    for (int i = 0; i < 2; i++) id[i] = name[i] ? fv__vocab_id(&t->model.vocab, name[i], strlen(name[i])) : -1;
+    for (int i = 0; i < 2; i++)
+        id[i] = name[i] ? fv__vocab_id(&t->model.vocab, name[i], strlen(name[i])) : -1;
     if (id[0] < 0 && id[1] < 0) return true;
     t->post.specials = fv__pool_array(&t->pool, 2, sizeof *t->post.specials);
     if (!t->post.specials) return false;
     t->post.kind = bert ? FV__POST_BERT : FV__POST_TEMPLATE;
     for (int i = 0; i < 2; i++)
-        if (id[i] >= 0 &&
-            !fv__post_special(t, t->post.specials + t->post.n_specials++, (fv__str){name[i], strlen(name[i])}, id[i]))
+        if (id[i] >= 0 && !fv__post_special(t, t->post.specials + t->post.n_specials++,
+                                            (fv__str){name[i], strlen(name[i])}, id[i]))
             return false;
-    if (id[0] >= 0 && id[1] >= 0) return fv__post_layout(t, "00A010", bert ? "00A010B111" : "00A01010B010");
-    return id[0] >= 0 ? fv__post_layout(t, "00A0", "00A0B0") : fv__post_layout(t, "A000", "A000B000");
+    if (id[0] >= 0 && id[1] >= 0)
+        return fv__post_layout(t, "00A010", bert ? "00A010B111" : "00A01010B010");
+    return id[0] >= 0 ? fv__post_layout(t, "00A0", "00A0B0")
+                      : fv__post_layout(t, "A000", "A000B000");
 }
 
 static bool set_model(fv__trainer *r)
 {
     fv_tok *t = r->t;
     fv__model *m = &t->model;
-    static const fv__model_kind kinds[] = {FV__MODEL_BPE, FV__MODEL_BPE, FV__MODEL_WORDPIECE, FV__MODEL_UNIGRAM};
+    static const fv__model_kind kinds[] = {FV__MODEL_BPE, FV__MODEL_BPE, FV__MODEL_WORDPIECE,
+                                           FV__MODEL_UNIGRAM};
     m->kind = kinds[r->o->kind];
     m->max_chars = 100;
     m->fuse_unk = r->o->kind == FV_TOK_BPE;
@@ -185,12 +206,14 @@ static bool set_model(fv__trainer *r)
     return set_frame(r) || (fv__train_no_memory(r), false);
 }
 
-fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts, const fv_tok_train_opts *o, fv_err *e)
+fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts,
+                       const fv_tok_train_opts *o, fv_err *e)
 {
     fv_err own = {0};
     *out = NULL;
     if (!o) o = &defaults;
-    if ((unsigned)o->kind > FV_TOK_UNIGRAM || o->vocab < 0 || o->min_count < 0 || o->alphabet < 0 || !texts.next)
+    if ((unsigned)o->kind > FV_TOK_UNIGRAM || o->vocab < 0 || o->min_count < 0 || o->alphabet < 0 ||
+        !texts.next)
         return fv_fail(e, FV_EARG, "fv_tok_train: an option is out of range");
     fv_tok *t = fv__tok_new(env, e);
     if (!t) return FV_ENOMEM;
@@ -203,7 +226,8 @@ fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts, con
                      .specials = {.env = t->env}};
     fv_status st = set_stages(&r);
     if (st == FV_OK) st = count_words(&r, texts);
-    if (st == FV_OK && !r.words.n) st = fv_fail(&own, FV_EARG, "there is no text to train a tokenizer on");
+    if (st == FV_OK && !r.words.n)
+        st = fv_fail(&own, FV_EARG, "there is no text to train a tokenizer on");
     if (st == FV_OK && !set_specials(&r)) st = fv__train_no_memory(&r);
     if (st == FV_OK && !set_model(&r)) st = own.code;
     if (st == FV_OK) st = fv__tok_finish(t, "the trained tokenizer", &own);
@@ -252,8 +276,8 @@ static bool next_line(void *self, const char **text, size_t *len)
     }
 }
 
-fv_status fv_tok_train_files(fv_tok **out, const fv_env *env, const char *const *paths, int n_paths, const fv_tok_train_opts *o,
-                             fv_err *e)
+fv_status fv_tok_train_files(fv_tok **out, const fv_env *env, const char *const *paths, int n_paths,
+                             const fv_tok_train_opts *o, fv_err *e)
 {
     fv_err own = {0};
     reader r = {.env = env, .paths = paths, .n = n_paths, .e = &own};

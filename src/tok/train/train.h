@@ -22,7 +22,10 @@ typedef struct fv__set {
 /* Index of s, added with count 0 if it is new; -1 when memory is out. */
 int32_t fv__set_add(fv__set *s, const char *text, size_t n);
 int32_t fv__set_find(const fv__set *s, const char *text, size_t n); /* or -1 */
-static inline fv__str fv__set_str(const fv__set *s, int32_t i) { return (fv__str){s->text + s->v[i].at, s->v[i].len}; }
+static inline fv__str fv__set_str(const fv__set *s, int32_t i)
+{
+    return (fv__str){s->text + s->v[i].at, s->v[i].len};
+}
 void fv__set_free(fv__set *s);
 
 typedef struct fv__trainer {

@@ -1,5 +1,6 @@
-/* unigram.c - learning a unigram language model over pieces (Kudo 2018): start from all frequent substrings, then by
- * turns estimate their probabilities by expectation-maximisation and drop those that the likelihood misses least. */
+/* unigram.c - learning a unigram language model over pieces (Kudo 2018): start from all frequent
+ * substrings, then by turns estimate their probabilities by expectation-maximisation and drop those
+ * that the likelihood misses least. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -93,7 +94,8 @@ static bool start_pieces(state *s, const fv__set *alphabet)
     double sum = 0;
     for (int32_t i = 0; i < alphabet->n; i++)
         s->v[s->n++] = (piece){fv__set_str(alphabet, i), (double)alphabet->v[i].count, true};
-    for (int32_t i = 0; i < n; i++) s->v[s->n++] = (piece){fv__set_str(&s->seeds, i), (double)s->seeds.v[i].count, false};
+    for (int32_t i = 0; i < n; i++)
+        s->v[s->n++] = (piece){fv__set_str(&s->seeds, i), (double)s->seeds.v[i].count, false};
     for (int32_t i = 0; i < s->n; i++) sum += s->v[i].score;
     for (int32_t i = 0; i < s->n; i++) s->v[i].score = log(s->v[i].score / sum);
     return true;
@@ -142,11 +144,15 @@ static bool next_piece(walker *w)
     return false;
 }
 
-static walker pieces_at(const state *s, fv__str text, size_t at) { return (walker){s, text, at, 0, -1}; }
+static walker pieces_at(const state *s, fv__str text, size_t at)
+{
+    return (walker){s, text, at, 0, -1};
+}
 
 static bool starts_char(fv__str s, size_t at) { return (s.s[at] & 0xC0) != 0x80; }
 
-/* Adds each piece's expected number in this word, times count; a word with a character that was not kept teaches nothing. */
+/* Adds each piece's expected number in this word, times count; a word with a character that was not
+ * kept teaches nothing. */
 static double expect(state *s, fv__str text, double count)
 {
     double *f = s->forward, *b = s->backward;
@@ -158,14 +164,16 @@ static double expect(state *s, fv__str text, double count)
     if (f[text.n] == -INFINITY) return 0;
     for (size_t a = text.n; a-- > 0;)
         if (starts_char(text, a))
-            for (walker w = pieces_at(s, text, a); next_piece(&w);) b[a] = log_add(b[a], b[w.at] + s->v[w.piece].score);
+            for (walker w = pieces_at(s, text, a); next_piece(&w);)
+                b[a] = log_add(b[a], b[w.at] + s->v[w.piece].score);
     for (size_t a = 0; a < text.n; a++)
         for (walker w = pieces_at(s, text, a); f[a] > -INFINITY && next_piece(&w);)
             s->expected[w.piece] += count * exp(f[a] + s->v[w.piece].score + b[w.at] - f[text.n]);
     return count * f[text.n];
 }
 
-/* The best segmentation without piece `without`; false if there is none.  back[i] is the piece that ends at i. */
+/* The best segmentation without piece `without`; false if there is none.  back[i] is the piece that
+ * ends at i. */
 static bool best_path(state *s, fv__str text, int32_t without)
 {
     double *f = s->forward;
@@ -200,7 +208,8 @@ static bool em_step(state *s)
 {
     const fv__set *words = &s->r->words;
     memset(s->expected, 0, s->expected_size);
-    for (int32_t i = 0; i < words->n; i++) expect(s, fv__set_str(words, i), (double)words->v[i].count);
+    for (int32_t i = 0; i < words->n; i++)
+        expect(s, fv__set_str(words, i), (double)words->v[i].count);
     int32_t n = 0;
     double sum = 0;
     for (int32_t i = 0; i < s->n; i++) {
@@ -225,7 +234,8 @@ typedef struct ranked {
 static int by_loss(const void *pa, const void *pb)
 {
     const ranked *a = pa, *b = pb;
-    return a->loss != b->loss ? (a->loss > b->loss ? -1 : 1) : (a->index > b->index) - (a->index < b->index);
+    return a->loss != b->loss ? (a->loss > b->loss ? -1 : 1)
+                              : (a->index > b->index) - (a->index < b->index);
 }
 
 static int by_index(const void *pa, const void *pb)
@@ -261,7 +271,8 @@ static double loss_without(state *s, int32_t i, double sum)
         parts++;
         alternative += log(s->expected[s->back[at]] + freq);
     }
-    double with = log(freq) - log(sum), without = alternative - parts * log(sum + freq * (parts - 1));
+    double with = log(freq) - log(sum),
+           without = alternative - parts * log(sum + freq * (parts - 1));
     return freq / sum * (with - without);
 }
 
@@ -273,7 +284,9 @@ static bool prune(state *s, int32_t want)
     double sum = count_best(s);
     int32_t n = 0;
     for (int32_t i = 0; i < s->n; i++) {
-        double loss = s->v[i].keep ? INFINITY : s->expected[i] > 0 ? loss_without(s, i, sum) : -INFINITY;
+        double loss = s->v[i].keep         ? INFINITY
+                      : s->expected[i] > 0 ? loss_without(s, i, sum)
+                                           : -INFINITY;
         if (loss > -INFINITY) order[n++] = (ranked){loss, i};
     }
     int32_t keep = (int32_t)(s->n * SHRINK) > want ? (int32_t)(s->n * SHRINK) : want;
@@ -325,7 +338,8 @@ static bool to_model(state *s)
     for (int32_t i = 0; i < r->specials.n; i++)
         fv__vocab_put(&m->vocab, fv__set_str(&r->specials, i).s, r->specials.v[i].len, id++);
     for (int32_t i = 0; i < s->n; i++) {
-        if (fv__vocab_put(&m->vocab, s->v[i].text.s, s->v[i].text.n, id) != FV__ADDED) continue; /* spelled like a special */
+        /* spelled like a special */
+        if (fv__vocab_put(&m->vocab, s->v[i].text.s, s->v[i].text.n, id) != FV__ADDED) continue;
         /* Six decimals: few enough digits that every JSON reader gets the same number. */
         m->scores[id++] = round(s->v[i].score * 1e6) / 1e6;
     }
@@ -341,7 +355,8 @@ static bool train(state *s, fv__set *alphabet)
     s->forward = fv__alloc(s->env, bytes * sizeof *s->forward);
     s->backward = fv__alloc(s->env, bytes * sizeof *s->backward);
     s->back = fv__alloc(s->env, bytes * sizeof *s->back);
-    if (!s->forward || !s->backward || !s->back || !find_seeds(s) || !fv__alphabet(s->r, alphabet) || !start_pieces(s, alphabet))
+    if (!s->forward || !s->backward || !s->back || !find_seeds(s) ||
+        !fv__alphabet(s->r, alphabet) || !start_pieces(s, alphabet))
         return false;
     s->expected_size = ((size_t)s->n + 1) * sizeof *s->expected;
     s->expected = fv__alloc(s->env, s->expected_size);

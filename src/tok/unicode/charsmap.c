@@ -1,8 +1,10 @@
-/* charsmap.c - SentencePiece's precompiled character map: a Darts double array from text to a place in a list of texts.
+/* charsmap.c - SentencePiece's precompiled character map: a Darts double array from text to a place
+ * in a list of texts.
  *
- * Layout: size of the array in bytes (little-endian u32), the array, then NUL-terminated replacements.  A unit of the array
- * has a label in bits 0-7 and 31, "a key ends here" in bit 8, and the distance to its children in bits 10-30 (times 256 if
- * bit 9 is set); a leaf has bit 31 and the value in bits 0-30. */
+ * Layout: size of the array in bytes (little-endian u32), the array, then NUL-terminated
+ * replacements.  A unit of the array has a label in bits 0-7 and 31, "a key ends here" in bit 8,
+ * and the distance to its children in bits 10-30 (times 256 if bit 9 is set); a leaf has bit 31 and
+ * the value in bits 0-30. */
 #include "tok/tok.h"
 
 bool fv__charsmap_init(fv__charsmap *m, fv__str blob)
@@ -12,7 +14,8 @@ bool fv__charsmap_init(fv__charsmap *m, fv__str blob)
     if (blob.n < 4) return false;
     memcpy(&size, blob.s, 4);
     if (size % 4 || size < 4 || size > blob.n - 4) return false;
-    m->units = (const uint32_t *)(const void *)(blob.s + 4); /* blobs come from a pool: aligned to 16 */
+    /* blobs come from a pool: aligned to 16 */
+    m->units = (const uint32_t *)(const void *)(blob.s + 4);
     m->n_units = size / 4;
     m->text = blob.s + 4 + size;
     m->n_text = blob.n - 4 - size;
@@ -23,7 +26,8 @@ bool fv__charsmap_init(fv__charsmap *m, fv__str blob)
 static uint32_t distance(uint32_t unit) { return unit >> 10 << ((unit & 512) >> 6); }
 static uint32_t label(uint32_t unit) { return unit & 0x800000FFu; }
 
-bool fv__charsmap_find(const fv__charsmap *m, const char *s, size_t n, bool longest, size_t *len, fv__str *out)
+bool fv__charsmap_find(const fv__charsmap *m, const char *s, size_t n, bool longest, size_t *len,
+                       fv__str *out)
 {
     uint32_t unit = m->units[0], value = 0;
     size_t at = distance(unit), found = 0;

@@ -1,8 +1,9 @@
 /* forms.c - Unicode normal forms on text that keeps its alignment.
  *
- * utf8proc knows the decompositions and compositions but maps whole strings; here each result must remember its source.  So
- * text goes in blocks that cannot influence each other (an ASCII character starts a new one), each is decomposed,
- * put into canonical order and, for NFC and NFKC, composed pair by pair. */
+ * utf8proc knows the decompositions and compositions but maps whole strings; here each result must
+ * remember its source.  So text goes in blocks that cannot influence each other (an ASCII character
+ * starts a new one), each is decomposed, put into canonical order and, for NFC and NFKC, composed
+ * pair by pair. */
 #include <utf8proc.h>
 
 #include "tok/tok.h"
@@ -46,7 +47,8 @@ static void push(block *b, uint32_t cp, bool extra)
 static void push_source(block *b, uint32_t from, uint32_t to)
 {
     void *v = b->sources;
-    if (b->failed || !fv__grow(b->env, &v, &b->cap_sources, (b->n_sources + 1) * sizeof *b->sources)) {
+    if (b->failed ||
+        !fv__grow(b->env, &v, &b->cap_sources, (b->n_sources + 1) * sizeof *b->sources)) {
         b->failed = true;
         return;
     }
@@ -64,7 +66,8 @@ static void decompose(block *b, const fv__text *in, size_t from, size_t to, bool
         size_t len = (size_t)fv__char_at(&cp, in->s + i);
         fv__text_span(in, i, i + len, &a, &z);
         push_source(b, a, z);
-        utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, parts, 32, how, &boundclass);
+        utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, parts, 32, how,
+                                                     &boundclass);
         if (n < 1 || n > 32)
             push(b, cp, false);
         else
@@ -73,7 +76,8 @@ static void decompose(block *b, const fv__text *in, size_t from, size_t to, bool
     }
 }
 
-/* Marks between two starters, by combining class, stable.  Counting sort: thousands of marks in a row stay linear. */
+/* Marks between two starters, by combining class, stable.  Counting sort: thousands of marks in a
+ * row stay linear. */
 static void order(block *b, size_t from, size_t to)
 {
     uint32_t start[257] = {0};
@@ -105,13 +109,16 @@ static void order_all(block *b)
     }
 }
 
-/* The composition of two characters, or 0.  Only marks and the vowels and finals of Hangul ever come second. */
+/* The composition of two characters, or 0.  Only marks and the vowels and finals of Hangul ever
+ * come second. */
 static uint32_t pair(uint32_t a, uint32_t b)
 {
     bool second = (b >= 0x1161 && b <= 0x11C2) || fv__is_mark(b);
     if (!second) return 0;
     utf8proc_int32_t buf[3] = {(utf8proc_int32_t)a, (utf8proc_int32_t)b, 0};
-    return utf8proc_normalize_utf32(buf, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE) == 1 ? (uint32_t)buf[0] : 0;
+    return utf8proc_normalize_utf32(buf, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE) == 1
+               ? (uint32_t)buf[0]
+               : 0;
 }
 
 /* A mark joins the last starter unless something between them has the same or a higher class. */
@@ -136,7 +143,8 @@ static void compose(block *b)
     b->n = out;
 }
 
-/* Sources are given out in order, as in the reference: reordered marks trade places, not sources. */
+/* Sources are given out in order, as in the reference: reordered marks trade places, not
+ * sources. */
 static void emit(fv__text *out, const block *b)
 {
     size_t at = 0;
@@ -158,7 +166,8 @@ void fv__unicode_form(fv__text *out, const fv__text *in, bool do_compose, bool c
     for (size_t i = 0; i < in->n;) {
         size_t end = i;
         while (end < in->n && ascii(in->s[end])) end++;
-        size_t plain = end == in->n ? end : end > i ? end - 1 : i; /* the last one may take a mark */
+        /* the last one may take a mark */
+        size_t plain = end == in->n ? end : end > i ? end - 1 : i;
         fv__text_copy(out, in, i, plain);
         if (plain == in->n) break;
         while (end < in->n && !ascii(in->s[end])) end++;

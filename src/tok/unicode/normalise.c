@@ -7,10 +7,12 @@
 
 static uint32_t nmt(uint32_t cp)
 {
-    if ((cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F || cp == 0x8F || cp == 0x9F)
+    if ((cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F ||
+        cp == 0x8F || cp == 0x9F)
         return UINT32_MAX;
-    bool blank = cp == 9 || cp == 0xA || cp == 0xC || cp == 0xD || cp == 0x1680 || (cp >= 0x200B && cp <= 0x200F) ||
-                 cp == 0x2028 || cp == 0x2029 || cp == 0x2581 || cp == 0xFEFF || cp == 0xFFFD;
+    bool blank = cp == 9 || cp == 0xA || cp == 0xC || cp == 0xD || cp == 0x1680 ||
+                 (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
+                 cp == 0xFEFF || cp == 0xFFFD;
     return blank ? ' ' : cp;
 }
 
@@ -43,7 +45,8 @@ static void each(fv__text *out, const fv__text *in, uint32_t (*map)(uint32_t))
     fv__text_copy(out, in, kept, in->n);
 }
 
-/* Full lower case: U+0130 is the one character that becomes two without regard to language or context. */
+/* Full lower case: U+0130 is the one character that becomes two without regard to language or
+ * context. */
 static void lowercase(fv__text *out, const fv__text *in)
 {
     size_t kept = 0;
@@ -148,7 +151,8 @@ static bool replace(const fv__norm *step, fv__work *w, fv__text *out, const fv__
     size_t at = 0, kept = 0, a, b;
     uint32_t from, to, cp;
     int found = 0;
-    while (at <= in->n && (found = fv__pattern_find(&step->pattern, w, in->s, in->n, at, &a, &b)) > 0) {
+    while (at <= in->n &&
+           (found = fv__pattern_find(&step->pattern, w, in->s, in->n, at, &a, &b)) > 0) {
         bool empty_again = a == b && a == kept && at; /* no empty match right after another match */
         if (!empty_again) {
             fv__text_copy(out, in, kept, a);
@@ -177,7 +181,8 @@ static void prepend(const fv__norm *step, fv__text *out, const fv__text *in)
 
 /* ---- character maps ---- */
 
-/* Puts text for in[i, i+len): character k of it stands for character k of the source, or for the last one. */
+/* Puts text for in[i, i+len): character k of it stands for character k of the source, or for the
+ * last one. */
 static void put_aligned(fv__text *out, const fv__text *in, size_t i, size_t len, fv__str text)
 {
     uint32_t from = 0, to = 0, cp;
@@ -202,14 +207,16 @@ static size_t grapheme(const char *s, size_t n)
     if (cp < 0x80 && cp != '\r' && (len == n || !(s[len] & 0x80))) return len;
     while (len < n) {
         size_t more = (size_t)fv__char_at(&next, s + len);
-        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next, &state)) break;
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next, &state))
+            break;
         len += more;
         cp = next;
     }
     return len;
 }
 
-/* Whole graphemes of less than 6 bytes by their first rule, otherwise character by character: so does the reference. */
+/* Whole graphemes of less than 6 bytes by their first rule, otherwise character by character: so
+ * does the reference. */
 static void precompiled(const fv__norm *step, fv__text *out, const fv__text *in)
 {
     for (size_t i = 0; i < in->n;) {
@@ -243,13 +250,15 @@ static fv__str spm_prefix(const fv__norm *step, const fv__text *in, size_t i, si
     uint32_t cp;
     const char *s = in->s + i;
     size_t left = in->n - i;
-    if (step->symbols && fv__trie_longest(step->symbols, 0, s, left, used) >= 0) return (fv__str){s, *used};
+    if (step->symbols && fv__trie_longest(step->symbols, 0, s, left, used) >= 0)
+        return (fv__str){s, *used};
     if (step->map.units && fv__charsmap_find(&step->map, s, left, true, used, &rule)) return rule;
     *used = (size_t)fv__char_at(&cp, s);
     return (fv__str){s, *used};
 }
 
-static void spm_put(const fv__norm *step, fv__text *out, const fv__text *in, size_t i, size_t used, fv__str text)
+static void spm_put(const fv__norm *step, fv__text *out, const fv__text *in, size_t i, size_t used,
+                    fv__str text)
 {
     uint32_t from, to;
     fv__text_span(in, i, i + used, &from, &to);
@@ -288,7 +297,9 @@ static void spm(const fv__norm *step, fv__text *out, const fv__text *in)
         if (!step->squeeze) after_space = false;
         i += used;
     }
-    while (step->squeeze && out->n >= space.n && !memcmp(out->s + out->n - space.n, space.s, space.n)) out->n -= space.n;
+    while (step->squeeze && out->n >= space.n &&
+           !memcmp(out->s + out->n - space.n, space.s, space.n))
+        out->n -= space.n;
     if (step->prefix && step->suffix) {
         uint32_t end = out->track && out->n ? out->to[out->n - 1] : 0;
         fv__text_put(out, space.s, space.n, end, end);

@@ -46,15 +46,21 @@ static bool next_text(void *self, const char **text, size_t *len)
 
 static const char *const *specials_of(const fv_recipe *r)
 {
-    static const char *const pairs[] = {"<pad>", "</s>", "<unk>", NULL}, *const pairs_bytes[] = {"<pad>", "</s>", NULL};
+    static const char *const pairs[] = {"<pad>", "</s>", "<unk>", NULL}, *const pairs_bytes[] = {
+                                                                             "<pad>", "</s>", NULL};
     static const char *const frame[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
-    static const char *const holes[] = {
-        "<pad>",         "</s>",          "<unk>",         "<extra_id_0>",  "<extra_id_1>",  "<extra_id_2>",
-        "<extra_id_3>",  "<extra_id_4>",  "<extra_id_5>",  "<extra_id_6>",  "<extra_id_7>",  "<extra_id_8>",
-        "<extra_id_9>",  "<extra_id_10>", "<extra_id_11>", "<extra_id_12>", "<extra_id_13>", "<extra_id_14>",
-        "<extra_id_15>", "<extra_id_16>", "<extra_id_17>", "<extra_id_18>", "<extra_id_19>", "<extra_id_20>",
-        "<extra_id_21>", "<extra_id_22>", "<extra_id_23>", "<extra_id_24>", "<extra_id_25>", "<extra_id_26>",
-        "<extra_id_27>", "<extra_id_28>", "<extra_id_29>", "<extra_id_30>", "<extra_id_31>", NULL};
+    static const char *const holes[] = {"<pad>",         "</s>",          "<unk>",
+                                        "<extra_id_0>",  "<extra_id_1>",  "<extra_id_2>",
+                                        "<extra_id_3>",  "<extra_id_4>",  "<extra_id_5>",
+                                        "<extra_id_6>",  "<extra_id_7>",  "<extra_id_8>",
+                                        "<extra_id_9>",  "<extra_id_10>", "<extra_id_11>",
+                                        "<extra_id_12>", "<extra_id_13>", "<extra_id_14>",
+                                        "<extra_id_15>", "<extra_id_16>", "<extra_id_17>",
+                                        "<extra_id_18>", "<extra_id_19>", "<extra_id_20>",
+                                        "<extra_id_21>", "<extra_id_22>", "<extra_id_23>",
+                                        "<extra_id_24>", "<extra_id_25>", "<extra_id_26>",
+                                        "<extra_id_27>", "<extra_id_28>", "<extra_id_29>",
+                                        "<extra_id_30>", "<extra_id_31>", NULL};
     if (r->tokenizer.kind == FV_TOK_WORDPIECE) return NULL; /* BERT's own */
     switch ((fv_objective)r->data.objective) {
     case FV_SEQ2SEQ: return r->tokenizer.kind == FV_TOK_BYTE_BPE ? pairs_bytes : pairs;
@@ -68,7 +74,8 @@ static fv_status train_tokenizer(fv__kitchen *k)
 {
     const fv_recipe *r = k->r;
     const fv_tokenizer_opt *o = &r->tokenizer;
-    bool wordpiece = o->kind == FV_TOK_WORDPIECE, ends = r->data.objective == FV_SEQ2SEQ || r->data.objective == FV_SPANS;
+    bool wordpiece = o->kind == FV_TOK_WORDPIECE,
+         ends = r->data.objective == FV_SEQ2SEQ || r->data.objective == FV_SPANS;
     bool framed = !wordpiece && !ends && r->data.objective != FV_CAUSAL;
     fv_tok_train_opts how = {.kind = (fv_tok_kind)o->kind,
                              .vocab = (int32_t)o->vocab,
@@ -99,7 +106,9 @@ static int32_t any_id(const fv_tok *t, const char *const *names)
 
 fv_status fv__recipe_tokenizer(fv__kitchen *k)
 {
-    static const char *const ends[] = {"</s>", "<|endoftext|>", "[SEP]", NULL}, *const pads[] = {"<pad>", "[PAD]", NULL};
+    static const char *const ends[] = {"</s>", "<|endoftext|>", "[SEP]", NULL}, *const pads[] = {
+                                                                                    "<pad>",
+                                                                                    "[PAD]", NULL};
     const char *from = fv__recipe_model(k->r, "from");
     char path[FV_PATH] = "";
     fv_status st;
@@ -108,7 +117,8 @@ fv_status fv__recipe_tokenizer(fv__kitchen *k)
     if (made)
         st = fv_tok_open(&k->tok, k->env, path, k->e);
     else if (*k->r->tokenizer.from)
-        st = fv__recipe_blame(k->r, "[tokenizer] from", fv_tok_open(&k->tok, k->env, k->r->tokenizer.from, k->e), k->e);
+        st = fv__recipe_blame(k->r, "[tokenizer] from",
+                              fv_tok_open(&k->tok, k->env, k->r->tokenizer.from, k->e), k->e);
     else if (from)
         st = fv__recipe_blame(k->r, "[model] from", fv_tok_open(&k->tok, k->env, from, k->e), k->e);
     else
@@ -127,11 +137,13 @@ fv_status fv__recipe_tokenizer(fv__kitchen *k)
 static void report(const fv__kitchen *k, const char *path, const fv_data_report *r)
 {
     int64_t left = r->records - r->kept;
-    fv__say(k, "%s: %lld of %lld records, %lld%s%.0lld tokens", path, (long long)r->kept, (long long)r->records,
-            (long long)r->tokens[0], r->tokens[1] ? " + " : "", (long long)r->tokens[1]);
+    fv__say(k, "%s: %lld of %lld records, %lld%s%.0lld tokens", path, (long long)r->kept,
+            (long long)r->records, (long long)r->tokens[0], r->tokens[1] ? " + " : "",
+            (long long)r->tokens[1]);
     if (left || r->cut)
-        fv__say(k, "  left out: %lld empty, %lld malformed, %lld too long; cut: %lld", (long long)r->empty,
-                (long long)r->malformed, (long long)r->too_long, (long long)r->cut);
+        fv__say(k, "  left out: %lld empty, %lld malformed, %lld too long; cut: %lld",
+                (long long)r->empty, (long long)r->malformed, (long long)r->too_long,
+                (long long)r->cut);
     for (int i = 0; i < 3 && *r->first[i]; i++) fv__say(k, "  %s", r->first[i]);
 }
 
@@ -146,7 +158,8 @@ static fv_status missing_end(const fv__kitchen *k, int32_t *eos)
     return st;
 }
 
-static fv_status open_pairs(fv__kitchen *k, fv_feed *out, fv_records from, bool valid, fv_data_report *r)
+static fv_status open_pairs(fv__kitchen *k, fv_feed *out, fv_records from, bool valid,
+                            fv_data_report *r)
 {
     fv_pairs *p = NULL;
     fv_pairs_opt how = {.from = from, .keep_texts = valid};
@@ -159,7 +172,8 @@ static fv_status open_pairs(fv__kitchen *k, fv_feed *out, fv_records from, bool 
 
 static fv_feed_opt task(fv__kitchen *k, bool valid)
 {
-    static const char *const firsts[] = {"[CLS]", "<s>", NULL}, *const seps[] = {"[SEP]", "</s>", NULL};
+    static const char *const firsts[] = {"[CLS]", "<s>", NULL}, *const seps[] = {"[SEP]", "</s>",
+                                                                                 NULL};
     static const char *const masks[] = {"[MASK]", "<mask>", NULL};
     const fv_data_opt *d = &k->r->data;
     fv_feed_opt t = {.env = k->env,
@@ -185,12 +199,18 @@ static fv_feed_opt task(fv__kitchen *k, bool valid)
 }
 
 static fv_feed_fn *const feeds[] = {
-    [FV_CAUSAL] = fv_feed_causal, [FV_MASKED] = fv_feed_masked,   [FV_MASKED_NEXT] = fv_feed_masked_next,
-    [FV_SPANS] = fv_feed_spans,   [FV_DENOISE] = fv_feed_denoise, [FV_CLASSIFY] = fv_feed_classify,
-    [FV_TAG] = fv_feed_tag,       [FV_ANSWER] = fv_feed_answer,
+    [FV_CAUSAL] = fv_feed_causal,
+    [FV_MASKED] = fv_feed_masked,
+    [FV_MASKED_NEXT] = fv_feed_masked_next,
+    [FV_SPANS] = fv_feed_spans,
+    [FV_DENOISE] = fv_feed_denoise,
+    [FV_CLASSIFY] = fv_feed_classify,
+    [FV_TAG] = fv_feed_tag,
+    [FV_ANSWER] = fv_feed_answer,
 };
 
-static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const char *beside, bool valid)
+static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const char *beside,
+                           bool valid)
 {
     const fv_data_opt *d = &k->r->data;
     char path[FV_PATH], other[FV_PATH];
@@ -211,6 +231,7 @@ fv_status fv__recipe_data(fv__kitchen *k)
     bool held = d->hold_out > 0 && !*d->valid;
     fv_status st = fv__recipe_labels(k);
     if (!st) st = open_feed(k, &k->train, d->train, d->train_target, false);
-    if (!st && (*d->valid || held)) st = open_feed(k, &k->valid, held ? d->train : d->valid, d->valid_target, true);
+    if (!st && (*d->valid || held))
+        st = open_feed(k, &k->valid, held ? d->train : d->valid, d->valid_target, true);
     return st;
 }

@@ -18,8 +18,8 @@ static fv_status unknown_family(const char *type, const char *place, fv_err *e)
     for (const fv_family *f; n < 63 && (f = fv_family_at(n));) names[n++] = f->type;
     names[n] = NULL;
     const char *near = fv_nearest(type, names);
-    return fv_fail(e, FV_EARG, "%s: [model] model_type: there is no family %.60s%s%s%s", place, type,
-                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return fv_fail(e, FV_EARG, "%s: [model] model_type: there is no family %.60s%s%s%s", place,
+                   type, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
@@ -41,13 +41,17 @@ static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
 
 fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, fv_err *e)
 {
-    const char *type = fv__recipe_model(r, "model_type"), *from = fv__recipe_model(r, "from"), *place = r->path;
+    const char *type = fv__recipe_model(r, "model_type"), *from = fv__recipe_model(r, "from"),
+               *place = r->path;
     fv_dir *dir = NULL;
     fv_status st = FV_OK;
     for (size_t i = 0; i < r->n_model; i++)
         if (!strcmp(r->model[i].key, "model_type")) place = r->model[i].place;
-    if (from && type) return fv_fail(e, FV_EARG, "%s: [model] has both model_type and from: one of them is enough", place);
-    if (!from && !type) return fv_fail(e, FV_EARG, "%s: [model]: neither model_type nor from is given", place);
+    if (from && type)
+        return fv_fail(e, FV_EARG,
+                       "%s: [model] has both model_type and from: one of them is enough", place);
+    if (!from && !type)
+        return fv_fail(e, FV_EARG, "%s: [model]: neither model_type nor from is given", place);
     if (from) {
         st = fv_dir_open(&dir, r->env, from, e);
         if (!st && !(type = fv_json_text(fv_dir_config(dir), "model_type")))
@@ -71,7 +75,8 @@ static const fv_field *field_of(const fv_family *f, const char *key)
 }
 
 /* A value of the recipe as JSON: texts and choices in quotes, words as a list. */
-static fv_status set_value(fv_json *j, const fv_family *f, const char *key, const char *value, fv_err *e)
+static fv_status set_value(fv_json *j, const fv_family *f, const char *key, const char *value,
+                           fv_err *e)
 {
     const fv_field *t = field_of(f, key);
     char text[2048];
@@ -79,7 +84,8 @@ static fv_status set_value(fv_json *j, const fv_family *f, const char *key, cons
     if (type == FV_FIELD_WORDS) {
         int n = snprintf(text, sizeof text, "[");
         for (size_t len; value += strspn(value, " "), (len = strcspn(value, " ")) > 0; value += len)
-            n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%.*s\"", n > 1 ? ", " : "", (int)len, value);
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%.*s\"", n > 1 ? ", " : "",
+                          (int)len, value);
         snprintf(text + n, sizeof text - (size_t)n, "]");
         return fv_json_set(j, key, text, e);
     }
@@ -98,7 +104,10 @@ static fv_status set_derived(fv__kitchen *k, fv_json *j, const fv_family *f, boo
         const char *key;
         int32_t value;
     } derived[] = {
-        {"vocab_size", fv_tok_size(k->tok)},  {"pad_token_id", k->pad}, {"eos_token_id", k->eos}, {"bos_token_id", k->eos},
+        {"vocab_size", fv_tok_size(k->tok)},
+        {"pad_token_id", k->pad},
+        {"eos_token_id", k->eos},
+        {"bos_token_id", k->eos},
         {"decoder_start_token_id", k->start},
     };
     fv_status st = FV_OK;
@@ -137,9 +146,11 @@ static fv_status set_labels(fv__kitchen *k, fv_json *j)
 
 fv_status fv__recipe_labels(fv__kitchen *k)
 {
-    const char *from = fv__recipe_model(k->r, "from"), *head = fv__recipe_model(k->r, "architecture"), *name;
+    const char *from = fv__recipe_model(k->r, "from"),
+               *head = fv__recipe_model(k->r, "architecture"), *name;
     fv_dir *dir;
-    if (!from || (k->r->data.objective != FV_CLASSIFY && k->r->data.objective != FV_TAG)) return FV_OK;
+    if (!from || (k->r->data.objective != FV_CLASSIFY && k->r->data.objective != FV_TAG))
+        return FV_OK;
     fv_status st = fv_dir_open(&dir, k->env, from, k->e);
     if (st) return fv__recipe_blame(k->r, "[model] from", st, k->e);
     const fv_json *j = fv_dir_config(dir);
@@ -149,7 +160,9 @@ fv_status fv__recipe_labels(fv__kitchen *k)
         snprintf(key, sizeof key, "id2label.%d", i);
         snprintf(nameless, sizeof nameless, "LABEL_%d", i);
         if (!(name = fv_json_text(j, key)) || !strcmp(name, nameless)) break;
-        if (i == (int)(sizeof k->labels.name / sizeof *k->labels.name) || strlen(name) >= sizeof k->labels.name[0]) break;
+        if (i == (int)(sizeof k->labels.name / sizeof *k->labels.name) ||
+            strlen(name) >= sizeof k->labels.name[0])
+            break;
         snprintf(k->labels.name[k->labels.n++], sizeof k->labels.name[0], "%s", name);
     }
     fv_dir_close(dir);
@@ -200,7 +213,8 @@ static void say_apart(const fv__kitchen *k, const char *what, const apart *a, bo
     fv__say(k, "%s: %s%s", what, a->names[is_fresh].data ? a->names[is_fresh].data : "", more);
 }
 
-/* With another head than the directory's, what it lacks is new and what it has beside is left; both are told. */
+/* With another head than the directory's, what it lacks is new and what it has beside is left; both
+ * are told. */
 static fv_status load(fv__kitchen *k, const char *from, bool other_head)
 {
     static const char *const any[] = {"*", NULL};
@@ -215,7 +229,8 @@ static fv_status load(fv__kitchen *k, const char *from, bool other_head)
     }
     fv_status st = fv_params_load(p, k->env, from, how, k->e);
     int n = fv_params_count(p);
-    if (!st && a.n[1] == n) st = fv_fail(k->e, FV_EFORMAT, "%s: has no parameter of this model", from);
+    if (!st && a.n[1] == n)
+        st = fv_fail(k->e, FV_EFORMAT, "%s: has no parameter of this model", from);
     if (!st) {
         fv__say(k, "%d of %d parameters come from %s", n - a.n[1], n, from);
         say_apart(k, "  new", &a, true);
@@ -228,7 +243,8 @@ static fv_status load(fv__kitchen *k, const char *from, bool other_head)
 
 fv_status fv__recipe_new_model(fv__kitchen *k)
 {
-    const char *from = fv__recipe_model(k->r, "from"), *head = fv__recipe_model(k->r, "architecture");
+    const char *from = fv__recipe_model(k->r, "from"),
+               *head = fv__recipe_model(k->r, "architecture");
     const fv_family *f;
     fv_json *j = NULL;
     fv_buf text = {.env = k->env};
@@ -238,17 +254,22 @@ fv_status fv__recipe_new_model(fv__kitchen *k)
     if (!st) fv__json_print(&text, j->root, 0);
     if (!st && text.failed) st = fv_fail(k->e, FV_ENOMEM, "config: out of memory");
     fv_model_opt how = {.dtype = fv_train_dtype(&k->r->train), .train = true, .head = head};
-    if (!st) st = fv_model_new(&k->model, k->job->device, text.data, how, (uint64_t)k->r->train.seed, k->e);
+    if (!st)
+        st = fv_model_new(&k->model, k->job->device, text.data, how, (uint64_t)k->r->train.seed,
+                          k->e);
     st = fv__recipe_blame(k->r, "[model]", st, k->e);
     if (!st && from) {
         const char *was = fv_json_text(j, "architectures.0");
-        st = fv__recipe_blame(k->r, "[model] from", load(k, from, was && strcmp(was, fv_model_head(k->model)) != 0), k->e);
-        if (!st && f->ready)
-            st = f->ready((void *)fv_model_self(k->model), fv_model_params(k->model), k->e); /* it is ours still */
+        st = fv__recipe_blame(k->r, "[model] from",
+                              load(k, from, was && strcmp(was, fv_model_head(k->model)) != 0),
+                              k->e);
+        if (!st && f->ready) /* it is ours still */
+            st = f->ready((void *)fv_model_self(k->model), fv_model_params(k->model), k->e);
     }
     fv__buf_free(&text);
     fv_json_close(j);
     if (!st)
-        fv__say(k, "%s: %lld parameters", fv_model_head(k->model), (long long)fv_params_elements(fv_model_params(k->model), ""));
+        fv__say(k, "%s: %lld parameters", fv_model_head(k->model),
+                (long long)fv_params_elements(fv_model_params(k->model), ""));
     return st;
 }

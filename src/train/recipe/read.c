@@ -1,4 +1,5 @@
-/* read.c - reading recipes: sections and keys, each checked against its table, and writing them out again. */
+/* read.c - reading recipes: sections and keys, each checked against its table, and writing them out
+ * again. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -22,28 +23,36 @@ const fv_field fv_data_fields[] = {
     FV_TEXT(fv_data_opt, valid, "", "file for evaluation; empty: none"),
     FV_TEXT(fv_data_opt, valid_target, "", "its other side"),
     FV_CHOICE(fv_data_opt, format, 0, fv_formats, "of the files; auto goes by their names"),
-    FV_TEXT(fv_data_opt, source_field, "", "field with the text: a name, or a number from 1 in a table"),
+    FV_TEXT(fv_data_opt, source_field, "",
+            "field with the text: a name, or a number from 1 in a table"),
     FV_TEXT(fv_data_opt, target_field, "", "field with the target or label"),
     FV_BOOL(fv_data_opt, header, false, "the first line of a table only names its columns"),
     FV_BOOL(fv_data_opt, latin1, false, "files are ISO-8859-1, not UTF-8"),
-    FV_CHOICE(fv_data_opt, malformed, FV_DROP, fv_policies, "records that are not UTF-8 (cut is drop)"),
+    FV_CHOICE(fv_data_opt, malformed, FV_DROP, fv_policies,
+              "records that are not UTF-8 (cut is drop)"),
     FV_CHOICE(fv_data_opt, empty, FV_DROP, fv_policies, "records with an empty text (cut is drop)"),
     FV_CHOICE(fv_data_opt, too_long, FV_DROP, fv_policies, "records with more than max_len tokens"),
     FV_INT(fv_data_opt, max_len, 4, 512, 1 << 20, "tokens of a text, specials included"),
     FV_INT(fv_data_opt, max_train, 0, 0, 1e9, "records to learn from; 0: all"),
     FV_INT(fv_data_opt, max_valid, 0, 0, 1e9, "records for evaluation; 0: all"),
-    FV_INT(fv_data_opt, context, 2, 256, 1 << 20, "tokens of a window of running text (causal, masked, spans, denoise)"),
-    FV_FLOAT(fv_data_opt, mask, 0.01, 0.15, 0.9, "share of tokens that are hidden (masked, spans, denoise)"),
+    FV_INT(fv_data_opt, context, 2, 256, 1 << 20,
+           "tokens of a window of running text (causal, masked, spans, denoise)"),
+    FV_FLOAT(fv_data_opt, mask, 0.01, 0.15, 0.9,
+             "share of tokens that are hidden (masked, spans, denoise)"),
     FV_FLOAT(fv_data_opt, span, 1, 3, 100, "mean length of a hidden span (spans, denoise)"),
-    FV_FLOAT(fv_data_opt, drop, 0, 0, 0.9,
-             "share of tokens hidden while learning, so that none is relied on (classify, tag, answer)"),
-    FV_FLOAT(fv_data_opt, hold_out, 0, 0, 0.9, "share of a plain text's end that is kept for evaluation, where valid is empty"),
-    FV_TEXT(fv_data_opt, label_until, "", "a label ends where one of these characters stands (classify)"),
+    FV_FLOAT(
+        fv_data_opt, drop, 0, 0, 0.9,
+        "share of tokens hidden while learning, so that none is relied on (classify, tag, answer)"),
+    FV_FLOAT(fv_data_opt, hold_out, 0, 0, 0.9,
+             "share of a plain text's end that is kept for evaluation, where valid is empty"),
+    FV_TEXT(fv_data_opt, label_until, "",
+            "a label ends where one of these characters stands (classify)"),
     {0},
 };
 
 const fv_field fv_tokenizer_fields[] = {
-    FV_TEXT(fv_tokenizer_opt, from, "", "directory or file of a tokenizer; empty: one is trained on the data"),
+    FV_TEXT(fv_tokenizer_opt, from, "",
+            "directory or file of a tokenizer; empty: one is trained on the data"),
     FV_CHOICE(fv_tokenizer_opt, kind, FV_TOK_BPE, kinds, "what is trained"),
     FV_INT(fv_tokenizer_opt, vocab, 8, 8000, 1 << 24, "tokens wanted, specials included"),
     FV_INT(fv_tokenizer_opt, min_count, 1, 2, 1e9, "how often a pair or piece must be seen"),
@@ -77,7 +86,8 @@ const char *fv__recipe_model(const fv_recipe *r, const char *key)
     return NULL;
 }
 
-static fv_status set_model(fv_recipe *r, const char *key, const char *value, const char *place, fv_err *e)
+static fv_status set_model(fv_recipe *r, const char *key, const char *value, const char *place,
+                           fv_err *e)
 {
     size_t i = 0;
     while (i < r->n_model && strcmp(r->model[i].key, key)) i++;
@@ -95,7 +105,8 @@ static fv_status set_model(fv_recipe *r, const char *key, const char *value, con
     return FV_OK;
 }
 
-static fv_status set(fv_recipe *r, const char *name, const char *key, const char *value, const char *place, fv_err *e)
+static fv_status set(fv_recipe *r, const char *name, const char *key, const char *value,
+                     const char *place, fv_err *e)
 {
     static const char *const names[] = {"model", "data", "tokenizer", "train", "generate", NULL};
     fv_err why;
@@ -107,8 +118,8 @@ static fv_status set(fv_recipe *r, const char *name, const char *key, const char
     }
     if (!*name) return fv_fail(e, FV_EARG, "%s: %.60s stands before any section", place, key);
     const char *near = fv_nearest(name, names);
-    return fv_fail(e, FV_EARG, "%s: there is no section [%.60s]%s%s%s", place, name, near ? "; did you mean [" : "",
-                   near ? near : "", near ? "]?" : "");
+    return fv_fail(e, FV_EARG, "%s: there is no section [%.60s]%s%s%s", place, name,
+                   near ? "; did you mean [" : "", near ? near : "", near ? "]?" : "");
 }
 
 fv_status fv_recipe_set(fv_recipe *r, const char *key, const char *value, fv_err *e)
@@ -158,7 +169,8 @@ static char *next_line(char *out, int room, void *self)
     return out;
 }
 
-/* A key that stands twice is a mistake; so is a line that is indented under another, which inih hands over as such. */
+/* A key that stands twice is a mistake; so is a line that is indented under another, which inih
+ * hands over as such. */
 static bool first_time(parsing *p, const char *name, const char *key)
 {
     char word[200];
@@ -236,9 +248,13 @@ fv_status fv_recipe_check(fv_recipe *r, fv_err *e)
     const fv_family *f;
     if (!*r->data.train) return fv_fail(e, FV_EARG, "%s: [data] train: no file is named", r->path);
     if (r->train.bleu && (r->data.objective != FV_SEQ2SEQ || !*r->data.valid))
-        return fv_fail(e, FV_EARG, "%s: [train] bleu: needs the objective seq2seq and validation data", r->path);
+        return fv_fail(e, FV_EARG,
+                       "%s: [train] bleu: needs the objective seq2seq and validation data",
+                       r->path);
     if (r->train.result == FV_RESULT_EMA && !(r->train.ema > 0))
-        return fv_fail(e, FV_EARG, "%s: [train] result = ema: [train] ema is 0, so there is no moving average", r->path);
+        return fv_fail(e, FV_EARG,
+                       "%s: [train] result = ema: [train] ema is 0, so there is no moving average",
+                       r->path);
     if (r->train.result == FV_RESULT_BEST && !*r->data.valid && !(r->data.hold_out > 0))
         return fv_fail(e, FV_EARG, "%s: [train] result = best: needs validation data", r->path);
     return fv__recipe_family(r, &f, e);
@@ -261,7 +277,8 @@ const char *fv_recipe_text(fv_recipe *r, fv_err *e)
 {
     r->text.len = 0;
     fv__buf_str(&r->text, "[model]\n");
-    for (size_t i = 0; i < r->n_model; i++) fv__buf_fmt(&r->text, "%s = %s\n", r->model[i].key, r->model[i].value);
+    for (size_t i = 0; i < r->n_model; i++)
+        fv__buf_fmt(&r->text, "%s = %s\n", r->model[i].key, r->model[i].value);
     for (int i = 0; i < SECTIONS; i++) {
         fv__buf_fmt(&r->text, "\n[%s]\n", sections[i].name);
         for (const fv_field *f = sections[i].table; f->name; f++) {
@@ -279,9 +296,11 @@ void fv_recipe_help(const char *type, void (*line)(void *user, const char *text)
 {
     const fv_family *f = type ? fv_family_find(type) : NULL;
     line(user, "[model]");
-    line(user, "model_type               family; then keys of its config.json, see --help-keys --family NAME");
+    line(user, "model_type               family; then keys of its config.json, see --help-keys "
+               "--family NAME");
     line(user, "architecture             head: one of the family's; the first by default");
-    line(user, "from                     directory of a model to go on from, instead of model_type");
+    line(user,
+         "from                     directory of a model to go on from, instead of model_type");
     if (f) fv_fields_help(f->config, line, user);
     for (int i = 0; i < SECTIONS; i++) {
         char name[32];

@@ -26,8 +26,8 @@ struct fv_recipe {
 /* The value of a key of [model], or NULL. */
 const char *fv__recipe_model(const fv_recipe *r, const char *key);
 
-/* Puts the recipe and the key in front of what went wrong where they say to look: "r.ini: [data] train: x.txt: cannot open".
- * Returns st; nothing is done where it is FV_OK. */
+/* Puts the recipe and the key in front of what went wrong where they say to look: "r.ini: [data]
+ * train: x.txt: cannot open".  Returns st; nothing is done where it is FV_OK. */
 fv_status fv__recipe_blame(const fv_recipe *r, const char *key, fv_status st, fv_err *e);
 
 /* ---- a run under way ---- */

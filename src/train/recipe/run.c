@@ -1,4 +1,5 @@
-/* run.c - following a recipe: tokenizer, data, model, training, and what a model's directory needs beside it. */
+/* run.c - following a recipe: tokenizer, data, model, training, and what a model's directory needs
+ * beside it. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,7 +53,8 @@ static fv_status translate(fv__kitchen *k, outputs *out, fv_err *e)
         for (int64_t i = 0; i < n; i++) ids[i] = fv_pairs_source(k->valid_pairs, at + i, &len[i]);
         st = fv_generate(&g, k->job->device, k->model, ids, len, n, &o, e);
         for (int64_t i = 0; !st && i < n; i++)
-            st = fv_tok_decode(k->tok, &out->text[at + i], &out->len[at + i], g.hyp[i].ids, g.hyp[i].n, true, e);
+            st = fv_tok_decode(k->tok, &out->text[at + i], &out->len[at + i], g.hyp[i].ids,
+                               g.hyp[i].n, true, e);
         if (g.hyp) fv_generated_free(&g);
     }
     return st;
@@ -85,7 +87,8 @@ fv_status fv__recipe_bleu(void *kitchen, double *value, fv_err *e)
 
 static void token(fv_buf *b, const fv_tok *t, const char *key, int32_t id)
 {
-    if (id >= 0 && fv_tok_token(t, id)) fv__buf_fmt(b, ",\n  \"%s\": \"%s\"", key, fv_tok_token(t, id));
+    if (id >= 0 && fv_tok_token(t, id))
+        fv__buf_fmt(b, ",\n  \"%s\": \"%s\"", key, fv_tok_token(t, id));
 }
 
 static void tokenizer_config(const fv__kitchen *k, fv_buf *b)
@@ -94,10 +97,13 @@ static void tokenizer_config(const fv__kitchen *k, fv_buf *b)
     token(b, k->tok, "pad_token", k->pad);
     token(b, k->tok, "eos_token", k->eos);
     token(b, k->tok, "unk_token", fv_tok_unknown(k->tok));
-    token(b, k->tok, "mask_token", fv_tok_id(k->tok, "[MASK]") >= 0 ? fv_tok_id(k->tok, "[MASK]") : fv_tok_id(k->tok, "<mask>"));
+    token(b, k->tok, "mask_token",
+          fv_tok_id(k->tok, "[MASK]") >= 0 ? fv_tok_id(k->tok, "[MASK]")
+                                           : fv_tok_id(k->tok, "<mask>"));
     token(b, k->tok, "cls_token", fv_tok_id(k->tok, "[CLS]"));
     token(b, k->tok, "sep_token", fv_tok_id(k->tok, "[SEP]"));
-    fv__buf_fmt(b, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %lld\n}\n",
+    fv__buf_fmt(b,
+                ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %lld\n}\n",
                 (long long)k->r->data.max_len);
 }
 
@@ -107,12 +113,15 @@ static void generation_config(const fv__kitchen *k, fv_buf *b)
     char early[16];
     fv_fields_get(o, fv_gen_fields, "early_stopping", early, sizeof early);
     fv__buf_fmt(b,
-                "{\n  \"num_beams\": %lld,\n  \"max_length\": %lld,\n  \"length_penalty\": %.6g,\n  \"early_stopping\": %s%s%s,\n"
+                "{\n  \"num_beams\": %lld,\n  \"max_length\": %lld,\n  \"length_penalty\": %.6g,\n "
+                " \"early_stopping\": %s%s%s,\n"
                 "  \"pad_token_id\": %d,\n  \"eos_token_id\": %d",
-                (long long)o->num_beams, (long long)o->max_length, (double)o->length_penalty, !strcmp(early, "never") ? "\"" : "",
-                early, !strcmp(early, "never") ? "\"" : "", k->pad, k->eos);
+                (long long)o->num_beams, (long long)o->max_length, (double)o->length_penalty,
+                !strcmp(early, "never") ? "\"" : "", early, !strcmp(early, "never") ? "\"" : "",
+                k->pad, k->eos);
     if (k->r->data.objective == FV_SEQ2SEQ)
-        fv__buf_fmt(b, ",\n  \"decoder_start_token_id\": %d,\n  \"bad_words_ids\": [[%d]]", k->start, k->pad);
+        fv__buf_fmt(b, ",\n  \"decoder_start_token_id\": %d,\n  \"bad_words_ids\": [[%d]]",
+                    k->start, k->pad);
     fv__buf_str(b, "\n}\n");
 }
 
@@ -123,14 +132,16 @@ fv_status fv__recipe_extra(void *kitchen, const char *dir, fv_err *e)
     fv_buf b = {.env = k->env};
     tokenizer_config(k, &b);
     fv__recipe_path(path, dir, "tokenizer_config.json");
-    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : fv__file_write(k->env, path, b.data, b.len, e);
+    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
+                            : fv__file_write(k->env, path, b.data, b.len, e);
     bool generates = fv_model_family(k->model)->step && k->eos >= 0 &&
                      (k->r->data.objective == FV_SEQ2SEQ || k->r->data.objective == FV_CAUSAL);
     b.len = 0;
     generation_config(k, &b);
     fv__recipe_path(path, dir, "generation_config.json");
     if (!st && generates)
-        st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : fv__file_write(k->env, path, b.data, b.len, e);
+        st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
+                      : fv__file_write(k->env, path, b.data, b.len, e);
     fv__buf_free(&b);
     return st;
 }
@@ -149,7 +160,9 @@ static fv_status enter(fv__kitchen *k)
     const char *dir = k->job->dir;
     int names = 0;
     if (io->list && io->list(io->self, dir, count_name, &names) == 0 && names && !k->job->resume)
-        return fv_fail(k->e, FV_ESTATE, "%s: is not empty; give --resume to go on with the run in it, or name another directory",
+        return fv_fail(k->e, FV_ESTATE,
+                       "%s: is not empty; give --resume to go on with the run in it, or name "
+                       "another directory",
                        dir);
     return fv__dir_make(k->env, dir, k->e);
 }
@@ -162,13 +175,16 @@ static fv_status keep_recipe(fv__kitchen *k)
     return text ? fv__file_write(k->env, path, text, strlen(text), k->e) : FV_ENOMEM;
 }
 
-/* What must be the same to resume: all keys but those that say how long, how often and where, and how much at a time: a run
- * that did not fit its device goes on with smaller batches. */
+/* What must be the same to resume: all keys but those that say how long, how often and where, and
+ * how much at a time: a run that did not fit its device goes on with smaller batches. */
 static fv_status fixed_part(fv__kitchen *k, fv_buf *b)
 {
-    static const char *const free_keys[] = {"updates",      "log_every",  "eval_every", "save_every", "keep",    "patience",
-                                            "prefetch",     "bleu",       "result",     "average",    "best_by", "dir",
-                                            "batch_tokens", "batch_rows", "accumulate", "recompute",  NULL};
+    static const char *const free_keys[] = {"updates",      "log_every",  "eval_every",
+                                            "save_every",   "keep",       "patience",
+                                            "prefetch",     "bleu",       "result",
+                                            "average",      "best_by",    "dir",
+                                            "batch_tokens", "batch_rows", "accumulate",
+                                            "recompute",    NULL};
     const char *text = fv_recipe_text(k->r, k->e);
     for (const char *end; text && *text; text = end + 1) {
         bool is_free = false;
@@ -215,13 +231,19 @@ static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 /* What the run will need, by trying its largest batch. */
 static fv_status rehearse(fv__kitchen *k)
 {
-    fv_train_job t = {.model = k->model, .device = k->job->device, .train = &k->train, .opt = k->r->train};
+    fv_train_job t = {.model = k->model,
+                      .device = k->job->device,
+                      .train = &k->train,
+                      .opt = k->r->train};
     fv_train_memory m;
     fv_status st = fv_train_rehearse(&t, &m, k->e);
     if (st) return st;
-    fv__say(k, "memory: %.1f MiB = parameters %.1f, gradients %.1f, optimiser %.1f, largest batch (%lld x %lld) %.1f",
-            mib(m.parameters + m.gradients + m.optimiser + m.batch), mib(m.parameters), mib(m.gradients), mib(m.optimiser),
-            (long long)m.rows, (long long)m.columns, mib(m.batch));
+    fv__say(k,
+            "memory: %.1f MiB = parameters %.1f, gradients %.1f, optimiser %.1f, largest batch "
+            "(%lld x %lld) %.1f",
+            mib(m.parameters + m.gradients + m.optimiser + m.batch), mib(m.parameters),
+            mib(m.gradients), mib(m.optimiser), (long long)m.rows, (long long)m.columns,
+            mib(m.batch));
     return FV_OK;
 }
 
@@ -236,7 +258,8 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     if (!st) st = fv__recipe_data(&k);
     if (!st) st = fv__recipe_new_model(&k);
     if (!st) st = job->dir ? train(&k, out) : rehearse(&k);
-    if (!st && job->dir && job->resume) st = keep_recipe(&k); /* only now: it may be one that does not fit the run */
+    /* only now: it may be one that does not fit the run */
+    if (!st && job->dir && job->resume) st = keep_recipe(&k);
     fv_model_free(k.model);
     fv_feed_close(&k.train);
     fv_feed_close(&k.valid);

@@ -1,8 +1,10 @@
-/* texts.c - the texts of the training data, for learning a tokenizer from: what will be encoded, and nothing else. */
+/* texts.c - the texts of the training data, for learning a tokenizer from: what will be encoded,
+ * and nothing else. */
 #include "data/records.h"
 #include "train/recipe/recipe.h"
 
-/* All texts, each ending in NUL; records that cannot be used are left out here, and reported when the data are read. */
+/* All texts, each ending in NUL; records that cannot be used are left out here, and reported when
+ * the data are read. */
 static void add(fv_buf *b, const char *s, size_t n)
 {
     if (!n || memchr(s, 0, n)) return;
@@ -23,7 +25,8 @@ static fv_status add_first(fv__reading *r, const fv__record *rec)
 }
 
 /* The words of CoNLL columns, a sentence a text. */
-static fv_status add_words(fv_buf *b, const fv_env *env, const fv_records *from, fv_data_report *report, fv_err *e)
+static fv_status add_words(fv_buf *b, const fv_env *env, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
 {
     fv_tagged *t;
     fv_status st = fv_tagged_open(&t, env, from, report, e);

@@ -1,15 +1,18 @@
-/* attention.h - what the attention kernels share: who takes part, scores, dropout, and how tiles are chosen.
+/* attention.h - what the attention kernels share: who takes part, scores, dropout, and how tiles
+ * are chosen.
  *
- * A tile is a strip of rows for each warp against a number of columns; rows are queries and columns keys, or, for the
- * gradients of keys and values, the other way round (TURNED).  Scores are kept in units of log 2, so that exp2 serves. */
+ * A tile is a strip of rows for each warp against a number of columns; rows are queries and columns
+ * keys, or, for the gradients of keys and values, the other way round (TURNED).  Scores are kept in
+ * units of log 2, so that exp2 serves. */
 #ifndef FV_CUDA_ATTENTION_H
 #define FV_CUDA_ATTENTION_H
 
 #include "backend/attention_dropout.h"
 #include "backend/cuda/device/tile.h"
 
-/* What a kernel is made for, so that it does not ask for the rest.  PLAIN: no mask but of keys, nothing added, no dropout; DROPS:
- * the same, with dropout; BIASED: a bias by pairs that bias_sm90.h brings is added, and there may be dropout. */
+/* What a kernel is made for, so that it does not ask for the rest.  PLAIN: no mask but of keys,
+ * nothing added, no dropout; DROPS: the same, with dropout; BIASED: a bias by pairs that
+ * bias_sm90.h brings is added, and there may be dropout. */
 enum { ANY, PLAIN, DROPS, BIASED };
 
 #define WARPS 4
@@ -17,7 +20,8 @@ enum { ANY, PLAIN, DROPS, BIASED };
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
 
-/* A mask by pairs as bits: for each query those of its keys, or for each key those of its queries. */
+/* A mask by pairs as bits: for each query those of its keys, or for each key those of its
+ * queries. */
 struct mask_bits {
     const uint32_t *p; /* NULL: the mask is to be read as it is */
     int64_t s[2];      /* words from one sequence to the next, and from one head */
@@ -38,7 +42,10 @@ template <class T> struct job {
     uint32_t drop_below; /* what the upper half of a word is compared with */
     fv__draw_keys draw_keys;
     mask_bits bits;
-    bool plain; /* who takes part is decided by lengths, causality, window and key, and scores rise with products */
+    bool
+        /* who takes part is decided by lengths, causality, window and key, and scores rise with
+         * products */
+        plain;
     bool quick_q, quick_k, quick_v, quick_y;
     fault *bad;
 
@@ -54,24 +61,37 @@ template <class T> struct job {
     {
         return (const T *)a.v + b * a.v_batch + j * a.v_row + g * a.Wv;
     }
-    __device__ int64_t at_y(int64_t b, int64_t h, int64_t i) const { return ((b * a.Tq + i) * a.H + h) * a.Wv; }
-    __device__ int64_t at_row(int64_t b, int64_t h, int64_t i) const { return (b * a.H + h) * a.Tq + i; }
-    /* The log-sum-exp of a row as its two parts: x, the maximum of its scores in base 2, and y, the sum of 2^(score - x). */
-    __device__ float2 &lse(int64_t b, int64_t h, int64_t i) const { return ((float2 *)a.lse)[at_row(b, h, i)]; }
+    __device__ int64_t at_y(int64_t b, int64_t h, int64_t i) const
+    {
+        return ((b * a.Tq + i) * a.H + h) * a.Wv;
+    }
+    __device__ int64_t at_row(int64_t b, int64_t h, int64_t i) const
+    {
+        return (b * a.H + h) * a.Tq + i;
+    }
+    /* The log-sum-exp of a row as its two parts: x, the maximum of its scores in base 2, and y, the
+     * sum of 2^(score - x). */
+    __device__ float2 &lse(int64_t b, int64_t h, int64_t i) const
+    {
+        return ((float2 *)a.lse)[at_row(b, h, i)];
+    }
     __device__ int kv_head(int h) const { return h / (int)(a.H / a.G); }
 
-    /* What the gradients need of a row: its log-sum-exp and dy.y, both such that weights come out divided by the share that
-     * dropout keeps, and that slopes are w (keep dp - dy.y) with keep 0 or 1.  An empty row's weights are to be 0.
-     * The Hopper kernels take the log-sum-exp as one number, in base 2, so that a weight costs one multiply-add and one exp2:
-     * exact where one key has all the weight, else off by up to |score| 2^-24, which is less than a weight in 16 bits is off by
-     * up to scores of 2^15. */
+    /* What the gradients need of a row: its log-sum-exp and dy.y, both such that weights come out
+     * divided by the share that dropout keeps, and that slopes are w (keep dp - dy.y) with keep 0
+     * or 1.  An empty row's weights are to be 0.
+     * The Hopper kernels take the log-sum-exp as one number, in base 2, so that a weight costs one
+     * multiply-add and one exp2: exact where one key has all the weight, else off by up to |score|
+     * 2^-24, which is less than a weight in 16 bits is off by up to scores of 2^15. */
     __device__ float2 stat(float2 lse, float dy_y) const
     {
-        return make_float2(lse.y == 0 ? INFINITY : lse.x + log2f(lse.y / keep_scale), dy_y / keep_scale);
+        return make_float2(lse.y == 0 ? INFINITY : lse.x + log2f(lse.y / keep_scale),
+                           dy_y / keep_scale);
     }
     __device__ row_stat exact_stat(float2 lse, float dy_y) const
     {
-        return lse.y == 0 ? row_stat{INFINITY, 0, 0} : row_stat{lse.x, keep_scale / lse.y, dy_y / keep_scale};
+        return lse.y == 0 ? row_stat{INFINITY, 0, 0}
+                          : row_stat{lse.x, keep_scale / lse.y, dy_y / keep_scale};
     }
 
     /* A length that cannot be is reported once and counts as 0. */
@@ -92,7 +112,8 @@ __device__ inline float exp2_fast(float x)
     return y;
 }
 
-/* One head of one sequence.  Places within it fit 32 bits, and index arithmetic is what these kernels have most of. */
+/* One head of one sequence.  Places within it fit 32 bits, and index arithmetic is what these
+ * kernels have most of. */
 template <class T> struct head {
     const job<T> &o;
     int b, h, len, shift; /* row i stands at position i + shift */
@@ -100,7 +121,9 @@ template <class T> struct head {
     bool causal;
     uint64_t step; /* of the random sequence */
 
-    __device__ head(const job<T> &job_, int b_, int h_) : head(job_, b_, h_, (int)job_.length(b_)) {}
+    __device__ head(const job<T> &job_, int b_, int h_) : head(job_, b_, h_, (int)job_.length(b_))
+    {
+    }
     __device__ head(const job<T> &job_, int b_, int h_, int len_) : o(job_), b(b_), h(h_), len(len_)
     {
         step = o.a.dropout > 0 ? *o.a.rng.step : 0;
@@ -110,7 +133,10 @@ template <class T> struct head {
         causal = o.a.causal;
     }
     /* Keys [first, end) that row i can see by lengths, causality and window alone. */
-    __device__ int first(int i) const { return window > 0 && i + shift >= window ? i + shift - window + 1 : 0; }
+    __device__ int first(int i) const
+    {
+        return window > 0 && i + shift >= window ? i + shift - window + 1 : 0;
+    }
     __device__ int end(int i) const
     {
         if (i >= rows) return 0;
@@ -142,12 +168,18 @@ template <class T> struct head {
         float s = o.scale * dot;
         if (a.key_mask && !a.key_mask[b * a.Tk + j]) return -INFINITY;
         if (o.plain) return s;
-        if (a.mask && !a.mask[b * a.mask_s[0] + h * a.mask_s[1] + i * a.mask_s[2] + j]) return -INFINITY;
-        if (a.bias) s += LOG2E * up(((const T *)a.bias)[b * a.bias_s[0] + h * a.bias_s[1] + i * a.bias_s[2] + j]);
+        if (a.mask && !a.mask[b * a.mask_s[0] + h * a.mask_s[1] + i * a.mask_s[2] + j])
+            return -INFINITY;
+        if (a.bias)
+            s += LOG2E *
+                 up(((const T *)a.bias)[b * a.bias_s[0] + h * a.bias_s[1] + i * a.bias_s[2] + j]);
         if (a.rel) s += LOG2E * up(((const T *)a.rel)[h * a.rel_len + rel_at(i, j)]);
         return s;
     }
-    __device__ int rel_at(int i, int j) const { return max(0, min((int)o.a.rel_zero + j - (i + shift), (int)o.a.rel_len - 1)); }
+    __device__ int rel_at(int i, int j) const
+    {
+        return max(0, min((int)o.a.rel_zero + j - (i + shift), (int)o.a.rel_len - 1));
+    }
     /* The row's part of a draw's place: backend/attention_dropout.h. */
     __device__ uint32_t draw_row(int i) const
     {
@@ -155,13 +187,21 @@ template <class T> struct head {
     }
 };
 
-/* Where this thread's numbers stand in a strip of 16 rows from row0 on: number e of column block n. */
-__device__ inline int tile_row(int row0, int e) { return row0 + (int)threadIdx.x % 32 / 4 + e / 2 * 8; }
-__device__ inline int tile_col(int col0, int n, int e) { return col0 + n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
+/* Where this thread's numbers stand in a strip of 16 rows from row0 on: number e of column block
+ * n. */
+__device__ inline int tile_row(int row0, int e)
+{
+    return row0 + (int)threadIdx.x % 32 / 4 + e / 2 * 8;
+}
+__device__ inline int tile_col(int col0, int n, int e)
+{
+    return col0 + n * 8 + (int)threadIdx.x % 4 * 2 + e % 2;
+}
 
 #include "scores.h"
 
-/* The mask of keys over a tile, read once: (n, e) is whether the key of number e of column block n takes part. */
+/* The mask of keys over a tile, read once: (n, e) is whether the key of number e of column block n
+ * takes part. */
 template <bool TURNED, int N> struct keys_seen {
     static_assert(TURNED || N % 4 == 0, "32 keys to a word");
     uint32_t bits[TURNED ? 1 : N / 4];
@@ -185,8 +225,8 @@ template <bool TURNED, int N> struct keys_seen {
     }
 };
 
-/* What scores are of products to which add_scores has added what there is: it multiplies them itself where scores fall as they
- * rise. */
+/* What scores are of products to which add_scores has added what there is: it multiplies them
+ * itself where scores fall as they rise. */
 template <int KIND, class T> __device__ inline float scale_of(const head<T> &at)
 {
     return KIND != ANY || at.o.scale > 0 ? at.o.scale : 1;
@@ -197,28 +237,32 @@ template <int KIND, class T> __device__ inline bool drops(const head<T> &at)
     return KIND == DROPS || (KIND != PLAIN && at.o.a.dropout > 0);
 }
 
-/* What dropout draws for two column blocks, the n-th of a strip: by the parity of the column, and by the eight keys.  Where rows
- * are queries a thread has all that a draw serves.  Where they are keys two threads, with keys side by side, draw for one query
- * each and change words. */
-template <bool TURNED, class T> __device__ inline void draw(uint32_t (&word)[2][2], const head<T> &at, int row0, int col0, int n)
+/* What dropout draws for two column blocks, the n-th of a strip: by the parity of the column, and
+ * by the eight keys.  Where rows are queries a thread has all that a draw serves.  Where they are
+ * keys two threads, with keys side by side, draw for one query each and change words. */
+template <bool TURNED, class T>
+__device__ inline void draw(uint32_t (&word)[2][2], const head<T> &at, int row0, int col0, int n)
 {
     uint32_t w[4];
     bool odd = threadIdx.x / 4 % 2;
     if constexpr (!TURNED) {
-        uint32_t row = at.draw_row(tile_row(row0, 0)), key = fv__draw_key((uint32_t)tile_col(0, 0, 0)) + (uint32_t)col0 / 4;
+        uint32_t row = at.draw_row(tile_row(row0, 0)),
+                 key = fv__draw_key((uint32_t)tile_col(0, 0, 0)) + (uint32_t)col0 / 4;
         fv__draw(w, &at.o.draw_keys, at.o.a.rng.site, at.step, row, key + 4 * n);
         word[0][0] = w[0], word[0][1] = w[1], word[1][0] = w[2], word[1][1] = w[3];
     } else {
         uint32_t row = at.draw_row(tile_col(0, 0, odd)) + (uint32_t)col0 / 2,
                  key = fv__draw_key((uint32_t)tile_row(row0, 0) & ~1u);
         fv__draw(w, &at.o.draw_keys, at.o.a.rng.site, at.step, row + 8 * n, key);
-        uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 4), v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 4);
+        uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 4),
+                 v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 4);
         word[0][0] = odd ? u : w[0], word[0][1] = odd ? v : w[1];
         word[1][0] = odd ? w[2] : u, word[1][1] = odd ? w[3] : v;
     }
 }
 
-/* x gets a minus sign where w is less than `below`: by a multiplication, as what compares and chooses has enough to do. */
+/* x gets a minus sign where w is less than `below`: by a multiplication, as what compares and
+ * chooses has enough to do. */
 __device__ inline void minus_below(float &x, uint32_t w, uint32_t below)
 {
     asm("{\n.reg .pred p;\nsetp.lt.u32 p, %1, %2;\n@p fma.rn.f32 %0, %0, 0fbf800000, 0f80000000;\n}"
@@ -227,7 +271,8 @@ __device__ inline void minus_below(float &x, uint32_t w, uint32_t below)
 }
 
 /* Weights of those blocks that are dropped get a minus sign, as no weight is negative. */
-template <bool TURNED> __device__ inline void mark(float (*s)[4], const uint32_t (&word)[2][2], uint32_t below)
+template <bool TURNED>
+__device__ inline void mark(float (*s)[4], const uint32_t (&word)[2][2], uint32_t below)
 {
 #pragma unroll
     for (int n = 0; n < 2; n++)
@@ -239,7 +284,8 @@ template <bool TURNED> __device__ inline void mark(float (*s)[4], const uint32_t
 }
 
 /* The same for a strip. */
-template <bool TURNED, int N, class T> __device__ inline void drop(float (&s)[N][4], const head<T> &at, int row0, int col0)
+template <bool TURNED, int N, class T>
+__device__ inline void drop(float (&s)[N][4], const head<T> &at, int row0, int col0)
 {
     static_assert(N % 2 == 0, "16 columns to a draw");
 #pragma unroll
@@ -271,9 +317,16 @@ template <int N> __device__ inline void only_kept(float (&s)[N][4])
         for (int e = 0; e < 4; e++) s[n][e] = s[n][e] < 0 ? 0 : s[n][e];
 }
 
-/* w = 2^x / sum, from a score's distance to the maximum; where the log-sum-exp is one number, x is the distance to that. */
-__device__ inline float weight_of(float s, float scale, float lse) { return exp2_fast(fmaf(s, scale, -lse)); }
-__device__ inline float weight_of(float s, float scale, const row_stat &r) { return exp2_fast(fmaf(s, scale, -r.top)) * r.by; }
+/* w = 2^x / sum, from a score's distance to the maximum; where the log-sum-exp is one number, x is
+ * the distance to that. */
+__device__ inline float weight_of(float s, float scale, float lse)
+{
+    return exp2_fast(fmaf(s, scale, -lse));
+}
+__device__ inline float weight_of(float s, float scale, const row_stat &r)
+{
+    return exp2_fast(fmaf(s, scale, -r.top)) * r.by;
+}
 
 /* What exact weights need of a row, which have no dropout. */
 __device__ inline row_stat weight_stat(float2 lse)
@@ -281,18 +334,22 @@ __device__ inline row_stat weight_stat(float2 lse)
     return lse.y == 0 ? row_stat{INFINITY, 0, 0} : row_stat{lse.x, 1 / lse.y, 0};
 }
 
-/* Weights of a strip from products s = q k':  w = 2^(score - lse), where dropout takes them with a minus sign.  lse(e, n), in
- * base 2 as one number or as a row_stat, is that of the query of number e. */
+/* Weights of a strip from products s = q k':  w = 2^(score - lse), where dropout takes them with a
+ * minus sign.  lse(e, n), in base 2 as one number or as a row_stat, is that of the query of number
+ * e. */
 template <bool TURNED, int KIND, int N, class T, class L>
-__device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole, L lse)
+__device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole,
+                             L lse)
 {
     float scale = scale_of<KIND>(at);
     keys_seen<TURNED, N> seen(at, row0, col0);
     if (KIND == ANY && !at.o.plain) add_scores<TURNED>(s, at, row0, col0);
     if (!whole || !seen.all) {
         int r[2] = {tile_row(row0, 0), tile_row(row0, 2)};
-        int from[2] = {TURNED ? at.first_row(r[0]) : at.first(r[0]), TURNED ? at.first_row(r[1]) : at.first(r[1])};
-        int end[2] = {TURNED ? at.last_row(r[0], 1) : at.end(r[0]), TURNED ? at.last_row(r[1], 1) : at.end(r[1])};
+        int from[2] = {TURNED ? at.first_row(r[0]) : at.first(r[0]),
+                       TURNED ? at.first_row(r[1]) : at.first(r[1])};
+        int end[2] = {TURNED ? at.last_row(r[0], 1) : at.end(r[0]),
+                      TURNED ? at.last_row(r[1], 1) : at.end(r[1])};
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
@@ -309,16 +366,18 @@ __device__ inline void weigh(float (&s)[N][4], const head<T> &at, int row0, int 
     if (drops<KIND>(at)) drop<TURNED>(s, at, row0, col0);
 }
 
-/* The slope of a score, w (keep dp - dy.y), from a weight that has a minus sign if it was dropped. */
+/* The slope of a score, w (keep dp - dy.y), from a weight that has a minus sign if it was
+ * dropped. */
 template <int KIND> __device__ inline float slope_of(float w, float dp, float dy_y)
 {
     return KIND == PLAIN ? w * (dp - dy_y) : fmaf(fmaxf(w, 0), dp, -fabsf(w) * dy_y);
 }
 
-/* Weights and slopes of a strip: s as above, dp = dy v';  after this the weights with dropout are in s and ds in dp.  stat(e, n)
- * gives the row_stat. */
+/* Weights and slopes of a strip: s as above, dp = dy v';  after this the weights with dropout are
+ * in s and ds in dp.  stat(e, n) gives the row_stat. */
 template <bool TURNED, int KIND, int N, class T, class L>
-__device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T> &at, int row0, int col0, bool whole, L stat)
+__device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T> &at, int row0,
+                              int col0, bool whole, L stat)
 {
     weigh<TURNED, KIND>(s, at, row0, col0, whole, stat);
 #pragma unroll
@@ -330,7 +389,8 @@ __device__ inline void slopes(float (&s)[N][4], float (&dp)[N][4], const head<T>
 
 /* ---- on the host ---- */
 
-/* mask.cu: how many words the bits of a mask take (0: there is none), and the bits, laid out in so much room. */
+/* mask.cu: how many words the bits of a mask take (0: there is none), and the bits, laid out in so
+ * much room. */
 int64_t fv_cuda_mask_words(const fv_attn_args *a, bool turned);
 mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool turned, void *room);
 
@@ -354,13 +414,16 @@ template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
     return o;
 }
 
-/* The width of tiles for these heads, a power of two from 32 on; 0 (and a failed stream) if they are too wide. */
+/* The width of tiles for these heads, a power of two from 32 on; 0 (and a failed stream) if they
+ * are too wide. */
 static inline int tile_width(fv_stream *s, const fv_attn_args *a)
 {
     int64_t most = a->Wk > a->Wv ? a->Wk : a->Wv;
     for (int w = 32; w <= 256; w *= 2)
         if (most <= w) return w;
-    device_of(s)->host.fail(s, FV_EMISSING, "attention: heads of %lld numbers, cuda takes up to 256", (long long)most);
+    device_of(s)->host.fail(s, FV_EMISSING,
+                            "attention: heads of %lld numbers, cuda takes up to 256",
+                            (long long)most);
     return 0;
 }
 

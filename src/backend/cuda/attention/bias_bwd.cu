@@ -1,11 +1,14 @@
-/* bias_bwd.cu - the gradients of what is added to scores: of a bias by pairs, and of a table by distance.
+/* bias_bwd.cu - the gradients of what is added to scores: of a bias by pairs, and of a table by
+ * distance.
  *
- * Both are sums of ds = w (dw - dy.y) over everything that read the same number.  A block owns a tile of the bias and
- * goes through the sequences, heads and rows it was repeated for, in order.  For the table a block goes through several
- * tiles and keeps sums of its own by distance; the sums of all blocks are then added in order. */
+ * Both are sums of ds = w (dw - dy.y) over everything that read the same number.  A block owns a
+ * tile of the bias and goes through the sequences, heads and rows it was repeated for, in order.
+ * For the table a block goes through several tiles and keeps sums of its own by distance; the sums
+ * of all blocks are then added in order. */
 #include "attention.h"
 
-#define MOST_SUMS ((int64_t)16 << 20) /* floats kept for the table's gradient, all blocks together */
+#define MOST_SUMS                                                                                  \
+    ((int64_t)16 << 20) /* floats kept for the table's gradient, all blocks together */
 
 template <class T, int W> constexpr int keys_of = W <= 64 ? 64 : 32;
 
@@ -15,7 +18,10 @@ template <class T, int W> struct bench_top {
     T *q, *d, *k, *v;
     float *spare; /* ROWS * (K + 1) */
 
-    static size_t bytes() { return (size_t)(2 * ROWS + 2 * K) * S * sizeof(T) + ROWS * (K + 1) * sizeof(float); }
+    static size_t bytes()
+    {
+        return (size_t)(2 * ROWS + 2 * K) * S * sizeof(T) + ROWS * (K + 1) * sizeof(float);
+    }
     __device__ bench_top(unsigned char *memory)
     {
         q = (T *)memory;
@@ -24,7 +30,8 @@ template <class T, int W> struct bench_top {
         v = k + K * S;
         spare = (float *)(v + K * S);
     }
-    __device__ void slopes_of(float (&ds)[K / 8][4], const head<T> &at, const T *dy, const row_stat *stat, int tile, int j0)
+    __device__ void slopes_of(float (&ds)[K / 8][4], const head<T> &at, const T *dy,
+                              const row_stat *stat, int tile, int j0)
     {
         const job<T> &o = at.o;
         int g = o.kv_head(at.h), warp = threadIdx.x / 32, row0 = tile + warp * 16;
@@ -33,7 +40,8 @@ template <class T, int W> struct bench_top {
         clear(ds);
         __syncthreads();
         fetch<ROWS, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk, o.quick_q);
-        fetch<ROWS, W>(d, dy + o.at_y(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile, (int)o.a.Wv, o.quick_y);
+        fetch<ROWS, W>(d, dy + o.at_y(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile,
+                       (int)o.a.Wv, o.quick_y);
         fetch<K, W>(k, o.k(at.b, g, j0), o.a.k_row, o.a.Tk - j0, (int)o.a.Wk, o.quick_k);
         fetch<K, W>(v, o.v(at.b, g, j0), o.a.v_row, o.a.Tk - j0, (int)o.a.Wv, o.quick_v);
         arrived<0>();
@@ -63,9 +71,10 @@ __global__ void __launch_bounds__(32 * WARPS)
     bench t(memory);
     const fv_attn_args &a = o.a;
     bool own_b = a.bias_s[0], own_h = a.bias_s[1], own_i = a.bias_s[2];
-    int heads = own_h ? (int)a.H : 1, b0 = own_b ? blockIdx.z / heads : 0, h0 = own_h ? blockIdx.z % heads : 0;
-    int j0 = blockIdx.x * K, i0 = own_i ? blockIdx.y * ROWS : 0, i_end = own_i ? i0 + ROWS : (int)a.Tq,
-        strip = threadIdx.x / 32 * 16;
+    int heads = own_h ? (int)a.H : 1, b0 = own_b ? blockIdx.z / heads : 0,
+        h0 = own_h ? blockIdx.z % heads : 0;
+    int j0 = blockIdx.x * K, i0 = own_i ? blockIdx.y * ROWS : 0,
+        i_end = own_i ? i0 + ROWS : (int)a.Tq, strip = threadIdx.x / 32 * 16;
     float sum[K / 8][4];
     clear(sum);
     for (int b = b0; b < (own_b ? b0 + 1 : a.B); b++)
@@ -94,7 +103,8 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
     for (int n = 0; n < K / 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) t.spare[tile_row(strip, e) * (K + 1) + tile_col(0, n, e)] = sum[n][e];
+        for (int e = 0; e < 4; e++)
+            t.spare[tile_row(strip, e) * (K + 1) + tile_col(0, n, e)] = sum[n][e];
     __syncthreads();
     int64_t j = j0 + threadIdx.x;
     if (threadIdx.x >= K || j >= a.Tk) return;
@@ -129,9 +139,11 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
             for (int n = 0; n < K / 8; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) t.spare[tile_row(strip, e) * (K + 1) + tile_col(0, n, e)] = ds[n][e];
+                for (int e = 0; e < 4; e++)
+                    t.spare[tile_row(strip, e) * (K + 1) + tile_col(0, n, e)] = ds[n][e];
             __syncthreads();
-            /* Diagonal x holds the pairs with column - row = x - (ROWS - 1), all at one distance. */
+            /* Diagonal x holds the pairs with column - row = x - (ROWS - 1), all at one
+             * distance. */
             int x = threadIdx.x;
             int64_t distance = o.a.rel_zero + (j0 - row0 - at.shift) + x - (ROWS - 1);
             if (x < DIAGONALS) {
@@ -171,26 +183,32 @@ template <class T> struct add_parts {
 };
 
 template <class T, int W>
-static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat, float *part, int64_t parts)
+static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat,
+                  float *part, int64_t parts)
 {
     const fv_attn_args &a = o.a;
     typedef bench_top<T, W> bench;
     size_t bytes = bench::bytes();
     const T *dy = (const T *)g->dy;
     if (g->dbias.data) {
-        dim3 grid((unsigned)ceil_div(a.Tk, bench::K), (unsigned)(a.bias_s[2] ? ceil_div(a.Tq, ROWS) : 1),
+        dim3 grid((unsigned)ceil_div(a.Tk, bench::K),
+                  (unsigned)(a.bias_s[2] ? ceil_div(a.Tq, ROWS) : 1),
                   (unsigned)((a.bias_s[0] ? a.B : 1) * (a.bias_s[1] ? a.H : 1)));
-        launch(s, "attention_bwd", grad_bias<T, W>, grid, 32 * WARPS, bytes, o, dy, to<T>(g->dbias), stat);
+        launch(s, "attention_bwd", grad_bias<T, W>, grid, 32 * WARPS, bytes, o, dy, to<T>(g->dbias),
+               stat);
     }
     if (!g->drel.data) return;
-    launch(s, "attention_bwd", grad_rel<T, W>, dim3((unsigned)parts, (unsigned)a.H), 32 * WARPS, bytes, o, dy, part, stat);
-    each(s, "attention_bwd", a.H * a.rel_len, false, add_parts<T>{to<T>(g->drel), part, a.H * a.rel_len, parts});
+    launch(s, "attention_bwd", grad_rel<T, W>, dim3((unsigned)parts, (unsigned)a.H), 32 * WARPS,
+           bytes, o, dy, part, stat);
+    each(s, "attention_bwd", a.H * a.rel_len, false,
+         add_parts<T>{to<T>(g->drel), part, a.H * a.rel_len, parts});
 }
 
-/* The work of the stream holds stat already: asking for more may move it, so the table's sums lie behind it. */
+/* The work of the stream holds stat already: asking for more may move it, so the table's sums lie
+ * behind it. */
 template <class T>
-void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat, float *part,
-                             int64_t parts, int width)
+void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g,
+                             const row_stat *stat, float *part, int64_t parts, int width)
 {
     switch (width) {
     case 32: start<T, 32>(s, o, g, stat, part, parts); break;
@@ -208,9 +226,9 @@ int64_t fv_cuda_attention_shares(const fv_attn_args *a)
     return tiles < most ? tiles : most > 0 ? most : 1;
 }
 
-#define FOR(T)                                                                                                                   \
-    template void fv_cuda_attention_added<T>(fv_stream *, const job<T> &, const fv_attn_grads *, const row_stat *, float *,        \
-                                             int64_t, int);
+#define FOR(T)                                                                                     \
+    template void fv_cuda_attention_added<T>(fv_stream *, const job<T> &, const fv_attn_grads *,   \
+                                             const row_stat *, float *, int64_t, int);
 FOR(float)
 FOR(bf16)
 FOR(f16)

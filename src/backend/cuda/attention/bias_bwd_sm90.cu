@@ -1,20 +1,23 @@
 /* bias_bwd_sm90.cu - the gradient of a bias by pairs on Hopper.
  *
- *     dbias_ij = sum of w_ij (keep dy_i.v_j - dy_i.y_i)  over the sequences and heads that it was repeated for
+ *     dbias_ij = sum of w_ij (keep dy_i.v_j - dy_i.y_i)  over the sequences and heads that it was
+ *     repeated for
  *
- * A block owns a tile of the bias and goes through those in order: pairs_sm90.h.  Gradients of queries, keys and
- * values come from another kernel: one that has a tile of keys of a single sequence would have to add up slopes in memory, 4
- * bytes for each pair and sequence. */
+ * A block owns a tile of the bias and goes through those in order: pairs_sm90.h.  Gradients of
+ * queries, keys and values come from another kernel: one that has a tile of keys of a single
+ * sequence would have to add up slopes in memory, 4 bytes for each pair and sequence. */
 #include "pairs_sm90.h"
 
-/* The n-th tile of the bias, from (i, j) on, and what it adds up: sequences and heads [b, b_end) and [h, h_end). */
+/* The n-th tile of the bias, from (i, j) on, and what it adds up: sequences and heads [b, b_end)
+ * and [h, h_end). */
 template <class P> struct share {
     const job<typename P::T> &o;
     int i, j, b, b_end, h, h_end;
     __device__ share(const job<typename P::T> &job_, int n) : o(job_)
     {
         const fv_attn_args &a = o.a;
-        int across = (int)ceil_div(a.Tk, P::KEYS), down = (int)ceil_div(a.Tq, P::QUERIES), image = n / across / down;
+        int across = (int)ceil_div(a.Tk, P::KEYS), down = (int)ceil_div(a.Tq, P::QUERIES),
+            image = n / across / down;
         bool own_b = a.bias_s[0], own_h = a.bias_s[1];
         int heads = own_h ? (int)a.H : 1;
         i = n / across % down * P::QUERIES;
@@ -34,10 +37,11 @@ template <class P> struct share {
     }
 };
 
-/* A strip of sums, from row row0 and key j on, to where rows are `step` apart: laid where its bias was, then in whole lines. */
+/* A strip of sums, from row row0 and key j on, to where rows are `step` apart: laid where its bias
+ * was, then in whole lines. */
 template <class P, int N>
-__device__ inline void write_strip(typename P::T *to, int64_t step, typename P::T *room, const float (&sum)[N][4], int row0,
-                                   int rows, int j, int keys)
+__device__ inline void write_strip(typename P::T *to, int64_t step, typename P::T *room,
+                                   const float (&sum)[N][4], int row0, int rows, int j, int keys)
 {
     typedef typename P::T T;
     int lane = threadIdx.x % 32, row = lane % 16;
@@ -46,39 +50,47 @@ __device__ inline void write_strip(typename P::T *to, int64_t step, typename P::
 #pragma unroll
     for (int n = 0; n < N / 2; n++) {
         int eight = n * 2 + lane / 16; /* columns */
-        store_matrices(room + (eight / 8 * P::QUERIES + row) * PANEL + (eight % 8 ^ row % 8) * 8, narrowed[n]);
+        store_matrices(room + (eight / 8 * P::QUERIES + row) * PANEL + (eight % 8 ^ row % 8) * 8,
+                       narrowed[n]);
     }
     __syncwarp();
     int c = lane % 16;
 #pragma unroll
     for (int r = lane / 16; r < 16; r += 2) {
-        const uint4 *from = (const uint4 *)(room + (c / 8 * P::QUERIES + r) * PANEL + (c % 8 ^ r % 8) * 8);
-        if (row0 + r < rows && j + c * 8 < keys) *(uint4 *)(to + (row0 + r) * step + j + c * 8) = *from;
+        const uint4 *from = (const uint4 *)(room + (c / 8 * P::QUERIES + r) * PANEL +
+                                            (c % 8 ^ r % 8) * 8);
+        if (row0 + r < rows && j + c * 8 < keys)
+            *(uint4 *)(to + (row0 + r) * step + j + c * 8) = *from;
     }
     written_for_engine(); /* which brings the next bias there */
 }
 
 template <class P>
 __global__ void __launch_bounds__(P::THREADS_ALL, 1)
-    grad_bias_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of, const float2 *stat,
-                    sink<typename P::T> dbias, int items, bool lines)
+    grad_bias_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of,
+                    const float2 *stat, sink<typename P::T> dbias, int items, bool lines)
 {
     typedef typename P::T T;
     extern __shared__ __align__(1024) unsigned char memory[];
     auto item = [&](int n) { return share<P>(o, n); };
-    run_block<P>(memory, &of, o, stat, items, item, [&](int n, const auto &sum, T *room, int group) {
-        share<P> mine(o, n);
-        int64_t base = mine.b * o.a.bias_s[0] + mine.h * o.a.bias_s[1];
-        int row0 = mine.i + group * 64 + (int)threadIdx.x / 32 % 4 * 16, rows = (int)o.a.Tq, keys = (int)o.a.Tk;
-        if (lines && room)
-            write_strip<P>((T *)dbias.p + base, o.a.bias_s[2], room, sum, row0, rows, mine.j, keys);
-        else
-            write_rows(dbias, base + mine.j, o.a.bias_s[2], sum, row0, rows, min(P::KEYS, keys - mine.j), 1);
-    });
+    run_block<P>(memory, &of, o, stat, items, item,
+                 [&](int n, const auto &sum, T *room, int group) {
+                     share<P> mine(o, n);
+                     int64_t base = mine.b * o.a.bias_s[0] + mine.h * o.a.bias_s[1];
+                     int row0 = mine.i + group * 64 + (int)threadIdx.x / 32 % 4 * 16,
+                         rows = (int)o.a.Tq, keys = (int)o.a.Tk;
+                     if (lines && room)
+                         write_strip<P>((T *)dbias.p + base, o.a.bias_s[2], room, sum, row0, rows,
+                                        mine.j, keys);
+                     else
+                         write_rows(dbias, base + mine.j, o.a.bias_s[2], sum, row0, rows,
+                                    min(P::KEYS, keys - mine.j), 1);
+                 });
 }
 
 template <class P>
-static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads *g, const float2 *stat)
+static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads *g,
+                  const float2 *stat)
 {
     typedef typename P::T T;
     const fv_attn_args &a = o.a;
@@ -88,17 +100,21 @@ static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads
     int64_t items = images * ceil_div(a.Tk, P::KEYS) * ceil_div(a.Tq, P::QUERIES);
     sink<T> dbias = to<T>(g->dbias);
     bool lines = !dbias.wide && !dbias.add && aligned(dbias.p) && a.Tk % 8 == 0;
-    launch(s, "attention_bwd", grad_bias_wgmma<P>, grid_of(s, items), P::THREADS_ALL, P::BYTES, o, of, stat, dbias, (int)items,
-           lines);
+    launch(s, "attention_bwd", grad_bias_wgmma<P>, grid_of(s, items), P::THREADS_ALL, P::BYTES, o,
+           of, stat, dbias, (int)items, lines);
     return true;
 }
 
-template <class T> bool fv_cuda_bias_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
+template <class T>
+bool fv_cuda_bias_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat)
 {
     if (!biased(o)) return false;
     bool narrow_heads = o.a.Wk <= 64 && o.a.Wv <= 64;
-    return narrow_heads ? start<plan<T, 64, true>>(s, o, g, stat) : start<plan<T, 128, true>>(s, o, g, stat);
+    return narrow_heads ? start<plan<T, 64, true>>(s, o, g, stat)
+                        : start<plan<T, 128, true>>(s, o, g, stat);
 }
 
-template bool fv_cuda_bias_hopper<bf16>(fv_stream *, const job<bf16> &, const fv_attn_grads *, const float2 *);
-template bool fv_cuda_bias_hopper<f16>(fv_stream *, const job<f16> &, const fv_attn_grads *, const float2 *);
+template bool fv_cuda_bias_hopper<bf16>(fv_stream *, const job<bf16> &, const fv_attn_grads *,
+                                        const float2 *);
+template bool fv_cuda_bias_hopper<f16>(fv_stream *, const job<f16> &, const fv_attn_grads *,
+                                       const float2 *);

@@ -1,34 +1,39 @@
 /* bwd.cu - the gradients of attention: of queries by rows, of keys and values by columns.
  *
- *     w = 2^(score - lse),  dw = keep dy_i.v_j,  ds = w (dw - dy_i.y_i),  dq_i = sum_j ds k_j,  dk_j = sum_i ds q_i,
+ *     w = 2^(score - lse),  dw = keep dy_i.v_j,  ds = w (dw - dy_i.y_i),  dq_i = sum_j ds k_j,
+ *     dk_j = sum_i ds q_i,
  *     dv_j = sum_i keep w dy_i
  *
- * Weights are computed again from lse, once for each direction: a block that owns its rows, and another that owns its
- * columns, write every result once and in a fixed order.  One pass with atomic additions for dq would spare two of seven
- * products, and give other bits each time. */
+ * Weights are computed again from lse, once for each direction: a block that owns its rows, and
+ * another that owns its columns, write every result once and in a fixed order.  One pass with
+ * atomic additions for dq would spare two of seven products, and give other bits each time. */
 #include "grads.h"
 #include "dispatch.h"
 
 template <class T>
-void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat, float *part,
-                             int64_t parts, int width);
+void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads *g,
+                             const row_stat *stat, float *part, int64_t parts, int width);
 int64_t fv_cuda_attention_shares(const fv_attn_args *a);
 
 template <int W> constexpr int columns_of = W <= 64 ? 64 : 32; /* of a tile */
 template <class T, int W>
-constexpr int turns_of = W == 256 && sizeof(T) == 4 ? 1 : 2; /* tiles there is memory for: one in use, one on its way */
+constexpr int turns_of = W == 256 && sizeof(T) == 4
+                             ? 1
+                             : 2; /* tiles there is memory for: one in use, one on its way */
 
 template <class T, int W, int K> static size_t shared_bytes()
 {
     size_t spare = sizeof(T) == 4 ? WARPS * 16 * (K + 4) * sizeof(float) : 0;
     constexpr int N = turns_of<T, W>;
-    return (size_t)(2 * ROWS + 2 * N * K) * stride_of<T, W> * sizeof(T) + N * K * sizeof(row_stat) + spare;
+    return (size_t)(2 * ROWS + 2 * N * K) * stride_of<T, W> * sizeof(T) + N * K * sizeof(row_stat) +
+           spare;
 }
 
-/* What the passes over pairs need of each row, and that for the kernels on Hopper, where they are used (NULL: not); `share`
- * threads of a warp take one, a power of two. */
+/* What the passes over pairs need of each row, and that for the kernels on Hopper, where they are
+ * used (NULL: not); `share` threads of a warp take one, a power of two. */
 template <class T, int V>
-__global__ void row_stats(row_stat *stat, float2 *folded, const __grid_constant__ job<T> o, const T *dy, int share)
+__global__ void row_stats(row_stat *stat, float2 *folded, const __grid_constant__ job<T> o,
+                          const T *dy, int share)
 {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) / share, h = blockIdx.y, b = blockIdx.z;
     bool there = i < o.a.Tq;
@@ -47,7 +52,8 @@ __global__ void row_stats(row_stat *stat, float2 *folded, const __grid_constant_
 }
 
 /* What is known of each row before the passes over pairs. */
-template <class T> static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, row_stat *stat, float2 *folded)
+template <class T>
+static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, row_stat *stat, float2 *folded)
 {
     constexpr int V = 16 / sizeof(T);
     const fv_attn_args &a = o.a;
@@ -71,7 +77,8 @@ __global__ void __launch_bounds__(32 * WARPS)
     int warp = threadIdx.x / 32;
     float *spare = (float *)(values + N * K * S) + warp * 16 * (K + 4);
     head<T> at(o, blockIdx.z, blockIdx.y);
-    int g = o.kv_head(at.h), tile = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, row0 = tile + warp * 16;
+    int g = o.kv_head(at.h), tile = (int)(gridDim.x - 1 - blockIdx.x) * ROWS,
+        row0 = tile + warp * 16;
     int first = at.first(tile) / K * K, last = at.last_key(tile, ROWS);
     row_stat known[2];
 #pragma unroll
@@ -82,11 +89,14 @@ __global__ void __launch_bounds__(32 * WARPS)
     float sum[W / 8][4];
     clear(sum);
     fetch<ROWS, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk, o.quick_q);
-    fetch<ROWS, W>(d, dy + o.at_y(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile, (int)o.a.Wv, o.quick_y);
+    fetch<ROWS, W>(d, dy + o.at_y(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile, (int)o.a.Wv,
+                   o.quick_y);
     auto bring = [&](int j) {
         int turn = j / K % N * K * S;
-        fetch<K, W>(keys + turn, o.k(at.b, g, j), o.a.k_row, (int)o.a.Tk - j, (int)o.a.Wk, o.quick_k);
-        fetch<K, W>(values + turn, o.v(at.b, g, j), o.a.v_row, (int)o.a.Tk - j, (int)o.a.Wv, o.quick_v);
+        fetch<K, W>(keys + turn, o.k(at.b, g, j), o.a.k_row, (int)o.a.Tk - j, (int)o.a.Wk,
+                    o.quick_k);
+        fetch<K, W>(values + turn, o.v(at.b, g, j), o.a.v_row, (int)o.a.Tk - j, (int)o.a.Wv,
+                    o.quick_v);
     };
     if (first < last) bring(first);
     for (int j = first; j < last; j += K) {
@@ -99,7 +109,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         if (N > 1 && j + K < last) bring(j + K);
         mul_nt<K / 8, W, S, S>(s, q + warp * 16 * S, k);
         mul_nt<K / 8, W, S, S>(dp, d + warp * 16 * S, v);
-        slopes<false, KIND>(s, dp, at, row0, j, at.whole(tile, ROWS, j, K), [&](int e, int) { return known[e / 2]; });
+        slopes<false, KIND>(s, dp, at, row0, j, at.whole(tile, ROWS, j, K),
+                            [&](int e, int) { return known[e / 2]; });
         mul_nn<W / 8, K / 8, S>(sum, dp, k, spare);
         if (N == 1) __syncthreads();
         if (N == 1 && j + K < last) bring(j + K);
@@ -108,19 +119,23 @@ __global__ void __launch_bounds__(32 * WARPS)
     write_rows(dq, base, o.a.q_row, sum, row0, at.rows, (int)o.a.Wk, o.scale * LN2);
 }
 
-/* WHICH: 1 keys, 2 values, 3 both.  Wide heads take one after the other: two strips of sums fill the registers. */
+/* WHICH: 1 keys, 2 values, 3 both.  Wide heads take one after the other: two strips of sums fill
+ * the registers. */
 template <class T, int W, int Q, int WHICH, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
-    grad_keys(const __grid_constant__ job<T> o, const T *dy, sink<T> dk, sink<T> dv, const row_stat *stat)
+    grad_keys(const __grid_constant__ job<T> o, const T *dy, sink<T> dk, sink<T> dv,
+              const row_stat *stat)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
     constexpr int N = turns_of<T, W>;
-    T *k = (T *)memory, *v = k + ROWS * S, *queries = v + ROWS * S, *slopes_of_y = queries + N * Q * S;
+    T *k = (T *)memory, *v = k + ROWS * S, *queries = v + ROWS * S,
+      *slopes_of_y = queries + N * Q * S;
     row_stat *stats = (row_stat *)(slopes_of_y + N * Q * S);
     int warp = threadIdx.x / 32;
     float *spare = (float *)(stats + N * Q) + warp * 16 * (Q + 4);
-    int b = blockIdx.z, g = blockIdx.y, tile = (int)blockIdx.x * ROWS, row0 = tile + warp * 16, serves = (int)(o.a.H / o.a.G);
+    int b = blockIdx.z, g = blockIdx.y, tile = (int)blockIdx.x * ROWS, row0 = tile + warp * 16,
+        serves = (int)(o.a.H / o.a.G);
     int keys = (int)o.a.Tk;
     float sk[WHICH & 1 ? W / 8 : 1][4], sv[WHICH & 2 ? W / 8 : 1][4];
     clear(sk);
@@ -132,10 +147,13 @@ __global__ void __launch_bounds__(32 * WARPS)
         int first = at.first_row(tile) / Q * Q, last = at.last_row(tile, ROWS);
         auto bring = [&](int i) {
             int turn = i / Q % N, row = i + (int)threadIdx.x;
-            fetch<Q, W>(queries + turn * Q * S, o.q(b, h, i), o.a.q_row, at.rows - i, (int)o.a.Wk, o.quick_q);
-            fetch<Q, W>(slopes_of_y + turn * Q * S, dy + o.at_y(b, h, i), o.a.H * o.a.Wv, at.rows - i, (int)o.a.Wv, o.quick_y);
+            fetch<Q, W>(queries + turn * Q * S, o.q(b, h, i), o.a.q_row, at.rows - i, (int)o.a.Wk,
+                        o.quick_q);
+            fetch<Q, W>(slopes_of_y + turn * Q * S, dy + o.at_y(b, h, i), o.a.H * o.a.Wv,
+                        at.rows - i, (int)o.a.Wv, o.quick_y);
             if (threadIdx.x < Q)
-                stats[turn * Q + threadIdx.x] = row < at.rows ? stat[o.at_row(b, h, row)] : row_stat{INFINITY, 0, 0};
+                stats[turn * Q + threadIdx.x] = row < at.rows ? stat[o.at_row(b, h, row)]
+                                                              : row_stat{INFINITY, 0, 0};
         };
         __syncthreads(); /* the head before is done with */
         if (first < last) bring(first);
@@ -159,9 +177,13 @@ __global__ void __launch_bounds__(32 * WARPS)
         }
     }
     if constexpr (WHICH & 1)
-        if (dk.p) write_rows(dk, o.k(b, g, 0) - (const T *)o.a.k, o.a.k_row, sk, row0, keys, (int)o.a.Wk, o.scale * LN2);
+        if (dk.p)
+            write_rows(dk, o.k(b, g, 0) - (const T *)o.a.k, o.a.k_row, sk, row0, keys, (int)o.a.Wk,
+                       o.scale * LN2);
     if constexpr (WHICH & 2)
-        if (dv.p) write_rows(dv, o.v(b, g, 0) - (const T *)o.a.v, o.a.v_row, sv, row0, keys, (int)o.a.Wv, 1);
+        if (dv.p)
+            write_rows(dv, o.v(b, g, 0) - (const T *)o.a.v, o.a.v_row, sv, row0, keys, (int)o.a.Wv,
+                       1);
 }
 
 template <class T, int W, int K, int KIND>
@@ -172,17 +194,25 @@ static void start_as(fv_stream *s, const job<T> &o, const fv_attn_grads *g, cons
     dim3 rows((unsigned)ceil_div(o.a.Tq, ROWS), (unsigned)o.a.H, (unsigned)o.a.B);
     dim3 columns((unsigned)ceil_div(o.a.Tk, ROWS), (unsigned)o.a.G, (unsigned)o.a.B);
     size_t bytes = shared_bytes<T, W, K>();
-    if (g->dq.data) launch(s, "attention_bwd", grad_queries<T, W, K, KIND>, rows, 32 * WARPS, bytes, o, dy, to<T>(g->dq), stat);
+    if (g->dq.data)
+        launch(s, "attention_bwd", grad_queries<T, W, K, KIND>, rows, 32 * WARPS, bytes, o, dy,
+               to<T>(g->dq), stat);
     if constexpr (W < 256) {
         if (dk.p || dv.p)
-            launch(s, "attention_bwd", grad_keys<T, W, K, 3, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+            launch(s, "attention_bwd", grad_keys<T, W, K, 3, KIND>, columns, 32 * WARPS, bytes, o,
+                   dy, dk, dv, stat);
     } else {
-        if (dk.p) launch(s, "attention_bwd", grad_keys<T, W, K, 1, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
-        if (dv.p) launch(s, "attention_bwd", grad_keys<T, W, K, 2, KIND>, columns, 32 * WARPS, bytes, o, dy, dk, dv, stat);
+        if (dk.p)
+            launch(s, "attention_bwd", grad_keys<T, W, K, 1, KIND>, columns, 32 * WARPS, bytes, o,
+                   dy, dk, dv, stat);
+        if (dv.p)
+            launch(s, "attention_bwd", grad_keys<T, W, K, 2, KIND>, columns, 32 * WARPS, bytes, o,
+                   dy, dk, dv, stat);
     }
 }
 
-template <class T, int W, int K> static void start_with(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat)
+template <class T, int W, int K>
+static void start_with(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat)
 {
     if (W < 256 && o.plain && o.a.dropout <= 0)
         start_as < T, W, K, W<256 ? PLAIN : ANY>(s, o, g, stat);
@@ -190,7 +220,8 @@ template <class T, int W, int K> static void start_with(fv_stream *s, const job<
         start_as<T, W, K, ANY>(s, o, g, stat);
 }
 
-template <class T, int W> static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat)
+template <class T, int W>
+static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const row_stat *stat)
 {
     constexpr int K = columns_of<W>;
     if constexpr (sizeof(T) == 4 && W == 64) /* smaller tiles, where a chip has no room for those */
@@ -202,12 +233,15 @@ template <class T, int W> static void start(fv_stream *s, const job<T> &o, const
 }
 
 /* Scratch is one block, as asking again may move it: for each row stat, and sums by distance. */
-template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, bool hopper)
+template <class T>
+void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
+                                 bool hopper)
 {
     job<T> o = prepare<T>(s, a);
     o.quick_y = o.quick_y && aligned(g->dy);
     int64_t rows = a->B * a->H * a->Tq, parts = g->drel.data ? fv_cuda_attention_shares(a) : 0;
-    int64_t tabled = hopper && g->drel.data ? fv_cuda_table_numbers(s, a) : 0, numbers = parts * a->H * a->rel_len;
+    int64_t tabled = hopper && g->drel.data ? fv_cuda_table_numbers(s, a) : 0,
+            numbers = parts * a->H * a->rel_len;
     int64_t of_rel = ceil_div(numbers > tabled ? numbers : tabled, 4), of_rows = ceil_div(rows, 4);
     int width = tile_width(s, a);
     int4 *room = width ? work<int4>(s, 5 * of_rows + of_rel) : NULL;
@@ -223,11 +257,17 @@ template <class T> void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_
     case 256: start<T, 256>(s, o, g, stat); break;
     }
     fv_attn_grads rest = *g;
-    if (hopper && o.quick_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, folded)) rest.dbias = fv_sink{};
-    if (tabled && o.quick_y && fv_cuda_table_hopper<T>(s, o, g, folded, part)) rest.drel = fv_sink{};
-    if (rest.dbias.data || rest.drel.data) fv_cuda_attention_added<T>(s, o, &rest, stat, part, parts, width);
+    if (hopper && o.quick_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, folded))
+        rest.dbias = fv_sink{};
+    if (tabled && o.quick_y && fv_cuda_table_hopper<T>(s, o, g, folded, part))
+        rest.drel = fv_sink{};
+    if (rest.dbias.data || rest.drel.data)
+        fv_cuda_attention_added<T>(s, o, &rest, stat, part, parts, width);
 }
 
-template void fv_cuda_attention_tiled_bwd<float>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);
-template void fv_cuda_attention_tiled_bwd<bf16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);
-template void fv_cuda_attention_tiled_bwd<f16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *, bool);
+template void fv_cuda_attention_tiled_bwd<float>(fv_stream *, const fv_attn_args *,
+                                                 const fv_attn_grads *, bool);
+template void fv_cuda_attention_tiled_bwd<bf16>(fv_stream *, const fv_attn_args *,
+                                                const fv_attn_grads *, bool);
+template void fv_cuda_attention_tiled_bwd<f16>(fv_stream *, const fv_attn_args *,
+                                               const fv_attn_grads *, bool);

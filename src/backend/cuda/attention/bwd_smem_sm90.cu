@@ -1,18 +1,22 @@
-/* bwd_smem_sm90.cu - the gradients of attention on Hopper where heads are narrow: dq is added up in shared memory.
+/* bwd_smem_sm90.cu - the gradients of attention on Hopper where heads are narrow: dq is added up in
+ * shared memory.
  *
- * A block owns up to 512 queries of heads up to 64 wide, in tiles of 64, and goes through all keys, 64 for each of two groups of
- * four warps at a time:
+ * A block owns up to 512 queries of heads up to 64 wide, in tiles of 64, and goes through all keys,
+ * 64 for each of two groups of four warps at a time:
  *
- *     s = k q',  d = v dy',  w = exp(s - lse),  ds = w (d - dy.y);   dv += w dy,  dk += ds q,  dq += ds' k
+ *     s = k q',  d = v dy',  w = exp(s - lse),  ds = w (d - dy.y);   dv += w dy,  dk += ds q,
+ *     dq += ds' k
  *
- * Keys and values are kept in registers, as are the sums of dk and dv.  Sums of dq lie in shared memory as threads hold them, and
- * the groups take turns at them: the first adds what its keys make of a tile, then the second.  A turn goes on until the first
- * products of the next tile are under way: so while one group makes exponentials the other has the tensor cores, which two that
- * meet at every tile would want at the same time.
+ * Keys and values are kept in registers, as are the sums of dk and dv.  Sums of dq lie in shared
+ * memory as threads hold them, and the groups take turns at them: the first adds what its keys make
+ * of a tile, then the second.  A turn goes on until the first products of the next tile are under
+ * way: so while one group makes exponentials the other has the tensor cores, which two that meet at
+ * every tile would want at the same time.
  *
- * Where heads that share keys have more queries together, so many blocks as are needed make a team: tile i is owned by member
- * i % size.  All go through the same keys; a member begins with the sums of dk and dv that the one before it came to, and the
- * last writes them.  Every sum is made in one order, whatever else there is, and gradients repeat bit by bit. */
+ * Where heads that share keys have more queries together, so many blocks as are needed make a team:
+ * tile i is owned by member i % size.  All go through the same keys; a member begins with the sums
+ * of dk and dv that the one before it came to, and the last writes them.  Every sum is made in one
+ * order, whatever else there is, and gradients repeat bit by bit. */
 #include <type_traits>
 
 #include "bwd_smem_sm90.h"
@@ -39,10 +43,14 @@ template <class T> struct room {
     float4 *dq;
     float *stat;
     uint64_t *k_full, *k_free, *full, *free, *ready, *sent;
-    uint64_t *turns; /* of each warp: that of the other group which adds to the same numbers of dq is done.  At these and at
-                      * `free` every lane arrives for itself, which racecheck can follow; a named barrier it cannot */
+    uint64_t *
+        /* of each warp: that of the other group which adds to the same numbers of dq is done.  At
+         * these and at `free` every lane arrives for itself, which racecheck can follow; a named
+         * barrier it cannot */
+        turns;
     static constexpr int TILE = QUERIES * WIDTH, SLOPES = QUERIES * KEYS, STATS = 2 * QUERIES;
-    static constexpr size_t BYTES = 1024 + (2 * KEYS * WIDTH + 2 * STAGES * TILE + SLOPES) * sizeof(T) +
+    static constexpr size_t BYTES = 1024 +
+                                    (2 * KEYS * WIDTH + 2 * STAGES * TILE + SLOPES) * sizeof(T) +
                                     SLOTS * TILE * sizeof(float) + STAGES * STATS * sizeof(float) +
                                     (6 + 4 * GROUPS + 2 * STAGES) * sizeof(uint64_t);
 
@@ -82,7 +90,9 @@ template <class T> struct room {
 static_assert(room<bf16>::BYTES <= 227 << 10, "what a block has");
 
 /* One thread brings everything. */
-template <class T> __device__ inline void bring_all(const room<T> &m, const job<T> &o, const near_maps *of, const near_plan &p)
+template <class T>
+__device__ inline void bring_all(const room<T> &m, const job<T> &o, const near_maps *of,
+                                 const near_plan &p)
 {
     unsigned turn = 0, loads = 0;
     for (course c(p); c.there(p); c.next(p)) {
@@ -96,7 +106,8 @@ template <class T> __device__ inline void bring_all(const room<T> &m, const job<
             arrive_expecting(full, 2 * m.TILE * sizeof(T) + m.STATS * sizeof(float));
             bring_panel(m.q + stage * m.TILE, &of->in.q, full, 0, h, place, b);
             bring_panel(m.dy + stage * m.TILE, &of->dy, full, 0, h, place, b);
-            bring_bytes(m.stat + stage * m.STATS, p.stat + ((int64_t)(b * (int)o.a.H + h) * p.tiles + w.t) * m.STATS,
+            bring_bytes(m.stat + stage * m.STATS,
+                        p.stat + ((int64_t)(b * (int)o.a.H + h) * p.tiles + w.t) * m.STATS,
                         m.STATS * sizeof(float), full);
             if (!first) continue;
             first = false;
@@ -137,7 +148,8 @@ template <class T> __device__ inline void tell_members(const room<T> &m, const n
     for (course c(p); c.there(p); c.next(p), item++) {
         wait_for(m.sent, item & 1);
         __threadfence();
-        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p.done + blockIdx.x), "r"(item + 1) : "memory");
+        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p.done + blockIdx.x), "r"(item + 1)
+                     : "memory");
     }
 }
 
@@ -152,13 +164,15 @@ template <int N> __device__ inline void take(float (&x)[N][4], const float4 *fro
 template <int N> __device__ inline void give(float4 *to, const float (&x)[N][4], int apart)
 {
 #pragma unroll
-    for (int n = 0; n < N; n++) __stcg(to + n * apart, make_float4(x[n][0], x[n][1], x[n][2], x[n][3]));
+    for (int n = 0; n < N; n++)
+        __stcg(to + n * apart, make_float4(x[n][0], x[n][1], x[n][2], x[n][3]));
 }
 
 /* ---- products ---- */
 
 /* c (64, 64) = A B': A in registers, B 64 rows of one panel. */
-template <int K, class T> __device__ inline void multiply_kept(float (&c)[8][4], const uint32_t (&a)[K][4], const T *b)
+template <int K, class T>
+__device__ inline void multiply_kept(float (&c)[8][4], const uint32_t (&a)[K][4], const T *b)
 {
     uint64_t fb = factor(b);
 #pragma unroll
@@ -170,18 +184,21 @@ template <class T> __device__ inline void lay_slopes(T *to, const uint32_t (&x)[
 {
     int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 % 4 * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
-    for (int n = 0; n < 4; n++) store_matrices(to + row * PANEL + ((n * 2 + lane / 16) ^ row % 8) * 8, x[n]);
+    for (int n = 0; n < 4; n++)
+        store_matrices(to + row * PANEL + ((n * 2 + lane / 16) ^ row % 8) * 8, x[n]);
 }
 
-/* Rows of a strip of 16 from memory, as the first factor of products.  Behind the last row that one is read once more: what is
- * made of it has no weight. */
+/* Rows of a strip of 16 from memory, as the first factor of products.  Behind the last row that one
+ * is read once more: what is made of it has no weight. */
 template <int K, class T>
-__device__ inline void keep_rows(uint32_t (&x)[K][4], const T *from, int64_t step, int row0, int rows, int width)
+__device__ inline void keep_rows(uint32_t (&x)[K][4], const T *from, int64_t step, int row0,
+                                 int rows, int width)
 {
     const unsigned *row[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        row[i] = (const unsigned *)(from + min(tile_row(row0, i * 2), rows - 1) * step + tile_col(0, 0, 0));
+        row[i] = (const unsigned *)(from + min(tile_row(row0, i * 2), rows - 1) * step +
+                                    tile_col(0, 0, 0));
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
@@ -191,10 +208,11 @@ __device__ inline void keep_rows(uint32_t (&x)[K][4], const T *from, int64_t ste
         }
 }
 
-/* Rows of a strip to a gradient by way of this warp's rows of the room for slopes, so that whole lines go out. */
+/* Rows of a strip to a gradient by way of this warp's rows of the room for slopes, so that whole
+ * lines go out. */
 template <class T>
-__device__ inline void write_strip(T *to, int64_t step, T *room, const float (&x)[8][4], int row0, int rows, int width,
-                                   float scale)
+__device__ inline void write_strip(T *to, int64_t step, T *room, const float (&x)[8][4], int row0,
+                                   int rows, int width, float scale)
 {
     uint32_t narrowed[4][4];
     narrow_by(narrowed, x, [&](float a, float b) { return two(a * scale, b * scale, T()); });
@@ -213,12 +231,15 @@ __device__ inline void write_strip(T *to, int64_t step, T *room, const float (&x
 
 /* ---- a group ---- */
 
-/* Of 64 numbers in shared memory those of this thread's columns, two at a time: the compiler would read them one by one. */
+/* Of 64 numbers in shared memory those of this thread's columns, two at a time: the compiler would
+ * read them one by one. */
 __device__ inline void read_columns(float2 (&x)[8], const float *from)
 {
 #pragma unroll
     for (int n = 0; n < 8; n++)
-        asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x[n].x), "=f"(x[n].y) : "r"(shared_at(from + tile_col(0, n, 0))));
+        asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
+                     : "=f"(x[n].x), "=f"(x[n].y)
+                     : "r"(shared_at(from + tile_col(0, n, 0))));
 }
 
 /* Weights from products where all pairs take part. */
@@ -227,7 +248,8 @@ __device__ inline void weigh_all(float (&s)[8][4], float scale, const float2 (&l
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) s[n][e] = exp2_fast(fmaf(s[n][e], scale, e % 2 ? -lse[n].y : -lse[n].x));
+        for (int e = 0; e < 4; e++)
+            s[n][e] = exp2_fast(fmaf(s[n][e], scale, e % 2 ? -lse[n].y : -lse[n].x));
 }
 
 template <class T> struct gradients {
@@ -235,9 +257,11 @@ template <class T> struct gradients {
 };
 
 template <class T>
-__device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan &p, const gradients<T> &to, int group)
+__device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan &p,
+                              const gradients<T> &to, int group)
 {
-    int thread = threadIdx.x % 128, strip = thread / 32 * 16, rank = blockIdx.x % p.team, width = (int)o.a.Wk;
+    int thread = threadIdx.x % 128, strip = thread / 32 * 16, rank = blockIdx.x % p.team,
+        width = (int)o.a.Wk;
     unsigned turn = 0, loads = 0, item = 0;
     T *slopes = m.slopes + group * 64 * PANEL;
     uint32_t k[4][4], v[4][4], pw[4][4], ds[4][4];
@@ -248,14 +272,16 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
         keep_rows(k, o.k(c.b, c.g, 0), o.a.k_row, row0, (int)o.a.Tk, width);
         keep_rows(v, o.v(c.b, c.g, 0), o.a.v_row, row0, (int)o.a.Tk, (int)o.a.Wv);
     };
-    uint64_t *mine = m.turns + group * 4 + thread / 32, *others = m.turns + (1 - group) * 4 + thread / 32;
+    uint64_t *mine = m.turns + group * 4 + thread / 32,
+             *others = m.turns + (1 - group) * 4 + thread / 32;
     if (group == 1) arrive(others); /* the first turn is that of the other */
     course c(p);
     if (c.there(p)) keep(c);
     for (; c.there(p); item++) {
         int b = c.b, g = c.g, key = c.block * KEYS, keys = key + group * 64, row0 = keys + strip;
         head<T> at(o, b, g * p.serves);
-        float4 *link = p.links + ((int64_t)blockIdx.x * LINKS + item % LINKS) * LINK + group * (LINK / 2) + thread;
+        float4 *link = p.links + ((int64_t)blockIdx.x * LINKS + item % LINKS) * LINK +
+                       group * (LINK / 2) + thread;
         if (p.team > 1) wait_for(m.ready, item & 1);
         if (rank > 0) {
             take(dk, link - LINKS * LINK, 128);
@@ -269,7 +295,8 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
         auto write_dq = [&](const tile &w) {
             if (!to.q) return;
             int64_t base = o.q(b, g * p.serves + w.h, 0) - (const T *)o.a.q;
-            write_strip(to.q + base, o.a.q_row, slopes, dq, w.place() + strip, at.rows, width, o.scale * LN2);
+            write_strip(to.q + base, o.a.q_row, slopes, dq, w.place() + strip, at.rows, width,
+                        o.scale * LN2);
         };
         auto read_dq = [&](const tile &w) {
             const float4 *sums = m.dq + w.slot * (m.TILE / 4) + thread;
@@ -282,7 +309,8 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
             bool last = group == 1 && edge.last_visit(w);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                dq[n][0] += so_far[n].x, dq[n][1] += so_far[n].y, dq[n][2] += so_far[n].z, dq[n][3] += so_far[n].w;
+                dq[n][0] += so_far[n].x, dq[n][1] += so_far[n].y, dq[n][2] += so_far[n].z,
+                    dq[n][3] += so_far[n].w;
                 if (!last) sums[n * 128] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
             }
             if (!last) return;
@@ -304,7 +332,8 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
             if (rank + 1 < p.team)
                 give(link, dk, 128);
             else if (to.k)
-                write_strip(to.k + base, o.a.k_row, slopes, dk, row0, (int)o.a.Tk, width, o.scale * LN2);
+                write_strip(to.k + base, o.a.k_row, slopes, dk, row0, (int)o.a.Tk, width,
+                            o.scale * LN2);
         };
         auto give_values = [&] {
             int64_t base = o.v(b, g, 0) - (const T *)o.a.v;
@@ -313,7 +342,9 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
             else if (to.v)
                 write_strip(to.v + base, o.a.v_row, slopes, dv, row0, (int)o.a.Tk, (int)o.a.Wv, 1);
         };
-        auto stage_of = [](unsigned n) { return __shfl_sync(~0u, (int)(n % STAGES), 0); }; /* known to be the same for all */
+        auto stage_of = [](unsigned n) {
+            return __shfl_sync(~0u, (int)(n % STAGES), 0);
+        }; /* known to be the same for all */
         course ahead = c;
         ahead.next(p);
         tile now = all.first(p), next = now;
@@ -329,7 +360,8 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
             if (edge.whole(now))
                 weigh_all(s, o.scale, lse);
             else
-                weigh<true, PLAIN>(s, at, row0, now.place(), false, [&](int e, int n) { return e % 2 ? lse[n].y : lse[n].x; });
+                weigh<true, PLAIN>(s, at, row0, now.place(), false,
+                                   [&](int e, int n) { return e % 2 ? lse[n].y : lse[n].x; });
             float2 dy_y[8];
             read_columns(dy_y, m.stat + stage * m.STATS + QUERIES);
             products_done<0>();
@@ -340,7 +372,8 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
 #pragma unroll
             for (int n = 0; n < 8; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) d[n][e] = slope_of<PLAIN>(s[n][e], d[n][e], e % 2 ? dy_y[n].y : dy_y[n].x);
+                for (int e = 0; e < 4; e++)
+                    d[n][e] = slope_of<PLAIN>(s[n][e], d[n][e], e % 2 ? dy_y[n].y : dy_y[n].x);
             narrow(ds, d, T());
             if (!more.value && ahead.there(p)) keep(ahead);
             lay_slopes(slopes, ds);
@@ -403,8 +436,8 @@ __device__ inline void gather(const room<T> &m, const job<T> &o, const near_plan
 
 template <class T>
 __global__ void __launch_bounds__(ALL_THREADS, 1)
-    grad_near(const __grid_constant__ job<T> o, const __grid_constant__ near_maps of, const __grid_constant__ near_plan p,
-              const __grid_constant__ gradients<T> to)
+    grad_near(const __grid_constant__ job<T> o, const __grid_constant__ near_maps of,
+              const __grid_constant__ near_plan p, const __grid_constant__ gradients<T> to)
 {
     extern __shared__ unsigned char memory[];
     room<T> m(memory);
@@ -422,13 +455,16 @@ __global__ void __launch_bounds__(ALL_THREADS, 1)
     }
 }
 
-/* lse in units of log 2 and dy.y of each query; eight threads take one, heads follow one another in memory.  Those that fill up
- * the last tile have no weights. */
+/* lse in units of log 2 and dy.y of each query; eight threads take one, heads follow one another in
+ * memory.  Those that fill up the last tile have no weights. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) near_stats(const __grid_constant__ job<T> o, const T *dy, near_plan p)
+__global__ void __launch_bounds__(THREADS)
+    near_stats(const __grid_constant__ job<T> o, const T *dy, near_plan p)
 {
-    unsigned r = blockIdx.x * (THREADS / 8) + threadIdx.x / 8, heads = (unsigned)o.a.H, rows = p.tiles * QUERIES;
-    unsigned place = r / heads, h = r - place * heads, b = place / rows, i = place - b * rows, c = threadIdx.x % 8 * 8;
+    unsigned r = blockIdx.x * (THREADS / 8) + threadIdx.x / 8, heads = (unsigned)o.a.H,
+             rows = p.tiles * QUERIES;
+    unsigned place = r / heads, h = r - place * heads, b = place / rows, i = place - b * rows,
+             c = threadIdx.x % 8 * 8;
     if (blockIdx.x == 0 && p.team > 1)
         for (int n = threadIdx.x; n < p.team * p.teams; n += THREADS) p.done[n] = 0;
     float sum = 0;
@@ -468,7 +504,8 @@ bool fv_cuda_attention_near_fills(const device *d, const fv_attn_args *a)
     return p.teams && (int64_t)p.heads * p.team * 4 >= rounds * d->processors * 3;
 }
 
-template <class T> bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+template <class T>
+bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
 {
     job<T> o = prepare<T>(s, a);
     near_maps of;
@@ -476,23 +513,30 @@ template <class T> bool fv_cuda_attention_near_bwd(fv_stream *s, const fv_attn_a
     int64_t rows = a->B * a->H * p.tiles * QUERIES;
     for (const fv_sink &to : {g->dq, g->dk, g->dv})
         if (to.data && (to.add || to.dtype != kind<T>::dtype || !aligned(to.data))) return false;
-    if (!p.teams || rows > INT_MAX || !o.plain || a->dropout > 0 || a->Wk > WIDTH || a->Wv > WIDTH || !o.quick_y ||
-        !aligned(g->dy) || !fv_cuda_map_attention(&of.in, a, kind<T>::dtype, QUERIES, KEYS) ||
-        !fv_cuda_map(&of.dy, g->dy, kind<T>::dtype, a->B, a->Tq, a->H, a->Wv, a->H * a->Wv, a->Tq * a->H * a->Wv, QUERIES))
+    if (!p.teams || rows > INT_MAX || !o.plain || a->dropout > 0 || a->Wk > WIDTH ||
+        a->Wv > WIDTH || !o.quick_y || !aligned(g->dy) ||
+        !fv_cuda_map_attention(&of.in, a, kind<T>::dtype, QUERIES, KEYS) ||
+        !fv_cuda_map(&of.dy, g->dy, kind<T>::dtype, a->B, a->Tq, a->H, a->Wv, a->H * a->Wv,
+                     a->Tq * a->H * a->Wv, QUERIES))
         return false;
 
     /* scratch, in float4s */
-    int64_t used = (int64_t)p.team * p.teams, of_links = p.team > 1 ? used * LINKS * LINK : 0, of_stats = ceil_div(rows, 2);
+    int64_t used = (int64_t)p.team * p.teams, of_links = p.team > 1 ? used * LINKS * LINK : 0,
+            of_stats = ceil_div(rows, 2);
     float4 *scratch = work<float4>(s, of_links + of_stats + used / 4 + 1);
     if (!scratch) return true;
     p.links = scratch;
     p.stat = (float *)(scratch + of_links);
     p.done = (unsigned *)(scratch + of_links + of_stats);
     gradients<T> to_all = {(T *)g->dq.data, (T *)g->dk.data, (T *)g->dv.data};
-    launch(s, "attention_bwd", near_stats<T>, dim3((unsigned)ceil_div(rows, THREADS / 8)), THREADS, 0, o, (const T *)g->dy, p);
-    launch(s, "attention_bwd", grad_near<T>, dim3((unsigned)used), ALL_THREADS, room<T>::BYTES, o, of, p, to_all);
+    launch(s, "attention_bwd", near_stats<T>, dim3((unsigned)ceil_div(rows, THREADS / 8)), THREADS,
+           0, o, (const T *)g->dy, p);
+    launch(s, "attention_bwd", grad_near<T>, dim3((unsigned)used), ALL_THREADS, room<T>::BYTES, o,
+           of, p, to_all);
     return true;
 }
 
-template bool fv_cuda_attention_near_bwd<bf16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
-template bool fv_cuda_attention_near_bwd<f16>(fv_stream *, const fv_attn_args *, const fv_attn_grads *);
+template bool fv_cuda_attention_near_bwd<bf16>(fv_stream *, const fv_attn_args *,
+                                               const fv_attn_grads *);
+template bool fv_cuda_attention_near_bwd<f16>(fv_stream *, const fv_attn_args *,
+                                              const fv_attn_grads *);

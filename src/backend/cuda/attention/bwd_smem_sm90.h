@@ -12,12 +12,13 @@
 
 /* What is shared out, and what is known before. */
 struct near_plan {
-    int team, teams;           /* members of a team, and teams */
-    int heads, groups, serves; /* heads of keys, those of a sequence, and how many heads each serves */
-    int tiles, blocks;         /* of queries of a head, and of its keys */
-    float *stat;               /* of (B, H, tiles): lse of the queries of a tile, then their dy.y */
-    float4 *links;             /* LINKS for each block */
-    unsigned *done;            /* blocks of keys that each block has gone through */
+    int team, teams; /* members of a team, and teams */
+    /* heads of keys, those of a sequence, and how many heads each serves */
+    int heads, groups, serves;
+    int tiles, blocks; /* of queries of a head, and of its keys */
+    float *stat;       /* of (B, H, tiles): lse of the queries of a tile, then their dy.y */
+    float4 *links;     /* LINKS for each block */
+    unsigned *done;    /* blocks of keys that each block has gone through */
 };
 
 /* A block of keys that this block of threads goes through. */
@@ -77,7 +78,8 @@ struct span {
     __device__ void skip(const near_plan &p, tile &x) const
     {
         while (x.h < p.serves && x.t >= to) {
-            int ahead = ((int)blockIdx.x - ++x.h * p.tiles - from) % p.team; /* of the first that is ours */
+            /* of the first that is ours */
+            int ahead = ((int)blockIdx.x - ++x.h * p.tiles - from) % p.team;
             x.t = from + (ahead < 0 ? ahead + p.team : ahead);
             x.slot = (x.h * p.tiles + x.t) / p.team;
         }
@@ -86,7 +88,7 @@ struct span {
 
 /* Where tiles stand to a block of keys, by the place of their first query. */
 struct border {
-    int begins, ends;         /* from here on it is the first block that they meet; up to here the last */
+    int begins, ends; /* from here on it is the first block that they meet; up to here the last */
     int whole_from, whole_to; /* between these all pairs take part, of 64 keys */
 
     template <class T> __device__ border(const head<T> &at, int key, int keys, bool all_seen)
@@ -94,12 +96,17 @@ struct border {
         const int none = INT_MAX, reach = at.window > 0 ? at.window - at.shift : none;
         begins = key == 0 ? -none : reach == none ? none : key + reach - 1;
         ends = at.len <= key + KEYS ? none : at.causal ? key + KEYS - QUERIES - at.shift : -none;
-        whole_from = !all_seen || keys + 64 > at.len ? none : at.causal ? keys + 63 - at.shift : -none;
+        whole_from = !all_seen || keys + 64 > at.len ? none
+                     : at.causal                     ? keys + 63 - at.shift
+                                                     : -none;
         whole_to = min(at.rows - QUERIES, reach == none ? none : keys + reach - QUERIES);
     }
     __device__ bool first_visit(const tile &x) const { return x.place() >= begins; }
     __device__ bool last_visit(const tile &x) const { return x.place() <= ends; }
-    __device__ bool whole(const tile &x) const { return x.place() >= whole_from && x.place() <= whole_to; }
+    __device__ bool whole(const tile &x) const
+    {
+        return x.place() >= whole_from && x.place() <= whole_to;
+    }
 };
 
 #endif

@@ -1,14 +1,19 @@
-/* cudnn.cu - attention as a graph for cuDNN, forward and backward, for the cases its fused kernels know.
+/* cudnn.cu - attention as a graph for cuDNN, forward and backward, for the cases its fused kernels
+ * know.
  *
- * Forward, where lse is one number, the natural log-sum-exp; what we keep of a row is made of it, and it of what we keep:
+ * Forward, where lse is one number, the natural log-sum-exp; what we keep of a row is made of it,
+ * and it of what we keep:
  *
- *     s = scale q k',  hidden above the diagonal if causal;  m = max s;  e = exp(s - m);  z = sum e;
+ *     s = scale q k',  hidden above the diagonal if causal;  m = max s;  e = exp(s - m);
+ *     z = sum e;
  *     lse = m + log z;  y = (e/z) v
  *
- * Backward:  c = sum dy y;  p = exp(s - lse);  dv = p' dy;  ds = scale p (dy v' - c);  dk = ds' q;  dq = ds k
+ * Backward:  c = sum dy y;  p = exp(s - lse);  dv = p' dy;  ds = scale p (dy v' - c);  dk = ds' q;
+ * dq = ds k
  *
- * cuDNN matches patterns, so nodes stand as its documentation shows them, down to a multiplication by 1.  A plan takes up
- * to a second to make and is kept by shape, as long as the device is open: steps that were captured run its kernels. */
+ * cuDNN matches patterns, so nodes stand as its documentation shows them, down to a multiplication
+ * by 1.  A plan takes up to a second to make and is kept by shape, as long as the device is open:
+ * steps that were captured run its kernels. */
 #include <cmath>
 #include <cstring>
 #include <new>
@@ -72,10 +77,14 @@ static shapes shapes_of(const plan_key *k)
     return s;
 }
 
-static dnn_desc number(dnn_graph *g, int64_t uid) { return dnn_tensor(g, uid, CUDNN_DATA_FLOAT, dnn_dense(1, 1, 1, 1), true); }
+static dnn_desc number(dnn_graph *g, int64_t uid)
+{
+    return dnn_tensor(g, uid, CUDNN_DATA_FLOAT, dnn_dense(1, 1, 1, 1), true);
+}
 
 /* A new tensor y = mode(x, b) of x's kind. */
-static dnn_desc apply(dnn_graph *g, cudnnPointwiseMode_t mode, dnn_shape s, dnn_desc x, dnn_desc b = NULL)
+static dnn_desc apply(dnn_graph *g, cudnnPointwiseMode_t mode, dnn_shape s, dnn_desc x,
+                      dnn_desc b = NULL)
 {
     dnn_desc y = dnn_between(g, CUDNN_DATA_FLOAT, s);
     dnn_pointwise(g, mode, CUDNN_DATA_FLOAT, y, x, b);
@@ -92,34 +101,41 @@ static dnn_desc scores(dnn_graph *g, const shapes &s, dnn_desc q, dnn_desc k, dn
 /* row >= column ? x : -inf */
 static dnn_desc under_diagonal(dnn_graph *g, const shapes &s, dnn_desc x)
 {
-    dnn_desc row = dnn_between(g, CUDNN_DATA_INT32, s.scores), column = dnn_between(g, CUDNN_DATA_INT32, s.scores);
-    dnn_desc seen = dnn_between(g, CUDNN_DATA_BOOLEAN, s.scores), y = dnn_between(g, CUDNN_DATA_FLOAT, s.scores);
+    dnn_desc row = dnn_between(g, CUDNN_DATA_INT32, s.scores),
+             column = dnn_between(g, CUDNN_DATA_INT32, s.scores);
+    dnn_desc seen = dnn_between(g, CUDNN_DATA_BOOLEAN, s.scores),
+             y = dnn_between(g, CUDNN_DATA_FLOAT, s.scores);
     dnn_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, row, x, NULL, NULL, 2);
     dnn_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, column, x, NULL, NULL, 3);
     dnn_pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, seen, row, column);
-    dnn_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, y, x, number(g, HIDDEN), seen);
+    dnn_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, y, x, number(g, HIDDEN),
+                  seen);
     return y;
 }
 
 static void describe_forward(dnn_graph *g, const plan_key *key)
 {
     shapes s = shapes_of(key);
-    dnn_desc x = scores(g, s, dnn_tensor(g, Q, s.t, s.q), dnn_tensor(g, K, s.t, turned(s.k)), number(g, SCALE));
+    dnn_desc x = scores(g, s, dnn_tensor(g, Q, s.t, s.q), dnn_tensor(g, K, s.t, turned(s.k)),
+                        number(g, SCALE));
     if (key->causal) x = under_diagonal(g, s, x);
-    dnn_desc most = dnn_between(g, CUDNN_DATA_FLOAT, s.row), sum = dnn_between(g, CUDNN_DATA_FLOAT, s.row);
+    dnn_desc most = dnn_between(g, CUDNN_DATA_FLOAT, s.row),
+             sum = dnn_between(g, CUDNN_DATA_FLOAT, s.row);
     dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, most, x);
-    dnn_desc e = apply(g, CUDNN_POINTWISE_EXP, s.scores, apply(g, CUDNN_POINTWISE_SUB, s.scores, x, most));
+    dnn_desc e = apply(g, CUDNN_POINTWISE_EXP, s.scores,
+                       apply(g, CUDNN_POINTWISE_SUB, s.scores, x, most));
     dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, e);
     dnn_desc log_sum = apply(g, CUDNN_POINTWISE_LOG, s.row, sum);
-    dnn_pointwise(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, dnn_tensor(g, LSE, CUDNN_DATA_FLOAT, s.row), most, log_sum);
+    dnn_pointwise(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT,
+                  dnn_tensor(g, LSE, CUDNN_DATA_FLOAT, s.row), most, log_sum);
     dnn_desc weights = dnn_between(g, s.t, s.scores);
     dnn_pointwise(g, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, weights, e, sum);
     dnn_matmul(g, dnn_tensor(g, Y, s.t, s.y), weights, dnn_tensor(g, V, s.t, s.v));
 }
 
 /* Gradients of keys and values are summed over the heads that share them. */
-static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t uid, dnn_shape of, dnn_desc scores_,
-                       dnn_desc rows)
+static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t uid, dnn_shape of,
+                       dnn_desc scores_, dnn_desc rows)
 {
     dnn_desc columns = dnn_between(g, s.t, turned(s.scores));
     dnn_reshape(g, columns, scores_);
@@ -136,9 +152,12 @@ static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t
 static void describe_backward(dnn_graph *g, const plan_key *key)
 {
     shapes s = shapes_of(key);
-    dnn_desc q = dnn_tensor(g, Q, s.t, s.q), k = dnn_tensor(g, K, s.t, turned(s.k)), v = dnn_tensor(g, V, s.t, turned(s.v));
-    dnn_desc y = dnn_tensor(g, Y, s.t, s.y), dy = dnn_tensor(g, DY, s.t, s.y), scale = number(g, SCALE);
-    dnn_desc both = apply(g, CUDNN_POINTWISE_MUL, s.y, dy, y), sum = dnn_between(g, CUDNN_DATA_FLOAT, s.row);
+    dnn_desc q = dnn_tensor(g, Q, s.t, s.q), k = dnn_tensor(g, K, s.t, turned(s.k)),
+             v = dnn_tensor(g, V, s.t, turned(s.v));
+    dnn_desc y = dnn_tensor(g, Y, s.t, s.y), dy = dnn_tensor(g, DY, s.t, s.y),
+             scale = number(g, SCALE);
+    dnn_desc both = apply(g, CUDNN_POINTWISE_MUL, s.y, dy, y),
+             sum = dnn_between(g, CUDNN_DATA_FLOAT, s.row);
     dnn_desc of_row = dnn_tensor(g, ROWS_OF_Y, CUDNN_DATA_FLOAT, s.row);
     dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, both);
     dnn_pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, of_row, sum, number(g, ONE));
@@ -162,8 +181,10 @@ static void describe_backward(dnn_graph *g, const plan_key *key)
         dnn_matmul(g, dq, d, rows_of_k);
         return;
     }
-    /* faster, and without room for all of ds: pieces of dq meet in f32, in whatever order they come */
-    dnn_desc sums = dnn_tensor(g, SUM_OF_DQ, CUDNN_DATA_FLOAT, dnn_dense(key->B, key->H, key->Tq, key->W));
+    /* faster, and without room for all of ds: pieces of dq meet in f32, in whatever order they
+     * come */
+    dnn_desc sums = dnn_tensor(g, SUM_OF_DQ, CUDNN_DATA_FLOAT,
+                               dnn_dense(key->B, key->H, key->Tq, key->W));
     dnn_matmul(g, sums, d, rows_of_k);
     dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, dq, sums);
 }
@@ -201,7 +222,8 @@ static plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool ba
 }
 
 /* ---- the log-sum-exp of a row: one number for cuDNN, its maximum and sum in base 2 for us ----
- * One number knows the sum only to |score| 2^-24, so weights and gradients after cuDNN's kernels are good to that. */
+ * One number knows the sum only to |score| 2^-24, so weights and gradients after cuDNN's kernels
+ * are good to that. */
 
 struct lse_of_cudnn {
     static constexpr int wide = 1;
@@ -209,7 +231,8 @@ struct lse_of_cudnn {
     const float *natural;
     template <int V> __device__ void at(int64_t i) const
     {
-        float top = natural[i] * LOG2E, rest = fmaf(natural[i], LOG2E, -top) + natural[i] * LOG2E_REST;
+        float top = natural[i] * LOG2E,
+              rest = fmaf(natural[i], LOG2E, -top) + natural[i] * LOG2E_REST;
         lse[i] = natural[i] == -INFINITY ? make_float2(0, 0) : make_float2(top, exp2f(rest));
     }
 };
@@ -283,8 +306,8 @@ bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_d
     return true;
 }
 
-bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a, const fv_attn_grads *g, int64_t y_row, fv_dtype t,
-                       bool in_order)
+bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a,
+                       const fv_attn_grads *g, int64_t y_row, fv_dtype t, bool in_order)
 {
     std::lock_guard<std::mutex> hold(f->lock);
     plan_key key = key_of(a, y_row, t, true);
@@ -346,7 +369,8 @@ void fv_cuda_fused_free(fused_attention *f)
 fused_attention *fv_cuda_fused_open(device *) { return NULL; }
 void fv_cuda_fused_free(fused_attention *) {}
 bool fv_cuda_fused(fv_stream *, fused_attention *, const fv_attn_args *, fv_dtype) { return false; }
-bool fv_cuda_fused_bwd(fv_stream *, fused_attention *, const fv_attn_args *, const fv_attn_grads *, int64_t, fv_dtype, bool)
+bool fv_cuda_fused_bwd(fv_stream *, fused_attention *, const fv_attn_args *, const fv_attn_grads *,
+                       int64_t, fv_dtype, bool)
 {
     return false;
 }

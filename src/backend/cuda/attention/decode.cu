@@ -1,8 +1,11 @@
-/* decode.cu - attention of one query in each sequence by a kernel of its own, or as an op of a program. */
+/* decode.cu - attention of one query in each sequence by a kernel of its own, or as an op of a
+ * program. */
 #include "decode.h"
 #include "dispatch.h"
 
-template <class T, int L> __global__ void __launch_bounds__(ONE_THREADS) attention_one_part(const __grid_constant__ one_job<T> j)
+template <class T, int L>
+__global__ void __launch_bounds__(ONE_THREADS)
+    attention_one_part(const __grid_constant__ one_job<T> j)
 {
     __shared__ float record[one_floats];
     let_others_start();
@@ -13,7 +16,8 @@ template <class T, int L> __global__ void __launch_bounds__(ONE_THREADS) attenti
 template <class T, int L> static bool start(fv_stream *s, const job<T> &o)
 {
     const device *d = device_of(s);
-    int64_t heads = o.a.B * o.a.H, parts = ceil_div(o.a.Tk, PART_KEYS), spare = 2 * d->processors / heads;
+    int64_t heads = o.a.B * o.a.H, parts = ceil_div(o.a.Tk, PART_KEYS),
+            spare = 2 * d->processors / heads;
     if (parts > spare) parts = spare;
     parts = parts < 1 || heads > TICKETS ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;
     one_job<T> j = {o, NULL, d->tickets, (int)parts, false};
@@ -21,7 +25,8 @@ template <class T, int L> static bool start(fv_stream *s, const job<T> &o)
     if constexpr (kind<T>::dtype != FV_F16)
         if (fv_cuda_put_off(s, j)) return true;
     dim3 grid((unsigned)parts, (unsigned)o.a.H, (unsigned)o.a.B);
-    launch_early(s, "attention", o.a.B <= EARLY_ROWS, attention_one_part<T, L>, grid, ONE_THREADS, 0, j);
+    launch_early(s, "attention", o.a.B <= EARLY_ROWS, attention_one_part<T, L>, grid, ONE_THREADS,
+                 0, j);
     return true;
 }
 

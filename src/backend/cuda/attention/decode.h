@@ -1,8 +1,10 @@
-/* decode.h - attention of one query in each sequence, as a step of writing has it: a walk through a cache.
+/* decode.h - attention of one query in each sequence, as a step of writing has it: a walk through a
+ * cache.
  *
- * L neighbouring threads share a key, V numbers each, and keep the largest score, the sum of exp(score - largest) and the
- * weighted sum of values of the keys they saw.  A warp joins its groups, a block its warps, and where there are few heads and
- * many keys the last of several blocks joins theirs, always in the same order.  How many keys there are is read from memory. */
+ * L neighbouring threads share a key, V numbers each, and keep the largest score, the sum of
+ * exp(score - largest) and the weighted sum of values of the keys they saw.  A warp joins its
+ * groups, a block its warps, and where there are few heads and many keys the last of several blocks
+ * joins theirs, always in the same order.  How many keys there are is read from memory. */
 #ifndef FV_CUDA_ATTENTION_DECODE_H
 #define FV_CUDA_ATTENTION_DECODE_H
 
@@ -29,27 +31,30 @@ template <int V> struct seen {
 /* V neighbours as they lie in memory, in as few registers. */
 template <class T, int V> struct alignas(16) raw {
     unsigned w[V * sizeof(T) / 4];
-    /* APART: so that the cache next to the threads, which is small beside a program, keeps what it has. */
+    /* APART: so that the cache next to the threads, which is small beside a program, keeps what it
+     * has. */
     template <bool APART> __device__ void read(const T *p)
     {
         if (!APART) *this = *(const raw *)p;
 #pragma unroll
         for (int i = 0; APART && i < (int)(V * sizeof(T) / 16); i++)
             asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(w[4 * i]), "=r"(w[4 * i + 1]), "=r"(w[4 * i + 2]), "=r"(w[4 * i + 3])
+                         : "=r"(w[4 * i]), "=r"(w[4 * i + 1]), "=r"(w[4 * i + 2]),
+                           "=r"(w[4 * i + 3])
                          : "l"((const uint4 *)p + i)
                          : "memory");
     }
     __device__ float at(int e) const
     {
         if constexpr (sizeof(T) == 4) return __uint_as_float(w[e]);
-        if constexpr (kind<T>::dtype == FV_BF16) return __uint_as_float(e % 2 ? w[e / 2] & 0xffff0000u : w[e / 2] << 16);
+        if constexpr (kind<T>::dtype == FV_BF16)
+            return __uint_as_float(e % 2 ? w[e / 2] & 0xffff0000u : w[e / 2] << 16);
         return __half2float(__ushort_as_half((unsigned short)(w[e / 2] >> e % 2 * 16)));
     }
 };
 
-/* Where the query is and where the result goes: in memory.  Another such (decode/mega_attention.h) has both by mail, and a key
- * and a value that are not in memory yet, those of `now`. */
+/* Where the query is and where the result goes: in memory.  Another such (decode/mega_attention.h)
+ * has both by mail, and a key and a value that are not in memory yet, those of `now`. */
 template <class T> struct by_memory {
     static constexpr bool late = false; /* the query is there */
     static constexpr int now = -1;
@@ -58,11 +63,14 @@ template <class T> struct by_memory {
         load(q, at.o.q(at.b, at.h, 0), i);
     }
     template <int V> __device__ void pair(raw<T, V> &, raw<T, V> &, int) const {}
-    __device__ void give(const head<T> &at, int c, float y) const { ((T *)at.o.a.y)[at.o.at_y(at.b, at.h, 0) + c] = down<T>(y); }
+    __device__ void give(const head<T> &at, int c, float y) const
+    {
+        ((T *)at.o.a.y)[at.o.at_y(at.b, at.h, 0) + c] = down<T>(y);
+    }
 };
 
-/* By GROUPS groups of L threads, of which this thread's is the group-th.  What every key needs is kept in registers.  The
- * first keys are on their way before the query is there. */
+/* By GROUPS groups of L threads, of which this thread's is the group-th.  What every key needs is
+ * kept in registers.  The first keys are on their way before the query is there. */
 template <class T, int V, int L, int GROUPS, int UNROLL, class P>
 __device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P &post)
 {
@@ -74,7 +82,8 @@ __device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P 
     seen<V> mine = {-INFINITY, 0, {}};
     float q[V], scale = o.scale;
     if (!P::late) post.query(q, at, lane * V, false);
-    for (int j0 = from + group; j0 - group < to; j0 += GROUPS * UNROLL) { /* all threads of a warp go along */
+    for (int j0 = from + group; j0 - group < to;
+         j0 += GROUPS * UNROLL) { /* all threads of a warp go along */
         raw<T, V> k[UNROLL], v[UNROLL];
         float s[UNROLL], most = -INFINITY;
         const T *at_k = first_k + j0 * k_row, *at_v = first_v + j0 * v_row;
@@ -89,7 +98,8 @@ __device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P 
             at_k += GROUPS * k_row, at_v += GROUPS * v_row;
         }
         if (P::late && j0 - group == from)
-            post.query(q, at, lane * V, post.now >= from && post.now < to && (post.now - from) % GROUPS == group);
+            post.query(q, at, lane * V,
+                       post.now >= from && post.now < to && (post.now - from) % GROUPS == group);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int j = j0 + u * GROUPS;
@@ -120,17 +130,21 @@ template <int V, int L> __device__ inline void join_groups(seen<V> &mine)
 {
 #pragma unroll
     for (int w = L; w < 32; w *= 2) {
-        float top = __shfl_xor_sync(~0u, mine.top, w), sum = __shfl_xor_sync(~0u, mine.sum, w), most = fmaxf(top, mine.top);
-        float f = most == -INFINITY ? 0 : exp2_fast(mine.top - most), g = most == -INFINITY ? 0 : exp2_fast(top - most);
+        float top = __shfl_xor_sync(~0u, mine.top, w), sum = __shfl_xor_sync(~0u, mine.sum, w),
+              most = fmaxf(top, mine.top);
+        float f = most == -INFINITY ? 0 : exp2_fast(mine.top - most),
+              g = most == -INFINITY ? 0 : exp2_fast(top - most);
         mine.top = most;
         mine.sum = f * mine.sum + g * sum;
 #pragma unroll
-        for (int e = 0; e < V; e++) mine.y[e] = f * mine.y[e] + g * __shfl_xor_sync(~0u, mine.y[e], w);
+        for (int e = 0; e < V; e++)
+            mine.y[e] = f * mine.y[e] + g * __shfl_xor_sync(~0u, mine.y[e], w);
     }
 }
 
 /* Column c of n records of W + 2 numbers, joined in order. */
-__device__ inline void join(float &top, float &sum, float &y, const float *record, int n, int W, int c)
+__device__ inline void join(float &top, float &sum, float &y, const float *record, int n, int W,
+                            int c)
 {
     top = -INFINITY, sum = 0, y = 0;
 #pragma unroll 8
@@ -145,7 +159,8 @@ __device__ inline void join(float &top, float &sum, float &y, const float *recor
     }
 }
 
-template <class T, class P> __device__ inline void give(const head<T> &at, int c, float top, float sum, float y, const P &post)
+template <class T, class P>
+__device__ inline void give(const head<T> &at, int c, float top, float sum, float y, const P &post)
 {
     const job<T> &o = at.o;
     post.give(at, c, sum != 0 ? __fdividef(y, sum) : 0); /* NaN stays NaN */
@@ -155,7 +170,8 @@ template <class T, class P> __device__ inline void give(const head<T> &at, int c
 /* Of the first ONE_THREADS of a block, whatever the others do. */
 __device__ inline void one_sync() { asm volatile("bar.sync 1, %0;" ::"n"(ONE_THREADS) : "memory"); }
 
-/* One head of one sequence, or one of its parts.  record: one_floats floats that all parts of a block need. */
+/* One head of one sequence, or one of its parts.  record: one_floats floats that all parts of a
+ * block need. */
 template <class T> struct one_job {
     job<T> o;
     float *sums; /* (B,H,parts,W+2), where there are parts */
@@ -166,11 +182,13 @@ template <class T> struct one_job {
 constexpr int one_floats = ONE_THREADS / 32 * (ONE_WIDEST + 2) + 1;
 
 template <class T, int L, class P>
-__device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *record, const P &post)
+__device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *record,
+                           const P &post)
 {
     constexpr int V = 16 / sizeof(T), W = L * V, GROUPS = ONE_THREADS / L;
     head<T> at(j.o, b, h);
-    int first = at.first(0), end = at.end(0), parts = j.parts, each = (end - first + parts - 1) / parts;
+    int first = at.first(0), end = at.end(0), parts = j.parts,
+        each = (end - first + parts - 1) / parts;
     each = each < PART_KEYS ? PART_KEYS : each;
     int from = first + part * each, to = from + each < end ? from + each : end;
     seen<V> mine = walk<T, V, L, GROUPS, 32 / V>(at, threadIdx.x / L, from, to, post);
@@ -206,14 +224,17 @@ __device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *r
     give(at, c, top, sum, y, post);
 }
 
-/* A head of one sequence by one warp.  The more numbers V a thread has of a key, the fewer are exchanged about it, which
- * pays where many warps are busy; for a block with a head of its own 16 bytes were faster. */
+/* A head of one sequence by one warp.  The more numbers V a thread has of a key, the fewer are
+ * exchanged about it, which pays where many warps are busy; for a block with a head of its own 16
+ * bytes were faster. */
 template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T> &o, int h, int b)
 {
     head<T> at(o, b, h);
     int lane = threadIdx.x % 32;
-    constexpr int UNROLL = 128 / (V * (int)sizeof(T)); /* so that a thread has 256 bytes on their way */
-    seen<V> mine = walk<T, V, L, 32 / L, UNROLL>(at, lane / L, at.first(0), at.end(0), by_memory<T>());
+    constexpr int UNROLL = 128 /
+                           (V * (int)sizeof(T)); /* so that a thread has 256 bytes on their way */
+    seen<V> mine = walk<T, V, L, 32 / L, UNROLL>(at, lane / L, at.first(0), at.end(0),
+                                                 by_memory<T>());
     join_groups<V, L>(mine);
     if (lane >= L) return;
     float y[V];
@@ -223,7 +244,8 @@ template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T>
     if (lane == 0) o.lse(b, h, 0) = make_float2(mine.top, mine.sum);
 }
 
-/* decode/mega_plan.cu.  True: written down, to be made before whatever is started next; only while a step is being kept. */
+/* decode/mega_plan.cu.  True: written down, to be made before whatever is started next; only while
+ * a step is being kept. */
 bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j);
 bool fv_cuda_put_off(fv_stream *s, const one_job<bf16> &j);
 

@@ -1,9 +1,11 @@
-/* dispatch.cu - which kernel an attention runs on: a table, looked through from the top, that `fovea info` prints.
+/* dispatch.cu - which kernel an attention runs on: a table, looked through from the top, that
+ * `fovea info` prints.
  *
- * cuDNN makes a plan for each shape, which takes up to a second.  So it gets what comes again and again, in shapes that are
- * round and large; the choice depends on the shape alone, which keeps runs repeatable.  Its fastest gradient adds up in any
- * order, so a run would not repeat: that is only used where it is asked for.  $FOVEA_CUDA_ATTENTION names a way to be used
- * wherever it can be, of whatever size; "tiled" does without cuDNN. */
+ * cuDNN makes a plan for each shape, which takes up to a second.  So it gets what comes again and
+ * again, in shapes that are round and large; the choice depends on the shape alone, which keeps
+ * runs repeatable.  Its fastest gradient adds up in any order, so a run would not repeat: that is
+ * only used where it is asked for.  $FOVEA_CUDA_ATTENTION names a way to be used wherever it can
+ * be, of whatever size; "tiled" does without cuDNN. */
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,18 +17,23 @@
 #define WIDEST_HEAD 128
 #define SHORT 128 /* the most rows and keys of a tile that is a whole head */
 #define MOST_SEQUENCES 65535
-#define NEAR 512  /* the most queries of a head whose dq is added up in shared memory */
+#define NEAR 512 /* the most queries of a head whose dq is added up in shared memory */
 #define MOST_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
 
 struct way {
     const char *name, *when;
     bool (*can)(const fv_attn_args *a, fv_dtype t);
-    bool (*pays)(const device *d, const fv_attn_args *a, bool back); /* forward, or on the way back */
-    bool (*forward)(fv_stream *s, const fv_attn_args *a, fv_dtype t); /* false: not here after all */
+    /* forward, or on the way back */
+    bool (*pays)(const device *d, const fv_attn_args *a, bool back);
+    /* false: not here after all */
+    bool (*forward)(fv_stream *s, const fv_attn_args *a, fv_dtype t);
     bool (*backward)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t);
 };
 
-static bool whole(const void *p, int64_t row, int64_t batch) { return aligned(p) && row % 8 == 0 && batch % 8 == 0; }
+static bool whole(const void *p, int64_t row, int64_t batch)
+{
+    return aligned(p) && row % 8 == 0 && batch % 8 == 0;
+}
 
 /* ---- what is ours on Hopper ---- */
 
@@ -34,12 +41,13 @@ static bool whole(const void *p, int64_t row, int64_t batch) { return aligned(p)
 static bool hopper_can(const fv_attn_args *a, fv_dtype t)
 {
     int64_t most = a->Wk > a->Wv ? a->Wk : a->Wv;
-    return (t == FV_BF16 || t == FV_F16) && a->Wk % 8 == 0 && a->Wv % 8 == 0 && most > 32 && most <= 128 && a->Tk > 0 &&
-           whole(a->q, a->q_row, a->q_batch) && whole(a->k, a->k_row, a->k_batch) && whole(a->v, a->v_row, a->v_batch) &&
-           aligned(a->y);
+    return (t == FV_BF16 || t == FV_F16) && a->Wk % 8 == 0 && a->Wv % 8 == 0 && most > 32 &&
+           most <= 128 && a->Tk > 0 && whole(a->q, a->q_row, a->q_batch) &&
+           whole(a->k, a->k_row, a->k_batch) && whole(a->v, a->v_row, a->v_batch) && aligned(a->y);
 }
 
-/* Short sequences leave large tiles half empty, the more so where each pair needs more than products. */
+/* Short sequences leave large tiles half empty, the more so where each pair needs more than
+ * products. */
 static bool hopper_pays(const device *, const fv_attn_args *a, bool)
 {
     bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0;
@@ -51,13 +59,15 @@ static bool hopper_pays(const device *, const fv_attn_args *a, bool)
 static bool short_can(const fv_attn_args *a, fv_dtype t)
 {
     bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0 && !a->causal && a->window <= 0;
-    return plain && hopper_can(a, t) && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= SHORT && a->Tk <= SHORT;
+    return plain && hopper_can(a, t) && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= SHORT &&
+           a->Tk <= SHORT;
 }
 
 /* Heads for most multiprocessors, and long enough for half of a tile. */
 static bool short_pays(const device *d, const fv_attn_args *a, bool)
 {
-    return d->hopper && a->B * a->H * 2 >= d->processors && a->Tq >= SHORT / 4 && a->Tk >= SHORT / 4;
+    return d->hopper && a->B * a->H * 2 >= d->processors && a->Tq >= SHORT / 4 &&
+           a->Tk >= SHORT / 4;
 }
 
 /* Gradients with dq in shared memory: where heads leave few multiprocessors idle. */
@@ -69,23 +79,29 @@ static bool near_takes(const device *d, const fv_attn_args *a)
 
 /* ---- cuDNN ---- */
 
-/* Causal: its diagonal begins at the first key, ours ends at the last; they are one where there are as many of both. */
+/* Causal: its diagonal begins at the first key, ours ends at the last; they are one where there are
+ * as many of both. */
 static bool fused_can(const fv_attn_args *a, fv_dtype t)
 {
-    bool bare = !a->lens && !a->key_mask && !a->mask && !a->bias && !a->rel && a->window <= 0 && a->dropout <= 0;
-    return bare && (t == FV_BF16 || t == FV_F16) && a->Wk == a->Wv && a->Wk % 8 == 0 && a->Wk <= WIDEST_HEAD && a->Tk > 0 &&
-           (!a->causal || a->Tq == a->Tk) && whole(a->q, a->q_row, a->q_batch) && whole(a->k, a->k_row, a->k_batch) &&
+    bool bare = !a->lens && !a->key_mask && !a->mask && !a->bias && !a->rel && a->window <= 0 &&
+                a->dropout <= 0;
+    return bare && (t == FV_BF16 || t == FV_F16) && a->Wk == a->Wv && a->Wk % 8 == 0 &&
+           a->Wk <= WIDEST_HEAD && a->Tk > 0 && (!a->causal || a->Tq == a->Tk) &&
+           whole(a->q, a->q_row, a->q_batch) && whole(a->k, a->k_row, a->k_batch) &&
            whole(a->v, a->v_row, a->v_batch) && aligned(a->y);
 }
 
-/* Where ours is faster than cuDNN's on Hopper (docs/benchmarks.md): many keys to a row.  Of cuDNN's gradients that is the one
- * that repeats, which keeps all scores on the way. */
+/* Where ours is faster than cuDNN's on Hopper (docs/benchmarks.md): many keys to a row.  Of cuDNN's
+ * gradients that is the one that repeats, which keeps all scores on the way. */
 static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
 {
-    static const int64_t from[2][2] = {{2048, 2048}, {512, 1024}}; /* of gradients: wide and narrow heads, full and causal */
+    /* of gradients: wide and narrow heads, full and causal */
+    static const int64_t from[2][2] = {{2048, 2048}, {512, 1024}};
     bool narrow = a->Wk <= 64;
     if (!hopper_can(a, FV_BF16) || !hopper_pays(d, a, back)) return false;
-    if (back) return a->Tk >= from[narrow][a->causal] || (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
+    if (back)
+        return a->Tk >= from[narrow][a->causal] ||
+               (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
     return a->Tk >= (narrow ? 256 : 512);
 }
 
@@ -115,9 +131,12 @@ static bool fused_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 static void cut(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
 {
     bool by_heads = a->B == 1;
-    int64_t heads = by_heads ? a->H / parts : 0, groups = by_heads ? a->G / parts : 0, b = by_heads ? 0 : a->B / parts;
-    int64_t at_q = i * (b * a->q_batch + heads * a->Wk), at_k = i * (b * a->k_batch + groups * a->Wk);
-    int64_t at_v = i * (b * a->v_batch + groups * a->Wv), at_y = i * (b * a->Tq * a->H * a->Wv + heads * a->Wv);
+    int64_t heads = by_heads ? a->H / parts : 0, groups = by_heads ? a->G / parts : 0,
+            b = by_heads ? 0 : a->B / parts;
+    int64_t at_q = i * (b * a->q_batch + heads * a->Wk),
+            at_k = i * (b * a->k_batch + groups * a->Wk);
+    int64_t at_v = i * (b * a->v_batch + groups * a->Wv),
+            at_y = i * (b * a->Tq * a->H * a->Wv + heads * a->Wv);
     auto move = [](auto &p, int64_t n) { p = (uint16_t *)p + n; };
     move(a->q, at_q), move(a->k, at_k), move(a->v, at_v), move(a->y, at_y);
     move(g->dy, at_y), move(g->dq.data, at_q), move(g->dk.data, at_k), move(g->dv.data, at_v);
@@ -129,7 +148,8 @@ static void cut(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
 }
 
 /* It writes gradients, all three and in the table's dtype; it adds to none. */
-static bool fused_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool in_order, int64_t parts)
+static bool fused_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
+                           bool in_order, int64_t parts)
 {
     const fv_sink to[] = {g->dq, g->dk, g->dv};
     for (int i = 0; i < 3; i++)
@@ -173,12 +193,16 @@ static bool one_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
     return t == FV_F16 ? fv_cuda_attention_one<f16>(s, a) : fv_cuda_attention_one<float>(s, a);
 }
 
-static bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype) { return false; }
+static bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype)
+{
+    return false;
+}
 
 static bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
-    return t == FV_BF16 ? fv_cuda_attention_hopper<bf16>(s, a) : fv_cuda_attention_hopper<f16>(s, a);
+    return t == FV_BF16 ? fv_cuda_attention_hopper<bf16>(s, a)
+                        : fv_cuda_attention_hopper<f16>(s, a);
 }
 
 static bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
@@ -191,8 +215,9 @@ static bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 static bool too_many(fv_stream *s, const fv_attn_args *a)
 {
     if (a->B <= MOST_SEQUENCES) return false;
-    device_of(s)->host.fail(s, FV_EMISSING, "attention: %lld sequences at once, cuda takes up to %d", (long long)a->B,
-                            MOST_SEQUENCES);
+    device_of(s)->host.fail(s, FV_EMISSING,
+                            "attention: %lld sequences at once, cuda takes up to %d",
+                            (long long)a->B, MOST_SEQUENCES);
     return true;
 }
 
@@ -208,7 +233,8 @@ static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
     return true;
 }
 
-static bool own_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t, bool hopper)
+static bool own_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
+                         bool hopper)
 {
     if (too_many(s, a)) return true;
     if (t == FV_BF16)
@@ -229,9 +255,12 @@ static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_g
 {
     if (!device_of(s)->hopper) return false;
     bool near = near_takes(device_of(s), a);
-    if (near) near = t == FV_BF16 ? fv_cuda_attention_near_bwd<bf16>(s, a, g) : fv_cuda_attention_near_bwd<f16>(s, a, g);
+    if (near)
+        near = t == FV_BF16 ? fv_cuda_attention_near_bwd<bf16>(s, a, g)
+                            : fv_cuda_attention_near_bwd<f16>(s, a, g);
     if (near) return true;
-    bool done = t == FV_BF16 ? fv_cuda_attention_hopper_bwd<bf16>(s, a, g) : fv_cuda_attention_hopper_bwd<f16>(s, a, g);
+    bool done = t == FV_BF16 ? fv_cuda_attention_hopper_bwd<bf16>(s, a, g)
+                             : fv_cuda_attention_hopper_bwd<f16>(s, a, g);
     if (!done || (!g->dbias.data && !g->drel.data)) return done;
     fv_attn_grads added = *g;
     added.dq = added.dk = added.dv = fv_sink{};
@@ -241,33 +270,47 @@ static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_g
 /* ---- the table ---- */
 
 static const way ways[] = {
-    {"cudnn", "bf16 or f16, heads up to 128 wide, full or causal, whole 64s, 4096 rows; on sm_90 where hopper is not faster",
+    {"cudnn",
+     "bf16 or f16, heads up to 128 wide, full or causal, whole 64s, 4096 rows; on sm_90 where "
+     "hopper is not faster",
      fused_can, fused_pays, fused_forward, fused_backward},
-    {"fast", "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the last bits", fused_can,
-     only_asked, fused_forward, fast_backward},
-    {"one", "a single query in each sequence, forward: the step of writing a token", one_can, surely, one_forward, no_gradient},
-    {"short", "bf16 or f16 on sm_90, heads 40 to 64 wide in whole 8s, 32 to 128 rows and keys, all of them or masked, forward",
+    {"fast",
+     "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the "
+     "last bits",
+     fused_can, only_asked, fused_forward, fast_backward},
+    {"one", "a single query in each sequence, forward: the step of writing a token", one_can,
+     surely, one_forward, no_gradient},
+    {"short",
+     "bf16 or f16 on sm_90, heads 40 to 64 wide in whole 8s, 32 to 128 rows and keys, all of them "
+     "or masked, forward",
      short_can, short_pays, short_forward, no_gradient},
-    {"hopper", "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys; 512 with mask, bias, dropout",
+    {"hopper",
+     "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys; 512 with mask, "
+     "bias, dropout",
      hopper_can, hopper_pays, hopper_forward, hopper_backward},
-    {"tiled", "all else: few rows, wide heads, other widths, f32", always, surely, tiled_forward, tiled_backward},
+    {"tiled", "all else: few rows, wide heads, other widths, f32", always, surely, tiled_forward,
+     tiled_backward},
 };
 #define WAYS ((int)(sizeof ways / sizeof *ways))
 
 /* Way i is open to this attention: it can take it and pays, or was asked for. */
 static bool open_to(const device *d, int i, const fv_attn_args *a, fv_dtype t, bool back)
 {
-    return i >= d->attention_from && ways[i].can(a, t) && (d->attention_asked == i || ways[i].pays(d, a, back));
+    return i >= d->attention_from && ways[i].can(a, t) &&
+           (d->attention_asked == i || ways[i].pays(d, a, back));
 }
 
 template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
 {
     if (!a->B || !a->Tq || s->err.code) return;
     for (int i = 0; i < WAYS; i++)
-        if (open_to(device_of(s), i, a, kind<T>::dtype, false) && ways[i].forward(s, a, kind<T>::dtype)) return;
+        if (open_to(device_of(s), i, a, kind<T>::dtype, false) &&
+            ways[i].forward(s, a, kind<T>::dtype))
+            return;
 }
 
-template <class T> static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+template <class T>
+static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
 {
     if (s->err.code) return;
     if (!a->B || !a->Tk) { /* what there is gets no gradient, which is to be written all the same */
@@ -275,7 +318,9 @@ template <class T> static void attention_bwd(fv_stream *s, const fv_attn_args *a
         return;
     }
     for (int i = 0; i < WAYS; i++)
-        if (open_to(device_of(s), i, a, kind<T>::dtype, true) && ways[i].backward(s, a, g, kind<T>::dtype)) return;
+        if (open_to(device_of(s), i, a, kind<T>::dtype, true) &&
+            ways[i].backward(s, a, g, kind<T>::dtype))
+            return;
 }
 
 template <class T> void fv_cuda_attention_ways(fv_kernels *k)
@@ -294,9 +339,13 @@ fv_status fv_cuda_attention_choose(device *d, fv_err *e)
         if (!strcmp(asked, ways[i].name)) d->attention_asked = d->attention_from = i;
     if (d->attention_asked < 0)
         return d->host.refuse(e, FV_EARG,
-                              "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one, short, hopper or tiled, found \"%.40s\"", asked);
+                              "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one, short, hopper or "
+                              "tiled, found \"%.40s\"",
+                              asked);
     if (ways[d->attention_asked].can == fused_can && !fv_cuda_fused_version())
-        return d->host.refuse(e, FV_EDEVICE, "FOVEA_CUDA_ATTENTION: cuDNN cannot be loaded, or the backend was built without it");
+        return d->host.refuse(
+            e, FV_EDEVICE,
+            "FOVEA_CUDA_ATTENTION: cuDNN cannot be loaded, or the backend was built without it");
     return FV_OK;
 }
 
@@ -304,8 +353,11 @@ int fv_cuda_attention_lines(char (*lines)[160], int most)
 {
     int version = fv_cuda_fused_version();
     char name[32] = "cudnn (not found)";
-    if (version) snprintf(name, sizeof name, "cudnn %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    if (version)
+        snprintf(name, sizeof name, "cudnn %d.%d.%d", version / 10000, version / 100 % 100,
+                 version % 100);
     for (int i = 0; i < WAYS && i < most; i++)
-        snprintf(lines[i], sizeof lines[i], "attention by %s: %s", i ? ways[i].name : name, ways[i].when);
+        snprintf(lines[i], sizeof lines[i], "attention by %s: %s", i ? ways[i].name : name,
+                 ways[i].when);
     return WAYS;
 }

@@ -1,13 +1,14 @@
 /* dq_sm90.h - dq on Hopper: sums of whole numbers that all blocks add to at once.
  *
- * Such sums are the same in any order, so gradients repeat bit by bit without waiting for one another.  A unit is chosen for each
- * query: no number of dq_i is larger than
+ * Such sums are the same in any order, so gradients repeat bit by bit without waiting for one
+ * another.  A unit is chosen for each query: no number of dq_i is larger than
  *
  *     sum_j |ds_ij| max |k|  <=  2 keep |dy_i| max_j |v_j| max |k|,
  *
- * and that, of its head, is less than 2^30 units.  The bound is some thousand times too large as a rule, which leaves twice the
- * bits that a result of 16 bits has.  Where a few keys or values are far larger than the others it is looser by as much; such
- * heads add what is left of each part in units of 2^-20, too. */
+ * and that, of its head, is less than 2^30 units.  The bound is some thousand times too large as a
+ * rule, which leaves twice the bits that a result of 16 bits has.  Where a few keys or values are
+ * far larger than the others it is looser by as much; such heads add what is left of each part in
+ * units of 2^-20, too. */
 #ifndef FV_CUDA_ATTENTION_DQ_SM90_H
 #define FV_CUDA_ATTENTION_DQ_SM90_H
 
@@ -23,8 +24,9 @@
 #define LOOSE 16.f
 
 struct whole_sums {
-    float4 *stat;     /* for each query lse in units of log 2, dy.y and |dy| */
-    float2 *top;      /* for each span of a head of keys the greatest |k| and the square of the greatest |v_j| */
+    float4 *stat; /* for each query lse in units of log 2, dy.y and |dy| */
+    /* for each span of a head of keys the greatest |k| and the square of the greatest |v_j| */
+    float2 *top;
     int4 *sum;        /* bwd_sm90.cu; NULL: dq is not wanted */
     int4 *rest;       /* of loose heads, likewise */
     int *next;        /* items of work that were taken */
@@ -80,7 +82,8 @@ __device__ inline void take_sums(float (&x)[4][4], const int4 *from)
     for (int n = 0; n < 4; n++) s[n] = __ldcg(from + n * 32);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        x[n][0] = (float)s[n].x, x[n][1] = (float)s[n].y, x[n][2] = (float)s[n].z, x[n][3] = (float)s[n].w;
+        x[n][0] = (float)s[n].x, x[n][1] = (float)s[n].y, x[n][2] = (float)s[n].z,
+        x[n][3] = (float)s[n].w;
     }
 }
 
@@ -98,19 +101,22 @@ __device__ inline void take_rests(float (&x)[4][4], const int4 *from)
     }
 }
 
-/* A warp writes out half of a strip, 16 rows by 32 numbers.  Numbers stand as threads have them, four together for each column
- * block; threads change them in pairs, so that four neighbours go together. */
+/* A warp writes out half of a strip, 16 rows by 32 numbers.  Numbers stand as threads have them,
+ * four together for each column block; threads change them in pairs, so that four neighbours go
+ * together. */
 #define HALVES 8 /* of the strips of a part */
 template <class T>
-__device__ inline void write_half(const job<T> &o, const whole_sums &sums, sink<T> to, bool quick, int b, int h, int64_t part,
-                                  int half, int row, int column)
+__device__ inline void write_half(const job<T> &o, const whole_sums &sums, sink<T> to, bool quick,
+                                  int b, int h, int64_t part, int half, int row, int column)
 {
     int lane = threadIdx.x % 32, odd = lane % 2;
-    int i = tile_row(row + half / 2 * 16, 0), c = column + half % 2 * 32 + odd * 8 + lane % 4 / 2 * 4;
+    int i = tile_row(row + half / 2 * 16, 0),
+        c = column + half % 2 * 32 + odd * 8 + lane % 4 / 2 * 4;
     part += half * (STRIP / 8) + lane;
     float x[4][4];
     take_sums(x, sums.sum + part);
-    bound of = bound_of(sums, b * (int)o.a.G + o.kv_head(h), o.keep_scale); /* while these are on their way */
+    /* while these are on their way */
+    bound of = bound_of(sums, b * (int)o.a.G + o.kv_head(h), o.keep_scale);
     if (of.loose) take_rests(x, sums.rest + part);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -122,8 +128,8 @@ __device__ inline void write_half(const job<T> &o, const whole_sums &sums, sink<
         for (int n = 0; n < 4; n += 2) {
             float u = __shfl_xor_sync(~0u, odd ? x[n][r * 2] : x[n + 1][r * 2], 1);
             float v = __shfl_xor_sync(~0u, odd ? x[n][r * 2 + 1] : x[n + 1][r * 2 + 1], 1);
-            float mine[4] = {odd ? u : x[n][r * 2], odd ? v : x[n][r * 2 + 1], odd ? x[n + 1][r * 2] : u,
-                             odd ? x[n + 1][r * 2 + 1] : v};
+            float mine[4] = {odd ? u : x[n][r * 2], odd ? v : x[n][r * 2 + 1],
+                             odd ? x[n + 1][r * 2] : u, odd ? x[n + 1][r * 2 + 1] : v};
             if (!there || c + n * 8 >= o.a.Wk) continue;
 #pragma unroll
             for (int e = 0; e < 4; e++) mine[e] *= size;
@@ -137,7 +143,8 @@ __device__ inline void write_half(const job<T> &o, const whole_sums &sums, sink<
 
 /* ---- before the pass over pairs ---- */
 
-/* What a block of `foresee` takes part in: clearing, greatest numbers of keys and values, rows of dy and y. */
+/* What a block of `foresee` takes part in: clearing, greatest numbers of keys and values, rows of
+ * dy and y. */
 struct foresight {
     int clearing, of_rows; /* blocks of the first kind, and of the last of a sequence */
     int64_t to_clear;      /* int4s from `clear` on */
@@ -147,15 +154,17 @@ struct foresight {
 #define AHEAD 4 /* reads of a thread that are under way at a time, of each of two tensors */
 
 /* Eight numbers of each of AHEAD rows, 0 where there are none. */
-template <class T, class F, class G> __device__ inline void read_ahead(pack<T, 8> (&x)[AHEAD], F there, G at)
+template <class T, class F, class G>
+__device__ inline void read_ahead(pack<T, 8> (&x)[AHEAD], F there, G at)
 {
 #pragma unroll
     for (int n = 0; n < AHEAD; n++) x[n] = there(n) ? *(const pack<T, 8> *)at(n) : pack<T, 8>{};
 }
 
-/* Positions of a block are those of its warps; heads follow one another in memory.  Of the threads that share a row, one each
- * keeps what was found of AHEAD rows. */
-template <int SHARE, class T> __device__ inline void see_rows(const job<T> &o, const T *dy, float4 *stat, int b, int block)
+/* Positions of a block are those of its warps; heads follow one another in memory.  Of the threads
+ * that share a row, one each keeps what was found of AHEAD rows. */
+template <int SHARE, class T>
+__device__ inline void see_rows(const job<T> &o, const T *dy, float4 *stat, int b, int block)
 {
     int each = 32 / SHARE, i = block * 8 + (int)threadIdx.x / 32;
     int lane = threadIdx.x % 32, c = lane % SHARE * 8, heads = (int)o.a.H, width = (int)o.a.Wv;
@@ -176,7 +185,8 @@ template <int SHARE, class T> __device__ inline void see_rows(const job<T> &o, c
         for (int n = 0; n < AHEAD; n++) {
             float sum = 0, square = 0;
 #pragma unroll
-            for (int e = 0; e < 8; e++) sum += up(d[n].v[e]) * up(y[n].v[e]), square += up(d[n].v[e]) * up(d[n].v[e]);
+            for (int e = 0; e < 8; e++)
+                sum += up(d[n].v[e]) * up(y[n].v[e]), square += up(d[n].v[e]) * up(d[n].v[e]);
 #pragma unroll
             for (int x = SHARE / 2; x; x /= 2) {
                 sum += __shfl_xor_sync(~0u, sum, x);
@@ -189,13 +199,19 @@ template <int SHARE, class T> __device__ inline void see_rows(const job<T> &o, c
     }
 }
 
-/* The greater of two numbers of 16 bits without their signs, twice: as their bits are, NaN is the greatest. */
-__device__ inline uint32_t greater_two(uint32_t a, uint32_t b) { return __vmaxu2(a, b & 0x7fff7fffu); }
+/* The greater of two numbers of 16 bits without their signs, twice: as their bits are, NaN is the
+ * greatest. */
+__device__ inline uint32_t greater_two(uint32_t a, uint32_t b)
+{
+    return __vmaxu2(a, b & 0x7fff7fffu);
+}
 
-template <int SHARE, class T> __device__ inline void see_keys(const job<T> &o, float2 *top, int b, int span, int spans)
+template <int SHARE, class T>
+__device__ inline void see_keys(const job<T> &o, float2 *top, int b, int span, int spans)
 {
     __shared__ float2 of_warp[8][32];
-    int each = 32 / SHARE, lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % SHARE * 8, heads = (int)o.a.G;
+    int each = 32 / SHARE, lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % SHARE * 8,
+        heads = (int)o.a.G;
     int left = (int)o.a.Tk - span * SPAN - warp;
     const T *of_k = o.k(b, 0, span * SPAN + warp) + c, *of_v = o.v(b, 0, span * SPAN + warp) + c;
     for (int first = 0; first < heads; first += each) {
@@ -233,21 +249,25 @@ template <int SHARE, class T> __device__ inline void see_keys(const job<T> &o, f
         if (warp == 0 && lane < each && first + lane < heads) {
             float2 all = of_warp[0][lane];
             for (int w = 1; w < 8; w++)
-                all = make_float2(greater()(all.x, of_warp[w][lane].x), greater()(all.y, of_warp[w][lane].y));
+                all = make_float2(greater()(all.x, of_warp[w][lane].x),
+                                  greater()(all.y, of_warp[w][lane].y));
             top[(b * heads + first + lane) * spans + span] = all;
         }
         __syncthreads();
     }
 }
 
-/* SHARE threads of a warp share a row.  The first sequences come last: they are needed first, and are in the cache then. */
+/* SHARE threads of a warp share a row.  The first sequences come last: they are needed first, and
+ * are in the cache then. */
 template <int SHARE, class T>
-__global__ void __launch_bounds__(THREADS) foresee(const __grid_constant__ job<T> o, const T *dy, whole_sums sums, foresight how)
+__global__ void __launch_bounds__(THREADS)
+    foresee(const __grid_constant__ job<T> o, const T *dy, whole_sums sums, foresight how)
 {
     int block = (int)blockIdx.x - how.clearing, each = sums.spans + how.of_rows;
     let_others_start();
     if (block < 0) {
-        for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < how.to_clear; i += (int64_t)how.clearing * THREADS)
+        for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < how.to_clear;
+             i += (int64_t)how.clearing * THREADS)
             how.clear[i] = make_int4(0, 0, 0, 0);
         return;
     }
@@ -259,13 +279,16 @@ __global__ void __launch_bounds__(THREADS) foresee(const __grid_constant__ job<T
 }
 
 /* Rests of a loose head begin with 0; a block for each head of keys and share of it. */
-template <class T> __global__ void __launch_bounds__(THREADS) clear_rests(const __grid_constant__ job<T> o, whole_sums sums)
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    clear_rests(const __grid_constant__ job<T> o, whole_sums sums)
 {
     let_others_start();
     wait_for_others();
     if (!bound_of(sums, (int)blockIdx.x, o.keep_scale).loose) return;
     int64_t each = o.a.H / o.a.G * sums.parts * (PART / 4);
-    for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < each; i += (int64_t)gridDim.y * THREADS)
+    for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < each;
+         i += (int64_t)gridDim.y * THREADS)
         sums.rest[blockIdx.x * each + i] = make_int4(0, 0, 0, 0);
 }
 

@@ -1,15 +1,18 @@
 /* fwd.cu - scaled dot-product attention without storing the weights: our own tiled kernel.
  *
- * A warp takes one or two strips of 16 rows of one head, a block four warps, and goes through the keys in tiles, keeping
- * for each row the largest score so far, the sum of exp(score - largest) and the weighted sum of values, which are
- * rescaled when a larger score appears.  While scores are worked out the values of the tile are on their way, while
- * values are summed the next keys are. */
+ * A warp takes one or two strips of 16 rows of one head, a block four warps, and goes through the
+ * keys in tiles, keeping for each row the largest score so far, the sum of exp(score - largest) and
+ * the weighted sum of values, which are rescaled when a larger score appears.  While scores are
+ * worked out the values of the tile are on their way, while values are summed the next keys are. */
 #include "online_softmax.h"
 #include "dispatch.h"
 
-/* A plain kernel has registers for two strips a warp: every number that is read from shared memory then serves twice. */
-template <class T, int W, int KIND> constexpr int strips_of = KIND == PLAIN && sizeof(T) == 2 && W <= 128 ? 2 : 1;
-template <class T, int W> constexpr int keys_of = W <= 64 || (W == 128 && sizeof(T) == 2) ? 64 : 32; /* of a tile */
+/* A plain kernel has registers for two strips a warp: every number that is read from shared memory
+ * then serves twice. */
+template <class T, int W, int KIND>
+constexpr int strips_of = KIND == PLAIN && sizeof(T) == 2 && W <= 128 ? 2 : 1;
+/* of a tile */
+template <class T, int W> constexpr int keys_of = W <= 64 || (W == 128 && sizeof(T) == 2) ? 64 : 32;
 
 template <class T, int W, int KIND> static size_t shared_bytes()
 {
@@ -27,8 +30,10 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
     int warp = threadIdx.x / 32;
     float *spare = (float *)(v + K * S) + warp * 16 * (K + 4);
     head<T> at(o, blockIdx.z, blockIdx.y);
-    int g = o.kv_head(at.h), tile = (int)(gridDim.x - 1 - blockIdx.x) * ROWS * M; /* the longest first, when causal */
-    int row0 = tile + warp * 16 * M, first = at.first(tile) / K * K, last = at.last_key(tile, ROWS * M);
+    /* the longest first, when causal */
+    int g = o.kv_head(at.h), tile = (int)(gridDim.x - 1 - blockIdx.x) * ROWS * M;
+    int row0 = tile + warp * 16 * M, first = at.first(tile) / K * K,
+        last = at.last_key(tile, ROWS * M);
 
     float y[M][W / 8][4];
     running r[M];
@@ -38,7 +43,8 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
         r[m] = running{{-INFINITY, -INFINITY}, {0, 0}};
     }
     fetch<ROWS * M, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk, o.quick_q);
-    if (first < last) fetch<K, W>(k, o.k(at.b, g, first), o.a.k_row, (int)o.a.Tk - first, (int)o.a.Wk, o.quick_k);
+    if (first < last)
+        fetch<K, W>(k, o.k(at.b, g, first), o.a.k_row, (int)o.a.Tk - first, (int)o.a.Wk, o.quick_k);
     arrived<0>();
     __syncthreads();
     strips<T, M, W, S> rows;
@@ -56,14 +62,16 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
             mul_nt<K / 8, W, S, S>(s[0], q + warp * 16 * S, k);
         __syncthreads(); /* the keys are done with */
         bool more = j + K < last;
-        if (more) fetch<K, W>(k, o.k(at.b, g, j + K), o.a.k_row, (int)o.a.Tk - j - K, (int)o.a.Wk, o.quick_k);
+        if (more)
+            fetch<K, W>(k, o.k(at.b, g, j + K), o.a.k_row, (int)o.a.Tk - j - K, (int)o.a.Wk,
+                        o.quick_k);
         bool whole = at.whole(tile, ROWS * M, j, K);
 #pragma unroll
         for (int m = 0; m < M; m++) {
             float shrink[2], sum[2], scale = scale_of<KIND>(at);
             see<KIND>(s[m], at, row0 + m * 16, j, whole);
             grow(s[m], scale, r[m], shrink);
-            weights(s[m], scale, r[m], sum, [&](int k, const float (&w)[2][4]) {
+            weights(s[m], scale, r[m], sum, [&](int k, const float(&w)[2][4]) {
 #pragma unroll
                 for (int e = 0; e < 8; e++) s[m][2 * k + e / 4][e % 4] = w[e / 4][e % 4];
             });
@@ -87,8 +95,10 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
 
 template <class T, int W, int KIND> static void start_as(fv_stream *s, const job<T> &o)
 {
-    dim3 grid((unsigned)ceil_div(o.a.Tq, ROWS * strips_of<T, W, KIND>), (unsigned)o.a.H, (unsigned)o.a.B);
-    launch(s, "attention", attention_tile<T, W, KIND>, grid, 32 * WARPS, shared_bytes<T, W, KIND>(), o);
+    dim3 grid((unsigned)ceil_div(o.a.Tq, ROWS * strips_of<T, W, KIND>), (unsigned)o.a.H,
+              (unsigned)o.a.B);
+    launch(s, "attention", attention_tile<T, W, KIND>, grid, 32 * WARPS, shared_bytes<T, W, KIND>(),
+           o);
 }
 
 template <class T, int W> static void start(fv_stream *s, const job<T> &o)

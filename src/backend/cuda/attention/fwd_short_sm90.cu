@@ -1,11 +1,15 @@
-/* fwd_short_sm90.cu - the forward pass of attention over up to 128 queries and keys on Hopper: a head at a time.
+/* fwd_short_sm90.cu - the forward pass of attention over up to 128 queries and keys on Hopper: a
+ * head at a time.
  *
- *     s = scale q k';  m = max s;  p = exp(s - m);  y = p v / sum p;  lse = (m, sum p);   keys that are hidden have s = -inf
+ *     s = scale q k';  m = max s;  p = exp(s - m);  y = p v / sum p;  lse = (m, sum p);
+ *     keys that are hidden have s = -inf
  *
- * A head that short is one tile: 48 KB of q, k and v, and so few products that what counts is bytes under way.  One block a
- * processor stays there and takes head after head.  One warp brings them, HELD ahead, and says which keys are seen; two groups
- * of four warps, 64 rows each, make a pair that takes a head, and there are two pairs, so that one's exponentials fall into the
- * other's products.  The last sequences come first: their q, k and v were written last and are in the cache still. */
+ * A head that short is one tile: 48 KB of q, k and v, and so few products that what counts is bytes
+ * under way.  One block a processor stays there and takes head after head.  One warp brings them,
+ * HELD ahead, and says which keys are seen; two groups of four warps, 64 rows each, make a pair
+ * that takes a head, and there are two pairs, so that one's exponentials fall into the other's
+ * products.  The last sequences come first: their q, k and v were written last and are in the cache
+ * still. */
 #include "attention.h"
 #include "dispatch.h"
 #include "backend/cuda/device/sm90.h"
@@ -27,11 +31,15 @@ template <class T> struct room {
 };
 
 /* Head n of all, from the last sequence to the first. */
-template <class T> __device__ inline int sequence_of(const job<T> &o, int n) { return (int)o.a.B - 1 - n / (int)o.a.H; }
+template <class T> __device__ inline int sequence_of(const job<T> &o, int n)
+{
+    return (int)o.a.B - 1 - n / (int)o.a.H;
+}
 template <class T> __device__ inline int head_of(const job<T> &o, int n) { return n % (int)o.a.H; }
 
 /* By a warp. */
-template <class T> __device__ void bring_all(const job<T> &o, room<T> *r, const attention_maps *of, int count)
+template <class T>
+__device__ void bring_all(const job<T> &o, room<T> *r, const attention_maps *of, int count)
 {
     int lane = threadIdx.x % 32, keys = (int)o.a.Tk;
     unsigned step = 0;
@@ -61,8 +69,10 @@ template <class T> __device__ void bring_all(const job<T> &o, room<T> *r, const 
     }
 }
 
-/* Turns products into weights that are yet to be divided by their sums; those and the row's largest are in units of log 2. */
-__device__ inline void weigh_row(float (&s)[SIDE / 8][4], float (&top)[2], float (&sum)[2], uint4 seen, float scale)
+/* Turns products into weights that are yet to be divided by their sums; those and the row's largest
+ * are in units of log 2. */
+__device__ inline void weigh_row(float (&s)[SIDE / 8][4], float (&top)[2], float (&sum)[2],
+                                 uint4 seen, float scale)
 {
     if ((seen.x & seen.y & seen.z & seen.w) != ~0u) {
         int mine = threadIdx.x % 4 * 2;
@@ -94,9 +104,11 @@ __device__ inline void weigh_row(float (&s)[SIDE / 8][4], float (&top)[2], float
     }
 }
 
-/* Writes the 16 rows of a warp from row on in accesses of 16 bytes: as the tensor cores leave them they are scattered. */
+/* Writes the 16 rows of a warp from row on in accesses of 16 bytes: as the tensor cores leave them
+ * they are scattered. */
 template <class T>
-__device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const float (&by)[2], T *pad, int b, int h, int row)
+__device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const float (&by)[2],
+                                  T *pad, int b, int h, int row)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -105,7 +117,8 @@ __device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const
         for (int n = 0; n < 8; n += 4) {
             uint32_t x[4];
 #pragma unroll
-            for (int k = 0; k < 4; k++) x[k] = two(y[n + k][2 * i] * by[i], y[n + k][2 * i + 1] * by[i], T());
+            for (int k = 0; k < 4; k++)
+                x[k] = two(y[n + k][2 * i] * by[i], y[n + k][2 * i + 1] * by[i], T());
             store_matrices(pad + lane % 8 * PANEL + ((n + lane / 8) ^ (lane % 8)) * 8, x);
         }
         __syncwarp();
@@ -113,7 +126,8 @@ __device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const
         for (int k = 0; k < PAD_ROWS; k += 4) {
             int at = k + lane / 8, c = lane % 8, to = row + i * PAD_ROWS + at;
             uint4 x = *(const uint4 *)(pad + at * PANEL + (c ^ at) * 8);
-            if (to < o.a.Tq && c * 8 < o.a.Wv) *(uint4 *)((T *)o.a.y + o.at_y(b, h, to) + c * 8) = x;
+            if (to < o.a.Tq && c * 8 < o.a.Wv)
+                *(uint4 *)((T *)o.a.y + o.at_y(b, h, to) + c * 8) = x;
         }
         __syncwarp();
     }
@@ -121,8 +135,8 @@ __device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const
 
 /* 64 rows of a head. */
 template <class T>
-__device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 seen, uint64_t *empty, T *pad, int b, int h,
-                              int half)
+__device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 seen, uint64_t *empty,
+                              T *pad, int b, int h, int half)
 {
     int row = half * 64 + (int)threadIdx.x / 32 % 4 * 16;
     float s[SIDE / 8][4], y[PANEL / 8][4], top[2], sum[2], by[2];
@@ -140,8 +154,7 @@ __device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 see
     for (int i = 0; i < 2; i++) {
         int at = tile_row(row, 2 * i);
         by[i] = sum[i] > 0 ? 1 / sum[i] : 0;
-        if (threadIdx.x % 4 == 0 && at < o.a.Tq)
-            o.lse(b, h, at) = make_float2(top[i], sum[i]);
+        if (threadIdx.x % 4 == 0 && at < o.a.Tq) o.lse(b, h, at) = make_float2(top[i], sum[i]);
     }
     products_done<0>();
     release(empty);
@@ -150,7 +163,8 @@ __device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 see
 
 template <class T>
 __global__ void __launch_bounds__((2 * PAIRS + 1) * GROUP, 1)
-    attention_short(const __grid_constant__ job<T> o, const __grid_constant__ attention_maps of, int count)
+    attention_short(const __grid_constant__ job<T> o, const __grid_constant__ attention_maps of,
+                    int count)
 {
     extern __shared__ unsigned char memory[];
     room<T> *r = (room<T> *)(((uintptr_t)memory + 1023) / 1024 * 1024);
@@ -171,12 +185,13 @@ __global__ void __launch_bounds__((2 * PAIRS + 1) * GROUP, 1)
     } else {
         registers_up<112>(); /* with 24 of the rest what a block has: 96 of each thread */
         unsigned step = group / 2;
-        for (int n = blockIdx.x + step * gridDim.x; n < count; n += PAIRS * gridDim.x, step += PAIRS) {
+        for (int n = blockIdx.x + step * gridDim.x; n < count;
+             n += PAIRS * gridDim.x, step += PAIRS) {
             uint64_t *empty = &r->empty[step % HELD];
             wait_for(&r->full[step % HELD], step / HELD & 1);
             if (group % 2 * 64 < o.a.Tq)
-                attend(o, &r->of[step % HELD], r->seen[step % HELD], empty, r->pad[threadIdx.x / 32], sequence_of(o, n),
-                       head_of(o, n), group % 2);
+                attend(o, &r->of[step % HELD], r->seen[step % HELD], empty,
+                       r->pad[threadIdx.x / 32], sequence_of(o, n), head_of(o, n), group % 2);
             else
                 release(empty);
         }
@@ -188,9 +203,12 @@ template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args
     job<T> o = prepare<T>(s, a);
     attention_maps maps;
     int64_t heads = a->B * a->H, most = device_of(s)->processors;
-    if (!o.plain || heads > INT32_MAX / 2 || !fv_cuda_map_attention(&maps, a, kind<T>::dtype, SIDE, SIDE)) return false;
-    launch_early(s, "attention", true, attention_short<T>, dim3((unsigned)(heads < most ? heads : most)),
-                 (2 * PAIRS + 1) * GROUP, sizeof(room<T>) + 1024, o, maps, (int)heads);
+    if (!o.plain || heads > INT32_MAX / 2 ||
+        !fv_cuda_map_attention(&maps, a, kind<T>::dtype, SIDE, SIDE))
+        return false;
+    launch_early(s, "attention", true, attention_short<T>,
+                 dim3((unsigned)(heads < most ? heads : most)), (2 * PAIRS + 1) * GROUP,
+                 sizeof(room<T>) + 1024, o, maps, (int)heads);
     return true;
 }
 

@@ -6,8 +6,8 @@
 
 /* Rows of a strip of sums to a gradient that is laid out as x is. */
 template <int N, class T>
-__device__ inline void write_rows(sink<T> to, int64_t base, int64_t step, const float (&c)[N][4], int row0, int rows, int width,
-                                  float scale)
+__device__ inline void write_rows(sink<T> to, int64_t base, int64_t step, const float (&c)[N][4],
+                                  int row0, int rows, int width, float scale)
 {
     bool pairs = width % 2 == 0 && step % 2 == 0 && base % 2 == 0 &&
                  ((uintptr_t)to.p & 7) == 0; /* then two neighbours go together */
@@ -27,18 +27,24 @@ __device__ inline void write_rows(sink<T> to, int64_t base, int64_t step, const 
 }
 
 /* bias_bwd_sm90.cu: the gradient of a bias by pairs.  False where this is another case. */
-template <class T> bool fv_cuda_bias_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat);
-template <> inline bool fv_cuda_bias_hopper<float>(fv_stream *, const job<float> &, const fv_attn_grads *, const float2 *)
+template <class T>
+bool fv_cuda_bias_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat);
+template <>
+inline bool fv_cuda_bias_hopper<float>(fv_stream *, const job<float> &, const fv_attn_grads *,
+                                       const float2 *)
 {
     return false;
 }
 
-/* table_bwd_sm90.cu: the gradient of a table by distance, with room for so many numbers (0: not on Hopper). */
+/* table_bwd_sm90.cu: the gradient of a table by distance, with room for so many numbers (0: not on
+ * Hopper). */
 int64_t fv_cuda_table_numbers(fv_stream *s, const fv_attn_args *a);
 template <class T>
-bool fv_cuda_table_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat, float *lines);
+bool fv_cuda_table_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const float2 *stat,
+                          float *lines);
 template <>
-inline bool fv_cuda_table_hopper<float>(fv_stream *, const job<float> &, const fv_attn_grads *, const float2 *, float *)
+inline bool fv_cuda_table_hopper<float>(fv_stream *, const job<float> &, const fv_attn_grads *,
+                                        const float2 *, float *)
 {
     return false;
 }

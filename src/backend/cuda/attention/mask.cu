@@ -1,4 +1,5 @@
-/* mask.cu - a mask by pairs as bits, which kernels read at every tile: an eighth of its bytes, 32 pairs at a time. */
+/* mask.cu - a mask by pairs as bits, which kernels read at every tile: an eighth of its bytes, 32
+ * pairs at a time. */
 #include "attention.h"
 
 /* Word w of row r of an image: 32 keys of a query, or 32 queries of a key. */
@@ -17,22 +18,26 @@ struct lay_bits {
         int first = w * 32, count = min(32, columns - first);
         uint32_t word = 0;
         if (turned) {
-            for (int c = 0; c < count; c++) word |= (uint32_t)(from[(first + c) * of_row + r] != 0) << c;
+            for (int c = 0; c < count; c++)
+                word |= (uint32_t)(from[(first + c) * of_row + r] != 0) << c;
         } else if (quick && count == 32) {
             const uint4 *of = (const uint4 *)(from + r * of_row + first);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 uint4 x = of[half];
-                word |= (four(x.x) | four(x.y) << 4 | four(x.z) << 8 | four(x.w) << 12) << 16 * half;
+                word |= (four(x.x) | four(x.y) << 4 | four(x.z) << 8 | four(x.w) << 12)
+                        << 16 * half;
             }
         } else {
-            for (int c = 0; c < count; c++) word |= (uint32_t)(from[r * of_row + first + c] != 0) << c;
+            for (int c = 0; c < count; c++)
+                word |= (uint32_t)(from[r * of_row + first + c] != 0) << c;
         }
         bits[i] = word;
     }
 
   private:
-    /* Which of four bytes are not 0.  The product moves the lowest bit of each to the upper four. */
+    /* Which of four bytes are not 0.  The product moves the lowest bit of each to the upper
+     * four. */
     __device__ static uint32_t four(uint32_t x)
     {
         x |= x >> 4 & 0x0f0f0f0f;
@@ -50,7 +55,8 @@ static int words_of(const fv_attn_args *a, bool turned)
 int64_t fv_cuda_mask_words(const fv_attn_args *a, bool turned)
 {
     if (!a->mask) return 0;
-    return (a->mask_s[0] ? a->B : 1) * (a->mask_s[1] ? a->H : 1) * (turned ? a->Tk : a->Tq) * words_of(a, turned);
+    return (a->mask_s[0] ? a->B : 1) * (a->mask_s[1] ? a->H : 1) * (turned ? a->Tk : a->Tq) *
+           words_of(a, turned);
 }
 
 mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool turned, void *room)
@@ -58,10 +64,21 @@ mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool turned, vo
     if (!a->mask) return mask_bits{};
     bool each_head = a->mask_s[1];
     int64_t rows = turned ? a->Tk : a->Tq, words = words_of(a, turned), image = rows * words;
-    mask_bits to = {(uint32_t *)room, {a->mask_s[0] ? image * (each_head ? a->H : 1) : 0, each_head ? image : 0}, (int)words};
-    lay_bits lay = {a->mask, (uint32_t *)room, a->mask_s[0], a->mask_s[1], a->mask_s[2], each_head ? (int)a->H : 1, (int)rows,
-                    (int)(turned ? a->Tq : a->Tk), (int)words, turned,
-                    aligned(a->mask) && a->mask_s[0] % 16 == 0 && a->mask_s[1] % 16 == 0 && a->mask_s[2] % 16 == 0};
+    mask_bits to = {(uint32_t *)room,
+                    {a->mask_s[0] ? image * (each_head ? a->H : 1) : 0, each_head ? image : 0},
+                    (int)words};
+    lay_bits lay = {a->mask,
+                    (uint32_t *)room,
+                    a->mask_s[0],
+                    a->mask_s[1],
+                    a->mask_s[2],
+                    each_head ? (int)a->H : 1,
+                    (int)rows,
+                    (int)(turned ? a->Tq : a->Tk),
+                    (int)words,
+                    turned,
+                    aligned(a->mask) && a->mask_s[0] % 16 == 0 && a->mask_s[1] % 16 == 0 &&
+                        a->mask_s[2] % 16 == 0};
     each(s, "attention", fv_cuda_mask_words(a, turned), false, lay);
     return to;
 }

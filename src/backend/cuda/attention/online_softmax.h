@@ -1,4 +1,5 @@
-/* online_softmax.h - the running sums of the forward pass, of a strip of 16 rows whose numbers lie as device/tile.h says. */
+/* online_softmax.h - the running sums of the forward pass, of a strip of 16 rows whose numbers lie
+ * as device/tile.h says. */
 #ifndef FV_CUDA_ATTENTION_ONLINE_SOFTMAX_H
 #define FV_CUDA_ATTENTION_ONLINE_SOFTMAX_H
 
@@ -10,7 +11,8 @@ struct running {
 };
 
 /* Hides what rows of a strip cannot see. */
-template <int N, class T> __device__ inline void hide(float (&s)[N][4], const head<T> &at, int row0, int col0)
+template <int N, class T>
+__device__ inline void hide(float (&s)[N][4], const head<T> &at, int row0, int col0)
 {
     int from[2], count[2];
 #pragma unroll
@@ -23,10 +25,12 @@ template <int N, class T> __device__ inline void hide(float (&s)[N][4], const he
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if ((unsigned)(n * 8 + e % 2 - from[e / 2]) >= (unsigned)count[e / 2]) s[n][e] = -INFINITY;
+            if ((unsigned)(n * 8 + e % 2 - from[e / 2]) >= (unsigned)count[e / 2])
+                s[n][e] = -INFINITY;
 }
 
-/* Products of a strip become scores, in units of log 2 but for a factor, scale_of; what rows cannot see gets -inf. */
+/* Products of a strip become scores, in units of log 2 but for a factor, scale_of; what rows cannot
+ * see gets -inf. */
 template <int KIND, int N, class T>
 __device__ inline void see(float (&s)[N][4], const head<T> &at, int row0, int col0, bool whole)
 {
@@ -42,9 +46,10 @@ __device__ inline void see(float (&s)[N][4], const head<T> &at, int row0, int co
     }
 }
 
-/* Takes scores of a strip into the largest of each row, that weights are relative to.  What was summed before is to be multiplied
- * by `shrink`. */
-template <int N> __device__ inline void grow(const float (&s)[N][4], float scale, running &r, float (&shrink)[2])
+/* Takes scores of a strip into the largest of each row, that weights are relative to.  What was
+ * summed before is to be multiplied by `shrink`. */
+template <int N>
+__device__ inline void grow(const float (&s)[N][4], float scale, running &r, float (&shrink)[2])
 {
     float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 #pragma unroll
@@ -62,12 +67,15 @@ template <int N> __device__ inline void grow(const float (&s)[N][4], float scale
     }
 }
 
-/* The most that the weights of a thread's part of a row may be in sum: of one tile, and such that f16 holds each of them. */
+/* The most that the weights of a thread's part of a row may be in sum: of one tile, and such that
+ * f16 holds each of them. */
 #define MOST_WEIGHT 4096
 
-/* Weights of a strip from its scores, 16 columns at a time for `take`; sum: of this thread's.  False: top is too low for them. */
+/* Weights of a strip from its scores, 16 columns at a time for `take`; sum: of this thread's.
+ * False: top is too low for them. */
 template <int N, class F>
-__device__ inline bool weights(const float (&s)[N][4], float scale, const running &r, float (&sum)[2], F take)
+__device__ inline bool weights(const float (&s)[N][4], float scale, const running &r,
+                               float (&sum)[2], F take)
 {
     float base[2] = {r.top[0] == -INFINITY ? 0 : r.top[0], r.top[1] == -INFINITY ? 0 : r.top[1]};
     sum[0] = sum[1] = 0;
@@ -79,11 +87,14 @@ __device__ inline bool weights(const float (&s)[N][4], float scale, const runnin
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 w[n][e] = exp2_fast(fmaf(s[2 * k + n][e], scale, -base[e / 2]));
-                sum[e / 2] += w[n][e]; /* with more chains the assembler does not mix exponentials with draws */
+                sum[e / 2] +=
+                    w[n]
+                     [e]; /* with more chains the assembler does not mix exponentials with draws */
             }
         take(k, w);
     }
-    bool fits = sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT && r.top[0] != -INFINITY && r.top[1] != -INFINITY;
+    bool fits = sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT && r.top[0] != -INFINITY &&
+                r.top[1] != -INFINITY;
     return __all_sync(~0u, fits);
 }
 
@@ -96,7 +107,8 @@ template <int O> __device__ inline void rescale(float (&y)[O][4], const float (&
 }
 
 /* A strip is done: its sums are divided. */
-template <int O, class T> __device__ inline void divide(float (&y)[O][4], running &r, const head<T> &at)
+template <int O, class T>
+__device__ inline void divide(float (&y)[O][4], running &r, const head<T> &at)
 {
     float by[2];
 #pragma unroll
@@ -120,7 +132,8 @@ template <class T> __device__ inline void write_lse(const running &r, const head
 }
 
 /* All of that, and results written straight from registers. */
-template <int O, class T> __device__ inline void finish(float (&y)[O][4], running &r, const head<T> &at, int row0)
+template <int O, class T>
+__device__ inline void finish(float (&y)[O][4], running &r, const head<T> &at, int row0)
 {
     const job<T> &o = at.o;
     divide(y, r, at);

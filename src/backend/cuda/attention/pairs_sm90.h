@@ -1,27 +1,30 @@
-/* pairs_sm90.h - slopes of scores on Hopper, added up over all that read the same number: what the gradients of a
- * bias by pairs (bias_bwd_sm90.cu) and of a table by distance (table_bwd_sm90.cu) have in common.
+/* pairs_sm90.h - slopes of scores on Hopper, added up over all that read the same number: what the
+ * gradients of a bias by pairs (bias_bwd_sm90.cu) and of a table by distance (table_bwd_sm90.cu)
+ * have in common.
  *
- * A block has 128 rows, 64 for each of two groups of four warps, by 128 keys at a time, and keeps their sums in registers while
- * it goes through whatever is added up: sequences, heads, places.  Warps of its own bring what they need, ahead and into the
- * next item: queries with keys, for the scores, then dy with values.  Groups take turns in starting products, so that one's
- * exponentials fall into the other's products. */
+ * A block has 128 rows, 64 for each of two groups of four warps, by 128 keys at a time, and keeps
+ * their sums in registers while it goes through whatever is added up: sequences, heads, places.
+ * Warps of its own bring what they need, ahead and into the next item: queries with keys, for the
+ * scores, then dy with values.  Groups take turns in starting products, so that one's exponentials
+ * fall into the other's products. */
 #ifndef FV_CUDA_ATTENTION_PAIRS_SM90_H
 #define FV_CUDA_ATTENTION_PAIRS_SM90_H
 
 #include "bias_sm90.h"
 #include "grads.h"
 
-/* A slot has two factors of one product.  BIAS: a tile of a bias is brought for each item, and added; else scores.h
- * adds what there is. */
+/* A slot has two factors of one product.  BIAS: a tile of a bias is brought for each item, and
+ * added; else scores.h adds what there is. */
 template <class T_, int W_, bool BIAS_> struct plan {
     typedef T_ T;
     static constexpr int W = W_;
     static constexpr bool BIAS = BIAS_;
-    static constexpr int GROUPS = 2, QUERIES = 64 * GROUPS, KEYS = 128, SLOTS = W == 64 ? 4 : 3, BIASES = W == 64 ? 2 : 1,
-                         NOTES = 2;
+    static constexpr int GROUPS = 2, QUERIES = 64 * GROUPS, KEYS = 128, SLOTS = W == 64 ? 4 : 3,
+                         BIASES = W == 64 ? 2 : 1, NOTES = 2;
     static constexpr int THREADS_ALL = 128 * (GROUPS + 1), REGISTERS = 232, SPARE_REGISTERS = 40;
     static constexpr int SLOT = (QUERIES + KEYS) * W, PAIRS = QUERIES * KEYS;
-    static constexpr size_t BYTES = (SLOTS * SLOT + BIASES * PAIRS) * sizeof(T) + NOTES * (QUERIES * sizeof(float2) + 32) +
+    static constexpr size_t BYTES = (SLOTS * SLOT + BIASES * PAIRS) * sizeof(T) +
+                                    NOTES * (QUERIES * sizeof(float2) + 32) +
                                     2 * (SLOTS + BIASES + NOTES) * sizeof(uint64_t);
 };
 
@@ -30,8 +33,9 @@ struct maps {
     CUtensorMap dy, bias;
 };
 
-/* What there is to know of a turn: which item, sequence, head, first row and key, and which of these hold: slots come for it; all
- * pairs take part; it is the first of its item, or comes after the last; there are no more. */
+/* What there is to know of a turn: which item, sequence, head, first row and key, and which of
+ * these hold: slots come for it; all pairs take part; it is the first of its item, or comes after
+ * the last; there are no more. */
 enum { COMES = 1, WHOLE = 2, FIRST = 4, LAST = 8, NO_MORE = 16 };
 struct note {
     int item, b, h, i, j, flags, len, none;
@@ -75,14 +79,18 @@ template <class P> struct room {
     }
 };
 
-/* 8 bytes, or zeros, on their own way; arrive_with_copies: this thread arrives once all that it sent so has come. */
+/* 8 bytes, or zeros, on their own way; arrive_with_copies: this thread arrives once all that it
+ * sent so has come. */
 __device__ inline void copy_eight(void *to, const void *from, bool there)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_at(to)), "l"(from), "r"(there ? 8 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_at(to)), "l"(from),
+                 "r"(there ? 8 : 0)
+                 : "memory");
 }
 __device__ inline void arrive_with_copies(uint64_t *b)
 {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_at(b)) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_at(b))
+                 : "memory");
 }
 
 /* Some pair of these takes part. */
@@ -91,11 +99,13 @@ template <class T> __device__ inline bool some(const head<T> &at, int i, int row
     return i < at.rows && j < at.last_key(i, rows) && j + keys > at.first(i);
 }
 
-/* item(n) is the n-th; its each(f) calls f(head, i, j) for all that it adds up, with the first row and key.  One thread brings
- * the factors of one of the two products: rows, of queries or dy, and keys or values.  first: 0 or 1, its first slot. */
+/* item(n) is the n-th; its each(f) calls f(head, i, j) for all that it adds up, with the first row
+ * and key.  One thread brings the factors of one of the two products: rows, of queries or dy, and
+ * keys or values.  first: 0 or 1, its first slot. */
 template <class P, class I>
-__device__ inline void bring_factors(const room<P> &m, const CUtensorMap *of_rows, const CUtensorMap *of_keys,
-                                     const job<typename P::T> &o, int items, I item, unsigned first)
+__device__ inline void bring_factors(const room<P> &m, const CUtensorMap *of_rows,
+                                     const CUtensorMap *of_keys, const job<typename P::T> &o,
+                                     int items, I item, unsigned first)
 {
     typedef typename P::T T;
     unsigned slot = first, before = 1; /* the parity of its use before; that of none is 1 */
@@ -118,8 +128,9 @@ __device__ inline void bring_factors(const room<P> &m, const CUtensorMap *of_row
 
 /* A warp says what each turn is, brings what is known of its rows, and the tile of the bias. */
 template <class P, class I>
-__device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, const job<typename P::T> &o, const float2 *stat,
-                                   int items, I item)
+__device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias,
+                                   const job<typename P::T> &o, const float2 *stat, int items,
+                                   I item)
 {
     typedef typename P::T T;
     int lane = threadIdx.x % 32;
@@ -133,7 +144,8 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
             float2 *known = m.stat + at_note * P::QUERIES + lane;
             int left = at->rows - now.i - lane;
 #pragma unroll
-            for (int r = 0; r < P::QUERIES; r += 32) copy_eight(known + r, r < left ? from + r : stat, r < left);
+            for (int r = 0; r < P::QUERIES; r += 32)
+                copy_eight(known + r, r < left ? from + r : stat, r < left);
         }
         arrive_with_copies(m.note_full + at_note);
         if (lane == 0) {
@@ -158,8 +170,8 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
             if (lane == 0) {
                 arrive_expecting(full, P::PAIRS * sizeof(T));
                 for (int c = 0; c < P::KEYS; c += PANEL)
-                    bring_panel(m.bias + tile % P::BIASES * P::PAIRS + c * P::QUERIES, bias, full, j + c,
-                                o.a.bias_s[1] ? at.h : 0, i, o.a.bias_s[0] ? at.b : 0);
+                    bring_panel(m.bias + tile % P::BIASES * P::PAIRS + c * P::QUERIES, bias, full,
+                                j + c, o.a.bias_s[1] ? at.h : 0, i, o.a.bias_s[0] ? at.b : 0);
             }
         });
         tile += begun && P::BIAS;
@@ -170,12 +182,14 @@ __device__ inline void bring_notes(const room<P> &m, const CUtensorMap *bias, co
     give(NULL);
 }
 
-/* What a strip's slopes add to its sums where all pairs take part and nothing is dropped.  add(f) calls f(k, x) with what is
- * added to the products of columns 16 k and on.  Exponentials are to fall between the rest, and the assembler would put all of
- * them last: so what is known of a row waits, from one 16 columns to the next but one, for a weight, of which `none`, 0, takes
+/* What a strip's slopes add to its sums where all pairs take part and nothing is dropped.  add(f)
+ * calls f(k, x) with what is added to the products of columns 16 k and on.  Exponentials are to
+ * fall between the rest, and the assembler would put all of them last: so what is known of a row
+ * waits, from one 16 columns to the next but one, for a weight, of which `none`, 0, takes
  * nothing. */
 template <int N, class A>
-__device__ inline void add_slopes(float (&sum)[N][4], const float (&s)[N][4], const float (&d)[N][4], float times, float scale,
+__device__ inline void add_slopes(float (&sum)[N][4], const float (&s)[N][4],
+                                  const float (&d)[N][4], float times, float scale,
                                   const float2 (&known)[2], int none, A add)
 {
     float lse[2][2] = {{known[0].x, known[1].x}, {known[0].x, known[1].x}};
@@ -185,18 +199,22 @@ __device__ inline void add_slopes(float (&sum)[N][4], const float (&s)[N][4], co
         for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                w[n][e] = exp2_fast(fmaf(fmaf(x[n][e], times, s[2 * k + n][e]), scale, -lse[k % 2][e / 2]));
-                sum[2 * k + n][e] = fmaf(w[n][e], d[2 * k + n][e] - known[e / 2].y, sum[2 * k + n][e]);
+                w[n][e] = exp2_fast(
+                    fmaf(fmaf(x[n][e], times, s[2 * k + n][e]), scale, -lse[k % 2][e / 2]));
+                sum[2 * k + n][e] = fmaf(w[n][e], d[2 * k + n][e] - known[e / 2].y,
+                                         sum[2 * k + n][e]);
             }
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            lse[k % 2][r] = __int_as_float(__float_as_int(lse[k % 2][r]) | (__float_as_int(w[1][2 * r + 1]) & none));
+            lse[k % 2][r] = __int_as_float(__float_as_int(lse[k % 2][r]) |
+                                           (__float_as_int(w[1][2 * r + 1]) & none));
     });
 }
 
-/* What one of the groups has to do; take(item, sums, bias) is given the sums of a strip of 16 rows for each warp,
- * and where the strip's bias was, or NULL: there was none. */
-template <class P, class F> __device__ inline void add_all(const room<P> &m, const job<typename P::T> &o, int group, F take)
+/* What one of the groups has to do; take(item, sums, bias) is given the sums of a strip of 16 rows
+ * for each warp, and where the strip's bias was, or NULL: there was none. */
+template <class P, class F>
+__device__ inline void add_all(const room<P> &m, const job<typename P::T> &o, int group, F take)
 {
     typedef typename P::T T;
     constexpr int W = P::W, N = P::KEYS / 8;
@@ -216,7 +234,8 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
         if (flags & LAST) {
             int item = m.notes[at_note].item;
             release(m.note_free + at_note);
-            take(item, sum, flags & COMES ? m.bias + tile % P::BIASES * P::PAIRS + strip * PANEL : NULL);
+            take(item, sum,
+                 flags & COMES ? m.bias + tile % P::BIASES * P::PAIRS + strip * PANEL : NULL);
             if (flags & COMES) release(m.bias_free + tile++ % P::BIASES);
             clear(sum);
             flags = flags_of(turn + 1);
@@ -239,27 +258,31 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
         turn_give(2 - group);
         const float2 *stat = m.stat + at_note * P::QUERIES;
         const float2 known[2] = {stat[tile_row(strip, 0)], stat[tile_row(strip, 2)]};
-        if (P::BIAS && flags & FIRST) wait_for(m.bias_full + tile % P::BIASES, tile / P::BIASES & 1);
+        if (P::BIAS && flags & FIRST)
+            wait_for(m.bias_full + tile % P::BIASES, tile / P::BIASES & 1);
         int next = flags_of(turn + 1);
         const T *bias = m.bias + tile % P::BIASES * P::PAIRS + strip * PANEL;
         auto over_bias = [&](auto f) {
 #pragma unroll
             for (int c = 0; c < P::KEYS; c += PANEL)
-                each_bias<PANEL / 8>(bias + c * P::QUERIES, [&](int k, const float(&x)[2][4]) { f(c / 16 + k, x); });
+                each_bias<PANEL / 8>(bias + c * P::QUERIES,
+                                     [&](int k, const float(&x)[2][4]) { f(c / 16 + k, x); });
         };
         products_done<1>();
         release(m.free + first);
         const note &now = m.notes[at_note];
         if (quick && flags & WHOLE) {
-            int none = now.none, b = now.b, h = now.h, len = now.len, row0 = now.i + strip, col0 = now.j;
+            int none = now.none, b = now.b, h = now.h, len = now.len, row0 = now.i + strip,
+                col0 = now.j;
             release(m.note_free + at_note);
             products_done<0>();
             release(m.free + second);
             if constexpr (P::BIAS)
                 add_slopes(sum, s, d, o.bias_scale, o.scale, known, none, over_bias);
             else
-                add_slopes(sum, s, d, o.bias_scale, o.scale, known, none,
-                           [&](auto f) { each_distance<false, N>(head<T>(o, b, h, len), row0, col0, f); });
+                add_slopes(sum, s, d, o.bias_scale, o.scale, known, none, [&](auto f) {
+                    each_distance<false, N>(head<T>(o, b, h, len), row0, col0, f);
+                });
         } else {
             head<T> at(o, now.b, now.h, now.len);
             int row0 = now.i + strip, col0 = now.j;
@@ -269,15 +292,18 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
 #pragma unroll
                     for (int n = 0; n < 2; n++)
 #pragma unroll
-                        for (int e = 0; e < 4; e++) s[2 * k + n][e] = fmaf(x[n][e], o.bias_scale, s[2 * k + n][e]);
+                        for (int e = 0; e < 4; e++)
+                            s[2 * k + n][e] = fmaf(x[n][e], o.bias_scale, s[2 * k + n][e]);
                 });
-            weigh<false, P::BIAS ? BIASED : ANY>(s, at, row0, col0, flags & WHOLE, [&](int e, int) { return known[e / 2].x; });
+            weigh<false, P::BIAS ? BIASED : ANY>(s, at, row0, col0, flags & WHOLE,
+                                                 [&](int e, int) { return known[e / 2].x; });
             products_done<0>();
             release(m.free + second);
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) sum[n][e] += slope_of<ANY>(s[n][e], d[n][e], known[e / 2].y);
+                for (int e = 0; e < 4; e++)
+                    sum[n][e] += slope_of<ANY>(s[n][e], d[n][e], known[e / 2].y);
         }
         flags = next;
     }
@@ -285,8 +311,8 @@ template <class P, class F> __device__ inline void add_all(const room<P> &m, con
 
 /* All that a block does. */
 template <class P, class I, class F>
-__device__ inline void run_block(unsigned char *memory, const maps *of, const job<typename P::T> &o, const float2 *stat,
-                                 int items, I item, F take)
+__device__ inline void run_block(unsigned char *memory, const maps *of, const job<typename P::T> &o,
+                                 const float2 *stat, int items, I item, F take)
 {
     room<P> m(memory);
     if (threadIdx.x == 0) m.init();
@@ -300,19 +326,22 @@ __device__ inline void run_block(unsigned char *memory, const maps *of, const jo
     } else {
         registers_up<P::REGISTERS>();
         if (group == 1) turn_give(1);
-        add_all(m, o, group, [&](int n, auto &sum, typename P::T *bias) { take(n, sum, bias, group); });
+        add_all(m, o, group,
+                [&](int n, auto &sum, typename P::T *bias) { take(n, sum, bias, group); });
         if (group == 0) turn_wait(1);
     }
 }
 
 /* ---- on the host ---- */
 
-template <class P> static bool map_pairs(maps *of, const job<typename P::T> &o, const fv_attn_grads *g)
+template <class P>
+static bool map_pairs(maps *of, const job<typename P::T> &o, const fv_attn_grads *g)
 {
     const fv_attn_args &a = o.a;
     fv_dtype t = kind<typename P::T>::dtype;
     return fv_cuda_map_attention(&of->in, &a, t, P::QUERIES, P::KEYS) &&
-           fv_cuda_map(&of->dy, g->dy, t, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv, P::QUERIES) &&
+           fv_cuda_map(&of->dy, g->dy, t, a.B, a.Tq, a.H, a.Wv, a.H * a.Wv, a.Tq * a.H * a.Wv,
+                       P::QUERIES) &&
            (!P::BIAS || map_bias(&of->bias, o, P::QUERIES));
 }
 

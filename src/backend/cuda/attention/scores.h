@@ -1,19 +1,22 @@
-/* scores.h - scores of a strip from products, where a mask by pairs or something added makes them: part of attention.h.
+/* scores.h - scores of a strip from products, where a mask by pairs or something added makes them:
+ * part of attention.h.
  *
- * A mask is read as bits where they were laid out before (mask.cu), a table's numbers once for all pairs of a thread
- * that stand at one distance. */
+ * A mask is read as bits where they were laid out before (mask.cu), a table's numbers once for all
+ * pairs of a thread that stand at one distance. */
 #ifndef FV_CUDA_ATTENTION_SCORES_H
 #define FV_CUDA_ATTENTION_SCORES_H
 
 /* Hides the pairs whose bits are 0: 64 columns to two words. */
-template <bool TURNED, int N, class T> __device__ inline void hide_bits(float (&s)[N][4], const head<T> &at, int row0, int col0)
+template <bool TURNED, int N, class T>
+__device__ inline void hide_bits(float (&s)[N][4], const head<T> &at, int row0, int col0)
 {
     const job<T> &o = at.o;
     const uint32_t *image = o.bits.p + at.b * o.bits.s[0] + at.h * o.bits.s[1];
     int last = (TURNED ? (int)o.a.Tk : at.rows) - 1, first = (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint32_t *row = image + (int64_t)min(tile_row(row0, 2 * i), last) * o.bits.row + col0 / 32;
+        const uint32_t *row = image + (int64_t)min(tile_row(row0, 2 * i), last) * o.bits.row +
+                              col0 / 32;
 #pragma unroll
         for (int n = 0; n < N; n += 8) {
             uint2 two = *(const uint2 *)(row + n / 4);
@@ -27,14 +30,17 @@ template <bool TURNED, int N, class T> __device__ inline void hide_bits(float (&
     }
 }
 
-/* f(k, x) with a table's numbers for columns 16 k and on: x[n][e] is number e of column block 2 k + n.  A thread has two rows,
- * 8 apart: what the one meets in a block of 8 columns the other met in the block before. */
-template <bool TURNED, int N, class T, class F> __device__ inline void each_distance(const head<T> &at, int row0, int col0, F f)
+/* f(k, x) with a table's numbers for columns 16 k and on: x[n][e] is number e of column block 2 k +
+ * n.  A thread has two rows, 8 apart: what the one meets in a block of 8 columns the other met in
+ * the block before. */
+template <bool TURNED, int N, class T, class F>
+__device__ inline void each_distance(const head<T> &at, int row0, int col0, F f)
 {
     const fv_attn_args &a = at.o.a;
     const T *table = (const T *)a.rel + at.h * a.rel_len;
     const int zero = (int)a.rel_zero - at.shift, last = (int)a.rel_len - 1, side = TURNED ? -1 : 1;
-    int lowest = zero + (TURNED ? row0 - col0 - 8 * N + 1 : col0 - row0 - 15), highest = lowest + 8 * N + 14;
+    int lowest = zero + (TURNED ? row0 - col0 - 8 * N + 1 : col0 - row0 - 15),
+        highest = lowest + 8 * N + 14;
     int from = zero + side * (tile_col(col0, 0, 0) - tile_row(row0, 0));
     auto all = [&](auto number) {
         float before[2] = {number(-8 * side), number(-7 * side)};
@@ -59,9 +65,10 @@ template <bool TURNED, int N, class T, class F> __device__ inline void each_dist
         all([&](int i) { return up(table[max(0, min(from + i, last))]); });
 }
 
-/* Products, or what they are multiplied by if scores fall as they rise, become what scale_of makes scores; what is out of reach
- * gets any. */
-template <bool TURNED, int N, class T> __device__ inline void add_scores(float (&s)[N][4], const head<T> &at, int row0, int col0)
+/* Products, or what they are multiplied by if scores fall as they rise, become what scale_of makes
+ * scores; what is out of reach gets any. */
+template <bool TURNED, int N, class T>
+__device__ inline void add_scores(float (&s)[N][4], const head<T> &at, int row0, int col0)
 {
     const fv_attn_args &a = at.o.a;
     bool rises = at.o.scale > 0;

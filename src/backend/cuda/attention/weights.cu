@@ -1,28 +1,35 @@
-/* weights.cu - exact weights of some rows of a head, computed again from the log-sum-exp; and the key/value cache. */
+/* weights.cu - exact weights of some rows of a head, computed again from the log-sum-exp; and the
+ * key/value cache. */
 #include "attention.h"
 
 #define KEYS 64          /* of a tile */
 #define MOST_TILES 8     /* that one block goes through */
 #define MANY_BLOCKS 1024 /* from so many on: fewer, longer ones */
 
-/* weights_sm90.cu: the same on the chip's own instructions.  False where the copy engine cannot read these tensors. */
+/* weights_sm90.cu: the same on the chip's own instructions.  False where the copy engine cannot
+ * read these tensors. */
 template <class T>
-bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1);
+bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h,
+                            int64_t i0, int64_t i1);
 
-/* w = 2^(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some tiles of keys, the next of
- * which is on its way while one is worked on. */
+/* w = 2^(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some
+ * tiles of keys, the next of which is on its way while one is worked on. */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
-    weights_tile(sink<T> w, const __grid_constant__ job<T> o, int b, int h, int i0, int i1, int tiles)
+    weights_tile(sink<T> w, const __grid_constant__ job<T> o, int b, int h, int i0, int i1,
+                 int tiles)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
     T *q = (T *)memory, *k = q + ROWS * S;
     head<T> at(o, b, h);
-    int keys = (int)o.a.Tk, tile = i0 + (int)blockIdx.y * ROWS, warp = threadIdx.x / 32, row0 = tile + warp * 16;
-    int col0 = (int)blockIdx.x * KEYS * tiles, last = col0 + KEYS * tiles < keys ? col0 + KEYS * tiles : keys;
+    int keys = (int)o.a.Tk, tile = i0 + (int)blockIdx.y * ROWS, warp = threadIdx.x / 32,
+        row0 = tile + warp * 16;
+    int col0 = (int)blockIdx.x * KEYS * tiles,
+        last = col0 + KEYS * tiles < keys ? col0 + KEYS * tiles : keys;
     auto bring = [&](int j) {
-        fetch<KEYS, W>(k + j / KEYS % 2 * KEYS * S, o.k(b, o.kv_head(h), j), o.a.k_row, keys - j, (int)o.a.Wk, o.quick_k);
+        fetch<KEYS, W>(k + j / KEYS % 2 * KEYS * S, o.k(b, o.kv_head(h), j), o.a.k_row, keys - j,
+                       (int)o.a.Wk, o.quick_k);
     };
     row_stat stat[2];
     int first[2], end[2];
@@ -53,7 +60,8 @@ __global__ void __launch_bounds__(32 * WARPS)
                 for (int e = 0; e < 2; e++) {
                     bool near = j + e >= first[r] && j + e < end[r];
                     float x = near ? at.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
-                    v[e] = fminf(weight_of(x, 1, stat[r]), 1); /* the forward pass may add up its products otherwise */
+                    v[e] = fminf(weight_of(x, 1, stat[r]),
+                                 1); /* the forward pass may add up its products otherwise */
                 }
                 if (i < i1 && keys % 2 == 0 && j < keys)
                     deliver(w, to + j, v);
@@ -66,19 +74,23 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 template <class T, int W>
-static void weights_as(fv_stream *s, sink<T> w, const job<T> &o, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void weights_as(fv_stream *s, sink<T> w, const job<T> &o, int64_t b, int64_t h, int64_t i0,
+                       int64_t i1)
 {
-    int64_t strips = ceil_div(i1 - i0, ROWS), all = strips * ceil_div(o.a.Tk, KEYS), tiles = all / MANY_BLOCKS;
+    int64_t strips = ceil_div(i1 - i0, ROWS), all = strips * ceil_div(o.a.Tk, KEYS),
+            tiles = all / MANY_BLOCKS;
     tiles = tiles < 1 ? 1 : tiles > MOST_TILES ? MOST_TILES : tiles;
     dim3 grid((unsigned)ceil_div(o.a.Tk, KEYS * tiles), (unsigned)strips);
     size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride_of<T, W> * sizeof(T);
-    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, o, b, h, i0, i1, tiles);
+    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, o, b, h, i0, i1,
+           tiles);
 }
 
-/* The only row of a head, as decoding has it: a softmax of its own.  The kernels that decode add up a product in several orders,
- * and beside a large maximum each has other last bits than a tile. */
+/* The only row of a head, as decoding has it: a softmax of its own.  The kernels that decode add up
+ * a product in several orders, and beside a large maximum each has other last bits than a tile. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) weights_of_one(sink<T> w, const __grid_constant__ job<T> o, int b, int h)
+__global__ void __launch_bounds__(THREADS)
+    weights_of_one(sink<T> w, const __grid_constant__ job<T> o, int b, int h)
 {
     head<T> at(o, b, h);
     int first = at.first(0), end = at.end(0), keys = (int)o.a.Tk;
@@ -95,20 +107,24 @@ __global__ void __launch_bounds__(THREADS) weights_of_one(sink<T> w, const __gri
     float base = top == -INFINITY ? 0 : top;
     for (int j = threadIdx.x; j < keys; j += THREADS) sum += exp2_fast(score(j) - base);
     sum = block_all(sum, [](float x, float y) { return x + y; });
-    for (int j = threadIdx.x; j < keys; j += THREADS) put(w, j, sum == 0 ? 0 : exp2_fast(score(j) - base) / sum);
+    for (int j = threadIdx.x; j < keys; j += THREADS)
+        put(w, j, sum == 0 ? 0 : exp2_fast(score(j) - base) / sum);
 }
 
 template <class T>
-static void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h, int64_t i0, int64_t i1)
+static void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
+                              int64_t i0, int64_t i1)
 {
     job<T> o = prepare<T>(s, a);
     if (a->Tq == 1) {
-        if (i1 > i0) launch(s, "attention_weights", weights_of_one<T>, 1, THREADS, 0, to<T>(w), o, (int)b, (int)h);
+        if (i1 > i0)
+            launch(s, "attention_weights", weights_of_one<T>, 1, THREADS, 0, to<T>(w), o, (int)b,
+                   (int)h);
         return;
     }
     if constexpr (sizeof(T) == 2)
-        if (device_of(s)->hopper && o.quick_q && o.quick_k && a->Wk > 32 && a->Wk <= 128 && i1 - i0 >= ROWS &&
-            fv_cuda_weights_hopper<T>(s, w, &o, b, h, i0, i1))
+        if (device_of(s)->hopper && o.quick_q && o.quick_k && a->Wk > 32 && a->Wk <= 128 &&
+            i1 - i0 >= ROWS && fv_cuda_weights_hopper<T>(s, w, &o, b, h, i0, i1))
             return;
     switch (tile_width(s, a)) {
     case 32: weights_as<T, 32>(s, to<T>(w), o, b, h, i0, i1); break;
@@ -138,11 +154,12 @@ template <class T> struct to_cache {
 };
 
 template <class T>
-static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B, int64_t T_, int64_t cap,
-                        int64_t D)
+static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
+                        int64_t T_, int64_t cap, int64_t D)
 {
     bool wide = D % (16 / (int64_t)sizeof(T)) == 0 && aligned(cache, x);
-    each(s, "cache_write", B * T_ * D, wide, to_cache<T>{(T *)cache, (const T *)x, pos, T_, cap, D, faults_of(s) + FAULT_CACHE});
+    each(s, "cache_write", B * T_ * D, wide,
+         to_cache<T>{(T *)cache, (const T *)x, pos, T_, cap, D, faults_of(s) + FAULT_CACHE});
 }
 
 template <class T> void fv_cuda_attention_rows(fv_kernels *k)

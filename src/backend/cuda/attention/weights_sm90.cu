@@ -1,11 +1,13 @@
 /* weights_sm90.cu - exact weights of some rows of a head on Hopper, from the log-sum-exp.
  *
- * What counts is how fast weights reach memory, 2 or 4 bytes for every pair.  Groups of four warps have 64 queries and 128 keys
- * each, one at its products while the others have exponentials, and beside them the copy engine writes whole lines from shared
- * memory.  Tiles that no query can see are zeros, and cost nothing but their bytes.
+ * What counts is how fast weights reach memory, 2 or 4 bytes for every pair.  Groups of four warps
+ * have 64 queries and 128 keys each, one at its products while the others have exponentials, and
+ * beside them the copy engine writes whole lines from shared memory.  Tiles that no query can see
+ * are zeros, and cost nothing but their bytes.
  *
- * There is one block for each processor.  It takes runs of tiles down a column, for which keys stay, and blocks side by side have
- * columns side by side.  Runs are short: long ones write all over the matrix, which memory takes more slowly. */
+ * There is one block for each processor.  It takes runs of tiles down a column, for which keys
+ * stay, and blocks side by side have columns side by side.  Runs are short: long ones write all
+ * over the matrix, which memory takes more slowly. */
 #include "attention.h"
 #include "dispatch.h"
 #include "backend/cuda/device/sm90.h"
@@ -14,17 +16,20 @@ namespace
 {
 enum { KEYS = 128, STAGES = 2 };
 
-/* Weights are written in sheets of 64 rows of 128 bytes, laid out as panels are; a group has a TILE of them. */
+/* Weights are written in sheets of 64 rows of 128 bytes, laid out as panels are; a group has a TILE
+ * of them. */
 template <class O> struct sheet {
     static constexpr int ACROSS = 128 / sizeof(O), SIZE = 64 * ACROSS, TILE = KEYS / ACROSS * SIZE;
 };
 
-/* What a block has: groups, as many as weights of f32 leave room for and 16 bits need, and in shared memory two times keys and
- * queries, and weights on their way out. */
+/* What a block has: groups, as many as weights of f32 leave room for and 16 bits need, and in
+ * shared memory two times keys and queries, and weights on their way out. */
 template <class T, class O, int W> struct plan {
     static constexpr bool NARROW = sizeof(O) == 2;
-    static constexpr int GROUPS = NARROW ? 3 : 2, QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
-    static constexpr int REGISTERS = NARROW ? 160 : 240, REGISTERS_LEFT = NARROW ? 32 : 24; /* no more than a block begins with */
+    static constexpr int GROUPS = NARROW ? 3 : 2, QUERIES = 64 * GROUPS,
+                         THREADS = 128 * (GROUPS + 1);
+    static constexpr int REGISTERS = NARROW ? 160 : 240,
+                         REGISTERS_LEFT = NARROW ? 32 : 24; /* no more than a block begins with */
     static constexpr int BUFFERS = W <= 64 ? 2 : 1, LONGEST_RUN = NARROW ? 4 : 2;
     static constexpr size_t ROOM = STAGES * (QUERIES + KEYS) * W * sizeof(T) +
                                    (GROUPS * BUFFERS * sheet<O>::TILE + sheet<O>::SIZE) * sizeof(O);
@@ -64,14 +69,18 @@ template <int QUERIES, class T> __device__ inline bool hidden(const head<T> &at,
 __device__ inline void lay_weights(float *to, const float (&s)[KEYS / 8][4])
 {
     int row = tile_row((int)threadIdx.x / 32 % 4 * 16, 0), lane = threadIdx.x % 4;
-    bool odd = row % 2; /* has the blocks two further on first, or two rows would meet in the same banks */
+    bool odd =
+        row % 2; /* has the blocks two further on first, or two rows would meet in the same banks */
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int four = (n % 4 * 2 + lane / 2) ^ row % 8 ^ (odd ? 4 : 0); /* numbers of a row; 8 rows on is the same place */
-            float2 v = make_float2(odd ? s[n ^ 2][r * 2] : s[n][r * 2], odd ? s[n ^ 2][r * 2 + 1] : s[n][r * 2 + 1]);
-            *(float2 *)(to + n / 4 * sheet<float>::SIZE + (row + r * 8) * sheet<float>::ACROSS + four * 4 + lane % 2 * 2) = v;
+            int four = (n % 4 * 2 + lane / 2) ^ row % 8 ^
+                       (odd ? 4 : 0); /* numbers of a row; 8 rows on is the same place */
+            float2 v = make_float2(odd ? s[n ^ 2][r * 2] : s[n][r * 2],
+                                   odd ? s[n ^ 2][r * 2 + 1] : s[n][r * 2 + 1]);
+            *(float2 *)(to + n / 4 * sheet<float>::SIZE + (row + r * 8) * sheet<float>::ACROSS +
+                        four * 4 + lane % 2 * 2) = v;
         }
 }
 template <class O> __device__ inline void lay_weights(O *to, const float (&s)[KEYS / 8][4])
@@ -82,20 +91,25 @@ template <class O> __device__ inline void lay_weights(O *to, const float (&s)[KE
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) {
         int eight = n * 2 + lane / 16; /* numbers of a row */
-        store_matrices(to + eight / 8 * sheet<O>::SIZE + row * sheet<O>::ACROSS + (eight % 8 ^ row % 8) * 8, x[n]);
+        store_matrices(to + eight / 8 * sheet<O>::SIZE + row * sheet<O>::ACROSS +
+                           (eight % 8 ^ row % 8) * 8,
+                       x[n]);
     }
 }
 
 /* Sheets of a tile on their way to memory, `apart` numbers from one to the next: by one thread. */
-template <class O> __device__ inline void write_sheets(const CUtensorMap *map, const O *from, int apart, int key, int row)
+template <class O>
+__device__ inline void write_sheets(const CUtensorMap *map, const O *from, int apart, int key,
+                                    int row)
 {
 #pragma unroll
-    for (int n = 0; n < KEYS / sheet<O>::ACROSS; n++) write_rows_from(map, from + n * apart, key + n * sheet<O>::ACROSS, row);
+    for (int n = 0; n < KEYS / sheet<O>::ACROSS; n++)
+        write_rows_from(map, from + n * apart, key + n * sheet<O>::ACROSS, row);
     writes_end();
 }
 
-/* f(row, key, run) for all tiles of this block, the first row and key of each.  In every band of strips columns begin elsewhere,
- * so that all blocks have zeros and weights in equal shares. */
+/* f(row, key, run) for all tiles of this block, the first row and key of each.  In every band of
+ * strips columns begin elsewhere, so that all blocks have zeros and weights in equal shares. */
 template <int QUERIES, class F> __device__ inline void each_tile(const span &of, F f)
 {
     constexpr int SHIFT = 37;
@@ -110,7 +124,8 @@ template <int QUERIES, class F> __device__ inline void each_tile(const span &of,
 
 template <class T, class O, int W, int KIND>
 __global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
-    weights_wgmma(const __grid_constant__ job<T> o, const __grid_constant__ weight_maps maps, const __grid_constant__ span of)
+    weights_wgmma(const __grid_constant__ job<T> o, const __grid_constant__ weight_maps maps,
+                  const __grid_constant__ span of)
 {
     typedef plan<T, O, W> P;
     constexpr int TILE = sheet<O>::TILE, QUERIES = P::QUERIES, GROUPS = P::GROUPS;
@@ -179,16 +194,19 @@ __global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
         turn_wait(TURN + group);
         queries.wait_full();
         products_begin();
-        multiply_rows<W, QUERIES, KEYS>(s, q + queries.at() * QUERIES * W + group * 64 * PANEL, k + keys.at() * KEYS * W);
+        multiply_rows<W, QUERIES, KEYS>(s, q + queries.at() * QUERIES * W + group * 64 * PANEL,
+                                        k + keys.at() * KEYS * W);
         products_end();
         products_done<0>();
         turn_give(TURN + (group + 1) % GROUPS);
         release(queries.free_ + queries.at());
 #pragma unroll
         for (int r = 0; r < 2; r++) stat[r] = weight_stat(lse[r]);
-        weigh<false, KIND>(s, at, row0, key, at.whole(rows, 64, key, KEYS), [&](int e, int) { return stat[e / 2]; });
+        weigh<false, KIND>(s, at, row0, key, at.whole(rows, 64, key, KEYS),
+                           [&](int e, int) { return stat[e / 2]; });
         O *own = sheets + (group * P::BUFFERS + queries.turn++ % P::BUFFERS) * TILE;
-        if (sends) added_read<P::BUFFERS - 1>(); /* what was laid there before has left shared memory */
+        if (sends)
+            added_read<P::BUFFERS - 1>(); /* what was laid there before has left shared memory */
         group_wait(1 + group);
         lay_weights(own, s);
         written_for_engine();
@@ -199,41 +217,51 @@ __global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
     if (sends) added_read();
 }
 
-template <class T, class O, int W, int KIND> static bool start(fv_stream *s, O *w, const job<T> &o, span of)
+template <class T, class O, int W, int KIND>
+static bool start(fv_stream *s, O *w, const job<T> &o, span of)
 {
     typedef plan<T, O, W> P;
     const fv_attn_args &a = o.a;
     weight_maps maps;
-    const cuuint64_t dim[] = {(cuuint64_t)a.Tk, (cuuint64_t)(of.to - of.from)}, step[] = {(cuuint64_t)a.Tk * sizeof(O)};
+    const cuuint64_t dim[] = {(cuuint64_t)a.Tk, (cuuint64_t)(of.to - of.from)},
+                     step[] = {(cuuint64_t)a.Tk * sizeof(O)};
     const cuuint32_t box[] = {sheet<O>::ACROSS, 64};
-    if (a.Tk * sizeof(O) % 16 || !aligned(w) || !fv_cuda_map_axes(&maps.w, w, kind<O>::dtype, 2, dim, step, box) ||
+    if (a.Tk * sizeof(O) % 16 || !aligned(w) ||
+        !fv_cuda_map_axes(&maps.w, w, kind<O>::dtype, 2, dim, step, box) ||
         !fv_cuda_map_attention(&maps.in, &a, kind<T>::dtype, P::QUERIES, KEYS))
         return false;
-    int64_t most = device_of(s)->processors, across = ceil_div(a.Tk, KEYS), strips = ceil_div(of.to - of.from, P::QUERIES);
+    int64_t most = device_of(s)->processors, across = ceil_div(a.Tk, KEYS),
+            strips = ceil_div(of.to - of.from, P::QUERIES);
     int64_t run = ceil_div(across * strips, most);
     of.run = run < P::LONGEST_RUN ? (int)run : P::LONGEST_RUN;
     of.across = (int)across;
     of.runs = (int)(across * ceil_div(strips, of.run));
     dim3 grid((unsigned)(of.runs < most ? of.runs : most));
-    launch(s, "attention_weights", weights_wgmma<T, O, W, KIND>, grid, P::THREADS, P::ROOM, o, maps, of);
+    launch(s, "attention_weights", weights_wgmma<T, O, W, KIND>, grid, P::THREADS, P::ROOM, o, maps,
+           of);
     return true;
 }
 
 template <class T, class O> static bool start_as(fv_stream *s, O *w, const job<T> &o, span of)
 {
-    if (o.a.Wk <= 64) return o.plain ? start<T, O, 64, PLAIN>(s, w, o, of) : start<T, O, 64, ANY>(s, w, o, of);
+    if (o.a.Wk <= 64)
+        return o.plain ? start<T, O, 64, PLAIN>(s, w, o, of) : start<T, O, 64, ANY>(s, w, o, of);
     return o.plain ? start<T, O, 128, PLAIN>(s, w, o, of) : start<T, O, 128, ANY>(s, w, o, of);
 }
 
 template <class T>
-bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h, int64_t i0, int64_t i1)
+bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h,
+                            int64_t i0, int64_t i1)
 {
     span of = {(int)b, (int)h, (int)i0, (int)i1, 0, 0, 0};
     job<T> before = *o; /* weights are those before dropout */
     before.a.dropout = 0;
     if (w.add) return false;
-    return w.dtype == FV_F32 ? start_as(s, (float *)w.data, before, of) : start_as(s, (T *)w.data, before, of);
+    return w.dtype == FV_F32 ? start_as(s, (float *)w.data, before, of)
+                             : start_as(s, (T *)w.data, before, of);
 }
 
-template bool fv_cuda_weights_hopper<bf16>(fv_stream *, fv_sink, const job<bf16> *, int64_t, int64_t, int64_t, int64_t);
-template bool fv_cuda_weights_hopper<f16>(fv_stream *, fv_sink, const job<f16> *, int64_t, int64_t, int64_t, int64_t);
+template bool fv_cuda_weights_hopper<bf16>(fv_stream *, fv_sink, const job<bf16> *, int64_t,
+                                           int64_t, int64_t, int64_t);
+template bool fv_cuda_weights_hopper<f16>(fv_stream *, fv_sink, const job<f16> *, int64_t, int64_t,
+                                          int64_t, int64_t);

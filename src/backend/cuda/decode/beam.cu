@@ -1,16 +1,19 @@
-/* beam.cu - a step of beam search, where the scores are: nothing is read back but which sources are over.
+/* beam.cu - a step of beam search, where the scores are: nothing is read back but which sources are
+ * over.
  *
- * Three kernels.  The first finds the best continuations of each row, a part of the row in each block: a thread keeps the best of
- * its own tokens, the best of those is taken, and only its owner looks again.  The second has a block for each source, which
- * orders what its beams offer, does what gen/beam.c does on the host, and writes down who came from whom.  The third moves
- * keys and values: a thread has the same few bytes of all beams of a source, reads what it needs and then writes, so no memory
- * is needed aside; beams that came from one ancestor are equal up to where they parted, and that is not copied. */
+ * Three kernels.  The first finds the best continuations of each row, a part of the row in each
+ * block: a thread keeps the best of its own tokens, the best of those is taken, and only its owner
+ * looks again.  The second has a block for each source, which orders what its beams offer, does
+ * what gen/beam.c does on the host, and writes down who came from whom.  The third moves keys and
+ * values: a thread has the same few bytes of all beams of a source, reads what it needs and then
+ * writes, so no memory is needed aside; beams that came from one ancestor are equal up to where
+ * they parted, and that is not copied. */
 #include "backend/cuda/device/cuda.h"
 
 #include <climits>
 
-/* Threads of a block of each kernel; tokens of a part of a row, and parts at most: by the row alone, so that its sum is the same
- * on every chip and in every batch. */
+/* Threads of a block of each kernel; tokens of a part of a row, and parts at most: by the row
+ * alone, so that its sum is the same on every chip and in every batch. */
 enum { ROW = 256, SOURCE = 128, MOVE = 256, PART = 4096, PARTS = 16 };
 #define NEVER_WINS (-1.0e9f)
 
@@ -21,7 +24,8 @@ struct weight {
     float most, sum;
 };
 
-/* A token and its score as one number: the better, the greater; of equals the lower token; 0: none. */
+/* A token and its score as one number: the better, the greater; of equals the lower token; 0:
+ * none. */
 typedef unsigned long long rating;
 __device__ inline rating rate(float score, int64_t token)
 {
@@ -85,12 +89,15 @@ template <class T> struct part_of_row {
 
 /* Block (part, row). */
 template <class T>
-__global__ void __launch_bounds__(ROW) best_of_rows(const __grid_constant__ fv_beams a, weight *weights, rating *best)
+__global__ void __launch_bounds__(ROW)
+    best_of_rows(const __grid_constant__ fv_beams a, weight *weights, rating *best)
 {
     int64_t row = blockIdx.y, i = a.source[row / a.K], part = row * gridDim.x + blockIdx.x;
-    int64_t each = ceil_div(a.V, gridDim.x), from = blockIdx.x * each, to = from + each < a.V ? from + each : a.V;
+    int64_t each = ceil_div(a.V, gridDim.x), from = blockIdx.x * each,
+            to = from + each < a.V ? from + each : a.V;
     if (a.over[i]) return;
-    part_of_row<T> r = {(const T *)a.logits + row * a.V, a.kinds, from, to, a.made[i] >= a.least[i]};
+    part_of_row<T> r = {(const T *)a.logits + row * a.V, a.kinds, from, to,
+                        a.made[i] >= a.least[i]};
     weight w = r.weigh(a.renormalize);
     if (threadIdx.x == 0) weights[part] = w;
     rating mine = r.best(~0ull);
@@ -124,8 +131,8 @@ __device__ inline option first_of_block(option o)
 {
     __shared__ option part[SOURCE / 32];
     for (int by = 16; by; by /= 2) {
-        option other = {__shfl_xor_sync(~0u, o.total, by), __shfl_xor_sync(~0u, o.logit, by), __shfl_xor_sync(~0u, o.beam, by),
-                        __shfl_xor_sync(~0u, o.token, by)};
+        option other = {__shfl_xor_sync(~0u, o.total, by), __shfl_xor_sync(~0u, o.logit, by),
+                        __shfl_xor_sync(~0u, o.beam, by), __shfl_xor_sync(~0u, o.token, by)};
         o = first_of(o, other);
     }
     __syncthreads();
@@ -136,9 +143,11 @@ __device__ inline option first_of_block(option o)
     return o;
 }
 
-/* What a block knows of its source: its beams, how they may go on, best first, and what has ended. */
+/* What a block knows of its source: its beams, how they may go on, best first, and what has
+ * ended. */
 struct table {
-    float score[FV_BEAMS_MOST], most[FV_BEAMS_MOST], all[FV_BEAMS_MOST]; /* all: the log of the sum of exp(score - most) */
+    /* all: the log of the sum of exp(score - most) */
+    float score[FV_BEAMS_MOST], most[FV_BEAMS_MOST], all[FV_BEAMS_MOST];
     option options[FV_BEAMS_WIDE], kept[FV_BEAMS_MOST];
     bool ends[FV_BEAMS_WIDE];
     fv_ended done[FV_BEAMS_MOST];
@@ -147,7 +156,8 @@ struct table {
 };
 
 /* The first behind `last` of what this thread has of best (K,parts,wide). */
-__device__ inline option next_option(const table &t, const rating *best, int K, int each, const option &last)
+__device__ inline option next_option(const table &t, const rating *best, int K, int each,
+                                     const option &last)
 {
     option first = {0, 0, -1, 0};
     for (int c = (int)threadIdx.x; c < K * each; c += SOURCE) {
@@ -169,7 +179,8 @@ __device__ inline int order_options(table &t, const rating *best, int K, int eac
         option top = first_of_block(mine);
         if (top.beam < 0) return n;
         if (threadIdx.x == 0) t.options[n] = top;
-        if (mine.beam == top.beam && mine.token == top.token) mine = next_option(t, best, K, each, top);
+        if (mine.beam == top.beam && mine.token == top.token)
+            mine = next_option(t, best, K, each, top);
     }
     return wide;
 }
@@ -196,8 +207,9 @@ __device__ inline void go_on(const fv_beams &a, table &t, int n, int made, int l
     }
     for (int j = 0; j < n && have < K; j++)
         if (!t.ends[j]) t.kept[have++] = t.options[j];
-    t.over = !have;            /* every continuation ended: the greatest length */
-    for (; have < K; have++) { /* fewer tokens than beams: the rest follow the first and never win */
+    t.over = !have; /* every continuation ended: the greatest length */
+    /* fewer tokens than beams: the rest follow the first and never win */
+    for (; have < K; have++) {
         t.kept[have] = have ? t.kept[0] : option{0, 0, 0, a.pad};
         t.kept[have].total = NEVER_WINS;
     }
@@ -205,14 +217,16 @@ __device__ inline void go_on(const fv_beams &a, table &t, int n, int made, int l
     t.over = t.over || beaten || (a.early && worst->made >= 0);
 }
 
-/* Where each beam of the place comes from, as the last kernel reads it: beam, and the tokens that must be copied. */
+/* Where each beam of the place comes from, as the last kernel reads it: beam, and the tokens that
+ * must be copied. */
 struct move {
     int from, first, end;
 };
 
 /* Block p. */
 static __global__ void __launch_bounds__(SOURCE)
-    settle(const __grid_constant__ fv_beams a, const weight *weights, const rating *best, int parts, move *moves)
+    settle(const __grid_constant__ fv_beams a, const weight *weights, const rating *best, int parts,
+           move *moves)
 {
     __shared__ table t;
     int K = (int)a.K, k = (int)threadIdx.x, each = parts * (int)a.wide, n = K;
@@ -264,24 +278,30 @@ static __global__ void __launch_bounds__(SOURCE)
 /* ---- their keys and values ---- */
 
 /* P: what a thread moves at once. */
-template <int M, class P> __device__ inline void move_packs(const fv_row_cache &c, const move *m, int K, int first)
+template <int M, class P>
+__device__ inline void move_packs(const fv_row_cache &c, const move *m, int K, int first)
 {
     char *rows = (char *)c.data + (size_t)blockIdx.z * K * c.row;
     int64_t packs = (int64_t)(c.token / sizeof(P)), end = m[0].end * packs;
-    for (int64_t i = first * packs + blockIdx.x * MOVE + threadIdx.x; i < end; i += gridDim.x * MOVE) {
+    for (int64_t i = first * packs + blockIdx.x * MOVE + threadIdx.x; i < end;
+         i += gridDim.x * MOVE) {
         int t = (int)(i / packs);
         P v[M];
 #pragma unroll
         for (int k = 0; k < M; k++)
-            if (k < K && m[k].from != k && t >= m[k].first) v[k] = ((const P *)(rows + (size_t)m[k].from * c.row))[i];
+            if (k < K && m[k].from != k && t >= m[k].first)
+                v[k] = ((const P *)(rows + (size_t)m[k].from * c.row))[i];
 #pragma unroll
         for (int k = 0; k < M; k++)
-            if (k < K && m[k].from != k && t >= m[k].first) ((P *)(rows + (size_t)k * c.row))[i] = v[k];
+            if (k < K && m[k].from != k && t >= m[k].first)
+                ((P *)(rows + (size_t)k * c.row))[i] = v[k];
     }
 }
 
 /* Block (chunk, cache, place), for up to M beams. */
-template <int M> __global__ void __launch_bounds__(MOVE) move_beams(const __grid_constant__ fv_beams a, const move *moves)
+template <int M>
+__global__ void __launch_bounds__(MOVE)
+    move_beams(const __grid_constant__ fv_beams a, const move *moves)
 {
     __shared__ move m[M];
     int K = (int)a.K, first = INT_MAX;
@@ -302,7 +322,8 @@ template <class T> static void beams(fv_stream *s, const fv_beams *a)
     int64_t rows = a->sources * a->K, parts = ceil_div(a->V, PART);
     if (parts > PARTS) parts = PARTS;
     int64_t n_weights = rows * parts, n_best = n_weights * a->wide;
-    char *block = work<char>(s, n_weights * (int64_t)sizeof(weight) + n_best * 8 + rows * (int64_t)sizeof(move));
+    char *block = work<char>(s, n_weights * (int64_t)sizeof(weight) + n_best * 8 +
+                                    rows * (int64_t)sizeof(move));
     if (!block) return;
     rating *b = (rating *)block;
     weight *w = (weight *)(b + n_best);

@@ -1,8 +1,9 @@
 /* flags.h - numbers that blocks of one kernel hand to one another.
  *
- * A number travels in a word of 8 bytes together with the turn it belongs to, and a word is written and read as a whole.  So
- * whoever reads it sees whether it has come: nobody waits for a barrier, nothing is fenced, and what would be the meeting of
- * all blocks and then a read is the read alone.  A pair of words is moved at once. */
+ * A number travels in a word of 8 bytes together with the turn it belongs to, and a word is written
+ * and read as a whole.  So whoever reads it sees whether it has come: nobody waits for a barrier,
+ * nothing is fenced, and what would be the meeting of all blocks and then a read is the read alone.
+ * A pair of words is moved at once. */
 #ifndef FV_CUDA_DECODE_FLAGS_H
 #define FV_CUDA_DECODE_FLAGS_H
 
@@ -12,28 +13,36 @@ typedef unsigned long long word;
 
 __device__ inline void post(word *to, unsigned bits, unsigned turn)
 {
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"((word)turn << 32 | bits) : "memory");
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"((word)turn << 32 | bits)
+                 : "memory");
 }
 
 __device__ inline void post_pair(word *to, float a, float b, unsigned turn)
 {
-    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"((word)turn << 32 | __float_as_uint(a)),
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to),
+                 "l"((word)turn << 32 | __float_as_uint(a)),
                  "l"((word)turn << 32 | __float_as_uint(b))
                  : "memory");
 }
 
 __device__ inline void look_at(word &a, word &b, const word *from)
 {
-    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(from) : "memory");
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(a), "=l"(b)
+                 : "l"(from)
+                 : "memory");
 }
 
-/* What has come to one place: an area of words, and the turn that they must have.  area NULL: nothing comes by mail. */
+/* What has come to one place: an area of words, and the turn that they must have.  area NULL:
+ * nothing comes by mail. */
 struct inbox {
     const word *area;
     unsigned turn;
 
-    /* Pairs first, first + by, .. below n, N at a time: f(which of the N, number of the pair, bits, bits). */
-    template <int N, class F> __device__ void pairs(int64_t from, int first, int n, int by, F f) const
+    /* Pairs first, first + by, .. below n, N at a time: f(which of the N, number of the pair, bits,
+     * bits). */
+    template <int N, class F>
+    __device__ void pairs(int64_t from, int first, int n, int by, F f) const
     {
         for (int i0 = first; i0 < n; i0 += N * by) {
             word a[N], b[N];
@@ -44,7 +53,8 @@ struct inbox {
                 for (int u = 0; u < N; u++) /* the last once more where there are fewer */
                     look_at(a[u], b[u], area + from + 2 * min(i0 + u * by, n - 1));
 #pragma unroll
-                for (int u = 0; u < N; u++) all = all && (unsigned)(a[u] >> 32) == turn && (unsigned)(b[u] >> 32) == turn;
+                for (int u = 0; u < N; u++)
+                    all = all && (unsigned)(a[u] >> 32) == turn && (unsigned)(b[u] >> 32) == turn;
             } while (!all);
 #pragma unroll
             for (int u = 0; u < N; u++)
@@ -52,7 +62,8 @@ struct inbox {
         }
     }
 
-    /* A pair that may have come already: asked for by look, and by take asked for again until it is there. */
+    /* A pair that may have come already: asked for by look, and by take asked for again until it is
+     * there. */
     __device__ void look(word (&w)[2], int64_t from) const { look_at(w[0], w[1], area + from); }
     __device__ float2 take(word (&w)[2], int64_t from) const
     {

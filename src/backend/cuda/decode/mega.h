@@ -14,7 +14,7 @@
 #define REGISTERS_FEW 72            /* of a thread of those that do not multiply, */
 #define REGISTERS_MANY 216          /* and of those that do */
 #define OPS 8                       /* that are at hand: the one under way, and the next */
-#define NEAR 2                      /* ops before attention whose end is the time to bring its keys nearer */
+#define NEAR 2 /* ops before attention whose end is the time to bring its keys nearer */
 #define MOST_ROWS 64
 #define MAIL_ROWS 8     /* more would be too much to look at again and again */
 #define PROGRAM_HEAD 64 /* numbers of a head */
@@ -25,16 +25,21 @@
 #define ROUND (STEP * MULTIPLIERS)
 #define STAGES 2 /* chunks of x that there is room for, where it is not there as a whole */
 #define MOST_CHUNK 768
-#define ROW_BYTES (MOST_CHUNK * 2 + 64) /* of a slot: threads of a quarter of a warp read 32 different banks */
+/* of a slot: threads of a quarter of a warp read 32 different banks */
+#define ROW_BYTES (MOST_CHUNK * 2 + 64)
 #define SLOT_BYTES (TILE * ROW_BYTES)
-#define BIAS_AT (MOST_CHUNK * 2) /* of a slot: bias of the tile, behind the first row of its first chunk */
+/* of a slot: bias of the tile, behind the first row of its first chunk */
+#define BIAS_AT (MOST_CHUNK * 2)
 #define MOST_SLOTS 16
 #define TILE_SUMS (ROWS_BLOCK * TILE)
 
-static_assert(MULTIPLIERS * 32 == ONE_THREADS && GROUP * TILE_SUMS == 2 * ONE_THREADS, "two numbers of a group for each thread");
-static_assert(one_floats + 2 * ONE_WIDEST + 4 <= GROUP * MULTIPLIERS * TILE_SUMS, "attention uses the memory of sums");
+static_assert(MULTIPLIERS * 32 == ONE_THREADS && GROUP * TILE_SUMS == 2 * ONE_THREADS,
+              "two numbers of a group for each thread");
+static_assert(one_floats + 2 * ONE_WIDEST + 4 <= GROUP * MULTIPLIERS * TILE_SUMS,
+              "attention uses the memory of sums");
 
-/* Numbers that come from an op of the same program: where they are, and which op it is.  area NULL: from memory. */
+/* Numbers that come from an op of the same program: where they are, and which op it is.  area NULL:
+ * from memory. */
 struct sender {
     const word *area;
     int op;
@@ -56,7 +61,8 @@ struct few_product : row_job {
     sender from, old;        /* x, and what y held */
 };
 
-/* Attention as an op.  What `from` sends is rows of q, k and v of this step, `wide` numbers each. */
+/* Attention as an op.  What `from` sends is rows of q, k and v of this step, `wide` numbers
+ * each. */
 template <class T> struct few_attention : one_job<T> {
     sender from;
     const int32_t *pos; /* the key of this step */
@@ -83,12 +89,15 @@ struct counters {
     unsigned left;
     unsigned turn; /* of the mail: all ops of programs before this one */
 };
-static_assert(sizeof(counters) <= PROGRAM_TICKETS * sizeof(unsigned), "they lie behind the device's tickets");
+static_assert(sizeof(counters) <= PROGRAM_TICKETS * sizeof(unsigned),
+              "they lie behind the device's tickets");
 
 struct program_ops {
     int n, slots, x_bytes;
-    int rows, wide; /* of sequences; ROWS_BLOCK of them are the matter of a team of `wide` blocks, and of no others */
-    bool by_mail;   /* else those blocks meet between one op and the next */
+    /* of sequences; ROWS_BLOCK of them are the matter of a team of `wide` blocks, and of no
+     * others */
+    int rows, wide;
+    bool by_mail; /* else those blocks meet between one op and the next */
     counters *at;
     program_op op[(PROGRAM_BYTES - 64) / sizeof(program_op)];
 };
@@ -113,7 +122,10 @@ __device__ inline void barrier_init(uint64_t *b, int n)
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at(b)), "r"(n));
 }
 
-__device__ inline void arrive(unsigned b) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(b) : "memory"); }
+__device__ inline void arrive(unsigned b)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(b) : "memory");
+}
 
 /* So often as n warps would. */
 __device__ inline void arrive_for(unsigned b, int n)
@@ -124,7 +136,8 @@ __device__ inline void arrive_for(unsigned b, int n)
 __device__ inline void wait(unsigned b, int parity)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra AGAIN;\n}" ::"r"(b),
+    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p "
+                 "bra AGAIN;\n}" ::"r"(b),
                  "r"(parity)
                  : "memory");
 #endif
@@ -133,16 +146,19 @@ __device__ inline void wait(unsigned b, int parity)
 __device__ inline void expect(unsigned b, int bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes)
+                 : "memory");
 #endif
 }
 
 __device__ inline void fetch(unsigned to, const void *from, int bytes, unsigned b)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(bytes), "r"(b)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(b)
+        : "memory");
 #endif
 }
 
@@ -163,7 +179,7 @@ __device__ inline unsigned said(const unsigned *p)
 
 struct ring {
     unsigned first_slot, first_full; /* barriers that say empty lie behind those that say full */
-    int slots, i, turn;              /* the slot that comes next, and how often the ring went round */
+    int slots, i, turn; /* the slot that comes next, and how often the ring went round */
     __device__ ring(const desk *d, const void *slots_at, int n)
         : first_slot(at(slots_at)), first_full(at(d->full)), slots(n), i(0), turn(0)
     {
@@ -192,7 +208,8 @@ struct team {
         block = (int)blockIdx.x - number * span * p.wide;
         wide = min(span, teams - number * span) * p.wide;
         row = number * span * ROWS_BLOCK;
-        rows = block < wide ? min(p.rows - row, span * ROWS_BLOCK) : 0; /* blocks that are left over have none */
+        /* blocks that are left over have none */
+        rows = block < wide ? min(p.rows - row, span * ROWS_BLOCK) : 0;
     }
     /* This block's first tile of a product; the next are `wide` apart. */
     __device__ int tile(const few_product &f) const
@@ -210,7 +227,8 @@ __device__ inline bool has_gain(const few_product &f)
 
 /* ---- on the host ---- */
 
-/* Gives the ring what the rest of shared memory, `most` bytes, leaves; false if that is too little. */
+/* Gives the ring what the rest of shared memory, `most` bytes, leaves; false if that is too
+ * little. */
 bool fv_cuda_program_fit(program_ops *p, size_t most);
 void fv_cuda_program_start(fv_stream *s, const program_ops &p);
 

@@ -1,7 +1,9 @@
-/* mega_apart.h - a product of many columns for many rows as an op of a program: each warp makes tiles of its own, all of k.
+/* mega_apart.h - a product of many columns for many rows as an op of a program: each warp makes
+ * tiles of its own, all of k.
  *
- * Warps that share k (mega_product.h) meet twice for every few tiles.  Where there are tiles for all of them a warp takes two
- * at a time, which it multiplies with the same x, and hands on what it has in registers. */
+ * Warps that share k (mega_product.h) meet twice for every few tiles.  Where there are tiles for
+ * all of them a warp takes two at a time, which it multiplies with the same x, and hands on what it
+ * has in registers. */
 #ifndef FV_CUDA_DECODE_MEGA_APART_H
 #define FV_CUDA_DECODE_MEGA_APART_H
 
@@ -11,18 +13,19 @@
 
 template <int SPAN> using own_sums = float[SPAN][OWN_TILES][4];
 
-/* Where rows of x are that a thread multiplies: lane / 4 and 8 more of each ROWS_BLOCK.  Rows that there are none of are taken
- * from elsewhere; what comes of them goes nowhere. */
+/* Where rows of x are that a thread multiplies: lane / 4 and 8 more of each ROWS_BLOCK.  Rows that
+ * there are none of are taken from elsewhere; what comes of them goes nowhere. */
 template <int SPAN>
-__device__ inline void multiply_own(own_sums<SPAN> &c, unsigned x, int stride, int rows, const unsigned (&w)[OWN_TILES],
-                                    int steps)
+__device__ inline void multiply_own(own_sums<SPAN> &c, unsigned x, int stride, int rows,
+                                    const unsigned (&w)[OWN_TILES], int steps)
 {
     own_sums<SPAN> odd = {};
     int lane = threadIdx.x % 32;
     unsigned at[SPAN][2];
 #pragma unroll
     for (int i = 0; i < 2 * SPAN; i++)
-        at[i / 2][i % 2] = x + (unsigned)(2 * min(i * 8 + lane / 4, rows - 1) * stride + lane % 4 * 16);
+        at[i / 2][i % 2] = x +
+                           (unsigned)(2 * min(i * 8 + lane / 4, rows - 1) * stride + lane % 4 * 16);
 #pragma unroll 4
     for (int s = 0; s < steps; s++) {
         uint4 v[OWN_TILES];
@@ -45,7 +48,8 @@ __device__ inline void multiply_own(own_sums<SPAN> &c, unsigned x, int stride, i
 template <fv_act ACT, int SPAN> __device__ inline void activate_own(own_sums<SPAN> &c)
 {
 #pragma unroll
-    for (int i = 0; i < SPAN * OWN_TILES * 4; i++) (&c[0][0][0])[i] = activate(ACT, (&c[0][0][0])[i]);
+    for (int i = 0; i < SPAN * OWN_TILES * 4; i++)
+        (&c[0][0][0])[i] = activate(ACT, (&c[0][0][0])[i]);
 }
 
 /* The kind is looked at once, not for each number. */
@@ -62,16 +66,19 @@ template <int SPAN> __device__ inline void activate_own(own_sums<SPAN> &c, fv_ac
     }
 }
 
-/* What a tile comes to, columns lane % 4 * 2 and the one behind it, goes to y or, all of it, to one of the caches. */
+/* What a tile comes to, columns lane % 4 * 2 and the one behind it, goes to y or, all of it, to one
+ * of the caches. */
 template <int SPAN>
-__device__ inline void deliver_own(const few_product &f, const team &t, const own_sums<SPAN> &c, const int (&place)[SPAN][2],
-                                   int j, int tile)
+__device__ inline void deliver_own(const few_product &f, const team &t, const own_sums<SPAN> &c,
+                                   const int (&place)[SPAN][2], int j, int tile)
 {
     const fv_row_linear &a = f.a;
-    int lane = threadIdx.x % 32, all = (int)a.n, n = tile * TILE, y_n = a.k_cache ? (int)a.y_n : all, half = (all - y_n) / 2;
+    int lane = threadIdx.x % 32, all = (int)a.n, n = tile * TILE,
+        y_n = a.k_cache ? (int)a.y_n : all, half = (all - y_n) / 2;
     bool cached = n >= y_n, narrow = a.yt == FV_BF16, second = cached && n - y_n >= half;
     char *to = (char *)(!cached ? a.y : second ? a.v_cache : a.k_cache);
-    int stride = cached ? half : y_n, column = (cached ? n - y_n - (second ? half : 0) : n) + lane % 4 * 2,
+    int stride = cached ? half : y_n,
+        column = (cached ? n - y_n - (second ? half : 0) : n) + lane % 4 * 2,
         left = all - n - lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2 * SPAN; i++) {
@@ -94,12 +101,14 @@ __device__ inline void deliver_own(const few_product &f, const team &t, const ow
 }
 
 /* Rows of the cache that this step's keys and values go to; -1: there is no such row. */
-template <int SPAN> __device__ inline void find_places(int (&place)[SPAN][2], const few_product &f, const team &t)
+template <int SPAN>
+__device__ inline void find_places(int (&place)[SPAN][2], const few_product &f, const team &t)
 {
     int cap = (int)f.a.cap;
 #pragma unroll
     for (int i = 0; i < 2 * SPAN; i++) {
-        int row = t.row + min(i * 8 + (int)threadIdx.x % 32 / 4, t.rows - 1), at = f.a.k_cache ? f.a.pos[row] : 0;
+        int row = t.row + min(i * 8 + (int)threadIdx.x % 32 / 4, t.rows - 1),
+            at = f.a.k_cache ? f.a.pos[row] : 0;
         bool is = at >= 0 && at < cap;
         if (f.a.k_cache && !is) report(f.bad, row, at, cap, 1);
         place[i / 2][i % 2] = is ? row * cap + at : -1;
@@ -112,10 +121,12 @@ __device__ inline float2 own_bias(const few_product &f, const unsigned char *slo
     const float *bias = (const float *)f.a.bias;
     int n = (int)f.a.n;
     if (f.bias_comes) return *(const float2 *)(slot + BIAS_AT + threadIdx.x % 4 * 8);
-    return make_float2(bias && column < n ? bias[column] : 0, bias && column + 1 < n ? bias[column + 1] : 0);
+    return make_float2(bias && column < n ? bias[column] : 0,
+                       bias && column + 1 < n ? bias[column + 1] : 0);
 }
 
-/* A slot that others may not have seen come or go: it is known when it was asked for, and then when it is full. */
+/* A slot that others may not have seen come or go: it is known when it was asked for, and then when
+ * it is full. */
 __device__ inline void wait_own(const desk *d, const ring &r)
 {
     while ((int)(said(&d->asked) - r.number()) <= 0) continue;
@@ -123,11 +134,12 @@ __device__ inline void wait_own(const desk *d, const ring &r)
 }
 
 template <int SPAN>
-__device__ inline void make_apart(const program_op &o, const team &t, ring &r, const desk *d, bf16 *x, const unsigned char *slots,
-                                  unsigned turn)
+__device__ inline void make_apart(const program_op &o, const team &t, ring &r, const desk *d,
+                                  bf16 *x, const unsigned char *slots, unsigned turn)
 {
     const few_product &f = o.product;
-    int lane = threadIdx.x % 32, first = t.tile(f), tiles = (f.tiles - first + t.wide - 1) / t.wide, place[SPAN][2];
+    int lane = threadIdx.x % 32, first = t.tile(f), tiles = (f.tiles - first + t.wide - 1) / t.wide,
+        place[SPAN][2];
     if (first >= f.tiles) return;
     find_places<SPAN>(place, f, t);
     fetch_x<true>(f, x, t, r, slots, turn);
@@ -145,7 +157,8 @@ __device__ inline void make_apart(const program_op &o, const team &t, ring &r, c
             wait_own(d, at_tile);
             w[j] = at_tile.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
             empty[j] = at_tile.empty();
-            float2 b = own_bias(f, slots + at_tile.i * SLOT_BYTES, (first + (m + j) * t.wide) * TILE + lane % 4 * 2);
+            float2 b = own_bias(f, slots + at_tile.i * SLOT_BYTES,
+                                (first + (m + j) * t.wide) * TILE + lane % 4 * 2);
 #pragma unroll
             for (int i = 0; i < 4 * SPAN; i++) c[i / 4][j][i % 4] = i % 2 ? b.y : b.x;
         }

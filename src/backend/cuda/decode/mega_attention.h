@@ -7,7 +7,8 @@
 #define NEAR_KEYS 64
 #define ASIDE ((one_floats + 3) / 4 * 4) /* behind records: a key and a value */
 
-/* Query, newest key and newest value come by mail (or, without a sender, from memory), and the result goes there. */
+/* Query, newest key and newest value come by mail (or, without a sender, from memory), and the
+ * result goes there. */
 template <class T> struct by_mail {
     static constexpr bool late = true;
     inbox in;
@@ -18,19 +19,24 @@ template <class T> struct by_mail {
     unsigned turn;
     bool memory;
 
-    __device__ by_mail(const few_attention<T> &j, const receiver &receiver, T *aside_, int b, unsigned first_turn, int op)
-        : in(j.from.at(first_turn)), row((int64_t)b * j.wide), now(j.pos ? j.pos[b] : -1), k_at((int)(j.o.a.H * j.o.a.Wk)),
-          v_at(k_at + (int)(j.o.a.G * j.o.a.Wk)), aside(aside_), to(receiver.area), turn(first_turn + (unsigned)op),
-          memory(receiver.memory)
+    __device__ by_mail(const few_attention<T> &j, const receiver &receiver, T *aside_, int b,
+                       unsigned first_turn, int op)
+        : in(j.from.at(first_turn)), row((int64_t)b * j.wide), now(j.pos ? j.pos[b] : -1),
+          k_at((int)(j.o.a.H * j.o.a.Wk)), v_at(k_at + (int)(j.o.a.G * j.o.a.Wk)), aside(aside_),
+          to(receiver.area), turn(first_turn + (unsigned)op), memory(receiver.memory)
     {
     }
-    /* V neighbours of the query, and (newest) those of the newest key and value, which wait where the thread that needs them can
-     * find them again.  All are looked at at once: each look is a way to the cache and back. */
-    template <int V> __device__ void query(float (&q)[V], const head<T> &at, int i, bool newest) const
+    /* V neighbours of the query, and (newest) those of the newest key and value, which wait where
+     * the thread that needs them can find them again.  All are looked at at once: each look is a
+     * way to the cache and back. */
+    template <int V>
+    __device__ void query(float (&q)[V], const head<T> &at, int i, bool newest) const
     {
-        constexpr int LOOKS = V * (int)sizeof(T) / 8, EACH = 4 / (int)sizeof(T); /* numbers in a word */
+        /* numbers in a word */
+        constexpr int LOOKS = V * (int)sizeof(T) / 8, EACH = 4 / (int)sizeof(T);
         int mine = at.h / ((int)at.o.a.H / (int)at.o.a.G) * (int)at.o.a.Wk + i, all;
-        const word *where[3] = {in.area + (row + at.h * (int)at.o.a.Wk + i) / EACH, in.area + (row + k_at + mine) / EACH,
+        const word *where[3] = {in.area + (row + at.h * (int)at.o.a.Wk + i) / EACH,
+                                in.area + (row + k_at + mine) / EACH,
                                 in.area + (row + v_at + mine) / EACH};
         word w[3][LOOKS][2];
         if (!in.area) {
@@ -48,7 +54,8 @@ template <class T> struct by_mail {
             for (int s = 0; s < 3; s++)
 #pragma unroll
                 for (int u = 0; u < 2 * LOOKS; u++)
-                    if (s == 0 || newest) all = all && (unsigned)(w[s][u / 2][u % 2] >> 32) == in.turn;
+                    if (s == 0 || newest)
+                        all = all && (unsigned)(w[s][u / 2][u % 2] >> 32) == in.turn;
         } while (!all);
         raw<T, V> r[3];
 #pragma unroll
@@ -84,26 +91,30 @@ template <class T> struct by_mail {
 template <class T> __device__ inline void attend_by_warps(const few_attention<T> &j, team t)
 {
     int heads = (int)j.o.a.H;
-    for (int u = t.block + (int)threadIdx.x / 32 * t.wide; u < heads * t.rows; u += t.wide * MULTIPLIERS)
+    for (int u = t.block + (int)threadIdx.x / 32 * t.wide; u < heads * t.rows;
+         u += t.wide * MULTIPLIERS)
         attend_one_by_warp<T, PROGRAM_HEAD / 16, 16>(j.o, u % heads, t.row + u / heads);
 }
 
 /* A block for each head, or for each part of one. */
 template <class T>
-__device__ inline void attend_by_blocks(const program_op &o, const few_attention<T> &j, team t, float *record, unsigned turn,
-                                        int op)
+__device__ inline void attend_by_blocks(const program_op &o, const few_attention<T> &j, team t,
+                                        float *record, unsigned turn, int op)
 {
     int heads = (int)j.o.a.H;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.wide) {
         int b = t.row + u / j.parts / heads;
         one_sync(); /* the memory of records is still being read, by this or by the op before */
-        attend_one<T, PROGRAM_HEAD *(int)sizeof(T) / 16>(j, u % j.parts, u / j.parts % heads, b, record,
-                                                         by_mail<T>(j, o.to, (T *)(record + ASIDE), b, turn, op));
+        attend_one<T, PROGRAM_HEAD *(int)sizeof(T) / 16>(j, u % j.parts, u / j.parts % heads, b,
+                                                         record,
+                                                         by_mail<T>(j, o.to, (T *)(record + ASIDE),
+                                                                    b, turn, op));
     }
 }
 
 template <bool MANY, class T>
-__device__ inline void attend(const program_op &o, const few_attention<T> &j, const team &t, float *record, unsigned turn, int op)
+__device__ inline void attend(const program_op &o, const few_attention<T> &j, const team &t,
+                              float *record, unsigned turn, int op)
 {
     if (MANY && j.by_warp)
         attend_by_warps(j, t);
@@ -111,16 +122,18 @@ __device__ inline void attend(const program_op &o, const few_attention<T> &j, co
         attend_by_blocks(o, j, t, record, turn, op);
 }
 
-/* Keys and values that this block will read, brought nearer by one warp while others multiply and memory has little to do.
- * Those of this step are not there yet, which does not matter: this is a hint.  Of many heads it is the first keys of each, as
- * the cache between memory and the multiprocessors does not hold all. */
+/* Keys and values that this block will read, brought nearer by one warp while others multiply and
+ * memory has little to do.  Those of this step are not there yet, which does not matter: this is a
+ * hint.  Of many heads it is the first keys of each, as the cache between memory and the
+ * multiprocessors does not hold all. */
 template <class T> __device__ inline void bring_nearer(const one_job<T> &j, const team &t)
 {
     constexpr int LINE = 128 / sizeof(T);
     const job<T> &o = j.o;
     int heads = (int)o.a.H, lines = ((int)o.a.Wk + LINE - 1) / LINE;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.wide) {
-        int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)o.a.G), n = (int)o.a.Tk;
+        int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)o.a.G),
+            n = (int)o.a.Tk;
         if (o.a.lens && o.a.lens[b] < n) n = o.a.lens[b];
         if (j.by_warp) n = min(n, NEAR_KEYS);
         int each = (n + j.parts - 1) / j.parts, from = u % j.parts * each;

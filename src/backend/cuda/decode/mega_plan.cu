@@ -1,10 +1,11 @@
-/* mega_plan.cu - which ops become one program: kernels that were asked for are written down, and started together before
- * whatever must see their results.
+/* mega_plan.cu - which ops become one program: kernels that were asked for are written down, and
+ * started together before whatever must see their results.
  *
- * Where blocks meet ops may be any, as each treats a row by itself.  Ops that send mail run into one another, so what each
- * reads and writes is looked at: numbers of an op of the same program must come by mail, whole; what is written must not be
- * read from memory by an op that may still be under way.  Where that does not hold, the program written down so far is
- * started, and the op begins the next one. */
+ * Where blocks meet ops may be any, as each treats a row by itself.  Ops that send mail run into
+ * one another, so what each reads and writes is looked at: numbers of an op of the same program
+ * must come by mail, whole; what is written must not be read from memory by an op that may still be
+ * under way.  Where that does not hold, the program written down so far is started, and the op
+ * begins the next one. */
 #include <bitset>
 #include <new>
 
@@ -18,18 +19,23 @@ struct region {
     bool is(const region &r) const { return from == r.from && end == r.end && from != end; }
 };
 
-static region over(const void *p, int64_t bytes) { return {(const char *)p, (const char *)p + (p ? bytes : 0)}; }
+static region over(const void *p, int64_t bytes)
+{
+    return {(const char *)p, (const char *)p + (p ? bytes : 0)};
+}
 
 typedef std::bitset<MOST_OPS> ops;
 
 /* What an op does to memory, and on which others it depends. */
 struct note {
-    region y, kept[3];    /* written: the result, which may go by mail; and caches and scratch, which do not */
-    region read[3];       /* from memory that the program has not written */
-    int64_t wide;         /* words of a row of mail; 0: nothing is sent */
-    ops before, all_before; /* those that are over when the first number of this op is made; when all are */
-    ops readers;          /* of its mail */
-    int area;             /* of its mail, or -1 */
+    /* written: the result, which may go by mail; and caches and scratch, which do not */
+    region y, kept[3];
+    region read[3]; /* from memory that the program has not written */
+    int64_t wide;   /* words of a row of mail; 0: nothing is sent */
+    /* those that are over when the first number of this op is made; when all are */
+    ops before, all_before;
+    ops readers; /* of its mail */
+    int area;    /* of its mail, or -1 */
 };
 
 struct program {
@@ -64,9 +70,13 @@ static int writer_of(const program *g, const region &r)
     return -1;
 }
 
-static word *area_at(fv_stream *s, int area) { return device_of(s)->mail + (int64_t)area * MAIL_WORDS; }
+static word *area_at(fv_stream *s, int area)
+{
+    return device_of(s)->mail + (int64_t)area * MAIL_WORDS;
+}
 
-/* Who sends what is read at r, in rows of `wide` words.  False: nobody can, though the program has written there. */
+/* Who sends what is read at r, in rows of `wide` words.  False: nobody can, though the program has
+ * written there. */
 static bool find(fv_stream *s, program *g, note *n, region *r, int64_t wide, sender *from)
 {
     int op = writer_of(g, *r);
@@ -88,9 +98,11 @@ static bool may_write(const program *g, const note &n)
         const note &o = g->of[i];
         if (n.before[(size_t)i]) continue;
         for (const region &r : o.read)
-            if (n.y.meets(r) || n.kept[0].meets(r) || n.kept[1].meets(r) || n.kept[2].meets(r)) return false;
+            if (n.y.meets(r) || n.kept[0].meets(r) || n.kept[1].meets(r) || n.kept[2].meets(r))
+                return false;
         for (const region &k : o.kept)
-            if (n.y.meets(k) || n.kept[0].meets(k) || n.kept[1].meets(k) || n.kept[2].meets(k)) return false;
+            if (n.y.meets(k) || n.kept[0].meets(k) || n.kept[1].meets(k) || n.kept[2].meets(k))
+                return false;
         if (n.kept[0].meets(o.y) || n.kept[1].meets(o.y) || n.kept[2].meets(o.y)) return false;
     }
     return true;
@@ -144,20 +156,24 @@ template <class T> static void attention_note(note *n, const few_attention<T> &f
     n->wide = a.H * a.Wv % 2 == 0 && a.B * a.H * a.Wv <= MAIL_WORDS ? a.H * a.Wv : 0;
 }
 
-/* The product that wrote this step's keys and values to the caches that are read, and sends them; NULL: something else has. */
-template <class T> static const fv_row_linear *cache_writer(const program *g, const few_attention<T> &f, int op)
+/* The product that wrote this step's keys and values to the caches that are read, and sends them;
+ * NULL: something else has. */
+template <class T>
+static const fv_row_linear *cache_writer(const program *g, const few_attention<T> &f, int op)
 {
     const fv_attn_args &a = f.o.a;
     if (op < 0 || g->p.op[op].kind != PRODUCT) return NULL;
     const fv_row_linear &w = g->p.op[op].product.a;
     int64_t half = (w.n - w.y_n) / 2;
-    bool same = w.yt == kind<T>::dtype && w.k_cache == a.k && w.v_cache == a.v && w.k_cache && w.rows == a.B &&
-                w.y_n == a.H * a.Wk && half == a.G * a.Wk && a.Wk == a.Wv && a.k_row == half && a.v_row == half &&
-                a.k_batch == w.cap * half && a.v_batch == w.cap * half;
+    bool same = w.yt == kind<T>::dtype && w.k_cache == a.k && w.v_cache == a.v && w.k_cache &&
+                w.rows == a.B && w.y_n == a.H * a.Wk && half == a.G * a.Wk && a.Wk == a.Wv &&
+                a.k_row == half && a.v_row == half && a.k_batch == w.cap * half &&
+                a.v_batch == w.cap * half;
     return same ? &w : NULL;
 }
 
-template <class T> static bool attention_senders(fv_stream *s, program *g, note *n, few_attention<T> *f)
+template <class T>
+static bool attention_senders(fv_stream *s, program *g, note *n, few_attention<T> *f)
 {
     const fv_attn_args &a = f->o.a;
     int op = writer_of(g, n->read[0]);
@@ -171,7 +187,8 @@ template <class T> static bool attention_senders(fv_stream *s, program *g, note 
     for (int i = 1; i < 3; i++) /* of caches nothing else may have been written */
         for (int o = 0; o < g->p.n; o++)
             if (o != op || !w)
-                if (g->of[o].y.meets(n->read[i]) || g->of[o].kept[0].meets(n->read[i]) || g->of[o].kept[1].meets(n->read[i]))
+                if (g->of[o].y.meets(n->read[i]) || g->of[o].kept[0].meets(n->read[i]) ||
+                    g->of[o].kept[1].meets(n->read[i]))
                     return false;
     return true;
 }
@@ -181,8 +198,12 @@ static bool look(fv_stream *s, program *g, note *n, program_op *o)
 {
     switch (o->kind) {
     case PRODUCT: product_note(n, o->product); return product_senders(s, g, n, &o->product);
-    case ATTENTION: attention_note(n, o->attention); return attention_senders(s, g, n, &o->attention);
-    case ATTENTION_HALF: attention_note(n, o->attention_half); return attention_senders(s, g, n, &o->attention_half);
+    case ATTENTION:
+        attention_note(n, o->attention);
+        return attention_senders(s, g, n, &o->attention);
+    case ATTENTION_HALF:
+        attention_note(n, o->attention_half);
+        return attention_senders(s, g, n, &o->attention_half);
     }
     return false;
 }
@@ -224,7 +245,8 @@ static bool add(fv_stream *s, program *g, program_op *o)
 {
     program_ops *p = &g->p;
     int x_bytes = p->x_bytes, slots = p->slots, last = p->n ? p->op[p->n - 1].span : 1;
-    if (o->span < last) return false; /* teams that went together stay so: they do not meet by themselves any more */
+    /* teams that went together stay so: they do not meet by themselves any more */
+    if (o->span < last) return false;
     if (o->kind == PRODUCT) {
         const few_product &f = o->product;
         int most = o->span * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
@@ -262,7 +284,8 @@ static bool take(fv_stream *s, program_op *o, int64_t rows)
 
 /* By warps it is made here even if nothing is kept, so that the numbers are the same. */
 template <class T>
-static bool attention_put_off(fv_stream *s, const one_job<T> &j, op_kind kind, few_attention<T> program_op::*of)
+static bool attention_put_off(fv_stream *s, const one_job<T> &j, op_kind kind,
+                              few_attention<T> program_op::*of)
 {
     int64_t heads = j.o.a.B * j.o.a.H;
     bool by_warp = j.o.a.B > MAIL_ROWS && heads > 2 * (int64_t)device_of(s)->processors;
@@ -292,7 +315,9 @@ bool fv_cuda_put_off(fv_stream *s, const row_job &j)
     int64_t tiles = ceil_div(j.a.n, TILE);
     bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0);
     if (!device_of(s)->hopper || j.a.rows > MOST_ROWS || j.k % STEP || !even) return false;
-    if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX || !aligned(j.a.y, j.a.k_cache, j.a.v_cache)) return false;
+    if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX ||
+        !aligned(j.a.y, j.a.k_cache, j.a.v_cache))
+        return false;
     program_op o = {};
     o.kind = PRODUCT;
     o.span = 1;
@@ -305,10 +330,12 @@ bool fv_cuda_put_off(fv_stream *s, const row_job &j)
     f.streams = j.a.rows > MAIL_ROWS && j.a.xt == FV_BF16 && j.k > f.chunk;
     int64_t teams = ceil_div(j.a.rows, ROWS_BLOCK), wide = device_of(s)->processors / teams;
     /* Apart, a tile goes to one place as a whole. */
-    bool simple = !j.a.add && (!j.a.k_cache || (j.a.y_n % TILE == 0 && (j.a.n - j.a.y_n) % (2 * TILE) == 0 &&
-                                                j.a.rows * j.a.cap <= INT32_MAX));
+    bool simple = !j.a.add &&
+                  (!j.a.k_cache || (j.a.y_n % TILE == 0 && (j.a.n - j.a.y_n) % (2 * TILE) == 0 &&
+                                    j.a.rows * j.a.cap <= INT32_MAX));
     f.apart = simple && j.a.rows > MAIL_ROWS && j.k <= MOST_CHUNK && tiles > GROUP * wide;
     /* Of very many columns, as a vocabulary has, two teams together read the weights once. */
-    if (f.apart && teams > 1 && !j.a.act && !j.a.k_cache && tiles >= 8 * device_of(s)->processors) o.span = 2;
+    if (f.apart && teams > 1 && !j.a.act && !j.a.k_cache && tiles >= 8 * device_of(s)->processors)
+        o.span = 2;
     return take(s, &o, j.a.rows);
 }

@@ -1,9 +1,11 @@
-/* mega_product.h - a product as an op of a program: weights come through the ring, rows of x as mega_rows.h says.
+/* mega_product.h - a product as an op of a program: weights come through the ring, rows of x as
+ * mega_rows.h says.
  *
- * A tile is 8 columns of the result; its weights are 8 rows of w, each fetched by one bulk copy.  Up to 16 rows of x are the
- * left factor of the tensor core's product (16 by 16 of k), a tile is the right one (16 of k by 8).  The order of k within
- * a product is free, so a thread takes 8 neighbours of both with one access each.  Warps share k; their sums are added in
- * order.  What tile a block makes has no influence on its numbers. */
+ * A tile is 8 columns of the result; its weights are 8 rows of w, each fetched by one bulk copy.
+ * Up to 16 rows of x are the left factor of the tensor core's product (16 by 16 of k), a tile is
+ * the right one (16 of k by 8).  The order of k within a product is free, so a thread takes 8
+ * neighbours of both with one access each.  Warps share k; their sums are added in order.  What
+ * tile a block makes has no influence on its numbers. */
 #ifndef FV_CUDA_DECODE_MEGA_PRODUCT_H
 #define FV_CUDA_DECODE_MEGA_PRODUCT_H
 
@@ -14,26 +16,30 @@
 __device__ inline uint4 read16(unsigned a)
 {
     uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(a)
+                 : "memory");
     return v;
 }
 
-/* Where x is while the product goes through k.  Long rows of many sequences would leave little room for weights: of those
- * there is a chunk, and the next STAGES - 1 are on their way. */
+/* Where x is while the product goes through k.  Long rows of many sequences would leave little room
+ * for weights: of those there is a chunk, and the next STAGES - 1 are on their way. */
 struct x_chunks {
     unsigned x;       /* in shared memory */
     int stride, size; /* size: bytes of a stage */
     bool streams;
     int asked, stage; /* how many chunks were asked for; where the next one that is read will be */
     __device__ x_chunks(const few_product &f, const team &t, const bf16 *x_)
-        : x(at(x_)), stride(x_stride(f.streams ? f.chunk : f.k)), size(2 * t.rows * stride), streams(f.streams), asked(0),
-          stage(0)
+        : x(at(x_)), stride(x_stride(f.streams ? f.chunk : f.k)), size(2 * t.rows * stride),
+          streams(f.streams), asked(0), stage(0)
     {
     }
     __device__ void ask(const few_product &f, const team &t, int to)
     {
         int from = asked++ * f.chunk;
-        copy_rows(f, x + (unsigned)(to * size), stride, t, from, min(f.k - from, f.chunk)); /* or nothing, behind the last */
+        /* or nothing, behind the last */
+        copy_rows(f, x + (unsigned)(to * size), stride, t, from, min(f.k - from, f.chunk));
     }
     __device__ void begin(const few_product &f, const team &t)
     {
@@ -56,24 +62,28 @@ struct x_chunks {
     }
 };
 
-/* This warp's share of up to GROUP tiles: rows lane / 4 and (MANY) 8 more, columns lane % 4 * 2 and the one behind it.  Rows
- * that there are none of are taken from elsewhere; what comes of them goes nowhere.  Of few rows the upper half of the left
- * factor holds what the second product needs, and the lower what the first does; the other half of each result is nothing.
- * bias: of what this thread will deliver. */
+/* This warp's share of up to GROUP tiles: rows lane / 4 and (MANY) 8 more, columns lane % 4 * 2 and
+ * the one behind it.  Rows that there are none of are taken from elsewhere; what comes of them goes
+ * nowhere.  Of few rows the upper half of the left factor holds what the second product needs, and
+ * the lower what the first does; the other half of each result is nothing.  bias: of what this
+ * thread will deliver. */
 template <bool MANY>
-__device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, ring &r, const few_product &f, const team &t, x_chunks &x,
-                                int tiles)
+__device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, ring &r, const few_product &f,
+                                const team &t, x_chunks &x, int tiles)
 {
-    constexpr int STEPS = MOST_CHUNK / ROUND, BY = 2 * ROUND; /* of a chunk; and bytes from one to the next */
+    /* of a chunk; and bytes from one to the next */
+    constexpr int STEPS = MOST_CHUNK / ROUND, BY = 2 * ROUND;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = f.k, chunk = f.chunk;
-    unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16), in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within;
+    unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16),
+             in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within;
     unsigned low = (unsigned)(2 * min(lane / 4, t.rows - 1) * x.stride) + within,
              high = (unsigned)(2 * min(lane / 4 + 8, t.rows - 1) * x.stride) + within;
     float odd[GROUP][4] = {};
     if (MANY && x.streams) x.begin(f, t);
     for (int from = 0, i = 0; from < k; from += chunk, i++) {
         unsigned w[GROUP], first = r.empty();
-        int wrapped = r.slots - r.i, steps = (min(k - from, chunk) / STEP - warp + MULTIPLIERS - 1) / MULTIPLIERS;
+        int wrapped = r.slots - r.i,
+            steps = (min(k - from, chunk) / STEP - warp + MULTIPLIERS - 1) / MULTIPLIERS;
 #pragma unroll
         for (int j = 0; j < GROUP; j++) {
             w[j] = r.slot();
@@ -83,8 +93,14 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, ring &r, con
             }
         }
         if (i == 0 && f.bias_comes && warp / 2 < tiles) {
-            unsigned mine = (warp < 4 ? warp < 2 ? w[0] : w[1] : warp < 6 ? w[2] : w[3]) + BIAS_AT + (unsigned)(lane % 4 * 8);
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(bias.x), "=f"(bias.y) : "r"(mine) : "memory");
+            unsigned mine = (warp < 4   ? warp < 2 ? w[0] : w[1]
+                               : warp < 6 ? w[2]
+                                        : w[3]) +
+                            BIAS_AT + (unsigned)(lane % 4 * 8);
+            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                         : "=f"(bias.x), "=f"(bias.y)
+                         : "r"(mine)
+                         : "memory");
         }
         unsigned xs = MANY && x.streams ? x.next() : x.x + (unsigned)(2 * from);
 #pragma unroll
@@ -129,14 +145,17 @@ struct goal {
     word *post;
     unsigned turn;
     __device__ goal(const few_product &f, const receiver &to, unsigned first_turn, int op)
-        : y(f.a.y), k(f.a.k_cache), v(f.a.v_cache), bias(f.bias_comes ? NULL : (const float *)f.a.bias), pos(f.a.pos),
-          n((int)f.a.n), y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act), add(f.a.add),
-          narrow(f.a.yt == FV_BF16), memory(to.memory), old(f.old.at(first_turn)), post(to.area), turn(first_turn + (unsigned)op)
+        : y(f.a.y), k(f.a.k_cache), v(f.a.v_cache),
+          bias(f.bias_comes ? NULL : (const float *)f.a.bias), pos(f.a.pos), n((int)f.a.n),
+          y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act), add(f.a.add),
+          narrow(f.a.yt == FV_BF16), memory(to.memory), old(f.old.at(first_turn)), post(to.area),
+          turn(first_turn + (unsigned)op)
     {
     }
 };
 
-/* Two neighbours of one row.  What they need besides their sums is asked for before those are ready. */
+/* Two neighbours of one row.  What they need besides their sums is asked for before those are
+ * ready. */
 struct two_results {
     float2 bias, old;
     word mail[2];
@@ -155,7 +174,8 @@ struct two_results {
     __device__ void deliver(const goal &g, int row, int n, float2 sum, fault *bad)
     {
         float2 v = make_float2(sum.x + bias.x, sum.y + bias.y);
-        if (g.act != FV_ACT_NONE) v = make_float2(activate((fv_act)g.act, v.x), activate((fv_act)g.act, v.y));
+        if (g.act != FV_ACT_NONE)
+            v = make_float2(activate((fv_act)g.act, v.x), activate((fv_act)g.act, v.y));
         if (g.old.area) old = g.old.take(mail, row * (int64_t)g.y_n + n);
         v.x += old.x, v.y += old.y;
         if (g.post) send(g, row * g.n + n, v);
@@ -204,11 +224,12 @@ struct two_results {
 
 /* turn: of the first op of the program; this is the op-th.  MANY: more than 8 rows. */
 template <bool MANY>
-__device__ inline void make(const program_op &o, const team &t, ring &r, desk *d, bf16 *x, const unsigned char *slots,
-                            unsigned turn, int op)
+__device__ inline void make(const program_op &o, const team &t, ring &r, desk *d, bf16 *x,
+                            const unsigned char *slots, unsigned turn, int op)
 {
     const few_product &f = o.product;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wide = t.wide, tiles = f.tiles, first = t.tile(f);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wide = t.wide, tiles = f.tiles,
+        first = t.tile(f);
     int tile = threadIdx.x / 64, row = threadIdx.x / 4 % ROWS_BLOCK, column = threadIdx.x % 4 * 2;
     if (first >= tiles) return;
     goal g(f, o.to, turn, op);
@@ -223,14 +244,19 @@ __device__ inline void make(const program_op &o, const team &t, ring &r, desk *d
             one_sync();
         }
         float c[GROUP][4] = {};
-        int left = tiles - t0, now_tiles = left > 3 * wide ? 4 : left > 2 * wide ? 3 : left > wide ? 2 : 1;
+        int left = tiles - t0, now_tiles = left > 3 * wide   ? 4
+                                           : left > 2 * wide ? 3
+                                           : left > wide     ? 2
+                                                             : 1;
         multiply<MANY>(c, b.bias, r, f, t, chunks, now_tiles);
         if (t0 != first) one_sync(); /* the sums before these have been read */
         float *to = d->sums[0][warp] + lane / 4 * TILE + lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < GROUP; j++) {
             *(float2 *)(to + j * (MULTIPLIERS * TILE_SUMS)) = make_float2(c[j][0], c[j][1]);
-            if (MANY) *(float2 *)(to + j * (MULTIPLIERS * TILE_SUMS) + 8 * TILE) = make_float2(c[j][2], c[j][3]);
+            if (MANY)
+                *(float2 *)(to + j * (MULTIPLIERS * TILE_SUMS) + 8 * TILE) = make_float2(c[j][2],
+                                                                                         c[j][3]);
         }
         one_sync();
         if (!now) continue;

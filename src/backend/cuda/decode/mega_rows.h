@@ -1,4 +1,5 @@
-/* mega_rows.h - rows of x of a product, from memory or by mail, as bf16 in shared memory, normalised where that is asked. */
+/* mega_rows.h - rows of x of a product, from memory or by mail, as bf16 in shared memory,
+ * normalised where that is asked. */
 #ifndef FV_CUDA_DECODE_MEGA_ROWS_H
 #define FV_CUDA_DECODE_MEGA_ROWS_H
 
@@ -6,11 +7,18 @@
 
 __device__ inline int x_stride(int k) { return k + 32; }
 
-/* Few rows lie in shared memory so that 16 bytes of one are a whole left factor: of four neighbouring pairs the second and the
- * third have changed places.  Its upper rows are for the second product (see multiply). */
-template <bool MANY> __device__ inline int pair_at(int i) { return MANY ? i : (i & ~3) | (i & 1) << 1 | (i & 2) >> 1; }
+/* Few rows lie in shared memory so that 16 bytes of one are a whole left factor: of four
+ * neighbouring pairs the second and the third have changed places.  Its upper rows are for the
+ * second product (see multiply). */
+template <bool MANY> __device__ inline int pair_at(int i)
+{
+    return MANY ? i : (i & ~3) | (i & 1) << 1 | (i & 2) >> 1;
+}
 
-__device__ inline void put_pair(bf16 *to, float2 v) { *(__nv_bfloat162 *)to = __float22bfloat162_rn(v); }
+__device__ inline void put_pair(bf16 *to, float2 v)
+{
+    *(__nv_bfloat162 *)to = __float22bfloat162_rn(v);
+}
 
 /* Pairs of numbers of one row, from memory or by mail. */
 struct row_of_x {
@@ -18,11 +26,14 @@ struct row_of_x {
     const word *sent; /* NULL: from memory */
     unsigned turn;
     __device__ row_of_x(const few_product &f, const inbox &in, int row)
-        : x((const float *)f.a.x + row * (int64_t)f.k), sent(in.area ? in.area + row * (int64_t)f.k : NULL), turn(in.turn)
+        : x((const float *)f.a.x + row * (int64_t)f.k),
+          sent(in.area ? in.area + row * (int64_t)f.k : NULL), turn(in.turn)
     {
     }
-    /* Pairs first, first + 32, ..: N of them, or (not WHOLE) the row's last once more where it is shorter.  MAIL: it may be. */
-    template <int N, bool WHOLE, bool MAIL> __device__ void get(float2 (&v)[N], int first, int pairs) const
+    /* Pairs first, first + 32, ..: N of them, or (not WHOLE) the row's last once more where it is
+     * shorter.  MAIL: it may be. */
+    template <int N, bool WHOLE, bool MAIL>
+    __device__ void get(float2 (&v)[N], int first, int pairs) const
     {
         if (MAIL && sent) {
             word a[N], b[N];
@@ -31,29 +42,37 @@ struct row_of_x {
                 all = true;
 #pragma unroll
                 for (int u = 0; u < N; u++)
-                    look_at(a[u], b[u], sent + 2 * (WHOLE ? first + u * 32 : min(first + u * 32, pairs - 1)));
+                    look_at(a[u], b[u],
+                            sent + 2 * (WHOLE ? first + u * 32 : min(first + u * 32, pairs - 1)));
 #pragma unroll
-                for (int u = 0; u < N; u++) all = all && (unsigned)(a[u] >> 32) == turn && (unsigned)(b[u] >> 32) == turn;
+                for (int u = 0; u < N; u++)
+                    all = all && (unsigned)(a[u] >> 32) == turn && (unsigned)(b[u] >> 32) == turn;
             } while (!all);
 #pragma unroll
-            for (int u = 0; u < N; u++) v[u] = make_float2(__uint_as_float((unsigned)a[u]), __uint_as_float((unsigned)b[u]));
+            for (int u = 0; u < N; u++)
+                v[u] = make_float2(__uint_as_float((unsigned)a[u]),
+                                   __uint_as_float((unsigned)b[u]));
             return;
         }
 #pragma unroll
-        for (int u = 0; u < N; u++) v[u] = ((const float2 *)x)[WHOLE ? first + u * 32 : min(first + u * 32, pairs - 1)];
+        for (int u = 0; u < N; u++)
+            v[u] = ((const float2 *)x)[WHOLE ? first + u * 32 : min(first + u * 32, pairs - 1)];
     }
 };
 
-__device__ inline float2 gained(float2 p, float mean, float scale, const float *gain, const float *shift, int i)
+__device__ inline float2 gained(float2 p, float mean, float scale, const float *gain,
+                                const float *shift, int i)
 {
-    float2 g = gain ? ((const float2 *)gain)[i] : make_float2(1, 1), s = shift ? ((const float2 *)shift)[i] : make_float2(0, 0);
+    float2 g = gain ? ((const float2 *)gain)[i] : make_float2(1, 1),
+           s = shift ? ((const float2 *)shift)[i] : make_float2(0, 0);
     return make_float2((p.x - mean) * scale * g.x + s.x, (p.y - mean) * scale * g.y + s.y);
 }
 
-/* R rows, normalised by a warp and rounded; up to N * 64 numbers each, which stay in registers.  WHOLE: just so many. */
+/* R rows, normalised by a warp and rounded; up to N * 64 numbers each, which stay in registers.
+ * WHOLE: just so many. */
 template <int R, int N, bool WHOLE>
-__device__ inline void normalise_held(const fv_row_linear &a, bf16 *const (&to)[2], const row_of_x (&x)[2], const float *gain,
-                                      const float *shift)
+__device__ inline void normalise_held(const fv_row_linear &a, bf16 *const (&to)[2],
+                                      const row_of_x (&x)[2], const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
     float2 v[R][N];
@@ -66,7 +85,8 @@ __device__ inline void normalise_held(const fv_row_linear &a, bf16 *const (&to)[
         for (int u = 0; u < N; u++)
 #pragma unroll
             for (int r = 0; r < R; r++)
-                if (WHOLE || lane + u * 32 < pairs) s[r][0] += f(v[r][u].x, r), s[r][1] += f(v[r][u].y, r);
+                if (WHOLE || lane + u * 32 < pairs)
+                    s[r][0] += f(v[r][u].x, r), s[r][1] += f(v[r][u].y, r);
 #pragma unroll
         for (int r = 0; r < R; r++) scale[r] = warp_all(s[r][0] + s[r][1], add_up()) * each;
     };
@@ -89,8 +109,8 @@ __device__ inline void normalise_held(const fv_row_linear &a, bf16 *const (&to)[
 
 /* Two rows of N * 128 numbers from memory at once. */
 template <int N>
-__device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2], const row_of_x (&x)[2], const float *gain,
-                                     const float *shift)
+__device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2],
+                                     const row_of_x (&x)[2], const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32;
     float4 v[2][N];
@@ -109,7 +129,8 @@ __device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2
             float mean = warp_all(sum[r], add_up()) * each;
             sum[r] = 0;
 #pragma unroll
-            for (int u = 0; u < N; u++) v[r][u].x -= mean, v[r][u].y -= mean, v[r][u].z -= mean, v[r][u].w -= mean;
+            for (int u = 0; u < N; u++)
+                v[r][u].x -= mean, v[r][u].y -= mean, v[r][u].z -= mean, v[r][u].w -= mean;
         }
     }
 #pragma unroll
@@ -128,8 +149,10 @@ __device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float4 p = v[r][u];
-            __nv_bfloat162 both[2] = {__floats2bfloat162_rn(p.x * sum[r] * g.x + s.x, p.y * sum[r] * g.y + s.y),
-                                      __floats2bfloat162_rn(p.z * sum[r] * g.z + s.z, p.w * sum[r] * g.w + s.w)};
+            __nv_bfloat162 both[2] = {__floats2bfloat162_rn(p.x * sum[r] * g.x + s.x,
+                                                            p.y * sum[r] * g.y + s.y),
+                                      __floats2bfloat162_rn(p.z * sum[r] * g.z + s.z,
+                                                            p.w * sum[r] * g.w + s.w)};
             *(uint2 *)(to[r] + 4 * (lane + u * 32)) = *(const uint2 *)both;
         }
     }
@@ -137,7 +160,8 @@ __device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2
 
 /* A row of any length, read again and again. */
 template <bool MANY>
-__device__ inline void normalise_long(const fv_row_linear &a, bf16 *to, row_of_x x, const float *gain, const float *shift)
+__device__ inline void normalise_long(const fv_row_linear &a, bf16 *to, row_of_x x,
+                                      const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
     float mean = 0, sum = 0, each = __fdividef(1, (float)a.k);
@@ -154,24 +178,29 @@ __device__ inline void normalise_long(const fv_row_linear &a, bf16 *to, row_of_x
         each_of([&](float2 p, int) { sum += p.x + p.y; });
         mean = warp_all(sum, add_up()) * each, sum = 0;
     }
-    each_of([&](float2 p, int) { sum += (p.x - mean) * (p.x - mean) + (p.y - mean) * (p.y - mean); });
+    each_of(
+        [&](float2 p, int) { sum += (p.x - mean) * (p.x - mean) + (p.y - mean) * (p.y - mean); });
     float scale = rsqrtf(warp_all(sum, add_up()) * each + a.eps);
-    each_of([&](float2 p, int i) { put_pair(to + 2 * pair_at<MANY>(i), gained(p, mean, scale, gain, shift, i)); });
+    each_of([&](float2 p, int i) {
+        put_pair(to + 2 * pair_at<MANY>(i), gained(p, mean, scale, gain, shift, i));
+    });
 }
 
 /* All rows of this block; a warp has every eighth. */
 template <bool MANY>
-__device__ inline void normalise_all(const few_product &f, bf16 *to, const team &t, const inbox &in, const float *gain,
-                                     const float *shift)
+__device__ inline void normalise_all(const few_product &f, bf16 *to, const team &t, const inbox &in,
+                                     const float *gain, const float *shift)
 {
     constexpr int R = MANY ? 2 : 1, N = 12;
     int k = f.k, r = (int)threadIdx.x / 32, stride = x_stride(k);
     if (k > N * 64) {
-        for (; r < t.rows; r += MULTIPLIERS) normalise_long<MANY>(f.a, to + r * stride, row_of_x(f, in, t.row + r), gain, shift);
+        for (; r < t.rows; r += MULTIPLIERS)
+            normalise_long<MANY>(f.a, to + r * stride, row_of_x(f, in, t.row + r), gain, shift);
         return;
     }
     for (; r < t.rows; r += R * MULTIPLIERS) {
-        int second = r + MULTIPLIERS < t.rows ? r + MULTIPLIERS : r; /* perhaps the first once more */
+        /* perhaps the first once more */
+        int second = r + MULTIPLIERS < t.rows ? r + MULTIPLIERS : r;
         bf16 *const where[2] = {to + r * stride, to + second * stride};
         const row_of_x x[2] = {row_of_x(f, in, t.row + r), row_of_x(f, in, t.row + second)};
         if (MANY && k == N * 64)
@@ -202,10 +231,11 @@ __device__ inline void take_rows(const few_product &f, bf16 *to, const team &t, 
     row_share s(t.rows);
     if (s.row >= t.rows) return;
     to += s.row * x_stride(k);
-    in.pairs<4>((t.row + s.row) * k / 2, s.first, k / 4, s.threads, [&](int, int i, unsigned a, unsigned b) {
-        unsigned *pair = (unsigned *)to + pair_at<false>(2 * i);
-        pair[0] = a, pair[2] = b;
-    });
+    in.pairs<4>((t.row + s.row) * k / 2, s.first, k / 4, s.threads,
+                [&](int, int i, unsigned a, unsigned b) {
+                    unsigned *pair = (unsigned *)to + pair_at<false>(2 * i);
+                    pair[0] = a, pair[2] = b;
+                });
 }
 
 /* Few rows of bf16 from memory. */
@@ -219,19 +249,24 @@ __device__ inline void turn_rows(const few_product &f, bf16 *to, const team &t)
     }
 }
 
-/* Columns [from, from + n) of rows of bf16 in memory, on their way once this returns: a group of copies. */
-__device__ inline void copy_rows(const few_product &f, unsigned to, int stride, const team &t, int from, int n)
+/* Columns [from, from + n) of rows of bf16 in memory, on their way once this returns: a group of
+ * copies. */
+__device__ inline void copy_rows(const few_product &f, unsigned to, int stride, const team &t,
+                                 int from, int n)
 {
     row_share s(t.rows);
     const bf16 *x = (const bf16 *)f.a.x + (t.row + s.row) * (int64_t)f.k + from;
     for (int i = s.first * 8; i < n && s.row < t.rows; i += s.threads * 8)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (unsigned)(2 * (s.row * stride + i))), "l"(x + i)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                         to + (unsigned)(2 * (s.row * stride + i))),
+                     "l"(x + i)
                      : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 /* Rows of f32, rounded. */
-template <bool MANY> __device__ inline void round_rows(const few_product &f, bf16 *to, const team &t, const inbox &in)
+template <bool MANY>
+__device__ inline void round_rows(const few_product &f, bf16 *to, const team &t, const inbox &in)
 {
     constexpr int AHEAD = MANY ? 6 : 3;
     int k = f.k;
@@ -239,9 +274,11 @@ template <bool MANY> __device__ inline void round_rows(const few_product &f, bf1
     if (s.row >= t.rows) return;
     to += s.row * x_stride(k);
     if (!MANY && in.area) {
-        in.pairs<AHEAD>((t.row + s.row) * k, s.first, k / 2, s.threads, [&](int, int i, unsigned a, unsigned b) {
-            put_pair(to + 2 * pair_at<false>(i), make_float2(__uint_as_float(a), __uint_as_float(b)));
-        });
+        in.pairs<AHEAD>((t.row + s.row) * k, s.first, k / 2, s.threads,
+                        [&](int, int i, unsigned a, unsigned b) {
+                            put_pair(to + 2 * pair_at<false>(i),
+                                     make_float2(__uint_as_float(a), __uint_as_float(b)));
+                        });
         return;
     }
     const float4 *from = (const float4 *)((const float *)f.a.x + (t.row + s.row) * (int64_t)k);
@@ -260,8 +297,8 @@ template <bool MANY> __device__ inline void round_rows(const few_product &f, bf1
 
 /* This block's rows as bf16, normalised where that is asked for. */
 template <bool MANY>
-__device__ inline void fetch_x(const few_product &f, bf16 *to, const team &t, ring &ring, const unsigned char *slots,
-                               unsigned turn)
+__device__ inline void fetch_x(const few_product &f, bf16 *to, const team &t, ring &ring,
+                               const unsigned char *slots, unsigned turn)
 {
     int k = f.k;
     inbox in = f.from.at(turn);

@@ -1,13 +1,16 @@
-/* mega_sm90.cu - a step of writing in one kernel: a block on each multiprocessor goes through all ops of a program.
+/* mega_sm90.cu - a step of writing in one kernel: a block on each multiprocessor goes through all
+ * ops of a program.
  *
- * For few rows a step is a walk through the weights, and nobody writes weights: one warp of each block does nothing but
- * fetch its block's share of them, op after op, into a ring of slots in shared memory, as far ahead as the ring reaches
- * (about a layer).  The others multiply.  So memory is busy while blocks wait for one another.
+ * For few rows a step is a walk through the weights, and nobody writes weights: one warp of each
+ * block does nothing but fetch its block's share of them, op after op, into a ring of slots in
+ * shared memory, as far ahead as the ring reaches (about a layer).  The others multiply.  So memory
+ * is busy while blocks wait for one another.
  *
- * What blocks wait for is the numbers of the op before.  For up to MAIL_ROWS rows these come by mail (flags.h), which takes
- * one way to the cache and back.  More rows are more than one cares to look at again and again: they are dealt to teams of
- * blocks, and those of a team meet between one op and the next.  A row needs nothing of another, so teams need not wait for
- * each other; they read the same weights at about the same time, so that these come from memory once. */
+ * What blocks wait for is the numbers of the op before.  For up to MAIL_ROWS rows these come by
+ * mail (flags.h), which takes one way to the cache and back.  More rows are more than one cares to
+ * look at again and again: they are dealt to teams of blocks, and those of a team meet between one
+ * op and the next.  A row needs nothing of another, so teams need not wait for each other; they
+ * read the same weights at about the same time, so that these come from memory once. */
 #include "mega_apart.h"
 #include "mega_attention.h"
 
@@ -34,7 +37,8 @@ __device__ inline void fetch_product(const few_product &f, desk *d, ring &r, int
     for (int t0 = first; t0 < tiles; t0 += GROUP * wide)
         for (int from = 0; from < k; from += chunk)
             for (int tile = t0; tile < tiles && tile < t0 + GROUP * wide; tile += wide) {
-                int rows = n - tile * TILE < TILE ? n - tile * TILE : TILE, bytes = 2 * (k - from < chunk ? k - from : chunk);
+                int rows = n - tile * TILE < TILE ? n - tile * TILE : TILE,
+                    bytes = 2 * (k - from < chunk ? k - from : chunk);
                 bool bias = f.bias_comes && from == 0;
                 if (r.turn) wait(r.empty(), (r.turn - 1) & 1);
                 if (lane == 0) {
@@ -43,9 +47,11 @@ __device__ inline void fetch_product(const few_product &f, desk *d, ring &r, int
                 }
                 __syncwarp();
                 if (lane == TILE && bias)
-                    fetch(r.slot() + BIAS_AT, (const float *)f.a.bias + tile * TILE, TILE * (int)sizeof(float), r.full());
+                    fetch(r.slot() + BIAS_AT, (const float *)f.a.bias + tile * TILE,
+                          TILE * (int)sizeof(float), r.full());
                 if (lane < rows)
-                    fetch(r.slot() + (unsigned)(lane * ROW_BYTES), w + (int64_t)(tile * TILE + lane) * k + from, bytes, r.full());
+                    fetch(r.slot() + (unsigned)(lane * ROW_BYTES),
+                          w + (int64_t)(tile * TILE + lane) * k + from, bytes, r.full());
                 r.next();
             }
 }
@@ -66,8 +72,8 @@ __device__ void fetch_weights(const program_ops &p, desk *d, ring r)
 
 /* ---- between ops ---- */
 
-/* Ops are read ahead by a warp of its own, which sees one come to its end for each that it reads: when it is time for keys
- * and values of attention to be brought nearer. */
+/* Ops are read ahead by a warp of its own, which sees one come to its end for each that it reads:
+ * when it is time for keys and values of attention to be brought nearer. */
 __device__ void read_ops(const program_ops &p, const team &t, desk *d)
 {
     int lane = threadIdx.x % 32;
@@ -81,8 +87,10 @@ __device__ void read_ops(const program_ops &p, const team &t, desk *d)
             arrive(at(&d->op_full[i % OPS]));
         }
         int soon = i - (OPS - NEAR);
-        if (soon >= 0 && d->op[soon % OPS].kind == ATTENTION) bring_nearer(d->op[soon % OPS].attention, t);
-        if (soon >= 0 && d->op[soon % OPS].kind == ATTENTION_HALF) bring_nearer(d->op[soon % OPS].attention_half, t);
+        if (soon >= 0 && d->op[soon % OPS].kind == ATTENTION)
+            bring_nearer(d->op[soon % OPS].attention, t);
+        if (soon >= 0 && d->op[soon % OPS].kind == ATTENTION_HALF)
+            bring_nearer(d->op[soon % OPS].attention_half, t);
     }
 }
 
@@ -98,7 +106,8 @@ __device__ inline void meet(const program_ops &p, const team &t, int span, int n
 {
     one_sync();
     if (threadIdx.x == 0) {
-        unsigned all = (unsigned)(t.wide * n), *arrived = span == 2 ? &p.at->pairs[t.number] : &p.at->arrived[t.number];
+        unsigned all = (unsigned)(t.wide * n),
+                 *arrived = span == 2 ? &p.at->pairs[t.number] : &p.at->arrived[t.number];
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
         while (seen_so_far(arrived) < all) continue;
     }
@@ -128,8 +137,11 @@ __device__ inline void begin(const program_ops &p, desk *d)
 #endif
 }
 
-/* MANY: more rows than send mail.  Kernels of their own: each has registers for what it does alone. */
-template <bool MANY> __global__ void __launch_bounds__(32 * WARPS_ALL, 1) run_program(const __grid_constant__ program_ops p)
+/* MANY: more rows than send mail.  Kernels of their own: each has registers for what it does
+ * alone. */
+template <bool MANY>
+__global__ void __launch_bounds__(32 * WARPS_ALL, 1)
+    run_program(const __grid_constant__ program_ops p)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     desk *d = (desk *)memory;
@@ -169,7 +181,10 @@ template <bool MANY> __global__ void __launch_bounds__(32 * WARPS_ALL, 1) run_pr
 
 /* ---- on the host ---- */
 
-static size_t shared_of(const program_ops &p) { return sizeof(desk) + (size_t)p.x_bytes + (size_t)p.slots * SLOT_BYTES; }
+static size_t shared_of(const program_ops &p)
+{
+    return sizeof(desk) + (size_t)p.x_bytes + (size_t)p.slots * SLOT_BYTES;
+}
 
 bool fv_cuda_program_fit(program_ops *p, size_t most)
 {

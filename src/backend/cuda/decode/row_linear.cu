@@ -1,13 +1,16 @@
-/* row_linear.cu - a linear layer for the few rows of a step of writing, with the norm before it and the sum behind it.
+/* row_linear.cu - a linear layer for the few rows of a step of writing, with the norm before it and
+ * the sum behind it.
  *
- * Such a step is a walk through the weights, so they decide: a block makes COLUMNS columns of the result, its warps share
- * the inner axis, and what a warp needs of w goes from memory straight into registers, several steps ahead.  w is bf16 and
- * the left factor of the tensor core's product (16 columns of y by 16 of k), rows are its right one (16 of k by 8 rows):
- * up to 8 rows cost what one does.  The order of k within a product is free, so that a thread takes 8 neighbours of w and
- * of x with one access each and both agree on which they are.
+ * Such a step is a walk through the weights, so they decide: a block makes COLUMNS columns of the
+ * result, its warps share the inner axis, and what a warp needs of w goes from memory straight into
+ * registers, several steps ahead.  w is bf16 and the left factor of the tensor core's product (16
+ * columns of y by 16 of k), rows are its right one (16 of k by 8 rows): up to 8 rows cost what one
+ * does.  The order of k within a product is free, so that a thread takes 8 neighbours of w and of x
+ * with one access each and both agree on which they are.
  *
- * Nothing before this kernel writes weights: their first steps are on the way before it waits for the kernel before it.
- * Where columns are few and k is long, several blocks share a sum; the one that comes last adds the parts up in order. */
+ * Nothing before this kernel writes weights: their first steps are on the way before it waits for
+ * the kernel before it.  Where columns are few and k is long, several blocks share a sum; the one
+ * that comes last adds the parts up in order. */
 #include "row_linear.h"
 
 #define WARPS 8
@@ -21,8 +24,9 @@
 template <int NT> constexpr int ahead_of = NT <= 2 ? 6 : 4; /* steps of w that are on the way */
 
 struct few : row_job {
-    int chunk, part; /* of k: in shared memory at once, and summed up by a block; both multiples of ROUND */
-    float *sums;     /* (tiles, parts, rows * COLUMNS), where there are parts */
+    /* of k: in shared memory at once, and summed up by a block; both multiples of ROUND */
+    int chunk, part;
+    float *sums; /* (tiles, parts, rows * COLUMNS), where there are parts */
     unsigned *ticket;
 };
 
@@ -37,16 +41,23 @@ __global__ void normalise_rows(bf16 *y, const __grid_constant__ fv_row_linear a)
     let_others_start();
     wait_for_others();
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (r < a.rows) normalise(a, y + r * a.k, (const float *)a.x + r * a.k, (const float *)a.gain, (const float *)a.shift);
+    if (r < a.rows)
+        normalise(a, y + r * a.k, (const float *)a.x + r * a.k, (const float *)a.gain,
+                  (const float *)a.shift);
 }
 
 __device__ inline void copy_later(bf16 *to, const bf16 *from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
 }
 
-/* Columns [from, from + chunk) of k of all rows as bf16; rows there are none of, and columns past k, are 0. */
-template <class X, int NT> __device__ void fetch_rows(const few &f, bf16 *to, int64_t row0, int rows, int from)
+/* Columns [from, from + chunk) of k of all rows as bf16; rows there are none of, and columns past
+ * k, are 0. */
+template <class X, int NT>
+__device__ void fetch_rows(const few &f, bf16 *to, int64_t row0, int rows, int from)
 {
     int warp = threadIdx.x / 32;
     const X *x = (const X *)f.a.x + row0 * f.k + from;
@@ -68,19 +79,23 @@ template <class X, int NT> __device__ void fetch_rows(const few &f, bf16 *to, in
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Up to 8 rows, normalised: a warp for each.  They are all there is in shared memory, and gain and shift behind them. */
-__device__ inline void fetch_normalised(const few &f, bf16 *to, const float *gain, int64_t row0, int rows)
+/* Up to 8 rows, normalised: a warp for each.  They are all there is in shared memory, and gain and
+ * shift behind them. */
+__device__ inline void fetch_normalised(const few &f, bf16 *to, const float *gain, int64_t row0,
+                                        int rows)
 {
     int r = threadIdx.x / 32, whole = f.chunk;
     const float *x = (const float *)f.a.x + (row0 + r) * f.k;
     bf16 *row = to + r * stride_of(f);
     if (r < rows) normalise(f.a, row, x, f.a.gain ? gain : NULL, f.a.shift ? gain + f.k : NULL);
-    for (int i = (r < rows ? f.k : 0) + threadIdx.x % 32 * 8; i < whole; i += 256) *(uint4 *)(row + i) = uint4{};
+    for (int i = (r < rows ? f.k : 0) + threadIdx.x % 32 * 8; i < whole; i += 256)
+        *(uint4 *)(row + i) = uint4{};
 }
 
 /* ---- the product ---- */
 
-/* What a thread has of w: rows n and n + 8 of its tile, 8 numbers of each, for the next steps of its warp. */
+/* What a thread has of w: rows n and n + 8 of its tile, 8 numbers of each, for the next steps of
+ * its warp. */
 template <int AHEAD> struct ahead {
     uint4 low[AHEAD], high[AHEAD];
     const bf16 *w; /* its place at step 0 */
@@ -91,7 +106,8 @@ template <int AHEAD> struct ahead {
     {
         bool in = k + further < end;
         low[slot] = in && has_low ? __ldg((const uint4 *)(w + further)) : uint4{};
-        high[slot] = in && has_high ? __ldg((const uint4 *)(w + 8 * (int64_t)f.k + further)) : uint4{};
+        high[slot] = in && has_high ? __ldg((const uint4 *)(w + 8 * (int64_t)f.k + further))
+                                    : uint4{};
     }
     /* The sum begins at `from`, this warp at `at`, and its steps are `by` apart. */
     __device__ void begin(const few &f, int64_t tile, int from, int at, int by)
@@ -108,7 +124,8 @@ template <int AHEAD> struct ahead {
     }
 };
 
-template <int NT> __device__ inline void multiply(float (&c)[NT][4], uint4 low, uint4 high, const bf16 *x, int stride)
+template <int NT>
+__device__ inline void multiply(float (&c)[NT][4], uint4 low, uint4 high, const bf16 *x, int stride)
 {
 #pragma unroll
     for (int t = 0; t < NT; t++) {
@@ -137,7 +154,8 @@ struct beside_four {
     }
 };
 
-__device__ inline void deliver_four(const few &f, int64_t r, int64_t n, float (&v)[4], const beside_four &b)
+__device__ inline void deliver_four(const few &f, int64_t r, int64_t n, float (&v)[4],
+                                    const beside_four &b)
 {
     const fv_row_linear &a = f.a;
     if (!f.quads) {
@@ -158,14 +176,19 @@ __device__ inline void deliver_four(const few &f, int64_t r, int64_t n, float (&
         store((float *)p.to, p.i, v);
 }
 
-/* The sums of the warps, and where there are parts those of the other blocks, in order.  A thread has four columns of a row. */
-template <int NT> __device__ void finish(const few &f, float *sums, const float (&c)[NT][4], int64_t tile, int64_t row0, int rows)
+/* The sums of the warps, and where there are parts those of the other blocks, in order.  A thread
+ * has four columns of a row. */
+template <int NT>
+__device__ void finish(const few &f, float *sums, const float (&c)[NT][4], int64_t tile,
+                       int64_t row0, int rows)
 {
     constexpr int SIZE = NT * 8 * SUM_STRIDE;
     __shared__ bool last;
-    int lane = threadIdx.x % 32, column = threadIdx.x % (COLUMNS / 4) * 4, r = threadIdx.x / (COLUMNS / 4);
+    int lane = threadIdx.x % 32, column = threadIdx.x % (COLUMNS / 4) * 4,
+        r = threadIdx.x / (COLUMNS / 4);
     float *mine = sums + threadIdx.x / 32 * SIZE, v[4] = {}, u[4];
-    int64_t parts = gridDim.z, at = (blockIdx.y * ceil_div(f.a.n, COLUMNS) + tile) * parts, n = tile * COLUMNS + column;
+    int64_t parts = gridDim.z, at = (blockIdx.y * ceil_div(f.a.n, COLUMNS) + tile) * parts,
+            n = tile * COLUMNS + column;
     float *part = f.sums + at * (NT * 8 * COLUMNS) + r * COLUMNS + column; /* of the first block */
     beside_four b;
     b.ask(f, row0 + r, n, r < rows && parts == 1);
@@ -173,7 +196,8 @@ template <int NT> __device__ void finish(const few &f, float *sums, const float 
 #pragma unroll
     for (int t = 0; t < NT; t++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) mine[(t * 8 + lane % 4 * 2 + e % 2) * SUM_STRIDE + lane / 4 + e / 2 * 8] = c[t][e];
+        for (int e = 0; e < 4; e++)
+            mine[(t * 8 + lane % 4 * 2 + e % 2) * SUM_STRIDE + lane / 4 + e / 2 * 8] = c[t][e];
     __syncthreads();
     for (int w = 0; r < rows && w < WARPS; w++) {
         load(u, sums, w * SIZE + r * SUM_STRIDE + column);
@@ -206,7 +230,8 @@ template <int NT> __device__ void finish(const few &f, float *sums, const float 
 }
 
 /* A block makes one tile of columns. */
-template <class X, int NT> __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_tile(const __grid_constant__ few f)
+template <class X, int NT>
+__global__ void __launch_bounds__(32 * WARPS, 2) row_linear_tile(const __grid_constant__ few f)
 {
     constexpr int AHEAD = ahead_of<NT>;
     extern __shared__ __align__(16) unsigned char memory[];
@@ -222,8 +247,10 @@ template <class X, int NT> __global__ void __launch_bounds__(32 * WARPS, 2) row_
     let_others_start();
     w.begin(f, blockIdx.x, from, from + warp * STEP, ROUND);
     if (normed) {
-        for (int i = threadIdx.x; f.a.gain && i < f.k; i += 32 * WARPS) gain[i] = ((const float *)f.a.gain)[i];
-        for (int i = threadIdx.x; f.a.shift && i < f.k; i += 32 * WARPS) gain[f.k + i] = ((const float *)f.a.shift)[i];
+        for (int i = threadIdx.x; f.a.gain && i < f.k; i += 32 * WARPS)
+            gain[i] = ((const float *)f.a.gain)[i];
+        for (int i = threadIdx.x; f.a.shift && i < f.k; i += 32 * WARPS)
+            gain[f.k + i] = ((const float *)f.a.shift)[i];
         __syncthreads();
     }
     wait_for_others();
@@ -245,14 +272,17 @@ template <class X, int NT> __global__ void __launch_bounds__(32 * WARPS, 2) row_
     finish<NT>(f, (float *)memory, c, blockIdx.x, row0, rows);
 }
 
-/* Many columns, as a vocabulary has: the rows stay in shared memory, and a warp makes tile after tile by itself. */
-template <class X, int NT> __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_wide(const __grid_constant__ few f)
+/* Many columns, as a vocabulary has: the rows stay in shared memory, and a warp makes tile after
+ * tile by itself. */
+template <class X, int NT>
+__global__ void __launch_bounds__(32 * WARPS, 2) row_linear_wide(const __grid_constant__ few f)
 {
     constexpr int AHEAD = ahead_of<NT>;
     extern __shared__ __align__(16) unsigned char memory[];
     bf16 *x = (bf16 *)memory;
     int lane = threadIdx.x % 32, steps = (f.k + STEP - 1) / STEP;
-    int64_t tiles = ceil_div(f.a.n, COLUMNS), row0 = (int64_t)blockIdx.y * MOST_ROWS, each = (int64_t)gridDim.x * WARPS;
+    int64_t tiles = ceil_div(f.a.n, COLUMNS), row0 = (int64_t)blockIdx.y * MOST_ROWS,
+            each = (int64_t)gridDim.x * WARPS;
     int64_t tile = threadIdx.x / 32 * (int64_t)gridDim.x + blockIdx.x;
     int rows = f.a.rows - row0 < MOST_ROWS ? (int)(f.a.rows - row0) : MOST_ROWS;
     const bf16 *mine = x + lane / 4 * stride_of(f) + lane % 4 * 8;
@@ -290,7 +320,8 @@ template <class X, int NT> __global__ void __launch_bounds__(32 * WARPS, 2) row_
 static int parts_for(const device *d, int64_t blocks, int whole)
 {
     int parts = 1;
-    while (parts < 8 && blocks * parts <= d->processors && whole / (parts * 2) >= 2 * ROUND) parts *= 2;
+    while (parts < 8 && blocks * parts <= d->processors && whole / (parts * 2) >= 2 * ROUND)
+        parts *= 2;
     return blocks <= TICKETS ? parts : 1;
 }
 
@@ -298,23 +329,27 @@ template <class X, int NT> static void start(fv_stream *s, few f)
 {
     const device *d = device_of(s);
     int64_t tiles = ceil_div(f.a.n, COLUMNS), groups = ceil_div(f.a.rows, MOST_ROWS);
-    int whole = (int)ceil_div(f.k, ROUND) * ROUND, room = (int)d->most_shared - 256; /* of some chips less than MOST_X */
-    int fits = ((room < MOST_X ? room : MOST_X) / (NT * 8 * (int)sizeof(bf16)) - 32) / ROUND * ROUND;
+    /* of some chips less than MOST_X */
+    int whole = (int)ceil_div(f.k, ROUND) * ROUND, room = (int)d->most_shared - 256;
+    int fits = ((room < MOST_X ? room : MOST_X) / (NT * 8 * (int)sizeof(bf16)) - 32) / ROUND *
+               ROUND;
     bool normed = f.a.norm != FV_NORM_NONE;
     int parts = normed ? 1 : parts_for(d, tiles * groups, whole);
     f.part = (int)ceil_div(whole / ROUND, parts) * ROUND;
     parts = (int)ceil_div(whole, f.part);
     f.chunk = f.part < fits ? f.part : fits;
-    size_t rows = (size_t)(NT * 8 * (f.chunk + 32)) * sizeof(bf16), sums = (size_t)(WARPS * NT * 8 * SUM_STRIDE) * sizeof(float);
+    size_t rows = (size_t)(NT * 8 * (f.chunk + 32)) * sizeof(bf16),
+           sums = (size_t)(WARPS * NT * 8 * SUM_STRIDE) * sizeof(float);
     if (parts == 1 && f.chunk == f.part && !normed && tiles >= 8 * d->processors) {
         int64_t blocks = 2 * (int64_t)d->processors;
-        launch_early(s, "row_linear", NT == 1, row_linear_wide<X, NT>, dim3((unsigned)blocks, (unsigned)groups), 32 * WARPS, rows,
-                     f);
+        launch_early(s, "row_linear", NT == 1, row_linear_wide<X, NT>,
+                     dim3((unsigned)blocks, (unsigned)groups), 32 * WARPS, rows, f);
         return;
     }
     size_t shared = rows + (normed ? 2 * (size_t)f.k * sizeof(float) : 0);
     dim3 grid((unsigned)tiles, (unsigned)groups, (unsigned)parts);
-    launch_early(s, "row_linear", NT == 1, row_linear_tile<X, NT>, grid, 32 * WARPS, shared > sums ? shared : sums, f);
+    launch_early(s, "row_linear", NT == 1, row_linear_tile<X, NT>, grid, 32 * WARPS,
+                 shared > sums ? shared : sums, f);
 }
 
 static void start_for(fv_stream *s, const few &f)
@@ -331,16 +366,19 @@ static void start_for(fv_stream *s, const few &f)
         start<bf16, 8>(s, f);
 }
 
-/* Scratch for sums of parts, of which there are at most two blocks' for a multiprocessor, and for rows: a block can
- * normalise and round 8 rows by itself, if they fit; for more it is done once for all. */
+/* Scratch for sums of parts, of which there are at most two blocks' for a multiprocessor, and for
+ * rows: a block can normalise and round 8 rows by itself, if they fit; for more it is done once for
+ * all. */
 static bool prepare(fv_stream *s, few *f)
 {
     bool apart = f->a.xt == FV_F32 && (f->a.rows > 8 || (f->a.norm && f->k > 4096));
-    int64_t sums = 2 * (int64_t)device_of(s)->processors * MOST_ROWS * COLUMNS, rows = apart ? f->a.rows * f->k : 0;
+    int64_t sums = 2 * (int64_t)device_of(s)->processors * MOST_ROWS * COLUMNS,
+            rows = apart ? f->a.rows * f->k : 0;
     f->sums = work<float>(s, sums + ceil_div(rows, 2));
     if (!f->sums || !apart) return f->sums != NULL;
     bf16 *y = (bf16 *)(f->sums + sums);
-    launch_early(s, "row_linear", f->a.rows <= EARLY_ROWS, normalise_rows, dim3((unsigned)f->a.rows), 32, 0, y, f->a);
+    launch_early(s, "row_linear", f->a.rows <= EARLY_ROWS, normalise_rows,
+                 dim3((unsigned)f->a.rows), 32, 0, y, f->a);
     f->a.x = y;
     f->a.xt = FV_BF16;
     f->a.norm = FV_NORM_NONE;
@@ -351,7 +389,8 @@ static bool row_linear(fv_stream *s, const fv_row_linear *a)
 {
     bool can = a->wt == FV_BF16 && (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
                (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->add)) && a->k % 8 == 0 && a->k > 0 &&
-               aligned(a->x, a->w, a->gain, a->shift) && a->k <= 1 << 24 && a->rows <= 16 * MOST_ROWS;
+               aligned(a->x, a->w, a->gain, a->shift) && a->k <= 1 << 24 &&
+               a->rows <= 16 * MOST_ROWS;
     if (!can || s->err.code || !a->rows || !a->n) return can;
     few f = {};
     f.a = *a;

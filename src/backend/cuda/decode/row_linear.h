@@ -1,4 +1,5 @@
-/* row_linear.h - what the kernels for the few rows of a step of writing share: norm, tensor cores, and where results go. */
+/* row_linear.h - what the kernels for the few rows of a step of writing share: norm, tensor cores,
+ * and where results go. */
 #ifndef FV_CUDA_ROW_LINEAR_H
 #define FV_CUDA_ROW_LINEAR_H
 
@@ -21,7 +22,8 @@ __device__ inline uint4 rounded(const float (&v)[8])
 }
 
 /* One row, normalised by a warp (or not) and rounded.  Up to FIT * 256 numbers are read once. */
-__device__ inline void normalise(const fv_row_linear &a, bf16 *to, const float *x, const float *gain, const float *shift)
+__device__ inline void normalise(const fv_row_linear &a, bf16 *to, const float *x,
+                                 const float *gain, const float *shift)
 {
     constexpr int FIT = 4;
     int k = (int)a.k, lane = threadIdx.x % 32 * 8;
@@ -40,7 +42,9 @@ __device__ inline void normalise(const fv_row_linear &a, bf16 *to, const float *
         }
     };
     if (a.norm == FV_NORM_LAYER) {
-        each_of([&](const float(&u)[8], int) { sum += ((u[0] + u[1]) + (u[2] + u[3])) + ((u[4] + u[5]) + (u[6] + u[7])); });
+        each_of([&](const float(&u)[8], int) {
+            sum += ((u[0] + u[1]) + (u[2] + u[3])) + ((u[4] + u[5]) + (u[6] + u[7]));
+        });
         mean = warp_all(sum, add_up()) / (float)k;
     }
     sum = 0;
@@ -55,14 +59,17 @@ __device__ inline void normalise(const fv_row_linear &a, bf16 *to, const float *
         if (gain) load(g, gain, i);
         if (shift) load(s, shift, i);
 #pragma unroll
-        for (int e = 0; e < 8; e++) y[e] = (u[e] - mean) * scale * (gain ? g[e] : 1) + (shift ? s[e] : 0);
+        for (int e = 0; e < 8; e++)
+            y[e] = (u[e] - mean) * scale * (gain ? g[e] : 1) + (shift ? s[e] : 0);
         *(uint4 *)(to + i) = rounded(y);
     });
 }
 
-__device__ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
+__device__ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                           unsigned b0, unsigned b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -93,7 +100,8 @@ __device__ inline target place_of(const row_job &f, int64_t r, int64_t n, int at
     const fv_row_linear &a = f.a;
     if (!a.k_cache || n < a.y_n) return {a.y, r * (a.k_cache ? a.y_n : a.n) + n};
     int64_t w = (a.n - a.y_n) / 2, c = n - a.y_n;
-    if (at >= 0 && at < a.cap) return {c < w ? a.k_cache : a.v_cache, (r * a.cap + at) * w + (c < w ? c : c - w)};
+    if (at >= 0 && at < a.cap)
+        return {c < w ? a.k_cache : a.v_cache, (r * a.cap + at) * w + (c < w ? c : c - w)};
     report(f.bad, r, at, a.cap, 1);
     return {NULL, 0};
 }
@@ -110,8 +118,8 @@ __device__ inline void deliver_one(const row_job &f, int64_t r, int64_t n, float
         ((float *)p.to)[p.i] = v;
 }
 
-/* mega_plan.cu.  True: made, or while a step is being kept written down, to be made before whatever is started next.  False:
- * not on this device, or not with these sizes. */
+/* mega_plan.cu.  True: made, or while a step is being kept written down, to be made before whatever
+ * is started next.  False: not on this device, or not with these sizes. */
 bool fv_cuda_put_off(fv_stream *s, const row_job &j);
 
 #endif

@@ -1,10 +1,12 @@
-/* sample.cu - the next token of each row, chosen where the scores are: the likeliest (sample.h), or one drawn as a CPU draws it.
+/* sample.cu - the next token of each row, chosen where the scores are: the likeliest (sample.h), or
+ * one drawn as a CPU draws it.
  *
- * To draw, a block takes a row.  What may come after top_k and top_p are tokens above some score; that score is found by halving
- * the range of scores (as integers in the same order) until the right number of tokens, or the right share of all weight,
- * lies above it.  Those above are few: they are put in order, best first, and drawn from one after another, as on the CPU.
- * Where they are not few (FIT), weight above a score says which token a random number falls on.  With neither limit
- * the order is the tokens' own. */
+ * To draw, a block takes a row.  What may come after top_k and top_p are tokens above some score;
+ * that score is found by halving the range of scores (as integers in the same order) until the
+ * right number of tokens, or the right share of all weight, lies above it.  Those above are few:
+ * they are put in order, best first, and drawn from one after another, as on the CPU.
+ * Where they are not few (FIT), weight above a score says which token a random number falls on.
+ * With neither limit the order is the tokens' own. */
 #include "sample.h"
 
 #define THREADS_ROW 1024
@@ -15,9 +17,13 @@ struct candidate {
     float score;
     int token;
 };
-__device__ inline bool before(candidate a, candidate b) { return a.score > b.score || (a.score == b.score && a.token < b.token); }
+__device__ inline bool before(candidate a, candidate b)
+{
+    return a.score > b.score || (a.score == b.score && a.token < b.token);
+}
 
-/* Of all THREADS_ROW threads, to all: by warps, then by one number of each warp, of which there are as many as threads in one. */
+/* Of all THREADS_ROW threads, to all: by warps, then by one number of each warp, of which there are
+ * as many as threads in one. */
 template <class N, class F> __device__ inline N block_join(N v, F f)
 {
     static_assert(THREADS_ROW == 32 * 32, "one number a thread of a warp");
@@ -51,7 +57,8 @@ template <class T> struct row {
     /* The greatest key with at least so much above it. */
     __device__ unsigned cut(double much, bool weigh) const
     {
-        unsigned low = ordered(-INFINITY), high = ordered(top); /* enough lies above low, and perhaps above high */
+        /* enough lies above low, and perhaps above high */
+        unsigned low = ordered(-INFINITY), high = ordered(top);
         while (low < high) {
             unsigned mid = low + (high - low + 1) / 2;
             double have = above(mid, weigh);
@@ -70,7 +77,8 @@ template <class T> __device__ int draw_from_all(const row<T> &r, double u)
 {
     __shared__ double piece[THREADS_ROW];
     __shared__ int drawn;
-    int64_t each = ceil_div(r.a.V, THREADS_ROW), from = threadIdx.x * each, to = from + each < r.a.V ? from + each : r.a.V;
+    int64_t each = ceil_div(r.a.V, THREADS_ROW), from = threadIdx.x * each,
+            to = from + each < r.a.V ? from + each : r.a.V;
     double sum = 0, before_it = 0, all = 0;
     for (int64_t v = from; v < to; v++) sum += (double)r.weight(r.score(v));
     piece[threadIdx.x] = sum;
@@ -105,7 +113,8 @@ template <class T> __device__ int draw_by_weight(const row<T> &r, unsigned least
 }
 
 /* Those with at least this key, best first, cut to top_p and min_p one after another. */
-template <class T> __device__ int draw_from_best(const row<T> &r, unsigned least, double share_of, double u)
+template <class T>
+__device__ int draw_from_best(const row<T> &r, unsigned least, double share_of, double u)
 {
     __shared__ candidate found[FIT];
     __shared__ float weight[FIT];
@@ -170,13 +179,15 @@ template <class T> __device__ int draw(const row<T> &r, int64_t i, int made)
         double all = r.above(0, true);
         return draw_from_best(r, r.cut((double)a.top_p * all, true), all, u);
     }
-    if (a.min_p > 0) return draw_from_best(r, ordered(r.top + a.temperature * logf(a.min_p) - 1e-3f), 0, u);
+    if (a.min_p > 0)
+        return draw_from_best(r, ordered(r.top + a.temperature * logf(a.min_p) - 1e-3f), 0, u);
     return draw_from_all(r, u);
 }
 
 /* ---- kernels ---- */
 
-template <class T> __global__ void __launch_bounds__(THREADS) choose_parts(const __grid_constant__ choice c)
+template <class T>
+__global__ void __launch_bounds__(THREADS) choose_parts(const __grid_constant__ choice c)
 {
     int64_t unit = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     let_others_start();
@@ -185,7 +196,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) choose_parts(const
 }
 
 /* Block i draws for row i. */
-template <class T> __global__ void __launch_bounds__(THREADS_ROW) draw_rows(const __grid_constant__ choice c)
+template <class T>
+__global__ void __launch_bounds__(THREADS_ROW) draw_rows(const __grid_constant__ choice c)
 {
     let_others_start();
     wait_for_others();
@@ -197,7 +209,8 @@ template <class T> __global__ void __launch_bounds__(THREADS_ROW) draw_rows(cons
     if (!is.given(a, &best.token)) {
         row<T> r = {a, (const T *)a.logits + i * a.V, is.may_end(), 0};
         r.top = r.score(best.token);
-        if (isfinite(r.top)) best.token = draw(r, i, is.made); /* else there is nothing to weigh: the best it is */
+        /* else there is nothing to weigh: the best it is */
+        if (isfinite(r.top)) best.token = draw(r, i, is.made);
         best.score = up(r.logits[best.token]) - (f.most + logf(f.sum));
     }
     __syncthreads(); /* all have read before one writes */
@@ -210,12 +223,15 @@ template <class T> static bool choose(fv_stream *s, const fv_choose *a)
     choice c = {*a, NULL, device_of(s)->tickets, (int)ceil_div(a->V, CHOICE_COLUMNS)};
     if (!(c.found = work<found>(s, a->rows * c.parts))) return true;
     bool early = a->rows <= EARLY_ROWS;
-    launch_early(s, "choose", early, choose_parts<T>, dim3((unsigned)ceil_div(a->rows * c.parts, THREADS / 32)), THREADS, 0, c);
-    if (a->draw) launch_early(s, "choose", early, draw_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
+    launch_early(s, "choose", early, choose_parts<T>,
+                 dim3((unsigned)ceil_div(a->rows * c.parts, THREADS / 32)), THREADS, 0, c);
+    if (a->draw)
+        launch_early(s, "choose", early, draw_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
     return true;
 }
 
-/* ---- rows that change places: what moves is gathered first, so that it does not matter who moves where ---- */
+/* ---- rows that change places: what moves is gathered first, so that it does not matter who moves
+ * where ---- */
 
 struct row_moves {
     static constexpr int wide = 1;
@@ -238,7 +254,8 @@ struct row_moves {
     }
 };
 
-static void move_rows(fv_stream *s, const fv_row_cache *cache, int64_t n_caches, const fv_row_move *m, int64_t n)
+static void move_rows(fv_stream *s, const fv_row_cache *cache, int64_t n_caches,
+                      const fv_row_move *m, int64_t n)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < n; i++)
@@ -247,13 +264,18 @@ static void move_rows(fv_stream *s, const fv_row_cache *cache, int64_t n_caches,
             longest = packs > longest ? packs : longest;
         }
     if (!longest) return;
-    size_t caches = ((size_t)n_caches * sizeof *cache + 255) / 256 * 256, moves = ((size_t)n * sizeof *m + 255) / 256 * 256;
+    size_t caches = ((size_t)n_caches * sizeof *cache + 255) / 256 * 256,
+           moves = ((size_t)n * sizeof *m + 255) / 256 * 256;
     char *block = work<char>(s, (int64_t)(caches + moves) + n_caches * n * longest * 16);
     if (!block) return;
     s->dev->backend->upload(s, block, cache, (size_t)n_caches * sizeof *cache);
     s->dev->backend->upload(s, block + caches, m, (size_t)n * sizeof *m);
-    row_moves r = {
-        (const fv_row_cache *)block, (const fv_row_move *)(block + caches), (uint4 *)(block + caches + moves), n, longest, false};
+    row_moves r = {(const fv_row_cache *)block,
+                   (const fv_row_move *)(block + caches),
+                   (uint4 *)(block + caches + moves),
+                   n,
+                   longest,
+                   false};
     each(s, "move_rows", n_caches * n * longest, false, r);
     r.back = true;
     each(s, "move_rows", n_caches * n * longest, false, r);

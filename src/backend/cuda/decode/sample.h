@@ -1,7 +1,8 @@
 /* sample.h - the likeliest token of each row and its log-probability.
  *
- * A warp looks at a part of a row: at the best that may come, the greatest of all and the sum of exp(score - that).  The warp
- * that comes last joins the parts in order.  Parts are cut by the vocabulary alone: a score has the same bits on every chip. */
+ * A warp looks at a part of a row: at the best that may come, the greatest of all and the sum of
+ * exp(score - that).  The warp that comes last joins the parts in order.  Parts are cut by the
+ * vocabulary alone: a score has the same bits on every chip. */
 #ifndef FV_CUDA_DECODE_SAMPLE_H
 #define FV_CUDA_DECODE_SAMPLE_H
 
@@ -29,12 +30,16 @@ __device__ inline unsigned ordered(float x)
     return b & 0x80000000u ? ~b : b | 0x80000000u;
 }
 
-/* A token and its score as one number: the better, the greater; of equal ones the lower token is. */
+/* A token and its score as one number: the better, the greater; of equal ones the lower token
+ * is. */
 __device__ inline unsigned long long rated(float score, int token)
 {
     return (unsigned long long)ordered(score) << 32 | (0xffffffffu - (unsigned)token);
 }
-__device__ inline int token_of(unsigned long long rated) { return (int)(0xffffffffu - (unsigned)rated); }
+__device__ inline int token_of(unsigned long long rated)
+{
+    return (int)(0xffffffffu - (unsigned)rated);
+}
 
 /* ---- rules ---- */
 
@@ -43,7 +48,8 @@ struct progress {
     int made, least, last;
     bool over;
     __device__ progress(const fv_choose &a, int64_t i)
-        : made(a.made[i]), least(a.least ? a.least[i] : 0), last(a.last ? a.last[i] : INT32_MAX), over(a.ended[i])
+        : made(a.made[i]), least(a.least ? a.least[i] : 0), last(a.last ? a.last[i] : INT32_MAX),
+          over(a.ended[i])
     {
     }
     __device__ bool may_end() const { return made >= least; }
@@ -63,7 +69,8 @@ __device__ inline float ruled(const fv_choose &a, bool may_end, int64_t v, float
 }
 
 /* Row i goes on with this token: by one thread, when all others have read what they need. */
-__device__ inline void settle(const fv_choose &a, int64_t i, const progress &is, int token, float score)
+__device__ inline void settle(const fv_choose &a, int64_t i, const progress &is, int token,
+                              float score)
 {
     int64_t at = is.made % a.log * a.rows + i;
     a.tokens[at] = a.token[i] = token;
@@ -89,7 +96,8 @@ struct choice {
     int parts;
 };
 
-template <class T> __device__ inline found survey(const fv_choose &a, int64_t i, int part, bool may_end)
+template <class T>
+__device__ inline found survey(const fv_choose &a, int64_t i, int part, bool may_end)
 {
     constexpr int EACH = CHOICE_COLUMNS / 32;
     const T *logits = (const T *)a.logits + i * a.V;
@@ -97,7 +105,8 @@ template <class T> __device__ inline found survey(const fv_choose &a, int64_t i,
     float x[EACH];
     found f = {0, -INFINITY, 0};
 #pragma unroll
-    for (int e = 0; e < EACH; e++) x[e] = first + e * 32 < V ? up(logits[first + e * 32]) : -INFINITY;
+    for (int e = 0; e < EACH; e++)
+        x[e] = first + e * 32 < V ? up(logits[first + e * 32]) : -INFINITY;
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         int v = first + e * 32;
@@ -152,7 +161,9 @@ template <class T> __device__ inline void choose_part(const choice &c, int64_t i
     f = joined(c, i);
     if (threadIdx.x % 32) return;
     int token = token_of(f.best);
-    float score = is.given(a, &token) ? 0 : up(((const T *)a.logits)[i * a.V + token]) - (f.most + logf(f.sum));
+    float score = is.given(a, &token)
+                      ? 0
+                      : up(((const T *)a.logits)[i * a.V + token]) - (f.most + logf(f.sum));
     settle(a, i, is, token, score);
 }
 

@@ -1,7 +1,9 @@
-/* cuda.cu - an NVIDIA GPU as a device: its memory, its stream, what went wrong on it, and its tables of kernels.
+/* cuda.cu - an NVIDIA GPU as a device: its memory, its stream, what went wrong on it, and its
+ * tables of kernels.
  *
- * Memory comes from the driver's stream-ordered pool, which keeps what was given back; with one stream for everything a
- * block can be handed out again before the kernels that used it have run. */
+ * Memory comes from the driver's stream-ordered pool, which keeps what was given back; with one
+ * stream for everything a block can be handed out again before the kernels that used it have
+ * run. */
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,14 +20,16 @@
 /* A device that keeps no steps was asked to wait for each kernel. */
 static bool waits(const fv_stream *s) { return !s->dev->backend->capture; }
 
-/* A sentence for the context.  After an error of this kind the device is lost to the process, and which of the kernels that
- * were under way has failed cannot be asked any more: it is known where each was waited for. */
+/* A sentence for the context.  After an error of this kind the device is lost to the process, and
+ * which of the kernels that were under way has failed cannot be asked any more: it is known where
+ * each was waited for. */
 static void lost(fv_stream *s, const char *kernel, cudaError_t rc)
 {
-    device_of(s)->host.fail(s, rc == cudaErrorMemoryAllocation ? FV_ENOMEM : FV_EDEVICE, "cuda: %s (%s) %s %s%s",
-                            cudaGetErrorString(rc), cudaGetErrorName(rc), waits(s) ? "in" : "in or before",
-                            kernel ? kernel : "the first kernel",
-                            waits(s) ? "" : "; with CUDA_LAUNCH_BLOCKING=1 in the environment the kernel is named");
+    device_of(s)->host.fail(
+        s, rc == cudaErrorMemoryAllocation ? FV_ENOMEM : FV_EDEVICE, "cuda: %s (%s) %s %s%s",
+        cudaGetErrorString(rc), cudaGetErrorName(rc), waits(s) ? "in" : "in or before",
+        kernel ? kernel : "the first kernel",
+        waits(s) ? "" : "; with CUDA_LAUNCH_BLOCKING=1 in the environment the kernel is named");
 }
 
 void fv_cuda_started(fv_stream *s, const char *kernel)
@@ -48,8 +52,10 @@ bool fv_cuda_give_shared(fv_stream *s, const char *name, const void *kernel, siz
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         return true;
     }
-    d->host.fail(s, FV_EMISSING, "%s: rows or heads so wide take %zu bytes of shared memory in this dtype, %s has %zu", name,
-                 bytes, d->level, d->most_shared);
+    d->host.fail(
+        s, FV_EMISSING,
+        "%s: rows or heads so wide take %zu bytes of shared memory in this dtype, %s has %zu", name,
+        bytes, d->level, d->most_shared);
     return false;
 }
 
@@ -59,23 +65,34 @@ static void tell(fv_stream *s, int which, const fault *f)
     long long place = (long long)(f->where >> 32), limit = f->limit;
     int number = (int)(uint32_t)f->where;
     switch (which) {
-    case FAULT_GATHER: h->fail(s, FV_EARG, "gather: id %d at place %lld is outside 0..%lld", number, place, limit - 1); break;
+    case FAULT_GATHER:
+        h->fail(s, FV_EARG, "gather: id %d at place %lld is outside 0..%lld", number, place,
+                limit - 1);
+        break;
     case FAULT_GATHER_BWD:
-        h->fail(s, FV_EARG, "gather_bwd: id %d at place %lld is outside 0..%lld", number, place, limit - 1);
+        h->fail(s, FV_EARG, "gather_bwd: id %d at place %lld is outside 0..%lld", number, place,
+                limit - 1);
         break;
     case FAULT_LABEL:
-        h->fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld", number, place, limit - 1);
+        h->fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld", number, place,
+                limit - 1);
         break;
-    case FAULT_LENS: h->fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", place, number, limit); break;
+    case FAULT_LENS:
+        h->fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", place, number,
+                limit);
+        break;
     case FAULT_CACHE:
-        h->fail(s, FV_EARG, "cache_write: %lld rows at %d do not fit a cache of %lld", f->more, number, limit);
+        h->fail(s, FV_EARG, "cache_write: %lld rows at %d do not fit a cache of %lld", f->more,
+                number, limit);
         break;
     case FAULT_RNNT:
-        h->fail(s, FV_EARG, "rnnt: sequence %lld has %d frames and %lld labels, room is for %lld and %lld", place, number,
-                f->more, limit >> 32, limit & 0xffffffff);
+        h->fail(s, FV_EARG,
+                "rnnt: sequence %lld has %d frames and %lld labels, room is for %lld and %lld",
+                place, number, f->more, limit >> 32, limit & 0xffffffff);
         break;
     case FAULT_RNNT_LABEL:
-        h->fail(s, FV_EARG, "rnnt: label %d of sequence %lld is the blank or outside 0..%lld", number, place, limit - 1);
+        h->fail(s, FV_EARG, "rnnt: label %d of sequence %lld is the blank or outside 0..%lld",
+                number, place, limit - 1);
         break;
     }
 }
@@ -113,7 +130,8 @@ static fv_status stream_open(fv_stream *s, fv_err *e)
     device *d = device_of(s);
     lane *l = new (std::nothrow) lane{};
     if (!l) return d->host.refuse(e, FV_ENOMEM, "device cuda: out of memory");
-    while (l->row < ROWS_OF_FAULTS - 1 && (__atomic_fetch_or(&d->in_use, 1ull << l->row, __ATOMIC_ACQ_REL) >> l->row & 1))
+    while (l->row < ROWS_OF_FAULTS - 1 &&
+           (__atomic_fetch_or(&d->in_use, 1ull << l->row, __ATOMIC_ACQ_REL) >> l->row & 1))
         l->row++;
     s->impl = l;
     return FV_OK;
@@ -124,7 +142,8 @@ static void stream_close(fv_stream *s)
     lane *l = lane_of(s);
     if (l && l->aside) cudaStreamDestroy(l->aside);
     if (l) fv_cuda_program_free(l->put_off);
-    if (l && l->row < ROWS_OF_FAULTS - 1) __atomic_fetch_and(&device_of(s)->in_use, ~(1ull << l->row), __ATOMIC_ACQ_REL);
+    if (l && l->row < ROWS_OF_FAULTS - 1)
+        __atomic_fetch_and(&device_of(s)->in_use, ~(1ull << l->row), __ATOMIC_ACQ_REL);
     delete l;
     s->impl = NULL;
 }
@@ -149,7 +168,8 @@ static void sync(fv_stream *s)
     }
 }
 
-static void copy(fv_stream *s, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, const char *name)
+static void copy(fv_stream *s, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+                 const char *name)
 {
     if (!bytes || s->err.code) return;
     cudaStream_t on = stream_of(s);
@@ -168,13 +188,18 @@ static bool open_stage(device *d)
     if (d->stage) return true;
     bool ok = true;
     for (int i = 0; i < 2; i++)
-        ok = ok && (d->half_gone[i] || cudaEventCreateWithFlags(&d->half_gone[i], cudaEventDisableTiming) == cudaSuccess);
-    if (ok && cudaHostAlloc((void **)&d->stage, 2 * HALF_STAGE, cudaHostAllocDefault) != cudaSuccess) d->stage = NULL;
+        ok = ok &&
+             (d->half_gone[i] ||
+              cudaEventCreateWithFlags(&d->half_gone[i], cudaEventDisableTiming) == cudaSuccess);
+    if (ok &&
+        cudaHostAlloc((void **)&d->stage, 2 * HALF_STAGE, cudaHostAllocDefault) != cudaSuccess)
+        d->stage = NULL;
     cudaGetLastError();
     return d->stage != NULL;
 }
 
-/* Room for bytes in pinned memory.  It goes round: a half is filled again once what was in it has left. */
+/* Room for bytes in pinned memory.  It goes round: a half is filled again once what was in it has
+ * left. */
 static char *stage_for(device *d, size_t bytes)
 {
     if (d->staged + bytes > HALF_STAGE) {
@@ -188,7 +213,8 @@ static char *stage_for(device *d, size_t bytes)
     return at;
 }
 
-/* The driver copies from memory that is not pinned as well, but may wait for the device before it does. */
+/* The driver copies from memory that is not pinned as well, but may wait for the device before it
+ * does. */
 static void upload(fv_stream *s, void *dst, const void *host, size_t bytes)
 {
     device *d = device_of(s);
@@ -202,7 +228,8 @@ static void download(fv_stream *s, void *host, const void *src, size_t bytes)
 {
     copy(s, host, src, bytes, cudaMemcpyDeviceToHost, "download");
     sync(s);
-    if (s->err.code || lane_of(s)->keeping) memset(host, 0, bytes); /* nobody may act on what was there before */
+    /* nobody may act on what was there before */
+    if (s->err.code || lane_of(s)->keeping) memset(host, 0, bytes);
 }
 
 /* cudaMemcpyAsync leaves overlapping moves undefined, so those go through scratch. */
@@ -254,8 +281,10 @@ static void memory(fv_device *dev, size_t *left, size_t *all)
     cudaMemPool_t pool;
     enter(d);
     *left = *all = 0;
-    if (cudaMemGetInfo(left, all) == cudaSuccess && cudaDeviceGetDefaultMemPool(&pool, d->number) == cudaSuccess &&
-        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) == cudaSuccess &&
+    if (cudaMemGetInfo(left, all) == cudaSuccess &&
+        cudaDeviceGetDefaultMemPool(&pool, d->number) == cudaSuccess &&
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) ==
+            cudaSuccess &&
         cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used) == cudaSuccess)
         *left += (size_t)(reserved - used);
     cudaGetLastError();
@@ -263,13 +292,16 @@ static void memory(fv_device *dev, size_t *left, size_t *all)
 
 /* ---- steps that are kept and run again ---- */
 
-/* On a stream of its own: what other threads start meanwhile on the device's is none of this step. */
+/* On a stream of its own: what other threads start meanwhile on the device's is none of this
+ * step. */
 static bool capture(fv_stream *s)
 {
     lane *l = lane_of(s);
     enter(device_of(s));
-    if (!l->aside && cudaStreamCreateWithFlags(&l->aside, cudaStreamNonBlocking) != cudaSuccess) l->aside = NULL;
-    l->keeping = l->aside && cudaStreamBeginCapture(l->aside, cudaStreamCaptureModeRelaxed) == cudaSuccess;
+    if (!l->aside && cudaStreamCreateWithFlags(&l->aside, cudaStreamNonBlocking) != cudaSuccess)
+        l->aside = NULL;
+    l->keeping = l->aside &&
+                 cudaStreamBeginCapture(l->aside, cudaStreamCaptureModeRelaxed) == cudaSuccess;
     l->broken = false;
     cudaGetLastError();
     return l->keeping;
@@ -381,17 +413,20 @@ static int count(const fv_cuda_host *h, fv_err *e)
     if (!driver)
         h->refuse(e, FV_EDEVICE, "device cuda: no NVIDIA driver is loaded");
     else if (rc == cudaErrorInsufficientDriver)
-        h->refuse(e, FV_EDEVICE, "device cuda: the driver is made for CUDA %d.%d, this build needs %d.%d", driver / 1000,
-                  driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        h->refuse(e, FV_EDEVICE,
+                  "device cuda: the driver is made for CUDA %d.%d, this build needs %d.%d",
+                  driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                  CUDART_VERSION % 1000 / 10);
     else
-        h->refuse(e, FV_EDEVICE, "device cuda: no CUDA device was found (%s)", cudaGetErrorString(rc));
+        h->refuse(e, FV_EDEVICE, "device cuda: no CUDA device was found (%s)",
+                  cudaGetErrorString(rc));
     return -1;
 }
 
 static __global__ void any_kernel() {}
 
-/* Kernels know how to wait for one another (wait_for_others) where they were compiled for chips that can; what the driver made
- * of the form for older chips does not, whatever it runs on. */
+/* Kernels know how to wait for one another (wait_for_others) where they were compiled for chips
+ * that can; what the driver made of the form for older chips does not, whatever it runs on. */
 static cudaError_t know_waiting(bool *do_they)
 {
     cudaFuncAttributes a = {};
@@ -411,14 +446,20 @@ static cudaError_t start(device *d, const cudaDeviceProp *p)
     d->hopper = p->major == 9 && p->minor == 0;
     snprintf(d->level, sizeof d->level, "sm_%d%d", p->major, p->minor);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
-    if (rc == cudaSuccess) rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault), cudaHostAllocMapped);
-    size_t mail = (size_t)MAIL_AREAS * MAIL_WORDS * sizeof *d->mail, tickets = (TICKETS + PROGRAM_TICKETS) * sizeof *d->tickets;
+    if (rc == cudaSuccess)
+        rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault),
+                           cudaHostAllocMapped);
+    size_t mail = (size_t)MAIL_AREAS * MAIL_WORDS * sizeof *d->mail,
+           tickets = (TICKETS + PROGRAM_TICKETS) * sizeof *d->tickets;
     if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->mail, mail + tickets);
-    if (rc == cudaSuccess) rc = cudaMemsetAsync(d->mail, 0, mail + tickets, d->stream); /* which waits for no other */
+    /* which waits for no other */
+    if (rc == cudaSuccess) rc = cudaMemsetAsync(d->mail, 0, mail + tickets, d->stream);
     d->tickets = (unsigned *)(d->mail + MAIL_AREAS * MAIL_WORDS);
     if (rc == cudaSuccess) rc = cudaDeviceGetDefaultMemPool(&pool, d->number);
-    if (rc == cudaSuccess) rc = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
-    for (int i = 0; rc == cudaSuccess && i < ROWS_OF_FAULTS * FAULTS; i++) d->faults[i].where = ~0ull;
+    if (rc == cudaSuccess)
+        rc = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+    for (int i = 0; rc == cudaSuccess && i < ROWS_OF_FAULTS * FAULTS; i++)
+        d->faults[i].where = ~0ull;
     return rc;
 }
 
@@ -426,20 +467,24 @@ static fv_status same_build(const fv_cuda_host *h, size_t abi, fv_err *e)
 {
     if (abi == FV_CUDA_ABI) return FV_OK;
     return h->refuse(e, FV_EDEVICE,
-                     "device cuda: the backend was built from other sources than the library; build both together");
+                     "device cuda: the backend was built from other sources than the library; "
+                     "build both together");
 }
 
-FV_API fv_status fv_cuda_open(fv_device *dev, const fv_cuda_host *host, size_t abi, int number, fv_err *e)
+FV_API fv_status fv_cuda_open(fv_device *dev, const fv_cuda_host *host, size_t abi, int number,
+                              fv_err *e)
 {
     if (same_build(host, abi, e)) return FV_EDEVICE;
     int n = count(host, e);
     if (n < 0) return FV_EDEVICE;
-    if (number >= n) return host->refuse(e, FV_EDEVICE, "device cuda:%d: there are %d, counted from 0", number, n);
+    if (number >= n)
+        return host->refuse(e, FV_EDEVICE, "device cuda:%d: there are %d, counted from 0", number,
+                            n);
     cudaDeviceProp p;
     cudaError_t rc = cudaGetDeviceProperties(&p, number);
     if (rc == cudaSuccess && p.major * 10 + p.minor < LEAST_SM)
-        return host->refuse(e, FV_EDEVICE, "device cuda:%d: %s is sm_%d%d, kernels begin at sm_%d", number, p.name, p.major,
-                            p.minor, LEAST_SM);
+        return host->refuse(e, FV_EDEVICE, "device cuda:%d: %s is sm_%d%d, kernels begin at sm_%d",
+                            number, p.name, p.major, p.minor, LEAST_SM);
     device *d = new (std::nothrow) device{};
     if (!d) return host->refuse(e, FV_ENOMEM, "device cuda: out of memory");
     d->host = *host;
@@ -462,7 +507,8 @@ FV_API fv_status fv_cuda_open(fv_device *dev, const fv_cuda_host *host, size_t a
     return FV_OK;
 }
 
-FV_API int fv_cuda_list(const fv_cuda_host *host, size_t abi, char (*lines)[128], int most, fv_err *e)
+FV_API int fv_cuda_list(const fv_cuda_host *host, size_t abi, char (*lines)[128], int most,
+                        fv_err *e)
 {
     int n = same_build(host, abi, e) ? -1 : count(host, e);
     for (int i = 0; i < n && i < most; i++) {

@@ -1,9 +1,11 @@
-/* cuda.h - what the files of this folder share: the device behind an fv_device, launching, reading and writing numbers.
+/* cuda.h - what the files of this folder share: the device behind an fv_device, launching, reading
+ * and writing numbers.
  *
- * Kernels are templates over T, what memory holds (float, bf16 or f16); arithmetic is in f32.  All streams of a device
- * are one CUDA stream: contexts, parameters and the optimiser then follow one another without events, and memory that
- * was given back can be handed out again at once.  Sums are made in an order that only the shape decides: no atomic
- * addition of floats anywhere, so a run repeats bit by bit. */
+ * Kernels are templates over T, what memory holds (float, bf16 or f16); arithmetic is in f32.  All
+ * streams of a device are one CUDA stream: contexts, parameters and the optimiser then follow one
+ * another without events, and memory that was given back can be handed out again at once.  Sums are
+ * made in an order that only the shape decides: no atomic addition of floats anywhere, so a run
+ * repeats bit by bit. */
 #ifndef FV_CUDA_H
 #define FV_CUDA_H
 
@@ -21,15 +23,27 @@ typedef __half f16;
 
 /* ---- the device ---- */
 
-/* What a kernel found wrong: the first place, the number there and the limits it broke.  Read at the next sync. */
-enum fault_kind { FAULT_GATHER, FAULT_GATHER_BWD, FAULT_LABEL, FAULT_LENS, FAULT_CACHE, FAULT_RNNT, FAULT_RNNT_LABEL, FAULTS };
+/* What a kernel found wrong: the first place, the number there and the limits it broke.  Read at
+ * the next sync. */
+enum fault_kind {
+    FAULT_GATHER,
+    FAULT_GATHER_BWD,
+    FAULT_LABEL,
+    FAULT_LENS,
+    FAULT_CACHE,
+    FAULT_RNNT,
+    FAULT_RNNT_LABEL,
+    FAULTS
+};
 struct fault {
-    unsigned long long where; /* place << 32 | number, so that the least is the first; all ones: nothing happened */
+    /* place << 32 | number, so that the least is the first; all ones: nothing happened */
+    unsigned long long where;
     long long limit, more;
 };
 
-enum { TICKETS = 1 << 16, PROGRAM_TICKETS = 8, EARLY_ROWS = 8 }; /* EARLY_ROWS: with more, kernels are large */
-enum { MAIL_AREAS = 8, MAIL_WORDS = 1 << 16 };                   /* see decode/flags.h; words of an area */
+/* EARLY_ROWS: with more, kernels are large */
+enum { TICKETS = 1 << 16, PROGRAM_TICKETS = 8, EARLY_ROWS = 8 };
+enum { MAIL_AREAS = 8, MAIL_WORDS = 1 << 16 }; /* see decode/flags.h; words of an area */
 
 struct program;         /* decode/mega_plan.cu: kernels that are put off */
 struct products;        /* gemm/gemm.cu: cuBLASLt, its plans and its workspace */
@@ -42,22 +56,25 @@ struct device {
     fault *faults;             /* pinned: FAULTS for each stream */
     unsigned long long in_use; /* streams that have a row of faults */
     int processors;
-    size_t most_shared;       /* bytes a block may ask for */
-    bool early;               /* kernels can start before those they wait for are done */
-    bool hopper;              /* sm_90, with instructions that no other chip has */
-    unsigned *tickets;        /* zeros: TICKETS counters that every kernel leaves as it found them, and those of programs */
+    size_t most_shared; /* bytes a block may ask for */
+    bool early;         /* kernels can start before those they wait for are done */
+    bool hopper;        /* sm_90, with instructions that no other chip has */
+    /* zeros: TICKETS counters that every kernel leaves as it found them, and those of programs */
+    unsigned *tickets;
     unsigned long long *mail; /* (MAIL_AREAS,MAIL_WORDS) */
     char level[16];
     std::mutex opening; /* of mm and fused */
     std::mutex staging; /* over what follows */
-    char *stage;        /* pinned: what is on its way to the device, in two halves; NULL before the first time */
-    int half;           /* that is being filled */
-    size_t staged;      /* bytes of it */
+    /* pinned: what is on its way to the device, in two halves; NULL before the first time */
+    char *stage;
+    int half;      /* that is being filled */
+    size_t staged; /* bytes of it */
     cudaEvent_t half_gone[2];
     products *mm;
     fused_attention *fused; /* NULL: not yet, or none */
     bool fused_tried;
-    int attention_from, attention_asked; /* attention/dispatch.cu: the first way that may be taken; one asked for, or -1 */
+    /* attention/dispatch.cu: the first way that may be taken; one asked for, or -1 */
+    int attention_from, attention_asked;
     fv_kernels k[FV_FLOATS];
 };
 
@@ -73,7 +90,10 @@ struct lane {
 
 static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
 static inline lane *lane_of(const fv_stream *s) { return (lane *)s->impl; }
-static inline fault *faults_of(const fv_stream *s) { return device_of(s)->faults + (size_t)lane_of(s)->row * FAULTS; }
+static inline fault *faults_of(const fv_stream *s)
+{
+    return device_of(s)->faults + (size_t)lane_of(s)->row * FAULTS;
+}
 /* decode/mega_plan.cu: starts the kernels that were put off. */
 void fv_cuda_start_put_off(fv_stream *s);
 void fv_cuda_program_free(program *p);
@@ -88,13 +108,15 @@ static inline cudaStream_t stream_of(fv_stream *s)
 /* Remembers what was started and picks up a refusal to start. */
 void fv_cuda_started(fv_stream *s, const char *kernel);
 
-/* Lets blocks of a kernel have so many bytes of shared memory; where the chip has fewer the stream fails, and says so. */
+/* Lets blocks of a kernel have so many bytes of shared memory; where the chip has fewer the stream
+ * fails, and says so. */
 bool fv_cuda_give_shared(fv_stream *s, const char *name, const void *kernel, size_t bytes);
 
 __host__ __device__ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class... P, class... A>
-static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, A... args)
+static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 grid,
+                   unsigned threads, size_t shared, A... args)
 {
     if (!grid.x || !grid.y || !grid.z || s->err.code) return;
     cudaSetDevice(device_of(s)->number);
@@ -103,12 +125,12 @@ static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 gr
     fv_cuda_started(s, name);
 }
 
-/* The same for a kernel that calls wait_for_others() before it reads what others wrote and begins with memory that nobody
- * writes: if early, it may start while the kernel before it is still running.  That pays where kernels are small; else they
- * take room from one another. */
+/* The same for a kernel that calls wait_for_others() before it reads what others wrote and begins
+ * with memory that nobody writes: if early, it may start while the kernel before it is still
+ * running.  That pays where kernels are small; else they take room from one another. */
 template <class... P, class... A>
-static void launch_early(fv_stream *s, const char *name, bool is_early, void (*kernel)(P...), dim3 grid, unsigned threads,
-                         size_t shared, A... args)
+static void launch_early(fv_stream *s, const char *name, bool is_early, void (*kernel)(P...),
+                         dim3 grid, unsigned threads, size_t shared, A... args)
 {
     if (!grid.x || !grid.y || !grid.z || s->err.code) return;
     cudaLaunchConfig_t how = {};
@@ -148,7 +170,8 @@ template <class E> static E *work(fv_stream *s, int64_t n)
     return (E *)device_of(s)->host.work(s, (size_t)(n > 0 ? n : 1) * sizeof(E));
 }
 
-__device__ inline void report(fault *f, int64_t place, int64_t number, int64_t limit, int64_t more = 0)
+__device__ inline void report(fault *f, int64_t place, int64_t number, int64_t limit,
+                              int64_t more = 0)
 {
     f->limit = limit;
     f->more = more;
@@ -201,10 +224,14 @@ template <class T> struct sink {
     void *p;
     bool wide, add;
 };
-template <class T> static sink<T> to(fv_sink s) { return {s.data, s.dtype == FV_F32 && kind<T>::dtype != FV_F32, s.add}; }
+template <class T> static sink<T> to(fv_sink s)
+{
+    return {s.data, s.dtype == FV_F32 && kind<T>::dtype != FV_F32, s.add};
+}
 template <class T> static sink<T> to(T *p) { return {p, false, false}; }
 
-template <int V, class T, class E> __device__ inline void deliver_as(E *p, int64_t i, const float (&x)[V], bool add)
+template <int V, class T, class E>
+__device__ inline void deliver_as(E *p, int64_t i, const float (&x)[V], bool add)
 {
     float y[V];
     if (add) load(y, p, i);
@@ -236,14 +263,18 @@ enum { THREADS = 256 };
 template <int V, class F> __global__ void each_kernel(int64_t n, F f)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x * V;
-    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < n; i += step) f.template at<V>(i);
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < n; i += step)
+        f.template at<V>(i);
 }
 
-/* F::at<V>(i) treats elements i .. i+V-1; V is F::wide where that divides n and the caller says that memory is aligned. */
-template <class F> static void each(fv_stream *s, const char *name, int64_t n, bool can_be_wide, F f)
+/* F::at<V>(i) treats elements i .. i+V-1; V is F::wide where that divides n and the caller says
+ * that memory is aligned. */
+template <class F>
+static void each(fv_stream *s, const char *name, int64_t n, bool can_be_wide, F f)
 {
     bool wide = can_be_wide && n % F::wide == 0;
-    int64_t blocks = ceil_div(wide ? n / F::wide : n, THREADS), most = (int64_t)device_of(s)->processors * 32;
+    int64_t blocks = ceil_div(wide ? n / F::wide : n, THREADS),
+            most = (int64_t)device_of(s)->processors * 32;
     dim3 grid((unsigned)(blocks < most ? blocks : most));
     if (wide)
         launch(s, name, each_kernel<F::wide, F>, grid, THREADS, 0, n, f);
@@ -280,7 +311,8 @@ template <class F> __device__ inline float block_all(float v, F join)
     return v;
 }
 
-/* Threads for a row of n packs: one a pack where that is possible, whole warps, by the length of the row alone. */
+/* Threads for a row of n packs: one a pack where that is possible, whole warps, by the length of
+ * the row alone. */
 static inline unsigned row_threads(int64_t n)
 {
     unsigned t = 32;
@@ -300,7 +332,8 @@ __device__ inline offsets locate(const fv_walk &w, int64_t i)
     offsets o = {0, 0, 0};
     for (int d = w.n - 1; d >= 0; d--) {
         int64_t at;
-        if (i <= 0x7fffffff && w.shape[d] <= 0x7fffffff) { /* 32-bit division is several times faster */
+        /* 32-bit division is several times faster */
+        if (i <= 0x7fffffff && w.shape[d] <= 0x7fffffff) {
             uint32_t q = (uint32_t)i / (uint32_t)w.shape[d];
             at = (uint32_t)i - q * (uint32_t)w.shape[d];
             i = q;
@@ -324,13 +357,16 @@ static inline int64_t walk_len(const fv_walk &w)
 
 /* ---- random numbers: the words of fv_philox ---- */
 
-__device__ inline void philox(uint32_t (&out)[4], uint64_t seed, uint64_t site, uint64_t step, uint64_t i)
+__device__ inline void philox(uint32_t (&out)[4], uint64_t seed, uint64_t site, uint64_t step,
+                              uint64_t i)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)(i >> 32) ^ (uint32_t)(step >> 32), c2 = (uint32_t)step, c3 = (uint32_t)site;
+    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)(i >> 32) ^ (uint32_t)(step >> 32),
+             c2 = (uint32_t)step, c3 = (uint32_t)site;
 #pragma unroll
     for (int r = 0; r < 10; r++) {
-        uint32_t h0 = __umulhi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0, h1 = __umulhi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
+        uint32_t h0 = __umulhi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0,
+                 h1 = __umulhi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
         c0 = h1 ^ c1 ^ k0;
         c2 = h0 ^ c3 ^ k1;
         c1 = l1;
@@ -368,20 +404,23 @@ template <class T> void fv_cuda_topk(fv_kernels *k);
 void fv_cuda_double(fv_kernels *k); /* rows/copy.cu: what f64 has here, conversion */
 
 /* What a file of kernels ends with. */
-#define FOR_ALL_DTYPES(name)                                                                                                     \
-    template void name<float>(fv_kernels *);                                                                                     \
-    template void name<bf16>(fv_kernels *);                                                                                      \
+#define FOR_ALL_DTYPES(name)                                                                       \
+    template void name<float>(fv_kernels *);                                                       \
+    template void name<bf16>(fv_kernels *);                                                        \
     template void name<f16>(fv_kernels *);
 
 void fv_cuda_products_free(products *p);
 /* gemm_hopper*.cu; false: not this one, and nothing was done */
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_kn(fv_stream *s, const fv_gemm *g);
-bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
-void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols); /* rows/reduce.cu; y in f32 */
+bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p,
+                        fv_sink sums);
+/* rows/reduce.cu; y in f32 */
+void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols);
 void fv_cuda_fused_free(fused_attention *f);
 
-/* attention/dispatch.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns how many lines that takes. */
+/* attention/dispatch.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns
+ * how many lines that takes. */
 fv_status fv_cuda_attention_choose(device *d, fv_err *e);
 int fv_cuda_attention_lines(char (*lines)[160], int most);
 

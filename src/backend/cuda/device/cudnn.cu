@@ -11,7 +11,10 @@
 
 /* ---- the library ---- */
 
-template <class F> static bool find(F *f, void *from, const char *name) { return (*f = (F)dlsym(from, name)) != NULL; }
+template <class F> static bool find(F *f, void *from, const char *name)
+{
+    return (*f = (F)dlsym(from, name)) != NULL;
+}
 
 bool dnn_load(dnn_library *l)
 {
@@ -20,9 +23,12 @@ bool dnn_load(dnn_library *l)
     void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     return so && find(&l->version, so, "cudnnGetVersion") && find(&l->open, so, "cudnnCreate") &&
            find(&l->close, so, "cudnnDestroy") && find(&l->set_stream, so, "cudnnSetStream") &&
-           find(&l->create, so, "cudnnBackendCreateDescriptor") && find(&l->destroy, so, "cudnnBackendDestroyDescriptor") &&
-           find(&l->finalize, so, "cudnnBackendFinalize") && find(&l->set, so, "cudnnBackendSetAttribute") &&
-           find(&l->get, so, "cudnnBackendGetAttribute") && find(&l->execute, so, "cudnnBackendExecute");
+           find(&l->create, so, "cudnnBackendCreateDescriptor") &&
+           find(&l->destroy, so, "cudnnBackendDestroyDescriptor") &&
+           find(&l->finalize, so, "cudnnBackendFinalize") &&
+           find(&l->set, so, "cudnnBackendSetAttribute") &&
+           find(&l->get, so, "cudnnBackendGetAttribute") &&
+           find(&l->execute, so, "cudnnBackendExecute");
 }
 
 /* ---- descriptors ---- */
@@ -35,8 +41,8 @@ static dnn_desc make(dnn_graph *g, cudnnBackendDescriptorType_t type)
     return g->bad ? NULL : d;
 }
 
-static void set(dnn_graph *g, dnn_desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
-                const void *values)
+static void set(dnn_graph *g, dnn_desc d, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t n, const void *values)
 {
     if (!g->bad) g->bad = g->l->set(d, name, type, n, values) != CUDNN_STATUS_SUCCESS;
 }
@@ -52,7 +58,8 @@ static void done(dnn_graph *g, dnn_desc d)
     if (!g->bad) g->bad = g->l->finalize(d) != CUDNN_STATUS_SUCCESS;
 }
 
-static dnn_desc tensor(dnn_graph *g, int64_t uid, cudnnDataType_t type, const dnn_shape &s, bool inner, bool value)
+static dnn_desc tensor(dnn_graph *g, int64_t uid, cudnnDataType_t type, const dnn_shape &s,
+                       bool inner, bool value)
 {
     dnn_desc d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     int64_t alignment = 16;
@@ -87,8 +94,8 @@ static dnn_desc node(dnn_graph *g, cudnnBackendDescriptorType_t type)
     return d;
 }
 
-void dnn_pointwise(dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, dnn_desc y, dnn_desc x, dnn_desc b,
-                   dnn_desc t, int64_t axis)
+void dnn_pointwise(dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, dnn_desc y,
+                   dnn_desc x, dnn_desc b, dnn_desc t, int64_t axis)
 {
     dnn_desc how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
@@ -153,7 +160,8 @@ static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
     done(g, ask);
     for (int i = 0; i < ENGINES; i++) config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->bad) return 0;
-    cudnnStatus_t rc = g->l->get(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n, (void *)config);
+    cudnnStatus_t rc = g->l->get(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                 ENGINES, &n, (void *)config);
     return rc == CUDNN_STATUS_SUCCESS ? n < ENGINES ? n : ENGINES : 0;
 }
 
@@ -162,8 +170,11 @@ static dnn_desc plan_of(dnn_graph *g, cudnnHandle_t handle, dnn_desc config)
 {
     dnn_desc plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     if (g->bad) return NULL;
-    if (g->l->set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle)) return NULL;
-    if (g->l->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config)) return NULL;
+    if (g->l->set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle))
+        return NULL;
+    if (g->l->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                  &config))
+        return NULL;
     return g->l->finalize(plan) ? NULL : plan;
 }
 
@@ -176,7 +187,8 @@ bool dnn_finish(dnn_plan *p, cudnnHandle_t handle)
     done(g, whole);
     int64_t n = engines(g, whole, config), count;
     for (int64_t i = 0; i < n && !p->plan; i++) p->plan = plan_of(g, handle, config[i]);
-    if (p->plan && g->l->get(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &p->work))
+    if (p->plan && g->l->get(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                             &count, &p->work))
         p->plan = NULL;
     if (!p->plan) dnn_drop(p);
     return p->plan != NULL;
@@ -189,15 +201,16 @@ void dnn_drop(dnn_plan *p)
     p->plan = NULL;
 }
 
-bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *data, void *work)
+bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *data,
+             void *work)
 {
     const dnn_library *l = p->graph.l;
     dnn_desc pack = NULL;
     if (l->create(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)) return false;
     bool ok = !l->set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, uid) &&
               !l->set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, data) &&
-              !l->set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &work) && !l->finalize(pack) &&
-              !l->execute(handle, p->plan, pack);
+              !l->set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &work) &&
+              !l->finalize(pack) && !l->execute(handle, p->plan, pack);
     l->destroy(pack);
     return ok;
 }

@@ -1,9 +1,10 @@
 /* tile.h - small matrix products inside a block: 16 rows for each warp, sums in registers.
  *
- * Sums lie as the tensor cores leave them: of a strip of 16 rows and 8n columns a thread holds, for each 8 columns, four
- * numbers: rows lane/4 and lane/4 + 8, columns 2 (lane%4) and the next.  16-bit types use mma.sync, which every chip from
- * sm_80 on has; f32 does the same by fused multiply-adds, so that everything built on this is written once.  Factors stand
- * in shared memory in rows of W plus 16 bytes, which keeps neighbouring rows in different banks. */
+ * Sums lie as the tensor cores leave them: of a strip of 16 rows and 8n columns a thread holds, for
+ * each 8 columns, four numbers: rows lane/4 and lane/4 + 8, columns 2 (lane%4) and the next.
+ * 16-bit types use mma.sync, which every chip from sm_80 on has; f32 does the same by fused
+ * multiply-adds, so that everything built on this is written once.  Factors stand in shared memory
+ * in rows of W plus 16 bytes, which keeps neighbouring rows in different banks. */
 #ifndef FV_CUDA_TILE_H
 #define FV_CUDA_TILE_H
 
@@ -15,14 +16,16 @@ template <class T, int W> constexpr int stride_of = W + 16 / (int)sizeof(T);
 
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, f16)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -57,11 +60,13 @@ __device__ inline uint32_t two(float a, float b, f16)
 
 /* ---- c (16, 8 N) += A (16, K) B', B (8 N, K): rows of both are dense along K ---- */
 
-template <int N, int K, int SA, int SB, class T> __device__ inline void mul_nt(float (&c)[N][4], const T *a, const T *b)
+template <int N, int K, int SA, int SB, class T>
+__device__ inline void mul_nt(float (&c)[N][4], const T *a, const T *b)
 {
     static_assert(N % 2 == 0, "two blocks of columns at a time");
     int lane = threadIdx.x % 32, which = lane / 8;
-    const T *ra = a + lane % 16 * SA + lane / 16 * 8, *rb = b + (which / 2 * 8 + lane % 8) * SB + which % 2 * 8;
+    const T *ra = a + lane % 16 * SA + lane / 16 * 8,
+            *rb = b + (which / 2 * 8 + lane % 8) * SB + which % 2 * 8;
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
         uint32_t fa[4], fb[4];
@@ -75,8 +80,8 @@ template <int N, int K, int SA, int SB, class T> __device__ inline void mul_nt(f
     }
 }
 
-/* The first factor as the tensor cores want it, M strips of 16 rows one behind the other: kept in registers, or where
- * those are scarce (K from 128 on) read again each time. */
+/* The first factor as the tensor cores want it, M strips of 16 rows one behind the other: kept in
+ * registers, or where those are scarce (K from 128 on) read again each time. */
 template <class T, int M, int K, int S> struct strips {
     static constexpr bool kept = K < 128;
     const T *at;
@@ -86,7 +91,8 @@ template <class T, int M, int K, int S> struct strips {
     {
         int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int m = 0; m < M; m++) ldmatrix(f[m][slot], at + (m * 16 + lane % 16) * S + lane / 16 * 8 + k);
+        for (int m = 0; m < M; m++)
+            ldmatrix(f[m][slot], at + (m * 16 + lane % 16) * S + lane / 16 * 8 + k);
     }
     __device__ void take(const T *a)
     {
@@ -119,7 +125,8 @@ __device__ inline void mul_nt(float (&c)[M][N][4], strips<T, M, K, S> &a, const 
     }
 }
 
-template <int N, int K, int SA, int SB> __device__ inline void mul_nt(float (&c)[N][4], const float *a, const float *b)
+template <int N, int K, int SA, int SB>
+__device__ inline void mul_nt(float (&c)[N][4], const float *a, const float *b)
 {
     int lane = threadIdx.x % 32;
     const float *ra = a + lane / 4 * SA, *rb = b + lane % 4 * 2 * SB;
@@ -128,7 +135,8 @@ template <int N, int K, int SA, int SB> __device__ inline void mul_nt(float (&c)
         float4 u = *(const float4 *)(ra + k), v = *(const float4 *)(ra + 8 * SA + k);
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            float4 x = *(const float4 *)(rb + n * 8 * SB + k), y = *(const float4 *)(rb + (n * 8 + 1) * SB + k);
+            float4 x = *(const float4 *)(rb + n * 8 * SB + k),
+                   y = *(const float4 *)(rb + (n * 8 + 1) * SB + k);
             c[n][0] += u.x * x.x + u.y * x.y + u.z * x.z + u.w * x.w;
             c[n][1] += u.x * y.x + u.y * y.y + u.z * y.z + u.w * y.w;
             c[n][2] += v.x * x.x + v.y * x.y + v.z * x.z + v.w * x.w;
@@ -150,8 +158,8 @@ __device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const T 
 #pragma unroll
     for (int k = 0; k < K; k += 2) {
         uint32_t fb[4];
-        uint32_t fa[4] = {two(p[k][0], p[k][1], T()), two(p[k][2], p[k][3], T()), two(p[k + 1][0], p[k + 1][1], T()),
-                          two(p[k + 1][2], p[k + 1][3], T())};
+        uint32_t fa[4] = {two(p[k][0], p[k][1], T()), two(p[k][2], p[k][3], T()),
+                          two(p[k + 1][0], p[k + 1][1], T()), two(p[k + 1][2], p[k + 1][3], T())};
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
             ldmatrix_turned(fb, rb + k * 8 * SB + n * 8);
@@ -172,8 +180,10 @@ __device__ inline void mul_nn(float (&c)[M][N][4], const float (&p)[M][K][4], co
         uint32_t fa[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            fa[m][0] = two(p[m][k][0], p[m][k][1], T()), fa[m][1] = two(p[m][k][2], p[m][k][3], T());
-            fa[m][2] = two(p[m][k + 1][0], p[m][k + 1][1], T()), fa[m][3] = two(p[m][k + 1][2], p[m][k + 1][3], T());
+            fa[m][0] = two(p[m][k][0], p[m][k][1], T()),
+            fa[m][1] = two(p[m][k][2], p[m][k][3], T());
+            fa[m][2] = two(p[m][k + 1][0], p[m][k + 1][1], T()),
+            fa[m][3] = two(p[m][k + 1][2], p[m][k + 1][3], T());
         }
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
@@ -190,7 +200,8 @@ __device__ inline void mul_nn(float (&c)[M][N][4], const float (&p)[M][K][4], co
 
 /* spare: 16 (8 K + 4) floats of this warp, through which threads see one another's numbers. */
 template <int N, int K, int SB>
-__device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const float *b, float *spare)
+__device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const float *b,
+                              float *spare)
 {
     constexpr int S = 8 * K + 4;
     int lane = threadIdx.x % 32, r = lane / 4, q = lane % 4 * 2;
@@ -224,8 +235,9 @@ template <int N> __device__ inline void clear(float (&c)[N][4])
 
 /* ---- from global to shared memory ---- */
 
-/* ROWS rows of W numbers, of which n rows and `width` numbers exist; the rest becomes 0.  quick: rows begin at multiples
- * of 16 bytes and width is one of so many; then the copy runs beside what follows, until all_arrived. */
+/* ROWS rows of W numbers, of which n rows and `width` numbers exist; the rest becomes 0.  quick:
+ * rows begin at multiples of 16 bytes and width is one of so many; then the copy runs beside what
+ * follows, until all_arrived. */
 template <int ROWS, int W, class T>
 __device__ inline void fetch(T *to, const T *from, int64_t step, int64_t n, int width, bool quick)
 {
@@ -236,8 +248,8 @@ __device__ inline void fetch(T *to, const T *from, int64_t step, int64_t n, int 
             int r = e / (W / V), c = e % (W / V) * V;
             bool there = r < n && c < width;
             uint32_t at = (uint32_t)__cvta_generic_to_shared(to + r * S + c);
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(there ? from + r * step + c : from),
-                         "r"(there ? 16 : 0));
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at),
+                         "l"(there ? from + r * step + c : from), "r"(there ? 16 : 0));
         }
     } else {
         for (int e = threadIdx.x; e < ROWS * W; e += blockDim.x) {
@@ -248,6 +260,9 @@ __device__ inline void fetch(T *to, const T *from, int64_t step, int64_t n, int 
     asm volatile("cp.async.commit_group;");
 }
 
-template <int LEFT> __device__ inline void arrived() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
+template <int LEFT> __device__ inline void arrived()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT));
+}
 
 #endif

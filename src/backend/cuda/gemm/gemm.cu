@@ -1,8 +1,10 @@
-/* gemm.cu - the matrix product through cuBLASLt, with bias, activation and the value before it written in the same pass.
+/* gemm.cu - the matrix product through cuBLASLt, with bias, activation and the value before it
+ * written in the same pass.
  *
- * cuBLASLt thinks in columns: our row-major C = A B is its C' = B' A', so the factors change places.  f32 means f32: tf32
- * would round the factors to 10 bits and is not used.  What its kernels cannot do (no bias with these strides, an exact
- * gelu, an empty sum) is done by a plain kernel, or by a product and a pass over its result. */
+ * cuBLASLt thinks in columns: our row-major C = A B is its C' = B' A', so the factors change
+ * places.  f32 means f32: tf32 would round the factors to 10 bits and is not used.  What its
+ * kernels cannot do (no bias with these strides, an exact gelu, an empty sum) is done by a plain
+ * kernel, or by a product and a pass over its result. */
 #include <cublasLt.h>
 
 #include <cstring>
@@ -24,9 +26,12 @@ static int epilogue(const fv_gemm *g, fv_dtype t)
     bool dense = g->ct == t && g->ldc % 8 == 0;
     if (!g->bias && !g->act && !g->pre) return CUBLASLT_EPILOGUE_DEFAULT;
     if (g->act == FV_ACT_NONE && !g->pre && dense) return CUBLASLT_EPILOGUE_BIAS;
-    if (g->act == FV_RELU && !g->pre && dense) return g->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    if (g->act == FV_GELU_TANH && !g->pre && dense) return g->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    if (g->act == FV_GELU_TANH && dense) return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    if (g->act == FV_RELU && !g->pre && dense)
+        return g->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    if (g->act == FV_GELU_TANH && !g->pre && dense)
+        return g->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    if (g->act == FV_GELU_TANH && dense)
+        return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return -1;
 }
 
@@ -37,18 +42,25 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n = g->n, key.k = g->k, key.batch = g->batch;
     key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
-    if (g->batch > 1) key.stride_a = g->stride_a, key.stride_b = g->stride_b, key.stride_c = g->stride_c;
+    if (g->batch > 1)
+        key.stride_a = g->stride_a, key.stride_b = g->stride_b, key.stride_c = g->stride_c;
     key.dtype = kind<T>::dtype, key.ct = g->ct, key.epilogue = how;
     key.ta = g->ta, key.tb = g->tb, key.add = g->add;
     key.align_a = alignment(g->a), key.align_b = alignment(g->b), key.align_c = alignment(g->c);
     if (g->plus && alignment(g->plus) < key.align_c) key.align_c = alignment(g->plus);
     bool bare = how == CUBLASLT_EPILOGUE_DEFAULT;
-    gemm_call call = {g->a, g->b, g->plus, bare ? NULL : g->bias, g->c, bare ? NULL : g->pre, g->alpha == 0 ? 1 : g->alpha};
+    gemm_call call = {g->a,
+                      g->b,
+                      g->plus,
+                      bare ? NULL : g->bias,
+                      g->c,
+                      bare ? NULL : g->pre,
+                      g->alpha == 0 ? 1 : g->alpha};
     return fv_cuda_multiply(s, &key, &call);
 }
 
-/* y = act(y + bias), and pre = y + bias; both (rows,n), dense.  A thread has V columns of R rows: their loads are all under
- * way at once, and the bias is read once. */
+/* y = act(y + bias), and pre = y + bias; both (rows,n), dense.  A thread has V columns of R rows:
+ * their loads are all under way at once, and the bias is read once. */
 template <class T, int V, int R, fv_act ACT>
 __global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
@@ -67,13 +79,15 @@ __global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_
         if (pre) store(pre, (r0 + r) * n + c, v[r]);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? gelu_quick(v[r][j]) : activate(ACT ? ACT : act, v[r][j]);
+            v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? gelu_quick(v[r][j])
+                                                       : activate(ACT ? ACT : act, v[r][j]);
         store(y, (r0 + r) * n + c, v[r]);
     }
 }
 
 template <class T, int V, int R>
-static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
+static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n,
+                      fv_act act)
 {
     dim3 grid((unsigned)ceil_div(n, 128 * V), 1);
     for (int64_t r = 0; r < rows; r += 65535 * R) { /* the most blocks along y */
@@ -81,17 +95,22 @@ static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, i
         grid.y = (unsigned)ceil_div(some, R);
         T *before = pre ? pre + r * n : NULL;
         if (act == FV_GELU)
-            launch(s, "gemm", finish<T, V, R, FV_GELU>, grid, 128, 0, y + r * n, before, bias, some, n, act);
+            launch(s, "gemm", finish<T, V, R, FV_GELU>, grid, 128, 0, y + r * n, before, bias, some,
+                   n, act);
         else
-            launch(s, "gemm", finish<T, V, R, FV_ACT_NONE>, grid, 128, 0, y + r * n, before, bias, some, n, act);
+            launch(s, "gemm", finish<T, V, R, FV_ACT_NONE>, grid, 128, 0, y + r * n, before, bias,
+                   some, n, act);
     }
 }
 
-template <class T> static void finish_in_place(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
+template <class T>
+static void finish_in_place(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n,
+                            fv_act act)
 {
     constexpr int V = 16 / sizeof(T);
     if (!act && !pre && !bias) return;
-    bool few = rows * n < (int64_t)device_of(s)->processors * 128 * 8 * V; /* not eight rows for every thread there is */
+    /* not eight rows for every thread there is */
+    bool few = rows * n < (int64_t)device_of(s)->processors * 128 * 8 * V;
     if (n % V || !aligned(y, pre, bias))
         finish_as<T, 1, 8>(s, y, pre, bias, rows, n, act);
     else if (few)
@@ -107,11 +126,13 @@ template <class T> struct plain {
     fv_gemm g;
     template <int V> __device__ void at(int64_t e) const
     {
-        int64_t j = e % g.n, i = e / g.n % g.m, z = e / g.n / g.m, to = z * g.stride_c + i * g.ldc + j;
+        int64_t j = e % g.n, i = e / g.n % g.m, z = e / g.n / g.m,
+                to = z * g.stride_c + i * g.ldc + j;
         const T *a = (const T *)g.a + z * g.stride_a, *b = (const T *)g.b + z * g.stride_b;
         float sum = 0;
         for (int64_t k = 0; k < g.k; k++)
-            sum = fmaf(up(a[g.ta ? k * g.lda + i : i * g.lda + k]), up(b[g.tb ? j * g.ldb + k : k * g.ldb + j]), sum);
+            sum = fmaf(up(a[g.ta ? k * g.lda + i : i * g.lda + k]),
+                       up(b[g.tb ? j * g.ldb + k : k * g.ldb + j]), sum);
         sum *= g.alpha == 0 ? 1 : g.alpha;
         if (g.bias) sum += up(((const T *)g.bias)[j]);
         if (g.pre) ((T *)g.pre)[to] = down<T>(sum);
@@ -139,7 +160,8 @@ static bool by_rows(fv_stream *s, const fv_gemm *g)
 /* Many rows: rounded to bf16 themselves, and added up in f32. */
 static bool by_rounding(fv_stream *s, const fv_gemm *g)
 {
-    bool plain = g->batch == 1 && !g->ta && !g->add && g->lda == g->k && g->ldc == g->n && g->ct == FV_F32 && g->k > 0;
+    bool plain = g->batch == 1 && !g->ta && !g->add && g->lda == g->k && g->ldc == g->n &&
+                 g->ct == FV_F32 && g->k > 0;
     bf16 *a = plain ? work<bf16>(s, g->m * g->k) : NULL;
     if (!a) return s->err.code != FV_OK;
     s->dev->k[FV_F32]->cast(s, fv_sink{a, FV_BF16, false}, g->a, g->m * g->k);
@@ -176,7 +198,9 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         g.tb = true;
         g.ldb = g.k;
     }
-    if (kind<T>::dtype == FV_F32 && g.packed && g.bt == FV_BF16 && (by_rows(s, &g) || by_rounding(s, &g))) return;
+    if (kind<T>::dtype == FV_F32 && g.packed && g.bt == FV_BF16 &&
+        (by_rows(s, &g) || by_rounding(s, &g)))
+        return;
     if (g.bt != kind<T>::dtype) {
         T *b = work<T>(s, g.n * g.k);
         if (!b) return;
@@ -191,7 +215,8 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         return;
     }
     /* A bare product, and a pass over its result. */
-    bool dense = g.ldc == g.n && (g.batch == 1 || g.stride_c == g.m * g.n) && g.ct == kind<T>::dtype;
+    bool dense = g.ldc == g.n && (g.batch == 1 || g.stride_c == g.m * g.n) &&
+                 g.ct == kind<T>::dtype;
     fv_gemm bare = g;
     bare.bias = NULL;
     bare.act = FV_ACT_NONE;
@@ -215,14 +240,16 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
 #define WHOLE 8    /* numbers of 16 bits that the library's fast kernels read at once */
 #define WORTH 4096 /* a shorter odd length is not worth a second product */
 
-/* The last few of m, n or k apart, where rows begin at whole places but a long row ends in the middle of one: the library
- * has only slow kernels for that.  A vocabulary of 50,257 is 50,256 and 1. */
+/* The last few of m, n or k apart, where rows begin at whole places but a long row ends in the
+ * middle of one: the library has only slow kernels for that.  A vocabulary of 50,257 is 50,256 and
+ * 1. */
 template <class T> static void gemm_in_parts(fv_stream *s, const fv_gemm *want)
 {
     const fv_gemm &g = *want;
     fv_gemm most = g, rest = g;
-    bool whole = sizeof(T) == 2 && g.batch == 1 && !g.packed && g.bt == kind<T>::dtype && g.lda % WHOLE == 0 &&
-                 g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias && !g.act && !g.pre && !g.plus;
+    bool whole = sizeof(T) == 2 && g.batch == 1 && !g.packed && g.bt == kind<T>::dtype &&
+                 g.lda % WHOLE == 0 && g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias &&
+                 !g.act && !g.pre && !g.plus;
     int64_t m = g.ta && g.m > WORTH ? g.m % WHOLE : 0, n = g.n > WORTH ? g.n % WHOLE : 0;
     int64_t k = (!g.ta || g.tb) && g.k > WORTH ? g.k % WHOLE : 0;
     if (!whole || !(m || n || k)) {
@@ -272,7 +299,8 @@ template <class E, class T> struct lay_out {
 
 /* A backend has one pack for each table, but a weight comes in any dtype: `from` says which. */
 template <class E>
-static void lay_out_as(fv_stream *s, E *out, const void *w, fv_dtype from, int64_t n, int64_t k, int64_t ld, bool tb)
+static void lay_out_as(fv_stream *s, E *out, const void *w, fv_dtype from, int64_t n, int64_t k,
+                       int64_t ld, bool tb)
 {
     if (from == FV_BF16)
         each(s, "pack", n * k, false, lay_out<E, bf16>{out, (const bf16 *)w, k, ld, tb});
@@ -282,8 +310,8 @@ static void lay_out_as(fv_stream *s, E *out, const void *w, fv_dtype from, int64
         each(s, "pack", n * k, false, lay_out<E, float>{out, (const float *)w, k, ld, tb});
 }
 
-static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from, int64_t n, int64_t k, int64_t ld,
-                        bool tb)
+static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from,
+                        int64_t n, int64_t k, int64_t ld, bool tb)
 {
     if (dt == FV_BF16)
         lay_out_as(s, (bf16 *)out, w, from, n, k, ld, tb);
@@ -291,7 +319,8 @@ static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_
         lay_out_as(s, (f16 *)out, w, from, n, k, ld, tb);
     else
         lay_out_as(s, (float *)out, w, from, n, k, ld, tb);
-    s->dev->backend->sync(s); /* kernels that start early read weights before they wait for others */
+    /* kernels that start early read weights before they wait for others */
+    s->dev->backend->sync(s);
 }
 
 template <class T> void fv_cuda_gemm(fv_kernels *k)

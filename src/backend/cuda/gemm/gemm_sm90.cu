@@ -1,7 +1,8 @@
 /* gemm_sm90.cu - C = A W' + bias, or the gelu of it, for many rows of bf16 on Hopper.
  *
- * The library has no kernel for this gelu (its own is the tanh one), and a pass over the result costs a tenth of a BERT layer.
- * And where a sum is short the ends of tiles weigh: the library lets the tensor cores wait there. */
+ * The library has no kernel for this gelu (its own is the tanh one), and a pass over the result
+ * costs a tenth of a BERT layer.  And where a sum is short the ends of tiles weigh: the library
+ * lets the tensor cores wait there. */
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
@@ -31,7 +32,8 @@ template <bool GELU> struct finish {
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     if (GELU)
-                        v[i] = gelu_scaled(fmaf(sum_at(s, j, e, i), 1 / GELU_REACH, b[i] * (1 / GELU_REACH)));
+                        v[i] = gelu_scaled(
+                            fmaf(sum_at(s, j, e, i), 1 / GELU_REACH, b[i] * (1 / GELU_REACH)));
                     else
                         v[i] = sum_at(s, j, e, i) + b[i];
                 if (row + row_at(e) < m) store_all(to + (int64_t)row_at(e) * ldc + 32 * j, v);
@@ -41,8 +43,9 @@ template <bool GELU> struct finish {
 };
 
 template <class END>
-__global__ void __launch_bounds__(3 * GROUP, 1) by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a,
-                                                         const __grid_constant__ CUtensorMap w, const __grid_constant__ END end)
+__global__ void __launch_bounds__(3 * GROUP, 1)
+    by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a,
+             const __grid_constant__ CUtensorMap w, const __grid_constant__ END end)
 {
     extern __shared__ uint8_t memory[];
     room *r = room_in(memory);
@@ -62,18 +65,21 @@ static bool pays(const fv_stream *s, const fv_gemm *g)
     return ours && g->n <= MOST_BIAS && enough_tiles(s, g);
 }
 
-template <bool GELU> static void start(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CUtensorMap &w)
+template <bool GELU>
+static void start(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CUtensorMap &w)
 {
     tiles t = tiles_of(g);
     finish<GELU> end = {(bf16 *)g->c, (const bf16 *)g->bias, t.m, t.n, (int)g->ldc};
     size_t shared = sizeof(room) + 1024 + bias_bytes(t);
-    launch_early(s, "gemm", true, by_tiles<finish<GELU>>, dim3(blocks_for(s, t)), 3 * GROUP, shared, t, a, w, end);
+    launch_early(s, "gemm", true, by_tiles<finish<GELU>>, dim3(blocks_for(s, t)), 3 * GROUP, shared,
+                 t, a, w, end);
 }
 
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g)
 {
     CUtensorMap a, w;
-    if (!device_of(s)->hopper || !g->tb || g->pre || g->plus || !fits_tiles(g) || !pays(s, g) || !describe(&a, &w, g))
+    if (!device_of(s)->hopper || !g->tb || g->pre || g->plus || !fits_tiles(g) || !pays(s, g) ||
+        !describe(&a, &w, g))
         return false;
     if (g->act == FV_GELU)
         start<true>(s, g, a, w);

@@ -1,18 +1,22 @@
-/* gemm_sm90.h - C = A W' or A W for many rows of bf16, on what only Hopper has; what ends a tile is its user's.
+/* gemm_sm90.h - C = A W' or A W for many rows of bf16, on what only Hopper has; what ends a tile is
+ * its user's.
  *
- * One block a processor stays there and takes tile after tile of 128 x 192.  One thread tells the copy engine to bring 64
- * columns of A and W at a time, STAGES of them ahead; two groups of four warps multiply, each a tile of its own, so that while
- * one of them ends a tile the other keeps the tensor cores busy.
+ * One block a processor stays there and takes tile after tile of 128 x 192.  One thread tells the
+ * copy engine to bring 64 columns of A and W at a time, STAGES of them ahead; two groups of four
+ * warps multiply, each a tile of its own, so that while one of them ends a tile the other keeps the
+ * tensor cores busy.
  *
- * What ends a tile is not free though it runs beside the other's products, nor is what goes on between products: each
- * instruction takes about a cycle from the tensor cores, which need the registers' ports themselves.  So places in shared
- * memory are counted by what all of a warp have in common, which has registers of its own.
+ * What ends a tile is not free though it runs beside the other's products, nor is what goes on
+ * between products: each instruction takes about a cycle from the tensor cores, which need the
+ * registers' ports themselves.  So places in shared memory are counted by what all of a warp have
+ * in common, which has registers of its own.
  *
- * Tried and slower: two blocks as a cluster, each bringing half of A for both; tiles of 256 rows that both groups share; five
- * stages.
+ * Tried and slower: two blocks as a cluster, each bringing half of A for both; tiles of 256 rows
+ * that both groups share; five stages.
  *
- * The tensor cores leave a thread two neighbouring columns of every eight.  So rows of W are brought in another order: of a
- * run of 32 columns thread t of four gets 8t .. 8t+7, one access of 16 bytes.  Where W is stored (K,N) that cannot be. */
+ * The tensor cores leave a thread two neighbouring columns of every eight.  So rows of W are
+ * brought in another order: of a run of 32 columns thread t of four gets 8t .. 8t+7, one access of
+ * 16 bytes.  Where W is stored (K,N) that cannot be. */
 #ifndef FV_CUDA_GEMM_GEMM_SM90_H
 #define FV_CUDA_GEMM_GEMM_SM90_H
 
@@ -38,7 +42,10 @@ struct alignas(16) room { /* a bias follows */
     uint64_t full[STAGES], empty[STAGES], turn[2];
 };
 
-__device__ inline room *room_in(uint8_t *memory) { return (room *)(((uintptr_t)memory + 1023) / 1024 * 1024); }
+__device__ inline room *room_in(uint8_t *memory)
+{
+    return (room *)(((uintptr_t)memory + 1023) / 1024 * 1024);
+}
 
 /* By one thread, and others see it behind a barrier. */
 __device__ inline void room_init(room *r)
@@ -54,7 +61,8 @@ __device__ inline void room_init(room *r)
 /* ---- one thread brings ---- */
 
 /* KN: W is stored (K,N), and a panel has 64 of its rows. */
-template <bool KN> __device__ inline void bring(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w)
+template <bool KN>
+__device__ inline void bring(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w)
 {
     unsigned step = 0;
     for (int i = blockIdx.x; i < t.count; i += gridDim.x) {
@@ -71,7 +79,9 @@ template <bool KN> __device__ inline void bring(const tiles &t, room *r, const C
                     bring_rows(s->w + p * PANEL * PANEL, w, full, column + p * PANEL, k * PANEL);
             } else { /* rows 2q and 2q + 1 of every eight */
 #pragma unroll
-                for (int q = 0; q < 4; q++) bring_some_rows(s->w + q * QUARTER * PANEL, w, full, k * PANEL, 2 * q, column / 8);
+                for (int q = 0; q < 4; q++)
+                    bring_some_rows(s->w + q * QUARTER * PANEL, w, full, k * PANEL, 2 * q,
+                                    column / 8);
             }
         }
     }
@@ -79,16 +89,20 @@ template <bool KN> __device__ inline void bring(const tiles &t, room *r, const C
 
 /* ---- two groups multiply ---- */
 
-/* What a thread has of a tile: 8 columns in each of six runs, of four rows: 0 and 8, 64 and 72 from its first on.  sum_at is for
- * W stored (N,K). */
+/* What a thread has of a tile: 8 columns in each of six runs, of four rows: 0 and 8, 64 and 72 from
+ * its first on.  sum_at is for W stored (N,K). */
 typedef float sums[2][TILE_N / 8][4];
 __device__ constexpr int row_at(int e) { return e / 2 * 64 + e % 2 * 8; }
-__device__ inline float &sum_at(sums &c, int run, int e, int i) { return c[e / 2][i / 2 * RUNS + run][e % 2 * 2 + i % 2]; }
+__device__ inline float &sum_at(sums &c, int run, int e, int i)
+{
+    return c[e / 2][i / 2 * RUNS + run][e % 2 * 2 + i % 2];
+}
 __device__ inline int first_row() { return threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4; }
 __device__ inline int first_column() { return threadIdx.x % 4 * 8; }
 
 /* a, w: the factors of the first stage */
-template <bool KN, bool FIRST> __device__ inline void multiply(sums &c, room *r, uint64_t a, uint64_t w, unsigned step)
+template <bool KN, bool FIRST>
+__device__ inline void multiply(sums &c, room *r, uint64_t a, uint64_t w, unsigned step)
 {
     unsigned at = step % STAGES * (unsigned)sizeof(stage);
     wait_for(&r->full[step % STAGES], step / STAGES & 1);
@@ -97,19 +111,24 @@ template <bool KN, bool FIRST> __device__ inline void multiply(sums &c, room *r,
     for (unsigned k = 0; k < PANEL; k += 16)
 #pragma unroll
         for (unsigned half = 0; half < 2; half++)
-            wgmma<false, KN>(c[half], further(a, at + (half * 64 * PANEL + k) * (unsigned)sizeof(bf16)),
-                             further(w, at + (KN ? k * PANEL : k) * (unsigned)sizeof(bf16)), !FIRST || k > 0, bf16());
+            wgmma<false, KN>(c[half],
+                             further(a, at + (half * 64 * PANEL + k) * (unsigned)sizeof(bf16)),
+                             further(w, at + (KN ? k * PANEL : k) * (unsigned)sizeof(bf16)),
+                             !FIRST || k > 0, bf16());
     products_end();
 }
 
 template <class END> __device__ void multiply_tiles(const tiles &t, room *r, int group, END &end)
 {
     bool speaks = threadIdx.x % 32 == 0;
-    uint64_t a = factor(r->s[0].a), w = END::KN ? factor(r->s[0].w, PANEL * PANEL * sizeof(bf16)) : factor(r->s[0].w);
+    uint64_t a = factor(r->s[0].a),
+             w = END::KN ? factor(r->s[0].w, PANEL * PANEL * sizeof(bf16)) : factor(r->s[0].w);
     unsigned step = group * t.k_steps, parity = 0;
     sums c;
-    for (int i = blockIdx.x + group * gridDim.x; i < t.count; i += 2 * gridDim.x, step += t.k_steps, parity ^= 1) {
-        /* The groups take turns; else one could take a phase of a stage for the one after the next. */
+    for (int i = blockIdx.x + group * gridDim.x; i < t.count;
+         i += 2 * gridDim.x, step += t.k_steps, parity ^= 1) {
+        /* The groups take turns; else one could take a phase of a stage for the one after the
+         * next. */
         wait_for(&r->turn[group], parity ^ (group == 0));
         multiply<END::KN, true>(c, r, a, w, step++);
         for (int k = 1; k < t.k_steps; k++, step++) {
@@ -124,11 +143,13 @@ template <class END> __device__ void multiply_tiles(const tiles &t, room *r, int
     }
 }
 
-/* All of a block, three groups, once its room is ready.  Of the third group one thread brings the factors; another runs
- * end.brings(t), which may bring what ends need.  The others run end.ends(sums, row, column) for each tile, each with a copy of
- * its own.  END::KN: W is stored (K,N). */
+/* All of a block, three groups, once its room is ready.  Of the third group one thread brings the
+ * factors; another runs end.brings(t), which may bring what ends need.  The others run
+ * end.ends(sums, row, column) for each tile, each with a copy of its own.  END::KN: W is stored
+ * (K,N). */
 template <class END>
-__device__ inline void multiply_all(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w, END end)
+__device__ inline void multiply_all(const tiles &t, room *r, const CUtensorMap *a,
+                                    const CUtensorMap *w, END end)
 {
     int group = group_of();
     if (group == 2) {
@@ -151,7 +172,10 @@ __device__ inline void load_held(uint32_t (&w)[4], const bf16 *from)
                  : "r"(shared_at(from))
                  : "memory");
 }
-__device__ inline void widen(float *v, uint32_t w) { v[0] = __uint_as_float(w << 16), v[1] = __uint_as_float(w & 0xffff0000); }
+__device__ inline void widen(float *v, uint32_t w)
+{
+    v[0] = __uint_as_float(w << 16), v[1] = __uint_as_float(w & 0xffff0000);
+}
 __device__ inline void load_held(float (&v)[8], const bf16 *from)
 {
     uint32_t w[4];
@@ -166,8 +190,9 @@ __device__ inline void load_held(float (&v)[2], const bf16 *from)
     widen(v, w);
 }
 
-/* The bias beside the tiles, as wide as they are, by all of a block and behind a barrier.  Read from memory at the end of each
- * tile it would be waited for, with no other warp to run meanwhile. */
+/* The bias beside the tiles, as wide as they are, by all of a block and behind a barrier.  Read
+ * from memory at the end of each tile it would be waited for, with no other warp to run
+ * meanwhile. */
 #define MOST_BIAS 16384
 __device__ inline const bf16 *hold_bias(bf16 *held, const bf16 *bias, const tiles &t)
 {
@@ -179,7 +204,9 @@ __device__ inline const bf16 *hold_bias(bf16 *held, const bf16 *bias, const tile
 /* All at once: left to itself the compiler may write number after number. */
 __device__ inline void store_all(bf16 *to, const uint32_t (&w)[4])
 {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]),
+                 "r"(w[2]), "r"(w[3])
+                 : "memory");
 }
 __device__ inline void store_all(bf16 *to, const float (&v)[8])
 {
@@ -194,10 +221,10 @@ __device__ inline void store_all(bf16 *to, const float (&v)[8])
 /* Whole accesses everywhere, sizes that fit, one product of A by W as linear maps have it. */
 static inline bool fits_tiles(const fv_gemm *g)
 {
-    return g->batch == 1 && !g->ta && !g->add && g->bt == FV_BF16 && g->ct == FV_BF16 && (g->alpha == 0 || g->alpha == 1) &&
-           g->n % 8 == 0 && g->k % 8 == 0 && g->lda % 8 == 0 && g->ldb % 8 == 0 && g->ldc % 8 == 0 &&
-           aligned(g->a, g->b, g->c, g->bias) && g->k > 0 && g->m < 1 << 24 && g->n < 1 << 24 && g->k < 1 << 24 &&
-           g->ldc < 1 << 24;
+    return g->batch == 1 && !g->ta && !g->add && g->bt == FV_BF16 && g->ct == FV_BF16 &&
+           (g->alpha == 0 || g->alpha == 1) && g->n % 8 == 0 && g->k % 8 == 0 && g->lda % 8 == 0 &&
+           g->ldb % 8 == 0 && g->ldc % 8 == 0 && aligned(g->a, g->b, g->c, g->bias) && g->k > 0 &&
+           g->m < 1 << 24 && g->n < 1 << 24 && g->k < 1 << 24 && g->ldc < 1 << 24;
 }
 
 static inline tiles tiles_of(const fv_gemm *g)
@@ -210,7 +237,10 @@ static inline tiles tiles_of(const fv_gemm *g)
     return t;
 }
 
-static inline size_t bias_bytes(const tiles &t) { return (size_t)(t.columns * TILE_N) * sizeof(bf16); }
+static inline size_t bias_bytes(const tiles &t)
+{
+    return (size_t)(t.columns * TILE_N) * sizeof(bf16);
+}
 
 /* For most processors. */
 static inline bool enough_tiles(const fv_stream *s, const fv_gemm *g)
@@ -218,7 +248,8 @@ static inline bool enough_tiles(const fv_stream *s, const fv_gemm *g)
     return ceil_div(g->m, TILE_M) * ceil_div(g->n, TILE_N) * 4 >= device_of(s)->processors * 3;
 }
 
-/* No more than are as busy as the busiest has to be: the others would only take from the chip's power. */
+/* No more than are as busy as the busiest has to be: the others would only take from the chip's
+ * power. */
 static inline unsigned blocks_for(const fv_stream *s, const tiles &t)
 {
     int64_t turns = ceil_div(t.count, device_of(s)->processors);
@@ -227,11 +258,13 @@ static inline unsigned blocks_for(const fv_stream *s, const tiles &t)
 
 static inline bool describe(CUtensorMap *a, CUtensorMap *w, const fv_gemm *g)
 {
-    const cuuint64_t a_dim[] = {(cuuint64_t)g->k, (cuuint64_t)g->m}, a_step[] = {(cuuint64_t)g->lda * 2};
+    const cuuint64_t a_dim[] = {(cuuint64_t)g->k, (cuuint64_t)g->m},
+                     a_step[] = {(cuuint64_t)g->lda * 2};
     const cuuint64_t w_dim[] = {(cuuint64_t)g->k, 8, (cuuint64_t)g->n / 8};
     const cuuint64_t w_step[] = {(cuuint64_t)g->ldb * 2, (cuuint64_t)g->ldb * 16},
                      kn_dim[] = {(cuuint64_t)g->n, (cuuint64_t)g->k};
-    const cuuint32_t a_box[] = {PANEL, TILE_M}, w_box[] = {PANEL, 2, TILE_N / 8}, kn_box[] = {PANEL, PANEL};
+    const cuuint32_t a_box[] = {PANEL, TILE_M}, w_box[] = {PANEL, 2, TILE_N / 8},
+                     kn_box[] = {PANEL, PANEL};
     return fv_cuda_map_axes(a, g->a, FV_BF16, 2, a_dim, a_step, a_box) &&
            (g->tb ? fv_cuda_map_axes(w, g->b, FV_BF16, 3, w_dim, w_step, w_box)
                   : fv_cuda_map_axes(w, g->b, FV_BF16, 2, kn_dim, w_step, kn_box));

@@ -1,8 +1,9 @@
-/* kn_sm90.cu - C = A W + bias, W stored (K,N) as GPT-2 has its weights, or the approximate gelu of it with p kept beside.
+/* kn_sm90.cu - C = A W + bias, W stored (K,N) as GPT-2 has its weights, or the approximate gelu of
+ * it with p kept beside.
  *
- * A warp turns what it has of a run of 32 columns in shared memory: the tensor cores leave a thread two columns of every eight,
- * and 16 bytes of a row are to be written at once.  A run is worked on, turned and stored as a whole: one warp for each
- * scheduler has no other to wait with. */
+ * A warp turns what it has of a run of 32 columns in shared memory: the tensor cores leave a thread
+ * two columns of every eight, and 16 bytes of a row are to be written at once.  A run is worked on,
+ * turned and stored as a whole: one warp for each scheduler has no other to wait with. */
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
@@ -17,7 +18,10 @@ struct kn_room {
 };
 
 /* Eight rows of 32 numbers: the 16 bytes numbered c of row r stand at place c xor (r / 2 % 4). */
-__device__ inline bf16 *place(bf16 *of, int row, int c) { return of + row * 32 + (c ^ row / 2 % 4) * 8; }
+__device__ inline bf16 *place(bf16 *of, int row, int c)
+{
+    return of + row * 32 + (c ^ row / 2 % 4) * 8;
+}
 
 template <bool GELU> struct finish {
     static constexpr bool KN = true;
@@ -36,7 +40,8 @@ template <bool GELU> struct finish {
             float b[4][2];
             if (column + 32 * j >= n) break;
 #pragma unroll
-            for (int o = 0; o < 4; o++) load_held(b[o], bias + column + 32 * j + 8 * o + lane % 4 * 2);
+            for (int o = 0; o < 4; o++)
+                load_held(b[o], bias + column + 32 * j + 8 * o + lane % 4 * 2);
             uint32_t before[4][4], y[4][4];
 #pragma unroll
             for (int e = 0; e < 4; e++)
@@ -45,7 +50,8 @@ template <bool GELU> struct finish {
                     const float *sum = &s[e / 2][4 * j + o][e % 2 * 2];
                     float u = sum[0] + b[o][0], v = sum[1] + b[o][1];
                     if (GELU) before[e][o] = two(u, v, bf16());
-                    y[e][o] = GELU ? two(gelu_tanh_quick(u), gelu_tanh_quick(v), bf16()) : two(u, v, bf16());
+                    y[e][o] = GELU ? two(gelu_tanh_quick(u), gelu_tanh_quick(v), bf16())
+                                   : two(u, v, bf16());
                 }
             __syncwarp(); /* the run before has been read */
 #pragma unroll
@@ -61,7 +67,8 @@ template <bool GELU> struct finish {
             }
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                bool inside = row + first_row() + row_at(e) < m && column + 32 * j + first_column() < n;
+                bool inside = row + first_row() + row_at(e) < m &&
+                              column + 32 * j + first_column() < n;
                 int64_t to = at + (int64_t)row_at(e) * ldc + 32 * j;
                 if (GELU && inside) store_all(p + to, before[e]);
                 if (inside) store_all(c + to, y[e]);
@@ -72,8 +79,8 @@ template <bool GELU> struct finish {
 
 template <bool GELU>
 __global__ void __launch_bounds__(3 * GROUP, 1)
-    kn_by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap w,
-                const __grid_constant__ finish<GELU> end)
+    kn_by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a,
+                const __grid_constant__ CUtensorMap w, const __grid_constant__ finish<GELU> end)
 {
     extern __shared__ uint8_t memory[];
     kn_room *r = (kn_room *)room_in(memory);
@@ -89,20 +96,23 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
 
 /* ---- on the host ---- */
 
-template <bool GELU> static void start(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CUtensorMap &w)
+template <bool GELU>
+static void start(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CUtensorMap &w)
 {
     tiles t = tiles_of(g);
-    finish<GELU> end = {(bf16 *)g->c, (bf16 *)g->pre, (const bf16 *)g->bias, t.m, t.n, (int)g->ldc, NULL};
-    launch_early(s, "gemm", true, kn_by_tiles<GELU>, dim3(blocks_for(s, t)), 3 * GROUP, sizeof(kn_room) + 1024 + bias_bytes(t), t,
-                 a, w, end);
+    finish<GELU> end = {(bf16 *)g->c, (bf16 *)g->pre, (const bf16 *)g->bias, t.m, t.n, (int)g->ldc,
+                        NULL};
+    launch_early(s, "gemm", true, kn_by_tiles<GELU>, dim3(blocks_for(s, t)), 3 * GROUP,
+                 sizeof(kn_room) + 1024 + bias_bytes(t), t, a, w, end);
 }
 
 bool fv_cuda_gemm_kn(fv_stream *s, const fv_gemm *g)
 {
     CUtensorMap a, w;
-    bool gelu = g->act == FV_GELU_TANH && g->pre, none = g->act == FV_ACT_NONE && !g->pre && g->k <= MOST_K;
-    if (!device_of(s)->hopper || g->tb || g->plus || !(gelu || none) || g->n > MOST_BIAS || !aligned(g->pre) || !fits_tiles(g) ||
-        !enough_tiles(s, g) || !describe(&a, &w, g))
+    bool gelu = g->act == FV_GELU_TANH && g->pre,
+         none = g->act == FV_ACT_NONE && !g->pre && g->k <= MOST_K;
+    if (!device_of(s)->hopper || g->tb || g->plus || !(gelu || none) || g->n > MOST_BIAS ||
+        !aligned(g->pre) || !fits_tiles(g) || !enough_tiles(s, g) || !describe(&a, &w, g))
         return false;
     if (gelu)
         start<true>(s, g, a, w);

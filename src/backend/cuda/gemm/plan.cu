@@ -1,10 +1,12 @@
 /* plan.cu - how cuBLASLt does a product: its library, and its algorithms kept by shape.
  *
- * Looking up an algorithm takes longer than a small product, so plans are kept by shape.  The library is opened with the first
- * product: a program that only asks which devices there are does not wait for 600 MB of kernels.
+ * Looking up an algorithm takes longer than a small product, so plans are kept by shape.  The
+ * library is opened with the first product: a program that only asks which devices there are does
+ * not wait for 600 MB of kernels.
  *
- * Where MPS gives a process some of the multiprocessors, the library's kernels for 16 bits leave tiles out and report nothing
- * (13.1, on 26 to 104 of an H200's 132).  So under MPS it must first prove itself. */
+ * Where MPS gives a process some of the multiprocessors, the library's kernels for 16 bits leave
+ * tiles out and report nothing (13.1, on 26 to 104 of an H200's 132).  So under MPS it must first
+ * prove itself. */
 #include "plan.h"
 
 #include <cublasLt.h>
@@ -36,16 +38,21 @@ struct lt_library {
     decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
 };
 
-template <class F> static bool find(F *f, void *from, const char *name) { return (*f = (F)dlsym(from, name)) != NULL; }
+template <class F> static bool find(F *f, void *from, const char *name)
+{
+    return (*f = (F)dlsym(from, name)) != NULL;
+}
 
 static bool load_library(lt_library *l)
 {
     char name[32];
     snprintf(name, sizeof name, "libcublasLt.so.%d", CUDART_VERSION / 1000);
     void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    return so && find(&l->create, so, "cublasLtCreate") && find(&l->destroy, so, "cublasLtDestroy") &&
-           find(&l->matmul, so, "cublasLtMatmul") && find(&l->desc_create, so, "cublasLtMatmulDescCreate") &&
-           find(&l->desc_destroy, so, "cublasLtMatmulDescDestroy") && find(&l->desc_set, so, "cublasLtMatmulDescSetAttribute") &&
+    return so && find(&l->create, so, "cublasLtCreate") &&
+           find(&l->destroy, so, "cublasLtDestroy") && find(&l->matmul, so, "cublasLtMatmul") &&
+           find(&l->desc_create, so, "cublasLtMatmulDescCreate") &&
+           find(&l->desc_destroy, so, "cublasLtMatmulDescDestroy") &&
+           find(&l->desc_set, so, "cublasLtMatmulDescSetAttribute") &&
            find(&l->layout_create, so, "cublasLtMatrixLayoutCreate") &&
            find(&l->layout_destroy, so, "cublasLtMatrixLayoutDestroy") &&
            find(&l->layout_set, so, "cublasLtMatrixLayoutSetAttribute") &&
@@ -95,31 +102,41 @@ void fv_cuda_products_free(products *p)
     delete p;
 }
 
-static cudaDataType type_of(int t) { return t == FV_BF16 ? CUDA_R_16BF : t == FV_F16 ? CUDA_R_16F : CUDA_R_32F; }
+static cudaDataType type_of(int t)
+{
+    return t == FV_BF16 ? CUDA_R_16BF : t == FV_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
 
-static bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
-                   int64_t stride)
+static bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows,
+                   int64_t cols, int64_t ld, int64_t batch, int64_t stride)
 {
     int32_t count = (int32_t)batch;
-    return lt->layout_create(l, type_of(t), (uint64_t)rows, (uint64_t)cols, ld) == CUBLAS_STATUS_SUCCESS &&
-           lt->layout_set(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) == CUBLAS_STATUS_SUCCESS &&
-           lt->layout_set(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride) == CUBLAS_STATUS_SUCCESS;
+    return lt->layout_create(l, type_of(t), (uint64_t)rows, (uint64_t)cols, ld) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt->layout_set(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt->layout_set(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                          sizeof stride) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* Its first factor is our b, its second our a: see gemm.cu. */
 static bool describe(const lt_library *lt, plan *p)
 {
     const gemm_shape *k = &p->key;
-    cublasOperation_t first = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t first = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      second = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)k->epilogue;
-    if (lt->desc_create(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
+    if (lt->desc_create(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS)
+        return false;
     lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
     lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
     lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     int64_t ld_pre = k->ldc;
     lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_pre, sizeof ld_pre);
-    return layout(lt, &p->a, k->dtype, k->tb ? k->k : k->n, k->tb ? k->n : k->k, k->ldb, k->batch, k->stride_b) &&
-           layout(lt, &p->b, k->dtype, k->ta ? k->m : k->k, k->ta ? k->k : k->m, k->lda, k->batch, k->stride_a) &&
+    return layout(lt, &p->a, k->dtype, k->tb ? k->k : k->n, k->tb ? k->n : k->k, k->ldb, k->batch,
+                  k->stride_b) &&
+           layout(lt, &p->b, k->dtype, k->ta ? k->m : k->k, k->ta ? k->k : k->m, k->lda, k->batch,
+                  k->stride_a) &&
            layout(lt, &p->c, k->ct, k->n, k->m, k->ldc, k->batch, k->stride_c);
 }
 
@@ -130,14 +147,16 @@ static bool pick_with(const products *mm, plan *p, size_t most)
     cublasLtMatmulPreference_t prefer = NULL;
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
-    uint32_t a = (uint32_t)p->key.align_b, b = (uint32_t)p->key.align_a, c = (uint32_t)p->key.align_c;
+    uint32_t a = (uint32_t)p->key.align_b, b = (uint32_t)p->key.align_a,
+             c = (uint32_t)p->key.align_c;
     if (lt->prefer_create(&prefer) != CUBLAS_STATUS_SUCCESS) return false;
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a);
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b);
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c);
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c);
-    cublasStatus_t rc = lt->choose(mm->handle, p->desc, p->a, p->b, p->c, p->c, prefer, 1, &best, &found);
+    cublasStatus_t rc = lt->choose(mm->handle, p->desc, p->a, p->b, p->c, p->c, prefer, 1, &best,
+                                   &found);
     lt->prefer_destroy(prefer);
     if (rc != CUBLAS_STATUS_SUCCESS || !found) return false;
     p->algo = best.algo;
@@ -145,18 +164,21 @@ static bool pick_with(const products *mm, plan *p, size_t most)
     return true;
 }
 
-/* Where there are tiles for a third of the multiprocessors smaller ones are no slower than split sums, and a workspace would
- * only hold a counter, which the library clears before each product: that takes as long as a small kernel. */
+/* Where there are tiles for a third of the multiprocessors smaller ones are no slower than split
+ * sums, and a workspace would only hold a counter, which the library clears before each product:
+ * that takes as long as a small kernel. */
 static bool pick(const products *mm, plan *p)
 {
-    bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 128) * p->key.batch * 3 >= mm->processors;
+    bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 128) * p->key.batch * 3 >=
+                  mm->processors;
     return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK);
 }
 
 static plan *plan_for(products *mm, const gemm_shape *key)
 {
     uint64_t h = 1469598103934665603ull;
-    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ ((const unsigned char *)key)[i]) * 1099511628211ull;
+    for (size_t i = 0; i < sizeof *key; i++)
+        h = (h ^ ((const unsigned char *)key)[i]) * 1099511628211ull;
     plan *free_one = NULL;
     for (unsigned i = 0; i < TRIES; i++) {
         plan *p = &mm->plans[(h + i) % PLANS];
@@ -175,8 +197,8 @@ static bool run(products *mm, plan *p, const gemm_call *g, cudaStream_t stream)
 {
     const void *onto = g->plus ? g->plus : g->c;
     float alpha = g->alpha, beta = g->plus || p->key.add ? 1 : 0;
-    return mm->lt.matmul(mm->handle, p->desc, &alpha, g->b, p->a, g->a, p->b, &beta, onto, p->c, g->c, p->c, &p->algo, mm->work,
-                         p->work, stream) == CUBLAS_STATUS_SUCCESS;
+    return mm->lt.matmul(mm->handle, p->desc, &alpha, g->b, p->a, g->a, p->b, &beta, onto, p->c,
+                         g->c, p->c, &p->algo, mm->work, p->work, stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* ---- under MPS ---- */
@@ -198,7 +220,8 @@ template <class T> struct unlike {
     }
 };
 
-/* A product of ones, over several tiles for each multiprocessor, and one whose sums may be split. */
+/* A product of ones, over several tiles for each multiprocessor, and one whose sums may be
+ * split. */
 static bool right(products *mm, const bf16 *x, void *c, int *flag, bool split)
 {
     gemm_shape k;
@@ -215,9 +238,11 @@ static bool right(products *mm, const bf16 *x, void *c, int *flag, bool split)
     cudaMemset(flag, 0, sizeof *flag);
     if (!p->can || !run(mm, p, &g, 0)) return false;
     if (split)
-        each_kernel<1><<<256, THREADS>>>(k.m * k.n, unlike<float>{flag, (const float *)c, (float)k.k});
+        each_kernel<1>
+            <<<256, THREADS>>>(k.m * k.n, unlike<float>{flag, (const float *)c, (float)k.k});
     else
-        each_kernel<1><<<256, THREADS>>>(k.m * k.n, unlike<bf16>{flag, (const bf16 *)c, (float)k.k});
+        each_kernel<1>
+            <<<256, THREADS>>>(k.m * k.n, unlike<bf16>{flag, (const bf16 *)c, (float)k.k});
     return cudaMemcpy(&off, flag, sizeof off, cudaMemcpyDeviceToHost) == cudaSuccess && !off;
 }
 
@@ -227,7 +252,8 @@ static bool proves_itself(products *mm)
     bf16 *x = NULL;
     void *c = NULL;
     int *flag = NULL;
-    bool ok = cudaMalloc((void **)&x, n * sizeof *x) == cudaSuccess && cudaMalloc(&c, n * 4) == cudaSuccess &&
+    bool ok = cudaMalloc((void **)&x, n * sizeof *x) == cudaSuccess &&
+              cudaMalloc(&c, n * 4) == cudaSuccess &&
               cudaMalloc((void **)&flag, sizeof *flag) == cudaSuccess;
     if (ok) each_kernel<1><<<256, THREADS>>>(n, ones{x});
     ok = ok && right(mm, x, c, flag, false) && right(mm, x, c, flag, true);
@@ -262,13 +288,15 @@ static products *open_products(fv_stream *s)
         return NULL;
     }
     if (!load_library(&p->lt)) {
-        d->host.fail(s, FV_EDEVICE, "gemm: libcublasLt.so.%d cannot be loaded: %s", CUDART_VERSION / 1000, dlerror());
+        d->host.fail(s, FV_EDEVICE, "gemm: libcublasLt.so.%d cannot be loaded: %s",
+                     CUDART_VERSION / 1000, dlerror());
         delete p;
         return NULL;
     }
     cudaSetDevice(d->number);
     p->processors = d->processors;
-    if (p->lt.create(&p->handle) != CUBLAS_STATUS_SUCCESS || cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
+    if (p->lt.create(&p->handle) != CUBLAS_STATUS_SUCCESS ||
+        cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
         cudaGetLastError();
         d->host.fail(s, FV_ENOMEM, "gemm: cuBLASLt found no memory on the device");
         fv_cuda_products_free(p);
@@ -276,7 +304,8 @@ static products *open_products(fv_stream *s)
     }
     if (under_mps(d->number) && !proves_itself(p)) {
         d->host.fail(s, FV_EDEVICE,
-                     "gemm: cuBLASLt gives wrong products on the %d multiprocessors that MPS leaves this process; set "
+                     "gemm: cuBLASLt gives wrong products on the %d multiprocessors that MPS "
+                     "leaves this process; set "
                      "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE to 100",
                      d->processors);
         fv_cuda_products_free(p);
@@ -300,8 +329,10 @@ bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
     std::lock_guard<std::mutex> hold(mm->lock);
     plan *p = plan_for(mm, shape);
     if (!p->can) return false;
-    if (g->bias) mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
-    if (g->pre) mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre);
+    if (g->bias)
+        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
+    if (g->pre)
+        mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre);
     cudaSetDevice(device_of(s)->number);
     p->can = run(mm, p, g, stream_of(s));
     fv_cuda_started(s, "gemm");

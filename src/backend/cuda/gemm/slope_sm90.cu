@@ -1,7 +1,9 @@
-/* slope_sm90.cu - C = f'(p) (A W') and the sums of its columns: the gradient of act(p) W, and of p's bias, in one pass.
+/* slope_sm90.cu - C = f'(p) (A W') and the sums of its columns: the gradient of act(p) W, and of
+ * p's bias, in one pass.
  *
- * p comes to shared memory while its tile is multiplied; a warp of its own brings it, panel by panel.  f is the approximate gelu.
- * A run of 32 columns is loaded, worked on and stored as a whole: one warp for each scheduler has no other to wait with. */
+ * p comes to shared memory while its tile is multiplied; a warp of its own brings it, panel by
+ * panel.  f is the approximate gelu.  A run of 32 columns is loaded, worked on and stored as a
+ * whole: one warp for each scheduler has no other to wait with. */
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
@@ -9,11 +11,13 @@ struct slope_room {
     bf16 p[TILE_M * TILE_N]; /* as panels */
     room r;
     float part[2][4][TILE_N];
-    uint64_t full[2][TILE_N / PANEL], empty[TILE_N / PANEL]; /* of p; full: for either group, lest one take the other's phase */
+    /* of p; full: for either group, lest one take the other's phase */
+    uint64_t full[2][TILE_N / PANEL], empty[TILE_N / PANEL];
 };
 static_assert(offsetof(slope_room, r) % 1024 == 0, "panels begin at multiples of 1024 bytes");
 
-/* The sums of eight numbers over the eight threads that have the same columns; each gets that of place_of(lane). */
+/* The sums of eight numbers over the eight threads that have the same columns; each gets that of
+ * place_of(lane). */
 __device__ inline float sum_rows(float (&v)[8], int lane)
 {
 #pragma unroll
@@ -47,7 +51,8 @@ struct slope {
                 uint64_t *full = &r->full[turn & 1][q];
                 wait_for(&r->empty[q], (turn & 1) ^ 1);
                 arrive_expecting(full, TILE_M * PANEL * sizeof(bf16));
-                bring_rows(r->p + q * TILE_M * PANEL, p, full, i % t.columns * TILE_N + q * PANEL, i / t.columns * TILE_M);
+                bring_rows(r->p + q * TILE_M * PANEL, p, full, i % t.columns * TILE_N + q * PANEL,
+                           i / t.columns * TILE_M);
             }
         }
     }
@@ -59,7 +64,8 @@ struct slope {
         group_wait(1 + group); /* the sums of the tile before have been read */
 #pragma unroll
         for (int j = 0; j < RUNS; j++) {
-            const bf16 *held = r->p + j / 2 * TILE_M * PANEL + first_row() * PANEL + ((j % 2 * 4 + lane % 4) ^ lane / 4) * 8;
+            const bf16 *held = r->p + j / 2 * TILE_M * PANEL + first_row() * PANEL +
+                               ((j % 2 * 4 + lane % 4) ^ lane / 4) * 8;
             float total[8] = {};
             uint32_t w[4][4];
             if (j % 2 == 0) wait_for(&r->full[group][j / 2], use & 1);
@@ -78,7 +84,8 @@ struct slope {
             if (j % 2) release(&r->empty[j / 2]);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                bool inside = row + first_row() + row_at(e) < m && column + 32 * j + first_column() < n;
+                bool inside = row + first_row() + row_at(e) < m &&
+                              column + 32 * j + first_column() < n;
                 if (inside) store_all(to + (int64_t)row_at(e) * ldc + 32 * j, w[e]);
             }
             r->part[group][warp][32 * j + place_of(lane)] = sum_rows(total, lane);
@@ -87,14 +94,16 @@ struct slope {
         group_wait(1 + group);
         for (int i = threadIdx.x % GROUP; i < TILE_N && column + i < n; i += GROUP) {
             const float(&of)[4][TILE_N] = r->part[group];
-            part[(int64_t)(row / TILE_M) * n + column + i] = of[0][i] + of[1][i] + of[2][i] + of[3][i];
+            part[(int64_t)(row / TILE_M) * n + column + i] = of[0][i] + of[1][i] + of[2][i] +
+                                                             of[3][i];
         }
     }
 };
 
 __global__ void __launch_bounds__(3 * GROUP, 1)
-    slope_by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap w,
-                   const __grid_constant__ CUtensorMap p, const __grid_constant__ slope end)
+    slope_by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a,
+                   const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap p,
+                   const __grid_constant__ slope end)
 {
     extern __shared__ uint8_t memory[];
     slope_room *r = (slope_room *)room_in(memory);
@@ -118,18 +127,20 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
 bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums)
 {
     CUtensorMap a, w, of_p;
-    const cuuint64_t dim[] = {(cuuint64_t)g->n, (cuuint64_t)g->m}, step[] = {(cuuint64_t)g->ldc * 2};
+    const cuuint64_t dim[] = {(cuuint64_t)g->n, (cuuint64_t)g->m},
+                     step[] = {(cuuint64_t)g->ldc * 2};
     const cuuint32_t box[] = {PANEL, TILE_M};
-    bool ours = op == FV_U_GELU_TANH && sums.dtype == FV_F32 && g->tb && !g->bias && !g->act && !g->pre && !g->plus && aligned(p);
-    if (!device_of(s)->hopper || !ours || !fits_tiles(g) || !enough_tiles(s, g) || !describe(&a, &w, g) ||
-        !fv_cuda_map_axes(&of_p, p, FV_BF16, 2, dim, step, box))
+    bool ours = op == FV_U_GELU_TANH && sums.dtype == FV_F32 && g->tb && !g->bias && !g->act &&
+                !g->pre && !g->plus && aligned(p);
+    if (!device_of(s)->hopper || !ours || !fits_tiles(g) || !enough_tiles(s, g) ||
+        !describe(&a, &w, g) || !fv_cuda_map_axes(&of_p, p, FV_BF16, 2, dim, step, box))
         return false;
     tiles t = tiles_of(g);
     int64_t pieces = ceil_div(g->m, TILE_M);
     slope end = {(bf16 *)g->c, work<float>(s, pieces * g->n), t.m, t.n, (int)g->ldc, NULL, NULL, 0};
     if (!end.part) return true;
-    launch_early(s, "gemm", true, slope_by_tiles, dim3(blocks_for(s, t)), 3 * GROUP, sizeof(slope_room) + 1024, t, a, w, of_p,
-                 end);
+    launch_early(s, "gemm", true, slope_by_tiles, dim3(blocks_for(s, t)), 3 * GROUP,
+                 sizeof(slope_room) + 1024, t, a, w, of_p, end);
     fv_cuda_sum_pieces(s, sums, end.part, pieces, g->n);
     return true;
 }

@@ -1,10 +1,13 @@
-/* batchnorm.cu - statistics of a channel over the batch, and the norm made from them; x is (outer,channels,inner).  A
- * block treats one channel. */
+/* batchnorm.cu - statistics of a channel over the batch, and the norm made from them; x is
+ * (outer,channels,inner).  A block treats one channel. */
 #include "backend/cuda/device/cuda.h"
 
 struct layout {
     int64_t outer, channels, inner;
-    __device__ int64_t at(int64_t i) const { return (i / inner * channels + blockIdx.x) * inner + i % inner; }
+    __device__ int64_t at(int64_t i) const
+    {
+        return (i / inner * channels + blockIdx.x) * inner + i % inner;
+    }
     __device__ int64_t count() const { return outer * inner; }
 };
 
@@ -22,11 +25,11 @@ template <class T> __global__ void stats_channel(float *mean, float *var, const 
 }
 
 template <class T>
-static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer, int64_t channels,
-                            int64_t inner)
+static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer,
+                            int64_t channels, int64_t inner)
 {
-    launch(s, "batchnorm_stats", stats_channel<T>, dim3((unsigned)channels), THREADS, 0, (float *)mean, (float *)var,
-           (const T *)x, layout{outer, channels, inner});
+    launch(s, "batchnorm_stats", stats_channel<T>, dim3((unsigned)channels), THREADS, 0,
+           (float *)mean, (float *)var, (const T *)x, layout{outer, channels, inner});
 }
 
 /* y = gain * (x - mean) / sqrt(var + eps) + bias */
@@ -46,19 +49,29 @@ template <class T> struct normalise {
 };
 
 template <class T>
-static void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
-                      const void *bias, int64_t outer, int64_t channels, int64_t inner, float eps)
+static void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var,
+                      const void *gain, const void *bias, int64_t outer, int64_t channels,
+                      int64_t inner, float eps)
 {
-    normalise<T> f = {(T *)y, (const T *)x, (const T *)gain, (const T *)bias, (const float *)mean, (const float *)var, channels,
-                      inner,  eps};
+    normalise<T> f = {(T *)y,
+                      (const T *)x,
+                      (const T *)gain,
+                      (const T *)bias,
+                      (const float *)mean,
+                      (const float *)var,
+                      channels,
+                      inner,
+                      eps};
     each(s, "batchnorm", outer * channels * inner, false, f);
 }
 
 /* With n = (x - mean) * rstd, and sums over a channel:  dgain = sum(dy * n), dbias = sum(dy),
- * dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n)); the means drop out when the statistics are constants. */
+ * dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n)); the means drop out when the statistics are
+ * constants. */
 template <class T>
-__global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *dy, const T *x, const float *mean,
-                            const float *var, const T *gain, layout l, float eps, bool batch)
+__global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *dy, const T *x,
+                            const float *mean, const float *var, const T *gain, layout l, float eps,
+                            bool batch)
 {
     int64_t ch = blockIdx.x;
     float m = mean[ch], rstd = 1 / sqrtf(var[ch] + eps), dg = 0, db = 0;
@@ -81,13 +94,13 @@ __global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *d
 }
 
 template <class T>
-static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x,
-                          const fv_stat *mean, const fv_stat *var, const void *gain, int64_t outer, int64_t channels,
-                          int64_t inner, float eps, bool batch)
+static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
+                          const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
+                          int64_t outer, int64_t channels, int64_t inner, float eps, bool batch)
 {
-    launch(s, "batchnorm_bwd", bwd_channel<T>, dim3((unsigned)channels), THREADS, 0, to<T>(dx), to<T>(dgain), to<T>(dbias),
-           (const T *)dy, (const T *)x, (const float *)mean, (const float *)var, (const T *)gain, layout{outer, channels, inner},
-           eps, batch);
+    launch(s, "batchnorm_bwd", bwd_channel<T>, dim3((unsigned)channels), THREADS, 0, to<T>(dx),
+           to<T>(dgain), to<T>(dbias), (const T *)dy, (const T *)x, (const float *)mean,
+           (const float *)var, (const T *)gain, layout{outer, channels, inner}, eps, batch);
 }
 
 template <class T> void fv_cuda_batchnorm(fv_kernels *k)

@@ -80,7 +80,8 @@ template <class T> struct walked_packs {
 static bool in_packs(fv_walk *w, int64_t by)
 {
     int last = w->n - 1;
-    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || w->b[last] != 1 || w->shape[last] % by) return false;
+    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || w->b[last] != 1 || w->shape[last] % by)
+        return false;
     for (int i = 0; i < last; i++) {
         if (w->y[i] % by || w->a[i] % by || w->b[i] % by) return false;
         w->y[i] /= by, w->a[i] /= by, w->b[i] /= by;
@@ -89,17 +90,25 @@ static bool in_packs(fv_walk *w, int64_t by)
     return true;
 }
 
-static bool is_flat(const fv_walk *w) { return w->n == 1 && w->y[0] == 1 && w->a[0] == 1 && w->b[0] == 1; }
+static bool is_flat(const fv_walk *w)
+{
+    return w->n == 1 && w->y[0] == 1 && w->a[0] == 1 && w->b[0] == 1;
+}
 
-template <class T> static void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w)
+template <class T>
+static void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b,
+                   const fv_walk *w)
 {
     fv_walk packs = *w;
     if (is_flat(w))
-        each(s, "binary", w->shape[0], aligned(y, a, b), flat<T>{op, (T *)y, (const T *)a, (const T *)b});
+        each(s, "binary", w->shape[0], aligned(y, a, b),
+             flat<T>{op, (T *)y, (const T *)a, (const T *)b});
     else if (aligned(y, a, b) && in_packs(&packs, walked_packs<T>::packed))
-        each(s, "binary", walk_len(packs), false, walked_packs<T>{op, (T *)y, (const T *)a, (const T *)b, packs});
+        each(s, "binary", walk_len(packs), false,
+             walked_packs<T>{op, (T *)y, (const T *)a, (const T *)b, packs});
     else
-        each(s, "binary", walk_len(*w), false, walked<T>{op, (T *)y, (const T *)a, (const T *)b, *w});
+        each(s, "binary", walk_len(*w), false,
+             walked<T>{op, (T *)y, (const T *)a, (const T *)b, *w});
 }
 
 /* ---- backward: an operand's element collects from every place that read it ---- */
@@ -175,11 +184,13 @@ template <class T> struct flat_bwd {
 };
 
 template <class T>
-static void side(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *dy, const T *a, const T *b, const fv_walk *w)
+static void side(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *dy, const T *a,
+                 const T *b, const fv_walk *w)
 {
     if (!g.data) return;
     if (is_flat(w)) {
-        each(s, "binary_bwd", w->shape[0], aligned(g.data, dy, a, b), flat_bwd<T>{op, of_a, to<T>(g), dy, a, b});
+        each(s, "binary_bwd", w->shape[0], aligned(g.data, dy, a, b),
+             flat_bwd<T>{op, of_a, to<T>(g), dy, a, b});
         return;
     }
     const int64_t *by = of_a ? w->a : w->b;
@@ -206,8 +217,8 @@ static void side(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *d
 }
 
 template <class T>
-static void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy, const void *a, const void *b,
-                       const fv_walk *w)
+static void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy,
+                       const void *a, const void *b, const fv_walk *w)
 {
     side(s, op, true, da, (const T *)dy, (const T *)a, (const T *)b, w);
     side(s, op, false, db, (const T *)dy, (const T *)a, (const T *)b, w);

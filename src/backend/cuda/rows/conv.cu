@@ -1,5 +1,5 @@
-/* conv.cu - images unfolded into the columns of a matrix product and back, and bilinear resizing.  Ways back collect: a
- * thread goes through all that was taken from its pixel, in a fixed order. */
+/* conv.cu - images unfolded into the columns of a matrix product and back, and bilinear resizing.
+ * Ways back collect: a thread goes through all that was taken from its pixel, in a fixed order. */
 #include "backend/cuda/device/cuda.h"
 
 /* Order: image, channel, kernel row, kernel column, output row, output column. */
@@ -10,8 +10,8 @@ template <class T> struct unfold {
     fv_conv_geom g;
     template <int V> __device__ void at(int64_t e) const
     {
-        int64_t q = e % g.ow, p = e / g.ow % g.oh, k = e / g.ow / g.oh, kc = k % g.kw, kr = k / g.kw % g.kh,
-                plane = k / g.kw / g.kh;
+        int64_t q = e % g.ow, p = e / g.ow % g.oh, k = e / g.ow / g.oh, kc = k % g.kw,
+                kr = k / g.kw % g.kh, plane = k / g.kw / g.kh;
         int64_t r = p * g.sh - g.ph + kr * g.dh, c = q * g.sw - g.pw + kc * g.dw;
         bool inside = r >= 0 && r < g.h && c >= 0 && c < g.w;
         col[e] = inside ? x[(plane * g.h + r) * g.w + c] : down<T>(0);
@@ -20,7 +20,8 @@ template <class T> struct unfold {
 
 template <class T> static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
 {
-    each(s, "im2col", g->batch * g->channels * g->kh * g->kw * g->oh * g->ow, false, unfold<T>{(T *)col, (const T *)x, *g});
+    each(s, "im2col", g->batch * g->channels * g->kh * g->kw * g->oh * g->ow, false,
+         unfold<T>{(T *)col, (const T *)x, *g});
 }
 
 /* x[r,c] = the sum of every column element that im2col takes from it */
@@ -36,22 +37,27 @@ template <class T> struct fold {
         for (int64_t kr = 0; kr < g.kh; kr++)
             for (int64_t kc = 0; kc < g.kw; kc++) {
                 int64_t p = r + g.ph - kr * g.dh, q = c + g.pw - kc * g.dw;
-                if (p < 0 || q < 0 || p % g.sh || q % g.sw || p / g.sh >= g.oh || q / g.sw >= g.ow) continue;
-                sum += up(col[(((plane * g.kh + kr) * g.kw + kc) * g.oh + p / g.sh) * g.ow + q / g.sw]);
+                if (p < 0 || q < 0 || p % g.sh || q % g.sw || p / g.sh >= g.oh || q / g.sw >= g.ow)
+                    continue;
+                sum += up(
+                    col[(((plane * g.kh + kr) * g.kw + kc) * g.oh + p / g.sh) * g.ow + q / g.sw]);
             }
         put(x, e, sum);
     }
 };
 
-template <class T> static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
+template <class T>
+static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
 {
-    if (x.data) each(s, "col2im", g->batch * g->channels * g->h * g->w, false, fold<T>{to<T>(x), (const T *)col, *g});
+    if (x.data)
+        each(s, "col2im", g->batch * g->channels * g->h * g->w, false,
+             fold<T>{to<T>(x), (const T *)col, *g});
 }
 
 /* ---- bilinear ---- */
 
-/* Output place o of `out` lies between low and high of `in`, at `part` of the way: pixel centres are aligned, and what
- * would lie before the first centre is the first pixel. */
+/* Output place o of `out` lies between low and high of `in`, at `part` of the way: pixel centres
+ * are aligned, and what would lie before the first centre is the first pixel. */
 struct between {
     int64_t low, high;
     float part;
@@ -93,7 +99,8 @@ template <class T> struct resize {
     }
 };
 
-/* Places that can touch pixel i: their centres lie less than one pixel away; one more on either side for rounding. */
+/* Places that can touch pixel i: their centres lie less than one pixel away; one more on either
+ * side for rounding. */
 __device__ inline int64_t first_place(int64_t i, int64_t in, int64_t out)
 {
     int64_t o = (int64_t)floorf(((float)i - 0.5f) * (float)out / (float)in - 0.5f) - 1;
@@ -116,7 +123,8 @@ template <class T> struct resize_bwd {
         float sum = 0;
         for (int64_t p = first_place(r, n.h, n.oh); p <= last_place(r, n.h, n.oh); p++) {
             float rows = share(r, p, n.h, n.oh);
-            for (int64_t q = first_place(c, n.w, n.ow); rows != 0 && q <= last_place(c, n.w, n.ow); q++)
+            for (int64_t q = first_place(c, n.w, n.ow); rows != 0 && q <= last_place(c, n.w, n.ow);
+                 q++)
                 sum += rows * share(c, q, n.w, n.ow) * up(dy[(plane * n.oh + p) * n.ow + q]);
         }
         put(dx, e, sum);
@@ -124,15 +132,19 @@ template <class T> struct resize_bwd {
 };
 
 template <class T>
-static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w, int64_t oh, int64_t ow)
+static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
+                     int64_t oh, int64_t ow)
 {
     each(s, "bilinear", planes * oh * ow, false, resize<T>{(T *)y, (const T *)x, {h, w, oh, ow}});
 }
 
 template <class T>
-static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h, int64_t w, int64_t oh, int64_t ow)
+static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h,
+                         int64_t w, int64_t oh, int64_t ow)
 {
-    if (dx.data) each(s, "bilinear_bwd", planes * h * w, false, resize_bwd<T>{to<T>(dx), (const T *)dy, {h, w, oh, ow}});
+    if (dx.data)
+        each(s, "bilinear_bwd", planes * h * w, false,
+             resize_bwd<T>{to<T>(dx), (const T *)dy, {h, w, oh, ow}});
 }
 
 template <class T> void fv_cuda_conv(fv_kernels *k)

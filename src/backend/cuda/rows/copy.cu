@@ -46,7 +46,8 @@ template <class T> static void copy(fv_stream *s, fv_sink y, const void *x, cons
 {
     if (!y.data) return;
     fv_walk packs = *w;
-    if (!y.add && y.dtype == kind<T>::dtype && aligned(y.data, x) && in_packs(&packs, 16 / sizeof(T)))
+    if (!y.add && y.dtype == kind<T>::dtype && aligned(y.data, x) &&
+        in_packs(&packs, 16 / sizeof(T)))
         each(s, "copy", walk_len(packs), false, dense{(uint4 *)y.data, (const uint4 *)x, packs});
     else
         each(s, "copy", walk_len(*w), false, strided<T>{to<T>(y), (const T *)x, *w});

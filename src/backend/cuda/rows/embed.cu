@@ -1,10 +1,13 @@
-/* embed.cu - what enters the layers: rows of up to three tables, their sum and (of an encoder) its norm in one pass.
+/* embed.cu - what enters the layers: rows of up to three tables, their sum and (of an encoder) its
+ * norm in one pass.
  *
- * For a norm a warp has a row.  Sums are rounded as they would be stored between operations, so the bits are those of gather,
- * add, add and layernorm. */
+ * For a norm a warp has a row.  Sums are rounded as they would be stored between operations, so the
+ * bits are those of gather, add, add and layernorm. */
 #include "norm_warp.h"
 
-template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) embed_by_warp(norm_args<T> n, fv_embed a, fault *bad)
+template <class T, int P>
+__global__ void __launch_bounds__(32 * NORM_WARPS)
+    embed_by_warp(norm_args<T> n, fv_embed a, fault *bad)
 {
     constexpr int V = 16 / sizeof(T);
     int lane = threadIdx.x % 32;
@@ -32,14 +35,18 @@ template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) emb
     norm_held(v, n, r);
 }
 
-template <class T, int P> static void embed_as(fv_stream *s, const norm_args<T> &n, const fv_embed &a)
+template <class T, int P>
+static void embed_as(fv_stream *s, const norm_args<T> &n, const fv_embed &a)
 {
-    launch_early(s, "embed", true, embed_by_warp<T, P>, dim3((unsigned)ceil_div(a.rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, a,
+    launch_early(s, "embed", true, embed_by_warp<T, P>,
+                 dim3((unsigned)ceil_div(a.rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, a,
                  faults_of(s) + FAULT_GATHER);
 }
 
 /* V neighbours of row r of the sum from column c on, rounded as if every sum were stored. */
-template <class T, int V> __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, int64_t c, fault *bad)
+template <class T, int V>
+__device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, int64_t c,
+                                fault *bad)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) sum[j] = 0;
@@ -73,7 +80,8 @@ template <class T> struct sum_of_rows {
 
 template <class T> static void embed_bare(fv_stream *s, const fv_embed &a)
 {
-    bool wide = a.cols % (16 / (int64_t)sizeof(T)) == 0 && aligned(a.y, a.of[0].table, a.of[1].table, a.of[2].table);
+    bool wide = a.cols % (16 / (int64_t)sizeof(T)) == 0 &&
+                aligned(a.y, a.of[0].table, a.of[1].table, a.of[2].table);
     each(s, "embed", a.rows * a.cols, wide, sum_of_rows<T>{a, faults_of(s) + FAULT_GATHER});
 }
 
@@ -84,7 +92,8 @@ template <class T> static bool embed(fv_stream *s, const fv_embed *a)
         return true;
     }
     int packs = packs_of<T>(a->cols);
-    if (!packs || !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias)) return false;
+    if (!packs || !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias))
+        return false;
     float *stats = work<float>(s, 2 * a->rows); /* which a norm leaves, and nobody reads here */
     if (!stats) return true;
     norm_args<T> n = {};

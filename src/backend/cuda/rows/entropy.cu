@@ -1,7 +1,9 @@
-/* entropy.cu - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is kept. */
+/* entropy.cu - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is
+ * kept. */
 #include "backend/cuda/device/cuda.h"
 
-/* What one thread knows of its part of a row: the largest, the sum of exp(x - largest), the sum of x - first of the row. */
+/* What one thread knows of its part of a row: the largest, the sum of exp(x - largest), the sum of
+ * x - first of the row. */
 struct part_of_row {
     float top, total, off;
 };
@@ -31,8 +33,8 @@ template <class T, int V> __device__ part_of_row look(const T *row, int64_t voca
 
 /* loss = (1 - smooth) * (lse - x[label]) + smooth * (lse - mean(x)) */
 template <class T, int V>
-__global__ void entropy_row(float *loss, float *lse, const T *x, const int32_t *labels, int64_t vocab, float smooth,
-                            int32_t ignore, fault *bad)
+__global__ void entropy_row(float *loss, float *lse, const T *x, const int32_t *labels,
+                            int64_t vocab, float smooth, int32_t ignore, fault *bad)
 {
     int64_t r = blockIdx.x;
     int32_t label = labels[r];
@@ -55,23 +57,24 @@ __global__ void entropy_row(float *loss, float *lse, const T *x, const int32_t *
 }
 
 template <class T>
-static void cross_entropy(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x, const int32_t *labels, int64_t rows,
-                          int64_t vocab, float smooth, int32_t ignore)
+static void cross_entropy(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x,
+                          const int32_t *labels, int64_t rows, int64_t vocab, float smooth,
+                          int32_t ignore)
 {
     constexpr int V = 16 / sizeof(T);
     fault *bad = faults_of(s) + FAULT_LABEL;
     if (vocab % V == 0 && aligned(x))
-        launch(s, "cross_entropy", entropy_row<T, V>, dim3((unsigned)rows), row_threads(vocab / V), 0, (float *)loss,
-               (float *)lse, (const T *)x, labels, vocab, smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_row<T, V>, dim3((unsigned)rows), row_threads(vocab / V),
+               0, (float *)loss, (float *)lse, (const T *)x, labels, vocab, smooth, ignore, bad);
     else
-        launch(s, "cross_entropy", entropy_row<T, 1>, dim3((unsigned)rows), row_threads(vocab), 0, (float *)loss, (float *)lse,
-               (const T *)x, labels, vocab, smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_row<T, 1>, dim3((unsigned)rows), row_threads(vocab), 0,
+               (float *)loss, (float *)lse, (const T *)x, labels, vocab, smooth, ignore, bad);
 }
 
 /* dx = dloss * (softmax(x) - (1 - smooth) * [label] - smooth / vocab) */
 template <class T, int V>
-__global__ void entropy_bwd_row(sink<T> dx, const float *dloss, const float *lse, const T *x, const int32_t *labels,
-                                int64_t vocab, float smooth, int32_t ignore)
+__global__ void entropy_bwd_row(sink<T> dx, const float *dloss, const float *lse, const T *x,
+                                const int32_t *labels, int64_t vocab, float smooth, int32_t ignore)
 {
     int64_t r = blockIdx.x;
     int32_t label = labels[r];
@@ -89,17 +92,20 @@ __global__ void entropy_bwd_row(sink<T> dx, const float *dloss, const float *lse
 }
 
 template <class T>
-static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse, const void *x,
-                              const int32_t *labels, int64_t rows, int64_t vocab, float smooth, int32_t ignore)
+static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse,
+                              const void *x, const int32_t *labels, int64_t rows, int64_t vocab,
+                              float smooth, int32_t ignore)
 {
     constexpr int V = 16 / sizeof(T);
     if (!dx.data) return;
     if (vocab % V == 0 && aligned(x, dx.data))
-        launch(s, "cross_entropy_bwd", entropy_bwd_row<T, V>, dim3((unsigned)rows), row_threads(vocab / V), 0, to<T>(dx),
-               (const float *)dloss, (const float *)lse, (const T *)x, labels, vocab, smooth, ignore);
+        launch(s, "cross_entropy_bwd", entropy_bwd_row<T, V>, dim3((unsigned)rows),
+               row_threads(vocab / V), 0, to<T>(dx), (const float *)dloss, (const float *)lse,
+               (const T *)x, labels, vocab, smooth, ignore);
     else
-        launch(s, "cross_entropy_bwd", entropy_bwd_row<T, 1>, dim3((unsigned)rows), row_threads(vocab), 0, to<T>(dx),
-               (const float *)dloss, (const float *)lse, (const T *)x, labels, vocab, smooth, ignore);
+        launch(s, "cross_entropy_bwd", entropy_bwd_row<T, 1>, dim3((unsigned)rows),
+               row_threads(vocab), 0, to<T>(dx), (const float *)dloss, (const float *)lse,
+               (const T *)x, labels, vocab, smooth, ignore);
 }
 
 /* ---- both at once: x becomes its gradient ---- */
@@ -113,8 +119,9 @@ __device__ inline float exp2_quick(float x)
     return y;
 }
 
-/* What a thread knows of its packs of a row: the largest, and the sum of exp(x - largest).  It begins far below every number but
- * not at minus infinity, so that a pack of nothing else is no trouble. */
+/* What a thread knows of its packs of a row: the largest, and the sum of exp(x - largest).  It
+ * begins far below every number but not at minus infinity, so that a pack of nothing else is no
+ * trouble. */
 #define LEAST -1e38f
 struct packs_of_row {
     float top, total;
@@ -166,7 +173,10 @@ template <class T, int V> __device__ float sum_of_row(const T *row, int vocab, f
 
 __device__ inline void fetch_pack(void *to, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
 }
 
 /* All at once: left to itself the compiler may write number after number. */
@@ -177,17 +187,24 @@ template <class T, int V> __device__ inline void store_all(T *to, const float (&
     for (int j = 0; j < V; j++) k.v[j] = down<T>(v[j]);
     if constexpr (sizeof k == 16) {
         const uint4 w = *(const uint4 *)&k;
-        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w) : "memory");
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x), "r"(w.y),
+                     "r"(w.z), "r"(w.w)
+                     : "memory");
     } else {
         *(pack<T, V> *)to = k;
     }
 }
 
 /* The thread that treats number i of a row; threads are a power of two. */
-template <int V> __device__ inline bool mine(int i) { return (i / V & (int)(blockDim.x - 1)) == (int)threadIdx.x; }
+template <int V> __device__ inline bool mine(int i)
+{
+    return (i / V & (int)(blockDim.x - 1)) == (int)threadIdx.x;
+}
 
-/* Of a thread's packs those that reach behind vocab get value there; last: where its last pack begins. */
-template <class T, int V> __device__ inline void put_behind(T *row, int vocab, int last, float value)
+/* Of a thread's packs those that reach behind vocab get value there; last: where its last pack
+ * begins. */
+template <class T, int V>
+__device__ inline void put_behind(T *row, int vocab, int last, float value)
 {
     for (; last >= 0 && last + V > vocab; last -= (int)blockDim.x * V)
         for (int j = 0; j < V; j++)
@@ -200,16 +217,18 @@ template <class T, int V> __device__ inline void fetch_row(T *to, const T *row, 
     for (int i = threadIdx.x * V; i < n; i += blockDim.x * V) fetch_pack(to + i, row + i);
 }
 
-/* loss, and x becomes its gradient.  A block takes row after row.  HELD: a row is read once, to shared memory, where a thread
- * reads only packs that it fetched itself, and the next one is on its way to the other half meanwhile.  Else the row is read
- * twice, the second time from the cache.  What lies behind vocab becomes 0. */
+/* loss, and x becomes its gradient.  A block takes row after row.  HELD: a row is read once, to
+ * shared memory, where a thread reads only packs that it fetched itself, and the next one is on its
+ * way to the other half meanwhile.  Else the row is read twice, the second time from the cache.
+ * What lies behind vocab becomes 0. */
 template <class T, int V, bool HELD>
 __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
-    entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t rows, int vocab, int step, float smooth, int32_t ignore,
-                      fault *bad)
+    entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t rows, int vocab, int step,
+                      float smooth, int32_t ignore, fault *bad)
 {
     extern __shared__ uint4 held[];
-    int half = 0, turn = 0, end = step / V - 1, last = (end - ((end - (int)threadIdx.x) & (int)(blockDim.x - 1))) * V;
+    int half = 0, turn = 0, end = step / V - 1,
+        last = (end - ((end - (int)threadIdx.x) & (int)(blockDim.x - 1))) * V;
     float even = smooth / (float)vocab, v[V];
     if (HELD) fetch_row<T, V>((T *)held, x + blockIdx.x * (int64_t)step, step);
     int32_t label = labels[blockIdx.x];
@@ -218,7 +237,8 @@ __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
         int32_t now = label;
         bool counts = now != ignore && now >= 0 && now < vocab, more = r + gridDim.x < rows;
         if (HELD) asm volatile("cp.async.wait_all;" ::: "memory");
-        if (HELD && more) fetch_row<T, V>((T *)held + (half ^ 1) * step, row + gridDim.x * (int64_t)step, step);
+        if (HELD && more)
+            fetch_row<T, V>((T *)held + (half ^ 1) * step, row + gridDim.x * (int64_t)step, step);
         if (more) label = labels[r + gridDim.x];
         if (!counts) {
             if (threadIdx.x == 0) loss[r] = 0;
@@ -231,7 +251,8 @@ __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
         float chosen = mine<V>(now) ? up(from[now]) : 0;
         packs_of_row p = look_together(look_quick<T, V>(from, step), turn);
         turn ^= 1;
-        float off = smooth != 0 ? sum_of_row<T, V>(from, vocab, p.top) : 0, log_total = logf(p.total);
+        float off = smooth != 0 ? sum_of_row<T, V>(from, vocab, p.top) : 0,
+              log_total = logf(p.total);
         float lse = p.top * LOG2E + log_total * LOG2E; /* in units of log 2 */
 #pragma unroll 4
         for (int i = threadIdx.x * V; i < step; i += blockDim.x * V) {
@@ -241,7 +262,8 @@ __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
             store_all(row + i, v);
         }
         if (mine<V>(now)) {
-            loss[r] = log_total - (1 - smooth) * (chosen - p.top) - (smooth != 0 ? smooth * off / (float)vocab : 0);
+            loss[r] = log_total - (1 - smooth) * (chosen - p.top) -
+                      (smooth != 0 ? smooth * off / (float)vocab : 0);
             row[now] = down<T>(exp2_quick(fmaf(chosen, LOG2E, -lse)) - even - (1 - smooth));
         }
         put_behind<T, V>(row, vocab, last, 0);
@@ -249,26 +271,28 @@ __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
 }
 
 template <class T>
-static void cross_entropy_slope(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels, int64_t rows, int64_t vocab,
-                                int64_t step, float smooth, int32_t ignore)
+static void cross_entropy_slope(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels,
+                                int64_t rows, int64_t vocab, int64_t step, float smooth,
+                                int32_t ignore)
 {
     constexpr int V = 16 / sizeof(T);
     fault *bad = faults_of(s) + FAULT_LABEL;
     unsigned threads = row_threads(step / V), many = threads == 512 ? 1024 : threads;
-    size_t two_rows = 2 * (size_t)step * sizeof(T), others = 2048, shared = device_of(s)->most_shared;
+    size_t two_rows = 2 * (size_t)step * sizeof(T), others = 2048,
+           shared = device_of(s)->most_shared;
     bool packs = step % V == 0 && aligned(x), held = packs && two_rows + others <= shared;
     int64_t beside = (int64_t)(shared / (two_rows + others)), most = 2048 / many;
     most = (int64_t)device_of(s)->processors * (beside < most ? beside : most);
     dim3 grid((unsigned)rows), few((unsigned)(rows < most ? rows : most));
     if (held)
-        launch(s, "cross_entropy", entropy_slope_row<T, V, true>, few, many, two_rows, (float *)loss, (T *)x, labels, rows,
-               (int)vocab, (int)step, smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_slope_row<T, V, true>, few, many, two_rows,
+               (float *)loss, (T *)x, labels, rows, (int)vocab, (int)step, smooth, ignore, bad);
     else if (packs)
-        launch(s, "cross_entropy", entropy_slope_row<T, V, false>, grid, many, 0, (float *)loss, (T *)x, labels, rows, (int)vocab,
-               (int)step, smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_slope_row<T, V, false>, grid, many, 0, (float *)loss,
+               (T *)x, labels, rows, (int)vocab, (int)step, smooth, ignore, bad);
     else
-        launch(s, "cross_entropy", entropy_slope_row<T, 1, false>, grid, many, 0, (float *)loss, (T *)x, labels, rows, (int)vocab,
-               (int)step, smooth, ignore, bad);
+        launch(s, "cross_entropy", entropy_slope_row<T, 1, false>, grid, many, 0, (float *)loss,
+               (T *)x, labels, rows, (int)vocab, (int)step, smooth, ignore, bad);
 }
 
 template <class T> struct by_rows {
@@ -288,10 +312,13 @@ template <class T> struct by_rows {
 };
 
 template <class T>
-static void scale_rows(fv_stream *s, fv_sink y, const void *x, const fv_stat *scale, int64_t rows, int64_t cols)
+static void scale_rows(fv_stream *s, fv_sink y, const void *x, const fv_stat *scale, int64_t rows,
+                       int64_t cols)
 {
     bool wide = cols % by_rows<T>::wide == 0 && aligned(y.data, x);
-    if (y.data) each(s, "scale_rows", rows * cols, wide, by_rows<T>{to<T>(y), (const T *)x, (const float *)scale, cols});
+    if (y.data)
+        each(s, "scale_rows", rows * cols, wide,
+             by_rows<T>{to<T>(y), (const T *)x, (const float *)scale, cols});
 }
 
 template <class T> void fv_cuda_entropy(fv_kernels *k)

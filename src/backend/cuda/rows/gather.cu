@@ -1,7 +1,8 @@
 /* gather.cu - rows of a table by id, and the sum of rows back into the table.
  *
- * Backward sorts the places by id (a stable sort, so places of one id stay in order); then one block adds up the rows of
- * each id and rounds once.  Atomic additions would save the sort and lose the promise that a run repeats. */
+ * Backward sorts the places by id (a stable sort, so places of one id stay in order); then one
+ * block adds up the rows of each id and rounds once.  Atomic additions would save the sort and lose
+ * the promise that a run repeats. */
 #include <cub/device/device_radix_sort.cuh>
 
 #include "backend/cuda/device/cuda.h"
@@ -28,14 +29,17 @@ template <class T, class E> struct rows_by_id {
 };
 
 template <class T, class E>
-static void rows_from(fv_stream *s, void *y, const void *table, const int32_t *ids, int64_t n, int64_t vocab, int64_t d)
+static void rows_from(fv_stream *s, void *y, const void *table, const int32_t *ids, int64_t n,
+                      int64_t vocab, int64_t d)
 {
     bool wide = d % (16 / (int64_t)sizeof(T)) == 0 && aligned(y, table);
-    each(s, "gather", n * d, wide, rows_by_id<T, E>{(T *)y, (const E *)table, ids, vocab, d, faults_of(s) + FAULT_GATHER});
+    each(s, "gather", n * d, wide,
+         rows_by_id<T, E>{(T *)y, (const E *)table, ids, vocab, d, faults_of(s) + FAULT_GATHER});
 }
 
 template <class T>
-static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n, int64_t vocab, int64_t d)
+static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids,
+                   int64_t n, int64_t vocab, int64_t d)
 {
     switch (tt) {
     case FV_F32: rows_from<T, float>(s, y, table, ids, n, vocab, d); break;
@@ -67,8 +71,8 @@ struct keys_of_places {
 
 /* Block i adds up the run of equal keys that begins at i; all other blocks have nothing to do. */
 template <class T, int V>
-__global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, const int32_t *place, int64_t n, int64_t vocab,
-                           int64_t d)
+__global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, const int32_t *place,
+                           int64_t n, int64_t vocab, int64_t d)
 {
     int64_t i = blockIdx.x, end = i + 1;
     int32_t id = key[i];
@@ -97,7 +101,8 @@ __global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, cons
 /* The library tells some refusals by its answer alone. */
 static void unsorted(fv_stream *s, cudaError_t rc)
 {
-    device_of(s)->host.fail(s, FV_EDEVICE, "gather_bwd: the device refused to sort the ids: %s", cudaGetErrorString(rc));
+    device_of(s)->host.fail(s, FV_EDEVICE, "gather_bwd: the device refused to sort the ids: %s",
+                            cudaGetErrorString(rc));
 }
 
 static int bits_of(int64_t n)
@@ -108,8 +113,8 @@ static int bits_of(int64_t n)
 }
 
 template <class T>
-static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n, int64_t vocab, int64_t d,
-                       int32_t skip)
+static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n,
+                       int64_t vocab, int64_t d, int32_t skip)
 {
     constexpr int V = 16 / sizeof(T);
     if (!dtable.data) return;
@@ -118,22 +123,28 @@ static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32
     if (!n) return;
     int32_t *none = NULL;
     cudaSetDevice(device_of(s)->number); /* whose size decides */
-    cudaError_t rc = cub::DeviceRadixSort::SortPairs(NULL, temp, none, none, none, none, (int)n, 0, bits_of(vocab));
-    char *block = rc == cudaSuccess ? work<char>(s, (int64_t)temp + 256 + 4 * n * (int64_t)sizeof(int32_t)) : NULL;
+    cudaError_t rc = cub::DeviceRadixSort::SortPairs(NULL, temp, none, none, none, none, (int)n, 0,
+                                                     bits_of(vocab));
+    char *block = rc == cudaSuccess
+                      ? work<char>(s, (int64_t)temp + 256 + 4 * n * (int64_t)sizeof(int32_t))
+                      : NULL;
     if (rc != cudaSuccess) unsorted(s, rc);
     if (!block) return;
-    int32_t *key = (int32_t *)(block + (temp + 255) / 256 * 256), *place = key + n, *sorted = place + n, *order = sorted + n;
-    each(s, "gather_bwd", n, false, keys_of_places{key, place, ids, vocab, skip, faults_of(s) + FAULT_GATHER_BWD});
+    int32_t *key = (int32_t *)(block + (temp + 255) / 256 * 256), *place = key + n,
+            *sorted = place + n, *order = sorted + n;
+    each(s, "gather_bwd", n, false,
+         keys_of_places{key, place, ids, vocab, skip, faults_of(s) + FAULT_GATHER_BWD});
     if (s->err.code) return;
-    rc = cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, place, order, (int)n, 0, bits_of(vocab), stream_of(s));
+    rc = cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, place, order, (int)n, 0,
+                                         bits_of(vocab), stream_of(s));
     fv_cuda_started(s, "gather_bwd");
     if (rc != cudaSuccess) unsorted(s, rc);
     if (d % V == 0 && aligned(dtable.data, dy))
-        launch(s, "gather_bwd", sum_of_run<T, V>, dim3((unsigned)n), row_threads(d / V), 0, to<T>(dtable), (const T *)dy, sorted,
-               order, n, vocab, d);
+        launch(s, "gather_bwd", sum_of_run<T, V>, dim3((unsigned)n), row_threads(d / V), 0,
+               to<T>(dtable), (const T *)dy, sorted, order, n, vocab, d);
     else
-        launch(s, "gather_bwd", sum_of_run<T, 1>, dim3((unsigned)n), row_threads(d), 0, to<T>(dtable), (const T *)dy, sorted,
-               order, n, vocab, d);
+        launch(s, "gather_bwd", sum_of_run<T, 1>, dim3((unsigned)n), row_threads(d), 0,
+               to<T>(dtable), (const T *)dy, sorted, order, n, vocab, d);
 }
 
 template <class T> void fv_cuda_gather(fv_kernels *k)

@@ -1,4 +1,5 @@
-/* ids.cu - ids of tokens, rows of integers: moved along, counted, found.  A warp has a row where it must be walked along. */
+/* ids.cu - ids of tokens, rows of integers: moved along, counted, found.  A warp has a row where it
+ * must be walked along. */
 #include "backend/cuda/device/cuda.h"
 
 #define WARPS 4 /* of a block */
@@ -17,13 +18,14 @@ struct shifted {
     }
 };
 
-static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by, int32_t edge, int32_t from,
-                  int32_t to)
+static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                  int64_t by, int32_t edge, int32_t from, int32_t to)
 {
     each(s, "shift", rows * cols, false, shifted{y, x, cols, by, edge, from, to});
 }
 
-__global__ static void count_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t first, int32_t skip)
+__global__ static void count_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                                  int32_t first, int32_t skip)
 {
     int lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -37,12 +39,15 @@ __global__ static void count_rows(int32_t *y, const int32_t *x, int64_t rows, in
     }
 }
 
-static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t first, int32_t skip)
+static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                  int32_t first, int32_t skip)
 {
-    launch(s, "count", count_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x, rows, cols, first, skip);
+    launch(s, "count", count_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x, rows,
+           cols, first, skip);
 }
 
-__global__ static void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id, bool wanted)
+__global__ static void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                                    int32_t id, bool wanted)
 {
     int lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, found = 0;
@@ -57,9 +62,11 @@ __global__ static void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, 
     if (lane == 0) y[row] = (int32_t)(row * cols + found);
 }
 
-static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id, bool wanted)
+static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
+                 bool wanted)
 {
-    launch(s, "last", last_of_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x, rows, cols, id, wanted);
+    launch(s, "last", last_of_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x,
+           rows, cols, id, wanted);
 }
 
 template <class T> void fv_cuda_ids(fv_kernels *k)

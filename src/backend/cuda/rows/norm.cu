@@ -1,15 +1,17 @@
 /* norm.cu - layer norm and RMS norm over the last axis, with the residual sum in the same pass.
  *
- * Both norms are one kernel, since RMS norm is layer norm with the mean left at 0.  Rows of usual widths are held by a
- * warp (norm_warp.h), others by a block in shared memory as f32, so memory is read once.  The gradients of gain and bias are
- * column sums over all rows: pieces first, then the pieces in order. */
+ * Both norms are one kernel, since RMS norm is layer norm with the mean left at 0.  Rows of usual
+ * widths are held by a warp (norm_warp.h), others by a block in shared memory as f32, so memory is
+ * read once.  The gradients of gain and bias are column sums over all rows: pieces first, then the
+ * pieces in order. */
 #include "norm_warp.h"
 
 #define ROWS 32           /* of a piece */
 #define MOST_PIECES 65535 /* blocks along y */
 #define LANES 32
 
-/* The row that is normalised, in shared memory; where there is a residual it is rounded as it is stored. */
+/* The row that is normalised, in shared memory; where there is a residual it is rounded as it is
+ * stored. */
 template <class T, int V> __device__ void fetch_row(float *row, const norm_args<T> &n, int64_t from)
 {
     for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V) {
@@ -51,16 +53,19 @@ template <class T, int V> __global__ void norm_row(norm_args<T> n)
         if (n.gain) load(g, n.gain, i);
         if (n.bias) load(b, n.bias, i);
 #pragma unroll
-        for (int j = 0; j < V; j++) v[j] = (row[i + j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
+        for (int j = 0; j < V; j++)
+            v[j] = (row[i + j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
         store(n.y, from + i, v);
     }
 }
 
-/* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n)); mean(g) drops out without mean. */
+/* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n));
+ * mean(g) drops out without mean. */
 template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
 {
     int64_t from = blockIdx.x * a.cols;
-    float m = a.mean ? a.mean[blockIdx.x] : 0, scale = a.rstd[blockIdx.x], gs = 0, gns = 0, d[V], x[V], g[V];
+    float m = a.mean ? a.mean[blockIdx.x] : 0, scale = a.rstd[blockIdx.x], gs = 0, gns = 0, d[V],
+          x[V], g[V];
     for (int64_t i = threadIdx.x * V; i < a.cols; i += blockDim.x * V) {
         load(d, a.dy, from + i);
         load(x, a.x, from + i);
@@ -82,12 +87,14 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
             if (a.gain) load(g, a.gain, i);
         }
 #pragma unroll
-        for (int j = 0; j < V; j++) d[j] = scale * (d[j] * (a.gain ? g[j] : 1) - gs - (x[j] - m) * scale * gns);
+        for (int j = 0; j < V; j++)
+            d[j] = scale * (d[j] * (a.gain ? g[j] : 1) - gs - (x[j] - m) * scale * gns);
         deliver(a.dx, from + i, d);
     }
 }
 
-/* Block (columns, piece of so many rows): part[piece] gets the sums of dy * n, behind all of these those of dy. */
+/* Block (columns, piece of so many rows): part[piece] gets the sums of dy * n, behind all of these
+ * those of dy. */
 template <class T, int V> __global__ void norm_columns(float *part, back_args<T> a, int64_t piece)
 {
     int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, from = blockIdx.y * piece;
@@ -115,7 +122,8 @@ template <class T> struct column_sinks {
 };
 
 /* The pieces in order: LANES threads share a column; block (columns, which). */
-template <class T> __global__ void sum_pieces(column_sinks<T> all, const float *part, int64_t pieces, int64_t cols)
+template <class T>
+__global__ void sum_pieces(column_sinks<T> all, const float *part, int64_t pieces, int64_t cols)
 {
     __shared__ float lanes[LANES][33];
     int column = threadIdx.x % 32, lane = threadIdx.x / 32;
@@ -133,10 +141,11 @@ template <class T> __global__ void sum_pieces(column_sinks<T> all, const float *
 }
 
 template <class T>
-static void add_pieces(fv_stream *s, const char *name, const column_sinks<T> &all, int sums, const float *part, int64_t pieces,
-                       int64_t cols)
+static void add_pieces(fv_stream *s, const char *name, const column_sinks<T> &all, int sums,
+                       const float *part, int64_t pieces, int64_t cols)
 {
-    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32), (unsigned)sums), 32 * LANES, 0, all, part, pieces, cols);
+    launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32), (unsigned)sums), 32 * LANES,
+           0, all, part, pieces, cols);
 }
 
 template <class T> static void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
@@ -149,7 +158,8 @@ template <class T> static void norm(fv_stream *s, const char *name, norm_args<T>
         return;
     }
     if (shared > device_of(s)->most_shared) {
-        device_of(s)->host.fail(s, FV_EMISSING, "%s: rows of %lld numbers, cuda takes up to %lld", name, (long long)n.cols,
+        device_of(s)->host.fail(s, FV_EMISSING, "%s: rows of %lld numbers, cuda takes up to %lld",
+                                name, (long long)n.cols,
                                 (long long)(device_of(s)->most_shared / sizeof(float)));
         return;
     }
@@ -161,12 +171,15 @@ template <class T> static void norm(fv_stream *s, const char *name, norm_args<T>
 
 /* of_dx: gets the sums of dx's columns as they end up, or nothing. */
 template <class T>
-static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias, fv_sink of_dx)
+static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias,
+                     fv_sink of_dx)
 {
     constexpr int V = 16 / sizeof(T);
     column_sinks<T> all = {{to<T>(dgain), to<T>(dbias), to<T>(of_dx)}};
     bool wide = a.cols % V == 0 && aligned(a.dx.p, a.dy, a.x, a.gain);
-    int packs = wide && a.rows ? packs_of<T>(a.cols) : 0, sums = of_dx.data ? 3 : dgain.data || dbias.data ? 2 : 0;
+    int packs = wide && a.rows ? packs_of<T>(a.cols) : 0, sums = of_dx.data                 ? 3
+                                                                 : dgain.data || dbias.data ? 2
+                                                                                            : 0;
     if (packs && back_bytes<T>(packs) <= device_of(s)->most_shared) {
         int64_t pieces = ceil_div(a.rows, rows_of_block(a.rows, packs));
         float *part = sums ? work<float>(s, sums * pieces * a.cols) : NULL;
@@ -175,8 +188,10 @@ static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dga
         if (sums) add_pieces(s, name, all, sums, part, pieces, a.cols);
         return;
     }
-    if (a.dx.p && wide) launch(s, name, norm_dx_row<T, V>, dim3((unsigned)a.rows), row_threads(a.cols / V), 0, a);
-    if (a.dx.p && !wide) launch(s, name, norm_dx_row<T, 1>, dim3((unsigned)a.rows), row_threads(a.cols), 0, a);
+    if (a.dx.p && wide)
+        launch(s, name, norm_dx_row<T, V>, dim3((unsigned)a.rows), row_threads(a.cols / V), 0, a);
+    if (a.dx.p && !wide)
+        launch(s, name, norm_dx_row<T, 1>, dim3((unsigned)a.rows), row_threads(a.cols), 0, a);
     if (of_dx.data) s->dev->k[kind<T>::dtype]->colsum(s, of_dx, a.dx.p, a.rows, a.cols);
     if (!dgain.data && !dbias.data) return;
     int64_t piece = a.rows > ROWS * MOST_PIECES ? ceil_div(a.rows, MOST_PIECES) : ROWS;
@@ -184,15 +199,18 @@ static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dga
     float *part = work<float>(s, 2 * pieces * a.cols);
     if (!part) return;
     if (wide)
-        launch(s, name, norm_columns<T, V>, dim3((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces), 32, 0, part, a, piece);
+        launch(s, name, norm_columns<T, V>,
+               dim3((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces), 32, 0, part, a, piece);
     else
-        launch(s, name, norm_columns<T, 1>, dim3((unsigned)ceil_div(a.cols, 32), (unsigned)pieces), 32, 0, part, a, piece);
+        launch(s, name, norm_columns<T, 1>, dim3((unsigned)ceil_div(a.cols, 32), (unsigned)pieces),
+               32, 0, part, a, piece);
     add_pieces(s, name, all, 2, part, pieces, a.cols);
 }
 
 template <class T>
-static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x, const void *a,
-                      const void *gain, const void *bias, int64_t rows, int64_t cols, float eps)
+static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x,
+                      const void *a, const void *gain, const void *bias, int64_t rows, int64_t cols,
+                      float eps)
 {
     norm_args<T> n = {(T *)y,       (T *)sum,        (float *)mean,   (float *)rstd, (const T *)x,
                       (const T *)a, (const T *)gain, (const T *)bias, cols,          eps};
@@ -200,9 +218,9 @@ static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void 
 }
 
 template <class T>
-static void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, fv_sink of_dx, const void *dy,
-                               const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd, int64_t rows,
-                               int64_t cols)
+static void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias,
+                               fv_sink of_dx, const void *dy, const void *x, const void *gain,
+                               const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     back_args<T> a = {to<T>(dx),           (const T *)dy,       (const T *)x, (const T *)gain,
                       (const float *)mean, (const float *)rstd, rows,         cols};
@@ -210,25 +228,28 @@ static void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink 
 }
 
 template <class T>
-static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy, const void *x, const void *gain,
-                          const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
+                          const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd,
+                          int64_t rows, int64_t cols)
 {
     layernorm_bwd_sums<T>(s, dx, dgain, dbias, fv_sink{}, dy, x, gain, mean, rstd, rows, cols);
 }
 
 template <class T>
-static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a, const void *gain, int64_t rows,
-                    int64_t cols, float eps)
+static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a,
+                    const void *gain, int64_t rows, int64_t cols, float eps)
 {
-    norm_args<T> n = {(T *)y, (T *)sum, NULL, (float *)rstd, (const T *)x, (const T *)a, (const T *)gain, NULL, cols, eps};
+    norm_args<T> n = {(T *)y,       (T *)sum,        NULL, (float *)rstd, (const T *)x,
+                      (const T *)a, (const T *)gain, NULL, cols,          eps};
     norm(s, "rmsnorm", n, rows);
 }
 
 template <class T>
-static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x, const void *gain,
-                        const fv_stat *rstd, int64_t rows, int64_t cols)
+static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x,
+                        const void *gain, const fv_stat *rstd, int64_t rows, int64_t cols)
 {
-    back_args<T> a = {to<T>(dx), (const T *)dy, (const T *)x, (const T *)gain, NULL, (const float *)rstd, rows, cols};
+    back_args<T> a = {to<T>(dx), (const T *)dy,       (const T *)x, (const T *)gain,
+                      NULL,      (const float *)rstd, rows,         cols};
     norm_bwd(s, "rmsnorm_bwd", a, dgain, fv_sink{}, fv_sink{});
 }
 

@@ -1,5 +1,5 @@
-/* norm_warp.h - norms of rows that a warp can hold in registers: no shared memory, no waiting for other warps; and their
- * gradient, with the sums over rows that the gradients of gain and bias are.
+/* norm_warp.h - norms of rows that a warp can hold in registers: no shared memory, no waiting for
+ * other warps; and their gradient, with the sums over rows that the gradients of gain and bias are.
  *
  * Lane l has the packs l, l + 32, ... of a row, P of them. */
 #ifndef FV_CUDA_NORM_WARP_H
@@ -24,8 +24,10 @@ template <class T> struct back_args {
     int64_t rows, cols;
 };
 
-/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps), of row r, which a warp holds. */
-template <class T, int P, int V> __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_t r)
+/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps), of row r, which a warp
+ * holds. */
+template <class T, int P, int V>
+__device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_t r)
 {
     int lane = threadIdx.x % 32;
     float m = 0, var = 0;
@@ -51,16 +53,19 @@ template <class T, int P, int V> __device__ inline void norm_held(float (&v)[P][
         if (n.gain) load(g, n.gain, (p * 32 + lane) * V);
         if (n.bias) load(b, n.bias, (p * 32 + lane) * V);
 #pragma unroll
-        for (int j = 0; j < V; j++) v[p][j] = (v[p][j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
+        for (int j = 0; j < V; j++)
+            v[p][j] = (v[p][j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
         store(n.y, r * n.cols + (p * 32 + lane) * V, v[p]);
     }
 }
 
 /* From the last row to the first: those that were written last are in the cache still. */
-template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, int64_t rows)
+template <class T, int P>
+__global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, int64_t rows)
 {
     constexpr int V = 16 / sizeof(T);
-    int64_t r = rows - 1 - ((int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32), from = r * n.cols + threadIdx.x % 32 * V;
+    int64_t r = rows - 1 - ((int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32),
+            from = r * n.cols + threadIdx.x % 32 * V;
     float v[P][V];
     wait_for_others();
     let_others_start();
@@ -73,7 +78,8 @@ template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) nor
             float a[V];
             load(a, n.a, from + p * 32 * V);
 #pragma unroll
-            for (int j = 0; j < V; j++) v[p][j] = up(down<T>(v[p][j] + a[j])); /* what is stored is what is normalised */
+            /* what is stored is what is normalised */
+            for (int j = 0; j < V; j++) v[p][j] = up(down<T>(v[p][j] + a[j]));
             if (n.sum != n.y) store(n.sum, from + p * 32 * V, v[p]);
         }
     norm_held(v, n, r);
@@ -81,11 +87,13 @@ template <class T, int P> __global__ void __launch_bounds__(32 * NORM_WARPS) nor
 
 /* ---- the gradient: a block takes tile after tile of its rows, one row for each of its warps ----
  *
- * While a tile is worked on the next one is on its way to shared memory.  A warp finds the two means of its row; then each thread
- * has a pack of columns, in one row of GROUPS, so that the sums over rows take few registers. */
+ * While a tile is worked on the next one is on its way to shared memory.  A warp finds the two
+ * means of its row; then each thread has a pack of columns, in one row of GROUPS, so that the sums
+ * over rows take few registers. */
 
 template <int P> struct back_shape {
-    static constexpr int groups = P <= 3 ? 4 : 2, warps = P * groups, threads = 32 * warps, packs = 32 * P;
+    static constexpr int groups = P <= 3 ? 4 : 2, warps = P * groups, threads = 32 * warps,
+                         packs = 32 * P;
 };
 
 template <class T, int P> struct back_room {
@@ -98,13 +106,17 @@ template <class T, int P> struct back_room {
 
 __device__ inline void fetch_pack(void *to, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
 }
 
-/* With g = dy * gain and n = (x - mean) * rstd: the means of g, which is 0 without mean, and of g * n, of a row in shared
- * memory. */
+/* With g = dy * gain and n = (x - mean) * rstd: the means of g, which is 0 without mean, and of g *
+ * n, of a row in shared memory. */
 template <class T, int P>
-__device__ inline float2 means_of_row(const back_room<T, P> *room, const back_args<T> &a, int slot, int row, float m, float scale)
+__device__ inline float2 means_of_row(const back_room<T, P> *room, const back_args<T> &a, int slot,
+                                      int row, float m, float scale)
 {
     constexpr int V = 16 / sizeof(T);
     float gs = 0, gns = 0;
@@ -126,17 +138,19 @@ __device__ inline float2 means_of_row(const back_room<T, P> *room, const back_ar
     return {gs, warp_all(gns, add_up()) / (float)a.cols};
 }
 
-/* dx = rstd * (g - mean(g) - n * mean(g * n)).  part (sums,blocks,cols): the block's sums of dy * n, of dy and, with three, of
- * dx. */
+/* dx = rstd * (g - mean(g) - n * mean(g * n)).  part (sums,blocks,cols): the block's sums of dy *
+ * n, of dy and, with three, of dx. */
 template <class T, int P>
 __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
     norm_back(float *part, int sums, back_args<T> a, int64_t per_block)
 {
-    constexpr int V = 16 / sizeof(T), TALL = back_shape<P>::warps, GROUPS = back_shape<P>::groups, PACKS = 32 * P;
+    constexpr int V = 16 / sizeof(T), TALL = back_shape<P>::warps, GROUPS = back_shape<P>::groups,
+                  PACKS = 32 * P;
     extern __shared__ uint4 memory[];
     back_room<T, P> *room = (back_room<T, P> *)memory;
     int warp = threadIdx.x / 32, at = threadIdx.x % PACKS, group = threadIdx.x / PACKS;
-    int64_t first = (int64_t)blockIdx.x * per_block, end = first + per_block < a.rows ? first + per_block : a.rows;
+    int64_t first = (int64_t)blockIdx.x * per_block,
+            end = first + per_block < a.rows ? first + per_block : a.rows;
     bool onto = a.dx.p && a.dx.add && !a.dx.wide;
     float dg[V] = {}, db[V] = {}, ds[V] = {}, g[V];
     auto fetch = [&](int64_t from, int slot) {
@@ -221,27 +235,34 @@ template <class T> static size_t back_bytes(int packs)
     return (6 * rows + 1) * (size_t)packs * 32 * 16 + rows * sizeof(float4);
 }
 
-/* Rows of one block, by their number alone: enough blocks for a large chip, pieces few enough to be summed. */
+/* Rows of one block, by their number alone: enough blocks for a large chip, pieces few enough to be
+ * summed. */
 static inline int64_t rows_of_block(int64_t rows, int packs)
 {
     int64_t tile = packs * (packs <= 3 ? 4 : 2);
     return tile * (rows >= 32768 ? 12 : rows >= 8192 ? 6 : rows >= 2048 ? 3 : 1);
 }
 
-template <class T, int P> static void norm_as(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows)
+template <class T, int P>
+static void norm_as(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows)
 {
-    launch_early(s, name, true, norm_by_warp<T, P>, dim3((unsigned)ceil_div(rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, rows);
+    launch_early(s, name, true, norm_by_warp<T, P>, dim3((unsigned)ceil_div(rows, NORM_WARPS)),
+                 32 * NORM_WARPS, 0, n, rows);
 }
 
-template <class T, int P> static void norm_back_as(fv_stream *s, const char *name, const back_args<T> &a, float *part, int sums)
+template <class T, int P>
+static void norm_back_as(fv_stream *s, const char *name, const back_args<T> &a, float *part,
+                         int sums)
 {
     int64_t per_block = rows_of_block(a.rows, P);
-    launch(s, name, norm_back<T, P>, dim3((unsigned)ceil_div(a.rows, per_block)), back_shape<P>::threads, sizeof(back_room<T, P>),
-           part, sums, a, per_block);
+    launch(s, name, norm_back<T, P>, dim3((unsigned)ceil_div(a.rows, per_block)),
+           back_shape<P>::threads, sizeof(back_room<T, P>), part, sums, a, per_block);
 }
 
 /* Six packs are rows of 768 numbers in f32; in 16 bits they would not fit a lane's registers. */
-template <class T> static void norm_in_registers(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows, int packs)
+template <class T>
+static void norm_in_registers(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows,
+                              int packs)
 {
     switch (packs) {
     case 1: norm_as<T, 1>(s, name, n, rows); break;
@@ -254,7 +275,8 @@ template <class T> static void norm_in_registers(fv_stream *s, const char *name,
 }
 
 template <class T>
-static void norm_back_in_tiles(fv_stream *s, const char *name, const back_args<T> &a, float *part, int sums, int packs)
+static void norm_back_in_tiles(fv_stream *s, const char *name, const back_args<T> &a, float *part,
+                               int sums, int packs)
 {
     switch (packs) {
     case 1: norm_back_as<T, 1>(s, name, a, part, sums); break;

@@ -1,9 +1,11 @@
-/* optim.cu - AdamW over a flat block of parameters, the sum of squares that clipping asks for, and the clipping. */
+/* optim.cu - AdamW over a flat block of parameters, the sum of squares that clipping asks for, and
+ * the clipping. */
 #include "backend/cuda/device/cuda.h"
 
 #define PIECE 16384 /* elements of one partial sum of squares */
 
-/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) / (sqrt(v/correct2) + eps)) */
+/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) /
+ * (sqrt(v/correct2) + eps)) */
 template <class T> struct step {
     static constexpr int wide = 4;
     float *w, *m, *v, *ema;
@@ -38,13 +40,15 @@ template <class T> struct step {
 };
 
 template <class T>
-static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad, int64_t n,
-                  const fv_adamw *o)
+static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy,
+                  const float *grad, int64_t n, const fv_adamw *o)
 {
-    each(s, "adamw", n, aligned(w, m, v, ema, copy, grad), step<T>{w, m, v, ema, (T *)copy, grad, *o});
+    each(s, "adamw", n, aligned(w, m, v, ema, copy, grad),
+         step<T>{w, m, v, ema, (T *)copy, grad, *o});
 }
 
-__global__ static void limit_kernel(fv_update *u, const float *sumsq, float most, float (*result)[2])
+__global__ static void limit_kernel(fv_update *u, const float *sumsq, float most,
+                                    float (*result)[2])
 {
     double norm = sqrt((double)*sumsq);
     if (!isfinite(norm) || !isfinite(u->loss)) u->spoiled = 1;
@@ -102,9 +106,11 @@ template <class T> static void sumsq(fv_stream *s, float *out, const void *x, in
     if (!part) return;
     constexpr int V = 16 / sizeof(T);
     if (n % V == 0 && aligned(x))
-        launch(s, "sumsq", squares<T, V>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x, n);
+        launch(s, "sumsq", squares<T, V>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x,
+               n);
     else
-        launch(s, "sumsq", squares<T, 1>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x, n);
+        launch(s, "sumsq", squares<T, 1>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x,
+               n);
     launch(s, "sumsq", total, dim3(1), THREADS, 0, out, part, pieces);
 }
 

@@ -1,7 +1,8 @@
 /* reduce.cu - along one axis: sum, mean, running sums; and masked filling.
  *
- * Long sums are made in two steps: pieces of a fixed length first, then the pieces in order.  So the chip is busy even
- * when there is only one sum to make, and the order of addition depends on the shape alone. */
+ * Long sums are made in two steps: pieces of a fixed length first, then the pieces in order.  So
+ * the chip is busy even when there is only one sum to make, and the order of addition depends on
+ * the shape alone. */
 #include "backend/cuda/device/cuda.h"
 #include "scalar.h"
 
@@ -14,9 +15,11 @@
 /* ---- sums of x (outer,n,inner) -> y (outer,inner), times scale ---- */
 
 /* inner is 1: block (piece, outer). */
-template <class E, class T, int V> __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float scale)
+template <class E, class T, int V>
+__global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float scale)
 {
-    int64_t from = (int64_t)blockIdx.x * ROW_PIECE, to = from + ROW_PIECE < n ? from + ROW_PIECE : n, row = blockIdx.y;
+    int64_t from = (int64_t)blockIdx.x * ROW_PIECE,
+            to = from + ROW_PIECE < n ? from + ROW_PIECE : n, row = blockIdx.y;
     float sum = 0;
     for (int64_t i = from + threadIdx.x * V; i < to; i += blockDim.x * V) {
         float v[V];
@@ -34,11 +37,13 @@ template <class E, class T, int V> __global__ void row_sums(sink<T> y, float *pa
 
 /* Block (columns, piece, outer): LANES threads share the piece of V columns. */
 template <class E, class T, int V>
-__global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64_t inner, int64_t piece, float scale)
+__global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64_t inner,
+                            int64_t piece, float scale)
 {
     __shared__ float lanes[LANES][COLUMNS * V];
     int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
-    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column, from = blockIdx.y * piece, to = from + piece < n ? from + piece : n;
+    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column, from = blockIdx.y * piece,
+            to = from + piece < n ? from + piece : n;
     float sum[V] = {}, v[V];
     if (c < inner)
 #pragma unroll 4
@@ -63,21 +68,24 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
 }
 
 template <class E, class T>
-static void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, int64_t n, int64_t inner, int64_t piece,
-                    float scale)
+static void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, int64_t n,
+                    int64_t inner, int64_t piece, float scale)
 {
     constexpr int V = 16 / sizeof(E);
     unsigned pieces = (unsigned)ceil_div(n > 0 ? n : 1, piece);
     if (inner % V == 0 && aligned(x))
-        launch(s, "sum", column_sums<E, T, V>, dim3((unsigned)ceil_div(inner, COLUMNS * V), pieces, (unsigned)outer),
+        launch(s, "sum", column_sums<E, T, V>,
+               dim3((unsigned)ceil_div(inner, COLUMNS * V), pieces, (unsigned)outer),
                COLUMNS * LANES, 0, y, part, x, n, inner, piece, scale);
     else
-        launch(s, "sum", column_sums<E, T, 1>, dim3((unsigned)ceil_div(inner, COLUMNS), pieces, (unsigned)outer), COLUMNS * LANES,
+        launch(s, "sum", column_sums<E, T, 1>,
+               dim3((unsigned)ceil_div(inner, COLUMNS), pieces, (unsigned)outer), COLUMNS * LANES,
                0, y, part, x, n, inner, piece, scale);
 }
 
 template <class E, class T>
-static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n, int64_t inner, float scale)
+static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n,
+                           int64_t inner, float scale)
 {
     int64_t piece = inner == 1 ? ROW_PIECE : COLUMN_PIECE;
     if (inner > 1 && piece * MOST_BLOCKS < n) piece = ceil_div(n, MOST_BLOCKS);
@@ -93,9 +101,11 @@ static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, i
         bool dense = inner == 1, wide = n % (16 / sizeof(E)) == 0 && aligned(x);
         unsigned threads = row_threads(wide ? n / (16 / (int64_t)sizeof(E)) : n);
         if (dense && wide)
-            launch(s, "sum", row_sums<E, T, 16 / sizeof(E)>, dim3((unsigned)pieces, some), threads, 0, at, p, from, n, scale);
+            launch(s, "sum", row_sums<E, T, 16 / sizeof(E)>, dim3((unsigned)pieces, some), threads,
+                   0, at, p, from, n, scale);
         else if (dense)
-            launch(s, "sum", row_sums<E, T, 1>, dim3((unsigned)pieces, some), threads, 0, at, p, from, n, scale);
+            launch(s, "sum", row_sums<E, T, 1>, dim3((unsigned)pieces, some), threads, 0, at, p,
+                   from, n, scale);
         else
             columns<E, T>(s, at, p, from, some, n, inner, piece, scale);
     }
@@ -105,11 +115,13 @@ static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, i
         unsigned some = (unsigned)(outer - o < MOST_BLOCKS ? outer - o : MOST_BLOCKS);
         sink<T> at = y;
         at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
-        columns<float, T>(s, at, NULL, part + o * pieces * inner, some, pieces, inner, pieces, scale);
+        columns<float, T>(s, at, NULL, part + o * pieces * inner, some, pieces, inner, pieces,
+                          scale);
     }
 }
 
-template <class T> static void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols)
+template <class T>
+static void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols)
 {
     if (y.data) sums_of_pieces<T, T>(s, to<T>(y), (const T *)x, 1, rows, cols, 1);
 }
@@ -123,11 +135,13 @@ void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t piec
 /* ---- dp = act'(p) dy and the sums of its columns, in one pass: block (columns, piece) ---- */
 
 template <class T, int V, fv_unary_op OP>
-__global__ void slope_and_sums(T *dp, float *part, const T *dy, const T *p, int64_t rows, int64_t cols, fv_unary_op op)
+__global__ void slope_and_sums(T *dp, float *part, const T *dy, const T *p, int64_t rows,
+                               int64_t cols, fv_unary_op op)
 {
     __shared__ float lanes[LANES][COLUMNS * V];
     int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
-    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column, from = (int64_t)blockIdx.y * COLUMN_PIECE;
+    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column,
+            from = (int64_t)blockIdx.y * COLUMN_PIECE;
     int64_t to = from + COLUMN_PIECE < rows ? from + COLUMN_PIECE : rows;
     float sum[V] = {}, d[V], v[V];
     if (c < cols)
@@ -156,13 +170,14 @@ __global__ void slope_and_sums(T *dp, float *part, const T *dy, const T *p, int6
 }
 
 template <class T>
-static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy, const void *p, int64_t rows,
-                           int64_t cols)
+static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy,
+                           const void *p, int64_t rows, int64_t cols)
 {
     constexpr int V = 16 / sizeof(T);
     int64_t pieces = ceil_div(rows, COLUMN_PIECE);
     if (cols % V || !aligned(dp, dy, p) || pieces > MOST_BLOCKS) {
-        s->dev->k[kind<T>::dtype]->unary_bwd(s, op, fv_sink{dp, kind<T>::dtype, false}, dy, p, p, rows * cols, 0, 0);
+        s->dev->k[kind<T>::dtype]->unary_bwd(s, op, fv_sink{dp, kind<T>::dtype, false}, dy, p, p,
+                                             rows * cols, 0, 0);
         colsum<T>(s, sums, dp, rows, cols);
         return;
     }
@@ -172,21 +187,26 @@ static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums,
     auto kernel = op == FV_U_GELU_TANH ? slope_and_sums<T, V, FV_U_GELU_TANH>
                   : op == FV_U_RELU    ? slope_and_sums<T, V, FV_U_RELU>
                                        : slope_and_sums<T, V, FV_U_COUNT>;
-    launch(s, "unary_bwd", kernel, grid, COLUMNS * LANES, 0, (T *)dp, part, (const T *)dy, (const T *)p, rows, cols, op);
+    launch(s, "unary_bwd", kernel, grid, COLUMNS * LANES, 0, (T *)dp, part, (const T *)dy,
+           (const T *)p, rows, cols, op);
     columns<float, T>(s, to<T>(sums), NULL, part, 1, pieces, cols, pieces, 1);
 }
 
 /* ---- the largest: topk.cu has the kernel ---- */
 
-template <class T> void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n, int64_t inner);
+template <class T>
+void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
+                     int64_t inner);
 
 template <class T>
-static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer, int64_t n, int64_t inner)
+static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x,
+                   int64_t outer, int64_t n, int64_t inner)
 {
     if (op == FV_R_MAX)
         fv_cuda_largest<T>(s, (T *)y, arg, (const T *)x, outer, n, inner);
     else
-        sums_of_pieces<T, T>(s, to<T>((T *)y), (const T *)x, outer, n, inner, op == FV_R_MEAN ? 1.0f / (float)n : 1.0f);
+        sums_of_pieces<T, T>(s, to<T>((T *)y), (const T *)x, outer, n, inner,
+                             op == FV_R_MEAN ? 1.0f / (float)n : 1.0f);
 }
 
 template <class T> struct spread {
@@ -207,10 +227,12 @@ template <class T> struct spread {
 };
 
 template <class T>
-static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg, int64_t outer, int64_t n,
-                       int64_t inner)
+static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy,
+                       const int32_t *arg, int64_t outer, int64_t n, int64_t inner)
 {
-    if (dx.data) each(s, "reduce_bwd", outer * n * inner, false, spread<T>{op, to<T>(dx), (const T *)dy, arg, n, inner});
+    if (dx.data)
+        each(s, "reduce_bwd", outer * n * inner, false,
+             spread<T>{op, to<T>(dx), (const T *)dy, arg, n, inner});
 }
 
 /* ---- running sums: a thread for each line ---- */
@@ -233,9 +255,12 @@ template <class T> struct running {
 };
 
 template <class T>
-static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner, bool reverse)
+static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner,
+                   bool reverse)
 {
-    if (y.data) each(s, "cumsum", outer * inner, false, running<T>{to<T>(y), (const T *)x, n, inner, reverse});
+    if (y.data)
+        each(s, "cumsum", outer * inner, false,
+             running<T>{to<T>(y), (const T *)x, n, inner, reverse});
 }
 
 /* ---- y (+)= mask[w.b] ? x[w.a] : value ---- */
@@ -255,9 +280,12 @@ template <class T> struct masked {
 };
 
 template <class T>
-static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value, const fv_walk *w)
+static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value,
+                        const fv_walk *w)
 {
-    if (y.data) each(s, "masked_fill", walk_len(*w), false, masked<T>{to<T>(y), (const T *)x, mask, value, *w});
+    if (y.data)
+        each(s, "masked_fill", walk_len(*w), false,
+             masked<T>{to<T>(y), (const T *)x, mask, value, *w});
 }
 
 template <class T> void fv_cuda_reduce(fv_kernels *k)

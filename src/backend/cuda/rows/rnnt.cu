@@ -1,7 +1,9 @@
-/* rnnt.cu - the transducer loss: minus the log-likelihood of the labels over all monotonic alignments.
+/* rnnt.cu - the transducer loss: minus the log-likelihood of the labels over all monotonic
+ * alignments.
  *
- * alpha(t,u) needs alpha(t-1,u) and alpha(t,u-1), so all points with the same t+u can be worked out at once: a block
- * treats one sequence, diagonal after diagonal.  beta runs the same way from the end, and keeps two diagonals only. */
+ * alpha(t,u) needs alpha(t-1,u) and alpha(t,u-1), so all points with the same t+u can be worked out
+ * at once: a block treats one sequence, diagonal after diagonal.  beta runs the same way from the
+ * end, and keeps two diagonals only. */
 #include "backend/cuda/device/cuda.h"
 
 __device__ inline float log_add(float a, float b)
@@ -20,15 +22,22 @@ template <class T> struct lattice {
     __device__ int64_t frames() const { return tlen[blockIdx.x]; }
     __device__ int64_t count() const { return ulen[blockIdx.x]; }
     __device__ int64_t point(int64_t t, int64_t u) const { return (blockIdx.x * T_ + t) * U1 + u; }
-    __device__ float by_blank(int64_t t, int64_t u) const { return up(lp[point(t, u) * V + blank]); }
+    __device__ float by_blank(int64_t t, int64_t u) const
+    {
+        return up(lp[point(t, u) * V + blank]);
+    }
     __device__ int64_t label(int64_t u) const { return labels[blockIdx.x * (U1 - 1) + u]; }
-    __device__ float by_label(int64_t t, int64_t u) const { return up(lp[point(t, u) * V + label(u)]); }
+    __device__ float by_label(int64_t t, int64_t u) const
+    {
+        return up(lp[point(t, u) * V + label(u)]);
+    }
 
     /* The same answer for all threads of the block. */
     __device__ bool valid() const
     {
         if (frames() < 1 || frames() > T_ || count() < 0 || count() > U1 - 1) {
-            if (threadIdx.x == 0) report(bad, blockIdx.x, tlen[blockIdx.x], T_ << 32 | (U1 - 1), ulen[blockIdx.x]);
+            if (threadIdx.x == 0)
+                report(bad, blockIdx.x, tlen[blockIdx.x], T_ << 32 | (U1 - 1), ulen[blockIdx.x]);
             return false;
         }
         int wrong = 0;
@@ -58,14 +67,16 @@ template <class T> __global__ void rnnt_sequence(float *loss, float *alpha, latt
     if (threadIdx.x == 0) loss[blockIdx.x] = -alpha[g.point(n - 1, U)] - g.by_blank(n - 1, U);
 }
 
-/* d loss / d lp of a step = -exp(alpha before + lp + beta after + loss): the share of all paths that take it. */
+/* d loss / d lp of a step = -exp(alpha before + lp + beta after + loss): the share of all paths
+ * that take it. */
 template <class T>
-__global__ void rnnt_bwd_sequence(sink<T> dlp, const float *dloss, const float *loss, const float *alpha, float *beta,
-                                  lattice<T> g)
+__global__ void rnnt_bwd_sequence(sink<T> dlp, const float *dloss, const float *loss,
+                                  const float *alpha, float *beta, lattice<T> g)
 {
     if (!g.valid()) return;
     int64_t n = g.frames(), U = g.count();
-    float d_loss = dloss[blockIdx.x], total = loss[blockIdx.x], *rows = beta + blockIdx.x * 2 * g.U1;
+    float d_loss = dloss[blockIdx.x], total = loss[blockIdx.x],
+          *rows = beta + blockIdx.x * 2 * g.U1;
     for (int64_t d = n + U - 1; d >= 0; d--) {
         float *here = rows + d % 2 * g.U1;
         const float *after = rows + (d + 1) % 2 * g.U1;
@@ -76,8 +87,10 @@ __global__ void rnnt_bwd_sequence(sink<T> dlp, const float *dloss, const float *
             float before = alpha[g.point(t, u)] + total;
             float down = g.by_blank(t, u) + (end ? 0 : t < n - 1 ? after[u] : -INFINITY);
             float across = u < U ? g.by_label(t, u) + after[u + 1] : -INFINITY;
-            if (down > -INFINITY) put(dlp, g.point(t, u) * g.V + g.blank, -d_loss * expf(before + down));
-            if (across > -INFINITY) put(dlp, g.point(t, u) * g.V + g.label(u), -d_loss * expf(before + across));
+            if (down > -INFINITY)
+                put(dlp, g.point(t, u) * g.V + g.blank, -d_loss * expf(before + down));
+            if (across > -INFINITY)
+                put(dlp, g.point(t, u) * g.V + g.label(u), -d_loss * expf(before + across));
             here[u] = log_add(down, across);
         }
         __syncthreads();
@@ -85,16 +98,19 @@ __global__ void rnnt_bwd_sequence(sink<T> dlp, const float *dloss, const float *
 }
 
 template <class T>
-static void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels, const int32_t *tlen,
-                 const int32_t *ulen, int64_t B, int64_t T_, int64_t U1, int64_t V, int32_t blank)
+static void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels,
+                 const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T_, int64_t U1,
+                 int64_t V, int32_t blank)
 {
     lattice<T> g = {(const T *)lp, labels, tlen, ulen, T_, U1, V, blank, faults_of(s) + FAULT_RNNT};
-    launch(s, "rnnt", rnnt_sequence<T>, dim3((unsigned)B), row_threads(U1), 0, (float *)loss, (float *)alpha, g);
+    launch(s, "rnnt", rnnt_sequence<T>, dim3((unsigned)B), row_threads(U1), 0, (float *)loss,
+           (float *)alpha, g);
 }
 
 template <class T>
-static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss, const fv_stat *alpha, const void *lp,
-                     const int32_t *labels, const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T_, int64_t U1,
+static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss,
+                     const fv_stat *alpha, const void *lp, const int32_t *labels,
+                     const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T_, int64_t U1,
                      int64_t V, int32_t blank)
 {
     if (!dlp.data) return;
@@ -102,9 +118,10 @@ static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_s
     if (!beta) return;
     lattice<T> g = {(const T *)lp, labels, tlen, ulen, T_, U1, V, blank, faults_of(s) + FAULT_RNNT};
     size_t size = dlp.dtype == FV_F32 ? 4 : sizeof(T);
-    if (!dlp.add) s->dev->backend->zero(s, dlp.data, (size_t)(B * T_ * U1 * V) * size); /* steps that no path takes */
-    launch(s, "rnnt_bwd", rnnt_bwd_sequence<T>, dim3((unsigned)B), row_threads(U1), 0, to<T>(dlp), (const float *)dloss,
-           (const float *)loss, (const float *)alpha, beta, g);
+    /* steps that no path takes */
+    if (!dlp.add) s->dev->backend->zero(s, dlp.data, (size_t)(B * T_ * U1 * V) * size);
+    launch(s, "rnnt_bwd", rnnt_bwd_sequence<T>, dim3((unsigned)B), row_threads(U1), 0, to<T>(dlp),
+           (const float *)dloss, (const float *)loss, (const float *)alpha, beta, g);
 }
 
 template <class T> void fv_cuda_rnnt(fv_kernels *k)

@@ -1,8 +1,9 @@
-/* rope.cu - rotary positions: pairs within each head are turned by an angle proportional to the position. */
+/* rope.cu - rotary positions: pairs within each head are turned by an angle proportional to the
+ * position. */
 #include "backend/cuda/device/cuda.h"
 
-/* (a, b) -> (a cos - b sin, a sin + b cos), angle = pos * freq[i]; what lies behind the pairs is copied.  One thread for
- * each pair, and for each number behind them. */
+/* (a, b) -> (a cos - b sin, a sin + b cos), angle = pos * freq[i]; what lies behind the pairs is
+ * copied.  One thread for each pair, and for each number behind them. */
 template <class T> struct turn {
     static constexpr int wide = 1;
     sink<T> y;
@@ -28,11 +29,13 @@ template <class T> struct turn {
 };
 
 template <class T>
-static void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq, int64_t B, int64_t T_, int64_t H,
-                 int64_t W, int64_t half, bool adjacent, bool back)
+static void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq,
+                 int64_t B, int64_t T_, int64_t H, int64_t W, int64_t half, bool adjacent,
+                 bool back)
 {
     if (y.data)
-        each(s, "rope", B * T_ * H * (W - half), false, turn<T>{to<T>(y), (const T *)x, pos, freq, H, W, half, adjacent, back});
+        each(s, "rope", B * T_ * H * (W - half), false,
+             turn<T>{to<T>(y), (const T *)x, pos, freq, H, W, half, adjacent, back});
 }
 
 template <class T> void fv_cuda_rope(fv_kernels *k) { k->rope = rope<T>; }

@@ -1,4 +1,5 @@
-/* scalar.h - functions of one number and their slopes, for the element-wise kernels and the end of a matrix product. */
+/* scalar.h - functions of one number and their slopes, for the element-wise kernels and the end of
+ * a matrix product. */
 #ifndef FV_CUDA_SCALAR_H
 #define FV_CUDA_SCALAR_H
 
@@ -19,8 +20,14 @@ __device__ inline float sigmoid(float x)
 __device__ inline float normal_cdf(float x) { return 0.5f * (1 + erff(x * SQRT1_2F)); }
 
 /* the tanh that stands for 2 Phi - 1 in the approximate gelu, and its slope */
-__device__ inline float gelu_bend(float x) { return tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)); }
-__device__ inline float gelu_bend_slope(float x, float t) { return (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x); }
+__device__ inline float gelu_bend(float x)
+{
+    return tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
+}
+__device__ inline float gelu_bend_slope(float x, float t)
+{
+    return (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x);
+}
 
 __device__ inline float unary_value(fv_unary_op op, float x, float p0, float p1)
 {
@@ -48,7 +55,8 @@ __device__ inline float unary_value(fv_unary_op op, float x, float p0, float p1)
 /* These slopes are written in y, all others in x: a caller that has no x may pass y for it. */
 __device__ inline bool slope_in_y(fv_unary_op op)
 {
-    return op == FV_U_RELU || op == FV_U_TANH || op == FV_U_SIGMOID || op == FV_U_EXP || op == FV_U_SQRT || op == FV_U_RSQRT;
+    return op == FV_U_RELU || op == FV_U_TANH || op == FV_U_SIGMOID || op == FV_U_EXP ||
+           op == FV_U_SQRT || op == FV_U_RSQRT;
 }
 
 __device__ inline float unary_slope(fv_unary_op op, float x, float y, float p0, float p1)
@@ -75,10 +83,11 @@ __device__ inline float unary_slope(fv_unary_op op, float x, float y, float p0, 
     }
 }
 
-/* gelu for 16-bit results: x Phi(x) = x/2 (1 + tanh u), u = log(Phi(x) / Phi(-x)) / 2, which is x times a polynomial of x^2,
- * fitted on 0 .. 4.  It takes x / GELU_REACH: that its square ends at 1 then costs no instruction, and beyond u only grows.
- * Each instruction is felt in the time of a product that ends with this.  Off by at most 2e-5 beside the last bit of bf16 (seen
- * on -12 .. 12). */
+/* gelu for 16-bit results: x Phi(x) = x/2 (1 + tanh u), u = log(Phi(x) / Phi(-x)) / 2, which is x
+ * times a polynomial of x^2, fitted on 0 .. 4.  It takes x / GELU_REACH: that its square ends at 1
+ * then costs no instruction, and beyond u only grows.  Each instruction is felt in the time of a
+ * product that ends with this.  Off by at most 2e-5 beside the last bit of bf16 (seen on -12 ..
+ * 12). */
 #define GELU_REACH 5.6f
 __device__ inline float gelu_scaled(float y)
 {
@@ -90,13 +99,15 @@ __device__ inline float gelu_scaled(float y)
 }
 __device__ inline float gelu_quick(float x) { return gelu_scaled(x * (1 / GELU_REACH)); }
 
-/* The approximate gelu for 16-bit results is x s, s = 1 / (1 + exp(-2u)), u = c (x + a x^3), so its slope is
- * s + 2 x u' s (1 - s). */
+/* The approximate gelu for 16-bit results is x s, s = 1 / (1 + exp(-2u)), u = c (x + a x^3), so its
+ * slope is s + 2 x u' s (1 - s). */
 __device__ inline float gelu_tanh_share(float x, float square)
 {
     const float c = SQRT_2_OVER_PI, a = GELU_CUBIC, log2e = 1.44269504f;
     float e, s;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * fmaf(-2 * c * a * log2e, square, -2 * c * log2e)));
+    asm("ex2.approx.ftz.f32 %0, %1;"
+        : "=f"(e)
+        : "f"(x * fmaf(-2 * c * a * log2e, square, -2 * c * log2e)));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1 + e));
     return s;
 }

@@ -1,7 +1,9 @@
-/* topk.cu - the largest along an axis, and the k largest of each row; ties go to the lower index, NaN counts as largest.
+/* topk.cu - the largest along an axis, and the k largest of each row; ties go to the lower index,
+ * NaN counts as largest.
  *
- * The k largest are found one after another: the next is the best of those that come after the one before it in this
- * order.  That reads a row k times, which for the few that beams and viewers ask for beats sorting it. */
+ * The k largest are found one after another: the next is the best of those that come after the one
+ * before it in this order.  That reads a row k times, which for the few that beams and viewers ask
+ * for beats sorting it. */
 #include "backend/cuda/device/cuda.h"
 
 struct place {
@@ -42,7 +44,8 @@ __device__ inline place block_first(place p)
     return p;
 }
 
-template <class T> __global__ void topk_row(T *values, int32_t *index, const T *x, int64_t cols, int64_t k)
+template <class T>
+__global__ void topk_row(T *values, int32_t *index, const T *x, int64_t cols, int64_t k)
 {
     const T *row = x + blockIdx.x * cols;
     place last = {0, -1};
@@ -61,9 +64,11 @@ template <class T> __global__ void topk_row(T *values, int32_t *index, const T *
 }
 
 template <class T>
-static void topk(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows, int64_t cols, int64_t k)
+static void topk(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows,
+                 int64_t cols, int64_t k)
 {
-    launch(s, "topk", topk_row<T>, dim3((unsigned)rows), row_threads(cols), 0, (T *)values, index, (const T *)x, cols, k);
+    launch(s, "topk", topk_row<T>, dim3((unsigned)rows), row_threads(cols), 0, (T *)values, index,
+           (const T *)x, cols, k);
 }
 
 /* dx = dy at the places that were taken; the rest was cleared before, or is added to. */
@@ -73,11 +78,15 @@ template <class T> struct scatter {
     const T *dy;
     const int32_t *index;
     int64_t cols, k;
-    template <int V> __device__ void at(int64_t i) const { put(dx, i / k * cols + index[i], up(dy[i])); }
+    template <int V> __device__ void at(int64_t i) const
+    {
+        put(dx, i / k * cols + index[i], up(dy[i]));
+    }
 };
 
 template <class T>
-static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows, int64_t cols, int64_t k)
+static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows,
+                     int64_t cols, int64_t k)
 {
     if (!dx.data) return;
     size_t size = dx.dtype == FV_F32 ? 4 : sizeof(T);
@@ -90,7 +99,8 @@ static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *in
 template <class T> __global__ void largest_row(T *y, int32_t *arg, const T *x, int64_t n)
 {
     place best = {0, -1};
-    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) best = first_of(best, place{up(x[blockIdx.x * n + j]), j});
+    for (int64_t j = threadIdx.x; j < n; j += blockDim.x)
+        best = first_of(best, place{up(x[blockIdx.x * n + j]), j});
     best = block_first(best);
     if (threadIdx.x) return;
     y[blockIdx.x] = x[blockIdx.x * n + best.i];
@@ -113,16 +123,21 @@ template <class T> struct largest_line {
     }
 };
 
-template <class T> void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n, int64_t inner)
+template <class T>
+void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
+                     int64_t inner)
 {
     if (inner == 1 && n >= 32)
         launch(s, "max", largest_row<T>, dim3((unsigned)outer), row_threads(n), 0, y, arg, x, n);
     else
         each(s, "max", outer * inner, false, largest_line<T>{y, arg, x, n, inner});
 }
-template void fv_cuda_largest<float>(fv_stream *, float *, int32_t *, const float *, int64_t, int64_t, int64_t);
-template void fv_cuda_largest<bf16>(fv_stream *, bf16 *, int32_t *, const bf16 *, int64_t, int64_t, int64_t);
-template void fv_cuda_largest<f16>(fv_stream *, f16 *, int32_t *, const f16 *, int64_t, int64_t, int64_t);
+template void fv_cuda_largest<float>(fv_stream *, float *, int32_t *, const float *, int64_t,
+                                     int64_t, int64_t);
+template void fv_cuda_largest<bf16>(fv_stream *, bf16 *, int32_t *, const bf16 *, int64_t, int64_t,
+                                    int64_t);
+template void fv_cuda_largest<f16>(fv_stream *, f16 *, int32_t *, const f16 *, int64_t, int64_t,
+                                   int64_t);
 
 template <class T> void fv_cuda_topk(fv_kernels *k)
 {
