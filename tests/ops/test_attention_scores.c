@@ -215,9 +215,13 @@ static void try_sizes(bool tied)
     static const int64_t sizes[][2] = {{1, 70}, {5, 300}, {40, 40}, {200, 233}, {90, 700}};
     for (int log10 = 1; log10 <= 18; log10++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            for (int causal = 0; causal < 2; causal++)
+            for (int causal = 0; causal < 2; causal++) {
+                /* A GPU decodes with kernels that add up a score in another order than its tiles
+                 * do; beside a large maximum that is another weight.  For a single row only scores
+                 * that are exact in any order can be compared. */
+                if (!tied && !test_on_cpu() && sizes[i][0] == 1) continue;
                 try_case(&(scores_case){sizes[i][0], sizes[i][1], causal, tied, log10});
-}
+            }
 }
 
 static void many_keys_share_the_maximum(void **state)
