@@ -47,7 +47,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 # other of the two widths
 ATTENTION = (("attention", {}, [], "", (0, 1)),
              ("repeat", {}, [], " repeat=1", (1,)), # the same, and the peer's gradients are the same each time, too
-             ("fast", {"FOVEA_CUDA_ATTENTION": "fast"}, [], "", (1,)),
+             ("fast", {"FOVEA_CUDA_ATTENTION": "cudnn-atomic"}, [], "", (1,)),
              ("hopper", {"FOVEA_CUDA_ATTENTION": "hopper"}, [], "", (0, 1)),
              ("dropout", {}, ["--dropout", 0.1], " dropout=0.1", (0, 1)),
              ("bias", {}, ["--bias"], " bias=1", (0, 1)),

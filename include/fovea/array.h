@@ -23,7 +23,7 @@ typedef struct fv_array_opt {
 } fv_array_opt;
 
 /* Reads the array at place.  On failure *a is empty, and closing it is allowed. */
-FV_API fv_status fv_array_open(fv_array *a, const fv_env *env, const char *place, fv_array_opt opt,
+FV_API fv_status fv_array_open(fv_array *a, const fv_env *env, const char *source, fv_array_opt opt,
                                fv_err *e);
 FV_API void fv_array_close(fv_array *a);
 

@@ -42,7 +42,7 @@ typedef struct fv_io {
     /* names in a directory, in no order */
     int (*list)(void *self, const char *path, fv_name_fn *each, void *user);
     /* part of a map may leave memory; NULL: it stays */
-    void (*forget)(void *self, const void *p, size_t n);
+    void (*advise_unused)(void *self, const void *p, size_t n);
     void *self;
 } fv_io;
 

@@ -53,6 +53,6 @@ FV_API const char *fv_status_name(fv_status code);
 
 /* The entry of list (ending in NULL) nearest to word by edit distance, or NULL if none is near: for
  * "did you mean". */
-FV_API const char *fv_nearest(const char *word, const char *const *list);
+FV_API const char *fv_closest(const char *word, const char *const *list);
 
 #endif

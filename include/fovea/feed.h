@@ -21,7 +21,7 @@ typedef struct fv_batch {
         fv_dtype dtype; /* FV_I32 or FV_U8 */
         fv_shape shape;
         void *data; /* kept and used again by the next batch */
-        size_t room;
+        size_t capacity;
     } part[FV_MAX_PARTS];
     double labels; /* that count in the loss */
     double tokens; /* for telling the speed: of the text itself; 0: as many as labels */
@@ -38,10 +38,10 @@ FV_API fv_items fv_batch_items(fv_ctx *c, const fv_batch *b);
 
 /* ---- feeds ---- */
 
-typedef struct fv_draw {
+typedef struct fv_data_rng {
     uint64_t seed;
     int64_t epoch; /* -1: evaluation, the same whenever it happens */
-} fv_draw;
+} fv_data_rng;
 
 typedef struct fv_feed {
     void *self;
@@ -49,12 +49,12 @@ typedef struct fv_feed {
     int64_t (*count)(const void *self, int64_t epoch);
     /* Lengths of example i, for putting like to like; *target is 0 where there is one side only. */
     void (*size)(const void *self, int64_t i, int64_t *source, int64_t *target);
-    fv_status (*make)(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e);
+    fv_status (*make)(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e);
     /* Adds to hits and of: how many answers the model's output got right, and of how many.  NULL:
      * not asked. */
-    fv_status (*judge)(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
-                       double *hits, double *of);
+    fv_status (*count_correct)(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                               double *hits, double *of);
     void (*close)(void *self);
 } fv_feed;
 
@@ -67,8 +67,8 @@ typedef struct fv_plan fv_plan;
 typedef struct fv_plan_opt {
     /* at most so many padded tokens a side; one example that is longer stands alone */
     int64_t tokens;
-    int64_t rows; /* at most so many examples; 0: no limit */
-    fv_draw draw; /* epoch -1 keeps the order of lengths */
+    int64_t rows;    /* at most so many examples; 0: no limit */
+    fv_data_rng rng; /* epoch -1 keeps the order of lengths */
 } fv_plan_opt;
 
 /* All batches of one epoch.  The same feed and options give the same plan on every machine. */
@@ -81,27 +81,27 @@ FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n);
 
 /* ---- feeders: batches in order, made ahead of their use by a thread ---- */
 
-typedef struct fv_feeder fv_feeder;
+typedef struct fv_loader fv_loader;
 
-typedef struct fv_feeder_opt {
+typedef struct fv_loader_opt {
     fv_plan_opt plan; /* its epoch is where it begins */
     int64_t batch;    /* batches of that epoch to leave out */
     int64_t hold;     /* batches the caller wants to keep at a time; 0: 1 */
     int64_t ahead;    /* batches made beforehand; 0: none, and no thread */
-} fv_feeder_opt;
+} fv_loader_opt;
 
-typedef struct fv_fed {
+typedef struct fv_loaded {
     fv_batch batch;
     int64_t epoch, index; /* where it stands */
     bool last;            /* of its epoch */
-} fv_fed;
+} fv_loaded;
 
-FV_API fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *f,
-                               fv_feeder_opt opt, fv_err *e);
-FV_API void fv_feeder_free(fv_feeder *f); /* NULL is allowed; waits for the thread */
-/* The next batch, valid until fv_feeder_done has been called and `hold` more were asked for. */
-FV_API fv_status fv_feeder_next(fv_feeder *f, const fv_fed **out, fv_err *e);
+FV_API fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *f,
+                               fv_loader_opt opt, fv_err *e);
+FV_API void fv_loader_free(fv_loader *f); /* NULL is allowed; waits for the thread */
+/* The next batch, valid until fv_loader_release has been called and `hold` more were asked for. */
+FV_API fv_status fv_loader_next(fv_loader *f, const fv_loaded **out, fv_err *e);
 /* The caller needs no batch that it was given so far. */
-FV_API void fv_feeder_done(fv_feeder *f);
+FV_API void fv_loader_release(fv_loader *f);
 
 #endif

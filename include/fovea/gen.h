@@ -18,7 +18,7 @@ FV_API void fv_session_reset(fv_session *s);
 FV_API int64_t fv_session_count(const fv_session *s);            /* rows in use */
 FV_API int64_t fv_session_len(const fv_session *s, int64_t row); /* tokens so far */
 /* Cuts a row back to n tokens: after a prompt that was padded, or to try again from there. */
-FV_API void fv_session_cut(fv_session *s, int64_t row, int64_t n);
+FV_API void fv_session_truncate(fv_session *s, int64_t row, int64_t n);
 
 /* Runs the family's begin: an encoder on in, whose batch is the session's rows or divides them. */
 FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
@@ -27,8 +27,8 @@ FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
 FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
 /* Goes on from ids (rows), in host memory, by n tokens, the likeliest each time, which go to out
  * (n,rows).  Where the device can it does so without the host. */
-FV_API fv_status fv_session_write(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,
-                                  int64_t n);
+FV_API fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,
+                                   int64_t n);
 /* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset: beams
  * that go on and beams that end, sequences that are done and make room. */
 FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
@@ -38,14 +38,14 @@ FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int
 /* The cache of layer's self-attention, for the tokens of this step, in numbers of type t. */
 FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t);
 /* I32 (rows,T): where the tokens of this step stand. */
-FV_API fv_tensor *fv_session_places(fv_ctx *c, fv_session *s);
+FV_API fv_tensor *fv_session_positions(fv_ctx *c, fv_session *s);
 /* counted from there, not from 0 */
-FV_API fv_tensor *fv_session_places_from(fv_ctx *c, fv_session *s, int32_t from);
+FV_API fv_tensor *fv_session_positions_from(fv_ctx *c, fv_session *s, int32_t from);
 /* Copies x into the session under a number, and gets it back in a later step.  Its first axis is
  * the rows, or divides them: then each serves as many neighbouring rows, which only change places
  * together with their group or within it. */
-FV_API void fv_session_keep(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
-FV_API fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int slot); /* NULL: nothing there */
+FV_API void fv_session_save_state(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
+FV_API fv_tensor *fv_session_state(fv_ctx *c, fv_session *s, int slot); /* NULL: nothing there */
 
 /* ---- generating ---- */
 

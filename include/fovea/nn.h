@@ -15,13 +15,13 @@
 
 typedef struct fv_lin {
     fv_tensor *w, *b; /* w may be replaced by its fv_pack for inference; b may be NULL */
-    bool kn;
+    bool in_out;
 } fv_lin;
 
 typedef struct fv_lin_opt {
     bool no_bias;
-    bool kn;   /* the weight is stored (in,out), as GPT-2 has it, else (out,in) */
-    float std; /* first values: normal with this deviation; 0: Xavier */
+    bool in_out; /* the weight is stored (in,out), as GPT-2 has it, else (out,in) */
+    float std;   /* first values: normal with this deviation; 0: Xavier */
 } fv_lin_opt;
 
 FV_API void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt,
@@ -94,7 +94,7 @@ typedef struct fv_mha_opt {
     int64_t head;      /* width of one head; 0: width / n_head */
     int64_t window;    /* > 0: only that many keys back */
     bool packed;       /* one weight for q, k and v (self-attention only) */
-    bool kn, no_bias, no_out_bias;
+    bool in_out, no_bias, no_out_bias;
     float scale;       /* 0: 1/sqrt(head) */
     float dropout;     /* on the weights */
     float out_dropout; /* on what comes out */
@@ -118,8 +118,8 @@ typedef struct fv_mha_arg {
     bool causal;
     fv_tensor *key_mask, *mask, *bias, *rel; /* as in fv_attn */
     int64_t rel_zero;
-    fv_turn turn;    /* rotary positions, where it has freq */
-    const fv_kv *kv; /* no gradient */
+    fv_rope_arg rope; /* rotary positions, where it has freq */
+    const fv_kv *kv;  /* no gradient */
 } fv_mha_arg;
 
 FV_API void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
@@ -144,7 +144,7 @@ FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const c
     FV_PRINTF(4, 5);
 /* arg.memory: earlier states and then x, (B,L,width).  places (L,width): sinusoids of the distances
  * L-1, .., 1, 0. */
-FV_API fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *places,
+FV_API fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *positions,
                                  fv_mha_arg arg);
 
 /* ---- feed-forward: path.fc1, path.fc2, and path.gate where gated ---- */
@@ -161,7 +161,7 @@ typedef struct fv_mlp_opt {
     bool gated; /* act(gate x) * (up x), else act(up x) */
     /* gated, with one weight: the rows of the gate, then those of the other; its name is up_name */
     bool packed;
-    bool kn, no_bias;
+    bool in_out, no_bias;
     float dropout; /* inside, after the activation */
     float std;
     const char *up_name, *gate_name, *down_name; /* below the path; NULL: fc1, gate, fc2 */

@@ -35,18 +35,20 @@ FV_API fv_tensor *fv_pos_fwd(fv_ctx *c, const fv_pos *l, fv_tensor *x, fv_tensor
 /* T5: path.weight (buckets,n_head), shared by all layers of a stack. */
 typedef struct fv_rel_bias {
     fv_tensor *table;
-    int64_t farthest;
-    bool one_way;
+    int64_t max_distance;
+    bool unidirectional;
 } fv_rel_bias;
 
-/* farthest: distances from there on share a bucket (128); one_way: a decoder's, which never looks
- * ahead. */
+/* farthest: distances from there on share a bucket (128); unidirectional: a decoder's, which never
+ * looks ahead. */
 FV_API void fv_rel_bias_init(fv_params *p, fv_rel_bias *l, int64_t buckets, int64_t n_head,
-                             int64_t farthest, bool one_way, const char *path, ...) FV_PRINTF(7, 8);
+                             int64_t max_distance, bool unidirectional, const char *path, ...)
+    FV_PRINTF(7, 8);
 /* (n_head,L) for sequences of any length; *zero gets rel_zero. */
 FV_API fv_tensor *fv_rel_bias_fwd(fv_ctx *c, const fv_rel_bias *l, int64_t *zero);
 /* The bucket of key - query, of `buckets`, as T5 counts them. */
-FV_API int32_t fv_rel_bucket(int64_t distance, int64_t buckets, int64_t farthest, bool one_way);
+FV_API int32_t fv_rel_bucket(int64_t distance, int64_t buckets, int64_t max_distance,
+                             bool unidirectional);
 
 /* ALiBi: -slope * distance for each head, up to distance len-1; both ways, or (H,len) for causal
  * attention. */
@@ -73,20 +75,20 @@ typedef struct fv_rotary {
     int64_t trained; /* positions before that (yarn and llama3: original_max_position_embeddings) */
     /* llama3: low_freq_factor, high_freq_factor (0: 1, 4); yarn: beta_slow, beta_fast (0: 1, 32) */
     float low, high;
-    float sharpen;    /* yarn's attention_factor; 0: 0.1 ln(factor) + 1 */
-    bool no_truncate; /* yarn: bounds of the ramp are not rounded */
+    float score_scale; /* yarn's attention_factor; 0: 0.1 ln(factor) + 1 */
+    bool no_truncate;  /* yarn: bounds of the ramp are not rounded */
 } fv_rotary;
 
 /* What a step needs: frequencies on the device, beside the positions I32 (B,T).  len: positions in
  * use, for dynamic. */
-typedef struct fv_turn {
+typedef struct fv_rope_arg {
     fv_tensor *pos, *freq;
     bool adjacent;
-    float sharpen; /* factor on the scores; 0: 1 */
-} fv_turn;
+    float score_scale; /* factor on the scores; 0: 1 */
+} fv_rope_arg;
 
 FV_API void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq); /* width/2 of them */
-FV_API fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len);
+FV_API fv_rope_arg fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len);
 /* I32 (B,T): from, from+1, ... in every row. */
 FV_API fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from);
 /* I32 (B,T) from ids (B,T): pad+1, pad+2, ... in every row, over what is no padding; padding gets

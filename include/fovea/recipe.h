@@ -80,7 +80,8 @@ typedef struct fv_recipe_job {
     bool resume; /* without it, a directory that holds anything is refused */
     const volatile int *stop;
     void (*progress)(void *user, const fv_train_state *s, const char *event);
-    void (*say)(void *user, const char *text); /* what was read, left out and made, a line each */
+    void (*on_message)(void *user,
+                       const char *text); /* what was read, left out and made, a line each */
     void *user;
 } fv_recipe_job;
 

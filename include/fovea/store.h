@@ -83,7 +83,7 @@ typedef struct fv_load_opt {
     const char *const *fresh; /* parameters that may be missing and keep their values, likewise */
     /* Told of every such name: a parameter that keeps its value, else one in the file that stays
      * unread.  NULL: nobody. */
-    void (*tell)(void *user, const char *name, bool is_fresh);
+    void (*on_skipped)(void *user, const char *name, bool is_fresh);
     void *user;
     fv_dtype rows; /* fv_params_map: matrices may be in the file as rows of this quantised dtype */
     /* fv_params_map to f32: matrices stay bf16, or f16, where the file has all of them so */

@@ -27,7 +27,7 @@ FV_API fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_j
 FV_API void fv_task_close(fv_task *t); /* NULL is allowed */
 FV_API const fv_tok *fv_task_tok(const fv_task *t);
 /* Tokens it sees at once, special ones included; longer texts are cut, except by fv_task_answer. */
-FV_API int64_t fv_task_longest(const fv_task *t);
+FV_API int64_t fv_task_max_len(const fv_task *t);
 
 /* UTF-8, and a second text that goes with the first (an answer, a hypothesis) or NULL. */
 typedef struct fv_text {

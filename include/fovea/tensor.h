@@ -168,7 +168,7 @@ FV_API fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *f
 
 /* Cleared host memory that lives as long as the parameters, for arrays of layers; NULL (and sticky)
  * if there is none. */
-FV_API void *fv_params_take(fv_params *p, size_t bytes);
+FV_API void *fv_params_scratch(fv_params *p, size_t bytes);
 
 /* Gives all declared parameters memory on d, and gradients if train. */
 FV_API fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train, fv_err *e);

@@ -74,16 +74,16 @@ typedef struct fv_updated { /* what an update came to */
 
 FV_API fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o,
                                 fv_err *e);
-FV_API void fv_updater_free(fv_updater *u);           /* NULL is allowed */
-FV_API int64_t fv_updater_ahead(const fv_updater *u); /* updates that may go unread */
-FV_API size_t fv_updater_bytes(const fv_updater *u);  /* held for batches */
+FV_API void fv_updater_free(fv_updater *u);                 /* NULL is allowed */
+FV_API int64_t fv_updater_max_pending(const fv_updater *u); /* updates that may go unread */
+FV_API size_t fv_updater_bytes(const fv_updater *u);        /* held for batches */
 /* Update `step`, counted from 1 without gaps, with the gradient of n batches.  Batches may change
  * after return. */
 FV_API fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch,
                                  int64_t n, fv_err *e);
-/* Waits.  out gets the *n updates since the last call, at most fv_updater_ahead.  One with a loss
- * or gradient that was not finite is FV_ENUMERIC; it and those behind it changed nothing, *n are
- * those before it. */
+/* Waits.  out gets the *n updates since the last call, at most fv_updater_max_pending.  One with a
+ * loss or gradient that was not finite is FV_ENUMERIC; it and those behind it changed nothing, *n
+ * are those before it. */
 FV_API fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_err *e);
 
 /* ---- a run ---- */
@@ -115,7 +115,7 @@ typedef struct fv_train_job {
     const volatile int *stop; /* non-zero: finish the update, save, return; NULL: never */
     /* "step", "valid", "saved"; may be NULL */
     void (*progress)(void *user, const fv_train_state *s, const char *event);
-    void (*say)(void *user, const char *text); /* what a reader should know; may be NULL */
+    void (*on_message)(void *user, const char *text); /* what a reader should know; may be NULL */
     void *user;
     /* A metric of its own at each evaluation, instead of the feed's; greater is better. */
     const char *score_name; /* NULL: none */
@@ -137,6 +137,6 @@ typedef struct fv_train_memory {
 } fv_train_memory;
 /* Takes the gradient of the largest batch and leaves the model as it was: what does not fit is an
  * error now, not later. */
-FV_API fv_status fv_train_rehearse(const fv_train_job *job, fv_train_memory *out, fv_err *e);
+FV_API fv_status fv_train_dry_run(const fv_train_job *job, fv_train_memory *out, fv_err *e);
 
 #endif

@@ -10,7 +10,7 @@
 #include "fovea/author/backend.h"
 
 typedef struct fv_cuda_host {
-    void *(*work)(fv_stream *s, size_t bytes); /* fv_stream_work */
+    void *(*work)(fv_stream *s, size_t bytes); /* fv_stream_scratch */
     void (*fail)(fv_stream *s, fv_status code, const char *fmt, ...) FV_PRINTF(3, 4);
     /* fv_fail */
     fv_status (*refuse)(fv_err *e, fv_status code, const char *fmt, ...) FV_PRINTF(3, 4);

@@ -14,35 +14,35 @@
 
 #define FILE_NAME "libfovea_cuda.so"
 
-static const fv_cuda_host host = {.work = fv_stream_work,
+static const fv_cuda_host host = {.work = fv_stream_scratch,
                                   .fail = fv_stream_fail,
                                   .refuse = fv_fail};
 
 /* The folder of the file that holds this function, with its last slash; "" if the loader does not
  * know. */
-static void own_folder(char *out, size_t room)
+static void own_folder(char *out, size_t capacity)
 {
     Dl_info here;
     out[0] = 0;
     if (!dladdr((const void *)&host, &here) || !here.dli_fname) return;
     const char *slash = strrchr(here.dli_fname, '/');
-    if (slash && (size_t)(slash - here.dli_fname) + 2 <= room)
-        snprintf(out, room, "%.*s", (int)(slash - here.dli_fname) + 1, here.dli_fname);
+    if (slash && (size_t)(slash - here.dli_fname) + 2 <= capacity)
+        snprintf(out, capacity, "%.*s", (int)(slash - here.dli_fname) + 1, here.dli_fname);
 }
 
 static void *open_backend(fv_err *e)
 {
-    const char *asked = getenv("FOVEA_CUDA");
-    if (asked && *asked) {
-        void *so = dlopen(asked, RTLD_NOW | RTLD_LOCAL);
+    const char *requested = getenv("FOVEA_CUDA");
+    if (requested && *requested) {
+        void *so = dlopen(requested, RTLD_NOW | RTLD_LOCAL);
         if (!so) fv_fail(e, FV_EDEVICE, "device cuda: FOVEA_CUDA: %s", dlerror());
         return so;
     }
-    static const char *const places[] = {"", "../", "fovea/", "../lib/fovea/"};
+    static const char *const search_dirs[] = {"", "../", "fovea/", "../lib/fovea/"};
     char folder[FV_PATH - 64], path[FV_PATH];
     own_folder(folder, sizeof folder);
-    for (size_t i = 0; *folder && i < sizeof places / sizeof *places; i++) {
-        snprintf(path, sizeof path, "%s%s" FILE_NAME, folder, places[i]);
+    for (size_t i = 0; *folder && i < sizeof search_dirs / sizeof *search_dirs; i++) {
+        snprintf(path, sizeof path, "%s%s" FILE_NAME, folder, search_dirs[i]);
         if (!fv__file_exists(NULL, path)) continue;
         void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (!so) fv_fail(e, FV_EDEVICE, "device cuda: %s", dlerror());

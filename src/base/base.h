@@ -51,9 +51,9 @@ void fv__buf_free(fv_buf *b);
 /* ---- strings ---- */
 
 char *fv__strdup(const fv_env *env, const char *s); /* free with fv__free(env, p, strlen(p) + 1) */
-static inline const char *fv__nearest(const char *word, const char *const *list)
+static inline const char *fv__closest(const char *word, const char *const *list)
 {
-    return fv_nearest(word, list);
+    return fv_closest(word, list);
 }
 
 /* Length of the valid UTF-8 sequence at s (1..4, at most n bytes), or 0; *cp gets the code

@@ -93,7 +93,7 @@ static int distance(const char *a, const char *b)
     return row[nb];
 }
 
-const char *fv_nearest(const char *word, const char *const *list)
+const char *fv_closest(const char *word, const char *const *list)
 {
     const char *best = NULL;
     int least = (int)strlen(word) / 2 + 1;

@@ -11,7 +11,7 @@
 
 #include "fovea/array.h"
 
-enum { MOST_WEIGHTS = 1 << 24 };
+enum { MAX_WEIGHTS = 1 << 24 };
 
 typedef struct attend_values {
     const char *q, *k, *v, *mask, *device;
@@ -60,13 +60,14 @@ static const float demo_qk[] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f,
 static const float demo_v[] = {1.0f, 1.1f, 1.2f, 1.3f, 1.4f, 1.5f,
                                1.6f, 1.7f, 1.8f, 1.9f, 2.0f, 2.1f};
 
-static int read_matrix(const cli *c, fv_array *a, const char *place, fv_array_opt opt)
+static int read_matrix(const cli *c, fv_array *a, const char *source, fv_array_opt opt)
 {
     fv_err e;
-    if (fv_array_open(a, NULL, place, opt, &e)) return cli_error(c, &e);
+    if (fv_array_open(a, NULL, source, opt, &e)) return cli_error(c, &e);
     if (a->shape.n != 2)
-        return cli_fail(c, "%s: an array with %d axes where a matrix is wanted", place, a->shape.n);
-    if (!a->shape.d[0] || !a->shape.d[1]) return cli_fail(c, "%s: the matrix is empty", place);
+        return cli_fail(c, "%s: an array with %d axes where a matrix is wanted", source,
+                        a->shape.n);
+    if (!a->shape.d[0] || !a->shape.d[1]) return cli_fail(c, "%s: the matrix is empty", source);
     return CLI_OK;
 }
 
@@ -113,29 +114,29 @@ static int split_heads(const cli *c, const attend_values *o, attention *a)
     a->causal = o->causal;
     if (a->Tq < 1 || a->Tk < 1 || a->Wv < 1)
         return cli_fail(c, "a matrix without rows or columns cannot be attended to");
-    if (a->Tq > MOST_WEIGHTS / a->Tk || a->Tq * a->Tk > MOST_WEIGHTS / a->H)
+    if (a->Tq > MAX_WEIGHTS / a->Tk || a->Tq * a->Tk > MAX_WEIGHTS / a->H)
         return cli_fail(
             c,
             "%lld queries on %lld keys in %lld heads are too many to look at: more than %d weights",
-            (long long)a->Tq, (long long)a->Tk, (long long)a->H, MOST_WEIGHTS);
+            (long long)a->Tq, (long long)a->Tk, (long long)a->H, MAX_WEIGHTS);
     return CLI_OK;
 }
 
 /* A file of 0 and 1 is a mask; one with other numbers is added to the scores, where -inf hides a
  * key. */
-static int read_mask(const cli *c, const char *place, fv_array *m, attention *a)
+static int read_mask(const cli *c, const char *source, fv_array *m, attention *a)
 {
-    int code = read_matrix(c, m, place, (fv_array_opt){.nonfinite = true});
+    int code = read_matrix(c, m, source, (fv_array_opt){.nonfinite = true});
     if (code) return code;
     int64_t rows = m->shape.d[0], n = rows * m->shape.d[1];
     if ((rows != 1 && rows != a->Tq) || m->shape.d[1] != a->Tk)
-        return cli_fail(c, "%s is %lld by %lld, but there are %lld queries and %lld keys", place,
+        return cli_fail(c, "%s is %lld by %lld, but there are %lld queries and %lld keys", source,
                         (long long)rows, (long long)m->shape.d[1], (long long)a->Tq,
                         (long long)a->Tk);
     bool added = false;
     for (int64_t i = 0; i < n; i++) {
         if (isnan(m->data[i]) || m->data[i] == INFINITY)
-            return cli_fail(c, "%s: row %lld, column %lld is not a number that can mask", place,
+            return cli_fail(c, "%s: row %lld, column %lld is not a number that can mask", source,
                             (long long)(i / a->Tk + 1), (long long)(i % a->Tk + 1));
         added |= m->data[i] != 0 && m->data[i] != 1;
     }

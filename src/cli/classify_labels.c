@@ -302,7 +302,7 @@ static int fill_in(asking *a, fv_task *t, const fv_text *text, float *scores)
         if (!a->len[i])
             code = cli_fail(a->c,
                             "the prompt leaves no room for a label: the model sees %lld tokens",
-                            (long long)fv_task_longest(t));
+                            (long long)fv_task_max_len(t));
     if (!code) softmax(scores, a->log_p, n);
     for (int i = 0; said && i < n; i++) free(said[i].s);
     free(said), free(whole), free(from), free(prompt.s);

@@ -81,7 +81,7 @@ const char *cli_nearest_sub(const cli_command *parent, const char *word)
     for (const cli_command *const *s = parent->subs; s && *s && n < 63; s++)
         names[n++] = (*s)->name;
     names[n] = NULL;
-    return fv_nearest(word, names);
+    return fv_closest(word, names);
 }
 
 cli_path cli_below(const char *path, const char *name)

@@ -35,7 +35,7 @@ static fv_status print_words(fv_see *s, fv_see_pick p, fv_err *e)
     return st;
 }
 
-static void print_ways(const char *dir, bool pictures)
+static void print_dispatch(const char *dir, bool pictures)
 {
     char whole[PATH_MAX];
     if (!realpath(dir, whole)) snprintf(whole, sizeof whole, "%s", dir);
@@ -87,7 +87,7 @@ fv_status demo_show(const demo_scene *d, fv_err *e)
     }
     if (!st && pictures) st = save(s, d->dir, "alignment.png", align, e);
     if (!st && pictures) st = save(s, d->dir, "heads.svg", grid, e);
-    if (!st) print_ways(d->dir, pictures);
+    if (!st) print_dispatch(d->dir, pictures);
     fv_see_free(s);
     return st;
 }

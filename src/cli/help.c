@@ -140,10 +140,10 @@ static int run_help(const cli *c, const void *values, int n, char **operand)
     int used;
     const cli_command *cmd = cli_find(operand, n, &used, &path);
     if (used < n) {
-        const char *near = cli_nearest_sub(cmd, operand[used]);
-        if (near)
+        const char *suggestion = cli_nearest_sub(cmd, operand[used]);
+        if (suggestion)
             return cli_usage(c, "there is no command '%s %s'; did you mean '%s'?", path.s,
-                             operand[used], near);
+                             operand[used], suggestion);
         return cli_usage(c, "there is no command '%s %s'", path.s, operand[used]);
     }
     if (v->completion)

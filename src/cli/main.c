@@ -46,11 +46,12 @@ static int not_a_command(const cli *c, const cli_command *parent, const char *wo
         printf("fovea %s\n", fv_version());
         return CLI_OK;
     }
-    const char *near = cli_nearest_sub(parent, word);
+    const char *suggestion = cli_nearest_sub(parent, word);
     if (word[0] == '-')
         return cli_usage(c, "unknown option '%s'; a command comes first, see '%s --help'", word,
                          c->name);
-    if (near) return cli_usage(c, "there is no command '%s'; did you mean '%s'?", word, near);
+    if (suggestion)
+        return cli_usage(c, "there is no command '%s'; did you mean '%s'?", word, suggestion);
     return cli_usage(c, "there is no command '%s'; see '%s --help'", word, c->name);
 }
 

@@ -78,8 +78,9 @@ static int unknown(const cli *c, const cli_command *cmd, const char *name, size_
     }
     names[n + 1] = NULL;
     snprintf(word, sizeof word, "%.*s", (int)len, name);
-    const char *near = fv_nearest(word, names);
-    if (near) return cli_usage(c, "unknown option '--%s'; did you mean '--%s'?", word, near);
+    const char *suggestion = fv_closest(word, names);
+    if (suggestion)
+        return cli_usage(c, "unknown option '--%s'; did you mean '--%s'?", word, suggestion);
     return cli_usage(c, "unknown option '--%s'; see '%s --help'", word, c->name);
 }
 
@@ -133,12 +134,12 @@ static int store_setting(const cli *c, const cli_option *o, cli_settings *s, con
     union {
         max_align_t align;
         char bytes[4096];
-    } room = {0};
+    } storage = {0};
     fv_err e;
-    if (o->field->offset + o->field->size > sizeof room ||
+    if (o->field->offset + o->field->size > sizeof storage ||
         s->n == (int)(sizeof s->at / sizeof *s->at))
         return cli_usage(c, "--%s: too many settings", o->name);
-    if (fv_fields_set(&room, table, o->field->name, value, &e)) {
+    if (fv_fields_set(&storage, table, o->field->name, value, &e)) {
         /* behind the key, which is not how the option is written */
         const char *why = strchr(e.text, ':');
         return cli_usage(c, "--%s%s", o->name, why ? why : e.text);

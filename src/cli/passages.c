@@ -14,12 +14,12 @@
 
 static bool add(cli_passages *p, const char *file, const char *s, size_t n, int64_t from)
 {
-    if (p->n == p->room) {
-        int64_t room = p->room * 2 + 64;
-        cli_passage *more = realloc(p->at, (size_t)room * sizeof *more);
+    if (p->n == p->capacity) {
+        int64_t capacity = p->capacity * 2 + 64;
+        cli_passage *more = realloc(p->at, (size_t)capacity * sizeof *more);
         if (!more) return false;
         p->at = more;
-        p->room = room;
+        p->capacity = capacity;
     }
     p->at[p->n++] = (cli_passage){.file = file, .text = {.s = s, .n = n}, .from = from};
     return true;

@@ -12,7 +12,7 @@ typedef struct cli_passage {
 
 typedef struct cli_passages {
     cli_passage *at;
-    int64_t n, room;
+    int64_t n, capacity;
     cli_bytes *files;
     char **names;
     int64_t n_files;

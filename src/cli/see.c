@@ -171,7 +171,7 @@ static bool is_picture(const char *path)
 
 /* Where nothing narrower is asked, a translation is shown by its alignment: by the head that has
  * one. */
-static fv_status choose(work *w, fv_see_opt *o, char *note, size_t room)
+static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
 {
     const values *v = w->v;
     bool cross = o->pick.kind == FV_SEE_CROSS,
@@ -183,7 +183,7 @@ static fv_status choose(work *w, fv_see_opt *o, char *note, size_t room)
     fv_status st = fv_see_alignment(w->see, &o->pick, &score, &w->e);
     if (st || !aligned) return st;
     o->view = FV_VIEW_ALIGNMENT;
-    snprintf(note, room,
+    snprintf(note, capacity,
              "Cross-attention, layer %lld, head %lld: the head that aligns best (score %.2f).",
              (long long)o->pick.layer, (long long)o->pick.head, score);
     o->note = note;

@@ -190,12 +190,12 @@ static const cli_example train_examples[] = {
 };
 
 /* Parts of a list "a,b,c", which is changed; at most MOST of them. */
-enum { MOST_SPECIALS = 256 };
+enum { MAX_SPECIALS = 256 };
 
-static int split_list(char *list, const char *out[MOST_SPECIALS + 1])
+static int split_list(char *list, const char *out[MAX_SPECIALS + 1])
 {
     int n = 0;
-    for (char *p = strtok(list, ","); p && n < MOST_SPECIALS; p = strtok(NULL, ",")) out[n++] = p;
+    for (char *p = strtok(list, ","); p && n < MAX_SPECIALS; p = strtok(NULL, ",")) out[n++] = p;
     out[n] = NULL;
     return n;
 }
@@ -210,7 +210,7 @@ static void show(void *self, const char *stage, double done)
 static int run_train(const cli *c, const void *values, int n, char **operand)
 {
     const train_values *v = values;
-    const char *specials[MOST_SPECIALS + 1];
+    const char *specials[MAX_SPECIALS + 1];
     fv_tok *t;
     fv_err e;
     if (!v->output) return cli_usage(c, "where the tokenizer goes is needed: -o FILE");

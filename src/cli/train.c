@@ -67,7 +67,7 @@ typedef struct show {
     const fv_train_opt *opt;
     bool live, quiet, dry, dirty; /* dirty: a line that will be written over stands there */
     int64_t first;                /* update this process began behind, -1 until the first */
-    double told;
+    double last_report;
 } show;
 
 static void clear(show *w)
@@ -76,7 +76,7 @@ static void clear(show *w)
     w->dirty = false;
 }
 
-static void say(void *user, const char *text)
+static void on_message(void *user, const char *text)
 {
     show *w = user;
     clear(w);
@@ -122,8 +122,8 @@ static void progress(void *user, const fv_train_state *s, const char *event)
         if (!isnan(s->metric)) fprintf(stderr, ", metric %.4g", s->metric);
         fprintf(stderr, "%s\n", s->best_step == s->step ? ", the best so far" : "");
     } else if (!strcmp(event, "step") && w->live) {
-        bool late = s->seconds - w->told > 0.1;
-        if (late || s->step == w->opt->updates) bar(w, s), w->told = s->seconds;
+        bool late = s->seconds - w->last_report > 0.1;
+        if (late || s->step == w->opt->updates) bar(w, s), w->last_report = s->seconds;
     } else if (!strcmp(event, "step") && s->step % w->opt->log_every == 0) {
         fprintf(stderr, "update %lld of %lld: loss %.4f, %.0f tokens/s\n", (long long)s->step,
                 (long long)w->opt->updates, s->loss,
@@ -173,7 +173,7 @@ static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_train_sta
                          .resume = v->resume,
                          .stop = &interrupted,
                          .progress = progress,
-                         .say = say,
+                         .on_message = on_message,
                          .user = &w};
     struct sigaction act = {.sa_handler = on_interrupt};
     if (!v->dry_run) sigaction(SIGINT, &act, NULL), sigaction(SIGTERM, &act, NULL);

@@ -135,7 +135,7 @@ static bool print(void *user, const fv_translation *x)
 /* Lines as they come from standard input: all that are there, and at least one. */
 typedef struct reader {
     char *text;
-    size_t used, room;
+    size_t used, capacity;
     const char **line;
     size_t *len;
     size_t n, most; /* lines found, and room for them */
@@ -153,14 +153,14 @@ static bool more_waits(void)
 
 static bool read_some(reader *r)
 {
-    if (r->room - r->used < 65536) {
-        char *bigger = realloc(r->text, r->room * 2 + 131072);
+    if (r->capacity - r->used < 65536) {
+        char *bigger = realloc(r->text, r->capacity * 2 + 131072);
         if (!bigger) return false;
         r->text = bigger;
-        r->room = r->room * 2 + 131072;
+        r->capacity = r->capacity * 2 + 131072;
     }
     ssize_t got;
-    do got = read(STDIN_FILENO, r->text + r->used, r->room - r->used);
+    do got = read(STDIN_FILENO, r->text + r->used, r->capacity - r->used);
     while (got < 0 && errno == EINTR);
     if (got > 0) r->used += (size_t)got;
     r->ended = got == 0;
@@ -263,7 +263,7 @@ static int set_up(const work *w)
 {
     fv_gen_opt *o = fv_translator_gen(w->t);
     const fv_family *f = fv_model_family(fv_translator_model(w->t));
-    int64_t places = f->context ? f->context(fv_model_self(fv_translator_model(w->t))) : 0;
+    int64_t n_positions = f->context ? f->context(fv_model_self(fv_translator_model(w->t))) : 0;
     if (w->v->beam) o->num_beams = w->v->beam;
     if (w->v->nbest) o->num_return_sequences = w->v->nbest;
     int code = cli_apply(w->c, &w->v->settings, o, fv_gen_fields);
@@ -273,9 +273,9 @@ static int set_up(const work *w)
                          "--nbest %lld needs as many beams, and there are %lld; say --beam %lld",
                          (long long)o->num_return_sequences, (long long)o->num_beams,
                          (long long)o->num_return_sequences);
-    if (places && o->max_length > places)
+    if (n_positions && o->max_length > n_positions)
         return cli_usage(w->c, "--max-length %lld: the model has %lld places",
-                         (long long)o->max_length, (long long)places);
+                         (long long)o->max_length, (long long)n_positions);
     return CLI_OK;
 }
 

@@ -2,8 +2,9 @@
 #include "core.h"
 
 #define ALIGN 64
-#define LEAST_CHUNK ((size_t)1 << 20)
-#define MOST_SPARE_ROOM ((size_t)256 << 20) /* a chunk is at most this much larger than asked for */
+#define MIN_CHUNK ((size_t)1 << 20)
+#define MAX_SPARE_CAPACITY                                                                         \
+    ((size_t)256 << 20) /* a chunk is at most this much larger than asked for */
 
 static void *chunk_alloc(fv_arena *a, size_t bytes)
 {
@@ -22,10 +23,10 @@ static void chunk_free(fv_arena *a, fv_chunk k)
 static bool add_chunk(fv_arena *a, size_t bytes)
 {
     void *array = a->chunks;
-    if (!fv__grow(a->env, &array, &a->room, (a->n + 1) * sizeof *a->chunks)) return false;
+    if (!fv__grow(a->env, &array, &a->capacity, (a->n + 1) * sizeof *a->chunks)) return false;
     a->chunks = array;
-    size_t size = a->total / 2 < MOST_SPARE_ROOM ? a->total / 2 : MOST_SPARE_ROOM;
-    if (size < LEAST_CHUNK) size = LEAST_CHUNK;
+    size_t size = a->total / 2 < MAX_SPARE_CAPACITY ? a->total / 2 : MAX_SPARE_CAPACITY;
+    if (size < MIN_CHUNK) size = MIN_CHUNK;
     if (size < bytes) size = bytes;
     void *data = chunk_alloc(a, size);
     if (!data && size > bytes) data = chunk_alloc(a, size = bytes);
@@ -35,7 +36,7 @@ static bool add_chunk(fv_arena *a, size_t bytes)
     return true;
 }
 
-void *fv__arena_take(fv_arena *a, size_t bytes)
+void *fv__arena_alloc(fv_arena *a, size_t bytes)
 {
     if (bytes > SIZE_MAX - ALIGN) return NULL;
     bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -66,6 +67,6 @@ bool fv__arena_before(const fv_arena *a, const void *p, fv_mark m)
 void fv__arena_free(fv_arena *a)
 {
     for (size_t i = 0; i < a->n; i++) chunk_free(a, a->chunks[i]);
-    fv__free(a->env, a->chunks, a->room);
+    fv__free(a->env, a->chunks, a->capacity);
     *a = (fv_arena){.dev = a->dev, .env = a->env};
 }

@@ -19,12 +19,13 @@ typedef struct fv_arena {
     fv_device *dev; /* chunks live there; NULL: host memory */
     const fv_env *env;
     fv_chunk *chunks;
-    size_t n, room;  /* chunks in use of the array, and its bytes */
-    size_t at, used; /* filling chunks[at], used bytes of it */
+    size_t n, capacity; /* chunks in use of the array, and its bytes */
+    size_t at, used;    /* filling chunks[at], used bytes of it */
     size_t total;
 } fv_arena;
 
-void *fv__arena_take(fv_arena *a, size_t bytes); /* 64-byte aligned, not cleared; NULL: no memory */
+void *fv__arena_alloc(fv_arena *a,
+                      size_t bytes); /* 64-byte aligned, not cleared; NULL: no memory */
 void fv__arena_rewind(fv_arena *a, fv_mark m);
 /* p was taken before m, or elsewhere */
 bool fv__arena_before(const fv_arena *a, const void *p, fv_mark m);
@@ -53,17 +54,19 @@ struct fv_ctx {
     fv_err err;
     bool record, train, recompute;
     uint64_t seed, site;
-    uint64_t serial;  /* of the device's contexts */
-    uint64_t *step;   /* device */
-    uint64_t step_is; /* what it holds, once known */
+    uint64_t serial;     /* of the device's contexts */
+    uint64_t *step;      /* device */
+    uint64_t step_value; /* what it holds, once known */
     bool step_known;
     fv_arena host;   /* tensors and nodes */
     fv_arena data;   /* what they point to */
     fv_node *tape;   /* newest first */
     fv_block *spare; /* memory that backward is done with */
-    size_t n_spare, spare_room;
+    size_t n_spare, spare_capacity;
     fv_constant *constants; /* newest first */
-    void *lent;    /* a gradient that two tensors have, until the maker of one has run; or NULL */
+    void *
+        /* a gradient that two tensors have, until the maker of one has run; or NULL */
+        aliased_grad;
     bool backward; /* running: new tensors may use spare memory */
     fv_tap_fn *tap;
     void *tap_user;
@@ -81,8 +84,8 @@ fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_sha
 
 /* Memory for a tensor or gradient: while going backward from what came free on the way, else from
  * the arena. */
-void *fv__block_take(fv_ctx *c, size_t bytes);
-void fv__block_give(fv_ctx *c, void *data, size_t bytes);
+void *fv__block_alloc(fv_ctx *c, size_t bytes);
+void fv__block_free(fv_ctx *c, void *data, size_t bytes);
 
 /* ---- a step that repeats: the same kernels, sizes and addresses as the time before ----
  * Where the device can, such a step is kept as a graph the second time it comes with one key and
@@ -104,7 +107,7 @@ void fv__graph_drop(fv_graph *g); /* before memory that it uses goes, or the dev
 
 /* For y = x + a: x takes y's gradient over and a, whose maker is the next to run, reads it there
  * until then.  False: nothing was done, and a copy is needed. */
-bool fv__grad_split(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n);
+bool fv__grad_alias(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n);
 
 fv_dtype fv__grad_dtype(const fv_tensor *t);
 size_t fv__tensor_bytes(fv_dtype t, int64_t n);
@@ -114,7 +117,7 @@ void fv__stream_close(fv_stream *s);
 
 /* ", 12 of 34 bytes are left" on the device, behind a message that memory was missing; "" where
  * that is not known. */
-fv_desc_text fv__left(fv_device *d);
+fv_desc_text fv__memory_left(fv_device *d);
 
 /* Its memory is the host's: files can be used where they are mapped. */
 bool fv__device_is_host(const fv_device *d);
@@ -122,15 +125,15 @@ bool fv__device_is_host(const fv_device *d);
 /* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for or,
  * where `stored` is not FV_F32, of that: bf16, f16, or quantised, row after row.  It gets no memory
  * of its own. */
-void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored);
+void fv__params_borrow(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored);
 /* Whose data that is: given back when the parameters go; forget: told what was laid out elsewhere,
  * perhaps for good. */
-typedef struct fv_lender {
+typedef struct fv_data_owner {
     void *self;
-    void (*give_back)(void *self);
-    void (*forget)(void *self, const void *data, size_t bytes);
-} fv_lender;
-void fv__params_lender(fv_params *p, fv_lender lender);
+    void (*release_data)(void *self);
+    void (*advise_unused)(void *self, const void *data, size_t bytes);
+} fv_data_owner;
+void fv__params_set_owner(fv_params *p, fv_data_owner owner);
 
 /* bf16 or f16, where matrices are lent so and not yet widened; else the parameters' own dtype. */
 fv_dtype fv__params_stored(const fv_params *p);
@@ -148,13 +151,13 @@ bool fv__param_buffer(const fv_tensor *t);
 /* Rows of it are looked up, whatever else is done with it. */
 void fv__param_table(fv_tensor *t);
 /* It was laid out for products and is used for nothing else; *kn: from (K,N). */
-bool fv__params_product(const fv_tensor *t, bool *kn);
+bool fv__params_packed_only(const fv_tensor *t, bool *in_out);
 
 /* A packed weight as it was laid out, perhaps just now; NULL: it is to be used as it lies, in n
  * parts of one shape, (N,K) or (K,N) if *kn, which stand one below the other. */
 const void *fv__weight_data(fv_ctx *c, const fv_tensor *w);
-bool fv__weight_laid(const fv_tensor *w); /* it is */
-int fv__weight_parts(const fv_tensor *w, fv_tensor *const **parts, bool *kn);
+bool fv__weight_is_packed(const fv_tensor *w); /* it is */
+int fv__weight_parts(const fv_tensor *w, fv_tensor *const **parts, bool *in_out);
 
 /* Elements [at, at+n) of an allocated parameter as they are, in its dtype: files convert by
  * themselves, piece by piece. */

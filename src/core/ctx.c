@@ -45,7 +45,7 @@ void fv_ctx_free(fv_ctx *c)
     }
     fv__arena_free(&c->host);
     fv__arena_free(&c->data);
-    fv__free(&d->env, c->spare, c->spare_room);
+    fv__free(&d->env, c->spare, c->spare_capacity);
     fv__free(&d->env, c, sizeof *c);
 }
 
@@ -55,7 +55,7 @@ void fv_ctx_reset(fv_ctx *c, uint64_t step)
     c->tape = NULL;
     c->n_spare = 0;
     c->backward = false;
-    c->lent = NULL;
+    c->aliased_grad = NULL;
     c->site = 0;
     c->err = (fv_err){0};
     c->stream.err = (fv_err){0};
@@ -64,9 +64,9 @@ void fv_ctx_reset(fv_ctx *c, uint64_t step)
 
 void fv__ctx_set_step(fv_ctx *c, uint64_t step)
 {
-    if (c->step_known && c->step_is == step) return;
+    if (c->step_known && c->step_value == step) return;
     c->dev->backend->upload(&c->stream, c->step, &step, sizeof step);
-    c->step_is = step;
+    c->step_value = step;
     c->step_known = true;
 }
 
@@ -109,7 +109,7 @@ fv_device *fv_ctx_device(const fv_ctx *c) { return c->dev; }
 
 size_t fv_ctx_bytes(const fv_ctx *c)
 {
-    size_t all = c->host.total + c->data.total + c->stream.work_bytes;
+    size_t all = c->host.total + c->data.total + c->stream.scratch_bytes;
     for (const fv_constant *k = c->constants; k; k = k->next) all += k->bytes;
     return all;
 }
@@ -150,8 +150,8 @@ bool fv_same_dtype(fv_ctx *c, const char *op, const fv_tensor *a, const fv_tenso
 
 /* ---- constants ---- */
 
-#define MOST_CONSTANTS 16
-#define MOST_BYTES ((size_t)256 << 20) /* of them together */
+#define MAX_CONSTANTS 16
+#define MAX_BYTES ((size_t)256 << 20) /* of them together */
 
 fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_shape s, bool *fresh)
 {
@@ -162,7 +162,7 @@ fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_sha
         if (k->n == n && k->t.dtype == t && fv_shape_same(k->t.shape, s) && !memcmp(k->key, key, n))
             return &k->t;
     size_t all = sizeof(fv_constant) + n, bytes = fv__tensor_bytes(t, fv_shape_len(s));
-    fv_constant *k = have < MOST_CONSTANTS && held + bytes <= MOST_BYTES
+    fv_constant *k = have < MAX_CONSTANTS && held + bytes <= MAX_BYTES
                          ? fv__alloc(&c->dev->env, all)
                          : NULL;
     void *data = k ? c->dev->backend->alloc(c->dev, bytes) : NULL;
@@ -195,7 +195,7 @@ fv_tensor *fv_keep(fv_ctx *c, fv_mark mark, fv_tensor *x)
     if (stays) return x;
     size_t bytes = fv__tensor_bytes(x->dtype, fv_len(x));
     /* cannot fail: x itself lies at or behind this place */
-    void *to = fv__arena_take(&c->data, bytes);
+    void *to = fv__arena_alloc(&c->data, bytes);
     if (to != x->data) c->dev->backend->move(&c->stream, to, x->data, bytes);
     x->data = to;
     x->base = NULL;

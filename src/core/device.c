@@ -88,7 +88,7 @@ int fv_device_choices(const fv_device *d, char (*lines)[160], int max)
 }
 const fv_env *fv_device_env(const fv_device *d) { return &d->env; }
 
-fv_desc_text fv__left(fv_device *d)
+fv_desc_text fv__memory_left(fv_device *d)
 {
     fv_desc_text text = {0};
     size_t left = 0, all = 0;
@@ -113,27 +113,27 @@ void fv__stream_close(fv_stream *s)
     if (!s->dev) return;
     const fv_backend *b = s->dev->backend;
     b->sync(s);
-    if (s->work) b->release(s->dev, s->work, s->work_bytes);
+    if (s->scratch) b->release(s->dev, s->scratch, s->scratch_bytes);
     if (b->stream_close) b->stream_close(s);
     *s = (fv_stream){0};
 }
 
-void *fv_stream_work(fv_stream *s, size_t bytes)
+void *fv_stream_scratch(fv_stream *s, size_t bytes)
 {
-    if (bytes <= s->work_bytes) return s->work;
+    if (bytes <= s->scratch_bytes) return s->scratch;
     const fv_backend *b = s->dev->backend;
     /* a little more, so that slowly growing shapes do not come back each time */
     size_t size = bytes + bytes / 4;
     /* Whole huge pages: nothing is read again as often as workspace. */
     if (size > FV__HUGE_PAGE / 2) size = (size + FV__HUGE_PAGE - 1) / FV__HUGE_PAGE * FV__HUGE_PAGE;
     b->sync(s);
-    if (s->work) b->release(s->dev, s->work, s->work_bytes);
-    s->work = b->alloc(s->dev, size);
-    s->work_bytes = s->work ? size : 0;
-    if (!s->work)
+    if (s->scratch) b->release(s->dev, s->scratch, s->scratch_bytes);
+    s->scratch = b->alloc(s->dev, size);
+    s->scratch_bytes = s->scratch ? size : 0;
+    if (!s->scratch)
         fv_stream_fail(s, FV_ENOMEM, "out of memory: %zu bytes of workspace%s", size,
-                       fv__left(s->dev).s);
-    return s->work;
+                       fv__memory_left(s->dev).s);
+    return s->scratch;
 }
 
 void fv_stream_fail(fv_stream *s, fv_status code, const char *fmt, ...)

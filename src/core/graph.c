@@ -3,7 +3,7 @@
 
 void fv__graph_drop(fv_graph *g)
 {
-    if (g->kept) g->dev->backend->forget(g->dev, g->kept);
+    if (g->kept) g->dev->backend->free_graph(g->dev, g->kept);
     *g = (fv_graph){0};
 }
 
@@ -34,7 +34,7 @@ static void keep(fv_ctx *c, fv_graph *g, uint64_t step, fv_step_fn *fn, void *us
         replay(c, g);
         return;
     }
-    if (g->kept) b->forget(c->dev, g->kept);
+    if (g->kept) b->free_graph(c->dev, g->kept);
     g->kept = NULL;
     if (!c->err.code) run(c, step, fn, user); /* nothing of it has run yet */
 }
@@ -43,7 +43,8 @@ void fv__graph_run(fv_ctx *c, fv_graph *g, uint64_t key, uint64_t step, fv_step_
 {
     const fv_backend *b = c->dev->backend;
     /* which may grow */
-    key = (key * 0x9E3779B97F4A7C15u + c->serial) * 0x9E3779B97F4A7C15u + (uintptr_t)c->stream.work;
+    key = (key * 0x9E3779B97F4A7C15u + c->serial) * 0x9E3779B97F4A7C15u +
+          (uintptr_t)c->stream.scratch;
     if (b->capture && (g->key != key || g->dev != c->dev)) {
         fv__graph_drop(g);
         *g = (fv_graph){.dev = c->dev, .key = key};

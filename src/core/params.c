@@ -37,10 +37,10 @@ void fv_params_free(fv_params *p)
     fv_env env = p->env;
     for (size_t i = 0; i < p->n; i++)
         fv__free(&env, p->list[i], sizeof(fv_entry) + strlen(p->list[i]->name) + 1);
-    fv__free(&env, p->list, p->room);
+    fv__free(&env, p->list, p->capacity);
     fv__arena_free(&p->layers);
     if (p->packed.dev) fv__arena_free(&p->packed);
-    if (p->lender.give_back) p->lender.give_back(p->lender.self);
+    if (p->owner.release_data) p->owner.release_data(p->owner.self);
     if (p->dev) {
         fv__stream_close(&p->stream);
         const fv_backend *b = p->dev->backend;
@@ -85,7 +85,7 @@ fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...
 
     void *list = p->list;
     fv_entry *t = fv__alloc(&p->env, sizeof *t + (size_t)len + 1);
-    if (!t || !fv__grow(&p->env, &list, &p->room, (p->n + 1) * sizeof *p->list)) {
+    if (!t || !fv__grow(&p->env, &list, &p->capacity, (p->n + 1) * sizeof *p->list)) {
         fv__free(&p->env, t, sizeof *t + (size_t)len + 1);
         fv_fail(&p->err, FV_ENOMEM, "parameter %s: out of memory", name);
         return NULL;
@@ -98,10 +98,10 @@ fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...
     return &t->tensor;
 }
 
-void *fv_params_take(fv_params *p, size_t bytes)
+void *fv_params_scratch(fv_params *p, size_t bytes)
 {
     if (p->err.code) return NULL;
-    void *at = fv__arena_take(&p->layers, bytes);
+    void *at = fv__arena_alloc(&p->layers, bytes);
     if (!at)
         fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of layers", bytes);
     else
@@ -128,7 +128,7 @@ static void lay_out(fv_params *p)
             fv_entry *t = p->list[i];
             if ((t->tensor.shape.n < 2) != vectors) continue;
             t->offset = p->elements;
-            if (!t->lent) p->elements += round_up(fv_len(&t->tensor));
+            if (!t->borrowed) p->elements += round_up(fv_len(&t->tensor));
         }
     if (!p->elements) p->elements = ALIGN_ELEMENTS;
 }
@@ -151,11 +151,11 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     if (train && p->data) p->grad = flat(p, grad_type(p));
     if (!p->data || (train && !p->grad))
         return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s%s",
-                       (long long)p->elements, fv_dtype_name(dtype), fv__left(d).s);
+                       (long long)p->elements, fv_dtype_name(dtype), fv__memory_left(d).s);
     for (size_t i = 0; i < p->n; i++) {
         fv_entry *t = p->list[i];
         t->tensor.dtype = t->stored ? t->stored : dtype;
-        if (t->lent) continue;
+        if (t->borrowed) continue;
         t->tensor.data = (char *)p->data + fv__tensor_bytes(dtype, t->offset);
         if (p->grad) t->tensor.grad = (char *)p->grad + fv__tensor_bytes(grad_type(p), t->offset);
         t->tensor.wants_grad = train && !t->init.buffer;
@@ -211,7 +211,7 @@ static fv_status same_size(const fv_tensor *t, int64_t n, fv_err *e)
 static fv_status writable(const fv_params *p, const fv_tensor *t, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
-    if (!((const fv_entry *)t)->lent) return FV_OK;
+    if (!((const fv_entry *)t)->borrowed) return FV_OK;
     return fv_fail(e, FV_ESTATE,
                    "parameter %s: read where its file is mapped, so it cannot be changed", t->name);
 }
@@ -233,7 +233,7 @@ fv_status fv_params_set(fv_params *p, fv_tensor *t, const float *host, int64_t n
     if (p->dtype == FV_F32) {
         b->upload(&p->stream, t->data, host, fv__tensor_bytes(FV_F32, n));
     } else {
-        float *tmp = fv_stream_work(&p->stream, fv__tensor_bytes(FV_F32, n));
+        float *tmp = fv_stream_scratch(&p->stream, fv__tensor_bytes(FV_F32, n));
         if (!tmp) return finish(p, e);
         b->upload(&p->stream, tmp, host, fv__tensor_bytes(FV_F32, n));
         p->dev->k[FV_F32]->cast(&p->stream, (fv_sink){.data = t->data, .dtype = p->dtype}, tmp, n);
@@ -246,7 +246,7 @@ static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, 
 {
     const void *at = src;
     if (from != FV_F32) {
-        float *tmp = fv_stream_work(&p->stream, fv__tensor_bytes(FV_F32, n));
+        float *tmp = fv_stream_scratch(&p->stream, fv__tensor_bytes(FV_F32, n));
         if (!tmp) return finish(p, e);
         p->dev->k[from]->cast(&p->stream, (fv_sink){.data = tmp, .dtype = FV_F32}, src, n);
         at = tmp;
@@ -334,10 +334,10 @@ void *fv_params_grad(fv_params *p, int64_t *n)
 
 /* ---- first values ---- */
 
-#define DRAWS 16384 /* worth a second thread */
+#define SAMPLES_PER_CALL 16384 /* worth a second thread */
 
 /* Element i of one parameter: two words make one uniform or, by Box-Muller, one normal number. */
-static float draw(fv_init init, double bound, uint64_t seed, uint64_t site, uint64_t i)
+static float sample_init(fv_init init, double bound, uint64_t seed, uint64_t site, uint64_t i)
 {
     uint32_t w[4];
     fv_philox(w, seed, site, 0, i);
@@ -349,7 +349,7 @@ static float draw(fv_init init, double bound, uint64_t seed, uint64_t site, uint
 
 /* The half-width, or standard deviation, of what is drawn.  Xavier: rows are outputs, all other
  * axes inputs. */
-static double spread(fv_init init, const fv_tensor *t)
+static double init_std(fv_init init, const fv_tensor *t)
 {
     double scale = init.scale != 0 ? init.scale : 1.0;
     if (init.kind != FV_INIT_XAVIER) return scale;
@@ -361,10 +361,10 @@ static void first_values(float *y, int64_t n, fv_init init, double bound, uint64
                          uint64_t site, int threads)
 {
     if (init.kind == FV_INIT_ZERO) return; /* as it is */
-    if (n < DRAWS) threads = 1;
+    if (n < SAMPLES_PER_CALL) threads = 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; i++)
-        y[i] = init.kind == FV_INIT_ONE ? 1.0f : draw(init, bound, seed, site, (uint64_t)i);
+        y[i] = init.kind == FV_INIT_ONE ? 1.0f : sample_init(init, bound, seed, site, (uint64_t)i);
 }
 
 fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)
@@ -378,7 +378,7 @@ fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)
         size_t bytes = (size_t)n * sizeof(float);
         float *host = fv__alloc(&p->env, bytes);
         if (!host) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
-        first_values(host, n, t->init, spread(t->init, &t->tensor), seed, i, threads);
+        first_values(host, n, t->init, init_std(t->init, &t->tensor), seed, i, threads);
         fv_status st = fv_params_set(p, &t->tensor, host, n, e);
         fv__free(&p->env, host, bytes);
         if (st) return st;

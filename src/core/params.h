@@ -9,12 +9,12 @@ typedef struct fv_entry {
     fv_tensor tensor;
     fv_init init;
     int64_t offset; /* elements into the flat block */
-    bool lent;      /* its data is somebody else's and only read */
+    bool borrowed;  /* its data is somebody else's and only read */
     /* of what is lent, where it is not the parameters' own: 16 bits, or (N, row) bytes; else
      * FV_F32 */
     fv_dtype stored;
-    bool table;       /* rows of it are looked up */
-    bool product, kn; /* fv_params_pack was asked for it, from (K,N) */
+    bool table;           /* rows of it are looked up */
+    bool product, in_out; /* fv_params_pack was asked for it, from (K,N) */
     char name[];
 } fv_entry;
 
@@ -23,14 +23,14 @@ struct fv_params {
     fv_device *dev;
     fv_stream stream;
     fv_entry **list;
-    size_t n, room;
+    size_t n, capacity;
     int64_t elements; /* of the flat block */
     fv_dtype dtype;
     void *data;
     void *grad;
-    fv_arena layers; /* fv_params_take */
+    fv_arena layers; /* fv_params_scratch */
     fv_arena packed; /* fv_params_pack */
-    fv_lender lender;
+    fv_data_owner owner;
     fv_err err; /* of a declaration */
 };
 
@@ -38,16 +38,16 @@ struct fv_params {
  * it is laid out (weight.c). */
 typedef struct fv_weight {
     fv_tensor tensor;
-    void *room; /* where it is laid out */
+    void *packed_data; /* where it is laid out */
     fv_params *params;
     int uses; /* so far, while it waits */
     int n;
-    bool kn;
+    bool in_out;
     fv_tensor *part[]; /* n, one below the other */
 } fv_weight;
 
 /* Lays w[0..n) out at `to`, for y; false: no memory for joining them. */
-bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w, int n,
-                    bool kn);
+bool fv__params_pack_weight(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w,
+                            int n, bool in_out);
 
 #endif

@@ -7,19 +7,20 @@
 
 /* ---- data of others ---- */
 
-void fv__params_lend(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored)
+void fv__params_borrow(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored)
 {
     (void)p;
-    ((fv_entry *)t)->lent = true;
+    ((fv_entry *)t)->borrowed = true;
     ((fv_entry *)t)->stored = stored;
     t->data = (void *)(uintptr_t)data; /* never written: see writable */
 }
 
-void fv__params_lender(fv_params *p, fv_lender lender) { p->lender = lender; }
+void fv__params_set_owner(fv_params *p, fv_data_owner owner) { p->owner = owner; }
 
 static void forget(const fv_params *p, const fv_tensor *t, size_t bytes)
 {
-    if (fv_params_lent(t) && p->lender.forget) p->lender.forget(p->lender.self, t->data, bytes);
+    if (fv_params_borrowed(t) && p->owner.advise_unused)
+        p->owner.advise_unused(p->owner.self, t->data, bytes);
 }
 
 static bool is_narrow(const fv_entry *t) { return t->stored && fv_dtype_size(t->stored); }
@@ -34,14 +35,17 @@ fv_dtype fv__params_stored(const fv_params *p)
 bool fv__param_buffer(const fv_tensor *t) { return ((const fv_entry *)t)->init.buffer; }
 void fv__param_table(fv_tensor *t) { ((fv_entry *)t)->table = true; }
 
-bool fv__params_product(const fv_tensor *t, bool *kn)
+bool fv__params_packed_only(const fv_tensor *t, bool *in_out)
 {
     const fv_entry *w = (const fv_entry *)t;
-    *kn = w->kn;
+    *in_out = w->in_out;
     return w->product && !w->table;
 }
 
-bool fv_params_lent(const fv_tensor *t) { return t->is_param && ((const fv_entry *)t)->lent; }
+bool fv_params_borrowed(const fv_tensor *t)
+{
+    return t->is_param && ((const fv_entry *)t)->borrowed;
+}
 
 fv_status fv_params_status(const fv_params *p, fv_err *e)
 {
@@ -59,7 +63,7 @@ bool fv_params_packs(const fv_params *p, fv_dtype dtype)
 /* Memory that lives as long as the parameters. */
 static void *taken(fv_params *p, size_t bytes)
 {
-    void *data = fv__arena_take(&p->packed, bytes);
+    void *data = fv__arena_alloc(&p->packed, bytes);
     if (!data)
         fv_fail(&p->err, FV_ENOMEM, "parameters: out of memory for %zu bytes of weights", bytes);
     return data;
@@ -75,7 +79,7 @@ fv_status fv__params_widen(fv_params *p, fv_err *e)
         fv_entry *t = p->list[i];
         if (!is_narrow(t) || t->product || t->table) continue;
         int64_t n = fv_len(&t->tensor);
-        void *data = fv__arena_take(&p->packed, fv__tensor_bytes(p->dtype, n));
+        void *data = fv__arena_alloc(&p->packed, fv__tensor_bytes(p->dtype, n));
         if (!data) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
         p->dev->k[t->stored]->cast(&alone, (fv_sink){.data = data, .dtype = p->dtype},
                                    t->tensor.data, n);
@@ -122,7 +126,7 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
     int64_t len = 0;
     for (int i = 0; i < n; i++) len = t[i] ? fv_len(t[i]) : len;
     void *data = taken(p, fv__tensor_bytes(p->dtype, n * len));
-    fv_tensor *y = data ? fv_params_take(p, sizeof *y) : NULL;
+    fv_tensor *y = data ? fv_params_scratch(p, sizeof *y) : NULL;
     if (!y) return NULL;
     *y = (fv_tensor){.data = data, .shape = FV_SHAPE(n * len), .dtype = p->dtype};
     join(p, &p->stream, data, t, n, fv__tensor_bytes(p->dtype, len));
@@ -132,38 +136,39 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
 #define PIECE (64 * FV_PACK_ROWS)
 
 /* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice. */
-static void lay_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const void *from,
-                    fv_dtype dtype, bool kn, bool lent)
+static void pack_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const void *from,
+                     fv_dtype dtype, bool in_out, bool borrowed)
 {
     const fv_kernels *k = kernels(p);
-    int64_t rows = y->shape.d[0], cols = y->shape.d[1], ld = kn ? rows : cols;
+    int64_t rows = y->shape.d[0], cols = y->shape.d[1], ld = in_out ? rows : cols;
     if (!fv_dtype_size(dtype)) ld = (int64_t)fv_dtype_row(dtype, cols);
     size_t row = (size_t)ld * (fv_dtype_size(dtype) ? fv_dtype_size(dtype) : 1);
-    int64_t most = lent && !kn ? PIECE : rows;
+    int64_t most = borrowed && !in_out ? PIECE : rows;
     for (int64_t i = 0; i < rows; i += most) {
         int64_t n = rows - i < most ? rows - i : most;
         const char *at = (const char *)from + (size_t)i * row;
         k->pack(s, (char *)to + k->pack_bytes(i, cols, y->dtype), y->dtype, at, dtype, n, cols, ld,
-                !kn);
-        if (most < rows && p->lender.forget) p->lender.forget(p->lender.self, at, (size_t)n * row);
+                !in_out);
+        if (most < rows && p->owner.advise_unused)
+            p->owner.advise_unused(p->owner.self, at, (size_t)n * row);
     }
 }
 
-static size_t bytes_of(const fv_tensor *w, bool kn)
+static size_t bytes_of(const fv_tensor *w, bool in_out)
 {
     if (fv_dtype_size(w->dtype)) return fv__tensor_bytes(w->dtype, fv_len(w));
-    return (size_t)w->shape.d[kn] * fv_dtype_row(w->dtype, w->shape.d[!kn]);
+    return (size_t)w->shape.d[in_out] * fv_dtype_row(w->dtype, w->shape.d[!in_out]);
 }
 
-bool fv__params_lay(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w, int n,
-                    bool kn)
+bool fv__params_pack_weight(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w,
+                            int n, bool in_out)
 {
-    size_t each = bytes_of(w[0], kn);
-    void *from = n > 1 ? fv_stream_work(s, (size_t)n * each) : w[0]->data;
+    size_t each = bytes_of(w[0], in_out);
+    void *from = n > 1 ? fv_stream_scratch(s, (size_t)n * each) : w[0]->data;
     if (!from) return false;
     if (n > 1) join(p, s, from, w, n, each);
-    lay_one(p, s, y, to, from, w[0]->dtype, kn && fv_dtype_size(w[0]->dtype),
-            n == 1 && fv_params_lent(w[0]));
+    pack_one(p, s, y, to, from, w[0]->dtype, in_out && fv_dtype_size(w[0]->dtype),
+             n == 1 && fv_params_borrowed(w[0]));
     for (int i = 0; i < n; i++) forget(p, w[i], each);
     return true;
 }
@@ -173,35 +178,35 @@ static bool can_wait(const fv_params *p, fv_tensor *const *w, int n, fv_dtype dt
 {
     bool can = p->dtype == FV_F32 && w[0]->dtype == dtype && fv_dtype_size(dtype) &&
                fv__device_is_host(p->dev);
-    for (int i = 0; i < n && can; i++) can = fv_params_lent(w[i]);
+    for (int i = 0; i < n && can; i++) can = fv_params_borrowed(w[i]);
     return can;
 }
 
-fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool kn)
+fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool in_out)
 {
     if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2)) return NULL;
     bool stored = !fv_dtype_size(w[0]->dtype);
-    if (!fv_params_packs(p, dtype) || (n > 1 && kn && !stored) ||
+    if (!fv_params_packs(p, dtype) || (n > 1 && in_out && !stored) ||
         (stored && w[0]->dtype != dtype)) {
         fv_fail(&p->err, FV_EDTYPE,
                 "parameter %s: %s cannot lay %d of them, stored as %s, out as %s", w[0]->name,
                 fv_device_name(p->dev), n, fv_dtype_name(w[0]->dtype), fv_dtype_name(dtype));
         return NULL;
     }
-    int64_t rows = n * w[0]->shape.d[kn], cols = w[0]->shape.d[!kn];
+    int64_t rows = n * w[0]->shape.d[in_out], cols = w[0]->shape.d[!in_out];
     void *data = taken(p, kernels(p)->pack_bytes(rows, cols, dtype));
-    fv_weight *y = data ? fv_params_take(p, sizeof *y + (size_t)n * sizeof *w) : NULL;
+    fv_weight *y = data ? fv_params_scratch(p, sizeof *y + (size_t)n * sizeof *w) : NULL;
     if (!y) return NULL;
     *y = (fv_weight){.tensor = {.shape = FV_SHAPE(rows, cols), .dtype = dtype, .packed = true},
-                     .room = data,
+                     .packed_data = data,
                      .params = p};
     y->n = n;
-    y->kn = kn;
+    y->in_out = in_out;
     memcpy(y->part, w, (size_t)n * sizeof *w);
     for (int i = 0; i < n; i++)
-        if (w[i]->is_param) ((fv_entry *)w[i])->product = true, ((fv_entry *)w[i])->kn = kn;
+        if (w[i]->is_param) ((fv_entry *)w[i])->product = true, ((fv_entry *)w[i])->in_out = in_out;
     if (can_wait(p, w, n, dtype)) return &y->tensor;
-    if (!fv__params_lay(p, &p->stream, &y->tensor, data, w, n, kn)) {
+    if (!fv__params_pack_weight(p, &p->stream, &y->tensor, data, w, n, in_out)) {
         fv_fail(&p->err, FV_ENOMEM, "parameter %s: out of memory for its layout", w[0]->name);
         return NULL;
     }

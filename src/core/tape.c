@@ -20,7 +20,7 @@ void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ct
             op);
 
     size_t at = (size + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
-    fv_node *n = fv__arena_take(&c->host, at + (size_t)n_in * sizeof *in);
+    fv_node *n = fv__arena_alloc(&c->host, at + (size_t)n_in * sizeof *in);
     if (!n) return fv_raise(c, FV_ENOMEM, "%s: out of memory", op);
     memset(n, 0, size);
     n->in = (fv_tensor **)(void *)((char *)n + at);
@@ -36,19 +36,19 @@ void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ct
 
 /* ---- memory that comes free on the way back ---- */
 
-void fv__block_give(fv_ctx *c, void *data, size_t bytes)
+void fv__block_free(fv_ctx *c, void *data, size_t bytes)
 {
     void *array = c->spare;
     if (!data || !bytes) return;
     /* only less reuse */
-    if (!fv__grow(&c->dev->env, &array, &c->spare_room, (c->n_spare + 1) * sizeof *c->spare))
+    if (!fv__grow(&c->dev->env, &array, &c->spare_capacity, (c->n_spare + 1) * sizeof *c->spare))
         return;
     c->spare = array;
     c->spare[c->n_spare++] = (fv_block){data, bytes};
 }
 
 /* The smallest block that fits and wastes at most an eighth, else fresh memory. */
-void *fv__block_take(fv_ctx *c, size_t bytes)
+void *fv__block_alloc(fv_ctx *c, size_t bytes)
 {
     size_t best = c->n_spare;
     for (size_t i = 0; c->backward && i < c->n_spare; i++) {
@@ -57,7 +57,7 @@ void *fv__block_take(fv_ctx *c, size_t bytes)
             (best == c->n_spare || have < c->spare[best].bytes))
             best = i;
     }
-    if (best == c->n_spare) return fv__arena_take(&c->data, bytes);
+    if (best == c->n_spare) return fv__arena_alloc(&c->data, bytes);
     void *p = c->spare[best].data;
     c->spare[best] = c->spare[--c->n_spare];
     return p;
@@ -76,10 +76,10 @@ static size_t grad_bytes(const fv_tensor *t)
 fv_sink fv_grad(fv_ctx *c, fv_tensor *t)
 {
     if (!t || !t->wants_grad || fv__failed(c)) return (fv_sink){0};
-    if (!t->grad) t->grad = fv__block_take(c, grad_bytes(t));
+    if (!t->grad) t->grad = fv__block_alloc(c, grad_bytes(t));
     if (!t->grad)
         fv_raise(c, FV_ENOMEM, "out of memory: the gradient of %s, %zu bytes held%s", fv_desc(t).s,
-                 c->data.total, fv__left(c->dev).s);
+                 c->data.total, fv__memory_left(c->dev).s);
     fv_sink s = {.data = t->grad, .dtype = fv__grad_dtype(t), .add = t->has_grad};
     t->has_grad = t->grad != NULL;
     return s;
@@ -89,7 +89,7 @@ void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
 {
     fv_tensor *y = n->y;
     if (!x || !x->wants_grad || fv__failed(c)) return;
-    if (!x->grad && !y->held && y->grad != c->lent && y->dtype == x->dtype &&
+    if (!x->grad && !y->held && y->grad != c->aliased_grad && y->dtype == x->dtype &&
         fv_len(x) == fv_len(y)) {
         x->grad = y->grad;
         x->has_grad = true;
@@ -103,17 +103,18 @@ void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
 }
 
 /* The maker of a must leave x alone: it would write where it reads. */
-bool fv__grad_split(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n)
+bool fv__grad_alias(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n)
 {
     fv_node *maker = n->prev;
     void *shared = n->y->grad;
     bool next = maker && maker->y == a && a != x && a->wants_grad && !a->grad && !a->held &&
                 a->dtype == x->dtype;
-    if (!next || !x->wants_grad || x->grad || n->y->held || c->lent || fv__failed(c)) return false;
+    if (!next || !x->wants_grad || x->grad || n->y->held || c->aliased_grad || fv__failed(c))
+        return false;
     for (int i = 0; i < maker->n_in; i++)
         if (maker->in[i] == x) return false;
     fv_grad_pass(c, x, n);
-    a->grad = c->lent = shared;
+    a->grad = c->aliased_grad = shared;
     a->has_grad = true;
     return true;
 }
@@ -121,16 +122,16 @@ bool fv__grad_split(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n)
 static void release(fv_ctx *c, fv_node *n)
 {
     fv_tensor *y = n->y;
-    if (n->temp) fv__block_give(c, n->temp, n->temp_bytes);
+    if (n->temp) fv__block_free(c, n->temp, n->temp_bytes);
     if (y->held) return;
-    bool lent = y->grad && y->grad == c->lent;
-    if (lent) c->lent = NULL;
+    bool aliased_grad = y->grad && y->grad == c->aliased_grad;
+    if (aliased_grad) c->aliased_grad = NULL;
     /* a gradient may stand in y's place */
-    if (y->grad && !lent && y->grad != y->data) fv__block_give(c, y->grad, grad_bytes(y));
+    if (y->grad && !aliased_grad && y->grad != y->data) fv__block_free(c, y->grad, grad_bytes(y));
     y->grad = NULL;
     y->has_grad = false;
     if (y->base) return;
-    fv__block_give(c, y->data, fv__tensor_bytes(y->dtype, fv_len(y)));
+    fv__block_free(c, y->data, fv__tensor_bytes(y->dtype, fv_len(y)));
     y->released = true;
 }
 

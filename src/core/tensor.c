@@ -42,13 +42,13 @@ fv_desc_text fv_desc(const fv_tensor *t)
 {
     fv_desc_text out = {"nothing"};
     if (!t) return out;
-    size_t room = sizeof out.s,
-           n = (size_t)snprintf(out.s, room, "%s%s(", t->packed ? "packed " : "",
+    size_t capacity = sizeof out.s,
+           n = (size_t)snprintf(out.s, capacity, "%s%s(", t->packed ? "packed " : "",
                                 fv_dtype_name(t->dtype));
-    for (int i = 0; i < t->shape.n && n < room; i++)
-        n += (size_t)snprintf(out.s + n, room - n, "%s%lld", i ? "," : "",
+    for (int i = 0; i < t->shape.n && n < capacity; i++)
+        n += (size_t)snprintf(out.s + n, capacity - n, "%s%lld", i ? "," : "",
                               (long long)t->shape.d[i]);
-    if (n < room) snprintf(out.s + n, room - n, ")");
+    if (n < capacity) snprintf(out.s + n, capacity - n, ")");
     return out;
 }
 
@@ -68,7 +68,7 @@ static bool shape_bytes(size_t *bytes, fv_dtype t, fv_shape s)
 
 static fv_tensor *header(fv_ctx *c, fv_dtype t, fv_shape s, void *data)
 {
-    fv_tensor *x = fv__arena_take(&c->host, sizeof *x);
+    fv_tensor *x = fv__arena_alloc(&c->host, sizeof *x);
     if (!x) return fv_raise(c, FV_ENOMEM, "out of memory: a tensor");
     *x = (fv_tensor){.data = data, .shape = s, .dtype = t};
     return x;
@@ -83,11 +83,11 @@ fv_tensor *fv_new(fv_ctx *c, fv_dtype t, fv_shape s)
         if (s.n < 0 || s.n > FV_MAX_DIM) bad.shape.n = 0;
         return fv_raise(c, FV_ESHAPE, "cannot make a tensor of %d axes, %s", s.n, fv_desc(&bad).s);
     }
-    void *data = fv__block_take(c, bytes);
+    void *data = fv__block_alloc(c, bytes);
     if (!data)
         return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes for a tensor %s, %zu held%s", bytes,
                         fv_desc(&(fv_tensor){.shape = s, .dtype = t}).s, c->data.total,
-                        fv__left(c->dev).s);
+                        fv__memory_left(c->dev).s);
     return header(c, t, s, data);
 }
 
@@ -105,10 +105,10 @@ void *fv_scratch(fv_ctx *c, fv_dtype t, int64_t n)
 {
     if (fv__failed(c)) return NULL;
     size_t bytes = fv__tensor_bytes(t, n);
-    void *p = fv__block_take(c, bytes);
+    void *p = fv__block_alloc(c, bytes);
     if (p) return p;
     return fv_raise(c, FV_ENOMEM, "out of memory: %zu bytes of scratch, %zu held%s", bytes,
-                    c->data.total, fv__left(c->dev).s);
+                    c->data.total, fv__memory_left(c->dev).s);
 }
 
 static fv_tensor *upload(fv_ctx *c, fv_dtype t, const void *host, fv_shape s)

@@ -15,18 +15,22 @@ const void *fv__weight_data(fv_ctx *c, const fv_tensor *t)
     if (__atomic_load_n(&w->uses, __ATOMIC_RELAXED) > 1 ||
         __atomic_fetch_add(&w->uses, 1, __ATOMIC_RELAXED) != 1)
         return NULL;
-    if (!fv__params_lay(w->params, &c->stream, &w->tensor, w->room, w->part, w->n, w->kn))
+    if (!fv__params_pack_weight(w->params, &c->stream, &w->tensor, w->packed_data, w->part, w->n,
+                                w->in_out))
         return NULL;
-    __atomic_store_n(&w->tensor.data, w->room, __ATOMIC_RELEASE);
-    return w->room;
+    __atomic_store_n(&w->tensor.data, w->packed_data, __ATOMIC_RELEASE);
+    return w->packed_data;
 }
 
-bool fv__weight_laid(const fv_tensor *t) { return __atomic_load_n(&t->data, __ATOMIC_ACQUIRE); }
+bool fv__weight_is_packed(const fv_tensor *t)
+{
+    return __atomic_load_n(&t->data, __ATOMIC_ACQUIRE);
+}
 
-int fv__weight_parts(const fv_tensor *t, fv_tensor *const **parts, bool *kn)
+int fv__weight_parts(const fv_tensor *t, fv_tensor *const **parts, bool *in_out)
 {
     const fv_weight *w = (const fv_weight *)t;
     *parts = w->part;
-    *kn = w->kn;
+    *in_out = w->in_out;
     return w->n;
 }

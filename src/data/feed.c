@@ -13,7 +13,7 @@ void *fv_batch_put(fv_batch *b, const char *name, fv_dtype t, fv_shape s)
         return NULL;
     }
     void *data = b->part[b->n].data;
-    if (!fv__grow(b->env, &data, &b->part[b->n].room, bytes + 1)) {
+    if (!fv__grow(b->env, &data, &b->part[b->n].capacity, bytes + 1)) {
         fv_fail(&b->err, FV_ENOMEM, "batch: out of memory for %s, %zu bytes", name, bytes);
         return NULL;
     }
@@ -34,7 +34,7 @@ void fv_batch_clear(fv_batch *b)
 
 void fv_batch_free(fv_batch *b)
 {
-    for (int i = 0; i < FV_MAX_PARTS; i++) fv__free(b->env, b->part[i].data, b->part[i].room);
+    for (int i = 0; i < FV_MAX_PARTS; i++) fv__free(b->env, b->part[i].data, b->part[i].capacity);
     *b = (fv_batch){.env = b->env};
 }
 

@@ -9,15 +9,15 @@
 #include "fovea/feed.h"
 
 typedef struct slot {
-    fv_fed fed;
+    fv_loaded loaded;
     fv_status st;
     fv_err err;
 } slot;
 
-struct fv_feeder {
+struct fv_loader {
     const fv_env *env;
     fv_feed feed;
-    fv_feeder_opt opt;
+    fv_loader_opt opt;
     fv_plan *plan; /* of the maker, as are epoch and batch */
     int64_t epoch, batch;
     slot *ring;
@@ -35,7 +35,7 @@ struct fv_feeder {
 /* ---- making ---- */
 
 /* Moves to the next batch that exists; at the end of an epoch a new plan begins. */
-static fv_status advance(fv_feeder *f, fv_err *e)
+static fv_status advance(fv_loader *f, fv_err *e)
 {
     while (!f->plan || f->batch >= fv_plan_count(f->plan)) {
         if (f->plan) {
@@ -45,32 +45,32 @@ static fv_status advance(fv_feeder *f, fv_err *e)
             f->batch = 0;
         }
         fv_plan_opt o = f->opt.plan;
-        o.draw.epoch = f->epoch;
+        o.rng.epoch = f->epoch;
         fv_status st = fv_plan_make(&f->plan, f->env, &f->feed, o, e);
         if (st) return st;
     }
     return FV_OK;
 }
 
-static void fill(fv_feeder *f, slot *s)
+static void fill(fv_loader *f, slot *s)
 {
     int64_t n;
-    fv_batch_clear(&s->fed.batch);
+    fv_batch_clear(&s->loaded.batch);
     s->st = advance(f, &s->err);
     if (s->st) return;
     const int32_t *rows = fv_plan_batch(f->plan, f->batch, &n);
-    s->fed.epoch = f->epoch;
-    s->fed.index = f->batch++;
-    s->fed.last = f->batch == fv_plan_count(f->plan);
-    s->st = f->feed.make(f->feed.self, &s->fed.batch, rows, n,
-                         (fv_draw){f->opt.plan.draw.seed, f->epoch}, &s->err);
-    if (!s->st && s->fed.batch.err.code)
-        s->st = fv_fail(&s->err, s->fed.batch.err.code, "%s", s->fed.batch.err.text);
+    s->loaded.epoch = f->epoch;
+    s->loaded.index = f->batch++;
+    s->loaded.last = f->batch == fv_plan_count(f->plan);
+    s->st = f->feed.make(f->feed.self, &s->loaded.batch, rows, n,
+                         (fv_data_rng){f->opt.plan.rng.seed, f->epoch}, &s->err);
+    if (!s->st && s->loaded.batch.err.code)
+        s->st = fv_fail(&s->err, s->loaded.batch.err.code, "%s", s->loaded.batch.err.text);
 }
 
 static void *work(void *self)
 {
-    fv_feeder *f = self;
+    fv_loader *f = self;
     for (bool failed = false; !failed;) {
         pthread_mutex_lock(&f->lock);
         while (!f->quit && f->made == f->freed + f->n) pthread_cond_wait(&f->moved, &f->lock);
@@ -90,7 +90,7 @@ static void *work(void *self)
 
 /* ---- taking ---- */
 
-fv_status fv_feeder_next(fv_feeder *f, const fv_fed **out, fv_err *e)
+fv_status fv_loader_next(fv_loader *f, const fv_loaded **out, fv_err *e)
 {
     if (f->failed) return fv_fail(e, f->failed->st, "%s", f->failed->err.text);
     slot *s = &f->ring[f->taken % f->n];
@@ -103,12 +103,12 @@ fv_status fv_feeder_next(fv_feeder *f, const fv_fed **out, fv_err *e)
         fill(f, s);
         f->taken++;
     }
-    *out = &s->fed;
+    *out = &s->loaded;
     if (s->st) f->failed = s; /* nothing comes after it */
     return s->st ? fv_fail(e, s->st, "%s", s->err.text) : FV_OK;
 }
 
-void fv_feeder_done(fv_feeder *f)
+void fv_loader_release(fv_loader *f)
 {
     pthread_mutex_lock(&f->lock);
     f->freed = f->taken;
@@ -118,23 +118,23 @@ void fv_feeder_done(fv_feeder *f)
 
 /* ---- lifetime ---- */
 
-fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *feed, fv_feeder_opt opt,
+fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *feed, fv_loader_opt opt,
                         fv_err *e)
 {
     *out = NULL;
-    fv_feeder *f = fv__alloc(env, sizeof *f);
+    fv_loader *f = fv__alloc(env, sizeof *f);
     if (!f) return fv_fail(e, FV_ENOMEM, "batches: out of memory");
     int64_t n = (opt.hold > 0 ? opt.hold : 1) + opt.ahead;
     f->env = env;
     f->feed = *feed;
     f->opt = opt;
-    f->epoch = opt.plan.draw.epoch;
+    f->epoch = opt.plan.rng.epoch;
     f->batch = opt.batch;
     f->n = n;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->moved, NULL);
     f->ring = fv__alloc(env, (size_t)n * sizeof *f->ring);
-    for (int64_t i = 0; f->ring && i < n; i++) f->ring[i].fed.batch.env = env;
+    for (int64_t i = 0; f->ring && i < n; i++) f->ring[i].loaded.batch.env = env;
     fv_status st = f->ring ? FV_OK : fv_fail(e, FV_ENOMEM, "batches: out of memory");
     if (!st && opt.ahead > 0) {
         int rc = pthread_create(&f->thread, NULL, work, f);
@@ -142,13 +142,13 @@ fv_status fv_feeder_new(fv_feeder **out, const fv_env *env, const fv_feed *feed,
         if (rc) st = fv_fail(e, FV_ENOMEM, "batches: cannot start a thread: %s", strerror(rc));
     }
     if (st)
-        fv_feeder_free(f);
+        fv_loader_free(f);
     else
         *out = f;
     return st;
 }
 
-void fv_feeder_free(fv_feeder *f)
+void fv_loader_free(fv_loader *f)
 {
     if (!f) return;
     if (f->threaded) {
@@ -159,7 +159,7 @@ void fv_feeder_free(fv_feeder *f)
         pthread_join(f->thread, NULL);
     }
     fv_plan_free(f->plan);
-    for (int64_t i = 0; f->ring && i < f->n; i++) fv_batch_free(&f->ring[i].fed.batch);
+    for (int64_t i = 0; f->ring && i < f->n; i++) fv_batch_free(&f->ring[i].loaded.batch);
     fv__free(f->env, f->ring, (size_t)f->n * sizeof *f->ring);
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->moved);

@@ -29,7 +29,7 @@ fv_status fv__label_unknown(const fv_labels *l, const char *file, int64_t line, 
                    file, (long long)line, (int)(n < 80 ? n : 80), s);
 }
 
-fv_status fv__best_labels(fv_ctx *c, const fv_tensor *logits, int32_t *best)
+fv_status fv__argmax_labels(fv_ctx *c, const fv_tensor *logits, int32_t *best)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
     int64_t n = fv_len(logits), classes = fv_cols(logits);
@@ -46,14 +46,14 @@ fv_status fv__best_labels(fv_ctx *c, const fv_tensor *logits, int32_t *best)
     return st;
 }
 
-fv_status fv__judge_rows(fv_ctx *c, const fv_items *out, const int32_t *labels, int64_t rows,
-                         double *hits, double *of)
+fv_status fv__count_correct_rows(fv_ctx *c, const fv_items *out, const int32_t *labels,
+                                 int64_t rows, double *hits, double *of)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
     size_t bytes = (size_t)rows * sizeof(int32_t);
     int32_t *best = fv__alloc(env, bytes);
     if (!best) fv_raise(c, FV_ENOMEM, "evaluation: out of memory for %zu bytes", bytes);
-    fv_status st = best ? fv__best_labels(c, fv_items_get(out, "logits"), best) : FV_ENOMEM;
+    fv_status st = best ? fv__argmax_labels(c, fv_items_get(out, "logits"), best) : FV_ENOMEM;
     for (int64_t i = 0; !st && i < rows; i++) {
         if (labels[i] < 0) continue;
         *hits += best[i] == labels[i];

@@ -19,10 +19,10 @@ struct fv_plan {
 };
 
 /* Fisher and Yates with numbers of a counter: stream 0 for examples, 1 for batches. */
-static int64_t below(fv_draw draw, uint64_t stream, int64_t i, int64_t n)
+static int64_t below(fv_data_rng rng, uint64_t stream, int64_t i, int64_t n)
 {
     uint32_t w[4];
-    fv_philox(w, draw.seed, stream, (uint64_t)draw.epoch, (uint64_t)i);
+    fv_philox(w, rng.seed, stream, (uint64_t)rng.epoch, (uint64_t)i);
     uint64_t r = (uint64_t)w[0] << 32 | w[1];
     return (int64_t)(r % (uint64_t)n);
 }
@@ -62,11 +62,11 @@ static int64_t cut(fv_plan *p, const sized *all, int64_t n, const fv_plan_opt *o
     return batches;
 }
 
-static void shuffle_batches(fv_plan *p, int32_t *row, int64_t *from, fv_draw draw)
+static void shuffle_batches(fv_plan *p, int32_t *row, int64_t *from, fv_data_rng rng)
 {
     for (int64_t i = 0; i < p->n; i++) row[i] = (int32_t)i;
     for (int64_t i = p->n - 1; i > 0; i--) {
-        int64_t j = below(draw, 1, i, i + 1);
+        int64_t j = below(rng, 1, i, i + 1);
         int32_t t = row[i];
         row[i] = row[j];
         row[j] = t;
@@ -93,9 +93,9 @@ static void order(sized *all, const fv_feed *f, int64_t n, const fv_plan_opt *o)
         all[i] = (sized){.row = (int32_t)i, .source = (int32_t)s, .target = (int32_t)t};
         sum += longer(&all[i]);
     }
-    if (o->draw.epoch >= 0) {
+    if (o->rng.epoch >= 0) {
         for (int64_t i = n - 1; i > 0; i--) {
-            int64_t j = below(o->draw, 0, i, i + 1);
+            int64_t j = below(o->rng, 0, i, i + 1);
             sized t = all[i];
             all[i] = all[j];
             all[j] = t;
@@ -111,7 +111,7 @@ static void order(sized *all, const fv_feed *f, int64_t n, const fv_plan_opt *o)
 fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_plan_opt o, fv_err *e)
 {
     *out = NULL;
-    int64_t n = f->count(f->self, o.draw.epoch);
+    int64_t n = f->count(f->self, o.rng.epoch);
     if (n < 1 || n > INT32_MAX)
         return fv_fail(e, FV_EARG, "batches: %lld examples cannot be planned", (long long)n);
     size_t all_bytes = (size_t)n * sizeof(sized), row_bytes = (size_t)n * sizeof(int32_t),
@@ -129,7 +129,7 @@ fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_pl
     if (ok) {
         order(all, f, n, &o);
         p->n = cut(p, all, n, &o);
-        if (o.draw.epoch >= 0) shuffle_batches(p, row, from, o.draw);
+        if (o.rng.epoch >= 0) shuffle_batches(p, row, from, o.rng);
         *out = p;
     } else {
         fv_plan_free(p);

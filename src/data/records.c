@@ -11,7 +11,7 @@
 const char *const fv_formats[] = {"auto", "lines", "tsv", "jsonl", "word", NULL};
 const char *const fv_policies[] = {"drop", "cut", "refuse", NULL};
 
-enum { DEFAULT_MAX_LEN = 512, MOST_COLUMNS = 256 };
+enum { DEFAULT_MAX_LEN = 512, MAX_COLUMNS = 256 };
 
 /* ---- checks, each with its count and its note ---- */
 
@@ -188,7 +188,7 @@ static fv_status read_json(fv__reading *r, const fv_textfile *t)
 static int split(fv__span line, fv__span *out)
 {
     int n = 0;
-    for (const char *at = line.s, *end = line.s + line.n; n < MOST_COLUMNS;) {
+    for (const char *at = line.s, *end = line.s + line.n; n < MAX_COLUMNS;) {
         const char *tab = memchr(at, '\t', (size_t)(end - at));
         out[n++] = (fv__span){at, (size_t)((tab ? tab : end) - at)};
         if (!tab) break;
@@ -201,7 +201,7 @@ static int split(fv__span line, fv__span *out)
 static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int column[2],
                               bool *header)
 {
-    fv__span cell[MOST_COLUMNS];
+    fv__span cell[MAX_COLUMNS];
     int n = fv_textfile_count(t) ? split(line_of(t, 0), cell) : 0;
     *header = r->from->header;
     for (int i = 0; i < r->n_texts; i++) {
@@ -210,7 +210,7 @@ static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int co
         if (!name || !*name) continue;
         char *end;
         long number = strtol(name, &end, 10);
-        if (!*end && number >= 1 && number <= MOST_COLUMNS) {
+        if (!*end && number >= 1 && number <= MAX_COLUMNS) {
             column[i] = (int)number - 1;
             continue;
         }
@@ -231,7 +231,7 @@ static fv_status read_table(fv__reading *r, const fv_textfile *t)
     bool header, chosen = r->from->field[0] && *r->from->field[0];
     fv_status st = find_columns(r, t, column, &header);
     for (int64_t i = header; !st && i < fv_textfile_count(t) && !enough(r); i++) {
-        fv__span cell[MOST_COLUMNS];
+        fv__span cell[MAX_COLUMNS];
         int n = split(line_of(t, i), cell),
             last = r->n_texts > 1 && column[1] > column[0] ? column[1] : column[0];
         if (n <= last || (!chosen && n != r->n_texts))

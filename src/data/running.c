@@ -9,7 +9,7 @@
 /* ---- reading ---- */
 
 typedef struct filling {
-    fv__running *r;
+    fv__token_stream *r;
     fv_encoding *enc;
     fv_buf text; /* of a plain file */
 } filling;
@@ -21,7 +21,7 @@ static fv_status no_memory(const fv__reading *rd)
 
 static fv_status add_tokens(fv__reading *rd, const filling *f, const char *s, size_t n, bool end)
 {
-    fv__running *r = f->r;
+    fv__token_stream *r = f->r;
     fv_status st = fv_tok_encode(f->enc, s, n, (fv_tok_opts){0}, rd->e);
     if (st) return st;
     void *p = r->ids;
@@ -87,13 +87,14 @@ static bool is_table(const fv_records *from)
            (from->format == FV_FORMAT_AUTO && named);
 }
 
-fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_records *from,
-                           int64_t width, bool shared, fv_data_report *report, fv_err *e)
+fv_status fv__token_stream_open(fv__token_stream **out, const fv_feed_opt *t,
+                                const fv_records *from, int64_t width, bool shared,
+                                fv_data_report *report, fv_err *e)
 {
     *out = NULL;
-    fv__running *r = fv__alloc(t->env, sizeof *r);
+    fv__token_stream *r = fv__alloc(t->env, sizeof *r);
     if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *r = (fv__running){.env = t->env, .task = *t, .width = width, .step = width - shared};
+    *r = (fv__token_stream){.env = t->env, .task = *t, .width = width, .step = width - shared};
     filling f = {.r = r, .text = {.env = t->env}};
     fv__reading rd = {.env = t->env,
                       .from = from,
@@ -109,15 +110,15 @@ fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_rec
     report->tokens[0] = r->n;
     if (!st && r->n < 2) st = fv_fail(e, FV_EFORMAT, "%s: has no text", from->file);
     if (st)
-        fv__running_close(r);
+        fv__token_stream_close(r);
     else
         *out = r;
     return st;
 }
 
-void fv__running_close(void *self)
+void fv__token_stream_close(void *self)
 {
-    fv__running *r = self;
+    fv__token_stream *r = self;
     if (!r) return;
     fv__free(r->env, r->ids, r->bytes);
     fv__free(r->env, r, sizeof *r);
@@ -125,9 +126,9 @@ void fv__running_close(void *self)
 
 /* ---- windows ---- */
 
-int64_t fv__running_count(const void *self, int64_t epoch)
+int64_t fv__token_stream_count(const void *self, int64_t epoch)
 {
-    const fv__running *r = self;
+    const fv__token_stream *r = self;
     int64_t rest = r->n - (r->width - r->step); /* the first token of all is in no step */
     if (rest <= r->step) return 1;
     return epoch < 0                              ? (rest + r->step - 1) / r->step
@@ -135,20 +136,21 @@ int64_t fv__running_count(const void *self, int64_t epoch)
                                                   : 1;
 }
 
-void fv__running_size(const void *self, int64_t i, int64_t *source, int64_t *target)
+void fv__token_stream_size(const void *self, int64_t i, int64_t *source, int64_t *target)
 {
     (void)i;
-    *source = ((const fv__running *)self)->width;
+    *source = ((const fv__token_stream *)self)->width;
     *target = 0;
 }
 
-const int32_t *fv__running_window(const fv__running *r, int64_t i, fv_draw how, int64_t *n)
+const int32_t *fv__token_stream_window(const fv__token_stream *r, int64_t i, fv_data_rng how,
+                                       int64_t *n)
 {
-    int64_t room = r->n - r->width, shift = 0;
-    if (how.epoch >= 0 && room > 0) {
+    int64_t budget = r->n - r->width, shift = 0;
+    if (how.epoch >= 0 && budget > 0) {
         uint32_t w[4];
         fv_philox(w, how.seed, 2, (uint64_t)how.epoch, 0);
-        shift = (int64_t)(w[0] % (uint64_t)(room < r->step ? room + 1 : r->step));
+        shift = (int64_t)(w[0] % (uint64_t)(budget < r->step ? budget + 1 : r->step));
     }
     int64_t from = i * r->step + shift;
     *n = r->n - from < r->width ? r->n - from : r->width;

@@ -1,12 +1,12 @@
 /* running.h - running text as one sequence of tokens, looked at through windows that shift from
  * epoch to epoch. */
-#ifndef FV_RUNNING_H
-#define FV_RUNNING_H
+#ifndef FV_TOKEN_STREAM_H
+#define FV_TOKEN_STREAM_H
 
 #include "data/records.h"
 #include "fovea/author/op.h"
 
-typedef struct fv__running {
+typedef struct fv__token_stream {
     const fv_env *env;
     fv_feed_opt task;
     int32_t *ids;
@@ -15,35 +15,38 @@ typedef struct fv__running {
     int64_t width; /* tokens of a window */
     /* from one window to the next: width, or one less where neighbours share a token */
     int64_t step;
-} fv__running;
+} fv__token_stream;
 
 /* width: tokens of a window; shared: windows overlap by one token. */
-fv_status fv__running_open(fv__running **out, const fv_feed_opt *t, const fv_records *from,
-                           int64_t width, bool shared, fv_data_report *report, fv_err *e);
-void fv__running_close(void *self);
-int64_t fv__running_count(const void *self, int64_t epoch);
-void fv__running_size(const void *self, int64_t i, int64_t *source, int64_t *target);
+fv_status fv__token_stream_open(fv__token_stream **out, const fv_feed_opt *t,
+                                const fv_records *from, int64_t width, bool shared,
+                                fv_data_report *report, fv_err *e);
+void fv__token_stream_close(void *self);
+int64_t fv__token_stream_count(const void *self, int64_t epoch);
+void fv__token_stream_size(const void *self, int64_t i, int64_t *source, int64_t *target);
 /* Window i of the epoch: *n tokens, fewer than width only at the end of the text. */
-const int32_t *fv__running_window(const fv__running *r, int64_t i, fv_draw how, int64_t *n);
+const int32_t *fv__token_stream_window(const fv__token_stream *r, int64_t i, fv_data_rng how,
+                                       int64_t *n);
 
 /* A number from 0 to below n (0 where n is 0), and one in [0, 1): each (stream, row, place) has its
  * own. */
-static inline uint32_t fv__draw_word(fv_draw how, uint64_t stream, int64_t row, int64_t place,
-                                     int k)
+static inline uint32_t fv__rng_word(fv_data_rng how, uint64_t stream, int64_t row, int64_t position,
+                                    int k)
 {
     uint32_t w[4];
     fv_philox(w, how.seed, 16 + stream, (uint64_t)(how.epoch + 1),
-              (uint64_t)row << 24 ^ (uint64_t)place);
+              (uint64_t)row << 24 ^ (uint64_t)position);
     return w[k];
 }
-static inline int64_t fv__draw_below(fv_draw how, uint64_t stream, int64_t row, int64_t place,
-                                     int64_t n)
+static inline int64_t fv__rng_below(fv_data_rng how, uint64_t stream, int64_t row, int64_t position,
+                                    int64_t n)
 {
-    return n > 0 ? (int64_t)(fv__draw_word(how, stream, row, place, 0) % (uint64_t)n) : 0;
+    return n > 0 ? (int64_t)(fv__rng_word(how, stream, row, position, 0) % (uint64_t)n) : 0;
 }
-static inline double fv__draw_unit(fv_draw how, uint64_t stream, int64_t row, int64_t place)
+static inline double fv__rng_uniform(fv_data_rng how, uint64_t stream, int64_t row,
+                                     int64_t position)
 {
-    return fv__draw_word(how, stream, row, place, 1) * 0x1p-32;
+    return fv__rng_word(how, stream, row, position, 1) * 0x1p-32;
 }
 
 #endif

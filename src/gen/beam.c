@@ -25,9 +25,9 @@ static int64_t continuations(search *s, int64_t p, int64_t i)
     int32_t *row = s->row;
     for (int64_t k = 0; k < s->K; k++) {
         const beam *b = &s->run[i * s->K + k];
-        int64_t have = fv__search_best(s, fv__so_far(s, b, i), p * s->K + k, want);
+        int64_t have = fv__search_best(s, fv__prefix(s, b, i), p * s->K + k, want);
         for (int64_t j = 0; j < have; j++) {
-            float total = b->score + s->picks[j].score;
+            float total = b->score + s->candidates[j].score;
             if (n == want && !(total > s->next[n - 1].score)) break;
             int64_t at = n < want ? n++ : n - 1;
             int32_t *ids = s->next[at].ids;
@@ -38,8 +38,8 @@ static int64_t continuations(search *s, int64_t p, int64_t i)
             s->next[at] = (beam){.score = total,
                                  .n = b->n + 1,
                                  .ids = ids,
-                                 .finished = fv__search_ends(s, i, s->picks[j].token)};
-            ids[b->n] = s->picks[j].token;
+                                 .finished = fv__search_ends(s, i, s->candidates[j].token)};
+            ids[b->n] = s->candidates[j].token;
             row[at] = (int32_t)(p * s->K + k);
         }
     }

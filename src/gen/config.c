@@ -83,7 +83,7 @@ static const fv_key_rule harmless[] = {
  * NULL. */
 static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
 {
-    char place[96];
+    char key_path[96];
     double x;
     if (fv_json_number(j, at, &x)) {
         if (out) out[0] = (int32_t)x;
@@ -91,8 +91,8 @@ static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
     }
     int n = fv_json_count(j, at);
     for (int i = 0; i < n; i++) {
-        snprintf(place, sizeof place, "%s.%d", at, i);
-        if (!fv_json_number(j, place, &x) || !(x >= 0 && x <= INT32_MAX)) return -1;
+        snprintf(key_path, sizeof key_path, "%s.%d", at, i);
+        if (!fv_json_number(j, key_path, &x) || !(x >= 0 && x <= INT32_MAX)) return -1;
         if (out) out[i] = (int32_t)x;
     }
     return n > 0 ? n : 0;
@@ -101,14 +101,14 @@ static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
 /* Of bad_words_ids those of one id, or the longer ones with -1 behind each. */
 static int64_t words_at(const fv_json *j, bool single, int32_t *out)
 {
-    char place[64];
+    char key_path[64];
     int64_t total = 0;
     for (int i = 0, n = fv_json_count(j, "bad_words_ids"); i < n; i++) {
-        snprintf(place, sizeof place, "bad_words_ids.%d", i);
-        int64_t len = ids_at(j, place, NULL);
+        snprintf(key_path, sizeof key_path, "bad_words_ids.%d", i);
+        int64_t len = ids_at(j, key_path, NULL);
         if (len < 1) return -1;
         if ((len == 1) != single) continue;
-        if (out) ids_at(j, place, out + total);
+        if (out) ids_at(j, key_path, out + total);
         total += len;
         if (out && !single) out[total] = -1;
         total += !single;

@@ -54,8 +54,8 @@ static size_t lay_out(search *s, void *base)
     s->at = cut(&at, (size_t)s->n * sizeof *s->at);
     s->scores = cut(&at, (size_t)(rows * (s->top ? s->top : s->V)) * sizeof *s->scores);
     s->tokens = cut(&at, (size_t)(rows * s->top) * sizeof *s->tokens);
-    s->room = cut(&at, (size_t)len * sizeof *s->room);
-    s->picks = cut(&at, (size_t)(s->V > s->wide ? s->V : s->wide) * sizeof *s->picks);
+    s->scratch = cut(&at, (size_t)len * sizeof *s->scratch);
+    s->candidates = cut(&at, (size_t)(s->V > s->wide ? s->V : s->wide) * sizeof *s->candidates);
     s->token = cut(&at, (size_t)rows * sizeof *s->token);
     s->from = cut(&at, (size_t)rows * sizeof *s->from);
     int32_t *run = cut(&at, ids), *done = cut(&at, ids);
@@ -86,30 +86,30 @@ static void give_prompts(search *s, const int32_t *const *source, bool encoder)
 
 bool fv__search_ends(const search *s, int64_t i, int32_t token)
 {
-    return fv__pick_ends(token, s->o) || s->prompt[i] + s->made + 1 >= s->end[i];
+    return fv__token_is_eos(token, s->o) || s->prompt[i] + s->made + 1 >= s->end[i];
 }
 
-int64_t fv__search_best(search *s, fv_so_far f, int64_t row, int64_t want)
+int64_t fv__search_best(search *s, fv_prefix f, int64_t row, int64_t want)
 {
     if (!s->top) {
         float *score = s->scores + row * s->V;
-        fv__pick_rules(score, s->V, f, s->o, s->room);
-        if (s->o->renormalize_logits) fv__pick_renormalise(score, s->V);
+        fv__process_logits(score, s->V, f, s->o, s->scratch);
+        if (s->o->renormalize_logits) fv__log_softmax_row(score, s->V);
         if (want > s->V) want = s->V;
-        fv__pick_best(s->picks, want, score, s->V);
+        fv__top_k(s->candidates, want, score, s->V);
         return want;
     }
-    int32_t forced = fv__pick_forced(s->o, f);
+    int32_t forced = fv__forced_token(s->o, f);
     if (forced >= 0) {
-        s->picks[0] = (fv_pick){0, forced};
+        s->candidates[0] = (fv_candidate){0, forced};
         return 1;
     }
     int64_t n = 0;
     for (int64_t j = row * s->top; j < (row + 1) * s->top && n < want; j++)
-        if (!fv__pick_ruled_out(s->o, f, s->tokens[j]))
-            s->picks[n++] = (fv_pick){s->scores[j], s->tokens[j]};
+        if (!fv__token_is_banned(s->o, f, s->tokens[j]))
+            s->candidates[n++] = (fv_candidate){s->scores[j], s->tokens[j]};
     /* every token there is was ruled out */
-    if (!n) s->picks[n++] = (fv_pick){-INFINITY, s->tokens[row * s->top]};
+    if (!n) s->candidates[n++] = (fv_candidate){-INFINITY, s->tokens[row * s->top]};
     return n;
 }
 
@@ -120,26 +120,27 @@ int64_t fv__search_number(const search *s, int64_t i)
 
 /* The one token a row goes on with, by the rules and perhaps drawn; its score is the model's own
  * log-probability. */
-static fv_pick choose(search *s, const beam *b, int64_t row, int64_t i)
+static fv_candidate sample_step(search *s, const beam *b, int64_t row, int64_t i)
 {
     float *score = s->scores + row * s->V;
-    double all = s->top ? 0 : fv__pick_log_sum(score, s->V);
-    fv_pick best = {0};
+    double all = s->top ? 0 : fv__log_sum_exp(score, s->V);
+    fv_candidate best = {0};
     if (s->o->do_sample) {
         uint32_t w[4];
         fv_philox(w, (uint64_t)s->o->seed, (uint64_t)fv__search_number(s, i), (uint64_t)s->made, 0);
-        fv__pick_rules(score, s->V, fv__so_far(s, b, i), s->o, s->room);
-        best.token = fv__pick_sample(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32, s->picks);
+        fv__process_logits(score, s->V, fv__prefix(s, b, i), s->o, s->scratch);
+        best.token = fv__sample_token(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32,
+                                      s->candidates);
     } else {
-        fv__search_best(s, fv__so_far(s, b, i), row, 1);
-        best = s->picks[0];
+        fv__search_best(s, fv__prefix(s, b, i), row, 1);
+        best = s->candidates[0];
     }
     if (!s->top)
         best.score = isfinite(score[best.token]) ? (float)((double)score[best.token] - all) : 0;
     return best;
 }
 
-void fv__search_take(search *s, int64_t p, fv_pick best)
+void fv__search_append(search *s, int64_t p, fv_candidate best)
 {
     int64_t i = s->at[p];
     beam *b = &s->run[i];
@@ -187,7 +188,7 @@ static fv_status read_prompts(search *s, fv_err *e)
         fv_ctx_reset(s->ctx, 0);
         fv_session_step(s->ctx, s->session, fv_ints(s->ctx, ids, FV_SHAPE(rows, T)));
         if (fv_ctx_status(s->ctx)) st = fv__search_failed(s, e);
-        for (int64_t i = 0; i < rows; i++) fv_session_cut(s->session, i, s->run[i].n - 1);
+        for (int64_t i = 0; i < rows; i++) fv_session_truncate(s->session, i, s->run[i].n - 1);
     }
     fv__free(s->env, ids, bytes);
     return st;
@@ -197,10 +198,10 @@ static fv_status read_prompts(search *s, fv_err *e)
  * doing it once more. */
 static fv_tensor *renormalised(search *s, fv_tensor *y)
 {
-    uint8_t *mask = (uint8_t *)s->picks; /* V of these are less than V picks */
+    uint8_t *mask = (uint8_t *)s->candidates; /* V of these are less than V picks */
     /* behind an encoder all are equally long */
-    fv_so_far f = fv__so_far(s, &s->run[s->at[0] * s->K], s->at[0]);
-    for (int64_t v = 0; v < s->V; v++) mask[v] = !fv__pick_ruled_out(s->o, f, (int32_t)v);
+    fv_prefix f = fv__prefix(s, &s->run[s->at[0] * s->K], s->at[0]);
+    for (int64_t v = 0; v < s->V; v++) mask[v] = !fv__token_is_banned(s->o, f, (int32_t)v);
     return fv_masked_fill(s->ctx, y, fv_bytes(s->ctx, mask, FV_SHAPE(1, s->V)), -INFINITY);
 }
 
@@ -236,8 +237,8 @@ static bool step_prompts(search *s)
 static bool step_all(search *s)
 {
     if (s->first > 1) return step_prompts(s);
-    return fv__session_again(s->ctx, s->session, s->token, s->top ? FV_STEP_BEST : FV_STEP_SCORES,
-                             score, s);
+    return fv__session_replay(s->ctx, s->session, s->token, s->top ? FV_STEP_TOPK : FV_STEP_LOGITS,
+                              score, s);
 }
 
 static fv_status step_scores(search *s, fv_err *e)
@@ -255,7 +256,7 @@ static void advance(search *s)
 {
     for (int64_t p = 0; p < s->live; p++) {
         if (s->K == 1)
-            fv__search_take(s, p, choose(s, &s->run[s->at[p]], p, s->at[p]));
+            fv__search_append(s, p, sample_step(s, &s->run[s->at[p]], p, s->at[p]));
         else
             fv__beam_step(s, p);
     }
@@ -320,7 +321,7 @@ static fv_status encode(search *s, const int32_t *const *source, const int64_t *
 }
 
 /* Copies the best of each source into one block of the caller's. */
-static fv_status deliver(const search *s, fv_generated *out, int64_t each, fv_err *e)
+static fv_status write_hypotheses(const search *s, fv_generated *out, int64_t each, fv_err *e)
 {
     int64_t len = s->longest;
     size_t heads = (size_t)(s->n * each) * sizeof(fv_hyp),
@@ -373,11 +374,11 @@ static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err
 static fv_status measure(search *s, const fv_model *m, const int64_t *len, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
-    int64_t room = f->context ? f->context(fv_model_self(m)) : 0;
+    int64_t scratch = f->context ? f->context(fv_model_self(m)) : 0;
     for (int64_t i = 0; i < s->n; i++) {
         s->prompt[i] = f->begin ? 1 : len[i];
         s->end[i] = s->o->max_new_tokens ? s->prompt[i] + s->o->max_new_tokens : s->o->max_length;
-        if (room && s->end[i] > room) s->end[i] = room;
+        if (scratch && s->end[i] > scratch) s->end[i] = scratch;
         if (s->prompt[i] < 1) return fv_fail(e, FV_EARG, "generate: an empty prompt");
         if (s->prompt[i] >= s->end[i])
             return fv_fail(e, FV_EARG,
@@ -428,11 +429,11 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     give_prompts(s, source, encoder);
     s->block = block;
     if (encoder) st = encode(s, source, len, e);
-    bool chooses = fv__device_chooses(s, encoder), searches = fv__device_searches(s, encoder);
+    bool chooses = fv__device_samples(s, encoder), searches = fv__device_searches(s, encoder);
     s->first = chooses || searches ? 1 : first_step(s);
     if (!st) st = read_prompts(s, e);
     if (st) return st;
-    return chooses ? fv__write_loop(s, e) : searches ? fv__beams_loop(s, e) : loop(s, e);
+    return chooses ? fv__sample_loop(s, e) : searches ? fv__beams_loop(s, e) : loop(s, e);
 }
 
 fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
@@ -458,7 +459,7 @@ fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
     }
     st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
     if (!st) st = search_all(&s, m, all, lens, e);
-    if (!st) st = deliver(&s, out, opt->num_return_sequences / copies, e);
+    if (!st) st = write_hypotheses(&s, out, opt->num_return_sequences / copies, e);
     if (!st) out->n = n, out->each = opt->num_return_sequences;
     fv__free(s.env, s.block, s.bytes);
     fv__free(s.env, all, bytes);

@@ -9,7 +9,7 @@
 
 /* Positive scores are divided, negative ones multiplied: both become less likely.  From what they
  * were before, so that a token which stands there twice is not penalised twice. */
-static void penalise(float *score, fv_so_far f, float by, float *was)
+static void penalise(float *score, fv_prefix f, float by, float *was)
 {
     for (int64_t i = 0; i < f.n; i++) was[i] = score[f.ids[i]];
     for (int64_t i = 0; i < f.n; i++) score[f.ids[i]] = was[i] < 0 ? was[i] * by : was[i] / by;
@@ -17,7 +17,7 @@ static void penalise(float *score, fv_so_far f, float by, float *was)
 
 /* No run of `size` tokens comes twice: where the last size-1 stood before, what followed them is
  * out. */
-static void no_repeat(float *score, fv_so_far f, int64_t size)
+static void ban_repeated_ngrams(float *score, fv_prefix f, int64_t size)
 {
     const int32_t *tail = f.ids + f.n - (size - 1);
     for (int64_t i = 0; i + size <= f.n; i++)
@@ -25,7 +25,7 @@ static void no_repeat(float *score, fv_so_far f, int64_t size)
             score[f.ids[i + size - 1]] = -INFINITY;
 }
 
-static void no_bad_words(float *score, int64_t V, fv_so_far f, const fv_gen_opt *o)
+static void ban_bad_words(float *score, int64_t V, fv_prefix f, const fv_gen_opt *o)
 {
     const int32_t *w = o->bad_words, *end = w + o->n_bad_words;
     for (int64_t n; w < end; w += n + 1) {
@@ -36,12 +36,12 @@ static void no_bad_words(float *score, int64_t V, fv_so_far f, const fv_gen_opt 
     }
 }
 
-static bool too_early(const fv_gen_opt *o, fv_so_far f)
+static bool too_early(const fv_gen_opt *o, fv_prefix f)
 {
     return f.n < o->min_length || f.n - f.prompt < o->min_new_tokens;
 }
 
-static void no_end(float *score, const fv_gen_opt *o)
+static void ban_eos(float *score, const fv_gen_opt *o)
 {
     if (o->eos >= 0) score[o->eos] = -INFINITY;
     for (int i = 0; i < o->n_ends; i++) score[o->ends[i]] = -INFINITY;
@@ -52,35 +52,35 @@ static void force(float *score, int64_t V, int32_t token)
     for (int64_t i = 0; i < V; i++) score[i] = i == token ? 0 : -INFINITY;
 }
 
-void fv__pick_rules(float *score, int64_t V, fv_so_far f, const fv_gen_opt *o, float *room)
+void fv__process_logits(float *score, int64_t V, fv_prefix f, const fv_gen_opt *o, float *scratch)
 {
-    int32_t forced = fv__pick_forced(o, f);
-    if (o->repetition_penalty != 1) penalise(score, f, o->repetition_penalty, room);
+    int32_t forced = fv__forced_token(o, f);
+    if (o->repetition_penalty != 1) penalise(score, f, o->repetition_penalty, scratch);
     if (o->no_repeat_ngram_size > 0 && f.n + 1 >= o->no_repeat_ngram_size)
-        no_repeat(score, f, o->no_repeat_ngram_size);
-    if (o->n_bad_words > 0) no_bad_words(score, V, f, o);
+        ban_repeated_ngrams(score, f, o->no_repeat_ngram_size);
+    if (o->n_bad_words > 0) ban_bad_words(score, V, f, o);
     for (int i = 0; i < o->n_banned; i++) score[o->banned[i]] = -INFINITY;
-    if (too_early(o, f)) no_end(score, o);
+    if (too_early(o, f)) ban_eos(score, o);
     if (forced >= 0) force(score, V, forced);
 }
 
-int32_t fv__pick_forced(const fv_gen_opt *o, fv_so_far f)
+int32_t fv__forced_token(const fv_gen_opt *o, fv_prefix f)
 {
     if (o->forced_eos >= 0 && f.n == f.most - 1) return o->forced_eos;
     return o->forced_bos >= 0 && f.n == 1 ? o->forced_bos : -1;
 }
 
-bool fv__pick_ruled_out(const fv_gen_opt *o, fv_so_far f, int32_t token)
+bool fv__token_is_banned(const fv_gen_opt *o, fv_prefix f, int32_t token)
 {
-    int32_t forced = fv__pick_forced(o, f);
+    int32_t forced = fv__forced_token(o, f);
     if (forced >= 0) return token != forced;
-    if (fv__pick_ends(token, o) && too_early(o, f)) return true;
+    if (fv__token_is_eos(token, o) && too_early(o, f)) return true;
     for (int i = 0; i < o->n_banned; i++)
         if (o->banned[i] == token) return true;
     return false;
 }
 
-bool fv__pick_ends(int32_t token, const fv_gen_opt *o)
+bool fv__token_is_eos(int32_t token, const fv_gen_opt *o)
 {
     bool ends = token == o->eos;
     for (int i = 0; i < o->n_ends && !ends; i++) ends = token == o->ends[i];
@@ -104,7 +104,7 @@ static float greatest(const float *score, int64_t V)
     return lane[0];
 }
 
-double fv__pick_log_sum(const float *score, int64_t V)
+double fv__log_sum_exp(const float *score, int64_t V)
 {
     float top = greatest(score, V);
     double sum = 0;
@@ -112,26 +112,26 @@ double fv__pick_log_sum(const float *score, int64_t V)
     return (double)top + log(sum);
 }
 
-void fv__pick_renormalise(float *score, int64_t V)
+void fv__log_softmax_row(float *score, int64_t V)
 {
-    double all = fv__pick_log_sum(score, V);
+    double all = fv__log_sum_exp(score, V);
     for (int64_t v = 0; v < V; v++) score[v] = (float)((double)score[v] - all);
 }
 
-void fv__pick_best(fv_pick *out, int64_t k, const float *score, int64_t V)
+void fv__top_k(fv_candidate *out, int64_t k, const float *score, int64_t V)
 {
     int64_t n = 0, i = 0;
     if (k == 1) { /* as most often: find its value, then its place */
         float top = greatest(score, V);
         while (i < V - 1 && score[i] != top) i++;
-        out[0] = (fv_pick){score[i], (int32_t)i};
+        out[0] = (fv_candidate){score[i], (int32_t)i};
         return;
     }
     for (; i < V; i++) {
         if (n == k && !(score[i] > out[n - 1].score)) continue;
         int64_t at = n < k ? n++ : n - 1;
         for (; at > 0 && score[i] > out[at - 1].score; at--) out[at] = out[at - 1];
-        out[at] = (fv_pick){score[i], (int32_t)i};
+        out[at] = (fv_candidate){score[i], (int32_t)i};
     }
 }
 
@@ -139,24 +139,24 @@ void fv__pick_best(fv_pick *out, int64_t k, const float *score, int64_t V)
 
 static int best_first(const void *a, const void *b)
 {
-    const fv_pick *x = a, *y = b;
+    const fv_candidate *x = a, *y = b;
     if (x->score != y->score) return x->score > y->score ? -1 : 1;
     return x->token < y->token ? -1 : 1;
 }
 
 /* All tokens with at least this score, in their order. */
-static int64_t collect(fv_pick *c, const float *score, int64_t V, float least)
+static int64_t collect(fv_candidate *c, const float *score, int64_t V, float least)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < V; i++) {
-        c[n] = (fv_pick){score[i], (int32_t)i};
+        c[n] = (fv_candidate){score[i], (int32_t)i};
         n += score[i] >= least;
     }
     return n;
 }
 
 /* exp((score - top) / heat) in place of the scores; returns their sum. */
-static double weigh(fv_pick *c, int64_t n, float top, float heat)
+static double softmax_weights(fv_candidate *c, int64_t n, float top, float heat)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)(c[i].score = expf((c[i].score - top) / heat));
@@ -164,15 +164,15 @@ static double weigh(fv_pick *c, int64_t n, float top, float heat)
 }
 
 /* The k best and all that tie with the last. */
-static int64_t collect_best(fv_pick *c, const float *score, int64_t V, int64_t k)
+static int64_t collect_best(fv_candidate *c, const float *score, int64_t V, int64_t k)
 {
-    fv__pick_best(c, k, score, V);
+    fv__top_k(c, k, score, V);
     return collect(c, score, V, c[k - 1].score);
 }
 
 /* Tokens that hold at least `share` of *all, without sorting a vocabulary: the threshold falls
  * until those above it do. */
-static int64_t collect_share(fv_pick *c, double *all, const float *score, int64_t V, float top,
+static int64_t collect_share(fv_candidate *c, double *all, const float *score, int64_t V, float top,
                              float heat, float share)
 {
     *all = 0;
@@ -187,7 +187,7 @@ static int64_t collect_share(fv_pick *c, double *all, const float *score, int64_
 }
 
 /* How many weights, best first, hold so much: at least one. */
-static int64_t holding(const fv_pick *c, int64_t n, double much)
+static int64_t holding(const fv_candidate *c, int64_t n, double much)
 {
     double held = 0;
     int64_t kept = 0;
@@ -197,9 +197,9 @@ static int64_t holding(const fv_pick *c, int64_t n, double much)
 
 /* The smallest run whose surprise is nearest to the expected one and which holds the share: c moves
  * to its start. */
-static int64_t typical(fv_pick **c, int64_t n, double share)
+static int64_t typical(fv_candidate **c, int64_t n, double share)
 {
-    const fv_pick *w = *c;
+    const fv_candidate *w = *c;
     double sum = 0, expected = 0, held = 0;
     int64_t from = 0;
     while (n > 1 && w[n - 1].score <= 0) n--; /* what cannot come has no surprise */
@@ -217,7 +217,7 @@ static int64_t typical(fv_pick **c, int64_t n, double share)
     return to - from;
 }
 
-static int32_t draw(const fv_pick *c, int64_t n, double u)
+static int32_t sample_index(const fv_candidate *c, int64_t n, double u)
 {
     double sum = 0, run = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)c[i].score;
@@ -226,7 +226,8 @@ static int32_t draw(const fv_pick *c, int64_t n, double u)
     return c[n - 1].token;
 }
 
-int32_t fv__pick_sample(const float *score, int64_t V, const fv_gen_opt *o, double u, fv_pick *c)
+int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, double u,
+                         fv_candidate *c)
 {
     float top = greatest(score, V), heat = o->temperature;
     bool some = o->top_k > 0 && o->top_k < V, part = o->top_p < 1;
@@ -235,14 +236,14 @@ int32_t fv__pick_sample(const float *score, int64_t V, const fv_gen_opt *o, doub
                 : part ? collect_share(c, &all, score, V, top, heat, o->top_p)
                        : collect(c, score, V, -INFINITY);
     if (!n) { /* scores that are no numbers: nothing can be weighed */
-        fv__pick_best(c, 1, score, V);
+        fv__top_k(c, 1, score, V);
         return c[0].token;
     }
     if (some || part || o->min_p > 0 || o->typical_p < 1)
         qsort(c, (size_t)n, sizeof *c, best_first);
-    double sum = weigh(c, n, top, heat);
+    double sum = softmax_weights(c, n, top, heat);
     if (part) n = holding(c, n, (double)o->top_p * (some ? sum : all));
     while (n > 1 && o->min_p > 0 && c[n - 1].score < o->min_p * c[0].score) n--;
     if (o->typical_p < 1) n = typical(&c, n, (double)o->typical_p);
-    return draw(c, n, u);
+    return sample_index(c, n, u);
 }

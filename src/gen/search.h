@@ -32,10 +32,10 @@ typedef struct search {
     int64_t *at;      /* n: which source stands at a place of the batch */
     float *scores;    /* n * K rows of V, or of top */
     int32_t *tokens;  /* with top, those the scores are of */
-    float *room;      /* longest */
-    fv_pick *picks;   /* top, wide, or V when sampling */
-    beam *next;       /* wide, and their ids in spare */
-    int32_t *row;     /* wide: which row of the batch each of next continues */
+    float *scratch;   /* longest */
+    fv_candidate *candidates;      /* top, wide, or V when sampling */
+    beam *next;                    /* wide, and their ids in spare */
+    int32_t *row;                  /* wide: which row of the batch each of next continues */
     int32_t *spare, *token, *from; /* from and token: rows of the next step */
     fv_tensor *y, *y_token;        /* of the step under way: scores, or the best and their tokens */
     void *block;
@@ -47,35 +47,35 @@ static inline int32_t fv__search_pad(const search *s)
     return s->o->pad >= 0 ? s->o->pad : s->o->eos >= 0 ? s->o->eos : 0;
 }
 
-static inline fv_so_far fv__so_far(const search *s, const beam *b, int64_t i)
+static inline fv_prefix fv__prefix(const search *s, const beam *b, int64_t i)
 {
-    return (fv_so_far){b->ids, b->n, s->prompt[i], s->end[i]};
+    return (fv_prefix){b->ids, b->n, s->prompt[i], s->end[i]};
 }
 
 /* Whether this token, behind the others of source i, is its last. */
 bool fv__search_ends(const search *s, int64_t i, int32_t token);
 /* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns how
  * many. */
-int64_t fv__search_best(search *s, fv_so_far f, int64_t row, int64_t want);
+int64_t fv__search_best(search *s, fv_prefix f, int64_t row, int64_t want);
 
 /* Which of all sequences source i is, for its random numbers. */
 int64_t fv__search_number(const search *s, int64_t i);
 /* With one beam: the source at place p takes this token, and is its own hypothesis when it ends. */
-void fv__search_take(search *s, int64_t p, fv_pick best);
+void fv__search_append(search *s, int64_t p, fv_candidate best);
 /* Sources that are over leave the batch; the last one takes the place. */
 void fv__search_retire(search *s);
 fv_status fv__search_failed(const search *s, fv_err *e); /* what the context says */
 
 /* Whether the device can: not by rules that look at the tokens so far, nor for scores of what rules
  * left over. */
-bool fv__device_chooses(const search *s, bool encoder);
-fv_status fv__write_loop(search *s, fv_err *e);
+bool fv__device_samples(const search *s, bool encoder);
+fv_status fv__sample_loop(search *s, fv_err *e);
 
 /* V: what each token is, FV_TOKEN_*; the caller frees them.  NULL: no memory. */
-uint8_t *fv__search_kinds(const search *s);
+uint8_t *fv__search_token_flags(const search *s);
 /* Before it may end, and before its last: new tokens of source i. */
-int32_t fv__search_least(const search *s, int64_t i);
-int32_t fv__search_last(const search *s, int64_t i);
+int32_t fv__search_min_new(const search *s, int64_t i);
+int32_t fv__search_max_new(const search *s, int64_t i);
 
 /* The same for beams. */
 bool fv__device_searches(const search *s, bool encoder);

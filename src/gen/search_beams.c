@@ -12,18 +12,18 @@
 #include "gen/search.h"
 #include "model/session.h"
 
-enum { RUN_MOST = 8, FEW_ROWS = 64, MOST_ROWS = 65535 };
+enum { RUN_MAX = 8, FEW_ROWS = 64, MAX_ROWS = 65535 };
 
-typedef struct hunt {
+typedef struct beam_search {
     search *s;
     fv_beams b; /* device */
     fv_beams h; /* its state in host memory */
     void *host;
     /* bytes: of the host's block, of the state, and of each half of the log */
     size_t host_bytes, state, log;
-    fv_row_cache *cache; /* device */
-    uint64_t told;       /* version of the caches that it knows, plus 1; 0: of none */
-} hunt;
+    fv_cache_rows *cache;   /* device */
+    uint64_t known_version; /* version of the caches that it knows, plus 1; 0: of none */
+} beam_search;
 
 bool fv__device_searches(const search *s, bool encoder)
 {
@@ -31,9 +31,9 @@ bool fv__device_searches(const search *s, bool encoder)
     const fv_device *d = s->session->dev;
     fv_dtype t = s->ctx->dtype;
     bool rules = o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0;
-    bool can = (unsigned)t < FV_FLOATS && d->k[t] && d->k[t]->beams && s->K <= FV_BEAMS_MOST &&
-               s->wide <= FV_BEAMS_WIDE;
-    return s->K > 1 && s->n * s->K <= MOST_ROWS && can && !rules && (encoder || o->forced_bos < 0);
+    bool can = (unsigned)t < FV_FLOATS && d->k[t] && d->k[t]->beams && s->K <= FV_BEAMS_MAX &&
+               s->wide <= FV_BEAMS_MAX_CANDIDATES;
+    return s->K > 1 && s->n * s->K <= MAX_ROWS && can && !rules && (encoder || o->forced_bos < 0);
 }
 
 /* ---- memory ---- */
@@ -53,10 +53,10 @@ static void point(fv_beams *b, void *state)
     b->score = (float *)(b->done + n * K);
     b->over = (int32_t *)(b->score + n * K);
     b->made = b->over + n;
-    int32_t *least = b->made + n, *last = least + n;
-    b->least = least;
-    b->last = last;
-    b->common = last + n;
+    int32_t *min_new = b->made + n, *max_new = min_new + n;
+    b->min_new = min_new;
+    b->max_new = max_new;
+    b->common = max_new + n;
 }
 
 static size_t state_bytes(int64_t n, int64_t K)
@@ -66,25 +66,25 @@ static size_t state_bytes(int64_t n, int64_t K)
 }
 
 /* As the device has it before the first step. */
-static void begin_state(hunt *u, double *penalty)
+static void begin_state(beam_search *u, double *penalty)
 {
     const search *s = u->s;
     fv_beams *h = &u->h;
-    int32_t *least = h->made + s->n, *last = least + s->n;
+    int32_t *min_new = h->made + s->n, *max_new = min_new + s->n;
     memset(u->host, 0, u->state);
     for (int64_t j = 0; j < s->n * s->K; j++) {
         h->done[j] = (fv_ended){.score = FAR, .made = -1};
         h->score[j] = s->run[j].score;
     }
     for (int64_t i = 0; i < s->n; i++) {
-        least[i] = fv__search_least(s, i);
-        last[i] = fv__search_last(s, i);
+        min_new[i] = fv__search_min_new(s, i);
+        max_new[i] = fv__search_max_new(s, i);
     }
     for (int64_t t = 0; t < s->longest + 2; t++)
         penalty[t] = pow((double)t, (double)s->o->length_penalty);
 }
 
-static bool begin(hunt *u, const uint8_t *kinds)
+static bool begin(beam_search *u, const uint8_t *token_flags)
 {
     search *s = u->s;
     fv_ctx *c = s->ctx;
@@ -94,21 +94,21 @@ static bool begin(hunt *u, const uint8_t *kinds)
     u->log = (size_t)(s->longest * s->n * s->K) * sizeof(int32_t);
     size_t state = cut(&at, u->state), log = cut(&at, 2 * u->log), penalty = cut(&at, lengths);
     size_t source = cut(&at, (size_t)s->n * sizeof(int32_t)),
-           cache = cut(&at, 2 * MAX_SLOTS * sizeof(fv_row_cache));
+           cache = cut(&at, 2 * MAX_SLOTS * sizeof(fv_cache_rows));
     size_t kind = cut(&at, (size_t)s->V);
     u->host_bytes = u->state + lengths;
     u->host = fv__alloc(s->env, u->host_bytes);
     if (!u->host) return fv_raise(c, FV_ENOMEM, "generate: out of memory") != NULL;
-    if (!fv__session_hold(c, s->session, &s->session->writing, FV_U8, FV_SHAPE((int64_t)at), 0))
+    if (!fv__session_reserve(c, s->session, &s->session->writing, FV_U8, FV_SHAPE((int64_t)at), 0))
         return false;
     char *block = s->session->writing.t.data;
     fv_beams b = {.K = s->K,
                   .V = s->V,
                   .all = s->n,
                   .wide = s->wide,
-                  .kinds = (uint8_t *)block + kind,
-                  .first_is = o->forced_bos,
-                  .last_is = o->forced_eos,
+                  .token_flags = (uint8_t *)block + kind,
+                  .forced_first = o->forced_bos,
+                  .forced_last = o->forced_eos,
                   .pad = fv__search_pad(s),
                   .renormalize = o->renormalize_logits,
                   .early = o->early_stopping == FV_EARLY_TRUE,
@@ -117,21 +117,21 @@ static bool begin(hunt *u, const uint8_t *kinds)
                   .source = (int32_t *)(block + source),
                   .tokens = (int32_t *)(block + log),
                   .parents = (int32_t *)(block + log + u->log),
-                  .places = 3}; /* pos, lens and shifted lie one behind the other */
+                  .n_positions = 3}; /* pos, lens and shifted lie one behind the other */
     u->b = u->h = b;
-    u->cache = (fv_row_cache *)(block + cache);
+    u->cache = (fv_cache_rows *)(block + cache);
     point(&u->b, block + state);
     point(&u->h, u->host);
     begin_state(u, (double *)((char *)u->host + u->state));
     const fv_backend *to = s->session->dev->backend;
     to->upload(&c->stream, block + state, u->host, u->state);
     to->upload(&c->stream, block + penalty, (char *)u->host + u->state, lengths);
-    to->upload(&c->stream, block + kind, kinds, (size_t)s->V);
+    to->upload(&c->stream, block + kind, token_flags, (size_t)s->V);
     return !fv__failed(c);
 }
 
 /* Tells the device which sources are at which places. */
-static bool place(hunt *u)
+static bool step_beams(beam_search *u)
 {
     search *s = u->s;
     int32_t *source = s->from; /* has room, and is free between steps */
@@ -145,42 +145,42 @@ static bool place(hunt *u)
 /* ---- steps ---- */
 
 /* Caches are there once a step has been made. */
-static void tell_of_caches(fv_ctx *c, hunt *u)
+static void describe_caches(fv_ctx *c, beam_search *u)
 {
     const fv_session *s = u->s->session;
-    fv_row_cache cache[2 * MAX_SLOTS];
+    fv_cache_rows cache[2 * MAX_SLOTS];
     int64_t n = 0;
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
         const slot *at = i < MAX_SLOTS ? &s->k[i] : &s->v[i - MAX_SLOTS];
         if (!at->t.data) continue;
         size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]);
-        cache[n++] = (fv_row_cache){at->t.data, token, token * (size_t)s->room};
+        cache[n++] = (fv_cache_rows){at->t.data, token, token * (size_t)s->allocated};
     }
     s->dev->backend->upload(&c->stream, u->cache, cache, (size_t)n * sizeof *cache);
     u->b.cache = u->cache;
     u->b.n_caches = n;
-    u->told = s->version + 1;
+    u->known_version = s->version + 1;
 }
 
 static void step(fv_ctx *c, void *user, fv_tensor *logits)
 {
-    hunt *u = user;
+    beam_search *u = user;
     const fv_session *s = u->s->session;
-    if (u->told != s->version + 1) tell_of_caches(c, u);
+    if (u->known_version != s->version + 1) describe_caches(c, u);
     fv_beams a = u->b;
     a.logits = logits->data;
-    a.token = s->here.ids.data;
-    a.place = s->here.pos.data;
+    a.token = s->step_inputs.ids.data;
+    a.position = s->step_inputs.pos.data;
     s->dev->k[logits->dtype]->beams(&c->stream, &a);
 }
 
 /* n steps, and which sources are over then; from s->token where that is new to the device. */
-static bool run(hunt *u, int64_t n, bool fresh)
+static bool run(beam_search *u, int64_t n, bool fresh)
 {
     search *s = u->s;
     fv_session *at = s->session;
     for (int64_t i = 0; i < n; i++)
-        if (!fv__session_again(s->ctx, at, fresh && !i ? s->token : NULL, FV_STEP_BEAMS, step, u))
+        if (!fv__session_replay(s->ctx, at, fresh && !i ? s->token : NULL, FV_STEP_BEAMS, step, u))
             return false;
     at->dev->backend->download(&s->ctx->stream, u->h.over, u->b.over,
                                (size_t)s->n * sizeof *u->h.over);
@@ -191,11 +191,11 @@ static bool run(hunt *u, int64_t n, bool fresh)
 }
 
 /* Those that are over leave the batch. */
-static bool retire(hunt *u)
+static bool retire(beam_search *u)
 {
     search *s = u->s;
     int64_t rows = s->live * s->K;
-    s->session->dev->backend->download(&s->ctx->stream, s->token, s->session->here.ids.data,
+    s->session->dev->backend->download(&s->ctx->stream, s->token, s->session->step_inputs.ids.data,
                                        (size_t)rows * sizeof *s->token);
     for (int64_t i = 0; i < rows; i++) s->from[i] = (int32_t)i;
     fv__search_retire(s);
@@ -206,7 +206,7 @@ static bool retire(hunt *u)
 /* ---- what came of it ---- */
 
 /* The tokens of beam k of source i once it had n of them. */
-static void trace(const hunt *u, int32_t *ids, int64_t i, int32_t n, int64_t k)
+static void trace(const beam_search *u, int32_t *ids, int64_t i, int32_t n, int64_t k)
 {
     while (n-- > 0) {
         int64_t at = ((int64_t)n * u->h.all + i) * u->h.K + k;
@@ -215,7 +215,7 @@ static void trace(const hunt *u, int32_t *ids, int64_t i, int32_t n, int64_t k)
     }
 }
 
-static void put_together(const hunt *u)
+static void put_together(const beam_search *u)
 {
     const search *s = u->s;
     for (int64_t j = 0; j < s->n * s->K; j++) {
@@ -234,7 +234,7 @@ static void put_together(const hunt *u)
     }
 }
 
-static bool read_all(hunt *u)
+static bool read_all(beam_search *u)
 {
     search *s = u->s;
     const fv_backend *from = s->session->dev->backend;
@@ -259,20 +259,20 @@ static bool read_all(hunt *u)
 
 fv_status fv__beams_loop(search *s, fv_err *e)
 {
-    hunt u = {.s = s};
-    uint8_t *kinds = fv__search_kinds(s);
-    bool fresh = true, ok = kinds && begin(&u, kinds);
-    if (!kinds) fv_raise(s->ctx, FV_ENOMEM, "generate: out of memory");
-    for (int64_t n = 1; ok && s->live; n = n < RUN_MOST ? 2 * n : RUN_MOST) {
+    beam_search u = {.s = s};
+    uint8_t *token_flags = fv__search_token_flags(s);
+    bool fresh = true, ok = token_flags && begin(&u, token_flags);
+    if (!token_flags) fv_raise(s->ctx, FV_ENOMEM, "generate: out of memory");
+    for (int64_t n = 1; ok && s->live; n = n < RUN_MAX ? 2 * n : RUN_MAX) {
         int64_t open = 0;
-        ok = (!fresh || place(&u)) && run(&u, n, fresh);
+        ok = (!fresh || step_beams(&u)) && run(&u, n, fresh);
         for (int64_t p = 0; p < s->live; p++) open += !s->over[s->at[p]];
         fresh = open && 2 * open <= s->live && s->live * s->K > FEW_ROWS;
         if (!open) s->live = 0;
         if (ok && fresh) ok = retire(&u);
     }
     ok = ok && read_all(&u);
-    fv__free(s->env, kinds, (size_t)s->V);
+    fv__free(s->env, token_flags, (size_t)s->V);
     fv__free(s->env, u.host, u.host_bytes);
     return ok ? FV_OK : fv__search_failed(s, e);
 }

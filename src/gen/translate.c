@@ -20,7 +20,7 @@ struct fv_translator {
     fv_tok *tok;
     fv_encoding *enc;
     fv_gen_opt gen;
-    int64_t places; /* tokens a sequence may have; 0: any number */
+    int64_t n_positions; /* tokens a sequence may have; 0: any number */
 };
 
 /* ---- opening ---- */
@@ -50,10 +50,11 @@ static fv_status read_settings(fv_translator *t, const char *dir, fv_err *e)
     fv_status st = fv_dir_open(&files, &t->env, dir, e);
     if (st) return st;
     st = fv_gen_open(&t->gen, &t->env, dir, NULL, e);
-    t->places = f->context ? f->context(fv_model_self(t->model)) : 0;
+    t->n_positions = f->context ? f->context(fv_model_self(t->model)) : 0;
     if (!st && !says(files, "num_beams") && !t->gen.do_sample) t->gen.num_beams = 4;
     if (!st && !says(files, "max_length")) t->gen.max_length = 512;
-    if (!st && t->places && t->gen.max_length > t->places) t->gen.max_length = t->places;
+    if (!st && t->n_positions && t->gen.max_length > t->n_positions)
+        t->gen.max_length = t->n_positions;
     fv_dir_close(files);
     return st;
 }
@@ -168,9 +169,9 @@ static fv_status encode(job *j, int64_t i)
     fv_tok_opts how = {.specials = true};
     fv_status st = fv_tok_encode(t->enc, text, len, how, j->e);
     bool end = !st && t->enc->n > 0 && t->enc->special[t->enc->n - 1];
-    if (!st && t->places && t->enc->n + !end > t->places) {
+    if (!st && t->n_positions && t->enc->n + !end > t->n_positions) {
         x->out.cut = true;
-        how.max_len = t->places - !end;
+        how.max_len = t->n_positions - !end;
         st = fv_tok_encode(t->enc, text, len, how, j->e);
     }
     if (st) return st;
@@ -328,7 +329,7 @@ static int64_t next_batch(const job *j, int64_t *n)
     return best;
 }
 
-static void hand_on(job *j)
+static void emit_translations(job *j)
 {
     for (; j->ready < j->n && j->items[j->ready].done && !j->stop; j->ready++) {
         j->stop = !j->done(j->user, &j->items[j->ready].out);
@@ -351,7 +352,7 @@ static fv_status run_window(job *j)
     }
     if (!st) qsort_r(j->order, (size_t)j->pending, sizeof *j->order, by_length, j->items);
     while (!st && n) {
-        hand_on(j);
+        emit_translations(j);
         int64_t from = j->stop ? n = 0 : next_batch(j, &n);
         if (n) st = run_batch(j, j->order + from, n);
     }

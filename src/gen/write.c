@@ -3,111 +3,114 @@
 #include "base/base.h"
 #include "model/session.h"
 
-bool fv__write_can(const fv_session *s, fv_dtype t)
+bool fv__sampler_supported(const fv_session *s, fv_dtype t)
 {
-    return (unsigned)t < FV_FLOATS && s->dev->k[t] && s->dev->k[t]->choose;
+    return (unsigned)t < FV_FLOATS && s->dev->k[t] && s->dev->k[t]->sample;
 }
 
 /* Where things lie in the block of device memory, in bytes. */
 typedef struct layout {
-    size_t number, counts, log, kinds, all;
+    size_t number, counts, log, token_flags, all;
 } layout;
 
 static layout lay_out(int64_t rows, int64_t V)
 {
     layout l = {.counts = (size_t)rows * sizeof(int64_t)};
     l.log = l.counts + 4 * (size_t)rows * sizeof(int32_t);
-    l.kinds = l.log + 2 * FV_WRITE_LOG * (size_t)rows * sizeof(int32_t);
-    l.all = l.kinds + (size_t)V;
+    l.token_flags = l.log + 2 * FV_SAMPLE_LOG * (size_t)rows * sizeof(int32_t);
+    l.all = l.token_flags + (size_t)V;
     return l;
 }
 
 /* made, ended, least and last of each row, behind their numbers, as the device has them. */
-static void fill(char *block, const layout *l, const fv_writer *w, int64_t rows)
+static void fill(char *block, const layout *l, const fv_sampler *w, int64_t rows)
 {
     int64_t *number = (int64_t *)block;
-    int32_t *made = (int32_t *)(block + l->counts), *ended = made + rows, *least = ended + rows,
-            *last = least + rows;
+    int32_t *made = (int32_t *)(block + l->counts), *ended = made + rows, *min_new = ended + rows,
+            *max_new = min_new + rows;
     for (int64_t i = 0; i < rows; i++) {
         number[i] = w->number ? w->number[i] : i;
         made[i] = w->made;
         ended[i] = 0;
-        least[i] = w->least ? w->least[i] : 0;
-        last[i] = w->last ? w->last[i] : INT32_MAX;
+        min_new[i] = w->min_new ? w->min_new[i] : 0;
+        max_new[i] = w->max_new ? w->max_new[i] : INT32_MAX;
     }
 }
 
-static void point(fv_choose *to, char *block, const layout *l, int64_t rows, bool kinds)
+static void point(fv_sample *to, char *block, const layout *l, int64_t rows, bool token_flags)
 {
     int32_t *counts = (int32_t *)(block + l->counts);
     to->number = (const int64_t *)block;
     to->made = counts;
     to->ended = counts + rows;
-    to->least = counts + 2 * rows;
-    to->last = counts + 3 * rows;
+    to->min_new = counts + 2 * rows;
+    to->max_new = counts + 3 * rows;
     to->tokens = (int32_t *)(block + l->log);
-    to->scores = (float *)(to->tokens + FV_WRITE_LOG * rows);
-    to->kinds = kinds ? (const uint8_t *)(block + l->kinds) : NULL;
+    to->scores = (float *)(to->tokens + FV_SAMPLE_LOG * rows);
+    to->token_flags = token_flags ? (const uint8_t *)(block + l->token_flags) : NULL;
 }
 
 /* All that a kept step depends on. */
-static bool alike(const fv_choose *a, const fv_choose *b)
+static bool alike(const fv_sample *a, const fv_sample *b)
 {
-    return a->rows == b->rows && a->V == b->V && a->number == b->number && a->kinds == b->kinds &&
-           a->first_is == b->first_is && a->last_is == b->last_is && a->pad == b->pad &&
-           a->draw == b->draw && a->temperature == b->temperature && a->top_p == b->top_p &&
-           a->min_p == b->min_p && a->top_k == b->top_k && a->seed == b->seed;
+    return a->rows == b->rows && a->V == b->V && a->number == b->number &&
+           a->token_flags == b->token_flags && a->forced_first == b->forced_first &&
+           a->forced_last == b->forced_last && a->pad == b->pad && a->do_sample == b->do_sample &&
+           a->temperature == b->temperature && a->top_p == b->top_p && a->min_p == b->min_p &&
+           a->top_k == b->top_k && a->seed == b->seed;
 }
 
-bool fv__write_begin(fv_ctx *c, fv_session *s, const fv_writer *w)
+bool fv__sampler_begin(fv_ctx *c, fv_session *s, const fv_sampler *w)
 {
     int64_t rows = s->rows, V = w->how.V;
     layout l = lay_out(rows, V);
     void *host = s->host;
     const fv_backend *b = s->dev->backend;
-    if (fv__failed(c) || !fv__session_hold(c, s, &s->writing, FV_U8, FV_SHAPE((int64_t)l.all), 0))
+    if (fv__failed(c) ||
+        !fv__session_reserve(c, s, &s->writing, FV_U8, FV_SHAPE((int64_t)l.all), 0))
         return false;
-    if (!fv__grow(&s->env, &host, &s->host_bytes, l.kinds))
+    if (!fv__grow(&s->env, &host, &s->host_bytes, l.token_flags))
         return fv_raise(c, FV_ENOMEM, "session: out of memory") != NULL;
     s->host = host;
     fill(host, &l, w, rows);
     b->upload(&c->stream, s->writing.t.data, host, l.log);
-    if (w->kinds) b->upload(&c->stream, (char *)s->writing.t.data + l.kinds, w->kinds, (size_t)V);
-    fv_choose now = w->how;
+    if (w->token_flags)
+        b->upload(&c->stream, (char *)s->writing.t.data + l.token_flags, w->token_flags, (size_t)V);
+    fv_sample now = w->how;
     now.rows = rows;
-    now.log = FV_WRITE_LOG;
-    now.places = 3; /* pos, lens and shifted lie one behind the other */
-    point(&now, s->writing.t.data, &l, rows, w->kinds != NULL);
-    if (!alike(&now, &s->choose)) s->version++;
-    s->choose = now;
+    now.log = FV_SAMPLE_LOG;
+    now.n_positions = 3; /* pos, lens and shifted lie one behind the other */
+    point(&now, s->writing.t.data, &l, rows, w->token_flags != NULL);
+    if (!alike(&now, &s->sample)) s->version++;
+    s->sample = now;
     s->written = w->made;
     return !fv__failed(c);
 }
 
-static void choose(fv_ctx *c, void *user, fv_tensor *logits)
+static void sample_step(fv_ctx *c, void *user, fv_tensor *logits)
 {
     const fv_session *s = user;
     const fv_kernels *k = s->dev->k[logits->dtype];
-    fv_choose a = s->choose;
+    fv_sample a = s->sample;
     a.logits = logits->data;
-    a.token = s->here.ids.data;
-    a.place = s->here.pos.data;
-    if (!k->choose(&c->stream, &a))
+    a.token = s->step_inputs.ids.data;
+    a.position = s->step_inputs.pos.data;
+    if (!k->sample(&c->stream, &a))
         fv_raise(c, FV_EMISSING, "choose: not from %s", fv_desc(logits).s);
 }
 
-bool fv__write_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens,
-                   float *scores)
+bool fv__sampler_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens,
+                     float *scores)
 {
     int64_t rows = s->rows;
-    size_t bytes = FV_WRITE_LOG * (size_t)rows * sizeof(int32_t);
+    size_t bytes = FV_SAMPLE_LOG * (size_t)rows * sizeof(int32_t);
     for (int64_t i = 0; i < n; i++)
-        if (!fv__session_again(c, s, i ? NULL : ids, FV_STEP_CHOOSE, choose, s)) return false;
-    s->dev->backend->download(&c->stream, s->host, s->choose.tokens, 2 * bytes);
+        if (!fv__session_replay(c, s, i ? NULL : ids, FV_STEP_SAMPLE, sample_step, s)) return false;
+    s->dev->backend->download(&c->stream, s->host, s->sample.tokens, 2 * bytes);
     if (fv__failed(c)) return false;
-    const float *log = (const float *)(s->host + FV_WRITE_LOG * rows);
+    const float *log = (const float *)(s->host + FV_SAMPLE_LOG * rows);
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = (s->written + i) % FV_WRITE_LOG * rows;
+        int64_t at = (s->written + i) % FV_SAMPLE_LOG * rows;
         memcpy(tokens + i * rows, s->host + at, (size_t)rows * sizeof *tokens);
         if (scores) memcpy(scores + i * rows, log + at, (size_t)rows * sizeof *scores);
     }
@@ -129,12 +132,12 @@ static bool write_by_host(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t 
     fv_tensor *best = NULL;
     bool ok = true;
     for (int64_t i = 0; i < n && ok; i++, ids = out, out += s->rows)
-        ok = fv__session_again(c, s, ids, FV_STEP_LIKELIEST, likeliest, &best) &&
+        ok = fv__session_replay(c, s, ids, FV_STEP_GREEDY, likeliest, &best) &&
              !fv_read_i32(c, best, out, s->rows);
     return ok;
 }
 
-fv_status fv_session_write(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n)
+fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n)
 {
     int64_t V = fv_model_family(s->model)->vocabulary(fv_model_self(s->model));
     for (int64_t i = 0; i < s->rows; i++)
@@ -144,13 +147,14 @@ fv_status fv_session_write(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t
                      (long long)i, s->len[i], (long long)s->cap, (long long)n);
             return fv_ctx_err(c)->code;
         }
-    if (!fv__write_can(s, c->dtype))
+    if (!fv__sampler_supported(s, c->dtype))
         return write_by_host(c, s, ids, out, n) ? FV_OK : fv_ctx_err(c)->code;
-    fv_writer w = {.how = {.V = V, .first_is = -1, .last_is = -1, .temperature = 1, .top_p = 1}};
-    bool ok = fv__write_begin(c, s, &w);
+    fv_sampler w = {
+        .how = {.V = V, .forced_first = -1, .forced_last = -1, .temperature = 1, .top_p = 1}};
+    bool ok = fv__sampler_begin(c, s, &w);
     for (int64_t at = 0, run; at < n && ok; at += run) {
-        run = n - at < FV_WRITE_LOG ? n - at : FV_WRITE_LOG;
-        ok = fv__write_run(c, s, at ? NULL : ids, run, out + at * s->rows, NULL);
+        run = n - at < FV_SAMPLE_LOG ? n - at : FV_SAMPLE_LOG;
+        ok = fv__sampler_run(c, s, at ? NULL : ids, run, out + at * s->rows, NULL);
     }
     return ok ? FV_OK : fv_ctx_err(c)->code;
 }

@@ -37,7 +37,7 @@ static fv_layer_opt layer_opt(const fv__bert_config *k)
 
 fv_encoder_layer *fv__bert_layers(fv_params *p, const fv__bert_config *k, const char *at)
 {
-    fv_encoder_layer *l = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *l);
+    fv_encoder_layer *l = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *l);
     for (int i = 0; l && i < k->num_hidden_layers; i++)
         fv_encoder_layer_init(p, &l[i], layer_opt(k), "%sencoder.layer.%d", at, i);
     return l;

@@ -80,9 +80,9 @@ static fv_status choose_family(fv_model *m, const char *name, fv_err *e)
     if (!type) return fv_fail(e, FV_EFORMAT, "%s: model_type is missing", name);
     m->family = fv_family_find(type);
     if (m->family) return FV_OK;
-    const char *near = fv__nearest(type, known);
+    const char *suggestion = fv__closest(type, known);
     return fv_fail(e, FV_EMISSING, "%s: model_type \"%s\" is not a family of this build%s%s", name,
-                   type, near ? "; the nearest is " : "", near ? near : "");
+                   type, suggestion ? "; the nearest is " : "", suggestion ? suggestion : "");
 }
 
 /* The head asked for, else the one the file names, else the family's first. */
@@ -93,9 +93,9 @@ static fv_status choose_head(fv_model *m, const char *wanted, const char *name, 
     for (const char *const *h = m->family->heads; *h; h++)
         if (!strcmp(*h, named)) m->head = *h;
     if (m->head) return FV_OK;
-    const char *near = fv__nearest(named, m->family->heads);
+    const char *suggestion = fv__closest(named, m->family->heads);
     return fv_fail(e, FV_EMISSING, "%s: %s has no head \"%s\"; the nearest is %s", name,
-                   m->family->type, named, near ? near : m->family->heads[0]);
+                   m->family->type, named, suggestion ? suggestion : m->family->heads[0]);
 }
 
 /* transformers counts labels by their names; a family that has labels has a field num_labels. */

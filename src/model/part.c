@@ -128,7 +128,7 @@ static bool is_word(const char *s, size_t n, const char *word)
     return n == strlen(word) && !memcmp(s, word, n);
 }
 
-bool fv__layer_is_near(const char *types, int i, bool otherwise)
+bool fv__layer_is_local(const char *types, int i, bool otherwise)
 {
     size_t n;
     const char *type = word_at(types, i, &n);
@@ -199,11 +199,11 @@ enum { MASK = 0, CROSS = 1 };
 void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
                        fv_tensor *memory, fv_tensor *mask)
 {
-    fv_session_keep(c, s, MASK, mask);
+    fv_session_save_state(c, s, MASK, mask);
     for (int i = 0; i < n; i++) {
         fv_kv kv = fv_mha_keys(c, &l[i].cross, memory);
-        fv_session_keep(c, s, CROSS + 2 * i, kv.k);
-        fv_session_keep(c, s, CROSS + 2 * i + 1, kv.v);
+        fv_session_save_state(c, s, CROSS + 2 * i, kv.k);
+        fv_session_save_state(c, s, CROSS + 2 * i + 1, kv.v);
     }
 }
 
@@ -212,19 +212,19 @@ fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l,
 {
     for (int i = 0; i < n; i++) {
         fv_kv kv = own_keys(c, s, i, &l[i].self, c->dtype);
-        fv_kv source = {.k = fv_session_kept(c, s, CROSS + 2 * i),
-                        .v = fv_session_kept(c, s, CROSS + 2 * i + 1)};
+        fv_kv source = {.k = fv_session_state(c, s, CROSS + 2 * i),
+                        .v = fv_session_state(c, s, CROSS + 2 * i + 1)};
         self.kv = &kv;
         x = fv_decoder_layer_fwd(c, &l[i], x, self,
                                  (fv_mha_arg){.kv = &source,
-                                              .key_mask = fv_session_kept(c, s, MASK)});
+                                              .key_mask = fv_session_state(c, s, MASK)});
     }
     return x;
 }
 
 /* ---- places ---- */
 
-fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x)
+fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x)
 {
     int64_t T = fv_dim(x, 1);
     return fv_reshape(c, T > 1 ? fv_slice(c, x, 1, T - 1, T) : x,
@@ -233,10 +233,10 @@ fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x)
 
 fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w)
 {
-    if (!fv__row_linear_can(c, x, w))
-        return fv_linear(c, fv_norm_fwd(c, norm, fv__last_place(c, x)), w, NULL, FV_ACT_NONE);
+    if (!fv__fused_linear_supported(c, x, w))
+        return fv_linear(c, fv_norm_fwd(c, norm, fv__last_position(c, x)), w, NULL, FV_ACT_NONE);
     fv_lin out = {.w = w};
-    return fv__last_place(c, fv__row_linear(c, x, fv__normed(norm, &out)));
+    return fv__last_position(c, fv__fused_linear(c, x, fv__norm_then_linear(norm, &out)));
 }
 
 /* The last place at which (id == token) is `wanted`; the first place where there is none. */
@@ -244,18 +244,18 @@ static fv_tensor *last_where(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t to
 {
     if (!x || !two_axes(c, ids)) return NULL;
     const fv_kernels *k = fv_kernels_of(c, c->dtype);
-    fv_tensor *at = fv_need(c, k && k->last, "last", c->dtype)
+    fv_tensor *at = fv_need(c, k && k->last_index, "last", c->dtype)
                         ? fv_new(c, FV_I32, FV_SHAPE(fv_dim(ids, 0)))
                         : NULL;
     if (at)
-        k->last(fv_ctx_stream(c), at->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), token,
-                wanted);
+        k->last_index(fv_ctx_stream(c), at->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), token,
+                      wanted);
     return fv_gather(c, fv_reshape(c, x, FV_SHAPE(-1, fv_dim(x, 2))), at, -1);
 }
 
 fv_tensor *fv__last_but(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t pad)
 {
-    return pad < 0 ? fv__last_place(c, x) : last_where(c, x, ids, pad, false);
+    return pad < 0 ? fv__last_position(c, x) : last_where(c, x, ids, pad, false);
 }
 
 fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token)

@@ -58,7 +58,7 @@ void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_hea
 #define FV__LAYER_TYPES 4864 /* chars of 256 layers */
 fv_status fv__layer_types_check(const char *types, int layers, fv_err *e);
 /* Whether layer i sees a window only; `otherwise` where types are not given. */
-bool fv__layer_is_near(const char *types, int i, bool otherwise);
+bool fv__layer_is_local(const char *types, int i, bool otherwise);
 
 /* ---- stacks of layers; what enters each is shown to taps as `shown` ---- */
 
@@ -80,7 +80,7 @@ fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l,
 
 /* (B,T,D) -> (B,D): the last place; the last whose id is not pad (pad < 0: the last); the last
  * whose id is `token`. */
-fv_tensor *fv__last_place(fv_ctx *c, fv_tensor *x);
+fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x);
 /* norm(x) w' there, (B,V): the end of a step. */
 fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w);
 fv_tensor *fv__last_but(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t pad);

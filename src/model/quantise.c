@@ -18,25 +18,25 @@ typedef struct writing {
     const char *now; /* the parameter that rows holds */
     uint8_t *rows;
     float *numbers;
-    size_t room, floats;
+    size_t capacity, floats;
 } writing;
 
 /* All rows of one weight, (N,K) or (K,N), into w->rows. */
-static fv_status quantise(writing *w, const fv_tensor *t, bool kn, fv_err *e)
+static fv_status quantise(writing *w, const fv_tensor *t, bool in_out, fv_err *e)
 {
-    int64_t n = t->shape.d[kn], k = t->shape.d[!kn];
+    int64_t n = t->shape.d[in_out], k = t->shape.d[!in_out];
     size_t row = fv_dtype_row(w->weights, k), bytes = (size_t)n * row,
            floats = (size_t)(n * k + k) * sizeof(float);
     w->now = NULL;
-    if (bytes > w->room && !fv__grow(w->env, (void **)&w->rows, &w->room, bytes))
+    if (bytes > w->capacity && !fv__grow(w->env, (void **)&w->rows, &w->capacity, bytes))
         return fv_fail(e, FV_ENOMEM, "out of memory");
     if (floats > w->floats && !fv__grow(w->env, (void **)&w->numbers, &w->floats, floats))
         return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_status st = fv_params_get(w->p, t, w->numbers, n * k, e);
-    float *turned = w->numbers + n * k;
+    float *transposed = w->numbers + n * k;
     for (int64_t i = 0; !st && i < n; i++) {
-        for (int64_t j = 0; j < k; j++) turned[j] = w->numbers[kn ? j * n + i : i * k + j];
-        fv__quantise_row(w->rows + (size_t)i * row, w->weights, turned, k);
+        for (int64_t j = 0; j < k; j++) transposed[j] = w->numbers[in_out ? j * n + i : i * k + j];
+        fv__quantise_row(w->rows + (size_t)i * row, w->weights, transposed, k);
     }
     if (!st) w->now = t->name;
     return st;
@@ -47,10 +47,10 @@ static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n
 {
     writing *w = user;
     const fv_tensor *t = fv_params_find(w->p, item->name);
-    bool kn;
-    if (item->dtype != FV_U8 || !fv__params_product(t, &kn))
+    bool in_out;
+    if (item->dtype != FV_U8 || !fv__params_packed_only(t, &in_out))
         return fv__params_read(w->p, t, at, out, n, e);
-    fv_status st = w->now == t->name ? FV_OK : quantise(w, t, kn, e);
+    fv_status st = w->now == t->name ? FV_OK : quantise(w, t, in_out, e);
     if (!st) memcpy(out, w->rows + at, (size_t)n);
     return st;
 }
@@ -65,8 +65,10 @@ static fv_status check_range(fv_model *m, const fv_env *env, fv_dtype weights, f
     for (int i = 0; weights == FV_F16 && !st && i < fv_params_count(w.p); i++) {
         const fv_tensor *t = fv_params_at(w.p, i);
         int64_t n = fv_len(t);
-        bool room = fv__grow(env, (void **)&w.numbers, &w.floats, (size_t)n * sizeof *w.numbers);
-        st = room ? fv_params_get(w.p, t, w.numbers, n, e) : fv_fail(e, FV_ENOMEM, "out of memory");
+        bool capacity = fv__grow(env, (void **)&w.numbers, &w.floats,
+                                 (size_t)n * sizeof *w.numbers);
+        st = capacity ? fv_params_get(w.p, t, w.numbers, n, e)
+                      : fv_fail(e, FV_ENOMEM, "out of memory");
         for (int64_t j = 0; !st && j < n; j++)
             if (isfinite(w.numbers[j]) && fabsf(w.numbers[j]) >= 65520)
                 st = fv_fail(e, FV_EARG, "%s: %g is beyond the range of f16; bf16 has that of f32",
@@ -99,19 +101,19 @@ static fv_status write_weights(fv_model *m, const fv_env *env, const fv_st *file
     if (!items) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (int i = 0; i < n; i++) {
         const fv_tensor *t = fv_params_at(w.p, i);
-        bool kn, product = blocks && fv__params_product(t, &kn);
+        bool in_out, product = blocks && fv__params_packed_only(t, &in_out);
         fv_dtype old = as_before(file, t->name), other = blocks ? old : weights;
         uint64_t before = (uint64_t)fv_len(t) * fv_dtype_size(old),
                  after = (uint64_t)fv_len(t) * fv_dtype_size(other);
         items[i] =
             (fv_st_item){.name = t->name, .dtype = other, .shape = t->shape, .from = t->dtype};
         if (product) {
-            int64_t row = (int64_t)fv_dtype_row(weights, t->shape.d[!kn]);
+            int64_t row = (int64_t)fv_dtype_row(weights, t->shape.d[!in_out]);
             items[i] = (fv_st_item){.name = t->name,
                                     .dtype = FV_U8,
-                                    .shape = FV_SHAPE(t->shape.d[kn], row),
+                                    .shape = FV_SHAPE(t->shape.d[in_out], row),
                                     .from = FV_U8};
-            after = (uint64_t)(t->shape.d[kn] * row);
+            after = (uint64_t)(t->shape.d[in_out] * row);
         }
         *(product || !blocks ? &out->weights : &out->others) += 1;
         out->before += before;
@@ -120,7 +122,7 @@ static fv_status write_weights(fv_model *m, const fv_env *env, const fv_st *file
     fv_status st = fv_st_save(env, path, items, n,
                               (fv_st_save_opt){.meta = meta, .fetch = fetch, .user = &w}, e);
     fv__free(env, items, (size_t)n * sizeof *items);
-    fv__free(env, w.rows, w.room);
+    fv__free(env, w.rows, w.capacity);
     fv__free(env, w.numbers, w.floats);
     return st;
 }

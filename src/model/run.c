@@ -16,7 +16,7 @@ typedef struct running {
     fv_run_opt opt;
     fv_arena host; /* what comes out, until it is written */
     fv_st_item *items;
-    size_t n, room;
+    size_t n, capacity;
     const char *path; /* of the input, for messages */
     fv_err *e;
     fv_status st; /* of the tap, which cannot return it */
@@ -34,9 +34,10 @@ static float *add(running *r, fv_shape s, const char *fmt, ...)
     int len = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     void *items = r->items;
-    char *name = len < (int)sizeof text ? fv__arena_take(&r->host, (size_t)len + 1) : NULL;
-    float *data = fv__arena_take(&r->host, (size_t)fv_shape_len(s) * sizeof(float));
-    if (!name || !data || !fv__grow(r->host.env, &items, &r->room, (r->n + 1) * sizeof *r->items)) {
+    char *name = len < (int)sizeof text ? fv__arena_alloc(&r->host, (size_t)len + 1) : NULL;
+    float *data = fv__arena_alloc(&r->host, (size_t)fv_shape_len(s) * sizeof(float));
+    if (!name || !data ||
+        !fv__grow(r->host.env, &items, &r->capacity, (r->n + 1) * sizeof *r->items)) {
         r->st = fv_fail(r->e, FV_ENOMEM, "out of memory for %.200s", text);
         return NULL;
     }
@@ -130,9 +131,9 @@ static const fv_input *find_input(const running *r, const char *name)
         if (!strcmp(i->name, name)) return i;
         if (n < FV_MAX_ITEMS) known[n++] = i->name;
     }
-    const char *near = fv__nearest(name, known);
+    const char *suggestion = fv__closest(name, known);
     fv_fail(r->e, FV_EARG, "%s: %s is no input of %s%s%s", r->path, name, f->type,
-            near ? "; the nearest is " : "", near ? near : "");
+            suggestion ? "; the nearest is " : "", suggestion ? suggestion : "");
     return NULL;
 }
 
@@ -145,7 +146,7 @@ static fv_tensor *upload(running *r, const fv_input *i, const fv_st *file, const
 {
     fv_dtype as = i->dtype == FV_F32 || (!strcmp(i->name, "labels") && is_float(t)) ? FV_F32
                                                                                     : i->dtype;
-    void *host = fv__arena_take(&r->host, (size_t)t->count * sizeof(float));
+    void *host = fv__arena_alloc(&r->host, (size_t)t->count * sizeof(float));
     if (!t->count) fv_fail(r->e, FV_ESHAPE, "%s: %s is empty", r->path, t->name);
     if (!host) fv_fail(r->e, FV_ENOMEM, "%s: out of memory for %s", r->path, t->name);
     if (!host || !t->count || fv_st_read(file, t, host, as, t->count, r->e)) return NULL;
@@ -164,7 +165,7 @@ static fv_status count_labels(running *r, fv_items *in)
     if (!labels) return FV_OK;
     in->n_labels = (double)fv_len(labels);
     if (labels->dtype != FV_I32) return FV_OK;
-    int32_t *host = fv__arena_take(&r->host, (size_t)fv_len(labels) * sizeof *host);
+    int32_t *host = fv__arena_alloc(&r->host, (size_t)fv_len(labels) * sizeof *host);
     if (!host) return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->path);
     if (fv_read_i32(r->c, labels, host, fv_len(labels))) return failed(r);
     for (int64_t i = 0; i < fv_len(labels); i++) in->n_labels -= host[i] == -100;
@@ -236,7 +237,7 @@ fv_status fv_model_run(const fv_model *m, fv_device *d, const char *in, const ch
     if (!st) st = compute(&r, file);
     if (!st) st = fv_st_save(env, out, r.items, (int)r.n, (fv_st_save_opt){0}, r.e);
     fv_ctx_free(r.c);
-    fv__free(env, r.items, r.room);
+    fv__free(env, r.items, r.capacity);
     fv__arena_free(&r.host);
     fv_st_close(file);
     return st;

@@ -6,7 +6,7 @@
 #include "base/base.h"
 #include "model/session.h"
 
-#define FIRST_ROOM 64 /* tokens a row has memory for at first */
+#define INITIAL_CAPACITY 64 /* tokens a row has memory for at first */
 
 static slot *slots(const fv_env *env) { return fv__alloc(env, MAX_SLOTS * sizeof(slot)); }
 
@@ -24,7 +24,7 @@ fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int6
     if (!s) return fv_fail(e, FV_ENOMEM, "session: out of memory");
     *s = (fv_session){.env = d->env, .dev = d, .model = m, .all = rows, .rows = rows, .cap = cap};
     /* elsewhere a step keeps its addresses */
-    s->room = cap < FIRST_ROOM || !fv__device_is_host(d) ? cap : FIRST_ROOM;
+    s->allocated = cap < INITIAL_CAPACITY || !fv__device_is_host(d) ? cap : INITIAL_CAPACITY;
     s->len = fv__alloc(&s->env, (size_t)rows * sizeof *s->len);
     s->k = slots(&s->env);
     s->v = slots(&s->env);
@@ -57,7 +57,7 @@ void fv_session_free(fv_session *s)
     free_slots(s, s->v);
     free_slots(s, s->kept);
     if (s->block) s->dev->backend->release(s->dev, s->block, s->block_bytes);
-    drop_slot(s, &s->here.all);
+    drop_slot(s, &s->step_inputs.all);
     drop_slot(s, &s->writing);
     fv__session_rows_free(s);
     fv__free(&env, s->host, s->host_bytes);
@@ -69,13 +69,13 @@ void fv_session_reset(fv_session *s)
 {
     s->rows = s->all;
     memset(s->len, 0, (size_t)s->all * sizeof *s->len);
-    if (s->shared) memset(s->shared, 0, fv__session_pairs(s));
+    if (s->shared) memset(s->shared, 0, fv__session_prefix_bytes(s));
 }
 
 int64_t fv_session_count(const fv_session *s) { return s->rows; }
 int64_t fv_session_len(const fv_session *s, int64_t row) { return s->len[row]; }
 
-void fv_session_cut(fv_session *s, int64_t row, int64_t n)
+void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
 {
     if (n < 0 || n >= s->len[row]) return;
     s->len[row] = (int32_t)n;
@@ -87,7 +87,8 @@ void fv_session_cut(fv_session *s, int64_t row, int64_t n)
 
 /* ---- memory ---- */
 
-bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape, int64_t spare)
+bool fv__session_reserve(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape,
+                         int64_t spare)
 {
     const fv_backend *b = s->dev->backend;
     size_t bytes = fv__tensor_bytes(t, fv_shape_len(shape) / shape.d[0] * (shape.d[0] + spare));
@@ -96,7 +97,7 @@ bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape s
         *at = (slot){.t.data = b->alloc(s->dev, bytes)};
         if (!at->t.data) {
             fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes,
-                     fv__left(s->dev).s);
+                     fv__memory_left(s->dev).s);
             return false;
         }
         at->bytes = bytes;
@@ -117,14 +118,14 @@ static bool numbered(fv_ctx *c, int i)
 /* One row more than there are: where a row waits while others change places in a circle.  A GPU
  * multiplies whole tiles of values, those behind the last key with weights of 0: there must be
  * numbers, and new memory holds anything. */
-static bool hold_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_dtype t)
+static bool reserve_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_dtype t)
 {
-    if (at->t.data && at->t.dtype == t && at->t.shape.d[1] == s->room &&
+    if (at->t.data && at->t.dtype == t && at->t.shape.d[1] == s->allocated &&
         at->t.shape.d[2] == width) {
         at->t.shape.d[0] = s->rows;
         return true;
     }
-    bool ok = fv__session_hold(c, s, at, t, FV_SHAPE(s->all, s->room, width), 1);
+    bool ok = fv__session_reserve(c, s, at, t, FV_SHAPE(s->all, s->allocated, width), 1);
     at->t.shape.d[0] = s->rows;
     if (ok && !fv__device_is_host(s->dev)) s->dev->backend->zero(&c->stream, at->t.data, at->bytes);
     return ok;
@@ -133,74 +134,76 @@ static bool hold_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_dty
 fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t)
 {
     if (fv__failed(c) || !numbered(c, layer) || !s->pos) return (fv_kv){0};
-    if (!hold_cache(c, s, &s->k[layer], width, t) || !hold_cache(c, s, &s->v[layer], width, t))
+    if (!reserve_cache(c, s, &s->k[layer], width, t) ||
+        !reserve_cache(c, s, &s->v[layer], width, t))
         return (fv_kv){0};
     return (fv_kv){.k = &s->k[layer].t, .v = &s->v[layer].t, .pos = s->pos, .lens = s->lens};
 }
 
-/* Bytes of a cache with memory for `room` tokens a row, one row more than there are. */
-static size_t cache_bytes(const fv_session *s, const slot *at, int64_t room)
+/* Bytes of a cache with memory for `allocated` tokens a row, one row more than there are. */
+static size_t cache_bytes(const fv_session *s, const slot *at, int64_t allocated)
 {
     size_t bytes = at->t.data
-                       ? fv__tensor_bytes(at->t.dtype, (s->all + 1) * room * at->t.shape.d[2])
+                       ? fv__tensor_bytes(at->t.dtype, (s->all + 1) * allocated * at->t.shape.d[2])
                        : 0;
     return (bytes + 63) / 64 * 64;
 }
 
-/* Moves a cache to `to`, which has memory for `room` tokens a row. */
-static void widen(fv_ctx *c, fv_session *s, slot *at, void *to, int64_t room)
+/* Moves a cache to `to`, which has memory for `allocated` tokens a row. */
+static void widen(fv_ctx *c, fv_session *s, slot *at, void *to, int64_t allocated)
 {
     if (!at->t.data) return;
     slot old = *at;
     size_t token = fv__tensor_bytes(old.t.dtype, old.t.shape.d[2]);
     for (int64_t i = 0; i < s->rows; i++)
-        s->dev->backend->move(&c->stream, (char *)to + (size_t)(i * room) * token,
-                              (char *)old.t.data + (size_t)(i * s->room) * token,
+        s->dev->backend->move(&c->stream, (char *)to + (size_t)(i * allocated) * token,
+                              (char *)old.t.data + (size_t)(i * s->allocated) * token,
                               (size_t)s->len[i] * token);
     s->dev->backend->sync(&c->stream);
     at->t.data = to;
-    at->t.shape.d[1] = room;
-    at->bytes = cache_bytes(s, at, room);
+    at->t.shape.d[1] = allocated;
+    at->bytes = cache_bytes(s, at, allocated);
     at->inside = true;
     drop_slot(s, &old);
 }
 
-static void make_room(fv_ctx *c, fv_session *s, int64_t tokens)
+static void grow_caches(fv_ctx *c, fv_session *s, int64_t tokens)
 {
-    int64_t room = s->room * 2 > tokens ? s->room * 2 : tokens;
+    int64_t allocated = s->allocated * 2 > tokens ? s->allocated * 2 : tokens;
     size_t bytes = 0, old_bytes = s->block_bytes;
     void *old = s->block;
-    if (tokens <= s->room) return;
+    if (tokens <= s->allocated) return;
     s->version++;
-    if (room > s->cap) room = s->cap;
+    if (allocated > s->cap) allocated = s->cap;
     for (int i = 0; i < MAX_SLOTS; i++)
-        bytes += cache_bytes(s, &s->k[i], room) + cache_bytes(s, &s->v[i], room);
+        bytes += cache_bytes(s, &s->k[i], allocated) + cache_bytes(s, &s->v[i], allocated);
     char *to = bytes ? s->dev->backend->alloc(s->dev, bytes) : NULL;
     if (bytes && !to) {
-        fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes, fv__left(s->dev).s);
+        fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes,
+                 fv__memory_left(s->dev).s);
         return;
     }
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
         slot *at = i % 2 ? &s->v[i / 2] : &s->k[i / 2];
-        widen(c, s, at, to, room);
+        widen(c, s, at, to, allocated);
         to += at->t.data ? at->bytes : 0;
     }
     if (to) s->block = to - bytes, s->block_bytes = bytes;
     if (to && old) s->dev->backend->release(s->dev, old, old_bytes);
-    s->room = room;
+    s->allocated = allocated;
 }
 
-fv_tensor *fv_session_places(fv_ctx *c, fv_session *s)
+fv_tensor *fv_session_positions(fv_ctx *c, fv_session *s)
 {
     (void)c;
-    return s->places;
+    return s->positions;
 }
 
 /* Places of a step that repeats are counted on where they are; where they begin is learnt the first
  * time. */
 static fv_tensor *shifted(fv_ctx *c, fv_session *s, int32_t from)
 {
-    fv_here *h = &s->here;
+    fv_step_inputs *h = &s->step_inputs;
     if (h->from != from) {
         h->from = from;
         for (int64_t i = 0; i < s->rows; i++) s->host[i] = s->len[i] + from;
@@ -210,17 +213,17 @@ static fv_tensor *shifted(fv_ctx *c, fv_session *s, int32_t from)
     return &h->shifted;
 }
 
-fv_tensor *fv_session_places_from(fv_ctx *c, fv_session *s, int32_t from)
+fv_tensor *fv_session_positions_from(fv_ctx *c, fv_session *s, int32_t from)
 {
-    if (!s->places || fv__failed(c)) return NULL;
-    if (s->here.on) return shifted(c, s, from);
-    int64_t n = fv_dim(s->places, 1);
+    if (!s->positions || fv__failed(c)) return NULL;
+    if (s->step_inputs.active) return shifted(c, s, from);
+    int64_t n = fv_dim(s->positions, 1);
     int32_t *at = s->host + 2 * s->rows;
     for (int64_t i = 0; i < s->rows * n; i++) at[i] = from + s->len[i / n] + (int32_t)(i % n);
-    return fv_ints(c, at, s->places->shape);
+    return fv_ints(c, at, s->positions->shape);
 }
 
-void fv_session_keep(fv_ctx *c, fv_session *s, int number, fv_tensor *x)
+void fv_session_save_state(fv_ctx *c, fv_session *s, int number, fv_tensor *x)
 {
     if (!x || fv__failed(c) || !numbered(c, number)) return;
     int64_t n = fv_dim(x, 0);
@@ -229,12 +232,12 @@ void fv_session_keep(fv_ctx *c, fv_session *s, int number, fv_tensor *x)
         return;
     }
     slot *at = &s->kept[number];
-    if (fv__session_hold(c, s, at, x->dtype, x->shape, 0))
+    if (fv__session_reserve(c, s, at, x->dtype, x->shape, 0))
         s->dev->backend->move(&c->stream, at->t.data, x->data,
                               fv__tensor_bytes(x->dtype, fv_len(x)));
 }
 
-fv_tensor *fv_session_kept(fv_ctx *c, fv_session *s, int number)
+fv_tensor *fv_session_state(fv_ctx *c, fv_session *s, int number)
 {
     return !fv__failed(c) && numbered(c, number) && s->kept[number].t.data ? &s->kept[number].t
                                                                            : NULL;
@@ -250,7 +253,7 @@ void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in)
 }
 
 /* Where the tokens of this step go, how many keys there are then, and the place of each. */
-static bool place(fv_ctx *c, fv_session *s, int64_t n)
+static bool set_positions(fv_ctx *c, fv_session *s, int64_t n)
 {
     void *host = s->host;
     if (!fv__grow(&s->env, &host, &s->host_bytes, (size_t)(s->rows * (n + 2)) * sizeof(int32_t))) {
@@ -265,7 +268,7 @@ static bool place(fv_ctx *c, fv_session *s, int64_t n)
     }
     s->pos = fv_ints(c, pos, FV_SHAPE(s->rows));
     s->lens = fv_ints(c, lens, FV_SHAPE(s->rows));
-    s->places = fv_ints(c, at, FV_SHAPE(s->rows, n));
+    s->positions = fv_ints(c, at, FV_SHAPE(s->rows, n));
     return !fv__failed(c);
 }
 
@@ -292,47 +295,47 @@ fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
         return fv_raise(c, FV_ESHAPE, "session: ids %s for %lld rows", fv_desc(ids).s,
                         (long long)s->rows);
     if (!fits(c, s, n, &most)) return NULL;
-    make_room(c, s, most);
-    if (!place(c, s, n)) return NULL;
+    grow_caches(c, s, most);
+    if (!set_positions(c, s, n)) return NULL;
     fv_tensor *y = fv_model_family(s->model)->step(c, fv_model_self(s->model), s, ids);
     /* they live in the context, which may be reset before the next step */
-    s->pos = s->lens = s->places = NULL;
+    s->pos = s->lens = s->positions = NULL;
     for (int64_t i = 0; y && i < s->rows; i++) s->len[i] += (int32_t)n;
     return y;
 }
 
 /* ---- steps of one token, that repeat ---- */
 
-typedef struct again {
+typedef struct replay_args {
     fv_session *s;
-    fv_behind_fn *behind;
+    fv_after_fn *after;
     void *user;
-} again;
+} replay_args;
 
-static void run_again(fv_ctx *c, void *user)
+static void run_step(fv_ctx *c, void *user)
 {
-    const again *a = user;
+    const replay_args *a = user;
     fv_session *s = a->s;
-    fv_here *h = &s->here;
-    h->on = true;
-    fv_tensor places = h->pos;
-    places.shape = h->ids.shape;
+    fv_step_inputs *h = &s->step_inputs;
+    h->active = true;
+    fv_tensor positions = h->pos;
+    positions.shape = h->ids.shape;
     s->pos = &h->pos;
     s->lens = &h->lens;
-    s->places = &places;
+    s->positions = &positions;
     fv_tensor *y = fv_model_family(s->model)->step(c, fv_model_self(s->model), s, &h->ids);
-    s->pos = s->lens = s->places = NULL;
-    h->on = false;
-    if (y) a->behind(c, a->user, y);
+    s->pos = s->lens = s->positions = NULL;
+    h->active = false;
+    if (y) a->after(c, a->user, y);
 }
 
 /* Puts this step's ids and places where the step reads them. */
 static bool arrange(fv_ctx *c, fv_session *s, const int32_t *ids)
 {
-    fv_here *h = &s->here;
+    fv_step_inputs *h = &s->step_inputs;
     void *host = s->host;
     int64_t n = s->rows;
-    if (!fv__session_hold(c, s, &h->all, FV_I32, FV_SHAPE(4, s->all), 0)) return false;
+    if (!fv__session_reserve(c, s, &h->all, FV_I32, FV_SHAPE(4, s->all), 0)) return false;
     if (!fv__grow(&s->env, &host, &s->host_bytes, (size_t)(4 * n) * sizeof(int32_t)))
         return fv_raise(c, FV_ENOMEM, "session: out of memory") != NULL;
     int32_t *at = s->host = host, *data = h->all.t.data;
@@ -350,15 +353,15 @@ static bool arrange(fv_ctx *c, fv_session *s, const int32_t *ids)
     return true;
 }
 
-bool fv__session_again(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
-                       fv_behind_fn *behind, void *user)
+bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
+                        fv_after_fn *after, void *user)
 {
     int64_t most = 0;
     if (fv__failed(c) || (ids && !fits(c, s, 1, &most))) return false;
-    make_room(c, s, most);
+    grow_caches(c, s, most);
     if (ids && !arrange(c, s, ids)) return false;
-    again a = {s, behind, user};
-    fv__graph_run(c, &s->graph, (s->version * 4096 + (uint64_t)s->rows) * 64 + kind, 0, run_again,
+    replay_args a = {s, after, user};
+    fv__graph_run(c, &s->graph, (s->version * 4096 + (uint64_t)s->rows) * 64 + kind, 0, run_step,
                   &a);
     if (fv__failed(c)) return false;
     for (int64_t i = 0; ids && i < s->rows; i++) s->len[i]++;

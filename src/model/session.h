@@ -16,80 +16,80 @@ typedef struct slot {
 
 /* What a step of one token reads, in memory of the session's own, so that the step repeats: I32 (4,
  * rows). */
-typedef struct fv_here {
+typedef struct fv_step_inputs {
     slot all;
     /* ids and shifted (rows,1); shifted: places counted from `from` on */
     fv_tensor ids, pos, lens, shifted;
     int32_t from;
-    bool on; /* such a step is under way */
-} fv_here;
+    bool active; /* such a step is under way */
+} fv_step_inputs;
 
 struct fv_session {
     fv_env env;
     fv_device *dev;
     const fv_model *model;
-    int64_t all, rows;              /* rows it was made for, and rows in use */
-    int64_t cap, room;              /* tokens of a row: allowed, and that there is memory for */
-    int32_t *len;                   /* tokens of each row before the step under way */
-    fv_tensor *pos, *lens, *places; /* on the device, for the step under way */
-    int32_t *host;                  /* where those are made */
+    int64_t all, rows;                 /* rows it was made for, and rows in use */
+    int64_t cap, allocated;            /* tokens of a row: allowed, and that there is memory for */
+    int32_t *len;                      /* tokens of each row before the step under way */
+    fv_tensor *pos, *lens, *positions; /* on the device, for the step under way */
+    int32_t *host;                     /* where those are made */
     size_t host_bytes;
     /* (all,all): first tokens that two rows have in common; NULL before rows changed places */
     int32_t *shared;
-    int32_t *work;      /* (all,all) for the next of these, then lists of rows */
-    fv_row_move *moves; /* room for 2 * all */
+    int32_t *scratch;     /* (all,all) for the next of these, then lists of rows */
+    fv_cache_move *moves; /* room for 2 * all */
     slot *k, *v, *kept;
     /* of caches that have grown: one for all, since pages of their own would cost attention more
      * than its reading */
     void *block;
     size_t block_bytes;
-    fv_here here;
+    fv_step_inputs step_inputs;
     fv_graph graph;   /* of such a step */
     uint64_t version; /* of the memory it uses */
     /* of gen/write.c: memory (of gen/search_beams.c as well), how tokens are chosen, and how many
      * were before the next step */
     slot writing;
-    fv_choose choose;
+    fv_sample sample;
     int64_t written;
 };
 
 /* Makes the slot hold a tensor of this shape, with `spare` rows more behind it; what was in it may
  * be lost. */
-bool fv__session_hold(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape,
-                      int64_t spare);
+bool fv__session_reserve(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape,
+                         int64_t spare);
 
 /* One token more in every row, and behind(c, user, logits), by kernels that a device may keep and
  * repeat: behind may not wait, and depends on `kind` and memory alone.  ids: one a row, in host
- * memory; NULL: what fv_choose or fv_beams have left in here.ids, with rows moved on by it.  False
+ * memory; NULL: what fv_sample or fv_beams have left in here.ids, with rows moved on by it.  False
  * once the context has failed. */
-enum { FV_STEP_SCORES, FV_STEP_BEST, FV_STEP_LIKELIEST, FV_STEP_CHOOSE, FV_STEP_BEAMS }; /* kinds */
-typedef void fv_behind_fn(fv_ctx *c, void *user, fv_tensor *logits);
-bool fv__session_again(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
-                       fv_behind_fn *behind, void *user);
+enum { FV_STEP_LOGITS, FV_STEP_TOPK, FV_STEP_GREEDY, FV_STEP_SAMPLE, FV_STEP_BEAMS }; /* kinds */
+typedef void fv_after_fn(fv_ctx *c, void *user, fv_tensor *logits);
+bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
+                        fv_after_fn *after, void *user);
 
 /* ---- gen/write.c: runs of steps in which the device chooses ---- */
 
-#define FV_WRITE_LOG 32 /* steps of a run at most */
+#define FV_SAMPLE_LOG 32 /* steps of a run at most */
 
 /* One entry for each row of the session; NULL: 0, 1, .. for numbers, no limit for the others. */
-typedef struct fv_writer {
-    fv_choose how; /* without addresses, rows and log */
-    const uint8_t *kinds;
-    const int32_t *least, *last;
+typedef struct fv_sampler {
+    fv_sample how; /* without addresses, rows and log */
+    const uint8_t *token_flags;
+    const int32_t *min_new, *max_new;
     const int64_t *number;
     int32_t made; /* tokens that all rows have */
-} fv_writer;
+} fv_sampler;
 
-bool fv__write_can(const fv_session *s, fv_dtype logits);
+bool fv__sampler_supported(const fv_session *s, fv_dtype logits);
 /* All in host memory, and not needed any more afterwards. */
-bool fv__write_begin(fv_ctx *c, fv_session *s, const fv_writer *w);
+bool fv__sampler_begin(fv_ctx *c, fv_session *s, const fv_sampler *w);
 /* n steps, and waits: tokens and scores (n,rows).  ids: those to begin with, or NULL: where the run
  * before has stopped. */
-bool fv__write_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens,
-                   float *scores);
+bool fv__sampler_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens,
+                     float *scores);
 
 /* session_rows.c: bytes of `shared`, and what it holds in all. */
-size_t fv__session_pairs(const fv_session *s);
+size_t fv__session_prefix_bytes(const fv_session *s);
 void fv__session_rows_free(fv_session *s);
 
 #endif

@@ -9,27 +9,30 @@
 #include "base/base.h"
 #include "model/session.h"
 
-size_t fv__session_pairs(const fv_session *s)
+size_t fv__session_prefix_bytes(const fv_session *s)
 {
     return (size_t)(s->all * s->all) * sizeof(int32_t);
 }
-static size_t work_bytes(const fv_session *s)
+static size_t scratch_bytes(const fv_session *s)
 {
-    return fv__session_pairs(s) + 4 * (size_t)s->all * sizeof(int32_t);
+    return fv__session_prefix_bytes(s) + 4 * (size_t)s->all * sizeof(int32_t);
 }
-static size_t moves_bytes(const fv_session *s) { return 2 * (size_t)s->all * sizeof(fv_row_move); }
+static size_t moves_bytes(const fv_session *s)
+{
+    return 2 * (size_t)s->all * sizeof(fv_cache_move);
+}
 
 void fv__session_rows_free(fv_session *s)
 {
-    fv__free(&s->env, s->shared, fv__session_pairs(s));
-    fv__free(&s->env, s->work, work_bytes(s));
+    fv__free(&s->env, s->shared, fv__session_prefix_bytes(s));
+    fv__free(&s->env, s->scratch, scratch_bytes(s));
     fv__free(&s->env, s->moves, moves_bytes(s));
 }
 
 /* The order in which n rows can be overwritten: a row that others still need waits for them, and of
  * a circle one row waits aside as row `spare`.  Writes at most 2n moves, without their tokens; used
  * has room for 2n. */
-static int64_t order_moves(fv_row_move *out, const int32_t *from, int64_t n, int32_t spare,
+static int64_t order_moves(fv_cache_move *out, const int32_t *from, int64_t n, int32_t spare,
                            int32_t *used)
 {
     int64_t n_out = 0, n_ready = 0;
@@ -41,15 +44,15 @@ static int64_t order_moves(fv_row_move *out, const int32_t *from, int64_t n, int
     for (int32_t start = 0; start < n; start++) {
         while (n_ready) {
             int32_t to = ready[--n_ready], source = from[to];
-            out[n_out++] = (fv_row_move){.to = to, .from = source};
+            out[n_out++] = (fv_cache_move){.to = to, .from = source};
             used[to] = -1; /* done */
             if (!--used[source] && source < n && from[source] != source) ready[n_ready++] = source;
         }
         if (from[start] == start || used[start] < 0) continue;
         /* What is left are circles, in which every row is needed once. */
-        out[n_out++] = (fv_row_move){.to = spare, .from = start};
+        out[n_out++] = (fv_cache_move){.to = spare, .from = start};
         for (int32_t to = start; used[to] > 0; to = from[to]) {
-            out[n_out++] = (fv_row_move){.to = to, .from = from[to] == start ? spare : from[to]};
+            out[n_out++] = (fv_cache_move){.to = to, .from = from[to] == start ? spare : from[to]};
             used[to] = -1;
         }
     }
@@ -62,21 +65,22 @@ static int32_t in_common(const fv_session *s, int32_t a, int32_t b)
 }
 
 /* A move to the row aside is the first half of the one that comes from there. */
-static void bound_moves(const fv_session *s, fv_row_move *m, int64_t n, const int32_t *from)
+static void bound_moves(const fv_session *s, fv_cache_move *m, int64_t n, const int32_t *from)
 {
     for (int64_t i = n - 1, last = 0; i >= 0; i--) {
         if (m[i].from == s->all) last = i;
-        const fv_row_move *real = m[i].to == s->all ? &m[last] : &m[i];
+        const fv_cache_move *real = m[i].to == s->all ? &m[last] : &m[i];
         int32_t source = from[real->to];
         m[i].first = in_common(s, real->to, source);
         m[i].end = s->len[source];
     }
 }
 
-static void apply(fv_ctx *c, fv_session *s, slot *at, const fv_row_move *m, int64_t n)
+static void apply(fv_ctx *c, fv_session *s, slot *at, const fv_cache_move *m, int64_t n)
 {
     if (!at->t.data) return;
-    size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]), row = token * (size_t)s->room;
+    size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]),
+           row = token * (size_t)s->allocated;
     char *data = at->t.data;
     for (int64_t i = 0; i < n; i++) {
         size_t skip = (size_t)m[i].first * token;
@@ -89,7 +93,7 @@ static void apply(fv_ctx *c, fv_session *s, slot *at, const fv_row_move *m, int6
 
 static void move_in_order(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
 {
-    int64_t n_moves = order_moves(s->moves, from, n, (int32_t)s->all, s->work);
+    int64_t n_moves = order_moves(s->moves, from, n, (int32_t)s->all, s->scratch);
     bound_moves(s, s->moves, n_moves, from);
     for (int i = 0; i < MAX_SLOTS; i++) {
         apply(c, s, &s->k[i], s->moves, n_moves);
@@ -101,7 +105,7 @@ static void move_in_order(fv_ctx *c, fv_session *s, const int32_t *from, int64_t
 static bool move_at_once(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
 {
     const fv_kernels *k = s->dev->k[FV_F32];
-    fv_row_cache cache[2 * MAX_SLOTS];
+    fv_cache_rows cache[2 * MAX_SLOTS];
     int64_t n_caches = 0, n_moves = 0;
     if (!k || !k->move_rows) return false;
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
@@ -109,13 +113,13 @@ static bool move_at_once(fv_ctx *c, fv_session *s, const int32_t *from, int64_t 
         if (!at->t.data) continue;
         size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]);
         if (token % 16) return false;
-        cache[n_caches++] = (fv_row_cache){at->t.data, token, token * (size_t)s->room};
+        cache[n_caches++] = (fv_cache_rows){at->t.data, token, token * (size_t)s->allocated};
     }
     for (int32_t i = 0; i < n; i++) {
-        fv_row_move m = {.to = i,
-                         .from = from[i],
-                         .first = in_common(s, i, from[i]),
-                         .end = s->len[from[i]]};
+        fv_cache_move m = {.to = i,
+                           .from = from[i],
+                           .first = in_common(s, i, from[i]),
+                           .end = s->len[from[i]]};
         if (from[i] != i && m.end > m.first) s->moves[n_moves++] = m;
     }
     k->move_rows(&c->stream, cache, n_caches, s->moves, n_moves);
@@ -148,10 +152,10 @@ static void select_kept(fv_ctx *c, fv_session *s, slot *at, const int32_t *from,
 
 static bool prepare(fv_ctx *c, fv_session *s)
 {
-    if (!s->shared) s->shared = fv__alloc(&s->env, fv__session_pairs(s));
-    if (!s->work) s->work = fv__alloc(&s->env, work_bytes(s));
+    if (!s->shared) s->shared = fv__alloc(&s->env, fv__session_prefix_bytes(s));
+    if (!s->scratch) s->scratch = fv__alloc(&s->env, scratch_bytes(s));
     if (!s->moves) s->moves = fv__alloc(&s->env, moves_bytes(s));
-    if (s->shared && s->work && s->moves) return true;
+    if (s->shared && s->scratch && s->moves) return true;
     fv_raise(c, FV_ENOMEM, "session: out of memory");
     return false;
 }
@@ -159,7 +163,7 @@ static bool prepare(fv_ctx *c, fv_session *s)
 /* What the rows have in common and their lengths, once they have changed places. */
 static void follow(fv_session *s, const int32_t *from, int64_t n)
 {
-    int32_t *now = s->work, *len = now + s->all * s->all;
+    int32_t *now = s->scratch, *len = now + s->all * s->all;
     for (int64_t i = 0; i < n; i++) {
         len[i] = s->len[from[i]];
         for (int64_t j = 0; j < n; j++) now[i * s->all + j] = in_common(s, from[i], from[j]);

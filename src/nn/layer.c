@@ -19,7 +19,7 @@ static fv_tensor *run(fv_ctx *c, void *user, fv_tensor *x);
 static block *recomputed(fv_ctx *c, block b)
 {
     if (!c->recompute || !c->record || b.self.kv) return NULL;
-    block *p = fv__arena_take(&c->host, sizeof *p);
+    block *p = fv__arena_alloc(&c->host, sizeof *p);
     if (p) *p = b;
     return p ? p : fv_raise(c, FV_ENOMEM, "layer: out of memory");
 }
@@ -89,14 +89,15 @@ static bool adds_last(const fv_ctx *c, const fv_encoder_layer *l, const fv_tenso
 static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
 {
     bool first = l->pre_norm && l->self_norm.gain;
-    if (first && fv__mha_one_can(c, &l->self, x, &self) && fv__mlp_one_can(c, &l->mlp, x))
-        return fv__mlp_one(c, &l->mlp, &l->mlp_norm,
-                           fv__mha_one(c, &l->self, &l->self_norm, x, self));
+    if (first && fv__mha_decode_supported(c, &l->self, x, &self) &&
+        fv__mlp_decode_supported(c, &l->mlp, x))
+        return fv__mlp_decode(c, &l->mlp, &l->mlp_norm,
+                              fv__mha_decode(c, &l->self, &l->self_norm, x, self));
     fv_tensor *h = first ? fv_norm_fwd(c, &l->self_norm, x) : x;
     if (l->pre_norm && can_add(c, l, x)) {
-        x = fv__lin_onto(c, &l->self.out, x, fv__mha_heads(c, &l->self, h, self));
+        x = fv__lin_add(c, &l->self.out, x, fv__mha_heads(c, &l->self, h, self));
         h = fv_norm_fwd(c, &l->mlp_norm, x);
-        return fv__lin_onto(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, h));
+        return fv__lin_add(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, h));
     }
     fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
     if (l->pre_norm) {
@@ -106,7 +107,7 @@ static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_
     x = fv_norm_add(c, &l->self_norm, NULL, x, a);
     if (adds_last(c, l, x))
         return fv_norm_fwd(c, &l->mlp_norm,
-                           fv__lin_onto(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, x)));
+                           fv__lin_add(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, x)));
     return fv_norm_add(c, &l->mlp_norm, NULL, x,
                        fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
 }

@@ -9,8 +9,8 @@ void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt op
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    fv_shape shape = opt.kn ? FV_SHAPE(in, out) : FV_SHAPE(out, in);
-    *l = (fv_lin){.kn = opt.kn};
+    fv_shape shape = opt.in_out ? FV_SHAPE(in, out) : FV_SHAPE(out, in);
+    *l = (fv_lin){.in_out = opt.in_out};
     l->w = fv_param(p, fv__weight(opt.std), shape, "%s.weight", at.s);
     if (!opt.no_bias)
         l->b = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(out), "%s.bias", at.s);
@@ -18,7 +18,7 @@ void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt op
 
 fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act)
 {
-    return (l->kn ? fv_linear_kn : fv_linear)(c, x, l->w, l->b, act);
+    return (l->in_out ? fv_linear_in_out : fv_linear)(c, x, l->w, l->b, act);
 }
 
 fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x)
@@ -26,9 +26,9 @@ fv_tensor *fv_lin_fwd(fv_ctx *c, const fv_lin *l, fv_tensor *x)
     return fv_lin_act(c, l, x, FV_ACT_NONE);
 }
 
-fv_tensor *fv__lin_onto(fv_ctx *c, const fv_lin *l, fv_tensor *onto, fv_tensor *x)
+fv_tensor *fv__lin_add(fv_ctx *c, const fv_lin *l, fv_tensor *residual, fv_tensor *x)
 {
-    return fv__linear_onto(c, onto, x, l->w, l->b, l->kn);
+    return fv__linear_add(c, residual, x, l->w, l->b, l->in_out);
 }
 
 /* Where nothing is gained, nothing is lost: a device may be as fast with weights as they are. */
@@ -40,5 +40,5 @@ static bool stays(const fv_params *p, const fv_tensor *w, fv_dtype dtype)
 void fv_lin_pack(fv_params *p, fv_lin *l, fv_dtype dtype)
 {
     if (l->w && !l->w->packed && !stays(p, l->w, dtype))
-        l->w = fv_params_pack(p, &l->w, 1, dtype, l->kn);
+        l->w = fv_params_pack(p, &l->w, 1, dtype, l->in_out);
 }

@@ -10,7 +10,7 @@
 static const char *kept(fv_params *p, const fv_path *path)
 {
     size_t n = strlen(path->s) + 1;
-    char *s = fv_params_take(p, n);
+    char *s = fv_params_scratch(p, n);
     return s ? memcpy(s, path->s, n) : NULL;
 }
 
@@ -31,7 +31,8 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
 
     int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head,
             from = opt.memory ? opt.memory : opt.width;
-    fv_lin_opt in = {.no_bias = opt.no_bias, .kn = opt.kn, .std = opt.std}, out = in, ask = in;
+    fv_lin_opt in = {.no_bias = opt.no_bias, .in_out = opt.in_out, .std = opt.std}, out = in,
+               ask = in;
     out.no_bias = opt.no_out_bias;
     /* Scores begin alike whatever their scale: T5 does not divide them by the root of the head's
      * width, but begins with q so. */
@@ -63,12 +64,13 @@ static fv_attn settings(const fv_mha *l, const fv_mha_arg *a)
                  .rel_zero = a->rel_zero,
                  .name = l->name};
     if (a->kv) s.lens = a->kv->lens;
-    if (a->turn.sharpen > 0 && a->turn.sharpen != 1)
-        s.scale = a->turn.sharpen * (l->scale != 0 ? l->scale : (float)(1 / sqrt((double)l->head)));
+    if (a->rope.score_scale > 0 && a->rope.score_scale != 1)
+        s.scale = a->rope.score_scale *
+                  (l->scale != 0 ? l->scale : (float)(1 / sqrt((double)l->head)));
     return s;
 }
 
-static fv_tensor *turned(fv_ctx *c, const fv_turn *t, fv_tensor *x, int64_t n_head)
+static fv_tensor *apply_rope(fv_ctx *c, const fv_rope_arg *t, fv_tensor *x, int64_t n_head)
 {
     return t->freq ? fv_rope(c, x, t->pos, t->freq,
                              (fv_rope_opt){.n_head = n_head, .adjacent = t->adjacent})
@@ -102,19 +104,19 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
         return fv_raise(c, FV_EARG,
                         "%s: one weight holds q, k and v, so nothing but x can be attended to",
                         l->name);
-    if (l->qkv.w && !arg.turn.freq && !arg.kv)
+    if (l->qkv.w && !arg.rope.freq && !arg.kv)
         return fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how);
 
     fv_tensor *t[3];
     bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */
     project(c, l, x, arg.memory ? arg.memory : x, !complete,
             arg.kv && !complete ? arg.kv->k->dtype : x->dtype, t);
-    t[0] = turned(c, &arg.turn, t[0], l->n_head);
+    t[0] = apply_rope(c, &arg.rope, t[0], l->n_head);
     if (complete) {
         t[1] = arg.kv->k;
         t[2] = arg.kv->v;
     } else {
-        t[1] = turned(c, &arg.turn, t[1], l->n_kv_head);
+        t[1] = apply_rope(c, &arg.rope, t[1], l->n_kv_head);
     }
     if (arg.kv && !complete) {
         t[1] = fv_cache_write(c, arg.kv->k, t[1], arg.kv->pos);
@@ -142,10 +144,11 @@ fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 }
 
 /* One weight for q, k and v, and a cache that their product writes to. */
-bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv_mha_arg *arg)
+bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
+                              const fv_mha_arg *arg)
 {
-    return arg->kv && arg->kv->pos && !arg->memory && !arg->turn.freq &&
-           fv__row_linear_can(c, x, l->qkv.w) && fv__row_linear_can(c, x, l->out.w);
+    return arg->kv && arg->kv->pos && !arg->memory && !arg->rope.freq &&
+           fv__fused_linear_supported(c, x, l->qkv.w) && fv__fused_linear_supported(c, x, l->out.w);
 }
 
 /* Where weights are bf16 a device keeps keys and values so too: what attention reads is most of
@@ -153,21 +156,22 @@ bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const
 fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg)
 {
     bool half = c->dtype == FV_F32 && !fv__device_is_host(c->dev) && l->qkv.w && l->qkv.w->packed &&
-                l->qkv.w->dtype == FV_BF16 && !arg->turn.freq && !arg->bias && !arg->rel;
+                l->qkv.w->dtype == FV_BF16 && !arg->rope.freq && !arg->bias && !arg->rel;
     return half ? FV_BF16 : c->dtype;
 }
 
-fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
-                       fv_mha_arg arg)
+fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
+                          fv_mha_arg arg)
 {
-    fv_row_arg in = fv__normed(norm, &l->qkv);
+    fv_fused_linear_arg in = fv__norm_then_linear(norm, &l->qkv);
     in.k = arg.kv->k;
     in.v = arg.kv->v;
     in.pos = arg.kv->pos;
     in.half = arg.kv->k->dtype == FV_BF16;
-    fv_tensor *q = fv__row_linear(c, x, in),
+    fv_tensor *q = fv__fused_linear(c, x, in),
               *y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
-    return fv__row_linear(c, y, (fv_row_arg){.w = l->out.w, .b = l->out.b, .onto = x});
+    return fv__fused_linear(c, y,
+                            (fv_fused_linear_arg){.w = l->out.w, .b = l->out.b, .residual = x});
 }
 
 fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)
@@ -177,7 +181,7 @@ fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)
 
 void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined)
 {
-    bool alike = l->n_kv_head == l->n_head && !l->q.kn;
+    bool alike = l->n_kv_head == l->n_head && !l->q.in_out;
     if (joined && l->q.w && alike && fv_params_packs(p, dtype)) {
         l->qkv.w = fv_params_pack(p, (fv_tensor *[]){l->q.w, l->k.w, l->v.w}, 3, dtype, false);
         l->qkv.b = fv_params_join(p, (fv_tensor *[]){l->q.b, l->k.b, l->v.b}, 3);

@@ -8,7 +8,7 @@ void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    fv_lin_opt lin = {.no_bias = opt.no_bias, .kn = opt.kn, .std = opt.std};
+    fv_lin_opt lin = {.no_bias = opt.no_bias, .in_out = opt.in_out, .std = opt.std};
     *l = (fv_mlp){.act = opt.act ? opt.act : FV_RELU, .packed = opt.packed, .dropout = opt.dropout};
     fv_lin_init(p, &l->up, width, opt.packed ? 2 * hidden : hidden, lin, "%s",
                 fv__below(&at, opt.up_name, "fc1").s);
@@ -36,19 +36,19 @@ fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
     return fv_lin_fwd(c, &l->down, fv__mlp_hidden(c, l, x));
 }
 
-bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x)
+bool fv__mlp_decode_supported(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x)
 {
-    return !l->gate.w && !l->packed && fv__row_linear_can(c, x, l->up.w) &&
-           fv__row_linear_can(c, x, l->down.w);
+    return !l->gate.w && !l->packed && fv__fused_linear_supported(c, x, l->up.w) &&
+           fv__fused_linear_supported(c, x, l->down.w);
 }
 
-fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x)
+fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x)
 {
-    fv_row_arg up = fv__normed(norm, &l->up);
+    fv_fused_linear_arg up = fv__norm_then_linear(norm, &l->up);
     up.act = l->act;
     up.half = true;
-    return fv__row_linear(c, fv__row_linear(c, x, up),
-                          (fv_row_arg){.w = l->down.w, .b = l->down.b, .onto = x});
+    return fv__fused_linear(c, fv__fused_linear(c, x, up),
+                            (fv_fused_linear_arg){.w = l->down.w, .b = l->down.b, .residual = x});
 }
 
 void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype)

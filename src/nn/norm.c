@@ -25,12 +25,12 @@ fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_tensor *
                   : fv_add_layernorm(c, sum, x, a, l->gain, l->bias, l->eps);
 }
 
-fv_row_arg fv__normed(const fv_norm *norm, const fv_lin *l)
+fv_fused_linear_arg fv__norm_then_linear(const fv_norm *norm, const fv_lin *l)
 {
-    return (fv_row_arg){.w = l->w,
-                        .b = l->b,
-                        .norm = norm->rms ? FV_NORM_RMS : FV_NORM_LAYER,
-                        .gain = norm->gain,
-                        .shift = norm->bias,
-                        .eps = norm->eps};
+    return (fv_fused_linear_arg){.w = l->w,
+                                 .b = l->b,
+                                 .norm = norm->rms ? FV_NORM_RMS : FV_NORM_LAYER,
+                                 .gain = norm->gain,
+                                 .shift = norm->bias,
+                                 .eps = norm->eps};
 }

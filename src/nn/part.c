@@ -28,16 +28,16 @@ fv_init fv__weight(float std)
                    : (fv_init){.kind = FV_INIT_XAVIER, .scale = 1};
 }
 
-#define PIECE 16384   /* bytes that are uploaded at once */
-#define MOST_KEY 1024 /* bytes */
+#define PIECE 16384  /* bytes that are uploaded at once */
+#define MAX_KEY 1024 /* bytes */
 
 /* Where a table is written, or has been. */
 static fv_tensor *room_for(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user,
                            size_t bytes, bool *fresh)
 {
-    unsigned char key[sizeof fill + MOST_KEY];
+    unsigned char key[sizeof fill + MAX_KEY];
     fv_tensor *x = NULL;
-    if (bytes && bytes <= MOST_KEY) {
+    if (bytes && bytes <= MAX_KEY) {
         memcpy(key, &fill, sizeof fill);
         memcpy(key + sizeof fill, user, bytes);
         x = fv__constant(c, key, sizeof fill + bytes, t, s, fresh);

@@ -20,20 +20,21 @@ fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
 
 /* For one token of each sequence, where the device has a kernel for it: x += f(norm(x)), in
  * place. */
-bool fv__mha_one_can(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv_mha_arg *arg);
-fv_tensor *fv__mha_one(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
-                       fv_mha_arg arg);
+bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
+                              const fv_mha_arg *arg);
+fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
+                          fv_mha_arg arg);
 /* Of the numbers that a cache for this attention holds. */
 fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg);
-bool fv__mlp_one_can(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x);
-fv_tensor *fv__mlp_one(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
-fv_row_arg fv__normed(const fv_norm *norm, const fv_lin *l);
+bool fv__mlp_decode_supported(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x);
+fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
+fv_fused_linear_arg fv__norm_then_linear(const fv_norm *norm, const fv_lin *l);
 
 /* fv_mha_fwd before its last product */
 fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg);
 fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x); /* likewise */
 /* onto + l(x), in one product where the device can. */
-fv_tensor *fv__lin_onto(fv_ctx *c, const fv_lin *l, fv_tensor *onto, fv_tensor *x);
+fv_tensor *fv__lin_add(fv_ctx *c, const fv_lin *l, fv_tensor *residual, fv_tensor *x);
 
 /* Normal with deviation std, or Xavier where that is 0. */
 fv_init fv__weight(float std);

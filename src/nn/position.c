@@ -39,7 +39,7 @@ static void sinusoid(float *table, fv_pos_kind kind, int64_t first, int64_t rows
 
 fv_status fv_pos_fill(fv_params *p, const fv_pos *l, fv_err *e)
 {
-    if (l->kind == FV_POS_LEARNED || (l->table && fv_params_lent(l->table))) return FV_OK;
+    if (l->kind == FV_POS_LEARNED || (l->table && fv_params_borrowed(l->table))) return FV_OK;
     if (!l->table) return fv_fail(e, FV_ESTATE, "positions: not declared");
     int64_t rows = l->table->shape.d[0], width = l->table->shape.d[1];
     size_t bytes = (size_t)(rows * width) * sizeof(float);
@@ -63,11 +63,12 @@ static fv_tensor *counted(fv_ctx *c, fv_shape shape, const fv_tensor *ids, int32
                           int32_t skip)
 {
     const fv_kernels *k = fv_kernels_of(c, c->dtype);
-    fv_tensor *y = fv_need(c, k && k->count, "count", c->dtype) ? fv_new(c, FV_I32, shape) : NULL;
+    fv_tensor *y = fv_need(c, k && k->positions, "positions", c->dtype) ? fv_new(c, FV_I32, shape)
+                                                                        : NULL;
     int64_t cols = shape.d[shape.n - 1];
     if (y && fv_len(y))
-        k->count(fv_ctx_stream(c), y->data, ids ? ids->data : NULL, fv_len(y) / cols, cols, first,
-                 skip);
+        k->positions(fv_ctx_stream(c), y->data, ids ? ids->data : NULL, fv_len(y) / cols, cols,
+                     first, skip);
     return y;
 }
 

@@ -2,44 +2,44 @@
  * buckets, ALiBi's slopes.
  *
  * Both are tables by distance for fv_attn's rel, never matrices of T by T.  T5's is short whatever
- * the length of the sequence: distances from `farthest` on share a bucket, and attention reads the
- * table's ends for all that lies beyond. */
+ * the length of the sequence: distances from `max_distance` on share a bucket, and attention reads
+ * the table's ends for all that lies beyond. */
 #include "nn/part.h"
 
 #include <math.h>
 
 void fv_rel_bias_init(fv_params *p, fv_rel_bias *l, int64_t buckets, int64_t n_head,
-                      int64_t farthest, bool one_way, const char *path, ...)
+                      int64_t max_distance, bool unidirectional, const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    *l = (fv_rel_bias){.farthest = farthest, .one_way = one_way};
+    *l = (fv_rel_bias){.max_distance = max_distance, .unidirectional = unidirectional};
     l->table = fv_param(p, fv__weight(0), FV_SHAPE(buckets, n_head), "%s.weight", at.s);
 }
 
 /* Half of the buckets are for single distances, the others grow with the logarithm.  In f32 and in
  * this order, because the published models round here: a distance on an edge belongs where they put
  * it. */
-int32_t fv_rel_bucket(int64_t distance, int64_t buckets, int64_t farthest, bool one_way)
+int32_t fv_rel_bucket(int64_t distance, int64_t buckets, int64_t max_distance, bool unidirectional)
 {
-    int64_t first = 0, n = one_way ? buckets : buckets / 2,
+    int64_t first = 0, n = unidirectional ? buckets : buckets / 2,
             far = distance < 0 ? -distance : distance;
-    if (one_way)
+    if (unidirectional)
         far = distance < 0 ? -distance : 0;
     else if (distance > 0)
         first = n;
     int64_t exact = n / 2;
     if (far < exact) return (int32_t)(first + far);
-    float steps = logf((float)far / (float)exact) / (float)log((double)farthest / (double)exact) *
-                  (float)(n - exact);
+    float steps = logf((float)far / (float)exact) /
+                  (float)log((double)max_distance / (double)exact) * (float)(n - exact);
     int64_t bucket = exact + (int64_t)steps;
     return (int32_t)(first + (bucket < n ? bucket : n - 1));
 }
 
 typedef struct {
-    int64_t buckets, farthest, zero, one_way;
+    int64_t buckets, max_distance, zero, unidirectional;
 } ruler;
 
 static void buckets_of(void *out, const void *user, int64_t from, int64_t n)
@@ -47,15 +47,17 @@ static void buckets_of(void *out, const void *user, int64_t from, int64_t n)
     const ruler *r = user;
     int32_t *y = out;
     for (int64_t i = 0; i < n; i++)
-        y[i] = fv_rel_bucket(from + i - r->zero, r->buckets, r->farthest, r->one_way != 0);
+        y[i] = fv_rel_bucket(from + i - r->zero, r->buckets, r->max_distance,
+                             r->unidirectional != 0);
 }
 
 fv_tensor *fv_rel_bias_fwd(fv_ctx *c, const fv_rel_bias *l, int64_t *zero)
 {
     if (!l->table) return NULL;
-    ruler r = {l->table->shape.d[0], l->farthest, l->farthest, l->one_way};
+    ruler r = {l->table->shape.d[0], l->max_distance, l->max_distance, l->unidirectional};
     fv_tensor *ids = fv__table(c, FV_I32,
-                               FV_SHAPE(l->one_way ? l->farthest + 1 : 2 * l->farthest + 1),
+                               FV_SHAPE(l->unidirectional ? l->max_distance + 1
+                                                          : 2 * l->max_distance + 1),
                                buckets_of, &r, sizeof r);
     *zero = r.zero;
     return fv_transpose(c, fv_gather(c, l->table, ids, -1));

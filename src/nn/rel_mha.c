@@ -24,13 +24,13 @@ void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *pa
 }
 
 /* (B,T,H,W) with (L,D) -> (B,H,T,L): every query by every distance, then shifted. */
-static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_tensor *places,
+static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_tensor *positions,
                               float scale)
 {
     if (!q) return NULL;
     int64_t B = q->shape.d[0], T = q->shape.d[1], H = q->shape.d[2], W = q->shape.d[3],
-            L = fv_rows(places);
-    fv_tensor *r = fv_reshape(c, fv_lin_fwd(c, &l->r, places), FV_SHAPE(L, H, W));
+            L = fv_rows(positions);
+    fv_tensor *r = fv_reshape(c, fv_lin_fwd(c, &l->r, positions), FV_SHAPE(L, H, W));
     r = fv_permute(c, r, (int[]){1, 0, 2});
     q = fv_reshape(c, fv_permute(c, q, (int[]){2, 0, 1, 3}), FV_SHAPE(H, B * T, W));
     fv_tensor *s = fv_matmul(c, q, r, (fv_mm){.tb = true, .alpha = scale});
@@ -38,12 +38,12 @@ static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_t
     return fv_permute(c, s, (int[]){1, 0, 2, 3});
 }
 
-fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *places,
+fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *positions,
                           fv_mha_arg arg)
 {
     const fv_mha *m = &l->att;
     fv_tensor *memory = arg.memory ? arg.memory : x, *q = fv_lin_fwd(c, &m->q, x);
-    if (!q || !memory || !places) return NULL;
+    if (!q || !memory || !positions) return NULL;
     if (q->shape.n != 3 || memory->shape.n != 3 || arg.kv || arg.bias)
         return fv_raise(
             c, FV_EARG,
@@ -61,7 +61,7 @@ fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tenso
                    .key_mask = arg.key_mask,
                    .mask = arg.mask,
                    .name = m->name};
-    how.bias = by_distance(c, l, fv_add(c, q, l->v), places, scale);
+    how.bias = by_distance(c, l, fv_add(c, q, l->v), positions, scale);
     fv_tensor *qu = fv_reshape(c, fv_add(c, q, l->u), FV_SHAPE(B, T, m->n_head * m->head));
     fv_tensor *y = fv_attention(c, qu, fv_lin_fwd(c, &m->k, memory), fv_lin_fwd(c, &m->v, memory),
                                 how);

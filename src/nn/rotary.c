@@ -8,7 +8,7 @@
 #include "core/core.h"
 
 #define TWO_PI 6.283185307179586
-#define MOST_FREQS 256
+#define MAX_FREQS 256
 
 static double plain(double base, int64_t i, int64_t width)
 {
@@ -25,7 +25,7 @@ static double dynamic_base(const fv_rotary *r, double base, int64_t len)
 }
 
 /* The pair (not whole) that turns `rotations` times within the trained context. */
-static double pair_turning(const fv_rotary *r, double base, double rotations)
+static double yarn_correction_pair(const fv_rotary *r, double base, double rotations)
 {
     return (double)r->width * log((double)r->trained / (rotations * TWO_PI)) / (2 * log(base));
 }
@@ -34,8 +34,8 @@ static double pair_turning(const fv_rotary *r, double base, double rotations)
  * lies between. */
 static double yarn(const fv_rotary *r, double base, int64_t i)
 {
-    double low = pair_turning(r, base, r->high > 0 ? (double)r->high : 32);
-    double high = pair_turning(r, base, r->low > 0 ? (double)r->low : 1);
+    double low = yarn_correction_pair(r, base, r->high > 0 ? (double)r->high : 32);
+    double high = yarn_correction_pair(r, base, r->low > 0 ? (double)r->low : 1);
     if (!r->no_truncate) low = floor(low), high = ceil(high);
     low = fmax(low, 0);
     high = fmin(high, (double)(r->width - 1));
@@ -70,12 +70,12 @@ void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq)
 }
 
 /* Yarn multiplies cos and sin, so q and k: their product has the square. */
-static float sharpening(const fv_rotary *r)
+static float yarn_score_scale(const fv_rotary *r)
 {
     if (r->kind != FV_ROTARY_YARN) return 1;
-    double by = r->sharpen > 0  ? (double)r->sharpen
-                : r->factor > 1 ? 0.1 * log((double)r->factor) + 1
-                                : 1;
+    double by = r->score_scale > 0 ? (double)r->score_scale
+                : r->factor > 1    ? 0.1 * log((double)r->factor) + 1
+                                   : 1;
     return (float)(by * by);
 }
 
@@ -84,15 +84,15 @@ static void listed(void *out, const void *user, int64_t from, int64_t n)
     memcpy(out, (const float *)user + from, (size_t)n * sizeof(float));
 }
 
-fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
+fv_rope_arg fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
 {
-    float freq[MOST_FREQS];
+    float freq[MAX_FREQS];
     bool scaled = r->kind != FV_ROTARY_PLAIN, by_length = scaled && r->kind != FV_ROTARY_LINEAR;
-    if (r->width < 2 || r->width % 2 || r->width > 2 * MOST_FREQS || (scaled && !(r->factor > 0)) ||
+    if (r->width < 2 || r->width % 2 || r->width > 2 * MAX_FREQS || (scaled && !(r->factor > 0)) ||
         (by_length && r->trained < 1)) {
         fv_raise(c, FV_EARG, "rotary: width %lld, factor %g, trained on %lld positions",
                  (long long)r->width, (double)r->factor, (long long)r->trained);
-        return (fv_turn){0};
+        return (fv_rope_arg){0};
     }
     fv_rotary_freqs(r, len, freq);
     /* Dynamic ones change from step to step where a session's sequences grow; while recording the
@@ -100,5 +100,8 @@ fv_turn fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
     bool grows = r->kind == FV_ROTARY_DYNAMIC && !c->record;
     size_t kept = grows ? 0 : (size_t)(r->width / 2) * sizeof *freq;
     fv_tensor *f = fv__table(c, FV_F32, FV_SHAPE(r->width / 2), listed, freq, kept);
-    return (fv_turn){.pos = pos, .freq = f, .adjacent = r->adjacent, .sharpen = sharpening(r)};
+    return (fv_rope_arg){.pos = pos,
+                         .freq = f,
+                         .adjacent = r->adjacent,
+                         .score_scale = yarn_score_scale(r)};
 }

@@ -16,8 +16,8 @@ typedef struct asked {
     const fv_env *env;
     fv_feed_opt task;
     fv__ragged text;
-    int32_t (*place)[3]; /* first token of the context, of the answer, last of the answer */
-    size_t place_bytes;
+    int32_t (*positions)[3]; /* first token of the context, of the answer, last of the answer */
+    size_t positions_bytes;
     fv_encoding *question, *context;
 } asked;
 
@@ -37,20 +37,20 @@ static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
 {
     int32_t row[4096];
     int64_t most = fv__records_most(rd) < 4096 ? fv__records_most(rd) : 4096, q = a->question->n,
-            room, from = 0, n = a->context->n;
+            budget, from = 0, n = a->context->n;
     if (q > most / 2) q = most / 2;
-    room = most - q - 3;
-    if (last - first + 1 > room) {
+    budget = most - q - 3;
+    if (last - first + 1 > budget) {
         rd->report->too_long++;
         fv__records_note(rd, rd->from->file, rd->report->records,
                          "question %lld: the answer is too long", (long long)rd->report->records);
         return FV_OK;
     }
-    if (n > room) { /* the window may begin anywhere that keeps the answer inside */
-        int64_t low = last + 1 > room ? last + 1 - room : 0,
-                high = first < n - room ? first : n - room;
-        from = low + fv__draw_below((fv_draw){0, 0}, 6, a->text.n, 0, high - low + 1);
-        n = room;
+    if (n > budget) { /* the window may begin anywhere that keeps the answer inside */
+        int64_t low = last + 1 > budget ? last + 1 - budget : 0,
+                high = first < n - budget ? first : n - budget;
+        from = low + fv__rng_below((fv_data_rng){0, 0}, 6, a->text.n, 0, high - low + 1);
+        n = budget;
         rd->report->cut++;
     }
     row[0] = a->task.cls;
@@ -58,14 +58,15 @@ static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
     row[q + 1] = a->task.sep;
     memcpy(row + q + 2, a->context->ids + from, (size_t)n * sizeof *row);
     row[q + n + 2] = a->task.sep;
-    void *p = a->place;
-    bool ok = fv__grow(a->env, &p, &a->place_bytes, (size_t)(a->text.n + 1) * sizeof *a->place);
-    a->place = p;
+    void *p = a->positions;
+    bool ok = fv__grow(a->env, &p, &a->positions_bytes,
+                       (size_t)(a->text.n + 1) * sizeof *a->positions);
+    a->positions = p;
     if (ok) {
-        int32_t *place = a->place[a->text.n];
-        place[0] = (int32_t)(q + 2);
-        place[1] = (int32_t)(q + 2 + first - from);
-        place[2] = (int32_t)(q + 2 + last - from);
+        int32_t *positions = a->positions[a->text.n];
+        positions[0] = (int32_t)(q + 2);
+        positions[1] = (int32_t)(q + 2 + first - from);
+        positions[2] = (int32_t)(q + 2 + last - from);
     }
     if (!ok || !fv__ragged_add(&a->text, row, q + n + 3))
         return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
@@ -118,8 +119,8 @@ static fv_status read_all(fv__reading *rd, asked *a)
 
 /* ---- the feed ---- */
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
 {
     const asked *a = self;
     int64_t T = fv__ragged_put(&a->text, out, rows, n, a->task.pad);
@@ -131,10 +132,10 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
         fv__ragged_row(&a->text, rows[i], &len);
-        const int32_t *place = a->place[rows[i]];
-        for (int64_t t = 0; t < T; t++) type[i * T + t] = t >= place[0] && t < len;
-        start[i] = place[1];
-        end[i] = place[2];
+        const int32_t *positions = a->positions[rows[i]];
+        for (int64_t t = 0; t < T; t++) type[i * T + t] = t >= positions[0] && t < len;
+        start[i] = positions[1];
+        end[i] = positions[2];
     }
     out->labels = (double)n;
     return FV_OK;
@@ -148,8 +149,8 @@ static int64_t best(const float *x, int64_t n)
     return at;
 }
 
-static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
-                       double *hits, double *of)
+static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                               double *hits, double *of)
 {
     (void)self;
     const fv_env *env = fv_device_env(fv_ctx_device(c));
@@ -187,7 +188,7 @@ static void close_feed(void *self)
     asked *a = self;
     const fv_env *env = a->env;
     fv__ragged_free(&a->text);
-    fv__free(env, a->place, a->place_bytes);
+    fv__free(env, a->positions, a->positions_bytes);
     fv__free(env, a, sizeof *a);
 }
 
@@ -216,7 +217,7 @@ fv_status fv_feed_answer(fv_feed *out, const fv_feed_opt *t, const fv_records *f
                          .count = count,
                          .size = size,
                          .make = make,
-                         .judge = judge,
+                         .count_correct = count_correct,
                          .close = close_feed};
     return st;
 }

@@ -5,20 +5,20 @@
  * every token but the first of all is. */
 #include "data/running.h"
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
 {
-    const fv__running *r = self;
+    const fv__token_stream *r = self;
     int64_t T = 0, len;
     for (int64_t i = 0; i < n; i++) {
-        fv__running_window(r, rows[i], how, &len);
+        fv__token_stream_window(r, rows[i], how, &len);
         if (len > T) T = len;
     }
     int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T)),
             *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
     for (int64_t i = 0; i < n; i++) {
-        const int32_t *from = fv__running_window(r, rows[i], how, &len);
+        const int32_t *from = fv__token_stream_window(r, rows[i], how, &len);
         for (int64_t t = 0; t < T; t++) {
             ids[i * T + t] = t < len ? from[t] : r->task.pad;
             label[i * T + t] = t < len ? from[t] : -100;
@@ -31,14 +31,14 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
 fv_status fv_feed_causal(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                          fv_data_report *report, fv_err *e)
 {
-    fv__running *r;
+    fv__token_stream *r;
     *out = (fv_feed){0};
-    fv_status st = fv__running_open(&r, t, from, t->context, true, report, e);
+    fv_status st = fv__token_stream_open(&r, t, from, t->context, true, report, e);
     if (!st)
         *out = (fv_feed){.self = r,
-                         .count = fv__running_count,
-                         .size = fv__running_size,
+                         .count = fv__token_stream_count,
+                         .size = fv__token_stream_size,
                          .make = make,
-                         .close = fv__running_close};
+                         .close = fv__token_stream_close};
     return st;
 }

@@ -43,8 +43,8 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     return FV_OK;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
 {
     const labelled *l = self;
     fv__ragged_put(&l->text, out, rows, n, l->task.pad);
@@ -56,11 +56,12 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static fv_status judge(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
-                       double *hits, double *of)
+static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                               double *hits, double *of)
 {
     (void)self;
-    return fv__judge_rows(c, out, fv__batch_ints(b, "labels"), b->part[0].shape.d[0], hits, of);
+    return fv__count_correct_rows(c, out, fv__batch_ints(b, "labels"), b->part[0].shape.d[0], hits,
+                                  of);
 }
 
 static int64_t count(const void *self, int64_t epoch)
@@ -111,7 +112,7 @@ fv_status fv_feed_classify(fv_feed *out, const fv_feed_opt *t, const fv_records 
                          .count = count,
                          .size = size,
                          .make = make,
-                         .judge = judge,
+                         .count_correct = count_correct,
                          .close = close_feed};
     return st;
 }

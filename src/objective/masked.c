@@ -6,40 +6,40 @@
 #include "data/running.h"
 
 int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, int64_t row,
-                     fv_draw how)
+                     fv_data_rng how)
 {
-    int64_t hidden = 0, forced = fv__draw_below(how, 1, row, 0, n);
+    int64_t hidden = 0, forced = fv__rng_below(how, 1, row, 0, n);
     int32_t vocab = fv_tok_size(t->tok);
     for (int64_t i = 0; i < n; i++) {
         labels[i] = -100;
         if (fv_tok_special(t->tok, ids[i])) continue;
-        if (fv__draw_unit(how, 0, row, i) >= (double)t->share && i != forced) continue;
+        if (fv__rng_uniform(how, 0, row, i) >= (double)t->share && i != forced) continue;
         labels[i] = ids[i];
         hidden++;
-        uint32_t w = fv__draw_word(how, 0, row, i, 2) % 10;
+        uint32_t w = fv__rng_word(how, 0, row, i, 2) % 10;
         if (w < 8)
             ids[i] = t->mask;
         else if (w == 8)
-            ids[i] = (int32_t)(fv__draw_word(how, 0, row, i, 3) % (uint32_t)vocab);
+            ids[i] = (int32_t)(fv__rng_word(how, 0, row, i, 3) % (uint32_t)vocab);
     }
     return hidden;
 }
 
-void fv__batch_drop(fv_batch *b, const fv_feed_opt *t, const int32_t *rows, fv_draw how)
+void fv__batch_drop(fv_batch *b, const fv_feed_opt *t, const int32_t *rows, fv_data_rng how)
 {
     int32_t *ids = b->part[0].data, with = t->mask >= 0 ? t->mask : fv_tok_unknown(t->tok);
     int64_t n = b->part[0].shape.d[0], T = b->part[0].shape.d[1];
     if (how.epoch < 0 || !(t->drop > 0) || with < 0) return;
     for (int64_t i = 0; i < n * T; i++)
-        if (fv__draw_unit(how, 10, rows[i / T], i % T) < (double)t->drop &&
+        if (fv__rng_uniform(how, 10, rows[i / T], i % T) < (double)t->drop &&
             !fv_tok_special(t->tok, ids[i]))
             ids[i] = with;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
 {
-    const fv__running *r = self;
+    const fv__token_stream *r = self;
     const fv_feed_opt *k = &r->task;
     int64_t front = k->cls >= 0, frame = front + (k->sep >= 0), T = r->width + frame, len;
     int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T));
@@ -47,7 +47,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
     for (int64_t i = 0; i < n; i++, ids += T, mask += T, label += T) {
-        const int32_t *from = fv__running_window(r, rows[i], how, &len);
+        const int32_t *from = fv__token_stream_window(r, rows[i], how, &len);
         int64_t all = len + frame;
         if (front) ids[0] = k->cls;
         memcpy(ids + front, from, (size_t)len * sizeof *ids);
@@ -63,17 +63,17 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
 fv_status fv_feed_masked(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                          fv_data_report *report, fv_err *e)
 {
-    fv__running *r;
+    fv__token_stream *r;
     int64_t frame = (t->cls >= 0) + (t->sep >= 0);
     *out = (fv_feed){0};
     if (t->mask < 0)
         return fv_fail(e, FV_EARG, "the tokenizer has no mask token, so nothing can be hidden");
-    fv_status st = fv__running_open(&r, t, from, t->context - frame, false, report, e);
+    fv_status st = fv__token_stream_open(&r, t, from, t->context - frame, false, report, e);
     if (!st)
         *out = (fv_feed){.self = r,
-                         .count = fv__running_count,
-                         .size = fv__running_size,
+                         .count = fv__token_stream_count,
+                         .size = fv__token_stream_size,
                          .make = make,
-                         .close = fv__running_close};
+                         .close = fv__token_stream_close};
     return st;
 }

@@ -18,14 +18,14 @@ typedef struct sentences {
     int32_t documents;
 } sentences;
 
-static int64_t room(const fv_feed_opt *t) { return (t->context - 3) / 2; }
+static int64_t budget(const fv_feed_opt *t) { return (t->context - 3) / 2; }
 
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
     sentences *s = rd->user;
     fv_status st = fv_tok_encode(s->enc, rec->text[0].s, rec->text[0].n, (fv_tok_opts){0}, rd->e);
     if (st || !s->enc->n) return st;
-    int64_t n = s->enc->n < room(&s->task) ? s->enc->n : room(&s->task);
+    int64_t n = s->enc->n < budget(&s->task) ? s->enc->n : budget(&s->task);
     rd->report->cut += n < s->enc->n;
     void *p = s->document;
     bool ok = fv__grow(s->env, &p, &s->document_bytes,
@@ -60,17 +60,18 @@ static fv_status read_sentences(fv__reading *rd, sentences *s)
 }
 
 /* The second sentence of example i, and whether it is the next one. */
-static int64_t partner(const sentences *s, int64_t i, fv_draw how, bool *next)
+static int64_t partner(const sentences *s, int64_t i, fv_data_rng how, bool *next)
 {
     int64_t n = s->text.n;
-    *next = i + 1 < n && s->document[i + 1] == s->document[i] && fv__draw_unit(how, 4, i, 0) < 0.5;
+    *next = i + 1 < n && s->document[i + 1] == s->document[i] &&
+            fv__rng_uniform(how, 4, i, 0) < 0.5;
     if (*next) return i + 1;
-    int64_t j = fv__draw_below(how, 5, i, 0, n);
+    int64_t j = fv__rng_below(how, 5, i, 0, n);
     return j == i + 1 ? (j + 1) % n : j;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
 {
     const sentences *s = self;
     const fv_feed_opt *k = &s->task;

@@ -215,8 +215,8 @@ static int64_t longest(const fv_pairs *p, int which, const int32_t *rows, int64_
     return most;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
 {
     const pairs_feed *f = self;
     (void)how;

@@ -11,25 +11,25 @@
 
 #include "data/running.h"
 
-enum { MOST_SPANS = 100 };
+enum { MAX_SPANS = 100 };
 
 typedef struct corrupting {
-    fv__running *text;
+    fv__token_stream *text;
     bool sentinels;
     int n_sentinel;
-    int32_t sentinel[MOST_SPANS];
+    int32_t sentinel[MAX_SPANS];
 } corrupting;
 
 /* How a window of n tokens is cut: parts take turns, kept and hidden. */
 typedef struct cutting {
     int64_t hidden, spans;
-    int64_t keep[MOST_SPANS + 1], hide[MOST_SPANS];
+    int64_t keep[MAX_SPANS + 1], hide[MAX_SPANS];
 } cutting;
 
 static void amounts(const corrupting *c, int64_t n, cutting *k)
 {
     const fv_feed_opt *t = &c->text->task;
-    int64_t most = c->sentinels ? c->n_sentinel : MOST_SPANS;
+    int64_t most = c->sentinels ? c->n_sentinel : MAX_SPANS;
     k->hidden = (int64_t)((double)n * (double)t->share + 0.5);
     if (k->hidden < 1) k->hidden = 1;
     if (k->hidden > n - 1) k->hidden = n - 1;
@@ -42,13 +42,13 @@ static void amounts(const corrupting *c, int64_t n, cutting *k)
 
 /* total in `parts` parts of at least one each: each unit more goes to a part that is drawn. */
 static void divide(int64_t *part, int64_t parts, int64_t total, uint64_t stream, int64_t row,
-                   fv_draw how)
+                   fv_data_rng how)
 {
     for (int64_t i = 0; i < parts; i++) part[i] = 1;
-    for (int64_t i = parts; i < total; i++) part[fv__draw_below(how, stream, row, i, parts)]++;
+    for (int64_t i = parts; i < total; i++) part[fv__rng_below(how, stream, row, i, parts)]++;
 }
 
-static cutting cut(const corrupting *c, int64_t n, int64_t row, fv_draw how)
+static cutting cut(const corrupting *c, int64_t n, int64_t row, fv_data_rng how)
 {
     cutting k = {0};
     amounts(c, n, &k);
@@ -67,8 +67,8 @@ static void lengths(const corrupting *c, int64_t n, int64_t *source, int64_t *ta
 }
 
 /* Writes one window; both sides end in the end token. */
-static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t row, fv_draw how,
-                    int32_t *source, int32_t *target)
+static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t row,
+                    fv_data_rng how, int32_t *source, int32_t *target)
 {
     const fv_feed_opt *t = &c->text->task;
     cutting k = cut(c, n, row, how);
@@ -85,8 +85,8 @@ static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t
     *target = t->eos;
 }
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
 {
     const corrupting *c = self;
     const fv_feed_opt *k = &c->text->task;
@@ -98,7 +98,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
     for (int64_t i = 0; i < n; i++, source += S, mask += S, input += T, label += T) {
-        const int32_t *from = fv__running_window(c->text, rows[i], how, &len);
+        const int32_t *from = fv__token_stream_window(c->text, rows[i], how, &len);
         int64_t s = 0, t = 0;
         if (len > 1) {
             lengths(c, len, &s, &t);
@@ -117,7 +117,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
 static int64_t count(const void *self, int64_t epoch)
 {
     const corrupting *c = self;
-    return fv__running_count(c->text, epoch);
+    return fv__token_stream_count(c->text, epoch);
 }
 
 static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
@@ -131,13 +131,13 @@ static void close_feed(void *self)
 {
     corrupting *c = self;
     const fv_env *env = c->text ? c->text->env : NULL;
-    fv__running_close(c->text);
+    fv__token_stream_close(c->text);
     fv__free(env, c, sizeof *c);
 }
 
 static void find_sentinels(corrupting *c, const fv_tok *tok)
 {
-    for (; c->n_sentinel < MOST_SPANS; c->n_sentinel++) {
+    for (; c->n_sentinel < MAX_SPANS; c->n_sentinel++) {
         char name[32];
         snprintf(name, sizeof name, "<extra_id_%d>", c->n_sentinel);
         int32_t id = fv_tok_id(tok, name);
@@ -160,7 +160,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (!sentinels && t->mask < 0)
         st = fv_fail(e, FV_EARG, "the tokenizer has no mask token, so nothing can be hidden");
     if (!st && t->eos < 0) st = fv_fail(e, FV_EARG, "the tokenizer has no end token");
-    if (!st) st = fv__running_open(&c->text, t, from, t->context, false, report, e);
+    if (!st) st = fv__token_stream_open(&c->text, t, from, t->context, false, report, e);
     if (st)
         fv__free(t->env, c, sizeof *c);
     else

@@ -91,8 +91,8 @@ static fv_status read_all(fv__reading *rd, tagging *g)
 
 /* ---- the feed ---- */
 
-static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n, fv_draw how,
-                      fv_err *e)
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
 {
     const tagging *g = self;
     int64_t T = fv__ragged_put(&g->text, out, rows, n, g->task.pad);
@@ -110,17 +110,17 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static fv_status judge_words(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
-                             double *hits, double *of)
+static fv_status count_correct_words(const void *self, fv_ctx *c, const fv_batch *b,
+                                     const fv_items *out, double *hits, double *of)
 {
     (void)self;
-    return fv__judge_rows(c, out, fv__batch_ints(b, "labels"), fv_shape_len(b->part[0].shape), hits,
-                          of);
+    return fv__count_correct_rows(c, out, fv__batch_ints(b, "labels"),
+                                  fv_shape_len(b->part[0].shape), hits, of);
 }
 
 /* F1 = 2 right / (given + gold), so twice what is right are the hits. */
-static fv_status judge_entities(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
-                                double *hits, double *of)
+static fv_status count_correct_entities(const void *self, fv_ctx *c, const fv_batch *b,
+                                        const fv_items *out, double *hits, double *of)
 {
     const tagging *g = self;
     const fv_tensor *logits = fv_items_get(out, "logits");
@@ -132,7 +132,7 @@ static fv_status judge_entities(const void *self, fv_ctx *c, const fv_batch *b, 
     const char **gold = fv__alloc(g->env, name_bytes), **given = gold + T;
     fv_entities found = {0};
     if (!best || !gold) fv_raise(c, FV_ENOMEM, "evaluation: out of memory");
-    fv_status st = best && gold ? fv__best_labels(c, logits, best) : FV_ENOMEM;
+    fv_status st = best && gold ? fv__argmax_labels(c, logits, best) : FV_ENOMEM;
     for (int64_t i = 0; !st && i < rows; i++) {
         int64_t n = 0;
         for (int64_t t = i * T; t < (i + 1) * T; t++) {
@@ -204,7 +204,7 @@ fv_status fv_feed_tag(fv_feed *out, const fv_feed_opt *t, const fv_records *from
                      .count = count,
                      .size = size,
                      .make = make,
-                     .judge = entities ? judge_entities : judge_words,
+                     .count_correct = entities ? count_correct_entities : count_correct_words,
                      .close = close_feed};
     return FV_OK;
 }

@@ -144,7 +144,7 @@ static fv_tensor *run(fv_ctx *c, fv_attn_view *v, const fv_attn *o)
     k->attention(fv_ctx_stream(c), a);
 
     if (c->record) { /* the view outlives the call */
-        fv_attn_view *kept = fv__arena_take(&c->host, sizeof *kept);
+        fv_attn_view *kept = fv__arena_alloc(&c->host, sizeof *kept);
         if (!kept) return fv_raise(c, FV_ENOMEM, "attention: out of memory");
         *kept = *v;
         v = kept;

@@ -17,7 +17,7 @@ static void backward(fv_ctx *c, fv_node *n)
     const fv_kernels *k = fv_kernels_of(c, a->dtype);
     if (!fv_need(c, k && k->binary_bwd, "binary_bwd", a->dtype)) return;
 
-    if (s->op == FV_B_ADD && fv_shape_same(a->shape, b->shape) && fv__grad_split(c, a, b, n))
+    if (s->op == FV_B_ADD && fv_shape_same(a->shape, b->shape) && fv__grad_alias(c, a, b, n))
         return;
     fv_stream *st = fv_ctx_stream(c);
     fv_sink none = {0};

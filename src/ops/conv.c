@@ -29,9 +29,12 @@ typedef struct {
 } conv_node;
 
 static int64_t image_len(const conv *v) { return v->g.channels * v->g.h * v->g.w; }
-static int64_t places(const conv *v) { return v->g.oh * v->g.ow; }
-static int64_t map_len(const conv *v) { return v->maps * places(v); }
-static int64_t column_len(const conv *v) { return v->g.channels * v->g.kh * v->g.kw * places(v); }
+static int64_t out_positions(const conv *v) { return v->g.oh * v->g.ow; }
+static int64_t map_len(const conv *v) { return v->maps * out_positions(v); }
+static int64_t column_len(const conv *v)
+{
+    return v->g.channels * v->g.kh * v->g.kw * out_positions(v);
+}
 static int64_t group_maps(const conv *v) { return v->maps / v->groups; }
 static int64_t group_taps(const conv *v) { return v->g.channels / v->groups * v->g.kh * v->g.kw; }
 static int64_t weight_len(const conv *v) { return v->maps * group_taps(v); }
@@ -90,7 +93,7 @@ static int64_t chunk_at(const conv *v, int64_t from)
 static void shrink(fv_ctx *c, const conv *v, fv_dtype t, fv_sink map, const void *w,
                    const void *image)
 {
-    int64_t m = group_maps(v), n = places(v), k = group_taps(v);
+    int64_t m = group_maps(v), n = out_positions(v), k = group_taps(v);
     for (int64_t from = 0; map.data && from < v->g.batch; from += v->chunk) {
         int64_t images = chunk_at(v, from);
         fv_gemm g = {.m = m,
@@ -113,7 +116,7 @@ static void shrink(fv_ctx *c, const conv *v, fv_dtype t, fv_sink map, const void
 static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const void *w,
                    const void *map)
 {
-    int64_t m = group_taps(v), n = places(v), k = group_maps(v);
+    int64_t m = group_taps(v), n = out_positions(v), k = group_maps(v);
     for (int64_t from = 0; image.data && from < v->g.batch; from += v->chunk) {
         int64_t images = chunk_at(v, from);
         fv_sink part = sink_at(image, from * image_len(v)),
@@ -138,7 +141,7 @@ static void weigh(fv_ctx *c, const conv *v, fv_dtype t, fv_sink dw, const void *
                   const void *image)
 {
     if (!dw.data) return;
-    int64_t m = group_maps(v), n = group_taps(v), k = places(v);
+    int64_t m = group_maps(v), n = group_taps(v), k = out_positions(v);
     fv_dtype st = fv__stat_dtype(t);
     fv_sink sum = dw.dtype == st ? dw : (fv_sink){fv_scratch(c, st, weight_len(v)), st, false};
     if (!sum.data) return;

@@ -19,7 +19,7 @@ static bool last_to_read(const fv_node *n, const fv_tensor *x)
 {
     if (x->held || x->base || x->grad || x->is_param) return false;
     for (const fv_node *m = n->prev; m; m = m->prev) {
-        if (m->y == x) return fv__linear_forgets(m);
+        if (m->y == x) return fv__linear_output_unused(m);
         for (int i = 0; i < m->n_in; i++)
             if (m->in[i] == x) return false;
     }

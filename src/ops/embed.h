@@ -4,7 +4,7 @@
 
 #include "fovea/author/op.h"
 
-enum { FV_EMBED_MOST = 3 };
+enum { FV_EMBED_MAX_TABLES = 3 };
 
 /* Rows of a table (V,D): those that ids (B,T) name, or where ids is NULL rows first ..
  * first+count-1, again and again. */

@@ -7,10 +7,10 @@
 typedef struct {
     fv_node node;
     fv_act act;
-    bool kn;
+    bool in_out;
     void *pre;
-    bool through;    /* y's gradient is p's already, and bias has its own */
-    fv_tensor *onto; /* y = onto + p; the last of in, or NULL */
+    bool through;        /* y's gradient is p's already, and bias has its own */
+    fv_tensor *residual; /* y = onto + p; the last of in, or NULL */
 } linear;
 
 /* The derivative of these cannot be had from y alone, so the value before them is kept. */
@@ -35,7 +35,7 @@ static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv
     fv_unary_op op;
     if (s->through) *dbias = (fv_sink){0};
     if (s->through || !fv__act_op(&op, s->act)) return y->grad;
-    if (!s->pre) keep(s, fv__block_take(c, fv__tensor_bytes(y->dtype, fv_len(y))));
+    if (!s->pre) keep(s, fv__block_alloc(c, fv__tensor_bytes(y->dtype, fv_len(y))));
     if (!s->pre || !fv_need(c, k->unary_bwd, "unary_bwd", y->dtype)) return NULL;
     if (k->unary_bwd_sums && dbias->data) {
         k->unary_bwd_sums(fv_ctx_stream(c), op, s->pre, *dbias, y->grad, p, fv_rows(y), fv_cols(y));
@@ -56,7 +56,7 @@ static bool grad_through_act(fv_ctx *c, const fv_kernels *k, const fv_node *node
     linear *maker = (linear *)node->prev;
     fv_tensor *x = node->in[0];
     fv_unary_op op;
-    if (!k->gemm_slope || !maker || maker->node.backward != backward || maker->node.y != x ||
+    if (!k->gemm_dact || !maker || maker->node.backward != backward || maker->node.y != x ||
         x->grad || x->held)
         return false;
     fv_tensor *bias = maker->node.in[2];
@@ -64,7 +64,7 @@ static bool grad_through_act(fv_ctx *c, const fv_kernels *k, const fv_node *node
     bool had = bias->has_grad;
     fv_sink dbias = fv_grad(c, bias);
     by_x.c = maker->pre;
-    if (!dbias.data || !k->gemm_slope(fv_ctx_stream(c), &by_x, op, maker->pre, dbias)) {
+    if (!dbias.data || !k->gemm_dact(fv_ctx_stream(c), &by_x, op, maker->pre, dbias)) {
         bias->has_grad = had;
         return false;
     }
@@ -86,12 +86,12 @@ static void backward(fv_ctx *c, fv_node *node)
     if (!dp) return;
 
     int64_t rows = fv_rows(x), cols = fv_cols(x), n = fv_cols(node->y);
-    fv_factor p = {dp, false, 0}, turned_p = {dp, true, 0}, of_w = {w->data, s->kn, 0};
+    fv_factor p = {dp, false, 0}, turned_p = {dp, true, 0}, of_w = {w->data, s->in_out, 0};
     fv_factor of_x = {x->data, false, 0}, turned_x = {x->data, true, 0};
     fv_sink dw = fv_grad(c, w);
     fv_gemm by_x = fv__product((fv_sink){.dtype = x->dtype}, p, of_w, rows, cols, n, x->dtype);
-    fv_gemm by_w = s->kn ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
-                         : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
+    fv_gemm by_w = s->in_out ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
+                             : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
     fv_stream *st = fv_ctx_stream(c);
     /* dp is in a cache still */
     if (dbias.data && fv_need(c, k->colsum, "colsum", x->dtype)) k->colsum(st, dbias, dp, rows, n);
@@ -102,7 +102,7 @@ static void backward(fv_ctx *c, fv_node *node)
     }
     if (dw.data) k->gemm(st, &by_w);
     /* last: it may take the gradient's memory with it */
-    if (s->onto) fv_grad_pass(c, s->onto, node);
+    if (s->residual) fv_grad_pass(c, s->residual, node);
 }
 
 fv_sink fv__linear_bias_sums(fv_ctx *c, fv_node *n, const fv_tensor *y)
@@ -115,22 +115,23 @@ fv_sink fv__linear_bias_sums(fv_ctx *c, fv_node *n, const fv_tensor *y)
     return to;
 }
 
-bool fv__linear_forgets(const fv_node *n)
+bool fv__linear_output_unused(const fv_node *n)
 {
     return n->backward == backward && ((const linear *)n)->act == FV_ACT_NONE;
 }
 
 /* A packed weight has a dtype of its own and is always described as (N,K). */
-static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tensor *bias, bool kn)
+static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tensor *bias,
+                bool in_out)
 {
     if (!fv_same_dtype(c, "linear", x, bias ? bias : x)) return false;
     if (!w->packed && !fv_same_dtype(c, "linear", x, w)) return false;
-    int64_t in = w->shape.d[!kn], out = w->shape.d[kn];
+    int64_t in = w->shape.d[!in_out], out = w->shape.d[in_out];
     bool ok = x->shape.n > 0 && w->shape.n == 2 && in == fv_cols(x) &&
               (!bias || (bias->shape.n == 1 && bias->shape.d[0] == out));
     if (!ok)
         fv_raise(c, FV_ESHAPE, "linear: x %s, w %s stored (%s), bias %s", fv_desc(x).s,
-                 fv_desc(w).s, kn ? "in,out" : "out,in", bias ? fv_desc(bias).s : "none");
+                 fv_desc(w).s, in_out ? "in,out" : "out,in", bias ? fv_desc(bias).s : "none");
     return ok;
 }
 
@@ -138,13 +139,13 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
 static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor *w)
 {
     fv_tensor *const *part;
-    bool kn;
-    int n = fv__weight_parts(w, &part, &kn);
+    bool in_out;
+    int n = fv__weight_parts(w, &part, &in_out);
     size_t size = fv_dtype_size(k->dtype);
     g.packed = false;
-    g.tb = !kn;
+    g.tb = !in_out;
     g.n /= n;
-    g.ldb = kn ? g.n : g.k;
+    g.ldb = in_out ? g.n : g.k;
     for (int i = 0; i < n; i++) {
         g.b = part[i]->data;
         k->gemm(fv_ctx_stream(c), &g);
@@ -154,41 +155,41 @@ static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor
     }
 }
 
-static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act, bool kn,
-                        fv_tensor *onto)
+static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act,
+                        bool in_out, fv_tensor *residual)
 {
-    kn = kn && !(w && w->packed);
-    if (!x || !w || !fit(c, x, w, bias, kn)) return NULL;
+    in_out = in_out && !(w && w->packed);
+    if (!x || !w || !fit(c, x, w, bias, in_out)) return NULL;
     fv_unary_op op;
     if (act && !fv__act_op(&op, act))
         return fv_raise(c, FV_EARG, "linear: no activation %d", (int)act);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->gemm, "gemm", x->dtype)) return NULL;
 
-    int64_t n = w->shape.d[kn];
+    int64_t n = w->shape.d[in_out];
     fv_shape shape = x->shape;
     shape.d[shape.n - 1] = n;
     fv_tensor *y = fv_new(c, x->dtype, shape);
     if (!y) return NULL;
 
     /* Recorded before it runs, because only a recorded product has to keep p. */
-    fv_tensor *in[] = {x, w, bias, onto};
-    linear *s = fv_record_n(c, "linear", sizeof *s, w->packed ? NULL : backward, y, onto ? 4 : 3,
-                            in);
+    fv_tensor *in[] = {x, w, bias, residual};
+    linear *s = fv_record_n(c, "linear", sizeof *s, w->packed ? NULL : backward, y,
+                            residual ? 4 : 3, in);
     if (s) {
         s->act = act;
-        s->onto = onto;
-        s->kn = kn;
+        s->residual = residual;
+        s->in_out = in_out;
         if (needs_pre(act)) keep(s, fv_scratch(c, y->dtype, fv_len(y)));
     }
     if (fv__failed(c)) return NULL;
     fv_factor of_x = {x->data, false, 0},
-              of_w = {w->packed ? fv__weight_data(c, w) : w->data, !kn, 0};
+              of_w = {w->packed ? fv__weight_data(c, w) : w->data, !in_out, 0};
     fv_gemm g = fv__product(fv__out(y), of_x, of_w, fv_rows(x), n, fv_cols(x), w->dtype);
     g.packed = w->packed;
     g.bias = bias ? bias->data : NULL;
     g.act = act;
-    g.plus = onto ? onto->data : NULL;
+    g.plus = residual ? residual->data : NULL;
     g.pre = s ? s->pre : NULL;
     if (g.b)
         k->gemm(fv_ctx_stream(c), &g);
@@ -202,32 +203,33 @@ fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_
     return apply(c, x, w, bias, act, false, NULL);
 }
 
-fv_tensor *fv_linear_kn(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
+fv_tensor *fv_linear_in_out(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
     return apply(c, x, w, bias, act, true, NULL);
 }
 
-fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *w, fv_tensor *bias,
-                           bool kn)
+fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tensor *w,
+                          fv_tensor *bias, bool in_out)
 {
-    if (!onto || !x || !w) return NULL;
+    if (!residual || !x || !w) return NULL;
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     fv_shape shape = x->shape;
-    if (shape.n > 0 && w->shape.n == 2) shape.d[shape.n - 1] = w->shape.d[kn && !w->packed];
-    bool fits = onto != x && onto->dtype == x->dtype && fv_shape_same(onto->shape, shape);
+    if (shape.n > 0 && w->shape.n == 2) shape.d[shape.n - 1] = w->shape.d[in_out && !w->packed];
+    bool fits = residual != x && residual->dtype == x->dtype &&
+                fv_shape_same(residual->shape, shape);
     if (k && k->gemm_plus && w->dtype == x->dtype && fits)
-        return apply(c, x, w, bias, FV_ACT_NONE, kn, onto);
-    return fv_add(c, onto, apply(c, x, w, bias, FV_ACT_NONE, kn, NULL));
+        return apply(c, x, w, bias, FV_ACT_NONE, in_out, residual);
+    return fv_add(c, residual, apply(c, x, w, bias, FV_ACT_NONE, in_out, NULL));
 }
 
-fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool kn)
+fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool in_out)
 {
     if (!fv_same_dtype(c, "pack", w, w)) return NULL;
     if (w->shape.n != 2)
         return fv_raise(c, FV_ESHAPE, "pack: a weight has two axes, not %s", fv_desc(w).s);
     const fv_kernels *k = fv_kernels_of(c, w->dtype);
     if (!fv_need(c, k && k->pack && k->pack_bytes, "pack", w->dtype)) return NULL;
-    int64_t n = w->shape.d[kn], cols = w->shape.d[!kn];
+    int64_t n = w->shape.d[in_out], cols = w->shape.d[!in_out];
     size_t bytes = (unsigned)dtype < FV_DTYPES ? k->pack_bytes(n, cols, dtype) : 0;
     if (!bytes)
         return fv_raise(c, FV_EDTYPE, "pack: this device cannot lay %s out as %s", fv_desc(w).s,
@@ -240,6 +242,6 @@ fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool kn)
     y->packed = true;
     fv_record(c, sizeof(fv_node), NULL, y, w);
     if (fv__failed(c)) return NULL;
-    k->pack(fv_ctx_stream(c), y->data, dtype, w->data, w->dtype, n, cols, w->shape.d[1], !kn);
+    k->pack(fv_ctx_stream(c), y->data, dtype, w->data, w->dtype, n, cols, w->shape.d[1], !in_out);
     return y;
 }

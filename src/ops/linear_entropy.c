@@ -16,7 +16,7 @@
 
 typedef struct {
     fv_node node;
-    void *slope; /* (rows,step) */
+    void *dlogits; /* (rows,step) */
     int64_t step;
 } linear_entropy;
 
@@ -28,17 +28,18 @@ static void backward(fv_ctx *c, fv_node *node)
     int64_t rows = fv_rows(x), cols = fv_cols(x), n = w->shape.d[0];
     const fv_stat *dl = node->y->grad;
     fv_stream *st = fv_ctx_stream(c);
-    fv_factor g = {s->slope, false, 0}, turned = {s->slope, true, 0}, of_w = {w->data, false, 0};
+    fv_factor g = {s->dlogits, false, 0}, transposed = {s->dlogits, true, 0},
+              of_w = {w->data, false, 0};
     fv_sink dw = fv_grad(c, w), dx = fv_grad(c, x);
     size_t bytes = fv__tensor_bytes(x->dtype, fv_len(x));
-    void *part = fv__block_take(c, bytes); /* x by rows of dl, and then dx */
+    void *part = fv__block_alloc(c, bytes); /* x by rows of dl, and then dx */
     if (!part) {
         fv_raise(c, FV_ENOMEM, "linear_cross_entropy: out of memory");
         return;
     }
     if (dw.data) {
         k->scale_rows(st, (fv_sink){part, x->dtype, false}, x->data, dl, rows, cols);
-        fv_gemm by_w = fv__product(dw, turned, (fv_factor){part, false, 0}, n, cols, rows,
+        fv_gemm by_w = fv__product(dw, transposed, (fv_factor){part, false, 0}, n, cols, rows,
                                    x->dtype);
         by_w.lda = s->step;
         k->gemm(st, &by_w);
@@ -50,7 +51,7 @@ static void backward(fv_ctx *c, fv_node *node)
         k->gemm(st, &by_x);
         k->scale_rows(st, dx, part, dl, rows, cols);
     }
-    fv__block_give(c, part, bytes);
+    fv__block_free(c, part, bytes);
 }
 
 static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tensor *labels)
@@ -68,7 +69,7 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
 static bool alone(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
     const fv_kernels *k = (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
-    return c->train && c->record && !w->packed && k && k->cross_entropy_slope && k->scale_rows;
+    return c->train && c->record && !w->packed && k && k->cross_entropy_fused && k->scale_rows;
 }
 
 fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, fv_tensor *w,
@@ -96,12 +97,12 @@ fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, 
                             x->dtype);
     g.ldc = step;
     k->gemm(fv_ctx_stream(c), &g);
-    k->cross_entropy_slope(fv_ctx_stream(c), y->data, own, labels->data, rows, n, step, opt.smooth,
+    k->cross_entropy_fused(fv_ctx_stream(c), y->data, own, labels->data, rows, n, step, opt.smooth,
                            opt.ignore);
 
     linear_entropy *s = fv_record(c, sizeof *s, backward, y, x, w, labels);
     if (s) {
-        s->slope = s->node.temp = own;
+        s->dlogits = s->node.temp = own;
         s->node.temp_bytes = fv__tensor_bytes(x->dtype, rows * step);
         s->step = step;
     }

@@ -9,7 +9,8 @@ typedef struct {
 
 /* One factor's gradient is again a product, for each of the batch.  A factor that served all
  * collects from all. */
-static void deliver(fv_ctx *c, const fv_kernels *k, const fv_gemm *y, fv_gemm d, int64_t stride)
+static void store_product(fv_ctx *c, const fv_kernels *k, const fv_gemm *y, fv_gemm d,
+                          int64_t stride)
 {
     size_t size = fv_dtype_size(k->dtype);
     bool shared = !stride && y->batch > 1;
@@ -41,14 +42,14 @@ static void backward(fv_ctx *c, fv_node *node)
     fv_factor of_b = {b->data, y->tb, y->stride_b}, turned_b = {b->data, !y->tb, y->stride_b};
     fv_sink da = fv_grad(c, a);
     if (da.data && !y->ta)
-        deliver(c, k, y, fv__product(da, of_y, turned_b, y->m, y->k, y->n, t), y->stride_a);
+        store_product(c, k, y, fv__product(da, of_y, turned_b, y->m, y->k, y->n, t), y->stride_a);
     if (da.data && y->ta)
-        deliver(c, k, y, fv__product(da, of_b, turned_y, y->k, y->m, y->n, t), y->stride_a);
+        store_product(c, k, y, fv__product(da, of_b, turned_y, y->k, y->m, y->n, t), y->stride_a);
     fv_sink db = fv_grad(c, b);
     if (db.data && !y->tb)
-        deliver(c, k, y, fv__product(db, turned_a, of_y, y->k, y->n, y->m, t), y->stride_b);
+        store_product(c, k, y, fv__product(db, turned_a, of_y, y->k, y->n, y->m, t), y->stride_b);
     if (db.data && y->tb)
-        deliver(c, k, y, fv__product(db, turned_y, of_a, y->n, y->k, y->m, t), y->stride_b);
+        store_product(c, k, y, fv__product(db, turned_y, of_a, y->n, y->k, y->m, t), y->stride_b);
 }
 
 /* The product, still without its output; false unless the inner lengths and the leading axes agree,

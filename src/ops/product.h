@@ -39,12 +39,12 @@ static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t 
 
 /* onto + x w' + bias, w (N,K) or, kn, (K,N); onto (..,N), which may not be x.  One product where
  * the device can. */
-fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *onto, fv_tensor *x, fv_tensor *w, fv_tensor *bias,
-                           bool kn);
+fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tensor *w,
+                          fv_tensor *bias, bool in_out);
 
 /* The node is a linear map whose gradient never looks at its output again: whoever reads that last
  * may write over it. */
-bool fv__linear_forgets(const fv_node *n);
+bool fv__linear_output_unused(const fv_node *n);
 
 /* Where n is a linear map to y without activation: where the sums of the columns of y's gradient
  * go.  It leaves them to the caller, who makes that gradient whole. */

@@ -7,7 +7,7 @@
 static void backward(fv_ctx *c, fv_node *n)
 {
     fv_tensor *sum = n->y, *x = n->in[0], *a = n->in[1];
-    if (fv__grad_split(c, x, a, n)) return;
+    if (fv__grad_alias(c, x, a, n)) return;
     const fv_kernels *k = fv_kernels_of(c, sum->dtype);
     if (!fv_need(c, k->cast, "cast", sum->dtype)) return;
     fv_sink da = fv_grad(c, a);

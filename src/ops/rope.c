@@ -7,8 +7,8 @@ typedef struct {
     fv_rope_opt opt;
 } rope;
 
-static void turn(fv_ctx *c, fv_sink y, const fv_tensor *x, const void *from, const fv_tensor *pos,
-                 const fv_tensor *freq, fv_rope_opt opt, bool back)
+static void apply_rotation(fv_ctx *c, fv_sink y, const fv_tensor *x, const void *from,
+                           const fv_tensor *pos, const fv_tensor *freq, fv_rope_opt opt, bool back)
 {
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!y.data) return;
@@ -18,7 +18,8 @@ static void turn(fv_ctx *c, fv_sink y, const fv_tensor *x, const void *from, con
 
 static void backward(fv_ctx *c, fv_node *n)
 {
-    turn(c, fv_grad(c, n->in[0]), n->in[0], n->y->grad, n->in[1], n->in[2], ((rope *)n)->opt, true);
+    apply_rotation(c, fv_grad(c, n->in[0]), n->in[0], n->y->grad, n->in[1], n->in[2],
+                   ((rope *)n)->opt, true);
 }
 
 fv_tensor *fv_rope(fv_ctx *c, fv_tensor *x, fv_tensor *pos, fv_tensor *freq, fv_rope_opt opt)
@@ -37,7 +38,7 @@ fv_tensor *fv_rope(fv_ctx *c, fv_tensor *x, fv_tensor *pos, fv_tensor *freq, fv_
 
     fv_tensor *y = fv_new(c, x->dtype, x->shape);
     if (!y) return NULL;
-    turn(c, (fv_sink){y->data, y->dtype, false}, x, x->data, pos, freq, opt, false);
+    apply_rotation(c, (fv_sink){y->data, y->dtype, false}, x, x->data, pos, freq, opt, false);
     rope *s = fv_record(c, sizeof *s, backward, y, x, pos, freq);
     if (s) s->opt = opt;
     return y;

@@ -6,71 +6,73 @@
 
 /* Rows, and which weights: a CPU takes any, and more rows than one or two are better off among
  * themselves. */
-#define MOST_ROWS 512
-#define MOST_ROWS_HOST 2
+#define MAX_ROWS 512
+#define MAX_ROWS_HOST 2
 
 static bool takes(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
-    if (fv__device_is_host(c->dev)) return fv__weight_laid(w) && fv_dim(x, 0) <= MOST_ROWS_HOST;
-    return w->dtype == FV_BF16 && fv_dim(x, 0) <= MOST_ROWS && fv_dim(w, 1) % 8 == 0;
+    if (fv__device_is_host(c->dev)) return fv__weight_is_packed(w) && fv_dim(x, 0) <= MAX_ROWS_HOST;
+    return w->dtype == FV_BF16 && fv_dim(x, 0) <= MAX_ROWS && fv_dim(w, 1) % 8 == 0;
 }
 
-bool fv__row_linear_can(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
+bool fv__fused_linear_supported(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
     return !c->record && !c->train && x && w && w->packed && x->dtype == FV_F32 &&
-           x->shape.n == 3 && fv_dim(x, 1) == 1 && c->dev->k[FV_F32]->row_linear && takes(c, x, w);
+           x->shape.n == 3 && fv_dim(x, 1) == 1 && c->dev->k[FV_F32]->fused_linear &&
+           takes(c, x, w);
 }
 
 static const void *data_of(const fv_tensor *t) { return t ? t->data : NULL; }
 
-static bool fit(const fv_tensor *x, const fv_row_arg *a, fv_dtype t, int64_t y_n)
+static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, int64_t y_n)
 {
     int64_t n = fv_dim(a->w, 0), k = fv_dim(a->w, 1);
     bool ok = fv_cols(x) == k && (!a->b || fv_len(a->b) == n) &&
               (!a->gain || fv_len(a->gain) == k) && (!a->shift || fv_len(a->shift) == k) &&
-              (!a->onto || (fv_cols(a->onto) == n && fv_rows(a->onto) == fv_rows(x)));
+              (!a->residual || (fv_cols(a->residual) == n && fv_rows(a->residual) == fv_rows(x)));
     return ok && (!a->k || (a->v && a->pos && y_n > 0 && fv_shape_same(a->k->shape, a->v->shape) &&
                             a->k->dtype == t && fv_dim(a->k, 0) == fv_rows(x) &&
                             fv_len(a->pos) == fv_rows(x)));
 }
 
-fv_tensor *fv__row_linear(fv_ctx *c, fv_tensor *x, fv_row_arg a)
+fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
 {
     if (!x || fv__failed(c)) return NULL;
     int64_t n = fv_dim(a.w, 0), y_n = n - (a.k ? 2 * fv_cols(a.k) : 0);
     fv_dtype t = a.half && !fv__device_is_host(c->dev) ? FV_BF16 : FV_F32;
     if (!fit(x, &a, t, y_n))
-        return fv_raise(c, FV_ESHAPE,
-                        "row_linear: x %s, w %s: expected rows of one width, and a bias, norm, sum "
-                        "and cache for them",
-                        fv_desc(x).s, fv_desc(a.w).s);
-    fv_tensor *y = a.onto ? a.onto : fv_new(c, t, FV_SHAPE(fv_dim(x, 0), 1, y_n));
+        return fv_raise(
+            c, FV_ESHAPE,
+            "fused_linear: x %s, w %s: expected rows of one width, and a bias, norm, sum "
+            "and cache for them",
+            fv_desc(x).s, fv_desc(a.w).s);
+    fv_tensor *y = a.residual ? a.residual : fv_new(c, t, FV_SHAPE(fv_dim(x, 0), 1, y_n));
     if (!y) return NULL;
-    fv_row_linear r = {.rows = fv_rows(x),
-                       .n = n,
-                       .k = fv_cols(x),
-                       .x = x->data,
-                       .w = a.w->data,
-                       .bias = data_of(a.b),
-                       .xt = x->dtype,
-                       .wt = a.w->dtype,
-                       .yt = y->dtype,
-                       .norm = a.norm,
-                       .gain = data_of(a.gain),
-                       .shift = data_of(a.shift),
-                       .eps = a.eps,
-                       .act = a.act,
-                       .add = a.onto != NULL,
-                       .y = y->data,
-                       .y_n = y_n};
+    fv_fused_linear r = {.rows = fv_rows(x),
+                         .n = n,
+                         .k = fv_cols(x),
+                         .x = x->data,
+                         .w = a.w->data,
+                         .bias = data_of(a.b),
+                         .xt = x->dtype,
+                         .wt = a.w->dtype,
+                         .yt = y->dtype,
+                         .norm = a.norm,
+                         .gain = data_of(a.gain),
+                         .shift = data_of(a.shift),
+                         .eps = a.eps,
+                         .act = a.act,
+                         .add = a.residual != NULL,
+                         .y = y->data,
+                         .y_n = y_n};
     if (a.k) {
         r.k_cache = a.k->data;
         r.v_cache = a.v->data;
         r.pos = a.pos->data;
         r.cap = fv_dim(a.k, 1);
     }
-    if (!c->dev->k[FV_F32]->row_linear(&c->stream, &r))
-        return fv_raise(c, FV_EMISSING, "row_linear: %s has no kernel for x %s, w %s",
+    if (!c->dev->k[FV_F32]->fused_linear(&c->stream, &r))
+        return fv_raise(c, FV_EMISSING, "fused_linear: %s has no kernel for x %s, w %s",
                         fv_device_name(c->dev), fv_desc(x).s, fv_desc(a.w).s);
     return y;
 }

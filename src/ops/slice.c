@@ -208,7 +208,8 @@ typedef struct {
 } roll;
 
 /* y[(i + by) mod n] (+)= x[i], 0 <= by <= n, in two runs */
-static void turn(fv_ctx *c, const fv_kernels *k, fv_sink y, const void *x, fv_axes a, int64_t by)
+static void roll_copy(fv_ctx *c, const fv_kernels *k, fv_sink y, const void *x, fv_axes a,
+                      int64_t by)
 {
     copy_run(c, k, y, (run){a.n, by}, x, (run){a.n, 0}, a.n - by, a);
     copy_run(c, k, y, (run){a.n, 0}, x, (run){a.n, a.n - by}, by, a);
@@ -219,7 +220,7 @@ static void roll_backward(fv_ctx *c, fv_node *n)
     const roll *s = (const roll *)n;
     fv_tensor *x = n->in[0];
     const fv_kernels *k = copying(c, x->dtype);
-    if (k) turn(c, k, fv_grad(c, x), n->y->grad, s->axes, s->axes.n - s->by);
+    if (k) roll_copy(c, k, fv_grad(c, x), n->y->grad, s->axes, s->axes.n - s->by);
 }
 
 fv_tensor *fv_roll(fv_ctx *c, fv_tensor *x, int axis, int64_t by)
@@ -230,7 +231,7 @@ fv_tensor *fv_roll(fv_ctx *c, fv_tensor *x, int axis, int64_t by)
     if (!y) return NULL;
     fv_axes a = fv__axes(x->shape, axis);
     by = a.n ? (by % a.n + a.n) % a.n : 0;
-    turn(c, k, fv__out(y), x->data, a, by);
+    roll_copy(c, k, fv__out(y), x->data, a, by);
 
     roll *s = fv_record(c, sizeof *s, roll_backward, y, x);
     if (s) s->axes = a, s->by = by;

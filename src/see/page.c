@@ -8,7 +8,7 @@
 #include "see.h"
 #include "see_page.h"
 
-enum { MOST_WEIGHTS = 1 << 23 };
+enum { MAX_WEIGHTS = 1 << 23 };
 
 static const char mark[] = "@data@";
 
@@ -151,12 +151,12 @@ static fv_status check(const fv_see *s, fv_err *e)
         const fv_see_map *m = &s->map[k];
         n += (double)m->layers * (double)(m->heads + 1) * (double)m->rows * (double)m->cols;
     }
-    if (n <= MOST_WEIGHTS) return FV_OK;
+    if (n <= MAX_WEIGHTS) return FV_OK;
     return fv_fail(e, FV_EARG,
                    "a page holds all layers and heads, here %.0f million weights, and takes at "
                    "most %d million; a picture, "
                    ".json or .csv can show one layer, head or some rows of a long text",
-                   n / 1e6, MOST_WEIGHTS / 1000000);
+                   n / 1e6, MAX_WEIGHTS / 1000000);
 }
 
 fv_status fv__see_html(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e)

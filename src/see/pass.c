@@ -26,13 +26,13 @@ static fv_status check_input(const fv_model *m, const fv_see_in *in, bool pair, 
 
 /* Copies of what the pass reads, in one piece of memory: the mask, and the target moved on by the
  * start token. */
-typedef struct fed {
+typedef struct loaded {
     uint8_t *mask;
     int32_t *read;
     size_t bytes;
-} fed;
+} loaded;
 
-static bool feed(fed *f, const fv_env *env, const fv_see_in *in, bool pair)
+static bool feed(loaded *f, const fv_env *env, const fv_see_in *in, bool pair)
 {
     size_t reads = pair ? (size_t)in->n_target : 0;
     f->bytes = reads * sizeof *f->read + (size_t)in->n_source;
@@ -51,7 +51,7 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_ite
     const fv_env *env = fv_device_env(fv_ctx_device(c));
     bool pair = fv_see_takes_pair(m);
     fv_items items = {0};
-    fed f;
+    loaded f;
     fv_status st = check_input(m, in, pair, e);
     if (st) return st;
     if (!feed(&f, env, in, pair)) return fv_fail(e, FV_ENOMEM, "forward pass: out of memory");

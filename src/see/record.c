@@ -53,7 +53,7 @@ static void add_layer(fv_see *s, fv_see_kind k, const char *name, const fv_attn_
         return;
     }
     void *array = m->layer;
-    if (!fv__grow(s->env, &array, &m->room, (size_t)(n + 1) * sizeof *m->layer)) {
+    if (!fv__grow(s->env, &array, &m->capacity, (size_t)(n + 1) * sizeof *m->layer)) {
         fv_fail(&s->err, FV_ENOMEM, "%s: out of memory", name);
         return;
     }
@@ -105,7 +105,7 @@ void fv_see_free(fv_see *s)
         fv_see_map *m = &s->map[k];
         free_labels(s, &m->row, m->rows);
         free_labels(s, &m->col, m->cols);
-        fv__free(env, m->layer, m->room);
+        fv__free(env, m->layer, m->capacity);
     }
     if (s->own)
         fv_ctx_free(s->ctx);

@@ -14,7 +14,7 @@ typedef struct fv_see_layer {
 /* All attentions of one kind; they have one shape. */
 typedef struct fv_see_map {
     fv_see_layer *layer;
-    size_t room; /* bytes */
+    size_t capacity; /* bytes */
     int64_t layers, heads, rows, cols;
     char **row, **col; /* rows and cols of them, or NULL */
 } fv_see_map;

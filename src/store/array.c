@@ -50,14 +50,14 @@ fv_status fv__array_alloc(fv_array *a, const char *what, fv_err *e)
 }
 
 /* "model.safetensors:name" */
-static fv_status read_tensor(fv_array *a, const char *place, size_t path_len, const char *name,
+static fv_status read_tensor(fv_array *a, const char *source, size_t path_len, const char *name,
                              fv_err *e)
 {
     char path[FV_PATH];
     fv_st *s;
     fv_st_info t;
-    if (path_len >= sizeof path) return fv_fail(e, FV_EIO, "%.200s...: path too long", place);
-    memcpy(path, place, path_len);
+    if (path_len >= sizeof path) return fv_fail(e, FV_EIO, "%.200s...: path too long", source);
+    memcpy(path, source, path_len);
     path[path_len] = 0;
     fv_status st = fv_st_open(&s, a->env, path, e);
     if (st) return st;
@@ -65,7 +65,7 @@ static fv_status read_tensor(fv_array *a, const char *place, size_t path_len, co
     if (!st) {
         a->shape = t.shape;
         snprintf(a->stored, sizeof a->stored, "%s", t.dtype_name);
-        st = fv__array_alloc(a, place, e);
+        st = fv__array_alloc(a, source, e);
     }
     if (!st) st = fv_st_read(s, &t, a->data, FV_F32, t.count, e);
     fv_st_close(s);
@@ -86,33 +86,33 @@ static fv_status read_file(fv_array *a, const char *path, fv_array_opt opt, fv_e
     return st;
 }
 
-static fv_status check_finite(const fv_array *a, const char *place, fv_err *e)
+static fv_status check_finite(const fv_array *a, const char *source, fv_err *e)
 {
     int64_t n = 0;
     fv__shape_count(&n, &a->shape);
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(a->data[i]))
-            return fv_fail(e, FV_ENUMERIC, "%s: %s at %s, where a finite number must stand", place,
+            return fv_fail(e, FV_ENUMERIC, "%s: %s at %s, where a finite number must stand", source,
                            fv__digits((double)a->data[i], true).s, fv__place(&a->shape, i).s);
     return FV_OK;
 }
 
-fv_status fv_array_open(fv_array *a, const fv_env *env, const char *place, fv_array_opt opt,
+fv_status fv_array_open(fv_array *a, const fv_env *env, const char *source, fv_array_opt opt,
                         fv_err *e)
 {
     static const char inside[] = ".safetensors:";
-    const char *colon = strstr(place, inside);
+    const char *colon = strstr(source, inside);
     *a = (fv_array){.env = env};
     fv_status st;
     if (colon) {
         const char *name = colon + sizeof inside - 1;
-        st = read_tensor(a, place, (size_t)(name - 1 - place), name, e);
-    } else if (fv__ends_with(place, ".safetensors")) {
-        st = fv_fail(e, FV_EARG, "%s: say which tensor, as %s:NAME", place, place);
+        st = read_tensor(a, source, (size_t)(name - 1 - source), name, e);
+    } else if (fv__ends_with(source, ".safetensors")) {
+        st = fv_fail(e, FV_EARG, "%s: say which tensor, as %s:NAME", source, source);
     } else {
-        st = read_file(a, place, opt, e);
+        st = read_file(a, source, opt, e);
     }
-    if (!st && !opt.nonfinite) st = check_finite(a, place, e);
+    if (!st && !opt.nonfinite) st = check_finite(a, source, e);
     if (st) fv_array_close(a);
     return st;
 }

@@ -133,7 +133,7 @@ static const char *nearest(const fv_field *table, const char *key)
     const char *best = NULL;
     for (; table->name; table++) {
         const char *list[] = {best ? best : table->name, table->name, NULL};
-        best = fv__nearest(key, best ? list : list + 1);
+        best = fv__closest(key, best ? list : list + 1);
     }
     return best;
 }
@@ -172,9 +172,10 @@ fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const
 {
     const fv_field *f = find(table, key);
     if (!f) {
-        const char *near = nearest(table, key);
-        return near ? fv_fail(e, FV_EARG, "%.100s: no such key; did you mean %s?", key, near)
-                    : fv_fail(e, FV_EARG, "%.100s: no such key", key);
+        const char *suggestion = nearest(table, key);
+        return suggestion
+                   ? fv_fail(e, FV_EARG, "%.100s: no such key; did you mean %s?", key, suggestion)
+                   : fv_fail(e, FV_EARG, "%.100s: no such key", key);
     }
     if (set_text(obj, f, value)) return FV_OK;
     fv_buf wanted = {0};
@@ -225,7 +226,7 @@ static void problem(reading *r, const char *key, const json_t *found, const fv_f
     fv__buf_free(&text);
 }
 
-static bool join_words(char *out, size_t room, const json_t *list)
+static bool join_words(char *out, size_t capacity, const json_t *list)
 {
     size_t at = 0, i;
     const json_t *v;
@@ -233,9 +234,10 @@ static bool join_words(char *out, size_t room, const json_t *list)
     json_array_foreach(list, i, v)
     {
         const char *s = json_string_value(v);
-        int n = s && *s && !strchr(s, ' ') ? snprintf(out + at, room - at, "%s%s", i ? " " : "", s)
-                                           : -1;
-        if (n < 0 || (size_t)n >= room - at) return false;
+        int n = s && *s && !strchr(s, ' ')
+                    ? snprintf(out + at, capacity - at, "%s%s", i ? " " : "", s)
+                    : -1;
+        if (n < 0 || (size_t)n >= capacity - at) return false;
         at += (size_t)n;
     }
     return true;
@@ -278,9 +280,10 @@ static bool harmless(const fv_key_rule *const *rules, const char *key, const jso
 static void unknown(reading *r, const fv_field *table, const char *key, const json_t *v)
 {
     char more[160];
-    const char *near = nearest(table, key);
-    if (near)
-        snprintf(more, sizeof more, " is not implemented (the nearest key that is: %s)", near);
+    const char *suggestion = nearest(table, key);
+    if (suggestion)
+        snprintf(more, sizeof more, " is not implemented (the nearest key that is: %s)",
+                 suggestion);
     else
         snprintf(more, sizeof more, " is not implemented");
     problem(r, key, v, NULL, more);
@@ -321,9 +324,9 @@ static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_
     json_t *member;
     json_object_foreach(v, name, member)
     {
-        char place[256];
-        if (snprintf(place, sizeof place, "%s.%s", key, name) < (int)sizeof place)
-            read_key(r, obj, table, rules, place, member);
+        char key_path[256];
+        if (snprintf(key_path, sizeof key_path, "%s.%s", key, name) < (int)sizeof key_path)
+            read_key(r, obj, table, rules, key_path, member);
         else
             problem(r, key, member, NULL, " has too long a key");
     }

@@ -124,8 +124,8 @@ static void match_params(loading *l, listing *missing, listing *shapes)
             from->count = -1;
             if (!listed(l->opt.fresh, t->name))
                 note(missing, "missing", t->name);
-            else if (l->opt.tell)
-                l->opt.tell(l->opt.user, t->name, true);
+            else if (l->opt.on_skipped)
+                l->opt.on_skipped(l->opt.user, t->name, true);
             continue;
         }
         mark_used(l, from);
@@ -155,8 +155,8 @@ static void match_file(loading *l, listing *surplus)
         if (l->used[i] || is_copy(l, &t)) continue;
         if (!listed(l->opt.ignore, t.name))
             note(surplus, "unexpected", t.name);
-        else if (l->opt.tell)
-            l->opt.tell(l->opt.user, t.name, false);
+        else if (l->opt.on_skipped)
+            l->opt.on_skipped(l->opt.user, t.name, false);
     }
 }
 
@@ -199,12 +199,12 @@ static fv_status copy_all(loading *l)
     int64_t longest = 0;
     for (int i = 0; i < fv_params_count(l->p); i++)
         if (l->from[i].count > longest) longest = l->from[i].count;
-    size_t room = (size_t)(longest < PIECE ? longest : PIECE) * sizeof(double);
-    void *piece = fv__alloc(l->env, room);
-    if (room && !piece) return fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->path);
+    size_t scratch_bytes = (size_t)(longest < PIECE ? longest : PIECE) * sizeof(double);
+    void *piece = fv__alloc(l->env, scratch_bytes);
+    if (scratch_bytes && !piece) return fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->path);
     for (int i = 0; i < fv_params_count(l->p) && !st; i++)
         if (l->from[i].count >= 0) st = copy(l, fv_params_at(l->p, i), &l->from[i], piece);
-    fv__free(l->env, piece, room);
+    fv__free(l->env, piece, scratch_bytes);
     return st;
 }
 
@@ -287,21 +287,21 @@ fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *
     loading l = {.p = p, .env = fv_device_env(d), .path = path, .opt = opt, .e = e};
     fv_status st = fv_params_status(p, e);
     if (!st) st = begin(&l);
-    int lent = 0;
+    int borrowed = 0;
     fv_dtype half = !st && opt.half && dtype == FV_F32 ? narrow(&l) : FV_F32;
     for (int i = 0; !st && fv__device_is_host(d) && i < fv_params_count(p); i++) {
         fv_tensor *t = fv_params_at(p, i);
         bool rows = quantised(&l, &l.from[i], t->shape), in_half = half && may_be_half(t);
         if (l.from[i].count < 1 || !(rows || in_half || as_wanted(&l.from[i], dtype))) continue;
-        fv__params_lend(p, t, l.from[i].data, rows ? opt.rows : in_half ? half : FV_F32);
+        fv__params_borrow(p, t, l.from[i].data, rows ? opt.rows : in_half ? half : FV_F32);
         l.from[i].count = -1; /* nothing to copy */
-        lent++;
+        borrowed++;
     }
     if (!st) st = fv_params_alloc(p, d, dtype, false, e);
     if (!st) st = copy_all(&l);
     /* whatever came of it */
-    if (lent) fv__params_lender(p, (fv_lender){l.file, close_file, forget_part});
-    end(&l, lent > 0);
+    if (borrowed) fv__params_set_owner(p, (fv_data_owner){l.file, close_file, forget_part});
+    end(&l, borrowed > 0);
     return st;
 }
 
@@ -317,8 +317,8 @@ fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_d
                          uint64_t shard_bytes, fv_err *e)
 {
     int n = fv_params_count(p);
-    size_t room = (size_t)n * sizeof(fv_st_item);
-    fv_st_item *items = fv__alloc(env, room);
+    size_t scratch_bytes = (size_t)n * sizeof(fv_st_item);
+    fv_st_item *items = fv__alloc(env, scratch_bytes);
     if (n && !items) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (int i = 0; i < n; i++) {
         const fv_tensor *t = fv_params_at(p, i);
@@ -327,6 +327,6 @@ fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_d
     }
     fv_st_save_opt opt = {.shard_bytes = shard_bytes, .fetch = fetch, .user = p};
     fv_status st = fv_st_save(env, path, items, n, opt, e);
-    fv__free(env, items, room);
+    fv__free(env, items, scratch_bytes);
     return st;
 }

@@ -23,13 +23,14 @@ static float largest(const float *x, int64_t n)
 static uint8_t byte(float x) { return (uint8_t)(int8_t)rintf(x); }
 static uint8_t half(float x) { return (uint8_t)((int)fminf(rintf(x), 7.0f) & 15); }
 
-/* n values as 8 bits behind their scale, zeros up to `room`. */
-static void eight(uint8_t *out, const float *x, int64_t n, int64_t room)
+/* n values as 8 bits behind their scale, zeros up to `block_len`. */
+static void eight(uint8_t *out, const float *x, int64_t n, int64_t block_len)
 {
     float most = fabsf(largest(x, n)), scale = most < TINY ? 0 : most / 127.0f,
           by = most < TINY ? 0 : 127.0f / most;
     memcpy(out, &scale, sizeof scale);
-    for (int64_t i = 0; i < room; i++) out[sizeof scale + (size_t)i] = i < n ? byte(x[i] * by) : 0;
+    for (int64_t i = 0; i < block_len; i++)
+        out[sizeof scale + (size_t)i] = i < n ? byte(x[i] * by) : 0;
 }
 
 static void four(uint8_t *out, const float *x, int64_t n)

@@ -15,7 +15,7 @@ static void skip_space(fv_scan *s)
         s->at++;
 }
 
-bool fv__scan_take(fv_scan *s, char c)
+bool fv__scan_accept(fv_scan *s, char c)
 {
     if (s->st) return false;
     skip_space(s);
@@ -36,7 +36,7 @@ bool fv__scan_more(fv_scan *s, char close, bool first)
         s->at++;
         return false;
     }
-    return first || fv__scan_take(s, ',');
+    return first || fv__scan_accept(s, ',');
 }
 
 /* ---- strings ---- */
@@ -84,7 +84,7 @@ static int escape(uint32_t *cp, const char *s, const char *end)
 bool fv__scan_string(fv_scan *s, fv_raw *out)
 {
     uint32_t cp;
-    if (!fv__scan_take(s, '"')) return false;
+    if (!fv__scan_accept(s, '"')) return false;
     *out = (fv_raw){.s = s->at};
     while (s->at < s->end && *s->at != '"') {
         bool escaped = *s->at == '\\';
@@ -96,7 +96,7 @@ bool fv__scan_string(fv_scan *s, fv_raw *out)
         s->at += n;
     }
     out->n = (size_t)(s->at - out->s);
-    return fv__scan_take(s, '"');
+    return fv__scan_accept(s, '"');
 }
 
 size_t fv__raw_decode(char *out, fv_raw r)
@@ -196,7 +196,7 @@ static bool members(fv_scan *s, char close, int depth)
     fv_raw key;
     s->at++;
     for (bool first = true; fv__scan_more(s, close, first); first = false) {
-        if (close == '}' && !(fv__scan_string(s, &key) && fv__scan_take(s, ':'))) return false;
+        if (close == '}' && !(fv__scan_string(s, &key) && fv__scan_accept(s, ':'))) return false;
         if (!fv__scan_skip(s, depth)) return false;
     }
     return !s->st;

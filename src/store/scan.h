@@ -27,7 +27,7 @@ typedef struct fv_raw {
 /* Fails at the present place unless it has failed before: always false. */
 bool fv__scan_fail(fv_scan *s, const char *what);
 
-bool fv__scan_take(fv_scan *s, char c); /* c, after white space, must come */
+bool fv__scan_accept(fv_scan *s, char c); /* c, after white space, must come */
 /* Inside an object or array: true if another member comes, with its comma consumed; false at the
  * closing bracket. */
 bool fv__scan_more(fv_scan *s, char close, bool first);

@@ -25,7 +25,7 @@ typedef struct asking {
     fv_answer_opt opt;
     window *windows;
     fv_seq *seqs;
-    int64_t n, room;
+    int64_t n, capacity;
 } asking;
 
 /* ---- windows ---- */
@@ -53,8 +53,8 @@ static fv_status cut(fv_task *t, fv_seq *out, const fv_seq *all, int64_t lead, i
 {
     int64_t tail = all->n - to, total = lead + n + tail;
     *out = (fv_seq){.n = total};
-    out->ids = fv__task_take(t, (size_t)total * sizeof *out->ids, e);
-    out->types = fv__task_take(t, (size_t)total * sizeof *out->types, e);
+    out->ids = fv__task_claim(t, (size_t)total * sizeof *out->ids, e);
+    out->types = fv__task_claim(t, (size_t)total * sizeof *out->types, e);
     if (!out->ids || !out->types) return FV_ENOMEM;
     for (int64_t i = 0; i < total; i++) {
         int64_t from = i < lead ? i : i < lead + n ? at + i - lead : to + i - lead - n;
@@ -69,18 +69,18 @@ static fv_status cut(fv_task *t, fv_seq *out, const fv_seq *all, int64_t lead, i
 static fv_status add_window(asking *a, int64_t text, const fv_seq *all, int64_t lead, int64_t at,
                             int64_t n, int64_t to, fv_err *e)
 {
-    if (a->n == a->room) {
-        int64_t room = a->room * 2 + 16;
-        window *windows = fv__task_take(a->t, (size_t)room * sizeof *windows, e);
-        fv_seq *seqs = fv__task_take(a->t, (size_t)room * sizeof *seqs, e);
+    if (a->n == a->capacity) {
+        int64_t budget = a->capacity * 2 + 16;
+        window *windows = fv__task_claim(a->t, (size_t)budget * sizeof *windows, e);
+        fv_seq *seqs = fv__task_claim(a->t, (size_t)budget * sizeof *seqs, e);
         if (!windows || !seqs) return FV_ENOMEM;
         if (a->n) memcpy(windows, a->windows, (size_t)a->n * sizeof *windows);
         if (a->n) memcpy(seqs, a->seqs, (size_t)a->n * sizeof *seqs);
-        a->windows = windows, a->seqs = seqs, a->room = room;
+        a->windows = windows, a->seqs = seqs, a->capacity = budget;
     }
     window *w = &a->windows[a->n];
     *w = (window){.text = text, .lead = lead, .n = n};
-    w->best = fv__task_take(a->t, (size_t)MORE(a->opt.k) * sizeof *w->best, e);
+    w->best = fv__task_claim(a->t, (size_t)MORE(a->opt.k) * sizeof *w->best, e);
     fv_status st = w->best ? cut(a->t, &a->seqs[a->n], all, lead, at, n, to, e) : FV_ENOMEM;
     a->n += !st;
     return st;
@@ -94,14 +94,14 @@ static fv_status add_windows(asking *a, int64_t text, const fv_text *x, fv_err *
     fv_status st = fv__task_encode(a->t, &all, x, 0, e);
     if (!st) st = find_context(a->t, x, &all, &from, &to, e);
     if (st) return st;
-    int64_t room = a->opt.window - from - (all.n - to), stride = a->opt.stride;
-    if (room < 2)
+    int64_t budget = a->opt.window - from - (all.n - to), stride = a->opt.stride;
+    if (budget < 2)
         return fv_fail(e, FV_EARG, "question %lld takes %lld tokens of a window of %lld",
-                       (long long)text + 1, (long long)(a->opt.window - room),
+                       (long long)text + 1, (long long)(a->opt.window - budget),
                        (long long)a->opt.window);
-    if (stride >= room) stride = room / 2;
-    for (int64_t at = from;; at += room - stride) {
-        int64_t n = to - at < room ? to - at : room;
+    if (stride >= budget) stride = budget / 2;
+    for (int64_t at = from;; at += budget - stride) {
+        int64_t n = to - at < budget ? to - at : budget;
         st = add_window(a, text, &all, from, at, n, to, e);
         if (st || at + n >= to) return st;
     }
@@ -137,8 +137,8 @@ static fv_status find_spans(void *user, int64_t i, const fv_seq *s, const float 
     asking *a = user;
     window *w = &a->windows[i];
     (void)s, (void)width;
-    float *start = fv__task_take(a->t, (size_t)w->n * sizeof *start, e),
-          *end = fv__task_take(a->t, (size_t)w->n * sizeof *end, e);
+    float *start = fv__task_claim(a->t, (size_t)w->n * sizeof *start, e),
+          *end = fv__task_claim(a->t, (size_t)w->n * sizeof *end, e);
     if (!start || !end) return FV_ENOMEM;
     double none = probabilities(start, out[0], w->lead, w->n);
     w->none = (float)(none * probabilities(end, out[1], w->lead, w->n));
@@ -178,7 +178,8 @@ static bool read_alike(const fv_answer *a, const fv_answer *b)
 }
 
 /* All answers to one question, from its windows in order; returns how many are in out. */
-static int64_t gather(asking *a, int64_t first, int64_t past, const fv_chars *chars, fv_answer *out)
+static int64_t collect_answers(asking *a, int64_t first, int64_t past, const fv_chars *chars,
+                               fv_answer *out)
 {
     int64_t n = 0;
     for (int64_t i = first; i < past; i++) {
@@ -221,9 +222,9 @@ static int64_t best_first(fv_answer *x, int64_t n, int64_t k)
 static fv_status collect(asking *a, const fv_text *texts, int64_t n, fv_answer **found,
                          int64_t *n_found, fv_err *e)
 {
-    *found = fv__task_take(a->t, (size_t)(n * a->opt.k) * sizeof **found, e);
+    *found = fv__task_claim(a->t, (size_t)(n * a->opt.k) * sizeof **found, e);
     *n_found = 0;
-    fv_answer *all = fv__task_take(a->t, (size_t)(a->n * MORE(a->opt.k) + 1) * sizeof *all, e);
+    fv_answer *all = fv__task_claim(a->t, (size_t)(a->n * MORE(a->opt.k) + 1) * sizeof *all, e);
     if (!*found || !all) return FV_ENOMEM;
     for (int64_t at = 0, past; at < a->n; at = past) {
         fv_chars chars;
@@ -231,7 +232,7 @@ static fv_status collect(asking *a, const fv_text *texts, int64_t n, fv_answer *
         fv_status st = fv__task_chars(a->t, &chars, x->pair, x->pair_n, e);
         if (st) return st;
         for (past = at; past < a->n && a->windows[past].text == a->windows[at].text;) past++;
-        int64_t some = best_first(all, gather(a, at, past, &chars, all), a->opt.k);
+        int64_t some = best_first(all, collect_answers(a, at, past, &chars, all), a->opt.k);
         for (int64_t i = 0; i < some; i++) (*found)[(*n_found)++] = all[i];
     }
     return FV_OK;

@@ -45,7 +45,7 @@ static fv_status fill_row(void *user, int64_t i, const fv_seq *s, const float *c
 static fv_status find_masks(fv_task *t, filling *f, const fv_seq *seqs, int64_t n, int64_t *count,
                             fv_err *e)
 {
-    int64_t *first = fv__task_take(t, (size_t)n * sizeof *first, e), longest = 0;
+    int64_t *first = fv__task_claim(t, (size_t)n * sizeof *first, e), longest = 0;
     if (!first) return FV_ENOMEM;
     *count = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -56,9 +56,9 @@ static fv_status find_masks(fv_task *t, filling *f, const fv_seq *seqs, int64_t 
             return fv_fail(e, FV_EARG, "text %lld has no %s", (long long)i + 1, t->mask);
     }
     f->first = first;
-    f->found = fv__task_take(t, (size_t)*count * sizeof *f->found, e);
-    fv_word *words = fv__task_take(t, (size_t)(*count * f->k) * sizeof *words, e);
-    t->copy = fv__task_take(t, (size_t)longest * sizeof *t->copy, e);
+    f->found = fv__task_claim(t, (size_t)*count * sizeof *f->found, e);
+    fv_word *words = fv__task_claim(t, (size_t)(*count * f->k) * sizeof *words, e);
+    t->copy = fv__task_claim(t, (size_t)longest * sizeof *t->copy, e);
     if (!f->found || !words || !t->copy) return FV_ENOMEM;
     for (int64_t i = 0, at = 0; i < n; i++)
         for (int64_t j = 0; j < seqs[i].n; j++)

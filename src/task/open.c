@@ -28,7 +28,7 @@ void fv_task_close(fv_task *t)
 }
 
 const fv_tok *fv_task_tok(const fv_task *t) { return t->tok; }
-int64_t fv_task_longest(const fv_task *t) { return t->longest; }
+int64_t fv_task_max_len(const fv_task *t) { return t->longest; }
 int fv_task_labels(const fv_task *t) { return t->labels; }
 const char *fv_task_label(const fv_task *t, int i)
 {
@@ -124,12 +124,12 @@ static fv_status read_labels(fv_task *t, fv_err *e)
 {
     char key[32];
     int64_t n = fv__task_setting(t, "num_labels");
-    t->label = fv__arena_take(&t->names, (size_t)n * sizeof *t->label);
+    t->label = fv__arena_alloc(&t->names, (size_t)n * sizeof *t->label);
     if (!t->label) return fv_fail(e, FV_ENOMEM, "out of memory for %lld labels", (long long)n);
     for (t->labels = 0; t->labels < n; t->labels++) {
         snprintf(key, sizeof key, "id2label.%d", t->labels);
         const char *name = fv_json_text(fv_dir_config(t->dir), key);
-        char *made = name ? NULL : fv__arena_take(&t->names, sizeof key);
+        char *made = name ? NULL : fv__arena_alloc(&t->names, sizeof key);
         if (!name && !made)
             return fv_fail(e, FV_ENOMEM, "out of memory for %lld labels", (long long)n);
         if (made) snprintf(made, sizeof key, "LABEL_%d", t->labels);

@@ -11,9 +11,9 @@
 
 void fv__task_begin(fv_task *t) { fv__arena_rewind(&t->host, (fv_mark){0}); }
 
-void *fv__task_take(fv_task *t, size_t bytes, fv_err *e)
+void *fv__task_claim(fv_task *t, size_t bytes, fv_err *e)
 {
-    void *p = fv__arena_take(&t->host, bytes ? bytes : 1);
+    void *p = fv__arena_alloc(&t->host, bytes ? bytes : 1);
     if (!p)
         fv_fail(e, FV_ENOMEM, "out of memory for %zu bytes", bytes);
     else
@@ -23,7 +23,7 @@ void *fv__task_take(fv_task *t, size_t bytes, fv_err *e)
 
 static void *copy(fv_task *t, const void *from, size_t bytes, fv_err *e)
 {
-    void *p = fv__task_take(t, bytes, e);
+    void *p = fv__task_claim(t, bytes, e);
     return p && bytes ? memcpy(p, from, bytes) : p;
 }
 
@@ -50,7 +50,7 @@ fv_status fv__task_encode(fv_task *t, fv_seq *out, const fv_text *x, int64_t mos
 
 fv_status fv__task_encode_all(fv_task *t, fv_seq **out, const fv_text *texts, int64_t n, fv_err *e)
 {
-    *out = fv__task_take(t, (size_t)n * sizeof **out, e);
+    *out = fv__task_claim(t, (size_t)n * sizeof **out, e);
     if (!*out) return FV_ENOMEM;
     for (int64_t i = 0; i < n; i++) {
         fv_status st = fv__task_encode(t, &(*out)[i], &texts[i], t->longest, e);
@@ -61,23 +61,23 @@ fv_status fv__task_encode_all(fv_task *t, fv_seq **out, const fv_text *texts, in
 
 /* ---- batches ---- */
 
-typedef struct place {
+typedef struct by_length {
     int64_t n, i; /* its length, and which one it is */
-} place;
+} by_length;
 
 static int longest_first(const void *a, const void *b)
 {
-    const place *x = a, *y = b;
+    const by_length *x = a, *y = b;
     return x->n != y->n ? (x->n < y->n) - (x->n > y->n) : (x->i > y->i) - (x->i < y->i);
 }
 
 /* The inputs of rows sequences, padded to T. */
-static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const place *order,
+static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const by_length *order,
                       int64_t rows, int64_t T, fv_err *e)
 {
-    int32_t *ids = fv__task_take(t, (size_t)(rows * T) * sizeof *ids, e);
-    int32_t *types = fv__task_take(t, (size_t)(rows * T) * sizeof *types, e);
-    uint8_t *mask = fv__task_take(t, (size_t)(rows * T), e);
+    int32_t *ids = fv__task_claim(t, (size_t)(rows * T) * sizeof *ids, e);
+    int32_t *types = fv__task_claim(t, (size_t)(rows * T) * sizeof *types, e);
+    uint8_t *mask = fv__task_claim(t, (size_t)(rows * T), e);
     if (!ids || !types || !mask) return FV_ENOMEM;
     for (int64_t b = 0; b < rows; b++) {
         const fv_seq *s = &seqs[order[b].i];
@@ -93,7 +93,7 @@ static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const place 
     return FV_OK;
 }
 
-static fv_status run_batch(fv_task *t, const fv_seq *seqs, const place *order, int64_t rows,
+static fv_status run_batch(fv_task *t, const fv_seq *seqs, const by_length *order, int64_t rows,
                            const fv_wanted *w, fv_err *e)
 {
     fv_items in = {0}, out = {0};
@@ -108,7 +108,7 @@ static fv_status run_batch(fv_task *t, const fv_seq *seqs, const place *order, i
     for (int k = 0; k < 2 && w->names[k]; k++) {
         const fv_tensor *y = fv_items_get(&out, w->names[k]);
         if (!y) return fv_fail(e, FV_EARG, "%s gives no %s", fv_model_head(t->model), w->names[k]);
-        host[k] = fv__task_take(t, (size_t)fv_len(y) * sizeof(float), e);
+        host[k] = fv__task_claim(t, (size_t)fv_len(y) * sizeof(float), e);
         if (!host[k]) return FV_ENOMEM;
         if (fv_read(t->ctx, y, host[k], fv_len(y)))
             return fv_fail(e, fv_ctx_err(t->ctx)->code, "%s", fv_ctx_err(t->ctx)->text);
@@ -124,9 +124,9 @@ static fv_status run_batch(fv_task *t, const fv_seq *seqs, const place *order, i
 
 fv_status fv__task_run(fv_task *t, const fv_seq *seqs, int64_t n, const fv_wanted *w, fv_err *e)
 {
-    place *order = fv__task_take(t, (size_t)n * sizeof *order, e);
+    by_length *order = fv__task_claim(t, (size_t)n * sizeof *order, e);
     if (!order) return FV_ENOMEM;
-    for (int64_t i = 0; i < n; i++) order[i] = (place){seqs[i].n, i};
+    for (int64_t i = 0; i < n; i++) order[i] = (by_length){seqs[i].n, i};
     qsort(order, (size_t)n, sizeof *order, longest_first);
     int64_t most = BATCH_FLOATS / (w->per_token > 0 ? w->per_token : 1);
     if (most > BATCH_TOKENS) most = BATCH_TOKENS;
@@ -157,7 +157,7 @@ void fv__softmax_row(float *x, int64_t n)
 
 fv_status fv__task_chars(fv_task *t, fv_chars *out, const char *s, size_t n, fv_err *e)
 {
-    *out = (fv_chars){.s = s, .at = fv__task_take(t, (n + 1) * sizeof *out->at, e)};
+    *out = (fv_chars){.s = s, .at = fv__task_claim(t, (n + 1) * sizeof *out->at, e)};
     if (!out->at) return FV_ENOMEM;
     for (size_t i = 0; i < n; i++)
         if ((s[i] & 0xC0) != 0x80) out->at[out->n++] = i;

@@ -30,7 +30,7 @@ static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *
 static fv_status hide(fv_task *t, fv_seq *out, const fv_seq *s, int64_t j, fv_err *e)
 {
     *out = *s;
-    out->ids = fv__task_take(t, (size_t)s->n * sizeof *out->ids, e);
+    out->ids = fv__task_claim(t, (size_t)s->n * sizeof *out->ids, e);
     if (!out->ids) return FV_ENOMEM;
     memcpy(out->ids, s->ids, (size_t)s->n * sizeof *out->ids);
     out->ids[j] = fv_tok_id(t->tok, t->mask);
@@ -56,8 +56,8 @@ fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, const int64
         for (int64_t j = 0; j < seqs[i].n; j++)
             tokens[i] += counts(&seqs[i], j, from ? from[i] : -1);
     }
-    fv_seq *hidden = st ? NULL : fv__task_take(t, (size_t)all * sizeof *hidden, e);
-    asked *a = st ? NULL : fv__task_take(t, (size_t)all * sizeof *a, e);
+    fv_seq *hidden = st ? NULL : fv__task_claim(t, (size_t)all * sizeof *hidden, e);
+    asked *a = st ? NULL : fv__task_claim(t, (size_t)all * sizeof *a, e);
     if (!hidden || !a) return st ? st : FV_ENOMEM;
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; !st && j < seqs[i].n; j++) {

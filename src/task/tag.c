@@ -84,9 +84,9 @@ fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join,
     fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
     if (st) return st;
     for (int64_t i = 0; i < n; i++) total += seqs[i].n;
-    tagging g = {.t = t, .join = join, .n = fv__task_take(t, (size_t)n * sizeof *g.n, e)};
-    g.runs = fv__task_take(t, (size_t)n * sizeof *g.runs, e);
-    fv_entity *all = fv__task_take(t, (size_t)total * sizeof *all, e);
+    tagging g = {.t = t, .join = join, .n = fv__task_claim(t, (size_t)n * sizeof *g.n, e)};
+    g.runs = fv__task_claim(t, (size_t)n * sizeof *g.runs, e);
+    fv_entity *all = fv__task_claim(t, (size_t)total * sizeof *all, e);
     if (!g.n || !g.runs || !all) return FV_ENOMEM;
     for (int64_t i = 0, at = 0; i < n; at += seqs[i++].n) g.runs[i] = all + at;
     fv_wanted w = {.names = {"logits"}, .per_token = t->labels, .fn = tag_row, .user = &g};

@@ -42,24 +42,24 @@ static fv_status encode_word(fv_task *t, pieces *out, const char *word, fv_err *
     fv_status st = fv_tok_encode(t->enc, word, strlen(word), (fv_tok_opts){0}, e);
     if (st) return st;
     out->n = t->enc->n;
-    out->ids = fv__task_take(t, (size_t)out->n * sizeof *out->ids, e);
+    out->ids = fv__task_claim(t, (size_t)out->n * sizeof *out->ids, e);
     if (!out->ids) return FV_ENOMEM;
     if (out->n) memcpy(out->ids, t->enc->ids, (size_t)out->n * sizeof *out->ids);
     return FV_OK;
 }
 
 /* One sequence of n words, and of as many of their tokens as there is room for. */
-static fv_status add_part(tagging *g, int64_t first, int64_t n, int64_t tokens, int64_t room,
+static fv_status add_part(tagging *g, int64_t first, int64_t n, int64_t tokens, int64_t budget,
                           fv_err *e)
 {
     const frame *f = &g->frame;
-    if (tokens > room) tokens = room;
+    if (tokens > budget) tokens = budget;
     fv_seq *s = &g->seqs[g->n];
     *s = (fv_seq){.n = f->n_before + tokens + f->n_after};
     if (!s->n) return FV_OK; /* words of no tokens in no frame */
-    s->ids = fv__task_take(g->t, (size_t)s->n * sizeof *s->ids, e);
-    s->types = fv__task_take(g->t, (size_t)s->n * sizeof *s->types, e);
-    s->words = fv__task_take(g->t, (size_t)s->n * sizeof *s->words, e);
+    s->ids = fv__task_claim(g->t, (size_t)s->n * sizeof *s->ids, e);
+    s->types = fv__task_claim(g->t, (size_t)s->n * sizeof *s->types, e);
+    s->words = fv__task_claim(g->t, (size_t)s->n * sizeof *s->words, e);
     if (!s->ids || !s->types || !s->words) return FV_ENOMEM;
     int64_t at = 0;
     for (int64_t i = 0; i < f->n_before; i++) s->words[at] = -1, s->ids[at++] = f->before[i];
@@ -76,16 +76,16 @@ static fv_status add_part(tagging *g, int64_t first, int64_t n, int64_t tokens, 
 /* The words [first, first + n) in as few parts as there is room for. */
 static fv_status add_parts(tagging *g, int64_t first, int64_t n, fv_err *e)
 {
-    int64_t room = g->t->longest ? g->t->longest - g->frame.n_before - g->frame.n_after
-                                 : INT64_MAX / 2;
-    if (room < 1)
+    int64_t budget = g->t->longest ? g->t->longest - g->frame.n_before - g->frame.n_after
+                                   : INT64_MAX / 2;
+    if (budget < 1)
         return fv_fail(e, FV_EARG, "a model that sees %lld tokens has no room for a word",
                        (long long)g->t->longest);
     fv_status st = FV_OK;
     for (int64_t from = first, at = first, tokens = 0; !st && from < first + n; at++) {
-        bool full = at < first + n && at > from && tokens + g->word[at].n > room;
+        bool full = at < first + n && at > from && tokens + g->word[at].n > budget;
         if (full || at == first + n) {
-            st = add_part(g, from, at - from, tokens, room, e);
+            st = add_part(g, from, at - from, tokens, budget, e);
             from = at;
             tokens = 0;
         }
@@ -116,9 +116,9 @@ fv_status fv_task_tag_words(fv_task *t, const fv_sentence *s, int64_t n, int32_t
     fv__task_begin(t);
     tagging g = {.t = t,
                  .labels = labels,
-                 .word = fv__task_take(t, (size_t)words * sizeof *g.word, e)};
-    g.seqs = fv__task_take(t, (size_t)words * sizeof *g.seqs, e); /* a part has a word at least */
-    g.first = fv__task_take(t, (size_t)words * sizeof *g.first, e);
+                 .word = fv__task_claim(t, (size_t)words * sizeof *g.word, e)};
+    g.seqs = fv__task_claim(t, (size_t)words * sizeof *g.seqs, e); /* a part has a word at least */
+    g.first = fv__task_claim(t, (size_t)words * sizeof *g.first, e);
     if (!g.word || !g.seqs || !g.first) return FV_ENOMEM;
     fv_status st = find_frame(t, &g.frame, e);
     for (int64_t i = 0; !st && i < n; at += s[i++].n) {

@@ -50,7 +50,7 @@ int64_t fv__task_setting(const fv_task *t, const char *key);
 /* Forgets what the last call gave. */
 void fv__task_begin(fv_task *t);
 /* Memory until the next call; NULL with e filled. */
-void *fv__task_take(fv_task *t, size_t bytes, fv_err *e);
+void *fv__task_claim(fv_task *t, size_t bytes, fv_err *e);
 /* most: tokens it may have, cut beyond; 0: no limit. */
 fv_status fv__task_encode(fv_task *t, fv_seq *out, const fv_text *x, int64_t most, fv_err *e);
 fv_status fv__task_encode_all(fv_task *t, fv_seq **out, const fv_text *texts, int64_t n, fv_err *e);

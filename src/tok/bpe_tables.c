@@ -38,14 +38,14 @@ void fv__byte_ids(fv__model *m)
 /* Ids of all bytes in all four places of a word. */
 static void byte_symbols(fv__model *m)
 {
-    for (int place = 0; place < 4; place++) {
+    for (int variant = 0; variant < 4; variant++) {
         for (int b = 0; b < 256; b++) {
             char buf[128];
             size_t n = 0;
-            if (place & 1) memcpy(buf, m->prefix.s, m->prefix.n), n = m->prefix.n;
+            if (variant & 1) memcpy(buf, m->prefix.s, m->prefix.n), n = m->prefix.n;
             n += (size_t)fv__utf8_put(buf + n, fv__byte_to_char((unsigned char)b));
-            if (place & 2) memcpy(buf + n, m->suffix.s, m->suffix.n), n += m->suffix.n;
-            m->symbols[place][b] = fv__vocab_id(&m->vocab, buf, n);
+            if (variant & 2) memcpy(buf + n, m->suffix.s, m->suffix.n), n += m->suffix.n;
+            m->symbols[variant][b] = fv__vocab_id(&m->vocab, buf, n);
         }
     }
 }

@@ -323,8 +323,8 @@ static void trim(fv_buf *b)
 
 /* ---- the whole ---- */
 
-static fv_status gather(const fv_tok *t, fv__str *out, size_t *n_out, const int32_t *ids, int64_t n,
-                        bool skip, fv_err *e)
+static fv_status collect_pieces(const fv_tok *t, fv__str *out, size_t *n_out, const int32_t *ids,
+                                int64_t n, bool skip, fv_err *e)
 {
     for (int64_t i = 0; i < n; i++) {
         fv__str s = fv__token_str(t, ids[i]);
@@ -369,7 +369,7 @@ fv_status fv_tok_decode(const fv_tok *t, char **out, size_t *out_len, const int3
     fv_buf text = {.env = t->env};
     fv__work w = {.t = t, .env = t->env};
     if (!tokens) return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
-    fv_status st = gather(t, tokens, &count, ids, n, skip_specials, e);
+    fv_status st = collect_pieces(t, tokens, &count, ids, n, skip_specials, e);
     fv__buf_add(&text, "", 0); /* so that an empty text is one */
     if (st == FV_OK && t->spm)
         join_pieces(t->target ? t->target : t, &text, tokens, count);

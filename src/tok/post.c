@@ -118,11 +118,11 @@ static void keep(fv__tokens *k, int64_t n, bool left)
     k->n = want;
 }
 
-static fv_status truncate_pair(fv__work *w, int64_t room, fv_err *e)
+static fv_status truncate_pair(fv__work *w, int64_t budget, fv_err *e)
 {
     fv__tokens *a = &w->tokens[0], *b = &w->tokens[1];
     const fv__truncation *how = &w->t->truncation;
-    int64_t na = (int64_t)a->n, nb = (int64_t)b->n, over = na + nb - room;
+    int64_t na = (int64_t)a->n, nb = (int64_t)b->n, over = na + nb - budget;
     if (over <= 0) return FV_OK;
     if (how->strategy) {
         fv__tokens *k = how->strategy == 1 ? a : b;
@@ -134,10 +134,10 @@ static fv_status truncate_pair(fv__work *w, int64_t room, fv_err *e)
         keep(k, (int64_t)k->n - over, how->left);
         return FV_OK;
     }
-    int64_t small = na < nb ? na : nb, large = small > room           ? small
-                                               : room - small > small ? room - small
-                                                                      : small;
-    if (small + large > room) small = room / 2, large = small + room % 2;
+    int64_t small = na < nb ? na : nb, large = small > budget           ? small
+                                               : budget - small > small ? budget - small
+                                                                        : small;
+    if (small + large > budget) small = budget / 2, large = small + budget % 2;
     keep(a, na <= nb ? small : large, how->left);
     keep(b, na <= nb ? large : small, how->left);
     return FV_OK;
@@ -146,13 +146,13 @@ static fv_status truncate_pair(fv__work *w, int64_t room, fv_err *e)
 static fv_status shorten(fv__work *w, const fv_tok_opts *o, fv_err *e)
 {
     int64_t added = o->specials ? added_by(&w->t->post, o->pair != NULL) : 0,
-            room = o->max_len - added;
+            budget = o->max_len - added;
     if (!o->max_len) return FV_OK;
-    if (o->max_len < 0 || room < 0)
+    if (o->max_len < 0 || budget < 0)
         return fv_fail(e, FV_EARG, "max_len %lld leaves no room for the %lld special tokens",
                        (long long)o->max_len, (long long)added);
-    if (o->pair) return truncate_pair(w, room, e);
-    keep(&w->tokens[0], room, w->t->truncation.left);
+    if (o->pair) return truncate_pair(w, budget, e);
+    keep(&w->tokens[0], budget, w->t->truncation.left);
     return FV_OK;
 }
 

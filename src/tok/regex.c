@@ -21,7 +21,7 @@
 
 /* ---- memory for PCRE2, which does not say how much it gives back ---- */
 
-static void *give(PCRE2_SIZE size, void *env)
+static void *lib_alloc(PCRE2_SIZE size, void *env)
 {
     if (size > SIZE_MAX - 16) return NULL;
     size_t *p = fv__alloc(env, size + 16);
@@ -30,7 +30,7 @@ static void *give(PCRE2_SIZE size, void *env)
     return (char *)p + 16;
 }
 
-static void take(void *block, void *env)
+static void lib_free(void *block, void *env)
 {
     if (!block) return;
     size_t *p = (size_t *)(void *)((char *)block - 16);
@@ -147,7 +147,7 @@ static void *compile(fv_buf *text, const fv_env *env, char *why, size_t size, bo
     int number = PCRE2_ERROR_NOMEMORY;
     PCRE2_SIZE at = 0;
     pcre2_code *code = NULL;
-    pcre2_general_context *memory = pcre2_general_context_create(give, take,
+    pcre2_general_context *memory = pcre2_general_context_create(lib_alloc, lib_free,
                                                                  (void *)(uintptr_t)env);
     pcre2_compile_context *context = memory ? pcre2_compile_context_create(memory) : NULL;
     if (context) {
@@ -202,7 +202,7 @@ void fv__pattern_free(fv__pattern *p)
 static bool prepare(fv__work *w)
 {
     if (w->match) return true;
-    pcre2_general_context *memory = pcre2_general_context_create(give, take,
+    pcre2_general_context *memory = pcre2_general_context_create(lib_alloc, lib_free,
                                                                  (void *)(uintptr_t)w->env);
     if (!memory) return false;
     w->match_context = pcre2_match_context_create(memory);

@@ -209,10 +209,10 @@ static void by_gpt2(cutter *c, const char *s, size_t a, size_t b)
 
 /* ---- steps that change the text ---- */
 
-static fv__text *other_text(fv__work *w, size_t room)
+static fv__text *other_text(fv__work *w, size_t capacity)
 {
     fv__text *out = w->text == &w->shift[0] ? &w->shift[1] : &w->shift[0];
-    fv__text_start(out, w->env, w->track, room);
+    fv__text_start(out, w->env, w->track, capacity);
     return out;
 }
 

@@ -219,7 +219,7 @@ static bool mergeable(const fv_tok *t, int32_t id)
 }
 
 /* All ways to make a piece of two others; each counts or, with rank >= 0, is stored. */
-static int32_t ways(fv_tok *t, int32_t id, int32_t rank, int32_t at)
+static int32_t add_merges(fv_tok *t, int32_t id, int32_t rank, int32_t at)
 {
     fv__model *m = &t->model;
     fv__str s = fv__vocab_str(&m->vocab, id);
@@ -252,13 +252,13 @@ static fv_status make_merges(loader *l)
     for (int32_t id = 0; id < m->vocab.size; id++) {
         if (!mergeable(t, id)) continue;
         order[n++] = (scored){(float)m->scores[id], id};
-        total += ways(t, id, -1, 0);
+        total += add_merges(t, id, -1, 0);
     }
     qsort(order, (size_t)n, sizeof *order, by_score);
     bool ok = total < INT32_MAX / 4 && fv__merge_table(m, &t->pool, (int32_t)total);
     for (int32_t i = 0; i < n && ok; i++) {
         if (i && order[i].score != order[i - 1].score) rank++;
-        m->n_pairs += ways(t, order[i].id, rank, m->n_pairs);
+        m->n_pairs += add_merges(t, order[i].id, rank, m->n_pairs);
     }
     fv__free(t->env, order, bytes);
     return ok ? FV_OK : no_memory(l);

@@ -28,14 +28,14 @@ static bool reserve(fv__text *t, size_t n)
     return ok;
 }
 
-void fv__text_start(fv__text *t, const fv_env *env, bool track, size_t room)
+void fv__text_start(fv__text *t, const fv_env *env, bool track, size_t capacity)
 {
     if (t->identity) *t = (fv__text){0};
     t->env = env;
     t->track = track;
     t->n = 0;
     t->failed = false;
-    reserve(t, room + 4);
+    reserve(t, capacity + 4);
 }
 
 void fv__text_view(fv__text *t, const char *s, size_t n, bool track)

@@ -16,8 +16,8 @@ typedef struct fv__text {
 } fv__text;
 
 void fv__text_free(fv__text *t);
-/* Empties t and makes room for `room` bytes. */
-void fv__text_start(fv__text *t, const fv_env *env, bool track, size_t room);
+/* Empties t and makes room for `capacity` bytes. */
+void fv__text_start(fv__text *t, const fv_env *env, bool track, size_t capacity);
 /* Makes t a view of the original; it must not be added to. */
 void fv__text_view(fv__text *t, const char *s, size_t n, bool track);
 /* Appends n bytes that all stand for the original [from, to). */

@@ -4,7 +4,7 @@
 
 #include "unpack.h"
 
-static voidpf give(voidpf env, uInt n, uInt size)
+static voidpf lib_alloc(voidpf env, uInt n, uInt size)
 {
     size_t bytes;
     if (!fv__mul_size(&bytes, n, size) || !fv__add_size(&bytes, bytes, 16)) return NULL;
@@ -14,7 +14,7 @@ static voidpf give(voidpf env, uInt n, uInt size)
     return (char *)p + 16;
 }
 
-static void take(voidpf env, voidpf block)
+static void lib_free(voidpf env, voidpf block)
 {
     size_t *p = (size_t *)(void *)((char *)block - 16);
     fv__free(env, p, *p);
@@ -23,7 +23,7 @@ static void take(voidpf env, voidpf block)
 /* Inflates f in place.  The buffer doubles as text arrives: its size never comes from the file. */
 static fv_status inflate_file(fv_file *f, const char *path, fv_err *e)
 {
-    z_stream z = {.zalloc = give, .zfree = take, .opaque = (void *)(uintptr_t)f->env};
+    z_stream z = {.zalloc = lib_alloc, .zfree = lib_free, .opaque = (void *)(uintptr_t)f->env};
     fv_file out = {.env = f->env};
     void *data = NULL;
     int rc = f->size < UINT32_MAX ? inflateInit2(&z, 16 + MAX_WBITS) : Z_MEM_ERROR;
@@ -35,11 +35,11 @@ static fv_status inflate_file(fv_file *f, const char *path, fv_err *e)
             rc = Z_MEM_ERROR;
             break;
         }
-        size_t room = out.cap - out.size < 1u << 30 ? out.cap - out.size : 1u << 30;
+        size_t capacity = out.cap - out.size < 1u << 30 ? out.cap - out.size : 1u << 30;
         z.next_out = (Bytef *)data + out.size;
-        z.avail_out = (uInt)room;
+        z.avail_out = (uInt)capacity;
         rc = inflate(&z, Z_NO_FLUSH);
-        out.size += room - z.avail_out;
+        out.size += capacity - z.avail_out;
         if (rc == Z_BUF_ERROR) break; /* the file ends too early */
     }
     bool whole = rc == Z_STREAM_END && !z.avail_in;

@@ -37,9 +37,9 @@ bool fv__vocab_init(fv__vocab *v, fv__pool *p, int64_t tokens, int64_t ids, size
     uint32_t slots = 16;
     while (slots < tokens + tokens / 3) slots *= 2;
     *v = (fv__vocab){.cap = (int32_t)ids, .mask = slots - 1};
-    v->room = bytes + (size_t)tokens;
-    if (v->room > UINT32_MAX) return false;
-    v->text = fv__pool_alloc(p, v->room);
+    v->capacity = bytes + (size_t)tokens;
+    if (v->capacity > UINT32_MAX) return false;
+    v->text = fv__pool_alloc(p, v->capacity);
     v->ids = fv__pool_array(p, (size_t)ids, sizeof *v->ids);
     v->slots = fv__pool_array(p, slots, sizeof *v->slots);
     if (!v->text || !v->ids || !v->slots) return false;
@@ -60,8 +60,8 @@ static struct fv__slot *find(const fv__vocab *v, const char *s, size_t n, uint32
 fv__vocab_add fv__vocab_put(fv__vocab *v, const char *s, size_t n, int32_t id)
 {
     uint32_t hash = fv__hash(s, n);
-    if (id < 0 || id >= v->cap || v->room - v->used < n + 1 || (uint32_t)v->n == v->mask)
-        return FV__NO_ROOM;
+    if (id < 0 || id >= v->cap || v->capacity - v->used < n + 1 || (uint32_t)v->n == v->mask)
+        return FV__NO_SPACE;
     struct fv__slot *slot = find(v, s, n, hash);
     if (slot->id >= 0) return FV__SAME_TEXT;
     if (v->ids[id].set) return FV__SAME_ID;

@@ -13,7 +13,7 @@ typedef struct fv__vocab {
     uint32_t mask;  /* slots - 1 */
     size_t longest; /* bytes of the longest token */
     char *text;     /* all tokens, each NUL-terminated */
-    size_t used, room;
+    size_t used, capacity;
     struct fv__entry {
         uint32_t at, len;
         bool set;
@@ -24,7 +24,7 @@ typedef struct fv__vocab {
     } * slots;
 } fv__vocab;
 
-typedef enum fv__vocab_add { FV__ADDED, FV__SAME_TEXT, FV__SAME_ID, FV__NO_ROOM } fv__vocab_add;
+typedef enum fv__vocab_add { FV__ADDED, FV__SAME_TEXT, FV__SAME_ID, FV__NO_SPACE } fv__vocab_add;
 
 /* Room for `tokens` tokens with ids below `ids` and `bytes` bytes of text in all. */
 bool fv__vocab_init(fv__vocab *v, fv__pool *p, int64_t tokens, int64_t ids, size_t bytes);

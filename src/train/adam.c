@@ -58,7 +58,7 @@ static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
     if (!a->m || !a->v || !a->now || !a->result || !a->sum || (narrow && !a->master) ||
         (ema && !a->ema))
         return fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters%s",
-                       (long long)a->n, fv__left(a->dev).s);
+                       (long long)a->n, fv__memory_left(a->dev).s);
     if (narrow)
         a->dev->k[a->dtype]->cast(&a->stream, (fv_sink){.data = a->master, .dtype = FV_F32}, data,
                                   a->n);
@@ -163,19 +163,19 @@ static fv_status finish(fv_adam *a, fv_err *e)
 }
 
 /* Early on a moving average is short, else it would remember the first values for long. */
-void fv__adam_tell(fv_adam *a, const fv_train_opt *o, int64_t step)
+void fv__adam_upload(fv_adam *a, const fv_train_opt *o, int64_t step)
 {
     double early = (1.0 + (double)step) / (10.0 + (double)step),
            keep = (double)o->ema < early ? (double)o->ema : early;
     fv_update u = {.lr = (float)fv_learning_rate(o, step),
-                   .correct1 = (float)(1 - pow((double)o->beta1, (double)step)),
-                   .correct2 = (float)(1 - pow((double)o->beta2, (double)step)),
-                   .follow = (float)keep,
-                   .place = (int32_t)(step % FV__UPDATES)};
+                   .bias_correction1 = (float)(1 - pow((double)o->beta1, (double)step)),
+                   .bias_correction2 = (float)(1 - pow((double)o->beta2, (double)step)),
+                   .ema_decay = (float)keep,
+                   .result_index = (int32_t)(step % FV__UPDATES)};
     a->dev->backend->upload(&a->stream, a->now, &u, offsetof(fv_update, loss));
 }
 
-void fv__adam_note(fv_adam *a, fv_stream *s, const void *loss, fv_dtype t, bool more)
+void fv__adam_prepare_step(fv_adam *a, fv_stream *s, const void *loss, fv_dtype t, bool more)
 {
     fv_sink to = {.data = (char *)a->now + offsetof(fv_update, loss), .dtype = FV_F32, .add = more};
     a->dev->k[t]->cast(s, to, loss, 1);
@@ -186,7 +186,7 @@ void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o)
     const float *grad = fv__params_grad_on(a->params, s);
     const fv_kernels *k = a->dev->k[FV_F32];
     k->sumsq(s, a->sum, grad, a->n);
-    k->limit(s, a->now, a->sum, o->clip, a->result);
+    k->clip_norm(s, a->now, a->sum, o->clip, a->result);
     update(a, s, grad,
            (fv_adamw){.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .now = a->now},
            o->decay);
@@ -215,7 +215,7 @@ fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *
     if (!fv_params_grad(a->params, &n))
         return fv_fail(e, FV_ESTATE, "adam: the parameters have no gradients");
     a->dev->backend->upload(&a->stream, a->now, &fresh, sizeof fresh);
-    fv__adam_tell(a, o, step);
+    fv__adam_upload(a, o, step);
     fv__adam_run(a, &a->stream, o);
     fv_status st = fv__adam_read(a, step, 1, result, e);
     *norm = (double)result[0][1];
@@ -235,7 +235,7 @@ fv_status fv_adam_swap(fv_adam *a, fv_err *e)
         return finish(a, e);
     }
     size_t bytes = (size_t)a->n * sizeof(float);
-    void *hold = fv_stream_work(&a->stream, bytes);
+    void *hold = fv_stream_scratch(&a->stream, bytes);
     if (!hold) return fv_fail(e, FV_ENOMEM, "moving average: out of memory");
     b->move(&a->stream, hold, data, bytes);
     b->move(&a->stream, data, a->ema, bytes);

@@ -8,9 +8,9 @@
 #define FV__UPDATES 16 /* as many may go before what they came to is read */
 
 /* What differs from update to update: the learning rate and its like, for update `step`. */
-void fv__adam_tell(fv_adam *a, const fv_train_opt *o, int64_t step);
+void fv__adam_upload(fv_adam *a, const fv_train_opt *o, int64_t step);
 /* The loss of the update, or more of it. */
-void fv__adam_note(fv_adam *a, fv_stream *s, const void *loss, fv_dtype t, bool more);
+void fv__adam_prepare_step(fv_adam *a, fv_stream *s, const void *loss, fv_dtype t, bool more);
 /* The step itself, with the gradients that the parameters have.  It may be captured and
  * replayed. */
 void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o);

@@ -20,7 +20,7 @@ static axis make_axis(double low, double high, double from, double to)
     return (axis){floor(low / step) * step, ceil(high / step) * step, step, from, to};
 }
 
-static double place(const axis *a, double x)
+static double axis_to_pixel(const axis *a, double x)
 {
     return a->from + (x - a->low) / (a->high - a->low) * (a->to - a->from);
 }
@@ -46,7 +46,8 @@ static void line(fv_buf *b, const fv__entry *x, size_t n, bool valid, const axis
     fv__buf_fmt(b, "<polyline %s points=\"", style);
     for (size_t i = 0; i < n; i++)
         if (x[i].valid == valid && isfinite(x[i].loss))
-            fv__buf_fmt(b, "%.1f,%.1f ", place(h, (double)x[i].step), place(v, x[i].loss));
+            fv__buf_fmt(b, "%.1f,%.1f ", axis_to_pixel(h, (double)x[i].step),
+                        axis_to_pixel(v, x[i].loss));
     fv__buf_str(b, "\"/>\n");
 }
 
@@ -57,8 +58,8 @@ static void dots(fv_buf *b, const fv__entry *x, size_t n, const axis *h, const a
             fv__buf_fmt(b,
                         "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"#b4451f\"><title>update "
                         "%lld: %.4f</title></circle>\n",
-                        place(h, (double)x[i].step), place(v, x[i].loss), (long long)x[i].step,
-                        x[i].loss);
+                        axis_to_pixel(h, (double)x[i].step), axis_to_pixel(v, x[i].loss),
+                        (long long)x[i].step, x[i].loss);
 }
 
 static void grid(fv_buf *b, const axis *h, const axis *v)
@@ -67,14 +68,14 @@ static void grid(fv_buf *b, const axis *h, const axis *v)
         fv__buf_fmt(b,
                     "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#e3e3e3\"/>"
                     "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
-                    LEFT, WIDTH - RIGHT, place(v, y), place(v, y), LEFT - 8, place(v, y) + 4,
-                    round(y / v->step) * v->step);
+                    LEFT, WIDTH - RIGHT, axis_to_pixel(v, y), axis_to_pixel(v, y), LEFT - 8,
+                    axis_to_pixel(v, y) + 4, round(y / v->step) * v->step);
     for (double x = h->low; x <= h->high + h->step / 2; x += h->step)
         fv__buf_fmt(b,
                     "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#e3e3e3\"/>"
                     "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>\n",
-                    place(h, x), place(h, x), TOP, HEIGHT - BOTTOM, place(h, x),
-                    HEIGHT - BOTTOM + 18, round(x / h->step) * h->step);
+                    axis_to_pixel(h, x), axis_to_pixel(h, x), TOP, HEIGHT - BOTTOM,
+                    axis_to_pixel(h, x), HEIGHT - BOTTOM + 18, round(x / h->step) * h->step);
     fv__buf_fmt(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">updates</text>\n",
                 (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12);
 }

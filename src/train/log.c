@@ -25,7 +25,7 @@ struct fv__log {
     char dir[FV_PATH];
     journal lines, events;
     fv__entry *entry;
-    size_t n, room;
+    size_t n, capacity;
 };
 
 /* ---- journals ---- */
@@ -120,7 +120,7 @@ static double member(const json_t *o, const char *key)
 static bool keep(fv__log *l, fv__entry x)
 {
     void *p = l->entry;
-    if (!fv__grow(l->env, &p, &l->room, (l->n + 1) * sizeof *l->entry)) return false;
+    if (!fv__grow(l->env, &p, &l->capacity, (l->n + 1) * sizeof *l->entry)) return false;
     l->entry = p;
     l->entry[l->n++] = x;
     return true;
@@ -205,7 +205,7 @@ void fv__log_close(fv__log *l)
     if (!l) return;
     journal_close(&l->lines);
     journal_close(&l->events);
-    fv__free(l->env, l->entry, l->room);
+    fv__free(l->env, l->entry, l->capacity);
     fv__free(l->env, l, sizeof *l);
 }
 

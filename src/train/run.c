@@ -153,8 +153,8 @@ static void other_batches(const fv_train_job *job, const fv_json *j, fv_train_st
         !s->batch)
         return;
     s->batch = 0;
-    if (job->say)
-        job->say(job->user, "batches have another size than before: the epoch begins anew");
+    if (job->on_message)
+        job->on_message(job->user, "batches have another size than before: the epoch begins anew");
 }
 
 static fv_status read_state(fv_train_state *s, const fv_train_job *job, const fv_env *env,
@@ -192,7 +192,7 @@ static void skip(void *user, const char *dir, const char *why)
     (void)dir;
     if (!s->n++) snprintf(s->first, sizeof s->first, "%s", why);
     snprintf(text, sizeof text, "skipped a checkpoint: %s", why);
-    if (s->job->say) s->job->say(s->job->user, text);
+    if (s->job->on_message) s->job->on_message(s->job->user, text);
 }
 
 static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_train_state *s,

@@ -7,9 +7,9 @@
 #include "train/update.h"
 
 /* updates whose losses are still to be read: at least what an updater lets go unread */
-#define MOST_WAITING 64
+#define MAX_WAITING 64
 /* seconds a device may be behind: so soon it stops when asked to, and tells how it goes */
-#define MOST_LATE 0.25
+#define MAX_LATE 0.25
 
 static double now(void)
 {
@@ -18,7 +18,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void tell(const fv_train_job *j, const fv_train_state *s, const char *event)
+static void report_progress(const fv_train_job *j, const fv_train_state *s, const char *event)
 {
     if (j->progress) j->progress(j->user, s, event);
 }
@@ -29,10 +29,10 @@ typedef struct loop {
     const fv_train_job *job;
     fv_train_state *s;
     fv_updater *updater;
-    fv_feeder *feeder;
+    fv_loader *loader;
     const fv_batch **part; /* the batches of one update */
     fv_run *run;           /* NULL: nothing is written */
-    fv_train_state waiting[MOST_WAITING];
+    fv_train_state waiting[MAX_WAITING];
     int n_waiting;
     /* since: when the first that waits was started, in seconds from the start */
     double start, since;
@@ -51,15 +51,15 @@ static fv_status context_failed(fv_ctx *c, fv_err *e)
 
 /* The batches of one update: their losses are divided by the labels of all of them, so they must
  * all be there first.  An update ends with its epoch, however many it has got. */
-static fv_status gather(loop *l, int64_t *n, const fv_fed **fed, fv_err *e)
+static fv_status load_batches(loop *l, int64_t *n, const fv_loaded **loaded, fv_err *e)
 {
     *n = 0;
-    fv_feeder_done(l->feeder);
+    fv_loader_release(l->loader);
     do {
-        fv_status st = fv_feeder_next(l->feeder, fed, e);
+        fv_status st = fv_loader_next(l->loader, loaded, e);
         if (st) return st;
-        l->part[(*n)++] = &(*fed)->batch;
-    } while (!(*fed)->last && *n < l->job->opt.accumulate);
+        l->part[(*n)++] = &(*loaded)->batch;
+    } while (!(*loaded)->last && *n < l->job->opt.accumulate);
     return FV_OK;
 }
 
@@ -67,16 +67,16 @@ static fv_status gather(loop *l, int64_t *n, const fv_fed **fed, fv_err *e)
 static fv_status update(loop *l, fv_err *e)
 {
     int64_t n;
-    const fv_fed *fed;
+    const fv_loaded *loaded;
     fv_train_state s = l->n_waiting ? l->waiting[l->n_waiting - 1] : *l->s;
-    fv_status st = gather(l, &n, &fed, e);
+    fv_status st = load_batches(l, &n, &loaded, e);
     if (!st) st = fv_updater_step(l->updater, s.step + 1, l->part, n, e);
     if (st) return st;
-    s.epoch = fed->epoch;
-    s.batch = fed->index + 1;
+    s.epoch = loaded->epoch;
+    s.batch = loaded->index + 1;
     s.step++;
     s.lr = fv_learning_rate(&l->job->opt, s.step);
-    s.tokens += (int64_t)fv__amount_of(l->part, n).tokens;
+    s.tokens += (int64_t)fv__batch_counts_of(l->part, n).tokens;
     l->waiting[l->n_waiting++] = s;
     return FV_OK;
 }
@@ -85,24 +85,24 @@ static bool due(int64_t step, int64_t every) { return every > 0 && step % every 
 
 /* Reads what the updates that were started came to, and tells it; when each of them ended is not
  * known, so time is shared out. */
-static fv_status settle(loop *l, fv_err *e)
+static fv_status read_updates(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
-    fv_updated came[MOST_WAITING];
+    fv_updated came[MAX_WAITING];
     int64_t n;
-    fv_status st = fv_updater_read(l->updater, came, &n, e), told = FV_OK;
+    fv_status st = fv_updater_read(l->updater, came, &n, e), report_status = FV_OK;
     double each = (now() - l->start - l->since) / l->n_waiting;
-    for (int64_t i = 0; i < n && !told; i++) {
+    for (int64_t i = 0; i < n && !report_status; i++) {
         *l->s = l->waiting[i];
         l->s->loss = came[i].loss;
         l->s->norm = came[i].norm;
         l->s->seconds = l->since + each * (double)(i + 1);
-        tell(j, l->s, "step");
+        report_progress(j, l->s, "step");
         if (l->run && due(l->s->step, j->opt.log_every))
-            told = fv__run_log(l->run, j, l->s, "train", st ? NULL : e);
+            report_status = fv__run_log(l->run, j, l->s, "train", st ? NULL : e);
     }
     l->n_waiting = 0;
-    return st ? st : told;
+    return st ? st : report_status;
 }
 
 /* ---- evaluation ---- */
@@ -121,7 +121,7 @@ static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_c
     if (!y && !fv_ctx_status(c))
         return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
     if (fv_read(c, y, &value, 1)) return context_failed(c, e);
-    if (feed->judge && feed->judge(feed->self, c, b, &out, &all->hits, &all->of))
+    if (feed->count_correct && feed->count_correct(feed->self, c, b, &out, &all->hits, &all->of))
         return context_failed(c, e);
     all->loss += (double)value * b->labels;
     all->labels += b->labels;
@@ -134,8 +134,8 @@ static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, doubl
                                double *metric, fv_err *e)
 {
     const fv_env *env = fv_device_env(j->device);
-    const fv_draw draw = {.epoch = -1};
-    fv_plan_opt how = {.tokens = j->opt.batch_tokens, .rows = j->opt.batch_rows, .draw = draw};
+    const fv_data_rng rng = {.epoch = -1};
+    fv_plan_opt how = {.tokens = j->opt.batch_tokens, .rows = j->opt.batch_rows, .rng = rng};
     fv_ctx *c = NULL;
     fv_plan *plan = NULL;
     fv_batch b = {.env = env};
@@ -147,7 +147,7 @@ static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, doubl
         const int32_t *rows = fv_plan_batch(plan, i, &n);
         fv_ctx_reset(c, (uint64_t)i);
         fv_batch_clear(&b);
-        st = feed->make(feed->self, &b, rows, n, draw, e);
+        st = feed->make(feed->self, &b, rows, n, rng, e);
         if (!st) st = evaluate_batch(j, feed, c, &b, &all, e);
     }
     *loss = all.labels > 0 ? all.loss / all.labels : NAN;
@@ -184,7 +184,7 @@ static fv_status evaluate(loop *l, fv_err *e)
     s->worse = better ? 0 : s->worse + 1;
     if (better && l->run) st = fv__run_best(l->run, j, e);
     if (!st && average) st = fv_adam_swap(fv__updater_adam(l->updater), e);
-    tell(j, s, "valid");
+    report_progress(j, s, "valid");
     return st || !l->run ? st : fv__run_log(l->run, j, s, "valid", e);
 }
 
@@ -210,10 +210,10 @@ static fv_status with_advice(const loop *l, fv_status st, fv_err *e)
 static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
 {
     const fv_feed *f = j->train;
-    const fv_draw draw = {.seed = (uint64_t)j->opt.seed};
+    const fv_data_rng rng = {.seed = (uint64_t)j->opt.seed};
     fv_plan *plan = NULL;
     fv_status st = fv_plan_make(&plan, fv_device_env(j->device), f,
-                                (fv_plan_opt){j->opt.batch_tokens, j->opt.batch_rows, draw}, e);
+                                (fv_plan_opt){j->opt.batch_tokens, j->opt.batch_rows, rng}, e);
     int64_t most = -1, which = 0, n;
     for (int64_t i = 0; !st && i < fv_plan_count(plan); i++) {
         int64_t source, target, long_source = 0, long_target = 0;
@@ -229,7 +229,7 @@ static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
     if (!st && most < 0) st = fv_fail(e, FV_EARG, "training: there is nothing to train on");
     if (!st) {
         const int32_t *rows = fv_plan_batch(plan, which, &n);
-        st = f->make(f->self, out, rows, n, draw, e);
+        st = f->make(f->self, out, rows, n, rng, e);
     }
     fv_plan_free(plan);
     return st;
@@ -246,7 +246,7 @@ static void sizes_of(const fv_train_job *j, fv_train_memory *m)
     m->optimiser = (size_t)n * sizeof(float) * (size_t)(2 + narrow + (j->opt.ema > 0));
 }
 
-fv_status fv_train_rehearse(const fv_train_job *j, fv_train_memory *out, fv_err *e)
+fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *e)
 {
     fv_train_state state = {0};
     loop l = {.job = j, .s = &state};
@@ -255,7 +255,7 @@ fv_status fv_train_rehearse(const fv_train_job *j, fv_train_memory *out, fv_err 
     sizes_of(j, out);
     fv_status st = largest(&b, j, e);
     if (!st) st = fv_updater_new(&l.updater, j->model, j->device, &j->opt, e);
-    if (!st) st = fv__updater_rehearse(l.updater, &b, e);
+    if (!st) st = fv__updater_dry_run(l.updater, &b, e);
     if (!st) out->batch = fv_updater_bytes(l.updater);
     if (!st)
         out->rows = b.part[0].shape.d[0],
@@ -272,7 +272,7 @@ static fv_status save(loop *l, fv_err *e)
 {
     fv_status st = l->run ? fv__run_save(l->run, l->job, fv__updater_adam(l->updater), l->s, e)
                           : FV_OK;
-    if (!st && l->run) tell(l->job, l->s, "saved");
+    if (!st && l->run) report_progress(l->job, l->s, "saved");
     return st;
 }
 
@@ -281,8 +281,8 @@ static bool asked_to_stop(const fv_train_job *j) { return j->stop && *j->stop; }
 /* How many updates to start before they are read, after so many took so long. */
 static int64_t ahead(const loop *l, int64_t n, double seconds)
 {
-    int64_t most = fv_updater_ahead(l->updater),
-            fit = (int64_t)fmin((double)n * MOST_LATE / fmax(seconds, 1e-6), (double)most);
+    int64_t most = fv_updater_max_pending(l->updater),
+            fit = (int64_t)fmin((double)n * MAX_LATE / fmax(seconds, 1e-6), (double)most);
     return fit > 1 ? fit : 1;
 }
 
@@ -303,7 +303,7 @@ static fv_status iterate(loop *l, fv_err *e)
         stop = asked_to_stop(j);
         if (!st && (judge || keep || stop || l->n_waiting >= most)) {
             int64_t n = l->n_waiting;
-            st = settle(l, e);
+            st = read_updates(l, e);
             most = ahead(l, n, now() - l->start - l->since);
             stop = asked_to_stop(j);
         }
@@ -311,7 +311,8 @@ static fv_status iterate(loop *l, fv_err *e)
         stop = stop || (o->patience && s->worse >= o->patience);
         if (!st && (keep || stop)) st = save(l, e);
     }
-    if (l->n_waiting) settle(l, NULL); /* one could not be started: those before it are told */
+    if (l->n_waiting)
+        read_updates(l, NULL); /* one could not be started: those before it are told */
     return st;
 }
 
@@ -325,13 +326,13 @@ static fv_status start(loop *l, fv_err *e)
     if (st) return st;
     l->part = fv__alloc(env, (size_t)o->accumulate * sizeof *l->part);
     if (!l->part) return fv_fail(e, FV_ENOMEM, "training: out of memory");
-    fv_feeder_opt feeder = {.plan = {.tokens = o->batch_tokens,
+    fv_loader_opt loader = {.plan = {.tokens = o->batch_tokens,
                                      .rows = o->batch_rows,
-                                     .draw = {(uint64_t)o->seed, l->s->epoch}},
+                                     .rng = {(uint64_t)o->seed, l->s->epoch}},
                             .batch = l->s->batch,
                             .hold = o->accumulate,
                             .ahead = o->prefetch};
-    return fv_feeder_new(&l->feeder, env, j->train, feeder, e);
+    return fv_loader_new(&l->loader, env, j->train, loader, e);
 }
 
 fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
@@ -345,7 +346,7 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
     if (!st && l.run) st = fv__run_finish(l.run, job, fv__updater_adam(l.updater), whole, e);
     if (st) st = with_advice(&l, st, e);
     fv__run_close(l.run);
-    fv_feeder_free(l.feeder);
+    fv_loader_free(l.loader);
     fv__free(fv_device_env(job->device), l.part, (size_t)job->opt.accumulate * sizeof *l.part);
     fv_updater_free(l.updater);
     return st;

@@ -71,7 +71,7 @@ void fv_updater_free(fv_updater *u)
 
 fv_adam *fv__updater_adam(fv_updater *u) { return u->adam; }
 size_t fv_updater_bytes(const fv_updater *u) { return fv_ctx_bytes(u->in) + fv_ctx_bytes(u->ctx); }
-int64_t fv_updater_ahead(const fv_updater *u)
+int64_t fv_updater_max_pending(const fv_updater *u)
 {
     return fv__device_is_host(u->dev) ? 1 : FV__UPDATES;
 }
@@ -97,7 +97,7 @@ static void run(fv_ctx *c, void *user)
     if (!loss && !fv__failed(c))
         fv_raise(c, FV_EARG, "%s computes no loss from these data", fv_model_head(u->model));
     if (fv_backward(c, loss) || !loss) return;
-    fv__adam_note(u->adam, &c->stream, loss->data, loss->dtype, !p->first);
+    fv__adam_prepare_step(u->adam, &c->stream, loss->data, loss->dtype, !p->first);
     fv__params_grad_on(params, &c->stream);
     if (p->last) fv__adam_run(u->adam, &c->stream, &u->opt);
 }
@@ -139,7 +139,8 @@ static fv_status failed(const fv_ctx *c, fv_err *e)
 }
 
 /* The batch as tensors, and what its losses are divided by. */
-static fv_status feed(fv_updater *u, part *p, const fv_batch *b, const fv__amount *all, fv_err *e)
+static fv_status feed(fv_updater *u, part *p, const fv_batch *b, const fv__batch_counts *all,
+                      fv_err *e)
 {
     float per_label = all->labels > 0 ? (float)(1 / all->labels) : 1,
           per_row = all->rows > 0 ? (float)(1 / all->rows) : 1;
@@ -153,7 +154,7 @@ static fv_status feed(fv_updater *u, part *p, const fv_batch *b, const fv__amoun
     return fv__failed(u->in) ? failed(u->in, e) : FV_OK;
 }
 
-static fv_status work(fv_updater *u, const fv_batch *b, const fv__amount *all, int64_t number,
+static fv_status work(fv_updater *u, const fv_batch *b, const fv__batch_counts *all, int64_t number,
                       bool first, bool last, fv_err *e)
 {
     part p = {.u = u, .first = first, .last = last};
@@ -167,9 +168,9 @@ static fv_status work(fv_updater *u, const fv_batch *b, const fv__amount *all, i
 
 /* ---- updates ---- */
 
-fv__amount fv__amount_of(const fv_batch *const *batch, int64_t n)
+fv__batch_counts fv__batch_counts_of(const fv_batch *const *batch, int64_t n)
 {
-    fv__amount all = {0};
+    fv__batch_counts all = {0};
     for (int64_t i = 0; i < n; i++) {
         all.labels += batch[i]->labels;
         all.rows += (double)batch[i]->part[0].shape.d[0];
@@ -181,13 +182,13 @@ fv__amount fv__amount_of(const fv_batch *const *batch, int64_t n)
 fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch, int64_t n,
                           fv_err *e)
 {
-    fv__amount all = fv__amount_of(batch, n);
+    fv__batch_counts all = fv__batch_counts_of(batch, n);
     fv_status st = FV_OK;
     if (!u->done) u->first = step;
     if (step != u->first + u->done || u->done == FV__UPDATES)
         return fv_fail(e, FV_ESTATE, "update %lld: %lld was expected, and at most %d may go unread",
                        (long long)step, (long long)(u->first + u->done), FV__UPDATES);
-    fv__adam_tell(u->adam, &u->opt, step);
+    fv__adam_upload(u->adam, &u->opt, step);
     for (int64_t i = 0; !st && i < n; i++)
         st = work(u, batch[i], &all, (step - 1) * u->opt.accumulate + i, i == 0, i == n - 1, e);
     if (!st) u->done++;
@@ -206,9 +207,9 @@ fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_err *e)
     return st;
 }
 
-fv_status fv__updater_rehearse(fv_updater *u, const fv_batch *b, fv_err *e)
+fv_status fv__updater_dry_run(fv_updater *u, const fv_batch *b, fv_err *e)
 {
-    fv__amount all = fv__amount_of(&b, 1);
+    fv__batch_counts all = fv__batch_counts_of(&b, 1);
     fv_status st = work(u, b, &all, 0, true, false, e);
     if (!st && fv_ctx_status(u->ctx)) st = failed(u->ctx, e);
     fv_params_zero_grad(fv_model_params(u->model));

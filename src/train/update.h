@@ -5,13 +5,13 @@
 #include "fovea/train.h"
 
 /* What batches hold, together. */
-typedef struct fv__amount {
+typedef struct fv__batch_counts {
     double labels, rows, tokens;
-} fv__amount;
-fv__amount fv__amount_of(const fv_batch *const *batch, int64_t n);
+} fv__batch_counts;
+fv__batch_counts fv__batch_counts_of(const fv_batch *const *batch, int64_t n);
 
 fv_adam *fv__updater_adam(fv_updater *u);
 /* The gradient of one batch; the parameters stay as they are. */
-fv_status fv__updater_rehearse(fv_updater *u, const fv_batch *b, fv_err *e);
+fv_status fv__updater_dry_run(fv_updater *u, const fv_batch *b, fv_err *e);
 
 #endif

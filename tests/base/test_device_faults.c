@@ -130,7 +130,7 @@ static void *take(fv_device *d, size_t bytes)
     return p;
 }
 
-static void give_back(fv_device *d, void *p, size_t bytes)
+static void release_data(fv_device *d, void *p, size_t bytes)
 {
     held -= p ? bytes : 0;
     real->release(d, p, bytes);
@@ -174,7 +174,7 @@ static void a_run_goes_on_with_a_smaller_batch(void **state)
     real = d->backend;
     metered = *real;
     metered.alloc = take;
-    metered.release = give_back;
+    metered.release = release_data;
     d->backend = &metered;
     check(train(d, "small", "40", false, false, &e), &e);
     check(train(d, "tried", "40", true, false, &e), &e);

@@ -205,8 +205,8 @@ static void a_plan_holds_every_example_once(void **state)
     for (int64_t epoch = -1; epoch < 3; epoch++) {
         char seen[N] = {0};
         fv_plan *p;
-        check(fv_plan_make(&p, NULL, &f,
-                           (fv_plan_opt){.tokens = 100, .rows = 7, .draw = {3, epoch}}, &e),
+        check(fv_plan_make(&p, NULL, &f, (fv_plan_opt){.tokens = 100, .rows = 7, .rng = {3, epoch}},
+                           &e),
               &e);
         for (int64_t i = 0; i < fv_plan_count(p); i++) {
             int64_t n, most = 0;
@@ -226,25 +226,25 @@ static void a_plan_holds_every_example_once(void **state)
 }
 
 /* A number that stands for the next n batches of a feeder. */
-static uint64_t digest(const fv_feed *f, fv_feeder_opt o, int64_t n)
+static uint64_t digest(const fv_feed *f, fv_loader_opt o, int64_t n)
 {
-    fv_feeder *feeder;
+    fv_loader *loader;
     fv_err e;
     uint64_t h = 1469598103934665603u;
-    check(fv_feeder_new(&feeder, NULL, f, o, &e), &e);
+    check(fv_loader_new(&loader, NULL, f, o, &e), &e);
     for (int64_t i = 0; i < n; i++) {
-        const fv_fed *fed;
-        fv_feeder_done(feeder);
-        check(fv_feeder_next(feeder, &fed, &e), &e);
-        h = (h ^ (uint64_t)fed->index) * 1099511628211u;
-        for (int k = 0; k < fed->batch.n; k++) {
-            const unsigned char *s = fed->batch.part[k].data;
-            size_t bytes = (size_t)fv_shape_len(fed->batch.part[k].shape) *
-                           fv_dtype_size(fed->batch.part[k].dtype);
+        const fv_loaded *loaded;
+        fv_loader_release(loader);
+        check(fv_loader_next(loader, &loaded, &e), &e);
+        h = (h ^ (uint64_t)loaded->index) * 1099511628211u;
+        for (int k = 0; k < loaded->batch.n; k++) {
+            const unsigned char *s = loaded->batch.part[k].data;
+            size_t bytes = (size_t)fv_shape_len(loaded->batch.part[k].shape) *
+                           fv_dtype_size(loaded->batch.part[k].dtype);
             while (bytes--) h = (h ^ *s++) * 1099511628211u;
         }
     }
-    fv_feeder_free(feeder);
+    fv_loader_free(loader);
     return h;
 }
 
@@ -252,7 +252,7 @@ static void a_thread_changes_no_batch(void **state)
 {
     (void)state;
     fv_feed f = numbers();
-    fv_feeder_opt o = {.plan = {.tokens = 100, .draw = {5, 0}}};
+    fv_loader_opt o = {.plan = {.tokens = 100, .rng = {5, 0}}};
     uint64_t alone = digest(&f, o, 150);
     for (int64_t ahead = 1; ahead < 6; ahead += 2) {
         o.ahead = ahead;
@@ -265,37 +265,37 @@ static void a_feeder_begins_in_the_middle(void **state)
 {
     (void)state;
     fv_feed f = numbers();
-    fv_feeder *a, *b;
+    fv_loader *a, *b;
     fv_err e;
-    const fv_fed *x, *y;
-    check(fv_feeder_new(&a, NULL, &f,
-                        (fv_feeder_opt){.plan = {.tokens = 100, .draw = {5, 0}}, .ahead = 3}, &e),
+    const fv_loaded *x, *y;
+    check(fv_loader_new(&a, NULL, &f,
+                        (fv_loader_opt){.plan = {.tokens = 100, .rng = {5, 0}}, .ahead = 3}, &e),
           &e);
     int64_t count = 0;
     do {
-        fv_feeder_done(a);
-        check(fv_feeder_next(a, &x, &e), &e);
+        fv_loader_release(a);
+        check(fv_loader_next(a, &x, &e), &e);
         count++;
     } while (!x->last);
-    check(fv_feeder_new(
+    check(fv_loader_new(
               &b, NULL, &f,
-              (fv_feeder_opt){.plan = {.tokens = 100, .draw = {5, 0}}, .batch = count, .ahead = 2},
+              (fv_loader_opt){.plan = {.tokens = 100, .rng = {5, 0}}, .batch = count, .ahead = 2},
               &e),
           &e);
-    fv_feeder_done(a);
-    check(fv_feeder_next(a, &x, &e), &e);
-    check(fv_feeder_next(b, &y, &e), &e);
+    fv_loader_release(a);
+    check(fv_loader_next(a, &x, &e), &e);
+    check(fv_loader_next(b, &y, &e), &e);
     assert_int_equal(x->epoch, 1);
     assert_int_equal(y->epoch, 1);
     assert_int_equal(y->index, 0);
     assert_int_equal(fv_shape_len(x->batch.part[0].shape), fv_shape_len(y->batch.part[0].shape));
-    fv_feeder_free(a);
-    fv_feeder_free(b);
+    fv_loader_free(a);
+    fv_loader_free(b);
     fv_feed_close(&f);
 }
 
 static fv_status spoiled(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
-                         fv_draw how, fv_err *e)
+                         fv_data_rng how, fv_err *e)
 {
     (void)self, (void)out, (void)rows, (void)n, (void)how;
     return fv_fail(e, FV_EFORMAT, "spoiled");
@@ -307,17 +307,17 @@ static void a_failing_feed_fails_the_feeder_and_keeps_failing(void **state)
     fv_feed f = numbers(), bad = f;
     bad.make = spoiled;
     for (int64_t ahead = 0; ahead < 3; ahead += 2) {
-        fv_feeder *feeder;
+        fv_loader *loader;
         fv_err e;
-        const fv_fed *x;
-        check(fv_feeder_new(&feeder, NULL, &bad,
-                            (fv_feeder_opt){.plan = {.tokens = 100}, .ahead = ahead}, &e),
+        const fv_loaded *x;
+        check(fv_loader_new(&loader, NULL, &bad,
+                            (fv_loader_opt){.plan = {.tokens = 100}, .ahead = ahead}, &e),
               &e);
         for (int i = 0; i < 3; i++) {
-            assert_int_equal(fv_feeder_next(feeder, &x, &e), FV_EFORMAT);
+            assert_int_equal(fv_loader_next(loader, &x, &e), FV_EFORMAT);
             assert_string_equal(e.text, "spoiled");
         }
-        fv_feeder_free(feeder);
+        fv_loader_free(loader);
     }
     fv_feed_close(&f);
 }

@@ -79,7 +79,7 @@ static fv_feed open_feed(fv_feed_fn *fn, fv_feed_opt t, fv_records from, fv_data
     return f;
 }
 
-static void make(const fv_feed *f, int32_t from, int64_t n, fv_draw how)
+static void make(const fv_feed *f, int32_t from, int64_t n, fv_data_rng how)
 {
     int32_t rows[64];
     fv_err e;
@@ -135,7 +135,7 @@ static void causal_predicts_every_token_but_the_first(void **state)
                           (fv_records){.file = scratch_text("t.txt", words)}, &r);
     assert_int_equal(r.tokens[0], all);
     int64_t n = f.count(f.self, -1);
-    make(&f, 0, n, (fv_draw){.epoch = -1});
+    make(&f, 0, n, (fv_data_rng){.epoch = -1});
     const int32_t *ids = part("input_ids", &B, &T);
     assert_int_equal(T, 12);
     assert_int_equal((int64_t)batch.labels, all - 1);
@@ -145,9 +145,9 @@ static void causal_predicts_every_token_but_the_first(void **state)
             seen += t > 0;
         }
     assert_int_equal(seen, all - 1);
-    make(&f, 0, f.count(f.self, 0), (fv_draw){1, 0});
+    make(&f, 0, f.count(f.self, 0), (fv_data_rng){1, 0});
     uint64_t first = digest();
-    make(&f, 0, f.count(f.self, 1), (fv_draw){1, 3});
+    make(&f, 0, f.count(f.self, 1), (fv_data_rng){1, 3});
     assert_true(first != digest()); /* windows have moved */
     fv_feed_close(&f);
 }
@@ -179,7 +179,7 @@ static void masked_hides_some_and_remembers_them(void **state)
     fv_feed f = open_feed(fv_feed_masked, k, (fv_records){.file = scratch_text("t.txt", words)},
                           &r);
     int64_t n = f.count(f.self, -1);
-    make(&f, 0, n, (fv_draw){.epoch = -1});
+    make(&f, 0, n, (fv_data_rng){.epoch = -1});
     uint64_t once = digest();
     const int32_t *ids = part("input_ids", &B, &T), *label = part("labels", &B, &T);
     for (int64_t i = 0; i < B; i++) {
@@ -194,13 +194,13 @@ static void masked_hides_some_and_remembers_them(void **state)
     }
     assert_true(hidden > B && hidden < B * T / 2 && masks > 0 && masks < hidden);
     assert_int_equal((int64_t)batch.labels, hidden);
-    make(&f, 0, n, (fv_draw){.epoch = -1});
+    make(&f, 0, n, (fv_data_rng){.epoch = -1});
     assert_true(digest() == once);
-    make(&f, 0, f.count(f.self, 0), (fv_draw){1, 0});
+    make(&f, 0, f.count(f.self, 0), (fv_data_rng){1, 0});
     once = digest();
-    make(&f, 0, f.count(f.self, 0), (fv_draw){1, 0});
+    make(&f, 0, f.count(f.self, 0), (fv_data_rng){1, 0});
     assert_true(digest() == once);
-    make(&f, 0, f.count(f.self, 0), (fv_draw){1, 1});
+    make(&f, 0, f.count(f.self, 0), (fv_data_rng){1, 1});
     assert_true(digest() != once);
     fv_feed_close(&f);
 }
@@ -216,7 +216,7 @@ static void sentences_follow_or_not(void **state)
                           (fv_records){.file = scratch_text("t.txt", words)}, &r);
     assert_int_equal(f.count(f.self, 0), 5);
     for (int64_t epoch = 0; epoch < 20; epoch++) {
-        make(&f, 0, 5, (fv_draw){1, epoch});
+        make(&f, 0, 5, (fv_data_rng){1, epoch});
         const int32_t *next = part("next_sentence_label", &B, &T);
         for (int i = 0; i < 5; i++) next[i] ? no++ : yes++;
         assert_int_equal(next[2], 1); /* the last sentence of its document has none that follows */
@@ -237,7 +237,7 @@ static void spans_can_be_put_back(void **state)
     whole(text);
     fv_feed_opt k = task();
     fv_feed f = open_feed(fv_feed_spans, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
-    make(&f, 0, 2, (fv_draw){.epoch = -1});
+    make(&f, 0, 2, (fv_data_rng){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T),
                   *input = part("decoder_input_ids", &B, &T);
     for (int64_t i = 0; i < 2; i++) {
@@ -270,7 +270,7 @@ static void denoising_asks_for_the_whole_text(void **state)
     fv_feed_opt k = task();
     fv_feed f = open_feed(fv_feed_denoise, k, (fv_records){.file = scratch_text("t.txt", words)},
                           &r);
-    make(&f, 0, 1, (fv_draw){.epoch = -1});
+    make(&f, 0, 1, (fv_data_rng){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T);
     assert_int_equal(T, 13);
     assert_memory_equal(label, text, 12 * sizeof *label);
@@ -296,7 +296,7 @@ static void classes_are_numbered_as_they_come(void **state)
                           &r);
     assert_int_equal(labels.n, 2);
     assert_string_equal(labels.name[0], "NUM");
-    make(&f, 0, 3, (fv_draw){.epoch = -1});
+    make(&f, 0, 3, (fv_data_rng){.epoch = -1});
     const int32_t *label = part("labels", &B, &T);
     assert_true(label[0] == 0 && label[1] == 1 && label[2] == 0);
     assert_int_equal(part("input_ids", &B, &T)[0], k.cls);
@@ -320,14 +320,14 @@ static void tags_begin_with_b_and_stand_on_first_pieces(void **state)
                        "I-NP I-PER\nrome NN x B-PER\n\nno x y I-LOC\n";
     fv_feed f = open_feed(fv_feed_tag, k, (fv_records){.file = scratch_text("n.conll", text)}, &r);
     assert_int_equal(r.kept, 2);
-    make(&f, 0, 1, (fv_draw){.epoch = -1});
+    make(&f, 0, 1, (fv_data_rng){.epoch = -1});
     const int32_t *label = part("labels", &B, &T);
     static const char *const want[] = {"O", "B-PER", "I-PER", "B-PER"};
     for (int64_t t = 0; t < T; t++)
         if (label[t] >= 0) assert_string_equal(labels.name[label[t]], want[counted++]);
     assert_int_equal(counted, 4);
     assert_true(T > 6); /* washington has several pieces */
-    make(&f, 1, 1, (fv_draw){.epoch = -1});
+    make(&f, 1, 1, (fv_data_rng){.epoch = -1});
     label = part("labels", &B, &T);
     assert_string_equal(labels.name[label[1]], "B-LOC");
     fv_feed_close(&f);
@@ -345,12 +345,12 @@ static void dropped_tokens_are_hidden_from_learning_alone(void **state)
                                             "A the dog sees the cat and the dog sees the rain\n"),
                        .format = FV_FORMAT_WORD};
     fv_feed f = open_feed(fv_feed_classify, k, from, &r);
-    make(&f, 0, 1, (fv_draw){.epoch = -1});
+    make(&f, 0, 1, (fv_data_rng){.epoch = -1});
     const int32_t *ids = part("input_ids", &B, &T);
     memcpy(whole_row, ids, (size_t)T * sizeof *ids);
     for (int64_t t = 0; t < T; t++) assert_int_not_equal(ids[t], k.mask);
 
-    make(&f, 0, 1, (fv_draw){.seed = 3, .epoch = 0});
+    make(&f, 0, 1, (fv_data_rng){.seed = 3, .epoch = 0});
     ids = part("input_ids", &B, &T);
     memcpy(first, ids, (size_t)T * sizeof *ids);
     for (int64_t t = 0; t < T; t++) {
@@ -359,9 +359,9 @@ static void dropped_tokens_are_hidden_from_learning_alone(void **state)
     }
     assert_true(hidden > 0 && hidden < T - 2);
     assert_true(ids[0] == k.cls && ids[T - 1] == k.sep);
-    make(&f, 0, 1, (fv_draw){.seed = 3, .epoch = 0});
+    make(&f, 0, 1, (fv_data_rng){.seed = 3, .epoch = 0});
     assert_memory_equal(part("input_ids", &B, &T), first, (size_t)T * sizeof *first);
-    make(&f, 0, 1, (fv_draw){.seed = 3, .epoch = 1});
+    make(&f, 0, 1, (fv_data_rng){.seed = 3, .epoch = 1});
     assert_memory_not_equal(part("input_ids", &B, &T), first, (size_t)T * sizeof *first);
     fv_feed_close(&f);
 }
@@ -377,7 +377,7 @@ static void judge_tags(const fv_feed *f, int32_t row, const char *const *found, 
     float x[64 * 8];
     check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &e), &e);
     check(fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e), &e);
-    make(f, row, 1, (fv_draw){.epoch = -1});
+    make(f, row, 1, (fv_data_rng){.epoch = -1});
     const int32_t *label = part("labels", &B, &T);
     for (int64_t t = 0; t < T; t++) {
         bool word = label[t] >= 0;
@@ -387,7 +387,7 @@ static void judge_tags(const fv_feed *f, int32_t row, const char *const *found, 
     }
     fv_items out = {0};
     fv_items_put(&out, "logits", fv_floats(c, x, FV_SHAPE(1, T, labels.n)));
-    assert_int_equal(f->judge(f->self, c, &batch, &out, hits, of), FV_OK);
+    assert_int_equal(f->count_correct(f->self, c, &batch, &out, hits, of), FV_OK);
     fv_ctx_free(c);
     fv_device_close(d);
 }
@@ -445,7 +445,7 @@ static void answers_are_found_by_their_characters(void **state)
             char *answer;
             size_t len;
             fv_err e;
-            make(&f, q, 1, (fv_draw){.epoch = -1});
+            make(&f, q, 1, (fv_data_rng){.epoch = -1});
             const int32_t *ids = part("input_ids", &B, &T),
                           *start = part("start_positions", &B, &n),
                           *end = part("end_positions", &B, &n);

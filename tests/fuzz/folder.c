@@ -6,7 +6,7 @@
 
 static bytes content(const folder *v, int i)
 {
-    return i == MOST_FILES ? (bytes){0} : i == v->spoiled ? v->instead : v->s->content[i];
+    return i == MAX_FILES ? (bytes){0} : i == v->nonfinite ? v->instead : v->s->content[i];
 }
 
 static int find_file(const folder *v, const char *path)
@@ -21,7 +21,7 @@ static int open_read(void *self, const char *path)
 {
     folder *v = self;
     /* the directory itself is opened too */
-    int i = strcmp(path, "m") ? find_file(v, path) : MOST_FILES, fd = 0;
+    int i = strcmp(path, "m") ? find_file(v, path) : MAX_FILES, fd = 0;
     if (i < 0) return -ENOENT;
     while (fd < 32 && v->file[fd]) fd++;
     if (fd == 32) return -EMFILE;
@@ -44,7 +44,7 @@ static int64_t read_some(void *self, int fd, void *buf, size_t n)
 static int64_t size_of(void *self, int fd)
 {
     int i = ((folder *)self)->file[fd] - 1;
-    return i == MOST_FILES ? -EISDIR : (int64_t)content(self, i).n;
+    return i == MAX_FILES ? -EISDIR : (int64_t)content(self, i).n;
 }
 
 static const void *map(void *self, int fd, size_t n)

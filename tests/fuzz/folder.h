@@ -6,7 +6,7 @@
 #include "fovea/fovea.h"
 #include "mutate.h"
 
-enum { MOST_FILES = 12 };
+enum { MAX_FILES = 12 };
 
 /* Opens the directory "m" of env as a command would, and uses it; d computes. */
 typedef fv_status use_fn(fv_device *d, const fv_env *env, fv_err *e);
@@ -15,11 +15,11 @@ typedef struct seed {
     char name[80];
     use_fn *use;
     int n;
-    char file[MOST_FILES][64];
-    bytes content[MOST_FILES];
+    char file[MAX_FILES][64];
+    bytes content[MAX_FILES];
 } seed;
 
-/* A seed whose file `spoiled` is another; read-only. */
+/* A seed whose file `nonfinite` is another; read-only. */
 typedef struct folder {
     const seed *s;
     int spoiled;

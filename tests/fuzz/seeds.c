@@ -35,7 +35,7 @@ static seed *new_seed(const char *name, use_fn *use)
 
 static void add_bytes(seed *s, const char *name, const void *data, size_t n)
 {
-    if (s->n == MOST_FILES) return;
+    if (s->n == MAX_FILES) return;
     bytes *b = &s->content[s->n];
     *b = (bytes){malloc(n + 1), n};
     memcpy(b->s, data, n);
@@ -178,9 +178,9 @@ const seed *seeds_pick(dice *d)
 {
     static use_fn *const ways[] = {use_model,     use_trained, use_tensors, use_task, use_writer,
                                    use_tokenizer, use_recipe,  use_array,   use_data};
-    use_fn *way = ways[below(d, sizeof ways / sizeof *ways)];
+    use_fn *impl = ways[below(d, sizeof ways / sizeof *ways)];
     const seed *s;
     do s = &seeds[below(d, (size_t)n_seeds)];
-    while (s->use != way);
+    while (s->use != impl);
     return s;
 }

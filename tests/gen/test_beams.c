@@ -46,16 +46,16 @@ static int64_t put_in(option *list, int64_t n, int64_t most, option o)
 
 static bool ruled_out(const fv_beams *a, int64_t i, int64_t v)
 {
-    return a->kinds[v] & FV_TOKEN_NEVER ||
-           (a->kinds[v] & FV_TOKEN_ENDS && a->made[i] < a->least[i]);
+    return a->token_flags[v] & FV_TOKEN_BANNED ||
+           (a->token_flags[v] & FV_TOKEN_EOS && a->made[i] < a->min_new[i]);
 }
 
 /* The best continuations of the source at place p. */
 static int64_t options_of(option *out, const fv_beams *a, int64_t p)
 {
     int64_t i = a->source[p], n = 0;
-    bool first = a->first_is >= 0 && a->made[i] == 0,
-         last = a->last_is >= 0 && a->made[i] == a->last[i];
+    bool first = a->forced_first >= 0 && a->made[i] == 0,
+         last = a->forced_last >= 0 && a->made[i] == a->max_new[i];
     for (int32_t k = 0; k < a->K; k++) {
         const float *x = (const float *)a->logits + (p * a->K + k) * a->V,
                     before = a->score[i * a->K + k];
@@ -67,7 +67,8 @@ static int64_t options_of(option *out, const fv_beams *a, int64_t p)
             if (!ruled_out(a, i, v))
                 n = put_in(out, n, a->wide, (option){before + (x[v] - all), k, v});
         if (first || last)
-            n = put_in(out, n, a->wide, (option){before, k, last ? a->last_is : a->first_is});
+            n = put_in(out, n, a->wide,
+                       (option){before, k, last ? a->forced_last : a->forced_first});
     }
     return n;
 }
@@ -83,7 +84,7 @@ static void finish(fv_ended *done, int64_t K, fv_ended h)
 static void move_caches(const fv_beams *a, int64_t p, const option *kept)
 {
     for (int64_t c = 0; c < a->n_caches; c++) {
-        const fv_row_cache *at = &a->cache[c];
+        const fv_cache_rows *at = &a->cache[c];
         char *rows = (char *)at->data + (size_t)(p * a->K) * at->row,
              *was = malloc((size_t)a->K * at->row);
         assert_non_null(was);
@@ -96,12 +97,12 @@ static void move_caches(const fv_beams *a, int64_t p, const option *kept)
 
 static void step_source(const fv_beams *a, int64_t p)
 {
-    option all[FV_BEAMS_WIDE], kept[FV_BEAMS_MOST];
+    option all[FV_BEAMS_MAX_CANDIDATES], kept[FV_BEAMS_MAX];
     int64_t i = a->source[p], K = a->K, have = 0, n = options_of(all, a, p);
     fv_ended *done = a->done + i * K;
     bool full = a->early && done[K - 1].made >= 0;
     for (int64_t j = 0; j < n; j++) {
-        bool ends = a->made[i] >= a->last[i] || a->kinds[all[j].token] & FV_TOKEN_ENDS;
+        bool ends = a->made[i] >= a->max_new[i] || a->token_flags[all[j].token] & FV_TOKEN_EOS;
         float score = (float)((double)all[j].total / a->penalty[a->made[i] + 1]);
         if (ends && j < K && !full)
             finish(done, K, (fv_ended){score, a->made[i], all[j].beam, all[j].token});
@@ -117,11 +118,11 @@ static void step_source(const fv_beams *a, int64_t p)
         a->tokens[at] = a->token[p * K + k] = kept[k].token;
         a->parents[at] = kept[k].beam;
         a->score[i * K + k] = kept[k].total;
-        for (int64_t q = 0; q < a->places; q++) a->place[q * a->sources * K + p * K + k]++;
+        for (int64_t q = 0; q < a->n_positions; q++) a->position[q * a->sources * K + p * K + k]++;
     }
     a->made[i]++;
     float best = (float)((double)kept[0].total /
-                         a->penalty[a->hopeful ? a->last[i] + 1 : a->made[i]]);
+                         a->penalty[a->hopeful ? a->max_new[i] + 1 : a->made[i]]);
     if (!(best > done[K - 1].score) || (a->early && done[K - 1].made >= 0)) a->over[i] = 1;
 }
 
@@ -140,26 +141,27 @@ static const size_t token_bytes[CACHES] = {64, 48, 10};
 
 /* All that a step reads and writes, in one block. */
 typedef struct everything {
-    float logits[SOURCES * FV_BEAMS_MOST * VOCAB], score[SOURCES * FV_BEAMS_MOST];
+    float logits[SOURCES * FV_BEAMS_MAX * VOCAB], score[SOURCES * FV_BEAMS_MAX];
     double penalty[ROOM + 2];
-    fv_ended done[SOURCES * FV_BEAMS_MOST];
-    uint8_t kinds[VOCAB];
-    int32_t source[SOURCES], least[SOURCES], last[SOURCES], made[SOURCES], over[SOURCES];
-    int32_t common[SOURCES * FV_BEAMS_MOST * FV_BEAMS_MOST];
-    int32_t tokens[ROOM * SOURCES * FV_BEAMS_MOST], parents[ROOM * SOURCES * FV_BEAMS_MOST];
-    int32_t token[SOURCES * FV_BEAMS_MOST], place[3 * SOURCES * FV_BEAMS_MOST];
-    fv_row_cache cache[CACHES];
-    _Alignas(16) unsigned char keys[CACHES][SOURCES * FV_BEAMS_MOST * ROOM * 64];
+    fv_ended done[SOURCES * FV_BEAMS_MAX];
+    uint8_t token_flags[VOCAB];
+    int32_t source[SOURCES], min_new[SOURCES], max_new[SOURCES], made[SOURCES], over[SOURCES];
+    int32_t common[SOURCES * FV_BEAMS_MAX * FV_BEAMS_MAX];
+    int32_t tokens[ROOM * SOURCES * FV_BEAMS_MAX], parents[ROOM * SOURCES * FV_BEAMS_MAX];
+    int32_t token[SOURCES * FV_BEAMS_MAX], position[3 * SOURCES * FV_BEAMS_MAX];
+    fv_cache_rows cache[CACHES];
+    _Alignas(16) unsigned char keys[CACHES][SOURCES * FV_BEAMS_MAX * ROOM * 64];
 } everything;
 
 /* b with the addresses of what lies at `at`. */
 static fv_beams at_block(fv_beams b, everything *at)
 {
-    b.logits = at->logits, b.kinds = at->kinds, b.penalty = at->penalty, b.source = at->source;
-    b.least = at->least, b.last = at->last, b.made = at->made, b.over = at->over,
+    b.logits = at->logits, b.token_flags = at->token_flags, b.penalty = at->penalty,
+    b.source = at->source;
+    b.min_new = at->min_new, b.max_new = at->max_new, b.made = at->made, b.over = at->over,
     b.score = at->score, b.done = at->done;
     b.common = at->common, b.tokens = at->tokens, b.parents = at->parents, b.token = at->token,
-    b.place = at->place;
+    b.position = at->position;
     b.cache = at->cache;
     return b;
 }
@@ -167,7 +169,7 @@ static fv_beams at_block(fv_beams b, everything *at)
 static void give_caches(everything *x, everything *lie_at)
 {
     for (int c = 0; c < CACHES; c++)
-        x->cache[c] = (fv_row_cache){lie_at->keys[c], token_bytes[c], token_bytes[c] * ROOM};
+        x->cache[c] = (fv_cache_rows){lie_at->keys[c], token_bytes[c], token_bytes[c] * ROOM};
 }
 
 static float random_float(uint32_t *seed)
@@ -180,16 +182,16 @@ static void begin_block(everything *x, const fv_beams *b)
     memset(x, 0, sizeof *x);
     for (int64_t t = 0; t < ROOM + 2; t++) x->penalty[t] = pow((double)t, 0.7);
     for (int v = 0; v < VOCAB; v++)
-        x->kinds[v] = v % 9 == 4 ? FV_TOKEN_ENDS : v == 2 ? FV_TOKEN_NEVER : 0;
+        x->token_flags[v] = v % 9 == 4 ? FV_TOKEN_EOS : v == 2 ? FV_TOKEN_BANNED : 0;
     for (int64_t i = 0; i < b->all; i++) {
         x->source[i] = (int32_t)(b->all - 1 - i); /* places and sources are not in one order */
-        x->least[i] = (int32_t)(i % 4);
-        x->last[i] = (int32_t)(4 + i % 9);
+        x->min_new[i] = (int32_t)(i % 4);
+        x->max_new[i] = (int32_t)(4 + i % 9);
     }
     for (int64_t j = 0; j < b->all * b->K; j++) {
         x->done[j] = (fv_ended){.score = -1e9f, .made = -1};
         x->score[j] = j % b->K ? -1e9f : 0;
-        for (int q = 0; q < 3; q++) x->place[q * b->all * b->K + j] = q;
+        for (int q = 0; q < 3; q++) x->position[q * b->all * b->K + j] = q;
     }
 }
 
@@ -200,7 +202,7 @@ static void model_step(everything *x, const fv_beams *b, uint32_t *seed)
     for (int c = 0; c < CACHES; c++)
         for (int64_t r = 0; r < b->all * b->K; r++)
             for (size_t t = 0; t < token_bytes[c]; t++)
-                x->keys[c][((size_t)r * ROOM + (size_t)x->place[r]) * token_bytes[c] + t] =
+                x->keys[c][((size_t)r * ROOM + (size_t)x->position[r]) * token_bytes[c] + t] =
                     (unsigned char)(*seed >> t % 4 * 8) + (unsigned char)r;
 }
 
@@ -218,7 +220,7 @@ static void same_block(const everything *got, const everything *want, const fv_b
                   fabsf(got->score[j] - want->score[j]) <= 1e-4f &&
                   fabsf(d->score - e->score) <= 1e-4f;
         for (int q = 0; q < 3; q++)
-            ok = ok && got->place[q * rows + j] == want->place[q * rows + j];
+            ok = ok && got->position[q * rows + j] == want->position[q * rows + j];
         if (!ok)
             fail_msg("step %d, %d beams, source %d, beam %d: made %d over %d token %d from %d "
                      "score %g, ended %d %d %d %g; "
@@ -231,7 +233,7 @@ static void same_block(const everything *got, const everything *want, const fv_b
     }
     for (int64_t r = 0; r < rows; r++) /* what is behind the last key of a row, nobody reads */
         for (int c = 0; c < CACHES; c++)
-            for (size_t t = 0; t < (size_t)want->place[r] * token_bytes[c]; t++)
+            for (size_t t = 0; t < (size_t)want->position[r] * token_bytes[c]; t++)
                 if (got->keys[c][(size_t)r * ROOM * token_bytes[c] + t] !=
                     want->keys[c][(size_t)r * ROOM * token_bytes[c] + t])
                     fail_msg("step %d, %d beams: byte %d of row %d of cache %d", (int)step,
@@ -250,19 +252,19 @@ static void a_step_does_what_is_written_here(void **state)
     assert_true(want && got && there);
     check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
     fv_stream *s = fv_ctx_stream(c);
-    for (int64_t K = 2; K <= FV_BEAMS_MOST; K = K < 5 ? K + 1 : 2 * K - 2) {
+    for (int64_t K = 2; K <= FV_BEAMS_MAX; K = K < 5 ? K + 1 : 2 * K - 2) {
         fv_beams b = {.sources = SOURCES,
                       .K = K,
                       .V = VOCAB,
                       .all = SOURCES,
                       .wide = 3 * K,
-                      .first_is = K == 3 ? 7 : -1,
-                      .last_is = K == 4 ? 4 : -1,
+                      .forced_first = K == 3 ? 7 : -1,
+                      .forced_last = K == 4 ? 4 : -1,
                       .pad = 0,
                       .renormalize = K % 2,
                       .early = K == 5,
                       .hopeful = K == 2,
-                      .places = 3,
+                      .n_positions = 3,
                       .n_caches = CACHES};
         uint32_t seed = (uint32_t)K;
         begin_block(want, &b);
@@ -328,9 +330,9 @@ static const struct {
     {"4 beams, a last token", {.num_beams = 4, .length_penalty = 1, .forced_eos = 1}},
 };
 
-static fv_gen_opt options(int way)
+static fv_gen_opt options(int impl)
 {
-    fv_gen_opt o = {0}, w = ways[way].o;
+    fv_gen_opt o = {0}, w = ways[impl].o;
     fv_fields_default(&o, fv_gen_fields);
     o.num_beams = o.num_return_sequences = w.num_beams;
     o.length_penalty = w.length_penalty;

@@ -253,10 +253,10 @@ static fv_gen_opt defaults(void)
 static void shares(double out[5], const fv_gen_opt *o)
 {
     static const float score[5] = {0.0f, 2.0f, 1.0f, -1.0f, 1.5f};
-    fv_pick room[5];
+    fv_candidate scratch[5];
     memset(out, 0, 5 * sizeof *out);
     for (int i = 0; i < 4000; i++)
-        out[fv__pick_sample(score, 5, o, (i + 0.5) / 4000, room)] += 1.0 / 4000;
+        out[fv__sample_token(score, 5, o, (i + 0.5) / 4000, scratch)] += 1.0 / 4000;
 }
 
 static void near_shares(const char *what, const fv_gen_opt *o, const double want[5])
@@ -309,8 +309,8 @@ static void no_numbers_draw_a_token_all_the_same(void **state)
     o[1].top_k = 2, o[2].top_p = 0.5f, o[3].min_p = 0.1f;
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 4; k++) {
-            fv_pick room[5];
-            int32_t token = fv__pick_sample(score[i], 5, &o[k], 0.5, room);
+            fv_candidate scratch[5];
+            int32_t token = fv__sample_token(score[i], 5, &o[k], 0.5, scratch);
             assert_true(token >= 0 && token < 5);
         }
 }

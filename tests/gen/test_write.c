@@ -160,7 +160,7 @@ static void drawn_as_the_cpu_would(const example *x, const fv_hyp *h, const int3
                                    int64_t len, uint64_t number)
 {
     static float logits[VOCAB];
-    static fv_pick room[VOCAB];
+    static fv_candidate scratch[VOCAB];
     const double near = 1e-5;
     fv_model *m = open_model(cpu, x->config, FV_F32);
     fv_session *s;
@@ -179,8 +179,8 @@ static void drawn_as_the_cpu_would(const example *x, const fv_hyp *h, const int3
         double u = ((double)w[0] + 0.5) * 0x1p-32;
         bool found = false;
         for (int k = -1; k <= 1 && !found; k++)
-            found = fv__pick_sample(logits, VOCAB, &x->o, fmin(fmax(u + k * near, 0), 1 - 1e-12),
-                                    room) == h->ids[t];
+            found = fv__sample_token(logits, VOCAB, &x->o, fmin(fmax(u + k * near, 0), 1 - 1e-12),
+                                     scratch) == h->ids[t];
         if (!found)
             fail_msg("%s: token %d of sequence %d is %d", x->what, (int)t, (int)number, h->ids[t]);
     }
@@ -332,7 +332,7 @@ static void few_rows_are_right(void **state)
     }
 }
 
-/* fv_session_write, long enough to be replayed and to come round in its log, against steps one by
+/* fv_session_greedy, long enough to be replayed and to come round in its log, against steps one by
  * one. */
 static void written_at_once_or_step_by_step(void **state)
 {
@@ -355,7 +355,7 @@ static void written_at_once_or_step_by_step(void **state)
         writer w = writer_begin(device, cases[k].config, cases[k].weights, rows, PLACES);
         for (int r = 0; r < rows; r++) first[r] = word(r, 4);
         read_prompt(&w, 0, 4, logits);
-        if (fv_session_write(w.ctx, w.session, first, a, N))
+        if (fv_session_greedy(w.ctx, w.session, first, a, N))
             fail_msg("%s", fv_ctx_err(w.ctx)->text);
         assert_int_equal(fv_session_len(w.session, rows - 1), 4 + N);
 
@@ -374,12 +374,12 @@ static void written_at_once_or_step_by_step(void **state)
 
         fv_session_reset(w.session); /* what was kept is of use once more */
         read_prompt(&w, 0, 4, logits);
-        assert_int_equal(fv_session_write(w.ctx, w.session, first, again, 40), FV_OK);
-        assert_int_equal(fv_session_write(w.ctx, w.session, again + 39 * rows, again + 40 * rows,
-                                          N - 40),
+        assert_int_equal(fv_session_greedy(w.ctx, w.session, first, again, 40), FV_OK);
+        assert_int_equal(fv_session_greedy(w.ctx, w.session, again + 39 * rows, again + 40 * rows,
+                                           N - 40),
                          FV_OK);
         assert_memory_equal(a, again, (size_t)(N * rows) * sizeof *a);
-        assert_int_equal(fv_session_write(w.ctx, w.session, first, again, PLACES), FV_EARG);
+        assert_int_equal(fv_session_greedy(w.ctx, w.session, first, again, PLACES), FV_EARG);
         writer_end(&w);
     }
 }
@@ -466,7 +466,7 @@ static void nothing_is_allocated_once_it_is_warm(void **state)
         if (i == 2) taken = 0;
         fv_session_reset(w.session);
         read_prompt(&w, 0, 6, logits);
-        assert_int_equal(fv_session_write(w.ctx, w.session, first, out, 64), FV_OK);
+        assert_int_equal(fv_session_greedy(w.ctx, w.session, first, out, 64), FV_OK);
     }
     int later = taken;
     writer_end(&w);
@@ -493,7 +493,7 @@ static void too_much_is_an_error_and_not_the_end(void **state)
     assert_non_null(strstr(fv_ctx_err(w.ctx)->text, "bytes"));
     fv_session_free(vast);
     read_prompt(&w, 0, 6, logits);
-    assert_int_equal(fv_session_write(w.ctx, w.session, first, out, 4), FV_OK);
+    assert_int_equal(fv_session_greedy(w.ctx, w.session, first, out, 4), FV_OK);
     writer_end(&w);
 }
 

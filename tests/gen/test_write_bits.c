@@ -18,7 +18,7 @@
 #include "helper/device.h"
 #include "helper/writer.h"
 
-enum { VOCAB = 9001, PLACES = 64, PROMPT = 5, STEPS = 7, MOST_ROWS = 64 };
+enum { VOCAB = 9001, PLACES = 64, PROMPT = 5, STEPS = 7, MAX_ROWS = 64 };
 
 /* More columns than two teams of blocks share out in one go, and a part of the choice that is not
  * whole. */
@@ -31,7 +31,7 @@ static fv_device *cpu;
 /* All rows go on from the same tokens: their scores. */
 static fv_tensor *step(writer *w, const int32_t *ids, int64_t T)
 {
-    int32_t all[MOST_ROWS * PROMPT];
+    int32_t all[MAX_ROWS * PROMPT];
     for (int64_t i = 0; i < w->rows * T; i++) all[i] = ids[i % T];
     fv_ctx_reset(w->ctx, 0);
     return fv_session_step(w->ctx, w->session, fv_ints(w->ctx, all, FV_SHAPE(w->rows, T)));
@@ -42,17 +42,17 @@ static const int32_t prompt[PROMPT + 1] = {17, 8999, 4, 523, 77, 1234};
 /* STEPS tokens behind the prompt, some of which may not come. */
 static void write_some(writer *w, int32_t *tokens, float *scores)
 {
-    static uint8_t kinds[VOCAB];
-    int32_t ids[MOST_ROWS];
-    for (int i = 0; i < VOCAB; i++) kinds[i] = i % 3 ? 0 : FV_TOKEN_NEVER;
+    static uint8_t token_flags[VOCAB];
+    int32_t ids[MAX_ROWS];
+    for (int i = 0; i < VOCAB; i++) token_flags[i] = i % 3 ? 0 : FV_TOKEN_BANNED;
     for (int i = 0; i < w->rows; i++) ids[i] = prompt[PROMPT];
     fv_session_reset(w->session);
     step(w, prompt, PROMPT);
-    fv_writer how = {
-        .how = {.V = VOCAB, .first_is = -1, .last_is = -1, .temperature = 1, .top_p = 1},
-        .kinds = kinds};
-    bool ok = fv__write_begin(w->ctx, w->session, &how) &&
-              fv__write_run(w->ctx, w->session, ids, STEPS, tokens, scores);
+    fv_sampler how = {
+        .how = {.V = VOCAB, .forced_first = -1, .forced_last = -1, .temperature = 1, .top_p = 1},
+        .token_flags = token_flags};
+    bool ok = fv__sampler_begin(w->ctx, w->session, &how) &&
+              fv__sampler_run(w->ctx, w->session, ids, STEPS, tokens, scores);
     if (!ok) fail_msg("%s", fv_ctx_err(w->ctx)->text);
 }
 
@@ -87,12 +87,12 @@ static void the_same_bits(void **state)
 {
     (void)state;
     static const int rows[] = {1, 3, 8, 12, 40, 64};
-    static int32_t a[STEPS * MOST_ROWS], b[STEPS * MOST_ROWS];
-    static float x[STEPS * MOST_ROWS], y[STEPS * MOST_ROWS];
+    static int32_t a[STEPS * MAX_ROWS], b[STEPS * MAX_ROWS];
+    static float x[STEPS * MAX_ROWS], y[STEPS * MAX_ROWS];
     for (int i = 0; i < (test_brief() ? 2 : 6); i++) {
         writer w = writer_begin(device, words, FV_BF16, rows[i], PLACES);
         size_t n = (size_t)(STEPS * rows[i]) * 4;
-        if (!fv__write_can(w.session, FV_F32)) {
+        if (!fv__sampler_supported(w.session, FV_F32)) {
             writer_end(&w);
             skip();
         }

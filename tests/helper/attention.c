@@ -120,7 +120,7 @@ void problem_free(problem *p)
 
 /* ---- arguments ---- */
 
-static void *room(prepared *x, fv_dtype t, int64_t n)
+static void *zeros(prepared *x, fv_dtype t, int64_t n)
 {
     return x->memory[x->n++] = malloc((size_t)(n + 1) * fv_dtype_size(t));
 }
@@ -128,7 +128,7 @@ static void *room(prepared *x, fv_dtype t, int64_t n)
 static void *copy_as(prepared *x, fv_dtype t, const double *from, int64_t n)
 {
     if (!from) return NULL;
-    void *to = room(x, t, n);
+    void *to = zeros(x, t, n);
     for (int64_t i = 0; to && i < n; i++) write_as(to, t, i, from[i]);
     return to;
 }
@@ -136,7 +136,7 @@ static void *copy_as(prepared *x, fv_dtype t, const double *from, int64_t n)
 static fv_sink sink(prepared *x, fv_dtype t, int64_t n, bool wanted, bool add)
 {
     if (!wanted) return (fv_sink){0};
-    fv_sink s = {.data = room(x, t, n), .dtype = t, .add = add};
+    fv_sink s = {.data = zeros(x, t, n), .dtype = t, .add = add};
     for (int64_t i = 0; s.data && i < n; i++) write_as(s.data, t, i, 0.25);
     return s;
 }
@@ -158,8 +158,8 @@ prepared prepare(const problem *p, fv_dtype t)
     a->q = copy_as(&x, t, p->q, p->n_q);
     a->k = copy_as(&x, t, p->k, p->n_k);
     a->v = copy_as(&x, t, p->v, p->n_v);
-    a->y = room(&x, t, p->n_y);
-    a->lse = room(&x, stat, 2 * n.B * n.H * n.Tq);
+    a->y = zeros(&x, t, p->n_y);
+    a->lse = zeros(&x, stat, 2 * n.B * n.H * n.Tq);
     a->lens = p->lens;
     a->key_mask = p->key_mask;
     a->mask = p->mask;

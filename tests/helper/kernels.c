@@ -84,8 +84,8 @@ static void near(const char *what, const char *level, const out *o, const void *
 {
     for (int64_t i = 0; i < o->n; i++) {
         double a = number(want, o->t, i), b = number(got, o->t, i),
-               room = tol * unit(o->t) * (1 + fabs(a));
-        if (a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= room) continue;
+               tolerance = tol * unit(o->t) * (1 + fabs(a));
+        if (a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= tolerance) continue;
         fail_msg("%s, %s, %s: element %lld of %lld is %.9g, not %.9g", what, level,
                  fv_dtype_name(o->t), (long long)i, (long long)o->n, b, a);
     }
@@ -108,7 +108,7 @@ static void perform(action act, const fv_kernels *k, fv_device *d, int threads, 
         size_t bytes = (size_t)o[i].n * fv_dtype_size(o[i].t);
         assert_memory_equal((char *)result[i] + bytes, (char *)start[i] + bytes, GUARD);
     }
-    if (s.work) d->backend->release(d, s.work, s.work_bytes);
+    if (s.scratch) d->backend->release(d, s.scratch, s.scratch_bytes);
 }
 
 void compare(const char *what, fv_dtype t, action act, const void *in, const out *o, int n_out,

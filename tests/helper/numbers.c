@@ -13,7 +13,7 @@
 
 #include "device.h"
 
-static float *room(int64_t n)
+static float *zeros(int64_t n)
 {
     float *x = malloc((size_t)n * sizeof *x);
     assert_non_null(x);
@@ -22,7 +22,7 @@ static float *room(int64_t n)
 
 float *numbers_drawn(int64_t n, uint32_t seed, float most)
 {
-    float *x = room(n);
+    float *x = zeros(n);
     for (int64_t i = 0; i < n; i++) {
         seed = seed * 1664525u + 1013904223u;
         x[i] = most * (float)((int)(seed >> 24) % 33 - 16) / 16;
@@ -40,7 +40,7 @@ void numbers_set(fv_params *p, fv_tensor *weight, uint32_t seed, float most)
 
 numbers numbers_of(fv_ctx *c, const fv_tensor *t, bool grad)
 {
-    numbers r = {.x = room(fv_len(t)), .n = fv_len(t)};
+    numbers r = {.x = zeros(fv_len(t)), .n = fv_len(t)};
     double *x = malloc((size_t)r.n * sizeof *x);
     assert_non_null(x);
     check(grad ? fv_read_grad(c, t, x, r.n) : fv_read_f64(c, t, x, r.n), fv_ctx_err(c));
@@ -52,7 +52,7 @@ numbers numbers_of(fv_ctx *c, const fv_tensor *t, bool grad)
 numbers numbers_of_grad(fv_params *p, const fv_tensor *weight)
 {
     fv_err e;
-    numbers r = {.x = room(fv_len(weight)), .n = fv_len(weight)};
+    numbers r = {.x = zeros(fv_len(weight)), .n = fv_len(weight)};
     check(fv_params_get_grad(p, weight, r.x, r.n, &e), &e);
     return r;
 }
@@ -94,7 +94,7 @@ static void near(const numbers_trial *of, const void *size, fv_dtype t, int k, c
     char text[160];
     numbers_gap gap = numbers_apart(got, want);
     if (gap.most <= tolerance) return;
-    of->tell(text, sizeof text, size);
+    of->on_skipped(text, sizeof text, size);
     fail_msg("%s, %s: %s[%lld] is %g, expected %g (mean size %g)", fv_dtype_name(t), text,
              of->name[k], (long long)gap.at, (double)got->x[gap.at], (double)want->x[gap.at],
              gap.mean);

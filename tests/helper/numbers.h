@@ -36,7 +36,7 @@ typedef struct numbers_trial {
     /* Fills the results of one size; those that it leaves as they are, empty, are not looked at.
      * expected: the others are held against these. */
     void (*run)(numbers *to, fv_device *d, fv_dtype t, bool expected, const void *size);
-    void (*tell)(char *text, size_t room, const void *size); /* a size in words */
+    void (*on_skipped)(char *text, size_t capacity, const void *size); /* a size in words */
 } numbers_trial;
 
 /* Results first to last of n sizes on a device, in every dtype, against f32 on the CPU. */

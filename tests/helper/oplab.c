@@ -30,7 +30,7 @@ static double uniform(uint64_t site, uint64_t i)
     return ((double)w[0] + 0.5) * 0x1p-32;
 }
 
-double *room(int64_t n)
+double *zeros(int64_t n)
 {
     double *p = calloc((size_t)n + 1, sizeof *p);
     assert_non_null(p);
@@ -42,7 +42,7 @@ static void deal(numbers *v, const op_case *k)
 {
     int64_t all = 0, at = 0;
     for (int i = 0; i < v->n; i++) all += v->len[i];
-    double *grid = room(all);
+    double *grid = zeros(all);
     for (int64_t i = 0; i < all; i++) grid[i] = ((double)i + 0.5) / (double)all;
     for (int64_t i = all - 1; i > 0; i--) {
         int64_t j = (int64_t)(uniform(99, (uint64_t)i) * (double)(i + 1));
@@ -66,7 +66,7 @@ numbers numbers_draw(const op_case *k)
         double low = in->low, high = in->high;
         if (low == 0 && high == 0) low = -1, high = 1;
         v.len[v.n] = fv_shape_len(in->shape);
-        v.x[v.n] = room(v.len[v.n]);
+        v.x[v.n] = zeros(v.len[v.n]);
         for (int64_t j = 0; j < v.len[v.n]; j++)
             v.x[v.n][j] = to_8_bits(low + (high - low) * uniform((uint64_t)v.n, (uint64_t)j));
     }
@@ -150,7 +150,7 @@ bool wants(const op_case *k, int i) { return !(k->flags & OP_NO_GRAD) && !k->in[
 static fv_status read_value(fv_ctx *c, const fv_tensor *y, result *r)
 {
     r->n = fv_len(y);
-    r->y = room(r->n);
+    r->y = zeros(r->n);
     if (y->dtype != FV_I32) return fv_read_f64(c, y, r->y, r->n);
     int32_t *t = calloc((size_t)r->n + 1, sizeof *t);
     assert_non_null(t);
@@ -203,7 +203,7 @@ fv_status compute(fv_ctx *c, const op_case *k, const numbers *v, inputs in, bool
     if (grad && !st) st = send_back(c, y);
     r->at[0] = y->data;
     for (int i = 0; i < v->n && !st; i++) {
-        r->g[i] = room(v->len[i]);
+        r->g[i] = zeros(v->len[i]);
         r->at[1 + i] = in.x[i]->grad;
         if (grad) st = fv_read_grad(c, in.x[i], r->g[i], v->len[i]);
     }

@@ -15,7 +15,7 @@ typedef struct numbers {
 
 numbers numbers_draw(const op_case *k);
 void numbers_free(numbers *v);
-double *room(int64_t n); /* n zeros */
+double *zeros(int64_t n); /* n zeros */
 /* Element i of the gradient that is sent back into y. */
 float weight(int64_t i);
 

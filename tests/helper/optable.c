@@ -33,7 +33,7 @@ static void check_value(const op_case *k, const numbers *v)
 {
     result want = run_alone(k, v, k->flags & OP_NOT_F64 ? FV_F32 : FV_F64, false, 1, 1);
     if (k->want || k->each) {
-        double *y = room(want.n);
+        double *y = zeros(want.n);
         if (k->want) k->want(k, y, (const double *const *)v->x);
         for (int64_t i = 0; k->each && i < want.n; i++) y[i] = k->each(v->x[0][i]);
         near(k, "f64 value", want.y, y, want.n, k->flags & OP_NOT_F64 ? 1e-5 : 1e-12);
@@ -154,7 +154,7 @@ static void check_params(const op_case *k, const numbers *v, fv_dtype t, double 
             fail_msg("%s: of parameters: %s", k->name, fv_ctx_err(l.ctx)->text);
     }
     for (int i = 0; i < v->n; i++) {
-        double *got = room(v->len[i]);
+        double *got = zeros(v->len[i]);
         assert_int_equal(fv_params_get_grad(p, in[i], f[i], v->len[i], NULL), FV_OK);
         for (int64_t j = 0; j < v->len[i]; j++) got[j] = 0.5 * (double)f[i][j];
         char what[64];

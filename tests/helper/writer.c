@@ -3,7 +3,8 @@
 
 #include "device.h"
 
-writer writer_begin(fv_device *d, const char *config, fv_dtype weights, int rows, int64_t places)
+writer writer_begin(fv_device *d, const char *config, fv_dtype weights, int rows,
+                    int64_t n_positions)
 {
     writer w = {.rows = rows};
     fv_err e;
@@ -11,7 +12,7 @@ writer writer_begin(fv_device *d, const char *config, fv_dtype weights, int rows
                        &e),
           &e);
     check(fv_ctx_new(&w.ctx, d, (fv_ctx_opt){0}, &e), &e);
-    check(fv_session_new(&w.session, w.model, d, rows, places, &e), &e);
+    check(fv_session_new(&w.session, w.model, d, rows, n_positions, &e), &e);
     return w;
 }
 

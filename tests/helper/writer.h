@@ -13,7 +13,8 @@ typedef struct writer {
 } writer;
 
 /* weights: of products, as the model serves; the session has room for so many places. */
-writer writer_begin(fv_device *d, const char *config, fv_dtype weights, int rows, int64_t places);
+writer writer_begin(fv_device *d, const char *config, fv_dtype weights, int rows,
+                    int64_t n_positions);
 void writer_end(writer *w);
 
 #endif

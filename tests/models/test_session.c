@@ -386,14 +386,14 @@ static void a_served_parameter_does_not_change(void **state)
     if (!test_on_cpu()) skip(); /* a device has memory of its own: nothing is mapped */
     save_and_serve(&plain, &served, FV_F32, FV_F32);
     fv_tensor *t = fv_params_find(fv_model_params(served), "model.decoder.layers.0.fc1.bias");
-    assert_true(fv_params_lent(t));
+    assert_true(fv_params_borrowed(t));
     assert_int_equal(fv_params_set(fv_model_params(served), t, &one, 1, &e), FV_ESTATE);
     assert_non_null(strstr(e.text, "mapped"));
     fv_model_free(plain);
     fv_model_free(served);
     save_and_serve(&plain, &served, FV_BF16, FV_F32);
     t = fv_params_find(fv_model_params(served), "model.decoder.layers.0.fc1.bias");
-    assert_false(fv_params_lent(t));
+    assert_false(fv_params_borrowed(t));
     fv_model_free(plain);
     fv_model_free(served);
 }

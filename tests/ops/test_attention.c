@@ -21,7 +21,7 @@ static fv_stream stream(int threads) { return (fv_stream){.dev = dev, .threads =
 
 static void stream_free(fv_stream *s)
 {
-    if (s->work) dev->backend->release(dev, s->work, s->work_bytes);
+    if (s->scratch) dev->backend->release(dev, s->scratch, s->scratch_bytes);
     *s = (fv_stream){0};
 }
 
@@ -391,14 +391,14 @@ static void weights_sum_to_one_at_any_score(void **state)
 static void empty_rows_give_zeros(void **state)
 {
     (void)state;
-    for (int way = 0; way < 4; way++) {
+    for (int impl = 0; impl < 4; impl++) {
         fv_stream s = stream(1);
-        problem p = problem_new((sizes){1, way < 2 ? 9 : 1, 40, 2, 2, 16, 16},
-                                way % 2 ? MASK : BIAS, 0);
-        int64_t row = way < 2 ? 4 : 0;
+        problem p = problem_new((sizes){1, impl < 2 ? 9 : 1, 40, 2, 2, 16, 16},
+                                impl % 2 ? MASK : BIAS, 0);
+        int64_t row = impl < 2 ? 4 : 0;
         for (int64_t h = 0; h < p.n.H; h++)
             for (int64_t j = 0; j < p.n.Tk; j++) {
-                if (way % 2)
+                if (impl % 2)
                     p.mask[h * p.mask_s[1] + row * p.mask_s[2] + j] = 0;
                 else
                     p.bias[h * p.bias_s[1] + row * p.bias_s[2] + j] = -INFINITY;
@@ -460,7 +460,7 @@ static void memory_is_linear(void **state)
         x.a.window = 300;
         dev->k[FV_F32]->attention(&s, &x.a);
         dev->k[FV_F32]->attention_bwd(&s, &x.a, &x.g);
-        used[i] = s.work_bytes;
+        used[i] = s.scratch_bytes;
         prepared_free(&x);
         problem_free(&p);
         stream_free(&s);

@@ -20,7 +20,7 @@
 typedef struct {
     int64_t rows, width, hidden;
     fv_act act;
-    bool kn;         /* weights are stored (in,out) */
+    bool in_out;     /* weights are stored (in,out) */
     bool read_twice; /* what lies between them is read once more */
     bool norm;
 } size;
@@ -37,8 +37,8 @@ static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor *
     fv_params *p;
     fv_err e;
     int64_t in = s->width, out = s->hidden;
-    fv_shape up = s->kn ? FV_SHAPE(in, out) : FV_SHAPE(out, in),
-             down = s->kn ? FV_SHAPE(out, in) : FV_SHAPE(in, out);
+    fv_shape up = s->in_out ? FV_SHAPE(in, out) : FV_SHAPE(out, in),
+             down = s->in_out ? FV_SHAPE(out, in) : FV_SHAPE(in, out);
     fv_shape shapes[PARAMS] = {up, FV_SHAPE(out), down, FV_SHAPE(in), FV_SHAPE(in), FV_SHAPE(in)};
     check(fv_params_new(&p, NULL, &e), &e);
     for (int i = 0; i < PARAMS; i++) w[i] = fv_param(p, (fv_init){0}, shapes[i], "%s", names[i]);
@@ -56,7 +56,7 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
     fv_params *p = params_of(d, t, s, w);
     (void)expected;
     fv_tensor *(*linear)(fv_ctx *, fv_tensor *, fv_tensor *, fv_tensor *,
-                         fv_act) = s->kn ? fv_linear_kn : fv_linear;
+                         fv_act) = s->in_out ? fv_linear_in_out : fv_linear;
     check(fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = t, .record = true, .train = true}, &e), &e);
     float *values = numbers_drawn(s->rows * s->width, 2, 1),
           *dy = numbers_drawn(s->rows * s->width, 3, 1);
@@ -77,11 +77,11 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
     fv_params_free(p);
 }
 
-static void tell(char *text, size_t room, const void *size_)
+static void tell(char *text, size_t capacity, const void *size_)
 {
     const size *s = size_;
-    snprintf(text, room, "%lld rows, %lld to %lld, activation %d%s%s%s", (long long)s->rows,
-             (long long)s->width, (long long)s->hidden, (int)s->act, s->kn ? ", (in,out)" : "",
+    snprintf(text, capacity, "%lld rows, %lld to %lld, activation %d%s%s%s", (long long)s->rows,
+             (long long)s->width, (long long)s->hidden, (int)s->act, s->in_out ? ", (in,out)" : "",
              s->read_twice ? ", read twice" : "", s->norm ? ", normed" : "");
 }
 
@@ -97,9 +97,11 @@ static void compare(const size *all, size_t n)
 static void as_models_have_them(void **state)
 {
     static const size all[] = {
-        {1024, 256, 2304, FV_GELU_TANH, .kn = true},  {1000, 264, 2312, FV_GELU_TANH, .kn = true},
-        {1000, 264, 2312, FV_GELU_TANH, .kn = false}, {1024, 256, 2304, FV_GELU, .kn = false},
-        {1000, 264, 2312, FV_RELU, .kn = true},
+        {1024, 256, 2304, FV_GELU_TANH, .in_out = true},
+        {1000, 264, 2312, FV_GELU_TANH, .in_out = true},
+        {1000, 264, 2312, FV_GELU_TANH, .in_out = false},
+        {1024, 256, 2304, FV_GELU, .in_out = false},
+        {1000, 264, 2312, FV_RELU, .in_out = true},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all);
@@ -109,7 +111,7 @@ static void as_models_have_them(void **state)
  * run. */
 static void read_by_another(void **state)
 {
-    static const size all[] = {{1024, 256, 2304, FV_GELU_TANH, .kn = true, .read_twice = true}};
+    static const size all[] = {{1024, 256, 2304, FV_GELU_TANH, .in_out = true, .read_twice = true}};
     (void)state;
     compare(all, sizeof all / sizeof *all);
 }
@@ -117,7 +119,7 @@ static void read_by_another(void **state)
 static void with_a_norm_behind(void **state)
 {
     static const size all[] = {
-        {1000, 256, 512, FV_GELU_TANH, .kn = true, .norm = true},
+        {1000, 256, 512, FV_GELU_TANH, .in_out = true, .norm = true},
         {3000, 512, 256, FV_GELU, .norm = true},
         {2100, 768, 256, FV_GELU_TANH, .norm = true},
         {700, 264, 512, FV_RELU, .norm = true},
@@ -128,7 +130,7 @@ static void with_a_norm_behind(void **state)
 
 static void the_same_bits_every_time(void **state)
 {
-    static const size s = {1000, 256, 2312, FV_GELU_TANH, .kn = true, .norm = true};
+    static const size s = {1000, 256, 2312, FV_GELU_TANH, .in_out = true, .norm = true};
     (void)state;
     numbers_repeat(&trial, dev, &s);
 }

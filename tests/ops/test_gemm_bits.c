@@ -151,14 +151,14 @@ static void check_around(const around *t)
         for (int64_t j = 0; j < y_n; j++)
             want[i * y_n + j] = t->then == ONTO ? old[i * y_n + j] + sum[i * N + j]
                                                 : sum[i * N + j];
-    fv_row_linear r = {.rows = t->rows,
-                       .n = N,
-                       .k = K,
-                       .x = x,
-                       .w = packed,
-                       .wt = t->weight,
-                       .bias = bias,
-                       .norm = t->norm};
+    fv_fused_linear r = {.rows = t->rows,
+                         .n = N,
+                         .k = K,
+                         .x = x,
+                         .w = packed,
+                         .wt = t->weight,
+                         .bias = bias,
+                         .norm = t->norm};
     r.gain = gain;
     r.shift = t->norm == FV_NORM_LAYER ? shift : NULL;
     r.eps = 1e-5f;
@@ -167,7 +167,7 @@ static void check_around(const around *t)
     r.y = y;
     r.y_n = y_n;
     if (t->then == CACHES) r.k_cache = cache[0], r.v_cache = cache[1], r.pos = pos, r.cap = CAP;
-    assert_true(f->row_linear(&s, &r));
+    assert_true(f->fused_linear(&s, &r));
     assert_memory_equal(y, want, sizeof y);
     for (int64_t i = 0; i < t->rows && t->then == CACHES; i++)
         for (int h = 0; h < 2; h++)

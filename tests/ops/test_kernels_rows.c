@@ -89,7 +89,7 @@ static void the_largest_is_the_first_and_nan_is_not_lost(void **state)
             at_level[l]->k[FV_F32]->reduce(&s, FV_R_MAX, &y, &arg, x, 1, n, 1);
             assert_int_equal(arg, n < 3 ? n - 1 : n < 7 ? 2 : 6);
             assert_true(isnan(y) == (n >= 7));
-            if (s.work) at_level[l]->backend->release(at_level[l], s.work, s.work_bytes);
+            if (s.scratch) at_level[l]->backend->release(at_level[l], s.scratch, s.scratch_bytes);
         }
 }
 
@@ -271,7 +271,7 @@ static void a_row_does_not_depend_on_its_batch(void **state)
                          1e-5f);
             assert_memory_equal(all + r * COLS, one, COLS * 4);
         }
-        if (s.work) at_level[l]->backend->release(at_level[l], s.work, s.work_bytes);
+        if (s.scratch) at_level[l]->backend->release(at_level[l], s.scratch, s.scratch_bytes);
     }
     free(x), free(all), free(one);
 }

@@ -128,8 +128,9 @@ static void llama_init(fv_params *p, layer *l, const char *name)
 static fv_tensor *llama_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tensor *memory)
 {
     (void)memory;
-    fv_turn turn = fv_rotary_at(g->ctx, &(fv_rotary){.width = 4}, fv_positions(g->ctx, 2, 5, 0), 5);
-    return fv_encoder_layer_fwd(g->ctx, &l->encoder, x, (fv_mha_arg){.causal = true, .turn = turn});
+    fv_rope_arg rope = fv_rotary_at(g->ctx, &(fv_rotary){.width = 4}, fv_positions(g->ctx, 2, 5, 0),
+                                    5);
+    return fv_encoder_layer_fwd(g->ctx, &l->encoder, x, (fv_mha_arg){.causal = true, .rope = rope});
 }
 
 /* Bias by bucket of the distance, scores not scaled, heads narrower than the model. */
@@ -176,11 +177,11 @@ static void gpt2_init(fv_params *p, layer *l, const char *name)
         .mha = {.width = 8,
                 .n_head = 2,
                 .packed = true,
-                .kn = true,
+                .in_out = true,
                 .qkv_name = "c_attn",
                 .out_name = "c_proj"},
         .hidden = 12,
-        .mlp = {.act = FV_GELU_TANH, .kn = true, .up_name = "c_fc", .down_name = "c_proj"},
+        .mlp = {.act = FV_GELU_TANH, .in_out = true, .up_name = "c_fc", .down_name = "c_proj"},
         .norm = {.eps = 1e-3f},
         .pre_norm = true,
         .names = {.self = "attn", .self_norm = "ln_1", .mlp = "mlp", .mlp_norm = "ln_2"}};

@@ -59,11 +59,11 @@ static void distances_fall_into_t5s_buckets(void **state)
     golden g = {.file = FOVEA_TESTS "/golden/nn_layers.safetensors"};
     const int64_t size[][2] = {{32, 128}, {8, 20}};
     for (int k = 0; k < 2; k++)
-        for (int one_way = 0; one_way < 2; one_way++) {
+        for (int unidirectional = 0; unidirectional < 2; unidirectional++) {
             fv_array want = golden_array(&g, "t5_buckets_%d.%s", (int)size[k][0],
-                                         one_way ? "one" : "both");
+                                         unidirectional ? "one" : "both");
             for (int i = 0; i < 601; i++)
-                assert_int_equal(fv_rel_bucket(i - 300, size[k][0], size[k][1], one_way),
+                assert_int_equal(fv_rel_bucket(i - 300, size[k][0], size[k][1], unidirectional),
                                  (int)want.data[i]);
             fv_array_close(&want);
         }
@@ -111,10 +111,10 @@ static void rotary_frequencies_stretch_as_published(void **state)
          {.kind = FV_ROTARY_LLAMA3, .width = 32, .factor = 8, .trained = 128, .low = 1, .high = 4}},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        fv_turn turn = fv_rotary_at(g.ctx, &kinds[i].r, fv_positions(g.ctx, 1, 1, 0), 300);
-        golden_near(&g, turn.freq, 1e-6, "rotary.%s", kinds[i].name);
+        fv_rope_arg rope = fv_rotary_at(g.ctx, &kinds[i].r, fv_positions(g.ctx, 1, 1, 0), 300);
+        golden_near(&g, rope.freq, 1e-6, "rotary.%s", kinds[i].name);
         fv_array by = golden_array(&g, "rotary.%s_sharpen", kinds[i].name);
-        assert_float_equal(turn.sharpen, by.data[0] * by.data[0], 1e-6);
+        assert_float_equal(rope.score_scale, by.data[0] * by.data[0], 1e-6);
         fv_array_close(&by);
     }
     assert_null(
@@ -138,11 +138,11 @@ static int uploads_of_step(fv_ctx *c, const fv_rotary *r, const fv_rel_bias *l, 
     int64_t zero;
     fv_ctx_reset(c, 0);
     uploads = 0;
-    fv_turn turn = fv_rotary_at(c, r, fv_positions(c, 1, 4, 0), 4);
+    fv_rope_arg rope = fv_rotary_at(c, r, fv_positions(c, 1, 4, 0), 4);
     fv_tensor *bias = fv_rel_bias_fwd(c, l, &zero);
     int n = uploads;
     assert_non_null(bias);
-    assert_int_equal(fv_read(c, turn.freq, first, 2), FV_OK);
+    assert_int_equal(fv_read(c, rope.freq, first, 2), FV_OK);
     return n;
 }
 
@@ -192,9 +192,9 @@ static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, int
     const int32_t pos[B] = {t, t}, lens[B] = {t + 1, t + 1};
     self.pos = fv_ints(c, pos, FV_SHAPE(B));
     self.lens = fv_ints(c, lens, FV_SHAPE(B));
-    fv_turn turn = fv_rotary_at(c, &(fv_rotary){.width = 4}, fv_positions(c, B, 1, t), T);
+    fv_rope_arg rope = fv_rotary_at(c, &(fv_rotary){.width = 4}, fv_positions(c, B, 1, t), T);
     fv_tensor *one = fv_slice(c, x, 1, t, t + 1);
-    return fv_decoder_layer_fwd(c, l, one, (fv_mha_arg){.causal = true, .turn = turn, .kv = &self},
+    return fv_decoder_layer_fwd(c, l, one, (fv_mha_arg){.causal = true, .rope = rope, .kv = &self},
                                 (fv_mha_arg){.kv = cross});
 }
 
@@ -218,8 +218,8 @@ static void a_cache_changes_nothing(void **state)
 
     fv_tensor *x = fv_floats(c, x0, FV_SHAPE(B, T, D)),
               *memory = fv_floats(c, m0, FV_SHAPE(B, TM, D));
-    fv_turn turn = fv_rotary_at(c, &(fv_rotary){.width = 4}, fv_positions(c, B, T, 0), T);
-    fv_tensor *y = fv_decoder_layer_fwd(c, &l, x, (fv_mha_arg){.causal = true, .turn = turn},
+    fv_rope_arg rope = fv_rotary_at(c, &(fv_rotary){.width = 4}, fv_positions(c, B, T, 0), T);
+    fv_tensor *y = fv_decoder_layer_fwd(c, &l, x, (fv_mha_arg){.causal = true, .rope = rope},
                                         (fv_mha_arg){.memory = memory});
     if (fv_read(c, y, whole, B * T * D)) fail_msg("%s", fv_ctx_err(c)->text);
 

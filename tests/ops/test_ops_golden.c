@@ -203,8 +203,8 @@ static void adamw_agrees(void **state)
         left1 *= 0.9f;
         left2 *= 0.95f;
         const fv_update now = {.lr = 0.05f,
-                               .correct1 = 1 - left1,
-                               .correct2 = 1 - left2,
+                               .bias_correction1 = 1 - left1,
+                               .bias_correction2 = 1 - left2,
                                .grad_scale = 0.5f};
         fv_tensor *u = fv_bytes(g.ctx, (const uint8_t *)&now, FV_SHAPE((int64_t)sizeof now));
         fv_adamw o = {

@@ -125,9 +125,9 @@ static fv_tensor *causal_rotary(fv_ctx *c, fv_tensor *const *in)
     l.mlp = mlp(&b, FV_SILU, true, 0);
     l.self_norm = norm(&b, true);
     l.mlp_norm = norm(&b, true);
-    fv_turn turn = fv_rotary_at(c, &(fv_rotary){.width = 4, .adjacent = true},
-                                fv_positions(c, 2, 4, 3), 8);
-    return fv_encoder_layer_fwd(c, &l, in[0], (fv_mha_arg){.causal = true, .turn = turn});
+    fv_rope_arg rope = fv_rotary_at(c, &(fv_rotary){.width = 4, .adjacent = true},
+                                    fv_positions(c, 2, 4, 3), 8);
+    return fv_encoder_layer_fwd(c, &l, in[0], (fv_mha_arg){.causal = true, .rope = rope});
 }
 
 /* T5's bias by distance, whose table is an input too. */
@@ -135,7 +135,7 @@ static fv_tensor *biased(fv_ctx *c, fv_tensor *const *in)
 {
     bag b = {c, in[1], 0};
     fv_mha l = mha(&b, HEADS, 3, 0);
-    fv_rel_bias bias = {.table = in[2], .farthest = 3};
+    fv_rel_bias bias = {.table = in[2], .max_distance = 3};
     fv_mha_arg arg = {0};
     if (!in[2]) return NULL; /* no table would mean no bias */
     arg.rel = fv_rel_bias_fwd(c, &bias, &arg.rel_zero);

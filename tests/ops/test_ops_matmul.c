@@ -45,7 +45,7 @@ static fv_tensor *linear(fv_ctx *c, fv_tensor *const *x)
 }
 static fv_tensor *linear_kn(fv_ctx *c, fv_tensor *const *x)
 {
-    return fv_linear_kn(c, x[0], x[1], x[2], FV_ACT_NONE);
+    return fv_linear_in_out(c, x[0], x[1], x[2], FV_ACT_NONE);
 }
 static fv_tensor *plain(fv_ctx *c, fv_tensor *const *x)
 {
@@ -61,16 +61,16 @@ static fv_tensor *gelu(fv_ctx *c, fv_tensor *const *x)
 }
 static fv_tensor *gelu_tanh(fv_ctx *c, fv_tensor *const *x)
 {
-    return fv_linear_kn(c, x[0], x[1], x[2], FV_GELU_TANH);
+    return fv_linear_in_out(c, x[0], x[1], x[2], FV_GELU_TANH);
 }
 static fv_tensor *two_layers(fv_ctx *c, fv_tensor *const *x)
 {
-    return fv_linear_kn(c, fv_linear_kn(c, x[0], x[1], x[2], FV_GELU_TANH), x[3], x[4],
-                        FV_ACT_NONE);
+    return fv_linear_in_out(c, fv_linear_in_out(c, x[0], x[1], x[2], FV_GELU_TANH), x[3], x[4],
+                            FV_ACT_NONE);
 }
-static fv_tensor *onto(fv_ctx *c, fv_tensor *const *x)
+static fv_tensor *residual(fv_ctx *c, fv_tensor *const *x)
 {
-    return fv__linear_onto(c, x[3], x[0], x[1], x[2], false);
+    return fv__linear_add(c, x[3], x[0], x[1], x[2], false);
 }
 static fv_tensor *silu(fv_ctx *c, fv_tensor *const *x)
 {
@@ -127,10 +127,13 @@ static void want_matmul(const op_case *k, double *y, const double *const *in)
 
 static void want_linear(const op_case *k, double *y, const double *const *in)
 {
-    bool kn = k->build == linear_kn || k->build == gelu_tanh;
+    bool in_out = k->build == linear_kn || k->build == gelu_tanh;
     const int64_t *w = k->in[1].shape.d;
-    sizes s = {
-        .batch = 1, .m = fv_shape_len(k->in[0].shape) / w[!kn], .n = w[kn], .k = w[!kn], .tb = !kn};
+    sizes s = {.batch = 1,
+               .m = fv_shape_len(k->in[0].shape) / w[!in_out],
+               .n = w[in_out],
+               .k = w[!in_out],
+               .tb = !in_out};
     product(y, in[0], in[1], s);
     for (int64_t i = 0; i < s.m * s.n; i++) {
         double p = y[i] + (in[2] ? in[2][i % s.n] : 0);
@@ -206,7 +209,7 @@ static const op_case cases[] = {
      .in = {{FV_SHAPE(9, 16)}, {FV_SHAPE(16, 24)}, {FV_SHAPE(24),
      .optional = true}, {FV_SHAPE(24, 8)},
             {FV_SHAPE(8), .optional = true}}},
-    {.name = "linear onto", .build = onto,
+    {.name = "linear onto", .build = residual,
      .in = {{FV_SHAPE(9, 16)}, {FV_SHAPE(8, 16)}, {FV_SHAPE(8),
      .optional = true}, {FV_SHAPE(9, 8)}}},
     {.name = "linear and silu", .build = silu, .in = {LAYER}, .want = want_linear,
@@ -265,17 +268,17 @@ static void packed_weights_multiply_like_plain_ones(void **state)
     open_all(&f);
     for (uint32_t i = 0; i < M * K; i++) x[i] = scattered(i);
     for (uint32_t i = 0; i < N * K; i++) w[i] = scattered(i + 1000);
-    for (int kn = 0; kn < 2; kn++)
+    for (int in_out = 0; in_out < 2; in_out++)
         for (size_t i = 0; i < sizeof as / sizeof *as; i++) {
             /* quantised weights are the CPU's */
             if (!test_on_cpu() && as[i].t >= FV_FLOATS) continue;
             fv_ctx_reset(f.ctx, 0);
             fv_tensor *a = fv_floats(f.ctx, x, FV_SHAPE(M, K));
-            fv_tensor *b = fv_floats(f.ctx, w, kn ? FV_SHAPE(K, N) : FV_SHAPE(N, K));
-            fv_tensor *y = kn ? fv_linear_kn(f.ctx, a, b, NULL, FV_GELU)
-                              : fv_linear(f.ctx, a, b, NULL, FV_GELU);
+            fv_tensor *b = fv_floats(f.ctx, w, in_out ? FV_SHAPE(K, N) : FV_SHAPE(N, K));
+            fv_tensor *y = in_out ? fv_linear_in_out(f.ctx, a, b, NULL, FV_GELU)
+                                  : fv_linear(f.ctx, a, b, NULL, FV_GELU);
             assert_int_equal(fv_read(f.ctx, y, want, M * N), FV_OK);
-            y = fv_linear(f.ctx, a, fv_pack(f.ctx, b, as[i].t, kn), NULL, FV_GELU);
+            y = fv_linear(f.ctx, a, fv_pack(f.ctx, b, as[i].t, in_out), NULL, FV_GELU);
             if (fv_read(f.ctx, y, got, M * N)) fail_msg("%s", fv_ctx_err(f.ctx)->text);
             double off = 0, size = 0;
             for (int j = 0; j < M * N; j++) {
@@ -361,8 +364,7 @@ static void many_rows_multiply_like_few(void **state)
                   *of = fv_floats(f.ctx, w, FV_SHAPE(N, K));
         fv_tensor *bias = fv_floats(f.ctx, b, FV_SHAPE(N)), *y;
         if (a == ONTO)
-            y = fv__linear_onto(f.ctx, fv_floats(f.ctx, there, FV_SHAPE(M, N)), in, of, bias,
-                                false);
+            y = fv__linear_add(f.ctx, fv_floats(f.ctx, there, FV_SHAPE(M, N)), in, of, bias, false);
         else
             y = fv_linear(f.ctx, in, of, bias, acts[a]);
         if (fv_read(f.ctx, y, got, M * N)) fail_msg("%s", fv_ctx_err(f.ctx)->text);

@@ -260,14 +260,14 @@ static void want_nearest(const op_case *k, double *y, const double *const *in)
 
 /* ---- rotary positions: heads of 7, of which 6 turn ---- */
 
-static const int32_t places[] = {0, 1, 2, 9, 4, 3};
+static const int32_t positions[] = {0, 1, 2, 9, 4, 3};
 static const float freqs[] = {1, 0.3125f, 0.046875f};
 
 /* Frequencies are f32 whatever the context computes in; these all dtypes hold exactly. */
 static fv_tensor *turn(fv_ctx *c, fv_tensor *x, bool adjacent)
 {
     fv_tensor *freq = fv_cast(c, fv_floats(c, freqs, FV_SHAPE(3)), FV_F32);
-    return fv_rope(c, x, fv_ints(c, places, FV_SHAPE(2, 3)), freq,
+    return fv_rope(c, x, fv_ints(c, positions, FV_SHAPE(2, 3)), freq,
                    (fv_rope_opt){.n_head = 2, .adjacent = adjacent});
 }
 
@@ -278,7 +278,7 @@ static void want_rope(double *y, const double *x, bool adjacent)
 {
     for (int i = 0; i < 6 * 14; i++) {
         int at = i % 7, pair = adjacent ? at / 2 : at % 3, second = adjacent ? at % 2 : at / 3;
-        double angle = places[i / 14] * (double)freqs[pair % 3];
+        double angle = positions[i / 14] * (double)freqs[pair % 3];
         const double *head = x + i - at;
         double a = head[adjacent ? 2 * pair : pair],
                b = head[adjacent ? (2 * pair + 1) % 7 : (pair + 3) % 7];

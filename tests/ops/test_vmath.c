@@ -93,9 +93,9 @@ static void functions_with_a_kernel(void **state)
             samples(a->low, a->high);
             at_level[l]->k[FV_F32]->unary(&s, a->op, y, x, SAMPLES, 0, 0);
             /* for levels without fused multiply-add */
-            double e = worst(a->f, a->m), room = a->m == ULP ? 2 : 1e-7;
+            double e = worst(a->f, a->m), tolerance = a->m == ULP ? 2 : 1e-7;
             bool fused = strcmp(fv_device_level(at_level[l]), "generic") != 0;
-            if (!(e <= a->limit + (fused ? 0 : room)))
+            if (!(e <= a->limit + (fused ? 0 : tolerance)))
                 fail_msg("%s: function %d on %g..%g is off by %g", fv_device_level(at_level[l]),
                          (int)a->op, a->low, a->high, e);
         }

@@ -82,11 +82,12 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
     fv_params_free(p);
 }
 
-static void tell(char *text, size_t room, const void *size_)
+static void tell(char *text, size_t capacity, const void *size_)
 {
     const size *s = size_;
-    snprintf(text, room, "%lld rows, %lld words, width %lld, smoothed by %g%s", (long long)s->rows,
-             (long long)s->words, (long long)s->width, (double)s->smooth, s->tied ? ", tied" : "");
+    snprintf(text, capacity, "%lld rows, %lld words, width %lld, smoothed by %g%s",
+             (long long)s->rows, (long long)s->words, (long long)s->width, (double)s->smooth,
+             s->tied ? ", tied" : "");
 }
 
 static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3,

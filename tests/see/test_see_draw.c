@@ -226,7 +226,7 @@ static bool apart(const fv_text_box *a, const fv_text_box *b)
     return false;
 }
 
-static void check_sheet(const fv_plate *p, const char *what)
+static void check_sheet(const fv_figure *p, const char *what)
 {
     boxes *all = calloc(1, sizeof *all);
     double w, h, x0, y0, iw, ih;
@@ -235,7 +235,7 @@ static void check_sheet(const fv_plate *p, const char *what)
     assert_true(fv__canvas_open(&c, s));
     c.on_text = keep_box;
     c.user = all;
-    fv__plate_draw(p)(&c, p, &w, &h);
+    fv__figure_draw(p)(&c, p, &w, &h);
     assert_int_equal(cairo_status(c.cr), CAIRO_STATUS_SUCCESS);
     fv__canvas_close(&c);
     cairo_recording_surface_ink_extents(s, &x0, &y0, &iw, &ih);
@@ -272,14 +272,14 @@ static void nothing_overlaps_or_leaves_the_sheet(void **state)
                 fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .head = every ? FV_SEE_ALL : 0},
                                 .view = (fv_see_view)view};
                 if (every && view == FV_VIEW_GRID) o.pick.layer = FV_SEE_ALL;
-                fv_plate p;
+                fv_figure p;
                 fv_err e;
                 char what[64];
                 snprintf(what, sizeof what, "view %d of %d x %d, %s", view, z[0], z[1],
                          every ? "all heads" : "one head");
-                check(fv__plate_load(&p, sc.s, &o, &e), &e);
+                check(fv__figure_load(&p, sc.s, &o, &e), &e);
                 check_sheet(&p, what);
-                fv__plate_free(&p);
+                fv__figure_free(&p);
             }
         close_scene(&sc);
     }

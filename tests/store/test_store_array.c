@@ -140,11 +140,11 @@ static void npy_reads_every_dtype_and_order(void **state)
     fv_array_close(&a);
 }
 
-static void refuse(const char *place, fv_status code, const char *part)
+static void refuse(const char *source, fv_status code, const char *part)
 {
     fv_array a;
     fv_err e = {0};
-    assert_int_equal(fv_array_open(&a, NULL, place, (fv_array_opt){0}, &e), code);
+    assert_int_equal(fv_array_open(&a, NULL, source, (fv_array_opt){0}, &e), code);
     if (!strstr(e.text, part)) fail_msg("\"%s\" does not say \"%s\"", e.text, part);
     fv_array_close(&a);
 }

@@ -102,7 +102,7 @@ static void vectors_are_those_of_sentence_transformers(void **state)
         fv_err e;
         float x[MOST * 16], alone[16];
         assert_int_equal(fv_task_width(g.task), 16);
-        assert_int_equal(fv_task_longest(g.task), 20);
+        assert_int_equal(fv_task_max_len(g.task), 20);
         ok(&g, fv_task_embed(g.task, g.texts, g.n, (fv_embed_opt){0}, x, &e), &e);
         for (int i = 0; i < g.n; i++)
             for (int j = 0; j < 16; j++)
@@ -346,7 +346,7 @@ static void a_real_encoder_knows_what_belongs_together(void **state)
     for (int i = 0; i < 3; i++) texts[i] = (fv_text){.s = lines[i], .n = strlen(lines[i])};
     ok(&g, fv_task_open(&g.task, device, dir, FV_JOB_EMBED, (fv_model_opt){0}, &e), &e);
     assert_int_equal(fv_task_width(g.task), 384);
-    assert_int_equal(fv_task_longest(g.task), 256);
+    assert_int_equal(fv_task_max_len(g.task), 256);
     ok(&g, fv_task_embed(g.task, texts, 3, (fv_embed_opt){0}, x, &e), &e);
     static const int pairs[3][2] = {{0, 1}, {0, 2}, {1, 2}};
     static const double cosines[3] = {0.7553371, -0.1049586, -0.0610172};

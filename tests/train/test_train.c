@@ -255,7 +255,7 @@ static void a_rehearsal_says_what_a_run_needs(void **state)
     fv_model *m = corpus_model(d, 0.1, FV_F32);
     fv_train_job j = corpus_job(d, m, 5);
     float *before = test_values(fv_model_params(m), &n);
-    check(fv_train_rehearse(&j, &need, &e), &e);
+    check(fv_train_dry_run(&j, &need, &e), &e);
     float *after = test_values(fv_model_params(m), &same);
     assert_memory_equal(before, after, (size_t)n * sizeof *before);
     assert_true(need.parameters >= (size_t)n * sizeof(float) && need.gradients >= need.parameters);
@@ -269,12 +269,12 @@ static void a_rehearsal_says_what_a_run_needs(void **state)
     fv_backend empty = *real;
     empty.alloc = refuse_all;
     d->backend = &empty;
-    fv_status st = fv_train_rehearse(&j, &less, &e);
+    fv_status st = fv_train_dry_run(&j, &less, &e);
     d->backend = real;
     assert_int_equal(st, FV_ENOMEM);
     assert_non_null(strstr(e.text, "batch_tokens"));
     j.opt.batch_tokens = 100;
-    check(fv_train_rehearse(&j, &less, &e), &e);
+    check(fv_train_dry_run(&j, &less, &e), &e);
     assert_true(less.rows * less.columns <= 100 && less.batch <= need.batch);
     fv_model_free(m);
     fv_device_close(d);

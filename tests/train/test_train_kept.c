@@ -104,7 +104,7 @@ static void train(fv_model *m, const char *name, fv_dtype dtype)
         const fv_batch *one = &batch;
         make_batch(&batch, m, (uint32_t)step);
         check(fv_updater_step(u, step, &one, 1, &e), &e);
-        if (step % fv_updater_ahead(u) && step < UPDATES) continue;
+        if (step % fv_updater_max_pending(u) && step < UPDATES) continue;
         if (fv_updater_read(u, done, &n, &e))
             fail_msg("%s in %s: %s", name, fv_dtype_name(dtype), e.text);
         all += n;

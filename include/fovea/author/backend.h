@@ -41,8 +41,8 @@ typedef struct fv_backend {
      * runs it with the numbers memory then holds. */
     bool (*capture)(fv_stream *s);
     void *(*captured)(fv_stream *s);
-    void (*replay)(fv_stream *s, void *kept);
-    void (*forget)(fv_device *d, void *kept);
+    void (*replay)(fv_stream *s, void *captured_graph);
+    void (*free_graph)(fv_device *d, void *captured_graph);
     /* says which kernel is used when, a line each, at most `most`; returns how many there are.
      * NULL: no choice is made */
     int (*choices)(const fv_device *d, char (*lines)[160], int most);
@@ -59,19 +59,19 @@ struct fv_device {
 };
 
 /* A stream belongs to one context.  work is memory for kernels, kept between calls and grown by
- * fv_stream_work. */
+ * fv_stream_scratch. */
 struct fv_stream {
     fv_device *dev;
     int threads;
-    void *work;
-    size_t work_bytes;
+    void *scratch;
+    size_t scratch_bytes;
     fv_err err; /* first failure */
     void *impl;
 };
 
 /* At least bytes of 64-byte aligned scratch, valid until the next call of this on the same stream;
  * NULL (and a failed stream) if there is none.  Contents are undefined. */
-FV_API void *fv_stream_work(fv_stream *s, size_t bytes);
+FV_API void *fv_stream_scratch(fv_stream *s, size_t bytes);
 FV_API void fv_stream_fail(fv_stream *s, fv_status code, const char *fmt, ...) FV_PRINTF(3, 4);
 
 #endif

@@ -159,12 +159,12 @@ typedef struct fv_attn_grads {
 /* The numbers of one update.  They live in device memory, so that a captured graph can be replayed
  * with others. */
 typedef struct fv_update {
-    float lr, correct1, correct2; /* correct: 1 - beta^t */
-    float follow;                 /* what a moving average keeps of itself */
-    int32_t place;                /* of what the update came to, among those of others */
+    float lr, bias_correction1, bias_correction2; /* correct: 1 - beta^t */
+    float ema_decay;                              /* what a moving average keeps of itself */
+    int32_t result_index; /* of what the update came to, among those of others */
     float loss;
-    float grad_scale; /* gradients are multiplied by it: clipping */
-    int32_t spoiled;  /* by a loss or norm that was not finite: from there on nothing is changed */
+    float grad_scale;  /* gradients are multiplied by it: clipping */
+    int32_t nonfinite; /* by a loss or norm that was not finite: from there on nothing is changed */
 } fv_update;
 
 typedef struct fv_adamw {
@@ -197,7 +197,7 @@ typedef struct fv_embed {
  * only the first y_n columns go to y; the rest in two halves to row pos[r] of sequence r of each,
  * (rows,cap,(n-y_n)/2). */
 typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_kind;
-typedef struct fv_row_linear {
+typedef struct fv_fused_linear {
     int64_t rows, n, k;
     const void *x, *w, *bias; /* bias (n) or NULL */
     fv_dtype xt, wt, yt;      /* x and y: the table's or bf16; caches are as y */
@@ -210,39 +210,40 @@ typedef struct fv_row_linear {
     void *k_cache, *v_cache;
     const int32_t *pos;
     int64_t cap, y_n;
-} fv_row_linear;
+} fv_fused_linear;
 
 /* Takes a token for each row of logits and moves the row on.  Rows that have ended repeat `pad` and
  * stay where they are. */
-enum { FV_TOKEN_NEVER = 1, FV_TOKEN_ENDS = 2 };
-typedef struct fv_choose {
+enum { FV_TOKEN_BANNED = 1, FV_TOKEN_EOS = 2 };
+typedef struct fv_sample {
     int64_t rows, V;
-    const void *logits;   /* (rows,V) */
-    const uint8_t *kinds; /* (V): what a token is, or NULL: all may come and none ends */
-    const int32_t *least,
-        *last; /* (rows): tokens before one that ends may come, and those before the last one */
-    int32_t first_is, last_is, pad; /* first_is, last_is: the one that must come, or -1 */
-    bool draw;                      /* by a random number, else the likeliest, ties to the lower */
+    const void *logits;         /* (rows,V) */
+    const uint8_t *token_flags; /* (V): what a token is, or NULL: all may come and none ends */
+    const int32_t *min_new,
+        *max_new; /* (rows): tokens before one that ends may come, and those before the last one */
+    int32_t forced_first, forced_last,
+        pad;        /* forced_first, forced_last: the one that must come, or -1 */
+    bool do_sample; /* by a random number, else the likeliest, ties to the lower */
     float temperature, top_p, min_p;
     int64_t top_k; /* 0: all */
     uint64_t seed;
-    const int64_t *number;  /* (rows): which sequence, for its random numbers */
-    int32_t *made, *ended;  /* (rows): tokens so far, and whether it is over */
-    int32_t *token, *place; /* (rows): chosen; and (places,rows), all counted on */
-    int64_t places;
+    const int64_t *number;     /* (rows): which sequence, for its random numbers */
+    int32_t *made, *ended;     /* (rows): tokens so far, and whether it is over */
+    int32_t *token, *position; /* (rows): chosen; and (places,rows), all counted on */
+    int64_t n_positions;
     int32_t *tokens; /* (log,rows): chosen, at made modulo log */
     float *scores;   /* likewise, their log-probabilities */
     int64_t log;
-} fv_choose;
+} fv_sample;
 
 /* Tokens [first, end) of row `from` go to row `to`. */
-typedef struct fv_row_move {
+typedef struct fv_cache_move {
     int32_t to, from, first, end;
-} fv_row_move;
-typedef struct fv_row_cache {
+} fv_cache_move;
+typedef struct fv_cache_rows {
     void *data;
     size_t token, row; /* bytes from one to the next */
-} fv_row_cache;
+} fv_cache_rows;
 
 /* A hypothesis that ended: behind `made` tokens of what beam `parent` was then came `token`. */
 typedef struct fv_ended {
@@ -254,27 +255,27 @@ typedef struct fv_ended {
  * places and move on, and so do their caches.  Rows of a step are sources * K; which of all sources
  * a place has is in `source`, and what is kept about one is found by that number.  Sources that are
  * over stay where they are. */
-enum { FV_BEAMS_MOST = 16, FV_BEAMS_WIDE = 64 }; /* K and wide at most */
+enum { FV_BEAMS_MAX = 16, FV_BEAMS_MAX_CANDIDATES = 64 }; /* K and wide at most */
 typedef struct fv_beams {
     int64_t sources, K, V, all;
-    int64_t wide;                   /* continuations looked at: enough that K of them do not end */
-    const void *logits;             /* (sources*K,V) */
-    const uint8_t *kinds;           /* (V) */
-    int32_t first_is, last_is, pad; /* as for fv_choose */
-    bool renormalize;               /* probabilities are those of what may come */
-    bool early;                     /* over as soon as K have ended */
+    int64_t wide;               /* continuations looked at: enough that K of them do not end */
+    const void *logits;         /* (sources*K,V) */
+    const uint8_t *token_flags; /* (V) */
+    int32_t forced_first, forced_last, pad; /* as for fv_sample */
+    bool renormalize;                       /* probabilities are those of what may come */
+    bool early;                             /* over as soon as K have ended */
     bool hopeful; /* over only if no length could make the best beat the worst that ended */
-    const double *penalty;       /* what a score is divided by, by new tokens */
-    const int32_t *source;       /* (sources) */
-    const int32_t *least, *last; /* (all) */
-    int32_t *made, *over;        /* (all) */
-    float *score;                /* (all,K), best first */
-    fv_ended *done;              /* (all,K), best first */
+    const double *penalty;            /* what a score is divided by, by new tokens */
+    const int32_t *source;            /* (sources) */
+    const int32_t *min_new, *max_new; /* (all) */
+    int32_t *made, *over;             /* (all) */
+    float *score;                     /* (all,K), best first */
+    fv_ended *done;                   /* (all,K), best first */
     int32_t *common; /* (all,K,K): first tokens of their caches that two beams have in common */
     int32_t *tokens, *parents; /* (made,all,K): what each beam got, and which it was before */
-    int32_t *token, *place;    /* (sources*K) and (places,sources*K) */
-    int64_t places;
-    const fv_row_cache *cache;
+    int32_t *token, *position; /* (sources*K) and (places,sources*K) */
+    int64_t n_positions;
+    const fv_cache_rows *cache;
     int64_t n_caches;
 } fv_beams;
 

@@ -14,7 +14,7 @@ typedef struct fv_kernels {
     bool gemm_plus; /* gemm takes a plus, with weights as they are */
     /* c = f'(p) A B, and the sums of its columns; p (m,n,ldc), c may be p.  False: not this
      * product, and nothing was done; NULL: none.  Then gemm and unary_bwd_sums do it. */
-    bool (*gemm_slope)(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
+    bool (*gemm_dact)(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
     /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is
      * 0 if it cannot.  st may be dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k)
      * bytes, ld bytes apart.  Rows may be laid out in pieces: those from i on, a multiple of
@@ -111,7 +111,7 @@ typedef struct fv_kernels {
     /* loss as cross_entropy's, of x (rows,vocab) whose rows are `step` elements apart; x becomes
      * its gradient for a dloss of 1 in each row, and 0 between vocab and step.  scale_rows: y[r,:]
      * (+)= scale[r] * x[r,:].  Devices may have neither. */
-    void (*cross_entropy_slope)(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels,
+    void (*cross_entropy_fused)(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels,
                                 int64_t rows, int64_t vocab, int64_t step, float smooth,
                                 int32_t ignore);
     void (*scale_rows)(fv_stream *s, fv_sink y, const void *x, const fv_stat *scale, int64_t rows,
@@ -124,10 +124,10 @@ typedef struct fv_kernels {
      * there is none */
     void (*shift)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
                   int64_t by, int32_t edge, int32_t from, int32_t to);
-    void (*count)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                  int32_t first, int32_t skip);
-    void (*last)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
-                 bool wanted);
+    void (*positions)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                      int32_t first, int32_t skip);
+    void (*last_index)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                       int32_t id, bool wanted);
 
     void (*im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g);
     void (*col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g);
@@ -171,17 +171,18 @@ typedef struct fv_kernels {
     void (*sumsq)(fv_stream *s, float *out, const void *x, int64_t n);
     /* the norm of the gradient from its sum of squares, the scale that limits it to `most` (0: no
      * limit), and whether all is finite; result[place] gets loss and norm */
-    void (*limit)(fv_stream *s, fv_update *u, const float *sumsq, float most, float (*result)[2]);
+    void (*clip_norm)(fv_stream *s, fv_update *u, const float *sumsq, float most,
+                      float (*result)[2]);
 
     /* ---- NULL where general kernels do it ---- */
     /* false: not with these sizes, and nothing was done */
-    bool (*row_linear)(fv_stream *s, const fv_row_linear *a);
+    bool (*fused_linear)(fv_stream *s, const fv_fused_linear *a);
     bool (*embed)(fv_stream *s, const fv_embed *a); /* false: likewise */
-    bool (*choose)(fv_stream *s, const fv_choose *a);
+    bool (*sample)(fv_stream *s, const fv_sample *a);
     void (*beams)(fv_stream *s, const fv_beams *a);
     /* in every cache, as if all at once; moves and caches are in host memory */
-    void (*move_rows)(fv_stream *s, const fv_row_cache *cache, int64_t n_caches,
-                      const fv_row_move *m, int64_t n);
+    void (*move_rows)(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches,
+                      const fv_cache_move *m, int64_t n);
 } fv_kernels;
 
 #endif

@@ -1,6 +1,6 @@
 /* attention.c - attention forward, many rows at a time, and the table of attention kernels.
  *
- * A job is up to MANY rows of one key head.  It packs their q once, then for each tile of keys
+ * A job is up to JOB_ROWS rows of one key head.  It packs their q once, then for each tile of keys
  * packs k and v once and takes its panels of LANES rows through
  *     s = k q';  m' = max(m, s);  p = 2^(s - m');  keep = 2^(m - m');  l = keep l + sum p;
  *     o = keep o + v' p
@@ -10,36 +10,36 @@
 
 #include <omp.h>
 
-#define MANY 384 /* most rows of a job: enough to make packing keys cheap */
+#define JOB_ROWS 384 /* most rows of a job: enough to make packing keys cheap */
 
 typedef struct job {
     const attn *t;
     int64_t b, g, r0;
     int n; /* rows */
-    attn_row row[MANY];
+    attn_row row[JOB_ROWS];
     float *q, *o; /* panels (Wk, LANES) and (wv, LANES) */
     float *m, *l; /* of each row: greatest score so far, and the sum of powers */
     float *k, *v; /* of the tile: strips of keys (Wk, STEP), and strips of columns (KEYS, STEP) */
-    float *s, *room; /* a panel's scores, then its weights */
+    float *s, *scratch; /* a panel's scores, then its weights */
 } job;
 
 static int64_t job_floats(const attn *t)
 {
-    return MANY * (t->a->Wk + t->wv + 2) + KEYS * (t->a->Wk + t->wv) + 3 * KEYS * LANES +
+    return JOB_ROWS * (t->a->Wk + t->wv + 2) + KEYS * (t->a->Wk + t->wv) + 3 * KEYS * LANES +
            KEYS * attn_max(t->wk, t->wv);
 }
 
-static void job_place(job *x, const attn *t, float *work)
+static void job_layout(job *x, const attn *t, float *work)
 {
     x->t = t;
     x->q = work;
-    x->o = x->q + MANY * t->a->Wk;
-    x->m = x->o + MANY * t->wv;
-    x->l = x->m + MANY;
-    x->k = x->l + MANY;
+    x->o = x->q + JOB_ROWS * t->a->Wk;
+    x->m = x->o + JOB_ROWS * t->wv;
+    x->l = x->m + JOB_ROWS;
+    x->k = x->l + JOB_ROWS;
     x->v = x->k + KEYS * t->a->Wk;
     x->s = x->v + KEYS * t->wv;
-    x->room = x->s + KEYS * LANES;
+    x->scratch = x->s + KEYS * LANES;
 }
 
 static void start(job *x)
@@ -51,11 +51,11 @@ static void start(job *x)
         const float *rows[LANES];
         int n = (int)attn_min(x->n - p, LANES);
         for (int l = 0; l < n; l++)
-            rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[p + l]), a->Wk,
-                                      x->room + l * t->wk);
+            rows[l] = NAME(attn_load)(a->q, t->dtype, attn_q_offset(a, &x->row[p + l]), a->Wk,
+                                      x->scratch + l * t->wk);
         NAME(attn_pack_lanes)(x->q + p * a->Wk, LANES, rows, n, a->Wk, t->scale2);
     }
-    int64_t lanes = attn_up(x->n, LANES);
+    int64_t lanes = attn_round_up(x->n, LANES);
     for (int64_t r = 0; r < lanes; r++) x->m[r] = -FLT_MAX, x->l[r] = 0;
     memset(x->o, 0, (size_t)(lanes * t->wv) * sizeof *x->o);
 }
@@ -66,19 +66,19 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
     const fv_attn_args *a = t->a;
     const float *rows[KEYS];
     for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, j0 + j), a->Wk,
-                                  x->room + j * t->wk);
+        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_k_offset(a, x->b, x->g, j0 + j), a->Wk,
+                                  x->scratch + j * t->wk);
     for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
     (x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
     for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, j0 + j), a->Wv,
-                                  x->room + j * t->wv);
+        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_v_offset(a, x->b, x->g, j0 + j), a->Wv,
+                                  x->scratch + j * t->wv);
     NAME(attn_pack_steps)(x->v, KEYS * STEP, rows, (int)n, a->Wv);
 }
 
 /* Scores to weights for one vector of rows; n is a multiple of 4.  The sums over keys mod 4 keep
  * the adder busy. */
-static void soften(float *s, int64_t n, float *m, float *l, float *keep)
+static void online_softmax(float *s, int64_t n, float *m, float *l, float *keep)
 {
     vf top = v_load(m), t1 = top, t2 = top, t3 = top;
     for (int64_t j = 0; j < n; j += 4) {
@@ -89,7 +89,8 @@ static void soften(float *s, int64_t n, float *m, float *l, float *keep)
         t3 = v_max(t3, v_load(p + 3 * LANES));
     }
     top = v_max(v_max(top, t1), v_max(t2, t3));
-    vf fade = attn_exp2(v_sub(v_load(m), top)), sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
+    vf rescale = attn_exp2(v_sub(v_load(m), top)),
+       sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
     for (int64_t j = 0; j < n; j += 4)
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++) {
@@ -99,12 +100,12 @@ static void soften(float *s, int64_t n, float *m, float *l, float *keep)
             v_store(p, e);
         }
     v_store(m, top);
-    v_store(l, v_fma(v_load(l), fade, v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]))));
-    v_store(keep, fade);
+    v_store(l, v_fma(v_load(l), rescale, v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]))));
+    v_store(keep, rescale);
 }
 
 /* The rows of panel p meet the keys [j0, j0+n) of the tile. */
-static void meet(job *x, int p, int64_t j0, int64_t n)
+static void process_tile(job *x, int p, int64_t j0, int64_t n)
 {
     const attn *t = x->t;
     const fv_attn_args *a = t->a;
@@ -113,32 +114,33 @@ static void meet(job *x, int p, int64_t j0, int64_t n)
     float keep[LANES];
     for (int64_t j = 0; j < n; j += STEP)
         NAME(attn_set)(x->s + j * LANES, x->k + j * a->Wk, x->q + p * a->Wk, a->Wk);
-    NAME(attn_dress)(x->s, t, row, n_rows, j0, n, x->room);
-    for (int64_t i = n * LANES; i < attn_up(n, 4) * LANES; i++) x->s[i] = -INFINITY;
+    NAME(attn_mask_and_bias)(x->s, t, row, n_rows, j0, n, x->scratch);
+    for (int64_t i = n * LANES; i < attn_round_up(n, 4) * LANES; i++) x->s[i] = -INFINITY;
     for (int v = 0; v < LANES; v += VW)
-        soften(x->s + v, attn_up(n, 4), x->m + p + v, x->l + p + v, keep + v);
+        online_softmax(x->s + v, attn_round_up(n, 4), x->m + p + v, x->l + p + v, keep + v);
     if (a->dropout > 0) {
-        NAME(attn_dropout)(x->room, t, row, n_rows, j0, n);
+        NAME(attn_dropout)(x->scratch, t, row, n_rows, j0, n);
         for (int64_t i = 0; i < n * LANES; i += VW)
-            v_store(x->s + i, v_mul(v_load(x->s + i), v_load(x->room + i)));
+            v_store(x->s + i, v_mul(v_load(x->s + i), v_load(x->scratch + i)));
     }
     for (int64_t c = 0; c < a->Wv; c += STEP)
-        NAME(attn_fade)(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, keep);
+        NAME(attn_scale_add)(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, keep);
 }
 
 static void finish(job *x)
 {
     const attn *t = x->t;
     for (int p = 0; p < x->n; p += LANES) {
-        NAME(attn_turn)(x->room, t->wv, x->o + p * t->wv, LANES, t->wv, LANES);
+        NAME(attn_transpose)(x->scratch, t->wv, x->o + p * t->wv, LANES, t->wv, LANES);
         for (int l = 0; l < LANES && p + l < x->n; l++)
-            NAME(attn_finish)(t, &x->row[p + l], x->room + l * t->wv, x->m[p + l], x->l[p + l]);
+            NAME(attn_finish)(t, &x->row[p + l], x->scratch + l * t->wv, x->m[p + l], x->l[p + l]);
     }
 }
 
 static void run(job *x)
 {
-    int64_t lo[MANY / LANES + 1] = {0}, hi[MANY / LANES + 1] = {0}, first = INT64_MAX, last = 0;
+    int64_t lo[JOB_ROWS / LANES + 1] = {0}, hi[JOB_ROWS / LANES + 1] = {0}, first = INT64_MAX,
+                                  last = 0;
     start(x);
     for (int p = 0; p < x->n; p += LANES) {
         int64_t from = INT64_MAX, to = 0;
@@ -155,27 +157,27 @@ static void run(job *x)
         pack_keys(x, j0, attn_min(KEYS, last - j0));
         for (int p = 0; p < x->n; p += LANES)
             if (lo[p / LANES] < j0 + KEYS && hi[p / LANES] > j0)
-                meet(x, p, j0, attn_min(KEYS, hi[p / LANES] - j0));
+                process_tile(x, p, j0, attn_min(KEYS, hi[p / LANES] - j0));
     }
     finish(x);
 }
 
-/* Rows of a job: the same number for all, fewer than MANY where threads would be idle. */
+/* Rows of a job: the same number for all, fewer than JOB_ROWS where threads would be idle. */
 static int64_t job_rows(const attn *t, int threads)
 {
-    int64_t heads = t->a->B * t->a->G,
-            parts = attn_max((t->rows + MANY - 1) / MANY, (4 * threads + heads - 1) / heads);
-    return attn_up(attn_max((t->rows + parts - 1) / parts, attn_min(96, t->rows)), LANES);
+    int64_t heads = t->a->B * t->a->G, parts = attn_max((t->rows + JOB_ROWS - 1) / JOB_ROWS,
+                                                        (4 * threads + heads - 1) / heads);
+    return attn_round_up(attn_max((t->rows + parts - 1) / parts, attn_min(96, t->rows)), LANES);
 }
 
-static void many(fv_stream *s, const attn *t, int threads)
+static void many_rows(fv_stream *s, const attn *t, int threads)
 {
     const fv_attn_args *a = t->a;
     int64_t rows = job_rows(t, threads), parts = (t->rows + rows - 1) / rows,
             jobs = a->B * a->G * parts;
     threads = (int)attn_min(threads, jobs);
-    int64_t each = attn_up(job_floats(t), 16);
-    float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
+    int64_t each = attn_round_up(job_floats(t), 16);
+    float *work = fv_stream_scratch(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < jobs; i++) {
@@ -186,23 +188,23 @@ static void many(fv_stream *s, const attn *t, int threads)
                  .g = unit % a->G,
                  .r0 = part * rows,
                  .n = (int)attn_min(rows, t->rows - part * rows)};
-        job_place(&x, t, work + each * omp_get_thread_num());
+        job_layout(&x, t, work + each * omp_get_thread_num());
         run(&x);
     }
 }
 
-static void few(fv_stream *s, const attn *t, int threads)
+static void few_rows(fv_stream *s, const attn *t, int threads)
 {
     const fv_attn_args *a = t->a;
     int64_t parts = attn_min(a->G, (threads + a->B - 1) / a->B), heads = (a->G + parts - 1) / parts;
     threads = (int)attn_min(threads, a->B * parts);
-    int64_t each = attn_up(NAME(attn_few_floats)(t, heads), 16);
-    float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
+    int64_t each = attn_round_up(NAME(attn_few_rows_floats)(t, heads), 16);
+    float *work = fv_stream_scratch(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < a->B * parts; i++) {
         int64_t g0 = i % parts * heads;
-        NAME(attn_few)
+        NAME(attn_few_rows)
         (t, i / parts, g0, attn_max(0, attn_min(heads, a->G - g0)),
          work + each * omp_get_thread_num());
     }
@@ -213,12 +215,15 @@ static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
     attn t;
     if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
     int64_t work = a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv);
-    if (t.rows <= FEW && a->dropout <= 0)
-        few(s, &t,
+    if (t.rows <= FEW_ROWS && a->dropout <= 0)
+        few_rows(
+            s, &t,
             NAME(attn_threads)(
-                s, work * FEW)); /* keys come from memory: each product takes as long as several */
+                s,
+                work *
+                    FEW_ROWS)); /* keys come from memory: each product takes as long as several */
     else
-        many(s, &t, NAME(attn_threads)(s, work));
+        many_rows(s, &t, NAME(attn_threads)(s, work));
 }
 
 /* ---- the table ---- */
@@ -230,8 +235,8 @@ static void weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, i
     if (!NAME(attn_init)(&t, s, a, dtype)) return;
     int threads = (int)attn_min(NAME(attn_threads)(s, (i1 - i0) * a->Tk * a->Wk),
                                 attn_max(1, i1 - i0));
-    int64_t each = attn_up(NAME(attn_few_floats)(&t, 1) + a->Wk + KEYS, 16);
-    float *work = fv_stream_work(s, (size_t)(each * threads) * sizeof *work);
+    int64_t each = attn_round_up(NAME(attn_few_rows_floats)(&t, 1) + a->Wk + KEYS, 16);
+    float *work = fv_stream_scratch(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 8)
     for (int64_t i = i0; i < i1; i++)

@@ -38,7 +38,7 @@
 #else
 #define KEYS 192
 #endif
-#define FEW                                                                                        \
+#define FEW_ROWS                                                                                   \
     8 /* up to so many rows of a key head a panel would be mostly padding: attention_rows.c */
 #define GROUP 96 /* rows that backward takes together, likewise */
 
@@ -50,11 +50,11 @@
     typedef struct attn {
     const fv_attn_args *a;
     fv_dtype dtype;
-    int64_t serves;      /* query heads of a key head */
-    int64_t rows;        /* serves * Tq */
-    int64_t wk, wv;      /* widths rounded up to STEP */
-    float scale, scale2; /* of the scores; times log2 e, since all exponentials are powers of 2 */
-    bool dressed;        /* scores are more than dot products: mask, key_mask, bias or rel */
+    int64_t q_per_kv;      /* query heads of a key head */
+    int64_t rows;          /* serves * Tq */
+    int64_t wk, wv;        /* widths rounded up to STEP */
+    float scale, scale2;   /* of the scores; times log2 e, since all exponentials are powers of 2 */
+    bool has_mask_or_bias; /* scores are more than dot products: mask, key_mask, bias or rel */
 } attn;
 
 /* A row: which it is, and that it sees keys lo <= j < hi as far as length, causality and window
@@ -72,18 +72,18 @@ attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r);
 int NAME(attn_threads)(const fv_stream *s, int64_t work);
 
 /* out[j] for keys j0 .. j0+n of a row: bias and rel times log2 e, -inf where a mask says no. */
-void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n);
+void NAME(attn_bias_row)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n);
 /* Puts those on scores that are there as (n, LANES), and -inf beyond each row's range.  room: 2 *
  * KEYS * LANES. */
-void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
-                      int64_t n, float *room);
+void NAME(attn_mask_and_bias)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
+                              int64_t n, float *scratch);
 /* The factors of dropout, 0 or 1 over the share kept, as (n rounded up to 16, LANES); j0 is a
  * multiple of 16, as KEYS is. */
 void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
                         int64_t n);
 
 /* n floats from element `at` of x: x itself if it is f32, else widened into room. */
-const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t n, float *room);
+const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t n, float *scratch);
 /* x[at..] = by * row, or added to it. */
 void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float by);
 
@@ -98,20 +98,22 @@ void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int 
  * out[c/STEP*stride + r*STEP + c%STEP]. */
 void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows, int n, int64_t w);
 /* x (n, ldx) -> out (m, ldo) transposed; n and m are rounded up to 4. */
-void NAME(attn_turn)(float *out, int64_t ldo, const float *x, int64_t ldx, int64_t n, int64_t m);
+void NAME(attn_transpose)(float *out, int64_t ldo, const float *x, int64_t ldx, int64_t n,
+                          int64_t m);
 
 /* ---- attention_block.c: C (STEP, LANES) = A' B, C + A' B, and C times keep (a factor for each
  * lane) + A' B ---- */
 
 void NAME(attn_set)(float *c, const float *a, const float *b, int64_t depth);
 void NAME(attn_add)(float *c, const float *a, const float *b, int64_t depth);
-void NAME(attn_fade)(float *c, const float *a, const float *b, int64_t depth, const float *keep);
+void NAME(attn_scale_add)(float *c, const float *a, const float *b, int64_t depth,
+                          const float *keep);
 
 /* ---- attention_rows.c: few rows at a time ---- */
 
-int64_t NAME(attn_few_floats)(const attn *t, int64_t heads); /* of work */
+int64_t NAME(attn_few_rows_floats)(const attn *t, int64_t heads); /* of work */
 /* Forward of all rows of key heads [g0, g0+heads). */
-void NAME(attn_few)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work);
+void NAME(attn_few_rows)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work);
 /* Row i of one head, at number `at` of w. */
 void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t h, int64_t i,
                         float *work);
@@ -122,22 +124,22 @@ void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
 
 static inline int64_t attn_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t attn_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t attn_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static inline int64_t attn_round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* Where things begin, in elements. */
-static inline int64_t attn_at_q(const fv_attn_args *a, const attn_row *r)
+static inline int64_t attn_q_offset(const fv_attn_args *a, const attn_row *r)
 {
     return r->b * a->q_batch + r->i * a->q_row + r->h * a->Wk;
 }
-static inline int64_t attn_at_k(const fv_attn_args *a, int64_t b, int64_t g, int64_t j)
+static inline int64_t attn_k_offset(const fv_attn_args *a, int64_t b, int64_t g, int64_t j)
 {
     return b * a->k_batch + j * a->k_row + g * a->Wk;
 }
-static inline int64_t attn_at_v(const fv_attn_args *a, int64_t b, int64_t g, int64_t j)
+static inline int64_t attn_v_offset(const fv_attn_args *a, int64_t b, int64_t g, int64_t j)
 {
     return b * a->v_batch + j * a->v_row + g * a->Wv;
 }
-static inline int64_t attn_at_y(const fv_attn_args *a, const attn_row *r)
+static inline int64_t attn_y_offset(const fv_attn_args *a, const attn_row *r)
 {
     return ((r->b * a->Tq + r->i) * a->H + r->h) * a->Wv;
 }
@@ -189,7 +191,7 @@ INLINED f4 attn_fma4(f4 a, f4 b, f4 c)
 #endif
 }
 
-INLINED void attn_turn4(f4 y[4], f4 a, f4 b, f4 c, f4 d)
+INLINED void attn_transpose4(f4 y[4], f4 a, f4 b, f4 c, f4 d)
 {
     const i4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
     f4 ac0 = v_shuffle(a, c, low), ac1 = v_shuffle(a, c, high);

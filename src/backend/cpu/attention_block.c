@@ -13,11 +13,11 @@ typedef struct {
     vf v[STEP / VW];
 } column;
 INLINED column load_column(const float *a) { return (column){{v_load(a), v_load(a + VW)}}; }
-INLINED vf spread(column c, const int m) { return v_set1(c.v[m / VW][m % VW]); }
+INLINED vf broadcast(column c, const int m) { return v_set1(c.v[m / VW][m % VW]); }
 #else
 typedef const float *column;
 INLINED column load_column(const float *a) { return a; }
-INLINED vf spread(column c, const int m) { return v_set1(c[m]); }
+INLINED vf broadcast(column c, const int m) { return v_set1(c[m]); }
 #endif
 
 typedef struct {
@@ -32,7 +32,7 @@ INLINED void multiply(float *c, sums x, const float *a, const float *b, int64_t 
         vf b0 = v_load(b), b1 = v_load(b + VW), b2 = v_load(b + 2 * VW);
 #pragma GCC unroll 8
         for (int m = 0; m < STEP; m++) {
-            vf z = spread(y, m);
+            vf z = broadcast(y, m);
             x.s[m][0] = v_fma(z, b0, x.s[m][0]);
             x.s[m][1] = v_fma(z, b1, x.s[m][1]);
             x.s[m][2] = v_fma(z, b2, x.s[m][2]);
@@ -62,7 +62,8 @@ void NAME(attn_add)(float *c, const float *a, const float *b, int64_t depth)
     multiply(c, x, a, b, depth);
 }
 
-void NAME(attn_fade)(float *c, const float *a, const float *b, int64_t depth, const float *keep)
+void NAME(attn_scale_add)(float *c, const float *a, const float *b, int64_t depth,
+                          const float *keep)
 {
     sums x;
     vf k0 = v_load(keep), k1 = v_load(keep + VW), k2 = v_load(keep + 2 * VW);

@@ -15,9 +15,9 @@
 
 #include "attention.h"
 
-#define BLOCK 384 /* keys of a sweep */
-#define TILE 96   /* keys that meet a group of rows at a time */
-#define MANY 192  /* rows of a job that wants dq alone */
+#define BLOCK 384   /* keys of a sweep */
+#define TILE 96     /* keys that meet a group of rows at a time */
+#define DQ_ROWS 192 /* rows of a job that wants dq alone */
 
 typedef struct backward {
     attn t;
@@ -27,7 +27,7 @@ typedef struct backward {
 } backward;
 
 /* What one thread works in. */
-typedef struct sweep {
+typedef struct bwd_block {
     const backward *w;
     int64_t b, g, r0, r1; /* rows of key head g in sequence b */
     bool want_q, want_k;
@@ -43,21 +43,21 @@ typedef struct sweep {
     float *q, *dy;     /* strips of columns (GROUP, STEP) */
     float *s, *ds;     /* a panel of rows: (key, row) */
     float *p_t, *ds_t; /* panels of keys (GROUP, LANES): (row, key) */
-    float *room;
-} sweep;
+    float *scratch;
+} bwd_block;
 
-static int64_t sweep_floats(const attn *t, int64_t rows, bool want_q)
+static int64_t bwd_block_floats(const attn *t, int64_t rows, bool want_q)
 {
     int64_t w = t->wk + t->wv;
-    return attn_up(rows, GROUP) * (want_q ? t->wk + 3 : 3) + BLOCK * (2 * w + t->wk) +
+    return attn_round_up(rows, GROUP) * (want_q ? t->wk + 3 : 3) + BLOCK * (2 * w + t->wk) +
            2 * GROUP * w + 2 * TILE * (LANES + GROUP) +
            attn_max(2 * KEYS * LANES, BLOCK * attn_max(t->wk, t->wv));
 }
 
-static void sweep_place(sweep *x, const backward *w, float *work)
+static void bwd_block_layout(bwd_block *x, const backward *w, float *work)
 {
     const attn *t = &w->t;
-    int64_t rows = attn_up(x->r1 - x->r0, GROUP);
+    int64_t rows = attn_round_up(x->r1 - x->r0, GROUP);
     x->w = w;
     x->top = work;
     x->inv = x->top + rows;
@@ -76,26 +76,26 @@ static void sweep_place(sweep *x, const backward *w, float *work)
     x->ds = x->s + TILE * LANES;
     x->p_t = x->ds + TILE * LANES;
     x->ds_t = x->p_t + TILE * GROUP;
-    x->room = x->ds_t + TILE * GROUP;
+    x->scratch = x->ds_t + TILE * GROUP;
 }
 
 /* ---- what a sweep needs of its rows and keys ---- */
 
-static void rows_start(sweep *x)
+static void rows_start(bwd_block *x)
 {
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
     int64_t n = x->r1 - x->r0;
-    for (int64_t r = 0; r < attn_up(n, GROUP); r++) {
+    for (int64_t r = 0; r < attn_round_up(n, GROUP); r++) {
         x->top[r] = INFINITY;
         x->inv[r] = x->dyy[r] = 0;
         if (r >= n) continue;
         attn_row row = NAME(attn_row)(t, x->b, x->g, x->r0 + r);
         const float *lse = attn_lse(a, &row);
         if (lse[1] == 0) continue;
-        const float *y = NAME(attn_load)(a->y, t->dtype, attn_at_y(a, &row), a->Wv, x->room);
-        const float *dy = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &row), a->Wv,
-                                          x->room + t->wv);
+        const float *y = NAME(attn_load)(a->y, t->dtype, attn_y_offset(a, &row), a->Wv, x->scratch);
+        const float *dy = NAME(attn_load)(x->w->g->dy, t->dtype, attn_y_offset(a, &row), a->Wv,
+                                          x->scratch + t->wv);
         vf sum = v_zero();
         for (int64_t c = 0; c < a->Wv; c += VW)
             sum = a->Wv - c < VW
@@ -105,61 +105,61 @@ static void rows_start(sweep *x)
         x->inv[r] = 1 / lse[1];
         x->dyy[r] = v_hsum(sum);
     }
-    if (x->want_q) memset(x->dq, 0, (size_t)(attn_up(n, GROUP) * t->wk) * sizeof *x->dq);
+    if (x->want_q) memset(x->dq, 0, (size_t)(attn_round_up(n, GROUP) * t->wk) * sizeof *x->dq);
 }
 
-static void rows_finish(sweep *x)
+static void rows_finish(bwd_block *x)
 {
     const attn *t = &x->w->t;
     for (int64_t r = 0; r < x->r1 - x->r0; r += LANES) {
-        NAME(attn_turn)(x->room, t->wk, x->dq + r * t->wk, LANES, t->wk, LANES);
+        NAME(attn_transpose)(x->scratch, t->wk, x->dq + r * t->wk, LANES, t->wk, LANES);
         for (int64_t l = 0; l < LANES && x->r0 + r + l < x->r1; l++) {
             attn_row row = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
             NAME(attn_store)
-            (x->w->g->dq, attn_at_q(t->a, &row), x->room + l * t->wk, t->a->Wk, t->scale);
+            (x->w->g->dq, attn_q_offset(t->a, &row), x->scratch + l * t->wk, t->a->Wk, t->scale);
         }
     }
 }
 
-static void keys_start(sweep *x, int64_t k0, int64_t n)
+static void keys_start(bwd_block *x, int64_t k0, int64_t n)
 {
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
     const float *rows[BLOCK];
     for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_at_k(a, x->b, x->g, k0 + j), a->Wk,
-                                  x->room + j * t->wk);
+        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_k_offset(a, x->b, x->g, k0 + j), a->Wk,
+                                  x->scratch + j * t->wk);
     for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
     (x->k_t + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
     if (x->want_q) NAME(attn_pack_steps)(x->k, BLOCK * STEP, rows, (int)n, a->Wk);
     for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_at_v(a, x->b, x->g, k0 + j), a->Wv,
-                                  x->room + j * t->wv);
+        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_v_offset(a, x->b, x->g, k0 + j), a->Wv,
+                                  x->scratch + j * t->wv);
     for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
     (x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
     if (!x->want_k) return;
-    memset(x->dk, 0, (size_t)(attn_up(n, LANES) * t->wk) * sizeof *x->dk);
-    memset(x->dv, 0, (size_t)(attn_up(n, LANES) * t->wv) * sizeof *x->dv);
+    memset(x->dk, 0, (size_t)(attn_round_up(n, LANES) * t->wk) * sizeof *x->dk);
+    memset(x->dv, 0, (size_t)(attn_round_up(n, LANES) * t->wv) * sizeof *x->dv);
 }
 
-static void keys_finish(sweep *x, int64_t k0, int64_t n)
+static void keys_finish(bwd_block *x, int64_t k0, int64_t n)
 {
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
     const fv_attn_grads *g = x->w->g;
     for (int64_t j = 0; j < n; j += LANES) {
-        NAME(attn_turn)(x->room, t->wk, x->dk + j * t->wk, LANES, t->wk, LANES);
+        NAME(attn_transpose)(x->scratch, t->wk, x->dk + j * t->wk, LANES, t->wk, LANES);
         for (int64_t l = 0; g->dk.data && l < LANES && j + l < n; l++) NAME(attn_store)
-        (g->dk, attn_at_k(a, x->b, x->g, k0 + j + l), x->room + l * t->wk, a->Wk, t->scale);
-        NAME(attn_turn)(x->room, t->wv, x->dv + j * t->wv, LANES, t->wv, LANES);
+        (g->dk, attn_k_offset(a, x->b, x->g, k0 + j + l), x->scratch + l * t->wk, a->Wk, t->scale);
+        NAME(attn_transpose)(x->scratch, t->wv, x->dv + j * t->wv, LANES, t->wv, LANES);
         for (int64_t l = 0; g->dv.data && l < LANES && j + l < n; l++) NAME(attn_store)
-        (g->dv, attn_at_v(a, x->b, x->g, k0 + j + l), x->room + l * t->wv, a->Wv, 1);
+        (g->dv, attn_v_offset(a, x->b, x->g, k0 + j + l), x->scratch + l * t->wv, a->Wv, 1);
     }
 }
 
 /* ---- a group of rows and a tile of keys ---- */
 
-static void group_start(sweep *x, int64_t r)
+static void group_start(bwd_block *x, int64_t r)
 {
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
@@ -168,15 +168,15 @@ static void group_start(sweep *x, int64_t r)
     for (int l = 0; l < x->n; l++) x->row[l] = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
 
     for (int l = 0; l < x->n; l++)
-        rows[l] = NAME(attn_load)(a->q, t->dtype, attn_at_q(a, &x->row[l]), a->Wk,
-                                  x->room + l * t->wk);
+        rows[l] = NAME(attn_load)(a->q, t->dtype, attn_q_offset(a, &x->row[l]), a->Wk,
+                                  x->scratch + l * t->wk);
     for (int p = 0; p < x->n; p += LANES) NAME(attn_pack_lanes)
     (x->q_t + p * a->Wk, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wk, t->scale2);
     if (x->want_k) NAME(attn_pack_steps)(x->q, GROUP * STEP, rows, x->n, a->Wk);
 
     for (int l = 0; l < x->n; l++)
-        rows[l] = NAME(attn_load)(x->w->g->dy, t->dtype, attn_at_y(a, &x->row[l]), a->Wv,
-                                  x->room + l * t->wv);
+        rows[l] = NAME(attn_load)(x->w->g->dy, t->dtype, attn_y_offset(a, &x->row[l]), a->Wv,
+                                  x->scratch + l * t->wv);
     for (int p = 0; p < x->n; p += LANES) NAME(attn_pack_lanes)
     (x->dy_t + p * a->Wv, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wv, 1);
     if (x->want_k) NAME(attn_pack_steps)(x->dy, GROUP * STEP, rows, x->n, a->Wv);
@@ -185,7 +185,7 @@ static void group_start(sweep *x, int64_t r)
 /* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4.  Four at a
  * time, all loaded before any is stored, so that the compiler may weave them: one after the other
  * they would wait for themselves. */
-static void slope(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
+static void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
 {
     for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
         vf w[4], d[4];
@@ -208,7 +208,7 @@ static void multiply(float *x, const float *by, int64_t n)
 }
 
 /* Panel p of the group meets n keys, j0 the first, which is at `at` in the block: keep p and ds. */
-static void slopes(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n)
+static void dscore_tile(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n)
 {
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
@@ -218,39 +218,39 @@ static void slopes(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n
         NAME(attn_set)(s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk);
     for (int64_t j = 0; j < n; j += STEP)
         NAME(attn_set)(ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv);
-    NAME(attn_dress)(s, t, x->row + p, n_rows, j0, n, x->room);
+    NAME(attn_mask_and_bias)(s, t, x->row + p, n_rows, j0, n, x->scratch);
     if (a->dropout > 0) {
-        NAME(attn_dropout)(x->room, t, x->row + p, n_rows, j0, n);
-        multiply(ds, x->room, n * LANES);
+        NAME(attn_dropout)(x->scratch, t, x->row + p, n_rows, j0, n);
+        multiply(ds, x->scratch, n * LANES);
     }
     for (int v = 0; v < LANES; v += VW)
-        slope(s + v, ds + v, attn_up(n, 4), v_load(x->top + r + p + v), v_load(x->inv + r + p + v),
-              v_load(x->dyy + r + p + v));
-    if (a->dropout > 0) multiply(s, x->room, n * LANES);
+        dscore_vector(s + v, ds + v, attn_round_up(n, 4), v_load(x->top + r + p + v),
+                      v_load(x->inv + r + p + v), v_load(x->dyy + r + p + v));
+    if (a->dropout > 0) multiply(s, x->scratch, n * LANES);
 }
 
 /* Panel p of the group against n keys of the block from `at` on; turned results reach up to `wide`
  * keys. */
-static void panel(sweep *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n, int64_t wide)
+static void panel(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n, int64_t wide)
 {
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
-    if (n > 0) slopes(x, r, p, j0, at, n);
+    if (n > 0) dscore_tile(x, r, p, j0, at, n);
     memset(x->s + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->s);
     memset(x->ds + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->ds);
     if (x->want_q)
         for (int64_t c = 0; n > 0 && c < a->Wk; c += STEP) NAME(attn_add)
     (x->dq + (r + p) * t->wk + c * LANES, x->k + c * BLOCK + at * STEP, x->ds, n);
     for (int64_t j = 0; x->want_k && j < wide; j += LANES) {
-        NAME(attn_turn)
+        NAME(attn_transpose)
         (x->p_t + j * GROUP + p * LANES, LANES, x->s + j * LANES, LANES, LANES, LANES);
-        NAME(attn_turn)
+        NAME(attn_transpose)
         (x->ds_t + j * GROUP + p * LANES, LANES, x->ds + j * LANES, LANES, LANES, LANES);
     }
 }
 
 /* Adds ds of the tile to the gradients of bias and rel. */
-static void spread(sweep *x, int64_t j0, int64_t n)
+static void accumulate_dk_dv(bwd_block *x, int64_t j0, int64_t n)
 {
     const backward *w = x->w;
     const fv_attn_args *a = w->t.a;
@@ -267,10 +267,10 @@ static void spread(sweep *x, int64_t j0, int64_t n)
     }
 }
 
-static void tile(sweep *x, int64_t r, int64_t j0, int64_t at, int64_t n)
+static void tile(bwd_block *x, int64_t r, int64_t j0, int64_t at, int64_t n)
 {
     const attn *t = &x->w->t;
-    int64_t wide = attn_up(n, LANES);
+    int64_t wide = attn_round_up(n, LANES);
     for (int p = 0; p < x->n; p += LANES) {
         int64_t lo = INT64_MAX, hi = 0;
         for (int l = p; l < x->n && l < p + LANES; l++) {
@@ -286,11 +286,11 @@ static void tile(sweep *x, int64_t r, int64_t j0, int64_t at, int64_t n)
         for (int64_t c = 0; c < t->a->Wv; c += STEP) NAME(attn_add)
         (x->dv + (at + j) * t->wv + c * LANES, x->dy + c * GROUP, x->p_t + j * GROUP, x->n);
     }
-    if (x->w->dbias || x->w->drel) spread(x, j0, n);
+    if (x->w->dbias || x->w->drel) accumulate_dk_dv(x, j0, n);
 }
 
 /* Keys [k0, k0+n) past all rows of x. */
-static void pass(sweep *x, int64_t k0, int64_t n)
+static void pass(bwd_block *x, int64_t k0, int64_t n)
 {
     keys_start(x, k0, n);
     for (int64_t r = 0; r < x->r1 - x->r0; r += GROUP) {
@@ -309,15 +309,16 @@ static void pass(sweep *x, int64_t k0, int64_t n)
     if (x->want_k) keys_finish(x, k0, n);
 }
 
-static void zero_rows(fv_sink x, int64_t at, int64_t stride, int64_t n, int64_t width, float *room)
+static void zero_rows(fv_sink x, int64_t at, int64_t stride, int64_t n, int64_t width,
+                      float *scratch)
 {
     if (!x.data || x.add) return;
-    memset(room, 0, (size_t)width * sizeof *room);
-    for (int64_t j = 0; j < n; j++) NAME(attn_store)(x, at + j * stride, room, width, 1);
+    memset(scratch, 0, (size_t)width * sizeof *scratch);
+    for (int64_t j = 0; j < n; j++) NAME(attn_store)(x, at + j * stride, scratch, width, 1);
 }
 
 /* The block at k0, and zeros for keys that lie behind the end of the sequence. */
-static void block(sweep *x, int64_t k0)
+static void block(bwd_block *x, int64_t k0)
 {
     const fv_attn_args *a = x->w->t.a;
     const fv_attn_grads *g = x->w->g;
@@ -325,8 +326,8 @@ static void block(sweep *x, int64_t k0)
             len = attn_max(k0, attn_min(end, a->lens ? a->lens[x->b] : a->Tk));
     if (len > k0) pass(x, k0, len - k0);
     if (!x->want_k) return;
-    zero_rows(g->dk, attn_at_k(a, x->b, x->g, len), a->k_row, end - len, a->Wk, x->room);
-    zero_rows(g->dv, attn_at_v(a, x->b, x->g, len), a->v_row, end - len, a->Wv, x->room);
+    zero_rows(g->dk, attn_k_offset(a, x->b, x->g, len), a->k_row, end - len, a->Wk, x->scratch);
+    zero_rows(g->dv, attn_v_offset(a, x->b, x->g, len), a->v_row, end - len, a->Wv, x->scratch);
 }
 
 /* ---- who does what ---- */
@@ -352,8 +353,8 @@ static void unit(const backward *w, units all, int64_t u, int64_t k0, int64_t k1
     int64_t b0 = u / all.g * all.per_b, g0 = u % all.g * all.per_g;
     for (int64_t b = b0; b < b0 + all.per_b; b++)
         for (int64_t g = g0; g < g0 + all.per_g; g++) {
-            sweep x = {.b = b, .g = g, .r1 = w->t.rows, .want_q = want_q, .want_k = true};
-            sweep_place(&x, w, work);
+            bwd_block x = {.b = b, .g = g, .r1 = w->t.rows, .want_q = want_q, .want_k = true};
+            bwd_block_layout(&x, w, work);
             rows_start(&x);
             for (int64_t k = k0; k < k1; k += BLOCK) block(&x, k);
             if (want_q) rows_finish(&x);
@@ -362,8 +363,9 @@ static void unit(const backward *w, units all, int64_t u, int64_t k0, int64_t k1
 
 static void rows_only(const backward *w, int64_t b, int64_t g, int64_t r0, float *work)
 {
-    sweep x = {.b = b, .g = g, .r0 = r0, .r1 = attn_min(r0 + MANY, w->t.rows), .want_q = true};
-    sweep_place(&x, w, work);
+    bwd_block x = {
+        .b = b, .g = g, .r0 = r0, .r1 = attn_min(r0 + DQ_ROWS, w->t.rows), .want_q = true};
+    bwd_block_layout(&x, w, work);
     rows_start(&x);
     for (int64_t k = 0; k < w->t.a->Tk; k += BLOCK) block(&x, k);
     rows_finish(&x);
@@ -372,21 +374,21 @@ static void rows_only(const backward *w, int64_t b, int64_t g, int64_t r0, float
 /* ---- gradients of bias and rel ---- */
 
 /* Zeros, or delivers, each row of keys of the bias that there is. */
-static void bias_rows(const backward *w, int threads, bool deliver)
+static void bias_rows(const backward *w, int threads, bool store)
 {
     const fv_attn_args *a = w->t.a;
     int64_t B = a->bias_s[0] ? a->B : 1, H = a->bias_s[1] ? a->H : 1, T = a->bias_s[2] ? a->Tq : 1;
 #pragma omp parallel for num_threads(threads)
     for (int64_t r = 0; r < B * H * T; r++) {
         int64_t at = r / T / H * a->bias_s[0] + r / T % H * a->bias_s[1] + r % T * a->bias_s[2];
-        if (deliver)
+        if (store)
             NAME(attn_store)(w->g->dbias, at, w->dbias + at, a->Tk, 1);
         else
             memset(w->dbias + at, 0, (size_t)a->Tk * sizeof *w->dbias);
     }
 }
 
-static void rel_deliver(const backward *w)
+static void store_drel(const backward *w)
 {
     const fv_attn_args *a = w->t.a;
     int64_t n = a->H * a->rel_len;
@@ -417,7 +419,7 @@ static plan plan_of(const backward *w, const fv_stream *s)
               .want_k = g->dk.data || g->dv.data || g->dbias.data || g->drel.data,
               .all = units_of(w)};
     p.n_units = p.all.b * p.all.g;
-    p.parts = (w->t.rows + MANY - 1) / MANY;
+    p.parts = (w->t.rows + DQ_ROWS - 1) / DQ_ROWS;
     p.threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
     int64_t rounds = (p.n_units + p.threads - 1) / p.threads;
     p.split = p.want_k && (p.want_q ? 7 : 5) * p.n_units < 5 * p.threads * rounds;
@@ -427,8 +429,9 @@ static plan plan_of(const backward *w, const fv_stream *s)
     if (p.want_k)
         jobs = attn_max(jobs, p.split ? p.n_units * ((a->Tk + BLOCK - 1) / BLOCK) : p.n_units);
     p.threads = (int)attn_max(1, attn_min(p.threads, jobs));
-    p.each = sweep_floats(&w->t, rows, p.want_q && !p.split);
-    p.each = attn_up(attn_max(p.each, sweep_floats(&w->t, attn_min(rows, MANY), true)), 16);
+    p.each = bwd_block_floats(&w->t, rows, p.want_q && !p.split);
+    p.each = attn_round_up(attn_max(p.each, bwd_block_floats(&w->t, attn_min(rows, DQ_ROWS), true)),
+                           16);
     return p;
 }
 
@@ -446,7 +449,7 @@ static void run(const backward *w, const plan *p, float *work)
     if (p->want_q && (p->split || !p->want_k)) {
 #pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1)
         for (int64_t i = 0; i < a->B * a->G * p->parts; i++)
-            rows_only(w, i / p->parts / a->G, i / p->parts % a->G, i % p->parts * MANY,
+            rows_only(w, i / p->parts / a->G, i / p->parts % a->G, i % p->parts * DQ_ROWS,
                       work + p->each * omp_get_thread_num());
     }
 }
@@ -462,12 +465,12 @@ void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
                                 (a->Tq - 1) * a->bias_s[2] + a->Tk
                           : 0;
     int64_t n_rel = g->drel.data ? a->B * a->H * a->rel_len : 0, n = p.each * p.threads;
-    float *work = fv_stream_work(s, (size_t)(n + n_bias + n_rel) * sizeof *work);
+    float *work = fv_stream_scratch(s, (size_t)(n + n_bias + n_rel) * sizeof *work);
     if (!work) return;
     if (wide) w.dbias = work + n;
     if (n_rel) w.drel = memset(work + n + n_bias, 0, (size_t)n_rel * sizeof *work);
     if (w.dbias && (wide || !g->dbias.add)) bias_rows(&w, p.threads, false);
     run(&w, &p, work);
     if (wide) bias_rows(&w, p.threads, true);
-    if (n_rel) rel_deliver(&w);
+    if (n_rel) store_drel(&w);
 }

@@ -8,8 +8,8 @@
  * The chains are those of attention.c, and so are the bits. */
 #include "attention.h"
 
-#define ABREAST 16 /* keys whose chains run side by side */
-#define VALUES 16  /* rows of v that pass before the next head's do */
+#define KEYS_ABREAST 16 /* keys whose chains run side by side */
+#define VALUES 16       /* rows of v that pass before the next head's do */
 
 static inline f4 four(float x) { return (f4){x, x, x, x}; }
 
@@ -17,26 +17,26 @@ static inline f4 four(float x) { return (f4){x, x, x, x}; }
 static inline f4 dot4(const float *q, const float *const *k, int64_t w, f4 sum)
 {
     f4 y[4];
-    attn_turn4(y, attn_load4(k[0] + w), attn_load4(k[1] + w), attn_load4(k[2] + w),
-               attn_load4(k[3] + w));
+    attn_transpose4(y, attn_load4(k[0] + w), attn_load4(k[1] + w), attn_load4(k[2] + w),
+                    attn_load4(k[3] + w));
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) sum = attn_fma4(y[i], four(q[w + i]), sum);
     return sum;
 }
 
-/* s[j] = q . row j of k, for n rows; s has room for n rounded up to ABREAST. */
+/* s[j] = q . row j of k, for n rows; s has room for n rounded up to KEYS_ABREAST. */
 static void scores(float *s, const float *q, const float *k, int64_t ld, int64_t n, int64_t width)
 {
-    for (int64_t j = 0; j < n; j += ABREAST) {
-        const float *row[ABREAST];
-        f4 sum[ABREAST / 4] = {{0}};
-        for (int x = 0; x < ABREAST; x++) row[x] = k + attn_min(j + x, n - 1) * ld;
+    for (int64_t j = 0; j < n; j += KEYS_ABREAST) {
+        const float *row[KEYS_ABREAST];
+        f4 sum[KEYS_ABREAST / 4] = {{0}};
+        for (int x = 0; x < KEYS_ABREAST; x++) row[x] = k + attn_min(j + x, n - 1) * ld;
         int64_t w = 0;
         for (; w + 4 <= width; w += 4)
 #pragma GCC unroll 4
-            for (int x = 0; x < ABREAST / 4; x++) sum[x] = dot4(q, row + 4 * x, w, sum[x]);
+            for (int x = 0; x < KEYS_ABREAST / 4; x++) sum[x] = dot4(q, row + 4 * x, w, sum[x]);
         for (; w < width; w++)
-            for (int x = 0; x < ABREAST / 4; x++) {
+            for (int x = 0; x < KEYS_ABREAST / 4; x++) {
                 f4 column = {row[4 * x][w], row[4 * x + 1][w], row[4 * x + 2][w],
                              row[4 * x + 3][w]};
                 sum[x] = attn_fma4(column, four(q[w]), sum[x]);
@@ -46,16 +46,16 @@ static void scores(float *s, const float *q, const float *k, int64_t ld, int64_t
 }
 
 /* Masks and biases of a row on n scores, -inf out of its range and from n to a multiple of
- * ABREAST. */
-static void dress(float *s, const attn *t, const attn_row *r, int64_t j0, int64_t n)
+ * KEYS_ABREAST. */
+static void mask_and_bias(float *s, const attn *t, const attn_row *r, int64_t j0, int64_t n)
 {
-    if (t->dressed) {
+    if (t->has_mask_or_bias) {
         float e[KEYS];
-        NAME(attn_extras)(e, t, r, j0, n);
+        NAME(attn_bias_row)(e, t, r, j0, n);
         for (int64_t j = 0; j < n; j++) s[j] = e[j] < -FLT_MAX ? -INFINITY : s[j] + e[j];
     }
     for (int64_t j = 0; j < r->lo - j0 && j < n; j++) s[j] = -INFINITY;
-    for (int64_t j = attn_max(0, attn_min(n, r->hi - j0)); j < attn_up(n, ABREAST); j++)
+    for (int64_t j = attn_max(0, attn_min(n, r->hi - j0)); j < attn_round_up(n, KEYS_ABREAST); j++)
         s[j] = -INFINITY;
 }
 
@@ -66,25 +66,25 @@ static inline float first(vf x)
     return t[0];
 }
 
-/* Weights from n (a multiple of ABREAST) scores, and what is left of the sums so far; `soften` of
- * attention.c for one row. */
-static float soften(float *s, int64_t n, float *m, float *l)
+/* Weights from n (a multiple of KEYS_ABREAST) scores, and what is left of the sums so far;
+ * `online_softmax` of attention.c for one row. */
+static float online_softmax(float *s, int64_t n, float *m, float *l)
 {
     vf top = v_set1(*m);
     for (int64_t j = 0; j < n; j += VW) top = v_max(top, v_load(s + j));
     top = v_set1(v_hmax(top));
-    vf fade = attn_exp2(v_sub(v_set1(*m), top));
+    vf rescale = attn_exp2(v_sub(v_set1(*m), top));
     f4 sum = {0};
     for (int64_t j = 0; j < n; j += VW) v_store(s + j, attn_exp2(v_sub(v_load(s + j), top)));
     for (int64_t j = 0; j < n; j += 4) sum += attn_load4(s + j);
-    *l = first(v_fma(v_set1(*l), fade, v_set1((sum[0] + sum[1]) + (sum[2] + sum[3]))));
+    *l = first(v_fma(v_set1(*l), rescale, v_set1((sum[0] + sum[1]) + (sum[2] + sum[3]))));
     *m = first(top);
-    return first(fade);
+    return first(rescale);
 }
 
 #define COLUMNS 64 /* of o that stay in registers while rows of v pass */
 
-INLINED void gather_some(float *o, const float *p, const float *v, int64_t ld, int64_t n)
+INLINED void accumulate_pv_columns(float *o, const float *p, const float *v, int64_t ld, int64_t n)
 {
     vf y[COLUMNS / VW];
 #pragma GCC unroll 16
@@ -99,10 +99,11 @@ INLINED void gather_some(float *o, const float *p, const float *v, int64_t ld, i
 }
 
 /* o += sum of p[j] v_j over n rows of v, in their order; o has room for width rounded up to VW */
-static void gather(float *o, const float *p, const float *v, int64_t ld, int64_t n, int64_t width)
+static void accumulate_pv(float *o, const float *p, const float *v, int64_t ld, int64_t n,
+                          int64_t width)
 {
     int64_t c = 0;
-    for (; c + COLUMNS <= width; c += COLUMNS) gather_some(o + c, p, v + c, ld, n);
+    for (; c + COLUMNS <= width; c += COLUMNS) accumulate_pv_columns(o + c, p, v + c, ld, n);
     for (; c < width; c += VW) {
         vf y = v_load(o + c);
         for (int64_t j = 0; j < n; j++) {
@@ -116,18 +117,18 @@ static void gather(float *o, const float *p, const float *v, int64_t ld, int64_t
 /* Keys or values [j0, j0+n) of a head as rows of f32: where they are, or widened into room.  *ld:
  * from row to row. */
 static const float *tile(const attn *t, const void *x, int64_t at, int64_t row, int64_t n,
-                         int64_t width, float *room, int64_t *ld)
+                         int64_t width, float *scratch, int64_t *ld)
 {
     *ld = t->dtype == FV_F32 ? row : width;
     if (t->dtype == FV_F32) return (const float *)x + at;
     for (int64_t j = 0; j < n; j++)
-        NAME(attn_load)(x, t->dtype, at + j * row, width, room + j * width);
-    return room;
+        NAME(attn_load)(x, t->dtype, at + j * row, width, scratch + j * width);
+    return scratch;
 }
 
 static void scaled_query(float *q, const attn *t, const attn_row *r)
 {
-    const float *x = NAME(attn_load)(t->a->q, t->dtype, attn_at_q(t->a, r), t->a->Wk, q);
+    const float *x = NAME(attn_load)(t->a->q, t->dtype, attn_q_offset(t->a, r), t->a->Wk, q);
     for (int64_t c = 0; c < t->a->Wk; c++) q[c] = x[c] * t->scale2;
 }
 
@@ -135,75 +136,76 @@ static void scaled_query(float *q, const attn *t, const attn_row *r)
 
 /* The rows of key heads [g0, g0+heads) of one sequence: row r of the x-th head is number x *
  * t->rows + r. */
-typedef struct few {
+typedef struct few_rows {
     const attn *t;
     int64_t b, g0, heads, n;
     float *q, *o, *s; /* (n, Wk), (n, wo), (n, KEYS) */
-    float *m, *l, *room;
+    float *m, *l, *scratch;
     int64_t wo; /* Wv rounded up to VW */
-} few;
+} few_rows;
 
-int64_t NAME(attn_few_floats)(const attn *t, int64_t heads)
+int64_t NAME(attn_few_rows_floats)(const attn *t, int64_t heads)
 {
     const fv_attn_args *a = t->a;
-    return heads * t->rows * (a->Wk + attn_up(a->Wv, VW) + KEYS + 2) +
+    return heads * t->rows * (a->Wk + attn_round_up(a->Wv, VW) + KEYS + 2) +
            KEYS * attn_max(a->Wk, a->Wv);
 }
 
-static few few_place(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work)
+static few_rows few_rows_layout(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work)
 {
-    few f = {.t = t,
-             .b = b,
-             .g0 = g0,
-             .heads = heads,
-             .n = heads * t->rows,
-             .wo = attn_up(t->a->Wv, VW)};
+    few_rows f = {.t = t,
+                  .b = b,
+                  .g0 = g0,
+                  .heads = heads,
+                  .n = heads * t->rows,
+                  .wo = attn_round_up(t->a->Wv, VW)};
     f.q = work;
     f.o = f.q + f.n * t->a->Wk;
     f.s = f.o + f.n * f.wo;
     f.m = f.s + f.n * KEYS;
     f.l = f.m + f.n;
-    f.room = f.l + f.n;
+    f.scratch = f.l + f.n;
     return f;
 }
 
-static attn_row row_of(const few *f, int64_t x)
+static attn_row row_of(const few_rows *f, int64_t x)
 {
     return NAME(attn_row)(f->t, f->b, f->g0 + x / f->t->rows, x % f->t->rows);
 }
 
 /* All rows meet the keys [j0, j0+n) of a tile. */
-static void meet(few *f, int64_t j0, int64_t n)
+static void process_tile(few_rows *f, int64_t j0, int64_t n)
 {
     const attn *t = f->t;
     const fv_attn_args *a = t->a;
     int64_t ld;
-    for (int64_t j = 0; j < n; j += ABREAST)
+    for (int64_t j = 0; j < n; j += KEYS_ABREAST)
         for (int64_t x = 0; x < f->n; x++) {
-            int64_t some = attn_min(ABREAST, n - j),
-                    at = attn_at_k(a, f->b, f->g0 + x / t->rows, j0 + j);
-            const float *k = tile(t, a->k, at, a->k_row, some, a->Wk, f->room, &ld);
+            int64_t some = attn_min(KEYS_ABREAST, n - j),
+                    at = attn_k_offset(a, f->b, f->g0 + x / t->rows, j0 + j);
+            const float *k = tile(t, a->k, at, a->k_row, some, a->Wk, f->scratch, &ld);
             scores(f->s + x * KEYS + j, f->q + x * a->Wk, k, ld, some, a->Wk);
         }
     for (int64_t x = 0; x < f->n; x++) {
         attn_row row = row_of(f, x);
-        dress(f->s + x * KEYS, t, &row, j0, n);
-        vf fade = v_set1(soften(f->s + x * KEYS, attn_up(n, ABREAST), &f->m[x], &f->l[x]));
+        mask_and_bias(f->s + x * KEYS, t, &row, j0, n);
+        vf rescale = v_set1(
+            online_softmax(f->s + x * KEYS, attn_round_up(n, KEYS_ABREAST), &f->m[x], &f->l[x]));
         for (float *o = f->o + x * f->wo; o < f->o + (x + 1) * f->wo; o += VW)
-            v_store(o, v_mul(v_load(o), fade));
+            v_store(o, v_mul(v_load(o), rescale));
     }
     for (int64_t j = 0; j < n; j += VALUES)
         for (int64_t x = 0; x < f->n; x++) {
             int64_t some = attn_min(VALUES, n - j),
-                    at = attn_at_v(a, f->b, f->g0 + x / t->rows, j0 + j);
-            const float *v = tile(t, a->v, at, a->v_row, some, a->Wv, f->room, &ld);
-            gather(f->o + x * f->wo, f->s + x * KEYS + j, v, ld, some, a->Wv);
+                    at = attn_v_offset(a, f->b, f->g0 + x / t->rows, j0 + j);
+            const float *v = tile(t, a->v, at, a->v_row, some, a->Wv, f->scratch, &ld);
+            accumulate_pv(f->o + x * f->wo, f->s + x * KEYS + j, v, ld, some, a->Wv);
         }
 }
 
-void NAME(attn_few)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work)
+void NAME(attn_few_rows)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work)
 {
-    few f = few_place(t, b, g0, heads, work);
+    few_rows f = few_rows_layout(t, b, g0, heads, work);
     int64_t lo = INT64_MAX, hi = 0;
     memset(f.o, 0, (size_t)(f.n * f.wo) * sizeof *f.o);
     for (int64_t x = 0; x < f.n; x++) {
@@ -214,7 +216,8 @@ void NAME(attn_few)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *
         if (row.hi > 0) lo = attn_min(lo, row.lo);
         hi = attn_max(hi, row.hi);
     }
-    for (int64_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS) meet(&f, j0, attn_min(KEYS, hi - j0));
+    for (int64_t j0 = lo / KEYS * KEYS; j0 < hi; j0 += KEYS)
+        process_tile(&f, j0, attn_min(KEYS, hi - j0));
     for (int64_t x = 0; x < f.n; x++) {
         attn_row row = row_of(&f, x);
         NAME(attn_finish)(t, &row, f.o + x * f.wo, f.m[x], f.l[x]);
@@ -227,9 +230,9 @@ void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t
                         float *work)
 {
     const fv_attn_args *a = t->a;
-    int64_t g = h / t->serves, ld;
-    attn_row row = NAME(attn_row)(t, b, g, h % t->serves * a->Tq + i);
-    float *q = work, *s = q + a->Wk, *room = s + KEYS;
+    int64_t g = h / t->q_per_kv, ld;
+    attn_row row = NAME(attn_row)(t, b, g, h % t->q_per_kv * a->Tq + i);
+    float *q = work, *s = q + a->Wk, *scratch = s + KEYS;
     const float *lse = attn_lse(a, &row);
     scaled_query(q, t, &row);
     if (!w.add)
@@ -237,9 +240,10 @@ void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t
                (size_t)a->Tk * fv_dtype_size(w.dtype));
     for (int64_t j0 = row.lo / KEYS * KEYS; j0 < row.hi && lse[1] != 0; j0 += KEYS) {
         int64_t n = attn_min(KEYS, row.hi - j0);
-        const float *k = tile(t, a->k, attn_at_k(a, b, g, j0), a->k_row, n, a->Wk, room, &ld);
+        const float *k = tile(t, a->k, attn_k_offset(a, b, g, j0), a->k_row, n, a->Wk, scratch,
+                              &ld);
         scores(s, q, k, ld, n, a->Wk);
-        dress(s, t, &row, j0, n);
+        mask_and_bias(s, t, &row, j0, n);
         for (int64_t j = 0; j < n; j += VW)
             v_store(s + j, attn_exp2(v_sub(v_load(s + j), v_set1(lse[0]))));
         NAME(attn_store)(w, at + j0, s, n, 1 / lse[1]);

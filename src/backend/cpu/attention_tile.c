@@ -16,13 +16,13 @@ bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtyp
     float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk);
     *t = (attn){.a = a,
                 .dtype = dtype,
-                .serves = a->H / a->G,
+                .q_per_kv = a->H / a->G,
                 .rows = a->H / a->G * a->Tq,
-                .wk = attn_up(a->Wk, STEP),
-                .wv = attn_up(a->Wv, STEP),
+                .wk = attn_round_up(a->Wk, STEP),
+                .wv = attn_round_up(a->Wv, STEP),
                 .scale = scale,
                 .scale2 = scale * LOG2E,
-                .dressed = a->mask || a->key_mask || a->bias || a->rel};
+                .has_mask_or_bias = a->mask || a->key_mask || a->bias || a->rel};
     return true;
 }
 
@@ -30,7 +30,7 @@ attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r)
 {
     const fv_attn_args *a = t->a;
     int64_t len = a->lens ? a->lens[b] : a->Tk;
-    attn_row x = {.b = b, .h = g * t->serves + r / a->Tq, .i = r % a->Tq};
+    attn_row x = {.b = b, .h = g * t->q_per_kv + r / a->Tq, .i = r % a->Tq};
     x.pos = x.i + len - a->Tq;
     x.hi = a->causal ? attn_max(0, attn_min(len, x.pos + 1)) : len;
     x.lo = a->window > 0 ? attn_max(0, x.pos - a->window + 1) : 0;
@@ -42,21 +42,21 @@ int NAME(attn_threads)(const fv_stream *s, int64_t work) { return work < 1 << 18
 
 /* ---- rows in and out ---- */
 
-const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t n, float *room)
+const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t n, float *scratch)
 {
     if (dtype == FV_F32) return (const float *)x + at;
     const uint16_t *h = (const uint16_t *)x + at;
     int64_t i = 0;
     if (dtype == FV_BF16)
-        for (; i + VW <= n; i += VW) v_store(room + i, v_load_bf16(h + i));
+        for (; i + VW <= n; i += VW) v_store(scratch + i, v_load_bf16(h + i));
     else
-        for (; i + VW <= n; i += VW) v_store(room + i, v_load_f16(h + i));
+        for (; i + VW <= n; i += VW) v_store(scratch + i, v_load_f16(h + i));
     if (i < n) {
         uint16_t tail[VW] = {0};
         memcpy(tail, h + i, (size_t)(n - i) * sizeof *h);
-        v_store_n(room + i, dtype == FV_BF16 ? v_load_bf16(tail) : v_load_f16(tail), n - i);
+        v_store_n(scratch + i, dtype == FV_BF16 ? v_load_bf16(tail) : v_load_f16(tail), n - i);
     }
-    return room;
+    return scratch;
 }
 
 /* VW elements of x from i, as many as there are up to n. */
@@ -95,7 +95,7 @@ void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m
 {
     const fv_attn_args *a = t->a;
     NAME(attn_store)
-    ((fv_sink){.data = a->y, .dtype = t->dtype}, attn_at_y(a, r), o, a->Wv, l > 0 ? 1 / l : l);
+    ((fv_sink){.data = a->y, .dtype = t->dtype}, attn_y_offset(a, r), o, a->Wv, l > 0 ? 1 / l : l);
     float *lse = attn_lse(a, r);
     lse[0] = m;
     lse[1] = l;
@@ -103,20 +103,21 @@ void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m
 
 /* ---- transposition, four by four at every level ---- */
 
-static inline void turn_to(float *out, int64_t ldo, f4 a, f4 b, f4 c, f4 d)
+static inline void store_transposed(float *out, int64_t ldo, f4 a, f4 b, f4 c, f4 d)
 {
     f4 y[4];
-    attn_turn4(y, a, b, c, d);
+    attn_transpose4(y, a, b, c, d);
     for (int i = 0; i < 4; i++) memcpy(out + i * ldo, &y[i], sizeof y[i]);
 }
 
-void NAME(attn_turn)(float *out, int64_t ldo, const float *x, int64_t ldx, int64_t n, int64_t m)
+void NAME(attn_transpose)(float *out, int64_t ldo, const float *x, int64_t ldx, int64_t n,
+                          int64_t m)
 {
     for (int64_t i = 0; i < n; i += 4)
         for (int64_t j = 0; j < m; j += 4) {
             const float *p = x + i * ldx + j;
-            turn_to(out + j * ldo + i, ldo, attn_load4(p), attn_load4(p + ldx),
-                    attn_load4(p + 2 * ldx), attn_load4(p + 3 * ldx));
+            store_transposed(out + j * ldo + i, ldo, attn_load4(p), attn_load4(p + ldx),
+                             attn_load4(p + 2 * ldx), attn_load4(p + 3 * ldx));
         }
 }
 
@@ -129,9 +130,9 @@ void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int 
         const float *const *p = rows + l;
         int64_t c = 0;
         for (; c + 4 <= w; c += 4)
-            turn_to(out + c * lanes + l, lanes, attn_load4(p[0] + c) * factor,
-                    attn_load4(p[1] + c) * factor, attn_load4(p[2] + c) * factor,
-                    attn_load4(p[3] + c) * factor);
+            store_transposed(out + c * lanes + l, lanes, attn_load4(p[0] + c) * factor,
+                             attn_load4(p[1] + c) * factor, attn_load4(p[2] + c) * factor,
+                             attn_load4(p[3] + c) * factor);
         for (; c < w; c++)
             for (int x = 0; x < 4; x++) out[c * lanes + l + x] = p[x][c] * by;
     }
@@ -152,16 +153,16 @@ void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows,
 
 /* ---- what is added to the scores ---- */
 
-void NAME(attn_extras)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n)
+void NAME(attn_bias_row)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n)
 {
     const fv_attn_args *a = t->a;
     for (int64_t j = 0; j < n; j++) out[j] = 0;
     if (a->bias) {
-        float room[KEYS];
+        float scratch[KEYS];
         const float *bias = NAME(attn_load)(a->bias, t->dtype,
                                             r->b * a->bias_s[0] + r->h * a->bias_s[1] +
                                                 r->i * a->bias_s[2] + j0,
-                                            n, room);
+                                            n, scratch);
         for (int64_t j = 0; j < n; j++) /* a finite bias must not become a mask by overflow */
             out[j] = bias[j] < -FLT_MAX ? -INFINITY : fmaxf(bias[j] * LOG2E, -FLT_MAX);
     }
@@ -198,10 +199,10 @@ static void bound(float *s, const float *lo, const float *hi, int64_t n)
     }
 }
 
-void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
-                      int64_t n, float *room)
+void NAME(attn_mask_and_bias)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
+                              int64_t n, float *scratch)
 {
-    float *flat = room, *turned = room + KEYS * LANES, lo[LANES], hi[LANES];
+    float *flat = scratch, *transposed = scratch + KEYS * LANES, lo[LANES], hi[LANES];
     bool ragged = false;
     for (int l = 0; l < LANES; l++) {
         const attn_row *r = &rows[l < n_rows ? l : 0];
@@ -209,13 +210,13 @@ void NAME(attn_dress)(float *s, const attn *t, const attn_row *rows, int n_rows,
         hi[l] = (float)attn_max(attn_min(r->hi - j0, n), 0);
         ragged = ragged || lo[l] > 0 || hi[l] < (float)n;
     }
-    if (t->dressed) {
+    if (t->has_mask_or_bias) {
         memset(flat, 0, KEYS * LANES * sizeof *flat);
-        for (int l = 0; l < n_rows; l++) NAME(attn_extras)(flat + l * KEYS, t, &rows[l], j0, n);
-        NAME(attn_turn)(turned, LANES, flat, KEYS, LANES, attn_up(n, 4));
+        for (int l = 0; l < n_rows; l++) NAME(attn_bias_row)(flat + l * KEYS, t, &rows[l], j0, n);
+        NAME(attn_transpose)(transposed, LANES, flat, KEYS, LANES, attn_round_up(n, 4));
         for (int64_t j = 0; j < n * LANES;
              j += VW) { /* a masked score is -inf whatever it was, NaN included */
-            vf e = v_load(turned + j), x = v_add(v_load(s + j), e);
+            vf e = v_load(transposed + j), x = v_add(v_load(s + j), e);
             v_store(s + j, v_sel(v_lt(e, v_set1(-FLT_MAX)), v_set1(-INFINITY), x));
         }
     }
@@ -228,10 +229,11 @@ typedef struct {
     vu c[3][4];
 } counters; /* of a panel: three vectors, four words each */
 
-/* As fv__draw; the three vectors go round together, since one alone waits for its own products. */
-static counters philox(counters x, const fv__draw_keys *keys)
+/* As fv__philox7; the three vectors go round together, since one alone waits for its own
+ * products. */
+static counters philox(counters x, const fv__philox_round_keys *keys)
 {
-    for (int r = 0; r < FV__DRAW_ROUNDS; r++) {
+    for (int r = 0; r < FV__PHILOX_ROUNDS; r++) {
 #pragma GCC unroll 3
         for (int v = 0; v < 3; v++) {
             vu *c = x.c[v], hi0, lo0, hi1, lo1;
@@ -251,22 +253,22 @@ void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_row
 {
     const fv_attn_args *a = t->a;
     const vu zero = {0};
-    const fv__draw_keys keys = fv__keys_of(a->rng.seed);
+    const fv__philox_round_keys keys = fv__philox_schedule(a->rng.seed);
     uint64_t step = *a->rng.step;
     vu pair[3], up[3]; /* of each row, and what brings its half of a word to the top */
-    vu below = zero + (fv__drop_below(a->dropout) << 16),
-       factor = (vu)v_set1((float)(1 / fv__kept_share(a->dropout)));
+    vu below = zero + (fv__dropout_threshold(a->dropout) << 16),
+       factor = (vu)v_set1((float)(1 / fv__keep_probability(a->dropout)));
     for (int l = 0; l < LANES; l++) {
         const attn_row *r = &rows[l < n_rows ? l : 0];
-        pair[l / VW][l % VW] = fv__draw_row((uint32_t)(r->b * a->H + r->h), (uint32_t)a->Tq,
-                                            (uint32_t)r->i);
+        pair[l / VW][l % VW] = fv__philox_row_index((uint32_t)(r->b * a->H + r->h), (uint32_t)a->Tq,
+                                                    (uint32_t)r->i);
         up[l / VW][l % VW] = r->i % 16 < 8 ? 16 : 0;
     }
     for (int64_t j = j0; j < j0 + n; j += j % 8 == 6 ? 10 : 2) { /* and j + 1, j + 8, j + 9 */
         counters x;
 #pragma GCC unroll 3
         for (int v = 0; v < 3; v++) {
-            x.c[v][0] = zero + fv__draw_key((uint32_t)j);
+            x.c[v][0] = zero + fv__philox_key_index((uint32_t)j);
             x.c[v][1] = pair[v] ^ (uint32_t)(step >> 32);
             x.c[v][2] = zero + (uint32_t)step;
             x.c[v][3] = zero + (uint32_t)a->rng.site;

@@ -66,7 +66,7 @@ static void terms(fv_binary_op op, int side, float *d, const float *dy, const fl
 }
 
 static const int64_t *strides_of(const fv_walk *w, int side) { return side ? w->b : w->a; }
-static int64_t place_on(place p, int side) { return side ? p.b : p.a; }
+static int64_t walk_offset_on(walk_offsets p, int side) { return side ? p.b : p.a; }
 
 static bool is_repeated(const fv_walk *w, int side)
 {
@@ -112,19 +112,20 @@ static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, co
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float ta[PIECE], tb[PIECE], ty[PIECE];
-        place p = place_of(w, last, i / per_row);
+        walk_offsets p = walk_offsets_of(w, last, i / per_row);
         int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from),
                 at = p.y + from * w->y[last];
         const float *pa = fetch_strided(ta, a, p.a + from * w->a[last], w->a[last], m, DTYPE);
         const float *pb = fetch_strided(tb, b, p.b + from * w->b[last], w->b[last], m, DTYPE);
-        float *to = aim_strided(output(y, DTYPE), at, w->y[last], ty);
+        float *to = sink_target_strided(output(y, DTYPE), at, w->y[last], ty);
         forward(op, to, pa, pb, m);
-        deliver_strided(output(y, DTYPE), at, w->y[last], to, m);
+        sink_store_strided(output(y, DTYPE), at, w->y[last], to, m);
     }
 }
 
 /* The terms of n elements of the last axis, from `from` on, in the row at p. */
-static void OF(row_terms)(const operands *g, int side, float *d, place p, int64_t from, int64_t n)
+static void OF(row_terms)(const operands *g, int side, float *d, walk_offsets p, int64_t from,
+                          int64_t n)
 {
     float tdy[PIECE], ta[PIECE], tb[PIECE];
     const fv_walk *w = g->w;
@@ -146,15 +147,15 @@ static void OF(grad_each)(fv_stream *s, const operands *g, const fv_sink sink[2]
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
-        place p = place_of(w, last, i / per_row);
+        walk_offsets p = walk_offsets_of(w, last, i / per_row);
         int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
         for (int side = 0; side < 2; side++) {
             if (!sink[side].data) continue;
             float tmp[PIECE];
-            int64_t step = strides_of(w, side)[last], at = place_on(p, side) + from * step;
-            float *to = aim_strided(sink[side], at, step, tmp);
+            int64_t step = strides_of(w, side)[last], at = walk_offset_on(p, side) + from * step;
+            float *to = sink_target_strided(sink[side], at, step, tmp);
             OF(row_terms)(g, side, to, p, from, m);
-            deliver_strided(sink[side], at, step, to, m);
+            sink_store_strided(sink[side], at, step, to, m);
         }
     }
 }
@@ -173,14 +174,14 @@ static void OF(grad_columns)(fv_stream *s, const operands *g, int side, fv_sink 
 #pragma omp parallel for num_threads(threads_for_axes(s, rows, repeats, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float sum[COLUMNS] = {0}, d[COLUMNS];
-        place p = place_of(&own, own.n, i / per_row);
+        walk_offsets p = walk_offsets_of(&own, own.n, i / per_row);
         int64_t from = i % per_row * COLUMNS, m = least(COLUMNS, cols - from);
         for (int64_t r = 0; r < repeats; r++) {
-            place q = place_of(&over, over.n, r);
-            OF(row_terms)(g, side, d, (place){p.y + q.y, p.a + q.a, p.b + q.b}, from, m);
+            walk_offsets q = walk_offsets_of(&over, over.n, r);
+            OF(row_terms)(g, side, d, (walk_offsets){p.y + q.y, p.a + q.a, p.b + q.b}, from, m);
             for (int64_t j = 0; j < m; j++) sum[j] += d[j];
         }
-        deliver_strided(sink, place_on(p, side) + from * step, step, sum, m);
+        sink_store_strided(sink, walk_offset_on(p, side) + from * step, step, sum, m);
     }
 }
 
@@ -191,13 +192,13 @@ static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sin
     const fv_walk *w = g->w;
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-    float *part = fv_stream_work(s, (size_t)(rows * per_row + 1) * sizeof *part);
+    float *part = fv_stream_scratch(s, (size_t)(rows * per_row + 1) * sizeof *part);
     if (!part) return;
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float d[PIECE];
         int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
-        OF(row_terms)(g, side, d, place_of(w, last, i / per_row), from, m);
+        OF(row_terms)(g, side, d, walk_offsets_of(w, last, i / per_row), from, m);
         part[i] = sum_of(d, m);
     }
     fv_walk numbered = *w, own, over; /* y counts rows instead of elements of dy */
@@ -207,13 +208,13 @@ static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sin
     int64_t elements = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, per_row)) schedule(static)
     for (int64_t i = 0; i < elements; i++) {
-        place p = place_of(&own, own.n, i);
+        walk_offsets p = walk_offsets_of(&own, own.n, i);
         float sum = 0;
         for (int64_t r = 0; r < repeats; r++) {
-            const float *of_row = part + (p.y + place_of(&over, over.n, r).y) * per_row;
+            const float *of_row = part + (p.y + walk_offsets_of(&over, over.n, r).y) * per_row;
             for (int64_t j = 0; j < per_row; j++) sum += of_row[j];
         }
-        deliver(sink, place_on(p, side), &sum, 1);
+        sink_store(sink, walk_offset_on(p, side), &sum, 1);
     }
 }
 
@@ -243,17 +244,17 @@ static void OF(masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_
 #pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float tx[PIECE], ty[PIECE];
-        place p = place_of(w, last, i / per_row);
+        walk_offsets p = walk_offsets_of(w, last, i / per_row);
         int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from),
                 at = p.y + from * w->y[last], step = w->b[last];
         const float *px = fetch_strided(tx, x, p.a + from * w->a[last], w->a[last], m, DTYPE);
         const uint8_t *pm = mask + p.b + from * step;
-        float *to = aim_strided(y, at, w->y[last], ty);
+        float *to = sink_target_strided(y, at, w->y[last], ty);
         if (step == 1)
             for (int64_t j = 0; j < m; j++) to[j] = pm[j] ? px[j] : value;
         else
             for (int64_t j = 0; j < m; j++) to[j] = pm[j * step] ? px[j] : value;
-        deliver_strided(y, at, w->y[last], to, m);
+        sink_store_strided(y, at, w->y[last], to, m);
     }
 }
 

@@ -56,12 +56,12 @@ static void OF(col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_g
     int64_t kernel = g->kh * g->kw, size = g->oh * g->ow, image = g->h * g->w,
             planes = g->batch * g->channels;
     int threads = threads_for(s, planes * kernel * size);
-    float *work = fv_stream_work(s, (size_t)(threads * (image + g->ow)) * sizeof *work);
+    float *work = fv_stream_scratch(s, (size_t)(threads * (image + g->ow)) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < planes; i++) {
         float *tmp = work + omp_get_thread_num() * (image + g->ow),
-              *sum = aim(x, i * image, tmp + g->ow);
+              *sum = sink_target(x, i * image, tmp + g->ow);
         memset(sum, 0, (size_t)image * sizeof *sum);
         for (int64_t k = 0; k < kernel * g->oh; k++) {
             span in = span_of(g, k / g->oh / g->kw, k / g->oh % g->kw, k % g->oh);
@@ -73,7 +73,7 @@ static void OF(col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_g
             else
                 for (int64_t q = in.from; q < in.to; q++) sum[at + q * g->sw] += row[q];
         }
-        deliver(x, i * image, sum, image);
+        sink_store(x, i * image, sum, image);
     }
 }
 

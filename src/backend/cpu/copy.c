@@ -53,7 +53,7 @@ static void OF(run)(fv_sink y, int64_t to, const void *x, int64_t from, int64_t 
         int64_t m = least(PIECE, n - i);
         const float *p = fetch(tmp, x, from + i, m, DTYPE);
         if (p != tmp) memcpy(tmp, p, (size_t)m * sizeof *tmp);
-        deliver(y, to + i, tmp, m);
+        sink_store(y, to + i, tmp, m);
     }
 }
 
@@ -67,14 +67,14 @@ static void OF(copy_rows)(fv_stream *s, fv_sink y, const void *x, const fv_walk 
     schedule(static)
     for (int64_t i = 0; i < rows * per_row; i++) {
         float tmp[PIECE];
-        place p = place_of(w, last, i / per_row);
+        walk_offsets p = walk_offsets_of(w, last, i / per_row);
         int64_t at = i % per_row * PIECE, m = least(PIECE, cols - at);
         if (ys == 1 && xs == 1) {
             OF(run)(y, p.y + at, x, p.a + at, m);
         } else {
             const float *in = fetch_strided(tmp, x, p.a + at * xs, xs, m, DTYPE);
             if (in != tmp) memcpy(tmp, in, (size_t)m * sizeof *tmp);
-            deliver_strided(y, p.y + at * ys, ys, tmp, m);
+            sink_store_strided(y, p.y + at * ys, ys, tmp, m);
         }
     }
 }
@@ -91,16 +91,16 @@ static void OF(transpose)(fv_stream *s, fv_sink y, const void *x, const fv_walk 
     for (int64_t i = 0; i < others * tu * tv; i++) {
         float wide[TILE][TILE], out[TILE];
         const float *row[TILE];
-        place p = place_of(&rest, rest.n, i / (tu * tv));
+        walk_offsets p = walk_offsets_of(&rest, rest.n, i / (tu * tv));
         int64_t fu = i / tv % tu * TILE, fv = i % tv * TILE, nu = least(TILE, w->shape[u] - fu),
                 nv = least(TILE, w->shape[v] - fv);
         for (int64_t j = 0; j < nu; j++)
             row[j] = fetch(wide[j], x, p.a + (fu + j) * w->a[u] + fv, nv, DTYPE);
         for (int64_t k = 0; k < nv; k++) {
             int64_t at = p.y + (fv + k) * w->y[v] + fu;
-            float *to = aim(y, at, out);
+            float *to = sink_target(y, at, out);
             for (int64_t j = 0; j < nu; j++) to[j] = row[j][k];
-            deliver(y, at, to, nu);
+            sink_store(y, at, to, nu);
         }
     }
 }

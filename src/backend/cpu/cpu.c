@@ -24,7 +24,7 @@
 
 typedef struct level {
     const char *name;
-    bool (*here)(void); /* this machine can run it */
+    bool (*supported)(void); /* this machine can run it */
     void (*fill)(fv_kernels *k);
 } level;
 
@@ -81,7 +81,7 @@ int fv_cpu_levels(const char **out, int most)
 {
     int n = 0;
     for (int i = 0; i < N_LEVELS; i++)
-        if (levels[i].here() && n < most) out[n++] = levels[i].name;
+        if (levels[i].supported() && n < most) out[n++] = levels[i].name;
     return n;
 }
 
@@ -94,7 +94,7 @@ static const level *choose(const char *name, fv_err *e)
     char have[128] = "";
     size_t len = 0;
     for (int i = 0; i < N_LEVELS; i++) {
-        if (!levels[i].here()) continue;
+        if (!levels[i].supported()) continue;
         if (!name || !*name || !strcmp(levels[i].name, name)) return &levels[i];
         if (len < sizeof have)
             len += (size_t)snprintf(have + len, sizeof have - len, "%s%s", len ? ", " : "",

@@ -32,9 +32,9 @@ static void OF(dropout)(fv_stream *s, fv_sink y, const void *x, int64_t n, float
         int64_t m = least(PIECE, n - i);
         for (int64_t j = 0; j < m; j += PHILOX_WORDS)
             v_philox(word + j, rng.seed, rng.site, *rng.step, (uint64_t)(i + j) / 4);
-        float *to = aim(y, i, out);
+        float *to = sink_target(y, i, out);
         keep_some(to, fetch(in, x, i, m, DTYPE), word, m, from, scale);
-        deliver(y, i, to, m);
+        sink_store(y, i, to, m);
     }
 }
 

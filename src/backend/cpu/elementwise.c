@@ -150,9 +150,9 @@ static void OF(unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int6
     for (int64_t i = 0; i < n; i += PIECE) {
         float in[PIECE], out[PIECE];
         int64_t m = least(PIECE, n - i);
-        float *to = aim(output(y, DTYPE), i, out);
+        float *to = sink_target(output(y, DTYPE), i, out);
         forward(op, to, fetch(in, x, i, m, DTYPE), m, p0, p1);
-        deliver(output(y, DTYPE), i, to, m);
+        sink_store(output(y, DTYPE), i, to, m);
     }
 }
 
@@ -165,10 +165,10 @@ static void OF(unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *
     for (int64_t i = 0; i < n; i += PIECE) {
         float in[PIECE], at[PIECE], out[PIECE];
         int64_t m = least(PIECE, n - i);
-        float *to = aim(dx, i, out);
+        float *to = sink_target(dx, i, out);
         const float *d = fetch(in, dy, i, m, DTYPE);
         backward(op, to, d, op == FV_U_SCALE ? d : fetch(at, z, i, m, DTYPE), m, p0, p1);
-        deliver(dx, i, to, m);
+        sink_store(dx, i, to, m);
     }
 }
 

@@ -90,7 +90,7 @@ static void OF(cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss
         float tmp[PIECE], out[PIECE];
         int64_t r = k / per_row, i = k % per_row * PIECE, at = r * vocab + i,
                 m = least(PIECE, vocab - i), hit = labels[r] - i;
-        float *to = aim(dx, at, out), d = ((const float *)dloss)[r];
+        float *to = sink_target(dx, at, out), d = ((const float *)dloss)[r];
         if (labels[r] == ignore) {
             memset(to, 0, (size_t)m * sizeof *to);
         } else {
@@ -98,7 +98,7 @@ static void OF(cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss
                  d * (smooth / (float)vocab));
             if (hit >= 0 && hit < m) to[hit] -= d * (1 - smooth);
         }
-        deliver(dx, at, to, m);
+        sink_store(dx, at, to, m);
     }
 }
 

@@ -70,7 +70,7 @@ static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t h
     for (int64_t j = 0; j < d; j += PIECE) {
         float out[PIECE], tmp[PIECE];
         int64_t at = row * d + j, m = least(PIECE, d - j);
-        float *sum = aim(dtable, at, out);
+        float *sum = sink_target(dtable, at, out);
         if (head < 0)
             memset(sum, 0, (size_t)m * sizeof *sum);
         else
@@ -79,7 +79,7 @@ static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t h
             const float *p = fetch(tmp, dy, i * d + j, m, DTYPE);
             for (int64_t k = 0; k < m; k++) sum[k] += p[k];
         }
-        deliver(dtable, at, sum, m);
+        sink_store(dtable, at, sum, m);
     }
 }
 
@@ -89,7 +89,8 @@ static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const i
                            int64_t n, int64_t vocab, int64_t d, int32_t skip)
 {
     if (!dtable.data || !valid(s, "gather_bwd", ids, n, vocab)) return;
-    int64_t *first = fv_stream_work(s, (size_t)(vocab + n) * sizeof *first), *next = first + vocab;
+    int64_t *first = fv_stream_scratch(s, (size_t)(vocab + n) * sizeof *first),
+            *next = first + vocab;
     if (!first) return;
     chain(first, next, ids, n, vocab);
 #pragma omp parallel for num_threads(threads_for_rows(s, dtable.add ? n : vocab, d))               \

@@ -25,8 +25,8 @@
 /* of packed A for one run of k: it is read again for every panel */
 #define A_RUN ((size_t)384 << 10)
 #define B_BYTES ((size_t)16 << 20)
-#define ENOUGH 16                /* strips of a block that are worth a passage of B */
-#define NEAR ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
+#define ENOUGH 16                             /* strips of a block that are worth a passage of B */
+#define L2_RESIDENT_BYTES ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
 
 typedef struct plan {
     const fv_gemm *g;
@@ -155,7 +155,8 @@ static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
     t->ldc = ldc;
 }
 
-/* A share's strips against one run of a group of `count` panels, which are `cols` columns of C. */
+/* A share's strips against one run of a group of `positions` panels, which are `cols` columns of
+ * C. */
 static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const share *w,
                      const char *a, float *sum, int count, int64_t cols)
 {
@@ -373,8 +374,8 @@ static plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, i
     p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
     /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its
      * end, over all its runs. */
-    bool follow = g->packed && p.a_bytes <= NEAR && g->k > kind->run;
-    p.group = follow ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GEMM_GROUP;
+    bool reuse_a = g->packed && p.a_bytes <= L2_RESIDENT_BYTES && g->k > kind->run;
+    p.group = reuse_a ? gemm_walk(kind->mr, (int)up(p.block, p.strips)) : GEMM_GROUP;
     if (!g->packed && (p.by_rows || p.block < g->m)) {
         size_t panel = gemm_b_bytes(kind, g->k);
         int64_t slices = up(p.panels, least(p.panels, (int64_t)(B_BYTES / panel) + 1));
@@ -414,7 +415,7 @@ static crew prepare(const fv_stream *s, const fv_gemm *g, fv_dtype table, const 
     return w;
 }
 
-static void follow(const crew *w, char *scratch)
+static void reuse_a(const crew *w, char *scratch)
 {
     const plan *p = &w->p;
 #pragma omp parallel num_threads(w->threads) if (w->threads > 1)
@@ -488,7 +489,7 @@ static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_
     now.k = g->k % piece ? g->k % piece : piece; /* the last one may pack more rows at a time */
     w = prepare(s, &now, table, kind);
     if (w.bytes > bytes) bytes = w.bytes;
-    char *scratch = fv_stream_work(s, sums + bytes);
+    char *scratch = fv_stream_scratch(s, sums + bytes);
     if (!scratch) return;
     if (!direct) now.c = scratch;
     if (!direct && g->add) finish_rows(s, g, table, now.c, now.ldc, true);
@@ -498,7 +499,7 @@ static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_
         now.k = least(piece, g->k - k);
         now.add = g->add || k > 0;
         w = prepare(s, &now, table, kind);
-        follow(&w, scratch + sums);
+        reuse_a(&w, scratch + sums);
     }
     if (!direct || g->bias || g->act || g->pre) finish_rows(s, g, table, now.c, now.ldc, false);
 }
@@ -512,8 +513,8 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
         return;
     }
     crew w = prepare(s, g, table, kind);
-    char *scratch = fv_stream_work(s, w.bytes);
-    if (scratch) follow(&w, scratch);
+    char *scratch = fv_stream_scratch(s, w.bytes);
+    if (scratch) reuse_a(&w, scratch);
 }
 
 /* Without instructions for it, what is not f32 is widened while packing. */

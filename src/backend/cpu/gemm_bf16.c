@@ -66,7 +66,7 @@ INLINE void multiply(const gemm_tile *t, const int pairs, const int panels)
     }
     if (k > 0) step(s, a, b, b_next, pairs, panels);
 #pragma GCC unroll 4
-    for (int i = 0; i < pairs; i++) put_pair(t, s + i * panels * (NR / 2), i, panels, NR);
+    for (int i = 0; i < pairs; i++) store_row_pair(t, s + i * panels * (NR / 2), i, panels, NR);
 }
 
 static void tile(const gemm_tile *t)
@@ -112,7 +112,7 @@ INLINE void move_rows(uint16_t *out, const int width, const gemm_src *s, int64_t
 }
 
 /* Four values of k of eight columns, side by side for each column. */
-INLINE void turn_eight(uint16_t *out, const uint16_t *from, int64_t ld)
+INLINE void transpose_eight(uint16_t *out, const uint16_t *from, int64_t ld)
 {
     uint16x8_t x[G];
 #pragma GCC unroll 4
@@ -127,7 +127,7 @@ INLINE void turn_eight(uint16_t *out, const uint16_t *from, int64_t ld)
     vst1q_u16(out + 6 * G, vreinterpretq_u16_u32(vzip2q_u32(low, high)));
 }
 
-INLINE void turn_some(uint16_t *out, const gemm_src *s, int64_t k, int64_t kc, int i)
+INLINE void transpose_some(uint16_t *out, const gemm_src *s, int64_t k, int64_t kc, int i)
 {
     uint16x4_t x[G];
     for (int j = 0; j < G; j++) {
@@ -151,8 +151,8 @@ INLINE void move_columns(uint16_t *out, const int width, const gemm_src *s, int6
     for (int64_t k = 0; k < kc; k += G, out += width * G) {
         int i = 0;
         for (; i + 8 <= width && i + 8 <= s->n && k + G <= kc; i += 8)
-            turn_eight(out + i * G, (const uint16_t *)s->p + k * s->ld + i, s->ld);
-        for (; i < width; i += VW) turn_some(out + i * G, s, k, kc, i);
+            transpose_eight(out + i * G, (const uint16_t *)s->p + k * s->ld + i, s->ld);
+        for (; i < width; i += VW) transpose_some(out + i * G, s, k, kc, i);
     }
 }
 
@@ -178,7 +178,7 @@ INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc
                        : n >= VW             ? v_load_as(s->p, from, t)
                                              : v_load_as_n(s->p, from, n, t);
             }
-            turn(x);
+            transpose(x);
             for (int j = 0; j < VW; j++) store(out + (k / G * width + i + j) * G, x[j]);
         }
 }

@@ -166,7 +166,8 @@ INLINE void paced_steps(vf *s, const gemm_tile *t, int64_t n, const int rows)
 #endif
 
 /* c = alpha * s + (add ? c : 0) */
-INLINE void put(const vf *s, const gemm_tile *t, const int rows, const int panels, const bool add)
+INLINE void store_tile(const vf *s, const gemm_tile *t, const int rows, const int panels,
+                       const bool add)
 {
     vf scale = v_set1(t->alpha);
     const int vectors = panels * NV;
@@ -199,9 +200,9 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
     for (int64_t k = t->kc % STEPS; k; k--, a += A_WIDTH, b += b_step)
         step(s, a, b, t->b_next, rows, panels, bt);
     if (t->add)
-        put(s, t, rows, panels, true);
+        store_tile(s, t, rows, panels, true);
     else
-        put(s, t, rows, panels, false);
+        store_tile(s, t, rows, panels, false);
 }
 
 #if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -8,7 +8,7 @@
  * Threads do not wait for each other.  Rows are so few that each thread packs them for itself,
  * while the first lines of its panels are on their way; and one that comes to the end of its share
  * goes on with another's, tile by tile, so that it does not matter who began late.  What stands
- * around a product in a step of writing (row_linear: the norm before it, the sum behind it, the
+ * around a product in a step of writing (fused_linear: the norm before it, the sum behind it, the
  * cache that half of it goes to) is done by the thread that has the numbers: by itself each would
  * take as long as starting the threads does, and a token has fifty products. */
 #include <omp.h>
@@ -24,11 +24,11 @@ typedef struct few {
     gemm_src a; /* the rows */
     const char *b;
     float alpha;
-    gemm_end end;             /* of all columns, but for its sums */
-    const fv_row_linear *row; /* what else is done; NULL: nothing */
-    int wide;                 /* panels side by side */
-    size_t panel_bytes;       /* of B */
-    size_t a_bytes, each;     /* of one thread's scratch: packed rows, and all of it */
+    gemm_end end;               /* of all columns, but for its sums */
+    const fv_fused_linear *row; /* what else is done; NULL: nothing */
+    int wide;                   /* panels side by side */
+    size_t panel_bytes;         /* of B */
+    size_t a_bytes, each;       /* of one thread's scratch: packed rows, and all of it */
 } few;
 
 /* A thread's panels: `wide` parts of `part` panels each from j0 on, then single ones up to j1.
@@ -45,7 +45,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Behind the packed rows there is room for a row that was normalised. */
 static void pack_rows(const few *f, char *to)
 {
-    const fv_row_linear *r = f->row;
+    const fv_fused_linear *r = f->row;
     gemm_src a = f->a;
     if (r && r->norm) {
         float *y = (float *)(to + f->a_bytes);
@@ -106,7 +106,7 @@ static void finish(const few *f, float *sum, int64_t ld, int64_t j)
  * last. */
 static float *target(const few *f, int64_t i, int64_t j, int64_t *first, int64_t *end)
 {
-    const fv_row_linear *r = f->row;
+    const fv_fused_linear *r = f->row;
     int64_t half = (f->n - r->y_n) / 2, in_cache = r->k_cache ? (i * r->cap + r->pos[i]) * half : 0;
     *first = j < r->y_n ? 0 : j < r->y_n + half ? r->y_n : r->y_n + half;
     *end = j < r->y_n ? r->y_n : *first + half;
@@ -189,7 +189,7 @@ static void run(fv_stream *s, few *f)
                                 : 0);
     double products = (double)(f->rows + 8) * (double)f->n * (double)f->k;
     int threads = products < GEMM_SMALL ? 1 : (int)least(s->threads, f->panels);
-    char *scratch = fv_stream_work(s, (sizeof(share) + f->each) * (size_t)threads);
+    char *scratch = fv_stream_scratch(s, (sizeof(share) + f->each) * (size_t)threads);
     if (!scratch) return;
     share *all = (share *)(void *)(scratch + f->each * (size_t)threads);
     for (int i = 0; i < threads; i++) {
@@ -228,7 +228,7 @@ bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_k
     return true;
 }
 
-static bool row_linear(fv_stream *s, const fv_row_linear *r)
+static bool fused_linear(fv_stream *s, const fv_fused_linear *r)
 {
     const gemm_kind *kind = NAME(gemm_packed)(r->wt);
     bool aside = r->add || r->k_cache;
@@ -254,5 +254,5 @@ static bool row_linear(fv_stream *s, const fv_row_linear *r)
 
 void NAME(gemm_few_rows)(fv_kernels *k)
 {
-    if (k->dtype == FV_F32) k->row_linear = row_linear;
+    if (k->dtype == FV_F32) k->fused_linear = fused_linear;
 }

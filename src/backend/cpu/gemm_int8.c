@@ -28,10 +28,10 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
 #pragma GCC unroll 16
     for (int i = 0; i < SUMS; i++) s[i] = v_zero();
     if (bt == FV_I8)
-        whole(s, t, rows, panels);
+        finish_sums(s, t, rows, panels);
     else
         run(s, t, B_UNIT(bt == FV_Q4), rows, panels, bt == FV_Q4);
-    put(t, s, rows, panels);
+    store_tile(t, s, rows, panels);
 }
 
 INLINE void tile(const gemm_tile *t, const fv_dtype bt)
@@ -157,7 +157,7 @@ INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64
 /* ---- panels ---- */
 
 /* A block of row i of a strip of A; returns the sum of its values, where somebody asks for it. */
-INLINE int put_a(a_value *to, const int8_t *q, int i)
+INLINE int store_a(a_value *to, const int8_t *q, int i)
 {
     int sum = 0;
     for (int j = 0; j < BLOCK && B_BIAS; j++) sum += q[j];
@@ -182,7 +182,7 @@ static void pack_a(void *out, const gemm_src *a, int64_t kc)
                 continue;
             }
             float scale = quantise(q, fetch(buf, a, i, k, kc));
-            set_head(head, i, scale, put_a(to, q, i));
+            set_head(head, i, scale, store_a(to, q, i));
         }
     }
 }
@@ -255,7 +255,7 @@ static void pack_a_row(void *out, const gemm_src *a, int64_t kc)
                 memset(q, 0, sizeof q);
             else
                 to_bytes(q, fetch(buf, a, i, k, kc), 127.0f / most);
-            sum += put_a((a_value *)(head + 1) + k * A_WIDTH, q, i);
+            sum += store_a((a_value *)(head + 1) + k * A_WIDTH, q, i);
         }
         set_head(head, i, most < TINY ? 0 : most / 127.0f, sum);
     }

@@ -175,7 +175,7 @@ INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int pa
         }
     }
 #pragma GCC unroll 8
-    /* as put_pair wants them: two columns in the first half */
+    /* as store_row_pair wants them: two columns in the first half */
     for (int i = 0; i < panels * 2; i++) {
         s[2 * i] = sum[i];
         s[2 * i + 1] = vextq_f32(sum[i], sum[i], 2);
@@ -200,10 +200,11 @@ INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, 
     }
 }
 
-INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)
+INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, const int panels)
 {
 #pragma GCC unroll 4
-    for (int i = 0; i < (rows + 1) / 2; i++) put_pair(t, s + i * panels * (NR / 2), i, panels, NR);
+    for (int i = 0; i < (rows + 1) / 2; i++)
+        store_row_pair(t, s + i * panels * (NR / 2), i, panels, NR);
 }
 
 #else /* one row of C to a vector of columns */
@@ -265,7 +266,7 @@ typedef int16_t a_value;
 typedef __m256i wide;
 INLINE wide widen(const void *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(p)); }
 INLINE wide madd(wide s, wide a, wide b) { return _mm256_add_epi32(s, _mm256_madd_epi16(a, b)); }
-INLINE wide spread(int32_t two) { return _mm256_set1_epi32(two); }
+INLINE wide broadcast(int32_t two) { return _mm256_set1_epi32(two); }
 INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
 /* 16 times the halves: shifted to the top of 16 bits, and back with the sign */
 INLINE wide low_half(wide x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 12), 8); }
@@ -275,7 +276,7 @@ INLINE wide high_half(wide x) { return _mm256_slli_epi16(_mm256_srai_epi16(x, 4)
 typedef __m512i wide;
 INLINE wide widen(const void *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(p)); }
 INLINE wide madd(wide s, wide a, wide b) { return _mm512_add_epi32(s, _mm512_madd_epi16(a, b)); }
-INLINE wide spread(int32_t two) { return _mm512_set1_epi32(two); }
+INLINE wide broadcast(int32_t two) { return _mm512_set1_epi32(two); }
 INLINE vf to_float(wide s) { return _mm512_cvtepi32_ps(s); }
 INLINE wide low_half(wide x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 12), 8); }
 INLINE wide high_half(wide x) { return _mm512_slli_epi16(_mm512_srai_epi16(x, 4), 4); }
@@ -324,7 +325,7 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
     wide sum[MR];
 #pragma GCC unroll 12
-    for (int i = 0; i < rows; i++) sum[i] = spread(0);
+    for (int i = 0; i < rows; i++) sum[i] = broadcast(0);
 #pragma GCC unroll 16
     for (int t = 0; t < BLOCK / G; t++) {
         const int half = BLOCK / G / 2;
@@ -334,7 +335,7 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
         for (int i = 0; i < rows; i++) {
             int32_t two;
             memcpy(&two, qa + (t * A_WIDTH + i) * G, sizeof two);
-            sum[i] = madd(sum[i], spread(two), w);
+            sum[i] = madd(sum[i], broadcast(two), w);
         }
     }
 #pragma GCC unroll 12
@@ -371,7 +372,7 @@ INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, 
     }
 }
 
-INLINE void put(const gemm_tile *t, const vf *s, const int rows, const int panels)
+INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, const int panels)
 {
     vf alpha = v_set1(t->alpha);
 #pragma GCC unroll 12

@@ -13,7 +13,7 @@
 
 #if defined(CPU_NEON_BF16)
 
-INLINE void whole(vf *s, const gemm_tile *t, const int rows, const int panels)
+INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int panels)
 {
     const a_head *head = t->a;
     const int8_t *a = (const int8_t *)(head + 1), *b = (const int8_t *)((const float *)t->b + NR);
@@ -77,14 +77,14 @@ typedef wide sums;
 INLINE sums start(const a_head *h, int i)
 {
     (void)h, (void)i;
-    return spread(0);
+    return broadcast(0);
 }
 INLINE sums columns_of(const uint8_t *b) { return widen(b); }
 INLINE sums add(sums s, const a_value *a, sums w)
 {
     int32_t two;
     memcpy(&two, a, sizeof two);
-    return madd(s, spread(two), w);
+    return madd(s, broadcast(two), w);
 }
 INLINE vf floats(sums s) { return to_float(s); }
 #else
@@ -115,7 +115,7 @@ INLINE vf floats(sums s)
 }
 #endif
 
-INLINE void whole(vf *s, const gemm_tile *t, const int rows, const int panels)
+INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int panels)
 {
     const a_head *head = t->a;
     const a_value *a = (const a_value *)(head + 1);

@@ -14,15 +14,15 @@ INLINE vf rounded(vf x, const bool round)
 }
 
 /* n < VW values of k are left, or all of a block. */
-INLINE void turn_block(float *out, const int width, const void *p, const int64_t *row, int64_t k,
-                       int64_t n, const fv_dtype t, const bool round)
+INLINE void transpose_block(float *out, const int width, const void *p, const int64_t *row,
+                            int64_t k, int64_t n, const fv_dtype t, const bool round)
 {
     vf x[VW];
 #pragma GCC unroll 16
     for (int j = 0; j < VW; j++)
         x[j] = rounded(n >= VW ? v_load_as(p, row[j] + k, t) : v_load_as_n(p, row[j] + k, n, t),
                        round);
-    turn(x);
+    transpose(x);
 #pragma GCC unroll 16
     for (int j = 0; j < VW; j++)
         if (j < n) v_store(out + (k + j) * width, x[j]);
@@ -51,8 +51,8 @@ INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc, 
     for (int i = 0; i < width; i += VW) {
         int64_t row[VW], k = 0;
         for (int j = 0; j < VW; j++) row[j] = (i + j < s->n ? i + j : s->n - 1) * s->ld;
-        for (; k + VW <= kc; k += VW) turn_block(out + i, width, s->p, row, k, VW, t, round);
-        if (k < kc) turn_block(out + i, width, s->p, row, k, kc - k, t, round);
+        for (; k + VW <= kc; k += VW) transpose_block(out + i, width, s->p, row, k, VW, t, round);
+        if (k < kc) transpose_block(out + i, width, s->p, row, k, kc - k, t, round);
     }
 }
 

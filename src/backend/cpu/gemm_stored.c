@@ -15,7 +15,7 @@
 
 #define G 4            /* values of k that an instruction takes */
 #define SIDE 8         /* columns, and values of k, that are turned together */
-#define MOST_PAIRS 2   /* of rows */
+#define MAX_PAIRS 2    /* of rows */
 #define ACROSS 1536    /* columns whose sums are kept */
 #define A_STEP (8 * G) /* elements of packed rows for G values of k, see gemm_bf16.c */
 
@@ -53,8 +53,8 @@ static void pack_rows(const stored *f, char *to)
 
 /* n columns of C from j on, from their 2 x 2 blocks; s: from one pair of rows to the next
  * `apart`. */
-INLINE void put(const stored *f, const float32x4_t *s, int64_t apart, int64_t j, int64_t n,
-                const int pairs, bool add)
+INLINE void store_tile(const stored *f, const float32x4_t *s, int64_t apart, int64_t j, int64_t n,
+                       const int pairs, bool add)
 {
     const fv_gemm *g = f->g;
     float out[SIDE];
@@ -86,7 +86,7 @@ INLINE void down_rows(const stored *f, const mine *m, const int pairs)
             row[i] = (const uint16_t *)g->b + least(j + i, g->n - 1) * g->ldb;
         const bfloat16_t *a = m->a;
         for (int64_t k0 = 0; k0 < g->k; k0 += f->kind->run) {
-            float32x4_t s[MOST_PAIRS * SIDE / 2];
+            float32x4_t s[MAX_PAIRS * SIDE / 2];
 #pragma GCC unroll 8
             for (int i = 0; i < pairs * SIDE / 2; i++) s[i] = v_zero();
             for (int64_t k = k0; k < least(k0 + f->kind->run, g->k); k += 2 * G, a += 2 * A_STEP) {
@@ -107,7 +107,7 @@ INLINE void down_rows(const stored *f, const mine *m, const int pairs)
                 if (k % 32 == 0)
                     for (int i = 0; i < SIDE; i++) __builtin_prefetch(row[i] + SIDE * g->ldb + k);
             }
-            put(f, s, SIDE / 2, j, least(SIDE, m->j1 - j), pairs, k0 > 0);
+            store_tile(f, s, SIDE / 2, j, least(SIDE, m->j1 - j), pairs, k0 > 0);
         }
     }
 }
@@ -115,7 +115,7 @@ INLINE void down_rows(const stored *f, const mine *m, const int pairs)
 /* ---- (K,N) ---- */
 
 /* Four values of k of eight columns, from rows ld apart, side by side for two columns each. */
-INLINE void turn_eight(uint16x8_t y[4], const uint16_t *from, int64_t ld)
+INLINE void transpose_eight(uint16x8_t y[4], const uint16_t *from, int64_t ld)
 {
     uint16x8_t x[G];
 #pragma GCC unroll 4
@@ -136,14 +136,14 @@ INLINE void across_row(const stored *f, const mine *m, int64_t k, int64_t j, int
 {
     const fv_gemm *g = f->g;
     const bfloat16_t *a = m->a + k / G * A_STEP;
-    bfloat16x8_t x[2 * MOST_PAIRS];
+    bfloat16x8_t x[2 * MAX_PAIRS];
 #pragma GCC unroll 4
     for (int p = 0; p < 2 * pairs; p++) x[p] = vld1q_bf16(a + p % 2 * A_STEP + p / 2 * 2 * G);
     for (int64_t c = 0; c < n; c += SIDE) {
         const uint16_t *from = (const uint16_t *)g->b + k * g->ldb + j + c;
         uint16x8_t first[4], then[4];
-        turn_eight(first, from, g->ldb);
-        turn_eight(then, from + G * g->ldb, g->ldb);
+        transpose_eight(first, from, g->ldb);
+        transpose_eight(then, from + G * g->ldb, g->ldb);
         if (c % 32 == 0)
             for (int i = 0; i < SIDE; i++) __builtin_prefetch(from + (SIDE + i) * g->ldb);
 #pragma GCC unroll 2
@@ -166,7 +166,7 @@ INLINE void across_rows(const stored *f, const mine *m, const int pairs)
             for (int64_t k = k0; k < least(k0 + f->kind->run, g->k); k += 2 * G)
                 across_row(f, m, k, j, n, pairs);
             for (int64_t c = 0; c < n; c += SIDE)
-                put(f, m->sum + c / 2, ACROSS / 2, j + c, SIDE, pairs, k0 > 0);
+                store_tile(f, m->sum + c / 2, ACROSS / 2, j + c, SIDE, pairs, k0 > 0);
         }
     }
 }
@@ -198,17 +198,17 @@ static void columns(const stored *f, int64_t j0, int64_t j1, char *scratch)
 bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     bool plain = !g->packed && !g->ta && !g->add && !g->pre && !g->plus && g->batch == 1;
-    if (!plain || table != FV_F32 || g->bt != FV_BF16 || g->ct != FV_F32 || g->m > 2 * MOST_PAIRS)
+    if (!plain || table != FV_F32 || g->bt != FV_BF16 || g->ct != FV_F32 || g->m > 2 * MAX_PAIRS)
         return false;
     if (g->k % SIDE || (!g->tb && g->n % SIDE) || g->k < 1) return false;
     stored f = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
     f.a_bytes = (gemm_a_bytes(kind, g->k) + 63) / 64 * 64;
-    f.each = f.a_bytes + MOST_PAIRS * ACROSS / 2 * sizeof(float32x4_t);
+    f.each = f.a_bytes + MAX_PAIRS * ACROSS / 2 * sizeof(float32x4_t);
     int64_t groups = (g->n + SIDE - 1) / SIDE;
     int threads = (double)(g->m + 8) * (double)g->n * (double)g->k < GEMM_SMALL
                       ? 1
                       : (int)least(s->threads, groups);
-    char *scratch = fv_stream_work(s, f.each * (size_t)threads);
+    char *scratch = fv_stream_scratch(s, f.each * (size_t)threads);
     if (!scratch) return true;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {

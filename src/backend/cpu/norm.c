@@ -135,12 +135,12 @@ ALWAYS_INLINE void grad_rows(const grad_row *r, int rows, float *dgain, float *d
 }
 
 /* Widens a gain or bias once for all rows; *room moves past it. */
-static const float *whole(float **room, const void *p, int64_t n, fv_dtype t)
+static const float *load_row(float **scratch, const void *p, int64_t n, fv_dtype t)
 {
     if (!p || t == FV_F32) return p;
-    float *wide = *room;
+    float *wide = *scratch;
     widen(wide, p, n, t);
-    *room += n;
+    *scratch += n;
     return wide;
 }
 
@@ -158,10 +158,10 @@ static const float *OF(residual)(float *tmp, float *other, void *sum, const void
 {
     const float *row = fetch(tmp, x, at, n, DTYPE);
     if (!a) return row;
-    float *to = sum ? aim(output(sum, DTYPE), at, tmp) : tmp;
+    float *to = sum ? sink_target(output(sum, DTYPE), at, tmp) : tmp;
     map2(to, row, fetch(other, a, at, n, DTYPE), n, plus);
     if (!sum || DTYPE == FV_F32) return to;
-    deliver(output(sum, DTYPE), at, to, n);
+    sink_store(output(sum, DTYPE), at, to, n);
     return fetch(tmp, sum, at, n, DTYPE);
 }
 
@@ -171,19 +171,20 @@ static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum,
                      float eps)
 {
     int threads = threads_for(s, rows * cols);
-    float *room = fv_stream_work(s, (size_t)(cols * (2 + 2 * threads)) * sizeof *room);
-    if (!room) return;
-    const float *g = whole(&room, gain, cols, DTYPE), *b = whole(&room, bias, cols, DTYPE);
+    float *scratch = fv_stream_scratch(s, (size_t)(cols * (2 + 2 * threads)) * sizeof *scratch);
+    if (!scratch) return;
+    const float *g = load_row(&scratch, gain, cols, DTYPE),
+                *b = load_row(&scratch, bias, cols, DTYPE);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        float *tmp = room + 2 * cols * omp_get_thread_num(),
-              *out = aim(output(y, DTYPE), r * cols, tmp + cols);
+        float *tmp = scratch + 2 * cols * omp_get_thread_num(),
+              *out = sink_target(output(y, DTYPE), r * cols, tmp + cols);
         const float *row = OF(residual)(tmp, tmp + cols, sum, x, a, r * cols, cols);
         float m;
         measure(&m, &rstd[r], row, cols, mean, eps);
         if (mean) mean[r] = m;
         normalise(out, row, g, b, cols, m, rstd[r]);
-        deliver(output(y, DTYPE), r * cols, out, cols);
+        sink_store(output(y, DTYPE), r * cols, out, cols);
     }
 }
 
@@ -197,7 +198,7 @@ static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *d
         int64_t at = (r + k) * cols;
         row[k] = (grad_row){.dy = fetch(tmp, dy, at, cols, DTYPE),
                             .x = fetch(tmp + cols, x, at, cols, DTYPE),
-                            .dx = dx.data ? aim(dx, at, tmp + 2 * cols) : NULL,
+                            .dx = dx.data ? sink_target(dx, at, tmp + 2 * cols) : NULL,
                             .s = {.mean = mean ? mean[r + k] : 0.0f, .rstd = rstd[r + k]}};
         if (dx.data) row_means(&row[k].s, row[k].dy, row[k].x, gain, cols, mean);
     }
@@ -205,7 +206,7 @@ static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *d
         grad_rows(row, SIDE_BY_SIDE, dgain, dbias, gain, cols);
     else
         grad_rows(row, 1, dgain, dbias, gain, cols);
-    for (int k = 0; dx.data && k < count; k++) deliver(dx, (r + k) * cols, row[k].dx, cols);
+    for (int k = 0; dx.data && k < count; k++) sink_store(dx, (r + k) * cols, row[k].dx, cols);
 }
 
 static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
@@ -215,16 +216,16 @@ static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias,
     int threads = threads_for(s, rows * cols);
     int64_t blocks = pieces(rows, BLOCK_ROWS), kinds = !!dgain.data + !!dbias.data,
             each = 3 * SIDE_BY_SIDE * cols;
-    float *room = fv_stream_work(s, (size_t)(cols * (1 + kinds * blocks) + each * threads) *
-                                        sizeof *room);
-    if (!room) return;
-    const float *g = whole(&room, gain, cols, DTYPE);
-    float *part = room + each * threads, *part_gain = dgain.data ? part : NULL;
+    float *scratch = fv_stream_scratch(s, (size_t)(cols * (1 + kinds * blocks) + each * threads) *
+                                              sizeof *scratch);
+    if (!scratch) return;
+    const float *g = load_row(&scratch, gain, cols, DTYPE);
+    float *part = scratch + each * threads, *part_gain = dgain.data ? part : NULL;
     float *part_bias = dbias.data ? part + (part_gain ? blocks * cols : 0) : NULL;
     memset(part, 0, (size_t)(kinds * blocks * cols) * sizeof *part);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t k = 0; k < blocks; k++) {
-        float *tmp = room + each * omp_get_thread_num();
+        float *tmp = scratch + each * omp_get_thread_num();
         float *dg = part_gain ? part_gain + k * cols : NULL,
               *db = part_bias ? part_bias + k * cols : NULL;
         int64_t end = least(rows, (k + 1) * BLOCK_ROWS);

@@ -5,10 +5,11 @@
 
 #define BLOCK 16384 /* elements of one partial sum of squares */
 
-/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) /
- * (sqrt(v/correct2) + eps)) with everything that is the same for all elements worked out
- * beforehand: on one core the arithmetic, not memory, is what takes the time.  With s the scale of
- * the gradient, a = (1-beta1) s, b = sqrt(1-beta2) s and c = sqrt(1/correct2)
+/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w +
+ * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps)) with everything that is the same for all
+ * elements worked out beforehand: on one core the arithmetic, not memory, is what takes the time.
+ * With s the scale of the gradient, a = (1-beta1) s, b = sqrt(1-beta2) s and c =
+ * sqrt(1/bias_correction2)
  *   m = beta1 m + a g;  v = beta2 v + (b g)^2;  w = shrink w - rate m / (c sqrt(v) + eps) */
 typedef struct {
     vf beta1, a, beta2, b, c, eps, shrink, rate;
@@ -23,10 +24,10 @@ static constants prepare(const fv_adamw *o)
                        .a = v_set1((float)(scale * (1 - o->beta1))),
                        .beta2 = v_set1(o->beta2),
                        .b = v_set1((float)(scale * sqrt((double)(1 - o->beta2)))),
-                       .c = v_set1((float)sqrt((double)(1 / u->correct2))),
+                       .c = v_set1((float)sqrt((double)(1 / u->bias_correction2))),
                        .eps = v_set1(o->eps),
                        .shrink = v_set1(1 - lr * o->decay),
-                       .rate = v_set1(lr / u->correct1)};
+                       .rate = v_set1(lr / u->bias_correction1)};
 }
 
 ALWAYS_INLINE vf step(vf w, vf *m, vf *v, vf grad, const constants *c)
@@ -62,7 +63,7 @@ static void update(float *w, float *m, float *v, const float *grad, int64_t n, c
 }
 
 /* ema = keep ema + (1-keep) w */
-static void follow(float *ema, const float *w, int64_t n, float keep)
+static void update_ema(float *ema, const float *w, int64_t n, float keep)
 {
     for (int64_t i = 0; i < n; i++) ema[i] = keep * ema[i] + (1 - keep) * w[i];
 }
@@ -91,12 +92,12 @@ static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, float *ema, vo
                       const float *grad, int64_t n, const fv_adamw *o)
 {
     const constants c = prepare(o);
-    if (o->now->spoiled) return;
+    if (o->now->nonfinite) return;
 #pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t i = 0; i < n; i += PIECE) {
         int64_t count = least(PIECE, n - i);
         update(w + i, m + i, v + i, grad + i, count, c);
-        if (ema) follow(ema + i, w + i, count, o->now->follow);
+        if (ema) update_ema(ema + i, w + i, count, o->now->ema_decay);
         if (copy) narrow((char *)copy + i * bytes_of(DTYPE), w + i, count, DTYPE);
     }
 }
@@ -104,7 +105,7 @@ static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, float *ema, vo
 static void OF(sumsq)(fv_stream *s, float *out, const void *x, int64_t n)
 {
     int64_t blocks = pieces(n, BLOCK);
-    double sum = 0, *part = fv_stream_work(s, (size_t)(blocks + 1) * sizeof *part);
+    double sum = 0, *part = fv_stream_scratch(s, (size_t)(blocks + 1) * sizeof *part);
     if (!part) return;
 #pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {

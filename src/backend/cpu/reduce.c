@@ -92,7 +92,7 @@ static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, 
                          int64_t inner, float by)
 {
     int64_t blocks = n > BLOCK_ROWS ? pieces(n, BLOCK_ROWS) : 1, per_row = pieces(inner, COLUMNS);
-    float *part = blocks > 1 ? fv_stream_work(s, (size_t)(blocks * inner) * sizeof *part) : NULL;
+    float *part = blocks > 1 ? fv_stream_scratch(s, (size_t)(blocks * inner) * sizeof *part) : NULL;
     if (blocks > 1 && !part) return;
     for (int64_t o = 0; o < (blocks > 1 ? outer : 1); o++) {
         /* with one block, all of outer at once */
@@ -108,7 +108,7 @@ static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, 
             (sum, x, (k * n + b * BLOCK_ROWS) * inner + at, least(BLOCK_ROWS, n - b * BLOCK_ROWS),
              inner, m);
             for (int64_t j = 0; by != 1.0f && j < m; j++) sum[j] /= by;
-            if (!part) deliver(y, k * inner + at, sum, m);
+            if (!part) sink_store(y, k * inner + at, sum, m);
         }
         if (part) {
             fv_sink row = y;
@@ -133,7 +133,7 @@ static float OF(block_of_row)(const void *x, int64_t from, int64_t n)
 static void OF(sum_along)(fv_stream *s, void *y, const void *x, int64_t outer, int64_t n, float by)
 {
     int64_t blocks = n > BLOCK_LENGTH ? pieces(n, BLOCK_LENGTH) : 1;
-    float *part = fv_stream_work(s, (size_t)(outer * blocks + 1) * sizeof *part);
+    float *part = fv_stream_scratch(s, (size_t)(outer * blocks + 1) * sizeof *part);
     if (!part) return;
 #pragma omp parallel for num_threads(threads_for_rows(s, outer, n)) schedule(static)
     for (int64_t i = 0; i < outer * blocks; i++) {
@@ -159,12 +159,14 @@ static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, in
                           int64_t n)
 {
     int threads = threads_for(s, outer * n);
-    int64_t room = DTYPE == FV_F32 ? 0 : n; /* for a row of f32, where x is not that already */
-    float *wide = fv_stream_work(s, (size_t)(threads * room + 1) * sizeof *wide);
+    int64_t widened_floats = DTYPE == FV_F32
+                                 ? 0
+                                 : n; /* for a row of f32, where x is not that already */
+    float *wide = fv_stream_scratch(s, (size_t)(threads * widened_floats + 1) * sizeof *wide);
     if (!wide) return;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t o = 0; o < outer; o++) {
-        const float *row = fetch(wide + omp_get_thread_num() * room, x, o * n, n, DTYPE);
+        const float *row = fetch(wide + omp_get_thread_num() * widened_floats, x, o * n, n, DTYPE);
         int64_t i = first_largest(row, n);
         narrow((char *)y + o * bytes_of(DTYPE), row + i, 1, DTYPE);
         if (arg) arg[o] = (int32_t)i;
@@ -178,7 +180,7 @@ static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int
 #pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
     for (int64_t i = 0; i < outer * per_row; i++) {
         float best[COLUMNS], tmp[COLUMNS];
-        int32_t place[COLUMNS] = {0};
+        int32_t arg_max[COLUMNS] = {0};
         int64_t o = i / per_row, at = i % per_row * COLUMNS, m = least(COLUMNS, inner - at);
         widen(best, element(x, o * n * inner + at, DTYPE), m, DTYPE);
         for (int64_t k = 1; k < n; k++) {
@@ -186,11 +188,11 @@ static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int
             for (int64_t j = 0; j < m; j++) {
                 bool up = larger(row[j], best[j]);
                 best[j] = up ? row[j] : best[j];
-                place[j] = up ? (int32_t)k : place[j];
+                arg_max[j] = up ? (int32_t)k : arg_max[j];
             }
         }
         narrow((char *)y + (o * inner + at) * bytes_of(DTYPE), best, m, DTYPE);
-        if (arg) memcpy(arg + o * inner + at, place, (size_t)m * sizeof *place);
+        if (arg) memcpy(arg + o * inner + at, arg_max, (size_t)m * sizeof *arg_max);
     }
 }
 
@@ -231,7 +233,7 @@ static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void
         } else if (op == FV_R_MAX) {
             for (int64_t j = 0; j < m; j++) tmp[j] = arg[from + j] == r % n ? tmp[j] : 0.0f;
         }
-        deliver(dx, r * run + at, tmp, m);
+        sink_store(dx, r * run + at, tmp, m);
     }
 }
 
@@ -251,7 +253,7 @@ static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t out
                 int64_t i = reverse ? m - 1 - j : j;
                 out[i] = sum += in[i];
             }
-            deliver(y, o * n + at, out, m);
+            sink_store(y, o * n + at, out, m);
         }
     }
 }
@@ -273,7 +275,7 @@ static void OF(cumsum)(fv_stream *s, fv_sink y, const void *x, int64_t outer, in
             int64_t to = (o * n + (reverse ? n - 1 - k : k)) * inner + at;
             const float *in = fetch(tmp, x, to, m, DTYPE);
             for (int64_t j = 0; j < m; j++) out[j] = sum[j] += in[j];
-            deliver(y, to, out, m);
+            sink_store(y, to, out, m);
         }
     }
 }

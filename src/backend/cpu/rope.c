@@ -18,7 +18,8 @@ static void angles(float *cos, float *sin, const float *freq, int64_t half, int3
 }
 
 /* (a, b) -> (a cos - b sin, a sin + b cos), with a and b half a head apart */
-static void turn_halves(float *y, const float *x, const float *cos, const float *sin, int64_t half)
+static void transpose_halves(float *y, const float *x, const float *cos, const float *sin,
+                             int64_t half)
 {
     for (int64_t i = 0; i < half; i++) {
         float a = x[i], b = x[i + half];
@@ -27,8 +28,8 @@ static void turn_halves(float *y, const float *x, const float *cos, const float 
     }
 }
 
-static void turn_neighbours(float *y, const float *x, const float *cos, const float *sin,
-                            int64_t half)
+static void transpose_neighbours(float *y, const float *x, const float *cos, const float *sin,
+                                 int64_t half)
 {
     for (int64_t i = 0; i < half; i++) {
         float a = x[2 * i], b = x[2 * i + 1];
@@ -52,20 +53,21 @@ static void OF(rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos,
     if (!y.data) return;
     int threads = threads_for(s, B * T * H * W);
     int64_t table = pieces(half, VW) * VW, each = 2 * table + 2 * H * W;
-    float *work = fv_stream_work(s, (size_t)(threads * each) * sizeof *work);
+    float *work = fv_stream_scratch(s, (size_t)(threads * each) * sizeof *work);
     if (!work) return;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < B * T; r++) {
         float *cos = work + omp_get_thread_num() * each, *sin = cos + table, *in = sin + table;
         const float *from = fetch(in, x, r * H * W, H * W, DTYPE);
-        float *to = aim(y, r * H * W, in + H * W);
+        float *to = sink_target(y, r * H * W, in + H * W);
         angles(cos, sin, freq, half, pos[r], back);
         for (int64_t h = 0; h < H; h++) {
-            (adjacent ? turn_neighbours : turn_halves)(to + h * W, from + h * W, cos, sin, half);
+            (adjacent ? transpose_neighbours : transpose_halves)(to + h * W, from + h * W, cos, sin,
+                                                                 half);
             memmove(to + h * W + 2 * half, from + h * W + 2 * half,
                     (size_t)(W - 2 * half) * sizeof *to);
         }
-        deliver(y, r * H * W, to, H * W);
+        sink_store(y, r * H * W, to, H * W);
     }
 }
 

@@ -57,7 +57,7 @@ static void OF(row)(void *y, const void *x, int64_t from, int64_t cols, bool as_
     vf shift = v_set1(max), log_sum = v_set1(logf(sum)), by = v_set1(1.0f / sum);
     for (int64_t i = 0; i < cols; i += PIECE) {
         int64_t m = least(PIECE, cols - i);
-        float *to = aim(output(y, DTYPE), from + i, out);
+        float *to = sink_target(output(y, DTYPE), from + i, out);
         const float *p = keep ? to : fetch(in, x, from + i, m, DTYPE);
         if (as_log)
             map1(to, p, m, shift, log_sum, minus);
@@ -65,7 +65,7 @@ static void OF(row)(void *y, const void *x, int64_t from, int64_t cols, bool as_
             map1(to, p, m, by, by, times);
         else
             map1(to, p, m, shift, by, exp_times);
-        deliver(output(y, DTYPE), from + i, to, m);
+        sink_store(output(y, DTYPE), from + i, to, m);
     }
 }
 
@@ -90,10 +90,10 @@ static void OF(softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void
         }
         for (int64_t i = 0; i < cols; i += PIECE) {
             int64_t at = r * cols + i, m = least(PIECE, cols - i);
-            float *to = aim(dx, at, out);
+            float *to = sink_target(dx, at, out);
             (as_log ? log_grad : grad)(to, fetch(td, dy, at, m, DTYPE), fetch(ty, y, at, m, DTYPE),
                                        m, sum);
-            deliver(dx, at, to, m);
+            sink_store(dx, at, to, m);
         }
     }
 }

@@ -117,12 +117,12 @@ static inline fv_sink output(void *p, fv_dtype t) { return (fv_sink){p, t, false
 
 /* Where to compute what goes to element at of the sink: its own place, or tmp.  deliver then
  * finishes the job. */
-static inline float *aim(fv_sink s, int64_t at, float *tmp)
+static inline float *sink_target(fv_sink s, int64_t at, float *tmp)
 {
     return s.dtype == FV_F32 && !s.add ? (float *)s.data + at : tmp;
 }
 
-static inline void deliver(fv_sink s, int64_t at, float *p, int64_t n)
+static inline void sink_store(fv_sink s, int64_t at, float *p, int64_t n)
 {
     char *to = (char *)s.data + at * bytes_of(s.dtype);
     if (to == (char *)p) return;
@@ -213,7 +213,7 @@ static inline void sum_parts(fv_stream *s, fv_sink y, const float *part, int64_t
         memcpy(sum, part + j, (size_t)m * sizeof *sum);
         for (int64_t r = 1; r < n; r++)
             for (int64_t i = 0; i < m; i++) sum[i] += part[r * cols + j + i];
-        deliver(y, j, sum, m);
+        sink_store(y, j, sum, m);
     }
 }
 

@@ -6,12 +6,12 @@
 
 typedef struct {
     int64_t y, a, b;
-} place;
+} walk_offsets;
 
 /* The i-th step through the first `axes` axes. */
-static inline place place_of(const fv_walk *w, int axes, int64_t i)
+static inline walk_offsets walk_offsets_of(const fv_walk *w, int axes, int64_t i)
 {
-    place at = {0, 0, 0};
+    walk_offsets at = {0, 0, 0};
     for (int d = axes - 1; d >= 0; d--) {
         int64_t k = d ? i % w->shape[d] : i;
         i /= w->shape[d];
@@ -53,20 +53,20 @@ static inline const float *fetch_strided(float *tmp, const void *p, int64_t at, 
 }
 
 /* As aim and deliver, with a stride. */
-static inline float *aim_strided(fv_sink s, int64_t at, int64_t stride, float *tmp)
+static inline float *sink_target_strided(fv_sink s, int64_t at, int64_t stride, float *tmp)
 {
-    return stride == 1 ? aim(s, at, tmp) : tmp;
+    return stride == 1 ? sink_target(s, at, tmp) : tmp;
 }
 
-static inline void deliver_strided(fv_sink s, int64_t at, int64_t stride, float *p, int64_t n)
+static inline void sink_store_strided(fv_sink s, int64_t at, int64_t stride, float *p, int64_t n)
 {
     if (stride == 1) {
-        deliver(s, at, p, n);
+        sink_store(s, at, p, n);
     } else if (s.dtype == FV_F32) {
         float *to = (float *)s.data + at;
         for (int64_t i = 0; i < n; i++) to[i * stride] = s.add ? to[i * stride] + p[i] : p[i];
     } else {
-        for (int64_t i = 0; i < n; i++) deliver(s, at + i * stride, p + i, 1);
+        for (int64_t i = 0; i < n; i++) sink_store(s, at + i * stride, p + i, 1);
     }
 }
 

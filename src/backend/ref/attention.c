@@ -20,23 +20,23 @@ static int64_t length(args *a, int64_t b) { return a->lens ? a->lens[b] : a->Tk;
 static int64_t position(args *a, pair p) { return p.i + length(a, p.b) - a->Tq; }
 static int64_t kv_head(args *a, int64_t h) { return h / (a->H / a->G); }
 
-static int64_t at_q(args *a, pair p) { return p.b * a->q_batch + p.i * a->q_row + p.h * a->Wk; }
-static int64_t at_k(args *a, pair p)
+static int64_t q_offset(args *a, pair p) { return p.b * a->q_batch + p.i * a->q_row + p.h * a->Wk; }
+static int64_t k_offset(args *a, pair p)
 {
     return p.b * a->k_batch + p.j * a->k_row + kv_head(a, p.h) * a->Wk;
 }
-static int64_t at_v(args *a, pair p)
+static int64_t v_offset(args *a, pair p)
 {
     return p.b * a->v_batch + p.j * a->v_row + kv_head(a, p.h) * a->Wv;
 }
-static int64_t at_y(args *a, pair p) { return ((p.b * a->Tq + p.i) * a->H + p.h) * a->Wv; }
+static int64_t y_offset(args *a, pair p) { return ((p.b * a->Tq + p.i) * a->H + p.h) * a->Wv; }
 static int64_t at_row(args *a, pair p) { return (p.b * a->H + p.h) * a->Tq + p.i; }
 static int64_t at_grid(const int64_t s[3], pair p)
 {
     return p.b * s[0] + p.h * s[1] + p.i * s[2] + p.j;
 }
 
-static int64_t at_rel(args *a, pair p)
+static int64_t rel_index(args *a, pair p)
 {
     int64_t l = a->rel_zero + p.j - position(a, p);
     l = l < 0 ? 0 : l >= a->rel_len ? a->rel_len - 1 : l;
@@ -66,9 +66,9 @@ static bool takes_part(args *a, pair p)
 static acc score(args *a, pair p)
 {
     if (!takes_part(a, p)) return -(acc)INFINITY;
-    acc s = scale_of(a) * dot(a->q, at_q(a, p), a->k, at_k(a, p), a->Wk);
+    acc s = scale_of(a) * dot(a->q, q_offset(a, p), a->k, k_offset(a, p), a->Wk);
     if (a->bias) s += ld(a->bias, at_grid(a->bias_s, p));
-    if (a->rel) s += ld(a->rel, at_rel(a, p));
+    if (a->rel) s += ld(a->rel, rel_index(a, p));
     acc in_base_2 = s * LOG2E; /* a finite score must not become a mask by overflow */
     return in_base_2 < LOWEST && s >= LOWEST ? LOWEST : in_base_2;
 }
@@ -77,13 +77,15 @@ static acc score(args *a, pair p)
 static acc dropout(args *a, pair p)
 {
     if (a->dropout <= 0) return 1;
-    uint32_t row = fv__draw_row((uint32_t)(p.b * a->H + p.h), (uint32_t)a->Tq, (uint32_t)p.i),
-             key = fv__draw_key((uint32_t)p.j);
+    uint32_t row = fv__philox_row_index((uint32_t)(p.b * a->H + p.h), (uint32_t)a->Tq,
+                                        (uint32_t)p.i),
+             key = fv__philox_key_index((uint32_t)p.j);
     uint32_t word[4];
-    fv__draw_keys keys = fv__keys_of(a->rng.seed);
-    fv__draw(word, &keys, a->rng.site, *a->rng.step, row, key);
-    uint32_t bits = word[fv__draw_word((uint32_t)p.j)] >> (p.i % 16 / 8 * 16) & 0xffff;
-    return bits >= fv__drop_below(a->dropout) ? (acc)(1 / fv__kept_share(a->dropout)) : 0;
+    fv__philox_round_keys keys = fv__philox_schedule(a->rng.seed);
+    fv__philox7(word, &keys, a->rng.site, *a->rng.step, row, key);
+    uint32_t bits = word[fv__philox_word((uint32_t)p.j)] >> (p.i % 16 / 8 * 16) & 0xffff;
+    return bits >= fv__dropout_threshold(a->dropout) ? (acc)(1 / fv__keep_probability(a->dropout))
+                                                     : 0;
 }
 
 static bool lens_ok(fv_stream *s, args *a)
@@ -118,14 +120,14 @@ static void row(args *a, pair p, acc *w)
     for (int64_t c = 0; c < a->Wv; c++) {
         acc y = 0;
         for (p.j = 0; p.j < a->Tk; p.j++)
-            if (w[p.j] != 0) y += w[p.j] * ld(a->v, at_v(a, p) + c);
-        st(a->y, at_y(a, p) + c, y);
+            if (w[p.j] != 0) y += w[p.j] * ld(a->v, v_offset(a, p) + c);
+        st(a->y, y_offset(a, p) + c, y);
     }
 }
 
 static void attention(fv_stream *s, args *a)
 {
-    acc *w = fv_stream_work(s, (size_t)(a->Tk + 1) * sizeof *w);
+    acc *w = fv_stream_scratch(s, (size_t)(a->Tk + 1) * sizeof *w);
     if (!w || !lens_ok(s, a)) return;
     for (int64_t b = 0; b < a->B; b++)
         for (int64_t h = 0; h < a->H; h++)
@@ -147,7 +149,7 @@ static void attention_weights(fv_stream *s, fv_sink w, args *a, int64_t b, int64
         for (int64_t j = 0; j < a->Tk; j++) {
             pair p = {b, h, i, j};
             acc x = score(a, p);
-            put(w, (i - i0) * a->Tk + j, weight(a, p, x));
+            sink_store(w, (i - i0) * a->Tk + j, weight(a, p, x));
         }
 }
 
@@ -155,15 +157,15 @@ static void attention_weights(fv_stream *s, fv_sink w, args *a, int64_t b, int64
 
 typedef struct {
     acc w, ds;
-} slope; /* weight after dropout, and d loss / d score */
+} weight_dscore; /* weight after dropout, and d loss / d score */
 
-static slope slope_at(args *a, const fv_attn_grads *g, const acc *dyy, pair p)
+static weight_dscore dscore_at(args *a, const fv_attn_grads *g, const acc *dyy, pair p)
 {
     acc x = score(a, p);
-    if (x == -(acc)INFINITY) return (slope){0, 0};
+    if (x == -(acc)INFINITY) return (weight_dscore){0, 0};
     acc w = weight(a, p, x), keep = dropout(a, p);
-    acc dw = keep != 0 ? keep * dot(g->dy, at_y(a, p), a->v, at_v(a, p), a->Wv) : 0;
-    return (slope){w * keep, w * (dw - dyy[at_row(a, p)])};
+    acc dw = keep != 0 ? keep * dot(g->dy, y_offset(a, p), a->v, v_offset(a, p), a->Wv) : 0;
+    return (weight_dscore){w * keep, w * (dw - dyy[at_row(a, p)])};
 }
 
 static void query_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
@@ -174,11 +176,11 @@ static void query_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *su
             for (p.i = 0; p.i < a->Tq; p.i++) {
                 for (int64_t c = 0; c < a->Wk; c++) sum[c] = 0;
                 for (p.j = 0; p.j < a->Tk; p.j++) {
-                    acc ds = scale_of(a) * slope_at(a, g, dyy, p).ds;
+                    acc ds = scale_of(a) * dscore_at(a, g, dyy, p).ds;
                     for (int64_t c = 0; ds != 0 && c < a->Wk; c++)
-                        sum[c] += ds * ld(a->k, at_k(a, p) + c);
+                        sum[c] += ds * ld(a->k, k_offset(a, p) + c);
                 }
-                for (int64_t c = 0; c < a->Wk; c++) put(g->dq, at_q(a, p) + c, sum[c]);
+                for (int64_t c = 0; c < a->Wk; c++) sink_store(g->dq, q_offset(a, p) + c, sum[c]);
             }
 }
 
@@ -186,23 +188,25 @@ static void query_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *su
 static void key_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
 {
     acc *dk = sum, *dv = sum + a->Wk;
-    int64_t serves = a->H / a->G;
+    int64_t q_per_kv = a->H / a->G;
     pair p;
     for (p.b = 0; p.b < a->B; p.b++)
         for (int64_t head = 0; head < a->G; head++)
             for (p.j = 0; p.j < a->Tk; p.j++) {
                 for (int64_t c = 0; c < a->Wk + a->Wv; c++) sum[c] = 0;
-                for (p.h = head * serves; p.h < (head + 1) * serves; p.h++)
+                for (p.h = head * q_per_kv; p.h < (head + 1) * q_per_kv; p.h++)
                     for (p.i = 0; p.i < a->Tq; p.i++) {
-                        slope t = slope_at(a, g, dyy, p);
+                        weight_dscore t = dscore_at(a, g, dyy, p);
                         for (int64_t c = 0; c < a->Wk; c++)
-                            dk[c] += scale_of(a) * t.ds * ld(a->q, at_q(a, p) + c);
+                            dk[c] += scale_of(a) * t.ds * ld(a->q, q_offset(a, p) + c);
                         for (int64_t c = 0; c < a->Wv; c++)
-                            dv[c] += t.w * ld(g->dy, at_y(a, p) + c);
+                            dv[c] += t.w * ld(g->dy, y_offset(a, p) + c);
                     }
-                p.h = head * serves;
-                for (int64_t c = 0; g->dk.data && c < a->Wk; c++) put(g->dk, at_k(a, p) + c, dk[c]);
-                for (int64_t c = 0; g->dv.data && c < a->Wv; c++) put(g->dv, at_v(a, p) + c, dv[c]);
+                p.h = head * q_per_kv;
+                for (int64_t c = 0; g->dk.data && c < a->Wk; c++)
+                    sink_store(g->dk, k_offset(a, p) + c, dk[c]);
+                for (int64_t c = 0; g->dv.data && c < a->Wv; c++)
+                    sink_store(g->dv, v_offset(a, p) + c, dv[c]);
             }
 }
 
@@ -222,9 +226,9 @@ static void bias_grads(args *a, const fv_attn_grads *g, const acc *dyy)
         for (int64_t r = 0; r < shared[0] * shared[1] * shared[2]; r++) {
             int64_t ri = r % shared[2], rh = r / shared[2] % shared[1],
                     rb = r / shared[2] / shared[1];
-            sum += slope_at(a, g, dyy, (pair){b + rb, h + rh, i + ri, j}).ds;
+            sum += dscore_at(a, g, dyy, (pair){b + rb, h + rh, i + ri, j}).ds;
         }
-        put(g->dbias, at_grid(a->bias_s, (pair){b, h, i, j}), sum);
+        sink_store(g->dbias, at_grid(a->bias_s, (pair){b, h, i, j}), sum);
     }
 }
 
@@ -235,19 +239,20 @@ static void rel_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
     for (p.b = 0; p.b < a->B; p.b++)
         for (p.h = 0; p.h < a->H; p.h++)
             for (p.i = 0; p.i < a->Tq; p.i++)
-                for (p.j = 0; p.j < a->Tk; p.j++) sum[at_rel(a, p)] += slope_at(a, g, dyy, p).ds;
-    for (int64_t l = 0; l < a->H * a->rel_len; l++) put(g->drel, l, sum[l]);
+                for (p.j = 0; p.j < a->Tk; p.j++)
+                    sum[rel_index(a, p)] += dscore_at(a, g, dyy, p).ds;
+    for (int64_t l = 0; l < a->H * a->rel_len; l++) sink_store(g->drel, l, sum[l]);
 }
 
 static void attention_bwd(fv_stream *s, args *a, const fv_attn_grads *g)
 {
     int64_t rows = a->B * a->H * a->Tq,
             sums = a->Wk + a->Wv + (g->drel.data ? a->H * a->rel_len : 0);
-    acc *dyy = fv_stream_work(s, (size_t)(rows + sums) * sizeof *dyy),
+    acc *dyy = fv_stream_scratch(s, (size_t)(rows + sums) * sizeof *dyy),
         *sum = dyy + rows; /* dyy: dy_i.y_i of each row */
     if (!dyy) return;
     for (int64_t r = 0; r < rows; r++) {
-        int64_t at = at_y(a, (pair){r / a->Tq / a->H, r / a->Tq % a->H, r % a->Tq, 0});
+        int64_t at = y_offset(a, (pair){r / a->Tq / a->H, r / a->Tq % a->H, r % a->Tq, 0});
         dyy[r] = dot(g->dy, at, a->y, at, a->Wv);
     }
     if (g->dq.data) query_grads(a, g, dyy, sum);

@@ -53,8 +53,8 @@ static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias
                 dg += ld(dy, at) * (ld(x, at) - m) * rstd;
                 db += ld(dy, at);
             }
-        if (dgain.data) put(dgain, ch, dg);
-        if (dbias.data) put(dbias, ch, db);
+        if (dgain.data) sink_store(dgain, ch, dg);
+        if (dbias.data) sink_store(dbias, ch, db);
         if (!dx.data) continue;
 
         acc scale = (gain ? ld(gain, ch) : 1) * rstd, count = (acc)(outer * inner);
@@ -62,7 +62,8 @@ static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias
         for (int64_t o = 0; o < outer; o++)
             for (int64_t i = 0; i < inner; i++) {
                 int64_t at = (o * channels + ch) * inner + i;
-                put(dx, at, scale * (ld(dy, at) - d_mean - (ld(x, at) - m) * rstd * dn_mean));
+                sink_store(dx, at,
+                           scale * (ld(dy, at) - d_mean - (ld(x, at) - m) * rstd * dn_mean));
             }
     }
 }

@@ -16,7 +16,7 @@ static acc value(fv_binary_op op, acc a, acc b)
 }
 
 /* dy / da and dy / db */
-static acc slope_a(fv_binary_op op, acc a, acc b)
+static acc binary_grad_a(fv_binary_op op, acc a, acc b)
 {
     switch (op) {
     case FV_B_ADD:
@@ -29,14 +29,14 @@ static acc slope_a(fv_binary_op op, acc a, acc b)
     return 0;
 }
 
-static acc slope_b(fv_binary_op op, acc a, acc b)
+static acc binary_grad_b(fv_binary_op op, acc a, acc b)
 {
     switch (op) {
     case FV_B_ADD: return 1;
     case FV_B_SUB: return -1;
     case FV_B_MUL: return a;
     case FV_B_DIV: return -a / (b * b);
-    case FV_B_MAX: return slope_a(op, b, a);
+    case FV_B_MAX: return binary_grad_a(op, b, a);
     case FV_B_COUNT: break;
     }
     return 0;
@@ -52,7 +52,7 @@ static void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const 
 
 /* One operand's gradient: the axes it is repeated along are walked inside, so that each of its
  * elements is summed in the order of y and delivered once. */
-static void one_side(fv_binary_op op, fv_sink g, acc (*slope)(fv_binary_op, acc, acc),
+static void one_side(fv_binary_op op, fv_sink g, acc (*grad)(fv_binary_op, acc, acc),
                      const int64_t *stride, const void *dy, const void *a, const void *b,
                      const fv_walk *w)
 {
@@ -70,8 +70,8 @@ static void one_side(fv_binary_op op, fv_sink g, acc (*slope)(fv_binary_op, acc,
     for (walker o = walk_start(&kept); o.more; walk_next(&o, &kept)) {
         acc sum = 0;
         for (walker i = walk_start(&summed); i.more; walk_next(&i, &summed))
-            sum += slope(op, ld(a, o.a + i.a), ld(b, o.b + i.b)) * ld(dy, o.y + i.y);
-        put(g, of_a ? o.a : o.b, sum);
+            sum += grad(op, ld(a, o.a + i.a), ld(b, o.b + i.b)) * ld(dy, o.y + i.y);
+        sink_store(g, of_a ? o.a : o.b, sum);
     }
 }
 
@@ -79,8 +79,8 @@ static void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, co
                        const void *a, const void *b, const fv_walk *w)
 {
     (void)s;
-    one_side(op, da, slope_a, w->a, dy, a, b, w);
-    one_side(op, db, slope_b, w->b, dy, a, b, w);
+    one_side(op, da, binary_grad_a, w->a, dy, a, b, w);
+    one_side(op, db, binary_grad_b, w->b, dy, a, b, w);
 }
 
 void REF(binary)(fv_kernels *k);

@@ -24,7 +24,7 @@ static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g
 static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
 {
     if (!x.data) return;
-    acc *sum = fv_stream_work(s, (size_t)(g->h * g->w) * sizeof *sum);
+    acc *sum = fv_stream_scratch(s, (size_t)(g->h * g->w) * sizeof *sum);
     if (!sum) return;
     int64_t at = 0;
     for (int64_t plane = 0; plane < g->batch * g->channels; plane++) {
@@ -38,7 +38,7 @@ static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom 
                         if (r >= 0 && r < g->h && c >= 0 && c < g->w)
                             sum[r * g->w + c] += ld(col, at);
                     }
-        for (int64_t i = 0; i < g->h * g->w; i++) put(x, plane * g->h * g->w + i, sum[i]);
+        for (int64_t i = 0; i < g->h * g->w; i++) sink_store(x, plane * g->h * g->w + i, sum[i]);
     }
 }
 
@@ -77,7 +77,7 @@ static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t plane
                          int64_t w, int64_t oh, int64_t ow)
 {
     if (!dx.data) return;
-    acc *sum = fv_stream_work(s, (size_t)(h * w) * sizeof *sum);
+    acc *sum = fv_stream_scratch(s, (size_t)(h * w) * sizeof *sum);
     if (!sum) return;
     for (int64_t plane = 0; plane < planes; plane++) {
         for (int64_t i = 0; i < h * w; i++) sum[i] = 0;
@@ -90,7 +90,7 @@ static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t plane
                 sum[r.high * w + c.low] += d * r.part * (1 - c.part);
                 sum[r.high * w + c.high] += d * r.part * c.part;
             }
-        for (int64_t i = 0; i < h * w; i++) put(dx, plane * h * w + i, sum[i]);
+        for (int64_t i = 0; i < h * w; i++) sink_store(dx, plane * h * w + i, sum[i]);
     }
 }
 

@@ -7,7 +7,7 @@ static void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
 {
     (void)s;
     if (!y.data) return;
-    for (walker at = walk_start(w); at.more; walk_next(&at, w)) put(y, at.y, ld(x, at.a));
+    for (walker at = walk_start(w); at.more; walk_next(&at, w)) sink_store(y, at.y, ld(x, at.a));
 }
 
 static void fill(fv_stream *s, void *y, float value, int64_t n)

@@ -10,7 +10,7 @@ static void dropout(fv_stream *s, fv_sink y, const void *x, int64_t n, float p, 
     if (!y.data) return;
     for (int64_t i = 0; i < n; i++) {
         if (i % 4 == 0) fv_philox(word, rng.seed, rng.site, *rng.step, (uint64_t)i / 4);
-        put(y, i, word[i % 4] >= least ? ld(x, i) * scale : 0);
+        sink_store(y, i, word[i % 4] >= least ? ld(x, i) * scale : 0);
     }
 }
 

@@ -41,7 +41,7 @@ static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, co
         for (int64_t j = 0; j < vocab; j++) {
             int64_t i = r * vocab + j;
             acc target = even + (j == labels[r] ? 1 - (acc)smooth : 0);
-            put(dx, i, labels[r] == ignore ? 0 : d * (EXP(ld(x, i) - lds(lse, r)) - target));
+            sink_store(dx, i, labels[r] == ignore ? 0 : d * (EXP(ld(x, i) - lds(lse, r)) - target));
         }
     }
 }

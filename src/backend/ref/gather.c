@@ -41,7 +41,8 @@ static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32
                        int64_t vocab, int64_t d, int32_t skip)
 {
     if (!dtable.data || !valid(s, "gather_bwd", ids, n, vocab)) return;
-    int64_t *first = fv_stream_work(s, (size_t)(vocab + n) * sizeof *first), *next = first + vocab;
+    int64_t *first = fv_stream_scratch(s, (size_t)(vocab + n) * sizeof *first),
+            *next = first + vocab;
     if (!first) return;
     for (int64_t v = 0; v < vocab; v++) first[v] = -1;
     for (int64_t i = n - 1; i >= 0; i--) {
@@ -54,7 +55,7 @@ static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32
         for (int64_t j = 0; j < d; j++) {
             acc sum = 0;
             for (int64_t i = head; i >= 0; i = next[i]) sum += ld(dy, i * d + j);
-            put(dtable, v * d + j, sum);
+            sink_store(dtable, v * d + j, sum);
         }
     }
 }

@@ -12,8 +12,8 @@ static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int6
     }
 }
 
-static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                  int32_t first, int32_t skip)
+static void positions(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                      int32_t first, int32_t skip)
 {
     (void)s;
     for (int64_t i = 0, n = 0; i < rows * cols; i++) {
@@ -22,8 +22,8 @@ static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int6
     }
 }
 
-static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
-                 bool wanted)
+static void last_index(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                       int32_t id, bool wanted)
 {
     (void)s;
     for (int64_t r = 0; r < rows; r++) {
@@ -37,6 +37,6 @@ void REF(ids)(fv_kernels *k);
 void REF(ids)(fv_kernels *k)
 {
     k->shift = shift;
-    k->count = count;
-    k->last = last;
+    k->positions = positions;
+    k->last_index = last_index;
 }

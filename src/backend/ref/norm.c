@@ -53,7 +53,7 @@ static void layernorm_dx(fv_sink dx, const void *dy, const void *x, const void *
         gn_mean /= (acc)cols;
         for (int64_t j = 0; j < cols; j++) {
             acc g = ld(dy, o + j) * (gain ? ld(gain, j) : 1), n = (ld(x, o + j) - m) * scale;
-            put(dx, o + j, scale * (g - g_mean - n * gn_mean));
+            sink_store(dx, o + j, scale * (g - g_mean - n * gn_mean));
         }
     }
 }
@@ -72,8 +72,8 @@ static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias
             dg += d * (ld(x, r * cols + j) - lds(mean, r)) * lds(rstd, r);
             db += d;
         }
-        if (dgain.data) put(dgain, j, dg);
-        if (dbias.data) put(dbias, j, db);
+        if (dgain.data) sink_store(dgain, j, dg);
+        if (dbias.data) sink_store(dbias, j, db);
     }
 }
 
@@ -106,7 +106,7 @@ static void rmsnorm_dx(fv_sink dx, const void *dy, const void *x, const void *ga
         gn_mean /= (acc)cols;
         for (int64_t j = 0; j < cols; j++) {
             acc g = ld(dy, o + j) * (gain ? ld(gain, j) : 1);
-            put(dx, o + j, scale * (g - ld(x, o + j) * scale * gn_mean));
+            sink_store(dx, o + j, scale * (g - ld(x, o + j) * scale * gn_mean));
         }
     }
 }
@@ -121,7 +121,7 @@ static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy,
         acc dg = 0;
         for (int64_t r = 0; r < rows; r++)
             dg += ld(dy, r * cols + j) * ld(x, r * cols + j) * lds(rstd, r);
-        put(dgain, j, dg);
+        sink_store(dgain, j, dg);
     }
 }
 

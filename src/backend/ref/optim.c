@@ -2,33 +2,35 @@
  * the clipping. */
 #include "backend/ref/ref.h"
 
-/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) /
- * (sqrt(v/correct2) + eps)) */
+/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w +
+ * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps)) */
 static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy,
                   const float *grad, int64_t n, const fv_adamw *o)
 {
     (void)s;
     const fv_update *u = o->now;
     float lr = o->lr * u->lr;
-    if (u->spoiled) return;
+    if (u->nonfinite) return;
     for (int64_t i = 0; i < n; i++) {
         float g = grad[i] * u->grad_scale;
         m[i] = o->beta1 * m[i] + (1 - o->beta1) * g;
         v[i] = o->beta2 * v[i] + (1 - o->beta2) * g * g;
-        w[i] -= lr * (o->decay * w[i] + m[i] / u->correct1 / (sqrtf(v[i] / u->correct2) + o->eps));
-        if (ema) ema[i] = u->follow * ema[i] + (1 - u->follow) * w[i];
+        w[i] -= lr * (o->decay * w[i] +
+                      m[i] / u->bias_correction1 / (sqrtf(v[i] / u->bias_correction2) + o->eps));
+        if (ema) ema[i] = u->ema_decay * ema[i] + (1 - u->ema_decay) * w[i];
         if (copy) st(copy, i, w[i]);
     }
 }
 
-static void limit(fv_stream *s, fv_update *u, const float *sumsq, float most, float (*result)[2])
+static void clip_norm(fv_stream *s, fv_update *u, const float *sumsq, float most,
+                      float (*result)[2])
 {
     (void)s;
     double norm = sqrt((double)*sumsq);
-    if (!isfinite(norm) || !isfinite(u->loss)) u->spoiled = 1;
+    if (!isfinite(norm) || !isfinite(u->loss)) u->nonfinite = 1;
     u->grad_scale = most > 0 && norm > (double)most ? (float)((double)most / norm) : 1;
-    result[u->place][0] = u->loss;
-    result[u->place][1] = (float)norm;
+    result[u->result_index][0] = u->loss;
+    result[u->result_index][1] = (float)norm;
 }
 
 /* Lanes of fixed stride are added first, then the lanes: an order a wide kernel can keep. */
@@ -47,5 +49,5 @@ void REF(optim)(fv_kernels *k)
 {
     k->adamw = adamw;
     k->sumsq = sumsq;
-    k->limit = limit;
+    k->clip_norm = clip_norm;
 }

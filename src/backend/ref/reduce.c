@@ -17,7 +17,7 @@ static void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t
 {
     (void)s;
     if (!y.data) return;
-    for (int64_t j = 0; j < cols; j++) put(y, j, sum(x, j, cols, rows));
+    for (int64_t j = 0; j < cols; j++) sink_store(y, j, sum(x, j, cols, rows));
 }
 
 /* ---- reduce: x (outer,n,inner) -> y (outer,inner) ---- */
@@ -62,7 +62,7 @@ static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy
                 acc g = ld(dy, o * inner + r);
                 if (op == FV_R_MEAN) g /= (acc)n;
                 if (op == FV_R_MAX && arg[o * inner + r] != i) g = 0;
-                put(dx, (o * n + i) * inner + r, g);
+                sink_store(dx, (o * n + i) * inner + r, g);
             }
 }
 
@@ -94,10 +94,10 @@ static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *in
     (void)s;
     if (!dx.data) return;
     if (!dx.add)
-        for (int64_t i = 0; i < rows * cols; i++) put(dx, i, 0);
+        for (int64_t i = 0; i < rows * cols; i++) sink_store(dx, i, 0);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t p = 0; p < k; p++)
-            put(dx, row * cols + index[row * k + p], ld(dy, row * k + p));
+            sink_store(dx, row * cols + index[row * k + p], ld(dy, row * k + p));
 }
 
 /* ---- cumsum ---- */
@@ -113,7 +113,7 @@ static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_
             for (int64_t i = 0; i < n; i++) {
                 int64_t at = (o * n + (reverse ? n - 1 - i : i)) * inner + r;
                 t += ld(x, at);
-                put(y, at, t);
+                sink_store(y, at, t);
             }
         }
 }
@@ -126,7 +126,7 @@ static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *m
     (void)s;
     if (!y.data) return;
     for (walker at = walk_start(w); at.more; walk_next(&at, w))
-        put(y, at.y, mask[at.b] ? ld(x, at.a) : (acc)value);
+        sink_store(y, at.y, mask[at.b] ? ld(x, at.a) : (acc)value);
 }
 
 void REF(reduce)(fv_kernels *k);

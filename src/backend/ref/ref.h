@@ -119,7 +119,7 @@ static inline void st(void *p, int64_t i, acc v) { ((uint16_t *)p)[i] = ref_to_f
 #endif
 
 /* Delivers v to element i of a gradient; the caller has checked that s.data is not NULL. */
-static inline void put(fv_sink s, int64_t i, acc v)
+static inline void sink_store(fv_sink s, int64_t i, acc v)
 {
     if (s.dtype == FV_F32 && REF_TYPE != FV_F32) { /* a parameter of a narrower model */
         float *p = (float *)s.data + i;

@@ -85,8 +85,10 @@ static void sequence_bwd(fv_sink dlp, acc d, acc loss, const fv_stat *alpha, con
             acc down = end ? 0 : t < g->T - 1 ? beta[u] : -INFINITY;
             acc by_blank = ld(g->lp, blank_at(g, t, u)) + down;
             acc by_label = u < g->U ? ld(g->lp, label_at(g, t, u)) + beta[u + 1] : -INFINITY;
-            if (by_blank > -INFINITY) put(dlp, blank_at(g, t, u), -d * EXP(before + by_blank));
-            if (by_label > -INFINITY) put(dlp, label_at(g, t, u), -d * EXP(before + by_label));
+            if (by_blank > -INFINITY)
+                sink_store(dlp, blank_at(g, t, u), -d * EXP(before + by_blank));
+            if (by_label > -INFINITY)
+                sink_store(dlp, label_at(g, t, u), -d * EXP(before + by_label));
             beta[u] = log_add(by_blank, by_label);
         }
 }
@@ -97,10 +99,10 @@ static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_s
                      int64_t V, int32_t blank)
 {
     if (!dlp.data) return;
-    acc *beta = fv_stream_work(s, (size_t)U1 * sizeof *beta);
+    acc *beta = fv_stream_scratch(s, (size_t)U1 * sizeof *beta);
     if (!beta) return;
     if (!dlp.add) /* steps that no path takes, and all beyond the lengths */
-        for (int64_t i = 0; i < B * T * U1 * V; i++) put(dlp, i, 0);
+        for (int64_t i = 0; i < B * T * U1 * V; i++) sink_store(dlp, i, 0);
     for (int64_t b = 0; b < B; b++) {
         grid g;
         if (!grid_of(s, &g, lp, labels, tlen, ulen, b, T, U1, V, blank)) return;

@@ -25,13 +25,13 @@ static void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, con
             for (int64_t h = 0; h < H; h++) {
                 int64_t at = (row * H + h) * W + i * step;
                 acc a = ld(x, at), b = ld(x, at + apart);
-                put(y, at, a * co - b * si);
-                put(y, at + apart, a * si + b * co);
+                sink_store(y, at, a * co - b * si);
+                sink_store(y, at + apart, a * si + b * co);
             }
         }
         for (int64_t h = 0; h < H; h++)
             for (int64_t j = 2 * half; j < W; j++)
-                put(y, (row * H + h) * W + j, ld(x, (row * H + h) * W + j));
+                sink_store(y, (row * H + h) * W + j, ld(x, (row * H + h) * W + j));
     }
 }
 

@@ -27,7 +27,7 @@ static void softmax_bwd(fv_stream *s, fv_sink dx, const void *dy, const void *y,
         for (int64_t j = 0; j < cols; j++) sum += ld(dy, i + j) * (as_log ? 1 : ld(y, i + j));
         for (int64_t j = 0; j < cols; j++) {
             acc g = ld(dy, i + j), p = ld(y, i + j);
-            put(dx, i + j, as_log ? g - EXP(p) * sum : p * (g - sum));
+            sink_store(dx, i + j, as_log ? g - EXP(p) * sum : p * (g - sum));
         }
     }
 }

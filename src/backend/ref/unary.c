@@ -17,11 +17,11 @@ static acc sigmoid(acc x)
 static acc normal_cdf(acc x) { return (acc)0.5 * (1 + ERF(x * (acc)SQRT1_2)); }
 
 /* the tanh that stands for 2 Phi - 1 in the approximate gelu, and its slope */
-static acc gelu_bend(acc x)
+static acc gelu_tanh_inner(acc x)
 {
     return TANH((acc)SQRT_2_OVER_PI * (x + (acc)GELU_CUBIC * x * x * x));
 }
-static acc gelu_bend_slope(acc x, acc t)
+static acc gelu_tanh_inner_grad(acc x, acc t)
 {
     return (1 - t * t) * (acc)SQRT_2_OVER_PI * (1 + 3 * (acc)GELU_CUBIC * x * x);
 }
@@ -32,7 +32,7 @@ static acc value(fv_unary_op op, acc x, acc p0, acc p1)
     case FV_U_SCALE: return p0 * x + p1;
     case FV_U_RELU: return x > 0 || x != x ? x : 0; /* NaN stays NaN */
     case FV_U_GELU: return x * normal_cdf(x);
-    case FV_U_GELU_TANH: return (acc)0.5 * x * (1 + gelu_bend(x));
+    case FV_U_GELU_TANH: return (acc)0.5 * x * (1 + gelu_tanh_inner(x));
     case FV_U_SILU: return x * sigmoid(x);
     case FV_U_TANH: return TANH(x);
     case FV_U_SIGMOID: return sigmoid(x);
@@ -52,15 +52,15 @@ static acc value(fv_unary_op op, acc x, acc p0, acc p1)
 
 /* relu, tanh, sigmoid, exp and the roots are written in y: a caller that has no x may pass y for
  * it. */
-static acc slope(fv_unary_op op, acc x, acc y, acc p0, acc p1)
+static acc unary_grad(fv_unary_op op, acc x, acc y, acc p0, acc p1)
 {
     switch (op) {
     case FV_U_SCALE: return p0;
     case FV_U_RELU: return y > 0;
     case FV_U_GELU: return normal_cdf(x) + x * (acc)ONE_OVER_SQRT_2PI * EXP((acc)-0.5 * x * x);
     case FV_U_GELU_TANH: {
-        acc t = gelu_bend(x);
-        return (acc)0.5 * (1 + t + x * gelu_bend_slope(x, t));
+        acc t = gelu_tanh_inner(x);
+        return (acc)0.5 * (1 + t + x * gelu_tanh_inner_grad(x, t));
     }
     case FV_U_SILU: {
         acc s = sigmoid(x);
@@ -94,7 +94,8 @@ static void unary_bwd(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, 
 {
     (void)s;
     if (!dx.data) return;
-    for (int64_t i = 0; i < n; i++) put(dx, i, slope(op, ld(x, i), ld(y, i), p0, p1) * ld(dy, i));
+    for (int64_t i = 0; i < n; i++)
+        sink_store(dx, i, unary_grad(op, ld(x, i), ld(y, i), p0, p1) * ld(dy, i));
 }
 
 void REF(unary)(fv_kernels *k);

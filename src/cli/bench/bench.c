@@ -8,7 +8,7 @@
 
 #include "fovea/author/op.h"
 
-enum { WARM_UP = 2, LEAST_RUNS = 5, MOST_RUNS = 10000 };
+enum { WARM_UP = 2, MIN_RUNS = 5, MAX_RUNS = 10000 };
 #define PATIENCE 20 /* times the seconds asked for: then even one run is enough */
 /* seconds: shorter repetitions are timed several at once, as the clock and a device's answer take
  * time */
@@ -120,13 +120,13 @@ static double once(bench *b, bench_fn *fn, void *what, uint64_t step, int times)
 
 static int measure(bench *b, timing *t, bench_fn *fn, void *what)
 {
-    double *seconds = malloc(MOST_RUNS * sizeof *seconds), total = 0;
+    double *seconds = malloc(MAX_RUNS * sizeof *seconds), total = 0;
     if (!seconds || fv_ctx_status(b->hold)) {
         free(seconds);
         return seconds ? cli_error(b->c, fv_ctx_err(b->hold)) : cli_fail(b->c, "out of memory");
     }
     int n = -WARM_UP, least = b->together > 1 ? b->together : 1, times = least;
-    for (; n < MOST_RUNS; n++) {
+    for (; n < MAX_RUNS; n++) {
         double s = once(b, fn, what, (uint64_t)(n + WARM_UP), times);
         if (s < 0) {
             free(seconds);
@@ -140,7 +140,7 @@ static int measure(bench *b, timing *t, bench_fn *fn, void *what)
             continue;
         }
         seconds[n] = s;
-        if ((n + 1 >= LEAST_RUNS && total >= b->opt.seconds) || total > PATIENCE * b->opt.seconds) {
+        if ((n + 1 >= MIN_RUNS && total >= b->opt.seconds) || total > PATIENCE * b->opt.seconds) {
             n++;
             break;
         }

@@ -123,7 +123,7 @@ static int measure(decode *d, double *prompt, double *token)
     ok = ok && read_prompt(d, f->begin ? 1 : d->v->len);
     *prompt = now() - start;
     start = now();
-    ok = ok && !fv_session_write(c, d->session, d->ids, d->text, d->v->made);
+    ok = ok && !fv_session_greedy(c, d->session, d->ids, d->text, d->v->made);
     *token = (now() - start) / (double)d->v->made;
     return ok ? CLI_OK : cli_error(d->b.c, fv_ctx_err(c));
 }

@@ -44,7 +44,7 @@ static void multiply(fv_ctx *c, void *what)
 {
     product *p = what;
     if (p->nn)
-        fv_linear_kn(c, p->x, p->w, NULL, FV_ACT_NONE);
+        fv_linear_in_out(c, p->x, p->w, NULL, FV_ACT_NONE);
     else
         fv_linear(c, p->x, p->w, NULL, FV_ACT_NONE);
 }

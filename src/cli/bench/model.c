@@ -62,7 +62,7 @@ static const cli_example train_examples[] = {
 
 /* ---- the model and its inputs ---- */
 
-enum { MOST_UNREAD = 64 }; /* updates; no device lets more go unread */
+enum { MAX_UNREAD = 64 }; /* updates; no device lets more go unread */
 
 typedef struct subject {
     bench *b;
@@ -164,10 +164,10 @@ static void update(fv_ctx *c, void *what)
 {
     subject *s = what;
     const fv_batch *batch = &s->data;
-    fv_updated came[MOST_UNREAD];
+    fv_updated came[MAX_UNREAD];
     int64_t n;
     fv_status st = fv_updater_step(s->updater, ++s->step, &batch, 1, &s->e);
-    if (!st && ++s->unread == fv_updater_ahead(s->updater)) {
+    if (!st && ++s->unread == fv_updater_max_pending(s->updater)) {
         st = fv_updater_read(s->updater, came, &n, &s->e);
         s->unread = 0;
     }
@@ -214,7 +214,7 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
     how.warmup = 0;
     how.recompute = v->recompute;
     st = fv_updater_new(&s->updater, s->model, b->device, &how, &s->e);
-    if (!st && fv_updater_ahead(s->updater) > 1) b->together = 4;
+    if (!st && fv_updater_max_pending(s->updater) > 1) b->together = 4;
     return st;
 }
 
@@ -228,13 +228,13 @@ static int learn(const cli *c, const model_values *v, double loss[COMPARED])
 {
     bench b;
     subject s = {.b = &b, .data = {.env = &b.env}};
-    fv_updated came[MOST_UNREAD];
+    fv_updated came[MAX_UNREAD];
     int64_t n = 0, read;
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
     fv_status st = code ? FV_OK : prepare(&b, &s, v, true, 1e-3f);
     while (!code && !st && n < COMPARED) {
         const fv_batch *batch = &s.data;
-        for (int64_t i = 0; !st && i < fv_updater_ahead(s.updater) && s.step < COMPARED; i++)
+        for (int64_t i = 0; !st && i < fv_updater_max_pending(s.updater) && s.step < COMPARED; i++)
             st = fv_updater_step(s.updater, ++s.step, &batch, 1, &s.e);
         if (!st) st = fv_updater_read(s.updater, came, &read, &s.e);
         for (int64_t i = 0; !st && i < read; i++) loss[n++] = came[i].loss;

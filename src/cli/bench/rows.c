@@ -126,7 +126,10 @@ static void adamw(fv_ctx *c, void *what)
 {
     const operands *o = what;
     const fv_kernels *k = kernels(c, o);
-    const fv_update now = {.lr = 1e-6f, .correct1 = 1, .correct2 = 1, .grad_scale = 1};
+    const fv_update now = {.lr = 1e-6f,
+                           .bias_correction1 = 1,
+                           .bias_correction2 = 1,
+                           .grad_scale = 1};
     fv_tensor *u = fv_bytes(c, (const uint8_t *)&now, FV_SHAPE((int64_t)sizeof now));
     if (!u || !k || !fv_need(c, k->adamw, "adamw", k->dtype)) return;
     const fv_adamw step = {

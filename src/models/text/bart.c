@@ -127,17 +127,17 @@ static fv_layer_opt layer_opt(const config *k, int n_head, int hidden)
 static void declare_stacks(bart *m, fv_params *p, const char *below)
 {
     const config *k = &m->cfg;
-    int64_t places = k->max_position_embeddings + OFFSET;
-    fv_pos_init(p, &m->encoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std,
+    int64_t n_positions = k->max_position_embeddings + OFFSET;
+    fv_pos_init(p, &m->encoder_pos, n_positions, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std,
                 "%sencoder.embed_positions", below);
-    fv_pos_init(p, &m->decoder_pos, places, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std,
+    fv_pos_init(p, &m->decoder_pos, n_positions, k->d_model, FV_POS_LEARNED, OFFSET, k->init_std,
                 "%sdecoder.embed_positions", below);
     fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){0}, "%sencoder.layernorm_embedding",
                  below);
     fv_norm_init(p, &m->decoder_norm, k->d_model, (fv_norm_opt){0}, "%sdecoder.layernorm_embedding",
                  below);
-    m->encoder = fv_params_take(p, (size_t)k->encoder_layers * sizeof *m->encoder);
-    m->decoder = fv_params_take(p, (size_t)k->decoder_layers * sizeof *m->decoder);
+    m->encoder = fv_params_scratch(p, (size_t)k->encoder_layers * sizeof *m->encoder);
+    m->decoder = fv_params_scratch(p, (size_t)k->decoder_layers * sizeof *m->decoder);
     if (!m->encoder || !m->decoder) return;
     for (int i = 0; i < k->encoder_layers; i++)
         fv_encoder_layer_init(p, &m->encoder[i],
@@ -285,9 +285,9 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const bart *m = self;
     fv_tensor *x = embed(c, m, &m->decoder_pos, &m->decoder_norm, ids,
-                         fv_session_places_from(c, s, OFFSET));
+                         fv_session_positions_from(c, s, OFFSET));
     x = fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true});
-    return logits(c, m, fv__last_place(c, x));
+    return logits(c, m, fv__last_position(c, x));
 }
 
 static int64_t vocabulary(const void *self)

@@ -149,7 +149,7 @@ static void declare(void *self, const fv_setup *s)
     fv_pos_init(p, &m->positions, k->max_position_embeddings, k->dim, FV_POS_LEARNED, 0,
                 k->initializer_range, "%sembeddings.position_embeddings", at);
     fv_norm_init(p, &m->norm, k->dim, (fv_norm_opt){.eps = EPS}, "%sembeddings.LayerNorm", at);
-    m->layers = fv_params_take(p, (size_t)k->n_layers * sizeof *m->layers);
+    m->layers = fv_params_scratch(p, (size_t)k->n_layers * sizeof *m->layers);
     for (int i = 0; m->layers && i < k->n_layers; i++) declare_layer(p, &m->layers[i], k, at, i);
     declare_head(m, p);
 }

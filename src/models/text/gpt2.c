@@ -69,7 +69,7 @@ typedef struct gpt2 {
     config cfg;
     fv__causal_head head;
     fv_emb tokens;
-    fv_pos places;
+    fv_pos wpe;
     fv_encoder_layer *layer;
     fv_norm norm;
     fv_tensor *out; /* (V,D) or, to classify, (labels,D); NULL: none */
@@ -92,7 +92,7 @@ static fv_layer_opt layer_opt(const config *k, int i)
         .mha = {.width = k->n_embd,
                 .n_head = k->n_head,
                 .packed = true,
-                .kn = true,
+                .in_out = true,
                 .scale = (float)scale,
                 .dropout = k->attn_pdrop,
                 .std = k->initializer_range,
@@ -100,7 +100,7 @@ static fv_layer_opt layer_opt(const config *k, int i)
                 .out_name = "c_proj"},
         .hidden = k->n_inner ? k->n_inner : 4 * k->n_embd,
         .mlp = {.act = fv_act_of(k->activation_function),
-                .kn = true,
+                .in_out = true,
                 .std = k->initializer_range,
                 .up_name = "c_fc",
                 .down_name = "c_proj"},
@@ -121,9 +121,9 @@ static void declare(void *self, const fv_setup *s)
     const char *below = m->head == FV__BASE ? "" : "transformer.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range},
                 "%swte", below);
-    fv_pos_init(p, &m->places, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range,
+    fv_pos_init(p, &m->wpe, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range,
                 "%swpe", below);
-    m->layer = fv_params_take(p, (size_t)k->n_layer * sizeof *m->layer);
+    m->layer = fv_params_scratch(p, (size_t)k->n_layer * sizeof *m->layer);
     if (!m->layer) return;
     for (int i = 0; i < k->n_layer; i++)
         fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%sh.%d", below, i);
@@ -162,7 +162,7 @@ static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *typ
                         (long long)fv_dim(ids, 1), m->cfg.n_positions);
     fv_some_rows of[] = {
         {m->tokens.table, .ids = ids, .skip = m->tokens.skip},
-        {m->places.table, .ids = rows, .count = fv_dim(ids, 1), .skip = -1},
+        {m->wpe.table, .ids = rows, .count = fv_dim(ids, 1), .skip = -1},
     };
     fv_tensor *x = fv__embed_bare(c, of, 2);
     if (types) x = fv_add(c, x, fv_emb_fwd(c, &m->tokens, types));
@@ -188,7 +188,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const gpt2 *m = self;
-    fv_tensor *x = embed(c, m, ids, NULL, fv_session_places(c, s));
+    fv_tensor *x = embed(c, m, ids, NULL, fv_session_positions(c, s));
     x = fv__encoder_step(c, s, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true});
     return fv__last_scores(c, x, &m->norm, m->out);
 }

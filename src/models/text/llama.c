@@ -167,7 +167,7 @@ static fv_status check(const void *config_, fv_err *e)
         return fv_fail(e, FV_EFORMAT, "rotary positions of type %s need a factor",
                        rope_words[k->rope.type]);
     for (int i = 0; k->model_type == QWEN2 && i < k->num_hidden_layers; i++)
-        if (fv__layer_is_near(k->layer_types, i, false) &&
+        if (fv__layer_is_local(k->layer_types, i, false) &&
             !(k->use_sliding_window && k->sliding_window))
             return fv_fail(
                 e, FV_EFORMAT,
@@ -181,7 +181,7 @@ static int window(const config *k, int i)
 {
     if (k->model_type == MISTRAL) return k->sliding_window;
     if (k->model_type != QWEN2 || !k->use_sliding_window) return 0;
-    return fv__layer_is_near(k->layer_types, i, i >= k->max_window_layers) ? k->sliding_window : 0;
+    return fv__layer_is_local(k->layer_types, i, i >= k->max_window_layers) ? k->sliding_window : 0;
 }
 
 static fv_rotary rotary_of(const config *k)
@@ -195,12 +195,12 @@ static fv_rotary rotary_of(const config *k)
                    .trained = r->original ? r->original : k->max_position_embeddings,
                    .low = yarn ? r->slow : r->low,
                    .high = yarn ? r->fast : r->high,
-                   .sharpen = r->attention,
+                   .score_scale = r->attention,
                    .no_truncate = !r->truncate};
     if (y.kind == FV_ROTARY_DYNAMIC) y.trained = k->max_position_embeddings;
     if (!(r->attention > 0) && r->mscale > 0 && r->mscale_all > 0 && r->factor > 1)
-        y.sharpen = (float)((0.1 * (double)r->mscale * log((double)r->factor) + 1) /
-                            (0.1 * (double)r->mscale_all * log((double)r->factor) + 1));
+        y.score_scale = (float)((0.1 * (double)r->mscale * log((double)r->factor) + 1) /
+                                (0.1 * (double)r->mscale_all * log((double)r->factor) + 1));
     return y;
 }
 
@@ -247,7 +247,7 @@ static void declare(void *self, const fv_setup *s)
     const char *below = m->head == FV__BASE ? "" : "model.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size,
                 (fv_emb_opt){.std = k->initializer_range}, "%sembed_tokens", below);
-    m->layer = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layer);
+    m->layer = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->layer);
     if (!m->layer) return;
     for (int i = 0; i < k->num_hidden_layers; i++)
         fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%slayers.%d", below, i);
@@ -283,12 +283,14 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const llama *m = self;
-    fv_tensor *ids = fv_items_get(in, "input_ids"), *places = fv_items_get(in, "position_ids");
+    fv_tensor *ids = fv_items_get(in, "input_ids"),
+              *position_ids = fv_items_get(in, "position_ids");
     int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
     fv_tensor *next = m->head == FV__LANGUAGE ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = {.causal = true, .key_mask = fv_items_get(in, "attention_mask")};
-    arg.turn = fv_rotary_at(c, &m->rotary, places ? places : fv_positions(c, B, T, 0), T);
+    arg.rope = fv_rotary_at(c, &m->rotary, position_ids ? position_ids : fv_positions(c, B, T, 0),
+                            T);
     x = fv__encoder(c, m->layer, m->cfg.num_hidden_layers, x, arg, "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
@@ -311,7 +313,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     const llama *m = self;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = {.causal = true,
-                      .turn = fv_rotary_at(c, &m->rotary, fv_session_places(c, s),
+                      .rope = fv_rotary_at(c, &m->rotary, fv_session_positions(c, s),
                                            longest(s, ids))};
     x = fv__encoder_step(c, s, m->layer, m->cfg.num_hidden_layers, x, arg);
     return fv__last_scores(c, x, &m->norm, m->out);

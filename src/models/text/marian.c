@@ -165,8 +165,8 @@ static void declare(void *self, const fv_setup *s)
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
     declare_embeddings(m, p);
-    m->encoder = fv_params_take(p, (size_t)k->encoder_layers * sizeof *m->encoder);
-    m->decoder = fv_params_take(p, (size_t)k->decoder_layers * sizeof *m->decoder);
+    m->encoder = fv_params_scratch(p, (size_t)k->encoder_layers * sizeof *m->encoder);
+    m->decoder = fv_params_scratch(p, (size_t)k->decoder_layers * sizeof *m->decoder);
     if (!m->encoder || !m->decoder) return;
     for (int i = 0; i < k->encoder_layers; i++)
         fv_encoder_layer_init(p, &m->encoder[i],
@@ -274,9 +274,9 @@ static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const marian *m = self;
-    fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, fv_session_places(c, s));
-    x = fv__last_place(c, fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x,
-                                           (fv_mha_arg){.causal = true}));
+    fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, fv_session_positions(c, s));
+    x = fv__last_position(c, fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x,
+                                              (fv_mha_arg){.causal = true}));
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
     return logits(c, m, x);
 }

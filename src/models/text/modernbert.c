@@ -123,7 +123,7 @@ typedef struct modernbert {
 
 static bool is_local(const config *k, int i)
 {
-    return fv__layer_is_near(k->layer_types, i, i % k->global_attn_every_n_layers != 0);
+    return fv__layer_is_local(k->layer_types, i, i % k->global_attn_every_n_layers != 0);
 }
 
 static fv_status check(const void *config_, fv_err *e)
@@ -211,7 +211,7 @@ static void declare(void *self, const fv_setup *s)
     fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.tok_embeddings",
                 at);
     fv_norm_init(p, &m->norm, k->hidden_size, norm_opt(k), "%sembeddings.norm", at);
-    m->layers = fv_params_take(p, (size_t)k->num_hidden_layers * sizeof *m->layers);
+    m->layers = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->layers);
     for (int i = 0; m->layers && i < k->num_hidden_layers; i++)
         fv_encoder_layer_init(p, &m->layers[i], layer_opt(k, i), "%slayers.%d", at, i);
     fv_norm_init(p, &m->final_norm, k->hidden_size, norm_opt(k), "%sfinal_norm", at);
@@ -251,7 +251,7 @@ typedef struct {
     int64_t T, reach;
 } band;
 
-static void near(void *out, const void *user, int64_t from, int64_t n)
+static void local_bias(void *out, const void *user, int64_t from, int64_t n)
 {
     const band *b = user;
     uint8_t *y = out;
@@ -264,17 +264,20 @@ static void near(void *out, const void *user, int64_t from, int64_t n)
 static fv_tensor *encode(fv_ctx *c, const modernbert *m, const fv_items *in)
 {
     const config *k = &m->cfg;
-    fv_tensor *ids = fv_items_get(in, "input_ids"), *places = fv_items_get(in, "position_ids");
+    fv_tensor *ids = fv_items_get(in, "input_ids"),
+              *position_ids = fv_items_get(in, "position_ids");
     int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1), reach = k->local_attention / 2;
     if (T > k->max_position_embeddings)
         return fv_raise(c, FV_ESHAPE, "modernbert: input_ids %s, but max_position_embeddings is %d",
                         fv_desc(ids).s, k->max_position_embeddings);
-    if (!places) places = fv_positions(c, B, T, 0);
+    if (!position_ids) position_ids = fv_positions(c, B, T, 0);
     fv_mha_arg global = {.key_mask = fv_items_get(in, "attention_mask"),
-                         .turn = fv_rotary_at(c, &m->global, places, T)};
-    fv_mha_arg local = {.key_mask = global.key_mask, .turn = fv_rotary_at(c, &m->local, places, T)};
+                         .rope = fv_rotary_at(c, &m->global, position_ids, T)};
+    fv_mha_arg local = {.key_mask = global.key_mask,
+                        .rope = fv_rotary_at(c, &m->local, position_ids, T)};
     if (reach < T - 1)
-        local.mask = fv__table(c, FV_U8, FV_SHAPE(T, T), near, &(band){T, reach}, sizeof(band));
+        local.mask = fv__table(c, FV_U8, FV_SHAPE(T, T), local_bias, &(band){T, reach},
+                               sizeof(band));
     fv_tensor *x = fv_dropout(c, fv_norm_fwd(c, &m->norm, fv_emb_fwd(c, &m->words, ids)),
                               k->embedding_dropout);
     fv_mark mark = fv_mark_here(c);

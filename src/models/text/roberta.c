@@ -169,18 +169,18 @@ static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
 {
     const config *k = &m->cfg;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *types = fv_items_get(in, "token_type_ids");
-    fv_tensor *places = fv_items_get(in, "position_ids");
-    if (!places && fv_dim(ids, 1) > longest(m))
+    fv_tensor *position_ids = fv_items_get(in, "position_ids");
+    if (!position_ids && fv_dim(ids, 1) > longest(m))
         return fv_raise(
             c, FV_ESHAPE,
             "roberta: input_ids %s, but max_position_embeddings %d leaves room for %lld tokens",
             fv_desc(ids).s, k->max_position_embeddings, (long long)longest(m));
-    if (!places) places = fv_positions_unpadded(c, ids, k->pad_token_id);
-    if (!places) return NULL;
+    if (!position_ids) position_ids = fv_positions_unpadded(c, ids, k->pad_token_id);
+    if (!position_ids) return NULL;
     fv_some_rows of[] = {
         {m->words.table, .ids = ids, .skip = m->words.skip},
         {m->types.table, .ids = types, .count = 1, .skip = -1},
-        {m->positions.table, .ids = places, .skip = m->positions.skip},
+        {m->positions.table, .ids = position_ids, .skip = m->positions.skip},
     };
     fv_tensor *x = fv__embed(c, of, 3, m->norm.gain, m->norm.bias, m->norm.eps);
     return fv_dropout(c, x, k->hidden_dropout_prob);

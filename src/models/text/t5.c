@@ -156,7 +156,7 @@ static void declare_decoder(t5 *m, fv_params *p)
 {
     const config *k = &m->cfg;
     fv_norm_opt norm = {.rms = true, .eps = k->layer_norm_epsilon};
-    m->decoder = fv_params_take(p, (size_t)decoder_layers(k) * sizeof *m->decoder);
+    m->decoder = fv_params_scratch(p, (size_t)decoder_layers(k) * sizeof *m->decoder);
     for (int i = 0; m->decoder && i < decoder_layers(k); i++)
         fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, true), "decoder.block.%d", i);
     fv_rel_bias_init(p, &m->decoder_rel, k->relative_attention_num_buckets, k->num_heads,
@@ -183,7 +183,7 @@ static void declare(void *self, const fv_setup *s)
     const char *at = m->head == TOKEN ? "transformer." : "";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model,
                 (fv_emb_opt){.std = k->initializer_factor}, "%sshared", at);
-    m->encoder = fv_params_take(p, (size_t)k->num_layers * sizeof *m->encoder);
+    m->encoder = fv_params_scratch(p, (size_t)k->num_layers * sizeof *m->encoder);
     for (int i = 0; m->encoder && i < k->num_layers; i++)
         fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, false), "%sencoder.block.%d", at, i);
     fv_rel_bias_init(p, &m->encoder_rel, k->relative_attention_num_buckets, k->num_heads,
@@ -316,7 +316,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     fv_mha_arg arg = {.causal = true};
     arg.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &arg.rel_zero);
     x = fv__decoder_step(c, s, m->decoder, decoder_layers(&m->cfg), x, arg);
-    return logits(c, m, fv_norm_fwd(c, &m->decoder_norm, fv__last_place(c, x)));
+    return logits(c, m, fv_norm_fwd(c, &m->decoder_norm, fv__last_position(c, x)));
 }
 
 static int64_t vocabulary(const void *self)

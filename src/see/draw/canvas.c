@@ -121,7 +121,7 @@ double fv__canvas_width(fv_canvas *c, const char *text, fv_style s)
 
 double fv__canvas_text(fv_canvas *c, double x, double y, const char *text, fv_style s)
 {
-    double w, h, angle = -s.turn * M_PI / 180;
+    double w, h, angle = -s.rotation * M_PI / 180;
     set(c, text, s, &w, &h);
     cairo_save(c->cr);
     cairo_translate(c->cr, x, y);

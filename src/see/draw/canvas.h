@@ -43,9 +43,9 @@ typedef struct fv_style {
     double size; /* of the type, in pixels */
     bool bold;
     fv_rgb color;
-    double most;   /* width beyond which the middle is left out; 0: none */
-    double anchor; /* 0: x is the left end, 0.5 the middle, 1 the right end */
-    double turn;   /* degrees, counter-clockwise around (x,y) */
+    double most;     /* width beyond which the middle is left out; 0: none */
+    double anchor;   /* 0: x is the left end, 0.5 the middle, 1 the right end */
+    double rotation; /* degrees, counter-clockwise around (x,y) */
 } fv_style;
 
 double fv__canvas_width(fv_canvas *c, const char *text, fv_style s);
@@ -58,7 +58,7 @@ void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double
 /* ---- pictures ---- */
 
 /* What a picture shows: maps of one size, layers by heads of them, with their tokens. */
-typedef struct fv_plate {
+typedef struct fv_figure {
     const fv_see *s;
     fv_see_kind kind;
     fv_see_view view;
@@ -66,37 +66,37 @@ typedef struct fv_plate {
     int64_t layer, head, from;       /* the first shown; head FV_SEE_ALL: a mean */
     float *w;                        /* (layers,heads,rows,cols) */
     float most;                      /* the greatest of them */
-    double *place;                   /* rows + cols of them: room for where tokens stand */
+    double *token_pos;               /* rows + cols of them: room for where tokens stand */
     const char *title, *text, *note; /* text and note stand under the title and may be NULL */
     char own[160];                   /* a title of ours */
-} fv_plate;
+} fv_figure;
 
 /* Draws the plate; *w and *h get the size it needs, which does not depend on what the canvas is. */
-typedef void fv_draw_fn(fv_canvas *c, const fv_plate *p, double *w, double *h);
+typedef void fv_draw_fn(fv_canvas *c, const fv_figure *p, double *w, double *h);
 fv_draw_fn fv__draw_heat, fv__draw_grid, fv__draw_lines, fv__draw_alignment;
 
 /* The text of a row or column, its number where it has none. */
-const char *fv__plate_row(const fv_plate *p, int64_t i, char number[24]);
-const char *fv__plate_col(const fv_plate *p, int64_t i, char number[24]);
+const char *fv__figure_row(const fv_figure *p, int64_t i, char number[24]);
+const char *fv__figure_col(const fv_figure *p, int64_t i, char number[24]);
 /* Special tokens step back. */
 fv_rgb fv__token_color(const char *token);
 /* Title and note from (x,y) on, at most `most` wide; returns where the next line may begin and
  * widens *right. */
-double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most,
+double fv__draw_title(fv_canvas *c, const fv_figure *p, double x, double y, double most,
                       double *right);
 /* The shade of a weight.  In large maps weights are small: there it goes by the square root, and
  * the scale says so. */
-fv_rgb fv__plate_shade(const fv_plate *p, double weight);
+fv_rgb fv__figure_shade(const fv_figure *p, double weight);
 /* One map with its corner at (x,y), cells cw by ch. */
-void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw,
+void fv__draw_cells(fv_canvas *c, const fv_figure *p, const float *w, double x, double y, double cw,
                     double ch, bool numbers);
 /* The scale of shades; returns its height. */
-double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, double *right);
+double fv__draw_scale(fv_canvas *c, const fv_figure *p, double x, double y, double *right);
 
-/* The plate of what opt asks for; freed with fv__plate_free. */
-fv_status fv__plate_load(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_err *e);
-void fv__plate_free(fv_plate *p);
-fv_draw_fn *fv__plate_draw(const fv_plate *p);
+/* The plate of what opt asks for; freed with fv__figure_free. */
+fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err *e);
+void fv__figure_free(fv_figure *p);
+fv_draw_fn *fv__figure_draw(const fv_figure *p);
 /* Puts a canvas around a surface; false if memory is out. */
 bool fv__canvas_open(fv_canvas *c, cairo_surface_t *surface);
 void fv__canvas_close(fv_canvas *c);

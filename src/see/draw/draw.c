@@ -5,11 +5,11 @@
 
 #include "canvas.h"
 
-enum { MARGIN = 28, TURN = 50, MOST_BOXES = 6000, MOST_LABEL = 170 };
+enum { MARGIN = 28, LABEL_ROTATION = 50, MAX_BOXES = 6000, MAX_LABEL = 170 };
 
 /* ---- parts that views share ---- */
 
-double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, double most,
+double fv__draw_title(fv_canvas *c, const fv_figure *p, double x, double y, double most,
                       double *right)
 {
     fv_style title = {.size = 17, .bold = true, .color = FV_INK, .most = most},
@@ -27,15 +27,15 @@ double fv__draw_title(fv_canvas *c, const fv_plate *p, double x, double y, doubl
     return y + 14;
 }
 
-static bool by_root(const fv_plate *p) { return p->cols > 40; }
+static bool by_root(const fv_figure *p) { return p->cols > 40; }
 
-fv_rgb fv__plate_shade(const fv_plate *p, double weight)
+fv_rgb fv__figure_shade(const fv_figure *p, double weight)
 {
     double t = p->most > 0 ? weight / (double)p->most : 0;
     return fv__shade(by_root(p) ? sqrt(t) : t);
 }
 
-double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, double *right)
+double fv__draw_scale(fv_canvas *c, const fv_figure *p, double x, double y, double *right)
 {
     enum { STEPS = 60, WIDTH = 150, HEIGHT = 9 };
     char most[40];
@@ -59,7 +59,7 @@ double fv__draw_scale(fv_canvas *c, const fv_plate *p, double x, double y, doubl
 }
 
 /* Many cells are painted as one image: a box each would make a file of many megabytes. */
-static void cells_image(fv_canvas *c, const fv_plate *p, const float *w, double x, double y,
+static void cells_image(fv_canvas *c, const fv_figure *p, const float *w, double x, double y,
                         double cw, double ch)
 {
     int64_t longest = p->rows > p->cols ? p->rows : p->cols, k = 2000 / longest;
@@ -70,7 +70,7 @@ static void cells_image(fv_canvas *c, const fv_plate *p, const float *w, double 
     int stride = cairo_image_surface_get_stride(s);
     for (int64_t i = 0; data && i < p->rows * k; i++)
         for (int64_t j = 0; j < p->cols * k; j++) {
-            fv_rgb f = fv__plate_shade(p, (double)w[i / k * p->cols + j / k]);
+            fv_rgb f = fv__figure_shade(p, (double)w[i / k * p->cols + j / k]);
             uint32_t pixel = (uint32_t)(f.r * 255 + 0.5) << 16 | (uint32_t)(f.g * 255 + 0.5) << 8 |
                              (uint32_t)(f.b * 255 + 0.5);
             memcpy(data + i * stride + j * 4, &pixel, sizeof pixel);
@@ -86,10 +86,10 @@ static void cells_image(fv_canvas *c, const fv_plate *p, const float *w, double 
     cairo_surface_destroy(s);
 }
 
-void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, double y, double cw,
+void fv__draw_cells(fv_canvas *c, const fv_figure *p, const float *w, double x, double y, double cw,
                     double ch, bool numbers)
 {
-    if (p->rows * p->cols * p->layers * p->heads > MOST_BOXES) {
+    if (p->rows * p->cols * p->layers * p->heads > MAX_BOXES) {
         cells_image(c, p, w, x, y, cw, ch);
         return;
     }
@@ -109,7 +109,7 @@ void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, d
         double v = (double)w[i], left = x + (double)col * cw, top = y + (double)row * ch;
         if (v <= faint) continue;
         fv__canvas_box(c, left, top, cw - gap, ch - gap, round);
-        fv__canvas_color(c, fv__plate_shade(p, v), 1);
+        fv__canvas_color(c, fv__figure_shade(p, v), 1);
         cairo_fill(c->cr);
         /* two digits of per cent: what is less is pale enough to see */
         if (!numbers || v < 0.095) continue;
@@ -123,9 +123,9 @@ void fv__draw_cells(fv_canvas *c, const fv_plate *p, const float *w, double x, d
 
 /* ---- labels around a map ---- */
 
-typedef const char *label_fn(const fv_plate *p, int64_t i, char number[24]);
+typedef const char *label_fn(const fv_figure *p, int64_t i, char number[24]);
 
-static double widest(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, int64_t step,
+static double widest(fv_canvas *c, const fv_figure *p, label_fn *label, int64_t n, int64_t step,
                      fv_style s)
 {
     double w = 0;
@@ -135,21 +135,21 @@ static double widest(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n
 }
 
 /* How labels stand where each has this much room: their type, and every how many there is one. */
-static fv_style label_style(double room, int64_t *step)
+static fv_style label_style(double available, int64_t *step)
 {
-    double size = room * 0.78;
+    double size = available * 0.78;
     size = size > 13 ? 13 : size < 8.5 ? 8.5 : size;
-    *step = (int64_t)ceil(size * 1.25 / room);
-    return (fv_style){.size = size, .most = MOST_LABEL};
+    *step = (int64_t)ceil(size * 1.25 / available);
+    return (fv_style){.size = size, .most = MAX_LABEL};
 }
 
-static void row_labels(fv_canvas *c, const fv_plate *p, double right, double y, double cell,
+static void row_labels(fv_canvas *c, const fv_figure *p, double right, double y, double cell,
                        int64_t step, fv_style s)
 {
     char number[24];
     s.anchor = 1;
     for (int64_t i = 0; i < p->rows; i += step) {
-        const char *text = fv__plate_row(p, i, number);
+        const char *text = fv__figure_row(p, i, number);
         s.color = fv__token_color(text);
         fv__canvas_text(c, right, y + ((double)i + 0.5) * cell, text, s);
     }
@@ -157,14 +157,14 @@ static void row_labels(fv_canvas *c, const fv_plate *p, double right, double y, 
 
 /* Slanted, so that they are read without turning the head and need only the width of a cell; widens
  * *right. */
-static void col_labels(fv_canvas *c, const fv_plate *p, double x, double bottom, double cell,
+static void col_labels(fv_canvas *c, const fv_figure *p, double x, double bottom, double cell,
                        int64_t step, fv_style s, double *right)
 {
     char number[24];
-    double lean = cos(TURN * M_PI / 180), up = sin(TURN * M_PI / 180);
-    s.turn = TURN;
+    double lean = cos(LABEL_ROTATION * M_PI / 180), up = sin(LABEL_ROTATION * M_PI / 180);
+    s.rotation = LABEL_ROTATION;
     for (int64_t j = 0; j < p->cols; j += step) {
-        const char *text = fv__plate_col(p, j, number);
+        const char *text = fv__figure_col(p, j, number);
         double at = x + ((double)j + 0.5) * cell;
         s.color = fv__token_color(text);
         double w = fv__canvas_text(c, at, bottom, text, s);
@@ -179,15 +179,16 @@ static double clamp(double x, double low, double high)
     return x < low ? low : x > high ? high : x;
 }
 
-void fv__draw_heat(fv_canvas *c, const fv_plate *p, double *width, double *height)
+void fv__draw_heat(fv_canvas *c, const fv_figure *p, double *width, double *height)
 {
     double n = (double)(p->rows > p->cols ? p->rows : p->cols), right = 0;
     double cell = clamp(fmax(900 / n, fmin(16, 1600 / n)), 1.5, 34);
     int64_t row_step, col_step;
     fv_style rows = label_style(cell, &row_step),
-             cols = label_style(cell * sin(TURN * M_PI / 180), &col_step);
-    double left = MARGIN + widest(c, p, fv__plate_row, p->rows, row_step, rows) + 8;
-    double tall = widest(c, p, fv__plate_col, p->cols, col_step, cols) * sin(TURN * M_PI / 180) +
+             cols = label_style(cell * sin(LABEL_ROTATION * M_PI / 180), &col_step);
+    double left = MARGIN + widest(c, p, fv__figure_row, p->rows, row_step, rows) + 8;
+    double tall = widest(c, p, fv__figure_col, p->cols, col_step, cols) *
+                      sin(LABEL_ROTATION * M_PI / 180) +
                   cols.size;
     double body = fmax(left + (double)p->cols * cell - MARGIN, 520);
     double y = fv__draw_title(c, p, MARGIN, MARGIN, body, &right) + tall;
@@ -202,25 +203,25 @@ void fv__draw_heat(fv_canvas *c, const fv_plate *p, double *width, double *heigh
     *height = y + MARGIN;
 }
 
-void fv__draw_grid(fv_canvas *c, const fv_plate *p, double *width, double *height)
+void fv__draw_grid(fv_canvas *c, const fv_figure *p, double *width, double *height)
 {
     double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(180 / n, 0.25, 17),
            right = 0, gap = 16;
     double mw = fmax((double)p->cols * cell, 44), mh = fmax((double)p->rows * cell, 16);
     int64_t row_step, col_step;
     fv_style rows = label_style(cell, &row_step),
-             cols = label_style(cell * sin(TURN * M_PI / 180), &col_step);
+             cols = label_style(cell * sin(LABEL_ROTATION * M_PI / 180), &col_step);
     bool labels = row_step == 1 && col_step == 1;
     rows.size = cols.size;
     fv_style head = {.size = 12, .bold = true, .color = FV_MUTED, .anchor = 0.5}, layer = head;
     layer.anchor = 0;
     double left = MARGIN + fv__canvas_width(c, "layer 00", layer) + 10, tall = 0, lean = 0;
     if (labels) {
-        double wide = widest(c, p, fv__plate_col, p->cols, 1, cols);
-        left += widest(c, p, fv__plate_row, p->rows, 1, rows) + 8;
-        tall = wide * sin(TURN * M_PI / 180) + cols.size;
+        double wide = widest(c, p, fv__figure_col, p->cols, 1, cols);
+        left += widest(c, p, fv__figure_row, p->rows, 1, rows) + 8;
+        tall = wide * sin(LABEL_ROTATION * M_PI / 180) + cols.size;
         /* the last label leans over its neighbour's map */
-        lean = fmax(0, wide * cos(TURN * M_PI / 180) - cell);
+        lean = fmax(0, wide * cos(LABEL_ROTATION * M_PI / 180) - cell);
     }
     double body = fmax(left + (double)p->heads * (mw + gap) - MARGIN, 520);
     double y = fv__draw_title(c, p, MARGIN, MARGIN, body, &right);

@@ -18,7 +18,7 @@ fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const cha
 
 #include "canvas.h"
 
-enum { MOST_WEIGHTS = 1 << 25 };
+enum { MAX_WEIGHTS = 1 << 25 };
 
 /* ---- loading ---- */
 
@@ -30,7 +30,8 @@ static fv_see_view view_of(const fv_see_opt *opt)
 
 /* Which layers and heads a view shows: a grid all that are not named, lines the heads of one layer,
  * others one map. */
-static fv_status choose(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_see_pick *pick, fv_err *e)
+static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_pick *pick,
+                        fv_err *e)
 {
     bool grid = p->view == FV_VIEW_GRID;
     *pick = opt->pick;
@@ -51,7 +52,7 @@ static fv_status choose(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_see_pi
 }
 
 /* How the picture is to be read. */
-static const char *default_note(const fv_plate *p, const fv_see_opt *opt)
+static const char *default_note(const fv_figure *p, const fv_see_opt *opt)
 {
     if (opt->note) return opt->note;
     bool maps = p->view == FV_VIEW_HEAT || p->view == FV_VIEW_GRID;
@@ -63,7 +64,7 @@ static const char *default_note(const fv_plate *p, const fv_see_opt *opt)
 }
 
 /* The title of a picture that shows more than one map must not speak of a mean. */
-static void default_title(fv_plate *p, const fv_see_opt *opt)
+static void default_title(fv_figure *p, const fv_see_opt *opt)
 {
     char *end;
     fv__see_title(p->own, sizeof p->own, p->s, opt->pick);
@@ -72,7 +73,7 @@ static void default_title(fv_plate *p, const fv_see_opt *opt)
                  p->layers > 1 ? "all layers and heads" : "all heads");
 }
 
-static fv_status load_maps(fv_plate *p, fv_see *s, fv_see_pick pick, fv_err *e)
+static fv_status load_maps(fv_figure *p, fv_see *s, fv_see_pick pick, fv_err *e)
 {
     int64_t size = p->rows * p->cols;
     for (int64_t i = 0; i < p->layers * p->heads; i++) {
@@ -87,18 +88,18 @@ static fv_status load_maps(fv_plate *p, fv_see *s, fv_see_pick pick, fv_err *e)
     return FV_OK;
 }
 
-fv_status fv__plate_load(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_err *e)
+fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err *e)
 {
     fv_see_pick pick;
-    *p = (fv_plate){.s = s,
-                    .kind = opt->pick.kind,
-                    .view = view_of(opt),
-                    .from = opt->to ? opt->from : 0};
+    *p = (fv_figure){.s = s,
+                     .kind = opt->pick.kind,
+                     .view = view_of(opt),
+                     .from = opt->to ? opt->from : 0};
     fv_status st = choose(p, s, opt, &pick, e);
     if (st) return st;
     p->rows = opt->to ? opt->to - opt->from : fv_see_rows(s, p->kind);
     p->cols = fv_see_cols(s, p->kind);
-    if (p->rows * p->cols > MOST_WEIGHTS / (p->layers * p->heads))
+    if (p->rows * p->cols > MAX_WEIGHTS / (p->layers * p->heads))
         return fv_fail(e, FV_EARG,
                        "%lld maps of %lld x %lld weights are too many for one picture: choose a "
                        "layer, a head or rows",
@@ -110,19 +111,19 @@ fv_status fv__plate_load(fv_plate *p, fv_see *s, const fv_see_opt *opt, fv_err *
     p->text = p->title == opt->text ? NULL : opt->text;
     p->note = default_note(p, opt);
     p->w = fv__alloc(s->env, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
-    p->place = fv__alloc(s->env, (size_t)(p->rows + p->cols) * sizeof *p->place);
-    st = p->w && p->place ? load_maps(p, s, pick, e)
-                          : fv_fail(e, FV_ENOMEM, "picture: out of memory");
-    if (st) fv__plate_free(p);
+    p->token_pos = fv__alloc(s->env, (size_t)(p->rows + p->cols) * sizeof *p->token_pos);
+    st = p->w && p->token_pos ? load_maps(p, s, pick, e)
+                              : fv_fail(e, FV_ENOMEM, "picture: out of memory");
+    if (st) fv__figure_free(p);
     return st;
 }
 
-void fv__plate_free(fv_plate *p)
+void fv__figure_free(fv_figure *p)
 {
     fv__free(p->s->env, p->w, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
-    fv__free(p->s->env, p->place, (size_t)(p->rows + p->cols) * sizeof *p->place);
+    fv__free(p->s->env, p->token_pos, (size_t)(p->rows + p->cols) * sizeof *p->token_pos);
     p->w = NULL;
-    p->place = NULL;
+    p->token_pos = NULL;
 }
 
 static const char *text_or_number(const char *text, int64_t i, char number[24])
@@ -132,17 +133,17 @@ static const char *text_or_number(const char *text, int64_t i, char number[24])
     return number;
 }
 
-const char *fv__plate_row(const fv_plate *p, int64_t i, char number[24])
+const char *fv__figure_row(const fv_figure *p, int64_t i, char number[24])
 {
     return text_or_number(fv_see_row(p->s, p->kind, p->from + i), p->from + i, number);
 }
 
-const char *fv__plate_col(const fv_plate *p, int64_t i, char number[24])
+const char *fv__figure_col(const fv_figure *p, int64_t i, char number[24])
 {
     return text_or_number(fv_see_col(p->s, p->kind, i), i, number);
 }
 
-fv_draw_fn *fv__plate_draw(const fv_plate *p)
+fv_draw_fn *fv__figure_draw(const fv_figure *p)
 {
     static fv_draw_fn *const draw[FV_VIEWS] = {
         [FV_VIEW_HEAT] = fv__draw_heat,
@@ -198,7 +199,7 @@ static void put_title(fv_out *o, const fv_buf *b, const char *title)
     fv__out_add(o, b->data + head, b->len - head);
 }
 
-static fv_status draw_to(fv_out *o, const fv_plate *p, const char *format, double w, double h,
+static fv_status draw_to(fv_out *o, const fv_figure *p, const char *format, double w, double h,
                          fv_err *e)
 {
     fv_buf b = {.env = p->s->env};
@@ -210,7 +211,7 @@ static fv_status draw_to(fv_out *o, const fv_plate *p, const char *format, doubl
         cairo_scale(c.cr, fine, fine);
         cairo_set_source_rgb(c.cr, 1, 1, 1);
         cairo_paint(c.cr);
-        fv__plate_draw(p)(&c, p, &w, &h);
+        fv__figure_draw(p)(&c, p, &w, &h);
     }
     cairo_status_t cs = cairo_status(c.cr);
     fv__canvas_close(&c);
@@ -238,18 +239,18 @@ static fv_status draw_to(fv_out *o, const fv_plate *p, const char *format, doubl
 fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format,
                           fv_err *e)
 {
-    fv_plate p;
+    fv_figure p;
     fv_canvas c;
     double w = 0, h = 0;
-    fv_status st = fv__plate_load(&p, s, opt, e);
+    fv_status st = fv__figure_load(&p, s, opt, e);
     if (st) return st;
     cairo_surface_t *nothing = cairo_image_surface_create(CAIRO_FORMAT_A8, 1, 1);
     bool ok = fv__canvas_open(&c, nothing);
-    if (ok) fv__plate_draw (&p)(&c, &p, &w, &h);
+    if (ok) fv__figure_draw (&p)(&c, &p, &w, &h);
     fv__canvas_close(&c);
     cairo_surface_destroy(nothing);
     st = ok ? draw_to(o, &p, format, w, h, e) : fv_fail(e, FV_ENOMEM, "picture: out of memory");
-    fv__plate_free(&p);
+    fv__figure_free(&p);
     return st;
 }
 #endif

@@ -21,7 +21,7 @@ static void curve(fv_canvas *c, double x0, double y0, double x1, double y1, bool
 
 /* ---- the head view ---- */
 
-static double legend(fv_canvas *c, const fv_plate *p, double x, double y, double *right)
+static double legend(fv_canvas *c, const fv_figure *p, double x, double y, double *right)
 {
     fv_style s = {.size = 11.5, .color = FV_MUTED};
     if (p->heads < 2) return y;
@@ -40,7 +40,7 @@ static double legend(fv_canvas *c, const fv_plate *p, double x, double y, double
     return y + 30;
 }
 
-void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *height)
+void fv__draw_lines(fv_canvas *c, const fv_figure *p, double *width, double *height)
 {
     char number[24];
     int64_t n = p->rows > p->cols ? p->rows : p->cols;
@@ -48,7 +48,7 @@ void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *heig
     fv_style s = {.size = step > 20 ? 13 : 11, .most = LONGEST},
              over = {.size = 11.5, .color = FV_MUTED, .bold = true};
     for (int64_t i = 0; i < p->rows; i++)
-        lw = fmax(lw, fv__canvas_width(c, fv__plate_row(p, i, number), s));
+        lw = fmax(lw, fv__canvas_width(c, fv__figure_row(p, i, number), s));
     lw = fmax(lw, 70);
     double y = fv__draw_title(c, p, MARGIN, MARGIN, 560, &right);
     y = legend(c, p, MARGIN, y, &right);
@@ -76,12 +76,12 @@ void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *heig
         }
     }
     for (int64_t i = 0; i < p->rows; i++) {
-        const char *text = fv__plate_row(p, i, number);
+        const char *text = fv__figure_row(p, i, number);
         s.anchor = 1, s.color = fv__token_color(text);
         fv__canvas_text(c, x0 - 8, y + ((double)i + 0.5) * step, text, s);
     }
     for (int64_t j = 0; j < p->cols; j++) {
-        const char *text = fv__plate_col(p, j, number);
+        const char *text = fv__figure_col(p, j, number);
         s.anchor = 0, s.color = fv__token_color(text);
         right = fmax(right,
                      x1 + 8 + fv__canvas_text(c, x1 + 8, y + ((double)j + 0.5) * step, text, s));
@@ -92,10 +92,10 @@ void fv__draw_lines(fv_canvas *c, const fv_plate *p, double *width, double *heig
 
 /* ---- the alignment ---- */
 
-typedef const char *label_fn(const fv_plate *p, int64_t i, char number[24]);
+typedef const char *label_fn(const fv_figure *p, int64_t i, char number[24]);
 
 /* The length of a sentence set in one line. */
-static double line_length(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, fv_style s,
+static double line_length(fv_canvas *c, const fv_figure *p, label_fn *label, int64_t n, fv_style s,
                           double gap)
 {
     char number[24];
@@ -106,7 +106,7 @@ static double line_length(fv_canvas *c, const fv_plate *p, label_fn *label, int6
 }
 
 /* Sets it from x on; fills at[] with the middles of its tokens. */
-static void set_line(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n, fv_style s,
+static void set_line(fv_canvas *c, const fv_figure *p, label_fn *label, int64_t n, fv_style s,
                      double x, double y, double gap, double *at)
 {
     char number[24];
@@ -121,23 +121,23 @@ static void set_line(fv_canvas *c, const fv_plate *p, label_fn *label, int64_t n
     }
 }
 
-void fv__draw_alignment(fv_canvas *c, const fv_plate *p, double *width, double *height)
+void fv__draw_alignment(fv_canvas *c, const fv_figure *p, double *width, double *height)
 {
     fv_style s = {.size = 17, .most = LONGEST},
              side = {.size = 11.5, .color = FV_MUTED, .bold = true};
     double gap = 20, right = 0, deep = 130;
-    double top = line_length(c, p, fv__plate_col, p->cols, s, gap),
-           low = line_length(c, p, fv__plate_row, p->rows, s, gap);
+    double top = line_length(c, p, fv__figure_col, p->cols, s, gap),
+           low = line_length(c, p, fv__figure_row, p->rows, s, gap);
     double wide = fmax(fmax(top, low), 420), x = MARGIN;
     if (wide > WIDEST) { /* two columns can be scrolled, one line cannot */
         fv__draw_lines(c, p, width, height);
         return;
     }
-    double *at = p->place, y = fv__draw_title(c, p, MARGIN, MARGIN, fmax(wide, 720), &right);
+    double *at = p->token_pos, y = fv__draw_title(c, p, MARGIN, MARGIN, fmax(wide, 720), &right);
     fv__canvas_text(c, x, y + 8, "source", side);
     y += 36;
-    set_line(c, p, fv__plate_col, p->cols, s, x + (wide - top) / 2, y, gap, at + p->rows);
-    set_line(c, p, fv__plate_row, p->rows, s, x + (wide - low) / 2, y + deep + 28, gap, at);
+    set_line(c, p, fv__figure_col, p->cols, s, x + (wide - top) / 2, y, gap, at + p->rows);
+    set_line(c, p, fv__figure_row, p->rows, s, x + (wide - low) / 2, y + deep + 28, gap, at);
     for (int64_t i = 0; i < p->rows * p->cols; i++) {
         double v = (double)p->w[i];
         if (v < LEAST) continue;

@@ -8,7 +8,7 @@
 #include "store/scan.h"
 #include "store/store.h"
 
-#define MOST_SHARDS 1024
+#define MAX_SHARDS 1024
 #define LONGEST 1024        /* bytes of a tensor's name */
 #define LARGEST (64u << 20) /* bytes of an index */
 
@@ -73,7 +73,7 @@ static bool note_shard(shard_map *m, fv_raw tensor, fv_raw shard)
     int at = shard_of(m, shard);
     if (at >= 0) return true;
     at = ~at;
-    if (m->shards == MOST_SHARDS) return fail(m, FV_EFORMAT, "more than 1024 shards", shard);
+    if (m->shards == MAX_SHARDS) return fail(m, FV_EFORMAT, "more than 1024 shards", shard);
     void *p = m->name;
     if (!fv__grow(m->env, &p, &m->name_bytes, (size_t)(m->shards + 1) * sizeof *m->name))
         return fail(m, FV_ENOMEM, "out of memory", shard);
@@ -105,10 +105,10 @@ static bool walk_map(shard_map *m, bool (*each)(shard_map *m, fv_raw tensor, fv_
     fv_scan *s = &m->scan;
     fv_raw tensor, shard;
     s->at = m->map;
-    if (!fv__scan_take(s, '{')) return false;
+    if (!fv__scan_accept(s, '{')) return false;
     for (bool first = true; fv__scan_more(s, '}', first); first = false)
-        if (!fv__scan_string(s, &tensor) || !fv__scan_take(s, ':') || !fv__scan_string(s, &shard) ||
-            !each(m, tensor, shard))
+        if (!fv__scan_string(s, &tensor) || !fv__scan_accept(s, ':') ||
+            !fv__scan_string(s, &shard) || !each(m, tensor, shard))
             return false;
     return !s->st;
 }
@@ -117,9 +117,9 @@ static bool find_map(shard_map *m)
 {
     fv_scan *s = &m->scan;
     fv_raw key;
-    if (!fv__scan_take(s, '{')) return false;
+    if (!fv__scan_accept(s, '{')) return false;
     for (bool first = true; fv__scan_more(s, '}', first); first = false) {
-        if (!fv__scan_string(s, &key) || !fv__scan_take(s, ':')) return false;
+        if (!fv__scan_string(s, &key) || !fv__scan_accept(s, ':')) return false;
         bool map = fv__raw_is(key, "weight_map");
         if (map && m->map) return fv__scan_fail(s, "weight_map stands twice");
         if (map) m->map = s->at;

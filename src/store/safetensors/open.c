@@ -116,7 +116,7 @@ void fv_st_close(fv_st *s)
 void fv__st_forget(const fv_st *s, const void *data, size_t bytes)
 {
     const fv_io *io = fv__io(s->env);
-    if (io->forget) io->forget(io->self, data, bytes);
+    if (io->advise_unused) io->advise_unused(io->self, data, bytes);
 }
 
 /* ---- looking ---- */
@@ -147,7 +147,7 @@ static const char *nearest(const fv_st *s, const char *name)
     const char *best = NULL;
     for (int i = 0; i < s->count && i < 20000; i++) {
         const char *list[] = {best ? best : "", fv_st_at(s, i).name, NULL};
-        best = fv__nearest(name, best ? list : list + 1);
+        best = fv__closest(name, best ? list : list + 1);
     }
     return best;
 }
@@ -161,10 +161,10 @@ fv_status fv_st_find(const fv_st *s, const char *name, fv_st_info *out, fv_err *
         return FV_OK;
     }
     if (!e) return FV_EARG;
-    const char *near = nearest(s, name);
-    if (near)
+    const char *suggestion = nearest(s, name);
+    if (suggestion)
         return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; did you mean \"%.100s\"?",
-                       s->path, name, near);
+                       s->path, name, suggestion);
     if (!s->count)
         return fv_fail(e, FV_EARG, "%s: no tensor \"%.100s\" in it; it has none at all", s->path,
                        name);

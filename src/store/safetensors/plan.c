@@ -97,7 +97,7 @@ static bool shape(walk *w, fv_raw name, fv_st_entry *t)
 {
     uint64_t v;
     t->rank = 0;
-    if (!fv__scan_take(&w->scan, '[')) return false;
+    if (!fv__scan_accept(&w->scan, '[')) return false;
     for (bool first = true; fv__scan_more(&w->scan, ']', first); first = false) {
         if (!fv__scan_u64(&w->scan, &v)) return false;
         if (t->rank == FV_MAX_DIM) return bad(w, name, "more than six axes");
@@ -131,8 +131,8 @@ static bool check_span(walk *w, fv_raw name, const fv_st_entry *t, const uint64_
 
 static bool offsets(fv_scan *s, uint64_t span[2])
 {
-    return fv__scan_take(s, '[') && fv__scan_u64(s, &span[0]) && fv__scan_take(s, ',') &&
-           fv__scan_u64(s, &span[1]) && fv__scan_take(s, ']');
+    return fv__scan_accept(s, '[') && fv__scan_u64(s, &span[0]) && fv__scan_accept(s, ',') &&
+           fv__scan_u64(s, &span[1]) && fv__scan_accept(s, ']');
 }
 
 static bool tensor(walk *w, fv_raw name)
@@ -143,9 +143,9 @@ static bool tensor(walk *w, fv_raw name)
     uint64_t span[2] = {0, 0};
     int seen = 0;
     fv_raw key;
-    if (!fv__scan_take(s, '{')) return false;
+    if (!fv__scan_accept(s, '{')) return false;
     for (bool first = true; fv__scan_more(s, '}', first); first = false) {
-        if (!fv__scan_string(s, &key) || !fv__scan_take(s, ':')) return false;
+        if (!fv__scan_string(s, &key) || !fv__scan_accept(s, ':')) return false;
         int is = fv__raw_is(key, "dtype")          ? DTYPE
                  : fv__raw_is(key, "shape")        ? SHAPE
                  : fv__raw_is(key, "data_offsets") ? SPAN
@@ -174,9 +174,9 @@ static bool tensor(walk *w, fv_raw name)
 static bool metadata(walk *w)
 {
     fv_raw key, value;
-    if (!fv__scan_take(&w->scan, '{')) return false;
+    if (!fv__scan_accept(&w->scan, '{')) return false;
     for (bool first = true; fv__scan_more(&w->scan, '}', first); first = false) {
-        if (!fv__scan_string(&w->scan, &key) || !fv__scan_take(&w->scan, ':') ||
+        if (!fv__scan_string(&w->scan, &key) || !fv__scan_accept(&w->scan, ':') ||
             !fv__scan_string(&w->scan, &value))
             return false;
         keep(w, key);
@@ -194,9 +194,9 @@ static fv_status walk_header(walk *w)
     w->count = 0;
     w->text = 0;
     if (s->at == s->end || *s->at != '{') fv__scan_fail(s, "the header does not begin with '{'");
-    fv__scan_take(s, '{');
+    fv__scan_accept(s, '{');
     for (bool first = true; fv__scan_more(s, '}', first); first = false) {
-        if (!fv__scan_string(s, &name) || !fv__scan_take(s, ':')) break;
+        if (!fv__scan_string(s, &name) || !fv__scan_accept(s, ':')) break;
         if (!fv__raw_is(name, "__metadata__")) {
             if (!tensor(w, name)) break;
             continue;

@@ -260,15 +260,15 @@ static fv_status with_memory(writer *w, const char *path)
             count > longest)
             longest = count;
     size_t block = (size_t)(longest < BLOCK ? longest : BLOCK) * sizeof(double),
-           room = (size_t)w->n * (sizeof *w->bytes + sizeof *w->order);
-    char *memory = fv__alloc(w->env, 2 * block + room);
+           scratch_bytes = (size_t)w->n * (sizeof *w->bytes + sizeof *w->order);
+    char *memory = fv__alloc(w->env, 2 * block + scratch_bytes);
     if (!memory && w->n) return fv_fail(w->e, FV_ENOMEM, "%s: out of memory", path);
     w->in = memory;
     w->out = memory + block;
     w->bytes = (uint64_t *)(void *)(memory + 2 * block);
     w->order = (uint32_t *)(void *)(w->bytes + w->n);
     fv_status st = save(w, path);
-    fv__free(w->env, memory, 2 * block + room);
+    fv__free(w->env, memory, 2 * block + scratch_bytes);
     return st;
 }
 

@@ -28,7 +28,7 @@ static fv_status put_token(fv__vocab *v, const char *s, size_t n, int64_t id, co
     case FV__SAME_TEXT: return fv__json_bad(*at, e, "token \"%.*s\" is there twice", shown, s);
     case FV__SAME_ID:
         return fv__json_bad(*at, e, "id %lld of \"%.*s\" is taken", (long long)id, shown, s);
-    case FV__NO_ROOM: break;
+    case FV__NO_SPACE: break;
     }
     return fv__json_bad(*at, e, "token \"%.*s\" does not fit", shown, s);
 }

@@ -18,9 +18,9 @@ typedef struct pair {
     int32_t seen; /* first of its places, 0: none */
 } pair;
 
-typedef struct place {
+typedef struct occurrence {
     int32_t word, next;
-} place;
+} occurrence;
 
 typedef struct entry {
     int64_t count;
@@ -38,9 +38,9 @@ typedef struct state {
     pair *pairs;
     uint32_t n_pairs, mask;
     size_t pairs_size;
-    place *places;
-    int32_t n_places;
-    size_t places_size;
+    occurrence *occurrences;
+    int32_t n_occurrences;
+    size_t occurrences_size;
     entry *heap;
     size_t n_heap, heap_size;
     int32_t (*merges)[2];
@@ -91,18 +91,19 @@ static pair *get_pair(state *s, int32_t a, int32_t b)
 
 /* Notes that the pair is (again) in a word; words are noted in runs, so looking at the last one is
  * enough. */
-static void note(state *s, pair *p, int32_t w)
+static void add_occurrence(state *s, pair *p, int32_t w)
 {
-    void *places = s->places;
-    if (p->seen && s->places[p->seen].word == w) return;
-    if (s->n_places == INT32_MAX - 1 || !fv__grow(s->env, &places, &s->places_size,
-                                                  ((size_t)s->n_places + 2) * sizeof *s->places)) {
+    void *occurrences = s->occurrences;
+    if (p->seen && s->occurrences[p->seen].word == w) return;
+    if (s->n_occurrences == INT32_MAX - 1 ||
+        !fv__grow(s->env, &occurrences, &s->occurrences_size,
+                  ((size_t)s->n_occurrences + 2) * sizeof *s->occurrences)) {
         s->failed = true;
         return;
     }
-    s->places = places;
-    s->places[++s->n_places] = (place){w, p->seen};
-    p->seen = s->n_places;
+    s->occurrences = occurrences;
+    s->occurrences[++s->n_occurrences] = (occurrence){w, p->seen};
+    p->seen = s->n_occurrences;
 }
 
 /* ---- the heap ---- */
@@ -151,7 +152,7 @@ static void count_word(state *s, int32_t w, int64_t sign, int32_t only)
         pair *p = a >= 0 && b >= 0 ? get_pair(s, a, b) : NULL;
         if (!p) continue;
         p->count += sign * x->count;
-        if (sign > 0 && (only < 0 || a == only || b == only)) note(s, p, w);
+        if (sign > 0 && (only < 0 || a == only || b == only)) add_occurrence(s, p, w);
     }
 }
 
@@ -235,8 +236,8 @@ static void merge_word(state *s, int32_t w, int32_t a, int32_t b, int32_t id)
  * counts. */
 static void push_fresh(state *s, int32_t first_place, int32_t id)
 {
-    for (int32_t p = first_place + 1; p <= s->n_places && !s->failed; p++) {
-        const word *w = s->words + s->places[p].word;
+    for (int32_t p = first_place + 1; p <= s->n_occurrences && !s->failed; p++) {
+        const word *w = s->words + s->occurrences[p].word;
         for (int32_t i = 0; i + 1 < w->n; i++) {
             if ((w->s[i] != id && w->s[i + 1] != id) || w->s[i] < 0 || w->s[i + 1] < 0) continue;
             pair *q = get_pair(s, w->s[i], w->s[i + 1]);
@@ -272,11 +273,11 @@ static bool learn(state *s)
             if (p->count > 0) heap_push(s, (entry){p->count, top.a, top.b});
             continue;
         }
-        int32_t seen = p->seen, first = s->n_places, id = joined(s, top.a, top.b);
+        int32_t seen = p->seen, first = s->n_occurrences, id = joined(s, top.a, top.b);
         if (id < 0 || !add_merge(s, top.a, top.b)) return false;
         p->seen = 0;
-        for (int32_t i = seen; i && !s->failed; i = s->places[i].next)
-            merge_word(s, s->places[i].word, top.a, top.b, id);
+        for (int32_t i = seen; i && !s->failed; i = s->occurrences[i].next)
+            merge_word(s, s->occurrences[i].word, top.a, top.b, id);
         push_fresh(s, first, id);
         fv__progress(s->r, "merges", (double)(s->tokens.n - start) / (s->r->vocab - start));
     }
@@ -320,7 +321,7 @@ fv_status fv__train_bpe(fv__trainer *r)
     fv__free(s.env, s.words, s.words_size);
     fv__free(s.env, s.symbols, s.symbols_size);
     fv__free(s.env, s.pairs, s.pairs_size);
-    fv__free(s.env, s.places, s.places_size);
+    fv__free(s.env, s.occurrences, s.occurrences_size);
     fv__free(s.env, s.heap, s.heap_size);
     fv__free(s.env, s.merges, s.merges_size);
     return ok ? FV_OK : fv__train_no_memory(r);

@@ -10,7 +10,7 @@
 #define SEEDS_PER 20 /* seeds for each piece wanted */
 #define SHRINK 0.75  /* pieces kept by one pruning */
 #define EM_STEPS 2
-#define LEAST_EXPECTED 0.5
+#define MIN_EXPECTED 0.5
 
 typedef struct piece {
     fv__str text;
@@ -213,8 +213,8 @@ static bool em_step(state *s)
     int32_t n = 0;
     double sum = 0;
     for (int32_t i = 0; i < s->n; i++) {
-        if (!s->v[i].keep && s->expected[i] < LEAST_EXPECTED) continue;
-        double e = s->expected[i] < LEAST_EXPECTED ? LEAST_EXPECTED : s->expected[i];
+        if (!s->v[i].keep && s->expected[i] < MIN_EXPECTED) continue;
+        double e = s->expected[i] < MIN_EXPECTED ? MIN_EXPECTED : s->expected[i];
         s->v[n] = s->v[i];
         s->v[n++].score = e;
         sum += e;
@@ -311,12 +311,12 @@ static int by_score(const void *pa, const void *pb)
 }
 
 /* Characters always get a place, the rest goes by score. */
-static void choose(state *s, int32_t room)
+static void choose(state *s, int32_t budget)
 {
     int32_t kept = 0, n = 0;
     for (int32_t i = 0; i < s->n; i++) kept += s->v[i].keep;
     qsort(s->v, (size_t)s->n, sizeof *s->v, by_score);
-    for (int32_t i = 0, free_left = room > kept ? room - kept : 0; i < s->n; i++) {
+    for (int32_t i = 0, free_left = budget > kept ? budget - kept : 0; i < s->n; i++) {
         bool take = s->v[i].keep || free_left > 0;
         if (take && !s->v[i].keep) free_left--;
         if (take) s->v[n++] = s->v[i];

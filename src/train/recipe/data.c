@@ -70,7 +70,7 @@ static const char *const *specials_of(const fv_recipe *r)
     }
 }
 
-static fv_status train_tokenizer(fv__kitchen *k)
+static fv_status train_tokenizer(fv__recipe_run *k)
 {
     const fv_recipe *r = k->r;
     const fv_tokenizer_opt *o = &r->tokenizer;
@@ -90,10 +90,11 @@ static fv_status train_tokenizer(fv__kitchen *k)
     fv__recipe_path(path, r->data.dir, r->data.train);
     fv__recipe_path(other, r->data.dir, r->data.train_target);
     fv_records from = records(r, path, other, 0);
-    fv_status st = fv__recipe_blame(r, "[data] train", fv__recipe_texts(k, &from, &t.all), k->e);
+    fv_status st = fv__recipe_prefix_error(r, "[data] train", fv__recipe_texts(k, &from, &t.all),
+                                           k->e);
     if (!st) st = fv_tok_train(&k->tok, k->env, (fv_tok_source){next_text, &t}, &how, k->e);
     fv__buf_free(&t.all);
-    if (!st) fv__say(k, "tokenizer: %d tokens, trained on the data", fv_tok_size(k->tok));
+    if (!st) fv__recipe_log(k, "tokenizer: %d tokens, trained on the data", fv_tok_size(k->tok));
     return st;
 }
 
@@ -104,7 +105,7 @@ static int32_t any_id(const fv_tok *t, const char *const *names)
     return -1;
 }
 
-fv_status fv__recipe_tokenizer(fv__kitchen *k)
+fv_status fv__recipe_tokenizer(fv__recipe_run *k)
 {
     static const char *const ends[] = {"</s>", "<|endoftext|>", "[SEP]", NULL}, *const pads[] = {
                                                                                     "<pad>",
@@ -117,10 +118,12 @@ fv_status fv__recipe_tokenizer(fv__kitchen *k)
     if (made)
         st = fv_tok_open(&k->tok, k->env, path, k->e);
     else if (*k->r->tokenizer.from)
-        st = fv__recipe_blame(k->r, "[tokenizer] from",
-                              fv_tok_open(&k->tok, k->env, k->r->tokenizer.from, k->e), k->e);
+        st = fv__recipe_prefix_error(k->r, "[tokenizer] from",
+                                     fv_tok_open(&k->tok, k->env, k->r->tokenizer.from, k->e),
+                                     k->e);
     else if (from)
-        st = fv__recipe_blame(k->r, "[model] from", fv_tok_open(&k->tok, k->env, from, k->e), k->e);
+        st = fv__recipe_prefix_error(k->r, "[model] from", fv_tok_open(&k->tok, k->env, from, k->e),
+                                     k->e);
     else
         st = train_tokenizer(k);
     if (!st && *path && !made) st = fv_tok_save(k->tok, path, k->e);
@@ -134,21 +137,21 @@ fv_status fv__recipe_tokenizer(fv__kitchen *k)
 
 /* ---- feeds ---- */
 
-static void report(const fv__kitchen *k, const char *path, const fv_data_report *r)
+static void report(const fv__recipe_run *k, const char *path, const fv_data_report *r)
 {
     int64_t left = r->records - r->kept;
-    fv__say(k, "%s: %lld of %lld records, %lld%s%.0lld tokens", path, (long long)r->kept,
-            (long long)r->records, (long long)r->tokens[0], r->tokens[1] ? " + " : "",
-            (long long)r->tokens[1]);
+    fv__recipe_log(k, "%s: %lld of %lld records, %lld%s%.0lld tokens", path, (long long)r->kept,
+                   (long long)r->records, (long long)r->tokens[0], r->tokens[1] ? " + " : "",
+                   (long long)r->tokens[1]);
     if (left || r->cut)
-        fv__say(k, "  left out: %lld empty, %lld malformed, %lld too long; cut: %lld",
-                (long long)r->empty, (long long)r->malformed, (long long)r->too_long,
-                (long long)r->cut);
-    for (int i = 0; i < 3 && *r->first[i]; i++) fv__say(k, "  %s", r->first[i]);
+        fv__recipe_log(k, "  left out: %lld empty, %lld malformed, %lld too long; cut: %lld",
+                       (long long)r->empty, (long long)r->malformed, (long long)r->too_long,
+                       (long long)r->cut);
+    for (int i = 0; i < 3 && *r->first[i]; i++) fv__recipe_log(k, "  %s", r->first[i]);
 }
 
 /* The end token where the tokenizer does not put it itself. */
-static fv_status missing_end(const fv__kitchen *k, int32_t *eos)
+static fv_status missing_end(const fv__recipe_run *k, int32_t *eos)
 {
     fv_encoding *enc;
     fv_status st = fv_encoding_new(&enc, k->tok, k->e);
@@ -158,7 +161,7 @@ static fv_status missing_end(const fv__kitchen *k, int32_t *eos)
     return st;
 }
 
-static fv_status open_pairs(fv__kitchen *k, fv_feed *out, fv_records from, bool valid,
+static fv_status open_pairs(fv__recipe_run *k, fv_feed *out, fv_records from, bool valid,
                             fv_data_report *r)
 {
     fv_pairs *p = NULL;
@@ -170,7 +173,7 @@ static fv_status open_pairs(fv__kitchen *k, fv_feed *out, fv_records from, bool 
     return st;
 }
 
-static fv_feed_opt task(fv__kitchen *k, bool valid)
+static fv_feed_opt task(fv__recipe_run *k, bool valid)
 {
     static const char *const firsts[] = {"[CLS]", "<s>", NULL}, *const seps[] = {"[SEP]", "</s>",
                                                                                  NULL};
@@ -209,7 +212,7 @@ static fv_feed_fn *const feeds[] = {
     [FV_ANSWER] = fv_feed_answer,
 };
 
-static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const char *beside,
+static fv_status open_feed(fv__recipe_run *k, fv_feed *out, const char *file, const char *beside,
                            bool valid)
 {
     const fv_data_opt *d = &k->r->data;
@@ -222,10 +225,11 @@ static fv_status open_feed(fv__kitchen *k, fv_feed *out, const char *file, const
     fv_status st = d->objective == FV_SEQ2SEQ ? open_pairs(k, out, from, valid, &r)
                                               : feeds[d->objective](out, &t, &from, &r, k->e);
     if (!st) report(k, path, &r);
-    return fv__recipe_blame(k->r, file == d->valid ? "[data] valid" : "[data] train", st, k->e);
+    return fv__recipe_prefix_error(k->r, file == d->valid ? "[data] valid" : "[data] train", st,
+                                   k->e);
 }
 
-fv_status fv__recipe_data(fv__kitchen *k)
+fv_status fv__recipe_data(fv__recipe_run *k)
 {
     const fv_data_opt *d = &k->r->data;
     bool held = d->hold_out > 0 && !*d->valid;

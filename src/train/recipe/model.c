@@ -11,15 +11,16 @@ static bool own_key(const char *key)
 
 /* ---- checking ---- */
 
-static fv_status unknown_family(const char *type, const char *place, fv_err *e)
+static fv_status unknown_family(const char *type, const char *location, fv_err *e)
 {
     const char *names[64];
     int n = 0;
     for (const fv_family *f; n < 63 && (f = fv_family_at(n));) names[n++] = f->type;
     names[n] = NULL;
-    const char *near = fv_nearest(type, names);
-    return fv_fail(e, FV_EARG, "%s: [model] model_type: there is no family %.60s%s%s%s", place,
-                   type, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    const char *suggestion = fv_closest(type, names);
+    return fv_fail(e, FV_EARG, "%s: [model] model_type: there is no family %.60s%s%s%s", location,
+                   type, suggestion ? "; did you mean " : "", suggestion ? suggestion : "",
+                   suggestion ? "?" : "");
 }
 
 static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
@@ -33,7 +34,7 @@ static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
         const fv__model_key *k = &r->model[i];
         if (own_key(k->key)) continue;
         st = fv_fields_set(config, f->config, k->key, k->value, &why);
-        if (st) fv_fail(e, st, "%s: [model] %s", k->place, why.text);
+        if (st) fv_fail(e, st, "%s: [model] %s", k->location, why.text);
     }
     fv__free(r->env, config, f->config_size);
     return st;
@@ -42,25 +43,25 @@ static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
 fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, fv_err *e)
 {
     const char *type = fv__recipe_model(r, "model_type"), *from = fv__recipe_model(r, "from"),
-               *place = r->path;
+               *location = r->path;
     fv_dir *dir = NULL;
     fv_status st = FV_OK;
     for (size_t i = 0; i < r->n_model; i++)
-        if (!strcmp(r->model[i].key, "model_type")) place = r->model[i].place;
+        if (!strcmp(r->model[i].key, "model_type")) location = r->model[i].location;
     if (from && type)
         return fv_fail(e, FV_EARG,
-                       "%s: [model] has both model_type and from: one of them is enough", place);
+                       "%s: [model] has both model_type and from: one of them is enough", location);
     if (!from && !type)
-        return fv_fail(e, FV_EARG, "%s: [model]: neither model_type nor from is given", place);
+        return fv_fail(e, FV_EARG, "%s: [model]: neither model_type nor from is given", location);
     if (from) {
         st = fv_dir_open(&dir, r->env, from, e);
         if (!st && !(type = fv_json_text(fv_dir_config(dir), "model_type")))
             st = fv_fail(e, FV_EFORMAT, "%s/config.json: model_type is missing", from);
-        st = fv__recipe_blame(r, "[model] from", st, e);
-        place = from;
+        st = fv__recipe_prefix_error(r, "[model] from", st, e);
+        location = from;
     }
     *out = st ? NULL : fv_family_find(type);
-    if (!st && !*out) st = unknown_family(type, place, e);
+    if (!st && !*out) st = unknown_family(type, location, e);
     fv_dir_close(dir);
     return *out ? check_keys(r, *out, e) : st;
 }
@@ -98,7 +99,7 @@ static fv_status set_value(fv_json *j, const fv_family *f, const char *key, cons
 }
 
 /* What follows from the tokenizer, unless the recipe says it. */
-static fv_status set_derived(fv__kitchen *k, fv_json *j, const fv_family *f, bool fresh)
+static fv_status set_derived(fv__recipe_run *k, fv_json *j, const fv_family *f, bool fresh)
 {
     const struct {
         const char *key;
@@ -122,7 +123,7 @@ static fv_status set_derived(fv__kitchen *k, fv_json *j, const fv_family *f, boo
 }
 
 /* The names of the labels, both ways, as transformers keeps them. */
-static fv_status set_labels(fv__kitchen *k, fv_json *j)
+static fv_status set_labels(fv__recipe_run *k, fv_json *j)
 {
     json_t *to_name = json_object(), *to_id = json_object();
     for (int i = 0; i < k->labels.n; i++) {
@@ -144,7 +145,7 @@ static fv_status set_labels(fv__kitchen *k, fv_json *j)
     return st;
 }
 
-fv_status fv__recipe_labels(fv__kitchen *k)
+fv_status fv__recipe_labels(fv__recipe_run *k)
 {
     const char *from = fv__recipe_model(k->r, "from"),
                *head = fv__recipe_model(k->r, "architecture"), *name;
@@ -152,7 +153,7 @@ fv_status fv__recipe_labels(fv__kitchen *k)
     if (!from || (k->r->data.objective != FV_CLASSIFY && k->r->data.objective != FV_TAG))
         return FV_OK;
     fv_status st = fv_dir_open(&dir, k->env, from, k->e);
-    if (st) return fv__recipe_blame(k->r, "[model] from", st, k->e);
+    if (st) return fv__recipe_prefix_error(k->r, "[model] from", st, k->e);
     const fv_json *j = fv_dir_config(dir);
     const char *was = fv_json_text(j, "architectures.0");
     char key[32], nameless[32];
@@ -169,7 +170,7 @@ fv_status fv__recipe_labels(fv__kitchen *k)
     return FV_OK;
 }
 
-static fv_status make_config(fv__kitchen *k, fv_json **out, const fv_family *f, const char *from)
+static fv_status make_config(fv__recipe_run *k, fv_json **out, const fv_family *f, const char *from)
 {
     char path[FV_PATH];
     fv_status st;
@@ -198,24 +199,25 @@ typedef struct apart {
     int n[2];
 } apart;
 
-static void tell(void *user, const char *name, bool is_fresh)
+static void on_skipped(void *user, const char *name, bool is_fresh)
 {
     apart *a = user;
     fv_buf *b = &a->names[is_fresh];
     if (++a->n[is_fresh] <= 8) fv__buf_fmt(b, "%s%.80s", b->len ? ", " : "", name);
 }
 
-static void say_apart(const fv__kitchen *k, const char *what, const apart *a, bool is_fresh)
+static void say_apart(const fv__recipe_run *k, const char *what, const apart *a, bool is_fresh)
 {
     if (!a->n[is_fresh]) return;
     char more[32] = "";
     if (a->n[is_fresh] > 8) snprintf(more, sizeof more, " and %d more", a->n[is_fresh] - 8);
-    fv__say(k, "%s: %s%s", what, a->names[is_fresh].data ? a->names[is_fresh].data : "", more);
+    fv__recipe_log(k, "%s: %s%s", what, a->names[is_fresh].data ? a->names[is_fresh].data : "",
+                   more);
 }
 
 /* With another head than the directory's, what it lacks is new and what it has beside is left; both
  * are told. */
-static fv_status load(fv__kitchen *k, const char *from, bool other_head)
+static fv_status load(fv__recipe_run *k, const char *from, bool other_head)
 {
     static const char *const any[] = {"*", NULL};
     fv_params *p = fv_model_params(k->model);
@@ -224,7 +226,7 @@ static fv_status load(fv__kitchen *k, const char *from, bool other_head)
     apart a = {.names = {{.env = k->env}, {.env = k->env}}};
     if (other_head) {
         how.fresh = how.ignore = any;
-        how.tell = tell;
+        how.on_skipped = on_skipped;
         how.user = &a;
     }
     fv_status st = fv_params_load(p, k->env, from, how, k->e);
@@ -232,7 +234,7 @@ static fv_status load(fv__kitchen *k, const char *from, bool other_head)
     if (!st && a.n[1] == n)
         st = fv_fail(k->e, FV_EFORMAT, "%s: has no parameter of this model", from);
     if (!st) {
-        fv__say(k, "%d of %d parameters come from %s", n - a.n[1], n, from);
+        fv__recipe_log(k, "%d of %d parameters come from %s", n - a.n[1], n, from);
         say_apart(k, "  new", &a, true);
         say_apart(k, "  left out", &a, false);
     }
@@ -241,7 +243,7 @@ static fv_status load(fv__kitchen *k, const char *from, bool other_head)
     return st;
 }
 
-fv_status fv__recipe_new_model(fv__kitchen *k)
+fv_status fv__recipe_new_model(fv__recipe_run *k)
 {
     const char *from = fv__recipe_model(k->r, "from"),
                *head = fv__recipe_model(k->r, "architecture");
@@ -257,19 +259,20 @@ fv_status fv__recipe_new_model(fv__kitchen *k)
     if (!st)
         st = fv_model_new(&k->model, k->job->device, text.data, how, (uint64_t)k->r->train.seed,
                           k->e);
-    st = fv__recipe_blame(k->r, "[model]", st, k->e);
+    st = fv__recipe_prefix_error(k->r, "[model]", st, k->e);
     if (!st && from) {
         const char *was = fv_json_text(j, "architectures.0");
-        st = fv__recipe_blame(k->r, "[model] from",
-                              load(k, from, was && strcmp(was, fv_model_head(k->model)) != 0),
-                              k->e);
+        st = fv__recipe_prefix_error(k->r, "[model] from",
+                                     load(k, from,
+                                          was && strcmp(was, fv_model_head(k->model)) != 0),
+                                     k->e);
         if (!st && f->ready) /* it is ours still */
             st = f->ready((void *)fv_model_self(k->model), fv_model_params(k->model), k->e);
     }
     fv__buf_free(&text);
     fv_json_close(j);
     if (!st)
-        fv__say(k, "%s: %lld parameters", fv_model_head(k->model),
-                (long long)fv_params_elements(fv_model_params(k->model), ""));
+        fv__recipe_log(k, "%s: %lld parameters", fv_model_head(k->model),
+                       (long long)fv_params_elements(fv_model_params(k->model), ""));
     return st;
 }

@@ -86,40 +86,41 @@ const char *fv__recipe_model(const fv_recipe *r, const char *key)
     return NULL;
 }
 
-static fv_status set_model(fv_recipe *r, const char *key, const char *value, const char *place,
+static fv_status set_model(fv_recipe *r, const char *key, const char *value, const char *location,
                            fv_err *e)
 {
     size_t i = 0;
     while (i < r->n_model && strcmp(r->model[i].key, key)) i++;
     void *p = r->model;
     if (!fv__grow(r->env, &p, &r->model_bytes, (r->n_model + 1) * sizeof *r->model))
-        return fv_fail(e, FV_ENOMEM, "%s: out of memory", place);
+        return fv_fail(e, FV_ENOMEM, "%s: out of memory", location);
     r->model = p;
     fv__model_key *m = &r->model[i];
     if (strlen(key) >= sizeof m->key || strlen(value) >= sizeof m->value)
-        return fv_fail(e, FV_EARG, "%s: [model] %.60s: too long", place, key);
+        return fv_fail(e, FV_EARG, "%s: [model] %.60s: too long", location, key);
     snprintf(m->key, sizeof m->key, "%s", key);
     snprintf(m->value, sizeof m->value, "%s", value);
-    snprintf(m->place, sizeof m->place, "%s", place);
+    snprintf(m->location, sizeof m->location, "%s", location);
     r->n_model += i == r->n_model;
     return FV_OK;
 }
 
 static fv_status set(fv_recipe *r, const char *name, const char *key, const char *value,
-                     const char *place, fv_err *e)
+                     const char *location, fv_err *e)
 {
     static const char *const names[] = {"model", "data", "tokenizer", "train", "generate", NULL};
     fv_err why;
-    if (!strcmp(name, "model")) return set_model(r, key, value, place, e);
+    if (!strcmp(name, "model")) return set_model(r, key, value, location, e);
     for (int i = 0; i < SECTIONS; i++) {
         if (strcmp(sections[i].name, name)) continue;
         fv_status st = fv_fields_set(part(r, &sections[i]), sections[i].table, key, value, &why);
-        return st ? fv_fail(e, st, "%s: [%s] %s", place, name, why.text) : FV_OK;
+        return st ? fv_fail(e, st, "%s: [%s] %s", location, name, why.text) : FV_OK;
     }
-    if (!*name) return fv_fail(e, FV_EARG, "%s: %.60s stands before any section", place, key);
-    const char *near = fv_nearest(name, names);
-    return fv_fail(e, FV_EARG, "%s: there is no section [%.60s]%s%s%s", place, name,
-                   near ? "; did you mean [" : "", near ? near : "", near ? "]?" : "");
+    if (!*name) return fv_fail(e, FV_EARG, "%s: %.60s stands before any section", location, key);
+    const char *suggestion = fv_closest(name, names);
+    return fv_fail(e, FV_EARG, "%s: there is no section [%.60s]%s%s%s", location, name,
+                   suggestion ? "; did you mean [" : "", suggestion ? suggestion : "",
+                   suggestion ? "]?" : "");
 }
 
 fv_status fv_recipe_set(fv_recipe *r, const char *key, const char *value, fv_err *e)
@@ -152,7 +153,7 @@ static fv_status complain(parsing *p, const char *what)
     return p->st;
 }
 
-static char *next_line(char *out, int room, void *self)
+static char *next_line(char *out, int capacity, void *self)
 {
     parsing *p = self;
     if (p->at >= p->file.size || p->st) return NULL;
@@ -160,8 +161,8 @@ static char *next_line(char *out, int room, void *self)
     size_t n = end ? (size_t)(end - from) + 1 : p->file.size - p->at;
     p->line++;
     p->at += n;
-    if (n + 1 > (size_t)room || memchr(from, 0, n) || fv__utf8_check(from, n) < n) {
-        complain(p, n + 1 > (size_t)room ? "the line is too long" : "not UTF-8 text");
+    if (n + 1 > (size_t)capacity || memchr(from, 0, n) || fv__utf8_check(from, n) < n) {
+        complain(p, n + 1 > (size_t)capacity ? "the line is too long" : "not UTF-8 text");
         return NULL;
     }
     memcpy(out, from, n);
@@ -183,11 +184,11 @@ static bool first_time(parsing *p, const char *name, const char *key)
 static int take(void *self, const char *name, const char *key, const char *value)
 {
     parsing *p = self;
-    char place[160];
+    char location[160];
     if (p->st) return 0;
-    snprintf(place, sizeof place, "%.140s:%d", p->path, p->line);
+    snprintf(location, sizeof location, "%.140s:%d", p->path, p->line);
     if (!first_time(p, name, key)) return complain(p, "the key stands twice"), 0;
-    p->st = set(p->r, name, key, value, place, p->e);
+    p->st = set(p->r, name, key, value, location, p->e);
     return p->st == FV_OK;
 }
 
@@ -213,8 +214,8 @@ fv_status fv_recipe_open(fv_recipe **out, const fv_env *env, const char *path, f
     fv_recipe *r = fv__alloc(env, sizeof *r);
     if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     r->env = r->text.env = env;
-    size_t n = strlen(path), room = sizeof r->path - 1;
-    snprintf(r->path, sizeof r->path, "%s", n > room ? path + (n - room) : path);
+    size_t n = strlen(path), capacity = sizeof r->path - 1;
+    snprintf(r->path, sizeof r->path, "%s", n > capacity ? path + (n - capacity) : path);
     for (int i = 0; i < SECTIONS; i++) fv_fields_default(part(r, &sections[i]), sections[i].table);
     fv_status st = parse(r, path, e);
     if (st)
@@ -236,7 +237,7 @@ const fv_train_opt *fv_recipe_options(const fv_recipe *r) { return &r->train; }
 
 /* ---- checking ---- */
 
-fv_status fv__recipe_blame(const fv_recipe *r, const char *key, fv_status st, fv_err *e)
+fv_status fv__recipe_prefix_error(const fv_recipe *r, const char *key, fv_status st, fv_err *e)
 {
     if (!st || !e) return st;
     fv_err why = *e;

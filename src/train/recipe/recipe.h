@@ -8,7 +8,7 @@
 
 /* A key of [model]: which table it belongs to is known only once model_type is. */
 typedef struct fv__model_key {
-    char key[64], value[512], place[160]; /* place: "file:line", or "--set" */
+    char key[64], value[512], location[160]; /* place: "file:line", or "--set" */
 } fv__model_key;
 
 struct fv_recipe {
@@ -28,11 +28,11 @@ const char *fv__recipe_model(const fv_recipe *r, const char *key);
 
 /* Puts the recipe and the key in front of what went wrong where they say to look: "r.ini: [data]
  * train: x.txt: cannot open".  Returns st; nothing is done where it is FV_OK. */
-fv_status fv__recipe_blame(const fv_recipe *r, const char *key, fv_status st, fv_err *e);
+fv_status fv__recipe_prefix_error(const fv_recipe *r, const char *key, fv_status st, fv_err *e);
 
 /* ---- a run under way ---- */
 
-typedef struct fv__kitchen {
+typedef struct fv__recipe_run {
     fv_recipe *r;
     const fv_recipe_job *job;
     const fv_env *env;
@@ -43,19 +43,19 @@ typedef struct fv__kitchen {
     fv_labels labels;
     fv_model *model;
     fv_err *e;
-} fv__kitchen;
+} fv__recipe_run;
 
-void fv__say(const fv__kitchen *k, const char *fmt, ...) FV_PRINTF(2, 3);
+void fv__recipe_log(const fv__recipe_run *k, const char *fmt, ...) FV_PRINTF(2, 3);
 /* The texts that a tokenizer is trained on, each ending in NUL. */
-fv_status fv__recipe_texts(fv__kitchen *k, const fv_records *from, fv_buf *out);
+fv_status fv__recipe_texts(fv__recipe_run *k, const fv_records *from, fv_buf *out);
 /* Opens or trains the tokenizer.  A resumed run opens the one it made. */
-fv_status fv__recipe_tokenizer(fv__kitchen *k);
+fv_status fv__recipe_tokenizer(fv__recipe_run *k);
 /* The labels of the model that is gone on from, where its head stays: they keep their numbers. */
-fv_status fv__recipe_labels(fv__kitchen *k);
+fv_status fv__recipe_labels(fv__recipe_run *k);
 /* The two feeds, with a report of what was read and left out. */
-fv_status fv__recipe_data(fv__kitchen *k);
+fv_status fv__recipe_data(fv__recipe_run *k);
 /* The model: new, or from a directory. */
-fv_status fv__recipe_new_model(fv__kitchen *k);
+fv_status fv__recipe_new_model(fv__recipe_run *k);
 /* The family that [model] means; its keys are checked against it. */
 fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, fv_err *e);
 /* dir/name, name alone where it is absolute, "" for "". */

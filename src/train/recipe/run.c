@@ -7,15 +7,15 @@
 #include "fovea/metric.h"
 #include "train/recipe/recipe.h"
 
-void fv__say(const fv__kitchen *k, const char *fmt, ...)
+void fv__recipe_log(const fv__recipe_run *k, const char *fmt, ...)
 {
     char text[FV_PATH + 600];
     va_list ap;
-    if (!k->job->say) return;
+    if (!k->job->on_message) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    k->job->say(k->job->user, text);
+    k->job->on_message(k->job->user, text);
 }
 
 /* ---- BLEU ---- */
@@ -29,7 +29,7 @@ typedef struct outputs {
 
 enum { AT_ONCE = 32 };
 
-static fv_gen_opt search(const fv__kitchen *k)
+static fv_gen_opt search(const fv__recipe_run *k)
 {
     fv_gen_opt o = k->r->generate;
     o.start = k->start;
@@ -42,7 +42,7 @@ static fv_gen_opt search(const fv__kitchen *k)
     return o;
 }
 
-static fv_status translate(fv__kitchen *k, outputs *out, fv_err *e)
+static fv_status translate(fv__recipe_run *k, outputs *out, fv_err *e)
 {
     fv_gen_opt o = search(k);
     fv_status st = FV_OK;
@@ -62,7 +62,7 @@ static fv_status translate(fv__kitchen *k, outputs *out, fv_err *e)
 
 fv_status fv__recipe_bleu(void *kitchen, double *value, fv_err *e)
 {
-    fv__kitchen *k = kitchen;
+    fv__recipe_run *k = kitchen;
     int64_t n = fv_pairs_count(k->valid_pairs), wanted = k->r->train.bleu;
     outputs out = {.n = n < wanted ? n : wanted};
     size_t bytes = (size_t)out.n * (sizeof *out.text + sizeof *out.len + sizeof *out.reference);
@@ -91,7 +91,7 @@ static void token(fv_buf *b, const fv_tok *t, const char *key, int32_t id)
         fv__buf_fmt(b, ",\n  \"%s\": \"%s\"", key, fv_tok_token(t, id));
 }
 
-static void tokenizer_config(const fv__kitchen *k, fv_buf *b)
+static void tokenizer_config(const fv__recipe_run *k, fv_buf *b)
 {
     fv__buf_str(b, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"");
     token(b, k->tok, "pad_token", k->pad);
@@ -107,7 +107,7 @@ static void tokenizer_config(const fv__kitchen *k, fv_buf *b)
                 (long long)k->r->data.max_len);
 }
 
-static void generation_config(const fv__kitchen *k, fv_buf *b)
+static void generation_config(const fv__recipe_run *k, fv_buf *b)
 {
     const fv_gen_opt *o = &k->r->generate;
     char early[16];
@@ -127,7 +127,7 @@ static void generation_config(const fv__kitchen *k, fv_buf *b)
 
 fv_status fv__recipe_extra(void *kitchen, const char *dir, fv_err *e)
 {
-    const fv__kitchen *k = kitchen;
+    const fv__recipe_run *k = kitchen;
     char path[FV_PATH];
     fv_buf b = {.env = k->env};
     tokenizer_config(k, &b);
@@ -154,7 +154,7 @@ static void count_name(void *user, const char *name)
     ++*(int *)user;
 }
 
-static fv_status enter(fv__kitchen *k)
+static fv_status enter(fv__recipe_run *k)
 {
     const fv_io *io = fv__io(k->env);
     const char *dir = k->job->dir;
@@ -167,7 +167,7 @@ static fv_status enter(fv__kitchen *k)
     return fv__dir_make(k->env, dir, k->e);
 }
 
-static fv_status keep_recipe(fv__kitchen *k)
+static fv_status keep_recipe(fv__recipe_run *k)
 {
     char path[FV_PATH];
     const char *text = fv_recipe_text(k->r, k->e);
@@ -177,7 +177,7 @@ static fv_status keep_recipe(fv__kitchen *k)
 
 /* What must be the same to resume: all keys but those that say how long, how often and where, and
  * how much at a time: a run that did not fit its device goes on with smaller batches. */
-static fv_status fixed_part(fv__kitchen *k, fv_buf *b)
+static fv_status fixed_part(fv__recipe_run *k, fv_buf *b)
 {
     static const char *const free_keys[] = {"updates",      "log_every",  "eval_every",
                                             "save_every",   "keep",       "patience",
@@ -198,7 +198,7 @@ static fv_status fixed_part(fv__kitchen *k, fv_buf *b)
     return text && !b->failed ? FV_OK : fv_fail(k->e, FV_ENOMEM, "recipe: out of memory");
 }
 
-static fv_status train(fv__kitchen *k, fv_train_state *out)
+static fv_status train(fv__recipe_run *k, fv_train_state *out)
 {
     const fv_recipe_job *job = k->job;
     fv_buf config = {.env = k->env};
@@ -214,7 +214,7 @@ static fv_status train(fv__kitchen *k, fv_train_state *out)
                       .resume = job->resume,
                       .stop = job->stop,
                       .progress = job->progress,
-                      .say = job->say,
+                      .on_message = job->on_message,
                       .user = job->user,
                       .score_name = "bleu",
                       .score = k->r->train.bleu ? fv__recipe_bleu : NULL,
@@ -229,27 +229,27 @@ static fv_status train(fv__kitchen *k, fv_train_state *out)
 static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
 /* What the run will need, by trying its largest batch. */
-static fv_status rehearse(fv__kitchen *k)
+static fv_status dry_run(fv__recipe_run *k)
 {
     fv_train_job t = {.model = k->model,
                       .device = k->job->device,
                       .train = &k->train,
                       .opt = k->r->train};
     fv_train_memory m;
-    fv_status st = fv_train_rehearse(&t, &m, k->e);
+    fv_status st = fv_train_dry_run(&t, &m, k->e);
     if (st) return st;
-    fv__say(k,
-            "memory: %.1f MiB = parameters %.1f, gradients %.1f, optimiser %.1f, largest batch "
-            "(%lld x %lld) %.1f",
-            mib(m.parameters + m.gradients + m.optimiser + m.batch), mib(m.parameters),
-            mib(m.gradients), mib(m.optimiser), (long long)m.rows, (long long)m.columns,
-            mib(m.batch));
+    fv__recipe_log(
+        k,
+        "memory: %.1f MiB = parameters %.1f, gradients %.1f, optimiser %.1f, largest batch "
+        "(%lld x %lld) %.1f",
+        mib(m.parameters + m.gradients + m.optimiser + m.batch), mib(m.parameters),
+        mib(m.gradients), mib(m.optimiser), (long long)m.rows, (long long)m.columns, mib(m.batch));
     return FV_OK;
 }
 
 fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out, fv_err *e)
 {
-    fv__kitchen k = {.r = r, .job = job, .env = fv_device_env(job->device), .e = e};
+    fv__recipe_run k = {.r = r, .job = job, .env = fv_device_env(job->device), .e = e};
     *out = (fv_train_state){.valid = NAN, .metric = NAN, .best = NAN};
     fv_status st = fv_recipe_check(r, e);
     if (!st && job->dir) st = enter(&k);
@@ -257,7 +257,7 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     if (!st) st = fv__recipe_tokenizer(&k);
     if (!st) st = fv__recipe_data(&k);
     if (!st) st = fv__recipe_new_model(&k);
-    if (!st) st = job->dir ? train(&k, out) : rehearse(&k);
+    if (!st) st = job->dir ? train(&k, out) : dry_run(&k);
     /* only now: it may be one that does not fit the run */
     if (!st && job->dir && job->resume) st = keep_recipe(&k);
     fv_model_free(k.model);

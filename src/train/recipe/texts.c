@@ -56,7 +56,7 @@ static fv_status add_questions(fv_buf *b, const fv_env *env, const fv_records *f
     return st;
 }
 
-fv_status fv__recipe_texts(fv__kitchen *k, const fv_records *from, fv_buf *out)
+fv_status fv__recipe_texts(fv__recipe_run *k, const fv_records *from, fv_buf *out)
 {
     int objective = k->r->data.objective;
     fv_data_report unread = {0};

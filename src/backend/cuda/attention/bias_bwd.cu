@@ -7,8 +7,7 @@
  * of all blocks are then added in order. */
 #include "attention.h"
 
-#define MOST_SUMS                                                                                  \
-    ((int64_t)16 << 20) /* floats kept for the table's gradient, all blocks together */
+#define MAX_SUMS ((int64_t)16 << 20) /* floats kept for the table's gradient, all blocks together */
 
 template <class T, int W> constexpr int keys_of = W <= 64 ? 64 : 32;
 
@@ -39,11 +38,12 @@ template <class T, int W> struct bench_top {
         clear(s);
         clear(ds);
         __syncthreads();
-        fetch<ROWS, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk, o.quick_q);
-        fetch<ROWS, W>(d, dy + o.at_y(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile,
-                       (int)o.a.Wv, o.quick_y);
-        fetch<K, W>(k, o.k(at.b, g, j0), o.a.k_row, o.a.Tk - j0, (int)o.a.Wk, o.quick_k);
-        fetch<K, W>(v, o.v(at.b, g, j0), o.a.v_row, o.a.Tk - j0, (int)o.a.Wv, o.quick_v);
+        fetch<ROWS, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk,
+                       o.vector_q);
+        fetch<ROWS, W>(d, dy + o.y_offset(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile,
+                       (int)o.a.Wv, o.vector_y);
+        fetch<K, W>(k, o.k(at.b, g, j0), o.a.k_row, o.a.Tk - j0, (int)o.a.Wk, o.vector_k);
+        fetch<K, W>(v, o.v(at.b, g, j0), o.a.v_row, o.a.Tk - j0, (int)o.a.Wv, o.vector_v);
         arrived<0>();
         __syncthreads();
         mul_nt<K / 8, W, S, S>(s, q + warp * 16 * S, k);
@@ -54,7 +54,8 @@ template <class T, int W> struct bench_top {
             int i = tile_row(row0, r * 2);
             known[r] = i < at.rows ? stat[o.at_row(at.b, at.h, i)] : row_stat{INFINITY, 0, 0};
         }
-        slopes<false, ANY>(s, ds, at, row0, j0, false, [&](int e, int) { return known[e / 2]; });
+        exp_scores_and_dscores<false, ANY>(s, ds, at, row0, j0, false,
+                                           [&](int e, int) { return known[e / 2]; });
     }
 };
 
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int64_t i = tile_row(i0 + strip, e), j = tile_col(j0, n, e);
-                if (i < a.Tq && j < a.Tk) put(dbias, base + i * a.bias_s[2] + j, sum[n][e]);
+                if (i < a.Tq && j < a.Tk) sink_put(dbias, base + i * a.bias_s[2] + j, sum[n][e]);
             }
         return;
     }
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     if (threadIdx.x >= K || j >= a.Tk) return;
     float all = 0;
     for (int r = 0; r < ROWS; r++) all += t.spare[r * (K + 1) + threadIdx.x];
-    put(dbias, base + j, all);
+    sink_put(dbias, base + j, all);
 }
 
 /* ---- table by distance ---- */
@@ -178,7 +179,7 @@ template <class T> struct add_parts {
     {
         float sum = 0;
         for (int64_t p = 0; p < parts; p++) sum += part[p * n + i];
-        put(drel, i, sum);
+        sink_put(drel, i, sum);
     }
 };
 
@@ -221,7 +222,7 @@ void fv_cuda_attention_added(fv_stream *s, const job<T> &o, const fv_attn_grads 
 /* How many blocks share the table's gradient: as many as there are tiles, within memory. */
 int64_t fv_cuda_attention_shares(const fv_attn_args *a)
 {
-    int64_t tiles = ceil_div(a->Tq, ROWS) * a->B, most = MOST_SUMS / (a->H * a->rel_len);
+    int64_t tiles = ceil_div(a->Tq, ROWS) * a->B, most = MAX_SUMS / (a->H * a->rel_len);
     if (most > 256) most = 256;
     return tiles < most ? tiles : most > 0 ? most : 1;
 }

@@ -40,48 +40,49 @@ template <class P> struct share {
 /* A strip of sums, from row row0 and key j on, to where rows are `step` apart: laid where its bias
  * was, then in whole lines. */
 template <class P, int N>
-__device__ inline void write_strip(typename P::T *to, int64_t step, typename P::T *room,
+__device__ inline void write_strip(typename P::T *to, int64_t step, typename P::T *scratch,
                                    const float (&sum)[N][4], int row0, int rows, int j, int keys)
 {
     typedef typename P::T T;
     int lane = threadIdx.x % 32, row = lane % 16;
     uint32_t narrowed[N / 2][4];
-    narrow(narrowed, sum, T());
+    pack_fragments(narrowed, sum, T());
 #pragma unroll
     for (int n = 0; n < N / 2; n++) {
         int eight = n * 2 + lane / 16; /* columns */
-        store_matrices(room + (eight / 8 * P::QUERIES + row) * PANEL + (eight % 8 ^ row % 8) * 8,
-                       narrowed[n]);
+        stmatrix_x4(scratch + (eight / 8 * P::QUERIES + row) * PANEL + (eight % 8 ^ row % 8) * 8,
+                    narrowed[n]);
     }
     __syncwarp();
     int c = lane % 16;
 #pragma unroll
     for (int r = lane / 16; r < 16; r += 2) {
-        const uint4 *from = (const uint4 *)(room + (c / 8 * P::QUERIES + r) * PANEL +
+        const uint4 *from = (const uint4 *)(scratch + (c / 8 * P::QUERIES + r) * PANEL +
                                             (c % 8 ^ r % 8) * 8);
         if (row0 + r < rows && j + c * 8 < keys)
             *(uint4 *)(to + (row0 + r) * step + j + c * 8) = *from;
     }
-    written_for_engine(); /* which brings the next bias there */
+    fence_async_proxy(); /* which brings the next bias there */
 }
 
 template <class P>
-__global__ void __launch_bounds__(P::THREADS_ALL, 1)
-    grad_bias_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of,
-                    const float2 *stat, sink<typename P::T> dbias, int items, bool lines)
+__global__ void __launch_bounds__(P::BLOCK_THREADS, 1)
+    grad_bias_wgmma(const __grid_constant__ job<typename P::T> o,
+                    const __grid_constant__ tensor_maps of, const float2 *stat,
+                    sink<typename P::T> dbias, int items, bool lines)
 {
     typedef typename P::T T;
     extern __shared__ __align__(1024) unsigned char memory[];
     auto item = [&](int n) { return share<P>(o, n); };
     run_block<P>(memory, &of, o, stat, items, item,
-                 [&](int n, const auto &sum, T *room, int group) {
+                 [&](int n, const auto &sum, T *scratch, int group) {
                      share<P> mine(o, n);
                      int64_t base = mine.b * o.a.bias_s[0] + mine.h * o.a.bias_s[1];
                      int row0 = mine.i + group * 64 + (int)threadIdx.x / 32 % 4 * 16,
                          rows = (int)o.a.Tq, keys = (int)o.a.Tk;
-                     if (lines && room)
-                         write_strip<P>((T *)dbias.p + base, o.a.bias_s[2], room, sum, row0, rows,
-                                        mine.j, keys);
+                     if (lines && scratch)
+                         write_strip<P>((T *)dbias.p + base, o.a.bias_s[2], scratch, sum, row0,
+                                        rows, mine.j, keys);
                      else
                          write_rows(dbias, base + mine.j, o.a.bias_s[2], sum, row0, rows,
                                     min(P::KEYS, keys - mine.j), 1);
@@ -94,13 +95,13 @@ static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads
 {
     typedef typename P::T T;
     const fv_attn_args &a = o.a;
-    maps of;
-    if (!map_pairs<P>(&of, o, g)) return false;
+    tensor_maps of;
+    if (!tensor_map_pairs<P>(&of, o, g)) return false;
     int64_t images = (a.bias_s[0] ? a.B : 1) * (a.bias_s[1] ? a.H : 1);
     int64_t items = images * ceil_div(a.Tk, P::KEYS) * ceil_div(a.Tq, P::QUERIES);
     sink<T> dbias = to<T>(g->dbias);
     bool lines = !dbias.wide && !dbias.add && aligned(dbias.p) && a.Tk % 8 == 0;
-    launch(s, "attention_bwd", grad_bias_wgmma<P>, grid_of(s, items), P::THREADS_ALL, P::BYTES, o,
+    launch(s, "attention_bwd", grad_bias_wgmma<P>, grid_of(s, items), P::BLOCK_THREADS, P::BYTES, o,
            of, stat, dbias, (int)items, lines);
     return true;
 }
@@ -110,8 +111,8 @@ bool fv_cuda_bias_hopper(fv_stream *s, const job<T> &o, const fv_attn_grads *g, 
 {
     if (!biased(o)) return false;
     bool narrow_heads = o.a.Wk <= 64 && o.a.Wv <= 64;
-    return narrow_heads ? start<plan<T, 64, true>>(s, o, g, stat)
-                        : start<plan<T, 128, true>>(s, o, g, stat);
+    return narrow_heads ? start<traits<T, 64, true>>(s, o, g, stat)
+                        : start<traits<T, 128, true>>(s, o, g, stat);
 }
 
 template bool fv_cuda_bias_hopper<bf16>(fv_stream *, const job<bf16> &, const fv_attn_grads *,

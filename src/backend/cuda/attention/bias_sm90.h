@@ -18,20 +18,20 @@ __device__ inline float2 both(uint32_t two, bf16)
 __device__ inline float2 both(uint32_t two, f16) { return __half22float2(*(const __half2 *)&two); }
 
 /* Adds 16 rows of a panel, 64 columns of it from block `first` of eight columns on, to a strip of
- * products.  panel: from the strip's first row on; TURNED: from its first query on, and the strip's
- * keys are columns from 8 * first on.  times: what makes a bias a part of the product. */
-template <bool TURNED, int N, class T>
+ * products.  panel: from the strip's first row on; TRANSPOSED: from its first query on, and the
+ * strip's keys are columns from 8 * first on.  times: what makes a bias a part of the product. */
+template <bool TRANSPOSED, int N, class T>
 __device__ inline void add_bias(float (*s)[4], const T *panel, int first, float times)
 {
     int lane = threadIdx.x % 32, low = lane % 8, half = lane / 8 % 2, next = lane / 16;
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
-        int row = TURNED ? (n + next) * 8 + low : half * 8 + low,
-            eight = TURNED ? first + half : first + n + next;
+        int row = TRANSPOSED ? (n + next) * 8 + low : half * 8 + low,
+            eight = TRANSPOSED ? first + half : first + n + next;
         const T *at = panel + row * PANEL + (eight ^ low) * 8;
         uint32_t two[4];
-        if constexpr (TURNED)
-            ldmatrix_turned(two, at);
+        if constexpr (TRANSPOSED)
+            ldmatrix_trans(two, at);
         else
             ldmatrix(two, at);
 #pragma unroll
@@ -78,7 +78,7 @@ template <class T> static bool biased(const job<T> &o)
 
 /* Describes it, to be brought 64 keys of `rows` rows at a time: by key, head, row and sequence,
  * where what it is repeated for counts as 1. */
-template <class T> static bool map_bias(CUtensorMap *m, const job<T> &o, int rows)
+template <class T> static bool tensor_map_bias(CUtensorMap *m, const job<T> &o, int rows)
 {
     const fv_attn_args &a = o.a;
     const int64_t *s = a.bias_s;
@@ -87,7 +87,7 @@ template <class T> static bool map_bias(CUtensorMap *m, const job<T> &o, int row
     const cuuint64_t step[] = {(cuuint64_t)(s[1] ? s[1] : s[2]) * 2, (cuuint64_t)s[2] * 2,
                                (cuuint64_t)(s[0] ? s[0] : s[2]) * 2};
     const cuuint32_t box[] = {PANEL, 1, (cuuint32_t)rows, 1};
-    return fv_cuda_map_axes(m, a.bias, kind<T>::dtype, 4, dim, step, box);
+    return fv_cuda_tensor_map_nd(m, a.bias, kind<T>::dtype, 4, dim, step, box);
 }
 
 #endif

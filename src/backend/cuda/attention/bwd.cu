@@ -37,7 +37,7 @@ __global__ void row_stats(row_stat *stat, float2 *folded, const __grid_constant_
 {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) / share, h = blockIdx.y, b = blockIdx.z;
     bool there = i < o.a.Tq;
-    int64_t r = o.at_row(b, h, i), at = o.at_y(b, h, i);
+    int64_t r = o.at_row(b, h, i), at = o.y_offset(b, h, i);
     float sum = 0, d[V], y[V];
     for (int c = threadIdx.x % share * V; there && c < o.a.Wv; c += share * V) {
         load(d, dy, at + c);
@@ -58,9 +58,9 @@ static void prepare_rows(fv_stream *s, const job<T> &o, const T *dy, row_stat *s
     constexpr int V = 16 / sizeof(T);
     const fv_attn_args &a = o.a;
     int share = 1;
-    while (share < 32 && share < ceil_div(a.Wv, o.quick_y ? V : 1)) share *= 2;
+    while (share < 32 && share < ceil_div(a.Wv, o.vector_y ? V : 1)) share *= 2;
     dim3 grid((unsigned)ceil_div(a.Tq * share, THREADS), (unsigned)a.H, (unsigned)a.B);
-    if (o.quick_y)
+    if (o.vector_y)
         launch(s, "attention_bwd", row_stats<T, V>, grid, THREADS, 0, stat, folded, o, dy, share);
     else
         launch(s, "attention_bwd", row_stats<T, 1>, grid, THREADS, 0, stat, folded, o, dy, share);
@@ -88,15 +88,15 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
     float sum[W / 8][4];
     clear(sum);
-    fetch<ROWS, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk, o.quick_q);
-    fetch<ROWS, W>(d, dy + o.at_y(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile, (int)o.a.Wv,
-                   o.quick_y);
+    fetch<ROWS, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk, o.vector_q);
+    fetch<ROWS, W>(d, dy + o.y_offset(at.b, at.h, tile), o.a.H * o.a.Wv, at.rows - tile,
+                   (int)o.a.Wv, o.vector_y);
     auto bring = [&](int j) {
-        int turn = j / K % N * K * S;
-        fetch<K, W>(keys + turn, o.k(at.b, g, j), o.a.k_row, (int)o.a.Tk - j, (int)o.a.Wk,
-                    o.quick_k);
-        fetch<K, W>(values + turn, o.v(at.b, g, j), o.a.v_row, (int)o.a.Tk - j, (int)o.a.Wv,
-                    o.quick_v);
+        int stage_offset = j / K % N * K * S;
+        fetch<K, W>(keys + stage_offset, o.k(at.b, g, j), o.a.k_row, (int)o.a.Tk - j, (int)o.a.Wk,
+                    o.vector_k);
+        fetch<K, W>(values + stage_offset, o.v(at.b, g, j), o.a.v_row, (int)o.a.Tk - j, (int)o.a.Wv,
+                    o.vector_v);
     };
     if (first < last) bring(first);
     for (int j = first; j < last; j += K) {
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         if (N > 1 && j + K < last) bring(j + K);
         mul_nt<K / 8, W, S, S>(s, q + warp * 16 * S, k);
         mul_nt<K / 8, W, S, S>(dp, d + warp * 16 * S, v);
-        slopes<false, KIND>(s, dp, at, row0, j, at.whole(tile, ROWS, j, K),
-                            [&](int e, int) { return known[e / 2]; });
+        exp_scores_and_dscores<false, KIND>(s, dp, at, row0, j, at.all_visible(tile, ROWS, j, K),
+                                            [&](int e, int) { return known[e / 2]; });
         mul_nn<W / 8, K / 8, S>(sum, dp, k, spare);
         if (N == 1) __syncthreads();
         if (N == 1 && j + K < last) bring(j + K);
@@ -135,25 +135,25 @@ __global__ void __launch_bounds__(32 * WARPS)
     int warp = threadIdx.x / 32;
     float *spare = (float *)(stats + N * Q) + warp * 16 * (Q + 4);
     int b = blockIdx.z, g = blockIdx.y, tile = (int)blockIdx.x * ROWS, row0 = tile + warp * 16,
-        serves = (int)(o.a.H / o.a.G);
+        q_per_kv = (int)(o.a.H / o.a.G);
     int keys = (int)o.a.Tk;
     float sk[WHICH & 1 ? W / 8 : 1][4], sv[WHICH & 2 ? W / 8 : 1][4];
     clear(sk);
     clear(sv);
-    fetch<ROWS, W>(k, o.k(b, g, tile), o.a.k_row, keys - tile, (int)o.a.Wk, o.quick_k);
-    fetch<ROWS, W>(v, o.v(b, g, tile), o.a.v_row, keys - tile, (int)o.a.Wv, o.quick_v);
-    for (int h = g * serves; h < (g + 1) * serves; h++) {
+    fetch<ROWS, W>(k, o.k(b, g, tile), o.a.k_row, keys - tile, (int)o.a.Wk, o.vector_k);
+    fetch<ROWS, W>(v, o.v(b, g, tile), o.a.v_row, keys - tile, (int)o.a.Wv, o.vector_v);
+    for (int h = g * q_per_kv; h < (g + 1) * q_per_kv; h++) {
         head<T> at(o, b, h);
         int first = at.first_row(tile) / Q * Q, last = at.last_row(tile, ROWS);
         auto bring = [&](int i) {
-            int turn = i / Q % N, row = i + (int)threadIdx.x;
-            fetch<Q, W>(queries + turn * Q * S, o.q(b, h, i), o.a.q_row, at.rows - i, (int)o.a.Wk,
-                        o.quick_q);
-            fetch<Q, W>(slopes_of_y + turn * Q * S, dy + o.at_y(b, h, i), o.a.H * o.a.Wv,
-                        at.rows - i, (int)o.a.Wv, o.quick_y);
+            int stage_offset = i / Q % N, row = i + (int)threadIdx.x;
+            fetch<Q, W>(queries + stage_offset * Q * S, o.q(b, h, i), o.a.q_row, at.rows - i,
+                        (int)o.a.Wk, o.vector_q);
+            fetch<Q, W>(slopes_of_y + stage_offset * Q * S, dy + o.y_offset(b, h, i),
+                        o.a.H * o.a.Wv, at.rows - i, (int)o.a.Wv, o.vector_y);
             if (threadIdx.x < Q)
-                stats[turn * Q + threadIdx.x] = row < at.rows ? stat[o.at_row(b, h, row)]
-                                                              : row_stat{INFINITY, 0, 0};
+                stats[stage_offset * Q + threadIdx.x] = row < at.rows ? stat[o.at_row(b, h, row)]
+                                                                      : row_stat{INFINITY, 0, 0};
         };
         __syncthreads(); /* the head before is done with */
         if (first < last) bring(first);
@@ -168,8 +168,10 @@ __global__ void __launch_bounds__(32 * WARPS)
             if (N > 1 && i + Q < last) bring(i + Q);
             mul_nt<Q / 8, W, S, S>(s, k + warp * 16 * S, q);
             mul_nt<Q / 8, W, S, S>(dp, v + warp * 16 * S, d);
-            slopes<true, KIND>(s, dp, at, row0, i, at.whole(i, Q, tile, ROWS),
-                               [&](int e, int n) { return known[tile_col(0, n, e)]; });
+            exp_scores_and_dscores<true, KIND>(s, dp, at, row0, i, at.all_visible(i, Q, tile, ROWS),
+                                               [&](int e, int n) {
+                                                   return known[tile_col(0, n, e)];
+                                               });
             if constexpr (WHICH & 1) mul_nn<W / 8, Q / 8, S>(sk, dp, q, spare);
             if constexpr (WHICH & 2) mul_nn<W / 8, Q / 8, S>(sv, s, d, spare);
             if (N == 1) __syncthreads();
@@ -225,7 +227,7 @@ static void start(fv_stream *s, const job<T> &o, const fv_attn_grads *g, const r
 {
     constexpr int K = columns_of<W>;
     if constexpr (sizeof(T) == 4 && W == 64) /* smaller tiles, where a chip has no room for those */
-        if (shared_bytes<T, W, K>() > device_of(s)->most_shared) {
+        if (shared_bytes<T, W, K>() > device_of(s)->max_smem) {
             start_with<T, W, K / 2>(s, o, g, stat);
             return;
         }
@@ -238,17 +240,17 @@ void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_a
                                  bool hopper)
 {
     job<T> o = prepare<T>(s, a);
-    o.quick_y = o.quick_y && aligned(g->dy);
+    o.vector_y = o.vector_y && aligned(g->dy);
     int64_t rows = a->B * a->H * a->Tq, parts = g->drel.data ? fv_cuda_attention_shares(a) : 0;
     int64_t tabled = hopper && g->drel.data ? fv_cuda_table_numbers(s, a) : 0,
             numbers = parts * a->H * a->rel_len;
     int64_t of_rel = ceil_div(numbers > tabled ? numbers : tabled, 4), of_rows = ceil_div(rows, 4);
     int width = tile_width(s, a);
-    int4 *room = width ? work<int4>(s, 5 * of_rows + of_rel) : NULL;
-    if (!room) return;
-    row_stat *stat = (row_stat *)room;
-    float2 *folded = (float2 *)(room + 3 * of_rows);
-    float *part = (float *)(room + 5 * of_rows);
+    int4 *scratch = width ? alloc_scratch<int4>(s, 5 * of_rows + of_rel) : NULL;
+    if (!scratch) return;
+    row_stat *stat = (row_stat *)scratch;
+    float2 *folded = (float2 *)(scratch + 3 * of_rows);
+    float *part = (float *)(scratch + 5 * of_rows);
     prepare_rows(s, o, (const T *)g->dy, stat, hopper ? folded : NULL);
     switch (width) {
     case 32: start<T, 32>(s, o, g, stat); break;
@@ -257,9 +259,9 @@ void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_a
     case 256: start<T, 256>(s, o, g, stat); break;
     }
     fv_attn_grads rest = *g;
-    if (hopper && o.quick_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, folded))
+    if (hopper && o.vector_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, o, g, folded))
         rest.dbias = fv_sink{};
-    if (tabled && o.quick_y && fv_cuda_table_hopper<T>(s, o, g, folded, part))
+    if (tabled && o.vector_y && fv_cuda_table_hopper<T>(s, o, g, folded, part))
         rest.drel = fv_sink{};
     if (rest.dbias.data || rest.drel.data)
         fv_cuda_attention_added<T>(s, o, &rest, stat, part, parts, width);

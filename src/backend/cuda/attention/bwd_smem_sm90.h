@@ -11,10 +11,10 @@
 #define SLOTS 8    /* tiles of dq that a block has room for */
 
 /* What is shared out, and what is known before. */
-struct near_plan {
+struct team_plan {
     int team, teams; /* members of a team, and teams */
     /* heads of keys, those of a sequence, and how many heads each serves */
-    int heads, groups, serves;
+    int heads, groups, q_per_kv;
     int tiles, blocks; /* of queries of a head, and of its keys */
     float *stat;       /* of (B, H, tiles): lse of the queries of a tile, then their dy.y */
     float4 *links;     /* LINKS for each block */
@@ -22,11 +22,11 @@ struct near_plan {
 };
 
 /* A block of keys that this block of threads goes through. */
-struct course {
+struct work_item {
     int n, block, b, g; /* which head of keys, which block of it; its sequence and place there */
-    __device__ course(const near_plan &p) : n(blockIdx.x / p.team), block(0) { find(p); }
-    __device__ bool there(const near_plan &p) const { return n < p.heads; }
-    __device__ void next(const near_plan &p)
+    __device__ work_item(const team_plan &p) : n(blockIdx.x / p.team), block(0) { find(p); }
+    __device__ bool there(const team_plan &p) const { return n < p.heads; }
+    __device__ void next(const team_plan &p)
     {
         if (++block < p.blocks) return;
         block = 0;
@@ -35,7 +35,7 @@ struct course {
     }
 
   private:
-    __device__ void find(const near_plan &p)
+    __device__ void find(const team_plan &p)
     {
         b = n / p.groups;
         g = n - b * p.groups;
@@ -45,7 +45,7 @@ struct course {
 /* A tile of queries: of which head that is served, which of it, and where its dq lies. */
 struct tile {
     int h, t, slot;
-    __device__ int place() const { return t * QUERIES; }
+    __device__ int first_query() const { return t * QUERIES; }
 };
 
 /* Tiles that a member owns among [from, to) of each head that is served. */
@@ -58,16 +58,16 @@ struct span {
         from = first / QUERIES;
         to = end > first ? (end + QUERIES - 1) / QUERIES : 0;
     }
-    __device__ explicit span(const near_plan &p) : from(0), to(p.tiles) {}
+    __device__ explicit span(const team_plan &p) : from(0), to(p.tiles) {}
 
-    __device__ tile first(const near_plan &p) const
+    __device__ tile first(const team_plan &p) const
     {
         tile x = {-1, to, 0};
         skip(p, x);
         return x;
     }
-    __device__ bool has(const near_plan &p, const tile &x) const { return x.h < p.serves; }
-    __device__ void next(const near_plan &p, tile &x) const
+    __device__ bool has(const team_plan &p, const tile &x) const { return x.h < p.q_per_kv; }
+    __device__ void next(const team_plan &p, tile &x) const
     {
         x.t += p.team;
         x.slot++;
@@ -75,9 +75,9 @@ struct span {
     }
 
   private:
-    __device__ void skip(const near_plan &p, tile &x) const
+    __device__ void skip(const team_plan &p, tile &x) const
     {
-        while (x.h < p.serves && x.t >= to) {
+        while (x.h < p.q_per_kv && x.t >= to) {
             /* of the first that is ours */
             int ahead = ((int)blockIdx.x - ++x.h * p.tiles - from) % p.team;
             x.t = from + (ahead < 0 ? ahead + p.team : ahead);
@@ -87,11 +87,11 @@ struct span {
 };
 
 /* Where tiles stand to a block of keys, by the place of their first query. */
-struct border {
+struct visibility {
     int begins, ends; /* from here on it is the first block that they meet; up to here the last */
     int whole_from, whole_to; /* between these all pairs take part, of 64 keys */
 
-    template <class T> __device__ border(const head<T> &at, int key, int keys, bool all_seen)
+    template <class T> __device__ visibility(const head<T> &at, int key, int keys, bool all_seen)
     {
         const int none = INT_MAX, reach = at.window > 0 ? at.window - at.shift : none;
         begins = key == 0 ? -none : reach == none ? none : key + reach - 1;
@@ -101,11 +101,11 @@ struct border {
                                                      : -none;
         whole_to = min(at.rows - QUERIES, reach == none ? none : keys + reach - QUERIES);
     }
-    __device__ bool first_visit(const tile &x) const { return x.place() >= begins; }
-    __device__ bool last_visit(const tile &x) const { return x.place() <= ends; }
-    __device__ bool whole(const tile &x) const
+    __device__ bool first_visit(const tile &x) const { return x.first_query() >= begins; }
+    __device__ bool last_visit(const tile &x) const { return x.first_query() <= ends; }
+    __device__ bool all_visible(const tile &x) const
     {
-        return x.place() >= whole_from && x.place() <= whole_to;
+        return x.first_query() >= whole_from && x.first_query() <= whole_to;
     }
 };
 

@@ -23,7 +23,7 @@
 
 #if HAVE_CUDNN
 
-#define LEAST_VERSION 91000 /* from 9.10 on -inf may hide a score */
+#define MIN_VERSION 91000 /* from 9.10 on -inf may hide a score */
 #define LOG2E 1.4426950408889634f
 #define LOG2E_REST 1.9259629e-8f /* what LOG2E lacks of log2 e */
 #define LN2 0.6931471805599453f
@@ -45,7 +45,7 @@ struct kept_plan {
     kept_plan *next;
 };
 
-struct fused_attention {
+struct cudnn_attention {
     std::mutex lock;
     dnn_library l;
     cudnnHandle_t handle;
@@ -59,7 +59,7 @@ struct shapes {
     cudnnDataType_t t;
 };
 
-static dnn_shape turned(dnn_shape s)
+static dnn_shape transposed(dnn_shape s)
 {
     return {{s.dim[0], s.dim[1], s.dim[3], s.dim[2]}, {s.step[0], s.step[1], s.step[3], s.step[2]}};
 }
@@ -116,7 +116,7 @@ static dnn_desc under_diagonal(dnn_graph *g, const shapes &s, dnn_desc x)
 static void describe_forward(dnn_graph *g, const plan_key *key)
 {
     shapes s = shapes_of(key);
-    dnn_desc x = scores(g, s, dnn_tensor(g, Q, s.t, s.q), dnn_tensor(g, K, s.t, turned(s.k)),
+    dnn_desc x = scores(g, s, dnn_tensor(g, Q, s.t, s.q), dnn_tensor(g, K, s.t, transposed(s.k)),
                         number(g, SCALE));
     if (key->causal) x = under_diagonal(g, s, x);
     dnn_desc most = dnn_between(g, CUDNN_DATA_FLOAT, s.row),
@@ -137,7 +137,7 @@ static void describe_forward(dnn_graph *g, const plan_key *key)
 static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t uid, dnn_shape of,
                        dnn_desc scores_, dnn_desc rows)
 {
-    dnn_desc columns = dnn_between(g, s.t, turned(s.scores));
+    dnn_desc columns = dnn_between(g, s.t, transposed(s.scores));
     dnn_reshape(g, columns, scores_);
     dnn_desc to = dnn_tensor(g, uid, s.t, of);
     if (k->G == k->H) {
@@ -152,8 +152,8 @@ static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t
 static void describe_backward(dnn_graph *g, const plan_key *key)
 {
     shapes s = shapes_of(key);
-    dnn_desc q = dnn_tensor(g, Q, s.t, s.q), k = dnn_tensor(g, K, s.t, turned(s.k)),
-             v = dnn_tensor(g, V, s.t, turned(s.v));
+    dnn_desc q = dnn_tensor(g, Q, s.t, s.q), k = dnn_tensor(g, K, s.t, transposed(s.k)),
+             v = dnn_tensor(g, V, s.t, transposed(s.v));
     dnn_desc y = dnn_tensor(g, Y, s.t, s.y), dy = dnn_tensor(g, DY, s.t, s.y),
              scale = number(g, SCALE);
     dnn_desc both = apply(g, CUDNN_POINTWISE_MUL, s.y, dy, y),
@@ -192,7 +192,7 @@ static void describe_backward(dnn_graph *g, const plan_key *key)
 /* ---- plans by shape ---- */
 
 /* NULL: out of memory. */
-static kept_plan *plan_for(fused_attention *f, const plan_key *key)
+static kept_plan *plan_for(cudnn_attention *f, const plan_key *key)
 {
     for (kept_plan *p = f->plans; p; p = p->next)
         if (!memcmp(&p->key, key, sizeof *key)) return p;
@@ -278,18 +278,18 @@ static void give_inputs(given *g, const fv_attn_args *a, const float *lse)
     if (a->causal) give(g, HIDDEN, &g->hidden);
 }
 
-static bool run(fv_stream *s, fused_attention *f, kept_plan *p, given *g, size_t before, void *work)
+static bool run(fv_stream *s, cudnn_attention *f, kept_plan *p, given *g, size_t before, void *work)
 {
     cudaSetDevice(device_of(s)->number);
     p->can = !f->l.set_stream(f->handle, stream_of(s)) &&
              dnn_run(&p->plan, f->handle, g->n, g->uid, g->data, (char *)work + before);
-    fv_cuda_started(s, p->key.backward ? "attention_bwd" : "attention");
+    fv_cuda_check_launch(s, p->key.backward ? "attention_bwd" : "attention");
     return p->can;
 }
 
 static size_t padded(int64_t bytes) { return (size_t)(bytes + 255) / 256 * 256; }
 
-bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_dtype t)
+bool fv_cuda_cudnn_fwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a, fv_dtype t)
 {
     std::lock_guard<std::mutex> hold(f->lock);
     plan_key key = key_of(a, a->H * a->Wv, t, false);
@@ -297,16 +297,16 @@ bool fv_cuda_fused(fv_stream *s, fused_attention *f, const fv_attn_args *a, fv_d
     if (!p || !p->can) return false;
     int64_t rows = a->B * a->H * a->Tq;
     size_t of_lse = padded(rows * (int64_t)sizeof(float));
-    char *room = work<char>(s, (int64_t)of_lse + p->plan.work);
-    if (!room) return true;
+    char *scratch = alloc_scratch<char>(s, (int64_t)of_lse + p->plan.work);
+    if (!scratch) return true;
     given g;
-    give_inputs(&g, a, (float *)room);
-    if (!run(s, f, p, &g, of_lse, room)) return false;
-    each(s, "attention", rows, false, lse_of_cudnn{(float2 *)a->lse, (const float *)room});
+    give_inputs(&g, a, (float *)scratch);
+    if (!run(s, f, p, &g, of_lse, scratch)) return false;
+    each(s, "attention", rows, false, lse_of_cudnn{(float2 *)a->lse, (const float *)scratch});
     return true;
 }
 
-bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a,
+bool fv_cuda_cudnn_bwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a,
                        const fv_attn_grads *g, int64_t y_row, fv_dtype t, bool in_order)
 {
     std::lock_guard<std::mutex> hold(f->lock);
@@ -317,10 +317,10 @@ bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a,
     int64_t rows = a->B * a->H * a->Tq;
     size_t of_rows = padded(rows * (int64_t)sizeof(float));
     size_t of_dq = in_order ? 0 : padded(rows * a->Wk * (int64_t)sizeof(float));
-    char *room = work<char>(s, (int64_t)(2 * of_rows + of_dq) + p->plan.work);
-    if (!room) return true;
+    char *scratch = alloc_scratch<char>(s, (int64_t)(2 * of_rows + of_dq) + p->plan.work);
+    if (!scratch) return true;
     given in;
-    float *lse = (float *)(room + of_rows + of_dq);
+    float *lse = (float *)(scratch + of_rows + of_dq);
     each(s, "attention_bwd", rows, false, lse_for_cudnn{lse, (const float2 *)a->lse});
     give_inputs(&in, a, lse);
     give(&in, DY, g->dy);
@@ -328,31 +328,31 @@ bool fv_cuda_fused_bwd(fv_stream *s, fused_attention *f, const fv_attn_args *a,
     give(&in, DK, g->dk.data);
     give(&in, DV, g->dv.data);
     give(&in, ONE, &in.one);
-    give(&in, ROWS_OF_Y, room);
-    if (!in_order) give(&in, SUM_OF_DQ, room + of_rows);
-    return run(s, f, p, &in, 2 * of_rows + of_dq, room);
+    give(&in, ROWS_OF_Y, scratch);
+    if (!in_order) give(&in, SUM_OF_DQ, scratch + of_rows);
+    return run(s, f, p, &in, 2 * of_rows + of_dq, scratch);
 }
 
 /* ---- opening ---- */
 
-int fv_cuda_fused_version(void)
+int fv_cuda_cudnn_version(void)
 {
     dnn_library l;
     int version = dnn_load(&l) ? (int)l.version() : 0;
-    return version >= LEAST_VERSION ? version : 0;
+    return version >= MIN_VERSION ? version : 0;
 }
 
-fused_attention *fv_cuda_fused_open(device *d)
+cudnn_attention *fv_cuda_cudnn_open(device *d)
 {
-    fused_attention *f = new (std::nothrow) fused_attention{};
+    cudnn_attention *f = new (std::nothrow) cudnn_attention{};
     if (!f) return NULL;
     cudaSetDevice(d->number);
-    if (dnn_load(&f->l) && f->l.version() >= LEAST_VERSION && !f->l.open(&f->handle)) return f;
-    fv_cuda_fused_free(f);
+    if (dnn_load(&f->l) && f->l.version() >= MIN_VERSION && !f->l.open(&f->handle)) return f;
+    fv_cuda_cudnn_free(f);
     return NULL;
 }
 
-void fv_cuda_fused_free(fused_attention *f)
+void fv_cuda_cudnn_free(cudnn_attention *f)
 {
     if (!f) return;
     while (f->plans) {
@@ -366,13 +366,16 @@ void fv_cuda_fused_free(fused_attention *f)
 }
 
 #else /* cuDNN's headers were not there */
-fused_attention *fv_cuda_fused_open(device *) { return NULL; }
-void fv_cuda_fused_free(fused_attention *) {}
-bool fv_cuda_fused(fv_stream *, fused_attention *, const fv_attn_args *, fv_dtype) { return false; }
-bool fv_cuda_fused_bwd(fv_stream *, fused_attention *, const fv_attn_args *, const fv_attn_grads *,
+cudnn_attention *fv_cuda_cudnn_open(device *) { return NULL; }
+void fv_cuda_cudnn_free(cudnn_attention *) {}
+bool fv_cuda_cudnn_fwd(fv_stream *, cudnn_attention *, const fv_attn_args *, fv_dtype)
+{
+    return false;
+}
+bool fv_cuda_cudnn_bwd(fv_stream *, cudnn_attention *, const fv_attn_args *, const fv_attn_grads *,
                        int64_t, fv_dtype, bool)
 {
     return false;
 }
-int fv_cuda_fused_version(void) { return 0; }
+int fv_cuda_cudnn_version(void) { return 0; }
 #endif

@@ -10,21 +10,21 @@
 
 #include "attention.h"
 
-#define ONE_THREADS 256
+#define DECODE_THREADS 256
 #define PART_KEYS 256 /* a block takes at least so many */
-#define MOST_PARTS 16
-#define ONE_WIDEST 256 /* head */
+#define MAX_PARTS 16
+#define DECODE_MAX_WIDTH 256 /* head */
 
 /* What some keys came to; (top, sum, y[W]) in memory. */
-template <int V> struct seen {
+template <int V> struct partial_softmax {
     float top, sum, y[V];
     __device__ void rescale(float now)
     {
-        float shrink = now == -INFINITY ? 0 : exp2f(top - now);
+        float correction = now == -INFINITY ? 0 : exp2f(top - now);
         top = now;
-        sum *= shrink;
+        sum *= correction;
 #pragma unroll
-        for (int e = 0; e < V; e++) y[e] *= shrink;
+        for (int e = 0; e < V; e++) y[e] *= correction;
     }
 };
 
@@ -55,7 +55,7 @@ template <class T, int V> struct alignas(16) raw {
 
 /* Where the query is and where the result goes: in memory.  Another such (decode/mega_attention.h)
  * has both by mail, and a key and a value that are not in memory yet, those of `now`. */
-template <class T> struct by_memory {
+template <class T> struct global_io {
     static constexpr bool late = false; /* the query is there */
     static constexpr int now = -1;
     template <int V> __device__ void query(float (&q)[V], const head<T> &at, int i, bool) const
@@ -63,23 +63,24 @@ template <class T> struct by_memory {
         load(q, at.o.q(at.b, at.h, 0), i);
     }
     template <int V> __device__ void pair(raw<T, V> &, raw<T, V> &, int) const {}
-    __device__ void give(const head<T> &at, int c, float y) const
+    __device__ void write_result(const head<T> &at, int c, float y) const
     {
-        ((T *)at.o.a.y)[at.o.at_y(at.b, at.h, 0) + c] = down<T>(y);
+        ((T *)at.o.a.y)[at.o.y_offset(at.b, at.h, 0) + c] = from_float<T>(y);
     }
 };
 
 /* By GROUPS groups of L threads, of which this thread's is the group-th.  What every key needs is
  * kept in registers.  The first keys are on their way before the query is there. */
 template <class T, int V, int L, int GROUPS, int UNROLL, class P>
-__device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P &post)
+__device__ partial_softmax<V> scan_keys(const head<T> &at, int group, int from, int to,
+                                        const P &post)
 {
     const job<T> &o = at.o;
     int lane = threadIdx.x % L, g = at.h / ((int)o.a.H / (int)o.a.G); /* no division of 64 bits */
     int64_t k_row = o.a.k_row, v_row = o.a.v_row;
     const T *first_k = o.k(at.b, g, 0) + lane * V, *first_v = o.v(at.b, g, 0) + lane * V;
     bool plain = o.plain && !o.a.key_mask; /* which is looked at key by key */
-    seen<V> mine = {-INFINITY, 0, {}};
+    partial_softmax<V> mine = {-INFINITY, 0, {}};
     float q[V], scale = o.scale;
     if (!P::late) post.query(q, at, lane * V, false);
     for (int j0 = from + group; j0 - group < to;
@@ -126,7 +127,7 @@ __device__ seen<V> walk(const head<T> &at, int group, int from, int to, const P 
 }
 
 /* What the groups of a warp saw, for all of them. */
-template <int V, int L> __device__ inline void join_groups(seen<V> &mine)
+template <int V, int L> __device__ inline void merge_groups(partial_softmax<V> &mine)
 {
 #pragma unroll
     for (int w = L; w < 32; w *= 2) {
@@ -143,8 +144,8 @@ template <int V, int L> __device__ inline void join_groups(seen<V> &mine)
 }
 
 /* Column c of n records of W + 2 numbers, joined in order. */
-__device__ inline void join(float &top, float &sum, float &y, const float *record, int n, int W,
-                            int c)
+__device__ inline void merge_partials(float &top, float &sum, float &y, const float *record, int n,
+                                      int W, int c)
 {
     top = -INFINITY, sum = 0, y = 0;
 #pragma unroll 8
@@ -160,51 +161,56 @@ __device__ inline void join(float &top, float &sum, float &y, const float *recor
 }
 
 template <class T, class P>
-__device__ inline void give(const head<T> &at, int c, float top, float sum, float y, const P &post)
+__device__ inline void write_result(const head<T> &at, int c, float top, float sum, float y,
+                                    const P &post)
 {
     const job<T> &o = at.o;
-    post.give(at, c, sum != 0 ? __fdividef(y, sum) : 0); /* NaN stays NaN */
+    post.write_result(at, c, sum != 0 ? __fdividef(y, sum) : 0); /* NaN stays NaN */
     if (c == 0) o.lse(at.b, at.h, 0) = make_float2(top, sum);
 }
 
-/* Of the first ONE_THREADS of a block, whatever the others do. */
-__device__ inline void one_sync() { asm volatile("bar.sync 1, %0;" ::"n"(ONE_THREADS) : "memory"); }
+/* Of the first DECODE_THREADS of a block, whatever the others do. */
+__device__ inline void decode_sync()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(DECODE_THREADS) : "memory");
+}
 
-/* One head of one sequence, or one of its parts.  record: one_floats floats that all parts of a
+/* One head of one sequence, or one of its parts.  record: decode_floats floats that all parts of a
  * block need. */
-template <class T> struct one_job {
+template <class T> struct decode_job {
     job<T> o;
     float *sums; /* (B,H,parts,W+2), where there are parts */
     unsigned *ticket;
     int parts;
     bool by_warp; /* in a program: a warp does a head by itself */
 };
-constexpr int one_floats = ONE_THREADS / 32 * (ONE_WIDEST + 2) + 1;
+constexpr int decode_floats = DECODE_THREADS / 32 * (DECODE_MAX_WIDTH + 2) + 1;
 
 template <class T, int L, class P>
-__device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *record,
-                           const P &post)
+__device__ void decode_attend(const decode_job<T> &j, int part, int h, int b, float *record,
+                              const P &post)
 {
-    constexpr int V = 16 / sizeof(T), W = L * V, GROUPS = ONE_THREADS / L;
+    constexpr int V = 16 / sizeof(T), W = L * V, GROUPS = DECODE_THREADS / L;
     head<T> at(j.o, b, h);
     int first = at.first(0), end = at.end(0), parts = j.parts,
         each = (end - first + parts - 1) / parts;
     each = each < PART_KEYS ? PART_KEYS : each;
     int from = first + part * each, to = from + each < end ? from + each : end;
-    seen<V> mine = walk<T, V, L, GROUPS, 32 / V>(at, threadIdx.x / L, from, to, post);
-    join_groups<V, L>(mine);
+    partial_softmax<V> mine = scan_keys<T, V, L, GROUPS, 32 / V>(at, threadIdx.x / L, from, to,
+                                                                 post);
+    merge_groups<V, L>(mine);
     int lane = threadIdx.x % 32;
     float *to_record = record + threadIdx.x / 32 * (W + 2), top, sum, y;
-    unsigned *last = (unsigned *)record + one_floats - 1;
+    unsigned *last = (unsigned *)record + decode_floats - 1;
     if (lane == 0) to_record[0] = mine.top, to_record[1] = mine.sum;
 #pragma unroll
     for (int e = 0; e < V; e++)
         if (lane < L) to_record[2 + lane * V + e] = mine.y[e];
-    one_sync();
+    decode_sync();
     int c = threadIdx.x;
-    if (c < W) join(top, sum, y, record, ONE_THREADS / 32, W, c);
+    if (c < W) merge_partials(top, sum, y, record, DECODE_THREADS / 32, W, c);
     if (parts == 1) {
-        if (c < W) give(at, c, top, sum, y, post);
+        if (c < W) write_result(at, c, top, sum, y, post);
         return;
     }
     int64_t which = (int64_t)at.b * j.o.a.H + at.h;
@@ -212,41 +218,42 @@ __device__ void attend_one(const one_job<T> &j, int part, int h, int b, float *r
     if (c == 0) own[0] = top, own[1] = sum;
     if (c < W) own[2 + c] = y;
     __threadfence();
-    one_sync();
+    decode_sync();
     if (threadIdx.x == 0) {
         *last = atomicAdd(&j.ticket[which], 1u) == (unsigned)parts - 1;
         if (*last) j.ticket[which] = 0;
     }
-    one_sync();
+    decode_sync();
     if (!*last || c >= W) return;
     __threadfence();
-    join(top, sum, y, all, parts, W, c);
-    give(at, c, top, sum, y, post);
+    merge_partials(top, sum, y, all, parts, W, c);
+    write_result(at, c, top, sum, y, post);
 }
 
 /* A head of one sequence by one warp.  The more numbers V a thread has of a key, the fewer are
  * exchanged about it, which pays where many warps are busy; for a block with a head of its own 16
  * bytes were faster. */
-template <class T, int L, int V> __device__ void attend_one_by_warp(const job<T> &o, int h, int b)
+template <class T, int L, int V>
+__device__ void decode_attend_by_warp(const job<T> &o, int h, int b)
 {
     head<T> at(o, b, h);
     int lane = threadIdx.x % 32;
     constexpr int UNROLL = 128 /
                            (V * (int)sizeof(T)); /* so that a thread has 256 bytes on their way */
-    seen<V> mine = walk<T, V, L, 32 / L, UNROLL>(at, lane / L, at.first(0), at.end(0),
-                                                 by_memory<T>());
-    join_groups<V, L>(mine);
+    partial_softmax<V> mine = scan_keys<T, V, L, 32 / L, UNROLL>(at, lane / L, at.first(0),
+                                                                 at.end(0), global_io<T>());
+    merge_groups<V, L>(mine);
     if (lane >= L) return;
     float y[V];
 #pragma unroll
     for (int e = 0; e < V; e++) y[e] = mine.sum != 0 ? __fdividef(mine.y[e], mine.sum) : 0;
-    store((T *)o.a.y, o.at_y(b, h, 0) + lane * V, y);
+    store((T *)o.a.y, o.y_offset(b, h, 0) + lane * V, y);
     if (lane == 0) o.lse(b, h, 0) = make_float2(mine.top, mine.sum);
 }
 
 /* decode/mega_plan.cu.  True: written down, to be made before whatever is started next; only while
  * a step is being kept. */
-bool fv_cuda_put_off(fv_stream *s, const one_job<float> &j);
-bool fv_cuda_put_off(fv_stream *s, const one_job<bf16> &j);
+bool fv_cuda_defer(fv_stream *s, const decode_job<float> &j);
+bool fv_cuda_defer(fv_stream *s, const decode_job<bf16> &j);
 
 #endif

@@ -12,25 +12,25 @@
 
 #include "dispatch.h"
 
-#define WHOLE 64       /* lengths are multiples of this */
-#define MANY_ROWS 4096 /* queries of all sequences together */
+#define LEN_MULTIPLE 64 /* lengths are multiples of this */
+#define MANY_ROWS 4096  /* queries of all sequences together */
 #define WIDEST_HEAD 128
 #define SHORT 128 /* the most rows and keys of a tile that is a whole head */
-#define MOST_SEQUENCES 65535
-#define NEAR 512 /* the most queries of a head whose dq is added up in shared memory */
-#define MOST_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
+#define MAX_SEQUENCES 65535
+#define BWD_SMEM_MAX_LEN 512 /* the most queries of a head whose dq is added up in shared memory */
+#define CUDNN_MAX_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
 
-struct way {
+struct attn_impl {
     const char *name, *when;
-    bool (*can)(const fv_attn_args *a, fv_dtype t);
+    bool (*supports)(const fv_attn_args *a, fv_dtype t);
     /* forward, or on the way back */
-    bool (*pays)(const device *d, const fv_attn_args *a, bool back);
+    bool (*preferred)(const device *d, const fv_attn_args *a, bool back);
     /* false: not here after all */
     bool (*forward)(fv_stream *s, const fv_attn_args *a, fv_dtype t);
     bool (*backward)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t);
 };
 
-static bool whole(const void *p, int64_t row, int64_t batch)
+static bool tma_aligned(const void *p, int64_t row, int64_t batch)
 {
     return aligned(p) && row % 8 == 0 && batch % 8 == 0;
 }
@@ -38,17 +38,18 @@ static bool whole(const void *p, int64_t row, int64_t batch)
 /* ---- what is ours on Hopper ---- */
 
 /* Narrower heads would leave half of a tile empty. */
-static bool hopper_can(const fv_attn_args *a, fv_dtype t)
+static bool hopper_supports(const fv_attn_args *a, fv_dtype t)
 {
     int64_t most = a->Wk > a->Wv ? a->Wk : a->Wv;
     return (t == FV_BF16 || t == FV_F16) && a->Wk % 8 == 0 && a->Wv % 8 == 0 && most > 32 &&
-           most <= 128 && a->Tk > 0 && whole(a->q, a->q_row, a->q_batch) &&
-           whole(a->k, a->k_row, a->k_batch) && whole(a->v, a->v_row, a->v_batch) && aligned(a->y);
+           most <= 128 && a->Tk > 0 && tma_aligned(a->q, a->q_row, a->q_batch) &&
+           tma_aligned(a->k, a->k_row, a->k_batch) && tma_aligned(a->v, a->v_row, a->v_batch) &&
+           aligned(a->y);
 }
 
 /* Short sequences leave large tiles half empty, the more so where each pair needs more than
  * products. */
-static bool hopper_pays(const device *, const fv_attn_args *a, bool)
+static bool hopper_preferred(const device *, const fv_attn_args *a, bool)
 {
     bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0;
     int64_t least = plain ? 256 : 512;
@@ -56,75 +57,77 @@ static bool hopper_pays(const device *, const fv_attn_args *a, bool)
 }
 
 /* A head is one tile. */
-static bool short_can(const fv_attn_args *a, fv_dtype t)
+static bool short_supports(const fv_attn_args *a, fv_dtype t)
 {
     bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0 && !a->causal && a->window <= 0;
-    return plain && hopper_can(a, t) && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= SHORT &&
+    return plain && hopper_supports(a, t) && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= SHORT &&
            a->Tk <= SHORT;
 }
 
 /* Heads for most multiprocessors, and long enough for half of a tile. */
-static bool short_pays(const device *d, const fv_attn_args *a, bool)
+static bool short_preferred(const device *d, const fv_attn_args *a, bool)
 {
-    return d->hopper && a->B * a->H * 2 >= d->processors && a->Tq >= SHORT / 4 &&
-           a->Tk >= SHORT / 4;
+    return d->hopper && a->B * a->H * 2 >= d->sm_count && a->Tq >= SHORT / 4 && a->Tk >= SHORT / 4;
 }
 
 /* Gradients with dq in shared memory: where heads leave few multiprocessors idle. */
-static bool near_takes(const device *d, const fv_attn_args *a)
+static bool bwd_smem_supports(const device *d, const fv_attn_args *a)
 {
-    bool fits = a->Wk <= 64 && a->Wv <= 64 && a->Tq <= NEAR && a->Tk <= NEAR;
-    return fits && (d->attention_asked >= 0 || fv_cuda_attention_near_fills(d, a));
+    bool fits = a->Wk <= 64 && a->Wv <= 64 && a->Tq <= BWD_SMEM_MAX_LEN &&
+                a->Tk <= BWD_SMEM_MAX_LEN;
+    return fits && (d->attn_requested >= 0 || fv_cuda_attention_bwd_smem_fills(d, a));
 }
 
 /* ---- cuDNN ---- */
 
 /* Causal: its diagonal begins at the first key, ours ends at the last; they are one where there are
  * as many of both. */
-static bool fused_can(const fv_attn_args *a, fv_dtype t)
+static bool cudnn_supports(const fv_attn_args *a, fv_dtype t)
 {
     bool bare = !a->lens && !a->key_mask && !a->mask && !a->bias && !a->rel && a->window <= 0 &&
                 a->dropout <= 0;
     return bare && (t == FV_BF16 || t == FV_F16) && a->Wk == a->Wv && a->Wk % 8 == 0 &&
            a->Wk <= WIDEST_HEAD && a->Tk > 0 && (!a->causal || a->Tq == a->Tk) &&
-           whole(a->q, a->q_row, a->q_batch) && whole(a->k, a->k_row, a->k_batch) &&
-           whole(a->v, a->v_row, a->v_batch) && aligned(a->y);
+           tma_aligned(a->q, a->q_row, a->q_batch) && tma_aligned(a->k, a->k_row, a->k_batch) &&
+           tma_aligned(a->v, a->v_row, a->v_batch) && aligned(a->y);
 }
 
 /* Where ours is faster than cuDNN's on Hopper (docs/benchmarks.md): many keys to a row.  Of cuDNN's
  * gradients that is the one that repeats, which keeps all scores on the way. */
-static bool hopper_leads(const device *d, const fv_attn_args *a, bool back)
+static bool hopper_beats_cudnn(const device *d, const fv_attn_args *a, bool back)
 {
     /* of gradients: wide and narrow heads, full and causal */
     static const int64_t from[2][2] = {{2048, 2048}, {512, 1024}};
     bool narrow = a->Wk <= 64;
-    if (!hopper_can(a, FV_BF16) || !hopper_pays(d, a, back)) return false;
+    if (!hopper_supports(a, FV_BF16) || !hopper_preferred(d, a, back)) return false;
     if (back)
         return a->Tk >= from[narrow][a->causal] ||
-               (near_takes(d, a) && a->Tk >= (a->causal ? NEAR : NEAR / 2));
+               (bwd_smem_supports(d, a) &&
+                a->Tk >= (a->causal ? BWD_SMEM_MAX_LEN : BWD_SMEM_MAX_LEN / 2));
     return a->Tk >= (narrow ? 256 : 512);
 }
 
-static bool fused_pays(const device *d, const fv_attn_args *a, bool back)
+static bool cudnn_preferred(const device *d, const fv_attn_args *a, bool back)
 {
-    bool round = a->Tq % WHOLE == 0 && a->Tk % WHOLE == 0 && a->B * a->Tq >= MANY_ROWS;
-    bool ours = !back && short_can(a, FV_BF16) && short_pays(d, a, back);
-    return round && !ours && !(d->hopper && hopper_leads(d, a, back));
+    bool round = a->Tq % LEN_MULTIPLE == 0 && a->Tk % LEN_MULTIPLE == 0 &&
+                 a->B * a->Tq >= MANY_ROWS;
+    bool ours = !back && short_supports(a, FV_BF16) && short_preferred(d, a, back);
+    return round && !ours && !(d->hopper && hopper_beats_cudnn(d, a, back));
 }
 
-static fused_attention *fused(fv_stream *s)
+static cudnn_attention *cudnn_of(fv_stream *s)
 {
     device *d = device_of(s);
-    std::lock_guard<std::mutex> hold(d->opening);
-    if (!d->fused_tried) d->fused = fv_cuda_fused_open(d);
-    d->fused_tried = true;
-    return d->fused;
+    std::lock_guard<std::mutex> hold(d->open_mutex);
+    if (!d->cudnn_tried) d->cudnn = fv_cuda_cudnn_open(d);
+    d->cudnn_tried = true;
+    return d->cudnn;
 }
 
-static bool fused_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+static bool cudnn_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
-    fused_attention *f = fused(s);
-    return f && fv_cuda_fused(s, f, a, t);
+    cudnn_attention *f = cudnn_of(s);
+    return f && fv_cuda_cudnn_fwd(s, f, a, t);
 }
 
 /* Part i of so many: of the sequences, or of the heads where there is one sequence. */
@@ -148,49 +151,51 @@ static void cut(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
 }
 
 /* It writes gradients, all three and in the table's dtype; it adds to none. */
-static bool fused_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
+static bool cudnn_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
                            bool in_order, int64_t parts)
 {
     const fv_sink to[] = {g->dq, g->dk, g->dv};
     for (int i = 0; i < 3; i++)
         if (!to[i].data || to[i].add || to[i].dtype != t || !aligned(to[i].data)) return false;
-    fused_attention *f = aligned(g->dy) ? fused(s) : NULL;
+    cudnn_attention *f = aligned(g->dy) ? cudnn_of(s) : NULL;
     bool ok = f != NULL;
     for (int64_t i = 0; ok && i < parts; i++) {
         fv_attn_args part = *a;
         fv_attn_grads of = *g;
         if (parts > 1) cut(&part, &of, parts, i);
-        ok = fv_cuda_fused_bwd(s, f, &part, &of, a->H * a->Wv, t, in_order);
+        ok = fv_cuda_cudnn_bwd(s, f, &part, &of, a->H * a->Wv, t, in_order);
     }
     return ok;
 }
 
 /* In as few equal parts as there is room for the scores of. */
-static bool fused_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+static bool cudnn_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     int64_t scores = a->B * a->H * a->Tq * a->Tk, most = a->B > 1 ? a->B : a->G, parts = 1;
-    while (parts < most && (most % parts || scores / parts > MOST_SCORES)) parts++;
-    return scores / parts <= MOST_SCORES && fused_gradient(s, a, g, t, true, parts);
+    while (parts < most && (most % parts || scores / parts > CUDNN_MAX_SCORES)) parts++;
+    return scores / parts <= CUDNN_MAX_SCORES && cudnn_gradient(s, a, g, t, true, parts);
 }
 
-static bool fast_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+static bool cudnn_atomic_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
+                                  fv_dtype t)
 {
-    return fused_gradient(s, a, g, t, false, 1);
+    return cudnn_gradient(s, a, g, t, false, 1);
 }
 
-static bool only_asked(const device *, const fv_attn_args *, bool) { return false; }
+static bool never_preferred(const device *, const fv_attn_args *, bool) { return false; }
 
 /* ---- our own, and how each is started ---- */
 
-static bool always(const fv_attn_args *, fv_dtype) { return true; }
-static bool surely(const device *, const fv_attn_args *, bool) { return true; }
+static bool supports_all(const fv_attn_args *, fv_dtype) { return true; }
+static bool always_preferred(const device *, const fv_attn_args *, bool) { return true; }
 
-static bool one_can(const fv_attn_args *a, fv_dtype) { return a->Tq == 1; }
+static bool decode_supports(const fv_attn_args *a, fv_dtype) { return a->Tq == 1; }
 
-static bool one_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+static bool decode_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
-    if (t == FV_BF16) return fv_cuda_attention_one<bf16>(s, a);
-    return t == FV_F16 ? fv_cuda_attention_one<f16>(s, a) : fv_cuda_attention_one<float>(s, a);
+    if (t == FV_BF16) return fv_cuda_attention_decode<bf16>(s, a);
+    return t == FV_F16 ? fv_cuda_attention_decode<f16>(s, a)
+                       : fv_cuda_attention_decode<float>(s, a);
 }
 
 static bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype)
@@ -214,10 +219,10 @@ static bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 /* A sequence is a place along z of a kernel's grid. */
 static bool too_many(fv_stream *s, const fv_attn_args *a)
 {
-    if (a->B <= MOST_SEQUENCES) return false;
+    if (a->B <= MAX_SEQUENCES) return false;
     device_of(s)->host.fail(s, FV_EMISSING,
                             "attention: %lld sequences at once, cuda takes up to %d",
-                            (long long)a->B, MOST_SEQUENCES);
+                            (long long)a->B, MAX_SEQUENCES);
     return true;
 }
 
@@ -233,8 +238,8 @@ static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
     return true;
 }
 
-static bool own_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
-                         bool hopper)
+static bool tiled_backward_with(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
+                                fv_dtype t, bool hopper)
 {
     if (too_many(s, a)) return true;
     if (t == FV_BF16)
@@ -248,64 +253,64 @@ static bool own_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grad
 
 static bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
-    return own_backward(s, a, g, t, false);
+    return tiled_backward_with(s, a, g, t, false);
 }
 
 static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
-    bool near = near_takes(device_of(s), a);
-    if (near)
-        near = t == FV_BF16 ? fv_cuda_attention_near_bwd<bf16>(s, a, g)
-                            : fv_cuda_attention_near_bwd<f16>(s, a, g);
-    if (near) return true;
+    bool bwd_smem = bwd_smem_supports(device_of(s), a);
+    if (bwd_smem)
+        bwd_smem = t == FV_BF16 ? fv_cuda_attention_bwd_smem<bf16>(s, a, g)
+                                : fv_cuda_attention_bwd_smem<f16>(s, a, g);
+    if (bwd_smem) return true;
     bool done = t == FV_BF16 ? fv_cuda_attention_hopper_bwd<bf16>(s, a, g)
                              : fv_cuda_attention_hopper_bwd<f16>(s, a, g);
     if (!done || (!g->dbias.data && !g->drel.data)) return done;
     fv_attn_grads added = *g;
     added.dq = added.dk = added.dv = fv_sink{};
-    return own_backward(s, a, &added, t, true);
+    return tiled_backward_with(s, a, &added, t, true);
 }
 
 /* ---- the table ---- */
 
-static const way ways[] = {
+static const attn_impl impls[] = {
     {"cudnn",
      "bf16 or f16, heads up to 128 wide, full or causal, whole 64s, 4096 rows; on sm_90 where "
      "hopper is not faster",
-     fused_can, fused_pays, fused_forward, fused_backward},
+     cudnn_supports, cudnn_preferred, cudnn_forward, cudnn_backward},
     {"fast",
      "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the "
      "last bits",
-     fused_can, only_asked, fused_forward, fast_backward},
-    {"one", "a single query in each sequence, forward: the step of writing a token", one_can,
-     surely, one_forward, no_gradient},
+     cudnn_supports, never_preferred, cudnn_forward, cudnn_atomic_backward},
+    {"decode", "a single query in each sequence, forward: the step of writing a token",
+     decode_supports, always_preferred, decode_forward, no_gradient},
     {"short",
      "bf16 or f16 on sm_90, heads 40 to 64 wide in whole 8s, 32 to 128 rows and keys, all of them "
      "or masked, forward",
-     short_can, short_pays, short_forward, no_gradient},
+     short_supports, short_preferred, short_forward, no_gradient},
     {"hopper",
      "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys; 512 with mask, "
      "bias, dropout",
-     hopper_can, hopper_pays, hopper_forward, hopper_backward},
-    {"tiled", "all else: few rows, wide heads, other widths, f32", always, surely, tiled_forward,
-     tiled_backward},
+     hopper_supports, hopper_preferred, hopper_forward, hopper_backward},
+    {"tiled", "all else: few rows, wide heads, other widths, f32", supports_all, always_preferred,
+     tiled_forward, tiled_backward},
 };
-#define WAYS ((int)(sizeof ways / sizeof *ways))
+#define N_IMPLS ((int)(sizeof impls / sizeof *impls))
 
 /* Way i is open to this attention: it can take it and pays, or was asked for. */
-static bool open_to(const device *d, int i, const fv_attn_args *a, fv_dtype t, bool back)
+static bool is_candidate(const device *d, int i, const fv_attn_args *a, fv_dtype t, bool back)
 {
-    return i >= d->attention_from && ways[i].can(a, t) &&
-           (d->attention_asked == i || ways[i].pays(d, a, back));
+    return i >= d->attn_first_impl && impls[i].supports(a, t) &&
+           (d->attn_requested == i || impls[i].preferred(d, a, back));
 }
 
 template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
 {
     if (!a->B || !a->Tq || s->err.code) return;
-    for (int i = 0; i < WAYS; i++)
-        if (open_to(device_of(s), i, a, kind<T>::dtype, false) &&
-            ways[i].forward(s, a, kind<T>::dtype))
+    for (int i = 0; i < N_IMPLS; i++)
+        if (is_candidate(device_of(s), i, a, kind<T>::dtype, false) &&
+            impls[i].forward(s, a, kind<T>::dtype))
             return;
 }
 
@@ -317,47 +322,48 @@ static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_gra
         tiled_backward(s, a, g, kind<T>::dtype);
         return;
     }
-    for (int i = 0; i < WAYS; i++)
-        if (open_to(device_of(s), i, a, kind<T>::dtype, true) &&
-            ways[i].backward(s, a, g, kind<T>::dtype))
+    for (int i = 0; i < N_IMPLS; i++)
+        if (is_candidate(device_of(s), i, a, kind<T>::dtype, true) &&
+            impls[i].backward(s, a, g, kind<T>::dtype))
             return;
 }
 
-template <class T> void fv_cuda_attention_ways(fv_kernels *k)
+template <class T> void fv_cuda_attention_dispatch(fv_kernels *k)
 {
     k->attention = attention<T>;
     k->attention_bwd = attention_bwd<T>;
 }
-FOR_ALL_DTYPES(fv_cuda_attention_ways)
+FOR_ALL_DTYPES(fv_cuda_attention_dispatch)
 
-fv_status fv_cuda_attention_choose(device *d, fv_err *e)
+fv_status fv_cuda_attention_select(device *d, fv_err *e)
 {
-    const char *asked = getenv("FOVEA_CUDA_ATTENTION");
-    d->attention_asked = -1;
-    if (!asked || !*asked) return FV_OK;
-    for (int i = 0; i < WAYS; i++)
-        if (!strcmp(asked, ways[i].name)) d->attention_asked = d->attention_from = i;
-    if (d->attention_asked < 0)
-        return d->host.refuse(e, FV_EARG,
-                              "FOVEA_CUDA_ATTENTION: expected cudnn, fast, one, short, hopper or "
-                              "tiled, found \"%.40s\"",
-                              asked);
-    if (ways[d->attention_asked].can == fused_can && !fv_cuda_fused_version())
+    const char *requested = getenv("FOVEA_CUDA_ATTENTION");
+    d->attn_requested = -1;
+    if (!requested || !*requested) return FV_OK;
+    for (int i = 0; i < N_IMPLS; i++)
+        if (!strcmp(requested, impls[i].name)) d->attn_requested = d->attn_first_impl = i;
+    if (d->attn_requested < 0)
+        return d->host.refuse(
+            e, FV_EARG,
+            "FOVEA_CUDA_ATTENTION: expected cudnn, cudnn-atomic, decode, short, hopper or "
+            "tiled, found \"%.40s\"",
+            requested);
+    if (impls[d->attn_requested].supports == cudnn_supports && !fv_cuda_cudnn_version())
         return d->host.refuse(
             e, FV_EDEVICE,
             "FOVEA_CUDA_ATTENTION: cuDNN cannot be loaded, or the backend was built without it");
     return FV_OK;
 }
 
-int fv_cuda_attention_lines(char (*lines)[160], int most)
+int fv_cuda_attention_describe(char (*lines)[160], int most)
 {
-    int version = fv_cuda_fused_version();
+    int version = fv_cuda_cudnn_version();
     char name[32] = "cudnn (not found)";
     if (version)
         snprintf(name, sizeof name, "cudnn %d.%d.%d", version / 10000, version / 100 % 100,
                  version % 100);
-    for (int i = 0; i < WAYS && i < most; i++)
-        snprintf(lines[i], sizeof lines[i], "attention by %s: %s", i ? ways[i].name : name,
-                 ways[i].when);
-    return WAYS;
+    for (int i = 0; i < N_IMPLS && i < most; i++)
+        snprintf(lines[i], sizeof lines[i], "attention by %s: %s", i ? impls[i].name : name,
+                 impls[i].when);
+    return N_IMPLS;
 }

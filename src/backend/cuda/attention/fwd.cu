@@ -36,15 +36,17 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
         last = at.last_key(tile, ROWS * M);
 
     float y[M][W / 8][4];
-    running r[M];
+    softmax_state r[M];
 #pragma unroll
     for (int m = 0; m < M; m++) {
         clear(y[m]);
-        r[m] = running{{-INFINITY, -INFINITY}, {0, 0}};
+        r[m] = softmax_state{{-INFINITY, -INFINITY}, {0, 0}};
     }
-    fetch<ROWS * M, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk, o.quick_q);
+    fetch<ROWS * M, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk,
+                       o.vector_q);
     if (first < last)
-        fetch<K, W>(k, o.k(at.b, g, first), o.a.k_row, (int)o.a.Tk - first, (int)o.a.Wk, o.quick_k);
+        fetch<K, W>(k, o.k(at.b, g, first), o.a.k_row, (int)o.a.Tk - first, (int)o.a.Wk,
+                    o.vector_k);
     arrived<0>();
     __syncthreads();
     strips<T, M, W, S> rows;
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
         for (int m = 0; m < M; m++) clear(s[m]);
         arrived<0>();
         __syncthreads(); /* the keys are here, and the values before are done with */
-        fetch<K, W>(v, o.v(at.b, g, j), o.a.v_row, (int)o.a.Tk - j, (int)o.a.Wv, o.quick_v);
+        fetch<K, W>(v, o.v(at.b, g, j), o.a.v_row, (int)o.a.Tk - j, (int)o.a.Wv, o.vector_v);
         if constexpr (M > 1)
             mul_nt(s, rows, k);
         else
@@ -64,20 +66,21 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
         bool more = j + K < last;
         if (more)
             fetch<K, W>(k, o.k(at.b, g, j + K), o.a.k_row, (int)o.a.Tk - j - K, (int)o.a.Wk,
-                        o.quick_k);
-        bool whole = at.whole(tile, ROWS * M, j, K);
+                        o.vector_k);
+        bool full_tile = at.all_visible(tile, ROWS * M, j, K);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            float shrink[2], sum[2], scale = scale_of<KIND>(at);
-            see<KIND>(s[m], at, row0 + m * 16, j, whole);
-            grow(s[m], scale, r[m], shrink);
+            float correction[2], sum[2], scale = scale_of<KIND>(at);
+            mask_scores<KIND>(s[m], at, row0 + m * 16, j, full_tile);
+            update_row_max(s[m], scale, r[m], correction);
             weights(s[m], scale, r[m], sum, [&](int k, const float(&w)[2][4]) {
 #pragma unroll
                 for (int e = 0; e < 8; e++) s[m][2 * k + e / 4][e % 4] = w[e / 4][e % 4];
             });
-            r[m].sum[0] += sum[0], r[m].sum[1] += sum[1];
-            if (drops<KIND>(at)) drop<false>(s[m], at, row0 + m * 16, j), only_kept(s[m]);
-            rescale(y[m], shrink);
+            r[m].row_sum[0] += sum[0], r[m].row_sum[1] += sum[1];
+            if (has_dropout<KIND>(at))
+                apply_dropout<false>(s[m], at, row0 + m * 16, j), zero_dropped(s[m]);
+            rescale(y[m], correction);
         }
         if (more)
             arrived<1>(); /* the values, not yet the keys */

@@ -6,7 +6,7 @@
  *
  * A head that short is one tile: 48 KB of q, k and v, and so few products that what counts is bytes
  * under way.  One block a processor stays there and takes head after head.  One warp brings them,
- * HELD ahead, and says which keys are seen; two groups of four warps, 64 rows each, make a pair
+ * Q_STAGES ahead, and says which keys are seen; two groups of four warps, 64 rows each, make a pair
  * that takes a head, and there are two pairs, so that one's exponentials fall into the other's
  * products.  The last sequences come first: their q, k and v were written last and are in the cache
  * still. */
@@ -14,8 +14,8 @@
 #include "dispatch.h"
 #include "backend/cuda/device/sm90.h"
 
-#define SIDE 128 /* the most queries, and keys */
-#define HELD 4   /* heads in memory */
+#define SIDE 128   /* the most queries, and keys */
+#define Q_STAGES 4 /* heads in memory */
 #define PAIRS 2
 #define GROUP 128
 #define PAD_ROWS 8 /* that a warp writes at a time */
@@ -23,11 +23,11 @@
 template <class T> struct whole_head {
     T q[SIDE * PANEL], k[SIDE * PANEL], v[SIDE * PANEL];
 };
-template <class T> struct room {
-    whole_head<T> of[HELD];
+template <class T> struct smem_layout {
+    whole_head<T> of[Q_STAGES];
     T pad[8 * PAIRS][PAD_ROWS * PANEL]; /* of each warp: rows on their way out */
-    uint4 seen[HELD];                   /* a bit for each key */
-    uint64_t full[HELD], empty[HELD];
+    uint4 seen[Q_STAGES];               /* a bit for each key */
+    uint64_t full[Q_STAGES], empty[Q_STAGES];
 };
 
 /* Head n of all, from the last sequence to the first. */
@@ -39,22 +39,23 @@ template <class T> __device__ inline int head_of(const job<T> &o, int n) { retur
 
 /* By a warp. */
 template <class T>
-__device__ void bring_all(const job<T> &o, room<T> *r, const attention_maps *of, int count)
+__device__ void produce_tiles(const job<T> &o, smem_layout<T> *r, const qkv_tensor_maps *of,
+                              int count)
 {
     int lane = threadIdx.x % 32, keys = (int)o.a.Tk;
     unsigned step = 0;
     for (int n = blockIdx.x; n < count; n += gridDim.x, step++) {
-        whole_head<T> *to = &r->of[step % HELD];
-        uint64_t *full = &r->full[step % HELD];
+        whole_head<T> *to = &r->of[step % Q_STAGES];
+        uint64_t *full = &r->full[step % Q_STAGES];
         int b = sequence_of(o, n), h = head_of(o, n), g = o.kv_head(h), length = (int)o.length(b);
         const uint8_t *mask = o.a.key_mask ? o.a.key_mask + (int64_t)b * keys : NULL;
         uint32_t seen[SIDE / 32];
-        wait_for(&r->empty[step % HELD], (step / HELD & 1) ^ 1);
+        mbarrier_wait(&r->empty[step % Q_STAGES], (step / Q_STAGES & 1) ^ 1);
         if (lane == 0) {
-            arrive_expecting(full, sizeof *to);
-            bring_panel(to->q, &of->q, full, 0, h, 0, b);
-            bring_panel(to->k, &of->k, full, 0, g, 0, b);
-            bring_panel(to->v, &of->v, full, 0, g, 0, b);
+            mbarrier_arrive_expect_tx(full, sizeof *to);
+            tma_load_4d(to->q, &of->q, full, 0, h, 0, b);
+            tma_load_4d(to->k, &of->k, full, 0, g, 0, b);
+            tma_load_4d(to->v, &of->v, full, 0, g, 0, b);
         }
         __syncwarp();
 #pragma unroll
@@ -63,16 +64,16 @@ __device__ void bring_all(const job<T> &o, room<T> *r, const attention_maps *of,
             seen[i] = __ballot_sync(~0u, j < length && (!mask || mask[j]));
         }
         if (lane == 0) {
-            r->seen[step % HELD] = make_uint4(seen[0], seen[1], seen[2], seen[3]);
-            arrive(full);
+            r->seen[step % Q_STAGES] = make_uint4(seen[0], seen[1], seen[2], seen[3]);
+            mbarrier_arrive(full);
         }
     }
 }
 
 /* Turns products into weights that are yet to be divided by their sums; those and the row's largest
  * are in units of log 2. */
-__device__ inline void weigh_row(float (&s)[SIDE / 8][4], float (&top)[2], float (&sum)[2],
-                                 uint4 seen, float scale)
+__device__ inline void exp_row(float (&s)[SIDE / 8][4], float (&top)[2], float (&sum)[2],
+                               uint4 seen, float scale)
 {
     if ((seen.x & seen.y & seen.z & seen.w) != ~0u) {
         int mine = threadIdx.x % 4 * 2;
@@ -118,8 +119,8 @@ __device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const
             uint32_t x[4];
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                x[k] = two(y[n + k][2 * i] * by[i], y[n + k][2 * i + 1] * by[i], T());
-            store_matrices(pad + lane % 8 * PANEL + ((n + lane / 8) ^ (lane % 8)) * 8, x);
+                x[k] = pack2(y[n + k][2 * i] * by[i], y[n + k][2 * i + 1] * by[i], T());
+            stmatrix_x4(pad + lane % 8 * PANEL + ((n + lane / 8) ^ (lane % 8)) * 8, x);
         }
         __syncwarp();
 #pragma unroll
@@ -127,7 +128,7 @@ __device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const
             int at = k + lane / 8, c = lane % 8, to = row + i * PAD_ROWS + at;
             uint4 x = *(const uint4 *)(pad + at * PANEL + (c ^ at) * 8);
             if (to < o.a.Tq && c * 8 < o.a.Wv)
-                *(uint4 *)((T *)o.a.y + o.at_y(b, h, to) + c * 8) = x;
+                *(uint4 *)((T *)o.a.y + o.y_offset(b, h, to) + c * 8) = x;
         }
         __syncwarp();
     }
@@ -141,59 +142,59 @@ __device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 see
     int row = half * 64 + (int)threadIdx.x / 32 % 4 * 16;
     float s[SIDE / 8][4], y[PANEL / 8][4], top[2], sum[2], by[2];
     uint32_t p[SIDE / 16][4];
-    products_begin();
-    multiply_rows<PANEL, SIDE, SIDE>(s, x->q + half * 64 * PANEL, x->k);
-    products_end();
-    products_done<0>();
-    weigh_row(s, top, sum, seen, o.scale);
-    narrow(p, s, T());
-    products_begin();
-    multiply_sums(y, p, x->v, false);
-    products_end();
+    wgmma_fence();
+    gemm_nt<PANEL, SIDE, SIDE>(s, x->q + half * 64 * PANEL, x->k);
+    wgmma_commit();
+    wgmma_wait<0>();
+    exp_row(s, top, sum, seen, o.scale);
+    pack_fragments(p, s, T());
+    wgmma_fence();
+    gemm_rs(y, p, x->v, false);
+    wgmma_commit();
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int at = tile_row(row, 2 * i);
         by[i] = sum[i] > 0 ? 1 / sum[i] : 0;
         if (threadIdx.x % 4 == 0 && at < o.a.Tq) o.lse(b, h, at) = make_float2(top[i], sum[i]);
     }
-    products_done<0>();
-    release(empty);
+    wgmma_wait<0>();
+    warp_arrive(empty);
     write_rows(o, y, by, pad, b, h, row);
 }
 
 template <class T>
 __global__ void __launch_bounds__((2 * PAIRS + 1) * GROUP, 1)
-    attention_short(const __grid_constant__ job<T> o, const __grid_constant__ attention_maps of,
+    attention_short(const __grid_constant__ job<T> o, const __grid_constant__ qkv_tensor_maps of,
                     int count)
 {
     extern __shared__ unsigned char memory[];
-    room<T> *r = (room<T> *)(((uintptr_t)memory + 1023) / 1024 * 1024);
+    smem_layout<T> *r = (smem_layout<T> *)(((uintptr_t)memory + 1023) / 1024 * 1024);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < HELD; i++) {
-            barrier_init(&r->full[i], 2);  /* what is brought, and what is seen of it */
-            barrier_init(&r->empty[i], 8); /* each warp of a pair */
+        for (int i = 0; i < Q_STAGES; i++) {
+            mbarrier_init(&r->full[i], 2);  /* what is brought, and what is seen of it */
+            mbarrier_init(&r->empty[i], 8); /* each warp of a pair */
         }
-        barriers_ready();
+        mbarrier_init_fence();
     }
     __syncthreads();
-    wait_for_others();
-    let_others_start();
-    int group = group_of();
+    pdl_wait();
+    pdl_launch_dependents();
+    int group = warpgroup_index();
     if (group == 2 * PAIRS) {
-        registers_down<24>();
-        if (threadIdx.x < 2 * PAIRS * GROUP + 32) bring_all(o, r, &of, count);
+        setmaxnreg_dec<24>();
+        if (threadIdx.x < 2 * PAIRS * GROUP + 32) produce_tiles(o, r, &of, count);
     } else {
-        registers_up<112>(); /* with 24 of the rest what a block has: 96 of each thread */
+        setmaxnreg_inc<112>(); /* with 24 of the rest what a block has: 96 of each thread */
         unsigned step = group / 2;
         for (int n = blockIdx.x + step * gridDim.x; n < count;
              n += PAIRS * gridDim.x, step += PAIRS) {
-            uint64_t *empty = &r->empty[step % HELD];
-            wait_for(&r->full[step % HELD], step / HELD & 1);
+            uint64_t *empty = &r->empty[step % Q_STAGES];
+            mbarrier_wait(&r->full[step % Q_STAGES], step / Q_STAGES & 1);
             if (group % 2 * 64 < o.a.Tq)
-                attend(o, &r->of[step % HELD], r->seen[step % HELD], empty,
+                attend(o, &r->of[step % Q_STAGES], r->seen[step % Q_STAGES], empty,
                        r->pad[threadIdx.x / 32], sequence_of(o, n), head_of(o, n), group % 2);
             else
-                release(empty);
+                warp_arrive(empty);
         }
     }
 }
@@ -201,14 +202,14 @@ __global__ void __launch_bounds__((2 * PAIRS + 1) * GROUP, 1)
 template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a)
 {
     job<T> o = prepare<T>(s, a);
-    attention_maps maps;
-    int64_t heads = a->B * a->H, most = device_of(s)->processors;
+    qkv_tensor_maps tensor_maps;
+    int64_t heads = a->B * a->H, most = device_of(s)->sm_count;
     if (!o.plain || heads > INT32_MAX / 2 ||
-        !fv_cuda_map_attention(&maps, a, kind<T>::dtype, SIDE, SIDE))
+        !fv_cuda_tensor_map_qkv(&tensor_maps, a, kind<T>::dtype, SIDE, SIDE))
         return false;
-    launch_early(s, "attention", true, attention_short<T>,
-                 dim3((unsigned)(heads < most ? heads : most)), (2 * PAIRS + 1) * GROUP,
-                 sizeof(room<T>) + 1024, o, maps, (int)heads);
+    launch_pdl(s, "attention", true, attention_short<T>,
+               dim3((unsigned)(heads < most ? heads : most)), (2 * PAIRS + 1) * GROUP,
+               sizeof(smem_layout<T>) + 1024, o, tensor_maps, (int)heads);
     return true;
 }
 

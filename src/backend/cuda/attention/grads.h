@@ -19,10 +19,10 @@ __device__ inline void write_rows(sink<T> to, int64_t base, int64_t step, const 
             const float v[2] = {c[n][i * 2] * scale, c[n][i * 2 + 1] * scale};
             if (r >= rows) continue;
             if (pairs && col < width)
-                deliver(to, base + r * step + col, v);
+                sink_store(to, base + r * step + col, v);
             else
                 for (int e = 0; e < 2; e++)
-                    if (col + e < width) put(to, base + r * step + col + e, v[e]);
+                    if (col + e < width) sink_put(to, base + r * step + col + e, v[e]);
         }
 }
 

@@ -9,7 +9,7 @@ struct lay_bits {
     uint32_t *bits;
     int64_t of_sequence, of_head, of_row; /* of the mask */
     int heads, rows, columns, words;
-    bool turned, quick; /* quick: 16 bytes at a time */
+    bool transposed, vectorised; /* quick: 16 bytes at a time */
 
     template <int V> __device__ void at(int64_t i) const
     {
@@ -17,10 +17,10 @@ struct lay_bits {
         const uint8_t *from = mask + image / heads * of_sequence + image % heads * of_head;
         int first = w * 32, count = min(32, columns - first);
         uint32_t word = 0;
-        if (turned) {
+        if (transposed) {
             for (int c = 0; c < count; c++)
                 word |= (uint32_t)(from[(first + c) * of_row + r] != 0) << c;
-        } else if (quick && count == 32) {
+        } else if (vectorised && count == 32) {
             const uint4 *of = (const uint4 *)(from + r * of_row + first);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -47,38 +47,39 @@ struct lay_bits {
     }
 };
 
-static int words_of(const fv_attn_args *a, bool turned)
+static int words_of(const fv_attn_args *a, bool transposed)
 {
-    return (int)ceil_div(turned ? a->Tq : a->Tk, BITS_TILE) * (BITS_TILE / 32);
+    return (int)ceil_div(transposed ? a->Tq : a->Tk, BITS_TILE) * (BITS_TILE / 32);
 }
 
-int64_t fv_cuda_mask_words(const fv_attn_args *a, bool turned)
+int64_t fv_cuda_mask_words(const fv_attn_args *a, bool transposed)
 {
     if (!a->mask) return 0;
-    return (a->mask_s[0] ? a->B : 1) * (a->mask_s[1] ? a->H : 1) * (turned ? a->Tk : a->Tq) *
-           words_of(a, turned);
+    return (a->mask_s[0] ? a->B : 1) * (a->mask_s[1] ? a->H : 1) * (transposed ? a->Tk : a->Tq) *
+           words_of(a, transposed);
 }
 
-mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool turned, void *room)
+mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool transposed, void *scratch)
 {
     if (!a->mask) return mask_bits{};
     bool each_head = a->mask_s[1];
-    int64_t rows = turned ? a->Tk : a->Tq, words = words_of(a, turned), image = rows * words;
-    mask_bits to = {(uint32_t *)room,
+    int64_t rows = transposed ? a->Tk : a->Tq, words = words_of(a, transposed),
+            image = rows * words;
+    mask_bits to = {(uint32_t *)scratch,
                     {a->mask_s[0] ? image * (each_head ? a->H : 1) : 0, each_head ? image : 0},
                     (int)words};
     lay_bits lay = {a->mask,
-                    (uint32_t *)room,
+                    (uint32_t *)scratch,
                     a->mask_s[0],
                     a->mask_s[1],
                     a->mask_s[2],
                     each_head ? (int)a->H : 1,
                     (int)rows,
-                    (int)(turned ? a->Tq : a->Tk),
+                    (int)(transposed ? a->Tq : a->Tk),
                     (int)words,
-                    turned,
+                    transposed,
                     aligned(a->mask) && a->mask_s[0] % 16 == 0 && a->mask_s[1] % 16 == 0 &&
                         a->mask_s[2] % 16 == 0};
-    each(s, "attention", fv_cuda_mask_words(a, turned), false, lay);
+    each(s, "attention", fv_cuda_mask_words(a, transposed), false, lay);
     return to;
 }

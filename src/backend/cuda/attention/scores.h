@@ -7,12 +7,12 @@
 #define FV_CUDA_ATTENTION_SCORES_H
 
 /* Hides the pairs whose bits are 0: 64 columns to two words. */
-template <bool TURNED, int N, class T>
-__device__ inline void hide_bits(float (&s)[N][4], const head<T> &at, int row0, int col0)
+template <bool TRANSPOSED, int N, class T>
+__device__ inline void mask_by_bits(float (&s)[N][4], const head<T> &at, int row0, int col0)
 {
     const job<T> &o = at.o;
     const uint32_t *image = o.bits.p + at.b * o.bits.s[0] + at.h * o.bits.s[1];
-    int last = (TURNED ? (int)o.a.Tk : at.rows) - 1, first = (int)threadIdx.x % 4 * 2;
+    int last = (TRANSPOSED ? (int)o.a.Tk : at.rows) - 1, first = (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint32_t *row = image + (int64_t)min(tile_row(row0, 2 * i), last) * o.bits.row +
@@ -33,13 +33,14 @@ __device__ inline void hide_bits(float (&s)[N][4], const head<T> &at, int row0, 
 /* f(k, x) with a table's numbers for columns 16 k and on: x[n][e] is number e of column block 2 k +
  * n.  A thread has two rows, 8 apart: what the one meets in a block of 8 columns the other met in
  * the block before. */
-template <bool TURNED, int N, class T, class F>
+template <bool TRANSPOSED, int N, class T, class F>
 __device__ inline void each_distance(const head<T> &at, int row0, int col0, F f)
 {
     const fv_attn_args &a = at.o.a;
     const T *table = (const T *)a.rel + at.h * a.rel_len;
-    const int zero = (int)a.rel_zero - at.shift, last = (int)a.rel_len - 1, side = TURNED ? -1 : 1;
-    int lowest = zero + (TURNED ? row0 - col0 - 8 * N + 1 : col0 - row0 - 15),
+    const int zero = (int)a.rel_zero - at.shift, last = (int)a.rel_len - 1,
+              side = TRANSPOSED ? -1 : 1;
+    int lowest = zero + (TRANSPOSED ? row0 - col0 - 8 * N + 1 : col0 - row0 - 15),
         highest = lowest + 8 * N + 14;
     int from = zero + side * (tile_col(col0, 0, 0) - tile_row(row0, 0));
     auto all = [&](auto number) {
@@ -60,14 +61,14 @@ __device__ inline void each_distance(const head<T> &at, int row0, int col0, F f)
         }
     };
     if (lowest >= 0 && highest <= last)
-        all([&](int i) { return up(table[from + i]); });
+        all([&](int i) { return to_float(table[from + i]); });
     else
-        all([&](int i) { return up(table[max(0, min(from + i, last))]); });
+        all([&](int i) { return to_float(table[max(0, min(from + i, last))]); });
 }
 
 /* Products, or what they are multiplied by if scores fall as they rise, become what scale_of makes
  * scores; what is out of reach gets any. */
-template <bool TURNED, int N, class T>
+template <bool TRANSPOSED, int N, class T>
 __device__ inline void add_scores(float (&s)[N][4], const head<T> &at, int row0, int col0)
 {
     const fv_attn_args &a = at.o.a;
@@ -79,22 +80,25 @@ __device__ inline void add_scores(float (&s)[N][4], const head<T> &at, int row0,
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int r = tile_row(row0, e), c = tile_col(col0, n, e);
-                f(s[n][e], min(TURNED ? c : r, at.rows - 1), min(TURNED ? r : c, (int)a.Tk - 1));
+                f(s[n][e], min(TRANSPOSED ? c : r, at.rows - 1),
+                  min(TRANSPOSED ? r : c, (int)a.Tk - 1));
             }
     };
     if (!rises) each([&](float &x, int, int) { x *= at.o.scale; });
     if (N % 8 == 0 && at.o.bits.p) {
-        if constexpr (N % 8 == 0) hide_bits<TURNED>(s, at, row0, col0);
+        if constexpr (N % 8 == 0) mask_by_bits<TRANSPOSED>(s, at, row0, col0);
     } else if (a.mask) {
         const uint8_t *mask = a.mask + at.b * a.mask_s[0] + at.h * a.mask_s[1];
         each([&](float &x, int i, int j) { x = mask[i * a.mask_s[2] + j] ? x : -INFINITY; });
     }
     if (a.bias) {
         const T *bias = (const T *)a.bias + at.b * a.bias_s[0] + at.h * a.bias_s[1];
-        each([&](float &x, int i, int j) { x = fmaf(times, up(bias[i * a.bias_s[2] + j]), x); });
+        each([&](float &x, int i, int j) {
+            x = fmaf(times, to_float(bias[i * a.bias_s[2] + j]), x);
+        });
     }
     if (a.rel)
-        each_distance<TURNED, N>(at, row0, col0, [&](int k, const float(&x)[2][4]) {
+        each_distance<TRANSPOSED, N>(at, row0, col0, [&](int k, const float(&x)[2][4]) {
 #pragma unroll
             for (int n = 0; n < 2; n++)
 #pragma unroll

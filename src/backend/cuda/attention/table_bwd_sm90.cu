@@ -12,13 +12,13 @@
 #define LINE 192       /* distances that 64 rows and 128 keys have between them, and one more */
 #define STRIP_LINE 144 /* and 16 rows */
 #define ITEMS_EACH 8   /* items for each block, if there are sequences enough */
-#define MOST_NUMBERS ((int64_t)32 << 20) /* kept on the way */
+#define MAX_NUMBERS ((int64_t)32 << 20) /* kept on the way */
 
 /* How bands are numbered: by head, by run of sequences that go together, and by the key that the
  * first row meets. */
 struct bands {
-    int runs, together; /* one sequence where lengths differ: distances do, too */
-    int all, before;    /* bands of a head, and those that begin left of the first key */
+    int runs, interleaved; /* one sequence where lengths differ: distances do, too */
+    int all, before;       /* bands of a head, and those that begin left of the first key */
 };
 
 template <class P> struct band {
@@ -28,8 +28,8 @@ template <class P> struct band {
     {
         int run = n / by.all % by.runs;
         h = n / by.all / by.runs;
-        b = run * by.together;
-        b_end = min(b + by.together, (int)o.a.B);
+        b = run * by.interleaved;
+        b_end = min(b + by.interleaved, (int)o.a.B);
         offset = (n % by.all - by.before) * P::KEYS;
     }
     template <class F> __device__ void each(F f) const
@@ -64,8 +64,8 @@ template <int N> __device__ inline void add_diagonals(float *line, const float (
             if (column >= 0 && column < 8) all += column & 1 ? odd : even;
         }
         /* of the block before, at the same distance */
-        float rest = __shfl_down_sync(~0u, before, 8);
-        if (lane < 8) line[(m + 1) * 8 + lane] = lane < 7 ? all + rest : all;
+        float residual = __shfl_down_sync(~0u, before, 8);
+        if (lane < 8) line[(m + 1) * 8 + lane] = lane < 7 ? all + residual : all;
         before = all;
     }
     if (lane >= 8 && lane < 15) line[N * 8 + lane] = before;
@@ -73,19 +73,20 @@ template <int N> __device__ inline void add_diagonals(float *line, const float (
 
 /* lines: (items, groups, LINE) */
 template <class P>
-__global__ void __launch_bounds__(P::THREADS_ALL, 1)
-    grad_table_wgmma(const __grid_constant__ job<typename P::T> o, const __grid_constant__ maps of,
-                     const float2 *stat, float *lines, bands by, int items)
+__global__ void __launch_bounds__(P::BLOCK_THREADS, 1)
+    grad_table_wgmma(const __grid_constant__ job<typename P::T> o,
+                     const __grid_constant__ tensor_maps of, const float2 *stat, float *lines,
+                     bands by, int items)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto item = [&](int n) { return band<P>(o, by, n); };
     run_block<P>(memory, &of, o, stat, items, item,
                  [&](int n, const auto &sum, const void *, int group) {
                      /* where a bias would be */
-                     float *strips = (float *)room<P>(memory).bias + group * 4 * STRIP_LINE;
+                     float *strips = (float *)smem_layout<P>(memory).bias + group * 4 * STRIP_LINE;
                      int thread = threadIdx.x % 128;
                      add_diagonals(strips + thread / 32 * STRIP_LINE, sum);
-                     group_wait(3 + group);
+                     warpgroup_sync(3 + group);
                      float *line = lines + ((int64_t)n * P::GROUPS + group) * LINE;
                      for (int i = thread; i < LINE - 1; i += 128) {
                          float all = 0;
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(P::THREADS_ALL, 1)
                          }
                          line[i] = all;
                      }
-                     group_wait(3 + group);
+                     warpgroup_sync(3 + group);
                  });
 }
 
@@ -103,11 +104,11 @@ __global__ void __launch_bounds__(P::THREADS_ALL, 1)
  * order.  number(k, i) is that of band k and index first + k * KEYS + i of the table, before it is
  * held within it. */
 template <class P, class F>
-__device__ inline void each_line(const job<typename P::T> &o, const float *lines, const bands &by,
-                                 int h, F f)
+__device__ inline void each_row_of_bias(const job<typename P::T> &o, const float *lines,
+                                        const bands &by, int h, F f)
 {
     for (int run = 0; run < by.runs; run++) {
-        int zero = (int)o.a.rel_zero - ((int)o.length(run * by.together) - (int)o.a.Tq);
+        int zero = (int)o.a.rel_zero - ((int)o.length(run * by.interleaved) - (int)o.a.Tq);
         const float *of = lines + (int64_t)(h * by.runs + run) * by.all * P::GROUPS * LINE;
         for (int group = 0; group < P::GROUPS; group++)
             f(zero - by.before * P::KEYS - group * 64 - 63,
@@ -127,12 +128,12 @@ template <class P> struct add_lines {
         int len = (int)o.a.rel_len, l = (int)(i % len);
         float all = 0;
         if (l == 0 || l == len - 1) return;
-        each_line<P>(o, lines, by, (int)(i / len), [&](int first, auto number) {
+        each_row_of_bias<P>(o, lines, by, (int)(i / len), [&](int first, auto number) {
             int k = min((l - first) / P::KEYS, by.all - 1); /* the last whose line begins before */
             for (; k >= 0 && l - first - k * P::KEYS < LINE - 1; k--)
                 if (l >= first + k * P::KEYS) all += number(k, l - first - k * P::KEYS);
         });
-        put(drel, i, all);
+        sink_put(drel, i, all);
     }
 };
 
@@ -144,26 +145,27 @@ __global__ void __launch_bounds__(THREADS)
 {
     int h = blockIdx.x, last = (int)o.a.rel_len - 1, end = blockIdx.y ? last : 0;
     float all = 0;
-    each_line<P>(o, lines, by, h, [&](int first, auto number) {
+    each_row_of_bias<P>(o, lines, by, h, [&](int first, auto number) {
         for (int n = threadIdx.x; n < by.all * (LINE - 1); n += THREADS) {
             int k = n / (LINE - 1), i = n % (LINE - 1);
             if (max(0, min(first + k * P::KEYS + i, last)) == end) all += number(k, i);
         }
     });
-    all = block_all(all, add_up());
-    if (threadIdx.x == 0 && (blockIdx.y == 0 || last > 0)) put(drel, h * o.a.rel_len + end, all);
+    all = block_allreduce(all, sum_op());
+    if (threadIdx.x == 0 && (blockIdx.y == 0 || last > 0))
+        sink_put(drel, h * o.a.rel_len + end, all);
 }
 
-template <class T, int W> using plan_of = plan<T, W, false>;
+template <class T, int W> using plan_of = traits<T, W, false>;
 
 template <class P> static bands bands_of(const device *d, const fv_attn_args *a)
 {
     bands by;
     by.before = (int)ceil_div(a->Tq, P::QUERIES) - 1;
     by.all = by.before + (int)ceil_div(a->Tk, P::KEYS);
-    int64_t wanted = ceil_div((int64_t)ITEMS_EACH * d->processors, a->H * by.all);
-    by.together = a->lens || wanted >= a->B ? 1 : (int)ceil_div(a->B, wanted);
-    by.runs = (int)ceil_div(a->B, by.together);
+    int64_t wanted = ceil_div((int64_t)ITEMS_EACH * d->sm_count, a->H * by.all);
+    by.interleaved = a->lens || wanted >= a->B ? 1 : (int)ceil_div(a->B, wanted);
+    by.runs = (int)ceil_div(a->B, by.interleaved);
     return by;
 }
 static int64_t items_of(const bands &by, const fv_attn_args *a) { return a->H * by.runs * by.all; }
@@ -173,13 +175,13 @@ static bool start(fv_stream *s, const job<typename P::T> &o, const fv_attn_grads
                   const float2 *stat, float *lines)
 {
     typedef typename P::T T;
-    maps of;
-    if (!map_pairs<P>(&of, o, g)) return false;
+    tensor_maps of;
+    if (!tensor_map_pairs<P>(&of, o, g)) return false;
     bands by = bands_of<P>(device_of(s), &o.a);
     int64_t items = items_of(by, &o.a);
     sink<T> drel = to<T>(g->drel);
-    launch(s, "attention_bwd", grad_table_wgmma<P>, grid_of(s, items), P::THREADS_ALL, P::BYTES, o,
-           of, stat, lines, by, (int)items);
+    launch(s, "attention_bwd", grad_table_wgmma<P>, grid_of(s, items), P::BLOCK_THREADS, P::BYTES,
+           o, of, stat, lines, by, (int)items);
     each(s, "attention_bwd", o.a.H * o.a.rel_len, false, add_lines<P>{o, lines, by, drel});
     launch(s, "attention_bwd", add_ends<P>, dim3((unsigned)o.a.H, 2), THREADS, 0, o, lines, by,
            drel);
@@ -190,7 +192,7 @@ int64_t fv_cuda_table_numbers(fv_stream *s, const fv_attn_args *a)
 {
     typedef plan_of<bf16, 64> P; /* all are alike in this */
     int64_t numbers = items_of(bands_of<P>(device_of(s), a), a) * P::GROUPS * LINE;
-    return numbers <= MOST_NUMBERS ? numbers : 0;
+    return numbers <= MAX_NUMBERS ? numbers : 0;
 }
 
 template <class T>

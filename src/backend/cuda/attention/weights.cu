@@ -3,7 +3,7 @@
 #include "attention.h"
 
 #define KEYS 64          /* of a tile */
-#define MOST_TILES 8     /* that one block goes through */
+#define MAX_TILES 8      /* that one block goes through */
 #define MANY_BLOCKS 1024 /* from so many on: fewer, longer ones */
 
 /* weights_sm90.cu: the same on the chip's own instructions.  False where the copy engine cannot
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         last = col0 + KEYS * tiles < keys ? col0 + KEYS * tiles : keys;
     auto bring = [&](int j) {
         fetch<KEYS, W>(k + j / KEYS % 2 * KEYS * S, o.k(b, o.kv_head(h), j), o.a.k_row, keys - j,
-                       (int)o.a.Wk, o.quick_k);
+                       (int)o.a.Wk, o.vector_k);
     };
     row_stat stat[2];
     int first[2], end[2];
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         first[r] = at.first(i), end[r] = i < i1 ? at.end(i) : 0;
         stat[r] = weight_stat(i < i1 ? o.lse(b, h, i) : make_float2(0, 0));
     }
-    fetch<ROWS, W>(q, o.q(b, h, tile), o.a.q_row, i1 - tile, (int)o.a.Wk, o.quick_q);
+    fetch<ROWS, W>(q, o.q(b, h, tile), o.a.q_row, i1 - tile, (int)o.a.Wk, o.vector_q);
     bring(col0);
     for (int j0 = col0; j0 < last; j0 += KEYS) {
         float s[KEYS / 8][4];
@@ -58,16 +58,16 @@ __global__ void __launch_bounds__(32 * WARPS)
                 float v[2];
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    bool near = j + e >= first[r] && j + e < end[r];
-                    float x = near ? at.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
+                    bool in_range = j + e >= first[r] && j + e < end[r];
+                    float x = in_range ? at.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
                     v[e] = fminf(weight_of(x, 1, stat[r]),
                                  1); /* the forward pass may add up its products otherwise */
                 }
                 if (i < i1 && keys % 2 == 0 && j < keys)
-                    deliver(w, to + j, v);
+                    sink_store(w, to + j, v);
                 else
                     for (int e = 0; e < 2; e++)
-                        if (i < i1 && j + e < keys) put(w, to + j + e, v[e]);
+                        if (i < i1 && j + e < keys) sink_put(w, to + j + e, v[e]);
             }
         }
     }
@@ -79,7 +79,7 @@ static void weights_as(fv_stream *s, sink<T> w, const job<T> &o, int64_t b, int6
 {
     int64_t strips = ceil_div(i1 - i0, ROWS), all = strips * ceil_div(o.a.Tk, KEYS),
             tiles = all / MANY_BLOCKS;
-    tiles = tiles < 1 ? 1 : tiles > MOST_TILES ? MOST_TILES : tiles;
+    tiles = tiles < 1 ? 1 : tiles > MAX_TILES ? MAX_TILES : tiles;
     dim3 grid((unsigned)ceil_div(o.a.Tk, KEYS * tiles), (unsigned)strips);
     size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride_of<T, W> * sizeof(T);
     launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, o, b, h, i0, i1,
@@ -98,17 +98,17 @@ __global__ void __launch_bounds__(THREADS)
     auto score = [&](int j) {
         const T *k = o.k(b, o.kv_head(h), j);
         float dot = 0;
-        for (int c = 0; c < o.a.Wk; c++) dot = fmaf(up(q[c]), up(k[c]), dot);
+        for (int c = 0; c < o.a.Wk; c++) dot = fmaf(to_float(q[c]), to_float(k[c]), dot);
         return j >= first && j < end ? at.score(dot, 0, j) : -INFINITY;
     };
     float top = -INFINITY, sum = 0;
     for (int j = threadIdx.x; j < keys; j += THREADS) top = fmaxf(top, score(j));
-    top = block_all(top, [](float x, float y) { return fmaxf(x, y); });
+    top = block_allreduce(top, [](float x, float y) { return fmaxf(x, y); });
     float base = top == -INFINITY ? 0 : top;
     for (int j = threadIdx.x; j < keys; j += THREADS) sum += exp2_fast(score(j) - base);
-    sum = block_all(sum, [](float x, float y) { return x + y; });
+    sum = block_allreduce(sum, [](float x, float y) { return x + y; });
     for (int j = threadIdx.x; j < keys; j += THREADS)
-        put(w, j, sum == 0 ? 0 : exp2_fast(score(j) - base) / sum);
+        sink_put(w, j, sum == 0 ? 0 : exp2_fast(score(j) - base) / sum);
 }
 
 template <class T>
@@ -123,7 +123,7 @@ static void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, in
         return;
     }
     if constexpr (sizeof(T) == 2)
-        if (device_of(s)->hopper && o.quick_q && o.quick_k && a->Wk > 32 && a->Wk <= 128 &&
+        if (device_of(s)->hopper && o.vector_q && o.vector_k && a->Wk > 32 && a->Wk <= 128 &&
             i1 - i0 >= ROWS && fv_cuda_weights_hopper<T>(s, w, &o, b, h, i0, i1))
             return;
     switch (tile_width(s, a)) {
@@ -146,7 +146,7 @@ template <class T> struct to_cache {
     {
         int64_t b = i / (T_ * D), rest = i % (T_ * D), from = pos[b];
         if (from < 0 || from + T_ > cap) {
-            if (!rest) report(bad, b, from, cap, T_);
+            if (!rest) report_fault(bad, b, from, cap, T_);
             return;
         }
         *(pack<T, V> *)(cache + (b * cap + from) * D + rest) = *(const pack<T, V> *)(x + i);

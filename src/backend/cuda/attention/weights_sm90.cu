@@ -24,11 +24,11 @@ template <class O> struct sheet {
 
 /* What a block has: groups, as many as weights of f32 leave room for and 16 bits need, and in
  * shared memory two times keys and queries, and weights on their way out. */
-template <class T, class O, int W> struct plan {
+template <class T, class O, int W> struct traits {
     static constexpr bool NARROW = sizeof(O) == 2;
     static constexpr int GROUPS = NARROW ? 3 : 2, QUERIES = 64 * GROUPS,
                          THREADS = 128 * (GROUPS + 1);
-    static constexpr int REGISTERS = NARROW ? 160 : 240,
+    static constexpr int CONSUMER_REGISTERS = NARROW ? 160 : 240,
                          REGISTERS_LEFT = NARROW ? 32 : 24; /* no more than a block begins with */
     static constexpr int BUFFERS = W <= 64 ? 2 : 1, LONGEST_RUN = NARROW ? 4 : 2;
     static constexpr size_t ROOM = STAGES * (QUERIES + KEYS) * W * sizeof(T) +
@@ -41,21 +41,21 @@ struct span {
 };
 
 struct weight_maps {
-    attention_maps in;
+    qkv_tensor_maps in;
     CUtensorMap w;
 };
 
 /* A factor's two places in shared memory, which are filled and freed in turns. */
-struct places {
+struct ring {
     uint64_t *full, *free_;
-    int turn;
-    __device__ int at() const { return turn % STAGES; }
-    __device__ unsigned phase() const { return (unsigned)(turn / STAGES) & 1; }
+    int iter;
+    __device__ int at() const { return iter % STAGES; }
+    __device__ unsigned phase() const { return (unsigned)(iter / STAGES) & 1; }
     __device__ void wait_free() const
     {
-        if (turn >= STAGES) wait_for(free_ + at(), phase() ^ 1);
+        if (iter >= STAGES) mbarrier_wait(free_ + at(), phase() ^ 1);
     }
-    __device__ void wait_full() const { wait_for(full + at(), phase()); }
+    __device__ void wait_full() const { mbarrier_wait(full + at(), phase()); }
 };
 } // namespace
 
@@ -66,7 +66,7 @@ template <int QUERIES, class T> __device__ inline bool hidden(const head<T> &at,
 }
 
 /* Weights of 64 rows and a tile's keys as sheets. */
-__device__ inline void lay_weights(float *to, const float (&s)[KEYS / 8][4])
+__device__ inline void store_swizzled_weights(float *to, const float (&s)[KEYS / 8][4])
 {
     int row = tile_row((int)threadIdx.x / 32 % 4 * 16, 0), lane = threadIdx.x % 4;
     bool odd =
@@ -83,17 +83,18 @@ __device__ inline void lay_weights(float *to, const float (&s)[KEYS / 8][4])
                         four * 4 + lane % 2 * 2) = v;
         }
 }
-template <class O> __device__ inline void lay_weights(O *to, const float (&s)[KEYS / 8][4])
+template <class O>
+__device__ inline void store_swizzled_weights(O *to, const float (&s)[KEYS / 8][4])
 {
     int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 % 4 * 16 + lane % 16;
     uint32_t x[KEYS / 16][4];
-    narrow(x, s, O());
+    pack_fragments(x, s, O());
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) {
         int eight = n * 2 + lane / 16; /* numbers of a row */
-        store_matrices(to + eight / 8 * sheet<O>::SIZE + row * sheet<O>::ACROSS +
-                           (eight % 8 ^ row % 8) * 8,
-                       x[n]);
+        stmatrix_x4(to + eight / 8 * sheet<O>::SIZE + row * sheet<O>::ACROSS +
+                        (eight % 8 ^ row % 8) * 8,
+                    x[n]);
     }
 }
 
@@ -104,8 +105,8 @@ __device__ inline void write_sheets(const CUtensorMap *map, const O *from, int a
 {
 #pragma unroll
     for (int n = 0; n < KEYS / sheet<O>::ACROSS; n++)
-        write_rows_from(map, from + n * apart, key + n * sheet<O>::ACROSS, row);
-    writes_end();
+        tma_store_2d(map, from + n * apart, key + n * sheet<O>::ACROSS, row);
+    bulk_commit();
 }
 
 /* f(row, key, run) for all tiles of this block, the first row and key of each.  In every band of
@@ -123,11 +124,11 @@ template <int QUERIES, class F> __device__ inline void each_tile(const span &of,
 }
 
 template <class T, class O, int W, int KIND>
-__global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
-    weights_wgmma(const __grid_constant__ job<T> o, const __grid_constant__ weight_maps maps,
+__global__ void __launch_bounds__(traits<T, O, W>::THREADS, 1)
+    weights_wgmma(const __grid_constant__ job<T> o, const __grid_constant__ weight_maps tensor_maps,
                   const __grid_constant__ span of)
 {
-    typedef plan<T, O, W> P;
+    typedef traits<T, O, W> P;
     constexpr int TILE = sheet<O>::TILE, QUERIES = P::QUERIES, GROUPS = P::GROUPS;
     constexpr int TURN = 1 + GROUPS; /* the first barrier of turns, behind those of groups */
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -136,48 +137,48 @@ __global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
     O *sheets = (O *)(q + STAGES * QUERIES * W), *zeros = sheets + GROUPS * P::BUFFERS * TILE;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2 * STAGES; i++) {
-            barrier_init(full[0] + i, 1);
-            barrier_init(free_[0] + i, 4 * GROUPS);
+            mbarrier_init(full[0] + i, 1);
+            mbarrier_init(free_[0] + i, 4 * GROUPS);
         }
-        barriers_ready();
+        mbarrier_init_fence();
     }
-    for (int i = threadIdx.x; i < sheet<O>::SIZE; i += P::THREADS) zeros[i] = down<O>(0);
-    written_for_engine();
+    for (int i = threadIdx.x; i < sheet<O>::SIZE; i += P::THREADS) zeros[i] = from_float<O>(0);
+    fence_async_proxy();
     __syncthreads();
     head<T> at(o, of.b, of.h);
-    places keys = {full[0], free_[0], -1}, queries = {full[1], free_[1], 0};
-    int group = group_of() - 1, run = -1;
+    ring keys = {full[0], free_[0], -1}, queries = {full[1], free_[1], 0};
+    int group = warpgroup_index() - 1, run = -1;
     if (group < 0) {
-        registers_down<P::REGISTERS_LEFT>();
+        setmaxnreg_dec<P::REGISTERS_LEFT>();
         if (threadIdx.x > 0) return;
-        auto bring = [&](T *to, int rows, const CUtensorMap *map, const places &p, int h, int row) {
+        auto bring = [&](T *to, int rows, const CUtensorMap *map, const ring &p, int h, int row) {
             p.wait_free();
-            arrive_expecting(p.full + p.at(), rows * W * sizeof(T));
+            mbarrier_arrive_expect_tx(p.full + p.at(), rows * W * sizeof(T));
             for (int c = 0; c < W; c += PANEL)
-                bring_panel(to + (p.at() * W + c) * rows, map, p.full + p.at(), c, h, row, of.b);
+                tma_load_4d(to + (p.at() * W + c) * rows, map, p.full + p.at(), c, h, row, of.b);
         };
         each_tile<QUERIES>(of, [&](int row, int key, int i) {
             if (hidden<QUERIES>(at, row, key)) return;
             if (run != i) {
                 run = i;
-                keys.turn++;
-                bring(k, KEYS, &maps.in.k, keys, o.kv_head(of.h), key);
+                keys.iter++;
+                bring(k, KEYS, &tensor_maps.in.k, keys, o.kv_head(of.h), key);
             }
-            bring(q, QUERIES, &maps.in.q, queries, of.h, row);
-            queries.turn++;
+            bring(q, QUERIES, &tensor_maps.in.q, queries, of.h, row);
+            queries.iter++;
         });
         return;
     }
-    registers_up<P::REGISTERS>();
+    setmaxnreg_inc<P::CONSUMER_REGISTERS>();
     bool sends = threadIdx.x % 128 == 0;
     float s[KEYS / 8][4];
     float2 lse[2];
     row_stat stat[2];
-    if (group == GROUPS - 1) turn_give(TURN);
+    if (group == GROUPS - 1) named_barrier_arrive(TURN);
     each_tile<QUERIES>(of, [&](int row, int key, int i) {
         int rows = row + group * 64, row0 = rows + (int)threadIdx.x / 32 % 4 * 16;
         if (hidden<QUERIES>(at, row, key)) {
-            if (sends) write_sheets(&maps.w, zeros, 0, key, rows - of.from);
+            if (sends) write_sheets(&tensor_maps.w, zeros, 0, key, rows - of.from);
             return;
         }
 #pragma unroll
@@ -186,59 +187,60 @@ __global__ void __launch_bounds__(plan<T, O, W>::THREADS, 1)
             lse[r] = j < of.to ? o.lse(of.b, of.h, j) : make_float2(0, 0);
         }
         if (run != i) {
-            if (run >= 0) release(keys.free_ + keys.at());
+            if (run >= 0) warp_arrive(keys.free_ + keys.at());
             run = i;
-            keys.turn++;
+            keys.iter++;
             keys.wait_full();
         }
-        turn_wait(TURN + group);
+        named_barrier_sync(TURN + group);
         queries.wait_full();
-        products_begin();
-        multiply_rows<W, QUERIES, KEYS>(s, q + queries.at() * QUERIES * W + group * 64 * PANEL,
-                                        k + keys.at() * KEYS * W);
-        products_end();
-        products_done<0>();
-        turn_give(TURN + (group + 1) % GROUPS);
-        release(queries.free_ + queries.at());
+        wgmma_fence();
+        gemm_nt<W, QUERIES, KEYS>(s, q + queries.at() * QUERIES * W + group * 64 * PANEL,
+                                  k + keys.at() * KEYS * W);
+        wgmma_commit();
+        wgmma_wait<0>();
+        named_barrier_arrive(TURN + (group + 1) % GROUPS);
+        warp_arrive(queries.free_ + queries.at());
 #pragma unroll
         for (int r = 0; r < 2; r++) stat[r] = weight_stat(lse[r]);
-        weigh<false, KIND>(s, at, row0, key, at.whole(rows, 64, key, KEYS),
-                           [&](int e, int) { return stat[e / 2]; });
-        O *own = sheets + (group * P::BUFFERS + queries.turn++ % P::BUFFERS) * TILE;
+        exp_scores<false, KIND>(s, at, row0, key, at.all_visible(rows, 64, key, KEYS),
+                                [&](int e, int) { return stat[e / 2]; });
+        O *own = sheets + (group * P::BUFFERS + queries.iter++ % P::BUFFERS) * TILE;
         if (sends)
-            added_read<P::BUFFERS - 1>(); /* what was laid there before has left shared memory */
-        group_wait(1 + group);
-        lay_weights(own, s);
-        written_for_engine();
-        group_wait(1 + group);
-        if (sends) write_sheets(&maps.w, own, sheet<O>::SIZE, key, rows - of.from);
+            bulk_wait_read<P::BUFFERS -
+                           1>(); /* what was laid there before has left shared memory */
+        warpgroup_sync(1 + group);
+        store_swizzled_weights(own, s);
+        fence_async_proxy();
+        warpgroup_sync(1 + group);
+        if (sends) write_sheets(&tensor_maps.w, own, sheet<O>::SIZE, key, rows - of.from);
     });
-    if (group == 0) turn_wait(TURN); /* the last group's last */
-    if (sends) added_read();
+    if (group == 0) named_barrier_sync(TURN); /* the last group's last */
+    if (sends) bulk_wait_read();
 }
 
 template <class T, class O, int W, int KIND>
 static bool start(fv_stream *s, O *w, const job<T> &o, span of)
 {
-    typedef plan<T, O, W> P;
+    typedef traits<T, O, W> P;
     const fv_attn_args &a = o.a;
-    weight_maps maps;
+    weight_maps tensor_maps;
     const cuuint64_t dim[] = {(cuuint64_t)a.Tk, (cuuint64_t)(of.to - of.from)},
                      step[] = {(cuuint64_t)a.Tk * sizeof(O)};
     const cuuint32_t box[] = {sheet<O>::ACROSS, 64};
     if (a.Tk * sizeof(O) % 16 || !aligned(w) ||
-        !fv_cuda_map_axes(&maps.w, w, kind<O>::dtype, 2, dim, step, box) ||
-        !fv_cuda_map_attention(&maps.in, &a, kind<T>::dtype, P::QUERIES, KEYS))
+        !fv_cuda_tensor_map_nd(&tensor_maps.w, w, kind<O>::dtype, 2, dim, step, box) ||
+        !fv_cuda_tensor_map_qkv(&tensor_maps.in, &a, kind<T>::dtype, P::QUERIES, KEYS))
         return false;
-    int64_t most = device_of(s)->processors, across = ceil_div(a.Tk, KEYS),
+    int64_t most = device_of(s)->sm_count, across = ceil_div(a.Tk, KEYS),
             strips = ceil_div(of.to - of.from, P::QUERIES);
     int64_t run = ceil_div(across * strips, most);
     of.run = run < P::LONGEST_RUN ? (int)run : P::LONGEST_RUN;
     of.across = (int)across;
     of.runs = (int)(across * ceil_div(strips, of.run));
     dim3 grid((unsigned)(of.runs < most ? of.runs : most));
-    launch(s, "attention_weights", weights_wgmma<T, O, W, KIND>, grid, P::THREADS, P::ROOM, o, maps,
-           of);
+    launch(s, "attention_weights", weights_wgmma<T, O, W, KIND>, grid, P::THREADS, P::ROOM, o,
+           tensor_maps, of);
     return true;
 }
 

@@ -56,13 +56,13 @@ __device__ inline rating best_of_block(rating r)
 /* Tokens [from, to) of a row. */
 template <class T> struct part_of_row {
     const T *logits;
-    const uint8_t *kinds;
+    const uint8_t *token_flags;
     int64_t from, to;
     bool may_end;
     __device__ bool out(int64_t v) const
     {
-        int kind = kinds[v];
-        return kind & FV_TOKEN_NEVER || (kind & FV_TOKEN_ENDS && !may_end);
+        int kind = token_flags[v];
+        return kind & FV_TOKEN_BANNED || (kind & FV_TOKEN_EOS && !may_end);
     }
     /* The best of a thread's tokens that comes behind `before`. */
     __device__ rating best(rating before) const
@@ -70,20 +70,20 @@ template <class T> struct part_of_row {
         rating best = 0;
 #pragma unroll 4
         for (int64_t v = from + threadIdx.x; v < to; v += ROW) {
-            rating r = out(v) ? 0 : rate(up(logits[v]), v);
+            rating r = out(v) ? 0 : rate(to_float(logits[v]), v);
             if (r < before) best = max(best, r);
         }
         return best;
     }
-    __device__ weight weigh(bool renormalize) const
+    __device__ weight softmax_stat(bool renormalize) const
     {
         float most = -INFINITY, sum = 0;
         for (int64_t v = from + threadIdx.x; v < to; v += ROW)
-            if (!renormalize || !out(v)) most = fmaxf(most, up(logits[v]));
-        most = block_all(most, greater());
+            if (!renormalize || !out(v)) most = fmaxf(most, to_float(logits[v]));
+        most = block_allreduce(most, max_op());
         for (int64_t v = from + threadIdx.x; v < to && most != -INFINITY; v += ROW)
-            if (!renormalize || !out(v)) sum += expf(up(logits[v]) - most);
-        return {most, block_all(sum, add_up())};
+            if (!renormalize || !out(v)) sum += expf(to_float(logits[v]) - most);
+        return {most, block_allreduce(sum, sum_op())};
     }
 };
 
@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(ROW)
     int64_t each = ceil_div(a.V, gridDim.x), from = blockIdx.x * each,
             to = from + each < a.V ? from + each : a.V;
     if (a.over[i]) return;
-    part_of_row<T> r = {(const T *)a.logits + row * a.V, a.kinds, from, to,
-                        a.made[i] >= a.least[i]};
-    weight w = r.weigh(a.renormalize);
+    part_of_row<T> r = {(const T *)a.logits + row * a.V, a.token_flags, from, to,
+                        a.made[i] >= a.min_new[i]};
+    weight w = r.softmax_stat(a.renormalize);
     if (threadIdx.x == 0) weights[part] = w;
     rating mine = r.best(~0ull);
     for (int64_t j = 0; j < a.wide; j++) {
@@ -147,15 +147,15 @@ __device__ inline option first_of_block(option o)
  * ended. */
 struct table {
     /* all: the log of the sum of exp(score - most) */
-    float score[FV_BEAMS_MOST], most[FV_BEAMS_MOST], all[FV_BEAMS_MOST];
-    option options[FV_BEAMS_WIDE], kept[FV_BEAMS_MOST];
-    bool ends[FV_BEAMS_WIDE];
-    fv_ended done[FV_BEAMS_MOST];
-    int common[FV_BEAMS_MOST * FV_BEAMS_MOST];
+    float score[FV_BEAMS_MAX], most[FV_BEAMS_MAX], all[FV_BEAMS_MAX];
+    option options[FV_BEAMS_MAX_CANDIDATES], kept[FV_BEAMS_MAX];
+    bool ends[FV_BEAMS_MAX_CANDIDATES];
+    fv_ended done[FV_BEAMS_MAX];
+    int common[FV_BEAMS_MAX * FV_BEAMS_MAX];
     bool over;
 };
 
-/* The first behind `last` of what this thread has of best (K,parts,wide). */
+/* The first behind `last_index` of what this thread has of best (K,parts,wide). */
 __device__ inline option next_option(const table &t, const rating *best, int K, int each,
                                      const option &last)
 {
@@ -225,16 +225,16 @@ struct move {
 
 /* Block p. */
 static __global__ void __launch_bounds__(SOURCE)
-    settle(const __grid_constant__ fv_beams a, const weight *weights, const rating *best, int parts,
-           move *moves)
+    select_beams(const __grid_constant__ fv_beams a, const weight *weights, const rating *best,
+                 int parts, move *moves)
 {
     __shared__ table t;
     int K = (int)a.K, k = (int)threadIdx.x, each = parts * (int)a.wide, n = K;
     int64_t p = blockIdx.x, i = a.source[p], rows = a.sources * K;
     if (k < K) moves[p * K + k] = {k, 0, 0};
     if (a.over[i]) return;
-    int made = a.made[i], last = a.last[i], len = a.place[p * K] + 1;
-    bool is_first = a.first_is >= 0 && made == 0, is_last = a.last_is >= 0 && made == last;
+    int made = a.made[i], last = a.max_new[i], len = a.position[p * K] + 1;
+    bool is_first = a.forced_first >= 0 && made == 0, is_last = a.forced_last >= 0 && made == last;
     if (k < K) {
         const weight *w = weights + (p * K + k) * parts;
         float most = -INFINITY, sum = 0;
@@ -250,9 +250,9 @@ static __global__ void __launch_bounds__(SOURCE)
     if (!is_first && !is_last)
         n = order_options(t, best + p * K * each, K, each, (int)a.wide);
     else if (k < K)
-        t.options[k] = {t.score[k], 0, k, is_last ? a.last_is : a.first_is};
+        t.options[k] = {t.score[k], 0, k, is_last ? a.forced_last : a.forced_first};
     __syncthreads();
-    if (k < n) t.ends[k] = made >= last || a.kinds[t.options[k].token] & FV_TOKEN_ENDS;
+    if (k < n) t.ends[k] = made >= last || a.token_flags[t.options[k].token] & FV_TOKEN_EOS;
     __syncthreads();
     if (k == 0) go_on(a, t, n, made, last);
     __syncthreads();
@@ -271,7 +271,7 @@ static __global__ void __launch_bounds__(SOURCE)
     a.parents[at] = o.beam;
     a.score[i * K + k] = o.total;
     a.done[i * K + k] = t.done[k];
-    for (int64_t q = 0; q < a.places; q++) a.place[q * rows + p * K + k]++;
+    for (int64_t q = 0; q < a.n_positions; q++) a.position[q * rows + p * K + k]++;
     moves[p * K + k] = {o.beam, t.common[k * K + o.beam], len};
 }
 
@@ -279,7 +279,7 @@ static __global__ void __launch_bounds__(SOURCE)
 
 /* P: what a thread moves at once. */
 template <int M, class P>
-__device__ inline void move_packs(const fv_row_cache &c, const move *m, int K, int first)
+__device__ inline void move_packs(const fv_cache_rows &c, const move *m, int K, int first)
 {
     char *rows = (char *)c.data + (size_t)blockIdx.z * K * c.row;
     int64_t packs = (int64_t)(c.token / sizeof(P)), end = m[0].end * packs;
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(MOVE)
     for (int k = 0; k < K; k++)
         if (m[k].from != k && m[k].first < first) first = m[k].first;
     if (first >= m[0].end) return;
-    const fv_row_cache c = a.cache[blockIdx.y];
+    const fv_cache_rows c = a.cache[blockIdx.y];
     if (c.token % sizeof(uint4) == 0)
         move_packs<M, uint4>(c, m, K, first);
     else
@@ -322,21 +322,22 @@ template <class T> static void beams(fv_stream *s, const fv_beams *a)
     int64_t rows = a->sources * a->K, parts = ceil_div(a->V, PART);
     if (parts > PARTS) parts = PARTS;
     int64_t n_weights = rows * parts, n_best = n_weights * a->wide;
-    char *block = work<char>(s, n_weights * (int64_t)sizeof(weight) + n_best * 8 +
-                                    rows * (int64_t)sizeof(move));
+    char *block = alloc_scratch<char>(s, n_weights * (int64_t)sizeof(weight) + n_best * 8 +
+                                             rows * (int64_t)sizeof(move));
     if (!block) return;
     rating *b = (rating *)block;
     weight *w = (weight *)(b + n_best);
     move *m = (move *)(w + n_weights);
     launch(s, "beams", best_of_rows<T>, dim3((unsigned)parts, (unsigned)rows), ROW, 0, *a, w, b);
-    launch(s, "beams", settle, dim3((unsigned)a->sources), SOURCE, 0, *a, w, b, (int)parts, m);
+    launch(s, "beams", select_beams, dim3((unsigned)a->sources), SOURCE, 0, *a, w, b, (int)parts,
+           m);
     dim3 grid(4, (unsigned)a->n_caches, (unsigned)a->sources);
     if (a->K <= 4)
         launch(s, "beams", move_beams<4>, grid, MOVE, 0, *a, m);
     else if (a->K <= 8)
         launch(s, "beams", move_beams<8>, grid, MOVE, 0, *a, m);
     else
-        launch(s, "beams", move_beams<FV_BEAMS_MOST>, grid, MOVE, 0, *a, m);
+        launch(s, "beams", move_beams<FV_BEAMS_MAX>, grid, MOVE, 0, *a, m);
 }
 
 template <class T> void fv_cuda_beam(fv_kernels *k) { k->beams = beams<T>; }

@@ -9,23 +9,24 @@
 
 #include "backend/cuda/device/cuda.h"
 
-typedef unsigned long long word;
+typedef unsigned long long flagged_word;
 
-__device__ inline void post(word *to, unsigned bits, unsigned turn)
+__device__ inline void store_flagged(flagged_word *to, unsigned bits, unsigned epoch)
 {
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"((word)turn << 32 | bits)
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to),
+                 "l"((flagged_word)epoch << 32 | bits)
                  : "memory");
 }
 
-__device__ inline void post_pair(word *to, float a, float b, unsigned turn)
+__device__ inline void store_flagged2(flagged_word *to, float a, float b, unsigned epoch)
 {
     asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to),
-                 "l"((word)turn << 32 | __float_as_uint(a)),
-                 "l"((word)turn << 32 | __float_as_uint(b))
+                 "l"((flagged_word)epoch << 32 | __float_as_uint(a)),
+                 "l"((flagged_word)epoch << 32 | __float_as_uint(b))
                  : "memory");
 }
 
-__device__ inline void look_at(word &a, word &b, const word *from)
+__device__ inline void load_flagged2(flagged_word &a, flagged_word &b, const flagged_word *from)
 {
     asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
                  : "=l"(a), "=l"(b)
@@ -35,9 +36,9 @@ __device__ inline void look_at(word &a, word &b, const word *from)
 
 /* What has come to one place: an area of words, and the turn that they must have.  area NULL:
  * nothing comes by mail. */
-struct inbox {
-    const word *area;
-    unsigned turn;
+struct flagged_reader {
+    const flagged_word *area;
+    unsigned epoch;
 
     /* Pairs first, first + by, .. below n, N at a time: f(which of the N, number of the pair, bits,
      * bits). */
@@ -45,16 +46,16 @@ struct inbox {
     __device__ void pairs(int64_t from, int first, int n, int by, F f) const
     {
         for (int i0 = first; i0 < n; i0 += N * by) {
-            word a[N], b[N];
+            flagged_word a[N], b[N];
             bool all;
             do {
                 all = true;
 #pragma unroll
                 for (int u = 0; u < N; u++) /* the last once more where there are fewer */
-                    look_at(a[u], b[u], area + from + 2 * min(i0 + u * by, n - 1));
+                    load_flagged2(a[u], b[u], area + from + 2 * min(i0 + u * by, n - 1));
 #pragma unroll
                 for (int u = 0; u < N; u++)
-                    all = all && (unsigned)(a[u] >> 32) == turn && (unsigned)(b[u] >> 32) == turn;
+                    all = all && (unsigned)(a[u] >> 32) == epoch && (unsigned)(b[u] >> 32) == epoch;
             } while (!all);
 #pragma unroll
             for (int u = 0; u < N; u++)
@@ -64,10 +65,14 @@ struct inbox {
 
     /* A pair that may have come already: asked for by look, and by take asked for again until it is
      * there. */
-    __device__ void look(word (&w)[2], int64_t from) const { look_at(w[0], w[1], area + from); }
-    __device__ float2 take(word (&w)[2], int64_t from) const
+    __device__ void load_flagged(flagged_word (&w)[2], int64_t from) const
     {
-        while ((unsigned)(w[0] >> 32) != turn || (unsigned)(w[1] >> 32) != turn) look(w, from);
+        load_flagged2(w[0], w[1], area + from);
+    }
+    __device__ float2 wait_flagged(flagged_word (&w)[2], int64_t from) const
+    {
+        while ((unsigned)(w[0] >> 32) != epoch || (unsigned)(w[1] >> 32) != epoch)
+            load_flagged(w, from);
         return make_float2(__uint_as_float((unsigned)w[0]), __uint_as_float((unsigned)w[1]));
     }
 };

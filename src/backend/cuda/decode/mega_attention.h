@@ -4,26 +4,26 @@
 
 #include "mega.h"
 
-#define NEAR_KEYS 64
-#define ASIDE ((one_floats + 3) / 4 * 4) /* behind records: a key and a value */
+#define PREFETCH_KEYS 64
+#define NEW_KV_AT ((decode_floats + 3) / 4 * 4) /* behind records: a key and a value */
 
 /* Query, newest key and newest value come by mail (or, without a sender, from memory), and the
  * result goes there. */
-template <class T> struct by_mail {
+template <class T> struct flagged_io {
     static constexpr bool late = true;
-    inbox in;
+    flagged_reader in;
     int64_t row; /* of what came: q, k, v */
     int now, k_at, v_at;
-    T *aside; /* in shared memory */
-    word *to;
-    unsigned turn;
+    T *new_kv; /* in shared memory */
+    flagged_word *to;
+    unsigned epoch;
     bool memory;
 
-    __device__ by_mail(const few_attention<T> &j, const receiver &receiver, T *aside_, int b,
-                       unsigned first_turn, int op)
-        : in(j.from.at(first_turn)), row((int64_t)b * j.wide), now(j.pos ? j.pos[b] : -1),
-          k_at((int)(j.o.a.H * j.o.a.Wk)), v_at(k_at + (int)(j.o.a.G * j.o.a.Wk)), aside(aside_),
-          to(receiver.area), turn(first_turn + (unsigned)op), memory(receiver.memory)
+    __device__ flagged_io(const decode_attention<T> &j, const mk_output &mk_output, T *new_kv_,
+                          int b, unsigned first_epoch, int op)
+        : in(j.from.at(first_epoch)), row((int64_t)b * j.wide), now(j.pos ? j.pos[b] : -1),
+          k_at((int)(j.o.a.H * j.o.a.Wk)), v_at(k_at + (int)(j.o.a.G * j.o.a.Wk)), new_kv(new_kv_),
+          to(mk_output.area), epoch(first_epoch + (unsigned)op), memory(mk_output.memory)
     {
     }
     /* V neighbours of the query, and (newest) those of the newest key and value, which wait where
@@ -35,10 +35,10 @@ template <class T> struct by_mail {
         /* numbers in a word */
         constexpr int LOOKS = V * (int)sizeof(T) / 8, EACH = 4 / (int)sizeof(T);
         int mine = at.h / ((int)at.o.a.H / (int)at.o.a.G) * (int)at.o.a.Wk + i, all;
-        const word *where[3] = {in.area + (row + at.h * (int)at.o.a.Wk + i) / EACH,
-                                in.area + (row + k_at + mine) / EACH,
-                                in.area + (row + v_at + mine) / EACH};
-        word w[3][LOOKS][2];
+        const flagged_word *where[3] = {in.area + (row + at.h * (int)at.o.a.Wk + i) / EACH,
+                                        in.area + (row + k_at + mine) / EACH,
+                                        in.area + (row + v_at + mine) / EACH};
+        flagged_word w[3][LOOKS][2];
         if (!in.area) {
             load(q, at.o.q(at.b, at.h, 0), i);
             return;
@@ -49,13 +49,13 @@ template <class T> struct by_mail {
             for (int s = 0; s < 3; s++)
 #pragma unroll
                 for (int u = 0; u < LOOKS; u++)
-                    if (s == 0 || newest) look_at(w[s][u][0], w[s][u][1], where[s] + 2 * u);
+                    if (s == 0 || newest) load_flagged2(w[s][u][0], w[s][u][1], where[s] + 2 * u);
 #pragma unroll
             for (int s = 0; s < 3; s++)
 #pragma unroll
                 for (int u = 0; u < 2 * LOOKS; u++)
                     if (s == 0 || newest)
-                        all = all && (unsigned)(w[s][u / 2][u % 2] >> 32) == in.turn;
+                        all = all && (unsigned)(w[s][u / 2][u % 2] >> 32) == in.epoch;
         } while (!all);
         raw<T, V> r[3];
 #pragma unroll
@@ -65,68 +65,68 @@ template <class T> struct by_mail {
 #pragma unroll
         for (int e = 0; e < V; e++) q[e] = r[0].at(e);
         if (!newest) return;
-        *(raw<T, V> *)(aside + i) = r[1];
-        *(raw<T, V> *)(aside + ONE_WIDEST + i) = r[2];
+        *(raw<T, V> *)(new_kv + i) = r[1];
+        *(raw<T, V> *)(new_kv + DECODE_MAX_WIDTH + i) = r[2];
     }
     template <int V> __device__ void pair(raw<T, V> &k, raw<T, V> &v, int i) const
     {
-        k = *(const raw<T, V> *)(aside + i);
-        v = *(const raw<T, V> *)(aside + ONE_WIDEST + i);
+        k = *(const raw<T, V> *)(new_kv + i);
+        v = *(const raw<T, V> *)(new_kv + DECODE_MAX_WIDTH + i);
     }
     /* Whole warps come here, neighbours with neighbours. */
-    __device__ void give(const head<T> &at, int c, float y) const
+    __device__ void write_result(const head<T> &at, int c, float y) const
     {
-        int64_t i = at.o.at_y(at.b, at.h, 0) + c;
+        int64_t i = at.o.y_offset(at.b, at.h, 0) + c;
         if constexpr (sizeof(T) == 2) {
             __nv_bfloat162 both = __floats2bfloat162_rn(y, __shfl_down_sync(~0u, y, 1));
-            if (to && c % 2 == 0) post(to + i / 2, *(const unsigned *)&both, turn);
+            if (to && c % 2 == 0) store_flagged(to + i / 2, *(const unsigned *)&both, epoch);
         } else if (to) {
-            post(to + i, __float_as_uint(y), turn);
+            store_flagged(to + i, __float_as_uint(y), epoch);
         }
-        if (memory) ((T *)at.o.a.y)[i] = down<T>(y);
+        if (memory) ((T *)at.o.a.y)[i] = from_float<T>(y);
     }
 };
 
 /* A warp for each head, where they are many. */
-template <class T> __device__ inline void attend_by_warps(const few_attention<T> &j, team t)
+template <class T>
+__device__ inline void attend_by_warps(const decode_attention<T> &j, block_group t)
 {
     int heads = (int)j.o.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.wide; u < heads * t.rows;
-         u += t.wide * MULTIPLIERS)
-        attend_one_by_warp<T, PROGRAM_HEAD / 16, 16>(j.o, u % heads, t.row + u / heads);
+         u += t.wide * MMA_WARPS)
+        decode_attend_by_warp<T, MEGAKERNEL_HEAD / 16, 16>(j.o, u % heads, t.row + u / heads);
 }
 
 /* A block for each head, or for each part of one. */
 template <class T>
-__device__ inline void attend_by_blocks(const program_op &o, const few_attention<T> &j, team t,
-                                        float *record, unsigned turn, int op)
+__device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T> &j, block_group t,
+                                        float *record, unsigned epoch, int op)
 {
     int heads = (int)j.o.a.H;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.wide) {
         int b = t.row + u / j.parts / heads;
-        one_sync(); /* the memory of records is still being read, by this or by the op before */
-        attend_one<T, PROGRAM_HEAD *(int)sizeof(T) / 16>(j, u % j.parts, u / j.parts % heads, b,
-                                                         record,
-                                                         by_mail<T>(j, o.to, (T *)(record + ASIDE),
-                                                                    b, turn, op));
+        decode_sync(); /* the memory of records is still being read, by this or by the op before */
+        decode_attend<T, MEGAKERNEL_HEAD *(int)sizeof(T) / 16>(
+            j, u % j.parts, u / j.parts % heads, b, record,
+            flagged_io<T>(j, o.to, (T *)(record + NEW_KV_AT), b, epoch, op));
     }
 }
 
 template <bool MANY, class T>
-__device__ inline void attend(const program_op &o, const few_attention<T> &j, const team &t,
-                              float *record, unsigned turn, int op)
+__device__ inline void attend(const mk_op &o, const decode_attention<T> &j, const block_group &t,
+                              float *record, unsigned epoch, int op)
 {
     if (MANY && j.by_warp)
         attend_by_warps(j, t);
     else
-        attend_by_blocks(o, j, t, record, turn, op);
+        attend_by_blocks(o, j, t, record, epoch, op);
 }
 
 /* Keys and values that this block will read, brought nearer by one warp while others multiply and
  * memory has little to do.  Those of this step are not there yet, which does not matter: this is a
  * hint.  Of many heads it is the first keys of each, as the cache between memory and the
  * multiprocessors does not hold all. */
-template <class T> __device__ inline void bring_nearer(const one_job<T> &j, const team &t)
+template <class T> __device__ inline void prefetch_kv(const decode_job<T> &j, const block_group &t)
 {
     constexpr int LINE = 128 / sizeof(T);
     const job<T> &o = j.o;
@@ -135,7 +135,7 @@ template <class T> __device__ inline void bring_nearer(const one_job<T> &j, cons
         int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)o.a.G),
             n = (int)o.a.Tk;
         if (o.a.lens && o.a.lens[b] < n) n = o.a.lens[b];
-        if (j.by_warp) n = min(n, NEAR_KEYS);
+        if (j.by_warp) n = min(n, PREFETCH_KEYS);
         int each = (n + j.parts - 1) / j.parts, from = u % j.parts * each;
         for (int i = threadIdx.x % 32; i < 2 * lines * each; i += 32) {
             int key = from + i / (2 * lines), line = i / 2 % lines;

@@ -15,7 +15,7 @@ template <bool MANY> __device__ inline int pair_at(int i)
     return MANY ? i : (i & ~3) | (i & 1) << 1 | (i & 2) >> 1;
 }
 
-__device__ inline void put_pair(bf16 *to, float2 v)
+__device__ inline void store_bf16x2(bf16 *to, float2 v)
 {
     *(__nv_bfloat162 *)to = __float22bfloat162_rn(v);
 }
@@ -23,11 +23,11 @@ __device__ inline void put_pair(bf16 *to, float2 v)
 /* Pairs of numbers of one row, from memory or by mail. */
 struct row_of_x {
     const float *x;
-    const word *sent; /* NULL: from memory */
-    unsigned turn;
-    __device__ row_of_x(const few_product &f, const inbox &in, int row)
+    const flagged_word *sent; /* NULL: from memory */
+    unsigned epoch;
+    __device__ row_of_x(const decode_gemm &f, const flagged_reader &in, int row)
         : x((const float *)f.a.x + row * (int64_t)f.k),
-          sent(in.area ? in.area + row * (int64_t)f.k : NULL), turn(in.turn)
+          sent(in.area ? in.area + row * (int64_t)f.k : NULL), epoch(in.epoch)
     {
     }
     /* Pairs first, first + 32, ..: N of them, or (not WHOLE) the row's last once more where it is
@@ -36,17 +36,18 @@ struct row_of_x {
     __device__ void get(float2 (&v)[N], int first, int pairs) const
     {
         if (MAIL && sent) {
-            word a[N], b[N];
+            flagged_word a[N], b[N];
             bool all;
             do {
                 all = true;
 #pragma unroll
                 for (int u = 0; u < N; u++)
-                    look_at(a[u], b[u],
-                            sent + 2 * (WHOLE ? first + u * 32 : min(first + u * 32, pairs - 1)));
+                    load_flagged2(a[u], b[u],
+                                  sent + 2 * (WHOLE ? first + u * 32
+                                                    : min(first + u * 32, pairs - 1)));
 #pragma unroll
                 for (int u = 0; u < N; u++)
-                    all = all && (unsigned)(a[u] >> 32) == turn && (unsigned)(b[u] >> 32) == turn;
+                    all = all && (unsigned)(a[u] >> 32) == epoch && (unsigned)(b[u] >> 32) == epoch;
             } while (!all);
 #pragma unroll
             for (int u = 0; u < N; u++)
@@ -71,7 +72,7 @@ __device__ inline float2 gained(float2 p, float mean, float scale, const float *
 /* R rows, normalised by a warp and rounded; up to N * 64 numbers each, which stay in registers.
  * WHOLE: just so many. */
 template <int R, int N, bool WHOLE>
-__device__ inline void normalise_held(const fv_row_linear &a, bf16 *const (&to)[2],
+__device__ inline void normalise_held(const fv_fused_linear &a, bf16 *const (&to)[2],
                                       const row_of_x (&x)[2], const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
@@ -88,7 +89,7 @@ __device__ inline void normalise_held(const fv_row_linear &a, bf16 *const (&to)[
                 if (WHOLE || lane + u * 32 < pairs)
                     s[r][0] += f(v[r][u].x, r), s[r][1] += f(v[r][u].y, r);
 #pragma unroll
-        for (int r = 0; r < R; r++) scale[r] = warp_all(s[r][0] + s[r][1], add_up()) * each;
+        for (int r = 0; r < R; r++) scale[r] = warp_allreduce(s[r][0] + s[r][1], sum_op()) * each;
     };
     if (a.norm == FV_NORM_LAYER) {
         sum([&](float e, int) { return e; });
@@ -103,13 +104,13 @@ __device__ inline void normalise_held(const fv_row_linear &a, bf16 *const (&to)[
         if (WHOLE || lane + u * 32 < pairs)
 #pragma unroll
             for (int r = 0; r < R; r++)
-                put_pair(to[r] + 2 * (pair_at<R == 2>(lane) + u * 32),
-                         gained(v[r][u], mean[r], scale[r], gain, shift, lane + u * 32));
+                store_bf16x2(to[r] + 2 * (pair_at<R == 2>(lane) + u * 32),
+                             gained(v[r][u], mean[r], scale[r], gain, shift, lane + u * 32));
 }
 
 /* Two rows of N * 128 numbers from memory at once. */
 template <int N>
-__device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2],
+__device__ inline void normalise_two(const fv_fused_linear &a, bf16 *const (&to)[2],
                                      const row_of_x (&x)[2], const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32;
@@ -126,7 +127,7 @@ __device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2
             for (int r = 0; r < 2; r++) sum[r] += (v[r][u].x + v[r][u].y) + (v[r][u].z + v[r][u].w);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float mean = warp_all(sum[r], add_up()) * each;
+            float mean = warp_allreduce(sum[r], sum_op()) * each;
             sum[r] = 0;
 #pragma unroll
             for (int u = 0; u < N; u++)
@@ -141,7 +142,7 @@ __device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2
             sum[r] += (p.x * p.x + p.y * p.y) + (p.z * p.z + p.w * p.w);
         }
 #pragma unroll
-    for (int r = 0; r < 2; r++) sum[r] = rsqrtf(warp_all(sum[r], add_up()) * each + a.eps);
+    for (int r = 0; r < 2; r++) sum[r] = rsqrtf(warp_allreduce(sum[r], sum_op()) * each + a.eps);
 #pragma unroll
     for (int u = 0; u < N; u++) {
         float4 g = gain ? ((const float4 *)gain)[lane + u * 32] : make_float4(1, 1, 1, 1);
@@ -160,7 +161,7 @@ __device__ inline void normalise_two(const fv_row_linear &a, bf16 *const (&to)[2
 
 /* A row of any length, read again and again. */
 template <bool MANY>
-__device__ inline void normalise_long(const fv_row_linear &a, bf16 *to, row_of_x x,
+__device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, row_of_x x,
                                       const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
@@ -176,31 +177,32 @@ __device__ inline void normalise_long(const fv_row_linear &a, bf16 *to, row_of_x
     };
     if (a.norm == FV_NORM_LAYER) {
         each_of([&](float2 p, int) { sum += p.x + p.y; });
-        mean = warp_all(sum, add_up()) * each, sum = 0;
+        mean = warp_allreduce(sum, sum_op()) * each, sum = 0;
     }
     each_of(
         [&](float2 p, int) { sum += (p.x - mean) * (p.x - mean) + (p.y - mean) * (p.y - mean); });
-    float scale = rsqrtf(warp_all(sum, add_up()) * each + a.eps);
+    float scale = rsqrtf(warp_allreduce(sum, sum_op()) * each + a.eps);
     each_of([&](float2 p, int i) {
-        put_pair(to + 2 * pair_at<MANY>(i), gained(p, mean, scale, gain, shift, i));
+        store_bf16x2(to + 2 * pair_at<MANY>(i), gained(p, mean, scale, gain, shift, i));
     });
 }
 
 /* All rows of this block; a warp has every eighth. */
 template <bool MANY>
-__device__ inline void normalise_all(const few_product &f, bf16 *to, const team &t, const inbox &in,
-                                     const float *gain, const float *shift)
+__device__ inline void normalise_all(const decode_gemm &f, bf16 *to, const block_group &t,
+                                     const flagged_reader &in, const float *gain,
+                                     const float *shift)
 {
     constexpr int R = MANY ? 2 : 1, N = 12;
     int k = f.k, r = (int)threadIdx.x / 32, stride = x_stride(k);
     if (k > N * 64) {
-        for (; r < t.rows; r += MULTIPLIERS)
+        for (; r < t.rows; r += MMA_WARPS)
             normalise_long<MANY>(f.a, to + r * stride, row_of_x(f, in, t.row + r), gain, shift);
         return;
     }
-    for (; r < t.rows; r += R * MULTIPLIERS) {
+    for (; r < t.rows; r += R * MMA_WARPS) {
         /* perhaps the first once more */
-        int second = r + MULTIPLIERS < t.rows ? r + MULTIPLIERS : r;
+        int second = r + MMA_WARPS < t.rows ? r + MMA_WARPS : r;
         bf16 *const where[2] = {to + r * stride, to + second * stride};
         const row_of_x x[2] = {row_of_x(f, in, t.row + r), row_of_x(f, in, t.row + second)};
         if (MANY && k == N * 64)
@@ -218,14 +220,15 @@ struct row_share {
     __device__ row_share(int rows)
     {
         int bits = 32 - __clz(rows - 1);
-        threads = ONE_THREADS >> bits;
+        threads = DECODE_THREADS >> bits;
         row = (int)threadIdx.x / threads;
         first = (int)threadIdx.x % threads;
     }
 };
 
 /* Rows of bf16 as they were sent. */
-__device__ inline void take_rows(const few_product &f, bf16 *to, const team &t, const inbox &in)
+__device__ inline void load_flagged_rows(const decode_gemm &f, bf16 *to, const block_group &t,
+                                         const flagged_reader &in)
 {
     int k = f.k;
     row_share s(t.rows);
@@ -239,7 +242,7 @@ __device__ inline void take_rows(const few_product &f, bf16 *to, const team &t, 
 }
 
 /* Few rows of bf16 from memory. */
-__device__ inline void turn_rows(const few_product &f, bf16 *to, const team &t)
+__device__ inline void load_permuted_rows(const decode_gemm &f, bf16 *to, const block_group &t)
 {
     row_share s(t.rows);
     const bf16 *x = (const bf16 *)f.a.x + (t.row + s.row) * (int64_t)f.k;
@@ -251,8 +254,8 @@ __device__ inline void turn_rows(const few_product &f, bf16 *to, const team &t)
 
 /* Columns [from, from + n) of rows of bf16 in memory, on their way once this returns: a group of
  * copies. */
-__device__ inline void copy_rows(const few_product &f, unsigned to, int stride, const team &t,
-                                 int from, int n)
+__device__ inline void copy_rows(const decode_gemm &f, unsigned to, int stride,
+                                 const block_group &t, int from, int n)
 {
     row_share s(t.rows);
     const bf16 *x = (const bf16 *)f.a.x + (t.row + s.row) * (int64_t)f.k + from;
@@ -266,7 +269,8 @@ __device__ inline void copy_rows(const few_product &f, unsigned to, int stride, 
 
 /* Rows of f32, rounded. */
 template <bool MANY>
-__device__ inline void round_rows(const few_product &f, bf16 *to, const team &t, const inbox &in)
+__device__ inline void load_rounded_rows(const decode_gemm &f, bf16 *to, const block_group &t,
+                                         const flagged_reader &in)
 {
     constexpr int AHEAD = MANY ? 6 : 3;
     int k = f.k;
@@ -276,8 +280,8 @@ __device__ inline void round_rows(const few_product &f, bf16 *to, const team &t,
     if (!MANY && in.area) {
         in.pairs<AHEAD>((t.row + s.row) * k, s.first, k / 2, s.threads,
                         [&](int, int i, unsigned a, unsigned b) {
-                            put_pair(to + 2 * pair_at<false>(i),
-                                     make_float2(__uint_as_float(a), __uint_as_float(b)));
+                            store_bf16x2(to + 2 * pair_at<false>(i),
+                                         make_float2(__uint_as_float(a), __uint_as_float(b)));
                         });
         return;
     }
@@ -289,24 +293,24 @@ __device__ inline void round_rows(const few_product &f, bf16 *to, const team &t,
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             int i = min(i0 + u * s.threads, k / 4 - 1);
-            put_pair(to + 2 * pair_at<MANY>(2 * i), make_float2(v[u].x, v[u].y));
-            put_pair(to + 2 * pair_at<MANY>(2 * i + 1), make_float2(v[u].z, v[u].w));
+            store_bf16x2(to + 2 * pair_at<MANY>(2 * i), make_float2(v[u].x, v[u].y));
+            store_bf16x2(to + 2 * pair_at<MANY>(2 * i + 1), make_float2(v[u].z, v[u].w));
         }
     }
 }
 
 /* This block's rows as bf16, normalised where that is asked for. */
 template <bool MANY>
-__device__ inline void fetch_x(const few_product &f, bf16 *to, const team &t, ring &ring,
-                               const unsigned char *slots, unsigned turn)
+__device__ inline void fetch_x(const decode_gemm &f, bf16 *to, const block_group &t, ring &ring,
+                               const unsigned char *slots, unsigned epoch)
 {
     int k = f.k;
-    inbox in = f.from.at(turn);
+    flagged_reader in = f.from.at(epoch);
     if (f.a.xt == FV_BF16) {
         if (!MANY && in.area) {
-            take_rows(f, to, t, in);
+            load_flagged_rows(f, to, t, in);
         } else if (!MANY) {
-            turn_rows(f, to, t);
+            load_permuted_rows(f, to, t);
         } else {
             copy_rows(f, at(to), x_stride(k), t, 0, k);
             asm volatile("cp.async.wait_all;" ::: "memory");
@@ -314,7 +318,7 @@ __device__ inline void fetch_x(const few_product &f, bf16 *to, const team &t, ri
         return;
     }
     if (!f.a.norm) {
-        round_rows<MANY>(f, to, t, in);
+        load_rounded_rows<MANY>(f, to, t, in);
         return;
     }
     if (!has_gain(f)) {
@@ -322,10 +326,10 @@ __device__ inline void fetch_x(const few_product &f, bf16 *to, const team &t, ri
         return;
     }
     const float *gain = (const float *)(slots + ring.i * SLOT_BYTES);
-    wait(ring.full(), ring.turn & 1);
+    wait(ring.full(), ring.laps & 1);
     normalise_all<MANY>(f, to, t, in, f.a.gain ? gain : NULL, f.a.shift ? gain + k : NULL);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(ring.empty());
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty());
     ring.next();
 }
 

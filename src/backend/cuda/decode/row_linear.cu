@@ -17,13 +17,13 @@
 #define COLUMNS 16
 #define STEP 32 /* of k, for a warp: 8 for each of 4 threads */
 #define ROUND (STEP * WARPS)
-#define MOST_ROWS 64       /* of a block */
-#define MOST_X (104 << 10) /* bytes of rows in shared memory: two blocks share a multiprocessor */
-#define SUM_STRIDE 20      /* of a row of sums: threads of a warp write to 32 different banks */
+#define MAX_ROWS 64       /* of a block */
+#define MAX_X (104 << 10) /* bytes of rows in shared memory: two blocks share a multiprocessor */
+#define SUM_STRIDE 20     /* of a row of sums: threads of a warp write to 32 different banks */
 
 template <int NT> constexpr int ahead_of = NT <= 2 ? 6 : 4; /* steps of w that are on the way */
 
-struct few : row_job {
+struct fused_linear_job : row_job {
     /* of k: in shared memory at once, and summed up by a block; both multiples of ROUND */
     int chunk, part;
     float *sums; /* (tiles, parts, rows * COLUMNS), where there are parts */
@@ -31,15 +31,15 @@ struct few : row_job {
 };
 
 /* Threads of a quarter of a warp then read 32 different banks. */
-__device__ inline int stride_of(const few &f) { return f.chunk + 32; }
+__device__ inline int stride_of(const fused_linear_job &f) { return f.chunk + 32; }
 
 /* ---- rows ---- */
 
 /* Rows that are too many for a block to do this by itself: (rows,k) as bf16. */
-__global__ void normalise_rows(bf16 *y, const __grid_constant__ fv_row_linear a)
+__global__ void normalise_rows(bf16 *y, const __grid_constant__ fv_fused_linear a)
 {
-    let_others_start();
-    wait_for_others();
+    pdl_launch_dependents();
+    pdl_wait();
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     if (r < a.rows)
         normalise(a, y + r * a.k, (const float *)a.x + r * a.k, (const float *)a.gain,
@@ -57,7 +57,7 @@ __device__ inline void copy_later(bf16 *to, const bf16 *from)
 /* Columns [from, from + chunk) of k of all rows as bf16; rows there are none of, and columns past
  * k, are 0. */
 template <class X, int NT>
-__device__ void fetch_rows(const few &f, bf16 *to, int64_t row0, int rows, int from)
+__device__ void fetch_rows(const fused_linear_job &f, bf16 *to, int64_t row0, int rows, int from)
 {
     int warp = threadIdx.x / 32;
     const X *x = (const X *)f.a.x + row0 * f.k + from;
@@ -81,8 +81,8 @@ __device__ void fetch_rows(const few &f, bf16 *to, int64_t row0, int rows, int f
 
 /* Up to 8 rows, normalised: a warp for each.  They are all there is in shared memory, and gain and
  * shift behind them. */
-__device__ inline void fetch_normalised(const few &f, bf16 *to, const float *gain, int64_t row0,
-                                        int rows)
+__device__ inline void fetch_normalised(const fused_linear_job &f, bf16 *to, const float *gain,
+                                        int64_t row0, int rows)
 {
     int r = threadIdx.x / 32, whole = f.chunk;
     const float *x = (const float *)f.a.x + (row0 + r) * f.k;
@@ -102,15 +102,16 @@ template <int AHEAD> struct ahead {
     int k, end;    /* of step 0, and where no more is to be had */
     bool has_low, has_high;
 
-    __device__ void fetch(const few &f, int slot, int further)
+    __device__ void bulk_load(const fused_linear_job &f, int slot, int smem_desc_advance)
     {
-        bool in = k + further < end;
-        low[slot] = in && has_low ? __ldg((const uint4 *)(w + further)) : uint4{};
-        high[slot] = in && has_high ? __ldg((const uint4 *)(w + 8 * (int64_t)f.k + further))
-                                    : uint4{};
+        bool in = k + smem_desc_advance < end;
+        low[slot] = in && has_low ? __ldg((const uint4 *)(w + smem_desc_advance)) : uint4{};
+        high[slot] = in && has_high
+                         ? __ldg((const uint4 *)(w + 8 * (int64_t)f.k + smem_desc_advance))
+                         : uint4{};
     }
     /* The sum begins at `from`, this warp at `at`, and its steps are `by` apart. */
-    __device__ void begin(const few &f, int64_t tile, int from, int at, int by)
+    __device__ void begin(const fused_linear_job &f, int64_t tile, int from, int at, int by)
     {
         int lane = threadIdx.x % 32;
         int64_t n = tile * COLUMNS + lane / 4;
@@ -120,7 +121,7 @@ template <int AHEAD> struct ahead {
         has_low = n < f.a.n;
         has_high = n + 8 < f.a.n;
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) fetch(f, j, j * by);
+        for (int j = 0; j < AHEAD; j++) bulk_load(f, j, j * by);
     }
 };
 
@@ -141,9 +142,9 @@ __device__ inline void multiply(float (&c)[NT][4], uint4 low, uint4 high, const 
 struct beside_four {
     float bias[4], old[4];
     int at;
-    __device__ void ask(const few &f, int64_t r, int64_t n, bool now)
+    __device__ void prefetch(const fused_linear_job &f, int64_t r, int64_t n, bool now)
     {
-        const fv_row_linear &a = f.a;
+        const fv_fused_linear &a = f.a;
 #pragma unroll
         for (int e = 0; e < 4; e++) bias[e] = old[e] = 0;
         at = 0;
@@ -154,22 +155,22 @@ struct beside_four {
     }
 };
 
-__device__ inline void deliver_four(const few &f, int64_t r, int64_t n, float (&v)[4],
-                                    const beside_four &b)
+__device__ inline void store_four_results(const fused_linear_job &f, int64_t r, int64_t n,
+                                          float (&v)[4], const beside_four &b)
 {
-    const fv_row_linear &a = f.a;
+    const fv_fused_linear &a = f.a;
     if (!f.quads) {
         for (int e = 0; e < 4; e++) {
-            beside one;
-            one.ask(f, r, n + e, true);
-            deliver_one(f, r, n + e, v[e], one);
+            epilogue_operands one;
+            one.prefetch(f, r, n + e, true);
+            store_result(f, r, n + e, v[e], one);
         }
         return;
     }
     if (n >= a.n) return;
 #pragma unroll
     for (int e = 0; e < 4; e++) v[e] = activate(a.act, v[e] + b.bias[e]) + b.old[e];
-    target p = place_of(f, r, n, b.at);
+    target p = result_target(f, r, n, b.at);
     if (p.to && a.yt == FV_BF16)
         store((bf16 *)p.to, p.i, v);
     else if (p.to)
@@ -179,8 +180,8 @@ __device__ inline void deliver_four(const few &f, int64_t r, int64_t n, float (&
 /* The sums of the warps, and where there are parts those of the other blocks, in order.  A thread
  * has four columns of a row. */
 template <int NT>
-__device__ void finish(const few &f, float *sums, const float (&c)[NT][4], int64_t tile,
-                       int64_t row0, int rows)
+__device__ void finish(const fused_linear_job &f, float *sums, const float (&c)[NT][4],
+                       int64_t tile, int64_t row0, int rows)
 {
     constexpr int SIZE = NT * 8 * SUM_STRIDE;
     __shared__ bool last;
@@ -191,7 +192,7 @@ __device__ void finish(const few &f, float *sums, const float (&c)[NT][4], int64
             n = tile * COLUMNS + column;
     float *part = f.sums + at * (NT * 8 * COLUMNS) + r * COLUMNS + column; /* of the first block */
     beside_four b;
-    b.ask(f, row0 + r, n, r < rows && parts == 1);
+    b.prefetch(f, row0 + r, n, r < rows && parts == 1);
     __syncthreads(); /* sums lie where the rows were */
 #pragma unroll
     for (int t = 0; t < NT; t++)
@@ -205,7 +206,7 @@ __device__ void finish(const few &f, float *sums, const float (&c)[NT][4], int64
         for (int e = 0; e < 4; e++) v[e] += u[e];
     }
     if (parts == 1) {
-        if (r < rows) deliver_four(f, row0 + r, n, v, b);
+        if (r < rows) store_four_results(f, row0 + r, n, v, b);
         return;
     }
     if (r < rows) store(part, (int64_t)blockIdx.z * (NT * 8 * COLUMNS), v);
@@ -218,7 +219,7 @@ __device__ void finish(const few &f, float *sums, const float (&c)[NT][4], int64
     __syncthreads();
     if (!last || r >= rows) return;
     __threadfence();
-    b.ask(f, row0 + r, n, true);
+    b.prefetch(f, row0 + r, n, true);
 #pragma unroll
     for (int e = 0; e < 4; e++) v[e] = 0;
 #pragma unroll 4
@@ -226,25 +227,26 @@ __device__ void finish(const few &f, float *sums, const float (&c)[NT][4], int64
         float4 q = __ldcg((const float4 *)(part + p * (NT * 8 * COLUMNS)));
         v[0] += q.x, v[1] += q.y, v[2] += q.z, v[3] += q.w;
     }
-    deliver_four(f, row0 + r, n, v, b);
+    store_four_results(f, row0 + r, n, v, b);
 }
 
 /* A block makes one tile of columns. */
 template <class X, int NT>
-__global__ void __launch_bounds__(32 * WARPS, 2) row_linear_tile(const __grid_constant__ few f)
+__global__ void __launch_bounds__(32 * WARPS, 2)
+    fused_linear_tile(const __grid_constant__ fused_linear_job f)
 {
     constexpr int AHEAD = ahead_of<NT>;
     extern __shared__ __align__(16) unsigned char memory[];
     bf16 *x = (bf16 *)memory;
     float *gain = (float *)(memory + NT * 8 * stride_of(f) * sizeof(bf16));
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, from = (int)blockIdx.z * f.part;
-    int64_t row0 = (int64_t)blockIdx.y * MOST_ROWS;
-    int rows = f.a.rows - row0 < MOST_ROWS ? (int)(f.a.rows - row0) : MOST_ROWS;
+    int64_t row0 = (int64_t)blockIdx.y * MAX_ROWS;
+    int rows = f.a.rows - row0 < MAX_ROWS ? (int)(f.a.rows - row0) : MAX_ROWS;
     int steps = ((f.k - from < f.part ? f.k - from : f.part) + ROUND - 1) / ROUND;
     bool normed = NT == 1 && sizeof(X) == 4 && f.a.norm;
     ahead<AHEAD> w;
     float c[NT][4] = {};
-    let_others_start();
+    pdl_launch_dependents();
     w.begin(f, blockIdx.x, from, from + warp * STEP, ROUND);
     if (normed) {
         for (int i = threadIdx.x; f.a.gain && i < f.k; i += 32 * WARPS)
@@ -253,7 +255,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_tile(const __grid_co
             gain[f.k + i] = ((const float *)f.a.shift)[i];
         __syncthreads();
     }
-    wait_for_others();
+    pdl_wait();
     if (normed) fetch_normalised(f, x, gain, row0, rows);
     const bf16 *mine = x + lane / 4 * stride_of(f) + warp * STEP + lane % 4 * 8;
     for (int i0 = 0, within = 0; i0 < steps; i0 += AHEAD)
@@ -266,7 +268,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_tile(const __grid_co
                 __syncthreads();
             }
             multiply<NT>(c, w.low[j], w.high[j], mine + within, stride_of(f));
-            w.fetch(f, j, (i0 + j + AHEAD) * ROUND);
+            w.bulk_load(f, j, (i0 + j + AHEAD) * ROUND);
             within = within + ROUND < f.chunk ? within + ROUND : 0;
         }
     finish<NT>(f, (float *)memory, c, blockIdx.x, row0, rows);
@@ -275,21 +277,22 @@ __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_tile(const __grid_co
 /* Many columns, as a vocabulary has: the rows stay in shared memory, and a warp makes tile after
  * tile by itself. */
 template <class X, int NT>
-__global__ void __launch_bounds__(32 * WARPS, 2) row_linear_wide(const __grid_constant__ few f)
+__global__ void __launch_bounds__(32 * WARPS, 2)
+    fused_linear_wide(const __grid_constant__ fused_linear_job f)
 {
     constexpr int AHEAD = ahead_of<NT>;
     extern __shared__ __align__(16) unsigned char memory[];
     bf16 *x = (bf16 *)memory;
     int lane = threadIdx.x % 32, steps = (f.k + STEP - 1) / STEP;
-    int64_t tiles = ceil_div(f.a.n, COLUMNS), row0 = (int64_t)blockIdx.y * MOST_ROWS,
+    int64_t tiles = ceil_div(f.a.n, COLUMNS), row0 = (int64_t)blockIdx.y * MAX_ROWS,
             each = (int64_t)gridDim.x * WARPS;
     int64_t tile = threadIdx.x / 32 * (int64_t)gridDim.x + blockIdx.x;
-    int rows = f.a.rows - row0 < MOST_ROWS ? (int)(f.a.rows - row0) : MOST_ROWS;
+    int rows = f.a.rows - row0 < MAX_ROWS ? (int)(f.a.rows - row0) : MAX_ROWS;
     const bf16 *mine = x + lane / 4 * stride_of(f) + lane % 4 * 8;
     ahead<AHEAD> w;
-    let_others_start();
+    pdl_launch_dependents();
     w.begin(f, tile, 0, 0, STEP);
-    wait_for_others();
+    pdl_wait();
     fetch_rows<X, NT>(f, x, row0, rows, 0);
     __syncthreads();
     for (; tile < tiles; tile += each) {
@@ -299,7 +302,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_wide(const __grid_co
             for (int j = 0; j < AHEAD; j++) {
                 if (i0 + j >= steps) continue;
                 multiply<NT>(c, w.low[j], w.high[j], mine + (i0 + j) * STEP, stride_of(f));
-                w.fetch(f, j, (i0 + j + AHEAD) * STEP);
+                w.bulk_load(f, j, (i0 + j + AHEAD) * STEP);
             }
         if (tile + each < tiles) w.begin(f, tile + each, 0, 0, STEP);
 #pragma unroll
@@ -307,9 +310,9 @@ __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_wide(const __grid_co
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int64_t r = t * 8 + lane % 4 * 2 + e % 2, n = tile * COLUMNS + lane / 4 + e / 2 * 8;
-                beside b;
-                b.ask(f, row0 + r, n, r < rows);
-                if (r < rows) deliver_one(f, row0 + r, n, c[t][e], b);
+                epilogue_operands b;
+                b.prefetch(f, row0 + r, n, r < rows);
+                if (r < rows) store_result(f, row0 + r, n, c[t][e], b);
             }
     }
 }
@@ -320,19 +323,19 @@ __global__ void __launch_bounds__(32 * WARPS, 2) row_linear_wide(const __grid_co
 static int parts_for(const device *d, int64_t blocks, int whole)
 {
     int parts = 1;
-    while (parts < 8 && blocks * parts <= d->processors && whole / (parts * 2) >= 2 * ROUND)
+    while (parts < 8 && blocks * parts <= d->sm_count && whole / (parts * 2) >= 2 * ROUND)
         parts *= 2;
     return blocks <= TICKETS ? parts : 1;
 }
 
-template <class X, int NT> static void start(fv_stream *s, few f)
+template <class X, int NT> static void start(fv_stream *s, fused_linear_job f)
 {
     const device *d = device_of(s);
-    int64_t tiles = ceil_div(f.a.n, COLUMNS), groups = ceil_div(f.a.rows, MOST_ROWS);
-    /* of some chips less than MOST_X */
-    int whole = (int)ceil_div(f.k, ROUND) * ROUND, room = (int)d->most_shared - 256;
-    int fits = ((room < MOST_X ? room : MOST_X) / (NT * 8 * (int)sizeof(bf16)) - 32) / ROUND *
-               ROUND;
+    int64_t tiles = ceil_div(f.a.n, COLUMNS), groups = ceil_div(f.a.rows, MAX_ROWS);
+    /* of some chips less than MAX_X */
+    int whole = (int)ceil_div(f.k, ROUND) * ROUND, smem_bytes = (int)d->max_smem - 256;
+    int fits = ((smem_bytes < MAX_X ? smem_bytes : MAX_X) / (NT * 8 * (int)sizeof(bf16)) - 32) /
+               ROUND * ROUND;
     bool normed = f.a.norm != FV_NORM_NONE;
     int parts = normed ? 1 : parts_for(d, tiles * groups, whole);
     f.part = (int)ceil_div(whole / ROUND, parts) * ROUND;
@@ -340,19 +343,19 @@ template <class X, int NT> static void start(fv_stream *s, few f)
     f.chunk = f.part < fits ? f.part : fits;
     size_t rows = (size_t)(NT * 8 * (f.chunk + 32)) * sizeof(bf16),
            sums = (size_t)(WARPS * NT * 8 * SUM_STRIDE) * sizeof(float);
-    if (parts == 1 && f.chunk == f.part && !normed && tiles >= 8 * d->processors) {
-        int64_t blocks = 2 * (int64_t)d->processors;
-        launch_early(s, "row_linear", NT == 1, row_linear_wide<X, NT>,
-                     dim3((unsigned)blocks, (unsigned)groups), 32 * WARPS, rows, f);
+    if (parts == 1 && f.chunk == f.part && !normed && tiles >= 8 * d->sm_count) {
+        int64_t blocks = 2 * (int64_t)d->sm_count;
+        launch_pdl(s, "fused_linear", NT == 1, fused_linear_wide<X, NT>,
+                   dim3((unsigned)blocks, (unsigned)groups), 32 * WARPS, rows, f);
         return;
     }
     size_t shared = rows + (normed ? 2 * (size_t)f.k * sizeof(float) : 0);
     dim3 grid((unsigned)tiles, (unsigned)groups, (unsigned)parts);
-    launch_early(s, "row_linear", NT == 1, row_linear_tile<X, NT>, grid, 32 * WARPS,
-                 shared > sums ? shared : sums, f);
+    launch_pdl(s, "fused_linear", NT == 1, fused_linear_tile<X, NT>, grid, 32 * WARPS,
+               shared > sums ? shared : sums, f);
 }
 
-static void start_for(fv_stream *s, const few &f)
+static void start_for(fv_stream *s, const fused_linear_job &f)
 {
     if (f.a.xt == FV_F32)
         start<float, 1>(s, f);
@@ -369,42 +372,42 @@ static void start_for(fv_stream *s, const few &f)
 /* Scratch for sums of parts, of which there are at most two blocks' for a multiprocessor, and for
  * rows: a block can normalise and round 8 rows by itself, if they fit; for more it is done once for
  * all. */
-static bool prepare(fv_stream *s, few *f)
+static bool prepare(fv_stream *s, fused_linear_job *f)
 {
     bool apart = f->a.xt == FV_F32 && (f->a.rows > 8 || (f->a.norm && f->k > 4096));
-    int64_t sums = 2 * (int64_t)device_of(s)->processors * MOST_ROWS * COLUMNS,
+    int64_t sums = 2 * (int64_t)device_of(s)->sm_count * MAX_ROWS * COLUMNS,
             rows = apart ? f->a.rows * f->k : 0;
-    f->sums = work<float>(s, sums + ceil_div(rows, 2));
+    f->sums = alloc_scratch<float>(s, sums + ceil_div(rows, 2));
     if (!f->sums || !apart) return f->sums != NULL;
     bf16 *y = (bf16 *)(f->sums + sums);
-    launch_early(s, "row_linear", f->a.rows <= EARLY_ROWS, normalise_rows,
-                 dim3((unsigned)f->a.rows), 32, 0, y, f->a);
+    launch_pdl(s, "fused_linear", f->a.rows <= PDL_MAX_ROWS, normalise_rows,
+               dim3((unsigned)f->a.rows), 32, 0, y, f->a);
     f->a.x = y;
     f->a.xt = FV_BF16;
     f->a.norm = FV_NORM_NONE;
     return true;
 }
 
-static bool row_linear(fv_stream *s, const fv_row_linear *a)
+static bool fused_linear(fv_stream *s, const fv_fused_linear *a)
 {
     bool can = a->wt == FV_BF16 && (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
                (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->add)) && a->k % 8 == 0 && a->k > 0 &&
                aligned(a->x, a->w, a->gain, a->shift) && a->k <= 1 << 24 &&
-               a->rows <= 16 * MOST_ROWS;
+               a->rows <= 16 * MAX_ROWS;
     if (!can || s->err.code || !a->rows || !a->n) return can;
-    few f = {};
+    fused_linear_job f = {};
     f.a = *a;
     f.k = (int)a->k;
     f.quads = a->n % 4 == 0 && aligned(a->y, a->bias, a->k_cache, a->v_cache) &&
               (!a->k_cache || (a->y_n % 4 == 0 && (a->n - a->y_n) % 8 == 0));
     f.ticket = device_of(s)->tickets;
     f.bad = faults_of(s) + FAULT_CACHE;
-    if (fv_cuda_put_off(s, f)) return true;
+    if (fv_cuda_defer(s, f)) return true;
     if (prepare(s, &f)) start_for(s, f);
     return true;
 }
 
-template <class T> void fv_cuda_row_linear(fv_kernels *k) { (void)k; }
-template <> void fv_cuda_row_linear<float>(fv_kernels *k) { k->row_linear = row_linear; }
-template void fv_cuda_row_linear<bf16>(fv_kernels *);
-template void fv_cuda_row_linear<f16>(fv_kernels *);
+template <class T> void fv_cuda_fused_linear(fv_kernels *k) { (void)k; }
+template <> void fv_cuda_fused_linear<float>(fv_kernels *k) { k->fused_linear = fused_linear; }
+template void fv_cuda_fused_linear<bf16>(fv_kernels *);
+template void fv_cuda_fused_linear<f16>(fv_kernels *);

@@ -1,13 +1,13 @@
 /* row_linear.h - what the kernels for the few rows of a step of writing share: norm, tensor cores,
  * and where results go. */
-#ifndef FV_CUDA_ROW_LINEAR_H
-#define FV_CUDA_ROW_LINEAR_H
+#ifndef FV_CUDA_FUSED_LINEAR_H
+#define FV_CUDA_FUSED_LINEAR_H
 
 #include "backend/cuda/device/cuda.h"
 #include "backend/cuda/rows/scalar.h"
 
 struct row_job {
-    fv_row_linear a;
+    fv_fused_linear a;
     int k;
     bool quads; /* four columns go to memory at once */
     fault *bad;
@@ -22,7 +22,7 @@ __device__ inline uint4 rounded(const float (&v)[8])
 }
 
 /* One row, normalised by a warp (or not) and rounded.  Up to FIT * 256 numbers are read once. */
-__device__ inline void normalise(const fv_row_linear &a, bf16 *to, const float *x,
+__device__ inline void normalise(const fv_fused_linear &a, bf16 *to, const float *x,
                                  const float *gain, const float *shift)
 {
     constexpr int FIT = 4;
@@ -45,7 +45,7 @@ __device__ inline void normalise(const fv_row_linear &a, bf16 *to, const float *
         each_of([&](const float(&u)[8], int) {
             sum += ((u[0] + u[1]) + (u[2] + u[3])) + ((u[4] + u[5]) + (u[6] + u[7]));
         });
-        mean = warp_all(sum, add_up()) / (float)k;
+        mean = warp_allreduce(sum, sum_op()) / (float)k;
     }
     sum = 0;
     if (a.norm)
@@ -53,7 +53,7 @@ __device__ inline void normalise(const fv_row_linear &a, bf16 *to, const float *
 #pragma unroll
             for (int e = 0; e < 8; e++) sum += (u[e] - mean) * (u[e] - mean);
         });
-    float scale = a.norm ? 1 / sqrtf(warp_all(sum, add_up()) / (float)k + a.eps) : 1;
+    float scale = a.norm ? 1 / sqrtf(warp_allreduce(sum, sum_op()) / (float)k + a.eps) : 1;
     each_of([&](const float(&u)[8], int i) {
         float y[8], g[8], s[8];
         if (gain) load(g, gain, i);
@@ -75,12 +75,12 @@ __device__ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
 }
 
 /* What an element needs besides its sum: asked for before that is ready. */
-struct beside {
+struct epilogue_operands {
     float bias, old;
     int at; /* row of the cache */
-    __device__ void ask(const row_job &f, int64_t r, int64_t n, bool now)
+    __device__ void prefetch(const row_job &f, int64_t r, int64_t n, bool now)
     {
-        const fv_row_linear &a = f.a;
+        const fv_fused_linear &a = f.a;
         bool in = now && n < a.n && r < a.rows;
         bias = in && a.bias ? ((const float *)a.bias)[n] : 0;
         old = in && a.add ? ((const float *)a.y)[r * a.n + n] : 0;
@@ -95,23 +95,24 @@ struct target {
 };
 
 /* Of column n of row r; to NULL (and a report) if there is no such row in the cache. */
-__device__ inline target place_of(const row_job &f, int64_t r, int64_t n, int at)
+__device__ inline target result_target(const row_job &f, int64_t r, int64_t n, int at)
 {
-    const fv_row_linear &a = f.a;
+    const fv_fused_linear &a = f.a;
     if (!a.k_cache || n < a.y_n) return {a.y, r * (a.k_cache ? a.y_n : a.n) + n};
     int64_t w = (a.n - a.y_n) / 2, c = n - a.y_n;
     if (at >= 0 && at < a.cap)
         return {c < w ? a.k_cache : a.v_cache, (r * a.cap + at) * w + (c < w ? c : c - w)};
-    report(f.bad, r, at, a.cap, 1);
+    report_fault(f.bad, r, at, a.cap, 1);
     return {NULL, 0};
 }
 
-__device__ inline void deliver_one(const row_job &f, int64_t r, int64_t n, float v, beside b)
+__device__ inline void store_result(const row_job &f, int64_t r, int64_t n, float v,
+                                    epilogue_operands b)
 {
-    const fv_row_linear &a = f.a;
+    const fv_fused_linear &a = f.a;
     if (n >= a.n) return;
     v = activate(a.act, v + b.bias) + b.old;
-    target p = place_of(f, r, n, b.at);
+    target p = result_target(f, r, n, b.at);
     if (p.to && a.yt == FV_BF16)
         ((bf16 *)p.to)[p.i] = __float2bfloat16_rn(v);
     else if (p.to)
@@ -120,6 +121,6 @@ __device__ inline void deliver_one(const row_job &f, int64_t r, int64_t n, float
 
 /* mega_plan.cu.  True: made, or while a step is being kept written down, to be made before whatever
  * is started next.  False: not on this device, or not with these sizes. */
-bool fv_cuda_put_off(fv_stream *s, const row_job &j);
+bool fv_cuda_defer(fv_stream *s, const row_job &j);
 
 #endif

@@ -36,12 +36,15 @@ template <class N, class F> __device__ inline N block_join(N v, F f)
 }
 
 template <class T> struct row {
-    const fv_choose &a;
+    const fv_sample &a;
     const T *logits;
     bool may_end;
     float top; /* the greatest score that may come */
 
-    __device__ float score(int64_t v) const { return ruled(a, may_end, v, up(logits[v])); }
+    __device__ float score(int64_t v) const
+    {
+        return mask_banned(a, may_end, v, to_float(logits[v]));
+    }
     __device__ float weight(float score) const { return expf((score - top) / a.temperature); }
 
     /* Tokens whose score is at least that of `key`: how many, or what they weigh. */
@@ -73,16 +76,16 @@ template <class T> struct row {
 };
 
 /* By tokens in their own order: thread t has the t-th piece of the row. */
-template <class T> __device__ int draw_from_all(const row<T> &r, double u)
+template <class T> __device__ int sample_from_all(const row<T> &r, double u)
 {
     __shared__ double piece[THREADS_ROW];
-    __shared__ int drawn;
+    __shared__ int sampled;
     int64_t each = ceil_div(r.a.V, THREADS_ROW), from = threadIdx.x * each,
             to = from + each < r.a.V ? from + each : r.a.V;
     double sum = 0, before_it = 0, all = 0;
     for (int64_t v = from; v < to; v++) sum += (double)r.weight(r.score(v));
     piece[threadIdx.x] = sum;
-    if (threadIdx.x == 0) drawn = (int)r.a.V - 1;
+    if (threadIdx.x == 0) sampled = (int)r.a.V - 1;
     __syncthreads();
     for (int t = 0; t < THREADS_ROW; t++) {
         if (t == (int)threadIdx.x) before_it = all;
@@ -92,15 +95,15 @@ template <class T> __device__ int draw_from_all(const row<T> &r, double u)
     if (before_it <= u * all && before_it + sum > u * all)
         for (int64_t v = from; v < to; v++)
             if ((run += (double)r.weight(r.score(v))) > u * all) {
-                atomicMin(&drawn, (int)v);
+                atomicMin(&sampled, (int)v);
                 break;
             }
     __syncthreads();
-    return drawn;
+    return sampled;
 }
 
 /* Too many to be put in order: the token that the weight above it says, of equal ones the first. */
-template <class T> __device__ int draw_by_weight(const row<T> &r, unsigned least, double u)
+template <class T> __device__ int sample_by_weight(const row<T> &r, unsigned least, double u)
 {
     double all = r.above(least, true);
     unsigned key = r.cut(u * all > 0 ? u * all : 1e-300, true);
@@ -114,21 +117,21 @@ template <class T> __device__ int draw_by_weight(const row<T> &r, unsigned least
 
 /* Those with at least this key, best first, cut to top_p and min_p one after another. */
 template <class T>
-__device__ int draw_from_best(const row<T> &r, unsigned least, double share_of, double u)
+__device__ int sample_from_best(const row<T> &r, unsigned least, double share_of, double u)
 {
-    __shared__ candidate found[FIT];
+    __shared__ candidate part_result[FIT];
     __shared__ float weight[FIT];
-    __shared__ int n, drawn;
+    __shared__ int n, sampled;
     if (threadIdx.x == 0) n = 0;
     __syncthreads();
     for (int64_t v = threadIdx.x; v < r.a.V; v += THREADS_ROW) {
         float x = r.score(v);
         if (ordered(x) < least || x == -INFINITY) continue;
         int at = atomicAdd(&n, 1);
-        if (at < FIT) found[at] = {x, (int)v};
+        if (at < FIT) part_result[at] = {x, (int)v};
     }
     __syncthreads();
-    if (n > FIT) return draw_by_weight(r, least, u);
+    if (n > FIT) return sample_by_weight(r, least, u);
     candidate mine[FIT / THREADS_ROW];
     int rank[FIT / THREADS_ROW];
 #pragma unroll
@@ -136,14 +139,14 @@ __device__ int draw_from_best(const row<T> &r, unsigned least, double share_of, 
         int i = (int)threadIdx.x + e * THREADS_ROW;
         rank[e] = 0;
         if (i >= n) continue;
-        mine[e] = found[i];
-        for (int j = 0; j < n; j++) rank[e] += before(found[j], mine[e]);
+        mine[e] = part_result[i];
+        for (int j = 0; j < n; j++) rank[e] += before(part_result[j], mine[e]);
     }
     __syncthreads();
 #pragma unroll
     for (int e = 0; e < FIT / THREADS_ROW; e++) {
         if ((int)threadIdx.x + e * THREADS_ROW >= n) continue;
-        found[rank[e]] = mine[e];
+        part_result[rank[e]] = mine[e];
         weight[rank[e]] = r.weight(mine[e].score);
     }
     __syncthreads();
@@ -157,76 +160,77 @@ __device__ int draw_from_best(const row<T> &r, unsigned least, double share_of, 
         }
         while (m > 1 && r.a.min_p > 0 && weight[m - 1] < r.a.min_p * weight[0]) m--;
         for (int i = (sum = 0, 0); i < m; i++) sum += (double)weight[i];
-        drawn = found[m - 1].token;
+        sampled = part_result[m - 1].token;
         for (int i = 0; i < m; i++)
             if ((run += (double)weight[i]) > u * sum) {
-                drawn = found[i].token;
+                sampled = part_result[i].token;
                 break;
             }
     }
     __syncthreads();
-    return drawn;
+    return sampled;
 }
 
-template <class T> __device__ int draw(const row<T> &r, int64_t i, int made)
+template <class T> __device__ int sample_token(const row<T> &r, int64_t i, int made)
 {
-    const fv_choose &a = r.a;
+    const fv_sample &a = r.a;
     uint32_t w[4];
     philox(w, a.seed, (uint64_t)(a.number ? a.number[i] : i), (uint64_t)made, 0);
     double u = ((double)w[0] + 0.5) * 0x1p-32;
-    if (a.top_k > 0 && a.top_k < a.V) return draw_from_best(r, r.cut((double)a.top_k, false), 0, u);
+    if (a.top_k > 0 && a.top_k < a.V)
+        return sample_from_best(r, r.cut((double)a.top_k, false), 0, u);
     if (a.top_p < 1) {
         double all = r.above(0, true);
-        return draw_from_best(r, r.cut((double)a.top_p * all, true), all, u);
+        return sample_from_best(r, r.cut((double)a.top_p * all, true), all, u);
     }
     if (a.min_p > 0)
-        return draw_from_best(r, ordered(r.top + a.temperature * logf(a.min_p) - 1e-3f), 0, u);
-    return draw_from_all(r, u);
+        return sample_from_best(r, ordered(r.top + a.temperature * logf(a.min_p) - 1e-3f), 0, u);
+    return sample_from_all(r, u);
 }
 
 /* ---- kernels ---- */
 
 template <class T>
-__global__ void __launch_bounds__(THREADS) choose_parts(const __grid_constant__ choice c)
+__global__ void __launch_bounds__(THREADS) choose_parts(const __grid_constant__ sample_job c)
 {
     int64_t unit = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
-    let_others_start();
-    wait_for_others();
-    if (unit < c.a.rows * c.parts) choose_part<T>(c, unit / c.parts, (int)(unit % c.parts));
+    pdl_launch_dependents();
+    pdl_wait();
+    if (unit < c.a.rows * c.parts) sample_part<T>(c, unit / c.parts, (int)(unit % c.parts));
 }
 
 /* Block i draws for row i. */
 template <class T>
-__global__ void __launch_bounds__(THREADS_ROW) draw_rows(const __grid_constant__ choice c)
+__global__ void __launch_bounds__(THREADS_ROW) draw_rows(const __grid_constant__ sample_job c)
 {
-    let_others_start();
-    wait_for_others();
-    const fv_choose &a = c.a;
+    pdl_launch_dependents();
+    pdl_wait();
+    const fv_sample &a = c.a;
     int64_t i = blockIdx.x;
-    found f = joined(c, i);
+    part_result f = merge_parts(c, i);
     candidate best = {0, token_of(f.best)};
     progress is(a, i);
     if (!is.given(a, &best.token)) {
         row<T> r = {a, (const T *)a.logits + i * a.V, is.may_end(), 0};
         r.top = r.score(best.token);
         /* else there is nothing to weigh: the best it is */
-        if (isfinite(r.top)) best.token = draw(r, i, is.made);
-        best.score = up(r.logits[best.token]) - (f.most + logf(f.sum));
+        if (isfinite(r.top)) best.token = sample_token(r, i, is.made);
+        best.score = to_float(r.logits[best.token]) - (f.most + logf(f.sum));
     }
     __syncthreads(); /* all have read before one writes */
-    if (threadIdx.x == 0) settle(a, i, is, best.token, best.score);
+    if (threadIdx.x == 0) commit_token(a, i, is, best.token, best.score);
 }
 
-template <class T> static bool choose(fv_stream *s, const fv_choose *a)
+template <class T> static bool sample(fv_stream *s, const fv_sample *a)
 {
     if (a->V < 1 || a->V > INT32_MAX || a->rows > TICKETS) return false;
-    choice c = {*a, NULL, device_of(s)->tickets, (int)ceil_div(a->V, CHOICE_COLUMNS)};
-    if (!(c.found = work<found>(s, a->rows * c.parts))) return true;
-    bool early = a->rows <= EARLY_ROWS;
-    launch_early(s, "choose", early, choose_parts<T>,
-                 dim3((unsigned)ceil_div(a->rows * c.parts, THREADS / 32)), THREADS, 0, c);
-    if (a->draw)
-        launch_early(s, "choose", early, draw_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
+    sample_job c = {*a, NULL, device_of(s)->tickets, (int)ceil_div(a->V, SAMPLE_COLUMNS)};
+    if (!(c.part_result = alloc_scratch<part_result>(s, a->rows * c.parts))) return true;
+    bool early = a->rows <= PDL_MAX_ROWS;
+    launch_pdl(s, "choose", early, choose_parts<T>,
+               dim3((unsigned)ceil_div(a->rows * c.parts, THREADS / 32)), THREADS, 0, c);
+    if (a->do_sample)
+        launch_pdl(s, "choose", early, draw_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
     return true;
 }
 
@@ -235,16 +239,16 @@ template <class T> static bool choose(fv_stream *s, const fv_choose *a)
 
 struct row_moves {
     static constexpr int wide = 1;
-    const fv_row_cache *cache;
-    const fv_row_move *m;
+    const fv_cache_rows *cache;
+    const fv_cache_move *m;
     uint4 *aside; /* (caches, moves, longest) packs of 16 bytes */
     int64_t n_moves, longest;
     bool back;
     template <int V> __device__ void at(int64_t i) const
     {
         int64_t pack = i % longest, which = i / longest % n_moves;
-        const fv_row_cache c = cache[i / longest / n_moves];
-        const fv_row_move v = m[which];
+        const fv_cache_rows c = cache[i / longest / n_moves];
+        const fv_cache_move v = m[which];
         size_t at = (size_t)v.first * c.token + (size_t)pack * 16;
         if (at >= (size_t)v.end * c.token) return;
         if (back)
@@ -254,8 +258,8 @@ struct row_moves {
     }
 };
 
-static void move_rows(fv_stream *s, const fv_row_cache *cache, int64_t n_caches,
-                      const fv_row_move *m, int64_t n)
+static void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches,
+                      const fv_cache_move *m, int64_t n)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < n; i++)
@@ -266,12 +270,12 @@ static void move_rows(fv_stream *s, const fv_row_cache *cache, int64_t n_caches,
     if (!longest) return;
     size_t caches = ((size_t)n_caches * sizeof *cache + 255) / 256 * 256,
            moves = ((size_t)n * sizeof *m + 255) / 256 * 256;
-    char *block = work<char>(s, (int64_t)(caches + moves) + n_caches * n * longest * 16);
+    char *block = alloc_scratch<char>(s, (int64_t)(caches + moves) + n_caches * n * longest * 16);
     if (!block) return;
     s->dev->backend->upload(s, block, cache, (size_t)n_caches * sizeof *cache);
     s->dev->backend->upload(s, block + caches, m, (size_t)n * sizeof *m);
-    row_moves r = {(const fv_row_cache *)block,
-                   (const fv_row_move *)(block + caches),
+    row_moves r = {(const fv_cache_rows *)block,
+                   (const fv_cache_move *)(block + caches),
                    (uint4 *)(block + caches + moves),
                    n,
                    longest,
@@ -281,9 +285,9 @@ static void move_rows(fv_stream *s, const fv_row_cache *cache, int64_t n_caches,
     each(s, "move_rows", n_caches * n * longest, false, r);
 }
 
-template <class T> void fv_cuda_choose(fv_kernels *k)
+template <class T> void fv_cuda_sample(fv_kernels *k)
 {
-    k->choose = choose<T>;
+    k->sample = sample<T>;
     k->move_rows = move_rows;
 }
-FOR_ALL_DTYPES(fv_cuda_choose)
+FOR_ALL_DTYPES(fv_cuda_sample)

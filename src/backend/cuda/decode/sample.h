@@ -8,7 +8,7 @@
 
 #include "backend/cuda/device/cuda.h"
 
-#define CHOICE_COLUMNS 1024 /* of a part */
+#define SAMPLE_COLUMNS 1024 /* of a part */
 
 struct plus {
     template <class N> __device__ N operator()(N a, N b) const { return a + b; }
@@ -45,73 +45,75 @@ __device__ inline int token_of(unsigned long long rated)
 
 /* How far a row is, read before anything is known about its scores. */
 struct progress {
-    int made, least, last;
+    int made, min_new, max_new;
     bool over;
-    __device__ progress(const fv_choose &a, int64_t i)
-        : made(a.made[i]), least(a.least ? a.least[i] : 0), last(a.last ? a.last[i] : INT32_MAX),
-          over(a.ended[i])
+    __device__ progress(const fv_sample &a, int64_t i)
+        : made(a.made[i]), min_new(a.min_new ? a.min_new[i] : 0),
+          max_new(a.max_new ? a.max_new[i] : INT32_MAX), over(a.ended[i])
     {
     }
-    __device__ bool may_end() const { return made >= least; }
+    __device__ bool may_end() const { return made >= min_new; }
     /* Whether the token that comes is known, whatever the scores are. */
-    __device__ bool given(const fv_choose &a, int *token) const
+    __device__ bool given(const fv_sample &a, int *token) const
     {
-        bool at_last = a.last_is >= 0 && made == last, at_first = a.first_is >= 0 && made == 0;
-        if (over || at_last || at_first) *token = over ? a.pad : at_last ? a.last_is : a.first_is;
+        bool at_last = a.forced_last >= 0 && made == max_new,
+             at_first = a.forced_first >= 0 && made == 0;
+        if (over || at_last || at_first)
+            *token = over ? a.pad : at_last ? a.forced_last : a.forced_first;
         return over || at_last || at_first;
     }
 };
 
-__device__ inline float ruled(const fv_choose &a, bool may_end, int64_t v, float score)
+__device__ inline float mask_banned(const fv_sample &a, bool may_end, int64_t v, float score)
 {
-    int kind = a.kinds ? a.kinds[v] : 0;
-    return kind & FV_TOKEN_NEVER || (kind & FV_TOKEN_ENDS && !may_end) ? -INFINITY : score;
+    int kind = a.token_flags ? a.token_flags[v] : 0;
+    return kind & FV_TOKEN_BANNED || (kind & FV_TOKEN_EOS && !may_end) ? -INFINITY : score;
 }
 
 /* Row i goes on with this token: by one thread, when all others have read what they need. */
-__device__ inline void settle(const fv_choose &a, int64_t i, const progress &is, int token,
-                              float score)
+__device__ inline void commit_token(const fv_sample &a, int64_t i, const progress &is, int token,
+                                    float score)
 {
     int64_t at = is.made % a.log * a.rows + i;
     a.tokens[at] = a.token[i] = token;
     a.scores[at] = score;
     a.made[i] = is.made + 1;
     if (is.over) return;
-    for (int64_t p = 0; p < a.places; p++) a.place[p * a.rows + i]++;
-    a.ended[i] = is.made >= is.last || (a.kinds && a.kinds[token] & FV_TOKEN_ENDS);
+    for (int64_t p = 0; p < a.n_positions; p++) a.position[p * a.rows + i]++;
+    a.ended[i] = is.made >= is.max_new || (a.token_flags && a.token_flags[token] & FV_TOKEN_EOS);
 }
 
 /* ---- parts ---- */
 
 /* best: that may come; most: of all, ruled out or not; sum: of exp(score - most). */
-struct found {
+struct part_result {
     unsigned long long best;
     float most, sum;
 };
 
-struct choice {
-    fv_choose a;
-    struct found *found; /* (rows,parts) */
+struct sample_job {
+    fv_sample a;
+    struct part_result *part_result; /* (rows,parts) */
     unsigned *ticket;
     int parts;
 };
 
 template <class T>
-__device__ inline found survey(const fv_choose &a, int64_t i, int part, bool may_end)
+__device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part, bool may_end)
 {
-    constexpr int EACH = CHOICE_COLUMNS / 32;
+    constexpr int EACH = SAMPLE_COLUMNS / 32;
     const T *logits = (const T *)a.logits + i * a.V;
-    int V = (int)a.V, first = part * CHOICE_COLUMNS + (int)threadIdx.x % 32;
+    int V = (int)a.V, first = part * SAMPLE_COLUMNS + (int)threadIdx.x % 32;
     float x[EACH];
-    found f = {0, -INFINITY, 0};
+    part_result f = {0, -INFINITY, 0};
 #pragma unroll
     for (int e = 0; e < EACH; e++)
-        x[e] = first + e * 32 < V ? up(logits[first + e * 32]) : -INFINITY;
+        x[e] = first + e * 32 < V ? to_float(logits[first + e * 32]) : -INFINITY;
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         int v = first + e * 32;
         if (v >= V) break;
-        unsigned long long c = rated(a.kinds ? ruled(a, may_end, v, x[e]) : x[e], v);
+        unsigned long long c = rated(a.token_flags ? mask_banned(a, may_end, v, x[e]) : x[e], v);
         f.most = fmaxf(f.most, x[e]);
         f.best = c > f.best ? c : f.best;
     }
@@ -125,12 +127,12 @@ __device__ inline found survey(const fv_choose &a, int64_t i, int part, bool may
 }
 
 /* Of all parts of a row, to all threads of the warp. */
-__device__ inline found joined(const choice &c, int64_t i)
+__device__ inline part_result merge_parts(const sample_job &c, int64_t i)
 {
-    const found *of = c.found + i * c.parts;
-    found f = {0, -INFINITY, 0};
+    const part_result *of = c.part_result + i * c.parts;
+    part_result f = {0, -INFINITY, 0};
     for (int p = (int)threadIdx.x % 32; p < c.parts; p += 32) {
-        found o = {__ldcg(&of[p].best), __ldcg(&of[p].most), __ldcg(&of[p].sum)};
+        part_result o = {__ldcg(&of[p].best), __ldcg(&of[p].most), __ldcg(&of[p].sum)};
         float most = fmaxf(f.most, o.most);
         if (most != -INFINITY) f.sum = f.sum * expf(f.most - most) + o.sum * expf(o.most - most);
         f.most = most;
@@ -144,27 +146,27 @@ __device__ inline found joined(const choice &c, int64_t i)
 }
 
 /* A part of row i; if it is the last of its row and nothing is drawn, the choice. */
-template <class T> __device__ inline void choose_part(const choice &c, int64_t i, int part)
+template <class T> __device__ inline void sample_part(const sample_job &c, int64_t i, int part)
 {
-    const fv_choose &a = c.a;
+    const fv_sample &a = c.a;
     progress is(a, i);
-    found f = survey<T>(a, i, part, is.may_end());
+    part_result f = scan_part<T>(a, i, part, is.may_end());
     int last = 0;
     if (threadIdx.x % 32 == 0) {
-        c.found[i * c.parts + part] = f;
+        c.part_result[i * c.parts + part] = f;
         __threadfence();
-        last = !a.draw && atomicAdd(&c.ticket[i], 1u) == (unsigned)c.parts - 1;
+        last = !a.do_sample && atomicAdd(&c.ticket[i], 1u) == (unsigned)c.parts - 1;
         if (last) c.ticket[i] = 0;
         __threadfence();
     }
     if (!__shfl_sync(~0u, last, 0)) return;
-    f = joined(c, i);
+    f = merge_parts(c, i);
     if (threadIdx.x % 32) return;
     int token = token_of(f.best);
     float score = is.given(a, &token)
                       ? 0
-                      : up(((const T *)a.logits)[i * a.V + token]) - (f.most + logf(f.sum));
-    settle(a, i, is, token, score);
+                      : to_float(((const T *)a.logits)[i * a.V + token]) - (f.most + logf(f.sum));
+    commit_token(a, i, is, token, score);
 }
 
 #endif

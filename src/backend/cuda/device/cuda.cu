@@ -12,7 +12,7 @@
 #include "cuda.h"
 
 #define ROWS_OF_FAULTS 64 /* streams beyond so many share the last row */
-#define LEAST_SM 80
+#define MIN_SM 80
 #define HALF_STAGE ((size_t)4 << 20) /* bytes */
 
 /* ---- errors ---- */
@@ -32,53 +32,53 @@ static void lost(fv_stream *s, const char *kernel, cudaError_t rc)
         waits(s) ? "" : "; with CUDA_LAUNCH_BLOCKING=1 in the environment the kernel is named");
 }
 
-void fv_cuda_started(fv_stream *s, const char *kernel)
+void fv_cuda_check_launch(fv_stream *s, const char *kernel)
 {
-    lane_of(s)->last = kernel;
+    stream_state_of(s)->last = kernel;
     cudaError_t rc = cudaGetLastError();
     if (rc == cudaSuccess && waits(s)) rc = cudaStreamSynchronize(device_of(s)->stream);
     if (rc == cudaSuccess) return;
-    if (lane_of(s)->keeping)
-        lane_of(s)->broken = true;
+    if (stream_state_of(s)->capturing)
+        stream_state_of(s)->capture_broken = true;
     else
         lost(s, kernel, rc);
 }
 
-bool fv_cuda_give_shared(fv_stream *s, const char *name, const void *kernel, size_t bytes)
+bool fv_cuda_set_max_smem(fv_stream *s, const char *name, const void *kernel, size_t bytes)
 {
     const device *d = device_of(s);
     if (bytes <= 48 << 10) return true; /* every chip has that */
-    if (bytes <= d->most_shared) {
+    if (bytes <= d->max_smem) {
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         return true;
     }
     d->host.fail(
         s, FV_EMISSING,
         "%s: rows or heads so wide take %zu bytes of shared memory in this dtype, %s has %zu", name,
-        bytes, d->level, d->most_shared);
+        bytes, d->level, d->max_smem);
     return false;
 }
 
-static void tell(fv_stream *s, int which, const fault *f)
+static void raise_fault(fv_stream *s, int which, const fault *f)
 {
     const fv_cuda_host *h = &device_of(s)->host;
-    long long place = (long long)(f->where >> 32), limit = f->limit;
+    long long index = (long long)(f->where >> 32), limit = f->limit;
     int number = (int)(uint32_t)f->where;
     switch (which) {
     case FAULT_GATHER:
-        h->fail(s, FV_EARG, "gather: id %d at place %lld is outside 0..%lld", number, place,
+        h->fail(s, FV_EARG, "gather: id %d at place %lld is outside 0..%lld", number, index,
                 limit - 1);
         break;
     case FAULT_GATHER_BWD:
-        h->fail(s, FV_EARG, "gather_bwd: id %d at place %lld is outside 0..%lld", number, place,
+        h->fail(s, FV_EARG, "gather_bwd: id %d at place %lld is outside 0..%lld", number, index,
                 limit - 1);
         break;
     case FAULT_LABEL:
-        h->fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld", number, place,
+        h->fail(s, FV_EARG, "cross_entropy: label %d of row %lld is outside 0..%lld", number, index,
                 limit - 1);
         break;
     case FAULT_LENS:
-        h->fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", place, number,
+        h->fail(s, FV_EARG, "attention: lens[%lld] is %d, there are %lld keys", index, number,
                 limit);
         break;
     case FAULT_CACHE:
@@ -88,11 +88,11 @@ static void tell(fv_stream *s, int which, const fault *f)
     case FAULT_RNNT:
         h->fail(s, FV_EARG,
                 "rnnt: sequence %lld has %d frames and %lld labels, room is for %lld and %lld",
-                place, number, f->more, limit >> 32, limit & 0xffffffff);
+                index, number, f->more, limit >> 32, limit & 0xffffffff);
         break;
     case FAULT_RNNT_LABEL:
         h->fail(s, FV_EARG, "rnnt: label %d of sequence %lld is the blank or outside 0..%lld",
-                number, place, limit - 1);
+                number, index, limit - 1);
         break;
     }
 }
@@ -128,7 +128,7 @@ static void mem_release(fv_device *dev, void *p, size_t bytes)
 static fv_status stream_open(fv_stream *s, fv_err *e)
 {
     device *d = device_of(s);
-    lane *l = new (std::nothrow) lane{};
+    stream_state *l = new (std::nothrow) stream_state{};
     if (!l) return d->host.refuse(e, FV_ENOMEM, "device cuda: out of memory");
     while (l->row < ROWS_OF_FAULTS - 1 &&
            (__atomic_fetch_or(&d->in_use, 1ull << l->row, __ATOMIC_ACQ_REL) >> l->row & 1))
@@ -139,9 +139,9 @@ static fv_status stream_open(fv_stream *s, fv_err *e)
 
 static void stream_close(fv_stream *s)
 {
-    lane *l = lane_of(s);
-    if (l && l->aside) cudaStreamDestroy(l->aside);
-    if (l) fv_cuda_program_free(l->put_off);
+    stream_state *l = stream_state_of(s);
+    if (l && l->capture_stream) cudaStreamDestroy(l->capture_stream);
+    if (l) fv_cuda_megakernel_free(l->deferred);
     if (l && l->row < ROWS_OF_FAULTS - 1)
         __atomic_fetch_and(&device_of(s)->in_use, ~(1ull << l->row), __ATOMIC_ACQ_REL);
     delete l;
@@ -151,10 +151,10 @@ static void stream_close(fv_stream *s)
 static void sync(fv_stream *s)
 {
     const device *d = device_of(s);
-    lane *l = lane_of(s);
+    stream_state *l = stream_state_of(s);
     if (!l) return;
-    if (l->keeping) {
-        l->broken = true;
+    if (l->capturing) {
+        l->capture_broken = true;
         return;
     }
     enter(d);
@@ -163,7 +163,7 @@ static void sync(fv_stream *s)
     fault *f = faults_of(s);
     for (int i = 0; i < FAULTS; i++) {
         if (f[i].where == ~0ull) continue;
-        tell(s, i, &f[i]);
+        raise_fault(s, i, &f[i]);
         f[i].where = ~0ull;
     }
 }
@@ -173,14 +173,15 @@ static void copy(fv_stream *s, void *dst, const void *src, size_t bytes, cudaMem
 {
     if (!bytes || s->err.code) return;
     cudaStream_t on = stream_of(s);
-    if (lane_of(s)->keeping && kind != cudaMemcpyDeviceToDevice) {
-        lane_of(s)->broken = true; /* the host's memory will be another's when this comes again */
+    if (stream_state_of(s)->capturing && kind != cudaMemcpyDeviceToDevice) {
+        stream_state_of(s)->capture_broken =
+            true; /* the host's memory will be another's when this comes again */
         if (kind == cudaMemcpyDeviceToHost) return;
         on = device_of(s)->stream; /* who uploads something once counts on it */
     }
     enter(device_of(s));
     cudaMemcpyAsync(dst, src, bytes, kind, on);
-    fv_cuda_started(s, name);
+    fv_cuda_check_launch(s, name);
 }
 
 static bool open_stage(device *d)
@@ -189,8 +190,8 @@ static bool open_stage(device *d)
     bool ok = true;
     for (int i = 0; i < 2; i++)
         ok = ok &&
-             (d->half_gone[i] ||
-              cudaEventCreateWithFlags(&d->half_gone[i], cudaEventDisableTiming) == cudaSuccess);
+             (d->half_copied[i] ||
+              cudaEventCreateWithFlags(&d->half_copied[i], cudaEventDisableTiming) == cudaSuccess);
     if (ok &&
         cudaHostAlloc((void **)&d->stage, 2 * HALF_STAGE, cudaHostAllocDefault) != cudaSuccess)
         d->stage = NULL;
@@ -203,9 +204,9 @@ static bool open_stage(device *d)
 static char *stage_for(device *d, size_t bytes)
 {
     if (d->staged + bytes > HALF_STAGE) {
-        cudaEventRecord(d->half_gone[d->half], d->stream);
+        cudaEventRecord(d->half_copied[d->half], d->stream);
         d->half = 1 - d->half;
-        cudaEventSynchronize(d->half_gone[d->half]);
+        cudaEventSynchronize(d->half_copied[d->half]);
         d->staged = 0;
     }
     char *at = d->stage + (size_t)d->half * HALF_STAGE + d->staged;
@@ -218,7 +219,7 @@ static char *stage_for(device *d, size_t bytes)
 static void upload(fv_stream *s, void *dst, const void *host, size_t bytes)
 {
     device *d = device_of(s);
-    std::lock_guard<std::mutex> hold(d->staging);
+    std::lock_guard<std::mutex> hold(d->stage_mutex);
     enter(d);
     if (bytes <= HALF_STAGE && open_stage(d)) host = memcpy(stage_for(d, bytes), host, bytes);
     copy(s, dst, host, bytes, cudaMemcpyHostToDevice, "upload");
@@ -229,7 +230,7 @@ static void download(fv_stream *s, void *host, const void *src, size_t bytes)
     copy(s, host, src, bytes, cudaMemcpyDeviceToHost, "download");
     sync(s);
     /* nobody may act on what was there before */
-    if (s->err.code || lane_of(s)->keeping) memset(host, 0, bytes);
+    if (s->err.code || stream_state_of(s)->capturing) memset(host, 0, bytes);
 }
 
 /* cudaMemcpyAsync leaves overlapping moves undefined, so those go through scratch. */
@@ -252,7 +253,7 @@ static void zero(fv_stream *s, void *dst, size_t bytes)
     if (!bytes || s->err.code) return;
     enter(device_of(s));
     cudaMemsetAsync(dst, 0, bytes, stream_of(s));
-    fv_cuda_started(s, "zero");
+    fv_cuda_check_launch(s, "zero");
 }
 
 static void device_close(fv_device *dev)
@@ -261,13 +262,13 @@ static void device_close(fv_device *dev)
     if (!d) return;
     enter(d);
     if (d->stream) cudaStreamSynchronize(d->stream);
-    fv_cuda_fused_free(d->fused);
+    fv_cuda_cudnn_free(d->cudnn);
     fv_cuda_products_free(d->mm);
     if (d->faults) cudaFreeHost(d->faults);
     if (d->stage) cudaFreeHost(d->stage);
     for (int i = 0; i < 2; i++)
-        if (d->half_gone[i]) cudaEventDestroy(d->half_gone[i]);
-    if (d->mail) cudaFree(d->mail);
+        if (d->half_copied[i]) cudaEventDestroy(d->half_copied[i]);
+    if (d->flagged) cudaFree(d->flagged);
     if (d->stream) cudaStreamDestroy(d->stream);
     delete d;
     dev->impl = NULL;
@@ -296,55 +297,58 @@ static void memory(fv_device *dev, size_t *left, size_t *all)
  * step. */
 static bool capture(fv_stream *s)
 {
-    lane *l = lane_of(s);
+    stream_state *l = stream_state_of(s);
     enter(device_of(s));
-    if (!l->aside && cudaStreamCreateWithFlags(&l->aside, cudaStreamNonBlocking) != cudaSuccess)
-        l->aside = NULL;
-    l->keeping = l->aside &&
-                 cudaStreamBeginCapture(l->aside, cudaStreamCaptureModeRelaxed) == cudaSuccess;
-    l->broken = false;
+    if (!l->capture_stream &&
+        cudaStreamCreateWithFlags(&l->capture_stream, cudaStreamNonBlocking) != cudaSuccess)
+        l->capture_stream = NULL;
+    l->capturing = l->capture_stream &&
+                   cudaStreamBeginCapture(l->capture_stream, cudaStreamCaptureModeRelaxed) ==
+                       cudaSuccess;
+    l->capture_broken = false;
     cudaGetLastError();
-    return l->keeping;
+    return l->capturing;
 }
 
 static void *captured(fv_stream *s)
 {
-    lane *l = lane_of(s);
+    stream_state *l = stream_state_of(s);
     cudaGraph_t graph = NULL;
-    cudaGraphExec_t kept = NULL;
-    if (l->put_off) fv_cuda_start_put_off(s);
-    l->keeping = false;
-    cudaError_t rc = cudaStreamEndCapture(l->aside, &graph);
-    if (rc == cudaSuccess && !l->broken) rc = cudaGraphInstantiate(&kept, graph, 0);
+    cudaGraphExec_t captured_graph = NULL;
+    if (l->deferred) fv_cuda_launch_deferred(s);
+    l->capturing = false;
+    cudaError_t rc = cudaStreamEndCapture(l->capture_stream, &graph);
+    if (rc == cudaSuccess && !l->capture_broken)
+        rc = cudaGraphInstantiate(&captured_graph, graph, 0);
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
-    return rc == cudaSuccess && !l->broken ? kept : NULL;
+    return rc == cudaSuccess && !l->capture_broken ? captured_graph : NULL;
 }
 
-static void replay(fv_stream *s, void *kept)
+static void replay(fv_stream *s, void *captured_graph)
 {
     if (s->err.code) return;
     enter(device_of(s));
-    cudaGraphLaunch((cudaGraphExec_t)kept, device_of(s)->stream);
-    fv_cuda_started(s, "a kept step");
+    cudaGraphLaunch((cudaGraphExec_t)captured_graph, device_of(s)->stream);
+    fv_cuda_check_launch(s, "a kept step");
 }
 
 /* A graph that is still running may be destroyed: the driver keeps it until it is done. */
-static void forget(fv_device *dev, void *kept)
+static void free_graph(fv_device *dev, void *captured_graph)
 {
     enter((device *)dev->impl);
-    cudaGraphExecDestroy((cudaGraphExec_t)kept);
+    cudaGraphExecDestroy((cudaGraphExec_t)captured_graph);
 }
 
 static int choices(const fv_device *dev, char (*lines)[160], int most)
 {
     (void)dev;
-    return fv_cuda_attention_lines(lines, most);
+    return fv_cuda_attention_describe(lines, most);
 }
 
 static const fv_backend backend = {
-    "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download, move,    zero,
-    sync,   device_close, memory,      capture,     captured,     replay, forget,   choices,
+    "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download,   move,    zero,
+    sync,   device_close, memory,      capture,     captured,     replay, free_graph, choices,
 };
 
 /* The same, but no step is kept: what is in it could not be waited for. */
@@ -356,8 +360,8 @@ static const fv_backend waiting = {
 /* The driver looks at this too, but a kept step is one to it. */
 static bool one_by_one()
 {
-    const char *asked = getenv("CUDA_LAUNCH_BLOCKING");
-    return asked && *asked && strcmp(asked, "0");
+    const char *requested = getenv("CUDA_LAUNCH_BLOCKING");
+    return requested && *requested && strcmp(requested, "0");
 }
 
 /* ---- tables ---- */
@@ -365,11 +369,11 @@ static bool one_by_one()
 template <class T> static void fill(fv_kernels *k)
 {
     fv_cuda_attention_rows<T>(k);
-    fv_cuda_attention_ways<T>(k);
+    fv_cuda_attention_dispatch<T>(k);
     fv_cuda_batchnorm<T>(k);
     fv_cuda_beam<T>(k);
     fv_cuda_binary<T>(k);
-    fv_cuda_choose<T>(k);
+    fv_cuda_sample<T>(k);
     fv_cuda_conv<T>(k);
     fv_cuda_copy<T>(k);
     fv_cuda_elementwise<T>(k);
@@ -383,7 +387,7 @@ template <class T> static void fill(fv_kernels *k)
     fv_cuda_reduce<T>(k);
     fv_cuda_rnnt<T>(k);
     fv_cuda_rope<T>(k);
-    fv_cuda_row_linear<T>(k);
+    fv_cuda_fused_linear<T>(k);
     fv_cuda_softmax<T>(k);
     fv_cuda_topk<T>(k);
 }
@@ -425,7 +429,7 @@ static int count(const fv_cuda_host *h, fv_err *e)
 
 static __global__ void any_kernel() {}
 
-/* Kernels know how to wait for one another (wait_for_others) where they were compiled for chips
+/* Kernels know how to wait for one another (pdl_wait) where they were compiled for chips
  * that can; what the driver made of the form for older chips does not, whatever it runs on. */
 static cudaError_t know_waiting(bool *do_they)
 {
@@ -440,21 +444,21 @@ static cudaError_t start(device *d, const cudaDeviceProp *p)
     cudaMemPool_t pool;
     uint64_t keep = UINT64_MAX; /* the pool gives nothing back to the driver by itself */
     cudaError_t rc = cudaSetDevice(d->number);
-    d->processors = p->multiProcessorCount;
-    d->most_shared = p->sharedMemPerBlockOptin;
-    if (rc == cudaSuccess) rc = know_waiting(&d->early);
+    d->sm_count = p->multiProcessorCount;
+    d->max_smem = p->sharedMemPerBlockOptin;
+    if (rc == cudaSuccess) rc = know_waiting(&d->supports_pdl);
     d->hopper = p->major == 9 && p->minor == 0;
     snprintf(d->level, sizeof d->level, "sm_%d%d", p->major, p->minor);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (rc == cudaSuccess)
         rc = cudaHostAlloc((void **)&d->faults, ROWS_OF_FAULTS * FAULTS * sizeof(fault),
                            cudaHostAllocMapped);
-    size_t mail = (size_t)MAIL_AREAS * MAIL_WORDS * sizeof *d->mail,
-           tickets = (TICKETS + PROGRAM_TICKETS) * sizeof *d->tickets;
-    if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->mail, mail + tickets);
+    size_t flagged = (size_t)FLAGGED_AREAS * FLAGGED_WORDS * sizeof *d->flagged,
+           tickets = (TICKETS + MEGAKERNEL_TICKETS) * sizeof *d->tickets;
+    if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->flagged, flagged + tickets);
     /* which waits for no other */
-    if (rc == cudaSuccess) rc = cudaMemsetAsync(d->mail, 0, mail + tickets, d->stream);
-    d->tickets = (unsigned *)(d->mail + MAIL_AREAS * MAIL_WORDS);
+    if (rc == cudaSuccess) rc = cudaMemsetAsync(d->flagged, 0, flagged + tickets, d->stream);
+    d->tickets = (unsigned *)(d->flagged + FLAGGED_AREAS * FLAGGED_WORDS);
     if (rc == cudaSuccess) rc = cudaDeviceGetDefaultMemPool(&pool, d->number);
     if (rc == cudaSuccess)
         rc = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
@@ -482,15 +486,15 @@ FV_API fv_status fv_cuda_open(fv_device *dev, const fv_cuda_host *host, size_t a
                             n);
     cudaDeviceProp p;
     cudaError_t rc = cudaGetDeviceProperties(&p, number);
-    if (rc == cudaSuccess && p.major * 10 + p.minor < LEAST_SM)
+    if (rc == cudaSuccess && p.major * 10 + p.minor < MIN_SM)
         return host->refuse(e, FV_EDEVICE, "device cuda:%d: %s is sm_%d%d, kernels begin at sm_%d",
-                            number, p.name, p.major, p.minor, LEAST_SM);
+                            number, p.name, p.major, p.minor, MIN_SM);
     device *d = new (std::nothrow) device{};
     if (!d) return host->refuse(e, FV_ENOMEM, "device cuda: out of memory");
     d->host = *host;
     d->number = number;
     dev->impl = d;
-    if (fv_cuda_attention_choose(d, e)) {
+    if (fv_cuda_attention_select(d, e)) {
         device_close(dev);
         return e ? e->code : FV_EDEVICE;
     }

@@ -41,13 +41,13 @@ struct fault {
     long long limit, more;
 };
 
-/* EARLY_ROWS: with more, kernels are large */
-enum { TICKETS = 1 << 16, PROGRAM_TICKETS = 8, EARLY_ROWS = 8 };
-enum { MAIL_AREAS = 8, MAIL_WORDS = 1 << 16 }; /* see decode/flags.h; words of an area */
+/* PDL_MAX_ROWS: with more, kernels are large */
+enum { TICKETS = 1 << 16, MEGAKERNEL_TICKETS = 8, PDL_MAX_ROWS = 8 };
+enum { FLAGGED_AREAS = 8, FLAGGED_WORDS = 1 << 16 }; /* see decode/flags.h; words of an area */
 
-struct program;         /* decode/mega_plan.cu: kernels that are put off */
+struct megakernel;      /* decode/mega_plan.cu: kernels that are put off */
 struct products;        /* gemm/gemm.cu: cuBLASLt, its plans and its workspace */
-struct fused_attention; /* attention/cudnn.cu: cuDNN and its plans */
+struct cudnn_attention; /* attention/cudnn.cu: cuDNN and its plans */
 
 struct device {
     fv_cuda_host host;
@@ -55,62 +55,64 @@ struct device {
     cudaStream_t stream;
     fault *faults;             /* pinned: FAULTS for each stream */
     unsigned long long in_use; /* streams that have a row of faults */
-    int processors;
-    size_t most_shared; /* bytes a block may ask for */
-    bool early;         /* kernels can start before those they wait for are done */
-    bool hopper;        /* sm_90, with instructions that no other chip has */
+    int sm_count;
+    size_t max_smem;   /* bytes a block may ask for */
+    bool supports_pdl; /* kernels can start before those they wait for are done */
+    bool hopper;       /* sm_90, with instructions that no other chip has */
     /* zeros: TICKETS counters that every kernel leaves as it found them, and those of programs */
     unsigned *tickets;
-    unsigned long long *mail; /* (MAIL_AREAS,MAIL_WORDS) */
+    unsigned long long *flagged; /* (FLAGGED_AREAS,FLAGGED_WORDS) */
     char level[16];
-    std::mutex opening; /* of mm and fused */
-    std::mutex staging; /* over what follows */
+    std::mutex open_mutex;  /* of mm and fused */
+    std::mutex stage_mutex; /* over what follows */
     /* pinned: what is on its way to the device, in two halves; NULL before the first time */
     char *stage;
     int half;      /* that is being filled */
     size_t staged; /* bytes of it */
-    cudaEvent_t half_gone[2];
+    cudaEvent_t half_copied[2];
     products *mm;
-    fused_attention *fused; /* NULL: not yet, or none */
-    bool fused_tried;
+    cudnn_attention *cudnn; /* NULL: not yet, or none */
+    bool cudnn_tried;
     /* attention/dispatch.cu: the first way that may be taken; one asked for, or -1 */
-    int attention_from, attention_asked;
+    int attn_first_impl, attn_requested;
     fv_kernels k[FV_FLOATS];
 };
 
 /* Behind an fv_stream. */
-struct lane {
-    int row;            /* of faults */
-    const char *last;   /* the kernel started last, for messages */
-    cudaStream_t aside; /* where kernels are kept instead of run; NULL before the first time */
-    bool keeping;       /* they are, now */
-    bool broken;        /* by something that cannot be repeated */
-    program *put_off;   /* NULL before the first time */
+struct stream_state {
+    int row;          /* of faults */
+    const char *last; /* the kernel started last, for messages */
+    cudaStream_t
+        capture_stream;   /* where kernels are kept instead of run; NULL before the first time */
+    bool capturing;       /* they are, now */
+    bool capture_broken;  /* by something that cannot be repeated */
+    megakernel *deferred; /* NULL before the first time */
 };
 
 static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
-static inline lane *lane_of(const fv_stream *s) { return (lane *)s->impl; }
+static inline stream_state *stream_state_of(const fv_stream *s) { return (stream_state *)s->impl; }
 static inline fault *faults_of(const fv_stream *s)
 {
-    return device_of(s)->faults + (size_t)lane_of(s)->row * FAULTS;
+    return device_of(s)->faults + (size_t)stream_state_of(s)->row * FAULTS;
 }
 /* decode/mega_plan.cu: starts the kernels that were put off. */
-void fv_cuda_start_put_off(fv_stream *s);
-void fv_cuda_program_free(program *p);
+void fv_cuda_launch_deferred(fv_stream *s);
+void fv_cuda_megakernel_free(megakernel *p);
 
 /* The stream to start something on, with everything before it started. */
 static inline cudaStream_t stream_of(fv_stream *s)
 {
-    if (lane_of(s)->put_off) fv_cuda_start_put_off(s);
-    return lane_of(s)->keeping ? lane_of(s)->aside : device_of(s)->stream;
+    if (stream_state_of(s)->deferred) fv_cuda_launch_deferred(s);
+    return stream_state_of(s)->capturing ? stream_state_of(s)->capture_stream
+                                         : device_of(s)->stream;
 }
 
 /* Remembers what was started and picks up a refusal to start. */
-void fv_cuda_started(fv_stream *s, const char *kernel);
+void fv_cuda_check_launch(fv_stream *s, const char *kernel);
 
 /* Lets blocks of a kernel have so many bytes of shared memory; where the chip has fewer the stream
  * fails, and says so. */
-bool fv_cuda_give_shared(fv_stream *s, const char *name, const void *kernel, size_t bytes);
+bool fv_cuda_set_max_smem(fv_stream *s, const char *name, const void *kernel, size_t bytes);
 
 __host__ __device__ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -120,17 +122,17 @@ static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 gr
 {
     if (!grid.x || !grid.y || !grid.z || s->err.code) return;
     cudaSetDevice(device_of(s)->number);
-    if (!fv_cuda_give_shared(s, name, (const void *)kernel, shared)) return;
+    if (!fv_cuda_set_max_smem(s, name, (const void *)kernel, shared)) return;
     kernel<<<grid, threads, shared, stream_of(s)>>>(static_cast<P>(args)...);
-    fv_cuda_started(s, name);
+    fv_cuda_check_launch(s, name);
 }
 
-/* The same for a kernel that calls wait_for_others() before it reads what others wrote and begins
+/* The same for a kernel that calls pdl_wait() before it reads what others wrote and begins
  * with memory that nobody writes: if early, it may start while the kernel before it is still
  * running.  That pays where kernels are small; else they take room from one another. */
 template <class... P, class... A>
-static void launch_early(fv_stream *s, const char *name, bool is_early, void (*kernel)(P...),
-                         dim3 grid, unsigned threads, size_t shared, A... args)
+static void launch_pdl(fv_stream *s, const char *name, bool use_pdl, void (*kernel)(P...),
+                       dim3 grid, unsigned threads, size_t shared, A... args)
 {
     if (!grid.x || !grid.y || !grid.z || s->err.code) return;
     cudaLaunchConfig_t how = {};
@@ -142,14 +144,14 @@ static void launch_early(fv_stream *s, const char *name, bool is_early, void (*k
     how.dynamicSmemBytes = shared;
     how.stream = stream_of(s);
     how.attrs = &early;
-    how.numAttrs = is_early && device_of(s)->early ? 1 : 0;
+    how.numAttrs = use_pdl && device_of(s)->supports_pdl ? 1 : 0;
     cudaSetDevice(device_of(s)->number);
-    if (!fv_cuda_give_shared(s, name, (const void *)kernel, shared)) return;
+    if (!fv_cuda_set_max_smem(s, name, (const void *)kernel, shared)) return;
     cudaLaunchKernelEx(&how, kernel, static_cast<P>(args)...);
-    fv_cuda_started(s, name);
+    fv_cuda_check_launch(s, name);
 }
 
-__device__ inline void wait_for_others()
+__device__ inline void pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -157,7 +159,7 @@ __device__ inline void wait_for_others()
 }
 
 /* The kernel behind this one may start. */
-__device__ inline void let_others_start()
+__device__ inline void pdl_launch_dependents()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -165,17 +167,17 @@ __device__ inline void let_others_start()
 }
 
 /* Scratch for n elements of E on the stream; NULL once that failed. */
-template <class E> static E *work(fv_stream *s, int64_t n)
+template <class E> static E *alloc_scratch(fv_stream *s, int64_t n)
 {
     return (E *)device_of(s)->host.work(s, (size_t)(n > 0 ? n : 1) * sizeof(E));
 }
 
-__device__ inline void report(fault *f, int64_t place, int64_t number, int64_t limit,
-                              int64_t more = 0)
+__device__ inline void report_fault(fault *f, int64_t index, int64_t number, int64_t limit,
+                                    int64_t more = 0)
 {
     f->limit = limit;
     f->more = more;
-    atomicMin(&f->where, (unsigned long long)place << 32 | (uint32_t)number);
+    atomicMin(&f->where, (unsigned long long)index << 32 | (uint32_t)number);
 }
 
 /* ---- numbers ---- */
@@ -191,13 +193,13 @@ template <> struct kind<f16> {
     static constexpr fv_dtype dtype = FV_F16;
 };
 
-__device__ inline float up(float x) { return x; }
-__device__ inline float up(bf16 x) { return __bfloat162float(x); }
-__device__ inline float up(f16 x) { return __half2float(x); }
-template <class T> __device__ inline T down(float x);
-template <> __device__ inline float down<float>(float x) { return x; }
-template <> __device__ inline bf16 down<bf16>(float x) { return __float2bfloat16_rn(x); }
-template <> __device__ inline f16 down<f16>(float x) { return __float2half_rn(x); }
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(f16 x) { return __half2float(x); }
+template <class T> __device__ inline T from_float(float x);
+template <> __device__ inline float from_float<float>(float x) { return x; }
+template <> __device__ inline bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ inline f16 from_float<f16>(float x) { return __float2half_rn(x); }
 
 /* V neighbours, moved in accesses of up to 16 bytes. */
 template <class T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) pack {
@@ -208,14 +210,14 @@ template <int V, class T> __device__ inline void load(float (&x)[V], const T *p,
 {
     pack<T, V> k = *(const pack<T, V> *)(p + i);
 #pragma unroll
-    for (int j = 0; j < V; j++) x[j] = up(k.v[j]);
+    for (int j = 0; j < V; j++) x[j] = to_float(k.v[j]);
 }
 
 template <int V, class T> __device__ inline void store(T *p, int64_t i, const float (&x)[V])
 {
     pack<T, V> k;
 #pragma unroll
-    for (int j = 0; j < V; j++) k.v[j] = down<T>(x[j]);
+    for (int j = 0; j < V; j++) k.v[j] = from_float<T>(x[j]);
     *(pack<T, V> *)(p + i) = k;
 }
 
@@ -231,7 +233,7 @@ template <class T> static sink<T> to(fv_sink s)
 template <class T> static sink<T> to(T *p) { return {p, false, false}; }
 
 template <int V, class T, class E>
-__device__ inline void deliver_as(E *p, int64_t i, const float (&x)[V], bool add)
+__device__ inline void sink_store_as(E *p, int64_t i, const float (&x)[V], bool add)
 {
     float y[V];
     if (add) load(y, p, i);
@@ -240,18 +242,19 @@ __device__ inline void deliver_as(E *p, int64_t i, const float (&x)[V], bool add
     store(p, i, y);
 }
 
-template <int V, class T> __device__ inline void deliver(sink<T> s, int64_t i, const float (&x)[V])
+template <int V, class T>
+__device__ inline void sink_store(sink<T> s, int64_t i, const float (&x)[V])
 {
     if (s.wide)
-        deliver_as<V, T>((float *)s.p, i, x, s.add);
+        sink_store_as<V, T>((float *)s.p, i, x, s.add);
     else
-        deliver_as<V, T>((T *)s.p, i, x, s.add);
+        sink_store_as<V, T>((T *)s.p, i, x, s.add);
 }
 
-template <class T> __device__ inline void put(sink<T> s, int64_t i, float v)
+template <class T> __device__ inline void sink_put(sink<T> s, int64_t i, float v)
 {
     const float x[1] = {v};
-    deliver(s, i, x);
+    sink_store(s, i, x);
 }
 
 template <class... P> static bool aligned(P... p) { return (((uintptr_t)p | ...) & 15) == 0; }
@@ -274,7 +277,7 @@ static void each(fv_stream *s, const char *name, int64_t n, bool can_be_wide, F 
 {
     bool wide = can_be_wide && n % F::wide == 0;
     int64_t blocks = ceil_div(wide ? n / F::wide : n, THREADS),
-            most = (int64_t)device_of(s)->processors * 32;
+            most = (int64_t)device_of(s)->sm_count * 32;
     dim3 grid((unsigned)(blocks < most ? blocks : most));
     if (wide)
         launch(s, name, each_kernel<F::wide, F>, grid, THREADS, 0, n, f);
@@ -284,24 +287,24 @@ static void each(fv_stream *s, const char *name, int64_t n, bool can_be_wide, F 
 
 /* ---- sums of a block: to all threads, in an order that only the number of threads decides ---- */
 
-struct add_up {
+struct sum_op {
     __device__ float operator()(float a, float b) const { return a + b; }
 };
-struct greater {
+struct max_op {
     __device__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
 
-template <class F> __device__ inline float warp_all(float v, F join)
+template <class F> __device__ inline float warp_allreduce(float v, F join)
 {
     for (int o = 16; o; o /= 2) v = join(v, __shfl_xor_sync(~0u, v, o));
     return v;
 }
 
-template <class F> __device__ inline float block_all(float v, F join)
+template <class F> __device__ inline float block_allreduce(float v, F join)
 {
     __shared__ float part[32];
     unsigned warps = (blockDim.x + 31) / 32;
-    v = warp_all(v, join);
+    v = warp_allreduce(v, join);
     if (warps == 1) return v;
     __syncthreads(); /* part may still be read from the time before */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
@@ -380,11 +383,11 @@ __device__ inline void philox(uint32_t (&out)[4], uint64_t seed, uint64_t site, 
 /* ---- the kernels of each file: name<T>(table) puts them in ---- */
 
 template <class T> void fv_cuda_attention_rows(fv_kernels *k);
-template <class T> void fv_cuda_attention_ways(fv_kernels *k);
+template <class T> void fv_cuda_attention_dispatch(fv_kernels *k);
 template <class T> void fv_cuda_batchnorm(fv_kernels *k);
 template <class T> void fv_cuda_beam(fv_kernels *k);
 template <class T> void fv_cuda_binary(fv_kernels *k);
-template <class T> void fv_cuda_choose(fv_kernels *k);
+template <class T> void fv_cuda_sample(fv_kernels *k);
 template <class T> void fv_cuda_conv(fv_kernels *k);
 template <class T> void fv_cuda_copy(fv_kernels *k);
 template <class T> void fv_cuda_elementwise(fv_kernels *k);
@@ -396,7 +399,7 @@ template <class T> void fv_cuda_ids(fv_kernels *k);
 template <class T> void fv_cuda_norm(fv_kernels *k);
 template <class T> void fv_cuda_optim(fv_kernels *k);
 template <class T> void fv_cuda_reduce(fv_kernels *k);
-template <class T> void fv_cuda_row_linear(fv_kernels *k);
+template <class T> void fv_cuda_fused_linear(fv_kernels *k);
 template <class T> void fv_cuda_rnnt(fv_kernels *k);
 template <class T> void fv_cuda_rope(fv_kernels *k);
 template <class T> void fv_cuda_softmax(fv_kernels *k);
@@ -412,16 +415,15 @@ void fv_cuda_double(fv_kernels *k); /* rows/copy.cu: what f64 has here, conversi
 void fv_cuda_products_free(products *p);
 /* gemm_hopper*.cu; false: not this one, and nothing was done */
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g);
-bool fv_cuda_gemm_kn(fv_stream *s, const fv_gemm *g);
-bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p,
-                        fv_sink sums);
+bool fv_cuda_gemm_in_out(fv_stream *s, const fv_gemm *g);
+bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
 /* rows/reduce.cu; y in f32 */
 void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols);
-void fv_cuda_fused_free(fused_attention *f);
+void fv_cuda_cudnn_free(cudnn_attention *f);
 
 /* attention/dispatch.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns
  * how many lines that takes. */
-fv_status fv_cuda_attention_choose(device *d, fv_err *e);
-int fv_cuda_attention_lines(char (*lines)[160], int most);
+fv_status fv_cuda_attention_select(device *d, fv_err *e);
+int fv_cuda_attention_describe(char (*lines)[160], int most);
 
 #endif

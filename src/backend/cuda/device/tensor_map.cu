@@ -1,8 +1,8 @@
 /* tensor_map.cu - describes tensors to the copy engine. */
 #include "sm90.h"
 
-bool fv_cuda_map_axes(CUtensorMap *m, const void *x, fv_dtype t, int axes, const cuuint64_t *dim,
-                      const cuuint64_t *step, const cuuint32_t *box)
+bool fv_cuda_tensor_map_nd(CUtensorMap *m, const void *x, fv_dtype t, int axes,
+                           const cuuint64_t *dim, const cuuint64_t *step, const cuuint32_t *box)
 {
     typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                                   const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
@@ -24,20 +24,22 @@ bool fv_cuda_map_axes(CUtensorMap *m, const void *x, fv_dtype t, int axes, const
                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-bool fv_cuda_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H,
-                 int64_t W, int64_t row, int64_t batch, int rows)
+bool fv_cuda_tensor_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H,
+                        int64_t W, int64_t row, int64_t batch, int rows)
 {
     const cuuint64_t dim[] = {(cuuint64_t)W, (cuuint64_t)H, (cuuint64_t)T, (cuuint64_t)B};
     const cuuint64_t step[] = {(cuuint64_t)W * 2, (cuuint64_t)row * 2,
                                (cuuint64_t)(B > 1 ? batch : T * row) * 2};
     const cuuint32_t box[] = {PANEL, 1, (cuuint32_t)rows, 1};
-    return fv_cuda_map_axes(m, x, t, 4, dim, step, box);
+    return fv_cuda_tensor_map_nd(m, x, t, 4, dim, step, box);
 }
 
-bool fv_cuda_map_attention(attention_maps *m, const fv_attn_args *a, fv_dtype t, int queries,
-                           int keys)
+bool fv_cuda_tensor_map_qkv(qkv_tensor_maps *m, const fv_attn_args *a, fv_dtype t, int queries,
+                            int keys)
 {
-    return fv_cuda_map(&m->q, a->q, t, a->B, a->Tq, a->H, a->Wk, a->q_row, a->q_batch, queries) &&
-           fv_cuda_map(&m->k, a->k, t, a->B, a->Tk, a->G, a->Wk, a->k_row, a->k_batch, keys) &&
-           fv_cuda_map(&m->v, a->v, t, a->B, a->Tk, a->G, a->Wv, a->v_row, a->v_batch, keys);
+    return fv_cuda_tensor_map(&m->q, a->q, t, a->B, a->Tq, a->H, a->Wk, a->q_row, a->q_batch,
+                              queries) &&
+           fv_cuda_tensor_map(&m->k, a->k, t, a->B, a->Tk, a->G, a->Wk, a->k_row, a->k_batch,
+                              keys) &&
+           fv_cuda_tensor_map(&m->v, a->v, t, a->B, a->Tk, a->G, a->Wv, a->v_row, a->v_batch, keys);
 }

@@ -39,7 +39,7 @@ __device__ inline void ldmatrix(uint32_t (&r)[4], const void *row)
                  : "r"(at));
 }
 
-__device__ inline void ldmatrix_turned(uint32_t (&r)[4], const void *row)
+__device__ inline void ldmatrix_trans(uint32_t (&r)[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -47,12 +47,12 @@ __device__ inline void ldmatrix_turned(uint32_t (&r)[4], const void *row)
                  : "r"(at));
 }
 
-__device__ inline uint32_t two(float a, float b, bf16)
+__device__ inline uint32_t pack2(float a, float b, bf16)
 {
     __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
     return *(uint32_t *)&v;
 }
-__device__ inline uint32_t two(float a, float b, f16)
+__device__ inline uint32_t pack2(float a, float b, f16)
 {
     __half2 v = __floats2half2_rn(a, b);
     return *(uint32_t *)&v;
@@ -158,11 +158,12 @@ __device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const T 
 #pragma unroll
     for (int k = 0; k < K; k += 2) {
         uint32_t fb[4];
-        uint32_t fa[4] = {two(p[k][0], p[k][1], T()), two(p[k][2], p[k][3], T()),
-                          two(p[k + 1][0], p[k + 1][1], T()), two(p[k + 1][2], p[k + 1][3], T())};
+        uint32_t fa[4] = {pack2(p[k][0], p[k][1], T()), pack2(p[k][2], p[k][3], T()),
+                          pack2(p[k + 1][0], p[k + 1][1], T()),
+                          pack2(p[k + 1][2], p[k + 1][3], T())};
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
-            ldmatrix_turned(fb, rb + k * 8 * SB + n * 8);
+            ldmatrix_trans(fb, rb + k * 8 * SB + n * 8);
             mma(c[n], fa, fb[0], fb[1], T());
             mma(c[n + 1], fa, fb[2], fb[3], T());
         }
@@ -180,15 +181,15 @@ __device__ inline void mul_nn(float (&c)[M][N][4], const float (&p)[M][K][4], co
         uint32_t fa[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            fa[m][0] = two(p[m][k][0], p[m][k][1], T()),
-            fa[m][1] = two(p[m][k][2], p[m][k][3], T());
-            fa[m][2] = two(p[m][k + 1][0], p[m][k + 1][1], T()),
-            fa[m][3] = two(p[m][k + 1][2], p[m][k + 1][3], T());
+            fa[m][0] = pack2(p[m][k][0], p[m][k][1], T()),
+            fa[m][1] = pack2(p[m][k][2], p[m][k][3], T());
+            fa[m][2] = pack2(p[m][k + 1][0], p[m][k + 1][1], T()),
+            fa[m][3] = pack2(p[m][k + 1][2], p[m][k + 1][3], T());
         }
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
             uint32_t fb[4];
-            ldmatrix_turned(fb, rb + k * 8 * SB + n * 8);
+            ldmatrix_trans(fb, rb + k * 8 * SB + n * 8);
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 mma(c[m][n], fa[m], fb[0], fb[1], T());
@@ -239,10 +240,11 @@ template <int N> __device__ inline void clear(float (&c)[N][4])
  * rows begin at multiples of 16 bytes and width is one of so many; then the copy runs beside what
  * follows, until all_arrived. */
 template <int ROWS, int W, class T>
-__device__ inline void fetch(T *to, const T *from, int64_t step, int64_t n, int width, bool quick)
+__device__ inline void fetch(T *to, const T *from, int64_t step, int64_t n, int width,
+                             bool vectorised)
 {
     constexpr int S = stride_of<T, W>, V = 16 / sizeof(T);
-    if (quick) {
+    if (vectorised) {
 #pragma unroll 4
         for (int e = threadIdx.x; e < ROWS * (W / V); e += blockDim.x) {
             int r = e / (W / V), c = e % (W / V) * V;
@@ -254,7 +256,7 @@ __device__ inline void fetch(T *to, const T *from, int64_t step, int64_t n, int 
     } else {
         for (int e = threadIdx.x; e < ROWS * W; e += blockDim.x) {
             int r = e / W, c = e % W;
-            to[r * S + c] = r < n && c < width ? from[r * step + c] : down<T>(0);
+            to[r * S + c] = r < n && c < width ? from[r * step + c] : from_float<T>(0);
         }
     }
     asm volatile("cp.async.commit_group;");

@@ -79,7 +79,7 @@ __global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_
         if (pre) store(pre, (r0 + r) * n + c, v[r]);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? gelu_quick(v[r][j])
+            v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? gelu_approx(v[r][j])
                                                        : activate(ACT ? ACT : act, v[r][j]);
         store(y, (r0 + r) * n + c, v[r]);
     }
@@ -110,7 +110,7 @@ static void finish_in_place(fv_stream *s, T *y, T *pre, const T *bias, int64_t r
     constexpr int V = 16 / sizeof(T);
     if (!act && !pre && !bias) return;
     /* not eight rows for every thread there is */
-    bool few = rows * n < (int64_t)device_of(s)->processors * 128 * 8 * V;
+    bool few = rows * n < (int64_t)device_of(s)->sm_count * 128 * 8 * V;
     if (n % V || !aligned(y, pre, bias))
         finish_as<T, 1, 8>(s, y, pre, bias, rows, n, act);
     else if (few)
@@ -131,13 +131,13 @@ template <class T> struct plain {
         const T *a = (const T *)g.a + z * g.stride_a, *b = (const T *)g.b + z * g.stride_b;
         float sum = 0;
         for (int64_t k = 0; k < g.k; k++)
-            sum = fmaf(up(a[g.ta ? k * g.lda + i : i * g.lda + k]),
-                       up(b[g.tb ? j * g.ldb + k : k * g.ldb + j]), sum);
+            sum = fmaf(to_float(a[g.ta ? k * g.lda + i : i * g.lda + k]),
+                       to_float(b[g.tb ? j * g.ldb + k : k * g.ldb + j]), sum);
         sum *= g.alpha == 0 ? 1 : g.alpha;
-        if (g.bias) sum += up(((const T *)g.bias)[j]);
-        if (g.pre) ((T *)g.pre)[to] = down<T>(sum);
+        if (g.bias) sum += to_float(((const T *)g.bias)[j]);
+        if (g.pre) ((T *)g.pre)[to] = from_float<T>(sum);
         sink<T> c = {g.c, g.ct == FV_F32 && kind<T>::dtype != FV_F32, g.add};
-        put(c, to, activate(g.act, sum));
+        sink_put(c, to, activate(g.act, sum));
     }
 };
 
@@ -148,13 +148,13 @@ static bool by_rows(fv_stream *s, const fv_gemm *g)
 {
     bool plain = g->batch == 1 && !g->ta && !g->add && !g->pre && (g->alpha == 0 || g->alpha == 1);
     if (!plain || g->m > 64 || g->lda != g->k || g->ldc != g->n || g->ct != FV_F32) return false;
-    fv_row_linear a = {};
+    fv_fused_linear a = {};
     a.rows = g->m, a.n = g->n, a.k = g->k;
     a.x = g->a, a.w = g->b, a.bias = g->bias;
     a.xt = a.yt = FV_F32, a.wt = g->bt;
     a.act = g->act;
     a.y = g->c;
-    return s->dev->k[FV_F32]->row_linear(s, &a);
+    return s->dev->k[FV_F32]->fused_linear(s, &a);
 }
 
 /* Many rows: rounded to bf16 themselves, and added up in f32. */
@@ -162,7 +162,7 @@ static bool by_rounding(fv_stream *s, const fv_gemm *g)
 {
     bool plain = g->batch == 1 && !g->ta && !g->add && g->lda == g->k && g->ldc == g->n &&
                  g->ct == FV_F32 && g->k > 0;
-    bf16 *a = plain ? work<bf16>(s, g->m * g->k) : NULL;
+    bf16 *a = plain ? alloc_scratch<bf16>(s, g->m * g->k) : NULL;
     if (!a) return s->err.code != FV_OK;
     s->dev->k[FV_F32]->cast(s, fv_sink{a, FV_BF16, false}, g->a, g->m * g->k);
     fv_gemm bare = *g;
@@ -202,12 +202,13 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
         (by_rows(s, &g) || by_rounding(s, &g)))
         return;
     if (g.bt != kind<T>::dtype) {
-        T *b = work<T>(s, g.n * g.k);
+        T *b = alloc_scratch<T>(s, g.n * g.k);
         if (!b) return;
         s->dev->k[g.bt]->cast(s, fv_sink{b, kind<T>::dtype, false}, g.b, g.n * g.k);
         g.b = b;
     }
-    if (kind<T>::dtype == FV_BF16 && (fv_cuda_gemm_hopper(s, &g) || fv_cuda_gemm_kn(s, &g))) return;
+    if (kind<T>::dtype == FV_BF16 && (fv_cuda_gemm_hopper(s, &g) || fv_cuda_gemm_in_out(s, &g)))
+        return;
     int how = epilogue(&g, kind<T>::dtype);
     if (g.k && how >= 0 && by_library<T>(s, &g, how)) return;
     if (g.plus) {
@@ -293,7 +294,7 @@ template <class E, class T> struct lay_out {
     template <int V> __device__ void at(int64_t i) const
     {
         int64_t r = i / k, c = i % k;
-        out[i] = down<E>(up(w[tb ? r * ld + c : c * ld + r]));
+        out[i] = from_float<E>(to_float(w[tb ? r * ld + c : c * ld + r]));
     }
 };
 
@@ -327,7 +328,7 @@ template <class T> void fv_cuda_gemm(fv_kernels *k)
 {
     k->gemm = gemm_in_parts<T>;
     k->gemm_plus = true;
-    if (kind<T>::dtype == FV_BF16) k->gemm_slope = fv_cuda_gemm_slope;
+    if (kind<T>::dtype == FV_BF16) k->gemm_dact = fv_cuda_gemm_dact;
     k->pack_bytes = pack_bytes;
     k->pack = pack_weight;
 }

@@ -7,17 +7,17 @@
 #include "backend/cuda/rows/scalar.h"
 
 /* Of a product without gelu: where it was seen to be faster than the library. */
-#define MOST_K 1024
-#define MOST_N 4096
+#define MAX_K 1024
+#define MAX_N 4096
 
 template <bool GELU> struct finish {
-    static constexpr bool KN = false;
+    static constexpr bool IN_OUT = false;
     bf16 *c;
     const bf16 *bias; /* or NULL; once a kernel runs, its own copy, as wide as tiles are */
     int m, n, ldc;
 
-    __device__ void brings(const tiles &) const {}
-    __device__ void ends(sums &s, int row, int column) const
+    __device__ void produce(const tiles &) const {}
+    __device__ void epilogue(sums &s, int row, int column) const
     {
         row += first_row(), column += first_column();
         bf16 *to = c + (int64_t)row * ldc + column;
@@ -25,7 +25,7 @@ template <bool GELU> struct finish {
         for (int j = 0; j < RUNS; j++) {
             float b[8];
             if (column + 32 * j >= n) break;
-            load_held(b, bias + column + 32 * j);
+            load_smem(b, bias + column + 32 * j);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float v[8];
@@ -48,21 +48,21 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
              const __grid_constant__ CUtensorMap w, const __grid_constant__ END end)
 {
     extern __shared__ uint8_t memory[];
-    room *r = room_in(memory);
+    gemm_smem *r = gemm_smem_at(memory);
     END mine = end;
-    if (threadIdx.x == 0) room_init(r);
-    wait_for_others();
-    let_others_start();
-    mine.bias = hold_bias((bf16 *)(r + 1), end.bias, t);
+    if (threadIdx.x == 0) gemm_smem_init(r);
+    pdl_wait();
+    pdl_launch_dependents();
+    mine.bias = load_bias((bf16 *)(r + 1), end.bias, t);
     __syncthreads();
-    multiply_all(t, r, &a, &w, mine);
+    run_block(t, r, &a, &w, mine);
 }
 
 /* Tiles for most processors.  A long sum without gelu is the library's. */
-static bool pays(const fv_stream *s, const fv_gemm *g)
+static bool preferred(const fv_stream *s, const fv_gemm *g)
 {
-    bool ours = g->act == FV_GELU || (g->act == FV_ACT_NONE && g->k <= MOST_K && g->n <= MOST_N);
-    return ours && g->n <= MOST_BIAS && enough_tiles(s, g);
+    bool ours = g->act == FV_GELU || (g->act == FV_ACT_NONE && g->k <= MAX_K && g->n <= MAX_N);
+    return ours && g->n <= MAX_BIAS && enough_tiles(s, g);
 }
 
 template <bool GELU>
@@ -70,16 +70,16 @@ static void start(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CU
 {
     tiles t = tiles_of(g);
     finish<GELU> end = {(bf16 *)g->c, (const bf16 *)g->bias, t.m, t.n, (int)g->ldc};
-    size_t shared = sizeof(room) + 1024 + bias_bytes(t);
-    launch_early(s, "gemm", true, by_tiles<finish<GELU>>, dim3(blocks_for(s, t)), 3 * GROUP, shared,
-                 t, a, w, end);
+    size_t shared = sizeof(gemm_smem) + 1024 + bias_bytes(t);
+    launch_pdl(s, "gemm", true, by_tiles<finish<GELU>>, dim3(blocks_for(s, t)), 3 * GROUP, shared,
+               t, a, w, end);
 }
 
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g)
 {
     CUtensorMap a, w;
-    if (!device_of(s)->hopper || !g->tb || g->pre || g->plus || !fits_tiles(g) || !pays(s, g) ||
-        !describe(&a, &w, g))
+    if (!device_of(s)->hopper || !g->tb || g->pre || g->plus || !fits_tiles(g) ||
+        !preferred(s, g) || !describe(&a, &w, g))
         return false;
     if (g->act == FV_GELU)
         start<true>(s, g, a, w);

@@ -37,32 +37,33 @@ struct tiles {
 struct stage {
     bf16 a[TILE_M * PANEL], w[TILE_N * PANEL];
 };
-struct alignas(16) room { /* a bias follows */
+struct alignas(16) gemm_smem { /* a bias follows */
     stage s[STAGES];
-    uint64_t full[STAGES], empty[STAGES], turn[2];
+    uint64_t full[STAGES], empty[STAGES], pingpong[2];
 };
 
-__device__ inline room *room_in(uint8_t *memory)
+__device__ inline gemm_smem *gemm_smem_at(uint8_t *memory)
 {
-    return (room *)(((uintptr_t)memory + 1023) / 1024 * 1024);
+    return (gemm_smem *)(((uintptr_t)memory + 1023) / 1024 * 1024);
 }
 
 /* By one thread, and others see it behind a barrier. */
-__device__ inline void room_init(room *r)
+__device__ inline void gemm_smem_init(gemm_smem *r)
 {
     for (int i = 0; i < STAGES; i++) {
-        barrier_init(&r->full[i], 1);
-        barrier_init(&r->empty[i], 4); /* each warp of a group */
+        mbarrier_init(&r->full[i], 1);
+        mbarrier_init(&r->empty[i], 4); /* each warp of a group */
     }
-    for (int i = 0; i < 2; i++) barrier_init(&r->turn[i], 4);
-    barriers_ready();
+    for (int i = 0; i < 2; i++) mbarrier_init(&r->pingpong[i], 4);
+    mbarrier_init_fence();
 }
 
 /* ---- one thread brings ---- */
 
-/* KN: W is stored (K,N), and a panel has 64 of its rows. */
-template <bool KN>
-__device__ inline void bring(const tiles &t, room *r, const CUtensorMap *a, const CUtensorMap *w)
+/* IN_OUT: W is stored (K,N), and a panel has 64 of its rows. */
+template <bool IN_OUT>
+__device__ inline void produce_tiles(const tiles &t, gemm_smem *r, const CUtensorMap *a,
+                                     const CUtensorMap *w)
 {
     unsigned step = 0;
     for (int i = blockIdx.x; i < t.count; i += gridDim.x) {
@@ -70,18 +71,17 @@ __device__ inline void bring(const tiles &t, room *r, const CUtensorMap *a, cons
         for (int k = 0; k < t.k_steps; k++, step++) {
             stage *s = &r->s[step % STAGES];
             uint64_t *full = &r->full[step % STAGES];
-            wait_for(&r->empty[step % STAGES], (step / STAGES & 1) ^ 1);
-            arrive_expecting(full, sizeof *s);
-            bring_rows(s->a, a, full, k * PANEL, row);
-            if (KN) {
+            mbarrier_wait(&r->empty[step % STAGES], (step / STAGES & 1) ^ 1);
+            mbarrier_arrive_expect_tx(full, sizeof *s);
+            tma_load_2d(s->a, a, full, k * PANEL, row);
+            if (IN_OUT) {
 #pragma unroll
                 for (int p = 0; p < TILE_N / PANEL; p++)
-                    bring_rows(s->w + p * PANEL * PANEL, w, full, column + p * PANEL, k * PANEL);
+                    tma_load_2d(s->w + p * PANEL * PANEL, w, full, column + p * PANEL, k * PANEL);
             } else { /* rows 2q and 2q + 1 of every eight */
 #pragma unroll
                 for (int q = 0; q < 4; q++)
-                    bring_some_rows(s->w + q * QUARTER * PANEL, w, full, k * PANEL, 2 * q,
-                                    column / 8);
+                    tma_load_3d(s->w + q * QUARTER * PANEL, w, full, k * PANEL, 2 * q, column / 8);
             }
         }
     }
@@ -101,104 +101,107 @@ __device__ inline int first_row() { return threadIdx.x % GROUP / 32 * 16 + threa
 __device__ inline int first_column() { return threadIdx.x % 4 * 8; }
 
 /* a, w: the factors of the first stage */
-template <bool KN, bool FIRST>
-__device__ inline void multiply(sums &c, room *r, uint64_t a, uint64_t w, unsigned step)
+template <bool IN_OUT, bool FIRST>
+__device__ inline void multiply(sums &c, gemm_smem *r, uint64_t a, uint64_t w, unsigned step)
 {
     unsigned at = step % STAGES * (unsigned)sizeof(stage);
-    wait_for(&r->full[step % STAGES], step / STAGES & 1);
-    products_begin();
+    mbarrier_wait(&r->full[step % STAGES], step / STAGES & 1);
+    wgmma_fence();
 #pragma unroll
     for (unsigned k = 0; k < PANEL; k += 16)
 #pragma unroll
         for (unsigned half = 0; half < 2; half++)
-            wgmma<false, KN>(c[half],
-                             further(a, at + (half * 64 * PANEL + k) * (unsigned)sizeof(bf16)),
-                             further(w, at + (KN ? k * PANEL : k) * (unsigned)sizeof(bf16)),
-                             !FIRST || k > 0, bf16());
-    products_end();
+            wgmma<false, IN_OUT>(
+                c[half],
+                smem_desc_advance(a, at + (half * 64 * PANEL + k) * (unsigned)sizeof(bf16)),
+                smem_desc_advance(w, at + (IN_OUT ? k * PANEL : k) * (unsigned)sizeof(bf16)),
+                !FIRST || k > 0, bf16());
+    wgmma_commit();
 }
 
-template <class END> __device__ void multiply_tiles(const tiles &t, room *r, int group, END &end)
+template <class END>
+__device__ void consume_tiles(const tiles &t, gemm_smem *r, int group, END &end)
 {
-    bool speaks = threadIdx.x % 32 == 0;
-    uint64_t a = factor(r->s[0].a),
-             w = END::KN ? factor(r->s[0].w, PANEL * PANEL * sizeof(bf16)) : factor(r->s[0].w);
+    bool is_lane0 = threadIdx.x % 32 == 0;
+    uint64_t a = smem_desc(r->s[0].a), w = END::IN_OUT
+                                               ? smem_desc(r->s[0].w, PANEL * PANEL * sizeof(bf16))
+                                               : smem_desc(r->s[0].w);
     unsigned step = group * t.k_steps, parity = 0;
     sums c;
     for (int i = blockIdx.x + group * gridDim.x; i < t.count;
          i += 2 * gridDim.x, step += t.k_steps, parity ^= 1) {
         /* The groups take turns; else one could take a phase of a stage for the one after the
          * next. */
-        wait_for(&r->turn[group], parity ^ (group == 0));
-        multiply<END::KN, true>(c, r, a, w, step++);
+        mbarrier_wait(&r->pingpong[group], parity ^ (group == 0));
+        multiply<END::IN_OUT, true>(c, r, a, w, step++);
         for (int k = 1; k < t.k_steps; k++, step++) {
-            multiply<END::KN, false>(c, r, a, w, step);
-            products_done<1>();
-            if (speaks) arrive(&r->empty[(step - 1) % STAGES]);
+            multiply<END::IN_OUT, false>(c, r, a, w, step);
+            wgmma_wait<1>();
+            if (is_lane0) mbarrier_arrive(&r->empty[(step - 1) % STAGES]);
         }
-        if (speaks) arrive(&r->turn[1 - group]);
-        products_done<0>();
-        if (speaks) arrive(&r->empty[(step - 1) % STAGES]);
-        end.ends(c, i / t.columns * TILE_M, i % t.columns * TILE_N);
+        if (is_lane0) mbarrier_arrive(&r->pingpong[1 - group]);
+        wgmma_wait<0>();
+        if (is_lane0) mbarrier_arrive(&r->empty[(step - 1) % STAGES]);
+        end.epilogue(c, i / t.columns * TILE_M, i % t.columns * TILE_N);
     }
 }
 
 /* All of a block, three groups, once its room is ready.  Of the third group one thread brings the
  * factors; another runs end.brings(t), which may bring what ends need.  The others run
- * end.ends(sums, row, column) for each tile, each with a copy of its own.  END::KN: W is stored
+ * end.ends(sums, row, column) for each tile, each with a copy of its own.  END::IN_OUT: W is stored
  * (K,N). */
 template <class END>
-__device__ inline void multiply_all(const tiles &t, room *r, const CUtensorMap *a,
-                                    const CUtensorMap *w, END end)
+__device__ inline void run_block(const tiles &t, gemm_smem *r, const CUtensorMap *a,
+                                 const CUtensorMap *w, END end)
 {
-    int group = group_of();
+    int group = warpgroup_index();
     if (group == 2) {
-        registers_down<24>();
-        if (threadIdx.x == 2 * GROUP) bring<END::KN>(t, r, a, w);
-        if (threadIdx.x == 2 * GROUP + 32) end.brings(t);
+        setmaxnreg_dec<24>();
+        if (threadIdx.x == 2 * GROUP) produce_tiles<END::IN_OUT>(t, r, a, w);
+        if (threadIdx.x == 2 * GROUP + 32) end.produce(t);
     } else {
-        registers_up<240>();
-        multiply_tiles(t, r, group, end);
+        setmaxnreg_inc<240>();
+        consume_tiles(t, r, group, end);
     }
 }
 
 /* ---- for ends ---- */
 
 /* From shared memory: 8 numbers as they are, 8 or 2 of them as f32. */
-__device__ inline void load_held(uint32_t (&w)[4], const bf16 *from)
+__device__ inline void load_smem(uint32_t (&w)[4], const bf16 *from)
 {
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(shared_at(from))
+                 : "r"(smem_addr(from))
                  : "memory");
 }
 __device__ inline void widen(float *v, uint32_t w)
 {
     v[0] = __uint_as_float(w << 16), v[1] = __uint_as_float(w & 0xffff0000);
 }
-__device__ inline void load_held(float (&v)[8], const bf16 *from)
+__device__ inline void load_smem(float (&v)[8], const bf16 *from)
 {
     uint32_t w[4];
-    load_held(w, from);
+    load_smem(w, from);
 #pragma unroll
     for (int i = 0; i < 4; i++) widen(v + 2 * i, w[i]);
 }
-__device__ inline void load_held(float (&v)[2], const bf16 *from)
+__device__ inline void load_smem(float (&v)[2], const bf16 *from)
 {
     uint32_t w;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w) : "r"(shared_at(from)) : "memory");
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w) : "r"(smem_addr(from)) : "memory");
     widen(v, w);
 }
 
 /* The bias beside the tiles, as wide as they are, by all of a block and behind a barrier.  Read
  * from memory at the end of each tile it would be waited for, with no other warp to run
  * meanwhile. */
-#define MOST_BIAS 16384
-__device__ inline const bf16 *hold_bias(bf16 *held, const bf16 *bias, const tiles &t)
+#define MAX_BIAS 16384
+__device__ inline const bf16 *load_bias(bf16 *bias_smem, const bf16 *bias, const tiles &t)
 {
     for (int i = 8 * threadIdx.x; i < t.columns * TILE_N; i += 8 * blockDim.x)
-        *(uint4 *)(held + i) = bias && i < t.n ? *(const uint4 *)(bias + i) : uint4{};
-    return held;
+        *(uint4 *)(bias_smem + i) = bias && i < t.n ? *(const uint4 *)(bias + i) : uint4{};
+    return bias_smem;
 }
 
 /* All at once: left to itself the compiler may write number after number. */
@@ -212,7 +215,7 @@ __device__ inline void store_all(bf16 *to, const float (&v)[8])
 {
     uint32_t w[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) w[i] = two(v[2 * i], v[2 * i + 1], bf16());
+    for (int i = 0; i < 4; i++) w[i] = pack2(v[2 * i], v[2 * i + 1], bf16());
     store_all(to, w);
 }
 
@@ -245,15 +248,15 @@ static inline size_t bias_bytes(const tiles &t)
 /* For most processors. */
 static inline bool enough_tiles(const fv_stream *s, const fv_gemm *g)
 {
-    return ceil_div(g->m, TILE_M) * ceil_div(g->n, TILE_N) * 4 >= device_of(s)->processors * 3;
+    return ceil_div(g->m, TILE_M) * ceil_div(g->n, TILE_N) * 4 >= device_of(s)->sm_count * 3;
 }
 
 /* No more than are as busy as the busiest has to be: the others would only take from the chip's
  * power. */
 static inline unsigned blocks_for(const fv_stream *s, const tiles &t)
 {
-    int64_t turns = ceil_div(t.count, device_of(s)->processors);
-    return (unsigned)ceil_div(t.count, turns);
+    int64_t waves = ceil_div(t.count, device_of(s)->sm_count);
+    return (unsigned)ceil_div(t.count, waves);
 }
 
 static inline bool describe(CUtensorMap *a, CUtensorMap *w, const fv_gemm *g)
@@ -265,9 +268,9 @@ static inline bool describe(CUtensorMap *a, CUtensorMap *w, const fv_gemm *g)
                      kn_dim[] = {(cuuint64_t)g->n, (cuuint64_t)g->k};
     const cuuint32_t a_box[] = {PANEL, TILE_M}, w_box[] = {PANEL, 2, TILE_N / 8},
                      kn_box[] = {PANEL, PANEL};
-    return fv_cuda_map_axes(a, g->a, FV_BF16, 2, a_dim, a_step, a_box) &&
-           (g->tb ? fv_cuda_map_axes(w, g->b, FV_BF16, 3, w_dim, w_step, w_box)
-                  : fv_cuda_map_axes(w, g->b, FV_BF16, 2, kn_dim, w_step, kn_box));
+    return fv_cuda_tensor_map_nd(a, g->a, FV_BF16, 2, a_dim, a_step, a_box) &&
+           (g->tb ? fv_cuda_tensor_map_nd(w, g->b, FV_BF16, 3, w_dim, w_step, w_box)
+                  : fv_cuda_tensor_map_nd(w, g->b, FV_BF16, 2, kn_dim, w_step, kn_box));
 }
 
 #endif

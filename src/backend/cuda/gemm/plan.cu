@@ -78,7 +78,7 @@ struct products {
     lt_library lt;
     cublasLtHandle_t handle;
     void *work;
-    int processors;
+    int sm_count;
     plan plans[PLANS];
     unsigned turn;
 };
@@ -170,7 +170,7 @@ static bool pick_with(const products *mm, plan *p, size_t most)
 static bool pick(const products *mm, plan *p)
 {
     bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 128) * p->key.batch * 3 >=
-                  mm->processors;
+                  mm->sm_count;
     return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK);
 }
 
@@ -206,7 +206,7 @@ static bool run(products *mm, plan *p, const gemm_call *g, cudaStream_t stream)
 struct ones {
     static constexpr int wide = 1;
     bf16 *x;
-    template <int> __device__ void at(int64_t i) const { x[i] = down<bf16>(1); }
+    template <int> __device__ void at(int64_t i) const { x[i] = from_float<bf16>(1); }
 };
 
 template <class T> struct unlike {
@@ -216,7 +216,7 @@ template <class T> struct unlike {
     float want;
     template <int> __device__ void at(int64_t i) const
     {
-        if (up(x[i]) != want) *flag = 1;
+        if (to_float(x[i]) != want) *flag = 1;
     }
 };
 
@@ -280,7 +280,7 @@ static bool under_mps(int number)
 static products *open_products(fv_stream *s)
 {
     device *d = device_of(s);
-    std::lock_guard<std::mutex> hold(d->opening);
+    std::lock_guard<std::mutex> hold(d->open_mutex);
     if (d->mm) return d->mm;
     products *p = new (std::nothrow) products{};
     if (!p) {
@@ -294,7 +294,7 @@ static products *open_products(fv_stream *s)
         return NULL;
     }
     cudaSetDevice(d->number);
-    p->processors = d->processors;
+    p->sm_count = d->sm_count;
     if (p->lt.create(&p->handle) != CUBLAS_STATUS_SUCCESS ||
         cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
         cudaGetLastError();
@@ -307,7 +307,7 @@ static products *open_products(fv_stream *s)
                      "gemm: cuBLASLt gives wrong products on the %d multiprocessors that MPS "
                      "leaves this process; set "
                      "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE to 100",
-                     d->processors);
+                     d->sm_count);
         fv_cuda_products_free(p);
         return NULL;
     }
@@ -317,8 +317,8 @@ static products *open_products(fv_stream *s)
 /* For memory checkers: the library's kernels take them minutes each. */
 static bool without_library()
 {
-    static const char *asked = getenv("FOVEA_CUDA_PRODUCTS");
-    return asked && !strcmp(asked, "plain");
+    static const char *requested = getenv("FOVEA_CUDA_PRODUCTS");
+    return requested && !strcmp(requested, "plain");
 }
 
 bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
@@ -335,6 +335,6 @@ bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
         mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre);
     cudaSetDevice(device_of(s)->number);
     p->can = run(mm, p, g, stream_of(s));
-    fv_cuda_started(s, "gemm");
+    fv_cuda_check_launch(s, "gemm");
     return p->can; /* refused after all: the plain kernel takes it, now and later */
 }

@@ -14,13 +14,13 @@ struct layout {
 template <class T> __global__ void stats_channel(float *mean, float *var, const T *x, layout l)
 {
     float m = 0, v = 0;
-    for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) m += up(x[l.at(i)]);
-    m = block_all(m, add_up()) / (float)l.count();
+    for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) m += to_float(x[l.at(i)]);
+    m = block_allreduce(m, sum_op()) / (float)l.count();
     for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) {
-        float d = up(x[l.at(i)]) - m;
+        float d = to_float(x[l.at(i)]) - m;
         v += d * d;
     }
-    v = block_all(v, add_up()) / (float)l.count();
+    v = block_allreduce(v, sum_op()) / (float)l.count();
     if (threadIdx.x == 0) mean[blockIdx.x] = m, var[blockIdx.x] = v;
 }
 
@@ -43,8 +43,8 @@ template <class T> struct normalise {
     template <int V> __device__ void at(int64_t i) const
     {
         int64_t ch = i / inner % channels;
-        float scale = (gain ? up(gain[ch]) : 1) / sqrtf(var[ch] + eps);
-        y[i] = down<T>((up(x[i]) - mean[ch]) * scale + (bias ? up(bias[ch]) : 0));
+        float scale = (gain ? to_float(gain[ch]) : 1) / sqrtf(var[ch] + eps);
+        y[i] = from_float<T>((to_float(x[i]) - mean[ch]) * scale + (bias ? to_float(bias[ch]) : 0));
     }
 };
 
@@ -77,19 +77,20 @@ __global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *d
     float m = mean[ch], rstd = 1 / sqrtf(var[ch] + eps), dg = 0, db = 0;
     for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) {
         int64_t at = l.at(i);
-        dg += up(dy[at]) * (up(x[at]) - m) * rstd;
-        db += up(dy[at]);
+        dg += to_float(dy[at]) * (to_float(x[at]) - m) * rstd;
+        db += to_float(dy[at]);
     }
-    dg = block_all(dg, add_up());
-    db = block_all(db, add_up());
-    if (threadIdx.x == 0 && dgain.p) put(dgain, ch, dg);
-    if (threadIdx.x == 0 && dbias.p) put(dbias, ch, db);
+    dg = block_allreduce(dg, sum_op());
+    db = block_allreduce(db, sum_op());
+    if (threadIdx.x == 0 && dgain.p) sink_put(dgain, ch, dg);
+    if (threadIdx.x == 0 && dbias.p) sink_put(dbias, ch, db);
     if (!dx.p) return;
-    float scale = (gain ? up(gain[ch]) : 1) * rstd, count = (float)l.count();
+    float scale = (gain ? to_float(gain[ch]) : 1) * rstd, count = (float)l.count();
     float d_mean = batch ? db / count : 0, dn_mean = batch ? dg / count : 0;
     for (int64_t i = threadIdx.x; i < l.count(); i += blockDim.x) {
         int64_t at = l.at(i);
-        put(dx, at, scale * (up(dy[at]) - d_mean - (up(x[at]) - m) * rstd * dn_mean));
+        sink_put(dx, at,
+                 scale * (to_float(dy[at]) - d_mean - (to_float(x[at]) - m) * rstd * dn_mean));
     }
 }
 

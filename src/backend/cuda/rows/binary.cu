@@ -14,7 +14,7 @@ __device__ inline float value(fv_binary_op op, float a, float b)
 }
 
 /* dy / da, or with of_a false dy / db */
-__device__ inline float slope(fv_binary_op op, bool of_a, float a, float b)
+__device__ inline float binary_grad(fv_binary_op op, bool of_a, float a, float b)
 {
     switch (op) {
     case FV_B_ADD: return 1;
@@ -53,7 +53,7 @@ template <class T> struct walked {
     template <int V> __device__ void at(int64_t i) const
     {
         offsets o = locate(w, i);
-        y[o.y] = down<T>(value(op, up(a[o.a]), up(b[o.b])));
+        y[o.y] = from_float<T>(value(op, to_float(a[o.a]), to_float(b[o.b])));
     }
 };
 
@@ -125,14 +125,15 @@ template <class T> struct one_side {
     __device__ float term(offsets o, int64_t i) const
     {
         offsets t = locate(summed, i);
-        return slope(op, of_a, up(a[o.a + t.a]), up(b[o.b + t.b])) * up(dy[o.y + t.y]);
+        return binary_grad(op, of_a, to_float(a[o.a + t.a]), to_float(b[o.b + t.b])) *
+               to_float(dy[o.y + t.y]);
     }
     template <int V> __device__ void at(int64_t i) const
     {
         offsets o = locate(kept, i);
         float sum = 0;
         for (int64_t j = 0; j < n_summed; j++) sum += term(o, j);
-        put(g, of_a ? o.a : o.b, sum);
+        sink_put(g, of_a ? o.a : o.b, sum);
     }
 };
 
@@ -142,8 +143,8 @@ template <class T> __global__ void one_side_block(one_side<T> f)
     offsets o = locate(f.kept, blockIdx.x);
     float sum = 0;
     for (int64_t j = threadIdx.x; j < f.n_summed; j += blockDim.x) sum += f.term(o, j);
-    sum = block_all(sum, add_up());
-    if (threadIdx.x == 0) put(f.g, f.of_a ? o.a : o.b, sum);
+    sum = block_allreduce(sum, sum_op());
+    if (threadIdx.x == 0) sink_put(f.g, f.of_a ? o.a : o.b, sum);
 }
 
 /* A sum whose operand is repeated along the first axis: what every place of it reads is dense. */
@@ -161,7 +162,7 @@ template <class T> struct over_first {
 #pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[j];
         }
-        deliver(g, i, sum);
+        sink_store(g, i, sum);
     }
 };
 
@@ -178,8 +179,8 @@ template <class T> struct flat_bwd {
         load(u, a, i);
         load(v, b, i);
 #pragma unroll
-        for (int j = 0; j < V; j++) d[j] *= slope(op, of_a, u[j], v[j]);
-        deliver(g, i, d);
+        for (int j = 0; j < V; j++) d[j] *= binary_grad(op, of_a, u[j], v[j]);
+        sink_store(g, i, d);
     }
 };
 

@@ -14,7 +14,7 @@ template <class T> struct unfold {
                 kr = k / g.kw % g.kh, plane = k / g.kw / g.kh;
         int64_t r = p * g.sh - g.ph + kr * g.dh, c = q * g.sw - g.pw + kc * g.dw;
         bool inside = r >= 0 && r < g.h && c >= 0 && c < g.w;
-        col[e] = inside ? x[(plane * g.h + r) * g.w + c] : down<T>(0);
+        col[e] = inside ? x[(plane * g.h + r) * g.w + c] : from_float<T>(0);
     }
 };
 
@@ -39,10 +39,10 @@ template <class T> struct fold {
                 int64_t p = r + g.ph - kr * g.dh, q = c + g.pw - kc * g.dw;
                 if (p < 0 || q < 0 || p % g.sh || q % g.sw || p / g.sh >= g.oh || q / g.sw >= g.ow)
                     continue;
-                sum += up(
+                sum += to_float(
                     col[(((plane * g.kh + kr) * g.kw + kc) * g.oh + p / g.sh) * g.ow + q / g.sw]);
             }
-        put(x, e, sum);
+        sink_put(x, e, sum);
     }
 };
 
@@ -93,9 +93,9 @@ template <class T> struct resize {
         int64_t q = e % n.ow, p = e / n.ow % n.oh, plane = e / n.ow / n.oh;
         between r = find(p, n.h, n.oh), c = find(q, n.w, n.ow);
         const T *upper = x + (plane * n.h + r.low) * n.w, *lower = x + (plane * n.h + r.high) * n.w;
-        float a = up(upper[c.low]) * (1 - c.part) + up(upper[c.high]) * c.part;
-        float b = up(lower[c.low]) * (1 - c.part) + up(lower[c.high]) * c.part;
-        y[e] = down<T>(a * (1 - r.part) + b * r.part);
+        float a = to_float(upper[c.low]) * (1 - c.part) + to_float(upper[c.high]) * c.part;
+        float b = to_float(lower[c.low]) * (1 - c.part) + to_float(lower[c.high]) * c.part;
+        y[e] = from_float<T>(a * (1 - r.part) + b * r.part);
     }
 };
 
@@ -125,9 +125,9 @@ template <class T> struct resize_bwd {
             float rows = share(r, p, n.h, n.oh);
             for (int64_t q = first_place(c, n.w, n.ow); rows != 0 && q <= last_place(c, n.w, n.ow);
                  q++)
-                sum += rows * share(c, q, n.w, n.ow) * up(dy[(plane * n.oh + p) * n.ow + q]);
+                sum += rows * share(c, q, n.w, n.ow) * to_float(dy[(plane * n.oh + p) * n.ow + q]);
         }
-        put(dx, e, sum);
+        sink_put(dx, e, sum);
     }
 };
 

@@ -11,7 +11,7 @@ template <class T> struct strided {
     template <int V> __device__ void at(int64_t i) const
     {
         offsets o = locate(w, i);
-        put(y, o.y, up(x[o.a]));
+        sink_put(y, o.y, to_float(x[o.a]));
     }
 };
 
@@ -75,10 +75,10 @@ template <class T> static void fill(fv_stream *s, void *y, float value, int64_t 
 
 /* ---- conversion ---- */
 
-template <class E> __device__ inline E narrow(double v) { return down<E>((float)v); }
+template <class E> __device__ inline E narrow(double v) { return from_float<E>((float)v); }
 template <> __device__ inline double narrow<double>(double v) { return v; }
 __device__ inline double widen(double v) { return v; }
-template <class E> __device__ inline double widen(E v) { return (double)up(v); }
+template <class E> __device__ inline double widen(E v) { return (double)to_float(v); }
 
 /* In f64 only where one side is f64: all other pairs meet in f32 exactly. */
 template <class E, class T> struct convert {
@@ -96,7 +96,8 @@ template <class E, class T> struct convert {
             if constexpr (sizeof(E) == 8 || sizeof(T) == 8)
                 out.v[j] = narrow<E>(widen(in.v[j]) + (add ? widen(out.v[j]) : 0.0));
             else
-                out.v[j] = down<E>(add ? up(in.v[j]) + up(out.v[j]) : up(in.v[j]));
+                out.v[j] = from_float<E>(add ? to_float(in.v[j]) + to_float(out.v[j])
+                                             : to_float(in.v[j]));
         }
         *(pack<E, V> *)(y + i) = out;
     }

@@ -31,8 +31,8 @@ template <class T> struct apply_bwd {
         load(d, dy, i);
         load(v, slope_in_y(op) ? y : x, i);
 #pragma unroll
-        for (int j = 0; j < V; j++) d[j] *= unary_slope(op, v[j], v[j], p0, p1);
-        deliver(dx, i, d);
+        for (int j = 0; j < V; j++) d[j] *= unary_grad(op, v[j], v[j], p0, p1);
+        sink_store(dx, i, d);
     }
 };
 
@@ -69,7 +69,7 @@ template <class T> struct drop {
         philox(word, rng.seed, rng.site, *rng.step, (uint64_t)i / 4);
 #pragma unroll
         for (int j = 0; j < V; j++) v[j] = word[(i + j) % 4] >= from ? v[j] * scale : 0.0f;
-        deliver(y, i, v);
+        sink_store(y, i, v);
     }
 };
 

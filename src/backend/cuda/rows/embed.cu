@@ -13,15 +13,15 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     int lane = threadIdx.x % 32;
     int64_t r = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
     float v[P][V] = {};
-    wait_for_others();
-    let_others_start();
+    pdl_wait();
+    pdl_launch_dependents();
     if (r >= a.rows) return;
 #pragma unroll
     for (int i = 0; i < 3; i++) {
         if (i >= a.n) break;
         int64_t id = a.of[i].ids ? a.of[i].ids[r] : a.of[i].first + r % a.of[i].count;
         if (id < 0 || id >= a.of[i].vocab) {
-            if (lane == 0) report(bad, r, id, a.of[i].vocab);
+            if (lane == 0) report_fault(bad, r, id, a.of[i].vocab);
             continue;
         }
 #pragma unroll
@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
             float x[V];
             load(x, (const T *)a.of[i].table, id * a.cols + (p * 32 + lane) * V);
 #pragma unroll
-            for (int j = 0; j < V; j++) v[p][j] = i ? up(down<T>(v[p][j] + x[j])) : x[j];
+            for (int j = 0; j < V; j++)
+                v[p][j] = i ? to_float(from_float<T>(v[p][j] + x[j])) : x[j];
         }
     }
     norm_held(v, n, r);
@@ -38,9 +39,8 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
 template <class T, int P>
 static void embed_as(fv_stream *s, const norm_args<T> &n, const fv_embed &a)
 {
-    launch_early(s, "embed", true, embed_by_warp<T, P>,
-                 dim3((unsigned)ceil_div(a.rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, a,
-                 faults_of(s) + FAULT_GATHER);
+    launch_pdl(s, "embed", true, embed_by_warp<T, P>, dim3((unsigned)ceil_div(a.rows, NORM_WARPS)),
+               32 * NORM_WARPS, 0, n, a, faults_of(s) + FAULT_GATHER);
 }
 
 /* V neighbours of row r of the sum from column c on, rounded as if every sum were stored. */
@@ -56,12 +56,12 @@ __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, i
         int64_t id = a.of[i].ids ? a.of[i].ids[r] : a.of[i].first + r % a.of[i].count;
         float x[V];
         if (id < 0 || id >= a.of[i].vocab) {
-            if (c == 0) report(bad, r, id, a.of[i].vocab);
+            if (c == 0) report_fault(bad, r, id, a.of[i].vocab);
             continue;
         }
         load(x, (const T *)a.of[i].table, id * a.cols + c);
 #pragma unroll
-        for (int j = 0; j < V; j++) sum[j] = i ? up(down<T>(sum[j] + x[j])) : x[j];
+        for (int j = 0; j < V; j++) sum[j] = i ? to_float(from_float<T>(sum[j] + x[j])) : x[j];
     }
 }
 
@@ -94,7 +94,8 @@ template <class T> static bool embed(fv_stream *s, const fv_embed *a)
     int packs = packs_of<T>(a->cols);
     if (!packs || !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias))
         return false;
-    float *stats = work<float>(s, 2 * a->rows); /* which a norm leaves, and nobody reads here */
+    float *stats =
+        alloc_scratch<float>(s, 2 * a->rows); /* which a norm leaves, and nobody reads here */
     if (!stats) return true;
     norm_args<T> n = {};
     n.y = (T *)a->y, n.gain = (const T *)a->gain, n.bias = (const T *)a->bias;

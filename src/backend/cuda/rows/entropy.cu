@@ -11,7 +11,7 @@ struct part_of_row {
 template <class T, int V> __device__ part_of_row look(const T *row, int64_t vocab)
 {
     part_of_row p = {-INFINITY, 0, 0};
-    float first = up(row[0]), v[V];
+    float first = to_float(row[0]), v[V];
     for (int64_t i = threadIdx.x * V; i < vocab; i += blockDim.x * V) {
         load(v, row, i);
         float top = p.top;
@@ -42,18 +42,20 @@ __global__ void entropy_row(float *loss, float *lse, const T *x, const int32_t *
     if (label == ignore || outside) {
         if (threadIdx.x) return;
         loss[r] = lse[r] = 0;
-        if (label != ignore) report(bad, r, label, vocab);
+        if (label != ignore) report_fault(bad, r, label, vocab);
         return;
     }
     const T *row = x + r * vocab;
     part_of_row p = look<T, V>(row, vocab);
-    float top = block_all(p.top, greater());
-    float total = block_all(p.top == -INFINITY ? 0.0f : p.total * expf(p.top - top), add_up());
-    float off = smooth != 0 ? block_all(p.off, add_up()) : 0;
+    float top = block_allreduce(p.top, max_op());
+    float total = block_allreduce(p.top == -INFINITY ? 0.0f : p.total * expf(p.top - top),
+                                  sum_op());
+    float off = smooth != 0 ? block_allreduce(p.off, sum_op()) : 0;
     if (threadIdx.x) return;
-    float log_total = logf(total), mean = off / (float)vocab + (up(row[0]) - top);
+    float log_total = logf(total), mean = off / (float)vocab + (to_float(row[0]) - top);
     lse[r] = top + log_total;
-    loss[r] = log_total - (1 - smooth) * (up(row[label]) - top) - (smooth != 0 ? smooth * mean : 0);
+    loss[r] = log_total - (1 - smooth) * (to_float(row[label]) - top) -
+              (smooth != 0 ? smooth * mean : 0);
 }
 
 template <class T>
@@ -87,7 +89,7 @@ __global__ void entropy_bwd_row(sink<T> dx, const float *dloss, const float *lse
             float target = even + (i + j == label ? 1 - smooth : 0);
             v[j] = counts ? d * (expf(v[j] - shift) - target) : 0;
         }
-        deliver(dx, r * vocab + i, v);
+        sink_store(dx, r * vocab + i, v);
     }
 }
 
@@ -112,7 +114,7 @@ static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, co
 
 #define LOG2E 1.4426950408889634f
 
-__device__ inline float exp2_quick(float x)
+__device__ inline float exp2_poly(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -127,7 +129,7 @@ struct packs_of_row {
     float top, total;
 };
 
-template <class T, int V> __device__ packs_of_row look_quick(const T *row, int n)
+template <class T, int V> __device__ packs_of_row load_quick(const T *row, int n)
 {
     packs_of_row p = {LEAST, 0};
     float v[V];
@@ -138,12 +140,12 @@ template <class T, int V> __device__ packs_of_row look_quick(const T *row, int n
 #pragma unroll
         for (int j = 0; j < V; j++) top = fmaxf(top, v[j]);
         if (top > p.top) {
-            p.total *= exp2_quick((p.top - top) * LOG2E);
+            p.total *= exp2_poly((p.top - top) * LOG2E);
             p.top = top;
         }
         float shift = -top * LOG2E;
 #pragma unroll
-        for (int j = 0; j < V; j++) p.total += exp2_quick(fmaf(v[j], LOG2E, shift));
+        for (int j = 0; j < V; j++) p.total += exp2_poly(fmaf(v[j], LOG2E, shift));
     }
     return p;
 }
@@ -153,13 +155,13 @@ __device__ inline packs_of_row look_together(packs_of_row p, int turn)
 {
     __shared__ packs_of_row part[2][32];
     unsigned lane = threadIdx.x % 32;
-    float top = warp_all(p.top, greater());
-    float total = warp_all(p.total * exp2_quick((p.top - top) * LOG2E), add_up());
+    float top = warp_allreduce(p.top, max_op());
+    float total = warp_allreduce(p.total * exp2_poly((p.top - top) * LOG2E), sum_op());
     if (lane == 0) part[turn][threadIdx.x / 32] = {top, total};
     __syncthreads();
     p = lane < blockDim.x / 32 ? part[turn][lane] : packs_of_row{LEAST, 0};
-    top = warp_all(p.top, greater());
-    return {top, warp_all(p.total * exp2_quick((p.top - top) * LOG2E), add_up())};
+    top = warp_allreduce(p.top, max_op());
+    return {top, warp_allreduce(p.total * exp2_poly((p.top - top) * LOG2E), sum_op())};
 }
 
 /* The sum of x - top over the row, to all threads. */
@@ -167,8 +169,8 @@ template <class T, int V> __device__ float sum_of_row(const T *row, int vocab, f
 {
     float sum = 0;
     for (int i = threadIdx.x * V; i < vocab; i += blockDim.x * V)
-        for (int j = 0; j < V && i + j < vocab; j++) sum += up(row[i + j]) - top;
-    return block_all(sum, add_up());
+        for (int j = 0; j < V && i + j < vocab; j++) sum += to_float(row[i + j]) - top;
+    return block_allreduce(sum, sum_op());
 }
 
 __device__ inline void fetch_pack(void *to, const void *from)
@@ -184,7 +186,7 @@ template <class T, int V> __device__ inline void store_all(T *to, const float (&
 {
     pack<T, V> k;
 #pragma unroll
-    for (int j = 0; j < V; j++) k.v[j] = down<T>(v[j]);
+    for (int j = 0; j < V; j++) k.v[j] = from_float<T>(v[j]);
     if constexpr (sizeof k == 16) {
         const uint4 w = *(const uint4 *)&k;
         asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x), "r"(w.y),
@@ -208,7 +210,7 @@ __device__ inline void put_behind(T *row, int vocab, int last, float value)
 {
     for (; last >= 0 && last + V > vocab; last -= (int)blockDim.x * V)
         for (int j = 0; j < V; j++)
-            if (last + j >= vocab) row[last + j] = down<T>(value);
+            if (last + j >= vocab) row[last + j] = from_float<T>(value);
 }
 
 /* To shared memory, packs that the same thread will read. */
@@ -223,7 +225,7 @@ template <class T, int V> __device__ inline void fetch_row(T *to, const T *row, 
  * What lies behind vocab becomes 0. */
 template <class T, int V, bool HELD>
 __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
-    entropy_slope_row(float *loss, T *x, const int32_t *labels, int64_t rows, int vocab, int step,
+    entropy_fused_row(float *loss, T *x, const int32_t *labels, int64_t rows, int vocab, int step,
                       float smooth, int32_t ignore, fault *bad)
 {
     extern __shared__ uint4 held[];
@@ -242,14 +244,14 @@ __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
         if (more) label = labels[r + gridDim.x];
         if (!counts) {
             if (threadIdx.x == 0) loss[r] = 0;
-            if (threadIdx.x == 0 && now != ignore) report(bad, r, now, vocab);
+            if (threadIdx.x == 0 && now != ignore) report_fault(bad, r, now, vocab);
             const float none[V] = {};
             for (int i = threadIdx.x * V; i < step; i += blockDim.x * V) store_all(row + i, none);
             continue;
         }
         put_behind<T, V>(from, vocab, last, -INFINITY);
-        float chosen = mine<V>(now) ? up(from[now]) : 0;
-        packs_of_row p = look_together(look_quick<T, V>(from, step), turn);
+        float chosen = mine<V>(now) ? to_float(from[now]) : 0;
+        packs_of_row p = look_together(load_quick<T, V>(from, step), turn);
         turn ^= 1;
         float off = smooth != 0 ? sum_of_row<T, V>(from, vocab, p.top) : 0,
               log_total = logf(p.total);
@@ -258,40 +260,39 @@ __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
         for (int i = threadIdx.x * V; i < step; i += blockDim.x * V) {
             load(v, from, i);
 #pragma unroll
-            for (int j = 0; j < V; j++) v[j] = exp2_quick(fmaf(v[j], LOG2E, -lse)) - even;
+            for (int j = 0; j < V; j++) v[j] = exp2_poly(fmaf(v[j], LOG2E, -lse)) - even;
             store_all(row + i, v);
         }
         if (mine<V>(now)) {
             loss[r] = log_total - (1 - smooth) * (chosen - p.top) -
                       (smooth != 0 ? smooth * off / (float)vocab : 0);
-            row[now] = down<T>(exp2_quick(fmaf(chosen, LOG2E, -lse)) - even - (1 - smooth));
+            row[now] = from_float<T>(exp2_poly(fmaf(chosen, LOG2E, -lse)) - even - (1 - smooth));
         }
         put_behind<T, V>(row, vocab, last, 0);
     }
 }
 
 template <class T>
-static void cross_entropy_slope(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels,
+static void cross_entropy_fused(fv_stream *s, fv_stat *loss, void *x, const int32_t *labels,
                                 int64_t rows, int64_t vocab, int64_t step, float smooth,
                                 int32_t ignore)
 {
     constexpr int V = 16 / sizeof(T);
     fault *bad = faults_of(s) + FAULT_LABEL;
     unsigned threads = row_threads(step / V), many = threads == 512 ? 1024 : threads;
-    size_t two_rows = 2 * (size_t)step * sizeof(T), others = 2048,
-           shared = device_of(s)->most_shared;
+    size_t two_rows = 2 * (size_t)step * sizeof(T), others = 2048, shared = device_of(s)->max_smem;
     bool packs = step % V == 0 && aligned(x), held = packs && two_rows + others <= shared;
     int64_t beside = (int64_t)(shared / (two_rows + others)), most = 2048 / many;
-    most = (int64_t)device_of(s)->processors * (beside < most ? beside : most);
+    most = (int64_t)device_of(s)->sm_count * (beside < most ? beside : most);
     dim3 grid((unsigned)rows), few((unsigned)(rows < most ? rows : most));
     if (held)
-        launch(s, "cross_entropy", entropy_slope_row<T, V, true>, few, many, two_rows,
+        launch(s, "cross_entropy", entropy_fused_row<T, V, true>, few, many, two_rows,
                (float *)loss, (T *)x, labels, rows, (int)vocab, (int)step, smooth, ignore, bad);
     else if (packs)
-        launch(s, "cross_entropy", entropy_slope_row<T, V, false>, grid, many, 0, (float *)loss,
+        launch(s, "cross_entropy", entropy_fused_row<T, V, false>, grid, many, 0, (float *)loss,
                (T *)x, labels, rows, (int)vocab, (int)step, smooth, ignore, bad);
     else
-        launch(s, "cross_entropy", entropy_slope_row<T, 1, false>, grid, many, 0, (float *)loss,
+        launch(s, "cross_entropy", entropy_fused_row<T, 1, false>, grid, many, 0, (float *)loss,
                (T *)x, labels, rows, (int)vocab, (int)step, smooth, ignore, bad);
 }
 
@@ -307,7 +308,7 @@ template <class T> struct by_rows {
         load(v, x, i);
 #pragma unroll
         for (int j = 0; j < V; j++) v[j] *= by;
-        deliver(y, i, v);
+        sink_store(y, i, v);
     }
 };
 
@@ -323,7 +324,7 @@ static void scale_rows(fv_stream *s, fv_sink y, const void *x, const fv_stat *sc
 
 template <class T> void fv_cuda_entropy(fv_kernels *k)
 {
-    k->cross_entropy_slope = cross_entropy_slope<T>;
+    k->cross_entropy_fused = cross_entropy_fused<T>;
     k->scale_rows = scale_rows<T>;
     k->cross_entropy = cross_entropy<T>;
     k->cross_entropy_bwd = cross_entropy_bwd<T>;

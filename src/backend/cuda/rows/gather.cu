@@ -18,12 +18,12 @@ template <class T, class E> struct rows_by_id {
     fault *bad;
     template <int V> __device__ void at(int64_t i) const
     {
-        int64_t place = i / d, id = ids[place];
+        int64_t index = i / d, id = ids[index];
         float v[V] = {};
         if (id >= 0 && id < vocab)
             load(v, table, id * d + i % d);
         else if (i % d == 0)
-            report(bad, place, id, vocab);
+            report_fault(bad, index, id, vocab);
         store(y, i, v);
     }
 };
@@ -54,7 +54,7 @@ static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const 
 /* Places that have no gradient get the key `vocab`, behind all others. */
 struct keys_of_places {
     static constexpr int wide = 1;
-    int32_t *key, *place;
+    int32_t *key, *index;
     const int32_t *ids;
     int64_t vocab;
     int32_t skip;
@@ -63,15 +63,15 @@ struct keys_of_places {
     {
         int32_t id = ids[i];
         bool inside = id >= 0 && id < vocab;
-        if (!inside) report(bad, i, id, vocab);
+        if (!inside) report_fault(bad, i, id, vocab);
         key[i] = inside && id != skip ? id : (int32_t)vocab;
-        place[i] = (int32_t)i;
+        index[i] = (int32_t)i;
     }
 };
 
 /* Block i adds up the run of equal keys that begins at i; all other blocks have nothing to do. */
 template <class T, int V>
-__global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, const int32_t *place,
+__global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, const int32_t *index,
                            int64_t n, int64_t vocab, int64_t d)
 {
     int64_t i = blockIdx.x, end = i + 1;
@@ -83,18 +83,18 @@ __global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, cons
         int64_t p = i;
         for (; p + 4 <= end; p += 4) { /* four rows under way at once, added in order */
 #pragma unroll
-            for (int u = 0; u < 4; u++) load(v[u], dy, place[p + u] * d + c);
+            for (int u = 0; u < 4; u++) load(v[u], dy, index[p + u] * d + c);
 #pragma unroll
             for (int u = 0; u < 4; u++)
 #pragma unroll
                 for (int j = 0; j < V; j++) sum[j] += v[u][j];
         }
         for (; p < end; p++) {
-            load(v[0], dy, place[p] * d + c);
+            load(v[0], dy, index[p] * d + c);
 #pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[0][j];
         }
-        deliver(dtable, id * d + c, sum);
+        sink_store(dtable, id * d + c, sum);
     }
 }
 
@@ -105,7 +105,7 @@ static void unsorted(fv_stream *s, cudaError_t rc)
                             cudaGetErrorString(rc));
 }
 
-static int bits_of(int64_t n)
+static int or_bits(int64_t n)
 {
     int bits = 1;
     while (n >> bits) bits++;
@@ -124,20 +124,20 @@ static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32
     int32_t *none = NULL;
     cudaSetDevice(device_of(s)->number); /* whose size decides */
     cudaError_t rc = cub::DeviceRadixSort::SortPairs(NULL, temp, none, none, none, none, (int)n, 0,
-                                                     bits_of(vocab));
-    char *block = rc == cudaSuccess
-                      ? work<char>(s, (int64_t)temp + 256 + 4 * n * (int64_t)sizeof(int32_t))
-                      : NULL;
+                                                     or_bits(vocab));
+    char *block = rc == cudaSuccess ? alloc_scratch<char>(s, (int64_t)temp + 256 +
+                                                                 4 * n * (int64_t)sizeof(int32_t))
+                                    : NULL;
     if (rc != cudaSuccess) unsorted(s, rc);
     if (!block) return;
-    int32_t *key = (int32_t *)(block + (temp + 255) / 256 * 256), *place = key + n,
-            *sorted = place + n, *order = sorted + n;
+    int32_t *key = (int32_t *)(block + (temp + 255) / 256 * 256), *index = key + n,
+            *sorted = index + n, *order = sorted + n;
     each(s, "gather_bwd", n, false,
-         keys_of_places{key, place, ids, vocab, skip, faults_of(s) + FAULT_GATHER_BWD});
+         keys_of_places{key, index, ids, vocab, skip, faults_of(s) + FAULT_GATHER_BWD});
     if (s->err.code) return;
-    rc = cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, place, order, (int)n, 0,
-                                         bits_of(vocab), stream_of(s));
-    fv_cuda_started(s, "gather_bwd");
+    rc = cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, index, order, (int)n, 0,
+                                         or_bits(vocab), stream_of(s));
+    fv_cuda_check_launch(s, "gather_bwd");
     if (rc != cudaSuccess) unsorted(s, rc);
     if (d % V == 0 && aligned(dtable.data, dy))
         launch(s, "gather_bwd", sum_of_run<T, V>, dim3((unsigned)n), row_threads(d / V), 0,

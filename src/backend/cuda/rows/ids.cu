@@ -39,8 +39,8 @@ __global__ static void count_rows(int32_t *y, const int32_t *x, int64_t rows, in
     }
 }
 
-static void count(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                  int32_t first, int32_t skip)
+static void positions(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                      int32_t first, int32_t skip)
 {
     launch(s, "count", count_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x, rows,
            cols, first, skip);
@@ -62,8 +62,8 @@ __global__ static void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, 
     if (lane == 0) y[row] = (int32_t)(row * cols + found);
 }
 
-static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
-                 bool wanted)
+static void last_index(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                       int32_t id, bool wanted)
 {
     launch(s, "last", last_of_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x,
            rows, cols, id, wanted);
@@ -72,7 +72,7 @@ static void last(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64
 template <class T> void fv_cuda_ids(fv_kernels *k)
 {
     k->shift = shift;
-    k->count = count;
-    k->last = last;
+    k->positions = positions;
+    k->last_index = last_index;
 }
 FOR_ALL_DTYPES(fv_cuda_ids)

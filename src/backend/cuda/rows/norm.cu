@@ -6,8 +6,8 @@
  * pieces in order. */
 #include "norm_warp.h"
 
-#define ROWS 32           /* of a piece */
-#define MOST_PIECES 65535 /* blocks along y */
+#define ROWS 32          /* of a piece */
+#define MAX_PIECES 65535 /* blocks along y */
 #define LANES 32
 
 /* The row that is normalised, in shared memory; where there is a residual it is rounded as it is
@@ -20,7 +20,7 @@ template <class T, int V> __device__ void fetch_row(float *row, const norm_args<
         if (n.a) {
             load(r, n.a, from + i);
 #pragma unroll
-            for (int j = 0; j < V; j++) v[j] = up(down<T>(v[j] + r[j]));
+            for (int j = 0; j < V; j++) v[j] = to_float(from_float<T>(v[j] + r[j]));
             if (n.sum != n.y) store(n.sum, from + i, v);
         }
 #pragma unroll
@@ -39,12 +39,12 @@ template <class T, int V> __global__ void norm_row(norm_args<T> n)
         for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V)
 #pragma unroll
             for (int j = 0; j < V; j++) m += row[i + j];
-        m = block_all(m, add_up()) / (float)n.cols;
+        m = block_allreduce(m, sum_op()) / (float)n.cols;
     }
     for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V)
 #pragma unroll
         for (int j = 0; j < V; j++) var += (row[i + j] - m) * (row[i + j] - m);
-    float scale = 1 / sqrtf(block_all(var, add_up()) / (float)n.cols + n.eps);
+    float scale = 1 / sqrtf(block_allreduce(var, sum_op()) / (float)n.cols + n.eps);
     if (threadIdx.x == 0) {
         if (n.mean) n.mean[blockIdx.x] = m;
         n.rstd[blockIdx.x] = scale;
@@ -77,8 +77,8 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
             gns += t * (x[j] - m) * scale;
         }
     }
-    gs = a.mean ? block_all(gs, add_up()) / (float)a.cols : 0;
-    gns = block_all(gns, add_up()) / (float)a.cols;
+    gs = a.mean ? block_allreduce(gs, sum_op()) / (float)a.cols : 0;
+    gns = block_allreduce(gns, sum_op()) / (float)a.cols;
     bool once = a.cols <= (int64_t)blockDim.x * V; /* then a thread still has all it needs */
     for (int64_t i = threadIdx.x * V; i < a.cols; i += blockDim.x * V) {
         if (!once) {
@@ -89,7 +89,7 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
 #pragma unroll
         for (int j = 0; j < V; j++)
             d[j] = scale * (d[j] * (a.gain ? g[j] : 1) - gs - (x[j] - m) * scale * gns);
-        deliver(a.dx, from + i, d);
+        sink_store(a.dx, from + i, d);
     }
 }
 
@@ -137,7 +137,7 @@ __global__ void sum_pieces(column_sinks<T> all, const float *part, int64_t piece
     __syncthreads();
     if (lane || c >= cols) return;
     for (int i = 1; i < LANES; i++) sum += lanes[i][column];
-    put(to, c, sum);
+    sink_put(to, c, sum);
 }
 
 template <class T>
@@ -157,10 +157,10 @@ template <class T> static void norm(fv_stream *s, const char *name, norm_args<T>
         norm_in_registers(s, name, n, rows, packs);
         return;
     }
-    if (shared > device_of(s)->most_shared) {
+    if (shared > device_of(s)->max_smem) {
         device_of(s)->host.fail(s, FV_EMISSING, "%s: rows of %lld numbers, cuda takes up to %lld",
                                 name, (long long)n.cols,
-                                (long long)(device_of(s)->most_shared / sizeof(float)));
+                                (long long)(device_of(s)->max_smem / sizeof(float)));
         return;
     }
     if (n.cols % V == 0 && aligned(n.y, n.sum, n.x, n.a, n.gain, n.bias))
@@ -180,9 +180,9 @@ static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dga
     int packs = wide && a.rows ? packs_of<T>(a.cols) : 0, sums = of_dx.data                 ? 3
                                                                  : dgain.data || dbias.data ? 2
                                                                                             : 0;
-    if (packs && back_bytes<T>(packs) <= device_of(s)->most_shared) {
+    if (packs && back_bytes<T>(packs) <= device_of(s)->max_smem) {
         int64_t pieces = ceil_div(a.rows, rows_of_block(a.rows, packs));
-        float *part = sums ? work<float>(s, sums * pieces * a.cols) : NULL;
+        float *part = sums ? alloc_scratch<float>(s, sums * pieces * a.cols) : NULL;
         if (sums && !part) return;
         norm_back_in_tiles(s, name, a, part, sums, packs);
         if (sums) add_pieces(s, name, all, sums, part, pieces, a.cols);
@@ -194,9 +194,9 @@ static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dga
         launch(s, name, norm_dx_row<T, 1>, dim3((unsigned)a.rows), row_threads(a.cols), 0, a);
     if (of_dx.data) s->dev->k[kind<T>::dtype]->colsum(s, of_dx, a.dx.p, a.rows, a.cols);
     if (!dgain.data && !dbias.data) return;
-    int64_t piece = a.rows > ROWS * MOST_PIECES ? ceil_div(a.rows, MOST_PIECES) : ROWS;
+    int64_t piece = a.rows > ROWS * MAX_PIECES ? ceil_div(a.rows, MAX_PIECES) : ROWS;
     int64_t pieces = ceil_div(a.rows > 0 ? a.rows : 1, piece);
-    float *part = work<float>(s, 2 * pieces * a.cols);
+    float *part = alloc_scratch<float>(s, 2 * pieces * a.cols);
     if (!part) return;
     if (wide)
         launch(s, name, norm_columns<T, V>,

@@ -36,13 +36,13 @@ __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_
         for (int p = 0; p < P; p++)
 #pragma unroll
             for (int j = 0; j < V; j++) m += v[p][j];
-        m = warp_all(m, add_up()) / (float)n.cols;
+        m = warp_allreduce(m, sum_op()) / (float)n.cols;
     }
 #pragma unroll
     for (int p = 0; p < P; p++)
 #pragma unroll
         for (int j = 0; j < V; j++) var += (v[p][j] - m) * (v[p][j] - m);
-    float scale = 1 / sqrtf(warp_all(var, add_up()) / (float)n.cols + n.eps);
+    float scale = 1 / sqrtf(warp_allreduce(var, sum_op()) / (float)n.cols + n.eps);
     if (lane == 0) {
         if (n.mean) n.mean[r] = m;
         n.rstd[r] = scale;
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, 
     int64_t r = rows - 1 - ((int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32),
             from = r * n.cols + threadIdx.x % 32 * V;
     float v[P][V];
-    wait_for_others();
-    let_others_start();
+    pdl_wait();
+    pdl_launch_dependents();
     if (r < 0) return;
 #pragma unroll
     for (int p = 0; p < P; p++) load(v[p], n.x, from + p * 32 * V);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, 
             load(a, n.a, from + p * 32 * V);
 #pragma unroll
             /* what is stored is what is normalised */
-            for (int j = 0; j < V; j++) v[p][j] = up(down<T>(v[p][j] + a[j]));
+            for (int j = 0; j < V; j++) v[p][j] = to_float(from_float<T>(v[p][j] + a[j]));
             if (n.sum != n.y) store(n.sum, from + p * 32 * V, v[p]);
         }
     norm_held(v, n, r);
@@ -96,7 +96,7 @@ template <int P> struct back_shape {
                          packs = 32 * P;
 };
 
-template <class T, int P> struct back_room {
+template <class T, int P> struct norm_bwd_smem {
     typedef pack<T, 16 / sizeof(T)> packed;
     static constexpr int rows = back_shape<P>::warps;
     packed tile[2][3][rows][32 * P]; /* dy, x and what dx is added to */
@@ -115,8 +115,8 @@ __device__ inline void fetch_pack(void *to, const void *from)
 /* With g = dy * gain and n = (x - mean) * rstd: the means of g, which is 0 without mean, and of g *
  * n, of a row in shared memory. */
 template <class T, int P>
-__device__ inline float2 means_of_row(const back_room<T, P> *room, const back_args<T> &a, int slot,
-                                      int row, float m, float scale)
+__device__ inline float2 means_of_row(const norm_bwd_smem<T, P> *smem, const back_args<T> &a,
+                                      int slot, int row, float m, float scale)
 {
     constexpr int V = 16 / sizeof(T);
     float gs = 0, gns = 0;
@@ -124,9 +124,9 @@ __device__ inline float2 means_of_row(const back_room<T, P> *room, const back_ar
     for (int p = 0; p < P; p++) {
         int at = p * 32 + threadIdx.x % 32;
         float d[V], x[V], g[V];
-        load(d, (const T *)&room->tile[slot][0][row][at], 0);
-        load(x, (const T *)&room->tile[slot][1][row][at], 0);
-        load(g, (const T *)&room->gain[at], 0);
+        load(d, (const T *)&smem->tile[slot][0][row][at], 0);
+        load(x, (const T *)&smem->tile[slot][1][row][at], 0);
+        load(g, (const T *)&smem->gain[at], 0);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             float u = d[j] * g[j];
@@ -134,8 +134,8 @@ __device__ inline float2 means_of_row(const back_room<T, P> *room, const back_ar
             gns += u * (x[j] - m) * scale;
         }
     }
-    gs = a.mean ? warp_all(gs, add_up()) / (float)a.cols : 0;
-    return {gs, warp_all(gns, add_up()) / (float)a.cols};
+    gs = a.mean ? warp_allreduce(gs, sum_op()) / (float)a.cols : 0;
+    return {gs, warp_allreduce(gns, sum_op()) / (float)a.cols};
 }
 
 /* dx = rstd * (g - mean(g) - n * mean(g * n)).  part (sums,blocks,cols): the block's sums of dy *
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
     constexpr int V = 16 / sizeof(T), TALL = back_shape<P>::warps, GROUPS = back_shape<P>::groups,
                   PACKS = 32 * P;
     extern __shared__ uint4 memory[];
-    back_room<T, P> *room = (back_room<T, P> *)memory;
+    norm_bwd_smem<T, P> *smem = (norm_bwd_smem<T, P> *)memory;
     int warp = threadIdx.x / 32, at = threadIdx.x % PACKS, group = threadIdx.x / PACKS;
     int64_t first = (int64_t)blockIdx.x * per_block,
             end = first + per_block < a.rows ? first + per_block : a.rows;
@@ -158,9 +158,9 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
         for (int i = group; i < TALL; i += GROUPS) {
             int64_t o = (from + i) * a.cols + at * V;
             if (from + i >= end) break;
-            fetch_pack(&room->tile[slot][0][i][at], a.dy + o);
-            fetch_pack(&room->tile[slot][1][i][at], a.x + o);
-            if (onto) fetch_pack(&room->tile[slot][2][i][at], (const T *)a.dx.p + o);
+            fetch_pack(&smem->tile[slot][0][i][at], a.dy + o);
+            fetch_pack(&smem->tile[slot][1][i][at], a.x + o);
+            if (onto) fetch_pack(&smem->tile[slot][2][i][at], (const T *)a.dx.p + o);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
 #pragma unroll
     for (int j = 0; j < V; j++) g[j] = 1;
     if (a.gain) load(g, a.gain, at * V);
-    if (group == 0) store((T *)&room->gain[at], 0, g);
+    if (group == 0) store((T *)&smem->gain[at], 0, g);
     int64_t r = first + warp;
     float m = a.mean && r < end ? a.mean[r] : 0, scale = r < end ? a.rstd[r] : 0;
     for (int slot = 0; first < end; first += TALL, slot ^= 1) {
@@ -179,31 +179,31 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncthreads();
         if (first + warp < end) {
-            float2 means = means_of_row<T, P>(room, a, slot, warp, m_now, scale_now);
-            if (threadIdx.x % 32 == 0) room->of_row[warp] = {m_now, scale_now, means.x, means.y};
+            float2 means = means_of_row<T, P>(smem, a, slot, warp, m_now, scale_now);
+            if (threadIdx.x % 32 == 0) smem->of_row[warp] = {m_now, scale_now, means.x, means.y};
         }
         __syncthreads();
 #pragma unroll
         for (int i = group; i < TALL; i += GROUPS) {
             if (first + i >= end) break;
-            float4 row = room->of_row[i];
+            float4 row = smem->of_row[i];
             float d[V], x[V], u[V];
-            load(d, (const T *)&room->tile[slot][0][i][at], 0);
-            load(x, (const T *)&room->tile[slot][1][i][at], 0);
-            if (onto) load(u, (const T *)&room->tile[slot][2][i][at], 0);
+            load(d, (const T *)&smem->tile[slot][0][i][at], 0);
+            load(x, (const T *)&smem->tile[slot][1][i][at], 0);
+            if (onto) load(u, (const T *)&smem->tile[slot][2][i][at], 0);
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 float n = (x[j] - row.x) * row.y, v = row.y * (d[j] * g[j] - row.z - n * row.w);
                 dg[j] += d[j] * n;
                 db[j] += d[j];
                 u[j] = onto ? u[j] + v : v;
-                ds[j] += up(down<T>(u[j]));
+                ds[j] += to_float(from_float<T>(u[j]));
             }
             int64_t o = (first + i) * a.cols + at * V;
             if (onto)
                 store((T *)a.dx.p, o, u);
             else if (a.dx.p)
-                deliver(a.dx, o, u);
+                sink_store(a.dx, o, u);
         }
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -246,8 +246,8 @@ static inline int64_t rows_of_block(int64_t rows, int packs)
 template <class T, int P>
 static void norm_as(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows)
 {
-    launch_early(s, name, true, norm_by_warp<T, P>, dim3((unsigned)ceil_div(rows, NORM_WARPS)),
-                 32 * NORM_WARPS, 0, n, rows);
+    launch_pdl(s, name, true, norm_by_warp<T, P>, dim3((unsigned)ceil_div(rows, NORM_WARPS)),
+               32 * NORM_WARPS, 0, n, rows);
 }
 
 template <class T, int P>
@@ -256,7 +256,7 @@ static void norm_back_as(fv_stream *s, const char *name, const back_args<T> &a, 
 {
     int64_t per_block = rows_of_block(a.rows, P);
     launch(s, name, norm_back<T, P>, dim3((unsigned)ceil_div(a.rows, per_block)),
-           back_shape<P>::threads, sizeof(back_room<T, P>), part, sums, a, per_block);
+           back_shape<P>::threads, sizeof(norm_bwd_smem<T, P>), part, sums, a, per_block);
 }
 
 /* Six packs are rows of 768 numbers in f32; in 16 bits they would not fit a lane's registers. */

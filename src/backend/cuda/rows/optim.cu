@@ -4,8 +4,8 @@
 
 #define PIECE 16384 /* elements of one partial sum of squares */
 
-/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w + (m/correct1) /
- * (sqrt(v/correct2) + eps)) */
+/* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w +
+ * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps)) */
 template <class T> struct step {
     static constexpr int wide = 4;
     float *w, *m, *v, *ema;
@@ -17,7 +17,7 @@ template <class T> struct step {
         float a[V], b[V], p[V], g[V], e[V];
         const fv_update u = *o.now;
         float lr = o.lr * u.lr;
-        if (u.spoiled) return;
+        if (u.nonfinite) return;
         load(p, w, i);
         load(a, m, i);
         load(b, v, i);
@@ -28,8 +28,9 @@ template <class T> struct step {
             g[j] *= u.grad_scale;
             a[j] = o.beta1 * a[j] + (1 - o.beta1) * g[j];
             b[j] = o.beta2 * b[j] + (1 - o.beta2) * g[j] * g[j];
-            p[j] -= lr * (o.decay * p[j] + a[j] / u.correct1 / (sqrtf(b[j] / u.correct2) + o.eps));
-            e[j] = ema ? u.follow * e[j] + (1 - u.follow) * p[j] : 0;
+            p[j] -= lr * (o.decay * p[j] +
+                          a[j] / u.bias_correction1 / (sqrtf(b[j] / u.bias_correction2) + o.eps));
+            e[j] = ema ? u.ema_decay * e[j] + (1 - u.ema_decay) * p[j] : 0;
         }
         store(w, i, p);
         store(m, i, a);
@@ -47,19 +48,20 @@ static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *
          step<T>{w, m, v, ema, (T *)copy, grad, *o});
 }
 
-__global__ static void limit_kernel(fv_update *u, const float *sumsq, float most,
-                                    float (*result)[2])
+__global__ static void clip_norm_kernel(fv_update *u, const float *sumsq, float most,
+                                        float (*result)[2])
 {
     double norm = sqrt((double)*sumsq);
-    if (!isfinite(norm) || !isfinite(u->loss)) u->spoiled = 1;
+    if (!isfinite(norm) || !isfinite(u->loss)) u->nonfinite = 1;
     u->grad_scale = most > 0 && norm > (double)most ? (float)((double)most / norm) : 1;
-    result[u->place][0] = u->loss;
-    result[u->place][1] = (float)norm;
+    result[u->result_index][0] = u->loss;
+    result[u->result_index][1] = (float)norm;
 }
 
-static void limit(fv_stream *s, fv_update *u, const float *sumsq, float most, float (*result)[2])
+static void clip_norm(fv_stream *s, fv_update *u, const float *sumsq, float most,
+                      float (*result)[2])
 {
-    launch(s, "limit", limit_kernel, dim3(1), 1, 0, u, sumsq, most, result);
+    launch(s, "limit", clip_norm_kernel, dim3(1), 1, 0, u, sumsq, most, result);
 }
 
 /* ---- sum of squares, in f64 ---- */
@@ -102,7 +104,7 @@ __global__ static void total(float *out, const double *part, int64_t n)
 template <class T> static void sumsq(fv_stream *s, float *out, const void *x, int64_t n)
 {
     int64_t pieces = ceil_div(n, PIECE);
-    double *part = work<double>(s, pieces);
+    double *part = alloc_scratch<double>(s, pieces);
     if (!part) return;
     constexpr int V = 16 / sizeof(T);
     if (n % V == 0 && aligned(x))
@@ -118,6 +120,6 @@ template <class T> void fv_cuda_optim(fv_kernels *k)
 {
     k->adamw = adamw<T>;
     k->sumsq = sumsq<T>;
-    k->limit = limit;
+    k->clip_norm = clip_norm;
 }
 FOR_ALL_DTYPES(fv_cuda_optim)

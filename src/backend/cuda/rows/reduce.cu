@@ -10,7 +10,7 @@
 #define COLUMN_PIECE 128 /* and along one with a stride */
 #define COLUMNS 32
 #define LANES 8
-#define MOST_BLOCKS 65535 /* along y and z */
+#define MAX_BLOCKS 65535 /* along y and z */
 
 /* ---- sums of x (outer,n,inner) -> y (outer,inner), times scale ---- */
 
@@ -27,12 +27,12 @@ __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float sc
 #pragma unroll
         for (int j = 0; j < V; j++) sum += v[j];
     }
-    sum = block_all(sum, add_up());
+    sum = block_allreduce(sum, sum_op());
     if (threadIdx.x) return;
     if (part)
         part[row * gridDim.x + blockIdx.x] = sum;
     else
-        put(y, row, sum * scale);
+        sink_put(y, row, sum * scale);
 }
 
 /* Block (columns, piece, outer): LANES threads share the piece of V columns. */
@@ -63,7 +63,7 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
         if (part)
             part[((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * inner + c + j] = sum[j];
         else
-            put(y, blockIdx.z * inner + c + j, sum[j] * scale);
+            sink_put(y, blockIdx.z * inner + c + j, sum[j] * scale);
     }
 }
 
@@ -88,12 +88,12 @@ static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, i
                            int64_t inner, float scale)
 {
     int64_t piece = inner == 1 ? ROW_PIECE : COLUMN_PIECE;
-    if (inner > 1 && piece * MOST_BLOCKS < n) piece = ceil_div(n, MOST_BLOCKS);
+    if (inner > 1 && piece * MAX_BLOCKS < n) piece = ceil_div(n, MAX_BLOCKS);
     int64_t pieces = ceil_div(n > 0 ? n : 1, piece);
     float *part = NULL;
-    if (pieces > 1 && !(part = work<float>(s, outer * pieces * inner))) return;
-    for (int64_t o = 0; o < outer; o += MOST_BLOCKS) {
-        unsigned some = (unsigned)(outer - o < MOST_BLOCKS ? outer - o : MOST_BLOCKS);
+    if (pieces > 1 && !(part = alloc_scratch<float>(s, outer * pieces * inner))) return;
+    for (int64_t o = 0; o < outer; o += MAX_BLOCKS) {
+        unsigned some = (unsigned)(outer - o < MAX_BLOCKS ? outer - o : MAX_BLOCKS);
         const E *from = x + o * n * inner;
         sink<T> at = y;
         at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
@@ -111,8 +111,8 @@ static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, i
     }
     if (!part) return;
     /* the pieces: (outer,pieces,inner) */
-    for (int64_t o = 0; o < outer; o += MOST_BLOCKS) {
-        unsigned some = (unsigned)(outer - o < MOST_BLOCKS ? outer - o : MOST_BLOCKS);
+    for (int64_t o = 0; o < outer; o += MAX_BLOCKS) {
+        unsigned some = (unsigned)(outer - o < MAX_BLOCKS ? outer - o : MAX_BLOCKS);
         sink<T> at = y;
         at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
         columns<float, T>(s, at, NULL, part + o * pieces * inner, some, pieces, inner, pieces,
@@ -135,8 +135,8 @@ void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t piec
 /* ---- dp = act'(p) dy and the sums of its columns, in one pass: block (columns, piece) ---- */
 
 template <class T, int V, fv_unary_op OP>
-__global__ void slope_and_sums(T *dp, float *part, const T *dy, const T *p, int64_t rows,
-                               int64_t cols, fv_unary_op op)
+__global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64_t rows,
+                              int64_t cols, fv_unary_op op)
 {
     __shared__ float lanes[LANES][COLUMNS * V];
     int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
@@ -152,9 +152,9 @@ __global__ void slope_and_sums(T *dp, float *part, const T *dy, const T *p, int6
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 if (OP == FV_U_GELU_TANH && sizeof(T) == 2)
-                    d[j] *= gelu_tanh_slope_quick(v[j]);
+                    d[j] *= gelu_tanh_grad_approx(v[j]);
                 else
-                    d[j] *= unary_slope(OP == FV_U_COUNT ? op : OP, v[j], v[j], 0, 0);
+                    d[j] *= unary_grad(OP == FV_U_COUNT ? op : OP, v[j], v[j], 0, 0);
                 sum[j] += d[j];
             }
             store(dp, i * cols + c, d);
@@ -175,18 +175,18 @@ static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums,
 {
     constexpr int V = 16 / sizeof(T);
     int64_t pieces = ceil_div(rows, COLUMN_PIECE);
-    if (cols % V || !aligned(dp, dy, p) || pieces > MOST_BLOCKS) {
+    if (cols % V || !aligned(dp, dy, p) || pieces > MAX_BLOCKS) {
         s->dev->k[kind<T>::dtype]->unary_bwd(s, op, fv_sink{dp, kind<T>::dtype, false}, dy, p, p,
                                              rows * cols, 0, 0);
         colsum<T>(s, sums, dp, rows, cols);
         return;
     }
-    float *part = work<float>(s, pieces * cols);
+    float *part = alloc_scratch<float>(s, pieces * cols);
     if (!part) return;
     dim3 grid((unsigned)ceil_div(cols, COLUMNS * V), (unsigned)pieces);
-    auto kernel = op == FV_U_GELU_TANH ? slope_and_sums<T, V, FV_U_GELU_TANH>
-                  : op == FV_U_RELU    ? slope_and_sums<T, V, FV_U_RELU>
-                                       : slope_and_sums<T, V, FV_U_COUNT>;
+    auto kernel = op == FV_U_GELU_TANH ? dact_and_sums<T, V, FV_U_GELU_TANH>
+                  : op == FV_U_RELU    ? dact_and_sums<T, V, FV_U_RELU>
+                                       : dact_and_sums<T, V, FV_U_COUNT>;
     launch(s, "unary_bwd", kernel, grid, COLUMNS * LANES, 0, (T *)dp, part, (const T *)dy,
            (const T *)p, rows, cols, op);
     columns<float, T>(s, to<T>(sums), NULL, part, 1, pieces, cols, pieces, 1);
@@ -195,15 +195,15 @@ static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums,
 /* ---- the largest: topk.cu has the kernel ---- */
 
 template <class T>
-void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
-                     int64_t inner);
+void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
+                    int64_t inner);
 
 template <class T>
 static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x,
                    int64_t outer, int64_t n, int64_t inner)
 {
     if (op == FV_R_MAX)
-        fv_cuda_largest<T>(s, (T *)y, arg, (const T *)x, outer, n, inner);
+        fv_cuda_argmax<T>(s, (T *)y, arg, (const T *)x, outer, n, inner);
     else
         sums_of_pieces<T, T>(s, to<T>((T *)y), (const T *)x, outer, n, inner,
                              op == FV_R_MEAN ? 1.0f / (float)n : 1.0f);
@@ -219,10 +219,10 @@ template <class T> struct spread {
     template <int V> __device__ void at(int64_t e) const
     {
         int64_t r = e % inner, i = e / inner % n, o = e / inner / n * inner + r;
-        float g = up(dy[o]);
+        float g = to_float(dy[o]);
         if (op == FV_R_MEAN) g /= (float)n;
         if (op == FV_R_MAX && arg[o] != i) g = 0;
-        put(dx, e, g);
+        sink_put(dx, e, g);
     }
 };
 
@@ -248,8 +248,8 @@ template <class T> struct running {
         float t = 0;
         for (int64_t i = 0; i < n; i++) {
             int64_t p = (e / inner * n + (reverse ? n - 1 - i : i)) * inner + e % inner;
-            t += up(x[p]);
-            put(y, p, t);
+            t += to_float(x[p]);
+            sink_put(y, p, t);
         }
     }
 };
@@ -275,7 +275,7 @@ template <class T> struct masked {
     template <int V> __device__ void at(int64_t i) const
     {
         offsets o = locate(w, i);
-        put(y, o.y, mask[o.b] ? up(x[o.a]) : value);
+        sink_put(y, o.y, mask[o.b] ? to_float(x[o.a]) : value);
     }
 };
 

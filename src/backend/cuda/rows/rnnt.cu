@@ -24,12 +24,12 @@ template <class T> struct lattice {
     __device__ int64_t point(int64_t t, int64_t u) const { return (blockIdx.x * T_ + t) * U1 + u; }
     __device__ float by_blank(int64_t t, int64_t u) const
     {
-        return up(lp[point(t, u) * V + blank]);
+        return to_float(lp[point(t, u) * V + blank]);
     }
     __device__ int64_t label(int64_t u) const { return labels[blockIdx.x * (U1 - 1) + u]; }
     __device__ float by_label(int64_t t, int64_t u) const
     {
-        return up(lp[point(t, u) * V + label(u)]);
+        return to_float(lp[point(t, u) * V + label(u)]);
     }
 
     /* The same answer for all threads of the block. */
@@ -37,13 +37,14 @@ template <class T> struct lattice {
     {
         if (frames() < 1 || frames() > T_ || count() < 0 || count() > U1 - 1) {
             if (threadIdx.x == 0)
-                report(bad, blockIdx.x, tlen[blockIdx.x], T_ << 32 | (U1 - 1), ulen[blockIdx.x]);
+                report_fault(bad, blockIdx.x, tlen[blockIdx.x], T_ << 32 | (U1 - 1),
+                             ulen[blockIdx.x]);
             return false;
         }
         int wrong = 0;
         for (int64_t u = threadIdx.x; u < count(); u += blockDim.x) {
             if (label(u) >= 0 && label(u) < V && label(u) != blank) continue;
-            report(bad + 1, blockIdx.x, label(u), V);
+            report_fault(bad + 1, blockIdx.x, label(u), V);
             wrong = 1;
         }
         return !__syncthreads_or(wrong);
@@ -88,9 +89,9 @@ __global__ void rnnt_bwd_sequence(sink<T> dlp, const float *dloss, const float *
             float down = g.by_blank(t, u) + (end ? 0 : t < n - 1 ? after[u] : -INFINITY);
             float across = u < U ? g.by_label(t, u) + after[u + 1] : -INFINITY;
             if (down > -INFINITY)
-                put(dlp, g.point(t, u) * g.V + g.blank, -d_loss * expf(before + down));
+                sink_put(dlp, g.point(t, u) * g.V + g.blank, -d_loss * expf(before + down));
             if (across > -INFINITY)
-                put(dlp, g.point(t, u) * g.V + g.label(u), -d_loss * expf(before + across));
+                sink_put(dlp, g.point(t, u) * g.V + g.label(u), -d_loss * expf(before + across));
             here[u] = log_add(down, across);
         }
         __syncthreads();
@@ -114,7 +115,7 @@ static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_s
                      int64_t V, int32_t blank)
 {
     if (!dlp.data) return;
-    float *beta = work<float>(s, B * 2 * U1);
+    float *beta = alloc_scratch<float>(s, B * 2 * U1);
     if (!beta) return;
     lattice<T> g = {(const T *)lp, labels, tlen, ulen, T_, U1, V, blank, faults_of(s) + FAULT_RNNT};
     size_t size = dlp.dtype == FV_F32 ? 4 : sizeof(T);

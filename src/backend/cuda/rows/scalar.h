@@ -20,11 +20,11 @@ __device__ inline float sigmoid(float x)
 __device__ inline float normal_cdf(float x) { return 0.5f * (1 + erff(x * SQRT1_2F)); }
 
 /* the tanh that stands for 2 Phi - 1 in the approximate gelu, and its slope */
-__device__ inline float gelu_bend(float x)
+__device__ inline float gelu_tanh_inner(float x)
 {
     return tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
 }
-__device__ inline float gelu_bend_slope(float x, float t)
+__device__ inline float gelu_tanh_inner_grad(float x, float t)
 {
     return (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x);
 }
@@ -35,7 +35,7 @@ __device__ inline float unary_value(fv_unary_op op, float x, float p0, float p1)
     case FV_U_SCALE: return p0 * x + p1;
     case FV_U_RELU: return x > 0 || x != x ? x : 0; /* NaN stays NaN */
     case FV_U_GELU: return x * normal_cdf(x);
-    case FV_U_GELU_TANH: return 0.5f * x * (1 + gelu_bend(x));
+    case FV_U_GELU_TANH: return 0.5f * x * (1 + gelu_tanh_inner(x));
     case FV_U_SILU: return x * sigmoid(x);
     case FV_U_TANH: return tanhf(x);
     case FV_U_SIGMOID: return sigmoid(x);
@@ -59,14 +59,16 @@ __device__ inline bool slope_in_y(fv_unary_op op)
            op == FV_U_SQRT || op == FV_U_RSQRT;
 }
 
-__device__ inline float unary_slope(fv_unary_op op, float x, float y, float p0, float p1)
+__device__ inline float unary_grad(fv_unary_op op, float x, float y, float p0, float p1)
 {
     float t;
     switch (op) {
     case FV_U_SCALE: return p0;
     case FV_U_RELU: return y > 0;
     case FV_U_GELU: return normal_cdf(x) + x * ONE_OVER_SQRT_2PI * expf(-0.5f * x * x);
-    case FV_U_GELU_TANH: t = gelu_bend(x); return 0.5f * (1 + t + x * gelu_bend_slope(x, t));
+    case FV_U_GELU_TANH:
+        t = gelu_tanh_inner(x);
+        return 0.5f * (1 + t + x * gelu_tanh_inner_grad(x, t));
     case FV_U_SILU: t = sigmoid(x); return t * (1 + x * (1 - t));
     case FV_U_TANH: return 1 - y * y;
     case FV_U_SIGMOID: return y * (1 - y);
@@ -97,7 +99,7 @@ __device__ inline float gelu_scaled(float y)
     asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u));
     return y * fmaf(t, GELU_REACH / 2, GELU_REACH / 2);
 }
-__device__ inline float gelu_quick(float x) { return gelu_scaled(x * (1 / GELU_REACH)); }
+__device__ inline float gelu_approx(float x) { return gelu_scaled(x * (1 / GELU_REACH)); }
 
 /* The approximate gelu for 16-bit results is x s, s = 1 / (1 + exp(-2u)), u = c (x + a x^3), so its
  * slope is s + 2 x u' s (1 - s). */
@@ -111,8 +113,8 @@ __device__ inline float gelu_tanh_share(float x, float square)
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1 + e));
     return s;
 }
-__device__ inline float gelu_tanh_quick(float x) { return x * gelu_tanh_share(x, x * x); }
-__device__ inline float gelu_tanh_slope_quick(float x)
+__device__ inline float gelu_tanh_approx(float x) { return x * gelu_tanh_share(x, x * x); }
+__device__ inline float gelu_tanh_grad_approx(float x)
 {
     const float c = SQRT_2_OVER_PI, a = GELU_CUBIC;
     float square = x * x, s = gelu_tanh_share(x, square);

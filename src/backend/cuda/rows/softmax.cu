@@ -11,13 +11,13 @@ template <class T, int V> __global__ void softmax_row(T *y, const T *x, int64_t 
 #pragma unroll
         for (int j = 0; j < V; j++) top = v[j] > top ? v[j] : top;
     }
-    top = block_all(top, greater());
+    top = block_allreduce(top, max_op());
     for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
         load(v, in, i);
 #pragma unroll
         for (int j = 0; j < V; j++) sum += expf(v[j] - top);
     }
-    sum = block_all(sum, add_up());
+    sum = block_allreduce(sum, sum_op());
     float shift = logf(sum), scale = 1 / sum;
     for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
         load(v, in, i);
@@ -39,13 +39,13 @@ __global__ void softmax_bwd_row(sink<T> dx, const T *dy, const T *y, int64_t col
 #pragma unroll
         for (int j = 0; j < V; j++) sum += g[j] * (as_log ? 1 : p[j]);
     }
-    sum = block_all(sum, add_up());
+    sum = block_allreduce(sum, sum_op());
     for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
         load(g, dy, row + i);
         load(p, y, row + i);
 #pragma unroll
         for (int j = 0; j < V; j++) g[j] = as_log ? g[j] - expf(p[j]) * sum : p[j] * (g[j] - sum);
-        deliver(dx, row + i, g);
+        sink_store(dx, row + i, g);
     }
 }
 

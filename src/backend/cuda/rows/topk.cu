@@ -6,7 +6,7 @@
  * for beats sorting it. */
 #include "backend/cuda/device/cuda.h"
 
-struct place {
+struct scored_index {
     float v;
     int64_t i; /* -1: none yet */
 };
@@ -14,27 +14,31 @@ struct place {
 __device__ inline bool larger(float a, float b) { return a > b || (a != a && b == b); }
 
 /* a comes before b */
-__device__ inline bool before(place a, place b)
+__device__ inline bool before(scored_index a, scored_index b)
 {
     if (b.i < 0 || a.i < 0) return b.i < 0 && a.i >= 0;
     return larger(a.v, b.v) || (!larger(b.v, a.v) && a.i < b.i);
 }
 
-__device__ inline place first_of(place a, place b) { return before(a, b) ? a : b; }
+__device__ inline scored_index first_of(scored_index a, scored_index b)
+{
+    return before(a, b) ? a : b;
+}
 
-__device__ inline place warp_first(place p)
+__device__ inline scored_index warp_first(scored_index p)
 {
     for (int o = 16; o; o /= 2) {
-        place q = {__shfl_xor_sync(~0u, p.v, o), (int64_t)__shfl_xor_sync(~0u, (long long)p.i, o)};
+        scored_index q = {__shfl_xor_sync(~0u, p.v, o),
+                          (int64_t)__shfl_xor_sync(~0u, (long long)p.i, o)};
         p = first_of(p, q);
     }
     return p;
 }
 
 /* To all threads of the block. */
-__device__ inline place block_first(place p)
+__device__ inline scored_index block_first(scored_index p)
 {
-    __shared__ place part[32];
+    __shared__ scored_index part[32];
     p = warp_first(p);
     __syncthreads();
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = p;
@@ -48,11 +52,11 @@ template <class T>
 __global__ void topk_row(T *values, int32_t *index, const T *x, int64_t cols, int64_t k)
 {
     const T *row = x + blockIdx.x * cols;
-    place last = {0, -1};
+    scored_index last = {0, -1};
     for (int64_t p = 0; p < k; p++) {
-        place best = {0, -1};
+        scored_index best = {0, -1};
         for (int64_t j = threadIdx.x; j < cols; j += blockDim.x) {
-            place c = {up(row[j]), j};
+            scored_index c = {to_float(row[j]), j};
             if (last.i < 0 || before(last, c)) best = first_of(best, c);
         }
         last = block_first(best);
@@ -80,7 +84,7 @@ template <class T> struct scatter {
     int64_t cols, k;
     template <int V> __device__ void at(int64_t i) const
     {
-        put(dx, i / k * cols + index[i], up(dy[i]));
+        sink_put(dx, i / k * cols + index[i], to_float(dy[i]));
     }
 };
 
@@ -98,9 +102,9 @@ static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *in
 
 template <class T> __global__ void largest_row(T *y, int32_t *arg, const T *x, int64_t n)
 {
-    place best = {0, -1};
+    scored_index best = {0, -1};
     for (int64_t j = threadIdx.x; j < n; j += blockDim.x)
-        best = first_of(best, place{up(x[blockIdx.x * n + j]), j});
+        best = first_of(best, scored_index{to_float(x[blockIdx.x * n + j]), j});
     best = block_first(best);
     if (threadIdx.x) return;
     y[blockIdx.x] = x[blockIdx.x * n + best.i];
@@ -116,28 +120,29 @@ template <class T> struct largest_line {
     template <int V> __device__ void at(int64_t e) const
     {
         int64_t from = e / inner * n * inner + e % inner;
-        place best = {0, -1};
-        for (int64_t i = 0; i < n; i++) best = first_of(best, place{up(x[from + i * inner]), i});
+        scored_index best = {0, -1};
+        for (int64_t i = 0; i < n; i++)
+            best = first_of(best, scored_index{to_float(x[from + i * inner]), i});
         y[e] = x[from + best.i * inner];
         arg[e] = (int32_t)best.i;
     }
 };
 
 template <class T>
-void fv_cuda_largest(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
-                     int64_t inner)
+void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
+                    int64_t inner)
 {
     if (inner == 1 && n >= 32)
         launch(s, "max", largest_row<T>, dim3((unsigned)outer), row_threads(n), 0, y, arg, x, n);
     else
         each(s, "max", outer * inner, false, largest_line<T>{y, arg, x, n, inner});
 }
-template void fv_cuda_largest<float>(fv_stream *, float *, int32_t *, const float *, int64_t,
-                                     int64_t, int64_t);
-template void fv_cuda_largest<bf16>(fv_stream *, bf16 *, int32_t *, const bf16 *, int64_t, int64_t,
-                                    int64_t);
-template void fv_cuda_largest<f16>(fv_stream *, f16 *, int32_t *, const f16 *, int64_t, int64_t,
+template void fv_cuda_argmax<float>(fv_stream *, float *, int32_t *, const float *, int64_t,
+                                    int64_t, int64_t);
+template void fv_cuda_argmax<bf16>(fv_stream *, bf16 *, int32_t *, const bf16 *, int64_t, int64_t,
                                    int64_t);
+template void fv_cuda_argmax<f16>(fv_stream *, f16 *, int32_t *, const f16 *, int64_t, int64_t,
+                                  int64_t);
 
 template <class T> void fv_cuda_topk(fv_kernels *k)
 {

@@ -1,4 +1,4 @@
-/* slope_sm90.cu - C = f'(p) (A W') and the sums of its columns: the gradient of act(p) W, and of
+/* dact_sm90.cu - C = f'(p) (A W') and the sums of its columns: the gradient of act(p) W, and of
  * p's bias, in one pass.
  *
  * p comes to shared memory while its tile is multiplied; a warp of its own brings it, panel by
@@ -7,14 +7,14 @@
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
-struct slope_room {
+struct dact_smem {
     bf16 p[TILE_M * TILE_N]; /* as panels */
-    room r;
+    gemm_smem r;
     float part[2][4][TILE_N];
     /* of p; full: for either group, lest one take the other's phase */
     uint64_t full[2][TILE_N / PANEL], empty[TILE_N / PANEL];
 };
-static_assert(offsetof(slope_room, r) % 1024 == 0, "panels begin at multiples of 1024 bytes");
+static_assert(offsetof(dact_smem, r) % 1024 == 0, "panels begin at multiples of 1024 bytes");
 
 /* The sums of eight numbers over the eight threads that have the same columns; each gets that of
  * place_of(lane). */
@@ -33,55 +33,55 @@ __device__ inline float sum_rows(float (&v)[8], int lane)
 }
 __device__ inline int place_of(int lane) { return lane % 4 * 8 + lane / 4; }
 
-struct slope {
-    static constexpr bool KN = false;
+struct dact_epilogue {
+    static constexpr bool IN_OUT = false;
     bf16 *c;
     float *part; /* (tiles below one another,n) */
     int m, n, ldc;
-    slope_room *r; /* in the kernel alone, and what follows */
+    dact_smem *r; /* in the kernel alone, and what follows */
     const CUtensorMap *p;
     int use;
 
-    __device__ void brings(const tiles &t) const
+    __device__ void produce(const tiles &t) const
     {
-        int turn = 0;
-        for (int i = blockIdx.x; i < t.count; i += gridDim.x, turn++) {
+        int pingpong = 0;
+        for (int i = blockIdx.x; i < t.count; i += gridDim.x, pingpong++) {
 #pragma unroll
             for (int q = 0; q < TILE_N / PANEL; q++) {
-                uint64_t *full = &r->full[turn & 1][q];
-                wait_for(&r->empty[q], (turn & 1) ^ 1);
-                arrive_expecting(full, TILE_M * PANEL * sizeof(bf16));
-                bring_rows(r->p + q * TILE_M * PANEL, p, full, i % t.columns * TILE_N + q * PANEL,
-                           i / t.columns * TILE_M);
+                uint64_t *full = &r->full[pingpong & 1][q];
+                mbarrier_wait(&r->empty[q], (pingpong & 1) ^ 1);
+                mbarrier_arrive_expect_tx(full, TILE_M * PANEL * sizeof(bf16));
+                tma_load_2d(r->p + q * TILE_M * PANEL, p, full, i % t.columns * TILE_N + q * PANEL,
+                            i / t.columns * TILE_M);
             }
         }
     }
 
-    __device__ void ends(sums &s, int row, int column)
+    __device__ void epilogue(sums &s, int row, int column)
     {
-        int lane = threadIdx.x % 32, group = group_of(), warp = threadIdx.x % GROUP / 32;
+        int lane = threadIdx.x % 32, group = warpgroup_index(), warp = threadIdx.x % GROUP / 32;
         bf16 *to = c + (int64_t)(row + first_row()) * ldc + column + first_column();
-        group_wait(1 + group); /* the sums of the tile before have been read */
+        warpgroup_sync(1 + group); /* the sums of the tile before have been read */
 #pragma unroll
         for (int j = 0; j < RUNS; j++) {
-            const bf16 *held = r->p + j / 2 * TILE_M * PANEL + first_row() * PANEL +
-                               ((j % 2 * 4 + lane % 4) ^ lane / 4) * 8;
+            const bf16 *bias_smem = r->p + j / 2 * TILE_M * PANEL + first_row() * PANEL +
+                                    ((j % 2 * 4 + lane % 4) ^ lane / 4) * 8;
             float total[8] = {};
             uint32_t w[4][4];
-            if (j % 2 == 0) wait_for(&r->full[group][j / 2], use & 1);
+            if (j % 2 == 0) mbarrier_wait(&r->full[group][j / 2], use & 1);
 #pragma unroll
-            for (int e = 0; e < 4; e++) load_held(w[e], held + row_at(e) * PANEL);
+            for (int e = 0; e < 4; e++) load_smem(w[e], bias_smem + row_at(e) * PANEL);
 #pragma unroll
             for (int e = 0; e < 4; e++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float q[2], x = sum_at(s, j, e, 2 * i), y = sum_at(s, j, e, 2 * i + 1);
                     widen(q, w[e][i]);
-                    x *= gelu_tanh_slope_quick(q[0]), y *= gelu_tanh_slope_quick(q[1]);
+                    x *= gelu_tanh_grad_approx(q[0]), y *= gelu_tanh_grad_approx(q[1]);
                     total[2 * i] += x, total[2 * i + 1] += y;
-                    w[e][i] = two(x, y, bf16());
+                    w[e][i] = pack2(x, y, bf16());
                 }
-            if (j % 2) release(&r->empty[j / 2]);
+            if (j % 2) warp_arrive(&r->empty[j / 2]);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 bool inside = row + first_row() + row_at(e) < m &&
@@ -91,7 +91,7 @@ struct slope {
             r->part[group][warp][32 * j + place_of(lane)] = sum_rows(total, lane);
         }
         use++;
-        group_wait(1 + group);
+        warpgroup_sync(1 + group);
         for (int i = threadIdx.x % GROUP; i < TILE_N && column + i < n; i += GROUP) {
             const float(&of)[4][TILE_N] = r->part[group];
             part[(int64_t)(row / TILE_M) * n + column + i] = of[0][i] + of[1][i] + of[2][i] +
@@ -101,30 +101,30 @@ struct slope {
 };
 
 __global__ void __launch_bounds__(3 * GROUP, 1)
-    slope_by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a,
-                   const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap p,
-                   const __grid_constant__ slope end)
+    dact_by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a,
+                  const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap p,
+                  const __grid_constant__ dact_epilogue end)
 {
     extern __shared__ uint8_t memory[];
-    slope_room *r = (slope_room *)room_in(memory);
+    dact_smem *r = (dact_smem *)gemm_smem_at(memory);
     if (threadIdx.x == 0) {
         for (int i = 0; i < TILE_N / PANEL; i++) {
-            for (int group = 0; group < 2; group++) barrier_init(&r->full[group][i], 1);
-            barrier_init(&r->empty[i], 4);
+            for (int group = 0; group < 2; group++) mbarrier_init(&r->full[group][i], 1);
+            mbarrier_init(&r->empty[i], 4);
         }
-        room_init(&r->r);
+        gemm_smem_init(&r->r);
     }
     __syncthreads();
-    wait_for_others();
-    let_others_start();
-    slope mine = end;
+    pdl_wait();
+    pdl_launch_dependents();
+    dact_epilogue mine = end;
     mine.r = r, mine.p = &p, mine.use = 0;
-    multiply_all(t, &r->r, &a, &w, mine);
+    run_block(t, &r->r, &a, &w, mine);
 }
 
 /* ---- on the host ---- */
 
-bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums)
+bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums)
 {
     CUtensorMap a, w, of_p;
     const cuuint64_t dim[] = {(cuuint64_t)g->n, (cuuint64_t)g->m},
@@ -133,14 +133,17 @@ bool fv_cuda_gemm_slope(fv_stream *s, const fv_gemm *g, fv_unary_op op, const vo
     bool ours = op == FV_U_GELU_TANH && sums.dtype == FV_F32 && g->tb && !g->bias && !g->act &&
                 !g->pre && !g->plus && aligned(p);
     if (!device_of(s)->hopper || !ours || !fits_tiles(g) || !enough_tiles(s, g) ||
-        !describe(&a, &w, g) || !fv_cuda_map_axes(&of_p, p, FV_BF16, 2, dim, step, box))
+        !describe(&a, &w, g) || !fv_cuda_tensor_map_nd(&of_p, p, FV_BF16, 2, dim, step, box))
         return false;
     tiles t = tiles_of(g);
     int64_t pieces = ceil_div(g->m, TILE_M);
-    slope end = {(bf16 *)g->c, work<float>(s, pieces * g->n), t.m, t.n, (int)g->ldc, NULL, NULL, 0};
+    dact_epilogue end = {(bf16 *)g->c, alloc_scratch<float>(s, pieces * g->n),
+                         t.m,          t.n,
+                         (int)g->ldc,  NULL,
+                         NULL,         0};
     if (!end.part) return true;
-    launch_early(s, "gemm", true, slope_by_tiles, dim3(blocks_for(s, t)), 3 * GROUP,
-                 sizeof(slope_room) + 1024, t, a, w, of_p, end);
+    launch_pdl(s, "gemm", true, dact_by_tiles, dim3(blocks_for(s, t)), 3 * GROUP,
+               sizeof(dact_smem) + 1024, t, a, w, of_p, end);
     fv_cuda_sum_pieces(s, sums, end.part, pieces, g->n);
     return true;
 }
