@@ -6,7 +6,7 @@
 
 #include "fovea/nn.h"
 #include "fovea/author/op.h"
-#include "ops/row_linear.h"
+#include "ops/fused_linear.h"
 
 /* A parameter's path.  One that is too long is cut, and then refused by fv_param once a name is
  * added to it. */

@@ -10,7 +10,7 @@
 #include "data/labels.h"
 #include "objective/masking.h"
 #include "data/ragged.h"
-#include "data/running.h"
+#include "data/token_stream.h"
 
 typedef struct asked {
     const fv_env *env;

@@ -3,7 +3,7 @@
  * As in transformers the labels are the ids themselves, and the model compares what it says at t
  * with the id at t+1.  So the first token of a window is not predicted, and windows overlap by one:
  * every token but the first of all is. */
-#include "data/running.h"
+#include "data/token_stream.h"
 
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)

@@ -3,7 +3,7 @@
  * Of the tokens that are chosen 80 % become the mask, 10 % any token, and 10 % stay: BERT's
  * recipe. */
 #include "objective/masking.h"
-#include "data/running.h"
+#include "data/token_stream.h"
 
 int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, int64_t row,
                      fv_data_rng how)

@@ -6,7 +6,7 @@
 #include "objective/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
-#include "data/running.h"
+#include "data/token_stream.h"
 
 typedef struct sentences {
     const fv_env *env;

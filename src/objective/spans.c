@@ -9,7 +9,7 @@
  * spans lie, and how long each is, is drawn. */
 #include <stdio.h>
 
-#include "data/running.h"
+#include "data/token_stream.h"
 
 enum { MAX_SPANS = 100 };
 

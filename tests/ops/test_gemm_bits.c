@@ -178,7 +178,7 @@ static void check_around(const around *t)
     fv__stream_close(&s);
 }
 
-static void test_row_linear(void **state)
+static void test_fused_linear(void **state)
 {
     (void)state;
     const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
@@ -355,7 +355,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batch_into_one),   cmocka_unit_test(test_stored),
-        cmocka_unit_test(test_row_linear),       cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_fused_linear),     cmocka_unit_test(test_row_alone),
         cmocka_unit_test(test_long_row_alone),   cmocka_unit_test(test_slices),
         cmocka_unit_test(test_documented_order), cmocka_unit_test(test_levels_agree),
     };

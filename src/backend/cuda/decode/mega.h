@@ -4,7 +4,7 @@
 
 #include "backend/cuda/attention/decode.h"
 #include "flags.h"
-#include "row_linear.h"
+#include "fused_linear.h"
 
 #define MEGAKERNEL_BYTES 32000 /* what a kernel may be given is 32,764 */
 #define MMA_WARPS 8            /* warps */

@@ -1,5 +1,5 @@
-/* in_out_sm90.cu - C = A W + bias, W stored (K,N) as GPT-2 has its weights, or the approximate gelu of
- * it with p kept beside.
+/* in_out_sm90.cu - C = A W + bias, W stored (K,N) as GPT-2 has its weights, or the approximate gelu
+ * of it with p kept beside.
  *
  * A warp turns what it has of a run of 32 columns in shared memory: the tensor cores leave a thread
  * two columns of every eight, and 16 bytes of a row are to be written at once.  A run is worked on,

@@ -1,6 +1,6 @@
-/* row_linear.c - a linear layer for one token of each sequence, with the norm before it and the sum
- * behind it. */
-#include "ops/row_linear.h"
+/* fused_linear.c - a linear layer for one token of each sequence, with the norm before it and the
+ * sum behind it. */
+#include "ops/fused_linear.h"
 
 #include "core/core.h"
 

@@ -1,4 +1,4 @@
-/* feeder.c - the batches of epoch after epoch, in order, made ahead of their use by a thread.
+/* loader.c - the batches of epoch after epoch, in order, made ahead of their use by a thread.
  *
  * A ring of slots: the maker fills them in order, the caller takes them in order and hands them
  * back all at once.  Which batch comes next is a matter of counting alone, so the thread changes

@@ -1,5 +1,5 @@
-/* row_linear.cu - a linear layer for the few rows of a step of writing, with the norm before it and
- * the sum behind it.
+/* fused_linear.cu - a linear layer for the few rows of a step of writing, with the norm before it
+ * and the sum behind it.
  *
  * Such a step is a walk through the weights, so they decide: a block makes COLUMNS columns of the
  * result, its warps share the inner axis, and what a warp needs of w goes from memory straight into
@@ -11,7 +11,7 @@
  * Nothing before this kernel writes weights: their first steps are on the way before it waits for
  * the kernel before it.  Where columns are few and k is long, several blocks share a sum; the one
  * that comes last adds the parts up in order. */
-#include "row_linear.h"
+#include "fused_linear.h"
 
 #define WARPS 8
 #define COLUMNS 16

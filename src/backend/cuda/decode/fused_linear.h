@@ -1,5 +1,5 @@
-/* row_linear.h - what the kernels for the few rows of a step of writing share: norm, tensor cores,
- * and where results go. */
+/* fused_linear.h - what the kernels for the few rows of a step of writing share: norm, tensor
+ * cores, and where results go. */
 #ifndef FV_CUDA_FUSED_LINEAR_H
 #define FV_CUDA_FUSED_LINEAR_H
 

@@ -1,4 +1,4 @@
-/* row_linear.h - a linear layer for one token of each sequence, with what stands around it, where
+/* fused_linear.h - a linear layer for one token of each sequence, with what stands around it, where
  * the device has it. */
 #ifndef FV_OPS_FUSED_LINEAR_H
 #define FV_OPS_FUSED_LINEAR_H

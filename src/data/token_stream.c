@@ -1,10 +1,10 @@
-/* running.c - running text as one sequence of tokens, looked at through windows.
+/* token_stream.c - running text as one sequence of tokens, looked at through windows.
  *
  * A plain file is one text, line ends and all; of a table or JSONL every record is a document, with
  * the end token behind it.  Windows lie side by side.  Each epoch moves all of them by the same
  * number of tokens, so that in time every token is seen in every place; an evaluation begins at the
  * first token and leaves none out. */
-#include "data/running.h"
+#include "data/token_stream.h"
 
 /* ---- reading ---- */
 

@@ -1,5 +1,5 @@
-/* running.h - running text as one sequence of tokens, looked at through windows that shift from
- * epoch to epoch. */
+/* token_stream.h - running text as one sequence of tokens, looked at through windows that shift
+ * from epoch to epoch. */
 #ifndef FV_TOKEN_STREAM_H
 #define FV_TOKEN_STREAM_H
 
