@@ -12,11 +12,11 @@
  *                   for each panel of the group, for each strip:  tile (panel in L1, strips in L2)
  *               bias, activation, rounding
  *
- * Where rows are many each thread has its own; where they are few the threads share packed A and
- * deal out the panels.
+ * With many rows each thread owns some of them; with few the threads share packed A and divide the
+ * panels.
  *
- * Every element gets its runs in order from one thread, so neither the split nor the other rows can
- * change it. */
+ * Every element gets its runs in order from one thread, so its bits depend neither on the division
+ * of work nor on the other rows. */
 #include <omp.h>
 
 #include "gemm_plan.h"
@@ -25,12 +25,13 @@
 /* of packed A for one run of k: it is read again for every panel */
 #define A_RUN ((size_t)384 << 10)
 #define B_BYTES ((size_t)16 << 20)
-#define ENOUGH 16                             /* strips of a block that are worth a passage of B */
-#define L2_RESIDENT_BYTES ((size_t)256 << 10) /* of packed A that stays near whatever else passes */
+#define ENOUGH 16 /* strips of a block that amortise one pass over B */
+/* of packed A that stays in L2 while B streams past */
+#define L2_RESIDENT_BYTES ((size_t)256 << 10)
 
 /* ---- the call ---- */
 
-/* Threads that share every product; 1 where products are dealt out whole. */
+/* threads: those that share every product; 1 if each product of a batch has one thread. */
 static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, int threads)
 {
     gemm_plan p = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
@@ -46,8 +47,8 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     p.block = p.strips * kind->mr;
     if (p.block > g->m) p.block = g->m;
     p.a_bytes = ((size_t)p.strips * strip_bytes + 63) / 64 * 64;
-    /* Few rows read a packed weight as fast as memory gives it: then each panel is followed to its
-     * end, over all its runs. */
+    /* With few rows the product is bound by reading the packed weight: each panel is then
+     * processed to its end, over all runs of k. */
     bool reuse_a = g->packed && p.a_bytes <= L2_RESIDENT_BYTES && g->k > kind->run;
     p.group = reuse_a ? gemm_walk(kind->mr, (int)gemm_ceil_div(p.block, p.strips)) : GEMM_GROUP;
     if (!g->packed && (p.by_rows || p.block < g->m)) {
@@ -65,11 +66,11 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     return p;
 }
 
-/* A plan, and who follows it. */
+/* A plan and its threads. */
 typedef struct crew {
     gemm_plan p;
     int threads;
-    bool whole; /* products of a batch are dealt out whole */
+    bool whole; /* each product of the batch is computed by one thread */
     size_t a_all, shared, bytes;
 } crew;
 
@@ -78,8 +79,8 @@ static crew prepare(const fv_stream *s, const fv_gemm *g, fv_dtype table, const 
     double work = (double)(g->m + 8) * (double)g->n * (double)g->k;
     crew w = {.threads = work * (double)g->batch < GEMM_SMALL ? 1 : s->threads};
     size_t threads = (size_t)w.threads;
-    /* Products of a batch are dealt out whole, unless they are few and large, or all go into one
-     * C. */
+    /* One thread for each product of the batch, unless products are few and large, or all are
+     * added into one C. */
     w.whole = threads == 1 || (g->batch >= w.threads && g->stride_c &&
                                (work < 8 * GEMM_SMALL || g->batch >= 4 * w.threads));
     w.p = make_plan(g, table, kind, w.whole ? 1 : w.threads);
@@ -112,9 +113,10 @@ static void follow_plan(const crew *w, char *scratch)
     }
 }
 
-/* ---- long inner axes: k in pieces, so that a block keeps enough rows to be worth a passage of B
- * ---- The pieces end where runs do, and the sums stay in f32 between them: every element still
- * gets its runs one by one. */
+/* ---- long inner axes ----
+ * k is divided into pieces, so that a block of A has enough rows to amortise a pass over B.  Pieces
+ * end where runs do, and the sums stay in f32 between them: every element still adds its runs in
+ * order. */
 
 #define PIECE 8 /* runs */
 
@@ -193,7 +195,7 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
     if (scratch) follow_plan(&w, scratch);
 }
 
-/* Without instructions for it, what is not f32 is widened while packing. */
+/* Without bf16 instructions, 16-bit operands are converted to f32 while packing. */
 static const gemm_kind *plain_kind(fv_dtype table)
 {
     const gemm_kind *bf16 = table == FV_BF16 ? NAME(gemm_bf16)() : NULL;

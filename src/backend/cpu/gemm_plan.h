@@ -1,5 +1,5 @@
-/* gemm_plan.h - how one matrix product is divided: blocks of rows, slices of B, and the threads of a
- * team.
+/* gemm_plan.h - how one matrix product is divided: blocks of rows, slices of B, and the threads of
+ * a team.
  *
  * gemm.c makes the plan and starts the threads; gemm_product.c follows it. */
 #ifndef FV_CPU_GEMM_PLAN_H
@@ -22,12 +22,13 @@ typedef struct gemm_plan {
     bool by_rows;       /* each thread has rows of its own */
 } gemm_plan;
 
-/* Who computes one product: this thread, as one of `size` that share packed A. */
+/* This thread as one of `size` threads that compute a product together and share packed A. */
 typedef struct gemm_team {
     int id, size;
     char *a, *b, *slice;
     float *sum;
 } gemm_team;
+
 static inline int64_t gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t gemm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

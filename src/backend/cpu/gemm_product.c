@@ -2,7 +2,7 @@
  * ahead.  gemm.c has the loop nest that this follows. */
 #include "gemm_plan.h"
 
-/* What a thread does of one block of rows: strips s0..s1 of it, which are rows i0..i1, times all or
+/* A thread's share of one block of rows: strips s0..s1 of it, which are rows i0..i1, times all or
  * some of B. */
 typedef struct share {
     int64_t rows, strips; /* of the block */
@@ -49,8 +49,8 @@ static void pack_rows(const gemm_plan *p, const gemm_team *t, const void *a, int
     }
 }
 
-/* ---- fetching ahead: while the tiles of a run are multiplied, what is packed next comes into the
- * cache; with few strips there is no time for it ---- */
+/* ---- prefetch: while the tiles of a run are multiplied, the operand that is packed next is
+ * prefetched; with few strips there is no time for it ---- */
 
 #define FETCH_FROM 3 /* strips */
 
@@ -81,7 +81,7 @@ static void fetch(ahead *f)
 
 /* ---- one product ---- */
 
-/* A tile that sticks out of C on the right goes through a small one of its own. */
+/* A tile that is wider than what is left of C is computed in a buffer and copied. */
 static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
 {
     float buf[GEMM_EDGE];
@@ -105,8 +105,8 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
     size_t strip_bytes = gemm_a_bytes(kind, t->kc);
     int widest = gemm_walk(kind->mr, (int)gemm_ceil_div(w->rows, w->strips));
     const char *b = t->b;
-    /* Each strip asks for its part of the panel that comes next, evenly over its tile; one strip
-     * alone leaves that to the processor, which follows a few long streams better. */
+    /* Each strip asks for its part of the panel that comes next, evenly over its tile; for a
+     * single strip the hardware prefetcher does better on a few long streams. */
     int64_t panel_bytes = (int64_t)gemm_b_bytes(kind, t->kc), mine = w->s1 - w->s0;
     int64_t each = mine > 1 ? panel_bytes / mine : 0, low = w->rows / w->strips,
             extra = w->rows % w->strips;

@@ -4,7 +4,7 @@
 
 #include "simd.h"
 
-/* Vectors that go round together: one alone waits for its own products. */
+/* Interleaved vectors: one alone is bound by the latency of its multiplications. */
 #define PHILOX_SIDE 4
 #define PHILOX_WORDS (4 * VW * PHILOX_SIDE)
 

@@ -1,5 +1,5 @@
-/* gemm_turn.h - moving values between lanes: the transpose of VW x VW values, and rows of C from 2
- * x 2 blocks. */
+/* gemm_transpose.h - moving values between lanes: the transpose of VW x VW values, and rows of C
+ * from 2 x 2 blocks. */
 #ifndef FV_GEMM_TRANSPOSE_H
 #define FV_GEMM_TRANSPOSE_H
 
