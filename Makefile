@@ -65,13 +65,20 @@ tidy: setup-check all
 format:
 	@tools/check_format.sh --fix
 
+# Program, libraries, headers, manual pages; the CUDA backend too, if `make cuda` has built it.
 install: build/build.ninja
-	@cmake --build build -j $(JOBS) --target all cuda
+	@cmake --build build -j $(JOBS) --target fovea_program fovea_shared fovea_static fovea_share
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean:
 	rm -rf fovea-demo build build-dev build-tsan build-cuda
 
+# A build directory that was copied or moved along with its tree would compile the sources of the old one: it is made anew.
+here := $(CURDIR)
+stale = grep -qs '^CMAKE_HOME_DIRECTORY' $(1)/CMakeCache.txt && ! grep -qsxF 'CMAKE_HOME_DIRECTORY:INTERNAL=$(here)' $(1)/CMakeCache.txt
+ifneq (,$(shell for d in build build-dev build-tsan; do { $(call stale,$$d); } && rm -rf $$d && echo $$d; done))
+$(info build directories of another tree were removed)
+endif
 build/build.ninja:
 	@cmake --preset release
 build-dev/build.ninja:
