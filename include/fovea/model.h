@@ -8,31 +8,9 @@
 #ifndef FOVEA_MODEL_H
 #define FOVEA_MODEL_H
 
+#include "fovea/items.h"
 #include "fovea/store.h"
 #include "fovea/tensor.h"
-
-/* ---- what goes in and comes out: tensors by name, the names of transformers ---- */
-
-#define FV_MAX_ITEMS 24
-
-typedef struct fv_items {
-    int n;
-    struct {
-        const char *name;
-        fv_tensor *value;
-    } at[FV_MAX_ITEMS];
-    /* labels that count, over the whole batch with all its parts; losses are divided by it */
-    double n_labels;
-    double n_rows; /* sequences, likewise, for losses that count these; 0: those of this part */
-    float smooth;  /* label smoothing, for families that train with it */
-    /* (1) f32: 1 / n_labels and 1 / n_rows on the device, where a step is to be run again with
-     * others; else NULL */
-    fv_tensor *per_label, *per_row;
-} fv_items;
-
-FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name); /* NULL if absent */
-/* NULL values are left out */
-FV_API void fv_items_put(fv_items *s, const char *name, fv_tensor *value);
 
 /* ---- families ---- */
 

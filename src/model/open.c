@@ -32,22 +32,6 @@ const fv_family *fv_family_find(const char *type)
     return NULL;
 }
 
-/* ---- items ---- */
-
-fv_tensor *fv_items_get(const fv_items *s, const char *name)
-{
-    for (int i = 0; i < s->n; i++)
-        if (!strcmp(s->at[i].name, name)) return s->at[i].value;
-    return NULL;
-}
-
-void fv_items_put(fv_items *s, const char *name, fv_tensor *value)
-{
-    if (!value || s->n == FV_MAX_ITEMS) return;
-    s->at[s->n].name = name;
-    s->at[s->n++].value = value;
-}
-
 /* ---- models ---- */
 
 struct fv_model {
@@ -281,8 +265,11 @@ const void *fv_model_self(const fv_model *m) { return m->self; }
 
 void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)
 {
+    const char *type = m->family->type;
+    fv_items_check(c, in, "inputs", type);
     for (const fv_input *i = m->family->inputs; i->name; i++)
         if (i->needed && !fv_items_get(in, i->name) && !fv__failed(c))
-            fv_raise(c, FV_EARG, "%s: %s is missing", m->family->type, i->name);
+            fv_raise(c, FV_EARG, "%s: %s is missing", type, i->name);
     if (!fv__failed(c)) m->family->forward(c, m->self, in, out);
+    fv_items_check(c, out, "outputs", type);
 }

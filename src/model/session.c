@@ -249,6 +249,7 @@ void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in)
 {
     const fv_family *f = fv_model_family(s->model);
     fv_session_reset(s);
+    if (in) fv_items_check(c, in, "inputs", f->type);
     if (f->begin && !fv__failed(c)) f->begin(c, fv_model_self(s->model), s, in);
 }
 
