@@ -225,10 +225,27 @@ bool fv__file_exists(const fv_env *env, const char *path)
     return true;
 }
 
+/* Makes the directories above path that are missing, the outermost first. */
+static void make_parents(const fv_io *io, const char *path)
+{
+    char above[FV_PATH];
+    for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+        size_t n = (size_t)(slash - path);
+        if (!n || n >= sizeof above) continue;
+        memcpy(above, path, n);
+        above[n] = 0;
+        io->mkdir(io->self, above); /* what matters is whether the last one can be made */
+    }
+}
+
 fv_status fv__dir_make(const fv_env *env, const char *path, fv_err *e)
 {
     const fv_io *io = fv__io(env);
     int rc = io->mkdir(io->self, path);
+    if (rc == -ENOENT) {
+        make_parents(io, path);
+        rc = io->mkdir(io->self, path);
+    }
     return !rc || rc == -EEXIST
                ? FV_OK
                : fv_fail(e, FV_EIO, "%s: cannot make the directory: %s", path, strerror(-rc));

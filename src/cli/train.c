@@ -51,13 +51,14 @@ static const cli_example examples[] = {
 
 /* ---- interruption: the first finishes the update and saves, the second ends at once ---- */
 
+enum { INTERRUPTED = 130 }; /* exit status: 128 + SIGINT, as a shell reports it */
 static volatile int interrupted;
 
 static void on_interrupt(int sig)
 {
     static const char text[] = "\nfinishing the update and saving; once more to quit at once\n";
     (void)sig;
-    if (interrupted++) _exit(130);
+    if (interrupted++) _exit(INTERRUPTED);
     if (write(2, text, sizeof text - 1) < 0) interrupted = 1;
 }
 
@@ -191,6 +192,8 @@ static void conclude(const values *v, const fv_recipe *r, const fv_train_state *
     else if (s->step < o->updates && !patience)
         printf("Stopped after update %lld of %lld; --resume goes on from there.\n",
                (long long)s->step, (long long)o->updates);
+    else if (isnan(s->loss)) /* resumed from a checkpoint that does not say */
+        printf("%s/model: %lld updates\n", v->dir, (long long)s->step);
     else
         printf("%s/model: %lld updates, loss %.4f\n", v->dir, (long long)s->step, s->loss);
     if (!v->dry_run && !isnan(s->valid))
@@ -214,7 +217,8 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     if (!st) conclude(v, r, &s);
     fv_device_close(d);
     fv_recipe_close(r);
-    return st ? cli_error(c, &e) : CLI_OK;
+    if (st) return cli_error(c, &e);
+    return interrupted ? INTERRUPTED : CLI_OK;
 }
 
 const cli_command train_command = {
@@ -226,7 +230,7 @@ const cli_command train_command = {
              "file for TensorBoard, "
              "curve.svg, checkpoints and, in the end, the model in Hugging Face's layout with its "
              "tokenizer.\n\n"
-             "Ctrl-C finishes the update and saves; a second one quits at once.  A resumed run "
+             "Ctrl-C finishes the update, saves and exits with 130; a second one quits at once.  A resumed run "
              "ends with the same bits as one "
              "that was never stopped, whatever the number of threads.",
     .options = options,

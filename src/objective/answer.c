@@ -161,9 +161,10 @@ static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, c
     int64_t n = fv_len(first), T = fv_cols(first);
     size_t bytes = 2 * (size_t)n * sizeof(float);
     float *x = fv__alloc(env, bytes);
-    fv_status st = x ? fv_read(c, first, x, n) : FV_OK;
-    if (!st && x) st = fv_read(c, last, x + n, n);
-    for (int64_t i = 0; !st && x && i < fv_rows(first); i++) {
+    if (!x) fv_raise(c, FV_ENOMEM, "evaluation: out of memory for %zu bytes", bytes);
+    fv_status st = x ? fv_read(c, first, x, n) : FV_ENOMEM;
+    if (!st) st = fv_read(c, last, x + n, n);
+    for (int64_t i = 0; !st && i < fv_rows(first); i++) {
         *hits += best(x + i * T, T) == start[i] && best(x + n + i * T, T) == end[i];
         *of += 1;
     }

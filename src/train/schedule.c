@@ -25,7 +25,7 @@ const fv_field fv_train_fields[] = {
     FV_TEXT(fv_train_opt, freeze, "", "names that are not trained: \"model.encoder.* *.bias\""),
     FV_FLOAT(fv_train_opt, beta1, 0, 0.9, 0.99999, "decay of the mean gradient"),
     FV_FLOAT(fv_train_opt, beta2, 0, 0.98, 0.99999999, "decay of the mean square"),
-    FV_FLOAT(fv_train_opt, eps, 0, 1e-9, 1, "added to its root"),
+    FV_FLOAT(fv_train_opt, eps, 1e-30, 1e-9, 1, "added to its root, so that nothing is divided by 0"),
     FV_FLOAT(fv_train_opt, decay, 0, 0, 10, "weight decay, apart from the gradient (AdamW)"),
     FV_FLOAT(fv_train_opt, clip, 0, 1, 1e9, "greatest norm of the gradient; 0: no limit"),
     FV_FLOAT(fv_train_opt, smooth, 0, 0, 0.999, "label smoothing"),
