@@ -12,6 +12,9 @@
 
 #include <climits>
 
+namespace
+{
+
 /* Threads of a block of each kernel; tokens of a part of a row, and parts at most: by the row
  * alone, so that its sum is the same on every chip and in every batch. */
 enum { ROW = 256, SOURCE = 128, MOVE = 256, PART = 4096, PARTS = 16 };
@@ -224,7 +227,7 @@ struct move {
 };
 
 /* Block p. */
-static __global__ void __launch_bounds__(SOURCE)
+__global__ void __launch_bounds__(SOURCE)
     select_beams(const __grid_constant__ fv_beams a, const weight *weights, const rating *best,
                  int parts, move *moves)
 {
@@ -339,6 +342,7 @@ template <class T> static void beams(fv_stream *s, const fv_beams *a)
     else
         launch(s, "beams", move_beams<FV_BEAMS_MAX>, grid, MOVE, 0, *a, m);
 }
+} // namespace
 
 template <class T> void fv_cuda_beam(fv_kernels *k) { k->beams = beams<T>; }
 FOR_ALL_DTYPES(fv_cuda_beam)

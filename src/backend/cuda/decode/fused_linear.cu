@@ -13,6 +13,9 @@
  * that comes last adds the parts up in order. */
 #include "fused_linear.h"
 
+namespace
+{
+
 #define WARPS 8
 #define COLUMNS 16
 #define STEP 32 /* of k, for a warp: 8 for each of 4 threads */
@@ -320,7 +323,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
 /* ---- on the host ---- */
 
 /* Parts of k where tiles alone would leave multiprocessors idle: of at least two rounds each. */
-static int parts_for(const device *d, int64_t blocks, int whole)
+int parts_for(const device *d, int64_t blocks, int whole)
 {
     int parts = 1;
     while (parts < 8 && blocks * parts <= d->sm_count && whole / (parts * 2) >= 2 * ROUND)
@@ -355,7 +358,7 @@ template <class X, int NT> static void start(fv_stream *s, fused_linear_job f)
                shared > sums ? shared : sums, f);
 }
 
-static void start_for(fv_stream *s, const fused_linear_job &f)
+void start_for(fv_stream *s, const fused_linear_job &f)
 {
     if (f.a.xt == FV_F32)
         start<float, 1>(s, f);
@@ -372,7 +375,7 @@ static void start_for(fv_stream *s, const fused_linear_job &f)
 /* Scratch for sums of parts, of which there are at most two blocks' for a multiprocessor, and for
  * rows: a block can normalise and round 8 rows by itself, if they fit; for more it is done once for
  * all. */
-static bool prepare(fv_stream *s, fused_linear_job *f)
+bool prepare(fv_stream *s, fused_linear_job *f)
 {
     bool apart = f->a.xt == FV_F32 && (f->a.rows > 8 || (f->a.norm && f->k > 4096));
     int64_t sums = 2 * (int64_t)device_of(s)->sm_count * MAX_ROWS * COLUMNS,
@@ -388,7 +391,7 @@ static bool prepare(fv_stream *s, fused_linear_job *f)
     return true;
 }
 
-static bool fused_linear(fv_stream *s, const fv_fused_linear *a)
+bool fused_linear(fv_stream *s, const fv_fused_linear *a)
 {
     bool can = a->wt == FV_BF16 && (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
                (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->add)) && a->k % 8 == 0 && a->k > 0 &&
@@ -406,8 +409,11 @@ static bool fused_linear(fv_stream *s, const fv_fused_linear *a)
     if (prepare(s, &f)) start_for(s, f);
     return true;
 }
+} // namespace
 
-template <class T> void fv_cuda_fused_linear(fv_kernels *k) { (void)k; }
-template <> void fv_cuda_fused_linear<float>(fv_kernels *k) { k->fused_linear = fused_linear; }
-template void fv_cuda_fused_linear<bf16>(fv_kernels *);
-template void fv_cuda_fused_linear<f16>(fv_kernels *);
+/* In the f32 table alone: x is f32, or bf16 on its way from an f32 op. */
+template <class T> void fv_cuda_fused_linear(fv_kernels *k)
+{
+    if (kind<T>::dtype == FV_F32) k->fused_linear = fused_linear;
+}
+FOR_ALL_DTYPES(fv_cuda_fused_linear)

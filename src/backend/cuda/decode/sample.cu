@@ -9,6 +9,9 @@
  * With neither limit the order is the tokens' own. */
 #include "sample.h"
 
+namespace
+{
+
 #define THREADS_ROW 1024
 #define FIT 2048 /* tokens that are put in order */
 
@@ -238,7 +241,6 @@ template <class T> static bool sample(fv_stream *s, const fv_sample *a)
  * where ---- */
 
 struct row_moves {
-    static constexpr int wide = 1;
     const fv_cache_rows *cache;
     const fv_cache_move *m;
     uint4 *aside; /* (caches, moves, longest) packs of 16 bytes */
@@ -258,8 +260,8 @@ struct row_moves {
     }
 };
 
-static void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches,
-                      const fv_cache_move *m, int64_t n)
+void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches, const fv_cache_move *m,
+               int64_t n)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < n; i++)
@@ -280,10 +282,11 @@ static void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches
                    n,
                    longest,
                    false};
-    each(s, "move_rows", n_caches * n * longest, false, r);
+    each(s, "move_rows", n_caches * n * longest, r);
     r.back = true;
-    each(s, "move_rows", n_caches * n * longest, false, r);
+    each(s, "move_rows", n_caches * n * longest, r);
 }
+} // namespace
 
 template <class T> void fv_cuda_sample(fv_kernels *k)
 {

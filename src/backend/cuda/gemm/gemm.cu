@@ -12,16 +12,19 @@
 #include "plan.h"
 #include "backend/cuda/rows/scalar.h"
 
+namespace
+{
+
 /* ---- what follows the product ---- */
 
-static int alignment(const void *p)
+int alignment(const void *p)
 {
     uintptr_t a = (uintptr_t)p | 256;
     return (int)(a & (~a + 1));
 }
 
 /* The epilogue that does bias, act and pre at once, or -1. */
-static int epilogue(const fv_gemm *g, fv_dtype t)
+int epilogue(const fv_gemm *g, fv_dtype t)
 {
     bool dense = g->ct == t && g->ldc % 8 == 0;
     if (!g->bias && !g->act && !g->pre) return CUBLASLT_EPILOGUE_DEFAULT;
@@ -86,8 +89,7 @@ __global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_
 }
 
 template <class T, int V, int R>
-static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n,
-                      fv_act act)
+void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
     dim3 grid((unsigned)ceil_div(n, 128 * V), 1);
     for (int64_t r = 0; r < rows; r += 65535 * R) { /* the most blocks along y */
@@ -104,8 +106,7 @@ static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, i
 }
 
 template <class T>
-static void finish_in_place(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n,
-                            fv_act act)
+void finish_in_place(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
     constexpr int V = 16 / sizeof(T);
     if (!act && !pre && !bias) return;
@@ -122,7 +123,6 @@ static void finish_in_place(fv_stream *s, T *y, T *pre, const T *bias, int64_t r
 /* ---- the plain kernel: a thread for each element ---- */
 
 template <class T> struct plain {
-    static constexpr int wide = 1;
     fv_gemm g;
     template <int V> __device__ void at(int64_t e) const
     {
@@ -144,7 +144,7 @@ template <class T> struct plain {
 /* ---- weights of bf16 for rows of f32 ---- */
 
 /* The few rows of a step of writing. */
-static bool by_rows(fv_stream *s, const fv_gemm *g)
+bool by_rows(fv_stream *s, const fv_gemm *g)
 {
     bool plain = g->batch == 1 && !g->ta && !g->add && !g->pre && (g->alpha == 0 || g->alpha == 1);
     if (!plain || g->m > 64 || g->lda != g->k || g->ldc != g->n || g->ct != FV_F32) return false;
@@ -158,7 +158,7 @@ static bool by_rows(fv_stream *s, const fv_gemm *g)
 }
 
 /* Many rows: rounded to bf16 themselves, and added up in f32. */
-static bool by_rounding(fv_stream *s, const fv_gemm *g)
+bool by_rounding(fv_stream *s, const fv_gemm *g)
 {
     bool plain = g->batch == 1 && !g->ta && !g->add && g->lda == g->k && g->ldc == g->n &&
                  g->ct == FV_F32 && g->k > 0;
@@ -233,7 +233,7 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
             return;
         }
     }
-    each(s, "gemm", g.batch * g.m * g.n, false, plain<T>{g});
+    each(s, "gemm", g.batch * g.m * g.n, plain<T>{g});
 }
 
 /* ---- odd lengths ---- */
@@ -278,7 +278,7 @@ template <class T> static void gemm_in_parts(fv_stream *s, const fv_gemm *want)
 
 /* ---- packed weights: this library wants no layout of its own ---- */
 
-static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
+size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 {
     size_t size = dt == FV_F32 ? 4 : dt == FV_BF16 || dt == FV_F16 ? 2 : 0;
     return (size_t)n * (size_t)k * size;
@@ -286,7 +286,6 @@ static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 
 /* out (n,k) = w (n,k), or of w stored (k,n) if !tb; from T to E */
 template <class E, class T> struct lay_out {
-    static constexpr int wide = 1;
     E *out;
     const T *w;
     int64_t k, ld;
@@ -300,19 +299,19 @@ template <class E, class T> struct lay_out {
 
 /* A backend has one pack for each table, but a weight comes in any dtype: `from` says which. */
 template <class E>
-static void lay_out_as(fv_stream *s, E *out, const void *w, fv_dtype from, int64_t n, int64_t k,
-                       int64_t ld, bool tb)
+void lay_out_as(fv_stream *s, E *out, const void *w, fv_dtype from, int64_t n, int64_t k,
+                int64_t ld, bool tb)
 {
     if (from == FV_BF16)
-        each(s, "pack", n * k, false, lay_out<E, bf16>{out, (const bf16 *)w, k, ld, tb});
+        each(s, "pack", n * k, lay_out<E, bf16>{out, (const bf16 *)w, k, ld, tb});
     else if (from == FV_F16)
-        each(s, "pack", n * k, false, lay_out<E, f16>{out, (const f16 *)w, k, ld, tb});
+        each(s, "pack", n * k, lay_out<E, f16>{out, (const f16 *)w, k, ld, tb});
     else
-        each(s, "pack", n * k, false, lay_out<E, float>{out, (const float *)w, k, ld, tb});
+        each(s, "pack", n * k, lay_out<E, float>{out, (const float *)w, k, ld, tb});
 }
 
-static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from,
-                        int64_t n, int64_t k, int64_t ld, bool tb)
+void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from, int64_t n,
+                 int64_t k, int64_t ld, bool tb)
 {
     if (dt == FV_BF16)
         lay_out_as(s, (bf16 *)out, w, from, n, k, ld, tb);
@@ -323,6 +322,7 @@ static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_
     /* kernels that start early read weights before they wait for others */
     s->dev->backend->sync(s);
 }
+} // namespace
 
 template <class T> void fv_cuda_gemm(fv_kernels *k)
 {

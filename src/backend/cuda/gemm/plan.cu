@@ -73,7 +73,7 @@ struct plan {
     bool made, can; /* can: there is an algorithm */
 };
 
-struct products {
+struct cublas_state {
     std::mutex lock; /* a device may be shared by threads */
     lt_library lt;
     cublasLtHandle_t handle;
@@ -93,7 +93,7 @@ static void forget(const lt_library *lt, plan *p)
     *p = plan{};
 }
 
-void fv_cuda_products_free(products *p)
+void fv_cuda_cublas_free(cublas_state *p)
 {
     if (!p) return;
     for (int i = 0; i < PLANS; i++) forget(&p->lt, &p->plans[i]);
@@ -141,7 +141,7 @@ static bool describe(const lt_library *lt, plan *p)
 }
 
 /* With at most so much workspace. */
-static bool pick_with(const products *mm, plan *p, size_t most)
+static bool pick_with(const cublas_state *mm, plan *p, size_t most)
 {
     const lt_library *lt = &mm->lt;
     cublasLtMatmulPreference_t prefer = NULL;
@@ -167,14 +167,14 @@ static bool pick_with(const products *mm, plan *p, size_t most)
 /* Where there are tiles for a third of the multiprocessors smaller ones are no slower than split
  * sums, and a workspace would only hold a counter, which the library clears before each product:
  * that takes as long as a small kernel. */
-static bool pick(const products *mm, plan *p)
+static bool pick(const cublas_state *mm, plan *p)
 {
     bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 128) * p->key.batch * 3 >=
                   mm->sm_count;
     return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK);
 }
 
-static plan *plan_for(products *mm, const gemm_shape *key)
+static plan *plan_for(cublas_state *mm, const gemm_shape *key)
 {
     uint64_t h = 1469598103934665603ull;
     for (size_t i = 0; i < sizeof *key; i++)
@@ -193,7 +193,7 @@ static plan *plan_for(products *mm, const gemm_shape *key)
     return p;
 }
 
-static bool run(products *mm, plan *p, const gemm_call *g, cudaStream_t stream)
+static bool run(cublas_state *mm, plan *p, const gemm_call *g, cudaStream_t stream)
 {
     const void *onto = g->plus ? g->plus : g->c;
     float alpha = g->alpha, beta = g->plus || p->key.add ? 1 : 0;
@@ -204,13 +204,11 @@ static bool run(products *mm, plan *p, const gemm_call *g, cudaStream_t stream)
 /* ---- under MPS ---- */
 
 struct ones {
-    static constexpr int wide = 1;
     bf16 *x;
     template <int> __device__ void at(int64_t i) const { x[i] = from_float<bf16>(1); }
 };
 
 template <class T> struct unlike {
-    static constexpr int wide = 1;
     int *flag;
     const T *x;
     float want;
@@ -222,7 +220,7 @@ template <class T> struct unlike {
 
 /* A product of ones, over several tiles for each multiprocessor, and one whose sums may be
  * split. */
-static bool right(products *mm, const bf16 *x, void *c, int *flag, bool split)
+static bool right(cublas_state *mm, const bf16 *x, void *c, int *flag, bool split)
 {
     gemm_shape k;
     memset(&k, 0, sizeof k);
@@ -246,7 +244,7 @@ static bool right(products *mm, const bf16 *x, void *c, int *flag, bool split)
     return cudaMemcpy(&off, flag, sizeof off, cudaMemcpyDeviceToHost) == cudaSuccess && !off;
 }
 
-static bool proves_itself(products *mm)
+static bool proves_itself(cublas_state *mm)
 {
     const int64_t n = 8192 * 512;
     bf16 *x = NULL;
@@ -275,14 +273,14 @@ static bool under_mps(int number)
 #endif
 }
 
-/* ---- products ---- */
+/* ---- cublas_state ---- */
 
-static products *open_products(fv_stream *s)
+static cublas_state *open_products(fv_stream *s)
 {
     device *d = device_of(s);
     std::lock_guard<std::mutex> hold(d->open_mutex);
-    if (d->mm) return d->mm;
-    products *p = new (std::nothrow) products{};
+    if (d->cublas) return d->cublas;
+    cublas_state *p = new (std::nothrow) cublas_state{};
     if (!p) {
         d->host.fail(s, FV_ENOMEM, "gemm: out of memory");
         return NULL;
@@ -299,19 +297,19 @@ static products *open_products(fv_stream *s)
         cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
         cudaGetLastError();
         d->host.fail(s, FV_ENOMEM, "gemm: cuBLASLt found no memory on the device");
-        fv_cuda_products_free(p);
+        fv_cuda_cublas_free(p);
         return NULL;
     }
     if (under_mps(d->number) && !proves_itself(p)) {
         d->host.fail(s, FV_EDEVICE,
-                     "gemm: cuBLASLt gives wrong products on the %d multiprocessors that MPS "
+                     "gemm: cuBLASLt gives wrong cublas_state on the %d multiprocessors that MPS "
                      "leaves this process; set "
                      "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE to 100",
                      d->sm_count);
-        fv_cuda_products_free(p);
+        fv_cuda_cublas_free(p);
         return NULL;
     }
-    return d->mm = p;
+    return d->cublas = p;
 }
 
 /* For memory checkers: the library's kernels take them minutes each. */
@@ -324,7 +322,7 @@ static bool without_library()
 bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
 {
     if (without_library()) return false;
-    products *mm = open_products(s);
+    cublas_state *mm = open_products(s);
     if (!mm) return true;
     std::lock_guard<std::mutex> hold(mm->lock);
     plan *p = plan_for(mm, shape);

@@ -1,7 +1,11 @@
-/* batchnorm.cu - statistics of a channel over the batch, and the norm made from them; x is
- * (outer,channels,inner).  A block treats one channel. */
+/* batchnorm.cu - batch norm of x (outer,channels,inner): per-channel statistics, forward and
+ * backward; one block per channel. */
 #include "backend/cuda/device/cuda.h"
 
+namespace
+{
+
+/* Element i of the block's channel. */
 struct layout {
     int64_t outer, channels, inner;
     __device__ int64_t at(int64_t i) const
@@ -11,6 +15,7 @@ struct layout {
     __device__ int64_t count() const { return outer * inner; }
 };
 
+/* mean = sum(x) / n,  var = sum((x - mean)^2) / n, in two passes: the one-pass formula cancels */
 template <class T> __global__ void stats_channel(float *mean, float *var, const T *x, layout l)
 {
     float m = 0, v = 0;
@@ -25,8 +30,8 @@ template <class T> __global__ void stats_channel(float *mean, float *var, const 
 }
 
 template <class T>
-static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer,
-                            int64_t channels, int64_t inner)
+void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer,
+                     int64_t channels, int64_t inner)
 {
     launch(s, "batchnorm_stats", stats_channel<T>, dim3((unsigned)channels), THREADS, 0,
            (float *)mean, (float *)var, (const T *)x, layout{outer, channels, inner});
@@ -34,7 +39,6 @@ static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const voi
 
 /* y = gain * (x - mean) / sqrt(var + eps) + bias */
 template <class T> struct normalise {
-    static constexpr int wide = 1;
     T *y;
     const T *x, *gain, *bias;
     const float *mean, *var;
@@ -49,9 +53,9 @@ template <class T> struct normalise {
 };
 
 template <class T>
-static void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var,
-                      const void *gain, const void *bias, int64_t outer, int64_t channels,
-                      int64_t inner, float eps)
+void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var,
+               const void *gain, const void *bias, int64_t outer, int64_t channels, int64_t inner,
+               float eps)
 {
     normalise<T> f = {(T *)y,
                       (const T *)x,
@@ -62,12 +66,12 @@ static void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean,
                       channels,
                       inner,
                       eps};
-    each(s, "batchnorm", outer * channels * inner, false, f);
+    each(s, "batchnorm", outer * channels * inner, f);
 }
 
-/* With n = (x - mean) * rstd, and sums over a channel:  dgain = sum(dy * n), dbias = sum(dy),
- * dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n)); the means drop out when the statistics are
- * constants. */
+/* Gradient of y = gain * n + bias, n = (x - mean) * rstd, sums over a channel:
+ *   dgain = sum(dy * n),  dbias = sum(dy),  dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n));
+ * batch false: the statistics were running averages, constants, and the two means drop out. */
 template <class T>
 __global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *dy, const T *x,
                             const float *mean, const float *var, const T *gain, layout l, float eps,
@@ -95,14 +99,15 @@ __global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *d
 }
 
 template <class T>
-static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
-                          const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
-                          int64_t outer, int64_t channels, int64_t inner, float eps, bool batch)
+void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
+                   const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
+                   int64_t outer, int64_t channels, int64_t inner, float eps, bool batch)
 {
     launch(s, "batchnorm_bwd", bwd_channel<T>, dim3((unsigned)channels), THREADS, 0, to<T>(dx),
            to<T>(dgain), to<T>(dbias), (const T *)dy, (const T *)x, (const float *)mean,
            (const float *)var, (const T *)gain, layout{outer, channels, inner}, eps, batch);
 }
+} // namespace
 
 template <class T> void fv_cuda_batchnorm(fv_kernels *k)
 {

@@ -1,5 +1,12 @@
-/* binary.cu - y = a op b with broadcasting, and both gradients. */
+/* binary.cu - y = a op b with broadcasting, and both gradients.
+ *
+ * Three access patterns, fastest first: flat (no broadcasting), a strided walk in 16-byte vectors,
+ * a strided walk by elements.  In the backward an operand that was broadcast sums the gradients of
+ * every element that read it, one thread or block per operand element: a gather, not atomics. */
 #include "backend/cuda/device/cuda.h"
+
+namespace
+{
 
 __device__ inline float value(fv_binary_op op, float a, float b)
 {
@@ -13,7 +20,7 @@ __device__ inline float value(fv_binary_op op, float a, float b)
     }
 }
 
-/* dy / da, or with of_a false dy / db */
+/* dy/da, or dy/db if !of_a; at a tie of max half each */
 __device__ inline float binary_grad(fv_binary_op op, bool of_a, float a, float b)
 {
     switch (op) {
@@ -45,7 +52,6 @@ template <class T> struct flat {
 };
 
 template <class T> struct walked {
-    static constexpr int wide = 1;
     fv_binary_op op;
     T *y;
     const T *a, *b;
@@ -57,9 +63,9 @@ template <class T> struct walked {
     }
 };
 
-/* As walked, V neighbours at a time; strides are in packs of V. */
+/* As walked, with a walk in units of 16-byte vectors. */
 template <class T> struct walked_packs {
-    static constexpr int wide = 1, packed = 16 / sizeof(T);
+    static constexpr int packed = 16 / sizeof(T);
     fv_binary_op op;
     T *y;
     const T *a, *b;
@@ -76,45 +82,28 @@ template <class T> struct walked_packs {
     }
 };
 
-/* The walk in packs of `by` elements; false if one would be torn. */
-static bool in_packs(fv_walk *w, int64_t by)
-{
-    int last = w->n - 1;
-    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || w->b[last] != 1 || w->shape[last] % by)
-        return false;
-    for (int i = 0; i < last; i++) {
-        if (w->y[i] % by || w->a[i] % by || w->b[i] % by) return false;
-        w->y[i] /= by, w->a[i] /= by, w->b[i] /= by;
-    }
-    w->shape[last] /= by;
-    return true;
-}
-
-static bool is_flat(const fv_walk *w)
-{
-    return w->n == 1 && w->y[0] == 1 && w->a[0] == 1 && w->b[0] == 1;
-}
+bool is_flat(const fv_walk *w) { return w->n == 1 && w->y[0] == 1 && w->a[0] == 1 && w->b[0] == 1; }
 
 template <class T>
-static void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b,
-                   const fv_walk *w)
+void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w)
 {
     fv_walk packs = *w;
     if (is_flat(w))
         each(s, "binary", w->shape[0], aligned(y, a, b),
              flat<T>{op, (T *)y, (const T *)a, (const T *)b});
-    else if (aligned(y, a, b) && in_packs(&packs, walked_packs<T>::packed))
-        each(s, "binary", walk_len(packs), false,
+    else if (aligned(y, a, b) && walk_vectorise(&packs, walked_packs<T>::packed, true))
+        each(s, "binary", walk_len(packs),
              walked_packs<T>{op, (T *)y, (const T *)a, (const T *)b, packs});
     else
-        each(s, "binary", walk_len(*w), false,
-             walked<T>{op, (T *)y, (const T *)a, (const T *)b, *w});
+        each(s, "binary", walk_len(*w), walked<T>{op, (T *)y, (const T *)a, (const T *)b, *w});
 }
 
-/* ---- backward: an operand's element collects from every place that read it ---- */
+/* ---- backward ---- */
+
+/* g[i] = sum over the broadcast axes of dy * dy/d(operand): `kept` walks the operand's own axes,
+ * `summed` the ones it was broadcast along. */
 
 template <class T> struct one_side {
-    static constexpr int wide = 1;
     fv_binary_op op;
     bool of_a;
     sink<T> g;
@@ -137,7 +126,7 @@ template <class T> struct one_side {
     }
 };
 
-/* A block for each element, where few elements collect much. */
+/* One block per operand element, for long sums of few elements. */
 template <class T> __global__ void one_side_block(one_side<T> f)
 {
     offsets o = locate(f.kept, blockIdx.x);
@@ -147,7 +136,7 @@ template <class T> __global__ void one_side_block(one_side<T> f)
     if (threadIdx.x == 0) sink_put(f.g, f.of_a ? o.a : o.b, sum);
 }
 
-/* A sum whose operand is repeated along the first axis: what every place of it reads is dense. */
+/* y = a + b, b broadcast along the first of two axes (a bias): column sums of dy, vectorised. */
 template <class T> struct over_first {
     static constexpr int wide = 16 / sizeof(T);
     sink<T> g;
@@ -185,8 +174,8 @@ template <class T> struct flat_bwd {
 };
 
 template <class T>
-static void side(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *dy, const T *a,
-                 const T *b, const fv_walk *w)
+void operand_grad(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *dy, const T *a,
+                  const T *b, const fv_walk *w)
 {
     if (!g.data) return;
     if (is_flat(w)) {
@@ -214,16 +203,17 @@ static void side(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *d
     if (f.n_summed >= 256 && kept <= 65536)
         launch(s, "binary_bwd", one_side_block<T>, dim3((unsigned)kept), THREADS, 0, f);
     else
-        each(s, "binary_bwd", kept, false, f);
+        each(s, "binary_bwd", kept, f);
 }
 
 template <class T>
-static void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy,
-                       const void *a, const void *b, const fv_walk *w)
+void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy,
+                const void *a, const void *b, const fv_walk *w)
 {
-    side(s, op, true, da, (const T *)dy, (const T *)a, (const T *)b, w);
-    side(s, op, false, db, (const T *)dy, (const T *)a, (const T *)b, w);
+    operand_grad(s, op, true, da, (const T *)dy, (const T *)a, (const T *)b, w);
+    operand_grad(s, op, false, db, (const T *)dy, (const T *)a, (const T *)b, w);
 }
+} // namespace
 
 template <class T> void fv_cuda_binary(fv_kernels *k)
 {

@@ -1,10 +1,14 @@
-/* conv.cu - images unfolded into the columns of a matrix product and back, and bilinear resizing.
- * Ways back collect: a thread goes through all that was taken from its pixel, in a fixed order. */
+/* conv.cu - im2col, col2im and bilinear resizing.
+ *
+ * Backward passes gather: one thread per input pixel sums, in a fixed order, every output that read
+ * it.  A scatter would need atomics and lose determinism. */
 #include "backend/cuda/device/cuda.h"
 
-/* Order: image, channel, kernel row, kernel column, output row, output column. */
+namespace
+{
+
+/* col (batch,channels,kh,kw,oh,ow), the layout a matrix product with the weights reads. */
 template <class T> struct unfold {
-    static constexpr int wide = 1;
     T *col;
     const T *x;
     fv_conv_geom g;
@@ -20,13 +24,12 @@ template <class T> struct unfold {
 
 template <class T> static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
 {
-    each(s, "im2col", g->batch * g->channels * g->kh * g->kw * g->oh * g->ow, false,
+    each(s, "im2col", g->batch * g->channels * g->kh * g->kw * g->oh * g->ow,
          unfold<T>{(T *)col, (const T *)x, *g});
 }
 
 /* x[r,c] = the sum of every column element that im2col takes from it */
 template <class T> struct fold {
-    static constexpr int wide = 1;
     sink<T> x;
     const T *col;
     fv_conv_geom g;
@@ -46,18 +49,17 @@ template <class T> struct fold {
     }
 };
 
-template <class T>
-static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
+template <class T> void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
 {
     if (x.data)
-        each(s, "col2im", g->batch * g->channels * g->h * g->w, false,
+        each(s, "col2im", g->batch * g->channels * g->h * g->w,
              fold<T>{to<T>(x), (const T *)col, *g});
 }
 
 /* ---- bilinear ---- */
 
-/* Output place o of `out` lies between low and high of `in`, at `part` of the way: pixel centres
- * are aligned, and what would lie before the first centre is the first pixel. */
+/* Output pixel o lies between input pixels low and high, at fraction `part` (half-pixel centres,
+ * clamped at the border; PyTorch's align_corners = false). */
 struct between {
     int64_t low, high;
     float part;
@@ -72,7 +74,7 @@ __device__ inline between find(int64_t o, int64_t in, int64_t out)
     return {low, low + 1 < in ? low + 1 : low, at - (float)low};
 }
 
-/* How much of place o comes from pixel i. */
+/* The weight of input pixel i in output pixel o. */
 __device__ inline float share(int64_t i, int64_t o, int64_t in, int64_t out)
 {
     between b = find(o, in, out);
@@ -84,7 +86,6 @@ struct sizes {
 };
 
 template <class T> struct resize {
-    static constexpr int wide = 1;
     T *y;
     const T *x;
     sizes n;
@@ -99,21 +100,20 @@ template <class T> struct resize {
     }
 };
 
-/* Places that can touch pixel i: their centres lie less than one pixel away; one more on either
- * side for rounding. */
-__device__ inline int64_t first_place(int64_t i, int64_t in, int64_t out)
+/* Range of output pixels that may read input pixel i: centres less than one pixel away, plus one on
+ * either side for rounding. */
+__device__ inline int64_t first_output(int64_t i, int64_t in, int64_t out)
 {
     int64_t o = (int64_t)floorf(((float)i - 0.5f) * (float)out / (float)in - 0.5f) - 1;
     return i == 0 || o < 0 ? 0 : o;
 }
-__device__ inline int64_t last_place(int64_t i, int64_t in, int64_t out)
+__device__ inline int64_t last_output(int64_t i, int64_t in, int64_t out)
 {
     int64_t o = (int64_t)ceilf(((float)i + 1.5f) * (float)out / (float)in - 0.5f) + 1;
     return i == in - 1 || o > out - 1 ? out - 1 : o;
 }
 
 template <class T> struct resize_bwd {
-    static constexpr int wide = 1;
     sink<T> dx;
     const T *dy;
     sizes n;
@@ -121,10 +121,10 @@ template <class T> struct resize_bwd {
     {
         int64_t c = e % n.w, r = e / n.w % n.h, plane = e / n.w / n.h;
         float sum = 0;
-        for (int64_t p = first_place(r, n.h, n.oh); p <= last_place(r, n.h, n.oh); p++) {
+        for (int64_t p = first_output(r, n.h, n.oh); p <= last_output(r, n.h, n.oh); p++) {
             float rows = share(r, p, n.h, n.oh);
-            for (int64_t q = first_place(c, n.w, n.ow); rows != 0 && q <= last_place(c, n.w, n.ow);
-                 q++)
+            for (int64_t q = first_output(c, n.w, n.ow);
+                 rows != 0 && q <= last_output(c, n.w, n.ow); q++)
                 sum += rows * share(c, q, n.w, n.ow) * to_float(dy[(plane * n.oh + p) * n.ow + q]);
         }
         sink_put(dx, e, sum);
@@ -132,20 +132,21 @@ template <class T> struct resize_bwd {
 };
 
 template <class T>
-static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
-                     int64_t oh, int64_t ow)
+void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
+              int64_t oh, int64_t ow)
 {
-    each(s, "bilinear", planes * oh * ow, false, resize<T>{(T *)y, (const T *)x, {h, w, oh, ow}});
+    each(s, "bilinear", planes * oh * ow, resize<T>{(T *)y, (const T *)x, {h, w, oh, ow}});
 }
 
 template <class T>
-static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h,
-                         int64_t w, int64_t oh, int64_t ow)
+void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h, int64_t w,
+                  int64_t oh, int64_t ow)
 {
     if (dx.data)
-        each(s, "bilinear_bwd", planes * h * w, false,
+        each(s, "bilinear_bwd", planes * h * w,
              resize_bwd<T>{to<T>(dx), (const T *)dy, {h, w, oh, ow}});
 }
+} // namespace
 
 template <class T> void fv_cuda_conv(fv_kernels *k)
 {

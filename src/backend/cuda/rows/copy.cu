@@ -1,10 +1,12 @@
-/* copy.cu - moving numbers: strided copies, filling, and between float dtypes. */
+/* copy.cu - strided copies, fills and dtype conversion. */
 #include "backend/cuda/device/cuda.h"
+
+namespace
+{
 
 /* ---- y[w.y] (+)= x[w.a] ---- */
 
 template <class T> struct strided {
-    static constexpr int wide = 1;
     sink<T> y;
     const T *x;
     fv_walk w;
@@ -15,9 +17,8 @@ template <class T> struct strided {
     }
 };
 
-/* Whole packs of 16 bytes, where the last axis of both is dense; strides are in packs. */
+/* 16-byte vectors, where the last axis of both sides is contiguous; the walk is in vectors. */
 struct dense {
-    static constexpr int wide = 1;
     uint4 *y;
     const uint4 *x;
     fv_walk w;
@@ -28,32 +29,18 @@ struct dense {
     }
 };
 
-/* The walk in packs of `by` elements; false if some stride or length is no multiple. */
-static bool in_packs(fv_walk *w, int64_t by)
-{
-    int last = w->n - 1;
-    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || w->shape[last] % by) return false;
-    for (int i = 0; i < last; i++) {
-        if (w->y[i] % by || w->a[i] % by) return false;
-        w->y[i] /= by;
-        w->a[i] /= by;
-    }
-    w->shape[last] /= by;
-    return true;
-}
-
 template <class T> static void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
 {
     if (!y.data) return;
     fv_walk packs = *w;
     if (!y.add && y.dtype == kind<T>::dtype && aligned(y.data, x) &&
-        in_packs(&packs, 16 / sizeof(T)))
-        each(s, "copy", walk_len(packs), false, dense{(uint4 *)y.data, (const uint4 *)x, packs});
+        walk_vectorise(&packs, 16 / sizeof(T), false))
+        each(s, "copy", walk_len(packs), dense{(uint4 *)y.data, (const uint4 *)x, packs});
     else
-        each(s, "copy", walk_len(*w), false, strided<T>{to<T>(y), (const T *)x, *w});
+        each(s, "copy", walk_len(*w), strided<T>{to<T>(y), (const T *)x, *w});
 }
 
-/* ---- one value everywhere ---- */
+/* ---- fill ---- */
 
 template <class T> struct same {
     static constexpr int wide = 16 / sizeof(T);
@@ -80,7 +67,7 @@ template <> __device__ inline double narrow<double>(double v) { return v; }
 __device__ inline double widen(double v) { return v; }
 template <class E> __device__ inline double widen(E v) { return (double)to_float(v); }
 
-/* In f64 only where one side is f64: all other pairs meet in f32 exactly. */
+/* y (+)= x.  Via f64 only where a side is f64; every other pair converts through f32 exactly. */
 template <class E, class T> struct convert {
     static constexpr int wide = 4;
     E *y;
@@ -115,6 +102,7 @@ template <class T> static void cast(fv_stream *s, fv_sink y, const void *x, int6
     default: each(s, "cast", n, can, convert<float, T>{(float *)y.data, in, y.add}); break;
     }
 }
+} // namespace
 
 template <class T> void fv_cuda_copy(fv_kernels *k)
 {

@@ -1,6 +1,9 @@
-/* elementwise.cu - y = f(x) element by element, and dx = f'(x) dy. */
+/* elementwise.cu - unary functions y = f(x), their gradients dx = f'(x) dy, and dropout. */
 #include "backend/cuda/device/cuda.h"
 #include "scalar.h"
+
+namespace
+{
 
 template <class T> struct apply {
     static constexpr int wide = 16 / sizeof(T);
@@ -26,10 +29,10 @@ template <class T> struct apply_bwd {
     float p0, p1;
     template <int V> __device__ void at(int64_t i) const
     {
-        /* a slope is written in x or in y, never in both: only one of them is read */
+        /* each derivative is a function of x or of y, never of both: read one of them */
         float d[V], v[V];
         load(d, dy, i);
-        load(v, slope_in_y(op) ? y : x, i);
+        load(v, grad_uses_y(op) ? y : x, i);
 #pragma unroll
         for (int j = 0; j < V; j++) d[j] *= unary_grad(op, v[j], v[j], p0, p1);
         sink_store(dx, i, d);
@@ -37,23 +40,22 @@ template <class T> struct apply_bwd {
 };
 
 template <class T>
-static void unary(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0,
-                  float p1)
+void unary(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0, float p1)
 {
     each(s, "unary", n, aligned(x, y), apply<T>{op, (T *)y, (const T *)x, p0, p1});
 }
 
 template <class T>
-static void unary_bwd(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x,
-                      const void *y, int64_t n, float p0, float p1)
+void unary_bwd(fv_stream *s, fv_unary_op op, fv_sink dx, const void *dy, const void *x,
+               const void *y, int64_t n, float p0, float p1)
 {
     if (!dx.data) return;
     apply_bwd<T> f{op, to<T>(dx), (const T *)dy, (const T *)x, (const T *)y, p0, p1};
     each(s, "unary_bwd", n, aligned(dx.data, dy, x, y), f);
 }
 
-/* y = x / (1 - p) where element i is kept, 0 elsewhere; word i%4 at position i/4 of the place
- * decides. */
+/* y = x / (1 - p) where element i is kept, else 0.  Kept: Philox word i % 4 of counter i / 4 (of
+ * this op's seed, site and step) is at least the threshold; the backward recomputes the mask. */
 template <class T> struct drop {
     static constexpr int wide = 4;
     sink<T> y;
@@ -74,12 +76,13 @@ template <class T> struct drop {
 };
 
 template <class T>
-static void dropout(fv_stream *s, fv_sink y, const void *x, int64_t n, float p, fv_rng rng)
+void dropout(fv_stream *s, fv_sink y, const void *x, int64_t n, float p, fv_rng rng)
 {
     if (!y.data) return;
     each(s, "dropout", n, aligned(y.data, x),
          drop<T>{to<T>(y), (const T *)x, rng, fv_drop_threshold(p), 1 / (1 - p)});
 }
+} // namespace
 
 template <class T> void fv_cuda_elementwise(fv_kernels *k)
 {

@@ -1,20 +1,23 @@
-/* reduce.cu - along one axis: sum, mean, running sums; and masked filling.
+/* reduce.cu - reductions along one axis (sum, mean), cumulative sums, masked fill; and the
+ * activation gradient with its column sums.
  *
- * Long sums are made in two steps: pieces of a fixed length first, then the pieces in order.  So
- * the chip is busy even when there is only one sum to make, and the order of addition depends on
- * the shape alone. */
+ * Long sums take two steps: pieces of a fixed length, then the pieces in order.  The GPU is busy
+ * even with a single sum, and the order of addition depends on the shape alone. */
 #include "backend/cuda/device/cuda.h"
 #include "scalar.h"
 
-#define ROW_PIECE 16384  /* elements of one piece along a dense axis */
-#define COLUMN_PIECE 128 /* and along one with a stride */
+namespace
+{
+
+#define ROW_PIECE 16384  /* elements per piece along a contiguous axis */
+#define COLUMN_PIECE 128 /* and along a strided one */
 #define COLUMNS 32
-#define LANES 8
-#define MAX_BLOCKS 65535 /* along y and z */
+#define LANES 8          /* threads that share the sum of a column */
+#define MAX_BLOCKS 65535 /* gridDim.y and .z limit */
 
 /* ---- sums of x (outer,n,inner) -> y (outer,inner), times scale ---- */
 
-/* inner is 1: block (piece, outer). */
+/* inner = 1; block (piece, outer). */
 template <class E, class T, int V>
 __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float scale)
 {
@@ -35,15 +38,28 @@ __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float sc
         sink_put(y, row, sum * scale);
 }
 
-/* Block (columns, piece, outer): LANES threads share the piece of V columns. */
+/* Adds the LANES partial sums of each column; the result is valid in lane 0, if `wanted`. */
+template <int V> __device__ inline void add_lanes(float (&sum)[V], bool wanted)
+{
+    __shared__ float lanes[LANES][COLUMNS * V];
+    int column = threadIdx.x % COLUMNS * V;
+#pragma unroll
+    for (int j = 0; j < V; j++) lanes[threadIdx.x / COLUMNS][column + j] = sum[j];
+    __syncthreads();
+    if (threadIdx.x / COLUMNS || !wanted) return;
+    for (int i = 1; i < LANES; i++)
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
+}
+
+/* Block (columns, piece, outer): a thread sums V columns of every LANES-th row of the piece. */
 template <class E, class T, int V>
 __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64_t inner,
                             int64_t piece, float scale)
 {
-    __shared__ float lanes[LANES][COLUMNS * V];
-    int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
-    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column, from = blockIdx.y * piece,
-            to = from + piece < n ? from + piece : n;
+    int lane = threadIdx.x / COLUMNS;
+    int64_t c = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x % COLUMNS) * V,
+            from = blockIdx.y * piece, to = from + piece < n ? from + piece : n;
     float sum[V] = {}, v[V];
     if (c < inner)
 #pragma unroll 4
@@ -52,13 +68,8 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
 #pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[j];
         }
-#pragma unroll
-    for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
-    __syncthreads();
+    add_lanes(sum, c < inner);
     if (lane || c >= inner) return;
-    for (int i = 1; i < LANES; i++)
-#pragma unroll
-        for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
     for (int j = 0; j < V; j++) {
         if (part)
             part[((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * inner + c + j] = sum[j];
@@ -68,24 +79,21 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
 }
 
 template <class E, class T>
-static void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, int64_t n,
-                    int64_t inner, int64_t piece, float scale)
+void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, int64_t n,
+             int64_t inner, int64_t piece, float scale)
 {
-    constexpr int V = 16 / sizeof(E);
     unsigned pieces = (unsigned)ceil_div(n > 0 ? n : 1, piece);
-    if (inner % V == 0 && aligned(x))
-        launch(s, "sum", column_sums<E, T, V>,
-               dim3((unsigned)ceil_div(inner, COLUMNS * V), pieces, (unsigned)outer),
-               COLUMNS * LANES, 0, y, part, x, n, inner, piece, scale);
-    else
-        launch(s, "sum", column_sums<E, T, 1>,
-               dim3((unsigned)ceil_div(inner, COLUMNS), pieces, (unsigned)outer), COLUMNS * LANES,
-               0, y, part, x, n, inner, piece, scale);
+    with_width<E>(inner % vec<E> == 0 && aligned(x), [&](auto w) {
+        constexpr int V = decltype(w)::value;
+        dim3 grid((unsigned)ceil_div(inner, COLUMNS * V), pieces, (unsigned)outer);
+        launch(s, "sum", column_sums<E, T, V>, grid, COLUMNS * LANES, 0, y, part, x, n, inner,
+               piece, scale);
+    });
 }
 
 template <class E, class T>
-static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n,
-                           int64_t inner, float scale)
+void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n, int64_t inner,
+                    float scale)
 {
     int64_t piece = inner == 1 ? ROW_PIECE : COLUMN_PIECE;
     if (inner > 1 && piece * MAX_BLOCKS < n) piece = ceil_div(n, MAX_BLOCKS);
@@ -97,50 +105,47 @@ static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, i
         const E *from = x + o * n * inner;
         sink<T> at = y;
         at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
-        float *p = part ? part + o * pieces * inner : NULL;
-        bool dense = inner == 1, wide = n % (16 / sizeof(E)) == 0 && aligned(x);
-        unsigned threads = row_threads(wide ? n / (16 / (int64_t)sizeof(E)) : n);
-        if (dense && wide)
-            launch(s, "sum", row_sums<E, T, 16 / sizeof(E)>, dim3((unsigned)pieces, some), threads,
-                   0, at, p, from, n, scale);
-        else if (dense)
-            launch(s, "sum", row_sums<E, T, 1>, dim3((unsigned)pieces, some), threads, 0, at, p,
-                   from, n, scale);
+        float *p = part ? part + o * pieces * inner : NULL; /* (outer,pieces,inner) */
+        if (inner == 1)
+            with_width<E>(n % vec<E> == 0 && aligned(x), [&](auto w) {
+                constexpr int V = decltype(w)::value;
+                launch(s, "sum", row_sums<E, T, V>, dim3((unsigned)pieces, some),
+                       row_threads(n / V), 0, at, p, from, n, scale);
+            });
         else
             columns<E, T>(s, at, p, from, some, n, inner, piece, scale);
-    }
-    if (!part) return;
-    /* the pieces: (outer,pieces,inner) */
-    for (int64_t o = 0; o < outer; o += MAX_BLOCKS) {
-        unsigned some = (unsigned)(outer - o < MAX_BLOCKS ? outer - o : MAX_BLOCKS);
-        sink<T> at = y;
-        at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
-        columns<float, T>(s, at, NULL, part + o * pieces * inner, some, pieces, inner, pieces,
-                          scale);
+        if (p) columns<float, T>(s, at, NULL, p, some, pieces, inner, pieces, scale);
     }
 }
 
-template <class T>
-static void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols)
+template <class T> void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols)
 {
     if (y.data) sums_of_pieces<T, T>(s, to<T>(y), (const T *)x, 1, rows, cols, 1);
 }
 
-/* The sums of pieces that a kernel left, in their order. */
+} // namespace
+
 void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols)
 {
     columns<float, float>(s, to<float>(y), NULL, part, 1, pieces, cols, pieces, 1);
 }
 
-/* ---- dp = act'(p) dy and the sums of its columns, in one pass: block (columns, piece) ---- */
+template <class T> /* rows/topk.cu */
+void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
+                    int64_t inner);
+
+namespace
+{
+
+/* ---- the gradient of y = act(p): dp = act'(p) dy, and its column sums (the gradient of the bias
+ * in p) in the same pass; block (columns, piece) ---- */
 
 template <class T, int V, fv_unary_op OP>
 __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64_t rows,
                               int64_t cols, fv_unary_op op)
 {
-    __shared__ float lanes[LANES][COLUMNS * V];
-    int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
-    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column,
+    int lane = threadIdx.x / COLUMNS;
+    int64_t c = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x % COLUMNS) * V,
             from = (int64_t)blockIdx.y * COLUMN_PIECE;
     int64_t to = from + COLUMN_PIECE < rows ? from + COLUMN_PIECE : rows;
     float sum[V] = {}, d[V], v[V];
@@ -159,19 +164,14 @@ __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64
             }
             store(dp, i * cols + c, d);
         }
-#pragma unroll
-    for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
-    __syncthreads();
+    add_lanes(sum, c < cols);
     if (lane || c >= cols) return;
-    for (int i = 1; i < LANES; i++)
-#pragma unroll
-        for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
     store(part, blockIdx.y * cols + c, sum);
 }
 
 template <class T>
-static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy,
-                           const void *p, int64_t rows, int64_t cols)
+void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy,
+                    const void *p, int64_t rows, int64_t cols)
 {
     constexpr int V = 16 / sizeof(T);
     int64_t pieces = ceil_div(rows, COLUMN_PIECE);
@@ -192,15 +192,11 @@ static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums,
     columns<float, T>(s, to<T>(sums), NULL, part, 1, pieces, cols, pieces, 1);
 }
 
-/* ---- the largest: topk.cu has the kernel ---- */
+/* ---- sum, mean, max ---- */
 
 template <class T>
-void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
-                    int64_t inner);
-
-template <class T>
-static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x,
-                   int64_t outer, int64_t n, int64_t inner)
+void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer,
+            int64_t n, int64_t inner)
 {
     if (op == FV_R_MAX)
         fv_cuda_argmax<T>(s, (T *)y, arg, (const T *)x, outer, n, inner);
@@ -209,8 +205,8 @@ static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const v
                              op == FV_R_MEAN ? 1.0f / (float)n : 1.0f);
 }
 
+/* sum: dx = dy;  mean: dx = dy / n;  max: dx = dy at arg, else 0 */
 template <class T> struct spread {
-    static constexpr int wide = 1;
     fv_reduce_op op;
     sink<T> dx;
     const T *dy;
@@ -227,18 +223,17 @@ template <class T> struct spread {
 };
 
 template <class T>
-static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy,
-                       const int32_t *arg, int64_t outer, int64_t n, int64_t inner)
+void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg,
+                int64_t outer, int64_t n, int64_t inner)
 {
     if (dx.data)
-        each(s, "reduce_bwd", outer * n * inner, false,
+        each(s, "reduce_bwd", outer * n * inner,
              spread<T>{op, to<T>(dx), (const T *)dy, arg, n, inner});
 }
 
-/* ---- running sums: a thread for each line ---- */
+/* ---- cumulative sums: one thread per line ---- */
 
 template <class T> struct running {
-    static constexpr int wide = 1;
     sink<T> y;
     const T *x;
     int64_t n, inner;
@@ -255,18 +250,16 @@ template <class T> struct running {
 };
 
 template <class T>
-static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner,
-                   bool reverse)
+void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner,
+            bool reverse)
 {
     if (y.data)
-        each(s, "cumsum", outer * inner, false,
-             running<T>{to<T>(y), (const T *)x, n, inner, reverse});
+        each(s, "cumsum", outer * inner, running<T>{to<T>(y), (const T *)x, n, inner, reverse});
 }
 
 /* ---- y (+)= mask[w.b] ? x[w.a] : value ---- */
 
 template <class T> struct masked {
-    static constexpr int wide = 1;
     sink<T> y;
     const T *x;
     const uint8_t *mask;
@@ -280,13 +273,14 @@ template <class T> struct masked {
 };
 
 template <class T>
-static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value,
-                        const fv_walk *w)
+void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value,
+                 const fv_walk *w)
 {
     if (y.data)
-        each(s, "masked_fill", walk_len(*w), false,
-             masked<T>{to<T>(y), (const T *)x, mask, value, *w});
+        each(s, "masked_fill", walk_len(*w), masked<T>{to<T>(y), (const T *)x, mask, value, *w});
 }
+
+} // namespace
 
 template <class T> void fv_cuda_reduce(fv_kernels *k)
 {

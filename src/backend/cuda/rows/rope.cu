@@ -1,11 +1,13 @@
-/* rope.cu - rotary positions: pairs within each head are turned by an angle proportional to the
- * position. */
+/* rope.cu - rotary position embedding, forward and (with the opposite angle) backward. */
 #include "backend/cuda/device/cuda.h"
 
-/* (a, b) -> (a cos - b sin, a sin + b cos), angle = pos * freq[i]; what lies behind the pairs is
- * copied.  One thread for each pair, and for each number behind them. */
+namespace
+{
+
+/* (a, b) -> (a cos - b sin, a sin + b cos), angle = pos * freq[i], for the first 2 * half elements
+ * of each head; the rest is copied.  Pairs are (i, i + half), or (2i, 2i + 1) if adjacent.  One
+ * thread per pair and per copied element. */
 template <class T> struct rope_pair {
-    static constexpr int wide = 1;
     sink<T> y;
     const T *x;
     const int32_t *pos;
@@ -29,14 +31,14 @@ template <class T> struct rope_pair {
 };
 
 template <class T>
-static void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq,
-                 int64_t B, int64_t T_, int64_t H, int64_t W, int64_t half, bool adjacent,
-                 bool back)
+void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq, int64_t B,
+          int64_t T_, int64_t H, int64_t W, int64_t half, bool adjacent, bool back)
 {
     if (y.data)
-        each(s, "rope", B * T_ * H * (W - half), false,
+        each(s, "rope", B * T_ * H * (W - half),
              rope_pair<T>{to<T>(y), (const T *)x, pos, freq, H, W, half, adjacent, back});
 }
+} // namespace
 
 template <class T> void fv_cuda_rope(fv_kernels *k) { k->rope = rope<T>; }
 FOR_ALL_DTYPES(fv_cuda_rope)
