@@ -10,9 +10,9 @@
 #include "backend/stream.h"
 #include "base/base.h"
 
-fv_desc_text fv__memory_left(fv_device *d)
+fv__memory_text fv__memory_left(fv_device *d)
 {
-    fv_desc_text text = {0};
+    fv__memory_text text = {0};
     size_t left = 0, all = 0;
     if (d->backend->memory) d->backend->memory(d, &left, &all);
     if (all)

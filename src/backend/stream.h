@@ -4,7 +4,6 @@
 #define FV_BACKEND_STREAM_H
 
 #include "fovea/author/backend.h"
-#include "fovea/tensor.h"
 
 /* threads: 0 means the device's.  A stream that failed to open need not be closed. */
 fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e);
@@ -13,6 +12,9 @@ void fv__stream_close(fv_stream *s);
 
 /* ", 12 of 34 bytes are left on the device", to stand behind a message that memory ran out; "" on
  * a backend that does not count. */
-fv_desc_text fv__memory_left(fv_device *d);
+typedef struct fv__memory_text {
+    char s[80];
+} fv__memory_text;
+fv__memory_text fv__memory_left(fv_device *d);
 
 #endif

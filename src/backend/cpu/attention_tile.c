@@ -2,7 +2,7 @@
 #include "attention.h"
 
 #include "backend/attention_dropout.h"
-#include "fovea/author/op.h"
+#include "fovea/author/backend.h"
 
 bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
 {

@@ -1,4 +1,4 @@
-/* philox.h - fv_philox (fovea/author/op.h) at many positions at once, with the same words. */
+/* philox.h - fv_philox (fovea/author/backend.h) at many positions at once, with the same words. */
 #ifndef FV_PHILOX_H
 #define FV_PHILOX_H
 

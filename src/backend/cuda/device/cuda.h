@@ -21,7 +21,7 @@
 #include <mutex>
 
 #include "backend/cuda_host.h"
-#include "fovea/author/op.h"
+#include "fovea/author/backend.h"
 
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
