@@ -1,4 +1,4 @@
-/* cudnn.cu - opens cuDNN and puts its graphs of operations together. */
+/* cudnn.cu - opens cuDNN, builds operation graphs and runs their plans. */
 #include "cudnn.h"
 
 #if HAVE_CUDNN
@@ -6,8 +6,8 @@
 
 #include <cstdio>
 
-#define FIRST_INNER 1000 /* numbers of tensors between nodes begin here */
-#define ENGINES 16       /* that are looked at */
+#define FIRST_INNER 1000 /* first uid of virtual tensors */
+#define ENGINES 16       /* engine configurations to try */
 
 /* ---- the library ---- */
 
@@ -47,7 +47,7 @@ static void set(dnn_graph *g, dnn_desc d, cudnnBackendAttributeName_t name,
     if (!g->bad) g->bad = g->l->set(d, name, type, n, values) != CUDNN_STATUS_SUCCESS;
 }
 
-/* One descriptor as an attribute of another, unless there is none. */
+/* Sets a descriptor as an attribute of another, if there is one. */
 static void join(dnn_graph *g, dnn_desc d, cudnnBackendAttributeName_t name, dnn_desc other)
 {
     if (other) set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other);
@@ -149,7 +149,7 @@ void dnn_reshape(dnn_graph *g, dnn_desc y, dnn_desc x)
 
 /* ---- plans ---- */
 
-/* Configurations of engines that may run the graph, the most promising first. */
+/* Engine configurations for the graph, in the heuristic's order. */
 static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
 {
     dnn_desc ask = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -165,7 +165,7 @@ static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
     return rc == CUDNN_STATUS_SUCCESS ? n < ENGINES ? n : ENGINES : 0;
 }
 
-/* A plan may be refused although its engine was proposed: that is no fault of the graph. */
+/* Finalising may fail although the heuristic proposed the engine: try the next, the graph is fine. */
 static dnn_desc plan_of(dnn_graph *g, cudnnHandle_t handle, dnn_desc config)
 {
     dnn_desc plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);

@@ -22,7 +22,7 @@ template <class T> struct unfold {
     }
 };
 
-template <class T> static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
+template <class T> void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
 {
     each(s, "im2col", g->batch * g->channels * g->kh * g->kw * g->oh * g->ow,
          unfold<T>{(T *)col, (const T *)x, *g});

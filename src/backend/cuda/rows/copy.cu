@@ -29,7 +29,7 @@ struct dense {
     }
 };
 
-template <class T> static void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
+template <class T> void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
 {
     if (!y.data) return;
     fv_walk packs = *w;
@@ -55,7 +55,7 @@ template <class T> struct same {
     }
 };
 
-template <class T> static void fill(fv_stream *s, void *y, float value, int64_t n)
+template <class T> void fill(fv_stream *s, void *y, float value, int64_t n)
 {
     each(s, "fill", n, aligned(y), same<T>{(T *)y, value});
 }
@@ -90,7 +90,7 @@ template <class E, class T> struct convert {
     }
 };
 
-template <class T> static void cast(fv_stream *s, fv_sink y, const void *x, int64_t n)
+template <class T> void cast(fv_stream *s, fv_sink y, const void *x, int64_t n)
 {
     if (!y.data) return;
     bool can = aligned(y.data, x);

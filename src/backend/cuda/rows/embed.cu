@@ -73,13 +73,13 @@ template <class T> struct sum_of_rows {
     }
 };
 
-template <class T> static void embed_bare(fv_stream *s, const fv_embed &a)
+template <class T> void embed_bare(fv_stream *s, const fv_embed &a)
 {
     bool wide = a.cols % vec<T> == 0 && aligned(a.y, a.of[0].table, a.of[1].table, a.of[2].table);
     each(s, "embed", a.rows * a.cols, wide, sum_of_rows<T>{a, faults_of(s) + FAULT_GATHER});
 }
 
-template <class T> static bool embed(fv_stream *s, const fv_embed *a)
+template <class T> bool embed(fv_stream *s, const fv_embed *a)
 {
     if (a->eps < 0) {
         embed_bare<T>(s, *a);

@@ -150,7 +150,7 @@ void add_pieces(fv_stream *s, const char *name, const column_sinks<T> &all, int 
            0, all, part, pieces, cols);
 }
 
-template <class T> static void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
+template <class T> void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
 {
     size_t shared = (size_t)n.cols * sizeof(float);
     int packs = packs_of<T>(n.cols);

@@ -143,7 +143,13 @@ __device__ inline void store_column_sums(float *part, int sums, const back_args<
     int at = threadIdx.x % PACKS, group = threadIdx.x / PACKS;
     for (int which = 0; which < sums; which++) {
         __syncthreads();
-        store(shared, group * a.cols + at * V, which == 0 ? dg : which == 1 ? db : ds);
+        float v[V]; /* selected by element: a reference would put the sums in local memory */
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            v[j] = which == 0 ? dg[j] : db[j];
+            if (which == 2) v[j] = ds[j];
+        }
+        store(shared, group * a.cols + at * V, v);
         __syncthreads();
         for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
             float sum = shared[c];

@@ -104,7 +104,7 @@ __global__ void total(float *out, const double *part, int64_t n)
     if (threadIdx.x == 0) *out = (float)sum;
 }
 
-template <class T> static void sumsq(fv_stream *s, float *out, const void *x, int64_t n)
+template <class T> void sumsq(fv_stream *s, float *out, const void *x, int64_t n)
 {
     int64_t pieces = ceil_div(n, PIECE);
     double *part = alloc_scratch<double>(s, pieces);

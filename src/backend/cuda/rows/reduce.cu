@@ -39,14 +39,14 @@ __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float sc
 }
 
 /* Adds the LANES partial sums of each column; the result is valid in lane 0, if `wanted`. */
-template <int V> __device__ inline void add_lanes(float (&sum)[V], bool wanted)
+template <int V>
+__device__ inline void add_lanes(float (&sum)[V], int lane, int column, bool wanted)
 {
     __shared__ float lanes[LANES][COLUMNS * V];
-    int column = threadIdx.x % COLUMNS * V;
 #pragma unroll
-    for (int j = 0; j < V; j++) lanes[threadIdx.x / COLUMNS][column + j] = sum[j];
+    for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
     __syncthreads();
-    if (threadIdx.x / COLUMNS || !wanted) return;
+    if (lane || !wanted) return;
     for (int i = 1; i < LANES; i++)
 #pragma unroll
         for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
@@ -57,9 +57,9 @@ template <class E, class T, int V>
 __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64_t inner,
                             int64_t piece, float scale)
 {
-    int lane = threadIdx.x / COLUMNS;
-    int64_t c = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x % COLUMNS) * V,
-            from = blockIdx.y * piece, to = from + piece < n ? from + piece : n;
+    int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
+    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column, from = blockIdx.y * piece,
+            to = from + piece < n ? from + piece : n;
     float sum[V] = {}, v[V];
     if (c < inner)
 #pragma unroll 4
@@ -68,7 +68,7 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
 #pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[j];
         }
-    add_lanes(sum, c < inner);
+    add_lanes(sum, lane, column, c < inner);
     if (lane || c >= inner) return;
     for (int j = 0; j < V; j++) {
         if (part)
@@ -144,8 +144,8 @@ template <class T, int V, fv_unary_op OP>
 __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64_t rows,
                               int64_t cols, fv_unary_op op)
 {
-    int lane = threadIdx.x / COLUMNS;
-    int64_t c = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x % COLUMNS) * V,
+    int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
+    int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column,
             from = (int64_t)blockIdx.y * COLUMN_PIECE;
     int64_t to = from + COLUMN_PIECE < rows ? from + COLUMN_PIECE : rows;
     float sum[V] = {}, d[V], v[V];
@@ -164,7 +164,7 @@ __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64
             }
             store(dp, i * cols + c, d);
         }
-    add_lanes(sum, c < cols);
+    add_lanes(sum, lane, column, c < cols);
     if (lane || c >= cols) return;
     store(part, blockIdx.y * cols + c, sum);
 }
