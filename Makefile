@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda fuzz check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser fuzz check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -43,6 +43,14 @@ test-cuda: build/build.ninja
 test-cuda-memory: build/build.ninja
 	@cmake --build build -j $(JOBS) --target all cuda
 	@tools/check_cuda_memory.sh -b build
+
+# How long a click and a move of the pointer take on the page of `fovea see`, in headless Chromium, at 512 tokens and 144
+# heads.
+test-browser: build/build.ninja
+	@cmake --build build -j $(JOBS) --target browser_page
+	@build/tests/browser_page build/page-512.html 512 12 12
+	@python3 tests/browser/measure.py build/page-512.html
+	@rm -f build/page-512.html
 
 # The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
 check-cuda: setup-check

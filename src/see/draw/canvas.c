@@ -4,25 +4,27 @@
 
 #include <math.h>
 
+#include "see/palette.h"
+
 #define FONT "Inter, Source Sans 3, Noto Sans, DejaVu Sans, sans-serif"
 
 fv_rgb fv__shade(double t)
 {
-    static const unsigned stops[] = {0xf4f7fb, 0xd6e4f2, 0xabcae7, 0x74a8d8,
-                                     0x3f7fbe, 0x1b5796, 0x08285a};
-    enum { LAST = sizeof stops / sizeof *stops - 1 };
+    enum { LAST = FV_SHADES - 1 };
     double at = (t < 0 ? 0 : t > 1 ? 1 : t) * LAST;
     int i = at >= LAST ? LAST - 1 : (int)at;
-    fv_rgb a = FV_RGB(stops[i]), b = FV_RGB(stops[i + 1]);
+    fv_rgb a = FV_RGB(fv__shades_light[i]), b = FV_RGB(fv__shades_light[i + 1]);
     double f = at - i;
     return (fv_rgb){a.r + f * (b.r - a.r), a.g + f * (b.g - a.g), a.b + f * (b.b - a.b)};
 }
 
-fv_rgb fv__head_color(int64_t head)
+fv_rgb fv__head_color(int64_t head) { return FV_RGB(fv__head_colors[head % FV_HEAD_COLORS]); }
+
+void fv__head_dash(fv_canvas *c, int64_t head)
 {
-    static const unsigned colors[] = {0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7,
-                                      0xe69f00, 0x56b4e9, 0x555555, 0xa89a00};
-    return FV_RGB(colors[head % 8]);
+    static const double dashed[] = {7, 4}, dotted[] = {2, 3};
+    int64_t round = head / FV_HEAD_COLORS % 3;
+    cairo_set_dash(c->cr, round == 1 ? dashed : dotted, round ? 2 : 0, 0);
 }
 
 fv_rgb fv__token_color(const char *t)

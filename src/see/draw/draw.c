@@ -27,7 +27,7 @@ double fv__draw_title(fv_canvas *c, const fv_figure *p, double x, double y, doub
     return y + 14;
 }
 
-static bool by_root(const fv_figure *p) { return p->cols > 40; }
+static bool by_root(const fv_figure *p) { return fv__see_by_root(p->cols); }
 
 fv_rgb fv__figure_shade(const fv_figure *p, double weight)
 {

@@ -62,6 +62,7 @@ void fv__draw_lines(fv_canvas *c, const fv_figure *p, double *width, double *hei
     for (int64_t h = 0; h < p->heads; h++) {
         const float *w = p->w + h * p->rows * p->cols;
         fv_rgb color = p->heads > 1 ? fv__head_color(h) : fv__shade(0.8);
+        if (p->heads > 1) fv__head_dash(c, h);
         double thick = p->heads > 1 ? 2 : 3.4,
                aside = ((double)h - (double)(p->heads - 1) / 2) * fmin(2.6, 14 / (double)p->heads);
         for (int64_t i = 0; i < p->rows * p->cols; i++) {
@@ -75,6 +76,7 @@ void fv__draw_lines(fv_canvas *c, const fv_figure *p, double *width, double *hei
             cairo_stroke(c->cr);
         }
     }
+    cairo_set_dash(c->cr, NULL, 0, 0);
     for (int64_t i = 0; i < p->rows; i++) {
         const char *text = fv__figure_row(p, i, number);
         s.anchor = 1, s.color = fv__token_color(text);
