@@ -280,11 +280,9 @@ __device__ inline void move_packs(const fv_cache_rows &c, const move *m, int K, 
          i += gridDim.x * MOVE) {
         int t = (int)(i / packs);
         P v[M];
-#pragma unroll
         for (int k = 0; k < M; k++)
             if (k < K && m[k].from != k && t >= m[k].first)
                 v[k] = ((const P *)(rows + (size_t)m[k].from * c.row))[i];
-#pragma unroll
         for (int k = 0; k < M; k++)
             if (k < K && m[k].from != k && t >= m[k].first)
                 ((P *)(rows + (size_t)k * c.row))[i] = v[k];

@@ -137,7 +137,6 @@ __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of
     if (n > FIT) return sample_by_weight(r, least, u);
     candidate mine[FIT / THREADS_ROW];
     int rank[FIT / THREADS_ROW];
-#pragma unroll
     for (int e = 0; e < FIT / THREADS_ROW; e++) {
         int i = (int)threadIdx.x + e * THREADS_ROW;
         rank[e] = 0;
@@ -146,7 +145,6 @@ __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of
         for (int j = 0; j < n; j++) rank[e] += before(part_result[j], mine[e]);
     }
     __syncthreads();
-#pragma unroll
     for (int e = 0; e < FIT / THREADS_ROW; e++) {
         if ((int)threadIdx.x + e * THREADS_ROW >= n) continue;
         part_result[rank[e]] = mine[e];

@@ -97,10 +97,8 @@ __device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part,
     int V = (int)a.V, first = part * SAMPLE_COLUMNS + (int)threadIdx.x % 32;
     float x[EACH];
     part_result f = {0, -INFINITY, 0};
-#pragma unroll
     for (int e = 0; e < EACH; e++)
         x[e] = first + e * 32 < V ? to_float(logits[first + e * 32]) : -INFINITY;
-#pragma unroll
     for (int e = 0; e < EACH; e++) {
         int v = first + e * 32;
         if (v >= V) break;
@@ -111,7 +109,6 @@ __device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part,
     f.most = warp_allreduce(f.most, greatest());
     f.best = warp_allreduce(f.best, greatest());
     if (f.most == -INFINITY) return f;
-#pragma unroll
     for (int e = 0; e < EACH; e++) f.sum += expf(x[e] - f.most);
     f.sum = warp_allreduce(f.sum, sum_op());
     return f;

@@ -81,10 +81,8 @@ __global__ void epilogue_pass(T *y, T *pre, const T *bias, int64_t rows, int64_t
 #pragma unroll
     for (int r = 0; r < R; r++) {
         if (r0 + r >= rows) break;
-#pragma unroll
         for (int j = 0; j < V; j++) v[r][j] += b[j];
         if (pre) store(pre, (r0 + r) * n + c, v[r]);
-#pragma unroll
         for (int j = 0; j < V; j++)
             v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? gelu_approx(v[r][j])
                                                        : activate(ACT ? ACT : act, v[r][j]);

@@ -45,7 +45,6 @@ template <class T> struct flat {
         float u[V], v[V];
         load(u, a, i);
         load(v, b, i);
-#pragma unroll
         for (int j = 0; j < V; j++) u[j] = value(op, u[j], v[j]);
         store(y, i, u);
     }
@@ -76,7 +75,6 @@ template <class T> struct walked_packs {
         float u[packed], v[packed];
         load(u, a, o.a * packed);
         load(v, b, o.b * packed);
-#pragma unroll
         for (int j = 0; j < packed; j++) u[j] = value(op, u[j], v[j]);
         store(y, o.y * packed, u);
     }
@@ -148,7 +146,6 @@ template <class T> struct over_first {
 #pragma unroll 4
         for (int64_t k = 0; k < n; k++) {
             load(v, dy, k * step + i);
-#pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[j];
         }
         sink_store(g, i, sum);
@@ -167,7 +164,6 @@ template <class T> struct flat_bwd {
         load(d, dy, i);
         load(u, a, i);
         load(v, b, i);
-#pragma unroll
         for (int j = 0; j < V; j++) d[j] *= binary_grad(op, of_a, u[j], v[j]);
         sink_store(g, i, d);
     }

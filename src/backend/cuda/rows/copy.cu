@@ -49,7 +49,6 @@ template <class T> struct same {
     template <int V> __device__ void at(int64_t i) const
     {
         float v[V];
-#pragma unroll
         for (int j = 0; j < V; j++) v[j] = value;
         store(y, i, v);
     }
@@ -78,7 +77,6 @@ template <class E, class T> struct convert {
         pack<T, V> in = *(const pack<T, V> *)(x + i);
         pack<E, V> out;
         if (add) out = *(const pack<E, V> *)(y + i);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             if constexpr (sizeof(E) == 8 || sizeof(T) == 8)
                 out.v[j] = narrow<E>(widen(in.v[j]) + (add ? widen(out.v[j]) : 0.0));

@@ -15,7 +15,6 @@ template <class T> struct apply {
     {
         float v[V];
         load(v, x, i);
-#pragma unroll
         for (int j = 0; j < V; j++) v[j] = unary_value(op, v[j], p0, p1);
         store(y, i, v);
     }
@@ -33,7 +32,6 @@ template <class T> struct apply_bwd {
         float d[V], v[V];
         load(d, dy, i);
         load(v, grad_uses_y(op) ? y : x, i);
-#pragma unroll
         for (int j = 0; j < V; j++) d[j] *= unary_grad(op, v[j], v[j], p0, p1);
         sink_store(dx, i, d);
     }
@@ -69,7 +67,6 @@ template <class T> struct drop {
         uint32_t word[4];
         load(v, x, i);
         philox(word, rng.seed, rng.site, *rng.step, (uint64_t)i / 4);
-#pragma unroll
         for (int j = 0; j < V; j++) v[j] = word[(i + j) % 4] >= from ? v[j] * scale : 0.0f;
         sink_store(y, i, v);
     }

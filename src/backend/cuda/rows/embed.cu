@@ -30,7 +30,6 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
         for (int p = 0; p < P; p++) {
             float x[V];
             load(x, (const T *)a.of[i].table, id * a.cols + (p * 32 + lane) * V);
-#pragma unroll
             for (int j = 0; j < V; j++)
                 v[p][j] = i ? to_float(from_float<T>(v[p][j] + x[j])) : x[j];
         }
@@ -43,7 +42,6 @@ template <class T, int V>
 __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, int64_t c,
                                 fault *bad)
 {
-#pragma unroll
     for (int j = 0; j < V; j++) sum[j] = 0;
 #pragma unroll
     for (int i = 0; i < 3; i++) {
@@ -55,7 +53,6 @@ __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, i
             continue;
         }
         load(x, (const T *)a.of[i].table, id * a.cols + c);
-#pragma unroll
         for (int j = 0; j < V; j++) sum[j] = i ? to_float(from_float<T>(sum[j] + x[j])) : x[j];
     }
 }

@@ -23,14 +23,12 @@ template <class T, int V> __device__ row_stats scan_row(const T *row, int64_t vo
     for (int64_t i = threadIdx.x * V; i < vocab; i += blockDim.x * V) {
         load(v, row, i);
         float top = p.top;
-#pragma unroll
         for (int j = 0; j < V; j++) top = v[j] > top ? v[j] : top;
         if (top > p.top) {
             p.total *= expf(p.top - top);
             p.top = top;
         }
         float base = top == -INFINITY ? 0 : top; /* avoids -inf - -inf: all -inf adds 0 */
-#pragma unroll
         for (int j = 0; j < V; j++) {
             p.total += expf(v[j] - base);
             p.off += v[j] - first;
@@ -89,7 +87,6 @@ __global__ void entropy_bwd_row(sink<T> dx, const float *dloss, const float *lse
     float d = counts ? dloss[r] : 0, shift = lse[r], even = smooth / (float)vocab, v[V];
     for (int64_t i = threadIdx.x * V; i < vocab; i += blockDim.x * V) {
         load(v, x, r * vocab + i);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             float target = even + (i + j == label ? 1 - smooth : 0);
             v[j] = counts ? d * (expf(v[j] - shift) - target) : 0;
@@ -138,14 +135,12 @@ template <class T, int V> __device__ lse_stats scan_padded_row(const T *row, int
     for (int i = threadIdx.x * V; i < n; i += blockDim.x * V) {
         load(v, row, i);
         float top = p.top;
-#pragma unroll
         for (int j = 0; j < V; j++) top = fmaxf(top, v[j]);
         if (top > p.top) {
             p.total *= exp2_approx((p.top - top) * LOG2E);
             p.top = top;
         }
         float shift = -top * LOG2E;
-#pragma unroll
         for (int j = 0; j < V; j++) p.total += exp2_approx(fmaf(v[j], LOG2E, shift));
     }
     return p;
@@ -179,7 +174,6 @@ template <class T, int V> __device__ float sum_of_row(const T *row, int vocab, f
 template <class T, int V> __device__ inline void store_all(T *to, const float (&v)[V])
 {
     pack<T, V> k;
-#pragma unroll
     for (int j = 0; j < V; j++) k.v[j] = from_float<T>(v[j]);
     if constexpr (sizeof k == 16) {
         const uint4 w = *(const uint4 *)&k;
@@ -252,7 +246,6 @@ __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
 #pragma unroll 4
         for (int i = threadIdx.x * V; i < step; i += blockDim.x * V) {
             load(v, from, i);
-#pragma unroll
             for (int j = 0; j < V; j++) v[j] = exp2_approx(fmaf(v[j], LOG2E, -lse)) - even;
             store_all(row + i, v);
         }
@@ -299,7 +292,6 @@ template <class T> struct by_rows {
     {
         float v[V], by = scale[i / cols];
         load(v, x, i);
-#pragma unroll
         for (int j = 0; j < V; j++) v[j] *= by;
         sink_store(y, i, v);
     }

@@ -85,16 +85,12 @@ __global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, cons
         float sum[V] = {}, v[4][V];
         int64_t p = i;
         for (; p + 4 <= end; p += 4) { /* four loads in flight, added in order */
-#pragma unroll
             for (int u = 0; u < 4; u++) load(v[u], dy, index[p + u] * d + c);
-#pragma unroll
             for (int u = 0; u < 4; u++)
-#pragma unroll
                 for (int j = 0; j < V; j++) sum[j] += v[u][j];
         }
         for (; p < end; p++) {
             load(v[0], dy, index[p] * d + c);
-#pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[0][j];
         }
         sink_store(dtable, id * d + c, sum);

@@ -21,11 +21,9 @@ template <class T, int V> __device__ void fetch_row(float *row, const norm_args<
         load(v, n.x, from + i);
         if (n.a) {
             load(r, n.a, from + i);
-#pragma unroll
             for (int j = 0; j < V; j++) v[j] = to_float(from_float<T>(v[j] + r[j]));
             if (n.sum != n.y) store(n.sum, from + i, v);
         }
-#pragma unroll
         for (int j = 0; j < V; j++) row[i + j] = v[j];
     }
 }
@@ -39,12 +37,10 @@ template <class T, int V> __global__ void norm_row(norm_args<T> n)
     fetch_row<T, V>(row, n, from);
     if (n.mean) {
         for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V)
-#pragma unroll
             for (int j = 0; j < V; j++) m += row[i + j];
         m = block_allreduce(m, sum_op()) / (float)n.cols;
     }
     for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V)
-#pragma unroll
         for (int j = 0; j < V; j++) var += (row[i + j] - m) * (row[i + j] - m);
     float scale = 1 / sqrtf(block_allreduce(var, sum_op()) / (float)n.cols + n.eps);
     if (threadIdx.x == 0) {
@@ -54,7 +50,6 @@ template <class T, int V> __global__ void norm_row(norm_args<T> n)
     for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V) {
         if (n.gain) load(g, n.gain, i);
         if (n.bias) load(b, n.bias, i);
-#pragma unroll
         for (int j = 0; j < V; j++)
             v[j] = (row[i + j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
         store(n.y, from + i, v);
@@ -72,7 +67,6 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
         load(d, a.dy, from + i);
         load(x, a.x, from + i);
         if (a.gain) load(g, a.gain, i);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             float t = d[j] * (a.gain ? g[j] : 1);
             gs += t;
@@ -88,7 +82,6 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
             load(x, a.x, from + i);
             if (a.gain) load(g, a.gain, i);
         }
-#pragma unroll
         for (int j = 0; j < V; j++)
             d[j] = scale * (d[j] * (a.gain ? g[j] : 1) - gs - (x[j] - m) * scale * gns);
         sink_store(a.dx, from + i, d);
@@ -108,7 +101,6 @@ template <class T, int V> __global__ void norm_columns(float *part, back_args<T>
         float m = a.mean ? a.mean[r] : 0, scale = a.rstd[r];
         load(d, a.dy, r * a.cols + c);
         load(x, a.x, r * a.cols + c);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             dg[j] += d[j] * (x[j] - m) * scale;
             db[j] += d[j];

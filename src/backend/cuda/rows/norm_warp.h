@@ -39,13 +39,11 @@ __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_
     if (n.mean) {
 #pragma unroll
         for (int p = 0; p < P; p++)
-#pragma unroll
             for (int j = 0; j < V; j++) m += v[p][j];
         m = warp_allreduce(m, sum_op()) / (float)n.cols;
     }
 #pragma unroll
     for (int p = 0; p < P; p++)
-#pragma unroll
         for (int j = 0; j < V; j++) var += (v[p][j] - m) * (v[p][j] - m);
     float scale = 1 / sqrtf(warp_allreduce(var, sum_op()) / (float)n.cols + n.eps);
     if (lane == 0) {
@@ -57,7 +55,6 @@ __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_
         float g[V], b[V];
         if (n.gain) load(g, n.gain, (p * 32 + lane) * V);
         if (n.bias) load(b, n.bias, (p * 32 + lane) * V);
-#pragma unroll
         for (int j = 0; j < V; j++)
             v[p][j] = (v[p][j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
         store(n.y, r * n.cols + (p * 32 + lane) * V, v[p]);
@@ -122,7 +119,6 @@ __device__ inline float2 means_of_row(const norm_bwd_smem<T, P> *smem, const bac
         load(d, (const T *)&smem->tile[slot][0][row][at], 0);
         load(x, (const T *)&smem->tile[slot][1][row][at], 0);
         load(g, (const T *)&smem->gain[at], 0);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             float u = d[j] * g[j];
             gs += u;
@@ -144,7 +140,6 @@ __device__ inline void store_column_sums(float *part, int sums, const back_args<
     for (int which = 0; which < sums; which++) {
         __syncthreads();
         float v[V]; /* selected by element: a reference would put the sums in local memory */
-#pragma unroll
         for (int j = 0; j < V; j++) {
             v[j] = which == 0 ? dg[j] : db[j];
             if (which == 2) v[j] = ds[j];
@@ -186,7 +181,6 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
     fetch(first, 0);
-#pragma unroll
     for (int j = 0; j < V; j++) g[j] = 1;
     if (a.gain) load(g, a.gain, at * V);
     if (group == 0) store((T *)&smem->gain[at], 0, g);
@@ -213,7 +207,6 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
             load(d, (const T *)&smem->tile[slot][0][i][at], 0);
             load(x, (const T *)&smem->tile[slot][1][i][at], 0);
             if (onto) load(u, (const T *)&smem->tile[slot][2][i][at], 0);
-#pragma unroll
             for (int j = 0; j < V; j++) {
                 float n = (x[j] - row.x) * row.y, v = row.y * (d[j] * g[j] - row.z - n * row.w);
                 dg[j] += d[j] * n;

@@ -28,7 +28,6 @@ template <class T> struct step {
         load(b, v, i);
         load(g, grad, i);
         if (ema) load(e, ema, i);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             g[j] *= u.grad_scale;
             a[j] = o.beta1 * a[j] + (1 - o.beta1) * g[j];
@@ -88,7 +87,6 @@ template <class T, int V> __global__ void squares(double *part, const T *x, int6
     for (int64_t i = from + threadIdx.x * V; i < end; i += blockDim.x * V) {
         float v[V];
         load(v, x, i);
-#pragma unroll
         for (int j = 0; j < V; j++) sum += (double)v[j] * (double)v[j];
     }
     sum = block_sum(sum);

@@ -27,7 +27,6 @@ __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float sc
     for (int64_t i = from + threadIdx.x * V; i < to; i += blockDim.x * V) {
         float v[V];
         load(v, x, row * n + i);
-#pragma unroll
         for (int j = 0; j < V; j++) sum += v[j];
     }
     sum = block_allreduce(sum, sum_op());
@@ -43,12 +42,10 @@ template <int V>
 __device__ inline void add_lanes(float (&sum)[V], int lane, int column, bool wanted)
 {
     __shared__ float lanes[LANES][COLUMNS * V];
-#pragma unroll
     for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
     __syncthreads();
     if (lane || !wanted) return;
     for (int i = 1; i < LANES; i++)
-#pragma unroll
         for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
 }
 
@@ -65,7 +62,6 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
 #pragma unroll 4
         for (int64_t i = from + lane; i < to; i += LANES) {
             load(v, x, (blockIdx.z * n + i) * inner + c);
-#pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[j];
         }
     add_lanes(sum, lane, column, c < inner);
@@ -154,7 +150,6 @@ __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64
         for (int64_t i = from + lane; i < to; i += LANES) {
             load(d, dy, i * cols + c);
             load(v, p, i * cols + c);
-#pragma unroll
             for (int j = 0; j < V; j++) {
                 if (OP == FV_U_GELU_TANH && sizeof(T) == 2)
                     d[j] *= gelu_tanh_grad_approx(v[j]);

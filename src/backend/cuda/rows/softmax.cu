@@ -11,20 +11,17 @@ template <class T, int V> __global__ void softmax_row(T *y, const T *x, int64_t 
     float top = -INFINITY, sum = 0, v[V];
     for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
         load(v, in, i);
-#pragma unroll
         for (int j = 0; j < V; j++) top = v[j] > top ? v[j] : top;
     }
     top = block_allreduce(top, max_op());
     for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
         load(v, in, i);
-#pragma unroll
         for (int j = 0; j < V; j++) sum += expf(v[j] - top);
     }
     sum = block_allreduce(sum, sum_op());
     float shift = logf(sum), scale = 1 / sum;
     for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
         load(v, in, i);
-#pragma unroll
         for (int j = 0; j < V; j++) v[j] = as_log ? v[j] - top - shift : expf(v[j] - top) * scale;
         store(y + blockIdx.x * cols, i, v);
     }
@@ -39,14 +36,12 @@ __global__ void softmax_bwd_row(sink<T> dx, const T *dy, const T *y, int64_t col
     for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
         load(g, dy, row + i);
         load(p, y, row + i);
-#pragma unroll
         for (int j = 0; j < V; j++) sum += g[j] * (as_log ? 1 : p[j]);
     }
     sum = block_allreduce(sum, sum_op());
     for (int64_t i = threadIdx.x * V; i < cols; i += blockDim.x * V) {
         load(g, dy, row + i);
         load(p, y, row + i);
-#pragma unroll
         for (int j = 0; j < V; j++) g[j] = as_log ? g[j] - expf(p[j]) * sum : p[j] * (g[j] - sum);
         sink_store(dx, row + i, g);
     }
