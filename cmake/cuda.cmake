@@ -70,7 +70,7 @@ if(FOVEA_CUDA)
     foreach(target fovea_cuda fovea_cuda_sm90)
       target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
         ${PROJECT_BINARY_DIR}/gen)
-      target_compile_options(${target} PRIVATE -Xcompiler=-Wall,-Wextra)
+      target_compile_options(${target} PRIVATE --extended-lambda -Xcompiler=-Wall,-Wextra)
     endforeach()
     if(CUDNN_INCLUDE_DIR)
       target_include_directories(fovea_cuda SYSTEM PRIVATE ${CUDNN_INCLUDE_DIR})

@@ -237,14 +237,12 @@ template <class T> bool sample(fv_stream *s, const fv_sample *a)
 
 /* ---- moving rows of the KV caches: through scratch, so that moves may overlap ---- */
 
-struct row_moves {
-    const fv_cache_rows *cache;
-    const fv_cache_move *m;
-    uint4 *aside; /* (caches, moves, longest) packs of 16 bytes */
-    int64_t n_moves, longest;
-    bool back;
-    template <int V> __device__ void at(int64_t i) const
-    {
+/* Copies the moved ranges of all caches to `aside` (caches, moves, longest) in 16-byte vectors, or
+ * back from there. */
+void copy_moves(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches, const fv_cache_move *m,
+                int64_t n_moves, uint4 *aside, int64_t longest, bool back)
+{
+    each(s, "move_rows", n_caches * n_moves * longest, [=] __device__(int64_t i) {
         int64_t pack = i % longest, which = i / longest % n_moves;
         const fv_cache_rows c = cache[i / longest / n_moves];
         const fv_cache_move v = m[which];
@@ -254,8 +252,8 @@ struct row_moves {
             *(uint4 *)((char *)c.data + (size_t)v.to * c.row + at) = aside[i];
         else
             aside[i] = *(const uint4 *)((const char *)c.data + (size_t)v.from * c.row + at);
-    }
-};
+    });
+}
 
 void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches, const fv_cache_move *m,
                int64_t n)
@@ -273,15 +271,10 @@ void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches, const
     if (!block) return;
     s->dev->backend->upload(s, block, cache, (size_t)n_caches * sizeof *cache);
     s->dev->backend->upload(s, block + caches, m, (size_t)n * sizeof *m);
-    row_moves r = {(const fv_cache_rows *)block,
-                   (const fv_cache_move *)(block + caches),
-                   (uint4 *)(block + caches + moves),
-                   n,
-                   longest,
-                   false};
-    each(s, "move_rows", n_caches * n * longest, r);
-    r.back = true;
-    each(s, "move_rows", n_caches * n * longest, r);
+    for (int back = 0; back < 2; back++)
+        copy_moves(s, (const fv_cache_rows *)block, n_caches,
+                   (const fv_cache_move *)(block + caches), n, (uint4 *)(block + caches + moves),
+                   longest, back);
 }
 } // namespace
 

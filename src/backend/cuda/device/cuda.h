@@ -267,11 +267,22 @@ template <class... P> static bool aligned(P... p) { return (((uintptr_t)p | ...)
 
 enum { THREADS = 256 };
 
-template <int V, class F> __global__ void each_kernel(int64_t n, F f)
+/* A compile-time constant as an argument: the vector width, or vectors per lane. */
+template <int V> struct width {
+    static constexpr int value = V;
+};
+
+template <class F> __global__ void each_kernel(int64_t n, F f)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) f(i);
+}
+
+template <int V, class F> __global__ void each_vec_kernel(int64_t n, F f)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x * V;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < n; i += step)
-        f.template at<V>(i);
+        f(width<V>(), i);
 }
 
 static inline dim3 each_grid(const fv_stream *s, int64_t threads)
@@ -280,28 +291,31 @@ static inline dim3 each_grid(const fv_stream *s, int64_t threads)
     return dim3((unsigned)(blocks < most ? blocks : most));
 }
 
-/* One thread per element: F::at<1>(i). */
+/* f(i) for each i below n, one thread per element. */
 template <class F> static void each(fv_stream *s, const char *name, int64_t n, F f)
 {
-    launch(s, name, each_kernel<1, F>, each_grid(s, n), THREADS, 0, n, f);
+    launch(s, name, each_kernel<F>, each_grid(s, n), THREADS, 0, n, f);
 }
-
-/* One thread per F::wide elements where n is a multiple and `vectorised` (pointers are aligned),
- * else per element: F::at<V>(i) handles elements i .. i+V-1. */
-template <class F> static void each(fv_stream *s, const char *name, int64_t n, bool vectorised, F f)
+/* The same for a functor with at<1>(i). */
+template <class F> static void each(fv_stream *s, const char *name, int64_t n, bool, F f)
 {
-    if (vectorised && n % F::wide == 0)
-        launch(s, name, each_kernel<F::wide, F>, each_grid(s, n / F::wide), THREADS, 0, n, f);
-    else
-        each(s, name, n, f);
+    each(s, name, n, [=] __device__(int64_t i) { f.template at<1>(i); });
 }
 
-template <class T> constexpr int64_t vec = 16 / sizeof(T); /* elements in 16 bytes */
+/* f(width<V>(), i) for elements i .. i+V-1: V is WIDE where n is a multiple and `vectorised`
+ * (pointers are aligned), else 1. */
+template <int WIDE, class F>
+static void each_vec(fv_stream *s, const char *name, int64_t n, bool vectorised, F f)
+{
+    if (vectorised && n % WIDE == 0)
+        launch(s, name, each_vec_kernel<WIDE, F>, each_grid(s, n / WIDE), THREADS, 0, n, f);
+    else
+        launch(s, name, each_vec_kernel<1, F>, each_grid(s, n), THREADS, 0, n, f);
+}
+
+template <class T> constexpr int vec = 16 / sizeof(T); /* elements in 16 bytes */
 
 /* Calls f with the vector width as a compile-time constant: 16 bytes of T, or 1 element. */
-template <int V> struct width {
-    static constexpr int value = V;
-};
 template <class T, class F> static void with_width(bool vectorised, F f)
 {
     if (vectorised)

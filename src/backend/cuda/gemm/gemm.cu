@@ -124,10 +124,11 @@ void run_epilogue(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64
 
 /* ---- plain kernel: one thread per element of C ---- */
 
-template <class T> struct plain_gemm {
-    fv_gemm g;
-    template <int V> __device__ void at(int64_t e) const
-    {
+template <class T> void plain_gemm(fv_stream *s, const fv_gemm &gemm)
+{
+    fv_gemm g = gemm;
+    sink<T> c = {g.c, g.ct == FV_F32 && kind<T>::dtype != FV_F32, g.add};
+    each(s, "gemm", g.batch * g.m * g.n, [=] __device__(int64_t e) {
         int64_t j = e % g.n, i = e / g.n % g.m, z = e / g.n / g.m,
                 to = z * g.stride_c + i * g.ldc + j;
         const T *a = (const T *)g.a + z * g.stride_a, *b = (const T *)g.b + z * g.stride_b;
@@ -138,10 +139,9 @@ template <class T> struct plain_gemm {
         sum *= g.alpha == 0 ? 1 : g.alpha;
         if (g.bias) sum += to_float(((const T *)g.bias)[j]);
         if (g.pre) ((T *)g.pre)[to] = from_float<T>(sum);
-        sink<T> c = {g.c, g.ct == FV_F32 && kind<T>::dtype != FV_F32, g.add};
         sink_put(c, to, activate(g.act, sum));
-    }
-};
+    });
+}
 
 /* ---- f32 rows by bf16 weights ---- */
 
@@ -235,7 +235,7 @@ template <class T> void gemm(fv_stream *s, const fv_gemm *want)
             return;
         }
     }
-    each(s, "gemm", g.batch * g.m * g.n, plain_gemm<T>{g});
+    plain_gemm<T>(s, g);
 }
 
 /* ---- odd sizes ---- */
@@ -287,39 +287,36 @@ size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 }
 
 /* out (n,k) = w, transposed if w is stored (k,n) (!tb); from T to E */
-template <class E, class T> struct pack_to {
-    E *out;
-    const T *w;
-    int64_t k, ld;
-    bool tb;
-    template <int V> __device__ void at(int64_t i) const
-    {
+template <class E, class T>
+void pack_to(fv_stream *s, void *out, const void *w, int64_t n, int64_t k, int64_t ld, bool tb)
+{
+    each(s, "pack", n * k, [=] __device__(int64_t i) {
         int64_t r = i / k, c = i % k;
-        out[i] = from_float<E>(to_float(w[tb ? r * ld + c : c * ld + r]));
-    }
-};
+        ((E *)out)[i] = from_float<E>(to_float(((const T *)w)[tb ? r * ld + c : c * ld + r]));
+    });
+}
 
 template <class E>
-void pack_as(fv_stream *s, E *out, const void *w, fv_dtype from, int64_t n, int64_t k, int64_t ld,
-             bool tb)
+void pack_as(fv_stream *s, void *out, const void *w, fv_dtype from, int64_t n, int64_t k,
+             int64_t ld, bool tb)
 {
     if (from == FV_BF16)
-        each(s, "pack", n * k, pack_to<E, bf16>{out, (const bf16 *)w, k, ld, tb});
+        pack_to<E, bf16>(s, out, w, n, k, ld, tb);
     else if (from == FV_F16)
-        each(s, "pack", n * k, pack_to<E, f16>{out, (const f16 *)w, k, ld, tb});
+        pack_to<E, f16>(s, out, w, n, k, ld, tb);
     else
-        each(s, "pack", n * k, pack_to<E, float>{out, (const float *)w, k, ld, tb});
+        pack_to<E, float>(s, out, w, n, k, ld, tb);
 }
 
 void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from, int64_t n,
                  int64_t k, int64_t ld, bool tb)
 {
     if (dt == FV_BF16)
-        pack_as(s, (bf16 *)out, w, from, n, k, ld, tb);
+        pack_as<bf16>(s, out, w, from, n, k, ld, tb);
     else if (dt == FV_F16)
-        pack_as(s, (f16 *)out, w, from, n, k, ld, tb);
+        pack_as<f16>(s, out, w, from, n, k, ld, tb);
     else
-        pack_as(s, (float *)out, w, from, n, k, ld, tb);
+        pack_as<float>(s, out, w, from, n, k, ld, tb);
     /* kernels launched with PDL read weights before pdl_wait */
     s->dev->backend->sync(s);
 }

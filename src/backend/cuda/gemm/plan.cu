@@ -213,20 +213,13 @@ bool run(cublas_state *mm, plan *p, const gemm_call *g, cudaStream_t stream)
 
 /* ---- self-test under MPS ---- */
 
-struct ones {
-    bf16 *x;
-    template <int> __device__ void at(int64_t i) const { x[i] = from_float<bf16>(1); }
-};
-
-template <class T> struct differs {
-    int *flag;
-    const T *x;
-    float want;
-    template <int> __device__ void at(int64_t i) const
-    {
+/* Sets flag unless every x is `want`. */
+template <class T> void check_all(int *flag, const T *x, float want, int64_t n)
+{
+    each_kernel<<<256, THREADS>>>(n, [=] __device__(int64_t i) {
         if (to_float(x[i]) != want) *flag = 1;
-    }
-};
+    });
+}
 
 /* A product of matrices of ones, whose elements must all be k: one with several tiles per SM, one
  * that may use split-K. */
@@ -246,11 +239,9 @@ bool test_product(cublas_state *mm, const bf16 *x, void *c, int *flag, bool spli
     cudaMemset(flag, 0, sizeof *flag);
     if (!p->can || !run(mm, p, &g, 0)) return false;
     if (split)
-        each_kernel<1>
-            <<<256, THREADS>>>(k.m * k.n, differs<float>{flag, (const float *)c, (float)k.k});
+        check_all(flag, (const float *)c, (float)k.k, k.m * k.n);
     else
-        each_kernel<1>
-            <<<256, THREADS>>>(k.m * k.n, differs<bf16>{flag, (const bf16 *)c, (float)k.k});
+        check_all(flag, (const bf16 *)c, (float)k.k, k.m * k.n);
     return cudaMemcpy(&off, flag, sizeof off, cudaMemcpyDeviceToHost) == cudaSuccess && !off;
 }
 
@@ -263,7 +254,8 @@ bool self_test(cublas_state *mm)
     bool ok = cudaMalloc((void **)&x, n * sizeof *x) == cudaSuccess &&
               cudaMalloc(&c, n * 4) == cudaSuccess &&
               cudaMalloc((void **)&flag, sizeof *flag) == cudaSuccess;
-    if (ok) each_kernel<1><<<256, THREADS>>>(n, ones{x});
+    if (ok)
+        each_kernel<<<256, THREADS>>>(n, [=] __device__(int64_t i) { x[i] = from_float<bf16>(1); });
     ok = ok && test_product(mm, x, c, flag, false) && test_product(mm, x, c, flag, true);
     cudaFree(x);
     cudaFree(c);

@@ -38,35 +38,18 @@ void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, i
 }
 
 /* y = gain * (x - mean) / sqrt(var + eps) + bias */
-template <class T> struct normalise {
-    T *y;
-    const T *x, *gain, *bias;
-    const float *mean, *var;
-    int64_t channels, inner;
-    float eps;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        int64_t ch = i / inner % channels;
-        float scale = (gain ? to_float(gain[ch]) : 1) / sqrtf(var[ch] + eps);
-        y[i] = from_float<T>((to_float(x[i]) - mean[ch]) * scale + (bias ? to_float(bias[ch]) : 0));
-    }
-};
-
 template <class T>
-void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var,
+void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean_, const fv_stat *var_,
                const void *gain, const void *bias, int64_t outer, int64_t channels, int64_t inner,
                float eps)
 {
-    normalise<T> f = {(T *)y,
-                      (const T *)x,
-                      (const T *)gain,
-                      (const T *)bias,
-                      (const float *)mean,
-                      (const float *)var,
-                      channels,
-                      inner,
-                      eps};
-    each(s, "batchnorm", outer * channels * inner, f);
+    const float *mean = (const float *)mean_, *var = (const float *)var_;
+    each(s, "batchnorm", outer * channels * inner, [=] __device__(int64_t i) {
+        int64_t ch = i / inner % channels;
+        float scale = (gain ? to_float(((const T *)gain)[ch]) : 1) / sqrtf(var[ch] + eps),
+              shift = bias ? to_float(((const T *)bias)[ch]) : 0;
+        ((T *)y)[i] = from_float<T>((to_float(((const T *)x)[i]) - mean[ch]) * scale + shift);
+    });
 }
 
 /* Gradient of y = gain * n + bias, n = (x - mean) * rstd, sums over a channel:

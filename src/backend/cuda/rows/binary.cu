@@ -35,65 +35,41 @@ __device__ inline float binary_grad(fv_binary_op op, bool of_a, float a, float b
 
 /* ---- forward ---- */
 
-template <class T> struct flat {
-    static constexpr int wide = 16 / sizeof(T);
-    fv_binary_op op;
-    T *y;
-    const T *a, *b;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float u[V], v[V];
-        load(u, a, i);
-        load(v, b, i);
-        for (int j = 0; j < V; j++) u[j] = value(op, u[j], v[j]);
-        store(y, i, u);
-    }
-};
-
-template <class T> struct walked {
-    fv_binary_op op;
-    T *y;
-    const T *a, *b;
-    fv_walk w;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        offsets o = locate(w, i);
-        y[o.y] = from_float<T>(value(op, to_float(a[o.a]), to_float(b[o.b])));
-    }
-};
-
-/* As walked, with a walk in units of 16-byte vectors. */
-template <class T> struct walked_packs {
-    static constexpr int packed = 16 / sizeof(T);
-    fv_binary_op op;
-    T *y;
-    const T *a, *b;
-    fv_walk w;
-    template <int> __device__ void at(int64_t i) const
-    {
-        offsets o = locate(w, i);
-        float u[packed], v[packed];
-        load(u, a, o.a * packed);
-        load(v, b, o.b * packed);
-        for (int j = 0; j < packed; j++) u[j] = value(op, u[j], v[j]);
-        store(y, o.y * packed, u);
-    }
-};
-
 bool is_flat(const fv_walk *w) { return w->n == 1 && w->y[0] == 1 && w->a[0] == 1 && w->b[0] == 1; }
 
-template <class T>
-void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b, const fv_walk *w)
+/* y = a op b over V consecutive elements of each. */
+template <int V, class T>
+__device__ inline void binary_at(fv_binary_op op, T *y, const T *a, const T *b, offsets o)
 {
-    fv_walk packs = *w;
-    if (is_flat(w))
-        each(s, "binary", w->shape[0], aligned(y, a, b),
-             flat<T>{op, (T *)y, (const T *)a, (const T *)b});
-    else if (aligned(y, a, b) && walk_vectorise(&packs, walked_packs<T>::packed, true))
-        each(s, "binary", walk_len(packs),
-             walked_packs<T>{op, (T *)y, (const T *)a, (const T *)b, packs});
-    else
-        each(s, "binary", walk_len(*w), walked<T>{op, (T *)y, (const T *)a, (const T *)b, *w});
+    float u[V], v[V];
+    load(u, a, o.a);
+    load(v, b, o.b);
+    for (int j = 0; j < V; j++) u[j] = value(op, u[j], v[j]);
+    store(y, o.y, u);
+}
+
+template <class T>
+void binary(fv_stream *s, fv_binary_op op, void *y_, const void *a_, const void *b_,
+            const fv_walk *walk)
+{
+    constexpr int V = vec<T>;
+    T *y = (T *)y_;
+    const T *a = (const T *)a_, *b = (const T *)b_;
+    fv_walk w = *walk;
+    if (is_flat(&w)) {
+        each_vec<V>(s, "binary", w.shape[0], aligned(y, a, b), [=] __device__(auto n, int64_t i) {
+            binary_at<decltype(n)::value>(op, y, a, b, {i, i, i});
+        });
+    } else if (aligned(y, a, b) && walk_vectorise(&w, V, true)) {
+        each(s, "binary", walk_len(w), [=] __device__(int64_t i) {
+            offsets o = locate(w, i);
+            binary_at<V>(op, y, a, b, {o.y * V, o.a * V, o.b * V});
+        });
+    } else {
+        w = *walk;
+        each(s, "binary", walk_len(w),
+             [=] __device__(int64_t i) { binary_at<1>(op, y, a, b, locate(w, i)); });
+    }
 }
 
 /* ---- backward ---- */
@@ -115,7 +91,7 @@ template <class T> struct one_side {
         return binary_grad(op, of_a, to_float(a[o.a + t.a]), to_float(b[o.b + t.b])) *
                to_float(dy[o.y + t.y]);
     }
-    template <int V> __device__ void at(int64_t i) const
+    __device__ void operator()(int64_t i) const
     {
         offsets o = locate(kept, i);
         float sum = 0;
@@ -134,55 +110,40 @@ template <class T> __global__ void one_side_block(one_side<T> f)
     if (threadIdx.x == 0) sink_put(f.g, f.of_a ? o.a : o.b, sum);
 }
 
-/* y = a + b, b broadcast along the first of two axes (a bias): column sums of dy, vectorised. */
-template <class T> struct over_first {
-    static constexpr int wide = 16 / sizeof(T);
-    sink<T> g;
-    const T *dy;
-    int64_t n, step;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float sum[V] = {}, v[V];
-#pragma unroll 4
-        for (int64_t k = 0; k < n; k++) {
-            load(v, dy, k * step + i);
-            for (int j = 0; j < V; j++) sum[j] += v[j];
-        }
-        sink_store(g, i, sum);
-    }
-};
-
-template <class T> struct flat_bwd {
-    static constexpr int wide = 16 / sizeof(T);
-    fv_binary_op op;
-    bool of_a;
-    sink<T> g;
-    const T *dy, *a, *b;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float d[V], u[V], v[V];
-        load(d, dy, i);
-        load(u, a, i);
-        load(v, b, i);
-        for (int j = 0; j < V; j++) d[j] *= binary_grad(op, of_a, u[j], v[j]);
-        sink_store(g, i, d);
-    }
-};
-
 template <class T>
 void operand_grad(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *dy, const T *a,
                   const T *b, const fv_walk *w)
 {
     if (!g.data) return;
+    sink<T> to_g = to<T>(g);
     if (is_flat(w)) {
-        each(s, "binary_bwd", w->shape[0], aligned(g.data, dy, a, b),
-             flat_bwd<T>{op, of_a, to<T>(g), dy, a, b});
+        bool wide = aligned(g.data, dy, a, b);
+        each_vec<vec<T>>(s, "binary_bwd", w->shape[0], wide, [=] __device__(auto n, int64_t i) {
+            constexpr int V = decltype(n)::value;
+            float d[V], u[V], v[V];
+            load(d, dy, i);
+            load(u, a, i);
+            load(v, b, i);
+            for (int j = 0; j < V; j++) d[j] *= binary_grad(op, of_a, u[j], v[j]);
+            sink_store(to_g, i, d);
+        });
         return;
     }
     const int64_t *by = of_a ? w->a : w->b;
+    /* y = a + b, b broadcast along the first of two axes (a bias): column sums of dy, vectorised */
     if (op == FV_B_ADD && w->n == 2 && !by[0] && by[1] == 1 && w->y[1] == 1) {
-        bool wide = w->y[0] % over_first<T>::wide == 0 && aligned(g.data, dy);
-        each(s, "binary_bwd", w->shape[1], wide, over_first<T>{to<T>(g), dy, w->shape[0], w->y[0]});
+        int64_t rows = w->shape[0], step = w->y[0];
+        bool wide = step % vec<T> == 0 && aligned(g.data, dy);
+        each_vec<vec<T>>(s, "binary_bwd", w->shape[1], wide, [=] __device__(auto n, int64_t i) {
+            constexpr int V = decltype(n)::value;
+            float sum[V] = {}, v[V];
+#pragma unroll 4
+            for (int64_t k = 0; k < rows; k++) {
+                load(v, dy, k * step + i);
+                for (int j = 0; j < V; j++) sum[j] += v[j];
+            }
+            sink_store(to_g, i, sum);
+        });
         return;
     }
     one_side<T> f{op, of_a, to<T>(g), dy, a, b, {}, {}, 1};

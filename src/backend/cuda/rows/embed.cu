@@ -58,22 +58,16 @@ __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, i
 }
 
 /* The sum without a norm. */
-template <class T> struct sum_of_rows {
-    static constexpr int wide = 16 / sizeof(T);
-    fv_embed a;
-    fault *bad;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float sum[V];
+template <class T> void embed_bare(fv_stream *s, const fv_embed &e)
+{
+    fv_embed a = e;
+    fault *bad = faults_of(s) + FAULT_GATHER;
+    bool wide = a.cols % vec<T> == 0 && aligned(a.y, a.of[0].table, a.of[1].table, a.of[2].table);
+    each_vec<vec<T>>(s, "embed", a.rows * a.cols, wide, [=] __device__(auto w, int64_t i) {
+        float sum[decltype(w)::value];
         rows_sum<T>(sum, a, i / a.cols, i % a.cols, bad);
         store((T *)a.y, i, sum);
-    }
-};
-
-template <class T> void embed_bare(fv_stream *s, const fv_embed &a)
-{
-    bool wide = a.cols % vec<T> == 0 && aligned(a.y, a.of[0].table, a.of[1].table, a.of[2].table);
-    each(s, "embed", a.rows * a.cols, wide, sum_of_rows<T>{a, faults_of(s) + FAULT_GATHER});
+    });
 }
 
 template <class T> bool embed(fv_stream *s, const fv_embed *a)

@@ -282,29 +282,19 @@ void cross_entropy_fused(fv_stream *s, fv_stat *loss, void *x, const int32_t *la
 }
 
 /* y = x * scale[row] */
-template <class T> struct by_rows {
-    static constexpr int wide = 16 / sizeof(T);
-    sink<T> y;
-    const T *x;
-    const float *scale;
-    int64_t cols;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float v[V], by = scale[i / cols];
-        load(v, x, i);
-        for (int j = 0; j < V; j++) v[j] *= by;
-        sink_store(y, i, v);
-    }
-};
-
 template <class T>
 void scale_rows(fv_stream *s, fv_sink y, const void *x, const fv_stat *scale, int64_t rows,
                 int64_t cols)
 {
-    bool wide = cols % by_rows<T>::wide == 0 && aligned(y.data, x);
-    if (y.data)
-        each(s, "scale_rows", rows * cols, wide,
-             by_rows<T>{to<T>(y), (const T *)x, (const float *)scale, cols});
+    sink<T> to_y = to<T>(y);
+    bool wide = cols % vec<T> == 0 && aligned(y.data, x);
+    if (!y.data) return;
+    each_vec<vec<T>>(s, "scale_rows", rows * cols, wide, [=] __device__(auto w, int64_t i) {
+        float v[decltype(w)::value], by = ((const float *)scale)[i / cols];
+        load(v, (const T *)x, i);
+        for (float &e : v) e *= by;
+        sink_store(to_y, i, v);
+    });
 }
 } // namespace
 

@@ -12,32 +12,21 @@ namespace
 
 /* ---- y[i] = table[ids[i]] ---- */
 
-template <class T, class E> struct rows_by_id {
-    static constexpr int wide = 16 / sizeof(T);
-    T *y;
-    const E *table;
-    const int32_t *ids;
-    int64_t vocab, d;
-    fault *bad;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        int64_t index = i / d, id = ids[index];
-        float v[V] = {};
-        if (id >= 0 && id < vocab)
-            load(v, table, id * d + i % d);
-        else if (i % d == 0)
-            report_fault(bad, index, id, vocab);
-        store(y, i, v);
-    }
-};
-
 template <class T, class E>
 void rows_from(fv_stream *s, void *y, const void *table, const int32_t *ids, int64_t n,
                int64_t vocab, int64_t d)
 {
     bool wide = d % vec<T> == 0 && aligned(y, table);
-    each(s, "gather", n * d, wide,
-         rows_by_id<T, E>{(T *)y, (const E *)table, ids, vocab, d, faults_of(s) + FAULT_GATHER});
+    fault *bad = faults_of(s) + FAULT_GATHER;
+    each_vec<vec<T>>(s, "gather", n * d, wide, [=] __device__(auto w, int64_t i) {
+        int64_t index = i / d, id = ids[index];
+        float v[decltype(w)::value] = {};
+        if (id >= 0 && id < vocab)
+            load(v, (const E *)table, id * d + i % d);
+        else if (i % d == 0)
+            report_fault(bad, index, id, vocab);
+        store((T *)y, i, v);
+    });
 }
 
 template <class T>
@@ -53,23 +42,6 @@ void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t
 }
 
 /* ---- dtable[ids[i]] += dy[i] ---- */
-
-/* Sort keys: the id, or `vocab` (last) for positions without a gradient. */
-struct sort_keys {
-    int32_t *key, *index;
-    const int32_t *ids;
-    int64_t vocab;
-    int32_t skip;
-    fault *bad;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        int32_t id = ids[i];
-        bool inside = id >= 0 && id < vocab;
-        if (!inside) report_fault(bad, i, id, vocab);
-        key[i] = inside && id != skip ? id : (int32_t)vocab;
-        index[i] = (int32_t)i;
-    }
-};
 
 /* Block i sums the run of equal keys that starts at sorted position i; a block inside a run exits.
  * Finding the runs first would cost another pass and a sync for their number. */
@@ -130,8 +102,15 @@ void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids
     if (!block) return;
     int32_t *key = (int32_t *)(block + (temp + 255) / 256 * 256), *index = key + n,
             *sorted = index + n, *order = sorted + n;
-    each(s, "gather_bwd", n,
-         sort_keys{key, index, ids, vocab, skip, faults_of(s) + FAULT_GATHER_BWD});
+    fault *bad = faults_of(s) + FAULT_GATHER_BWD;
+    /* sort keys: the id, or `vocab` (last) for positions without a gradient */
+    each(s, "gather_bwd", n, [=] __device__(int64_t i) {
+        int32_t id = ids[i];
+        bool inside = id >= 0 && id < vocab;
+        if (!inside) report_fault(bad, i, id, vocab);
+        key[i] = inside && id != skip ? id : (int32_t)vocab;
+        index[i] = (int32_t)i;
+    });
     if (s->err.code) return;
     rc = cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, index, order, (int)n, 0,
                                          bit_width(vocab), stream_of(s));

@@ -8,23 +8,14 @@ namespace
 #define WARPS 4 /* per block */
 
 /* y[t] = x[t + by], or edge outside the row; then `from` is replaced by `to` */
-struct shifted {
-    int32_t *y;
-    const int32_t *x;
-    int64_t cols, by;
-    int32_t edge, from, to;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        int64_t t = i % cols + by;
-        int32_t v = t >= 0 && t < cols ? x[i + by] : edge;
-        y[i] = v == from ? to : v;
-    }
-};
-
 void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by,
            int32_t edge, int32_t from, int32_t to)
 {
-    each(s, "shift", rows * cols, shifted{y, x, cols, by, edge, from, to});
+    each(s, "shift", rows * cols, [=] __device__(int64_t i) {
+        int64_t t = i % cols + by;
+        int32_t v = t >= 0 && t < cols ? x[i + by] : edge;
+        y[i] = v == from ? to : v;
+    });
 }
 
 /* y[t] = first + the number of earlier tokens that are not `skip`; padding itself gets `skip` */

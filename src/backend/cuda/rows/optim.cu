@@ -11,14 +11,14 @@ namespace
 
 /* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w +
  * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps)) */
-template <class T> struct step {
-    static constexpr int wide = 4;
-    float *w, *m, *v, *ema;
-    T *copy;
-    const float *grad;
-    fv_adamw o;
-    template <int V> __device__ void at(int64_t i) const
-    {
+template <class T>
+void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad,
+           int64_t n, const fv_adamw *opt)
+{
+    fv_adamw o = *opt;
+    bool wide = aligned(w, m, v, ema, copy, grad);
+    each_vec<4>(s, "adamw", n, wide, [=] __device__(auto width, int64_t i) {
+        constexpr int V = decltype(width)::value;
         float a[V], b[V], p[V], g[V], e[V];
         const fv_update u = *o.now;
         float lr = o.lr * u.lr;
@@ -40,16 +40,8 @@ template <class T> struct step {
         store(m, i, a);
         store(v, i, b);
         if (ema) store(ema, i, e);
-        if (copy) store(copy, i, p);
-    }
-};
-
-template <class T>
-void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad,
-           int64_t n, const fv_adamw *o)
-{
-    each(s, "adamw", n, aligned(w, m, v, ema, copy, grad),
-         step<T>{w, m, v, ema, (T *)copy, grad, *o});
+        if (copy) store((T *)copy, i, p);
+    });
 }
 
 __global__ void clip_norm_kernel(fv_update *u, const float *sumsq, float most, float (*result)[2])

@@ -201,80 +201,52 @@ void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x,
 }
 
 /* sum: dx = dy;  mean: dx = dy / n;  max: dx = dy at arg, else 0 */
-template <class T> struct spread {
-    fv_reduce_op op;
-    sink<T> dx;
-    const T *dy;
-    const int32_t *arg;
-    int64_t n, inner;
-    template <int V> __device__ void at(int64_t e) const
-    {
-        int64_t r = e % inner, i = e / inner % n, o = e / inner / n * inner + r;
-        float g = to_float(dy[o]);
-        if (op == FV_R_MEAN) g /= (float)n;
-        if (op == FV_R_MAX && arg[o] != i) g = 0;
-        sink_put(dx, e, g);
-    }
-};
-
 template <class T>
 void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg,
                 int64_t outer, int64_t n, int64_t inner)
 {
-    if (dx.data)
-        each(s, "reduce_bwd", outer * n * inner,
-             spread<T>{op, to<T>(dx), (const T *)dy, arg, n, inner});
+    sink<T> to_dx = to<T>(dx);
+    if (!dx.data) return;
+    each(s, "reduce_bwd", outer * n * inner, [=] __device__(int64_t e) {
+        int64_t r = e % inner, i = e / inner % n, o = e / inner / n * inner + r;
+        float g = to_float(((const T *)dy)[o]);
+        if (op == FV_R_MEAN) g /= (float)n;
+        if (op == FV_R_MAX && arg[o] != i) g = 0;
+        sink_put(to_dx, e, g);
+    });
 }
 
 /* ---- cumulative sums: one thread per line ---- */
-
-template <class T> struct running {
-    sink<T> y;
-    const T *x;
-    int64_t n, inner;
-    bool reverse;
-    template <int V> __device__ void at(int64_t e) const
-    {
-        float t = 0;
-        for (int64_t i = 0; i < n; i++) {
-            int64_t p = (e / inner * n + (reverse ? n - 1 - i : i)) * inner + e % inner;
-            t += to_float(x[p]);
-            sink_put(y, p, t);
-        }
-    }
-};
 
 template <class T>
 void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner,
             bool reverse)
 {
-    if (y.data)
-        each(s, "cumsum", outer * inner, running<T>{to<T>(y), (const T *)x, n, inner, reverse});
+    sink<T> to_y = to<T>(y);
+    if (!y.data) return;
+    each(s, "cumsum", outer * inner, [=] __device__(int64_t e) {
+        float t = 0;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t p = (e / inner * n + (reverse ? n - 1 - i : i)) * inner + e % inner;
+            t += to_float(((const T *)x)[p]);
+            sink_put(to_y, p, t);
+        }
+    });
 }
 
-/* ---- y (+)= mask[w.b] ? x[w.a] : value ---- */
-
-template <class T> struct masked {
-    sink<T> y;
-    const T *x;
-    const uint8_t *mask;
-    float value;
-    fv_walk w;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        offsets o = locate(w, i);
-        sink_put(y, o.y, mask[o.b] ? to_float(x[o.a]) : value);
-    }
-};
-
+/* y[w.y] (+)= mask[w.b] ? x[w.a] : value */
 template <class T>
 void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value,
-                 const fv_walk *w)
+                 const fv_walk *walk)
 {
-    if (y.data)
-        each(s, "masked_fill", walk_len(*w), masked<T>{to<T>(y), (const T *)x, mask, value, *w});
+    sink<T> to_y = to<T>(y);
+    fv_walk w = *walk;
+    if (!y.data) return;
+    each(s, "masked_fill", walk_len(w), [=] __device__(int64_t i) {
+        offsets o = locate(w, i);
+        sink_put(to_y, o.y, mask[o.b] ? to_float(((const T *)x)[o.a]) : value);
+    });
 }
-
 } // namespace
 
 template <class T> void fv_cuda_reduce(fv_kernels *k)

@@ -78,18 +78,7 @@ void topk(fv_stream *s, void *values, int32_t *index, const void *x, int64_t row
            (const T *)x, cols, k);
 }
 
-/* dx[index] (+)= dy; the caller has zeroed the rest unless dx accumulates. */
-template <class T> struct scatter {
-    sink<T> dx;
-    const T *dy;
-    const int32_t *index;
-    int64_t cols, k;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        sink_put(dx, i / k * cols + index[i], to_float(dy[i]));
-    }
-};
-
+/* dx[index] (+)= dy; elsewhere 0. */
 template <class T>
 void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows,
               int64_t cols, int64_t k)
@@ -97,38 +86,30 @@ void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, in
     if (!dx.data) return;
     size_t size = dx.dtype == FV_F32 ? 4 : sizeof(T);
     if (!dx.add) s->dev->backend->zero(s, dx.data, (size_t)(rows * cols) * size);
-    each(s, "topk_bwd", rows * k, scatter<T>{to<T>(dx), (const T *)dy, index, cols, k});
+    sink<T> g = to<T>(dx);
+    each(s, "topk_bwd", rows * k, [=] __device__(int64_t i) {
+        sink_put(g, i / k * cols + index[i], to_float(((const T *)dy)[i]));
+    });
 }
+} // namespace
 
-/* ---- max of x (outer,n,inner) over n ---- */
-
-template <class T> struct largest_line {
-    T *y;
-    int32_t *arg;
-    const T *x;
-    int64_t n, inner;
-    template <int V> __device__ void at(int64_t e) const
-    {
+/* max of x (outer,n,inner) over n, for rows/reduce.cu */
+template <class T>
+void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
+                    int64_t inner)
+{
+    if (inner == 1 && n >= 32) {
+        topk<T>(s, y, arg, x, outer, n, 1);
+        return;
+    }
+    each(s, "max", outer * inner, [=] __device__(int64_t e) {
         int64_t from = e / inner * n * inner + e % inner;
         scored_index best = {0, -1};
         for (int64_t i = 0; i < n; i++)
             best = first_of(best, scored_index{to_float(x[from + i * inner]), i});
         y[e] = x[from + best.i * inner];
         arg[e] = (int32_t)best.i;
-    }
-};
-
-} // namespace
-
-/* For rows/reduce.cu. */
-template <class T>
-void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
-                    int64_t inner)
-{
-    if (inner == 1 && n >= 32)
-        topk<T>(s, y, arg, x, outer, n, 1);
-    else
-        each(s, "max", outer * inner, largest_line<T>{y, arg, x, n, inner});
+    });
 }
 template void fv_cuda_argmax<float>(fv_stream *, float *, int32_t *, const float *, int64_t,
                                     int64_t, int64_t);
