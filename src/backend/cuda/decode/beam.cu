@@ -308,6 +308,7 @@ __global__ void __launch_bounds__(MOVE)
         move_packs<M, uint16_t>(c, m, K, first); /* any 16-bit type */
 }
 
+/* Scratch: ratings, softmax statistics, moves. */
 template <class T> void beams(fv_stream *s, const fv_beams *a)
 {
     int64_t rows = a->sources * a->K, parts = ceil_div(a->V, PART);

@@ -320,6 +320,7 @@ int parts_for(const device *d, int64_t blocks, int whole)
     return blocks <= TICKETS ? parts : 1;
 }
 
+/* Chooses split-K, the chunk of K in smem, and the kernel.  NT: 8-row mma tiles. */
 template <class X, int NT> void start(fv_stream *s, fused_linear_job f)
 {
     const device *d = device_of(s);
@@ -379,6 +380,7 @@ bool prepare(fv_stream *s, fused_linear_job *f)
     return true;
 }
 
+/* The kernel table's entry; false: another dtype, alignment or size. */
 bool fused_linear(fv_stream *s, const fv_fused_linear *a)
 {
     bool can = a->wt == FV_BF16 && (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&

@@ -82,6 +82,7 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, slot_ring &r
                 r.next();
             }
         }
+        /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
         if (i == 0 && f.bias_in_slot && warp / 2 < tiles) {
             unsigned mine = (warp < 4   ? warp < 2 ? w[0] : w[1]
                                : warp < 6 ? w[2]
@@ -112,6 +113,7 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, slot_ring &r
                     }
             }
         }
+        /* lane j releases the slot of tile j; the ring may have wrapped in between */
         __syncwarp();
         if (lane < tiles)
             mbarrier_arrive(first + (unsigned)(8 * (lane < wrapped ? lane : lane - r.slots)));
@@ -216,6 +218,9 @@ struct result_pair {
 };
 
 /* epoch: tag of the launch's first op; this is op number `op`.  MANY: more than 8 rows. */
+/* Per group of up to GROUP tiles: prefetch the epilogue's inputs, load x (once), run the K loop,
+ * exchange partial sums through smem; then thread t owns tile t / 64, row t / 4 % 16, columns
+ * t % 4 * 2 and the next, adds the eight partial sums and stores. */
 template <bool MANY>
 __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
                                      bf16 *x, const unsigned char *slots, unsigned epoch, int op)

@@ -141,6 +141,7 @@ int free_area(const megakernel *g, const op_access &n)
 
 /* ---- accesses of each kind of op ---- */
 
+/* y and the appended keys and values are written, x is read; the residual is y itself. */
 void gemm_access(op_access *n, const decode_gemm &f)
 {
     const fv_fused_linear &a = f.a;
@@ -191,6 +192,8 @@ const fv_fused_linear *cache_writer(const megakernel *g, const decode_attention<
     return same ? &w : NULL;
 }
 
+/* q (and with a QKV projection in this launch the newest k and v) from flagged words; the rest of
+ * the caches from global memory. */
 template <class T>
 bool attention_inputs(fv_stream *s, megakernel *g, op_access *n, decode_attention<T> *f)
 {
@@ -288,6 +291,8 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
     return true;
 }
 
+/* Appends an op, launching what is deferred first if it does not fit; outside a capture the op is
+ * launched at once. */
 bool defer_op(fv_stream *s, mk_op *o, int64_t rows)
 {
     stream_state *l = stream_state_of(s);
@@ -335,6 +340,8 @@ bool fv_cuda_defer(fv_stream *s, const decode_job<bf16> &j)
     return attention_defer(s, j, ATTENTION_BF16, &mk_op::attention_bf16);
 }
 
+/* Chooses the variant of a GEMM op: chunk of K per slot, x streamed or resident, split-K or a tile
+ * per warp, one block group or two. */
 bool fv_cuda_defer(fv_stream *s, const row_job &j)
 {
     int64_t tiles = ceil_div(j.a.n, TILE);

@@ -66,6 +66,7 @@ struct x_row {
     }
 };
 
+/* (p - mean) * scale * gain + shift of pair i. */
 __device__ inline float2 scale_shift(float2 p, float mean, float scale, const float *gain,
                                      const float *shift, int i)
 {
@@ -310,6 +311,7 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
 {
     int k = f.k;
     flagged_reader in = f.in.reader(epoch);
+    /* bf16: the activation of an op before (half), never normalised */
     if (f.a.xt == FV_BF16) {
         if (!MANY && in.area) {
             load_flagged_rows(f, to, t, in);
@@ -329,6 +331,7 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
         normalise_all<MANY>(f, to, t, in, (const float *)f.a.gain, (const float *)f.a.shift);
         return;
     }
+    /* the producer has loaded gain and shift into the next slot */
     const float *gain = (const float *)(slots + ring.i * SLOT_BYTES);
     mbarrier_wait(ring.full(), ring.laps & 1);
     normalise_all<MANY>(f, to, t, in, f.a.gain ? gain : NULL, f.a.shift ? gain + k : NULL);

@@ -22,6 +22,7 @@ namespace
 
 /* ---- producer warp ---- */
 
+/* Gain and shift of the norm into one slot. */
 __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring &r)
 {
     int bytes = f.k * (int)sizeof(float);
@@ -35,6 +36,9 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
     r.next();
 }
 
+/* The weights of this block's tiles, in the order in which gemm_shared_k and gemm_own_tiles consume
+ * them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A slot is one
+ * tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes. */
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks)
 {
@@ -64,6 +68,8 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
             }
 }
 
+/* The producer runs through all ops without waiting for their results: weights do not depend on
+ * them.  Only full slots stop it. */
 __device__ void produce_weights(const mk_ops &p, mk_smem *d, slot_ring r)
 {
     for (int i = 0; i < p.n; i++) {
@@ -127,6 +133,9 @@ __device__ inline void reset_counters(const mk_ops &p, unsigned epoch)
     *p.counters = mk_counters{{}, {}, 0, epoch - 1 + (unsigned)p.n};
 }
 
+/* Barriers: a slot is full after one arrival and its bytes, empty after one arrival per MMA warp; a
+ * descriptor is full after 32 arrivals (the reader warp), empty after one per MMA and producer
+ * thread. */
 __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
 {
     d->issued = 0;
@@ -204,6 +213,7 @@ bool fv_cuda_megakernel_fit(mk_ops *p, size_t most)
     return p->slots >= GROUP;
 }
 
+/* Cooperative: all blocks must be resident, since they wait for one another. */
 void fv_cuda_megakernel_launch(fv_stream *s, const mk_ops &p)
 {
     device *d = device_of(s);

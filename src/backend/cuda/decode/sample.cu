@@ -172,6 +172,8 @@ __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of
     return sampled;
 }
 
+/* The CPU's random number for this sequence and step: Philox keyed by seed, sequence and token
+ * count, so that the result does not depend on the batch. */
 template <class T> __device__ int sample_token(const row<T> &r, int64_t i, int made)
 {
     const fv_sample &a = r.a;

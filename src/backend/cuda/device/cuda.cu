@@ -81,6 +81,9 @@ cudaError_t query_pdl(bool *supported)
     return rc;
 }
 
+/* Creates the stream, the fault records in mapped host memory (kernels write them, the host reads
+ * them without a copy), and one zeroed allocation for flagged words, tickets and the megakernel's
+ * counters. */
 cudaError_t device_init(device *d, const cudaDeviceProp *p)
 {
     cudaMemPool_t pool;

@@ -119,6 +119,8 @@ bool fv_cuda_set_max_smem(fv_stream *s, const char *name, const void *kernel, si
 
 __host__ __device__ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* kernel<<<grid, threads, shared>>>(args...) on the stream; nothing for an empty grid or after an
+ * error.  Arguments are converted to the kernel's parameter types. */
 template <class... P, class... A>
 static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 grid,
                    unsigned threads, size_t shared, A... args)
@@ -175,6 +177,8 @@ template <class E> static E *alloc_scratch(fv_stream *s, int64_t n)
     return (E *)device_of(s)->host.work(s, (size_t)(n > 0 ? n : 1) * sizeof(E));
 }
 
+/* Records bad input at `index` (which must fit 32 bits).  limit and more are written without
+ * ordering: all faults of a kind have the same limits, unless several sequences are bad at once. */
 __device__ inline void report_fault(fault *f, int64_t index, int64_t number, int64_t limit,
                                     int64_t more = 0)
 {
@@ -185,6 +189,7 @@ __device__ inline void report_fault(fault *f, int64_t index, int64_t number, int
 
 /* ---- element types ---- */
 
+/* fv_dtype of an element type. */
 template <class T> struct kind;
 template <> struct kind<float> {
     static constexpr fv_dtype dtype = FV_F32;
@@ -209,6 +214,7 @@ template <class T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V
     T v[V];
 };
 
+/* x = p[i .. i+V-1] as f32, and back; i must be a multiple of V. */
 template <int V, class T> __device__ inline void load(float (&x)[V], const T *p, int64_t i)
 {
     pack<T, V> k = *(const pack<T, V> *)(p + i);
@@ -261,6 +267,7 @@ template <class T> __device__ inline void sink_put(sink<T> s, int64_t i, float v
     sink_store(s, i, x);
 }
 
+/* Whether all pointers allow 16-byte accesses; NULL does. */
 template <class... P> static bool aligned(P... p) { return (((uintptr_t)p | ...) & 15) == 0; }
 
 /* ---- element-wise kernels ---- */

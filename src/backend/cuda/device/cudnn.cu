@@ -33,6 +33,7 @@ bool dnn_load(dnn_library *l)
 
 /* ---- descriptors ---- */
 
+/* Creates a descriptor that the graph owns; NULL once the graph is bad. */
 static dnn_desc make(dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     dnn_desc d = NULL;
@@ -58,6 +59,7 @@ static void done(dnn_graph *g, dnn_desc d)
     if (!g->bad) g->bad = g->l->finalize(d) != CUDNN_STATUS_SUCCESS;
 }
 
+/* inner: virtual, never written to memory; value: passed by value from the host. */
 static dnn_desc tensor(dnn_graph *g, int64_t uid, cudnnDataType_t type, const dnn_shape &s,
                        bool inner, bool value)
 {
@@ -86,6 +88,7 @@ dnn_desc dnn_between(dnn_graph *g, cudnnDataType_t type, dnn_shape s)
 
 /* ---- nodes ---- */
 
+/* An operation descriptor, also listed as a node of the graph. */
 static dnn_desc node(dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     dnn_desc d = make(g, type);
@@ -201,6 +204,8 @@ void dnn_drop(dnn_plan *p)
     p->plan = NULL;
 }
 
+/* The variant pack binds uids to addresses.  It is made for each call: a plan may run in several
+ * threads. */
 bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *data,
              void *work)
 {

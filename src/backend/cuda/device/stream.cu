@@ -68,6 +68,7 @@ bool fv_cuda_set_max_smem(fv_stream *s, const char *name, const void *kernel, si
 
 namespace
 {
+/* Turns a fault record into the stream's error.  The wording is that of the CPU kernels. */
 void raise_fault(fv_stream *s, int which, const fault *f)
 {
     const fv_cuda_host *h = &device_of(s)->host;
@@ -134,6 +135,8 @@ void mem_release(fv_device *dev, void *p, size_t bytes)
     cudaFreeAsync(p, d->stream);
 }
 
+/* A row of fault records per stream, found by claiming a bit of in_use: the first row whose bit was
+ * clear.  The last row is shared and never claimed. */
 fv_status stream_open(fv_stream *s, fv_err *e)
 {
     device *d = device_of(s);
@@ -157,6 +160,8 @@ void stream_close(fv_stream *s)
     s->impl = NULL;
 }
 
+/* Waits for the device, then checks the fault records.  Not possible while capturing: the step has
+ * not run, so whatever needed its result cannot be captured. */
 void sync(fv_stream *s)
 {
     const device *d = device_of(s);
@@ -301,6 +306,7 @@ void memory(fv_device *dev, size_t *left, size_t *all)
 
 /* ---- captured graphs ---- */
 
+/* Starts recording.  Relaxed mode: other threads may call cudaMalloc meanwhile. */
 bool capture(fv_stream *s)
 {
     stream_state *st = stream_state_of(s);
@@ -316,6 +322,7 @@ bool capture(fv_stream *s)
     return st->capturing;
 }
 
+/* Ends recording and returns the executable graph; NULL: the step cannot be replayed. */
 void *captured(fv_stream *s)
 {
     stream_state *st = stream_state_of(s);

@@ -45,6 +45,7 @@ struct dact_epilogue {
     const CUtensorMap *p;
     int use;
 
+    /* One buffer of p per block: panel q is refilled once the four warps that read it have left. */
     __device__ void produce(const gemm_tiles &t) const
     {
         int pingpong = 0;
@@ -60,6 +61,8 @@ struct dact_epilogue {
         }
     }
 
+    /* dp = acc * GELU_tanh'(p), stored; column sums: over a thread's rows, then over lanes
+     * (reduce_rows), then over the four warps through smem, in that order. */
     __device__ void epilogue(gemm_acc &s, int row, int column)
     {
         int lane = threadIdx.x % 32, group = warpgroup_index(), warp = threadIdx.x % GROUP / 32;

@@ -21,6 +21,7 @@ namespace
 
 /* ---- cuBLASLt and its epilogues ---- */
 
+/* The largest power of two up to 256 that divides an address: part of cuBLASLt's plan key. */
 int alignment(const void *p)
 {
     uintptr_t a = (uintptr_t)p | 256;

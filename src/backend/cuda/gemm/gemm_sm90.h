@@ -116,6 +116,9 @@ __device__ inline void mma_step(gemm_acc &c, gemm_smem *r, uint64_t a, uint64_t 
     wgmma_commit();
 }
 
+/* The main loop of a warpgroup.  wgmma is asynchronous: the wait leaves one stage in flight, so a
+ * stage is released one step after its wgmmas were issued.  The next warpgroup may start when this
+ * one has issued its last wgmma, before they are complete. */
 template <class END>
 __device__ void consume_tiles(const gemm_tiles &t, gemm_smem *r, int group, END &end)
 {

@@ -37,6 +37,9 @@ template <bool GELU> struct in_out_epilogue {
 
     __device__ void begin(smem *r) { pingpong = &r->warp[threadIdx.x / 32 % 8]; }
     __device__ void produce(const gemm_tiles &) const {}
+
+    /* Per run of 32 columns: bias and GELU in registers; stmatrix writes 8x8 blocks to the warp's
+     * buffer, 16-byte loads read rows back; both directions are free of bank conflicts. */
     __device__ void epilogue(gemm_acc &s, int row, int column) const
     {
         int lane = threadIdx.x % 32;

@@ -118,6 +118,7 @@ cudaDataType type_of(int t)
     return t == FV_BF16 ? CUDA_R_16BF : t == FV_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
+/* A column-major matrix layout for strided batches. */
 bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows, int64_t cols,
             int64_t ld, int64_t batch, int64_t stride)
 {
@@ -184,6 +185,8 @@ bool pick(const cublas_state *mm, plan *p)
     return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK);
 }
 
+/* The cached plan of a shape, or a new one: FNV-1a over the key, linear probing over TRIES entries,
+ * round-robin eviction among them. */
 plan *plan_for(cublas_state *mm, const gemm_shape *key)
 {
     uint64_t h = 1469598103934665603ull;
@@ -277,6 +280,7 @@ bool under_mps(int number)
 
 /* ---- cublas_state ---- */
 
+/* The device's cuBLASLt, created at the first product; NULL and a stream error if that fails. */
 cublas_state *open_cublas(fv_stream *s)
 {
     device *d = device_of(s);
@@ -322,6 +326,7 @@ bool library_disabled()
 }
 } // namespace
 
+/* The lock covers bias and pre pointers, which are attributes of the shared descriptor. */
 bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
 {
     if (library_disabled()) return false;

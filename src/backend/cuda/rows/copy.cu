@@ -4,8 +4,7 @@
 namespace
 {
 
-/* ---- y[w.y] (+)= x[w.a] ---- */
-
+/* y[w.y] (+)= x[w.a]: in 16-byte vectors where the last axis of both is contiguous */
 template <class T> void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *walk)
 {
     fv_walk w = *walk;

@@ -142,6 +142,7 @@ void add_pieces(fv_stream *s, const char *name, const column_sinks<T> &all, int 
            0, all, part, pieces, cols);
 }
 
+/* Dispatch of the forward: registers, else shared memory; a row that fits neither is refused. */
 template <class T> void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
 {
     size_t shared = (size_t)n.cols * sizeof(float);

@@ -44,6 +44,8 @@ void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, c
     });
 }
 
+/* grad_scale = min(1, most / norm); a non-finite loss or norm cancels the update.  Loss and norm are
+ * kept at result_index: the host reads them for several updates at once. */
 __global__ void clip_norm_kernel(fv_update *u, const float *sumsq, float most, float (*result)[2])
 {
     double norm = sqrt((double)*sumsq);
@@ -71,6 +73,8 @@ __device__ inline double block_sum(double v)
     return part[0]; /* valid in thread 0 alone */
 }
 
+/* Partial sums of x^2 over pieces of fixed length, then their total: f64, since the norm of 1e8
+ * gradients in f32 would lose digits. */
 template <class T, int V> __global__ void squares(double *part, const T *x, int64_t n)
 {
     int64_t from = (int64_t)blockIdx.x * PIECE, end = from + PIECE < n ? from + PIECE : n;

@@ -74,6 +74,7 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
     }
 }
 
+/* Launches column_sums; part NULL: one piece, the result goes to y. */
 template <class E, class T>
 void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, int64_t n,
              int64_t inner, int64_t piece, float scale)
@@ -87,6 +88,8 @@ void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, in
     });
 }
 
+/* Both stages of a sum of x (outer,n,inner) over n.  Scratch holds the pieces; grids are cut at
+ * MAX_BLOCKS. */
 template <class E, class T>
 void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n, int64_t inner,
                     float scale)
@@ -126,7 +129,8 @@ void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t piec
     columns<float, float>(s, to<float>(y), NULL, part, 1, pieces, cols, pieces, 1);
 }
 
-template <class T> /* rows/topk.cu */
+/* rows/topk.cu */
+template <class T>
 void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
                     int64_t inner);
 
@@ -164,6 +168,7 @@ __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64
     store(part, blockIdx.y * cols + c, sum);
 }
 
+/* Vectorised shapes in one pass; others as unary_bwd and colsum. */
 template <class T>
 void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy,
                     const void *p, int64_t rows, int64_t cols)

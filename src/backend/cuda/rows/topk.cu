@@ -16,7 +16,7 @@ struct scored_index {
 
 __device__ inline bool larger(float a, float b) { return a > b || (a != a && b == b); }
 
-/* a comes before b */
+/* Whether a comes before b; i < 0 is the end of the order. */
 __device__ inline bool before(scored_index a, scored_index b)
 {
     if (b.i < 0 || a.i < 0) return b.i < 0 && a.i >= 0;
@@ -51,6 +51,7 @@ __device__ inline scored_index block_first(scored_index p)
     return p;
 }
 
+/* One block per row, one pass per k. */
 template <class T>
 __global__ void topk_row(T *values, int32_t *index, const T *x, int64_t cols, int64_t k)
 {
