@@ -74,6 +74,9 @@ typedef struct fv_family {
 /* The families of this build, in order of name: NULL past the end. */
 FV_API const fv_family *fv_family_at(int i);
 FV_API const fv_family *fv_family_find(const char *type);
+/* The model_type of a config.json; where it is missing, as in files from before 2020, what its
+ * architecture or its keys say.  NULL if nothing does. */
+FV_API const char *fv_config_type(const fv_json *j);
 
 /* ---- models ---- */
 
@@ -114,6 +117,9 @@ FV_API fv_status fv_model_quantize(fv_device *d, const char *from, const char *t
                                    fv_quantised *out, fv_err *e);
 
 FV_API const fv_family *fv_model_family(const fv_model *m);
+/* Keys of its config.json that nothing here reads, and nothing in transformers either. */
+FV_API void fv_model_ignored(const fv_model *m, void (*each)(void *user, const char *key),
+                             void *user);
 FV_API const char *fv_model_head(const fv_model *m);
 FV_API const void *fv_model_config(const fv_model *m);
 FV_API const void *fv_model_self(const fv_model *m); /* the family's struct */

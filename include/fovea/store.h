@@ -198,9 +198,10 @@ typedef struct fv_field {
             NULL, choices, help                                                                    \
     }
 
-/* What to do with a key that is in no table: harmless if a rule of that name has this value (JSON
- * text; NULL: any value; several rules may name one key).  Everything else is an error, as it may
- * change the result.  null is always harmless. */
+/* What to do with a key that is in no table.  It is harmless if a rule of that name has its value:
+ * JSON text; "=other", the value that the key `other` has; NULL, any value (several rules may name
+ * one key).  A key that is named by no rule, but by a pattern that ends in '*', is ignored.
+ * Everything else is an error, as it may change the result.  null is always harmless. */
 typedef struct fv_key_rule {
     const char *key, *value;
 } fv_key_rule;
@@ -211,6 +212,11 @@ FV_API void fv_fields_default(void *obj, const fv_field *table);
  * ending in NULL. */
 FV_API fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at,
                                 const fv_key_rule *const *rules, fv_err *e);
+/* Calls each(user, key) for the keys of that object which fv_fields_read ignores: those that only a
+ * pattern matches. */
+FV_API void fv_fields_ignored(const fv_field *table, const fv_json *j, const char *at,
+                              const fv_key_rule *const *rules,
+                              void (*each)(void *user, const char *key), void *user);
 /* Puts every field into j, changing only what differs.  A key that is absent stays so where the
  * field's default is a value that no file can hold (out of its range, the empty choice), which
  * stands for "not given". */
@@ -231,9 +237,12 @@ FV_API void fv_fields_help(const fv_field *table, void (*line)(void *user, const
 typedef struct fv_dir fv_dir;
 
 /* A directory with a config.json (and perhaps generation_config.json), as Hugging Face lays them
- * out. */
+ * out.  Where nothing is at `path` and it reads as the name of a model ("gpt2", "org/name",
+ * "org/name@revision"), it is looked up in the cache that hf download fills; so do fv_st_open and
+ * fv_tok_open. */
 FV_API fv_status fv_dir_open(fv_dir **out, const fv_env *env, const char *path, fv_err *e);
-FV_API void fv_dir_close(fv_dir *d); /* NULL is allowed */
+FV_API void fv_dir_close(fv_dir *d);             /* NULL is allowed */
+FV_API const char *fv_dir_path(const fv_dir *d); /* where it was found */
 FV_API const fv_json *fv_dir_config(const fv_dir *d);
 FV_API const fv_json *fv_dir_generation(const fv_dir *d); /* NULL if there is none */
 /* Fills out with the path of a file of the directory ("vocab.txt"); false if it is not there. */

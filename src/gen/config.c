@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/base.h"
+#include "base/decimal.h"
 #include "fovea/gen.h"
 
 static const char *const early_words[] = {"false", "true", "never", NULL};
@@ -154,7 +155,7 @@ static fv_status read_known(fv_gen_opt *o, const fv_json *j, const char *below, 
         snprintf(at, sizeof at, "%s%s", below, f->name);
         const char *text = fv_json_text(j, at);
         if (text) snprintf(value, sizeof value, "%s", text);
-        if (fv_json_number(j, at, &x)) snprintf(value, sizeof value, "%.9g", x);
+        if (fv_json_number(j, at, &x)) fv__format(value, sizeof value, "%.9g", x);
         if (fv_json_bool(j, at, &yes)) snprintf(value, sizeof value, "%s", yes ? "true" : "false");
         if (*value) st = fv_fields_set(o, fv_gen_fields, f->name, value, e);
     }

@@ -55,7 +55,7 @@ fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, fv_err *e
         return fv_fail(e, FV_EARG, "%s: [model]: neither model_type nor from is given", location);
     if (from) {
         st = fv_dir_open(&dir, r->env, from, e);
-        if (!st && !(type = fv_json_text(fv_dir_config(dir), "model_type")))
+        if (!st && !(type = fv_config_type(fv_dir_config(dir))))
             st = fv_fail(e, FV_EFORMAT, "%s/config.json: model_type is missing", from);
         st = fv__recipe_prefix_error(r, "[model] from", st, e);
         location = from;

@@ -7,6 +7,7 @@
 
 #include <ini.h>
 
+#include "base/decimal.h"
 #include "train/recipe/recipe.h"
 
 /* ---- tables ---- */
@@ -271,7 +272,7 @@ static bool not_given(const void *obj, const fv_field *f)
     if (!number || (f->normal >= f->least && f->normal <= f->greatest)) return false;
     fv_field one[] = {*f, {0}};
     fv_fields_get(obj, one, f->name, value, sizeof value);
-    return strtod(value, NULL) == f->normal;
+    return fv__strtod(value, NULL) == f->normal;
 }
 
 const char *fv_recipe_text(fv_recipe *r, fv_err *e)
