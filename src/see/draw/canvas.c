@@ -86,9 +86,35 @@ void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double
     cairo_close_path(cr);
 }
 
-static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h)
+static double layout_width(fv_canvas *c, const char *text, int n)
 {
-    int pw, ph;
+    int w, h;
+    pango_layout_set_text(c->layout, text, n);
+    pango_layout_get_size(c->layout, &w, &h);
+    return (double)w / PANGO_SCALE;
+}
+
+/* The text with words left out of its middle until it is at most `most` wide, to be freed with
+ * g_free; NULL if not even its first and last word fit. */
+static char *omit_words(fv_canvas *c, const char *text, double most)
+{
+    char **word = g_strsplit(text, " ", -1), *fits = NULL;
+    int n = (int)g_strv_length(word);
+    for (int kept = n - 1; kept >= 2 && !fits; kept--) {
+        int head = (kept + 1) / 2, tail = kept / 2;
+        GString *s = g_string_new(NULL);
+        for (int i = 0; i < head; i++) g_string_append_printf(s, "%s ", word[i]);
+        g_string_append(s, "\u2026");
+        for (int i = n - tail; i < n; i++) g_string_append_printf(s, " %s", word[i]);
+        if (layout_width(c, s->str, (int)s->len) <= most) fits = g_strdup(s->str);
+        g_string_free(s, TRUE);
+    }
+    g_strfreev(word);
+    return fits;
+}
+
+static void set_font(fv_canvas *c, fv_style s)
+{
     PangoFontDescription *d = pango_font_description_new();
     pango_font_description_set_family_static(d, FONT);
     pango_font_description_set_absolute_size(d, s.size * PANGO_SCALE);
@@ -97,12 +123,25 @@ static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h
     pango_font_description_free(d);
     pango_layout_set_width(c->layout, -1);
     pango_layout_set_ellipsize(c->layout, PANGO_ELLIPSIZE_NONE);
+}
+
+/* Puts the text into the layout, cut to its style's width; *w and *h get its size. */
+static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h)
+{
+    int pw, ph;
+    set_font(c, s);
     /* headings come from users */
     char *valid = g_utf8_validate(text, -1, NULL) ? NULL : g_utf8_make_valid(text, -1);
-    pango_layout_set_text(c->layout, valid ? valid : text, -1);
-    g_free(valid);
+    const char *whole = valid ? valid : text;
+    pango_layout_set_text(c->layout, whole, -1);
     pango_layout_get_size(c->layout, &pw, &ph);
-    if (s.most > 0 && pw > s.most * PANGO_SCALE) {
+    bool wide = s.most > 0 && pw > s.most * PANGO_SCALE;
+    char *cut = wide && s.whole_words ? omit_words(c, whole, s.most) : NULL;
+    if (cut) {
+        pango_layout_set_text(c->layout, cut, -1);
+        pango_layout_get_size(c->layout, &pw, &ph);
+    } else if (wide) {
+        pango_layout_set_text(c->layout, whole, -1);
         pango_layout_set_width(c->layout, (int)(s.most * PANGO_SCALE));
         pango_layout_set_ellipsize(c->layout, PANGO_ELLIPSIZE_MIDDLE);
         PangoRectangle logical;
@@ -110,6 +149,8 @@ static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h
         pw = logical.width;
         pango_layout_set_width(c->layout, pw);
     }
+    g_free(cut);
+    g_free(valid);
     *w = (double)pw / PANGO_SCALE;
     *h = (double)ph / PANGO_SCALE;
 }

@@ -32,7 +32,9 @@ typedef struct fv_text_box {
 typedef struct fv_canvas {
     cairo_t *cr;
     PangoLayout *layout;
-    double fine; /* device pixels for a unit */
+    double fine;    /* device pixels for a unit */
+    bool raster;    /* the surface has pixels, fine of them for a unit */
+    bool measuring; /* only sizes are wanted: shapes may be left out */
     void (*on_text)(void *user, const fv_text_box *b);
     void *user;
 } fv_canvas;
@@ -41,9 +43,10 @@ typedef struct fv_style {
     double size; /* of the type, in pixels */
     bool bold;
     fv_rgb color;
-    double most;     /* width beyond which the middle is left out; 0: none */
-    double anchor;   /* 0: x is the left end, 0.5 the middle, 1 the right end */
-    double rotation; /* degrees, counter-clockwise around (x,y) */
+    double most;      /* width beyond which the middle is left out; 0: none */
+    bool whole_words; /* leave out words, not letters */
+    double anchor;    /* 0: x is the left end, 0.5 the middle, 1 the right end */
+    double rotation;  /* degrees, counter-clockwise around (x,y) */
 } fv_style;
 
 /* The dashes of a head's lines: heads beyond the colours there are differ by them. */

@@ -59,7 +59,7 @@ void fv__draw_lines(fv_canvas *c, const fv_figure *p, double *width, double *hei
     over.anchor = 0;
     right = fmax(right, x1 + 8 + fv__canvas_text(c, x1 + 8, y + 8, "at", over));
     y += 24;
-    for (int64_t h = 0; h < p->heads; h++) {
+    for (int64_t h = 0; h < p->heads && !c->measuring; h++) {
         const float *w = p->w + h * p->rows * p->cols;
         fv_rgb color = p->heads > 1 ? fv__head_color(h) : fv__shade(0.8);
         if (p->heads > 1) fv__head_dash(c, h);
@@ -140,7 +140,7 @@ void fv__draw_alignment(fv_canvas *c, const fv_figure *p, double *width, double 
     y += 36;
     set_line(c, p, fv__figure_col, p->cols, s, x + (wide - top) / 2, y, gap, at + p->rows);
     set_line(c, p, fv__figure_row, p->rows, s, x + (wide - low) / 2, y + deep + 28, gap, at);
-    for (int64_t i = 0; i < p->rows * p->cols; i++) {
+    for (int64_t i = 0; i < p->rows * p->cols && !c->measuring; i++) {
         double v = (double)p->w[i];
         if (v < LEAST) continue;
         curve(c, at[p->rows + i % p->cols], y + 15, at[i / p->cols], y + deep + 13, true);
