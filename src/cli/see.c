@@ -95,6 +95,7 @@ typedef struct work {
     const char *first, *second; /* the text, or source; the second sentence, or target; or NULL */
     int32_t *source, *target, *types;
     int64_t n_source, n_target;
+    fv_gen_config *config;
     fv_gen_opt gen;
     fv_see_pick best; /* the head that aligns best */
     char *written;    /* the target as text */
@@ -201,7 +202,8 @@ static fv_status translate(work *w)
 
 static fv_status take_pair(work *w)
 {
-    fv_status st = fv_gen_open(&w->gen, NULL, w->v->model, NULL, &w->e);
+    fv_status st = fv_gen_config_open(&w->config, NULL, w->v->model, NULL, &w->e);
+    if (!st) w->gen = *fv_gen_config_options(w->config);
     if (!st && (w->gen.start < 0 || w->gen.eos < 0))
         st = fv_fail(&w->e, FV_EFORMAT,
                      "%s: its configuration lacks decoder_start_token_id or eos_token_id",
@@ -440,7 +442,7 @@ static void free_work(work *w)
     free(w->target);
     free(w->types);
     free(w->input.s);
-    fv_gen_close(&w->gen);
+    fv_gen_config_close(w->config);
     fv_see_free(w->see);
     fv_tok_close(w->tok);
     fv_model_free(w->model);

@@ -78,10 +78,10 @@ int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings 
     if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
     if (fv_device_open(&w->device, m->device, (fv_device_opt){.threads = (int)m->threads}, &e) ||
         fv_dir_open(&w->dir, NULL, m->dir, &e) || open_both(w, m, how, &e) ||
-        fv_gen_open(&w->gen, NULL, m->dir, task, &e))
+        fv_gen_config_open(&w->config, NULL, m->dir, task, &e))
         return cli_error(c, &e);
     const fv_family *f = fv_model_family(w->model);
-    w->has_gen = true;
+    w->gen = *fv_gen_config_options(w->config);
     w->encoder = f->begin != NULL;
     if (fv_json_number(fv_dir_config(w->dir), "bos_token_id", &begin)) w->begin = (int32_t)begin;
     if (!f->step || f->vocabulary(fv_model_self(w->model)) < 1)
@@ -91,7 +91,7 @@ int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings 
 
 void writer_close(writer *w)
 {
-    if (w->has_gen) fv_gen_close(&w->gen);
+    fv_gen_config_close(w->config);
     fv_model_free(w->model);
     fv_encoding_free(w->enc);
     fv_tok_close(w->tok);

@@ -18,14 +18,14 @@ typedef struct writer {
     fv_tok *tok;
     fv_encoding *enc;
     fv_dir *dir;
-    fv_gen_opt gen;
-    bool encoder;  /* the model reads a source, else it continues a prompt */
-    bool has_gen;  /* gen is open */
-    int32_t begin; /* the id a text begins with, or -1 */
+    fv_gen_config *config;
+    fv_gen_opt gen; /* its lists are the config's */
+    bool encoder;   /* the model reads a source, else it continues a prompt */
+    int32_t begin;  /* the id a text begins with, or -1 */
 } writer;
 
-/* set: keys of fv_gen_fields from the command line, over what the model says; NULL: none.  task: as
- * in fv_gen_open.  new_tokens: at most so many where neither says. */
+/* set: keys of fv_gen_fields from the command line, over what the model says; NULL: none.  task:
+ * as in fv_gen_config_open.  new_tokens: at most so many where neither says. */
 int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings *set,
                 const char *task, int64_t new_tokens);
 void writer_close(writer *w);
@@ -50,8 +50,8 @@ int writer_decode(writer *w, char **out, size_t *len, const ids *prompt, const i
 /* A stream of what follows a prompt: it has read that already, and gives none of its text. */
 int writer_stream_open(writer *w, fv_tok_stream **out, const ids *prompt);
 
-/* Generates for all of in, `together` at a time, and hands every hypothesis to print.  encode makes
- * the ids of a text. */
+/* Generates for all of in, `together` at a time, and hands every hypothesis to print.  encode
+ * makes the ids of a text. */
 typedef struct writer_job {
     int (*encode)(writer *w, const void *user, ids *out, const fv_text *text);
     int (*print)(writer *w, const void *user, const fv_text *text, const ids *source,
@@ -63,8 +63,8 @@ int writer_run(writer *w, const writer_job *job, const fv_text *in, int64_t n);
 
 /* ---- how likely a text is ---- */
 
-/* log p of a text behind the token that texts begin with, so that its first token has a probability
- * too, and how many tokens count; window and stride as in fv_score. */
+/* log p of a text behind the token that texts begin with, so that its first token has a
+ * probability too, and how many tokens count; window and stride as in fv_score. */
 int writer_score(writer *w, const fv_text *text, int64_t window, int64_t stride, double *log_p,
                  int64_t *tokens);
 /* The same of text->pair, for a model with an encoder, which reads the text. */

@@ -123,13 +123,13 @@ static bool no_more(void *user, const fv_translation *t) { return (void)user, (v
 /* What writes text: how it generates, how it talks, and a few tokens. */
 fv_status use_writer(fv_device *d, const fv_env *env, fv_err *e)
 {
-    fv_gen_opt how;
+    fv_gen_config *how;
     fv_chat *chat;
     fv_translator *t;
     const char *line = "the cat sat";
     size_t len = 11;
-    fv_status st = fv_gen_open(&how, env, "m", "summarization", e);
-    fv_gen_close(&how);
+    fv_status st = fv_gen_config_open(&how, env, "m", "summarization", e);
+    fv_gen_config_close(how);
     if (!st && !fv_chat_open(&chat, env, "m", NULL)) {
         char *text;
         fv_message say = {"user", "hello"};
