@@ -106,6 +106,15 @@ static void a_line_is_a_message(void **state)
     assert_string_equal(json_string_value(json_object_get(j, "role")), "assistant");
     json_decref(j);
     refused_silently(sh("echo Hi | $fovea chat -m $model"), 1, "no chat template");
+    r = succeeded(sh("D=$(mktemp -d) && cp $model/* $D && cp '" FOVEA_TESTS
+                     "/golden/chatml.jinja' $D/chat_template.jinja && "
+                     "printf 'Hi\\n/reset\\nAnd?\\n/save %%s\\n' $D/talk.json | $fovea chat -m $D "
+                     "--system S --max-new-tokens 6 > /dev/null && cat $D/talk.json && "
+                     "echo More | $fovea chat -m $D --load $D/talk.json --max-new-tokens 3; "
+                     "C=$?; rm -r $D; exit $C"));
+    assert_non_null(strstr(r->out, "\"content\": \"S\""));
+    assert_non_null(strstr(r->out, "And?"));
+    assert_null(strstr(r->out, "Hi"));
 }
 
 static void wrong_calls_are_told(void **state)
