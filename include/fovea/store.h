@@ -153,49 +153,48 @@ typedef struct fv_field {
     /* of a choice, ending in NULL; normal is the index of the default */
     const char *const *choices;
     const char *help;
+    unsigned flags; /* of fv_field_flag; stands behind help, where the macros put it */
 } fv_field;
 
+typedef enum fv_field_flag {
+    FV_ON_RESUME = 1 /* a key of a recipe that a resumed run may change */
+} fv_field_flag;
+
 /* FV_INT(gpt, n_layer, 1, 12, 96, "number of blocks"): member n_layer of struct type gpt.  A table
- * ends in {0}.  The _KEY forms take a key that differs from the member's name. */
-#define FV_INT(type, member, least, normal, greatest, help)                                        \
-    FV_INT_KEY(#member, type, member, least, normal, greatest, help)
-#define FV_FLOAT(type, member, least, normal, greatest, help)                                      \
-    FV_FLOAT_KEY(#member, type, member, least, normal, greatest, help)
-#define FV_BOOL(type, member, normal, help) FV_BOOL_KEY(#member, type, member, normal, help)
-#define FV_TEXT(type, member, text, help) FV_TEXT_KEY(#member, type, member, text, help)
+ * ends in {0}.  The _KEY forms take a key that differs from the member's name.  Flags may stand
+ * behind the help: FV_INT(opt, keep, 1, 3, 9, "checkpoints kept", FV_ON_RESUME). */
+#define FV_INT(type_, member_, least_, normal_, greatest_, ...)                                    \
+    FV_INT_KEY(#member_, type_, member_, least_, normal_, greatest_, __VA_ARGS__)
+#define FV_FLOAT(type_, member_, least_, normal_, greatest_, ...)                                  \
+    FV_FLOAT_KEY(#member_, type_, member_, least_, normal_, greatest_, __VA_ARGS__)
+#define FV_BOOL(type_, member_, normal_, ...)                                                      \
+    FV_BOOL_KEY(#member_, type_, member_, normal_, __VA_ARGS__)
+#define FV_TEXT(type_, member_, text_, ...)                                                        \
+    FV_TEXT_KEY(#member_, type_, member_, text_, __VA_ARGS__)
 /* A list of words, which the member holds with blanks between them; none by default. */
-#define FV_WORDS(type, member, help) FV_WORDS_KEY(#member, type, member, help)
-#define FV_CHOICE(type, member, normal, choices, help)                                             \
-    FV_CHOICE_KEY(#member, type, member, normal, choices, help)
-#define FV_INT_KEY(key, type, member, least, normal, greatest, help)                               \
+#define FV_WORDS(type_, member_, ...) FV_WORDS_KEY(#member_, type_, member_, __VA_ARGS__)
+#define FV_CHOICE(type_, member_, normal_, choices_, ...)                                          \
+    FV_CHOICE_KEY(#member_, type_, member_, normal_, choices_, __VA_ARGS__)
+#define FV_INT_KEY(key_, type_, member_, least_, normal_, greatest_, ...)                          \
+    FV_FIELD(key_, FV_FIELD_INT, type_, member_, .least = least_, .normal = normal_,               \
+             .greatest = greatest_, .help = __VA_ARGS__)
+#define FV_FLOAT_KEY(key_, type_, member_, least_, normal_, greatest_, ...)                        \
+    FV_FIELD(key_, FV_FIELD_FLOAT, type_, member_, .least = least_, .normal = normal_,             \
+             .greatest = greatest_, .help = __VA_ARGS__)
+#define FV_BOOL_KEY(key_, type_, member_, normal_, ...)                                            \
+    FV_FIELD(key_, FV_FIELD_BOOL, type_, member_, .normal = normal_, .greatest = 1,                \
+             .help = __VA_ARGS__)
+#define FV_TEXT_KEY(key_, type_, member_, text_, ...)                                              \
+    FV_FIELD(key_, FV_FIELD_TEXT, type_, member_, .text = text_, .help = __VA_ARGS__)
+#define FV_WORDS_KEY(key_, type_, member_, ...)                                                    \
+    FV_FIELD(key_, FV_FIELD_WORDS, type_, member_, .help = __VA_ARGS__)
+#define FV_CHOICE_KEY(key_, type_, member_, normal_, choices_, ...)                                \
+    FV_FIELD(key_, FV_FIELD_CHOICE, type_, member_, .normal = normal_, .choices = choices_,        \
+             .help = __VA_ARGS__)
+#define FV_FIELD(key_, kind_, type_, member_, ...)                                                 \
     {                                                                                              \
-        key, FV_FIELD_INT, offsetof(type, member), sizeof(((type *)0)->member), least, normal,     \
-            greatest, NULL, NULL, help                                                             \
-    }
-#define FV_FLOAT_KEY(key, type, member, least, normal, greatest, help)                             \
-    {                                                                                              \
-        key, FV_FIELD_FLOAT, offsetof(type, member), sizeof(((type *)0)->member), least, normal,   \
-            greatest, NULL, NULL, help                                                             \
-    }
-#define FV_BOOL_KEY(key, type, member, normal, help)                                               \
-    {                                                                                              \
-        key, FV_FIELD_BOOL, offsetof(type, member), sizeof(((type *)0)->member), 0, normal, 1,     \
-            NULL, NULL, help                                                                       \
-    }
-#define FV_TEXT_KEY(key, type, member, text, help)                                                 \
-    {                                                                                              \
-        key, FV_FIELD_TEXT, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, text,    \
-            NULL, help                                                                             \
-    }
-#define FV_WORDS_KEY(key, type, member, help)                                                      \
-    {                                                                                              \
-        key, FV_FIELD_WORDS, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, NULL,   \
-            NULL, help                                                                             \
-    }
-#define FV_CHOICE_KEY(key, type, member, normal, choices, help)                                    \
-    {                                                                                              \
-        key, FV_FIELD_CHOICE, offsetof(type, member), sizeof(((type *)0)->member), 0, normal, 0,   \
-            NULL, choices, help                                                                    \
+        .name = key_, .type = kind_, .offset = offsetof(type_, member_),                           \
+        .size = sizeof(((type_ *)0)->member_), __VA_ARGS__                                         \
     }
 
 /* What to do with a key that is in no table.  It is harmless if a rule of that name has its value:

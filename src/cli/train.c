@@ -230,7 +230,8 @@ const cli_command train_command = {
              "file for TensorBoard, "
              "curve.svg, checkpoints and, in the end, the model in Hugging Face's layout with its "
              "tokenizer.\n\n"
-             "Ctrl-C finishes the update, saves and exits with 130; a second one quits at once.  A resumed run "
+             "Ctrl-C finishes the update, saves and exits with 130; a second one quits at once.  A "
+             "resumed run "
              "ends with the same bits as one "
              "that was never stopped, whatever the number of threads.",
     .options = options,

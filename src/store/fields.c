@@ -491,6 +491,7 @@ void fv_fields_help(const fv_field *table, void (*line)(void *user, const char *
                         f->type == FV_FIELD_BOOL ? (f->normal != 0 ? "true" : "false")
                         : in_range(f, f->normal) ? digits(f, f->normal).s
                                                  : "none");
+        if (f->flags & FV_ON_RESUME) fv__buf_str(&b, ", may change on --resume");
         if (b.data) line(user, b.data);
         fv__buf_free(&b);
     }

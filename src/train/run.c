@@ -73,11 +73,9 @@ static fv_status check_finite(const fv_train_job *job, fv_err *e)
 
 static fv_status write_model(const fv_train_job *job, const char *dir, fv_err *e)
 {
-    char path[FV_PATH];
     fv_status st = check_finite(job, e);
     if (!st) st = fv_model_save(job->model, dir, FV_F32, e);
-    if (!st) st = fv__run_join(path, dir, "tokenizer.json", e);
-    if (!st && job->tok) st = fv_tok_save(job->tok, path, e);
+    if (!st && job->processor) st = fv_processor_save(job->processor, dir, e);
     return st || !job->extra ? st : job->extra(job->extra_user, dir, e);
 }
 

@@ -264,6 +264,11 @@ static void close_feed(void *self)
     fv__free(env, f, sizeof *f);
 }
 
+const fv_pairs *fv_feed_pairs_of(const fv_feed *f)
+{
+    return f->self ? ((const pairs_feed *)f->self)->p : NULL;
+}
+
 fv_status fv_feed_pairs(fv_feed *out, fv_pairs *p, int32_t pad, int32_t start, bool own, fv_err *e)
 {
     pairs_feed *f = fv__alloc(p->env, sizeof *f);
