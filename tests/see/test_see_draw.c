@@ -15,9 +15,9 @@
 #include "fovea/see.h"
 #include "helper/device.h"
 #include "helper/files.h"
+#include "see/palette.h"
 #ifdef HAVE_CAIRO
 #include "see/draw/canvas.h"
-#include "see/palette.h"
 #endif
 
 /* fontconfig links its patterns by offsets, which no leak checker can follow: what it still holds

@@ -30,23 +30,23 @@
 #else
 #define STEP 8 /* 24 sums, of 32 registers */
 #endif
+/* KEYS of a tile: a multiple of LANES, STEP and 4 for which a panel's scores stay in L1. */
 #if defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
-#define KEYS                                                                                       \
-/* keys of a tile: a multiple of LANES, STEP and 4 for which a panel's scores stay in L1 */
-96
+#define KEYS 96
 #else
 #define KEYS 192
 #endif
-#define FEW_ROWS                                                                                   \
-    8            /* with fewer rows per KV head a panel would be mostly padding: attention_rows.c */
-#define GROUP 96 /* rows that the backward pass processes together, chosen for L1 as well */
+/* With fewer rows than this per KV head a panel would be mostly padding: attention_rows.c. */
+#define FEW_ROWS 8
+/* Rows that the backward pass processes together, chosen for L1 as well. */
+#define GROUP 96
 
 #define LOG2E 1.44269504f
 #define INLINED static inline __attribute__((always_inline))
 
-    /* One call, prepared.  The rows of key head g are those of all query heads it serves, head
-     * after head. */
-    typedef struct attn {
+/* The prepared arguments of one call.  The rows of KV head g are those of all query heads it
+ * serves, head after head. */
+typedef struct attn {
     const fv_attn_args *a;
     fv_dtype dtype;
     int64_t q_per_kv;      /* query heads of a key head */

@@ -104,12 +104,14 @@ fv_status fv__beside_write(void *user, const char *dir, fv_err *e)
     return generates ? write_generation(b, path, e) : FV_OK;
 }
 
-fv_status fv__beside_generation(const fv__beside *b, fv_gen_opt *out, fv_err *e)
+fv_status fv__beside_generation(const fv__beside *b, fv_gen_opt *out, fv_gen_config **owner,
+                                fv_err *e)
 {
     const fv_recipe *r = b->r;
     const fv__input *in = b->in;
+    *owner = NULL;
+    *out = r->generate;
     if (!b->from) {
-        *out = r->generate;
         out->start = in->start;
         out->pad = in->pad;
         out->eos = in->eos;
@@ -118,7 +120,8 @@ fv_status fv__beside_generation(const fv__beside *b, fv_gen_opt *out, fv_err *e)
         out->n_banned = 1;
         return FV_OK;
     }
-    fv_status st = fv_gen_open(out, in->env, b->from, NULL, e);
+    fv_status st = fv_gen_config_open(owner, in->env, b->from, NULL, e);
+    if (!st) *out = *fv_gen_config_options(*owner);
     for (const fv_field *f = fv_gen_fields; !st && f->name; f++) {
         char value[64];
         if (!fv__recipe_given(r, "generate", f->name)) continue;

@@ -15,8 +15,8 @@ static fv_status translate(const fv__bleu *b, outputs *out, fv_err *e)
 {
     const fv_tok *tok = fv_processor_tok(b->beside->in->processor);
     fv_gen_opt o;
-    fv_status st = fv__beside_generation(b->beside, &o, e);
-    if (st) return st;
+    fv_gen_config *config;
+    fv_status st = fv__beside_generation(b->beside, &o, &config, e);
     o.num_return_sequences = 1;
     for (int64_t at = 0; !st && at < out->n; at += AT_ONCE) {
         const int32_t *ids[AT_ONCE];
@@ -29,7 +29,7 @@ static fv_status translate(const fv__bleu *b, outputs *out, fv_err *e)
                                true, e);
         if (g.hyp) fv_generated_free(&g);
     }
-    fv_gen_close(&o);
+    fv_gen_config_close(config);
     return st;
 }
 

@@ -103,8 +103,9 @@ typedef struct fv__beside {
 /* generation_config.json, where the model generates; user is an fv__beside. */
 fv_status fv__beside_write(void *user, const char *dir, fv_err *e);
 /* How the model generates: as the source directory says, then as the recipe says.  Freed with
- * fv_gen_close. */
-fv_status fv__beside_generation(const fv__beside *b, fv_gen_opt *out, fv_err *e);
+ * fv_gen_config_close(*owner), which has out's lists; *owner is NULL without a source directory. */
+fv_status fv__beside_generation(const fv__beside *b, fv_gen_opt *out, fv_gen_config **owner,
+                                fv_err *e);
 
 /* ---- bleu.c ---- */
 
