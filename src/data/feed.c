@@ -1,4 +1,7 @@
-/* feed.c - batches as arrays in host memory, and as tensors. */
+/* feed.c - batches as arrays in host memory, and as tensors.
+ *
+ * A batch is filled again and again, so its arrays keep their memory: slot i of this batch reuses
+ * what slot i of the last one had, whatever its name was. */
 #include "fovea/feed.h"
 
 #include "base/base.h"

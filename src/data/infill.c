@@ -22,7 +22,7 @@ typedef struct corrupting {
     int32_t sentinel[MAX_SPANS];
 } corrupting;
 
-/* How a window of n tokens is cut: parts take turns, kept and hidden. */
+/* How a window is divided: kept and hidden parts alternate, beginning with a kept one. */
 typedef struct cutting {
     int64_t hidden, spans;
     int64_t keep[MAX_SPANS + 1], hide[MAX_SPANS];
@@ -42,7 +42,7 @@ static void amounts(const corrupting *c, int64_t n, cutting *k)
     if (k->spans > k->hidden) k->spans = k->hidden;
 }
 
-/* total in `parts` parts of at least one each: each unit more goes to a part that is drawn. */
+/* Divides total into `parts` random parts of at least one token each. */
 static void divide(int64_t *part, int64_t parts, int64_t total, uint64_t stream, int64_t row,
                    fv_data_rng how)
 {
@@ -68,7 +68,7 @@ static void lengths(const corrupting *c, int64_t n, int64_t *source, int64_t *ta
     *target = c->sentinels ? k.hidden + k.spans + 1 : n + 1;
 }
 
-/* Writes one window; both sides end in the end token. */
+/* Writes source and target of one window; both end in the end token. */
 static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t row,
                     fv_data_rng how, int32_t *source, int32_t *target)
 {
@@ -87,6 +87,7 @@ static void corrupt(const corrupting *c, const int32_t *from, int64_t n, int64_t
     *target = t->eos;
 }
 
+/* Windows shorter than two tokens have nothing to hide: they stay empty rows without labels. */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {
@@ -137,6 +138,7 @@ static void close_feed(void *self)
     fv__free(env, c, sizeof *c);
 }
 
+/* <extra_id_0>, <extra_id_1>, ... as far as the vocabulary has them. */
 static void find_sentinels(corrupting *c, const fv_tok *tok)
 {
     for (; c->n_sentinel < MAX_SPANS; c->n_sentinel++) {

@@ -1,8 +1,10 @@
-/* loader.c - the batches of epoch after epoch, in order, made ahead of their use by a thread.
+/* loader.c - the batches of epoch after epoch, in order, prefetched by a thread.
  *
- * A ring of slots: the maker fills them in order, the caller takes them in order and hands them
- * back all at once.  Which batch comes next is a matter of counting alone, so the thread changes
- * when a batch is made, never what is in it. */
+ * A ring buffer of slots with one producer and one consumer: the producer fills them in order, the
+ * consumer takes them in order and releases all it holds at once.  Three counters of slots
+ * (made, taken, freed) are all the shared state.  Which batch comes next depends on counting alone,
+ * so prefetching changes when a batch is made, never what is in it.  Without prefetching
+ * (ahead = 0) there is no thread, and fv_loader_next fills the slot itself. */
 #include <pthread.h>
 
 #include "base/base.h"
@@ -34,7 +36,7 @@ struct fv_loader {
 
 /* ---- making ---- */
 
-/* Moves to the next batch that exists; at the end of an epoch a new plan begins. */
+/* Moves to the next batch that exists; at the end of an epoch the next one is planned. */
 static fv_status advance(fv_loader *f, fv_err *e)
 {
     while (!f->plan || f->batch >= fv_plan_count(f->plan)) {
@@ -52,6 +54,7 @@ static fv_status advance(fv_loader *f, fv_err *e)
     return FV_OK;
 }
 
+/* Makes the next batch in a slot, whose memory is reused; a failure is stored there. */
 static void fill(fv_loader *f, slot *s)
 {
     int64_t n;
@@ -68,6 +71,8 @@ static void fill(fv_loader *f, slot *s)
         s->st = fv_fail(&s->err, s->loaded.batch.err.code, "%s", s->loaded.batch.err.text);
 }
 
+/* The producer: waits for a free slot, fills it without the lock, publishes it.  It ends after a
+ * failure, which is the last slot that the consumer sees. */
 static void *work(void *self)
 {
     fv_loader *f = self;

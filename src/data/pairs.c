@@ -1,5 +1,8 @@
-/* pairs.c - parallel sentences as token ids, each encoded once, and the feed for sequence to
- * sequence. */
+/* pairs.c - parallel sentences as token ids, and their feed.
+ *
+ * Every sentence is encoded once, when the file is read; ids of one side lie one after another with
+ * an index of where each sentence begins.  A pair of which one side is left out is left out
+ * whole. */
 #include "data/records.h"
 
 /* Ids of all sentences of one side, one after another. */
@@ -31,6 +34,7 @@ static fv_status no_memory(const fv__reading *r, const fv_pairs *p)
     return fv_fail(r->e, FV_ENOMEM, "pairs: out of memory after %lld", (long long)p->n);
 }
 
+/* Space for so many more ids, and for the index of pair n. */
 static bool grow(const fv_env *env, side *s, int64_t ids, int64_t n)
 {
     void *a = s->ids, *b = s->at;
@@ -41,8 +45,8 @@ static bool grow(const fv_env *env, side *s, int64_t ids, int64_t n)
     return ok;
 }
 
-/* Encodes one side behind what is there; the pair counts only once both have been added.  *len 0:
- * left out. */
+/* Encodes one side behind the last pair; it counts only once both sides are there, so a pair
+ * that is left out is simply overwritten.  *len 0: left out. */
 static fv_status encode(fv__reading *r, const fv__record *rec, int which, int64_t *len)
 {
     const filling *f = r->user;
@@ -60,6 +64,7 @@ static fv_status encode(fv__reading *r, const fv__record *rec, int which, int64_
     return FV_OK;
 }
 
+/* The target as it stands in the file: what BLEU compares with. */
 static fv_status keep_text(fv__reading *r, fv_pairs *p, fv__span text)
 {
     void *at = p->text_at;
@@ -95,6 +100,7 @@ static fv_status add(fv__reading *r, const fv__record *rec)
 
 /* ---- opening ---- */
 
+/* Every way of opening: an empty fv_pairs and an encoder. */
 static fv_status begin(fv__reading *r, filling *f, const fv_tok *tok)
 {
     *r->report = (fv_data_report){0};
@@ -106,6 +112,7 @@ static fv_status begin(fv__reading *r, filling *f, const fv_tok *tok)
     return fv_encoding_new(&f->enc, tok, r->e);
 }
 
+/* ... and what is left to do after reading, whether or not it failed. */
 static fv_status end(fv__reading *r, filling *f, fv_pairs **out, fv_status st)
 {
     fv_encoding_free(f->enc);
@@ -204,6 +211,7 @@ typedef struct pairs_feed {
     bool own;
 } pairs_feed;
 
+/* Tokens of the longest of the rows: the padded length. */
 static int64_t longest(const fv_pairs *p, int which, const int32_t *rows, int64_t n)
 {
     int64_t most = 0;

@@ -1,7 +1,10 @@
-/* plan.c - which examples go together.
+/* plan.c - which examples share a batch.
  *
- * Examples are shuffled, then sorted by length within windows of some batches, cut, and the batches
- * are shuffled again: little padding, yet neighbours change from epoch to epoch. */
+ * Examples are shuffled, sorted by length within windows of about 64 batches, cut into batches, and
+ * the batches are shuffled: little padding, yet a batch's examples differ from epoch to epoch.
+ * (Sorting the whole epoch would pad least, but examples of one length would meet in every epoch.)
+ * Random numbers come from Philox by (seed, epoch, position), and ties are broken by the shuffle,
+ * not by qsort: the same feed and options give the same plan on every machine. */
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -18,7 +21,8 @@ struct fv_plan {
     int64_t n;
 };
 
-/* Fisher and Yates with numbers of a counter: stream 0 for examples, 1 for batches. */
+/* A number in [0, n) for step i of a Fisher-Yates shuffle; stream 0 shuffles examples, 1
+ * batches. */
 static int64_t below(fv_data_rng rng, uint64_t stream, int64_t i, int64_t n)
 {
     uint32_t w[4];
@@ -32,6 +36,7 @@ typedef struct sized {
     int32_t source, target;
 } sized;
 
+/* By target first: the decoder is the larger part of the work. */
 static int by_length(const void *a, const void *b)
 {
     const sized *x = a, *y = b;
@@ -42,8 +47,8 @@ static int by_length(const void *a, const void *b)
 
 static int64_t longer(const sized *s) { return s->source > s->target ? s->source : s->target; }
 
-/* Batches of `all`, in order: a new one starts where one more example would make either side too
- * large. */
+/* Cuts `all` into batches, in order: a new one starts where one more example would make the padded
+ * tokens of either side, or the rows, too many.  Returns how many there are. */
 static int64_t cut(fv_plan *p, const sized *all, int64_t n, const fv_plan_opt *o)
 {
     int64_t longest = 0, rows = 0, batches = 0;
@@ -62,6 +67,7 @@ static int64_t cut(fv_plan *p, const sized *all, int64_t n, const fv_plan_opt *o
     return batches;
 }
 
+/* Permutes whole batches; row and from are scratch. */
 static void shuffle_batches(fv_plan *p, int32_t *row, int64_t *from, fv_data_rng rng)
 {
     for (int64_t i = 0; i < p->n; i++) row[i] = (int32_t)i;
@@ -84,6 +90,8 @@ static void shuffle_batches(fv_plan *p, int32_t *row, int64_t *from, fv_data_rng
     memcpy(p->row, examples, (size_t)at * sizeof *examples);
 }
 
+/* Shuffles, then sorts within windows.  An evaluation (epoch -1) is one window: sorted by length,
+ * not shuffled. */
 static void order(sized *all, const fv_feed *f, int64_t n, const fv_plan_opt *o)
 {
     int64_t sum = 0, window = n;

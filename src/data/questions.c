@@ -26,6 +26,8 @@ static fv_status count(fv_questions *q, const char *path, const char *context, c
     return FV_OK;
 }
 
+/* A question without answers is one that the text does not answer; with answers it must say where
+ * the first one begins. */
 static fv_status fill(fv_questions *q, const char *path, const char *context, const json_t *qa,
                       fv_err *e)
 {
@@ -51,6 +53,7 @@ static fv_status fill(fv_questions *q, const char *path, const char *context, co
     return fv_fail(e, FV_EFORMAT, "%s: question %lld: not as SQuAD has it", path, (long long)q->n);
 }
 
+/* Calls each with every question, in the order of the file. */
 static fv_status walk(fv_questions *q, const char *path, each_fn *each, fv_err *e)
 {
     size_t i, j, k;
@@ -86,6 +89,8 @@ static fv_status parse(fv_questions *q, const char *path, fv_err *e)
     return st;
 }
 
+/* Two walks: the first counts, so that the arrays are allocated once and pointers into them
+ * hold. */
 static fv_status read_all(fv_questions *q, const char *path, fv_err *e)
 {
     fv_status st = parse(q, path, e);

@@ -1,4 +1,5 @@
-/* ragged.c - rows of different length, one after another in memory. */
+/* ragged.c - rows of different length, one after another in memory, with an index of where each
+ * begins: two allocations for millions of rows. */
 #include "data/ragged.h"
 
 bool fv__ragged_add(fv__ragged *r, const int32_t *ids, int64_t n)
@@ -38,6 +39,7 @@ void fv__ragged_free(fv__ragged *r)
     fv__free(r->env, r->at, r->at_bytes);
 }
 
+/* attention_mask is 1 for tokens and 0 for padding. */
 int64_t fv__ragged_put(const fv__ragged *r, fv_batch *out, const int32_t *rows, int64_t n,
                        int32_t pad)
 {

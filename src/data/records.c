@@ -1,5 +1,9 @@
 /* records.c - records of one or two texts: lines, two files side by side, tables, JSONL, or a word
- * and the rest. */
+ * and the rest.
+ *
+ * Each format finds the texts of a record and gives them to the one place that checks them (UTF-8,
+ * empty) and counts what is left out.  Every format holds a record a line, which is what makes a
+ * part of a file a range of lines. */
 #include "data/records.h"
 
 #include <stdarg.h>
@@ -99,6 +103,7 @@ static fv_status to_utf8(fv__reading *r, fv__span *text, fv_buf *b)
     return FV_OK;
 }
 
+/* One record of a file: converted where the file is ISO-8859-1, then checked and passed on. */
 static fv_status give(fv__reading *r, fv__span a, fv__span b, int64_t line)
 {
     const char *second = r->from->beside ? r->from->beside : r->from->file;
@@ -141,6 +146,7 @@ static fv__span line_of(const fv_textfile *t, int64_t i)
     return s;
 }
 
+/* A text a line; the second text of a record in the same line of the other file. */
 static fv_status read_lines(fv__reading *r, const fv_textfile *a, const fv_textfile *b)
 {
     if (b && fv_textfile_count(a) != fv_textfile_count(b))
@@ -154,6 +160,7 @@ static fv_status read_lines(fv__reading *r, const fv_textfile *a, const fv_textf
     return st;
 }
 
+/* "LABEL the text": the first word is the second text. */
 static fv_status read_words(fv__reading *r, const fv_textfile *t)
 {
     fv_status st = FV_OK;
@@ -246,6 +253,8 @@ static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int co
     return FV_OK;
 }
 
+/* Without named fields a table must have exactly as many columns as there are texts: a column too
+ * many is more likely a mistake than a column to ignore. */
 static fv_status read_table(fv__reading *r, const fv_textfile *t)
 {
     int column[2] = {0, 1};
@@ -271,6 +280,7 @@ static bool ends(const char *s, size_t n, const char *with)
     return n >= m && !memcmp(s + n - m, with, m);
 }
 
+/* By the name of the file, .gz aside, where the format is not given. */
 static fv_format format_of(const fv_records *from)
 {
     if (from->format != FV_FORMAT_AUTO) return from->format;

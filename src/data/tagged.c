@@ -1,5 +1,9 @@
-/* tagged.c - words with tags: CoNLL's columns, the word first and its tag last, an empty line after
- * a sentence. */
+/* tagged.c - words with tags: CoNLL's columns, the word first and its tag last, an empty line
+ * after a sentence.
+ *
+ * The shared task of 2003 tags in IOB1, where B- stands only between two entities of one kind. 
+ * Models are trained on IOB2, where every entity begins with B-; what a tag becomes depends on
+ * the one before it alone, so files in IOB2 stay as they are. */
 #include "data/records.h"
 
 typedef struct sentence {
@@ -61,6 +65,7 @@ static fv_status add_word(fv__reading *rd, fv_tagged *t, fv__span word, fv__span
     return t->all.failed ? no_memory(rd) : FV_OK;
 }
 
+/* Columns are separated by tabs, or by blanks where there are none. */
 static fv_status read_line(fv__reading *rd, fv_tagged *t, fv__span line, int64_t number)
 {
     const char *first = memchr(line.s, ' ', line.n), *last = memrchr(line.s, ' ', line.n);

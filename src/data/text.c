@@ -1,4 +1,7 @@
-/* text.c - the lines of a text file, plain or gzip. */
+/* text.c - the lines of a text file, plain or gzip.
+ *
+ * The file is mapped, or unpacked into memory where its first bytes are gzip's; one pass finds
+ * where each line begins, so that line i is found without reading those before it. */
 #include <zlib.h>
 
 #include "base/base.h"
@@ -52,6 +55,7 @@ static fv_status unpack(fv_textfile *t, const char *path, fv_err *e)
     return FV_OK;
 }
 
+/* Notes that a line begins at this byte. */
 static bool mark(fv_textfile *t, size_t at)
 {
     void *p = t->at;

@@ -19,6 +19,7 @@ static fv_status no_memory(const fv__reading *rd)
     return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
 }
 
+/* Encodes a text behind what is there, and the end token behind it where it is a document. */
 static fv_status add_tokens(fv__reading *rd, const filling *f, const char *s, size_t n, bool end)
 {
     fv__token_stream *r = f->r;
@@ -77,6 +78,7 @@ static fv_status read_plain(fv__reading *rd, filling *f)
     return add_tokens(rd, f, f->text.data ? f->text.data + from : "", to - from, false);
 }
 
+/* Whether records are documents of their own; else the file is one text. */
 static bool is_table(const fv_records *from)
 {
     size_t n = strlen(from->file);
@@ -126,6 +128,8 @@ void fv__token_stream_close(void *self)
 
 /* ---- windows ---- */
 
+/* In training, the windows that are complete whatever the shift; in an evaluation all of them, the
+ * last one shorter. */
 int64_t fv__token_stream_count(const void *self, int64_t epoch)
 {
     const fv__token_stream *r = self;

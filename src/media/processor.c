@@ -78,6 +78,7 @@ static fv_status recognise(const fv_processor_type **out, const fv_env *env, con
     return st;
 }
 
+/* Names the nearest kind. */
 static fv_status unknown(const char *kind, fv_err *e)
 {
     const char *names[COUNT + 1] = {NULL};

@@ -1,4 +1,8 @@
-/* chrf.c - chrF2: the F-score of character n-grams, recall counting twice. */
+/* chrf.c - chrF2: the F-score of character n-grams, recall weighing twice as much as precision.
+ *
+ *     chrF = (1 + b^2) P R / (b^2 P + R)     b = 2, P and R averaged over n-grams of 1 to 6
+ *
+ * White space is removed first; counts are summed over the corpus, as sacrebleu does. */
 #include <stdio.h>
 
 #include "fovea/metric.h"
@@ -7,6 +11,7 @@
 #define ORDERS 6
 #define BETA2 4.0 /* beta squared */
 
+/* Code points without blanks. */
 static void read_chars(fv_symbols *s, const char *text)
 {
     size_t n = 0;

@@ -1,5 +1,8 @@
-/* entities.c - entities as conlleval counts them: where a run of tags begins and ends follows from
- * neighbouring tags alone. */
+/* entities.c - entities as conlleval counts them: where one begins and ends follows from
+ * neighbouring tags alone, in IOB1, IOB2 and IOBES alike.
+ *
+ * An entity is right when both its ends and its type are.  One pass walks gold and predicted
+ * tags side by side and counts an entity when it ends. */
 #include "fovea/metric.h"
 
 #include <stdio.h>
@@ -25,6 +28,7 @@ static bool ends(tag before, tag now)
            strcmp(before.type, now.type);
 }
 
+/* Whether an entity begins at `now`. */
 static bool starts(tag before, tag now)
 {
     if (now.letter == 'O') return false;
@@ -32,6 +36,8 @@ static bool starts(tag before, tag now)
            strcmp(before.type, now.type);
 }
 
+/* The counts of a type, kept in order of name; NULL where there are too many types, which then
+ * count in the total alone. */
 static fv_match *match_of(fv_entities *x, const char *name)
 {
     int i = 0;

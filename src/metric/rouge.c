@@ -1,5 +1,8 @@
 /* rouge.c - ROUGE-1, ROUGE-2 and ROUGE-L of summaries: words are runs of ASCII letters and digits,
- * in lower case. */
+ * in lower case, as in Google's rouge_score.
+ *
+ * ROUGE-n is F1 of matched n-grams, ROUGE-L F1 of the longest common subsequence; each is computed
+ * for a text and averaged over the texts. */
 #include "fovea/metric.h"
 
 #include "metric/words.h"

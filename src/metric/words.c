@@ -1,4 +1,5 @@
-/* words.c - words of texts as numbers. */
+/* words.c - words of texts as numbers, so that n-grams of words are compared as those of characters
+ * are.  A text has some hundred words: those seen are searched one by one. */
 #include "metric/words.h"
 
 #include <utf8proc.h>

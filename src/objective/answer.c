@@ -39,6 +39,7 @@ static bool find_tokens(const fv_encoding *x, int64_t from, int64_t to, int64_t 
     return *first >= 0 && *last >= *first;
 }
 
+/* One example: the question takes at most half of the row, the context the rest. */
 static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
 {
     int32_t row[4096];
@@ -60,7 +61,7 @@ static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
         rd->report->cut++;
     }
     row[0] = a->task.cls;
-    memcpy(row + 1, a->question->ids, (size_t)q * sizeof *row);
+    if (q) memcpy(row + 1, a->question->ids, (size_t)q * sizeof *row);
     row[q + 1] = a->task.sep;
     memcpy(row + q + 2, a->context->ids + from, (size_t)n * sizeof *row);
     row[q + n + 2] = a->task.sep;
@@ -81,6 +82,7 @@ static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
     return FV_OK;
 }
 
+/* Code points: SQuAD counts positions in them. */
 static int64_t characters(const char *s)
 {
     int64_t n = 0;
@@ -94,7 +96,8 @@ static fv_status add_question(fv__reading *rd, asked *a, const fv_question *q)
     rd->report->records++;
     fv_status st = fv_tok_encode(a->question, q->text, strlen(q->text), (fv_tok_opts){0}, rd->e);
     if (st) return st;
-    if (q->n &&
+    /* a start that no context reaches would overflow when the answer's length is added */
+    if (q->n && q->start < INT32_MAX &&
         find_tokens(a->context, q->start, q->start + characters(q->answer[0]), &first, &last))
         return add_row(rd, a, first, last);
     rd->report->empty++;
@@ -139,6 +142,7 @@ static fv_status read_all(fv__reading *rd, asked *a)
 
 /* ---- the feed ---- */
 
+/* input_ids, attention_mask and token_type_ids (n,T), start_positions and end_positions (n). */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {
@@ -161,6 +165,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
+/* The index of the greatest score. */
 static int64_t best(const float *x, int64_t n)
 {
     int64_t at = 0;
@@ -169,6 +174,7 @@ static int64_t best(const float *x, int64_t n)
     return at;
 }
 
+/* Exact match: both ends of the span are right. */
 static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
                                double *hits, double *of)
 {

@@ -5,6 +5,7 @@
  * token: every token but the very first is predicted once. */
 #include "data/token_stream.h"
 
+/* input_ids and labels (n,T): the same ids, padding aside. */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {

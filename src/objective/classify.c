@@ -19,6 +19,7 @@ typedef struct labelled {
     fv_encoding *enc;
 } labelled;
 
+/* A text that is too long is encoded again with a limit, so that it still ends in the end token. */
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
     labelled *l = rd->user;
@@ -48,6 +49,7 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     return FV_OK;
 }
 
+/* input_ids and attention_mask (n,T), labels (n). */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {

@@ -8,6 +8,8 @@ typedef struct windows {
     float share; /* of tokens that are hidden */
 } windows;
 
+/* [CLS] window [SEP] as input_ids with attention_mask and labels (n,T): -100 where nothing is
+ * hidden. */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {

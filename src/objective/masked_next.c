@@ -22,6 +22,7 @@ typedef struct sentences {
 /* Tokens of one sentence: two of them share a row with three special tokens. */
 static int64_t budget(const sentences *s) { return (s->opt.context - 3) / 2; }
 
+/* A sentence of a document; longer than its half of a row it is cut. */
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
     sentences *s = rd->user;
@@ -61,7 +62,7 @@ static fv_status read_sentences(fv__reading *rd, sentences *s)
     return st;
 }
 
-/* The second sentence of example i, and whether it is the next one. */
+/* The second sentence of example i: half of the time the next one of its document. */
 static int64_t partner(const sentences *s, int64_t i, fv_data_rng how, bool *next)
 {
     int64_t n = s->text.n;
@@ -72,6 +73,8 @@ static int64_t partner(const sentences *s, int64_t i, fv_data_rng how, bool *nex
     return j == i + 1 ? (j + 1) % n : j;
 }
 
+/* [CLS] a [SEP] b [SEP] with token types 0 and 1, labels of hidden tokens (n,T),
+ * next_sentence_label (n). */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {

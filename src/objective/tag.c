@@ -21,6 +21,7 @@ typedef struct tagging {
     int64_t n;
 } tagging;
 
+/* One more token of the sentence with its label; -100 does not count. */
 static bool push(tagging *g, int32_t id, int32_t tag)
 {
     void *a = g->ids, *b = g->tags;
@@ -39,6 +40,7 @@ static fv_status no_memory(const fv__reading *rd)
     return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
 }
 
+/* The first token of a word has its label, the others none. */
 static fv_status add_word(fv__reading *rd, tagging *g, const char *word, const char *tag,
                           int64_t line)
 {
@@ -51,7 +53,7 @@ static fv_status add_word(fv__reading *rd, tagging *g, const char *word, const c
     return ok ? FV_OK : no_memory(rd);
 }
 
-/* Cuts or leaves out what is too long, and puts the frame's end. */
+/* Cuts or leaves out a sentence that is too long, and puts [SEP] behind it. */
 static fv_status end_sentence(fv__reading *rd, tagging *g, int64_t line)
 {
     bool end = g->task.sep >= 0;
@@ -94,6 +96,7 @@ static fv_status read_all(fv__reading *rd, tagging *g)
 
 /* ---- the feed ---- */
 
+/* input_ids, attention_mask and labels (n,T). */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {

@@ -1,5 +1,13 @@
-/* adam.c - AdamW over the flat block of parameters, with the norm of the gradient and its limit,
- * and a moving average. */
+/* adam.c - AdamW over the flat block of parameters, with clipping by the norm of the gradient
+ * and an exponential moving average (EMA) of the parameters.
+ *
+ *     m = beta1 m + (1 - beta1) g            v = beta2 v + (1 - beta2) g^2
+ *     w = w - lr (m / c1 / (sqrt(v / c2) + eps) + decay w)       c = 1 - beta^step
+ *
+ * All parameters lie in one block, so a step takes a handful of kernel calls.  Whatever differs
+ * between updates (learning rate, bias corrections, the factor of clipping) is in device memory,
+ * in an fv_update: a step can be captured as a graph and replayed.  Where parameters are bf16 an
+ * f32 master copy is updated and rounded into them. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -28,6 +36,7 @@ struct fv_adam {
 
 #define NOW ((int64_t)(sizeof(fv_update) / sizeof(float)))
 
+/* A zeroed block of n floats on the device; NULL when memory is out. */
 static float *block(fv_adam *a, int64_t n)
 {
     size_t bytes = (size_t)n * sizeof(float);
@@ -66,7 +75,7 @@ static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
     return FV_OK;
 }
 
-/* There are hundreds of them: inserted one by one. */
+/* The parameters sorted by address, by insertion: there are only hundreds of them. */
 static fv_status in_order(fv_adam *a, fv_err *e)
 {
     int n = fv_params_count(a->params);
@@ -123,6 +132,7 @@ void fv_adam_free(fv_adam *a)
 
 /* ---- a step ---- */
 
+/* Whether two parameters take the same learning rate and weight decay. */
 static bool alike(const fv_adam *a, int i, int j)
 {
     const fv_tensor *s = fv_params_at(a->params, i), *t = fv_params_at(a->params, j);
@@ -130,8 +140,8 @@ static bool alike(const fv_adam *a, int i, int j)
            a->scale[i] == a->scale[j];
 }
 
-/* Neighbours in the flat block that are treated alike take one call; the padding between them is
- * zero and stays so. */
+/* Runs of parameters with the same learning rate and weight decay take one kernel call; the padding
+ * between them is zero and stays zero.  Vectors (norms, biases) are not decayed. */
 static void update(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, float decay)
 {
     const fv_kernels *k = a->dev->k[a->dtype];
@@ -156,13 +166,15 @@ static void update(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, floa
     }
 }
 
+/* Waits for the device; an error that a kernel met becomes the result. */
 static fv_status finish(fv_adam *a, fv_err *e)
 {
     a->dev->backend->sync(&a->stream);
     return a->stream.err.code ? fv_fail(e, a->stream.err.code, "%s", a->stream.err.text) : FV_OK;
 }
 
-/* Early on a moving average is short, else it would remember the first values for long. */
+/* The decay of the EMA grows with the step, min(ema, (1 + step) / (10 + step)): with the full decay
+ * from the start it would hold on to the random initial values for long. */
 void fv__adam_upload(fv_adam *a, const fv_train_opt *o, int64_t step)
 {
     double early = (1.0 + (double)step) / (10.0 + (double)step),
@@ -181,6 +193,9 @@ void fv__adam_prepare_step(fv_adam *a, fv_stream *s, const void *loss, fv_dtype 
     a->dev->k[t]->cast(s, to, loss, 1);
 }
 
+/* The norm is taken over all gradients, frozen parameters included (theirs are zero).  clip_norm
+ * writes the factor; at a norm or loss that is not finite it sets a flag that stays set: this step
+ * and those behind it change nothing. */
 void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o)
 {
     const float *grad = fv__params_grad_on(a->params, s);
@@ -192,6 +207,7 @@ void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o)
            o->decay);
 }
 
+/* Results lie in a ring of FV__UPDATES entries by the number of the update. */
 fv_status fv__adam_read(fv_adam *a, int64_t from, int64_t n, float (*out)[2], fv_err *e)
 {
     float all[FV__UPDATES][2];
@@ -222,6 +238,8 @@ fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *
     return st;
 }
 
+/* Exchanges parameters and EMA.  Narrow parameters are rounded copies of the master weights:
+ * they are rounded anew from either, and nothing is exchanged. */
 fv_status fv_adam_swap(fv_adam *a, fv_err *e)
 {
     if (!a->ema) return FV_OK;
@@ -265,6 +283,7 @@ static int64_t offset(const fv_adam *a, const fv_tensor *t)
     return ((const char *)t->data - first) / (int64_t)fv_dtype_size(a->dtype);
 }
 
+/* Gives fv_st_save a piece of an array: the name says which block and which parameter. */
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
                        fv_err *e)
 {
@@ -307,6 +326,7 @@ fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *
     return st;
 }
 
+/* One array of the file into its block.  host has space for the largest parameter. */
 static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tensor *t, float *host,
                          fv_err *e)
 {

@@ -1,5 +1,5 @@
-/* curve.c - the losses of a run as a picture: SVG, written by hand, so that no library is
- * needed. */
+/* curve.c - the losses of a run as a figure, curve.svg.  It is a few polylines: written as text, so
+ * that the trainer needs no drawing library. */
 #include <math.h>
 
 #include "train/log.h"
@@ -11,7 +11,7 @@ typedef struct axis {
     double from, to; /* in the picture */
 } axis;
 
-/* Round numbers around the data, some five of them. */
+/* About five ticks at 1, 2 or 5 times a power of ten, from below the data to above. */
 static axis make_axis(double low, double high, double from, double to)
 {
     if (!(high > low)) high = low + 1;
@@ -20,6 +20,7 @@ static axis make_axis(double low, double high, double from, double to)
     return (axis){floor(low / step) * step, ceil(high / step) * step, step, from, to};
 }
 
+/* Data to pixels; the vertical axis has from > to. */
 static double axis_to_pixel(const axis *a, double x)
 {
     return a->from + (x - a->low) / (a->high - a->low) * (a->to - a->from);
@@ -40,6 +41,7 @@ static bool extent(const fv__entry *x, size_t n, double *low, double *high, int6
     return *high >= *low;
 }
 
+/* One polyline through the training or validation losses. */
 static void line(fv_buf *b, const fv__entry *x, size_t n, bool valid, const axis *h, const axis *v,
                  const char *style)
 {

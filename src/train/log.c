@@ -1,9 +1,10 @@
-/* log.c - train.jsonl, the TensorBoard event file and the picture: three views of one list of
+/* log.c - train.jsonl, the TensorBoard event file and curve.svg: three views of one list of
  * entries.
  *
- * Both files are written anew when a run begins or resumes, so that what a lost piece of the run
- * had told goes away with it, and from then on grow line by line.  They are replaced by renaming: a
- * crash leaves the old ones or the new. */
+ * Both files are rewritten when a run begins or resumes, without the entries behind the
+ * checkpoint it resumes from, and then appended to.  They are replaced by renaming: a crash
+ * leaves the old file or the new one.  (Truncating in place was the alternative: a crash could
+ * then leave a file that is neither.) */
 #include "train/log.h"
 
 #include <errno.h>
@@ -47,6 +48,7 @@ static fv_status journal_add(journal *j, const fv_buf *b, fv_err *e)
     return FV_OK;
 }
 
+/* Writes what the file starts with under another name, then renames it; fd stays open on it. */
 static fv_status journal_open(journal *j, const fv_env *env, const char *dir, const char *name,
                               const fv_buf *start, fv_err *e)
 {
@@ -126,8 +128,8 @@ static bool keep(fv__log *l, fv__entry x)
     return true;
 }
 
-/* One line, as an entry and as both files will have it.  A line that a crash cut short is no
- * line. */
+/* Keeps the entry of one line and writes it to both files again, where it is not behind step.  A
+ * line that a crash cut short is skipped. */
 static bool read_line(fv__log *l, const char *s, size_t n, int64_t step, fv_buf *lines,
                       fv_buf *events)
 {

@@ -1,4 +1,4 @@
-/* run.c - what a run leaves on disk.
+/* run.c - the directory of a run: checkpoints, the best model, the result and the log.
  *
  *     checkpoints/step-N/   a model's directory, moments.safetensors, state.json, MANIFEST.json
  *     best/                 a model's directory: the best evaluation so far
@@ -23,6 +23,7 @@ fv_status fv__run_join(char out[FV_PATH], const char *dir, const char *name, fv_
 
 int64_t fv__run_last(const fv_run *r) { return r->last; }
 
+/* An evaluation has a loss and a metric; an update a loss, learning rate, norm and speed. */
 fv_status fv__run_log(fv_run *r, const fv_train_job *job, const fv_train_state *s,
                       const char *event, fv_err *e)
 {
@@ -135,6 +136,7 @@ static fv_status add_files(fv_run *r, fv_ckpt *k, fv_err *e)
               : a.st;
 }
 
+/* A model's directory, the moments of the optimiser, and the position in the data. */
 static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job, fv_adam *adam,
                                  const fv_train_state *s, fv_err *e)
 {
@@ -193,8 +195,8 @@ fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const 
 
 /* ---- resuming ---- */
 
-/* Batches of another size are other batches: with them the epoch begins anew, as what it saw cannot
- * be counted in theirs. */
+/* A resumed run may have another batch size.  The epoch then begins anew: the number of batches
+ * that were used does not say which examples they held. */
 static void other_batches(const fv_train_job *job, const fv_json *j, fv_train_state *s)
 {
     double tokens = (double)job->opt.batch_tokens, rows = (double)job->opt.batch_rows;
@@ -230,7 +232,7 @@ static fv_status read_state(fv_train_state *s, const fv_train_job *job, const fv
     return st;
 }
 
-/* Why a checkpoint cannot be gone on from, and how many there were of that kind. */
+/* Checkpoints that do not verify: how many, and the reason of the first (the newest). */
 typedef struct skipped {
     const fv_train_job *job;
     int n;
@@ -247,6 +249,8 @@ static void skip(void *user, const char *dir, const char *why)
     if (s->job->on_message) s->job->on_message(s->job->user, text);
 }
 
+/* The newest checkpoint that verifies, into model, optimiser and state.  None at all is a fresh
+ * run; only broken ones are an error, as starting over would overwrite them. */
 static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_train_state *s,
                         fv_err *e)
 {
@@ -302,6 +306,7 @@ void fv__run_close(fv_run *r)
     fv__free(r->env, r, sizeof *r);
 }
 
+/* Replaces the parameters by those that train.result names. */
 static fv_status choose(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_err *e)
 {
     char dir[FV_PATH];

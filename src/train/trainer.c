@@ -1,4 +1,10 @@
-/* trainer.c - the loop: batches in, updates out, evaluation and checkpoints on the way. */
+/* trainer.c - the training loop: batches, updates, evaluations, checkpoints.
+ *
+ * Updates are started ahead of the device: their losses are read several at a time, so the state
+ * that each would have is kept in `waiting` until its loss is known.  The number that may be ahead
+ * is limited to a quarter of a second of work, so that Ctrl-C and the progress bar stay prompt.
+ * Before an evaluation or a checkpoint everything pending is read: a loss that is not finite is
+ * found before anything is saved. */
 #include <math.h>
 #include <stdio.h>
 #include <time.h>
@@ -111,6 +117,7 @@ typedef struct sums {
     double loss, labels, hits, of;
 } sums;
 
+/* Adds one batch: its mean loss weighs as much as it has labels. */
 static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_ctx *c,
                                 const fv_batch *b, sums *all, fv_err *e)
 {
@@ -158,7 +165,8 @@ static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, doubl
     return st;
 }
 
-/* With a moving average as the result, it is what is judged. */
+/* Where the EMA is the result of the run, the EMA is evaluated: it is swapped in, and the caller
+ * swaps it out. */
 static fv_status measure(loop *l, bool average, fv_err *e)
 {
     const fv_train_job *j = l->job;
@@ -169,6 +177,8 @@ static fv_status measure(loop *l, bool average, fv_err *e)
     return st;
 }
 
+/* Evaluates, and saves best/ where it is the best so far.  A loss that is not finite is an
+ * error: it is never compared, because every comparison with NaN is false. */
 static fv_status evaluate(loop *l, fv_err *e)
 {
     fv_train_state *s = l->s;
@@ -195,8 +205,8 @@ static fv_status evaluate(loop *l, fv_err *e)
 
 /* ---- a rehearsal ---- */
 
-/* What the reader can go back to, once it has failed, and what to change where memory was
- * missing. */
+/* Completes an error: which checkpoint is intact, and which options to change where memory is
+ * out. */
 static fv_status with_advice(const loop *l, fv_status st, fv_err *e)
 {
     int64_t good = l->run ? fv__run_last(l->run) : -1;
@@ -240,6 +250,7 @@ static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
     return st;
 }
 
+/* Bytes of parameters, gradients, and moments with master weights and EMA. */
 static void sizes_of(const fv_train_job *j, fv_train_memory *m)
 {
     const fv_params *p = fv_model_params(j->model);
@@ -291,6 +302,8 @@ static int64_t ahead(const loop *l, int64_t n, double seconds)
     return fit > 1 ? fit : 1;
 }
 
+/* From the state on: until all updates are done, patience is out or a stop is asked for.  Each
+ * condition is looked at after an update has been started, so a stop always saves a whole one. */
 static fv_status iterate(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
@@ -321,6 +334,8 @@ static fv_status iterate(loop *l, fv_err *e)
     return st;
 }
 
+/* The optimiser, the run (which may load a checkpoint), then the loader at the position in the data
+ * that the checkpoint gives. */
 static fv_status start(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;

@@ -1,9 +1,13 @@
 /* update.c - one update after another: the gradient of its batches, clipping, AdamW.
  *
- * Nothing waits for the device.  What goes in is uploaded by a context of its own, so it lies where
- * it lay before; all that differs between updates of one shape is in the device's memory then, and
- * the work from the batch to the changed parameters is kept as a graph where the device can
- * (core.h).  A few shapes are remembered, the one not used for longest goes first. */
+ * Nothing waits for the device.  Batches are uploaded by a context of their own, whose arena gives
+ * the same addresses for the same shapes.  All that differs between updates of one shape is then in
+ * device memory, so the work from the batch to the updated parameters is captured as a graph and
+ * replayed where the device can (core.h).  Graphs of the last few shapes are kept; the least
+ * recently used one is replaced.
+ *
+ * An update of several batches (gradient accumulation) divides every loss by the labels of all of
+ * them, so that it equals one large batch: all batches must be there before the first is run. */
 #include "train/update.h"
 
 #include <math.h>
@@ -29,6 +33,7 @@ struct fv_updater {
     int64_t first, done; /* updates: the first not read, and how many since */
 };
 
+/* Of the parameters, and so of the arithmetic. */
 static fv_dtype dtype_of(const fv_updater *u)
 {
     return fv_params_at(fv_model_params(u->model), 0)->dtype;
@@ -84,7 +89,8 @@ typedef struct part {
     bool first, last; /* of its update */
 } part;
 
-/* All parameters have gradients afterwards, as after a replay. */
+/* Forward, backward and, after the last batch of the update, the optimiser: what is captured.  All
+ * parameters have gradients afterwards, used or not, as a replay leaves them. */
 static void run(fv_ctx *c, void *user)
 {
     const part *p = user;
@@ -104,7 +110,8 @@ static void run(fv_ctx *c, void *user)
 
 static uint64_t mix(uint64_t key, uint64_t x) { return (key ^ x) * 0x9E3779B97F4A7C15u; }
 
-/* Everything that the work on a batch depends on but the numbers in it. */
+/* A hash of everything that the captured work depends on: names, dtypes and shapes of the arrays,
+ * and the position of the batch in its update. */
 static uint64_t key_of(const fv_batch *b, bool first, bool last)
 {
     uint64_t key = mix(mix(1, first), last);
@@ -117,6 +124,8 @@ static uint64_t key_of(const fv_batch *b, bool first, bool last)
     return key;
 }
 
+/* The graph with this key, else the least recently used slot, whose old graph fv__graph_run
+ * drops. */
 static fv_graph *graph_for(fv_updater *u, uint64_t key)
 {
     kept *at = &u->kept[0];
@@ -138,7 +147,8 @@ static fv_status failed(const fv_ctx *c, fv_err *e)
     return fv_fail(e, c->err.code, "%s", c->err.text);
 }
 
-/* The batch as tensors, and what its losses are divided by. */
+/* Uploads the batch, and on the device the factors 1 / labels and 1 / rows of the whole update: a
+ * replayed graph reads them from there. */
 static fv_status feed(fv_updater *u, part *p, const fv_batch *b, const fv__batch_counts *all,
                       fv_err *e)
 {
@@ -179,6 +189,7 @@ fv__batch_counts fv__batch_counts_of(const fv_batch *const *batch, int64_t n)
     return all;
 }
 
+/* The number of a batch over the whole run seeds its dropout: a resumed run draws the same. */
 fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch, int64_t n,
                           fv_err *e)
 {
@@ -195,6 +206,7 @@ fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *ba
     return st;
 }
 
+/* Updates behind one that was not finite have changed nothing, so only those before it count. */
 fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_err *e)
 {
     float pair[FV__UPDATES][2];

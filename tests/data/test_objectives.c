@@ -46,14 +46,14 @@ static int tear_down(void **state)
     return scratch_close(state);
 }
 
-/* Opens the feed of an objective with its default options. */
-static int64_t records_kept(const char *name, fv_records from)
+/* Opens the feed of an objective with its default options; *f may be NULL. */
+static int64_t open_feed(fv_feed *f, const char *name, fv_records from)
 {
     static _Alignas(16) unsigned char memory[256];
     const fv_objective *o = fv_objective_find(name);
     fv_labels labels = {0};
     fv_data_report r = {0};
-    fv_feed f;
+    fv_feed here;
     fv_err e;
     assert_non_null(o);
     assert_true(o->options_size <= sizeof memory);
@@ -66,10 +66,15 @@ static int64_t records_kept(const char *name, fv_records from)
                      .sep = fv_tok_id(tok, "</s>"),
                      .mask = fv_tok_id(tok, "<mask>"),
                      .labels = &labels};
-    check(o->open(&f, &t, &from, &r, &e), &e);
-    fv_feed_close(&f);
+    check(o->open(f ? f : &here, &t, &from, &r, &e), &e);
+    if (!f) fv_feed_close(&here);
     fv_labels_free(&labels);
     return r.kept;
+}
+
+static int64_t records_kept(const char *name, fv_records from)
+{
+    return open_feed(NULL, name, from);
 }
 
 /* ---- held-out records ---- */
@@ -111,6 +116,45 @@ static void parts_have_no_record_in_common(void **state)
         if (seen[0] != 16 || seen[1] != 4)
             fail_msg("%s: %d and %d records", cases[c].name, seen[0], seen[1]);
     }
+}
+
+/* ---- metrics ---- */
+
+/* An evaluation that runs out of memory fails; it does not report 0 right of 0. */
+static void a_metric_without_memory_is_an_error(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"data\": [{\"paragraphs\": [{\"context\": \"c w10 here\", \"qas\": [{\"question\": "
+        "\"q\", \"answers\": [{\"text\": \"w10\", \"answer_start\": 2}]}]}]}]}";
+    fv_mem_counter mem;
+    fv_mem_counter_init(&mem);
+    fv_env env = {.mem = &mem.mem};
+    fv_feed f;
+    fv_batch b = {0};
+    fv_device *d;
+    fv_ctx *c;
+    fv_err e;
+    const int32_t row = 0;
+    double hits = 0, of = 0;
+    const float zeros[64] = {0};
+    assert_int_equal(open_feed(&f, "answer", (fv_records){.file = scratch_text("m.json", text)}),
+                     1);
+    check(f.make(f.self, &b, &row, 1, (fv_data_rng){.epoch = -1}, &e), &e);
+    int64_t T = fv_batch_get(&b, "input_ids")->shape.d[1];
+    assert_in_range(T, 4, 64);
+    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1, .env = &env}, &e), &e);
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e), &e);
+    fv_items out = {0};
+    fv_items_put(&out, "start_logits", fv_floats(c, zeros, FV_SHAPE(1, T)));
+    fv_items_put(&out, "end_logits", fv_floats(c, zeros, FV_SHAPE(1, T)));
+    mem.fail_at = mem.count + 1;
+    assert_int_equal(f.count_correct(f.self, c, &b, &out, &hits, &of), FV_ENOMEM);
+    assert_int_equal(fv_ctx_status(c), FV_ENOMEM);
+    fv_ctx_free(c);
+    fv_device_close(d);
+    fv_batch_free(&b);
+    fv_feed_close(&f);
 }
 
 /* ---- batches and labels of any size ---- */
@@ -188,6 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(objectives_say_all_about_themselves),
         cmocka_unit_test(parts_have_no_record_in_common),
+        cmocka_unit_test(a_metric_without_memory_is_an_error),
         cmocka_unit_test(a_batch_has_any_number_of_arrays_of_any_dtype),
         cmocka_unit_test(labels_have_no_limit),
     };

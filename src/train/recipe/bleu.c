@@ -11,6 +11,7 @@ typedef struct outputs {
 
 enum { AT_ONCE = 32 };
 
+/* In groups of sentences, as generation batches them. */
 static fv_status translate(const fv__bleu *b, outputs *out, fv_err *e)
 {
     const fv_tok *tok = fv_processor_tok(b->beside->in->processor);

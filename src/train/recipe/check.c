@@ -65,6 +65,7 @@ bool fv__head_does(const char *architecture, fv_objective_head job)
     return false;
 }
 
+/* The message names a head of the family that fits. */
 static fv_status check_head(const fv_recipe *r, const fv_family *f, const char *head, fv_err *e)
 {
     const fv_objective *o = fv__recipe_objective(r);
@@ -98,6 +99,7 @@ static fv_status check_inputs(const fv_recipe *r, const fv_family *f, fv_err *e)
 
 /* ---- the whole ---- */
 
+/* Options of [train] that need something of another section. */
 static fv_status check_train(const fv_recipe *r, fv_err *e)
 {
     bool valid = *r->data.valid || r->data.hold_out > 0;

@@ -5,6 +5,7 @@
 #include "store/json.h"
 #include "train/recipe/keys.h"
 
+/* Keys of [model] that are the recipe's, not of config.json. */
 static bool own_key(const char *key)
 {
     return !strcmp(key, "model_type") || !strcmp(key, "architecture") || !strcmp(key, "from");
@@ -12,6 +13,7 @@ static bool own_key(const char *key)
 
 /* ---- checking ---- */
 
+/* Names the nearest family. */
 static fv_status unknown_family(const char *type, const char *location, fv_err *e)
 {
     const char *names[64];
@@ -24,6 +26,7 @@ static fv_status unknown_family(const char *type, const char *location, fv_err *
                    suggestion ? "?" : "");
 }
 
+/* Every key and value against the family's table, with the line of the recipe in the message. */
 static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
 {
     fv_err why;
@@ -109,7 +112,7 @@ fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, const cha
 
 /* ---- the configuration ---- */
 
-/* A value of the recipe as JSON: texts and choices in quotes, words as a list. */
+/* Sets a value of the recipe as JSON: texts and choices in quotes, words as a list of strings. */
 static fv_status set_value(fv_json *j, const fv_family *f, const char *key, const char *value,
                            fv_err *e)
 {
@@ -219,6 +222,7 @@ typedef struct apart {
     int n[2];
 } apart;
 
+/* fv_params_load calls this with a name that the file (or, is_fresh, the model) has alone. */
 static void on_skipped(void *user, const char *name, bool is_fresh)
 {
     apart *a = user;

@@ -157,6 +157,7 @@ static fv_status complain(parsing *p, const char *what)
     return p->st;
 }
 
+/* Gives inih one line at a time, so that the number of the line is known when it calls take. */
 static char *next_line(char *out, int capacity, void *self)
 {
     parsing *p = self;
@@ -185,6 +186,7 @@ static bool first_time(parsing *p, const char *name, const char *key)
     return !there;
 }
 
+/* inih's callback for each key = value. */
 static int take(void *self, const char *name, const char *key, const char *value)
 {
     parsing *p = self;
@@ -196,6 +198,7 @@ static int take(void *self, const char *name, const char *key, const char *value
     return p->st == FV_OK;
 }
 
+/* Returns the first problem of the file. */
 static fv_status parse(fv_recipe *r, const char *path, fv_err *e)
 {
     parsing p = {.r = r, .path = path, .e = e, .seen = {.env = r->env}};
@@ -243,7 +246,7 @@ const fv_train_opt *fv_recipe_options(const fv_recipe *r) { return &r->train; }
 
 /* ---- writing ---- */
 
-/* A default outside the range means that nothing was said, and cannot be said otherwise. */
+/* A default outside the range stands for "not given": it cannot be written as a value. */
 static bool not_given(const void *obj, const fv_field *f)
 {
     char value[64];
@@ -254,6 +257,7 @@ static bool not_given(const void *obj, const fv_field *f)
     return fv__strtod(value, NULL) == f->normal;
 }
 
+/* The keys of one table. */
 static fv_status each_in(const void *options, const fv_field *table, const char *section,
                          unsigned without, fv__key_fn *each, void *user)
 {
@@ -298,6 +302,7 @@ typedef struct writing {
     char section[32];
 } writing;
 
+/* Begins a section where the key is of another than the last. */
 static void write_key(void *user, const char *key, const char *value)
 {
     writing *w = user;
