@@ -127,6 +127,22 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, slot_ring &r
 
 /* ---- epilogue ---- */
 
+/* Two adjacent elements, in one access where the row length is even; both: the second exists. */
+__device__ inline void store_pair(void *to, int64_t i, bool narrow, bool even, bool both, float2 v)
+{
+    if (even && narrow) {
+        store_bf16x2((bf16 *)to + i, v);
+    } else if (even) {
+        *(float2 *)((float *)to + i) = v;
+    } else if (narrow) {
+        ((bf16 *)to)[i] = __float2bfloat16_rn(v.x);
+        if (both) ((bf16 *)to)[i + 1] = __float2bfloat16_rn(v.y);
+    } else {
+        ((float *)to)[i] = v.x;
+        if (both) ((float *)to)[i + 1] = v.y;
+    }
+}
+
 /* The descriptor's epilogue fields in registers: the compiler must reload them from smem after
  * every store. */
 struct mk_epilogue {
@@ -176,7 +192,7 @@ struct result_pair {
         if (n >= g.y_n)
             store_cache(g, row, n, v, bad);
         else if (g.to_global)
-            store_two(g, row * (int64_t)g.y_n + n, n, v);
+            store_pair(g.y, row * (int64_t)g.y_n + n, g.narrow, g.y_n % 2 == 0, n + 1 < g.n, v);
     }
     __device__ static void store_flags(const mk_epilogue &g, int at, float2 v)
     {
@@ -199,21 +215,6 @@ struct result_pair {
             store_bf16x2((bf16 *)to + i, v);
         else
             *(float2 *)((float *)to + i) = v;
-    }
-    /* One access where the row length is even. */
-    __device__ static void store_two(const mk_epilogue &g, int64_t i, int n, float2 v)
-    {
-        if (g.y_n % 2 == 0 && g.narrow) {
-            store_bf16x2((bf16 *)g.y + i, v);
-        } else if (g.y_n % 2 == 0) {
-            *(float2 *)((float *)g.y + i) = v;
-        } else if (g.narrow) {
-            ((bf16 *)g.y)[i] = __float2bfloat16_rn(v.x);
-            if (n + 1 < g.n) ((bf16 *)g.y)[i + 1] = __float2bfloat16_rn(v.y);
-        } else {
-            ((float *)g.y)[i] = v.x;
-            if (n + 1 < g.n) ((float *)g.y)[i + 1] = v.y;
-        }
     }
 };
 

@@ -90,17 +90,7 @@ __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
         int64_t at = (cached ? cache_row[i / 2][i % 2] : t.row + row) * (int64_t)stride + column;
         float2 v = make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
         if (row >= t.rows || left <= 0 || (cached && cache_row[i / 2][i % 2] < 0)) continue;
-        if (stride % 2 == 0 && narrow) {
-            store_bf16x2((bf16 *)to + at, v);
-        } else if (stride % 2 == 0) {
-            *(float2 *)((float *)to + at) = v;
-        } else if (narrow) {
-            ((bf16 *)to)[at] = __float2bfloat16_rn(v.x);
-            if (left > 1) ((bf16 *)to)[at + 1] = __float2bfloat16_rn(v.y);
-        } else {
-            ((float *)to)[at] = v.x;
-            if (left > 1) ((float *)to)[at + 1] = v.y;
-        }
+        store_pair(to, at, narrow, stride % 2 == 0, left > 1, v);
     }
 }
 

@@ -218,19 +218,19 @@ void fv_cuda_megakernel_launch(fv_stream *s, const mk_ops &p)
 {
     device *d = device_of(s);
     size_t shared = smem_bytes(p);
-    cudaLaunchConfig_t how = {};
-    cudaLaunchAttribute together = {};
-    together.id = cudaLaunchAttributeCooperative;
-    together.val.cooperative = 1;
-    how.gridDim = dim3((unsigned)d->sm_count);
-    how.blockDim = dim3(32 * BLOCK_WARPS);
-    how.dynamicSmemBytes = shared;
-    how.stream = stream_state_of(s)->capturing ? stream_state_of(s)->capture_stream : d->stream;
-    how.attrs = &together;
-    how.numAttrs = 1;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute cooperative = {};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    config.gridDim = dim3((unsigned)d->sm_count);
+    config.blockDim = dim3(32 * BLOCK_WARPS);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream_state_of(s)->capturing ? stream_state_of(s)->capture_stream : d->stream;
+    config.attrs = &cooperative;
+    config.numAttrs = 1;
     cudaSetDevice(d->number);
     auto kernel = p.rows > FLAGGED_MAX_ROWS ? decode_megakernel<true> : decode_megakernel<false>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    cudaLaunchKernelEx(&how, kernel, p);
+    cudaLaunchKernelEx(&config, kernel, p);
     fv_cuda_check_launch(s, "fused_linear");
 }

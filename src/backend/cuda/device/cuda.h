@@ -120,40 +120,38 @@ bool fv_cuda_set_max_smem(fv_stream *s, const char *name, const void *kernel, si
 __host__ __device__ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* kernel<<<grid, threads, shared>>>(args...) on the stream; nothing for an empty grid or after an
- * error.  Arguments are converted to the kernel's parameter types. */
-template <class... P, class... A>
-static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 grid,
-                   unsigned threads, size_t shared, A... args)
-{
-    if (!grid.x || !grid.y || !grid.z || s->err.code) return;
-    cudaSetDevice(device_of(s)->number);
-    if (!fv_cuda_set_max_smem(s, name, (const void *)kernel, shared)) return;
-    kernel<<<grid, threads, shared, stream_of(s)>>>(static_cast<P>(args)...);
-    fv_cuda_check_launch(s, name);
-}
-
-/* Programmatic dependent launch: the kernel may start while its predecessor drains, so it must
- * call pdl_wait() before reading anything a kernel wrote; weights may be loaded before.  It pays
- * for small kernels; blocks of large ones would take smem and registers from the predecessor. */
+ * error.  Arguments are converted to the kernel's parameter types.
+ *
+ * use_pdl, programmatic dependent launch: the kernel may start while its predecessor drains, so it
+ * must call pdl_wait() before reading anything a kernel wrote; weights may be loaded before.  It
+ * pays for small kernels; blocks of large ones would take smem and registers from the
+ * predecessor. */
 template <class... P, class... A>
 static void launch_pdl(fv_stream *s, const char *name, bool use_pdl, void (*kernel)(P...),
                        dim3 grid, unsigned threads, size_t shared, A... args)
 {
     if (!grid.x || !grid.y || !grid.z || s->err.code) return;
-    cudaLaunchConfig_t how = {};
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    how.gridDim = grid;
-    how.blockDim = dim3(threads);
-    how.dynamicSmemBytes = shared;
-    how.stream = stream_of(s);
-    how.attrs = &early;
-    how.numAttrs = use_pdl && device_of(s)->supports_pdl ? 1 : 0;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute pdl = {};
+    pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    pdl.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream_of(s);
+    config.attrs = &pdl;
+    config.numAttrs = use_pdl && device_of(s)->supports_pdl ? 1 : 0;
     cudaSetDevice(device_of(s)->number);
     if (!fv_cuda_set_max_smem(s, name, (const void *)kernel, shared)) return;
-    cudaLaunchKernelEx(&how, kernel, static_cast<P>(args)...);
+    cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
     fv_cuda_check_launch(s, name);
+}
+
+template <class... P, class... A>
+static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 grid,
+                   unsigned threads, size_t shared, A... args)
+{
+    launch_pdl(s, name, false, kernel, grid, threads, shared, args...);
 }
 
 __device__ inline void pdl_wait()

@@ -100,13 +100,13 @@ static dnn_desc node(dnn_graph *g, cudnnBackendDescriptorType_t type)
 void dnn_pointwise(dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, dnn_desc y,
                    dnn_desc x, dnn_desc b, dnn_desc t, int64_t axis)
 {
-    dnn_desc how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
-    if (axis >= 0) set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    done(g, how);
+    dnn_desc mode_desc = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set(g, mode_desc, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set(g, mode_desc, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
+    if (axis >= 0) set(g, mode_desc, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    done(g, mode_desc);
     dnn_desc op = node(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode_desc);
     join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
     join(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
@@ -116,13 +116,13 @@ void dnn_pointwise(dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t arit
 
 void dnn_reduce(dnn_graph *g, cudnnReduceTensorOp_t mode, dnn_desc y, dnn_desc x)
 {
-    dnn_desc how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    dnn_desc mode_desc = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     cudnnDataType_t arithmetic = CUDNN_DATA_FLOAT;
-    set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
-    set(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
-    done(g, how);
+    set(g, mode_desc, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+    set(g, mode_desc, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
+    done(g, mode_desc);
     dnn_desc op = node(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-    join(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    join(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, mode_desc);
     join(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     join(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
     done(g, op);
@@ -130,15 +130,15 @@ void dnn_reduce(dnn_graph *g, cudnnReduceTensorOp_t mode, dnn_desc y, dnn_desc x
 
 void dnn_matmul(dnn_graph *g, dnn_desc c, dnn_desc a, dnn_desc b)
 {
-    dnn_desc how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    dnn_desc mode_desc = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     cudnnDataType_t arithmetic = CUDNN_DATA_FLOAT;
-    set(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
-    done(g, how);
+    set(g, mode_desc, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
+    done(g, mode_desc);
     dnn_desc op = node(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     join(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     join(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     join(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
-    join(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    join(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, mode_desc);
     done(g, op);
 }
 

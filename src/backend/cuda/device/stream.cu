@@ -61,8 +61,8 @@ bool fv_cuda_set_max_smem(fv_stream *s, const char *name, const void *kernel, si
     }
     d->host.fail(
         s, FV_EMISSING,
-        "%s: rows or heads so wide take %zu bytes of shared memory in this dtype, %s has %zu", name,
-        bytes, d->level, d->max_smem);
+        "%s: rows or heads of this width need %zu bytes of shared memory in this dtype, %s has %zu",
+        name, bytes, d->level, d->max_smem);
     return false;
 }
 
@@ -97,7 +97,7 @@ void raise_fault(fv_stream *s, int which, const fault *f)
         break;
     case FAULT_RNNT:
         h->fail(s, FV_EARG,
-                "rnnt: sequence %lld has %d frames and %lld labels, room is for %lld and %lld",
+                "rnnt: sequence %lld has %d frames and %lld labels, its arrays have %lld and %lld",
                 index, number, f->more, limit >> 32, limit & 0xffffffff);
         break;
     case FAULT_RNNT_LABEL:

@@ -44,7 +44,7 @@ int epilogue(const fv_gemm *g, fv_dtype t)
 }
 
 /* False: cuBLASLt has no algorithm for this shape. */
-template <class T> bool cublas_gemm(fv_stream *s, const fv_gemm *g, int how)
+template <class T> bool cublas_gemm(fv_stream *s, const fv_gemm *g, int epi)
 {
     gemm_shape key;
     memset(&key, 0, sizeof key);
@@ -52,11 +52,11 @@ template <class T> bool cublas_gemm(fv_stream *s, const fv_gemm *g, int how)
     key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
     if (g->batch > 1)
         key.stride_a = g->stride_a, key.stride_b = g->stride_b, key.stride_c = g->stride_c;
-    key.dtype = kind<T>::dtype, key.ct = g->ct, key.epilogue = how;
+    key.dtype = kind<T>::dtype, key.ct = g->ct, key.epilogue = epi;
     key.ta = g->ta, key.tb = g->tb, key.add = g->add;
     key.align_a = alignment(g->a), key.align_b = alignment(g->b), key.align_c = alignment(g->c);
     if (g->plus && alignment(g->plus) < key.align_c) key.align_c = alignment(g->plus);
-    bool bare = how == CUBLASLT_EPILOGUE_DEFAULT;
+    bool bare = epi == CUBLASLT_EPILOGUE_DEFAULT;
     gemm_call call = {g->a,
                       g->b,
                       g->plus,
@@ -178,7 +178,7 @@ bool rounded_gemm(fv_stream *s, const fv_gemm *g)
 
 /* ---- dispatch ---- */
 
-template <class T> void gemm(fv_stream *s, const fv_gemm *want);
+template <class T> void gemm(fv_stream *s, const fv_gemm *call);
 
 /* C = A B + plus where cuBLASLt cannot do both: a product, then an addition. */
 template <class T> void gemm_then_add(fv_stream *s, const fv_gemm &g)
@@ -193,9 +193,9 @@ template <class T> void gemm_then_add(fv_stream *s, const fv_gemm &g)
     s->dev->k[kind<T>::dtype]->binary(s, FV_B_ADD, g.c, g.c, g.plus, &all);
 }
 
-template <class T> void gemm(fv_stream *s, const fv_gemm *want)
+template <class T> void gemm(fv_stream *s, const fv_gemm *call)
 {
-    fv_gemm g = *want;
+    fv_gemm g = *call;
     if (s->err.code || !g.m || !g.n || !g.batch) return;
     if (g.packed) { /* "packed" weights are a plain (n,k) matrix here */
         g.tb = true;
@@ -212,8 +212,8 @@ template <class T> void gemm(fv_stream *s, const fv_gemm *want)
     }
     if (kind<T>::dtype == FV_BF16 && (fv_cuda_gemm_hopper(s, &g) || fv_cuda_gemm_in_out(s, &g)))
         return;
-    int how = epilogue(&g, kind<T>::dtype);
-    if (g.k && how >= 0 && cublas_gemm<T>(s, &g, how)) return;
+    int epi = epilogue(&g, kind<T>::dtype);
+    if (g.k && epi >= 0 && cublas_gemm<T>(s, &g, epi)) return;
     if (g.plus) {
         gemm_then_add<T>(s, g);
         return;
@@ -225,10 +225,10 @@ template <class T> void gemm(fv_stream *s, const fv_gemm *want)
     bare.bias = NULL;
     bare.act = FV_ACT_NONE;
     bare.pre = NULL;
-    if (g.k && how != CUBLASLT_EPILOGUE_DEFAULT && dense) {
+    if (g.k && epi != CUBLASLT_EPILOGUE_DEFAULT && dense) {
         bare.bias = g.bias;
-        how = epilogue(&bare, kind<T>::dtype);
-        bool added = how >= 0 && cublas_gemm<T>(s, &bare, how);
+        epi = epilogue(&bare, kind<T>::dtype);
+        bool added = epi >= 0 && cublas_gemm<T>(s, &bare, epi);
         bare.bias = NULL;
         if (added || cublas_gemm<T>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) {
             const void *bias = added ? NULL : g.bias;
@@ -247,9 +247,9 @@ template <class T> void gemm(fv_stream *s, const fv_gemm *want)
 /* Splits off the last few of m, n or k where the leading dimensions are multiples of WHOLE but a
  * long size is not: cuBLASLt has only slow kernels for that.  A vocabulary of 50,257 becomes 50,256
  * and 1. */
-template <class T> void split_gemm(fv_stream *s, const fv_gemm *want)
+template <class T> void split_gemm(fv_stream *s, const fv_gemm *call)
 {
-    const fv_gemm &g = *want;
+    const fv_gemm &g = *call;
     fv_gemm most = g, rest = g;
     bool whole = sizeof(T) == 2 && g.batch == 1 && !g.packed && g.bt == kind<T>::dtype &&
                  g.lda % WHOLE == 0 && g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias &&
@@ -257,7 +257,7 @@ template <class T> void split_gemm(fv_stream *s, const fv_gemm *want)
     int64_t m = g.ta && g.m > MIN_SPLIT ? g.m % WHOLE : 0, n = g.n > MIN_SPLIT ? g.n % WHOLE : 0;
     int64_t k = (!g.ta || g.tb) && g.k > MIN_SPLIT ? g.k % WHOLE : 0;
     if (!whole || !(m || n || k)) {
-        gemm<T>(s, want);
+        gemm<T>(s, call);
         return;
     }
     size_t size = g.ct == FV_F32 ? 4 : sizeof(T);
