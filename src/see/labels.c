@@ -199,3 +199,15 @@ bool fv__see_axis_label(const fv_env *env, fv_see_axis *a, const fv_tok *tok, co
     number_words(a, env, tok, ids);
     return true;
 }
+
+void fv__see_join(fv_buf *b, const char *label, bool first)
+{
+    size_t n = strlen(label);
+    /* "x 2/3": written by its first part */
+    if (n > 4 && label[n - 2] == '/' && isdigit((unsigned char)label[n - 1]) &&
+        isdigit((unsigned char)label[n - 3]) && label[n - 4] == ' ') {
+        if (label[n - 3] == '1' || first) fv__buf_add(b, label, n - 4);
+        return;
+    }
+    fv__buf_str(b, !first && begins(label, "##") ? label + 2 : label);
+}

@@ -51,6 +51,9 @@ bool fv__see_axis_label(const fv_env *env, fv_see_axis *a, const fv_tok *tok, co
                         int64_t n);
 bool fv__see_axis_copy(const fv_env *env, fv_see_axis *to, const char *const *text,
                        const int32_t *word, const int32_t *type, int64_t n);
+/* Appends a token's label to a word: a continuation loses its mark, a character cut into parts is
+ * written once. */
+void fv__see_join(fv_buf *b, const char *label, bool first);
 void fv__see_axis_free(const fv_env *env, fv_see_axis *a);
 
 /* The mean of the heads of one layer, or one of them; scratch: (to-from, cols) where it is the

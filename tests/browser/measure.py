@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """measure.py PAGE.html [LIMIT_MS] - how long a page of attention takes from a click or a move of the pointer to the frame
-that shows it, in headless Chromium.  Ends with 1 if any takes longer than the limit (100 ms), 77 without Chromium."""
+that shows it, in headless Chromium.  Ends with 1 if the median of any action is above the limit (100 ms), 77 without
+Chromium.  The greatest time is printed beside it; on a machine that does other work it is the other work's."""
+import os
 import pathlib
 import statistics
 import sys
@@ -49,15 +51,16 @@ def moves(b):
 
 
 def tell(name, list_, limit):
-    worst = max(list_)
-    print(f"{name:44} {len(list_):3}  median {statistics.median(list_):6.1f} ms  greatest {worst:6.1f} ms{'  TOO SLOW' if worst > limit else ''}")
-    return worst <= limit
+    median = statistics.median(list_)
+    print(f"{name:40} {len(list_):3}  least {min(list_):5.1f}  median {median:5.1f}  greatest {max(list_):5.1f} ms{'  TOO SLOW' if median > limit else ''}")
+    return median <= limit
 
 
 def main():
     path, limit = pathlib.Path(sys.argv[1]).resolve(), float(sys.argv[2]) if len(sys.argv) > 2 else 100
     with Browser(1400, 900) as b:
-        print(f"{path.name}: {path.stat().st_size / 1e6:.0f} MB, opened in {b.open(path.as_uri()):.1f} s")
+        print(f"{path.name}: {path.stat().st_size / 1e6:.0f} MB, opened in {b.open(path.as_uri()):.1f} s; "
+              f"{os.getloadavg()[0]:.1f} processes on {os.cpu_count()} cores")
         b.evaluate(HOOK)
         layers = b.evaluate("document.querySelectorAll('#grid button.all').length")
         cells = b.evaluate("document.querySelectorAll('#grid button:not(.all)').length")

@@ -286,6 +286,83 @@ static void nothing_overlaps_or_leaves_the_sheet(void **state)
     }
 }
 
+/* Merged words: columns add up, rows are averaged, so rows still add up to 1. */
+static void words_are_merged(void **state)
+{
+    (void)state;
+    static const int32_t words[] = {0, 1, 1, 2, 2, 2, 3};
+    scene sc;
+    fv_figure p, q;
+    fv_err e;
+    open_scene(&sc, 7, 7, 1, 2);
+    fv_see_map *m = &sc.s->map[FV_SEE_CROSS];
+    const char *texts[] = {
+        "The", "un", "##able", "\U0001F63A 1/3", "\U0001F63A 2/3", "\U0001F63A 3/3", "."};
+    assert_true(fv__see_axis_copy(sc.s->env, &m->row, texts, words, NULL, 7));
+    assert_true(fv__see_axis_copy(sc.s->env, &m->col, texts, words, NULL, 7));
+    fv_see_opt o = {.pick = {FV_SEE_CROSS, 0, FV_SEE_ALL, false}, .view = FV_VIEW_LINES};
+    check(fv__figure_load(&q, sc.s, &o, &e), &e);
+    o.words = true;
+    check(fv__figure_load(&p, sc.s, &o, &e), &e);
+    char number[24];
+    assert_int_equal(p.rows, 4);
+    assert_int_equal(p.cols, 4);
+    assert_string_equal(fv__figure_row(&p, 1, number), "unable");
+    assert_string_equal(fv__figure_col(&p, 2, number), "\U0001F63A");
+    for (int h = 0; h < 2; h++) {
+        const float *w = p.w + h * 16, *t = q.w + h * 49;
+        float want = (t[1 * 7 + 3] + t[1 * 7 + 4] + t[1 * 7 + 5] + t[2 * 7 + 3] + t[2 * 7 + 4] +
+                      t[2 * 7 + 5]) /
+                     2;
+        assert_true(fabsf(w[1 * 4 + 2] - want) < 1e-6f);
+        for (int i = 0; i < 4; i++) {
+            float sum = 0;
+            for (int j = 0; j < 4; j++) sum += w[i * 4 + j];
+            assert_true(fabsf(sum - 1) < 1e-5f);
+        }
+    }
+    fv__figure_free(&p);
+    fv__figure_free(&q);
+    close_scene(&sc);
+}
+
+/* A heading that is too wide loses words, not letters. */
+static void titles_are_cut_between_words(void **state)
+{
+    (void)state;
+    fv_canvas c;
+    cairo_surface_t *s = cairo_recording_surface_create(CAIRO_CONTENT_COLOR_ALPHA, NULL);
+    assert_true(fv__canvas_open(&c, s));
+    const char *text = "The small child helps the beautiful neighbour of the old house";
+    double all = fv__canvas_width(&c, text, (fv_style){.size = 12});
+    fv_style narrow = {.size = 12, .most = all * 0.7, .whole_words = true};
+    assert_true(fv__canvas_width(&c, text, narrow) <= all * 0.7);
+    const char *shown = pango_layout_get_text(c.layout), *gap = strstr(shown, " \u2026 ");
+    assert_non_null(gap);
+    assert_int_equal(strncmp(text, shown, (size_t)(gap - shown) + 1),
+                     0); /* a whole word, then a space */
+    const char *tail = gap + strlen(" \u2026");
+    assert_string_equal(tail, text + strlen(text) - strlen(tail));
+    fv__canvas_close(&c);
+    cairo_surface_destroy(s);
+}
+
+/* A grid of large maps has the pixels of the surface, not several for each weight. */
+static void large_grids_stay_small(void **state)
+{
+    (void)state;
+    scene sc;
+    size_t n;
+    open_scene(&sc, 260, 260, 6, 6);
+    char *png = saved(sc.s, "grid.png",
+                      (fv_see_opt){.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false},
+                                   .view = FV_VIEW_GRID},
+                      &n);
+    assert_true(n < 8000000);
+    free(png);
+    close_scene(&sc);
+}
+
 static void views_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
@@ -482,6 +559,9 @@ int main(void)
         cmocka_unit_test(the_check_of_markup_can_fail),
         cmocka_unit_test(files_are_what_their_names_say),
         cmocka_unit_test(nothing_overlaps_or_leaves_the_sheet),
+        cmocka_unit_test(words_are_merged),
+        cmocka_unit_test(titles_are_cut_between_words),
+        cmocka_unit_test(large_grids_stay_small),
         cmocka_unit_test(views_that_make_no_sense_are_refused),
 #else
         cmocka_unit_test(pictures_are_refused_in_a_sentence),

@@ -1,5 +1,5 @@
-/* canvas.h - a sheet to draw on: cairo for shapes, Pango for text, so that any script is shaped and
- * any font serves. */
+/* canvas.h - what figures are drawn with: cairo for shapes, Pango for text, so that any script is
+ * shaped and any font serves. */
 #ifndef FV_SEE_CANVAS_H
 #define FV_SEE_CANVAS_H
 
@@ -24,7 +24,7 @@ fv_rgb fv__head_color(int64_t head);
 #define FV_MUTED FV_RGB(0x5f6b7a)
 #define FV_FAINT FV_RGB(0xd9dee5)
 
-/* Where a text stands: its centre, size and turn.  Tests look at these. */
+/* Where a text was drawn: its centre, size and rotation.  Tests check these. */
 typedef struct fv_text_box {
     double x, y, w, h, angle;
 } fv_text_box;
@@ -60,28 +60,37 @@ void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double
 
 /* ---- pictures ---- */
 
+/* Words along one side of a map whose tokens are merged; n 0: tokens are shown. */
+typedef struct fv_words {
+    int64_t n, tokens;
+    int64_t *start; /* the first token of each word, and the end */
+    char **text;
+} fv_words;
+
 /* What a picture shows: maps of one size, layers by heads of them, with their tokens. */
 typedef struct fv_figure {
     const fv_see *s;
     fv_see_kind kind;
     fv_see_view view;
     int64_t layers, heads, rows, cols;
-    int64_t layer, head, from;       /* the first shown; head FV_SEE_ALL: a mean */
-    float *w;                        /* (layers,heads,rows,cols) */
-    float most;                      /* the greatest of them */
-    double *token_pos;               /* rows + cols of them: room for where tokens stand */
+    int64_t layer, head, from; /* the first shown; head FV_SEE_ALL: a mean */
+    float *w;                  /* (layers,heads,rows,cols) */
+    float most;                /* the greatest of them */
+    double *token_pos;         /* scratch for the positions of rows + cols labels */
+    int64_t n_w, n_pos;        /* as allocated */
+    fv_words row_words, col_words;
     const char *title, *text, *note; /* text and note stand under the title and may be NULL */
     char own[160];                   /* a title of ours */
 } fv_figure;
 
-/* Draws the plate; *w and *h get the size it needs, which does not depend on what the canvas is. */
+/* Draws the figure; *w and *h get the size it needs, which does not depend on the surface. */
 typedef void fv_draw_fn(fv_canvas *c, const fv_figure *p, double *w, double *h);
 fv_draw_fn fv__draw_heat, fv__draw_grid, fv__draw_lines, fv__draw_alignment;
 
 /* The text of a row or column, its number where it has none. */
 const char *fv__figure_row(const fv_figure *p, int64_t i, char number[24]);
 const char *fv__figure_col(const fv_figure *p, int64_t i, char number[24]);
-/* Special tokens step back. */
+/* Special tokens are muted. */
 fv_rgb fv__token_color(const char *token);
 /* Title and note from (x,y) on, at most `most` wide; returns where the next line may begin and
  * widens *right. */
@@ -93,10 +102,10 @@ fv_rgb fv__figure_shade(const fv_figure *p, double weight);
 /* One map with its corner at (x,y), cells cw by ch. */
 void fv__draw_cells(fv_canvas *c, const fv_figure *p, const float *w, double x, double y, double cw,
                     double ch, bool numbers);
-/* The scale of shades; returns its height. */
+/* The colour scale; returns its height. */
 double fv__draw_scale(fv_canvas *c, const fv_figure *p, double x, double y, double *right);
 
-/* The plate of what opt asks for; freed with fv__figure_free. */
+/* The figure that opt asks for; freed with fv__figure_free. */
 fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err *e);
 void fv__figure_free(fv_figure *p);
 fv_draw_fn *fv__figure_draw(const fv_figure *p);

@@ -10,6 +10,26 @@ enum { MARGIN = 28, LABEL_ROTATION = 50, MAX_BOXES = 6000, MAX_LABEL = 170 };
 
 /* ---- parts that views share ---- */
 
+/* One line under the title; a translation that is too wide is broken at its arrow. */
+static double line_under(fv_canvas *c, const char *text, double x, double *y, fv_style s)
+{
+    const char *arrow = strstr(text, " \u2192 ");
+    double w = 0, most = s.most;
+    s.most = 0;
+    bool wide = most > 0 && fv__canvas_width(c, text, s) > most;
+    s.most = most;
+    if (wide && arrow) {
+        char *first = g_strndup(text, (gsize)(arrow - text));
+        w = fv__canvas_text(c, x, *y + 9, first, s);
+        g_free(first);
+        *y += 20;
+        text = arrow + 1;
+    }
+    w = fmax(w, fv__canvas_text(c, x, *y + 9, text, s));
+    *y += 20;
+    return w;
+}
+
 double fv__draw_title(fv_canvas *c, const fv_figure *p, double x, double y, double most,
                       double *right)
 {
@@ -21,8 +41,7 @@ double fv__draw_title(fv_canvas *c, const fv_figure *p, double x, double y, doub
     for (int i = 0; i < 2; i++) {
         if (!lines[i] || !*lines[i]) continue;
         under.color = i ? FV_MUTED : FV_INK;
-        w = fmax(w, fv__canvas_text(c, x, y + 9, lines[i], under));
-        y += 20;
+        w = fmax(w, line_under(c, lines[i], x, &y, under));
     }
     *right = fmax(*right, x + w);
     return y + 14;
@@ -59,8 +78,8 @@ double fv__draw_scale(fv_canvas *c, const fv_figure *p, double x, double y, doub
     return HEIGHT;
 }
 
-/* Pixels along one side of the image of a map with n cells of size cell.  On a raster surface they
- * are the pixels of the surface, so nothing is painted that cannot be seen.  In a vector file a cell
+/* Pixels along one side of the image of a map with n cells of size cell.  On a raster surface these
+ * are the pixels of the surface: what cannot be seen is not painted.  In a vector file a cell
  * gets several, as viewers smooth what they enlarge, but all maps together stay within a budget. */
 static int64_t image_side(const fv_canvas *c, const fv_figure *p, int64_t n, double cell)
 {

@@ -91,6 +91,80 @@ static fv_status load_maps(fv_figure *p, fv_see *s, fv_see_pick pick, fv_err *e)
     return FV_OK;
 }
 
+/* ---- words ---- */
+
+/* The words of tokens [from,from+n) of an axis, as the first token of each and the end; w->text
+ * gets their joined labels. */
+static bool find_words(fv_words *w, const fv_env *env, const fv_see_axis *a, int64_t from,
+                       int64_t n)
+{
+    w->tokens = n;
+    w->start = fv__alloc(env, (size_t)(n + 1) * sizeof *w->start);
+    w->text = fv__alloc(env, (size_t)n * sizeof *w->text);
+    if (!w->start || !w->text) return false;
+    for (int64_t i = 0; i < n; i++) {
+        w->text[i] = NULL;
+        if (!i || a->word[from + i] != a->word[from + i - 1]) w->start[w->n++] = i;
+    }
+    w->start[w->n] = n;
+    for (int64_t k = 0; k < w->n; k++) {
+        fv_buf b = {.env = env};
+        for (int64_t i = w->start[k]; i < w->start[k + 1]; i++)
+            fv__see_join(&b, a->text[from + i], i == w->start[k]);
+        w->text[k] = b.failed || !b.data ? NULL : fv__strdup(env, b.data);
+        fv__buf_free(&b);
+        if (!w->text[k]) return false;
+    }
+    return true;
+}
+
+static void free_words(fv_words *w, const fv_env *env)
+{
+    for (int64_t i = 0; w->text && i < w->n; i++)
+        if (w->text[i]) fv__free(env, w->text[i], strlen(w->text[i]) + 1);
+    fv__free(env, w->start, (size_t)(w->tokens + 1) * sizeof *w->start);
+    fv__free(env, w->text, (size_t)w->tokens * sizeof *w->text);
+    *w = (fv_words){0};
+}
+
+/* One map, in place: columns of a word add up, then rows of a word are averaged.  What is written
+ * lies never behind what is still to be read. */
+static void merge_map(const fv_figure *p, const float *from, float *to)
+{
+    const fv_words *r = &p->row_words, *c = &p->col_words;
+    int64_t cols = c->n ? c->n : p->cols, rows = r->n ? r->n : p->rows;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t a = r->n ? r->start[i] : i, b = r->n ? r->start[i + 1] : i + 1;
+        for (int64_t j = 0; j < cols; j++) {
+            int64_t x0 = c->n ? c->start[j] : j, x1 = c->n ? c->start[j + 1] : j + 1;
+            float sum = 0;
+            for (int64_t k = a; k < b; k++)
+                for (int64_t x = x0; x < x1; x++) sum += from[k * p->cols + x];
+            to[i * cols + j] = sum / (float)(b - a);
+        }
+    }
+}
+
+static fv_status merge_words(fv_figure *p, fv_err *e)
+{
+    const fv_see_map *m = &p->s->map[p->kind];
+    const fv_env *env = p->s->env;
+    bool ok = true;
+    if (m->row.word && m->row.text) ok = find_words(&p->row_words, env, &m->row, p->from, p->rows);
+    if (ok && m->col.word && m->col.text) ok = find_words(&p->col_words, env, &m->col, 0, p->cols);
+    if (!ok) return fv_fail(e, FV_ENOMEM, "picture: out of memory");
+    int64_t rows = p->row_words.n ? p->row_words.n : p->rows,
+            cols = p->col_words.n ? p->col_words.n : p->cols;
+    for (int64_t i = 0; i < p->layers * p->heads; i++)
+        merge_map(p, p->w + i * p->rows * p->cols, p->w + i * rows * cols);
+    p->rows = rows;
+    p->cols = cols;
+    p->most = 0;
+    for (int64_t i = 0; i < p->layers * p->heads * rows * cols; i++)
+        p->most = p->w[i] > p->most ? p->w[i] : p->most;
+    return FV_OK;
+}
+
 fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err *e)
 {
     fv_see_pick pick;
@@ -113,18 +187,23 @@ fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err
                                                            : p->own;
     p->text = p->title == opt->text ? NULL : opt->text;
     p->note = default_note(p, opt);
-    p->w = fv__alloc(s->env, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
-    p->token_pos = fv__alloc(s->env, (size_t)(p->rows + p->cols) * sizeof *p->token_pos);
+    p->n_w = p->layers * p->heads * p->rows * p->cols;
+    p->n_pos = p->rows + p->cols;
+    p->w = fv__alloc(s->env, (size_t)p->n_w * sizeof *p->w);
+    p->token_pos = fv__alloc(s->env, (size_t)p->n_pos * sizeof *p->token_pos);
     st = p->w && p->token_pos ? load_maps(p, s, pick, e)
                               : fv_fail(e, FV_ENOMEM, "picture: out of memory");
+    if (!st && opt->words) st = merge_words(p, e);
     if (st) fv__figure_free(p);
     return st;
 }
 
 void fv__figure_free(fv_figure *p)
 {
-    fv__free(p->s->env, p->w, (size_t)(p->layers * p->heads * p->rows * p->cols) * sizeof *p->w);
-    fv__free(p->s->env, p->token_pos, (size_t)(p->rows + p->cols) * sizeof *p->token_pos);
+    fv__free(p->s->env, p->w, (size_t)p->n_w * sizeof *p->w);
+    fv__free(p->s->env, p->token_pos, (size_t)p->n_pos * sizeof *p->token_pos);
+    free_words(&p->row_words, p->s->env);
+    free_words(&p->col_words, p->s->env);
     p->w = NULL;
     p->token_pos = NULL;
 }
@@ -138,11 +217,13 @@ static const char *text_or_number(const char *text, int64_t i, char number[24])
 
 const char *fv__figure_row(const fv_figure *p, int64_t i, char number[24])
 {
+    if (p->row_words.n) return p->row_words.text[i];
     return text_or_number(fv_see_row(p->s, p->kind, p->from + i), p->from + i, number);
 }
 
 const char *fv__figure_col(const fv_figure *p, int64_t i, char number[24])
 {
+    if (p->col_words.n) return p->col_words.text[i];
     return text_or_number(fv_see_col(p->s, p->kind, i), i, number);
 }
 

@@ -279,7 +279,8 @@ function refresh() {
 }
 
 /* The other heads of the layer are likely to come next: they are decoded one at a time while nothing happens. */
-function prepare() {
+function prepare(deadline) {
+  if (deadline.timeRemaining() < 8) { soon(); return; }
   const m = maps[state.kind], layer = state.layer;
   const h = [...Array(m.heads).keys()].map(k => m.head + k).find(k => !decoded.has(`${m.kind}.${layer}.${k}`));
   if (h === undefined || m.heads * m.size * 4 > KEPT / 2) return;
