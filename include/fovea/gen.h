@@ -132,6 +132,67 @@ FV_API fv_status fv_session_generate(fv_generated *out, fv_ctx *c, fv_session *s
                                      const int32_t *prompt, int64_t n, int64_t known,
                                      const fv_gen_opt *opt, fv_err *e);
 
+/* ---- many requests in one batch ---- */
+
+/* Sequences join and leave a running batch (continuous batching): each step reads a part of one
+ * waiting prompt and gives every running sequence its next token.  What a sequence gets has the
+ * same bits whoever is beside it: it is what fv_generate gives for its prompt alone.  For
+ * families without an encoder, one beam and one sequence a request.
+ *
+ * Threads: one calls fv_scheduler_step (and is where callbacks run); submit, cancel and wait may
+ * be called from any thread, and from callbacks.  The model is shared and outlives the scheduler.
+ */
+typedef struct fv_scheduler fv_scheduler;
+
+typedef struct fv_scheduler_opt {
+    int64_t rows;     /* sequences in the batch at most; 0: 16 */
+    int64_t capacity; /* tokens of a sequence with its prompt; 0: the model's context, or 2048 */
+    int64_t prefill;  /* prompt tokens that one step reads at most; 0: 512 */
+    int64_t waiting;  /* requests that may wait for a row; 0: 1024 */
+} fv_scheduler_opt;
+
+typedef enum fv_finish {
+    FV_FINISH_NOT = 0,   /* the sequence goes on */
+    FV_FINISH_STOP,      /* an end token, or the callback has returned false */
+    FV_FINISH_LENGTH,    /* max_new_tokens, max_length or the capacity */
+    FV_FINISH_CANCELLED, /* no token comes with it */
+    FV_FINISH_FAILED     /* likewise; error says why */
+} fv_finish;
+
+typedef struct fv_sched_event {
+    uint64_t id;
+    int32_t token; /* -1: none */
+    float score;   /* its log-probability */
+    int64_t n;     /* tokens generated so far */
+    fv_finish finish;
+    const fv_err *error; /* of FV_FINISH_FAILED, else NULL */
+} fv_sched_event;
+
+/* Called for each token, the last one with its reason; false: the sequence ends here, and there is
+ * no further call. */
+typedef bool fv_sched_fn(void *user, const fv_sched_event *event);
+
+FV_API fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
+                                  fv_scheduler_opt opt, fv_err *e);
+/* Sequences in flight end without a call.  NULL is allowed. */
+FV_API void fv_scheduler_free(fv_scheduler *s);
+/* Prompt and options are copied, with the lists; opt->token and opt->user are not used, and of
+ * opt->numbers the first.  *id is known before the first callback.  Refused with a sentence: an
+ * empty prompt, one that does not fit, too many that wait. */
+FV_API fv_status fv_scheduler_submit(fv_scheduler *s, uint64_t *id, const int32_t *prompt,
+                                     int64_t n, const fv_gen_opt *opt, fv_sched_fn *fn, void *user,
+                                     fv_err *e);
+/* The sequence ends at the next step, with FV_FINISH_CANCELLED.  FV_EARG: there is none of that
+ * id, or it has ended. */
+FV_API fv_status fv_scheduler_cancel(fv_scheduler *s, uint64_t id, fv_err *e);
+/* One step; *left: sequences that wait or run behind it.  A failure of the model or device ends
+ * all that run with FV_FINISH_FAILED and is returned; the scheduler can go on with others. */
+FV_API fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e);
+/* Waits until there is something to do, at most so many milliseconds; whether there is. */
+FV_API bool fv_scheduler_wait(fv_scheduler *s, int64_t milliseconds);
+/* Tokens that went through the model, prompts included. */
+FV_API int64_t fv_scheduler_processed(const fv_scheduler *s);
+
 /* ---- how likely a text is ---- */
 
 /* out[i] = log p(ids[i] | ids[0..i)), for i from 1 to n-1; out[0] = 0.  A text longer than the

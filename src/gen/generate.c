@@ -1,7 +1,7 @@
 /* generate.c - beam search, greedy search and sampling, as transformers defines them.
  *
  * Beam search is in beam.c, or a device's (search_beams.c); greedy search and sampling are one
- * beam that takes its own continuation and ends with it, chosen here or (search_write.c) by the
+ * beam that takes its own continuation and ends with it, chosen here or (search_sample.c) by the
  * device.
  *
  * A sequence begins with its prompt: the start token behind an encoder, or else the source
@@ -119,26 +119,16 @@ int64_t fv__search_number(const search *s, int64_t i)
     return s->o->numbers ? s->o->numbers[i / s->copies] * s->copies + i % s->copies : i;
 }
 
-/* The one token a row goes on with, by the rules and perhaps drawn; its score is the model's own
- * log-probability. */
-static fv_candidate sample_step(search *s, const beam *b, int64_t row, int64_t i)
+/* The one token a row of one beam goes on with.  Where only the best of a row are here, they have
+ * their log-probabilities already. */
+static fv_candidate next_token(search *s, const beam *b, int64_t row, int64_t i)
 {
-    float *score = s->scores + row * s->V;
-    double all = s->top ? 0 : fv__log_sum_exp(score, s->V);
-    fv_candidate best = {0};
-    if (s->o->do_sample) {
-        uint32_t w[4];
-        fv_philox(w, (uint64_t)s->o->seed, (uint64_t)fv__search_number(s, i), (uint64_t)s->made, 0);
-        fv__process_logits(score, s->V, fv__prefix(s, b, i), s->o, s->scratch);
-        best.token = fv__sample_token(score, s->V, s->o, ((double)w[0] + 0.5) * 0x1p-32,
-                                      s->candidates);
-    } else {
-        fv__search_best(s, fv__prefix(s, b, i), row, 1);
-        best = s->candidates[0];
-    }
+    fv_prefix f = fv__prefix(s, b, i);
     if (!s->top)
-        best.score = isfinite(score[best.token]) ? (float)((double)score[best.token] - all) : 0;
-    return best;
+        return fv__next_token(s->scores + row * s->V, s->V, f, s->o, fv__search_number(s, i),
+                              s->scratch, s->candidates);
+    fv__search_best(s, f, row, 1);
+    return s->candidates[0];
 }
 
 void fv__search_append(search *s, int64_t p, fv_candidate best)
@@ -257,7 +247,7 @@ static void advance(search *s)
 {
     for (int64_t p = 0; p < s->live; p++) {
         if (s->K == 1)
-            fv__search_append(s, p, sample_step(s, &s->run[s->at[p]], p, s->at[p]));
+            fv__search_append(s, p, next_token(s, &s->run[s->at[p]], p, s->at[p]));
         else
             fv__beam_step(s, p);
     }

@@ -2,7 +2,7 @@
 #ifndef FV_SEARCH_H
 #define FV_SEARCH_H
 
-#include "gen/pick.h"
+#include "gen/sample.h"
 
 #define FAR (-1.0e9f) /* a score that never wins */
 

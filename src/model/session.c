@@ -346,6 +346,7 @@ void fv__session_restore(fv_session *s)
 
 void fv__session_resize(fv_session *s, int64_t rows)
 {
+    if (rows == s->rows) return;
     for (int64_t i = rows < s->rows ? rows : s->rows; i < s->all; i++) {
         s->len[i] = 0;
         for (int64_t j = 0; s->shared && j < s->all; j++)

@@ -50,8 +50,8 @@ struct fv_session {
     fv_step_inputs step_inputs;
     fv_graph graph;   /* of such a step */
     uint64_t version; /* of the memory it uses */
-    /* of gen/write.c: memory (of gen/search_beams.c as well), how tokens are chosen, and how many
-     * were before the next step */
+    /* of gen/sample_device.c: memory (of gen/search_beams.c as well), how tokens are chosen, and
+     * how many were before the next step */
     slot writing;
     fv_sample sample;
     int64_t written;
@@ -80,7 +80,7 @@ void fv__session_restore(fv_session *s);
  * ones are empty.  Unlike fv_session_select it may leave none, and give rows back. */
 void fv__session_resize(fv_session *s, int64_t rows);
 
-/* ---- gen/write.c: runs of steps in which the device chooses ---- */
+/* ---- gen/sample_device.c: runs of steps in which the device chooses ---- */
 
 #define FV_SAMPLE_LOG 32 /* steps of a run at most */
 

@@ -14,7 +14,7 @@
 
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
-#include "gen/pick.h"
+#include "gen/sample.h"
 #include "helper/device.h"
 
 #define CASES FOVEA_TESTS "/golden/models"

@@ -1,6 +1,6 @@
-/* test_write.c - writing on a device: the CPU's choices, whether the host or the device makes them,
- * steps that are replayed, memory that stays, and what happens when there is none left.  On the CPU
- * itself the same tests hold. */
+/* test_write.c - writing on a device: the CPU's choices, whether the host or the device makes
+ * them, steps that are replayed, memory that stays, and what happens when there is none left.  On
+ * the CPU itself the same tests hold. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/author/op.h"
-#include "gen/pick.h"
+#include "gen/sample.h"
 #include "helper/device.h"
 #include "helper/writer.h"
 
@@ -153,8 +153,8 @@ static void the_likeliest_are_the_same(void **state)
     same_hypotheses(&x, false);
 }
 
-/* The CPU draws from the same past, with the same random number and with one a little smaller and a
- * little greater: scores that differ by rounding move the borders between tokens by less than
+/* The CPU draws from the same past, with the same random number and with one a little smaller and
+ * a little greater: scores that differ by rounding move the borders between tokens by less than
  * that. */
 static void drawn_as_the_cpu_would(const example *x, const fv_hyp *h, const int32_t *prompt,
                                    int64_t len, uint64_t number)

@@ -1,4 +1,4 @@
-/* search_write.c - greedy search and sampling on a device that chooses by itself. */
+/* search_sample.c - greedy search and sampling on a device that chooses by itself. */
 #include "base/base.h"
 #include "gen/search.h"
 #include "model/session.h"

@@ -1,5 +1,5 @@
-/* write.c - tokens that a device chooses and feeds back by itself: the host starts steps and reads
- * what came in runs. */
+/* sample_device.c - tokens that a device chooses and feeds back by itself: the host starts steps
+ * and reads what came in runs. */
 #include "base/base.h"
 #include "model/session.h"
 

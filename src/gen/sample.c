@@ -1,9 +1,11 @@
-/* pick.c - the next token. */
-#include "gen/pick.h"
+/* sample.c - the next token. */
+#include "gen/sample.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "fovea/author/op.h"
 
 /* ---- rules ---- */
 
@@ -195,8 +197,8 @@ static int64_t holding(const fv_candidate *c, int64_t n, double much)
     return kept;
 }
 
-/* The smallest run whose surprise is nearest to the expected one and which holds the share: c moves
- * to its start. */
+/* The smallest run whose surprise is nearest to the expected one and which holds the share: c
+ * moves to its start. */
 static int64_t typical(fv_candidate **c, int64_t n, double share)
 {
     const fv_candidate *w = *c;
@@ -246,4 +248,24 @@ int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, dou
     while (n > 1 && o->min_p > 0 && c[n - 1].score < o->min_p * c[0].score) n--;
     if (o->typical_p < 1) n = typical(&c, n, (double)o->typical_p);
     return sample_index(c, n, u);
+}
+
+fv_candidate fv__next_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o,
+                            int64_t number, float *scratch, fv_candidate *candidates)
+{
+    double all = fv__log_sum_exp(logits, V);
+    fv_candidate best = {0};
+    fv__process_logits(logits, V, f, o, scratch);
+    if (o->do_sample) {
+        uint32_t w[4];
+        fv_philox(w, (uint64_t)o->seed, (uint64_t)number, (uint64_t)(f.n - f.prompt), 0);
+        best.token = fv__sample_token(logits, V, o, ((double)w[0] + 0.5) * 0x1p-32, candidates);
+    } else {
+        if (o->renormalize_logits) fv__log_softmax_row(logits, V);
+        fv__top_k(candidates, 1, logits, V);
+        best.token = candidates[0].token;
+    }
+    float score = logits[best.token];
+    best.score = isfinite(score) ? (float)((double)score - all) : 0;
+    return best;
 }

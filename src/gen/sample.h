@@ -1,4 +1,4 @@
-/* pick.h - the next token: what may be chosen, and choosing it. */
+/* sample.h - the next token: what may be chosen, and choosing it. */
 #ifndef FV_LOGITS_H
 #define FV_LOGITS_H
 
@@ -41,5 +41,11 @@ void fv__top_k(fv_candidate *out, int64_t k, const float *score, int64_t V);
  * number u; room: for V. */
 int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, double u,
                          fv_candidate *scratch);
+
+/* The token a sequence of one beam goes on with, by the rules and perhaps drawn; its score is the
+ * model's own log-probability.  logits: V, overwritten; number: which of all sequences it is, for
+ * its random numbers; scratch: for f.n floats; candidates: for V. */
+fv_candidate fv__next_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o,
+                            int64_t number, float *scratch, fv_candidate *candidates);
 
 #endif
