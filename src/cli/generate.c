@@ -99,9 +99,9 @@ static int print_one(writer *w, const void *user, const fv_text *text, const ids
     size_t n;
     int code = writer_decode(w, &more, &n, prompt, h->ids, h->n);
     if (!code && v->json) {
-        code = cli_print_json(w->c, json_pack("{s:s%, s:s%, s:I, s:f}", "prompt", text->s, text->n,
+        code = cli_print_json(w->c, json_pack("{s:s%, s:s%, s:I, s:o}", "prompt", text->s, text->n,
                                               "text", more, n, "tokens", (json_int_t)h->n, "score",
-                                              h->score));
+                                              cli_json_number(h->score)));
     } else if (!code) {
         if (v->echo) fwrite(text->s, 1, text->n, stdout);
         fwrite(more, 1, n, stdout);

@@ -78,9 +78,10 @@ static int print_one(writer *w, const void *user, const fv_text *text, const ids
     (void)text;
     int code = writer_decode(w, &summary, &len, source, h->ids, h->n);
     if (!code && v->json)
-        code = cli_print_json(w->c, json_pack("{s:s%, s:I, s:I, s:f}", "summary", summary, len,
-                                              "source_tokens", (json_int_t)source->n, "tokens",
-                                              (json_int_t)h->n, "score", h->score));
+        code = cli_print_json(w->c,
+                              json_pack("{s:s%, s:I, s:I, s:o}", "summary", summary, len,
+                                        "source_tokens", (json_int_t)source->n, "tokens",
+                                        (json_int_t)h->n, "score", cli_json_number(h->score)));
     else if (!code)
         puts(summary);
     free(summary);

@@ -106,6 +106,22 @@ static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
     return n > 0 ? n : 0;
 }
 
+/* Whether a word is nothing but an end token: transformers leaves such a ban out, since with it no
+ * sequence would end. */
+static bool is_eos_alone(const fv_json *j, const char *word)
+{
+    char key_path[64];
+    double x, eos;
+    snprintf(key_path, sizeof key_path, "%s.0", word);
+    if (!fv_json_number(j, key_path, &x)) return false;
+    if (fv_json_number(j, "eos_token_id", &eos)) return x == eos;
+    for (int i = 0, n = fv_json_count(j, "eos_token_id"); i < n; i++) {
+        snprintf(key_path, sizeof key_path, "eos_token_id.%d", i);
+        if (fv_json_number(j, key_path, &eos) && x == eos) return true;
+    }
+    return false;
+}
+
 /* Of bad_words_ids those of one id, or the longer ones with -1 behind each. */
 static int64_t words_at(const fv_json *j, bool single, int32_t *out)
 {
@@ -115,7 +131,7 @@ static int64_t words_at(const fv_json *j, bool single, int32_t *out)
         snprintf(key_path, sizeof key_path, "bad_words_ids.%d", i);
         int64_t len = ids_at(j, key_path, NULL);
         if (len < 1) return -1;
-        if ((len == 1) != single) continue;
+        if ((len == 1) != single || (single && is_eos_alone(j, key_path))) continue;
         if (out) ids_at(j, key_path, out + total);
         total += len;
         if (out && !single) out[total] = -1;

@@ -15,6 +15,35 @@
 
 /* ---- in ---- */
 
+/* jansson refuses integers of more than 64 bits, and tokenizer_config.json says "no limit" by
+ * 1000000000000000019884624838656.  Read as reals they keep their meaning: what needs a range
+ * clamps or refuses them by it.  The text has been scanned, so that quotes and digits are where
+ * they belong. */
+static json_t *load_long_integers(const fv_json *j, const char *text, size_t n, json_error_t *why)
+{
+    fv_buf b = {.env = j->env};
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        fv__buf_add(&b, &text[i], 1);
+        if (quoted && text[i] == '\\' && i + 1 < n)
+            fv__buf_add(&b, &text[++i], 1);
+        else if (text[i] == '"')
+            quoted = !quoted;
+        size_t digits = 0;
+        while (!quoted && i + digits < n && text[i + digits] >= '0' && text[i + digits] <= '9')
+            digits++;
+        if (!digits) continue;
+        fv__buf_add(&b, &text[i + 1], digits - 1);
+        i += digits - 1;
+        bool whole = i + 1 >= n || !strchr(".eE", text[i + 1]);
+        bool behind = b.len > digits && strchr(".eE+", b.data[b.len - digits - 1]);
+        if (digits > 18 && whole && !behind) fv__buf_str(&b, ".0");
+    }
+    json_t *root = b.failed ? NULL : json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, why);
+    fv__buf_free(&b);
+    return root;
+}
+
 static fv_status parse(fv_json *j, const char *text, size_t n, fv_err *e)
 {
     if (n > LARGEST)
@@ -23,6 +52,8 @@ static fv_status parse(fv_json *j, const char *text, size_t n, fv_err *e)
     if (!fv__scan_skip(&s, DEEPEST) || !fv__scan_end(&s)) return s.st;
     json_error_t why;
     j->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    if (!j->root && json_error_code(&why) == json_error_numeric_overflow)
+        j->root = load_long_integers(j, text, n, &why);
     if (!j->root) return fv_fail(e, FV_EFORMAT, "%s: line %d: %s", j->name, why.line, why.text);
     return json_is_object(j->root) ? FV_OK
                                    : fv_fail(e, FV_EFORMAT, "%s: not a JSON object", j->name);

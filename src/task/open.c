@@ -80,8 +80,8 @@ static bool takes(const fv_family *f, const char *name)
 
 static int64_t smaller(int64_t a, int64_t b) { return !a || (b > 0 && b < a) ? b : a; }
 
-/* A number of a file of the directory; 0 where there is none, or the file cannot be read: some hold
- * 1e30 for "no limit". */
+/* A number of a file of the directory; 0 where there is none, the file cannot be read, or it means
+ * "no limit": some hold 1e30. */
 static int64_t number_of(const fv_task *t, const char *file, const char *key)
 {
     char path[FV_PATH];
@@ -94,8 +94,8 @@ static int64_t number_of(const fv_task *t, const char *file, const char *key)
     return x > 0 && x < 1e9 ? (int64_t)x : 0;
 }
 
-/* What the model sees, and how much of it its users chose; the tokenizer's own limit is the last of
- * these to count. */
+/* What the model sees, and how much of it its users chose; the tokenizer's own limit is the last
+ * of these to count. */
 static int64_t longest(const fv_task *t)
 {
     const fv_family *f = fv_model_family(t->model);

@@ -117,6 +117,19 @@ static void a_line_is_a_message(void **state)
     assert_null(strstr(r->out, "Hi"));
 }
 
+/* Every token is ruled out: beams have no probability, and JSON no infinity. */
+static void scores_that_are_no_numbers_are_null(void **state)
+{
+    (void)state;
+    const result *r = succeeded(
+        sh("D=$(mktemp -d) && cp $model/* $D && "
+           "printf '{\"eos_token_id\":2,\"num_beams\":2,\"max_length\":8,\"suppress_tokens\":[0' > "
+           "$D/generation_config.json && seq -f ,%%g 1 511 | tr -d '\\n' >> "
+           "$D/generation_config.json && echo ']}' >> $D/generation_config.json && "
+           "$fovea generate -m $D --json Once; C=$?; rm -r $D; exit $C"));
+    assert_non_null(strstr(r->out, "\"score\":null"));
+}
+
 static void wrong_calls_are_told(void **state)
 {
     (void)state;
@@ -138,6 +151,7 @@ int main(void)
         cmocka_unit_test(drawing_follows_the_seed),
         cmocka_unit_test(texts_have_the_probability_transformers_gives),
         cmocka_unit_test(a_line_is_a_message),
+        cmocka_unit_test(scores_that_are_no_numbers_are_null),
         cmocka_unit_test(wrong_calls_are_told),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
