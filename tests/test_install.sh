@@ -32,6 +32,11 @@ expect "the example, built with find_package" "$("$dir/examples/attention")"
 [ "$("$dir/examples/reversal")" = "dx -1 2 -3" ] || { echo "the op of one's own printed: $("$dir/examples/reversal")"; exit 1; }
 "$dir/examples/train" | awk '{ loss[NR] = $4 } END { exit !(NR == 10 && loss[10] < loss[1]) }' || { echo "ten updates do not learn"; exit 1; }
 "$dir/examples/weights" "$source/tests/golden/stories260K" "Once upon a time" | grep -q 'attends most to' || { echo "no weights were printed"; exit 1; }
+got=$("$dir/examples/own_family" "$dir/tiny")
+case $got in
+*", after reopening the same") ;;
+*) echo "own_family printed: $got"; exit 1 ;;
+esac
 
 # Every public header stands alone, in C and in C++.
 for header in "$prefix"/include/fovea/*.h "$prefix"/include/fovea/*/*.h; do

@@ -9,6 +9,7 @@
  * tok.h      tokenizers                          array.h    small matrices from files
  * store.h    safetensors, configuration          see.h      attention, captured and drawn
  * task.h     texts in, labels and spans out      info.h     what this build is made of
+ * items.h    tensors by name, in and out         feed.h     where batches come from
  * translate.h lines in, lines out               chat.h     conversations as the text a model knows
  *
  * Not included here, for authors: author/family.h to add a family, author/op.h to add an operation;
@@ -28,6 +29,7 @@
 #include "fovea/gen.h"
 #include "fovea/grammar.h"
 #include "fovea/info.h"
+#include "fovea/items.h"
 #include "fovea/metric.h"
 #include "fovea/model.h"
 #include "fovea/nn.h"

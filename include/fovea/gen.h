@@ -21,6 +21,12 @@ FV_API int64_t fv_session_len(const fv_session *s, int64_t row); /* tokens so fa
 FV_API int64_t fv_session_processed(const fv_session *s);
 /* Cuts a row back to n tokens: after a prompt that was padded, or to try again from there. */
 FV_API void fv_session_truncate(fv_session *s, int64_t row, int64_t n);
+/* Announces how long a row will be once its prompt is read, which may take several steps with
+ * padding between: what depends on the length of a prompt (dynamic rotary positions) then depends
+ * neither on these steps nor on other rows. */
+FV_API void fv_session_expect(fv_session *s, int64_t row, int64_t n);
+/* For families: the length that counts for a row in the step under way, which adds n tokens. */
+FV_API int64_t fv_session_span(const fv_session *s, int64_t row, int64_t n);
 
 /* Runs the family's begin: an encoder on in, whose batch is the session's rows or divides them. */
 FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);

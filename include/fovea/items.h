@@ -20,6 +20,8 @@ typedef struct fv_items {
     /* Labels that count, over the whole batch with all its parts: losses are divided by it.  0: a
      * loss is the sum over the labels, which callers that add up parts divide themselves. */
     double n_labels;
+    /* of end_positions, where their number is not that of start_positions; 0: it is */
+    double n_ends;
     double n_rows; /* sequences, likewise, for losses that count these; 0: those of this part */
     float smooth;  /* label smoothing, for families that train with it */
     /* (1) f32: 1 / n_labels and 1 / n_rows on the device, where a step is to be run again with

@@ -14,10 +14,35 @@
 
 /* ---- families ---- */
 
+/* What a head computes, and so which task and objective it is for. */
+typedef enum fv_head_job {
+    FV_HEAD_BASE = 0,      /* hidden states, and what a pooler makes of them */
+    FV_HEAD_ENCODER,       /* those of the encoder alone, in a family of two stacks */
+    FV_HEAD_CAUSAL_LM,     /* the next token */
+    FV_HEAD_MASKED_LM,     /* tokens behind [MASK] */
+    FV_HEAD_SEQ2SEQ,       /* the next token of a target, given a source */
+    FV_HEAD_CLASSIFY,      /* labels of a sequence */
+    FV_HEAD_TAG,           /* a label of each token */
+    FV_HEAD_ANSWER,        /* start and end of a span */
+    FV_HEAD_NEXT_SENTENCE, /* whether the second segment follows the first */
+    FV_HEAD_PRETRAINING    /* BERT's: masked tokens and the next sentence together */
+} fv_head_job;
+
+/* One architecture of a family, in its table of heads. */
+typedef struct fv_family_head {
+    const char *name; /* as config.json's architectures has it: "BertForMaskedLM" */
+    fv_head_job job;
+    /* the architecture of the bare model below it; NULL: none, or this is one */
+    const char *base;
+    const char *type;  /* the model_type it belongs to, where the family has several; NULL: any */
+    bool encoder_only; /* it leaves out the decoder that others of its family have */
+} fv_family_head;
+
 typedef struct fv_setup {
-    fv_params *params;  /* declare into this */
-    const void *config; /* filled from config.json by the family's table */
-    const char *head;   /* the architecture: one of the family's heads */
+    fv_params *params;          /* declare into this */
+    const void *config;         /* filled from config.json by the family's table */
+    const fv_family_head *head; /* the architecture: one of the family's heads */
+    const fv_st *file; /* the weights that will be loaded; NULL: none, values will be random */
 } fv_setup;
 
 typedef struct fv_session fv_session;
@@ -31,10 +56,11 @@ typedef struct fv_input {
 } fv_input;
 
 typedef struct fv_family {
-    const char *type;         /* config.json's model_type: "marian" */
-    const char *const *also;  /* other model types it serves, ending in NULL; NULL: none */
-    const char *const *heads; /* architectures, ending in NULL; the first is the default */
-    const fv_field *config;   /* the table of its keys */
+    const char *type;        /* config.json's model_type: "marian" */
+    const char *const *also; /* other model types it serves, ending in NULL; NULL: none */
+    /* architectures, ending in {0}; the first that fits the model_type is the default */
+    const fv_family_head *heads;
+    const fv_field *config; /* the table of its keys */
     /* other keys that change nothing, besides fv_keys_common; NULL: none */
     const fv_key_rule *rules;
     const fv_input *inputs; /* of all heads, ending in {0} */
@@ -77,12 +103,26 @@ FV_API const fv_family *fv_family_find(const char *type);
 /* The model_type of a config.json; where it is missing, as in files from before 2020, what its
  * architecture or its keys say.  NULL if nothing does. */
 FV_API const char *fv_config_type(const fv_json *j);
+/* The entry of an architecture's name; NULL: the family has none of that name. */
+FV_API const fv_family_head *fv_family_head_find(const fv_family *f, const char *name);
+/* The bare model below an architecture of this name, known or not ("BertForMultipleChoice"): the
+ * one its entry names, else the family's first.  NULL: the family has none. */
+FV_API const char *fv_family_base(const fv_family *f, const char *name);
+/* Whether `name` is among the inputs of the family. */
+FV_API bool fv_family_takes(const fv_family *f, const char *name);
 
 /* ---- models ---- */
 
 typedef struct fv_model fv_model;
 
 typedef struct fv_model_opt {
+    /* the family to open it with, which need not be compiled into the library
+     * (examples/own_family.c); the file's model_type must be one of the family's.  NULL: the family
+     * of this build that has it. */
+    const fv_family *family;
+    /* for fv_model_new: the directory whose weights it will be given, so that a family can declare
+     * what is there; NULL: none */
+    const char *from;
     fv_dtype dtype; /* of the parameters */
     bool train;     /* with gradients */
     /* not to be changed: parameters stay in the file, and weights of products are laid out once */
@@ -120,7 +160,10 @@ FV_API const fv_family *fv_model_family(const fv_model *m);
 /* Keys of its config.json that nothing here reads, and nothing in transformers either. */
 FV_API void fv_model_ignored(const fv_model *m, void (*each)(void *user, const char *key),
                              void *user);
-FV_API const char *fv_model_head(const fv_model *m);
+FV_API const char *fv_model_head(const fv_model *m); /* the architecture's name */
+FV_API fv_head_job fv_model_job(const fv_model *m);  /* what it computes */
+/* Whether a decoder attends to an encoder in it: a source and a target go in. */
+FV_API bool fv_model_has_cross(const fv_model *m);
 FV_API const void *fv_model_config(const fv_model *m);
 FV_API const void *fv_model_self(const fv_model *m); /* the family's struct */
 FV_API fv_params *fv_model_params(const fv_model *m);
@@ -130,10 +173,6 @@ FV_API fv_dtype fv_model_weights(const fv_model *m); /* how the weights of its p
 
 /* The family's forward: in names what its inputs list, out gets what its head makes of them. */
 FV_API void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);
-
-/* What an attention that a tap sees is, by its name, in a model of two stacks: "encoder", "decoder"
- * or "cross". */
-FV_API const char *fv_attention_kind(const char *name);
 
 typedef struct fv_run_opt {
     /* attentions.N, or encoder_attentions.N, decoder_attentions.N and cross_attentions.N:

@@ -148,8 +148,8 @@ FV_API fv_tensor *fv_conv2d_transpose(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_
 FV_API fv_tensor *fv_upsample_nearest(fv_ctx *c, fv_tensor *x, int64_t times);
 FV_API fv_tensor *fv_upsample_bilinear(fv_ctx *c, fv_tensor *x, int64_t oh, int64_t ow);
 
-/* Rotary positions on x (B,T,H*W): pos I32 (B,T), freq f32 (half) angles per step; see nn.h for
- * making freq. */
+/* Rotary positions on x (B,T,H*W): pos I32 (B,T), freq f32 (half) angles per step, or (B,half)
+ * where sequences differ; see nn.h for making freq. */
 typedef struct fv_rope_opt {
     int64_t n_head;
     bool adjacent;
@@ -185,6 +185,13 @@ FV_API fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, 
 /* q (B,Tq,H*Wk), k (B,Tk,G*Wk), v (B,Tk,G*Wv) -> (B,Tq,H*Wv).  Masks are U8: 1 takes part, 0 does
  * not, everywhere in fovea.  A row in which no key takes part gives zeros and no gradient.  Memory
  * is linear in Tq and Tk. */
+/* What an attention is for: whoever sees it by a tap sorts it by this. */
+typedef enum fv_attn_role {
+    FV_ATTN_SELF = 0, /* tokens of one sequence, both ways: an encoder's */
+    FV_ATTN_CAUSAL,   /* tokens of one sequence, earlier ones only: a decoder's */
+    FV_ATTN_CROSS     /* a decoder's, to what an encoder made */
+} fv_attn_role;
+
 typedef struct fv_attn {
     int64_t n_head;    /* H */
     int64_t n_kv_head; /* G; 0 means H */
@@ -198,7 +205,9 @@ typedef struct fv_attn {
     /* float (H,L): added by distance, element rel_zero for a key at the row's own position */
     fv_tensor *rel;
     int64_t rel_zero;
-    fv_tensor *lens;  /* I32 (B): only the first lens[b] keys exist (a cache filled so far) */
+    fv_tensor *lens; /* I32 (B): only the first lens[b] keys exist (a cache filled so far) */
+    /* for taps; causal attention is FV_ATTN_CAUSAL unless it is FV_ATTN_CROSS */
+    fv_attn_role role;
     const char *name; /* for taps */
 } fv_attn;
 FV_API fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_attn opt);
@@ -208,7 +217,7 @@ FV_API fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn opt);
 /* What a tap of site "attention" receives.  Valid during the call, and until reset if recording. */
 typedef struct fv_attn_view fv_attn_view;
 FV_API fv_shape fv_attn_view_shape(const fv_attn_view *v); /* (B,H,Tq,Tk) */
-FV_API bool fv_attn_view_causal(const fv_attn_view *v);
+FV_API fv_attn_role fv_attn_view_role(const fv_attn_view *v);
 /* Exact weights before dropout, (to-from, Tk), rows [from,to) of one head, worked out now.  t is
  * f32 (f64 beside f64), or the dtype of q, k and v: then they are rounded once, and take half of
  * the room and of the time to be written.  No gradient. */

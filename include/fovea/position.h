@@ -89,6 +89,10 @@ typedef struct fv_rope_arg {
 
 FV_API void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq); /* width/2 of them */
 FV_API fv_rope_arg fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len);
+/* The same where each of `rows` sequences has its own len: what one gets does not depend on those
+ * beside it. */
+FV_API fv_rope_arg fv_rotary_rows(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, const int64_t *len,
+                                  int64_t rows);
 /* I32 (B,T): from, from+1, ... in every row. */
 FV_API fv_tensor *fv_positions(fv_ctx *c, int64_t B, int64_t T, int32_t from);
 /* I32 (B,T) from ids (B,T): pad+1, pad+2, ... in every row, over what is no padding; padding gets

@@ -1,9 +1,9 @@
 /* stream.c - what the streams of every backend have: workspace that grows, and a sticky error.
  *
- * A stream belongs to one context.  Its scratch is one block that every kernel call may use and none
- * keeps: it grows by a quarter more than asked for and never shrinks, so a steady state allocates
- * nothing.  Kernels return nothing; what fails in one sticks to the stream and the context picks it
- * up. */
+ * A stream belongs to one context.  Its scratch is one block that every kernel call may use and
+ * none keeps: it grows by a quarter more than asked for and never shrinks, so a steady state
+ * allocates nothing.  Kernels return nothing; what fails in one sticks to the stream and the context
+ * picks it up. */
 #include <stdarg.h>
 #include <stdio.h>
 

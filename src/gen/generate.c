@@ -170,6 +170,7 @@ static fv_status read_prompts(search *s, fv_err *e)
     int32_t *ids = fv__alloc(s->env, bytes);
     if (bytes && !ids) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", bytes);
     fv_status st = FV_OK;
+    for (int64_t i = 0; i < rows; i++) fv_session_expect(s->session, i, s->run[i].n);
     for (int64_t at = s->known; at < most && !st; at += RUN) {
         int64_t T = most - at < RUN ? most - at : RUN;
         for (int64_t i = 0; i < rows * T; i++) {

@@ -197,8 +197,8 @@ typedef struct looking {
 static void look(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     looking *l = user;
-    if (l->st || strcmp(site, "attention") || !name || strcmp(fv_attention_kind(name), "cross"))
-        return;
+    (void)name;
+    if (l->st || strcmp(site, "attention") || fv_attn_view_role(what) != FV_ATTN_CROSS) return;
     fv_shape s = fv_attn_view_shape(what);
     if (s.d[2] != l->rows || s.d[3] != l->cols) return;
     for (int64_t h = 0; h < s.d[1] && !l->st; h++, l->maps++) {

@@ -81,6 +81,9 @@ void fv_put_spans(fv_ctx *c, fv_tensor *x, const fv_items *in, fv_items *out)
     fv_items_put(out, "start_logits", start);
     fv_items_put(out, "end_logits", end);
     if (!from || !to) return;
-    fv_tensor *both = fv_add(c, fv_loss_tokens(c, start, from, in), fv_loss_tokens(c, end, to, in));
+    fv_items ends = *in;
+    if (in->n_ends > 0) ends.n_labels = in->n_ends;
+    fv_tensor *both = fv_add(c, fv_loss_tokens(c, start, from, in),
+                             fv_loss_tokens(c, end, to, &ends));
     fv_items_put(out, "loss", fv_scale(c, both, 0.5f));
 }

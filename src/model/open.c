@@ -18,18 +18,47 @@ static const fv_family *const families[] = {
 #include "model_files.h"
 #undef X
 };
+#define MAX_HEADS 64 /* of a family, that a message can suggest */
 #define N_FAMILIES ((int)(sizeof families / sizeof *families))
 
 const fv_family *fv_family_at(int i) { return i >= 0 && i < N_FAMILIES ? families[i] : NULL; }
 
+static bool serves(const fv_family *f, const char *type)
+{
+    bool found = !strcmp(f->type, type);
+    for (const char *const *also = f->also; !found && also && *also; also++)
+        found = !strcmp(*also, type);
+    return found;
+}
+
 const fv_family *fv_family_find(const char *type)
 {
-    for (int i = 0; i < N_FAMILIES; i++) {
-        if (!strcmp(families[i]->type, type)) return families[i];
-        for (const char *const *also = families[i]->also; also && *also; also++)
-            if (!strcmp(*also, type)) return families[i];
-    }
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (serves(families[i], type)) return families[i];
     return NULL;
+}
+
+const fv_family_head *fv_family_head_find(const fv_family *f, const char *name)
+{
+    for (const fv_family_head *h = f->heads; h->name; h++)
+        if (!strcmp(h->name, name)) return h;
+    return NULL;
+}
+
+const char *fv_family_base(const fv_family *f, const char *name)
+{
+    const fv_family_head *h = fv_family_head_find(f, name);
+    if (h) return h->base ? h->base : h->name;
+    for (h = f->heads; h->name; h++)
+        if (h->job == FV_HEAD_BASE) return h->name;
+    return NULL;
+}
+
+bool fv_family_takes(const fv_family *f, const char *name)
+{
+    for (const fv_input *i = f->inputs; i->name; i++)
+        if (!strcmp(i->name, name)) return true;
+    return false;
 }
 
 /* ---- models ---- */
@@ -37,7 +66,7 @@ const fv_family *fv_family_find(const char *type)
 struct fv_model {
     fv_env env;
     const fv_family *family;
-    const char *head;
+    const fv_family_head *head;
     fv_json *json; /* config.json as it was, to be saved with what we do not know kept */
     void *config, *self;
     fv_params *params;
@@ -64,36 +93,45 @@ const char *fv_config_type(const fv_json *j)
     const char *type = fv_json_text(j, "model_type"), *made_by = fv_json_text(j, "architectures.0");
     if (type) return type;
     for (int i = 0; made_by && i < N_FAMILIES; i++)
-        for (const char *const *h = families[i]->heads; *h; h++)
-            if (!strcmp(*h, made_by)) return families[i]->type;
+        if (fv_family_head_find(families[i], made_by)) return families[i]->type;
     if (made_by) return NULL;
     if (fv_json_has(j, "hidden_size") && fv_json_has(j, "type_vocab_size")) return "bert";
     return fv_json_has(j, "n_embd") && fv_json_has(j, "n_ctx") ? "gpt2" : NULL;
 }
 
-static fv_status choose_family(fv_model *m, const char *name, fv_err *e)
+/* The family that was given, else the one of this build with the file's model_type. */
+static fv_status choose_family(fv_model *m, const fv_family *given, const char *name, fv_err *e)
 {
     const char *type = fv_config_type(m->json), *known[N_FAMILIES + 1] = {NULL};
     for (int i = 0; i < N_FAMILIES; i++) known[i] = families[i]->type;
     if (!type) return fv_fail(e, FV_EFORMAT, "%s: model_type is missing", name);
-    m->family = fv_family_find(type);
+    m->family = given ? given : fv_family_find(type);
+    if (given && !serves(given, type)) {
+        m->family = NULL; /* nothing of its is allocated yet */
+        return fv_fail(e, FV_EARG, "%s: model_type is \"%s\", and the family given is %s", name,
+                       type, given->type);
+    }
     if (m->family) return FV_OK;
     const char *suggestion = fv__closest(type, known);
     return fv_fail(e, FV_EMISSING, "%s: model_type \"%s\" is not a family of this build%s%s", name,
                    type, suggestion ? "; the nearest is " : "", suggestion ? suggestion : "");
 }
 
-/* The head asked for, else the one the file names, else the family's first. */
+/* The head asked for, else the one the file names, else the first that fits the model_type. */
 static fv_status choose_head(fv_model *m, const char *wanted, const char *name, fv_err *e)
 {
-    const char *named = wanted ? wanted : fv_json_text(m->json, "architectures.0");
-    if (!named) named = m->family->heads[0];
-    for (const char *const *h = m->family->heads; *h; h++)
-        if (!strcmp(*h, named)) m->head = *h;
+    const fv_family *f = m->family;
+    const char *named = wanted ? wanted : fv_json_text(m->json, "architectures.0"),
+               *type = fv_json_text(m->json, "model_type"), *known[MAX_HEADS + 1] = {NULL};
+    for (const fv_family_head *h = f->heads; !named && h->name; h++)
+        if (!h->type || (type && !strcmp(h->type, type))) named = h->name;
+    if (!named) named = f->heads[0].name;
+    m->head = fv_family_head_find(f, named);
     if (m->head) return FV_OK;
-    const char *suggestion = fv__closest(named, m->family->heads);
-    return fv_fail(e, FV_EMISSING, "%s: %s has no head \"%s\"; the nearest is %s", name,
-                   m->family->type, named, suggestion ? suggestion : m->family->heads[0]);
+    for (int i = 0; i < MAX_HEADS && f->heads[i].name; i++) known[i] = f->heads[i].name;
+    const char *suggestion = fv__closest(named, known);
+    return fv_fail(e, FV_EMISSING, "%s: %s has no head \"%s\"; the nearest is %s", name, f->type,
+                   named, suggestion ? suggestion : f->heads[0].name);
 }
 
 /* transformers counts labels by their names; a family that has labels has a field num_labels. */
@@ -141,9 +179,10 @@ static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtyp
 }
 
 /* From m->json to declared parameters. */
-static fv_status build(fv_model *m, fv_model_opt opt, const char *name, fv_err *e)
+static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const char *name,
+                       fv_err *e)
 {
-    fv_status st = choose_family(m, name, e);
+    fv_status st = choose_family(m, opt.family, name, e);
     if (!st) st = choose_head(m, opt.head, name, e);
     if (st) return st;
     const fv_family *f = m->family;
@@ -159,7 +198,10 @@ static fv_status build(fv_model *m, fv_model_opt opt, const char *name, fv_err *
         fv_fail(e, st, "%s: %s", name, inner.text);
     if (!st) st = fv_params_new(&m->params, &m->env, e);
     if (st) return st;
-    f->declare(m->self, &(fv_setup){.params = m->params, .config = m->config, .head = m->head});
+    f->declare(m->self, &(fv_setup){.params = m->params,
+                                    .config = m->config,
+                                    .head = m->head,
+                                    .file = file});
     return FV_OK;
 }
 
@@ -217,14 +259,20 @@ static fv_status finish(fv_model **out, fv_status st)
 fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt,
                        uint64_t seed, fv_err *e)
 {
+    fv_dir *files = NULL;
+    fv_st *weights = NULL;
     fv_status st = start(out, d, e);
     fv_model *m = *out;
+    if (!st && opt.from) st = fv_dir_open(&files, &m->env, opt.from, e);
+    if (!st && opt.from) st = fv_dir_weights(files, &weights, e);
     if (!st) st = fv_json_parse(&m->json, &m->env, config, "config", e);
-    if (!st) st = build(m, opt, "config", e);
+    if (!st) st = build(m, opt, weights, "config", e);
     if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     if (!st) st = fv_params_randomize(m->params, seed, e);
     if (!st) st = ready(m, e);
     if (!st) st = pack(m, opt, e);
+    fv_st_close(weights);
+    fv_dir_close(files);
     return finish(out, st);
 }
 
@@ -245,7 +293,7 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
         st = fv_fail(e, FV_EARG, "%s: a model that serves is not trained", dir);
     fv_dtype rows = FV_F32;
     if (!st) st = stored_as(m, d, &opt, &rows, dir, e);
-    if (!st) st = build(m, opt, path, e);
+    if (!st) st = build(m, opt, weights, path, e);
     if (!st) st = load(m, d, opt, rows, dir, e);
     if (!st) st = ready(m, e);
     if (!st) st = pack(m, opt, e);
@@ -268,7 +316,7 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
     fv_status st = fv__dir_make(&m->env, dir, e);
     if (!st) st = fv_params_save(m->params, &m->env, path, dtype, 0, e);
     if (!st) st = fv_fields_write(m->config, m->family->config, m->json, e);
-    snprintf(value, sizeof value, "[\"%s\"]", m->head);
+    snprintf(value, sizeof value, "[\"%s\"]", m->head->name);
     if (!st) st = fv_json_set(m->json, "architectures", value, e);
     if (!st) st = fv__config_dtype(m->json, dtype, e);
     snprintf(path, sizeof path, "%s/config.json", dir);
@@ -276,7 +324,12 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 }
 
 const fv_family *fv_model_family(const fv_model *m) { return m->family; }
-const char *fv_model_head(const fv_model *m) { return m->head; }
+const char *fv_model_head(const fv_model *m) { return m->head->name; }
+fv_head_job fv_model_job(const fv_model *m) { return m->head->job; }
+bool fv_model_has_cross(const fv_model *m)
+{
+    return !m->head->encoder_only && fv_family_takes(m->family, "decoder_input_ids");
+}
 const void *fv_model_config(const fv_model *m) { return m->config; }
 fv_params *fv_model_params(const fv_model *m) { return m->params; }
 fv_dtype fv_model_dtype(const fv_model *m) { return m->dtype; }

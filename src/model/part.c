@@ -67,13 +67,6 @@ void fv__put_classes(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *lo
 
 /* ---- heads and output weights ---- */
 
-int fv__head_of(const char *const *heads, const char *name)
-{
-    int i = 0;
-    while (heads[i] && strcmp(heads[i], name)) i++;
-    return i;
-}
-
 static fv_tensor *weight(fv_params *p, int64_t out, int64_t in, float std, const char *name)
 {
     return fv_param(p, fv__weight(std), FV_SHAPE(out, in), "%s", name);
@@ -91,20 +84,20 @@ fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype)
     return l.w;
 }
 
-fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied,
-                             int labels, float std)
+fv_tensor *fv__causal_output(fv_params *p, fv_head_job job, fv_tensor *table, bool tied, int labels,
+                             float std)
 {
-    if (head == FV__BASE || !table) return NULL;
-    if (head == FV__LANGUAGE) return fv__output(p, table, tied, std, "lm_head.weight");
+    if (job == FV_HEAD_BASE || !table) return NULL;
+    if (job == FV_HEAD_CAUSAL_LM) return fv__output(p, table, tied, std, "lm_head.weight");
     return weight(p, labels, fv_dim(table, 1), std, "score.weight");
 }
 
-void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head,
-                    fv_tensor *x, fv_tensor *w, fv_tensor *next, int32_t pad, int problem)
+void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv_head_job job, fv_tensor *x,
+                    fv_tensor *w, fv_tensor *next, int32_t pad, int problem)
 {
-    if (head == FV__BASE) fv_items_put(out, "last_hidden_state", x);
-    if (head == FV__LANGUAGE) fv__put_words(c, in, out, x, w, next);
-    if (head != FV__CLASSIFY) return;
+    if (job == FV_HEAD_BASE) fv_items_put(out, "last_hidden_state", x);
+    if (job == FV_HEAD_CAUSAL_LM) fv__put_words(c, in, out, x, w, next);
+    if (job != FV_HEAD_CLASSIFY) return;
     x = fv__last_but(c, x, fv_items_get(in, "input_ids"), pad);
     fv__put_classes(c, in, out, fv_linear(c, x, w, NULL, FV_ACT_NONE), problem);
 }
@@ -222,7 +215,13 @@ fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l,
     return x;
 }
 
-/* ---- places ---- */
+void *fv__step_memory(fv_ctx *c, size_t bytes)
+{
+    void *p = fv__failed(c) ? NULL : fv__arena_alloc(&c->host, bytes);
+    return p || fv__failed(c) ? p : fv_raise(c, FV_ENOMEM, "out of memory for %zu bytes", bytes);
+}
+
+/* ---- positions of a sequence ---- */
 
 fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x)
 {
@@ -251,6 +250,24 @@ static fv_tensor *last_where(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t to
         k->last_index(fv_ctx_stream(c), at->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), token,
                       wanted);
     return fv_gather(c, fv_reshape(c, x, FV_SHAPE(-1, fv_dim(x, 2))), at, -1);
+}
+
+bool fv__row_lengths(fv_ctx *c, const fv_tensor *pos, const fv_tensor *mask, int64_t *len)
+{
+    if (!two_axes(c, pos)) return false;
+    int64_t B = fv_dim(pos, 0), T = fv_dim(pos, 1), n = B * T;
+    int32_t *at = fv__arena_alloc(&c->host, (size_t)n * sizeof *at);
+    uint8_t *seen = fv__arena_alloc(&c->host, (size_t)n);
+    if (!at || !seen) return fv_raise(c, FV_ENOMEM, "lengths of rows: out of memory") != NULL;
+    memset(seen, 1, (size_t)n);
+    if (fv_read_i32(c, pos, at, n)) return false;
+    if (mask && mask->dtype == FV_U8 && fv_shape_same(mask->shape, pos->shape))
+        c->dev->backend->download(&c->stream, seen, mask->data, (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        if (i % T == 0) len[i / T] = 1;
+        if (seen[i] && at[i] >= len[i / T]) len[i / T] = (int64_t)at[i] + 1;
+    }
+    return !fv__failed(c);
 }
 
 fv_tensor *fv__last_but(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t pad)

@@ -31,9 +31,6 @@ void fv__put_classes(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *lo
 
 /* ---- heads and output weights ---- */
 
-/* Where name stands in a family's list of heads. */
-int fv__head_of(const char *const *heads, const char *name);
-
 /* The output weight (V,D): the table itself where they are tied, else a parameter of that shape. */
 fv_tensor *fv__output(fv_params *p, fv_tensor *table, bool tied, float std, const char *name);
 
@@ -41,16 +38,13 @@ fv_tensor *fv__output(fv_params *p, fv_tensor *table, bool tied, float std, cons
  * table too it is a copy: rows of the table are still looked up. */
 fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype);
 
-/* What models that read from left to right end in, in the order of their heads. */
-typedef enum fv__causal_head { FV__LANGUAGE, FV__BASE, FV__CLASSIFY } fv__causal_head;
-
-/* (V,D), (labels,D) or, for FV__BASE, NULL. */
-fv_tensor *fv__causal_output(fv_params *p, fv__causal_head head, fv_tensor *table, bool tied,
-                             int labels, float std);
-/* Puts what the head makes of x (B,T,D); FV__LANGUAGE has its labels in `next`, a classifier reads
- * the last place that is no padding. */
-void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv__causal_head head,
-                    fv_tensor *x, fv_tensor *w, fv_tensor *next, int32_t pad, int problem);
+/* (V,D), (labels,D) or, for FV_HEAD_BASE, NULL. */
+fv_tensor *fv__causal_output(fv_params *p, fv_head_job job, fv_tensor *table, bool tied, int labels,
+                             float std);
+/* Puts what the head makes of x (B,T,D); FV_HEAD_CAUSAL_LM has its labels in `next`, a classifier
+ * reads the last position that is no padding. */
+void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv_head_job job, fv_tensor *x,
+                    fv_tensor *w, fv_tensor *next, int32_t pad, int problem);
 
 /* ---- layer_types: "full_attention" or "sliding_attention" for each layer, with blanks between; ""
  * where it is not given ---- */
@@ -76,13 +70,19 @@ void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int 
 fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
                             fv_tensor *x, fv_mha_arg self);
 
-/* ---- places ---- */
+/* Host memory of the context, until it is reset; NULL: there is none, and that is raised. */
+void *fv__step_memory(fv_ctx *c, size_t bytes);
+
+/* ---- positions of a sequence ---- */
 
 /* (B,T,D) -> (B,D): the last place; the last whose id is not pad (pad < 0: the last); the last
  * whose id is `token`. */
 fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x);
 /* norm(x) w' there, (B,V): the end of a step. */
 fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w);
+/* len[b] = 1 + the greatest position (B,T) of a row among those that mask (B,T) leaves; mask may be
+ * NULL.  False where that failed.  It waits for the device. */
+bool fv__row_lengths(fv_ctx *c, const fv_tensor *pos, const fv_tensor *mask, int64_t *len);
 fv_tensor *fv__last_but(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t pad);
 fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token);
 

@@ -70,37 +70,19 @@ static void add_tensor(running *r, const char *name, const fv_tensor *t)
 
 /* ---- what passes ---- */
 
-static bool takes(const fv_family *f, const char *name)
-{
-    for (const fv_input *i = f->inputs; i->name; i++)
-        if (!strcmp(i->name, name)) return true;
-    return false;
-}
-
-const char *fv_attention_kind(const char *name)
-{
-    if (strstr(name, "encoder_attn") || strstr(name, "EncDec") || strstr(name, "cross"))
-        return "cross";
-    return strstr(name, "decoder") ? "decoder" : "encoder";
-}
-
 /* Which of transformers' tuples an attention belongs to: with one stack there is only one. */
-static const char *kind_of(const fv_model *m, const char *name)
+static const char *kind_of(const fv_model *m, const fv_attn_view *v)
 {
-    const char *head = fv_model_head(m);
-    /* no decoder, whatever the family has */
-    bool alone = strstr(head, "EncoderModel") || strstr(head, "ForTokenClassification");
-    if (alone || !takes(fv_model_family(m), "decoder_input_ids")) return "attentions";
-    const char *kind = fv_attention_kind(name);
-    return !strcmp(kind, "cross")     ? "cross_attentions"
-           : !strcmp(kind, "decoder") ? "decoder_attentions"
-                                      : "encoder_attentions";
+    static const char *const kinds[] = {[FV_ATTN_SELF] = "encoder_attentions",
+                                        [FV_ATTN_CAUSAL] = "decoder_attentions",
+                                        [FV_ATTN_CROSS] = "cross_attentions"};
+    return fv_model_has_cross(m) ? kinds[fv_attn_view_role(v)] : "attentions";
 }
 
-static void add_map(running *r, const char *name, const fv_attn_view *v)
+static void add_map(running *r, const fv_attn_view *v)
 {
     fv_shape s = fv_attn_view_shape(v);
-    const char *kind = kind_of(r->m, name);
+    const char *kind = kind_of(r->m, v);
     float *to = add(r, s, "%s.%d", kind, count(r, kind));
     for (int64_t i = 0; to && i < s.d[0] * s.d[1]; i++, to += s.d[2] * s.d[3])
         if (fv_attn_view_weights(r->c, v, i / s.d[1], i % s.d[1], 0, s.d[2], to)) return;
@@ -111,8 +93,7 @@ static void tap(void *user, fv_ctx *c, const char *site, const char *name, const
     running *r = user;
     (void)c;
     if (r->st || !what) return;
-    if (!name) name = ""; /* an attention may have none */
-    if (r->opt.attentions && !strcmp(site, "attention")) add_map(r, name, what);
+    if (r->opt.attentions && !strcmp(site, "attention")) add_map(r, what);
     if (r->opt.hidden_states && !strcmp(site, "hidden")) {
         const fv_tensor *x = what;
         float *to = add(r, x->shape, "%s.%d", name, count(r, name));
@@ -142,6 +123,24 @@ static bool is_float(const fv_st_info *t)
     return t->dtype_name[0] == 'f' || !strcmp(t->dtype_name, "bf16");
 }
 
+/* Positions of spans as transformers takes them: those before the sequence become its first, those
+ * beyond it do not count. */
+static void clamp_positions(int32_t *at, int64_t n, int64_t T)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (at[i] < 0) at[i] = 0;
+        if (at[i] >= T) at[i] = -100;
+    }
+}
+
+/* Tokens of a sequence of the file's input_ids; 0: there are none. */
+static int64_t sequence_len(const fv_st *file)
+{
+    fv_st_info ids;
+    bool found = !fv_st_find(file, "input_ids", &ids, NULL) && ids.shape.n > 0;
+    return found ? ids.shape.d[ids.shape.n - 1] : 0;
+}
+
 static fv_tensor *upload(running *r, const fv_input *i, const fv_st *file, const fv_st_info *t)
 {
     fv_dtype as = i->dtype == FV_F32 || (!strcmp(i->name, "labels") && is_float(t)) ? FV_F32
@@ -150,6 +149,8 @@ static fv_tensor *upload(running *r, const fv_input *i, const fv_st *file, const
     if (!t->count) fv_fail(r->e, FV_ESHAPE, "%s: %s is empty", r->path, t->name);
     if (!host) fv_fail(r->e, FV_ENOMEM, "%s: out of memory for %s", r->path, t->name);
     if (!host || !t->count || fv_st_read(file, t, host, as, t->count, r->e)) return NULL;
+    if (!strcmp(i->name, "start_positions") || !strcmp(i->name, "end_positions"))
+        clamp_positions(host, t->count, sequence_len(file));
     fv_tensor *x = as == FV_F32  ? fv_floats(r->c, host, t->shape)
                    : as == FV_U8 ? fv_bytes(r->c, host, t->shape)
                                  : fv_ints(r->c, host, t->shape);
@@ -157,19 +158,23 @@ static fv_tensor *upload(running *r, const fv_input *i, const fv_st *file, const
     return x;
 }
 
-/* Labels that count: all but -100; of floats, all. */
-static fv_status count_labels(running *r, fv_items *in)
+/* Labels that a loss is divided by: those that are not -100; of floats, all.  A causal model
+ * predicts each token from those before it, so the first of a row is never predicted. */
+static fv_status count_labels(running *r, const fv_items *in, const char *name, double *n)
 {
-    const fv_tensor *labels = fv_items_get(in, "labels");
-    if (!labels) labels = fv_items_get(in, "start_positions");
+    const fv_tensor *labels = fv_items_get(in, name);
     if (!labels) return FV_OK;
-    in->n_labels = (double)fv_len(labels);
+    *n = (double)fv_len(labels);
     if (labels->dtype != FV_I32) return FV_OK;
     int32_t *host = fv__arena_alloc(&r->host, (size_t)fv_len(labels) * sizeof *host);
     if (!host) return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->path);
     if (fv_read_i32(r->c, labels, host, fv_len(labels))) return failed(r);
-    for (int64_t i = 0; i < fv_len(labels); i++) in->n_labels -= host[i] == -100;
-    return FV_OK;
+    bool shifted = fv_model_job(r->m) == FV_HEAD_CAUSAL_LM;
+    for (int64_t i = 0; i < fv_len(labels); i++)
+        *n -= host[i] == -100 || (shifted && i % fv_cols(labels) == 0);
+    if (*n > 0) return FV_OK;
+    return fv_fail(r->e, FV_EARG, "%s: %s: none of them counts, so there is no loss", r->path,
+                   name);
 }
 
 static fv_status read_inputs(running *r, const fv_st *file, fv_items *in)
@@ -185,7 +190,9 @@ static fv_status read_inputs(running *r, const fv_st *file, fv_items *in)
     for (const fv_input *i = fv_model_family(r->m)->inputs; i->name; i++)
         if (i->needed && !fv_items_get(in, i->name))
             return fv_fail(r->e, FV_EARG, "%s: %s is missing", r->path, i->name);
-    return count_labels(r, in);
+    fv_status st = count_labels(r, in, "labels", &in->n_labels);
+    if (!st) st = count_labels(r, in, "start_positions", &in->n_labels);
+    return st ? st : count_labels(r, in, "end_positions", &in->n_ends);
 }
 
 /* ---- the run ---- */

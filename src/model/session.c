@@ -25,7 +25,8 @@ fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int6
     *s = (fv_session){.env = d->env, .dev = d, .model = m, .all = rows, .rows = rows, .cap = cap};
     /* elsewhere a step keeps its addresses */
     s->allocated = cap < INITIAL_CAPACITY || !fv__device_is_host(d) ? cap : INITIAL_CAPACITY;
-    s->len = fv__alloc(&s->env, (size_t)rows * sizeof *s->len);
+    s->len = fv__alloc(&s->env, 2 * (size_t)rows * sizeof *s->len);
+    s->expected = s->len ? s->len + rows : NULL;
     s->k = slots(&s->env);
     s->v = slots(&s->env);
     s->kept = slots(&s->env);
@@ -61,7 +62,7 @@ void fv_session_free(fv_session *s)
     drop_slot(s, &s->writing);
     fv__session_rows_free(s);
     fv__free(&env, s->host, s->host_bytes);
-    fv__free(&env, s->len, (size_t)s->all * sizeof *s->len);
+    fv__free(&env, s->len, 2 * (size_t)s->all * sizeof *s->len);
     fv__free(&env, s, sizeof *s);
 }
 
@@ -69,13 +70,23 @@ void fv_session_reset(fv_session *s)
 {
     s->rows = s->all;
     s->first = 0;
-    memset(s->len, 0, (size_t)s->all * sizeof *s->len);
+    memset(s->len, 0, 2 * (size_t)s->all * sizeof *s->len); /* and what was expected */
     if (s->shared) memset(s->shared, 0, fv__session_prefix_bytes(s));
 }
 
 int64_t fv_session_count(const fv_session *s) { return s->rows; }
 int64_t fv_session_processed(const fv_session *s) { return s->processed; }
 int64_t fv_session_len(const fv_session *s, int64_t row) { return s->len[row]; }
+
+void fv_session_expect(fv_session *s, int64_t row, int64_t n)
+{
+    if (n > 0 && n <= s->cap) s->expected[row] = (int32_t)n;
+}
+
+int64_t fv_session_span(const fv_session *s, int64_t row, int64_t n)
+{
+    return s->len[row] < s->expected[row] ? s->expected[row] : s->len[row] + n;
+}
 
 void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
 {

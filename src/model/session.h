@@ -35,6 +35,7 @@ struct fv_session {
     int64_t processed;                 /* tokens that went through the model, of all rows */
     int64_t cap, allocated;            /* tokens of a row: allowed, and that there is memory for */
     int32_t *len;                      /* tokens of each row before the step under way */
+    int32_t *expected;                 /* of its whole prompt, where that was announced; else 0 */
     fv_tensor *pos, *lens, *positions; /* on the device, for the step under way */
     int32_t *host;                     /* where those are made */
     size_t host_bytes;

@@ -163,12 +163,14 @@ static bool prepare(fv_ctx *c, fv_session *s)
 /* What the rows have in common and their lengths, once they have changed places. */
 static void follow(fv_session *s, const int32_t *from, int64_t n)
 {
-    int32_t *now = s->scratch, *len = now + s->all * s->all;
+    int32_t *now = s->scratch, *len = now + s->all * s->all, *expected = len + s->all;
     for (int64_t i = 0; i < n; i++) {
         len[i] = s->len[from[i]];
+        expected[i] = s->expected[from[i]];
         for (int64_t j = 0; j < n; j++) now[i * s->all + j] = in_common(s, from[i], from[j]);
     }
     memcpy(s->len, len, (size_t)n * sizeof *len);
+    memcpy(s->expected, expected, (size_t)n * sizeof *expected);
     for (int64_t i = 0; i < n; i++)
         memcpy(s->shared + i * s->all, now + i * s->all, (size_t)n * sizeof *now);
 }

@@ -63,6 +63,8 @@ static fv_attn settings(const fv_mha *l, const fv_mha_arg *a)
                  .rel = a->rel,
                  .rel_zero = a->rel_zero,
                  .name = l->name};
+    /* Keys of somebody else, or complete before this call: an encoder's. */
+    if (a->memory || (a->kv && !a->kv->pos)) s.role = FV_ATTN_CROSS;
     if (a->kv) s.lens = a->kv->lens;
     if (a->rope.score_scale > 0 && a->rope.score_scale != 1)
         s.scale = a->rope.score_scale *

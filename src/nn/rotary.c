@@ -84,6 +84,39 @@ static void listed(void *out, const void *user, int64_t from, int64_t n)
     memcpy(out, (const float *)user + from, (size_t)n * sizeof(float));
 }
 
+/* Frequencies of several sequences, of which each has its length: written row by row. */
+typedef struct by_row {
+    const fv_rotary *r;
+    const int64_t *len;
+} by_row;
+
+static void listed_rows(void *out, const void *user, int64_t from, int64_t n)
+{
+    const by_row *u = user;
+    int64_t half = u->r->width / 2, row = -1;
+    float freq[MAX_FREQS], *to = out;
+    for (int64_t i = 0; i < n; i++) {
+        if ((from + i) / half != row) {
+            row = (from + i) / half;
+            fv_rotary_freqs(u->r, u->len[row], freq);
+        }
+        to[i] = freq[(from + i) % half];
+    }
+}
+
+fv_rope_arg fv_rotary_rows(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, const int64_t *len,
+                           int64_t rows)
+{
+    bool alike = true; /* up to the trained length nothing grows */
+    for (int64_t i = 1; i < rows; i++)
+        alike = alike && (len[i] == len[0] || (len[i] <= r->trained && len[0] <= r->trained));
+    fv_rope_arg a = fv_rotary_at(c, r, pos, rows > 0 ? len[0] : 1);
+    if (alike || r->kind != FV_ROTARY_DYNAMIC || !a.freq) return a;
+    by_row u = {r, len};
+    a.freq = fv__table(c, FV_F32, FV_SHAPE(rows, r->width / 2), listed_rows, &u, 0);
+    return a;
+}
+
 fv_rope_arg fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len)
 {
     float freq[MAX_FREQS];

@@ -290,7 +290,7 @@ const fv_objective fv__objective_answer = {
     .before = "<s>",
     .after = "</s>",
     .texts = texts,
-    .head = FV_HEAD_SPAN,
+    .head = FV_HEAD_ANSWER,
     .loss_inputs = loss_inputs,
     .open = open_feed,
 };

@@ -21,7 +21,7 @@ const fv_objective fv__objective_denoise = {
     .before = "<s>",
     .after = "</s>",
     .texts = fv_texts_first,
-    .head = FV_HEAD_SEQ2SEQ_LM,
+    .head = FV_HEAD_SEQ2SEQ,
     .loss_inputs = loss_inputs,
     .open = open_feed,
 };

@@ -31,7 +31,7 @@ const fv_objective fv__objective_spans = {
     .specials = specials,
     .after = "</s>",
     .texts = fv_texts_first,
-    .head = FV_HEAD_SEQ2SEQ_LM,
+    .head = FV_HEAD_SEQ2SEQ,
     .loss_inputs = loss_inputs,
     .open = open_feed,
 };

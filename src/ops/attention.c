@@ -13,6 +13,7 @@ enum { Q, K, V, BIAS, REL, INPUTS };
 struct fv_attn_view {
     fv_attn_args args;
     fv_dtype dtype;
+    fv_attn_role role;
     fv_tensor *in[INPUTS]; /* those there are; K and V are NULL where Q holds all three */
 };
 
@@ -166,6 +167,11 @@ static bool heads(fv_ctx *c, fv_attn_args *a, const fv_attn *o)
     return false;
 }
 
+static fv_attn_role role_of(const fv_attn *o)
+{
+    return o->causal && o->role == FV_ATTN_SELF ? FV_ATTN_CAUSAL : o->role;
+}
+
 fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_attn o)
 {
     fv_attn_view view = {0};
@@ -186,6 +192,7 @@ fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_
     a->q = q->data, a->k = k->data, a->v = v->data;
     a->q_row = fv_cols(q), a->k_row = fv_cols(k), a->v_row = fv_cols(v);
     a->q_batch = a->Tq * a->q_row, a->k_batch = a->Tk * a->k_row, a->v_batch = a->Tk * a->v_row;
+    view.role = role_of(&o);
     view.in[Q] = q, view.in[K] = k, view.in[V] = v;
     return run(c, &view, &o);
 }
@@ -209,6 +216,7 @@ fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
     a->v = (const char *)qkv->data + (size_t)((a->H + a->G) * a->Wk) * size;
     a->q_row = a->k_row = a->v_row = fv_cols(qkv);
     a->q_batch = a->k_batch = a->v_batch = a->Tq * fv_cols(qkv);
+    view.role = role_of(&o);
     view.in[Q] = qkv;
     return run(c, &view, &o);
 }
@@ -230,7 +238,7 @@ fv_shape fv_attn_view_shape(const fv_attn_view *v)
     return FV_SHAPE(v->args.B, v->args.H, v->args.Tq, v->args.Tk);
 }
 
-bool fv_attn_view_causal(const fv_attn_view *v) { return v->args.causal; }
+fv_attn_role fv_attn_view_role(const fv_attn_view *v) { return v->role; }
 
 /* Whether that can be asked of the view. */
 static bool askable(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head,

@@ -37,7 +37,7 @@ static void add_layer(fv_see *s, fv_see_kind k, const char *name, const fv_attn_
     snprintf(m->layer[n].name, sizeof m->layer[n].name, "%s", name);
     m->layers = n + 1;
     m->heads = shape.d[1], m->rows = shape.d[2], m->cols = shape.d[3];
-    m->causal = (!n || m->causal) && m->rows == m->cols && fv_attn_view_causal(v);
+    m->causal = (!n || m->causal) && m->rows == m->cols && fv_attn_view_role(v) == FV_ATTN_CAUSAL;
 }
 
 static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
@@ -46,7 +46,7 @@ static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, co
     fv_see *s = user;
     if (strcmp(site, "attention") != 0 || s->err.code) return;
     if (!name) name = "attention";
-    add_layer(s, fv__see_kind(name, fv_attn_view_causal(what)), name, what);
+    add_layer(s, fv__see_kind(what), name, what);
 }
 
 /* ---- making one ---- */

@@ -1,8 +1,5 @@
-/* kind.c - which kind of attention a name stands for.
- *
- * All that src/see knows about the roles of attentions is here: two questions, answered from the
- * names that attentions have in published checkpoints.  Once a family's table says what each
- * attention is for, these two functions read that table and nothing else in this folder changes. */
+/* kind.c - which kind of map an attention is: by the role it carries, not by its name or its
+ * family, so a new family is seen without a line here. */
 #include "see/see.h"
 
 static const char *const kind_names[] = {"encoder", "decoder", "cross"};
@@ -12,20 +9,12 @@ const char *fv_see_kind_name(fv_see_kind k)
     return (unsigned)k < FV_SEE_KINDS ? kind_names[k] : "?";
 }
 
-static bool names_cross(const char *name) { return !strcmp(fv_attention_kind(name), "cross"); }
-
-fv_see_kind fv__see_kind(const char *name, bool causal)
+fv_see_kind fv__see_kind(const fv_attn_view *v)
 {
-    if (names_cross(name)) return FV_SEE_CROSS;
-    if (strstr(name, "decoder")) return FV_SEE_DECODER;
-    if (strstr(name, "encoder")) return FV_SEE_ENCODER;
-    return causal ? FV_SEE_DECODER : FV_SEE_ENCODER;
+    static const fv_see_kind kinds[] = {[FV_ATTN_SELF] = FV_SEE_ENCODER,
+                                        [FV_ATTN_CAUSAL] = FV_SEE_DECODER,
+                                        [FV_ATTN_CROSS] = FV_SEE_CROSS};
+    return kinds[fv_attn_view_role(v)];
 }
 
-bool fv_see_takes_pair(const fv_model *m)
-{
-    const fv_params *p = fv_model_params(m);
-    for (int i = 0; i < fv_params_count(p); i++)
-        if (names_cross(fv_params_at(p, i)->name)) return true;
-    return false;
-}
+bool fv_see_takes_pair(const fv_model *m) { return fv_model_has_cross(m); }

@@ -101,8 +101,9 @@ static void silence_head(const silence *s, fv_ctx *c, fv_tensor *y)
 static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     silence *s = user;
+    (void)name;
     if (!strcmp(site, "attention")) {
-        s->kind = fv__see_kind(name ? name : "", fv_attn_view_causal(what));
+        s->kind = fv__see_kind(what);
         s->heads = fv_attn_view_shape(what).d[1];
         s->seen[s->kind]++;
     } else if (!strcmp(site, "attention_output")) {

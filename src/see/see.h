@@ -41,8 +41,8 @@ struct fv_see {
     fv_see_map map[FV_SEE_KINDS];
 };
 
-/* What an attention of this name is (kind.c). */
-fv_see_kind fv__see_kind(const char *name, bool causal);
+/* The kind that an attention of this role belongs to. */
+fv_see_kind fv__see_kind(const fv_attn_view *v);
 /* Runs m in c on the tokens of in; the texts are checked first. */
 fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out, fv_err *e);
 

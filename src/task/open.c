@@ -5,13 +5,16 @@
 
 #include "task.h"
 
-/* What the architecture's name must hold; NULL: the bare encoder is taken, whatever stands on
- * it. */
-static const char *const head_of_job[] = {[FV_JOB_EMBED] = NULL,
-                                          [FV_JOB_CLASSIFY] = "ForSequenceClassification",
-                                          [FV_JOB_FILL] = "ForMaskedLM",
-                                          [FV_JOB_TAG] = "ForTokenClassification",
-                                          [FV_JOB_ANSWER] = "ForQuestionAnswering"};
+/* The head that a job needs, and what messages call it; embeddings take the bare encoder, whatever
+ * stands on it. */
+static const struct {
+    fv_head_job head;
+    const char *word;
+} head_of_job[] = {[FV_JOB_EMBED] = {FV_HEAD_BASE, NULL},
+                   [FV_JOB_CLASSIFY] = {FV_HEAD_CLASSIFY, "ForSequenceClassification"},
+                   [FV_JOB_FILL] = {FV_HEAD_MASKED_LM, "ForMaskedLM"},
+                   [FV_JOB_TAG] = {FV_HEAD_TAG, "ForTokenClassification"},
+                   [FV_JOB_ANSWER] = {FV_HEAD_ANSWER, "ForQuestionAnswering"}};
 
 void fv_task_close(fv_task *t)
 {
@@ -38,26 +41,16 @@ const char *fv_task_mask(const fv_task *t) { return t->mask; }
 
 /* ---- the model ---- */
 
-/* "BertForMaskedLM" and "GPT2LMHeadModel" stand on "BertModel" and "GPT2Model". */
-static void base_of(char out[64], const char *head)
-{
-    const char *cut = strstr(head, "For");
-    if (!cut) cut = strstr(head, "LMHead");
-    snprintf(out, 64, "%.*s%s", cut ? (int)(cut - head) : 60, head, cut ? "Model" : "");
-}
-
 static fv_status open_model(fv_task *t, const char *path, fv_model_opt opt, fv_err *e)
 {
-    const char *head = fv_json_text(fv_dir_config(t->dir), "architectures.0"),
-               *wanted = head_of_job[t->job];
-    char base[64];
+    const fv_json *j = fv_dir_config(t->dir);
+    const char *head = fv_json_text(j, "architectures.0"), *type = fv_json_text(j, "model_type"),
+               *wanted = head_of_job[t->job].word;
+    const fv_family *f = type ? fv_family_find(type) : NULL;
     opt.serve = true;
-    if (head && !wanted && !opt.head) {
-        base_of(base, head);
-        opt.head = base;
-    }
+    if (head && f && !wanted && !opt.head) opt.head = fv_family_base(f, head);
     fv_status st = fv_model_open(&t->model, t->dev, path, opt, e);
-    if (st || !wanted || strstr(fv_model_head(t->model), wanted)) return st;
+    if (st || !wanted || fv_model_job(t->model) == head_of_job[t->job].head) return st;
     return fv_fail(e, FV_EARG, "%s: a model %s is needed, and this is a %s", path, wanted,
                    fv_model_head(t->model));
 }
@@ -69,13 +62,6 @@ int64_t fv__task_setting(const fv_task *t, const char *key)
     return fv_fields_get(fv_model_config(t->model), fields, key, text, sizeof text) > 0
                ? strtoll(text, NULL, 10)
                : 0;
-}
-
-static bool takes(const fv_family *f, const char *name)
-{
-    for (const fv_input *i = f->inputs; i->name; i++)
-        if (!strcmp(i->name, name)) return true;
-    return false;
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return !a || (b > 0 && b < a) ? b : a; }
@@ -115,7 +101,7 @@ static void read_limits(fv_task *t)
     fv_json_number(j, "pad_token_id", &pad);
     fv_json_number(j, "type_vocab_size", &kinds);
     t->pad = (int32_t)pad;
-    t->types = takes(f, "token_type_ids") && kinds > 1;
+    t->types = fv_family_takes(f, "token_type_ids") && kinds > 1;
     t->longest = longest(t);
 }
 

@@ -224,7 +224,7 @@ static void compare_family(const char *name, bool pair, fv_see_kind only)
     fv_st_close(want);
 }
 
-static void families_are_seen_by_their_names(void **state)
+static void families_are_seen_by_their_roles(void **state)
 {
     (void)state;
     compare_family("bert", false, FV_SEE_ENCODER);
@@ -475,7 +475,7 @@ static void the_head_that_aligns_is_found(void **state)
     check(fv_ctx_new(&c, device, (fv_ctx_opt){.record = true}, &e), &e);
     check(fv_see_watch(&s, c, 0, &e), &e);
     fv_attention(c, rows_of(c, q), rows_of(c, k), rows_of(c, q),
-                 (fv_attn){.n_head = 3, .name = "decoder.encoder_attn"});
+                 (fv_attn){.n_head = 3, .role = FV_ATTN_CROSS});
     assert_int_equal(fv_ctx_status(c), FV_OK);
     check(fv_see_alignment(s, &best, &score, &e), &e);
     assert_int_equal(best.kind, FV_SEE_CROSS);
@@ -491,7 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_those_of_transformers),
         cmocka_unit_test(rollouts_are_those_of_numpy),
-        cmocka_unit_test(families_are_seen_by_their_names),
+        cmocka_unit_test(families_are_seen_by_their_roles),
         cmocka_unit_test(tokens_stand_where_they_belong),
         cmocka_unit_test(what_is_not_there_is_named),
         cmocka_unit_test(json_and_csv_hold_the_same_weights),

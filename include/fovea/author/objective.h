@@ -8,17 +8,7 @@
 #define FOVEA_AUTHOR_OBJECTIVE_H
 
 #include "fovea/data.h"
-
-/* What a head computes. */
-typedef enum fv_objective_head {
-    FV_HEAD_CAUSAL_LM = 0,
-    FV_HEAD_MASKED_LM,
-    FV_HEAD_PRETRAINING, /* masked tokens and next sentence */
-    FV_HEAD_SEQ2SEQ_LM,
-    FV_HEAD_SEQUENCE_CLASSES,
-    FV_HEAD_TOKEN_CLASSES,
-    FV_HEAD_SPAN /* first and last token of an answer */
-} fv_objective_head;
+#include "fovea/model.h"
 
 /* What a feed is opened with, besides its files.  Ids are -1 where the tokenizer has no such
  * token. */
@@ -56,7 +46,7 @@ typedef struct fv_objective {
                        fv_err *e);
 
     /* ---- the model ---- */
-    fv_objective_head head;
+    fv_head_job head;               /* what the model's head must compute */
     const char *const *loss_inputs; /* arrays of a batch that the loss is computed from */
     bool names_labels;              /* config.json gets id2label and label2id */
     bool generates;                 /* generation_config.json is written */

@@ -131,13 +131,12 @@ static void put(subject *s, const char *name, fv_shape shape, int32_t most)
 
 static void make_batch(subject *s, const model_values *v)
 {
-    const char *head = fv_model_head(s->model);
+    fv_head_job job = fv_model_job(s->model);
     fv_shape tokens = FV_SHAPE(v->batch, v->len), rows = FV_SHAPE(v->batch);
     int32_t vocab = number(s->model, "vocab_size", 1000),
             labels = number(s->model, "num_labels", 2);
-    bool sequence = strstr(head, "SequenceClassification") != NULL,
-         span = strstr(head, "QuestionAnswering") != NULL;
-    bool token = strstr(head, "TokenClassification") != NULL;
+    bool sequence = job == FV_HEAD_CLASSIFY, span = job == FV_HEAD_ANSWER,
+         token = job == FV_HEAD_TAG;
     put(s, "input_ids", tokens, vocab);
     if (takes(s->model, "decoder_input_ids")) put(s, "decoder_input_ids", tokens, vocab);
     if (span) {
@@ -146,7 +145,7 @@ static void make_batch(subject *s, const model_values *v)
     } else {
         put(s, "labels", sequence ? rows : tokens, sequence || token ? labels : vocab);
     }
-    if (strstr(head, "PreTraining")) put(s, "next_sentence_label", rows, 2);
+    if (job == FV_HEAD_PRETRAINING) put(s, "next_sentence_label", rows, 2);
     s->data.labels = sequence || span ? (double)v->batch : (double)v->batch * (double)v->len;
 }
 

@@ -79,13 +79,16 @@ static const fv_input inputs[] = {
     {0},
 };
 
-enum { TEXT, BASE, CLASSIFY };
-static const char *const heads[] = {"BartForConditionalGeneration", "BartModel",
-                                    "BartForSequenceClassification", NULL};
+static const fv_family_head heads[] = {
+    {"BartForConditionalGeneration", FV_HEAD_SEQ2SEQ, .base = "BartModel"},
+    {"BartModel", .job = FV_HEAD_BASE},
+    {"BartForSequenceClassification", FV_HEAD_CLASSIFY, .base = "BartModel"},
+    {0},
+};
 
 typedef struct bart {
     config cfg;
-    int head;
+    fv_head_job job;
     fv_emb tokens;
     fv_pos encoder_pos, decoder_pos;
     fv_norm encoder_norm, decoder_norm; /* of the embeddings */
@@ -155,21 +158,21 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = fv__head_of(heads, s->head);
-    const char *below = m->head == BASE ? "" : "model.";
+    m->job = s->head->job;
+    const char *below = m->job == FV_HEAD_BASE ? "" : "model.";
     fv_emb_opt opt = {.scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1,
                       .has_pad = true,
                       .pad = k->pad_token_id,
                       .std = k->init_std};
     fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, opt, "%sshared", below);
     declare_stacks(m, p, below);
-    if (m->head == TEXT) {
+    if (m->job == FV_HEAD_SEQ2SEQ) {
         m->out = fv__output(p, m->tokens.table, k->tie_word_embeddings, k->init_std,
                             "lm_head.weight");
         m->bias = fv_param(p, (fv_init){FV_INIT_ZERO, 0, true}, FV_SHAPE(1, k->vocab_size),
                            "final_logits_bias");
     }
-    if (m->head == CLASSIFY) {
+    if (m->job == FV_HEAD_CLASSIFY) {
         fv_lin_init(p, &m->dense, k->d_model, k->d_model, (fv_lin_opt){.std = k->init_std},
                     "classification_head.dense");
         fv_lin_init(p, &m->label, k->d_model, k->num_labels, (fv_lin_opt){.std = k->init_std},
@@ -198,7 +201,7 @@ static fv_load_opt load(const void *self)
     return (fv_load_opt){.prefix = "model.",
                          .ties = ties,
                          .fresh = fresh,
-                         .ignore = m->head == TEXT ? version : others};
+                         .ignore = m->job == FV_HEAD_SEQ2SEQ ? version : others};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
@@ -259,16 +262,17 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const bart *m = self;
     fv_tensor *source = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
     fv_tensor *ids = fv_items_get(in, "decoder_input_ids"),
-              *labels = m->head == TEXT ? fv_items_get(in, "labels") : NULL;
+              *labels = m->job == FV_HEAD_SEQ2SEQ ? fv_items_get(in, "labels") : NULL;
     fv_tensor *memory = encode(c, m, source, mask);
     fv_items_put(out, "encoder_last_hidden_state", memory);
     if (!ids)
         ids = fv__shift_right(c, labels ? labels : source, m->cfg.decoder_start_token_id,
                               m->cfg.pad_token_id);
     fv_tensor *x = decode(c, m, ids, fv_items_get(in, "decoder_attention_mask"), memory, mask);
-    if (m->head == BASE) fv_items_put(out, "last_hidden_state", x);
-    if (m->head == TEXT) fv__put_tokens(c, in, out, logits(c, m, x), fv_items_get(in, "labels"));
-    if (m->head == CLASSIFY) classify(c, m, in, out, x);
+    if (m->job == FV_HEAD_BASE) fv_items_put(out, "last_hidden_state", x);
+    if (m->job == FV_HEAD_SEQ2SEQ)
+        fv__put_tokens(c, in, out, logits(c, m, x), fv_items_get(in, "labels"));
+    if (m->job == FV_HEAD_CLASSIFY) classify(c, m, in, out, x);
 }
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */
@@ -293,7 +297,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 static int64_t vocabulary(const void *self)
 {
     const bart *m = self;
-    return m->head == TEXT ? m->cfg.vocab_size : 0;
+    return m->job == FV_HEAD_SEQ2SEQ ? m->cfg.vocab_size : 0;
 }
 
 static int64_t context(const void *self)

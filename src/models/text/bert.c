@@ -9,15 +9,16 @@
 
 #include "model/bert.h"
 
-enum { BASE, PRETRAINING, MASKED, NEXT, SEQUENCE, TOKEN, SPAN };
-static const char *const heads[] = {"BertModel",
-                                    "BertForPreTraining",
-                                    "BertForMaskedLM",
-                                    "BertForNextSentencePrediction",
-                                    "BertForSequenceClassification",
-                                    "BertForTokenClassification",
-                                    "BertForQuestionAnswering",
-                                    NULL};
+static const fv_family_head heads[] = {
+    {"BertModel", .job = FV_HEAD_BASE},
+    {"BertForPreTraining", FV_HEAD_PRETRAINING, .base = "BertModel"},
+    {"BertForMaskedLM", FV_HEAD_MASKED_LM, .base = "BertModel"},
+    {"BertForNextSentencePrediction", FV_HEAD_NEXT_SENTENCE, .base = "BertModel"},
+    {"BertForSequenceClassification", FV_HEAD_CLASSIFY, .base = "BertModel"},
+    {"BertForTokenClassification", FV_HEAD_TAG, .base = "BertModel"},
+    {"BertForQuestionAnswering", FV_HEAD_ANSWER, .base = "BertModel"},
+    {0},
+};
 
 typedef fv__bert_config config;
 
@@ -54,7 +55,7 @@ static const fv_input inputs[] = {
 
 typedef struct bert {
     config cfg;
-    int head;
+    fv_head_job job;
     fv_emb words, types;
     fv_pos positions;
     fv_norm norm;
@@ -79,16 +80,17 @@ static void declare_head(bert *m, fv_params *p)
     const config *k = &m->cfg;
     fv_lin_opt lin = {.std = k->initializer_range};
     int64_t D = k->hidden_size;
-    if (m->head != MASKED && m->head != TOKEN && m->head != SPAN)
-        fv_lin_init(p, &m->pooler, D, D, lin, "%spooler.dense", m->head == BASE ? "" : "bert.");
-    if (m->head == PRETRAINING || m->head == MASKED)
+    if (m->job != FV_HEAD_MASKED_LM && m->job != FV_HEAD_TAG && m->job != FV_HEAD_ANSWER)
+        fv_lin_init(p, &m->pooler, D, D, lin, "%spooler.dense",
+                    m->job == FV_HEAD_BASE ? "" : "bert.");
+    if (m->job == FV_HEAD_PRETRAINING || m->job == FV_HEAD_MASKED_LM)
         fv__word_head_init(p, &m->masked, k, m->words.table, "cls.predictions.transform.dense",
                            "cls.predictions.transform.LayerNorm", "cls.predictions");
-    if (m->head == PRETRAINING || m->head == NEXT)
+    if (m->job == FV_HEAD_PRETRAINING || m->job == FV_HEAD_NEXT_SENTENCE)
         fv_lin_init(p, &m->relation, D, 2, lin, "cls.seq_relationship");
-    if (m->head == SEQUENCE || m->head == TOKEN)
+    if (m->job == FV_HEAD_CLASSIFY || m->job == FV_HEAD_TAG)
         fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier");
-    if (m->head == SPAN) fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs");
+    if (m->job == FV_HEAD_ANSWER) fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs");
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -96,9 +98,9 @@ static void declare(void *self, const fv_setup *s)
     bert *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
-    m->head = fv__head_of(heads, s->head);
+    m->job = s->head->job;
     const config *k = &m->cfg;
-    const char *at = m->head == BASE ? "" : "bert.";
+    const char *at = m->job == FV_HEAD_BASE ? "" : "bert.";
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
     fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.word_embeddings",
                 at);
@@ -134,7 +136,7 @@ static fv_load_opt load(const void *self)
                                       "qa_outputs.*",
                                       NULL};
     const bert *m = self;
-    bool words = m->head == PRETRAINING || m->head == MASKED;
+    bool words = m->job == FV_HEAD_PRETRAINING || m->job == FV_HEAD_MASKED_LM;
     /* of the bare encoder, which some leave out */
     static const char *const pooler[] = {"pooler.dense.*", NULL};
     return (fv_load_opt){.prefix = "bert.",
@@ -147,7 +149,7 @@ static fv_load_opt load(const void *self)
 static fv_status ready(void *self, fv_params *p, fv_err *e)
 {
     bert *m = self;
-    return m->head == BASE ? fv__bert_pooler_ready(p, &m->pooler, e) : FV_OK;
+    return m->job == FV_HEAD_BASE ? fv__bert_pooler_ready(p, &m->pooler, e) : FV_OK;
 }
 
 /* Classifiers stay as they are: they are small. */
@@ -216,19 +218,22 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     float dropout = fv__bert_dropout(k);
     fv_tensor *x = encode(c, m, in);
     if (m->pooler.w) pooled = fv_lin_act(c, &m->pooler, fv_first(c, x), FV_TANH);
-    switch (m->head) {
-    case BASE:
+    switch (m->job) {
+    case FV_HEAD_BASE:
         fv_items_put(out, "last_hidden_state", x);
         fv_items_put(out, "pooler_output", pooled);
         return;
-    case PRETRAINING: pretraining(c, m, x, pooled, in, out); return;
-    case SPAN: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
-    case MASKED: logits = fv__word_head_fwd(c, &m->masked, x); break;
-    case NEXT: logits = fv_lin_fwd(c, &m->relation, pooled); break;
-    case SEQUENCE: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, pooled, dropout)); break;
+    case FV_HEAD_PRETRAINING: pretraining(c, m, x, pooled, in, out); return;
+    case FV_HEAD_ANSWER: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
+    case FV_HEAD_MASKED_LM: logits = fv__word_head_fwd(c, &m->masked, x); break;
+    case FV_HEAD_NEXT_SENTENCE: logits = fv_lin_fwd(c, &m->relation, pooled); break;
+    case FV_HEAD_CLASSIFY:
+        logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, pooled, dropout));
+        break;
     default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, dropout)); break;
     }
-    fv__put_classes(c, in, out, logits, m->head == SEQUENCE ? k->problem_type : FV_PROBLEM_SINGLE);
+    fv__put_classes(c, in, out, logits,
+                    m->job == FV_HEAD_CLASSIFY ? k->problem_type : FV_PROBLEM_SINGLE);
 }
 
 const fv_family fv__family_bert = {

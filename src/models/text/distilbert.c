@@ -7,13 +7,14 @@
 #define MAX_LAYER 256
 #define EPS 1e-12f /* under the square root of each norm; not configurable */
 
-enum { BASE, MASKED, SEQUENCE, TOKEN, SPAN };
-static const char *const heads[] = {"DistilBertModel",
-                                    "DistilBertForMaskedLM",
-                                    "DistilBertForSequenceClassification",
-                                    "DistilBertForTokenClassification",
-                                    "DistilBertForQuestionAnswering",
-                                    NULL};
+static const fv_family_head heads[] = {
+    {"DistilBertModel", .job = FV_HEAD_BASE},
+    {"DistilBertForMaskedLM", FV_HEAD_MASKED_LM, .base = "DistilBertModel"},
+    {"DistilBertForSequenceClassification", FV_HEAD_CLASSIFY, .base = "DistilBertModel"},
+    {"DistilBertForTokenClassification", FV_HEAD_TAG, .base = "DistilBertModel"},
+    {"DistilBertForQuestionAnswering", FV_HEAD_ANSWER, .base = "DistilBertModel"},
+    {0},
+};
 
 typedef struct config {
     int vocab_size, dim, n_layers, n_heads, hidden_dim, max_position_embeddings, pad_token_id,
@@ -72,7 +73,7 @@ typedef struct layer {
 
 typedef struct distilbert {
     config cfg;
-    int head;
+    fv_head_job job;
     fv_emb words;
     fv_pos positions;
     fv_norm norm;
@@ -120,7 +121,7 @@ static void declare_head(distilbert *m, fv_params *p)
 {
     const config *k = &m->cfg;
     fv_lin_opt lin = {.std = k->initializer_range};
-    if (m->head == MASKED) {
+    if (m->job == FV_HEAD_MASKED_LM) {
         fv__word_head *l = &m->masked;
         l->act = fv_act_of(k->activation);
         fv_lin_init(p, &l->dense, k->dim, k->dim, lin, "vocab_transform");
@@ -130,10 +131,11 @@ static void declare_head(distilbert *m, fv_params *p)
         l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size),
                            "vocab_projector.bias");
     }
-    if (m->head == SEQUENCE) fv_lin_init(p, &m->dense, k->dim, k->dim, lin, "pre_classifier");
-    if (m->head == SEQUENCE || m->head == TOKEN)
+    if (m->job == FV_HEAD_CLASSIFY)
+        fv_lin_init(p, &m->dense, k->dim, k->dim, lin, "pre_classifier");
+    if (m->job == FV_HEAD_CLASSIFY || m->job == FV_HEAD_TAG)
         fv_lin_init(p, &m->classifier, k->dim, k->num_labels, lin, "classifier");
-    if (m->head == SPAN) fv_lin_init(p, &m->classifier, k->dim, 2, lin, "qa_outputs");
+    if (m->job == FV_HEAD_ANSWER) fv_lin_init(p, &m->classifier, k->dim, 2, lin, "qa_outputs");
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -141,9 +143,9 @@ static void declare(void *self, const fv_setup *s)
     distilbert *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
-    m->head = fv__head_of(heads, s->head);
+    m->job = s->head->job;
     const config *k = &m->cfg;
-    const char *at = m->head == BASE ? "" : "distilbert.";
+    const char *at = m->job == FV_HEAD_BASE ? "" : "distilbert.";
     fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
     fv_emb_init(p, &m->words, k->vocab_size, k->dim, words, "%sembeddings.word_embeddings", at);
     fv_pos_init(p, &m->positions, k->max_position_embeddings, k->dim, FV_POS_LEARNED, 0,
@@ -169,7 +171,7 @@ static fv_load_opt load(const void *self)
     const distilbert *m = self;
     return (fv_load_opt){.prefix = "distilbert.",
                          .ties = m->cfg.tie_word_embeddings ? ties : NULL,
-                         .ignore = m->head == MASKED ? own : others};
+                         .ignore = m->job == FV_HEAD_MASKED_LM ? own : others};
 }
 
 /* The last layer of a classifier stays as it is: it is small. */
@@ -225,20 +227,21 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const config *k = &m->cfg;
     fv_tensor *logits = NULL;
     fv_tensor *x = encode(c, m, in);
-    switch (m->head) {
-    case BASE: fv_items_put(out, "last_hidden_state", x); return;
-    case SPAN:
+    switch (m->job) {
+    case FV_HEAD_BASE: fv_items_put(out, "last_hidden_state", x); return;
+    case FV_HEAD_ANSWER:
         fv_put_spans(c, fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->qa_dropout)), in, out);
         return;
-    case MASKED: logits = fv__word_head_fwd(c, &m->masked, x); break;
-    case SEQUENCE:
+    case FV_HEAD_MASKED_LM: logits = fv__word_head_fwd(c, &m->masked, x); break;
+    case FV_HEAD_CLASSIFY:
         x = fv_dropout(c, fv_lin_act(c, &m->dense, fv_first(c, x), FV_RELU),
                        k->seq_classif_dropout);
         logits = fv_lin_fwd(c, &m->classifier, x);
         break;
     default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->dropout)); break;
     }
-    fv__put_classes(c, in, out, logits, m->head == SEQUENCE ? k->problem_type : FV_PROBLEM_SINGLE);
+    fv__put_classes(c, in, out, logits,
+                    m->job == FV_HEAD_CLASSIFY ? k->problem_type : FV_PROBLEM_SINGLE);
 }
 
 const fv_family fv__family_distilbert = {

@@ -62,12 +62,16 @@ static const fv_input inputs[] = {
     {"labels", FV_I32, false},         {0},
 };
 
-static const char *const heads[] = {"GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification",
-                                    NULL};
+static const fv_family_head heads[] = {
+    {"GPT2LMHeadModel", FV_HEAD_CAUSAL_LM, .base = "GPT2Model"},
+    {"GPT2Model", .job = FV_HEAD_BASE},
+    {"GPT2ForSequenceClassification", FV_HEAD_CLASSIFY, .base = "GPT2Model"},
+    {0},
+};
 
 typedef struct gpt2 {
     config cfg;
-    fv__causal_head head;
+    fv_head_job job;
     fv_emb tokens;
     fv_pos wpe;
     fv_encoder_layer *layer;
@@ -117,8 +121,8 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = (fv__causal_head)fv__head_of(heads, s->head);
-    const char *below = m->head == FV__BASE ? "" : "transformer.";
+    m->job = s->head->job;
+    const char *below = m->job == FV_HEAD_BASE ? "" : "transformer.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range},
                 "%swte", below);
     fv_pos_init(p, &m->wpe, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range,
@@ -129,7 +133,7 @@ static void declare(void *self, const fv_setup *s)
         fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%sh.%d", below, i);
     fv_norm_init(p, &m->norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f",
                  below);
-    m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels,
+    m->out = fv__causal_output(p, m->job, m->tokens.table, k->tie_word_embeddings, k->num_labels,
                                k->initializer_range);
 }
 
@@ -141,9 +145,9 @@ static fv_load_opt load(const void *self)
                                                   "lm_head.weight", "score.weight", NULL};
     const gpt2 *m = self;
     return (fv_load_opt){.prefix = "transformer.",
-                         .ties = m->head == FV__LANGUAGE && m->cfg.tie_word_embeddings ? ties
-                                                                                       : NULL,
-                         .ignore = m->head == FV__BASE ? masks_and_heads : masks};
+                         .ties = m->job == FV_HEAD_CAUSAL_LM && m->cfg.tie_word_embeddings ? ties
+                                                                                           : NULL,
+                         .ignore = m->job == FV_HEAD_BASE ? masks_and_heads : masks};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
@@ -173,14 +177,14 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const gpt2 *m = self;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
-    fv_tensor *next = m->head == FV__LANGUAGE ? fv__next_labels(c, in) : NULL;
+    fv_tensor *next = m->job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"),
                          fv_items_get(in, "position_ids"));
     x = fv__encoder(c, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true, .key_mask = mask},
                     "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
-    fv__put_causal(c, in, out, m->head, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
+    fv__put_causal(c, in, out, m->job, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
 }
 
 /* ---- generation ---- */
@@ -196,7 +200,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 static int64_t vocabulary(const void *self)
 {
     const gpt2 *m = self;
-    return m->head == FV__LANGUAGE ? m->cfg.vocab_size : 0;
+    return m->job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
 }
 
 static int64_t context(const void *self) { return ((const gpt2 *)self)->cfg.n_positions; }

@@ -118,22 +118,23 @@ static const fv_input inputs[] = {
     {0},
 };
 
-static const char *const heads[] = {
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "LlamaModel",
-    "MistralModel",
-    "Qwen2Model",
-    "LlamaForSequenceClassification",
-    "MistralForSequenceClassification",
-    "Qwen2ForSequenceClassification",
-    NULL,
+static const fv_family_head heads[] = {
+    {"LlamaForCausalLM", FV_HEAD_CAUSAL_LM, .base = "LlamaModel", .type = "llama"},
+    {"MistralForCausalLM", FV_HEAD_CAUSAL_LM, .base = "MistralModel", .type = "mistral"},
+    {"Qwen2ForCausalLM", FV_HEAD_CAUSAL_LM, .base = "Qwen2Model", .type = "qwen2"},
+    {"LlamaModel", FV_HEAD_BASE, .type = "llama"},
+    {"MistralModel", FV_HEAD_BASE, .type = "mistral"},
+    {"Qwen2Model", FV_HEAD_BASE, .type = "qwen2"},
+    {"LlamaForSequenceClassification", FV_HEAD_CLASSIFY, .base = "LlamaModel", .type = "llama"},
+    {"MistralForSequenceClassification", FV_HEAD_CLASSIFY, .base = "MistralModel",
+     .type = "mistral"},
+    {"Qwen2ForSequenceClassification", FV_HEAD_CLASSIFY, .base = "Qwen2Model", .type = "qwen2"},
+    {0},
 };
 
 typedef struct llama {
     config cfg;
-    fv__causal_head head;
+    fv_head_job job;
     fv_emb tokens;
     fv_rotary rotary;
     fv_encoder_layer *layer;
@@ -240,11 +241,9 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = strstr(s->head, "ForCausalLM")   ? FV__LANGUAGE
-              : strstr(s->head, "ForSequence") ? FV__CLASSIFY
-                                               : FV__BASE;
+    m->job = s->head->job;
     m->rotary = rotary_of(k);
-    const char *below = m->head == FV__BASE ? "" : "model.";
+    const char *below = m->job == FV_HEAD_BASE ? "" : "model.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size,
                 (fv_emb_opt){.std = k->initializer_range}, "%sembed_tokens", below);
     m->layer = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->layer);
@@ -253,7 +252,7 @@ static void declare(void *self, const fv_setup *s)
         fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%slayers.%d", below, i);
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps},
                  "%snorm", below);
-    m->out = fv__causal_output(p, m->head, m->tokens.table, k->tie_word_embeddings, k->num_labels,
+    m->out = fv__causal_output(p, m->job, m->tokens.table, k->tie_word_embeddings, k->num_labels,
                                k->initializer_range);
 }
 
@@ -265,9 +264,9 @@ static fv_load_opt load(const void *self)
                                                      "score.weight", NULL};
     const llama *m = self;
     return (fv_load_opt){.prefix = "model.",
-                         .ties = m->head == FV__LANGUAGE && m->cfg.tie_word_embeddings ? ties
-                                                                                       : NULL,
-                         .ignore = m->head == FV__BASE ? computed_and_heads : computed};
+                         .ties = m->job == FV_HEAD_CAUSAL_LM && m->cfg.tie_word_embeddings ? ties
+                                                                                           : NULL,
+                         .ignore = m->job == FV_HEAD_BASE ? computed_and_heads : computed};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
@@ -280,41 +279,50 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
+/* Rotary positions of a batch.  Those that grow with the length go by each row's own positions, so
+ * that no row depends on those beside it; in training, where nothing is read back, by T. */
+static fv_rope_arg rotations(fv_ctx *c, const llama *m, const fv_items *in)
+{
+    fv_tensor *ids = fv_items_get(in, "input_ids"), *pos = fv_items_get(in, "position_ids");
+    int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
+    bool grows = m->rotary.kind == FV_ROTARY_DYNAMIC && !fv_ctx_training(c) &&
+                 (pos || T > m->rotary.trained);
+    if (!pos) pos = fv_positions(c, B, T, 0);
+    if (!grows) return fv_rotary_at(c, &m->rotary, pos, T);
+    int64_t *len = fv__step_memory(c, (size_t)B * sizeof *len);
+    bool ok = len && fv__row_lengths(c, pos, fv_items_get(in, "attention_mask"), len);
+    return ok ? fv_rotary_rows(c, &m->rotary, pos, len, B) : (fv_rope_arg){0};
+}
+
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const llama *m = self;
-    fv_tensor *ids = fv_items_get(in, "input_ids"),
-              *position_ids = fv_items_get(in, "position_ids");
-    int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
-    fv_tensor *next = m->head == FV__LANGUAGE ? fv__next_labels(c, in) : NULL;
+    fv_tensor *ids = fv_items_get(in, "input_ids");
+    fv_tensor *next = m->job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = {.causal = true, .key_mask = fv_items_get(in, "attention_mask")};
-    arg.rope = fv_rotary_at(c, &m->rotary, position_ids ? position_ids : fv_positions(c, B, T, 0),
-                            T);
+    arg.rope = rotations(c, m, in);
     x = fv__encoder(c, m->layer, m->cfg.num_hidden_layers, x, arg, "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
-    fv__put_causal(c, in, out, m->head, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
+    fv__put_causal(c, in, out, m->job, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
 }
 
 /* ---- generation ---- */
 
-/* Positions in use by the longest row: what rotary positions that grow with the length grow by. */
-static int64_t longest(const fv_session *s, fv_tensor *ids)
+static fv_rope_arg step_rotations(fv_ctx *c, const llama *m, fv_session *s, fv_tensor *ids)
 {
-    int64_t most = 0;
-    for (int64_t i = 0; i < fv_session_count(s); i++)
-        most = fv_session_len(s, i) > most ? fv_session_len(s, i) : most;
-    return most + fv_dim(ids, 1);
+    int64_t rows = fv_session_count(s), *len = fv__step_memory(c, (size_t)rows * sizeof *len);
+    for (int64_t i = 0; len && i < rows; i++) len[i] = fv_session_span(s, i, fv_dim(ids, 1));
+    return len ? fv_rotary_rows(c, &m->rotary, fv_session_positions(c, s), len, rows)
+               : (fv_rope_arg){0};
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const llama *m = self;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
-    fv_mha_arg arg = {.causal = true,
-                      .rope = fv_rotary_at(c, &m->rotary, fv_session_positions(c, s),
-                                           longest(s, ids))};
+    fv_mha_arg arg = {.causal = true, .rope = step_rotations(c, m, s, ids)};
     x = fv__encoder_step(c, s, m->layer, m->cfg.num_hidden_layers, x, arg);
     return fv__last_scores(c, x, &m->norm, m->out);
 }
@@ -322,7 +330,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 static int64_t vocabulary(const void *self)
 {
     const llama *m = self;
-    return m->head == FV__LANGUAGE ? m->cfg.vocab_size : 0;
+    return m->job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
 }
 
 static int64_t context(const void *self)

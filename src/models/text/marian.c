@@ -287,7 +287,10 @@ static int64_t context(const void *self)
 }
 static int64_t vocabulary(const void *self) { return target_vocab(&((const marian *)self)->cfg); }
 
-static const char *const heads[] = {"MarianMTModel", NULL};
+static const fv_family_head heads[] = {
+    {"MarianMTModel", .job = FV_HEAD_SEQ2SEQ},
+    {0},
+};
 
 const fv_family fv__family_marian = {
     .type = "marian",

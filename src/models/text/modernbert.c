@@ -13,13 +13,14 @@
 #include "model/part.h"
 #include "nn/part.h"
 
-enum { BASE, MASKED, SEQUENCE, TOKEN, SPAN };
-static const char *const heads[] = {"ModernBertModel",
-                                    "ModernBertForMaskedLM",
-                                    "ModernBertForSequenceClassification",
-                                    "ModernBertForTokenClassification",
-                                    "ModernBertForQuestionAnswering",
-                                    NULL};
+static const fv_family_head heads[] = {
+    {"ModernBertModel", .job = FV_HEAD_BASE},
+    {"ModernBertForMaskedLM", FV_HEAD_MASKED_LM, .base = "ModernBertModel"},
+    {"ModernBertForSequenceClassification", FV_HEAD_CLASSIFY, .base = "ModernBertModel"},
+    {"ModernBertForTokenClassification", FV_HEAD_TAG, .base = "ModernBertModel"},
+    {"ModernBertForQuestionAnswering", FV_HEAD_ANSWER, .base = "ModernBertModel"},
+    {0},
+};
 
 enum { CLS, MEAN };
 static const char *const poolings[] = {"cls", "mean", NULL};
@@ -111,7 +112,7 @@ static const fv_input inputs[] = {
 
 typedef struct modernbert {
     config cfg;
-    int head;
+    fv_head_job job;
     fv_emb words;
     fv_norm norm, final_norm, head_norm;
     fv_rotary global, local;
@@ -181,10 +182,10 @@ static void declare_head(modernbert *m, fv_params *p)
     const config *k = &m->cfg;
     int64_t D = k->hidden_size;
     fv_lin_opt dense = {.no_bias = !k->classifier_bias, .std = k->initializer_range};
-    if (m->head == BASE) return;
+    if (m->job == FV_HEAD_BASE) return;
     fv_lin_init(p, &m->dense, D, D, dense, "head.dense");
     fv_norm_init(p, &m->head_norm, D, norm_opt(k), "head.norm");
-    if (m->head != MASKED) {
+    if (m->job != FV_HEAD_MASKED_LM) {
         fv_lin_init(p, &m->classifier, D, k->num_labels, (fv_lin_opt){.std = k->initializer_range},
                     "classifier");
         return;
@@ -201,9 +202,9 @@ static void declare(void *self, const fv_setup *s)
     modernbert *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
-    m->head = fv__head_of(heads, s->head);
+    m->job = s->head->job;
     const config *k = &m->cfg;
-    const char *at = m->head == BASE ? "" : "model.";
+    const char *at = m->job == FV_HEAD_BASE ? "" : "model.";
     int64_t head = k->hidden_size / k->num_attention_heads;
     m->global = (fv_rotary){.width = head, .base = k->global_theta};
     m->local = (fv_rotary){.width = head, .base = k->local_theta};
@@ -225,10 +226,10 @@ static fv_load_opt load(const void *self)
     /* heads of another model */
     static const char *const others[] = {"head.*", "decoder.*", "classifier.*", NULL};
     const modernbert *m = self;
-    bool tied = m->head == MASKED && m->cfg.tie_word_embeddings;
+    bool tied = m->job == FV_HEAD_MASKED_LM && m->cfg.tie_word_embeddings;
     return (fv_load_opt){.prefix = "model.",
                          .ties = tied ? ties : NULL,
-                         .ignore = m->head == BASE ? others : NULL};
+                         .ignore = m->job == FV_HEAD_BASE ? others : NULL};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
@@ -236,7 +237,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
     modernbert *m = self;
     for (int i = 0; i < m->cfg.num_hidden_layers; i++)
         fv_encoder_layer_pack(p, &m->layers[i], dtype);
-    if (m->head == MASKED) fv_lin_pack(p, &m->dense, dtype);
+    if (m->job == FV_HEAD_MASKED_LM) fv_lin_pack(p, &m->dense, dtype);
     m->scores = fv__packed(p, m->scores, dtype);
 }
 
@@ -306,26 +307,26 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const modernbert *m = self;
     const config *k = &m->cfg;
     fv_tensor *x = encode(c, m, in);
-    if (m->head == BASE) {
+    if (m->job == FV_HEAD_BASE) {
         fv_items_put(out, "last_hidden_state", x);
         return;
     }
-    if (m->head == SEQUENCE)
+    if (m->job == FV_HEAD_CLASSIFY)
         x = k->classifier_pooling == MEAN ? mean(c, x, fv_items_get(in, "attention_mask"))
                                           : fv_first(c, x);
     x = fv_norm_fwd(c, &m->head_norm,
                     fv_lin_act(c, &m->dense, x, fv_act_of(k->classifier_activation)));
-    if (m->head == MASKED) {
+    if (m->job == FV_HEAD_MASKED_LM) {
         fv__put_tokens(c, in, out, fv_linear(c, x, m->scores, m->bias, FV_ACT_NONE),
                        fv_items_get(in, "labels"));
         return;
     }
     fv_tensor *logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->classifier_dropout));
-    if (m->head == SPAN)
+    if (m->job == FV_HEAD_ANSWER)
         fv_put_spans(c, logits, in, out);
     else
         fv__put_classes(c, in, out, logits,
-                        m->head == SEQUENCE ? k->problem_type : FV_PROBLEM_SINGLE);
+                        m->job == FV_HEAD_CLASSIFY ? k->problem_type : FV_PROBLEM_SINGLE);
 }
 
 const fv_family fv__family_modernbert = {

@@ -9,23 +9,30 @@
 
 #include "model/bert.h"
 
-enum { BASE, MASKED, SEQUENCE, TOKEN, SPAN };
-static const char *const heads[] = {"RobertaModel",
-                                    "RobertaForMaskedLM",
-                                    "RobertaForSequenceClassification",
-                                    "RobertaForTokenClassification",
-                                    "RobertaForQuestionAnswering",
-                                    "XLMRobertaModel",
-                                    "XLMRobertaForMaskedLM",
-                                    "XLMRobertaForSequenceClassification",
-                                    "XLMRobertaForTokenClassification",
-                                    "XLMRobertaForQuestionAnswering",
-                                    "CamembertModel",
-                                    "CamembertForMaskedLM",
-                                    "CamembertForSequenceClassification",
-                                    "CamembertForTokenClassification",
-                                    "CamembertForQuestionAnswering",
-                                    NULL};
+static const fv_family_head heads[] = {
+    {"RobertaModel", FV_HEAD_BASE, .type = "roberta"},
+    {"RobertaForMaskedLM", FV_HEAD_MASKED_LM, .base = "RobertaModel", .type = "roberta"},
+    {"RobertaForSequenceClassification", FV_HEAD_CLASSIFY, .base = "RobertaModel",
+     .type = "roberta"},
+    {"RobertaForTokenClassification", FV_HEAD_TAG, .base = "RobertaModel", .type = "roberta"},
+    {"RobertaForQuestionAnswering", FV_HEAD_ANSWER, .base = "RobertaModel", .type = "roberta"},
+    {"XLMRobertaModel", FV_HEAD_BASE, .type = "xlm-roberta"},
+    {"XLMRobertaForMaskedLM", FV_HEAD_MASKED_LM, .base = "XLMRobertaModel", .type = "xlm-roberta"},
+    {"XLMRobertaForSequenceClassification", FV_HEAD_CLASSIFY, .base = "XLMRobertaModel",
+     .type = "xlm-roberta"},
+    {"XLMRobertaForTokenClassification", FV_HEAD_TAG, .base = "XLMRobertaModel",
+     .type = "xlm-roberta"},
+    {"XLMRobertaForQuestionAnswering", FV_HEAD_ANSWER, .base = "XLMRobertaModel",
+     .type = "xlm-roberta"},
+    {"CamembertModel", FV_HEAD_BASE, .type = "camembert"},
+    {"CamembertForMaskedLM", FV_HEAD_MASKED_LM, .base = "CamembertModel", .type = "camembert"},
+    {"CamembertForSequenceClassification", FV_HEAD_CLASSIFY, .base = "CamembertModel",
+     .type = "camembert"},
+    {"CamembertForTokenClassification", FV_HEAD_TAG, .base = "CamembertModel", .type = "camembert"},
+    {"CamembertForQuestionAnswering", FV_HEAD_ANSWER, .base = "CamembertModel",
+     .type = "camembert"},
+    {0},
+};
 /* trained on more languages; else the same */
 static const char *const others[] = {"xlm-roberta", "camembert", NULL};
 
@@ -54,7 +61,7 @@ static const fv_input inputs[] = {
 
 typedef struct roberta {
     config cfg;
-    int head;
+    fv_head_job job;
     fv_emb words, types, positions;
     fv_norm norm;
     fv_encoder_layer *layers;
@@ -79,18 +86,18 @@ static void declare_head(roberta *m, fv_params *p)
     const config *k = &m->cfg;
     fv_lin_opt lin = {.std = k->initializer_range};
     int64_t D = k->hidden_size;
-    switch (m->head) {
-    case BASE: fv_lin_init(p, &m->dense, D, D, lin, "pooler.dense"); break;
-    case MASKED:
+    switch (m->job) {
+    case FV_HEAD_BASE: fv_lin_init(p, &m->dense, D, D, lin, "pooler.dense"); break;
+    case FV_HEAD_MASKED_LM:
         fv__word_head_init(p, &m->masked, k, m->words.table, "lm_head.dense", "lm_head.layer_norm",
                            "lm_head");
         m->masked.act = FV_GELU; /* always by erf, whatever hidden_act is */
         break;
-    case SEQUENCE:
+    case FV_HEAD_CLASSIFY:
         fv_lin_init(p, &m->dense, D, D, lin, "classifier.dense");
         fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier.out_proj");
         break;
-    case TOKEN: fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier"); break;
+    case FV_HEAD_TAG: fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier"); break;
     default: fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs"); break;
     }
 }
@@ -100,9 +107,9 @@ static void declare(void *self, const fv_setup *s)
     roberta *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
-    m->head = fv__head_of(heads, s->head) % (SPAN + 1); /* the same five under each name */
+    m->job = s->head->job;
     const config *k = &m->cfg;
-    const char *at = m->head == BASE ? "" : "roberta.";
+    const char *at = m->job == FV_HEAD_BASE ? "" : "roberta.";
     fv_emb_opt plain = {.std = k->initializer_range},
                padded = {.has_pad = true, .pad = k->pad_token_id, .std = plain.std};
     fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, padded, "%sembeddings.word_embeddings",
@@ -137,14 +144,14 @@ static fv_load_opt load(const void *self)
     static const char *const pooler[] = {"pooler.dense.*", NULL};
     return (fv_load_opt){.prefix = "roberta.",
                          .ties = m->cfg.tie_word_embeddings ? ties : bias_alone,
-                         .ignore = m->head == MASKED ? unused : all,
+                         .ignore = m->job == FV_HEAD_MASKED_LM ? unused : all,
                          .fresh = pooler};
 }
 
 static fv_status ready(void *self, fv_params *p, fv_err *e)
 {
     roberta *m = self;
-    return m->head == BASE ? fv__bert_pooler_ready(p, &m->dense, e) : FV_OK;
+    return m->job == FV_HEAD_BASE ? fv__bert_pooler_ready(p, &m->dense, e) : FV_OK;
 }
 
 /* The last layer of a classifier stays as it is: it is small. */
@@ -202,21 +209,22 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *logits = NULL;
     float dropout = fv__bert_dropout(k);
     fv_tensor *x = encode(c, m, in);
-    switch (m->head) {
-    case BASE:
+    switch (m->job) {
+    case FV_HEAD_BASE:
         fv_items_put(out, "last_hidden_state", x);
         if (m->dense.w)
             fv_items_put(out, "pooler_output", fv_lin_act(c, &m->dense, fv_first(c, x), FV_TANH));
         return;
-    case SPAN: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
-    case MASKED: logits = fv__word_head_fwd(c, &m->masked, x); break;
-    case SEQUENCE:
+    case FV_HEAD_ANSWER: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
+    case FV_HEAD_MASKED_LM: logits = fv__word_head_fwd(c, &m->masked, x); break;
+    case FV_HEAD_CLASSIFY:
         x = fv_lin_act(c, &m->dense, fv_dropout(c, fv_first(c, x), dropout), FV_TANH);
         logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, dropout));
         break;
     default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, dropout)); break;
     }
-    fv__put_classes(c, in, out, logits, m->head == SEQUENCE ? k->problem_type : FV_PROBLEM_SINGLE);
+    fv__put_classes(c, in, out, logits,
+                    m->job == FV_HEAD_CLASSIFY ? k->problem_type : FV_PROBLEM_SINGLE);
 }
 
 const fv_family fv__family_roberta = {

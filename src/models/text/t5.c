@@ -78,13 +78,17 @@ static const fv_input inputs[] = {
     {0},
 };
 
-enum { TEXT, BASE, ENCODER, TOKEN }; /* the last two have no decoder */
-static const char *const heads[] = {"T5ForConditionalGeneration", "T5Model", "T5EncoderModel",
-                                    "T5ForTokenClassification", NULL};
+static const fv_family_head heads[] = {
+    {"T5ForConditionalGeneration", FV_HEAD_SEQ2SEQ, .base = "T5Model"},
+    {"T5Model", .job = FV_HEAD_BASE},
+    {"T5EncoderModel", FV_HEAD_ENCODER, .encoder_only = true},
+    {"T5ForTokenClassification", FV_HEAD_TAG, .base = "T5EncoderModel", .encoder_only = true},
+    {0},
+};
 
 typedef struct t5 {
     config cfg;
-    int head;
+    fv_head_job job;
     fv_emb tokens;
     fv_rel_bias encoder_rel, decoder_rel;
     fv_encoder_layer *encoder;
@@ -152,7 +156,18 @@ static fv_layer_opt layer_opt(const config *k, bool decoder)
     };
 }
 
-static void declare_decoder(t5 *m, fv_params *p)
+/* Whether the output weight is the table of tokens: where a file has none of its own it is, as in
+ * transformers, whatever the configuration says. */
+static bool tied(const config *k, const fv_st *file)
+{
+    fv_st_info found;
+    if (file && fv_st_find(file, "lm_head.weight", &found, NULL)) return true;
+    /* Files of version 1.1 say that nothing is tied; some written later say instead that nothing is
+     * scaled. */
+    return k->tie_word_embeddings && k->scale_decoder_outputs != PLAIN;
+}
+
+static void declare_decoder(t5 *m, fv_params *p, const fv_st *file)
 {
     const config *k = &m->cfg;
     fv_norm_opt norm = {.rms = true, .eps = k->layer_norm_epsilon};
@@ -163,14 +178,11 @@ static void declare_decoder(t5 *m, fv_params *p)
                      k->relative_attention_max_distance, true,
                      "decoder.block.0.layer.0.SelfAttention.relative_attention_bias");
     fv_norm_init(p, &m->decoder_norm, k->d_model, norm, "decoder.final_layer_norm");
-    if (m->head != TEXT) return;
-    /* Files of version 1.1 say that nothing is tied; some written later say instead that nothing is
-     * scaled. */
-    bool apart = !k->tie_word_embeddings || k->scale_decoder_outputs == PLAIN;
+    if (m->job != FV_HEAD_SEQ2SEQ) return;
     bool scaled = k->scale_decoder_outputs == AS_TIED ? k->tie_word_embeddings
                                                       : k->scale_decoder_outputs == SCALED;
     m->scale = scaled ? 1 / sqrtf((float)k->d_model) : 1;
-    m->out = fv__output(p, m->tokens.table, !apart, k->initializer_factor, "lm_head.weight");
+    m->out = fv__output(p, m->tokens.table, tied(k, file), k->initializer_factor, "lm_head.weight");
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -179,8 +191,8 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->head = fv__head_of(heads, s->head);
-    const char *at = m->head == TOKEN ? "transformer." : "";
+    m->job = s->head->job;
+    const char *at = m->job == FV_HEAD_TAG ? "transformer." : "";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model,
                 (fv_emb_opt){.std = k->initializer_factor}, "%sshared", at);
     m->encoder = fv_params_scratch(p, (size_t)k->num_layers * sizeof *m->encoder);
@@ -193,9 +205,9 @@ static void declare(void *self, const fv_setup *s)
                  (fv_norm_opt){.rms = true, .eps = k->layer_norm_epsilon},
                  "%sencoder.final_layer_norm", at);
     fv_lin_opt classifier = {.std = k->initializer_factor / sqrtf((float)k->d_model)};
-    if (m->head == TOKEN)
+    if (m->job == FV_HEAD_TAG)
         fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, classifier, "classifier");
-    if (m->head == TEXT || m->head == BASE) declare_decoder(m, p);
+    if (m->job == FV_HEAD_SEQ2SEQ || m->job == FV_HEAD_BASE) declare_decoder(m, p, s->file);
 }
 
 static fv_load_opt load(const void *self)
@@ -219,12 +231,12 @@ static fv_load_opt load(const void *self)
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", "lm_head.weight",
         NULL};
     const t5 *m = self;
-    if (m->head == TOKEN) return (fv_load_opt){.prefix = "transformer.", .ties = encoder_ties};
+    if (m->job == FV_HEAD_TAG) return (fv_load_opt){.prefix = "transformer.", .ties = encoder_ties};
     return (fv_load_opt){.ties = ties,
-                         .prefix = m->head == ENCODER ? "transformer." : NULL,
-                         .ignore = m->head == ENCODER ? beyond
-                                   : m->head == BASE  ? head
-                                                      : unused};
+                         .prefix = m->job == FV_HEAD_ENCODER ? "transformer." : NULL,
+                         .ignore = m->job == FV_HEAD_ENCODER ? beyond
+                                   : m->job == FV_HEAD_BASE  ? head
+                                                             : unused};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
@@ -277,13 +289,13 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *ids = fv_items_get(in, "decoder_input_ids");
     const char *shown = m->decoder ? "encoder_hidden_states" : "hidden_states";
     fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask, shown);
-    if (m->head == TOKEN) {
+    if (m->job == FV_HEAD_TAG) {
         memory = fv_dropout(c, memory, m->cfg.classifier_dropout);
         fv__put_tokens(c, in, out, fv_lin_fwd(c, &m->classifier, memory), labels);
         return;
     }
     fv_items_put(out, m->decoder ? "encoder_last_hidden_state" : "last_hidden_state", memory);
-    if (m->head == ENCODER) return;
+    if (m->job == FV_HEAD_ENCODER) return;
     if (!ids && labels)
         ids = fv__shift_right(c, labels, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
     if (!ids) {
@@ -293,7 +305,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = decode(c, m, ids,
                           (fv_mha_arg){.key_mask = fv_items_get(in, "decoder_attention_mask")},
                           (fv_mha_arg){.memory = memory, .key_mask = mask});
-    if (m->head == BASE)
+    if (m->job == FV_HEAD_BASE)
         fv_items_put(out, "last_hidden_state", x);
     else
         fv__put_tokens(c, in, out, logits(c, m, x), fv_items_get(in, "labels"));
@@ -322,7 +334,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 static int64_t vocabulary(const void *self)
 {
     const t5 *m = self;
-    return m->head == TEXT ? m->cfg.vocab_size : 0;
+    return m->job == FV_HEAD_SEQ2SEQ ? m->cfg.vocab_size : 0;
 }
 
 const fv_family fv__family_t5 = {

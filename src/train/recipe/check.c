@@ -44,25 +44,10 @@ fv_status fv__recipe_own(const fv_recipe *r, void **out, fv_err *e)
 
 /* ---- the head ---- */
 
-/* Whether the head of this architecture does the job, by the names of transformers.  The one place
- * that goes by names: a table of the family that says what its heads do replaces it. */
-bool fv__head_does(const char *architecture, fv_objective_head job)
+bool fv__head_does(const fv_family *f, const char *architecture, fv_head_job job)
 {
-    static const char *const names[][3] = {
-        [FV_HEAD_CAUSAL_LM] = {"ForCausalLM", "LMHeadModel"},
-        [FV_HEAD_MASKED_LM] = {"ForMaskedLM"},
-        [FV_HEAD_PRETRAINING] = {"ForPreTraining"},
-        [FV_HEAD_SEQ2SEQ_LM] = {"ForConditionalGeneration", "MTModel"},
-        [FV_HEAD_SEQUENCE_CLASSES] = {"ForSequenceClassification"},
-        [FV_HEAD_TOKEN_CLASSES] = {"ForTokenClassification"},
-        [FV_HEAD_SPAN] = {"ForQuestionAnswering"},
-    };
-    size_t n = strlen(architecture);
-    for (const char *const *name = names[job]; *name; name++) {
-        size_t m = strlen(*name);
-        if (n > m && !strcmp(architecture + n - m, *name)) return true;
-    }
-    return false;
+    const fv_family_head *h = fv_family_head_find(f, architecture);
+    return h && h->job == job;
 }
 
 /* The message names a head of the family that fits. */
@@ -70,9 +55,9 @@ static fv_status check_head(const fv_recipe *r, const fv_family *f, const char *
 {
     const fv_objective *o = fv__recipe_objective(r);
     const char *fits = NULL;
-    if (fv__head_does(head, o->head)) return FV_OK;
-    for (const char *const *h = f->heads; *h && !fits; h++)
-        if (fv__head_does(*h, o->head)) fits = *h;
+    if (fv__head_does(f, head, o->head)) return FV_OK;
+    for (const fv_family_head *h = f->heads; h->name && !fits; h++)
+        if (h->job == o->head) fits = h->name;
     return fv_fail(e, FV_EARG,
                    "%s: [model] architecture: %s cannot be trained with the objective %s; %s%s",
                    r->path, head, o->name,

@@ -44,41 +44,32 @@ static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
     return st;
 }
 
-/* "xlm-roberta" and "XLMRobertaForMaskedLM": letters and digits are compared, cases are not. */
-static bool is_of_type(const char *head, const char *type)
-{
-    for (; *type; type++) {
-        if (!isalnum((unsigned char)*type)) continue;
-        if (tolower((unsigned char)*type) != tolower((unsigned char)*head)) return false;
-        head++;
-    }
-    return true;
-}
-
 /* The head that is asked for, else the source's, else the first of this model type that fits the
  * objective: a family serves several types, each with heads of its own.  NULL: the family has no
  * head of that name. */
 static const char *head_of(const fv_recipe *r, const fv_family *f, const char *type,
                            const char *was)
 {
-    const char *head = fv__late_get(&r->model, "architecture");
-    fv_objective_head job = fv__recipe_objective(r)->head;
-    if (!head) head = was;
-    for (const char *const *h = f->heads; *h && !head; h++)
-        if (is_of_type(*h, type) && fv__head_does(*h, job)) head = *h;
-    if (!head) head = f->heads[0];
-    for (const char *const *h = f->heads; *h; h++) /* a name that outlives the source */
-        if (!strcmp(*h, head)) return *h;
-    return NULL;
+    const char *name = fv__late_get(&r->model, "architecture");
+    fv_head_job job = fv__recipe_objective(r)->head;
+    if (!name) name = was;
+    for (const fv_family_head *h = f->heads; h->name && !name; h++)
+        if ((!h->type || !strcmp(h->type, type)) && h->job == job) name = h->name;
+    const fv_family_head *head = fv_family_head_find(f, name ? name : f->heads[0].name);
+    return head ? head->name : NULL; /* the table's, which outlives the source */
 }
+
+enum { MAX_HEADS = 64 }; /* that a message chooses from */
 
 static fv_status unknown_head(const fv_recipe *r, const fv_family *f, const char *was, fv_err *e)
 {
     const char *head = fv__late_get(&r->model, "architecture"), *wanted = head ? head : was;
-    const char *suggestion = fv_closest(wanted, f->heads);
+    const char *names[MAX_HEADS + 1] = {NULL};
+    for (int i = 0; i < MAX_HEADS && f->heads[i].name; i++) names[i] = f->heads[i].name;
+    const char *suggestion = fv_closest(wanted, names);
     return fv_fail(e, FV_EARG, "%s: [model] %s: %s has no head \"%.80s\"; the nearest is %s",
                    r->path, head ? "architecture" : "from", f->type, wanted,
-                   suggestion ? suggestion : f->heads[0]);
+                   suggestion ? suggestion : f->heads[0].name);
 }
 
 fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, const char **head, fv_err *e)
@@ -278,6 +269,7 @@ fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, con
     if (st) return st;
     st = make_config(&text, r, in, f, source, e);
     fv_model_opt how = {.dtype = fv_train_dtype(&r->train), .train = true, .head = head};
+    if (source) how.from = fv__late_get(&r->model, "from");
     if (!st) st = fv_model_new(out, d, text.data, how, (uint64_t)r->train.seed, e);
     st = fv__recipe_prefix_error(r, "[model]", st, e);
     if (!st && source) {

@@ -41,8 +41,8 @@ const char *fv__late_get(const fv__late_keys *k, const char *key);
 /* Whether the file or --set gave this key a value. */
 bool fv__recipe_given(const fv_recipe *r, const char *section, const char *key);
 const fv_objective *fv__recipe_objective(const fv_recipe *r);
-/* Whether the head of this architecture does the job. */
-bool fv__head_does(const char *architecture, fv_objective_head job);
+/* Whether the family has a head of this name, and it does the job. */
+bool fv__head_does(const fv_family *f, const char *architecture, fv_head_job job);
 /* The objective's own options, allocated (objective->options_size bytes); NULL where it has none or
  * memory is out.  A key that the objective does not have is an error. */
 fv_status fv__recipe_own(const fv_recipe *r, void **out, fv_err *e);

@@ -1,0 +1,40 @@
+#!/bin/sh
+# compare_builds.sh BEFORE AFTER - do two builds of the program give the same bits?
+#
+# Runs `fovea forward` of both on every case of tests/golden/models, with attention weights and hidden states, and with
+# gradients where the case has labels, and compares the files byte by byte.  Prints what differs, then the counts.
+cd "$(dirname "$0")/.." || exit 1
+[ $# = 2 ] || { echo "usage: tools/compare_builds.sh BEFORE AFTER (two fovea programs)"; exit 2; }
+before=$1 after=$2
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+same=0 different=0 refused=0
+
+compare() { # CASE OPTION...
+    name=$1
+    shift
+    for build in before after; do
+        eval "program=\$$build"
+        "$program" forward -m "tests/golden/models/$name" -i "tests/golden/models/$name/in.safetensors" \
+            -o "$dir/out.safetensors" "$@" > "$dir/log" 2>&1 || mv "$dir/log" "$dir/out.safetensors"
+        mv "$dir/out.safetensors" "$dir/$build"
+    done
+    if ! cmp -s "$dir/before" "$dir/after"; then
+        different=$((different + 1))
+        echo "$name $*: different"
+    elif grep -q "^fovea forward: " "$dir/after"; then
+        refused=$((refused + 1))
+    else
+        same=$((same + 1))
+    fi
+    rm -f "$dir/before" "$dir/after"
+}
+
+for case in tests/golden/models/*/; do
+    case=$(basename "$case")
+    for dtype in f32 bf16; do compare "$case" --attentions --hidden-states --dtype "$dtype"; done
+    compare "$case" --grad
+    compare "$case" --dtype q8
+done
+echo "$same files are the same, $different differ, $refused runs are refused by both with the same words"
+[ "$different" = 0 ]
