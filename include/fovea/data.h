@@ -143,7 +143,22 @@ FV_API int32_t fv_labels_find(const fv_labels *l, const char *s, size_t n);
 FV_API fv_status fv_labels_add(fv_labels *l, int32_t *id, const char *s, size_t n, fv_err *e);
 FV_API void fv_labels_free(fv_labels *l); /* empties it; its numbers are gone */
 
-/* ---- the feed of pairs; author/objective.h has the others ---- */
+/* ---- feeds of records ---- */
+
+/* What a feed is opened with, besides its files.  Ids are -1 where the tokenizer has no such
+ * token. */
+typedef struct fv_feed_opt {
+    const fv_env *env;
+    const fv_tok *tok; /* must outlive the feed */
+    int32_t pad, start, eos, cls, sep, mask;
+    bool evaluation;     /* the feed is evaluated, not trained on: texts for metrics are kept */
+    const void *options; /* the objective's own struct, filled by its table of keys */
+    fv_labels *labels;   /* grows while the feed is opened; must outlive it */
+} fv_feed_opt;
+
+/* Opens the feed of an objective; fv_feed_close closes it. */
+typedef fv_status fv_feed_fn(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                             fv_data_report *report, fv_err *e);
 
 /* input_ids, attention_mask, decoder_input_ids (start, then the target), labels (the target, -100
  * for padding).  Closed by fv_feed_close.  Owns p when own is set, else p must outlive it. */

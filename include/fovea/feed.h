@@ -65,15 +65,15 @@ typedef struct fv_feed {
 
 FV_API void fv_feed_close(fv_feed *f); /* NULL, and an empty one, are allowed */
 
-/* ---- plans: which examples go together ---- */
+/* ---- plans: which examples share a batch ---- */
 
 typedef struct fv_plan fv_plan;
 
 typedef struct fv_plan_opt {
-    /* at most so many padded tokens a side; one example that is longer stands alone */
+    /* padded tokens of a side, at most; a longer example is a batch of its own */
     int64_t tokens;
-    int64_t rows;    /* at most so many examples; 0: no limit */
-    fv_data_rng rng; /* epoch -1 keeps the order of lengths */
+    int64_t rows;    /* examples, at most; 0: no limit */
+    fv_data_rng rng; /* epoch -1 (evaluation): sorted by length, not shuffled */
 } fv_plan_opt;
 
 /* All batches of one epoch.  The same feed and options give the same plan on every machine. */
@@ -81,7 +81,7 @@ FV_API fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f
                               fv_err *e);
 FV_API void fv_plan_free(fv_plan *p); /* NULL is allowed */
 FV_API int64_t fv_plan_count(const fv_plan *p);
-/* numbers of its examples */
+/* The numbers of the n examples of batch i. */
 FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n);
 
 /* ---- loaders: batches in order, made ahead of their use by a thread ---- */
@@ -89,15 +89,15 @@ FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n);
 typedef struct fv_loader fv_loader;
 
 typedef struct fv_loader_opt {
-    fv_plan_opt plan; /* its epoch is where it begins */
-    int64_t batch;    /* batches of that epoch to leave out */
-    int64_t hold;     /* batches the caller wants to keep at a time; 0: 1 */
-    int64_t ahead;    /* batches made beforehand; 0: none, and no thread */
+    fv_plan_opt plan; /* with the epoch to begin with */
+    int64_t batch;    /* batches of that epoch to skip: used before the run was resumed */
+    int64_t hold;     /* batches that the caller holds at a time; 0: 1 */
+    int64_t ahead;    /* batches that are prefetched; 0: none, and no thread */
 } fv_loader_opt;
 
 typedef struct fv_loaded {
     fv_batch batch;
-    int64_t epoch, index; /* where it stands */
+    int64_t epoch, index; /* number of the batch in its epoch */
     bool last;            /* of its epoch */
 } fv_loaded;
 
@@ -106,7 +106,7 @@ FV_API fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed
 FV_API void fv_loader_free(fv_loader *f); /* NULL is allowed; waits for the thread */
 /* The next batch, valid until fv_loader_release has been called and `hold` more were asked for. */
 FV_API fv_status fv_loader_next(fv_loader *f, const fv_loaded **out, fv_err *e);
-/* The caller needs no batch that it was given so far. */
+/* The caller holds none of the batches it was given so far any more. */
 FV_API void fv_loader_release(fv_loader *f);
 
 #endif

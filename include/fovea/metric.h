@@ -1,5 +1,5 @@
-/* metric.h - how good an output is: accuracy and F1 of labels, entities as conlleval counts them,
- * answers as SQuAD judges them, BLEU and chrF as sacreBLEU defines them, ROUGE.
+/* metric.h - metrics: accuracy and F1 of labels, entities as conlleval counts them, answers as
+ * SQuAD's evaluation does, BLEU and chrF as sacreBLEU, ROUGE as rouge-score.
  *
  * All scores are in per cent.  Texts are UTF-8; malformed bytes count as U+FFFD. */
 #ifndef FOVEA_METRIC_H
@@ -7,19 +7,20 @@
 
 #include "fovea/env.h"
 
-/* ---- things that were to be found: how many, how many were given, and how many of these are right
- * ---- */
+/* ---- precision and recall ---- */
 
 typedef struct fv_match {
-    int64_t right, given, gold;
+    int64_t right; /* predictions that are right */
+    int64_t given; /* predictions */
+    int64_t gold;  /* those that should have been made */
 } fv_match;
 
 FV_API double fv_precision(fv_match m); /* right / given */
 FV_API double fv_recall(fv_match m);    /* right / gold */
 FV_API double fv_f1(fv_match m);        /* their harmonic mean; each is 0 where it would be 0 / 0 */
 
-/* ---- one label for each text, from a table (labels,labels): how often the row's label was to be
- * given, the column's was ---- */
+/* ---- one label for each text, from a confusion matrix (labels,labels): rows are gold labels,
+ * columns predicted ones ---- */
 
 FV_API double fv_accuracy(const int64_t *table, int labels);
 FV_API fv_match fv_label_match(const int64_t *table, int labels, int label);
@@ -41,16 +42,16 @@ typedef struct fv_entities {
     } type[FV_MAX_ENTITY_TYPES];
 } fv_entities;
 
-/* Adds a sentence of n words: the tags they have and those that were given, in any of IOB1, IOB2,
- * IOE and IOBES, which the two sides need not share.  Begin with {0}. */
+/* Adds a sentence of n words with their gold and predicted tags, each in any of IOB1, IOB2, IOE and
+ * IOBES.  Begin with {0}. */
 FV_API void fv_entities_add(fv_entities *x, const char *const *gold, const char *const *given,
                             int64_t n);
 
-/* ---- answers to questions, as SQuAD's evaluate-v1.1.py judges them ---- */
+/* ---- answers to questions, as SQuAD's evaluate-v1.1.py scores them ---- */
 
-/* Whether the text is that of a right answer, and the F1 of its words; of the n right answers the
- * nearest counts.  Case, ASCII punctuation, articles and blanks do not matter.  n == 0: there is no
- * answer, and none is right. */
+/* Exact match and F1 of the words, the best over the n right answers.  Case, ASCII punctuation,
+ * articles and blanks do not matter.  n == 0: the question has no answer, and an empty text is
+ * right. */
 FV_API fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const char *text,
                                  const char *const *answers, int64_t n, fv_err *e);
 

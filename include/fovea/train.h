@@ -1,8 +1,9 @@
 /* train.h - training a model on a feed: optimiser, schedule, evaluation, checkpoints, resuming.
  *
- * A run is a function of its data, options and seed: the same numbers come out whatever the thread
- * count, and a run that was stopped anywhere and resumed ends with the same bits as one that was
- * not.  A loss or gradient that is not finite is caught before it reaches the parameters. */
+ * A run is a function of its data, options and seed: the thread count does not change its bits,
+ * nor does stopping it anywhere and resuming it.  A loss or gradient that is not finite is
+ * caught before it reaches the parameters, a parameter or validation loss that is not before
+ * anything is saved. */
 #ifndef FOVEA_TRAIN_H
 #define FOVEA_TRAIN_H
 
@@ -58,7 +59,8 @@ FV_API void fv_adam_free(fv_adam *a);
  * FV_ENUMERIC and changes nothing. */
 FV_API fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *norm,
                               fv_err *e);
-/* Puts the moving average in the parameters' place, and back again.  Nothing without one. */
+/* Exchanges the parameters and their moving average; a second call exchanges them back.  Does
+ * nothing where there is no average. */
 FV_API fv_status fv_adam_swap(fv_adam *a, fv_err *e);
 FV_API fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 FV_API fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
@@ -68,9 +70,9 @@ FV_API fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, f
  * updates at once.  Work whose shapes repeat is captured as a graph and replayed where the device
  * can; the numbers are the same. */
 typedef struct fv_updater fv_updater;
-typedef struct fv_updated { /* what an update came to */
-    double loss;            /* of a label */
-    double norm;            /* of the gradient, before it was limited */
+typedef struct fv_updated { /* the result of an update */
+    double loss;            /* mean over its labels */
+    double norm;            /* of the gradient, before clipping */
 } fv_updated;
 
 FV_API fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o,

@@ -28,6 +28,8 @@ typedef struct cutting {
     int64_t keep[MAX_SPANS + 1], hide[MAX_SPANS];
 } cutting;
 
+/* hidden tokens = share n, spans = hidden / mean length, both at least one and small enough for
+ * kept and hidden parts to alternate. */
 static void amounts(const corrupting *c, int64_t n, cutting *k)
 {
     const fv__stream_opt *t = &c->opt;

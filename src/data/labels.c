@@ -45,6 +45,7 @@ static bool widen(fv_labels *l)
     return true;
 }
 
+/* The name is copied; its number is the count of those before it. */
 fv_status fv_labels_add(fv_labels *l, int32_t *id, const char *s, size_t n, fv_err *e)
 {
     void *names = l->name;
@@ -86,6 +87,7 @@ fv_status fv__label(fv_labels *l, int32_t *id, const char *file, int64_t line, c
     return fv_labels_add(l, id, s, n, e);
 }
 
+/* Ties go to the lower label, as in NumPy. */
 fv_status fv__argmax_labels(fv_ctx *c, const fv_tensor *logits, int32_t *best)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));

@@ -17,7 +17,7 @@ const char *const fv_policies[] = {"drop", "cut", "refuse", NULL};
 
 enum { DEFAULT_MAX_LEN = 512, MAX_COLUMNS = 256 };
 
-/* ---- checks, each with its count and its note ---- */
+/* ---- checks: each counts what it leaves out and notes the first few lines ---- */
 
 void fv__records_note(fv__reading *r, const char *file, int64_t line, const char *why, ...)
 {
@@ -178,6 +178,7 @@ static fv_status read_words(fv__reading *r, const fv_textfile *t)
     return st;
 }
 
+/* Fields must be strings: a number or a list is more likely a wrong field than a text. */
 static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
 {
     json_error_t err;
@@ -200,6 +201,7 @@ static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
     return st;
 }
 
+/* Unlike columns, fields have no order: they must be named. */
 static fv_status read_json(fv__reading *r, const fv_textfile *t)
 {
     fv_status st = FV_OK;

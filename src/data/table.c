@@ -15,6 +15,8 @@ struct fv_table {
     int64_t n;
 };
 
+/* Texts are appended to one buffer, which may move while it grows: rows keep offsets, not
+ * pointers. */
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
     fv_table *r = rd->user;

@@ -65,6 +65,7 @@ static bool mark(fv_textfile *t, size_t at)
     return true;
 }
 
+/* One entry more than there are lines: the end of the file. */
 static fv_status find_lines(fv_textfile *t, const char *path, fv_err *e)
 {
     bool ok = true;

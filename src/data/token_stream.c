@@ -147,6 +147,7 @@ void fv__token_stream_size(const void *self, int64_t i, int64_t *source, int64_t
     *target = 0;
 }
 
+/* The shift of an epoch is below one step, and never pushes the first window past the end. */
 const int32_t *fv__token_stream_window(const fv__token_stream *r, int64_t i, fv_data_rng how,
                                        int64_t *n)
 {

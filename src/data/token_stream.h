@@ -4,7 +4,6 @@
 #define FV_TOKEN_STREAM_H
 
 #include "data/records.h"
-#include "fovea/author/objective.h"
 #include "fovea/author/op.h"
 
 /* Options of the objectives that read running text; each lists the keys it has. */

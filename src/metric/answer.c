@@ -26,6 +26,7 @@ static bool is_article(const uint32_t *x, size_t n)
            (n == 3 && x[0] == 't' && x[1] == 'h' && x[2] == 'e');
 }
 
+/* Punctuation goes, articles become blanks, in SQuAD's order. */
 static void read_words(fv_words *w, fv_symbols *out, fv_symbols *scratch, const char *text)
 {
     size_t n = 0;

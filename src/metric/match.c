@@ -26,6 +26,7 @@ fv_match fv_label_match(const int64_t *table, int labels, int label)
     return m;
 }
 
+/* Labels that occur on neither side have no F1 and do not count. */
 double fv_macro_f1(const int64_t *table, int labels)
 {
     double sum = 0;

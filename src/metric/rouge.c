@@ -35,6 +35,7 @@ static int64_t common(const fv_symbols *a, const fv_symbols *b, fv_symbols *row)
     return row->at[b->n];
 }
 
+/* F1 of matched n-grams. */
 static double of_ngrams(const fv_symbols *text, const fv_symbols *reference, size_t order,
                         fv_symbols scratch[2])
 {

@@ -4,6 +4,7 @@
 
 #include <utf8proc.h>
 
+/* The number of a word: that of an equal one before it, else the next. */
 static void number_word(fv_words *w, fv_symbols *out, const uint32_t *word, size_t len)
 {
     size_t n = w->from.n ? w->from.n - 1 : 0;

@@ -12,6 +12,7 @@
 #include "data/masking.h"
 #include "data/ragged.h"
 #include "data/token_stream.h"
+#include "fovea/author/objective.h"
 
 typedef struct options {
     float drop;

@@ -4,6 +4,7 @@
  * the id at t+1.  So the first token of a window is not predicted, and windows overlap by one
  * token: every token but the very first is predicted once. */
 #include "data/token_stream.h"
+#include "fovea/author/objective.h"
 
 /* input_ids and labels (n,T): the same ids, padding aside. */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,

@@ -3,6 +3,7 @@
 #include "data/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
+#include "fovea/author/objective.h"
 
 typedef struct options {
     float drop;

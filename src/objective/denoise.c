@@ -1,5 +1,6 @@
 /* denoise.c - BART's pre-training objective: running text restored from one with masked spans. */
 #include "data/infill.h"
+#include "fovea/author/objective.h"
 
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)

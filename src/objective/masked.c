@@ -2,6 +2,7 @@
  * whenever a window is used. */
 #include "data/masking.h"
 #include "data/token_stream.h"
+#include "fovea/author/objective.h"
 
 typedef struct windows {
     fv__token_stream *text;

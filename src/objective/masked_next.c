@@ -7,6 +7,7 @@
 #include "data/ragged.h"
 #include "data/records.h"
 #include "data/token_stream.h"
+#include "fovea/author/objective.h"
 
 typedef struct sentences {
     const fv_env *env;

@@ -1,5 +1,6 @@
 /* spans.c - T5's pre-training objective: hidden spans of running text, named by sentinels. */
 #include "data/infill.h"
+#include "fovea/author/objective.h"
 
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)

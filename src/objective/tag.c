@@ -5,6 +5,7 @@
 #include "data/records.h"
 #include "fovea/metric.h"
 #include "fovea/author/op.h"
+#include "fovea/author/objective.h"
 
 typedef struct options {
     float drop;

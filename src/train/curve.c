@@ -53,6 +53,7 @@ static void line(fv_buf *b, const fv__entry *x, size_t n, bool valid, const axis
     fv__buf_str(b, "\"/>\n");
 }
 
+/* Validation losses, with the number as a tooltip. */
 static void dots(fv_buf *b, const fv__entry *x, size_t n, const axis *h, const axis *v)
 {
     for (size_t i = 0; i < n; i++)
@@ -64,6 +65,7 @@ static void dots(fv_buf *b, const fv__entry *x, size_t n, const axis *h, const a
                         (long long)x[i].step, x[i].loss);
 }
 
+/* Lines and numbers at the ticks of both axes. */
 static void grid(fv_buf *b, const axis *h, const axis *v)
 {
     for (double y = v->low; y <= v->high + v->step / 2; y += v->step)

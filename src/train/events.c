@@ -34,6 +34,7 @@ typedef struct message {
     size_t n;
 } message;
 
+/* Seven bits a byte, least significant first; the high bit says that more follow. */
 static void varint(message *m, uint64_t x)
 {
     for (; x >= 128; x >>= 7) m->s[m->n++] = (unsigned char)(x | 128);
@@ -68,6 +69,7 @@ static void put_bytes(message *m, int field, const void *s, size_t n)
     m->n += n;
 }
 
+/* Length, data and both checksums. */
 static void record(fv_buf *b, const message *m)
 {
     unsigned char head[12], tail[4];

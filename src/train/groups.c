@@ -90,6 +90,7 @@ static long depth_of(const fv_params *p, const char *name, size_t front)
     return most;
 }
 
+/* Names of embedding tables in the families that have them. */
 static bool is_embedding(const char *name)
 {
     static const char *const words[] = {"embed", "shared", "wte", "wpe", NULL};

@@ -81,6 +81,7 @@ static void number(fv_buf *b, const char *key, double value)
     if (isfinite(value)) fv__buf_fmt(b, ", \"%s\": %.9g", key, value);
 }
 
+/* Numbers that are not finite have no place in JSON: their keys are left out. */
 static void as_line(fv_buf *b, const fv__entry *x, const char *metric)
 {
     fv__buf_fmt(b, "{\"event\": \"%s\", \"step\": %lld, \"epoch\": %lld",
@@ -100,6 +101,7 @@ static void scalar(fv_buf *b, const fv__entry *x, const char *tag, double value)
     if (isfinite(value)) fv__event_scalar(b, x->time, x->step, tag, value);
 }
 
+/* Tags of TensorBoard: train/loss, valid/loss, valid/<metric>, ... */
 static void as_events(fv_buf *b, const fv__entry *x, const char *metric)
 {
     char tag[64];
@@ -156,6 +158,7 @@ static bool read_line(fv__log *l, const char *s, size_t n, int64_t step, fv_buf 
     return ok;
 }
 
+/* The entries of an earlier part of the run; only whole lines count. */
 static fv_status read_old(fv__log *l, int64_t step, fv_buf *lines, fv_buf *events, fv_err *e)
 {
     char path[FV_PATH + 16];
@@ -211,6 +214,8 @@ void fv__log_close(fv__log *l)
     fv__free(l->env, l, sizeof *l);
 }
 
+/* Written at once, without sync: a crash may lose the last lines, which a resumed run writes
+ * again. */
 fv_status fv__log_add(fv__log *l, const fv__entry *entry, const char *metric, fv_err *e)
 {
     fv__entry x = *entry;

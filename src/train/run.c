@@ -80,6 +80,7 @@ static fv_status write_model(const fv_train_job *job, const char *dir, fv_err *e
     return st || !job->extra ? st : job->extra(job->extra_user, dir, e);
 }
 
+/* Also used for best/ and for averaging, so no other head than the model's is accepted. */
 fv_status fv__run_params(const fv_run *r, const char *dir, fv_err *e)
 {
     const fv_model *m = r->job->model;
@@ -281,6 +282,7 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
 
 /* ---- opening and finishing ---- */
 
+/* The log is opened last: it forgets entries behind the update that the checkpoint gives. */
 fv_status fv__run_open(fv_run **out, const fv_train_job *job, fv_adam *adam, fv_train_state *s,
                        fv_err *e)
 {

@@ -67,6 +67,14 @@ const fv_field fv_train_fields[] = {
 
 fv_dtype fv_train_dtype(const fv_train_opt *o) { return o->dtype == 1 ? FV_BF16 : FV_F32; }
 
+/* Linear warm-up to lr, then
+ *
+ *     inverse_sqrt  lr sqrt(warmup / step)
+ *     cosine        lr_min + (lr - lr_min) (1 + cos(pi done)) / 2
+ *     linear        lr_min + (lr - lr_min) (1 - done)
+ *     constant      lr
+ *
+ * where done goes from 0 at the end of the warm-up to 1 at the last update. */
 double fv_learning_rate(const fv_train_opt *o, int64_t step)
 {
     double t = (double)step, warm = (double)o->warmup, top = (double)o->lr, end = (double)o->lr_min;

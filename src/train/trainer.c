@@ -24,6 +24,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* The caller's callback, where there is one. */
 static void report_progress(const fv_train_job *j, const fv_train_state *s, const char *event)
 {
     if (j->progress) j->progress(j->user, s, event);
@@ -69,7 +70,7 @@ static fv_status load_batches(loop *l, int64_t *n, const fv_loaded **loaded, fv_
     return FV_OK;
 }
 
-/* Starts an update; what it came to is not known yet. */
+/* Starts an update; its loss is read later. */
 static fv_status update(loop *l, fv_err *e)
 {
     int64_t n;
@@ -87,10 +88,11 @@ static fv_status update(loop *l, fv_err *e)
     return FV_OK;
 }
 
+/* Whether something that happens every so many updates happens at this one. */
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* Reads what the updates that were started came to, and tells it; when each of them ended is not
- * known, so time is shared out. */
+/* Reads the losses of the updates that were started, and reports them.  When each of them ended is
+ * not known: the time is divided evenly among them. */
 static fv_status read_updates(loop *l, fv_err *e)
 {
     const fv_train_job *j = l->job;
@@ -136,7 +138,7 @@ static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_c
 }
 
 /* The mean loss of a label over all examples of a feed, and the share of right answers where the
- * feed judges (else NaN). */
+ * feed has a metric (else NaN). */
 static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, double *loss,
                                double *metric, fv_err *e)
 {
@@ -203,7 +205,7 @@ static fv_status evaluate(loop *l, fv_err *e)
     return st || !l->run ? st : fv__run_log(l->run, j, s, "valid", e);
 }
 
-/* ---- a rehearsal ---- */
+/* ---- a dry run ---- */
 
 /* Completes an error: which checkpoint is intact, and which options to change where memory is
  * out. */
@@ -284,6 +286,7 @@ fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *
 
 /* ---- the whole ---- */
 
+/* A checkpoint, where the run has a directory. */
 static fv_status save(loop *l, fv_err *e)
 {
     fv_status st = l->run ? fv__run_save(l->run, l->job, fv__updater_adam(l->updater), l->s, e)
@@ -294,7 +297,7 @@ static fv_status save(loop *l, fv_err *e)
 
 static bool asked_to_stop(const fv_train_job *j) { return j->stop && *j->stop; }
 
-/* How many updates to start before they are read, after so many took so long. */
+/* How many updates may be started before they are read, given how long n of them took. */
 static int64_t ahead(const loop *l, int64_t n, double seconds)
 {
     int64_t most = fv_updater_max_pending(l->updater),
@@ -330,7 +333,7 @@ static fv_status iterate(loop *l, fv_err *e)
         if (!st && (keep || stop)) st = save(l, e);
     }
     if (l->n_waiting)
-        read_updates(l, NULL); /* one could not be started: those before it are told */
+        read_updates(l, NULL); /* one could not be started: those before it are still reported */
     return st;
 }
 

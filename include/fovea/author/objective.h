@@ -10,21 +10,6 @@
 #include "fovea/data.h"
 #include "fovea/model.h"
 
-/* What a feed is opened with, besides its files.  Ids are -1 where the tokenizer has no such
- * token. */
-typedef struct fv_feed_opt {
-    const fv_env *env;
-    const fv_tok *tok; /* must outlive the feed */
-    int32_t pad, start, eos, cls, sep, mask;
-    bool evaluation;     /* the feed is evaluated, not trained on: texts for metrics are kept */
-    const void *options; /* the objective's own struct, filled by its table of keys */
-    fv_labels *labels;   /* grows while the feed is opened; must outlive it */
-} fv_feed_opt;
-
-/* Opens the feed of an objective; fv_feed_close closes it. */
-typedef fv_status fv_feed_fn(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
-                             fv_data_report *report, fv_err *e);
-
 /* Called with each text that a tokenizer is to be trained on. */
 typedef void fv_text_fn(void *user, const char *text, size_t len);
 

@@ -61,6 +61,7 @@ static void close_table(void *self)
     fv__free(t->env, t->column, (size_t)t->n * sizeof *t->column);
 }
 
+/* Name, mean and deviation of column i; a deviation of 0 would divide by it. */
 static fv_status read_column(const table *t, const fv_json *j, int i, const char *path, fv_err *e)
 {
     char name[32], mean[32], deviation[32];

@@ -43,6 +43,7 @@ static bool recognise(const fv_env *env, const char *path, const fv_json *prepro
     return false;
 }
 
+/* The content of a file, or an empty buffer where there is none. */
 static fv_status copy_file(fv_buf *out, const fv_env *env, const char *path, fv_err *e)
 {
     fv_file f;
@@ -156,6 +157,7 @@ static void put_token(const tokenizer *t, json_t *o, const char *key, int32_t id
  * a [CLS], for those who read the file. */
 static int32_t named(const tokenizer *t, const char *name) { return fv_tok_id(t->tok, name); }
 
+/* The tokenizer_config.json of a tokenizer that was trained here. */
 static json_t *new_config(const tokenizer *t)
 {
     fv_special_ids s = ids_of(t);

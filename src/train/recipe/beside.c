@@ -34,6 +34,7 @@ static fv_status set_key(const fv_recipe *r, fv_json *j, const char *key, fv_err
     return fv_json_set(j, key, text, e);
 }
 
+/* The keys of [generate] that the recipe gives a value. */
 static fv_status set_given(const fv_recipe *r, fv_json *j, fv_err *e)
 {
     fv_status st = FV_OK;

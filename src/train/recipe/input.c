@@ -76,6 +76,7 @@ static bool next_text(void *self, const char **text, size_t *len)
     return true;
 }
 
+/* Special tokens are the objective's. */
 static fv_tok_train_opts tokenizer_options(const fv_recipe *r)
 {
     const fv_tokenizer_opt *o = &r->tokenizer;
@@ -93,6 +94,7 @@ static fv_tok_train_opts tokenizer_options(const fv_recipe *r)
     return how;
 }
 
+/* On the texts of the training records alone: held-out records are not among them. */
 static fv_status train_tokenizer(fv_processor **out, const fv_recipe *r, const fv_env *env,
                                  const fv__messages *m, fv_err *e)
 {
@@ -190,6 +192,7 @@ static fv_status source_labels(fv__input *in, const fv_recipe *r, const fv_dir *
 
 /* ---- feeds ---- */
 
+/* How many records and tokens a file gave, and the first few that were left out. */
 static void report(const fv__messages *m, const char *path, const fv_data_report *r)
 {
     int64_t left = r->records - r->kept;
@@ -203,6 +206,7 @@ static void report(const fv__messages *m, const char *path, const fv_data_report
     for (int i = 0; i < 3 && *r->first[i]; i++) fv__message(m, "  %s", r->first[i]);
 }
 
+/* Labels are numbered as the training data name them; validation data may name no others. */
 static fv_status open_feed(fv__input *in, const fv_recipe *r, bool valid, const fv__messages *m,
                            fv_err *e)
 {

@@ -91,6 +91,7 @@ static void help_model(const fv_family *f, void (*line)(void *user, const char *
     if (f) fv_fields_help(f->config, line, user);
 }
 
+/* Every objective with the keys it adds. */
 static void help_objectives(void (*line)(void *user, const char *text), void *user)
 {
     const fv_objective *o;

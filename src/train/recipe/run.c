@@ -71,6 +71,7 @@ static void remove_run(const fv_env *env, const char *dir, size_t kept)
     }
 }
 
+/* recipe.ini: every key with the value of this run. */
 static fv_status write_recipe(fv_recipe *r, const fv_env *env, const char *dir, fv_err *e)
 {
     char path[FV_PATH];
@@ -98,6 +99,7 @@ typedef struct comparing {
     char key[160], now[600], was[600];
 } comparing;
 
+/* Remembers the first key whose value differs from the run's. */
 static void compare_key(void *user, const char *key, const char *value)
 {
     comparing *c = user;
@@ -135,6 +137,7 @@ static fv_status compare_recipes(const fv_recipe *r, const fv_env *env, const ch
 
 /* ---- training ---- */
 
+/* The recipe's options as a training job. */
 static fv_status train(const fv_recipe *r, const fv_recipe_job *job, fv_model *model,
                        const fv__input *in, fv_train_state *out, fv_err *e)
 {
@@ -203,6 +206,7 @@ static fv_status dry_run(const fv_recipe *r, const fv_recipe_job *job, fv_model 
     return FV_OK;
 }
 
+/* Everything is opened before anything is written. */
 fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out, fv_err *e)
 {
     const fv_env *env = fv_device_env(job->device);
