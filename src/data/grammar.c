@@ -1,8 +1,13 @@
-/* grammar.c - one English sentence and its French translation, drawn from a grammar.
+/* grammar.c - one English sentence and its French translation, sampled from a grammar.
  *
- * A sentence is first a list of words in each language, chosen with all agreement; spelling them
- * out comes last, because elision and contraction depend on the neighbour, whatever phrase it came
- * from. */
+ * A sentence is first a list of words in each language, chosen with all agreement (gender, number,
+ * person); spelling comes last, because elision ("l'ami") and contraction ("du") depend on the next
+ * word, whatever phrase it came from.  Random numbers are Philox by (seed, sentence, count), so
+ * sentence i is the same on every machine and needs none before it.
+ *
+ * Each kind of sentence notes the pair of content words that makes it a test of generalisation: one
+ * pair in eight is held out for every seed, so a model that translates a held-out sentence has
+ * never seen these two words together. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,13 +25,14 @@ typedef struct words {
 
 typedef struct sentence {
     uint64_t seed, i;
-    uint32_t drawn; /* random numbers used */
+    uint32_t drawn; /* random numbers used so far: the counter of the next */
     words en, fr;
     int pair[2]; /* the two content words that decide whether it is held out */
 } sentence;
 
 static void add(words *w, const char *s) { w->at[w->n++] = s; }
 
+/* A number in [0, n). */
 static int draw(sentence *s, int n)
 {
     uint32_t r[4];
@@ -46,6 +52,7 @@ static bool vowel_first(const char *s)
     return !(u[0] == 0xC3 && u[1] == 0xA7); /* of the letters beyond ASCII only ç is none */
 }
 
+/* Any noun of these kinds, all equally likely. */
 static const noun *a_noun(sentence *s, int kinds)
 {
     int n = 0;
@@ -77,6 +84,7 @@ typedef struct phrase {
     bool negated; /* object of a negation: "pas de" */
 } phrase;
 
+/* Substances ("water") have no plural, and no article or "the"; other nouns any article. */
 static phrase a_phrase(sentence *s, int kinds, bool adjectives_too)
 {
     phrase p = {.noun = a_noun(s, kinds)};
@@ -93,7 +101,8 @@ static phrase a_phrase(sentence *s, int kinds, bool adjectives_too)
     return p;
 }
 
-static void say_en(words *w, phrase p)
+/* "a" or "an" by the first letter, which is enough for the words of this lexicon. */
+static void put_en(words *w, phrase p)
 {
     const char *word = p.plural ? p.noun->en_plural : p.noun->en;
     const char *next = p.adjective ? p.adjective->en : word;
@@ -110,12 +119,15 @@ static void say_en(words *w, phrase p)
     add(w, word);
 }
 
+/* The adjective in the noun's gender and number. */
 static const char *agreeing(const adjective *a, char gender, bool plural)
 {
     return a->fr[(gender == 'f') + 2 * plural];
 }
 
-static void say_article(words *w, phrase p, const char *next, bool adjective_first)
+/* next is the word behind the article: "cet" and "mon amie" stand before a vowel.  After a negation
+ * "un" and "des" become "de"; before an adjective "des" does. */
+static void put_article(words *w, phrase p, const char *next, bool adjective_first)
 {
     bool f = p.noun->gender == 'f';
     const char *the = p.plural ? "les" : f ? "la" : "le";
@@ -137,7 +149,8 @@ static void say_article(words *w, phrase p, const char *next, bool adjective_fir
     }
 }
 
-static void say_fr(words *w, phrase p)
+/* Adjectives stand before or after the noun; "vieux" before a vowel is "vieil". */
+static void put_fr(words *w, phrase p)
 {
     const char *word = p.plural ? p.noun->fr_plural : p.noun->fr, *quality = NULL;
     bool first = p.adjective && p.adjective->place == 'b';
@@ -147,16 +160,16 @@ static void say_fr(words *w, phrase p)
             vowel_first(word))
             quality = p.adjective->fr_vowel;
     }
-    say_article(w, p, first ? quality : word, first);
+    put_article(w, p, first ? quality : word, first);
     if (first) add(w, quality);
     add(w, word);
     if (quality && !first) add(w, quality);
 }
 
-static void say(sentence *s, phrase p)
+static void put_phrase(sentence *s, phrase p)
 {
-    say_en(&s->en, p);
-    say_fr(&s->fr, p);
+    put_en(&s->en, p);
+    put_fr(&s->fr, p);
 }
 
 /* ---- subjects ---- */
@@ -170,6 +183,7 @@ typedef struct subject {
     char gender;
 } subject;
 
+/* A pronoun in so many per cent, else a phrase; a bare noun makes no subject in this grammar. */
 static subject a_subject(sentence *s, int kinds, int pronouns_percent)
 {
     if (chance(s, pronouns_percent)) {
@@ -189,17 +203,17 @@ static subject a_subject(sentence *s, int kinds, int pronouns_percent)
                      .gender = p.noun->gender};
 }
 
-static void say_subject(sentence *s, subject who)
+static void put_subject(sentence *s, subject who)
 {
     if (!who.pronoun) {
-        say(s, who.phrase);
+        put_phrase(s, who.phrase);
         return;
     }
     add(&s->en, who.pronoun->en);
     add(&s->fr, who.pronoun->fr);
 }
 
-static void say_be(sentence *s, subject who)
+static void put_be(sentence *s, subject who)
 {
     add(&s->en, who.pronoun ? who.pronoun->en_be : who.plural ? "are" : "is");
     add(&s->fr, who.pronoun ? who.pronoun->fr_be : who.plural ? "sont" : "est");
@@ -218,17 +232,17 @@ static phrase an_object(sentence *s, const verb *v)
     return p;
 }
 
-static void say_pair(words *en, words *fr, const char *const pair[2])
+static void put_pair(words *en, words *fr, const char *const pair[2])
 {
     add(en, pair[0]);
     add(fr, pair[1]);
 }
 
-static void say_place(sentence *s)
+static void put_location(sentence *s)
 {
     phrase place = {.noun = a_noun(s, PLACE), .article = THE};
-    say_pair(&s->en, &s->fr, preps[draw(s, COUNT(preps))]);
-    say(s, place);
+    put_pair(&s->en, &s->fr, preps[draw(s, COUNT(preps))]);
+    put_phrase(s, place);
 }
 
 /* The cat sees a red apple in the garden. */
@@ -236,14 +250,14 @@ static void statement(sentence *s)
 {
     const verb *v = a_verb(s);
     subject who = a_subject(s, v->who, 40);
-    say_subject(s, who);
+    put_subject(s, who);
     add(&s->en, who.third ? v->en_s : v->en);
     add(&s->fr, v->fr[who.person]);
-    say(s, an_object(s, v));
+    put_phrase(s, an_object(s, v));
     if (chance(s, 15))
-        say_place(s);
+        put_location(s);
     else if (chance(s, 15))
-        say_pair(&s->en, &s->fr, times[draw(s, COUNT(times))]);
+        put_pair(&s->en, &s->fr, times[draw(s, COUNT(times))]);
 }
 
 /* I like to eat apples. */
@@ -251,12 +265,12 @@ static void wish(sentence *s)
 {
     const verb *m = &modals[draw(s, COUNT(modals))], *v = a_verb(s);
     subject who = a_subject(s, PERSON, 55);
-    say_subject(s, who);
+    put_subject(s, who);
     add(&s->en, who.third ? m->en_s : m->en);
     add(&s->en, v->en);
     add(&s->fr, m->fr[who.person]);
     add(&s->fr, v->fr_infinitive);
-    say(s, an_object(s, v));
+    put_phrase(s, an_object(s, v));
 }
 
 /* He does not eat the apple. */
@@ -264,7 +278,7 @@ static void denial(sentence *s)
 {
     const verb *v = a_verb(s);
     subject who = a_subject(s, v->who, 50);
-    say_subject(s, who);
+    put_subject(s, who);
     add(&s->en, who.third ? "does" : "do");
     add(&s->en, "not");
     add(&s->en, v->en);
@@ -273,7 +287,7 @@ static void denial(sentence *s)
     add(&s->fr, "pas");
     phrase object = an_object(s, v);
     object.negated = true;
-    say(s, object);
+    put_phrase(s, object);
 }
 
 /* The houses are beautiful. */
@@ -284,8 +298,8 @@ static void description(sentence *s)
     const adjective *a = an_adjective(s, who.phrase.noun->kind);
     s->pair[0] = 100 + (int)(a - adjectives);
     s->pair[1] = (int)(who.phrase.noun - nouns);
-    say_subject(s, who);
-    say_be(s, who);
+    put_subject(s, who);
+    put_be(s, who);
     if (chance(s, 20)) add(&s->en, "very"), add(&s->fr, "très");
     add(&s->en, a->en);
     add(&s->fr, agreeing(a, who.gender, who.plural));
@@ -295,14 +309,14 @@ static void description(sentence *s)
 static void location(sentence *s)
 {
     subject who = a_subject(s, LIVING | THING, 10);
-    say_subject(s, who);
-    say_be(s, who);
+    put_subject(s, who);
+    put_be(s, who);
     phrase place = a_phrase(s, PLACE, true);
     if (place.article == BARE || place.article == COUNTED) place.article = THE;
     s->pair[0] = who.pronoun ? 1000 + who.person : 1100 + (int)(who.phrase.noun - nouns);
     s->pair[1] = (int)(place.noun - nouns);
-    say_pair(&s->en, &s->fr, preps[draw(s, COUNT(preps))]);
-    say(s, place);
+    put_pair(&s->en, &s->fr, preps[draw(s, COUNT(preps))]);
+    put_phrase(s, place);
 }
 
 /* Does the girl buy your hat? */
@@ -313,10 +327,10 @@ static void question(sentence *s)
     add(&s->en, who.third ? "does" : "do");
     add(&s->fr, "est-ce");
     add(&s->fr, "que");
-    say_subject(s, who);
+    put_subject(s, who);
     add(&s->en, v->en);
     add(&s->fr, v->fr[who.person]);
-    say(s, an_object(s, v));
+    put_phrase(s, an_object(s, v));
     add(&s->en, "?");
     add(&s->fr, "?");
 }
@@ -331,8 +345,8 @@ static void whereabouts(sentence *s)
     s->pair[1] = (int)(what.phrase.noun - nouns);
     add(&s->en, "where");
     add(&s->fr, "où");
-    say_be(s, what);
-    say_subject(s, what);
+    put_be(s, what);
+    put_subject(s, what);
     add(&s->en, "?");
     add(&s->fr, "?");
 }
@@ -347,7 +361,7 @@ static void taste(sentence *s)
     s->pair[0] = 500 + who.person;
     s->pair[1] = (int)(what.noun - nouns);
     bool not = chance(s, 25);
-    say_subject(s, who);
+    put_subject(s, who);
     if (not ) {
         add(&s->en, who.third ? "does" : "do");
         add(&s->en, "not");
@@ -356,11 +370,12 @@ static void taste(sentence *s)
     add(&s->en, who.third && !not ? like.en_s : like.en);
     add(&s->fr, like.fr[who.person]);
     if (not ) add(&s->fr, "pas");
-    say(s, what);
+    put_phrase(s, what);
 }
 
 /* ---- spelling ---- */
 
+/* Words that elide before a vowel. */
 static bool loses_vowel(const char *s)
 {
     static const char *const those[] = {"je", "le", "la", "de", "ne", "que"};
@@ -377,6 +392,7 @@ static const char *contracted(const words *w, int i)
     return !strcmp(w->at[i + 1], "le") && i + 2 < w->n && !vowel_first(w->at[i + 2]) ? "du" : NULL;
 }
 
+/* ASCII, and the accented letters of two bytes that French words here begin with. */
 static void capital(char *s)
 {
     unsigned char *u = (unsigned char *)s;
@@ -386,6 +402,8 @@ static void capital(char *s)
         u[1] = (unsigned char)(u[1] - 32);
 }
 
+/* Joins the words with blanks, elision and contraction in French; the question mark stands apart in
+ * French alone. */
 static void spell(char *out, size_t size, const words *w, bool french)
 {
     size_t n = 0;
@@ -405,7 +423,7 @@ static void spell(char *out, size_t size, const words *w, bool french)
     capital(out);
 }
 
-/* A fixed draw of its own, so that a pair is held out for every seed or for none. */
+/* By a fixed key, so that a pair is held out for every seed or for none. */
 static bool pair_held_out(const int pair[2])
 {
     uint32_t r[4];
@@ -413,6 +431,7 @@ static bool pair_held_out(const int pair[2])
     return r[0] % 8 == 0;
 }
 
+/* Kinds that are listed more often are more frequent. */
 void fv_grammar_sentence(fv_grammar_pair *out, uint64_t seed, uint64_t i)
 {
     static void (*const kinds[])(

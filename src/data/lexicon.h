@@ -1,5 +1,5 @@
-/* lexicon.h - the words of the demonstration corpus: English beside French, with what agreement
- * needs to know. */
+/* lexicon.h - the words of the demonstration corpus: English beside French, with the gender, number
+ * and kinds that agreement needs. */
 #ifndef FV_LEXICON_H
 #define FV_LEXICON_H
 

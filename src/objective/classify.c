@@ -1,4 +1,8 @@
-/* classify.c - the objective of text classifiers: one label for each text. */
+/* classify.c - the objective of text classifiers: one label for each text.
+ *
+ * Labels are numbered as they first appear in the training data and named in config.json
+ * (id2label); validation data with another label is an error that names the line.  The metric is
+ * accuracy. */
 #include "data/labels.h"
 #include "data/masking.h"
 #include "data/ragged.h"
@@ -93,6 +97,7 @@ static void close_feed(void *self)
     fv__free(env, l, sizeof *l);
 }
 
+/* Reads and encodes the whole file; batches are only padded copies. */
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {

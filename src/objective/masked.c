@@ -74,6 +74,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     return st;
 }
 
+/* ---- the objective ---- */
+
 static const fv_field keys[] = {FV__KEY_CONTEXT, FV__KEY_MASK, {0}};
 static const char *const loss_inputs[] = {"labels", NULL};
 static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};

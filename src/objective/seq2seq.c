@@ -1,4 +1,7 @@
-/* seq2seq.c - the objective of encoder-decoders: a target for each source text. */
+/* seq2seq.c - the objective of encoder-decoders: a target for each source text.
+ *
+ * The decoder's input is the target shifted right behind decoder_start_token_id (teacher forcing),
+ * the labels are the target itself.  BLEU of generated targets is measured through `pairs`. */
 #include "data/records.h"
 #include "fovea/author/objective.h"
 

@@ -1,4 +1,8 @@
-/* tag.c - the objective of taggers: a label for each word, which stands on its first token. */
+/* tag.c - the objective of taggers: a label for each word, which stands on its first token.
+ *
+ * Words are encoded one by one, as the columns of a file separate them, so the tokenizer never
+ * joins two.  The metric is F1 of entities as conlleval counts them, or accuracy where tags are
+ * no entities. */
 #include "data/labels.h"
 #include "data/masking.h"
 #include "data/ragged.h"
@@ -83,6 +87,7 @@ static fv_status add_sentence(fv__reading *rd, tagging *g, const fv_tagged *t, i
     return st || empty ? st : end_sentence(rd, g, line);
 }
 
+/* Sentences in order, up to the number that is wanted. */
 static fv_status read_all(fv__reading *rd, tagging *g)
 {
     fv_tagged *t;
@@ -117,6 +122,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
+/* Accuracy over words: continuation tokens have label -100. */
 static fv_status count_correct_words(const void *self, fv_ctx *c, const fv_batch *b,
                                      const fv_items *out, double *hits, double *of)
 {

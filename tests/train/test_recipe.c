@@ -112,6 +112,9 @@ static void our_recipes_are_good(void **state)
         if (!strstr(x->d_name, ".ini")) continue;
         snprintf(path, sizeof path, FOVEA_TESTS "/../recipes/%s", x->d_name);
         check(fv_recipe_open(&r, NULL, path, &e), &e);
+        /* where the data are is for the user to say */
+        assert_non_null(strstr(fv_recipe_text(r, &e), "\ndir =\n"));
+        assert_null(strstr(fv_recipe_text(r, &e), "../"));
         if (!strstr(fv_recipe_text(r, &e), "\nfrom = runs/"))
             check(fv_recipe_check(r, &e), &e); /* what it goes on from is made by another */
         fv_recipe_close(r);

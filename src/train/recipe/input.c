@@ -22,6 +22,7 @@ void fv__message(const fv__messages *m, const char *fmt, ...)
     m->line(m->user, text);
 }
 
+/* An empty text is a key that was not given. */
 static const char *given(const char *s) { return *s ? s : NULL; }
 
 /* The file and the part of it that is trained or evaluated on: with hold_out, the last records are

@@ -12,6 +12,7 @@
 #include "base/decimal.h"
 #include "train/recipe/keys.h"
 
+/* The options of a section inside the recipe. */
 static void *part(const fv_recipe *r, const fv__section *s) { return (char *)r + s->offset; }
 
 /* ---- setting ---- */
@@ -30,6 +31,7 @@ bool fv__recipe_given(const fv_recipe *r, const char *section, const char *key)
     return r->given.data && strstr(r->given.data, word);
 }
 
+/* Remembers that the key has a value of its own, which a default of the source must not replace. */
 static fv_status note_given(fv_recipe *r, const char *section, const char *key, fv_err *e)
 {
     if (fv__recipe_given(r, section, key)) return FV_OK;
@@ -37,6 +39,7 @@ static fv_status note_given(fv_recipe *r, const char *section, const char *key, 
     return r->given.failed ? fv_fail(e, FV_ENOMEM, "recipe: out of memory") : FV_OK;
 }
 
+/* Sets or replaces a key whose table is not known yet. */
 static fv_status set_late(const fv_env *env, fv__late_keys *k, const char *section, const char *key,
                           const char *value, const char *location, fv_err *e)
 {
@@ -80,6 +83,7 @@ static const char *nearest_data_key(const char *key)
     return fv_closest(key, names);
 }
 
+/* A key of [data] that is not common to all: an objective's, whichever that will be. */
 static fv_status set_own(fv_recipe *r, const char *key, const char *value, const char *location,
                          fv_err *e)
 {
@@ -96,6 +100,7 @@ static fv_status set_own(fv_recipe *r, const char *key, const char *value, const
     return set_late(r->env, &r->own, "data", key, value, location, e);
 }
 
+/* A key of a section with a table. */
 static fv_status set_in(fv_recipe *r, const fv__section *s, const char *key, const char *value,
                         const char *location, fv_err *e)
 {
@@ -151,6 +156,7 @@ typedef struct parsing {
     fv_buf seen; /* "section.key\n" of all so far */
 } parsing;
 
+/* The first complaint about the file is its error. */
 static fv_status complain(parsing *p, const char *what)
 {
     if (!p->st) p->st = fv_fail(p->e, FV_EFORMAT, "%s:%d: %s", p->path, p->line, what);
@@ -175,8 +181,8 @@ static char *next_line(char *out, int capacity, void *self)
     return out;
 }
 
-/* A key that stands twice is a mistake; so is a line that is indented under another, which inih
- * hands over as such. */
+/* A key that stands twice in a file is a mistake.  inih passes an indented line as a continuation,
+ * which looks the same and is refused, too. */
 static bool first_time(parsing *p, const char *name, const char *key)
 {
     char word[200];
