@@ -279,7 +279,7 @@ static const attn_impl impls[] = {
      "bf16 or f16, heads up to 128 wide, full or causal, whole 64s, 4096 rows; on sm_90 where "
      "hopper is not faster",
      cudnn_supports, cudnn_preferred, cudnn_forward, cudnn_backward},
-    {"fast",
+    {"cudnn-atomic",
      "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the "
      "last bits",
      cudnn_supports, never_preferred, cudnn_forward, cudnn_atomic_backward},
