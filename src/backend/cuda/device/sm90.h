@@ -1,10 +1,11 @@
-/* sm90.h - what only Hopper (sm_90a) has: tiles brought by the copy engine, products of four warps
- * at once, barriers.
+/* sm90.h - what only Hopper (sm_90a) has, as functions: mbarriers, TMA, setmaxnreg, wgmma.
  *
- * A tile in shared memory is one or more panels, each of so many rows of 64 numbers of 16 bits: 128
- * bytes a row, in which the 16 bytes numbered c stand at place c xor (row % 8).  The copy engine
- * writes tiles that way and wgmma reads them that way, so no two rows of eight meet in the same
- * banks.  Panels begin at multiples of 1024 bytes. */
+ * A tile in shared memory is one or more panels.  A panel is some rows of 64 elements of 16
+ * bits, 128 bytes, in the 128-byte swizzle: the 16-byte chunk c of a row is stored as chunk c
+ * xor (row % 8). TMA writes tiles that way and wgmma reads them that way, free of bank
+ * conflicts.  Panels begin at multiples of 1024 bytes, where the swizzle repeats.
+ *
+ * sm90_pipeline.h puts these together: stage rings, layouts, swizzled stores. */
 #ifndef FV_CUDA_DEVICE_SM90_H
 #define FV_CUDA_DEVICE_SM90_H
 
@@ -12,15 +13,15 @@
 
 #include "tile.h"
 
-#define PANEL 64 /* numbers in a row of a panel */
+#define PANEL 64 /* columns of a panel */
 
 __device__ inline uint32_t smem_addr(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- barriers: a phase ends when all have arrived and all bytes have come; waiting names the
- * phase by its parity ---- */
+/* ---- mbarriers: a phase is complete when all arrivals and all bytes expected are in; a wait
+ * names the phase by its parity ---- */
 
 __device__ inline void mbarrier_init(uint64_t *b, unsigned arrivals)
 {
@@ -28,7 +29,7 @@ __device__ inline void mbarrier_init(uint64_t *b, unsigned arrivals)
                  : "memory");
 }
 
-/* What one thread prepared is seen by the copy engine. */
+/* Makes initialised mbarriers visible to the async proxy, which TMA runs in. */
 __device__ inline void mbarrier_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -58,8 +59,8 @@ __device__ inline void mbarrier_wait(uint64_t *b, unsigned parity)
     while (!done);
 }
 
-/* Whether a phase has ended; asked ahead of a wait, which takes long even where there is nothing to
- * wait for. */
+/* Whether a phase is complete, without waiting.  Asked some instructions ahead, it spares
+ * try_wait, which takes long even where the phase is complete. */
 __device__ inline bool mbarrier_test(uint64_t *b, unsigned parity)
 {
     uint32_t done;
@@ -71,15 +72,15 @@ __device__ inline bool mbarrier_test(uint64_t *b, unsigned parity)
     return done;
 }
 
-/* This warp is done with a tile. */
+/* One arrival for the warp, after all of its lanes. */
 __device__ inline void warp_arrive(uint64_t *b)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(b);
 }
 
-/* Two groups of four warps take turns: named barriers 1 .. 15, for 256 threads of which one half
- * waits.  Both wait: they meet. */
+/* Named barriers 1 .. 15 between two warpgroups: sync waits for the other's sync or arrive,
+ * arrive does not wait. */
 __device__ inline void named_barrier_sync(int id)
 {
     asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
@@ -89,7 +90,7 @@ __device__ inline void named_barrier_arrive(int id)
     asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
 }
 
-/* The four warps of a group meet at named barrier id. */
+/* The four warps of one warpgroup. */
 __device__ inline void warpgroup_sync(int id)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
@@ -104,10 +105,10 @@ template <int N> __device__ inline void setmaxnreg_dec()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* ---- the copy engine ---- */
+/* ---- TMA ---- */
 
-/* A panel from column c, head h, row t of sequence b on; what lies outside becomes 0.  The barrier
- * counts the bytes. */
+/* Loads one panel: from column c of head h, row t of sequence seq on; out of bounds reads 0.
+ * Its bytes count on mbarrier b. */
 __device__ inline void tma_load_4d(void *to, const CUtensorMap *map, uint64_t *b, int c, int h,
                                    int t, int seq)
 {
@@ -118,7 +119,7 @@ __device__ inline void tma_load_4d(void *to, const CUtensorMap *map, uint64_t *b
                  : "memory");
 }
 
-/* The same as far as the second-level cache: it will be asked for soon. */
+/* Prefetches the same into L2. */
 __device__ inline void tma_prefetch_4d(const CUtensorMap *map, int c, int h, int t, int seq)
 {
     asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(
@@ -127,7 +128,7 @@ __device__ inline void tma_prefetch_4d(const CUtensorMap *map, int c, int h, int
                  : "memory");
 }
 
-/* Bytes as they lie in memory; the barrier counts them. */
+/* Loads contiguous bytes (cp.async.bulk); they count on mbarrier b. */
 __device__ inline void bulk_load(void *to, const void *from, unsigned bytes, uint64_t *b)
 {
     asm volatile(
@@ -137,7 +138,8 @@ __device__ inline void bulk_load(void *to, const void *from, unsigned bytes, uin
         : "memory");
 }
 
-/* Rows of a matrix, so many as its map says, of a panel from column c on. */
+/* Loads one panel of a matrix, from column c and row `row` on; the tensor map has the number of
+ * rows. */
 __device__ inline void tma_load_2d(void *to, const CUtensorMap *map, uint64_t *b, int c, int row)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -147,8 +149,8 @@ __device__ inline void tma_load_2d(void *to, const CUtensorMap *map, uint64_t *b
                  : "memory");
 }
 
-/* The same of a matrix whose map says that its rows stand in runs: from row `in` of each run, from
- * run `run` on. */
+/* The same of a matrix whose tensor map has rows in runs: row `in` of each run, from run `run`
+ * on. */
 __device__ inline void tma_load_3d(void *to, const CUtensorMap *map, uint64_t *b, int c, int in,
                                    int run)
 {
@@ -159,9 +161,9 @@ __device__ inline void tma_load_3d(void *to, const CUtensorMap *map, uint64_t *b
                  : "memory");
 }
 
-/* The other way: rows of a matrix from column c on, of 128 bytes.  What lies outside is not
- * written.  Nobody is expected to read them soon, so they are the first to leave the second-level
- * cache.  bulk_commit: all so far count as one. */
+/* Stores rows of 128 bytes of a matrix, from column c on; out of bounds is not written.
+ * evict_first: the result is not read again soon, and should not push inputs out of L2.
+ * bulk_commit closes a group. */
 __device__ inline void tma_store_2d(const CUtensorMap *map, const void *from, int c, int row)
 {
     asm volatile("{\n.reg .b64 first;\ncreatepolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
@@ -172,7 +174,7 @@ __device__ inline void tma_store_2d(const CUtensorMap *map, const void *from, in
 }
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/* A panel to column c, head h, row t of sequence b on. */
+/* Stores one panel to column c of head h, row t of sequence seq on. */
 __device__ inline void tma_store_4d(const CUtensorMap *map, const void *from, int c, int h, int t,
                                     int seq)
 {
@@ -182,16 +184,15 @@ __device__ inline void tma_store_4d(const CUtensorMap *map, const void *from, in
                  : "memory");
 }
 
-/* What this thread wrote to shared memory is seen by the engine and by products, once a barrier has
- * passed. */
+/* Orders this thread's writes to shared memory before later accesses of the async proxy: TMA
+ * stores and wgmma operands. */
 __device__ inline void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Adds whole numbers from shared memory to those in memory, 16 bytes or a multiple.
- * bulk_wait_read: all that this thread sent, or wrote as above, has been read, but for the last
- * LEFT. */
+/* Adds integers from shared to global memory, a multiple of 16 bytes, as one bulk group.
+ * bulk_wait_read: shared memory of all but the last LEFT groups of this thread has been read. */
 __device__ inline void bulk_reduce_add_s32(void *to, const void *from, unsigned bytes)
 {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], "
@@ -204,10 +205,11 @@ template <int LEFT = 0> __device__ inline void bulk_wait_read()
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
 
-/* All that this thread sent is there. */
+/* All bulk groups of this thread are complete, and their writes visible to it. */
 __device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-/* Four 8x8 matrices of 16 bits as ldmatrix reads them; each thread names one row of 16 bytes. */
+/* Four 8x8 matrices of 16-bit elements, the inverse of ldmatrix; each lane has the address of
+ * one row of 16 bytes. */
 __device__ inline void stmatrix_x4(void *row, const uint32_t (&r)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
@@ -216,28 +218,29 @@ __device__ inline void stmatrix_x4(void *row, const uint32_t (&r)[4])
                  : "memory");
 }
 
-/* ---- products of 64 rows by N columns by 16, of a group of four warps ---- */
+/* ---- operands of wgmma ---- */
 
-/* Where a factor stands, as wgmma wants to know it.  Eight rows of a panel are 1024 bytes.  `apart`
- * is the way from one panel to the next where the row is the dimension that is not summed over and
- * it is wider than a panel. */
+/* The matrix descriptor of an operand in the 128-byte swizzle, with 1024 bytes from eight rows
+ * to the next eight (stride byte offset).  `apart`: bytes from one panel to the next (leading
+ * byte offset), used where the operand is transposed and wider than a panel. */
 __device__ inline uint64_t smem_desc(const void *p, unsigned apart = 16)
 {
     return (uint64_t)((smem_addr(p) & 0x3ffff) >> 4) | (uint64_t)(apart >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
 
-/* The factor so many bytes further on.  Sums of what is known in advance stay out of registers. */
+/* The descriptor of an address `bytes` further on.  The upper half is left alone, so that
+ * constant advances fold and cost no registers. */
 __device__ inline uint64_t smem_desc_advance(uint64_t f, unsigned bytes)
 {
     return (f & 0xffffffff00000000ull) | (uint32_t)((uint32_t)f + (bytes >> 4));
 }
 
-/* Which group of four warps this thread is in, known to be the same for all of a warp. */
+/* The index of this thread's warpgroup, warp-uniform for the compiler. */
 __device__ inline int warpgroup_index() { return __shfl_sync(~0u, (int)threadIdx.x / 128, 0); }
 
-/* Registers of sums and factors are ready / everything before is one group / at most LEFT groups
- * are not done. */
+/* wgmma_fence: accumulators and A fragments in registers are ready.  wgmma_commit closes a
+ * group. wgmma_wait: at most LEFT groups are in flight. */
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit()
 {
@@ -258,8 +261,9 @@ template <int N> __device__ inline uint32_t or_bits(const float (&x)[N][4])
     return bits;
 }
 
-/* What these bits come from is worked out here, beside the products under way: the assembler would
- * move exponentials behind the wait for these.  Nothing happens. */
+/* Keeps what `bits` is computed from ahead of the wait for wgmma: ptxas would sink exponentials
+ * below it, where nothing overlaps them.  The predicate is never true in practice, and would
+ * only sleep for 0 ns. */
 __device__ inline void pin_before_wait(uint32_t bits)
 {
     asm volatile(
@@ -267,105 +271,74 @@ __device__ inline void pin_before_wait(uint32_t bits)
         : "memory");
 }
 
+/* ---- wgmma ----
+ *
+ * One instruction is 64 rows by 8 N columns by 16.  Inline assembly needs its operands spelled out,
+ * so the lists of 32, 64 and 96 accumulators are macros, and a shape and type each is a line. */
+
 #define C4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define C32 C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7)
 #define C64 C32, C4(8), C4(9), C4(10), C4(11), C4(12), C4(13), C4(14), C4(15)
 #define C96 C64, C4(16), C4(17), C4(18), C4(19), C4(20), C4(21), C4(22), C4(23)
-#define REGS32                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%" \
-    "25,%26,%27,%28,%29,%30,%31}"
-#define REGS64                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%" \
-    "25,%26,%27,%28,%29,%30,%31,"                                                                  \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
-    "%55,%56,%57,%58,%59,%60,%61,"                                                                 \
-    "%62,%63}"
-#define REGS96                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%" \
-    "25,%26,%27,%28,%29,%30,%31,"                                                                  \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
-    "%55,%56,%57,%58,%59,%60,%61,"                                                                 \
-    "%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84," \
-    "%85,%86,%87,%88,%89,%90,%91,"                                                                 \
-    "%92,%93,%94,%95}"
-#define WGMMA_SS(shape, type, list, a, b, add, ta, tb)                                             \
+#define D32                                                                                        \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
+    "%25,%26,%27,%28,%29,%30,%31"
+#define D64                                                                                        \
+    D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,"    \
+        "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define D96                                                                                        \
+    D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,"    \
+        "%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define WGMMA(shape, type, d, a, b, add, transposed)                                               \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned." shape            \
-    ".f32." type "." type " " list ", " a ", " b ", p, 1, 1, " ta ", " tb ";\n}"
-#define WGMMA_RS(shape, type, list, a, b, add, tb)                                                 \
-    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned." shape            \
-    ".f32." type "." type " " list ", " a ", " b ", p, 1, 1, " tb ";\n}"
+    ".f32." type "." type " {" d "}, " a ", " b ", p, 1, 1, " transposed ";\n}"
+#define SS_INPUTS "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB)
+#define RS_INPUTS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB)
+#define SS32(type) WGMMA("m64n64k16", type, D32, "%32", "%33", "%34", "%35, %36")
+#define SS64(type) WGMMA("m64n128k16", type, D64, "%64", "%65", "%66", "%67, %68")
+#define SS96(type) WGMMA("m64n192k16", type, D96, "%96", "%97", "%98", "%99, %100")
+#define RS32(type) WGMMA("m64n64k16", type, D32, "{%32,%33,%34,%35}", "%36", "%37", "%38")
+#define RS64(type) WGMMA("m64n128k16", type, D64, "{%64,%65,%66,%67}", "%68", "%69", "%70")
 
-/* c = A B, or c += A B; both in shared memory.  A (64, 16), B (16, N).  TA, TB: the factor's rows
- * in memory run along the dimension that is kept, not the one summed over. */
-template <bool TA, bool TB>
-__device__ inline void wgmma(float (&c)[8][4], uint64_t a, uint64_t b, bool add, bf16)
+/* c (64, 8 N) = A B, or c += A B where add: A (64, 16) and B (16, 8 N) by descriptor.  TA, TB: rows
+ * of that operand in shared memory run along M or N, not along K. */
+template <bool TA, bool TB, int N, class T>
+__device__ inline void wgmma(float (&c)[N][4], uint64_t a, uint64_t b, bool add, T)
 {
-    asm volatile(WGMMA_SS("m64n64k16", "bf16", REGS32, "%32", "%33", "%34", "%35", "%36")
-                 : C32
-                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
-}
-template <bool TA, bool TB>
-__device__ inline void wgmma(float (&c)[8][4], uint64_t a, uint64_t b, bool add, f16)
-{
-    asm volatile(WGMMA_SS("m64n64k16", "f16", REGS32, "%32", "%33", "%34", "%35", "%36")
-                 : C32
-                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
-}
-template <bool TA, bool TB>
-__device__ inline void wgmma(float (&c)[16][4], uint64_t a, uint64_t b, bool add, bf16)
-{
-    asm volatile(WGMMA_SS("m64n128k16", "bf16", REGS64, "%64", "%65", "%66", "%67", "%68")
-                 : C64
-                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
-}
-template <bool TA, bool TB>
-__device__ inline void wgmma(float (&c)[16][4], uint64_t a, uint64_t b, bool add, f16)
-{
-    asm volatile(WGMMA_SS("m64n128k16", "f16", REGS64, "%64", "%65", "%66", "%67", "%68")
-                 : C64
-                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
+    constexpr bool IS_BF16 = kind<T>::dtype == FV_BF16;
+    static_assert(N == 8 || N == 16 || (N == 24 && IS_BF16), "add the shape to this list");
+    if constexpr (N == 8 && IS_BF16)
+        asm volatile(SS32("bf16") : C32 : SS_INPUTS);
+    else if constexpr (N == 8)
+        asm volatile(SS32("f16") : C32 : SS_INPUTS);
+    else if constexpr (N == 16 && IS_BF16)
+        asm volatile(SS64("bf16") : C64 : SS_INPUTS);
+    else if constexpr (N == 16)
+        asm volatile(SS64("f16") : C64 : SS_INPUTS);
+    else
+        asm volatile(SS96("bf16") : C96 : SS_INPUTS);
 }
 
-template <bool TA, bool TB>
-__device__ inline void wgmma(float (&c)[24][4], uint64_t a, uint64_t b, bool add, bf16)
+/* The same with A in registers, fragments as of mma.sync (tile.h). */
+template <bool TB, int N, class T>
+__device__ inline void wgmma(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool add, T)
 {
-    asm volatile(WGMMA_SS("m64n192k16", "bf16", REGS96, "%96", "%97", "%98", "%99", "%100")
-                 : C96
-                 : "l"(a), "l"(b), "r"((int)add), "n"(TA), "n"(TB));
+    constexpr bool IS_BF16 = kind<T>::dtype == FV_BF16;
+    static_assert(N == 8 || N == 16, "add the shape to this list");
+    if constexpr (N == 8 && IS_BF16)
+        asm volatile(RS32("bf16") : C32 : RS_INPUTS);
+    else if constexpr (N == 8)
+        asm volatile(RS32("f16") : C32 : RS_INPUTS);
+    else if constexpr (IS_BF16)
+        asm volatile(RS64("bf16") : C64 : RS_INPUTS);
+    else
+        asm volatile(RS64("f16") : C64 : RS_INPUTS);
 }
 
-/* The same with A in registers, as tile.h's mma has it. */
-template <bool TB>
-__device__ inline void wgmma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool add, bf16)
-{
-    asm volatile(WGMMA_RS("m64n64k16", "bf16", REGS32, "{%32,%33,%34,%35}", "%36", "%37", "%38")
-                 : C32
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB));
-}
-template <bool TB>
-__device__ inline void wgmma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool add, f16)
-{
-    asm volatile(WGMMA_RS("m64n64k16", "f16", REGS32, "{%32,%33,%34,%35}", "%36", "%37", "%38")
-                 : C32
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB));
-}
-template <bool TB>
-__device__ inline void wgmma(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b, bool add, bf16)
-{
-    asm volatile(WGMMA_RS("m64n128k16", "bf16", REGS64, "{%64,%65,%66,%67}", "%68", "%69", "%70")
-                 : C64
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB));
-}
-template <bool TB>
-__device__ inline void wgmma(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b, bool add, f16)
-{
-    asm volatile(WGMMA_RS("m64n128k16", "f16", REGS64, "{%64,%65,%66,%67}", "%68", "%69", "%70")
-                 : C64
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"(TB));
-}
+/* ---- products of whole tiles ---- */
 
-/* c (64, 8 N) = A B' over K numbers: A 64 rows of panels of RA rows, B 8 N rows of panels of RB
- * rows. */
+/* c (64, 8 N) = A B' over K columns: A is 64 rows of panels with RA rows, B is 8 N rows of
+ * panels with RB rows. */
 template <int K, int RA, int RB, int N, class T>
 __device__ inline void gemm_nt(float (&c)[N][4], const T *a, const T *b)
 {
@@ -378,7 +351,7 @@ __device__ inline void gemm_nt(float (&c)[N][4], const T *a, const T *b)
     }
 }
 
-/* Sums as the first factor of a product that follows, two at a time as `both` has it. */
+/* Accumulators as A fragments of the next wgmma, two columns at a time through `both`. */
 template <int K, int N, class F>
 __device__ inline void pack_fragments_by(uint32_t (&p)[K][4], const float (&s)[N][4], F both)
 {
@@ -397,8 +370,8 @@ __device__ inline void pack_fragments(uint32_t (&p)[K][4], const float (&s)[N][4
     pack_fragments_by(p, s, [](float a, float b) { return pack2(a, b, T()); });
 }
 
-/* c (64, 8 N) += A B: A in registers, 16 columns each, B has 16 K rows of 8 N numbers in panels of
- * 16 K rows. */
+/* c (64, 8 N) += A B: A in registers, K fragments of 16 columns, B (16 K, 8 N) in panels with 16
+ * K rows. */
 template <int N, int K, class T>
 __device__ inline void gemm_rs(float (&c)[N][4], const uint32_t (&a)[K][4], const T *b,
                                bool add = true)
@@ -409,7 +382,7 @@ __device__ inline void gemm_rs(float (&c)[N][4], const uint32_t (&a)[K][4], cons
         wgmma<true>(c, a[k], smem_desc_advance(fb, k * 16 * PANEL * sizeof(T)), add || k > 0, T());
 }
 
-/* c (64, 64) = A' B: both have K rows of 64 numbers, one panel. */
+/* c (64, 64) = A' B: A and B are one panel with K rows each. */
 template <int K, class T> __device__ inline void gemm_tn(float (&c)[8][4], const T *a, const T *b)
 {
     uint64_t fa = smem_desc(a, K * PANEL * sizeof(T)), fb = smem_desc(b, K * PANEL * sizeof(T));
@@ -421,17 +394,16 @@ template <int K, class T> __device__ inline void gemm_tn(float (&c)[8][4], const
 
 /* ---- on the host ---- */
 
-/* Describes x of `axes` axes, the last one first: lengths, bytes from one to the next of all but
- * the first, and what is brought at a time, a panel's row along the first.  False: the engine
- * cannot, or there is none. */
+/* Encodes a tensor map of x: `axes` lengths, innermost first, bytes from one index to the next
+ * of all axes but the innermost, and the box that one TMA instruction moves.  False: the driver
+ * has no such call, or TMA cannot address x. */
 bool fv_cuda_tensor_map_nd(CUtensorMap *m, const void *x, fv_dtype t, int axes,
                            const cuuint64_t *dim, const cuuint64_t *step, const cuuint32_t *box);
-/* Describes x (B, T, H heads of W numbers), rows `row` and sequences `batch` numbers apart, to be
- * brought `rows` rows of a panel at a time.  False: likewise. */
+/* The tensor map of x (B, T, H, W), rows `row` and sequences `batch` elements apart, in boxes of
+ * `rows` rows by one panel.  False as above. */
 bool fv_cuda_tensor_map(CUtensorMap *m, const void *x, fv_dtype t, int64_t B, int64_t T, int64_t H,
                         int64_t W, int64_t row, int64_t batch, int rows);
-/* Describes the inputs of an attention, of which so many queries, or keys with their values, are
- * brought at a time. */
+/* The tensor maps of q, k and v, in boxes of `queries` and `keys` rows. */
 struct qkv_tensor_maps {
     CUtensorMap q, k, v;
 };

@@ -1,4 +1,9 @@
-/* tensor_map.cu - describes tensors to the copy engine. */
+/* tensor_map.cu - encodes tensor maps, the descriptors that TMA reads: 16-bit or f32 elements,
+ * boxes of at most 128 bytes along the innermost axis, the 128-byte swizzle, zeros out of
+ * bounds.
+ *
+ * cuTensorMapEncodeTiled is a call of the driver.  It is looked up at run time, so that the
+ * backend does not link libcuda and loads on machines without a driver. */
 #include "sm90.h"
 
 bool fv_cuda_tensor_map_nd(CUtensorMap *m, const void *x, fv_dtype t, int axes,
@@ -15,11 +20,11 @@ bool fv_cuda_tensor_map_nd(CUtensorMap *m, const void *x, fv_dtype t, int axes,
                                          &found);
         return found == cudaDriverEntryPointSuccess ? (encode_fn)f : (encode_fn)NULL;
     }();
-    const cuuint32_t each[] = {1, 1, 1, 1, 1};
+    const cuuint32_t element_step[] = {1, 1, 1, 1, 1};
     CUtensorMapDataType type = t == FV_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                : t == FV_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-    return encode && !encode(m, type, (cuuint32_t)axes, (void *)x, dim, step, box, each,
+    return encode && !encode(m, type, (cuuint32_t)axes, (void *)x, dim, step, box, element_step,
                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
