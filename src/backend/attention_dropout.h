@@ -1,14 +1,14 @@
-/* attention_dropout.h - which weights of attention dropout takes: the same on every backend.
+/* attention_dropout.h - the dropout mask of attention weights: the same bits on every backend.
  *
- * A weight has 16 bits of the sequence.  It is dropped where they are less than
- * fv__dropout_threshold(p), and kept weights are divided by the share that is kept, so that p
- * counts to a 65,536th and sums are right on average whatever it is.
+ * Each weight has 16 random bits.  It is dropped where they are below fv__dropout_threshold(p),
+ * and weights that are kept are divided by fv__keep_probability(p): p is rounded to a multiple
+ * of 1/65536, and the expectation is exact for the rounded p.
  *
- * One draw, seven rounds of Philox4x32, serves eight weights of a head: rows i, i + 8 by keys j, j
- * + 1, j + 8, j + 9, where i and j are less than 8 beyond a multiple of 16 and j is even.  A thread
- * has these of 16 rows and columns of a product on tensor cores, so that none draws more than it
- * needs; eight keys of one row would have to go round among four threads, and among eight in the
- * gradient of keys. */
+ * One Philox4x32-7 block gives 128 bits, for eight weights of a head: queries i, i + 8 by keys
+ * j, j + 1, j + 8, j + 9, where i % 16 < 8, j % 16 < 8 and j is even.  These are what one thread
+ * holds of a 16 x 16 tile of mma accumulators, so no thread generates bits it does not use.  The
+ * obvious alternative, eight keys of one query, would exchange words among four threads, and
+ * among eight in the gradient of keys. */
 #ifndef FV_ATTENTION_DROPOUT_H
 #define FV_ATTENTION_DROPOUT_H
 
@@ -20,7 +20,7 @@
 #define FV__HOST_DEVICE
 #endif
 
-/* The position of the draw: its upper half for row i of head `head` (b * H + h), its lower half for
+/* The counter of a block: its row half for query i of head `head` = b * H + h, its key half for
  * key j. */
 static inline FV__HOST_DEVICE uint32_t fv__philox_row_index(uint32_t head, uint32_t Tq, uint32_t i)
 {
@@ -31,20 +31,19 @@ static inline FV__HOST_DEVICE uint32_t fv__philox_key_index(uint32_t j)
     return j / 16 * 4 + j % 8 / 2;
 }
 
-/* The word that has the bits of key j; those of row i are its upper half where i % 16 >= 8, else
- * its lower half. */
+/* Which of the four words has the bits of key j; query i uses the upper half of it where i % 16
+ * >= 8, else the lower half. */
 static inline FV__HOST_DEVICE int fv__philox_word(uint32_t j)
 {
     return (int)(j % 2 * 2 + j / 8 % 2);
 }
 
-/* The four words of a draw.  Other random numbers here take ten rounds (fv_philox); seven are the
- * fewest that pass every test of BigCrush (Salmon et al., "Parallel random numbers: as easy as 1,
- * 2, 3", 2011), and these are most of what dropout costs. */
+/* Seven rounds, not the ten of fv_philox: the fewest that pass BigCrush (Salmon et al.,
+ * "Parallel random numbers: as easy as 1, 2, 3", 2011).  They are most of the cost of dropout. */
 #define FV__PHILOX_ROUNDS 7
 typedef struct {
     uint32_t k[FV__PHILOX_ROUNDS][2];
-} fv__philox_round_keys; /* what each round mixes in, of one seed */
+} fv__philox_round_keys; /* the key schedule of one seed */
 
 static inline fv__philox_round_keys fv__philox_schedule(uint64_t seed)
 {
@@ -59,8 +58,8 @@ static inline fv__philox_round_keys fv__philox_schedule(uint64_t seed)
 #define FV__PHILOX_M0 0xD2511F53u
 #define FV__PHILOX_M1 0xCD9E8D57u
 
-/* Rows and keys meet in the third round: what the first two make of either is worked out apart,
- * once for all that it serves. */
+/* Row and key counters do not mix before the third round: the first two rounds of either half
+ * are computed once, for all blocks that share it. */
 typedef struct {
     uint32_t high, low;
 } fv__philox_row_part;
@@ -91,7 +90,7 @@ fv__philox_start_key(const fv__philox_round_keys *keys, uint64_t site, uint64_t 
     return k;
 }
 
-/* The third round and those behind it. */
+/* Rounds three to seven. */
 static inline FV__HOST_DEVICE void fv__philox_finish(uint32_t out[4],
                                                      const fv__philox_round_keys *keys,
                                                      fv__philox_row_part row,

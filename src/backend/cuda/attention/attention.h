@@ -1,53 +1,56 @@
-/* attention.h - what the attention kernels share: who takes part, scores, dropout, and how tiles
- * are chosen.
+/* attention.h - what all attention kernels share: parameters, visibility, scores, dropout,
+ * weights.
  *
- * A tile is a strip of rows for each warp against a number of columns; rows are queries and columns
- * keys, or, for the gradients of keys and values, the other way round (TRANSPOSED).  Scores are
- * kept in units of log 2, so that exp2 serves. */
+ *     score_ij = scale q_i.k_j + bias_ij + rel_(j - i)   (-inf where masked)
+ *     w_ij = softmax_j(score_ij),  y_i = sum_j dropout(w_ij) v_j
+ *
+ * Kernels work on tiles: 16 rows per warp by some column blocks of 8, laid out as device/tile.h
+ * says. Rows are queries and columns keys; in the gradients of keys and values it is the other
+ * way round (TRANSPOSED).  Scores are in base 2, that is times log2 e, so that a weight is one
+ * ex2. */
 #ifndef FV_CUDA_ATTENTION_H
 #define FV_CUDA_ATTENTION_H
 
 #include "backend/attention_dropout.h"
 #include "backend/cuda/device/tile.h"
 
-/* What a kernel is made for, so that it does not ask for the rest.  PLAIN: no mask but of keys,
- * nothing added, no dropout; WITH_DROPOUT: the same, with dropout; WITH_BIAS: a bias by pairs that
- * bias_sm90.h brings is added, and there may be dropout. */
+/* What a kernel is specialised for.  ANY tests everything at run time.  PLAIN: causal, window,
+ * lengths and key mask only.  WITH_DROPOUT: PLAIN and dropout.  WITH_BIAS: a dense bias whose
+ * tiles bias_sm90.h loads by TMA, and perhaps dropout. */
 enum { ANY, PLAIN, WITH_DROPOUT, WITH_BIAS };
 
 #define WARPS 4
-#define ROWS (16 * WARPS) /* of a tile: a strip for each warp */
+#define TILE_ROWS (16 * WARPS) /* rows of a tile, 16 per warp */
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
 
-/* A mask by pairs as bits: for each query those of its keys, or for each key those of its
- * queries. */
+/* A (Tq, Tk) mask packed into bits: rows of keys for each query, or transposed. */
 struct mask_bits {
-    const uint32_t *p; /* NULL: the mask is to be read as it is */
-    int64_t s[2];      /* words from one sequence to the next, and from one head */
-    int row;           /* and from one row */
+    const uint32_t *p; /* NULL: read the byte mask */
+    int64_t s[2];      /* words from one sequence to the next, from one head to the next */
+    int row;           /* and from one row to the next */
 };
-#define BITS_TILE 128 /* rows are whole tiles of so many */
+#define BITS_TILE 128 /* rows are padded to a multiple of this */
 
-/* A row, exactly: the maximum of its scores in base 2, 1 over their sum, and dy.y. */
+/* Softmax statistics of a row, exact: the maximum of its base-2 scores, 1 / sum of 2^(score -
+ * max), and dy.y. */
 struct row_stat {
-    float top, by, dy_y;
+    float row_max, inv_sum, dy_y;
 };
 
-template <class T> struct job {
+/* The arguments of an attention as kernels get them: the caller's, and what follows from these. */
+template <class T> struct attn_params {
     fv_attn_args a;
-    float scale;             /* of the product q k', in units of log 2 */
-    float bias_scale;        /* of what is added, to be added to the product */
-    float dropout_scale;     /* 1 over the share that dropout keeps */
-    uint32_t drop_threshold; /* what the upper half of a word is compared with */
+    float scale;             /* score = scale * (q.k), in base 2 */
+    float bias_scale;        /* log2 e / scale: makes a bias a part of q.k */
+    float dropout_scale;     /* 1 / keep probability */
+    uint32_t drop_threshold; /* dropped where a 16-bit draw << 16 is below */
     fv__philox_round_keys philox_keys;
     mask_bits bits;
-    bool
-        /* who takes part is decided by lengths, causality, window and key, and scores rise with
-         * products */
-        plain;
-    bool vector_q, vector_k, vector_v, vector_y;
-    fault *bad;
+    /* no mask by pairs, no bias, no table, and scale > 0: products are ordered as scores are */
+    bool plain;
+    bool vector_q, vector_k, vector_v, vector_y; /* rows are loaded 16 bytes at a time */
+    fault *bad;                                  /* where a length out of range is reported */
 
     __device__ const T *q(int64_t b, int64_t h, int64_t i) const
     {
@@ -65,24 +68,24 @@ template <class T> struct job {
     {
         return ((b * a.Tq + i) * a.H + h) * a.Wv;
     }
-    __device__ int64_t at_row(int64_t b, int64_t h, int64_t i) const
+    __device__ int64_t row_index(int64_t b, int64_t h, int64_t i) const
     {
         return (b * a.H + h) * a.Tq + i;
     }
-    /* The log-sum-exp of a row as its two parts: x, the maximum of its scores in base 2, and y, the
-     * sum of 2^(score - x). */
+    /* The log-sum-exp of a row in two parts: x, the maximum of its base-2 scores, and y, the sum
+     * of 2^(score - x). */
     __device__ float2 &lse(int64_t b, int64_t h, int64_t i) const
     {
-        return ((float2 *)a.lse)[at_row(b, h, i)];
+        return ((float2 *)a.lse)[row_index(b, h, i)];
     }
     __device__ int kv_head(int h) const { return h / (int)(a.H / a.G); }
 
-    /* What the gradients need of a row: its log-sum-exp and dy.y, both such that weights come out
-     * divided by the share that dropout keeps, and that slopes are w (keep dp - dy.y) with keep 0
-     * or 1.  An empty row's weights are to be 0.
-     * The Hopper kernels take the log-sum-exp as one number, in base 2, so that a weight costs one
-     * multiply-add and one exp2: exact where one key has all the weight, else off by up to |score|
-     * 2^-24, which is less than a weight in 16 bits is off by up to scores of 2^15. */
+    /* Statistics for the backward pass, with the dropout scale folded in: weights come out as w
+     * / keep probability, and ds = w (keep dp - dy.y) with keep 0 or 1.  A row that sees no key
+     * gets weights 0.
+     * stat has the log-sum-exp as one base-2 number, so that a weight is one fma and one ex2;
+     * the Hopper kernels use it.  It is exact where one key has all the weight, and else off by
+     * up to |score| 2^-24: less than the rounding of a 16-bit weight up to scores of 2^15. */
     __device__ float2 stat(float2 lse, float dy_y) const
     {
         return make_float2(lse.y == 0 ? INFINITY : lse.x + log2f(lse.y / dropout_scale),
@@ -94,7 +97,7 @@ template <class T> struct job {
                           : row_stat{lse.x, dropout_scale / lse.y, dy_y / dropout_scale};
     }
 
-    /* A length that cannot be is reported once and counts as 0. */
+    /* The number of keys of sequence b.  A length out of range is reported once and counts as 0. */
     __device__ int64_t length(int64_t b) const
     {
         if (!a.lens) return a.Tk;
@@ -112,48 +115,51 @@ __device__ inline float exp2_fast(float x)
     return y;
 }
 
-/* One head of one sequence.  Places within it fit 32 bits, and index arithmetic is what these
- * kernels have most of. */
-template <class T> struct head {
-    const job<T> &o;
-    int b, h, len, shift; /* row i stands at position i + shift */
+/* One head of one sequence, with all indices in 32 bits: index arithmetic is most of what these
+ * kernels do besides products. */
+template <class T> struct head_view {
+    const attn_params<T> &attn;
+    int b, h, len, shift; /* query i has position i + shift */
     int rows, window;
     bool causal;
-    uint64_t step; /* of the random sequence */
+    uint64_t step; /* of Philox: the counter of the training step */
 
-    __device__ head(const job<T> &job_, int b_, int h_) : head(job_, b_, h_, (int)job_.length(b_))
+    __device__ head_view(const attn_params<T> &params, int b_, int h_)
+        : head_view(params, b_, h_, (int)params.length(b_))
     {
     }
-    __device__ head(const job<T> &job_, int b_, int h_, int len_) : o(job_), b(b_), h(h_), len(len_)
+    __device__ head_view(const attn_params<T> &params, int b_, int h_, int len_)
+        : attn(params), b(b_), h(h_), len(len_)
     {
-        step = o.a.dropout > 0 ? *o.a.rng.step : 0;
-        rows = (int)o.a.Tq;
+        step = attn.a.dropout > 0 ? *attn.a.rng.step : 0;
+        rows = (int)attn.a.Tq;
         shift = len - rows;
-        window = (int)o.a.window;
-        causal = o.a.causal;
+        window = (int)attn.a.window;
+        causal = attn.a.causal;
     }
-    /* Keys [first, end) that row i can see by lengths, causality and window alone. */
-    __device__ int first(int i) const
+    /* Keys [first_key, end_key) that query i may see by lengths, causality and window. */
+    __device__ int first_key(int i) const
     {
         return window > 0 && i + shift >= window ? i + shift - window + 1 : 0;
     }
-    __device__ int end(int i) const
+    __device__ int end_key(int i) const
     {
         if (i >= rows) return 0;
         return causal && i + shift + 1 < len ? i + shift + 1 : len;
     }
-    /* All pairs of the tile can. */
+    /* Every pair of the tile is visible. */
     __device__ bool all_visible(int i0, int ni, int j0, int nj) const
     {
-        return i0 + ni <= rows && j0 + nj <= end(i0) && j0 >= first(i0 + ni - 1);
+        return i0 + ni <= rows && j0 + nj <= end_key(i0) && j0 >= first_key(i0 + ni - 1);
     }
-    /* Keys that any of rows [i0, i0 + ni) can see: from first(i0) to here. */
+    /* The end of the keys that any of queries [i0, i0 + ni) may see; they begin at
+     * first_key(i0). */
     __device__ int last_key(int i0, int ni) const
     {
-        int e = end(i0 + ni < rows ? i0 + ni - 1 : rows - 1);
+        int e = end_key(i0 + ni < rows ? i0 + ni - 1 : rows - 1);
         return e > 0 ? e : 0;
     }
-    /* Rows [first, last) that can see any of keys [j0, j0 + nj). */
+    /* Queries [first_row, last_row) that may see any of keys [j0, j0 + nj). */
     __device__ int first_row(int j0) const { return causal && j0 > shift ? j0 - shift : 0; }
     __device__ int last_row(int j0, int nj) const
     {
@@ -161,13 +167,13 @@ template <class T> struct head {
         int i = window > 0 ? j0 + nj - 1 - shift + window : rows;
         return i < rows ? i : rows;
     }
-    /* The score of a pair within reach, in units of log 2; -inf where a mask hides the key. */
+    /* The base-2 score of a visible pair; -inf where a mask hides it. */
     __device__ float score(float dot, int i, int j) const
     {
-        const fv_attn_args &a = o.a;
-        float s = o.scale * dot;
+        const fv_attn_args &a = attn.a;
+        float s = attn.scale * dot;
         if (a.key_mask && !a.key_mask[b * a.Tk + j]) return -INFINITY;
-        if (o.plain) return s;
+        if (attn.plain) return s;
         if (a.mask && !a.mask[b * a.mask_s[0] + h * a.mask_s[1] + i * a.mask_s[2] + j])
             return -INFINITY;
         if (a.bias)
@@ -179,17 +185,16 @@ template <class T> struct head {
     }
     __device__ int rel_index(int i, int j) const
     {
-        return max(0, min((int)o.a.rel_zero + j - (i + shift), (int)o.a.rel_len - 1));
+        return max(0, min((int)attn.a.rel_zero + j - (i + shift), (int)attn.a.rel_len - 1));
     }
-    /* The row's part of a draw's place: backend/attention_dropout.h. */
+    /* The row half of the Philox counter (backend/attention_dropout.h). */
     __device__ uint32_t philox_row(int i) const
     {
-        return fv__philox_row_index((uint32_t)(b * (int)o.a.H + h), (uint32_t)rows, (uint32_t)i);
+        return fv__philox_row_index((uint32_t)(b * (int)attn.a.H + h), (uint32_t)rows, (uint32_t)i);
     }
 };
 
-/* Where this thread's numbers stand in a strip of 16 rows from row0 on: number e of column block
- * n. */
+/* Row and column of element e of column block n, in a strip of 16 rows from row0 on. */
 __device__ inline int tile_row(int row0, int e)
 {
     return row0 + (int)threadIdx.x % 32 / 4 + e / 2 * 8;
@@ -201,17 +206,18 @@ __device__ inline int tile_col(int col0, int n, int e)
 
 #include "scores.h"
 
-/* The mask of keys over a tile, read once: (n, e) is whether the key of number e of column block n
- * takes part. */
+/* The key mask over a tile, loaded once by ballot: (n, e) tells whether the key of that element
+ * is visible. */
 template <bool TRANSPOSED, int N> struct key_mask_tile {
     static_assert(TRANSPOSED || N % 4 == 0, "32 keys to a word");
     uint32_t bits[TRANSPOSED ? 1 : N / 4];
     bool all = true;
 
-    template <class T> __device__ key_mask_tile(const head<T> &at, int row0, int col0)
+    template <class T> __device__ key_mask_tile(const head_view<T> &head, int row0, int col0)
     {
-        int lane = threadIdx.x % 32, keys = (int)at.o.a.Tk;
-        const uint8_t *mask = at.o.a.key_mask ? at.o.a.key_mask + (int64_t)at.b * keys : NULL;
+        int lane = threadIdx.x % 32, keys = (int)head.attn.a.Tk;
+        const uint8_t *mask = head.attn.a.key_mask ? head.attn.a.key_mask + (int64_t)head.b * keys
+                                                   : NULL;
 #pragma unroll
         for (int i = 0; i < (TRANSPOSED ? 1 : N / 4); i++) {
             int j = TRANSPOSED ? row0 + lane % 16 : col0 + i * 32 + lane;
@@ -221,41 +227,41 @@ template <bool TRANSPOSED, int N> struct key_mask_tile {
     }
     __device__ bool operator()(int n, int e) const
     {
-        int at = TRANSPOSED ? tile_row(0, e) % 16 : tile_col(0, n, e) % 32;
-        return bits[TRANSPOSED ? 0 : n / 4] >> at & 1;
+        int bit = TRANSPOSED ? tile_row(0, e) % 16 : tile_col(0, n, e) % 32;
+        return bits[TRANSPOSED ? 0 : n / 4] >> bit & 1;
     }
 };
 
-/* What scores are of products to which add_scores has added what there is: it multiplies them
- * itself where scores fall as they rise. */
-template <int KIND, class T> __device__ inline float scale_of(const head<T> &at)
+/* What turns the products into scores after add_scores, which has multiplied by a negative scale
+ * itself: maxima are taken before this factor. */
+template <int KIND, class T> __device__ inline float scale_of(const head_view<T> &head)
 {
-    return KIND != ANY || at.o.scale > 0 ? at.o.scale : 1;
+    return KIND != ANY || head.attn.scale > 0 ? head.attn.scale : 1;
 }
 
-template <int KIND, class T> __device__ inline bool has_dropout(const head<T> &at)
+template <int KIND, class T> __device__ inline bool has_dropout(const head_view<T> &head)
 {
-    return KIND == WITH_DROPOUT || (KIND != PLAIN && at.o.a.dropout > 0);
+    return KIND == WITH_DROPOUT || (KIND != PLAIN && head.attn.a.dropout > 0);
 }
 
-/* What dropout draws for two column blocks, the n-th of a strip: by the parity of the column, and
- * by the eight keys.  Where rows are queries a thread has all that a draw serves.  Where they are
- * keys two threads, with keys side by side, draw for one query each and change words. */
+/* The Philox words of column blocks 2 n and 2 n + 1: word[column parity][key half].  Where rows
+ * are queries, a thread owns all eight weights of one draw.  TRANSPOSED: two threads with
+ * neighbouring keys draw for one query each and exchange words by shuffle. */
 template <bool TRANSPOSED, class T>
-__device__ inline void dropout_bits(uint32_t (&word)[2][2], const head<T> &at, int row0, int col0,
-                                    int n)
+__device__ inline void dropout_bits(uint32_t (&word)[2][2], const head_view<T> &head, int row0,
+                                    int col0, int n)
 {
     uint32_t w[4];
     bool odd = threadIdx.x / 4 % 2;
     if constexpr (!TRANSPOSED) {
-        uint32_t row = at.philox_row(tile_row(row0, 0)),
+        uint32_t row = head.philox_row(tile_row(row0, 0)),
                  key = fv__philox_key_index((uint32_t)tile_col(0, 0, 0)) + (uint32_t)col0 / 4;
-        fv__philox7(w, &at.o.philox_keys, at.o.a.rng.site, at.step, row, key + 4 * n);
+        fv__philox7(w, &head.attn.philox_keys, head.attn.a.rng.site, head.step, row, key + 4 * n);
         word[0][0] = w[0], word[0][1] = w[1], word[1][0] = w[2], word[1][1] = w[3];
     } else {
-        uint32_t row = at.philox_row(tile_col(0, 0, odd)) + (uint32_t)col0 / 2,
+        uint32_t row = head.philox_row(tile_col(0, 0, odd)) + (uint32_t)col0 / 2,
                  key = fv__philox_key_index((uint32_t)tile_row(row0, 0) & ~1u);
-        fv__philox7(w, &at.o.philox_keys, at.o.a.rng.site, at.step, row + 8 * n, key);
+        fv__philox7(w, &head.attn.philox_keys, head.attn.a.rng.site, head.step, row + 8 * n, key);
         uint32_t u = __shfl_xor_sync(~0u, odd ? w[0] : w[2], 4),
                  v = __shfl_xor_sync(~0u, odd ? w[1] : w[3], 4);
         word[0][0] = odd ? u : w[0], word[0][1] = odd ? v : w[1];
@@ -263,8 +269,8 @@ __device__ inline void dropout_bits(uint32_t (&word)[2][2], const head<T> &at, i
     }
 }
 
-/* x gets a minus sign where w is less than `below`: by a multiplication, as what compares and
- * chooses has enough to do. */
+/* x = -x where w < below.  By a predicated fma: the ALU pipe that selects is the busier one
+ * here. */
 __device__ inline void negate_below(float &x, uint32_t w, uint32_t below)
 {
     asm("{\n.reg .pred p;\nsetp.lt.u32 p, %1, %2;\n@p fma.rn.f32 %0, %0, 0fbf800000, 0f80000000;\n}"
@@ -272,7 +278,8 @@ __device__ inline void negate_below(float &x, uint32_t w, uint32_t below)
         : "r"(w), "r"(below));
 }
 
-/* Weights of those blocks that are dropped get a minus sign, as no weight is negative. */
+/* Marks dropped weights of two column blocks by a minus sign: weights are never negative, and
+ * the backward pass needs w of dropped pairs, too. */
 template <bool TRANSPOSED>
 __device__ inline void mark_dropped(float (*s)[4], const uint32_t (&word)[2][2], uint32_t below)
 {
@@ -285,20 +292,20 @@ __device__ inline void mark_dropped(float (*s)[4], const uint32_t (&word)[2][2],
         }
 }
 
-/* The same for a strip. */
+/* The same for a strip of 16 rows. */
 template <bool TRANSPOSED, int N, class T>
-__device__ inline void apply_dropout(float (&s)[N][4], const head<T> &at, int row0, int col0)
+__device__ inline void apply_dropout(float (&s)[N][4], const head_view<T> &head, int row0, int col0)
 {
     static_assert(N % 2 == 0, "16 columns to a draw");
 #pragma unroll
     for (int n = 0; n < N / 2; n++) {
         uint32_t word[2][2];
-        dropout_bits<TRANSPOSED>(word, at, row0, col0, n);
-        mark_dropped<TRANSPOSED>(s + 2 * n, word, at.o.drop_threshold);
+        dropout_bits<TRANSPOSED>(word, head, row0, col0, n);
+        mark_dropped<TRANSPOSED>(s + 2 * n, word, head.attn.drop_threshold);
     }
 }
 
-/* Two weights as a factor of a product; those that are dropped count as 0. */
+/* Two weights as half an A fragment; a dropped one becomes 0 (relu). */
 __device__ inline uint32_t pack2_relu(float a, float b, bf16)
 {
     uint32_t v;
@@ -319,39 +326,37 @@ template <int N> __device__ inline void zero_dropped(float (&s)[N][4])
         for (int e = 0; e < 4; e++) s[n][e] = s[n][e] < 0 ? 0 : s[n][e];
 }
 
-/* w = 2^x / sum, from a score's distance to the maximum; where the log-sum-exp is one number, x is
- * the distance to that. */
+/* w = 2^(score - lse), or 2^(score - max) / sum. */
 __device__ inline float weight_of(float s, float scale, float lse)
 {
     return exp2_fast(fmaf(s, scale, -lse));
 }
 __device__ inline float weight_of(float s, float scale, const row_stat &r)
 {
-    return exp2_fast(fmaf(s, scale, -r.top)) * r.by;
+    return exp2_fast(fmaf(s, scale, -r.row_max)) * r.inv_sum;
 }
 
-/* What exact weights need of a row, which have no dropout. */
+/* Statistics for exact weights: those before dropout. */
 __device__ inline row_stat weight_stat(float2 lse)
 {
     return lse.y == 0 ? row_stat{INFINITY, 0, 0} : row_stat{lse.x, 1 / lse.y, 0};
 }
 
-/* Weights of a strip from products s = q k':  w = 2^(score - lse), where dropout takes them with a
- * minus sign.  lse(e, n), in base 2 as one number or as a row_stat, is that of the query of number
- * e. */
+/* Products s = q k' of a strip become weights 2^(score - lse), negative where dropped.  lse(e,
+ * n): of the query of that element, one base-2 number or a row_stat. */
 template <bool TRANSPOSED, int KIND, int N, class T, class L>
-__device__ inline void exp_scores(float (&s)[N][4], const head<T> &at, int row0, int col0,
+__device__ inline void exp_scores(float (&s)[N][4], const head_view<T> &head, int row0, int col0,
                                   bool full_tile, L lse)
 {
-    float scale = scale_of<KIND>(at);
-    key_mask_tile<TRANSPOSED, N> seen(at, row0, col0);
-    if (KIND == ANY && !at.o.plain) add_scores<TRANSPOSED>(s, at, row0, col0);
+    float scale = scale_of<KIND>(head);
+    key_mask_tile<TRANSPOSED, N> seen(head, row0, col0);
+    if (KIND == ANY && !head.attn.plain) add_scores<TRANSPOSED>(s, head, row0, col0);
     if (!full_tile || !seen.all) {
         int r[2] = {tile_row(row0, 0), tile_row(row0, 2)};
-        int from[2] = {TRANSPOSED ? at.first_row(r[0]) : at.first(r[0]),
-                       TRANSPOSED ? at.first_row(r[1]) : at.first(r[1])};
-        int end[2] = {TRANSPOSED ? at.last_row(r[0], 1) : at.end(r[0]),
-                      TRANSPOSED ? at.last_row(r[1], 1) : at.end(r[1])};
+        int from[2] = {TRANSPOSED ? head.first_row(r[0]) : head.first_key(r[0]),
+                       TRANSPOSED ? head.first_row(r[1]) : head.first_key(r[1])};
+        int end[2] = {TRANSPOSED ? head.last_row(r[0], 1) : head.end_key(r[0]),
+                      TRANSPOSED ? head.last_row(r[1], 1) : head.end_key(r[1])};
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
@@ -365,24 +370,23 @@ __device__ inline void exp_scores(float (&s)[N][4], const head<T> &at, int row0,
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) s[n][e] = weight_of(s[n][e], scale, lse(e, n));
-    if (has_dropout<KIND>(at)) apply_dropout<TRANSPOSED>(s, at, row0, col0);
+    if (has_dropout<KIND>(head)) apply_dropout<TRANSPOSED>(s, head, row0, col0);
 }
 
-/* The slope of a score, w (keep dp - dy.y), from a weight that has a minus sign if it was
- * dropped. */
+/* ds = w (keep dp - dy.y), from a weight that is negative where dropped. */
 template <int KIND> __device__ inline float dscore(float w, float dp, float dy_y)
 {
     return KIND == PLAIN ? w * (dp - dy_y) : fmaf(fmaxf(w, 0), dp, -fabsf(w) * dy_y);
 }
 
-/* Weights and slopes of a strip: s as above, dp = dy v';  after this the weights with dropout are
- * in s and ds in dp.  stat(e, n) gives the row_stat. */
+/* Both of a strip: s = q k' becomes the weights after dropout, dp = dy v' becomes ds.  stat(e,
+ * n) is the row_stat of that element's query. */
 template <bool TRANSPOSED, int KIND, int N, class T, class L>
 __device__ inline void exp_scores_and_dscores(float (&s)[N][4], float (&dp)[N][4],
-                                              const head<T> &at, int row0, int col0, bool full_tile,
-                                              L stat)
+                                              const head_view<T> &head, int row0, int col0,
+                                              bool full_tile, L stat)
 {
-    exp_scores<TRANSPOSED, KIND>(s, at, row0, col0, full_tile, stat);
+    exp_scores<TRANSPOSED, KIND>(s, head, row0, col0, full_tile, stat);
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -392,33 +396,31 @@ __device__ inline void exp_scores_and_dscores(float (&s)[N][4], float (&dp)[N][4
 
 /* ---- on the host ---- */
 
-/* mask.cu: how many words the bits of a mask take (0: there is none), and the bits, laid out in so
- * much room. */
+/* mask.cu: the words that a packed mask takes (0: no mask), and the mask packed into `scratch`. */
 int64_t fv_cuda_mask_words(const fv_attn_args *a, bool transposed);
 mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool transposed, void *scratch);
 
-template <class T> static job<T> prepare(fv_stream *s, const fv_attn_args *a)
+template <class T> static attn_params<T> make_params(fv_stream *s, const fv_attn_args *a)
 {
-    job<T> o;
+    attn_params<T> attn;
     constexpr int V = 16 / sizeof(T);
-    o.a = *a;
-    o.scale = (a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk)) * LOG2E;
-    o.bias_scale = LOG2E / o.scale;
-    o.dropout_scale = (float)(1 / fv__keep_probability(a->dropout));
-    o.drop_threshold = fv__dropout_threshold(a->dropout) << 16;
-    o.philox_keys = fv__philox_schedule(a->rng.seed);
-    o.plain = !a->mask && !a->bias && !a->rel && o.scale > 0;
-    o.vector_q = aligned(a->q) && a->q_row % V == 0 && a->q_batch % V == 0 && a->Wk % V == 0;
-    o.vector_k = aligned(a->k) && a->k_row % V == 0 && a->k_batch % V == 0 && a->Wk % V == 0;
-    o.vector_v = aligned(a->v) && a->v_row % V == 0 && a->v_batch % V == 0 && a->Wv % V == 0;
-    o.vector_y = aligned(a->y) && a->Wv % V == 0;
-    o.bits = mask_bits{};
-    o.bad = faults_of(s) + FAULT_LENS;
-    return o;
+    attn.a = *a;
+    attn.scale = (a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk)) * LOG2E;
+    attn.bias_scale = LOG2E / attn.scale;
+    attn.dropout_scale = (float)(1 / fv__keep_probability(a->dropout));
+    attn.drop_threshold = fv__dropout_threshold(a->dropout) << 16;
+    attn.philox_keys = fv__philox_schedule(a->rng.seed);
+    attn.plain = !a->mask && !a->bias && !a->rel && attn.scale > 0;
+    attn.vector_q = aligned(a->q) && a->q_row % V == 0 && a->q_batch % V == 0 && a->Wk % V == 0;
+    attn.vector_k = aligned(a->k) && a->k_row % V == 0 && a->k_batch % V == 0 && a->Wk % V == 0;
+    attn.vector_v = aligned(a->v) && a->v_row % V == 0 && a->v_batch % V == 0 && a->Wv % V == 0;
+    attn.vector_y = aligned(a->y) && a->Wv % V == 0;
+    attn.bits = mask_bits{};
+    attn.bad = faults_of(s) + FAULT_LENS;
+    return attn;
 }
 
-/* The width of tiles for these heads, a power of two from 32 on; 0 (and a failed stream) if they
- * are too wide. */
+/* The tile width for these heads, 32 to 256; 0, and a failed stream, if they are wider. */
 static inline int tile_width(fv_stream *s, const fv_attn_args *a)
 {
     int64_t most = a->Wk > a->Wv ? a->Wk : a->Wv;

@@ -1,19 +1,18 @@
-/* cudnn.cu - attention as a graph for cuDNN, forward and backward, for the cases its fused kernels
- * know.
+/* cudnn.cu - attention by cuDNN's graph API, forward and backward.
  *
- * Forward, where lse is one number, the natural log-sum-exp; what we keep of a row is made of it,
- * and it of what we keep:
+ * Forward; lse is one number here, the natural log-sum-exp:
  *
- *     s = scale q k',  hidden above the diagonal if causal;  m = max s;  e = exp(s - m);
- *     z = sum e;
- *     lse = m + log z;  y = (e/z) v
+ *     s = scale q k',  -inf above the diagonal if causal;  m = max s;  e = exp(s - m);  z = sum e;
+ *     lse = m + log z;  y = (e / z) v
  *
- * Backward:  c = sum dy y;  p = exp(s - lse);  dv = p' dy;  ds = scale p (dy v' - c);  dk = ds' q;
- * dq = ds k
+ * Backward:
  *
- * cuDNN matches patterns, so nodes stand as its documentation shows them, down to a multiplication
- * by 1.  A plan takes up to a second to make and is kept by shape, as long as the device is open:
- * steps that were captured run its kernels. */
+ *     c = sum dy y;  p = exp(s - lse);  dv = p' dy;  ds = scale p (dy v' - c);
+ *     dk = ds' q;  dq = ds k
+ *
+ * cuDNN matches graphs against patterns of its fused kernels, so nodes are as its documentation
+ * shows them, down to a multiplication by 1.  A plan takes up to a second to build; plans are
+ * cached by shape as long as the device is open, since captured graphs refer to their kernels. */
 #include <cmath>
 #include <cstring>
 #include <new>
@@ -23,35 +22,41 @@
 
 #if HAVE_CUDNN
 
-#define MIN_VERSION 91000 /* from 9.10 on -inf may hide a score */
+#define MIN_VERSION 91000 /* from 9.10 on -inf may mask a score */
 #define LOG2E 1.4426950408889634f
-#define LOG2E_REST 1.9259629e-8f /* what LOG2E lacks of log2 e */
+#define LOG2E_REST 1.9259629e-8f /* log2 e - LOG2E */
 #define LN2 0.6931471805599453f
 
-/* Tensors in memory, by the number they have in a graph. */
+namespace
+{
+/* Unique ids of the graph's tensors in memory. */
 enum { Q = 1, K, V, Y, LSE, DY, DQ, DK, DV, ROWS_OF_Y, SUM_OF_DQ, SCALE, HIDDEN, ONE, LAST };
 
-/* Everything a plan depends on.  Compared as bytes, so it must be cleared first. */
+/* Everything a plan depends on.  Compared as bytes, so it is cleared first. */
 struct plan_key {
     int64_t B, Tq, Tk, H, G, W;
     int64_t q_row, k_row, v_row, y_row, q_batch, k_batch, v_batch;
-    int dtype, causal, backward, in_order; /* in_order: gradients repeat bit by bit */
+    int dtype, causal, backward, deterministic; /* deterministic: no atomics */
 };
 
-struct kept_plan {
+struct cached_plan {
     plan_key key;
     bool can;
     dnn_plan plan;
-    kept_plan *next;
+    cached_plan *next;
 };
+
+} // namespace
 
 struct cudnn_attention {
     std::mutex lock;
     dnn_library l;
     cudnnHandle_t handle;
-    kept_plan *plans;
+    cached_plan *plans;
 };
 
+namespace
+{
 /* ---- graphs ---- */
 
 struct shapes {
@@ -59,12 +64,12 @@ struct shapes {
     cudnnDataType_t t;
 };
 
-static dnn_shape transposed(dnn_shape s)
+dnn_shape transposed(dnn_shape s)
 {
     return {{s.dim[0], s.dim[1], s.dim[3], s.dim[2]}, {s.step[0], s.step[1], s.step[3], s.step[2]}};
 }
 
-static shapes shapes_of(const plan_key *k)
+shapes shapes_of(const plan_key *k)
 {
     shapes s;
     s.q = {{k->B, k->H, k->Tq, k->W}, {k->q_batch, k->W, k->q_row, 1}};
@@ -77,21 +82,20 @@ static shapes shapes_of(const plan_key *k)
     return s;
 }
 
-static dnn_desc number(dnn_graph *g, int64_t uid)
+dnn_desc scalar(dnn_graph *g, int64_t uid)
 {
     return dnn_tensor(g, uid, CUDNN_DATA_FLOAT, dnn_dense(1, 1, 1, 1), true);
 }
 
-/* A new tensor y = mode(x, b) of x's kind. */
-static dnn_desc apply(dnn_graph *g, cudnnPointwiseMode_t mode, dnn_shape s, dnn_desc x,
-                      dnn_desc b = NULL)
+/* A new tensor y = mode(x, b). */
+dnn_desc apply(dnn_graph *g, cudnnPointwiseMode_t mode, dnn_shape s, dnn_desc x, dnn_desc b = NULL)
 {
     dnn_desc y = dnn_between(g, CUDNN_DATA_FLOAT, s);
     dnn_pointwise(g, mode, CUDNN_DATA_FLOAT, y, x, b);
     return y;
 }
 
-static dnn_desc scores(dnn_graph *g, const shapes &s, dnn_desc q, dnn_desc k, dnn_desc scale)
+dnn_desc scores(dnn_graph *g, const shapes &s, dnn_desc q, dnn_desc k, dnn_desc scale)
 {
     dnn_desc product = dnn_between(g, CUDNN_DATA_FLOAT, s.scores);
     dnn_matmul(g, product, q, k);
@@ -99,7 +103,7 @@ static dnn_desc scores(dnn_graph *g, const shapes &s, dnn_desc q, dnn_desc k, dn
 }
 
 /* row >= column ? x : -inf */
-static dnn_desc under_diagonal(dnn_graph *g, const shapes &s, dnn_desc x)
+dnn_desc causal_mask(dnn_graph *g, const shapes &s, dnn_desc x)
 {
     dnn_desc row = dnn_between(g, CUDNN_DATA_INT32, s.scores),
              column = dnn_between(g, CUDNN_DATA_INT32, s.scores);
@@ -108,17 +112,17 @@ static dnn_desc under_diagonal(dnn_graph *g, const shapes &s, dnn_desc x)
     dnn_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, row, x, NULL, NULL, 2);
     dnn_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, column, x, NULL, NULL, 3);
     dnn_pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, seen, row, column);
-    dnn_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, y, x, number(g, HIDDEN),
+    dnn_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, y, x, scalar(g, HIDDEN),
                   seen);
     return y;
 }
 
-static void describe_forward(dnn_graph *g, const plan_key *key)
+void describe_forward(dnn_graph *g, const plan_key *key)
 {
     shapes s = shapes_of(key);
     dnn_desc x = scores(g, s, dnn_tensor(g, Q, s.t, s.q), dnn_tensor(g, K, s.t, transposed(s.k)),
-                        number(g, SCALE));
-    if (key->causal) x = under_diagonal(g, s, x);
+                        scalar(g, SCALE));
+    if (key->causal) x = causal_mask(g, s, x);
     dnn_desc most = dnn_between(g, CUDNN_DATA_FLOAT, s.row),
              sum = dnn_between(g, CUDNN_DATA_FLOAT, s.row);
     dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, most, x);
@@ -133,9 +137,9 @@ static void describe_forward(dnn_graph *g, const plan_key *key)
     dnn_matmul(g, dnn_tensor(g, Y, s.t, s.y), weights, dnn_tensor(g, V, s.t, s.v));
 }
 
-/* Gradients of keys and values are summed over the heads that share them. */
-static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t uid, dnn_shape of,
-                       dnn_desc scores_, dnn_desc rows)
+/* Gradients of k and v are summed over the query heads that share them. */
+void matmul_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t uid, dnn_shape of,
+                    dnn_desc scores_, dnn_desc rows)
 {
     dnn_desc columns = dnn_between(g, s.t, transposed(s.scores));
     dnn_reshape(g, columns, scores_);
@@ -149,54 +153,53 @@ static void by_columns(dnn_graph *g, const plan_key *k, const shapes &s, int64_t
     dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, to, each);
 }
 
-static void describe_backward(dnn_graph *g, const plan_key *key)
+void describe_backward(dnn_graph *g, const plan_key *key)
 {
     shapes s = shapes_of(key);
     dnn_desc q = dnn_tensor(g, Q, s.t, s.q), k = dnn_tensor(g, K, s.t, transposed(s.k)),
              v = dnn_tensor(g, V, s.t, transposed(s.v));
     dnn_desc y = dnn_tensor(g, Y, s.t, s.y), dy = dnn_tensor(g, DY, s.t, s.y),
-             scale = number(g, SCALE);
+             scale = scalar(g, SCALE);
     dnn_desc both = apply(g, CUDNN_POINTWISE_MUL, s.y, dy, y),
              sum = dnn_between(g, CUDNN_DATA_FLOAT, s.row);
     dnn_desc of_row = dnn_tensor(g, ROWS_OF_Y, CUDNN_DATA_FLOAT, s.row);
     dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, both);
-    dnn_pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, of_row, sum, number(g, ONE));
+    dnn_pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, of_row, sum, scalar(g, ONE));
 
     dnn_desc x = scores(g, s, q, k, scale);
     x = apply(g, CUDNN_POINTWISE_SUB, s.scores, x, dnn_tensor(g, LSE, CUDNN_DATA_FLOAT, s.row));
-    if (key->causal) x = under_diagonal(g, s, x);
+    if (key->causal) x = causal_mask(g, s, x);
     dnn_desc weights = apply(g, CUDNN_POINTWISE_EXP, s.scores, x);
-    by_columns(g, key, s, DV, s.v, weights, dy);
+    matmul_columns(g, key, s, DV, s.v, weights, dy);
 
     dnn_desc d = dnn_between(g, CUDNN_DATA_FLOAT, s.scores);
     dnn_matmul(g, d, dy, v);
     d = apply(g, CUDNN_POINTWISE_SUB, s.scores, d, of_row);
     d = apply(g, CUDNN_POINTWISE_MUL, s.scores, d, weights);
     d = apply(g, CUDNN_POINTWISE_MUL, s.scores, d, scale);
-    by_columns(g, key, s, DK, s.k, d, q);
+    matmul_columns(g, key, s, DK, s.k, d, q);
 
     dnn_desc rows_of_k = dnn_between(g, s.t, s.k), dq = dnn_tensor(g, DQ, s.t, s.q);
     dnn_reshape(g, rows_of_k, k);
-    if (key->in_order) {
+    if (key->deterministic) {
         dnn_matmul(g, dq, d, rows_of_k);
         return;
     }
-    /* faster, and without room for all of ds: pieces of dq meet in f32, in whatever order they
-     * come */
+    /* faster, and without scratch for all of ds: dq is accumulated in f32, by atomics */
     dnn_desc sums = dnn_tensor(g, SUM_OF_DQ, CUDNN_DATA_FLOAT,
                                dnn_dense(key->B, key->H, key->Tq, key->W));
     dnn_matmul(g, sums, d, rows_of_k);
     dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, dq, sums);
 }
 
-/* ---- plans by shape ---- */
+/* ---- plans, cached by shape ---- */
 
 /* NULL: out of memory. */
-static kept_plan *plan_for(cudnn_attention *f, const plan_key *key)
+cached_plan *plan_for(cudnn_attention *f, const plan_key *key)
 {
-    for (kept_plan *p = f->plans; p; p = p->next)
+    for (cached_plan *p = f->plans; p; p = p->next)
         if (!memcmp(&p->key, key, sizeof *key)) return p;
-    kept_plan *p = new (std::nothrow) kept_plan{};
+    cached_plan *p = new (std::nothrow) cached_plan{};
     if (!p) return NULL;
     p->key = *key;
     p->next = f->plans;
@@ -210,7 +213,7 @@ static kept_plan *plan_for(cudnn_attention *f, const plan_key *key)
     return p;
 }
 
-static plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool backward)
+plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool backward)
 {
     plan_key k;
     memset(&k, 0, sizeof k);
@@ -221,9 +224,10 @@ static plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool ba
     return k;
 }
 
-/* ---- the log-sum-exp of a row: one number for cuDNN, its maximum and sum in base 2 for us ----
- * One number knows the sum only to |score| 2^-24, so weights and gradients after cuDNN's kernels
- * are good to that. */
+/* ---- the log-sum-exp ----
+ *
+ * One natural logarithm in cuDNN, maximum and sum in base 2 here.  One float has the sum only to
+ * |score| 2^-24, so weights and gradients after cuDNN are as good as that. */
 
 struct lse_of_cudnn {
     static constexpr int wide = 1;
@@ -249,36 +253,37 @@ struct lse_for_cudnn {
 
 /* ---- running ---- */
 
-/* What a plan is given: numbers and addresses. */
-struct given {
+/* Ids and addresses of a plan's tensors (a variant pack), and scalars passed by address. */
+struct variant_pack {
     int64_t uid[LAST];
     void *data[LAST];
     int n;
     float scale, hidden, one;
 };
 
-static void give(given *g, int64_t uid, const void *data)
+void pack_tensor(variant_pack *g, int64_t uid, const void *data)
 {
     g->uid[g->n] = uid;
     g->data[g->n++] = (void *)data;
 }
 
-static void give_inputs(given *g, const fv_attn_args *a, const float *lse)
+void pack_inputs(variant_pack *g, const fv_attn_args *a, const float *lse)
 {
     g->n = 0;
     g->scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->Wk);
     g->hidden = -INFINITY;
     g->one = 1;
-    give(g, Q, a->q);
-    give(g, K, a->k);
-    give(g, V, a->v);
-    give(g, Y, a->y);
-    give(g, LSE, lse);
-    give(g, SCALE, &g->scale);
-    if (a->causal) give(g, HIDDEN, &g->hidden);
+    pack_tensor(g, Q, a->q);
+    pack_tensor(g, K, a->k);
+    pack_tensor(g, V, a->v);
+    pack_tensor(g, Y, a->y);
+    pack_tensor(g, LSE, lse);
+    pack_tensor(g, SCALE, &g->scale);
+    if (a->causal) pack_tensor(g, HIDDEN, &g->hidden);
 }
 
-static bool run(fv_stream *s, cudnn_attention *f, kept_plan *p, given *g, size_t before, void *work)
+bool run(fv_stream *s, cudnn_attention *f, cached_plan *p, variant_pack *g, size_t before,
+         void *work)
 {
     cudaSetDevice(device_of(s)->number);
     p->can = !f->l.set_stream(f->handle, stream_of(s)) &&
@@ -287,49 +292,51 @@ static bool run(fv_stream *s, cudnn_attention *f, kept_plan *p, given *g, size_t
     return p->can;
 }
 
-static size_t padded(int64_t bytes) { return (size_t)(bytes + 255) / 256 * 256; }
+size_t padded(int64_t bytes) { return (size_t)(bytes + 255) / 256 * 256; }
+
+} // namespace
 
 bool fv_cuda_cudnn_fwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a, fv_dtype t)
 {
     std::lock_guard<std::mutex> hold(f->lock);
     plan_key key = key_of(a, a->H * a->Wv, t, false);
-    kept_plan *p = plan_for(f, &key);
+    cached_plan *p = plan_for(f, &key);
     if (!p || !p->can) return false;
     int64_t rows = a->B * a->H * a->Tq;
     size_t of_lse = padded(rows * (int64_t)sizeof(float));
     char *scratch = alloc_scratch<char>(s, (int64_t)of_lse + p->plan.work);
     if (!scratch) return true;
-    given g;
-    give_inputs(&g, a, (float *)scratch);
+    variant_pack g;
+    pack_inputs(&g, a, (float *)scratch);
     if (!run(s, f, p, &g, of_lse, scratch)) return false;
     each(s, "attention", rows, false, lse_of_cudnn{(float2 *)a->lse, (const float *)scratch});
     return true;
 }
 
 bool fv_cuda_cudnn_bwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a,
-                       const fv_attn_grads *g, int64_t y_row, fv_dtype t, bool in_order)
+                       const fv_attn_grads *g, int64_t y_row, fv_dtype t, bool deterministic)
 {
     std::lock_guard<std::mutex> hold(f->lock);
     plan_key key = key_of(a, y_row, t, true);
-    key.in_order = in_order;
-    kept_plan *p = plan_for(f, &key);
+    key.deterministic = deterministic;
+    cached_plan *p = plan_for(f, &key);
     if (!p || !p->can) return false;
     int64_t rows = a->B * a->H * a->Tq;
     size_t of_rows = padded(rows * (int64_t)sizeof(float));
-    size_t of_dq = in_order ? 0 : padded(rows * a->Wk * (int64_t)sizeof(float));
+    size_t of_dq = deterministic ? 0 : padded(rows * a->Wk * (int64_t)sizeof(float));
     char *scratch = alloc_scratch<char>(s, (int64_t)(2 * of_rows + of_dq) + p->plan.work);
     if (!scratch) return true;
-    given in;
+    variant_pack in;
     float *lse = (float *)(scratch + of_rows + of_dq);
     each(s, "attention_bwd", rows, false, lse_for_cudnn{lse, (const float2 *)a->lse});
-    give_inputs(&in, a, lse);
-    give(&in, DY, g->dy);
-    give(&in, DQ, g->dq.data);
-    give(&in, DK, g->dk.data);
-    give(&in, DV, g->dv.data);
-    give(&in, ONE, &in.one);
-    give(&in, ROWS_OF_Y, scratch);
-    if (!in_order) give(&in, SUM_OF_DQ, scratch + of_rows);
+    pack_inputs(&in, a, lse);
+    pack_tensor(&in, DY, g->dy);
+    pack_tensor(&in, DQ, g->dq.data);
+    pack_tensor(&in, DK, g->dk.data);
+    pack_tensor(&in, DV, g->dv.data);
+    pack_tensor(&in, ONE, &in.one);
+    pack_tensor(&in, ROWS_OF_Y, scratch);
+    if (!deterministic) pack_tensor(&in, SUM_OF_DQ, scratch + of_rows);
     return run(s, f, p, &in, 2 * of_rows + of_dq, scratch);
 }
 
@@ -356,7 +363,7 @@ void fv_cuda_cudnn_free(cudnn_attention *f)
 {
     if (!f) return;
     while (f->plans) {
-        kept_plan *p = f->plans;
+        cached_plan *p = f->plans;
         f->plans = p->next;
         dnn_drop(&p->plan);
         delete p;
@@ -365,7 +372,7 @@ void fv_cuda_cudnn_free(cudnn_attention *f)
     delete f;
 }
 
-#else /* cuDNN's headers were not there */
+#else /* built without cuDNN's headers */
 cudnn_attention *fv_cuda_cudnn_open(device *) { return NULL; }
 void fv_cuda_cudnn_free(cudnn_attention *) {}
 bool fv_cuda_cudnn_fwd(fv_stream *, cudnn_attention *, const fv_attn_args *, fv_dtype)

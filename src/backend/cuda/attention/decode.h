@@ -1,43 +1,46 @@
-/* decode.h - attention of one query in each sequence, as a step of writing has it: a walk through a
+/* decode.h - attention of one query per sequence, as each step of decoding has it, over the KV
  * cache.
  *
- * L neighbouring threads share a key, V numbers each, and keep the largest score, the sum of
- * exp(score - largest) and the weighted sum of values of the keys they saw.  A warp joins its
- * groups, a block its warps, and where there are few heads and many keys the last of several blocks
- * joins theirs, always in the same order.  How many keys there are is read from memory. */
+ *     m = max_j s_j;  l = sum_j 2^(s_j - m);  y = sum_j 2^(s_j - m) v_j / l
+ *
+ * L neighbouring threads share a key, V elements each, and keep max, sum and weighted values of
+ * the keys they have seen.  The groups of a warp are merged by shuffles, the warps of a block
+ * through shared memory, and where heads are few and keys many the last of several blocks merges
+ * their partial results, always in the same order.  The number of keys is read from device
+ * memory, so that a captured graph serves every step. */
 #ifndef FV_CUDA_ATTENTION_DECODE_H
 #define FV_CUDA_ATTENTION_DECODE_H
 
 #include "attention.h"
 
 #define DECODE_THREADS 256
-#define PART_KEYS 256 /* a block takes at least so many */
+#define PART_KEYS 256 /* fewest keys of a block */
 #define MAX_PARTS 16
-#define DECODE_MAX_WIDTH 256 /* head */
+#define DECODE_MAX_WIDTH 256 /* widest head */
 
-/* What some keys came to; (top, sum, y[W]) in memory. */
+/* The softmax over some keys; stored as (max, sum, y[W]). */
 template <int V> struct partial_softmax {
-    float top, sum, y[V];
+    float row_max, sum, y[V];
     __device__ void rescale(float now)
     {
-        float correction = now == -INFINITY ? 0 : exp2f(top - now);
-        top = now;
+        float correction = now == -INFINITY ? 0 : exp2f(row_max - now);
+        row_max = now;
         sum *= correction;
 #pragma unroll
         for (int e = 0; e < V; e++) y[e] *= correction;
     }
 };
 
-/* V neighbours as they lie in memory, in as few registers. */
+/* V elements as they are in memory. */
 template <class T, int V> struct alignas(16) raw {
     unsigned w[V * sizeof(T) / 4];
-    /* APART: so that the cache next to the threads, which is small beside a program, keeps what it
-     * has. */
-    template <bool APART> __device__ void read(const T *p)
+    /* NO_ALLOCATE: past L1, which is small beside the shared memory of the megakernel and has
+     * better uses. */
+    template <bool NO_ALLOCATE> __device__ void read(const T *p)
     {
-        if (!APART) *this = *(const raw *)p;
+        if (!NO_ALLOCATE) *this = *(const raw *)p;
 #pragma unroll
-        for (int i = 0; APART && i < (int)(V * sizeof(T) / 16); i++)
+        for (int i = 0; NO_ALLOCATE && i < (int)(V * sizeof(T) / 16); i++)
             asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(w[4 * i]), "=r"(w[4 * i + 1]), "=r"(w[4 * i + 2]),
                            "=r"(w[4 * i + 3])
@@ -53,104 +56,110 @@ template <class T, int V> struct alignas(16) raw {
     }
 };
 
-/* Where the query is and where the result goes: in memory.  Another such (decode/mega_attention.h)
- * has both by mail, and a key and a value that are not in memory yet, those of `now`. */
+/* Where the query comes from and the result goes to: global memory.  decode/mega_attention.h has
+ * another, which receives both through flagged words, and k and v of key `now` before they are
+ * in the cache. */
 template <class T> struct global_io {
-    static constexpr bool late = false; /* the query is there */
+    static constexpr bool late = false; /* the query is in memory when the kernel begins */
     static constexpr int now = -1;
-    template <int V> __device__ void query(float (&q)[V], const head<T> &at, int i, bool) const
+    template <int V>
+    __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
     {
-        load(q, at.o.q(at.b, at.h, 0), i);
+        load(q, head.attn.q(head.b, head.h, 0), i);
     }
     template <int V> __device__ void pair(raw<T, V> &, raw<T, V> &, int) const {}
-    __device__ void write_result(const head<T> &at, int c, float y) const
+    __device__ void write_result(const head_view<T> &head, int c, float y) const
     {
-        ((T *)at.o.a.y)[at.o.y_offset(at.b, at.h, 0) + c] = from_float<T>(y);
+        ((T *)head.attn.a.y)[head.attn.y_offset(head.b, head.h, 0) + c] = from_float<T>(y);
     }
 };
 
-/* By GROUPS groups of L threads, of which this thread's is the group-th.  What every key needs is
- * kept in registers.  The first keys are on their way before the query is there. */
+/* The keys [from, to) of this thread's group, one of GROUPS groups of L threads.  UNROLL keys
+ * are in flight per group; with P::late the first of them are loaded before the query has
+ * arrived. */
 template <class T, int V, int L, int GROUPS, int UNROLL, class P>
-__device__ partial_softmax<V> scan_keys(const head<T> &at, int group, int from, int to,
-                                        const P &post)
+__device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int from, int to,
+                                        const P &io)
 {
-    const job<T> &o = at.o;
-    int lane = threadIdx.x % L, g = at.h / ((int)o.a.H / (int)o.a.G); /* no division of 64 bits */
-    int64_t k_row = o.a.k_row, v_row = o.a.v_row;
-    const T *first_k = o.k(at.b, g, 0) + lane * V, *first_v = o.v(at.b, g, 0) + lane * V;
-    bool plain = o.plain && !o.a.key_mask; /* which is looked at key by key */
-    partial_softmax<V> mine = {-INFINITY, 0, {}};
-    float q[V], scale = o.scale;
-    if (!P::late) post.query(q, at, lane * V, false);
+    const attn_params<T> &attn = head.attn;
+    int lane = threadIdx.x % L,
+        g = head.h / ((int)attn.a.H / (int)attn.a.G); /* no 64-bit division */
+    int64_t k_row = attn.a.k_row, v_row = attn.a.v_row;
+    const T *first_k = attn.k(head.b, g, 0) + lane * V, *first_v = attn.v(head.b, g, 0) + lane * V;
+    bool plain = attn.plain && !attn.a.key_mask; /* else the score tests masks key by key */
+    partial_softmax<V> part_softmax = {-INFINITY, 0, {}};
+    float q[V], scale = attn.scale;
+    if (!P::late) io.query(q, head, lane * V, false);
     for (int j0 = from + group; j0 - group < to;
-         j0 += GROUPS * UNROLL) { /* all threads of a warp go along */
+         j0 += GROUPS * UNROLL) { /* the whole warp iterates, for the shuffles */
         raw<T, V> k[UNROLL], v[UNROLL];
-        float s[UNROLL], most = -INFINITY;
+        float s[UNROLL], tile_max = -INFINITY;
         const T *at_k = first_k + j0 * k_row, *at_v = first_v + j0 * v_row;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int j = j0 + u * GROUPS;
             k[u] = v[u] = raw<T, V>{};
-            if (j < to && !(P::late && j == post.now)) {
+            if (j < to && !(P::late && j == io.now)) {
                 k[u].template read<P::late>(at_k);
                 v[u].template read<P::late>(at_v);
             }
             at_k += GROUPS * k_row, at_v += GROUPS * v_row;
         }
         if (P::late && j0 - group == from)
-            post.query(q, at, lane * V,
-                       post.now >= from && post.now < to && (post.now - from) % GROUPS == group);
+            io.query(q, head, lane * V,
+                     io.now >= from && io.now < to && (io.now - from) % GROUPS == group);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int j = j0 + u * GROUPS;
             float dot = 0;
-            if (P::late && j == post.now) post.pair(k[u], v[u], lane * V);
+            if (P::late && j == io.now) io.pair(k[u], v[u], lane * V);
 #pragma unroll
             for (int e = 0; e < V; e++) dot = fmaf(q[e], k[u].at(e), dot);
 #pragma unroll
             for (int w = L / 2; w; w /= 2) dot += __shfl_xor_sync(~0u, dot, w);
-            s[u] = j >= to ? -INFINITY : plain ? scale * dot : at.score(dot, 0, j);
-            most = fmaxf(most, s[u]);
+            s[u] = j >= to ? -INFINITY : plain ? scale * dot : head.score(dot, 0, j);
+            tile_max = fmaxf(tile_max, s[u]);
         }
-        if (most > mine.top) mine.rescale(most);
-        float base = mine.top == -INFINITY ? 0 : mine.top;
+        if (tile_max > part_softmax.row_max) part_softmax.rescale(tile_max);
+        float base = part_softmax.row_max == -INFINITY ? 0 : part_softmax.row_max;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             float w = exp2_fast(s[u] - base);
-            mine.sum += w;
+            part_softmax.sum += w;
 #pragma unroll
-            for (int e = 0; e < V; e++) mine.y[e] = fmaf(w, v[u].at(e), mine.y[e]);
+            for (int e = 0; e < V; e++) part_softmax.y[e] = fmaf(w, v[u].at(e), part_softmax.y[e]);
         }
     }
-    return mine;
+    return part_softmax;
 }
 
-/* What the groups of a warp saw, for all of them. */
-template <int V, int L> __device__ inline void merge_groups(partial_softmax<V> &mine)
+/* Merges the groups of a warp; all of them get the result. */
+template <int V, int L> __device__ inline void merge_groups(partial_softmax<V> &part_softmax)
 {
 #pragma unroll
     for (int w = L; w < 32; w *= 2) {
-        float top = __shfl_xor_sync(~0u, mine.top, w), sum = __shfl_xor_sync(~0u, mine.sum, w),
-              most = fmaxf(top, mine.top);
-        float f = most == -INFINITY ? 0 : exp2_fast(mine.top - most),
-              g = most == -INFINITY ? 0 : exp2_fast(top - most);
-        mine.top = most;
-        mine.sum = f * mine.sum + g * sum;
+        float row_max = __shfl_xor_sync(~0u, part_softmax.row_max, w),
+              sum = __shfl_xor_sync(~0u, part_softmax.sum, w),
+              tile_max = fmaxf(row_max, part_softmax.row_max);
+        float f = tile_max == -INFINITY ? 0 : exp2_fast(part_softmax.row_max - tile_max),
+              g = tile_max == -INFINITY ? 0 : exp2_fast(row_max - tile_max);
+        part_softmax.row_max = tile_max;
+        part_softmax.sum = f * part_softmax.sum + g * sum;
 #pragma unroll
         for (int e = 0; e < V; e++)
-            mine.y[e] = f * mine.y[e] + g * __shfl_xor_sync(~0u, mine.y[e], w);
+            part_softmax.y[e] = f * part_softmax.y[e] +
+                                g * __shfl_xor_sync(~0u, part_softmax.y[e], w);
     }
 }
 
-/* Column c of n records of W + 2 numbers, joined in order. */
-__device__ inline void merge_partials(float &top, float &sum, float &y, const float *record, int n,
-                                      int W, int c)
+/* Column c of n partial results of W + 2 floats, merged in order. */
+__device__ inline void merge_partials(float &row_max, float &sum, float &y, const float *record,
+                                      int n, int W, int c)
 {
-    top = -INFINITY, sum = 0, y = 0;
+    row_max = -INFINITY, sum = 0, y = 0;
 #pragma unroll 8
-    for (int i = 0; i < n; i++) top = fmaxf(top, record[i * (W + 2)]);
-    float base = top == -INFINITY ? 0 : top; /* no key was seen, or all scores are NaN */
+    for (int i = 0; i < n; i++) row_max = fmaxf(row_max, record[i * (W + 2)]);
+    float base = row_max == -INFINITY ? 0 : row_max; /* no visible key, or all scores NaN */
 #pragma unroll 8
     for (int i = 0; i < n; i++) {
         const float *r = record + i * (W + 2);
@@ -161,61 +170,60 @@ __device__ inline void merge_partials(float &top, float &sum, float &y, const fl
 }
 
 template <class T, class P>
-__device__ inline void write_result(const head<T> &at, int c, float top, float sum, float y,
-                                    const P &post)
+__device__ inline void write_result(const head_view<T> &head, int c, float row_max, float sum,
+                                    float y, const P &io)
 {
-    const job<T> &o = at.o;
-    post.write_result(at, c, sum != 0 ? __fdividef(y, sum) : 0); /* NaN stays NaN */
-    if (c == 0) o.lse(at.b, at.h, 0) = make_float2(top, sum);
+    const attn_params<T> &attn = head.attn;
+    io.write_result(head, c, sum != 0 ? __fdividef(y, sum) : 0); /* NaN stays NaN */
+    if (c == 0) attn.lse(head.b, head.h, 0) = make_float2(row_max, sum);
 }
 
-/* Of the first DECODE_THREADS of a block, whatever the others do. */
+/* The first DECODE_THREADS threads of a block; others may be busy elsewhere. */
 __device__ inline void decode_sync()
 {
     asm volatile("bar.sync 1, %0;" ::"n"(DECODE_THREADS) : "memory");
 }
 
-/* One head of one sequence, or one of its parts.  record: decode_floats floats that all parts of a
- * block need. */
+/* One decode attention.  Of record, shared memory of a block, it needs decode_floats floats. */
 template <class T> struct decode_job {
-    job<T> o;
-    float *sums; /* (B,H,parts,W+2), where there are parts */
+    attn_params<T> attn;
+    float *sums; /* (B, H, parts, W + 2), where parts > 1 */
     unsigned *ticket;
     int parts;
-    bool by_warp; /* in a program: a warp does a head by itself */
+    bool by_warp; /* in the megakernel: one warp per head */
 };
 constexpr int decode_floats = DECODE_THREADS / 32 * (DECODE_MAX_WIDTH + 2) + 1;
 
 template <class T, int L, class P>
 __device__ void decode_attend(const decode_job<T> &j, int part, int h, int b, float *record,
-                              const P &post)
+                              const P &io)
 {
     constexpr int V = 16 / sizeof(T), W = L * V, GROUPS = DECODE_THREADS / L;
-    head<T> at(j.o, b, h);
-    int first = at.first(0), end = at.end(0), parts = j.parts,
+    head_view<T> head(j.attn, b, h);
+    int first = head.first_key(0), end = head.end_key(0), parts = j.parts,
         each = (end - first + parts - 1) / parts;
     each = each < PART_KEYS ? PART_KEYS : each;
     int from = first + part * each, to = from + each < end ? from + each : end;
-    partial_softmax<V> mine = scan_keys<T, V, L, GROUPS, 32 / V>(at, threadIdx.x / L, from, to,
-                                                                 post);
-    merge_groups<V, L>(mine);
+    partial_softmax<V> part_softmax = scan_keys<T, V, L, GROUPS, 32 / V>(head, threadIdx.x / L,
+                                                                         from, to, io);
+    merge_groups<V, L>(part_softmax);
     int lane = threadIdx.x % 32;
-    float *to_record = record + threadIdx.x / 32 * (W + 2), top, sum, y;
+    float *to_record = record + threadIdx.x / 32 * (W + 2), row_max, sum, y;
     unsigned *last = (unsigned *)record + decode_floats - 1;
-    if (lane == 0) to_record[0] = mine.top, to_record[1] = mine.sum;
+    if (lane == 0) to_record[0] = part_softmax.row_max, to_record[1] = part_softmax.sum;
 #pragma unroll
     for (int e = 0; e < V; e++)
-        if (lane < L) to_record[2 + lane * V + e] = mine.y[e];
+        if (lane < L) to_record[2 + lane * V + e] = part_softmax.y[e];
     decode_sync();
     int c = threadIdx.x;
-    if (c < W) merge_partials(top, sum, y, record, DECODE_THREADS / 32, W, c);
+    if (c < W) merge_partials(row_max, sum, y, record, DECODE_THREADS / 32, W, c);
     if (parts == 1) {
-        if (c < W) write_result(at, c, top, sum, y, post);
+        if (c < W) write_result(head, c, row_max, sum, y, io);
         return;
     }
-    int64_t which = (int64_t)at.b * j.o.a.H + at.h;
+    int64_t which = (int64_t)head.b * j.attn.a.H + head.h;
     float *all = j.sums + which * parts * (W + 2), *own = all + part * (W + 2);
-    if (c == 0) own[0] = top, own[1] = sum;
+    if (c == 0) own[0] = row_max, own[1] = sum;
     if (c < W) own[2 + c] = y;
     __threadfence();
     decode_sync();
@@ -226,33 +234,36 @@ __device__ void decode_attend(const decode_job<T> &j, int part, int h, int b, fl
     decode_sync();
     if (!*last || c >= W) return;
     __threadfence();
-    merge_partials(top, sum, y, all, parts, W, c);
-    write_result(at, c, top, sum, y, post);
+    merge_partials(row_max, sum, y, all, parts, W, c);
+    write_result(head, c, row_max, sum, y, io);
 }
 
-/* A head of one sequence by one warp.  The more numbers V a thread has of a key, the fewer are
- * exchanged about it, which pays where many warps are busy; for a block with a head of its own 16
+/* One head of one sequence by one warp.  The more elements V a thread has of a key, the fewer
+ * shuffles it takes, which pays where many warps are busy; for a block with a head of its own 16
  * bytes were faster. */
 template <class T, int L, int V>
-__device__ void decode_attend_by_warp(const job<T> &o, int h, int b)
+__device__ void decode_attend_by_warp(const attn_params<T> &attn, int h, int b)
 {
-    head<T> at(o, b, h);
+    head_view<T> head(attn, b, h);
     int lane = threadIdx.x % 32;
     constexpr int UNROLL = 128 /
-                           (V * (int)sizeof(T)); /* so that a thread has 256 bytes on their way */
-    partial_softmax<V> mine = scan_keys<T, V, L, 32 / L, UNROLL>(at, lane / L, at.first(0),
-                                                                 at.end(0), global_io<T>());
-    merge_groups<V, L>(mine);
+                           (V * (int)sizeof(T)); /* 256 bytes of k and v in flight per thread */
+    partial_softmax<V> part_softmax = scan_keys<T, V, L, 32 / L, UNROLL>(head, lane / L,
+                                                                         head.first_key(0),
+                                                                         head.end_key(0),
+                                                                         global_io<T>());
+    merge_groups<V, L>(part_softmax);
     if (lane >= L) return;
     float y[V];
 #pragma unroll
-    for (int e = 0; e < V; e++) y[e] = mine.sum != 0 ? __fdividef(mine.y[e], mine.sum) : 0;
-    store((T *)o.a.y, o.y_offset(b, h, 0) + lane * V, y);
-    if (lane == 0) o.lse(b, h, 0) = make_float2(mine.top, mine.sum);
+    for (int e = 0; e < V; e++)
+        y[e] = part_softmax.sum != 0 ? __fdividef(part_softmax.y[e], part_softmax.sum) : 0;
+    store((T *)attn.a.y, attn.y_offset(b, h, 0) + lane * V, y);
+    if (lane == 0) attn.lse(b, h, 0) = make_float2(part_softmax.row_max, part_softmax.sum);
 }
 
-/* decode/mega_plan.cu.  True: written down, to be made before whatever is started next; only while
- * a step is being kept. */
+/* decode/mega_plan.cu: appends to the megakernel's plan while a step is captured.  False: not
+ * captured, launch it now. */
 bool fv_cuda_defer(fv_stream *s, const decode_job<float> &j);
 bool fv_cuda_defer(fv_stream *s, const decode_job<bf16> &j);
 

@@ -1,44 +1,48 @@
-/* dispatch.cu - which kernel an attention runs on: a table, looked through from the top, that
- * `fovea info` prints.
+/* dispatch.cu - which implementation an attention runs on: a table, searched from the top;
+ * `fovea info` prints it.
  *
- * cuDNN makes a plan for each shape, which takes up to a second.  So it gets what comes again and
- * again, in shapes that are round and large; the choice depends on the shape alone, which keeps
- * runs repeatable.  Its fastest gradient adds up in any order, so a run would not repeat: that is
- * only used where it is asked for.  $FOVEA_CUDA_ATTENTION names a way to be used wherever it can
- * be, of whatever size; "tiled" does without cuDNN. */
+ * cuDNN builds a plan for each shape, which takes up to a second.  So it gets shapes that come
+ * again and again: large, and multiples of 64.  The choice depends on shape and options alone,
+ * never on timing, so that runs repeat.  cuDNN's fastest backward pass accumulates dq with
+ * atomics and does not repeat bit by bit: it is used only if asked for.  FOVEA_CUDA_ATTENTION
+ * names an implementation to be used wherever it can be, whatever the size; "tiled" does without
+ * cuDNN. */
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "dispatch.h"
 
-#define LEN_MULTIPLE 64 /* lengths are multiples of this */
-#define MANY_ROWS 4096  /* queries of all sequences together */
-#define WIDEST_HEAD 128
-#define SHORT 128 /* the most rows and keys of a tile that is a whole head */
+namespace
+{
+
+#define CUDNN_LEN_MULTIPLE 64 /* lengths for cuDNN are multiples of this */
+#define CUDNN_MIN_ROWS 4096   /* queries of all sequences together, for cuDNN */
+#define CUDNN_MAX_WIDTH 128
+#define SHORT_MAX_LEN 128 /* most queries and keys of fwd_short_sm90.cu */
 #define MAX_SEQUENCES 65535
-#define BWD_SMEM_MAX_LEN 512 /* the most queries of a head whose dq is added up in shared memory */
-#define CUDNN_MAX_SCORES (2ll << 30) /* that cuDNN may keep on the way back: 4 GiB */
+#define BWD_SMEM_MAX_LEN 512         /* most queries and keys of bwd_smem_sm90.cu */
+#define CUDNN_MAX_SCORES (2ll << 30) /* of cuDNN's deterministic backward, per call: 4 GiB */
 
 struct attn_impl {
     const char *name, *when;
     bool (*supports)(const fv_attn_args *a, fv_dtype t);
-    /* forward, or on the way back */
+    /* faster here than those below; back: backward */
     bool (*preferred)(const device *d, const fv_attn_args *a, bool back);
-    /* false: not here after all */
+    /* false: not for these tensors after all, try the next */
     bool (*forward)(fv_stream *s, const fv_attn_args *a, fv_dtype t);
     bool (*backward)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t);
 };
 
-static bool tma_aligned(const void *p, int64_t row, int64_t batch)
+bool tma_aligned(const void *p, int64_t row, int64_t batch)
 {
     return aligned(p) && row % 8 == 0 && batch % 8 == 0;
 }
 
-/* ---- what is ours on Hopper ---- */
+/* ---- Hopper ---- */
 
-/* Narrower heads would leave half of a tile empty. */
-static bool hopper_supports(const fv_attn_args *a, fv_dtype t)
+/* Heads up to 32 wide would leave half of a panel empty. */
+bool hopper_supports(const fv_attn_args *a, fv_dtype t)
 {
     int64_t most = a->Wk > a->Wv ? a->Wk : a->Wv;
     return (t == FV_BF16 || t == FV_F16) && a->Wk % 8 == 0 && a->Wv % 8 == 0 && most > 32 &&
@@ -47,9 +51,9 @@ static bool hopper_supports(const fv_attn_args *a, fv_dtype t)
            aligned(a->y);
 }
 
-/* Short sequences leave large tiles half empty, the more so where each pair needs more than
+/* Short sequences leave large tiles half empty, the more so where each pair costs more than
  * products. */
-static bool hopper_preferred(const device *, const fv_attn_args *a, bool)
+bool hopper_preferred(const device *, const fv_attn_args *a, bool)
 {
     bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0;
     int64_t least = plain ? 256 : 512;
@@ -57,21 +61,22 @@ static bool hopper_preferred(const device *, const fv_attn_args *a, bool)
 }
 
 /* A head is one tile. */
-static bool short_supports(const fv_attn_args *a, fv_dtype t)
+bool short_supports(const fv_attn_args *a, fv_dtype t)
 {
     bool plain = !a->mask && !a->bias && !a->rel && a->dropout <= 0 && !a->causal && a->window <= 0;
-    return plain && hopper_supports(a, t) && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= SHORT &&
-           a->Tk <= SHORT;
+    return plain && hopper_supports(a, t) && a->Wk <= 64 && a->Wv <= 64 && a->Tq <= SHORT_MAX_LEN &&
+           a->Tk <= SHORT_MAX_LEN;
 }
 
-/* Heads for most multiprocessors, and long enough for half of a tile. */
-static bool short_preferred(const device *d, const fv_attn_args *a, bool)
+/* Enough heads for most SMs, and at least a quarter of a tile in each direction. */
+bool short_preferred(const device *d, const fv_attn_args *a, bool)
 {
-    return d->hopper && a->B * a->H * 2 >= d->sm_count && a->Tq >= SHORT / 4 && a->Tk >= SHORT / 4;
+    return d->hopper && a->B * a->H * 2 >= d->sm_count && a->Tq >= SHORT_MAX_LEN / 4 &&
+           a->Tk >= SHORT_MAX_LEN / 4;
 }
 
-/* Gradients with dq in shared memory: where heads leave few multiprocessors idle. */
-static bool bwd_smem_supports(const device *d, const fv_attn_args *a)
+/* dq in shared memory: where its blocks leave few SMs idle. */
+bool bwd_smem_supports(const device *d, const fv_attn_args *a)
 {
     bool fits = a->Wk <= 64 && a->Wv <= 64 && a->Tq <= BWD_SMEM_MAX_LEN &&
                 a->Tk <= BWD_SMEM_MAX_LEN;
@@ -80,42 +85,42 @@ static bool bwd_smem_supports(const device *d, const fv_attn_args *a)
 
 /* ---- cuDNN ---- */
 
-/* Causal: its diagonal begins at the first key, ours ends at the last; they are one where there are
- * as many of both. */
-static bool cudnn_supports(const fv_attn_args *a, fv_dtype t)
+/* Causal: cuDNN's diagonal begins at the first key, ours ends at the last; with Tq = Tk they are
+ * the same. */
+bool cudnn_supports(const fv_attn_args *a, fv_dtype t)
 {
     bool bare = !a->lens && !a->key_mask && !a->mask && !a->bias && !a->rel && a->window <= 0 &&
                 a->dropout <= 0;
     return bare && (t == FV_BF16 || t == FV_F16) && a->Wk == a->Wv && a->Wk % 8 == 0 &&
-           a->Wk <= WIDEST_HEAD && a->Tk > 0 && (!a->causal || a->Tq == a->Tk) &&
+           a->Wk <= CUDNN_MAX_WIDTH && a->Tk > 0 && (!a->causal || a->Tq == a->Tk) &&
            tma_aligned(a->q, a->q_row, a->q_batch) && tma_aligned(a->k, a->k_row, a->k_batch) &&
            tma_aligned(a->v, a->v_row, a->v_batch) && aligned(a->y);
 }
 
-/* Where ours is faster than cuDNN's on Hopper (docs/benchmarks.md): many keys to a row.  Of cuDNN's
- * gradients that is the one that repeats, which keeps all scores on the way. */
-static bool hopper_beats_cudnn(const device *d, const fv_attn_args *a, bool back)
+/* Where ours is faster than cuDNN on Hopper (docs/benchmarks.md).  Backward it is compared with
+ * the deterministic one, which stores all scores. */
+bool hopper_beats_cudnn(const device *d, const fv_attn_args *a, bool back)
 {
-    /* of gradients: wide and narrow heads, full and causal */
-    static const int64_t from[2][2] = {{2048, 2048}, {512, 1024}};
+    /* backward: fewest keys for heads up to 128 and up to 64 wide, full and causal */
+    const int64_t fewest_keys[2][2] = {{2048, 2048}, {512, 1024}};
     bool narrow = a->Wk <= 64;
     if (!hopper_supports(a, FV_BF16) || !hopper_preferred(d, a, back)) return false;
     if (back)
-        return a->Tk >= from[narrow][a->causal] ||
+        return a->Tk >= fewest_keys[narrow][a->causal] ||
                (bwd_smem_supports(d, a) &&
                 a->Tk >= (a->causal ? BWD_SMEM_MAX_LEN : BWD_SMEM_MAX_LEN / 2));
     return a->Tk >= (narrow ? 256 : 512);
 }
 
-static bool cudnn_preferred(const device *d, const fv_attn_args *a, bool back)
+bool cudnn_preferred(const device *d, const fv_attn_args *a, bool back)
 {
-    bool round = a->Tq % LEN_MULTIPLE == 0 && a->Tk % LEN_MULTIPLE == 0 &&
-                 a->B * a->Tq >= MANY_ROWS;
+    bool round = a->Tq % CUDNN_LEN_MULTIPLE == 0 && a->Tk % CUDNN_LEN_MULTIPLE == 0 &&
+                 a->B * a->Tq >= CUDNN_MIN_ROWS;
     bool ours = !back && short_supports(a, FV_BF16) && short_preferred(d, a, back);
     return round && !ours && !(d->hopper && hopper_beats_cudnn(d, a, back));
 }
 
-static cudnn_attention *cudnn_of(fv_stream *s)
+cudnn_attention *cudnn_of(fv_stream *s)
 {
     device *d = device_of(s);
     std::lock_guard<std::mutex> hold(d->open_mutex);
@@ -124,14 +129,14 @@ static cudnn_attention *cudnn_of(fv_stream *s)
     return d->cudnn;
 }
 
-static bool cudnn_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+bool cudnn_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     cudnn_attention *f = cudnn_of(s);
     return f && fv_cuda_cudnn_fwd(s, f, a, t);
 }
 
-/* Part i of so many: of the sequences, or of the heads where there is one sequence. */
-static void cut(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
+/* Slice i of `parts` equal ones: of the sequences, or of the heads where there is one sequence. */
+void slice(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
 {
     bool by_heads = a->B == 1;
     int64_t heads = by_heads ? a->H / parts : 0, groups = by_heads ? a->G / parts : 0,
@@ -150,9 +155,9 @@ static void cut(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
         a->B = b;
 }
 
-/* It writes gradients, all three and in the table's dtype; it adds to none. */
-static bool cudnn_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
-                           bool in_order, int64_t parts)
+/* cuDNN writes all three gradients, in dtype t; it adds to none. */
+bool cudnn_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
+                    bool deterministic, int64_t parts)
 {
     const fv_sink to[] = {g->dq, g->dk, g->dv};
     for (int i = 0; i < 3; i++)
@@ -162,62 +167,61 @@ static bool cudnn_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_gr
     for (int64_t i = 0; ok && i < parts; i++) {
         fv_attn_args part = *a;
         fv_attn_grads of = *g;
-        if (parts > 1) cut(&part, &of, parts, i);
-        ok = fv_cuda_cudnn_bwd(s, f, &part, &of, a->H * a->Wv, t, in_order);
+        if (parts > 1) slice(&part, &of, parts, i);
+        ok = fv_cuda_cudnn_bwd(s, f, &part, &of, a->H * a->Wv, t, deterministic);
     }
     return ok;
 }
 
-/* In as few equal parts as there is room for the scores of. */
-static bool cudnn_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+/* In as few equal slices as keep the scores within CUDNN_MAX_SCORES. */
+bool cudnn_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     int64_t scores = a->B * a->H * a->Tq * a->Tk, most = a->B > 1 ? a->B : a->G, parts = 1;
     while (parts < most && (most % parts || scores / parts > CUDNN_MAX_SCORES)) parts++;
     return scores / parts <= CUDNN_MAX_SCORES && cudnn_gradient(s, a, g, t, true, parts);
 }
 
-static bool cudnn_atomic_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
-                                  fv_dtype t)
+bool cudnn_atomic_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     return cudnn_gradient(s, a, g, t, false, 1);
 }
 
-static bool never_preferred(const device *, const fv_attn_args *, bool) { return false; }
+bool never_preferred(const device *, const fv_attn_args *, bool) { return false; }
 
-/* ---- our own, and how each is started ---- */
+/* ---- launching ours ---- */
 
-static bool supports_all(const fv_attn_args *, fv_dtype) { return true; }
-static bool always_preferred(const device *, const fv_attn_args *, bool) { return true; }
+bool supports_all(const fv_attn_args *, fv_dtype) { return true; }
+bool always_preferred(const device *, const fv_attn_args *, bool) { return true; }
 
-static bool decode_supports(const fv_attn_args *a, fv_dtype) { return a->Tq == 1; }
+bool decode_supports(const fv_attn_args *a, fv_dtype) { return a->Tq == 1; }
 
-static bool decode_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+bool decode_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     if (t == FV_BF16) return fv_cuda_attention_decode<bf16>(s, a);
     return t == FV_F16 ? fv_cuda_attention_decode<f16>(s, a)
                        : fv_cuda_attention_decode<float>(s, a);
 }
 
-static bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype)
+bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype)
 {
     return false;
 }
 
-static bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
     return t == FV_BF16 ? fv_cuda_attention_hopper<bf16>(s, a)
                         : fv_cuda_attention_hopper<f16>(s, a);
 }
 
-static bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
     return t == FV_BF16 ? fv_cuda_attention_short<bf16>(s, a) : fv_cuda_attention_short<f16>(s, a);
 }
 
-/* A sequence is a place along z of a kernel's grid. */
-static bool too_many(fv_stream *s, const fv_attn_args *a)
+/* The sequence is the z index of the portable kernels' grids. */
+bool refuse_batch(fv_stream *s, const fv_attn_args *a)
 {
     if (a->B <= MAX_SEQUENCES) return false;
     device_of(s)->host.fail(s, FV_EMISSING,
@@ -226,9 +230,9 @@ static bool too_many(fv_stream *s, const fv_attn_args *a)
     return true;
 }
 
-static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
+bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
-    if (too_many(s, a)) return true;
+    if (refuse_batch(s, a)) return true;
     if (t == FV_BF16)
         fv_cuda_attention_tiled<bf16>(s, a);
     else if (t == FV_F16)
@@ -238,10 +242,10 @@ static bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
     return true;
 }
 
-static bool tiled_backward_with(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
-                                fv_dtype t, bool hopper)
+bool tiled_backward_with(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
+                         bool hopper)
 {
-    if (too_many(s, a)) return true;
+    if (refuse_batch(s, a)) return true;
     if (t == FV_BF16)
         fv_cuda_attention_tiled_bwd<bf16>(s, a, g, hopper);
     else if (t == FV_F16)
@@ -251,12 +255,12 @@ static bool tiled_backward_with(fv_stream *s, const fv_attn_args *a, const fv_at
     return true;
 }
 
-static bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     return tiled_backward_with(s, a, g, t, false);
 }
 
-static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
+bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
     bool bwd_smem = bwd_smem_supports(device_of(s), a);
@@ -274,38 +278,37 @@ static bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_g
 
 /* ---- the table ---- */
 
-static const attn_impl impls[] = {
+const attn_impl impls[] = {
     {"cudnn",
-     "bf16 or f16, heads up to 128 wide, full or causal, whole 64s, 4096 rows; on sm_90 where "
-     "hopper is not faster",
+     "bf16 or f16, heads up to 128 wide, full or causal, lengths multiples of 64, 4096 rows; on "
+     "sm_90 where hopper is not faster",
      cudnn_supports, cudnn_preferred, cudnn_forward, cudnn_backward},
     {"cudnn-atomic",
-     "only if asked for: as cudnn, gradients added up in any order, so that runs differ in the "
-     "last bits",
+     "only if asked for: as cudnn, gradients by atomics, so that runs differ in the last bits",
      cudnn_supports, never_preferred, cudnn_forward, cudnn_atomic_backward},
-    {"decode", "a single query in each sequence, forward: the step of writing a token",
-     decode_supports, always_preferred, decode_forward, no_gradient},
+    {"decode", "one query per sequence, forward: decoding", decode_supports, always_preferred,
+     decode_forward, no_gradient},
     {"short",
-     "bf16 or f16 on sm_90, heads 40 to 64 wide in whole 8s, 32 to 128 rows and keys, all of them "
-     "or masked, forward",
+     "bf16 or f16 on sm_90, heads 40 to 64 wide in multiples of 8, 32 to 128 rows and keys, "
+     "not causal, forward",
      short_supports, short_preferred, short_forward, no_gradient},
     {"hopper",
-     "bf16 or f16 on sm_90, heads 40 to 128 wide in whole 8s, 256 rows and keys; 512 with mask, "
-     "bias, dropout",
+     "bf16 or f16 on sm_90, heads 40 to 128 wide in multiples of 8, 256 rows and keys; 512 "
+     "with mask, bias, dropout",
      hopper_supports, hopper_preferred, hopper_forward, hopper_backward},
     {"tiled", "all else: few rows, wide heads, other widths, f32", supports_all, always_preferred,
      tiled_forward, tiled_backward},
 };
 #define N_IMPLS ((int)(sizeof impls / sizeof *impls))
 
-/* Way i is open to this attention: it can take it and pays, or was asked for. */
-static bool is_candidate(const device *d, int i, const fv_attn_args *a, fv_dtype t, bool back)
+/* Implementation i may run this attention: it supports it, and is preferred or was asked for. */
+bool is_candidate(const device *d, int i, const fv_attn_args *a, fv_dtype t, bool back)
 {
     return i >= d->attn_first_impl && impls[i].supports(a, t) &&
            (d->attn_requested == i || impls[i].preferred(d, a, back));
 }
 
-template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
+template <class T> void attention(fv_stream *s, const fv_attn_args *a)
 {
     if (!a->B || !a->Tq || s->err.code) return;
     for (int i = 0; i < N_IMPLS; i++)
@@ -314,11 +317,10 @@ template <class T> static void attention(fv_stream *s, const fv_attn_args *a)
             return;
 }
 
-template <class T>
-static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
+template <class T> void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g)
 {
     if (s->err.code) return;
-    if (!a->B || !a->Tk) { /* what there is gets no gradient, which is to be written all the same */
+    if (!a->B || !a->Tk) { /* without keys gradients are 0, and must be written */
         tiled_backward(s, a, g, kind<T>::dtype);
         return;
     }
@@ -327,6 +329,8 @@ static void attention_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_gra
             impls[i].backward(s, a, g, kind<T>::dtype))
             return;
 }
+
+} // namespace
 
 template <class T> void fv_cuda_attention_dispatch(fv_kernels *k)
 {

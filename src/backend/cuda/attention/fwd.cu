@@ -1,39 +1,50 @@
-/* fwd.cu - scaled dot-product attention without storing the weights: our own tiled kernel.
+/* fwd.cu - the portable forward pass of attention: tiles on mma.sync (f32: fma), from sm_80 on.
  *
- * A warp takes one or two strips of 16 rows of one head, a block four warps, and goes through the
- * keys in tiles, keeping for each row the largest score so far, the sum of exp(score - largest) and
- * the weighted sum of values, which are rescaled when a larger score appears.  While scores are
- * worked out the values of the tile are on their way, while values are summed the next keys are. */
+ *     s = scale q k' (+ bias, masked);  w = exp(s - max);  y = dropout(w) v / sum w;
+ *     lse = (max, sum w)
+ *
+ * A block has four warps of one or two strips of 16 query rows each, and goes through the keys
+ * in tiles, with the online softmax (online_softmax.h).  One k and one v tile in shared memory,
+ * loaded by cp.async: v of a tile arrives while its scores are computed, k of the next while p v
+ * is.
+ *
+ * It takes what the Hopper kernels and cuDNN do not: f32, other chips, wide and odd heads, few
+ * rows. */
 #include "online_softmax.h"
 #include "dispatch.h"
 
-/* A plain kernel has registers for two strips a warp: every number that is read from shared memory
- * then serves twice. */
+namespace
+{
+
+/* A PLAIN kernel has registers for two strips per warp: every B fragment loaded from shared
+ * memory then serves twice. */
 template <class T, int W, int KIND>
 constexpr int strips_of = KIND == PLAIN && sizeof(T) == 2 && W <= 128 ? 2 : 1;
-/* of a tile */
+/* keys of a tile */
 template <class T, int W> constexpr int keys_of = W <= 64 || (W == 128 && sizeof(T) == 2) ? 64 : 32;
 
-template <class T, int W, int KIND> static size_t shared_bytes()
+template <class T, int W, int KIND> size_t shared_bytes()
 {
     constexpr int K = keys_of<T, W>;
-    size_t spare = sizeof(T) == 4 ? WARPS * 16 * (K + 4) * sizeof(float) : 0;
-    return (size_t)(ROWS * strips_of<T, W, KIND> + 2 * K) * stride_of<T, W> * sizeof(T) + spare;
+    size_t scratch = sizeof(T) == 4 ? WARPS * 16 * (K + 4) * sizeof(float) : 0;
+    return (size_t)(TILE_ROWS * strips_of<T, W, KIND> + 2 * K) * stride_of<T, W> * sizeof(T) +
+           scratch;
 }
 
 template <class T, int W, int KIND>
-__global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_constant__ job<T> o)
+__global__ void __launch_bounds__(32 * WARPS)
+    attention_tile(const __grid_constant__ attn_params<T> attn)
 {
     constexpr int K = keys_of<T, W>, S = stride_of<T, W>, M = strips_of<T, W, KIND>;
     extern __shared__ __align__(16) unsigned char memory[];
-    T *q = (T *)memory, *k = q + ROWS * M * S, *v = k + K * S;
+    T *q = (T *)memory, *k = q + TILE_ROWS * M * S, *v = k + K * S;
     int warp = threadIdx.x / 32;
-    float *spare = (float *)(v + K * S) + warp * 16 * (K + 4);
-    head<T> at(o, blockIdx.z, blockIdx.y);
+    float *scratch = (float *)(v + K * S) + warp * 16 * (K + 4);
+    head_view<T> head(attn, blockIdx.z, blockIdx.y);
     /* the longest first, when causal */
-    int g = o.kv_head(at.h), tile = (int)(gridDim.x - 1 - blockIdx.x) * ROWS * M;
-    int row0 = tile + warp * 16 * M, first = at.first(tile) / K * K,
-        last = at.last_key(tile, ROWS * M);
+    int g = attn.kv_head(head.h), tile = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS * M;
+    int row0 = tile + warp * 16 * M, first = head.first_key(tile) / K * K,
+        last = head.last_key(tile, TILE_ROWS * M);
 
     float y[M][W / 8][4];
     softmax_state r[M];
@@ -42,84 +53,87 @@ __global__ void __launch_bounds__(32 * WARPS) attention_tile(const __grid_consta
         clear(y[m]);
         r[m] = softmax_state{{-INFINITY, -INFINITY}, {0, 0}};
     }
-    fetch<ROWS * M, W>(q, o.q(at.b, at.h, tile), o.a.q_row, at.rows - tile, (int)o.a.Wk,
-                       o.vector_q);
+    load_tile_async<TILE_ROWS * M, W>(q, attn.q(head.b, head.h, tile), attn.a.q_row,
+                                      head.rows - tile, (int)attn.a.Wk, attn.vector_q);
     if (first < last)
-        fetch<K, W>(k, o.k(at.b, g, first), o.a.k_row, (int)o.a.Tk - first, (int)o.a.Wk,
-                    o.vector_k);
-    arrived<0>();
+        load_tile_async<K, W>(k, attn.k(head.b, g, first), attn.a.k_row, (int)attn.a.Tk - first,
+                              (int)attn.a.Wk, attn.vector_k);
+    cp_async_wait<0>();
     __syncthreads();
-    strips<T, M, W, S> rows;
-    if constexpr (M > 1) rows.take(q + warp * 16 * M * S);
+    a_fragments<T, M, W, S> rows;
+    if constexpr (M > 1) rows.load(q + warp * 16 * M * S);
     for (int j = first; j < last; j += K) {
         float s[M][K / 8][4];
 #pragma unroll
         for (int m = 0; m < M; m++) clear(s[m]);
-        arrived<0>();
-        __syncthreads(); /* the keys are here, and the values before are done with */
-        fetch<K, W>(v, o.v(at.b, g, j), o.a.v_row, (int)o.a.Tk - j, (int)o.a.Wv, o.vector_v);
+        cp_async_wait<0>();
+        __syncthreads(); /* k is here, and v of the tile before is not needed any more */
+        load_tile_async<K, W>(v, attn.v(head.b, g, j), attn.a.v_row, (int)attn.a.Tk - j,
+                              (int)attn.a.Wv, attn.vector_v);
         if constexpr (M > 1)
             mul_nt(s, rows, k);
         else
             mul_nt<K / 8, W, S, S>(s[0], q + warp * 16 * S, k);
-        __syncthreads(); /* the keys are done with */
+        __syncthreads(); /* k is not needed any more */
         bool more = j + K < last;
         if (more)
-            fetch<K, W>(k, o.k(at.b, g, j + K), o.a.k_row, (int)o.a.Tk - j - K, (int)o.a.Wk,
-                        o.vector_k);
-        bool full_tile = at.all_visible(tile, ROWS * M, j, K);
+            load_tile_async<K, W>(k, attn.k(head.b, g, j + K), attn.a.k_row, (int)attn.a.Tk - j - K,
+                                  (int)attn.a.Wk, attn.vector_k);
+        bool full_tile = head.all_visible(tile, TILE_ROWS * M, j, K);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            float correction[2], sum[2], scale = scale_of<KIND>(at);
-            mask_scores<KIND>(s[m], at, row0 + m * 16, j, full_tile);
+            float correction[2], sum[2], scale = scale_of<KIND>(head);
+            mask_scores<KIND>(s[m], head, row0 + m * 16, j, full_tile);
             update_row_max(s[m], scale, r[m], correction);
-            weights(s[m], scale, r[m], sum, [&](int k, const float(&w)[2][4]) {
+            exp_weights(s[m], scale, r[m], sum, [&](int k, const float(&w)[2][4]) {
 #pragma unroll
                 for (int e = 0; e < 8; e++) s[m][2 * k + e / 4][e % 4] = w[e / 4][e % 4];
             });
             r[m].row_sum[0] += sum[0], r[m].row_sum[1] += sum[1];
-            if (has_dropout<KIND>(at))
-                apply_dropout<false>(s[m], at, row0 + m * 16, j), zero_dropped(s[m]);
+            if (has_dropout<KIND>(head))
+                apply_dropout<false>(s[m], head, row0 + m * 16, j), zero_dropped(s[m]);
             rescale(y[m], correction);
         }
         if (more)
-            arrived<1>(); /* the values, not yet the keys */
+            cp_async_wait<1>(); /* v has arrived; the next k need not */
         else
-            arrived<0>();
+            cp_async_wait<0>();
         __syncthreads();
         if constexpr (M > 1)
             mul_nn<M, W / 8, K / 8, S>(y, s, v);
         else
-            mul_nn<W / 8, K / 8, S>(y[0], s[0], v, spare);
+            mul_nn<W / 8, K / 8, S>(y[0], s[0], v, scratch);
     }
 #pragma unroll
-    for (int m = 0; m < M; m++) finish(y[m], r[m], at, row0 + m * 16);
+    for (int m = 0; m < M; m++) write_output(y[m], r[m], head, row0 + m * 16);
 }
 
-template <class T, int W, int KIND> static void start_as(fv_stream *s, const job<T> &o)
+template <class T, int W, int KIND> void start_as(fv_stream *s, const attn_params<T> &attn)
 {
-    dim3 grid((unsigned)ceil_div(o.a.Tq, ROWS * strips_of<T, W, KIND>), (unsigned)o.a.H,
-              (unsigned)o.a.B);
+    dim3 grid((unsigned)ceil_div(attn.a.Tq, TILE_ROWS * strips_of<T, W, KIND>), (unsigned)attn.a.H,
+              (unsigned)attn.a.B);
     launch(s, "attention", attention_tile<T, W, KIND>, grid, 32 * WARPS, shared_bytes<T, W, KIND>(),
-           o);
+           attn);
 }
 
-template <class T, int W> static void start(fv_stream *s, const job<T> &o)
+template <class T, int W> void start(fv_stream *s, const attn_params<T> &attn)
 {
-    if (o.plain && o.a.dropout <= 0)
-        start_as<T, W, PLAIN>(s, o);
+    if (attn.plain && attn.a.dropout <= 0)
+        start_as<T, W, PLAIN>(s, attn);
     else
-        start_as<T, W, ANY>(s, o);
+        start_as<T, W, ANY>(s, attn);
 }
+
+} // namespace
 
 template <class T> void fv_cuda_attention_tiled(fv_stream *s, const fv_attn_args *a)
 {
-    job<T> o = prepare<T>(s, a);
+    attn_params<T> attn = make_params<T>(s, a);
     switch (tile_width(s, a)) {
-    case 32: start<T, 32>(s, o); break;
-    case 64: start<T, 64>(s, o); break;
-    case 128: start<T, 128>(s, o); break;
-    case 256: start<T, 256>(s, o); break;
+    case 32: start<T, 32>(s, attn); break;
+    case 64: start<T, 64>(s, attn); break;
+    case 128: start<T, 128>(s, attn); break;
+    case 256: start<T, 256>(s, attn); break;
     }
 }
 

@@ -1,83 +1,103 @@
-/* fwd_short_sm90.cu - the forward pass of attention over up to 128 queries and keys on Hopper: a
- * head at a time.
+/* fwd_short_sm90.cu - the forward pass of attention over up to 128 queries and keys on Hopper: one
+ * head is one tile.
  *
- *     s = scale q k';  m = max s;  p = exp(s - m);  y = p v / sum p;  lse = (m, sum p);
- *     keys that are hidden have s = -inf
+ *     s = scale q k', -inf for masked keys;  w = exp(s - max s);  y = w v / sum w;
+ *     lse = (max s, sum w)
  *
- * A head that short is one tile: 48 KB of q, k and v, and so few products that what counts is bytes
- * under way.  One block a processor stays there and takes head after head.  One warp brings them,
- * Q_STAGES ahead, and says which keys are seen; two groups of four warps, 64 rows each, make a pair
- * that takes a head, and there are two pairs, so that one's exponentials fall into the other's
- * products.  The last sequences come first: their q, k and v were written last and are in the cache
- * still. */
+ * q, k and v of such a head are 48 KB and its products few, so what counts is bytes in flight.
+ * Persistent kernel, one block per SM:
+ *
+ *   producer    one warp loads head after head by TMA, STAGES ahead, and packs the key mask of each
+ *               into 128 bits
+ *   consumers   two pairs of warpgroups.  A pair takes every second head, 64 rows per warpgroup, so
+ *               that the exponentials of one pair overlap the products of the other
+ *
+ * Everything is in registers between the two products: no online softmax, no accumulator rescaling.
+ * Sequences are taken from the last to the first: q, k and v of the last were written last, and are
+ * still in L2.
+ *
+ * Shared memory: short_layout.  Registers: 112 per consumer thread, 24 per producer thread. */
 #include "attention.h"
 #include "dispatch.h"
-#include "backend/cuda/device/sm90.h"
+#include "backend/cuda/device/sm90_pipeline.h"
 
-#define SIDE 128   /* the most queries, and keys */
-#define Q_STAGES 4 /* heads in memory */
-#define PAIRS 2
-#define GROUP 128
-#define PAD_ROWS 8 /* that a warp writes at a time */
+namespace
+{
+enum {
+    SIDE = 128, /* most queries, and keys */
+    STAGES = 4,
+    PAIRS = 2, /* of consumer warpgroups */
+    WARPGROUP = 128,
+    STAGING_ROWS = 8, /* rows of y that a warp stores at a time */
+    BLOCK_THREADS = (2 * PAIRS + 1) * WARPGROUP,
+    CONSUMER_REGISTERS = 112, /* with 24 for the producer: the 96 per thread of the launch */
+    PRODUCER_REGISTERS = 24
+};
 
-template <class T> struct whole_head {
+template <class T> struct head_tiles {
     T q[SIDE * PANEL], k[SIDE * PANEL], v[SIDE * PANEL];
 };
-template <class T> struct smem_layout {
-    whole_head<T> of[Q_STAGES];
-    T pad[8 * PAIRS][PAD_ROWS * PANEL]; /* of each warp: rows on their way out */
-    uint4 seen[Q_STAGES];               /* a bit for each key */
-    uint64_t full[Q_STAGES], empty[Q_STAGES];
+template <class T> struct short_layout {
+    head_tiles<T> tiles[STAGES];
+    T staging[8 * PAIRS][STAGING_ROWS * PANEL]; /* one for each warp */
+    uint4 key_bits[STAGES];                     /* visible keys */
+    uint64_t full[STAGES], empty[STAGES];
 };
 
-/* Head n of all, from the last sequence to the first. */
-template <class T> __device__ inline int sequence_of(const job<T> &o, int n)
+/* The n-th work item, from the last sequence to the first. */
+template <class T> __device__ inline int sequence_of(const attn_params<T> &attn, int n)
 {
-    return (int)o.a.B - 1 - n / (int)o.a.H;
+    return (int)attn.a.B - 1 - n / (int)attn.a.H;
 }
-template <class T> __device__ inline int head_of(const job<T> &o, int n) { return n % (int)o.a.H; }
-
-/* By a warp. */
-template <class T>
-__device__ void produce_tiles(const job<T> &o, smem_layout<T> *r, const qkv_tensor_maps *of,
-                              int count)
+template <class T> __device__ inline int head_of(const attn_params<T> &attn, int n)
 {
-    int lane = threadIdx.x % 32, keys = (int)o.a.Tk;
-    unsigned step = 0;
-    for (int n = blockIdx.x; n < count; n += gridDim.x, step++) {
-        whole_head<T> *to = &r->of[step % Q_STAGES];
-        uint64_t *full = &r->full[step % Q_STAGES];
-        int b = sequence_of(o, n), h = head_of(o, n), g = o.kv_head(h), length = (int)o.length(b);
-        const uint8_t *mask = o.a.key_mask ? o.a.key_mask + (int64_t)b * keys : NULL;
-        uint32_t seen[SIDE / 32];
-        mbarrier_wait(&r->empty[step % Q_STAGES], (step / Q_STAGES & 1) ^ 1);
+    return n % (int)attn.a.H;
+}
+
+/* The producer warp. */
+template <class T>
+__device__ void produce_tiles(const attn_params<T> &attn, short_layout<T> *m,
+                              const qkv_tensor_maps *maps, int count)
+{
+    int lane = threadIdx.x % 32, keys = (int)attn.a.Tk;
+    stage_ring<STAGES> ring = {m->full, m->empty};
+    unsigned iter = 0;
+    for (int n = blockIdx.x; n < count; n += gridDim.x, iter++) {
+        int stage = iter % STAGES;
+        head_tiles<T> *to = &m->tiles[stage];
+        uint64_t *full = ring.full + stage;
+        int b = sequence_of(attn, n), h = head_of(attn, n), g = attn.kv_head(h),
+            length = (int)attn.length(b);
+        const uint8_t *mask = attn.a.key_mask ? attn.a.key_mask + (int64_t)b * keys : NULL;
+        uint32_t visible[SIDE / 32];
+        ring.wait_empty(iter);
         if (lane == 0) {
             mbarrier_arrive_expect_tx(full, sizeof *to);
-            tma_load_4d(to->q, &of->q, full, 0, h, 0, b);
-            tma_load_4d(to->k, &of->k, full, 0, g, 0, b);
-            tma_load_4d(to->v, &of->v, full, 0, g, 0, b);
+            tma_load_4d(to->q, &maps->q, full, 0, h, 0, b);
+            tma_load_4d(to->k, &maps->k, full, 0, g, 0, b);
+            tma_load_4d(to->v, &maps->v, full, 0, g, 0, b);
         }
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < SIDE / 32; i++) {
             int j = i * 32 + lane;
-            seen[i] = __ballot_sync(~0u, j < length && (!mask || mask[j]));
+            visible[i] = __ballot_sync(~0u, j < length && (!mask || mask[j]));
         }
         if (lane == 0) {
-            r->seen[step % Q_STAGES] = make_uint4(seen[0], seen[1], seen[2], seen[3]);
+            m->key_bits[stage] = make_uint4(visible[0], visible[1], visible[2], visible[3]);
             mbarrier_arrive(full);
         }
     }
 }
 
-/* Turns products into weights that are yet to be divided by their sums; those and the row's largest
- * are in units of log 2. */
-__device__ inline void exp_row(float (&s)[SIDE / 8][4], float (&top)[2], float (&sum)[2],
-                               uint4 seen, float scale)
+/* Products s become weights 2^(score - max), not yet divided by their sum; row_max is in base 2. */
+__device__ inline void softmax_rows(float (&s)[SIDE / 8][4], float (&row_max)[2],
+                                    float (&row_sum)[2], uint4 key_bits, float scale)
 {
-    if ((seen.x & seen.y & seen.z & seen.w) != ~0u) {
-        int mine = threadIdx.x % 4 * 2;
-        const uint32_t bits[] = {seen.x >> mine, seen.y >> mine, seen.z >> mine, seen.w >> mine};
+    if ((key_bits.x & key_bits.y & key_bits.z & key_bits.w) != ~0u) {
+        int column = threadIdx.x % 4 * 2;
+        const uint32_t bits[] = {key_bits.x >> column, key_bits.y >> column, key_bits.z >> column,
+                                 key_bits.w >> column};
 #pragma unroll
         for (int n = 0; n < SIDE / 8; n++)
 #pragma unroll
@@ -91,25 +111,25 @@ __device__ inline void exp_row(float (&s)[SIDE / 8][4], float (&top)[2], float (
         for (int n = 0; n < SIDE / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2)) * scale;
-        top[i] = most == -INFINITY ? 0 : most;
-        sum[i] = 0;
+        row_max[i] = most == -INFINITY ? 0 : most;
+        row_sum[i] = 0;
 #pragma unroll
         for (int n = 0; n < SIDE / 8; n++)
 #pragma unroll
             for (int e = 2 * i; e < 2 * i + 2; e++) {
-                s[n][e] = exp2_fast(fmaf(s[n][e], scale, -top[i]));
-                sum[i] += s[n][e];
+                s[n][e] = exp2_fast(fmaf(s[n][e], scale, -row_max[i]));
+                row_sum[i] += s[n][e];
             }
-        sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
-        sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
+        row_sum[i] += __shfl_xor_sync(~0u, row_sum[i], 1);
+        row_sum[i] += __shfl_xor_sync(~0u, row_sum[i], 2);
     }
 }
 
-/* Writes the 16 rows of a warp from row on in accesses of 16 bytes: as the tensor cores leave them
- * they are scattered. */
+/* Epilogue of a warp: 16 rows of y from `row` on, 8 at a time through its staging rows, so that
+ * threads store 16 bytes each. */
 template <class T>
-__device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const float (&by)[2],
-                                  T *pad, int b, int h, int row)
+__device__ inline void write_rows(const attn_params<T> &attn, const float (&y)[8][4],
+                                  const float (&inv_sum)[2], T *staging, int b, int h, int row)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -119,61 +139,60 @@ __device__ inline void write_rows(const job<T> &o, const float (&y)[8][4], const
             uint32_t x[4];
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                x[k] = pack2(y[n + k][2 * i] * by[i], y[n + k][2 * i + 1] * by[i], T());
-            stmatrix_x4(pad + lane % 8 * PANEL + ((n + lane / 8) ^ (lane % 8)) * 8, x);
+                x[k] = pack2(y[n + k][2 * i] * inv_sum[i], y[n + k][2 * i + 1] * inv_sum[i], T());
+            stmatrix_x4(staging + lane % 8 * PANEL + ((n + lane / 8) ^ (lane % 8)) * 8, x);
         }
         __syncwarp();
 #pragma unroll
-        for (int k = 0; k < PAD_ROWS; k += 4) {
-            int at = k + lane / 8, c = lane % 8, to = row + i * PAD_ROWS + at;
-            uint4 x = *(const uint4 *)(pad + at * PANEL + (c ^ at) * 8);
-            if (to < o.a.Tq && c * 8 < o.a.Wv)
-                *(uint4 *)((T *)o.a.y + o.y_offset(b, h, to) + c * 8) = x;
+        for (int k = 0; k < STAGING_ROWS; k += 4) {
+            int r = k + lane / 8, c = lane % 8, to = row + i * STAGING_ROWS + r;
+            uint4 x = *(const uint4 *)(staging + r * PANEL + (c ^ r) * 8);
+            if (to < attn.a.Tq && c * 8 < attn.a.Wv)
+                *(uint4 *)((T *)attn.a.y + attn.y_offset(b, h, to) + c * 8) = x;
         }
         __syncwarp();
     }
 }
 
-/* 64 rows of a head. */
+/* One consumer warpgroup: rows 64 half .. 64 half + 63 of a head. */
 template <class T>
-__device__ inline void attend(const job<T> &o, const whole_head<T> *x, uint4 seen, uint64_t *empty,
-                              T *pad, int b, int h, int half)
+__device__ inline void attend(const attn_params<T> &attn, const head_tiles<T> *x, uint4 key_bits,
+                              uint64_t *empty, T *staging, int b, int h, int half)
 {
     int row = half * 64 + (int)threadIdx.x / 32 % 4 * 16;
-    float s[SIDE / 8][4], y[PANEL / 8][4], top[2], sum[2], by[2];
+    float s[SIDE / 8][4], y[PANEL / 8][4], row_max[2], row_sum[2], inv_sum[2];
     uint32_t p[SIDE / 16][4];
     wgmma_fence();
     gemm_nt<PANEL, SIDE, SIDE>(s, x->q + half * 64 * PANEL, x->k);
     wgmma_commit();
     wgmma_wait<0>();
-    exp_row(s, top, sum, seen, o.scale);
+    softmax_rows(s, row_max, row_sum, key_bits, attn.scale);
     pack_fragments(p, s, T());
     wgmma_fence();
     gemm_rs(y, p, x->v, false);
     wgmma_commit();
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int at = tile_row(row, 2 * i);
-        by[i] = sum[i] > 0 ? 1 / sum[i] : 0;
-        if (threadIdx.x % 4 == 0 && at < o.a.Tq) o.lse(b, h, at) = make_float2(top[i], sum[i]);
+        int query = tile_row(row, 2 * i);
+        inv_sum[i] = row_sum[i] > 0 ? 1 / row_sum[i] : 0;
+        if (threadIdx.x % 4 == 0 && query < attn.a.Tq)
+            attn.lse(b, h, query) = make_float2(row_max[i], row_sum[i]);
     }
     wgmma_wait<0>();
     warp_arrive(empty);
-    write_rows(o, y, by, pad, b, h, row);
+    write_rows(attn, y, inv_sum, staging, b, h, row);
 }
 
 template <class T>
-__global__ void __launch_bounds__((2 * PAIRS + 1) * GROUP, 1)
-    attention_short(const __grid_constant__ job<T> o, const __grid_constant__ qkv_tensor_maps of,
-                    int count)
+__global__ void __launch_bounds__(BLOCK_THREADS, 1)
+    attention_short(const __grid_constant__ attn_params<T> attn,
+                    const __grid_constant__ qkv_tensor_maps maps, int count)
 {
     extern __shared__ unsigned char memory[];
-    smem_layout<T> *r = (smem_layout<T> *)(((uintptr_t)memory + 1023) / 1024 * 1024);
+    short_layout<T> *m = (short_layout<T> *)(((uintptr_t)memory + 1023) / 1024 * 1024);
+    stage_ring<STAGES> ring = {m->full, m->empty};
     if (threadIdx.x == 0) {
-        for (int i = 0; i < Q_STAGES; i++) {
-            mbarrier_init(&r->full[i], 2);  /* what is brought, and what is seen of it */
-            mbarrier_init(&r->empty[i], 8); /* each warp of a pair */
-        }
+        ring.init(2, 8); /* TMA and key bits; each warp of a pair */
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -181,35 +200,36 @@ __global__ void __launch_bounds__((2 * PAIRS + 1) * GROUP, 1)
     pdl_launch_dependents();
     int group = warpgroup_index();
     if (group == 2 * PAIRS) {
-        setmaxnreg_dec<24>();
-        if (threadIdx.x < 2 * PAIRS * GROUP + 32) produce_tiles(o, r, &of, count);
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x < 2 * PAIRS * WARPGROUP + 32) produce_tiles(attn, m, &maps, count);
     } else {
-        setmaxnreg_inc<112>(); /* with 24 of the rest what a block has: 96 of each thread */
-        unsigned step = group / 2;
-        for (int n = blockIdx.x + step * gridDim.x; n < count;
-             n += PAIRS * gridDim.x, step += PAIRS) {
-            uint64_t *empty = &r->empty[step % Q_STAGES];
-            mbarrier_wait(&r->full[step % Q_STAGES], step / Q_STAGES & 1);
-            if (group % 2 * 64 < o.a.Tq)
-                attend(o, &r->of[step % Q_STAGES], r->seen[step % Q_STAGES], empty,
-                       r->pad[threadIdx.x / 32], sequence_of(o, n), head_of(o, n), group % 2);
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        unsigned iter = group / 2;
+        for (int n = blockIdx.x + iter * gridDim.x; n < count;
+             n += PAIRS * gridDim.x, iter += PAIRS) {
+            int stage = iter % STAGES;
+            ring.wait_full(iter);
+            if (group % 2 * 64 < attn.a.Tq)
+                attend(attn, &m->tiles[stage], m->key_bits[stage], ring.empty + stage,
+                       m->staging[threadIdx.x / 32], sequence_of(attn, n), head_of(attn, n),
+                       group % 2);
             else
-                warp_arrive(empty);
+                warp_arrive(ring.empty + stage);
         }
     }
 }
+} // namespace
 
 template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a)
 {
-    job<T> o = prepare<T>(s, a);
-    qkv_tensor_maps tensor_maps;
-    int64_t heads = a->B * a->H, most = device_of(s)->sm_count;
-    if (!o.plain || heads > INT32_MAX / 2 ||
-        !fv_cuda_tensor_map_qkv(&tensor_maps, a, kind<T>::dtype, SIDE, SIDE))
+    attn_params<T> attn = make_params<T>(s, a);
+    qkv_tensor_maps maps;
+    int64_t heads = a->B * a->H;
+    if (!attn.plain || heads > INT32_MAX / 2 ||
+        !fv_cuda_tensor_map_qkv(&maps, a, kind<T>::dtype, SIDE, SIDE))
         return false;
-    launch_pdl(s, "attention", true, attention_short<T>,
-               dim3((unsigned)(heads < most ? heads : most)), (2 * PAIRS + 1) * GROUP,
-               sizeof(smem_layout<T>) + 1024, o, tensor_maps, (int)heads);
+    launch_pdl(s, "attention", true, attention_short<T>, persistent_grid(s, heads), BLOCK_THREADS,
+               sizeof(short_layout<T>) + 1024, attn, maps, (int)heads);
     return true;
 }
 

@@ -1,20 +1,23 @@
-/* mask.cu - a mask by pairs as bits, which kernels read at every tile: an eighth of its bytes, 32
- * pairs at a time. */
+/* mask.cu - packs a byte mask by pairs into bits: kernels read it at every tile, an eighth of
+ * the bytes and 32 pairs a load. */
 #include "attention.h"
 
-/* Word w of row r of an image: 32 keys of a query, or 32 queries of a key. */
-struct lay_bits {
+namespace
+{
+
+/* Word w of row r of a (sequence, head) plane: 32 keys of a query, or 32 queries of a key. */
+struct pack_mask_bits {
     static constexpr int wide = 1;
     const uint8_t *mask;
     uint32_t *bits;
-    int64_t of_sequence, of_head, of_row; /* of the mask */
+    int64_t of_sequence, of_head, of_row; /* strides of the mask */
     int heads, rows, columns, words;
-    bool transposed, vectorised; /* quick: 16 bytes at a time */
+    bool transposed, vectorised; /* vectorised: 16 bytes a load */
 
     template <int V> __device__ void at(int64_t i) const
     {
-        int w = (int)(i % words), r = (int)(i / words % rows), image = (int)(i / words / rows);
-        const uint8_t *from = mask + image / heads * of_sequence + image % heads * of_head;
+        int w = (int)(i % words), r = (int)(i / words % rows), plane = (int)(i / words / rows);
+        const uint8_t *from = mask + plane / heads * of_sequence + plane % heads * of_head;
         int first = w * 32, count = min(32, columns - first);
         uint32_t word = 0;
         if (transposed) {
@@ -25,7 +28,8 @@ struct lay_bits {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 uint4 x = of[half];
-                word |= (four(x.x) | four(x.y) << 4 | four(x.z) << 8 | four(x.w) << 12)
+                word |= (nonzero_bytes(x.x) | nonzero_bytes(x.y) << 4 | nonzero_bytes(x.z) << 8 |
+                         nonzero_bytes(x.w) << 12)
                         << 16 * half;
             }
         } else {
@@ -36,9 +40,9 @@ struct lay_bits {
     }
 
   private:
-    /* Which of four bytes are not 0.  The product moves the lowest bit of each to the upper
-     * four. */
-    __device__ static uint32_t four(uint32_t x)
+    /* Which of four bytes are not 0: each is folded into its lowest bit, and the product gathers
+     * those into the top four bits. */
+    __device__ static uint32_t nonzero_bytes(uint32_t x)
     {
         x |= x >> 4 & 0x0f0f0f0f;
         x |= x >> 2 & 0x3f3f3f3f;
@@ -47,10 +51,12 @@ struct lay_bits {
     }
 };
 
-static int words_of(const fv_attn_args *a, bool transposed)
+int words_of(const fv_attn_args *a, bool transposed)
 {
     return (int)ceil_div(transposed ? a->Tq : a->Tk, BITS_TILE) * (BITS_TILE / 32);
 }
+
+} // namespace
 
 int64_t fv_cuda_mask_words(const fv_attn_args *a, bool transposed)
 {
@@ -64,22 +70,22 @@ mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool transposed
     if (!a->mask) return mask_bits{};
     bool each_head = a->mask_s[1];
     int64_t rows = transposed ? a->Tk : a->Tq, words = words_of(a, transposed),
-            image = rows * words;
+            plane = rows * words;
     mask_bits to = {(uint32_t *)scratch,
-                    {a->mask_s[0] ? image * (each_head ? a->H : 1) : 0, each_head ? image : 0},
+                    {a->mask_s[0] ? plane * (each_head ? a->H : 1) : 0, each_head ? plane : 0},
                     (int)words};
-    lay_bits lay = {a->mask,
-                    (uint32_t *)scratch,
-                    a->mask_s[0],
-                    a->mask_s[1],
-                    a->mask_s[2],
-                    each_head ? (int)a->H : 1,
-                    (int)rows,
-                    (int)(transposed ? a->Tq : a->Tk),
-                    (int)words,
-                    transposed,
-                    aligned(a->mask) && a->mask_s[0] % 16 == 0 && a->mask_s[1] % 16 == 0 &&
-                        a->mask_s[2] % 16 == 0};
-    each(s, "attention", fv_cuda_mask_words(a, transposed), false, lay);
+    pack_mask_bits pack_bits = {a->mask,
+                                (uint32_t *)scratch,
+                                a->mask_s[0],
+                                a->mask_s[1],
+                                a->mask_s[2],
+                                each_head ? (int)a->H : 1,
+                                (int)rows,
+                                (int)(transposed ? a->Tq : a->Tk),
+                                (int)words,
+                                transposed,
+                                aligned(a->mask) && a->mask_s[0] % 16 == 0 &&
+                                    a->mask_s[1] % 16 == 0 && a->mask_s[2] % 16 == 0};
+    each(s, "attention", fv_cuda_mask_words(a, transposed), false, pack_bits);
     return to;
 }

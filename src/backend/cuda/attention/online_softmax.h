@@ -1,25 +1,29 @@
-/* online_softmax.h - the running sums of the forward pass, of a strip of 16 rows whose numbers lie
- * as device/tile.h says. */
+/* online_softmax.h - the online softmax of the forward kernels, for a strip of 16 rows in
+ * accumulators.
+ *
+ *     m' = max(m, max_j s_j);  y = y 2^(m - m') + sum_j 2^(s_j - m') v_j;  l likewise;
+ *     y / l at the end */
 #ifndef FV_CUDA_ATTENTION_ONLINE_SOFTMAX_H
 #define FV_CUDA_ATTENTION_ONLINE_SOFTMAX_H
 
 #include "attention.h"
 
-/* The rows of one strip that a thread has a part in: two, shared with three other threads. */
+/* The maximum and sum of a thread's two rows; three other threads hold parts of the same rows. */
 struct softmax_state {
     float row_max[2], row_sum[2];
 };
 
-/* Hides what rows of a strip cannot see. */
+/* -inf for keys out of the range that lengths, causality and window leave a row. */
 template <int N, class T>
-__device__ inline void mask_out_of_range(float (&s)[N][4], const head<T> &at, int row0, int col0)
+__device__ inline void mask_out_of_range(float (&s)[N][4], const head_view<T> &head, int row0,
+                                         int col0)
 {
     int from[2], count[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int row = tile_row(row0, 2 * i), first = at.first(row);
+        int row = tile_row(row0, 2 * i), first = head.first_key(row);
         from[i] = first - tile_col(col0, 0, 0);
-        count[i] = max(at.end(row) - first, 0);
+        count[i] = max(head.end_key(row) - first, 0);
     }
 #pragma unroll
     for (int n = 0; n < N; n++)
@@ -29,16 +33,16 @@ __device__ inline void mask_out_of_range(float (&s)[N][4], const head<T> &at, in
                 s[n][e] = -INFINITY;
 }
 
-/* Products of a strip become scores, in units of log 2 but for a factor, scale_of; what rows cannot
- * see gets -inf. */
+/* Products of a strip become scores but for the factor scale_of; -inf where masked.  full_tile:
+ * all_visible, nothing to do for the range. */
 template <int KIND, int N, class T>
-__device__ inline void mask_scores(float (&s)[N][4], const head<T> &at, int row0, int col0,
+__device__ inline void mask_scores(float (&s)[N][4], const head_view<T> &head, int row0, int col0,
                                    bool full_tile)
 {
-    if (KIND == ANY && !at.o.plain) add_scores<false>(s, at, row0, col0);
-    if (!full_tile) mask_out_of_range(s, at, row0, col0);
-    if (at.o.a.key_mask) {
-        key_mask_tile<false, N> seen(at, row0, col0);
+    if (KIND == ANY && !head.attn.plain) add_scores<false>(s, head, row0, col0);
+    if (!full_tile) mask_out_of_range(s, head, row0, col0);
+    if (head.attn.a.key_mask) {
+        key_mask_tile<false, N> seen(head, row0, col0);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
@@ -47,8 +51,8 @@ __device__ inline void mask_scores(float (&s)[N][4], const head<T> &at, int row0
     }
 }
 
-/* Takes scores of a strip into the largest of each row, that weights are relative to.  What was
- * summed before is to be multiplied by `correction`. */
+/* Takes the scores of a tile into the row maxima.  Sums so far are to be multiplied by
+ * `correction`, which has been applied to row_sum. */
 template <int N>
 __device__ inline void update_row_max(const float (&s)[N][4], float scale, softmax_state &r,
                                       float (&correction)[2])
@@ -69,15 +73,15 @@ __device__ inline void update_row_max(const float (&s)[N][4], float scale, softm
     }
 }
 
-/* The most that the weights of a thread's part of a row may be in sum: of one tile, and such that
- * f16 holds each of them. */
+/* The greatest sum of a thread's weights of one row and tile that is accepted without a new
+ * maximum: f16 holds each of them, with room. */
 #define MAX_WEIGHT_SUM 4096
 
-/* Weights of a strip from its scores, 16 columns at a time for `consume`; sum: of this thread's.
- * False: top is too low for them. */
+/* Weights 2^(score - max) of a strip, 16 columns at a time to `consume`; sum: over this
+ * thread's. False: some are too large for the maximum at hand, and it must be raised. */
 template <int N, class F>
-__device__ inline bool weights(const float (&s)[N][4], float scale, const softmax_state &r,
-                               float (&sum)[2], F consume)
+__device__ inline bool exp_weights(const float (&s)[N][4], float scale, const softmax_state &r,
+                                   float (&sum)[2], F consume)
 {
     float base[2] = {r.row_max[0] == -INFINITY ? 0 : r.row_max[0],
                      r.row_max[1] == -INFINITY ? 0 : r.row_max[1]};
@@ -90,9 +94,8 @@ __device__ inline bool weights(const float (&s)[N][4], float scale, const softma
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 w[n][e] = exp2_fast(fmaf(s[2 * k + n][e], scale, -base[e / 2]));
-                sum[e / 2] +=
-                    w[n]
-                     [e]; /* with more chains the assembler does not mix exponentials with draws */
+                /* one chain: with more, ptxas does not interleave ex2 with the Philox rounds */
+                sum[e / 2] += w[n][e];
             }
         consume(k, w);
     }
@@ -109,54 +112,57 @@ template <int O> __device__ inline void rescale(float (&y)[O][4], const float (&
         for (int e = 0; e < 4; e++) y[n][e] *= correction[e / 2];
 }
 
-/* A strip is done: its sums are divided. */
+/* Divides by the row sums, and by the keep probability of dropout. */
 template <int O, class T>
-__device__ inline void normalise_output(float (&y)[O][4], softmax_state &r, const head<T> &at)
+__device__ inline void normalise_output(float (&y)[O][4], softmax_state &r,
+                                        const head_view<T> &head)
 {
     float by[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         r.row_sum[i] += __shfl_xor_sync(~0u, r.row_sum[i], 1);
         r.row_sum[i] += __shfl_xor_sync(~0u, r.row_sum[i], 2);
-        by[i] = r.row_sum[i] > 0 ? at.o.dropout_scale / r.row_sum[i] : 0;
+        by[i] = r.row_sum[i] > 0 ? head.attn.dropout_scale / r.row_sum[i] : 0;
     }
     rescale(y, by);
 }
 
-/* What is kept of its rows. */
+/* Stores max and sum of each row, which make up its log-sum-exp. */
 template <class T>
-__device__ inline void write_lse(const softmax_state &r, const head<T> &at, int row0)
+__device__ inline void write_lse(const softmax_state &r, const head_view<T> &head, int row0)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int row = tile_row(row0, i * 2);
-        if (row >= at.rows || threadIdx.x % 4) continue;
-        at.o.lse(at.b, at.h, row) = make_float2(r.row_max[i], r.row_sum[i]);
+        if (row >= head.rows || threadIdx.x % 4) continue;
+        head.attn.lse(head.b, head.h, row) = make_float2(r.row_max[i], r.row_sum[i]);
     }
 }
 
-/* All of that, and results written straight from registers. */
+/* Epilogue: normalises, stores log-sum-exps, and stores y straight from registers. */
 template <int O, class T>
-__device__ inline void finish(float (&y)[O][4], softmax_state &r, const head<T> &at, int row0)
+__device__ inline void write_output(float (&y)[O][4], softmax_state &r, const head_view<T> &head,
+                                    int row0)
 {
-    const job<T> &o = at.o;
-    normalise_output(y, r, at);
-    write_lse(r, at, row0);
+    const attn_params<T> &attn = head.attn;
+    normalise_output(y, r, head);
+    write_lse(r, head, row0);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int row = tile_row(row0, i * 2);
-        if (row >= at.rows) continue;
-        T *to = (T *)o.a.y + o.y_offset(at.b, at.h, row);
-        bool pairs = o.a.Wv % 2 == 0; /* then two neighbours go together */
+        if (row >= head.rows) continue;
+        T *to = (T *)attn.a.y + attn.y_offset(head.b, head.h, row);
+        bool pairs = attn.a.Wv % 2 ==
+                     0; /* then pairs of columns are aligned and are stored together */
 #pragma unroll
         for (int n = 0; n < O; n++) {
             int c = tile_col(0, n, 0);
             const float v[2] = {y[n][i * 2], y[n][i * 2 + 1]};
-            if (pairs && c < o.a.Wv)
+            if (pairs && c < attn.a.Wv)
                 store(to, c, v);
             else
                 for (int e = 0; e < 2; e++)
-                    if (c + e < o.a.Wv) to[c + e] = from_float<T>(v[e]);
+                    if (c + e < attn.a.Wv) to[c + e] = from_float<T>(v[e]);
         }
     }
 }

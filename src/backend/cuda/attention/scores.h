@@ -1,21 +1,21 @@
-/* scores.h - scores of a strip from products, where a mask by pairs or something added makes them:
- * part of attention.h.
+/* scores.h - what makes scores of products besides the scale: masks by pairs, biases, the table
+ * by relative position.  Part of attention.h.
  *
- * A mask is read as bits where they were laid out before (mask.cu), a table's numbers once for all
- * pairs of a thread that stand at one distance. */
+ * A mask is read as bits where mask.cu has packed it: an eighth of the bytes, and 32 pairs a
+ * load.  A table entry is loaded once for all of a thread's pairs at that distance. */
 #ifndef FV_CUDA_ATTENTION_SCORES_H
 #define FV_CUDA_ATTENTION_SCORES_H
 
-/* Hides the pairs whose bits are 0: 64 columns to two words. */
+/* -inf where the mask bit is 0; 64 columns are two words. */
 template <bool TRANSPOSED, int N, class T>
-__device__ inline void mask_by_bits(float (&s)[N][4], const head<T> &at, int row0, int col0)
+__device__ inline void mask_by_bits(float (&s)[N][4], const head_view<T> &head, int row0, int col0)
 {
-    const job<T> &o = at.o;
-    const uint32_t *image = o.bits.p + at.b * o.bits.s[0] + at.h * o.bits.s[1];
-    int last = (TRANSPOSED ? (int)o.a.Tk : at.rows) - 1, first = (int)threadIdx.x % 4 * 2;
+    const attn_params<T> &attn = head.attn;
+    const uint32_t *plane = attn.bits.p + head.b * attn.bits.s[0] + head.h * attn.bits.s[1];
+    int last = (TRANSPOSED ? (int)attn.a.Tk : head.rows) - 1, first = (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint32_t *row = image + (int64_t)min(tile_row(row0, 2 * i), last) * o.bits.row +
+        const uint32_t *row = plane + (int64_t)min(tile_row(row0, 2 * i), last) * attn.bits.row +
                               col0 / 32;
 #pragma unroll
         for (int n = 0; n < N; n += 8) {
@@ -30,15 +30,15 @@ __device__ inline void mask_by_bits(float (&s)[N][4], const head<T> &at, int row
     }
 }
 
-/* f(k, x) with a table's numbers for columns 16 k and on: x[n][e] is number e of column block 2 k +
- * n.  A thread has two rows, 8 apart: what the one meets in a block of 8 columns the other met in
- * the block before. */
+/* Calls f(k, x) with the table's entries for columns 16 k .. 16 k + 15: x[n][e] is element e of
+ * column block 2 k + n.  A thread's two rows are 8 apart, so the second has in a block what the
+ * first had in the block before: half of the loads. */
 template <bool TRANSPOSED, int N, class T, class F>
-__device__ inline void each_distance(const head<T> &at, int row0, int col0, F f)
+__device__ inline void each_distance(const head_view<T> &head, int row0, int col0, F f)
 {
-    const fv_attn_args &a = at.o.a;
-    const T *table = (const T *)a.rel + at.h * a.rel_len;
-    const int zero = (int)a.rel_zero - at.shift, last = (int)a.rel_len - 1,
+    const fv_attn_args &a = head.attn.a;
+    const T *table = (const T *)a.rel + head.h * a.rel_len;
+    const int zero = (int)a.rel_zero - head.shift, last = (int)a.rel_len - 1,
               side = TRANSPOSED ? -1 : 1;
     int lowest = zero + (TRANSPOSED ? row0 - col0 - 8 * N + 1 : col0 - row0 - 15),
         highest = lowest + 8 * N + 14;
@@ -66,43 +66,45 @@ __device__ inline void each_distance(const head<T> &at, int row0, int col0, F f)
         all([&](int i) { return to_float(table[max(0, min(from + i, last))]); });
 }
 
-/* Products, or what they are multiplied by if scores fall as they rise, become what scale_of makes
- * scores; what is out of reach gets any. */
+/* Adds mask, bias and table to products, in units of the product; scale_of then gives scores.
+ * Where scale <= 0 products are multiplied first, as their maximum would be the minimum of
+ * scores.  Pairs out of range get any finite value and are masked later. */
 template <bool TRANSPOSED, int N, class T>
-__device__ inline void add_scores(float (&s)[N][4], const head<T> &at, int row0, int col0)
+__device__ inline void add_scores(float (&s)[N][4], const head_view<T> &head, int row0, int col0)
 {
-    const fv_attn_args &a = at.o.a;
-    bool rises = at.o.scale > 0;
-    float times = rises ? at.o.bias_scale : LOG2E;
+    const fv_attn_args &a = head.attn.a;
+    bool rises = head.attn.scale > 0;
+    float bias_scale = rises ? head.attn.bias_scale : LOG2E;
     auto each = [&](auto f) {
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int r = tile_row(row0, e), c = tile_col(col0, n, e);
-                f(s[n][e], min(TRANSPOSED ? c : r, at.rows - 1),
+                f(s[n][e], min(TRANSPOSED ? c : r, head.rows - 1),
                   min(TRANSPOSED ? r : c, (int)a.Tk - 1));
             }
     };
-    if (!rises) each([&](float &x, int, int) { x *= at.o.scale; });
-    if (N % 8 == 0 && at.o.bits.p) {
-        if constexpr (N % 8 == 0) mask_by_bits<TRANSPOSED>(s, at, row0, col0);
+    if (!rises) each([&](float &x, int, int) { x *= head.attn.scale; });
+    if (N % 8 == 0 && head.attn.bits.p) {
+        if constexpr (N % 8 == 0) mask_by_bits<TRANSPOSED>(s, head, row0, col0);
     } else if (a.mask) {
-        const uint8_t *mask = a.mask + at.b * a.mask_s[0] + at.h * a.mask_s[1];
+        const uint8_t *mask = a.mask + head.b * a.mask_s[0] + head.h * a.mask_s[1];
         each([&](float &x, int i, int j) { x = mask[i * a.mask_s[2] + j] ? x : -INFINITY; });
     }
     if (a.bias) {
-        const T *bias = (const T *)a.bias + at.b * a.bias_s[0] + at.h * a.bias_s[1];
+        const T *bias = (const T *)a.bias + head.b * a.bias_s[0] + head.h * a.bias_s[1];
         each([&](float &x, int i, int j) {
-            x = fmaf(times, to_float(bias[i * a.bias_s[2] + j]), x);
+            x = fmaf(bias_scale, to_float(bias[i * a.bias_s[2] + j]), x);
         });
     }
     if (a.rel)
-        each_distance<TRANSPOSED, N>(at, row0, col0, [&](int k, const float(&x)[2][4]) {
+        each_distance<TRANSPOSED, N>(head, row0, col0, [&](int k, const float(&x)[2][4]) {
 #pragma unroll
             for (int n = 0; n < 2; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[2 * k + n][e] = fmaf(times, x[n][e], s[2 * k + n][e]);
+                for (int e = 0; e < 4; e++)
+                    s[2 * k + n][e] = fmaf(bias_scale, x[n][e], s[2 * k + n][e]);
         });
 }
 

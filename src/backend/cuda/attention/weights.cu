@@ -1,52 +1,57 @@
-/* weights.cu - exact weights of some rows of a head, computed again from the log-sum-exp; and the
- * key/value cache. */
+/* weights.cu - exact attention weights of some rows of a head, recomputed from the log-sum-exp;
+ * and writes to the KV cache.
+ *
+ *     w_ij = 2^(score_ij - lse_i) */
 #include "attention.h"
 
-#define KEYS 64          /* of a tile */
-#define MAX_TILES 8      /* that one block goes through */
-#define MANY_BLOCKS 1024 /* from so many on: fewer, longer ones */
+#define KEYS 64          /* keys of a tile */
+#define MAX_TILES 8      /* most tiles of one block */
+#define MANY_BLOCKS 1024 /* above so many blocks, each takes several tiles */
 
-/* weights_sm90.cu: the same on the chip's own instructions.  False where the copy engine cannot
- * read these tensors. */
+/* weights_sm90.cu: the same on Hopper.  False where TMA cannot address these tensors. */
 template <class T>
-bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h,
-                            int64_t i0, int64_t i1);
+bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const attn_params<T> *attn, int64_t b,
+                            int64_t h, int64_t i0, int64_t i1);
 
-/* w = 2^(score - lse) for rows [i0,i1) of one head: a block has ROWS rows and goes through some
- * tiles of keys, the next of which is on its way while one is worked on. */
+namespace
+{
+
+/* Rows [i0, i1) of one head: a block has TILE_ROWS rows and some tiles of keys, double-buffered
+ * by cp.async. */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
-    weights_tile(sink<T> w, const __grid_constant__ job<T> o, int b, int h, int i0, int i1,
-                 int tiles)
+    weights_tile(sink<T> w, const __grid_constant__ attn_params<T> attn, int b, int h, int i0,
+                 int i1, int tiles)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
-    T *q = (T *)memory, *k = q + ROWS * S;
-    head<T> at(o, b, h);
-    int keys = (int)o.a.Tk, tile = i0 + (int)blockIdx.y * ROWS, warp = threadIdx.x / 32,
+    T *q = (T *)memory, *k = q + TILE_ROWS * S;
+    head_view<T> head(attn, b, h);
+    int keys = (int)attn.a.Tk, tile = i0 + (int)blockIdx.y * TILE_ROWS, warp = threadIdx.x / 32,
         row0 = tile + warp * 16;
     int col0 = (int)blockIdx.x * KEYS * tiles,
         last = col0 + KEYS * tiles < keys ? col0 + KEYS * tiles : keys;
-    auto bring = [&](int j) {
-        fetch<KEYS, W>(k + j / KEYS % 2 * KEYS * S, o.k(b, o.kv_head(h), j), o.a.k_row, keys - j,
-                       (int)o.a.Wk, o.vector_k);
+    auto load_tiles = [&](int j) {
+        load_tile_async<KEYS, W>(k + j / KEYS % 2 * KEYS * S, attn.k(b, attn.kv_head(h), j),
+                                 attn.a.k_row, keys - j, (int)attn.a.Wk, attn.vector_k);
     };
     row_stat stat[2];
     int first[2], end[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int i = tile_row(row0, r * 2);
-        first[r] = at.first(i), end[r] = i < i1 ? at.end(i) : 0;
-        stat[r] = weight_stat(i < i1 ? o.lse(b, h, i) : make_float2(0, 0));
+        first[r] = head.first_key(i), end[r] = i < i1 ? head.end_key(i) : 0;
+        stat[r] = weight_stat(i < i1 ? attn.lse(b, h, i) : make_float2(0, 0));
     }
-    fetch<ROWS, W>(q, o.q(b, h, tile), o.a.q_row, i1 - tile, (int)o.a.Wk, o.vector_q);
-    bring(col0);
+    load_tile_async<TILE_ROWS, W>(q, attn.q(b, h, tile), attn.a.q_row, i1 - tile, (int)attn.a.Wk,
+                                  attn.vector_q);
+    load_tiles(col0);
     for (int j0 = col0; j0 < last; j0 += KEYS) {
         float s[KEYS / 8][4];
         clear(s);
-        arrived<0>();
-        __syncthreads(); /* this tile is here, and the one before is done with */
-        if (j0 + KEYS < last) bring(j0 + KEYS);
+        cp_async_wait<0>();
+        __syncthreads(); /* this tile is here, and the one before is not needed any more */
+        if (j0 + KEYS < last) load_tiles(j0 + KEYS);
         mul_nt<KEYS / 8, W, S, S>(s, q + warp * 16 * S, k + j0 / KEYS % 2 * KEYS * S);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -59,9 +64,9 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     bool in_range = j + e >= first[r] && j + e < end[r];
-                    float x = in_range ? at.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
-                    v[e] = fminf(weight_of(x, 1, stat[r]),
-                                 1); /* the forward pass may add up its products otherwise */
+                    float x = in_range ? head.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
+                    /* a product may differ in the last bits from the forward kernel's */
+                    v[e] = fminf(weight_of(x, 1, stat[r]), 1);
                 }
                 if (i < i1 && keys % 2 == 0 && j < keys)
                     sink_store(w, to + j, v);
@@ -74,32 +79,32 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 template <class T, int W>
-static void weights_as(fv_stream *s, sink<T> w, const job<T> &o, int64_t b, int64_t h, int64_t i0,
-                       int64_t i1)
+void launch_tiles(fv_stream *s, sink<T> w, const attn_params<T> &attn, int64_t b, int64_t h,
+                  int64_t i0, int64_t i1)
 {
-    int64_t strips = ceil_div(i1 - i0, ROWS), all = strips * ceil_div(o.a.Tk, KEYS),
-            tiles = all / MANY_BLOCKS;
+    int64_t a_fragments = ceil_div(i1 - i0, TILE_ROWS),
+            all = a_fragments * ceil_div(attn.a.Tk, KEYS), tiles = all / MANY_BLOCKS;
     tiles = tiles < 1 ? 1 : tiles > MAX_TILES ? MAX_TILES : tiles;
-    dim3 grid((unsigned)ceil_div(o.a.Tk, KEYS * tiles), (unsigned)strips);
-    size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride_of<T, W> * sizeof(T);
-    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, o, b, h, i0, i1,
-           tiles);
+    dim3 grid((unsigned)ceil_div(attn.a.Tk, KEYS * tiles), (unsigned)a_fragments);
+    size_t bytes = (size_t)(TILE_ROWS + 2 * KEYS) * stride_of<T, W> * sizeof(T);
+    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, attn, b, h, i0,
+           i1, tiles);
 }
 
-/* The only row of a head, as decoding has it: a softmax of its own.  The kernels that decode add up
- * a product in several orders, and beside a large maximum each has other last bits than a tile. */
+/* The only row of a head, as in decoding: a softmax of its own.  The decode kernels sum a
+ * product in several orders, and beside a large maximum each has other last bits than a tile. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    weights_of_one(sink<T> w, const __grid_constant__ job<T> o, int b, int h)
+    weights_of_one_row(sink<T> w, const __grid_constant__ attn_params<T> attn, int b, int h)
 {
-    head<T> at(o, b, h);
-    int first = at.first(0), end = at.end(0), keys = (int)o.a.Tk;
-    const T *q = o.q(b, h, 0);
+    head_view<T> head(attn, b, h);
+    int first = head.first_key(0), end = head.end_key(0), keys = (int)attn.a.Tk;
+    const T *q = attn.q(b, h, 0);
     auto score = [&](int j) {
-        const T *k = o.k(b, o.kv_head(h), j);
+        const T *k = attn.k(b, attn.kv_head(h), j);
         float dot = 0;
-        for (int c = 0; c < o.a.Wk; c++) dot = fmaf(to_float(q[c]), to_float(k[c]), dot);
-        return j >= first && j < end ? at.score(dot, 0, j) : -INFINITY;
+        for (int c = 0; c < attn.a.Wk; c++) dot = fmaf(to_float(q[c]), to_float(k[c]), dot);
+        return j >= first && j < end ? head.score(dot, 0, j) : -INFINITY;
     };
     float top = -INFINITY, sum = 0;
     for (int j = threadIdx.x; j < keys; j += THREADS) top = fmaxf(top, score(j));
@@ -112,29 +117,29 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T>
-static void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
-                              int64_t i0, int64_t i1)
+void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
+                       int64_t i0, int64_t i1)
 {
-    job<T> o = prepare<T>(s, a);
+    attn_params<T> attn = make_params<T>(s, a);
     if (a->Tq == 1) {
         if (i1 > i0)
-            launch(s, "attention_weights", weights_of_one<T>, 1, THREADS, 0, to<T>(w), o, (int)b,
-                   (int)h);
+            launch(s, "attention_weights", weights_of_one_row<T>, 1, THREADS, 0, to<T>(w), attn,
+                   (int)b, (int)h);
         return;
     }
     if constexpr (sizeof(T) == 2)
-        if (device_of(s)->hopper && o.vector_q && o.vector_k && a->Wk > 32 && a->Wk <= 128 &&
-            i1 - i0 >= ROWS && fv_cuda_weights_hopper<T>(s, w, &o, b, h, i0, i1))
+        if (device_of(s)->hopper && attn.vector_q && attn.vector_k && a->Wk > 32 && a->Wk <= 128 &&
+            i1 - i0 >= TILE_ROWS && fv_cuda_weights_hopper<T>(s, w, &attn, b, h, i0, i1))
             return;
     switch (tile_width(s, a)) {
-    case 32: weights_as<T, 32>(s, to<T>(w), o, b, h, i0, i1); break;
-    case 64: weights_as<T, 64>(s, to<T>(w), o, b, h, i0, i1); break;
-    case 128: weights_as<T, 128>(s, to<T>(w), o, b, h, i0, i1); break;
-    case 256: weights_as<T, 256>(s, to<T>(w), o, b, h, i0, i1); break;
+    case 32: launch_tiles<T, 32>(s, to<T>(w), attn, b, h, i0, i1); break;
+    case 64: launch_tiles<T, 64>(s, to<T>(w), attn, b, h, i0, i1); break;
+    case 128: launch_tiles<T, 128>(s, to<T>(w), attn, b, h, i0, i1); break;
+    case 256: launch_tiles<T, 256>(s, to<T>(w), attn, b, h, i0, i1); break;
     }
 }
 
-/* cache (B,cap,D): row pos[b]+t of sequence b becomes x[b,t] */
+/* cache (B, cap, D): row pos[b] + t of sequence b becomes x[b, t] */
 template <class T> struct to_cache {
     static constexpr int wide = 16 / sizeof(T);
     T *cache;
@@ -154,13 +159,15 @@ template <class T> struct to_cache {
 };
 
 template <class T>
-static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
-                        int64_t T_, int64_t cap, int64_t D)
+void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
+                 int64_t T_, int64_t cap, int64_t D)
 {
     bool wide = D % (16 / (int64_t)sizeof(T)) == 0 && aligned(cache, x);
     each(s, "cache_write", B * T_ * D, wide,
          to_cache<T>{(T *)cache, (const T *)x, pos, T_, cap, D, faults_of(s) + FAULT_CACHE});
 }
+
+} // namespace
 
 template <class T> void fv_cuda_attention_rows(fv_kernels *k)
 {

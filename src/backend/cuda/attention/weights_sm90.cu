@@ -1,269 +1,306 @@
-/* weights_sm90.cu - exact weights of some rows of a head on Hopper, from the log-sum-exp.
+/* weights_sm90.cu - exact attention weights of rows of one head on Hopper, from the log-sum-exp.
  *
- * What counts is how fast weights reach memory, 2 or 4 bytes for every pair.  Groups of four warps
- * have 64 queries and 128 keys each, one at its products while the others have exponentials, and
- * beside them the copy engine writes whole lines from shared memory.  Tiles that no query can see
- * are zeros, and cost nothing but their bytes.
+ *     w_ij = exp(score_ij - lse_i),  for queries i in [from, to) and all keys j
  *
- * There is one block for each processor.  It takes runs of tiles down a column, for which keys
- * stay, and blocks side by side have columns side by side.  Runs are short: long ones write all
- * over the matrix, which memory takes more slowly. */
+ * Bound by the stores of w, 2 or 4 bytes a pair.  Persistent kernel, one block per SM:
+ *
+ *   producer    one thread loads k and q tiles by TMA, two stages each
+ *   consumers   GROUPS warpgroups of 64 queries by 128 keys, which issue wgmma in turns (pingpong),
+ *               so that the exponentials of one overlap the products of another
+ *   stores      a finished tile goes to shared memory, swizzled, and out by TMA in boxes of 64 rows
+ *               of 128 bytes.  Tiles without a visible pair are stored from a box of zeros, and
+ *               cost nothing but their bytes
+ *
+ * A work item is a run of row tiles below one another, for which the k tile stays; neighbouring
+ * blocks have neighbouring columns.  Runs are short: long ones scatter the stores over the whole
+ * matrix, which DRAM takes more slowly.
+ *
+ * Shared memory, in order: k, q, output tiles, zeros.  Registers: 160 (f32: 240) per consumer
+ * thread. */
 #include "attention.h"
 #include "dispatch.h"
-#include "backend/cuda/device/sm90.h"
+#include "backend/cuda/device/sm90_pipeline.h"
 
 namespace
 {
 enum { KEYS = 128, STAGES = 2 };
 
-/* Weights are written in sheets of 64 rows of 128 bytes, laid out as panels are; a group has a TILE
- * of them. */
-template <class O> struct sheet {
-    static constexpr int ACROSS = 128 / sizeof(O), SIZE = 64 * ACROSS, TILE = KEYS / ACROSS * SIZE;
+/* One TMA store moves a box of 64 rows of 128 bytes; a warpgroup's tile is TILE elements of
+ * them. */
+template <class O> struct store_box {
+    static constexpr int COLUMNS = 128 / sizeof(O), SIZE = 64 * COLUMNS,
+                         TILE = KEYS / COLUMNS * SIZE;
 };
 
-/* What a block has: groups, as many as weights of f32 leave room for and 16 bits need, and in
- * shared memory two times keys and queries, and weights on their way out. */
-template <class T, class O, int W> struct traits {
+/* O: the dtype of weights.  Output tiles of f32 leave shared memory for two warpgroups. */
+template <class T_, class O_, int W_, int KIND_> struct weights_config {
+    typedef T_ T;
+    typedef O_ O;
+    static constexpr int W = W_, KIND = KIND_;
     static constexpr bool NARROW = sizeof(O) == 2;
     static constexpr int GROUPS = NARROW ? 3 : 2, QUERIES = 64 * GROUPS,
-                         THREADS = 128 * (GROUPS + 1);
+                         BLOCK_THREADS = 128 * (GROUPS + 1);
     static constexpr int CONSUMER_REGISTERS = NARROW ? 160 : 240,
-                         REGISTERS_LEFT = NARROW ? 32 : 24; /* no more than a block begins with */
-    static constexpr int BUFFERS = W <= 64 ? 2 : 1, LONGEST_RUN = NARROW ? 4 : 2;
-    static constexpr size_t ROOM = STAGES * (QUERIES + KEYS) * W * sizeof(T) +
-                                   (GROUPS * BUFFERS * sheet<O>::TILE + sheet<O>::SIZE) * sizeof(O);
+                         PRODUCER_REGISTERS = NARROW ? 32 : 24;
+    static constexpr int OUT_BUFFERS = W <= 64 ? 2 : 1, MAX_RUN = NARROW ? 4 : 2;
 };
 
-/* Rows [from, to) of one head, in so many runs, so many of them side by side. */
-struct span {
+/* Queries [from, to) of one head, in `runs` runs of `run` row tiles, `across` of them side by
+ * side. */
+struct weights_plan {
     int b, h, from, to, run, across, runs;
 };
 
-struct weight_maps {
+struct weights_maps {
     qkv_tensor_maps in;
     CUtensorMap w;
 };
 
-/* A factor's two places in shared memory, which are filled and freed in turns. */
-struct ring {
-    uint64_t *full, *free_;
-    int iter;
-    __device__ int at() const { return iter % STAGES; }
-    __device__ unsigned phase() const { return (unsigned)(iter / STAGES) & 1; }
-    __device__ void wait_free() const
-    {
-        if (iter >= STAGES) mbarrier_wait(free_ + at(), phase() ^ 1);
-    }
-    __device__ void wait_full() const { mbarrier_wait(full + at(), phase()); }
-};
-} // namespace
+template <class P> struct weights_layout {
+    typename P::T *k, *q;
+    typename P::O *out, *zeros;
 
-/* No query of the tile can see a key of it. */
-template <int QUERIES, class T> __device__ inline bool hidden(const head<T> &at, int row, int key)
+    template <class CARVER> __host__ __device__ constexpr void carve(CARVER &c)
+    {
+        c.take(k, STAGES * KEYS * P::W);
+        c.take(q, STAGES * P::QUERIES * P::W);
+        c.take(out, P::GROUPS * P::OUT_BUFFERS * store_box<typename P::O>::TILE);
+        c.take(zeros, store_box<typename P::O>::SIZE);
+    }
+};
+
+/* No pair of the tile is visible. */
+template <int QUERIES, class T>
+__device__ inline bool hidden(const head_view<T> &head, int row, int key)
 {
-    return key >= at.last_key(row, QUERIES) || key + KEYS <= at.first(row);
+    return key >= head.last_key(row, QUERIES) || key + KEYS <= head.first_key(row);
 }
 
-/* Weights of 64 rows and a tile's keys as sheets. */
-__device__ inline void store_swizzled_weights(float *to, const float (&s)[KEYS / 8][4])
+/* f(row, key, run) for all tiles of this block.  Each band of runs begins at another column, so
+ * that all blocks get hidden and visible tiles in equal shares. */
+template <int QUERIES, class F> __device__ inline void each_tile(const weights_plan &plan, F f)
 {
+    constexpr int SHIFT = 37;
+    for (int i = blockIdx.x; i < plan.runs; i += gridDim.x) {
+        int band = i / plan.across, column = (i % plan.across + band * SHIFT) % plan.across;
+        for (int strip = band * plan.run; strip < (band + 1) * plan.run; strip++) {
+            int row = plan.from + strip * QUERIES;
+            if (row < plan.to) f(row, column * KEYS, i);
+        }
+    }
+}
+
+/* The producer thread. */
+template <class P>
+__device__ __forceinline__ void
+produce_tiles(const weights_layout<P> &m, const stage_ring<STAGES> &k_ring,
+              const stage_ring<STAGES> &q_ring, const head_view<typename P::T> &head,
+              const weights_maps &maps, const weights_plan &plan)
+{
+    constexpr unsigned SIZE = P::W * sizeof(typename P::T);
+    unsigned k_iter = ~0u, q_iter = 0;
+    int run = -1;
+    each_tile<P::QUERIES>(plan, [&](int row, int key, int i) {
+        if (hidden<P::QUERIES>(head, row, key)) return;
+        if (run != i) {
+            run = i;
+            k_iter++;
+            int stage = k_ring.stage(k_iter);
+            k_ring.wait_empty(k_iter);
+            mbarrier_arrive_expect_tx(k_ring.full + stage, KEYS * SIZE);
+            tma_load_tile<KEYS, P::W>(m.k + stage * KEYS * P::W, &maps.in.k, k_ring.full + stage,
+                                      head.attn.kv_head(plan.h), key, plan.b);
+        }
+        int stage = q_ring.stage(q_iter);
+        q_ring.wait_empty(q_iter++);
+        mbarrier_arrive_expect_tx(q_ring.full + stage, P::QUERIES * SIZE);
+        tma_load_tile<P::QUERIES, P::W>(m.q + stage * P::QUERIES * P::W, &maps.in.q,
+                                        q_ring.full + stage, plan.h, row, plan.b);
+    });
+}
+
+/* A warpgroup's weights, 64 rows by KEYS, to the swizzled boxes of its output tile.  f32:
+ * threads of odd rows store column blocks two further on first, or two rows would hit the same
+ * banks. */
+__device__ inline void store_tile(float *to, const float (&s)[KEYS / 8][4])
+{
+    typedef store_box<float> box;
     int row = tile_row((int)threadIdx.x / 32 % 4 * 16, 0), lane = threadIdx.x % 4;
-    bool odd =
-        row % 2; /* has the blocks two further on first, or two rows would meet in the same banks */
+    bool odd = row % 2;
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int four = (n % 4 * 2 + lane / 2) ^ row % 8 ^
-                       (odd ? 4 : 0); /* numbers of a row; 8 rows on is the same place */
+            /* 16-byte chunk of the row; row + 8 has the same swizzle */
+            int chunk = (n % 4 * 2 + lane / 2) ^ row % 8 ^ (odd ? 4 : 0);
             float2 v = make_float2(odd ? s[n ^ 2][r * 2] : s[n][r * 2],
                                    odd ? s[n ^ 2][r * 2 + 1] : s[n][r * 2 + 1]);
-            *(float2 *)(to + n / 4 * sheet<float>::SIZE + (row + r * 8) * sheet<float>::ACROSS +
-                        four * 4 + lane % 2 * 2) = v;
+            *(float2 *)(to + n / 4 * box::SIZE + (row + r * 8) * box::COLUMNS + chunk * 4 +
+                        lane % 2 * 2) = v;
         }
 }
-template <class O>
-__device__ inline void store_swizzled_weights(O *to, const float (&s)[KEYS / 8][4])
+template <class O> __device__ inline void store_tile(O *to, const float (&s)[KEYS / 8][4])
 {
-    int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 % 4 * 16 + lane % 16;
     uint32_t x[KEYS / 16][4];
     pack_fragments(x, s, O());
-#pragma unroll
-    for (int n = 0; n < KEYS / 16; n++) {
-        int eight = n * 2 + lane / 16; /* numbers of a row */
-        stmatrix_x4(to + eight / 8 * sheet<O>::SIZE + row * sheet<O>::ACROSS +
-                        (eight % 8 ^ row % 8) * 8,
-                    x[n]);
-    }
+    store_swizzled<64>(to, x, (int)threadIdx.x / 32 % 4 * 16);
 }
 
-/* Sheets of a tile on their way to memory, `apart` numbers from one to the next: by one thread. */
+/* TMA stores of a tile, by one thread; boxes are `apart` elements from one another. */
 template <class O>
-__device__ inline void write_sheets(const CUtensorMap *map, const O *from, int apart, int key,
-                                    int row)
+__device__ inline void tma_store_tile(const CUtensorMap *map, const O *from, int apart, int key,
+                                      int row)
 {
 #pragma unroll
-    for (int n = 0; n < KEYS / sheet<O>::ACROSS; n++)
-        tma_store_2d(map, from + n * apart, key + n * sheet<O>::ACROSS, row);
+    for (int n = 0; n < KEYS / store_box<O>::COLUMNS; n++)
+        tma_store_2d(map, from + n * apart, key + n * store_box<O>::COLUMNS, row);
     bulk_commit();
 }
 
-/* f(row, key, run) for all tiles of this block, the first row and key of each.  In every band of
- * strips columns begin elsewhere, so that all blocks have zeros and weights in equal shares. */
-template <int QUERIES, class F> __device__ inline void each_tile(const span &of, F f)
+/* One consumer warpgroup. */
+template <class P>
+__device__ __forceinline__ void
+consume_tiles(const weights_layout<P> &m, const stage_ring<STAGES> &k_ring,
+              const stage_ring<STAGES> &q_ring, const head_view<typename P::T> &head,
+              const weights_maps &maps, const weights_plan &plan, int group)
 {
-    constexpr int SHIFT = 37;
-    for (int i = blockIdx.x; i < of.runs; i += gridDim.x) {
-        int band = i / of.across, column = (i % of.across + band * SHIFT) % of.across;
-        for (int strip = band * of.run; strip < (band + 1) * of.run; strip++) {
-            int row = of.from + strip * QUERIES;
-            if (row < of.to) f(row, column * KEYS, i);
-        }
-    }
-}
-
-template <class T, class O, int W, int KIND>
-__global__ void __launch_bounds__(traits<T, O, W>::THREADS, 1)
-    weights_wgmma(const __grid_constant__ job<T> o, const __grid_constant__ weight_maps tensor_maps,
-                  const __grid_constant__ span of)
-{
-    typedef traits<T, O, W> P;
-    constexpr int TILE = sheet<O>::TILE, QUERIES = P::QUERIES, GROUPS = P::GROUPS;
-    constexpr int TURN = 1 + GROUPS; /* the first barrier of turns, behind those of groups */
-    extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ uint64_t full[2][STAGES], free_[2][STAGES];
-    T *k = (T *)memory, *q = k + STAGES * KEYS * W;
-    O *sheets = (O *)(q + STAGES * QUERIES * W), *zeros = sheets + GROUPS * P::BUFFERS * TILE;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < 2 * STAGES; i++) {
-            mbarrier_init(full[0] + i, 1);
-            mbarrier_init(free_[0] + i, 4 * GROUPS);
-        }
-        mbarrier_init_fence();
-    }
-    for (int i = threadIdx.x; i < sheet<O>::SIZE; i += P::THREADS) zeros[i] = from_float<O>(0);
-    fence_async_proxy();
-    __syncthreads();
-    head<T> at(o, of.b, of.h);
-    ring keys = {full[0], free_[0], -1}, queries = {full[1], free_[1], 0};
-    int group = warpgroup_index() - 1, run = -1;
-    if (group < 0) {
-        setmaxnreg_dec<P::REGISTERS_LEFT>();
-        if (threadIdx.x > 0) return;
-        auto bring = [&](T *to, int rows, const CUtensorMap *map, const ring &p, int h, int row) {
-            p.wait_free();
-            mbarrier_arrive_expect_tx(p.full + p.at(), rows * W * sizeof(T));
-            for (int c = 0; c < W; c += PANEL)
-                tma_load_4d(to + (p.at() * W + c) * rows, map, p.full + p.at(), c, h, row, of.b);
-        };
-        each_tile<QUERIES>(of, [&](int row, int key, int i) {
-            if (hidden<QUERIES>(at, row, key)) return;
-            if (run != i) {
-                run = i;
-                keys.iter++;
-                bring(k, KEYS, &tensor_maps.in.k, keys, o.kv_head(of.h), key);
-            }
-            bring(q, QUERIES, &tensor_maps.in.q, queries, of.h, row);
-            queries.iter++;
-        });
-        return;
-    }
-    setmaxnreg_inc<P::CONSUMER_REGISTERS>();
-    bool sends = threadIdx.x % 128 == 0;
+    typedef typename P::O O;
+    typedef pingpong<P::GROUPS, 1 + P::GROUPS> turns; /* behind the barriers of one warpgroup */
+    constexpr int W = P::W, QUERIES = P::QUERIES, TILE = store_box<O>::TILE;
+    const attn_params<typename P::T> &attn = head.attn;
+    unsigned k_iter = ~0u, q_iter = 0;
+    int run = -1;
+    bool is_store_thread = threadIdx.x % 128 == 0;
     float s[KEYS / 8][4];
-    float2 lse[2];
-    row_stat stat[2];
-    if (group == GROUPS - 1) named_barrier_arrive(TURN);
-    each_tile<QUERIES>(of, [&](int row, int key, int i) {
+    turns::start(group);
+    each_tile<QUERIES>(plan, [&](int row, int key, int i) {
         int rows = row + group * 64, row0 = rows + (int)threadIdx.x / 32 % 4 * 16;
-        if (hidden<QUERIES>(at, row, key)) {
-            if (sends) write_sheets(&tensor_maps.w, zeros, 0, key, rows - of.from);
+        if (hidden<QUERIES>(head, row, key)) {
+            if (is_store_thread) tma_store_tile(&maps.w, m.zeros, 0, key, rows - plan.from);
             return;
         }
+        float2 lse[2]; /* loaded ahead of the wait for the tiles */
+        row_stat stat[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int j = tile_row(row0, r * 2);
-            lse[r] = j < of.to ? o.lse(of.b, of.h, j) : make_float2(0, 0);
+            int query = tile_row(row0, r * 2);
+            lse[r] = query < plan.to ? attn.lse(plan.b, plan.h, query) : make_float2(0, 0);
         }
         if (run != i) {
-            if (run >= 0) warp_arrive(keys.free_ + keys.at());
+            if (run >= 0) warp_arrive(k_ring.empty + k_ring.stage(k_iter));
             run = i;
-            keys.iter++;
-            keys.wait_full();
+            k_ring.wait_full(++k_iter);
         }
-        named_barrier_sync(TURN + group);
-        queries.wait_full();
+        int stage = q_ring.stage(q_iter);
+        turns::wait(group);
+        q_ring.wait_full(q_iter);
         wgmma_fence();
-        gemm_nt<W, QUERIES, KEYS>(s, q + queries.at() * QUERIES * W + group * 64 * PANEL,
-                                  k + keys.at() * KEYS * W);
+        gemm_nt<W, QUERIES, KEYS>(s, m.q + stage * QUERIES * W + group * 64 * PANEL,
+                                  m.k + k_ring.stage(k_iter) * KEYS * W);
         wgmma_commit();
         wgmma_wait<0>();
-        named_barrier_arrive(TURN + (group + 1) % GROUPS);
-        warp_arrive(queries.free_ + queries.at());
+        turns::pass(group);
+        warp_arrive(q_ring.empty + stage);
 #pragma unroll
         for (int r = 0; r < 2; r++) stat[r] = weight_stat(lse[r]);
-        exp_scores<false, KIND>(s, at, row0, key, at.all_visible(rows, 64, key, KEYS),
-                                [&](int e, int) { return stat[e / 2]; });
-        O *own = sheets + (group * P::BUFFERS + queries.iter++ % P::BUFFERS) * TILE;
-        if (sends)
-            bulk_wait_read<P::BUFFERS -
-                           1>(); /* what was laid there before has left shared memory */
+        exp_scores<false, P::KIND>(s, head, row0, key, head.all_visible(rows, 64, key, KEYS),
+                                   [&](int e, int) { return stat[e / 2]; });
+        O *out = m.out + (group * P::OUT_BUFFERS + (int)(q_iter++ % P::OUT_BUFFERS)) * TILE;
+        /* the store before from this buffer has read it */
+        if (is_store_thread) bulk_wait_read<P::OUT_BUFFERS - 1>();
         warpgroup_sync(1 + group);
-        store_swizzled_weights(own, s);
+        store_tile(out, s);
         fence_async_proxy();
         warpgroup_sync(1 + group);
-        if (sends) write_sheets(&tensor_maps.w, own, sheet<O>::SIZE, key, rows - of.from);
+        if (is_store_thread)
+            tma_store_tile(&maps.w, out, store_box<O>::SIZE, key, rows - plan.from);
     });
-    if (group == 0) named_barrier_sync(TURN); /* the last group's last */
-    if (sends) bulk_wait_read();
+    turns::finish(group);
+    if (is_store_thread) bulk_wait_read();
 }
 
-template <class T, class O, int W, int KIND>
-static bool start(fv_stream *s, O *w, const job<T> &o, span of)
+template <class P>
+__global__ void __launch_bounds__(P::BLOCK_THREADS, 1)
+    weights_wgmma(const __grid_constant__ attn_params<typename P::T> attn,
+                  const __grid_constant__ weights_maps maps,
+                  const __grid_constant__ weights_plan plan)
 {
-    typedef traits<T, O, W> P;
-    const fv_attn_args &a = o.a;
-    weight_maps tensor_maps;
-    const cuuint64_t dim[] = {(cuuint64_t)a.Tk, (cuuint64_t)(of.to - of.from)},
+    typedef typename P::O O;
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ uint64_t barriers[4 * STAGES];
+    weights_layout<P> m;
+    smem_carver carver = {memory};
+    m.carve(carver);
+    stage_ring<STAGES> k_ring = {barriers, barriers + STAGES},
+                       q_ring = {barriers + 2 * STAGES, barriers + 3 * STAGES};
+    if (threadIdx.x == 0) {
+        k_ring.init(1, 4 * P::GROUPS);
+        q_ring.init(1, 4 * P::GROUPS);
+        mbarrier_init_fence();
+    }
+    for (int i = threadIdx.x; i < store_box<O>::SIZE; i += P::BLOCK_THREADS)
+        m.zeros[i] = from_float<O>(0);
+    fence_async_proxy();
+    __syncthreads();
+    head_view<typename P::T> head(attn, plan.b, plan.h);
+    int group = warpgroup_index() - 1;
+    if (group < 0) {
+        setmaxnreg_dec<P::PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) produce_tiles<P>(m, k_ring, q_ring, head, maps, plan);
+    } else {
+        setmaxnreg_inc<P::CONSUMER_REGISTERS>();
+        consume_tiles<P>(m, k_ring, q_ring, head, maps, plan, group);
+    }
+}
+
+template <class P>
+bool start(fv_stream *s, typename P::O *w, const attn_params<typename P::T> &attn,
+           weights_plan plan)
+{
+    typedef typename P::O O;
+    const fv_attn_args &a = attn.a;
+    weights_maps maps;
+    const cuuint64_t dim[] = {(cuuint64_t)a.Tk, (cuuint64_t)(plan.to - plan.from)},
                      step[] = {(cuuint64_t)a.Tk * sizeof(O)};
-    const cuuint32_t box[] = {sheet<O>::ACROSS, 64};
+    const cuuint32_t box[] = {store_box<O>::COLUMNS, 64};
     if (a.Tk * sizeof(O) % 16 || !aligned(w) ||
-        !fv_cuda_tensor_map_nd(&tensor_maps.w, w, kind<O>::dtype, 2, dim, step, box) ||
-        !fv_cuda_tensor_map_qkv(&tensor_maps.in, &a, kind<T>::dtype, P::QUERIES, KEYS))
+        !fv_cuda_tensor_map_nd(&maps.w, w, kind<O>::dtype, 2, dim, step, box) ||
+        !fv_cuda_tensor_map_qkv(&maps.in, &a, kind<typename P::T>::dtype, P::QUERIES, KEYS))
         return false;
-    int64_t most = device_of(s)->sm_count, across = ceil_div(a.Tk, KEYS),
-            strips = ceil_div(of.to - of.from, P::QUERIES);
-    int64_t run = ceil_div(across * strips, most);
-    of.run = run < P::LONGEST_RUN ? (int)run : P::LONGEST_RUN;
-    of.across = (int)across;
-    of.runs = (int)(across * ceil_div(strips, of.run));
-    dim3 grid((unsigned)(of.runs < most ? of.runs : most));
-    launch(s, "attention_weights", weights_wgmma<T, O, W, KIND>, grid, P::THREADS, P::ROOM, o,
-           tensor_maps, of);
+    int64_t across = ceil_div(a.Tk, KEYS), strips = ceil_div(plan.to - plan.from, P::QUERIES),
+            run = ceil_div(across * strips, device_of(s)->sm_count);
+    plan.run = run < P::MAX_RUN ? (int)run : P::MAX_RUN;
+    plan.across = (int)across;
+    plan.runs = (int)(across * ceil_div(strips, plan.run));
+    launch(s, "attention_weights", weights_wgmma<P>, persistent_grid(s, plan.runs),
+           P::BLOCK_THREADS, smem_bytes<weights_layout<P>>(), attn, maps, plan);
     return true;
 }
 
-template <class T, class O> static bool start_as(fv_stream *s, O *w, const job<T> &o, span of)
+template <class T, class O>
+bool start_as(fv_stream *s, O *w, const attn_params<T> &attn, weights_plan plan)
 {
-    if (o.a.Wk <= 64)
-        return o.plain ? start<T, O, 64, PLAIN>(s, w, o, of) : start<T, O, 64, ANY>(s, w, o, of);
-    return o.plain ? start<T, O, 128, PLAIN>(s, w, o, of) : start<T, O, 128, ANY>(s, w, o, of);
+    if (attn.a.Wk <= 64)
+        return attn.plain ? start<weights_config<T, O, 64, PLAIN>>(s, w, attn, plan)
+                          : start<weights_config<T, O, 64, ANY>>(s, w, attn, plan);
+    return attn.plain ? start<weights_config<T, O, 128, PLAIN>>(s, w, attn, plan)
+                      : start<weights_config<T, O, 128, ANY>>(s, w, attn, plan);
 }
+} // namespace
 
 template <class T>
-bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const job<T> *o, int64_t b, int64_t h,
-                            int64_t i0, int64_t i1)
+bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const attn_params<T> *attn, int64_t b,
+                            int64_t h, int64_t i0, int64_t i1)
 {
-    span of = {(int)b, (int)h, (int)i0, (int)i1, 0, 0, 0};
-    job<T> before = *o; /* weights are those before dropout */
+    weights_plan plan = {(int)b, (int)h, (int)i0, (int)i1, 0, 0, 0};
+    attn_params<T> before = *attn; /* weights are those before dropout */
     before.a.dropout = 0;
     if (w.add) return false;
-    return w.dtype == FV_F32 ? start_as(s, (float *)w.data, before, of)
-                             : start_as(s, (T *)w.data, before, of);
+    return w.dtype == FV_F32 ? start_as(s, (float *)w.data, before, plan)
+                             : start_as(s, (T *)w.data, before, plan);
 }
 
-template bool fv_cuda_weights_hopper<bf16>(fv_stream *, fv_sink, const job<bf16> *, int64_t,
+template bool fv_cuda_weights_hopper<bf16>(fv_stream *, fv_sink, const attn_params<bf16> *, int64_t,
                                            int64_t, int64_t, int64_t);
-template bool fv_cuda_weights_hopper<f16>(fv_stream *, fv_sink, const job<f16> *, int64_t, int64_t,
-                                          int64_t, int64_t);
+template bool fv_cuda_weights_hopper<f16>(fv_stream *, fv_sink, const attn_params<f16> *, int64_t,
+                                          int64_t, int64_t, int64_t);

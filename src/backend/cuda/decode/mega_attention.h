@@ -25,25 +25,26 @@ template <class T> struct flagged_io {
     __device__ flagged_io(const decode_attention<T> &j, const mk_output &out, T *new_kv_, int b,
                           unsigned first_epoch, int op)
         : in(j.in.reader(first_epoch)), row((int64_t)b * j.row_width), now(j.pos ? j.pos[b] : -1),
-          k_at((int)(j.o.a.H * j.o.a.Wk)), v_at(k_at + (int)(j.o.a.G * j.o.a.Wk)), new_kv(new_kv_),
-          to(out.area), epoch(first_epoch + (unsigned)op), memory(out.to_global)
+          k_at((int)(j.attn.a.H * j.attn.a.Wk)), v_at(k_at + (int)(j.attn.a.G * j.attn.a.Wk)),
+          new_kv(new_kv_), to(out.area), epoch(first_epoch + (unsigned)op), memory(out.to_global)
     {
     }
     /* Elements i .. i+V-1 of the query and, if `newest`, of the newest key and value, which the
      * same thread reads back from smem later (pair).  All loads are in flight together: each spin
      * is a round trip to L2. */
     template <int V>
-    __device__ void query(float (&q)[V], const head<T> &at, int i, bool newest) const
+    __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool newest) const
     {
         /* pairs of words to load; elements per word */
         constexpr int LOOKS = V * (int)sizeof(T) / 8, EACH = 4 / (int)sizeof(T);
-        int mine = at.h / ((int)at.o.a.H / (int)at.o.a.G) * (int)at.o.a.Wk + i, all;
-        const flagged_word *where[3] = {in.area + (row + at.h * (int)at.o.a.Wk + i) / EACH,
+        int mine = head.h / ((int)head.attn.a.H / (int)head.attn.a.G) * (int)head.attn.a.Wk + i,
+            all;
+        const flagged_word *where[3] = {in.area + (row + head.h * (int)head.attn.a.Wk + i) / EACH,
                                         in.area + (row + k_at + mine) / EACH,
                                         in.area + (row + v_at + mine) / EACH};
         flagged_word w[3][LOOKS][2];
         if (!in.area) {
-            load(q, at.o.q(at.b, at.h, 0), i);
+            load(q, head.attn.q(head.b, head.h, 0), i);
             return;
         }
         do {
@@ -77,16 +78,16 @@ template <class T> struct flagged_io {
         v = *(const raw<T, V> *)(new_kv + DECODE_MAX_WIDTH + i);
     }
     /* Called by whole warps with consecutive c. */
-    __device__ void write_result(const head<T> &at, int c, float y) const
+    __device__ void write_result(const head_view<T> &head, int c, float y) const
     {
-        int64_t i = at.o.y_offset(at.b, at.h, 0) + c;
+        int64_t i = head.attn.y_offset(head.b, head.h, 0) + c;
         if constexpr (sizeof(T) == 2) {
             __nv_bfloat162 both = __floats2bfloat162_rn(y, __shfl_down_sync(~0u, y, 1));
             if (to && c % 2 == 0) store_flagged(to + i / 2, *(const unsigned *)&both, epoch);
         } else if (to) {
             store_flagged(to + i, __float_as_uint(y), epoch);
         }
-        if (memory) ((T *)at.o.a.y)[i] = from_float<T>(y);
+        if (memory) ((T *)head.attn.a.y)[i] = from_float<T>(y);
     }
 };
 
@@ -94,10 +95,10 @@ template <class T> struct flagged_io {
 template <class T>
 __device__ inline void attend_by_warps(const decode_attention<T> &j, block_group t)
 {
-    int heads = (int)j.o.a.H;
+    int heads = (int)j.attn.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.blocks; u < heads * t.rows;
          u += t.blocks * MMA_WARPS)
-        decode_attend_by_warp<T, MEGAKERNEL_HEAD / 16, 16>(j.o, u % heads, t.row + u / heads);
+        decode_attend_by_warp<T, MEGAKERNEL_HEAD / 16, 16>(j.attn, u % heads, t.row + u / heads);
 }
 
 /* One block per head, or per part of its keys. */
@@ -105,7 +106,7 @@ template <class T>
 __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T> &j, block_group t,
                                         float *record, unsigned epoch, int op)
 {
-    int heads = (int)j.o.a.H;
+    int heads = (int)j.attn.a.H;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.blocks) {
         int b = t.row + u / j.parts / heads;
         decode_sync(); /* the records may still be read by the previous head or op */
@@ -131,18 +132,18 @@ __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, cons
 template <class T> __device__ inline void prefetch_kv(const decode_job<T> &j, const block_group &t)
 {
     constexpr int LINE = 128 / sizeof(T);
-    const job<T> &o = j.o;
-    int heads = (int)o.a.H, lines = ((int)o.a.Wk + LINE - 1) / LINE;
+    const attn_params<T> &attn = j.attn;
+    int heads = (int)attn.a.H, lines = ((int)attn.a.Wk + LINE - 1) / LINE;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.blocks) {
-        int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)o.a.G),
-            n = (int)o.a.Tk;
-        if (o.a.lens && o.a.lens[b] < n) n = o.a.lens[b];
+        int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)attn.a.G),
+            n = (int)attn.a.Tk;
+        if (attn.a.lens && attn.a.lens[b] < n) n = attn.a.lens[b];
         if (j.by_warp) n = min(n, PREFETCH_KEYS);
         int each = (n + j.parts - 1) / j.parts, from = u % j.parts * each;
         for (int i = threadIdx.x % 32; i < 2 * lines * each; i += 32) {
             int key = from + i / (2 * lines), line = i / 2 % lines;
             if (key >= n) break;
-            const T *p = (i & 1 ? o.v(b, g, key) : o.k(b, g, key)) + line * LINE;
+            const T *p = (i & 1 ? attn.v(b, g, key) : attn.k(b, g, key)) + line * LINE;
             asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
         }
     }

@@ -165,7 +165,7 @@ bool gemm_inputs(fv_stream *s, megakernel *g, op_access *n, decode_gemm *f)
 
 template <class T> void attention_access(op_access *n, const decode_attention<T> &f)
 {
-    const fv_attn_args &a = f.o.a;
+    const fv_attn_args &a = f.attn.a;
     int64_t size = (int64_t)sizeof(T);
     n->y = range_of(a.y, a.B * a.H * a.Wv * size);
     n->other_writes[0] = range_of(a.lse, a.B * a.H * (int64_t)sizeof(float2));
@@ -181,7 +181,7 @@ template <class T> void attention_access(op_access *n, const decode_attention<T>
 template <class T>
 const fv_fused_linear *cache_writer(const megakernel *g, const decode_attention<T> &f, int op)
 {
-    const fv_attn_args &a = f.o.a;
+    const fv_attn_args &a = f.attn.a;
     if (op < 0 || g->p.op[op].kind != GEMM) return NULL;
     const fv_fused_linear &w = g->p.op[op].gemm.a;
     int64_t half = (w.n - w.y_n) / 2;
@@ -197,7 +197,7 @@ const fv_fused_linear *cache_writer(const megakernel *g, const decode_attention<
 template <class T>
 bool attention_inputs(fv_stream *s, megakernel *g, op_access *n, decode_attention<T> *f)
 {
-    const fv_attn_args &a = f->o.a;
+    const fv_attn_args &a = f->attn.a;
     int op = writer_of(g, n->read[0]);
     const fv_fused_linear *w = cache_writer(g, *f, op);
     if (op >= 0 && a.q_batch != a.H * a.Wk) return false;
@@ -316,9 +316,10 @@ template <class T>
 bool attention_defer(fv_stream *s, const decode_job<T> &j, op_kind kind,
                      decode_attention<T> mk_op::*of)
 {
-    int64_t heads = j.o.a.B * j.o.a.H;
-    bool by_warp = j.o.a.B > FLAGGED_MAX_ROWS && heads > 2 * (int64_t)device_of(s)->sm_count;
-    if (!device_of(s)->hopper || j.o.a.Wk != MEGAKERNEL_HEAD || j.o.a.B > MAX_ROWS) return false;
+    int64_t heads = j.attn.a.B * j.attn.a.H;
+    bool by_warp = j.attn.a.B > FLAGGED_MAX_ROWS && heads > 2 * (int64_t)device_of(s)->sm_count;
+    if (!device_of(s)->hopper || j.attn.a.Wk != MEGAKERNEL_HEAD || j.attn.a.B > MAX_ROWS)
+        return false;
     if (!stream_state_of(s)->capturing && !by_warp) return false;
     mk_op o = {};
     o.kind = kind;
@@ -326,7 +327,7 @@ bool attention_defer(fv_stream *s, const decode_job<T> &j, op_kind kind,
     o.out = {NULL, true};
     (decode_job<T> &)(o.*of) = j;
     (o.*of).by_warp = by_warp;
-    return defer_op(s, &o, j.o.a.B);
+    return defer_op(s, &o, j.attn.a.B);
 }
 } // namespace
 

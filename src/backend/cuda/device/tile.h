@@ -1,12 +1,14 @@
-/* tile.h - small matrix products inside a block: 16 rows for each warp, sums in registers.
+/* tile.h - matrix products of a block on mma.sync: a strip of 16 rows per warp, accumulators in
+ * registers.
  *
- * Sums lie as the tensor cores leave them: of a strip of 16 rows and 8n columns a thread holds, for
- * each 8 columns, four numbers: rows lane/4 and lane/4 + 8, columns 2 (lane%4) and the next.
- * 16-bit types use mma.sync, which every chip from sm_80 on has; f32 does the same by fused
- * multiply-adds, so that everything built on this is written once.  Factors stand in shared memory
- * in rows of W plus 16 bytes, which keeps neighbouring rows in different banks. */
-#ifndef FV_CUDA_TILE_H
-#define FV_CUDA_TILE_H
+ * Accumulators c[n][e] are laid out as mma.m16n8k16 leaves them: column block n is 8 columns,
+ * and of its 16 x 8 elements a thread has rows lane/4 (e = 0, 1) and lane/4 + 8 (e = 2, 3),
+ * columns 2 (lane % 4) and the next.  16-bit types use mma.sync, which every chip from sm_80 on
+ * has; f32 computes the same by fused multiply-adds, so that kernels are written once.  Operands
+ * are in shared memory, rows of W elements padded by 16 bytes: ldmatrix then has no bank
+ * conflicts. */
+#ifndef FV_CUDA_DEVICE_TILE_H
+#define FV_CUDA_DEVICE_TILE_H
 
 #include "cuda.h"
 
@@ -30,7 +32,7 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Four 8x8 matrices; each thread names one row of 16 bytes. */
+/* Four 8x8 matrices of 16-bit elements; each lane has the address of one row of 16 bytes. */
 __device__ inline void ldmatrix(uint32_t (&r)[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -58,7 +60,7 @@ __device__ inline uint32_t pack2(float a, float b, f16)
     return *(uint32_t *)&v;
 }
 
-/* ---- c (16, 8 N) += A (16, K) B', B (8 N, K): rows of both are dense along K ---- */
+/* ---- c (16, 8 N) += A (16, K) B', B (8 N, K): rows of A and B are contiguous along K ---- */
 
 template <int N, int K, int SA, int SB, class T>
 __device__ inline void mul_nt(float (&c)[N][4], const T *a, const T *b)
@@ -80,44 +82,44 @@ __device__ inline void mul_nt(float (&c)[N][4], const T *a, const T *b)
     }
 }
 
-/* The first factor as the tensor cores want it, M strips of 16 rows one behind the other: kept in
- * registers, or where those are scarce (K from 128 on) read again each time. */
-template <class T, int M, int K, int S> struct strips {
-    static constexpr bool kept = K < 128;
+/* A fragments of M strips of 16 rows, one after the other.  They stay in registers; from K = 128
+ * on there are too many of them, and each use loads them again. */
+template <class T, int M, int K, int S> struct a_fragments {
+    static constexpr bool IN_REGISTERS = K < 128;
     const T *at;
-    uint32_t f[M][kept ? K / 16 : 1][4];
+    uint32_t f[M][IN_REGISTERS ? K / 16 : 1][4];
 
-    __device__ void read(int k, int slot)
+    __device__ void load_slice(int k, int slot)
     {
         int lane = threadIdx.x % 32;
 #pragma unroll
         for (int m = 0; m < M; m++)
             ldmatrix(f[m][slot], at + (m * 16 + lane % 16) * S + lane / 16 * 8 + k);
     }
-    __device__ void take(const T *a)
+    __device__ void load(const T *a)
     {
         at = a;
 #pragma unroll
-        for (int k = 0; kept && k < K; k += 16) read(k, k / 16);
+        for (int k = 0; IN_REGISTERS && k < K; k += 16) load_slice(k, k / 16);
     }
 };
 
-/* c[m] += strip m B': what is read of the second factor serves all strips. */
+/* c[m] += A_m B' for M strips at once: a B fragment is loaded once for all of them. */
 template <int M, int N, int K, int S, class T>
-__device__ inline void mul_nt(float (&c)[M][N][4], strips<T, M, K, S> &a, const T *b)
+__device__ inline void mul_nt(float (&c)[M][N][4], a_fragments<T, M, K, S> &a, const T *b)
 {
     int lane = threadIdx.x % 32, which = lane / 8;
     const T *rb = b + (which / 2 * 8 + lane % 8) * S + which % 2 * 8;
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
-        if constexpr (!strips<T, M, K, S>::kept) a.read(k, 0);
+        if constexpr (!a_fragments<T, M, K, S>::IN_REGISTERS) a.load_slice(k, 0);
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
             uint32_t fb[4];
             ldmatrix(fb, rb + n * 8 * S + k);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                const uint32_t(&fa)[4] = a.f[m][strips<T, M, K, S>::kept ? k / 16 : 0];
+                const uint32_t(&fa)[4] = a.f[m][a_fragments<T, M, K, S>::IN_REGISTERS ? k / 16 : 0];
                 mma(c[m][n], fa, fb[0], fb[1], T());
                 mma(c[m][n + 1], fa, fb[2], fb[3], T());
             }
@@ -145,14 +147,15 @@ __device__ inline void mul_nt(float (&c)[N][4], const float *a, const float *b)
     }
 }
 
-/* ---- c (16, 8 N) += P (16, 8 K) B, P from registers, B (8 K, 8 N) with rows dense along N ---- */
+/* ---- c (16, 8 N) += P (16, 8 K) B: P from accumulators, B (8 K, 8 N) with rows contiguous
+ * along N ---- */
 
-/* spare is not used: sums turn into a factor without leaving their threads. */
+/* Accumulators become A fragments without leaving their thread: scratch is not used. */
 template <int N, int K, int SB, class T>
-__device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const T *b, float *spare)
+__device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const T *b, float *scratch)
 {
     static_assert(N % 2 == 0 && K % 2 == 0, "16 by 16 at a time");
-    (void)spare;
+    (void)scratch;
     int lane = threadIdx.x % 32, which = lane / 8;
     const T *rb = b + (which % 2 * 8 + lane % 8) * SB + which / 2 * 8;
 #pragma unroll
@@ -199,23 +202,24 @@ __device__ inline void mul_nn(float (&c)[M][N][4], const float (&p)[M][K][4], co
     }
 }
 
-/* spare: 16 (8 K + 4) floats of this warp, through which threads see one another's numbers. */
+/* Without tensor cores a thread needs the accumulators of others: scratch is 16 (8 K + 4) floats
+ * of this warp. */
 template <int N, int K, int SB>
 __device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const float *b,
-                              float *spare)
+                              float *scratch)
 {
     constexpr int S = 8 * K + 4;
     int lane = threadIdx.x % 32, r = lane / 4, q = lane % 4 * 2;
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        *(float2 *)(spare + r * S + k * 8 + q) = make_float2(p[k][0], p[k][1]);
-        *(float2 *)(spare + (r + 8) * S + k * 8 + q) = make_float2(p[k][2], p[k][3]);
+        *(float2 *)(scratch + r * S + k * 8 + q) = make_float2(p[k][0], p[k][1]);
+        *(float2 *)(scratch + (r + 8) * S + k * 8 + q) = make_float2(p[k][2], p[k][3]);
     }
     __syncwarp();
 #pragma unroll 2
     for (int k = 0; k < 8 * K; k++) {
-        float u = spare[r * S + k], v = spare[(r + 8) * S + k];
+        float u = scratch[r * S + k], v = scratch[(r + 8) * S + k];
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float2 x = *(const float2 *)(b + k * SB + n * 8 + q);
@@ -236,22 +240,22 @@ template <int N> __device__ inline void clear(float (&c)[N][4])
 
 /* ---- from global to shared memory ---- */
 
-/* ROWS rows of W numbers, of which n rows and `width` numbers exist; the rest becomes 0.  quick:
- * rows begin at multiples of 16 bytes and width is one of so many; then the copy runs beside what
- * follows, until all_arrived. */
+/* Loads ROWS rows of W elements, of which n rows and `width` columns exist, and zeros for the
+ * rest. vectorised: rows are aligned to 16 bytes and width is whole vectors; then the loads are
+ * cp.async, complete after cp_async_wait. */
 template <int ROWS, int W, class T>
-__device__ inline void fetch(T *to, const T *from, int64_t step, int64_t n, int width,
-                             bool vectorised)
+__device__ inline void load_tile_async(T *to, const T *from, int64_t step, int64_t n, int width,
+                                       bool vectorised)
 {
     constexpr int S = stride_of<T, W>, V = 16 / sizeof(T);
     if (vectorised) {
 #pragma unroll 4
         for (int e = threadIdx.x; e < ROWS * (W / V); e += blockDim.x) {
             int r = e / (W / V), c = e % (W / V) * V;
-            bool there = r < n && c < width;
+            bool in_bounds = r < n && c < width;
             uint32_t at = (uint32_t)__cvta_generic_to_shared(to + r * S + c);
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at),
-                         "l"(there ? from + r * step + c : from), "r"(there ? 16 : 0));
+                         "l"(in_bounds ? from + r * step + c : from), "r"(in_bounds ? 16 : 0));
         }
     } else {
         for (int e = threadIdx.x; e < ROWS * W; e += blockDim.x) {
@@ -262,7 +266,7 @@ __device__ inline void fetch(T *to, const T *from, int64_t step, int64_t n, int 
     asm volatile("cp.async.commit_group;");
 }
 
-template <int LEFT> __device__ inline void arrived()
+template <int LEFT> __device__ inline void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT));
 }
