@@ -183,11 +183,10 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 template <class T> struct add_parts {
-    static constexpr int wide = 1;
     sink<T> drel;
     const float *part;
     int64_t n, parts;
-    template <int V> __device__ void at(int64_t i) const
+    __device__ void operator()(int64_t i) const
     {
         float sum = 0;
         for (int64_t p = 0; p < parts; p++) sum += part[p * n + i];
@@ -213,7 +212,7 @@ void start(fv_stream *s, const attn_params<T> &attn, const fv_attn_grads *g, con
     if (!g->drel.data) return;
     launch(s, "attention_bwd", grad_rel<T, W>, dim3((unsigned)parts, (unsigned)a.H), 32 * WARPS,
            bytes, attn, dy, part, stat);
-    each(s, "attention_bwd", a.H * a.rel_len, false,
+    each(s, "attention_bwd", a.H * a.rel_len,
          add_parts<T>{to<T>(g->drel), part, a.H * a.rel_len, parts});
 }
 

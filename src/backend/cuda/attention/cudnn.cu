@@ -230,10 +230,9 @@ plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool backward)
  * |score| 2^-24, so weights and gradients after cuDNN are as good as that. */
 
 struct lse_of_cudnn {
-    static constexpr int wide = 1;
     float2 *lse;
     const float *natural;
-    template <int V> __device__ void at(int64_t i) const
+    __device__ void operator()(int64_t i) const
     {
         float top = natural[i] * LOG2E,
               rest = fmaf(natural[i], LOG2E, -top) + natural[i] * LOG2E_REST;
@@ -242,10 +241,9 @@ struct lse_of_cudnn {
 };
 
 struct lse_for_cudnn {
-    static constexpr int wide = 1;
     float *natural;
     const float2 *lse;
-    template <int V> __device__ void at(int64_t i) const
+    __device__ void operator()(int64_t i) const
     {
         natural[i] = lse[i].y == 0 ? -INFINITY : fmaf(lse[i].x, LN2, logf(lse[i].y));
     }
@@ -309,7 +307,7 @@ bool fv_cuda_cudnn_fwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a, 
     variant_pack g;
     pack_inputs(&g, a, (float *)scratch);
     if (!run(s, f, p, &g, of_lse, scratch)) return false;
-    each(s, "attention", rows, false, lse_of_cudnn{(float2 *)a->lse, (const float *)scratch});
+    each(s, "attention", rows, lse_of_cudnn{(float2 *)a->lse, (const float *)scratch});
     return true;
 }
 
@@ -328,7 +326,7 @@ bool fv_cuda_cudnn_bwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a,
     if (!scratch) return true;
     variant_pack in;
     float *lse = (float *)(scratch + of_rows + of_dq);
-    each(s, "attention_bwd", rows, false, lse_for_cudnn{lse, (const float2 *)a->lse});
+    each(s, "attention_bwd", rows, lse_for_cudnn{lse, (const float2 *)a->lse});
     pack_inputs(&in, a, lse);
     pack_tensor(&in, DY, g->dy);
     pack_tensor(&in, DQ, g->dq.data);

@@ -7,14 +7,13 @@ namespace
 
 /* Word w of row r of a (sequence, head) plane: 32 keys of a query, or 32 queries of a key. */
 struct pack_mask_bits {
-    static constexpr int wide = 1;
     const uint8_t *mask;
     uint32_t *bits;
     int64_t of_sequence, of_head, of_row; /* strides of the mask */
     int heads, rows, columns, words;
     bool transposed, vectorised; /* vectorised: 16 bytes a load */
 
-    template <int V> __device__ void at(int64_t i) const
+    __device__ void operator()(int64_t i) const
     {
         int w = (int)(i % words), r = (int)(i / words % rows), plane = (int)(i / words / rows);
         const uint8_t *from = mask + plane / heads * of_sequence + plane % heads * of_head;
@@ -86,6 +85,6 @@ mask_bits fv_cuda_mask_bits(fv_stream *s, const fv_attn_args *a, bool transposed
                                 transposed,
                                 aligned(a->mask) && a->mask_s[0] % 16 == 0 &&
                                     a->mask_s[1] % 16 == 0 && a->mask_s[2] % 16 == 0};
-    each(s, "attention", fv_cuda_mask_words(a, transposed), false, pack_bits);
+    each(s, "attention", fv_cuda_mask_words(a, transposed), pack_bits);
     return to;
 }

@@ -124,12 +124,11 @@ __device__ inline void each_line(const attn_params<typename P::T> &attn, const f
 
 /* The table without its two ends. */
 template <class P> struct add_lines {
-    static constexpr int wide = 1;
     attn_params<typename P::T> attn;
     const float *lines;
     band_plan plan;
     sink<typename P::T> drel;
-    template <int V> __device__ void at(int64_t i) const
+    __device__ void operator()(int64_t i) const
     {
         int len = (int)attn.a.rel_len, l = (int)(i % len);
         float all = 0;
@@ -192,8 +191,7 @@ bool start(fv_stream *s, const attn_params<typename P::T> &attn, const fv_attn_g
     sink<T> drel = to<T>(g->drel);
     launch(s, "attention_bwd", grad_table_wgmma<P>, persistent_grid(s, items), P::BLOCK_THREADS,
            smem_bytes<pairs_layout<P>>(), attn, maps, stat, lines, plan, (int)items);
-    each(s, "attention_bwd", attn.a.H * attn.a.rel_len, false,
-         add_lines<P>{attn, lines, plan, drel});
+    each(s, "attention_bwd", attn.a.H * attn.a.rel_len, add_lines<P>{attn, lines, plan, drel});
     launch(s, "attention_bwd", add_ends<P>, dim3((unsigned)attn.a.H, 2), THREADS, 0, attn, lines,
            plan, drel);
     return true;

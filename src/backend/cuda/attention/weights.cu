@@ -141,13 +141,12 @@ void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b
 
 /* cache (B, cap, D): row pos[b] + t of sequence b becomes x[b, t] */
 template <class T> struct to_cache {
-    static constexpr int wide = 16 / sizeof(T);
     T *cache;
     const T *x;
     const int32_t *pos;
     int64_t T_, cap, D;
     fault *bad;
-    template <int V> __device__ void at(int64_t i) const
+    template <int V> __device__ void operator()(width<V>, int64_t i) const
     {
         int64_t b = i / (T_ * D), rest = i % (T_ * D), from = pos[b];
         if (from < 0 || from + T_ > cap) {
@@ -162,9 +161,10 @@ template <class T>
 void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
                  int64_t T_, int64_t cap, int64_t D)
 {
-    bool wide = D % (16 / (int64_t)sizeof(T)) == 0 && aligned(cache, x);
-    each(s, "cache_write", B * T_ * D, wide,
-         to_cache<T>{(T *)cache, (const T *)x, pos, T_, cap, D, faults_of(s) + FAULT_CACHE});
+    bool vectorised = D % (16 / (int64_t)sizeof(T)) == 0 && aligned(cache, x);
+    each_vec<16 / sizeof(T)>(s, "cache_write", B * T_ * D, vectorised,
+                             to_cache<T>{(T *)cache, (const T *)x, pos, T_, cap, D,
+                                         faults_of(s) + FAULT_CACHE});
 }
 
 } // namespace
