@@ -1,11 +1,11 @@
-/* fused_linear.cu - y = act(norm(x) W' + bias) (+ y) for the few rows of a decode step, with optional
- * append of keys and values to the KV caches.
+/* fused_linear.cu - y = act(norm(x) W' + bias) (+ y) for the few rows of a decode step, with
+ * optional append of keys and values to the KV caches.
  *
  * With few rows the layer is bound by reading W, so W shapes the kernel: a block computes COLUMNS
  * columns of y, its warps split K, and W goes from global memory straight into registers, several
  * steps ahead.  mma.m16n8k16 with W (bf16) as A, 16 columns of y, and x as B, 8 rows: up to 8 rows
- * cost what one does.  The order of K within an mma is free, so a lane takes 8 consecutive elements
- * of W and of x with one 16-byte load each.
+ * cost what one does.  The order of K within an mma is free, so a lane takes 8 consecutive
+ * elements of W and of x with one 16-byte load each.
  *
  * PDL: no kernel writes weights, so the first loads of W are issued before pdl_wait.  With few
  * columns and a long K, K is also split over blocks; the last block to finish adds the parts in

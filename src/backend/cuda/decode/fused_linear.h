@@ -21,8 +21,8 @@ __device__ inline uint4 rounded(const float (&v)[8])
     return *(const uint4 *)&p;
 }
 
-/* One row by one warp: y = (x - mean) * rstd * gain + shift, or x itself, rounded to bf16.  The first
- * FIT * 256 elements stay in registers between the passes. */
+/* One row by one warp: y = (x - mean) * rstd * gain + shift, or x itself, rounded to bf16.  The
+ * first FIT * 256 elements stay in registers between the passes. */
 __device__ inline void normalise(const fv_fused_linear &a, bf16 *to, const float *x,
                                  const float *gain, const float *shift)
 {

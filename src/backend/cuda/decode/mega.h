@@ -2,11 +2,12 @@
  * kernel (mega_sm90.cu) reads them.
  *
  * While a decode step is captured, its fused linear layers and attentions are not launched but
- * appended to an mk_ops, which becomes the parameter of one cooperative kernel.  Each op knows where
- * its inputs come from (flagged words of an earlier op, or global memory) and where its result goes.
+ * appended to an mk_ops, which becomes the parameter of one cooperative kernel.  Each op knows
+ * where its inputs come from (flagged words of an earlier op, or global memory) and where its
+ * result goes.
  *
- * Sequences (rows of the batch) are split into groups of ROWS_BLOCK; a group of sequences belongs to
- * a group of blocks, and no other block touches it. */
+ * Sequences (rows of the batch) are split into groups of ROWS_BLOCK; a group of sequences belongs
+ * to a group of blocks, and no other block touches it. */
 #ifndef FV_CUDA_DECODE_MEGA_H
 #define FV_CUDA_DECODE_MEGA_H
 
@@ -39,8 +40,8 @@
 #define STAGES 2 /* chunks of x in smem, where the row does not fit */
 #define MAX_CHUNK 768
 
-/* a slot of the weight ring: TILE rows of a chunk; 64 bytes of padding spread a quarter warp's reads
- * over all 32 banks, and in the first row's padding lies the tile's bias */
+/* a slot of the weight ring: TILE rows of a chunk; 64 bytes of padding spread a quarter warp's
+ * reads over all 32 banks, and in the first row's padding lies the tile's bias */
 #define ROW_BYTES (MAX_CHUNK * 2 + 64)
 #define SLOT_BYTES (TILE * ROW_BYTES)
 #define BIAS_AT (MAX_CHUNK * 2)

@@ -1,11 +1,11 @@
 /* mega_gemm.h - y = act(x W' + bias) (+ y) as an op of the megakernel, split-K over the warps of a
  * block.
  *
- * A tile is 8 columns of y; its weights are 8 rows of W, each one bulk copy into a slot of the ring.
- * mma.m16n8k16: A is up to 16 rows of x, B is a tile.  The order of K within an mma is free, so a
- * lane takes 8 consecutive elements of A and of B with one 16-byte load each.  The 8 warps split K
- * and add their partial sums through smem in a fixed order; which block computes a tile does not
- * change its bits. */
+ * A tile is 8 columns of y; its weights are 8 rows of W, each one bulk copy into a slot of the
+ * ring. mma.m16n8k16: A is up to 16 rows of x, B is a tile.  The order of K within an mma is free,
+ * so a lane takes 8 consecutive elements of A and of B with one 16-byte load each.  The 8 warps
+ * split K and add their partial sums through smem in a fixed order; which block computes a tile
+ * does not change its bits. */
 #ifndef FV_CUDA_DECODE_MEGA_GEMM_H
 #define FV_CUDA_DECODE_MEGA_GEMM_H
 

@@ -14,9 +14,9 @@
 
 template <int GROUPS> using tile_acc = float[GROUPS][TILES_PER_WARP][4];
 
-/* c += x W' over all of K for the warp's tiles w; rows lane / 4 and lane / 4 + 8 of each ROWS_BLOCK.
- * Missing rows read an existing one; their results are not stored.  Even and odd K steps have
- * separate accumulators: two independent chains of mma. */
+/* c += x W' over all of K for the warp's tiles w; rows lane / 4 and lane / 4 + 8 of each
+ * ROWS_BLOCK. Missing rows read an existing one; their results are not stored.  Even and odd K
+ * steps have separate accumulators: two independent chains of mma. */
 template <int GROUPS>
 __device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride, int rows,
                                      const unsigned (&w)[TILES_PER_WARP], int steps)

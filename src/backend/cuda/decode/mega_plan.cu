@@ -1,14 +1,14 @@
-/* mega_plan.cu - the planner of the decode megakernel: while a step is captured, fused linear layers
- * and attentions are deferred as op descriptors and launched together before the next kernel that
- * is not one of them (stream_of).
+/* mega_plan.cu - the planner of the decode megakernel: while a step is captured, fused linear
+ * layers and attentions are deferred as op descriptors and launched together before the next
+ * kernel that is not one of them (stream_of).
  *
- * With group barriers between ops (many rows) any sequence of ops is valid, since an op never reads
- * another row.  With flagged words (few rows) ops overlap in time, so the planner tracks what memory
- * each op reads and writes:
+ * With group barriers between ops (many rows) any sequence of ops is valid, since an op never
+ * reads another row.  With flagged words (few rows) ops overlap in time, so the planner tracks
+ * what memory each op reads and writes:
  *   - a result of an earlier op of this launch must be read through its flagged words, as a whole;
  *   - an op may write global memory only if no op that might still be running reads or writes it.
- * `before` holds the ops known to have finished by dataflow.  Where a rule fails, the ops so far are
- * launched and the new one starts the next launch.
+ * `before` holds the ops known to have finished by dataflow.  Where a rule fails, the ops so far
+ * are launched and the new one starts the next launch.
  *
  * Dataflow is found from addresses at capture time.  Declaring it in the ops layer instead would
  * make every family spell out its graph. */

@@ -1,9 +1,9 @@
-/* mega_rows.h - loads the rows of x of a fused linear layer into smem as bf16, from global memory or
- * flagged words, normalised (LayerNorm or RMSNorm) on the way.
+/* mega_rows.h - loads the rows of x of a fused linear layer into smem as bf16, from global memory
+ * or flagged words, normalised (LayerNorm or RMSNorm) on the way.
  *
- * Up to FLAGGED_MAX_ROWS rows (MANY false) rows are stored permuted: see pair_at.  Rows of up to 768
- * elements stay in a warp's registers between the statistics and the store; longer ones are read
- * again, from L2. */
+ * Up to FLAGGED_MAX_ROWS rows (MANY false) rows are stored permuted: see pair_at.  Rows of up to
+ * 768 elements stay in a warp's registers between the statistics and the store; longer ones are
+ * read again, from L2. */
 #ifndef FV_CUDA_DECODE_MEGA_ROWS_H
 #define FV_CUDA_DECODE_MEGA_ROWS_H
 

@@ -1,16 +1,17 @@
-/* mega_sm90.cu - the decode megakernel: one persistent block per SM executes all op descriptors of a
- * decode step.
+/* mega_sm90.cu - the decode megakernel: one persistent block per SM executes all op descriptors of
+ * a decode step.
  *
- * With few rows a step is bound by reading the weights, which no kernel writes.  So in every block a
- * producer warp does nothing but load the block's share of the weights, op after op, into a ring of
- * smem slots, as far ahead as the ring reaches (about a layer).  DRAM stays busy while the MMA warps
- * wait for the results of other blocks.  Separate kernels, even with programmatic dependent launch,
- * leave it idle at every boundary: GPT-2 124M at batch 1 went from 2,270 to 4,396 tokens/s.
+ * With few rows a step is bound by reading the weights, which no kernel writes.  So in every block
+ * a producer warp does nothing but load the block's share of the weights, op after op, into a ring
+ * of smem slots, as far ahead as the ring reaches (about a layer).  DRAM stays busy while the MMA
+ * warps wait for the results of other blocks.  Separate kernels, even with programmatic dependent
+ * launch, leave it idle at every boundary: GPT-2 124M at batch 1 went from 2,270 to 4,396
+ * tokens/s.
  *
  * Dependencies between ops.  Up to FLAGGED_MAX_ROWS rows: flagged words (flags.h), one L2 round
- * trip.  Beyond, spinning on every value costs too much: rows are split over groups of blocks, with
- * a barrier of the group between ops.  Rows are independent, so groups do not wait for each other;
- * they read the same weights at about the same time, so DRAM is read once.
+ * trip.  Beyond, spinning on every value costs too much: rows are split over groups of blocks,
+ * with a barrier of the group between ops.  Rows are independent, so groups do not wait for each
+ * other; they read the same weights at about the same time, so DRAM is read once.
  *
  * Warps of a block: MMA_WARPS compute, PRODUCER_WARP loads weights, OP_READER_WARP copies
  * descriptors to smem and prefetches keys and values. */
@@ -36,9 +37,9 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
     r.next();
 }
 
-/* The weights of this block's tiles, in the order in which gemm_shared_k and gemm_own_tiles consume
- * them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A slot is one
- * tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes. */
+/* The weights of this block's tiles, in the order in which gemm_shared_k and gemm_own_tiles
+ * consume them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A
+ * slot is one tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes. */
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks)
 {
@@ -86,9 +87,9 @@ __device__ void produce_weights(const mk_ops &p, mk_smem *d, slot_ring r)
 
 /* ---- op descriptors ---- */
 
-/* Copies descriptors from the kernel parameter to smem, OP_STAGES ahead.  Each wait for a free stage
- * means that an op has ended, which times the prefetch of the keys and values of the attention
- * PREFETCH_OPS later. */
+/* Copies descriptors from the kernel parameter to smem, OP_STAGES ahead.  Each wait for a free
+ * stage means that an op has ended, which times the prefetch of the keys and values of the
+ * attention PREFETCH_OPS later. */
 __device__ void read_ops(const mk_ops &p, const block_group &t, mk_smem *d)
 {
     int lane = threadIdx.x % 32;

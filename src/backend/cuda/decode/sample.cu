@@ -6,7 +6,8 @@
  * their probability above it.  Up to FIT survivors are sorted and sampled from, best first, in the
  * CPU's order of summation.  With more survivors, a second bisection finds the token whose
  * cumulative probability reaches the random number.  Without top_k, top_p and min_p the cumulative
- * sum runs in token order.  Sorting the whole vocabulary would cost more than ~30 passes over it. */
+ * sum runs in token order.  Sorting the whole vocabulary would cost more than ~30 passes over it.
+ */
 #include "sample.h"
 
 namespace
@@ -118,7 +119,8 @@ template <class T> __device__ int sample_by_weight(const row<T> &r, unsigned lea
     return token_of(block_join(best, greatest()));
 }
 
-/* Sorts the tokens at or above `least` (rank by counting), applies top_p, then min_p, and samples. */
+/* Sorts the tokens at or above `least` (rank by counting), applies top_p, then min_p, and samples.
+ */
 template <class T>
 __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of, double u)
 {

@@ -168,7 +168,8 @@ static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
     return rc == CUDNN_STATUS_SUCCESS ? n < ENGINES ? n : ENGINES : 0;
 }
 
-/* Finalising may fail although the heuristic proposed the engine: try the next, the graph is fine. */
+/* Finalising may fail although the heuristic proposed the engine: try the next, the graph is fine.
+ */
 static dnn_desc plan_of(dnn_graph *g, cudnnHandle_t handle, dnn_desc config)
 {
     dnn_desc plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);

@@ -228,7 +228,8 @@ char *stage_for(device *d, size_t bytes)
     return at;
 }
 
-/* Through pinned memory: from pageable memory cudaMemcpyAsync may block until the stream is idle. */
+/* Through pinned memory: from pageable memory cudaMemcpyAsync may block until the stream is idle.
+ */
 void upload(fv_stream *s, void *dst, const void *host, size_t bytes)
 {
     device *d = device_of(s);

@@ -1,9 +1,9 @@
 /* dact_sm90.cu - the backward through y = GELU_tanh(p) W: dp = GELU_tanh'(p) * (dy W'), and its
  * column sums, the gradient of p's bias, in one pass.
  *
- * A second producer warp loads p by TMA, panel by panel, during the main loop of its tile.  A run of
- * 32 columns is loaded, computed and stored as a whole, so that its accesses are in flight together:
- * with one warp per scheduler no other warp hides their latency. */
+ * A second producer warp loads p by TMA, panel by panel, during the main loop of its tile.  A run
+ * of 32 columns is loaded, computed and stored as a whole, so that its accesses are in flight
+ * together: with one warp per scheduler no other warp hides their latency. */
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 

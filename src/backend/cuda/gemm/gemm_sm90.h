@@ -5,15 +5,16 @@
  * warpgroups each own a whole tile (wgmma), so that one's epilogue overlaps the other's main loop.
  *
  * The epilogue is not free although it overlaps: its instructions compete with wgmma for the
- * register file's ports, about a cycle each.  The same holds for address arithmetic between wgmmas,
- * so stage offsets are warp-uniform (uniform registers).
+ * register file's ports, about a cycle each.  The same holds for address arithmetic between
+ * wgmmas, so stage offsets are warp-uniform (uniform registers).
  *
  * Tried and slower: clusters of two blocks with A multicast; tiles of 256 rows shared by both
  * warpgroups; five stages.
  *
- * Output layout.  wgmma leaves a thread two adjacent columns of every eight.  For W stored (N,K) the
- * TMA box permutes the rows of W instead: of a run of 32 columns lane t of four gets 8t .. 8t+7, one
- * 16-byte store.  W stored (K,N) cannot be permuted that way: in_out_sm90.cu transposes in smem. */
+ * Output layout.  wgmma leaves a thread two adjacent columns of every eight.  For W stored (N,K)
+ * the TMA box permutes the rows of W instead: of a run of 32 columns lane t of four gets 8t ..
+ * 8t+7, one 16-byte store.  W stored (K,N) cannot be permuted that way: in_out_sm90.cu transposes
+ * in smem. */
 #ifndef FV_CUDA_GEMM_GEMM_SM90_H
 #define FV_CUDA_GEMM_GEMM_SM90_H
 

@@ -176,8 +176,9 @@ bool pick_with(const cublas_state *mm, plan *p, size_t most)
     return true;
 }
 
-/* With 128x128 tiles for a third of the SMs, smaller tiles are as fast as split-K; and split-K needs
- * a counter in the workspace, which cuBLASLt clears with a memset as long as a small kernel. */
+/* With 128x128 tiles for a third of the SMs, smaller tiles are as fast as split-K; and split-K
+ * needs a counter in the workspace, which cuBLASLt clears with a memset as long as a small kernel.
+ */
 bool pick(const cublas_state *mm, plan *p)
 {
     bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 128) * p->key.batch * 3 >=

@@ -44,8 +44,8 @@ void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, c
     });
 }
 
-/* grad_scale = min(1, most / norm); a non-finite loss or norm cancels the update.  Loss and norm are
- * kept at result_index: the host reads them for several updates at once. */
+/* grad_scale = min(1, most / norm); a non-finite loss or norm cancels the update.  Loss and norm
+ * are kept at result_index: the host reads them for several updates at once. */
 __global__ void clip_norm_kernel(fv_update *u, const float *sumsq, float most, float (*result)[2])
 {
     double norm = sqrt((double)*sumsq);
