@@ -7,8 +7,9 @@
  *    came from scans again.
  * 2. select_beams: one block per source merges the candidates of its beams, ends and keeps
  *    hypotheses as gen/beam.c does on the host, and records each beam's parent.
- * 3. move_beams: reorders the KV caches in place.  A thread holds the same bytes of all beams of a
- *    source, reads all, then writes.  Beams with a common prefix copy only what follows it. */
+ * 3. move_beams: reorders the KV caches without a second buffer.  A thread holds the same bytes of
+ *    all beams of a source, reads all, then writes.  Beams with a common prefix copy only what
+ *    follows it. */
 #include "sample.h"
 
 #include <climits>
@@ -49,6 +50,7 @@ __device__ inline rating best_of_block(rating r)
 }
 
 /* Tokens [from, to) of a row. */
+/* out: tokens that must not come, by rule or because the minimum length is not reached. */
 template <class T> struct part_of_row {
     const T *logits;
     const uint8_t *token_flags;
@@ -216,7 +218,9 @@ struct move {
     int from, first, end;
 };
 
-/* Block p: the p-th active source. */
+/* Block p: the p-th active source.  Steps: load the source's state; merge the parts' softmax
+ * statistics; sort candidates (or take the forced token); one thread decides (go_on); update
+ * common prefixes, tokens, parents, scores and positions; write the moves for the third kernel. */
 __global__ void __launch_bounds__(SOURCE)
     select_beams(const __grid_constant__ fv_beams a, const weight *weights, const rating *best,
                  int parts, move *moves)

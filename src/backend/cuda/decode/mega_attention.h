@@ -116,6 +116,7 @@ __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T
     }
 }
 
+/* by_warp was decided by the planner: many sequences and more heads than two per SM. */
 template <bool MANY, class T>
 __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, const block_group &t,
                               float *record, unsigned epoch, int op)

@@ -129,6 +129,9 @@ __device__ inline void wait_tile(const mk_smem *d, const slot_ring &r)
     mbarrier_wait(r.full(), r.laps & 1);
 }
 
+/* Warp w takes tiles 2w, 2w + 1 of every 16 of this block's; `mine` is its own position in the
+ * ring, r advances past the whole op at the end.  A slot is read by one warp only, which arrives
+ * for all MMA_WARPS. */
 template <int GROUPS>
 __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot_ring &r,
                                       const mk_smem *d, bf16 *x, const unsigned char *slots,

@@ -54,6 +54,7 @@ struct progress {
     }
 };
 
+/* The score, or -inf for a banned token and for an end token before the minimum length. */
 __device__ inline float mask_banned(const fv_sample &a, bool may_end, int64_t v, float score)
 {
     int kind = a.token_flags ? a.token_flags[v] : 0;
@@ -89,6 +90,7 @@ struct sample_job {
     int parts;
 };
 
+/* One warp, one part: 32 logits per lane in registers, so they are read once for both passes. */
 template <class T>
 __device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part, bool may_end)
 {

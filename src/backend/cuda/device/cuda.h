@@ -93,6 +93,7 @@ struct stream_state {
     megakernel *deferred; /* ops not yet launched; NULL until first used */
 };
 
+/* State behind the public handles. */
 static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
 static inline stream_state *stream_state_of(const fv_stream *s) { return (stream_state *)s->impl; }
 static inline fault *faults_of(const fv_stream *s)

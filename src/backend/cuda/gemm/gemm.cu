@@ -146,7 +146,8 @@ template <class T> void plain_gemm(fv_stream *s, const fv_gemm &gemm)
 
 /* ---- f32 rows by bf16 weights ---- */
 
-/* Few rows, as in a decode step: the fused linear kernel. */
+/* Few rows, as in a decode step: the fused linear kernel.  Not for batches, transposed A or
+ * accumulation, which a linear layer never needs. */
 bool few_rows_gemm(fv_stream *s, const fv_gemm *g)
 {
     bool plain = g->batch == 1 && !g->ta && !g->add && !g->pre && (g->alpha == 0 || g->alpha == 1);
@@ -281,6 +282,7 @@ template <class T> void split_gemm(fv_stream *s, const fv_gemm *call)
 
 /* ---- packed weights: (n,k), the layout cuBLASLt reads fastest ---- */
 
+/* 0: no packed form in this dtype (quantised weights stay on the CPU). */
 size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 {
     size_t size = dt == FV_F32 ? 4 : dt == FV_BF16 || dt == FV_F16 ? 2 : 0;

@@ -52,6 +52,7 @@ struct between {
     float part;
 };
 
+/* Where output pixel o samples an axis of `in` pixels resized to `out`. */
 __device__ inline between find(int64_t o, int64_t in, int64_t out)
 {
     float at = ((float)o + 0.5f) * (float)in / (float)out - 0.5f;

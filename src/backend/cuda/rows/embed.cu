@@ -7,6 +7,8 @@
 namespace
 {
 
+/* One warp per row: the sum in registers, then norm_held.  Without ids, table i contributes row
+ * first + r % count (positions). */
 template <class T, int P>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
     embed_by_warp(norm_args<T> n, fv_embed a, fault *bad)

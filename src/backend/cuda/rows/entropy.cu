@@ -109,7 +109,7 @@ void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_
     });
 }
 
-/* ---- fused: loss and gradient, the gradient in place of the logits ---- */
+/* ---- fused: loss and gradient, the gradient overwriting the logits ---- */
 
 #define LOG2E 1.4426950408889634f
 
@@ -209,7 +209,7 @@ template <class T, int V> __device__ inline void fetch_row(T *to, const T *row, 
 
 /* loss = lse - (1 - smooth) x[label] - smooth mean(x), and x becomes softmax(x) - target; padding
  * becomes 0.  A block walks over rows.  HELD: the row is read once, into smem, while cp.async
- * brings the next one into the other buffer.  Else it is read twice, the second time from L2. */
+ * loads the next one into the other buffer.  Else it is read twice, the second time from L2. */
 template <class T, int V, bool HELD>
 __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
     entropy_fused_row(float *loss, T *x, const int32_t *labels, int64_t rows, int vocab, int step,

@@ -83,6 +83,7 @@ int bit_width(int64_t n)
     return bits;
 }
 
+/* dtable[id] (+)= sum of dy[i] over positions i with ids[i] = id; `skip` (padding) has none. */
 template <class T>
 void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n,
                 int64_t vocab, int64_t d, int32_t skip)

@@ -186,6 +186,7 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
     if (group == 0) store((T *)&smem->gain[at], 0, g);
     int64_t r = first + warp;
     float m = a.mean && r < end ? a.mean[r] : 0, scale = r < end ? a.rstd[r] : 0;
+    /* mean and rstd of the next tile are loaded one iteration ahead */
     for (int slot = 0; first < end; first += TALL, slot ^= 1) {
         /* no barrier: a thread refills only what it alone read in the second half below */
         fetch(first + TALL, slot ^ 1);
@@ -194,6 +195,7 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
         if (r < end) m = a.mean ? a.mean[r] : 0, scale = a.rstd[r];
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncthreads();
+        /* first half: warp w has row w of the tile */
         if (first + warp < end) {
             float2 means = means_of_row<T, P>(smem, a, slot, warp, m_now, scale_now);
             if (threadIdx.x % 32 == 0) smem->of_row[warp] = {m_now, scale_now, means.x, means.y};

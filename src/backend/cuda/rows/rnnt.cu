@@ -8,12 +8,15 @@
 namespace
 {
 
+/* log(exp(a) + exp(b)) */
 __device__ inline float log_add(float a, float b)
 {
     float top = a > b ? a : b, low = a > b ? b : a;
     return low == -INFINITY ? top : top + log1pf(expf(low - top));
 }
 
+/* The lattice of one sequence (blockIdx.x): node (t,u) has consumed t frames and emitted u labels;
+ * blank goes to (t+1,u), label u to (t,u+1).  lp (B,T,U1,V): log-probabilities, U1 = labels + 1. */
 template <class T> struct lattice {
     const T *lp;
     const int32_t *labels, *tlen, *ulen;

@@ -30,6 +30,7 @@ __device__ inline float gelu_tanh_inner_grad(float x, float t)
     return (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x);
 }
 
+/* y = f(x); p0 and p1 are the op's parameters (scale and shift, slope, bounds). */
 __device__ inline float unary_value(fv_unary_op op, float x, float p0, float p1)
 {
     switch (op) {
@@ -60,6 +61,7 @@ __device__ inline bool grad_uses_y(fv_unary_op op)
            op == FV_U_SQRT || op == FV_U_RSQRT;
 }
 
+/* f'(x), from x or y as grad_uses_y says; the other may be anything. */
 __device__ inline float unary_grad(fv_unary_op op, float x, float y, float p0, float p1)
 {
     float t;
