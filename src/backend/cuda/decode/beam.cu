@@ -49,8 +49,8 @@ __device__ inline rating best_of_block(rating r)
     return r;
 }
 
-/* Tokens [from, to) of a row. */
-/* out: tokens that must not come, by rule or because the minimum length is not reached. */
+/* Tokens [from, to) of a row.  out: tokens that must not come, by rule or because the minimum
+ * length is not reached. */
 template <class T> struct part_of_row {
     const T *logits;
     const uint8_t *token_flags;

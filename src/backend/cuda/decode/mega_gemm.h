@@ -218,10 +218,11 @@ struct result_pair {
     }
 };
 
-/* epoch: tag of the launch's first op; this is op number `op`.  MANY: more than 8 rows. */
 /* Per group of up to GROUP tiles: prefetch the epilogue's inputs, load x (once), run the K loop,
  * exchange partial sums through smem; then thread t owns tile t / 64, row t / 4 % 16, columns
- * t % 4 * 2 and the next, adds the eight partial sums and stores. */
+ * t % 4 * 2 and the next, adds the eight partial sums and stores.
+ *
+ * epoch: tag of the launch's first op; this is op number `op`.  MANY: more than 8 rows. */
 template <bool MANY>
 __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
                                      bf16 *x, const unsigned char *slots, unsigned epoch, int op)
