@@ -182,6 +182,7 @@ static fv_status take_one(work *w)
     return encode(w, w->first, how, false, &w->source, &w->n_source);
 }
 
+/* Makes the target, where none was given. */
 static fv_status translate(work *w)
 {
     fv_generated g;
@@ -222,6 +223,7 @@ static fv_status take_pair(work *w)
 
 /* ---- what comes out ---- */
 
+/* --rows A:B */
 static fv_status rows_of(work *w, fv_see_opt *o)
 {
     long long from, to;
@@ -335,6 +337,7 @@ static fv_status save(work *w)
 
 static bool wanted(const work *w, int kind) { return !w->v->kind || w->v->kind - 1 == kind; }
 
+/* The change in loss for each head of the kinds wanted, against the loss of the model as it is. */
 static fv_status ablate(work *w, fv_see_in in)
 {
     int64_t n = 0;

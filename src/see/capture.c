@@ -10,6 +10,7 @@
 
 /* ---- the tap ---- */
 
+/* Layers of a kind must have one shape, since weights are asked for by (kind, layer, head, row). */
 static void add_layer(fv_see *s, fv_see_kind k, const char *name, const fv_attn_view *v)
 {
     fv_see_map *m = &s->map[k];
@@ -40,6 +41,7 @@ static void add_layer(fv_see *s, fv_see_kind k, const char *name, const fv_attn_
     m->causal = (!n || m->causal) && m->rows == m->cols && fv_attn_view_role(v) == FV_ATTN_CAUSAL;
 }
 
+/* Called by the operator for every attention that runs; it cannot fail, so an error is kept. */
 static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     (void)c;
@@ -162,6 +164,7 @@ static fv_status capture(fv_see *s, const fv_model *m, const fv_see_in *in, fv_e
     return st;
 }
 
+/* The context is ours: it records, and lives as long as the capture. */
 fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in, fv_err *e)
 {
     fv_ctx *c;

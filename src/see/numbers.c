@@ -1,5 +1,7 @@
-/* numbers.c - a record as JSON and as CSV, row by row, with digits enough to read the same bits
- * back. */
+/* numbers.c - a capture as JSON and as CSV.
+ *
+ * Rows are computed, formatted and written one at a time, so a file of any size needs the memory of
+ * one row.  "%.9g" has digits enough to read the same f32 back. */
 #include <stdio.h>
 
 #include "see.h"
@@ -28,7 +30,7 @@ void fv__see_quote(fv_buf *b, const char *text)
     fv__buf_str(b, "\"");
 }
 
-/* What is asked for, spelled out: which layers, which heads, or one combined map. */
+/* One file being written, and the kind of attention it is at. */
 typedef struct job {
     fv_out *o;
     fv_see *s;
@@ -39,12 +41,14 @@ typedef struct job {
     float *row;
 } job;
 
+/* Hands what was formatted to the file. */
 static void flush(job *j)
 {
     if (j->text.len) fv__out_add(j->o, j->text.data, j->text.len);
     j->text.len = 0;
 }
 
+/* RFC 4180: quoted, quotes doubled. */
 static void csv_field(fv_buf *b, const char *text)
 {
     fv__buf_str(b, "\"");
@@ -63,6 +67,7 @@ static void label(job *j, const char *text, int64_t i)
         fv__see_quote(&j->text, text ? text : number);
 }
 
+/* A layer or head for a file: its number, or what stands for all of them. */
 static void number(char out[24], int64_t n, bool rollout)
 {
     snprintf(out, 24, n == FV_SEE_ALL ? (rollout ? "rollout" : "mean") : "%lld", (long long)n);
@@ -108,6 +113,7 @@ static fv_status write_map(job *j, fv_see_pick p, fv_err *e)
     return FV_OK;
 }
 
+/* One element of "heads"; first: no comma before it. */
 static fv_status write_head(job *j, fv_see_pick p, bool first, fv_err *e)
 {
     char head[24];
@@ -121,6 +127,7 @@ static fv_status write_head(job *j, fv_see_pick p, bool first, fv_err *e)
     return st;
 }
 
+/* One element of "layers", with all heads or the one that p names. */
 static fv_status write_layer(job *j, fv_see_pick p, bool every_head, bool first, fv_err *e)
 {
     char layer[24];

@@ -1,4 +1,4 @@
-/* pass.c - one forward pass on the tokens of one text or one pair, and what its heads are worth.
+/* pass.c - one forward pass on the tokens of one text or one pair, and the ablation of heads.
  *
  * Ablation silences a head: what it would add is zero, all else stays.  The tap that shows the
  * output of an attention may write to it, so no family knows of this.  The worth of a head is how
@@ -24,15 +24,15 @@ static fv_status check_input(const fv_model *m, const fv_see_in *in, bool pair, 
     return st || !pair ? st : check_length(m, in->n_target, "target", e);
 }
 
-/* Copies of what the pass reads, in one piece of memory: the mask, and the target moved on by the
- * start token. */
-typedef struct loaded {
+/* Inputs that are made for the pass, in one allocation: the mask, and the target shifted right by
+ * the start token. */
+typedef struct inputs {
     uint8_t *mask;
     int32_t *read;
     size_t bytes;
-} loaded;
+} inputs;
 
-static bool feed(loaded *f, const fv_env *env, const fv_see_in *in, bool pair)
+static bool make_inputs(inputs *f, const fv_env *env, const fv_see_in *in, bool pair)
 {
     size_t reads = pair ? (size_t)in->n_target : 0;
     f->bytes = reads * sizeof *f->read + (size_t)in->n_source;
@@ -46,6 +46,7 @@ static bool feed(loaded *f, const fv_env *env, const fv_see_in *in, bool pair)
     return true;
 }
 
+/* Whether the model has such an input: token types, where it reads pairs. */
 static bool takes(const fv_model *m, const char *input)
 {
     for (const fv_input *i = fv_model_family(m)->inputs; i->name; i++)
@@ -58,10 +59,11 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_ite
     const fv_env *env = fv_device_env(fv_ctx_device(c));
     bool pair = fv_see_takes_pair(m);
     fv_items items = {0};
-    loaded f;
+    inputs f;
     fv_status st = check_input(m, in, pair, e);
     if (st) return st;
-    if (!feed(&f, env, in, pair)) return fv_fail(e, FV_ENOMEM, "forward pass: out of memory");
+    if (!make_inputs(&f, env, in, pair))
+        return fv_fail(e, FV_ENOMEM, "forward pass: out of memory");
     fv_items_put(&items, "input_ids", fv_ints(c, in->source, FV_SHAPE(1, in->n_source)));
     fv_items_put(&items, "attention_mask", fv_bytes(c, f.mask, FV_SHAPE(1, in->n_source)));
     if (in->types && takes(m, "token_type_ids"))
@@ -84,6 +86,7 @@ typedef struct silence {
     bool done;
 } silence;
 
+/* Zeroes the columns of one head in the output of its attention, (B,T,H*W). */
 static void silence_head(const silence *s, fv_ctx *c, fv_tensor *y)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
@@ -98,6 +101,7 @@ static void silence_head(const silence *s, fv_ctx *c, fv_tensor *y)
     fv__free(env, x, (size_t)n * sizeof *x);
 }
 
+/* The output of an attention is tapped right after its view, so the view tells whose it is. */
 static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     silence *s = user;
@@ -149,7 +153,7 @@ fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pi
     if (!st && !none && !s.done)
         st = fv_fail(e, FV_EARG, "%s attention: there is no head %lld in a layer %lld",
                      fv_see_kind_name(head.kind), (long long)head.head, (long long)head.layer);
-    /* who sees the whole text cannot be asked what comes next */
+    /* a model that attends to the whole text does not predict the next token */
     bool ahead = pair || !s.seen[FV_SEE_ENCODER];
     if (!st) st = mean_loss(c, ahead ? fv_items_get(&out, "logits") : NULL, &in, pair, loss, e);
     fv_ctx_free(c);

@@ -11,6 +11,7 @@
  * memory that it reads, and the memory is what the encoder's rollout says it is. */
 #include "see.h"
 
+/* What all steps of a rollout share. */
 typedef struct roll {
     fv_see *s;
     int64_t n; /* rows carried at once */

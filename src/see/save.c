@@ -15,6 +15,7 @@ static const char *ending_of(const char *path, const char *format)
     return NULL;
 }
 
+/* Everything that can be wrong with opt, before a file is made. */
 static fv_status check(const fv_see *s, const char *path, const fv_see_opt *opt, const char *ending,
                        fv_err *e)
 {

@@ -1,5 +1,8 @@
-/* weights.c - the weights of a record: of one head, of means, along a rollout, and the head that
- * aligns best. */
+/* weights.c - the weights of a capture: of one head, and of means over heads and layers.
+ *
+ * fv_attn_view_weights recomputes exp(score - lse) for the rows asked for; nothing is kept here.
+ * Means are taken row block by row block, so that they need the memory of two blocks, not of all
+ * heads. */
 #include <ctype.h>
 #include <stdio.h>
 
@@ -8,6 +11,7 @@
 static const char *const nouns[] = {"self-attention of the encoder",
                                     "self-attention of the decoder", "cross-attention"};
 
+/* Where there is no cross-attention the model has one stack, and "of the encoder" says nothing. */
 void fv__see_title(char *out, size_t n, const fv_see *s, fv_see_pick p)
 {
     char layer[48] = "", head[32] = "";
@@ -63,6 +67,7 @@ fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e)
 
 /* ---- one layer ---- */
 
+/* The error of the context becomes the error of the call. */
 static fv_status head_rows(fv_see *s, const fv_see_layer *l, int64_t head, int64_t from, int64_t to,
                            float *out, fv_err *e)
 {
@@ -88,6 +93,7 @@ fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t he
 
 /* ---- means ---- */
 
+/* The mean over the layers of p, of one head or of all. */
 static fv_status mean_rows(fv_see *s, fv_see_pick p, int64_t from, int64_t to, float *out,
                            fv_err *e)
 {

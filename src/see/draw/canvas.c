@@ -1,4 +1,7 @@
-/* canvas.c - text and colours on a cairo surface. */
+/* canvas.c - text and colours on a cairo surface.
+ *
+ * All text goes through Pango, which shapes any script and falls back to other fonts where one
+ * lacks a glyph.  cairo's own text calls do neither. */
 #ifdef HAVE_CAIRO
 #include "canvas.h"
 
@@ -77,7 +80,7 @@ void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double
         cairo_rectangle(cr, x, y, w, h);
         return;
     }
-    cairo_new_sub_path(cr);
+    cairo_new_sub_path(cr); /* else the arc is joined to the last point of the path */
     for (int i = 0; i < 4; i++) {
         double cx = i == 0 || i == 3 ? x + w - round : x + round,
                cy = i < 2 ? y + h - round : y + round;
@@ -86,6 +89,7 @@ void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double
     cairo_close_path(cr);
 }
 
+/* The width of n bytes of text in the font that is set. */
 static double layout_width(fv_canvas *c, const char *text, int n)
 {
     int w, h;
@@ -113,6 +117,7 @@ static char *omit_words(fv_canvas *c, const char *text, double most)
     return fits;
 }
 
+/* The layout is used for every text, so what an earlier one set is undone here. */
 static void set_font(fv_canvas *c, fv_style s)
 {
     PangoFontDescription *d = pango_font_description_new();

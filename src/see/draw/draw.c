@@ -1,4 +1,9 @@
-/* draw.c - heat maps: one with all its tokens, and the grid of all layers and heads. */
+/* draw.c - heat maps: one map with its tokens, and the grid of all layers and heads.
+ *
+ * Sizes follow from the number of tokens: cells shrink until a map has about 900 units, labels
+ * shrink with them to a readable least size, and from there on only every second, third, ... label
+ * is drawn.  A small map consists of boxes, which stay sharp at any zoom; a large one is an image
+ * (cells_image). */
 #ifdef HAVE_CAIRO
 #include <math.h>
 #include <stdio.h>
@@ -55,6 +60,7 @@ fv_rgb fv__figure_shade(const fv_figure *p, double weight)
     return fv__shade(by_root(p) ? sqrt(t) : t);
 }
 
+/* A gradient from 0 to the greatest weight, which is the darkest shade. */
 double fv__draw_scale(fv_canvas *c, const fv_figure *p, double x, double y, double *right)
 {
     enum { STEPS = 60, WIDTH = 150, HEIGHT = 9 };
@@ -165,6 +171,7 @@ void fv__draw_cells(fv_canvas *c, const fv_figure *p, const float *w, double x, 
         cells_image(c, p, w, x, y, cw, ch);
         return;
     }
+    /* weights below this cannot be told from 0 by their shade */
     double gap = cw >= 8 ? 1 : 0, round = cw >= 20 ? 2.5 : 0,
            faint = (by_root(p) ? 2e-5 : 0.004) * (double)p->most;
     /* all that look empty in one piece: most do, and each costs a line */
@@ -197,6 +204,7 @@ void fv__draw_cells(fv_canvas *c, const fv_figure *p, const float *w, double x, 
 
 typedef const char *label_fn(const fv_figure *p, int64_t i, char number[24]);
 
+/* The width of the widest label of those that are drawn. */
 static double widest(fv_canvas *c, const fv_figure *p, label_fn *label, int64_t n, int64_t step,
                      fv_style s)
 {
@@ -206,7 +214,7 @@ static double widest(fv_canvas *c, const fv_figure *p, label_fn *label, int64_t 
     return w;
 }
 
-/* How labels stand where each has this much room: their type, and every how many there is one. */
+/* The style of labels that are `available` units apart, and of how many one is drawn. */
 static fv_style label_style(double available, int64_t *step)
 {
     double size = available * 0.78;
@@ -283,6 +291,7 @@ void fv__draw_grid(fv_canvas *c, const fv_figure *p, double *width, double *heig
     int64_t row_step, col_step;
     fv_style rows = label_style(cell, &row_step),
              cols = label_style(cell * sin(LABEL_ROTATION * M_PI / 180), &col_step);
+    /* in a grid either all labels are readable or none is drawn */
     bool labels = row_step == 1 && col_step == 1;
     rows.size = cols.size;
     fv_style head = {.size = 12, .bold = true, .color = FV_MUTED, .anchor = 0.5}, layer = head;

@@ -1,4 +1,9 @@
-/* figure.c - what a picture shows, in numbers, and its way into a file as SVG, PNG or PDF. */
+/* figure.c - the content of a picture (which maps, labels, title) and its file as SVG, PNG or PDF.
+ *
+ * A figure is loaded first: weights of all maps that the view shows, as one array.  Then the view
+ * draws it twice: on a surface of one pixel, which only measures, and on the surface of the file,
+ * which needs its size before anything is drawn.  The alternative, to record the drawing once and
+ * replay it, holds every path in memory and cannot place images on whole pixels. */
 #include "see/see.h"
 
 #ifndef HAVE_CAIRO
@@ -31,8 +36,8 @@ static fv_see_view view_of(const fv_see_opt *opt)
     return opt->pick.rollout || opt->pick.head != FV_SEE_ALL ? FV_VIEW_HEAT : FV_VIEW_GRID;
 }
 
-/* Which layers and heads a view shows: a grid all that are not named, lines the heads of one layer,
- * others one map. */
+/* Which layers and heads a view shows: a grid all that opt does not name, lines all heads of one
+ * layer, the other views one map. */
 static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_pick *pick,
                         fv_err *e)
 {
@@ -54,7 +59,7 @@ static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_p
     return FV_OK;
 }
 
-/* How the picture is to be read. */
+/* The line under the title that tells how to read the picture. */
 static const char *default_note(const fv_figure *p, const fv_see_opt *opt)
 {
     if (opt->note) return opt->note;
@@ -66,7 +71,8 @@ static const char *default_note(const fv_figure *p, const fv_see_opt *opt)
                 : "Each token looks at tokens of the same text.";
 }
 
-/* The title of a picture that shows more than one map must not speak of a mean. */
+/* fv__see_title calls a layer or head that is not named a mean; a view that shows each of them says
+ * so instead. */
 static void default_title(fv_figure *p, const fv_see_opt *opt)
 {
     char *end;
@@ -76,6 +82,7 @@ static void default_title(fv_figure *p, const fv_see_opt *opt)
                  p->layers > 1 ? "all layers and heads" : "all heads");
 }
 
+/* The weights of all maps, and the greatest of them: the maps of a grid share one colour scale. */
 static fv_status load_maps(fv_figure *p, fv_see *s, fv_see_pick pick, fv_err *e)
 {
     int64_t size = p->rows * p->cols;
@@ -208,6 +215,7 @@ void fv__figure_free(fv_figure *p)
     p->token_pos = NULL;
 }
 
+/* Without a tokenizer tokens are called by their positions. */
 static const char *text_or_number(const char *text, int64_t i, char number[24])
 {
     if (text) return text;
@@ -240,6 +248,8 @@ fv_draw_fn *fv__figure_draw(const fv_figure *p)
 
 /* ---- files ---- */
 
+/* cairo writes through this callback, so that the file itself is written by fv_out: whole or not at
+ * all. */
 static cairo_status_t to_buffer(void *user, const unsigned char *data, unsigned n)
 {
     fv_buf *b = user;
@@ -247,6 +257,7 @@ static cairo_status_t to_buffer(void *user, const unsigned char *data, unsigned 
     return b->failed ? CAIRO_STATUS_NO_MEMORY : CAIRO_STATUS_SUCCESS;
 }
 
+/* A surface of w by h units; *fine becomes its pixels a unit (PDF has points of 1/72 inch). */
 static cairo_surface_t *surface_for(const char *format, fv_buf *b, double w, double h, double *fine)
 {
     if (!strcmp(format, "svg")) {
@@ -319,7 +330,7 @@ static fv_status draw_to(fv_out *o, const fv_figure *p, const char *format, doub
     return st;
 }
 
-/* Drawn twice: first on next to nothing, to learn the size. */
+/* Measures on a surface of one pixel, then draws. */
 fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *format,
                           fv_err *e)
 {

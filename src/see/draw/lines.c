@@ -1,5 +1,8 @@
-/* lines.c - attention as lines between tokens: two columns for a head, two sentences for an
- * alignment. */
+/* lines.c - attention as lines between tokens: two columns of tokens for the heads of a layer, two
+ * sentences one above the other for an alignment.
+ *
+ * A line's width and opacity grow with its weight, so that hundreds of weak lines recede into the
+ * background.  Labels are drawn after the lines, over them. */
 #ifdef HAVE_CAIRO
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +12,8 @@
 enum { MARGIN = 28, LONGEST = 200, WIDEST = 2400 };
 #define LEAST 0.02 /* lines below this are not drawn: they would only be grey */
 
+/* A curve that leaves and arrives at a right angle to the columns (or, upright, to the lines of
+ * text), so that lines that meet at a token can be followed. */
 static void curve(fv_canvas *c, double x0, double y0, double x1, double y1, bool upright)
 {
     double mx = (x0 + x1) / 2, my = (y0 + y1) / 2;
@@ -21,6 +26,7 @@ static void curve(fv_canvas *c, double x0, double y0, double x1, double y1, bool
 
 /* ---- the head view ---- */
 
+/* The heads and their colours, wrapped; returns where the next line may begin. */
 static double legend(fv_canvas *c, const fv_figure *p, double x, double y, double *right)
 {
     fv_style s = {.size = 11.5, .color = FV_MUTED};
@@ -63,6 +69,7 @@ void fv__draw_lines(fv_canvas *c, const fv_figure *p, double *width, double *hei
         const float *w = p->w + h * p->rows * p->cols;
         fv_rgb color = p->heads > 1 ? fv__head_color(h) : fv__shade(0.8);
         if (p->heads > 1) fv__head_dash(c, h);
+        /* heads lie side by side, not on top of one another */
         double thick = p->heads > 1 ? 2 : 3.4,
                aside = ((double)h - (double)(p->heads - 1) / 2) * fmin(2.6, 14 / (double)p->heads);
         for (int64_t i = 0; i < p->rows * p->cols; i++) {
@@ -131,7 +138,7 @@ void fv__draw_alignment(fv_canvas *c, const fv_figure *p, double *width, double 
     double top = line_length(c, p, fv__figure_col, p->cols, s, gap),
            low = line_length(c, p, fv__figure_row, p->rows, s, gap);
     double wide = fmax(fmax(top, low), 420), x = MARGIN;
-    if (wide > WIDEST) { /* two columns can be scrolled, one line cannot */
+    if (wide > WIDEST) { /* a long page of two columns can be read, a line of metres cannot */
         fv__draw_lines(c, p, width, height);
         return;
     }

@@ -15,7 +15,7 @@ function buildGrid(m) {
   const box = make("div", { class: "cells" }), heads = columnsOf(m), cells = new Map(), pictures = [];
   const bytes = bytesOf(`${m.kind}.thumbs`), size = m.thumb[0] * m.thumb[1];
   const perLayer = m.heads + (m.mean ? 1 : 0) + (m.rollout ? 1 : 0);
-  box.style.gridTemplateColumns = `auto repeat(${heads.length}, minmax(0, 3.4rem))`;
+  box.style.gridTemplateColumns = `max-content repeat(${heads.length}, minmax(0, 3.4rem))`;
   box.append(make("span", { class: "name corner" }, "head"));
   for (const h of heads) box.append(make("span", { class: "name" }, h === MEAN ? "mean" : `${h}`));
   for (let k = 0; k < m.layers; k++) {

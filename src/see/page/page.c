@@ -48,6 +48,7 @@ typedef struct page {
     fv_buf thumbs; /* all of the kind, as bytes */
 } page;
 
+/* Hands what was formatted to the file: the buffer never holds more than a block of rows. */
 static void flush(page *p)
 {
     if (p->text.len) fv__out_add(p->o, p->text.data, p->text.len);
@@ -84,6 +85,7 @@ static void begin_map(page *p, int64_t layer, const char *head)
     memset(p->pool, 0, (size_t)(p->wide * p->tall) * sizeof *p->pool);
 }
 
+/* One row, of which causal maps have only what is not right of the diagonal. */
 static void put_row(page *p, const float *w, int64_t row)
 {
     int64_t n = p->triangle ? row + 1 : p->cols;
@@ -222,6 +224,7 @@ static fv_status put_thumbs(page *p)
     return FV_OK;
 }
 
+/* The maps of the kind that choose() found, layer by layer, then their thumbnails. */
 static fv_status put_kind(page *p, fv_err *e)
 {
     const fv_env *env = p->s->env;
@@ -262,6 +265,7 @@ static void put_numbers(page *p, const char *name, const int32_t *v, int64_t fro
     fv__buf_str(&p->text, "]");
 }
 
+/* Labels, words and token types along one side. */
 static void put_axis(page *p, const char *name, const fv_see_axis *a, int64_t from, int64_t to)
 {
     char key[32];
@@ -335,6 +339,7 @@ static void put_data(page *p)
 
 /* ---- the page ---- */
 
+/* Refuses a page that would be too large, before anything is computed. */
 static fv_status check(page *p, fv_err *e)
 {
     double bytes = 0;

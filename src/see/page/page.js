@@ -301,7 +301,7 @@ function figure(makeSurface) {
   const full = { x: 0, y: 0, w: layout.width + 8, h: layout.height + 4 }, win = full.w > LARGEST || full.h > LARGEST ? windowOf() : full;
   const margin = 24, width = Math.max(win.w, textWidth(caption(), 17), 320) + 2 * margin, several = panel.list.length > 1;
   const legendHeight = several ? 22 * Math.ceil(panel.list.length / Math.max(1, Math.floor((width - 2 * margin) / 84))) + 6 : 0;
-  const text = fit(data.title || "", width - 2 * margin, 13), top = margin + 48 + legendHeight;
+  const text = fitWords(data.title || "", width - 2 * margin, 13), top = margin + 48 + legendHeight;
   const s = makeSurface(width, top + win.h + margin), c = colors();
   s.box(0, 0, width, top + win.h + margin, { fill: c.paper });
   s.text(margin, margin + 8, caption(), { size: 17, bold: true, color: c.ink });

@@ -21,6 +21,16 @@ function fit(text, width, size) {
   return c.slice(0, Math.ceil(keep / 2)).join("") + "\u2026" + c.slice(c.length - Math.floor(keep / 2)).join("");
 }
 
+/* The same by words; a single word that is too wide loses its middle. */
+function fitWords(text, width, size) {
+  const word = text.split(" ");
+  for (let kept = word.length; kept >= 2; kept--) {
+    const cut = kept === word.length ? text : [...word.slice(0, Math.ceil(kept / 2)), "\u2026", ...word.slice(word.length - Math.floor(kept / 2))].join(" ");
+    if (textWidth(cut, size) <= width) return cut;
+  }
+  return fit(text, width, size);
+}
+
 class CanvasSurface {
   constructor(canvas, width, height, scale) {
     this.canvas = canvas;
