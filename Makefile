@@ -44,13 +44,15 @@ test-cuda-memory: build/build.ninja
 	@cmake --build build -j $(JOBS) --target all cuda
 	@tools/check_cuda_memory.sh -b build
 
-# How long a click and a move of the pointer take on the page of `fovea see`, in headless Chromium, at 512 tokens and 144
-# heads.
+# The page of `fovea see` in headless Chromium: what a user does there, and how long a click and a move of the pointer take
+# at 512 tokens and 144 heads.
 test-browser: build/build.ninja
 	@cmake --build build -j $(JOBS) --target browser_page
+	@build/tests/browser_page build/page-60.html 60 12 12 causal
+	@python3 tests/browser/check.py build/page-60.html
 	@build/tests/browser_page build/page-512.html 512 12 12
 	@python3 tests/browser/measure.py build/page-512.html
-	@rm -f build/page-512.html
+	@rm -f build/page-60.html build/page-512.html
 
 # The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
 check-cuda: setup-check
