@@ -35,7 +35,7 @@ mkdir -p "$folder" || exit 1
 tests() {
   ctest --test-dir "$build" -N -L cuda | sed -n 's/.*: \(test_[a-z0-9_]*\)@cuda-\?\([a-z]*\)$/\1@\2/p' |
     sed '/device_faults/d; /@plain\|@part/d; s/@$//' |
-    awk -v first='write families session train attention_op attention_sizes ops_matmul tasks' '
+    awk -v first='sampler families session train attention_op attention_sizes ops_matmul tasks' '
       BEGIN { n = split(first, a, " "); for (i = 1; i <= n; i++) place["test_" a[i]] = i }
       { name = $0; sub(/@.*/, "", name); print (name in place ? place[name] : n + 1), $0 }' | sort -s -n -k 1,1 | cut -d ' ' -f 2
 }

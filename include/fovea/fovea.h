@@ -1,7 +1,7 @@
 /* fovea.h - self-attention in C: the whole public surface, in reading order.
  *
  * error.h    how failure is reported             model.h    families of models, opened and saved
- * env.h      memory and files, replaceable       gen.h      generating: beams, sampling, sessions
+ * env.h      memory and files, replaceable       gen.h      generating: sessions, a scheduler
  * device.h   where kernels run                   data.h     parallel text, encoded and batched
  * tensor.h   contexts, tensors, parameters       train.h    optimiser, schedule, checkpoints
  * ops.h      the operations                      metric.h   BLEU and chrF
@@ -10,7 +10,7 @@
  * store.h    safetensors, configuration          see.h      attention, captured and drawn
  * task.h     texts in, labels and spans out      info.h     what this build is made of
  * items.h    tensors by name, in and out         feed.h     where batches come from
- * translate.h lines in, lines out               chat.h     conversations as the text a model knows
+ * translate.h lines in, lines out               chat.h     conversations, and their templates
  *
  * Not included here, for authors: author/family.h to add a family, author/op.h to add an operation;
  * author/backend.h, author/kernels.h and author/kernel_args.h to add a backend. */

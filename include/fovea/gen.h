@@ -1,4 +1,4 @@
-/* gen.h - generating sequences, and sessions: what a model remembers of them on the way.
+/* gen.h - generating sequences; sessions, which hold their KV caches; a scheduler over many.
  *
  * A session holds, on the model's device, the keys and values of every token so far for `rows`
  * sequences side by side.  It belongs to one thread at a time; the model is shared. */
@@ -12,14 +12,14 @@
 FV_API fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int64_t rows,
                                 int64_t cap, fv_err *e);
 FV_API void fv_session_free(fv_session *s); /* NULL is allowed */
-/* Forgets all tokens; memory stays. */
+/* Empties all rows; memory stays allocated. */
 FV_API void fv_session_reset(fv_session *s);
 
 FV_API int64_t fv_session_count(const fv_session *s);            /* rows in use */
 FV_API int64_t fv_session_len(const fv_session *s, int64_t row); /* tokens so far */
 /* Tokens that went through the model since the session was made, those of all rows added up. */
 FV_API int64_t fv_session_processed(const fv_session *s);
-/* Cuts a row back to n tokens: after a prompt that was padded, or to try again from there. */
+/* Cuts a row back to its first n tokens: after a padded prompt, or to try again from there. */
 FV_API void fv_session_truncate(fv_session *s, int64_t row, int64_t n);
 /* Announces how long a row will be once its prompt is read, which may take several steps with
  * padding between: what depends on the length of a prompt (dynamic rotary positions) then depends
@@ -33,8 +33,8 @@ FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
 /* Appends ids I32 (rows,T) and gives the logits (rows,V) that follow; NULL once the context has
  * failed. */
 FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
-/* Goes on from ids (rows), in host memory, by n tokens, the likeliest each time, which go to out
- * (n,rows).  Where the device can it does so without the host. */
+/* Greedy decoding: n tokens a row into out (n,rows), the first step reading ids (rows); both in
+ * host memory.  Where the device can, it feeds its own choices back without the host. */
 FV_API fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,
                                    int64_t n);
 /* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset:

@@ -17,8 +17,9 @@ static void copy_beam(beam *to, const beam *from)
     to->ids = ids;
 }
 
-/* The best continuations of all K beams of source i, which stands at place p, in s->next with their
- * new token; rows they come from in s->row. */
+/* The s->wide best continuations over all K beams of source i, which is at index p of the batch:
+ * as sequences in s->next, best first, and the batch rows they extend in s->row.  Insertion sort
+ * over at most wide entries; candidates of a beam come best first, so that its loop ends early. */
 static int64_t continuations(search *s, int64_t p, int64_t i)
 {
     int64_t want = s->wide, n = 0;
@@ -43,6 +44,7 @@ static int64_t continuations(search *s, int64_t p, int64_t i)
             row[at] = (int32_t)(p * s->K + k);
         }
     }
+    /* tokens are copied once it is known which continuations stay */
     for (int64_t j = 0; j < n; j++) {
         const beam *b = &s->run[(i - p) * s->K + row[j]];
         memcpy(s->next[j].ids, b->ids, (size_t)b->n * sizeof(int32_t));
@@ -50,7 +52,8 @@ static int64_t continuations(search *s, int64_t p, int64_t i)
     return n;
 }
 
-/* Keeps the K best finished ones, best first; of equals the older. */
+/* Inserts b into the K best finished hypotheses, best first; of equal scores the older stays
+ * ahead. */
 static void finish(search *s, beam *done, const beam *b, float score)
 {
     beam *worst = &done[s->K - 1];
@@ -72,7 +75,9 @@ static bool all_finished(const search *s, const beam *done)
     return true;
 }
 
-/* Judged as if the best ended at this length. */
+/* Whether no running beam can still beat the worst finished hypothesis.  The best running one is
+ * judged as if it ended at this length, or with early_stopping "never" and a penalty that favours
+ * length, at the greatest length it may reach: transformers' heuristic, not a bound. */
 bool fv__beam_decided(const search *s, int64_t i)
 {
     const beam *run = s->run + i * s->K, *done = s->done + i * s->K;

@@ -1,4 +1,8 @@
-/* config.c - how a model wants to generate: the table of keys, and generation_config.json. */
+/* config.c - generation options: the table of keys, and generation_config.json.
+ *
+ * One table gives names, ranges, defaults and help of the options, for files and command line
+ * alike. A key of generation_config.json that is neither in the table nor harmless at its value
+ * is refused: ignoring it would give other results than transformers. */
 #include <stdio.h>
 
 #include "base/base.h"
@@ -8,7 +12,7 @@
 struct fv_gen_config {
     fv_env env;
     fv_gen_opt options;
-    int32_t *lists; /* of the options, one behind the other */
+    int32_t *lists; /* of the options, concatenated */
     size_t bytes;
 };
 
@@ -47,12 +51,12 @@ const fv_field fv_gen_fields[] = {
     {0},
 };
 
-/* Keys that change nothing, at any value or at the one that means "off". */
+/* Keys without effect on the result: at any value, or at the one value given. */
 static const fv_key_rule harmless[] = {
     {"_from_model_config", NULL},
     {"transformers_version", NULL},
     {"bos_token_id", NULL},
-    {"bad_words_ids", NULL}, /* read below, as are suppress_tokens */
+    {"bad_words_ids", NULL}, /* read below, as is suppress_tokens */
     {"suppress_tokens", NULL},
     {"use_cache", NULL},
     {"cache_implementation", NULL},
@@ -87,8 +91,8 @@ static const fv_key_rule harmless[] = {
 
 /* ---- lists ---- */
 
-/* Ids at a place: one number, or a list of them; returns how many, and writes them unless out is
- * NULL. */
+/* The ids at a path: one number, or a list of them.  Returns how many, or -1 where one is no id;
+ * copies them unless out is NULL. */
 static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
 {
     char key_path[96];
@@ -140,7 +144,8 @@ static int64_t words_at(const fv_json *j, bool single, int32_t *out)
     return total;
 }
 
-/* Where eos_token_id is a list, its first goes into the field and the others into ends. */
+/* Of a list of end tokens the first goes into eos and the others into ends.  All lists share one
+ * allocation. */
 static fv_status read_lists(fv_gen_config *c, const fv_json *j, const char *path, fv_err *e)
 {
     fv_gen_opt *o = &c->options;
@@ -168,7 +173,7 @@ static fv_status read_lists(fv_gen_config *c, const fv_json *j, const char *path
 
 /* ---- files ---- */
 
-/* Those of our keys that stand below a place, among others that are not for us. */
+/* Reads the keys of the table below a path, and leaves all others alone. */
 static fv_status read_known(fv_gen_opt *o, const fv_json *j, const char *below, fv_err *e)
 {
     fv_status st = FV_OK;
@@ -208,6 +213,8 @@ static fv_status read_file(fv_gen_config *c, fv_json *j, const char *path, bool 
     return st;
 }
 
+/* Three sources, the later ones first: the task's parameters, generation_config.json (or without
+ * one config.json, where older models keep these keys), transformers' defaults. */
 fv_status fv_gen_config_open(fv_gen_config **out, const fv_env *env, const char *dir,
                              const char *task, fv_err *e)
 {
@@ -236,6 +243,7 @@ fv_status fv_gen_config_open(fv_gen_config **out, const fv_env *env, const char 
     return st;
 }
 
+/* Frees the lists, which copies of the options may no longer use. */
 void fv_gen_config_close(fv_gen_config *c)
 {
     if (!c) return;

@@ -1,294 +1,18 @@
-/* generate.c - beam search, greedy search and sampling, as transformers defines them.
+/* generate.c - generating for a batch of sources, as transformers' generate does.
  *
- * Beam search is in beam.c, or a device's (search_beams.c); greedy search and sampling are one
- * beam that takes its own continuation and ends with it, chosen here or (search_sample.c) by the
- * device.
- *
- * A sequence begins with its prompt: the start token behind an encoder, or else the source
- * itself. Prompts may differ in length: all but the last token of each go through the model
- * together, padded, the padding is cut off again, and from the last token on all rows go in step,
- * each at its own place.  Prompts of one length need no such care: their end is the first step. */
-#include <math.h>
-#include <stdio.h>
+ * fv_generate makes a context and a session with a row for every beam of every source, has the
+ * encoder read the sources where there is one, runs the search (search.c, or on a device that can
+ * choose tokens by itself search_device.c and beam_device.c) and copies the best hypotheses out.
+ * fv_session_generate does the same for one prompt in a session that lives on, as a chat's does. */
 
 #include "base/base.h"
-#include "fovea/author/op.h"
 #include "gen/search.h"
 #include "model/session.h"
 
-#define RUN 512 /* tokens of prompts that go through the model at a time */
+/* ---- sources and hypotheses ---- */
 
-/* Whether the rules can be followed with no more than the best of a row: they rule out a few
- * tokens, at most. */
-static int64_t best_needed(const search *s, bool encoder)
-{
-    const fv_gen_opt *o = s->o;
-    if (o->do_sample || o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 ||
-        o->n_bad_words > 0)
-        return 0;
-    /* rows of different lengths have different rules */
-    if (o->renormalize_logits && !encoder) return 0;
-    int64_t k = (o->num_beams > 1 ? s->wide : 1) + o->n_banned + o->n_ends + 1;
-    return k < s->V ? k : s->V;
-}
-
-/* ---- memory: one block, cut up ---- */
-
-static void *cut(uintptr_t *at, size_t bytes)
-{
-    void *p = (void *)*at;
-    *at += (bytes + 63) / 64 * 64;
-    return p;
-}
-
-/* With base NULL it only counts. */
-static size_t lay_out(search *s, void *base)
-{
-    uintptr_t at = (uintptr_t)base;
-    int64_t rows = s->n * s->K, len = s->longest;
-    size_t ids = (size_t)(rows * len) * sizeof(int32_t);
-    s->run = cut(&at, (size_t)rows * sizeof *s->run);
-    s->done = cut(&at, (size_t)rows * sizeof *s->done);
-    s->next = cut(&at, (size_t)s->wide * sizeof *s->next);
-    s->row = cut(&at, (size_t)s->wide * sizeof *s->row);
-    s->over = cut(&at, (size_t)s->n * sizeof *s->over);
-    s->at = cut(&at, (size_t)s->n * sizeof *s->at);
-    s->scores = cut(&at, (size_t)(rows * (s->top ? s->top : s->V)) * sizeof *s->scores);
-    s->tokens = cut(&at, (size_t)(rows * s->top) * sizeof *s->tokens);
-    s->scratch = cut(&at, (size_t)len * sizeof *s->scratch);
-    s->candidates = cut(&at, (size_t)(s->V > s->wide ? s->V : s->wide) * sizeof *s->candidates);
-    s->token = cut(&at, (size_t)rows * sizeof *s->token);
-    s->from = cut(&at, (size_t)rows * sizeof *s->from);
-    int32_t *run = cut(&at, ids), *done = cut(&at, ids);
-    s->spare = cut(&at, (size_t)(s->wide * len) * sizeof *s->spare);
-    for (int64_t i = 0; base && i < rows; i++) {
-        s->run[i] = (beam){.score = i % s->K ? FAR : 0, .ids = run + i * len};
-        s->done[i] = (beam){.score = FAR, .ids = done + i * len};
-    }
-    for (int64_t i = 0; base && i < s->n; i++) s->at[i] = i;
-    for (int64_t i = 0; base && i < s->wide; i++) s->next[i].ids = s->spare + i * len;
-    return at - (uintptr_t)base;
-}
-
-/* Every beam begins with its prompt. */
-static void give_prompts(search *s, const int32_t *const *source, bool encoder)
-{
-    for (int64_t i = 0; i < s->n * s->K; i++) {
-        int64_t n = s->prompt[i / s->K];
-        const int32_t *ids = encoder ? &s->o->start : source[i / s->K];
-        memcpy(s->run[i].ids, ids, (size_t)n * sizeof *ids);
-        memcpy(s->done[i].ids, ids, (size_t)n * sizeof *ids);
-        s->run[i].n = s->done[i].n = n;
-        s->token[i] = ids[n - 1];
-    }
-}
-
-/* ---- one step of one source ---- */
-
-bool fv__search_ends(const search *s, int64_t i, int32_t token)
-{
-    return fv__token_is_eos(token, s->o) || s->prompt[i] + s->made + 1 >= s->end[i];
-}
-
-int64_t fv__search_best(search *s, fv_prefix f, int64_t row, int64_t want)
-{
-    if (!s->top) {
-        float *score = s->scores + row * s->V;
-        fv__process_logits(score, s->V, f, s->o, s->scratch);
-        if (s->o->renormalize_logits) fv__log_softmax_row(score, s->V);
-        if (want > s->V) want = s->V;
-        fv__top_k(s->candidates, want, score, s->V);
-        return want;
-    }
-    int32_t forced = fv__forced_token(s->o, f);
-    if (forced >= 0) {
-        s->candidates[0] = (fv_candidate){0, forced};
-        return 1;
-    }
-    int64_t n = 0;
-    for (int64_t j = row * s->top; j < (row + 1) * s->top && n < want; j++)
-        if (!fv__token_is_banned(s->o, f, s->tokens[j]))
-            s->candidates[n++] = (fv_candidate){s->scores[j], s->tokens[j]};
-    /* every token there is was ruled out */
-    if (!n) s->candidates[n++] = (fv_candidate){-INFINITY, s->tokens[row * s->top]};
-    return n;
-}
-
-int64_t fv__search_number(const search *s, int64_t i)
-{
-    return s->o->numbers ? s->o->numbers[i / s->copies] * s->copies + i % s->copies : i;
-}
-
-/* The one token a row of one beam goes on with.  Where only the best of a row are here, they have
- * their log-probabilities already. */
-static fv_candidate next_token(search *s, const beam *b, int64_t row, int64_t i)
-{
-    fv_prefix f = fv__prefix(s, b, i);
-    if (!s->top)
-        return fv__next_token(s->scores + row * s->V, s->V, f, s->o, fv__search_number(s, i),
-                              s->scratch, s->candidates);
-    fv__search_best(s, f, row, 1);
-    return s->candidates[0];
-}
-
-void fv__search_append(search *s, int64_t p, fv_candidate best)
-{
-    int64_t i = s->at[p];
-    beam *b = &s->run[i];
-    b->ids[b->n++] = best.token;
-    b->score += best.score < 0 ? best.score : 0;
-    s->token[p] = best.token;
-    s->from[p] = (int32_t)p;
-    bool stop = s->o->token && !s->o->token(s->o->user, i, best.token);
-    /* and stays where it is */
-    if (stop || fv__search_ends(s, i, best.token)) b->finished = s->over[i] = true;
-}
-
-/* ---- the whole ---- */
-
-fv_status fv__search_failed(const search *s, fv_err *e)
-{
-    const fv_err *why = fv_ctx_err(s->ctx);
-    return fv_fail(e, why->code, "%s", why->text);
-}
-
-/* How much of the prompts the first step can read: a run, where all are equally long. */
-static int64_t first_step(const search *s)
-{
-    for (int64_t i = 1; i < s->n; i++)
-        if (s->prompt[i] != s->prompt[0]) return 1;
-    return (s->prompt[0] - s->known - 1) % RUN + 1;
-}
-
-/* All of each prompt but what the first step reads, in runs that bound the memory of a step. */
-static fv_status read_prompts(search *s, fv_err *e)
-{
-    int64_t most = 0, rows = s->n * s->K;
-    for (int64_t i = 0; i < s->n; i++)
-        most = s->prompt[i] - s->first > most ? s->prompt[i] - s->first : most;
-    size_t bytes = (size_t)(rows * (most < RUN ? most : RUN)) * sizeof(int32_t);
-    int32_t *ids = fv__alloc(s->env, bytes);
-    if (bytes && !ids) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", bytes);
-    fv_status st = FV_OK;
-    for (int64_t i = 0; i < rows; i++) fv_session_expect(s->session, i, s->run[i].n);
-    for (int64_t at = s->known; at < most && !st; at += RUN) {
-        int64_t T = most - at < RUN ? most - at : RUN;
-        for (int64_t i = 0; i < rows * T; i++) {
-            const beam *b = &s->run[i / T];
-            ids[i] = at + i % T < b->n - 1 ? b->ids[at + i % T] : fv__search_pad(s);
-        }
-        fv_ctx_reset(s->ctx, 0);
-        fv_session_step(s->ctx, s->session, fv_ints(s->ctx, ids, FV_SHAPE(rows, T)));
-        if (fv_ctx_status(s->ctx)) st = fv__search_failed(s, e);
-        for (int64_t i = 0; i < rows; i++) fv_session_truncate(s->session, i, s->run[i].n - 1);
-    }
-    fv__free(s->env, ids, bytes);
-    return st;
-}
-
-/* What may not be chosen in this step is taken out before the softmax, which comes to the same as
- * doing it once more. */
-static fv_tensor *renormalised(search *s, fv_tensor *y)
-{
-    uint8_t *mask = (uint8_t *)s->candidates; /* V of these are less than V picks */
-    /* behind an encoder all are equally long */
-    fv_prefix f = fv__prefix(s, &s->run[s->at[0] * s->K], s->at[0]);
-    for (int64_t v = 0; v < s->V; v++) mask[v] = !fv__token_is_banned(s->o, f, (int32_t)v);
-    return fv_masked_fill(s->ctx, y, fv_bytes(s->ctx, mask, FV_SHAPE(1, s->V)), -INFINITY);
-}
-
-/* Where the best are enough, they and their log-probabilities.  Else all: log-probabilities for
- * beams, and for one beam logits as they are, since that is what its rules work on. */
-static void score(fv_ctx *c, void *user, fv_tensor *logits)
-{
-    search *s = user;
-    fv_tensor *y = logits;
-    if (s->top && s->o->renormalize_logits) y = renormalised(s, y);
-    if (s->top || s->K > 1) y = fv_log_softmax(c, y);
-    s->y = s->top ? fv_topk(c, y, s->top, &s->y_token) : y;
-}
-
-/* The end of every prompt at once. */
-static bool step_prompts(search *s)
-{
-    fv_ctx *c = s->ctx;
-    int64_t rows = s->n * s->K, T = s->first;
-    size_t bytes = (size_t)(rows * T) * sizeof(int32_t);
-    int32_t *ids = fv__alloc(s->env, bytes);
-    if (!ids) return fv_raise(c, FV_ENOMEM, "generate: out of memory") != NULL;
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(ids + i * T, s->run[i].ids + s->run[i].n - T, (size_t)T * sizeof *ids);
-    fv_ctx_reset(c, 0);
-    fv_tensor *y = fv_session_step(c, s->session, fv_ints(c, ids, FV_SHAPE(rows, T)));
-    if (y) score(c, s, y);
-    fv__free(s->env, ids, bytes);
-    s->first = 1;
-    return !fv__failed(c);
-}
-
-static bool step_all(search *s)
-{
-    if (s->first > 1) return step_prompts(s);
-    return fv__session_replay(s->ctx, s->session, s->token, s->top ? FV_STEP_TOPK : FV_STEP_LOGITS,
-                              score, s);
-}
-
-static fv_status step_scores(search *s, fv_err *e)
-{
-    fv_ctx *c = s->ctx;
-    int64_t rows = s->live * s->K;
-    if (!step_all(s)) return fv__search_failed(s, e);
-    if (!s->top) return fv_read(c, s->y, s->scores, rows * s->V) ? fv__search_failed(s, e) : FV_OK;
-    bool ok = !fv_read(c, s->y, s->scores, rows * s->top) &&
-              !fv_read_i32(c, s->y_token, s->tokens, rows * s->top);
-    return ok ? FV_OK : fv__search_failed(s, e);
-}
-
-static void advance(search *s)
-{
-    for (int64_t p = 0; p < s->live; p++) {
-        if (s->K == 1)
-            fv__search_append(s, p, next_token(s, &s->run[s->at[p]], p, s->at[p]));
-        else
-            fv__beam_step(s, p);
-    }
-    s->made++;
-    for (int64_t p = 0; s->K > 1 && p < s->live; p++) {
-        int64_t i = s->at[p];
-        if (!s->over[i]) s->over[i] = fv__beam_decided(s, i);
-    }
-}
-
-void fv__search_retire(search *s)
-{
-    for (int64_t p = 0; p < s->live;) {
-        if (!s->over[s->at[p]]) {
-            p++;
-            continue;
-        }
-        int64_t last = --s->live;
-        s->at[p] = s->at[last];
-        memmove(s->from + p * s->K, s->from + last * s->K, (size_t)s->K * sizeof *s->from);
-        memmove(s->token + p * s->K, s->token + last * s->K, (size_t)s->K * sizeof *s->token);
-    }
-}
-
-static fv_status loop(search *s, fv_err *e)
-{
-    fv_status st = FV_OK;
-    while (!st && s->live) {
-        st = step_scores(s, e);
-        if (st) break;
-        advance(s);
-        fv__search_retire(s);
-        if (s->live) fv_session_select(s->ctx, s->session, s->from, s->live * s->K);
-        if (fv_ctx_status(s->ctx)) st = fv__search_failed(s, e);
-    }
-    return st;
-}
-
-/* ---- in and out ---- */
-
+/* The encoder reads all sources in one batch, padded and masked; its output stays in the session.
+ */
 static fv_status encode(search *s, const int32_t *const *source, const int64_t *len, fv_err *e)
 {
     int64_t most = 0;
@@ -312,8 +36,8 @@ static fv_status encode(search *s, const int32_t *const *source, const int64_t *
     return fv_ctx_status(s->ctx) ? fv__search_failed(s, e) : FV_OK;
 }
 
-/* Copies the best of each source into one block of the caller's. */
-static fv_status write_hypotheses(const search *s, fv_generated *out, int64_t each, fv_err *e)
+/* Copies the best hypotheses of each source into one block, which the caller frees. */
+static fv_status copy_hypotheses(const search *s, fv_generated *out, int64_t each, fv_err *e)
 {
     int64_t len = s->longest;
     size_t heads = (size_t)(s->n * each) * sizeof(fv_hyp),
@@ -339,6 +63,7 @@ void fv_generated_free(fv_generated *g)
     *g = (fv_generated){0};
 }
 
+/* Options that no search can follow, with a sentence each. */
 static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
@@ -361,8 +86,8 @@ static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err
     return FV_OK;
 }
 
-/* How long each sequence is and may become; what the model has places for limits what was not
- * asked for. */
+/* Prompt length and greatest length of each sequence; the model's context and the session's
+ * capacity bound what max_length asks for. */
 static fv_status measure(search *s, const fv_model *m, const int64_t *len, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
@@ -391,7 +116,8 @@ static fv_status check_ids(const int32_t *ids, int64_t n, int32_t least, int64_t
     return FV_OK;
 }
 
-/* An encoder's vocabulary may be another, and its table looks for itself. */
+/* A source read by an encoder is not checked here: its vocabulary may be another, and the
+ * embedding checks its ids. */
 static fv_status check_all_ids(const search *s, const int32_t *const *source, const int64_t *len,
                                bool encoder, fv_err *e)
 {
@@ -405,6 +131,7 @@ static fv_status check_all_ids(const search *s, const int32_t *const *source, co
     return st;
 }
 
+/* Everything behind the checks: session, prompts, search. */
 static fv_status search_all(search *s, const fv_model *m, const int32_t *const *source,
                             const int64_t *len, fv_err *e)
 {
@@ -414,20 +141,15 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     if (!st && !s->session)
         st = fv_session_new(&s->session, m, fv_ctx_device(s->ctx), s->n * s->K, s->longest, e);
     if (st) return st;
-    s->wide = (2 + s->o->n_ends) * s->K;
-    s->top = best_needed(s, encoder);
-    s->bytes = lay_out(s, NULL);
-    char *block = fv__alloc(s->env, s->bytes);
-    if (!block) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", s->bytes);
-    lay_out(s, block);
-    give_prompts(s, source, encoder);
-    s->block = block;
-    if (encoder) st = encode(s, source, len, e);
-    bool chooses = fv__device_samples(s, encoder), searches = fv__device_searches(s, encoder);
-    s->first = chooses || searches ? 1 : first_step(s);
-    if (!st) st = read_prompts(s, e);
+    st = fv__search_prepare(s, source, encoder, e);
+    if (!st && encoder) st = encode(s, source, len, e);
     if (st) return st;
-    return chooses ? fv__sample_loop(s, e) : searches ? fv__beams_loop(s, e) : loop(s, e);
+    /* a device that feeds tokens back by itself begins with one token a row */
+    bool samples = fv__device_samples(s, encoder), searches = fv__device_searches(s, encoder);
+    st = fv__search_prefill(s, samples || searches, e);
+    if (st) return st;
+    if (samples) return fv__sample_loop(s, e);
+    return searches ? fv__beams_loop(s, e) : fv__search_loop(s, e);
 }
 
 /* Searches for n sources, each `copies` times, with s->ctx and perhaps s->session given. */
@@ -448,7 +170,7 @@ static fv_status run_search(search *s, fv_generated *out, const fv_model *m,
         lens[i] = len[i / copies];
     }
     fv_status st = search_all(s, m, all, lens, e);
-    if (!st) st = write_hypotheses(s, out, s->o->num_return_sequences / copies, e);
+    if (!st) st = copy_hypotheses(s, out, s->o->num_return_sequences / copies, e);
     if (!st) out->n = n, out->each = s->o->num_return_sequences;
     fv__free(s->env, s->block, s->bytes);
     fv__free(s->env, all, bytes);

@@ -1,4 +1,9 @@
-/* sample.c - the next token. */
+/* sample.c - the next token: logits processors, greedy choice and sampling on the host.
+ *
+ * Orders and ties are transformers': processors in the order of its list, the first of equal
+ * scores, warpers in the order temperature, top-k, top-p, min-p, typical-p.  Sampling sorts only
+ * what can still be chosen: top-k and top-p collect their candidates first, since sorting a
+ * vocabulary for every token would cost more than a small model's step. */
 #include "gen/sample.h"
 
 #include <math.h>
@@ -7,18 +12,18 @@
 
 #include "fovea/author/op.h"
 
-/* ---- rules ---- */
+/* ---- logits processors ---- */
 
-/* Positive scores are divided, negative ones multiplied: both become less likely.  From what they
- * were before, so that a token which stands there twice is not penalised twice. */
+/* repetition_penalty: positive scores are divided, negative ones multiplied, so that both become
+ * less likely.  From the scores before it, so that a token that occurs twice is penalised once. */
 static void penalise(float *score, fv_prefix f, float by, float *was)
 {
     for (int64_t i = 0; i < f.n; i++) was[i] = score[f.ids[i]];
     for (int64_t i = 0; i < f.n; i++) score[f.ids[i]] = was[i] < 0 ? was[i] * by : was[i] / by;
 }
 
-/* No run of `size` tokens comes twice: where the last size-1 stood before, what followed them is
- * out. */
+/* no_repeat_ngram_size: wherever the last size-1 tokens occurred before, the token that followed
+ * them is banned. */
 static void ban_repeated_ngrams(float *score, fv_prefix f, int64_t size)
 {
     const int32_t *tail = f.ids + f.n - (size - 1);
@@ -89,11 +94,11 @@ bool fv__token_is_eos(int32_t token, const fv_gen_opt *o)
     return ends;
 }
 
-/* ---- the best ---- */
+/* ---- greedy ---- */
 
 #define ABREAST 16
 
-/* The greatest of a row; its lanes keep a vector unit busy. */
+/* The greatest score; independent lanes, so that the compiler vectorises the reduction. */
 static float greatest(const float *score, int64_t V)
 {
     float lane[ABREAST];
@@ -123,7 +128,7 @@ void fv__log_softmax_row(float *score, int64_t V)
 void fv__top_k(fv_candidate *out, int64_t k, const float *score, int64_t V)
 {
     int64_t n = 0, i = 0;
-    if (k == 1) { /* as most often: find its value, then its place */
+    if (k == 1) { /* the usual case: find the value, then its index */
         float top = greatest(score, V);
         while (i < V - 1 && score[i] != top) i++;
         out[0] = (fv_candidate){score[i], (int32_t)i};
@@ -137,7 +142,7 @@ void fv__top_k(fv_candidate *out, int64_t k, const float *score, int64_t V)
     }
 }
 
-/* ---- drawing ---- */
+/* ---- sampling ---- */
 
 static int best_first(const void *a, const void *b)
 {
@@ -146,7 +151,7 @@ static int best_first(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
-/* All tokens with at least this score, in their order. */
+/* All tokens with at least this score, in the order of their ids; branchless. */
 static int64_t collect(fv_candidate *c, const float *score, int64_t V, float least)
 {
     int64_t n = 0;
@@ -157,7 +162,8 @@ static int64_t collect(fv_candidate *c, const float *score, int64_t V, float lea
     return n;
 }
 
-/* exp((score - top) / heat) in place of the scores; returns their sum. */
+/* Replaces scores by softmax weights, exp((score - top) / temperature), not yet normalised;
+ * returns their sum. */
 static double softmax_weights(fv_candidate *c, int64_t n, float top, float heat)
 {
     double sum = 0;
@@ -165,15 +171,15 @@ static double softmax_weights(fv_candidate *c, int64_t n, float top, float heat)
     return sum;
 }
 
-/* The k best and all that tie with the last. */
+/* top_k: the k best and, as in transformers, all that tie with the last of them. */
 static int64_t collect_best(fv_candidate *c, const float *score, int64_t V, int64_t k)
 {
     fv__top_k(c, k, score, V);
     return collect(c, score, V, c[k - 1].score);
 }
 
-/* Tokens that hold at least `share` of *all, without sorting a vocabulary: the threshold falls
- * until those above it do. */
+/* Candidates of top_p: tokens that hold at least `share` of the probability, without sorting the
+ * vocabulary.  The score threshold is lowered until the tokens above it hold enough. */
 static int64_t collect_share(fv_candidate *c, double *all, const float *score, int64_t V, float top,
                              float heat, float share)
 {
@@ -188,7 +194,7 @@ static int64_t collect_share(fv_candidate *c, double *all, const float *score, i
     return collect(c, score, V, -INFINITY);
 }
 
-/* How many weights, best first, hold so much: at least one. */
+/* The number of leading weights that sum to at least `much`; at least one. */
 static int64_t holding(const fv_candidate *c, int64_t n, double much)
 {
     double held = 0;
@@ -204,12 +210,12 @@ static int64_t typical(fv_candidate **c, int64_t n, double share)
     const fv_candidate *w = *c;
     double sum = 0, expected = 0, held = 0;
     int64_t from = 0;
-    while (n > 1 && w[n - 1].score <= 0) n--; /* what cannot come has no surprise */
+    while (n > 1 && w[n - 1].score <= 0) n--; /* a weight of 0 has no surprisal */
     for (int64_t i = 0; i < n; i++) sum += (double)w[i].score;
     for (int64_t i = 0; i < n; i++)
         expected -= (double)w[i].score / sum * log((double)w[i].score / sum);
     while (from < n && -log((double)w[from].score / sum) < expected) from++;
-    int64_t to = from; /* weights fall, so surprise grows: the nearest are a run around here */
+    int64_t to = from; /* the range grows from the entropy outwards */
     while (held < share * sum && to - from < n) {
         double left = from > 0 ? expected + log((double)w[from - 1].score / sum) : INFINITY;
         double right = to < n ? -log((double)w[to].score / sum) - expected : INFINITY;
@@ -237,7 +243,7 @@ int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, dou
     int64_t n = some   ? collect_best(c, score, V, o->top_k)
                 : part ? collect_share(c, &all, score, V, top, heat, o->top_p)
                        : collect(c, score, V, -INFINITY);
-    if (!n) { /* scores that are no numbers: nothing can be weighed */
+    if (!n) { /* NaN scores: there are no weights to draw by */
         fv__top_k(c, 1, score, V);
         return c[0].token;
     }

@@ -1,5 +1,10 @@
-/* sample_device.c - tokens that a device chooses and feeds back by itself: the host starts steps
- * and reads what came in runs. */
+/* sample_device.c - runs of decode steps in which the device samples and feeds tokens back.
+ *
+ * A step of a small model takes less than a round trip to the host.  So the sampling kernel leaves
+ * the chosen token where the next step reads its input, counts and remembers it in a log of
+ * FV_SAMPLE_LOG steps, and the host starts several steps before it reads the log.  What the kernel
+ * needs lies in one block of device memory that belongs to the session: addresses stay, so a step
+ * captured as a graph can be replayed. */
 #include "base/base.h"
 #include "model/session.h"
 
@@ -8,7 +13,8 @@ bool fv__sampler_supported(const fv_session *s, fv_dtype t)
     return (unsigned)t < FV_FLOATS && s->dev->k[t] && s->dev->k[t]->sample;
 }
 
-/* Where things lie in the block of device memory, in bytes. */
+/* Byte offsets in that block: per row its number and four counters, the log, per token its flags.
+ */
 typedef struct layout {
     size_t number, counts, log, token_flags, all;
 } layout;
@@ -22,7 +28,8 @@ static layout lay_out(int64_t rows, int64_t V)
     return l;
 }
 
-/* made, ended, least and last of each row, behind their numbers, as the device has them. */
+/* Fills a host copy of the block up to the log: for each row its number, then the arrays made,
+ * ended, min_new and max_new. */
 static void fill(char *block, const layout *l, const fv_sampler *w, int64_t rows)
 {
     int64_t *number = (int64_t *)block;
@@ -37,6 +44,7 @@ static void fill(char *block, const layout *l, const fv_sampler *w, int64_t rows
     }
 }
 
+/* Addresses in the block, for the kernel. */
 static void point(fv_sample *to, char *block, const layout *l, int64_t rows, bool token_flags)
 {
     int32_t *counts = (int32_t *)(block + l->counts);
@@ -50,7 +58,7 @@ static void point(fv_sample *to, char *block, const layout *l, int64_t rows, boo
     to->token_flags = token_flags ? (const uint8_t *)(block + l->token_flags) : NULL;
 }
 
-/* All that a kept step depends on. */
+/* Whether a captured step can be replayed: equal in all that its kernels were launched with. */
 static bool alike(const fv_sample *a, const fv_sample *b)
 {
     return a->rows == b->rows && a->V == b->V && a->number == b->number &&
@@ -60,6 +68,8 @@ static bool alike(const fv_sample *a, const fv_sample *b)
            a->top_k == b->top_k && a->seed == b->seed;
 }
 
+/* Settings that differ from those captured change the version, so that the step is captured anew.
+ */
 bool fv__sampler_begin(fv_ctx *c, fv_session *s, const fv_sampler *w)
 {
     int64_t rows = s->rows, V = w->how.V;
@@ -67,23 +77,24 @@ bool fv__sampler_begin(fv_ctx *c, fv_session *s, const fv_sampler *w)
     void *host = s->host;
     const fv_backend *b = s->dev->backend;
     if (fv__failed(c) ||
-        !fv__session_reserve(c, s, &s->writing, FV_U8, FV_SHAPE((int64_t)l.all), 0))
+        !fv__session_reserve(c, s, &s->sampler_block, FV_U8, FV_SHAPE((int64_t)l.all), 0))
         return false;
     if (!fv__grow(&s->env, &host, &s->host_bytes, l.token_flags))
         return fv_raise(c, FV_ENOMEM, "session: out of memory") != NULL;
     s->host = host;
     fill(host, &l, w, rows);
-    b->upload(&c->stream, s->writing.t.data, host, l.log);
+    b->upload(&c->stream, s->sampler_block.t.data, host, l.log);
     if (w->token_flags)
-        b->upload(&c->stream, (char *)s->writing.t.data + l.token_flags, w->token_flags, (size_t)V);
+        b->upload(&c->stream, (char *)s->sampler_block.t.data + l.token_flags, w->token_flags,
+                  (size_t)V);
     fv_sample now = w->how;
     now.rows = rows;
     now.log = FV_SAMPLE_LOG;
     now.n_positions = 3; /* pos, lens and shifted lie one behind the other */
-    point(&now, s->writing.t.data, &l, rows, w->token_flags != NULL);
+    point(&now, s->sampler_block.t.data, &l, rows, w->token_flags != NULL);
     if (!alike(&now, &s->sample)) s->version++;
     s->sample = now;
-    s->written = w->made;
+    s->sampled = w->made;
     return !fv__failed(c);
 }
 
@@ -110,24 +121,24 @@ bool fv__sampler_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, in
     if (fv__failed(c)) return false;
     const float *log = (const float *)(s->host + FV_SAMPLE_LOG * rows);
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = (s->written + i) % FV_SAMPLE_LOG * rows;
+        int64_t at = (s->sampled + i) % FV_SAMPLE_LOG * rows;
         memcpy(tokens + i * rows, s->host + at, (size_t)rows * sizeof *tokens);
         if (scores) memcpy(scores + i * rows, log + at, (size_t)rows * sizeof *scores);
     }
-    /* rows that ended will leave */
+    /* also of rows that have ended: the caller truncates or drops those */
     for (int64_t i = 0; i < rows; i++) s->len[i] += (int32_t)(n - (ids != NULL));
-    s->written += n;
+    s->sampled += n;
     return true;
 }
 
-/* ---- the likeliest tokens, without rules ---- */
+/* ---- greedy, without processors ---- */
 
 static void likeliest(fv_ctx *c, void *user, fv_tensor *logits)
 {
     *(fv_tensor **)user = fv_argmax(c, logits, -1);
 }
 
-static bool write_by_host(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n)
+static bool greedy_on_host(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n)
 {
     fv_tensor *best = NULL;
     bool ok = true;
@@ -137,6 +148,7 @@ static bool write_by_host(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t 
     return ok;
 }
 
+/* In runs as long as the log, or step by step through the host where there is no such kernel. */
 fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out, int64_t n)
 {
     int64_t V = fv_model_family(s->model)->vocabulary(fv_model_self(s->model));
@@ -148,7 +160,7 @@ fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_
             return fv_ctx_err(c)->code;
         }
     if (!fv__sampler_supported(s, c->dtype))
-        return write_by_host(c, s, ids, out, n) ? FV_OK : fv_ctx_err(c)->code;
+        return greedy_on_host(c, s, ids, out, n) ? FV_OK : fv_ctx_err(c)->code;
     fv_sampler w = {
         .how = {.V = V, .forced_first = -1, .forced_last = -1, .temperature = 1, .top_p = 1}};
     bool ok = fv__sampler_begin(c, s, &w);

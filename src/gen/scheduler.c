@@ -75,6 +75,7 @@ static void *cut(char **at, size_t bytes)
     return p;
 }
 
+/* Places all arrays in one block; with base NULL it only adds up the bytes. */
 static size_t lay_out(fv_scheduler *s, char *base)
 {
     char *at = base;
@@ -102,6 +103,7 @@ static bool open_locks(fv_scheduler *s)
     return ok;
 }
 
+/* What the options and the model must satisfy, with a sentence where they do not. */
 static fv_status check_family(const fv_model *m, fv_scheduler_opt opt, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
@@ -178,6 +180,7 @@ static bool ids_within(const int32_t *ids, int64_t n, int32_t least, int64_t V)
     return true;
 }
 
+/* Everything that would fail later is refused here, in the thread that asked. */
 static fv_status check_request(const fv_scheduler *s, const int32_t *prompt, int64_t n,
                                const fv_gen_opt *o, fv_err *e)
 {
@@ -207,6 +210,7 @@ static const int32_t *copy_ids(int32_t **at, const int32_t *ids, int64_t n)
     return copy;
 }
 
+/* One allocation: the sequence, its tokens up to its greatest length, and copies of the lists. */
 static sequence *new_sequence(const fv_scheduler *s, const int32_t *prompt, int64_t n,
                               const fv_gen_opt *o)
 {
@@ -228,6 +232,7 @@ static sequence *new_sequence(const fv_scheduler *s, const int32_t *prompt, int6
     return q;
 }
 
+/* The id is given and the sequence queued under one lock: no callback can run before *id is set. */
 fv_status fv_scheduler_submit(fv_scheduler *s, uint64_t *id, const int32_t *prompt, int64_t n,
                               const fv_gen_opt *opt, fv_sched_fn *fn, void *user, fv_err *e)
 {
@@ -257,6 +262,7 @@ fv_status fv_scheduler_submit(fv_scheduler *s, uint64_t *id, const int32_t *prom
                    (long long)s->opt.waiting);
 }
 
+/* Only marks: the row belongs to the stepping thread, which ends the sequence at its next step. */
 fv_status fv_scheduler_cancel(fv_scheduler *s, uint64_t id, fv_err *e)
 {
     bool found = false;
@@ -305,6 +311,7 @@ static bool is_cancelled(fv_scheduler *s, const sequence *q)
     return yes;
 }
 
+/* From here on it cannot be cancelled; its row is taken by the next retire. */
 static void mark_done(fv_scheduler *s, sequence *q)
 {
     pthread_mutex_lock(&s->lock);

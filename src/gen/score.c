@@ -1,11 +1,11 @@
-/* score.c - how likely a text is: every token under what the model expected there.
+/* score.c - log-probability of a text: each token under the model's distribution at its position.
  *
  * All tokens of a window go through the model at once, as in training, and each costs its
  * cross-entropy. */
 #include "base/base.h"
 #include "fovea/gen.h"
 
-/* A batch of sequences on the host: what goes in, and which tokens are asked about (-100: not this
+/* A batch of sequences on the host: input ids, and the labels to be scored (-100: not this
  * one). */
 typedef struct batch {
     const fv_env *env;
@@ -99,7 +99,7 @@ fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *
     return st;
 }
 
-/* The prompt and then a continuation in each row; a label stands where the token before it is. */
+/* The prompt and then a continuation in each row; a label is at the position before its token. */
 static void fill_continued(batch *b, const int32_t *prompt, int64_t n, const int32_t *const *more,
                            const int64_t *len)
 {

@@ -1,10 +1,14 @@
-/* search.h - sequences that are being generated: what all ways of choosing tokens work on. */
+/* search.h - the state of a search: sources, their beams, and the batch they decode in.
+ *
+ * Sources are numbered 0 to n-1 for good.  The batch holds the `live` ones, K rows each; at[p] is
+ * the source at index p of the batch.  A source that is over leaves, and the last one moves to its
+ * index. */
 #ifndef FV_SEARCH_H
 #define FV_SEARCH_H
 
 #include "gen/sample.h"
 
-#define FAR (-1.0e9f) /* a score that never wins */
+#define FAR (-1.0e9f) /* a score below every real one, as in transformers */
 
 typedef struct beam {
     float score;
@@ -18,10 +22,10 @@ typedef struct search {
     fv_session *session;
     const fv_gen_opt *o;
     const fv_env *env;
-    int64_t n, K, V; /* sources, beams, vocabulary */
-    int64_t copies;  /* neighbouring sources that are one, each drawing for itself */
-    int64_t live;    /* sources not yet over: the first so many of `at`, and rows of the session */
-    int64_t made;    /* tokens behind the prompt, of every running beam */
+    int64_t n, K, V;       /* sources, beams, vocabulary */
+    int64_t copies;        /* consecutive sources with one prompt, sampled independently */
+    int64_t live;          /* sources not over: the first entries of `at`, K session rows each */
+    int64_t made;          /* tokens behind the prompt, of every running beam */
     int64_t *prompt, *end; /* n each: tokens given, and tokens at most */
     int64_t longest;       /* the greatest of end */
     int64_t known;         /* tokens of every prompt that the session holds already */
@@ -30,7 +34,7 @@ typedef struct search {
     int64_t top;      /* best of each row that are looked at; 0: all scores are */
     beam *run, *done; /* n * K each */
     bool *over;       /* n */
-    int64_t *at;      /* n: which source stands at a place of the batch */
+    int64_t *at;      /* n: the source at each index of the batch */
     float *scores;    /* n * K rows of V, or of top */
     int32_t *tokens;  /* with top, those the scores are of */
     float *scratch;   /* longest */
@@ -53,39 +57,46 @@ static inline fv_prefix fv__prefix(const search *s, const beam *b, int64_t i)
     return (fv_prefix){b->ids, b->n, s->prompt[i], s->end[i]};
 }
 
+/* search.c, in this order: allocates the state, which the caller frees as s->block; reads all
+ * prompts into the KV cache up to what the first step reads, or with last_alone up to the last
+ * token; runs to the end. */
+fv_status fv__search_prepare(search *s, const int32_t *const *source, bool encoder, fv_err *e);
+fv_status fv__search_prefill(search *s, bool last_alone, fv_err *e);
+fv_status fv__search_loop(search *s, fv_err *e);
+
 /* Whether this token, behind the others of source i, is its last. */
 bool fv__search_ends(const search *s, int64_t i, int32_t token);
-/* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns
- * how many. */
+/* The best continuations of sequence f, whose scores are in a row of the batch: at most `want`, in
+ * s->candidates.  Returns how many. */
 int64_t fv__search_best(search *s, fv_prefix f, int64_t row, int64_t want);
 
-/* Which of all sequences source i is, for its random numbers. */
+/* The counter of source i for its random numbers: independent of the batch it is in. */
 int64_t fv__search_number(const search *s, int64_t i);
-/* With one beam: the source at place p takes this token, and is its own hypothesis when it ends. */
+/* With one beam: appends a token to the source at index p, and finishes it where it ends. */
 void fv__search_append(search *s, int64_t p, fv_candidate best);
-/* Sources that are over leave the batch; the last one takes the place. */
+/* Takes sources that are over out of the batch, and sets from and token for the next step. */
 void fv__search_retire(search *s);
-fv_status fv__search_failed(const search *s, fv_err *e); /* what the context says */
+fv_status fv__search_failed(const search *s, fv_err *e); /* the context's error */
 
-/* Whether the device can: not by rules that look at the tokens so far, nor for scores of what
- * rules left over. */
+/* Whether the device can run greedy search or sampling by itself: not with processors that look at
+ * earlier tokens, nor with renormalised scores. */
 bool fv__device_samples(const search *s, bool encoder);
 fv_status fv__sample_loop(search *s, fv_err *e);
 
-/* V: what each token is, FV_TOKEN_*; the caller frees them.  NULL: no memory. */
+/* V flags FV_TOKEN_*, which the caller frees; NULL: out of memory. */
 uint8_t *fv__search_token_flags(const search *s);
-/* Before it may end, and before its last: new tokens of source i. */
+/* Tokens that source i generates before it may end, and before its last one. */
 int32_t fv__search_min_new(const search *s, int64_t i);
 int32_t fv__search_max_new(const search *s, int64_t i);
 
-/* The same for beams. */
+/* The same for beam search. */
 bool fv__device_searches(const search *s, bool encoder);
 fv_status fv__beams_loop(search *s, fv_err *e);
 
-/* The source at place p of the batch goes on: its beams, the rows they come from and their
- * tokens. */
+/* One step of beam search for the source at index p: its new beams, the rows they continue
+ * (s->from) and their last tokens (s->token). */
 void fv__beam_step(search *s, int64_t p);
-/* No running beam of source i can come before its worst finished one. */
+/* Whether source i is over: no running beam can beat its worst finished hypothesis. */
 bool fv__beam_decided(const search *s, int64_t i);
 
 #endif

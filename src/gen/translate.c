@@ -1,8 +1,9 @@
-/* translate.c - lines of text in, lines of text out.
+/* translate.c - lines of text in, translations out, in order.
  *
- * Lines are taken some hundreds at a time.  These are sorted by length and cut into batches; the
- * batch with the earliest line runs first, and lines are handed on as soon as all before them are
- * done.  Sorting the whole input would pad a little less and show nothing until the end. */
+ * A window of some hundred lines is encoded, sorted by length and cut into batches, so that lines
+ * of one batch need little padding.  The batch that holds the earliest line runs first, and lines
+ * are handed on as soon as all before them are done: output starts after one batch.  Sorting the
+ * whole input would pad a little less, and show nothing until the end. */
 #include "fovea/translate.h"
 
 #include <stdio.h>
@@ -37,13 +38,14 @@ void fv_translator_close(fv_translator *t)
     fv__free(&env, t, sizeof *t);
 }
 
-/* Whether the directory has a say; what is not said there is ours to choose. */
+/* Whether the model's files set this key; if not, the translator's own default applies. */
 static bool says(const fv_dir *d, const char *key)
 {
     const fv_json *j = fv_dir_generation(d) ? fv_dir_generation(d) : fv_dir_config(d);
     return fv_json_has(j, key);
 }
 
+/* Marian's defaults where the files say nothing: 4 beams, 512 tokens. */
 static fv_status read_settings(fv_translator *t, const char *dir, fv_err *e)
 {
     const fv_family *f = fv_model_family(t->model);
@@ -61,6 +63,7 @@ static fv_status read_settings(fv_translator *t, const char *dir, fv_err *e)
     return st;
 }
 
+/* A decoder alone could continue a line, which is no translation. */
 static fv_status check_model(const fv_translator *t, const char *dir, fv_err *e)
 {
     const fv_family *f = fv_model_family(t->model);
@@ -100,7 +103,7 @@ fv_gen_opt *fv_translator_gen(fv_translator *t) { return &t->gen; }
 const fv_tok *fv_translator_tok(const fv_translator *t) { return t->tok; }
 const fv_model *fv_translator_model(const fv_translator *t) { return t->model; }
 
-/* ---- lines on their way ---- */
+/* ---- lines in flight ---- */
 
 typedef struct item {
     fv_translation out;
@@ -116,16 +119,16 @@ typedef struct job {
     fv_lines lines;
     int64_t from, n; /* the window: lines [from, from + n) */
     item *items;     /* of the window */
-    int64_t *order;  /* those that are not empty, by length */
-    int64_t pending; /* how many that are */
-    int64_t ready;   /* items handed on */
+    int64_t *order;  /* indices of lines that are not empty, by length */
+    int64_t pending; /* entries of order */
+    int64_t ready;   /* items given to the callback */
     fv_translated_fn *done;
     void *user;
     bool stop;
     fv_err *e;
 } job;
 
-/* Frees what an item holds; that it is done stays known. */
+/* Frees an item's memory, but keeps its done flag. */
 static void drop(fv_translator *t, item *x)
 {
     for (int64_t i = 0; x->best && i < x->out.n_best; i++) {
@@ -159,7 +162,7 @@ static bool is_blank(const char *s, size_t n)
     return true;
 }
 
-/* Tokens of one line, with the end that the tokenizer adds or else one of ours. */
+/* Encodes one line, and appends the end token where the tokenizer does not. */
 static fv_status encode(job *j, int64_t i)
 {
     fv_translator *t = j->t;
@@ -207,8 +210,8 @@ static void look(void *user, fv_ctx *c, const char *site, const char *name, cons
     }
 }
 
-/* The decoder reads the translation once more, behind the start token: row i is what token i was
- * chosen by. */
+/* Cross-attention of the best translation, averaged over layers and heads: the decoder reads start
+ * token and translation once more, and row i is the step that chose token i. */
 static fv_status attend(fv_translator *t, item *x, fv_err *e)
 {
     int64_t rows = x->best[0].n, cols = x->out.n_source;
@@ -269,7 +272,7 @@ static fv_status keep(job *j, item *x, const fv_hyp *hyp, int64_t n)
     return t->opt.attention && x->out.n_source && x->best[0].n ? attend(t, x, j->e) : FV_OK;
 }
 
-/* Lines order[from .. from+n) together. */
+/* Generates for lines order[from .. from+n) in one batch. */
 static fv_status run_batch(job *j, const int64_t *order, int64_t n)
 {
     fv_translator *t = j->t;
@@ -302,7 +305,8 @@ static int by_length(const void *a, const void *b, void *items)
     return d ? (d < 0 ? -1 : 1) : x < y ? -1 : 1;
 }
 
-/* Lines of the batch that begins at order[from]: the longest is its last, which pads the others. */
+/* The size of the batch that begins at order[from]: lines are sorted, so its last one is the
+ * longest and decides the padding. */
 static int64_t batch_size(const job *j, int64_t from)
 {
     const fv_translate_opt *o = &j->t->opt;
@@ -313,7 +317,7 @@ static int64_t batch_size(const job *j, int64_t from)
     return n;
 }
 
-/* Of the batches not yet run, the one with the earliest line; *n is 0 when none is left. */
+/* The next batch: the one that holds the earliest line not done; *n is 0 when none is left. */
 static int64_t next_batch(const job *j, int64_t *n)
 {
     int64_t best = 0, earliest = j->n;

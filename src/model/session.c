@@ -1,12 +1,16 @@
-/* session.c - the key/value caches of one generation.
+/* session.c - the KV caches of one generation, and its steps.
  *
- * Memory is taken when a layer first asks for it, grows with the sequences and is kept.  A step of
- * one token reads what differs from step to step from memory of the session's own: it repeats, and
- * a device may keep it as a graph. */
+ * A cache (rows, allocated, width) per layer, one for keys and one for values, is allocated when
+ * the layer first asks for it, grows by doubling with its longest row, and is reused after a
+ * reset.  On a GPU it has its full size from the start, since a captured step holds addresses.
+ *
+ * Two kinds of step: fv_session_step takes any number of tokens a row (prefill), with inputs in
+ * the context; fv__session_replay takes one token a row (decode), with inputs in memory of the
+ * session's own, so that a device can capture the step as a graph and replay it. */
 #include "base/base.h"
 #include "model/session.h"
 
-#define INITIAL_CAPACITY 64 /* tokens a row has memory for at first */
+#define INITIAL_CAPACITY 64 /* tokens of a row allocated at first, on the host */
 
 static slot *slots(const fv_env *env) { return fv__alloc(env, MAX_SLOTS * sizeof(slot)); }
 
@@ -23,7 +27,7 @@ fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int6
     fv_session *s = fv__alloc(&d->env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "session: out of memory");
     *s = (fv_session){.env = d->env, .dev = d, .model = m, .all = rows, .rows = rows, .cap = cap};
-    /* elsewhere a step keeps its addresses */
+    /* a GPU's captured step holds addresses: nothing may grow */
     s->allocated = cap < INITIAL_CAPACITY || !fv__device_is_host(d) ? cap : INITIAL_CAPACITY;
     s->len = fv__alloc(&s->env, 2 * (size_t)rows * sizeof *s->len);
     s->expected = s->len ? s->len + rows : NULL;
@@ -59,7 +63,7 @@ void fv_session_free(fv_session *s)
     free_slots(s, s->kept);
     if (s->block) s->dev->backend->release(s->dev, s->block, s->block_bytes);
     drop_slot(s, &s->step_inputs.all);
-    drop_slot(s, &s->writing);
+    drop_slot(s, &s->sampler_block);
     fv__session_rows_free(s);
     fv__free(&env, s->host, s->host_bytes);
     fv__free(&env, s->len, 2 * (size_t)s->all * sizeof *s->len);
@@ -100,6 +104,7 @@ void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
 
 /* ---- memory ---- */
 
+/* A new shape in enough memory keeps the address but not the meaning, so it counts as a version. */
 bool fv__session_reserve(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape,
                          int64_t spare)
 {
@@ -128,9 +133,8 @@ static bool numbered(fv_ctx *c, int i)
     return false;
 }
 
-/* One row more than there are: where a row waits while others change places in a circle.  A GPU
- * multiplies whole tiles of values, those behind the last key with weights of 0: there must be
- * numbers, and new memory holds anything. */
+/* One row more than there are: a scratch row for cyclic moves.  GPU kernels multiply whole tiles
+ * of values, with weights of 0 behind the last key, and 0 * NaN is NaN: new memory is zeroed. */
 static bool reserve_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_dtype t)
 {
     if (at->t.data && at->t.dtype == t && at->t.shape.d[1] == s->allocated &&
@@ -144,7 +148,7 @@ static bool reserve_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_
     return ok;
 }
 
-/* The rows of the step under way. */
+/* A cache narrowed to the rows of this step. */
 static fv_tensor *view_rows(const fv_session *s, slot *at)
 {
     at->view = at->t;
@@ -165,7 +169,7 @@ fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype
                    .lens = s->lens};
 }
 
-/* Bytes of a cache with memory for `allocated` tokens a row, one row more than there are. */
+/* Bytes of a cache of `allocated` tokens a row, with its scratch row. */
 static size_t cache_bytes(const fv_session *s, const slot *at, int64_t allocated)
 {
     size_t bytes = at->t.data
@@ -174,7 +178,7 @@ static size_t cache_bytes(const fv_session *s, const slot *at, int64_t allocated
     return (bytes + 63) / 64 * 64;
 }
 
-/* Moves a cache to `to`, which has memory for `allocated` tokens a row. */
+/* Copies a cache to `to`, whose rows have `allocated` tokens, and releases the old memory. */
 static void widen(fv_ctx *c, fv_session *s, slot *at, void *to, int64_t allocated)
 {
     if (!at->t.data) return;
@@ -192,6 +196,8 @@ static void widen(fv_ctx *c, fv_session *s, slot *at, void *to, int64_t allocate
     drop_slot(s, &old);
 }
 
+/* Grows all caches at once, at least twofold, to hold `tokens` a row.  They move into one block;
+ * the captured step is invalidated by the version. */
 static void grow_caches(fv_ctx *c, fv_session *s, int64_t tokens)
 {
     int64_t allocated = s->allocated * 2 > tokens ? s->allocated * 2 : tokens;
@@ -224,8 +230,8 @@ fv_tensor *fv_session_positions(fv_ctx *c, fv_session *s)
     return s->positions;
 }
 
-/* Places of a step that repeats are counted on where they are; where they begin is learnt the
- * first time. */
+/* Positions from `from` on, for a decode step.  The device advances them itself, so that they are
+ * uploaded only when `from` is new: the first time a family asks. */
 static fv_tensor *shifted(fv_ctx *c, fv_session *s, int32_t from)
 {
     fv_step_inputs *h = &s->step_inputs;
@@ -279,7 +285,8 @@ void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in)
     if (f->begin && !fv__failed(c)) f->begin(c, fv_model_self(s->model), s, in);
 }
 
-/* Where the tokens of this step go, how many keys there are then, and the place of each. */
+/* Uploads, for a step of n tokens: each row's cache offset, its number of keys afterwards, and the
+ * position of each token. */
 static bool set_positions(fv_ctx *c, fv_session *s, int64_t n)
 {
     void *host = s->host;
@@ -299,7 +306,7 @@ static bool set_positions(fv_ctx *c, fv_session *s, int64_t n)
     return !fv__failed(c);
 }
 
-/* Whether every row has room for n tokens more; *most: tokens of the longest then. */
+/* Whether every row can hold n tokens more; *most: length of the longest row then. */
 static bool fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
 {
     for (int64_t i = s->first; i < s->first + s->rows; i++) {
@@ -325,7 +332,7 @@ fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
     grow_caches(c, s, most);
     if (!set_positions(c, s, n)) return NULL;
     fv_tensor *y = fv_model_family(s->model)->step(c, fv_model_self(s->model), s, ids);
-    /* they live in the context, which may be reset before the next step */
+    /* these tensors belong to the context, which may be reset before the next step */
     s->pos = s->lens = s->positions = NULL;
     for (int64_t i = 0; y && i < s->rows; i++) s->len[s->first + i] += (int32_t)n;
     if (y) s->processed += s->rows * n;
@@ -341,7 +348,7 @@ bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int6
     bool ok = fits(c, s, tokens, &most);
     s->first = 0;
     s->rows = rows;
-    if (ok) grow_caches(c, s, most); /* with all rows, which it moves */
+    if (ok) grow_caches(c, s, most); /* before narrowing: it copies all rows in use */
     if (!ok || fv__failed(c)) return false;
     s->widest = rows;
     s->first = first;
@@ -366,7 +373,7 @@ void fv__session_resize(fv_session *s, int64_t rows)
     s->rows = rows < s->all ? rows : s->all;
 }
 
-/* ---- steps of one token, that repeat ---- */
+/* ---- decode steps, which can be replayed ---- */
 
 typedef struct replay_args {
     fv_session *s;
@@ -374,6 +381,7 @@ typedef struct replay_args {
     void *user;
 } replay_args;
 
+/* The part of a decode step that is captured: the family's step on the session's own inputs. */
 static void run_step(fv_ctx *c, void *user)
 {
     const replay_args *a = user;
@@ -391,7 +399,7 @@ static void run_step(fv_ctx *c, void *user)
     if (y) a->after(c, a->user, y);
 }
 
-/* Puts this step's ids and places where the step reads them. */
+/* Uploads ids, positions and lengths to where the captured step reads them. */
 static bool arrange(fv_ctx *c, fv_session *s, const int32_t *ids)
 {
     fv_step_inputs *h = &s->step_inputs;

@@ -1,4 +1,4 @@
-/* session.h - the inside of a session. */
+/* session.h - the inside of a session: caches, inputs of a step, and what the sampler adds. */
 #ifndef FV_SESSION_H
 #define FV_SESSION_H
 
@@ -15,14 +15,14 @@ typedef struct slot {
     bool inside; /* its memory is part of the session's block */
 } slot;
 
-/* What a step of one token reads, in memory of the session's own, so that the step repeats: I32
- * (4, rows). */
+/* Inputs of a decode step, I32 (4,rows), in memory of the session's own: the addresses are the
+ * same every step, so that a captured step can be replayed. */
 typedef struct fv_step_inputs {
     slot all;
-    /* ids and shifted (rows,1); shifted: places counted from `from` on */
+    /* ids and shifted (rows,1); shifted: positions counted from `from` on */
     fv_tensor ids, pos, lens, shifted;
     int32_t from;
-    bool active; /* such a step is under way */
+    bool active; /* a decode step is running */
 } fv_step_inputs;
 
 struct fv_session {
@@ -33,40 +33,41 @@ struct fv_session {
     int64_t first;                     /* row of the step's first sequence: 0 unless narrowed */
     int64_t widest;                    /* while narrowed: rows in use otherwise */
     int64_t processed;                 /* tokens that went through the model, of all rows */
-    int64_t cap, allocated;            /* tokens of a row: allowed, and that there is memory for */
+    int64_t cap, allocated;            /* tokens of a row: the limit, and what is allocated */
     int32_t *len;                      /* tokens of each row before the step under way */
     int32_t *expected;                 /* of its whole prompt, where that was announced; else 0 */
     fv_tensor *pos, *lens, *positions; /* on the device, for the step under way */
-    int32_t *host;                     /* where those are made */
+    int32_t *host;                     /* staging memory for them */
     size_t host_bytes;
-    /* (all,all): first tokens that two rows have in common; NULL before rows changed places */
+    /* (all,all): length of the common prefix of two rows; NULL before the first select */
     int32_t *shared;
     int32_t *scratch;     /* (all,all) for the next of these, then lists of rows */
-    fv_cache_move *moves; /* room for 2 * all */
+    fv_cache_move *moves; /* 2 * all entries */
     slot *k, *v, *kept;
-    /* of caches that have grown: one for all, since pages of their own would cost attention more
-     * than its reading */
+    /* memory of caches that have grown: one allocation for all, since caches scattered over pages
+     * cost attention more than its reading */
     void *block;
     size_t block_bytes;
     fv_step_inputs step_inputs;
-    fv_graph graph;   /* of such a step */
-    uint64_t version; /* of the memory it uses */
-    /* of gen/sample_device.c: memory (of gen/search_beams.c as well), how tokens are chosen, and
-     * how many were before the next step */
-    slot writing;
+    fv_graph graph;   /* of a decode step */
+    uint64_t version; /* counts changes of addresses and shapes that it was captured with */
+    /* of gen/sample_device.c: device memory (shared with gen/beam_device.c), launch parameters,
+     * and tokens sampled before the next step */
+    slot sampler_block;
     fv_sample sample;
-    int64_t written;
+    int64_t sampled;
 };
 
-/* Makes the slot hold a tensor of this shape, with `spare` rows more behind it; what was in it may
- * be lost. */
+/* Makes the slot a tensor of this shape, with memory for `spare` more rows behind it; its contents
+ * may be lost. */
 bool fv__session_reserve(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shape shape,
                          int64_t spare);
 
-/* One token more in every row, and behind(c, user, logits), by kernels that a device may keep and
- * repeat: behind may not wait, and depends on `kind` and memory alone.  ids: one a row, in host
- * memory; NULL: what fv_sample or fv_beams have left in here.ids, with rows moved on by it.  False
- * once the context has failed. */
+/* A decode step: one token more in every row, then after(c, user, logits).  A device may capture
+ * the kernels of both and replay them, so after may not synchronise, and may depend on `kind` and
+ * on addresses alone.  ids: one a row, in host memory; NULL: those that the sampling or beam
+ * kernel has left in step_inputs.ids, having advanced the positions.  False once the context has
+ * failed. */
 enum { FV_STEP_LOGITS, FV_STEP_TOPK, FV_STEP_GREEDY, FV_STEP_SAMPLE, FV_STEP_BEAMS }; /* kinds */
 typedef void fv_after_fn(fv_ctx *c, void *user, fv_tensor *logits);
 bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
@@ -83,7 +84,7 @@ void fv__session_resize(fv_session *s, int64_t rows);
 
 /* ---- gen/sample_device.c: runs of steps in which the device chooses ---- */
 
-#define FV_SAMPLE_LOG 32 /* steps of a run at most */
+#define FV_SAMPLE_LOG 32 /* steps of one run at most */
 
 /* One entry for each row of the session; NULL: 0, 1, .. for numbers, no limit for the others. */
 typedef struct fv_sampler {
@@ -95,14 +96,14 @@ typedef struct fv_sampler {
 } fv_sampler;
 
 bool fv__sampler_supported(const fv_session *s, fv_dtype logits);
-/* All in host memory, and not needed any more afterwards. */
+/* Uploads everything; w is not used afterwards. */
 bool fv__sampler_begin(fv_ctx *c, fv_session *s, const fv_sampler *w);
-/* n steps, and waits: tokens and scores (n,rows).  ids: those to begin with, or NULL: where the
- * run before has stopped. */
+/* n steps, then waits for tokens and scores (n,rows).  ids: the first inputs, or NULL to go on
+ * where the last run stopped. */
 bool fv__sampler_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens,
                      float *scores);
 
-/* session_rows.c: bytes of `shared`, and what it holds in all. */
+/* session_rows.c: bytes of `shared`, and freeing all that file has allocated. */
 size_t fv__session_prefix_bytes(const fv_session *s);
 void fv__session_rows_free(fv_session *s);
 

@@ -1,11 +1,11 @@
-/* session_rows.c - rows of a session that change places: beams that go on, beams that end,
- * sequences that are done.
+/* session_rows.c - moving rows of a session: beams that continue or end, sequences that leave.
  *
- * Only what differs is copied: rows that came from one ancestor hold the same keys up to where they
- * parted, because equal tokens give equal bits whatever the batch.  How long that is, is known for
- * every two rows without looking at tokens.  A table of where each key lies, read by attention,
- * would save the rest of the copying; with beams that part a few tokens back it has little left to
- * save, and every backend's kernel would have to follow it. */
+ * Only what differs is copied.  Rows that descend from one ancestor hold the same keys and values
+ * up to where they parted, because equal tokens give equal bits whatever the batch; the length of
+ * that common prefix is tracked for every two rows, without looking at tokens.  Paged attention
+ * (a block table per row) would save the rest of the copying; with beams that part a few tokens
+ * back there is little left to save, and every backend's attention kernel would have to follow
+ * the table. */
 #include "base/base.h"
 #include "model/session.h"
 
@@ -29,9 +29,10 @@ void fv__session_rows_free(fv_session *s)
     fv__free(&s->env, s->moves, moves_bytes(s));
 }
 
-/* The order in which n rows can be overwritten: a row that others still need waits for them, and of
- * a circle one row waits aside as row `spare`.  Writes at most 2n moves, without their tokens; used
- * has room for 2n. */
+/* Orders the copies of a parallel assignment row[i] = row[from[i]]: a row is overwritten only
+ * when no other still reads it, and a cycle is broken by saving one of its rows in row `spare`.
+ * At most 2n moves, without their token ranges; used: 2 * spare entries, the number of readers of
+ * each row and then a stack of rows that are ready. */
 static int64_t order_moves(fv_cache_move *out, const int32_t *from, int64_t n, int32_t spare,
                            int32_t *used)
 {
@@ -49,7 +50,7 @@ static int64_t order_moves(fv_cache_move *out, const int32_t *from, int64_t n, i
             if (!--used[source] && source < n && from[source] != source) ready[n_ready++] = source;
         }
         if (from[start] == start || used[start] < 0) continue;
-        /* What is left are circles, in which every row is needed once. */
+        /* only cycles are left, in which each row has one reader */
         out[n_out++] = (fv_cache_move){.to = spare, .from = start};
         for (int32_t to = start; used[to] > 0; to = from[to]) {
             out[n_out++] = (fv_cache_move){.to = to, .from = from[to] == start ? spare : from[to]};
@@ -64,7 +65,8 @@ static int32_t in_common(const fv_session *s, int32_t a, int32_t b)
     return a == b ? s->len[a] : s->shared[(int64_t)a * s->all + b];
 }
 
-/* A move to the row aside is the first half of the one that comes from there. */
+/* Token ranges of the moves.  A move to the scratch row and the one back from it are halves of
+ * one: both take the range of the final destination. */
 static void bound_moves(const fv_session *s, fv_cache_move *m, int64_t n, const int32_t *from)
 {
     for (int64_t i = n - 1, last = 0; i >= 0; i--) {
@@ -76,6 +78,7 @@ static void bound_moves(const fv_session *s, fv_cache_move *m, int64_t n, const 
     }
 }
 
+/* Copies the token ranges of one cache, in the order found. */
 static void apply(fv_ctx *c, fv_session *s, slot *at, const fv_cache_move *m, int64_t n)
 {
     if (!at->t.data) return;
@@ -101,7 +104,8 @@ static void move_in_order(fv_ctx *c, fv_session *s, const int32_t *from, int64_t
     }
 }
 
-/* By one kernel for all caches, where the device has it; false: not done. */
+/* All copies of all caches by one kernel, where the device has it: it needs no order, since it
+ * reads everything before it writes.  False: not done. */
 static bool move_at_once(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
 {
     const fv_kernels *k = s->dev->k[FV_F32];
@@ -126,7 +130,7 @@ static bool move_at_once(fv_ctx *c, fv_session *s, const int32_t *from, int64_t 
     return true;
 }
 
-/* Groups of rows share what is kept: it moves when whole groups do. */
+/* A saved state (an encoder's output) serves a group of rows: it moves when whole groups do. */
 static void select_kept(fv_ctx *c, fv_session *s, slot *at, const int32_t *from, int64_t n)
 {
     if (!at->t.data || fv__failed(c)) return;
@@ -150,6 +154,7 @@ static void select_kept(fv_ctx *c, fv_session *s, slot *at, const int32_t *from,
     at->t.shape.d[0] = left;
 }
 
+/* Memory for moving rows, made at the first move: greedy decoding of one prompt needs none. */
 static bool prepare(fv_ctx *c, fv_session *s)
 {
     if (!s->shared) s->shared = fv__alloc(&s->env, fv__session_prefix_bytes(s));
@@ -160,7 +165,7 @@ static bool prepare(fv_ctx *c, fv_session *s)
     return false;
 }
 
-/* What the rows have in common and their lengths, once they have changed places. */
+/* Common prefixes and lengths after the rows have moved. */
 static void follow(fv_session *s, const int32_t *from, int64_t n)
 {
     int32_t *now = s->scratch, *len = now + s->all * s->all, *expected = len + s->all;

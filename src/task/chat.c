@@ -94,6 +94,7 @@ int64_t fv_chat_processed(const fv_chat *c) { return fv_session_processed(c->ses
 
 /* ---- opening ---- */
 
+/* The tokens of messages, in c->enc. */
 static fv_status encode(fv_chat *c, const fv_message *m, int n, bool closed, fv_err *e)
 {
     char *text;
@@ -210,6 +211,7 @@ typedef struct reply {
     fv_err e;
 } reply;
 
+/* A piece of the reply: kept, and handed on. */
 static bool take_text(reply *r, const char *text, size_t n)
 {
     fv__buf_add(&r->text, text, n);
@@ -241,6 +243,7 @@ static fv_gen_opt with_end_of_turn(const fv_chat *c, const fv_gen_opt *opt, int3
     return o;
 }
 
+/* How many tokens of the new prompt the session holds already. */
 static int64_t common_prefix(const fv_chat *c)
 {
     int64_t n = 0;
@@ -248,6 +251,7 @@ static int64_t common_prefix(const fv_chat *c)
     return n;
 }
 
+/* Continues the prompt in c->enc, and records what the session holds afterwards. */
 static fv_status generate(fv_chat *c, const fv_gen_opt *opt, fv_err *e)
 {
     fv_generated out;
@@ -292,6 +296,7 @@ fv_status fv_chat_reply(fv_chat *c, const fv_gen_opt *opt, fv_chat_text_fn *on_t
 
 /* ---- files ---- */
 
+/* A JSON string; the text is UTF-8, which fv_chat_add has checked. */
 static void add_quoted(fv_buf *b, const char *s)
 {
     fv__buf_str(b, "\"");
@@ -327,6 +332,7 @@ fv_status fv_chat_save(const fv_chat *c, const char *path, fv_err *e)
     return st;
 }
 
+/* The new messages are added behind the old ones first: a file that is wrong changes nothing. */
 fv_status fv_chat_load(fv_chat *c, const char *path, fv_err *e)
 {
     fv_json *j;

@@ -1,4 +1,7 @@
-/* builtins.c - tests ("x is defined") and global functions. */
+/* builtins.c - tests ("x is defined") and global functions.
+ *
+ * Functions are range, namespace (eval.c), dict, and the two that transformers adds:
+ * raise_exception, whose message becomes the error of the rendering, and strftime_now. */
 #include <ctype.h>
 #include <time.h>
 
@@ -15,6 +18,7 @@ static const char *const tests[] = {"defined", "undefined",   "none",     "strin
 static const char *const functions[] = {"range",           "namespace",    "dict",
                                         "raise_exception", "strftime_now", NULL};
 
+/* Whether a table that ends with NULL has this name. */
 static bool listed(const char *const *list, jinja_text name)
 {
     for (; *list; list++)
@@ -51,6 +55,7 @@ static int type_test(jinja_text name, jinja_value v)
     return -1;
 }
 
+/* Whether all letters have this case, and there are some. */
 static bool is_cased(jinja_value v, bool upper)
 {
     bool letters = false;
@@ -62,6 +67,7 @@ static bool is_cased(jinja_value v, bool upper)
     return letters;
 }
 
+/* even, odd and divisibleby(n), of integers only. */
 static bool number_test(jinja_run *r, jinja_text name, jinja_value v, jinja_value with)
 {
     int64_t by = fv__text_is(name, "divisibleby") && with.kind == JINJA_INT ? with.i : 2;
@@ -73,6 +79,7 @@ static bool number_test(jinja_run *r, jinja_text name, jinja_value v, jinja_valu
     return (v.i % by != 0) == fv__text_is(name, "odd");
 }
 
+/* The names were checked when the template was read. */
 bool fv__jinja_test(jinja_run *r, jinja_text name, jinja_value v, const jinja_args *a)
 {
     jinja_value with = fv__jinja_arg(a, 0, NULL);
@@ -104,6 +111,7 @@ bool fv__jinja_test(jinja_run *r, jinja_text name, jinja_value v, const jinja_ar
 
 /* ---- functions ---- */
 
+/* range(to), range(from, to) and range(from, to, step), as a list. */
 static jinja_value range(jinja_run *r, const jinja_args *a)
 {
     int64_t part[3] = {0, 0, 1};
@@ -123,6 +131,7 @@ static jinja_value range(jinja_run *r, const jinja_args *a)
     return out;
 }
 
+/* In local time, as datetime.now().strftime does. */
 static jinja_value strftime_now(jinja_run *r, const jinja_args *a)
 {
     jinja_value format = fv__jinja_arg(a, 0, "format");
@@ -146,6 +155,7 @@ static jinja_value strftime_now(jinja_run *r, const jinja_args *a)
     return fv__jinja_take(r->pool, &b);
 }
 
+/* namespace() is eval.c's. */
 jinja_value fv__jinja_function(jinja_run *r, jinja_text name, const jinja_args *a)
 {
     jinja_value none = {0};

@@ -1,4 +1,13 @@
-/* eval.c - the value of an expression. */
+/* eval.c - the value of an expression.
+ *
+ * Semantics are Python's and Jinja's: `and` and `or` give one of their operands; attribute access
+ * prefers methods and item access prefers entries; an entry that is missing is undefined, an
+ * entry of undefined is a failure; + does not convert, ~ does.  Types that Python would refuse
+ * are refused here with both types named, and so is what this file does not implement: never a
+ * guess.
+ *
+ * Every evaluation counts as a step and a level: fv__jinja_eval is the one place where time and
+ * recursion are bounded. */
 #include <math.h>
 
 #include "gen/template/jinja.h"
@@ -7,6 +16,7 @@ static const jinja_value undefined = {.kind = JINJA_UNDEFINED};
 
 /* ---- names and attributes ---- */
 
+/* The innermost variable of that name, else a global function. */
 static jinja_value lookup(const jinja_run *r, jinja_text name)
 {
     for (const jinja_frame *f = r->frame; f; f = f->above)
@@ -16,6 +26,7 @@ static jinja_value lookup(const jinja_run *r, jinja_text name)
     return undefined;
 }
 
+/* loop.index and its siblings. */
 static jinja_value loop_attribute(const jinja_loop *l, jinja_text name)
 {
     int64_t i = l->index, n = l->items->n;
@@ -33,6 +44,7 @@ static jinja_value loop_attribute(const jinja_loop *l, jinja_text name)
     return undefined;
 }
 
+/* A method that is named and not called yet: "x.items", "x.strip". */
 static jinja_value bind_method(jinja_run *r, jinja_value self, jinja_text name)
 {
     jinja_method *m = fv__jinja_alloc(r->pool, sizeof *m);
@@ -93,6 +105,7 @@ static int64_t slice_end(jinja_run *r, const jinja_node *n, int64_t len, int64_t
     return i < least ? least : i > most ? most : i;
 }
 
+/* a[b:c:d] of lists, tuples and texts; of texts by code points, without a copy where step is 1. */
 static jinja_value slice(jinja_run *r, const jinja_node *n)
 {
     jinja_value v = fv__jinja_eval(r, n->a), by = n->d ? fv__jinja_eval(r, n->d) : undefined;
@@ -122,6 +135,7 @@ static jinja_value slice(jinja_run *r, const jinja_node *n)
 
 /* ---- operators ---- */
 
+/* An operator on types that it does not take. */
 static jinja_value refuse(jinja_run *r, jinja_text name, jinja_value a, jinja_value b)
 {
     fv__jinja_fail(r->pool, FV_EARG, "%s %.*s %s", fv__jinja_kind_name(a), (int)name.n, name.s,
@@ -167,6 +181,7 @@ static jinja_value join_lists(jinja_run *r, jinja_value a, jinja_value b)
     return out;
 }
 
+/* text * n; the output limit bounds it. */
 static jinja_value repeat(jinja_run *r, jinja_value v, int64_t n)
 {
     fv_buf out = {.env = &r->pool->env};
@@ -196,6 +211,7 @@ static jinja_value integers(jinja_run *r, jinja_text name, int64_t a, int64_t b)
     return fv__jinja_int(out);
 }
 
+/* Floats: / always, the others when an operand is one. */
 static jinja_value reals(jinja_run *r, jinja_text name, double a, double b)
 {
     char op = name.s[0];
@@ -210,6 +226,7 @@ static jinja_value reals(jinja_run *r, jinja_text name, double a, double b)
     return (jinja_value){.kind = JINJA_FLOAT, .f = out};
 }
 
+/* Both operands are evaluated before types are looked at, as in Python. */
 static jinja_value binary(jinja_run *r, const jinja_node *n)
 {
     jinja_value a = fv__jinja_eval(r, n->a), b = fv__jinja_eval(r, n->b);
@@ -235,6 +252,7 @@ static jinja_value binary(jinja_run *r, const jinja_node *n)
     return reals(r, n->name, x, y);
 }
 
+/* "in": a part of a text, a key of a dict, an item of a list. */
 static bool contains(jinja_run *r, jinja_value in, jinja_value v)
 {
     if (in.kind == JINJA_STRING && v.kind == JINJA_STRING)
@@ -298,6 +316,7 @@ jinja_value fv__jinja_arg(const jinja_args *a, int i, const char *name)
     return undefined;
 }
 
+/* From left to right. */
 jinja_args fv__jinja_eval_args(jinja_run *r, const jinja_node *items)
 {
     jinja_args a = {0};
@@ -313,6 +332,7 @@ jinja_args fv__jinja_eval_args(jinja_run *r, const jinja_node *items)
     return a;
 }
 
+/* namespace() is apart: it may have more entries than a call has arguments here. */
 static jinja_value call(jinja_run *r, const jinja_node *n)
 {
     jinja_value f = fv__jinja_eval(r, n->a);
@@ -351,6 +371,7 @@ static jinja_value tested(jinja_run *r, const jinja_node *n)
     return r->pool->st ? undefined : fv__jinja_bool(fv__jinja_test(r, n->name, v, &a));
 }
 
+/* A list, tuple or dict literal. */
 static jinja_value collect(jinja_run *r, const jinja_node *n)
 {
     bool dict = n->kind == NODE_DICT;

@@ -1,7 +1,12 @@
 /* exec.c - the statements of a template, one after the other, writing text.
  *
- * Frames hold variables: a loop's body and a macro's have one of their own, an if has none.  That
- * is why {% set %} inside a loop is forgotten behind it and namespaces exist. */
+ * Variables live in frames, linked outwards.  As in Jinja, a loop's body, a macro's body and a
+ * captured block have a frame of their own and an if has none: {% set %} inside a loop is
+ * forgotten behind each iteration, which is why namespaces exist.  Frames come from the pool and
+ * are never freed alone, so that a macro can hold on to the frame it was defined in.
+ *
+ * Text goes to r->out; macros and set blocks put a buffer of their own there for a while and take
+ * its text as their value. */
 #include "gen/template/jinja.h"
 
 void fv__jinja_set(jinja_run *r, jinja_text name, jinja_value v)
@@ -50,6 +55,7 @@ static void assign(jinja_run *r, const jinja_node *names, jinja_value v)
                        (long long)parts->n);
 }
 
+/* {% set x %}, {% set x, y %} or {% set ns.x %}. */
 static void set_target(jinja_run *r, const jinja_node *target, jinja_value v)
 {
     if (r->pool->st) return;
@@ -89,6 +95,8 @@ static jinja_value filter_block(jinja_run *r, const jinja_node *filter, jinja_va
     return r->pool->st ? v : fv__jinja_filter(r, filter->name, v, &a);
 }
 
+/* Parameters become variables of a frame whose outer scope is the macro's definition, not its
+ * call. A default is evaluated there, too, and sees the parameters before it. */
 jinja_value fv__jinja_call_macro(jinja_run *r, const jinja_macro *m, const jinja_args *a)
 {
     jinja_frame *caller = r->frame, *f = new_frame(r, m->frame);
@@ -142,6 +150,7 @@ static jinja_list *select_items(jinja_run *r, const jinja_node *n)
     return some;
 }
 
+/* Each iteration has its own frame.  break and continue stop here. */
 static int run_loop(jinja_run *r, const jinja_node *n)
 {
     static const jinja_text name = {"loop", 4};
@@ -166,6 +175,7 @@ static int run_loop(jinja_run *r, const jinja_node *n)
     return JINJA_GO_ON;
 }
 
+/* One statement; returns whether a break or continue is on its way out. */
 static int exec(jinja_run *r, const jinja_node *n)
 {
     switch (n->kind) {

@@ -1,4 +1,8 @@
-/* filters.c - filters on texts, numbers and single values. */
+/* filters.c - filters on texts, numbers and single values; lists are in filters_list.c.
+ *
+ * A filter is refused by name when the template is read (fv__jinja_has_filter), so that nothing is
+ * found missing in the middle of a conversation.  Changing the case of letters beyond ASCII is
+ * refused when it happens: it would need Python's Unicode tables. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,6 +28,7 @@ bool fv__jinja_has_filter(jinja_text name)
 
 /* ---- texts ---- */
 
+/* Python's str.isspace for one character. */
 static bool is_blank(const char *s, size_t n, size_t *len)
 {
     uint32_t cp = 0;
@@ -40,6 +45,7 @@ static bool strips(const char *s, size_t n, const jinja_text *chars, size_t *len
     return chars ? memmem(chars->s, chars->n, s, *len) != NULL : blank;
 }
 
+/* From the right by whole characters: continuation bytes of UTF-8 are skipped backwards. */
 jinja_text fv__text_strip(jinja_text t, const jinja_text *chars, bool left, bool right)
 {
     size_t len;
@@ -108,6 +114,7 @@ static jinja_value indent(jinja_run *r, jinja_text t, const jinja_args *a)
 
 /* ---- numbers ---- */
 
+/* int and float: what cannot be read is the default, or 0. */
 static jinja_value to_number(jinja_run *r, jinja_value v, const jinja_args *a, bool whole)
 {
     double f = 0;
@@ -130,6 +137,7 @@ static jinja_value to_number(jinja_run *r, jinja_value v, const jinja_args *a, b
     return (jinja_value){.kind = JINJA_FLOAT, .f = f};
 }
 
+/* To the nearest even digit, as Python rounds; the result is a float. */
 static jinja_value rounded(jinja_run *r, jinja_value v, const jinja_args *a)
 {
     jinja_value digits = fv__jinja_arg(a, 0, "precision");
@@ -144,6 +152,7 @@ static jinja_value rounded(jinja_run *r, jinja_value v, const jinja_args *a)
 
 /* ---- any value ---- */
 
+/* transformers' tojson: json.dumps with its arguments, without HTML escapes. */
 static jinja_value to_json(jinja_run *r, jinja_value v, const jinja_args *a)
 {
     jinja_value ascii = fv__jinja_arg(a, 0, "ensure_ascii"),
@@ -171,6 +180,7 @@ static jinja_value to_json(jinja_run *r, jinja_value v, const jinja_args *a)
     return fv__jinja_take(r->pool, &b);
 }
 
+/* (key, value) tuples of a dict. */
 static jinja_value pairs(jinja_run *r, jinja_value v)
 {
     jinja_value out = fv__jinja_new_list(r->pool, JINJA_GENERATOR);
@@ -188,6 +198,7 @@ static jinja_value pairs(jinja_run *r, jinja_value v)
     return out;
 }
 
+/* default(x) replaces undefined values; default(x, true) also false ones. */
 static jinja_value or_default(jinja_value v, const jinja_args *a)
 {
     bool also_false = fv__jinja_truth(fv__jinja_arg(a, 1, "boolean"));

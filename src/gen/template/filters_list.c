@@ -1,4 +1,8 @@
-/* filters_list.c - filters on lists and dicts: choosing, mapping, sorting, joining. */
+/* filters_list.c - filters on lists and dicts: choosing, mapping, sorting, joining.
+ *
+ * Jinja's map, select, reject, unique and reverse give generators: they can be gone through,
+ * joined or made a list, but have no length, no index and no JSON.  Ours are computed at once and
+ * marked JINJA_GENERATOR, so that a template that would fail there fails here, too. */
 #include "gen/template/jinja.h"
 
 const char *const fv__jinja_list_filters[] = {"join",    "list",       "first",      "last",
@@ -60,6 +64,7 @@ static jinja_value choose(jinja_run *r, jinja_text name, const jinja_list *in, c
     return out;
 }
 
+/* map(attribute='a.b', default=x), or map('filter', arguments). */
 static jinja_value map(jinja_run *r, const jinja_list *in, const jinja_args *a)
 {
     jinja_value attribute = fv__jinja_arg(a, 8, "attribute"), filter = fv__jinja_arg(a, 0, NULL),
@@ -78,6 +83,7 @@ static jinja_value map(jinja_run *r, const jinja_list *in, const jinja_args *a)
     return out;
 }
 
+/* join(separator, attribute=): items as str() gives them. */
 static jinja_value join(jinja_run *r, const jinja_list *in, const jinja_args *a)
 {
     jinja_value by = fv__jinja_arg(a, 0, "d"), attribute = fv__jinja_arg(a, 1, "attribute");
@@ -124,6 +130,7 @@ static jinja_value sorted(jinja_run *r, const jinja_list *in, jinja_value attrib
     return out;
 }
 
+/* sort(reverse, case_sensitive, attribute). */
 static jinja_value sort_list(jinja_run *r, const jinja_list *in, const jinja_args *a)
 {
     return sorted(r, in, fv__jinja_arg(a, 2, "attribute"),
@@ -131,6 +138,7 @@ static jinja_value sort_list(jinja_run *r, const jinja_list *in, const jinja_arg
                   fv__jinja_truth(fv__jinja_arg(a, 0, "reverse")));
 }
 
+/* By key, or by='value'; texts regardless of case unless told otherwise. */
 static jinja_value sort_dict(jinja_run *r, jinja_value v, const jinja_args *a)
 {
     static const jinja_text items = {"items", 5};
@@ -143,6 +151,7 @@ static jinja_value sort_dict(jinja_run *r, jinja_value v, const jinja_args *a)
                   fv__jinja_truth(fv__jinja_arg(a, 2, "reverse")));
 }
 
+/* The first of equal items; texts that differ in case only are equal. */
 static jinja_value unique(jinja_run *r, const jinja_list *in)
 {
     jinja_value out = fv__jinja_new_list(r->pool, JINJA_GENERATOR);
@@ -156,6 +165,7 @@ static jinja_value unique(jinja_run *r, const jinja_list *in)
     return out;
 }
 
+/* Of a text the reversed text, of anything else a generator. */
 static jinja_value reversed(jinja_run *r, jinja_value v, const jinja_list *in)
 {
     jinja_value out = fv__jinja_new_list(r->pool, JINJA_GENERATOR);
@@ -187,6 +197,7 @@ static jinja_value reduce(jinja_run *r, jinja_text name, const jinja_list *in, c
     return whole ? fv__jinja_int((int64_t)sum) : (jinja_value){.kind = JINJA_FLOAT, .f = sum};
 }
 
+/* False: the filter is one of filters.c. */
 bool fv__jinja_list_filter(jinja_run *r, jinja_text name, jinja_value v, const jinja_args *a,
                            jinja_value *out)
 {

@@ -1,4 +1,7 @@
-/* json.c - values as JSON and back: tojson, and messages and tools on their way in. */
+/* json.c - values as JSON and back: tojson, and messages and tools on their way in.
+ *
+ * Writing follows Python's json.dumps character for character, since models were trained on its
+ * output: separators, indentation, escapes and the digits of floats. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +10,7 @@
 
 /* ---- writing, as json.dumps does ---- */
 
+/* \uXXXX, as a surrogate pair beyond the basic plane. */
 static void dump_escaped(fv_buf *out, uint32_t cp)
 {
     if (cp >= 0x10000)
@@ -16,6 +20,7 @@ static void dump_escaped(fv_buf *out, uint32_t cp)
         fv__buf_fmt(out, "\\u%04x", cp);
 }
 
+/* Without ensure_ascii, text beyond ASCII stays as it is: transformers' tojson. */
 static void dump_string(fv_buf *out, jinja_text t, bool ascii)
 {
     static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
@@ -35,6 +40,7 @@ static void dump_string(fv_buf *out, jinja_text t, bool ascii)
     fv__buf_str(out, "\"");
 }
 
+/* With indentation each item has its own line; json.dumps leaves empty lists on one. */
 static void new_line(fv_buf *out, const jinja_json_style *style, int depth)
 {
     if (style->indent < 0) return;
@@ -55,6 +61,7 @@ static void dump_list(jinja_pool *p, fv_buf *out, jinja_value v, const jinja_jso
     fv__buf_str(out, "]");
 }
 
+/* With sort_keys by selection: dicts are small. */
 static void dump_dict(jinja_pool *p, fv_buf *out, jinja_value v, const jinja_json_style *style,
                       int depth)
 {
@@ -114,6 +121,7 @@ typedef struct reader {
     const char *what; /* in messages */
 } reader;
 
+/* Strict JSON.  The text is NUL-terminated, which ends every loop here. */
 static jinja_value read_value(reader *r, int depth);
 
 static jinja_value bad(reader *r, const char *why)
@@ -127,6 +135,7 @@ static void blanks(reader *r)
     while (*r->s && strchr(" \t\r\n", *r->s)) r->s++;
 }
 
+/* Reads a word, blanks before it aside. */
 static bool accept(reader *r, const char *word)
 {
     size_t n = strlen(word);
@@ -166,6 +175,7 @@ static uint32_t read_code_point(reader *r)
     return cp >= 0xD800 && cp < 0xE000 ? 0xFFFD : cp;
 }
 
+/* Behind the opening quote. */
 static jinja_value read_string(reader *r)
 {
     static const char from[] = "\"\\/nrtbf", to[] = "\"\\/\n\r\t\b\f";
@@ -195,6 +205,7 @@ static jinja_value read_string(reader *r)
     return fv__jinja_take(r->pool, &b);
 }
 
+/* Integers that a double cannot hold exactly become floats. */
 static jinja_value read_number(reader *r)
 {
     size_t n = strspn(r->s, "+-0123456789.eE");
@@ -237,6 +248,7 @@ static jinja_value read_dict(reader *r, int depth)
     return v;
 }
 
+/* Strict JSON.  The text is NUL-terminated, which ends every loop here. */
 static jinja_value read_value(reader *r, int depth)
 {
     if (depth > FV_JINJA_MAX_DEPTH) return bad(r, "nested too deep");

@@ -1,9 +1,12 @@
 /* lexer.c - a template's text as tokens.
  *
- * Blanks around tags follow Jinja with trim_blocks and lstrip_blocks: the newline behind a
- * statement or comment goes; blanks between the start of a line and a statement or comment go; a
- * minus takes all blanks on its side and a plus none.  The one newline at the template's end
- * goes, too. */
+ * Blanks around tags follow Jinja with trim_blocks and lstrip_blocks:
+ *     the newline behind a statement or comment is dropped (trim_blocks);
+ *     blanks between the start of a line and a statement or comment are dropped (lstrip_blocks);
+ *     a minus at a tag's side drops all blanks there, a plus keeps them;
+ *     one newline at the end of the template is dropped (keep_trailing_newline is off).
+ * Output tags {{ }} are exempt from the first two.  "The start of a line" includes the text
+ * behind a tag whose newline was dropped: line_start remembers that, as Jinja's lexer does. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -19,6 +22,7 @@ typedef struct lexer {
     size_t n, cap;
 } lexer;
 
+/* Tokens are in one growing array: the parser looks ahead by index. */
 static jinja_token *push(lexer *x, jinja_token_kind kind)
 {
     if (x->n == x->cap) {
@@ -34,6 +38,7 @@ static jinja_token *push(lexer *x, jinja_token_kind kind)
     return t;
 }
 
+/* Moves on and counts lines, for messages. */
 static void advance(lexer *x, const char *to)
 {
     for (; x->s < to; x->s++) x->line += *x->s == '\n';
@@ -94,6 +99,7 @@ static jinja_text unescape(lexer *x, const char *s, const char *end)
     return (jinja_text){out, (size_t)(at - out)};
 }
 
+/* A string in either kind of quotes; it may run over lines. */
 static void lex_string(lexer *x)
 {
     const char *s = x->s + 1;
@@ -109,6 +115,8 @@ static void lex_string(lexer *x)
 
 /* ---- numbers, names, operators ---- */
 
+/* Decimal integers and fractions; other notations (hex, exponents) are refused by name.  The
+ * value is exact for up to 15 digits, one correctly rounded division. */
 static void lex_number(lexer *x)
 {
     const char *s = x->s;
@@ -145,6 +153,7 @@ static void lex_number(lexer *x)
 
 static bool is_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
+/* Operators of two characters before those of one. */
 static void lex_operator(lexer *x)
 {
     static const char *const two[] = {"==", "!=", "<=", ">=", "//", "**", NULL};
@@ -188,6 +197,8 @@ static bool at_end(const lexer *x, bool block, int open)
     return (block || !open) && starts(x, s, block ? "%}" : "}}");
 }
 
+/* The tokens of {{ .. }} or {% .. %}.  Braces are counted, so that a dict's }} does not end an
+ * output tag. */
 static void lex_tag(lexer *x, bool block)
 {
     int open = 0;
@@ -219,6 +230,7 @@ static void lex_tag(lexer *x, bool block)
     }
 }
 
+/* {# .. #} leaves no token, but drops blanks as a statement does. */
 static void lex_comment(lexer *x)
 {
     const char *s = x->s;
@@ -266,6 +278,7 @@ static size_t raw_tag(const lexer *x, const char *s, const char *word, char *lef
     return starts(x, at, "%}") ? (size_t)(at + 2 - s) : 0;
 }
 
+/* Text up to {% endraw %}, whatever it looks like. */
 static void lex_raw(lexer *x)
 {
     char left = 0, right = 0;
@@ -279,6 +292,7 @@ static void lex_raw(lexer *x)
     after_tag(x, right, true);
 }
 
+/* The text up to the next tag, and that tag. */
 static void lex_any(lexer *x)
 {
     const char *s = x->s;
@@ -305,6 +319,8 @@ static void lex_any(lexer *x)
     }
 }
 
+/* Line ends become \n first, as in Jinja, so that blanks are counted the same for files with
+ * \r\n. */
 jinja_token *fv__jinja_lex(jinja_pool *p, const char *source, size_t n)
 {
     char *copy = fv__jinja_alloc(p, n + 1);

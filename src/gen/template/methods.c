@@ -1,4 +1,7 @@
-/* methods.c - methods of Python's strings, lists and dicts that templates call. */
+/* methods.c - methods of Python's strings, lists and dicts that templates call.
+ *
+ * Which methods exist decides what x.name means (eval.c), so the tables list every method that is
+ * implemented and no other: of a dict, x.title is its entry "title". */
 #include <ctype.h>
 
 #include "gen/template/jinja.h"
@@ -57,6 +60,7 @@ static jinja_value split_blanks(jinja_run *r, jinja_text t, int64_t most)
     return out;
 }
 
+/* split(sep, maxsplit): parts between separators, empty ones included. */
 static jinja_value split(jinja_run *r, jinja_text t, const jinja_args *a)
 {
     jinja_value by = fv__jinja_arg(a, 0, "sep"), limit = fv__jinja_arg(a, 1, "maxsplit");
@@ -83,6 +87,7 @@ static const char *find_last(jinja_text t, jinja_text what)
     return NULL;
 }
 
+/* With a limit, from the right; without one it is split. */
 static jinja_value rsplit(jinja_run *r, jinja_text t, const jinja_args *a)
 {
     jinja_value by = fv__jinja_arg(a, 0, "sep"), limit = fv__jinja_arg(a, 1, "maxsplit");
@@ -103,6 +108,7 @@ static jinja_value rsplit(jinja_run *r, jinja_text t, const jinja_args *a)
     return out;
 }
 
+/* At \n and \r\n; Python's rarer line ends are not looked for. */
 static jinja_value split_lines(jinja_run *r, jinja_text t, const jinja_args *a)
 {
     bool keep = fv__jinja_truth(fv__jinja_arg(a, 0, "keepends"));
@@ -124,6 +130,7 @@ static bool begins(jinja_text t, jinja_text with, bool end)
     return with.n <= t.n && !memcmp(end ? t.s + t.n - with.n : t.s, with.s, with.n);
 }
 
+/* startswith and endswith: a text, or any of a tuple. */
 static jinja_value begins_with(jinja_run *r, jinja_text t, const jinja_args *a, bool end)
 {
     jinja_value with = fv__jinja_arg(a, 0, NULL);
@@ -136,6 +143,7 @@ static jinja_value begins_with(jinja_run *r, jinja_text t, const jinja_args *a, 
     return fv__jinja_bool(false);
 }
 
+/* Of ASCII: isdigit and its like are false for an empty text, as in Python. */
 static jinja_value all_are(jinja_text t, int (*is)(int))
 {
     for (size_t i = 0; i < t.n; i++)
@@ -143,6 +151,7 @@ static jinja_value all_are(jinja_text t, int (*is)(int))
     return fv__jinja_bool(t.n > 0);
 }
 
+/* An index counts characters; -1: it is not in there. */
 static jinja_value find(jinja_run *r, jinja_text t, const jinja_args *a, bool last)
 {
     jinja_text what = text_arg(r, a, 0, NULL);
@@ -151,6 +160,7 @@ static jinja_value find(jinja_run *r, jinja_text t, const jinja_args *a, bool la
     return fv__jinja_int(fv__text_length((jinja_text){t.s, (size_t)(at - t.s)}));
 }
 
+/* Occurrences that do not overlap. */
 static jinja_value count(jinja_run *r, jinja_text t, const jinja_args *a)
 {
     jinja_text what = text_arg(r, a, 0, NULL);
@@ -170,6 +180,7 @@ static jinja_value strip(jinja_run *r, jinja_text t, const jinja_args *a, bool l
         fv__text_strip(t, chars.kind == JINJA_STRING ? &chars.text : NULL, left, right));
 }
 
+/* Those that are filters, too, are computed there. */
 static jinja_value string_method(jinja_run *r, jinja_text t, jinja_text name, const jinja_args *a)
 {
     static const jinja_text join = {"join", 4};
@@ -203,6 +214,7 @@ static jinja_value string_method(jinja_run *r, jinja_text t, jinja_text name, co
 
 /* ---- dicts and lists ---- */
 
+/* get(key, default) and the three views. */
 static jinja_value dict_method(jinja_run *r, jinja_value self, jinja_text name, const jinja_args *a)
 {
     const jinja_dict *d = self.dict;

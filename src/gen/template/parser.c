@@ -1,7 +1,14 @@
-/* parser.c - expressions: tokens to a tree, by recursive descent in Jinja's order of precedence.
+/* parser.c - expressions: tokens to a tree, by recursive descent.
  *
- *     if-else, or, and, not, comparisons, + -, ~, * / // %, **, sign, then . [] () | is
- */
+ * Precedence as in Jinja's own parser, loosest first:
+ *     x if c else y,  or,  and,  not,  == != < > <= >= in,  + -,  ~,  * / // %,  **,  sign,
+ *     then what follows a value: .name [i] (args), and behind those |filter and "is test".
+ * So -1|abs filters -1, and a ~ b + c is (a ~ b) + c.  Comparisons chain as in Python.  Filters
+ * and tests are looked up here, not when they run: a template is refused whole, before its first
+ * use.
+ *
+ * After a failure new nodes are one shared node that nobody writes to, so that callers need no
+ * check; the sticky failure ends every loop. */
 #include "gen/template/jinja.h"
 
 jinja_node *fv__jinja_new_node(jinja_parser *p, jinja_node_kind kind)
@@ -47,6 +54,7 @@ static bool word(jinja_parser *p, const char *text)
     return fv__jinja_accept(p, TOKEN_NAME, text);
 }
 
+/* A sign binds tighter than filters: only the outermost call looks for these. */
 static jinja_node *parse_unary(jinja_parser *p, bool filters);
 
 /* A list of nodes that grows at its end. */
@@ -62,6 +70,7 @@ static void link_node(jinja_parser *p, chain *c, jinja_node *n)
     c->last = n;
 }
 
+/* A node with a name and two operands. */
 static jinja_node *binary(jinja_parser *p, jinja_node_kind kind, jinja_text name, jinja_node *a,
                           jinja_node *b)
 {
@@ -96,6 +105,7 @@ static jinja_node *parse_string(jinja_parser *p)
     return n;
 }
 
+/* A variable, or one of the six spellings of a constant. */
 static jinja_node *parse_name(jinja_parser *p)
 {
     jinja_text name = p->at->text;
@@ -125,6 +135,7 @@ static jinja_node *parse_items(jinja_parser *p, jinja_node_kind kind, const char
     return n;
 }
 
+/* (x) is x, (x,) and (x, y) are tuples. */
 static jinja_node *parse_parentheses(jinja_parser *p)
 {
     if (op(p, ")")) return fv__jinja_new_node(p, NODE_TUPLE);
@@ -153,6 +164,7 @@ jinja_node *fv__jinja_parse_primary(jinja_parser *p)
 
 /* ---- what stands behind a value ---- */
 
+/* Arguments up to the closing parenthesis; those with a name come last, as in Python. */
 jinja_node *fv__jinja_parse_args(jinja_parser *p)
 {
     chain items = {0};
@@ -206,6 +218,7 @@ static jinja_node *parse_call(jinja_parser *p, jinja_node *a)
     return n;
 }
 
+/* Any number of .name, .0, [..] and (..) behind a value. */
 static jinja_node *parse_postfix(jinja_parser *p, jinja_node *a)
 {
     while (!p->pool->st) {
@@ -262,6 +275,7 @@ static jinja_node *parse_bare_argument(jinja_parser *p)
     return n;
 }
 
+/* "is name", "is not name", with arguments in parentheses or one without. */
 static jinja_node *parse_test(jinja_parser *p, jinja_node *a)
 {
     bool negated = word(p, "not");
@@ -281,6 +295,7 @@ static jinja_node *parse_test(jinja_parser *p, jinja_node *a)
 
 /* ---- operators ---- */
 
+/* A sign binds tighter than filters: only the outermost call looks for these. */
 static jinja_node *parse_unary(jinja_parser *p, bool filters)
 {
     jinja_node *n;
@@ -374,6 +389,7 @@ static jinja_node *parse_or(jinja_parser *p)
     return n;
 }
 
+/* b if a else c; without else the value is undefined. */
 static jinja_node *parse_condition(jinja_parser *p)
 {
     jinja_node *n = parse_or(p);

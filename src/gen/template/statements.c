@@ -1,4 +1,9 @@
-/* statements.c - the tags of a template: tokens to a list of statements. */
+/* statements.c - the tags of a template: tokens to lists of statements.
+ *
+ * Each parse_x is called behind the word of its tag and reads up to the end of its last tag.  A
+ * body ends at one of the words its caller names; parse_body leaves that word to be read, so that
+ * if, for and else can tell which it was.  Statements of Jinja that no chat template needs
+ * (include, extends, block, import, call, with, autoescape) are refused by name. */
 #include "gen/template/jinja.h"
 
 static jinja_node *parse_body(jinja_parser *p, const char *const *ends);
@@ -62,6 +67,7 @@ static jinja_node *parse_targets(jinja_parser *p)
     return first;
 }
 
+/* for x in y if z: the condition filters items before the loop, and loop.* counts what is left. */
 static jinja_node *parse_for(jinja_parser *p)
 {
     static const char *const ends[] = {"else", "endfor", NULL}, *const last[] = {"endfor", NULL};
@@ -108,6 +114,7 @@ static jinja_node *parse_set_target(jinja_parser *p)
     return first;
 }
 
+/* {% set x = value %}, or {% set x %}text{% endset %} with filters behind the name. */
 static jinja_node *parse_set(jinja_parser *p)
 {
     static const char *const ends[] = {"endset", NULL};
@@ -131,6 +138,7 @@ static jinja_node *parse_set(jinja_parser *p)
     return n;
 }
 
+/* A macro's body is not in the loop around its definition: break and continue are refused there. */
 static jinja_node *parse_macro(jinja_parser *p)
 {
     static const char *const ends[] = {"endmacro", NULL};
@@ -167,6 +175,7 @@ static jinja_node *parse_macro(jinja_parser *p)
     return n;
 }
 
+/* {% filter a | b %}: the text of the block goes through the filters. */
 static jinja_node *parse_filter_block(jinja_parser *p)
 {
     static const char *const ends[] = {"endfilter", NULL};
@@ -192,6 +201,7 @@ static jinja_node *parse_generation(jinja_parser *p)
     return n;
 }
 
+/* break and continue, of Jinja's loopcontrols extension, which transformers turns on. */
 static jinja_node *parse_jump(jinja_parser *p, jinja_node_kind kind)
 {
     jinja_node *n = fv__jinja_new_node(p, kind);
@@ -200,6 +210,7 @@ static jinja_node *parse_jump(jinja_parser *p, jinja_node_kind kind)
     return n;
 }
 
+/* The tag whose word is next. */
 static jinja_node *parse_statement(jinja_parser *p)
 {
     jinja_text name = p->at->text;
@@ -262,6 +273,7 @@ static jinja_node *parse_body(jinja_parser *p, const char *const *ends)
     return first;
 }
 
+/* The whole template; NULL is an empty one, or a failure, which the pool knows. */
 jinja_node *fv__jinja_parse(jinja_pool *pool, const char *source, size_t n)
 {
     static const char *const none[] = {NULL};

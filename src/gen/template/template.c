@@ -1,4 +1,9 @@
-/* template.c - chat templates of model directories: opened, and rendered with messages. */
+/* template.c - chat templates of model directories: opened, and rendered with messages.
+ *
+ * Opening lexes and parses, so that a template outside the subset is refused before a conversation
+ * begins.  Rendering makes a pool and a global frame with the variables that transformers passes:
+ * messages, tools, documents, add_generation_prompt and the special tokens that the tokenizer
+ * defines, those it does not being undefined. */
 #include <stdio.h>
 
 #include "fovea/chat.h"
@@ -34,6 +39,7 @@ static void add_special(fv_chat_template *t, const char *name, const char *text)
     fv__jinja_put(&t->pool, t->special.dict, fv__jinja_chars(name), fv__jinja_take(&t->pool, &b));
 }
 
+/* An empty template with its pool, which reports to e until it is finished. */
 static fv_chat_template *new_template(const fv_env *env, fv_err *e)
 {
     fv_chat_template *t = fv__alloc(env, sizeof *t);
@@ -48,6 +54,7 @@ static fv_chat_template *new_template(const fv_env *env, fv_err *e)
     return t;
 }
 
+/* Lexes and parses one text; a second failure does not replace the first. */
 static void add_program(fv_chat_template *t, program *to, const char *text, size_t n)
 {
     if (t->pool.st) return;
@@ -110,6 +117,7 @@ static void read_config(fv_chat_template *t, const fv_json *j, const char *dir)
                              dir);
 }
 
+/* chat_template.jinja, which newer directories have instead. */
 static fv_status read_jinja(fv_chat_template *t, const fv_env *env, const char *path, fv_err *e)
 {
     fv_file jinja = {0};
@@ -154,6 +162,7 @@ fv_status fv_chat_template_open(fv_chat_template **out, const fv_env *env, const
 
 /* ---- rendering ---- */
 
+/* A variable from JSON text; NULL: none. */
 static void set_json(jinja_run *r, const char *name, const char *text)
 {
     jinja_value v = {.kind = JINJA_NONE};
@@ -161,6 +170,7 @@ static void set_json(jinja_run *r, const char *name, const char *text)
     fv__jinja_set(r, (jinja_text){name, strlen(name)}, v);
 }
 
+/* Messages as the dicts that templates expect; texts are borrowed. */
 static jinja_value message_list(jinja_pool *p, const fv_message *m, int n)
 {
     jinja_value list = fv__jinja_new_list(p, JINJA_LIST);
@@ -173,6 +183,7 @@ static jinja_value message_list(jinja_pool *p, const fv_message *m, int n)
     return list;
 }
 
+/* Further variables come last and may replace the others. */
 static void set_variables(jinja_run *r, const fv_chat_template *t, const fv_chat_render *o,
                           jinja_value messages)
 {

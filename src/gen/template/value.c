@@ -1,5 +1,12 @@
-/* value.c - memory of templates, and values: how they compare, print and iterate, as Python's do.
- */
+/* value.c - memory of templates, and values: how they compare, print and iterate.
+ *
+ * Values are small structs passed by value; what they point to lives in the pool until the
+ * rendering ends, so nothing is counted or freed on the way.  Lists and dicts do not change once
+ * they are made (the sandbox of transformers forbids it), except namespaces.  Dicts search
+ * linearly: those of messages and tools have a handful of keys.
+ *
+ * Comparison, truth and printing are Python's, str() and repr() included, since templates print
+ * lists and dicts. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +26,7 @@ typedef struct jinja_chunk {
 /* Of a chunk's bytes those before its contents, so that these stay aligned. */
 #define CHUNK_HEAD 64
 
+/* Bump allocation from chunks; a large request gets a chunk of its own. */
 void *fv__jinja_alloc(jinja_pool *p, size_t n)
 {
     jinja_chunk *c = p->chunks;
@@ -54,6 +62,7 @@ void fv__jinja_pool_free(jinja_pool *p)
     p->used = 0;
 }
 
+/* Only the first failure is reported: those behind it are its consequences. */
 void fv__jinja_fail(jinja_pool *p, fv_status st, const char *fmt, ...)
 {
     char text[384];
@@ -130,6 +139,7 @@ jinja_value *fv__jinja_get(const jinja_dict *d, jinja_value key)
     return NULL;
 }
 
+/* Replaces the value of a key that is there, as Python does: its position stays. */
 void fv__jinja_put(jinja_pool *p, jinja_dict *d, jinja_value key, jinja_value v)
 {
     if (p->st || !d) return;
@@ -178,6 +188,7 @@ int64_t fv__jinja_length(jinja_value v)
     }
 }
 
+/* Python's bool(): empty and zero are false; an undefined value, too. */
 bool fv__jinja_truth(jinja_value v)
 {
     switch (v.kind) {
@@ -230,6 +241,7 @@ bool fv__jinja_equal(jinja_value a, jinja_value b)
     }
 }
 
+/* Numbers, texts by code points (which UTF-8 bytes sort alike), and lists item by item. */
 bool fv__jinja_order(jinja_value a, jinja_value b, int *out)
 {
     double x, y;
@@ -252,6 +264,7 @@ bool fv__jinja_order(jinja_value a, jinja_value b, int *out)
     return true;
 }
 
+/* A dict yields its keys, a text its characters, an undefined value nothing. */
 jinja_list *fv__jinja_items(jinja_pool *p, jinja_value v)
 {
     if (fv__jinja_has_list(v)) return v.list;
@@ -275,6 +288,7 @@ jinja_list *fv__jinja_items(jinja_pool *p, jinja_value v)
 
 /* ---- text ---- */
 
+/* Bytes that do not continue a character of UTF-8. */
 int64_t fv__text_length(jinja_text t)
 {
     int64_t n = 0;
@@ -346,6 +360,7 @@ static void write_inner(jinja_pool *p, fv_buf *out, jinja_value v)
         fv__jinja_write(p, out, v);
 }
 
+/* repr() of the items between brackets. */
 static void write_list(jinja_pool *p, fv_buf *out, jinja_value v)
 {
     bool tuple = v.kind == JINJA_TUPLE;
@@ -358,6 +373,7 @@ static void write_list(jinja_pool *p, fv_buf *out, jinja_value v)
     fv__buf_str(out, tuple ? ")" : "]");
 }
 
+/* The one place where text is produced, and so where the output limit is. */
 bool fv__jinja_write(jinja_pool *p, fv_buf *out, jinja_value v)
 {
     if (p->st) return false;
@@ -387,6 +403,7 @@ bool fv__jinja_write(jinja_pool *p, fv_buf *out, jinja_value v)
     return !p->st;
 }
 
+/* str(v): a text is itself. */
 jinja_value fv__jinja_str(jinja_pool *p, jinja_value v)
 {
     if (v.kind == JINJA_STRING) return v;

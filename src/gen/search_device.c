@@ -1,4 +1,9 @@
-/* search_sample.c - greedy search and sampling on a device that chooses by itself. */
+/* search_device.c - greedy search and sampling on a device that chooses tokens by itself.
+ *
+ * The host starts runs of steps (sample_device.c) and reads the tokens afterwards.  A run is a
+ * trade: long ones hide the round trip, and a sequence that ends within one keeps decoding to its
+ * end for nothing.  Runs grow from 1 to 8 steps, and the batch is compacted once half of it has
+ * ended, since that costs a copy of the KV cache and a new capture of the step. */
 #include "base/base.h"
 #include "gen/search.h"
 #include "model/session.h"
@@ -35,8 +40,8 @@ int32_t fv__search_max_new(const search *s, int64_t i)
     return (int32_t)(s->end[i] - 1 - s->prompt[i]);
 }
 
-/* Tells the device about the rows there are now. */
-static bool begin_writing(search *s, const uint8_t *token_flags, int64_t *number, int32_t *min_new,
+/* Uploads number and limits of each row, anew whenever rows have moved. */
+static bool begin_sampler(search *s, const uint8_t *token_flags, int64_t *number, int32_t *min_new,
                           int32_t *max_new)
 {
     const fv_gen_opt *o = s->o;
@@ -65,8 +70,7 @@ static bool begin_writing(search *s, const uint8_t *token_flags, int64_t *number
                                            .made = (int32_t)s->made});
 }
 
-/* Runs of steps, short ones first: a sequence that has ended is noticed a few steps late, and goes
- * on unheard till then. */
+/* Tokens behind a sequence's end, up to the end of its run, are dropped. */
 fv_status fv__sample_loop(search *s, fv_err *e)
 {
     enum { RUN_MAX = 8 };
@@ -81,7 +85,7 @@ fv_status fv__sample_loop(search *s, fv_err *e)
     float *score_of = (float *)(token + RUN_MAX * rows);
     for (int64_t run = 1; ok && s->live; run = run < RUN_MAX ? 2 * run : RUN_MAX) {
         int64_t open = 0;
-        if (fresh) ok = begin_writing(s, token_flags, number, min_new, max_new);
+        if (fresh) ok = begin_sampler(s, token_flags, number, min_new, max_new);
         ok = ok &&
              fv__sampler_run(s->ctx, s->session, fresh ? s->token : NULL, run, token, score_of);
         for (int64_t at = 0; ok && at < run * s->live; at++) {
@@ -91,7 +95,7 @@ fv_status fv__sample_loop(search *s, fv_err *e)
             if (p == s->live - 1) s->made++;
         }
         for (int64_t p = 0; p < s->live; p++) open += !s->over[s->at[p]];
-        fresh = 2 * open <= s->live; /* then it pays to let those leave that are done */
+        fresh = 2 * open <= s->live; /* half have ended: compact the batch */
         if (ok && fresh) fv__search_retire(s);
         if (ok && fresh && s->live) fv_session_select(s->ctx, s->session, s->from, s->live);
         ok = ok && !fv__failed(s->ctx);

@@ -1,6 +1,6 @@
-/* test_write_bits.c - writing on a device that chooses by itself: tokens and scores are the CPU's,
- * have the same bits however a step is run and whichever row it is, also of a large vocabulary; and
- * a decoder that looks at its source does the same. */
+/* test_sampler_bits.c - writing on a device that chooses by itself: tokens and scores are the
+ * CPU's, have the same bits however a step is run and whichever row it is, also of a large
+ * vocabulary; and a decoder that looks at its source does the same. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,13 @@
-/* search_beams.c - beam search on a device that does it by itself: the host reads no more than
- * which sources are over, every few steps, and at the end what each beam got and came from, from
- * which it puts the sequences together.
+/* beam_device.c - beam search on a device that runs it by itself.
  *
- * The rules are beam.c's.  Sources that are over go on unheard until half of the batch is; a small
- * batch stays as it is, since a step of few rows takes as long as one of fewer, and a step that
- * changes its rows must be kept anew. */
+ * The rules are beam.c's.  The device keeps, per source, scores of the running beams, the
+ * finished hypotheses, and a log of each step's tokens and parents.  The host reads which sources
+ * are over every few steps, and at the end the log, from which it traces the sequences back:
+ * moving token histories along with the beams would copy far more.
+ *
+ * Sources that are over keep decoding until half of the batch is; a small batch is never
+ * compacted, since a step of few rows takes as long as one of fewer, and a changed batch must be
+ * captured anew. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -45,7 +48,7 @@ static size_t cut(size_t *at, size_t bytes)
     return here;
 }
 
-/* What is kept about each source. */
+/* Points the arrays of per-source state into a block, in device or host memory alike. */
 static void point(fv_beams *b, void *state)
 {
     int64_t n = b->all, K = b->K;
@@ -65,7 +68,7 @@ static size_t state_bytes(int64_t n, int64_t K)
            (size_t)(n * (4 + K * K)) * sizeof(int32_t);
 }
 
-/* As the device has it before the first step. */
+/* The state before the first step, in host memory, and length^length_penalty by length. */
 static void begin_state(beam_search *u, double *penalty)
 {
     const search *s = u->s;
@@ -84,6 +87,7 @@ static void begin_state(beam_search *u, double *penalty)
         penalty[t] = pow((double)t, (double)s->o->length_penalty);
 }
 
+/* Lays the block out, uploads the state before the first step, and describes it to the kernel. */
 static bool begin(beam_search *u, const uint8_t *token_flags)
 {
     search *s = u->s;
@@ -99,9 +103,10 @@ static bool begin(beam_search *u, const uint8_t *token_flags)
     u->host_bytes = u->state + lengths;
     u->host = fv__alloc(s->env, u->host_bytes);
     if (!u->host) return fv_raise(c, FV_ENOMEM, "generate: out of memory") != NULL;
-    if (!fv__session_reserve(c, s->session, &s->session->writing, FV_U8, FV_SHAPE((int64_t)at), 0))
+    if (!fv__session_reserve(c, s->session, &s->session->sampler_block, FV_U8,
+                             FV_SHAPE((int64_t)at), 0))
         return false;
-    char *block = s->session->writing.t.data;
+    char *block = s->session->sampler_block.t.data;
     fv_beams b = {.K = s->K,
                   .V = s->V,
                   .all = s->n,
@@ -130,11 +135,11 @@ static bool begin(beam_search *u, const uint8_t *token_flags)
     return !fv__failed(c);
 }
 
-/* Tells the device which sources are at which places. */
+/* Uploads the source at each index of the batch. */
 static bool step_beams(beam_search *u)
 {
     search *s = u->s;
-    int32_t *source = s->from; /* has room, and is free between steps */
+    int32_t *source = s->from; /* large enough, and unused between steps */
     for (int64_t p = 0; p < s->live; p++) source[p] = (int32_t)s->at[p];
     s->session->dev->backend->upload(&s->ctx->stream, (void *)u->b.source, source,
                                      (size_t)s->live * sizeof *source);
@@ -144,7 +149,8 @@ static bool step_beams(beam_search *u)
 
 /* ---- steps ---- */
 
-/* Caches are there once a step has been made. */
+/* Uploads addresses and sizes of all KV caches, whose rows the kernel moves with the beams.  They
+ * exist only once a step has run. */
 static void describe_caches(fv_ctx *c, beam_search *u)
 {
     const fv_session *s = u->s->session;
@@ -162,6 +168,7 @@ static void describe_caches(fv_ctx *c, beam_search *u)
     u->known_version = s->version + 1;
 }
 
+/* Behind the model's step, and captured with it: one step of beam search for all sources. */
 static void step(fv_ctx *c, void *user, fv_tensor *logits)
 {
     beam_search *u = user;
@@ -174,7 +181,8 @@ static void step(fv_ctx *c, void *user, fv_tensor *logits)
     s->dev->k[logits->dtype]->beams(&c->stream, &a);
 }
 
-/* n steps, and which sources are over then; from s->token where that is new to the device. */
+/* n steps, then which sources are over.  fresh: the first input is s->token, not what the device
+ * left behind. */
 static bool run(beam_search *u, int64_t n, bool fresh)
 {
     search *s = u->s;
@@ -184,13 +192,13 @@ static bool run(beam_search *u, int64_t n, bool fresh)
             return false;
     at->dev->backend->download(&s->ctx->stream, u->h.over, u->b.over,
                                (size_t)s->n * sizeof *u->h.over);
-    /* rows that ended will leave */
+    /* also of rows that have ended */
     for (int64_t i = 0; i < at->rows; i++) at->len[i] += (int32_t)(n - fresh);
     for (int64_t i = 0; i < s->n; i++) s->over[i] = u->h.over[i];
     return !fv__failed(s->ctx);
 }
 
-/* Those that are over leave the batch. */
+/* Compacts the batch to the sources that are not over. */
 static bool retire(beam_search *u)
 {
     search *s = u->s;
@@ -203,9 +211,9 @@ static bool retire(beam_search *u)
     return !fv__failed(s->ctx);
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
-/* The tokens of beam k of source i once it had n of them. */
+/* Follows parents back through the log: the n tokens of beam k of source i. */
 static void trace(const beam_search *u, int32_t *ids, int64_t i, int32_t n, int64_t k)
 {
     while (n-- > 0) {
@@ -215,7 +223,7 @@ static void trace(const beam_search *u, int32_t *ids, int64_t i, int32_t n, int6
     }
 }
 
-static void put_together(const beam_search *u)
+static void assemble(const beam_search *u)
 {
     const search *s = u->s;
     for (int64_t j = 0; j < s->n * s->K; j++) {
@@ -234,6 +242,7 @@ static void put_together(const beam_search *u)
     }
 }
 
+/* State and log come to the host in three copies; the log only as long as the longest sequence. */
 static bool read_all(beam_search *u)
 {
     search *s = u->s;
@@ -252,11 +261,12 @@ static bool read_all(beam_search *u)
     u->h.tokens = log;
     u->h.parents = log + most * s->n * s->K;
     bool ok = !fv__failed(s->ctx);
-    if (ok) put_together(u);
+    if (ok) assemble(u);
     fv__free(s->env, log, 2 * bytes);
     return ok;
 }
 
+/* Runs of 1, 2, 4, then 8 steps between looks at which sources are over. */
 fv_status fv__beams_loop(search *s, fv_err *e)
 {
     beam_search u = {.s = s};

@@ -1,4 +1,4 @@
-/* test_write.c - writing on a device: the CPU's choices, whether the host or the device makes
+/* test_sampler.c - writing on a device: the CPU's choices, whether the host or the device makes
  * them, steps that are replayed, memory that stays, and what happens when there is none left.  On
  * the CPU itself the same tests hold. */
 #include <math.h>
