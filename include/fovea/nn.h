@@ -173,6 +173,42 @@ FV_API void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, 
 FV_API fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x);
 FV_API void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype);
 
+/* ---- blocks: what a family writes its layers of ----
+ *
+ * A pre-norm block is
+ *
+ *     h = fv_norm_fwd(c, &b->attn_norm, x);
+ *     h = fv_mha_add_norm(c, &b->attn, &x, h, arg, dropout, &b->mlp_norm);
+ *     return fv_mlp_add(c, &b->mlp, x, h, dropout);
+ *
+ * and a post-norm one
+ *
+ *     x = fv_norm_add(c, &b->attn_norm, NULL, x, fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), ..));
+ *     return fv_mlp_norm(c, &b->mlp, x, dropout, &b->mlp_norm);
+ *
+ * All are (B,T,width) -> (B,T,width); each may be replaced by its ops, with the same result. */
+
+/* *x += dropout(attention(h)); returns norm(*x). */
+FV_API fv_tensor *fv_mha_add_norm(fv_ctx *c, const fv_mha *l, fv_tensor **x, fv_tensor *h,
+                                  fv_mha_arg arg, float dropout, const fv_norm *norm);
+/* x + dropout(mlp(h)) */
+FV_API fv_tensor *fv_mlp_add(fv_ctx *c, const fv_mlp *l, fv_tensor *x, fv_tensor *h, float dropout);
+/* norm(x + dropout(mlp(x))) */
+FV_API fv_tensor *fv_mlp_norm(fv_ctx *c, const fv_mlp *l, fv_tensor *x, float dropout,
+                              const fv_norm *norm);
+
+/* A whole pre-norm block for one token of each sequence of a session, where the device has fused
+ * kernels for it: *x is changed in place.  false: nothing was done.  No gradient. */
+FV_API bool fv_decode_block(fv_ctx *c, fv_tensor **x, const fv_norm *attn_norm, const fv_mha *attn,
+                            const fv_norm *mlp_norm, const fv_mlp *mlp, fv_mha_arg arg);
+
+/* fn(c, block, x, self, cross), computed again in the backward pass where the context recomputes
+ * (fv_checkpoint).  block must live until then. */
+typedef fv_tensor *fv_layer_fn(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg self,
+                               fv_mha_arg cross);
+FV_API fv_tensor *fv_layer_run(fv_ctx *c, fv_layer_fn *fn, const void *block, fv_tensor *x,
+                               fv_mha_arg self, fv_mha_arg cross);
+
 /* ---- whole layers ---- */
 
 /* Names below the layer's path; NULL: BART's, which are given here. */

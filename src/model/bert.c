@@ -1,5 +1,11 @@
-/* bert.c - what BERT and its kin share. */
+/* bert.c - the block of BERT, which RoBERTa has too, and the masked-word head of both.
+ *
+ *     x = norm(x + attn(x));   x = norm(x + mlp(x))
+ *
+ * The two differ in embeddings, positions and heads: those are in their own files. */
 #include "model/bert.h"
+
+#include <stdio.h>
 
 #include "base/base.h"
 
@@ -10,37 +16,73 @@ fv_status fv__bert_check(const fv__bert_config *k, fv_err *e)
                    k->hidden_size, k->num_attention_heads);
 }
 
-static fv_layer_opt layer_opt(const fv__bert_config *k)
+/* Below `at`, "bert.encoder.layer.0". */
+static void block_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k, const char *at)
 {
-    float std = k->initializer_range;
-    return (fv_layer_opt){
-        .mha = {.width = k->hidden_size,
-                .n_head = k->num_attention_heads,
-                .dropout = k->attention_probs_dropout_prob,
-                .std = std,
-                .q_name = "self.query",
-                .k_name = "self.key",
-                .v_name = "self.value",
-                .out_name = "output.dense"},
-        .hidden = k->intermediate_size,
-        .mlp = {.act = fv_act_of(k->hidden_act),
-                .std = std,
-                .up_name = "intermediate.dense",
-                .down_name = "output.dense"},
-        .norm = {.eps = k->layer_norm_eps},
-        .dropout = k->hidden_dropout_prob,
-        .names = {.self = "attention",
-                  .self_norm = "attention.output.LayerNorm",
-                  .mlp_norm = "output.LayerNorm"},
-    };
+    fv_norm_opt norm = {.eps = k->layer_norm_eps};
+    b->dropout = k->hidden_dropout_prob;
+    fv_mha_init(p, &b->attn,
+                (fv_mha_opt){.width = k->hidden_size,
+                             .n_head = k->num_attention_heads,
+                             .dropout = k->attention_probs_dropout_prob,
+                             .std = k->initializer_range,
+                             .q_name = "self.query",
+                             .k_name = "self.key",
+                             .v_name = "self.value",
+                             .out_name = "output.dense"},
+                "%s.attention", at);
+    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.attention.output.LayerNorm", at);
+    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
+                (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
+                             .std = k->initializer_range,
+                             .up_name = "intermediate.dense",
+                             .down_name = "output.dense"},
+                "%s", at);
+    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.output.LayerNorm", at);
 }
 
-fv_encoder_layer *fv__bert_layers(fv_params *p, const fv__bert_config *k, const char *at)
+fv__bert_block *fv__bert_blocks(fv_params *p, const fv__bert_config *k, const char *at)
 {
-    fv_encoder_layer *l = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *l);
-    for (int i = 0; l && i < k->num_hidden_layers; i++)
-        fv_encoder_layer_init(p, &l[i], layer_opt(k), "%sencoder.layer.%d", at, i);
-    return l;
+    fv__bert_block *b = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *b);
+    for (int i = 0; b && i < k->num_hidden_layers; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%sencoder.layer.%d", at, i);
+        block_init(p, &b[i], k, path);
+    }
+    return b;
+}
+
+/* x = norm(x + attn(x));  x = norm(x + mlp(x)) */
+static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg none)
+{
+    (void)none;
+    const fv__bert_block *b = self;
+    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), b->dropout);
+    x = fv_norm_add(c, &b->attn_norm, NULL, x, a);
+    return fv_mlp_norm(c, &b->mlp, x, b->dropout, &b->mlp_norm);
+}
+
+fv_tensor *fv__bert_encode(fv_ctx *c, const fv__bert_block *b, const fv__bert_config *k,
+                           fv_tensor *x, fv_tensor *mask)
+{
+    fv_mha_arg arg = fv_masked(c, mask);
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < k->num_hidden_layers; i++) {
+        fv_tap(c, "hidden", "hidden_states", x);
+        x = fv_layer_run(c, block_fwd, &b[i], x, arg, (fv_mha_arg){0});
+        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
+    }
+    fv_tap(c, "hidden", "hidden_states", x);
+    return x;
+}
+
+void fv__bert_pack(fv_params *p, fv__bert_block *b, const fv__bert_config *k, fv_dtype dtype)
+{
+    for (int i = 0; i < k->num_hidden_layers; i++) {
+        fv_mha_pack(p, &b[i].attn, dtype, true);
+        fv_mlp_pack(p, &b[i].mlp, dtype);
+    }
 }
 
 float fv__bert_dropout(const fv__bert_config *k)

@@ -46,8 +46,20 @@ typedef struct fv__bert_config {
 /* That the heads divide the width. */
 fv_status fv__bert_check(const fv__bert_config *k, fv_err *e);
 
+/* One layer: attention and feed-forward part, each followed by the norm of its sum. */
+typedef struct fv__bert_block {
+    fv_mha attn;
+    fv_norm attn_norm, mlp_norm;
+    fv_mlp mlp;
+    float dropout;
+} fv__bert_block;
+
 /* Declares the layers encoder.layer.N below `at`, which is empty or ends in a dot. */
-fv_encoder_layer *fv__bert_layers(fv_params *p, const fv__bert_config *k, const char *at);
+fv__bert_block *fv__bert_blocks(fv_params *p, const fv__bert_config *k, const char *at);
+/* All of them on x (B,T,D), under attention_mask (B,T), (B,T,T) or NULL: (B,T,D). */
+fv_tensor *fv__bert_encode(fv_ctx *c, const fv__bert_block *b, const fv__bert_config *k,
+                           fv_tensor *x, fv_tensor *mask);
+void fv__bert_pack(fv_params *p, fv__bert_block *b, const fv__bert_config *k, fv_dtype dtype);
 
 /* Before the classifier. */
 float fv__bert_dropout(const fv__bert_config *k);

@@ -174,12 +174,17 @@ static fv_kv own_keys(fv_ctx *c, fv_session *s, int i, const fv_mha *l, fv_dtype
     return fv_session_kv(c, s, i, l->n_kv_head * l->head, t);
 }
 
+fv_kv fv__self_cache(fv_ctx *c, fv_session *s, int i, const fv_mha *l, const fv_mha_arg *arg)
+{
+    return own_keys(c, s, i, l, fv__mha_cache_dtype(c, l, arg));
+}
+
 fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n,
                             fv_tensor *x, fv_mha_arg self)
 {
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < n; i++) {
-        fv_kv kv = own_keys(c, s, i, &l[i].self, fv__mha_cache_dtype(c, &l[i].self, &self));
+        fv_kv kv = fv__self_cache(c, s, i, &l[i].self, &self);
         self.kv = &kv;
         x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &l[i], x, self));
     }

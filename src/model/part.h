@@ -54,6 +54,9 @@ fv_status fv__layer_types_check(const char *types, int layers, fv_err *e);
 /* Whether layer i sees a window only; `otherwise` where types are not given. */
 bool fv__layer_is_local(const char *types, int i, bool otherwise);
 
+/* The keys and values that a session keeps for the self-attention l of layer i. */
+fv_kv fv__self_cache(fv_ctx *c, fv_session *s, int i, const fv_mha *l, const fv_mha_arg *arg);
+
 /* ---- stacks of layers; what enters each is shown to taps as `shown` ---- */
 
 fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,

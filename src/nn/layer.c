@@ -1,30 +1,7 @@
-/* layer.c - the layers of an encoder and of a decoder, with the norm before or after each part.
- *
- *   pre-norm:   x + drop(f(norm(x)))      the sum meets the next part's norm in one pass
- *   post-norm:  norm(x + drop(f(x)))      the sum meets its own */
+/* layer.c - the layers of an encoder and of a decoder, with the norm before or after each part, for
+ * families whose blocks differ by names alone.  Those that write their own block use residual.c. */
 #include "core/core.h"
 #include "nn/part.h"
-
-/* ---- a layer that is computed twice, where the context asks for it ---- */
-
-typedef struct block {
-    const fv_encoder_layer *encoder; /* one of the two */
-    const fv_decoder_layer *decoder;
-    fv_mha_arg self, cross;
-} block;
-
-static fv_tensor *run(fv_ctx *c, void *user, fv_tensor *x);
-
-/* A copy that lives until backward; NULL: the layer is recorded as it is. */
-static block *recomputed(fv_ctx *c, block b)
-{
-    if (!c->recompute || !c->record || b.self.kv) return NULL;
-    block *p = fv__arena_alloc(&c->host, sizeof *p);
-    if (p) *p = b;
-    return p ? p : fv_raise(c, FV_ENOMEM, "layer: out of memory");
-}
-
-/* ---- layers ---- */
 
 /* Names without a default of their own fall back on BART's. */
 static void norm_init(fv_params *p, fv_norm *l, const fv_layer_opt *o, const fv_path *at,
@@ -67,55 +44,27 @@ void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, 
     norm_init(p, &l->mlp_norm, &opt, &at, opt.names.mlp_norm, "final_layer_norm");
 }
 
-/* The last product of each part can add what it makes: nothing of that is dropped, and the device
- * knows how. */
-static bool can_add(const fv_ctx *c, const fv_encoder_layer *l, const fv_tensor *x)
+static fv_tensor *encode(fv_ctx *c, const void *layer, fv_tensor *x, fv_mha_arg self,
+                         fv_mha_arg cross)
 {
-    const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
-    bool drops = c->train && (l->dropout > 0 || l->self.out_dropout > 0);
-    return k && k->gemm_plus && !drops && l->self.out.w && !l->self.out.w->packed &&
-           l->mlp.down.w && !l->mlp.down.w->packed;
-}
-
-/* In post-norm layers only the long sum of the last product hides that x is read, so the norm
- * behind it is faster alone; what is recorded would keep one tensor more. */
-static bool adds_last(const fv_ctx *c, const fv_encoder_layer *l, const fv_tensor *x)
-{
-    const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
-    return k && k->gemm_plus && !c->record && !c->train && l->mlp.down.w &&
-           l->mlp.down.w->dtype == x->dtype;
-}
-
-static fv_tensor *encode(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
-{
+    (void)cross;
+    const fv_encoder_layer *l = layer;
     bool first = l->pre_norm && l->self_norm.gain;
-    if (first && fv__mha_decode_supported(c, &l->self, x, &self) &&
-        fv__mlp_decode_supported(c, &l->mlp, x))
-        return fv__mlp_decode(c, &l->mlp, &l->mlp_norm,
-                              fv__mha_decode(c, &l->self, &l->self_norm, x, self));
-    fv_tensor *h = first ? fv_norm_fwd(c, &l->self_norm, x) : x;
-    if (l->pre_norm && can_add(c, l, x)) {
-        x = fv__lin_add(c, &l->self.out, x, fv__mha_heads(c, &l->self, h, self));
-        h = fv_norm_fwd(c, &l->mlp_norm, x);
-        return fv__lin_add(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, h));
-    }
-    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
+    if (first && fv_decode_block(c, &x, &l->self_norm, &l->self, &l->mlp_norm, &l->mlp, self))
+        return x;
     if (l->pre_norm) {
-        h = fv_norm_add(c, &l->mlp_norm, &x, x, a);
-        return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, &l->mlp, h), l->dropout));
+        fv_tensor *h = first ? fv_norm_fwd(c, &l->self_norm, x) : x;
+        h = fv_mha_add_norm(c, &l->self, &x, h, self, l->dropout, &l->mlp_norm);
+        return fv_mlp_add(c, &l->mlp, x, h, l->dropout);
     }
-    x = fv_norm_add(c, &l->self_norm, NULL, x, a);
-    if (adds_last(c, l, x))
-        return fv_norm_fwd(c, &l->mlp_norm,
-                           fv__lin_add(c, &l->mlp.down, x, fv__mlp_hidden(c, &l->mlp, x)));
-    return fv_norm_add(c, &l->mlp_norm, NULL, x,
-                       fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), l->dropout));
+    x = fv_norm_add(c, &l->self_norm, NULL, x,
+                    fv_dropout(c, fv_mha_fwd(c, &l->self, x, self), l->dropout));
+    return fv_mlp_norm(c, &l->mlp, x, l->dropout, &l->mlp_norm);
 }
 
 fv_tensor *fv_encoder_layer_fwd(fv_ctx *c, const fv_encoder_layer *l, fv_tensor *x, fv_mha_arg self)
 {
-    block *b = recomputed(c, (block){.encoder = l, .self = self});
-    return b ? fv_checkpoint(c, run, b, x) : encode(c, l, x, self);
+    return fv_layer_run(c, encode, l, x, self, (fv_mha_arg){0});
 }
 
 void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, const char *path,
@@ -134,9 +83,10 @@ void fv_decoder_layer_init(fv_params *p, fv_decoder_layer *l, fv_layer_opt opt, 
     norm_init(p, &l->mlp_norm, &opt, &at, opt.names.mlp_norm, "final_layer_norm");
 }
 
-static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self,
+static fv_tensor *decode(fv_ctx *c, const void *layer, fv_tensor *x, fv_mha_arg self,
                          fv_mha_arg cross)
 {
+    const fv_decoder_layer *l = layer;
     fv_tensor *h = l->pre_norm ? fv_norm_fwd(c, &l->self_norm, x) : x;
     fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &l->self, h, self), l->dropout);
     if (l->pre_norm) {
@@ -155,15 +105,7 @@ static fv_tensor *decode(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_
 fv_tensor *fv_decoder_layer_fwd(fv_ctx *c, const fv_decoder_layer *l, fv_tensor *x, fv_mha_arg self,
                                 fv_mha_arg cross)
 {
-    block *b = recomputed(c, (block){.decoder = l, .self = self, .cross = cross});
-    return b ? fv_checkpoint(c, run, b, x) : decode(c, l, x, self, cross);
-}
-
-static fv_tensor *run(fv_ctx *c, void *user, fv_tensor *x)
-{
-    const block *b = user;
-    return b->encoder ? encode(c, b->encoder, x, b->self)
-                      : decode(c, b->decoder, x, b->self, b->cross);
+    return fv_layer_run(c, decode, l, x, self, cross);
 }
 
 void fv_encoder_layer_pack(fv_params *p, fv_encoder_layer *l, fv_dtype dtype)

@@ -208,16 +208,21 @@ fv_tensor *fv_linear_in_out(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bi
     return apply(c, x, w, bias, act, true, NULL);
 }
 
+bool fv__linear_adds(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
+{
+    const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
+    return k && k->gemm_plus && w && w->dtype == x->dtype;
+}
+
 fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tensor *w,
                           fv_tensor *bias, bool in_out)
 {
     if (!residual || !x || !w) return NULL;
-    const fv_kernels *k = fv_kernels_of(c, x->dtype);
     fv_shape shape = x->shape;
     if (shape.n > 0 && w->shape.n == 2) shape.d[shape.n - 1] = w->shape.d[in_out && !w->packed];
     bool fits = residual != x && residual->dtype == x->dtype &&
                 fv_shape_same(residual->shape, shape);
-    if (k && k->gemm_plus && w->dtype == x->dtype && fits)
+    if (fits && fv__linear_adds(c, x, w))
         return apply(c, x, w, bias, FV_ACT_NONE, in_out, residual);
     return fv_add(c, residual, apply(c, x, w, bias, FV_ACT_NONE, in_out, NULL));
 }

@@ -59,7 +59,7 @@ typedef struct bert {
     fv_emb words, types;
     fv_pos positions;
     fv_norm norm;
-    fv_encoder_layer *layers;
+    fv__bert_block *blocks;
     fv_lin pooler, classifier, relation; /* relation: is the second sentence the next one */
     fv__word_head masked;
 } bert;
@@ -111,7 +111,7 @@ static void declare(void *self, const fv_setup *s)
                 at);
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
                  "%sembeddings.LayerNorm", at);
-    m->layers = fv__bert_layers(p, k, at);
+    m->blocks = fv__bert_blocks(p, k, at);
     declare_head(m, p);
 }
 
@@ -156,8 +156,7 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     bert *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++)
-        fv_encoder_layer_pack(p, &m->layers[i], dtype);
+    fv__bert_pack(p, m->blocks, &m->cfg, dtype);
     fv__word_head_pack(p, &m->masked, dtype);
 }
 
@@ -184,15 +183,6 @@ static fv_tensor *embed(fv_ctx *c, const bert *m, const fv_items *in)
     return fv_dropout(c, x, m->cfg.hidden_dropout_prob);
 }
 
-static fv_tensor *encode(fv_ctx *c, const bert *m, const fv_items *in)
-{
-    fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
-    fv_tensor *x = fv__encoder(c, m->layers, m->cfg.num_hidden_layers, embed(c, m, in), arg,
-                               "hidden_states");
-    fv_tap(c, "hidden", "hidden_states", x);
-    return x;
-}
-
 static void pretraining(fv_ctx *c, const bert *m, fv_tensor *x, fv_tensor *pooled,
                         const fv_items *in, fv_items *out)
 {
@@ -216,7 +206,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const config *k = &m->cfg;
     fv_tensor *logits = NULL, *pooled = NULL;
     float dropout = fv__bert_dropout(k);
-    fv_tensor *x = encode(c, m, in);
+    fv_tensor *x = fv__bert_encode(c, m->blocks, k, embed(c, m, in),
+                                   fv_items_get(in, "attention_mask"));
     if (m->pooler.w) pooled = fv_lin_act(c, &m->pooler, fv_first(c, x), FV_TANH);
     switch (m->job) {
     case FV_HEAD_BASE:

@@ -8,6 +8,7 @@
  * left unread. */
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "model/part.h"
 #include "ops/embed.h"
@@ -69,12 +70,19 @@ static const fv_family_head heads[] = {
     {0},
 };
 
+typedef struct block {
+    fv_norm ln_1, ln_2;
+    fv_mha attn;
+    fv_mlp mlp;
+    float dropout;
+} block;
+
 typedef struct gpt2 {
     config cfg;
     fv_head_job job;
     fv_emb tokens;
     fv_pos wpe;
-    fv_encoder_layer *layer;
+    block *blocks;
     fv_norm norm;
     fv_tensor *out; /* (V,D) or, to classify, (labels,D); NULL: none */
 } gpt2;
@@ -88,31 +96,45 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
-static fv_layer_opt layer_opt(const config *k, int i)
+/* Below `at`, "transformer.h.0". */
+static void block_init(fv_params *p, block *b, const config *k, int i, const char *at)
 {
     double scale = k->scale_attn_weights ? 1 / sqrt((double)k->n_embd / k->n_head) : 1;
     if (k->scale_attn_by_inverse_layer_idx) scale /= i + 1;
-    return (fv_layer_opt){
-        .mha = {.width = k->n_embd,
-                .n_head = k->n_head,
-                .packed = true,
-                .in_out = true,
-                .scale = (float)scale,
-                .dropout = k->attn_pdrop,
-                .std = k->initializer_range,
-                .qkv_name = "c_attn",
-                .out_name = "c_proj"},
-        .hidden = k->n_inner ? k->n_inner : 4 * k->n_embd,
-        .mlp = {.act = fv_act_of(k->activation_function),
-                .in_out = true,
-                .std = k->initializer_range,
-                .up_name = "c_fc",
-                .down_name = "c_proj"},
-        .norm = {.eps = k->layer_norm_epsilon},
-        .pre_norm = true,
-        .dropout = k->resid_pdrop,
-        .names = {.self = "attn", .self_norm = "ln_1", .mlp = "mlp", .mlp_norm = "ln_2"},
-    };
+    fv_norm_opt norm = {.eps = k->layer_norm_epsilon};
+    b->dropout = k->resid_pdrop;
+    fv_mha_init(p, &b->attn,
+                (fv_mha_opt){.width = k->n_embd,
+                             .n_head = k->n_head,
+                             .packed = true,
+                             .in_out = true,
+                             .scale = (float)scale,
+                             .dropout = k->attn_pdrop,
+                             .std = k->initializer_range,
+                             .qkv_name = "c_attn",
+                             .out_name = "c_proj"},
+                "%s.attn", at);
+    fv_norm_init(p, &b->ln_1, k->n_embd, norm, "%s.ln_1", at);
+    fv_mlp_init(p, &b->mlp, k->n_embd, k->n_inner ? k->n_inner : 4 * k->n_embd,
+                (fv_mlp_opt){.act = fv_act_of(k->activation_function),
+                             .in_out = true,
+                             .std = k->initializer_range,
+                             .up_name = "c_fc",
+                             .down_name = "c_proj"},
+                "%s.mlp", at);
+    fv_norm_init(p, &b->ln_2, k->n_embd, norm, "%s.ln_2", at);
+}
+
+/* x += attn(ln_1 x);  x += mlp(ln_2 x) */
+static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg none)
+{
+    (void)none;
+    const block *b = self;
+    if (fv_decode_block(c, &x, &b->ln_1, &b->attn, &b->ln_2, &b->mlp, arg)) return x;
+    fv_tensor *h = fv_norm_fwd(c, &b->ln_1, x);
+    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->ln_2);
+    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -127,10 +149,12 @@ static void declare(void *self, const fv_setup *s)
                 "%swte", below);
     fv_pos_init(p, &m->wpe, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range,
                 "%swpe", below);
-    m->layer = fv_params_scratch(p, (size_t)k->n_layer * sizeof *m->layer);
-    if (!m->layer) return;
-    for (int i = 0; i < k->n_layer; i++)
-        fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%sh.%d", below, i);
+    m->blocks = fv_params_scratch(p, (size_t)k->n_layer * sizeof *m->blocks);
+    for (int i = 0; m->blocks && i < k->n_layer; i++) {
+        char at[64];
+        snprintf(at, sizeof at, "%sh.%d", below, i);
+        block_init(p, &m->blocks[i], k, i, at);
+    }
     fv_norm_init(p, &m->norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f",
                  below);
     m->out = fv__causal_output(p, m->job, m->tokens.table, k->tie_word_embeddings, k->num_labels,
@@ -153,7 +177,10 @@ static fv_load_opt load(const void *self)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     gpt2 *m = self;
-    for (int i = 0; i < m->cfg.n_layer; i++) fv_encoder_layer_pack(p, &m->layer[i], dtype);
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
+        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
+    }
     m->out = fv__packed(p, m->out, dtype);
 }
 
@@ -173,6 +200,24 @@ static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *typ
     return fv_dropout(c, x, m->cfg.embd_pdrop);
 }
 
+/* All blocks; in a session the keys and values of each are kept there. */
+static fv_tensor *blocks(fv_ctx *c, const gpt2 *m, fv_session *s, fv_tensor *x, fv_mha_arg arg)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        fv_kv kv;
+        if (s) {
+            kv = fv__self_cache(c, s, i, &m->blocks[i].attn, &arg);
+            arg.kv = &kv;
+        } else {
+            fv_tap(c, "hidden", "hidden_states", x);
+        }
+        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, arg, (fv_mha_arg){0});
+        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
+    }
+    return x;
+}
+
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const gpt2 *m = self;
@@ -180,8 +225,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *next = m->job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"),
                          fv_items_get(in, "position_ids"));
-    x = fv__encoder(c, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true, .key_mask = mask},
-                    "hidden_states");
+    x = blocks(c, m, NULL, x, (fv_mha_arg){.causal = true, .key_mask = mask});
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
     fv__put_causal(c, in, out, m->job, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
@@ -193,7 +237,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const gpt2 *m = self;
     fv_tensor *x = embed(c, m, ids, NULL, fv_session_positions(c, s));
-    x = fv__encoder_step(c, s, m->layer, m->cfg.n_layer, x, (fv_mha_arg){.causal = true});
+    x = blocks(c, m, s, x, (fv_mha_arg){.causal = true});
     return fv__last_scores(c, x, &m->norm, m->out);
 }
 

@@ -7,7 +7,7 @@
  * window of keys only, a Qwen2 in some of its layers; a Qwen2 has biases on q, k and v. */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
+#include <stdio.h>
 
 #include "model/part.h"
 
@@ -132,12 +132,18 @@ static const fv_family_head heads[] = {
     {0},
 };
 
+typedef struct block {
+    fv_norm attn_norm, mlp_norm;
+    fv_mha attn;
+    fv_mlp mlp;
+} block;
+
 typedef struct llama {
     config cfg;
     fv_head_job job;
     fv_emb tokens;
     fv_rotary rotary;
-    fv_encoder_layer *layer;
+    block *blocks;
     fv_norm norm;
     fv_tensor *out; /* (V,D) or, to classify, (labels,D); NULL: none */
 } llama;
@@ -205,34 +211,46 @@ static fv_rotary rotary_of(const config *k)
     return y;
 }
 
-static fv_layer_opt layer_opt(const config *k, int i)
+/* Below `at`, "model.layers.0". */
+static void block_init(fv_params *p, block *b, const config *k, int i, const char *at)
 {
     bool biased = k->model_type == QWEN2 || (k->model_type == LLAMA && k->attention_bias);
-    return (fv_layer_opt){
-        .mha = {.width = k->hidden_size,
-                .n_head = k->num_attention_heads,
-                .n_kv_head = key_heads(k),
-                .head = head_dim(k),
-                .window = window(k, i),
-                .no_bias = !biased,
-                .no_out_bias = !biased || k->model_type == QWEN2,
-                .dropout = k->attention_dropout,
-                .std = k->initializer_range,
-                .out_name = "o_proj"},
-        .hidden = k->intermediate_size,
-        .mlp = {.act = fv_act_of(k->hidden_act),
-                .gated = true,
-                .no_bias = !(k->mlp_bias && k->model_type == LLAMA),
-                .std = k->initializer_range,
-                .up_name = "up_proj",
-                .gate_name = "gate_proj",
-                .down_name = "down_proj"},
-        .norm = {.rms = true, .eps = k->rms_norm_eps},
-        .pre_norm = true,
-        .names = {.self_norm = "input_layernorm",
-                  .mlp = "mlp",
-                  .mlp_norm = "post_attention_layernorm"},
-    };
+    fv_norm_opt norm = {.rms = true, .eps = k->rms_norm_eps};
+    fv_mha_init(p, &b->attn,
+                (fv_mha_opt){.width = k->hidden_size,
+                             .n_head = k->num_attention_heads,
+                             .n_kv_head = key_heads(k),
+                             .head = head_dim(k),
+                             .window = window(k, i),
+                             .no_bias = !biased,
+                             .no_out_bias = !biased || k->model_type == QWEN2,
+                             .dropout = k->attention_dropout,
+                             .std = k->initializer_range,
+                             .out_name = "o_proj"},
+                "%s.self_attn", at);
+    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
+    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
+                (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
+                             .gated = true,
+                             .no_bias = !(k->mlp_bias && k->model_type == LLAMA),
+                             .std = k->initializer_range,
+                             .up_name = "up_proj",
+                             .gate_name = "gate_proj",
+                             .down_name = "down_proj"},
+                "%s.mlp", at);
+    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.post_attention_layernorm", at);
+}
+
+/* x += attn(norm x), rotated;  x += down(silu(gate n) * up n), n = norm x */
+static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg none)
+{
+    (void)none;
+    const block *b = self;
+    if (fv_decode_block(c, &x, &b->attn_norm, &b->attn, &b->mlp_norm, &b->mlp, arg)) return x;
+    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
+    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, 0, &b->mlp_norm);
+    return fv_mlp_add(c, &b->mlp, x, h, 0);
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -246,10 +264,12 @@ static void declare(void *self, const fv_setup *s)
     const char *below = m->job == FV_HEAD_BASE ? "" : "model.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size,
                 (fv_emb_opt){.std = k->initializer_range}, "%sembed_tokens", below);
-    m->layer = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->layer);
-    if (!m->layer) return;
-    for (int i = 0; i < k->num_hidden_layers; i++)
-        fv_encoder_layer_init(p, &m->layer[i], layer_opt(k, i), "%slayers.%d", below, i);
+    m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);
+    for (int i = 0; m->blocks && i < k->num_hidden_layers; i++) {
+        char at[64];
+        snprintf(at, sizeof at, "%slayers.%d", below, i);
+        block_init(p, &m->blocks[i], k, i, at);
+    }
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps},
                  "%snorm", below);
     m->out = fv__causal_output(p, m->job, m->tokens.table, k->tie_word_embeddings, k->num_labels,
@@ -272,8 +292,10 @@ static fv_load_opt load(const void *self)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     llama *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++)
-        fv_encoder_layer_pack(p, &m->layer[i], dtype);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
+        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
+        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
+    }
     m->out = fv__packed(p, m->out, dtype);
 }
 
@@ -294,6 +316,24 @@ static fv_rope_arg rotations(fv_ctx *c, const llama *m, const fv_items *in)
     return ok ? fv_rotary_rows(c, &m->rotary, pos, len, B) : (fv_rope_arg){0};
 }
 
+/* All blocks; in a session the keys and values of each are kept there. */
+static fv_tensor *blocks(fv_ctx *c, const llama *m, fv_session *s, fv_tensor *x, fv_mha_arg arg)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
+        fv_kv kv;
+        if (s) {
+            kv = fv__self_cache(c, s, i, &m->blocks[i].attn, &arg);
+            arg.kv = &kv;
+        } else {
+            fv_tap(c, "hidden", "hidden_states", x);
+        }
+        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, arg, (fv_mha_arg){0});
+        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
+    }
+    return x;
+}
+
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const llama *m = self;
@@ -302,7 +342,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = {.causal = true, .key_mask = fv_items_get(in, "attention_mask")};
     arg.rope = rotations(c, m, in);
-    x = fv__encoder(c, m->layer, m->cfg.num_hidden_layers, x, arg, "hidden_states");
+    x = blocks(c, m, NULL, x, arg);
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
     fv__put_causal(c, in, out, m->job, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
@@ -323,7 +363,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     const llama *m = self;
     fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
     fv_mha_arg arg = {.causal = true, .rope = step_rotations(c, m, s, ids)};
-    x = fv__encoder_step(c, s, m->layer, m->cfg.num_hidden_layers, x, arg);
+    x = blocks(c, m, s, x, arg);
     return fv__last_scores(c, x, &m->norm, m->out);
 }
 

@@ -8,6 +8,7 @@
  * or every n-th does.  Heads begin with norm(act(dense x)); a classifier of texts reads the first
  * token or the mean of all. */
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "model/part.h"
@@ -110,13 +111,19 @@ static const fv_input inputs[] = {
     {0},
 };
 
+typedef struct block {
+    fv_norm attn_norm, mlp_norm;
+    fv_mha attn;
+    fv_mlp mlp;
+} block;
+
 typedef struct modernbert {
     config cfg;
     fv_head_job job;
     fv_emb words;
     fv_norm norm, final_norm, head_norm;
     fv_rotary global, local;
-    fv_encoder_layer *layers;
+    block *blocks;
     fv_lin dense, classifier;
     /* of words: (V,D), the input table where they are tied; (V) or NULL */
     fv_tensor *scores, *bias;
@@ -149,32 +156,44 @@ static fv_norm_opt norm_opt(const config *k)
     return (fv_norm_opt){.no_bias = !k->norm_bias, .eps = k->norm_eps};
 }
 
-static fv_layer_opt layer_opt(const config *k, int i)
+/* Below `at`, "model.layers.0".  The first block has no norm before its attention: that of the
+ * embeddings stands just before it. */
+static void block_init(fv_params *p, block *b, const config *k, int i, const char *at)
 {
-    return (fv_layer_opt){
-        .mha = {.width = k->hidden_size,
-                .n_head = k->num_attention_heads,
-                .packed = true,
-                .no_bias = !k->attention_bias,
-                .no_out_bias = !k->attention_bias,
-                .dropout = k->attention_dropout,
-                .out_dropout = k->attention_dropout,
-                .std = k->initializer_range,
-                .qkv_name = "Wqkv",
-                .out_name = "Wo"},
-        .hidden = k->intermediate_size,
-        .mlp = {.act = fv_act_of(k->hidden_activation),
-                .packed = true,
-                .no_bias = !k->mlp_bias,
-                .dropout = k->mlp_dropout,
-                .std = k->initializer_range,
-                .up_name = "Wi",
-                .down_name = "Wo"},
-        .norm = norm_opt(k),
-        .pre_norm = true,
-        .no_self_norm = i == 0,
-        .names = {.self = "attn", .self_norm = "attn_norm", .mlp = "mlp", .mlp_norm = "mlp_norm"},
-    };
+    fv_mha_init(p, &b->attn,
+                (fv_mha_opt){.width = k->hidden_size,
+                             .n_head = k->num_attention_heads,
+                             .packed = true,
+                             .no_bias = !k->attention_bias,
+                             .no_out_bias = !k->attention_bias,
+                             .dropout = k->attention_dropout,
+                             .out_dropout = k->attention_dropout,
+                             .std = k->initializer_range,
+                             .qkv_name = "Wqkv",
+                             .out_name = "Wo"},
+                "%s.attn", at);
+    if (i) fv_norm_init(p, &b->attn_norm, k->hidden_size, norm_opt(k), "%s.attn_norm", at);
+    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
+                (fv_mlp_opt){.act = fv_act_of(k->hidden_activation),
+                             .packed = true,
+                             .no_bias = !k->mlp_bias,
+                             .dropout = k->mlp_dropout,
+                             .std = k->initializer_range,
+                             .up_name = "Wi",
+                             .down_name = "Wo"},
+                "%s.mlp", at);
+    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm_opt(k), "%s.mlp_norm", at);
+}
+
+/* x += attn(norm x), rotated;  x += Wo(gelu(a) * b), (a, b) = Wi(norm x) */
+static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg none)
+{
+    (void)none;
+    const block *b = self;
+    fv_tensor *h = b->attn_norm.gain ? fv_norm_fwd(c, &b->attn_norm, x) : x;
+    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, 0, &b->mlp_norm);
+    return fv_mlp_add(c, &b->mlp, x, h, 0);
 }
 
 static void declare_head(modernbert *m, fv_params *p)
@@ -212,9 +231,12 @@ static void declare(void *self, const fv_setup *s)
     fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.tok_embeddings",
                 at);
     fv_norm_init(p, &m->norm, k->hidden_size, norm_opt(k), "%sembeddings.norm", at);
-    m->layers = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->layers);
-    for (int i = 0; m->layers && i < k->num_hidden_layers; i++)
-        fv_encoder_layer_init(p, &m->layers[i], layer_opt(k, i), "%slayers.%d", at, i);
+    m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);
+    for (int i = 0; m->blocks && i < k->num_hidden_layers; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%slayers.%d", at, i);
+        block_init(p, &m->blocks[i], k, i, path);
+    }
     fv_norm_init(p, &m->final_norm, k->hidden_size, norm_opt(k), "%sfinal_norm", at);
     declare_head(m, p);
 }
@@ -235,8 +257,10 @@ static fv_load_opt load(const void *self)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     modernbert *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++)
-        fv_encoder_layer_pack(p, &m->layers[i], dtype);
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
+        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
+        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
+    }
     if (m->job == FV_HEAD_MASKED_LM) fv_lin_pack(p, &m->dense, dtype);
     m->scores = fv__packed(p, m->scores, dtype);
 }
@@ -284,8 +308,9 @@ static fv_tensor *encode(fv_ctx *c, const modernbert *m, const fv_items *in)
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < k->num_hidden_layers; i++) {
         fv_tap(c, "hidden", "hidden_states", x);
-        x = fv_keep(c, mark,
-                    fv_encoder_layer_fwd(c, &m->layers[i], x, is_local(k, i) ? local : global));
+        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, is_local(k, i) ? local : global,
+                         (fv_mha_arg){0});
+        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
     }
     x = fv_norm_fwd(c, &m->final_norm, x);
     fv_tap(c, "hidden", "hidden_states", x);

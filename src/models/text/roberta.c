@@ -64,7 +64,7 @@ typedef struct roberta {
     fv_head_job job;
     fv_emb words, types, positions;
     fv_norm norm;
-    fv_encoder_layer *layers;
+    fv__bert_block *blocks;
     fv_lin dense, classifier; /* dense: the pooler, or the first layer of a classifier */
     fv__word_head masked;
 } roberta;
@@ -120,7 +120,7 @@ static void declare(void *self, const fv_setup *s)
                 "%sembeddings.token_type_embeddings", at);
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
                  "%sembeddings.LayerNorm", at);
-    m->layers = fv__bert_layers(p, k, at);
+    m->blocks = fv__bert_blocks(p, k, at);
     declare_head(m, p);
 }
 
@@ -158,8 +158,7 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     roberta *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++)
-        fv_encoder_layer_pack(p, &m->layers[i], dtype);
+    fv__bert_pack(p, m->blocks, &m->cfg, dtype);
     if (m->dense.w) fv_lin_pack(p, &m->dense, dtype);
     fv__word_head_pack(p, &m->masked, dtype);
 }
@@ -193,22 +192,14 @@ static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
     return fv_dropout(c, x, k->hidden_dropout_prob);
 }
 
-static fv_tensor *encode(fv_ctx *c, const roberta *m, const fv_items *in)
-{
-    fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
-    fv_tensor *x = fv__encoder(c, m->layers, m->cfg.num_hidden_layers, embed(c, m, in), arg,
-                               "hidden_states");
-    fv_tap(c, "hidden", "hidden_states", x);
-    return x;
-}
-
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const roberta *m = self;
     const config *k = &m->cfg;
     fv_tensor *logits = NULL;
     float dropout = fv__bert_dropout(k);
-    fv_tensor *x = encode(c, m, in);
+    fv_tensor *x = fv__bert_encode(c, m->blocks, k, embed(c, m, in),
+                                   fv_items_get(in, "attention_mask"));
     switch (m->job) {
     case FV_HEAD_BASE:
         fv_items_put(out, "last_hidden_state", x);

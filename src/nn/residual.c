@@ -1,0 +1,80 @@
+/* residual.c - what a layer adds to the stream that runs past it, with the norm beside each sum.
+ *
+ *   pre-norm:   x + drop(f(norm(x)))      the sum and the next part's norm are one pass
+ *   post-norm:  norm(x + drop(f(x)))      the sum and its own norm are one pass
+ *
+ * Each function here is two or three ops that a family could call itself; which of the equal ways
+ * is the fastest is the ops' knowledge: whether a product can add what it makes (fv__linear_adds), and
+ * whether a step of one token has fused kernels (fv__fused_linear_supported).  The alternative that
+ * lost is one generic layer with an option for each family: it grew to forty of them, and no family
+ * could be read alone. */
+#include "core/core.h"
+#include "nn/part.h"
+#include "ops/product.h"
+
+static bool drops(const fv_ctx *c, float dropout) { return c->train && dropout > 0; }
+
+/* l(x) can be added in the product itself.  A packed weight adds too, but there the sum and the
+ * norm behind it are faster together. */
+static bool adds(const fv_ctx *c, const fv_lin *l, const fv_tensor *x, float dropout)
+{
+    return fv__linear_adds(c, x, l->w) && !l->w->packed && !drops(c, dropout);
+}
+
+fv_tensor *fv_mha_add_norm(fv_ctx *c, const fv_mha *l, fv_tensor **x, fv_tensor *h, fv_mha_arg arg,
+                           float dropout, const fv_norm *norm)
+{
+    if (adds(c, &l->out, *x, dropout) && !drops(c, l->out_dropout)) {
+        *x = fv__lin_add(c, &l->out, *x, fv__mha_heads(c, l, h, arg));
+        return fv_norm_fwd(c, norm, *x);
+    }
+    return fv_norm_add(c, norm, x, *x, fv_dropout(c, fv_mha_fwd(c, l, h, arg), dropout));
+}
+
+fv_tensor *fv_mlp_add(fv_ctx *c, const fv_mlp *l, fv_tensor *x, fv_tensor *h, float dropout)
+{
+    if (adds(c, &l->down, x, dropout)) return fv__lin_add(c, &l->down, x, fv__mlp_hidden(c, l, h));
+    return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, l, h), dropout));
+}
+
+/* In post-norm layers only the long sum of the last product hides that x is read, so the norm
+ * behind it is faster alone; what is recorded would keep one tensor more. */
+fv_tensor *fv_mlp_norm(fv_ctx *c, const fv_mlp *l, fv_tensor *x, float dropout, const fv_norm *norm)
+{
+    if (!c->record && !c->train && fv__linear_adds(c, x, l->down.w))
+        return fv_norm_fwd(c, norm, fv__lin_add(c, &l->down, x, fv__mlp_hidden(c, l, x)));
+    return fv_norm_add(c, norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, l, x), dropout));
+}
+
+bool fv_decode_block(fv_ctx *c, fv_tensor **x, const fv_norm *attn_norm, const fv_mha *attn,
+                     const fv_norm *mlp_norm, const fv_mlp *mlp, fv_mha_arg arg)
+{
+    if (!fv__mha_decode_supported(c, attn, *x, &arg) || !fv__mlp_decode_supported(c, mlp, *x))
+        return false;
+    *x = fv__mlp_decode(c, mlp, mlp_norm, fv__mha_decode(c, attn, attn_norm, *x, arg));
+    return true;
+}
+
+/* ---- a block that is computed twice, where the context asks for it ---- */
+
+typedef struct again {
+    fv_layer_fn *fn;
+    const void *block;
+    fv_mha_arg self, cross;
+} again;
+
+static fv_tensor *run_again(fv_ctx *c, void *user, fv_tensor *x)
+{
+    const again *a = user;
+    return a->fn(c, a->block, x, a->self, a->cross);
+}
+
+fv_tensor *fv_layer_run(fv_ctx *c, fv_layer_fn *fn, const void *block, fv_tensor *x,
+                        fv_mha_arg self, fv_mha_arg cross)
+{
+    if (!c->recompute || !c->record || self.kv) return fn(c, block, x, self, cross);
+    again *a = fv__arena_alloc(&c->host, sizeof *a); /* it lives until backward */
+    if (!a) return fv_raise(c, FV_ENOMEM, "block: out of memory");
+    *a = (again){fn, block, self, cross};
+    return fv_checkpoint(c, run_again, a, x);
+}
