@@ -145,79 +145,38 @@ fv_status fv__layer_types_check(const char *types, int layers, fv_err *e)
     return FV_OK;
 }
 
-/* ---- stacks of layers ---- */
+/* ---- what a session keeps ---- */
 
-fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,
-                       const char *shown)
+fv_kv fv__own_cache(fv_ctx *c, fv_session *s, int i, const fv_mha *l)
 {
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < n; i++) {
-        fv_tap(c, "hidden", shown, x);
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &l[i], x, self));
-    }
-    return x;
-}
-
-fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,
-                       fv_mha_arg cross)
-{
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < n; i++) {
-        fv_tap(c, "hidden", "decoder_hidden_states", x);
-        x = fv_keep(c, mark, fv_decoder_layer_fwd(c, &l[i], x, self, cross));
-    }
-    return x;
-}
-
-static fv_kv own_keys(fv_ctx *c, fv_session *s, int i, const fv_mha *l, fv_dtype t)
-{
-    return fv_session_kv(c, s, i, l->n_kv_head * l->head, t);
+    return fv_session_kv(c, s, i, l->n_kv_head * l->head, c->dtype);
 }
 
 fv_kv fv__self_cache(fv_ctx *c, fv_session *s, int i, const fv_mha *l, const fv_mha_arg *arg)
 {
-    return own_keys(c, s, i, l, fv__mha_cache_dtype(c, l, arg));
+    return fv_session_kv(c, s, i, l->n_kv_head * l->head, fv__mha_cache_dtype(c, l, arg));
 }
 
-fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n,
-                            fv_tensor *x, fv_mha_arg self)
-{
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < n; i++) {
-        fv_kv kv = fv__self_cache(c, s, i, &l[i].self, &self);
-        self.kv = &kv;
-        x = fv_keep(c, mark, fv_encoder_layer_fwd(c, &l[i], x, self));
-    }
-    return x;
-}
-
-/* what a session keeps of the source: its mask, then keys and values of each layer */
+/* Numbers of states: the mask of the source, then keys and values of each layer. */
 enum { MASK = 0, CROSS = 1 };
 
-void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
-                       fv_tensor *memory, fv_tensor *mask)
+void fv__source_mask_keep(fv_ctx *c, fv_session *s, fv_tensor *mask)
 {
     fv_session_save_state(c, s, MASK, mask);
-    for (int i = 0; i < n; i++) {
-        fv_kv kv = fv_mha_keys(c, &l[i].cross, memory);
-        fv_session_save_state(c, s, CROSS + 2 * i, kv.k);
-        fv_session_save_state(c, s, CROSS + 2 * i + 1, kv.v);
-    }
 }
 
-fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
-                            fv_tensor *x, fv_mha_arg self)
+void fv__source_keep(fv_ctx *c, fv_session *s, int i, fv_kv kv)
 {
-    for (int i = 0; i < n; i++) {
-        fv_kv kv = own_keys(c, s, i, &l[i].self, c->dtype);
-        fv_kv source = {.k = fv_session_state(c, s, CROSS + 2 * i),
-                        .v = fv_session_state(c, s, CROSS + 2 * i + 1)};
-        self.kv = &kv;
-        x = fv_decoder_layer_fwd(c, &l[i], x, self,
-                                 (fv_mha_arg){.kv = &source,
-                                              .key_mask = fv_session_state(c, s, MASK)});
-    }
-    return x;
+    fv_session_save_state(c, s, CROSS + 2 * i, kv.k);
+    fv_session_save_state(c, s, CROSS + 2 * i + 1, kv.v);
+}
+
+fv_tensor *fv__source_mask(fv_ctx *c, fv_session *s) { return fv_session_state(c, s, MASK); }
+
+fv_kv fv__source_cache(fv_ctx *c, fv_session *s, int i)
+{
+    return (fv_kv){.k = fv_session_state(c, s, CROSS + 2 * i),
+                   .v = fv_session_state(c, s, CROSS + 2 * i + 1)};
 }
 
 void *fv__step_memory(fv_ctx *c, size_t bytes)

@@ -54,24 +54,18 @@ fv_status fv__layer_types_check(const char *types, int layers, fv_err *e);
 /* Whether layer i sees a window only; `otherwise` where types are not given. */
 bool fv__layer_is_local(const char *types, int i, bool otherwise);
 
-/* The keys and values that a session keeps for the self-attention l of layer i. */
+/* ---- what a session keeps ---- */
+
+/* The keys and values for the self-attention l of layer i. */
 fv_kv fv__self_cache(fv_ctx *c, fv_session *s, int i, const fv_mha *l, const fv_mha_arg *arg);
 
-/* ---- stacks of layers; what enters each is shown to taps as `shown` ---- */
-
-fv_tensor *fv__encoder(fv_ctx *c, const fv_encoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,
-                       const char *shown);
-fv_tensor *fv__decoder(fv_ctx *c, const fv_decoder_layer *l, int n, fv_tensor *x, fv_mha_arg self,
-                       fv_mha_arg cross);
-
-/* The same for the next tokens of a session, which keeps the layers' keys and values. */
-fv_tensor *fv__encoder_step(fv_ctx *c, fv_session *s, const fv_encoder_layer *l, int n,
-                            fv_tensor *x, fv_mha_arg self);
-/* A decoder's memory goes into the session once, with its mask; steps then find it there. */
-void fv__decoder_begin(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
-                       fv_tensor *memory, fv_tensor *mask);
-fv_tensor *fv__decoder_step(fv_ctx *c, fv_session *s, const fv_decoder_layer *l, int n,
-                            fv_tensor *x, fv_mha_arg self);
+/* The same for a decoder that attends to a source too: caches of the activations' dtype. */
+fv_kv fv__own_cache(fv_ctx *c, fv_session *s, int i, const fv_mha *l);
+/* What a session keeps of the source: the mask (or NULL) once, keys and values of each layer. */
+void fv__source_mask_keep(fv_ctx *c, fv_session *s, fv_tensor *mask);
+void fv__source_keep(fv_ctx *c, fv_session *s, int i, fv_kv kv);
+fv_tensor *fv__source_mask(fv_ctx *c, fv_session *s);
+fv_kv fv__source_cache(fv_ctx *c, fv_session *s, int i);
 
 /* Host memory of the context, until it is reset; NULL: there is none, and that is raised. */
 void *fv__step_memory(fv_ctx *c, size_t bytes);

@@ -7,6 +7,7 @@
  * more, ends. */
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "model/part.h"
 
@@ -86,14 +87,28 @@ static const fv_family_head heads[] = {
     {0},
 };
 
+typedef struct encoder_block {
+    fv_mha attn;
+    fv_norm attn_norm, mlp_norm;
+    fv_mlp mlp;
+    float dropout;
+} encoder_block;
+
+typedef struct decoder_block {
+    fv_mha self, cross;
+    fv_norm self_norm, cross_norm, mlp_norm;
+    fv_mlp mlp;
+    float dropout;
+} decoder_block;
+
 typedef struct bart {
     config cfg;
     fv_head_job job;
     fv_emb tokens;
     fv_pos encoder_pos, decoder_pos;
     fv_norm encoder_norm, decoder_norm; /* of the embeddings */
-    fv_encoder_layer *encoder;
-    fv_decoder_layer *decoder;
+    encoder_block *encoder;
+    decoder_block *decoder;
     fv_tensor *out;      /* (V,D) */
     fv_tensor *bias;     /* (1,V) */
     fv_lin dense, label; /* of the classifier */
@@ -112,19 +127,65 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
-static fv_layer_opt layer_opt(const config *k, int n_head, int hidden)
+static fv_mha_opt mha_opt(const config *k, int n_head)
 {
-    return (fv_layer_opt){
-        .mha = {.width = k->d_model,
-                .n_head = n_head,
-                .dropout = k->attention_dropout,
-                .std = k->init_std},
-        .hidden = hidden,
-        .mlp = {.act = fv_act_of(k->activation_function),
-                .dropout = k->activation_dropout,
-                .std = k->init_std},
-        .dropout = k->dropout,
-    };
+    return (fv_mha_opt){.width = k->d_model,
+                        .n_head = n_head,
+                        .dropout = k->attention_dropout,
+                        .std = k->init_std};
+}
+
+static fv_mlp_opt mlp_opt(const config *k)
+{
+    return (fv_mlp_opt){.act = fv_act_of(k->activation_function),
+                        .dropout = k->activation_dropout,
+                        .std = k->init_std};
+}
+
+/* Below `at`, "model.encoder.layers.0". */
+static void encoder_block_init(fv_params *p, encoder_block *b, const config *k, const char *at)
+{
+    b->dropout = k->dropout;
+    fv_mha_init(p, &b->attn, mha_opt(k, k->encoder_attention_heads), "%s.self_attn", at);
+    fv_norm_init(p, &b->attn_norm, k->d_model, (fv_norm_opt){0}, "%s.self_attn_layer_norm", at);
+    fv_mlp_init(p, &b->mlp, k->d_model, k->encoder_ffn_dim, mlp_opt(k), "%s", at);
+    fv_norm_init(p, &b->mlp_norm, k->d_model, (fv_norm_opt){0}, "%s.final_layer_norm", at);
+}
+
+static void decoder_block_init(fv_params *p, decoder_block *b, const config *k, const char *at)
+{
+    fv_mha_opt mha = mha_opt(k, k->decoder_attention_heads);
+    b->dropout = k->dropout;
+    fv_mha_init(p, &b->self, mha, "%s.self_attn", at);
+    fv_norm_init(p, &b->self_norm, k->d_model, (fv_norm_opt){0}, "%s.self_attn_layer_norm", at);
+    fv_mha_init(p, &b->cross, mha, "%s.encoder_attn", at);
+    fv_norm_init(p, &b->cross_norm, k->d_model, (fv_norm_opt){0}, "%s.encoder_attn_layer_norm", at);
+    fv_mlp_init(p, &b->mlp, k->d_model, k->decoder_ffn_dim, mlp_opt(k), "%s", at);
+    fv_norm_init(p, &b->mlp_norm, k->d_model, (fv_norm_opt){0}, "%s.final_layer_norm", at);
+}
+
+/* x = norm(x + attn(x));  x = norm(x + mlp(x)) */
+static fv_tensor *encoder_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
+                                    fv_mha_arg none)
+{
+    (void)none;
+    const encoder_block *b = block;
+    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), b->dropout);
+    x = fv_norm_add(c, &b->attn_norm, NULL, x, a);
+    return fv_mlp_norm(c, &b->mlp, x, b->dropout, &b->mlp_norm);
+}
+
+/* x = norm(x + self(x));  x = norm(x + cross(x, memory));  x = norm(x + mlp(x)) */
+static fv_tensor *decoder_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg self,
+                                    fv_mha_arg cross)
+{
+    const decoder_block *b = block;
+    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->self, x, self), b->dropout);
+    x = fv_norm_add(c, &b->self_norm, NULL, x, a);
+    a = fv_dropout(c, fv_mha_fwd(c, &b->cross, x, cross), b->dropout);
+    x = fv_norm_add(c, &b->cross_norm, NULL, x, a);
+    a = fv_dropout(c, fv_mlp_fwd(c, &b->mlp, x), b->dropout);
+    return fv_norm_add(c, &b->mlp_norm, NULL, x, a);
 }
 
 static void declare_stacks(bart *m, fv_params *p, const char *below)
@@ -141,15 +202,15 @@ static void declare_stacks(bart *m, fv_params *p, const char *below)
                  below);
     m->encoder = fv_params_scratch(p, (size_t)k->encoder_layers * sizeof *m->encoder);
     m->decoder = fv_params_scratch(p, (size_t)k->decoder_layers * sizeof *m->decoder);
-    if (!m->encoder || !m->decoder) return;
-    for (int i = 0; i < k->encoder_layers; i++)
-        fv_encoder_layer_init(p, &m->encoder[i],
-                              layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim),
-                              "%sencoder.layers.%d", below, i);
-    for (int i = 0; i < k->decoder_layers; i++)
-        fv_decoder_layer_init(p, &m->decoder[i],
-                              layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim),
-                              "%sdecoder.layers.%d", below, i);
+    char at[64];
+    for (int i = 0; m->encoder && i < k->encoder_layers; i++) {
+        snprintf(at, sizeof at, "%sencoder.layers.%d", below, i);
+        encoder_block_init(p, &m->encoder[i], k, at);
+    }
+    for (int i = 0; m->decoder && i < k->decoder_layers; i++) {
+        snprintf(at, sizeof at, "%sdecoder.layers.%d", below, i);
+        decoder_block_init(p, &m->decoder[i], k, at);
+    }
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -207,12 +268,56 @@ static fv_load_opt load(const void *self)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     bart *m = self;
-    for (int i = 0; i < m->cfg.encoder_layers; i++) fv_encoder_layer_pack(p, &m->encoder[i], dtype);
-    for (int i = 0; i < m->cfg.decoder_layers; i++) fv_decoder_layer_pack(p, &m->decoder[i], dtype);
+    for (int i = 0; i < m->cfg.encoder_layers; i++) {
+        fv_mha_pack(p, &m->encoder[i].attn, dtype, true);
+        fv_mlp_pack(p, &m->encoder[i].mlp, dtype);
+    }
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        fv_mha_pack(p, &m->decoder[i].self, dtype, true);
+        fv_mha_pack(p, &m->decoder[i].cross, dtype, false);
+        fv_mlp_pack(p, &m->decoder[i].mlp, dtype);
+    }
     m->out = fv__packed(p, m->out, dtype);
 }
 
 /* ---- forward ---- */
+
+static fv_tensor *run_encoder(fv_ctx *c, const bart *m, fv_tensor *x, fv_mha_arg arg)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.encoder_layers; i++) {
+        fv_tap(c, "hidden", "encoder_hidden_states", x);
+        x = fv_layer_run(c, encoder_block_fwd, &m->encoder[i], x, arg, (fv_mha_arg){0});
+        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
+    }
+    return x;
+}
+
+static fv_tensor *run_decoder(fv_ctx *c, const bart *m, fv_tensor *x, fv_mha_arg self,
+                              fv_mha_arg cross)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        fv_tap(c, "hidden", "decoder_hidden_states", x);
+        x = fv_layer_run(c, decoder_block_fwd, &m->decoder[i], x, self, cross);
+        x = fv_keep(c, mark, x);
+    }
+    return x;
+}
+
+/* The same for the next tokens of a session, which has the keys and values of both sides. */
+static fv_tensor *step_decoder(fv_ctx *c, const bart *m, fv_session *s, fv_tensor *x,
+                               fv_mha_arg self)
+{
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        const decoder_block *b = &m->decoder[i];
+        fv_kv own = fv__own_cache(c, s, i, &b->self), source = fv__source_cache(c, s, i);
+        self.kv = &own;
+        x = decoder_block_fwd(c, b, x, self,
+                              (fv_mha_arg){.kv = &source, .key_mask = fv__source_mask(c, s)});
+    }
+    return x;
+}
 
 static fv_tensor *embed(fv_ctx *c, const bart *m, const fv_pos *pos, const fv_norm *norm,
                         fv_tensor *ids, fv_tensor *rows)
@@ -227,8 +332,7 @@ static fv_tensor *embed(fv_ctx *c, const bart *m, const fv_pos *pos, const fv_no
 static fv_tensor *encode(fv_ctx *c, const bart *m, fv_tensor *ids, fv_tensor *mask)
 {
     fv_tensor *x = embed(c, m, &m->encoder_pos, &m->encoder_norm, ids, NULL);
-    x = fv__encoder(c, m->encoder, m->cfg.encoder_layers, x, (fv_mha_arg){.key_mask = mask},
-                    "encoder_hidden_states");
+    x = run_encoder(c, m, x, (fv_mha_arg){.key_mask = mask});
     fv_tap(c, "hidden", "encoder_hidden_states", x);
     return x;
 }
@@ -237,8 +341,7 @@ static fv_tensor *decode(fv_ctx *c, const bart *m, fv_tensor *ids, fv_tensor *ma
                          fv_tensor *memory, fv_tensor *memory_mask)
 {
     fv_tensor *x = embed(c, m, &m->decoder_pos, &m->decoder_norm, ids, NULL);
-    x = fv__decoder(c, m->decoder, m->cfg.decoder_layers, x,
-                    (fv_mha_arg){.causal = true, .key_mask = mask},
+    x = run_decoder(c, m, x, (fv_mha_arg){.causal = true, .key_mask = mask},
                     (fv_mha_arg){.memory = memory, .key_mask = memory_mask});
     fv_tap(c, "hidden", "decoder_hidden_states", x);
     return x;
@@ -282,7 +385,9 @@ static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in
     const bart *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask"),
               *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
-    fv__decoder_begin(c, s, m->decoder, m->cfg.decoder_layers, memory, mask);
+    fv__source_mask_keep(c, s, mask);
+    for (int i = 0; i < m->cfg.decoder_layers; i++)
+        fv__source_keep(c, s, i, fv_mha_keys(c, &m->decoder[i].cross, memory));
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
@@ -290,7 +395,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     const bart *m = self;
     fv_tensor *x = embed(c, m, &m->decoder_pos, &m->decoder_norm, ids,
                          fv_session_positions_from(c, s, OFFSET));
-    x = fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x, (fv_mha_arg){.causal = true});
+    x = step_decoder(c, m, s, x, (fv_mha_arg){.causal = true});
     return logits(c, m, fv__last_position(c, x));
 }
 

@@ -8,6 +8,7 @@
  * output unless the configuration says otherwise. */
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "model/part.h"
 
@@ -82,12 +83,28 @@ static const fv_input inputs[] = {
     {"labels", FV_I32, false},           {0},
 };
 
+typedef struct encoder_block {
+    fv_mha attn;
+    fv_norm attn_norm, mlp_norm;
+    fv_mlp mlp;
+    bool pre_norm;
+    float dropout;
+} encoder_block;
+
+typedef struct decoder_block {
+    fv_mha self, cross;
+    fv_norm self_norm, cross_norm, mlp_norm;
+    fv_mlp mlp;
+    bool pre_norm;
+    float dropout;
+} decoder_block;
+
 typedef struct marian {
     config cfg;
     fv_emb source, target; /* the same table where shared */
     fv_pos source_pos, target_pos;
-    fv_encoder_layer *encoder;
-    fv_decoder_layer *decoder;
+    encoder_block *encoder;
+    decoder_block *decoder;
     fv_norm encoder_norm, decoder_norm;
     fv_tensor *out;  /* (V,D) */
     fv_tensor *bias; /* (1,V) */
@@ -118,20 +135,79 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
-static fv_layer_opt layer_opt(const config *k, int heads, int hidden)
+static fv_mha_opt mha_opt(const config *k, int n_head)
 {
-    return (fv_layer_opt){
-        .mha = {.width = k->d_model,
-                .n_head = heads,
-                .dropout = k->attention_dropout,
-                .std = k->init_std},
-        .hidden = hidden,
-        .mlp = {.act = fv_act_of(k->activation_function),
-                .dropout = k->activation_dropout,
-                .std = k->init_std},
-        .pre_norm = k->normalize_before,
-        .dropout = k->dropout,
-    };
+    return (fv_mha_opt){.width = k->d_model,
+                        .n_head = n_head,
+                        .dropout = k->attention_dropout,
+                        .std = k->init_std};
+}
+
+static fv_mlp_opt mlp_opt(const config *k)
+{
+    return (fv_mlp_opt){.act = fv_act_of(k->activation_function),
+                        .dropout = k->activation_dropout,
+                        .std = k->init_std};
+}
+
+/* Below `at`, "model.encoder.layers.0". */
+static void encoder_block_init(fv_params *p, encoder_block *b, const config *k, const char *at)
+{
+    b->pre_norm = k->normalize_before;
+    b->dropout = k->dropout;
+    fv_mha_init(p, &b->attn, mha_opt(k, k->encoder_attention_heads), "%s.self_attn", at);
+    fv_norm_init(p, &b->attn_norm, k->d_model, (fv_norm_opt){0}, "%s.self_attn_layer_norm", at);
+    fv_mlp_init(p, &b->mlp, k->d_model, k->encoder_ffn_dim, mlp_opt(k), "%s", at);
+    fv_norm_init(p, &b->mlp_norm, k->d_model, (fv_norm_opt){0}, "%s.final_layer_norm", at);
+}
+
+static void decoder_block_init(fv_params *p, decoder_block *b, const config *k, const char *at)
+{
+    fv_mha_opt mha = mha_opt(k, k->decoder_attention_heads);
+    b->pre_norm = k->normalize_before;
+    b->dropout = k->dropout;
+    fv_mha_init(p, &b->self, mha, "%s.self_attn", at);
+    fv_norm_init(p, &b->self_norm, k->d_model, (fv_norm_opt){0}, "%s.self_attn_layer_norm", at);
+    fv_mha_init(p, &b->cross, mha, "%s.encoder_attn", at);
+    fv_norm_init(p, &b->cross_norm, k->d_model, (fv_norm_opt){0}, "%s.encoder_attn_layer_norm", at);
+    fv_mlp_init(p, &b->mlp, k->d_model, k->decoder_ffn_dim, mlp_opt(k), "%s", at);
+    fv_norm_init(p, &b->mlp_norm, k->d_model, (fv_norm_opt){0}, "%s.final_layer_norm", at);
+}
+
+/* norm(x + f(x)) for each part or, with normalize_before, x + f(norm x) */
+static fv_tensor *encoder_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
+                                    fv_mha_arg none)
+{
+    (void)none;
+    const encoder_block *b = block;
+    if (b->pre_norm) {
+        fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
+        h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
+        return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
+    }
+    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), b->dropout);
+    x = fv_norm_add(c, &b->attn_norm, NULL, x, a);
+    return fv_mlp_norm(c, &b->mlp, x, b->dropout, &b->mlp_norm);
+}
+
+static fv_tensor *decoder_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg self,
+                                    fv_mha_arg cross)
+{
+    const decoder_block *b = block;
+    if (b->pre_norm) {
+        fv_tensor *h = fv_norm_fwd(c, &b->self_norm, x),
+                  *a = fv_dropout(c, fv_mha_fwd(c, &b->self, h, self), b->dropout);
+        h = fv_norm_add(c, &b->cross_norm, &x, x, a); /* x += a, h = norm(x) */
+        a = fv_dropout(c, fv_mha_fwd(c, &b->cross, h, cross), b->dropout);
+        h = fv_norm_add(c, &b->mlp_norm, &x, x, a);
+        return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, &b->mlp, h), b->dropout));
+    }
+    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->self, x, self), b->dropout);
+    x = fv_norm_add(c, &b->self_norm, NULL, x, a);
+    a = fv_dropout(c, fv_mha_fwd(c, &b->cross, x, cross), b->dropout);
+    x = fv_norm_add(c, &b->cross_norm, NULL, x, a);
+    a = fv_dropout(c, fv_mlp_fwd(c, &b->mlp, x), b->dropout);
+    return fv_norm_add(c, &b->mlp_norm, NULL, x, a);
 }
 
 static void declare_embeddings(marian *m, fv_params *p)
@@ -167,15 +243,15 @@ static void declare(void *self, const fv_setup *s)
     declare_embeddings(m, p);
     m->encoder = fv_params_scratch(p, (size_t)k->encoder_layers * sizeof *m->encoder);
     m->decoder = fv_params_scratch(p, (size_t)k->decoder_layers * sizeof *m->decoder);
-    if (!m->encoder || !m->decoder) return;
-    for (int i = 0; i < k->encoder_layers; i++)
-        fv_encoder_layer_init(p, &m->encoder[i],
-                              layer_opt(k, k->encoder_attention_heads, k->encoder_ffn_dim),
-                              "model.encoder.layers.%d", i);
-    for (int i = 0; i < k->decoder_layers; i++)
-        fv_decoder_layer_init(p, &m->decoder[i],
-                              layer_opt(k, k->decoder_attention_heads, k->decoder_ffn_dim),
-                              "model.decoder.layers.%d", i);
+    char at[64];
+    for (int i = 0; m->encoder && i < k->encoder_layers; i++) {
+        snprintf(at, sizeof at, "model.encoder.layers.%d", i);
+        encoder_block_init(p, &m->encoder[i], k, at);
+    }
+    for (int i = 0; m->decoder && i < k->decoder_layers; i++) {
+        snprintf(at, sizeof at, "model.decoder.layers.%d", i);
+        decoder_block_init(p, &m->decoder[i], k, at);
+    }
     if (!k->add_final_layer_norm) return;
     fv_norm_init(p, &m->encoder_norm, k->d_model, (fv_norm_opt){0}, "model.encoder.layer_norm");
     fv_norm_init(p, &m->decoder_norm, k->d_model, (fv_norm_opt){0}, "model.decoder.layer_norm");
@@ -210,12 +286,56 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     marian *m = self;
-    for (int i = 0; i < m->cfg.encoder_layers; i++) fv_encoder_layer_pack(p, &m->encoder[i], dtype);
-    for (int i = 0; i < m->cfg.decoder_layers; i++) fv_decoder_layer_pack(p, &m->decoder[i], dtype);
+    for (int i = 0; i < m->cfg.encoder_layers; i++) {
+        fv_mha_pack(p, &m->encoder[i].attn, dtype, true);
+        fv_mlp_pack(p, &m->encoder[i].mlp, dtype);
+    }
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        fv_mha_pack(p, &m->decoder[i].self, dtype, true);
+        fv_mha_pack(p, &m->decoder[i].cross, dtype, false);
+        fv_mlp_pack(p, &m->decoder[i].mlp, dtype);
+    }
     m->out = fv__packed(p, m->out, dtype);
 }
 
 /* ---- forward ---- */
+
+static fv_tensor *run_encoder(fv_ctx *c, const marian *m, fv_tensor *x, fv_mha_arg arg)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.encoder_layers; i++) {
+        fv_tap(c, "hidden", "encoder_hidden_states", x);
+        x = fv_layer_run(c, encoder_block_fwd, &m->encoder[i], x, arg, (fv_mha_arg){0});
+        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
+    }
+    return x;
+}
+
+static fv_tensor *run_decoder(fv_ctx *c, const marian *m, fv_tensor *x, fv_mha_arg self,
+                              fv_mha_arg cross)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        fv_tap(c, "hidden", "decoder_hidden_states", x);
+        x = fv_layer_run(c, decoder_block_fwd, &m->decoder[i], x, self, cross);
+        x = fv_keep(c, mark, x);
+    }
+    return x;
+}
+
+/* The same for the next tokens of a session, which has the keys and values of both sides. */
+static fv_tensor *step_decoder(fv_ctx *c, const marian *m, fv_session *s, fv_tensor *x,
+                               fv_mha_arg self)
+{
+    for (int i = 0; i < m->cfg.decoder_layers; i++) {
+        const decoder_block *b = &m->decoder[i];
+        fv_kv own = fv__own_cache(c, s, i, &b->self), source = fv__source_cache(c, s, i);
+        self.kv = &own;
+        x = decoder_block_fwd(c, b, x, self,
+                              (fv_mha_arg){.kv = &source, .key_mask = fv__source_mask(c, s)});
+    }
+    return x;
+}
 
 static fv_tensor *embed(fv_ctx *c, const marian *m, const fv_emb *table, const fv_pos *pos,
                         fv_tensor *ids, fv_tensor *rows)
@@ -226,8 +346,7 @@ static fv_tensor *embed(fv_ctx *c, const marian *m, const fv_emb *table, const f
 static fv_tensor *encode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *mask)
 {
     fv_tensor *x = embed(c, m, &m->source, &m->source_pos, ids, NULL);
-    x = fv__encoder(c, m->encoder, m->cfg.encoder_layers, x, (fv_mha_arg){.key_mask = mask},
-                    "encoder_hidden_states");
+    x = run_encoder(c, m, x, (fv_mha_arg){.key_mask = mask});
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->encoder_norm, x);
     fv_tap(c, "hidden", "encoder_hidden_states", x);
     return x;
@@ -242,8 +361,7 @@ static fv_tensor *decode(fv_ctx *c, const marian *m, fv_tensor *ids, fv_tensor *
                          fv_tensor *memory, fv_tensor *memory_mask)
 {
     fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, NULL);
-    x = fv__decoder(c, m->decoder, m->cfg.decoder_layers, x,
-                    (fv_mha_arg){.causal = true, .key_mask = mask},
+    x = run_decoder(c, m, x, (fv_mha_arg){.causal = true, .key_mask = mask},
                     (fv_mha_arg){.memory = memory, .key_mask = memory_mask});
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
     fv_tap(c, "hidden", "decoder_hidden_states", x);
@@ -268,15 +386,16 @@ static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in
     const marian *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask"),
               *memory = encode(c, m, fv_items_get(in, "input_ids"), mask);
-    fv__decoder_begin(c, s, m->decoder, m->cfg.decoder_layers, memory, mask);
+    fv__source_mask_keep(c, s, mask);
+    for (int i = 0; i < m->cfg.decoder_layers; i++)
+        fv__source_keep(c, s, i, fv_mha_keys(c, &m->decoder[i].cross, memory));
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const marian *m = self;
     fv_tensor *x = embed(c, m, &m->target, &m->target_pos, ids, fv_session_positions(c, s));
-    x = fv__last_position(c, fv__decoder_step(c, s, m->decoder, m->cfg.decoder_layers, x,
-                                              (fv_mha_arg){.causal = true}));
+    x = fv__last_position(c, step_decoder(c, m, s, x, (fv_mha_arg){.causal = true}));
     if (m->cfg.add_final_layer_norm) x = fv_norm_fwd(c, &m->decoder_norm, x);
     return logits(c, m, x);
 }

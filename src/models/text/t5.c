@@ -8,6 +8,7 @@
  * has a gate in the feed-forward part and an output weight of its own, which is not scaled. */
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "model/part.h"
 
@@ -86,13 +87,27 @@ static const fv_family_head heads[] = {
     {0},
 };
 
+typedef struct encoder_block {
+    fv_mha attn;
+    fv_norm attn_norm, mlp_norm;
+    fv_mlp mlp;
+    float dropout;
+} encoder_block;
+
+typedef struct decoder_block {
+    fv_mha self, cross;
+    fv_norm self_norm, cross_norm, mlp_norm;
+    fv_mlp mlp;
+    float dropout;
+} decoder_block;
+
 typedef struct t5 {
     config cfg;
     fv_head_job job;
     fv_emb tokens;
     fv_rel_bias encoder_rel, decoder_rel;
-    fv_encoder_layer *encoder;
-    fv_decoder_layer *decoder;
+    encoder_block *encoder;
+    decoder_block *decoder;
     fv_norm encoder_norm, decoder_norm;
     fv_tensor *out; /* (V,D) */
     float scale;    /* of what out reads */
@@ -118,42 +133,101 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
-static fv_layer_opt layer_opt(const config *k, bool decoder)
+/* Scores are not divided by the root of the head's width: q begins so much smaller instead. */
+static void mha_init(fv_params *p, fv_mha *l, const config *k, const char *path)
 {
-    float std = k->initializer_factor / sqrtf((float)k->d_model);
+    fv_mha_init(p, l,
+                (fv_mha_opt){.width = k->d_model,
+                             .n_head = k->num_heads,
+                             .head = k->d_kv,
+                             .no_bias = true,
+                             .no_out_bias = true,
+                             .scale = 1,
+                             .dropout = k->dropout_rate,
+                             .std = k->initializer_factor / sqrtf((float)k->d_model),
+                             .q_name = "q",
+                             .k_name = "k",
+                             .v_name = "v",
+                             .out_name = "o"},
+                "%s", path);
+}
+
+static void mlp_init(fv_params *p, fv_mlp *l, const config *k, const char *path)
+{
     bool gated = feed_of[k->feed_forward_proj].gated;
-    return (fv_layer_opt){
-        .mha = {.width = k->d_model,
-                .n_head = k->num_heads,
-                .head = k->d_kv,
-                .no_bias = true,
-                .no_out_bias = true,
-                .scale = 1,
-                .dropout = k->dropout_rate,
-                .std = std,
-                .q_name = "q",
-                .k_name = "k",
-                .v_name = "v",
-                .out_name = "o"},
-        .hidden = k->d_ff,
-        .mlp = {.act = feed_of[k->feed_forward_proj].act,
-                .gated = gated,
-                .no_bias = true,
-                .dropout = k->dropout_rate,
-                .std = std,
-                .up_name = gated ? "wi_1" : "wi",
-                .gate_name = "wi_0",
-                .down_name = "wo"},
-        .norm = {.rms = true, .eps = k->layer_norm_epsilon},
-        .pre_norm = true,
-        .dropout = k->dropout_rate,
-        .names = {.self = "layer.0.SelfAttention",
-                  .self_norm = "layer.0.layer_norm",
-                  .cross = "layer.1.EncDecAttention",
-                  .cross_norm = "layer.1.layer_norm",
-                  .mlp = decoder ? "layer.2.DenseReluDense" : "layer.1.DenseReluDense",
-                  .mlp_norm = decoder ? "layer.2.layer_norm" : "layer.1.layer_norm"},
-    };
+    fv_mlp_init(p, l, k->d_model, k->d_ff,
+                (fv_mlp_opt){.act = feed_of[k->feed_forward_proj].act,
+                             .gated = gated,
+                             .no_bias = true,
+                             .dropout = k->dropout_rate,
+                             .std = k->initializer_factor / sqrtf((float)k->d_model),
+                             .up_name = gated ? "wi_1" : "wi",
+                             .gate_name = "wi_0",
+                             .down_name = "wo"},
+                "%s", path);
+}
+
+static fv_norm_opt norm_opt(const config *k)
+{
+    return (fv_norm_opt){.rms = true, .eps = k->layer_norm_epsilon};
+}
+
+/* "encoder.block.0" and below it: part 0 is the attention, part 1 the feed-forward part. */
+static void encoder_block_init(fv_params *p, encoder_block *b, const config *k, const char *at,
+                               int i)
+{
+    char path[96];
+    b->dropout = k->dropout_rate;
+    snprintf(path, sizeof path, "%sencoder.block.%d.layer.0.SelfAttention", at, i);
+    mha_init(p, &b->attn, k, path);
+    fv_norm_init(p, &b->attn_norm, k->d_model, norm_opt(k), "%sencoder.block.%d.layer.0.layer_norm",
+                 at, i);
+    snprintf(path, sizeof path, "%sencoder.block.%d.layer.1.DenseReluDense", at, i);
+    mlp_init(p, &b->mlp, k, path);
+    fv_norm_init(p, &b->mlp_norm, k->d_model, norm_opt(k), "%sencoder.block.%d.layer.1.layer_norm",
+                 at, i);
+}
+
+static void decoder_block_init(fv_params *p, decoder_block *b, const config *k, int i)
+{
+    char path[96];
+    b->dropout = k->dropout_rate;
+    snprintf(path, sizeof path, "decoder.block.%d.layer.0.SelfAttention", i);
+    mha_init(p, &b->self, k, path);
+    fv_norm_init(p, &b->self_norm, k->d_model, norm_opt(k), "decoder.block.%d.layer.0.layer_norm",
+                 i);
+    snprintf(path, sizeof path, "decoder.block.%d.layer.1.EncDecAttention", i);
+    mha_init(p, &b->cross, k, path);
+    fv_norm_init(p, &b->cross_norm, k->d_model, norm_opt(k), "decoder.block.%d.layer.1.layer_norm",
+                 i);
+    snprintf(path, sizeof path, "decoder.block.%d.layer.2.DenseReluDense", i);
+    mlp_init(p, &b->mlp, k, path);
+    fv_norm_init(p, &b->mlp_norm, k->d_model, norm_opt(k), "decoder.block.%d.layer.2.layer_norm",
+                 i);
+}
+
+/* x += attn(norm x);  x += mlp(norm x) */
+static fv_tensor *encoder_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
+                                    fv_mha_arg none)
+{
+    (void)none;
+    const encoder_block *b = block;
+    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
+    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
+    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
+}
+
+/* x += self(norm x);  x += cross(norm x, memory);  x += mlp(norm x) */
+static fv_tensor *decoder_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg self,
+                                    fv_mha_arg cross)
+{
+    const decoder_block *b = block;
+    fv_tensor *h = fv_norm_fwd(c, &b->self_norm, x),
+              *a = fv_dropout(c, fv_mha_fwd(c, &b->self, h, self), b->dropout);
+    h = fv_norm_add(c, &b->cross_norm, &x, x, a); /* x += a, h = norm(x) */
+    a = fv_dropout(c, fv_mha_fwd(c, &b->cross, h, cross), b->dropout);
+    h = fv_norm_add(c, &b->mlp_norm, &x, x, a);
+    return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, &b->mlp, h), b->dropout));
 }
 
 /* Whether the output weight is the table of tokens: where a file has none of its own it is, as in
@@ -173,7 +247,7 @@ static void declare_decoder(t5 *m, fv_params *p, const fv_st *file)
     fv_norm_opt norm = {.rms = true, .eps = k->layer_norm_epsilon};
     m->decoder = fv_params_scratch(p, (size_t)decoder_layers(k) * sizeof *m->decoder);
     for (int i = 0; m->decoder && i < decoder_layers(k); i++)
-        fv_decoder_layer_init(p, &m->decoder[i], layer_opt(k, true), "decoder.block.%d", i);
+        decoder_block_init(p, &m->decoder[i], k, i);
     fv_rel_bias_init(p, &m->decoder_rel, k->relative_attention_num_buckets, k->num_heads,
                      k->relative_attention_max_distance, true,
                      "decoder.block.0.layer.0.SelfAttention.relative_attention_bias");
@@ -197,7 +271,7 @@ static void declare(void *self, const fv_setup *s)
                 (fv_emb_opt){.std = k->initializer_factor}, "%sshared", at);
     m->encoder = fv_params_scratch(p, (size_t)k->num_layers * sizeof *m->encoder);
     for (int i = 0; m->encoder && i < k->num_layers; i++)
-        fv_encoder_layer_init(p, &m->encoder[i], layer_opt(k, false), "%sencoder.block.%d", at, i);
+        encoder_block_init(p, &m->encoder[i], k, at, i);
     fv_rel_bias_init(p, &m->encoder_rel, k->relative_attention_num_buckets, k->num_heads,
                      k->relative_attention_max_distance, false,
                      "%sencoder.block.0.layer.0.SelfAttention.relative_attention_bias", at);
@@ -242,13 +316,56 @@ static fv_load_opt load(const void *self)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     t5 *m = self;
-    for (int i = 0; i < m->cfg.num_layers; i++) fv_encoder_layer_pack(p, &m->encoder[i], dtype);
-    for (int i = 0; m->decoder && i < decoder_layers(&m->cfg); i++)
-        fv_decoder_layer_pack(p, &m->decoder[i], dtype);
+    for (int i = 0; i < m->cfg.num_layers; i++) {
+        fv_mha_pack(p, &m->encoder[i].attn, dtype, true);
+        fv_mlp_pack(p, &m->encoder[i].mlp, dtype);
+    }
+    for (int i = 0; m->decoder && i < decoder_layers(&m->cfg); i++) {
+        fv_mha_pack(p, &m->decoder[i].self, dtype, true);
+        fv_mha_pack(p, &m->decoder[i].cross, dtype, false);
+        fv_mlp_pack(p, &m->decoder[i].mlp, dtype);
+    }
     m->out = fv__packed(p, m->out, dtype);
 }
 
 /* ---- forward ---- */
+
+static fv_tensor *run_encoder(fv_ctx *c, const t5 *m, fv_tensor *x, fv_mha_arg arg,
+                              const char *shown)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < m->cfg.num_layers; i++) {
+        fv_tap(c, "hidden", shown, x);
+        x = fv_layer_run(c, encoder_block_fwd, &m->encoder[i], x, arg, (fv_mha_arg){0});
+        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
+    }
+    return x;
+}
+
+static fv_tensor *run_decoder(fv_ctx *c, const t5 *m, fv_tensor *x, fv_mha_arg self,
+                              fv_mha_arg cross)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
+        fv_tap(c, "hidden", "decoder_hidden_states", x);
+        x = fv_layer_run(c, decoder_block_fwd, &m->decoder[i], x, self, cross);
+        x = fv_keep(c, mark, x);
+    }
+    return x;
+}
+
+/* The same for the next tokens of a session, which has the keys and values of both sides. */
+static fv_tensor *step_decoder(fv_ctx *c, const t5 *m, fv_session *s, fv_tensor *x, fv_mha_arg self)
+{
+    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
+        const decoder_block *b = &m->decoder[i];
+        fv_kv own = fv__own_cache(c, s, i, &b->self), source = fv__source_cache(c, s, i);
+        self.kv = &own;
+        x = decoder_block_fwd(c, b, x, self,
+                              (fv_mha_arg){.kv = &source, .key_mask = fv__source_mask(c, s)});
+    }
+    return x;
+}
 
 static fv_tensor *embed(fv_ctx *c, const t5 *m, fv_tensor *ids)
 {
@@ -260,7 +377,7 @@ static fv_tensor *encode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_tensor *mask
     fv_tensor *x = embed(c, m, ids);
     fv_mha_arg arg = {.key_mask = mask};
     arg.rel = fv_rel_bias_fwd(c, &m->encoder_rel, &arg.rel_zero);
-    x = fv__encoder(c, m->encoder, m->cfg.num_layers, x, arg, shown);
+    x = run_encoder(c, m, x, arg, shown);
     x = fv_dropout(c, fv_norm_fwd(c, &m->encoder_norm, x), m->cfg.dropout_rate);
     fv_tap(c, "hidden", shown, x);
     return x;
@@ -271,7 +388,7 @@ static fv_tensor *decode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_mha_arg self
     fv_tensor *x = embed(c, m, ids);
     self.causal = true;
     self.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &self.rel_zero);
-    x = fv__decoder(c, m->decoder, decoder_layers(&m->cfg), x, self, cross);
+    x = run_decoder(c, m, x, self, cross);
     x = fv_dropout(c, fv_norm_fwd(c, &m->decoder_norm, x), m->cfg.dropout_rate);
     fv_tap(c, "hidden", "decoder_hidden_states", x);
     return x;
@@ -318,7 +435,9 @@ static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in
     const t5 *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask");
     fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask, "encoder_hidden_states");
-    fv__decoder_begin(c, s, m->decoder, decoder_layers(&m->cfg), memory, mask);
+    fv__source_mask_keep(c, s, mask);
+    for (int i = 0; i < decoder_layers(&m->cfg); i++)
+        fv__source_keep(c, s, i, fv_mha_keys(c, &m->decoder[i].cross, memory));
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
@@ -327,7 +446,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     fv_tensor *x = embed(c, m, ids);
     fv_mha_arg arg = {.causal = true};
     arg.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &arg.rel_zero);
-    x = fv__decoder_step(c, s, m->decoder, decoder_layers(&m->cfg), x, arg);
+    x = step_decoder(c, m, s, x, arg);
     return logits(c, m, fv_norm_fwd(c, &m->decoder_norm, fv__last_position(c, x)));
 }
 
