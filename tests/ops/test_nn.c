@@ -12,6 +12,7 @@
 #include "helper/device.h"
 #include "fovea/nn.h"
 #include "helper/golden.h"
+#include "helper/layer.h"
 
 /* Entries of the golden file, whose parameters have our names. */
 

@@ -13,6 +13,7 @@
 #include "fovea/author/backend.h"
 #include "fovea/nn.h"
 #include "helper/golden.h"
+#include "helper/layer.h"
 #include "ops/embed.h"
 
 /* ---- positions ---- */

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "fovea/nn.h"
+#include "helper/layer.h"
 #include "helper/optable.h"
 
 enum { D = 6, HIDDEN = 9, HEADS = 2 };

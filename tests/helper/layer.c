@@ -1,5 +1,6 @@
-/* layer.c - the layers of an encoder and of a decoder, with the norm before or after each part, for
- * families whose blocks differ by names alone.  Those that write their own block use residual.c. */
+/* layer.c - the layers of an encoder and of a decoder, with the norm before or after each part. */
+#include "helper/layer.h"
+
 #include "core/core.h"
 #include "nn/part.h"
 
