@@ -33,6 +33,7 @@
 #include "fovea/nn.h"
 #include "fovea/ops.h"
 #include "fovea/pack.h"
+#include "fovea/pipeline.h"
 #include "fovea/recipe.h"
 #include "fovea/see.h"
 #include "fovea/store.h"

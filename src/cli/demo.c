@@ -403,10 +403,9 @@ const cli_command demo_command = {
     .name = "demo",
     .summary = "train a small translator and see what it has learnt",
     .about = "Makes a corpus of English sentences and their French translations from a small "
-             "grammar with real agreement, trains "
-             "the Transformer of 2017 on it, and lets it translate sentences with combinations of "
-             "words it has never seen.  The "
-             "same seed gives the same model whatever the number of threads.",
+             "grammar with real agreement, trains the Transformer of 2017 on it, and lets it "
+             "translate sentences with combinations of words it has never seen.  The same seed "
+             "gives the same model whatever the number of threads.",
     .options = options,
     .size = sizeof(values),
     .defaults = &defaults,

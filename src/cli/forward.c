@@ -72,17 +72,14 @@ const cli_command forward_command = {
     .name = "forward",
     .summary = "a model on raw tensors",
     .about = "Runs any model on the tensors of a safetensors file and writes what comes out to "
-             "another.  Names are those of "
-             "transformers: input_ids, attention_mask, token_type_ids, decoder_input_ids, labels "
-             "and so on go in; logits, "
+             "another.  Names are those of transformers: input_ids, attention_mask, "
+             "token_type_ids, decoder_input_ids, labels and so on go in; logits, "
              "last_hidden_state, pooler_output, start_logits, loss and so on come out, in f32.  An "
-             "input that the model does "
-             "not know is an error.\n\n"
+             "input that the model does not know is an error.\n\n"
              "Attention weights are exact: they are recomputed from the log-sum-exp that the tiled "
-             "operator keeps for each "
-             "row.  Models with an encoder and a decoder give encoder_attentions.N, "
-             "decoder_attentions.N and "
-             "cross_attentions.N.  A row in which every key is masked gives zeros.",
+             "operator keeps for each row.  Models with an encoder and a decoder give "
+             "encoder_attentions.N, decoder_attentions.N and cross_attentions.N.  A row in which "
+             "every key is masked gives zeros.",
     .options = options,
     .size = sizeof(forward_values),
     .examples = examples,

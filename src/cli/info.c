@@ -111,10 +111,8 @@ const cli_command info_command = {
     .name = "info",
     .summary = "version, devices, CPU features, kernels and libraries",
     .about = "Says what this build is and what it found on this machine.  \"levels\" are the sets "
-             "of kernels that were built and that "
-             "this processor can run, best first; the environment variable FOVEA_CPU picks one of "
-             "them.  \"choices\" say which kernel "
-             "a "
+             "of kernels that were built and that this processor can run, best first; the "
+             "environment variable FOVEA_CPU picks one of them.  \"choices\" say which kernel a "
              "GPU uses when.",
     .options = options,
     .size = sizeof(info_values),

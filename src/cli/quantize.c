@@ -65,14 +65,12 @@ const cli_command quantize_command = {
     .name = "quantize",
     .summary = "a copy of a model with weights of 16, 8 or 4 bits",
     .about = "Copies a model's directory and holds the weights of its matrix products in 8 or 4 "
-             "bits; embeddings, norms and biases "
-             "stay as they are.  The copy opens like any model, takes less memory and computes "
-             "faster.  It computes the "
-             "same as the original opened with --dtype q8, q4 or int8.\n\n"
+             "bits; embeddings, norms and biases stay as they are.  The copy opens like any model, "
+             "takes less memory and computes faster.  It computes the same as the original opened "
+             "with --dtype q8, q4 or int8.\n\n"
              "q8 and q4 have one scale for 32 weights; int8 has one for a row and is the fastest, "
-             "and the coarsest for "
-             "activations that are uneven.  What it costs in quality \"fovea score\" and \"fovea "
-             "eval\" tell.\n\n"
+             "and the coarsest for activations that are uneven.  What it costs in quality \"fovea "
+             "score\" and \"fovea eval\" tell.\n\n"
              "bf16, f16 and f32 are for every parameter, and such a copy is a model like any "
              "other, for transformers too.",
     .options = options,

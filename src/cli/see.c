@@ -331,14 +331,12 @@ const cli_command see_command = {
     .name = "see",
     .summary = "show what attends to what, as a picture, a page or numbers",
     .about = "Runs a model once on a text and writes what its attention does: pictures (.svg, "
-             ".png, .pdf), a page to explore in a "
-             "browser (.html), or all numbers (.json, .csv).  The weights are exact: they are "
-             "recomputed from what the tiled "
-             "operator keeps, only for the layers, heads and rows that are shown.\n\n"
+             ".png, .pdf), a page to explore in a browser (.html), or all numbers (.json, .csv).  "
+             "The weights are exact: they are recomputed from what the tiled operator keeps, only "
+             "for the layers, heads and rows that are shown.\n\n"
              "A translator reads --source; without --target it translates first, prints the "
-             "translation and shows how it came "
-             "about.  Rows of its cross attention are the tokens as they are written: the row of a "
-             "token is the look that chose it.",
+             "translation and shows how it came about.  Rows of its cross attention are the tokens "
+             "as they are written: the row of a token is the look that chose it.",
     .options = options,
     .size = sizeof(values),
     .defaults = &defaults,

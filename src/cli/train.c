@@ -221,14 +221,12 @@ const cli_command train_command = {
     .name = "train",
     .summary = "train a model as a recipe says",
     .about = "A recipe is a file of sections and keys that says what is trained, on what and how; "
-             "every key can also be given "
-             "by --set.  The run's directory gets the recipe as it was run, train.jsonl, an event "
-             "file for TensorBoard, "
-             "curve.svg, checkpoints and, in the end, the model in Hugging Face's layout with its "
-             "tokenizer.\n\n"
+             "every key can also be given by --set.  The run's directory gets the recipe as it was "
+             "run, train.jsonl, an event file for TensorBoard, curve.svg, checkpoints and, in the "
+             "end, the model in Hugging Face's layout with its tokenizer.\n\n"
              "Ctrl-C finishes the update and saves; a second one quits at once.  A resumed run "
-             "ends with the same bits as one "
-             "that was never stopped, whatever the number of threads.",
+             "ends with the same bits as one that was never stopped, whatever the number of "
+             "threads.",
     .options = options,
     .size = sizeof(values),
     .defaults = &defaults,

@@ -238,11 +238,9 @@ const cli_command bench_attention_command = {
     .name = "attention",
     .summary = "scaled dot-product attention, tiled",
     .about = "The rate counts the multiply-adds that the result needs (half of them when causal; "
-             "those that a mask hides count), and "
-             "with --backward those of the "
-             "gradient, in which the scores are computed once more.  extra_bytes is the memory "
-             "held beside queries, keys, values, "
-             "the output and, with --backward, their gradients.",
+             "those that a mask hides count), and with --backward those of the gradient, in which "
+             "the scores are computed once more.  extra_bytes is the memory held beside queries, "
+             "keys, values, the output and, with --backward, their gradients.",
     .options = options,
     .size = sizeof(attention_values),
     .defaults = &defaults,

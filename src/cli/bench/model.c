@@ -309,11 +309,9 @@ const cli_command bench_train_command = {
     .name = "train",
     .summary = "updates of a model of any family: forward, backward and AdamW",
     .about = "Makes the model that a config.json describes, with random weights, and trains it on "
-             "random ids.  Memory counts "
-             "everything: parameters, gradients, moments and what the layers keep.  With --compare "
-             "it then takes ten updates "
-             "that learn, here and on the CPU in f32, from the same weights: choose sizes that a "
-             "CPU can do.",
+             "random ids.  Memory counts everything: parameters, gradients, moments and what the "
+             "layers keep.  With --compare it then takes ten updates that learn, here and on the "
+             "CPU in f32, from the same weights: choose sizes that a CPU can do.",
     .options = train_options,
     .size = sizeof(model_values),
     .defaults = &defaults,
