@@ -36,9 +36,7 @@ typedef enum fv_status {
     FV_EDEVICE,  /* a device is missing, lost or refused */
     FV_EMISSING, /* this backend has no such kernel, or this build no such feature */
     FV_ENUMERIC, /* a number that must be finite is not */
-    /* called in the wrong order: gradient of an op that has none, released tensor, ... */
-    FV_ESTATE,
-    FV_EUSAGE /* settings are missing or contradict each other; the text names them */
+    FV_ESTATE /* called in the wrong order: gradient of an op that has none, released tensor, ... */
 } fv_status;
 
 typedef struct fv_err {

@@ -12,6 +12,10 @@
 
 typedef struct fv_task fv_task;
 
+/* A status of tasks beside fv_status's own: settings are missing or contradict each other, and the
+ * text names them. */
+enum { FV_EUSAGE = FV_ESTATE + 1 };
+
 typedef enum fv_job {
     FV_JOB_EMBED,
     FV_JOB_CLASSIFY,

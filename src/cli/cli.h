@@ -8,7 +8,8 @@
  * through that list.
  *
  * Results go to standard output, messages to standard error.  A command exits with CLI_OK, with
- * CLI_FAILED when the work could not be done, or with CLI_USAGE when it was called wrongly.  It
+ * CLI_FAILED when the work could not be done, with CLI_USAGE when it was called wrongly,
+ * or with 128 + the signal that interrupted it (130 for Ctrl-C) once it has saved its work.  It
  * prints only once it can no longer fail, so a failed command writes nothing; where lines are
  * handled one by one, what it has printed stays. */
 #ifndef FOVEA_CLI_H
@@ -72,7 +73,7 @@ typedef struct cli_option {
     {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words, NULL, false}
 /* Where to compute; NULL is the CPU. */
 #define CLI_DEVICE(s, field) \
-    CLI_TEXT(s, field, 0, "device", "NAME", "where to compute: cpu (unless given), cuda or cuda:N")
+    CLI_TEXT(s, field, 'd', "device", "NAME", "where to compute: cpu (unless given), cuda or cuda:N")
 /* clang-format on */
 
 /* Keys of a field table that were given as options, in this order: --num-beams 4 is num_beams,

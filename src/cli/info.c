@@ -89,7 +89,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     const info_values *v = values;
     fv_device *device;
     fv_err e;
-    if (fv_device_open(&device, v->device, (fv_device_opt){.threads = (int)v->threads}, &e))
+    if (fv_device_open(&device, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e))
         return cli_error(c, &e);
 
     facts f = {.device = device};

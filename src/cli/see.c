@@ -23,15 +23,15 @@ static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment"
 
 static const cli_option options[] = {
     CLI_DIR(values, model, 'm', "model", "DIR", "the model, as Hugging Face lays it out"),
-    CLI_TEXT(values, source, 's', "source", "TEXT", "what a translator reads"),
-    CLI_TEXT(values, target, 't', "target", "TEXT",
+    CLI_TEXT(values, source, 0, "source", "TEXT", "what a translator reads"),
+    CLI_TEXT(values, target, 0, "target", "TEXT",
              "what it is to write; without it a translation is made first"),
     CLI_TEXT(values, text, 0, "text", "TEXT", "what a model of one text reads"),
-    CLI_CHOICE(values, kind, 'k', "kind", kinds,
+    CLI_CHOICE(values, kind, 0, "kind", kinds,
                "which attention; auto: cross where there is one, else the only one"),
-    CLI_INT(values, layer, 'l', "layer", "N", -1, 1e6, "one layer, counted from 0; -1: all"),
-    CLI_INT(values, head, 'n', "head", "N", -1, 1e6, "one head, counted from 0; -1: all"),
-    CLI_FLAG(values, rollout, 'r', "rollout",
+    CLI_INT(values, layer, 0, "layer", "N", -1, 1e6, "one layer, counted from 0; -1: all"),
+    CLI_INT(values, head, 0, "head", "N", -1, 1e6, "one head, counted from 0; -1: all"),
+    CLI_FLAG(values, rollout, 0, "rollout",
              "through all layers (up to --layer), as Abnar and Zuidema combine them"),
     CLI_FLAG(values, ablate, 'a', "ablate",
              "print what each head is worth: how the loss of a token changes when that head adds "
@@ -44,7 +44,7 @@ static const cli_option options[] = {
         "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
     CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
     CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
-    CLI_INT(values, beams, 'b', "beam", "N", 0, 256,
+    CLI_INT(values, beams, 0, "beam", "N", 0, 256,
             "beams, where a translation is made; 0: as the model says"),
     CLI_DEVICE(values, device),
     CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
@@ -276,7 +276,7 @@ static int print_worth(const work *w)
 static fv_status all(work *w)
 {
     const values *v = w->v;
-    fv_status st = fv_device_open(&w->dev, v->device, (fv_device_opt){.threads = (int)v->threads},
+    fv_status st = fv_device_open(&w->dev, v->device, (fv_device_opt){.threads = cli_threads(v->threads)},
                                   &w->e);
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, (fv_model_opt){0}, &w->e);
     if (!st) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);

@@ -17,7 +17,7 @@ static const cli_option tokenize_options[] = {
     CLI_FILE(tokenize_values, model, 'm', "model", "DIR_OR_FILE",
              "a model directory, or a tokenizer.json, vocab.txt, merges.txt or SentencePiece file"),
     CLI_TEXT(tokenize_values, text, 0, "text", "TEXT", "the text, instead of a file"),
-    CLI_FLAG(tokenize_values, decode, 'd', "decode", "read ids, write text"),
+    CLI_FLAG(tokenize_values, decode, 0, "decode", "read ids, write text"),
     CLI_FLAG(tokenize_values, json, 0, "json",
              "one JSON object: ids, tokens and offsets in characters; ids or such an object with "
              "--decode"),

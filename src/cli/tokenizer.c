@@ -18,14 +18,14 @@ static const char *const kinds[] = {"byte-bpe", "bpe", "wordpiece", "unigram", N
 static const train_values train_defaults = {.vocab = 8000, .min_count = 2};
 
 static const cli_option train_options[] = {
-    CLI_CHOICE(train_values, kind, 'k', "kind", kinds, "the model to train"),
-    CLI_INT(train_values, vocab, 'v', "vocab", "N", 1, 10000000,
+    CLI_CHOICE(train_values, kind, 0, "kind", kinds, "the model to train"),
+    CLI_INT(train_values, vocab, 0, "vocab", "N", 1, 10000000,
             "tokens in the vocabulary, special ones included"),
     CLI_INT(train_values, min_count, 0, "min-count", "N", 1, 1e15,
             "a pair or piece must be seen so often"),
     CLI_INT(train_values, alphabet, 0, "alphabet", "N", 0, 1114111,
             "keep only the N most frequent characters; 0: all"),
-    CLI_TEXT(train_values, special, 's', "special", "LIST",
+    CLI_TEXT(train_values, special, 0, "special", "LIST",
              "special tokens, separated by commas; they get the first ids"),
     CLI_FLAG(train_values, lowercase, 0, "lowercase", "fold case"),
     CLI_FLAG(train_values, nfkc, 0, "nfkc", "normalise by NFKC (wordpiece: as BERT does)"),

@@ -21,13 +21,13 @@ static const values defaults = {.device = "cpu"};
 static const cli_option options[] = {
     CLI_DIR(values, dir, 'o', "output", "DIR",
             "the run: checkpoints, log, curve and in the end the model"),
-    CLI_LIST(values, set, 's', "set", "SECTION.KEY=VALUE",
+    CLI_LIST(values, set, 0, "set", "SECTION.KEY=VALUE",
              "change a key of the recipe; may be given again and again"),
     CLI_FLAG(values, resume, 'r', "resume", "go on from the newest checkpoint in the directory"),
     CLI_INT(values, threads, 't', "threads", "N", 0, 1024,
             "threads; 0: all cores this process may use"),
     CLI_TEXT(values, device, 'd', "device", "NAME", "cpu, cuda or cuda:N"),
-    CLI_FLAG(values, dry_run, 'n', "dry-run",
+    CLI_FLAG(values, dry_run, 0, "dry-run",
              "read everything, try the largest batch and print the memory a run needs; train and "
              "write nothing"),
     CLI_FLAG(values, help_keys, 0, "help-keys",
@@ -51,14 +51,14 @@ static const cli_example examples[] = {
 
 /* ---- interruption: the first finishes the update and saves, the second ends at once ---- */
 
-static volatile int interrupted;
+static volatile int interrupted; /* the signal */
 
 static void on_interrupt(int sig)
 {
     static const char text[] = "\nfinishing the update and saving; once more to quit at once\n";
-    (void)sig;
-    if (interrupted++) _exit(130);
-    if (write(2, text, sizeof text - 1) < 0) interrupted = 1;
+    if (interrupted) _exit(128 + sig);
+    interrupted = sig;
+    if (write(2, text, sizeof text - 1) < 0) interrupted = sig;
 }
 
 /* ---- progress ---- */
@@ -209,12 +209,13 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     if (!v->dir && !v->dry_run) return cli_usage(c, "--output DIR is missing: where the run goes");
     fv_status st = fv_recipe_open(&r, NULL, operand[0], &e);
     if (!st) st = apply(r, v, &e);
-    if (!st) st = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e);
+    if (!st) st = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e);
     if (!st) st = train(v, r, d, &s, &e);
     if (!st) conclude(v, r, &s);
     fv_device_close(d);
     fv_recipe_close(r);
-    return st ? cli_error(c, &e) : CLI_OK;
+    if (st) return cli_error(c, &e);
+    return interrupted ? 128 + interrupted : CLI_OK;
 }
 
 const cli_command train_command = {

@@ -131,7 +131,7 @@ static void an_interrupt_finishes_the_update_and_saves(void **state)
     pid_t pid = start("stopped", 60, 2);
     for (int i = 0; i < 2000 && logged("stopped") < 3; i++) usleep(5000);
     kill(pid, SIGINT);
-    assert_int_equal(finish(pid), 0);
+    assert_int_equal(finish(pid), 130);
     assert_int_equal(newest("stopped"), logged("stopped"));
     assert_int_equal(finish(start("stopped", 60, 1)), 0);
     assert_int_equal(finish(start("straight", 60, 2)), 0);

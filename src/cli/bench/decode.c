@@ -15,14 +15,14 @@ typedef struct decode_values {
 } decode_values;
 
 static const cli_option options[] = {
-    CLI_FILE(decode_values, config, 'c', "config", "FILE",
+    CLI_FILE(decode_values, config, 0, "config", "FILE",
              "config.json of a model, which gets random weights"),
     CLI_DIR(decode_values, model, 'm', "model", "DIR", "or a model's directory"),
     CLI_INT(decode_values, batch, 'b', "batch", "N", 1, 1024, "sequences side by side"),
-    CLI_INT(decode_values, len, 'l', "len", "N", 1, 1 << 20,
+    CLI_INT(decode_values, len, 0, "len", "N", 1, 1 << 20,
             "tokens of the prompt, or of the source"),
-    CLI_INT(decode_values, made, 'n', "new", "N", 1, 1 << 20, "tokens to write"),
-    CLI_CHOICE(decode_values, dtype, 'd', "dtype", cli_weights, CLI_WEIGHTS_HELP),
+    CLI_INT(decode_values, made, 0, "new", "N", 1, 1 << 20, "tokens to write"),
+    CLI_CHOICE(decode_values, dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),
     BENCH_OPTIONS(decode_values),
     {0},
 };

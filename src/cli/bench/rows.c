@@ -18,17 +18,17 @@ static const rows_values logits = {.common = BENCH_DEFAULTS, .rows = 1024, .cols
 static const rows_values weights = {.common = BENCH_DEFAULTS, .rows = 16384, .cols = 1024};
 
 static const cli_option options[] = {
-    CLI_INT(rows_values, rows, 'r', "rows", "N", 1, 1 << 30, "rows"),
-    CLI_INT(rows_values, cols, 'c', "cols", "N", 1, 1 << 30, "columns"),
-    CLI_CHOICE(rows_values, dtype, 'd', "dtype", bench_dtypes, "of the matrix"),
+    CLI_INT(rows_values, rows, 0, "rows", "N", 1, 1 << 30, "rows"),
+    CLI_INT(rows_values, cols, 0, "cols", "N", 1, 1 << 30, "columns"),
+    CLI_CHOICE(rows_values, dtype, 0, "dtype", bench_dtypes, "of the matrix"),
     CLI_FLAG(rows_values, backward, 0, "backward", "the gradient instead"),
     BENCH_OPTIONS(rows_values),
     {0},
 };
 
 static const cli_option adamw_options[] = {
-    CLI_INT(rows_values, rows, 'r', "rows", "N", 1, 1 << 30, "rows of parameters"),
-    CLI_INT(rows_values, cols, 'c', "cols", "N", 1, 1 << 30, "columns of them"),
+    CLI_INT(rows_values, rows, 0, "rows", "N", 1, 1 << 30, "rows of parameters"),
+    CLI_INT(rows_values, cols, 0, "cols", "N", 1, 1 << 30, "columns of them"),
     BENCH_OPTIONS(rows_values),
     {0},
 };

@@ -7,21 +7,17 @@
 
 /* ---- the options of a command ---- */
 
-/* Letters of options that come from field tables; a letter means the same in every command. */
+/* Letters of options that come from field tables.  A letter means the same in every command. */
 static const struct {
     const char *name;
     char letter;
-} letters[] = {{"top", 'k'},  {"output", 'o'},   {"labels", 'l'}, {"context", 'c'}, {"docs", 'd'},
-               {"pool", 'p'}, {"embedder", 'e'}, {"echo", 'e'},   {"nbest", 'n'},   {"beam", 'b'}};
+} letters[] = {{"top", 'k'}, {"output", 'o'}, {"labels", 'l'}, {"pool", 'p'}, {"echo", 'e'}};
 
-static char letter_of(const cli_command *cmd, const char *name)
+static char letter_of(const char *name)
 {
-    char letter = 0;
     for (size_t i = 0; i < sizeof letters / sizeof *letters; i++)
-        if (!strcmp(letters[i].name, name)) letter = letters[i].letter;
-    for (const cli_option *o = cmd->options; letter && o && o->name; o++)
-        if (o->letter == letter) return 0;
-    return letter;
+        if (!strcmp(letters[i].name, name)) return letters[i].letter;
+    return 0;
 }
 
 /* A text's help may begin with what its value is called: "FILE: the text that ...". */
@@ -35,7 +31,7 @@ static const char *value_name(const fv_field *f, char out[16], cli_kind *kind)
     return named ? f->help + n + 2 : f->help;
 }
 
-static cli_option of_field(const cli_command *cmd, const fv_field *f, cli_each *at)
+static cli_option of_field(const fv_field *f, cli_each *at)
 {
     static const cli_kind kinds[] = {
         [FV_FIELD_INT] = CLI_IS_INT,       [FV_FIELD_FLOAT] = CLI_IS_REAL,
@@ -45,7 +41,7 @@ static cli_option of_field(const cli_command *cmd, const fv_field *f, cli_each *
         .name = at->name, .kind = kinds[f->type], .help = f->help, .words = f->choices, .field = f};
     snprintf(at->name, sizeof at->name, "%s", f->name);
     for (char *p = at->name; *p; p++) *p = *p == '_' ? '-' : *p;
-    o.letter = letter_of(cmd, f->name);
+    o.letter = letter_of(f->name);
     if (o.kind == CLI_IS_INT) o.value = "N";
     if (o.kind == CLI_IS_REAL) o.value = "X";
     if (o.kind == CLI_IS_TEXT) {
@@ -69,11 +65,11 @@ bool cli_next(const cli_command *cmd, cli_each *at)
     if (i < own) {
         at->option = cmd->options[i];
     } else if (i < own + task) {
-        at->option = of_field(cmd, &cmd->task_fields[i - own], at);
+        at->option = of_field(&cmd->task_fields[i - own], at);
         at->option.has_default = true;
     } else {
         if (i - own - task >= count_fields(cmd->fields)) return false;
-        at->option = of_field(cmd, &cmd->fields[i - own - task], at);
+        at->option = of_field(&cmd->fields[i - own - task], at);
     }
     return true;
 }
